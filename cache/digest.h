@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// A 128-bit hash over named parts (XXH3-128).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace flashjit::cache {
+
+struct Digest {
+  std::uint64_t high = 0, low = 0;
+  std::string hex() const;  // 32 lower-case digits
+  friend bool operator==(const Digest&, const Digest&) = default;
+};
+
+Digest digest_of(std::string_view bytes);
+
+// Hashes parts with their labels and lengths, so that ("a", "bc") and ("ab", "c") differ.
+class Hasher {
+ public:
+  Hasher& add(std::string_view label, std::string_view bytes);
+  Digest finish() const;
+
+ private:
+  std::string buffer_;
+};
+
+}  // namespace flashjit::cache

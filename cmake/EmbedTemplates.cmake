@@ -1,0 +1,23 @@
+# cmake -DROOT=<templates> -DFILES=<a;b> -DOUTPUT=<file.cpp> -P EmbedTemplates.cmake
+# Writes a C++ source that defines generator::embedded_templates() with the text of each file. A string literal may be
+# at most 65,536 characters long, and no template comes near.
+set(body "")
+foreach(path IN LISTS FILES)
+  file(READ "${ROOT}/${path}" text)
+  string(APPEND body "      {\"${path}\", R\"template(${text})template\"},\n")
+endforeach()
+file(WRITE "${OUTPUT}.new" "// Made by cmake/EmbedTemplates.cmake from templates/.
+#include \"generator/source.h\"
+
+namespace flashjit::generator {
+
+const Templates& embedded_templates() {
+  static const Templates templates = {
+${body}  };
+  return templates;
+}
+
+}  // namespace flashjit::generator
+")
+file(COPY_FILE "${OUTPUT}.new" "${OUTPUT}" ONLY_IF_DIFFERENT)
+file(REMOVE "${OUTPUT}.new")

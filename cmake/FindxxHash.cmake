@@ -1,0 +1,10 @@
+# xxHash as a header (distributions ship no CMake package of it).
+find_path(xxHash_INCLUDE_DIR xxhash.h)
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(xxHash REQUIRED_VARS xxHash_INCLUDE_DIR)
+mark_as_advanced(xxHash_INCLUDE_DIR)
+if(xxHash_FOUND AND NOT TARGET xxHash::header)
+  add_library(xxHash::header INTERFACE IMPORTED)
+  target_include_directories(xxHash::header SYSTEM INTERFACE ${xxHash_INCLUDE_DIR})
+  target_compile_definitions(xxHash::header INTERFACE XXH_INLINE_ALL)
+endif()

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// problem + variant + architecture -> one self-contained CUDA source. Pure: no files, no environment, no CUDA.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "flashjit/problem.h"
+
+namespace flashjit::generator {
+
+// Template files by their path below templates/, e.g. "kernels/flash_fwd_mma.cuh".
+using Templates = std::map<std::string, std::string, std::less<>>;
+
+// The copy inside the library.
+const Templates& embedded_templates();
+
+struct Source {
+  std::string name;   // readable: problem, variant, architecture
+  std::string entry;  // the extern "C" symbol of the kernel
+  std::string text;
+};
+
+// The forward kernel. Equal inputs give equal bytes. Throws Error(invalid_argument) for an illegal variant.
+Source render_forward(const Problem& problem, const Variant& variant, const Architecture& architecture,
+                      const Templates& templates = embedded_templates());
+
+// A loop of nothing but mma.sync: what the tensor cores give to this family of kernels. 256 threads a block;
+// arguments (float* sink, int iterations); one iteration of one warp is kCeilingFlops floating-point operations.
+inline constexpr double kCeilingFlops = 16.0 * 2 * 16 * 8 * 16;
+inline constexpr int kCeilingThreads = 256;
+Source render_mma_ceiling(DType dtype, const Architecture& architecture,
+                          const Templates& templates = embedded_templates());
+
+}  // namespace flashjit::generator

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention in one call, on the default engine.
+#pragma once
+
+#include <optional>
+
+#include "flashjit/problem.h"
+#include "flashjit/tensor.h"
+
+namespace flashjit {
+
+struct AttentionOptions {
+  // Query i sees the keys up to i + seqlen_kv - seqlen_q: the mask is aligned bottom-right, as in FlashAttention 2.1+.
+  bool causal = false;
+  // Factor on q k^T before the softmax; finite. Default: 1 / sqrt(head_dim).
+  std::optional<float> softmax_scale;
+  // Where to write log(sum(exp(scale * q k^T))) of each row, natural logarithm: f32 [batch, num_heads_q, seqlen_q],
+  // last dimension contiguous. A row that sees no key gets -infinity. Default: not written.
+  std::optional<Tensor> lse;
+  // The call is asynchronous on this stream.
+  Stream stream = nullptr;
+  // Overrides the choice of kernel. Must be legal for the problem and the device, see Engine::variants.
+  std::optional<Variant> variant;
+};
+
+// softmax(scale * q k^T) v on the GPU that holds q, k and v.
+//   q  [batch, seqlen_q,  num_heads_q,  head_dim]      f16 or bf16
+//   k  [batch, seqlen_kv, num_heads_kv, head_dim]      the dtype of q
+//   v  [batch, seqlen_kv, num_heads_kv, head_dim_v]    the dtype of q
+//   -> [batch, seqlen_q,  num_heads_q,  head_dim_v]    the dtype of q, packed, on opts.stream
+// head_dim and head_dim_v are multiples of 8 from 8 to 256; num_heads_kv divides num_heads_q (query head h reads
+// key/value head h / (num_heads_q / num_heads_kv)). Lengths may be 0; a row that sees no key gives 0. The last
+// dimension must be contiguous, pointers 16-byte aligned and the other strides multiples of 8 elements; beyond that
+// strides are free, so [batch, heads, seqlen, dim] memory is passed as a view with its dimensions in the order above.
+// The first call for a problem compiles a kernel or loads it from the cache; later calls only launch.
+// Thread-safe. Throws Error; after an error nothing was launched or written and the CUDA context is as before.
+DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
+
+// The same into memory of the caller: out is [batch, seqlen_q, num_heads_q, head_dim_v] and must not overlap the inputs.
+void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const AttentionOptions& opts = {});
+
+}  // namespace flashjit

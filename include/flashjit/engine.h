@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine: makes, keeps and launches kernels. The free functions in attention.h use one default engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "flashjit/attention.h"
+#include "flashjit/problem.h"
+#include "flashjit/tensor.h"
+
+namespace flashjit {
+
+enum class Policy {
+  compile,     // use the cache; compile on a miss and fill it
+  cache_only,  // use the cache; a miss is Error(cache_miss): for serving
+  off,         // neither read nor write the disk; compile into memory
+};
+const char* to_string(Policy policy) noexcept;
+Policy parse_policy(std::string_view text);  // "compile", "cache_only", "off"; throws Error(invalid_argument)
+
+enum class LogLevel { debug, info, warning };
+
+// A kernel that is being made, told before and after. The callback may come from any thread.
+struct Progress {
+  std::string kernel;    // readable name of problem and variant
+  int done = 0;          // kernels finished so far of the running request
+  int total = 0;         // kernels of the running request
+  double elapsed_ms = 0; // since the request began
+};
+
+struct EngineOptions {
+  Policy policy = Policy::compile;
+  // Where cubins are kept, created with mode 0700 when first written. Empty: in memory only.
+  std::string cache_directory;
+  // An exact libnvrtc to load. Empty: the search described in docs/architecture.md.
+  std::string nvrtc_path;
+  // Read the device code from here instead of the copy inside the library: for developing templates.
+  std::string template_directory;
+  std::function<void(LogLevel, const std::string&)> log;
+  std::function<void(const Progress&)> progress;
+
+  // The only place where the library reads the environment: FLASHJIT_POLICY, FLASHJIT_CACHE_DIR (else
+  // $XDG_CACHE_HOME/flashjit, else $HOME/.cache/flashjit, else no directory), FLASHJIT_NVRTC, FLASHJIT_TEMPLATE_DIR,
+  // FLASHJIT_LOG (debug, info, warning: to stderr). Throws Error(invalid_argument) which names the variable.
+  static EngineOptions from_environment();
+};
+
+// Facts about one compiled kernel.
+struct KernelInfo {
+  std::string name;          // problem, variant and architecture, readable
+  Problem problem;
+  Variant variant;
+  std::string architecture;
+  enum class Origin { compiled, disk, memory } origin = Origin::compiled;
+  double compile_ms = 0;     // what NVRTC took when it was compiled, also when it comes from the cache now
+  int threads = 0;           // of a block
+  int registers = 0;         // per thread
+  int spill_bytes = 0;       // stores and loads; 0 for every variant that Engine::variants lists
+  int stack_bytes = 0;
+  int shared_memory_bytes = 0;
+  std::size_t cubin_bytes = 0;
+  std::string cache_file;    // empty when it is not on disk
+};
+const char* to_string(KernelInfo::Origin origin) noexcept;
+
+struct DeviceInfo {
+  int ordinal = 0;
+  std::string name;
+  std::string architecture;  // empty when no kernel here runs on it
+  int major = 0, minor = 0;  // compute capability
+  int sm_count = 0;
+  std::int64_t memory_bytes = 0;
+  std::int64_t l2_bytes = 0;
+};
+
+// What the engine found on this machine. Nothing in it needs a GPU, a driver or NVRTC to be present.
+struct SystemInfo {
+  std::string version;
+  std::string driver_version;   // "13.0"; empty when there is no driver
+  std::string driver_problem;   // why there is none
+  std::string nvrtc_version;    // "13.0"; empty when there is no NVRTC
+  std::string nvrtc_path;
+  std::string nvrtc_problem;    // why there is none, with the places searched
+  std::string cache_directory;
+  Policy policy = Policy::compile;
+  std::vector<DeviceInfo> devices;
+};
+
+struct Counters {
+  std::uint64_t memory_hits = 0;    // kernels served from this engine's memory when one was asked for
+  std::uint64_t disk_hits = 0;
+  std::uint64_t misses = 0;         // asked for and nowhere in the cache
+  std::uint64_t compiles = 0;
+  std::uint64_t rejected = 0;       // entries on disk that were damaged and were treated as a miss
+  std::uint64_t write_failures = 0; // entries that could not be stored; the kernel was used from memory
+};
+
+struct MeasureOptions {
+  int warmup = 3;
+  int repeats = 30;
+  bool flush_l2 = true;  // overwrite a buffer of twice the L2 before each launch
+};
+struct Timing {
+  double median_us = 0, min_us = 0, max_us = 0;  // of the kernel, by events
+  int repeats = 0;
+};
+struct HostCost {
+  double call_us = 0;         // host time of one attention() into caller's memory, median
+  double bare_launch_us = 0;  // host time of cuLaunchKernelEx with the same kernel and parameters, in the same run
+};
+
+// Thread-safe: every member may be called from any thread, with any CUDA context current or none. Kernels are made
+// once per engine and device. Capturable: a call whose problem was prepared may be captured in a CUDA graph.
+// Destroying an engine does not wait for work in flight; synchronise first.
+class Engine {
+ public:
+  explicit Engine(EngineOptions options = EngineOptions::from_environment());
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // See attention.h.
+  DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
+  void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                 const AttentionOptions& opts = {});
+
+  // Makes and loads what a call for this problem needs on this device: the default variant of every length range, or
+  // the given one. After it such calls compile, read and load nothing. device -1 is the current context's, or 0.
+  std::vector<KernelInfo> prepare(const Problem& problem, int device = -1, const std::optional<Variant>& variant = {});
+
+  // --- Without a GPU or a driver ------------------------------------------------------------------------------------
+
+  // Variants that are legal for the problem on the architecture, best guess first; all of them compile without spills.
+  // The write-up's steps v1 to v5 are among them wherever they fit.
+  std::vector<Variant> variants(const Problem& problem, std::string_view architecture) const;
+  Variant default_variant(const Problem& problem, std::string_view architecture,
+                          LengthRange range = LengthRange::long_kv) const;
+  // The whole source of the kernel, one self-contained file that NVRTC and nvcc accept. Equal inputs give equal bytes.
+  std::string render(const Problem& problem, const Variant& variant, std::string_view architecture) const;
+  // Takes the kernel from the cache, or compiles it with NVRTC and fills the cache.
+  // Throws Error(no_compiler, compile_failed, cache_miss, invalid_argument).
+  KernelInfo compile(const Problem& problem, const Variant& variant, std::string_view architecture);
+
+  SystemInfo system() const;
+  Counters counters() const;
+
+  // --- Measuring on the GPU -----------------------------------------------------------------------------------------
+
+  Timing measure(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const AttentionOptions& opts = {},
+                 const MeasureOptions& options = {});
+  HostCost measure_host_cost(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                             const AttentionOptions& opts = {});
+  // The rate of a loop of nothing but mma.sync on this device, in TFLOPS: the speed of light of the mma.sync family.
+  double measure_mma_ceiling(DType dtype = DType::bf16, int device = -1);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Built on first use from EngineOptions::from_environment(); lives until the process ends.
+Engine& default_engine();
+
+}  // namespace flashjit

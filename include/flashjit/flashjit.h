@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything: #include <flashjit/flashjit.h>.
+#pragma once
+
+#include "flashjit/attention.h"
+#include "flashjit/engine.h"
+#include "flashjit/error.h"
+#include "flashjit/problem.h"
+#include "flashjit/reference.h"
+#include "flashjit/tensor.h"
+#include "flashjit/version.h"

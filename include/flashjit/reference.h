@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention on the CPU in double precision: the oracle for tests, and the way out on machines without a GPU.
+#pragma once
+
+#include <vector>
+
+#include "flashjit/attention.h"
+#include "flashjit/tensor.h"
+
+namespace flashjit::reference {
+
+struct Result {
+  Dims shape;                 // [batch, seqlen_q, num_heads_q, head_dim_v]
+  std::vector<double> out;    // packed
+  std::vector<double> lse;    // packed [batch, num_heads_q, seqlen_q], natural logarithm
+};
+
+// What flashjit::attention computes, from host memory: shapes, strides, mask and scale mean the same, opts.stream,
+// opts.variant and opts.lse are not used. f16, bf16 and f32 inputs; any head_dim from 1. Uses all cores; thread-safe.
+// Throws Error(invalid_argument).
+Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
+
+// The same formula with what low precision does to it: scores in f32, probabilities rounded to the dtype of q before
+// the product with v, the result rounded to that dtype. Its distance from attention() is the yardstick for a kernel's.
+Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
+
+// A kernel's output against the two results above, by the rule of FlashAttention's tests:
+//   max|out - exact| <= 2 * max|low - exact| + atol,  atol = two roundings of the largest output in the dtype.
+struct Comparison {
+  double max_error = 0;
+  double bound = 0;
+  bool passed = false;  // false for NaN too
+};
+Comparison compare(const HostTensor& out, const Result& exact, const Result& low);
+// Absolute difference of the natural-log LSE; infinities must agree exactly.
+Comparison compare_lse(const HostTensor& lse, const Result& exact);
+
+}  // namespace flashjit::reference
