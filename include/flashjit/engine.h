@@ -39,6 +39,8 @@ struct EngineOptions {
   std::string cache_directory;
   // An exact libnvrtc to load. Empty: the search described in docs/architecture.md.
   std::string nvrtc_path;
+  // Directories that are searched for libnvrtc before the usual ones.
+  std::vector<std::string> nvrtc_directories;
   // Read the device code from here instead of the copy inside the library: for developing templates.
   std::string template_directory;
   std::function<void(LogLevel, const std::string&)> log;
@@ -46,7 +48,8 @@ struct EngineOptions {
 
   // The only place where the library reads the environment: FLASHJIT_POLICY, FLASHJIT_CACHE_DIR (else
   // $XDG_CACHE_HOME/flashjit, else $HOME/.cache/flashjit, else no directory), FLASHJIT_NVRTC, FLASHJIT_TEMPLATE_DIR,
-  // FLASHJIT_LOG (debug, info, warning: to stderr). Throws Error(invalid_argument) which names the variable.
+  // FLASHJIT_LOG (debug, info, warning: to stderr); and for nvrtc_directories LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH,
+  // VIRTUAL_ENV and CONDA_PREFIX. Throws Error(invalid_argument) which names the variable.
   static EngineOptions from_environment();
 };
 

@@ -56,9 +56,9 @@ Dims packed_strides(const Dims& shape);
 struct Tensor {
   Tensor() = default;
   // A packed (row-major) view.
-  Tensor(void* data, DType dtype, const Dims& shape) : Tensor(data, dtype, shape, packed_strides(shape)) {}
-  Tensor(void* data, DType dtype, const Dims& shape, const Dims& strides)
-      : data(data), dtype(dtype), shape(shape), strides(strides) {}
+  Tensor(void* memory, DType type, const Dims& sizes) : Tensor(memory, type, sizes, packed_strides(sizes)) {}
+  Tensor(void* memory, DType type, const Dims& sizes, const Dims& steps)
+      : data(memory), dtype(type), shape(sizes), strides(steps) {}
 
   void* data = nullptr;
   DType dtype = DType::bf16;

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/nvrtc.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <locale.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "flashjit/error.h"
+#include "runtime/ptxas_log.h"
+
+namespace flashjit::runtime {
+
+#define FLASHJIT_NVRTC_FUNCTIONS(X) \
+  X(nvrtcVersion)                   \
+  X(nvrtcGetErrorString)            \
+  X(nvrtcGetNumSupportedArchs)      \
+  X(nvrtcGetSupportedArchs)         \
+  X(nvrtcCreateProgram)             \
+  X(nvrtcDestroyProgram)            \
+  X(nvrtcCompileProgram)            \
+  X(nvrtcGetCUBINSize)              \
+  X(nvrtcGetCUBIN)                  \
+  X(nvrtcGetProgramLogSize)         \
+  X(nvrtcGetProgramLog)
+
+struct Nvrtc::Functions {
+#define FLASHJIT_DECLARE(name) decltype(&::name) name = nullptr;
+  FLASHJIT_NVRTC_FUNCTIONS(FLASHJIT_DECLARE)
+#undef FLASHJIT_DECLARE
+  int major = 0, minor = 0;
+  std::vector<int> architectures;
+
+  bool at_least(int wanted_major, int wanted_minor) const {
+    return major > wanted_major || (major == wanted_major && minor >= wanted_minor);
+  }
+};
+
+namespace {
+
+constexpr int kOldestMajor = 12;
+
+// NVRTC before 12.6.2 changes the locale of the thread that compiles.
+class LocaleGuard {
+ public:
+  LocaleGuard() : saved_(uselocale(locale_t{})) {}
+  ~LocaleGuard() { uselocale(saved_); }
+  LocaleGuard(const LocaleGuard&) = delete;
+  LocaleGuard& operator=(const LocaleGuard&) = delete;
+
+ private:
+  locale_t saved_;
+};
+
+std::vector<std::string> options_for(const std::string& target) {
+  return {"--gpu-architecture=" + target, "-std=c++17", "-default-device"};
+}
+
+// "sm_90a" -> 90
+int architecture_number(const std::string& target) {
+  int number = 0;
+  for (const char c : target) {
+    if (c >= '0' && c <= '9') number = number * 10 + (c - '0');
+  }
+  return number;
+}
+
+}  // namespace
+
+class Nvrtc::Program {
+ public:
+  Program(const Functions& nvrtc, const std::string& source, const std::string& name) : nvrtc_(nvrtc) {
+    check(nvrtc_.nvrtcCreateProgram(&program_, source.c_str(), name.c_str(), 0, nullptr, nullptr),
+          "nvrtcCreateProgram");
+  }
+  ~Program() { nvrtc_.nvrtcDestroyProgram(&program_); }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  nvrtcResult compile(const std::vector<std::string>& options) {
+    std::vector<const char*> pointers;
+    for (const std::string& option : options) pointers.push_back(option.c_str());
+    return nvrtc_.nvrtcCompileProgram(program_, static_cast<int>(pointers.size()), pointers.data());
+  }
+
+  std::string log() const {
+    std::size_t size = 0;
+    if (nvrtc_.nvrtcGetProgramLogSize(program_, &size) != NVRTC_SUCCESS || size <= 1) return {};
+    std::string text(size, '\0');
+    if (nvrtc_.nvrtcGetProgramLog(program_, text.data()) != NVRTC_SUCCESS) return {};
+    text.resize(text.find('\0'));
+    return text;
+  }
+
+  // A failed ptxas run can report success and size 0: the caller checks for empty.
+  std::string cubin() const {
+    std::size_t size = 0;
+    check(nvrtc_.nvrtcGetCUBINSize(program_, &size), "nvrtcGetCUBINSize");
+    std::string bytes(size, '\0');
+    if (size > 0) check(nvrtc_.nvrtcGetCUBIN(program_, bytes.data()), "nvrtcGetCUBIN");
+    return bytes;
+  }
+
+ private:
+  void check(nvrtcResult result, const char* function) const {
+    if (result == NVRTC_SUCCESS) return;
+    throw Error(ErrorCode::compile_failed, fmt::format("{} failed: {}", function, nvrtc_.nvrtcGetErrorString(result)));
+  }
+
+  const Functions& nvrtc_;
+  nvrtcProgram program_ = nullptr;
+};
+
+const std::optional<NvrtcLocation>& Nvrtc::locate() {
+  std::call_once(located_, [this] { location_ = locate_nvrtc(search_, searched_); });
+  return location_;
+}
+
+std::string Nvrtc::identity() { return locate() ? location_->identity : std::string(); }
+
+std::string Nvrtc::path() { return locate() ? location_->path.string() : std::string(); }
+
+std::string Nvrtc::searched() {
+  locate();
+  return searched_;
+}
+
+std::string Nvrtc::version() {
+  const Functions& nvrtc = load();
+  return fmt::format("{}.{}", nvrtc.major, nvrtc.minor);
+}
+
+std::string Nvrtc::options_for_key(const std::string& target) {
+  return fmt::format("{}", fmt::join(options_for(target), " "));
+}
+
+const Nvrtc::Functions& Nvrtc::load() {
+  if (!locate()) {
+    std::string places = searched_;
+    std::replace(places.begin(), places.end(), '\n', ',');
+    throw Error(ErrorCode::no_compiler, "nvrtc: libnvrtc must be installed or named, was in none of: " + places,
+                searched_);
+  }
+  const std::lock_guard lock(loading_);
+  if (functions_) return *functions_;
+  const std::string path = location_->path.string();
+  const auto fail = [&path](const std::string& reason) {
+    throw Error(ErrorCode::no_compiler, fmt::format("nvrtc: {} must be a usable libnvrtc, but {}", path, reason), path);
+  };
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    const char* reason = dlerror();
+    fail(reason ? reason : "it does not load");
+  }
+  auto functions = std::make_shared<Functions>();
+#define FLASHJIT_FIND(name)                                                             \
+  functions->name = reinterpret_cast<decltype(functions->name)>(dlsym(library, #name)); \
+  if (!functions->name) fail("it lacks " #name);
+  FLASHJIT_NVRTC_FUNCTIONS(FLASHJIT_FIND)
+#undef FLASHJIT_FIND
+  functions->nvrtcVersion(&functions->major, &functions->minor);
+  if (functions->major < kOldestMajor) {
+    fail(
+        fmt::format("it is version {}.{} and must be {}.0 or newer", functions->major, functions->minor, kOldestMajor));
+  }
+  int count = 0;
+  functions->nvrtcGetNumSupportedArchs(&count);
+  functions->architectures.resize(static_cast<std::size_t>(count));
+  functions->nvrtcGetSupportedArchs(functions->architectures.data());
+  // NVRTC opens its builtins by their bare name, and where it lies is seldom on the loader's path. When they are
+  // missing the first compilation says so.
+  const auto builtins = fmt::format("libnvrtc-builtins.so.{}.{}", functions->major, functions->minor);
+  dlopen((location_->path.parent_path() / builtins).c_str(), RTLD_NOW | RTLD_GLOBAL);
+  functions_ = std::move(functions);
+  return *functions_;
+}
+
+CompiledCubin Nvrtc::compile(const std::string& source, const std::string& name, const std::string& target) {
+  const Functions& nvrtc = load();
+  const auto& known = nvrtc.architectures;
+  if (std::find(known.begin(), known.end(), architecture_number(target)) == known.end()) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("architecture: must be one that NVRTC {}.{} at {} knows ({}), was {}", nvrtc.major,
+                            nvrtc.minor, path(), fmt::join(known, ", "), target));
+  }
+  std::vector<std::string> options = options_for(target);
+  options.push_back("--ptxas-options=-v");
+  // Without it NVRTC 12.9 and later answers from the driver's compute cache, and writes there; older ones refuse it.
+  if (nvrtc.at_least(12, 9)) options.push_back("--no-cache");
+
+  const LocaleGuard locale;
+  const auto start = std::chrono::steady_clock::now();
+  Program program(nvrtc, source, name);
+  const nvrtcResult result = program.compile(options);
+  CompiledCubin compiled;
+  compiled.log = program.log();
+  if (result == NVRTC_SUCCESS) compiled.bytes = program.cubin();
+  compiled.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  if (compiled.bytes.empty()) {
+    const char* reason = result == NVRTC_SUCCESS ? "no cubin" : nvrtc.nvrtcGetErrorString(result);
+    throw Error(
+        ErrorCode::compile_failed,
+        fmt::format("{}: NVRTC {}.{} must compile it for {}, but: {}", name, nvrtc.major, nvrtc.minor, target, reason),
+        compiled.log);
+  }
+  const PtxasUsage usage = parse_ptxas_log(compiled.log);
+  compiled.registers = usage.registers;
+  compiled.spill_bytes = usage.spill_bytes;
+  compiled.stack_bytes = usage.stack_bytes;
+  return compiled;
+}
+
+}  // namespace flashjit::runtime
