@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arrows between the folders (docs/architecture.md), read off the #include lines of the source tree.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "generator/source.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Folder {
+  std::set<std::string> quoted;   // first components that #include "..." may have
+  bool may_include_cuda = false;  // cuda.h, nvrtc.h
+  bool only_standard = false;     // #include <...>: only the standard library
+};
+
+const std::map<std::string, Folder>& folders() {
+  static const std::map<std::string, Folder> rules = {
+      {"include", {.quoted = {"flashjit"}, .only_standard = true}},
+      {"generator", {.quoted = {"generator", "flashjit"}}},
+      {"cache", {.quoted = {"cache", "flashjit"}}},
+      {"runtime", {.quoted = {"runtime", "generator", "cache", "flashjit"}, .may_include_cuda = true}},
+      {"cli", {.quoted = {"cli", "flashjit"}}},
+      {"bench", {.quoted = {"bench", "flashjit"}}},
+      {"examples", {.quoted = {"flashjit"}}},
+  };
+  return rules;
+}
+
+bool is_cuda_header(const std::string& header) {
+  return std::regex_match(header, std::regex("(cuda|nvrtc|nvJitLink|device_launch)[A-Za-z_]*\\.h|cuda/.*"));
+}
+
+// Empty when a file of this folder may have this #include line; else why not.
+std::string violation(const std::string& folder, const std::string& line) {
+  static const std::regex pattern(R"re(^\s*#\s*include\s*(["<])([^">]+)[">])re");
+  std::smatch match;
+  if (!std::regex_search(line, match, pattern)) return "";
+  const bool quoted = match[1] == "\"";
+  const std::string header = match[2];
+  const auto rule = folders().find(folder);
+  if (rule == folders().end()) return folder + "/ has no rule in tests/host/test_architecture.cpp";
+  const Folder& allowed = rule->second;
+  if (is_cuda_header(header)) return allowed.may_include_cuda ? "" : folder + " must not include " + header;
+  const std::string first = header.substr(0, header.find('/'));
+  if (quoted) return allowed.quoted.count(first) != 0 ? "" : folder + " must not include \"" + header + "\"";
+  if (folders().count(first) != 0) return folder + " must write \"" + header + "\" with quotes";
+  const bool standard = header.find_first_of("/.") == std::string::npos || header == "stdint.h";
+  if (allowed.only_standard && !standard) return folder + " must include only the standard library, not " + header;
+  return "";
+}
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path);
+  REQUIRE(file.good());
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+bool is_source(const fs::path& path) {
+  static const std::set<std::string> extensions = {".h", ".hpp", ".cpp", ".cc", ".c", ".cu", ".cuh"};
+  return extensions.count(path.extension().string()) != 0;
+}
+
+// The C++ sources below root, relative to it, without templates, tests and what is not ours.
+std::vector<fs::path> host_sources(const fs::path& root) {
+  static const std::set<std::string> elsewhere = {"build", "templates", "tests"};
+  std::vector<fs::path> found;
+  for (const fs::directory_entry& top : fs::directory_iterator(root)) {
+    const std::string name = top.path().filename().string();
+    if (!top.is_directory() || name.front() == '.' || elsewhere.count(name) != 0) continue;
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(top.path())) {
+      if (entry.is_regular_file() && is_source(entry.path())) found.push_back(fs::relative(entry.path(), root));
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::map<std::string, std::string> templates_on_disk() {
+  const fs::path root = fs::path(FLASHJIT_SOURCE_DIR) / "templates";
+  std::map<std::string, std::string> found;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
+    if (is_source(entry.path())) found[fs::relative(entry.path(), root).string()] = read(entry.path());
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("the rules for #include lines tell right from wrong") {
+  CHECK(violation("runtime", "#include \"cache/entry.h\"").empty());
+  CHECK(violation("runtime", "#include <cuda.h>").empty());
+  CHECK(violation("generator", "#include \"flashjit/problem.h\"").empty());
+  CHECK(violation("cli", "#include <CLI/CLI.hpp>").empty());
+  CHECK(violation("include", "#include <vector>").empty());
+  CHECK(violation("cache", "int x;").empty());
+  CHECK_FALSE(violation("cache", "#include \"runtime/driver.h\"").empty());
+  CHECK_FALSE(violation("cache", "  # include <cuda.h>").empty());
+  CHECK_FALSE(violation("generator", "#include <nvrtc.h>").empty());
+  CHECK_FALSE(violation("generator", "#include \"../cache/entry.h\"").empty());
+  CHECK_FALSE(violation("cli", "#include \"generator/source.h\"").empty());
+  CHECK_FALSE(violation("cli", "#include <runtime/driver.h>").empty());
+  CHECK_FALSE(violation("include", "#include <fmt/format.h>").empty());
+  CHECK_FALSE(violation("include", "#include <nlohmann_json.hpp>").empty());
+  CHECK_FALSE(violation("somewhere_new", "#include <vector>").empty());
+}
+
+TEST_CASE("folders include only what the architecture allows") {
+  const fs::path root = FLASHJIT_SOURCE_DIR;
+  const std::vector<fs::path> sources = host_sources(root);
+  REQUIRE(sources.size() > 20);
+  for (const fs::path& source : sources) {
+    std::istringstream text(read(root / source));
+    for (std::string line; std::getline(text, line);) {
+      CHECK_MESSAGE(violation(source.begin()->string(), line).empty(), source.string(), ": ",
+                    violation(source.begin()->string(), line));
+    }
+  }
+}
+
+TEST_CASE("templates include only templates and know neither the toolkit nor feature macros") {
+  const std::map<std::string, std::string> templates = templates_on_disk();
+  REQUIRE(templates.size() > 5);
+  const std::regex pattern(R"re(#\s*include\s*([^\n]*))re");
+  for (const auto& [path, text] : templates) {
+    for (std::sregex_iterator match(text.begin(), text.end(), pattern), end; match != end; ++match) {
+      const std::string header = (*match)[1];
+      const bool known = header.size() > 2 && templates.count(header.substr(1, header.size() - 2)) != 0;
+      CHECK_MESSAGE((known && header.front() == '"'), path, " must not include ", header);
+    }
+    CHECK_MESSAGE(text.find("__CUDA_ARCH__") == std::string::npos, path);
+  }
+}
+
+TEST_CASE("the library embeds every template as it is on disk") {
+  const auto templates = templates_on_disk();
+  const auto& embedded = flashjit::generator::embedded_templates();
+  REQUIRE(embedded.size() == templates.size());
+  for (const auto& [path, text] : templates) {
+    REQUIRE_MESSAGE(embedded.count(path) == 1, path);
+    CHECK_MESSAGE(embedded.find(path)->second == text, path);
+  }
+}
+
+TEST_CASE("the environment is read in one file") {
+  const fs::path root = FLASHJIT_SOURCE_DIR;
+  std::vector<std::string> readers;
+  for (const fs::path& source : host_sources(root)) {
+    if (read(root / source).find("getenv(") != std::string::npos) readers.push_back(source.string());
+  }
+  REQUIRE(readers.size() == 1);
+  CHECK(readers.front() == "runtime/environment.cpp");
+}
