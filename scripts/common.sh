@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the other scripts from the root of the repository: where tools, headers and NVRTC come from.
 # FLASHJIT_TOOLKIT=wheels takes NVRTC and the CUDA headers from NVIDIA's Python wheels even where a toolkit is installed.
 deps=$PWD/.deps
@@ -27,21 +28,6 @@ uses_wheels() {
   [ "${FLASHJIT_TOOLKIT:-}" = wheels ] || ! has_toolkit
 }
 
-# fetch_wheel REQUIREMENT DIRECTORY: unpacks a Python wheel there, once. Needs python3 with pip.
-fetch_wheel() {
-  local requirement=$1 directory=$2 download
-  local stamp=$directory/.fetched/${requirement//[^A-Za-z0-9._-]/_}
-  [ ! -e "$stamp" ] || return 0
-  echo "downloading $requirement into ${directory#"$PWD"/}"
-  download=$(mktemp -d)
-  python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$download" \
-    "$requirement" || fail "pip could not download $requirement"
-  python3 -m zipfile -e "$download"/*.whl "$directory"
-  rm -r "$download"
-  mkdir -p "${stamp%/*}"
-  touch "$stamp"
-}
-
 # Sets cmake_options and, for programs that look for NVRTC, FLASHJIT_NVRTC.
 use_dependencies() {
   cmake_options=()
@@ -52,4 +38,10 @@ use_dependencies() {
     cmake_options+=("-DCudaHeaders_CUDA_DIR=$wheels_toolkit/include" "-DCudaHeaders_NVRTC_DIR=$wheels_toolkit/include")
     export FLASHJIT_NVRTC=${FLASHJIT_NVRTC:-$wheels_nvrtc}
   fi
+}
+
+# build PRESET [TARGET...]: after use_dependencies.
+build() {
+  cmake --preset "$1" "${cmake_options[@]}" >/dev/null
+  cmake --build --preset "$1" ${2:+--target "${@:2}"}
 }
