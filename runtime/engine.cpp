@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "flashjit/engine.h"
+
+#include <filesystem>
+
+#include "cache/directory_layer.h"
+#include "flashjit/version.h"
+#include "generator/variant_space.h"
+#include "runtime/device.h"
+#include "runtime/engine_impl.h"
+#include "runtime/forward.h"
+#include "runtime/template_directory.h"
+#include "runtime/validate.h"
+
+namespace flashjit {
+namespace {
+
+using runtime::Driver;
+
+runtime::KernelStoreOptions store_options(const EngineOptions& options) {
+  runtime::KernelStoreOptions store;
+  store.policy = options.policy;
+  if (options.cache_directory.empty()) return store;
+  store.layers.push_back(std::make_shared<cache::DirectoryLayer>(options.cache_directory));
+  if (options.policy == Policy::compile) {
+    store.failed_directory = (std::filesystem::path(options.cache_directory) / "failed").string();
+  }
+  return store;
+}
+
+generator::Templates own_templates_of(const EngineOptions& options) {
+  return options.template_directory.empty() ? generator::Templates{}
+                                            : runtime::read_templates(options.template_directory);
+}
+
+void describe_nvrtc(runtime::Nvrtc& nvrtc, SystemInfo& info) {
+  info.nvrtc_path = nvrtc.path();
+  try {
+    info.nvrtc_version = nvrtc.version();
+  } catch (const Error& error) {
+    info.nvrtc_problem = error.what();
+  }
+}
+
+void describe_driver(SystemInfo& info) {
+  info.driver_version = Driver::installed_version();
+  const Driver* driver = Driver::try_load(&info.driver_problem);
+  if (!driver) return;
+  try {
+    info.devices = runtime::describe_devices(*driver);
+  } catch (const Error& error) {
+    info.driver_problem = error.what();
+  }
+}
+
+}  // namespace
+
+Engine::Impl::Impl(EngineOptions given)
+    : options(std::move(given)),
+      own_templates(own_templates_of(options)),
+      templates(own_templates.empty() ? generator::embedded_templates() : own_templates),
+      log(options.log),
+      nvrtc({options.nvrtc_path, options.nvrtc_directories}),
+      store(store_options(options), nvrtc, log),
+      kernels(templates, store, log, options.progress) {}
+
+Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+
+Engine::~Engine() = default;
+
+DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
+  runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
+  const int device = runtime::forward_device(Driver::load(), call, opts.stream);
+  DeviceTensor out = DeviceTensor::allocate(q.dtype, call.out_shape(), opts.stream, device);
+  runtime::validate_out(call, out);
+  runtime::enqueue_forward(impl_->kernels, call, opts);
+  return out;
+}
+
+void Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                       const AttentionOptions& opts) {
+  runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
+  runtime::validate_out(call, out);
+  runtime::enqueue_forward(impl_->kernels, call, opts);
+}
+
+std::vector<KernelInfo> Engine::prepare(const Problem& problem, int device, const std::optional<Variant>& variant) {
+  const int ordinal = runtime::resolve_device(Driver::load(), device);
+  return impl_->kernels.prepare_all(problem, variant, runtime::device(ordinal));
+}
+
+std::vector<Variant> Engine::variants(const Problem& problem, std::string_view architecture) const {
+  validate(problem);
+  return generator::legal_variants(problem, find_architecture(architecture));
+}
+
+Variant Engine::default_variant(const Problem& problem, std::string_view architecture, LengthRange range) const {
+  validate(problem);
+  return generator::default_variant(problem, find_architecture(architecture), range);
+}
+
+std::string Engine::render(const Problem& problem, const Variant& variant, std::string_view architecture) const {
+  validate(problem);
+  const Architecture& target = find_architecture(architecture);
+  generator::require_legal(problem, variant, target);
+  return generator::render_forward(problem, variant, target, impl_->templates).text;
+}
+
+KernelInfo Engine::compile(const Problem& problem, const Variant& variant, std::string_view architecture) {
+  return impl_->kernels.compile(problem, variant, find_architecture(architecture));
+}
+
+SystemInfo Engine::system() const {
+  SystemInfo info;
+  info.version = version();
+  info.cache_directory = impl_->options.cache_directory;
+  info.policy = impl_->options.policy;
+  describe_nvrtc(impl_->nvrtc, info);
+  describe_driver(info);
+  return info;
+}
+
+Counters Engine::counters() const { return impl_->store.counters(); }
+
+}  // namespace flashjit

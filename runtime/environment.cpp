@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only file of the library that reads the environment.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "flashjit/engine.h"
+#include "flashjit/error.h"
+
+namespace flashjit {
+namespace {
+
+// Empty when the variable is not set.
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::string find_cache_directory() {
+  if (const std::string own = variable("FLASHJIT_CACHE_DIR"); !own.empty()) return own;
+  // The XDG specification says to ignore a relative path.
+  if (const std::string xdg = variable("XDG_CACHE_HOME"); xdg.starts_with('/')) return xdg + "/flashjit";
+  if (const std::string home = variable("HOME"); home.starts_with('/')) return home + "/.cache/flashjit";
+  return {};
+}
+
+std::vector<std::string> find_nvrtc_directories() {
+  std::vector<std::string> directories;
+  const std::string loader_path = variable("LD_LIBRARY_PATH");
+  for (std::size_t begin = 0; begin < loader_path.size();) {
+    const std::size_t end = std::min(loader_path.find(':', begin), loader_path.size());
+    if (end > begin) directories.push_back(loader_path.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  constexpr struct {
+    const char* name;
+    const char* below;
+  } kRoots[] = {{"CUDA_HOME", "/lib64"}, {"CUDA_PATH", "/lib64"}, {"VIRTUAL_ENV", "/lib"}, {"CONDA_PREFIX", "/lib"}};
+  for (const auto& root : kRoots) {
+    if (const std::string value = variable(root.name); !value.empty()) directories.push_back(value + root.below);
+  }
+  return directories;
+}
+
+const char* to_string(LogLevel level) {
+  switch (level) {
+    case LogLevel::debug:
+      return "debug";
+    case LogLevel::info:
+      return "info";
+    case LogLevel::warning:
+      return "warning";
+  }
+  return "unknown";
+}
+
+std::function<void(LogLevel, const std::string&)> log_to_stderr() {
+  const std::string wanted = variable("FLASHJIT_LOG");
+  if (wanted.empty()) return {};
+  for (const LogLevel least : {LogLevel::debug, LogLevel::info, LogLevel::warning}) {
+    if (wanted != to_string(least)) continue;
+    return [least](LogLevel level, const std::string& message) {
+      if (level >= least) fmt::print(stderr, "flashjit: {}: {}\n", to_string(level), message);
+    };
+  }
+  throw Error(ErrorCode::invalid_argument, fmt::format("FLASHJIT_LOG: must be debug, info or warning, was {}", wanted));
+}
+
+Policy read_policy() {
+  const std::string wanted = variable("FLASHJIT_POLICY");
+  if (wanted.empty()) return Policy::compile;
+  try {
+    return parse_policy(wanted);
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string("FLASHJIT_POLICY: ") + error.what());
+  }
+}
+
+}  // namespace
+
+EngineOptions EngineOptions::from_environment() {
+  EngineOptions options;
+  options.policy = read_policy();
+  options.cache_directory = find_cache_directory();
+  options.nvrtc_path = variable("FLASHJIT_NVRTC");
+  options.nvrtc_directories = find_nvrtc_directories();
+  options.template_directory = variable("FLASHJIT_TEMPLATE_DIR");
+  options.log = log_to_stderr();
+  return options;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way from a validated call to its launch: what happens on every call stands here.
+#pragma once
+
+#include "flashjit/attention.h"
+#include "generator/arguments.h"
+#include "runtime/driver.h"
+#include "runtime/kernels.h"
+#include "runtime/validate.h"
+
+namespace flashjit::runtime {
+
+// One launch, ready to go: plain data.
+struct ForwardLaunch {
+  CUfunction function = nullptr;
+  CUlaunchConfig config{};
+  generator::ForwardArguments arguments{};
+
+  void enqueue(const Driver& driver) {
+    void* parameters[] = {&arguments};
+    driver.check(driver.cuLaunchKernelEx(&config, function, parameters, nullptr), "cuLaunchKernelEx");
+  }
+};
+
+generator::ForwardArguments make_forward_arguments(const ForwardCall& call, const LaunchRecord& record);
+ForwardLaunch make_forward_launch(const ForwardCall& call, const LaunchRecord& record, Stream stream);
+
+// The device that the call runs on. Throws Error(invalid_argument) when pointers or stream do not agree on one.
+int forward_device(const Driver& driver, const ForwardCall& call, Stream stream);
+
+// The call's kernel on the device; made now when it has not been prepared. Throws Error(unsupported) while the stream
+// captures a graph and the kernel is not there, and what making it throws.
+const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const ForwardCall& call,
+                                   const AttentionOptions& opts, int device);
+
+// All of it. Does nothing for a call without output elements.
+void enqueue_forward(Kernels& kernels, const ForwardCall& call, const AttentionOptions& opts);
+
+}  // namespace flashjit::runtime

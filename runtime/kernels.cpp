@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/kernels.h"
+
+#include <algorithm>
+
+#include "generator/variant_space.h"
+#include "runtime/parallel.h"
+
+namespace flashjit::runtime {
+namespace {
+
+// Another thread may be capturing a graph, and loading a kernel must not break that.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver) : driver_(driver) { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const Driver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+}  // namespace
+
+struct Kernels::Wanted {
+  Problem problem;
+  Variant variant;
+  generator::Plan plan;
+  KernelRequest request;
+
+  KernelInfo info(const KernelStore::Result& made) const {
+    const Cubin& cubin = *made.cubin;
+    KernelInfo info;
+    info.name = request.source.name;
+    info.problem = problem;
+    info.variant = variant;
+    info.architecture = request.architecture;
+    info.origin = made.from_memory ? KernelInfo::Origin::memory : cubin.origin;
+    info.compile_ms = cubin.compile_ms;
+    info.threads = plan.threads;
+    info.registers = cubin.registers;
+    info.spill_bytes = cubin.spill_bytes;
+    info.stack_bytes = cubin.stack_bytes;
+    info.shared_memory_bytes = plan.smem_bytes;
+    info.cubin_bytes = cubin.bytes.size();
+    info.cache_file = cubin.cache_file;
+    return info;
+  }
+};
+
+Kernels::Kernels(const generator::Templates& templates, KernelStore& store, const Logger& log,
+                 ProgressCallback progress)
+    : templates_(templates), store_(store), log_(log), progress_(std::move(progress)) {}
+
+Kernels::Wanted Kernels::want(const Problem& problem, const Variant& variant, const Architecture& architecture) const {
+  validate(problem);
+  generator::require_legal(problem, variant, architecture);
+  const generator::Plan plan = generator::make_plan(problem, variant);
+  KernelRequest request;
+  request.source = generator::render_forward(problem, variant, architecture, templates_);
+  request.architecture = architecture.name;
+  request.facts = {{"problem", to_string(problem)},
+                   {"variant", to_string(variant)},
+                   {"threads", std::to_string(plan.threads)},
+                   {"smem_bytes", std::to_string(plan.smem_bytes)}};
+  return {problem, variant, plan, std::move(request)};
+}
+
+KernelInfo Kernels::compile(const Problem& problem, const Variant& variant, const Architecture& architecture) {
+  const Wanted wanted = want(problem, variant, architecture);
+  ProgressReporter progress(progress_, 1);
+  return wanted.info(progress.around(wanted.request.source.name, [&] { return store_.get(wanted.request); }));
+}
+
+const LaunchRecord& Kernels::prepare(const Problem& problem, LengthRange range, const Variant* variant,
+                                     const Device& device) {
+  const Architecture& architecture = require_architecture(device);
+  const Variant chosen = variant ? *variant : generator::default_variant(problem, architecture, range);
+  const Wanted wanted = want(problem, chosen, architecture);
+  const LaunchRecord* ready = known(wanted, device);
+  if (!ready) {
+    ProgressReporter progress(progress_, 1);
+    ready = progress.around(wanted.request.source.name,
+                            [&] { return &record(wanted, store_.get(wanted.request), device); });
+  }
+  table_.insert(LaunchKey(device.info.ordinal, problem, range, variant), *ready);
+  return *ready;
+}
+
+std::vector<KernelInfo> Kernels::prepare_all(const Problem& problem, const std::optional<Variant>& variant,
+                                             const Device& device) {
+  const Architecture& architecture = require_architecture(device);
+  const auto chosen = [&](LengthRange range) {
+    return variant ? *variant : generator::default_variant(problem, architecture, range);
+  };
+  std::vector<Variant> variants;
+  for (const LengthRange range : kLengthRanges) {
+    if (std::find(variants.begin(), variants.end(), chosen(range)) == variants.end()) variants.push_back(chosen(range));
+  }
+  std::vector<const LaunchRecord*> ready(variants.size());
+  std::vector<KernelInfo> infos(variants.size());
+  ProgressReporter progress(progress_, static_cast<int>(variants.size()));
+  parallel_for(variants.size(), [&](std::size_t i) {
+    const Wanted wanted = want(problem, variants[i], architecture);
+    ready[i] = known(wanted, device);
+    const bool from_memory = ready[i] != nullptr;
+    if (!from_memory) {
+      ready[i] = progress.around(wanted.request.source.name,
+                                 [&] { return &record(wanted, store_.get(wanted.request), device); });
+    }
+    infos[i] = ready[i]->info;
+    if (from_memory) infos[i].origin = KernelInfo::Origin::memory;
+  });
+  for (const LengthRange range : kLengthRanges) {
+    const auto at = std::find(variants.begin(), variants.end(), chosen(range)) - variants.begin();
+    table_.insert(LaunchKey(device.info.ordinal, problem, range, variant ? &*variant : nullptr), *ready[at]);
+  }
+  return infos;
+}
+
+CUfunction Kernels::load(const KernelRequest& request, int threads, int smem_bytes, const Device& device) {
+  const KernelStore::Result made = store_.get(request);
+  const std::lock_guard lock(mutex_);
+  const Driver& driver = Driver::load();
+  const RelaxedCapture relaxed(driver);
+  const ContextScope scope(driver, device.info.ordinal);
+  return module(request, made.cubin).prepare(device, request.source.name, threads, smem_bytes);
+}
+
+const LaunchRecord* Kernels::known(const Wanted& wanted, const Device& device) {
+  const std::lock_guard lock(mutex_);
+  const auto it = records_.find({wanted.request.source.name, device.info.ordinal});
+  return it == records_.end() ? nullptr : it->second.get();
+}
+
+const LaunchRecord& Kernels::record(const Wanted& wanted, const KernelStore::Result& made, const Device& device) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<LaunchRecord>& slot = records_[{wanted.request.source.name, device.info.ordinal}];
+  if (slot) return *slot;
+  const Driver& driver = Driver::load();
+  const RelaxedCapture relaxed(driver);
+  const ContextScope scope(driver, device.info.ordinal);
+  auto ready = std::make_unique<LaunchRecord>();
+  ready->function = module(wanted.request, made.cubin)
+                        .prepare(device, wanted.request.source.name, wanted.plan.threads, wanted.plan.smem_bytes);
+  ready->variant = wanted.variant;
+  ready->plan = wanted.plan;
+  ready->info = wanted.info(made);
+  slot = std::move(ready);
+  return *slot;
+}
+
+Module& Kernels::module(const KernelRequest& request, KernelStore::Shared cubin) {
+  std::unique_ptr<Module>& slot = modules_[request.source.name];
+  if (slot) return *slot;
+  const Driver& driver = Driver::load();
+  Module::Failure failure;
+  slot = Module::open(driver, cubin->bytes, request.source.entry, failure);
+  if (!slot && cubin->origin != KernelInfo::Origin::compiled && store_.may_compile()) {
+    log_(LogLevel::warning, "{}: the driver refused the cached cubin ({}); compiling it anew", request.source.name,
+         driver.describe(failure.result));
+    cubin = store_.replace(request);
+    slot = Module::open(driver, cubin->bytes, request.source.entry, failure);
+  }
+  if (!slot) driver.check(failure.result, failure.function);
+  return *slot;
+}
+
+}  // namespace flashjit::runtime

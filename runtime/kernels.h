@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of one engine: chosen, made, loaded on devices and kept for launches.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "flashjit/engine.h"
+#include "generator/plan.h"
+#include "generator/source.h"
+#include "runtime/kernel_store.h"
+#include "runtime/launch_table.h"
+#include "runtime/module.h"
+#include "runtime/progress.h"
+
+namespace flashjit::runtime {
+
+// A kernel that is ready on one device. Never changes once it is in the table.
+struct LaunchRecord {
+  CUfunction function = nullptr;
+  Variant variant;
+  generator::Plan plan{};
+  KernelInfo info;
+};
+
+class Kernels {
+ public:
+  Kernels(const generator::Templates& templates, KernelStore& store, const Logger& log, ProgressCallback progress);
+
+  // --- Without a driver
+  KernelInfo compile(const Problem& problem, const Variant& variant, const Architecture& architecture);
+
+  // --- With one
+  // For the hot path: null when the kernel has not been prepared.
+  const LaunchRecord* find(const LaunchKey& key) const noexcept { return table_.find(key); }
+  // Makes what a call with these lengths needs; variant null is the default. Throws Error.
+  const LaunchRecord& prepare(const Problem& problem, LengthRange range, const Variant* variant, const Device& device);
+  // Makes what every call for the problem needs, compiling in parallel.
+  std::vector<KernelInfo> prepare_all(const Problem& problem, const std::optional<Variant>& variant,
+                                      const Device& device);
+  // Any other kernel, for measurements.
+  CUfunction load(const KernelRequest& request, int threads, int smem_bytes, const Device& device);
+
+ private:
+  struct Wanted;
+  Wanted want(const Problem& problem, const Variant& variant, const Architecture& architecture) const;
+  const LaunchRecord* known(const Wanted& wanted, const Device& device);
+  const LaunchRecord& record(const Wanted& wanted, const KernelStore::Result& made, const Device& device);
+  Module& module(const KernelRequest& request, KernelStore::Shared cubin);
+
+  const generator::Templates& templates_;
+  KernelStore& store_;
+  const Logger& log_;
+  const ProgressCallback progress_;
+  LaunchTable table_;
+  std::mutex mutex_;                                        // of the two maps, and held while a module is loaded
+  std::map<std::string, std::unique_ptr<Module>> modules_;  // by name of the source
+  std::map<std::pair<std::string, int>, std::unique_ptr<LaunchRecord>> records_;  // by that and the device
+};
+
+}  // namespace flashjit::runtime

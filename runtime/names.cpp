@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Spellings of the public enums that belong to the engine, and the version.
+#include <fmt/format.h>
+
+#include "flashjit/engine.h"
+#include "flashjit/error.h"
+#include "flashjit/version.h"
+
+#define FLASHJIT_TEXT(value) #value
+#define FLASHJIT_DOTTED(major, minor, patch) FLASHJIT_TEXT(major) "." FLASHJIT_TEXT(minor) "." FLASHJIT_TEXT(patch)
+
+namespace flashjit {
+
+const char* version() noexcept {
+  return FLASHJIT_DOTTED(FLASHJIT_VERSION_MAJOR, FLASHJIT_VERSION_MINOR, FLASHJIT_VERSION_PATCH);
+}
+
+const char* to_string(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::invalid_argument:
+      return "invalid_argument";
+    case ErrorCode::unsupported:
+      return "unsupported";
+    case ErrorCode::no_driver:
+      return "no_driver";
+    case ErrorCode::no_device:
+      return "no_device";
+    case ErrorCode::no_compiler:
+      return "no_compiler";
+    case ErrorCode::compile_failed:
+      return "compile_failed";
+    case ErrorCode::cache_miss:
+      return "cache_miss";
+    case ErrorCode::driver:
+      return "driver";
+    case ErrorCode::io:
+      return "io";
+  }
+  return "unknown";
+}
+
+const char* to_string(Policy policy) noexcept {
+  switch (policy) {
+    case Policy::compile:
+      return "compile";
+    case Policy::cache_only:
+      return "cache_only";
+    case Policy::off:
+      return "off";
+  }
+  return "unknown";
+}
+
+Policy parse_policy(std::string_view text) {
+  for (const Policy policy : {Policy::compile, Policy::cache_only, Policy::off}) {
+    if (text == to_string(policy)) return policy;
+  }
+  throw Error(ErrorCode::invalid_argument, fmt::format("policy: must be compile, cache_only or off, was {}", text));
+}
+
+const char* to_string(KernelInfo::Origin origin) noexcept {
+  switch (origin) {
+    case KernelInfo::Origin::compiled:
+      return "compiled";
+    case KernelInfo::Origin::disk:
+      return "disk";
+    case KernelInfo::Origin::memory:
+      return "memory";
+  }
+  return "unknown";
+}
+
+}  // namespace flashjit

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/template_directory.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "flashjit/error.h"
+
+namespace flashjit::runtime {
+
+generator::Templates read_templates(const std::string& directory) {
+  namespace fs = std::filesystem;
+  generator::Templates templates;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() != ".cuh") continue;
+    std::ifstream file(it->path(), std::ios::binary);
+    std::string text(std::istreambuf_iterator<char>(file), {});
+    if (!file) throw Error(ErrorCode::io, fmt::format("template_directory: {} must be readable", it->path().string()));
+    templates.emplace(fs::relative(it->path(), directory).generic_string(), std::move(text));
+  }
+  if (error || templates.empty()) {
+    throw Error(ErrorCode::io, fmt::format("template_directory: must hold *.cuh files, was {}{}{}", directory,
+                                           error ? ": " : "", error ? error.message() : ""));
+  }
+  return templates;
+}
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/timer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace flashjit::runtime {
+namespace {
+
+constexpr int kBatchCalls = 200;
+constexpr int kBatches = 31;
+constexpr int kWarmupBatches = 3;
+constexpr unsigned char kFlushByte = 0;
+
+double host_microseconds_per_call(const Driver& driver, Stream stream, const std::function<void()>& call) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kBatchCalls; ++i) call();
+  const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;
+  driver.check(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+  return elapsed.count() / kBatchCalls;
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+EventPair::EventPair(const Driver& driver) : driver_(driver) {
+  driver_.check(driver_.cuEventCreate(&start_, CU_EVENT_DEFAULT), "cuEventCreate");
+  const CUresult result = driver_.cuEventCreate(&stop_, CU_EVENT_DEFAULT);
+  if (result != CUDA_SUCCESS) driver_.cuEventDestroy(start_);
+  driver_.check(result, "cuEventCreate");
+}
+
+EventPair::EventPair(EventPair&& other) noexcept
+    : driver_(other.driver_),
+      start_(std::exchange(other.start_, nullptr)),
+      stop_(std::exchange(other.stop_, nullptr)) {}
+
+EventPair::~EventPair() {
+  if (start_) driver_.cuEventDestroy(start_);
+  if (stop_) driver_.cuEventDestroy(stop_);
+}
+
+void EventPair::start(Stream stream) const { driver_.check(driver_.cuEventRecord(start_, stream), "cuEventRecord"); }
+
+void EventPair::stop(Stream stream) const { driver_.check(driver_.cuEventRecord(stop_, stream), "cuEventRecord"); }
+
+double EventPair::wait_for_microseconds() const {
+  driver_.check(driver_.cuEventSynchronize(stop_), "cuEventSynchronize");
+  float milliseconds = 0;
+  driver_.check(driver_.elapsed_time(&milliseconds, start_, stop_), "cuEventElapsedTime");
+  return milliseconds * 1e3;
+}
+
+Timing measure_kernel(const Driver& driver, const Device& device, Stream stream, const MeasureOptions& options,
+                      const std::function<void()>& enqueue) {
+  if (options.repeats < 1 || options.warmup < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("options: repeats must be at least 1 and warmup at least 0, were {} and {}",
+                            options.repeats, options.warmup));
+  }
+  DeviceTensor flush;
+  if (options.flush_l2)
+    flush = DeviceTensor::allocate(DType::f32, {device.info.l2_bytes / 2}, stream, device.info.ordinal);
+  for (int i = 0; i < options.warmup; ++i) enqueue();
+  std::vector<EventPair> events;
+  events.reserve(static_cast<std::size_t>(options.repeats));
+  for (int i = 0; i < options.repeats; ++i) {
+    if (options.flush_l2) {
+      driver.check(
+          driver.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(flush.data()), kFlushByte, flush.size_bytes(), stream),
+          "cuMemsetD8Async");
+    }
+    const EventPair& pair = events.emplace_back(driver);
+    pair.start(stream);
+    enqueue();
+    pair.stop(stream);
+  }
+  std::vector<double> times;
+  for (const EventPair& pair : events) times.push_back(pair.wait_for_microseconds());
+  Timing timing;
+  timing.repeats = options.repeats;
+  timing.min_us = *std::min_element(times.begin(), times.end());
+  timing.max_us = *std::max_element(times.begin(), times.end());
+  timing.median_us = median(std::move(times));
+  return timing;
+}
+
+HostCost measure_host(const Driver& driver, Stream stream, const std::function<void()>& call,
+                      const std::function<void()>& bare) {
+  std::vector<double> calls, launches;
+  for (int i = -kWarmupBatches; i < kBatches; ++i) {
+    const double call_us = host_microseconds_per_call(driver, stream, call);
+    const double bare_us = host_microseconds_per_call(driver, stream, bare);
+    if (i < 0) continue;
+    calls.push_back(call_us);
+    launches.push_back(bare_us);
+  }
+  return {median(std::move(calls)), median(std::move(launches))};
+}
+
+}  // namespace flashjit::runtime
