@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashjit attend: attention over NumPy files.
+#include <flashjit/error.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <set>
+
+#include "cli/attend_compute.h"
+#include "cli/command.h"
+#include "cli/device.h"
+#include "cli/npy.h"
+#include "cli/output_file.h"
+#include "cli/progress.h"
+
+namespace flashjit::cli {
+namespace {
+
+constexpr const char* kEpilog =
+    R"(Files: little-endian float16, float32 or float64, C or Fortran order, of shape (batch, seqlen, heads, head_dim).
+Q may have more heads than K and V (a multiple), V another head dimension than Q and K.
+Output: float32 for bf16, float16 for f16. Files appear whole or not at all; a failed --check writes none.
+
+Examples:
+  flashjit attend q.npy k.npy v.npy -o out.npy --causal --check
+  flashjit attend q.npy k.npy v.npy -o out.npy --lse lse.npy --dtype f16 --scale 0.125 --device cpu)";
+
+struct Options {
+  std::string q, k, v, output, lse, dtype = "bf16", device = "auto", variant;
+  bool causal = false, check = false, json = false;
+  std::optional<float> scale;
+};
+
+HostTensor read_input(const std::string& path, DType dtype) {
+  HostTensor tensor = read_npy(path, dtype);
+  if (tensor.shape().size() != 4) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: must have 4 dimensions (batch, seqlen, heads, head_dim), has shape {}", path,
+                            to_string(tensor.shape())));
+  }
+  return tensor;
+}
+
+Inputs read_inputs(const Options& options, DType dtype) {
+  const ProgressLine progress("reading the inputs");
+  return {read_input(options.q, dtype), read_input(options.k, dtype), read_input(options.v, dtype), options.causal,
+          options.scale};
+}
+
+void require_choices(const Options& options) {
+  if (options.dtype != "bf16" && options.dtype != "f16") {
+    throw Error(ErrorCode::invalid_argument, fmt::format("--dtype: must be bf16 or f16, was '{}'", options.dtype));
+  }
+  if (std::set<std::string>{"auto", "gpu", "cpu"}.count(options.device) == 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("--device: must be auto, gpu or cpu, was '{}'", options.device));
+  }
+  if (!options.variant.empty()) {
+    parse_variant(options.variant);  // a wrong spelling is an error also where no kernel will run
+    if (options.device == "cpu") {
+      throw Error(ErrorCode::invalid_argument, "--variant: must not be given with --device cpu, which runs no kernel");
+    }
+  }
+  if (!options.lse.empty() &&
+      std::filesystem::weakly_canonical(options.lse) == std::filesystem::weakly_canonical(options.output)) {
+    throw Error(ErrorCode::invalid_argument, "--lse: must be another file than --output, was " + options.lse);
+  }
+}
+
+Answer compute(const Options& options, const Session& session, const Inputs& inputs) {
+  if (options.device == "cpu") return attend_on_cpu(inputs);
+  Engine engine(session.engine_options());
+  const SystemInfo system = engine.system();
+  const std::optional<DeviceInfo> gpu =
+      options.device == "gpu" ? require_gpu(system, "--device gpu") : usable_gpu(system);
+  if (gpu) return attend_on_gpu(engine, *gpu, inputs, options.variant);
+  fmt::print(stderr, "flashjit: no GPU ({}): computing with the CPU reference{}\n", why_no_gpu(system),
+             options.variant.empty() ? "" : ", without the variant");
+  return attend_on_cpu(inputs);
+}
+
+Json describe(const reference::Comparison& comparison) {
+  return {{"max_error", comparison.max_error}, {"bound", comparison.bound}, {"passed", comparison.passed}};
+}
+
+void print_json(const Options& options, const Answer& answer, const std::optional<Check>& check) {
+  Json json = {{"device", answer.device},
+               {"dtype", options.dtype},
+               {"shape", Json(std::vector<std::int64_t>(answer.out.shape().begin(), answer.out.shape().end()))}};
+  if (answer.kernel) {
+    json.update({{"variant", to_string(answer.kernel->variant)},
+                 {"architecture", answer.kernel->architecture},
+                 {"compile_ms", answer.kernel->compile_ms},
+                 {"first_call_ms", answer.first_call_ms},
+                 {"kernel_us", answer.kernel_us},
+                 {"tflops", answer.tflops}});
+  } else {
+    json["cpu_ms"] = answer.cpu_ms;
+  }
+  if (check)
+    json["check"] = {{"passed", check->passed()}, {"out", describe(check->out)}, {"lse", describe(check->lse)}};
+  const bool written = !check || check->passed();
+  json["output"] = written ? Json(options.output) : Json();
+  json["lse"] = written && !options.lse.empty() ? Json(options.lse) : Json();
+  fmt::print("{}\n", to_text(json));
+}
+
+void print_comparison(const char* name, const reference::Comparison& comparison) {
+  fmt::print("{:<10}max error {:.3g}, bound {:.3g}: {}\n", name, comparison.max_error, comparison.bound,
+             comparison.passed ? "passed" : "FAILED");
+}
+
+void print_text(const Options& options, const Answer& answer, const std::optional<Check>& check) {
+  fmt::print("{:<10}{}\n", "device", answer.device);
+  if (answer.kernel) {
+    fmt::print("{:<10}{}\n", "variant", to_string(answer.kernel->variant));
+    fmt::print("{:<10}first call {:.2f} ms, kernel {:.1f} us, {:.1f} TFLOPS\n", "time", answer.first_call_ms,
+               answer.kernel_us, answer.tflops);
+  } else {
+    fmt::print("{:<10}{:.1f} ms\n", "time", answer.cpu_ms);
+  }
+  if (check) {
+    print_comparison("out", check->out);
+    print_comparison("lse", check->lse);
+  }
+  if (check && !check->passed()) {
+    fmt::print("{:<10}nothing\n", "written");
+  } else {
+    fmt::print("{:<10}{} {} {}{}\n", "written", options.output, to_string(answer.out.shape()), options.dtype,
+               options.lse.empty() ? "" : ", " + options.lse);
+  }
+}
+
+void write_results(const Answer& answer, OutputFile& output, OutputFile* lse) {
+  output.write(npy_bytes(answer.out));
+  if (lse != nullptr) lse->write(npy_bytes(answer.lse));
+  output.publish();
+  if (lse != nullptr) lse->publish();
+}
+
+int run(const Options& options, const Session& session) {
+  require_choices(options);
+  OutputFile output("--output", options.output);
+  std::optional<OutputFile> lse;
+  if (!options.lse.empty()) lse.emplace("--lse", options.lse);
+  const Inputs inputs = read_inputs(options, parse_dtype(options.dtype));
+  const Answer answer = compute(options, session, inputs);
+  std::optional<Check> check;
+  if (options.check) check = check_against_reference(inputs, answer);
+  const bool good = !check || check->passed();
+  if (good) write_results(answer, output, lse ? &*lse : nullptr);
+  (options.json ? print_json : print_text)(options, answer, check);
+  return good ? kSuccess : kCheckFailed;
+}
+
+}  // namespace
+
+void add_attend(CLI::App& app, Command& command) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* attend =
+      add_subcommand(app, command, "attend", "Compute softmax(scale * Q K^T) V over NumPy files", kEpilog);
+  attend->add_option("Q", options->q, "Queries: (batch, seqlen_q, heads_q, head_dim)")->required();
+  attend->add_option("K", options->k, "Keys: (batch, seqlen_kv, heads_kv, head_dim)")->required();
+  attend->add_option("V", options->v, "Values: (batch, seqlen_kv, heads_kv, head_dim_v)")->required();
+  attend->add_option("-o,--output", options->output, "Result: (batch, seqlen_q, heads_q, head_dim_v)")->required();
+  attend->add_option("--lse", options->lse,
+                     "Also write log(sum(exp(scores))), natural logarithm: float32 (batch, heads_q, seqlen_q)");
+  attend->add_flag("--causal", options->causal, "Query i sees the keys up to i + seqlen_kv - seqlen_q");
+  attend->add_option("--scale", options->scale, "Factor on the scores [default: 1/sqrt(head_dim)]");
+  attend->add_option("--dtype", options->dtype, "Precision to compute in: bf16 or f16")->capture_default_str();
+  attend
+      ->add_option("--device", options->device,
+                   "gpu, cpu (the reference in double precision), or auto: the GPU if there is one, else the CPU")
+      ->capture_default_str();
+  attend->add_option("--variant", options->variant,
+                     "GPU only: a kernel of 'flashjit variants' [default: the best guess]");
+  attend->add_flag("--check", options->check,
+                   "Compare with the reference in double precision; exit code 1 if it fails");
+  attend->add_flag("--json", options->json, "Print one JSON object");
+  run_when_chosen(attend, command, options, run);
+}
+
+}  // namespace flashjit::cli

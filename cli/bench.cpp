@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashjit bench: chooses the grid and writes the record.
+#include "cli/bench.h"
+
+#include <flashjit/error.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <map>
+
+#include "cli/device.h"
+#include "cli/output_file.h"
+
+namespace flashjit::cli {
+namespace {
+
+constexpr const char* kEpilog = R"(Grids:
+  forward  the grid of the FlashAttention-3 paper: 16384 tokens, hidden dimension 2048, head dimensions 64, 128 and 256,
+           causal or not, sequence lengths 512 to 16384. TFLOPS and share of the measured ceiling of mma.sync.
+  5090     the steps v1 to v5 of the RTX 5090 write-up and the default variant: batch 1, 8 heads, head dimension 128,
+           4096 queries, 8192 keys. Share of the speed of light, which is the measured ceiling of mma.sync.
+  jit      per kernel: cold compile, load from a filled cache, host cost of a call beside a bare launch. Without a GPU
+           only the compile part runs.
+Times are medians; kernels are timed by events with a cold L2 cache. A causal mask counts as half of the operations.
+
+Examples:
+  flashjit bench --grid forward --json forward.json
+  flashjit bench --grid 5090 --repeats 100
+  flashjit bench --grid jit --quick)";
+
+using Grid = void (*)(const BenchContext&, Json&);
+const std::map<std::string, Grid>& grids() {
+  static const std::map<std::string, Grid> all = {
+      {"forward", bench_forward}, {"5090", bench_ladder}, {"jit", bench_jit}};
+  return all;
+}
+
+Json new_record(const SystemInfo& system, const BenchOptions& options) {
+  const std::optional<DeviceInfo> gpu = usable_gpu(system);
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  return {{"device", gpu ? Json(gpu->name) : Json()},
+          {"driver", system.driver_version.empty() ? Json() : Json(system.driver_version)},
+          {"nvrtc", system.nvrtc_version.empty() ? Json() : Json(system.nvrtc_version)},
+          {"version", system.version},
+          {"date", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now))},
+          {"grid", options.grid},
+          {"dtype", options.dtype},
+          {"rows", Json::array()}};
+}
+
+int run(const BenchOptions& options, const Session& session) {
+  const auto grid = grids().find(options.grid);
+  if (grid == grids().end()) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("--grid: must be forward, 5090 or jit, was '{}'", options.grid));
+  }
+  if (options.dtype != "bf16" && options.dtype != "f16") {
+    throw Error(ErrorCode::invalid_argument, fmt::format("--dtype: must be bf16 or f16, was '{}'", options.dtype));
+  }
+  std::optional<OutputFile> file;
+  if (!options.json.empty()) file.emplace("--json", options.json);
+  const InterruptGuard interrupt;
+  Engine engine(session.engine_options());
+  const BenchContext context{options, session, interrupt, engine, engine.system(), parse_dtype(options.dtype)};
+  Json record = new_record(context.system, options);
+  grid->second(context, record);
+  if (file) {
+    file->write(to_text(record) + "\n");
+    file->publish();
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+void add_bench(CLI::App& app, Command& command) {
+  const auto options = std::make_shared<BenchOptions>();
+  CLI::App* bench = add_subcommand(app, command, "bench", "Measure on this machine", kEpilog);
+  bench->add_option("--grid", options->grid, "What to measure: forward, 5090 or jit")->required();
+  bench->add_option("--dtype", options->dtype, "Precision: bf16 or f16")->capture_default_str();
+  bench->add_option("--arch", options->architecture,
+                    "Grid jit without a GPU: the target to compile for [default: that of the GPU, else sm_90a]");
+  bench->add_option("--json", options->json, "Also write the record to this file");
+  bench
+      ->add_option("--repeats", options->repeats,
+                   "Timed launches of a cell [default: 30], or cold compiles and loads of a kernel [default: 5]")
+      ->check(CLI::Range(1, 100000));
+  bench->add_flag("--quick", options->quick, "Fewer cells and repeats, for a first look");
+  run_when_chosen(bench, command, options, run);
+}
+
+}  // namespace flashjit::cli

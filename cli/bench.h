@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The grids of flashjit bench. Each prints a table on stdout and adds "rows" and what else it found to the record.
+#pragma once
+
+#include <flashjit/engine.h>
+
+#include <optional>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/interrupt.h"
+
+namespace flashjit::cli {
+
+struct BenchOptions {
+  std::string grid, dtype = "bf16", json, architecture;
+  std::optional<int> repeats;  // default: the grid's own
+  bool quick = false;
+};
+
+struct BenchContext {
+  const BenchOptions& options;
+  const Session& session;
+  const InterruptGuard& interrupt;
+  Engine& engine;
+  SystemInfo system;
+  DType dtype;
+};
+
+// The grid of the FlashAttention-3 paper. Needs a GPU.
+void bench_forward(const BenchContext& context, Json& record);
+// The steps of the RTX 5090 write-up. Needs a GPU.
+void bench_ladder(const BenchContext& context, Json& record);
+// What compiling, loading and calling cost. Without a GPU only the compiling.
+void bench_jit(const BenchContext& context, Json& record);
+
+double median(std::vector<double> values);
+
+}  // namespace flashjit::cli

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the subcommands share: how they are registered, and what the chosen one gets from the command line.
+#pragma once
+
+#include <flashjit/engine.h>
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace flashjit::cli {
+
+enum ExitCode : int {
+  kSuccess = 0,
+  kCheckFailed = 1,  // the work was done and its result is wrong: a comparison or a kernel that does not compile
+  kError = 2,        // the work could not be done: bad input, or something is missing
+};
+
+struct Session {
+  bool verbose = false;
+
+  // From the environment; with --verbose the engine's log goes to stderr.
+  EngineOptions engine_options() const;
+};
+
+// The subcommand that was chosen on the command line, bound to its options.
+struct Command {
+  Session session;
+  std::function<int(const Session&)> run;
+};
+
+// A subcommand with the options that all have. The epilog closes its --help with examples.
+CLI::App* add_subcommand(CLI::App& app, Command& command, const std::string& name, const std::string& description,
+                         const std::string& epilog);
+
+// A subcommand whose options live in an Options, which run(options, session) gets when it is chosen.
+template <typename Options>
+void run_when_chosen(CLI::App* subcommand, Command& command, std::shared_ptr<Options> options,
+                     int (*run)(const Options&, const Session&)) {
+  subcommand->callback([&command, options, run] {
+    command.run = [options, run](const Session& session) { return run(*options, session); };
+  });
+}
+
+void add_info(CLI::App& app, Command& command);
+void add_attend(CLI::App& app, Command& command);
+void add_render(CLI::App& app, Command& command);
+void add_variants(CLI::App& app, Command& command);
+void add_compile(CLI::App& app, Command& command);
+void add_verify(CLI::App& app, Command& command);
+void add_bench(CLI::App& app, Command& command);
+
+// Keys stay in the order in which they were set.
+using Json = nlohmann::ordered_json;
+// Indented, with bytes that are not UTF-8 (paths may have some) replaced.
+std::string to_text(const Json& json);
+
+}  // namespace flashjit::cli

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashjit compile: fills the cache, without a GPU.
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "cli/command.h"
+#include "cli/compile_jobs.h"
+#include "cli/problem_options.h"
+#include "cli/table.h"
+
+namespace flashjit::cli {
+namespace {
+
+constexpr const char* kEpilog =
+    R"(Needs NVRTC but no GPU and no driver. What is in the cache already is not compiled again. The filled directory
+(FLASHJIT_CACHE_DIR) can be copied to machines that have neither a toolkit nor NVRTC.
+
+Examples:
+  flashjit compile --arch sm_90a
+  flashjit compile --arch sm_80,sm_90a,sm_120a --dtype bf16,f16 --head-dim 64,128,192x128
+  flashjit compile --arch all --head-dim all --jobs 8 --json)";
+
+struct Options {
+  std::string architectures, dtypes = "bf16", head_dims = "128", causal = "both", variant = "default";
+  int jobs = default_compile_threads();
+  bool json = false;
+};
+
+std::vector<Variant> choose_variants(const Engine& engine, const std::string& text, const Problem& problem,
+                                     const std::string& architecture) {
+  if (text == "all") return engine.variants(problem, architecture);
+  if (text == "default") return default_variants(engine, problem, architecture);
+  const Variant variant = choose_variant(engine, text, problem, architecture);
+  engine.render(problem, variant, architecture);  // refuses what is not legal before anything is compiled
+  return {variant};
+}
+
+std::vector<CompileJob> make_jobs(const Engine& engine, const Options& options) {
+  std::vector<CompileJob> jobs;
+  const std::vector<Problem> problems =
+      combine(parse_dtypes(options.dtypes), parse_head_dims(options.head_dims), parse_causal(options.causal));
+  for (const std::string& architecture : parse_architectures(engine, options.architectures)) {
+    for (const Problem& problem : problems) {
+      for (const Variant& variant : choose_variants(engine, options.variant, problem, architecture)) {
+        jobs.push_back({problem, variant, architecture});
+      }
+    }
+  }
+  return jobs;
+}
+
+Json describe(const CompileJob& job, const CompileOutcome& outcome) {
+  Json json = {
+      {"problem", to_string(job.problem)}, {"variant", to_string(job.variant)}, {"architecture", job.architecture}};
+  if (!outcome.kernel) {
+    json["error"] = outcome.problem;
+    return json;
+  }
+  const KernelInfo& kernel = *outcome.kernel;
+  json.update({{"name", kernel.name},
+               {"origin", to_string(kernel.origin)},
+               {"compile_ms", kernel.compile_ms},
+               {"threads", kernel.threads},
+               {"registers", kernel.registers},
+               {"spill_bytes", kernel.spill_bytes},
+               {"stack_bytes", kernel.stack_bytes},
+               {"shared_memory_bytes", kernel.shared_memory_bytes},
+               {"cubin_bytes", kernel.cubin_bytes},
+               {"cache_file", kernel.cache_file.empty() ? Json() : Json(kernel.cache_file)}});
+  return json;
+}
+
+struct Summary {
+  int compiled = 0, reused = 0, failed = 0;
+  double wall_seconds = 0;
+};
+
+void print_table(const std::vector<CompileJob>& jobs, const std::vector<CompileOutcome>& outcomes,
+                 const Summary& summary) {
+  Table table({"<arch", "<problem", "<variant", "<origin", "ms", "registers", "spills", "smem", "cubin bytes"});
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const std::string problem = to_string(jobs[i].problem), variant = to_string(jobs[i].variant);
+    if (!outcomes[i].kernel) {
+      table.add_row({jobs[i].architecture, problem, variant, "failed"});
+      continue;
+    }
+    const KernelInfo& kernel = *outcomes[i].kernel;
+    table.add_row({jobs[i].architecture, problem, variant, to_string(kernel.origin),
+                   fmt::format("{:.0f}", kernel.compile_ms), fmt::format("{}", kernel.registers),
+                   fmt::format("{}", kernel.spill_bytes), fmt::format("{}", kernel.shared_memory_bytes),
+                   fmt::format("{}", kernel.cubin_bytes)});
+  }
+  fmt::print("{}{} kernels: {} compiled, {} already cached, {} failed, in {:.1f} s\n", table.text(), jobs.size(),
+             summary.compiled, summary.reused, summary.failed, summary.wall_seconds);
+}
+
+void print_json(const std::vector<CompileJob>& jobs, const std::vector<CompileOutcome>& outcomes,
+                const Summary& summary) {
+  Json kernels = Json::array();
+  for (std::size_t i = 0; i < jobs.size(); ++i) kernels.push_back(describe(jobs[i], outcomes[i]));
+  fmt::print("{}\n", to_text({{"kernels", kernels},
+                              {"compiled", summary.compiled},
+                              {"cached", summary.reused},
+                              {"failed", summary.failed},
+                              {"wall_seconds", summary.wall_seconds}}));
+}
+
+void report_failures(const std::vector<CompileOutcome>& outcomes, bool with_logs) {
+  for (const CompileOutcome& outcome : outcomes) {
+    if (outcome.kernel) continue;
+    fmt::print(stderr, "flashjit: {}\n", outcome.problem);
+    if (with_logs) fmt::print(stderr, "{}\n", outcome.log);
+  }
+}
+
+int run(const Options& options, const Session& session) {
+  const InterruptGuard interrupt;
+  Engine engine(session.engine_options());
+  const std::vector<CompileJob> jobs = make_jobs(engine, options);
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<CompileOutcome> outcomes = compile_all(engine, jobs, options.jobs, interrupt);
+  Summary summary;
+  summary.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (const CompileOutcome& outcome : outcomes) {
+    ++(!outcome.kernel                                          ? summary.failed
+       : outcome.kernel->origin == KernelInfo::Origin::compiled ? summary.compiled
+                                                                : summary.reused);
+  }
+  (options.json ? print_json : print_table)(jobs, outcomes, summary);
+  report_failures(outcomes, session.verbose);
+  return summary.failed == 0 ? kSuccess : kCheckFailed;
+}
+
+}  // namespace
+
+void add_compile(CLI::App& app, Command& command) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* compile = add_subcommand(app, command, "compile", "Compile kernels into the cache; needs no GPU", kEpilog);
+  compile->add_option("--arch", options->architectures,
+                      "Targets separated by commas, or all, for example sm_80,sm_90a [default: that of the first GPU]");
+  compile->add_option("--dtype", options->dtypes, "Precisions separated by commas: bf16, f16")->capture_default_str();
+  compile
+      ->add_option("--head-dim", options->head_dims,
+                   "Head dimensions separated by commas, or all; 192x128 is 192 for q and k and 128 for v")
+      ->capture_default_str();
+  compile->add_option("--causal", options->causal, "Causal mask: no, yes or both")->capture_default_str();
+  compile
+      ->add_option("--variant", options->variant,
+                   std::string(kVariantHelp) +
+                       "; default is what attention() chooses from, all is everything that 'flashjit variants' lists")
+      ->capture_default_str();
+  compile->add_option("--jobs", options->jobs, "Kernels compiled at once; each keeps one core busy")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  compile->add_flag("--json", options->json, "Print one JSON object");
+  run_when_chosen(compile, command, options, run);
+}
+
+}  // namespace flashjit::cli

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashjit info: what is on this machine.
+#include <fmt/format.h>
+
+#include "cli/command.h"
+
+namespace flashjit::cli {
+namespace {
+
+constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
+constexpr double kMebibyte = 1024.0 * 1024.0;
+
+struct Options {
+  bool json = false;
+};
+
+Json describe(const DeviceInfo& device) {
+  return {{"ordinal", device.ordinal},
+          {"name", device.name},
+          {"architecture", device.architecture.empty() ? Json() : Json(device.architecture)},
+          {"compute_capability", fmt::format("{}.{}", device.major, device.minor)},
+          {"sm_count", device.sm_count},
+          {"memory_bytes", device.memory_bytes},
+          {"l2_bytes", device.l2_bytes}};
+}
+
+Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+Json describe(const SystemInfo& system) {
+  Json json = {{"version", system.version},
+               {"driver", {{"version", or_null(system.driver_version)}, {"problem", or_null(system.driver_problem)}}},
+               {"nvrtc",
+                {{"version", or_null(system.nvrtc_version)},
+                 {"path", or_null(system.nvrtc_path)},
+                 {"problem", or_null(system.nvrtc_problem)}}},
+               {"cache_directory", or_null(system.cache_directory)},
+               {"policy", to_string(system.policy)},
+               {"devices", Json::array()},
+               {"architectures", Json::array()}};
+  for (const DeviceInfo& device : system.devices) json["devices"].push_back(describe(device));
+  for (const Architecture& architecture : architectures()) json["architectures"].push_back(architecture.name);
+  return json;
+}
+
+void print_line(const char* label, const std::string& text) { fmt::print("{:<14}{}\n", label, text); }
+
+void print(const SystemInfo& system) {
+  print_line("flashjit", system.version);
+  print_line("driver",
+             system.driver_version.empty() ? "none: " + system.driver_problem : "CUDA " + system.driver_version);
+  print_line("NVRTC", system.nvrtc_version.empty() ? "none: " + system.nvrtc_problem
+                                                   : fmt::format("{} ({})", system.nvrtc_version, system.nvrtc_path));
+  print_line("cache", system.cache_directory.empty() ? "in memory only" : system.cache_directory);
+  print_line("policy", to_string(system.policy));
+  if (system.devices.empty()) print_line("devices", "none");
+  for (const DeviceInfo& device : system.devices) {
+    print_line("device", fmt::format("{}: {}, {}, {} SMs, {:.0f} GiB, {:.0f} MiB of L2", device.ordinal, device.name,
+                                     device.architecture.empty() ? "no kernels for it here" : device.architecture,
+                                     device.sm_count, static_cast<double>(device.memory_bytes) / kGibibyte,
+                                     static_cast<double>(device.l2_bytes) / kMebibyte));
+  }
+  std::string names;
+  for (const Architecture& architecture : architectures()) names += std::string(" ") + architecture.name;
+  print_line("architectures", names.substr(1));
+}
+
+int run(const Options& options, const Session& session) {
+  const SystemInfo system = Engine(session.engine_options()).system();
+  if (options.json) {
+    fmt::print("{}\n", to_text(describe(system)));
+  } else {
+    print(system);
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, Command& command) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* info =
+      add_subcommand(app, command, "info", "Show versions, GPUs, driver, NVRTC, cache directory and architectures",
+                     "Works with any of them missing and says why it is missing.\n\nExamples:\n  flashjit info\n  "
+                     "flashjit info --json");
+  info->add_flag("--json", options->json, "Print one JSON object");
+  run_when_chosen(info, command, options, run);
+}
+
+}  // namespace flashjit::cli

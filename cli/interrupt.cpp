@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/interrupt.h"
+
+#include <stdexcept>
+
+namespace flashjit::cli {
+
+InterruptGuard::InterruptGuard() {
+  sigset_t interrupt;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &interrupt, &previous_);
+}
+
+InterruptGuard::~InterruptGuard() { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
+
+bool InterruptGuard::pending() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigpending(&signals);
+  return sigismember(&signals, SIGINT) == 1;
+}
+
+void InterruptGuard::check() const {
+  if (pending()) throw std::runtime_error("interrupted");
+}
+
+}  // namespace flashjit::cli

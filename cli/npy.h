@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// NumPy's .npy files: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+#pragma once
+
+#include <flashjit/tensor.h>
+
+#include <string>
+
+namespace flashjit::cli {
+
+// A little-endian float16, float32 or float64 array in C or Fortran order, as a packed tensor whose elements are
+// rounded once to dtype. Throws Error(io) when the file cannot be read, and Error(invalid_argument) which names the
+// path and what is wrong in it: not a whole .npy file, another element type, more than eight dimensions, or a finite
+// value that becomes infinite in dtype.
+HostTensor read_npy(const std::string& path, DType dtype);
+
+// The bytes of a format 1.0 file in C order: float16 for f16, else float32.
+std::string npy_bytes(const HostTensor& tensor);
+
+}  // namespace flashjit::cli

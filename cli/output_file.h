@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file that appears whole or not at all.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace flashjit::cli {
+
+class OutputFile {
+ public:
+  // Checks that the file can be made: it is a regular file or nothing, in a writable directory. Writes nothing yet.
+  // Throws Error which names the option and the path.
+  OutputFile(std::string option, std::string path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  // Writes a temporary file beside the path. Throws Error(io).
+  void write(std::string_view bytes);
+  // Gives the temporary file its name. Throws Error(io).
+  void publish();
+  const std::string& path() const { return path_; }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const;
+
+  std::string option_;
+  std::string path_;    // as the user wrote it
+  std::string target_;  // where symbolic links lead
+  std::string temporary_;
+};
+
+}  // namespace flashjit::cli

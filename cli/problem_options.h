@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options that several subcommands share: which problems, for which architectures.
+#pragma once
+
+#include <flashjit/engine.h>
+#include <flashjit/problem.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace flashjit::cli {
+
+// One problem: --dtype, --head-dim, --head-dim-v, --causal.
+struct ProblemOptions {
+  std::string dtype = "bf16";
+  int head_dim = 128;
+  int head_dim_v = 0;  // 0: that of q and k
+  bool causal = false;
+
+  // Throws Error(invalid_argument) which names the option.
+  Problem problem() const;
+};
+void add_problem_options(CLI::App* subcommand, ProblemOptions& options);
+
+inline constexpr const char* kVariantHelp =
+    "The tunables: a canonical spelling as printed by 'flashjit variants', parts of one that change the default "
+    "(kv32-k2), or v1 to v5, the steps of the RTX 5090 write-up";
+
+// An architecture option: empty takes that of the first usable GPU. Throws Error where there is none.
+void add_architecture_option(CLI::App* subcommand, std::string& architecture);
+std::string choose_architecture(const Engine& engine, const std::string& architecture);
+
+// Lists as users write them: "bf16,f16", "64,192x128" or "all", "no" "yes" "both", "sm_80,sm_90a" or "all".
+// All throw Error(invalid_argument) which names the option.
+std::vector<DType> parse_dtypes(const std::string& text);
+struct HeadDims {
+  int head_dim, head_dim_v;
+};
+std::vector<HeadDims> parse_head_dims(const std::string& text);
+std::vector<bool> parse_causal(const std::string& text);
+std::vector<std::string> parse_architectures(const Engine& engine, const std::string& text);
+
+// All combinations. Throws Error(invalid_argument) for a head dimension that no kernel can have.
+std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector<HeadDims>& head_dims,
+                             const std::vector<bool>& causal);
+
+// The variants that attention() itself would choose from: one for each length range, each once.
+std::vector<Variant> default_variants(const Engine& engine, const Problem& problem, const std::string& architecture);
+// "default", or a spelling that starts from the default for long sequences.
+Variant choose_variant(const Engine& engine, const std::string& text, const Problem& problem,
+                       const std::string& architecture);
+
+}  // namespace flashjit::cli
