@@ -11,22 +11,14 @@
 #include <vector>
 
 #include "flashjit/engine.h"
-#include "generator/plan.h"
 #include "generator/source.h"
 #include "runtime/kernel_store.h"
+#include "runtime/launch_record.h"
 #include "runtime/launch_table.h"
 #include "runtime/module.h"
 #include "runtime/progress.h"
 
 namespace flashjit::runtime {
-
-// A kernel that is ready on one device. Never changes once it is in the table.
-struct LaunchRecord {
-  CUfunction function = nullptr;
-  Variant variant;
-  generator::Plan plan{};
-  KernelInfo info;
-};
 
 class Kernels {
  public:

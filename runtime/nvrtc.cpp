@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <locale.h>
+#include <nvrtc.h>
 
 #include <algorithm>
 #include <chrono>

@@ -2,8 +2,6 @@
 // NVRTC, opened when the first kernel has to be compiled. Thread-safe.
 #pragma once
 
-#include <nvrtc.h>
-
 #include <memory>
 #include <mutex>
 #include <optional>

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "flashjit/engine.h"
+#include "generator/plan.h"
+
+struct CUfunc_st;
+
+namespace flashjit::runtime {
+
+// A kernel that is ready on one device. Never changes once it is in the table.
+struct LaunchRecord {
+  CUfunc_st* function = nullptr;  // a CUfunction
+  Variant variant;
+  generator::Plan plan{};
+  KernelInfo info;
+};
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bad input that shows without a GPU: what each gets, and that the good call beside it passes.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "flashjit/error.h"
+#include "runtime/validate.h"
+
+namespace {
+
+using flashjit::AttentionOptions;
+using flashjit::Dims;
+using flashjit::DType;
+using flashjit::Error;
+using flashjit::ErrorCode;
+using flashjit::Tensor;
+using flashjit::runtime::ForwardCall;
+
+constexpr std::int64_t kHuge = std::int64_t{1} << 31;
+
+// Addresses far apart; nothing here reads them.
+void* address(std::uintptr_t index, std::uintptr_t offset = 0) {
+  return reinterpret_cast<void*>((index << 40) + offset);
+}
+
+struct Call {
+  Tensor q{address(1), DType::bf16, {2, 5, 8, 64}};
+  Tensor k{address(2), DType::bf16, {2, 7, 4, 64}};
+  Tensor v{address(3), DType::bf16, {2, 7, 4, 32}};
+  Tensor out{address(4), DType::bf16, {2, 5, 8, 32}};
+  AttentionOptions opts;
+
+  ForwardCall validate() const {
+    ForwardCall call = flashjit::runtime::validate_inputs(q, k, v, opts);
+    flashjit::runtime::validate_out(call, out);
+    return call;
+  }
+};
+
+Tensor good_lse() { return {address(5), DType::f32, {2, 8, 5}}; }
+
+// The message of the error that the changed call gets; "" when it passes.
+std::string refusal(const std::function<void(Call&)>& change) {
+  Call call;
+  change(call);
+  try {
+    call.validate();
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::invalid_argument);
+    CHECK(std::string(error.what()).find('\n') == std::string::npos);
+    return error.what();
+  }
+  return "";
+}
+
+void set_shape(Tensor& tensor, const Dims& shape) { tensor = Tensor(tensor.data, tensor.dtype, shape); }
+
+}  // namespace
+
+TEST_CASE("a good call passes and is described") {
+  Call call;
+  call.opts.causal = true;
+  call.opts.lse = good_lse();
+  const ForwardCall checked = call.validate();
+  CHECK(checked.problem == flashjit::Problem{DType::bf16, 64, 32, true});
+  CHECK(checked.batch == 2);
+  CHECK(checked.seqlen_q == 5);
+  CHECK(checked.seqlen_kv == 7);
+  CHECK(checked.num_heads_q == 8);
+  CHECK(checked.num_heads_kv == 4);
+  CHECK(checked.softmax_scale == doctest::Approx(0.125));
+  CHECK_FALSE(checked.nothing_to_do());
+  CHECK(checked.out_shape() == Dims{2, 5, 8, 32});
+}
+
+TEST_CASE("a wrong rank is named with the rank it must have") {
+  CHECK(refusal([](Call& c) { set_shape(c.q, {5, 8, 64}); }) == "q: rank must be 4, was 3 with shape [5, 8, 64]");
+  CHECK(refusal([](Call& c) { set_shape(c.k, {1, 2, 7, 4, 64}); }).starts_with("k: rank must be 4, was 5"));
+  CHECK(refusal([](Call& c) { set_shape(c.v, {}); }).starts_with("v: rank must be 4, was 0"));
+  CHECK(refusal([](Call& c) { set_shape(c.out, {5, 8, 32}); }).starts_with("out: rank must be 4, was 3"));
+  CHECK(refusal([](Call& c) {
+          c.opts.lse = Tensor(address(5), DType::f32, {2, 8, 5, 1});
+        }).starts_with("lse: rank must be 3"));
+  CHECK(refusal([](Call& c) { c.q.strides = {1}; }) == "q: must have 4 strides like its shape, had 1");
+}
+
+TEST_CASE("a wrong dtype is named with the dtype it must have") {
+  CHECK(refusal([](Call& c) { c.q.dtype = DType::f32; }) == "q: dtype must be f16 or bf16, was f32");
+  CHECK(refusal([](Call& c) { c.k.dtype = DType::f16; }) == "k: dtype must be bf16 like that of q, was f16");
+  CHECK(refusal([](Call& c) { c.v.dtype = DType::f32; }) == "v: dtype must be bf16 like that of q, was f32");
+  CHECK(refusal([](Call& c) { c.out.dtype = DType::f16; }) == "out: dtype must be bf16 like that of q, was f16");
+  CHECK(refusal([](Call& c) {
+          c.opts.lse = Tensor(address(5), DType::bf16, {2, 8, 5});
+        }) == "lse: dtype must be f32, was bf16");
+}
+
+TEST_CASE("sizes that do not fit together are named") {
+  CHECK(refusal([](Call& c) { set_shape(c.k, {2, 7, 4, 32}); }) == "k: head_dim must be 64 like that of q, was 32");
+  CHECK(refusal([](Call& c) { set_shape(c.k, {3, 7, 4, 64}); }) == "k: batch must be 2 like that of q, was 3");
+  CHECK(refusal([](Call& c) { set_shape(c.v, {1, 7, 4, 32}); }) == "v: batch must be 2 like that of q, was 1");
+  CHECK(refusal([](Call& c) { set_shape(c.v, {2, 6, 4, 32}); }) == "v: seqlen must be 7 like that of k, was 6");
+  CHECK(refusal([](Call& c) { set_shape(c.v, {2, 7, 8, 32}); }) == "v: num_heads must be 4 like that of k, was 8");
+  CHECK(refusal([](Call& c) { set_shape(c.out, {2, 5, 8, 64}); }) == "out: head_dim must be 32 like that of v, was 64");
+  CHECK(refusal([](Call& c) { set_shape(c.out, {2, 6, 8, 32}); }) == "out: seqlen must be 5 like that of q, was 6");
+  CHECK(refusal([](Call& c) { set_shape(c.out, {2, 5, 4, 32}); }) == "out: num_heads must be 8 like that of q, was 4");
+  CHECK(refusal([](Call& c) {
+          c.opts.lse = Tensor(address(5), DType::f32, {2, 5, 8});
+        }) == "lse: num_heads must be 8 like that of q, was 5");
+}
+
+TEST_CASE("head counts that do not divide are named") {
+  const auto with_kv_heads = [](std::int64_t heads) {
+    return refusal([heads](Call& c) {
+      set_shape(c.k, {2, 7, heads, 64});
+      set_shape(c.v, {2, 7, heads, 32});
+    });
+  };
+  CHECK(with_kv_heads(3) == "k: num_heads must divide the 8 of q, was 3");
+  CHECK(with_kv_heads(16) == "k: num_heads must divide the 8 of q, was 16");
+  CHECK(with_kv_heads(0) == "k: num_heads must divide the 8 of q, was 0");
+  CHECK(with_kv_heads(1) == "");
+  CHECK(with_kv_heads(8) == "");
+}
+
+TEST_CASE("head dims are multiples of 8 from 8 to 256") {
+  const auto with_head_dim = [](std::int64_t head_dim) {
+    return refusal([head_dim](Call& c) {
+      set_shape(c.q, {2, 5, 8, head_dim});
+      set_shape(c.k, {2, 7, 4, head_dim});
+    });
+  };
+  for (const std::int64_t bad : {0, 4, 12, 63, 257, 264, 1 << 20}) {
+    CAPTURE(bad);
+    CHECK(with_head_dim(bad) == "q: head_dim must be a multiple of 8 from 8 to 256, was " + std::to_string(bad));
+  }
+  for (std::int64_t good = 8; good <= 256; good += 8) CHECK(with_head_dim(good) == "");
+  CHECK(refusal([](Call& c) {
+          set_shape(c.v, {2, 7, 4, 20});
+        }) == "v: head_dim must be a multiple of 8 from 8 to 256, was 20");
+}
+
+TEST_CASE("strides that a kernel cannot follow are named") {
+  CHECK(refusal([](Call& c) {
+          c.q.strides = {2560, 512, 1, 8};
+        }) == "q: the last dimension must be contiguous (stride 1), its stride was 8");
+  CHECK(refusal([](Call& c) { c.k.strides[1] = 260; }) ==
+        "k: the stride of seqlen must be a multiple of 8 elements, was 260");
+  CHECK(refusal([](Call& c) { c.v.strides[2] = -32; }) == "v: the stride of num_heads must not be negative, was -32");
+  CHECK(refusal([](Call& c) { c.out.strides[0] = 1281; }) ==
+        "out: the stride of batch must be a multiple of 8 elements, was 1281");
+  CHECK(refusal([](Call& c) {
+          c.opts.lse = Tensor(address(5), DType::f32, {2, 8, 5}, {1, 2, 16});
+        }) == "lse: the last dimension must be contiguous (stride 1), its stride was 16");
+}
+
+TEST_CASE("strides of dimensions of size one are never looked at") {
+  CHECK(refusal([](Call& c) {
+          set_shape(c.q, {1, 5, 8, 64});
+          set_shape(c.k, {1, 7, 4, 64});
+          set_shape(c.v, {1, 7, 4, 32});
+          set_shape(c.out, {1, 5, 8, 32});
+          c.q.strides[0] = std::numeric_limits<std::int64_t>::max();
+          c.out.strides[0] = -3;
+        }) == "");
+}
+
+TEST_CASE("views of memory in (batch, heads, seqlen, dim) order and broadcast keys pass") {
+  CHECK(refusal([](Call& c) {
+          c.q.strides = {8 * 5 * 64, 64, 5 * 64, 1};
+          c.out.strides = {8 * 5 * 32, 32, 5 * 32, 1};
+          c.k.strides[0] = 0;
+          c.v.strides[0] = 0;
+        }) == "");
+}
+
+TEST_CASE("null and misaligned pointers are named") {
+  CHECK(refusal([](Call& c) { c.q.data = nullptr; }) == "q: must point to device memory, was null");
+  CHECK(refusal([](Call& c) { c.k.data = nullptr; }) == "k: must point to device memory, was null");
+  CHECK(refusal([](Call& c) { c.v.data = nullptr; }) == "v: must point to device memory, was null");
+  CHECK(refusal([](Call& c) { c.out.data = nullptr; }) == "out: must point to device memory, was null");
+  CHECK(refusal([](Call& c) {
+          c.opts.lse = Tensor(nullptr, DType::f32, {2, 8, 5});
+        }) == "lse: must point to device memory, was null");
+  CHECK(refusal([](Call& c) { c.q.data = address(1, 8); }).starts_with("q: must be aligned to 16 bytes, was at 0x"));
+  CHECK(refusal([](Call& c) { c.out.data = address(4, 2); }).starts_with("out: must be aligned to 16 bytes"));
+  CHECK(refusal([](Call& c) {
+          c.opts.lse = Tensor(address(5, 2), DType::f32, {2, 8, 5});
+        }).starts_with("lse: must be aligned to 4 bytes"));
+  CHECK(refusal([](Call& c) { c.opts.lse = Tensor(address(5, 4), DType::f32, {2, 8, 5}); }) == "");
+}
+
+TEST_CASE("a scale that is no number is refused, any other is taken") {
+  const auto with_scale = [](float scale) { return refusal([scale](Call& c) { c.opts.softmax_scale = scale; }); };
+  CHECK(with_scale(std::nanf("")).starts_with("softmax_scale: must be finite"));
+  CHECK(with_scale(INFINITY).starts_with("softmax_scale: must be finite"));
+  CHECK(with_scale(-INFINITY).starts_with("softmax_scale: must be finite"));
+  CHECK(with_scale(3e38f).starts_with("softmax_scale: must be finite"));
+  CHECK(with_scale(0.0f) == "");
+  CHECK(with_scale(-1.5f) == "");
+}
+
+TEST_CASE("sizes that overflow are named") {
+  CHECK(refusal([](Call& c) { set_shape(c.q, {2, -5, 8, 64}); }) == "q: seqlen must be from 0 to 1073741824, was -5");
+  CHECK(refusal([](Call& c) {
+          set_shape(c.k, {2, kHuge, 4, 64});
+        }).starts_with("k: seqlen must be from 0 to 1073741824, was 2147483648"));
+  CHECK(refusal([](Call& c) {
+          c.k.strides[0] = std::int64_t{1} << 62;
+        }).starts_with("k: must span less than 2^63 bytes"));
+  CHECK(refusal([](Call& c) {
+          c.v.strides[1] = std::int64_t{1} << 61;
+        }).starts_with("v: must span less than 2^63 bytes"));
+  CHECK(refusal([](Call& c) {
+          const std::int64_t most = std::int64_t{1} << 30;
+          set_shape(c.q, {2, most, 64, 64});
+          set_shape(c.k, {2, 7, 64, 64});
+          set_shape(c.v, {2, 7, 64, 32});
+        }).starts_with("q: batch * num_heads * ceil(seqlen / 16) must be at most 2147483647"));
+}
+
+TEST_CASE("outputs must not share memory with inputs or with each other") {
+  CHECK(refusal([](Call& c) { c.out.data = c.q.data; }).starts_with("out: must not overlap q"));
+  CHECK(refusal([](Call& c) { c.out.data = address(2, 64); }).starts_with("out: must not overlap k"));
+  CHECK(refusal([](Call& c) { c.v.data = address(4, 512); }).starts_with("out: must not overlap v"));
+  CHECK(refusal([](Call& c) {
+          c.opts.lse = Tensor(address(3, 16), DType::f32, {2, 8, 5});
+        }).starts_with("lse: must not overlap v"));
+  CHECK(refusal([](Call& c) {
+          c.opts.lse = Tensor(address(4, 16), DType::f32, {2, 8, 5});
+        }).starts_with("out: must not overlap lse"));
+}
+
+TEST_CASE("slices that interleave in one buffer are no overlap") {
+  CHECK(refusal([](Call& c) {
+          set_shape(c.v, {2, 7, 4, 64});
+          c.q = Tensor(address(1), DType::bf16, {2, 5, 8, 64}, {5 * 1024, 1024, 64, 1});
+          c.out = Tensor(address(1, 1024), DType::bf16, {2, 5, 8, 64}, {5 * 1024, 1024, 64, 1});
+        }) == "");
+}
+
+TEST_CASE("an output whose elements overlap each other is refused") {
+  CHECK(refusal([](Call& c) { c.out.strides[0] = 0; }).starts_with("out: strides must not let elements overlap"));
+  CHECK(refusal([](Call& c) { c.out.strides[2] = 24; }).starts_with("out: strides must not let elements overlap"));
+  CHECK(refusal([](Call& c) {
+          c.opts.lse = Tensor(address(5), DType::f32, {2, 8, 5}, {40, 4, 1});
+        }).starts_with("lse: strides must not let elements overlap"));
+}
+
+TEST_CASE("tensors without elements need no memory") {
+  Call call;
+  set_shape(call.k, {2, 0, 4, 64});
+  set_shape(call.v, {2, 0, 4, 32});
+  call.k.data = call.v.data = nullptr;
+  CHECK_FALSE(call.validate().nothing_to_do());
+
+  Call empty;
+  set_shape(empty.q, {2, 0, 8, 64});
+  set_shape(empty.out, {2, 0, 8, 32});
+  empty.q.data = empty.out.data = nullptr;
+  CHECK(empty.validate().nothing_to_do());
+
+  Call no_batch;
+  for (Tensor* tensor : {&no_batch.q, &no_batch.k, &no_batch.v, &no_batch.out}) {
+    tensor->shape[0] = 0;
+    tensor->data = nullptr;
+  }
+  CHECK(no_batch.validate().nothing_to_do());
+}
