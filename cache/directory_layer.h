@@ -13,7 +13,11 @@ class DirectoryLayer : public Layer {
   // Touches nothing; directories are made (mode 0700) when the first entry is stored.
   explicit DirectoryLayer(std::filesystem::path directory);
 
+  // Sets a damaged entry aside, as <file>.bad. Reads nothing from a directory that anybody may write to. Without a
+  // compiler in the key, the intact entry whose compiler comes last in lexicographical order.
   Lookup find(const Key& key) override;
+  // Adds the facts "inputs" and "compiler", which find() compares with the key. Writes only to a directory that belongs
+  // to this user and that nobody else may write to.
   std::optional<std::string> store(const Key& key, const Entry& entry) override;
 
  private:

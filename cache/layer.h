@@ -19,8 +19,8 @@ struct Key {
 
 struct Lookup {
   std::optional<Entry> entry;
-  std::string location;    // the file, when there is an entry
-  bool rejected = false;   // something stood there but was damaged
+  std::string location;   // the file, when there is an entry
+  bool rejected = false;  // something stood there but was damaged
 };
 
 // Thread-safe, and safe with other processes on the same place.
