@@ -156,19 +156,24 @@ float checked_scale(const AttentionOptions& opts, int head_dim) {
 
 // Two indices must not name the same element. Sorted by stride, each dimension has to step over all smaller ones.
 void check_written_once(const char* name, const Tensor& tensor) {
-  std::array<std::pair<std::int64_t, std::int64_t>, Dims::kMaxRank> steps;  // stride, size
+  struct Step {
+    std::int64_t stride, size;
+  };
+  std::array<Step, Dims::kMaxRank> steps;
   int count = 0;
   for (int i = 0; i < tensor.shape.size(); ++i) {
-    if (tensor.shape[i] > 1) steps[count++] = {tensor.strides[i], tensor.shape[i]};
+    if (tensor.shape[i] <= 1) continue;
+    int at = count++;
+    for (; at > 0 && steps[at - 1].stride > tensor.strides[i]; --at) steps[at] = steps[at - 1];
+    steps[at] = {tensor.strides[i], tensor.shape[i]};
   }
-  std::sort(steps.begin(), steps.begin() + count);
   std::int64_t covered = 1;
   for (int i = 0; i < count; ++i) {
-    if (steps[i].first < covered) {
+    if (steps[i].stride < covered) {
       reject("{}: strides must not let elements overlap, were {} for shape {}", name, to_string(tensor.strides),
              to_string(tensor.shape));
     }
-    covered = steps[i].first * (steps[i].second - 1) + covered;
+    covered += steps[i].stride * (steps[i].size - 1);
   }
 }
 
