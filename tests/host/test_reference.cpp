@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "flashjit/error.h"
+#include "flashjit/reference.h"
+
+using namespace flashjit;
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+HostTensor f32(const Dims& shape, const std::vector<double>& values) {
+  return HostTensor::from_doubles(DType::f32, shape, values.data(), values.size());
+}
+
+HostTensor random(const Dims& shape, std::uint64_t seed, DType dtype = DType::f32) {
+  return HostTensor::random_normal(dtype, shape, seed);
+}
+
+reference::Result attend(const HostTensor& q, const HostTensor& k, const HostTensor& v,
+                         const AttentionOptions& opts = {}) {
+  return reference::attention(q.view(), k.view(), v.view(), opts);
+}
+
+AttentionOptions causal() {
+  AttentionOptions opts;
+  opts.causal = true;
+  return opts;
+}
+
+AttentionOptions scaled(float scale) {
+  AttentionOptions opts;
+  opts.softmax_scale = scale;
+  return opts;
+}
+
+void check_near(const std::vector<double>& actual, const std::vector<double>& expected, double tolerance = 1e-12) {
+  REQUIRE(actual.size() == expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    INFO("element ", i);
+    if (std::isinf(expected[i]))
+      CHECK(actual[i] == expected[i]);
+    else
+      CHECK(std::abs(actual[i] - expected[i]) <= tolerance);
+  }
+}
+
+// Packed [batch, seqlen, heads, dim] values in the order [batch, heads, seqlen, dim].
+std::vector<double> heads_first(const HostTensor& tensor) {
+  const Dims& s = tensor.shape();
+  const std::vector<double> values = tensor.to_doubles();
+  std::vector<double> permuted;
+  for (std::int64_t b = 0; b < s[0]; ++b)
+    for (std::int64_t h = 0; h < s[2]; ++h)
+      for (std::int64_t i = 0; i < s[1]; ++i)
+        for (std::int64_t d = 0; d < s[3]; ++d) permuted.push_back(values[((b * s[1] + i) * s[2] + h) * s[3] + d]);
+  return permuted;
+}
+
+reference::Result result_of(const Dims& shape, const std::vector<double>& out, const std::vector<double>& lse = {}) {
+  reference::Result result;
+  result.shape = shape;
+  result.out = out;
+  result.lse = lse;
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("two keys whose scores differ by log 3 are weighed 1 to 3") {
+  const HostTensor q = f32({1, 1, 1, 1}, {1});
+  const HostTensor k = f32({1, 2, 1, 1}, {0, std::log(3.0)});
+  const HostTensor v = f32({1, 2, 1, 2}, {4, 0, 8, 100});
+  const reference::Result result = attend(q, k, v, scaled(1.0f));
+  CHECK(result.shape == Dims{1, 1, 1, 2});
+  check_near(result.out, {7, 75}, 1e-5);
+  check_near(result.lse, {std::log(4.0)}, 1e-6);
+}
+
+TEST_CASE("the default scale is one over the root of head_dim") {
+  const HostTensor q = f32({1, 1, 1, 4}, {1, 1, 1, 1});
+  const HostTensor k = f32({1, 2, 1, 4}, {0, 0, 0, 0, 1, 2, 3, 4});
+  const HostTensor v = f32({1, 2, 1, 1}, {0, 1});
+  const double odds = std::exp(10.0 / 2);
+  check_near(attend(q, k, v).out, {odds / (1 + odds)});
+  check_near(attend(q, k, v).lse, {std::log(1 + odds)});
+}
+
+TEST_CASE("equal keys give the mean of v and the logarithm of their number") {
+  const std::vector<double> key = {0.5, -2, 1};
+  std::vector<double> keys;
+  for (int i = 0; i < 7; ++i) keys.insert(keys.end(), key.begin(), key.end());
+  const HostTensor q = f32({1, 1, 1, 3}, {1, 1, 2});
+  const HostTensor v = random({1, 7, 1, 5}, 1);
+  std::vector<double> mean(5);
+  for (int i = 0; i < 35; ++i) mean[i % 5] += v.to_doubles()[i] / 7;
+  const reference::Result result = attend(q, f32({1, 7, 1, 3}, keys), v);
+  check_near(result.out, mean);
+  check_near(result.lse, {0.5 / std::sqrt(3.0) + std::log(7.0)});
+}
+
+TEST_CASE("with one key every row is v, whatever the scores") {
+  const HostTensor v = random({1, 1, 1, 3}, 2);
+  const reference::Result result = attend(random({1, 4, 1, 8}, 3), random({1, 1, 1, 8}, 4), v);
+  std::vector<double> expected;
+  for (int row = 0; row < 4; ++row) {
+    for (const double value : v.to_doubles()) expected.push_back(value);
+  }
+  check_near(result.out, expected);
+}
+
+TEST_CASE("huge scores neither overflow nor vanish") {
+  const HostTensor q = f32({1, 1, 1, 1}, {1e4});
+  const reference::Result result = attend(q, f32({1, 2, 1, 1}, {-1e4, 1e4}), f32({1, 2, 1, 1}, {1, 2}), scaled(1.0f));
+  check_near(result.out, {2});
+  check_near(result.lse, {1e8});
+}
+
+TEST_CASE("the result is linear in v") {
+  const HostTensor q = random({2, 5, 2, 8}, 1), k = random({2, 6, 2, 8}, 2);
+  const HostTensor a = random({2, 6, 2, 3}, 3, DType::bf16), b = random({2, 6, 2, 3}, 4, DType::bf16);
+  std::vector<double> mixed = a.to_doubles();
+  for (std::size_t i = 0; i < mixed.size(); ++i) mixed[i] = 2 * mixed[i] - 0.5 * b.to_doubles()[i];
+  const auto out_a = attend(q, k, a.converted_to(DType::f32)).out;
+  const auto out_b = attend(q, k, b.converted_to(DType::f32)).out;
+  std::vector<double> expected;
+  for (std::size_t i = 0; i < out_a.size(); ++i) expected.push_back(2 * out_a[i] - 0.5 * out_b[i]);
+  check_near(attend(q, k, f32({2, 6, 2, 3}, mixed)).out, expected, 1e-5);
+}
+
+TEST_CASE("scale 0 gives the mean, and a negative scale is that of negated queries") {
+  const HostTensor q = random({1, 3, 1, 4}, 1), k = random({1, 5, 1, 4}, 2), v = random({1, 5, 1, 1}, 3);
+  double mean = 0;
+  for (const double value : v.to_doubles()) mean += value / 5;
+  check_near(attend(q, k, v, scaled(0.0f)).out, {mean, mean, mean});
+  check_near(attend(q, k, v, scaled(0.0f)).lse, std::vector<double>(3, std::log(5.0)));
+  std::vector<double> negated = q.to_doubles();
+  for (double& value : negated) value = -value;
+  const HostTensor minus_q = f32(q.shape(), negated);
+  CHECK(attend(q, k, v, scaled(-0.75f)).out == attend(minus_q, k, v, scaled(0.75f)).out);
+  CHECK(attend(q, k, v, scaled(-0.75f)).out != attend(q, k, v, scaled(0.75f)).out);
+}
+
+TEST_CASE("a causal row sees the keys up to its own, counted from the bottom right") {
+  const std::int64_t seqlen_q = 3, seqlen_kv = 5;
+  const HostTensor q = random({1, seqlen_q, 1, 4}, 1), k = random({1, seqlen_kv, 1, 4}, 2);
+  const HostTensor v = random({1, seqlen_kv, 1, 2}, 3);
+  const reference::Result result = attend(q, k, v, causal());
+  for (std::int64_t row = 0; row < seqlen_q; ++row) {
+    const std::int64_t visible = row + 1 + seqlen_kv - seqlen_q;
+    const Tensor one_row(static_cast<float*>(q.view().data) + row * 4, DType::f32, {1, 1, 1, 4});
+    const Tensor keys(k.view().data, DType::f32, {1, visible, 1, 4});
+    const Tensor values(v.view().data, DType::f32, {1, visible, 1, 2});
+    const reference::Result alone = reference::attention(one_row, keys, values);
+    check_near({result.out[row * 2], result.out[row * 2 + 1]}, alone.out);
+    check_near({result.lse[row]}, alone.lse);
+  }
+}
+
+TEST_CASE("a row that sees no key gives 0 and LSE -infinity") {
+  const HostTensor q = random({1, 4, 1, 4}, 1), k = random({1, 2, 1, 4}, 2), v = f32({1, 2, 1, 1}, {3, 3});
+  const reference::Result result = attend(q, k, v, causal());
+  check_near(result.out, {0, 0, 3, 3});
+  CHECK(result.lse[0] == -kInfinity);
+  CHECK(result.lse[1] == -kInfinity);
+  CHECK(std::isfinite(result.lse[2]));
+}
+
+TEST_CASE("lengths, batches and heads of 0") {
+  const HostTensor q = random({2, 3, 1, 4}, 1), none = HostTensor(DType::f32, {2, 0, 1, 4});
+  const reference::Result no_keys = attend(q, none, none);
+  CHECK(no_keys.out == std::vector<double>(24, 0.0));
+  CHECK(no_keys.lse == std::vector<double>(6, -kInfinity));
+  const reference::Result no_queries = attend(none, q, q);
+  CHECK(no_queries.shape == Dims{2, 0, 1, 4});
+  CHECK(no_queries.out.empty());
+  const HostTensor no_heads(DType::f32, {2, 3, 0, 4});
+  CHECK(attend(no_heads, no_heads, no_heads).out.empty());
+}
+
+TEST_CASE("[batch, heads, seqlen, dim] memory is a view with other strides") {
+  const HostTensor q = random({2, 5, 3, 4}, 1), k = random({2, 6, 3, 4}, 2), v = random({2, 6, 3, 2}, 3);
+  const auto as_view = [](const HostTensor& original, HostTensor& permuted) {
+    const Dims& s = original.shape();
+    permuted = f32({s[0], s[2], s[1], s[3]}, heads_first(original));
+    return Tensor(permuted.data(), DType::f32, s, {s[1] * s[2] * s[3], s[3], s[1] * s[3], 1});
+  };
+  HostTensor q_memory, k_memory, v_memory;
+  const reference::Result packed = attend(q, k, v, causal());
+  const reference::Result strided =
+      reference::attention(as_view(q, q_memory), as_view(k, k_memory), as_view(v, v_memory), causal());
+  CHECK(strided.out == packed.out);
+  CHECK(strided.lse == packed.lse);
+}
+
+TEST_CASE("the last dimension may have any stride, and strides may be negative or 0") {
+  const HostTensor k = random({1, 3, 1, 2}, 1), v = random({1, 3, 1, 2}, 2);
+  const std::vector<double> keys = k.to_doubles();
+  const HostTensor backwards = f32({1, 3, 1, 2}, {keys[5], keys[4], keys[3], keys[2], keys[1], keys[0]});
+  const Tensor reversed(static_cast<float*>(backwards.view().data) + 5, DType::f32, {1, 3, 1, 2}, {6, -2, 2, -1});
+  const HostTensor q = random({1, 1, 1, 2}, 3);
+  CHECK(reference::attention(q.view(), reversed, v.view()).out == attend(q, k, v).out);
+  const Tensor repeated(q.view().data, DType::f32, {1, 3, 1, 2}, {0, 0, 0, 1});
+  const reference::Result rows = reference::attention(repeated, k.view(), v.view());
+  CHECK(rows.out[0] == rows.out[4]);
+  CHECK(rows.out[0] == attend(q, k, v).out[0]);
+}
+
+TEST_CASE("grouped heads read what repeated heads would") {
+  const HostTensor q = random({2, 3, 6, 4}, 1);
+  const HostTensor k = random({2, 5, 2, 4}, 2), v = random({2, 5, 2, 3}, 3);
+  const auto repeated = [](const HostTensor& tensor) {  // each head three times
+    const Dims& s = tensor.shape();
+    std::vector<double> values;
+    for (std::int64_t i = 0; i < s[0] * s[1] * 6; ++i) {
+      for (std::int64_t d = 0; d < s[3]; ++d) values.push_back(tensor.to_doubles()[i / 3 * s[3] + d]);
+    }
+    return f32({s[0], s[1], 6, s[3]}, values);
+  };
+  const reference::Result grouped = attend(q, k, v);
+  const reference::Result full = attend(q, repeated(k), repeated(v));
+  CHECK(grouped.out == full.out);
+  CHECK(grouped.lse == full.lse);
+}
+
+TEST_CASE("rows of many tasks land where they belong") {
+  const HostTensor q = random({2, 300, 2, 4}, 1), k = random({2, 3, 1, 4}, 2), v = random({2, 3, 1, 2}, 3);
+  const reference::Result all = attend(q, k, v);
+  for (const std::int64_t row : {0, 127, 128, 299}) {
+    for (const std::int64_t head : {0, 1}) {
+      const std::int64_t index = (300 + row) * 2 + head;  // of batch 1
+      const Tensor one_row(static_cast<float*>(q.view().data) + index * 4, DType::f32, {1, 1, 1, 4});
+      const Tensor keys(static_cast<float*>(k.view().data) + 12, DType::f32, {1, 3, 1, 4});
+      const Tensor values(static_cast<float*>(v.view().data) + 6, DType::f32, {1, 3, 1, 2});
+      const reference::Result alone = reference::attention(one_row, keys, values);
+      check_near({all.out[index * 2], all.out[index * 2 + 1]}, alone.out);
+      check_near({all.lse[(2 + head) * 300 + row]}, alone.lse);
+    }
+  }
+}
+
+TEST_CASE("low precision is near the exact result and rounded to the dtype") {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const HostTensor q = random({1, 9, 2, 16}, 1, dtype), k = random({1, 40, 2, 16}, 2, dtype);
+    const HostTensor v = random({1, 40, 2, 8}, 3, dtype);
+    const reference::Result exact = attend(q, k, v, causal());
+    const reference::Result low = reference::attention_in_low_precision(q.view(), k.view(), v.view(), causal());
+    const double unit = dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
+    check_near(low.out, exact.out, 8 * unit);
+    check_near(low.lse, exact.lse, 1e-5);
+    CHECK(low.out != exact.out);
+    const HostTensor rounded = HostTensor::from_doubles(dtype, low.shape, low.out.data(), low.out.size());
+    CHECK(rounded.to_doubles() == low.out);
+  }
+}
+
+TEST_CASE("low precision rounds the probabilities but not their sum") {
+  // One key of probability 1 and 63 of 0.5021, which bf16 makes 0.50390625: where all of v is 255, the rounded
+  // probabilities give 255.89, and bf16 makes that 256. Without rounding, or with a rounded sum, it would be 255.
+  std::vector<double> keys(64, 1.0);
+  keys[0] = 0;
+  const std::vector<double> values(64, 255.0);
+  const HostTensor q = f32({1, 1, 1, 1}, {1}).converted_to(DType::bf16);
+  const HostTensor k = f32({1, 64, 1, 1}, keys).converted_to(DType::bf16);
+  const HostTensor v = f32({1, 64, 1, 1}, values).converted_to(DType::bf16);
+  const AttentionOptions opts = scaled(std::log(0.5021f));
+  CHECK(reference::attention_in_low_precision(q.view(), k.view(), v.view(), opts).out == std::vector<double>{256});
+  check_near(attend(q, k, v, opts).out, {255});
+}
+
+TEST_CASE("bad inputs are refused with a line that names the argument") {
+  const HostTensor good = random({2, 3, 4, 8}, 1);
+  const auto refuses = [&](const char* message, const Tensor& q, const Tensor& k, const Tensor& v,
+                           const AttentionOptions& opts = {}) {
+    CHECK_THROWS_WITH_AS(reference::attention(q, k, v, opts), message, Error);
+    CHECK_THROWS_WITH_AS(reference::attention_in_low_precision(q, k, v, opts), message, Error);
+  };
+  const Tensor t = good.view();
+  void* data = t.data;
+  refuses("q: rank must be 4, was 3 with shape [2, 3, 8]", Tensor(data, DType::f32, {2, 3, 8}), t, t);
+  refuses("k: must have 4 strides like its shape, had 1", t, Tensor(data, DType::f32, {2, 3, 4, 8}, {1}), t);
+  refuses("v: sizes must not be negative, were [2, -3, 4, 8]", t, t, Tensor(data, DType::f32, {2, -3, 4, 8}));
+  refuses("q: head_dim must be at least 1, was 0", Tensor(data, DType::f32, {2, 3, 4, 0}), t, t);
+  refuses("k: must point to host memory, was null", t, Tensor(nullptr, DType::f32, {2, 3, 4, 8}), t);
+  refuses("k: dtype must be f32 like that of q, was bf16", t, Tensor(data, DType::bf16, {2, 3, 4, 8}), t);
+  refuses("v: dtype must be f32 like that of q, was f16", t, t, Tensor(data, DType::f16, {2, 3, 4, 8}));
+  refuses("k: batch must be 2 like that of q, was 1", t, Tensor(data, DType::f32, {1, 3, 4, 8}), t);
+  refuses("k: head_dim must be 8 like that of q, was 4", t, Tensor(data, DType::f32, {2, 3, 4, 4}), t);
+  refuses("v: batch must be 2 like that of q, was 1", t, t, Tensor(data, DType::f32, {1, 3, 4, 8}));
+  refuses("v: seqlen must be 3 like that of k, was 2", t, t, Tensor(data, DType::f32, {2, 2, 4, 8}));
+  refuses("v: num_heads must be 4 like that of k, was 2", t, t, Tensor(data, DType::f32, {2, 3, 2, 8}));
+  const Tensor three(data, DType::f32, {2, 3, 3, 8}), no_heads(data, DType::f32, {2, 3, 0, 8});
+  refuses("k: num_heads must divide the 4 of q, was 3", t, three, three);
+  refuses("k: num_heads must divide the 4 of q, was 0", t, no_heads, no_heads);
+  refuses("softmax_scale: must be finite, was nan", t, t, t, scaled(std::nanf("")));
+  refuses("softmax_scale: must be finite, was -inf", t, t, t, scaled(-std::numeric_limits<float>::infinity()));
+  CHECK_NOTHROW(reference::attention(t, t, t));
+}
+
+TEST_CASE("a kernel may be twice as far off as low precision, and two roundings more") {
+  const Dims shape = {1, 2, 1, 1};
+  const reference::Result exact = result_of(shape, {1.0, 4.0}), low = result_of(shape, {1.5, 4.0});
+  const double bound = 2 * 0.5 + 2 * 0x1p-24 * 4;
+  const reference::Comparison good = reference::compare(f32(shape, {2.0, 3.5}), exact, low);
+  CHECK(good.passed);
+  CHECK(good.max_error == 1.0);
+  CHECK(good.bound == bound);
+  const reference::Comparison bad = reference::compare(f32(shape, {1.0, 5.0625}), exact, low);
+  CHECK_FALSE(bad.passed);
+  CHECK(bad.max_error == 1.0625);
+}
+
+TEST_CASE("the rounding allowance is that of the output's dtype") {
+  const Dims shape = {1, 1, 1, 1};
+  const reference::Result exact = result_of(shape, {1.0});
+  const auto bound = [&](DType dtype) { return reference::compare(HostTensor(dtype, shape), exact, exact).bound; };
+  CHECK(bound(DType::f16) == 0x1p-10);
+  CHECK(bound(DType::bf16) == 0x1p-7);
+  CHECK(bound(DType::f32) == 0x1p-23);
+}
+
+TEST_CASE("NaN fails wherever it stands, and infinity where it should not be") {
+  const Dims shape = {1, 3, 1, 1};
+  const reference::Result exact = result_of(shape, {1, 2, 3});
+  for (int i = 0; i < 3; ++i) {
+    for (const double poison : {std::nan(""), kInfinity, -kInfinity}) {
+      std::vector<double> values = {1, 2, 3};
+      values[i] = poison;
+      CHECK_FALSE(reference::compare(f32(shape, values), exact, exact).passed);
+      // Nor does a yardstick that went wrong excuse it.
+      CHECK_FALSE(reference::compare(f32(shape, values), exact, result_of(shape, values)).passed);
+    }
+  }
+  const reference::Result infinite = result_of(shape, {1, kInfinity, 3});
+  CHECK(reference::compare(f32(shape, {1, kInfinity, 3}), infinite, infinite).passed);
+  CHECK_FALSE(reference::compare(f32(shape, {1, -kInfinity, 3}), infinite, infinite).passed);
+  CHECK_FALSE(reference::compare(f32(shape, {1, 65504, 3}), infinite, infinite).passed);
+}
+
+TEST_CASE("LSE must be near, and -infinity exactly where the reference has it") {
+  const reference::Result exact = result_of({1, 2, 2, 8}, {}, {-kInfinity, 1, 2, 100});
+  const auto passes = [&](const std::vector<double>& lse) {
+    return reference::compare_lse(f32({1, 2, 2}, lse), exact).passed;
+  };
+  CHECK(passes({-kInfinity, 1, 2, 100}));
+  CHECK(passes({-kInfinity, 1.002, 2, 100}));
+  CHECK_FALSE(passes({-kInfinity, 1.004, 2, 100}));
+  CHECK_FALSE(passes({-1e30, 1, 2, 100}));
+  CHECK_FALSE(passes({kInfinity, 1, 2, 100}));
+  CHECK_FALSE(passes({-kInfinity, -kInfinity, 2, 100}));
+  CHECK_FALSE(passes({-kInfinity, std::nan(""), 2, 100}));
+}
+
+TEST_CASE("results of another shape are not compared") {
+  const reference::Result exact = result_of({1, 2, 3, 1}, std::vector<double>(6), std::vector<double>(6));
+  CHECK_THROWS_WITH_AS(reference::compare(HostTensor(DType::f32, {1, 3, 2, 1}), exact, exact),
+                       "out: shape must be [1, 2, 3, 1] like that of exact, was [1, 3, 2, 1]", Error);
+  CHECK_THROWS_WITH_AS(reference::compare_lse(HostTensor(DType::f32, {1, 2, 3}), exact),
+                       "lse: shape must be [1, 3, 2] like that of exact, was [1, 2, 3]", Error);
+}
