@@ -9,12 +9,12 @@
 namespace flashjit::generator {
 
 struct Plan {
-  int threads;              // of a block
-  int smem_bytes;           // dynamic shared memory of a block
-  int rows_per_warp;        // query rows: 16 or 32
-  int padded_head_dim;      // head dims inside the kernel: the next multiple of 16
+  int threads;          // of a block
+  int smem_bytes;       // dynamic shared memory of a block
+  int rows_per_warp;    // query rows: 16 or 32
+  int padded_head_dim;  // head dims inside the kernel: the next multiple of 16
   int padded_head_dim_v;
-  int registers;            // estimate per thread, by the model in plan.cpp
+  int registers;  // estimate per thread, by the model in plan.cpp
 };
 
 Plan make_plan(const Problem& problem, const Variant& variant);

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "flashjit/error.h"
+#include "flashjit/problem.h"
+
+namespace flashjit {
+
+std::string to_string(const Problem& problem) {
+  std::string text = fmt::format("fwd-{}-d{}", to_string(problem.dtype), problem.head_dim);
+  if (problem.head_dim_v != problem.head_dim) text += fmt::format("-v{}", problem.head_dim_v);
+  if (problem.causal) text += "-causal";
+  return text;
+}
+
+void validate(const Problem& problem) {
+  if (problem.dtype != DType::f16 && problem.dtype != DType::bf16)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("dtype: must be f16 or bf16, was {}", to_string(problem.dtype)));
+  const auto check = [](const char* name, int dim) {
+    if (dim < 8 || dim > 256 || dim % 8 != 0)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}: must be a multiple of 8 from 8 to 256, was {}", name, dim));
+  };
+  check("head_dim", problem.head_dim);
+  check("head_dim_v", problem.head_dim_v);
+}
+
+const char* to_string(LengthRange range) noexcept {
+  switch (range) {
+    case LengthRange::few_queries:
+      return "few_queries";
+    case LengthRange::short_kv:
+      return "short_kv";
+    case LengthRange::long_kv:
+      return "long_kv";
+  }
+  return "?";
+}
+
+LengthRange length_range(std::int64_t seqlen_q, std::int64_t seqlen_kv) noexcept {
+  constexpr std::int64_t kFewQueries = 64;
+  constexpr std::int64_t kLongKv = 2048;
+  if (seqlen_q <= kFewQueries) return LengthRange::few_queries;
+  return seqlen_kv < kLongKv ? LengthRange::short_kv : LengthRange::long_kv;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "generator/source.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "flashjit/error.h"
+#include "generator/arguments.h"
+#include "generator/plan.h"
+#include "generator/variant_space.h"
+
+namespace flashjit::generator {
+namespace {
+
+constexpr std::string_view kInclude = "#include \"";
+
+// One template file with its includes put in place, each file once. #line keeps the files' own names and lines, so that
+// an error of NVRTC and a line of a profile point into templates/.
+void append_file(const Templates& templates, const std::string& path, std::set<std::string>& seen, std::string& out) {
+  if (!seen.insert(path).second) return;
+  const auto file = templates.find(path);
+  if (file == templates.end())
+    throw Error(ErrorCode::invalid_argument, fmt::format("templates: must hold {}, which another one includes", path));
+  out += fmt::format("#line 1 \"templates/{}\"\n", path);
+  int line_number = 0;
+  for (std::string_view rest = file->second; !rest.empty();) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size() - 1);
+    const std::string_view line = rest.substr(0, end + 1);
+    rest.remove_prefix(end + 1);
+    ++line_number;
+    if (line.starts_with(kInclude)) {
+      const std::string_view name = line.substr(kInclude.size(), line.rfind('"') - kInclude.size());
+      append_file(templates, std::string(name), seen, out);
+      out += fmt::format("#line {} \"templates/{}\"\n", line_number + 1, path);
+    } else if (!line.starts_with("#pragma once")) {
+      out += line;
+    } else {
+      out += '\n';
+    }
+  }
+}
+
+std::string flatten(const Templates& templates, const std::string& path) {
+  std::string out;
+  std::set<std::string> seen;
+  append_file(templates, path, seen, out);
+  return out;
+}
+
+const char* element(DType dtype) { return dtype == DType::bf16 ? "BFloat16" : "Half"; }
+
+const char* spell(Pipeline pipeline) {
+  switch (pipeline) {
+    case Pipeline::serial:
+      return "Pipeline::serial";
+    case Pipeline::overlap:
+      return "Pipeline::overlap";
+    case Pipeline::rotate:
+      return "Pipeline::rotate";
+  }
+  return "?";
+}
+
+std::string render_config(const Problem& problem, const Variant& variant) {
+  std::string out = "struct Config {\n";
+  const auto add = [&](std::string_view type, std::string_view name, const auto& value) {
+    out += fmt::format("  static constexpr {} {} = {};\n", type, name, value);
+  };
+  out += fmt::format("  using Element = {};\n", element(problem.dtype));
+  add("int", "kHeadDim", problem.head_dim);
+  add("int", "kHeadDimV", problem.head_dim_v);
+  add("bool", "kCausal", problem.causal);
+  add("int", "kBlockQ", variant.block_q);
+  add("int", "kBlockKv", variant.block_kv);
+  add("int", "kWarps", variant.warps);
+  add("int", "kKStages", variant.k_stages);
+  add("int", "kVStages", variant.v_stages);
+  add("Pipeline", "kPipeline", spell(variant.pipeline));
+  add("bool", "kSwizzle", variant.layout == SmemLayout::swizzle);
+  add("int", "kLdmatrix", variant.ldmatrix);
+  add("bool", "kQueryInRegisters", variant.query == QuerySource::registers);
+  add("bool", "kRareRescale", variant.rescale == Rescale::rare);
+  add("bool", "kLongestFirst", variant.order == TileOrder::longest_first);
+  return out + "};\n";
+}
+
+std::string heading(std::string_view name) {
+  return fmt::format(
+      "// {}\n// Rendered by libflashjit. One self-contained file: NVRTC and nvcc compile it as it is.\n", name);
+}
+
+}  // namespace
+
+Source render_forward(const Problem& problem, const Variant& variant, const Architecture& architecture,
+                      const Templates& templates) {
+  require_legal(problem, variant, architecture);
+  const Plan plan = make_plan(problem, variant);
+  Source source;
+  source.name = fmt::format("{}.{}.{}", to_string(problem), to_string(variant), architecture.name);
+  source.entry = "flashjit_forward";
+  source.text = heading(source.name) + flatten(templates, "kernels/flash_fwd_mma.cuh") + "#line 1 \"generated\"\n" +
+                render_config(problem, variant) +
+                fmt::format(
+                    "static_assert(ForwardShape<Config>::kSmemBytes == {}, \"host plan and device layout disagree\");\n"
+                    "static_assert(ForwardShape<Config>::kThreads == {}, \"host plan and device layout disagree\");\n"
+                    "static_assert(sizeof(ForwardArguments) == {}, \"host and device arguments disagree\");\n",
+                    plan.smem_bytes, plan.threads, sizeof(ForwardArguments)) +
+                fmt::format(
+                    "extern \"C\" __global__ void __launch_bounds__({}, {})\n"
+                    "    {}(const __grid_constant__ ForwardArguments args) {{\n"
+                    "  extern __shared__ __align__(128) char smem[];\n"
+                    "  ForwardMma<Config>(args, ptx::cvta_to_shared(smem)).run();\n"
+                    "}}\n",
+                    plan.threads, variant.ctas_per_sm, source.entry);
+  return source;
+}
+
+Source render_mma_ceiling(DType dtype, const Architecture& architecture, const Templates& templates) {
+  Source source;
+  source.name = fmt::format("mma-ceiling-{}.{}", to_string(dtype), architecture.name);
+  source.entry = "flashjit_mma_ceiling";
+  source.text = heading(source.name) + flatten(templates, "kernels/mma_ceiling.cuh") + "#line 1 \"generated\"\n" +
+                fmt::format(
+                    "extern \"C\" __global__ void __launch_bounds__({}) {}(float* sink, int iterations) {{\n"
+                    "  mma_ceiling<{}>(sink, iterations);\n"
+                    "}}\n",
+                    kCeilingThreads, source.entry, element(dtype));
+  return source;
+}
+
+}  // namespace flashjit::generator

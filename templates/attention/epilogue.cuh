@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the accumulators of one warp to its rows of the output and of the log-sum-exp.
+#pragma once
+
+#include "attention/arguments.cuh"
+#include "attention/softmax.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/memory.cuh"
+#include "tile/shared_tile.cuh"
+
+// Divides by the sums and writes the LSE. A row that saw no key has sum 0 and gives 0.
+template <int kM, int kN, class Softmax>
+__device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax& softmax, char* lse, int64 lse_stride,
+                                          int valid_rows, int lane) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float total = softmax.total(m, h);
+      const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) o.x[m][n][2 * h] *= inverse, o.x[m][n][2 * h + 1] *= inverse;
+      const int row = 16 * m + 8 * h + lane / 4;
+      if (lse != nullptr && lane % 4 == 0 && row < valid_rows)
+        *reinterpret_cast<float*>(lse + row * lse_stride) = softmax.log_sum_exp(m, h, total);
+    }
+}
+
+// Writes the warp's rows through its own slab of shared memory, so that global memory sees whole chunks.
+template <class Element, class Tile, int kHeadDimV, int kM, int kN>
+__device__ __forceinline__ void store_rows(const Accumulator<kM, kN>& o, SmemAddress slab, char* rows,
+                                           int64 row_stride, int valid_rows, int lane) {
+  ptx::bar_warp_sync();
+  const SmemAddress at = slab + Tile::offset(lane / 4, 0) + lane % 4 * 4;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        ptx::st_shared(Tile::move(at, 16 * m + 8 * h, n),
+                       ptx::cvt_rn_x2(Element{}, o.x[m][n][2 * h], o.x[m][n][2 * h + 1]));
+  ptx::bar_warp_sync();
+  for_each_band<kHeadDimV / kChunkElements, kWarpSize>(lane, [&](int row, int chunk, auto step) {
+    constexpr int kStep = decltype(step)::value;
+    char* dst = rows + row * row_stride + chunk * kChunkBytes;
+#pragma unroll 4
+    for (int i = 0; i < Tile::kRows; i += kStep, dst += kStep * row_stride)
+      if (row + i < valid_rows && row + i < Tile::kRows)
+        ptx::st_global(dst, ptx::ld_shared(slab + Tile::offset(row + i, chunk)));
+  });
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes of the forward kernel and its map of shared memory: [ Q | K ring | V ring ]. With Q in registers there is only
+// [ K ring | V ring ], and Q is brought in through it. At the end each warp's rows of the output pass through the place
+// of its rows of Q where they fit, else through the start of it all.
+#pragma once
+
+#include "tile/shared_tile.cuh"
+#include "types.cuh"
+
+template <class Config>
+struct ForwardShape {
+  static constexpr int kThreads = Config::kWarps * kWarpSize;
+  static constexpr int kWarpRows = Config::kBlockQ / Config::kWarps;
+  static constexpr int kM = kWarpRows / 16;  // mma tiles of rows
+  static constexpr int kPaddedHeadDim = round_up(Config::kHeadDim, 16);
+  static constexpr int kPaddedHeadDimV = round_up(Config::kHeadDimV, 16);
+  // Masked blocks are taken in pieces of this many keys, so that a warp skips what lies above its diagonal.
+  static constexpr int kMaskedKeys = Config::kBlockKv % 32 == 0 ? 32 : 16;
+
+  using QTile = SharedTile<Config::kBlockQ, kPaddedHeadDim, Config::kSwizzle>;
+  using KTile = SharedTile<Config::kBlockKv, kPaddedHeadDim, Config::kSwizzle>;
+  using VTile = SharedTile<Config::kBlockKv, kPaddedHeadDimV, Config::kSwizzle>;
+  using OTile = SharedTile<kWarpRows, kPaddedHeadDimV, Config::kSwizzle>;  // one warp's
+
+  static constexpr int kKRing = Config::kQueryInRegisters ? 0 : QTile::kBytes;
+  static constexpr int kVRing = kKRing + Config::kKStages * KTile::kBytes;
+  static constexpr int kRingsEnd = kVRing + Config::kVStages * VTile::kBytes;
+  // A warp may write its output while others still compute if it stays within its own rows of Q.
+  static constexpr bool kOutputInOwnQueryRows = !Config::kQueryInRegisters && kPaddedHeadDimV <= kPaddedHeadDim;
+  static constexpr int kOutputBytes = Config::kWarps * OTile::kBytes;
+  static constexpr int kLargest = QTile::kBytes > kOutputBytes ? QTile::kBytes : kOutputBytes;
+  static constexpr int kSmemBytes = kRingsEnd > kLargest ? kRingsEnd : kLargest;
+};

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// One warp's arithmetic: its 16 or 32 query rows against keys and values in shared memory, with mma.sync.
+#pragma once
+
+#include "attention/forward_shape.cuh"
+#include "attention/softmax.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/mma.cuh"
+#include "tile/shared_tile.cuh"
+
+template <class Config>
+struct WarpAttention {
+  using Shape = ForwardShape<Config>;
+  using QTile = typename Shape::QTile;
+  using KTile = typename Shape::KTile;
+  using VTile = typename Shape::VTile;
+  using Element = typename Config::Element;
+
+  static constexpr int kM = Shape::kM;
+  static constexpr int kOutColumns = Shape::kPaddedHeadDimV / 8;  // mma tiles of the output
+  static constexpr int kQSteps = Shape::kPaddedHeadDim / 16;      // k16 steps of Q K^T
+  static constexpr int kKeptSteps = Config::kQueryInRegisters ? kQSteps : 1;
+
+  template <int kKeys>
+  using Scores = Accumulator<kM, kKeys / 8>;
+
+  OnlineSoftmax<kM, Config::kRareRescale> softmax;
+  Accumulator<kM, kOutColumns> o;
+  SmemAddress q_rows;  // this warp's rows of Q
+  int lane;
+  uint32 kept_query[kKeptSteps][kM][4];
+
+  __device__ __forceinline__ WarpAttention(float scale_log2, SmemAddress q_rows, int lane)
+      : softmax(scale_log2), q_rows(q_rows), lane(lane) {
+    o.clear();
+  }
+
+  __device__ __forceinline__ void keep_query() {
+#pragma unroll
+    for (int k = 0; k < kQSteps; ++k) load_query(kept_query[k % kKeptSteps], k);
+  }
+
+  // S = Q K^T for kKeys keys that begin at a row which is a multiple of 16.
+  template <int kKeys>
+  __device__ __forceinline__ void compute_scores(Scores<kKeys>& s, SmemAddress keys) const {
+    s.clear();
+#pragma unroll
+    for (int k = 0; k < kQSteps; ++k) {
+      uint32 loaded[kM][4];
+      if constexpr (!Config::kQueryInRegisters) load_query(loaded, k);
+      const auto& q = Config::kQueryInRegisters ? kept_query[k % kKeptSteps] : loaded;
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        uint32 b[4];
+        load_key_fragment(b, keys, n, k);
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          ptx::mma_m16n8k16(Element{}, s.x[m][2 * n], q[m], b[0], b[1]);
+          ptx::mma_m16n8k16(Element{}, s.x[m][2 * n + 1], q[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // O = O * rescale + exp(S - max) V. The exponentials of 16 keys are computed between the products of the 16 before.
+  template <int kKeys>
+  __device__ __forceinline__ void accumulate_output(const Scores<kKeys>& s, SmemAddress values) {
+    constexpr int kKeySteps = kKeys / 16;
+    constexpr int kPairs = 4 * kM;  // pairs of probabilities per lane and key step
+    constexpr int kDimSteps = kOutColumns / 2;
+    uint32 p[2][kM][4];
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) exponentiate_pair(p[0], s, 0, pair);
+#pragma unroll
+    for (int j = 0; j < kKeySteps; ++j)
+#pragma unroll
+      for (int n = 0; n < kDimSteps; ++n) {
+        uint32 b[4];
+        load_value_fragment(b, values, j, n);
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          ptx::mma_m16n8k16(Element{}, o.x[m][2 * n], p[j % 2][m], b[0], b[1]);
+          ptx::mma_m16n8k16(Element{}, o.x[m][2 * n + 1], p[j % 2][m], b[2], b[3]);
+        }
+        if (j + 1 < kKeySteps)
+#pragma unroll
+          for (int pair = 0; pair < kPairs; ++pair)
+            if (pair * kDimSteps / kPairs == n) exponentiate_pair(p[(j + 1) % 2], s, j + 1, pair);
+      }
+  }
+
+ private:
+  __device__ __forceinline__ void load_query(uint32 (&q)[kM][4], int k) const {
+    const uint32 at = QTile::offset(lane % 16, lane / 16);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) ptx::ldmatrix_x4(q[m], q_rows + QTile::move(at, 16 * m, 2 * k));
+  }
+
+  // Keys 16n..16n+15, dims 16k..16k+15 as two B operands.
+  __device__ __forceinline__ void load_key_fragment(uint32 (&b)[4], SmemAddress keys, int n, int k) const {
+    if constexpr (Config::kLdmatrix == 4) {
+      const uint32 at = KTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+      ptx::ldmatrix_x4(b, keys + KTile::move(at, 16 * n, 2 * k));
+    } else {
+      const uint32 at = KTile::offset(lane % 8, lane / 8 % 2);
+      ptx::ldmatrix_x2(b[0], b[1], keys + KTile::move(at, 16 * n, 2 * k));
+      ptx::ldmatrix_x2(b[2], b[3], keys + KTile::move(at, 16 * n + 8, 2 * k));
+    }
+  }
+
+  // Keys 16j..16j+15, dims 16n..16n+15 of V as two B operands.
+  __device__ __forceinline__ void load_value_fragment(uint32 (&b)[4], SmemAddress values, int j, int n) const {
+    if constexpr (Config::kLdmatrix == 4) {
+      const uint32 at = VTile::offset(lane % 16, lane / 16);
+      ptx::ldmatrix_x4_trans(b, values + VTile::move(at, 16 * j, 2 * n));
+    } else {
+      const uint32 at = VTile::offset(lane % 16, 0);
+      ptx::ldmatrix_x2_trans(b[0], b[1], values + VTile::move(at, 16 * j, 2 * n));
+      ptx::ldmatrix_x2_trans(b[2], b[3], values + VTile::move(at, 16 * j, 2 * n + 1));
+    }
+  }
+
+  // Register r of the A operand holds the rows of half r % 2 and the keys of mma tile r / 2: the layout of S.
+  template <class S>
+  __device__ __forceinline__ void exponentiate_pair(uint32 (&p)[kM][4], const S& s, int j, int pair) {
+    const int m = pair / 4, r = pair % 4;
+    p[m][r] = softmax.template exponentiate<Element>(s.x[m][2 * j + r / 2], m, r % 2);
+  }
+};

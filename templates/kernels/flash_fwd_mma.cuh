@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention forward with mma.sync, ldmatrix and cp.async (sm_80 and later). Essay: docs/kernels/forward_mma.md.
+//
+// A block computes BLOCK_Q rows of one head; each warp owns 16 or 32 of them from scores to output, so that softmax
+// needs no exchange between warps. K and V tiles of BLOCK_KV keys pass through rings in shared memory, the last keys
+// first: only the first blocks hold keys that a row must not see or that do not exist, and they go through a loop of
+// their own. The clean blocks follow one of three pipelines:
+//   serial    request K, wait, S = Q K^T, request V, wait, softmax and O += P V
+//   overlap   when step i begins, the tiles of a later step are requested, after one barrier
+//   rotate    the same, and half of the warps pass the barrier of a step before their softmax, the other half after
+//             it: on each quarter of an SM one warp multiplies Q K^T while another does softmax and P V
+#pragma once
+
+#include "attention/arguments.cuh"
+#include "attention/epilogue.cuh"
+#include "attention/forward_shape.cuh"
+#include "attention/mask.cuh"
+#include "attention/tile_scheduler.cuh"
+#include "attention/warp_attention.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/special_registers.cuh"
+
+template <class Config>
+class ForwardMma {
+  using Shape = ForwardShape<Config>;
+  using QTile = typename Shape::QTile;
+  using KTile = typename Shape::KTile;
+  using VTile = typename Shape::VTile;
+  using OTile = typename Shape::OTile;
+  using Warp = WarpAttention<Config>;
+
+  static constexpr bool kSerial = Config::kPipeline == Pipeline::serial;
+  static constexpr bool kRotate = Config::kPipeline == Pipeline::rotate;
+  // How many blocks ahead of the one at hand K and V are requested. A ring of one tile is refilled within the step,
+  // after its last reader. With rotate, late warps still read V of the block before: that tile stays.
+  static constexpr int kKeyLead = Config::kKStages > 1 ? Config::kKStages - 1 : 1;
+  static constexpr int kValueLead = kRotate ? Config::kVStages - 2 : Config::kVStages > 1 ? Config::kVStages - 1 : 1;
+  static constexpr int kLead = kKeyLead > kValueLead ? kKeyLead : kValueLead;
+  // Groups of copies that may still be under way when a step begins: those of the later steps. A step commits V's group
+  // and then K's.
+  static constexpr int kKeyPending = 2 * (kKeyLead - 1);
+  static constexpr int kValuePending = Config::kVStages > 1 ? 1 + 2 * (kValueLead - 1) : kKeyPending;
+  static constexpr int kPending = kKeyPending < kValuePending ? kKeyPending : kValuePending;
+
+ public:
+  __device__ __forceinline__ ForwardMma(const ForwardArguments& arguments, SmemAddress smem)
+      : args(arguments),
+        smem(smem),
+        thread(ptx::tid_x()),
+        mask(arguments),
+        self(arguments.scale_log2, smem + thread / kWarpSize * Shape::kWarpRows * QTile::kRowBytes,
+             thread % kWarpSize) {
+    const QueryTile tile = find_tile();
+    first_row = tile.index * Config::kBlockQ;
+    blocks = visible_blocks<Config::kBlockKv>(mask, first_row, min(first_row + Config::kBlockQ, args.seqlen_q) - 1);
+    const int kv_head = tile.head / args.heads_per_group;
+    const char* k = args.k + tile.batch * args.k_strides.batch + kv_head * args.k_strides.head;
+    const char* v = args.v + tile.batch * args.v_strides.batch + kv_head * args.v_strides.head;
+    next_key = KTile::template source<Config::kHeadDim, Shape::kThreads>(k + first_key(0) * args.k_strides.row,
+                                                                         args.k_strides.row, thread);
+    next_value = VTile::template source<Config::kHeadDimV, Shape::kThreads>(v + first_key(0) * args.v_strides.row,
+                                                                            args.v_strides.row, thread);
+  }
+
+  __device__ __forceinline__ void run() {
+    if (blocks.count > 0) {
+      bring_query();
+      clear_ring_padding();
+      if constexpr (!kSerial) fill_rings();
+      const int masked = blocks.count - blocks.clean;
+#pragma unroll 1
+      for (int i = 0; i < masked; ++i) masked_step(i);
+      if constexpr (kRotate) {
+        rotate(masked);
+      } else {
+#pragma unroll 1
+        for (int i = masked; i < blocks.count; ++i) kSerial ? serial_step(i) : overlapped_step(i, i > masked);
+      }
+    }
+    finish();
+  }
+
+ private:
+  // --- Pipelines ----------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void masked_step(int i) {
+    if constexpr (kSerial) {
+      request_key<true>(i);
+      request_value<true>(i);
+    }
+    ptx::cp_async_wait_group<0>();
+    ptx::bar_sync();
+    if constexpr (Config::kVStages > 1) request_value<false>(i + kValueLead);
+    if constexpr (Config::kKStages > 1) request_key<false>(i + kKeyLead);
+#pragma unroll 1
+    for (int piece = 0; piece < Config::kBlockKv; piece += Shape::kMaskedKeys) {
+      if (first_key(i) + piece > last_visible_key()) break;
+      typename Warp::template Scores<Shape::kMaskedKeys> s;
+      self.template compute_scores<Shape::kMaskedKeys>(s, k_slot(i) + piece * KTile::kRowBytes);
+      mask_scores(s, warp_row(), first_key(i) + piece, mask, thread % kWarpSize);
+      self.softmax.raise_maximum(s, self.o);
+      self.template accumulate_output<Shape::kMaskedKeys>(s, v_slot(i) + piece * VTile::kRowBytes);
+    }
+    if constexpr (Config::kVStages == 1 || Config::kKStages == 1) ptx::bar_sync();
+    if constexpr (!kSerial && Config::kVStages == 1) request_value<false>(i + 1);
+    if constexpr (!kSerial && Config::kKStages == 1) request_key<false>(i + 1);
+  }
+
+  __device__ __forceinline__ void serial_step(int i) {
+    typename Warp::template Scores<Config::kBlockKv> s;
+    request_key<false>(i);
+    ptx::cp_async_wait_group<0>();
+    ptx::bar_sync();
+    self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
+    self.softmax.raise_maximum(s, self.o);
+    request_value<false>(i);
+    ptx::cp_async_wait_group<0>();
+    ptx::bar_sync();
+    self.template accumulate_output<Config::kBlockKv>(s, v_slot(i));
+    ptx::bar_sync();
+  }
+
+  __device__ __forceinline__ void overlapped_step(int i, bool after_clean) {
+    typename Warp::template Scores<Config::kBlockKv> s;
+    ptx::cp_async_wait_group<kPending>();
+    ptx::bar_sync();
+    if constexpr (Config::kVStages > 1) {
+      request_value<false>(i + kValueLead);
+    } else {
+      // A ring of one tile is refilled here, now that the step before is done; its first block is there already.
+      if (after_clean) request_value<false>(i);
+      else ptx::cp_async_commit_group();
+    }
+    if constexpr (Config::kKStages > 1) request_key<false>(i + kKeyLead);
+    self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
+    if constexpr (Config::kKStages == 1) {
+      ptx::bar_sync();
+      request_key<false>(i + 1);
+    }
+    self.softmax.raise_maximum(s, self.o);
+    if constexpr (Config::kVStages == 1) {
+      ptx::cp_async_wait_group<1>();
+      ptx::bar_sync();
+    }
+    self.template accumulate_output<Config::kBlockKv>(s, v_slot(i));
+  }
+
+  // The clean blocks from the first on.
+  __device__ __forceinline__ void rotate(int first) {
+    if (first == blocks.count) return;
+    typename Warp::template Scores<Config::kBlockKv> s;
+    pass_barrier(first);
+    self.template compute_scores<Config::kBlockKv>(s, k_slot(first));
+#pragma unroll 1
+    for (int i = first + 1; i < blocks.count; ++i) {
+      if (is_late()) pass_barrier(i);
+      self.softmax.raise_maximum(s, self.o);
+      self.template accumulate_output<Config::kBlockKv>(s, v_slot(i - 1));
+      if (!is_late()) pass_barrier(i);
+      self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
+    }
+    self.softmax.raise_maximum(s, self.o);
+    self.template accumulate_output<Config::kBlockKv>(s, v_slot(blocks.count - 1));
+  }
+
+  // Asked anew each time: the loop has no register to keep the answer in.
+  __device__ __forceinline__ static bool is_late() { return ptx::tid_x() >= Shape::kThreads / 2; }
+
+  // Block i is complete and nobody reads the tiles that block i + 1 replaces.
+  __device__ __forceinline__ void pass_barrier(int i) {
+    ptx::cp_async_wait_group<0>();
+    ptx::bar_sync();
+    request_value<false>(i + kValueLead);
+    request_key<false>(i + kKeyLead);
+  }
+
+  // --- Copies into shared memory ------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void bring_query() {
+    const QueryTile tile = find_tile();
+    const char* rows = args.q + tile.batch * args.q_strides.batch + tile.head * args.q_strides.head +
+                       first_row * args.q_strides.row;
+    QTile::template clear_padding<Config::kHeadDim, Shape::kThreads>(smem, thread);
+    QTile::template request<Config::kHeadDim, Shape::kThreads, true>(
+        smem, QTile::template source<Config::kHeadDim, Shape::kThreads>(rows, args.q_strides.row, thread),
+        args.q_strides.row, args.seqlen_q - first_row, thread);
+    ptx::cp_async_commit_group();
+    if (args.query_sign != 0) flip_query();
+    if constexpr (Config::kQueryInRegisters) {
+      ptx::cp_async_wait_group<0>();
+      ptx::bar_sync();
+      self.keep_query();
+      ptx::bar_sync();
+    }
+  }
+
+  // For a negative scale: the scores of -Q with the scale's magnitude, so that the softmax may take maxima. A thread
+  // flips the chunks that it requested itself.
+  __device__ __forceinline__ void flip_query() {
+    ptx::cp_async_wait_group<0>();
+    for_each_band<Config::kHeadDim / kChunkElements, Shape::kThreads>(thread, [&](int row, int chunk, auto step) {
+#pragma unroll 1
+      for (int at_row = row; at_row < Config::kBlockQ; at_row += decltype(step)::value) {
+        const SmemAddress at = smem + QTile::offset(at_row, chunk);
+        ptx::Chunk c = ptx::ld_shared(at);
+        c.x ^= args.query_sign, c.y ^= args.query_sign, c.z ^= args.query_sign, c.w ^= args.query_sign;
+        ptx::st_shared(at, c);
+      }
+    });
+  }
+
+  __device__ __forceinline__ void clear_ring_padding() {
+#pragma unroll
+    for (int stage = 0; stage < Config::kKStages; ++stage)
+      KTile::template clear_padding<Config::kHeadDim, Shape::kThreads>(k_slot(stage), thread);
+#pragma unroll
+    for (int stage = 0; stage < Config::kVStages; ++stage)
+      VTile::template clear_padding<Config::kHeadDimV, Shape::kThreads>(v_slot(stage), thread);
+  }
+
+  // Makes the requests of the steps before the first, so that groups are counted alike from the first step on.
+  template <int kStep = -kLead>
+  __device__ __forceinline__ void fill_rings() {
+    if constexpr (kStep < 0) {
+      constexpr int kValue = kStep + kValueLead;
+      constexpr int kKey = kStep + kKeyLead;
+      if constexpr (kValue >= 0) request_value<kValue == 0>(kValue);
+      else ptx::cp_async_commit_group();
+      if constexpr (kKey >= 0) request_key<kKey == 0>(kKey);
+      else ptx::cp_async_commit_group();
+      fill_rings<kStep + 1>();
+    }
+  }
+
+  // Block i of the visit, counted from the last keys; blocks are requested in order. Only block 0 may reach past the
+  // last key: kChecked.
+  template <bool kChecked>
+  __device__ __forceinline__ void request_key(int i) {
+    if (i < blocks.count) {
+      KTile::template request<Config::kHeadDim, Shape::kThreads, kChecked>(k_slot(i), next_key, args.k_strides.row,
+                                                                           args.seqlen_kv - first_key(i), thread);
+      next_key -= Config::kBlockKv * args.k_strides.row;
+    }
+    ptx::cp_async_commit_group();
+  }
+
+  template <bool kChecked>
+  __device__ __forceinline__ void request_value(int i) {
+    if (i < blocks.count) {
+      VTile::template request<Config::kHeadDimV, Shape::kThreads, kChecked>(v_slot(i), next_value, args.v_strides.row,
+                                                                            args.seqlen_kv - first_key(i), thread);
+      next_value -= Config::kBlockKv * args.v_strides.row;
+    }
+    ptx::cp_async_commit_group();
+  }
+
+  __device__ __forceinline__ SmemAddress k_slot(int i) const {
+    return smem + Shape::kKRing + static_cast<uint32>(i) % Config::kKStages * KTile::kBytes;
+  }
+  __device__ __forceinline__ SmemAddress v_slot(int i) const {
+    return smem + Shape::kVRing + static_cast<uint32>(i) % Config::kVStages * VTile::kBytes;
+  }
+
+  // --- Places -------------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ QueryTile find_tile() const {
+    return schedule_tile<Config::kCausal, Config::kLongestFirst>(args, ptx::ctaid_x());
+  }
+  __device__ __forceinline__ int first_key(int i) const { return (blocks.count - 1 - i) * Config::kBlockKv; }
+  __device__ __forceinline__ int warp_row() const { return first_row + thread / kWarpSize * Shape::kWarpRows; }
+  __device__ __forceinline__ int last_visible_key() const { return mask.last_key(warp_row() + Shape::kWarpRows - 1); }
+
+  // Finds its place anew: the loop had no register to keep it in.
+  __device__ __forceinline__ void finish() {
+    const QueryTile tile = find_tile();
+    const int lane = ptx::tid_x() % kWarpSize;
+    const int warp = ptx::tid_x() / kWarpSize;
+    const int row = tile.index * Config::kBlockQ + warp * Shape::kWarpRows;
+    const int valid_rows = args.seqlen_q - row;
+    char* lse = reinterpret_cast<char*>(args.lse);
+    if (lse != nullptr)
+      lse += tile.batch * args.lse_strides.batch + tile.head * args.lse_strides.head + row * args.lse_strides.row;
+    normalize(self.o, self.softmax, lse, args.lse_strides.row, valid_rows, lane);
+    SmemAddress slab = smem + warp * OTile::kBytes;
+    if constexpr (Shape::kOutputInOwnQueryRows) slab = smem + warp * Shape::kWarpRows * QTile::kRowBytes;
+    else ptx::bar_sync();
+    char* rows = args.out + tile.batch * args.out_strides.batch + tile.head * args.out_strides.head +
+                 row * args.out_strides.row;
+    store_rows<typename Config::Element, OTile, Config::kHeadDimV>(self.o, slab, rows, args.out_strides.row, valid_rows,
+                                                                   lane);
+  }
+
+  const ForwardArguments& args;
+  const SmemAddress smem;
+  const int thread;
+  const Mask<Config::kCausal> mask;
+  int first_row;            // of the block
+  BlockRange blocks;
+  const char* next_key;     // this thread's part of the K and V tiles that are requested next
+  const char* next_value;
+  Warp self;
+};

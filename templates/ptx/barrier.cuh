@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace ptx {
+
+// bar.sync 0;   every warp of the block arrives and waits, wherever in the program it stands: PTX ISA 1.0, sm_70
+__device__ __forceinline__ void bar_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
+
+// bar.warp.sync 0xffffffff;   orders shared memory among the lanes of a warp:                PTX ISA 6.0, sm_30
+__device__ __forceinline__ void bar_warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+
+// vote.sync.any.pred any, predicate, 0xffffffff;                                             PTX ISA 6.0, sm_30
+__device__ __forceinline__ bool vote_any(bool predicate) {
+  int any;
+  asm volatile(
+      "{\n\t.reg .pred p, q;\n\tsetp.ne.s32 p, %1, 0;\n\tvote.sync.any.pred q, p, 0xffffffff;\n\t"
+      "selp.s32 %0, 1, 0, q;\n\t}"
+      : "=r"(any)
+      : "r"(static_cast<int>(predicate)));
+  return any != 0;
+}
+
+// shfl.sync.bfly.b32 y, x, lane_xor, 0x1f, 0xffffffff;                                       PTX ISA 6.0, sm_30
+__device__ __forceinline__ float shfl_xor(float x, int lane_xor) {
+  float y;
+  asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(y) : "f"(x), "r"(lane_xor));
+  return y;
+}
+
+}  // namespace ptx

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "types.cuh"
+
+namespace ptx {
+
+// Two f32 to a pair of 16-bit elements, round to nearest even; low goes to the lower half.
+
+// cvt.rn.bf16x2.f32 pair, high, low;                                                         PTX ISA 7.0, sm_80
+__device__ __forceinline__ uint32 cvt_rn_x2(BFloat16, float low, float high) {
+  uint32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// cvt.rn.f16x2.f32 pair, high, low;                                                          PTX ISA 7.0, sm_80
+__device__ __forceinline__ uint32 cvt_rn_x2(Half, float low, float high) {
+  uint32 pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// ex2.approx.ftz.f32 y, x;   2^x, 2 ulp:                                                     PTX ISA 1.4, sm_10
+__device__ __forceinline__ float ex2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// lg2.approx.ftz.f32 y, x;   log2(x), absolute error 2^-22 between 0.5 and 2:                PTX ISA 1.4, sm_10
+__device__ __forceinline__ float lg2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace ptx

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "types.cuh"
+
+namespace ptx {
+
+struct Chunk {
+  uint32 x, y, z, w;
+};
+
+// cvta.to.shared.u64 and a cut to 32 bits: the address in the shared window:                 PTX ISA 2.0, sm_20
+__device__ __forceinline__ SmemAddress cvta_to_shared(const void* generic) {
+  SmemAddress address;
+  asm("{\n\t.reg .u64 shared;\n\tcvta.to.shared.u64 shared, %1;\n\tcvt.u32.u64 %0, shared;\n\t}"
+      : "=r"(address)
+      : "l"(generic));
+  return address;
+}
+
+// st.shared.b32 [dst], value;                                                                PTX ISA 1.0, sm_10
+__device__ __forceinline__ void st_shared(SmemAddress dst, uint32 value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(dst), "r"(value) : "memory");
+}
+
+// st.shared.v4.b32 [dst], chunk;                                                             PTX ISA 1.0, sm_10
+__device__ __forceinline__ void st_shared(SmemAddress dst, Chunk chunk) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(dst), "r"(chunk.x), "r"(chunk.y), "r"(chunk.z),
+               "r"(chunk.w)
+               : "memory");
+}
+
+// ld.shared.v4.b32 chunk, [src];                                                             PTX ISA 1.0, sm_10
+__device__ __forceinline__ Chunk ld_shared(SmemAddress src) {
+  Chunk chunk;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+               : "r"(src)
+               : "memory");
+  return chunk;
+}
+
+// st.global.v4.b32 [dst], chunk;                                                             PTX ISA 1.0, sm_10
+__device__ __forceinline__ void st_global(void* dst, Chunk chunk) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(dst), "r"(chunk.x), "r"(chunk.y), "r"(chunk.z),
+               "r"(chunk.w)
+               : "memory");
+}
+
+}  // namespace ptx

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "types.cuh"
+
+namespace ptx {
+
+// Volatile, so that a value may be read again where it is needed instead of being kept in a register.
+
+// mov.u32 x, %tid.x;                                                                         PTX ISA 1.0, sm_10
+__device__ __forceinline__ int tid_x() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
+// mov.u32 x, %ctaid.x;                                                                       PTX ISA 1.0, sm_10
+__device__ __forceinline__ uint32 ctaid_x() {
+  uint32 x;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+  return x;
+}
+
+}  // namespace ptx
