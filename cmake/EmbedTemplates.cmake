@@ -1,12 +1,13 @@
-# cmake -DROOT=<templates> -DFILES=<a;b> -DOUTPUT=<file.cpp> -P EmbedTemplates.cmake
+# cmake -DROOT=<templates> -DFILES=<a,b> -DOUTPUT=<file.cpp> -P EmbedTemplates.cmake
 # Writes a C++ source that defines generator::embedded_templates() with the text of each file. A string literal may be
 # at most 65,536 characters long, and no template comes near.
 set(body "")
+string(REPLACE "," ";" FILES "${FILES}")
 foreach(path IN LISTS FILES)
   file(READ "${ROOT}/${path}" text)
   string(APPEND body "      {\"${path}\", R\"template(${text})template\"},\n")
 endforeach()
-file(WRITE "${OUTPUT}.new" "// Made by cmake/EmbedTemplates.cmake from templates/.
+file(WRITE "${OUTPUT}" "// Made by cmake/EmbedTemplates.cmake from templates/.
 #include \"generator/source.h\"
 
 namespace flashjit::generator {
@@ -19,5 +20,3 @@ ${body}  };
 
 }  // namespace flashjit::generator
 ")
-file(COPY_FILE "${OUTPUT}.new" "${OUTPUT}" ONLY_IF_DIFFERENT)
-file(REMOVE "${OUTPUT}.new")
