@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the environment says about an engine.
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "flashjit/engine.h"
+#include "flashjit/error.h"
+
+namespace {
+
+using flashjit::EngineOptions;
+
+// The environment that options are read from, put back afterwards. Tests of one program run one after the other.
+class Environment {
+ public:
+  explicit Environment(const std::map<std::string, std::string>& variables) {
+    for (const char* name :
+         {"FLASHJIT_POLICY", "FLASHJIT_CACHE_DIR", "FLASHJIT_NVRTC", "FLASHJIT_TEMPLATE_DIR", "FLASHJIT_LOG",
+          "XDG_CACHE_HOME", "HOME", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"}) {
+      const char* value = getenv(name);
+      before_[name] = value ? std::optional<std::string>(value) : std::nullopt;
+      unsetenv(name);
+    }
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Environment() {
+    for (const auto& [name, value] : before_) {
+      if (value)
+        setenv(name.c_str(), value->c_str(), 1);
+      else
+        unsetenv(name.c_str());
+    }
+  }
+
+ private:
+  std::map<std::string, std::optional<std::string>> before_;
+};
+
+std::string refusal(const std::map<std::string, std::string>& variables) {
+  const Environment environment(variables);
+  try {
+    EngineOptions::from_environment();
+  } catch (const flashjit::Error& error) {
+    CHECK(error.code() == flashjit::ErrorCode::invalid_argument);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("an empty environment gives the default options without a cache directory") {
+  const Environment environment({});
+  const EngineOptions options = EngineOptions::from_environment();
+  CHECK(options.policy == flashjit::Policy::compile);
+  CHECK(options.cache_directory.empty());
+  CHECK(options.nvrtc_path.empty());
+  CHECK(options.nvrtc_directories.empty());
+  CHECK(options.template_directory.empty());
+  CHECK_FALSE(options.log);
+}
+
+TEST_CASE("each variable sets its option") {
+  const Environment environment({{"FLASHJIT_POLICY", "cache_only"},
+                                 {"FLASHJIT_NVRTC", "/n/libnvrtc.so"},
+                                 {"FLASHJIT_TEMPLATE_DIR", "/t"},
+                                 {"FLASHJIT_LOG", "warning"},
+                                 {"LD_LIBRARY_PATH", "/a::/b:"},
+                                 {"CUDA_HOME", "/cuda"},
+                                 {"VIRTUAL_ENV", "/venv"}});
+  const EngineOptions options = EngineOptions::from_environment();
+  CHECK(options.policy == flashjit::Policy::cache_only);
+  CHECK(options.nvrtc_path == "/n/libnvrtc.so");
+  CHECK(options.template_directory == "/t");
+  CHECK(options.log);
+  CHECK(options.nvrtc_directories == std::vector<std::string>{"/a", "/b", "/cuda/lib64", "/venv/lib"});
+}
+
+TEST_CASE("the cache directory is the library's own, else the user's cache, else below the home") {
+  const auto directory = [](const std::map<std::string, std::string>& variables) {
+    const Environment environment(variables);
+    return EngineOptions::from_environment().cache_directory;
+  };
+  CHECK(directory({{"FLASHJIT_CACHE_DIR", "/own"}, {"XDG_CACHE_HOME", "/xdg"}, {"HOME", "/home/a"}}) == "/own");
+  CHECK(directory({{"XDG_CACHE_HOME", "/xdg"}, {"HOME", "/home/a"}}) == "/xdg/flashjit");
+  CHECK(directory({{"XDG_CACHE_HOME", "relative"}, {"HOME", "/home/a"}}) == "/home/a/.cache/flashjit");
+  CHECK(directory({{"HOME", ""}}).empty());
+}
+
+TEST_CASE("a value that means nothing is refused with the name of its variable") {
+  CHECK(refusal({{"FLASHJIT_POLICY", "sometimes"}}) ==
+        "FLASHJIT_POLICY: policy: must be compile, cache_only or off, was sometimes");
+  CHECK(refusal({{"FLASHJIT_LOG", "loud"}}) == "FLASHJIT_LOG: must be debug, info or warning, was loud");
+  CHECK(refusal({{"FLASHJIT_POLICY", "off"}, {"FLASHJIT_LOG", "debug"}}).empty());
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// A machine without a compiler: what still works, and what is said about the rest.
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "flashjit/engine.h"
+#include "flashjit/error.h"
+#include "runtime/kernel_store.h"
+#include "tests/support/temporary_directory.h"
+
+namespace {
+
+using namespace flashjit;
+using runtime::KernelRequest;
+using runtime::KernelStore;
+using runtime::Logger;
+using runtime::Nvrtc;
+
+constexpr const char* kMissing = "/nowhere/libnvrtc.so.13";
+
+EngineOptions without_nvrtc() {
+  EngineOptions options;
+  options.nvrtc_path = kMissing;
+  return options;
+}
+
+ErrorCode code_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  FAIL("an Error was expected");
+  return ErrorCode::io;
+}
+
+// A cache layer in memory, which remembers the compiler it was last asked for.
+class MapLayer : public cache::Layer {
+ public:
+  cache::Lookup find(const cache::Key& key) override {
+    last_compiler = key.compiler;
+    cache::Lookup lookup;
+    if (const auto it = entries.find(key.inputs.hex()); it != entries.end()) lookup.entry = it->second;
+    return lookup;
+  }
+  std::optional<std::string> store(const cache::Key& key, const cache::Entry& entry) override {
+    entries[key.inputs.hex()] = entry;
+    return "map";
+  }
+
+  std::map<std::string, cache::Entry> entries;
+  std::string last_compiler = "never asked";
+};
+
+// Serves every key, as a cache does that was filled elsewhere.
+class FullLayer : public MapLayer {
+ public:
+  cache::Lookup find(const cache::Key& key) override {
+    cache::Lookup lookup = MapLayer::find(key);
+    lookup.entry = cache::Entry{{{"registers", "168"}, {"compile_ms", "412.5"}}, "a cubin"};
+    lookup.location = "/full/" + key.name;
+    return lookup;
+  }
+};
+
+const KernelRequest kRequest{{"some-kernel", "entry", "source text"}, "sm_90a", {{"variant", "v"}}};
+
+}  // namespace
+
+TEST_CASE("without NVRTC kernels are still rendered and variants still listed") {
+  const Engine engine(without_nvrtc());
+  const Problem problem;
+  const Variant variant = engine.default_variant(problem, "sm_90a");
+  CHECK_FALSE(engine.render(problem, variant, "sm_90a").empty());
+  CHECK_FALSE(engine.variants(problem, "sm_80").empty());
+}
+
+TEST_CASE("without NVRTC a kernel that is in no cache gets an error which lists the places searched") {
+  const tests::TemporaryDirectory directory;
+  EngineOptions options = without_nvrtc();
+  options.cache_directory = directory.path().string();
+  Engine engine(options);
+  const Problem problem;
+  try {
+    engine.compile(problem, engine.default_variant(problem, "sm_90a"), "sm_90a");
+    FAIL("an Error was expected");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::no_compiler);
+    CHECK(error.log() == kMissing);
+    CHECK(std::string(error.what()).find(kMissing) != std::string::npos);
+  }
+  CHECK(engine.counters().misses == 1);
+  CHECK(engine.counters().compiles == 0);
+}
+
+TEST_CASE("the description of the system says why there is no NVRTC") {
+  const SystemInfo system = Engine(without_nvrtc()).system();
+  CHECK(system.version == "0.1.0");
+  CHECK(system.nvrtc_version.empty());
+  CHECK(system.nvrtc_path.empty());
+  CHECK(system.nvrtc_problem.find(kMissing) != std::string::npos);
+}
+
+TEST_CASE("a file that is no library is no NVRTC") {
+  const tests::TemporaryDirectory directory;
+  const auto file = directory.path() / "libnvrtc.so.13";
+  std::ofstream(file) << "not an ELF file";
+  EngineOptions options;
+  options.nvrtc_path = file.string();
+  CHECK(Engine(options).system().nvrtc_problem.find(file.string()) != std::string::npos);
+}
+
+TEST_CASE("without NVRTC a kernel comes from the cache, whatever compiler made it") {
+  Nvrtc nvrtc({kMissing, {}});
+  const Logger log(nullptr);
+  const auto layer = std::make_shared<FullLayer>();
+  KernelStore store({Policy::compile, {layer}, ""}, nvrtc, log);
+  const KernelStore::Result first = store.get(kRequest);
+  CHECK(layer->last_compiler.empty());
+  CHECK(first.cubin->bytes == "a cubin");
+  CHECK(first.cubin->origin == KernelInfo::Origin::disk);
+  CHECK(first.cubin->registers == 168);
+  CHECK(first.cubin->compile_ms == doctest::Approx(412.5));
+  CHECK_FALSE(first.from_memory);
+  CHECK(store.get(kRequest).from_memory);
+  CHECK(store.counters().disk_hits == 1);
+  CHECK(store.counters().memory_hits == 1);
+  CHECK(store.counters().misses == 0);
+}
+
+TEST_CASE("a failure is not remembered") {
+  Nvrtc nvrtc({kMissing, {}});
+  const Logger log(nullptr);
+  const auto layer = std::make_shared<MapLayer>();
+  KernelStore store({Policy::compile, {layer}, ""}, nvrtc, log);
+  CHECK(code_of([&] { store.get(kRequest); }) == ErrorCode::no_compiler);
+  CHECK(code_of([&] { store.get(kRequest); }) == ErrorCode::no_compiler);
+  CHECK(store.counters().misses == 2);
+  CHECK(store.counters().memory_hits == 0);
+}
+
+TEST_CASE("under policy cache_only a miss is an error, and under off the cache is not asked") {
+  Nvrtc nvrtc({kMissing, {}});
+  const Logger log(nullptr);
+  const auto empty = std::make_shared<MapLayer>();
+  KernelStore serving({Policy::cache_only, {empty}, ""}, nvrtc, log);
+  CHECK(code_of([&] { serving.get(kRequest); }) == ErrorCode::cache_miss);
+  CHECK(empty->last_compiler.empty());
+
+  const auto full = std::make_shared<FullLayer>();
+  KernelStore off({Policy::off, {full}, ""}, nvrtc, log);
+  CHECK(code_of([&] { off.get(kRequest); }) == ErrorCode::no_compiler);
+  CHECK(full->last_compiler == "never asked");
+}
+
+TEST_CASE("the second layer is asked when the first has nothing") {
+  Nvrtc nvrtc({kMissing, {}});
+  const Logger log(nullptr);
+  KernelStore store({Policy::cache_only, {std::make_shared<MapLayer>(), std::make_shared<FullLayer>()}, ""}, nvrtc,
+                    log);
+  CHECK(store.get(kRequest).cubin->cache_file == "/full/some-kernel");
+}
+
+TEST_CASE("an unknown architecture, variant or problem is named before anything is compiled") {
+  Engine engine(without_nvrtc());
+  const Problem problem;
+  const Variant variant = engine.default_variant(problem, "sm_90a");
+  CHECK(code_of([&] { engine.compile(problem, variant, "sm_42"); }) == ErrorCode::invalid_argument);
+  Variant absurd = variant;
+  absurd.block_q = 7;
+  CHECK(code_of([&] { engine.compile(problem, absurd, "sm_90a"); }) == ErrorCode::invalid_argument);
+  CHECK(code_of([&] { engine.render(problem, absurd, "sm_90a"); }) == ErrorCode::invalid_argument);
+  Problem odd;
+  odd.head_dim = 12;
+  CHECK(code_of([&] { engine.compile(odd, variant, "sm_90a"); }) == ErrorCode::invalid_argument);
+  CHECK(engine.counters().misses == 0);
+}
+
+TEST_CASE("templates are read from a directory, which must hold some") {
+  const tests::TemporaryDirectory directory;
+  EngineOptions options = without_nvrtc();
+  options.template_directory = directory.path().string();
+  CHECK(code_of([&] { Engine engine(options); }) == ErrorCode::io);
+  options.template_directory = FLASHJIT_SOURCE_DIR "/templates";
+  const Engine from_files(options), embedded(without_nvrtc());
+  const Problem problem;
+  const Variant variant = embedded.default_variant(problem, "sm_90a");
+  const bool same = from_files.render(problem, variant, "sm_90a") == embedded.render(problem, variant, "sm_90a");
+  CHECK(same);
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The compiler itself.
+#include <doctest/doctest.h>
+#include <locale.h>
+
+#include <string>
+
+#include "flashjit/engine.h"
+#include "flashjit/error.h"
+#include "runtime/nvrtc.h"
+#include "runtime/ptxas_log.h"
+
+namespace {
+
+using namespace flashjit;
+using runtime::Nvrtc;
+
+Nvrtc make_nvrtc() {
+  const EngineOptions options = EngineOptions::from_environment();
+  return Nvrtc({options.nvrtc_path, options.nvrtc_directories});
+}
+
+constexpr const char* kGood = "extern \"C\" __global__ void add(float* x) { x[threadIdx.x] += 1.0f; }\n";
+
+// Reads a local array at indices that only the run knows.
+constexpr const char* kWithStack =
+    "extern \"C\" __global__ void pick(float* x, int n) {\n"
+    "  float a[64];\n"
+    "  for (int i = 0; i < n; ++i) a[i % 64] = x[i];\n"
+    "  for (int i = 0; i < n; ++i) x[i] = a[(i * 7) % 64];\n"
+    "}\n";
+
+ErrorCode code_of(Nvrtc& nvrtc, const char* source, const char* target) {
+  try {
+    nvrtc.compile(source, "test.cu", target);
+  } catch (const Error& error) {
+    return error.code();
+  }
+  FAIL("an Error was expected");
+  return ErrorCode::io;
+}
+
+}  // namespace
+
+TEST_CASE("the library is identified by its build without being opened") {
+  Nvrtc nvrtc = make_nvrtc();
+  const std::string identity = nvrtc.identity();
+  CHECK(identity.starts_with("nvrtc-"));
+  CHECK(identity.size() == 6 + 16);
+  CHECK(identity.find_first_not_of("0123456789abcdef", 6) == std::string::npos);
+  CHECK(make_nvrtc().identity() == identity);
+  CHECK(nvrtc.path().find("nvrtc") != std::string::npos);
+}
+
+TEST_CASE("a kernel compiles to a cubin with its use of registers and stack") {
+  Nvrtc nvrtc = make_nvrtc();
+  const runtime::CompiledCubin cubin = nvrtc.compile(kGood, "test.cu", "sm_80");
+  CHECK(cubin.bytes.starts_with("\177ELF"));
+  CHECK(cubin.registers > 0);
+  CHECK(cubin.stack_bytes == 0);
+  CHECK(cubin.spill_bytes == 0);
+  CHECK(nvrtc.compile(kWithStack, "test.cu", "sm_80").stack_bytes == 256);
+}
+
+TEST_CASE("equal sources give equal cubins") {
+  Nvrtc nvrtc = make_nvrtc();
+  const bool same = nvrtc.compile(kGood, "test.cu", "sm_90a").bytes == nvrtc.compile(kGood, "test.cu", "sm_90a").bytes;
+  CHECK(same);
+}
+
+TEST_CASE("bad sources and unknown architectures get their own errors, and the next compile succeeds") {
+  Nvrtc nvrtc = make_nvrtc();
+  CHECK(code_of(nvrtc, "nonsense", "sm_80") == ErrorCode::compile_failed);
+  CHECK(code_of(nvrtc, "", "sm_10") == ErrorCode::unsupported);
+  CHECK(code_of(nvrtc, "extern \"C\" __global__ void f() { asm(\"no.such.instruction;\"); }", "sm_80") ==
+        ErrorCode::compile_failed);
+  CHECK_FALSE(nvrtc.compile(kGood, "test.cu", "sm_80").bytes.empty());
+}
+
+TEST_CASE("compiling leaves the thread's locale as it was") {
+  const locale_t before = uselocale(locale_t{});
+  make_nvrtc().compile(kGood, "test.cu", "sm_80");
+  CHECK(uselocale(locale_t{}) == before);
+}
