@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// One attention problem with its inputs on the host and the GPU, and the check of a result.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <vector>
+
+#include "flashjit/flashjit.h"
+
+namespace flashjit::tests {
+
+// Shared by tests that do not look at the cache: it compiles each kernel once and leaves nothing on the disk.
+inline Engine& shared_engine() {
+  static Engine* const engine = [] {
+    EngineOptions options = EngineOptions::from_environment();
+    options.policy = Policy::off;
+    return new Engine(options);
+  }();
+  return *engine;
+}
+
+struct Sizes {
+  std::int64_t batch = 2, seqlen_q = 33, seqlen_kv = 77, num_heads_q = 4, num_heads_kv = 2, head_dim = 64,
+               head_dim_v = 64;
+};
+
+class AttentionCase {
+ public:
+  explicit AttentionCase(const Sizes& sizes = {}, DType dtype = DType::bf16, std::uint64_t seed = 1)
+      : q_host(
+            HostTensor::random_normal(dtype, {sizes.batch, sizes.seqlen_q, sizes.num_heads_q, sizes.head_dim}, seed)),
+        k_host(HostTensor::random_normal(dtype, {sizes.batch, sizes.seqlen_kv, sizes.num_heads_kv, sizes.head_dim},
+                                         seed + 1)),
+        v_host(HostTensor::random_normal(dtype, {sizes.batch, sizes.seqlen_kv, sizes.num_heads_kv, sizes.head_dim_v},
+                                         seed + 2)),
+        q(q_host.to_device()),
+        k(k_host.to_device()),
+        v(v_host.to_device()),
+        out_shape{sizes.batch, sizes.seqlen_q, sizes.num_heads_q, sizes.head_dim_v},
+        lse_shape{sizes.batch, sizes.num_heads_q, sizes.seqlen_q} {}
+
+  DeviceTensor poisoned_out() const { return poisoned(q_host.dtype(), out_shape).to_device(); }
+  DeviceTensor poisoned_lse() const { return poisoned(DType::f32, lse_shape).to_device(); }
+
+  void check_out(const HostTensor& out, const AttentionOptions& opts = {}) const {
+    const auto exact = reference::attention(q_host.view(), k_host.view(), v_host.view(), opts);
+    const auto low = reference::attention_in_low_precision(q_host.view(), k_host.view(), v_host.view(), opts);
+    const reference::Comparison comparison = reference::compare(out, exact, low);
+    CAPTURE(comparison.max_error);
+    CAPTURE(comparison.bound);
+    CHECK(comparison.passed);
+  }
+  void check_out(const DeviceTensor& out, const AttentionOptions& opts = {}) const {
+    check_out(HostTensor::from_device(out), opts);
+  }
+  void check_lse(const DeviceTensor& lse, const AttentionOptions& opts = {}) const {
+    const auto exact = reference::attention(q_host.view(), k_host.view(), v_host.view(), opts);
+    const reference::Comparison comparison = reference::compare_lse(HostTensor::from_device(lse), exact);
+    CAPTURE(comparison.max_error);
+    CHECK(comparison.passed);
+  }
+
+  // NaN everywhere: what a kernel forgets to write shows.
+  static HostTensor poisoned(DType dtype, const Dims& shape) {
+    HostTensor host(dtype, shape);
+    for (std::size_t i = 0; i < host.element_count(); ++i) {
+      store_element(host.data(), dtype, static_cast<std::int64_t>(i), std::numeric_limits<double>::quiet_NaN());
+    }
+    return host;
+  }
+
+  HostTensor q_host, k_host, v_host;
+  DeviceTensor q, k, v;
+  Dims out_shape, lse_shape;
+};
+
+}  // namespace flashjit::tests
