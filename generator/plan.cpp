@@ -17,9 +17,9 @@ constexpr int kElementBytes = 2;
 int round_up(int a, int b) { return (a + b - 1) / b * b; }
 
 // Registers a thread needs: the output and score accumulators, two key steps of probabilities, a Q fragment or all of
-// Q, the softmax state, and the rest for addresses, one K or V fragment and the loop. The rest was fitted to what ptxas
-// 13.0 makes of the variants: those above the limit spill, those below do not.
-int estimate_registers(const Plan& plan, const Variant& variant) {
+// Q, the softmax state, and the rest for addresses, one K or V fragment and the loop. The rest and the surcharges were
+// fitted to what ptxas 13.0 makes of the variants: those above the limit spill, those below do not.
+int estimate_registers(const Problem& problem, const Plan& plan, const Variant& variant) {
   const int m_tiles = plan.rows_per_warp / 16;
   const int output = m_tiles * plan.padded_head_dim_v / 8 * 4;
   const int scores = m_tiles * variant.block_kv / 8 * 4;
@@ -27,7 +27,13 @@ int estimate_registers(const Plan& plan, const Variant& variant) {
   const int query = m_tiles * 4 * (variant.query == QuerySource::registers ? plan.padded_head_dim / 16 : 1);
   const int softmax = m_tiles * 6;
   constexpr int kRest = 27;
-  return output + scores + probabilities + query + softmax + kRest;
+  const int many_scores = std::max(0, scores - 64);
+  const int for_scores = problem.causal                         ? many_scores * 9 / 32
+                         : variant.pipeline == Pipeline::rotate ? many_scores / 32
+                                                                : 0;
+  const int for_two_layouts = plan.padded_head_dim == plan.padded_head_dim_v ? 0 : 2;
+  const int for_query = problem.causal && query > 32 ? 7 : 0;
+  return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_two_layouts;
 }
 
 }  // namespace
@@ -44,7 +50,7 @@ Plan make_plan(const Problem& problem, const Variant& variant) {
   const int output = variant.block_q * plan.padded_head_dim_v * kElementBytes;
   const int q_beside_rings = variant.query == QuerySource::shared ? q_tile : 0;
   plan.smem_bytes = std::max({q_beside_rings + k_ring + v_ring, q_tile, output});
-  plan.registers = estimate_registers(plan, variant);
+  plan.registers = estimate_registers(problem, plan, variant);
   return plan;
 }
 

@@ -54,7 +54,7 @@ struct DefaultRule {
 constexpr DefaultRule kDefaultRules[] = {
     {128, Mask::any, LengthRange::few_queries, "q64-kv64-w4-k2-v2-c2-overlap-qregs"},
     {128, Mask::any, LengthRange::few_queries, "q64-kv64-w4-k2-v2-c1-overlap-qregs"},
-    {256, Mask::any, LengthRange::few_queries, "q64-kv32-w4-k2-v2-c1-overlap-qregs"},
+    {256, Mask::any, LengthRange::few_queries, "q64-kv32-w4-k2-v2-c1-overlap-qsmem"},
 
     {64, Mask::full, LengthRange::short_kv, "q128-kv128-w4-k1-v1-c2-overlap-qsmem"},
     {64, Mask::full, LengthRange::long_kv, "q128-kv96-w4-k1-v1-c2-overlap-qregs"},
@@ -109,6 +109,11 @@ int most_blocks(const Problem& problem, Variant variant, const Architecture& arc
 
 std::string why_illegal(const Problem& problem, const Variant& variant, const Architecture& architecture) {
   if (std::string why = why_malformed(variant); !why.empty()) return why;
+  // With a third of the registers ptxas spills in the prologue of larger head dims.
+  constexpr int kManyBlocksHeadDim = 64;
+  if (variant.ctas_per_sm > 2 && std::max(problem.head_dim, problem.head_dim_v) > kManyBlocksHeadDim)
+    return fmt::format("variant: ctas_per_sm must be 1 or 2 for head dims over {}, was {}", kManyBlocksHeadDim,
+                       variant.ctas_per_sm);
   const Plan plan = make_plan(problem, variant);
   if (plan.smem_bytes > architecture.smem_per_block)
     return fmt::format("variant: {} needs {} bytes of shared memory for {}, must be at most {} on {}",

@@ -4,6 +4,7 @@
 
 #include "ptx/cp_async.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/special_registers.cuh"
 #include "types.cuh"
 
 // The largest power of two, at most limit, that divides n.
@@ -26,7 +27,9 @@ template <int kChunks, int kThreads, int kFirst = 0, class Body>
 __device__ __forceinline__ void for_each_band(int thread, Body body) {
   if constexpr (kFirst < kChunks) {
     constexpr int kWidth = band_width(kChunks - kFirst);
-    body(thread / kWidth, kFirst + thread % kWidth, Int<kThreads / kWidth>{});
+    // Asked anew for the narrow bands, so that no loop keeps their indices in registers.
+    const int self = kFirst == 0 ? thread : ptx::tid_x() % kThreads;
+    body(self / kWidth, kFirst + self % kWidth, Int<kThreads / kWidth>{});
     for_each_band<kChunks, kThreads, kFirst + kWidth>(thread, body);
   }
 }
