@@ -76,9 +76,10 @@ Answer compute(const Options& options, const Session& session, const Inputs& inp
   const std::optional<DeviceInfo> gpu =
       options.device == "gpu" ? require_gpu(system, "--device gpu") : usable_gpu(system);
   if (gpu) return attend_on_gpu(engine, *gpu, inputs, options.variant);
-  fmt::print(stderr, "flashjit: no GPU ({}): computing with the CPU reference{}\n", why_no_gpu(system),
+  Answer answer = attend_on_cpu(inputs);
+  fmt::print(stderr, "flashjit: no GPU ({}): computed with the CPU reference{}\n", why_no_gpu(system),
              options.variant.empty() ? "" : ", without the variant");
-  return attend_on_cpu(inputs);
+  return answer;
 }
 
 Json describe(const reference::Comparison& comparison) {
@@ -161,21 +162,20 @@ void add_attend(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* attend =
       add_subcommand(app, command, "attend", "Compute softmax(scale * Q K^T) V over NumPy files", kEpilog);
-  attend->add_option("Q", options->q, "Queries: (batch, seqlen_q, heads_q, head_dim)")->required();
-  attend->add_option("K", options->k, "Keys: (batch, seqlen_kv, heads_kv, head_dim)")->required();
-  attend->add_option("V", options->v, "Values: (batch, seqlen_kv, heads_kv, head_dim_v)")->required();
-  attend->add_option("-o,--output", options->output, "Result: (batch, seqlen_q, heads_q, head_dim_v)")->required();
-  attend->add_option("--lse", options->lse,
-                     "Also write log(sum(exp(scores))), natural logarithm: float32 (batch, heads_q, seqlen_q)");
+  add_option(attend, "Q", options->q, "FILE", "Queries: (batch, seqlen_q, heads_q, head_dim)")->required();
+  add_option(attend, "K", options->k, "FILE", "Keys: (batch, seqlen_kv, heads_kv, head_dim)")->required();
+  add_option(attend, "V", options->v, "FILE", "Values: (batch, seqlen_kv, heads_kv, head_dim_v)")->required();
+  add_option(attend, "-o,--output", options->output, "FILE", "Result: (batch, seqlen_q, heads_q, head_dim_v)")
+      ->required();
+  add_option(attend, "--lse", options->lse, "FILE",
+             "Also write log(sum(exp(scores))), natural logarithm: float32 (batch, heads_q, seqlen_q)");
   attend->add_flag("--causal", options->causal, "Query i sees the keys up to i + seqlen_kv - seqlen_q");
-  attend->add_option("--scale", options->scale, "Factor on the scores [default: 1/sqrt(head_dim)]");
-  attend->add_option("--dtype", options->dtype, "Precision to compute in: bf16 or f16")->capture_default_str();
-  attend
-      ->add_option("--device", options->device,
-                   "gpu, cpu (the reference in double precision), or auto: the GPU if there is one, else the CPU")
-      ->capture_default_str();
-  attend->add_option("--variant", options->variant,
-                     "GPU only: a kernel of 'flashjit variants' [default: the best guess]");
+  add_option(attend, "--scale", options->scale, "X", "Factor on the scores [default: 1/sqrt(head_dim)]");
+  add_option(attend, "--dtype", options->dtype, "DTYPE", "Precision to compute in: bf16 or f16");
+  add_option(attend, "--device", options->device, "WHERE",
+             "gpu, cpu (the reference in double precision), or auto: the GPU if there is one, else the CPU");
+  add_option(attend, "--variant", options->variant, "VARIANT",
+             "GPU only: a kernel of 'flashjit variants' [default: the best guess]");
   attend->add_flag("--check", options->check,
                    "Compare with the reference in double precision; exit code 1 if it fails");
   attend->add_flag("--json", options->json, "Print one JSON object");

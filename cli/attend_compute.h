@@ -25,7 +25,7 @@ struct Answer {
   std::string device;  // "NVIDIA H200" or "CPU reference"
   // On the GPU:
   std::optional<KernelInfo> kernel;
-  double first_call_ms = 0;  // load and launch of the kernel, to the end of the work
+  double first_call_ms = 0;  // compiles or loads the kernel, launches, and copies the output back
   double kernel_us = 0;      // median
   double tflops = 0;
   // On the CPU:

@@ -86,14 +86,13 @@ double median(std::vector<double> values) {
 void add_bench(CLI::App& app, Command& command) {
   const auto options = std::make_shared<BenchOptions>();
   CLI::App* bench = add_subcommand(app, command, "bench", "Measure on this machine", kEpilog);
-  bench->add_option("--grid", options->grid, "What to measure: forward, 5090 or jit")->required();
-  bench->add_option("--dtype", options->dtype, "Precision: bf16 or f16")->capture_default_str();
-  bench->add_option("--arch", options->architecture,
-                    "Grid jit without a GPU: the target to compile for [default: that of the GPU, else sm_90a]");
-  bench->add_option("--json", options->json, "Also write the record to this file");
-  bench
-      ->add_option("--repeats", options->repeats,
-                   "Timed launches of a cell [default: 30], or cold compiles and loads of a kernel [default: 5]")
+  add_option(bench, "--grid", options->grid, "GRID", "What to measure: forward, 5090 or jit")->required();
+  add_option(bench, "--dtype", options->dtype, "DTYPE", "Precision: bf16 or f16");
+  add_option(bench, "--arch", options->architecture, "ARCH",
+             "Grid jit without a GPU: the target to compile for [default: sm_90a]");
+  add_option(bench, "--json", options->json, "FILE", "Also write the record to this file");
+  add_option(bench, "--repeats", options->repeats, "N",
+             "Timed launches of a cell [default: 30], or cold compiles and loads of a kernel [default: 5]")
       ->check(CLI::Range(1, 100000));
   bench->add_flag("--quick", options->quick, "Fewer cells and repeats, for a first look");
   run_when_chosen(bench, command, options, run);

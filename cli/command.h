@@ -35,6 +35,13 @@ struct Command {
 CLI::App* add_subcommand(CLI::App& app, Command& command, const std::string& name, const std::string& description,
                          const std::string& epilog);
 
+// An option with its default in --help; type is the word that stands for the value there.
+template <typename Value>
+CLI::Option* add_option(CLI::App* subcommand, const std::string& names, Value& value, const std::string& type,
+                        const std::string& help) {
+  return subcommand->add_option(names, value, help)->type_name(type)->capture_default_str();
+}
+
 // A subcommand whose options live in an Options, which run(options, session) gets when it is chosen.
 template <typename Options>
 void run_when_chosen(CLI::App* subcommand, Command& command, std::shared_ptr<Options> options,

@@ -12,8 +12,9 @@
 namespace flashjit::cli {
 namespace {
 
-constexpr const char* kEpilog =
-    R"(Needs NVRTC but no GPU and no driver. What is in the cache already is not compiled again. The filled directory
+const std::string kEpilog = std::string(kVariantEpilog) + R"(
+
+Needs NVRTC but no GPU and no driver. What is in the cache already is not compiled again. The filled directory
 (FLASHJIT_CACHE_DIR) can be copied to machines that have neither a toolkit nor NVRTC.
 
 Examples:
@@ -31,9 +32,7 @@ std::vector<Variant> choose_variants(const Engine& engine, const std::string& te
                                      const std::string& architecture) {
   if (text == "all") return engine.variants(problem, architecture);
   if (text == "default") return default_variants(engine, problem, architecture);
-  const Variant variant = choose_variant(engine, text, problem, architecture);
-  engine.render(problem, variant, architecture);  // refuses what is not legal before anything is compiled
-  return {variant};
+  return {choose_variant(engine, text, problem, architecture)};
 }
 
 std::vector<CompileJob> make_jobs(const Engine& engine, const Options& options) {
@@ -75,6 +74,18 @@ struct Summary {
   int compiled = 0, reused = 0, failed = 0;
   double wall_seconds = 0;
 };
+
+void count(const std::vector<CompileOutcome>& outcomes, Summary& summary) {
+  for (const CompileOutcome& outcome : outcomes) {
+    if (!outcome.kernel) {
+      ++summary.failed;
+    } else if (outcome.kernel->origin == KernelInfo::Origin::compiled) {
+      ++summary.compiled;
+    } else {
+      ++summary.reused;
+    }
+  }
+}
 
 void print_table(const std::vector<CompileJob>& jobs, const std::vector<CompileOutcome>& outcomes,
                  const Summary& summary) {
@@ -122,11 +133,7 @@ int run(const Options& options, const Session& session) {
   const std::vector<CompileOutcome> outcomes = compile_all(engine, jobs, options.jobs, interrupt);
   Summary summary;
   summary.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  for (const CompileOutcome& outcome : outcomes) {
-    ++(!outcome.kernel                                          ? summary.failed
-       : outcome.kernel->origin == KernelInfo::Origin::compiled ? summary.compiled
-                                                                : summary.reused);
-  }
+  count(outcomes, summary);
   (options.json ? print_json : print_table)(jobs, outcomes, summary);
   report_failures(outcomes, session.verbose);
   return summary.failed == 0 ? kSuccess : kCheckFailed;
@@ -137,22 +144,15 @@ int run(const Options& options, const Session& session) {
 void add_compile(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* compile = add_subcommand(app, command, "compile", "Compile kernels into the cache; needs no GPU", kEpilog);
-  compile->add_option("--arch", options->architectures,
-                      "Targets separated by commas, or all, for example sm_80,sm_90a [default: that of the first GPU]");
-  compile->add_option("--dtype", options->dtypes, "Precisions separated by commas: bf16, f16")->capture_default_str();
-  compile
-      ->add_option("--head-dim", options->head_dims,
-                   "Head dimensions separated by commas, or all; 192x128 is 192 for q and k and 128 for v")
-      ->capture_default_str();
-  compile->add_option("--causal", options->causal, "Causal mask: no, yes or both")->capture_default_str();
-  compile
-      ->add_option("--variant", options->variant,
-                   std::string(kVariantHelp) +
-                       "; default is what attention() chooses from, all is everything that 'flashjit variants' lists")
-      ->capture_default_str();
-  compile->add_option("--jobs", options->jobs, "Kernels compiled at once; each keeps one core busy")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_option(compile, "--arch", options->architectures, "LIST",
+             "Targets, for example sm_80,sm_90a, or all [default: that of the first GPU]");
+  add_option(compile, "--dtype", options->dtypes, "LIST", "Precisions: bf16, f16");
+  add_option(compile, "--head-dim", options->head_dims, "LIST", kHeadDimListHelp);
+  add_option(compile, "--causal", options->causal, "WHICH", "Causal mask: no, yes or both");
+  add_option(compile, "--variant", options->variant, "VARIANT",
+             "One variant, see below; default: those that attention() chooses from; all: every legal one");
+  add_option(compile, "--jobs", options->jobs, "N", "Kernels compiled at once; each keeps one core busy")
+      ->check(CLI::Range(1, 1024));
   compile->add_flag("--json", options->json, "Print one JSON object");
   run_when_chosen(compile, command, options, run);
 }

@@ -14,7 +14,7 @@ std::optional<DeviceInfo> usable_gpu(const SystemInfo& system) {
 }
 
 std::string why_no_gpu(const SystemInfo& system) {
-  if (system.driver_version.empty()) return system.driver_problem;
+  if (!system.driver_problem.empty()) return system.driver_problem;
   if (system.devices.empty()) return "the driver sees no device";
   const DeviceInfo& device = system.devices.front();
   return fmt::format("no kernel here runs on {} (compute capability {}.{})", device.name, device.major, device.minor);

@@ -44,10 +44,15 @@ Json describe(const SystemInfo& system) {
 
 void print_line(const char* label, const std::string& text) { fmt::print("{:<14}{}\n", label, text); }
 
+std::string driver_line(const SystemInfo& system) {
+  if (system.driver_version.empty()) return "none: " + system.driver_problem;
+  const std::string version = "CUDA " + system.driver_version;
+  return system.driver_problem.empty() ? version : version + ", " + system.driver_problem;
+}
+
 void print(const SystemInfo& system) {
   print_line("flashjit", system.version);
-  print_line("driver",
-             system.driver_version.empty() ? "none: " + system.driver_problem : "CUDA " + system.driver_version);
+  print_line("driver", driver_line(system));
   print_line("NVRTC", system.nvrtc_version.empty() ? "none: " + system.nvrtc_problem
                                                    : fmt::format("{} ({})", system.nvrtc_version, system.nvrtc_path));
   print_line("cache", system.cache_directory.empty() ? "in memory only" : system.cache_directory);

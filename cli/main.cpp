@@ -48,7 +48,7 @@ int run(int argc, char** argv) {
   CLI::App app(kDescription, "flashjit");
   app.footer(kEpilog);
   app.set_version_flag("--version", std::string("flashjit ") + version());
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   app.get_formatter()->column_width(34);
   Command command;
   for (auto add : {add_info, add_attend, add_render, add_variants, add_compile, add_verify, add_bench}) {
@@ -60,6 +60,7 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);
     return report(std::string(error.what()) + " (see flashjit --help)");
   }
+  if (!command.run) return report("a subcommand is required (see flashjit --help)");
   try {
     const int code = command.run(command.session);
     // A full disk or a closed descriptor behind stdout shows only here.

@@ -173,7 +173,7 @@ std::string npy_bytes(const HostTensor& tensor) {
   const bool half = tensor.dtype() == DType::f16;
   std::string shape;
   for (const std::int64_t size : tensor.shape()) shape += fmt::format("{}, ", size);
-  if (tensor.shape().size() > 1) shape.erase(shape.size() - 2);
+  if (!shape.empty()) shape.resize(shape.size() - (tensor.shape().size() == 1 ? 1 : 2));  // (3,) but (2, 3)
   std::string header =
       fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", half ? "<f2" : "<f4", shape);
   header.append(kAlignment - 1 - (kPrefix + header.size()) % kAlignment, ' ');

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "cli/command.h"
 #include "cli/device.h"
 
 namespace flashjit::cli {
@@ -65,12 +66,11 @@ std::vector<std::string> split(const char* option, const std::string& text) {
 }  // namespace
 
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options) {
-  subcommand->add_option("--dtype", options.dtype, "Precision of q, k, v and the output: bf16 or f16")
-      ->capture_default_str();
-  subcommand->add_option("--head-dim", options.head_dim, "Head dimension of q and k: a multiple of 8 from 8 to 256")
-      ->capture_default_str();
-  subcommand->add_option("--head-dim-v", options.head_dim_v,
-                         "Head dimension of v and the output [default: that of q and k]");
+  add_option(subcommand, "--dtype", options.dtype, "DTYPE", "Precision of q, k, v and the output: bf16 or f16");
+  add_option(subcommand, "--head-dim", options.head_dim, "N",
+             "Head dimension of q and k: a multiple of 8 from 8 to 256");
+  add_option(subcommand, "--head-dim-v", options.head_dim_v, "N",
+             "Head dimension of v and the output [default: that of q and k]");
   subcommand->add_flag("--causal", options.causal, "Query i sees the keys up to i + seqlen_kv - seqlen_q");
 }
 
@@ -78,7 +78,7 @@ Problem ProblemOptions::problem() const {
   Problem problem;
   problem.dtype = parse_kernel_dtype(dtype);
   problem.head_dim = head_dim;
-  problem.head_dim_v = head_dim_v == 0 ? head_dim : head_dim_v;
+  problem.head_dim_v = head_dim_v.value_or(head_dim);
   problem.causal = causal;
   require_head_dim("--head-dim", problem.head_dim);
   require_head_dim("--head-dim-v", problem.head_dim_v);
@@ -87,8 +87,8 @@ Problem ProblemOptions::problem() const {
 }
 
 void add_architecture_option(CLI::App* subcommand, std::string& architecture) {
-  subcommand->add_option("--arch", architecture,
-                         "Target, for example sm_90a; 'flashjit info' lists them [default: that of the first GPU]");
+  add_option(subcommand, "--arch", architecture, "ARCH",
+             "Target, for example sm_90a; 'flashjit info' lists them [default: that of the first GPU]");
 }
 
 std::string choose_architecture(const Engine& engine, const std::string& architecture) {
@@ -166,7 +166,11 @@ Variant choose_variant(const Engine& engine, const std::string& text, const Prob
                        const std::string& architecture) {
   const Variant base = engine.default_variant(problem, architecture);
   if (text == "default") return base;
-  return for_option("--variant", [&] { return parse_variant(text, base); });
+  return for_option("--variant", [&] {
+    const Variant variant = parse_variant(text, base);
+    engine.render(problem, variant, architecture);  // refuses what is not legal
+    return variant;
+  });
 }
 
 }  // namespace flashjit::cli

@@ -6,6 +6,7 @@
 #include <flashjit/problem.h>
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace flashjit::cli {
 struct ProblemOptions {
   std::string dtype = "bf16";
   int head_dim = 128;
-  int head_dim_v = 0;  // 0: that of q and k
+  std::optional<int> head_dim_v;  // default: that of q and k
   bool causal = false;
 
   // Throws Error(invalid_argument) which names the option.
@@ -23,9 +24,14 @@ struct ProblemOptions {
 };
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options);
 
-inline constexpr const char* kVariantHelp =
-    "The tunables: a canonical spelling as printed by 'flashjit variants', parts of one that change the default "
-    "(kv32-k2), or v1 to v5, the steps of the RTX 5090 write-up";
+// The one-line help of a --variant, and what the epilog of --help adds to it.
+inline constexpr const char* kVariantHelp = "The tunables, see below, or default";
+inline constexpr const char* kVariantEpilog =
+    R"(A variant is spelled as 'flashjit variants' prints it. A part of a spelling changes the default: kv32-k2 has key/value
+blocks of 32 rows and two K stages. v1 to v5 are the steps of the RTX 5090 write-up.)";
+
+// Of options that take a list of head dimensions.
+inline constexpr const char* kHeadDimListHelp = "Head dimensions, or all; 192x128 is 192 for q and k and 128 for v";
 
 // An architecture option: empty takes that of the first usable GPU. Throws Error where there is none.
 void add_architecture_option(CLI::App* subcommand, std::string& architecture);
@@ -47,7 +53,8 @@ std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector
 
 // The variants that attention() itself would choose from: one for each length range, each once.
 std::vector<Variant> default_variants(const Engine& engine, const Problem& problem, const std::string& architecture);
-// "default", or a spelling that starts from the default for long sequences.
+// "default", or a spelling that starts from the default for long sequences. Throws Error(invalid_argument) when it is
+// not legal for the problem on the architecture.
 Variant choose_variant(const Engine& engine, const std::string& text, const Problem& problem,
                        const std::string& architecture);
 

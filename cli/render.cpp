@@ -45,9 +45,9 @@ void add_render(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* render = add_subcommand(app, command, "render", "Print the CUDA source of a kernel", kEpilog);
   add_problem_options(render, options->problem);
-  render->add_option("--variant", options->variant, kVariantHelp)->capture_default_str();
+  add_option(render, "--variant", options->variant, "VARIANT", kVariantHelp);
   add_architecture_option(render, options->architecture);
-  render->add_option("-o,--output", options->output, "Write to this file [default: standard output]");
+  add_option(render, "-o,--output", options->output, "FILE", "Write to this file [default: standard output]");
   run_when_chosen(render, command, options, run);
 }
 

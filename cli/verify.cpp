@@ -109,11 +109,11 @@ std::vector<CompileJob> jobs_for(const Problem& problem, const std::vector<Varia
 
 int run(const Options& options, const Session& session) {
   const InterruptGuard interrupt;
+  const std::vector<Problem> problems =
+      combine(parse_dtypes(options.dtypes), parse_head_dims(options.head_dims), parse_causal(options.causal));
   Engine engine(session.engine_options());
   const SystemInfo system = engine.system();
   const DeviceInfo gpu = require_gpu(system, "verify");
-  const std::vector<Problem> problems =
-      combine(parse_dtypes(options.dtypes), parse_head_dims(options.head_dims), parse_causal(options.causal));
   std::vector<std::vector<Variant>> variants;
   std::vector<CompileJob> jobs;
   for (const Problem& problem : problems) {
@@ -145,17 +145,13 @@ void add_verify(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* verify =
       add_subcommand(app, command, "verify", "Compare the kernels on this GPU with the reference", kEpilog);
-  verify
-      ->add_option("--head-dim", options->head_dims,
-                   "Head dimensions separated by commas, or all; 192x128 is 192 for q and k and 128 for v")
-      ->capture_default_str();
-  verify->add_option("--dtype", options->dtypes, "Precisions separated by commas: bf16, f16")->capture_default_str();
-  verify->add_option("--causal", options->causal, "Causal mask: no, yes or both")->capture_default_str();
+  add_option(verify, "--head-dim", options->head_dims, "LIST", kHeadDimListHelp);
+  add_option(verify, "--dtype", options->dtypes, "LIST", "Precisions: bf16, f16");
+  add_option(verify, "--causal", options->causal, "WHICH", "Causal mask: no, yes or both");
   verify->add_flag("--all-variants", options->all_variants,
                    "Every legal variant [default: the defaults of all length ranges and the steps v1 to v5]");
-  verify->add_option("--jobs", options->jobs, "Kernels compiled at once; each keeps one core busy")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_option(verify, "--jobs", options->jobs, "N", "Kernels compiled at once; each keeps one core busy")
+      ->check(CLI::Range(1, 1024));
   verify->add_flag("--json", options->json, "Print one JSON object");
   run_when_chosen(verify, command, options, run);
 }

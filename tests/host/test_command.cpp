@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command flashjit as a user meets it: the built binary, its output, its exit code and the files that it leaves.
+#include <doctest/doctest.h>
+#include <flashjit/flashjit.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/npy.h"
+#include "tests/support/temporary_directory.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace flashjit;
+using nlohmann::json;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+void write_file(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+bool mentions(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+struct Outcome {
+  int exit_code;
+  std::string out, err;
+};
+
+// A directory with inputs in which the command runs, away from the user's cache, GPUs and NVRTC.
+class Workshop {
+ public:
+  Workshop() {
+    fs::create_directory(work());
+    save("q.npy", q_);
+    save("k.npy", k_);
+    save("v.npy", v_);
+  }
+
+  fs::path work() const { return directory_.path() / "work"; }
+  fs::path cache() const { return directory_.path() / "cache"; }
+
+  Outcome run(const std::string& arguments) const {
+    const std::string out = (directory_.path() / "stdout").string(), err = (directory_.path() / "stderr").string();
+    const std::string line = fmt::format(
+        "cd '{}' && CUDA_VISIBLE_DEVICES= FLASHJIT_POLICY= FLASHJIT_LOG= FLASHJIT_TEMPLATE_DIR= "
+        "FLASHJIT_CACHE_DIR='{}' "
+        "FLASHJIT_NVRTC=/nowhere/libnvrtc.so '{}' {} >'{}' 2>'{}' </dev/null",
+        work().string(), cache().string(), FLASHJIT_COMMAND, arguments, out, err);
+    const int status = std::system(line.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
+  }
+
+  // Runs what must fail: exit code 2, one line on stderr, nothing on stdout, and no file made or changed.
+  std::string refusal(const std::string& arguments) const {
+    const auto before = contents();
+    const Outcome outcome = run(arguments);
+    CAPTURE(arguments);
+    CAPTURE(outcome.err);
+    CHECK(outcome.exit_code == 2);
+    CHECK(outcome.out.empty());
+    CHECK(outcome.err.rfind("flashjit: ", 0) == 0);
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+    CHECK(contents() == before);
+    return outcome.err;
+  }
+
+  void save(const std::string& name, const HostTensor& tensor) const {
+    write_file(work() / name, cli::npy_bytes(tensor));
+  }
+  HostTensor load(const std::string& name, DType dtype) const { return cli::read_npy((work() / name).string(), dtype); }
+
+  reference::Result expected(DType dtype, const AttentionOptions& options) const {
+    const HostTensor q = q_.converted_to(dtype), k = k_.converted_to(dtype), v = v_.converted_to(dtype);
+    return reference::attention(q.view(), k.view(), v.view(), options);
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> contents() const {
+    std::vector<std::pair<std::string, std::string>> files;
+    for (const fs::directory_entry& entry : fs::directory_iterator(work())) {
+      files.emplace_back(entry.path().filename().string(), entry.is_regular_file() ? read_file(entry.path()) : "");
+    }
+    std::sort(files.begin(), files.end());
+    return files;
+  }
+
+  tests::TemporaryDirectory directory_;
+  HostTensor q_ = HostTensor::random_normal(DType::f32, {2, 5, 4, 16}, 1);
+  HostTensor k_ = HostTensor::random_normal(DType::f32, {2, 9, 2, 16}, 2);
+  HostTensor v_ = HostTensor::random_normal(DType::f32, {2, 9, 2, 8}, 3);
+};
+
+std::vector<double> rounded(DType dtype, const std::vector<double>& values) {
+  return HostTensor::from_doubles(dtype, {static_cast<std::int64_t>(values.size())}, values.data(), values.size())
+      .to_doubles();
+}
+
+const std::vector<std::string> kSubcommands = {"info", "attend", "render", "variants", "compile", "verify", "bench"};
+
+}  // namespace
+
+TEST_CASE("help explains every subcommand with an example") {
+  const Workshop shop;
+  const Outcome all = shop.run("--help");
+  CHECK(all.exit_code == 0);
+  for (const std::string& name : kSubcommands) {
+    CAPTURE(name);
+    CHECK(mentions(all.out, "\n  " + name + " "));
+    const Outcome help = shop.run(name + " --help");
+    CHECK(help.exit_code == 0);
+    CHECK(help.err.empty());
+    CHECK(mentions(help.out, "Example"));
+    CHECK(mentions(help.out, "\n  flashjit " + name));
+  }
+  CHECK(shop.run("--version").out == fmt::format("flashjit {}\n", version()));
+}
+
+TEST_CASE("a wrong command line is one line which names what is wrong") {
+  const Workshop shop;
+  CHECK(mentions(shop.refusal(""), "subcommand"));
+  CHECK(mentions(shop.refusal("dance"), "dance"));
+  CHECK(mentions(shop.refusal("info --loud"), "--loud"));
+  CHECK(mentions(shop.refusal("render --head-dim many --arch sm_80"), "--head-dim"));
+  CHECK(mentions(shop.refusal("attend q.npy k.npy v.npy"), "--output"));
+  CHECK(mentions(shop.refusal("attend q.npy k.npy -o o.npy"), "V"));
+  CHECK(mentions(shop.refusal("compile --arch sm_80 --jobs 0"), "--jobs"));
+}
+
+TEST_CASE("info works where there is neither GPU nor NVRTC, and says why") {
+  const Workshop shop;
+  const Outcome outcome = shop.run("info --json");
+  CHECK(outcome.exit_code == 0);
+  const json info = json::parse(outcome.out);
+  CHECK(info.at("version") == version());
+  CHECK(info.at("devices").empty());
+  CHECK(info.at("nvrtc").at("version").is_null());
+  CHECK(mentions(info.at("nvrtc").at("problem"), "/nowhere/libnvrtc.so"));
+  CHECK(info.at("cache_directory") == shop.cache().string());
+  CHECK(info.at("architectures").size() == architectures().size());
+  const Outcome text = shop.run("info");
+  CHECK(text.exit_code == 0);
+  CHECK(mentions(text.out, "/nowhere/libnvrtc.so"));
+  CHECK(mentions(text.out, shop.cache().string()));
+}
+
+TEST_CASE("attend on the CPU writes what the reference computes") {
+  const Workshop shop;
+  const Outcome plain = shop.run("attend q.npy k.npy v.npy -o o.npy --device cpu --json");
+  CHECK(plain.exit_code == 0);
+  CHECK(plain.err.empty());
+  CHECK(json::parse(plain.out).at("device") == "CPU reference");
+  CHECK(json::parse(plain.out).at("shape") == json({2, 5, 4, 8}));
+  CHECK(mentions(read_file(shop.work() / "o.npy"), "'<f4'"));
+  CHECK(shop.load("o.npy", DType::f32).to_doubles() == rounded(DType::bf16, shop.expected(DType::bf16, {}).out));
+
+  AttentionOptions options;
+  options.causal = true;
+  options.softmax_scale = -0.5f;
+  const Outcome causal =
+      shop.run("attend q.npy k.npy v.npy -o o.npy --lse l.npy --causal --scale -0.5 --dtype f16 --device cpu --check");
+  CHECK(causal.exit_code == 0);
+  CHECK(mentions(causal.out, "passed"));
+  CHECK(mentions(read_file(shop.work() / "o.npy"), "'<f2'"));
+  const reference::Result expected = shop.expected(DType::f16, options);
+  CHECK(shop.load("o.npy", DType::f16).to_doubles() == rounded(DType::f16, expected.out));
+  CHECK(shop.load("l.npy", DType::f32).shape() == Dims{2, 4, 5});
+  CHECK(shop.load("l.npy", DType::f32).to_doubles() == rounded(DType::f32, expected.lse));
+}
+
+TEST_CASE("attend without a GPU says that it takes the CPU") {
+  const Workshop shop;
+  const Outcome outcome = shop.run("attend q.npy k.npy v.npy -o o.npy --check --json");
+  CHECK(outcome.exit_code == 0);
+  CHECK(mentions(outcome.err, "flashjit: no GPU ("));
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  CHECK(json::parse(outcome.out).at("check").at("passed") == true);
+  CHECK(fs::exists(shop.work() / "o.npy"));
+}
+
+TEST_CASE("attend writes through a symbolic link and replaces an existing file") {
+  const Workshop shop;
+  write_file(shop.work() / "old.npy", "old");
+  fs::create_symlink("old.npy", shop.work() / "link.npy");
+  CHECK(shop.run("attend q.npy k.npy v.npy -o link.npy --device cpu").exit_code == 0);
+  CHECK(fs::is_symlink(shop.work() / "link.npy"));
+  CHECK(shop.load("old.npy", DType::f32).shape() == Dims{2, 5, 4, 8});
+}
+
+TEST_CASE("attend refuses bad input and leaves the files as they were") {
+  const Workshop shop;
+  shop.save("flat.npy", HostTensor(DType::f32, {2, 5, 64}));
+  shop.save("heads3.npy", HostTensor(DType::f32, {2, 9, 3, 16}));
+  shop.save("dim32.npy", HostTensor(DType::f32, {2, 9, 2, 32}));
+  shop.save("length8.npy", HostTensor(DType::f32, {2, 8, 2, 8}));
+  shop.save("o.npy", HostTensor(DType::f32, {1}));
+  write_file(shop.work() / "broken.npy", read_file(shop.work() / "q.npy").substr(0, 100));
+  ::mkfifo((shop.work() / "pipe").c_str(), 0600);
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"missing.npy k.npy v.npy -o o.npy", "missing.npy: must be a .npy file, does not exist"},
+      {"broken.npy k.npy v.npy -o o.npy", "broken.npy: ends within"},
+      {"flat.npy k.npy v.npy -o o.npy", "flat.npy: must have 4 dimensions (batch, seqlen, heads, head_dim)"},
+      {"q.npy heads3.npy heads3.npy -o o.npy", "3"},
+      {"q.npy dim32.npy v.npy -o o.npy", "k"},
+      {"q.npy k.npy length8.npy -o o.npy", "v"},
+      {"q.npy k.npy v.npy -o o.npy --scale nan", "scale"},
+      {"q.npy k.npy v.npy -o o.npy --scale wide", "--scale"},
+      {"q.npy k.npy v.npy -o o.npy --dtype f32", "--dtype: must be bf16 or f16, was 'f32'"},
+      {"q.npy k.npy v.npy -o o.npy --device tpu", "--device: must be auto, gpu or cpu, was 'tpu'"},
+      {"q.npy k.npy v.npy -o o.npy --device gpu", "needs a GPU"},
+      {"q.npy k.npy v.npy -o o.npy --variant fast", "fast"},
+      {"q.npy k.npy v.npy -o o.npy --variant v1 --device cpu", "--variant: must not be given with --device cpu"},
+      {"q.npy k.npy v.npy -o o.npy --lse ./o.npy", "--lse: must be another file than --output"},
+      {"q.npy k.npy v.npy -o .", "--output: . must be a regular file or not exist"},
+      {"q.npy k.npy v.npy -o pipe", "--output: pipe must be a regular file or not exist"},
+      {"q.npy k.npy v.npy -o nowhere/o.npy", "--output: nowhere/o.npy cannot be written"},
+      {"q.npy k.npy v.npy -o new.npy --lse nowhere/l.npy", "--lse: nowhere/l.npy cannot be written"},
+      {"q.npy k.npy v.npy -o ''", "--output"}};
+  for (const auto& [arguments, reason] : cases) {
+    const std::string message = shop.refusal("attend " + arguments);
+    CAPTURE(message);
+    CHECK(mentions(message, reason));
+  }
+  CHECK(shop.run("attend q.npy k.npy v.npy -o o.npy --device cpu").exit_code == 0);
+}
+
+TEST_CASE("render gives the same bytes each time, on stdout and in a file") {
+  const Workshop shop;
+  const std::string arguments = "render --arch sm_90a --head-dim 64 --causal --variant v3";
+  const Outcome first = shop.run(arguments), second = shop.run(arguments);
+  CHECK(first.exit_code == 0);
+  CHECK(first.err.empty());
+  CHECK(mentions(first.out, "__global__"));
+  CHECK(first.out == second.out);
+  CHECK(shop.run(arguments + " -o kernel.cu").out.empty());
+  CHECK(read_file(shop.work() / "kernel.cu") == first.out);
+  CHECK(shop.run("render --arch sm_90a --head-dim 64 --causal").out != first.out);
+}
+
+TEST_CASE("render refuses what it does not know, by name") {
+  const Workshop shop;
+  CHECK(mentions(shop.refusal("render --arch sm_12"), "sm_12"));
+  CHECK(mentions(shop.refusal("render"), "--arch: must be given where there is no GPU"));
+  CHECK(mentions(shop.refusal("render --arch sm_80 --variant fast"), "--variant"));
+  CHECK(mentions(shop.refusal("render --arch sm_80 --variant q17"), "17"));
+  CHECK(mentions(shop.refusal("render --arch sm_80 --dtype f64"), "--dtype: must be bf16 or f16, was 'f64'"));
+  CHECK(
+      mentions(shop.refusal("render --arch sm_80 --head-dim 12"), "--head-dim: must be a multiple of 8 from 8 to 256"));
+  CHECK(mentions(shop.refusal("render --arch sm_80 --head-dim-v 264"), "--head-dim-v"));
+  CHECK(mentions(shop.refusal("render --arch sm_80 -o nowhere/k.cu"), "--output"));
+}
+
+TEST_CASE("a full disk behind stdout is an error") {
+  const Workshop shop;
+  const int status = std::system(
+      fmt::format("'{}' render --arch sm_80 >/dev/full 2>'{}'", FLASHJIT_COMMAND, (shop.work() / "message").string())
+          .c_str());
+  CHECK(WEXITSTATUS(status) == 2);
+  CHECK(mentions(read_file(shop.work() / "message"), "No space left on device"));
+}
+
+TEST_CASE("variants marks one default for each range of lengths") {
+  const Workshop shop;
+  const Outcome outcome = shop.run("variants --arch sm_86 --head-dim 128 --json");
+  CHECK(outcome.exit_code == 0);
+  std::vector<std::string> ranges;
+  const json list = json::parse(outcome.out).at("variants");
+  REQUIRE(!list.empty());
+  for (const json& entry : list) {
+    CHECK(to_string(parse_variant(entry.at("variant").get<std::string>())) == entry.at("variant"));
+    for (const json& range : entry.at("default_for")) ranges.push_back(range);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  CHECK(ranges == std::vector<std::string>{"few_queries", "long_kv", "short_kv"});
+  CHECK(mentions(shop.run("variants --arch sm_86").out, list.front().at("variant").get<std::string>()));
+}
+
+TEST_CASE("compile refuses bad lists before it compiles, and says where it looked for NVRTC") {
+  const Workshop shop;
+  CHECK(mentions(shop.refusal("compile --arch sm_80,sm_1"), "sm_1"));
+  CHECK(mentions(shop.refusal("compile --arch sm_80 --dtype bf16,,f16"), "--dtype"));
+  CHECK(mentions(shop.refusal("compile --arch sm_80 --head-dim 64,192y128"), "--head-dim"));
+  CHECK(
+      mentions(shop.refusal("compile --arch sm_80 --causal maybe"), "--causal: must be no, yes or both, was 'maybe'"));
+  CHECK(mentions(shop.refusal("compile --arch sm_80 --variant fast"), "--variant"));
+  CHECK(mentions(shop.refusal("compile --arch sm_80"), "NVRTC"));
+  CHECK(!fs::exists(shop.cache()));
+}
+
+TEST_CASE("verify and the GPU grids of bench say that they need a GPU") {
+  const Workshop shop;
+  CHECK(mentions(shop.refusal("verify"), "verify: needs a GPU"));
+  CHECK(mentions(shop.refusal("bench --grid forward --json r.json"), "bench --grid forward: needs a GPU"));
+  CHECK(mentions(shop.refusal("bench --grid 5090"), "bench --grid 5090: needs a GPU"));
+  CHECK(mentions(shop.refusal("bench --grid all"), "--grid: must be forward, 5090 or jit, was 'all'"));
+  CHECK(mentions(shop.refusal("bench --grid jit --dtype f32"), "--dtype"));
+  CHECK(mentions(shop.refusal("bench --grid jit --json nowhere/r.json"), "--json"));
+}
