@@ -12,7 +12,7 @@
 namespace flashjit::cli {
 namespace {
 
-const std::string kEpilog = std::string(kVariantEpilog) + R"(
+constexpr const char* kEpilog = R"(
 
 Needs NVRTC but no GPU and no driver. What is in the cache already is not compiled again. The filled directory
 (FLASHJIT_CACHE_DIR) can be copied to machines that have neither a toolkit nor NVRTC.
@@ -143,7 +143,8 @@ int run(const Options& options, const Session& session) {
 
 void add_compile(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
-  CLI::App* compile = add_subcommand(app, command, "compile", "Compile kernels into the cache; needs no GPU", kEpilog);
+  CLI::App* compile = add_subcommand(app, command, "compile", "Compile kernels into the cache; needs no GPU",
+                                     kVariantEpilog + std::string(kEpilog));
   add_option(compile, "--arch", options->architectures, "LIST",
              "Targets, for example sm_80,sm_90a, or all [default: that of the first GPU]");
   add_option(compile, "--dtype", options->dtypes, "LIST", "Precisions: bf16, f16");

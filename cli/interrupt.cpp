@@ -8,7 +8,10 @@ namespace flashjit::cli {
 InterruptGuard::InterruptGuard() {
   sigset_t interrupt;
   sigemptyset(&interrupt);
-  sigaddset(&interrupt, SIGINT);
+  struct sigaction action = {};
+  sigaction(SIGINT, nullptr, &action);
+  // A shell that starts a background job has it ignore Ctrl-C; blocked, it would be pending all the same.
+  if (action.sa_handler != SIG_IGN) sigaddset(&interrupt, SIGINT);
   pthread_sigmask(SIG_BLOCK, &interrupt, &previous_);
 }
 

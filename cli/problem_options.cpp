@@ -21,7 +21,10 @@ auto for_option(const char* option, Function function) {
   try {
     return function();
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", option, error.what()), error.log(), error.source_path());
+    std::string message = error.what();
+    const std::string field = std::string(option).substr(std::string_view("--").size()) + ": ";
+    if (message.rfind(field, 0) == 0) message.erase(0, field.size());
+    throw Error(error.code(), fmt::format("{}: {}", option, message), error.log(), error.source_path());
   }
 }
 

@@ -24,8 +24,7 @@ struct ProblemOptions {
 };
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options);
 
-// The one-line help of a --variant, and what the epilog of --help adds to it.
-inline constexpr const char* kVariantHelp = "The tunables, see below, or default";
+// What the epilog of --help says of a --variant.
 inline constexpr const char* kVariantEpilog =
     R"(A variant is spelled as 'flashjit variants' prints it. A part of a spelling changes the default: kv32-k2 has key/value
 blocks of 32 rows and two K stages. v1 to v5 are the steps of the RTX 5090 write-up.)";

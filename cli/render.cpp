@@ -9,8 +9,9 @@
 namespace flashjit::cli {
 namespace {
 
-constexpr const char* kEpilog =
-    R"(The source is one self-contained file that NVRTC and nvcc accept; equal options give equal bytes.
+constexpr const char* kEpilog = R"(
+
+The source is one self-contained file that NVRTC and nvcc accept; equal options give equal bytes.
 
 Examples:
   flashjit render --arch sm_90a --head-dim 128 --causal
@@ -43,9 +44,10 @@ int run(const Options& options, const Session& session) {
 
 void add_render(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
-  CLI::App* render = add_subcommand(app, command, "render", "Print the CUDA source of a kernel", kEpilog);
+  CLI::App* render = add_subcommand(app, command, "render", "Print the CUDA source of a kernel",
+                                    kVariantEpilog + std::string(kEpilog));
   add_problem_options(render, options->problem);
-  add_option(render, "--variant", options->variant, "VARIANT", kVariantHelp);
+  add_option(render, "--variant", options->variant, "VARIANT", "The tunables, see below, or default");
   add_architecture_option(render, options->architecture);
   add_option(render, "-o,--output", options->output, "FILE", "Write to this file [default: standard output]");
   run_when_chosen(render, command, options, run);
