@@ -3,8 +3,8 @@
 #pragma once
 
 #include "flashjit/attention.h"
-#include "generator/arguments.h"
 #include "runtime/driver.h"
+#include "runtime/forward_arguments.h"
 #include "runtime/kernels.h"
 #include "runtime/validate.h"
 
@@ -22,7 +22,6 @@ struct ForwardLaunch {
   }
 };
 
-generator::ForwardArguments make_forward_arguments(const ForwardCall& call, const LaunchRecord& record);
 ForwardLaunch make_forward_launch(const ForwardCall& call, const LaunchRecord& record, Stream stream);
 
 // The device that the call runs on. Throws Error(invalid_argument) when pointers or stream do not agree on one.
