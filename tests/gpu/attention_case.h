@@ -41,8 +41,8 @@ class AttentionCase {
         out_shape{sizes.batch, sizes.seqlen_q, sizes.num_heads_q, sizes.head_dim_v},
         lse_shape{sizes.batch, sizes.num_heads_q, sizes.seqlen_q} {}
 
-  DeviceTensor poisoned_out() const { return poisoned(q_host.dtype(), out_shape).to_device(); }
-  DeviceTensor poisoned_lse() const { return poisoned(DType::f32, lse_shape).to_device(); }
+  DeviceTensor poisoned_out() const { return poisoned(q_host.dtype(), out_shape).to_device(nullptr, q.device()); }
+  DeviceTensor poisoned_lse() const { return poisoned(DType::f32, lse_shape).to_device(nullptr, q.device()); }
 
   void check_out(const HostTensor& out, const AttentionOptions& opts = {}) const {
     const auto exact = reference::attention(q_host.view(), k_host.view(), v_host.view(), opts);

@@ -17,10 +17,12 @@ using flashjit::generator::ForwardArguments;
 void* address(std::uintptr_t index) { return reinterpret_cast<void*>(index << 40); }
 
 struct Call {
-  Tensor q{address(1), DType::bf16, {2, 70, 8, 64}};
-  Tensor k{address(2), DType::bf16, {2, 4096, 2, 64}};
-  Tensor v{address(3), DType::bf16, {2, 4096, 2, 32}};
-  Tensor out{address(4), DType::bf16, {2, 70, 8, 32}};
+  Call()
+      : q(address(1), DType::bf16, {2, 70, 8, 64}),
+        k(address(2), DType::bf16, {2, 4096, 2, 64}),
+        v(address(3), DType::bf16, {2, 4096, 2, 32}),
+        out(address(4), DType::bf16, {2, 70, 8, 32}) {}
+  Tensor q, k, v, out;
   AttentionOptions opts;
 
   ForwardArguments arguments() const {

@@ -29,10 +29,12 @@ void* address(std::uintptr_t index, std::uintptr_t offset = 0) {
 }
 
 struct Call {
-  Tensor q{address(1), DType::bf16, {2, 5, 8, 64}};
-  Tensor k{address(2), DType::bf16, {2, 7, 4, 64}};
-  Tensor v{address(3), DType::bf16, {2, 7, 4, 32}};
-  Tensor out{address(4), DType::bf16, {2, 5, 8, 32}};
+  Call()
+      : q(address(1), DType::bf16, {2, 5, 8, 64}),
+        k(address(2), DType::bf16, {2, 7, 4, 64}),
+        v(address(3), DType::bf16, {2, 7, 4, 32}),
+        out(address(4), DType::bf16, {2, 5, 8, 32}) {}
+  Tensor q, k, v, out;
   AttentionOptions opts;
 
   ForwardCall validate() const {
