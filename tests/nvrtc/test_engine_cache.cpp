@@ -121,12 +121,11 @@ TEST_CASE("another problem, variant or architecture is another kernel") {
   const Problem problem = small_problem();
   Problem causal = problem;
   causal.causal = true;
-  const Variant variant = engine.default_variant(problem, "sm_80");
-  const Variant other = parse_variant("v3");
-  engine.compile(problem, variant, "sm_80");
-  engine.compile(problem, variant, "sm_89");
-  engine.compile(causal, variant, "sm_80");
-  engine.compile(problem, other, "sm_80");
+  for (const Problem& each : {problem, causal}) {
+    engine.compile(each, engine.default_variant(each, "sm_80"), "sm_80");
+  }
+  engine.compile(problem, engine.default_variant(problem, "sm_89"), "sm_89");
+  engine.compile(problem, parse_variant("v3"), "sm_80");
   CHECK(engine.counters().compiles == 4);
   CHECK(files_below(directory.path()).size() == 4);
 }
