@@ -117,12 +117,11 @@ int resolve_device(const Driver& driver, int ordinal) {
 
 int stream_device(const Driver& driver, Stream stream) noexcept {
   if (is_default(stream)) return -1;
-  CUdevice owner = -1;
-  if (driver.cuStreamGetDevice) return driver.cuStreamGetDevice(stream, &owner) == CUDA_SUCCESS ? owner : -1;
+  // Not by cuStreamGetDevice: it fails on a stream that captures, and ends the capture.
   CUcontext context = nullptr;
   if (driver.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) return -1;
   if (driver.cuCtxPushCurrent(context) != CUDA_SUCCESS) return -1;
-  owner = current_device(driver);
+  const int owner = current_device(driver);
   driver.cuCtxPopCurrent(&context);
   return owner;
 }

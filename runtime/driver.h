@@ -53,9 +53,7 @@ namespace flashjit::runtime {
   X(cuLaunchKernelEx)
 
 // Null when the driver is older than they are.
-#define FLASHJIT_OPTIONAL_DRIVER_FUNCTIONS(X) \
-  X(cuStreamGetDevice)                        \
-  X(cuFuncLoad)
+#define FLASHJIT_OPTIONAL_DRIVER_FUNCTIONS(X) X(cuFuncLoad)
 
 struct DriverFunctions {
 #define FLASHJIT_DECLARE(name) decltype(&::name) name = nullptr;

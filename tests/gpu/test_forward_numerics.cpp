@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward kernels against the reference, by the rule of FlashAttention's tests.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/gpu/attention_case.h"
+
+using namespace flashjit;
+using tests::AttentionCase;
+using tests::shared_engine;
+using tests::Sizes;
+
+namespace {
+
+void check(const AttentionCase& c, const AttentionOptions& given = {}) {
+  const DeviceTensor out = c.poisoned_out(), lse = c.poisoned_lse();
+  AttentionOptions opts = given;
+  opts.lse = lse.view();
+  shared_engine().attention(c.q, c.k, c.v, out, opts);
+  c.check_out(out, opts);
+  c.check_lse(lse, opts);
+}
+
+std::string architecture() { return shared_engine().system().devices.at(0).architecture; }
+
+}  // namespace
+
+TEST_SUITE_BEGIN("sanitizer");
+
+TEST_CASE("each pipeline, layout and source of Q, on lengths that end within a block") {
+  for (const char* variant :
+       {"v1", "v3", "v5", "q128-kv64-w4-k1-v1-c2-overlap-qsmem-rare", "q256-kv48-w8-k2-v3-c1-rotate-qsmem-rare",
+        "q64-kv32-w4-k3-v2-c1-overlap-qregs-rare", "q64-kv32-w4-k1-v3-c1-overlap-qsmem-always-longest"})
+    for (const bool causal : {false, true}) {
+      CAPTURE(variant);
+      CAPTURE(causal);
+      AttentionOptions opts;
+      opts.causal = causal;
+      opts.variant = parse_variant(variant);
+      check(AttentionCase(Sizes{1, 70, 200, 2, 1, 72, 40}), opts);
+    }
+}
+
+TEST_SUITE_END();
+TEST_SUITE_BEGIN("forward numerics");
+
+TEST_CASE("every head dim, in both dtypes, with and without the causal mask") {
+  for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
+    CAPTURE(head_dim);
+    AttentionOptions opts;
+    opts.causal = head_dim % 16 == 0;
+    check(AttentionCase(Sizes{1, 150, 170, 2, 1, head_dim, head_dim}, head_dim % 24 == 0 ? DType::f16 : DType::bf16,
+                        static_cast<std::uint64_t>(head_dim)),
+          opts);
+  }
+}
+
+TEST_CASE("head dims of v that differ") {
+  for (const auto& [head_dim, head_dim_v] : {std::pair{192, 128}, {128, 192}, {64, 256}, {256, 64}, {8, 256}, {40, 24}})
+    for (const bool causal : {false, true}) {
+      CAPTURE(head_dim);
+      CAPTURE(head_dim_v);
+      AttentionOptions opts;
+      opts.causal = causal;
+      check(AttentionCase(Sizes{1, 90, 300, 2, 2, head_dim, head_dim_v}), opts);
+    }
+}
+
+TEST_CASE("all the lengths around a block's edge, and those that leave rows without a key") {
+  for (const std::int64_t seqlen_q : {1, 2, 63, 64, 65, 129, 257})
+    for (const std::int64_t seqlen_kv : {1, 31, 64, 65, 128, 300}) {
+      CAPTURE(seqlen_q);
+      CAPTURE(seqlen_kv);
+      AttentionOptions opts;
+      opts.causal = true;
+      check(AttentionCase(Sizes{1, seqlen_q, seqlen_kv, 2, 1, 64, 64}), opts);
+      opts.causal = false;
+      check(AttentionCase(Sizes{1, seqlen_q, seqlen_kv, 1, 1, 128, 128}), opts);
+    }
+}
+
+TEST_CASE("no key at all gives zeros and an LSE of minus infinity") {
+  for (const int head_dim : {64, 256}) check(AttentionCase(Sizes{2, 70, 0, 2, 1, head_dim, head_dim}));
+}
+
+TEST_CASE("long sequences in every length range") {
+  for (const bool causal : {false, true})
+    for (const int head_dim : {64, 128, 256}) {
+      CAPTURE(head_dim);
+      AttentionOptions opts;
+      opts.causal = causal;
+      check(AttentionCase(Sizes{1, 300, 2300, 2, 1, head_dim, head_dim}), opts);
+    }
+}
+
+TEST_CASE("maxima that grow from block to block, outliers and large scales") {
+  const Sizes sizes{1, 130, 500, 2, 1, 128, 128};
+  AttentionCase c(sizes);
+  // Later keys first: with growing keys the maximum of a row is met in the first block, with shrinking ones in the
+  // last.
+  for (const bool growing : {true, false}) {
+    CAPTURE(growing);
+    for (std::int64_t key = 0; key < sizes.seqlen_kv; ++key)
+      for (std::int64_t d = 0; d < sizes.head_dim; ++d) {
+        const std::int64_t index = key * sizes.head_dim + d;
+        const double size = static_cast<double>(growing ? key : sizes.seqlen_kv - key) / 50.0;
+        store_element(c.k_host.data(), c.k_host.dtype(), index,
+                      size * (d % 2 == 0 ? 1.0 : -1.0) + 0.01 * load_element(c.q_host.data(), c.q_host.dtype(), d));
+      }
+    c.k = c.k_host.to_device();
+    for (const float scale : {0.02f, 1.0f, 30.0f, -1.0f}) {
+      CAPTURE(scale);
+      AttentionOptions opts;
+      opts.softmax_scale = scale;
+      check(c, opts);
+      opts.variant = parse_variant("v5");
+      check(c, opts);
+    }
+  }
+}
+
+TEST_CASE("more heads and batches than a section holds") {
+  AttentionOptions opts;
+  opts.causal = true;
+  opts.variant = parse_variant("q128-kv64-w4-k1-v1-c2-overlap-longest");
+  check(AttentionCase(Sizes{3, 260, 260, 6, 2, 64, 64}), opts);
+}
+
+TEST_CASE("every legal variant agrees with the reference") {
+  for (const int head_dim : {64, 128, 256})
+    for (const bool causal : {false, true}) {
+      Problem problem;
+      problem.head_dim = problem.head_dim_v = head_dim, problem.causal = causal;
+      const AttentionCase c(Sizes{1, 200, 333, 2, 1, head_dim, head_dim});
+      for (const Variant& variant : shared_engine().variants(problem, architecture())) {
+        CAPTURE(to_string(variant));
+        AttentionOptions opts;
+        opts.causal = causal;
+        opts.variant = variant;
+        check(c, opts);
+      }
+    }
+}
+
+TEST_SUITE_END();
