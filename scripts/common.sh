@@ -42,6 +42,6 @@ use_dependencies() {
 
 # build PRESET [TARGET...]: after use_dependencies.
 build() {
-  cmake --preset "$1" "${cmake_options[@]}" >/dev/null
-  cmake --build --preset "$1" ${2:+--target "${@:2}"}
+  cmake --preset "$1" "${cmake_options[@]}" >/dev/null &&
+    cmake --build --preset "$1" ${2:+--target "${@:2}"}
 }
