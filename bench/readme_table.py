@@ -106,7 +106,10 @@ def filled(text, load_record):
 
 
 def load_record(device):
-    return json.loads((RESULTS / f"{device}.json").read_text())
+    path = RESULTS / f"{device}.json"
+    if not path.exists():
+        sys.exit(f"{path}: there is no record; scripts/gpu-check writes it on a machine with that GPU")
+    return json.loads(path.read_text())
 
 
 def main():
