@@ -31,9 +31,13 @@ int estimate_registers(const Problem& problem, const Plan& plan, const Variant& 
   const int for_scores = problem.causal                         ? many_scores * 9 / 32
                          : variant.pipeline == Pipeline::rotate ? many_scores / 32
                                                                 : 0;
+  // Rows of other widths are requested in bands of chunks, each with indices of its own.
+  const int for_bands = problem.head_dim % 64 == 0 && problem.head_dim_v % 64 == 0 ? 0 : 1;
   const int for_two_layouts = plan.padded_head_dim == plan.padded_head_dim_v ? 0 : 2;
+  const int for_rotation = problem.causal && variant.pipeline == Pipeline::rotate ? 1 : 0;
   const int for_query = problem.causal && query > 32 ? 7 : 0;
-  return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_two_layouts;
+  return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_rotation + for_bands +
+         for_two_layouts;
 }
 
 }  // namespace

@@ -105,6 +105,9 @@ const Architecture& require_architecture(const Device& device) {
 }
 
 int current_device(const Driver& driver) noexcept {
+  // Asked first whether there is a context at all: without one cuCtxGetDevice fails, which tools report.
+  CUcontext context = nullptr;
+  if (driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) return -1;
   CUdevice current = -1;
   return driver.cuCtxGetDevice(&current) == CUDA_SUCCESS ? current : -1;
 }

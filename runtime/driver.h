@@ -22,6 +22,7 @@ namespace flashjit::runtime {
   X(cuDeviceTotalMem)                            \
   X(cuDeviceGetAttribute)                        \
   X(cuDevicePrimaryCtxRetain)                    \
+  X(cuCtxGetCurrent)                             \
   X(cuCtxGetDevice)                              \
   X(cuCtxPushCurrent)                            \
   X(cuCtxPopCurrent)                             \

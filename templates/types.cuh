@@ -10,10 +10,13 @@ using SmemAddress = unsigned int;  // a 32-bit address in the shared window
 struct Half {};
 struct BFloat16 {};
 
+// Hardware barriers beside number 0, which is the whole block's.
+enum class NamedBarrier : uint32 { early_arrived = 1, late_arrived = 2 };
+
 enum class Pipeline { serial, overlap, rotate };
 
 constexpr int kWarpSize = 32;
-constexpr int kChunkBytes = 16;     // what one cp.async moves and one ldmatrix lane addresses
+constexpr int kChunkBytes = 16;  // what one cp.async moves and one ldmatrix lane addresses
 constexpr int kChunkElements = 8;
 
 template <bool kValue>

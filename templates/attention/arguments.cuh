@@ -17,8 +17,8 @@ struct ForwardArguments {
   float* lse;  // null: not written
   RowStrides q_strides, k_strides, v_strides, out_strides;
   RowStrides lse_strides;
-  float scale_log2;     // |softmax_scale| * log2(e)
-  uint32 query_sign;    // XORed into pairs of q elements
+  float scale_log2;   // |softmax_scale| * log2(e)
+  uint32 query_sign;  // XORed into pairs of q elements
   int batch;
   int seqlen_q, seqlen_kv;
   int num_heads_q;

@@ -29,8 +29,8 @@ __device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax&
 
 // Writes the warp's rows through its own slab of shared memory, so that global memory sees whole chunks.
 template <class Element, class Tile, int kHeadDimV, int kM, int kN>
-__device__ __forceinline__ void store_rows(const Accumulator<kM, kN>& o, SmemAddress slab, char* rows,
-                                           int64 row_stride, int valid_rows, int lane) {
+__device__ __forceinline__ void store_rows(const Accumulator<kM, kN>& o, SmemAddress slab, char* rows, int64 row_stride,
+                                           int valid_rows, int lane) {
   ptx::bar_warp_sync();
   const SmemAddress at = slab + Tile::offset(lane / 4, 0) + lane % 4 * 4;
 #pragma unroll

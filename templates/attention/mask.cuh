@@ -24,8 +24,8 @@ struct Mask {
 // The key/value blocks of a tile, counted from the first key. A kernel visits them from the last to the first, so that
 // only the first ones it meets, the masked ones, can hold keys that do not exist or that some row must not see.
 struct BlockRange {
-  int count;   // blocks that some row of the tile sees
-  int clean;   // of these, the ones that every row sees whole
+  int count;  // blocks that some row of the tile sees
+  int clean;  // of these, the ones that every row sees whole
 };
 
 template <int kBlockKv, class Mask>

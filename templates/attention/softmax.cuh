@@ -34,7 +34,7 @@ struct OnlineSoftmax {
   float maximum[kM][2];  // of the raw scores; the same in the four lanes of a row
   float sum[kM][2];      // of this lane's columns only, until total()
   float scale_log2;
-  float lag;             // kMaximumLag in raw scores
+  float lag;  // kMaximumLag in raw scores
 
   __device__ __forceinline__ explicit OnlineSoftmax(float scale_log2_)
       : scale_log2(scale_log2_), lag(kMaximumLag / scale_log2_) {

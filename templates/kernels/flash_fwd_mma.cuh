@@ -128,8 +128,10 @@ class ForwardMma {
       request_value<false>(i + kValueLead);
     } else {
       // A ring of one tile is refilled here, now that the step before is done; its first block is there already.
-      if (after_clean) request_value<false>(i);
-      else ptx::cp_async_commit_group();
+      if (after_clean)
+        request_value<false>(i);
+      else
+        ptx::cp_async_commit_group();
     }
     if constexpr (Config::kKStages > 1) request_key<false>(i + kKeyLead);
     self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
@@ -149,14 +151,14 @@ class ForwardMma {
   __device__ __forceinline__ void rotate(int first) {
     if (first == blocks.count) return;
     typename Warp::template Scores<Config::kBlockKv> s;
-    pass_barrier(first);
+    pass_barrier(first, [] { ptx::bar_sync(); });
     self.template compute_scores<Config::kBlockKv>(s, k_slot(first));
 #pragma unroll 1
     for (int i = first + 1; i < blocks.count; ++i) {
-      if (is_late()) pass_barrier(i);
+      if (is_late()) pass_barrier(i, [] { meet(NamedBarrier::late_arrived, NamedBarrier::early_arrived); });
       self.softmax.raise_maximum(s, self.o);
       self.template accumulate_output<Config::kBlockKv>(s, v_slot(i - 1));
-      if (!is_late()) pass_barrier(i);
+      if (!is_late()) pass_barrier(i, [] { meet(NamedBarrier::early_arrived, NamedBarrier::late_arrived); });
       self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
     }
     self.softmax.raise_maximum(s, self.o);
@@ -166,20 +168,27 @@ class ForwardMma {
   // Asked anew each time: the loop has no register to keep the answer in.
   __device__ __forceinline__ static bool is_late() { return ptx::tid_x() >= Shape::kThreads / 2; }
 
-  // Block i is complete and nobody reads the tiles that block i + 1 replaces.
-  __device__ __forceinline__ void pass_barrier(int i) {
+  // Block i is complete and nobody reads the tiles that block i + 1 replaces. In the loop early and late warps come
+  // here from different places in the program: each half tells the other that it is here and waits for the other's
+  // word, on two barriers that every thread of the block takes part in.
+  template <class Meet>
+  __device__ __forceinline__ void pass_barrier(int i, Meet meet) {
     ptx::cp_async_wait_group<0>();
-    ptx::bar_sync();
+    meet();
     request_value<false>(i + kValueLead);
     request_key<false>(i + kKeyLead);
+  }
+  __device__ __forceinline__ static void meet(NamedBarrier own, NamedBarrier other) {
+    ptx::bar_arrive<Shape::kThreads>(own);
+    ptx::bar_sync<Shape::kThreads>(other);
   }
 
   // --- Copies into shared memory ------------------------------------------------------------------------------------
 
   __device__ __forceinline__ void bring_query() {
     const QueryTile tile = find_tile();
-    const char* rows = args.q + tile.batch * args.q_strides.batch + tile.head * args.q_strides.head +
-                       first_row * args.q_strides.row;
+    const char* rows =
+        args.q + tile.batch * args.q_strides.batch + tile.head * args.q_strides.head + first_row * args.q_strides.row;
     QTile::template clear_padding<Config::kHeadDim, Shape::kThreads>(smem, thread);
     QTile::template request<Config::kHeadDim, Shape::kThreads, true>(
         smem, QTile::template source<Config::kHeadDim, Shape::kThreads>(rows, args.q_strides.row, thread),
@@ -224,10 +233,14 @@ class ForwardMma {
     if constexpr (kStep < 0) {
       constexpr int kValue = kStep + kValueLead;
       constexpr int kKey = kStep + kKeyLead;
-      if constexpr (kValue >= 0) request_value<kValue == 0>(kValue);
-      else ptx::cp_async_commit_group();
-      if constexpr (kKey >= 0) request_key<kKey == 0>(kKey);
-      else ptx::cp_async_commit_group();
+      if constexpr (kValue >= 0)
+        request_value<kValue == 0>(kValue);
+      else
+        ptx::cp_async_commit_group();
+      if constexpr (kKey >= 0)
+        request_key<kKey == 0>(kKey);
+      else
+        ptx::cp_async_commit_group();
       fill_rings<kStep + 1>();
     }
   }
@@ -282,10 +295,12 @@ class ForwardMma {
       lse += tile.batch * args.lse_strides.batch + tile.head * args.lse_strides.head + row * args.lse_strides.row;
     normalize(self.o, self.softmax, lse, args.lse_strides.row, valid_rows, lane);
     SmemAddress slab = smem + warp * OTile::kBytes;
-    if constexpr (Shape::kOutputInOwnQueryRows) slab = smem + warp * Shape::kWarpRows * QTile::kRowBytes;
-    else ptx::bar_sync();
-    char* rows = args.out + tile.batch * args.out_strides.batch + tile.head * args.out_strides.head +
-                 row * args.out_strides.row;
+    if constexpr (Shape::kOutputInOwnQueryRows)
+      slab = smem + warp * Shape::kWarpRows * QTile::kRowBytes;
+    else
+      ptx::bar_sync();
+    char* rows =
+        args.out + tile.batch * args.out_strides.batch + tile.head * args.out_strides.head + row * args.out_strides.row;
     store_rows<typename Config::Element, OTile, Config::kHeadDimV>(self.o, slab, rows, args.out_strides.row, valid_rows,
                                                                    lane);
   }
@@ -294,9 +309,9 @@ class ForwardMma {
   const SmemAddress smem;
   const int thread;
   const Mask<Config::kCausal> mask;
-  int first_row;            // of the block
+  int first_row;  // of the block
   BlockRange blocks;
-  const char* next_key;     // this thread's part of the K and V tiles that are requested next
+  const char* next_key;  // this thread's part of the K and V tiles that are requested next
   const char* next_value;
   Warp self;
 };

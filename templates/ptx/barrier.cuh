@@ -1,10 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "types.cuh"
+
 namespace ptx {
 
-// bar.sync 0;   every warp of the block arrives and waits, wherever in the program it stands: PTX ISA 1.0, sm_70
+// bar.sync 0;   every warp of the block arrives and waits:                                   PTX ISA 1.0, sm_10
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
+
+// bar.sync barrier, threads;   arrives at a named barrier and waits until so many threads have: PTX ISA 2.0, sm_20
+template <int kThreads>
+__device__ __forceinline__ void bar_sync(NamedBarrier barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(static_cast<uint32>(barrier)), "n"(kThreads) : "memory");
+}
+
+// bar.arrive barrier, threads;   arrives and does not wait:                                  PTX ISA 2.0, sm_20
+template <int kThreads>
+__device__ __forceinline__ void bar_arrive(NamedBarrier barrier) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(static_cast<uint32>(barrier)), "n"(kThreads) : "memory");
+}
 
 // bar.warp.sync 0xffffffff;   orders shared memory among the lanes of a warp:                PTX ISA 6.0, sm_30
 __device__ __forceinline__ void bar_warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }

@@ -12,7 +12,8 @@ __device__ __forceinline__ void cp_async_16(SmemAddress dst, const void* src) {
 
 // cp.async.cg.shared.global.L2::128B [dst], [src], 16, src_bytes;   the rest is filled with zeros: PTX ISA 7.4, sm_80
 __device__ __forceinline__ void cp_async_16_zero_fill(SmemAddress dst, const void* src, int src_bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(src_bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(src_bytes)
+               : "memory");
 }
 
 // cp.async.commit_group;                                                                     PTX ISA 7.0, sm_80

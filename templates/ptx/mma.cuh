@@ -9,8 +9,7 @@ namespace ptx {
 
 // mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 d, a, b, d;                            PTX ISA 7.0, sm_80
 __device__ __forceinline__ void mma_m16n8k16(BFloat16, float (&d)[4], const uint32 (&a)[4], uint32 b0, uint32 b1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -18,8 +17,7 @@ __device__ __forceinline__ void mma_m16n8k16(BFloat16, float (&d)[4], const uint
 
 // mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, d;                              PTX ISA 7.0, sm_80
 __device__ __forceinline__ void mma_m16n8k16(Half, float (&d)[4], const uint32 (&a)[4], uint32 b0, uint32 b1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

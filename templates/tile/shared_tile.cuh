@@ -45,7 +45,7 @@ struct SharedTile {
   static constexpr int kRowBytes = kColumns * 2;
   static constexpr int kBytes = kRows * kRowBytes;
   static constexpr int kSpan = kSwizzle ? power_of_two_in(kChunks, 8) : 1;  // chunks permuted among themselves
-  static constexpr int kRowsPerPhase = 8 / kSpan;                            // rows with the same permutation
+  static constexpr int kRowsPerPhase = 8 / kSpan;                           // rows with the same permutation
 
   // Byte offset of a chunk.
   static __device__ __forceinline__ uint32 offset(uint32 row, uint32 chunk) {

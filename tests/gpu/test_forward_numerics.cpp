@@ -30,7 +30,7 @@ std::string architecture() { return shared_engine().system().devices.at(0).archi
 TEST_SUITE_BEGIN("sanitizer");
 
 TEST_CASE("each pipeline, layout and source of Q, on lengths that end within a block") {
-  for (const char* variant :
+  for (const std::string variant :
        {"v1", "v3", "v5", "q128-kv64-w4-k1-v1-c2-overlap-qsmem-rare", "q256-kv48-w8-k2-v3-c1-rotate-qsmem-rare",
         "q64-kv32-w4-k3-v2-c1-overlap-qregs-rare", "q64-kv32-w4-k1-v3-c1-overlap-qsmem-always-longest"})
     for (const bool causal : {false, true}) {

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiles many kernels side by side and expects them to be clean.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "flashjit/flashjit.h"
+
+namespace flashjit::tests {
+
+struct Job {
+  Problem problem;
+  Variant variant;
+  std::string architecture;
+};
+
+inline Engine make_engine() {
+  EngineOptions options = EngineOptions::from_environment();
+  options.policy = Policy::off;
+  return Engine(options);
+}
+
+inline Problem problem_of(int head_dim, int head_dim_v, bool causal, DType dtype = DType::bf16) {
+  Problem problem;
+  problem.dtype = dtype, problem.head_dim = head_dim, problem.head_dim_v = head_dim_v, problem.causal = causal;
+  return problem;
+}
+
+// Compiles the jobs side by side and expects of each that no thread spills and nothing lives in local memory.
+inline void expect_clean(Engine& engine, const std::vector<Job>& jobs) {
+  REQUIRE(!jobs.empty());
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::vector<std::string> faults;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < jobs.size(); i = next++) {
+      const Job& job = jobs[i];
+      std::string fault;
+      try {
+        const KernelInfo info = engine.compile(job.problem, job.variant, job.architecture);
+        if (info.spill_bytes != 0 || info.stack_bytes != 0)
+          fault = info.name + ": spills " + std::to_string(info.spill_bytes) + ", stack " +
+                  std::to_string(info.stack_bytes);
+        else if (info.registers <= 0 || info.cubin_bytes == 0)
+          fault = info.name + ": no facts";
+      } catch (const Error& error) {
+        fault = to_string(job.problem) + " " + to_string(job.variant) + " " + job.architecture + ": " + error.what() +
+                "\n" + error.log();
+      }
+      const std::lock_guard lock(mutex);
+      if (!fault.empty()) faults.push_back(fault);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& fault : faults) FAIL_CHECK(fault);
+  CHECK(next >= jobs.size());
+}
+
+}  // namespace flashjit::tests

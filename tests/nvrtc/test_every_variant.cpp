@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// All legal variants: many kernels. scripts/test compiles them with one NVRTC only.
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "tests/nvrtc/kernel_jobs.h"
+
+using namespace flashjit;
+using tests::expect_clean;
+using tests::Job;
+using tests::make_engine;
+using tests::problem_of;
+
+TEST_SUITE_BEGIN("every variant");
+
+TEST_CASE("every legal variant of common head dims compiles for the H200 without spills") {
+  Engine engine = make_engine();
+  std::vector<Job> jobs;
+  for (const int head_dim : {64, 128, 256})
+    for (const bool causal : {false, true}) {
+      const Problem problem = problem_of(head_dim, head_dim, causal);
+      for (const Variant& variant : engine.variants(problem, "sm_90a")) jobs.push_back({problem, variant, "sm_90a"});
+    }
+  expect_clean(engine, jobs);
+}
+
+TEST_SUITE_END();
