@@ -36,7 +36,8 @@ struct AttentionOptions {
 // Thread-safe. Throws Error; after an error nothing was launched or written and the CUDA context is as before.
 DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
-// The same into memory of the caller: out is [batch, seqlen_q, num_heads_q, head_dim_v] and must not overlap the inputs.
+// The same into memory of the caller: out is [batch, seqlen_q, num_heads_q, head_dim_v] and must not overlap the
+// inputs.
 void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const AttentionOptions& opts = {});
 
 }  // namespace flashjit

@@ -27,10 +27,10 @@ enum class LogLevel { debug, info, warning };
 
 // A kernel that is being made, told before and after. The callback may come from any thread.
 struct Progress {
-  std::string kernel;    // readable name of problem and variant
-  int done = 0;          // kernels finished so far of the running request
-  int total = 0;         // kernels of the running request
-  double elapsed_ms = 0; // since the request began
+  std::string kernel;     // readable name of problem and variant
+  int done = 0;           // kernels finished so far of the running request
+  int total = 0;          // kernels of the running request
+  double elapsed_ms = 0;  // since the request began
 };
 
 struct EngineOptions {
@@ -55,19 +55,19 @@ struct EngineOptions {
 
 // Facts about one compiled kernel.
 struct KernelInfo {
-  std::string name;          // problem, variant and architecture, readable
+  std::string name;  // problem, variant and architecture, readable
   Problem problem;
   Variant variant;
   std::string architecture;
   enum class Origin { compiled, disk, memory } origin = Origin::compiled;
-  double compile_ms = 0;     // what NVRTC took when it was compiled, also when it comes from the cache now
-  int threads = 0;           // of a block
-  int registers = 0;         // per thread
-  int spill_bytes = 0;       // stores and loads; 0 for every variant that Engine::variants lists
+  double compile_ms = 0;  // what NVRTC took when it was compiled, also when it comes from the cache now
+  int threads = 0;        // of a block
+  int registers = 0;      // per thread
+  int spill_bytes = 0;    // stores and loads; 0 for every variant that Engine::variants lists
   int stack_bytes = 0;
   int shared_memory_bytes = 0;
   std::size_t cubin_bytes = 0;
-  std::string cache_file;    // empty when it is not on disk
+  std::string cache_file;  // empty when it is not on disk
 };
 const char* to_string(KernelInfo::Origin origin) noexcept;
 
@@ -84,23 +84,23 @@ struct DeviceInfo {
 // What the engine found on this machine. Nothing in it needs a GPU, a driver or NVRTC to be present.
 struct SystemInfo {
   std::string version;
-  std::string driver_version;   // "13.0"; empty when there is no driver
-  std::string driver_problem;   // why there is none
-  std::string nvrtc_version;    // "13.0"; empty when there is no NVRTC
+  std::string driver_version;  // "13.0"; empty when there is no driver
+  std::string driver_problem;  // why there is none
+  std::string nvrtc_version;   // "13.0"; empty when there is no NVRTC
   std::string nvrtc_path;
-  std::string nvrtc_problem;    // why there is none, with the places searched
+  std::string nvrtc_problem;  // why there is none, with the places searched
   std::string cache_directory;
   Policy policy = Policy::compile;
   std::vector<DeviceInfo> devices;
 };
 
 struct Counters {
-  std::uint64_t memory_hits = 0;    // kernels served from this engine's memory when one was asked for
+  std::uint64_t memory_hits = 0;  // kernels served from this engine's memory when one was asked for
   std::uint64_t disk_hits = 0;
-  std::uint64_t misses = 0;         // asked for and nowhere in the cache
+  std::uint64_t misses = 0;  // asked for and nowhere in the cache
   std::uint64_t compiles = 0;
-  std::uint64_t rejected = 0;       // entries on disk that were damaged and were treated as a miss
-  std::uint64_t write_failures = 0; // entries that could not be stored; the kernel was used from memory
+  std::uint64_t rejected = 0;        // entries on disk that were damaged and were treated as a miss
+  std::uint64_t write_failures = 0;  // entries that could not be stored; the kernel was used from memory
 };
 
 struct MeasureOptions {
@@ -154,8 +154,8 @@ class Engine {
 
   // --- Measuring on the GPU -----------------------------------------------------------------------------------------
 
-  Timing measure(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const AttentionOptions& opts = {},
-                 const MeasureOptions& options = {});
+  Timing measure(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                 const AttentionOptions& opts = {}, const MeasureOptions& options = {});
   HostCost measure_host_cost(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                              const AttentionOptions& opts = {});
   // The rate of a loop of nothing but mma.sync on this device, in TFLOPS: the speed of light of the mma.sync family.

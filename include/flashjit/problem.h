@@ -44,24 +44,24 @@ enum class Pipeline : std::uint8_t {
   overlap,  // cp.async rings of k_stages and v_stages tiles run ahead of the arithmetic
   rotate,   // overlap, and half of the warps compute scores while the other half does softmax and P V
 };
-enum class SmemLayout : std::uint8_t { linear, swizzle };      // swizzle: 16-byte chunks XORed with the row
-enum class QuerySource : std::uint8_t { shared, registers };   // where Q fragments live during the loop
-enum class Rescale : std::uint8_t { always, rare };            // rare: only when a maximum grew by more than 2^8
+enum class SmemLayout : std::uint8_t { linear, swizzle };        // swizzle: 16-byte chunks XORed with the row
+enum class QuerySource : std::uint8_t { shared, registers };     // where Q fragments live during the loop
+enum class Rescale : std::uint8_t { always, rare };              // rare: only when a maximum grew by more than 2^8
 enum class TileOrder : std::uint8_t { natural, longest_first };  // longest_first: heads grouped to fit L2, for causal
 
 // The tunables of the mma.sync family (cp.async, ldmatrix, mma.sync: sm_80 and later).
 // Ordered and printable. One canonical spelling serves the command, logs, the cache and records:
 //   mma-q128-kv64-w4-k2-v1-c2-overlap-swizzle-x4-qsmem-rare-natural
 struct Variant {
-  int block_q = 64;       // query rows of a thread block: 16 or 32 for each warp
-  int block_kv = 64;      // keys and values of one step: a multiple of 16
-  int warps = 4;          // 4 or 8
-  int k_stages = 1;       // K tiles in shared memory: 1 to 3
-  int v_stages = 1;       // V tiles in shared memory: 1 to 3
-  int ctas_per_sm = 1;    // thread blocks that must fit on one SM: bounds registers and shared memory
+  int block_q = 64;     // query rows of a thread block: 16 or 32 for each warp
+  int block_kv = 64;    // keys and values of one step: a multiple of 16
+  int warps = 4;        // 4 or 8
+  int k_stages = 1;     // K tiles in shared memory: 1 to 3
+  int v_stages = 1;     // V tiles in shared memory: 1 to 3
+  int ctas_per_sm = 1;  // thread blocks that must fit on one SM: bounds registers and shared memory
   Pipeline pipeline = Pipeline::overlap;
   SmemLayout layout = SmemLayout::swizzle;
-  int ldmatrix = 4;       // 8x8 matrices that one ldmatrix of K and V brings: 2 or 4
+  int ldmatrix = 4;  // 8x8 matrices that one ldmatrix of K and V brings: 2 or 4
   QuerySource query = QuerySource::shared;
   Rescale rescale = Rescale::rare;
   TileOrder order = TileOrder::natural;
@@ -81,10 +81,10 @@ Variant parse_variant(std::string_view text, const Variant& base = {});
 
 // An exact compilation target and what a kernel may use there (CUDA C++ Programming Guide, "Compute Capabilities").
 struct Architecture {
-  const char* name;          // "sm_90a": what NVRTC is given
-  int major, minor;          // compute capability of the devices that run it
-  int smem_per_block;        // bytes a thread block may have with opt-in
-  int smem_per_sm;           // bytes of one SM, of which every resident block takes 1 KiB more than it asked for
+  const char* name;    // "sm_90a": what NVRTC is given
+  int major, minor;    // compute capability of the devices that run it
+  int smem_per_block;  // bytes a thread block may have with opt-in
+  int smem_per_sm;     // bytes of one SM, of which every resident block takes 1 KiB more than it asked for
 };
 // sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_103a, sm_120a, sm_121a.
 const std::vector<Architecture>& architectures();

@@ -10,9 +10,9 @@
 namespace flashjit::reference {
 
 struct Result {
-  Dims shape;                 // [batch, seqlen_q, num_heads_q, head_dim_v]
-  std::vector<double> out;    // packed
-  std::vector<double> lse;    // packed [batch, num_heads_q, seqlen_q], natural logarithm
+  Dims shape;               // [batch, seqlen_q, num_heads_q, head_dim_v]
+  std::vector<double> out;  // packed
+  std::vector<double> lse;  // packed [batch, num_heads_q, seqlen_q], natural logarithm
 };
 
 // What flashjit::attention computes, from host memory: shapes, strides, mask and scale mean the same, opts.stream,
