@@ -34,9 +34,8 @@ int estimate_registers(const Problem& problem, const Plan& plan, const Variant& 
   // Rows of other widths are requested in bands of chunks, each with indices of its own.
   const int for_bands = problem.head_dim % 64 == 0 && problem.head_dim_v % 64 == 0 ? 0 : 1;
   const int for_two_layouts = plan.padded_head_dim == plan.padded_head_dim_v ? 0 : 2;
-  const int for_rotation = problem.causal && variant.pipeline == Pipeline::rotate ? 1 : 0;
   const int for_query = problem.causal && query > 32 ? 7 : 0;
-  return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_rotation + for_bands +
+  return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_bands +
          for_two_layouts;
 }
 
