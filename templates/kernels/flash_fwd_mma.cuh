@@ -155,10 +155,10 @@ class ForwardMma {
     self.template compute_scores<Config::kBlockKv>(s, k_slot(first));
 #pragma unroll 1
     for (int i = first + 1; i < blocks.count; ++i) {
-      if (is_late()) pass_barrier(i, [] { meet(NamedBarrier::late_arrived, NamedBarrier::early_arrived); });
+      if (is_late()) pass_barrier(i, [] { meet_early_warps(); });
       self.softmax.raise_maximum(s, self.o);
       self.template accumulate_output<Config::kBlockKv>(s, v_slot(i - 1));
-      if (!is_late()) pass_barrier(i, [] { meet(NamedBarrier::early_arrived, NamedBarrier::late_arrived); });
+      if (!is_late()) pass_barrier(i, [] { meet_late_warps(); });
       self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
     }
     self.softmax.raise_maximum(s, self.o);
@@ -168,9 +168,7 @@ class ForwardMma {
   // Asked anew each time: the loop has no register to keep the answer in.
   __device__ __forceinline__ static bool is_late() { return ptx::tid_x() >= Shape::kThreads / 2; }
 
-  // Block i is complete and nobody reads the tiles that block i + 1 replaces. In the loop early and late warps come
-  // here from different places in the program: each half tells the other that it is here and waits for the other's
-  // word, on two barriers that every thread of the block takes part in.
+  // Block i is complete and nobody reads the tiles that block i + 1 replaces.
   template <class Meet>
   __device__ __forceinline__ void pass_barrier(int i, Meet meet) {
     ptx::cp_async_wait_group<0>();
@@ -178,9 +176,16 @@ class ForwardMma {
     request_value<false>(i + kValueLead);
     request_key<false>(i + kKeyLead);
   }
-  __device__ __forceinline__ static void meet(NamedBarrier own, NamedBarrier other) {
-    ptx::bar_arrive<Shape::kThreads>(own);
-    ptx::bar_sync<Shape::kThreads>(other);
+
+  // One barrier of the whole block for halves that stand in different places of the program. Late warps give their word
+  // only after they have taken the other's, so nobody comes to the next step while a warp still waits in this one.
+  __device__ __forceinline__ static void meet_late_warps() {
+    ptx::bar_arrive<Shape::kThreads>(NamedBarrier::early_arrived);
+    ptx::bar_sync<Shape::kThreads>(NamedBarrier::late_arrived);
+  }
+  __device__ __forceinline__ static void meet_early_warps() {
+    ptx::bar_sync<Shape::kThreads>(NamedBarrier::early_arrived);
+    ptx::bar_arrive<Shape::kThreads>(NamedBarrier::late_arrived);
   }
 
   // --- Copies into shared memory ------------------------------------------------------------------------------------
