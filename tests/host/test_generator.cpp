@@ -132,7 +132,7 @@ TEST_CASE("an illegal variant is refused with what it must be") {
 
 TEST_CASE("equal inputs render equal bytes, and every input shows in them") {
   const Problem problem = problem_of(128, 128);
-  const Variant variant = default_variant(problem, hopper(), LengthRange::long_kv);
+  const Variant variant = default_variant(problem, hopper(), LengthRange::short_kv);
   const std::string text = render_forward(problem, variant, hopper()).text;
   CHECK(render_forward(problem, variant, hopper()).text == text);
   CHECK(render_forward(problem_of(128, 128, true), variant, hopper()).text != text);
