@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <initializer_list>
 
 namespace flashjit::runtime {
@@ -52,7 +53,10 @@ class Finder {
     for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
       if (it->path().filename().string().starts_with(prefix)) matches.push_back(it->path());
     }
-    std::sort(matches.rbegin(), matches.rend());
+    // By version: cuda-13.0 before cuda-9.2, python3.13 before python3.9.
+    std::sort(matches.begin(), matches.end(), [](const fs::path& a, const fs::path& b) {
+      return strverscmp(a.filename().c_str(), b.filename().c_str()) > 0;
+    });
     for (const fs::path& match : matches) {
       for (const char* tail : tails) {
         if (try_existing(match / tail)) return true;
