@@ -31,7 +31,7 @@ std::int32_t heads_per_section(const ForwardCall& call, std::int64_t heads_per_g
   const std::int64_t row_bytes =
       (call.problem.head_dim + call.problem.head_dim_v) * static_cast<std::int64_t>(size_of(call.problem.dtype));
   const std::int64_t head_bytes = std::max<std::int64_t>(1, call.seqlen_kv * row_bytes);
-  const std::int64_t groups = std::clamp<std::int64_t>(kSectionBytes / head_bytes, 1, call.batch * call.num_heads_kv);
+  const std::int64_t groups = std::clamp<std::int64_t>(kSectionBytes / head_bytes, 1, call.num_heads_kv);
   return static_cast<std::int32_t>(groups * heads_per_group);
 }
 

@@ -98,6 +98,6 @@ TEST_CASE("a section is as many query heads as share 32 MiB of keys and values, 
   CHECK(with_keys(1 << 16, 8) == 2);  // 12 MiB a head
   CHECK(with_keys(1 << 16, 2) == 8);  // a group of 4 query heads, two groups fit
   CHECK(with_keys(1 << 20, 2) == 4);  // one head is larger than that
-  CHECK(with_keys(16, 4) == 16);      // no more heads than there are in the batch
-  CHECK(with_keys(0, 4) == 16);
+  CHECK(with_keys(16, 4) == 8);       // no more heads than there are
+  CHECK(with_keys(0, 4) == 8);
 }
