@@ -5,31 +5,15 @@
 
 #include "flashjit/error.h"
 #include "flashjit/tensor.h"
+#include "runtime/byte_count.h"
 #include "runtime/device.h"
 
 namespace flashjit {
 namespace {
 
+using runtime::byte_count;
 using runtime::ContextScope;
 using runtime::Driver;
-
-std::size_t byte_count(const char* name, DType dtype, const Dims& shape) {
-  std::size_t bytes = size_of(dtype);
-  for (const std::int64_t size : shape) {
-    if (size < 0) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}: sizes must not be negative, were {}", name, to_string(shape)));
-    }
-  }
-  for (const std::int64_t size : shape) {
-    if (size == 0) return 0;
-    if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes) || bytes > PTRDIFF_MAX) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}: must have less than 2^63 bytes, had shape {}", name, to_string(shape)));
-    }
-  }
-  return bytes;
-}
 
 CUdeviceptr device_pointer(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
 

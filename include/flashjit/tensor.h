@@ -66,7 +66,7 @@ struct Tensor {
   Dims strides;
 };
 
-// Packed device memory, allocated and freed in stream order (cuMemAllocAsync): it may be used by work that is
+// Packed device memory, allocated and freed in stream order, from a pool of the library: it may be used by work that is
 // enqueued on its stream right away, and by other streams once that stream has been synchronised or waited for.
 // Movable, not copyable. It may outlive the engine that made it. Not synchronised: one thread at a time.
 class DeviceTensor {
