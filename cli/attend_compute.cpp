@@ -28,6 +28,13 @@ Problem problem_of(const Inputs& inputs) {
   return problem;
 }
 
+// What the call would take by itself. Without keys that is the default for few queries, which needs no tensor map.
+Variant default_variant(const Engine& engine, const DeviceInfo& gpu, const Problem& problem, const Inputs& inputs) {
+  const std::int64_t seqlen_q = inputs.q.shape()[1], seqlen_kv = inputs.k.shape()[1];
+  const LengthRange range = seqlen_kv == 0 ? LengthRange::few_queries : length_range(seqlen_q, seqlen_kv);
+  return engine.default_variant(problem, gpu.architecture, range);
+}
+
 }  // namespace
 
 AttentionOptions Inputs::options() const {
@@ -41,9 +48,8 @@ Answer attend_on_gpu(Engine& engine, const DeviceInfo& gpu, const Inputs& inputs
   const Problem problem = problem_of(inputs);
   const Dims &q_shape = inputs.q.shape(), &k_shape = inputs.k.shape();
   AttentionOptions options = inputs.options();
-  options.variant = variant.empty()
-                        ? engine.default_variant(problem, gpu.architecture, length_range(q_shape[1], k_shape[1]))
-                        : choose_variant(engine, variant, problem, gpu.architecture);
+  options.variant = variant.empty() ? default_variant(engine, gpu, problem, inputs)
+                                    : choose_variant(engine, variant, problem, gpu.architecture);
   const ProgressLine progress("attention on " + gpu.name);
   const DeviceTensor q = inputs.q.to_device(nullptr, gpu.ordinal), k = inputs.k.to_device(nullptr, gpu.ordinal),
                      v = inputs.v.to_device(nullptr, gpu.ordinal);

@@ -26,8 +26,9 @@ void add_problem_options(CLI::App* subcommand, ProblemOptions& options);
 
 // What the epilog of --help says of a --variant.
 inline constexpr const char* kVariantEpilog =
-    R"(A variant is spelled as 'flashjit variants' prints it. A part of a spelling changes the default: kv32-k2 has key/value
-blocks of 32 rows and two K stages. v1 to v5 are the steps of the RTX 5090 write-up.)";
+    R"(A variant is spelled as 'flashjit variants' prints it. A part of a spelling changes the default: kv64-rare has
+key/value blocks of 64 rows and rescales rarely. Parts that only one family of kernels has need its name in front where
+the default is of the other one: mma-kv32-k2, hopper-kv64-qs1. v1 to v5 are the steps of the RTX 5090 write-up.)";
 
 // Of options that take a list of head dimensions.
 inline constexpr const char* kHeadDimListHelp = "Head dimensions, or all; 192x128 is 192 for q and k and 128 for v";

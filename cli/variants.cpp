@@ -12,7 +12,8 @@ namespace flashjit::cli {
 namespace {
 
 constexpr const char* kEpilog =
-    R"(Length ranges: few_queries (seqlen_q up to 64), short_kv (seqlen_kv below 2048), long_kv (the rest).
+    R"(Length ranges: few_queries (seqlen_q up to 64), short_kv (seqlen_kv below 1024), medium_kv (below 2048), long_kv
+(below 8192), huge_kv (the rest).
 
 Examples:
   flashjit variants --arch sm_90a --head-dim 64

@@ -28,53 +28,75 @@ std::string describe(const char* what, const reference::Comparison& comparison) 
 }  // namespace
 
 const std::vector<CaseShape>& verify_shapes() {
-  static const std::vector<CaseShape> shapes = {
-      {1, 1, 1, 1, 1},      // the smallest
-      {2, 1, 77, 4, 2},     // one query, grouped heads
-      {1, 5, 0, 2, 1},      // no key at all
-      {1, 0, 64, 1, 1},     // no query at all
-      {1, 64, 64, 1, 1},    // whole blocks
-      {2, 129, 257, 4, 4},  // one beyond whole blocks
-      {1, 257, 129, 8, 2},  // causal: the first rows see no key
-      {1, 512, 512, 2, 1},  // several steps of every pipeline
-      {1, 127, 1023, 6, 1}  // one short of whole blocks, one key head
-  };
+  static const std::vector<CaseShape> shapes = [] {
+    std::vector<CaseShape> list = {
+        {1, 1, 1, 1, 1},       // the smallest
+        {2, 1, 77, 4, 2},      // one query, grouped heads
+        {1, 5, 0, 2, 1},       // no key at all
+        {1, 0, 64, 1, 1},      // no query at all
+        {1, 64, 64, 1, 1},     // whole blocks
+        {2, 129, 257, 4, 4},   // one beyond whole blocks
+        {1, 257, 129, 8, 2},   // causal: the first rows see no key
+        {1, 512, 512, 2, 1},   // several steps of every pipeline
+        {1, 127, 1023, 6, 1},  // one short of whole blocks, one key head
+        {1, 3, 200, 16, 1},    // groups of 16, 8 and 3 heads, whose queries share tiles where that helps
+        {2, 19, 150, 8, 1},   {1, 45, 90, 6, 2}, {2, 130, 200, 4, 2, Scores::random, true},
+    };
+    for (const Scores scores : kHardScores) list.push_back({1, 130, 420, 4, 2, scores});
+    return list;
+  }();
   return shapes;
 }
 
 std::string to_string(const CaseShape& shape) {
-  return fmt::format("b{} q{} kv{} h{}/{}", shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.heads_q,
-                     shape.heads_kv);
+  std::string text =
+      fmt::format("b{} q{} kv{} h{}/{}", shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.heads_q, shape.heads_kv);
+  if (shape.scores != Scores::random) text += fmt::format(" {}", to_string(shape.scores));
+  if (shape.heads_first) text += " heads-first";
+  return text;
 }
 
-VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int device) : device_(device) {
+VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int device) : shape_(shape), device_(device) {
   const Dims q_shape{shape.batch, shape.seqlen_q, shape.heads_q, problem.head_dim};
   const Dims k_shape{shape.batch, shape.seqlen_kv, shape.heads_kv, problem.head_dim};
   const Dims v_shape{shape.batch, shape.seqlen_kv, shape.heads_kv, problem.head_dim_v};
-  const HostTensor q = HostTensor::random_normal(problem.dtype, q_shape, kSeed, kOutlierRate);
-  const HostTensor k = HostTensor::random_normal(problem.dtype, k_shape, kSeed + 1, kOutlierRate);
+  HostTensor q = HostTensor::random_normal(problem.dtype, q_shape, kSeed, kOutlierRate);
+  HostTensor k = HostTensor::random_normal(problem.dtype, k_shape, kSeed + 1, kOutlierRate);
   const HostTensor v = HostTensor::random_normal(problem.dtype, v_shape, kSeed + 2, kOutlierRate);
+  shape_scores(shape.scores, q, k);
   options_.causal = problem.causal;
   exact_ = reference::attention(q.view(), k.view(), v.view(), options_);
   low_ = reference::attention_in_low_precision(q.view(), k.view(), v.view(), options_);
-  q_ = q.to_device(nullptr, device);
-  k_ = k.to_device(nullptr, device);
-  v_ = v.to_device(nullptr, device);
-  poisoned_out_ = filled_with_nan(problem.dtype, {shape.batch, shape.seqlen_q, shape.heads_q, problem.head_dim_v});
+  q_ = in_memory(q).to_device(nullptr, device);
+  k_ = in_memory(k).to_device(nullptr, device);
+  v_ = in_memory(v).to_device(nullptr, device);
+  const Dims out_shape{shape.batch, shape.seqlen_q, shape.heads_q, problem.head_dim_v};
+  poisoned_out_ = in_memory(filled_with_nan(problem.dtype, out_shape));
   poisoned_lse_ = filled_with_nan(DType::f32, {shape.batch, shape.heads_q, shape.seqlen_q});
 }
 
 std::string VerifyCase::problem_with(Engine& engine, const Variant& variant) const {
-  const DeviceTensor out = poisoned_out_.to_device(nullptr, device_);
-  const DeviceTensor lse = poisoned_lse_.to_device(nullptr, device_);
+  const DeviceTensor out_memory = poisoned_out_.to_device(nullptr, device_);
+  const DeviceTensor lse_memory = poisoned_lse_.to_device(nullptr, device_);
   AttentionOptions options = options_;
   options.variant = variant;
-  options.lse = lse.view();
-  engine.attention(q_, k_, v_, out, options);
-  const reference::Comparison values = reference::compare(HostTensor::from_device(out), exact_, low_);
+  options.lse = lse_memory.view();
+  engine.attention(view(q_), view(k_), view(v_), view(out_memory), options);
+  HostTensor out = in_memory(HostTensor::from_device(out_memory)), lse = HostTensor::from_device(lse_memory);
+  reference::Result exact = exact_;
+  clear_expected_nan(out, lse, exact);
+  const reference::Comparison values = reference::compare(out, exact, low_);
   if (!values.passed) return describe("out", values);
-  const reference::Comparison sums = reference::compare_lse(HostTensor::from_device(lse), exact_);
+  const reference::Comparison sums = reference::compare_lse(lse, exact);
   return sums.passed ? "" : describe("lse", sums);
+}
+
+HostTensor VerifyCase::in_memory(const HostTensor& tensor) const {
+  return shape_.heads_first ? swap_seqlen_and_heads(tensor) : tensor;
+}
+
+Tensor VerifyCase::view(const DeviceTensor& tensor) const {
+  return shape_.heads_first ? view_with_heads_first(tensor) : tensor.view();
 }
 
 }  // namespace flashjit::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shapes of flashjit verify, and one of them run by one kernel.
+// The cases of flashjit verify, and one of them run by one kernel.
 #pragma once
 
 #include <flashjit/engine.h>
@@ -8,13 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "cli/case_inputs.h"
+
 namespace flashjit::cli {
 
 struct CaseShape {
   std::int64_t batch, seqlen_q, seqlen_kv, heads_q, heads_kv;
+  Scores scores = Scores::random;
+  bool heads_first = false;  // in memory: [batch, heads, seqlen, head_dim]
 };
 const std::vector<CaseShape>& verify_shapes();
-std::string to_string(const CaseShape& shape);  // "b2 q77 kv1 h4/2"
+std::string to_string(const CaseShape& shape);  // "b2 q77 kv1 h4/2", "b1 q130 kv420 h2/1 ramp heads-first"
 
 // Random inputs with outliers, on the GPU, and what must come out.
 class VerifyCase {
@@ -25,6 +29,10 @@ class VerifyCase {
   std::string problem_with(Engine& engine, const Variant& variant) const;
 
  private:
+  HostTensor in_memory(const HostTensor& tensor) const;  // in the layout of the case, and back
+  Tensor view(const DeviceTensor& tensor) const;
+
+  CaseShape shape_;
   AttentionOptions options_;
   reference::Result exact_, low_;
   DeviceTensor q_, k_, v_;

@@ -9,17 +9,36 @@
 namespace flashjit::generator {
 
 struct Plan {
-  int threads;          // of a block
-  int smem_bytes;       // dynamic shared memory of a block
-  int rows_per_warp;    // query rows: 16 or 32
-  int padded_head_dim;  // head dims inside the kernel: the next multiple of 16
-  int padded_head_dim_v;
-  int registers;  // estimate per thread, by the model in plan.cpp
+  int threads;     // of a block
+  int smem_bytes;  // dynamic shared memory of a block
+  int registers;   // estimate per thread, by the family's model
+  // hopper: columns of one TMA box of q and k, and of v and the output: 64, 32 or 16. 0 in other families.
+  int panel_columns, panel_columns_v;
 };
 
 Plan make_plan(const Problem& problem, const Variant& variant);
+Plan make_plan(const Problem& problem, const MmaVariant& variant);
+Plan make_plan(const Problem& problem, const HopperVariant& variant);
 
-// Blocks of a launch: one for each tile of block_q query rows of each head. Throws Error(invalid_argument) on overflow.
-std::int64_t grid_size(const Variant& variant, std::int64_t batch, std::int64_t num_heads_q, std::int64_t seqlen_q);
+// How the copy engine lays a row of head_dim elements: panels of so many columns side by side. It fills missing columns
+// with zeros.
+struct Panels {
+  int columns;  // of one: 64, 32 or 16, which are rows of 128, 64 or 32 bytes, each with a swizzle of its own
+  int count;
+  int row_bytes() const;  // of all panels
+};
+Panels panels_of(int head_dim);
+
+// Registers that a consumer thread of a hopper variant may have.
+int available_registers(const HopperVariant& variant);
+
+// How a call is cut into tiles of query rows.
+struct TileGrid {
+  std::int64_t batch;
+  std::int64_t heads;           // query heads, or packs of them that share a tile
+  std::int64_t tiles_per_head;  // and per pack
+};
+// Throws Error(invalid_argument) when there are more than a launch can have blocks.
+std::int64_t tile_count(const TileGrid& grid);
 
 }  // namespace flashjit::generator

@@ -32,17 +32,23 @@ const char* to_string(LengthRange range) noexcept {
       return "few_queries";
     case LengthRange::short_kv:
       return "short_kv";
+    case LengthRange::medium_kv:
+      return "medium_kv";
     case LengthRange::long_kv:
       return "long_kv";
+    case LengthRange::huge_kv:
+      return "huge_kv";
   }
   return "?";
 }
 
 LengthRange length_range(std::int64_t seqlen_q, std::int64_t seqlen_kv) noexcept {
   constexpr std::int64_t kFewQueries = 64;
-  constexpr std::int64_t kLongKv = 2048;
+  constexpr std::int64_t kMediumKv = 1024, kLongKv = 2048, kHugeKv = 8192;
   if (seqlen_q <= kFewQueries) return LengthRange::few_queries;
-  return seqlen_kv < kLongKv ? LengthRange::short_kv : LengthRange::long_kv;
+  if (seqlen_kv < kMediumKv) return LengthRange::short_kv;
+  if (seqlen_kv < kLongKv) return LengthRange::medium_kv;
+  return seqlen_kv < kHugeKv ? LengthRange::long_kv : LengthRange::huge_kv;
 }
 
 }  // namespace flashjit

@@ -6,8 +6,7 @@
 #include <set>
 
 #include "flashjit/error.h"
-#include "generator/arguments.h"
-#include "generator/plan.h"
+#include "generator/source_parts.h"
 #include "generator/variant_space.h"
 
 namespace flashjit::generator {
@@ -41,6 +40,13 @@ void append_file(const Templates& templates, const std::string& path, std::set<s
   }
 }
 
+std::string heading(std::string_view name) {
+  return fmt::format(
+      "// {}\n// Rendered by libflashjit. One self-contained file: NVRTC and nvcc compile it as it is.\n", name);
+}
+
+}  // namespace
+
 std::string flatten(const Templates& templates, const std::string& path) {
   std::string out;
   std::set<std::string> seen;
@@ -50,69 +56,24 @@ std::string flatten(const Templates& templates, const std::string& path) {
 
 const char* element(DType dtype) { return dtype == DType::bf16 ? "BFloat16" : "Half"; }
 
-const char* spell(Pipeline pipeline) {
-  switch (pipeline) {
-    case Pipeline::serial:
-      return "Pipeline::serial";
-    case Pipeline::overlap:
-      return "Pipeline::overlap";
-    case Pipeline::rotate:
-      return "Pipeline::rotate";
-  }
-  return "?";
-}
-
-std::string render_config(const Problem& problem, const Variant& variant) {
-  std::string out = "struct Config {\n";
-  const auto add = [&](std::string_view type, std::string_view name, const auto& value) {
-    out += fmt::format("  static constexpr {} {} = {};\n", type, name, value);
-  };
-  out += fmt::format("  using Element = {};\n", element(problem.dtype));
-  add("int", "kHeadDim", problem.head_dim);
-  add("int", "kHeadDimV", problem.head_dim_v);
-  add("bool", "kCausal", problem.causal);
-  add("int", "kBlockQ", variant.block_q);
-  add("int", "kBlockKv", variant.block_kv);
-  add("int", "kWarps", variant.warps);
-  add("int", "kKStages", variant.k_stages);
-  add("int", "kVStages", variant.v_stages);
-  add("Pipeline", "kPipeline", spell(variant.pipeline));
-  add("bool", "kSwizzle", variant.layout == SmemLayout::swizzle);
-  add("int", "kLdmatrix", variant.ldmatrix);
-  add("bool", "kQueryInRegisters", variant.query == QuerySource::registers);
-  add("bool", "kRareRescale", variant.rescale == Rescale::rare);
-  add("bool", "kLongestFirst", variant.order == TileOrder::longest_first);
-  return out + "};\n";
-}
-
-std::string heading(std::string_view name) {
+std::string render(const PlanAssertion& assertion) {
   return fmt::format(
-      "// {}\n// Rendered by libflashjit. One self-contained file: NVRTC and nvcc compile it as it is.\n", name);
+      "static_assert({0}<Config>::kSmemBytes == {1}, \"host plan and device layout disagree\");\n"
+      "static_assert({0}<Config>::kThreads == {2}, \"host plan and device layout disagree\");\n"
+      "static_assert(sizeof({3}) == {4}, \"host and device arguments disagree\");\n",
+      assertion.shape, assertion.smem_bytes, assertion.threads, assertion.arguments, assertion.arguments_bytes);
 }
-
-}  // namespace
 
 Source render_forward(const Problem& problem, const Variant& variant, const Architecture& architecture,
                       const Templates& templates) {
   require_legal(problem, variant, architecture);
-  const Plan plan = make_plan(problem, variant);
   Source source;
   source.name = fmt::format("{}.{}.{}", to_string(problem), to_string(variant), architecture.name);
   source.entry = "flashjit_forward";
-  source.text = heading(source.name) + flatten(templates, "kernels/flash_fwd_mma.cuh") + "#line 1 \"generated\"\n" +
-                render_config(problem, variant) +
-                fmt::format(
-                    "static_assert(ForwardShape<Config>::kSmemBytes == {}, \"host plan and device layout disagree\");\n"
-                    "static_assert(ForwardShape<Config>::kThreads == {}, \"host plan and device layout disagree\");\n"
-                    "static_assert(sizeof(ForwardArguments) == {}, \"host and device arguments disagree\");\n",
-                    plan.smem_bytes, plan.threads, sizeof(ForwardArguments)) +
-                fmt::format(
-                    "extern \"C\" __global__ void __launch_bounds__({}, {})\n"
-                    "    {}(const __grid_constant__ ForwardArguments args) {{\n"
-                    "  extern __shared__ __align__(128) char smem[];\n"
-                    "  ForwardMma<Config>(args, ptx::cvta_to_shared(smem)).run();\n"
-                    "}}\n",
-                    plan.threads, variant.ctas_per_sm, source.entry);
+  source.text =
+      heading(source.name) +
+      std::visit([&](const auto& of_family) { return render_kernel(problem, of_family, templates, source.entry); },
+                 variant);
   return source;
 }
 

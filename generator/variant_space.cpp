@@ -7,135 +7,32 @@
 #include <optional>
 
 #include "flashjit/error.h"
-#include "generator/plan.h"
+#include "generator/family_space.h"
 
 namespace flashjit::generator {
 namespace {
 
-constexpr int kRegistersPerSm = 65536;
-constexpr int kMaxRegisters = 255;   // of a thread
-constexpr int kReservedSmem = 1024;  // the driver's share of shared memory for each resident block
+bool applies(const DefaultRule& rule, const Problem& problem, LengthRange range) {
+  return problem.head_dim <= rule.max_head_dim && problem.head_dim_v <= rule.max_head_dim_v &&
+         (rule.mask == Mask::any || (rule.mask == Mask::causal) == problem.causal) && rule.lengths.first <= range &&
+         range <= rule.lengths.last;
+}
 
-std::string why_malformed(const Variant& v) {
-  const auto must = [](const char* what, const char* required, int was) {
-    return fmt::format("variant: {} must be {}, was {}", what, required, was);
-  };
-  if (v.warps != 4 && v.warps != 8) return must("warps", "4 or 8", v.warps);
-  if (v.block_q != 16 * v.warps && v.block_q != 32 * v.warps)
-    return must("block_q", "16 or 32 rows for each warp", v.block_q);
-  if (v.block_kv < 16 || v.block_kv > 128 || v.block_kv % 16 != 0)
-    return must("block_kv", "a multiple of 16 from 16 to 128", v.block_kv);
-  if (v.k_stages < 1 || v.k_stages > 3) return must("k_stages", "1 to 3", v.k_stages);
-  if (v.v_stages < 1 || v.v_stages > 3) return must("v_stages", "1 to 3", v.v_stages);
-  if (v.ctas_per_sm < 1 || v.ctas_per_sm > 4) return must("ctas_per_sm", "1 to 4", v.ctas_per_sm);
-  if (v.ldmatrix != 2 && v.ldmatrix != 4) return must("ldmatrix", "2 or 4", v.ldmatrix);
-  if (v.pipeline == Pipeline::serial && (v.k_stages != 1 || v.v_stages != 1))
-    return must("stages", "k1 and v1 with the serial pipeline", std::max(v.k_stages, v.v_stages));
-  if (v.pipeline == Pipeline::rotate && (v.k_stages != 2 || v.v_stages != 3))
-    return fmt::format("variant: stages must be k2 and v3 with the rotate pipeline, were k{} and v{}", v.k_stages,
-                       v.v_stages);
+std::optional<Variant> first_legal(std::span<const DefaultRule> rules, const Problem& problem,
+                                   const Architecture& architecture, LengthRange range) {
+  for (const DefaultRule& rule : rules) {
+    if (!applies(rule, problem, range)) continue;
+    Variant variant = parse_variant(rule.variant);
+    std::visit([&](auto& of_family) { of_family.order = order_for(problem); }, variant);
+    if (why_illegal(problem, variant, architecture).empty()) return variant;
+  }
   return {};
-}
-
-// --- Defaults -------------------------------------------------------------------------------------------------------
-
-enum class Mask { any, full, causal };
-constexpr std::optional<LengthRange> kAnyLength;
-
-// The first rule that applies and is legal wins. What stands above fits large shared memory (sm_80, 90, 100, 103); what
-// does not fit the 99 KiB of sm_86, 89 and 120 falls through to a later line. Chosen from the measurements on the H200
-// in docs/kernels/forward_mma.md.
-struct DefaultRule {
-  int max_head_dim;  // of q, k and v
-  Mask mask;
-  std::optional<LengthRange> range;
-  const char* variant;
-};
-constexpr DefaultRule kDefaultRules[] = {
-    {128, Mask::any, LengthRange::few_queries, "q64-kv64-w4-k2-v2-c2-overlap-qregs"},
-    {128, Mask::any, LengthRange::few_queries, "q64-kv64-w4-k2-v2-c1-overlap-qregs"},
-    {256, Mask::any, LengthRange::few_queries, "q64-kv32-w4-k2-v2-c1-overlap-qsmem"},
-
-    {64, Mask::full, LengthRange::short_kv, "q128-kv128-w4-k1-v1-c2-overlap-qsmem"},
-    {64, Mask::full, LengthRange::long_kv, "q128-kv96-w4-k1-v1-c2-overlap-qregs"},
-    {64, Mask::causal, LengthRange::short_kv, "q128-kv32-w4-k2-v2-c3-overlap-qsmem"},
-    {64, Mask::any, kAnyLength, "q128-kv64-w4-k1-v1-c2-overlap-qregs"},
-
-    {128, Mask::full, LengthRange::long_kv, "q256-kv64-w8-k2-v3-c1-rotate-qsmem"},
-    {128, Mask::any, kAnyLength, "q128-kv64-w4-k2-v1-c2-overlap-qsmem"},
-    {128, Mask::any, kAnyLength, "q128-kv64-w4-k1-v1-c2-overlap-qsmem"},
-    {128, Mask::any, kAnyLength, "q128-kv48-w4-k2-v1-c2-overlap-qsmem"},
-    {128, Mask::any, kAnyLength, "q128-kv64-w4-k2-v1-c1-overlap-qsmem"},
-    {128, Mask::any, kAnyLength, "q128-kv32-w4-k2-v1-c2-overlap-qsmem"},
-    {128, Mask::any, kAnyLength, "q128-kv32-w4-k2-v1-c1-overlap-qsmem"},
-
-    {256, Mask::any, LengthRange::short_kv, "q64-kv64-w4-k1-v1-c2-overlap-qsmem"},
-    {256, Mask::any, kAnyLength, "q128-kv128-w8-k1-v1-c1-overlap-qsmem"},
-    {256, Mask::any, kAnyLength, "q128-kv64-w8-k1-v1-c1-overlap-qsmem"},
-    {256, Mask::any, kAnyLength, "q64-kv64-w4-k1-v1-c1-overlap-qsmem"},
-};
-
-// --- The space
-// --------------------------------------------------------------------------------------------------------
-
-struct Tile {
-  int block_q, warps, block_kv;
-};
-constexpr Tile kTiles[] = {
-    {128, 4, 64}, {128, 4, 96}, {128, 4, 128}, {128, 4, 32},   // 32 rows a warp
-    {256, 8, 64}, {256, 8, 48},                                // the same, eight warps
-    {64, 4, 64},  {64, 4, 32},  {128, 8, 64},  {128, 8, 128},  // 16 rows a warp
-};
-struct Ring {
-  Pipeline pipeline;
-  int k_stages, v_stages;
-};
-constexpr Ring kRings[] = {{Pipeline::overlap, 1, 1}, {Pipeline::overlap, 2, 1}, {Pipeline::rotate, 2, 3}};
-
-Variant combine(const Tile& tile, const Ring& ring, QuerySource query) {
-  Variant variant;
-  variant.block_q = tile.block_q, variant.warps = tile.warps, variant.block_kv = tile.block_kv;
-  variant.pipeline = ring.pipeline, variant.k_stages = ring.k_stages, variant.v_stages = ring.v_stages;
-  variant.query = query;
-  return variant;
-}
-
-// Thread blocks on an SM, by the model: more of them hide more latency, as long as no register spills for it.
-int most_blocks(const Problem& problem, Variant variant, const Architecture& architecture) {
-  constexpr int kMostWarps = 12;
-  for (variant.ctas_per_sm = kMostWarps / variant.warps; variant.ctas_per_sm > 1; --variant.ctas_per_sm)
-    if (why_illegal(problem, variant, architecture).empty()) break;
-  return variant.ctas_per_sm;
 }
 
 }  // namespace
 
 std::string why_illegal(const Problem& problem, const Variant& variant, const Architecture& architecture) {
-  if (std::string why = why_malformed(variant); !why.empty()) return why;
-  // With a third of the registers ptxas spills in the prologue of larger head dims.
-  constexpr int kManyBlocksHeadDim = 64;
-  if (variant.ctas_per_sm > 2 && std::max(problem.head_dim, problem.head_dim_v) > kManyBlocksHeadDim)
-    return fmt::format("variant: ctas_per_sm must be 1 or 2 for head dims over {}, was {}", kManyBlocksHeadDim,
-                       variant.ctas_per_sm);
-  const Plan plan = make_plan(problem, variant);
-  if (plan.smem_bytes > architecture.smem_per_block)
-    return fmt::format("variant: {} needs {} bytes of shared memory for {}, must be at most {} on {}",
-                       to_string(variant), plan.smem_bytes, to_string(problem), architecture.smem_per_block,
-                       architecture.name);
-  if (variant.ctas_per_sm * (plan.smem_bytes + kReservedSmem) > architecture.smem_per_sm)
-    return fmt::format("variant: {} needs {} x {} bytes of shared memory for {}, must be at most {} on {}",
-                       to_string(variant), variant.ctas_per_sm, plan.smem_bytes + kReservedSmem, to_string(problem),
-                       architecture.smem_per_sm, architecture.name);
-  // The model was fitted on sm_90a. For the earlier targets ptxas needs a few more where warps rotate, for the later
-  // ones up to twenty more.
-  const int for_rotation = variant.pipeline == Pipeline::rotate ? 8 : 0;
-  const int margin = architecture.major > 9 ? 20 : architecture.major < 9 ? for_rotation : 0;
-  const int available =
-      std::min(kMaxRegisters, kRegistersPerSm / (plan.threads * variant.ctas_per_sm) / 8 * 8) - margin;
-  if (plan.registers > available)
-    return fmt::format("variant: {} needs about {} registers a thread for {}, must be at most {}", to_string(variant),
-                       plan.registers, to_string(problem), available);
-  return {};
+  return std::visit([&](const auto& of_family) { return why_illegal(problem, of_family, architecture); }, variant);
 }
 
 void require_legal(const Problem& problem, const Variant& variant, const Architecture& architecture) {
@@ -146,14 +43,8 @@ void require_legal(const Problem& problem, const Variant& variant, const Archite
 
 Variant default_variant(const Problem& problem, const Architecture& architecture, LengthRange range) {
   validate(problem);
-  for (const DefaultRule& rule : kDefaultRules) {
-    if (rule.max_head_dim < std::max(problem.head_dim, problem.head_dim_v)) continue;
-    if (rule.mask != Mask::any && (rule.mask == Mask::causal) != problem.causal) continue;
-    if (rule.range && *rule.range != range) continue;
-    Variant variant = parse_variant(rule.variant);
-    variant.order = problem.causal ? TileOrder::longest_first : TileOrder::natural;
-    if (why_illegal(problem, variant, architecture).empty()) return variant;
-  }
+  for (const auto rules : {hopper_default_rules(), mma_default_rules()})
+    if (const auto variant = first_legal(rules, problem, architecture, range)) return *variant;
   throw Error(ErrorCode::unsupported,
               fmt::format("no default variant of {} fits {}", to_string(problem), architecture.name));
 }
@@ -164,17 +55,11 @@ std::vector<Variant> legal_variants(const Problem& problem, const Architecture& 
     if (!why_illegal(problem, variant, architecture).empty()) return;
     if (std::find(variants.begin(), variants.end(), variant) == variants.end()) variants.push_back(variant);
   };
-  for (LengthRange range : {LengthRange::long_kv, LengthRange::short_kv, LengthRange::few_queries})
+  for (const LengthRange range : {LengthRange::long_kv, LengthRange::huge_kv, LengthRange::medium_kv,
+                                  LengthRange::short_kv, LengthRange::few_queries})
     add(default_variant(problem, architecture, range));
-  for (const Tile& tile : kTiles)
-    for (const Ring& ring : kRings)
-      for (QuerySource query : {QuerySource::shared, QuerySource::registers}) {
-        Variant variant = combine(tile, ring, query);
-        variant.order = problem.causal ? TileOrder::longest_first : TileOrder::natural;
-        variant.ctas_per_sm = most_blocks(problem, variant, architecture);
-        add(variant);
-      }
-  for (const char* step : {"v1", "v2", "v3", "v4", "v5"}) add(parse_variant(step));
+  for (const HopperVariant& variant : hopper_candidates(problem, architecture)) add(variant);
+  for (const MmaVariant& variant : mma_candidates(problem, architecture)) add(variant);
   return variants;
 }
 

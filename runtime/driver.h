@@ -26,6 +26,8 @@ namespace flashjit::runtime {
   X(cuCtxGetDevice)                              \
   X(cuCtxPushCurrent)                            \
   X(cuCtxPopCurrent)                             \
+  X(cuStreamCreate)                              \
+  X(cuStreamDestroy)                             \
   X(cuStreamGetCtx)                              \
   X(cuStreamIsCapturing)                         \
   X(cuStreamSynchronize)                         \
@@ -54,7 +56,9 @@ namespace flashjit::runtime {
   X(cuLaunchKernelEx)
 
 // Null when the driver is older than they are.
-#define FLASHJIT_OPTIONAL_DRIVER_FUNCTIONS(X) X(cuFuncLoad)
+#define FLASHJIT_OPTIONAL_DRIVER_FUNCTIONS(X) \
+  X(cuFuncLoad)                               \
+  X(cuTensorMapEncodeTiled)
 
 struct DriverFunctions {
 #define FLASHJIT_DECLARE(name) decltype(&::name) name = nullptr;

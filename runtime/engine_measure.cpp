@@ -25,7 +25,7 @@ struct Prepared {
         device(runtime::device(runtime::forward_device(driver, call, opts.stream))),
         context(driver, device.info.ordinal, opts.stream),
         launch(runtime::make_forward_launch(
-            call, runtime::forward_kernel(driver, kernels, call, opts, device.info.ordinal), opts.stream)) {}
+            driver, call, runtime::forward_kernel(driver, kernels, call, opts, device.info.ordinal), opts.stream)) {}
 
   const Driver& driver;
   const runtime::Device& device;
@@ -90,11 +90,9 @@ HostCost Engine::measure_host_cost(const Tensor& q, const Tensor& k, const Tenso
                                    const AttentionOptions& opts) {
   const runtime::ForwardCall call = call_with_work(q, k, v, out, opts);
   Prepared prepared(impl_->kernels, call, opts);
-  void* parameters[] = {&prepared.launch.arguments};
   const Driver& driver = prepared.driver;
   return runtime::measure_host(
-      driver, opts.stream, [&] { attention(q, k, v, out, opts); },
-      [&] { driver.cuLaunchKernelEx(&prepared.launch.config, prepared.launch.function, parameters, nullptr); });
+      driver, opts.stream, [&] { attention(q, k, v, out, opts); }, [&] { prepared.launch.launch(driver); });
 }
 
 double Engine::measure_mma_ceiling(DType dtype, int device) {

@@ -5,38 +5,87 @@
 
 #include "runtime/device.h"
 #include "runtime/memory_place.h"
+#include "runtime/tensor_map.h"
+#include "runtime/tile_counters.h"
 
 namespace flashjit::runtime {
 namespace {
 
-void require_not_capturing(const Driver& driver, Stream stream) {
+// The default variants of this range are of the mma family, which reads what no tensor map can describe.
+constexpr LengthRange kRangeOfAnyTensor = LengthRange::few_queries;
+
+bool is_capturing(const Driver& driver, Stream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = driver.cuStreamIsCapturing(stream, &status);
   // The default stream answers so while another stream of its context captures.
-  const bool implicit = result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  if (!implicit) driver.check(result, "cuStreamIsCapturing");
-  if (!implicit && status == CU_STREAM_CAPTURE_STATUS_NONE) return;
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+  driver.check(result, "cuStreamIsCapturing");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void require_not_capturing(const Driver& driver, Stream stream) {
+  if (!is_capturing(driver, stream)) return;
   throw Error(ErrorCode::unsupported,
               "stream: a call must be prepared before it is captured in a graph (Engine::prepare, or one call outside "
               "the capture), this one was not");
 }
 
+void add_tensor_maps(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
+                     const HopperVariant& variant, generator::HopperArguments& arguments) {
+  constexpr int kStoreRows = 16;  // of one warp
+  const int packed_heads = 1 << arguments.packed_heads_log2;
+  const int columns = record.plan.panel_columns, columns_v = record.plan.panel_columns_v;
+  const int kv_rows = variant.block_kv / variant.cluster;
+  arguments.q = encode_tensor_map(driver, *call.q,
+                                  {.columns = columns, .heads = packed_heads, .rows = variant.block_q / packed_heads});
+  arguments.k = encode_tensor_map(driver, *call.k, {.columns = columns, .heads = 1, .rows = kv_rows});
+  arguments.v = encode_tensor_map(driver, *call.v, {.columns = columns_v, .heads = 1, .rows = kv_rows});
+  arguments.out = encode_tensor_map(driver, *call.out,
+                                    {.columns = columns_v, .heads = packed_heads, .rows = kStoreRows / packed_heads});
+}
+
+CUlaunchConfig make_config(std::int64_t blocks, const generator::Plan& plan, Stream stream) {
+  CUlaunchConfig config{};
+  config.gridDimX = static_cast<unsigned>(blocks);
+  config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = static_cast<unsigned>(plan.threads);
+  config.blockDimY = config.blockDimZ = 1;
+  config.sharedMemBytes = static_cast<unsigned>(plan.smem_bytes);
+  config.hStream = stream;
+  return config;
+}
+
+ForwardLaunch make_launch(const Driver&, const ForwardCall& call, const LaunchRecord& record, const MmaVariant& variant,
+                          Stream stream) {
+  const generator::ForwardArguments arguments = make_forward_arguments(call, variant);
+  return {record.function, make_config(count_tiles(arguments.sizes), record.plan, stream), arguments};
+}
+
+// The kernel has its cluster's size compiled in: the launch needs no attribute, only a grid that is a multiple of it.
+ForwardLaunch make_launch(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
+                          const HopperVariant& variant, Stream stream) {
+  generator::HopperArguments arguments = make_forward_arguments(call, variant);
+  const std::int64_t blocks = grid_size(variant, count_tiles(arguments.sizes), record.resident_blocks);
+  add_tensor_maps(driver, call, record, variant, arguments);
+  if (TileCounters* counters = record.tile_counters)
+    arguments.tile_counter = is_capturing(driver, stream) ? counters->for_graph() : counters->for_launch();
+  return {record.function, make_config(blocks, record.plan, stream), arguments};
+}
+
+const LaunchRecord& kernel_of(const Driver& driver, Kernels& kernels, const ForwardCall& call,
+                              const AttentionOptions& opts, int device_ordinal, LengthRange range) {
+  const Variant* variant = opts.variant ? &*opts.variant : nullptr;
+  if (const LaunchRecord* ready = kernels.find(LaunchKey(device_ordinal, call.problem, range, variant))) return *ready;
+  require_not_capturing(driver, opts.stream);
+  return kernels.prepare(call.problem, range, variant, device(device_ordinal));
+}
+
 }  // namespace
 
-ForwardLaunch make_forward_launch(const ForwardCall& call, const LaunchRecord& record, Stream stream) {
-  ForwardLaunch launch;
-  launch.function = record.function;
-  launch.arguments = make_forward_arguments(call, record.variant.block_q);
-  launch.config.gridDimX =
-      static_cast<unsigned>(generator::grid_size(record.variant, call.batch, call.num_heads_q, call.seqlen_q));
-  launch.config.gridDimY = 1;
-  launch.config.gridDimZ = 1;
-  launch.config.blockDimX = static_cast<unsigned>(record.plan.threads);
-  launch.config.blockDimY = 1;
-  launch.config.blockDimZ = 1;
-  launch.config.sharedMemBytes = static_cast<unsigned>(record.plan.smem_bytes);
-  launch.config.hStream = stream;
-  return launch;
+ForwardLaunch make_forward_launch(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
+                                  Stream stream) {
+  return std::visit([&](const auto& variant) { return make_launch(driver, call, record, variant, stream); },
+                    record.variant);
 }
 
 int forward_device(const Driver& driver, const ForwardCall& call, Stream stream) {
@@ -50,12 +99,12 @@ int forward_device(const Driver& driver, const ForwardCall& call, Stream stream)
 }
 
 const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const ForwardCall& call,
-                                   const AttentionOptions& opts, int device_ordinal) {
-  const Variant* variant = opts.variant ? &*opts.variant : nullptr;
+                                   const AttentionOptions& opts, int device) {
   const LengthRange range = length_range(call.seqlen_q, call.seqlen_kv);
-  if (const LaunchRecord* ready = kernels.find(LaunchKey(device_ordinal, call.problem, range, variant))) return *ready;
-  require_not_capturing(driver, opts.stream);
-  return kernels.prepare(call.problem, range, variant, device(device_ordinal));
+  const LaunchRecord& kernel = kernel_of(driver, kernels, call, opts, device, range);
+  if (!std::holds_alternative<HopperVariant>(kernel.variant) || has_tensor_maps(call)) return kernel;
+  if (opts.variant) require_tensor_maps(call);
+  return kernel_of(driver, kernels, call, opts, device, kRangeOfAnyTensor);
 }
 
 void enqueue_forward(Kernels& kernels, const ForwardCall& call, const AttentionOptions& opts) {
@@ -64,7 +113,7 @@ void enqueue_forward(Kernels& kernels, const ForwardCall& call, const AttentionO
   const int device = forward_device(driver, call, opts.stream);
   const ContextScope scope(driver, device, opts.stream);
   const LaunchRecord& kernel = forward_kernel(driver, kernels, call, opts, device);
-  make_forward_launch(call, kernel, opts.stream).enqueue(driver);
+  make_forward_launch(driver, call, kernel, opts.stream).enqueue(driver);
 }
 
 }  // namespace flashjit::runtime

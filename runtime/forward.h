@@ -2,6 +2,8 @@
 // The way from a validated call to its launch: what happens on every call stands here.
 #pragma once
 
+#include <variant>
+
 #include "flashjit/attention.h"
 #include "runtime/driver.h"
 #include "runtime/forward_arguments.h"
@@ -10,25 +12,29 @@
 
 namespace flashjit::runtime {
 
-// One launch, ready to go: plain data.
+// One launch, ready to go: plain data. Enqueued again it runs again, on its stream and so after the first time.
 struct ForwardLaunch {
   CUfunction function = nullptr;
   CUlaunchConfig config{};
-  generator::ForwardArguments arguments{};
+  std::variant<generator::ForwardArguments, generator::HopperArguments> arguments;  // of the kernel's family
 
-  void enqueue(const Driver& driver) {
-    void* parameters[] = {&arguments};
-    driver.check(driver.cuLaunchKernelEx(&config, function, parameters, nullptr), "cuLaunchKernelEx");
+  CUresult launch(const Driver& driver) {
+    void* parameters[] = {std::visit([](auto& of_family) -> void* { return &of_family; }, arguments)};
+    return driver.cuLaunchKernelEx(&config, function, parameters, nullptr);
   }
+  void enqueue(const Driver& driver) { driver.check(launch(driver), "cuLaunchKernelEx"); }
 };
 
-ForwardLaunch make_forward_launch(const ForwardCall& call, const LaunchRecord& record, Stream stream);
+// Throws Error(invalid_argument, driver).
+ForwardLaunch make_forward_launch(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
+                                  Stream stream);
 
 // The device that the call runs on. Throws Error(invalid_argument) when pointers or stream do not agree on one.
 int forward_device(const Driver& driver, const ForwardCall& call, Stream stream);
 
 // The call's kernel on the device; made now when it has not been prepared. Throws Error(unsupported) while the stream
-// captures a graph and the kernel is not there, and what making it throws.
+// captures a graph and the kernel is not there, Error(invalid_argument) when the given variant cannot read the call's
+// tensors, and what making it throws.
 const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const ForwardCall& call,
                                    const AttentionOptions& opts, int device);
 

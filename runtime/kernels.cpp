@@ -5,24 +5,30 @@
 
 #include "generator/variant_space.h"
 #include "runtime/parallel.h"
+#include "runtime/relaxed_capture.h"
+#include "runtime/tile_counters.h"
+#include "runtime/zeroed_memory.h"
 
 namespace flashjit::runtime {
 namespace {
 
-// Another thread may be capturing a graph, and loading a kernel must not break that.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const Driver& driver) : driver_(driver) { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  const Driver& driver_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-};
+bool draws_tiles(const Variant& variant) {
+  const auto* hopper = std::get_if<HopperVariant>(&variant);
+  return hopper && hopper->scheduler == Scheduler::dynamic;
+}
 
 }  // namespace
+
+// The counters of one device, and where they lie.
+struct Kernels::DeviceCounters {
+  DeviceCounters(const Driver& driver, const Device& device)
+      : memory(driver, device), counters([this](std::size_t count) {
+          return static_cast<std::uint32_t*>(memory.allocate(count * sizeof(std::uint32_t)));
+        }) {}
+
+  ZeroedMemory memory;
+  TileCounters counters;
+};
 
 struct Kernels::Wanted {
   Problem problem;
@@ -53,6 +59,8 @@ struct Kernels::Wanted {
 Kernels::Kernels(const generator::Templates& templates, KernelStore& store, const Logger& log,
                  ProgressCallback progress)
     : templates_(templates), store_(store), log_(log), progress_(std::move(progress)) {}
+
+Kernels::~Kernels() = default;
 
 Kernels::Wanted Kernels::want(const Problem& problem, const Variant& variant, const Architecture& architecture) const {
   validate(problem);
@@ -126,7 +134,7 @@ CUfunction Kernels::load(const KernelRequest& request, int threads, int smem_byt
   const Driver& driver = Driver::load();
   const RelaxedCapture relaxed(driver);
   const ContextScope scope(driver, device.info.ordinal);
-  return module(request, made.cubin).prepare(device, request.source.name, threads, smem_bytes);
+  return module(request, made.cubin).prepare(device, request.source.name, threads, smem_bytes).function;
 }
 
 const LaunchRecord* Kernels::known(const Wanted& wanted, const Device& device) {
@@ -143,13 +151,23 @@ const LaunchRecord& Kernels::record(const Wanted& wanted, const KernelStore::Res
   const RelaxedCapture relaxed(driver);
   const ContextScope scope(driver, device.info.ordinal);
   auto ready = std::make_unique<LaunchRecord>();
-  ready->function = module(wanted.request, made.cubin)
-                        .prepare(device, wanted.request.source.name, wanted.plan.threads, wanted.plan.smem_bytes);
+  const Module::Ready loaded =
+      module(wanted.request, made.cubin)
+          .prepare(device, wanted.request.source.name, wanted.plan.threads, wanted.plan.smem_bytes);
+  ready->function = loaded.function;
   ready->variant = wanted.variant;
   ready->plan = wanted.plan;
   ready->info = wanted.info(made);
+  ready->resident_blocks = loaded.blocks_per_sm * device.info.sm_count;
+  if (draws_tiles(wanted.variant)) ready->tile_counters = &tile_counters(device);
   slot = std::move(ready);
   return *slot;
+}
+
+TileCounters& Kernels::tile_counters(const Device& device) {
+  std::unique_ptr<DeviceCounters>& slot = counters_[device.info.ordinal];
+  if (!slot) slot = std::make_unique<DeviceCounters>(Driver::load(), device);
+  return slot->counters;
 }
 
 Module& Kernels::module(const KernelRequest& request, KernelStore::Shared cubin) {

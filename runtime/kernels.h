@@ -23,6 +23,7 @@ namespace flashjit::runtime {
 class Kernels {
  public:
   Kernels(const generator::Templates& templates, KernelStore& store, const Logger& log, ProgressCallback progress);
+  ~Kernels();
 
   // --- Without a driver
   KernelInfo compile(const Problem& problem, const Variant& variant, const Architecture& architecture);
@@ -40,19 +41,22 @@ class Kernels {
 
  private:
   struct Wanted;
+  struct DeviceCounters;
   Wanted want(const Problem& problem, const Variant& variant, const Architecture& architecture) const;
   const LaunchRecord* known(const Wanted& wanted, const Device& device);
   const LaunchRecord& record(const Wanted& wanted, const KernelStore::Result& made, const Device& device);
   Module& module(const KernelRequest& request, KernelStore::Shared cubin);
+  TileCounters& tile_counters(const Device& device);
 
   const generator::Templates& templates_;
   KernelStore& store_;
   const Logger& log_;
   const ProgressCallback progress_;
   LaunchTable table_;
-  std::mutex mutex_;                                        // of the two maps, and held while a module is loaded
-  std::map<std::string, std::unique_ptr<Module>> modules_;  // by name of the source
-  std::map<std::pair<std::string, int>, std::unique_ptr<LaunchRecord>> records_;  // by that and the device
+  std::mutex mutex_;                                         // of the maps, and held while a module is loaded
+  std::map<std::string, std::unique_ptr<Module>> modules_;   // by name of the source
+  std::map<int, std::unique_ptr<DeviceCounters>> counters_;  // by device
+  std::map<std::pair<std::string, int>, std::unique_ptr<LaunchRecord>> records_;  // by name and device
 };
 
 }  // namespace flashjit::runtime

@@ -8,12 +8,16 @@ struct CUfunc_st;
 
 namespace flashjit::runtime {
 
+class TileCounters;
+
 // A kernel that is ready on one device. Never changes once it is in the table.
 struct LaunchRecord {
   CUfunc_st* function = nullptr;  // a CUfunction
   Variant variant;
   generator::Plan plan{};
   KernelInfo info;
+  int resident_blocks = 0;                // that the device runs at once
+  TileCounters* tile_counters = nullptr;  // the device's; null unless the kernel draws its tiles
 };
 
 }  // namespace flashjit::runtime

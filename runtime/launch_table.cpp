@@ -33,24 +33,53 @@ class Packer {
 LaunchKey::LaunchKey(int device, const Problem& problem, LengthRange range, const Variant* variant) {
   Packer first;
   first.add(device, 10).add(problem.head_dim, 16).add(problem.head_dim_v, 16).add_enum(problem.dtype);
-  first.add(problem.causal ? 1 : 0, 2).add(variant ? 0 : 1 + static_cast<int>(range), 8);
-  words_[0] = first.word();
-  if (!variant) return;
+  first.add(problem.causal ? 1 : 0, 2);
+  if (variant) {
+    const auto family = static_cast<std::int64_t>(variant->index());
+    words_[0] = first.add(1 + family, 3).word();
+    std::visit([this](const auto& of_family) { add(of_family); }, *variant);
+  } else {
+    words_[0] = first.add(0, 3).add_enum(range).word();
+  }
+}
+
+void LaunchKey::add(const MmaVariant& variant) noexcept {
   words_[1] = Packer()
-                  .add(variant->block_q, 16)
-                  .add(variant->block_kv, 16)
-                  .add(variant->warps, 8)
-                  .add(variant->k_stages, 8)
-                  .add(variant->v_stages, 8)
-                  .add(variant->ctas_per_sm, 8)
+                  .add(variant.block_q, 16)
+                  .add(variant.block_kv, 16)
+                  .add(variant.warps, 8)
+                  .add(variant.k_stages, 8)
+                  .add(variant.v_stages, 8)
+                  .add(variant.ctas_per_sm, 8)
                   .word();
   words_[2] = Packer()
-                  .add_enum(variant->pipeline)
-                  .add_enum(variant->layout)
-                  .add(variant->ldmatrix, 8)
-                  .add_enum(variant->query)
-                  .add_enum(variant->rescale)
-                  .add_enum(variant->order)
+                  .add_enum(variant.pipeline)
+                  .add_enum(variant.layout)
+                  .add(variant.ldmatrix, 8)
+                  .add_enum(variant.query)
+                  .add_enum(variant.rescale)
+                  .add_enum(variant.order)
+                  .word();
+}
+
+void LaunchKey::add(const HopperVariant& variant) noexcept {
+  words_[1] = Packer()
+                  .add(variant.block_q, 16)
+                  .add(variant.block_kv, 16)
+                  .add(variant.stages, 8)
+                  .add(variant.q_stages, 8)
+                  .add(variant.cluster, 8)
+                  .add_enum(variant.output)
+                  .word();
+  words_[2] = Packer()
+                  .add_enum(variant.overlap)
+                  .add_enum(variant.ping_pong)
+                  .add(variant.warp_specialized ? 1 : 0, 8)
+                  .add_enum(variant.probabilities)
+                  .add_enum(variant.rescale)
+                  .add_enum(variant.scheduler)
+                  .add_enum(variant.order)
+                  .add_enum(variant.boundary)
                   .word();
 }
 

@@ -26,6 +26,9 @@ class LaunchKey {
   friend bool operator==(const LaunchKey&, const LaunchKey&) = default;
 
  private:
+  void add(const MmaVariant& variant) noexcept;
+  void add(const HopperVariant& variant) noexcept;
+
   std::array<std::uint64_t, 3> words_{};
 };
 

@@ -31,7 +31,7 @@ Module::~Module() {
   if (library_) driver_.cuLibraryUnload(library_);
 }
 
-CUfunction Module::prepare(const Device& device, const std::string& name, int threads, int smem_bytes) const {
+Module::Ready Module::prepare(const Device& device, const std::string& name, int threads, int smem_bytes) const {
   if (smem_bytes > device.smem_per_block) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("{}: must need at most the {} bytes of shared memory of {}, needs {}", name,
@@ -46,18 +46,17 @@ CUfunction Module::prepare(const Device& device, const std::string& name, int th
   driver_.check(driver_.cuKernelGetFunction(&loaded, kernel_), "cuKernelGetFunction");
   if (driver_.cuFuncLoad) driver_.check(driver_.cuFuncLoad(loaded), "cuFuncLoad");
   // The kernel itself, which the driver takes for a function, launches in whatever context the stream has.
-  const auto function = reinterpret_cast<CUfunction>(kernel_);
-  int blocks = 0;
-  driver_.check(driver_.cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads,
+  Ready ready{reinterpret_cast<CUfunction>(kernel_)};
+  driver_.check(driver_.cuOccupancyMaxActiveBlocksPerMultiprocessor(&ready.blocks_per_sm, ready.function, threads,
                                                                     static_cast<std::size_t>(smem_bytes)),
                 "cuOccupancyMaxActiveBlocksPerMultiprocessor");
-  if (blocks == 0) {
+  if (ready.blocks_per_sm == 0) {
     throw Error(
         ErrorCode::unsupported,
         fmt::format("{}: a block must fit on an SM of {}, does not with {} threads and {} bytes of shared memory", name,
                     device.info.name, threads, smem_bytes));
   }
-  return function;
+  return ready;
 }
 
 }  // namespace flashjit::runtime

@@ -26,7 +26,11 @@ class Module {
 
   // Makes the kernel ready for launches with this much dynamic shared memory on the device, in whose context it is
   // called. Throws Error(unsupported, driver).
-  CUfunction prepare(const Device& device, const std::string& name, int threads, int smem_bytes) const;
+  struct Ready {
+    CUfunction function = nullptr;
+    int blocks_per_sm = 0;  // that run at once
+  };
+  Ready prepare(const Device& device, const std::string& name, int threads, int smem_bytes) const;
 
  private:
   explicit Module(const Driver& driver) : driver_(driver) {}

@@ -4,19 +4,34 @@
 
 using uint32 = unsigned int;
 using int64 = long long;
+using uint64 = unsigned long long;
 using SmemAddress = unsigned int;  // a 32-bit address in the shared window
 
 // The 16-bit element types. In registers two of them travel in one uint32, the lower index in the lower half.
 struct Half {};
 struct BFloat16 {};
 
-// Hardware barriers beside number 0, which is the whole block's.
-enum class NamedBarrier : uint32 { early_arrived = 1, late_arrived = 2 };
+// Hardware barriers beside number 0, which is the whole block's. A kernel uses those of its family.
+enum class NamedBarrier : uint32 {
+  early_arrived = 1,
+  late_arrived = 2,
+  first_turn = 1,       // of up to four warpgroups, one each
+  first_warpgroup = 5,  // likewise
+};
 
 enum class Pipeline { serial, overlap, rotate };
 
+// The choices of the Hopper family: include/flashjit/variant.h explains them.
+enum class Rescale { always, rare, lazy };
+enum class OutputSlot { query, half, whole };
+enum class GemmSoftmax { serial, two_stage, three_stage };
+enum class PingPong { off, gemm, softmax };
+enum class Scheduler { single, fixed, dynamic };
+
 constexpr int kWarpSize = 32;
-constexpr int kChunkBytes = 16;  // what one cp.async moves and one ldmatrix lane addresses
+constexpr int kWarpgroupSize = 128;
+constexpr int kWarpgroupRows = 64;  // of one wgmma
+constexpr int kChunkBytes = 16;     // what one cp.async moves and one ldmatrix lane addresses
 constexpr int kChunkElements = 8;
 
 template <bool kValue>

@@ -19,7 +19,8 @@ struct AttentionOptions {
   std::optional<Tensor> lse;
   // The call is asynchronous on this stream.
   Stream stream = nullptr;
-  // Overrides the choice of kernel. Must be legal for the problem and the device, see Engine::variants.
+  // Overrides the choice of kernel. Must be legal for the problem and the device, see Engine::variants. One of the
+  // hopper family needs keys, and strides above 0 and below 2^40 bytes; without a variant all tensors will do.
   std::optional<Variant> variant;
 };
 

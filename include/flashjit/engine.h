@@ -62,7 +62,7 @@ struct KernelInfo {
   enum class Origin { compiled, disk, memory } origin = Origin::compiled;
   double compile_ms = 0;  // what NVRTC took when it was compiled, also when it comes from the cache now
   int threads = 0;        // of a block
-  int registers = 0;      // per thread
+  int registers = 0;      // per thread at launch; hopper kernels then move them between warpgroups
   int spill_bytes = 0;    // stores and loads; 0 for every variant that Engine::variants lists
   int stack_bytes = 0;
   int shared_memory_bytes = 0;
@@ -119,7 +119,8 @@ struct HostCost {
 
 // Thread-safe: every member may be called from any thread, with any CUDA context current or none. Kernels are made
 // once per engine and device. Capturable: a call whose problem was prepared may be captured in a CUDA graph.
-// Destroying an engine does not wait for work in flight; synchronise first.
+// Destroying an engine does not wait for work in flight; synchronise first. Graphs that captured its calls must not run
+// after it.
 class Engine {
  public:
   explicit Engine(EngineOptions options = EngineOptions::from_environment());
@@ -138,8 +139,8 @@ class Engine {
 
   // --- Without a GPU or a driver ------------------------------------------------------------------------------------
 
-  // Variants that are legal for the problem on the architecture, best guess first; all of them compile without spills.
-  // The write-up's steps v1 to v5 are among them wherever they fit.
+  // Variants of all families that are legal for the problem on the architecture and worth trying, the defaults first;
+  // all of them compile without spills. The write-up's steps v1 to v5 are among them wherever they fit.
   std::vector<Variant> variants(const Problem& problem, std::string_view architecture) const;
   Variant default_variant(const Problem& problem, std::string_view architecture,
                           LengthRange range = LengthRange::long_kv) const;

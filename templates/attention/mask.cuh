@@ -13,8 +13,8 @@ struct Mask {
   int last_existing_key;
   int diagonal;  // seqlen_kv - seqlen_q
 
-  __device__ __forceinline__ explicit Mask(const ForwardArguments& args)
-      : last_existing_key(args.seqlen_kv - 1), diagonal(args.seqlen_kv - args.seqlen_q) {}
+  __device__ __forceinline__ explicit Mask(const ForwardSizes& sizes)
+      : last_existing_key(sizes.seqlen_kv - 1), diagonal(sizes.seqlen_kv - sizes.seqlen_q) {}
 
   __device__ __forceinline__ int last_key(int row) const {
     return kCausal ? min(row + diagonal, last_existing_key) : last_existing_key;

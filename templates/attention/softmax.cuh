@@ -18,6 +18,10 @@ template <int kM, int kN>
 struct Accumulator {
   float x[kM][kN][4];
 
+  // As the generated wgmma wrappers take it: of a warpgroup each warp holds 16 rows.
+  using Flat = float[kM * kN * 4];
+  __device__ __forceinline__ Flat& flat() { return reinterpret_cast<Flat&>(x); }
+
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
@@ -38,8 +42,13 @@ struct OnlineSoftmax {
 
   __device__ __forceinline__ explicit OnlineSoftmax(float scale_log2_)
       : scale_log2(scale_log2_), lag(kMaximumLag / scale_log2_) {
+    reset();
+  }
+
+  // To rows that have seen no key.
+  __device__ __forceinline__ void reset() {
     // Finite, so that a row without a key gives exp2(-inf) = 0 and never inf - inf; and small enough to be scaled.
-    const float lowest = -1e38f / fmaxf(scale_log2, 1.0f);
+    const float lowest = -1e38f * ptx::rcp(fmaxf(scale_log2, 1.0f));
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll

@@ -14,15 +14,15 @@ struct QueryTile {
 // longest_first: sections of heads whose K and V fit L2 together; within a section the tiles with the most keys come
 // first, so that the last wave is made of short ones.
 template <bool kCausal, bool kLongestFirst>
-__device__ __forceinline__ QueryTile schedule_tile(const ForwardArguments& args, uint32 block) {
-  const uint32 tiles = args.num_q_tiles;
+__device__ __forceinline__ QueryTile schedule_tile(const ForwardSizes& sizes, uint32 block) {
+  const uint32 tiles = sizes.num_q_tiles;
   uint32 index, head_of_batch;
   if constexpr (kLongestFirst) {
-    const uint32 heads = static_cast<uint32>(args.batch) * args.num_heads_q;
-    const uint32 section = block / (args.heads_per_section * tiles);
-    const uint32 first_head = section * args.heads_per_section;
+    const uint32 heads = static_cast<uint32>(sizes.batch) * sizes.num_heads_q;
+    const uint32 section = block / (sizes.heads_per_section * tiles);
+    const uint32 first_head = section * sizes.heads_per_section;
     const uint32 heads_left = heads - first_head;
-    const uint32 heads_here = heads_left < args.heads_per_section ? heads_left : args.heads_per_section;
+    const uint32 heads_here = heads_left < sizes.heads_per_section ? heads_left : sizes.heads_per_section;
     const uint32 rest = block - first_head * tiles;
     index = rest / heads_here;
     head_of_batch = first_head + rest % heads_here;
@@ -31,6 +31,6 @@ __device__ __forceinline__ QueryTile schedule_tile(const ForwardArguments& args,
     head_of_batch = block / tiles;
   }
   if constexpr (kCausal) index = tiles - 1 - index;  // the last rows see the most keys
-  return {static_cast<int>(index), static_cast<int>(head_of_batch % args.num_heads_q),
-          static_cast<int>(head_of_batch / args.num_heads_q)};
+  return {static_cast<int>(index), static_cast<int>(head_of_batch % sizes.num_heads_q),
+          static_cast<int>(head_of_batch / sizes.num_heads_q)};
 }

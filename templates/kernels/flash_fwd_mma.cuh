@@ -47,13 +47,14 @@ class ForwardMma {
       : args(arguments),
         smem(smem),
         thread(ptx::tid_x()),
-        mask(arguments),
-        self(arguments.scale_log2, smem + thread / kWarpSize * Shape::kWarpRows * QTile::kRowBytes,
+        mask(arguments.sizes),
+        self(arguments.sizes.scale_log2, smem + thread / kWarpSize * Shape::kWarpRows * QTile::kRowBytes,
              thread % kWarpSize) {
     const QueryTile tile = find_tile();
     first_row = tile.index * Config::kBlockQ;
-    blocks = visible_blocks<Config::kBlockKv>(mask, first_row, min(first_row + Config::kBlockQ, args.seqlen_q) - 1);
-    const int kv_head = tile.head / args.heads_per_group;
+    blocks =
+        visible_blocks<Config::kBlockKv>(mask, first_row, min(first_row + Config::kBlockQ, args.sizes.seqlen_q) - 1);
+    const int kv_head = tile.head / args.sizes.heads_per_group;
     const char* k = args.k + tile.batch * args.k_strides.batch + kv_head * args.k_strides.head;
     const char* v = args.v + tile.batch * args.v_strides.batch + kv_head * args.v_strides.head;
     next_key = KTile::template source<Config::kHeadDim, Shape::kThreads>(k + first_key(0) * args.k_strides.row,
@@ -188,7 +189,7 @@ class ForwardMma {
     ptx::bar_arrive<Shape::kThreads>(NamedBarrier::late_arrived);
   }
 
-  // --- Copies into shared memory ------------------------------------------------------------------------------------
+  // --- Copies into shared memory -----------------------------------------------------------------------------------
 
   __device__ __forceinline__ void bring_query() {
     const QueryTile tile = find_tile();
@@ -197,9 +198,9 @@ class ForwardMma {
     QTile::template clear_padding<Config::kHeadDim, Shape::kThreads>(smem, thread);
     QTile::template request<Config::kHeadDim, Shape::kThreads, true>(
         smem, QTile::template source<Config::kHeadDim, Shape::kThreads>(rows, args.q_strides.row, thread),
-        args.q_strides.row, args.seqlen_q - first_row, thread);
+        args.q_strides.row, args.sizes.seqlen_q - first_row, thread);
     ptx::cp_async_commit_group();
-    if (args.query_sign != 0) flip_query();
+    if (args.sizes.query_sign != 0) flip_query();
     if constexpr (Config::kQueryInRegisters) {
       ptx::cp_async_wait_group<0>();
       ptx::bar_sync();
@@ -217,7 +218,8 @@ class ForwardMma {
       for (int at_row = row; at_row < Config::kBlockQ; at_row += decltype(step)::value) {
         const SmemAddress at = smem + QTile::offset(at_row, chunk);
         ptx::Chunk c = ptx::ld_shared(at);
-        c.x ^= args.query_sign, c.y ^= args.query_sign, c.z ^= args.query_sign, c.w ^= args.query_sign;
+        c.x ^= args.sizes.query_sign, c.y ^= args.sizes.query_sign, c.z ^= args.sizes.query_sign,
+            c.w ^= args.sizes.query_sign;
         ptx::st_shared(at, c);
       }
     });
@@ -256,7 +258,7 @@ class ForwardMma {
   __device__ __forceinline__ void request_key(int i) {
     if (i < blocks.count) {
       KTile::template request<Config::kHeadDim, Shape::kThreads, kChecked>(k_slot(i), next_key, args.k_strides.row,
-                                                                           args.seqlen_kv - first_key(i), thread);
+                                                                           args.sizes.seqlen_kv - first_key(i), thread);
       next_key -= Config::kBlockKv * args.k_strides.row;
     }
     ptx::cp_async_commit_group();
@@ -265,8 +267,8 @@ class ForwardMma {
   template <bool kChecked>
   __device__ __forceinline__ void request_value(int i) {
     if (i < blocks.count) {
-      VTile::template request<Config::kHeadDimV, Shape::kThreads, kChecked>(v_slot(i), next_value, args.v_strides.row,
-                                                                            args.seqlen_kv - first_key(i), thread);
+      VTile::template request<Config::kHeadDimV, Shape::kThreads, kChecked>(
+          v_slot(i), next_value, args.v_strides.row, args.sizes.seqlen_kv - first_key(i), thread);
       next_value -= Config::kBlockKv * args.v_strides.row;
     }
     ptx::cp_async_commit_group();
@@ -279,10 +281,10 @@ class ForwardMma {
     return smem + Shape::kVRing + static_cast<uint32>(i) % Config::kVStages * VTile::kBytes;
   }
 
-  // --- Places -------------------------------------------------------------------------------------------------------
+  // --- Places ------------------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ QueryTile find_tile() const {
-    return schedule_tile<Config::kCausal, Config::kLongestFirst>(args, ptx::ctaid_x());
+    return schedule_tile<Config::kCausal, Config::kLongestFirst>(args.sizes, ptx::ctaid_x());
   }
   __device__ __forceinline__ int first_key(int i) const { return (blocks.count - 1 - i) * Config::kBlockKv; }
   __device__ __forceinline__ int warp_row() const { return first_row + thread / kWarpSize * Shape::kWarpRows; }
@@ -294,7 +296,7 @@ class ForwardMma {
     const int lane = ptx::tid_x() % kWarpSize;
     const int warp = ptx::tid_x() / kWarpSize;
     const int row = tile.index * Config::kBlockQ + warp * Shape::kWarpRows;
-    const int valid_rows = args.seqlen_q - row;
+    const int valid_rows = args.sizes.seqlen_q - row;
     char* lse = reinterpret_cast<char*>(args.lse);
     if (lse != nullptr)
       lse += tile.batch * args.lse_strides.batch + tile.head * args.lse_strides.head + row * args.lse_strides.row;

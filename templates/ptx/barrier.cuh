@@ -34,6 +34,20 @@ __device__ __forceinline__ bool vote_any(bool predicate) {
   return any != 0;
 }
 
+// elect.sync _|p, 0xffffffff;   true in one lane, always the same:                           PTX ISA 8.0, sm_90
+__device__ __forceinline__ bool elect() {
+  int elected;
+  asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.s32 %0, 1, 0, p;\n\t}" : "=r"(elected));
+  return elected != 0;
+}
+
+// shfl.sync.idx.b32 y, x, 0, 0x1f, 0xffffffff;   lane 0's value, known to be the same in all: PTX ISA 6.0, sm_30
+__device__ __forceinline__ int shfl_first(int x) {
+  int y;
+  asm volatile("shfl.sync.idx.b32 %0, %1, 0, 0x1f, 0xffffffff;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 // shfl.sync.bfly.b32 y, x, lane_xor, 0x1f, 0xffffffff;                                       PTX ISA 6.0, sm_30
 __device__ __forceinline__ float shfl_xor(float x, int lane_xor) {
   float y;

@@ -35,4 +35,11 @@ __device__ __forceinline__ float lg2(float x) {
   return y;
 }
 
+// rcp.approx.ftz.f32 y, x;   1/x, 1 ulp:                                                     PTX ISA 1.4, sm_10
+__device__ __forceinline__ float rcp(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 }  // namespace ptx

@@ -40,6 +40,25 @@ __device__ __forceinline__ Chunk ld_shared(SmemAddress src) {
   return chunk;
 }
 
+// ld.shared.b32 value, [src];                                                                PTX ISA 1.0, sm_10
+__device__ __forceinline__ uint32 ld_shared_word(SmemAddress src) {
+  uint32 value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(src) : "memory");
+  return value;
+}
+
+// atom.global.add.u32 old, [counter], 1;                                                     PTX ISA 1.1, sm_11
+__device__ __forceinline__ uint32 atom_increment(uint32* counter) {
+  uint32 old;
+  asm volatile("atom.global.add.u32 %0, [%1], 1;" : "=r"(old) : "l"(counter) : "memory");
+  return old;
+}
+
+// st.global.b32 [dst], value;                                                                PTX ISA 1.0, sm_10
+__device__ __forceinline__ void st_global(void* dst, float value) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(dst), "f"(value) : "memory");
+}
+
 // st.global.v4.b32 [dst], chunk;                                                             PTX ISA 1.0, sm_10
 __device__ __forceinline__ void st_global(void* dst, Chunk chunk) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(dst), "r"(chunk.x), "r"(chunk.y), "r"(chunk.z),

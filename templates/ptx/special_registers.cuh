@@ -21,4 +21,18 @@ __device__ __forceinline__ uint32 ctaid_x() {
   return x;
 }
 
+// mov.u32 x, %nctaid.x;                                                                      PTX ISA 1.0, sm_10
+__device__ __forceinline__ uint32 nctaid_x() {
+  uint32 x;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(x));
+  return x;
+}
+
+// mov.u32 x, %cluster_ctarank;                                                               PTX ISA 7.8, sm_90
+__device__ __forceinline__ uint32 cluster_ctarank() {
+  uint32 x;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(x));
+  return x;
+}
+
 }  // namespace ptx

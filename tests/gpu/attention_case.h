@@ -5,9 +5,11 @@
 #include <doctest/doctest.h>
 
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "flashjit/flashjit.h"
+#include "runtime/parallel.h"
 
 namespace flashjit::tests {
 
@@ -19,6 +21,12 @@ inline Engine& shared_engine() {
     return new Engine(options);
   }();
   return *engine;
+}
+
+// In parallel, for tests that run many kernels.
+inline void compile_all(const Problem& problem, const std::vector<Variant>& variants, const std::string& architecture) {
+  runtime::parallel_for(variants.size(),
+                        [&](std::size_t i) { shared_engine().compile(problem, variants[i], architecture); });
 }
 
 struct Sizes {

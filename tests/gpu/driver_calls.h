@@ -66,6 +66,28 @@ class ScopedContext {
   CUcontext before_ = nullptr;
 };
 
+// Makes a context that is not the primary one, and current for a while.
+class OwnContext {
+ public:
+  explicit OwnContext(int device) {
+    DRIVER_CALL(cuCtxGetCurrent, &before_);
+#if CUDA_VERSION >= 13000
+    DRIVER_CALL(cuCtxCreate, &context_, nullptr, 0, device);
+#else
+    DRIVER_CALL(cuCtxCreate, &context_, 0, device);
+#endif
+  }
+  ~OwnContext() {
+    DRIVER_FUNCTION(cuCtxDestroy)(context_);
+    DRIVER_FUNCTION(cuCtxSetCurrent)(before_);
+  }
+  OwnContext(const OwnContext&) = delete;
+  OwnContext& operator=(const OwnContext&) = delete;
+
+ private:
+  CUcontext before_ = nullptr, context_ = nullptr;
+};
+
 inline CUcontext current_context() {
   CUcontext context = nullptr;
   DRIVER_CALL(cuCtxGetCurrent, &context);

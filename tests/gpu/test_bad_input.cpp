@@ -89,14 +89,16 @@ TEST_CASE("input that the views betray is refused on the GPU as well") {
 TEST_CASE("a variant that is not legal is refused before anything is compiled") {
   const AttentionCase c;
   const std::uint64_t compiles = shared_engine().counters().compiles;
-  invalid(c, [](Call& call) {
-    call.opts.variant = Variant{};
-    call.opts.variant->block_q = 65;
-  });
-  invalid(c, [](Call& call) {
-    call.opts.variant = Variant{};
-    call.opts.variant->block_q += 1 << 16;
-  });
+  const auto with_rows = [](auto variant, int block_q) {
+    return [=](Call& call) mutable {
+      variant.block_q = block_q;
+      call.opts.variant = variant;
+    };
+  };
+  for (const int block_q : {65, 64 + (1 << 16)}) {
+    invalid(c, with_rows(MmaVariant{}, block_q));
+    invalid(c, with_rows(HopperVariant{}, block_q));
+  }
   CHECK(shared_engine().counters().compiles <= compiles + 1);  // the good call's own kernel
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/verify_cases.h"
 #include "tests/gpu/attention_case.h"
 
 using namespace flashjit;
@@ -87,12 +88,14 @@ TEST_CASE("no key at all gives zeros and an LSE of minus infinity") {
 
 TEST_CASE("long sequences in every length range") {
   for (const bool causal : {false, true})
-    for (const int head_dim : {64, 128, 256}) {
-      CAPTURE(head_dim);
-      AttentionOptions opts;
-      opts.causal = causal;
-      check(AttentionCase(Sizes{1, 300, 2300, 2, 1, head_dim, head_dim}), opts);
-    }
+    for (const int head_dim : {64, 128, 256})
+      for (const std::int64_t seqlen_kv : {1100, 2300, 8200}) {
+        CAPTURE(head_dim);
+        CAPTURE(seqlen_kv);
+        AttentionOptions opts;
+        opts.causal = causal;
+        check(AttentionCase(Sizes{1, 200, seqlen_kv, 2, 1, head_dim, head_dim}), opts);
+      }
 }
 
 TEST_CASE("maxima that grow from block to block, outliers and large scales") {
@@ -131,15 +134,13 @@ TEST_CASE("more heads and batches than a section holds") {
 TEST_CASE("every legal variant agrees with the reference") {
   for (const int head_dim : {64, 128, 256})
     for (const bool causal : {false, true}) {
-      Problem problem;
-      problem.head_dim = problem.head_dim_v = head_dim, problem.causal = causal;
-      const AttentionCase c(Sizes{1, 200, 333, 2, 1, head_dim, head_dim});
-      for (const Variant& variant : shared_engine().variants(problem, architecture())) {
+      const Problem problem{DType::bf16, head_dim, head_dim, causal};
+      const std::vector<Variant> variants = shared_engine().variants(problem, architecture());
+      tests::compile_all(problem, variants, architecture());
+      const cli::VerifyCase c(problem, {1, 200, 333, 2, 1}, 0);
+      for (const Variant& variant : variants) {
         CAPTURE(to_string(variant));
-        AttentionOptions opts;
-        opts.causal = causal;
-        opts.variant = variant;
-        check(c, opts);
+        CHECK(c.problem_with(shared_engine(), variant) == "");
       }
     }
 }

@@ -53,7 +53,7 @@ TEST_CASE("after prepare calls of every length compile, read and load nothing") 
   }
   const Counters before = engine.counters();
   CHECK(before.compiles == infos.size());
-  for (const std::int64_t seqlen_kv : {100, 2100}) {
+  for (const std::int64_t seqlen_kv : {0, 100, 1100, 2100, 8200}) {
     for (const std::int64_t seqlen_q : {5, 70}) {
       const AttentionCase c({1, seqlen_q, seqlen_kv, 1, 1, 64, 64});
       c.check_out(engine.attention(c.q, c.k, c.v));

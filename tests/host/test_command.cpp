@@ -272,18 +272,33 @@ TEST_CASE("a full disk behind stdout is an error") {
 
 TEST_CASE("variants marks one default for each range of lengths") {
   const Workshop shop;
-  const Outcome outcome = shop.run("variants --arch sm_86 --head-dim 128 --json");
-  CHECK(outcome.exit_code == 0);
-  std::vector<std::string> ranges;
-  const json list = json::parse(outcome.out).at("variants");
-  REQUIRE(!list.empty());
-  for (const json& entry : list) {
-    CHECK(to_string(parse_variant(entry.at("variant").get<std::string>())) == entry.at("variant"));
-    for (const json& range : entry.at("default_for")) ranges.push_back(range);
+  for (const std::string architecture : {"sm_86", "sm_90a"}) {
+    CAPTURE(architecture);
+    const Outcome outcome = shop.run("variants --arch " + architecture + " --head-dim 128 --json");
+    CHECK(outcome.exit_code == 0);
+    std::vector<std::string> ranges;
+    const json list = json::parse(outcome.out).at("variants");
+    REQUIRE(!list.empty());
+    for (const json& entry : list) {
+      CHECK(to_string(parse_variant(entry.at("variant").get<std::string>())) == entry.at("variant"));
+      for (const json& range : entry.at("default_for")) ranges.push_back(range);
+    }
+    std::sort(ranges.begin(), ranges.end());
+    CHECK(ranges == std::vector<std::string>{"few_queries", "huge_kv", "long_kv", "medium_kv", "short_kv"});
+    CHECK(mentions(shop.run("variants --arch " + architecture).out, list.front().at("variant").get<std::string>()));
   }
-  std::sort(ranges.begin(), ranges.end());
-  CHECK(ranges == std::vector<std::string>{"few_queries", "long_kv", "short_kv"});
-  CHECK(mentions(shop.run("variants --arch sm_86").out, list.front().at("variant").get<std::string>()));
+}
+
+TEST_CASE("both families of kernels are listed and rendered where they run") {
+  const Workshop shop;
+  const std::string everywhere = shop.run("variants --arch sm_86").out, hopper = shop.run("variants --arch sm_90a").out;
+  CHECK(mentions(hopper, "\nhopper-"));
+  CHECK(mentions(hopper, "\nmma-"));
+  CHECK_FALSE(mentions(everywhere, "hopper-"));
+  const std::string tail = " --variant hopper-q128-kv64-s2 --head-dim 128 ";
+  CHECK(mentions(shop.run("render --arch sm_90a" + tail).out, "forward_hopper<Config>"));
+  CHECK(mentions(shop.refusal("render --arch sm_86" + tail), "sm_90a"));
+  CHECK(mentions(shop.run("render --arch sm_90a --variant mma-kv32-k2").out, "ForwardMma<Config>"));
 }
 
 TEST_CASE("compile refuses bad lists before it compiles, and says where it looked for NVRTC") {
@@ -303,7 +318,8 @@ TEST_CASE("verify and the GPU grids of bench say that they need a GPU") {
   CHECK(mentions(shop.refusal("verify"), "verify: needs a GPU"));
   CHECK(mentions(shop.refusal("bench --grid forward --json r.json"), "bench --grid forward: needs a GPU"));
   CHECK(mentions(shop.refusal("bench --grid 5090"), "bench --grid 5090: needs a GPU"));
-  CHECK(mentions(shop.refusal("bench --grid all"), "--grid: must be forward, 5090 or jit, was 'all'"));
+  CHECK(mentions(shop.refusal("bench --grid ablation"), "bench --grid ablation: needs a GPU"));
+  CHECK(mentions(shop.refusal("bench --grid all"), "--grid: must be forward, ablation, 5090 or jit, was 'all'"));
   CHECK(mentions(shop.refusal("bench --grid jit --dtype f32"), "--dtype"));
   CHECK(mentions(shop.refusal("bench --grid jit --json nowhere/r.json"), "--json"));
 }

@@ -172,10 +172,13 @@ TEST_CASE("an unknown architecture, variant or problem is named before anything 
   const Problem problem;
   const Variant variant = engine.default_variant(problem, "sm_90a");
   CHECK(code_of([&] { engine.compile(problem, variant, "sm_42"); }) == ErrorCode::invalid_argument);
-  Variant absurd = variant;
-  absurd.block_q = 7;
-  CHECK(code_of([&] { engine.compile(problem, absurd, "sm_90a"); }) == ErrorCode::invalid_argument);
-  CHECK(code_of([&] { engine.render(problem, absurd, "sm_90a"); }) == ErrorCode::invalid_argument);
+  MmaVariant absurd_mma;
+  HopperVariant absurd_hopper;
+  absurd_mma.block_q = absurd_hopper.block_q = 7;
+  for (const Variant& absurd : {Variant(absurd_mma), Variant(absurd_hopper)}) {
+    CHECK(code_of([&] { engine.compile(problem, absurd, "sm_90a"); }) == ErrorCode::invalid_argument);
+    CHECK(code_of([&] { engine.render(problem, absurd, "sm_90a"); }) == ErrorCode::invalid_argument);
+  }
   Problem odd;
   odd.head_dim = 12;
   CHECK(code_of([&] { engine.compile(odd, variant, "sm_90a"); }) == ErrorCode::invalid_argument);

@@ -5,14 +5,14 @@
 #include <cmath>
 #include <limits>
 
+#include "flashjit/error.h"
 #include "runtime/forward_arguments.h"
 
 namespace {
 
-using flashjit::AttentionOptions;
-using flashjit::DType;
-using flashjit::Tensor;
-using flashjit::generator::ForwardArguments;
+using namespace flashjit;
+using generator::ForwardArguments;
+using generator::HopperArguments;
 
 void* address(std::uintptr_t index) { return reinterpret_cast<void*>(index << 40); }
 
@@ -25,12 +25,32 @@ struct Call {
   Tensor q, k, v, out;
   AttentionOptions opts;
 
-  ForwardArguments arguments() const {
-    auto call = flashjit::runtime::validate_inputs(q, k, v, opts);
-    flashjit::runtime::validate_out(call, out);
-    return flashjit::runtime::make_forward_arguments(call, 64);
+  ForwardArguments arguments() const { return runtime::make_forward_arguments(validated(), MmaVariant{}); }
+  HopperArguments arguments(const HopperVariant& variant) const {
+    return runtime::make_forward_arguments(validated(), variant);
+  }
+  runtime::ForwardCall validated() const {
+    auto call = runtime::validate_inputs(q, k, v, opts);
+    runtime::validate_out(call, out);
+    return call;
   }
 };
+
+// Of heads_q query heads over heads_kv, head dim 64.
+Call call_of(std::int64_t seqlen_q, std::int64_t heads_q, std::int64_t heads_kv) {
+  Call call;
+  call.q = Tensor(address(1), DType::bf16, {2, seqlen_q, heads_q, 64});
+  call.k = Tensor(address(2), DType::bf16, {2, 4096, heads_kv, 64});
+  call.v = Tensor(address(3), DType::bf16, {2, 4096, heads_kv, 32});
+  call.out = Tensor(address(4), DType::bf16, {2, seqlen_q, heads_q, 32});
+  return call;
+}
+
+HopperVariant of_rows(int block_q) {
+  HopperVariant variant;
+  variant.block_q = block_q;
+  return variant;
+}
 
 }  // namespace
 
@@ -46,12 +66,12 @@ TEST_CASE("pointers, sizes and byte strides of a packed call") {
   CHECK(a.q_strides.head == 64 * 2);
   CHECK(a.v_strides.row == 2 * 32 * 2);
   CHECK(a.out_strides.head == 32 * 2);
-  CHECK(a.batch == 2);
-  CHECK(a.seqlen_q == 70);
-  CHECK(a.seqlen_kv == 4096);
-  CHECK(a.num_heads_q == 8);
-  CHECK(a.heads_per_group == 4);
-  CHECK(a.num_q_tiles == 2);
+  CHECK(a.sizes.batch == 2);
+  CHECK(a.sizes.seqlen_q == 70);
+  CHECK(a.sizes.seqlen_kv == 4096);
+  CHECK(a.sizes.num_heads_q == 8);
+  CHECK(a.sizes.heads_per_group == 4);
+  CHECK(a.sizes.num_q_tiles == 2);
 }
 
 TEST_CASE("the strides of the LSE are those of batch, row and head") {
@@ -79,13 +99,13 @@ TEST_CASE("the scale goes to base 2 without its sign, and never as zero") {
     call.opts.softmax_scale = scale;
     return call.arguments();
   };
-  CHECK(Call().arguments().scale_log2 == doctest::Approx(1.4426950408889634 / 8));
-  CHECK(with_scale(0.5f).scale_log2 == doctest::Approx(1.4426950408889634 / 2));
-  CHECK(with_scale(0.5f).query_sign == 0);
-  CHECK(with_scale(-0.5f).scale_log2 == doctest::Approx(1.4426950408889634 / 2));
-  CHECK(with_scale(-0.5f).query_sign == 0x80008000);
-  CHECK(with_scale(0.0f).scale_log2 > 0);
-  CHECK(std::isinf(with_scale(0.0f).scale_log2 * -std::numeric_limits<float>::infinity()));
+  CHECK(Call().arguments().sizes.scale_log2 == doctest::Approx(1.4426950408889634 / 8));
+  CHECK(with_scale(0.5f).sizes.scale_log2 == doctest::Approx(1.4426950408889634 / 2));
+  CHECK(with_scale(0.5f).sizes.query_sign == 0);
+  CHECK(with_scale(-0.5f).sizes.scale_log2 == doctest::Approx(1.4426950408889634 / 2));
+  CHECK(with_scale(-0.5f).sizes.query_sign == 0x80008000);
+  CHECK(with_scale(0.0f).sizes.scale_log2 > 0);
+  CHECK(std::isinf(with_scale(0.0f).sizes.scale_log2 * -std::numeric_limits<float>::infinity()));
 }
 
 TEST_CASE("a section is as many query heads as share 32 MiB of keys and values, and at least one group") {
@@ -93,11 +113,119 @@ TEST_CASE("a section is as many query heads as share 32 MiB of keys and values, 
     Call call;
     call.k = Tensor(address(2), DType::bf16, {2, seqlen_kv, heads_kv, 64});
     call.v = Tensor(address(3), DType::bf16, {2, seqlen_kv, heads_kv, 32});
-    return call.arguments().heads_per_section;
+    return call.arguments().sizes.heads_per_section;
   };
   CHECK(with_keys(1 << 16, 8) == 2);  // 12 MiB a head
   CHECK(with_keys(1 << 16, 2) == 8);  // a group of 4 query heads, two groups fit
   CHECK(with_keys(1 << 20, 2) == 4);  // one head is larger than that
-  CHECK(with_keys(16, 4) == 8);       // no more heads than there are
-  CHECK(with_keys(0, 4) == 8);
+  CHECK(with_keys(16, 4) == 16);      // across the batch, and no more heads than there are
+  CHECK(with_keys(0, 4) == 16);
+}
+
+TEST_CASE("a section has about two waves of tiles, or 32 heads") {
+  const auto with_queries = [](std::int64_t seqlen_q, std::int64_t heads_kv) {
+    Call call = call_of(seqlen_q, 64, heads_kv);
+    call.k.shape[1] = call.v.shape[1] = 16;
+    return call.arguments(of_rows(128)).sizes;
+  };
+  CHECK(with_queries(512, 64).heads_per_section == 64);   // 4 tiles each
+  CHECK(with_queries(256, 64).heads_per_section == 128);  // 2 tiles each, both entries of the batch
+  CHECK(with_queries(4096, 64).heads_per_section == 32);
+  CHECK(with_queries(4096, 1).heads_per_section == 64);  // never less than a group
+}
+
+TEST_CASE("a hopper kernel is given the sizes, the LSE and the scale as well; maps and counter come later") {
+  Call call = call_of(260, 8, 2);
+  call.opts.lse = Tensor(address(5), DType::f32, {2, 8, 260});
+  call.opts.softmax_scale = -0.5f;
+  const HopperArguments a = call.arguments(of_rows(128));
+  CHECK(a.lse == address(5));
+  CHECK(a.lse_strides.head == 260 * 4);
+  CHECK(a.tile_counter == nullptr);
+  CHECK(a.sizes.scale_log2 == doctest::Approx(1.4426950408889634 / 2));
+  CHECK(a.sizes.query_sign == 0x80008000);
+  CHECK(a.sizes.batch == 2);
+  CHECK(a.sizes.seqlen_q == 260);
+  CHECK(a.sizes.seqlen_kv == 4096);
+}
+
+TEST_CASE("heads of a group share a tile when that makes fewer tiles") {
+  struct Expected {
+    std::int64_t seqlen_q, heads_q, heads_kv;
+    int block_q, packed_heads;
+  };
+  for (const Expected& e : {
+           Expected{1, 32, 2, 128, 16},   // a whole group of 16 in one tile
+           Expected{1, 32, 1, 128, 16},   // of a group of 32 no more than 16
+           Expected{8, 32, 2, 128, 16},   // exactly one tile
+           Expected{9, 32, 2, 128, 8},    // 16 heads together would need two tiles: no gain
+           Expected{1, 8, 8, 128, 1},     // each head has keys of its own
+           Expected{1, 6, 2, 128, 1},     // a group of 3 has no even part
+           Expected{1, 12, 2, 128, 2},    // of a group of 6
+           Expected{1, 24, 2, 128, 4},    // of a group of 12
+           Expected{128, 32, 2, 128, 1},  // full tiles gain nothing
+           Expected{64, 32, 2, 128, 2},   // half a tile each
+           Expected{192, 32, 2, 128, 2},  // one and a half
+           Expected{65, 4, 1, 128, 4},    // 3 tiles for 4 heads, not 4
+           Expected{1, 4, 1, 64, 4},
+       }) {
+    CAPTURE(e.seqlen_q);
+    CAPTURE(e.heads_q);
+    CAPTURE(e.heads_kv);
+    const Call call = call_of(e.seqlen_q, e.heads_q, e.heads_kv);
+    CHECK(runtime::choose_packed_heads(call.validated(), of_rows(e.block_q)) == e.packed_heads);
+    CHECK((1 << call.arguments(of_rows(e.block_q)).packed_heads_log2) == e.packed_heads);
+  }
+}
+
+TEST_CASE("packed rows stay within the 32 bits of the kernel's rows") {
+  constexpr std::int64_t kMany = (std::int64_t{1} << 30) - 33;  // two heads together would need a tile less
+  const HopperArguments a = call_of(kMany, 2, 1).arguments(of_rows(64));
+  CHECK(a.packed_heads_log2 == 0);
+  CHECK(a.sizes.num_q_tiles == (kMany + 63) / 64);
+}
+
+TEST_CASE("a packed call counts its heads in packs, everywhere") {
+  const auto sizes = call_of(5, 32, 2).arguments(of_rows(64)).sizes;  // packs of 8: 40 rows of 64; of 16: 80
+  CHECK(call_of(5, 32, 2).arguments(of_rows(64)).packed_heads_log2 == 3);
+  CHECK(sizes.num_heads_q == 4);
+  CHECK(sizes.heads_per_group == 2);
+  CHECK(sizes.num_q_tiles == 1);
+  CHECK(sizes.heads_per_section == 8);  // both groups of both entries of the batch fit L2
+  CHECK(runtime::count_tiles(sizes) == 2 * 4);
+}
+
+TEST_CASE("the tiles of a head fill whole clusters") {
+  HopperVariant pair = of_rows(128);
+  pair.cluster = 2;
+  CHECK(call_of(100, 2, 2).arguments(pair).sizes.num_q_tiles == 2);
+  CHECK(call_of(256, 2, 2).arguments(pair).sizes.num_q_tiles == 2);
+  CHECK(call_of(257, 2, 2).arguments(pair).sizes.num_q_tiles == 4);
+  CHECK(call_of(257, 2, 2).arguments(of_rows(128)).sizes.num_q_tiles == 3);
+}
+
+TEST_CASE("more tiles than a launch can have blocks are refused") {
+  generator::ForwardSizes sizes{};
+  sizes.batch = 1 << 16;
+  sizes.num_heads_q = 1 << 14;
+  sizes.num_q_tiles = 1;
+  CHECK(runtime::count_tiles(sizes) == 0x40000000);
+  sizes.num_q_tiles = 2;
+  CHECK_THROWS_AS(runtime::count_tiles(sizes), Error);
+}
+
+TEST_CASE("persistent kernels have as many blocks as run at once, in whole clusters") {
+  HopperVariant variant;
+  for (const Scheduler scheduler : {Scheduler::fixed, Scheduler::dynamic}) {
+    variant.scheduler = scheduler;
+    CHECK(runtime::grid_size(variant, 1000, 132) == 132);
+    CHECK(runtime::grid_size(variant, 100, 132) == 100);
+  }
+  variant.scheduler = Scheduler::single;
+  CHECK(runtime::grid_size(variant, 1000, 132) == 1000);
+  variant.cluster = 2;
+  CHECK(runtime::grid_size(variant, 1000, 133) == 1000);
+  variant.scheduler = Scheduler::fixed;
+  CHECK(runtime::grid_size(variant, 1000, 133) == 132);
+  CHECK(runtime::grid_size(variant, 1000, 1) == 2);
 }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sources, plans and variants. Nothing here needs NVRTC.
+// Plans and sources. Nothing here needs NVRTC.
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <set>
+#include <regex>
 #include <string>
+#include <vector>
 
 #include "flashjit/error.h"
+#include "generator/arguments.h"
 #include "generator/plan.h"
 #include "generator/source.h"
 #include "generator/variant_space.h"
+#include "generator/wgmma.h"
 
 namespace {
 
@@ -22,162 +25,229 @@ Problem problem_of(int head_dim, int head_dim_v, bool causal = false, DType dtyp
   return problem;
 }
 
-std::string message_of_parse(const std::string& text) {
-  try {
-    parse_variant(text);
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::invalid_argument);
-    return error.what();
-  }
-  return {};
+const Architecture& sm_90a() { return find_architecture("sm_90a"); }
+
+Plan plan_of(const char* variant, int head_dim, int head_dim_v) {
+  return make_plan(problem_of(head_dim, head_dim_v), parse_variant(variant));
 }
 
-const Architecture& hopper() { return find_architecture("sm_90a"); }
+std::string render(const Problem& problem, const char* variant) {
+  return render_forward(problem, parse_variant(variant), sm_90a()).text;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+// One legal variant of each family for any problem.
+constexpr const char* kOfEachFamily[] = {"mma-q64-kv32", "hopper-q64-kv32-ppoff-whole"};
 
 }  // namespace
 
 TEST_SUITE_BEGIN("generator");
 
-TEST_CASE("a variant is read from its own spelling, for every legal variant") {
-  for (const int head_dim : {40, 64, 128, 256})
-    for (const Variant& variant : legal_variants(problem_of(head_dim, head_dim), hopper()))
-      CHECK(parse_variant(to_string(variant)) == variant);
-}
+// --- Plans -----------------------------------------------------------------------------------------------------------
 
-TEST_CASE("a part of a spelling changes that part of the base only") {
-  const Variant base = parse_variant("q128-kv64-w4-k2-v1-c2");
-  Variant expected = base;
-  expected.block_kv = 32, expected.k_stages = 3;
-  CHECK(parse_variant("kv32-k3", base) == expected);
-  CHECK(parse_variant("rotate", base).pipeline == Pipeline::rotate);
-}
-
-TEST_CASE("what is no part of a variant is named") {
-  CHECK(message_of_parse("q128-kw64").find("'kw64'") != std::string::npos);
-  CHECK(message_of_parse("").find("''") != std::string::npos);
-  CHECK(message_of_parse("q128-").find("''") != std::string::npos);
-  CHECK(message_of_parse("q-1").find("'q'") != std::string::npos);
-  CHECK(message_of_parse("q99999999999").find("'q99999999999'") != std::string::npos);
-  CHECK(message_of_parse("v6x").find("'v6x'") != std::string::npos);
-}
-
-TEST_CASE("the ladder adds one idea a step") {
-  const Variant v1 = parse_variant("v1"), v2 = parse_variant("v2"), v3 = parse_variant("v3"), v4 = parse_variant("v4"),
-                v5 = parse_variant("v5");
-  CHECK(parse_variant("swizzle", v1) == v2);
-  CHECK(parse_variant("overlap-k2-v2", v2) == v3);
-  CHECK(parse_variant("x4", v3) == v4);
-  CHECK(parse_variant("v1-k2", v4) == v5);
-}
-
-TEST_CASE("variants are ordered and unequal ones have unequal spellings") {
-  const std::vector<Variant> variants = legal_variants(problem_of(128, 128), hopper());
-  std::set<std::string> spellings;
-  for (const Variant& variant : variants) spellings.insert(to_string(variant));
-  CHECK(spellings.size() == variants.size());
-  const std::set<Variant> ordered(variants.begin(), variants.end());
-  CHECK(ordered.size() == variants.size());
-}
-
-TEST_CASE("every head dim has a legal default on every architecture, within its shared memory") {
-  for (const Architecture& architecture : architectures())
-    for (int head_dim = 8; head_dim <= 256; head_dim += 8)
-      for (const int head_dim_v : {head_dim, 8, 128, 256})
-        for (const bool causal : {false, true})
-          for (const LengthRange range : kLengthRanges) {
-            const Problem problem = problem_of(head_dim, head_dim_v, causal);
-            const Variant variant = default_variant(problem, architecture, range);
-            CHECK(why_illegal(problem, variant, architecture) == "");
-            CHECK(make_plan(problem, variant).smem_bytes <= architecture.smem_per_block);
-          }
-}
-
-TEST_CASE("the defaults come first among the legal variants, and nothing is listed twice") {
-  const Problem problem = problem_of(128, 128, true);
-  const std::vector<Variant> variants = legal_variants(problem, hopper());
-  CHECK(variants.front() == default_variant(problem, hopper(), LengthRange::long_kv));
-  for (const LengthRange range : kLengthRanges)
-    CHECK(std::find(variants.begin(), variants.begin() + 3, default_variant(problem, hopper(), range)) !=
-          variants.begin() + 3);
-  for (const Variant& variant : variants) CHECK(std::count(variants.begin(), variants.end(), variant) == 1);
-}
-
-TEST_CASE("head dims are padded to the next multiple of 16 and no further") {
-  const Variant variant = parse_variant("q64-kv32-w4-k1-v1");
+TEST_CASE("the mma family pads head dims to the next multiple of 16 and no further") {
+  const auto padded = [](int head_dim) { return head_dim % 16 == 0 ? head_dim : head_dim + 8; };
   for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
-    const Plan plan = make_plan(problem_of(head_dim, 264 - head_dim), variant);
-    CHECK(plan.padded_head_dim - head_dim == (head_dim % 16 == 0 ? 0 : 8));
-    CHECK(plan.padded_head_dim_v % 16 == 0);
-    const int q_and_rings = 2 * ((64 + 32) * plan.padded_head_dim + 32 * plan.padded_head_dim_v);
-    const int output = 2 * 64 * plan.padded_head_dim_v;
-    CHECK(plan.smem_bytes == std::max(q_and_rings, output));
+    const int d = padded(head_dim), dv = padded(264 - head_dim);
+    const Plan plan = plan_of("mma-q64-kv32-w4-k1-v1", head_dim, 264 - head_dim);
+    CHECK(plan.smem_bytes == std::max(2 * ((64 + 32) * d + 32 * dv), 2 * 64 * dv));
+    CHECK(plan.threads == 128);
+    CHECK(plan.panel_columns == 0);
   }
 }
 
-TEST_CASE("an illegal variant is refused with what it must be") {
-  const auto why = [](const char* variant, int head_dim, const char* architecture) {
-    return why_illegal(problem_of(head_dim, head_dim), parse_variant(variant), find_architecture(architecture));
-  };
-  CHECK(why("w5", 64, "sm_90a").find("warps must be 4 or 8, was 5") != std::string::npos);
-  CHECK(why("q96", 64, "sm_90a").find("block_q must be") != std::string::npos);
-  CHECK(why("kv24", 64, "sm_90a").find("block_kv must be a multiple of 16") != std::string::npos);
-  CHECK(why("k4", 64, "sm_90a").find("k_stages must be 1 to 3, was 4") != std::string::npos);
-  CHECK(why("x3", 64, "sm_90a").find("ldmatrix must be 2 or 4, was 3") != std::string::npos);
-  CHECK(why("serial-k2", 64, "sm_90a").find("serial") != std::string::npos);
-  CHECK(why("rotate-k1-v1", 64, "sm_90a").find("rotate") != std::string::npos);
-  CHECK(why("q128-w8-kv128", 256, "sm_86").find("bytes of shared memory") != std::string::npos);
-  CHECK(why("q128-w4-kv128", 128, "sm_90a").find("registers") != std::string::npos);
-  CHECK(why("c4", 128, "sm_90a").find("ctas_per_sm") != std::string::npos);
+TEST_CASE("panels are as wide as the head dim needs, and cover it with less than one panel to spare") {
+  for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
+    const Panels panels = panels_of(head_dim);
+    CHECK(panels.columns == (head_dim <= 16 ? 16 : head_dim <= 32 ? 32 : 64));
+    CHECK(panels.count * panels.columns >= head_dim);
+    CHECK((panels.count - 1) * panels.columns < head_dim);
+    CHECK(panels.row_bytes() == 2 * panels.count * panels.columns);
+  }
 }
+
+TEST_CASE("the hopper plan of known variants") {
+  constexpr int kBarriers = 256;
+  const Plan plain = plan_of("hopper-q128-kv128-s2-qs1-oquery", 128, 128);
+  CHECK(plain.threads == 384);
+  CHECK(plain.smem_bytes == 32768 + 2 * (32768 + 32768) + kBarriers);
+  CHECK(plain.registers == 64 + 32 + 64 + 36);
+  CHECK(plain.panel_columns == 64);
+  CHECK(plain.panel_columns_v == 64);
+
+  // Rows of 80 and 24 elements lie in panels of 2 x 64 and 1 x 32.
+  const Plan narrow = plan_of("hopper-q192-kv48-s3-qs2-whole", 80, 24);
+  CHECK(narrow.threads == 512);
+  CHECK(narrow.smem_bytes == 2 * 192 * 256 + 3 * 48 * (256 + 64) + 192 * 64 + kBarriers);
+  CHECK(narrow.panel_columns == 64);
+  CHECK(narrow.panel_columns_v == 32);
+
+  // Half of 5 panels is 3.
+  const Plan half = plan_of("hopper-q64-kv32-s1-half-ppoff-nows-single", 16, 256);
+  CHECK(half.threads == 128);
+  CHECK(half.smem_bytes == 64 * 32 + 32 * (32 + 512) + 64 * 256 + kBarriers);
+  CHECK(plan_of("hopper-q64-kv32-s1-half-ppoff", 64, 136).smem_bytes ==
+        64 * 128 + 32 * (128 + 384) + 64 * 2 * 128 + kBarriers);
+}
+
+TEST_CASE("what the overlap of a hopper variant costs") {
+  const int two_stage = plan_of("hopper-kv96", 128, 64).registers;
+  CHECK(plan_of("hopper-kv96-serial", 128, 64).registers == two_stage + 9);
+  CHECK(plan_of("hopper-kv96-3stage", 128, 64).registers == two_stage + 48 + 6);  // a second S
+  CHECK(plan_of("hopper-kv96-psmem", 128, 64).registers == two_stage + 4);
+  CHECK(plan_of("hopper-kv96-nows", 128, 64).registers == two_stage + 24);
+  CHECK(plan_of("hopper-kv96-cl2", 128, 64).registers == two_stage + 4);
+  CHECK(plan_of("hopper-kv96", 128, 128).registers == two_stage + 32);
+  CHECK(plan_of("hopper-kv96-psmem", 128, 64).smem_bytes == plan_of("hopper-kv96", 128, 64).smem_bytes + 128 * 96 * 2);
+}
+
+TEST_CASE("tiles are counted for each head, and refused where a launch cannot have so many blocks") {
+  CHECK(tile_count({.batch = 2, .heads = 3, .tiles_per_head = 5}) == 30);
+  CHECK(tile_count({.batch = 0, .heads = 3, .tiles_per_head = 5}) == 0);
+  CHECK(tile_count({.batch = 1, .heads = 1, .tiles_per_head = 0x7fffffff}) == 0x7fffffff);
+  CHECK_THROWS_AS(tile_count({.batch = 2, .heads = 1, .tiles_per_head = 0x40000000}), Error);
+  CHECK_THROWS_WITH_AS(
+      tile_count({.batch = std::int64_t{1} << 40, .heads = std::int64_t{1} << 40, .tiles_per_head = 1}),
+      doctest::Contains("at most 2147483647, was 1099511627776 * 1099511627776 * 1"), Error);
+}
+
+// --- Sources ---------------------------------------------------------------------------------------------------------
 
 TEST_CASE("equal inputs render equal bytes, and every input shows in them") {
   const Problem problem = problem_of(128, 128);
-  const Variant variant = default_variant(problem, hopper(), LengthRange::short_kv);
-  const std::string text = render_forward(problem, variant, hopper()).text;
-  CHECK(render_forward(problem, variant, hopper()).text == text);
-  CHECK(render_forward(problem_of(128, 128, true), variant, hopper()).text != text);
-  CHECK(render_forward(problem_of(128, 128, false, DType::f16), variant, hopper()).text != text);
-  CHECK(render_forward(problem_of(128, 112), variant, hopper()).text != text);
-  CHECK(render_forward(problem, parse_variant("kv32", variant), hopper()).text != text);
-  CHECK(render_forward(problem, variant, find_architecture("sm_80")).text != text);
+  for (const char* variant : kOfEachFamily) {
+    CAPTURE(std::string(variant));
+    const std::string text = render(problem, variant);
+    CHECK(render(problem, variant) == text);
+    CHECK(render(problem_of(128, 128, true), variant) != text);
+    CHECK(render(problem_of(128, 128, false, DType::f16), variant) != text);
+    CHECK(render(problem_of(128, 112), variant) != text);
+    CHECK(render(problem, (variant + std::string("-kv16")).c_str()) != text);
+  }
+  const Variant mma = parse_variant(kOfEachFamily[0]);
+  CHECK(render_forward(problem, mma, find_architecture("sm_80")).text !=
+        render_forward(problem, mma, find_architecture("sm_90a")).text);
 }
 
 TEST_CASE("a source is one file: each template once, no include left, lines that point into templates/") {
-  const Problem problem = problem_of(64, 64);
-  const Source source = render_forward(problem, default_variant(problem, hopper(), LengthRange::long_kv), hopper());
-  CHECK(source.text.find("#include") == std::string::npos);
-  CHECK(source.text.find("#pragma once") == std::string::npos);
-  const std::string first_line = "#line 1 \"templates/tile/shared_tile.cuh\"";
-  const std::size_t at = source.text.find(first_line);
-  CHECK(at != std::string::npos);
-  CHECK(source.text.find(first_line, at + 1) == std::string::npos);
-  CHECK(source.text.find(source.entry + "(") != std::string::npos);
+  for (const char* variant : kOfEachFamily) {
+    CAPTURE(std::string(variant));
+    const std::string text = render(problem_of(64, 64), variant);
+    CHECK_FALSE(contains(text, "#include"));
+    CHECK_FALSE(contains(text, "#pragma once"));
+    CHECK(count(text, "#line 1 \"templates/types.cuh\"") == 1);
+    CHECK(count(text, "#line 1 \"templates/attention/arguments.cuh\"") == 1);
+    CHECK(count(text, "flashjit_forward(") == 1);
+    CHECK(count(text, "struct Config {") == 1);
+  }
 }
 
 TEST_CASE("a template that is not there is named") {
-  Templates templates = embedded_templates();
-  templates.erase("ptx/mma.cuh");
-  const Problem problem = problem_of(64, 64);
-  CHECK_THROWS_WITH_AS(
-      render_forward(problem, default_variant(problem, hopper(), LengthRange::long_kv), hopper(), templates),
-      doctest::Contains("ptx/mma.cuh"), Error);
+  for (const char* variant : kOfEachFamily) {
+    Templates templates = embedded_templates();
+    templates.erase("types.cuh");
+    CHECK_THROWS_WITH_AS(render_forward(problem_of(64, 64), parse_variant(variant), sm_90a(), templates),
+                         doctest::Contains("types.cuh"), Error);
+  }
 }
 
-TEST_CASE("the grid has a block for each tile of each head, and refuses more than a launch can have") {
-  const Variant variant = parse_variant("q128-w4");
-  CHECK(grid_size(variant, 2, 3, 1) == 6);
-  CHECK(grid_size(variant, 2, 3, 128) == 6);
-  CHECK(grid_size(variant, 2, 3, 129) == 12);
-  CHECK(grid_size(variant, 0, 3, 129) == 0);
-  CHECK_THROWS_AS(grid_size(variant, std::int64_t{1} << 20, std::int64_t{1} << 12, 129), Error);
-  CHECK_THROWS_AS(grid_size(variant, std::int64_t{1} << 40, std::int64_t{1} << 40, 129), Error);
+TEST_CASE("each template serves its family") {
+  CHECK(contains(render(problem_of(64, 64), kOfEachFamily[0]), "templates/kernels/flash_fwd_mma.cuh"));
+  CHECK_FALSE(contains(render(problem_of(64, 64), kOfEachFamily[0]), "templates/kernels/flash_fwd_hopper.cuh"));
+  CHECK(contains(render(problem_of(64, 64), kOfEachFamily[1]), "templates/kernels/flash_fwd_hopper.cuh"));
+  CHECK_FALSE(contains(render(problem_of(64, 64), kOfEachFamily[1]), "templates/kernels/flash_fwd_mma.cuh"));
 }
 
-TEST_CASE("the length range follows the lengths") {
-  CHECK(length_range(1, 100000) == LengthRange::few_queries);
-  CHECK(length_range(65, 2047) == LengthRange::short_kv);
-  CHECK(length_range(65, 2048) == LengthRange::long_kv);
+TEST_CASE("Config names every choice of a hopper variant") {
+  const std::string text = render(problem_of(96, 40, true, DType::f16),
+                                  "hopper-q192-kv80-s2-qs2-whole-serial-ppsoftmax-psmem-always-fixed-longest-split");
+  for (const char* line : {"using Element = Half;",
+                           "int kHeadDim = 96;",
+                           "int kHeadDimV = 40;",
+                           "bool kCausal = true;",
+                           "int kBlockQ = 192;",
+                           "int kBlockKv = 80;",
+                           "int kStages = 2;",
+                           "int kQStages = 2;",
+                           "OutputSlot kOutputSlot = OutputSlot::whole;",
+                           "GemmSoftmax kOverlap = GemmSoftmax::serial;",
+                           "PingPong kPingPong = PingPong::softmax;",
+                           "bool kWarpSpecialized = true;",
+                           "bool kProbabilitiesInRegisters = false;",
+                           "int kCluster = 1;",
+                           "Rescale kRescale = Rescale::always;",
+                           "Scheduler kScheduler = Scheduler::fixed;",
+                           "bool kLongestFirst = true;",
+                           "bool kFusedBoundary = false;",
+                           "using ScoreMma = WgmmaM64N80K16;",
+                           "using OutputMma = WgmmaM64N40K16;"})
+    CHECK_MESSAGE(contains(text, line), std::string(line));
+  CHECK(contains(text, "__launch_bounds__(512, 1)\n"));
+  CHECK(contains(text, "HopperShape<Config>::kThreads == 512"));
+  CHECK(contains(text, "sizeof(HopperArguments) == " + std::to_string(sizeof(HopperArguments))));
 }
+
+TEST_CASE("a cluster is part of the entry, and only where there is one") {
+  CHECK(contains(render(problem_of(64, 64), "hopper-cl2-fixed"), "__cluster_dims__(2, 1, 1)"));
+  CHECK_FALSE(contains(render(problem_of(64, 64), "hopper-cl1-fixed"), "__cluster_dims__"));
+}
+
+// --- Instructions ----------------------------------------------------------------------------------------------------
+
+TEST_CASE("a hopper source has the wgmma shapes in use and no other") {
+  const std::string two = render(problem_of(64, 64), "hopper-kv80");
+  CHECK(count(two, "struct WgmmaM64") == 2);
+  CHECK(contains(two, "struct WgmmaM64N80K16 {"));
+  CHECK(contains(two, "struct WgmmaM64N64K16 {"));
+  CHECK(two.find("struct WgmmaM64N64K16 {") < two.find("struct Config {"));
+  CHECK(count(render(problem_of(64, 64), "hopper-kv64"), "struct WgmmaM64") == 1);
+}
+
+TEST_CASE("a wgmma wrapper names each of its operands once") {
+  const auto operands_of = [](std::string text) {  // in the order of the instruction
+    std::vector<int> operands;
+    static const std::regex pattern("%([0-9]+)");
+    text.erase(0, text.find("wgmma.mma_async"));
+    for (std::sregex_iterator at(text.begin(), text.end(), pattern), end; at != end; ++at)
+      operands.push_back(std::stoi((*at)[1]));
+    return operands;
+  };
+  for (const DType dtype : {DType::bf16, DType::f16})
+    for (int n = 8; n <= 256; n += 8) {
+      CAPTURE(n);
+      const std::string text = render_wgmma(dtype, n);
+      const std::string type = to_string(dtype);
+      const std::string shape = ".m64n" + std::to_string(n) + "k16.f32." + type + "." + type;
+      CHECK(count(text, "wgmma.mma_async.sync.aligned" + shape) == 3);  // the comment and both forms
+      CHECK(contains(text, "struct " + wgmma_name(n) + " {"));
+      CHECK(contains(text, "kN = " + std::to_string(n) + ";"));
+      CHECK(count(text, "float (&d)[" + std::to_string(n / 2) + "]") == 2);
+      CHECK(count(text, "\"+f\"(d[" + std::to_string(n / 2 - 1) + "])") == 2);
+      CHECK(count(text, "\"+f\"") == static_cast<std::size_t>(n));
+
+      const std::size_t second = text.find(" rs(");
+      REQUIRE(second != std::string::npos);
+      // Accumulators, A, B, transposition of B; the one between B and that is the predicate's.
+      const auto expect = [&](const std::string& form, int of_a) {
+        std::vector<int> expected;
+        for (int i = 0; i <= n / 2 + of_a; ++i) expected.push_back(i);
+        expected.push_back(n / 2 + of_a + 2);
+        CHECK(operands_of(form) == expected);
+        CHECK(contains(form, "setp.ne.b32 p, %" + std::to_string(n / 2 + of_a + 1) + ", 0;"));
+      };
+      expect(text.substr(text.find(" ss("), second - text.find(" ss(")), 1);
+      expect(text.substr(second), 4);
+    }
+}
+
+// --- Problems --------------------------------------------------------------------------------------------------------
 
 TEST_CASE("head dims out of range are refused") {
   for (const int head_dim : {0, -8, 7, 12, 264})
@@ -186,3 +256,5 @@ TEST_CASE("head dims out of range are refused") {
   CHECK_THROWS_WITH_AS(validate(problem_of(64, 4)), doctest::Contains("head_dim_v"), Error);
   CHECK_THROWS_AS(validate(problem_of(64, 64, false, DType::f32)), Error);
 }
+
+TEST_SUITE_END();

@@ -23,6 +23,57 @@ LaunchKey key_of(int head_dim) {
   return LaunchKey(0, problem, LengthRange::long_kv, nullptr);
 }
 
+// The plain variant, and one that differs from it in each field.
+std::vector<Variant> changed_mma_variants() {
+  using namespace flashjit;
+  std::vector<Variant> changed(1, MmaVariant{});
+  const auto add = [&](auto field, auto value) {
+    MmaVariant variant;
+    REQUIRE(variant.*field != value);
+    variant.*field = value;
+    changed.push_back(variant);
+  };
+  add(&MmaVariant::block_q, 128);
+  add(&MmaVariant::block_kv, 128);
+  add(&MmaVariant::warps, 8);
+  add(&MmaVariant::k_stages, 2);
+  add(&MmaVariant::v_stages, 2);
+  add(&MmaVariant::ctas_per_sm, 2);
+  add(&MmaVariant::pipeline, Pipeline::serial);
+  add(&MmaVariant::layout, SmemLayout::linear);
+  add(&MmaVariant::ldmatrix, 2);
+  add(&MmaVariant::query, QuerySource::registers);
+  add(&MmaVariant::rescale, Rescale::always);
+  add(&MmaVariant::order, TileOrder::longest_first);
+  return changed;
+}
+
+std::vector<Variant> changed_hopper_variants() {
+  using namespace flashjit;
+  std::vector<Variant> changed(1, HopperVariant{});
+  const auto add = [&](auto field, auto value) {
+    HopperVariant variant;
+    REQUIRE(variant.*field != value);
+    variant.*field = value;
+    changed.push_back(variant);
+  };
+  add(&HopperVariant::block_q, 64);
+  add(&HopperVariant::block_kv, 64);
+  add(&HopperVariant::stages, 3);
+  add(&HopperVariant::q_stages, 2);
+  add(&HopperVariant::output, OutputSlot::half);
+  add(&HopperVariant::overlap, GemmSoftmax::serial);
+  add(&HopperVariant::ping_pong, PingPong::off);
+  add(&HopperVariant::warp_specialized, false);
+  add(&HopperVariant::probabilities, ProbabilitySource::shared);
+  add(&HopperVariant::cluster, 2);
+  add(&HopperVariant::rescale, Rescale::lazy);
+  add(&HopperVariant::scheduler, Scheduler::fixed);
+  add(&HopperVariant::order, TileOrder::longest_first);
+  add(&HopperVariant::boundary, TileBoundary::fused);
+  return changed;
+}
+
 }  // namespace
 
 TEST_CASE("every field of a call's key tells calls apart") {
@@ -32,30 +83,18 @@ TEST_CASE("every field of a call's key tells calls apart") {
   f16.dtype = flashjit::DType::f16;
   head_dim.head_dim = 64;
   head_dim_v.head_dim_v = 64;
-  const Variant base;
-  Variant changed[12];
-  changed[0].block_q = 128;
-  changed[1].block_kv = 128;
-  changed[2].warps = 8;
-  changed[3].k_stages = 2;
-  changed[4].v_stages = 2;
-  changed[5].ctas_per_sm = 2;
-  changed[6].pipeline = flashjit::Pipeline::serial;
-  changed[7].layout = flashjit::SmemLayout::linear;
-  changed[8].ldmatrix = 2;
-  changed[9].query = flashjit::QuerySource::registers;
-  changed[10].rescale = flashjit::Rescale::always;
-  changed[11].order = flashjit::TileOrder::longest_first;
 
   std::vector<LaunchKey> keys;
   for (const Problem& each : {problem, causal, f16, head_dim, head_dim_v}) {
     keys.emplace_back(0, each, LengthRange::long_kv, nullptr);
   }
   keys.emplace_back(1, problem, LengthRange::long_kv, nullptr);
-  keys.emplace_back(0, problem, LengthRange::short_kv, nullptr);
-  keys.emplace_back(0, problem, LengthRange::few_queries, nullptr);
-  keys.emplace_back(0, problem, LengthRange::long_kv, &base);
-  for (const Variant& variant : changed) keys.emplace_back(0, problem, LengthRange::long_kv, &variant);
+  for (const LengthRange range : flashjit::kLengthRanges) {
+    if (range != LengthRange::long_kv) keys.emplace_back(0, problem, range, nullptr);
+  }
+  for (const Variant& variant : changed_mma_variants()) keys.emplace_back(0, problem, LengthRange::long_kv, &variant);
+  for (const Variant& variant : changed_hopper_variants())
+    keys.emplace_back(0, problem, LengthRange::long_kv, &variant);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     for (std::size_t j = 0; j < keys.size(); ++j) {
       CAPTURE(i);
@@ -66,14 +105,19 @@ TEST_CASE("every field of a call's key tells calls apart") {
 }
 
 TEST_CASE("a variant with absurd numbers never meets the key of a legal one") {
-  const Variant legal;
-  Variant absurd = legal;
-  absurd.block_q += 1 << 16;
-  Variant negative = legal;
-  negative.warps -= 1 << 8;
-  const LaunchKey key(0, {}, LengthRange::long_kv, &legal);
-  CHECK_FALSE(key == LaunchKey(0, {}, LengthRange::long_kv, &absurd));
-  CHECK_FALSE(key == LaunchKey(0, {}, LengthRange::long_kv, &negative));
+  const auto key_of_variant = [](const Variant& variant) { return LaunchKey(0, {}, LengthRange::long_kv, &variant); };
+  flashjit::MmaVariant mma;
+  mma.block_q += 1 << 16;
+  CHECK_FALSE(key_of_variant(mma) == key_of_variant(flashjit::MmaVariant{}));
+  mma = {};
+  mma.warps -= 1 << 8;
+  CHECK_FALSE(key_of_variant(mma) == key_of_variant(flashjit::MmaVariant{}));
+  flashjit::HopperVariant hopper;
+  hopper.block_kv += 1 << 16;
+  CHECK_FALSE(key_of_variant(hopper) == key_of_variant(flashjit::HopperVariant{}));
+  hopper = {};
+  hopper.cluster += 1 << 8;
+  CHECK_FALSE(key_of_variant(hopper) == key_of_variant(flashjit::HopperVariant{}));
 }
 
 TEST_CASE("the range of lengths does not matter to a call that names its variant") {

@@ -41,6 +41,8 @@ TEST_CASE("the defaults of every head dim compile for the H200 without spills") 
   add_defaults(engine, problem_of(192, 128, true), "sm_90a", jobs);
   add_defaults(engine, problem_of(64, 256, false), "sm_90a", jobs);
   add_defaults(engine, problem_of(40, 200, true), "sm_90a", jobs);
+  add_defaults(engine, problem_of(256, 32, true), "sm_90a", jobs);
+  add_defaults(engine, problem_of(16, 256, true), "sm_90a", jobs);
   expect_clean(engine, jobs);
 }
 

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inputs for comparisons with the reference: scores that are hard on an online maximum, and the other memory layout.
+#pragma once
+
+#include <flashjit/reference.h>
+#include <flashjit/tensor.h>
+
+#include <cstdint>
+
+namespace flashjit::cli {
+
+// How the scores of a row change with the key. Kernels visit the last keys first. All but random and equal are mirrored
+// in odd rows, so that neighbouring rows of a warp never agree on what to do.
+enum class Scores : std::uint8_t {
+  random,
+  ramp,          // rise steadily; in odd rows they fall
+  jumps,         // by more than exp can bridge in f32, every 64 keys, up towards the first key
+  spike_first,   // one key far above the others: the first, a middle or the last one
+  spike_middle,  //
+  spike_last,    //
+  equal,         // all keys alike
+  very_low,      // the second half far below zero, so that it does not count beside the first
+  infinite,      // one is infinite: even rows that see it are NaN
+};
+inline constexpr Scores kHardScores[] = {Scores::ramp,       Scores::jumps, Scores::spike_first, Scores::spike_middle,
+                                         Scores::spike_last, Scores::equal, Scores::very_low,    Scores::infinite};
+const char* to_string(Scores scores) noexcept;
+
+// Gives random q and k, [batch, seqlen, heads, head_dim], such scores under the default scale.
+void shape_scores(Scores scores, HostTensor& q, HostTensor& k);
+
+// [batch, seqlen, heads, head_dim] values as [batch, heads, seqlen, head_dim], and back.
+HostTensor swap_seqlen_and_heads(const HostTensor& tensor);
+// A [batch, seqlen, heads, head_dim] view of [batch, heads, seqlen, head_dim] memory.
+Tensor view_with_heads_first(const Tensor& memory);
+
+// Where a result is NaN and exact is too, both become 0 and compare as equal. Any other NaN stays.
+void clear_expected_nan(HostTensor& out, HostTensor& lse, reference::Result& exact);
+
+}  // namespace flashjit::cli

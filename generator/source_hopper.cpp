@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <set>
+
+#include "generator/arguments.h"
+#include "generator/plan.h"
+#include "generator/source_parts.h"
+#include "generator/variant_words.h"
+#include "generator/wgmma.h"
+
+namespace flashjit::generator {
+namespace {
+
+// The N of the two products: Q K^T has a column for each key, P V one for each column of the output.
+int score_columns(const HopperVariant& variant) { return variant.block_kv; }
+int output_columns(const Problem& problem) { return problem.head_dim_v; }
+
+std::string render_config(const Problem& problem, const HopperVariant& variant) {
+  ConfigText config;
+  config.use("Element", element(problem.dtype));
+  config.add("int", "kHeadDim", problem.head_dim);
+  config.add("int", "kHeadDimV", problem.head_dim_v);
+  config.add("bool", "kCausal", problem.causal);
+  config.add("int", "kBlockQ", variant.block_q);
+  config.add("int", "kBlockKv", variant.block_kv);
+  config.add("int", "kStages", variant.stages);
+  config.add("int", "kQStages", variant.q_stages);
+  config.add("OutputSlot", "kOutputSlot", enumerator(kOutputs, variant.output));
+  config.add("GemmSoftmax", "kOverlap", enumerator(kOverlaps, variant.overlap));
+  config.add("PingPong", "kPingPong", enumerator(kPingPongs, variant.ping_pong));
+  config.add("bool", "kWarpSpecialized", variant.warp_specialized);
+  config.add("bool", "kProbabilitiesInRegisters", variant.probabilities == ProbabilitySource::registers);
+  config.add("int", "kCluster", variant.cluster);
+  config.add("Rescale", "kRescale", enumerator(kRescales, variant.rescale));
+  config.add("Scheduler", "kScheduler", enumerator(kSchedulers, variant.scheduler));
+  config.add("bool", "kLongestFirst", variant.order == TileOrder::longest_first);
+  config.add("bool", "kFusedBoundary", variant.boundary == TileBoundary::fused);
+  config.use("ScoreMma", wgmma_name(score_columns(variant)));
+  config.use("OutputMma", wgmma_name(output_columns(problem)));
+  return config.text();
+}
+
+std::string render_instructions(const Problem& problem, const HopperVariant& variant) {
+  std::string out;
+  for (const int n : std::set<int>{score_columns(variant), output_columns(problem)})
+    out += render_wgmma(problem.dtype, n);
+  return out;
+}
+
+}  // namespace
+
+std::string render_kernel(const Problem& problem, const HopperVariant& variant, const Templates& templates,
+                          std::string_view entry) {
+  const Plan plan = make_plan(problem, variant);
+  const std::string cluster = variant.cluster == 1 ? "" : fmt::format(" __cluster_dims__({}, 1, 1)", variant.cluster);
+  return flatten(templates, "kernels/flash_fwd_hopper.cuh") + "#line 1 \"generated\"\n" +
+         render_instructions(problem, variant) + render_config(problem, variant) +
+         render({"HopperShape", plan.smem_bytes, plan.threads, "HopperArguments", sizeof(HopperArguments)}) +
+         fmt::format(
+             "extern \"C\" __global__ void __launch_bounds__({}, 1){}\n"
+             "    {}(const __grid_constant__ HopperArguments args) {{\n"
+             "  extern __shared__ __align__(1024) char smem[];\n"  // a swizzle repeats after 1024 bytes
+             "  forward_hopper<Config>(args, ptx::cvta_to_shared(smem));\n"
+             "}}\n",
+             plan.threads, cluster, entry);
+}
+
+}  // namespace flashjit::generator

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "generator/arguments.h"
+#include "generator/plan.h"
+#include "generator/source_parts.h"
+#include "generator/variant_words.h"
+
+namespace flashjit::generator {
+namespace {
+
+std::string render_config(const Problem& problem, const MmaVariant& variant) {
+  ConfigText config;
+  config.use("Element", element(problem.dtype));
+  config.add("int", "kHeadDim", problem.head_dim);
+  config.add("int", "kHeadDimV", problem.head_dim_v);
+  config.add("bool", "kCausal", problem.causal);
+  config.add("int", "kBlockQ", variant.block_q);
+  config.add("int", "kBlockKv", variant.block_kv);
+  config.add("int", "kWarps", variant.warps);
+  config.add("int", "kKStages", variant.k_stages);
+  config.add("int", "kVStages", variant.v_stages);
+  config.add("Pipeline", "kPipeline", enumerator(kPipelines, variant.pipeline));
+  config.add("bool", "kSwizzle", variant.layout == SmemLayout::swizzle);
+  config.add("int", "kLdmatrix", variant.ldmatrix);
+  config.add("bool", "kQueryInRegisters", variant.query == QuerySource::registers);
+  config.add("bool", "kRareRescale", variant.rescale == Rescale::rare);
+  config.add("bool", "kLongestFirst", variant.order == TileOrder::longest_first);
+  return config.text();
+}
+
+}  // namespace
+
+std::string render_kernel(const Problem& problem, const MmaVariant& variant, const Templates& templates,
+                          std::string_view entry) {
+  const Plan plan = make_plan(problem, variant);
+  return flatten(templates, "kernels/flash_fwd_mma.cuh") + "#line 1 \"generated\"\n" + render_config(problem, variant) +
+         render({"ForwardShape", plan.smem_bytes, plan.threads, "ForwardArguments", sizeof(ForwardArguments)}) +
+         fmt::format(
+             "extern \"C\" __global__ void __launch_bounds__({}, {})\n"
+             "    {}(const __grid_constant__ ForwardArguments args) {{\n"
+             "  extern __shared__ __align__(128) char smem[];\n"
+             "  ForwardMma<Config>(args, ptx::cvta_to_shared(smem)).run();\n"
+             "}}\n",
+             plan.threads, variant.ctas_per_sm, entry);
+}
+
+}  // namespace flashjit::generator

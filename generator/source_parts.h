@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the sources of kernels are put together from.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+#include "generator/source.h"
+
+namespace flashjit::generator {
+
+// A template file with its includes put in place, each file once.
+std::string flatten(const Templates& templates, const std::string& path);
+
+const char* element(DType dtype);  // the type of this name in templates/types.cuh
+
+// struct Config, by which a template knows the problem and the variant.
+class ConfigText {
+ public:
+  void use(std::string_view name, std::string_view type) { members_ += fmt::format("  using {} = {};\n", name, type); }
+  template <class Value>
+  void add(std::string_view type, std::string_view name, const Value& value) {
+    members_ += fmt::format("  static constexpr {} {} = {};\n", type, name, value);
+  }
+  std::string text() const { return "struct Config {\n" + members_ + "};\n"; }
+
+ private:
+  std::string members_;
+};
+
+// That the device computes what the host planned. shape: the struct of the family's sizes; arguments: of its launch.
+struct PlanAssertion {
+  std::string_view shape;
+  int smem_bytes, threads;
+  std::string_view arguments;
+  std::size_t arguments_bytes;
+};
+std::string render(const PlanAssertion& assertion);
+
+// All of a forward kernel below the heading: its template, Config, and the entry of this name.
+std::string render_kernel(const Problem& problem, const MmaVariant& variant, const Templates& templates,
+                          std::string_view entry);
+std::string render_kernel(const Problem& problem, const HopperVariant& variant, const Templates& templates,
+                          std::string_view entry);
+
+}  // namespace flashjit::generator

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The words of the variants' spelling: one table for each choice, for writing and for reading, and for the source.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "flashjit/variant.h"
+
+namespace flashjit::generator {
+
+template <class Enum>
+struct Word {
+  Enum value;
+  std::string_view text;        // in a spelling
+  std::string_view enumerator;  // in the rendered source
+};
+
+inline constexpr Word<Pipeline> kPipelines[] = {{Pipeline::serial, "serial", "Pipeline::serial"},
+                                                {Pipeline::overlap, "overlap", "Pipeline::overlap"},
+                                                {Pipeline::rotate, "rotate", "Pipeline::rotate"}};
+inline constexpr Word<SmemLayout> kLayouts[] = {{SmemLayout::linear, "linear", "SmemLayout::linear"},
+                                                {SmemLayout::swizzle, "swizzle", "SmemLayout::swizzle"}};
+inline constexpr Word<QuerySource> kQueries[] = {{QuerySource::shared, "qsmem", "QuerySource::shared"},
+                                                 {QuerySource::registers, "qregs", "QuerySource::registers"}};
+inline constexpr Word<Rescale> kRescales[] = {{Rescale::always, "always", "Rescale::always"},
+                                              {Rescale::rare, "rare", "Rescale::rare"},
+                                              {Rescale::lazy, "lazy", "Rescale::lazy"}};
+inline constexpr Word<TileOrder> kOrders[] = {{TileOrder::natural, "natural", "TileOrder::natural"},
+                                              {TileOrder::longest_first, "longest", "TileOrder::longest_first"}};
+inline constexpr Word<OutputSlot> kOutputs[] = {{OutputSlot::query, "oquery", "OutputSlot::query"},
+                                                {OutputSlot::half, "half", "OutputSlot::half"},
+                                                {OutputSlot::whole, "whole", "OutputSlot::whole"}};
+inline constexpr Word<GemmSoftmax> kOverlaps[] = {{GemmSoftmax::serial, "serial", "GemmSoftmax::serial"},
+                                                  {GemmSoftmax::two_stage, "2stage", "GemmSoftmax::two_stage"},
+                                                  {GemmSoftmax::three_stage, "3stage", "GemmSoftmax::three_stage"}};
+inline constexpr Word<PingPong> kPingPongs[] = {{PingPong::off, "ppoff", "PingPong::off"},
+                                                {PingPong::gemm, "ppgemm", "PingPong::gemm"},
+                                                {PingPong::softmax, "ppsoftmax", "PingPong::softmax"}};
+inline constexpr Word<bool> kSpecializations[] = {{true, "ws", "true"}, {false, "nows", "false"}};
+inline constexpr Word<ProbabilitySource> kProbabilities[] = {
+    {ProbabilitySource::registers, "pregs", "ProbabilitySource::registers"},
+    {ProbabilitySource::shared, "psmem", "ProbabilitySource::shared"}};
+inline constexpr Word<Scheduler> kSchedulers[] = {{Scheduler::single, "single", "Scheduler::single"},
+                                                  {Scheduler::fixed, "fixed", "Scheduler::fixed"},
+                                                  {Scheduler::dynamic, "dynamic", "Scheduler::dynamic"}};
+inline constexpr Word<TileBoundary> kBoundaries[] = {{TileBoundary::split, "split", "TileBoundary::split"},
+                                                     {TileBoundary::fused, "fused", "TileBoundary::fused"}};
+
+template <class Words, class Enum>
+std::string_view spell(const Words& words, Enum value) {
+  for (const auto& word : words)
+    if (word.value == value) return word.text;
+  return "?";
+}
+
+template <class Words, class Enum>
+std::string_view enumerator(const Words& words, Enum value) {
+  for (const auto& word : words)
+    if (word.value == value) return word.enumerator;
+  return "?";
+}
+
+template <class Words, class Enum>
+bool read_word(const Words& words, std::string_view text, Enum& value) {
+  for (const auto& word : words)
+    if (word.text == text) {
+      value = word.value;
+      return true;
+    }
+  return false;
+}
+
+// "kv64" into 64. False, and value as before, when the text is no such number.
+bool read_number(std::string_view prefix, std::string_view text, int& value);
+
+// Each family's spelling. read_part changes the field that the part names; false when no field is spelled so.
+inline constexpr const char* family_name(const MmaVariant&) { return "mma"; }
+inline constexpr const char* family_name(const HopperVariant&) { return "hopper"; }
+std::string spell_variant(const MmaVariant& variant);
+std::string spell_variant(const HopperVariant& variant);
+bool read_part(std::string_view part, MmaVariant& variant);
+bool read_part(std::string_view part, HopperVariant& variant);
+
+}  // namespace flashjit::generator

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tensor_map.h"
+
+#include <fmt/format.h>
+
+#include "runtime/driver.h"
+
+namespace flashjit::runtime {
+namespace {
+
+constexpr std::int64_t kMaxStride = std::int64_t{1} << 40;  // bytes, exclusive: cuTensorMapEncodeTiled
+constexpr int kRank = 4;
+constexpr const char* kDimNames[kRank] = {"batch", "seqlen", "num_heads", "head_dim"};
+
+// The driver asks for 64 bytes of alignment; headers of CUDA 13 give the type more.
+static_assert(sizeof(generator::TensorMap) == sizeof(CUtensorMap) && alignof(generator::TensorMap) == 64);
+
+std::int64_t byte_stride(const Tensor& tensor, int dim) {
+  return tensor.strides[dim] * static_cast<std::int64_t>(size_of(tensor.dtype));
+}
+
+// A stride of 0 reads the same row again and again, which tensor maps are not documented to do.
+bool stride_fits(const Tensor& tensor, int dim) {
+  const std::int64_t elements = tensor.strides[dim];
+  return tensor.shape[dim] == 1 || (elements > 0 && elements < kMaxStride / static_cast<int>(size_of(tensor.dtype)));
+}
+
+void require_tensor_map(const char* name, const Tensor& tensor) {
+  const auto reject = [&](const std::string& message) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} for a variant of the hopper family", name, message));
+  };
+  for (int dim = 0; dim < kRank; ++dim)
+    if (tensor.shape[dim] == 0) reject(fmt::format("{} must be at least 1, was 0,", kDimNames[dim]));
+  for (int dim = 0; dim < kRank - 1; ++dim)
+    if (!stride_fits(tensor, dim))
+      reject(fmt::format("the stride of {} must be from 1 to {} elements, was {},", kDimNames[dim],
+                         kMaxStride / static_cast<int>(size_of(tensor.dtype)) - 1, tensor.strides[dim]));
+}
+
+CUtensorMapSwizzle swizzle_of(int row_bytes) {
+  return row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+         : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                           : CU_TENSOR_MAP_SWIZZLE_32B;
+}
+
+}  // namespace
+
+TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept {
+  const auto size = [&](int dim) { return static_cast<std::uint64_t>(tensor.shape[dim]); };
+  // The view's stride of a dimension of size 1 may be anything, the map's may not.
+  const auto stride = [&](int dim) {
+    const std::int64_t packed_row = tensor.shape[3] * static_cast<std::int64_t>(size_of(tensor.dtype));
+    return static_cast<std::uint64_t>(tensor.shape[dim] > 1 ? byte_stride(tensor, dim) : packed_row);
+  };
+  return {{size(3), size(2), size(1), size(0)}, {stride(2), stride(1), stride(0)}};
+}
+
+bool has_tensor_map(const Tensor& tensor) noexcept {
+  for (int dim = 0; dim < kRank; ++dim)
+    if (tensor.shape[dim] == 0) return false;
+  return stride_fits(tensor, 0) && stride_fits(tensor, 1) && stride_fits(tensor, 2);
+}
+
+bool has_tensor_maps(const ForwardCall& call) noexcept {
+  return has_tensor_map(*call.q) && has_tensor_map(*call.k) && has_tensor_map(*call.v) && has_tensor_map(*call.out);
+}
+
+void require_tensor_maps(const ForwardCall& call) {
+  require_tensor_map("q", *call.q);
+  require_tensor_map("k", *call.k);
+  require_tensor_map("v", *call.v);
+  require_tensor_map("out", *call.out);
+}
+
+generator::TensorMap encode_tensor_map(const Driver& driver, const Tensor& tensor, const TensorMapBox& box) {
+  if (!driver.cuTensorMapEncodeTiled) {
+    throw Error(ErrorCode::unsupported,
+                "driver: must have cuTensorMapEncodeTiled for a variant of the hopper family, has not");
+  }
+  const TensorMapShape shape = tensor_map_shape(tensor);
+  const auto unsigned_of = [](int value) { return static_cast<cuuint32_t>(value); };
+  const cuuint32_t box_sizes[kRank] = {unsigned_of(box.columns), unsigned_of(box.heads), unsigned_of(box.rows), 1};
+  const cuuint32_t element_steps[kRank] = {1, 1, 1, 1};
+  const CUtensorMapDataType type =
+      tensor.dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const int row_bytes = box.columns * static_cast<int>(size_of(tensor.dtype));
+  generator::TensorMap map;
+  driver.check(driver.cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), type, kRank, tensor.data,
+                                             shape.sizes, shape.strides, box_sizes, element_steps,
+                                             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(row_bytes),
+                                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+               "cuTensorMapEncodeTiled");
+  return map;
+}
+
+}  // namespace flashjit::runtime

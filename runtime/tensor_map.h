@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the copy engine of Hopper (TMA) is told of a tensor, and which tensors it can be told of. Only encoding needs
+// the driver.
+#pragma once
+
+#include <cstdint>
+
+#include "flashjit/tensor.h"
+#include "generator/arguments.h"
+#include "runtime/validate.h"
+
+namespace flashjit::runtime {
+
+class Driver;
+
+// What one copy brings of a tensor: this much of each dimension, of one batch entry.
+struct TensorMapBox {
+  int columns;  // of head_dim: 16, 32 or 64, each with the swizzle of its row's width
+  int heads, rows;
+};
+
+// A [batch, seqlen, heads, head_dim] tensor in the terms of a tensor map: innermost dimension first, strides in bytes.
+struct TensorMapShape {
+  std::uint64_t sizes[4];    // head_dim, heads, seqlen, batch
+  std::uint64_t strides[3];  // of heads, seqlen, batch
+};
+TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept;
+
+// False for tensors without elements, and for strides that a tensor map cannot hold.
+bool has_tensor_map(const Tensor& tensor) noexcept;
+// Of q, k, v and out.
+bool has_tensor_maps(const ForwardCall& call) noexcept;
+// Throws Error(invalid_argument) which names the tensor that has none.
+void require_tensor_maps(const ForwardCall& call);
+
+// Of a 16-bit tensor that has one. Throws Error(unsupported, driver).
+generator::TensorMap encode_tensor_map(const Driver& driver, const Tensor& tensor, const TensorMapBox& box);
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The online softmax of one warp of a warpgroup. P V runs while it computes, so the output is rescaled later, and the
+// scores become probabilities in their own registers.
+#pragma once
+
+#include "attention/softmax.cuh"
+
+template <Rescale kRescale>
+struct DeferredSoftmax : OnlineSoftmax<1, kRescale != Rescale::always> {
+  using Base = OnlineSoftmax<1, kRescale != Rescale::always>;
+  using Base::maximum;
+  using Base::scale_log2;
+  using Base::sum;
+  // A lane's share of a row may sum to this much over a maximum that is out of date: every probability stays a finite
+  // f16, and the sum of all far from the largest f32.
+  static constexpr float kLazyLimit = 16384.0f;
+
+  float factor[2];  // of the last rise
+
+  __device__ __forceinline__ explicit DeferredSoftmax(float scale) : Base(scale), factor{1.0f, 1.0f} {}
+
+  // Takes the maximum of new scores into account: true when sums and output must be multiplied by the factors.
+  template <int kN>
+  __device__ __forceinline__ bool raise_maximum(const Accumulator<1, kN>& s) {
+    float seen[2];
+    bool grew = false;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      seen[h] = fmaxf(s.x[0][0][2 * h], s.x[0][0][2 * h + 1]);
+#pragma unroll
+      for (int n = 1; n < kN; ++n) seen[h] = fmaxf(seen[h], fmaxf(s.x[0][n][2 * h], s.x[0][n][2 * h + 1]));
+      grew |= (seen[h] - maximum[0][h]) * scale_log2 > kMaximumLag;  // no register for a lag in scores
+    }
+    // One vote decides for the warp, before the lanes of a row exchange anything: usually that is all.
+    if (kRescale != Rescale::always && !ptx::vote_any(grew)) return false;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float raised = fmaxf(seen[h], ptx::shfl_xor(seen[h], 1));
+      raised = fmaxf(raised, ptx::shfl_xor(raised, 2));
+      raised = fmaxf(raised, maximum[0][h]);
+      factor[h] = ptx::ex2((maximum[0][h] - raised) * scale_log2);
+      maximum[0][h] = raised;
+    }
+    return true;
+  }
+
+  // Scores to probabilities; returns the sums of this lane's.
+  template <int kN>
+  __device__ __forceinline__ void exponentiate(Accumulator<1, kN>& s, float (&block_sum)[2]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float shift = maximum[0][h] * scale_log2;
+      float even = 0.0f, odd = 0.0f;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        float& p0 = s.x[0][n][2 * h];
+        float& p1 = s.x[0][n][2 * h + 1];
+        p0 = ptx::ex2(__fmaf_rn(p0, scale_log2, -shift));
+        p1 = ptx::ex2(__fmaf_rn(p1, scale_log2, -shift));
+        even += p0, odd += p1;
+      }
+      block_sum[h] = even + odd;
+    }
+  }
+
+  // All of a block whose maximum is taken. True: rescale() the output.
+  template <int kN>
+  __device__ __forceinline__ bool take_block(Accumulator<1, kN>& s) {
+    const bool raised = raise_maximum(s);
+    if (raised) sum[0][0] *= factor[0], sum[0][1] *= factor[1];
+    float block_sum[2];
+    exponentiate(s, block_sum);
+    sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
+    return raised;
+  }
+
+  // A block against the maximum as it is. Where that is too low for some row of the warp, nothing is summed and
+  // take_exactly() is called, which computes the scores again and takes the block as usual. NaN counts as too low.
+  template <int kN, class TakeExactly>
+  __device__ __forceinline__ void take_block_lazily(Accumulator<1, kN>& s, TakeExactly take_exactly) {
+    float block_sum[2];
+    exponentiate(s, block_sum);
+    const bool within = block_sum[0] <= kLazyLimit && block_sum[1] <= kLazyLimit;
+    if (ptx::vote_any(!within)) return take_exactly();
+    sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
+  }
+
+  template <int kN>
+  __device__ __forceinline__ void rescale(Accumulator<1, kN>& o) const {
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o.x[0][n][e] *= factor[e / 2];
+  }
+};

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The threads that find the tiles and that feed the copy engine.
+#pragma once
+
+#include "attention/hopper_shape.cuh"
+#include "attention/hopper_tiles.cuh"
+#include "ptx/tma.cuh"
+
+// Tells everybody the tiles of this block, one after the other.
+template <class Config>
+struct HopperAnnouncer {
+  const HopperArguments& args;
+  const HopperTiles<Config> tiles;
+  RingWriter<typename HopperShape<Config>::TileRing> announced;
+
+  __device__ __forceinline__ HopperAnnouncer(const HopperArguments& args_, const HopperShape<Config>& shape)
+      : args(args_), tiles(args_), announced(shape.tiles()) {}
+
+  __device__ __forceinline__ void announce(const HopperTile& tile) {
+    announced.wait_empty();
+    tile.write(announced.slot());
+    ptx::mbarrier_arrive(announced.full());
+    announced.advance();
+  }
+
+  // The next tile is drawn and found, which takes long, as soon as the consumers have begun with the one before. Not
+  // earlier: who has drawn two long tiles keeps the others waiting at the end.
+  __device__ __forceinline__ void announce_all() {
+    uint32 index = HopperTiles<Config>::first();
+    for (;;) {
+      const HopperTile tile = tiles.find(index);
+      announce(tile);
+      if (tile.blocks == 0) return;
+      announced.wait_empty();
+      index = next(index);
+    }
+  }
+
+  // Every tile is followed by one draw, so the last draw of all clears the counter.
+  __device__ __forceinline__ uint32 next(uint32 index) const {
+    if constexpr (Config::kScheduler != Scheduler::dynamic) return index + HopperTiles<Config>::stride();
+    const uint32 drawn = ptx::atom_increment(args.tile_counter);
+    if (drawn == tiles.count() - 1) *args.tile_counter = 0;
+    return HopperTiles<Config>::stride() + drawn;
+  }
+};
+
+template <class Config>
+struct HopperLoader {
+  using Shape = HopperShape<Config>;
+
+  const HopperArguments& args;
+  const int rank;  // in the cluster
+  RingWriter<typename Shape::QRing> queries;
+  RingWriter<typename Shape::KRing> keys;
+  RingWriter<typename Shape::VRing> values;
+
+  __device__ __forceinline__ HopperLoader(const HopperArguments& args_, const Shape& shape)
+      : args(args_),
+        rank(cluster_rank<Config>()),
+        queries(shape.queries()),
+        keys(shape.keys()),
+        values(shape.values()) {}
+
+  __device__ __forceinline__ void request_query(const HopperTile& tile) {
+    using Tile = typename Shape::QTile;
+    queries.wait_empty();
+    ptx::mbarrier_arrive_expect_tx(queries.full(), Tile::kBytes);
+#pragma unroll
+    for (int panel = 0; panel < Tile::kPanels; ++panel)
+      ptx::tma_load(queries.slot() + panel * Tile::kPanelBytes, args.q,
+                    {panel * Tile::kPanelColumns, tile.head << args.packed_heads_log2,
+                     tile.first_row >> args.packed_heads_log2, tile.batch},
+                    queries.full(), ptx::L2Policy::evict_first);
+    queries.advance();
+  }
+  __device__ __forceinline__ void request_key(const HopperTile& tile, int block) {
+    request<typename Shape::KTile>(keys, args.k, tile, block);
+  }
+  __device__ __forceinline__ void request_value(const HopperTile& tile, int block) {
+    request<typename Shape::VTile>(values, args.v, tile, block);
+  }
+
+ private:
+  // A tile of keys or values. In a cluster each block brings its share of the rows to all.
+  template <class Tile, class Writer>
+  __device__ __forceinline__ void request(Writer& ring, const TensorMap& map, const HopperTile& tile, int block) {
+    constexpr int kShare = Config::kBlockKv / Config::kCluster;
+    ring.wait_empty();
+    ptx::mbarrier_arrive_expect_tx(ring.full(), Tile::kBytes);
+    const int first_key = block * Config::kBlockKv + rank * kShare;
+#pragma unroll
+    for (int panel = 0; panel < Tile::kPanels; ++panel) {
+      const SmemAddress dst = ring.slot() + panel * Tile::kPanelBytes + rank * kShare * Tile::kRowBytes;
+      const ptx::BoxOrigin at{panel * Tile::kPanelColumns, tile.kv_head, first_key, tile.batch};
+      if constexpr (Config::kCluster == 1)
+        ptx::tma_load(dst, map, at, ring.full(), ptx::L2Policy::evict_last);
+      else
+        ptx::tma_load_multicast(dst, map, at, ring.full(), (1 << Config::kCluster) - 1, ptx::L2Policy::evict_last);
+    }
+    ring.advance();
+  }
+};

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes of the Hopper forward kernel and its map of shared memory:
+//   [ Q tiles | K ring | V ring | output slot | P | barriers ]
+#pragma once
+
+#include "attention/hopper_tiles.cuh"
+#include "pipeline/ring.cuh"
+#include "tile/panel_tile.cuh"
+#include "types.cuh"
+
+// The largest power of two, at most limit, that divides n.
+constexpr int dividing_panel(int n, int limit = 64) { return n % limit == 0 ? limit : dividing_panel(n, limit / 2); }
+
+template <class Config>
+struct HopperShape {
+  static constexpr int kWarpgroups = Config::kBlockQ / kWarpgroupRows;  // of consumers
+  static constexpr int kConsumerThreads = kWarpgroups * kWarpgroupSize;
+  static constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
+  static constexpr int kThreads = kConsumerThreads + (Config::kWarpSpecialized ? kWarpgroupSize : 0);
+
+  // Registers after setmaxnreg: together at most what the block had at its launch, 65536 / kThreads for each thread.
+  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32;
+  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 232 : kWarpgroups == 3 ? 160 : 112;
+  static constexpr bool kMovesRegisters = Config::kWarpSpecialized && kWarpgroups > 1;
+
+  using QTile = PanelTile<Config::kBlockQ, Config::kHeadDim>;
+  using KTile = PanelTile<Config::kBlockKv, Config::kHeadDim>;
+  using VTile = PanelTile<Config::kBlockKv, Config::kHeadDimV>;
+  using PTile = PanelTile<kWarpgroupRows, Config::kBlockKv, dividing_panel(Config::kBlockKv)>;  // of one warpgroup
+
+  // The next tile's first keys and query are requested before the last values of this one, unless the query's slot is
+  // free only after those have been used, or shortly before.
+  static constexpr bool kNextTileFirst =
+      Config::kQStages > 1 && Config::kOutputSlot != OutputSlot::query&& Config::kOverlap !=
+                                  GemmSoftmax::serial&& Config::kScheduler != Scheduler::single;
+  // When a warpgroup waits for P V of the block before, with a lazy maximum: before the exponentials, so that the
+  // values are free early, or after them, so that they overlap. Measured: docs/kernels/hopper_forward.md.
+  static constexpr bool kOutputEarly = kWarpgroups > 2 || Config::kHeadDimV > 128;
+
+  // The output leaves warp by warp: 16 rows, kOutputPanels panels at a time. In the place of Q its panels lie further
+  // apart.
+  static constexpr int kStoreRows = 16;
+  static constexpr bool kOutputInQuery = Config::kOutputSlot == OutputSlot::query;
+  static constexpr int kOutputPanels =
+      Config::kOutputSlot == OutputSlot::half ? ceil_div(VTile::kPanels, 2) : VTile::kPanels;
+  static constexpr int kOutputRowBytes = VTile::kRowBytes;
+  static constexpr int kOutputPanelBytes = kOutputInQuery ? QTile::kPanelBytes : kStoreRows * kOutputRowBytes;
+  static constexpr int kWarpOutputBytes =
+      kOutputInQuery ? kStoreRows * QTile::kRowBytes : kOutputPanels * kOutputPanelBytes;
+
+  using QRing = RingPlace<Config::kQStages, QTile::kBytes>;
+  using KRing = RingPlace<Config::kStages, KTile::kBytes>;
+  using VRing = RingPlace<Config::kStages, VTile::kBytes>;
+  using TileRing = RingPlace<2, HopperTile::kBytes>;
+
+  static constexpr int kKeys = Config::kQStages * QTile::kBytes;
+  static constexpr int kValues = kKeys + Config::kStages * KTile::kBytes;
+  static constexpr int kOutput = kValues + Config::kStages * VTile::kBytes;
+  static constexpr int kProbabilities = kOutput + (kOutputInQuery ? 0 : kConsumerWarps * kWarpOutputBytes);
+  static constexpr int kQueryBarriers =
+      kProbabilities + (Config::kProbabilitiesInRegisters ? 0 : kWarpgroups * PTile::kBytes);
+  static constexpr int kKeyBarriers = kQueryBarriers + QRing::kBarrierBytes;
+  static constexpr int kValueBarriers = kKeyBarriers + KRing::kBarrierBytes;
+  static constexpr int kTileBarriers = kValueBarriers + VRing::kBarrierBytes;
+  static constexpr int kTiles = kTileBarriers + TileRing::kBarrierBytes;
+  static constexpr int kBarrierSpace = 256;
+  static constexpr int kSmemBytes = kQueryBarriers + kBarrierSpace;
+  static_assert(kTiles + TileRing::kStages * TileRing::kSlotBytes <= kSmemBytes, "barriers outgrow their space");
+
+  // The rings of a block whose shared memory starts at smem.
+  SmemAddress smem;
+  __device__ __forceinline__ QRing queries() const { return {smem + kQueryBarriers, smem}; }
+  __device__ __forceinline__ KRing keys() const { return {smem + kKeyBarriers, smem + kKeys}; }
+  __device__ __forceinline__ VRing values() const { return {smem + kValueBarriers, smem + kValues}; }
+  __device__ __forceinline__ TileRing tiles() const { return {smem + kTileBarriers, smem + kTiles}; }
+};

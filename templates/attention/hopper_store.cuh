@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the accumulators of one warp to its rows of the output and of the log-sum-exp. Every warp sends its own rows, so
+// the end of a tile needs no barrier wider than a warp, and the copy engine works on while the next tile begins.
+#pragma once
+
+#include "attention/arguments.cuh"
+#include "attention/hopper_shape.cuh"
+#include "attention/hopper_tiles.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/stmatrix.cuh"
+#include "ptx/tma.cuh"
+
+template <class Config>
+struct HopperStore {
+  using Shape = HopperShape<Config>;
+  using VTile = typename Shape::VTile;
+  static constexpr int kChunks = ceil_div(Config::kHeadDimV, kChunkElements);
+
+  const HopperArguments& args;
+
+  // Divides by the sums, writes the LSE and starts the stores: of the rows from first_row on, through the slab.
+  template <class O, class Softmax>
+  __device__ __forceinline__ void write(O& o, const Softmax& softmax, const HopperTile& tile, int first_row,
+                                        SmemAddress slab) const {
+    const float total[2] = {softmax.total(0, 0), softmax.total(0, 1)};
+    normalize(o, total);
+#pragma unroll
+    for (int panel = 0; panel < VTile::kPanels; panel += Shape::kOutputPanels) {
+      if (ptx::elect()) ptx::tma_wait_read();
+      ptx::bar_warp_sync();
+      stage(o, panel, slab);
+      ptx::fence_proxy_async();
+      ptx::bar_warp_sync();
+      if (ptx::elect()) send(tile, first_row, panel, slab);
+    }
+    // Last, so that no fence has to wait for it.
+    if (args.lse != nullptr) write_lse(softmax, total, tile, first_row);
+  }
+
+  // Before the block ends its shared memory has to be read, and before a kernel ends its stores are done.
+  __device__ __forceinline__ void finish() const {
+    if (ptx::elect()) ptx::tma_wait();
+  }
+  __device__ __forceinline__ void wait_read() const {
+    if (ptx::elect()) ptx::tma_wait_read();
+  }
+
+ private:
+  // A row that saw no key has sum 0 and gives 0.
+  template <class O>
+  __device__ __forceinline__ static void normalize(O& o, const float (&total)[2]) {
+    const float inverse[2] = {total[0] == 0.0f ? 0.0f : ptx::rcp(total[0]),
+                              total[1] == 0.0f ? 0.0f : ptx::rcp(total[1])};
+#pragma unroll
+    for (int n = 0; n < kChunks; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o.x[0][n][e] *= inverse[e / 2];
+  }
+
+  // One lane of each row writes.
+  template <class Softmax>
+  __device__ __forceinline__ void write_lse(const Softmax& softmax, const float (&total)[2], const HopperTile& tile,
+                                            int first_row) const {
+    const int lane = ptx::tid_x() % kWarpSize;
+    if (lane % 4 != 0) return;
+    const int last_pack = (1 << args.packed_heads_log2) - 1;
+    char* const lse = reinterpret_cast<char*>(args.lse) + tile.batch * args.lse_strides.batch;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first_row + lane / 4 + 8 * h;
+      const int position = row >> args.packed_heads_log2;
+      const int head = (tile.head << args.packed_heads_log2) + (row & last_pack);
+      if (position < args.sizes.seqlen_q)
+        ptx::st_global(lse + head * args.lse_strides.head + position * args.lse_strides.row,
+                       softmax.log_sum_exp(0, h, total[h]));
+    }
+  }
+
+  __device__ __forceinline__ SmemAddress place(SmemAddress slab, int first_panel, uint32 row, uint32 chunk) const {
+    constexpr int kChunksOfRow = VTile::kChunksOfRow;
+    const uint32 swizzled = (chunk % kChunksOfRow) ^ (row / (8 / kChunksOfRow) % kChunksOfRow);
+    return slab + (chunk / kChunksOfRow - first_panel) * Shape::kOutputPanelBytes + row * VTile::kRowBytes +
+           swizzled * kChunkBytes;
+  }
+
+  // Panels first_panel on into the slab, two chunks of 8 columns at a time.
+  template <class O>
+  __device__ __forceinline__ void stage(const O& o, int first_panel, SmemAddress slab) const {
+    constexpr int kStep = 2;
+    const int lane = ptx::tid_x() % kWarpSize;
+    const int first_chunk = first_panel * VTile::kChunksOfRow;
+#pragma unroll
+    for (int i = 0; i < Shape::kOutputPanels * VTile::kChunksOfRow; i += kStep) {
+      const int n = first_chunk + i;
+      if (n + 1 < kChunks)
+        ptx::stmatrix_x4(place(slab, first_panel, lane % 16, n + lane / 16), pack(o, n, 0), pack(o, n, 1),
+                         pack(o, n + 1, 0), pack(o, n + 1, 1));
+      else if (n < kChunks)
+        ptx::stmatrix_x2(place(slab, first_panel, lane % 16, n), pack(o, n, 0), pack(o, n, 1));
+    }
+  }
+
+  template <class O>
+  __device__ __forceinline__ static uint32 pack(const O& o, int n, int h) {
+    return ptx::cvt_rn_x2(typename Config::Element{}, o.x[0][n][2 * h], o.x[0][n][2 * h + 1]);
+  }
+
+  __device__ __forceinline__ void send(const HopperTile& tile, int first_row, int first_panel, SmemAddress slab) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kOutputPanels; ++i)
+      if (first_panel + i < VTile::kPanels)
+        ptx::tma_store(args.out,
+                       {(first_panel + i) * VTile::kPanelColumns, tile.head << args.packed_heads_log2,
+                        first_row >> args.packed_heads_log2, tile.batch},
+                       slab + i * Shape::kOutputPanelBytes);
+    ptx::tma_commit_group();
+  }
+};

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// One warpgroup's arithmetic: its 64 query rows against keys and values in shared memory, with wgmma.
+#pragma once
+
+#include "attention/deferred_softmax.cuh"
+#include "attention/hopper_shape.cuh"
+#include "attention/mask.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/stmatrix.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+
+template <class Config>
+struct WarpgroupAttention {
+  using Shape = HopperShape<Config>;
+  using QTile = typename Shape::QTile;
+  using KTile = typename Shape::KTile;
+  using VTile = typename Shape::VTile;
+  using PTile = typename Shape::PTile;
+  using Element = typename Config::Element;
+  using ScoreMma = typename Config::ScoreMma;
+  using OutputMma = typename Config::OutputMma;
+
+  static constexpr int kScoreColumns = Config::kBlockKv / 8;
+  static constexpr int kOutputColumns = ceil_div(Config::kHeadDimV, 8);
+  static constexpr int kQSteps = ceil_div(Config::kHeadDim, 16);
+  static constexpr int kPSteps = Config::kBlockKv / 16;
+  using Scores = Accumulator<1, kScoreColumns>;
+
+  Accumulator<1, kOutputColumns> o;
+  uint32 p[kPSteps * 4];  // A fragments of P, one for each 16 keys
+  DeferredSoftmax<Config::kRescale> softmax;
+  // Matrix descriptors: the warpgroup's rows of the query tile in the first slot and in the present one, the first
+  // slots of the rings, its own P.
+  uint64 first_q, q, k, v, p_smem;
+
+  __device__ __forceinline__ WarpgroupAttention(float scale_log2, const Shape& shape, int warpgroup)
+      : softmax(scale_log2),
+        first_q(QTile::k_major(shape.queries().slot(0) + warpgroup * kWarpgroupRows * QTile::kRowBytes)),
+        k(KTile::k_major(shape.keys().slot(0))),
+        v(VTile::n_major(shape.values().slot(0))),
+        p_smem(PTile::k_major(shape.smem + Shape::kProbabilities + warpgroup * PTile::kBytes)) {}
+
+  __device__ __forceinline__ void set_query(int stage) {
+    q = first_q + static_cast<uint64>(stage * (QTile::kBytes >> 4));
+  }
+
+  // --- Products. Between issue and wait nothing may touch s, o or p. -----------------------------------------------
+
+  __device__ __forceinline__ void issue_scores(Scores& s, int stage) {
+    ptx::hold_registers(s.flat());
+    ptx::wgmma_fence();
+    const uint64 b = k + static_cast<uint64>(stage * (KTile::kBytes >> 4));
+#pragma unroll
+    for (int step = 0; step < kQSteps; ++step)
+      ScoreMma::template ss<false>(s.flat(), q + QTile::k_major_step(step), b + KTile::k_major_step(step), step != 0);
+    ptx::wgmma_commit_group();
+  }
+
+  __device__ __forceinline__ void issue_output(int stage) {
+    ptx::hold_registers(o.flat());
+    if constexpr (Config::kProbabilitiesInRegisters) ptx::hold_registers(p);
+    ptx::wgmma_fence();
+    const uint64 b = v + static_cast<uint64>(stage * (VTile::kBytes >> 4));
+#pragma unroll
+    for (int step = 0; step < kPSteps; ++step) {
+      if constexpr (Config::kProbabilitiesInRegisters) {
+        const uint32 fragment[4] = {p[4 * step], p[4 * step + 1], p[4 * step + 2], p[4 * step + 3]};
+        OutputMma::template rs<true>(o.flat(), fragment, b + VTile::n_major_step(step), true);
+      } else {
+        OutputMma::template ss<true>(o.flat(), p_smem + PTile::k_major_step(step), b + VTile::n_major_step(step), true);
+      }
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  // Waits until at most kPending groups run, of which the one that writes s is none.
+  template <int kPending>
+  __device__ __forceinline__ static void wait_scores(Scores& s) {
+    ptx::wgmma_wait_group<kPending>();
+    ptx::hold_registers(s.flat());
+  }
+  __device__ __forceinline__ void wait_output() {
+    ptx::wgmma_wait_group<0>();
+    ptx::hold_registers(o.flat());
+    if constexpr (Config::kProbabilitiesInRegisters) ptx::hold_registers(p);
+  }
+
+  // --- Probabilities as the next operand; not before the product that reads the last ones is done -------------------
+
+  __device__ __forceinline__ void keep_probabilities(const Scores& s) {
+    if constexpr (Config::kProbabilitiesInRegisters) {
+#pragma unroll
+      for (int i = 0; i < kPSteps * 4; ++i) p[i] = pack(s, i);
+    } else {
+      const int lane = ptx::tid_x() % kWarpSize;
+      const uint32 row = ptx::tid_x() % kWarpgroupSize / kWarpSize * 16 + lane % 16;
+#pragma unroll
+      for (int step = 0; step < kPSteps; ++step)
+        ptx::stmatrix_x4(PTile::address(p_smem) + PTile::offset(row, 2 * step + lane / 16), pack(s, 4 * step),
+                         pack(s, 4 * step + 1), pack(s, 4 * step + 2), pack(s, 4 * step + 3));
+      ptx::fence_proxy_async();
+      ptx::bar_sync<kWarpgroupSize>(warpgroup_barrier());
+    }
+  }
+
+  // The ith register of the A fragments: the accumulator's layout is that of the operand.
+  __device__ __forceinline__ static uint32 pack(const Scores& s, int i) {
+    const float(&x)[4] = s.x[0][i / 2];
+    return ptx::cvt_rn_x2(Element{}, x[2 * (i % 2)], x[2 * (i % 2) + 1]);
+  }
+
+  // --- Scores once more, for the lazy maximum: by one warp alone, while P V of the block before may be running ---
+
+  // Accumulators of mma.m16n8k16 lie as those of wgmma.
+  __device__ __forceinline__ void recompute_scores(Scores& s, int stage) const {
+    const int lane = ptx::tid_x() % kWarpSize;
+    const uint32 q_row = ptx::tid_x() % kWarpgroupSize / kWarpSize * 16 + lane % 16;
+    s.clear();
+#pragma unroll 1
+    for (int step = 0; step < kQSteps; ++step) {
+      uint32 a[4];
+      ptx::ldmatrix_x4(a, QTile::address(q) + QTile::offset(q_row, 2 * step + lane / 16));
+      const SmemAddress rows =
+          KTile::address(k) + stage * KTile::kBytes + KTile::offset(lane % 8, 2 * step + lane / 8 % 2);
+#pragma unroll
+      for (int n = 0; n < kScoreColumns; ++n) {
+        uint32 b0, b1;
+        ptx::ldmatrix_x2(b0, b1, rows + n * 8 * KTile::kRowBytes);
+        ptx::mma_m16n8k16(Element{}, s.x[0][n], a, b0, b1);
+      }
+    }
+  }
+
+  // --- The query ---------------------------------------------------------------------------------------------------
+
+  // For a negative scale: the scores of -Q with the scale's magnitude, so that the softmax may take maxima.
+  __device__ __forceinline__ void flip_query(uint32 sign) const {
+    const int thread = ptx::tid_x() % kWarpgroupSize;
+#pragma unroll 1
+    for (int i = thread; i < kWarpgroupRows * QTile::kPanels * QTile::kChunksOfRow; i += kWarpgroupSize) {
+      const SmemAddress at = QTile::address(q) + QTile::offset(i % kWarpgroupRows, i / kWarpgroupRows);
+      ptx::Chunk c = ptx::ld_shared(at);
+      c.x ^= sign, c.y ^= sign, c.z ^= sign, c.w ^= sign;
+      ptx::st_shared(at, c);
+    }
+    ptx::fence_proxy_async();
+    ptx::bar_sync<kWarpgroupSize>(warpgroup_barrier());
+  }
+
+  __device__ __forceinline__ static NamedBarrier warpgroup_barrier() {
+    constexpr int kFirst = Config::kWarpSpecialized ? 1 : 0;  // consumer
+    return static_cast<NamedBarrier>(static_cast<int>(NamedBarrier::first_warpgroup) + ptx::tid_x() / kWarpgroupSize -
+                                     kFirst);
+  }
+};

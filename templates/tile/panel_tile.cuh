@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tile of 16-bit elements as the copy engine lays it down and wgmma reads it: panels of up to 64 columns, each with
+// its rows one after the other, and the 16-byte chunks of a row XORed with the row (PTX ISA, "Asynchronous Warpgroup
+// Level Matrix Shared Memory Layout").
+#pragma once
+
+#include "types.cuh"
+
+// Rows of 128, 64 or 32 bytes have a swizzle of their own; the columns past the head dim are zeros.
+constexpr int panel_columns(int columns) { return columns > 32 ? 64 : columns > 16 ? 32 : 16; }
+
+template <int kRows_, int kColumns_, int kPanelColumns_ = panel_columns(kColumns_)>
+struct PanelTile {
+  static constexpr int kRows = kRows_;
+  static constexpr int kColumns = kColumns_;
+  static constexpr int kPanelColumns = kPanelColumns_;
+  static constexpr int kPanels = ceil_div(kColumns, kPanelColumns);
+  static constexpr int kRowBytes = kPanelColumns * 2;
+  static constexpr int kPanelBytes = kRows * kRowBytes;
+  static constexpr int kBytes = kPanels * kPanelBytes;
+  static constexpr int kChunksOfRow = kRowBytes / kChunkBytes;
+
+  // Byte offset of a 16-byte chunk, for generic reads and writes.
+  static __device__ __forceinline__ uint32 offset(uint32 row, uint32 chunk) {
+    return chunk / kChunksOfRow * kPanelBytes + row * kRowBytes +
+           ((chunk % kChunksOfRow) ^ (row / (8 / kChunksOfRow) % kChunksOfRow)) * kChunkBytes;
+  }
+
+  // --- Matrix descriptors (PTX ISA, "Matrix Descriptor Format"): the address and two strides in units of 16 bytes, and
+  // the swizzle. Adding to one moves the address. Addresses in the shared window are below 2^18.
+
+  static constexpr uint32 kEightRows = 8 * kRowBytes;
+  static constexpr uint64 kSwizzleMode = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;
+
+  static __device__ __forceinline__ uint64 descriptor(SmemAddress tile, uint32 leading_bytes) {
+    return static_cast<uint64>(tile >> 4) | static_cast<uint64>(leading_bytes >> 4) << 16 |
+           static_cast<uint64>(kEightRows >> 4) << 32 | kSwizzleMode << 62;
+  }
+  // Back to the address.
+  static __device__ __forceinline__ SmemAddress address(uint64 descriptor) {
+    return (static_cast<uint32>(descriptor) & 0x3fff) << 4;
+  }
+
+  // Rows are M or N and columns are K: Q and K of Q K^T, P of P V. The swizzle leaves the leading stride unused.
+  static __device__ __forceinline__ uint64 k_major(SmemAddress tile) { return descriptor(tile, 0); }
+  static constexpr uint64 k_major_step(int k16) {
+    return (16 * k16 / kPanelColumns * kPanelBytes + 16 * k16 % kPanelColumns * 2) >> 4;
+  }
+
+  // Rows are K and columns are N: V of P V. The leading stride leads to the next panel.
+  static __device__ __forceinline__ uint64 n_major(SmemAddress tile) { return descriptor(tile, kPanelBytes); }
+  static constexpr uint64 n_major_step(int k16) { return 2 * k16 * kEightRows >> 4; }
+};

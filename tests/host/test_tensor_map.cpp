@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tensors the copy engine can be told of, and in which terms.
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <string>
+
+#include "flashjit/error.h"
+#include "generator/variant_space.h"
+#include "runtime/tensor_map.h"
+
+namespace {
+
+using namespace flashjit;
+using runtime::has_tensor_map;
+using runtime::tensor_map_shape;
+
+void* address(std::uintptr_t index) { return reinterpret_cast<void*>(index << 40); }
+
+// Strides in elements, of [batch, seqlen, heads, head_dim].
+Tensor with_strides(const Dims& shape, const Dims& strides) { return {address(1), DType::bf16, shape, strides}; }
+
+struct Call {
+  Tensor q{address(1), DType::bf16, {2, 70, 4, 64}};
+  Tensor k{address(2), DType::bf16, {2, 90, 2, 64}};
+  Tensor v{address(3), DType::bf16, {2, 90, 2, 64}};
+  Tensor out{address(4), DType::bf16, {2, 70, 4, 64}};
+
+  runtime::ForwardCall validated() const {
+    runtime::ForwardCall call = runtime::validate_inputs(q, k, v, {});
+    runtime::validate_out(call, out);
+    return call;
+  }
+  // Why this call has no tensor maps; empty when it has.
+  std::string refusal() const {
+    const runtime::ForwardCall call = validated();
+    try {
+      runtime::require_tensor_maps(call);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::invalid_argument);
+      CHECK_FALSE(runtime::has_tensor_maps(call));
+      return error.what();
+    }
+    CHECK(runtime::has_tensor_maps(call));
+    return "";
+  }
+};
+
+}  // namespace
+
+TEST_CASE("dimensions go innermost first, strides in bytes, in either layout") {
+  const auto packed = tensor_map_shape(Tensor(address(1), DType::bf16, {3, 70, 4, 64}));
+  CHECK(packed.sizes[0] == 64);
+  CHECK(packed.sizes[1] == 4);
+  CHECK(packed.sizes[2] == 70);
+  CHECK(packed.sizes[3] == 3);
+  CHECK(packed.strides[0] == 64 * 2);
+  CHECK(packed.strides[1] == 4 * 64 * 2);
+  CHECK(packed.strides[2] == 70 * 4 * 64 * 2);
+  const auto heads_first = tensor_map_shape(with_strides({3, 70, 4, 64}, {4 * 70 * 64, 64, 70 * 64, 1}));
+  CHECK(heads_first.strides[0] == 70 * 64 * 2);
+  CHECK(heads_first.strides[1] == 64 * 2);
+}
+
+TEST_CASE("a dimension of size one gets a legal stride, whatever the view says") {
+  constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t any : {kAny, std::int64_t{0}, std::int64_t{-7}}) {
+    const Tensor one = with_strides({1, 1, 1, 24}, {any, any, any, 1});
+    CHECK(has_tensor_map(one));
+    for (const std::uint64_t stride : tensor_map_shape(one).strides) {
+      CHECK(stride % 16 == 0);
+      CHECK(stride >= 24 * 2);
+      CHECK(stride < std::uint64_t{1} << 40);
+    }
+  }
+}
+
+TEST_CASE("tensors without elements, repeated rows and far strides have no map") {
+  constexpr std::int64_t kFar = std::int64_t{1} << 39;  // elements: 2^40 bytes
+  CHECK(has_tensor_map(with_strides({2, 3, 4, 64}, {kFar - 8, 256, 64, 1})));
+  CHECK_FALSE(has_tensor_map(with_strides({2, 3, 4, 64}, {kFar, 256, 64, 1})));
+  CHECK_FALSE(has_tensor_map(with_strides({2, 3, 4, 64}, {0, 256, 64, 1})));
+  CHECK_FALSE(has_tensor_map(with_strides({2, 3, 4, 64}, {768, 0, 64, 1})));
+  CHECK_FALSE(has_tensor_map(with_strides({2, 3, 4, 64}, {768, 256, 0, 1})));
+  CHECK_FALSE(has_tensor_map(with_strides({2, 0, 4, 64}, {768, 256, 64, 1})));
+  CHECK_FALSE(has_tensor_map(with_strides({2, 3, 0, 64}, {768, 256, 64, 1})));
+}
+
+TEST_CASE("a call that has no tensor maps is told which tensor must be what") {
+  CHECK(Call().refusal().empty());
+  Call call;
+  call.k.strides[0] = 0;
+  CHECK(call.refusal() ==
+        "k: the stride of batch must be from 1 to 549755813887 elements, was 0, for a variant of the hopper family");
+  call = {};
+  call.q.strides[0] = std::int64_t{1} << 39;
+  CHECK(call.refusal().starts_with("q: the stride of batch must be from 1 to 549755813887 elements, was 549755813888"));
+  call = {};
+  call.v.strides[2] = 0;
+  CHECK(call.refusal().starts_with("v: the stride of num_heads must be"));
+  call = {};
+  call.out.strides[0] = std::int64_t{1} << 39;
+  CHECK(call.refusal().starts_with("out: the stride of batch must be"));
+  call = {};
+  call.k = Tensor(address(2), DType::bf16, {2, 0, 2, 64});
+  call.v = Tensor(address(3), DType::bf16, {2, 0, 2, 64});
+  CHECK(call.refusal() == "k: seqlen must be at least 1, was 0, for a variant of the hopper family");
+}
+
+// Calls that have no tensor maps are launched with the default of this range.
+TEST_CASE("the defaults for few queries read any tensor: they are not of the hopper family") {
+  for (const Architecture& architecture : architectures())
+    for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
+      Problem problem;
+      problem.head_dim = problem.head_dim_v = head_dim;
+      const Variant variant = generator::default_variant(problem, architecture, LengthRange::few_queries);
+      CHECK(std::holds_alternative<MmaVariant>(variant));
+    }
+}
