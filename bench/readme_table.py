@@ -3,7 +3,8 @@
 """Fills the tables of README.md from the records in bench/results/, so that no figure in it is typed by hand.
 
 A table stands between <!-- table:DEVICE/NAME --> and <!-- /table -->, where bench/results/DEVICE.json is the record and
-NAME is forward, 5090, jit or peers. With --check nothing is written and the exit status is 1 if a table is out of date."""
+NAME is hopper, mma, ablation, 5090 or jit. Where the record lacks the measurement there is no table. With
+--check nothing is written and the exit status is 1 if a table is out of date."""
 
 import argparse
 import json
@@ -12,9 +13,13 @@ import re
 import statistics
 import sys
 
+sys.dont_write_bytecode = True
+from attention_grid import BEST, summarise  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 TABLE = re.compile(r"(<!-- table:(?P<device>[a-z0-9-]+)/(?P<name>[a-z0-9]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+PEER_NAMES = {"fa2": "FA2", "cudnn": "cuDNN", BEST: "best peer"}
 
 
 def table(titles, rows):
@@ -36,24 +41,39 @@ def by_shape(rows, lines):
     return table(["head dim", "mask", "", *map(str, seqlens)], body)
 
 
-def forward_table(steps):
-    lines = {
-        "TFLOPS": lambda row: f"{row['tflops']:.0f}",
-        "of the mma.sync ceiling": lambda row: f"{100 * row['share_of_ceiling']:.0f} %",
-    }
-    return by_shape(steps["bench"]["forward"]["rows"], lines)
+def measured(steps, *path):
+    """What the record has under the path; None when a step did not run, was skipped or failed."""
+    for key in path:
+        if key not in steps:
+            return None
+        steps = steps[key]
+    return steps if steps.get("rows") else None
 
 
 def ladder_table(steps):
-    rows = [
+    ladder = measured(steps, "bench", "5090")
+    titles = ["step", "µs", "TFLOPS", "of speed of light", "variant"]
+    return ladder and table(titles, [
         [row["step"], f"{row['median_us']:.0f}", f"{row['tflops']:.0f}", f"{100 * row['share_of_ceiling']:.1f} %",
          f"`{row['variant']}`"]
-        for row in steps["bench"]["5090"]["rows"]
-    ]
-    return table(["step", "µs", "TFLOPS", "of speed of light", "variant"], rows)
+        for row in ladder["rows"]
+    ])
+
+
+def ablation_table(steps):
+    ablation = measured(steps, "bench", "ablation")
+    titles = ["", "ping-pong", "TFLOPS", "FA3 paper (H100)", "variant"]
+    return ablation and table(titles, [
+        [row["step"], row["ping_pong"], f"{row['tflops']:.0f}", str(row.get("fa3_paper_tflops", "")),
+         f"`{row['variant']}`"]
+        for row in ablation["rows"]
+    ])
 
 
 def jit_table(steps):
+    jit = measured(steps, "bench", "jit")
+    if not jit:
+        return None
     figures = {
         "compile_ms": ("cold compile, NVRTC alone", "ms"),
         "cold_ms": ("cold compile, until it is in the cache", "ms"),
@@ -62,7 +82,7 @@ def jit_table(steps):
         "call_us": ("host cost of a later call", "µs"),
         "bare_launch_us": ("host cost of a bare `cuLaunchKernelEx`", "µs"),
     }
-    rows = steps["bench"]["jit"]["rows"]
+    rows = jit["rows"]
     body = []
     for key, (title, unit) in figures.items():
         values = [row[key] for row in rows if key in row]
@@ -71,20 +91,50 @@ def jit_table(steps):
     return table([f"over {len(rows)} default kernels", "median", "largest"], body)
 
 
-def peers_table(steps):
-    peers = steps["peers"]
-    names = {"fa2": "FA2", "cudnn": "cuDNN"}
-    lines = {"TFLOPS": lambda row: f"{row['tflops']['flashjit']:.0f}"}
-    for peer in peers["summary"]:
-        lines[f"÷ {names[peer]}"] = lambda row, peer=peer: f"{row['over'][peer]:.2f}" if peer in row["over"] else ""
-    means = [
-        f"÷ {names[peer]}: geometric mean {values['geometric_mean']:.2f}, smallest {values['minimum']:.2f}."
-        for peer, values in peers["summary"].items()
-    ]
-    return by_shape(peers["rows"], lines) + "\n\n" + " ".join(means) + f" PyTorch {peers['torch']}."
+def describe_ratio(peer, values):
+    by_head_dim = ", ".join(f"{mean:.2f} at {head_dim}" for head_dim, mean in values["by_head_dim"].items())
+    return (
+        f"÷ {PEER_NAMES[peer]}: geometric mean {values['geometric_mean']:.2f} ({by_head_dim}), "
+        f"smallest {values['minimum']:.2f}."
+    )
 
 
-TABLES = {"forward": forward_table, "5090": ladder_table, "jit": jit_table, "peers": peers_table}
+def peers_table(peers, ceiling, ceiling_title):
+    """flashjit beside peers. ceiling: what the share of TFLOPS is of."""
+    summary = summarise(peers["rows"])
+    lines = {
+        "TFLOPS": lambda row: f"{row['tflops']['flashjit']:.0f}",
+        ceiling_title: lambda row: f"{100 * row['tflops']['flashjit'] / ceiling:.0f} %",
+    }
+    for peer in summary:
+        lines[f"÷ {PEER_NAMES[peer]}"] = lambda row, peer=peer: (
+            f"{row['over'][peer]:.2f}" if peer in row["over"] else ""
+        )
+    text = " ".join([describe_ratio(*item) for item in summary.items()] + [f"PyTorch {peers['torch']}."])
+    if "best_peers" in peers:
+        known = peers["best_peers"]
+        names = "; ".join(known["peers"].values())
+        text += f" Best peer: cuDNN of this run times the ratio that was measured on {known['date']} ({names})."
+    return by_shape(peers["rows"], lines) + "\n\n" + text
+
+
+def mma_table(steps):
+    peers = measured(steps, "peers", "mma")
+    return peers and peers_table(peers, peers["mma_ceiling_tflops"], "of the mma.sync ceiling")
+
+
+def hopper_table(steps):
+    peers = measured(steps, "peers", "default")
+    return peers and peers_table(peers, peers["gemm_tflops"], "of a bf16 GEMM")
+
+
+TABLES = {
+    "5090": ladder_table,
+    "ablation": ablation_table,
+    "jit": jit_table,
+    "mma": mma_table,
+    "hopper": hopper_table,
+}
 
 
 def provenance(record):
@@ -100,7 +150,7 @@ def filled(text, load_record):
     def fill(match):
         record = load_record(match["device"])
         body = TABLES[match["name"]](record["steps"])
-        return f"{match[1]}{body}\n\n{provenance(record)}\n{match[4]}"
+        return f"{match[1]}{body}\n\n{provenance(record)}\n{match[4]}" if body else match[1] + match[4]
 
     return TABLE.sub(fill, text)
 

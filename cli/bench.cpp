@@ -9,36 +9,47 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <future>
 #include <map>
 
 #include "cli/device.h"
 #include "cli/output_file.h"
+#include "cli/progress.h"
 
 namespace flashjit::cli {
 namespace {
 
 constexpr const char* kEpilog = R"(Grids:
   forward  the grid of the FlashAttention-3 paper: 16384 tokens, hidden dimension 2048, head dimensions 64, 128 and 256,
-           causal or not, sequence lengths 512 to 16384. TFLOPS and share of the measured ceiling of mma.sync.
-  5090     the steps v1 to v5 of the RTX 5090 write-up and the default variant: batch 1, 8 heads, head dimension 128,
-           4096 queries, 8192 keys. Share of the speed of light, which is the measured ceiling of mma.sync.
+           causal or not, sequence lengths 512 to 16384. TFLOPS, and for the mma family the share of the measured
+           ceiling of mma.sync.
+  ablation table 2 of that paper: f16, batch 4, 16 heads, head dimension 128, 8448 tokens. What pipelining, ping-pong
+           and warp specialisation are worth, beside the paper's figures. Needs sm_90a.
+  5090     the steps v1 to v5 of the RTX 5090 write-up and a default variant of the mma family: batch 1, 8 heads, head
+           dimension 128, 4096 queries, 8192 keys. Share of the speed of light, the measured ceiling of mma.sync.
   jit      per kernel: cold compile, load from a filled cache, host cost of a call beside a bare launch. Without a GPU
            only the compile part runs.
 Times are medians; kernels are timed by events with a cold L2 cache. A causal mask counts as half of the operations.
 
 Examples:
   flashjit bench --grid forward --json forward.json
+  flashjit bench --grid ablation
   flashjit bench --grid 5090 --repeats 100
   flashjit bench --grid jit --quick)";
 
-using Grid = void (*)(const BenchContext&, Json&);
+struct Grid {
+  void (*run)(const BenchContext&, Json&);
+  const char* dtype;  // unless another one is asked for
+};
 const std::map<std::string, Grid>& grids() {
-  static const std::map<std::string, Grid> all = {
-      {"forward", bench_forward}, {"5090", bench_ladder}, {"jit", bench_jit}};
+  static const std::map<std::string, Grid> all = {{"forward", {bench_forward, "bf16"}},
+                                                  {"ablation", {bench_ablation, "f16"}},
+                                                  {"5090", {bench_ladder, "bf16"}},
+                                                  {"jit", {bench_jit, "bf16"}}};
   return all;
 }
 
-Json new_record(const SystemInfo& system, const BenchOptions& options) {
+Json new_record(const SystemInfo& system, const std::string& grid, const std::string& dtype) {
   const std::optional<DeviceInfo> gpu = usable_gpu(system);
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   return {{"device", gpu ? Json(gpu->name) : Json()},
@@ -46,8 +57,8 @@ Json new_record(const SystemInfo& system, const BenchOptions& options) {
           {"nvrtc", system.nvrtc_version.empty() ? Json() : Json(system.nvrtc_version)},
           {"version", system.version},
           {"date", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now))},
-          {"grid", options.grid},
-          {"dtype", options.dtype},
+          {"grid", grid},
+          {"dtype", dtype},
           {"rows", Json::array()}};
 }
 
@@ -55,18 +66,19 @@ int run(const BenchOptions& options, const Session& session) {
   const auto grid = grids().find(options.grid);
   if (grid == grids().end()) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("--grid: must be forward, 5090 or jit, was '{}'", options.grid));
+                fmt::format("--grid: must be forward, ablation, 5090 or jit, was '{}'", options.grid));
   }
-  if (options.dtype != "bf16" && options.dtype != "f16") {
-    throw Error(ErrorCode::invalid_argument, fmt::format("--dtype: must be bf16 or f16, was '{}'", options.dtype));
+  const std::string dtype = options.dtype.value_or(grid->second.dtype);
+  if (dtype != "bf16" && dtype != "f16") {
+    throw Error(ErrorCode::invalid_argument, fmt::format("--dtype: must be bf16 or f16, was '{}'", dtype));
   }
   std::optional<OutputFile> file;
   if (!options.json.empty()) file.emplace("--json", options.json);
   const InterruptGuard interrupt;
   Engine engine(session.engine_options());
-  const BenchContext context{options, session, interrupt, engine, engine.system(), parse_dtype(options.dtype)};
-  Json record = new_record(context.system, options);
-  grid->second(context, record);
+  const BenchContext context{options, session, interrupt, engine, engine.system(), parse_dtype(dtype)};
+  Json record = new_record(context.system, options.grid, dtype);
+  grid->second.run(context, record);
   if (file) {
     file->write(to_text(record) + "\n");
     file->publish();
@@ -75,6 +87,16 @@ int run(const BenchOptions& options, const Session& session) {
 }
 
 }  // namespace
+
+BenchTensors make_tensors(DType dtype, const Dims& shape, int device) {
+  const ProgressLine progress("making random inputs");
+  const auto random = [&](std::uint64_t seed) {
+    return std::async(std::launch::async, [=] { return HostTensor::random_normal(dtype, shape, seed); });
+  };
+  auto q = random(1), k = random(2), v = random(3);
+  return {q.get().to_device(nullptr, device), k.get().to_device(nullptr, device), v.get().to_device(nullptr, device),
+          DeviceTensor::allocate(dtype, shape, nullptr, device)};
+}
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -86,13 +108,13 @@ double median(std::vector<double> values) {
 void add_bench(CLI::App& app, Command& command) {
   const auto options = std::make_shared<BenchOptions>();
   CLI::App* bench = add_subcommand(app, command, "bench", "Measure on this machine", kEpilog);
-  add_option(bench, "--grid", options->grid, "GRID", "What to measure: forward, 5090 or jit")->required();
-  add_option(bench, "--dtype", options->dtype, "DTYPE", "Precision: bf16 or f16");
+  add_option(bench, "--grid", options->grid, "GRID", "What to measure: forward, ablation, 5090 or jit")->required();
+  add_option(bench, "--dtype", options->dtype, "DTYPE", "Precision: bf16 or f16 [default: bf16; ablation: f16]");
   add_option(bench, "--arch", options->architecture, "ARCH",
              "Grid jit without a GPU: the target to compile for [default: sm_90a]");
   add_option(bench, "--json", options->json, "FILE", "Also write the record to this file");
   add_option(bench, "--repeats", options->repeats, "N",
-             "Timed launches of a cell [default: 30], or cold compiles and loads of a kernel [default: 5]")
+             "Timed launches of a cell [default: 30], or cold compiles and loads of a kernel [default: 3]")
       ->check(CLI::Range(1, 100000));
   bench->add_flag("--quick", options->quick, "Fewer cells and repeats, for a first look");
   run_when_chosen(bench, command, options, run);

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/interrupt.h"
@@ -13,8 +14,9 @@
 namespace flashjit::cli {
 
 struct BenchOptions {
-  std::string grid, dtype = "bf16", json, architecture;
-  std::optional<int> repeats;  // default: the grid's own
+  std::string grid, json, architecture;
+  std::optional<std::string> dtype;  // default: the grid's own
+  std::optional<int> repeats;        // likewise
   bool quick = false;
 };
 
@@ -29,10 +31,19 @@ struct BenchContext {
 
 // The grid of the FlashAttention-3 paper. Needs a GPU.
 void bench_forward(const BenchContext& context, Json& record);
+// The ablation of the FlashAttention-3 paper, and the schemes beside it. Needs a GPU of sm_90a.
+void bench_ablation(const BenchContext& context, Json& record);
+std::vector<Variant> ablation_variants();
 // The steps of the RTX 5090 write-up. Needs a GPU.
 void bench_ladder(const BenchContext& context, Json& record);
 // What compiling, loading and calling cost. Without a GPU only the compiling.
 void bench_jit(const BenchContext& context, Json& record);
+
+// Random inputs, and memory for the output, all of one shape.
+struct BenchTensors {
+  DeviceTensor q, k, v, out;
+};
+BenchTensors make_tensors(DType dtype, const Dims& shape, int device);
 
 double median(std::vector<double> values);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <future>
+#include <optional>
+#include <variant>
 #include <vector>
 
 #include "cli/bench.h"
@@ -38,33 +39,17 @@ std::vector<Cell> cells_of(DType dtype, bool quick) {
   return cells;
 }
 
-// Every cell has the same number of elements, so one allocation serves all of them under different shapes.
-struct Memory {
-  DeviceTensor q, k, v, out;
-};
-
-Memory make_memory(DType dtype, int device) {
-  const ProgressLine progress("making random inputs");
-  const Dims shape{kTokens, kHidden};
-  const auto random = [&](std::uint64_t seed) {
-    return std::async(std::launch::async, [=] { return HostTensor::random_normal(dtype, shape, seed); });
-  };
-  auto q = random(1), k = random(2), v = random(3);
-  return {q.get().to_device(nullptr, device), k.get().to_device(nullptr, device), v.get().to_device(nullptr, device),
-          DeviceTensor::allocate(dtype, shape, nullptr, device)};
+Variant variant_of(const BenchContext& context, const Cell& cell, const std::string& architecture) {
+  return context.engine.default_variant(cell.problem, architecture, length_range(cell.seqlen, cell.seqlen));
 }
 
 void compile_first(const BenchContext& context, const std::vector<Cell>& cells, const std::string& architecture) {
   std::vector<CompileJob> jobs;
-  for (const Cell& cell : cells) {
-    const Variant variant =
-        context.engine.default_variant(cell.problem, architecture, length_range(cell.seqlen, cell.seqlen));
-    jobs.push_back({cell.problem, variant, architecture});
-  }
+  for (const Cell& cell : cells) jobs.push_back({cell.problem, variant_of(context, cell, architecture), architecture});
   compile_all(context.engine, jobs, default_compile_threads(), context.interrupt);
 }
 
-Timing measure_cell(const BenchContext& context, const Memory& memory, const Cell& cell) {
+Timing measure_cell(const BenchContext& context, const BenchTensors& memory, const Cell& cell) {
   const auto view = [&](const DeviceTensor& tensor) { return Tensor(tensor.data(), tensor.dtype(), cell.shape()); };
   AttentionOptions options;
   options.causal = cell.problem.causal;
@@ -73,13 +58,52 @@ Timing measure_cell(const BenchContext& context, const Memory& memory, const Cel
   return context.engine.measure(view(memory.q), view(memory.k), view(memory.v), view(memory.out), options, measure);
 }
 
+struct Result {
+  Cell cell;
+  Variant variant;
+  Timing timing;
+  double tflops;
+  std::optional<double> share_of_ceiling;  // of mma.sync: of the family that uses it
+};
+
+Json describe(const Result& result) {
+  const Dims shape = result.cell.shape();
+  Json row = {{"head_dim", result.cell.problem.head_dim},
+              {"causal", result.cell.problem.causal},
+              {"seqlen", result.cell.seqlen},
+              {"batch", shape[0]},
+              {"heads", shape[2]},
+              {"variant", to_string(result.variant)},
+              {"median_us", result.timing.median_us},
+              {"min_us", result.timing.min_us},
+              {"max_us", result.timing.max_us},
+              {"repeats", result.timing.repeats},
+              {"tflops", result.tflops}};
+  if (result.share_of_ceiling) row["share_of_ceiling"] = *result.share_of_ceiling;
+  return row;
+}
+
+std::vector<std::string> table_row(const Result& result) {
+  const Dims shape = result.cell.shape();
+  return {std::to_string(result.cell.problem.head_dim),
+          result.cell.problem.causal ? "yes" : "no",
+          std::to_string(result.cell.seqlen),
+          std::to_string(shape[0]),
+          std::to_string(shape[2]),
+          fmt::format("{:.1f}", result.timing.median_us),
+          fmt::format("{:.1f}", result.tflops),
+          result.share_of_ceiling ? fmt::format("{:.1f}", 100 * *result.share_of_ceiling) : "",
+          to_string(result.variant)};
+}
+
 }  // namespace
 
 void bench_forward(const BenchContext& context, Json& record) {
   const DeviceInfo gpu = require_gpu(context.system, "bench --grid forward");
   const std::vector<Cell> cells = cells_of(context.dtype, context.options.quick);
   compile_first(context, cells, gpu.architecture);
-  const Memory memory = make_memory(context.dtype, gpu.ordinal);
+  // Every cell has the same number of elements, so one allocation serves all of them under different shapes.
+  const BenchTensors memory = make_tensors(context.dtype, {kTokens, kHidden}, gpu.ordinal);
   const double ceiling = context.engine.measure_mma_ceiling(context.dtype, gpu.ordinal);
   record["mma_ceiling_tflops"] = ceiling;
   Table table({"head_dim", "<causal", "seqlen", "batch", "heads", "us", "TFLOPS", "% of ceiling", "<variant"});
@@ -88,28 +112,13 @@ void bench_forward(const BenchContext& context, Json& record) {
     for (const Cell& cell : cells) {
       context.interrupt.check();
       progress.show(fmt::format("{}, {} tokens a sequence", to_string(cell.problem), cell.seqlen));
-      const Timing timing = measure_cell(context, memory, cell);
+      Result result{cell, variant_of(context, cell, gpu.architecture), measure_cell(context, memory, cell), 0, {}};
       progress.advance();
       const Dims shape = cell.shape();
-      const double rate = tflops(forward_flops(shape, cell.seqlen, shape[3], cell.problem.causal), timing.median_us);
-      const Variant variant =
-          context.engine.default_variant(cell.problem, gpu.architecture, length_range(cell.seqlen, cell.seqlen));
-      record["rows"].push_back({{"head_dim", cell.problem.head_dim},
-                                {"causal", cell.problem.causal},
-                                {"seqlen", cell.seqlen},
-                                {"batch", shape[0]},
-                                {"heads", shape[2]},
-                                {"variant", to_string(variant)},
-                                {"median_us", timing.median_us},
-                                {"min_us", timing.min_us},
-                                {"max_us", timing.max_us},
-                                {"repeats", timing.repeats},
-                                {"tflops", rate},
-                                {"share_of_ceiling", rate / ceiling}});
-      table.add_row({std::to_string(cell.problem.head_dim), cell.problem.causal ? "yes" : "no",
-                     std::to_string(cell.seqlen), std::to_string(shape[0]), std::to_string(shape[2]),
-                     fmt::format("{:.1f}", timing.median_us), fmt::format("{:.1f}", rate),
-                     fmt::format("{:.1f}", 100 * rate / ceiling), to_string(variant)});
+      result.tflops = tflops(forward_flops(shape, cell.seqlen, shape[3], cell.problem.causal), result.timing.median_us);
+      if (std::holds_alternative<MmaVariant>(result.variant)) result.share_of_ceiling = result.tflops / ceiling;
+      record["rows"].push_back(describe(result));
+      table.add_row(table_row(result));
     }
   }
   fmt::print("{}, {}, ceiling of mma.sync {:.1f} TFLOPS\n{}", gpu.name, to_string(context.dtype), ceiling,

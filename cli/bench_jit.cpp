@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRepeats = 5, kQuickRepeats = 1;
+constexpr int kRepeats = 3, kQuickRepeats = 1;
 // Small, so that the times are those of the host.
 constexpr std::int64_t kBatch = 1, kSeqlen = 128, kHeads = 4;
 

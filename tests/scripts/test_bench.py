@@ -2,6 +2,7 @@
 """The Python beside the library, without a GPU and without PyTorch."""
 
 import ctypes
+import json
 import pathlib
 import sys
 import tempfile
@@ -12,7 +13,9 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
 
 import compare_peers  # noqa: E402
+import flashjit_c  # noqa: E402
 import readme_table  # noqa: E402
+from attention_grid import SEQLENS, Cell, PeerFigures, grid, parse_variants, result, slug, summarise  # noqa: E402
 from sources_digest import sources_digest  # noqa: E402
 
 
@@ -43,26 +46,125 @@ class SourcesDigest(unittest.TestCase):
         self.assertEqual(sources_digest(self.root), self.before)
 
 
-class ComparePeers(unittest.TestCase):
+class AttentionGrid(unittest.TestCase):
     def test_the_grid_is_that_of_the_paper(self):
-        cells = compare_peers.grid()
+        cells = grid()
         self.assertEqual(len(cells), 36)
         for cell in cells:
             self.assertEqual(cell.batch * cell.seqlen, 16384)
             self.assertEqual(cell.heads * cell.head_dim, 2048)
-        full, causal = (compare_peers.Cell(128, mask, 16384).flops() for mask in (False, True))
+        full, causal = (Cell(128, mask, 16384).flops() for mask in ("full", "causal"))
         self.assertEqual(full, 4 * 16384 * 16384 * 128 * 16)
         self.assertEqual(causal * 2, full)
 
+    def test_the_name_of_a_file_is_that_of_the_device(self):
+        self.assertEqual(slug("NVIDIA GeForce RTX 5090"), "nvidia-geforce-rtx-5090")
+
+
+class Peers(unittest.TestCase):
+    cell = Cell(64, "full", 512)
+
+    def figures(self, **changes):
+        cell = {"pass": "forward", "head_dim": 64, "mask": "full", "seqlen": 512}
+        cell |= {"best": "fa3", "best_over_cudnn": 1.25}
+        return PeerFigures(json.dumps({"cells": [cell | changes]}))
+
+    def test_the_best_peer_is_cudnn_now_times_the_ratio(self):
+        row = result(self.cell, {"default": 600.0, "cudnn": 400.0, "fa2": 300.0}, ["default"], self.figures())
+        self.assertEqual(row["best_peer"], "fa3")
+        self.assertEqual(row["tflops"], {"flashjit": 600.0, "cudnn": 400.0, "fa2": 300.0, "best": 500.0})
+        self.assertEqual(row["over"], {"cudnn": 1.5, "fa2": 2.0, "best": 1.2})
+
+    def test_without_cudnn_or_the_cell_there_is_no_best_peer(self):
+        only_fa2 = result(self.cell, {"default": 600.0, "fa2": 300.0}, ["default"], self.figures())
+        self.assertEqual(only_fa2["over"], {"fa2": 2.0})
+        rates = {"default": 600.0, "cudnn": 400.0}
+        for figures in (None, self.figures(mask="causal"), self.figures(**{"pass": "backward"})):
+            self.assertEqual(result(self.cell, rates, ["default"], figures)["over"], {"cudnn": 1.5})
+
+    def test_the_fastest_variant_stands_for_flashjit(self):
+        ours = {"hopper-q64": 300.0, "hopper-q128": 450.0}
+        row = result(self.cell, ours | {"cudnn": 400.0}, list(ours))
+        self.assertEqual((row["variant"], row["tflops"]["flashjit"]), ("hopper-q128", 450.0))
+        self.assertEqual(list(row["variants"].items()), [("hopper-q128", 450.0), ("hopper-q64", 300.0)])
+        self.assertEqual(row["over"], {"cudnn": 1.125})
+
     def test_summary_counts_only_cells_that_the_peer_ran(self):
-        rows = [{"over": {"fa2": 2.0, "cudnn": 0.5}}, {"over": {"fa2": 0.5}}]
-        summary = compare_peers.summarise(rows, ["fa2", "cudnn"])
+        rows = [
+            {"head_dim": 64, "over": {"fa2": 4.0, "cudnn": 0.5}},
+            {"head_dim": 64, "over": {"fa2": 1.0}},
+            {"head_dim": 128, "over": {"fa2": 0.25}},
+        ]
+        summary = summarise(rows)
         self.assertAlmostEqual(summary["fa2"]["geometric_mean"], 1.0)
-        self.assertEqual(summary["fa2"]["minimum"], 0.5)
-        self.assertEqual(summary["cudnn"]["cells"], 1)
+        self.assertAlmostEqual(summary["fa2"]["by_head_dim"]["64"], 2.0)
+        self.assertAlmostEqual(summary["fa2"]["by_head_dim"]["128"], 0.25)
+        self.assertEqual((summary["fa2"]["minimum"], summary["fa2"]["cells"]), (0.25, 3))
+        self.assertEqual((summary["cudnn"]["minimum"], summary["cudnn"]["cells"]), (0.5, 1))
+
+    def test_every_file_of_figures_is_of_the_whole_grid(self):
+        files = list((ROOT / "bench" / "peers").glob("*.json"))
+        self.assertTrue(files)
+        for path in files:
+            figures = PeerFigures(path.read_text())
+            self.assertEqual(slug(figures.record["device"]), path.stem)
+            self.assertEqual(set(figures.cells), set(grid()))
+            for cell in figures.cells.values():
+                best = max(cell["cudnn_tflops"], cell["fa3_tflops"])
+                self.assertEqual(cell[f"{cell['best']}_tflops"], best)
+                self.assertAlmostEqual(cell["best_over_cudnn"], best / cell["cudnn_tflops"], delta=0.001)
+
+
+class Variants(unittest.TestCase):
+    def test_a_line_names_its_cells(self):
+        text = "# comment\n\n 64 full mma-q64 512-1024 # short ones\n128  causal  hopper-q128-kv80\n"
+        listed = parse_variants(text, "list.txt")
+        self.assertEqual([variant.spelling for variant in listed], ["mma-q64", "hopper-q128-kv80"])
+        for variant, cells in zip(listed, ((64, "full", 512, 1024), (128, "causal", *SEQLENS))):
+            head_dim, mask, *seqlens = cells
+            self.assertEqual([cell for cell in grid() if variant.is_for(cell)], grid([head_dim], [mask], seqlens))
+
+    def test_an_error_names_the_line(self):
+        for line, part in {"64 half mma-q64": "mask must be full or causal, was 'half'", "64 full": "was '64 full'",
+                           "64 full mma 512": "was '64 full mma 512'", "d64 full mma": "was 'd64 full mma'"}.items():
+            with self.subTest(line), self.assertRaises(ValueError) as caught:
+                parse_variants(f"\n{line}\n", "list.txt")
+            self.assertIn("list.txt:2: ", str(caught.exception))
+            self.assertIn(part, str(caught.exception))
+
+    def test_each_family_has_a_variant_of_its_own_for_every_cell(self):
+        for family in ("mma", "hopper"):
+            path = ROOT / "bench" / "variants" / f"{family}.txt"
+            listed = parse_variants(path.read_text(), path)
+            self.assertTrue(all(variant.spelling.startswith(f"{family}-") for variant in listed))
+            for cell in grid():
+                self.assertTrue(any(variant.is_for(cell) for variant in listed), f"{family}: {cell}")
+
+
+class ComparePeers(unittest.TestCase):
+    def test_the_options_choose_variants_and_cells(self):
+        parse = compare_peers.parse_arguments
+        self.assertIsNone(parse([]).variants)
+        self.assertEqual(parse(["--family", "mma"]).variants, ROOT / "bench" / "variants" / "mma.txt")
+        quick = parse(["--grid", "quick"]).seqlen
+        self.assertTrue(0 < len(quick) < len(parse([]).seqlen))
+        self.assertEqual(parse(["--grid", "quick", "--seqlen", "512"]).seqlen, [512])
+
+    def test_a_turn_takes_its_share_of_the_time(self):
+        for milliseconds in (0.1, 1.0, 4.0):
+            uncounted, counted = compare_peers.turn_length(milliseconds, seconds=0.25)
+            total = compare_peers.TURNS * (uncounted + counted) * milliseconds
+            self.assertAlmostEqual(total, 250, delta=250 * 0.05)
+            self.assertLess(uncounted, counted)
+        self.assertEqual(compare_peers.turn_length(1000.0, seconds=0.25), (1, 3))
+
+    def test_a_row_shows_the_peers_that_ran(self):
+        row = {"tflops": {"flashjit": 600.0, "cudnn": 400.0}, "over": {"cudnn": 1.5}, "variant": "default"}
+        text = compare_peers.format_row(Cell(64, "full", 512), row, ["cudnn", "best"], ceiling=800.0)
+        self.assertEqual(text.split(), ["d64", "full", "512", "600.0", "75.0%", "400.0", "-", "1.500", "-"])
 
     def test_structures_have_the_layout_of_the_c_header(self):
-        view, options = compare_peers.TensorView, compare_peers.Options
+        view, options = flashjit_c.TensorView, flashjit_c.Options
         self.assertEqual((view.dtype.offset, view.shape.offset, view.strides.offset), (8, 16, 48))
         self.assertEqual(ctypes.sizeof(view), 80)
         self.assertEqual((options.lse.offset, options.variant.offset, ctypes.sizeof(options)), (16, 32, 40))
@@ -70,33 +172,51 @@ class ComparePeers(unittest.TestCase):
 
 class ReadmeTable(unittest.TestCase):
     def setUp(self):
-        row = {"head_dim": 64, "causal": True, "seqlen": 512, "tflops": 100.4, "share_of_ceiling": 0.25}
+        shape = {"head_dim": 64, "causal": True, "seqlen": 512}
         jit = {"compile_ms": 150.0, "cold_ms": 160.0}
         step = {"step": "v1", "median_us": 12.0, "tflops": 3.0, "share_of_ceiling": 0.5, "variant": "mma-q64"}
-        peers = {"torch": "2.11", "summary": {"fa2": {"geometric_mean": 1.25, "minimum": 1.1}}}
-        peers["rows"] = [row | {"tflops": {"flashjit": 321.0}, "over": {"fa2": 1.234}}]
-        bench = {"forward": {"rows": [row]}, "jit": {"rows": [jit]}, "5090": {"rows": [step]}}
+        ablation = {"step": "2-stage", "ping_pong": "GEMM", "tflops": 655.4, "variant": "hopper-q128"}
+        ablation["fa3_paper_tflops"] = 661
+        mma = {"torch": "2.11", "mma_ceiling_tflops": 642.0}
+        mma["rows"] = [shape | {"tflops": {"flashjit": 321.0}, "over": {"fa2": 1.234}}]
+        best = {"date": "yesterday", "peers": {"fa3": "FlashAttention-3"}}
+        default = {"torch": "2.11", "gemm_tflops": 700.0, "best_peers": best}
+        default["rows"] = [shape | {"tflops": {"flashjit": 525.0}, "over": {"cudnn": 1.345, "best": 1.127}}]
+        bench = {"jit": {"rows": [jit]}, "5090": {"rows": [step]}, "ablation": {"rows": [ablation]}}
         self.record = {"device": "D", "driver": "13.0", "nvrtc": "13.0", "date": "today", "sources": "0123456789abcdef"}
-        self.record["steps"] = {"bench": bench, "peers": peers}
+        self.record["steps"] = {"bench": bench, "peers": {"mma": mma, "default": default}}
 
     def fill(self, name, old=""):
         text = f"before\n<!-- table:d/{name} -->\n{old}<!-- /table -->\nafter\n"
         return readme_table.filled(text, lambda device: self.record)
 
     def test_every_table_shows_its_figures(self):
-        for name, figure in {"forward": "25 %", "5090": "50.0 %", "jit": "150.00 ms", "peers": "1.23"}.items():
+        expected = {"5090": ["50.0 %"], "jit": ["150.00 ms"], "ablation": ["655", "661", "GEMM"]}
+        expected["mma"] = ["1.23", "50 %", "÷ FA2"]
+        expected["hopper"] = ["÷ cuDNN", "1.34", "÷ best peer", "1.13", "75 %", "1.13 at 64", "yesterday (FlashAtt"]
+        self.assertEqual(set(expected), set(readme_table.TABLES))
+        for name, figures in expected.items():
             with self.subTest(name):
                 text = self.fill(name)
-                self.assertIn(figure, text)
+                for figure in figures:
+                    self.assertIn(figure, text)
                 self.assertIn("0123456789ab.", text)
                 self.assertTrue(text.startswith("before\n") and text.endswith("after\n"))
 
+    def test_what_was_not_measured_has_no_table(self):
+        for steps in ({}, {"bench": {"failed": "why"}, "peers": {"skipped": "why"}}, {"bench": {"jit": {"rows": []}}}):
+            self.record["steps"] = steps
+            for name in readme_table.TABLES:
+                with self.subTest(name, steps=steps):
+                    empty = f"before\n<!-- table:d/{name} -->\n<!-- /table -->\nafter\n"
+                    self.assertEqual(self.fill(name, old="| 999 |\n"), empty)
+
     def test_filling_twice_changes_nothing(self):
-        once = self.fill("peers")
+        once = self.fill("hopper")
         self.assertEqual(readme_table.filled(once, lambda device: self.record), once)
 
     def test_an_old_figure_is_replaced(self):
-        self.assertNotIn("999", self.fill("forward", old="| 999 |\n"))
+        self.assertNotIn("999", self.fill("jit", old="| 999 |\n"))
 
 
 if __name__ == "__main__":

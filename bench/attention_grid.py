@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cells that compare_peers.py measures, what bench/peers and bench/variants say of each, and what is made of the
+results. Needs neither a GPU nor PyTorch."""
+
+import itertools
+import json
+import re
+import statistics
+import typing
+
+TOKENS = 16384
+HIDDEN = 2048
+HEAD_DIMS = (64, 128, 256)
+MASKS = ("full", "causal")
+SEQLENS = (512, 1024, 2048, 4096, 8192, 16384)
+QUICK_SEQLENS = (1024, 8192)
+BEST = "best"  # stands among the peers for the best of them
+
+
+class Cell(typing.NamedTuple):
+    """One shape of the grid."""
+
+    head_dim: int
+    mask: str
+    seqlen: int
+
+    @property
+    def causal(self):
+        return self.mask == "causal"
+
+    @property
+    def heads(self):
+        return HIDDEN // self.head_dim
+
+    @property
+    def batch(self):
+        return TOKENS // self.seqlen
+
+    def flops(self):
+        full = 4 * self.batch * self.heads * self.seqlen * self.seqlen * self.head_dim
+        return full / 2 if self.causal else full
+
+    def shape(self):
+        return (self.batch, self.seqlen, self.heads, self.head_dim)
+
+    def __str__(self):
+        return f"d{self.head_dim:<3} {self.mask:<6} {self.seqlen:>5}"
+
+
+def grid(head_dims=HEAD_DIMS, masks=MASKS, seqlens=SEQLENS):
+    return [Cell(*values) for values in itertools.product(head_dims, masks, seqlens)]
+
+
+class ListedVariant(typing.NamedTuple):
+    """A line of a variants file: a spelling and the cells that it is for."""
+
+    head_dim: int
+    mask: str
+    spelling: str
+    shortest: int
+    longest: int
+
+    def is_for(self, cell):
+        return (self.head_dim, self.mask) == (cell.head_dim, cell.mask) and self.shortest <= cell.seqlen <= self.longest
+
+
+VARIANT_LINE = re.compile(
+    r"(?P<head_dim>\d+)\s+(?P<mask>\w+)\s+(?P<spelling>[a-z0-9-]+)(\s+(?P<shortest>\d+)-(?P<longest>\d+))?"
+)
+
+
+def parse_variants(text, name):
+    """The variants that the file called name lists: head_dim mask variant [shortest-longest], # begins a comment.
+    ValueError names the line."""
+    listed = []
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.partition("#")[0].strip()
+        if not line:
+            continue
+        match = VARIANT_LINE.fullmatch(line)
+        if not match:
+            raise ValueError(f"{name}:{number}: must be 'head_dim mask variant [shortest-longest]', was '{line}'")
+        if match["mask"] not in MASKS:
+            raise ValueError(f"{name}:{number}: mask must be full or causal, was '{match['mask']}'")
+        lengths = (int(match["shortest"]), int(match["longest"])) if match["shortest"] else (SEQLENS[0], SEQLENS[-1])
+        listed.append(ListedVariant(int(match["head_dim"]), match["mask"], match["spelling"], *lengths))
+    return listed
+
+
+def slug(device):
+    """The name of a device's files: "NVIDIA H200" -> "nvidia-h200"."""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+
+
+class PeerFigures:
+    """A file of bench/peers: how the best peer of each cell compares with cuDNN, measured once, because not every peer
+    can be run wherever this can. A rate moves by some percent with power and clocks; a ratio of two much less."""
+
+    def __init__(self, text):
+        self.record = json.loads(text)
+        self.cells = {
+            Cell(cell["head_dim"], cell["mask"], cell["seqlen"]): cell
+            for cell in self.record["cells"]
+            if cell["pass"] == "forward"
+        }
+
+    def best(self, cell, cudnn_tflops):
+        """Name and rate of the best peer, given the rate of cuDNN now; None for a cell that the file does not have."""
+        known = self.cells.get(cell)
+        return known and {"name": known["best"], "tflops": cudnn_tflops * known["best_over_cudnn"]}
+
+
+def result(cell, tflops, ours, figures=None):
+    """The row of a cell. tflops: rates of all that ran; ours: which of them are flashjit's; figures: PeerFigures."""
+    fastest = max(ours, key=tflops.get)
+    peers = {name: rate for name, rate in tflops.items() if name not in ours}
+    row = {"head_dim": cell.head_dim, "causal": cell.causal, "seqlen": cell.seqlen, "batch": cell.batch}
+    row |= {"heads": cell.heads, "variant": fastest, "tflops": {"flashjit": tflops[fastest], **peers}}
+    if len(ours) > 1:
+        row["variants"] = {name: tflops[name] for name in sorted(ours, key=tflops.get, reverse=True)}
+    best = figures.best(cell, peers["cudnn"]) if figures and "cudnn" in peers else None
+    if best:
+        row["best_peer"] = best["name"]
+        row["tflops"][BEST] = best["tflops"]
+    row["over"] = {name: tflops[fastest] / rate for name, rate in row["tflops"].items() if name != "flashjit"}
+    return row
+
+
+def summarise(rows):
+    """For each peer the geometric mean of flashjit / peer over the cells that it ran, of all and by head dim, and the
+    minimum."""
+    summary = {}
+    for peer in dict.fromkeys(peer for row in rows for peer in row["over"]):
+        ratios = {}
+        for row in rows:
+            if peer in row["over"]:
+                ratios.setdefault(row["head_dim"], []).append(row["over"][peer])
+        values = [value for some in ratios.values() for value in some]
+        summary[peer] = {
+            "geometric_mean": statistics.geometric_mean(values),
+            "by_head_dim": {str(head_dim): statistics.geometric_mean(some) for head_dim, some in ratios.items()},
+            "minimum": min(values),
+            "cells": len(values),
+        }
+    return summary
