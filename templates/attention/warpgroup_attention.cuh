@@ -37,10 +37,15 @@ struct WarpgroupAttention {
 
   __device__ __forceinline__ WarpgroupAttention(float scale_log2, const Shape& shape, int warpgroup)
       : softmax(scale_log2),
-        first_q(QTile::k_major(shape.queries().slot(0) + warpgroup * kWarpgroupRows * QTile::kRowBytes)),
-        k(KTile::k_major(shape.keys().slot(0))),
-        v(VTile::n_major(shape.values().slot(0))),
-        p_smem(PTile::k_major(shape.smem + Shape::kProbabilities + warpgroup * PTile::kBytes)) {}
+        first_q(QTile::k_major(in_block(shape.queries().slot(0)) + warpgroup * kWarpgroupRows * QTile::kRowBytes)),
+        k(KTile::k_major(in_block(shape.keys().slot(0)))),
+        v(VTile::n_major(in_block(shape.values().slot(0)))),
+        p_smem(PTile::k_major(in_block(shape.smem) + Shape::kProbabilities + warpgroup * PTile::kBytes)) {}
+
+  // In a cluster the upper bits of an address name the block, which is not for a matrix descriptor.
+  static __device__ __forceinline__ SmemAddress in_block(SmemAddress address) {
+    return Config::kCluster == 1 ? address : address & 0x3ffff;
+  }
 
   __device__ __forceinline__ void set_query(int stage) {
     q = first_q + static_cast<uint64>(stage * (QTile::kBytes >> 4));

@@ -27,7 +27,7 @@ struct PanelTile {
   }
 
   // --- Matrix descriptors (PTX ISA, "Matrix Descriptor Format"): the address and two strides in units of 16 bytes, and
-  // the swizzle. Adding to one moves the address. Addresses in the shared window are below 2^18.
+  // the swizzle. Adding to one moves the address, which must be below 2^18.
 
   static constexpr uint32 kEightRows = 8 * kRowBytes;
   static constexpr uint64 kSwizzleMode = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;
