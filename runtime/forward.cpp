@@ -14,6 +14,12 @@ namespace {
 // The default variants of this range are of the mma family, which reads what no tensor map can describe.
 constexpr LengthRange kRangeOfAnyTensor = LengthRange::few_queries;
 
+// Those of the other ranges are of the Hopper family there.
+bool defaults_need_tensor_maps(const Device& device) {
+  constexpr int kHopper = 9;  // compute capability 9.0
+  return device.architecture && device.architecture->major == kHopper;
+}
+
 bool is_capturing(const Driver& driver, Stream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = driver.cuStreamIsCapturing(stream, &status);
@@ -99,12 +105,13 @@ int forward_device(const Driver& driver, const ForwardCall& call, Stream stream)
 }
 
 const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const ForwardCall& call,
-                                   const AttentionOptions& opts, int device) {
-  const LengthRange range = length_range(call.seqlen_q, call.seqlen_kv);
-  const LaunchRecord& kernel = kernel_of(driver, kernels, call, opts, device, range);
-  if (!std::holds_alternative<HopperVariant>(kernel.variant) || has_tensor_maps(call)) return kernel;
-  if (opts.variant) require_tensor_maps(call);
-  return kernel_of(driver, kernels, call, opts, device, kRangeOfAnyTensor);
+                                   const AttentionOptions& opts, int device_ordinal) {
+  LengthRange range = length_range(call.seqlen_q, call.seqlen_kv);
+  if (!has_tensor_maps(call)) {
+    if (opts.variant && std::holds_alternative<HopperVariant>(*opts.variant)) require_tensor_maps(call);
+    if (!opts.variant && defaults_need_tensor_maps(device(device_ordinal))) range = kRangeOfAnyTensor;
+  }
+  return kernel_of(driver, kernels, call, opts, device_ordinal, range);
 }
 
 void enqueue_forward(Kernels& kernels, const ForwardCall& call, const AttentionOptions& opts) {
