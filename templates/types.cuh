@@ -39,5 +39,9 @@ struct Bool {
   static constexpr bool value = kValue;
 };
 
-constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
-constexpr int round_up(int a, int b) { return ceil_div(a, b) * b; }
+__device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+__device__ constexpr int round_up(int a, int b) { return ceil_div(a, b) * b; }
+// The largest power of two, at most limit, that divides n.
+__device__ constexpr int power_of_two_in(int n, int limit) {
+  return n % limit == 0 ? limit : power_of_two_in(n, limit / 2);
+}

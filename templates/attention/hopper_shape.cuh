@@ -8,9 +8,6 @@
 #include "tile/panel_tile.cuh"
 #include "types.cuh"
 
-// The largest power of two, at most limit, that divides n.
-constexpr int dividing_panel(int n, int limit = 64) { return n % limit == 0 ? limit : dividing_panel(n, limit / 2); }
-
 template <class Config>
 struct HopperShape {
   static constexpr int kWarpgroups = Config::kBlockQ / kWarpgroupRows;  // of consumers
@@ -26,7 +23,7 @@ struct HopperShape {
   using QTile = PanelTile<Config::kBlockQ, Config::kHeadDim>;
   using KTile = PanelTile<Config::kBlockKv, Config::kHeadDim>;
   using VTile = PanelTile<Config::kBlockKv, Config::kHeadDimV>;
-  using PTile = PanelTile<kWarpgroupRows, Config::kBlockKv, dividing_panel(Config::kBlockKv)>;  // of one warpgroup
+  using PTile = PanelTile<kWarpgroupRows, Config::kBlockKv, power_of_two_in(Config::kBlockKv, 64)>;  // of one warpgroup
 
   // The next tile's first keys and query are requested before the last values of this one, unless the query's slot is
   // free only after those have been used, or shortly before.

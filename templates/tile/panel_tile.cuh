@@ -7,7 +7,7 @@
 #include "types.cuh"
 
 // Rows of 128, 64 or 32 bytes have a swizzle of their own; the columns past the head dim are zeros.
-constexpr int panel_columns(int columns) { return columns > 32 ? 64 : columns > 16 ? 32 : 16; }
+__device__ constexpr int panel_columns(int columns) { return columns > 32 ? 64 : columns > 16 ? 32 : 16; }
 
 template <int kRows_, int kColumns_, int kPanelColumns_ = panel_columns(kColumns_)>
 struct PanelTile {
@@ -43,11 +43,11 @@ struct PanelTile {
 
   // Rows are M or N and columns are K: Q and K of Q K^T, P of P V. The swizzle leaves the leading stride unused.
   static __device__ __forceinline__ uint64 k_major(SmemAddress tile) { return descriptor(tile, 0); }
-  static constexpr uint64 k_major_step(int k16) {
+  static __device__ __forceinline__ constexpr uint64 k_major_step(int k16) {
     return (16 * k16 / kPanelColumns * kPanelBytes + 16 * k16 % kPanelColumns * 2) >> 4;
   }
 
   // Rows are K and columns are N: V of P V. The leading stride leads to the next panel.
   static __device__ __forceinline__ uint64 n_major(SmemAddress tile) { return descriptor(tile, kPanelBytes); }
-  static constexpr uint64 n_major_step(int k16) { return 2 * k16 * kEightRows >> 4; }
+  static __device__ __forceinline__ constexpr uint64 n_major_step(int k16) { return 2 * k16 * kEightRows >> 4; }
 };

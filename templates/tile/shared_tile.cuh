@@ -7,10 +7,10 @@
 #include "ptx/special_registers.cuh"
 #include "types.cuh"
 
-// The largest power of two, at most limit, that divides n.
-constexpr int power_of_two_in(int n, int limit) { return n % limit == 0 ? limit : power_of_two_in(n, limit / 2); }
 // The largest power of two, at most limit, that is not larger than n.
-constexpr int power_of_two_below(int n, int limit) { return n >= limit ? limit : power_of_two_below(n, limit / 2); }
+__device__ constexpr int power_of_two_below(int n, int limit) {
+  return n >= limit ? limit : power_of_two_below(n, limit / 2);
+}
 
 // Spreads the 16-byte chunks of a kRows x kChunks tile over kThreads threads so that neighbouring threads touch
 // neighbouring chunks. The columns are cut into bands whose widths are powers of two; for each band, body(row, chunk,
@@ -21,7 +21,7 @@ struct Int {
   static constexpr int value = kValue;
 };
 
-constexpr int band_width(int chunks) { return power_of_two_below(chunks, 16); }
+__device__ constexpr int band_width(int chunks) { return power_of_two_below(chunks, 16); }
 
 template <int kChunks, int kThreads, int kFirst = 0, class Body>
 __device__ __forceinline__ void for_each_band(int thread, Body body) {
