@@ -2,8 +2,11 @@
 // What the variant space asks of each family: its rules, its defaults and what of it is worth trying.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "flashjit/problem.h"
@@ -37,6 +40,12 @@ std::span<const DefaultRule> hopper_default_rules();
 // Causal tiles differ in length, and only they do.
 inline TileOrder order_for(const Problem& problem) {
   return problem.causal ? TileOrder::longest_first : TileOrder::natural;
+}
+
+// The line that says why a variant is not legal.
+template <class Was>
+std::string must(std::string_view what, std::string_view required, const Was& was) {
+  return fmt::format("variant: {} must be {}, was {}", what, required, was);
 }
 
 // why_illegal of variant_space.h for one family.

@@ -56,6 +56,13 @@ std::string flatten(const Templates& templates, const std::string& path) {
 
 const char* element(DType dtype) { return dtype == DType::bf16 ? "BFloat16" : "Half"; }
 
+ConfigText::ConfigText(const Problem& problem) {
+  use("Element", element(problem.dtype));
+  add("int", "kHeadDim", problem.head_dim);
+  add("int", "kHeadDimV", problem.head_dim_v);
+  add("bool", "kCausal", problem.causal);
+}
+
 std::string render(const PlanAssertion& assertion) {
   return fmt::format(
       "static_assert({0}<Config>::kSmemBytes == {1}, \"host plan and device layout disagree\");\n"

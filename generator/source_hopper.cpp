@@ -15,11 +15,7 @@ int score_columns(const HopperVariant& variant) { return variant.block_kv; }
 int output_columns(const Problem& problem) { return problem.head_dim_v; }
 
 std::string render_config(const Problem& problem, const HopperVariant& variant) {
-  ConfigText config;
-  config.use("Element", element(problem.dtype));
-  config.add("int", "kHeadDim", problem.head_dim);
-  config.add("int", "kHeadDimV", problem.head_dim_v);
-  config.add("bool", "kCausal", problem.causal);
+  ConfigText config(problem);
   config.add("int", "kBlockQ", variant.block_q);
   config.add("int", "kBlockKv", variant.block_kv);
   config.add("int", "kStages", variant.stages);

@@ -8,11 +8,7 @@ namespace flashjit::generator {
 namespace {
 
 std::string render_config(const Problem& problem, const MmaVariant& variant) {
-  ConfigText config;
-  config.use("Element", element(problem.dtype));
-  config.add("int", "kHeadDim", problem.head_dim);
-  config.add("int", "kHeadDimV", problem.head_dim_v);
-  config.add("bool", "kCausal", problem.causal);
+  ConfigText config(problem);
   config.add("int", "kBlockQ", variant.block_q);
   config.add("int", "kBlockKv", variant.block_kv);
   config.add("int", "kWarps", variant.warps);

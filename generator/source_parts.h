@@ -19,6 +19,7 @@ const char* element(DType dtype);  // the type of this name in templates/types.c
 // struct Config, by which a template knows the problem and the variant.
 class ConfigText {
  public:
+  explicit ConfigText(const Problem& problem);
   void use(std::string_view name, std::string_view type) { members_ += fmt::format("  using {} = {};\n", name, type); }
   template <class Value>
   void add(std::string_view type, std::string_view name, const Value& value) {

@@ -17,6 +17,9 @@ void require_legal(const Problem& problem, const Variant& variant, const Archite
 // All that are worth trying, the defaults first.
 std::vector<Variant> legal_variants(const Problem& problem, const Architecture& architecture);
 
+// Whether that family has kernels for the architecture: then they are its defaults, except for few queries.
+bool has_hopper_kernels(const Architecture& architecture) noexcept;
+
 Variant default_variant(const Problem& problem, const Architecture& architecture, LengthRange range);
 
 }  // namespace flashjit::generator

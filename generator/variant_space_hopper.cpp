@@ -6,17 +6,13 @@
 
 #include "generator/family_space.h"
 #include "generator/plan.h"
+#include "generator/variant_space.h"
 #include "generator/variant_words.h"
 
 namespace flashjit::generator {
 namespace {
 
 constexpr std::string_view kArchitecture = "sm_90a";  // wgmma and setmaxnreg exist there and nowhere else
-
-template <class Was>
-std::string must(std::string_view what, std::string_view required, const Was& was) {
-  return fmt::format("variant: {} must be {}, was {}", what, required, was);
-}
 
 // --- What each field may be, and which go together -------------------------------------------------------------------
 
@@ -154,8 +150,10 @@ HopperVariant store(HopperVariant variant, const Problem& problem, const Archite
 
 }  // namespace
 
+bool has_hopper_kernels(const Architecture& architecture) noexcept { return architecture.name == kArchitecture; }
+
 std::string why_illegal(const Problem& problem, const HopperVariant& variant, const Architecture& architecture) {
-  if (architecture.name != kArchitecture)
+  if (!has_hopper_kernels(architecture))
     return must("architecture of the hopper family", kArchitecture, architecture.name);
   if (std::string why = why_out_of_range(variant); !why.empty()) return why;
   if (std::string why = why_incompatible(variant); !why.empty()) return why;

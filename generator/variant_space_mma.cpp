@@ -15,9 +15,6 @@ constexpr int kMaxRegisters = 255;   // of a thread
 constexpr int kReservedSmem = 1024;  // the driver's share of shared memory for each resident block
 
 std::string why_malformed(const MmaVariant& v) {
-  const auto must = [](const char* what, const char* required, int was) {
-    return fmt::format("variant: {} must be {}, was {}", what, required, was);
-  };
   if (v.warps != 4 && v.warps != 8) return must("warps", "4 or 8", v.warps);
   if (v.block_q != 16 * v.warps && v.block_q != 32 * v.warps)
     return must("block_q", "16 or 32 rows for each warp", v.block_q);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "generator/variant_space.h"
 #include "runtime/device.h"
 #include "runtime/memory_place.h"
 #include "runtime/tensor_map.h"
@@ -13,12 +14,6 @@ namespace {
 
 // The default variants of this range are of the mma family, which reads what no tensor map can describe.
 constexpr LengthRange kRangeOfAnyTensor = LengthRange::few_queries;
-
-// Those of the other ranges are of the Hopper family there.
-bool defaults_need_tensor_maps(const Device& device) {
-  constexpr int kHopper = 9;  // compute capability 9.0
-  return device.architecture && device.architecture->major == kHopper;
-}
 
 bool is_capturing(const Driver& driver, Stream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -109,7 +104,8 @@ const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const
   LengthRange range = length_range(call.seqlen_q, call.seqlen_kv);
   if (!has_tensor_maps(call)) {
     if (opts.variant && std::holds_alternative<HopperVariant>(*opts.variant)) require_tensor_maps(call);
-    if (!opts.variant && defaults_need_tensor_maps(device(device_ordinal))) range = kRangeOfAnyTensor;
+    if (!opts.variant && generator::has_hopper_kernels(require_architecture(device(device_ordinal))))
+      range = kRangeOfAnyTensor;
   }
   return kernel_of(driver, kernels, call, opts, device_ordinal, range);
 }

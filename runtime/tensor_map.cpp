@@ -15,10 +15,6 @@ constexpr const char* kDimNames[kRank] = {"batch", "seqlen", "num_heads", "head_
 // The driver asks for 64 bytes of alignment; headers of CUDA 13 give the type more.
 static_assert(sizeof(generator::TensorMap) == sizeof(CUtensorMap) && alignof(generator::TensorMap) == 64);
 
-std::int64_t byte_stride(const Tensor& tensor, int dim) {
-  return tensor.strides[dim] * static_cast<std::int64_t>(size_of(tensor.dtype));
-}
-
 // A stride of 0 reads the same row again and again, which tensor maps are not documented to do.
 bool stride_fits(const Tensor& tensor, int dim) {
   const std::int64_t elements = tensor.strides[dim];
@@ -49,8 +45,8 @@ TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept {
   const auto size = [&](int dim) { return static_cast<std::uint64_t>(tensor.shape[dim]); };
   // The view's stride of a dimension of size 1 may be anything, the map's may not.
   const auto stride = [&](int dim) {
-    const std::int64_t packed_row = tensor.shape[3] * static_cast<std::int64_t>(size_of(tensor.dtype));
-    return static_cast<std::uint64_t>(tensor.shape[dim] > 1 ? byte_stride(tensor, dim) : packed_row);
+    const std::int64_t elements = tensor.shape[dim] > 1 ? tensor.strides[dim] : tensor.shape[3];
+    return static_cast<std::uint64_t>(elements) * size_of(tensor.dtype);
   };
   return {{size(3), size(2), size(1), size(0)}, {stride(2), stride(1), stride(0)}};
 }

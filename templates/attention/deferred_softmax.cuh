@@ -26,21 +26,13 @@ struct DeferredSoftmax : OnlineSoftmax<1, kRescale != Rescale::always> {
     bool grew = false;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      seen[h] = fmaxf(s.x[0][0][2 * h], s.x[0][0][2 * h + 1]);
-#pragma unroll
-      for (int n = 1; n < kN; ++n) seen[h] = fmaxf(seen[h], fmaxf(s.x[0][n][2 * h], s.x[0][n][2 * h + 1]));
+      seen[h] = Base::seen_maximum(s, 0, h);
       grew |= (seen[h] - maximum[0][h]) * scale_log2 > kMaximumLag;  // no register for a lag in scores
     }
     // One vote decides for the warp, before the lanes of a row exchange anything: usually that is all.
     if (kRescale != Rescale::always && !ptx::vote_any(grew)) return false;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float raised = fmaxf(seen[h], ptx::shfl_xor(seen[h], 1));
-      raised = fmaxf(raised, ptx::shfl_xor(raised, 2));
-      raised = fmaxf(raised, maximum[0][h]);
-      factor[h] = ptx::ex2((maximum[0][h] - raised) * scale_log2);
-      maximum[0][h] = raised;
-    }
+    for (int h = 0; h < 2; ++h) factor[h] = Base::raise(seen[h], 0, h);
     return true;
   }
 

@@ -25,11 +25,6 @@ struct HopperShape {
   using VTile = PanelTile<Config::kBlockKv, Config::kHeadDimV>;
   using PTile = PanelTile<kWarpgroupRows, Config::kBlockKv, power_of_two_in(Config::kBlockKv, 64)>;  // of one warpgroup
 
-  // The next tile's first keys and query are requested before the last values of this one, unless the query's slot is
-  // free only after those have been used, or shortly before.
-  static constexpr bool kNextTileFirst =
-      Config::kQStages > 1 && Config::kOutputSlot != OutputSlot::query&& Config::kOverlap !=
-                                  GemmSoftmax::serial&& Config::kScheduler != Scheduler::single;
   // When a warpgroup waits for P V of the block before, with a lazy maximum: before the exponentials, so that the
   // values are free early, or after them, so that they overlap. Measured: docs/kernels/hopper_forward.md.
   static constexpr bool kOutputEarly = kWarpgroups > 2 || Config::kHeadDimV > 128;
@@ -40,15 +35,21 @@ struct HopperShape {
   static constexpr bool kOutputInQuery = Config::kOutputSlot == OutputSlot::query;
   static constexpr int kOutputPanels =
       Config::kOutputSlot == OutputSlot::half ? ceil_div(VTile::kPanels, 2) : VTile::kPanels;
-  static constexpr int kOutputRowBytes = VTile::kRowBytes;
-  static constexpr int kOutputPanelBytes = kOutputInQuery ? QTile::kPanelBytes : kStoreRows * kOutputRowBytes;
+  static constexpr int kOutputPanelBytes = kOutputInQuery ? QTile::kPanelBytes : kStoreRows * VTile::kRowBytes;
   static constexpr int kWarpOutputBytes =
       kOutputInQuery ? kStoreRows * QTile::kRowBytes : kOutputPanels * kOutputPanelBytes;
+
+  // The next tile's query and first keys are requested before the last values of this one, unless the query's slot is
+  // free only after those have been used, or shortly before.
+  static constexpr bool kSerial = Config::kOverlap == GemmSoftmax::serial;
+  static constexpr bool kOneTile = Config::kScheduler == Scheduler::single;
+  static constexpr bool kNextTileFirst = Config::kQStages > 1 && !kOutputInQuery && !kSerial && !kOneTile;
 
   using QRing = RingPlace<Config::kQStages, QTile::kBytes>;
   using KRing = RingPlace<Config::kStages, KTile::kBytes>;
   using VRing = RingPlace<Config::kStages, VTile::kBytes>;
-  using TileRing = RingPlace<2, HopperTile::kBytes>;
+  static constexpr int kKnownTiles = 2;  // the present one and the next
+  using TileRing = RingPlace<kKnownTiles, HopperTile::kBytes>;
 
   static constexpr int kKeys = Config::kQStages * QTile::kBytes;
   static constexpr int kValues = kKeys + Config::kStages * KTile::kBytes;

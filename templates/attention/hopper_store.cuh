@@ -80,7 +80,7 @@ struct HopperStore {
 
   __device__ __forceinline__ SmemAddress place(SmemAddress slab, int first_panel, uint32 row, uint32 chunk) const {
     constexpr int kChunksOfRow = VTile::kChunksOfRow;
-    const uint32 swizzled = (chunk % kChunksOfRow) ^ (row / (8 / kChunksOfRow) % kChunksOfRow);
+    const uint32 swizzled = VTile::swizzled(row, chunk);
     return slab + (chunk / kChunksOfRow - first_panel) * Shape::kOutputPanelBytes + row * VTile::kRowBytes +
            swizzled * kChunkBytes;
   }

@@ -82,8 +82,5 @@ struct HopperTiles {
   __device__ __forceinline__ int visible(int last_row) const {
     return max(1, (mask.last_key(last_row) + Config::kBlockKv) / Config::kBlockKv);
   }
-  // Blocks that every row from first_row on sees whole.
-  __device__ __forceinline__ int clean(int first_row) const {
-    return max(0, mask.last_key(first_row) + 1) / Config::kBlockKv;
-  }
+  __device__ __forceinline__ int clean(int first_row) const { return clean_blocks<Config::kBlockKv>(mask, first_row); }
 };

@@ -28,11 +28,16 @@ struct BlockRange {
   int clean;  // of these, the ones that every row sees whole
 };
 
+// Blocks that every row from first_row on sees whole.
+template <int kBlockKv, class Mask>
+__device__ __forceinline__ int clean_blocks(const Mask& mask, int first_row) {
+  return max(mask.last_key(first_row) + 1, 0) / kBlockKv;
+}
+
 template <int kBlockKv, class Mask>
 __device__ __forceinline__ BlockRange visible_blocks(const Mask& mask, int first_row, int last_row) {
   const int count = max(mask.last_key(last_row) + kBlockKv, 0) / kBlockKv;
-  const int clean = max(mask.last_key(first_row) + 1, 0) / kBlockKv;
-  return {count, clean};
+  return {count, clean_blocks<kBlockKv>(mask, first_row)};
 }
 
 // Puts -inf where a row must not see a key: rows from first_row, keys from first_key on.

@@ -64,14 +64,31 @@ struct OnlineSoftmax {
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        seen[m][h] = fmaxf(s.x[m][0][2 * h], s.x[m][0][2 * h + 1]);
-#pragma unroll
-        for (int n = 1; n < kNs; ++n) seen[m][h] = fmaxf(seen[m][h], fmaxf(s.x[m][n][2 * h], s.x[m][n][2 * h + 1]));
+        seen[m][h] = seen_maximum(s, m, h);
         grew |= seen[m][h] > maximum[m][h] + lag;
       }
     // One vote decides for the warp, before the lanes of a row exchange anything: usually that is all.
     if (kRareRescale && !ptx::vote_any(grew)) return;
     rescale(seen, o);
+  }
+
+  // Of this lane's columns.
+  template <int kNs>
+  __device__ __forceinline__ static float seen_maximum(const Accumulator<kM, kNs>& s, int m, int h) {
+    float seen = fmaxf(s.x[m][0][2 * h], s.x[m][0][2 * h + 1]);
+#pragma unroll
+    for (int n = 1; n < kNs; ++n) seen = fmaxf(seen, fmaxf(s.x[m][n][2 * h], s.x[m][n][2 * h + 1]));
+    return seen;
+  }
+
+  // Raises a row's maximum to what its four lanes have seen; returns the factor for what was summed before.
+  __device__ __forceinline__ float raise(float seen, int m, int h) {
+    float raised = fmaxf(seen, ptx::shfl_xor(seen, 1));
+    raised = fmaxf(raised, ptx::shfl_xor(raised, 2));
+    raised = fmaxf(raised, maximum[m][h]);
+    const float factor = ptx::ex2((maximum[m][h] - raised) * scale_log2);
+    maximum[m][h] = raised;
+    return factor;
   }
 
   template <int kNo>
@@ -80,11 +97,7 @@ struct OnlineSoftmax {
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float raised = fmaxf(seen[m][h], ptx::shfl_xor(seen[m][h], 1));
-        raised = fmaxf(raised, ptx::shfl_xor(raised, 2));
-        raised = fmaxf(raised, maximum[m][h]);
-        const float factor = ptx::ex2((maximum[m][h] - raised) * scale_log2);
-        maximum[m][h] = raised;
+        const float factor = raise(seen[m][h], m, h);
         sum[m][h] *= factor;
 #pragma unroll
         for (int n = 0; n < kNo; ++n) o.x[m][n][2 * h] *= factor, o.x[m][n][2 * h + 1] *= factor;

@@ -44,19 +44,17 @@ struct WarpgroupAttention {
 
   // In a cluster the upper bits of an address name the block, which is not for a matrix descriptor.
   static __device__ __forceinline__ SmemAddress in_block(SmemAddress address) {
-    return Config::kCluster == 1 ? address : address & 0x3ffff;
+    return Config::kCluster == 1 ? address : address & QTile::kAddressMask;
   }
 
-  __device__ __forceinline__ void set_query(int stage) {
-    q = first_q + static_cast<uint64>(stage * (QTile::kBytes >> 4));
-  }
+  __device__ __forceinline__ void set_query(int stage) { q = QTile::slot(first_q, stage); }
 
   // --- Products. Between issue and wait nothing may touch s, o or p. -----------------------------------------------
 
   __device__ __forceinline__ void issue_scores(Scores& s, int stage) {
     ptx::hold_registers(s.flat());
     ptx::wgmma_fence();
-    const uint64 b = k + static_cast<uint64>(stage * (KTile::kBytes >> 4));
+    const uint64 b = KTile::slot(k, stage);
 #pragma unroll
     for (int step = 0; step < kQSteps; ++step)
       ScoreMma::template ss<false>(s.flat(), q + QTile::k_major_step(step), b + KTile::k_major_step(step), step != 0);
@@ -67,7 +65,7 @@ struct WarpgroupAttention {
     ptx::hold_registers(o.flat());
     if constexpr (Config::kProbabilitiesInRegisters) ptx::hold_registers(p);
     ptx::wgmma_fence();
-    const uint64 b = v + static_cast<uint64>(stage * (VTile::kBytes >> 4));
+    const uint64 b = VTile::slot(v, stage);
 #pragma unroll
     for (int step = 0; step < kPSteps; ++step) {
       if constexpr (Config::kProbabilitiesInRegisters) {
@@ -100,7 +98,7 @@ struct WarpgroupAttention {
       for (int i = 0; i < kPSteps * 4; ++i) p[i] = pack(s, i);
     } else {
       const int lane = ptx::tid_x() % kWarpSize;
-      const uint32 row = ptx::tid_x() % kWarpgroupSize / kWarpSize * 16 + lane % 16;
+      const uint32 row = warp_row() + lane % 16;
 #pragma unroll
       for (int step = 0; step < kPSteps; ++step)
         ptx::stmatrix_x4(PTile::address(p_smem) + PTile::offset(row, 2 * step + lane / 16), pack(s, 4 * step),
@@ -121,7 +119,7 @@ struct WarpgroupAttention {
   // Accumulators of mma.m16n8k16 lie as those of wgmma.
   __device__ __forceinline__ void recompute_scores(Scores& s, int stage) const {
     const int lane = ptx::tid_x() % kWarpSize;
-    const uint32 q_row = ptx::tid_x() % kWarpgroupSize / kWarpSize * 16 + lane % 16;
+    const uint32 q_row = warp_row() + lane % 16;
     s.clear();
 #pragma unroll 1
     for (int step = 0; step < kQSteps; ++step) {
@@ -152,6 +150,11 @@ struct WarpgroupAttention {
     }
     ptx::fence_proxy_async();
     ptx::bar_sync<kWarpgroupSize>(warpgroup_barrier());
+  }
+
+  // The first of the warp's rows among the warpgroup's.
+  __device__ __forceinline__ static int warp_row() {
+    return ptx::tid_x() % kWarpgroupSize / kWarpSize * Shape::kStoreRows;
   }
 
   __device__ __forceinline__ static NamedBarrier warpgroup_barrier() {

@@ -44,10 +44,9 @@ struct Turn {
 // tile's query and first keys come before the last values of this one; else after them.
 template <class Config>
 __device__ __forceinline__ void produce(const HopperArguments& args, const HopperShape<Config>& shape) {
-  constexpr bool kOneTile = Config::kScheduler == Scheduler::single;
-  constexpr bool kNextTileFirst = HopperShape<Config>::kNextTileFirst;
+  using Shape = HopperShape<Config>;
   HopperLoader<Config> loader(args, shape);
-  RingReader<typename HopperShape<Config>::TileRing, 1> announced(shape.tiles());
+  RingReader<typename Shape::TileRing, 1> announced(shape.tiles());
   // A description is read again for each use: this thread has few registers.
   int stage = announced.take();
   HopperTile tile = HopperTile::read_with_kv_head(announced.place.slot(stage));
@@ -59,18 +58,18 @@ __device__ __forceinline__ void produce(const HopperArguments& args, const Hoppe
       loader.request_key(tile, block - 1);
       loader.request_value(tile, block);
     }
-    if constexpr (!kNextTileFirst) loader.request_value(tile, 0);
-    if constexpr (kOneTile) return;
+    if constexpr (!Shape::kNextTileFirst) loader.request_value(tile, 0);
+    if constexpr (Shape::kOneTile) return;
     announced.give_back(stage, true);
     stage = announced.take();
     const SmemAddress next = announced.place.slot(stage);
     const int next_blocks = HopperTile::read(next).blocks;
     if (next_blocks != 0) {
-      if constexpr (kNextTileFirst) loader.request_query(HopperTile::read(next));
+      if constexpr (Shape::kNextTileFirst) loader.request_query(HopperTile::read(next));
       loader.request_key(HopperTile::read_with_kv_head(next), next_blocks - 1);
-      if constexpr (!kNextTileFirst) loader.request_query(HopperTile::read(next));
+      if constexpr (!Shape::kNextTileFirst) loader.request_query(HopperTile::read(next));
     }
-    if constexpr (kNextTileFirst) loader.request_value(tile, 0);
+    if constexpr (Shape::kNextTileFirst) loader.request_value(tile, 0);
     if (next_blocks == 0) return;
     tile = HopperTile::read_with_kv_head(next);
   }
@@ -84,8 +83,6 @@ class HopperConsumer {
   using Warpgroup = WarpgroupAttention<Config>;
   using Scores = typename Warpgroup::Scores;
   static constexpr bool kLazy = Config::kRescale == Rescale::lazy;
-  static constexpr bool kSerial = Config::kOverlap == GemmSoftmax::serial;
-  static constexpr bool kOneTile = Config::kScheduler == Scheduler::single;
 
  public:
   __device__ __forceinline__ HopperConsumer(const HopperArguments& args_, const Shape& shape_, int warpgroup_)
@@ -118,7 +115,7 @@ class HopperConsumer {
       const SmemAddress query = queries.slot();
       if constexpr (!Shape::kOutputInQuery) queries.release(signs());
       index += tiles.stride();
-      const Visit next = kOneTile ? Visit{} : next_visit(index);
+      const Visit next = Shape::kOneTile ? Visit{} : next_visit(index);
       scores_ready = finish_blocks(next, s);
       const HopperTile tile = tile_of(visit);
       store.write(self.o, self.softmax, tile, warp_row(tile), output_slab(query));
@@ -180,9 +177,9 @@ class HopperConsumer {
     }
     take_query();
     keys.wait_full();
-    if constexpr (kSerial) gemm_turn.take();
+    if constexpr (Shape::kSerial) gemm_turn.take();
     self.issue_scores(s, keys.stage());
-    if constexpr (kSerial) gemm_turn.hand_over();
+    if constexpr (Shape::kSerial) gemm_turn.hand_over();
     Warpgroup::template wait_scores<0>(s);
     release_key(visit.blocks - 1);
   }
@@ -218,12 +215,12 @@ class HopperConsumer {
     self.softmax.take_block(s);
     softmax_turn.hand_over();
     self.keep_probabilities(s);
-    if constexpr (kSerial) add_values(visit, block);
+    if constexpr (Shape::kSerial) add_values(visit, block);
   }
 
   template <bool kMasked>
   __device__ __forceinline__ void step(const Visit& visit, int block, Scores& s) {
-    if constexpr (kSerial)
+    if constexpr (Shape::kSerial)
       step_serial<kMasked>(visit, block, s);
     else
       step_two_stage<kMasked>(visit, block, s);
@@ -232,13 +229,7 @@ class HopperConsumer {
   // Q K(block) and P V(block + 1) are in flight together, and the latter under the softmax.
   template <bool kMasked>
   __device__ __forceinline__ void step_two_stage(const Visit& visit, int block, Scores& s) {
-    keys.wait_full();
-    gemm_turn.take();
-    self.issue_scores(s, keys.stage());
-    values.wait_full();
-    self.issue_output(values.stage());
-    gemm_turn.hand_over();
-    Warpgroup::template wait_scores<1>(s);
+    issue_both(s);
     const auto finish_output = [&] {
       self.wait_output();
       release_value(block + 1);
@@ -247,6 +238,17 @@ class HopperConsumer {
     ptx::hold_registers(s.flat());
     self.keep_probabilities(s);
     if (raised) self.softmax.rescale(self.o);
+  }
+
+  // Scores of the next keys beside P V of the next values; waits for the scores only.
+  __device__ __forceinline__ void issue_both(Scores& s) {
+    keys.wait_full();
+    gemm_turn.take();
+    self.issue_scores(s, keys.stage());
+    values.wait_full();
+    self.issue_output(values.stage());
+    gemm_turn.hand_over();
+    Warpgroup::template wait_scores<1>(s);
   }
 
   template <bool kMasked>
@@ -349,16 +351,10 @@ class HopperConsumer {
 
   // The last P V of a tile. True when the first scores of the next tile were computed along with it.
   __device__ __forceinline__ bool finish_blocks(const Visit& next, Scores& s) {
-    if constexpr (kSerial) return false;
+    if constexpr (Shape::kSerial) return false;
     if (Config::kFusedBoundary && next.more() && next.blocks == next.loaded) {
       take_query();
-      keys.wait_full();
-      gemm_turn.take();
-      self.issue_scores(s, keys.stage());
-      values.wait_full();
-      self.issue_output(values.stage());
-      gemm_turn.hand_over();
-      Warpgroup::template wait_scores<1>(s);
+      issue_both(s);
       release_key(next.blocks - 1);
       self.wait_output();
       ptx::hold_registers(s.flat());

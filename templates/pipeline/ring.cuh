@@ -5,17 +5,21 @@
 #include "ptx/mbarrier.cuh"
 #include "types.cuh"
 
+constexpr int kMbarrierBytes = 8;
+
 // Where a ring's barriers and slots lie: kStages full barriers, kStages empty ones.
 template <int kStages_, int kSlotBytes_>
 struct RingPlace {
   static constexpr int kStages = kStages_;
   static constexpr int kSlotBytes = kSlotBytes_;
-  static constexpr int kBarrierBytes = 2 * kStages * 8;
+  static constexpr int kBarrierBytes = 2 * kStages * kMbarrierBytes;
 
   SmemAddress barriers, slots;
 
-  __device__ __forceinline__ SmemAddress full(int stage) const { return barriers + 8 * stage; }
-  __device__ __forceinline__ SmemAddress empty(int stage) const { return barriers + 8 * (kStages + stage); }
+  __device__ __forceinline__ SmemAddress full(int stage) const { return barriers + kMbarrierBytes * stage; }
+  __device__ __forceinline__ SmemAddress empty(int stage) const {
+    return barriers + kMbarrierBytes * (kStages + stage);
+  }
   __device__ __forceinline__ SmemAddress slot(int stage) const { return slots + stage * kSlotBytes; }
 
   // A slot is full after one arrival and the bytes that it announces, empty after every user's arrival.

@@ -22,32 +22,42 @@ struct PanelTile {
 
   // Byte offset of a 16-byte chunk, for generic reads and writes.
   static __device__ __forceinline__ uint32 offset(uint32 row, uint32 chunk) {
-    return chunk / kChunksOfRow * kPanelBytes + row * kRowBytes +
-           ((chunk % kChunksOfRow) ^ (row / (8 / kChunksOfRow) % kChunksOfRow)) * kChunkBytes;
+    return chunk / kChunksOfRow * kPanelBytes + row * kRowBytes + swizzled(row, chunk) * kChunkBytes;
+  }
+  // Where a chunk lies in its panel's row.
+  static __device__ __forceinline__ uint32 swizzled(uint32 row, uint32 chunk) {
+    return (chunk % kChunksOfRow) ^ (row / (8 / kChunksOfRow) % kChunksOfRow);
   }
 
   // --- Matrix descriptors (PTX ISA, "Matrix Descriptor Format"): the address and two strides in units of 16 bytes, and
   // the swizzle. Adding to one moves the address, which must be below 2^18.
 
+  static constexpr int kUnitBits = 4;  // of 16 bytes
+  static constexpr uint32 kAddressMask = 0x3ffff;
   static constexpr uint32 kEightRows = 8 * kRowBytes;
   static constexpr uint64 kSwizzleMode = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;
 
   static __device__ __forceinline__ uint64 descriptor(SmemAddress tile, uint32 leading_bytes) {
-    return static_cast<uint64>(tile >> 4) | static_cast<uint64>(leading_bytes >> 4) << 16 |
-           static_cast<uint64>(kEightRows >> 4) << 32 | kSwizzleMode << 62;
+    return static_cast<uint64>(tile >> kUnitBits) | static_cast<uint64>(leading_bytes >> kUnitBits) << 16 |
+           static_cast<uint64>(kEightRows >> kUnitBits) << 32 | kSwizzleMode << 62;
   }
   // Back to the address.
   static __device__ __forceinline__ SmemAddress address(uint64 descriptor) {
-    return (static_cast<uint32>(descriptor) & 0x3fff) << 4;
+    return (static_cast<uint32>(descriptor) & kAddressMask >> kUnitBits) << kUnitBits;
   }
 
   // Rows are M or N and columns are K: Q and K of Q K^T, P of P V. The swizzle leaves the leading stride unused.
   static __device__ __forceinline__ uint64 k_major(SmemAddress tile) { return descriptor(tile, 0); }
   static __device__ __forceinline__ constexpr uint64 k_major_step(int k16) {
-    return (16 * k16 / kPanelColumns * kPanelBytes + 16 * k16 % kPanelColumns * 2) >> 4;
+    return (16 * k16 / kPanelColumns * kPanelBytes + 16 * k16 % kPanelColumns * 2) >> kUnitBits;
   }
 
   // Rows are K and columns are N: V of P V. The leading stride leads to the next panel.
   static __device__ __forceinline__ uint64 n_major(SmemAddress tile) { return descriptor(tile, kPanelBytes); }
-  static __device__ __forceinline__ constexpr uint64 n_major_step(int k16) { return 2 * k16 * kEightRows >> 4; }
+  static __device__ __forceinline__ constexpr uint64 n_major_step(int k16) { return 2 * k16 * kEightRows >> kUnitBits; }
+
+  // The descriptor of a tile so many slots further on in a ring of them.
+  static __device__ __forceinline__ uint64 slot(uint64 first, int stage) {
+    return first + static_cast<uint64>(stage * (kBytes >> kUnitBits));
+  }
 };

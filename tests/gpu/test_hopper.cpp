@@ -85,7 +85,7 @@ TEST_CASE("each scheme of the hopper family, on lengths that end within a block"
         "hopper-q128-kv64-ppoff-nows-fixed", "hopper-q128-kv64-psmem", "hopper-q128-kv64-cl2-fixed",
         "hopper-q256-kv32-s2-qs2-whole-lazy-dynamic-fused"})
     for (const bool causal : {false, true}) {
-      CAPTURE(variant);
+      CAPTURE(std::string(variant));
       CAPTURE(causal);
       check(AttentionCase(Sizes{1, 70, 200, 2, 1, 72, 40}), options_of(variant, causal));
     }
@@ -136,7 +136,7 @@ TEST_CASE("few queries of any group share tiles") {
                                   "hopper-q128-kv64-ppoff-cl2-single"}) {
         CAPTURE(group);
         CAPTURE(seqlen_q);
-        CAPTURE(variant);
+        CAPTURE(std::string(variant));
         check(AttentionCase(Sizes{2, seqlen_q, 150, 2 * group, 2, 64, 64}), options_of(variant, seqlen_q % 2 == 1));
       }
 }
@@ -147,7 +147,7 @@ TEST_CASE("clusters pad the tiles of a head") {
                               "hopper-q128-kv64-s2-qs2-whole-lazy-fixed-fused-longest-cl2"})
     for (const std::int64_t seqlen_q : {1, 64, 100, 129, 257, 600})
       for (const bool causal : {false, true}) {
-        CAPTURE(variant);
+        CAPTURE(std::string(variant));
         CAPTURE(seqlen_q);
         check(AttentionCase(Sizes{2, seqlen_q, 300, 3, 3, 128, 128}), options_of(variant, causal));
       }
@@ -170,7 +170,7 @@ TEST_CASE("the scale may be given, large, zero or negative, and the LSE left out
   const AttentionCase c;
   for (const char* variant : {kDynamic, "hopper-q128-kv64-ppoff-nows-fixed", "hopper-q64-kv64-serial-ppoff-single"})
     for (const float scale : {0.3f, 30.0f, 0.0f, -0.2f, -30.0f}) {
-      CAPTURE(variant);
+      CAPTURE(std::string(variant));
       CAPTURE(scale);
       AttentionOptions opts = options_of(variant, true);
       opts.softmax_scale = scale;
@@ -226,7 +226,7 @@ TEST_CASE("results are bitwise equal from run to run, also when blocks draw thei
   for (const char* variant :
        {kDynamic, "hopper-q192-kv80-s2-qs2-whole-rare-dynamic-split", "hopper-q128-kv64-cl2-fixed"})
     for (const bool causal : {false, true}) {
-      CAPTURE(variant);
+      CAPTURE(std::string(variant));
       AttentionOptions opts = options_of(variant, causal);
       const DeviceTensor lse = c.poisoned_lse();
       opts.lse = lse.view();
