@@ -105,7 +105,8 @@ constexpr DefaultRule kRules[] = {
     {64, 64, Mask::full, kFrom1k, "hopper-q256-kv64-s4-qs2-whole-2stage-ppoff-lazy-fixed-fused"},
     {64, 64, Mask::causal, kManyQueries, "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
 
-    {128, 128, Mask::full, kManyQueries, "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
+    {128, 128, Mask::full, kBelow1k, "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
+    {128, 128, Mask::full, kFrom1k, "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
     {128, 128, Mask::causal, kBelow1k, "hopper-q128-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
     {128, 128, Mask::causal, kFrom1k, "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
 
