@@ -29,6 +29,7 @@ const std::map<std::string, Folder>& folders() {
       {"include", {.quoted = {"flashjit"}, .only_standard = true}},
       {"generator", {.quoted = {"generator", "flashjit"}}},
       {"cache", {.quoted = {"cache", "flashjit"}}},
+      {"emulator", {.quoted = {"emulator", "flashjit"}}},
       {"runtime", {.quoted = {"runtime", "generator", "cache", "flashjit"}, .may_include_cuda = true}},
       {"cli", {.quoted = {"cli", "flashjit"}}},
       {"bench", {.quoted = {"bench", "flashjit"}}},
@@ -102,6 +103,8 @@ std::map<std::string, std::string> templates_on_disk() {
 TEST_CASE("the rules for #include lines tell right from wrong") {
   CHECK(violation("runtime", "#include \"cache/entry.h\"").empty());
   CHECK(violation("runtime", "#include <cuda.h>").empty());
+  CHECK(violation("runtime", "#include \"flashjit/emulator.h\"").empty());
+  CHECK(violation("emulator", "#include \"emulator/warp.h\"").empty());
   CHECK(violation("generator", "#include \"flashjit/problem.h\"").empty());
   CHECK(violation("cli", "#include <CLI/CLI.hpp>").empty());
   CHECK(violation("include", "#include <vector>").empty());
@@ -109,6 +112,9 @@ TEST_CASE("the rules for #include lines tell right from wrong") {
   CHECK_FALSE(violation("cache", "#include \"runtime/driver.h\"").empty());
   CHECK_FALSE(violation("cache", "  # include <cuda.h>").empty());
   CHECK_FALSE(violation("generator", "#include <nvrtc.h>").empty());
+  CHECK_FALSE(violation("runtime", "#include \"emulator/warp.h\"").empty());
+  CHECK_FALSE(violation("emulator", "#include \"generator/plan.h\"").empty());
+  CHECK_FALSE(violation("emulator", "#include <cuda.h>").empty());
   CHECK_FALSE(violation("generator", "#include \"../cache/entry.h\"").empty());
   CHECK_FALSE(violation("cli", "#include \"generator/source.h\"").empty());
   CHECK_FALSE(violation("cli", "#include <runtime/driver.h>").empty());
