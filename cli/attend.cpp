@@ -25,10 +25,12 @@ Output: float32 for bf16, float16 for f16. Files appear whole or not at all; a f
 
 Examples:
   flashjit attend q.npy k.npy v.npy -o out.npy --causal --check
-  flashjit attend q.npy k.npy v.npy -o out.npy --lse lse.npy --dtype f16 --scale 0.125 --device cpu)";
+  flashjit attend q.npy k.npy v.npy -o out.npy --lse lse.npy --dtype f16 --scale 0.125 --device cpu
+  flashjit attend q.npy k.npy v.npy -o out.npy --check --device emulate --arch sm_80)";
 
 struct Options {
-  std::string q, k, v, output, lse, dtype = "bf16", device = "auto", variant;
+  std::string q, k, v, output, lse, dtype = "bf16", variant;
+  DeviceChoice device;
   bool causal = false, check = false, json = false;
   std::optional<float> scale;
 };
@@ -53,13 +55,14 @@ void require_choices(const Options& options) {
   if (options.dtype != "bf16" && options.dtype != "f16") {
     throw Error(ErrorCode::invalid_argument, fmt::format("--dtype: must be bf16 or f16, was '{}'", options.dtype));
   }
-  if (std::set<std::string>{"auto", "gpu", "cpu"}.count(options.device) == 0) {
+  const std::string& device = options.device.device;
+  if (std::set<std::string>{"auto", "gpu", "emulate", "cpu"}.count(device) == 0) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("--device: must be auto, gpu or cpu, was '{}'", options.device));
+                fmt::format("--device: must be auto, gpu, emulate or cpu, was '{}'", device));
   }
   if (!options.variant.empty()) {
     parse_variant(options.variant);  // a wrong spelling is an error also where no kernel will run
-    if (options.device == "cpu") {
+    if (device == "cpu") {
       throw Error(ErrorCode::invalid_argument, "--variant: must not be given with --device cpu, which runs no kernel");
     }
   }
@@ -70,13 +73,15 @@ void require_choices(const Options& options) {
 }
 
 Answer compute(const Options& options, const Session& session, const Inputs& inputs) {
-  if (options.device == "cpu") return attend_on_cpu(inputs);
-  Engine engine(session.engine_options());
+  EngineOptions engine_options = session.engine_options();
+  choose_device(options.device, engine_options);
+  if (options.device.device == "cpu") return attend_by_reference(inputs);
+  Engine engine(engine_options);
   const SystemInfo system = engine.system();
-  const std::optional<DeviceInfo> gpu =
-      options.device == "gpu" ? require_gpu(system, "--device gpu") : usable_gpu(system);
-  if (gpu) return attend_on_gpu(engine, *gpu, inputs, options.variant);
-  Answer answer = attend_on_cpu(inputs);
+  const std::optional<DeviceInfo> device =
+      options.device.device == "gpu" ? require_device(system, "--device gpu") : usable_device(system);
+  if (device) return attend_by_kernel(engine, *device, inputs, options.variant);
+  Answer answer = attend_by_reference(inputs);
   fmt::print(stderr, "flashjit: no GPU ({}): computed with the CPU reference{}\n", why_no_gpu(system),
              options.variant.empty() ? "" : ", without the variant");
   return answer;
@@ -94,9 +99,8 @@ void print_json(const Options& options, const Answer& answer, const std::optiona
     json.update({{"variant", to_string(answer.kernel->variant)},
                  {"architecture", answer.kernel->architecture},
                  {"compile_ms", answer.kernel->compile_ms},
-                 {"first_call_ms", answer.first_call_ms},
-                 {"kernel_us", answer.kernel_us},
-                 {"tflops", answer.tflops}});
+                 {"first_call_ms", answer.first_call_ms}});
+    if (answer.speed) json.update({{"kernel_us", answer.speed->kernel_us}, {"tflops", answer.speed->tflops}});
   } else {
     json["cpu_ms"] = answer.cpu_ms;
   }
@@ -117,8 +121,9 @@ void print_text(const Options& options, const Answer& answer, const std::optiona
   fmt::print("{:<10}{}\n", "device", answer.device);
   if (answer.kernel) {
     fmt::print("{:<10}{}\n", "variant", to_string(answer.kernel->variant));
-    fmt::print("{:<10}first call {:.2f} ms, kernel {:.1f} us, {:.1f} TFLOPS\n", "time", answer.first_call_ms,
-               answer.kernel_us, answer.tflops);
+    fmt::print("{:<10}first call {:.2f} ms", "time", answer.first_call_ms);
+    if (answer.speed) fmt::print(", kernel {:.1f} us, {:.1f} TFLOPS", answer.speed->kernel_us, answer.speed->tflops);
+    fmt::print("\n");
   } else {
     fmt::print("{:<10}{:.1f} ms\n", "time", answer.cpu_ms);
   }
@@ -172,10 +177,12 @@ void add_attend(CLI::App& app, Command& command) {
   attend->add_flag("--causal", options->causal, "Query i sees the keys up to i + seqlen_kv - seqlen_q");
   add_option(attend, "--scale", options->scale, "X", "Factor on the scores [default: 1/sqrt(head_dim)]");
   add_option(attend, "--dtype", options->dtype, "DTYPE", "Precision to compute in: bf16 or f16");
-  add_option(attend, "--device", options->device, "WHERE",
-             "gpu, cpu (the reference in double precision), or auto: the GPU if there is one, else the CPU");
+  add_option(attend, "--device", options->device.device, "WHERE",
+             "gpu, emulate (the GPU's kernel in the emulator: for small shapes), cpu (the reference in double "
+             "precision), or auto: the GPU if there is one, else the CPU");
+  add_emulated_architecture_option(attend, options->device);
   add_option(attend, "--variant", options->variant, "VARIANT",
-             "GPU only: a kernel of 'flashjit variants' [default: the best guess]");
+             "A kernel of 'flashjit variants', where one runs [default: the best guess]");
   attend->add_flag("--check", options->check,
                    "Compare with the reference in double precision; exit code 1 if it fails");
   attend->add_flag("--json", options->json, "Print one JSON object");

@@ -6,6 +6,7 @@
 
 #include <chrono>
 
+#include "cli/device.h"
 #include "cli/flops.h"
 #include "cli/problem_options.h"
 #include "cli/progress.h"
@@ -29,10 +30,10 @@ Problem problem_of(const Inputs& inputs) {
 }
 
 // What the call would take by itself. Without keys that is the default for few queries, which needs no tensor map.
-Variant default_variant(const Engine& engine, const DeviceInfo& gpu, const Problem& problem, const Inputs& inputs) {
+Variant default_variant(const Engine& engine, const DeviceInfo& device, const Problem& problem, const Inputs& inputs) {
   const std::int64_t seqlen_q = inputs.q.shape()[1], seqlen_kv = inputs.k.shape()[1];
   const LengthRange range = seqlen_kv == 0 ? LengthRange::few_queries : length_range(seqlen_q, seqlen_kv);
-  return engine.default_variant(problem, gpu.architecture, range);
+  return engine.default_variant(problem, device.architecture, range);
 }
 
 }  // namespace
@@ -44,38 +45,41 @@ AttentionOptions Inputs::options() const {
   return options;
 }
 
-Answer attend_on_gpu(Engine& engine, const DeviceInfo& gpu, const Inputs& inputs, const std::string& variant) {
+Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& inputs, const std::string& variant) {
   const Problem problem = problem_of(inputs);
   const Dims &q_shape = inputs.q.shape(), &k_shape = inputs.k.shape();
   AttentionOptions options = inputs.options();
-  options.variant = variant.empty() ? default_variant(engine, gpu, problem, inputs)
-                                    : choose_variant(engine, variant, problem, gpu.architecture);
-  const ProgressLine progress("attention on " + gpu.name);
-  const DeviceTensor q = inputs.q.to_device(nullptr, gpu.ordinal), k = inputs.k.to_device(nullptr, gpu.ordinal),
-                     v = inputs.v.to_device(nullptr, gpu.ordinal);
+  options.variant = variant.empty() ? default_variant(engine, device, problem, inputs)
+                                    : choose_variant(engine, variant, problem, device.architecture);
+  const ProgressLine progress("attention on " + device.name);
+  const int ordinal = device.ordinal;
+  const DeviceTensor q = inputs.q.to_device(nullptr, ordinal), k = inputs.k.to_device(nullptr, ordinal),
+                     v = inputs.v.to_device(nullptr, ordinal);
   const Dims out_shape{q_shape[0], q_shape[1], q_shape[2], inputs.v.shape()[3]};
-  const DeviceTensor out = DeviceTensor::allocate(problem.dtype, out_shape, nullptr, gpu.ordinal);
-  const DeviceTensor lse =
-      DeviceTensor::allocate(DType::f32, {q_shape[0], q_shape[2], q_shape[1]}, nullptr, gpu.ordinal);
+  const DeviceTensor out = DeviceTensor::allocate(problem.dtype, out_shape, nullptr, ordinal);
+  const DeviceTensor lse = DeviceTensor::allocate(DType::f32, {q_shape[0], q_shape[2], q_shape[1]}, nullptr, ordinal);
   options.lse = lse.view();
 
   Answer answer;
-  answer.device = gpu.name;
+  answer.device = device.name;
   const Clock::time_point start = Clock::now();
   engine.attention(q, k, v, out, options);
   answer.out = HostTensor::from_device(out);
   answer.first_call_ms = milliseconds_since(start);
   answer.lse = HostTensor::from_device(lse);
-  answer.kernel = engine.compile(problem, *options.variant, gpu.architecture);
+  answer.kernel = engine.prepare(problem, ordinal, options.variant).front();
+  if (is_emulated(device)) return answer;
+  answer.speed.emplace();
   if (answer.out.element_count() == 0) return answer;
   MeasureOptions measure;
   measure.repeats = kTimedLaunches;
-  answer.kernel_us = engine.measure(q, k, v, out, options, measure).median_us;
-  answer.tflops = tflops(forward_flops(q_shape, k_shape[1], out_shape[3], inputs.causal), answer.kernel_us);
+  answer.speed->kernel_us = engine.measure(q, k, v, out, options, measure).median_us;
+  answer.speed->tflops =
+      tflops(forward_flops(q_shape, k_shape[1], out_shape[3], inputs.causal), answer.speed->kernel_us);
   return answer;
 }
 
-Answer attend_on_cpu(const Inputs& inputs) {
+Answer attend_by_reference(const Inputs& inputs) {
   const ProgressLine progress("attention on the CPU in double precision");
   const Clock::time_point start = Clock::now();
   const reference::Result result =

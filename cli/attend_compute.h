@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The work of flashjit attend: on the GPU or on the CPU, and the comparison with the reference.
+// The work of flashjit attend: by a kernel on the GPU or in the emulator, or by the reference on the CPU, and the
+// comparison with the reference.
 #pragma once
 
 #include <flashjit/attention.h>
@@ -22,19 +23,23 @@ struct Inputs {
 struct Answer {
   HostTensor out;      // the dtype of q
   HostTensor lse;      // f32
-  std::string device;  // "NVIDIA H200" or "CPU reference"
-  // On the GPU:
+  std::string device;  // "NVIDIA H200", "emulated sm_90a" or "CPU reference"
+  // By a kernel:
   std::optional<KernelInfo> kernel;
   double first_call_ms = 0;  // compiles or loads the kernel, launches, and copies the output back
-  double kernel_us = 0;      // median
-  double tflops = 0;
-  // On the CPU:
+  // On the GPU:
+  struct Speed {
+    double kernel_us = 0;  // median
+    double tflops = 0;
+  };
+  std::optional<Speed> speed;
+  // By the reference:
   double cpu_ms = 0;
 };
 
 // variant: empty for the default.
-Answer attend_on_gpu(Engine& engine, const DeviceInfo& gpu, const Inputs& inputs, const std::string& variant);
-Answer attend_on_cpu(const Inputs& inputs);
+Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& inputs, const std::string& variant);
+Answer attend_by_reference(const Inputs& inputs);
 
 struct Check {
   reference::Comparison out, lse;

@@ -50,7 +50,7 @@ const std::map<std::string, Grid>& grids() {
 }
 
 Json new_record(const SystemInfo& system, const std::string& grid, const std::string& dtype) {
-  const std::optional<DeviceInfo> gpu = usable_gpu(system);
+  const std::optional<DeviceInfo> gpu = usable_device(system);
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   return {{"device", gpu ? Json(gpu->name) : Json()},
           {"driver", system.driver_version.empty() ? Json() : Json(system.driver_version)},
@@ -75,7 +75,7 @@ int run(const BenchOptions& options, const Session& session) {
   std::optional<OutputFile> file;
   if (!options.json.empty()) file.emplace("--json", options.json);
   const InterruptGuard interrupt;
-  Engine engine(session.engine_options());
+  Engine engine(session.gpu_engine_options());
   const BenchContext context{options, session, interrupt, engine, engine.system(), parse_dtype(dtype)};
   Json record = new_record(context.system, options.grid, dtype);
   grid->second.run(context, record);

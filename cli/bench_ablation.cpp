@@ -118,7 +118,7 @@ std::vector<Variant> ablation_variants() {
 }
 
 void bench_ablation(const BenchContext& context, Json& record) {
-  const DeviceInfo gpu = require_gpu(context.system, "bench --grid ablation");
+  const DeviceInfo gpu = require_device(context.system, "bench --grid ablation");
   if (gpu.architecture != kArchitecture) {
     throw Error(ErrorCode::unsupported, fmt::format("bench --grid ablation: the GPU must be of {}, was {} ({})",
                                                     kArchitecture, gpu.architecture, gpu.name));

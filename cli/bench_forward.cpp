@@ -99,7 +99,7 @@ std::vector<std::string> table_row(const Result& result) {
 }  // namespace
 
 void bench_forward(const BenchContext& context, Json& record) {
-  const DeviceInfo gpu = require_gpu(context.system, "bench --grid forward");
+  const DeviceInfo gpu = require_device(context.system, "bench --grid forward");
   const std::vector<Cell> cells = cells_of(context.dtype, context.options.quick);
   compile_first(context, cells, gpu.architecture);
   // Every cell has the same number of elements, so one allocation serves all of them under different shapes.

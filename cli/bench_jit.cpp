@@ -54,7 +54,7 @@ struct Times {
 };
 
 EngineOptions options_with_cache(const BenchContext& context, const std::string& directory) {
-  EngineOptions options = context.session.engine_options();
+  EngineOptions options = context.session.gpu_engine_options();
   options.cache_directory = directory;
   options.policy = Policy::compile;
   return options;
@@ -171,7 +171,7 @@ Json summarize(const Json& rows) {
 }  // namespace
 
 void bench_jit(const BenchContext& context, Json& record) {
-  const std::optional<DeviceInfo> gpu = usable_gpu(context.system);
+  const std::optional<DeviceInfo> gpu = usable_device(context.system);
   const std::string architecture =
       gpu ? gpu->architecture
           : choose_architecture(context.engine,

@@ -41,7 +41,7 @@ std::vector<Step> steps(const Engine& engine, const Problem& problem, const std:
 }  // namespace
 
 void bench_ladder(const BenchContext& context, Json& record) {
-  const DeviceInfo gpu = require_gpu(context.system, "bench --grid 5090");
+  const DeviceInfo gpu = require_device(context.system, "bench --grid 5090");
   const Problem problem{context.dtype, kHeadDim, kHeadDim, false};
   const Dims q_shape{1, kQueries, kHeads, kHeadDim}, k_shape{1, kKeys, kHeads, kHeadDim};
   ProgressLine progress("measuring");

@@ -15,6 +15,12 @@ EngineOptions Session::engine_options() const {
   return options;
 }
 
+EngineOptions Session::gpu_engine_options() const {
+  EngineOptions options = engine_options();
+  options.emulate.clear();
+  return options;
+}
+
 CLI::App* add_subcommand(CLI::App& app, Command& command, const std::string& name, const std::string& description,
                          const std::string& epilog) {
   CLI::App* subcommand = app.add_subcommand(name, description);

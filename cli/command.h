@@ -23,6 +23,8 @@ struct Session {
 
   // From the environment; with --verbose the engine's log goes to stderr.
   EngineOptions engine_options() const;
+  // The same for the GPU, whatever FLASHJIT_DEVICE says: for measurements.
+  EngineOptions gpu_engine_options() const;
 };
 
 // The subcommand that was chosen on the command line, bound to its options.

@@ -4,9 +4,36 @@
 #include <flashjit/error.h>
 #include <fmt/format.h>
 
-namespace flashjit::cli {
+#include "cli/command.h"
+#include "cli/for_option.h"
 
-std::optional<DeviceInfo> usable_gpu(const SystemInfo& system) {
+namespace flashjit::cli {
+namespace {
+
+constexpr const char* kArchitectureToEmulate = "sm_90a";  // when none is named
+
+}  // namespace
+
+void add_emulated_architecture_option(CLI::App* subcommand, DeviceChoice& choice) {
+  add_option(subcommand, "--arch", choice.architecture, "ARCH",
+             fmt::format("With --device emulate: the target of the kernels; 'flashjit info' lists them [default: {}]",
+                         kArchitectureToEmulate));
+}
+
+void choose_device(const DeviceChoice& choice, EngineOptions& options) {
+  if (choice.device == "gpu") options.emulate.clear();
+  if (choice.device == "emulate" && options.emulate.empty()) options.emulate = kArchitectureToEmulate;
+  if (choice.architecture.empty()) return;
+  if (options.emulate.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("--arch: must be given only with --device emulate, was '{}'", choice.architecture));
+  }
+  options.emulate = for_option("--arch", [&] { return find_architecture(choice.architecture).name; });
+}
+
+bool is_emulated(const DeviceInfo& device) { return device.ordinal == kHostMemory; }
+
+std::optional<DeviceInfo> usable_device(const SystemInfo& system) {
   for (const DeviceInfo& device : system.devices) {
     if (!device.architecture.empty()) return device;
   }
@@ -20,8 +47,8 @@ std::string why_no_gpu(const SystemInfo& system) {
   return fmt::format("no kernel here runs on {} (compute capability {}.{})", device.name, device.major, device.minor);
 }
 
-DeviceInfo require_gpu(const SystemInfo& system, const std::string& who) {
-  const std::optional<DeviceInfo> gpu = usable_gpu(system);
+DeviceInfo require_device(const SystemInfo& system, const std::string& who) {
+  const std::optional<DeviceInfo> gpu = usable_device(system);
   if (!gpu) throw Error(ErrorCode::no_device, fmt::format("{}: needs a GPU: {}", who, why_no_gpu(system)));
   return *gpu;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/command.h"
+#include "cli/device.h"
 
 namespace flashjit::cli {
 namespace {
@@ -42,6 +43,14 @@ Json describe(const SystemInfo& system) {
   return json;
 }
 
+std::string device_line(const DeviceInfo& device) {
+  if (is_emulated(device)) return device.name + ", in host memory";
+  return fmt::format("{}: {}, {}, {} SMs, {:.0f} GiB, {:.0f} MiB of L2", device.ordinal, device.name,
+                     device.architecture.empty() ? "no kernels for it here" : device.architecture, device.sm_count,
+                     static_cast<double>(device.memory_bytes) / kGibibyte,
+                     static_cast<double>(device.l2_bytes) / kMebibyte);
+}
+
 void print_line(const char* label, const std::string& text) { fmt::print("{:<14}{}\n", label, text); }
 
 std::string driver_line(const SystemInfo& system) {
@@ -58,12 +67,7 @@ void print(const SystemInfo& system) {
   print_line("cache", system.cache_directory.empty() ? "in memory only" : system.cache_directory);
   print_line("policy", to_string(system.policy));
   if (system.devices.empty()) print_line("devices", "none");
-  for (const DeviceInfo& device : system.devices) {
-    print_line("device", fmt::format("{}: {}, {}, {} SMs, {:.0f} GiB, {:.0f} MiB of L2", device.ordinal, device.name,
-                                     device.architecture.empty() ? "no kernels for it here" : device.architecture,
-                                     device.sm_count, static_cast<double>(device.memory_bytes) / kGibibyte,
-                                     static_cast<double>(device.l2_bytes) / kMebibyte));
-  }
+  for (const DeviceInfo& device : system.devices) print_line("device", device_line(device));
   std::string names;
   for (const Architecture& architecture : architectures()) names += std::string(" ") + architecture.name;
   print_line("architectures", names.substr(1));

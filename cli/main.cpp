@@ -24,7 +24,8 @@ missing, told in one line on stderr.
 
 Environment: FLASHJIT_CACHE_DIR (where compiled kernels are kept; default $XDG_CACHE_HOME/flashjit or
 $HOME/.cache/flashjit), FLASHJIT_POLICY (compile, cache_only, off), FLASHJIT_NVRTC (an exact libnvrtc.so to use),
-FLASHJIT_LOG (debug, info, warning), FLASHJIT_TEMPLATE_DIR (device code to use instead of the built-in one).)";
+FLASHJIT_DEVICE (gpu; emulate or emulate:ARCH: kernels run in the emulator), FLASHJIT_LOG (debug, info, warning),
+FLASHJIT_TEMPLATE_DIR (device code to use instead of the built-in one).)";
 
 std::string one_line(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();

@@ -9,24 +9,12 @@
 
 #include "cli/command.h"
 #include "cli/device.h"
+#include "cli/for_option.h"
 
 namespace flashjit::cli {
 namespace {
 
 constexpr int kHeadDimStep = 8, kLargestHeadDim = 256;
-
-// Errors of the library name its fields; on the command line the option is what the user knows.
-template <typename Function>
-auto for_option(const char* option, Function function) {
-  try {
-    return function();
-  } catch (const Error& error) {
-    std::string message = error.what();
-    const std::string field = std::string(option).substr(std::string_view("--").size()) + ": ";
-    if (message.rfind(field, 0) == 0) message.erase(0, field.size());
-    throw Error(error.code(), fmt::format("{}: {}", option, message), error.log(), error.source_path());
-  }
-}
 
 DType parse_kernel_dtype(const std::string& text) {
   if (text == "bf16") return DType::bf16;
@@ -98,7 +86,7 @@ std::string choose_architecture(const Engine& engine, const std::string& archite
   if (!architecture.empty()) {
     return for_option("--arch", [&] { return std::string(find_architecture(architecture).name); });
   }
-  const std::optional<DeviceInfo> gpu = usable_gpu(engine.system());
+  const std::optional<DeviceInfo> gpu = usable_device(engine.system());
   if (gpu) return gpu->architecture;
   throw Error(ErrorCode::invalid_argument, "--arch: must be given where there is no GPU, for example --arch sm_90a");
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// flashjit verify: do the kernels compute the right numbers on this GPU?
+// flashjit verify: do the kernels compute the right numbers, on this GPU or in the emulator?
 #include <flashjit/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/compile_jobs.h"
 #include "cli/device.h"
 #include "cli/problem_options.h"
-#include "cli/progress.h"
 #include "cli/table.h"
-#include "cli/verify_cases.h"
+#include "cli/verification.h"
 
 namespace flashjit::cli {
 namespace {
@@ -22,20 +22,29 @@ rows that see no key, with outliers in the inputs and poisoned outputs, and over
 infinite. The bound is that of FlashAttention's tests: twice the error of a plain low-precision computation, plus two
 roundings. Exit code 1 if a kernel is wrong, 2 if there is no GPU.
 
+With --device emulate no GPU is needed. The kernels of any architecture run in the emulator, over fewer and smaller
+shapes, each under several schedules: which warp runs next and when copies complete. The emulator must find nothing (no
+race, no read of what was never written, ...), and every schedule must give the same bytes.
+
 Examples:
   flashjit verify
-  flashjit verify --head-dim 64,128 --dtype bf16 --all-variants --json)";
+  flashjit verify --head-dim 64,128 --dtype bf16 --all-variants --json
+  flashjit verify --device emulate --arch sm_90a --head-dim 64 --causal yes --schedules 20)";
 
 struct Options {
-  std::string head_dims = "8,40,64,80,96,128,192x128,64x256,256", dtypes = "bf16,f16", causal = "both";
+  std::string head_dims = "8,40,64,80,96,128,192x128,64x256,256", dtypes = "bf16,f16", causal = "both", variant;
   bool all_variants = false, json = false;
   int jobs = default_compile_threads();
+  DeviceChoice device;
+  std::optional<int> schedules;
+  std::optional<std::uint64_t> seed;
 };
 
 std::vector<Variant> variants_to_verify(const Engine& engine, const Problem& problem, const std::string& architecture,
-                                        bool all) {
+                                        const Options& options) {
+  if (!options.variant.empty()) return {choose_variant(engine, options.variant, problem, architecture)};
   const std::vector<Variant> legal = engine.variants(problem, architecture);
-  if (all) return legal;
+  if (options.all_variants) return legal;
   std::vector<Variant> chosen = default_variants(engine, problem, architecture);
   for (const char* step : {"v1", "v2", "v3", "v4", "v5"}) {
     const Variant variant = parse_variant(step);
@@ -45,102 +54,102 @@ std::vector<Variant> variants_to_verify(const Engine& engine, const Problem& pro
   return chosen;
 }
 
-struct Failure {
-  std::string problem, variant, shape, what;
-};
-
-struct Tally {
-  int kernels = 0, comparisons = 0, wrong_kernels = 0;
-  std::vector<Failure> failures;
-};
-
-// Without keys there is nothing that the copy engine could load: such calls take a kernel of the other family.
-bool can_run(const Variant& variant, const CaseShape& shape) {
-  return shape.seqlen_kv > 0 || std::holds_alternative<MmaVariant>(variant);
+Json describe(const Failure& failure) {
+  return {{"problem", failure.problem}, {"variant", failure.variant}, {"shape", failure.shape}, {"what", failure.what}};
 }
 
-// All cases of one problem for each of its variants.
-void verify_problem(Engine& engine, const DeviceInfo& gpu, const Problem& problem, const std::vector<Variant>& variants,
-                    const InterruptGuard& interrupt, ProgressLine& progress, Tally& tally) {
-  std::vector<bool> wrong(variants.size(), false);
-  progress.show(to_string(problem));
-  for (const CaseShape& shape : verify_shapes()) {
-    const VerifyCase expected(problem, shape, gpu.ordinal);
-    for (std::size_t i = 0; i < variants.size(); ++i) {
-      interrupt.check();
-      if (!can_run(variants[i], shape)) continue;
-      const std::string what = expected.problem_with(engine, variants[i]);
-      ++tally.comparisons;
-      if (what.empty()) continue;
-      wrong[i] = true;
-      tally.failures.push_back({to_string(problem), to_string(variants[i]), to_string(shape), what});
-    }
+void print_json(const SystemInfo& system, const DeviceInfo& device, const Schedules& schedules, const Tally& tally) {
+  Json json = {{"device", device.name},
+               {"architecture", device.architecture},
+               {"driver", system.driver_version},
+               {"nvrtc", system.nvrtc_version},
+               {"version", system.version},
+               {"kernels", tally.kernels},
+               {"comparisons", tally.comparisons},
+               {"wrong_kernels", tally.wrong_kernels}};
+  if (is_emulated(device)) {
+    json.update({{"schedules", schedules.count},
+                 {"seed", schedules.first_seed},
+                 {"runs", tally.runs},
+                 {"warp_instructions", tally.warp_instructions},
+                 {"thread_instructions", tally.thread_instructions},
+                 {"emulator_seconds", tally.emulator_seconds}});
   }
-  for (std::size_t i = 0; i < variants.size(); ++i) progress.advance();
-  tally.kernels += static_cast<int>(variants.size());
-  tally.wrong_kernels += static_cast<int>(std::count(wrong.begin(), wrong.end(), true));
+  json["failures"] = Json::array();
+  for (const Failure& failure : tally.failures) json["failures"].push_back(describe(failure));
+  fmt::print("{}\n", to_text(json));
 }
 
-void print_json(const SystemInfo& system, const DeviceInfo& gpu, const Tally& tally) {
-  Json failures = Json::array();
-  for (const Failure& failure : tally.failures) {
-    failures.push_back(
-        {{"problem", failure.problem}, {"variant", failure.variant}, {"shape", failure.shape}, {"what", failure.what}});
-  }
-  fmt::print("{}\n", to_text({{"device", gpu.name},
-                              {"architecture", gpu.architecture},
-                              {"driver", system.driver_version},
-                              {"nvrtc", system.nvrtc_version},
-                              {"version", system.version},
-                              {"kernels", tally.kernels},
-                              {"comparisons", tally.comparisons},
-                              {"wrong_kernels", tally.wrong_kernels},
-                              {"failures", failures}}));
-}
-
-void print_text(const DeviceInfo& gpu, const Tally& tally) {
+void print_text(const DeviceInfo& device, const Schedules& schedules, const Tally& tally) {
+  constexpr double kMillion = 1e6;
   Table table({"<problem", "<variant", "<shape", "<what"});
   for (const Failure& f : tally.failures) table.add_row({f.problem, f.variant, f.shape, f.what});
   if (!table.empty()) fmt::print("{}", table.text());
-  fmt::print("{}: {} kernels, {} comparisons, {} kernels wrong\n", gpu.name, tally.kernels, tally.comparisons,
+  fmt::print("{}: {} kernels, {} comparisons, {} kernels wrong\n", device.name, tally.kernels, tally.comparisons,
              tally.wrong_kernels);
+  if (!is_emulated(device)) return;
+  fmt::print("{} runs, {} schedules from seed {}: {:.1f} million warp instructions, {:.1f} million a second per core\n",
+             tally.runs, schedules.count, schedules.first_seed, static_cast<double>(tally.warp_instructions) / kMillion,
+             static_cast<double>(tally.warp_instructions) / kMillion / std::max(tally.emulator_seconds, 1e-9));
 }
 
-std::vector<CompileJob> jobs_for(const Problem& problem, const std::vector<Variant>& variants,
-                                 const std::string& architecture) {
+std::vector<ProblemKernels> kernels_to_verify(const Engine& engine, const std::string& architecture,
+                                              const Options& options) {
+  std::vector<ProblemKernels> kernels;
+  for (const Problem& problem :
+       combine(parse_dtypes(options.dtypes), parse_head_dims(options.head_dims), parse_causal(options.causal))) {
+    kernels.push_back({problem, variants_to_verify(engine, problem, architecture, options)});
+  }
+  return kernels;
+}
+
+// Of the GPU; the emulator's are compiled by the first case that needs them, beside those that run already.
+void compile_kernels(Engine& engine, const std::vector<ProblemKernels>& kernels, const std::string& architecture,
+                     int threads, const InterruptGuard& interrupt) {
   std::vector<CompileJob> jobs;
-  for (const Variant& variant : variants) jobs.push_back({problem, variant, architecture});
-  return jobs;
+  for (const ProblemKernels& of_problem : kernels) {
+    for (const Variant& variant : of_problem.variants) jobs.push_back({of_problem.problem, variant, architecture});
+  }
+  for (const CompileOutcome& outcome : compile_all(engine, jobs, threads, interrupt)) {
+    if (!outcome.kernel) throw Error(ErrorCode::compile_failed, outcome.problem, outcome.log);
+  }
+}
+
+EngineOptions engine_options(const Options& options, const Session& session) {
+  const std::string& device = options.device.device;
+  if (device != "auto" && device != "gpu" && device != "emulate") {
+    throw Error(ErrorCode::invalid_argument, fmt::format("--device: must be auto, gpu or emulate, was '{}'", device));
+  }
+  EngineOptions chosen = session.engine_options();
+  choose_device(options.device, chosen);
+  return chosen;
+}
+
+Schedules choose_schedules(const Options& options, const DeviceInfo& device) {
+  Schedules chosen;
+  if (!is_emulated(device) && (options.schedules || options.seed)) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: must be given only with --device emulate, was {}",
+                                                         options.schedules ? "--schedules" : "--seed",
+                                                         options.schedules ? *options.schedules : *options.seed));
+  }
+  chosen.count = options.schedules.value_or(chosen.count);
+  chosen.first_seed = options.seed.value_or(chosen.first_seed);
+  return chosen;
 }
 
 int run(const Options& options, const Session& session) {
   const InterruptGuard interrupt;
-  const std::vector<Problem> problems =
-      combine(parse_dtypes(options.dtypes), parse_head_dims(options.head_dims), parse_causal(options.causal));
-  Engine engine(session.engine_options());
+  Engine engine(engine_options(options, session));
   const SystemInfo system = engine.system();
-  const DeviceInfo gpu = require_gpu(system, "verify");
-  std::vector<std::vector<Variant>> variants;
-  std::vector<CompileJob> jobs;
-  for (const Problem& problem : problems) {
-    variants.push_back(variants_to_verify(engine, problem, gpu.architecture, options.all_variants));
-    const std::vector<CompileJob> more = jobs_for(problem, variants.back(), gpu.architecture);
-    jobs.insert(jobs.end(), more.begin(), more.end());
-  }
-  for (const CompileOutcome& outcome : compile_all(engine, jobs, options.jobs, interrupt)) {
-    if (!outcome.kernel) throw Error(ErrorCode::compile_failed, outcome.problem, outcome.log);
-  }
-  Tally tally;
-  {
-    ProgressLine progress("verifying", static_cast<int>(jobs.size()));
-    for (std::size_t i = 0; i < problems.size(); ++i) {
-      verify_problem(engine, gpu, problems[i], variants[i], interrupt, progress, tally);
-    }
-  }
+  const DeviceInfo device = require_device(system, "verify");
+  const Schedules schedules = choose_schedules(options, device);
+  const std::vector<ProblemKernels> kernels = kernels_to_verify(engine, device.architecture, options);
+  if (!is_emulated(device)) compile_kernels(engine, kernels, device.architecture, options.jobs, interrupt);
+  const Tally tally = verify_all(engine, device, kernels, {options.jobs, schedules}, interrupt);
   if (options.json) {
-    print_json(system, gpu, tally);
+    print_json(system, device, schedules, tally);
   } else {
-    print_text(gpu, tally);
+    print_text(device, schedules, tally);
   }
   return tally.wrong_kernels == 0 ? kSuccess : kCheckFailed;
 }
@@ -149,15 +158,24 @@ int run(const Options& options, const Session& session) {
 
 void add_verify(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
-  CLI::App* verify =
-      add_subcommand(app, command, "verify", "Compare the kernels on this GPU with the reference", kEpilog);
+  CLI::App* verify = add_subcommand(app, command, "verify",
+                                    "Compare the kernels on this GPU, or emulated, with the reference", kEpilog);
   add_option(verify, "--head-dim", options->head_dims, "LIST", kHeadDimListHelp);
   add_option(verify, "--dtype", options->dtypes, "LIST", "Precisions: bf16, f16");
   add_option(verify, "--causal", options->causal, "WHICH", "Causal mask: no, yes or both");
-  verify->add_flag("--all-variants", options->all_variants,
-                   "Every legal variant [default: the defaults of all length ranges and the steps v1 to v5]");
-  add_option(verify, "--jobs", options->jobs, "N", "Kernels compiled at once; each keeps one core busy")
+  CLI::Option* variant = add_option(verify, "--variant", options->variant, "VARIANT",
+                                    "This variant alone [default: the defaults of all length ranges and the steps v1 "
+                                    "to v5]");
+  verify->add_flag("--all-variants", options->all_variants, "Every legal variant")->excludes(variant);
+  add_option(verify, "--jobs", options->jobs, "N", "Kernels compiled or emulated at once; each keeps one core busy")
       ->check(CLI::Range(1, 1024));
+  add_option(verify, "--device", options->device.device, "WHERE", "gpu, emulate, or auto: FLASHJIT_DEVICE, else gpu");
+  add_emulated_architecture_option(verify, options->device);
+  add_option(verify, "--schedules", options->schedules, "N",
+             fmt::format("With --device emulate: schedules of each case [default: {}]", Schedules().count))
+      ->check(CLI::Range(1, 1000000));
+  add_option(verify, "--seed", options->seed, "SEED",
+             "With --device emulate: of the first schedule; the others count on from it [default: 0]");
   verify->add_flag("--json", options->json, "Print one JSON object");
   run_when_chosen(verify, command, options, run);
 }

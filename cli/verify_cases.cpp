@@ -48,6 +48,20 @@ const std::vector<CaseShape>& verify_shapes() {
   return shapes;
 }
 
+const std::vector<CaseShape>& emulated_shapes() {
+  static const std::vector<CaseShape> shapes = {
+      {1, 1, 1, 1, 1},                            // the smallest
+      {1, 5, 0, 2, 1},                            // no key at all
+      {2, 19, 150, 4, 1},                         // few queries, whose heads share tiles where that helps
+      {1, 129, 257, 2, 2},                        // one beyond whole blocks
+      {1, 257, 129, 4, 2},                        // causal: the first rows see no key
+      {1, 40, 700, 2, 1},                         // several turns of every pipeline
+      {2, 130, 200, 4, 2, Scores::random, true},  // more tiles than a persistent kernel has blocks
+      {1, 130, 420, 2, 1, Scores::jumps},         // maxima that grow
+  };
+  return shapes;
+}
+
 std::string to_string(const CaseShape& shape) {
   std::string text =
       fmt::format("b{} q{} kv{} h{}/{}", shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.heads_q, shape.heads_kv);
@@ -75,20 +89,28 @@ VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int devic
   poisoned_lse_ = filled_with_nan(DType::f32, {shape.batch, shape.heads_q, shape.seqlen_q});
 }
 
-std::string VerifyCase::problem_with(Engine& engine, const Variant& variant) const {
+CaseOutputs VerifyCase::run(const Variant& variant, const std::function<void(const CaseCall&)>& attention) const {
   const DeviceTensor out_memory = poisoned_out_.to_device(nullptr, device_);
   const DeviceTensor lse_memory = poisoned_lse_.to_device(nullptr, device_);
-  AttentionOptions options = options_;
-  options.variant = variant;
-  options.lse = lse_memory.view();
-  engine.attention(view(q_), view(k_), view(v_), view(out_memory), options);
-  HostTensor out = in_memory(HostTensor::from_device(out_memory)), lse = HostTensor::from_device(lse_memory);
+  CaseCall call{view(q_), view(k_), view(v_), view(out_memory), options_};
+  call.options.variant = variant;
+  call.options.lse = lse_memory.view();
+  attention(call);
+  return {in_memory(HostTensor::from_device(out_memory)), HostTensor::from_device(lse_memory)};
+}
+
+std::string VerifyCase::problem_with(CaseOutputs outputs) const {
   reference::Result exact = exact_;
-  clear_expected_nan(out, lse, exact);
-  const reference::Comparison values = reference::compare(out, exact, low_);
+  clear_expected_nan(outputs.out, outputs.lse, exact);
+  const reference::Comparison values = reference::compare(outputs.out, exact, low_);
   if (!values.passed) return describe("out", values);
-  const reference::Comparison sums = reference::compare_lse(lse, exact);
+  const reference::Comparison sums = reference::compare_lse(outputs.lse, exact);
   return sums.passed ? "" : describe("lse", sums);
+}
+
+std::string VerifyCase::problem_with(Engine& engine, const Variant& variant) const {
+  return problem_with(run(
+      variant, [&engine](const CaseCall& call) { engine.attention(call.q, call.k, call.v, call.out, call.options); }));
 }
 
 HostTensor VerifyCase::in_memory(const HostTensor& tensor) const {

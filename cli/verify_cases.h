@@ -5,6 +5,7 @@
 #include <flashjit/engine.h>
 #include <flashjit/reference.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,15 +19,29 @@ struct CaseShape {
   bool heads_first = false;  // in memory: [batch, heads, seqlen, head_dim]
 };
 const std::vector<CaseShape>& verify_shapes();
+// Fewer and smaller ones for the emulator: odd lengths, grouped heads, tiles and key/value blocks in plenty.
+const std::vector<CaseShape>& emulated_shapes();
 std::string to_string(const CaseShape& shape);  // "b2 q77 kv1 h4/2", "b1 q130 kv420 h2/1 ramp heads-first"
 
-// Random inputs with outliers, on the GPU, and what must come out.
+// A case as attention() is given it.
+struct CaseCall {
+  Tensor q, k, v, out;
+  AttentionOptions options;  // with lse
+};
+struct CaseOutputs {
+  HostTensor out, lse;  // packed, whatever the layout of the case
+};
+
+// Random inputs with outliers, on a device, and what must come out.
 class VerifyCase {
  public:
   VerifyCase(const Problem& problem, const CaseShape& shape, int device);
 
-  // Empty when output and LSE of this variant are right; else what is wrong, in one line.
-  std::string problem_with(Engine& engine, const Variant& variant) const;
+  // What attention, which computes the call, leaves in poisoned memory.
+  CaseOutputs run(const Variant& variant, const std::function<void(const CaseCall&)>& attention) const;
+  // Empty when output and LSE are right; else what is wrong, in one line.
+  std::string problem_with(CaseOutputs outputs) const;
+  std::string problem_with(Engine& engine, const Variant& variant) const;  // runs it first
 
  private:
   HostTensor in_memory(const HostTensor& tensor) const;  // in the layout of the case, and back

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <cstring>
+#include <new>
 #include <utility>
 
 #include "flashjit/error.h"
@@ -15,6 +17,8 @@ using runtime::byte_count;
 using runtime::ContextScope;
 using runtime::Driver;
 
+constexpr std::align_val_t kHostAlignment{256};  // as the driver aligns
+
 CUdeviceptr device_pointer(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
 
 void* allocate_bytes(const Driver& driver, const runtime::Device& device, std::size_t bytes, Stream stream) {
@@ -25,6 +29,14 @@ void* allocate_bytes(const Driver& driver, const runtime::Device& device, std::s
     driver.check(driver.cuMemAlloc(&pointer, bytes), "cuMemAlloc");
   }
   return reinterpret_cast<void*>(pointer);
+}
+
+void* allocate_on_host(std::size_t bytes, Stream stream) {
+  if (stream) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("stream: must be null for host memory, was {}", fmt::ptr(stream)));
+  }
+  return bytes > 0 ? ::operator new(bytes, kHostAlignment) : nullptr;
 }
 
 int device_of(const Driver& driver, Stream stream, int wanted) {
@@ -51,6 +63,8 @@ DeviceTensor& DeviceTensor::operator=(DeviceTensor&& other) noexcept {
 
 DeviceTensor DeviceTensor::allocate(DType dtype, const Dims& shape, Stream stream, int device) {
   const std::size_t bytes = byte_count("shape", dtype, shape);
+  if (device == kHostMemory)
+    return DeviceTensor(Tensor(allocate_on_host(bytes, stream), dtype, shape), nullptr, kHostMemory);
   const Driver& driver = Driver::load();
   const runtime::Device& owner = runtime::device(device_of(driver, stream, device));
   DeviceTensor tensor(Tensor(nullptr, dtype, shape), stream, owner.info.ordinal);
@@ -69,6 +83,10 @@ DeviceTensor DeviceTensor::from_host(const Tensor& host, Stream stream, int devi
   if (bytes > 0 && !host.data) throw Error(ErrorCode::invalid_argument, "host: must point to host memory, was null");
   DeviceTensor tensor = allocate(host.dtype, host.shape, stream, device);
   if (bytes == 0) return tensor;
+  if (device == kHostMemory) {
+    std::memcpy(tensor.data(), host.data, bytes);
+    return tensor;
+  }
   const Driver& driver = Driver::load();
   const ContextScope scope(driver, tensor.device_, stream);
   driver.check(driver.cuMemcpyHtoDAsync(device_pointer(tensor.data()), host.data, bytes, stream), "cuMemcpyHtoDAsync");
@@ -80,6 +98,10 @@ void DeviceTensor::copy_to_host(void* host) const {
   const std::size_t bytes = size_bytes();
   if (bytes == 0) return;
   if (!host) throw Error(ErrorCode::invalid_argument, "host: must point to host memory, was null");
+  if (device_ == kHostMemory) {
+    std::memcpy(host, data(), bytes);
+    return;
+  }
   const Driver& driver = Driver::load();
   const ContextScope scope(driver, device_, stream_);
   driver.check(driver.cuMemcpyDtoHAsync(host, device_pointer(data()), bytes, stream_), "cuMemcpyDtoHAsync");
@@ -95,6 +117,7 @@ std::size_t DeviceTensor::size_bytes() const noexcept {
 
 void DeviceTensor::release() noexcept {
   if (!view_.data) return;
+  if (device_ == kHostMemory) return ::operator delete(std::exchange(view_.data, nullptr), kHostAlignment);
   const CUdeviceptr pointer = device_pointer(std::exchange(view_.data, nullptr));
   try {
     const Driver& driver = Driver::load();

@@ -42,6 +42,14 @@ void describe_nvrtc(runtime::Nvrtc& nvrtc, SystemInfo& info) {
   }
 }
 
+std::unique_ptr<runtime::EmulatedDevice> emulated_device_of(const EngineOptions& options,
+                                                            const generator::Templates& templates,
+                                                            runtime::KernelStore& store) {
+  if (options.emulate.empty()) return nullptr;
+  return std::make_unique<runtime::EmulatedDevice>(find_architecture(options.emulate), templates, store,
+                                                   options.progress);
+}
+
 void describe_driver(SystemInfo& info) {
   info.driver_version = Driver::installed_version();
   const Driver* driver = Driver::try_load(&info.driver_problem);
@@ -62,7 +70,15 @@ Engine::Impl::Impl(EngineOptions given)
       log(options.log),
       nvrtc({options.nvrtc_path, options.nvrtc_directories}),
       store(store_options(options), nvrtc, log),
-      kernels(templates, store, log, options.progress) {}
+      kernels(templates, store, log, options.progress),
+      emulated(emulated_device_of(options, templates, store)) {}
+
+void Engine::Impl::attention(const runtime::ForwardCall& call, const AttentionOptions& opts) {
+  if (emulated)
+    emulated->run(call, opts, options.emulation);
+  else
+    runtime::enqueue_forward(kernels, call, opts);
+}
 
 Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 
@@ -70,10 +86,10 @@ Engine::~Engine() = default;
 
 DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
-  const int device = runtime::forward_device(Driver::load(), call, opts.stream);
+  const int device = impl_->emulated ? kHostMemory : runtime::forward_device(Driver::load(), call, opts.stream);
   DeviceTensor out = DeviceTensor::allocate(q.dtype, call.out_shape(), opts.stream, device);
   runtime::validate_out(call, out);
-  runtime::enqueue_forward(impl_->kernels, call, opts);
+  impl_->attention(call, opts);
   return out;
 }
 
@@ -81,10 +97,24 @@ void Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
                        const AttentionOptions& opts) {
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   runtime::validate_out(call, out);
-  runtime::enqueue_forward(impl_->kernels, call, opts);
+  impl_->attention(call, opts);
+}
+
+emulator::Report Engine::emulate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                                 const AttentionOptions& opts, const EmulationOptions& options) {
+  if (!impl_->emulated) {
+    throw Error(ErrorCode::unsupported, "emulate: needs an engine whose options name an architecture to emulate");
+  }
+  runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
+  runtime::validate_out(call, out);
+  return impl_->emulated->emulate(call, opts, options);
 }
 
 std::vector<KernelInfo> Engine::prepare(const Problem& problem, int device, const std::optional<Variant>& variant) {
+  if (impl_->emulated) {
+    impl_->emulated->require_ordinal(device);
+    return impl_->emulated->prepare(problem, variant);
+  }
   const int ordinal = runtime::resolve_device(Driver::load(), device);
   return impl_->kernels.prepare_all(problem, variant, runtime::device(ordinal));
 }
@@ -116,7 +146,12 @@ SystemInfo Engine::system() const {
   info.cache_directory = impl_->options.cache_directory;
   info.policy = impl_->options.policy;
   describe_nvrtc(impl_->nvrtc, info);
-  describe_driver(info);
+  if (impl_->emulated) {
+    info.driver_problem = "not looked for, as the engine emulates";
+    info.devices = {impl_->emulated->info()};
+  } else {
+    describe_driver(info);
+  }
   return info;
 }
 

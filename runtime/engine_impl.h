@@ -2,8 +2,11 @@
 // What an engine is made of.
 #pragma once
 
+#include <memory>
+
 #include "flashjit/engine.h"
 #include "generator/source.h"
+#include "runtime/emulated_device.h"
 #include "runtime/kernel_store.h"
 #include "runtime/kernels.h"
 #include "runtime/logger.h"
@@ -14,6 +17,11 @@ namespace flashjit {
 struct Engine::Impl {
   explicit Impl(EngineOptions given);
 
+  // Of a whole call: enqueues it on the GPU, or runs it in the emulator.
+  void attention(const runtime::ForwardCall& call, const AttentionOptions& opts);
+  // Throws Error(unsupported), which names the member function, on an engine that emulates.
+  void require_gpu(const char* function) const;
+
   const EngineOptions options;
   const generator::Templates own_templates;  // empty: those inside the library
   const generator::Templates& templates;
@@ -22,6 +30,7 @@ struct Engine::Impl {
   mutable runtime::Nvrtc nvrtc;
   runtime::KernelStore store;
   runtime::Kernels kernels;
+  const std::unique_ptr<runtime::EmulatedDevice> emulated;  // null: kernels run on the GPU
 };
 
 }  // namespace flashjit

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's measurements on the GPU.
+#include <fmt/format.h>
+
 #include <functional>
 
 #include "flashjit/engine.h"
@@ -78,8 +80,15 @@ class CeilingLoop {
 
 }  // namespace
 
+void Engine::Impl::require_gpu(const char* function) const {
+  if (!emulated) return;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("{}: needs a GPU, this engine emulates {}", function, options.emulate));
+}
+
 Timing Engine::measure(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                        const AttentionOptions& opts, const MeasureOptions& options) {
+  impl_->require_gpu("measure");
   const runtime::ForwardCall call = call_with_work(q, k, v, out, opts);
   Prepared prepared(impl_->kernels, call, opts);
   return runtime::measure_kernel(prepared.driver, prepared.device, opts.stream, options,
@@ -88,6 +97,7 @@ Timing Engine::measure(const Tensor& q, const Tensor& k, const Tensor& v, const 
 
 HostCost Engine::measure_host_cost(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                    const AttentionOptions& opts) {
+  impl_->require_gpu("measure_host_cost");
   const runtime::ForwardCall call = call_with_work(q, k, v, out, opts);
   Prepared prepared(impl_->kernels, call, opts);
   const Driver& driver = prepared.driver;
@@ -96,12 +106,13 @@ HostCost Engine::measure_host_cost(const Tensor& q, const Tensor& k, const Tenso
 }
 
 double Engine::measure_mma_ceiling(DType dtype, int device) {
+  impl_->require_gpu("measure_mma_ceiling");
   const Driver& driver = Driver::load();
   const runtime::Device& target = runtime::device(runtime::resolve_device(driver, device));
   const Architecture& architecture = runtime::require_architecture(target);
   runtime::KernelRequest request;
   request.source = generator::render_mma_ceiling(dtype, architecture, impl_->templates);
-  request.architecture = architecture.name;
+  request.target = architecture.name;
   request.facts = {{"threads", std::to_string(generator::kCeilingThreads)}};
   const runtime::ContextScope context(driver, target.info.ordinal);
   CeilingLoop loop(driver, target, impl_->kernels.load(request, generator::kCeilingThreads, 0, target));

@@ -79,6 +79,23 @@ Policy read_policy() {
   }
 }
 
+// The architecture to emulate; empty for the GPU.
+std::string read_emulated_architecture() {
+  constexpr std::string_view kDefault = "sm_90a", kPrefix = "emulate:";
+  const std::string wanted = variable("FLASHJIT_DEVICE");
+  if (wanted.empty() || wanted == "gpu") return {};
+  if (wanted == "emulate") return std::string(kDefault);
+  if (!wanted.starts_with(kPrefix)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("FLASHJIT_DEVICE: must be gpu, emulate or emulate:ARCHITECTURE, was {}", wanted));
+  }
+  try {
+    return find_architecture(wanted.substr(kPrefix.size())).name;
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string("FLASHJIT_DEVICE: ") + error.what());
+  }
+}
+
 }  // namespace
 
 EngineOptions EngineOptions::from_environment() {
@@ -88,6 +105,7 @@ EngineOptions EngineOptions::from_environment() {
   options.nvrtc_path = variable("FLASHJIT_NVRTC");
   options.nvrtc_directories = find_nvrtc_directories();
   options.template_directory = variable("FLASHJIT_TEMPLATE_DIR");
+  options.emulate = read_emulated_architecture();
   options.log = log_to_stderr();
   return options;
 }

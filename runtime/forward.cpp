@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "generator/variant_space.h"
 #include "runtime/device.h"
 #include "runtime/memory_place.h"
 #include "runtime/tensor_map.h"
@@ -11,9 +10,6 @@
 
 namespace flashjit::runtime {
 namespace {
-
-// The default variants of this range are of the mma family, which reads what no tensor map can describe.
-constexpr LengthRange kRangeOfAnyTensor = LengthRange::few_queries;
 
 bool is_capturing(const Driver& driver, Stream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -33,16 +29,11 @@ void require_not_capturing(const Driver& driver, Stream stream) {
 
 void add_tensor_maps(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
                      const HopperVariant& variant, generator::HopperArguments& arguments) {
-  constexpr int kStoreRows = 16;  // of one warp
-  const int packed_heads = 1 << arguments.packed_heads_log2;
-  const int columns = record.plan.panel_columns, columns_v = record.plan.panel_columns_v;
-  const int kv_rows = variant.block_kv / variant.cluster;
-  arguments.q = encode_tensor_map(driver, *call.q,
-                                  {.columns = columns, .heads = packed_heads, .rows = variant.block_q / packed_heads});
-  arguments.k = encode_tensor_map(driver, *call.k, {.columns = columns, .heads = 1, .rows = kv_rows});
-  arguments.v = encode_tensor_map(driver, *call.v, {.columns = columns_v, .heads = 1, .rows = kv_rows});
-  arguments.out = encode_tensor_map(driver, *call.out,
-                                    {.columns = columns_v, .heads = packed_heads, .rows = kStoreRows / packed_heads});
+  const TensorMapBoxes boxes = tensor_map_boxes(variant, record.plan, arguments.packed_heads_log2);
+  arguments.q = encode_tensor_map(driver, *call.q, boxes.q);
+  arguments.k = encode_tensor_map(driver, *call.k, boxes.k);
+  arguments.v = encode_tensor_map(driver, *call.v, boxes.v);
+  arguments.out = encode_tensor_map(driver, *call.out, boxes.out);
 }
 
 CUlaunchConfig make_config(std::int64_t blocks, const generator::Plan& plan, Stream stream) {
@@ -101,12 +92,9 @@ int forward_device(const Driver& driver, const ForwardCall& call, Stream stream)
 
 const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const ForwardCall& call,
                                    const AttentionOptions& opts, int device_ordinal) {
-  LengthRange range = length_range(call.seqlen_q, call.seqlen_kv);
-  if (!has_tensor_maps(call)) {
-    if (opts.variant && std::holds_alternative<HopperVariant>(*opts.variant)) require_tensor_maps(call);
-    if (!opts.variant && generator::has_hopper_kernels(require_architecture(device(device_ordinal))))
-      range = kRangeOfAnyTensor;
-  }
+  const LengthRange range = has_tensor_maps(call)
+                                ? length_range(call.seqlen_q, call.seqlen_kv)
+                                : range_without_tensor_maps(call, opts, require_architecture(device(device_ordinal)));
   return kernel_of(driver, kernels, call, opts, device_ordinal, range);
 }
 

@@ -7,6 +7,8 @@
 #include <limits>
 
 #include "generator/plan.h"
+#include "generator/variant_space.h"
+#include "runtime/tensor_map.h"
 
 namespace flashjit::runtime {
 namespace {
@@ -79,6 +81,15 @@ generator::ForwardSizes make_sizes(const ForwardCall& call, const Tiling& tiling
 }
 
 }  // namespace
+
+LengthRange range_without_tensor_maps(const ForwardCall& call, const AttentionOptions& opts,
+                                      const Architecture& architecture) {
+  // The default variants of this range are of the mma family, which reads what no tensor map can describe.
+  constexpr LengthRange kRangeOfAnyTensor = LengthRange::few_queries;
+  if (opts.variant && std::holds_alternative<HopperVariant>(*opts.variant)) require_tensor_maps(call);
+  const bool takes_hopper = !opts.variant && generator::has_hopper_kernels(architecture);
+  return takes_hopper ? kRangeOfAnyTensor : length_range(call.seqlen_q, call.seqlen_kv);
+}
 
 generator::ForwardArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant) {
   generator::ForwardArguments arguments{};

@@ -8,6 +8,11 @@
 
 namespace flashjit::runtime {
 
+// The range whose default variant a call gets that has no tensor maps (has_tensor_maps). Throws Error(invalid_argument)
+// when the call asks for a variant that needs them.
+LengthRange range_without_tensor_maps(const ForwardCall& call, const AttentionOptions& opts,
+                                      const Architecture& architecture);
+
 // For a call that has output elements.
 generator::ForwardArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant);
 // The same without the tensor maps and the tile counter.

@@ -54,8 +54,8 @@ cache::Key KernelStore::make_key(const KernelRequest& request) const {
   key.inputs = cache::Hasher()
                    .add("schema", kSchema)
                    .add("source", request.source.text)
-                   .add("options", Nvrtc::options_for_key(request.architecture))
-                   .add("target", request.architecture)
+                   .add("options", Nvrtc::options_for_key(request.target))
+                   .add("target", request.target)
                    .finish();
   return key;
 }
@@ -73,14 +73,14 @@ KernelStore::Result KernelStore::get(const KernelRequest& request) {
       future = it->second;
   }
   if (future.valid()) {
-    Shared cubin = future.get();
+    Shared image = future.get();
     ++counts_.memory_hits;
-    return {std::move(cubin), true};
+    return {std::move(image), true};
   }
   try {
-    Shared cubin = make(request, key);
-    promise.set_value(cubin);
-    return {std::move(cubin), false};
+    Shared image = make(request, key);
+    promise.set_value(image);
+    return {std::move(image), false};
   } catch (...) {
     {
       const std::lock_guard lock(mutex_);
@@ -119,40 +119,40 @@ KernelStore::Shared KernelStore::find_on_disk(const cache::Key& key) {
     }
     if (!lookup.entry) continue;
     const cache::Entry& entry = *lookup.entry;
-    auto cubin = std::make_shared<Cubin>();
-    cubin->origin = KernelInfo::Origin::disk;
-    cubin->registers = number<int>(entry, "registers");
-    cubin->spill_bytes = number<int>(entry, "spill_bytes");
-    cubin->stack_bytes = number<int>(entry, "stack_bytes");
-    cubin->compile_ms = number<double>(entry, "compile_ms");
-    cubin->cache_file = std::move(lookup.location);
-    cubin->bytes = std::move(lookup.entry->payload);
+    auto image = std::make_shared<KernelImage>();
+    image->origin = KernelInfo::Origin::disk;
+    image->registers = number<int>(entry, "registers");
+    image->spill_bytes = number<int>(entry, "spill_bytes");
+    image->stack_bytes = number<int>(entry, "stack_bytes");
+    image->compile_ms = number<double>(entry, "compile_ms");
+    image->cache_file = std::move(lookup.location);
+    image->bytes = std::move(lookup.entry->payload);
     ++counts_.disk_hits;
-    log_(LogLevel::debug, "{}: from {}", key.name, cubin->cache_file);
-    return cubin;
+    log_(LogLevel::debug, "{}: from {}", key.name, image->cache_file);
+    return image;
   }
   return nullptr;
 }
 
 KernelStore::Shared KernelStore::compile(const KernelRequest& request, cache::Key key) {
-  CompiledCubin compiled = run_compiler(request);
+  CompiledImage compiled = run_compiler(request);
   ++counts_.compiles;
-  auto cubin = std::make_shared<Cubin>();
-  cubin->bytes = std::move(compiled.bytes);
-  cubin->registers = compiled.registers;
-  cubin->spill_bytes = compiled.spill_bytes;
-  cubin->stack_bytes = compiled.stack_bytes;
-  cubin->compile_ms = compiled.milliseconds;
+  auto image = std::make_shared<KernelImage>();
+  image->bytes = std::move(compiled.bytes);
+  image->registers = compiled.registers;
+  image->spill_bytes = compiled.spill_bytes;
+  image->stack_bytes = compiled.stack_bytes;
+  image->compile_ms = compiled.milliseconds;
   key.compiler = nvrtc_.identity();
-  cubin->cache_file = save(key, request, *cubin, nvrtc_.version());
-  const LogLevel level = cubin->compile_ms > kSlowCompileMs ? LogLevel::info : LogLevel::debug;
-  log_(level, "compiled {} in {:.0f} ms", request.source.name, cubin->compile_ms);
-  return cubin;
+  image->cache_file = save(key, request, *image, nvrtc_.version());
+  const LogLevel level = image->compile_ms > kSlowCompileMs ? LogLevel::info : LogLevel::debug;
+  log_(level, "compiled {} in {:.0f} ms", request.source.name, image->compile_ms);
+  return image;
 }
 
-CompiledCubin KernelStore::run_compiler(const KernelRequest& request) {
+CompiledImage KernelStore::run_compiler(const KernelRequest& request) {
   try {
-    return nvrtc_.compile(request.source.text, request.source.name + ".cu", request.architecture);
+    return nvrtc_.compile(request.source.text, request.source.name + ".cu", request.target);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::compile_failed) throw;
     const std::string path = keep_failed_source(request.source);
@@ -161,20 +161,20 @@ CompiledCubin KernelStore::run_compiler(const KernelRequest& request) {
   }
 }
 
-std::string KernelStore::save(const cache::Key& key, const KernelRequest& request, const Cubin& cubin,
+std::string KernelStore::save(const cache::Key& key, const KernelRequest& request, const KernelImage& image,
                               const std::string& compiler) {
   if (options_.policy != Policy::compile || options_.layers.empty()) return {};
   cache::Entry entry;
   entry.facts = request.facts;
   entry.facts["name"] = request.source.name;
   entry.facts["entry"] = request.source.entry;
-  entry.facts["architecture"] = request.architecture;
+  entry.facts["architecture"] = request.target;
   entry.facts["nvrtc"] = compiler;
-  entry.facts["registers"] = std::to_string(cubin.registers);
-  entry.facts["spill_bytes"] = std::to_string(cubin.spill_bytes);
-  entry.facts["stack_bytes"] = std::to_string(cubin.stack_bytes);
-  entry.facts["compile_ms"] = fmt::format("{:.3f}", cubin.compile_ms);
-  entry.payload = cubin.bytes;
+  entry.facts["registers"] = std::to_string(image.registers);
+  entry.facts["spill_bytes"] = std::to_string(image.spill_bytes);
+  entry.facts["stack_bytes"] = std::to_string(image.stack_bytes);
+  entry.facts["compile_ms"] = fmt::format("{:.3f}", image.compile_ms);
+  entry.payload = image.bytes;
   for (const auto& layer : options_.layers) {
     if (auto location = layer->store(key, entry)) return *location;
   }
@@ -199,12 +199,12 @@ std::string KernelStore::keep_failed_source(const generator::Source& source) con
 KernelStore::Shared KernelStore::replace(const KernelRequest& request) {
   ++counts_.rejected;
   const cache::Key key = make_key(request);
-  Shared cubin = compile(request, key);
+  Shared image = compile(request, key);
   std::promise<Shared> promise;
-  promise.set_value(cubin);
+  promise.set_value(image);
   const std::lock_guard lock(mutex_);
   kernels_[key.inputs] = promise.get_future().share();
-  return cubin;
+  return image;
 }
 
 Counters KernelStore::counters() const {

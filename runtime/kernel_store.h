@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a source to its cubin: this engine's memory, then the cache, then NVRTC. Needs no driver.
+// From a source to its cubin or PTX: this engine's memory, then the cache, then NVRTC. Needs no driver.
 #pragma once
 
 #include <atomic>
@@ -20,12 +20,12 @@ namespace flashjit::runtime {
 
 struct KernelRequest {
   generator::Source source;
-  std::string architecture;
+  std::string target;                        // see Nvrtc::compile
   std::map<std::string, std::string> facts;  // for people who look into the cache; the store adds its own
 };
 
-struct Cubin {
-  std::string bytes;
+struct KernelImage {
+  std::string bytes;  // a cubin, or PTX
   KernelInfo::Origin origin = KernelInfo::Origin::compiled;
   int registers = 0;
   int spill_bytes = 0;
@@ -43,12 +43,12 @@ struct KernelStoreOptions {
 // Thread-safe. Equal requests at the same time compile once; different ones compile side by side.
 class KernelStore {
  public:
-  using Shared = std::shared_ptr<const Cubin>;
+  using Shared = std::shared_ptr<const KernelImage>;
 
   KernelStore(KernelStoreOptions options, Nvrtc& nvrtc, const Logger& log);
 
   struct Result {
-    Shared cubin;
+    Shared image;
     bool from_memory = false;
   };
   // Throws Error(no_compiler, unsupported, compile_failed, cache_miss). A failure is not remembered.
@@ -73,8 +73,8 @@ class KernelStore {
   Shared make(const KernelRequest& request, cache::Key key);
   Shared find_on_disk(const cache::Key& key);
   Shared compile(const KernelRequest& request, cache::Key key);
-  CompiledCubin run_compiler(const KernelRequest& request);
-  std::string save(const cache::Key& key, const KernelRequest& request, const Cubin& cubin,
+  CompiledImage run_compiler(const KernelRequest& request);
+  std::string save(const cache::Key& key, const KernelRequest& request, const KernelImage& image,
                    const std::string& compiler);
   std::string keep_failed_source(const generator::Source& source) const;
 

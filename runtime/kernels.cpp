@@ -30,68 +30,27 @@ struct Kernels::DeviceCounters {
   TileCounters counters;
 };
 
-struct Kernels::Wanted {
-  Problem problem;
-  Variant variant;
-  generator::Plan plan;
-  KernelRequest request;
-
-  KernelInfo info(const KernelStore::Result& made) const {
-    const Cubin& cubin = *made.cubin;
-    KernelInfo info;
-    info.name = request.source.name;
-    info.problem = problem;
-    info.variant = variant;
-    info.architecture = request.architecture;
-    info.origin = made.from_memory ? KernelInfo::Origin::memory : cubin.origin;
-    info.compile_ms = cubin.compile_ms;
-    info.threads = plan.threads;
-    info.registers = cubin.registers;
-    info.spill_bytes = cubin.spill_bytes;
-    info.stack_bytes = cubin.stack_bytes;
-    info.shared_memory_bytes = plan.smem_bytes;
-    info.cubin_bytes = cubin.bytes.size();
-    info.cache_file = cubin.cache_file;
-    return info;
-  }
-};
-
 Kernels::Kernels(const generator::Templates& templates, KernelStore& store, const Logger& log,
                  ProgressCallback progress)
     : templates_(templates), store_(store), log_(log), progress_(std::move(progress)) {}
 
 Kernels::~Kernels() = default;
 
-Kernels::Wanted Kernels::want(const Problem& problem, const Variant& variant, const Architecture& architecture) const {
-  validate(problem);
-  generator::require_legal(problem, variant, architecture);
-  const generator::Plan plan = generator::make_plan(problem, variant);
-  KernelRequest request;
-  request.source = generator::render_forward(problem, variant, architecture, templates_);
-  request.architecture = architecture.name;
-  request.facts = {{"problem", to_string(problem)},
-                   {"variant", to_string(variant)},
-                   {"threads", std::to_string(plan.threads)},
-                   {"smem_bytes", std::to_string(plan.smem_bytes)}};
-  return {problem, variant, plan, std::move(request)};
-}
-
 KernelInfo Kernels::compile(const Problem& problem, const Variant& variant, const Architecture& architecture) {
-  const Wanted wanted = want(problem, variant, architecture);
+  const WantedKernel wanted = want_kernel(problem, variant, architecture, templates_);
   ProgressReporter progress(progress_, 1);
-  return wanted.info(progress.around(wanted.request.source.name, [&] { return store_.get(wanted.request); }));
+  return wanted.info(progress.around(wanted.name(), [&] { return store_.get(wanted.request); }));
 }
 
 const LaunchRecord& Kernels::prepare(const Problem& problem, LengthRange range, const Variant* variant,
                                      const Device& device) {
   const Architecture& architecture = require_architecture(device);
   const Variant chosen = variant ? *variant : generator::default_variant(problem, architecture, range);
-  const Wanted wanted = want(problem, chosen, architecture);
+  const WantedKernel wanted = want_kernel(problem, chosen, architecture, templates_);
   const LaunchRecord* ready = known(wanted, device);
   if (!ready) {
     ProgressReporter progress(progress_, 1);
-    ready = progress.around(wanted.request.source.name,
-                            [&] { return &record(wanted, store_.get(wanted.request), device); });
+    ready = progress.around(wanted.name(), [&] { return &record(wanted, store_.get(wanted.request), device); });
   }
   table_.insert(LaunchKey(device.info.ordinal, problem, range, variant), *ready);
   return *ready;
@@ -100,29 +59,23 @@ const LaunchRecord& Kernels::prepare(const Problem& problem, LengthRange range, 
 std::vector<KernelInfo> Kernels::prepare_all(const Problem& problem, const std::optional<Variant>& variant,
                                              const Device& device) {
   const Architecture& architecture = require_architecture(device);
-  const auto chosen = [&](LengthRange range) {
-    return variant ? *variant : generator::default_variant(problem, architecture, range);
-  };
-  std::vector<Variant> variants;
-  for (const LengthRange range : kLengthRanges) {
-    if (std::find(variants.begin(), variants.end(), chosen(range)) == variants.end()) variants.push_back(chosen(range));
-  }
+  const std::vector<Variant> variants = variants_of_calls(problem, variant, architecture);
   std::vector<const LaunchRecord*> ready(variants.size());
   std::vector<KernelInfo> infos(variants.size());
   ProgressReporter progress(progress_, static_cast<int>(variants.size()));
   parallel_for(variants.size(), [&](std::size_t i) {
-    const Wanted wanted = want(problem, variants[i], architecture);
+    const WantedKernel wanted = want_kernel(problem, variants[i], architecture, templates_);
     ready[i] = known(wanted, device);
     const bool from_memory = ready[i] != nullptr;
     if (!from_memory) {
-      ready[i] = progress.around(wanted.request.source.name,
-                                 [&] { return &record(wanted, store_.get(wanted.request), device); });
+      ready[i] = progress.around(wanted.name(), [&] { return &record(wanted, store_.get(wanted.request), device); });
     }
     infos[i] = ready[i]->info;
     if (from_memory) infos[i].origin = KernelInfo::Origin::memory;
   });
   for (const LengthRange range : kLengthRanges) {
-    const auto at = std::find(variants.begin(), variants.end(), chosen(range)) - variants.begin();
+    const Variant chosen = variant ? *variant : generator::default_variant(problem, architecture, range);
+    const auto at = std::find(variants.begin(), variants.end(), chosen) - variants.begin();
     table_.insert(LaunchKey(device.info.ordinal, problem, range, variant ? &*variant : nullptr), *ready[at]);
   }
   return infos;
@@ -134,26 +87,25 @@ CUfunction Kernels::load(const KernelRequest& request, int threads, int smem_byt
   const Driver& driver = Driver::load();
   const RelaxedCapture relaxed(driver);
   const ContextScope scope(driver, device.info.ordinal);
-  return module(request, made.cubin).prepare(device, request.source.name, threads, smem_bytes).function;
+  return module(request, made.image).prepare(device, request.source.name, threads, smem_bytes).function;
 }
 
-const LaunchRecord* Kernels::known(const Wanted& wanted, const Device& device) {
+const LaunchRecord* Kernels::known(const WantedKernel& wanted, const Device& device) {
   const std::lock_guard lock(mutex_);
-  const auto it = records_.find({wanted.request.source.name, device.info.ordinal});
+  const auto it = records_.find({wanted.name(), device.info.ordinal});
   return it == records_.end() ? nullptr : it->second.get();
 }
 
-const LaunchRecord& Kernels::record(const Wanted& wanted, const KernelStore::Result& made, const Device& device) {
+const LaunchRecord& Kernels::record(const WantedKernel& wanted, const KernelStore::Result& made, const Device& device) {
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<LaunchRecord>& slot = records_[{wanted.request.source.name, device.info.ordinal}];
+  std::unique_ptr<LaunchRecord>& slot = records_[{wanted.name(), device.info.ordinal}];
   if (slot) return *slot;
   const Driver& driver = Driver::load();
   const RelaxedCapture relaxed(driver);
   const ContextScope scope(driver, device.info.ordinal);
   auto ready = std::make_unique<LaunchRecord>();
   const Module::Ready loaded =
-      module(wanted.request, made.cubin)
-          .prepare(device, wanted.request.source.name, wanted.plan.threads, wanted.plan.smem_bytes);
+      module(wanted.request, made.image).prepare(device, wanted.name(), wanted.plan.threads, wanted.plan.smem_bytes);
   ready->function = loaded.function;
   ready->variant = wanted.variant;
   ready->plan = wanted.plan;
@@ -170,17 +122,17 @@ TileCounters& Kernels::tile_counters(const Device& device) {
   return slot->counters;
 }
 
-Module& Kernels::module(const KernelRequest& request, KernelStore::Shared cubin) {
+Module& Kernels::module(const KernelRequest& request, KernelStore::Shared image) {
   std::unique_ptr<Module>& slot = modules_[request.source.name];
   if (slot) return *slot;
   const Driver& driver = Driver::load();
   Module::Failure failure;
-  slot = Module::open(driver, cubin->bytes, request.source.entry, failure);
-  if (!slot && cubin->origin != KernelInfo::Origin::compiled && store_.may_compile()) {
+  slot = Module::open(driver, image->bytes, request.source.entry, failure);
+  if (!slot && image->origin != KernelInfo::Origin::compiled && store_.may_compile()) {
     log_(LogLevel::warning, "{}: the driver refused the cached cubin ({}); compiling it anew", request.source.name,
          driver.describe(failure.result));
-    cubin = store_.replace(request);
-    slot = Module::open(driver, cubin->bytes, request.source.entry, failure);
+    image = store_.replace(request);
+    slot = Module::open(driver, image->bytes, request.source.entry, failure);
   }
   if (!slot) driver.check(failure.result, failure.function);
   return *slot;

@@ -17,6 +17,7 @@
 #include "runtime/launch_table.h"
 #include "runtime/module.h"
 #include "runtime/progress.h"
+#include "runtime/wanted_kernel.h"
 
 namespace flashjit::runtime {
 
@@ -40,12 +41,10 @@ class Kernels {
   CUfunction load(const KernelRequest& request, int threads, int smem_bytes, const Device& device);
 
  private:
-  struct Wanted;
   struct DeviceCounters;
-  Wanted want(const Problem& problem, const Variant& variant, const Architecture& architecture) const;
-  const LaunchRecord* known(const Wanted& wanted, const Device& device);
-  const LaunchRecord& record(const Wanted& wanted, const KernelStore::Result& made, const Device& device);
-  Module& module(const KernelRequest& request, KernelStore::Shared cubin);
+  const LaunchRecord* known(const WantedKernel& wanted, const Device& device);
+  const LaunchRecord& record(const WantedKernel& wanted, const KernelStore::Result& made, const Device& device);
+  Module& module(const KernelRequest& request, KernelStore::Shared image);
   TileCounters& tile_counters(const Device& device);
 
   const generator::Templates& templates_;

@@ -35,6 +35,8 @@ const char* to_string(ErrorCode code) noexcept {
       return "driver";
     case ErrorCode::io:
       return "io";
+    case ErrorCode::kernel_fault:
+      return "kernel_fault";
   }
   return "unknown";
 }

@@ -26,6 +26,8 @@ namespace flashjit::runtime {
   X(nvrtcCompileProgram)            \
   X(nvrtcGetCUBINSize)              \
   X(nvrtcGetCUBIN)                  \
+  X(nvrtcGetPTXSize)                \
+  X(nvrtcGetPTX)                    \
   X(nvrtcGetProgramLogSize)         \
   X(nvrtcGetProgramLog)
 
@@ -44,6 +46,7 @@ struct Nvrtc::Functions {
 namespace {
 
 constexpr int kOldestMajor = 12;
+constexpr std::string_view kCubinPrefix = "sm_", kPtxPrefix = "compute_";
 
 // NVRTC before 12.6.2 changes the locale of the thread that compiles.
 class LocaleGuard {
@@ -57,11 +60,15 @@ class LocaleGuard {
   locale_t saved_;
 };
 
+bool is_ptx(const std::string& target) { return target.starts_with(kPtxPrefix); }
+
 std::vector<std::string> options_for(const std::string& target) {
-  return {"--gpu-architecture=" + target, "-std=c++17", "-default-device"};
+  std::vector<std::string> options = {"--gpu-architecture=" + target, "-std=c++17", "-default-device"};
+  if (is_ptx(target)) options.push_back("--generate-line-info");
+  return options;
 }
 
-// "sm_90a" -> 90
+// "sm_90a" and "compute_90a" -> 90
 int architecture_number(const std::string& target) {
   int number = 0;
   for (const char c : target) {
@@ -71,6 +78,10 @@ int architecture_number(const std::string& target) {
 }
 
 }  // namespace
+
+std::string ptx_target(const std::string& architecture) {
+  return std::string(kPtxPrefix) + architecture.substr(kCubinPrefix.size());
+}
 
 class Nvrtc::Program {
  public:
@@ -104,6 +115,14 @@ class Nvrtc::Program {
     std::string bytes(size, '\0');
     if (size > 0) check(nvrtc_.nvrtcGetCUBIN(program_, bytes.data()), "nvrtcGetCUBIN");
     return bytes;
+  }
+
+  std::string ptx() const {
+    std::size_t size = 0;
+    check(nvrtc_.nvrtcGetPTXSize(program_, &size), "nvrtcGetPTXSize");
+    std::string text(size, '\0');
+    if (size > 0) check(nvrtc_.nvrtcGetPTX(program_, text.data()), "nvrtcGetPTX");
+    return text.substr(0, text.find('\0'));  // the size counts the zero at the end
   }
 
  private:
@@ -180,7 +199,7 @@ const Nvrtc::Functions& Nvrtc::load() {
   return *functions_;
 }
 
-CompiledCubin Nvrtc::compile(const std::string& source, const std::string& name, const std::string& target) {
+CompiledImage Nvrtc::compile(const std::string& source, const std::string& name, const std::string& target) {
   const Functions& nvrtc = load();
   const auto& known = nvrtc.architectures;
   if (std::find(known.begin(), known.end(), architecture_number(target)) == known.end()) {
@@ -189,7 +208,7 @@ CompiledCubin Nvrtc::compile(const std::string& source, const std::string& name,
                             nvrtc.minor, path(), fmt::join(known, ", "), target));
   }
   std::vector<std::string> options = options_for(target);
-  options.push_back("--ptxas-options=-v");
+  if (!is_ptx(target)) options.push_back("--ptxas-options=-v");
   // Without it NVRTC 12.9 and later answers from the driver's compute cache, and writes there; older ones refuse it.
   if (nvrtc.at_least(12, 9)) options.push_back("--no-cache");
 
@@ -197,12 +216,12 @@ CompiledCubin Nvrtc::compile(const std::string& source, const std::string& name,
   const auto start = std::chrono::steady_clock::now();
   Program program(nvrtc, source, name);
   const nvrtcResult result = program.compile(options);
-  CompiledCubin compiled;
+  CompiledImage compiled;
   compiled.log = program.log();
-  if (result == NVRTC_SUCCESS) compiled.bytes = program.cubin();
+  if (result == NVRTC_SUCCESS) compiled.bytes = is_ptx(target) ? program.ptx() : program.cubin();
   compiled.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   if (compiled.bytes.empty()) {
-    const char* reason = result == NVRTC_SUCCESS ? "no cubin" : nvrtc.nvrtcGetErrorString(result);
+    const char* reason = result == NVRTC_SUCCESS ? "it gave nothing" : nvrtc.nvrtcGetErrorString(result);
     throw Error(
         ErrorCode::compile_failed,
         fmt::format("{}: NVRTC {}.{} must compile it for {}, but: {}", name, nvrtc.major, nvrtc.minor, target, reason),

@@ -12,14 +12,17 @@
 
 namespace flashjit::runtime {
 
-struct CompiledCubin {
-  std::string bytes;
+struct CompiledImage {
+  std::string bytes;  // a cubin, or PTX
   std::string log;
-  int registers = 0;
+  int registers = 0;    // this and the next two: of a cubin
   int spill_bytes = 0;  // stores and loads
   int stack_bytes = 0;
   double milliseconds = 0;
 };
+
+// The target that gives the PTX of an architecture: "sm_90a" -> "compute_90a".
+std::string ptx_target(const std::string& architecture);
 
 class Nvrtc {
  public:
@@ -35,8 +38,9 @@ class Nvrtc {
   // The options that decide the output beside the source, for cache keys.
   static std::string options_for_key(const std::string& target);
 
-  // target: "sm_90a". name: the file name in messages. Throws Error(no_compiler, unsupported, compile_failed).
-  CompiledCubin compile(const std::string& source, const std::string& name, const std::string& target);
+  // target: "sm_90a" gives a cubin, "compute_90a" PTX with line information. name: the file name in messages.
+  // Throws Error(no_compiler, unsupported, compile_failed).
+  CompiledImage compile(const std::string& source, const std::string& name, const std::string& target);
 
  private:
   struct Functions;

@@ -41,6 +41,15 @@ CUtensorMapSwizzle swizzle_of(int row_bytes) {
 
 }  // namespace
 
+TensorMapBoxes tensor_map_boxes(const HopperVariant& variant, const generator::Plan& plan, int packed_heads_log2) {
+  constexpr int kStoreRows = 16;  // of one warp
+  const int heads = 1 << packed_heads_log2, kv_rows = variant.block_kv / variant.cluster;
+  return {.q = {.columns = plan.panel_columns, .heads = heads, .rows = variant.block_q / heads},
+          .k = {.columns = plan.panel_columns, .heads = 1, .rows = kv_rows},
+          .v = {.columns = plan.panel_columns_v, .heads = 1, .rows = kv_rows},
+          .out = {.columns = plan.panel_columns_v, .heads = heads, .rows = kStoreRows / heads}};
+}
+
 TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept {
   const auto size = [&](int dim) { return static_cast<std::uint64_t>(tensor.shape[dim]); };
   // The view's stride of a dimension of size 1 may be anything, the map's may not.

@@ -6,7 +6,9 @@
 #include <cstdint>
 
 #include "flashjit/tensor.h"
+#include "flashjit/variant.h"
 #include "generator/arguments.h"
+#include "generator/plan.h"
 #include "runtime/validate.h"
 
 namespace flashjit::runtime {
@@ -18,6 +20,12 @@ struct TensorMapBox {
   int columns;  // of head_dim: 16, 32 or 64, each with the swizzle of its row's width
   int heads, rows;
 };
+
+// What copies of a hopper kernel bring of the call's tensors; packed_heads_log2 is that of its arguments.
+struct TensorMapBoxes {
+  TensorMapBox q, k, v, out;
+};
+TensorMapBoxes tensor_map_boxes(const HopperVariant& variant, const generator::Plan& plan, int packed_heads_log2);
 
 // A [batch, seqlen, heads, head_dim] tensor in the terms of a tensor map: innermost dimension first, strides in bytes.
 struct TensorMapShape {

@@ -15,6 +15,10 @@
 
 namespace flashjit {
 
+namespace emulator {
+struct Report;  // flashjit/emulator.h
+}
+
 enum class Policy {
   compile,     // use the cache; compile on a miss and fill it
   cache_only,  // use the cache; a miss is Error(cache_miss): for serving
@@ -33,6 +37,14 @@ struct Progress {
   double elapsed_ms = 0;  // since the request began
 };
 
+// How the emulator runs a kernel.
+struct EmulationOptions {
+  // Which warp runs next and when copies complete, within what PTX allows. No right kernel's output depends on it.
+  std::uint64_t seed = 0;
+  // Thread blocks that the emulated device runs at once. So few that a persistent kernel's blocks have several tiles.
+  int resident_blocks = 2;
+};
+
 struct EngineOptions {
   Policy policy = Policy::compile;
   // Where cubins are kept, created with mode 0700 when first written. Empty: in memory only.
@@ -43,17 +55,24 @@ struct EngineOptions {
   std::vector<std::string> nvrtc_directories;
   // Read the device code from here instead of the copy inside the library: for developing templates.
   std::string template_directory;
+  // An architecture, "sm_90a": kernels for it run in the emulator (flashjit/emulator.h), on the CPU and without a
+  // driver. Calls then take tensors in host memory and the null stream, and have finished when they return; an output
+  // that attention() returns is in kHostMemory. For small shapes. Empty: kernels run on the GPU.
+  std::string emulate;
+  EmulationOptions emulation;  // of attention()
   std::function<void(LogLevel, const std::string&)> log;
   std::function<void(const Progress&)> progress;
 
   // The only place where the library reads the environment: FLASHJIT_POLICY, FLASHJIT_CACHE_DIR (else
   // $XDG_CACHE_HOME/flashjit, else $HOME/.cache/flashjit, else no directory), FLASHJIT_NVRTC, FLASHJIT_TEMPLATE_DIR,
-  // FLASHJIT_LOG (debug, info, warning: to stderr); and for nvrtc_directories LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH,
-  // VIRTUAL_ENV and CONDA_PREFIX. Throws Error(invalid_argument) which names the variable.
+  // FLASHJIT_DEVICE (gpu; emulate, which is emulate:sm_90a; emulate:ARCHITECTURE), FLASHJIT_LOG (debug, info, warning:
+  // to stderr); and for nvrtc_directories LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH, VIRTUAL_ENV and CONDA_PREFIX. Throws
+  // Error(invalid_argument) which names the variable.
   static EngineOptions from_environment();
 };
 
-// Facts about one compiled kernel.
+// Facts about one compiled kernel. Of one that an engine prepared to emulate: registers, spills and stack are 0, and
+// cubin_bytes is the size of the PTX.
 struct KernelInfo {
   std::string name;  // problem, variant and architecture, readable
   Problem problem;
@@ -72,7 +91,7 @@ struct KernelInfo {
 const char* to_string(KernelInfo::Origin origin) noexcept;
 
 struct DeviceInfo {
-  int ordinal = 0;
+  int ordinal = 0;  // kHostMemory: an emulated device
   std::string name;
   std::string architecture;  // empty when no kernel here runs on it
   int major = 0, minor = 0;  // compute capability
@@ -91,7 +110,7 @@ struct SystemInfo {
   std::string nvrtc_problem;  // why there is none, with the places searched
   std::string cache_directory;
   Policy policy = Policy::compile;
-  std::vector<DeviceInfo> devices;
+  std::vector<DeviceInfo> devices;  // of an engine that emulates: that one device
 };
 
 struct Counters {
@@ -134,7 +153,8 @@ class Engine {
                  const AttentionOptions& opts = {});
 
   // Makes and loads what a call for this problem needs on this device: the default variant of every length range, or
-  // the given one. After it such calls compile, read and load nothing. device -1 is the current context's, or 0.
+  // the given one. After it such calls compile, read and load nothing. device -1 is the current context's, or 0; or the
+  // emulated one.
   std::vector<KernelInfo> prepare(const Problem& problem, int device = -1, const std::optional<Variant>& variant = {});
 
   // --- Without a GPU or a driver ------------------------------------------------------------------------------------
@@ -152,6 +172,13 @@ class Engine {
 
   SystemInfo system() const;
   Counters counters() const;
+
+  // --- In the emulator ----------------------------------------------------------------------------------------------
+
+  // attention() on an engine that emulates, with all that the emulator found and counted. attention() itself throws
+  // Error(kernel_fault) when there are findings. Throws Error(unsupported) on an engine that does not emulate.
+  emulator::Report emulate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                           const AttentionOptions& opts = {}, const EmulationOptions& options = {});
 
   // --- Measuring on the GPU -----------------------------------------------------------------------------------------
 

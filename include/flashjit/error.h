@@ -17,6 +17,7 @@ enum class ErrorCode {
   cache_miss,        // policy cache_only, and the kernel is not in the cache
   driver,            // a CUDA driver call failed; the message has its name and error
   io,                // a file could not be read or written
+  kernel_fault,      // the emulator found a kernel at fault: the message has the first finding, log() all
 };
 
 // "invalid_argument", "no_driver", ... for logs.
@@ -29,7 +30,8 @@ class Error : public std::runtime_error {
       : std::runtime_error(message), code_(code), log_(std::move(log)), source_path_(std::move(source_path)) {}
 
   ErrorCode code() const noexcept { return code_; }
-  // The NVRTC log (compile_failed) or the list of places searched (no_driver, no_compiler); else empty.
+  // The NVRTC log (compile_failed), the list of places searched (no_driver, no_compiler) or the emulator's findings
+  // (kernel_fault); else empty.
   const std::string& log() const noexcept { return log_; }
   // The file that holds the source NVRTC refused (compile_failed, where one could be written); else empty.
   const std::string& source_path() const noexcept { return source_path_; }

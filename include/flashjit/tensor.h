@@ -66,9 +66,13 @@ struct Tensor {
   Dims strides;
 };
 
+// In place of a device's ordinal: host memory, which is what engines that emulate compute on.
+inline constexpr int kHostMemory = -2;
+
 // Packed device memory, allocated and freed in stream order, from a pool of the library: it may be used by work that is
-// enqueued on its stream right away, and by other streams once that stream has been synchronised or waited for.
-// Movable, not copyable. It may outlive the engine that made it. Not synchronised: one thread at a time.
+// enqueued on its stream right away, and by other streams once that stream has been synchronised or waited for. On
+// kHostMemory it is ordinary host memory. Movable, not copyable. It may outlive the engine that made it. Not
+// synchronised: one thread at a time.
 class DeviceTensor {
  public:
   DeviceTensor() = default;
@@ -77,7 +81,8 @@ class DeviceTensor {
   DeviceTensor& operator=(DeviceTensor&& other) noexcept;
 
   // Uninitialised memory. device is a CUDA ordinal; -1 takes the stream's device, or for the null stream the current
-  // context's, or 0. Throws Error(no_driver, no_device, driver, invalid_argument).
+  // context's, or 0. kHostMemory takes host memory, on the null stream and without a driver.
+  // Throws Error(no_driver, no_device, driver, invalid_argument).
   static DeviceTensor allocate(DType dtype, const Dims& shape, Stream stream = nullptr, int device = -1);
   // A packed copy of packed host memory. Returns when the host memory may be reused.
   static DeviceTensor from_host(const Tensor& host, Stream stream = nullptr, int device = -1);

@@ -54,7 +54,7 @@ class Workshop {
   Outcome run(const std::string& arguments) const {
     const std::string out = (directory_.path() / "stdout").string(), err = (directory_.path() / "stderr").string();
     const std::string line = fmt::format(
-        "cd '{}' && CUDA_VISIBLE_DEVICES= FLASHJIT_POLICY= FLASHJIT_LOG= FLASHJIT_TEMPLATE_DIR= "
+        "cd '{}' && CUDA_VISIBLE_DEVICES= FLASHJIT_POLICY= FLASHJIT_LOG= FLASHJIT_TEMPLATE_DIR= FLASHJIT_DEVICE= "
         "FLASHJIT_CACHE_DIR='{}' "
         "FLASHJIT_NVRTC=/nowhere/libnvrtc.so '{}' {} >'{}' 2>'{}' </dev/null",
         work().string(), cache().string(), FLASHJIT_COMMAND, arguments, out, err);
@@ -217,8 +217,12 @@ TEST_CASE("attend refuses bad input and leaves the files as they were") {
       {"q.npy k.npy v.npy -o o.npy --scale nan", "scale"},
       {"q.npy k.npy v.npy -o o.npy --scale wide", "--scale"},
       {"q.npy k.npy v.npy -o o.npy --dtype f32", "--dtype: must be bf16 or f16, was 'f32'"},
-      {"q.npy k.npy v.npy -o o.npy --device tpu", "--device: must be auto, gpu or cpu, was 'tpu'"},
+      {"q.npy k.npy v.npy -o o.npy --device tpu", "--device: must be auto, gpu, emulate or cpu, was 'tpu'"},
       {"q.npy k.npy v.npy -o o.npy --device gpu", "needs a GPU"},
+      {"q.npy k.npy v.npy -o o.npy --device emulate", "/nowhere/libnvrtc.so"},
+      {"q.npy k.npy v.npy -o o.npy --device emulate --arch sm_42", "--arch: architecture: must be one of sm_80"},
+      {"q.npy k.npy v.npy -o o.npy --device emulate --arch sm_80 --variant hopper-q128", "sm_90a"},
+      {"q.npy k.npy v.npy -o o.npy --arch sm_80", "--arch: must be given only with --device emulate, was 'sm_80'"},
       {"q.npy k.npy v.npy -o o.npy --variant fast", "fast"},
       {"q.npy k.npy v.npy -o o.npy --variant v1 --device cpu", "--variant: must not be given with --device cpu"},
       {"q.npy k.npy v.npy -o o.npy --lse ./o.npy", "--lse: must be another file than --output"},
@@ -313,9 +317,20 @@ TEST_CASE("compile refuses bad lists before it compiles, and says where it looke
   CHECK(!fs::exists(shop.cache()));
 }
 
+TEST_CASE("verify in the emulator refuses what it cannot do, by name") {
+  const Workshop shop;
+  CHECK(mentions(shop.refusal("verify --device emulate --head-dim 64"), "/nowhere/libnvrtc.so"));
+  CHECK(mentions(shop.refusal("verify --device cpu"), "--device: must be auto, gpu or emulate, was 'cpu'"));
+  CHECK(mentions(shop.refusal("verify --device emulate --arch sm_42"), "--arch: architecture: must be one of sm_80"));
+  CHECK(mentions(shop.refusal("verify --device emulate --variant fast"), "--variant"));
+  CHECK(mentions(shop.refusal("verify --device emulate --schedules 0"), "--schedules"));
+  CHECK(mentions(shop.refusal("verify --arch sm_80"), "--arch: must be given only with --device emulate"));
+}
+
 TEST_CASE("verify and the GPU grids of bench say that they need a GPU") {
   const Workshop shop;
   CHECK(mentions(shop.refusal("verify"), "verify: needs a GPU"));
+  CHECK(mentions(shop.refusal("verify --device gpu"), "verify: needs a GPU"));
   CHECK(mentions(shop.refusal("bench --grid forward --json r.json"), "bench --grid forward: needs a GPU"));
   CHECK(mentions(shop.refusal("bench --grid 5090"), "bench --grid 5090: needs a GPU"));
   CHECK(mentions(shop.refusal("bench --grid ablation"), "bench --grid ablation: needs a GPU"));

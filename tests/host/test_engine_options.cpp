@@ -19,9 +19,9 @@ using flashjit::EngineOptions;
 class Environment {
  public:
   explicit Environment(const std::map<std::string, std::string>& variables) {
-    for (const char* name :
-         {"FLASHJIT_POLICY", "FLASHJIT_CACHE_DIR", "FLASHJIT_NVRTC", "FLASHJIT_TEMPLATE_DIR", "FLASHJIT_LOG",
-          "XDG_CACHE_HOME", "HOME", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    for (const char* name : {"FLASHJIT_POLICY", "FLASHJIT_CACHE_DIR", "FLASHJIT_NVRTC", "FLASHJIT_TEMPLATE_DIR",
+                             "FLASHJIT_DEVICE", "FLASHJIT_LOG", "XDG_CACHE_HOME", "HOME", "LD_LIBRARY_PATH",
+                             "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"}) {
       const char* value = getenv(name);
       before_[name] = value ? std::optional<std::string>(value) : std::nullopt;
       unsetenv(name);
@@ -62,6 +62,7 @@ TEST_CASE("an empty environment gives the default options without a cache direct
   CHECK(options.nvrtc_path.empty());
   CHECK(options.nvrtc_directories.empty());
   CHECK(options.template_directory.empty());
+  CHECK(options.emulate.empty());
   CHECK_FALSE(options.log);
 }
 
@@ -92,9 +93,25 @@ TEST_CASE("the cache directory is the library's own, else the user's cache, else
   CHECK(directory({{"HOME", ""}}).empty());
 }
 
+TEST_CASE("the device is the GPU, or the emulator for an architecture") {
+  const auto emulated = [](const std::string& device) {
+    const Environment environment({{"FLASHJIT_DEVICE", device}});
+    return EngineOptions::from_environment().emulate;
+  };
+  CHECK(emulated("").empty());
+  CHECK(emulated("gpu").empty());
+  CHECK(emulated("emulate") == "sm_90a");
+  CHECK(emulated("emulate:sm_80") == "sm_80");
+}
+
 TEST_CASE("a value that means nothing is refused with the name of its variable") {
   CHECK(refusal({{"FLASHJIT_POLICY", "sometimes"}}) ==
         "FLASHJIT_POLICY: policy: must be compile, cache_only or off, was sometimes");
   CHECK(refusal({{"FLASHJIT_LOG", "loud"}}) == "FLASHJIT_LOG: must be debug, info or warning, was loud");
+  CHECK(refusal({{"FLASHJIT_DEVICE", "cpu"}}) ==
+        "FLASHJIT_DEVICE: must be gpu, emulate or emulate:ARCHITECTURE, was cpu");
+  CHECK(refusal({{"FLASHJIT_DEVICE", "emulate:sm_42"}})
+            .starts_with("FLASHJIT_DEVICE: architecture: must be one of sm_80"));
+  CHECK(refusal({{"FLASHJIT_DEVICE", "emulate:"}}).starts_with("FLASHJIT_DEVICE: architecture: must be one of sm_80"));
   CHECK(refusal({{"FLASHJIT_POLICY", "off"}, {"FLASHJIT_LOG", "debug"}}).empty());
 }

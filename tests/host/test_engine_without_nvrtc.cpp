@@ -123,10 +123,10 @@ TEST_CASE("without NVRTC a kernel comes from the cache, whatever compiler made i
   KernelStore store({Policy::compile, {layer}, ""}, nvrtc, log);
   const KernelStore::Result first = store.get(kRequest);
   CHECK(layer->last_compiler.empty());
-  CHECK(first.cubin->bytes == "a cubin");
-  CHECK(first.cubin->origin == KernelInfo::Origin::disk);
-  CHECK(first.cubin->registers == 168);
-  CHECK(first.cubin->compile_ms == doctest::Approx(412.5));
+  CHECK(first.image->bytes == "a cubin");
+  CHECK(first.image->origin == KernelInfo::Origin::disk);
+  CHECK(first.image->registers == 168);
+  CHECK(first.image->compile_ms == doctest::Approx(412.5));
   CHECK_FALSE(first.from_memory);
   CHECK(store.get(kRequest).from_memory);
   CHECK(store.counters().disk_hits == 1);
@@ -164,7 +164,7 @@ TEST_CASE("the second layer is asked when the first has nothing") {
   const Logger log(nullptr);
   KernelStore store({Policy::cache_only, {std::make_shared<MapLayer>(), std::make_shared<FullLayer>()}, ""}, nvrtc,
                     log);
-  CHECK(store.get(kRequest).cubin->cache_file == "/full/some-kernel");
+  CHECK(store.get(kRequest).image->cache_file == "/full/some-kernel");
 }
 
 TEST_CASE("an unknown architecture, variant or problem is named before anything is compiled") {

@@ -7,6 +7,7 @@
 
 #include "flashjit/error.h"
 #include "generator/variant_space.h"
+#include "runtime/forward_arguments.h"
 #include "runtime/tensor_map.h"
 
 namespace {
@@ -105,6 +106,37 @@ TEST_CASE("a call that has no tensor maps is told which tensor must be what") {
   call.k = Tensor(address(2), DType::bf16, {2, 0, 2, 64});
   call.v = Tensor(address(3), DType::bf16, {2, 0, 2, 64});
   CHECK(call.refusal() == "k: seqlen must be at least 1, was 0, for a variant of the hopper family");
+}
+
+TEST_CASE("boxes hold a tile of packed heads, a block's share of the keys, and a warp's rows of the output") {
+  HopperVariant variant;
+  variant.block_q = 128, variant.block_kv = 96, variant.cluster = 2;
+  const generator::Plan plan{.threads = 0, .smem_bytes = 0, .registers = 0, .panel_columns = 64, .panel_columns_v = 32};
+  const runtime::TensorMapBoxes boxes = runtime::tensor_map_boxes(variant, plan, 2);
+  const auto is = [](const runtime::TensorMapBox& box, int columns, int heads, int rows) {
+    return box.columns == columns && box.heads == heads && box.rows == rows;
+  };
+  CHECK(is(boxes.q, 64, 4, 32));
+  CHECK(is(boxes.k, 64, 1, 48));
+  CHECK(is(boxes.v, 32, 1, 48));
+  CHECK(is(boxes.out, 32, 4, 4));
+}
+
+TEST_CASE("without tensor maps a call gets a kernel that reads any tensor, where others would be the default") {
+  Call call;
+  call.k = Tensor(address(2), DType::bf16, {2, 0, 2, 64});
+  call.v = Tensor(address(3), DType::bf16, {2, 0, 2, 64});
+  const runtime::ForwardCall validated = call.validated();
+  const auto range = [&](const char* architecture, const AttentionOptions& opts = {}) {
+    return runtime::range_without_tensor_maps(validated, opts, find_architecture(architecture));
+  };
+  CHECK(range("sm_90a") == LengthRange::few_queries);
+  CHECK(range("sm_80") == LengthRange::short_kv);
+  AttentionOptions opts;
+  opts.variant = MmaVariant();
+  CHECK(range("sm_90a", opts) == LengthRange::short_kv);
+  opts.variant = HopperVariant();
+  CHECK_THROWS_AS(range("sm_90a", opts), Error);
 }
 
 // Calls that have no tensor maps are launched with the default of this range.

@@ -54,12 +54,23 @@ TEST_CASE("the library is identified by its build without being opened") {
 
 TEST_CASE("a kernel compiles to a cubin with its use of registers and stack") {
   Nvrtc nvrtc = make_nvrtc();
-  const runtime::CompiledCubin cubin = nvrtc.compile(kGood, "test.cu", "sm_80");
+  const runtime::CompiledImage cubin = nvrtc.compile(kGood, "test.cu", "sm_80");
   CHECK(cubin.bytes.starts_with("\177ELF"));
   CHECK(cubin.registers > 0);
   CHECK(cubin.stack_bytes == 0);
   CHECK(cubin.spill_bytes == 0);
   CHECK(nvrtc.compile(kWithStack, "test.cu", "sm_80").stack_bytes == 256);
+}
+
+TEST_CASE("a virtual target gives PTX with the lines of the source") {
+  Nvrtc nvrtc = make_nvrtc();
+  const runtime::CompiledImage ptx = nvrtc.compile(kGood, "test.cu", "compute_90a");
+  CHECK(ptx.bytes.find(".target sm_90a") != std::string::npos);
+  CHECK(ptx.bytes.find(".entry add(") != std::string::npos);
+  CHECK(ptx.bytes.find("test.cu") != std::string::npos);
+  CHECK(ptx.bytes.find(".loc") != std::string::npos);
+  CHECK(ptx.bytes.find('\0') == std::string::npos);
+  CHECK(code_of(nvrtc, "", "compute_10") == ErrorCode::unsupported);
 }
 
 TEST_CASE("equal sources give equal cubins") {

@@ -17,7 +17,7 @@
 namespace {
 
 using namespace flashjit;
-using runtime::CompiledCubin;
+using runtime::CompiledImage;
 using runtime::Nvrtc;
 using tests::contains;
 using tests::Disassembler;
@@ -56,7 +56,7 @@ TEST_CASE("the wrappers of every N compile in both forms, without spills") {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     std::string source = "using uint32 = unsigned int;\nusing uint64 = unsigned long long;\n";
     for (int n = 8; n <= 256; n += 8) source += generator::render_wgmma(dtype, n) + kernel_of(n);
-    const CompiledCubin cubin = nvrtc.compile(source, "wgmma.cu", "sm_90a");
+    const CompiledImage cubin = nvrtc.compile(source, "wgmma.cu", "sm_90a");
     CHECK(cubin.spill_bytes == 0);
     CHECK(cubin.stack_bytes == 0);
     if (!disassembler.found()) {

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/emulated_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <variant>
+
+#include "flashjit/error.h"
+#include "generator/variant_space.h"
+#include "runtime/forward_arguments.h"
+#include "runtime/nvrtc.h"
+#include "runtime/parallel.h"
+#include "runtime/tensor_map.h"
+
+namespace flashjit::runtime {
+namespace {
+
+std::string key_of(const Problem& problem, const Variant& variant) {
+  return to_string(problem) + " " + to_string(variant);
+}
+
+emulator::Program parse(const WantedKernel& wanted, const std::string& ptx) {
+  try {
+    return emulator::Program(ptx);
+  } catch (const emulator::ParseError& error) {
+    throw Error(ErrorCode::unsupported, fmt::format("{}: the emulator cannot run it: {}", wanted.name(), error.what()));
+  }
+}
+
+emulator::TensorMapDescription describe(const Tensor& tensor, const TensorMapBox& box) {
+  const TensorMapShape shape = tensor_map_shape(tensor);
+  const int row_bytes = box.columns * static_cast<int>(size_of(tensor.dtype));
+  emulator::TensorMapDescription map;
+  map.element = tensor.dtype == DType::f16 ? emulator::TensorElement::f16 : emulator::TensorElement::bf16;
+  map.rank = static_cast<int>(std::size(shape.sizes));
+  map.address = tensor.data;
+  std::copy(std::begin(shape.sizes), std::end(shape.sizes), map.sizes.begin());
+  std::copy(std::begin(shape.strides), std::end(shape.strides), map.byte_strides.begin());
+  map.box = {static_cast<std::uint32_t>(box.columns), static_cast<std::uint32_t>(box.heads),
+             static_cast<std::uint32_t>(box.rows), 1};
+  map.swizzle = row_bytes == 128  ? emulator::TensorSwizzle::bytes_128
+                : row_bytes == 64 ? emulator::TensorSwizzle::bytes_64
+                                  : emulator::TensorSwizzle::bytes_32;
+  return map;
+}
+
+generator::TensorMap encode(const Tensor& tensor, const TensorMapBox& box) {
+  return std::bit_cast<generator::TensorMap>(emulator::encode_tensor_map(describe(tensor, box)));
+}
+
+}  // namespace
+
+struct EmulatedDevice::Kernel {
+  std::string entry;
+  Variant variant;
+  generator::Plan plan;
+  KernelInfo info;
+  emulator::Program program;
+
+  emulator::Report run(const ForwardCall& call, const EmulationOptions& options) const {
+    return std::visit([&](const auto& of_family) { return run(call, options, of_family); }, variant);
+  }
+
+ private:
+  emulator::Launch make_launch(std::int64_t blocks, const EmulationOptions& options) const {
+    emulator::Launch launch;
+    launch.grid.x = static_cast<unsigned>(blocks);
+    launch.block.x = static_cast<unsigned>(plan.threads);
+    launch.dynamic_shared_bytes = static_cast<std::size_t>(plan.smem_bytes);
+    launch.seed = options.seed;
+    return launch;
+  }
+
+  emulator::Report run(const ForwardCall& call, const EmulationOptions& options, const MmaVariant& mma) const {
+    const generator::ForwardArguments arguments = make_forward_arguments(call, mma);
+    emulator::Launch launch = make_launch(count_tiles(arguments.sizes), options);
+    launch.set_parameters(arguments);
+    launch.resident_clusters = std::max(1, options.resident_blocks);
+    return program.run(entry, launch, memory_of(call));
+  }
+
+  emulator::Report run(const ForwardCall& call, const EmulationOptions& options, const HopperVariant& hopper) const {
+    generator::HopperArguments arguments = make_forward_arguments(call, hopper);
+    const TensorMapBoxes boxes = tensor_map_boxes(hopper, plan, arguments.packed_heads_log2);
+    arguments.q = encode(*call.q, boxes.q);
+    arguments.k = encode(*call.k, boxes.k);
+    arguments.v = encode(*call.v, boxes.v);
+    arguments.out = encode(*call.out, boxes.out);
+    emulator::Memory memory = memory_of(call);
+    std::uint32_t tile_counter = 0;
+    if (hopper.scheduler == Scheduler::dynamic) {
+      arguments.tile_counter = &tile_counter;
+      memory.add("tile_counter", &tile_counter, sizeof(tile_counter));
+    }
+    emulator::Launch launch =
+        make_launch(grid_size(hopper, count_tiles(arguments.sizes), options.resident_blocks), options);
+    launch.cluster.x = static_cast<unsigned>(hopper.cluster);
+    launch.resident_clusters = std::max(1, options.resident_blocks / hopper.cluster);
+    launch.set_parameters(arguments);
+    emulator::Report report = program.run(entry, launch, memory);
+    if (report.clean() && tile_counter != 0) {
+      throw Error(ErrorCode::kernel_fault,
+                  fmt::format("{}: must leave its tile counter 0, left {}", info.name, tile_counter));
+    }
+    return report;
+  }
+};
+
+emulator::Memory memory_of(const ForwardCall& call) {
+  struct Part {
+    std::string name;
+    MemoryRange range;
+    bool writable;
+  };
+  std::vector<Part> parts = {{"q", call.q_range, false},
+                             {"k", call.k_range, false},
+                             {"v", call.v_range, false},
+                             {"out", call.out_range, true},
+                             {"lse", call.lse_range, true}};
+  std::erase_if(parts, [](const Part& part) { return part.range.empty(); });
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Part& a, const Part& b) { return a.range.begin < b.range.begin; });
+  std::vector<Part> buffers;
+  for (const Part& part : parts) {
+    if (buffers.empty() || buffers.back().range.end <= part.range.begin) {
+      buffers.push_back(part);
+      continue;
+    }
+    Part& shared = buffers.back();
+    shared.name += "+" + part.name;
+    shared.range.end = std::max(shared.range.end, part.range.end);
+    shared.writable |= part.writable;
+  }
+  emulator::Memory memory;
+  for (const Part& buffer : buffers) {
+    void* const data = reinterpret_cast<void*>(buffer.range.begin);
+    const std::size_t bytes = buffer.range.end - buffer.range.begin;
+    if (buffer.writable)
+      memory.add(buffer.name, data, bytes);
+    else
+      memory.add_read_only(buffer.name, data, bytes);
+  }
+  return memory;
+}
+
+EmulatedDevice::EmulatedDevice(const Architecture& architecture, const generator::Templates& templates,
+                               KernelStore& store, ProgressCallback progress)
+    : architecture_(architecture), templates_(templates), store_(store), progress_(std::move(progress)) {}
+
+EmulatedDevice::~EmulatedDevice() = default;
+
+DeviceInfo EmulatedDevice::info() const {
+  DeviceInfo info;
+  info.ordinal = kHostMemory;
+  info.name = fmt::format("emulated {}", architecture_.name);
+  info.architecture = architecture_.name;
+  info.major = architecture_.major;
+  info.minor = architecture_.minor;
+  return info;
+}
+
+void EmulatedDevice::require_ordinal(int device) const {
+  if (device == -1 || device == kHostMemory) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("device: must be -1 for an engine that emulates, was {}", device));
+}
+
+void EmulatedDevice::require_null(Stream stream) const {
+  if (!stream) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("stream: must be null for an engine that emulates, was {}", fmt::ptr(stream)));
+}
+
+std::vector<KernelInfo> EmulatedDevice::prepare(const Problem& problem, const std::optional<Variant>& variant) {
+  const std::vector<Variant> variants = variants_of_calls(problem, variant, architecture_);
+  std::vector<KernelInfo> infos(variants.size());
+  ProgressReporter progress(progress_, static_cast<int>(variants.size()));
+  parallel_for(variants.size(), [&](std::size_t i) {
+    if (const Kernel* kernel = known(problem, variants[i])) {
+      infos[i] = kernel->info;
+      infos[i].origin = KernelInfo::Origin::memory;
+      return;
+    }
+    const WantedKernel wanted = want_kernel(problem, variants[i], architecture_, templates_);
+    infos[i] = progress.around(wanted.name(), [&] { return make(wanted).info; });
+  });
+  return infos;
+}
+
+void EmulatedDevice::run(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options) {
+  const emulator::Report report = emulate(call, opts, options);
+  if (report.clean()) return;
+  throw Error(ErrorCode::kernel_fault, to_string(report.findings.front()), to_string(report));
+}
+
+emulator::Report EmulatedDevice::emulate(const ForwardCall& call, const AttentionOptions& opts,
+                                         const EmulationOptions& options) {
+  require_null(opts.stream);
+  if (call.nothing_to_do()) return {};
+  return kernel_of(call, opts).run(call, options);
+}
+
+const EmulatedDevice::Kernel* EmulatedDevice::known(const Problem& problem, const Variant& variant) {
+  const std::lock_guard lock(mutex_);
+  const auto it = kernels_.find(key_of(problem, variant));
+  return it == kernels_.end() ? nullptr : it->second.get();
+}
+
+// Threads that make the same kernel at once compile it once, and each parses it: the first to finish is kept.
+const EmulatedDevice::Kernel& EmulatedDevice::make(const WantedKernel& wanted) {
+  KernelRequest request = wanted.request;
+  request.target = ptx_target(architecture_.name);
+  const KernelStore::Result made = store_.get(request);
+  auto kernel = std::unique_ptr<const Kernel>(new Kernel{request.source.entry, wanted.variant, wanted.plan,
+                                                         wanted.info(made), parse(wanted, made.image->bytes)});
+  const std::lock_guard lock(mutex_);
+  return *kernels_.try_emplace(key_of(wanted.problem, wanted.variant), std::move(kernel)).first->second;
+}
+
+const EmulatedDevice::Kernel& EmulatedDevice::kernel_of(const ForwardCall& call, const AttentionOptions& opts) {
+  const LengthRange range = has_tensor_maps(call) ? length_range(call.seqlen_q, call.seqlen_kv)
+                                                  : range_without_tensor_maps(call, opts, architecture_);
+  const Variant variant = opts.variant ? *opts.variant : generator::default_variant(call.problem, architecture_, range);
+  if (const Kernel* kernel = known(call.problem, variant)) return *kernel;
+  const WantedKernel wanted = want_kernel(call.problem, variant, architecture_, templates_);
+  ProgressReporter progress(progress_, 1);
+  return *progress.around(wanted.name(), [&] { return &make(wanted); });
+}
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The emulator as the device of an engine: PTX takes the place of cubins, host memory that of the device's. Needs no
+// driver.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "flashjit/emulator.h"
+#include "flashjit/engine.h"
+#include "generator/source.h"
+#include "runtime/kernel_store.h"
+#include "runtime/progress.h"
+#include "runtime/validate.h"
+#include "runtime/wanted_kernel.h"
+
+namespace flashjit::runtime {
+
+// The memory of the call's tensors, each with exactly the bytes that its view spans. Views that share memory, as slices
+// of a fused tensor do, become one buffer.
+emulator::Memory memory_of(const ForwardCall& call);
+
+// Thread-safe.
+class EmulatedDevice {
+ public:
+  EmulatedDevice(const Architecture& architecture, const generator::Templates& templates, KernelStore& store,
+                 ProgressCallback progress);
+  ~EmulatedDevice();
+
+  DeviceInfo info() const;
+  // Throws Error(invalid_argument) for an ordinal that is not this device's, or a stream, which it has none of.
+  void require_ordinal(int device) const;
+  void require_null(Stream stream) const;
+
+  // What every call for the problem needs. Throws Error.
+  std::vector<KernelInfo> prepare(const Problem& problem, const std::optional<Variant>& variant);
+
+  // Runs the call's kernel, which is made now when it has not been prepared; run() throws Error(kernel_fault) for any
+  // finding. Both throw what making the kernel throws, and Error(unsupported) for PTX that the emulator does not know.
+  void run(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options);
+  emulator::Report emulate(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options);
+
+ private:
+  struct Kernel;
+  const Kernel* known(const Problem& problem, const Variant& variant);
+  const Kernel& make(const WantedKernel& wanted);
+  const Kernel& kernel_of(const ForwardCall& call, const AttentionOptions& opts);
+
+  const Architecture& architecture_;
+  const generator::Templates& templates_;
+  KernelStore& store_;
+  const ProgressCallback progress_;
+  std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<const Kernel>> kernels_;  // by problem and variant; never removed
+};
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention() without a GPU: real kernels, compiled to PTX and run in the emulator, against the reference.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "flashjit/emulator.h"
+#include "flashjit/flashjit.h"
+#include "runtime/parallel.h"
+#include "tests/support/temporary_directory.h"
+
+namespace {
+
+using namespace flashjit;
+
+EngineOptions emulating(const std::string& architecture) {
+  EngineOptions options = EngineOptions::from_environment();
+  options.policy = Policy::off;
+  options.emulate = architecture;
+  return options;
+}
+
+Engine& engine_for(const std::string& architecture) {
+  static Engine sm_80(emulating("sm_80")), sm_90a(emulating("sm_90a"));
+  return architecture == "sm_80" ? sm_80 : sm_90a;
+}
+
+struct Sizes {
+  std::int64_t batch = 1, seqlen_q = 130, seqlen_kv = 200, num_heads_q = 4, num_heads_kv = 2, head_dim = 64,
+               head_dim_v = 64;
+};
+
+HostTensor filled_with_nan(DType dtype, const Dims& shape) {
+  HostTensor tensor(dtype, shape);
+  for (std::size_t i = 0; i < tensor.element_count(); ++i) {
+    store_element(tensor.data(), dtype, static_cast<std::int64_t>(i), std::numeric_limits<double>::quiet_NaN());
+  }
+  return tensor;
+}
+
+// One problem in host memory.
+struct Case {
+  explicit Case(const Sizes& s = {}, DType dtype = DType::bf16)
+      : q(HostTensor::random_normal(dtype, {s.batch, s.seqlen_q, s.num_heads_q, s.head_dim}, 1)),
+        k(HostTensor::random_normal(dtype, {s.batch, s.seqlen_kv, s.num_heads_kv, s.head_dim}, 2)),
+        v(HostTensor::random_normal(dtype, {s.batch, s.seqlen_kv, s.num_heads_kv, s.head_dim_v}, 3)),
+        out(filled_with_nan(dtype, {s.batch, s.seqlen_q, s.num_heads_q, s.head_dim_v})),
+        lse(filled_with_nan(DType::f32, {s.batch, s.num_heads_q, s.seqlen_q})) {}
+
+  void check(const HostTensor& result, const AttentionOptions& opts) const {
+    const auto exact = reference::attention(q.view(), k.view(), v.view(), opts);
+    const auto low = reference::attention_in_low_precision(q.view(), k.view(), v.view(), opts);
+    const reference::Comparison values = reference::compare(result, exact, low);
+    CAPTURE(values.max_error);
+    CAPTURE(values.bound);
+    CHECK(values.passed);
+    if (opts.lse) CHECK(reference::compare_lse(lse, exact).passed);
+  }
+
+  HostTensor q, k, v, out, lse;
+};
+
+bool same_bytes(const HostTensor& a, const HostTensor& b) {
+  return std::memcmp(a.data(), b.data(), a.element_count() * size_of(a.dtype())) == 0;
+}
+
+bool has_hopper_variant(Engine& engine, const Problem& problem, const AttentionOptions& opts) {
+  return std::holds_alternative<HopperVariant>(engine.prepare(problem, -1, opts.variant).front().variant);
+}
+
+}  // namespace
+
+TEST_CASE("both families compute attention on the CPU") {
+  for (const std::string architecture : {"sm_80", "sm_90a"}) {
+    for (const bool causal : {false, true}) {
+      for (const DType dtype : {DType::bf16, DType::f16}) {
+        CAPTURE(architecture);
+        CAPTURE(causal);
+        CAPTURE(std::string(to_string(dtype)));
+        Case c({}, dtype);
+        AttentionOptions opts;
+        opts.causal = causal;
+        opts.lse = c.lse.view();
+        Engine& engine = engine_for(architecture);
+        engine.attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
+        c.check(c.out, opts);
+        opts.variant = engine.default_variant({dtype, 64, 64, causal}, architecture, length_range(130, 200));
+        CHECK(has_hopper_variant(engine, {dtype, 64, 64, causal}, opts) == (architecture == "sm_90a"));
+      }
+    }
+  }
+}
+
+TEST_CASE("the returned tensor owns host memory") {
+  const Case c;
+  const AttentionOptions opts;
+  const DeviceTensor out = engine_for("sm_90a").attention(c.q.view(), c.k.view(), c.v.view(), opts);
+  CHECK(out.device() == kHostMemory);
+  c.check(HostTensor::from_device(out), opts);
+}
+
+TEST_CASE("the output is the same under every schedule, and there are no findings") {
+  for (const std::string architecture : {"sm_80", "sm_90a"}) {
+    CAPTURE(architecture);
+    Case c;
+    AttentionOptions opts;
+    opts.causal = true;
+    opts.lse = c.lse.view();
+    HostTensor first_out, first_lse;
+    std::uint64_t instructions = 0;
+    for (const std::uint64_t seed : {0, 1, 2, 99}) {
+      CAPTURE(seed);
+      c.out = filled_with_nan(DType::bf16, c.out.shape());
+      c.lse = filled_with_nan(DType::f32, c.lse.shape());
+      opts.lse = c.lse.view();
+      EmulationOptions emulation;
+      emulation.seed = seed;
+      const emulator::Report report =
+          engine_for(architecture).emulate(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts, emulation);
+      CHECK_MESSAGE(report.clean(), to_string(report));
+      CHECK(report.counters.warp_instructions > 0);
+      if (instructions == 0) {
+        c.check(c.out, opts);
+        first_out = c.out, first_lse = c.lse, instructions = report.counters.warp_instructions;
+      }
+      CHECK(same_bytes(c.out, first_out));
+      CHECK(same_bytes(c.lse, first_lse));
+    }
+  }
+}
+
+TEST_CASE("strides, few queries, rows that see no key, a negative scale and different head dims") {
+  for (const std::string architecture : {"sm_80", "sm_90a"}) {
+    CAPTURE(architecture);
+    Engine& engine = engine_for(architecture);
+    for (const Sizes& sizes : {Sizes{2, 3, 77, 8, 1, 64, 64}, Sizes{1, 200, 70, 2, 2, 64, 64},
+                               Sizes{1, 90, 150, 2, 1, 96, 64}, Sizes{1, 70, 0, 2, 1, 64, 64}}) {
+      Case c(sizes);
+      CAPTURE(to_string(c.q.shape()));
+      CAPTURE(to_string(c.k.shape()));
+      AttentionOptions opts;
+      opts.causal = true;
+      opts.softmax_scale = -0.2f;
+      opts.lse = c.lse.view();
+      engine.attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
+      c.check(c.out, opts);
+    }
+    // Q, K and V as slices of one [batch, seqlen, 3 * heads, head_dim] tensor.
+    const HostTensor fused = HostTensor::random_normal(DType::bf16, {1, 140, 6, 64}, 5);
+    const auto slice = [&](int part) {
+      Tensor view = fused.view();
+      view.data = static_cast<std::uint16_t*>(view.data) + 2 * 64 * part;
+      view.shape[2] = 2;
+      return view;
+    };
+    HostTensor out = filled_with_nan(DType::bf16, {1, 140, 2, 64});
+    engine.attention(slice(0), slice(1), slice(2), out.view());
+    const auto exact = reference::attention(slice(0), slice(1), slice(2));
+    const auto low = reference::attention_in_low_precision(slice(0), slice(1), slice(2));
+    CHECK(reference::compare(out, exact, low).passed);
+  }
+}
+
+TEST_CASE("every scheduler of the Hopper family, and clusters") {
+  Engine& engine = engine_for("sm_90a");
+  for (const std::string spelling : {"hopper-q128-kv64-s2-single", "hopper-q128-kv64-s2-fixed",
+                                     "hopper-q128-kv64-s2-dynamic", "hopper-q128-kv64-s2-cl2-fixed"}) {
+    CAPTURE(spelling);
+    Case c({1, 300, 150, 4, 2, 64, 64});
+    AttentionOptions opts;
+    opts.lse = c.lse.view();
+    opts.variant = parse_variant(spelling);
+    engine.attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
+    c.check(c.out, opts);
+  }
+}
+
+TEST_CASE("a prepared engine compiles nothing more, and many threads may call it") {
+  EngineOptions options = emulating("sm_90a");
+  Engine engine(options);
+  const Problem problem{DType::bf16, 64, 64, false};
+  const std::vector<KernelInfo> infos = engine.prepare(problem);
+  REQUIRE(!infos.empty());
+  for (const KernelInfo& info : infos) {
+    CHECK(info.architecture == "sm_90a");
+    CHECK(info.origin == KernelInfo::Origin::compiled);
+    CHECK(info.cubin_bytes > 0);
+  }
+  CHECK(engine.prepare(problem).front().origin == KernelInfo::Origin::memory);
+  const std::uint64_t compiles = engine.counters().compiles;
+  CHECK(compiles == infos.size());
+
+  std::vector<Case> cases(3);
+  runtime::parallel_for(cases.size(), [&](std::size_t i) {
+    Case& c = cases[i];
+    engine.attention(c.q.view(), c.k.view(), c.v.view(), c.out.view());
+  });
+  for (const Case& c : cases) c.check(c.out, {});
+  CHECK(engine.counters().compiles == compiles);
+}
+
+TEST_CASE("PTX is kept in the cache beside cubins, under a key of its own") {
+  const tests::TemporaryDirectory directory;
+  EngineOptions options = emulating("sm_80");
+  options.policy = Policy::compile;
+  options.cache_directory = directory.path().string();
+  const Problem problem{DType::bf16, 64, 64, false};
+  const Variant variant = Engine(options).default_variant(problem, "sm_80");
+  const KernelInfo made = Engine(options).prepare(problem, -1, variant).front();
+  CHECK(made.origin == KernelInfo::Origin::compiled);
+  CHECK_FALSE(made.cache_file.empty());
+
+  Engine again(options);
+  CHECK(again.prepare(problem, -1, variant).front().origin == KernelInfo::Origin::disk);
+  CHECK(again.counters().compiles == 0);
+  const KernelInfo cubin = again.compile(problem, variant, "sm_80");
+  CHECK(cubin.origin == KernelInfo::Origin::compiled);
+  CHECK(cubin.cache_file != made.cache_file);
+}

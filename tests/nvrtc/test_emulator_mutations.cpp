@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults planted in the real kernels: the emulator finds each of them, and as what it is.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "flashjit/emulator.h"
+#include "flashjit/flashjit.h"
+#include "runtime/parallel.h"
+#include "tests/nvrtc/mutations.h"
+#include "tests/support/temporary_directory.h"
+
+namespace {
+
+using namespace flashjit;
+using tests::Mutation;
+using tests::Setting;
+namespace fs = std::filesystem;
+
+constexpr const char* kTemplates = FLASHJIT_SOURCE_DIR "/templates";
+constexpr std::uint64_t kSeeds = 8;  // in which a fault has to show
+
+HostTensor filled_with_nan(DType dtype, const Dims& shape) {
+  HostTensor tensor(dtype, shape);
+  for (std::size_t i = 0; i < tensor.element_count(); ++i)
+    store_element(tensor.data(), dtype, static_cast<std::int64_t>(i), std::numeric_limits<double>::quiet_NaN());
+  return tensor;
+}
+
+// What one run of a kernel shows.
+struct Observation {
+  std::uint64_t seed = 0;
+  std::vector<emulator::Finding> findings;
+  std::string fault;          // the message of Error(kernel_fault)
+  bool right_result = false;  // output and LSE
+
+  bool clean() const { return findings.empty() && fault.empty() && right_result; }
+};
+
+std::string to_string(const Observation& seen) {
+  std::string text = "seed " + std::to_string(seen.seed) + ": ";
+  for (const emulator::Finding& finding : seen.findings) text += emulator::to_string(finding) + "\n";
+  if (!seen.fault.empty()) text += seen.fault;
+  if (seen.findings.empty() && seen.fault.empty())
+    text += seen.right_result ? "no finding, right result" : "no finding, wrong result";
+  return text;
+}
+
+// The inputs of a setting, and what its kernel must compute.
+class Case {
+ public:
+  explicit Case(const Setting& setting)
+      : setting_(setting),
+        q_(HostTensor::random_normal(setting.dtype, {1, setting.seqlen_q, setting.num_heads_q, setting.head_dim}, 1)),
+        k_(HostTensor::random_normal(setting.dtype, {1, setting.seqlen_kv, setting.num_heads_kv, setting.head_dim}, 2)),
+        v_(HostTensor::random_normal(setting.dtype, {1, setting.seqlen_kv, setting.num_heads_kv, setting.head_dim}, 3)),
+        exact_(reference::attention(q_.view(), k_.view(), v_.view(), options())),
+        low_(reference::attention_in_low_precision(q_.view(), k_.view(), v_.view(), options())) {}
+
+  Observation run(Engine& engine, std::uint64_t seed) const {
+    HostTensor out = filled_with_nan(setting_.dtype, exact_.shape);
+    HostTensor lse = filled_with_nan(DType::f32, {1, setting_.num_heads_q, setting_.seqlen_q});
+    AttentionOptions opts = options();
+    opts.lse = lse.view();
+    Observation seen;
+    seen.seed = seed;
+    EmulationOptions emulation;
+    emulation.seed = seed;
+    try {
+      seen.findings = engine.emulate(q_.view(), k_.view(), v_.view(), out.view(), opts, emulation).findings;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kernel_fault) throw;
+      seen.fault = error.what();
+    }
+    seen.right_result = reference::compare(out, exact_, low_).passed && reference::compare_lse(lse, exact_).passed;
+    return seen;
+  }
+
+ private:
+  AttentionOptions options() const {
+    AttentionOptions opts;
+    opts.causal = setting_.causal;
+    opts.softmax_scale = setting_.softmax_scale;
+    opts.variant = parse_variant(setting_.variant);
+    return opts;
+  }
+
+  const Setting& setting_;
+  const HostTensor q_, k_, v_;
+  const reference::Result exact_, low_;
+};
+
+Engine make_engine(const Setting& setting, const fs::path& templates) {
+  EngineOptions options = EngineOptions::from_environment();
+  options.policy = Policy::off;
+  options.template_directory = templates.string();
+  options.emulate = setting.architecture;
+  options.log = nullptr;
+  return Engine(options);
+}
+
+std::string read(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(stream), {});
+}
+
+// The device code with one fault.
+void plant(const Mutation& mutation, const fs::path& directory) {
+  fs::copy(kTemplates, directory, fs::copy_options::recursive);
+  const fs::path file = directory / mutation.file;
+  std::string text = read(file);
+  const std::string original = mutation.original;
+  const std::size_t at = text.find(original);
+  if (at == std::string::npos || text.find(original, at + 1) != std::string::npos)
+    throw std::runtime_error(std::string(mutation.file) + " must have this text once: " + original);
+  text.replace(at, original.size(), mutation.replacement);
+  std::ofstream(file, std::ios::binary | std::ios::trunc) << text;
+}
+
+// The text of "templates/FILE:LINE" below the directory; empty where there is none.
+std::string source_line(const fs::path& directory, const std::string& place) {
+  const std::size_t colon = place.rfind(':');
+  std::ifstream file(directory / place.substr(0, colon));
+  std::string line;
+  for (int i = std::stoi(place.substr(colon + 1)); i > 0 && std::getline(file, line);) --i;
+  return file ? line : "";
+}
+
+// Whether the place, or one that it is inlined at, is a line with this text.
+bool names(const emulator::Place& place, const fs::path& directory, const std::string& text) {
+  std::vector<std::string> frames = place.inlined_at;
+  frames.push_back(place.file + ":" + std::to_string(place.line));
+  return std::any_of(frames.begin(), frames.end(), [&](const std::string& frame) {
+    return source_line(directory, frame).find(text) != std::string::npos;
+  });
+}
+
+// Empty when the observation is what the mutation is for, else what is wrong with it.
+std::string why_unexpected(const Mutation& mutation, const Observation& seen, const fs::path& directory) {
+  if (mutation.fault != nullptr)
+    return seen.fault.find(mutation.fault) != std::string::npos ? "" : "another fault was expected";
+  if (mutation.kinds.empty())
+    return seen.findings.empty() && seen.fault.empty() ? "" : "only a wrong result was expected";
+  if (seen.findings.empty()) return "the emulator has nothing to object to";
+  const auto is_expected = [&](const emulator::Finding& finding) {
+    return std::find(mutation.kinds.begin(), mutation.kinds.end(), finding.kind) != mutation.kinds.end();
+  };
+  if (!is_expected(seen.findings.front())) return "found as something else";
+  // Whoever waits in a deadlock has a finding, in no order that matters.
+  const bool found_there =
+      mutation.found_at == nullptr ||
+      std::any_of(seen.findings.begin(), seen.findings.end(), [&](const emulator::Finding& finding) {
+        return is_expected(finding) && names(finding.place, directory, mutation.found_at);
+      });
+  if (!found_there) return std::string("its place must lead to ") + mutation.found_at;
+  return "";
+}
+
+// Runs the mutated kernel until something shows. Empty when it is what was expected.
+std::string try_mutation(const Mutation& mutation, const Case& c) {
+  try {
+    const tests::TemporaryDirectory directory;
+    const fs::path templates = directory / "templates";
+    plant(mutation, templates);
+    Engine engine = make_engine(mutation.setting, templates);
+    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+      const Observation seen = c.run(engine, seed);
+      if (seen.clean()) continue;
+      const std::string reason = why_unexpected(mutation, seen, directory.path());
+      return reason.empty() ? "" : reason + "\n" + to_string(seen);
+    }
+    return "not found";
+  } catch (const Error& error) {
+    return error.what() + ("\n" + error.log());
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+const std::vector<const Setting*>& settings() {
+  static const std::vector<const Setting*> all = [] {
+    std::vector<const Setting*> found;
+    for (const auto* mutations : tests::kAllMutations)
+      for (const Mutation& mutation : *mutations)
+        if (std::find(found.begin(), found.end(), &mutation.setting) == found.end()) found.push_back(&mutation.setting);
+    return found;
+  }();
+  return all;
+}
+
+const Case& case_of(const Setting& setting) {
+  static const std::map<const Setting*, std::unique_ptr<const Case>> cases = [] {
+    std::map<const Setting*, std::unique_ptr<const Case>> made;
+    for (const Setting* each : settings()) made[each] = std::make_unique<const Case>(*each);
+    return made;
+  }();
+  return *cases.at(&setting);
+}
+
+void expect_found(const std::vector<Mutation>& mutations) {
+  std::vector<std::string> problems(mutations.size());
+  runtime::parallel_for(mutations.size(), [&](std::size_t i) {
+    problems[i] = try_mutation(mutations[i], case_of(mutations[i].setting));
+  });
+  for (std::size_t i = 0; i < mutations.size(); ++i) CHECK_MESSAGE(problems[i] == "", std::string(mutations[i].name));
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("planted faults");
+
+TEST_CASE("without a fault the kernels are clean and right under the same seeds") {
+  std::vector<std::string> problems(settings().size());
+  runtime::parallel_for(settings().size(), [&](std::size_t i) {
+    Engine engine = make_engine(*settings()[i], kTemplates);
+    for (std::uint64_t seed = 0; seed < kSeeds && problems[i].empty(); ++seed) {
+      const Observation seen = case_of(*settings()[i]).run(engine, seed);
+      if (!seen.clean()) problems[i] = to_string(seen);
+    }
+  });
+  for (std::size_t i = 0; i < problems.size(); ++i)
+    CHECK_MESSAGE(problems[i] == "", std::string(settings()[i]->variant));
+}
+
+TEST_CASE("rings and their barriers") { expect_found(tests::kRingFaults); }
+TEST_CASE("waits and releases") { expect_found(tests::kWaitFaults); }
+TEST_CASE("bytes and boxes of copies") { expect_found(tests::kCopyFaults); }
+TEST_CASE("matrix instructions of a warpgroup") { expect_found(tests::kWgmmaFaults); }
+TEST_CASE("fences, barriers, turns and registers") { expect_found(tests::kFenceFaults); }
+TEST_CASE("roles, votes and tiles") { expect_found(tests::kRoleFaults); }
+TEST_CASE("masks and the output") { expect_found(tests::kOutputFaults); }
+TEST_CASE("the mma.sync family") { expect_found(tests::kMmaFaults); }
+
+TEST_SUITE_END();
