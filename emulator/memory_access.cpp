@@ -49,7 +49,9 @@ LaneMask require_alignment(Warp& warp, const MemoryAccess& access, const LaneAdd
 // Neighbouring lanes mostly access neighbouring bytes, or the same ones: they are recorded together.
 class SharedRecorder {
  public:
-  SharedRecorder(Warp& warp, const MemoryAccess& access) : access_(access), accessor_(warp.accessor()) {}
+  SharedRecorder(Warp& warp, const MemoryAccess& access) : access_(access), accessor_(warp.accessor()) {
+    accessor_.atomic = access.reads && access.writes;
+  }
 
   void add(const Cluster::SharedPlace& place) {
     const bool is_same_block = place.block == block_;
@@ -63,13 +65,13 @@ class SharedRecorder {
   }
   void finish() {
     if (!block_) return;
-    if (access_.reads) block_->shared().record_read(accessor_, begin_, end_ - begin_);
+    if (!access_.writes) block_->shared().record_read(accessor_, begin_, end_ - begin_);
     if (access_.writes) block_->shared().record_write(accessor_, begin_, end_ - begin_);
   }
 
  private:
   const MemoryAccess& access_;
-  const Accessor accessor_;
+  Accessor accessor_;
   Block* block_ = nullptr;
   std::uint32_t begin_ = 0, end_ = 0;
 };

@@ -37,14 +37,8 @@ void SharedMemory::record_read(const Accessor& accessor, std::uint32_t offset, s
     const Granule& granule = granules_[i];
     const bool whole = i != first && i != last;
     const std::uint8_t wanted = whole ? kAllBytes : byte_mask(i * kGranule, offset, offset + bytes);
-    if ((granule.written & wanted) != wanted) {
-      accessor.issuer.report(FindingKind::unwritten_shared, [&] {
-        return fmt::format("reads {} bytes at {:#x} of shared memory, of which nobody has written those from {:#x}",
-                           bytes, offset, std::max(i * kGranule, offset));
-      });
-    } else {
-      check_against_write(accessor, granule, std::max(i * kGranule, offset), false);
-    }
+    const std::uint32_t at = std::max(i * kGranule, offset);
+    if (check_written(accessor, granule, wanted, at)) check_against_write(accessor, granule, at, false);
     reader->clocks[i] = accessor.clock;
     reader->instructions[i] = instruction;
   }
@@ -57,18 +51,31 @@ void SharedMemory::record_write(const Accessor& accessor, std::uint32_t offset, 
   const std::uint32_t instruction = accessor.issuer.instruction();
   for (std::uint32_t i = first; i <= last; ++i) {
     Granule& granule = granules_[i];
-    if (granule.written != 0) check_against_write(accessor, granule, std::max(i * kGranule, offset), true);
     const bool whole = i != first && i != last;
-    granule.written |= whole ? kAllBytes : byte_mask(i * kGranule, offset, offset + bytes);
+    const std::uint8_t bytes_here = whole ? kAllBytes : byte_mask(i * kGranule, offset, offset + bytes);
+    const std::uint32_t at = std::max(i * kGranule, offset);
+    if (accessor.atomic) check_written(accessor, granule, bytes_here, at);
+    if (granule.written != 0) check_against_write(accessor, granule, at, true);
+    granule.written |= bytes_here;
     granule.writer = accessor.agent;
+    granule.atomic = accessor.atomic;
     granule.proxy = accessor.proxy;
     granule.clock = accessor.clock;
     granule.instruction = instruction;
   }
 }
 
+bool SharedMemory::check_written(const Accessor& accessor, const Granule& granule, std::uint8_t wanted,
+                                 std::uint32_t offset) {
+  if ((granule.written & wanted) == wanted) return true;
+  accessor.issuer.report(FindingKind::unwritten_shared,
+                         [&] { return fmt::format("reads {:#x} of shared memory, which nobody has written", offset); });
+  return false;
+}
+
 void SharedMemory::check_against_write(const Accessor& accessor, const Granule& granule, std::uint32_t offset,
                                        bool writes) {
+  if (accessor.atomic && granule.atomic) return;
   const VectorClock& seen = accessor.knowledge.seen;
   if (seen.of(granule.writer) < granule.clock) {
     // The writer is a copy: its mbarrier has been waited for, but with the parity of a phase that had ended before.

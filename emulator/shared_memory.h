@@ -28,6 +28,7 @@ struct Accessor {
   Clock clock;
   const Knowledge& knowledge;
   Proxy proxy = Proxy::generic;
+  bool atomic = false;  // reads and writes; atomic accesses do not race with each other
 };
 
 class SharedMemory {
@@ -58,6 +59,7 @@ class SharedMemory {
     Agent writer = 0;
     std::uint8_t written = 0;  // a bit for each byte
     Proxy proxy = Proxy::generic;
+    bool atomic = false;
     Clock clock = 0;
     std::uint32_t instruction = 0;
   };
@@ -66,6 +68,8 @@ class SharedMemory {
     std::vector<Clock> clocks;  // by granule
     std::vector<std::uint32_t> instructions;
   };
+  // False after a report: not all of the wanted bytes of the granule have been written.
+  bool check_written(const Accessor& accessor, const Granule& granule, std::uint8_t wanted, std::uint32_t offset);
   void check_against_write(const Accessor& accessor, const Granule& granule, std::uint32_t offset, bool writes);
   void check_against_reads(const Accessor& accessor, std::uint32_t first, std::uint32_t last);
 

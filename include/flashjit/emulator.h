@@ -63,11 +63,11 @@ enum class TensorFill { zeros, nan };
 // What cuTensorMapEncodeTiled is told (PTX ISA, "Tensors"), interleave none. The first dimension is contiguous.
 struct TensorMapDescription {
   TensorElement element = TensorElement::bf16;
-  int rank = 0;                                         // 1 to 5
-  void* address = nullptr;                              // multiple of 16
-  std::array<std::uint64_t, 5> sizes{};                 // elements
-  std::array<std::uint64_t, 4> byte_strides{};          // of dimensions 1 to rank-1, multiples of 16
-  std::array<std::uint32_t, 5> box{};                   // elements, at most 256 each
+  int rank = 0;                                 // 1 to 5
+  void* address = nullptr;                      // multiple of 16
+  std::array<std::uint64_t, 5> sizes{};         // elements
+  std::array<std::uint64_t, 4> byte_strides{};  // of dimensions 1 to rank-1, multiples of 16
+  std::array<std::uint32_t, 5> box{};           // elements, at most 256 each
   std::array<std::uint32_t, 5> element_strides{1, 1, 1, 1, 1};
   TensorSwizzle swizzle = TensorSwizzle::none;
   TensorFill fill = TensorFill::zeros;
@@ -90,9 +90,9 @@ struct Launch {
   // Which warp runs next and when asynchronous operations complete, within what PTX allows. A right kernel gives the
   // same result for every seed.
   std::uint64_t seed = 0;
-  int resident_clusters = 2;             // that run interleaved
-  std::size_t most_findings = 16;        // after so many different ones the launch stops
-  std::uint64_t most_instructions = 0;   // of warps; 0 is no limit. Reaching it is a finding
+  int resident_clusters = 2;            // that run interleaved
+  std::size_t most_findings = 16;       // after so many different ones the launch stops
+  std::uint64_t most_instructions = 0;  // of warps; 0 is no limit. Reaching it is a finding
 
   // Lays out parameters one after the other, each at its own alignment.
   template <class... Parameters>
@@ -114,33 +114,33 @@ struct Launch {
 // --- Findings --------------------------------------------------------------------------------------------------------
 
 enum class FindingKind {
-  unwritten_register,         // read before any write
-  unwritten_shared,           // bytes of shared memory, read before any write
-  race,                       // two accesses of shared memory that nothing orders, one of them a write
-  register_in_flight,         // accumulator or A registers of wgmma touched before the wait
-  missing_wgmma_fence,        // registers of wgmma written since the last wgmma.fence
-  missing_proxy_fence,        // written by ordinary stores, read or overwritten by the async proxy without a fence between
-  mbarrier_not_initialised,   // or its initialisation is not visible to who uses it, or its memory was overwritten
-  mbarrier_phase,             // more arrivals than expected, a wait with a stale parity, a phase that was missed
-  mbarrier_transaction,       // byte counts that do not add up
-  shared_out_of_bounds,       // an access, a descriptor or a box that leaves the block's shared memory
+  unwritten_register,   // read before any write
+  unwritten_shared,     // bytes of shared memory, read before any write
+  race,                 // two accesses of shared memory that nothing orders, one of them a write
+  register_in_flight,   // accumulator or A registers of wgmma touched before the wait
+  missing_wgmma_fence,  // registers of wgmma written since the last wgmma.fence
+  missing_proxy_fence,  // written by ordinary stores, read or overwritten by the async proxy without a fence between
+  mbarrier_not_initialised,  // or its initialisation is not visible to who uses it, or its memory was overwritten
+  mbarrier_phase,            // more arrivals than expected, a wait with a stale parity, a phase that was missed
+  mbarrier_transaction,      // byte counts that do not add up
+  shared_out_of_bounds,      // an access, a descriptor or a box that leaves the block's shared memory
   global_out_of_bounds,
   misaligned,
-  barrier_mismatch,           // a named barrier with different counts, or more arrivals than it has
-  deadlock,                   // everyone waits; the message says who waits for what
-  unequal_participation,      // a .sync or .aligned operation that not all threads it names execute together
-  left_in_flight,             // a block ended while a copy still used its shared memory
-  bad_operand,                // a value that PTX forbids: a shift of a descriptor, a register count, a box
-  no_progress,                // most_instructions was reached
+  barrier_mismatch,       // a named barrier with different counts, or more arrivals than it has
+  deadlock,               // everyone waits; the message says who waits for what
+  unequal_participation,  // a .sync or .aligned operation that not all threads it names execute together
+  left_in_flight,         // a block ended while a copy still used its shared memory
+  bad_operand,            // a value that PTX forbids: a shift of a descriptor, a register count, a box
+  no_progress,            // most_instructions was reached
 };
 const char* to_string(FindingKind kind) noexcept;  // "race", "missing_proxy_fence", ...
 
 // Where an instruction comes from.
 struct Place {
-  int ptx_line = 0;         // 1 is the first
-  std::string file;         // of the source; empty without line info
+  int ptx_line = 0;  // 1 is the first
+  std::string file;  // of the source; empty without line info
   int line = 0;
-  std::string function;     // empty where the PTX does not say
+  std::string function;                 // empty where the PTX does not say
   std::vector<std::string> inlined_at;  // "file:line", innermost caller first
 };
 
@@ -159,9 +159,9 @@ std::string to_string(const Finding& finding);
 
 struct InstructionCount {
   Place place;
-  std::string opcode;                  // as the PTX has it
-  std::uint64_t warps = 0;             // executions by a warp
-  std::uint64_t bank_conflicts = 0;    // wavefronts of shared memory beyond those that the bytes need
+  std::string opcode;                // as the PTX has it
+  std::uint64_t warps = 0;           // executions by a warp
+  std::uint64_t bank_conflicts = 0;  // wavefronts of shared memory beyond those that the bytes need
 };
 
 struct Counters {
@@ -170,7 +170,7 @@ struct Counters {
   std::map<int, std::uint64_t> by_warp;           // number of the warp in its block; all blocks together
   std::uint64_t bank_conflicts = 0;
   std::uint64_t tma_bytes_loaded = 0, tma_bytes_stored = 0;
-  std::vector<InstructionCount> instructions;     // those that ran, in the PTX's order
+  std::vector<InstructionCount> instructions;  // those that ran, in the PTX's order
 };
 
 struct Report {

@@ -265,6 +265,18 @@ TEST_CASE("each lane of an atomic operation sees the lanes before it, in some or
   CHECK(differs);
 }
 
+TEST_CASE("atomic operations of several warps do not race with each other, but with other accesses") {
+  const std::string clear =
+      "setp.eq.u32 %p0, %tid, 0;\nmov.u32 %r0, 0;\n@%p0 st.shared.u32 [%smem], %r0;\nbar.sync 0;\n";
+  const std::string add = "red.shared.add.u32 [%smem], 1;\n";
+  const std::string read = "ld.shared.u32 %r0, [%smem];\nst.global.u32 [%out], %r0;";
+  const Runs ordered = run_schedules({.body = clear + add + "bar.sync 0;\n" + read, .threads = 128});
+  CHECK_MESSAGE(ordered.findings.empty(), ordered.text());
+  for (const Words& output : ordered.outputs) CHECK(output == words(128, [](int) { return 128; }));
+  CHECK(run_schedules({.body = clear + add + read, .threads = 128}).has(FindingKind::race, "ld.shared.u32"));
+  CHECK(run_schedules({.body = add, .threads = 128}).has(FindingKind::unwritten_shared, ""));
+}
+
 TEST_CASE("lanes part at branches and meet again") {
   // Lane i runs i times through the loop.
   check_output(
