@@ -85,6 +85,7 @@ std::string to_string(const Finding& finding) {
     text += place.file.empty() ? fmt::format(", at PTX line {}", place.ptx_line)
                                : fmt::format(", at {}:{}", place.file, place.line);
     if (!place.function.empty()) text += fmt::format(" in {}", place.function);
+    for (const std::string& call : place.inlined_at) text += ", from " + call;
     if (!place.file.empty()) text += fmt::format(" (PTX line {})", place.ptx_line);
   }
   if (finding.warp >= 0)

@@ -71,11 +71,25 @@ constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
 }
 
+// "void HopperConsumer<Config>::step<false>(int, float&)" to "HopperConsumer::step": template arguments, parameters and
+// the type of the result would hide the name in a message.
+std::string plain_name(std::string_view text) {
+  std::string plain;
+  int depth = 0;
+  for (const char c : text) {
+    if (c == '<' || c == '(') ++depth;
+    if (depth == 0) plain += c;
+    if (c == '>' || c == ')') --depth;
+    if (c == ')' && depth == 0) break;
+  }
+  return plain.substr(plain.rfind(' ') + 1);
+}
+
 std::string demangle(const std::string& name) {
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
                                                     std::free);
-  return status == 0 ? text.get() : name;
+  return status == 0 ? plain_name(text.get()) : name;
 }
 
 // A variable of the module: where it lies in its space.
@@ -633,12 +647,14 @@ Place place_of(const Module& module, int ptx_line, int location) {
   // The directive names its caller only; that one's directive stands somewhere before.
   const Location* inner = &at;
   for (int i = location; inner->file_of_call != 0;) {
-    place.inlined_at.push_back(fmt::format("{}:{}", file(inner->file_of_call), inner->line_of_call));
+    std::string call = fmt::format("{}:{}", file(inner->file_of_call), inner->line_of_call);
     const Location* caller = nullptr;
     while (--i >= 0 && !caller) {
       const Location& before = module.locations[static_cast<std::size_t>(i)];
       if (before.file == inner->file_of_call && before.line == inner->line_of_call) caller = &before;
     }
+    if (caller && !caller->function.empty()) call += " in " + caller->function;
+    place.inlined_at.push_back(std::move(call));
     if (!caller) break;
     inner = caller;
   }

@@ -141,7 +141,7 @@ struct Place {
   std::string file;  // of the source; empty without line info
   int line = 0;
   std::string function;                 // empty where the PTX does not say
-  std::vector<std::string> inlined_at;  // "file:line", innermost caller first
+  std::vector<std::string> inlined_at;  // "file:line in function", innermost caller first: the outer ones tell the role
 };
 
 struct Finding {

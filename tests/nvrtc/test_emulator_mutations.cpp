@@ -127,8 +127,10 @@ void plant(const Mutation& mutation, const fs::path& directory) {
   std::ofstream(file, std::ios::binary | std::ios::trunc) << text;
 }
 
-// The text of "templates/FILE:LINE" below the directory; empty where there is none.
-std::string source_line(const fs::path& directory, const std::string& place) {
+// The text of "templates/FILE:LINE" or "templates/FILE:LINE in FUNCTION" below the directory; empty where there is
+// none.
+std::string source_line(const fs::path& directory, const std::string& frame) {
+  const std::string place = frame.substr(0, frame.find(" in "));
   const std::size_t colon = place.rfind(':');
   std::ifstream file(directory / place.substr(0, colon));
   std::string line;
