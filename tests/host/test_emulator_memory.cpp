@@ -2,6 +2,7 @@
 // Loads, stores, atomic operations, generic addresses, branches, and what the emulator finds in them.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <numeric>
 
