@@ -319,7 +319,8 @@ TEST_CASE("compile refuses bad lists before it compiles, and says where it looke
 
 TEST_CASE("verify in the emulator refuses what it cannot do, by name") {
   const Workshop shop;
-  CHECK(mentions(shop.refusal("verify --device emulate --head-dim 64"), "/nowhere/libnvrtc.so"));
+  CHECK(
+      mentions(shop.refusal("verify --device emulate --head-dim 8 --dtype bf16 --causal no"), "/nowhere/libnvrtc.so"));
   CHECK(mentions(shop.refusal("verify --device cpu"), "--device: must be auto, gpu or emulate, was 'cpu'"));
   CHECK(mentions(shop.refusal("verify --device emulate --arch sm_42"), "--arch: architecture: must be one of sm_80"));
   CHECK(mentions(shop.refusal("verify --device emulate --variant fast"), "--variant"));
