@@ -21,7 +21,7 @@ std::byte* place_aligned(std::vector<std::byte>& storage, const std::byte* data,
   return aligned;
 }
 
-// "threads 0 to 31", of what of a warp is at one place.
+// "all lanes", "lane 5", "12 lanes".
 std::string lanes_text(LaneMask lanes) {
   if (lanes == kAllLanes) return "all lanes";
   return std::popcount(lanes) == 1 ? fmt::format("lane {}", std::countr_zero(lanes))

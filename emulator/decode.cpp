@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "emulator/instruction.h"
 
 namespace flashjit::emulator {
@@ -106,19 +108,11 @@ Slot Decoding::constant(std::uint64_t value, int bits) {
   const Slot slot = ~static_cast<Slot>(code_.constants.size());
   code_.constants.emplace_back();
   if (bits == 64) code_.constants.emplace_back();
-  // A 64-bit value lies in two neighbouring slots as 32 values of 8 bytes.
-  auto* const words = code_.constants[static_cast<std::size_t>(~slot)].lane;
-  for (int lane = 0; lane < kLanes; ++lane) {
-    if (bits != 64) {
-      words[lane] = static_cast<std::uint32_t>(bits == 16 ? value & 0xffff : value);
-    } else {
-      auto& low = lane < kLanes / 2 ? code_.constants[static_cast<std::size_t>(~slot)]
-                                    : code_.constants[static_cast<std::size_t>(~slot) + 1];
-      const int at = lane % (kLanes / 2) * 2;
-      low.lane[at] = static_cast<std::uint32_t>(value);
-      low.lane[at + 1] = static_cast<std::uint32_t>(value >> 32);
-    }
-  }
+  Lanes* const lanes = &code_.constants[static_cast<std::size_t>(~slot)];
+  if (bits == 64)
+    std::fill_n(reinterpret_cast<std::uint64_t*>(lanes->lane), kLanes, value);  // in both of its slots
+  else
+    std::fill_n(lanes->lane, kLanes, static_cast<std::uint32_t>(bits == 16 ? value & 0xffff : value));
   return slot;
 }
 

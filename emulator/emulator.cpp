@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <mutex>
 
 #include "emulator/cluster.h"
 
@@ -39,7 +38,7 @@ void check(const Launch& launch, const Kernel& kernel, Extent cluster) {
 // The clusters of a grid, a few at a time.
 class Grid {
  public:
-  Grid(LaunchState& launch) : launch_(launch) {
+  explicit Grid(LaunchState& launch) : launch_(launch) {
     const Extent grid = launch.launch.grid, cluster = launch.cluster;
     shape_ = {grid.x / cluster.x, grid.y / cluster.y, grid.z / cluster.z};
   }

@@ -299,7 +299,7 @@ class Parser {
           alignment = std::max(alignment, require_number());
         else if (bytes_of(type) != SIZE_MAX)
           element = bytes_of(type);
-        if (type == ".ptr") alignment = skip_pointer_attributes(alignment);
+        if (type == ".ptr") skip_pointer_attributes();
         type = lexer_.peek() == '.' ? lexer_.dotted_word() : std::string_view();
       }
       if (element == SIZE_MAX || element == 0) fail("a parameter's type is not supported");
@@ -313,11 +313,10 @@ class Parser {
   }
 
   // What a pointer points to says nothing of the parameter itself.
-  std::uint64_t skip_pointer_attributes(std::uint64_t alignment) {
+  void skip_pointer_attributes() {
     while (lexer_.peek() == '.') {
       if (lexer_.dotted_word() == ".align") require_number();
     }
-    return alignment;
   }
 
   void parse_tuning() {

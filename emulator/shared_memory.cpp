@@ -8,8 +8,6 @@
 namespace flashjit::emulator {
 namespace {
 
-const char* proxy_name(Proxy proxy) { return proxy == Proxy::async ? "the async proxy" : "ordinary accesses"; }
-
 // Bits of the bytes from `begin` to `end` that lie in the granule at `granule`, all three in bytes.
 std::uint8_t byte_mask(std::uint32_t granule, std::uint32_t begin, std::uint32_t end) {
   std::uint8_t mask = 0;
@@ -96,9 +94,9 @@ void SharedMemory::check_against_write(const Accessor& accessor, const Granule& 
   } else if (accessor.proxy == Proxy::async && granule.proxy == Proxy::generic &&
              accessor.knowledge.fenced.of(granule.writer) < granule.clock) {
     accessor.issuer.report(FindingKind::missing_proxy_fence, [&] {
-      return fmt::format("{} {:#x} of shared memory by {}, without fence.proxy.async after the write by {}",
-                         writes ? "writes" : "reads", offset, proxy_name(accessor.proxy),
-                         accessor.issuer.name_of(granule.instruction));
+      return fmt::format(
+          "{} {:#x} of shared memory by the async proxy, without fence.proxy.async after the write by {}",
+          writes ? "writes" : "reads", offset, accessor.issuer.name_of(granule.instruction));
     });
   }
 }
