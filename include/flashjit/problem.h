@@ -43,6 +43,30 @@ inline constexpr LengthRange kLengthRanges[] = {LengthRange::few_queries, Length
 const char* to_string(LengthRange range) noexcept;
 LengthRange length_range(std::int64_t seqlen_q, std::int64_t seqlen_kv) noexcept;
 
+// What of a call's shape decides which variant is best: how many queries a head has, how many keys, and how much work
+// there is for each SM. The boundaries are where the best variant changed in measurements on the H200 (docs/tuning.md).
+enum class QueryRange : std::uint8_t { up_to_64, up_to_128, more };
+enum class KeyRange : std::uint8_t { below_1k, below_2k, below_8k, more };
+// Tiles of 128 queries, of all heads and batch entries, for each SM.
+enum class WorkRange : std::uint8_t { up_to_half, up_to_1, up_to_2, up_to_4, more };
+
+struct ShapeBucket {
+  QueryRange queries = QueryRange::more;
+  KeyRange keys = KeyRange::more;
+  WorkRange work = WorkRange::more;
+
+  friend bool operator==(const ShapeBucket& a, const ShapeBucket& b) noexcept {
+    return a.queries == b.queries && a.keys == b.keys && a.work == b.work;
+  }
+};
+std::string to_string(const ShapeBucket& bucket);       // "q64-kv1k-w05", "q128-kv8k-w2", "qmore-kvmore-wmore"
+ShapeBucket parse_shape_bucket(std::string_view text);  // reads that; throws Error(invalid_argument)
+std::vector<ShapeBucket> shape_buckets();               // all 60
+// Any sizes of 0 and more, however large; sm_count at least 1.
+ShapeBucket shape_bucket(std::int64_t batch, std::int64_t num_heads_q, std::int64_t seqlen_q, std::int64_t seqlen_kv,
+                         int sm_count) noexcept;
+LengthRange length_range(const ShapeBucket& bucket) noexcept;
+
 // An exact compilation target and what a kernel may use there (CUDA C++ Programming Guide, "Compute Capabilities").
 struct Architecture {
   const char* name;    // "sm_90a": what NVRTC is given
