@@ -7,6 +7,7 @@
 #include "flashjit/engine.h"
 #include "runtime/engine_impl.h"
 #include "runtime/forward.h"
+#include "runtime/statistics.h"
 #include "runtime/timer.h"
 
 namespace flashjit {

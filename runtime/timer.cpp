@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
+
+#include "runtime/statistics.h"
 
 namespace flashjit::runtime {
 namespace {
@@ -24,14 +27,6 @@ double host_microseconds_per_call(const Driver& driver, Stream stream, const std
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
 
 EventPair::EventPair(const Driver& driver) : driver_(driver) {
   driver_.check(driver_.cuEventCreate(&start_, CU_EVENT_DEFAULT), "cuEventCreate");

@@ -3,15 +3,12 @@
 #pragma once
 
 #include <functional>
-#include <vector>
 
 #include "flashjit/engine.h"
 #include "runtime/device.h"
 #include "runtime/driver.h"
 
 namespace flashjit::runtime {
-
-double median(std::vector<double> values);
 
 // Two events around work in a stream. The context must be current while it lives.
 class EventPair {

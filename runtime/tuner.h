@@ -10,22 +10,25 @@
 
 namespace flashjit::runtime {
 
+// Called from one thread.
 class TuningBench {
  public:
   virtual ~TuningBench() = default;
   struct Compiled {
     bool ok = false;
-    std::string why;       // when it is not
+    std::string why;  // when it is not; empty: it was not tried
     int spill_bytes = 0;
     std::string identity;  // equal for equal machine code
   };
-  // Compiles all of them, in parallel; results in their order. Asks stop() between kernels: when it says so, the rest are
-  // not ok. Tells done(n) after each.
+  // Compiles all of them, in parallel, the first one first; results in their order. Asks stop() between kernels: when
+  // it says so, the rest are not tried. Tells done(n) after each. Both are called from the thread of the caller and no
+  // other.
   virtual std::vector<Compiled> compile(const std::vector<Variant>& variants, const std::function<bool()>& stop,
                                         const std::function<void(int)>& done) = 0;
   // Empty when the output is right; else one line. Never throws for what the kernel does.
   virtual std::string check(const Variant& variant) = 0;
-  // Device microseconds of each of so many launches with a cold L2.
+  // Device microseconds of each of so many launches with a cold L2, after what a variant's very first launch needs to
+  // warm up. Error(driver) means that this variant cannot be launched.
   virtual std::vector<double> time(const Variant& variant, int launches) = 0;
   virtual double seconds() = 0;  // a clock
 };
@@ -42,15 +45,18 @@ struct TuneOutcome {
   Variant chosen;
   double chosen_us = 0, default_us = 0, noise = 0;
   std::vector<TunedCandidate> candidates;  // the default first
-  std::string complete = "yes";            // or "budget", "cancelled"
+  std::string complete = "yes";            // or "budget", "cancelled", "default failed"
 };
 
 // 1. Compiles; drops what fails, spills, or equals another's machine code. 2. Checks each survivor before it is timed.
-// 3. Rounds, the survivors interleaved and in an order that alternates; after each round those are stopped that are
-// slower than the best by more than a margin that shrinks with the rounds. 4. The best challenger and the default are
-// measured afresh, in turn, launch by launch pair; it replaces the default only when the median of the pairs' ratios
-// says that it is faster by more than the noise: the larger of 1 % and three standard errors of that median. Whatever
-// fails, the default is a valid answer: when everything fails it is chosen.
+// 3. Rounds, the survivors interleaved and in an order that alternates; before each further round those are stopped
+// that are slower than the best by more than a margin that shrinks with the rounds. 4. The fastest challenger and the
+// default are measured afresh, in turn, launch by launch; it replaces the default only when the median of the pairs'
+// ratios says that it is faster by more than the noise: 1 % and three standard errors of that median, added as
+// independent errors are, so that the noise is never less than either. The default may spill. Whatever fails, it is a
+// valid answer: when all others fail it is chosen, and when it fails itself nothing is left to compare with, so the
+// tuning ends ("default failed") and chooses it too. When cancelled, the default is chosen. Takes the budget and at
+// most one step more: a kernel to compile, a check, 50 ms of launches.
 TuneOutcome tune(TuningBench& bench, const TuneTask& task);
 
 }  // namespace flashjit::runtime

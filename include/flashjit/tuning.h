@@ -81,7 +81,7 @@ struct TuningRecord {
   double noise = 0;             // relative: what the chosen one had to be faster by
   std::vector<TunedCandidate> candidates;  // the default first, then as they were listed
   // Where and when: version (of flashjit), kernels (digest of the device code), driver, nvrtc, date (UTC), seconds,
-  // complete ("yes", or why not: "budget", "cancelled").
+  // complete ("yes", or why not: "budget", "cancelled", "default failed").
   std::vector<std::pair<std::string, std::string>> environment;
 };
 // The file that keeps it, below a cache's directory or in a bundle: tuning/<slug>/<problem>.<bucket>.json
@@ -93,7 +93,7 @@ TuningRecord parse_tuning_record(std::string_view json);
 
 struct TuneProgress {
   std::string what;          // "compiling", "checking", "measuring", "confirming"
-  int done = 0, total = 0;   // candidates, of this step
+  int done = 0, total = 0;   // of this step: candidates; pairs of launches when confirming
   Variant best;              // so far
   double best_us = 0, default_us = 0;
   double seconds_left = 0;   // at most
