@@ -257,4 +257,19 @@ TEST_CASE("head dims out of range are refused") {
   CHECK_THROWS_AS(validate(problem_of(64, 64, false, DType::f32)), Error);
 }
 
+TEST_CASE("a problem is read from its own spelling and from no other") {
+  for (const Problem& problem : {problem_of(128, 128), problem_of(64, 64, true),
+                                 problem_of(192, 128, false, DType::f16), problem_of(8, 256, true, DType::f16)}) {
+    CHECK(parse_problem(to_string(problem)) == problem);
+  }
+  for (const char* text :
+       {"", "fwd", "fwd-bf16", "bf16-d64", "fwd-f32-d64", "fwd-bf16-d", "fwd-bf16-d064", "fwd-bf16-d64-v64",
+        "fwd-bf16-d64-causal-", "fwd-bf16-d64-v", "fwd-bf16-d99999999999", "fwd-bf16-d64 "}) {
+    CHECK_THROWS_WITH_AS(parse_problem(text), doctest::Contains("problem: must be like"), Error);
+  }
+  for (const char* text : {"fwd-bf16-d12", "fwd-bf16-d-8", "fwd-bf16-d64-v512"}) {
+    CHECK_THROWS_WITH_AS(parse_problem(text), doctest::Contains("head_dim"), Error);
+  }
+}
+
 TEST_SUITE_END();
