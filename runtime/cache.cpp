@@ -131,7 +131,7 @@ std::string Cache::source(const CacheEntry& entry) const {
   std::string reason = "these templates give another one";
   try {
     const runtime::KernelRequest request = request_of(entry.facts, templates);
-    if (runtime::key_of(request).inputs.hex() == fact(entry.facts, "inputs")) return request.source.text;
+    if (runtime::key_of(request).inputs.hex() == fact(entry.facts, "inputs")) return request.source.text();
   } catch (const Error& error) {
     reason = error.what();
   }

@@ -56,7 +56,7 @@ void describe_driver(SystemInfo& info) {
 Engine::Impl::Impl(EngineOptions given)
     : options(std::move(given)),
       own_templates(own_templates_of(options)),
-      templates(own_templates.empty() ? generator::embedded_templates() : own_templates),
+      templates(own_templates.files().empty() ? generator::embedded_templates() : own_templates),
       log(options.log),
       nvrtc({options.nvrtc_path, options.nvrtc_directories}),
       cache(cache_layers_of(options)),
@@ -124,7 +124,7 @@ std::string Engine::render(const Problem& problem, const Variant& variant, std::
   validate(problem);
   const Architecture& target = find_architecture(architecture);
   generator::require_legal(problem, variant, target);
-  return generator::render_forward(problem, variant, target, impl_->templates).text;
+  return generator::render_forward(problem, variant, target, impl_->templates).text();
 }
 
 KernelInfo Engine::compile(const Problem& problem, const Variant& variant, std::string_view architecture) {

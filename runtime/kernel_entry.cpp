@@ -29,7 +29,9 @@ cache::Key key_of(const KernelRequest& request) {
   key.name = cache_name(request.source.name);
   key.inputs = cache::Hasher()
                    .add("schema", kSchema)
-                   .add("source", request.source.text)
+                   .add("heading", request.source.heading)
+                   .add("device code", *request.source.device_code)
+                   .add("generated", request.source.generated)
                    .add("options", Nvrtc::options_for_key(request.target))
                    .add("target", request.target)
                    .finish();

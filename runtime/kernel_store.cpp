@@ -169,10 +169,10 @@ KernelStore::Shared KernelStore::compile(const KernelRequest& request, cache::Ke
 
 CompiledImage KernelStore::run_compiler(const KernelRequest& request, const cache::Key& key) {
   try {
-    return compiler_.compile(request.source.text, request.source.name + ".cu", request.target);
+    return compiler_.compile(request.source.text(), request.source.name + ".cu", request.target);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::compile_failed) throw;
-    const auto file = writes() ? options_.user->keep_failed_source(key.name, request.source.text) : std::nullopt;
+    const auto file = writes() ? options_.user->keep_failed_source(key.name, request.source.text()) : std::nullopt;
     if (!file) throw;
     throw Error(error.code(), fmt::format("{}; its source is in {}", error.what(), *file), error.log(), *file);
   }

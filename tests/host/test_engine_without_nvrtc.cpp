@@ -13,6 +13,7 @@
 #include "flashjit/error.h"
 #include "runtime/kernel_store.h"
 #include "runtime/nvrtc.h"
+#include "tests/support/fake_compiler.h"
 #include "tests/support/temporary_directory.h"
 
 namespace {
@@ -72,7 +73,7 @@ runtime::KernelStoreOptions reading(Policy policy, std::shared_ptr<cache::Layer>
   return options;
 }
 
-const KernelRequest kRequest{{"some-kernel", "entry", "source text"}, "sm_90a", {{"variant", "v"}}};
+const KernelRequest kRequest{tests::source_of("some-kernel", "source text"), "sm_90a", {{"variant", "v"}}};
 
 }  // namespace
 

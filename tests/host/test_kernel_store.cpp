@@ -40,7 +40,7 @@ constexpr std::chrono::milliseconds kShortWait{5}, kLongWait{600'000};
 
 KernelRequest request_for(int number) {
   const std::string text = std::to_string(number);
-  return {{"kernel-" + text, "entry", "source " + text}, kTarget, {{"problem", "p" + text}}};
+  return {tests::source_of("kernel-" + text, "source " + text), kTarget, {{"problem", "p" + text}}};
 }
 
 std::string right_bytes(int number) { return FakeCompiler::image_of("source " + std::to_string(number), kTarget); }
@@ -130,7 +130,7 @@ fs::path store_in(cache::UserDirectoryLayer& layer, int number) {
   cache::Key key = key_of(request);
   key.compiler = compiler.identity();
   const auto file = layer.store(
-      key, entry_of(request, compiler.compile(request.source.text, "", request.target), compiler.version()));
+      key, entry_of(request, compiler.compile(request.source.text(), "", request.target), compiler.version()));
   REQUIRE(file);
   return *file;
 }

@@ -3,11 +3,18 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "generator/source.h"
 #include "runtime/compiler.h"
 
 namespace flashjit::tests {
+
+// A kernel whose source is this text.
+inline generator::Source source_of(const std::string& name, const std::string& text) {
+  return {name, "entry", "", std::make_shared<const std::string>(text), ""};
+}
 
 // A compiler whose images are a function of source and target. Thread-safe when the hook is.
 class FakeCompiler : public runtime::Compiler {

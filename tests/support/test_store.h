@@ -28,7 +28,7 @@ class TestStore {
   // Whether the kernel is what a FakeCompiler makes of its source.
   bool gets(int kernel) {
     const std::string number = std::to_string(kernel), source = "source " + number;
-    const runtime::KernelRequest request{{"kernel-" + number, "entry", source}, "sm_90a", {}};
+    const runtime::KernelRequest request{source_of("kernel-" + number, source), "sm_90a", {}};
     return store_.get(request).image->bytes == FakeCompiler::image_of(source, "sm_90a");
   }
   Counters counters() const { return store_.counters(); }
