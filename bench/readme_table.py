@@ -77,6 +77,9 @@ def jit_table(steps):
     figures = {
         "compile_ms": ("cold compile, NVRTC alone", "ms"),
         "cold_ms": ("cold compile, until it is in the cache", "ms"),
+        "user_look_up_us": ("look-up in the user's cache", "µs"),
+        "system_look_up_us": ("look-up in a system cache", "µs"),
+        "bundle_look_up_us": ("look-up in a bundle", "µs"),
         "load_ms": ("new engine, warm cache: until the first launch", "ms"),
         "first_call_ms": ("new engine, warm cache: until the first result", "ms"),
         "call_us": ("host cost of a later call", "µs"),

@@ -2,116 +2,124 @@
 #include "cache/directory_layer.h"
 
 #include <algorithm>
-#include <vector>
+#include <cerrno>
 
-#include "cache/atomic_file.h"
+#include "cache/entry_name.h"
 
 namespace flashjit::cache {
 namespace {
 
 namespace fs = std::filesystem;
+using Trust = Directory::Trust;
 
-constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;  // a cubin has some hundred KB
-constexpr std::string_view kSuffix = ".fjc";
-constexpr std::string_view kDamagedSuffix = ".bad";
-// The facts of every entry repeat what its name says: a file under another's name is found out.
-constexpr const char* kInputsFact = "inputs";
-constexpr const char* kCompilerFact = "compiler";
-
-bool is_name_part(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
-  });
+// The keys of the entries that any compiler made of these inputs, the last compiler first.
+std::vector<Key> keys_of_any_compiler(const Directory& shard, const Key& key) {
+  const std::string stem = stem_of(key);
+  std::vector<Key> keys;
+  for (const FileStatus& file : shard.list()) {
+    if (!file.name.starts_with(stem) || !file.name.ends_with(kEntrySuffix)) continue;
+    if (file.name.size() <= stem.size() + kEntrySuffix.size()) continue;
+    const std::size_t compiler_size = file.name.size() - stem.size() - kEntrySuffix.size();
+    Key found = {key.name, key.inputs, file.name.substr(stem.size(), compiler_size)};
+    if (is_valid(found)) keys.push_back(std::move(found));
+  }
+  std::sort(keys.begin(), keys.end(), [](const Key& a, const Key& b) { return a.compiler > b.compiler; });
+  return keys;
 }
 
-fs::path shard_of(const fs::path& directory, const Key& key) { return directory / key.inputs.hex().substr(0, 2); }
-
-// What the names of all entries of these inputs begin with; the compiler and the suffix follow.
-std::string stem_of(const Key& key) { return key.name + '.' + key.inputs.hex() + '.'; }
-
-fs::path file_of(const fs::path& directory, const Key& key) {
-  return shard_of(directory, key) / (stem_of(key) + key.compiler).append(kSuffix);
+// Renames it. A directory takes no file's place, nor the other way round: what was set aside before gives way.
+void set_aside(const Directory& shard, const std::string& file) {
+  const std::string bad = std::string(file).append(kDamagedSuffix);
+  if (shard.rename(file, bad) || errno == ENOENT) return;  // somebody else was faster
+  if (shard.remove(bad) == Directory::Removal::removed || shard.remove_below(bad)) shard.rename(file, bad);
 }
 
-bool is_fact(const Entry& entry, const char* name, std::string_view value) {
-  const auto fact = entry.facts.find(name);
-  return fact != entry.facts.end() && fact->second == value;
+}  // namespace
+
+DirectoryLayer::DirectoryLayer(fs::path directory, FileSystem& files)
+    : DirectoryLayer(std::move(directory), Trust::given, files) {}
+
+DirectoryLayer::DirectoryLayer(fs::path directory, Trust trust, FileSystem& files)
+    : files_(files), path_(std::move(directory)), trust_(trust) {}
+
+Lookup DirectoryLayer::find(const Key& key) try {
+  const bool any_compiler = key.compiler.empty();
+  if (!is_valid({key.name, key.inputs, any_compiler ? "any" : key.compiler})) return {};
+  const Directory directory = open();
+  if (!directory.is_open()) return {};
+  const Directory shard = directory.below(shard_of(key));
+  if (!shard.is_open()) return {};
+  return any_compiler ? find_any(shard, key) : find_exact(shard, key);
+} catch (const std::exception&) {  // out of memory: the caller can still do without the cache
+  return {};
 }
 
-void set_aside(const fs::path& file) {
-  std::error_code ignored;  // in a read-only directory it stays, and stays a miss
-  fs::rename(file, fs::path(file).concat(kDamagedSuffix), ignored);
-}
-
-Lookup find_exact(const fs::path& directory, const Key& key) {
-  const fs::path file = file_of(directory, key);
-  const FileContent content = read_file(file, kMaxFileBytes);
+Lookup DirectoryLayer::find_exact(const Directory& shard, const Key& key) const {
+  using State = FileContent::State;
+  const std::string file = file_of(key);
+  const FileContent content = shard.read(file, kMaxEntryBytes, trust_ == Trust::own);
   Lookup lookup;
-  if (content.state == FileContent::State::absent) return lookup;
-  if (content.state == FileContent::State::whole) lookup.entry = decode(content.bytes);
-  if (lookup.entry && is_fact(*lookup.entry, kInputsFact, key.inputs.hex()) &&
-      is_fact(*lookup.entry, kCompilerFact, key.compiler)) {
-    lookup.location = file.string();
+  if (content.state == State::absent) return lookup;
+  if (content.state == State::whole) lookup.entry = decode_for(key, content.bytes);
+  if (lookup.entry) {
+    lookup.location = (shard.path() / file).string();
+    lookup.bytes = content.bytes.size();
     return lookup;
   }
-  set_aside(file);
-  lookup.entry.reset();
-  lookup.rejected = true;
+  lookup.damaged = true;
+  if (trust_ == Trust::own) set_aside(shard, file);
   return lookup;
 }
 
-// The compilers that have an entry for these inputs, the last one first.
-std::vector<std::string> compilers_of(const fs::path& directory, const Key& key) {
-  const std::string stem = stem_of(key);
-  std::vector<std::string> compilers;
-  std::error_code error;
-  for (fs::directory_iterator it(shard_of(directory, key), error), end; !error && it != end; it.increment(error)) {
-    const std::string file = it->path().filename().string();
-    if (file.size() <= stem.size() + kSuffix.size() || !file.starts_with(stem) || !file.ends_with(kSuffix)) continue;
-    std::string compiler = file.substr(stem.size(), file.size() - stem.size() - kSuffix.size());
-    if (is_name_part(compiler)) compilers.push_back(std::move(compiler));
-  }
-  std::sort(compilers.rbegin(), compilers.rend());
-  return compilers;
-}
-
-Lookup find_any(const fs::path& directory, Key key) {
+Lookup DirectoryLayer::find_any(const Directory& shard, const Key& key) const {
   Lookup lookup;
-  for (std::string& compiler : compilers_of(directory, key)) {
-    key.compiler = std::move(compiler);
-    const bool rejected_before = lookup.rejected;
-    lookup = find_exact(directory, key);
-    lookup.rejected |= rejected_before;
+  for (const Key& exact : keys_of_any_compiler(shard, key)) {
+    const bool damaged_before = lookup.damaged;
+    lookup = find_exact(shard, exact);
+    lookup.damaged |= damaged_before;
     if (lookup.entry) break;
   }
   return lookup;
 }
 
-}  // namespace
-
-DirectoryLayer::DirectoryLayer(fs::path directory) : directory_(std::move(directory)) {}
-
-Lookup DirectoryLayer::find(const Key& key) try {
-  if (!is_name_part(key.name) || anybody_may_write(directory_)) return {};
-  if (key.compiler.empty()) return find_any(directory_, key);
-  return is_name_part(key.compiler) ? find_exact(directory_, key) : Lookup{};
-} catch (const std::exception&) {  // out of memory: the caller can still do without the cache
+std::vector<StoredEntry> DirectoryLayer::list() try {
+  std::vector<StoredEntry> entries;
+  const Directory directory = open();
+  for (const FileStatus& shard : directory.list()) {
+    if (!is_shard_name(shard.name)) continue;
+    for (const FileStatus& file : directory.below(shard.name).list()) {
+      const auto key = parse_file_name(file.name);
+      if (key && shard_of(*key) == shard.name) entries.push_back(describe(shard.name, file));
+    }
+  }
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return entries;
+} catch (const std::exception&) {  // out of memory
   return {};
 }
 
-std::optional<std::string> DirectoryLayer::store(const Key& key, const Entry& entry) try {
-  if (!is_name_part(key.name) || !is_name_part(key.compiler)) return std::nullopt;
-  if (!make_directories(directory_) || !is_private(directory_)) return std::nullopt;
-  Entry named = entry;
-  named.facts[kInputsFact] = key.inputs.hex();
-  named.facts[kCompilerFact] = key.compiler;
-  const std::string bytes = encode(named);
-  const fs::path file = file_of(directory_, key);
-  if (bytes.size() > kMaxFileBytes || !make_directories(file.parent_path())) return std::nullopt;
-  if (!write_file(file, bytes)) return std::nullopt;
-  return file.string();
-} catch (const std::exception&) {  // out of memory, or facts that are not UTF-8
-  return std::nullopt;
+// The functions open the directory again: hundreds of open ones would not do, and the layer may be gone by then.
+StoredEntry DirectoryLayer::describe(const std::string& shard, const FileStatus& file) const {
+  const auto read_with = [files = &files_, path = path_, trust = trust_, shard, name = file.name](auto how) {
+    return how(Directory::open(*files, path, trust).below(shard), name);
+  };
+  StoredEntry entry;
+  entry.name = file.name.substr(0, file.name.size() - kEntrySuffix.size());
+  entry.location = (path_ / shard / file.name).string();
+  entry.bytes = file.regular ? file.bytes : 0;
+  entry.last_used = trust_ == Trust::own ? file.changed : 0;
+  entry.read = [read_with]() -> std::optional<std::string> {
+    FileContent content =
+        read_with([](const Directory& at, const std::string& name) { return at.read(name, kMaxEntryBytes); });
+    if (content.state != FileContent::State::whole) return std::nullopt;
+    return std::move(content.bytes);
+  };
+  entry.facts = [read_with] {
+    const FileContent content =
+        read_with([](const Directory& at, const std::string& name) { return at.read_start(name, kMaxFactsEnd); });
+    return decode_facts(content.bytes).value_or(Facts());
+  };
+  return entry;
 }
 
 }  // namespace flashjit::cache

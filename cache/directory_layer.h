@@ -1,27 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0
-// Entries as files in a directory: <dir>/<first two hex digits>/<name>.<inputs>.<compiler>.fjc
+// Entries as files in a directory: see FORMAT.md, "Names".
 #pragma once
 
+#include <atomic>
 #include <filesystem>
+#include <mutex>
+#include <optional>
+#include <string>
 
+#include "cache/collector.h"
+#include "cache/directory.h"
+#include "cache/entry_lock.h"
 #include "cache/layer.h"
+#include "cache/totals.h"
 
 namespace flashjit::cache {
 
+// A directory that is only read: a system cache.
 class DirectoryLayer : public Layer {
  public:
-  // Touches nothing; directories are made (mode 0700) when the first entry is stored.
-  explicit DirectoryLayer(std::filesystem::path directory);
+  // Touches nothing. Reads what Directory::Trust::given allows.
+  explicit DirectoryLayer(std::filesystem::path directory, FileSystem& files = system_calls());
 
-  // Sets a damaged entry aside, as <file>.bad. Reads nothing from a directory that anybody may write to. Without a
-  // compiler in the key, the intact entry whose compiler comes last in lexicographical order.
+  // Without a compiler in the key, the intact entry whose compiler comes last in lexicographical order.
   Lookup find(const Key& key) override;
-  // Adds the facts "inputs" and "compiler", which find() compares with the key. Writes only to a directory that belongs
-  // to this user and that nobody else may write to.
-  std::optional<std::string> store(const Key& key, const Entry& entry) override;
+  std::vector<StoredEntry> list() override;
+  std::string location() const override { return path_.string(); }
+  std::string problem() override { return open().problem(); }
+
+ protected:
+  DirectoryLayer(std::filesystem::path directory, Directory::Trust trust, FileSystem& files);
+  Directory open() const { return Directory::open(files_, path_, trust_); }
+
+  FileSystem& files_;
+  const std::filesystem::path path_;
 
  private:
-  std::filesystem::path directory_;
+  Lookup find_exact(const Directory& shard, const Key& key) const;
+  Lookup find_any(const Directory& shard, const Key& key) const;
+  StoredEntry describe(const std::string& shard, const FileStatus& file) const;
+
+  const Directory::Trust trust_;
+};
+
+struct UserDirectoryOptions {
+  std::uint64_t max_bytes = std::uint64_t{1} << 30;
+};
+
+// The user's own directory: read, written, mended and kept below a size.
+class UserDirectoryLayer : public DirectoryLayer {
+ public:
+  explicit UserDirectoryLayer(std::filesystem::path directory, UserDirectoryOptions options = {},
+                              FileSystem& files = system_calls());
+
+  // The file it was stored in, or nothing when it could not be; never throws, and never leaves half an entry. Makes the
+  // directory (mode 0700) when it is missing. Before it writes, it looks at the directory's size: the first time, and
+  // whenever it has written a 64th of max_bytes since it last looked. Then it removes down to three quarters, what was
+  // not used for longest first. So up to 16 processes that write at once stay below max_bytes together, as long as no
+  // entry is larger than a 64th. One that is larger than max_bytes is not stored.
+  std::optional<std::string> store(const Key& key, const Entry& entry);
+
+  // A lock for whoever makes the entry of this key. Makes the directory when it is missing.
+  EntryLock lock(const Key& key);
+
+  // Removes temporary files that are older than an hour (or from the future), entries that were set aside, and entries
+  // beyond max_bytes, what was not used for longest first. dry_run removes nothing and tells the same.
+  Collected collect(std::uint64_t max_bytes, bool dry_run);
+  // Removes everything that the cache has put there, whatever its age. Files of others stay.
+  Collected clear(bool dry_run);
+  // Keeps a source that the compiler refused, for people. The file, or nothing when it could not be written.
+  std::optional<std::string> keep_failed_source(const std::string& name, const std::string& source);
+
+  // Counters that add up over processes: see totals.h. Nothing is added to a directory that is not there yet.
+  Totals totals() const { return read_totals(open()); }
+  bool add_to_totals(const Totals& added);
+
+  std::uint64_t evicted() const { return evicted_; }  // entries that this layer has removed for the size's sake
+
+ private:
+  class Writing;
+  void make_room(const Directory& directory);
+
+  const UserDirectoryOptions options_;
+  std::atomic<std::uint64_t> evicted_{0};
+  std::mutex mutex_;                 // of what follows
+  std::uint64_t being_written_ = 0;  // bytes, by threads that are in store()
+  std::uint64_t unseen_ = 0;         // bytes written, and being written, since the directory was last looked at
+  bool looked_ = false;
 };
 
 }  // namespace flashjit::cache

@@ -3,8 +3,9 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
-#include "cache/digest.h"
+#include "cache/bytes.h"
 
 namespace flashjit::cache {
 namespace {
@@ -12,35 +13,24 @@ namespace {
 constexpr std::string_view kMagic = "FLASHJIT";
 constexpr std::uint32_t kFormatVersion = 1;
 constexpr std::size_t kPreambleBytes = kMagic.size() + 4 + 4 + 8;
-constexpr std::size_t kChecksumBytes = 16;
 
-template <typename Integer>
-void append(std::string& bytes, Integer value) {
-  for (std::size_t i = 0; i < sizeof(Integer); ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
+struct Lengths {
+  std::uint64_t header = 0, payload = 0;
+};
+
+std::optional<Lengths> read_preamble(std::string_view bytes) {
+  if (bytes.size() < kPreambleBytes || !bytes.starts_with(kMagic)) return std::nullopt;
+  if (integer_at<std::uint32_t>(bytes, kMagic.size()) != kFormatVersion) return std::nullopt;
+  const Lengths lengths{integer_at<std::uint32_t>(bytes, kMagic.size() + 4),
+                        integer_at<std::uint64_t>(bytes, kMagic.size() + 8)};
+  if (lengths.header > kMaxFactsEnd - kPreambleBytes) return std::nullopt;
+  return lengths;
 }
 
-// The caller has checked that bytes hold an Integer at this offset.
-template <typename Integer>
-Integer integer_at(std::string_view bytes, std::size_t offset) {
-  Integer value = 0;
-  for (std::size_t i = 0; i < sizeof(Integer); ++i) {
-    value |= static_cast<Integer>(static_cast<unsigned char>(bytes[offset + i])) << (8 * i);
-  }
-  return value;
-}
-
-std::string checksum_of(std::string_view bytes) {
-  const Digest digest = digest_of(bytes);
-  std::string checksum;
-  append(checksum, digest.low);
-  append(checksum, digest.high);
-  return checksum;
-}
-
-std::optional<std::map<std::string, std::string>> parse_header(std::string_view text) {
+std::optional<Facts> parse_header(std::string_view text) {
   const nlohmann::json header = nlohmann::json::parse(text, nullptr, false);
   if (!header.is_object()) return std::nullopt;
-  std::map<std::string, std::string> facts;
+  Facts facts;
   for (const auto& [name, value] : header.items()) {
     if (!value.is_string()) return std::nullopt;
     facts[name] = value.get<std::string>();
@@ -54,6 +44,9 @@ std::optional<std::map<std::string, std::string>> parse_header(std::string_view 
 
 std::string encode(const Entry& entry) {
   const std::string header = nlohmann::json(entry.facts).dump();
+  if (header.size() > kMaxFactsEnd - kPreambleBytes) throw std::length_error("the facts of an entry are too long");
+  const std::size_t payload_limit = kMaxEntryBytes - kPreambleBytes - header.size() - kChecksumBytes;
+  if (entry.payload.size() > payload_limit) throw std::length_error("the payload of an entry is too long");
   std::string bytes;
   bytes.reserve(kPreambleBytes + header.size() + entry.payload.size() + kChecksumBytes);
   bytes += kMagic;
@@ -67,18 +60,23 @@ std::string encode(const Entry& entry) {
 }
 
 std::optional<Entry> decode(std::string_view bytes) {
-  if (bytes.size() < kPreambleBytes + kChecksumBytes || !bytes.starts_with(kMagic)) return std::nullopt;
-  if (integer_at<std::uint32_t>(bytes, kMagic.size()) != kFormatVersion) return std::nullopt;
-  const std::uint64_t header_bytes = integer_at<std::uint32_t>(bytes, kMagic.size() + 4);
-  const std::uint64_t payload_bytes = integer_at<std::uint64_t>(bytes, kMagic.size() + 8);
+  if (bytes.size() < kPreambleBytes + kChecksumBytes || bytes.size() > kMaxEntryBytes) return std::nullopt;
+  const auto lengths = read_preamble(bytes);
+  if (!lengths) return std::nullopt;
   const std::uint64_t content_bytes = bytes.size() - kPreambleBytes - kChecksumBytes;
   // Subtracted rather than added, so that no length can overflow.
-  if (header_bytes > content_bytes || payload_bytes != content_bytes - header_bytes) return std::nullopt;
+  if (lengths->header > content_bytes || lengths->payload != content_bytes - lengths->header) return std::nullopt;
   const std::string_view checked = bytes.substr(0, bytes.size() - kChecksumBytes);
   if (checksum_of(checked) != bytes.substr(checked.size())) return std::nullopt;
-  auto facts = parse_header(bytes.substr(kPreambleBytes, header_bytes));
+  auto facts = parse_header(bytes.substr(kPreambleBytes, lengths->header));
   if (!facts) return std::nullopt;
-  return Entry{std::move(*facts), std::string(bytes.substr(kPreambleBytes + header_bytes, payload_bytes))};
+  return Entry{std::move(*facts), std::string(bytes.substr(kPreambleBytes + lengths->header, lengths->payload))};
+}
+
+std::optional<Facts> decode_facts(std::string_view start) {
+  const auto lengths = read_preamble(start);
+  if (!lengths || lengths->header > start.size() - kPreambleBytes) return std::nullopt;
+  return parse_header(start.substr(kPreambleBytes, lengths->header));
 }
 
 }  // namespace flashjit::cache

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A place that holds entries: today a directory; bundles and read-only system directories are further layers.
+// A place that entries are read from: a directory or a bundle.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cache/digest.h"
 #include "cache/entry.h"
@@ -19,18 +23,32 @@ struct Key {
 
 struct Lookup {
   std::optional<Entry> entry;
-  std::string location;   // the file, when there is an entry
-  bool rejected = false;  // something stood there but was damaged
+  std::string location;     // the file, or <bundle>:<member>, when there is an entry
+  std::uint64_t bytes = 0;  // of the entry's file, when there is an entry
+  bool damaged = false;     // something stood there that is no intact entry of this key
 };
 
-// Thread-safe, and safe with other processes on the same place.
+// One file of a layer that stands where an entry would.
+struct StoredEntry {
+  std::string name;                                  // <name>.<inputs>.<compiler>
+  std::string location;                              // as in Lookup
+  std::uint64_t bytes = 0;                           // of the file
+  std::int64_t last_used = 0;                        // seconds since the epoch, to the hour; 0 where nobody keeps track
+  std::function<std::optional<std::string>()> read;  // all of its bytes; nothing when they cannot be read
+  std::function<std::map<std::string, std::string>()> facts;  // from its start alone, not verified; empty when damaged
+};
+
+// Thread-safe, and safe with other processes on the same place. Never throws for what it finds.
 class Layer {
  public:
   virtual ~Layer() = default;
-  // Never throws for what it finds: a damaged or unreadable entry is a miss.
+  // A damaged or unreadable entry is a miss.
   virtual Lookup find(const Key& key) = 0;
-  // The place where it was stored, or nothing when it could not be; never throws, and never leaves half an entry.
-  virtual std::optional<std::string> store(const Key& key, const Entry& entry) = 0;
+  // Everything that stands where an entry would, damaged or not, by name.
+  virtual std::vector<StoredEntry> list() = 0;
+  virtual std::string location() const = 0;
+  // Why nothing can be read from it, in one line; empty when it is in order or simply not there.
+  virtual std::string problem() = 0;
 };
 
 }  // namespace flashjit::cache

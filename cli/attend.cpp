@@ -167,14 +167,13 @@ void add_attend(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* attend =
       add_subcommand(app, command, "attend", "Compute softmax(scale * Q K^T) V over NumPy files", kEpilog);
-  add_option(attend, "Q", options->q, "FILE", "Queries: (batch, seqlen_q, heads_q, head_dim)")->required();
-  add_option(attend, "K", options->k, "FILE", "Keys: (batch, seqlen_kv, heads_kv, head_dim)")->required();
-  add_option(attend, "V", options->v, "FILE", "Values: (batch, seqlen_kv, heads_kv, head_dim_v)")->required();
-  add_option(attend, "-o,--output", options->output, "FILE", "Result: (batch, seqlen_q, heads_q, head_dim_v)")
-      ->required();
+  require(add_option(attend, "Q", options->q, "FILE", "Queries: (batch, seqlen_q, heads_q, head_dim)"));
+  require(add_option(attend, "K", options->k, "FILE", "Keys: (batch, seqlen_kv, heads_kv, head_dim)"));
+  require(add_option(attend, "V", options->v, "FILE", "Values: (batch, seqlen_kv, heads_kv, head_dim_v)"));
+  require(add_option(attend, "-o,--output", options->output, "FILE", "Result: (batch, seqlen_q, heads_q, head_dim_v)"));
   add_option(attend, "--lse", options->lse, "FILE",
              "Also write log(sum(exp(scores))), natural logarithm: float32 (batch, heads_q, seqlen_q)");
-  attend->add_flag("--causal", options->causal, "Query i sees the keys up to i + seqlen_kv - seqlen_q");
+  add_flag(attend, "--causal", options->causal, "Query i sees the keys up to i + seqlen_kv - seqlen_q");
   add_option(attend, "--scale", options->scale, "X", "Factor on the scores [default: 1/sqrt(head_dim)]");
   add_option(attend, "--dtype", options->dtype, "DTYPE", "Precision to compute in: bf16 or f16");
   add_option(attend, "--device", options->device.device, "WHERE",
@@ -183,9 +182,9 @@ void add_attend(CLI::App& app, Command& command) {
   add_emulated_architecture_option(attend, options->device);
   add_option(attend, "--variant", options->variant, "VARIANT",
              "A kernel of 'flashjit variants', where one runs [default: the best guess]");
-  attend->add_flag("--check", options->check,
-                   "Compare with the reference in double precision; exit code 1 if it fails");
-  attend->add_flag("--json", options->json, "Print one JSON object");
+  add_flag(attend, "--check", options->check,
+           "Compare with the reference in double precision; exit code 1 if it fails");
+  add_flag(attend, "--json", options->json, "Print one JSON object");
   run_when_chosen(attend, command, options, run);
 }
 

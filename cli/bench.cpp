@@ -27,8 +27,8 @@ constexpr const char* kEpilog = R"(Grids:
            and warp specialisation are worth, beside the paper's figures. Needs sm_90a.
   5090     the steps v1 to v5 of the RTX 5090 write-up and a default variant of the mma family: batch 1, 8 heads, head
            dimension 128, 4096 queries, 8192 keys. Share of the speed of light, the measured ceiling of mma.sync.
-  jit      per kernel: cold compile, load from a filled cache, host cost of a call beside a bare launch. Without a GPU
-           only the compile part runs.
+  jit      per kernel: cold compile, look-up in a filled cache, load from it, host cost of a call beside a bare launch.
+           Without a GPU only compiling and looking up.
 Times are medians; kernels are timed by events with a cold L2 cache. A causal mask counts as half of the operations.
 
 Examples:
@@ -108,15 +108,16 @@ double median(std::vector<double> values) {
 void add_bench(CLI::App& app, Command& command) {
   const auto options = std::make_shared<BenchOptions>();
   CLI::App* bench = add_subcommand(app, command, "bench", "Measure on this machine", kEpilog);
-  add_option(bench, "--grid", options->grid, "GRID", "What to measure: forward, ablation, 5090 or jit")->required();
+  require(add_option(bench, "--grid", options->grid, "GRID", "What to measure: forward, ablation, 5090 or jit"));
   add_option(bench, "--dtype", options->dtype, "DTYPE", "Precision: bf16 or f16 [default: bf16; ablation: f16]");
   add_option(bench, "--arch", options->architecture, "ARCH",
              "Grid jit without a GPU: the target to compile for [default: sm_90a]");
   add_option(bench, "--json", options->json, "FILE", "Also write the record to this file");
-  add_option(bench, "--repeats", options->repeats, "N",
-             "Timed launches of a cell [default: 30], or cold compiles and loads of a kernel [default: 3]")
-      ->check(CLI::Range(1, 100000));
-  bench->add_flag("--quick", options->quick, "Fewer cells and repeats, for a first look");
+  CLI::Option* repeats =
+      add_option(bench, "--repeats", options->repeats, "N",
+                 "Timed launches of a cell [default: 30], or cold compiles and loads of a kernel [default: 3]");
+  require_between(repeats, 1, 100000);
+  add_flag(bench, "--quick", options->quick, "Fewer cells and repeats, for a first look");
   run_when_chosen(bench, command, options, run);
 }
 

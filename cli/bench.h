@@ -36,7 +36,7 @@ void bench_ablation(const BenchContext& context, Json& record);
 std::vector<Variant> ablation_variants();
 // The steps of the RTX 5090 write-up. Needs a GPU.
 void bench_ladder(const BenchContext& context, Json& record);
-// What compiling, loading and calling cost. Without a GPU only the compiling.
+// What compiling, looking up, loading and calling cost. Without a GPU only the first two.
 void bench_jit(const BenchContext& context, Json& record);
 
 // Random inputs, and memory for the output, all of one shape.

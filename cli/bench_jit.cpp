@@ -13,6 +13,7 @@
 #include "cli/bench.h"
 #include "cli/compile_jobs.h"
 #include "cli/device.h"
+#include "cli/output_file.h"
 #include "cli/problem_options.h"
 #include "cli/progress.h"
 #include "cli/table.h"
@@ -23,6 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRepeats = 3, kQuickRepeats = 1;
+constexpr int kLookUpRepeats = 10;  // a look-up takes no time to speak of
 // Small, so that the times are those of the host.
 constexpr std::int64_t kBatch = 1, kSeqlen = 128, kHeads = 4;
 
@@ -46,17 +48,27 @@ class TemporaryDirectory {
 };
 
 struct Times {
-  double compile_ms = 0;     // NVRTC alone
-  double cold_ms = 0;        // Engine::compile with an empty cache: source, key, NVRTC, publishing
+  double compile_ms = 0;  // NVRTC alone
+  double cold_ms = 0;     // Engine::compile with an empty cache: source, key, NVRTC, publishing
+  // Engine::compile of a kernel that is in the cache: source, key, reading, checking.
+  double user_look_up_us = 0, system_look_up_us = 0, bundle_look_up_us = 0;
   double load_ms = 0;        // the first attention() of an engine whose cache is filled, to its return
   double first_call_ms = 0;  // from the making of that engine to the end of the work on the GPU
   HostCost host;
 };
 
-EngineOptions options_with_cache(const BenchContext& context, const std::string& directory) {
+EngineOptions options_without_cache(const BenchContext& context, Policy policy) {
   EngineOptions options = context.session.gpu_engine_options();
+  options.policy = policy;
+  options.cache_directory.clear();
+  options.system_cache_directories.clear();
+  options.bundles.clear();
+  return options;
+}
+
+EngineOptions options_with_cache(const BenchContext& context, const std::string& directory) {
+  EngineOptions options = options_without_cache(context, Policy::compile);
   options.cache_directory = directory;
-  options.policy = Policy::compile;
   return options;
 }
 
@@ -89,6 +101,40 @@ void time_cold(const BenchContext& context, const CompileJob& job, int repeats, 
   }
   times.compile_ms = median(compile);
   times.cold_ms = median(cold);
+}
+
+double time_look_up(const EngineOptions& options, const CompileJob& job) {
+  std::vector<double> microseconds;
+  for (int i = 0; i < kLookUpRepeats; ++i) {
+    Engine engine(options);
+    engine.system();  // finds NVRTC, which an engine does once
+    const Clock::time_point start = Clock::now();
+    engine.compile(job.problem, job.variant, job.architecture);
+    microseconds.push_back(1000 * milliseconds_since(start));
+  }
+  return median(microseconds);
+}
+
+void write_bundle(const BenchContext& context, const CompileJob& job, const std::string& cache,
+                  const std::string& file) {
+  Engine engine(options_with_cache(context, cache));
+  engine.compile(job.problem, job.variant, job.architecture);
+  OutputFile bundle("bundle", file);
+  bundle.write(engine.bundle());
+  bundle.publish();
+}
+
+void time_look_ups(const BenchContext& context, const CompileJob& job, const std::string& cache, Times& times) {
+  const EngineOptions no_cache = options_without_cache(context, Policy::cache_only);  // fails rather than compiles
+  EngineOptions user = no_cache, system = no_cache, bundle = no_cache;
+  user.cache_directory = cache;
+  system.system_cache_directories = {cache};
+  const TemporaryDirectory directory;
+  bundle.bundles = {directory.path() + "/kernel.fjb"};
+  write_bundle(context, job, cache, bundle.bundles.front());
+  times.user_look_up_us = time_look_up(user, job);
+  times.system_look_up_us = time_look_up(system, job);
+  times.bundle_look_up_us = time_look_up(bundle, job);
 }
 
 void time_warm(const BenchContext& context, const CompileJob& job, int device, int repeats, const std::string& cache,
@@ -133,7 +179,10 @@ Json describe(const CompileJob& job, const Times& times, bool on_gpu) {
               {"variant", to_string(job.variant)},
               {"architecture", job.architecture},
               {"compile_ms", times.compile_ms},
-              {"cold_ms", times.cold_ms}};
+              {"cold_ms", times.cold_ms},
+              {"user_look_up_us", times.user_look_up_us},
+              {"system_look_up_us", times.system_look_up_us},
+              {"bundle_look_up_us", times.bundle_look_up_us}};
   if (on_gpu) {
     row.update({{"load_ms", times.load_ms},
                 {"first_call_ms", times.first_call_ms},
@@ -147,6 +196,9 @@ Json describe(const CompileJob& job, const Times& times, bool on_gpu) {
 std::vector<std::string> cells(const CompileJob& job, const Times& times, bool on_gpu) {
   std::vector<std::string> row = {to_string(job.problem), to_string(job.variant),
                                   fmt::format("{:.0f}", times.compile_ms), fmt::format("{:.0f}", times.cold_ms)};
+  for (const double us : {times.user_look_up_us, times.system_look_up_us, times.bundle_look_up_us}) {
+    row.push_back(fmt::format("{:.0f}", us));
+  }
   if (!on_gpu) return row;
   for (const double ms : {times.load_ms, times.first_call_ms}) row.push_back(fmt::format("{:.2f}", ms));
   const HostCost& host = times.host;
@@ -181,7 +233,8 @@ void bench_jit(const BenchContext& context, Json& record) {
   }
   const int repeats = context.options.repeats.value_or(context.options.quick ? kQuickRepeats : kRepeats);
   const std::vector<CompileJob> jobs = kernels(context, architecture);
-  std::vector<std::string> titles = {"<problem", "<variant", "compile ms", "cold ms"};
+  std::vector<std::string> titles = {"<problem", "<variant",  "compile ms", "cold ms",
+                                     "user us",  "system us", "bundle us"};
   if (gpu) titles.insert(titles.end(), {"load ms", "first call ms", "call us", "bare launch us", "ratio"});
   Table table(titles);
   {
@@ -191,6 +244,7 @@ void bench_jit(const BenchContext& context, Json& record) {
       const TemporaryDirectory cache;
       Times times;
       time_cold(context, job, repeats, cache.path(), times);
+      time_look_ups(context, job, cache.path(), times);
       if (gpu) time_warm(context, job, gpu->ordinal, repeats, cache.path(), times);
       record["rows"].push_back(describe(job, times, gpu.has_value()));
       table.add_row(cells(job, times, gpu.has_value()));
@@ -199,7 +253,9 @@ void bench_jit(const BenchContext& context, Json& record) {
   }
   record["architecture"] = architecture;
   record["medians"] = summarize(record["rows"]);
-  fmt::print("{}, {} cold compiles of each kernel\n{}", architecture, repeats, table.text());
+  fmt::print(
+      "{}, {} cold compiles of each kernel, then look-ups in the user's directory, a system directory, a bundle\n{}",
+      architecture, repeats, table.text());
   for (const auto& [name, value] : record["medians"].items())
     fmt::print("median {}: {:.2f}\n", name, value.get<double>());
   if (!gpu) fmt::print("load, first call and host cost: skipped, no GPU\n");

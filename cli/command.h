@@ -4,11 +4,17 @@
 
 #include <flashjit/engine.h>
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+
+// CLI11 takes a compiler several seconds. Only command.cpp and main.cpp include it.
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace flashjit::cli {
 
@@ -37,20 +43,28 @@ struct Command {
 CLI::App* add_subcommand(CLI::App& app, Command& command, const std::string& name, const std::string& description,
                          const std::string& epilog);
 
-// An option with its default in --help; type is the word that stands for the value there.
+// A subcommand that only has subcommands of its own.
+CLI::App* add_group(CLI::App& app, const std::string& name, const std::string& description, const std::string& epilog);
+
+// An option with its default in --help; type is the word that stands for the value there. Values are strings, int, and
+// std::optional of string, int, float and std::uint64_t.
 template <typename Value>
 CLI::Option* add_option(CLI::App* subcommand, const std::string& names, Value& value, const std::string& type,
-                        const std::string& help) {
-  return subcommand->add_option(names, value, help)->type_name(type)->capture_default_str();
-}
+                        const std::string& help);
+CLI::Option* add_flag(CLI::App* subcommand, const std::string& names, bool& value, const std::string& help);
+void require(CLI::Option* option);
+void require_between(CLI::Option* option, int low, int high);
+void exclude(CLI::Option* option, CLI::Option* other);
 
-// A subcommand whose options live in an Options, which run(options, session) gets when it is chosen.
+using Run = std::function<int(const Session&)>;
+void run_when_chosen(CLI::App* subcommand, Command& command, Run run);
+
+// The same for a subcommand whose options live in an Options, which run(options, session) gets.
 template <typename Options>
 void run_when_chosen(CLI::App* subcommand, Command& command, std::shared_ptr<Options> options,
                      int (*run)(const Options&, const Session&)) {
-  subcommand->callback([&command, options, run] {
-    command.run = [options, run](const Session& session) { return run(*options, session); };
-  });
+  run_when_chosen(subcommand, command,
+                  [options = std::move(options), run](const Session& session) { return run(*options, session); });
 }
 
 void add_info(CLI::App& app, Command& command);
@@ -60,6 +74,7 @@ void add_variants(CLI::App& app, Command& command);
 void add_compile(CLI::App& app, Command& command);
 void add_verify(CLI::App& app, Command& command);
 void add_bench(CLI::App& app, Command& command);
+void add_cache(CLI::App& app, Command& command);
 
 // Keys stay in the order in which they were set.
 using Json = nlohmann::ordered_json;

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <optional>
 
+#include "cli/cache_report.h"
 #include "cli/command.h"
 #include "cli/compile_jobs.h"
+#include "cli/output_file.h"
 #include "cli/problem_options.h"
 #include "cli/table.h"
 
@@ -15,15 +18,18 @@ namespace {
 constexpr const char* kEpilog = R"(
 
 Needs NVRTC but no GPU and no driver. What is in the cache already is not compiled again. The filled directory
-(FLASHJIT_CACHE_DIR) can be copied to machines that have neither a toolkit nor NVRTC.
+(FLASHJIT_CACHE_DIR) can be copied to machines that have neither a toolkit nor NVRTC; so can the one file that --bundle
+writes, which programs find by FLASHJIT_BUNDLES or link in. For a bundle alone, FLASHJIT_POLICY=off leaves the disk be.
 
 Examples:
   flashjit compile --arch sm_90a
   flashjit compile --arch sm_80,sm_90a,sm_120a --dtype bf16,f16 --head-dim 64,128,192x128
-  flashjit compile --arch all --head-dim all --jobs 8 --json)";
+  flashjit compile --arch all --head-dim all --jobs 8 --json
+  FLASHJIT_POLICY=off flashjit compile --arch sm_90a --bundle kernels.fjb)";
 
 struct Options {
   std::string architectures, dtypes = "bf16", head_dims = "128", causal = "both", variant = "default";
+  std::string bundle;  // empty: none
   int jobs = default_compile_threads();
   bool json = false;
 };
@@ -125,7 +131,18 @@ void report_failures(const std::vector<CompileOutcome>& outcomes, bool with_logs
   }
 }
 
+void write_bundle(const Engine& engine, const Summary& summary, OutputFile& file) {
+  if (summary.failed != 0) {
+    fmt::print(stderr, "flashjit: --bundle: {} is not written, because kernels failed\n", file.path());
+    return;
+  }
+  file.write(engine.bundle());
+  file.publish();
+}
+
 int run(const Options& options, const Session& session) {
+  std::optional<OutputFile> bundle;
+  if (!options.bundle.empty()) bundle.emplace("--bundle", options.bundle);
   const InterruptGuard interrupt;
   Engine engine(session.engine_options());
   const std::vector<CompileJob> jobs = make_jobs(engine, options);
@@ -134,8 +151,10 @@ int run(const Options& options, const Session& session) {
   Summary summary;
   summary.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   count(outcomes, summary);
+  if (bundle) write_bundle(engine, summary, *bundle);
   (options.json ? print_json : print_table)(jobs, outcomes, summary);
   report_failures(outcomes, session.verbose);
+  if (session.verbose) fmt::print(stderr, "flashjit: {}\n", counters_text(engine.counters()));
   return summary.failed == 0 ? kSuccess : kCheckFailed;
 }
 
@@ -152,9 +171,12 @@ void add_compile(CLI::App& app, Command& command) {
   add_option(compile, "--causal", options->causal, "WHICH", "Causal mask: no, yes or both");
   add_option(compile, "--variant", options->variant, "VARIANT",
              "One variant, see below; default: those that attention() chooses from; all: every legal one");
-  add_option(compile, "--jobs", options->jobs, "N", "Kernels compiled at once; each keeps one core busy")
-      ->check(CLI::Range(1, 1024));
-  compile->add_flag("--json", options->json, "Print one JSON object");
+  CLI::Option* jobs =
+      add_option(compile, "--jobs", options->jobs, "N", "Kernels compiled at once; each keeps one core busy");
+  require_between(jobs, 1, 1024);
+  add_option(compile, "--bundle", options->bundle, "FILE",
+             "Also write a bundle of these kernels, unless one of them fails");
+  add_flag(compile, "--json", options->json, "Print one JSON object");
   run_when_chosen(compile, command, options, run);
 }
 

@@ -4,9 +4,10 @@
 
 #include <flashjit/engine.h>
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+
+#include "cli/command.h"
 
 namespace flashjit::cli {
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // flashjit info: what is on this machine.
+#include <flashjit/cache.h>
 #include <fmt/format.h>
 
+#include "cli/cache_report.h"
 #include "cli/command.h"
 #include "cli/device.h"
+#include "cli/size.h"
 
 namespace flashjit::cli {
 namespace {
@@ -15,7 +18,7 @@ struct Options {
   bool json = false;
 };
 
-Json describe(const DeviceInfo& device) {
+Json describe_device(const DeviceInfo& device) {
   return {{"ordinal", device.ordinal},
           {"name", device.name},
           {"architecture", device.architecture.empty() ? Json() : Json(device.architecture)},
@@ -27,18 +30,24 @@ Json describe(const DeviceInfo& device) {
 
 Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
-Json describe(const SystemInfo& system) {
+Json describe_cache(const SystemInfo& system, const Counters& totals) {
+  Json layers = Json::array();
+  for (const CacheLayerInfo& layer : system.cache) layers.push_back(describe(layer));
+  return {{"layers", layers}, {"max_bytes", system.cache_max_bytes}, {"totals", describe(totals)}};
+}
+
+Json describe_system(const SystemInfo& system, const Counters& totals) {
   Json json = {{"version", system.version},
                {"driver", {{"version", or_null(system.driver_version)}, {"problem", or_null(system.driver_problem)}}},
                {"nvrtc",
                 {{"version", or_null(system.nvrtc_version)},
                  {"path", or_null(system.nvrtc_path)},
                  {"problem", or_null(system.nvrtc_problem)}}},
-               {"cache_directory", or_null(system.cache_directory)},
+               {"cache", describe_cache(system, totals)},
                {"policy", to_string(system.policy)},
                {"devices", Json::array()},
                {"architectures", Json::array()}};
-  for (const DeviceInfo& device : system.devices) json["devices"].push_back(describe(device));
+  for (const DeviceInfo& device : system.devices) json["devices"].push_back(describe_device(device));
   for (const Architecture& architecture : architectures()) json["architectures"].push_back(architecture.name);
   return json;
 }
@@ -59,12 +68,25 @@ std::string driver_line(const SystemInfo& system) {
   return system.driver_problem.empty() ? version : version + ", " + system.driver_problem;
 }
 
-void print(const SystemInfo& system) {
+std::string layer_line(const CacheLayerInfo& layer, std::uint64_t max_bytes) {
+  const std::string name = to_string(layer.layer);
+  if (!layer.problem.empty()) return fmt::format("{}, not used: {}", name, layer.problem);
+  const std::string content = fmt::format("{}: {}, {}", name, layer.location, entries_text(layer.entries, layer.bytes));
+  return layer.layer == CacheLayer::user ? fmt::format("{} of at most {}", content, size_text(max_bytes)) : content;
+}
+
+void print_cache(const SystemInfo& system, const Counters& totals) {
+  if (system.cache.empty()) print_line("cache", "in memory only");
+  for (const CacheLayerInfo& layer : system.cache) print_line("cache", layer_line(layer, system.cache_max_bytes));
+  print_line("cache so far", counters_text(totals));
+}
+
+void print(const SystemInfo& system, const Counters& totals) {
   print_line("flashjit", system.version);
   print_line("driver", driver_line(system));
   print_line("NVRTC", system.nvrtc_version.empty() ? "none: " + system.nvrtc_problem
                                                    : fmt::format("{} ({})", system.nvrtc_version, system.nvrtc_path));
-  print_line("cache", system.cache_directory.empty() ? "in memory only" : system.cache_directory);
+  print_cache(system, totals);
   print_line("policy", to_string(system.policy));
   if (system.devices.empty()) print_line("devices", "none");
   for (const DeviceInfo& device : system.devices) print_line("device", device_line(device));
@@ -74,11 +96,13 @@ void print(const SystemInfo& system) {
 }
 
 int run(const Options& options, const Session& session) {
-  const SystemInfo system = Engine(session.engine_options()).system();
+  const EngineOptions engine_options = session.engine_options();
+  const SystemInfo system = Engine(engine_options).system();
+  const Counters totals = Cache(engine_options).totals();
   if (options.json) {
-    fmt::print("{}\n", to_text(describe(system)));
+    fmt::print("{}\n", to_text(describe_system(system, totals)));
   } else {
-    print(system);
+    print(system, totals);
   }
   return kSuccess;
 }
@@ -88,10 +112,10 @@ int run(const Options& options, const Session& session) {
 void add_info(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* info =
-      add_subcommand(app, command, "info", "Show versions, GPUs, driver, NVRTC, cache directory and architectures",
+      add_subcommand(app, command, "info", "Show versions, GPUs, driver, NVRTC, cache and architectures",
                      "Works with any of them missing and says why it is missing.\n\nExamples:\n  flashjit info\n  "
                      "flashjit info --json");
-  info->add_flag("--json", options->json, "Print one JSON object");
+  add_flag(info, "--json", options->json, "Print one JSON object");
   run_when_chosen(info, command, options, run);
 }
 

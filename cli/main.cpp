@@ -4,6 +4,7 @@
 #include <flashjit/version.h>
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -23,7 +24,9 @@ Exit codes: 0 success; 1 a check failed (attend --check, verify, a kernel of com
 missing, told in one line on stderr.
 
 Environment: FLASHJIT_CACHE_DIR (where compiled kernels are kept; default $XDG_CACHE_HOME/flashjit or
-$HOME/.cache/flashjit), FLASHJIT_POLICY (compile, cache_only, off), FLASHJIT_NVRTC (an exact libnvrtc.so to use),
+$HOME/.cache/flashjit), FLASHJIT_CACHE_SIZE (its largest size: 512M), FLASHJIT_SYSTEM_CACHE (further
+directories that are only read, DIR:DIR), FLASHJIT_BUNDLES (bundle files that are only read, FILE:FILE),
+FLASHJIT_POLICY (compile, cache_only, off), FLASHJIT_NVRTC (an exact libnvrtc.so to use),
 FLASHJIT_DEVICE (gpu; emulate or emulate:ARCH: kernels run in the emulator), FLASHJIT_LOG (debug, info, warning),
 FLASHJIT_TEMPLATE_DIR (device code to use instead of the built-in one).)";
 
@@ -52,7 +55,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.get_formatter()->column_width(34);
   Command command;
-  for (auto add : {add_info, add_attend, add_render, add_variants, add_compile, add_verify, add_bench}) {
+  for (auto add : {add_info, add_attend, add_render, add_variants, add_compile, add_verify, add_bench, add_cache}) {
     add(app, command);
   }
   try {

@@ -54,6 +54,10 @@ std::vector<std::string> split(const char* option, const std::string& text) {
   return items;
 }
 
+std::string known_architecture(const std::string& name) {
+  return for_option("--arch", [&] { return std::string(find_architecture(name).name); });
+}
+
 }  // namespace
 
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options) {
@@ -62,7 +66,7 @@ void add_problem_options(CLI::App* subcommand, ProblemOptions& options) {
              "Head dimension of q and k: a multiple of 8 from 8 to 256");
   add_option(subcommand, "--head-dim-v", options.head_dim_v, "N",
              "Head dimension of v and the output [default: that of q and k]");
-  subcommand->add_flag("--causal", options.causal, "Query i sees the keys up to i + seqlen_kv - seqlen_q");
+  add_flag(subcommand, "--causal", options.causal, "Query i sees the keys up to i + seqlen_kv - seqlen_q");
 }
 
 Problem ProblemOptions::problem() const {
@@ -83,9 +87,7 @@ void add_architecture_option(CLI::App* subcommand, std::string& architecture) {
 }
 
 std::string choose_architecture(const Engine& engine, const std::string& architecture) {
-  if (!architecture.empty()) {
-    return for_option("--arch", [&] { return std::string(find_architecture(architecture).name); });
-  }
+  if (!architecture.empty()) return known_architecture(architecture);
   const std::optional<DeviceInfo> gpu = usable_device(engine.system());
   if (gpu) return gpu->architecture;
   throw Error(ErrorCode::invalid_argument, "--arch: must be given where there is no GPU, for example --arch sm_90a");
@@ -119,15 +121,18 @@ std::vector<bool> parse_causal(const std::string& text) {
   throw Error(ErrorCode::invalid_argument, fmt::format("--causal: must be no, yes or both, was '{}'", text));
 }
 
-std::vector<std::string> parse_architectures(const Engine& engine, const std::string& text) {
+std::vector<std::string> parse_architectures(const std::string& text) {
   std::vector<std::string> names;
-  if (text.empty()) return {choose_architecture(engine, text)};
   if (text == "all") {
     for (const Architecture& architecture : architectures()) names.push_back(architecture.name);
     return names;
   }
-  for (const std::string& item : split("--arch", text)) names.push_back(choose_architecture(engine, item));
+  for (const std::string& item : split("--arch", text)) names.push_back(known_architecture(item));
   return names;
+}
+
+std::vector<std::string> parse_architectures(const Engine& engine, const std::string& text) {
+  return text.empty() ? std::vector{choose_architecture(engine, text)} : parse_architectures(text);
 }
 
 std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector<HeadDims>& head_dims,

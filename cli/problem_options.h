@@ -5,10 +5,11 @@
 #include <flashjit/engine.h>
 #include <flashjit/problem.h>
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "cli/command.h"
 
 namespace flashjit::cli {
 
@@ -45,6 +46,8 @@ struct HeadDims {
 };
 std::vector<HeadDims> parse_head_dims(const std::string& text);
 std::vector<bool> parse_causal(const std::string& text);
+std::vector<std::string> parse_architectures(const std::string& text);
+// The same; empty takes that of the first usable GPU.
 std::vector<std::string> parse_architectures(const Engine& engine, const std::string& text);
 
 // All combinations. Throws Error(invalid_argument) for a head dimension that no kernel can have.

@@ -63,7 +63,7 @@ void add_variants(CLI::App& app, Command& command) {
                                       "List the variants that are legal for a problem, best guess first", kEpilog);
   add_problem_options(variants, options->problem);
   add_architecture_option(variants, options->architecture);
-  variants->add_flag("--json", options->json, "Print one JSON object");
+  add_flag(variants, "--json", options->json, "Print one JSON object");
   run_when_chosen(variants, command, options, run);
 }
 

@@ -166,17 +166,19 @@ void add_verify(CLI::App& app, Command& command) {
   CLI::Option* variant = add_option(verify, "--variant", options->variant, "VARIANT",
                                     "This variant alone [default: the defaults of all length ranges and the steps v1 "
                                     "to v5]");
-  verify->add_flag("--all-variants", options->all_variants, "Every legal variant")->excludes(variant);
-  add_option(verify, "--jobs", options->jobs, "N", "Kernels compiled or emulated at once; each keeps one core busy")
-      ->check(CLI::Range(1, 1024));
+  exclude(add_flag(verify, "--all-variants", options->all_variants, "Every legal variant"), variant);
+  CLI::Option* jobs = add_option(verify, "--jobs", options->jobs, "N",
+                                 "Kernels compiled or emulated at once; each keeps one core busy");
+  require_between(jobs, 1, 1024);
   add_option(verify, "--device", options->device.device, "WHERE", "gpu, emulate, or auto: FLASHJIT_DEVICE, else gpu");
   add_emulated_architecture_option(verify, options->device);
-  add_option(verify, "--schedules", options->schedules, "N",
-             fmt::format("With --device emulate: schedules of each case [default: {}]", Schedules().count))
-      ->check(CLI::Range(1, 1000000));
+  CLI::Option* schedules =
+      add_option(verify, "--schedules", options->schedules, "N",
+                 fmt::format("With --device emulate: schedules of each case [default: {}]", Schedules().count));
+  require_between(schedules, 1, 1000000);
   add_option(verify, "--seed", options->seed, "SEED",
              "With --device emulate: of the first schedule; the others count on from it [default: 0]");
-  verify->add_flag("--json", options->json, "Print one JSON object");
+  add_flag(verify, "--json", options->json, "Print one JSON object");
   run_when_chosen(verify, command, options, run);
 }
 

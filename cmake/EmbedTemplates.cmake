@@ -8,13 +8,13 @@ foreach(path IN LISTS FILES)
   string(APPEND body "      {\"${path}\", R\"template(${text})template\"},\n")
 endforeach()
 file(WRITE "${OUTPUT}" "// Made by cmake/EmbedTemplates.cmake from templates/.
-#include \"generator/source.h\"
+#include \"generator/templates.h\"
 
 namespace flashjit::generator {
 
 const Templates& embedded_templates() {
-  static const Templates templates = {
-${body}  };
+  static const Templates templates(Templates::Files{
+${body}  });
   return templates;
 }
 

@@ -17,4 +17,4 @@ configure_package_config_file(cmake/flashjitConfig.cmake.in ${CMAKE_CURRENT_BINA
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/flashjitConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfigVersion.cmake
-        DESTINATION ${package_directory})
+              cmake/FlashjitEmbedBundle.cmake DESTINATION ${package_directory})

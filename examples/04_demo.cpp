@@ -17,7 +17,7 @@ void print_system(const SystemInfo& system) {
   std::printf("  driver   %s\n", system.driver_version.empty() ? "none" : system.driver_version.c_str());
   std::printf("  NVRTC    %s %s\n", system.nvrtc_version.empty() ? "none" : system.nvrtc_version.c_str(),
               system.nvrtc_path.c_str());
-  std::printf("  cache    %s\n", system.cache_directory.empty() ? "in memory only" : system.cache_directory.c_str());
+  std::printf("  cache    %s\n", system.cache.empty() ? "in memory only" : system.cache.front().location.c_str());
 }
 
 // Source, cubin and cache entry of one kernel, each made if it is not there yet.

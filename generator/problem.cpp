@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "flashjit/error.h"
 #include "flashjit/problem.h"
 
@@ -11,6 +13,34 @@ std::string to_string(const Problem& problem) {
   if (problem.head_dim_v != problem.head_dim) text += fmt::format("-v{}", problem.head_dim_v);
   if (problem.causal) text += "-causal";
   return text;
+}
+
+Problem parse_problem(std::string_view text) {
+  Problem problem;
+  std::string_view rest = text;
+  const auto take = [&rest](std::string_view prefix) {
+    const bool taken = rest.starts_with(prefix);
+    if (taken) rest.remove_prefix(prefix.size());
+    return taken;
+  };
+  const auto take_number = [&rest](int& number) {
+    const auto end = std::from_chars(rest.data(), rest.data() + rest.size(), number).ptr;
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+  };
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    if (take(std::string("fwd-") + to_string(dtype))) problem.dtype = dtype;
+  }
+  if (take("-d")) take_number(problem.head_dim);
+  problem.head_dim_v = problem.head_dim;
+  if (take("-v")) take_number(problem.head_dim_v);
+  problem.causal = take("-causal");
+  // Whatever was skipped, missing or left over shows here.
+  if (to_string(problem) != text) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("problem: must be like fwd-bf16-d128-causal or fwd-f16-d192-v128, was {}", text));
+  }
+  validate(problem);
+  return problem;
 }
 
 void validate(const Problem& problem) {

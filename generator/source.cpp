@@ -3,42 +3,16 @@
 
 #include <fmt/format.h>
 
-#include <set>
+#include <string>
+#include <string_view>
 
-#include "flashjit/error.h"
 #include "generator/source_parts.h"
 #include "generator/variant_space.h"
 
 namespace flashjit::generator {
 namespace {
 
-constexpr std::string_view kInclude = "#include \"";
-
-// One template file with its includes put in place, each file once. #line keeps the files' own names and lines, so that
-// an error of NVRTC and a line of a profile point into templates/.
-void append_file(const Templates& templates, const std::string& path, std::set<std::string>& seen, std::string& out) {
-  if (!seen.insert(path).second) return;
-  const auto file = templates.find(path);
-  if (file == templates.end())
-    throw Error(ErrorCode::invalid_argument, fmt::format("templates: must hold {}, which another one includes", path));
-  out += fmt::format("#line 1 \"templates/{}\"\n", path);
-  int line_number = 0;
-  for (std::string_view rest = file->second; !rest.empty();) {
-    const std::size_t end = std::min(rest.find('\n'), rest.size() - 1);
-    const std::string_view line = rest.substr(0, end + 1);
-    rest.remove_prefix(end + 1);
-    ++line_number;
-    if (line.starts_with(kInclude)) {
-      const std::string_view name = line.substr(kInclude.size(), line.rfind('"') - kInclude.size());
-      append_file(templates, std::string(name), seen, out);
-      out += fmt::format("#line {} \"templates/{}\"\n", line_number + 1, path);
-    } else if (!line.starts_with("#pragma once")) {
-      out += line;
-    } else {
-      out += '\n';
-    }
-  }
-}
+constexpr const char* kGenerated = "#line 1 \"generated\"\n";
 
 std::string heading(std::string_view name) {
   return fmt::format(
@@ -46,13 +20,6 @@ std::string heading(std::string_view name) {
 }
 
 }  // namespace
-
-std::string flatten(const Templates& templates, const std::string& path) {
-  std::string out;
-  std::set<std::string> seen;
-  append_file(templates, path, seen, out);
-  return out;
-}
 
 const char* element(DType dtype) { return dtype == DType::bf16 ? "BFloat16" : "Half"; }
 
@@ -71,16 +38,25 @@ std::string render(const PlanAssertion& assertion) {
       assertion.shape, assertion.smem_bytes, assertion.threads, assertion.arguments, assertion.arguments_bytes);
 }
 
+std::string Source::text() const {
+  std::string text;
+  text.reserve(heading.size() + device_code->size() + generated.size());
+  return text.append(heading).append(*device_code).append(generated);
+}
+
 Source render_forward(const Problem& problem, const Variant& variant, const Architecture& architecture,
                       const Templates& templates) {
   require_legal(problem, variant, architecture);
   Source source;
   source.name = fmt::format("{}.{}.{}", to_string(problem), to_string(variant), architecture.name);
   source.entry = "flashjit_forward";
-  source.text =
-      heading(source.name) +
-      std::visit([&](const auto& of_family) { return render_kernel(problem, of_family, templates, source.entry); },
-                 variant);
+  source.heading = heading(source.name);
+  std::visit(
+      [&](const auto& of_family) {
+        source.device_code = templates.flatten(template_of(of_family));
+        source.generated = kGenerated + render_kernel(problem, of_family, source.entry);
+      },
+      variant);
   return source;
 }
 
@@ -88,12 +64,14 @@ Source render_mma_ceiling(DType dtype, const Architecture& architecture, const T
   Source source;
   source.name = fmt::format("mma-ceiling-{}.{}", to_string(dtype), architecture.name);
   source.entry = "flashjit_mma_ceiling";
-  source.text = heading(source.name) + flatten(templates, "kernels/mma_ceiling.cuh") + "#line 1 \"generated\"\n" +
-                fmt::format(
-                    "extern \"C\" __global__ void __launch_bounds__({}) {}(float* sink, int iterations) {{\n"
-                    "  mma_ceiling<{}>(sink, iterations);\n"
-                    "}}\n",
-                    kCeilingThreads, source.entry, element(dtype));
+  source.heading = heading(source.name);
+  source.device_code = templates.flatten("kernels/mma_ceiling.cuh");
+  source.generated =
+      kGenerated + fmt::format(
+                       "extern \"C\" __global__ void __launch_bounds__({}) {}(float* sink, int iterations) {{\n"
+                       "  mma_ceiling<{}>(sink, iterations);\n"
+                       "}}\n",
+                       kCeilingThreads, source.entry, element(dtype));
   return source;
 }
 

@@ -2,23 +2,24 @@
 // problem + variant + architecture -> one self-contained CUDA source. Pure: no files, no environment, no CUDA.
 #pragma once
 
-#include <map>
+#include <memory>
 #include <string>
 
 #include "flashjit/problem.h"
+#include "generator/templates.h"
 
 namespace flashjit::generator {
-
-// Template files by their path below templates/, e.g. "kernels/flash_fwd_mma.cuh".
-using Templates = std::map<std::string, std::string, std::less<>>;
-
-// The copy inside the library.
-const Templates& embedded_templates();
 
 struct Source {
   std::string name;   // readable: problem, variant, architecture
   std::string entry;  // the extern "C" symbol of the kernel
-  std::string text;
+  // The text in three parts, so that a look-up in the cache need not put it together: the second has almost all of it,
+  // and kernels share it.
+  std::string heading;
+  std::shared_ptr<const std::string> device_code;
+  std::string generated;
+
+  std::string text() const;
 };
 
 // The forward kernel. Equal inputs give equal bytes. Throws Error(invalid_argument) for an illegal variant.

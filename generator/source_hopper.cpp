@@ -44,12 +44,12 @@ std::string render_instructions(const Problem& problem, const HopperVariant& var
 
 }  // namespace
 
-std::string render_kernel(const Problem& problem, const HopperVariant& variant, const Templates& templates,
-                          std::string_view entry) {
+const char* template_of(const HopperVariant&) { return "kernels/flash_fwd_hopper.cuh"; }
+
+std::string render_kernel(const Problem& problem, const HopperVariant& variant, std::string_view entry) {
   const Plan plan = make_plan(problem, variant);
   const std::string cluster = variant.cluster == 1 ? "" : fmt::format(" __cluster_dims__({}, 1, 1)", variant.cluster);
-  return flatten(templates, "kernels/flash_fwd_hopper.cuh") + "#line 1 \"generated\"\n" +
-         render_instructions(problem, variant) + render_config(problem, variant) +
+  return render_instructions(problem, variant) + render_config(problem, variant) +
          render({"HopperShape", plan.smem_bytes, plan.threads, "HopperArguments", sizeof(HopperArguments)}) +
          fmt::format(
              "extern \"C\" __global__ void __launch_bounds__({}, 1){}\n"

@@ -25,10 +25,11 @@ std::string render_config(const Problem& problem, const MmaVariant& variant) {
 
 }  // namespace
 
-std::string render_kernel(const Problem& problem, const MmaVariant& variant, const Templates& templates,
-                          std::string_view entry) {
+const char* template_of(const MmaVariant&) { return "kernels/flash_fwd_mma.cuh"; }
+
+std::string render_kernel(const Problem& problem, const MmaVariant& variant, std::string_view entry) {
   const Plan plan = make_plan(problem, variant);
-  return flatten(templates, "kernels/flash_fwd_mma.cuh") + "#line 1 \"generated\"\n" + render_config(problem, variant) +
+  return render_config(problem, variant) +
          render({"ForwardShape", plan.smem_bytes, plan.threads, "ForwardArguments", sizeof(ForwardArguments)}) +
          fmt::format(
              "extern \"C\" __global__ void __launch_bounds__({}, {})\n"

@@ -11,9 +11,6 @@
 
 namespace flashjit::generator {
 
-// A template file with its includes put in place, each file once.
-std::string flatten(const Templates& templates, const std::string& path);
-
 const char* element(DType dtype);  // the type of this name in templates/types.cuh
 
 // struct Config, by which a template knows the problem and the variant.
@@ -40,10 +37,11 @@ struct PlanAssertion {
 };
 std::string render(const PlanAssertion& assertion);
 
-// All of a forward kernel below the heading: its template, Config, and the entry of this name.
-std::string render_kernel(const Problem& problem, const MmaVariant& variant, const Templates& templates,
-                          std::string_view entry);
-std::string render_kernel(const Problem& problem, const HopperVariant& variant, const Templates& templates,
-                          std::string_view entry);
+// The template of a family's forward kernel.
+const char* template_of(const MmaVariant& variant);
+const char* template_of(const HopperVariant& variant);
+// What comes after it: Config, and the entry of this name.
+std::string render_kernel(const Problem& problem, const MmaVariant& variant, std::string_view entry);
+std::string render_kernel(const Problem& problem, const HopperVariant& variant, std::string_view entry);
 
 }  // namespace flashjit::generator

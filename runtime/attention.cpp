@@ -2,13 +2,20 @@
 // The free functions, on the default engine.
 #include "flashjit/attention.h"
 
+#include <cstdlib>
+
 #include "flashjit/engine.h"
+#include "runtime/engine_impl.h"
 
 namespace flashjit {
 
 Engine& default_engine() {
   // Never destroyed: at the end of the process the driver may be gone before it, and other threads may still use it.
-  static Engine* const engine = new Engine(EngineOptions::from_environment());
+  static Engine* const engine = [] {
+    auto* made = new Engine(EngineOptions::from_environment());
+    std::atexit([] { engine->impl_->store.flush_totals(); });
+    return made;
+  }();
   return *engine;
 }
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flashjit/engine.h"
 
-#include <filesystem>
-
-#include "cache/directory_layer.h"
 #include "flashjit/version.h"
 #include "generator/variant_space.h"
 #include "runtime/device.h"
@@ -17,15 +14,8 @@ namespace {
 
 using runtime::Driver;
 
-runtime::KernelStoreOptions store_options(const EngineOptions& options) {
-  runtime::KernelStoreOptions store;
-  store.policy = options.policy;
-  if (options.cache_directory.empty()) return store;
-  store.layers.push_back(std::make_shared<cache::DirectoryLayer>(options.cache_directory));
-  if (options.policy == Policy::compile) {
-    store.failed_directory = (std::filesystem::path(options.cache_directory) / "failed").string();
-  }
-  return store;
+runtime::CacheLayers cache_layers_of(const EngineOptions& options) {
+  return options.policy == Policy::off ? runtime::CacheLayers{} : runtime::make_cache_layers(options);
 }
 
 generator::Templates own_templates_of(const EngineOptions& options) {
@@ -66,10 +56,11 @@ void describe_driver(SystemInfo& info) {
 Engine::Impl::Impl(EngineOptions given)
     : options(std::move(given)),
       own_templates(own_templates_of(options)),
-      templates(own_templates.empty() ? generator::embedded_templates() : own_templates),
+      templates(own_templates.files().empty() ? generator::embedded_templates() : own_templates),
       log(options.log),
       nvrtc({options.nvrtc_path, options.nvrtc_directories}),
-      store(store_options(options), nvrtc, log),
+      cache(cache_layers_of(options)),
+      store({options.policy, cache.user, cache.all, options.compile_wait}, nvrtc, log),
       kernels(templates, store, log, options.progress),
       emulated(emulated_device_of(options, templates, store)) {}
 
@@ -133,17 +124,20 @@ std::string Engine::render(const Problem& problem, const Variant& variant, std::
   validate(problem);
   const Architecture& target = find_architecture(architecture);
   generator::require_legal(problem, variant, target);
-  return generator::render_forward(problem, variant, target, impl_->templates).text;
+  return generator::render_forward(problem, variant, target, impl_->templates).text();
 }
 
 KernelInfo Engine::compile(const Problem& problem, const Variant& variant, std::string_view architecture) {
   return impl_->kernels.compile(problem, variant, find_architecture(architecture));
 }
 
+std::string Engine::bundle() const { return impl_->store.bundle(); }
+
 SystemInfo Engine::system() const {
   SystemInfo info;
   info.version = version();
-  info.cache_directory = impl_->options.cache_directory;
+  info.cache = runtime::describe(impl_->cache);
+  info.cache_max_bytes = impl_->options.cache_max_bytes;
   info.policy = impl_->options.policy;
   describe_nvrtc(impl_->nvrtc, info);
   if (impl_->emulated) {

@@ -6,6 +6,7 @@
 
 #include "flashjit/engine.h"
 #include "generator/source.h"
+#include "runtime/cache_layers.h"
 #include "runtime/emulated_device.h"
 #include "runtime/kernel_store.h"
 #include "runtime/kernels.h"
@@ -28,6 +29,7 @@ struct Engine::Impl {
   const runtime::Logger log;
   // Finding the compiler and describing the engine change nothing that a caller can see.
   mutable runtime::Nvrtc nvrtc;
+  const runtime::CacheLayers cache;  // none under Policy::off
   runtime::KernelStore store;
   runtime::Kernels kernels;
   const std::unique_ptr<runtime::EmulatedDevice> emulated;  // null: kernels run on the GPU

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
+#include <optional>
 #include <string>
 
 #include "flashjit/engine.h"
@@ -27,14 +30,20 @@ std::string find_cache_directory() {
   return {};
 }
 
-std::vector<std::string> find_nvrtc_directories() {
-  std::vector<std::string> directories;
-  const std::string loader_path = variable("LD_LIBRARY_PATH");
-  for (std::size_t begin = 0; begin < loader_path.size();) {
-    const std::size_t end = std::min(loader_path.find(':', begin), loader_path.size());
-    if (end > begin) directories.push_back(loader_path.substr(begin, end - begin));
+// The value of a variable that lists paths. Empty ones are left out.
+std::vector<std::string> path_list(const char* name) {
+  const std::string list = variable(name);
+  std::vector<std::string> paths;
+  for (std::size_t begin = 0; begin < list.size();) {
+    const std::size_t end = std::min(list.find(':', begin), list.size());
+    if (end > begin) paths.push_back(list.substr(begin, end - begin));
     begin = end + 1;
   }
+  return paths;
+}
+
+std::vector<std::string> find_nvrtc_directories() {
+  std::vector<std::string> directories = path_list("LD_LIBRARY_PATH");
   constexpr struct {
     const char* name;
     const char* below;
@@ -79,6 +88,30 @@ Policy read_policy() {
   }
 }
 
+// "512M" -> 536870912. Nothing for what is no size, 0, and more than 64 bits hold.
+std::optional<std::uint64_t> parse_size(const std::string& text) {
+  constexpr std::string_view kUnits = "KMGT";
+  std::uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [unit, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || value == 0 || end - unit > 1) return std::nullopt;
+  if (unit == end) return value;
+  const std::size_t power = kUnits.find(*unit);
+  if (power == std::string_view::npos) return std::nullopt;
+  const int shift = 10 * static_cast<int>(power + 1);
+  const bool fits = value <= std::numeric_limits<std::uint64_t>::max() >> shift;
+  return fits ? std::optional(value << shift) : std::nullopt;
+}
+
+std::uint64_t read_cache_size(std::uint64_t otherwise) {
+  const std::string wanted = variable("FLASHJIT_CACHE_SIZE");
+  if (wanted.empty()) return otherwise;
+  if (const auto bytes = parse_size(wanted)) return *bytes;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("FLASHJIT_CACHE_SIZE: must be bytes, or a number with K, M, G or T, and more than 0, was {}",
+                          wanted));
+}
+
 // The architecture to emulate; empty for the GPU.
 std::string read_emulated_architecture() {
   constexpr std::string_view kDefault = "sm_90a", kPrefix = "emulate:";
@@ -102,6 +135,9 @@ EngineOptions EngineOptions::from_environment() {
   EngineOptions options;
   options.policy = read_policy();
   options.cache_directory = find_cache_directory();
+  options.cache_max_bytes = read_cache_size(options.cache_max_bytes);
+  options.system_cache_directories = path_list("FLASHJIT_SYSTEM_CACHE");
+  options.bundles = path_list("FLASHJIT_BUNDLES");
   options.nvrtc_path = variable("FLASHJIT_NVRTC");
   options.nvrtc_directories = find_nvrtc_directories();
   options.template_directory = variable("FLASHJIT_TEMPLATE_DIR");

@@ -2,66 +2,66 @@
 #include "runtime/kernel_store.h"
 
 #include <charconv>
-#include <filesystem>
-#include <fstream>
 
+#include "cache/entry_name.h"
 #include "flashjit/error.h"
+#include "runtime/compile_turn.h"
+#include "runtime/counters.h"
 
 namespace flashjit::runtime {
 namespace {
 
-constexpr const char* kSchema = "flashjit-kernel-1";  // a new one forgets every entry that was written before
-constexpr double kSlowCompileMs = 300;                // worth a line in the log: somebody waited for it
+constexpr double kSlowCompileMs = 300;  // worth a line in the log: somebody waited for it
 
 template <typename T>
-T number(const cache::Entry& entry, const std::string& fact) {
+T number(const cache::Facts& facts, const std::string& name) {
   T value{};
-  if (const auto it = entry.facts.find(fact); it != entry.facts.end()) {
+  if (const auto it = facts.find(name); it != facts.end()) {
     std::from_chars(it->second.data(), it->second.data() + it->second.size(), value);
   }
   return value;
 }
 
-// Like the cache's own directories these are nobody else's business. A failure shows when the file is opened.
-void make_private_directories(const std::filesystem::path& directory) {
-  std::error_code error;
-  if (directory.has_parent_path() && !std::filesystem::exists(directory.parent_path(), error)) {
-    make_private_directories(directory.parent_path());
-  }
-  if (std::filesystem::create_directory(directory, error)) {
-    std::filesystem::permissions(directory, std::filesystem::perms::owner_all, error);
-  }
+std::shared_ptr<KernelImage> image_of(cache::Entry entry, cache::Key key) {
+  auto image = std::make_shared<KernelImage>();
+  image->registers = number<int>(entry.facts, "registers");
+  image->spill_bytes = number<int>(entry.facts, "spill_bytes");
+  image->stack_bytes = number<int>(entry.facts, "stack_bytes");
+  image->compile_ms = number<double>(entry.facts, kCompileTimeFact);
+  image->bytes = std::move(entry.payload);
+  image->key = std::move(key);
+  image->facts = std::move(entry.facts);
+  return image;
 }
 
-// Cache names are [a-z0-9_.-]; kernel names are nearly that.
-std::string file_name(std::string name) {
-  for (char& c : name) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-    const bool allowed = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
-    if (!allowed) c = '_';
+KernelInfo::Origin origin_of(CacheLayer kind) {
+  const bool is_bundle = kind == CacheLayer::bundle || kind == CacheLayer::embedded;
+  return is_bundle ? KernelInfo::Origin::bundle : KernelInfo::Origin::disk;
+}
+
+std::uint64_t Counters::*hits_of(CacheLayer kind) {
+  switch (kind) {
+    case CacheLayer::user:
+      return &Counters::user_hits;
+    case CacheLayer::system:
+      return &Counters::system_hits;
+    case CacheLayer::bundle:
+      return &Counters::bundle_hits;
+    case CacheLayer::embedded:
+      break;
   }
-  return name;
+  return &Counters::embedded_hits;
 }
 
 }  // namespace
 
-KernelStore::KernelStore(KernelStoreOptions options, Nvrtc& nvrtc, const Logger& log)
-    : options_(std::move(options)), nvrtc_(nvrtc), log_(log) {}
+KernelStore::KernelStore(KernelStoreOptions options, Compiler& compiler, const Logger& log)
+    : options_(std::move(options)), compiler_(compiler), log_(log) {}
 
-cache::Key KernelStore::make_key(const KernelRequest& request) const {
-  cache::Key key;
-  key.name = file_name(request.source.name);
-  key.inputs = cache::Hasher()
-                   .add("schema", kSchema)
-                   .add("source", request.source.text)
-                   .add("options", Nvrtc::options_for_key(request.target))
-                   .add("target", request.target)
-                   .finish();
-  return key;
-}
+KernelStore::~KernelStore() { flush_totals(); }
 
 KernelStore::Result KernelStore::get(const KernelRequest& request) {
-  const cache::Key key = make_key(request);
+  const cache::Key key = key_of(request);
   std::promise<Shared> promise;
   std::shared_future<Shared> future;
   {
@@ -74,7 +74,7 @@ KernelStore::Result KernelStore::get(const KernelRequest& request) {
   }
   if (future.valid()) {
     Shared image = future.get();
-    ++counts_.memory_hits;
+    count(&Counters::memory_hits);
     return {std::move(image), true};
   }
   try {
@@ -92,113 +92,106 @@ KernelStore::Result KernelStore::get(const KernelRequest& request) {
 }
 
 KernelStore::Shared KernelStore::make(const KernelRequest& request, cache::Key key) {
-  const bool reads = options_.policy != Policy::off && !options_.layers.empty();
-  if (reads) {
-    key.compiler = nvrtc_.identity();
-    if (Shared found = find_on_disk(key)) return found;
-    // Who never compiles takes what any compiler made, as does a machine that has none.
-    if (options_.policy == Policy::cache_only && !key.compiler.empty()) {
-      key.compiler.clear();
-      if (Shared found = find_on_disk(key)) return found;
-    }
+  if (reads()) {
+    std::call_once(checked_layers_, [this] { warn_of_unusable_layers(); });
+    key.compiler = compiler_.identity();
+    if (Shared found = look_up(key)) return found;
   }
-  ++counts_.misses;
   if (options_.policy == Policy::cache_only) {
+    count(&Counters::misses);
     throw Error(ErrorCode::cache_miss,
                 fmt::format("{}: must be in the cache under policy cache_only, was not", request.source.name));
   }
+  if (writes() && !key.compiler.empty()) return compile_in_turn(request, key);
+  count(&Counters::misses);
   return compile(request, std::move(key));
 }
 
-KernelStore::Shared KernelStore::find_on_disk(const cache::Key& key) {
-  for (const auto& layer : options_.layers) {
-    cache::Lookup lookup = layer->find(key);
-    if (lookup.rejected) {
-      ++counts_.rejected;
-      log_(LogLevel::warning, "{}: a damaged cache entry was set aside", key.name);
-    }
-    if (!lookup.entry) continue;
-    const cache::Entry& entry = *lookup.entry;
-    auto image = std::make_shared<KernelImage>();
-    image->origin = KernelInfo::Origin::disk;
-    image->registers = number<int>(entry, "registers");
-    image->spill_bytes = number<int>(entry, "spill_bytes");
-    image->stack_bytes = number<int>(entry, "stack_bytes");
-    image->compile_ms = number<double>(entry, "compile_ms");
-    image->cache_file = std::move(lookup.location);
-    image->bytes = std::move(lookup.entry->payload);
-    ++counts_.disk_hits;
-    log_(LogLevel::debug, "{}: from {}", key.name, image->cache_file);
-    return image;
+KernelStore::Shared KernelStore::look_up(cache::Key key) {
+  if (Shared found = find_in_layers(key)) return found;
+  // Who never compiles takes what any compiler made, as does a machine that has none.
+  if (options_.policy != Policy::cache_only || key.compiler.empty()) return nullptr;
+  key.compiler.clear();
+  return find_in_layers(key);
+}
+
+KernelStore::Shared KernelStore::find_in_layers(const cache::Key& key) {
+  for (const StoreLayer& layer : options_.layers) {
+    if (Shared found = find_in(layer, key)) return found;
   }
   return nullptr;
 }
 
+KernelStore::Shared KernelStore::find_in(const StoreLayer& layer, const cache::Key& key) {
+  cache::Lookup lookup = layer.layer->find(key);
+  if (lookup.damaged) {
+    count(&Counters::quarantined);
+    log_(LogLevel::warning, "{}: a damaged entry of {} counts as a miss", key.name, layer.layer->location());
+  }
+  if (!lookup.entry) return nullptr;
+  cache::Key found = key;
+  if (found.compiler.empty()) found.compiler = lookup.entry->facts["compiler"];
+  const auto image = image_of(std::move(*lookup.entry), std::move(found));
+  image->origin = origin_of(layer.kind);
+  image->cache_file = std::move(lookup.location);
+  count(hits_of(layer.kind));
+  count(&Counters::bytes_read, lookup.bytes);
+  log_(LogLevel::debug, "{}: from {}", key.name, image->cache_file);
+  return image;
+}
+
+KernelStore::Shared KernelStore::compile_in_turn(const KernelRequest& request, const cache::Key& key) {
+  Shared published;
+  CompileTurn turn(options_.user->lock(key), key.name, log_);
+  const CompileTurn::Outcome outcome = turn.take(options_.compile_wait, [&] {
+    published = find_in({CacheLayer::user, options_.user}, key);
+    return published != nullptr;
+  });
+  if (outcome.waited) count(&Counters::waits);
+  if (outcome.timed_out) count(&Counters::wait_timeouts);
+  if (outcome.published) return published;
+  count(&Counters::misses);
+  return compile(request, key);
+}
+
 KernelStore::Shared KernelStore::compile(const KernelRequest& request, cache::Key key) {
-  CompiledImage compiled = run_compiler(request);
-  ++counts_.compiles;
-  auto image = std::make_shared<KernelImage>();
-  image->bytes = std::move(compiled.bytes);
-  image->registers = compiled.registers;
-  image->spill_bytes = compiled.spill_bytes;
-  image->stack_bytes = compiled.stack_bytes;
-  image->compile_ms = compiled.milliseconds;
-  key.compiler = nvrtc_.identity();
-  image->cache_file = save(key, request, *image, nvrtc_.version());
+  CompiledImage compiled = run_compiler(request, key);
+  count(&Counters::compiles);
+  key.compiler = compiler_.identity();
+  cache::Entry entry = entry_of(request, std::move(compiled), compiler_.version());
+  std::string file = save(key, entry);
+  const auto image = image_of(std::move(entry), std::move(key));
+  image->cache_file = std::move(file);
   const LogLevel level = image->compile_ms > kSlowCompileMs ? LogLevel::info : LogLevel::debug;
   log_(level, "compiled {} in {:.0f} ms", request.source.name, image->compile_ms);
   return image;
 }
 
-CompiledImage KernelStore::run_compiler(const KernelRequest& request) {
+CompiledImage KernelStore::run_compiler(const KernelRequest& request, const cache::Key& key) {
   try {
-    return nvrtc_.compile(request.source.text, request.source.name + ".cu", request.target);
+    return compiler_.compile(request.source.text(), request.source.name + ".cu", request.target);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::compile_failed) throw;
-    const std::string path = keep_failed_source(request.source);
-    const std::string where = path.empty() ? std::string() : "; its source is in " + path;
-    throw Error(error.code(), error.what() + where, error.log(), path);
+    const auto file = writes() ? options_.user->keep_failed_source(key.name, request.source.text()) : std::nullopt;
+    if (!file) throw;
+    throw Error(error.code(), fmt::format("{}; its source is in {}", error.what(), *file), error.log(), *file);
   }
 }
 
-std::string KernelStore::save(const cache::Key& key, const KernelRequest& request, const KernelImage& image,
-                              const std::string& compiler) {
-  if (options_.policy != Policy::compile || options_.layers.empty()) return {};
-  cache::Entry entry;
-  entry.facts = request.facts;
-  entry.facts["name"] = request.source.name;
-  entry.facts["entry"] = request.source.entry;
-  entry.facts["architecture"] = request.target;
-  entry.facts["nvrtc"] = compiler;
-  entry.facts["registers"] = std::to_string(image.registers);
-  entry.facts["spill_bytes"] = std::to_string(image.spill_bytes);
-  entry.facts["stack_bytes"] = std::to_string(image.stack_bytes);
-  entry.facts["compile_ms"] = fmt::format("{:.3f}", image.compile_ms);
-  entry.payload = image.bytes;
-  for (const auto& layer : options_.layers) {
-    if (auto location = layer->store(key, entry)) return *location;
-  }
-  ++counts_.write_failures;
-  if (!warned_of_writes_.exchange(true)) {
-    log_(LogLevel::warning, "{}: could not be written to the cache; kernels are kept in memory only", key.name);
-  }
-  return {};
-}
-
-std::string KernelStore::keep_failed_source(const generator::Source& source) const {
-  if (options_.failed_directory.empty()) return {};
-  const std::filesystem::path path =
-      std::filesystem::path(options_.failed_directory) / (file_name(source.name) + ".cu");
-  make_private_directories(path.parent_path());
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << source.text;
-  file.close();
-  return file ? path.string() : std::string();
+std::string KernelStore::save(const cache::Key& key, const cache::Entry& entry) {
+  if (!writes()) return {};
+  const auto location = options_.user->store(key, entry);
+  if (location)
+    count(&Counters::bytes_written, cache::encode(cache::with_key(entry, key)).size());
+  else
+    warn_of_failed_write(key);
+  flush_totals();
+  return location.value_or("");
 }
 
 KernelStore::Shared KernelStore::replace(const KernelRequest& request) {
-  ++counts_.rejected;
-  const cache::Key key = make_key(request);
+  count(&Counters::quarantined);
+  const cache::Key key = key_of(request);
   Shared image = compile(request, key);
   std::promise<Shared> promise;
   promise.set_value(image);
@@ -207,15 +200,58 @@ KernelStore::Shared KernelStore::replace(const KernelRequest& request) {
   return image;
 }
 
+std::string KernelStore::bundle() const {
+  std::vector<Shared> images;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [inputs, kernel] : kernels_) {
+      if (kernel.wait_for(std::chrono::seconds(0)) == std::future_status::ready) images.push_back(kernel.get());
+    }
+  }
+  std::vector<cache::NewMember> members;
+  for (const Shared& image : images) members.push_back(member_of(image->key, {image->facts, image->bytes}));
+  return cache::encode_bundle(std::move(members));
+}
+
+// Said before anything else goes wrong, and once: what the caller can mend.
+void KernelStore::warn_of_unusable_layers() {
+  for (const StoreLayer& layer : options_.layers) {
+    const std::string problem = layer.layer->problem();
+    if (problem.empty()) continue;
+    const bool is_written = layer.kind == CacheLayer::user && writes();
+    if (is_written) warned_of_writes_ = true;
+    log_(LogLevel::warning, "{}; {}", problem,
+         is_written ? "kernels are kept in memory only" : "this part of the cache is not used");
+  }
+}
+
+void KernelStore::warn_of_failed_write(const cache::Key& key) {
+  count(&Counters::write_failures);
+  if (warned_of_writes_.exchange(true)) return;
+  log_(LogLevel::warning, "{}: could not be written to {}; kernels that cannot are kept in memory only", key.name,
+       options_.user->location());
+}
+
+void KernelStore::count(std::uint64_t Counters::*counter, std::uint64_t times) {
+  const std::lock_guard lock(counting_);
+  counters_.*counter += times;
+}
+
 Counters KernelStore::counters() const {
-  Counters counters;
-  counters.memory_hits = counts_.memory_hits;
-  counters.disk_hits = counts_.disk_hits;
-  counters.misses = counts_.misses;
-  counters.compiles = counts_.compiles;
-  counters.rejected = counts_.rejected;
-  counters.write_failures = counts_.write_failures;
+  const std::lock_guard lock(counting_);
+  Counters counters = counters_;
+  if (options_.user) counters.evicted = options_.user->evicted();
   return counters;
+}
+
+// Totals are a convenience: what cannot be added now is added the next time, or not at all.
+void KernelStore::flush_totals() try {
+  if (!writes()) return;
+  const std::lock_guard lock(flushing_);
+  const Counters now = counters();
+  const cache::Totals counted = counted_since(flushed_, now);
+  if (!counted.empty() && options_.user->add_to_totals(counted)) flushed_ = now;
+} catch (const std::exception&) {
 }
 
 }  // namespace flashjit::runtime

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a source to its cubin or PTX: this engine's memory, then the cache, then NVRTC. Needs no driver.
+// From a source to its cubin or PTX: this engine's memory, then the layers of the cache, then the compiler. Needs no
+// driver.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -10,19 +12,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cache/layer.h"
+#include "cache/directory_layer.h"
 #include "flashjit/engine.h"
-#include "generator/source.h"
+#include "runtime/cache_layers.h"
+#include "runtime/compiler.h"
+#include "runtime/kernel_entry.h"
 #include "runtime/logger.h"
-#include "runtime/nvrtc.h"
 
 namespace flashjit::runtime {
-
-struct KernelRequest {
-  generator::Source source;
-  std::string target;                        // see Nvrtc::compile
-  std::map<std::string, std::string> facts;  // for people who look into the cache; the store adds its own
-};
 
 struct KernelImage {
   std::string bytes;  // a cubin, or PTX
@@ -31,13 +28,16 @@ struct KernelImage {
   int spill_bytes = 0;
   int stack_bytes = 0;
   double compile_ms = 0;
-  std::string cache_file;  // empty when it is not on disk
+  std::string cache_file;  // empty when it is in memory only
+  cache::Key key;          // with the compiler that made it
+  cache::Facts facts;      // of its entry in the cache
 };
 
 struct KernelStoreOptions {
   Policy policy = Policy::compile;
-  std::vector<std::shared_ptr<cache::Layer>> layers;  // read in order; the first one that can is written to
-  std::string failed_directory;                       // where refused sources are kept; empty: nowhere
+  std::shared_ptr<cache::UserDirectoryLayer> user;  // what is compiled is stored here; null: nowhere
+  std::vector<StoreLayer> layers;                 // all that are read, the user's too, in order; not under Policy::off
+  std::chrono::milliseconds compile_wait{30000};  // for a kernel that somebody else is compiling
 };
 
 // Thread-safe. Equal requests at the same time compile once; different ones compile side by side.
@@ -45,7 +45,8 @@ class KernelStore {
  public:
   using Shared = std::shared_ptr<const KernelImage>;
 
-  KernelStore(KernelStoreOptions options, Nvrtc& nvrtc, const Logger& log);
+  KernelStore(KernelStoreOptions options, Compiler& compiler, const Logger& log);
+  ~KernelStore();
 
   struct Result {
     Shared image;
@@ -59,31 +60,45 @@ class KernelStore {
 
   bool may_compile() const noexcept { return options_.policy != Policy::cache_only; }
 
+  // Of all kernels that get() has given so far. Where a kernel came from and how long it took make no difference.
+  std::string bundle() const;
+
   Counters counters() const;
+  // Adds what was counted since the last time to the totals of the user's directory; the end of the store does so too.
+  void flush_totals();
 
  private:
-  struct Counts {
-    std::atomic<std::uint64_t> memory_hits{0}, disk_hits{0}, misses{0}, compiles{0}, rejected{0}, write_failures{0};
-  };
   struct DigestHash {
     std::size_t operator()(const cache::Digest& digest) const noexcept { return digest.low; }
   };
 
-  cache::Key make_key(const KernelRequest& request) const;
+  bool reads() const noexcept { return options_.policy != Policy::off && !options_.layers.empty(); }
+  bool writes() const noexcept { return options_.policy == Policy::compile && options_.user; }
+
   Shared make(const KernelRequest& request, cache::Key key);
-  Shared find_on_disk(const cache::Key& key);
+  Shared look_up(cache::Key key);
+  Shared find_in_layers(const cache::Key& key);
+  Shared find_in(const StoreLayer& layer, const cache::Key& key);
+  Shared compile_in_turn(const KernelRequest& request, const cache::Key& key);
   Shared compile(const KernelRequest& request, cache::Key key);
-  CompiledImage run_compiler(const KernelRequest& request);
-  std::string save(const cache::Key& key, const KernelRequest& request, const KernelImage& image,
-                   const std::string& compiler);
-  std::string keep_failed_source(const generator::Source& source) const;
+  CompiledImage run_compiler(const KernelRequest& request, const cache::Key& key);
+  std::string save(const cache::Key& key, const cache::Entry& entry);
+  void warn_of_unusable_layers();
+  void warn_of_failed_write(const cache::Key& key);
+  void count(std::uint64_t Counters::*counter, std::uint64_t times = 1);
 
   const KernelStoreOptions options_;
-  Nvrtc& nvrtc_;
+  Compiler& compiler_;
   const Logger& log_;
-  Counts counts_;
+  std::once_flag checked_layers_;
   std::atomic<bool> warned_of_writes_{false};
-  std::mutex mutex_;
+
+  mutable std::mutex counting_;
+  Counters counters_;
+  std::mutex flushing_;
+  Counters flushed_;
+
+  mutable std::mutex mutex_;
   std::unordered_map<cache::Digest, std::shared_future<Shared>, DigestHash> kernels_;
 };
 

@@ -66,8 +66,24 @@ const char* to_string(KernelInfo::Origin origin) noexcept {
       return "compiled";
     case KernelInfo::Origin::disk:
       return "disk";
+    case KernelInfo::Origin::bundle:
+      return "bundle";
     case KernelInfo::Origin::memory:
       return "memory";
+  }
+  return "unknown";
+}
+
+const char* to_string(CacheLayer layer) noexcept {
+  switch (layer) {
+    case CacheLayer::user:
+      return "user";
+    case CacheLayer::system:
+      return "system";
+    case CacheLayer::bundle:
+      return "bundle";
+    case CacheLayer::embedded:
+      return "embedded";
   }
   return "unknown";
 }

@@ -83,6 +83,10 @@ std::string ptx_target(const std::string& architecture) {
   return std::string(kPtxPrefix) + architecture.substr(kCubinPrefix.size());
 }
 
+std::string architecture_of(const std::string& target) {
+  return is_ptx(target) ? std::string(kCubinPrefix) + target.substr(kPtxPrefix.size()) : target;
+}
+
 class Nvrtc::Program {
  public:
   Program(const Functions& nvrtc, const std::string& source, const std::string& name) : nvrtc_(nvrtc) {

@@ -7,40 +7,31 @@
 #include <optional>
 #include <string>
 
-#include "flashjit/problem.h"
+#include "runtime/compiler.h"
 #include "runtime/nvrtc_search.h"
 
 namespace flashjit::runtime {
 
-struct CompiledImage {
-  std::string bytes;  // a cubin, or PTX
-  std::string log;
-  int registers = 0;    // this and the next two: of a cubin
-  int spill_bytes = 0;  // stores and loads
-  int stack_bytes = 0;
-  double milliseconds = 0;
-};
-
 // The target that gives the PTX of an architecture: "sm_90a" -> "compute_90a".
 std::string ptx_target(const std::string& architecture);
+// The architecture of a target: "compute_90a" and "sm_90a" -> "sm_90a".
+std::string architecture_of(const std::string& target);
 
-class Nvrtc {
+class Nvrtc : public Compiler {
  public:
   explicit Nvrtc(NvrtcSearch search) : search_(std::move(search)) {}
 
-  // The identity of the build that compile() would use, without opening it; empty when there is none.
-  std::string identity();
+  // Without opening the library.
+  std::string identity() override;
   std::string path();      // empty when there is none
   std::string searched();  // the places looked at, one a line
-  // Opens the library. Throws Error(no_compiler).
-  std::string version();
+  // Opens the library.
+  std::string version() override;
 
   // The options that decide the output beside the source, for cache keys.
   static std::string options_for_key(const std::string& target);
 
-  // target: "sm_90a" gives a cubin, "compute_90a" PTX with line information. name: the file name in messages.
-  // Throws Error(no_compiler, unsupported, compile_failed).
-  CompiledImage compile(const std::string& source, const std::string& name, const std::string& target);
+  CompiledImage compile(const std::string& source, const std::string& name, const std::string& target) override;
 
  private:
   struct Functions;

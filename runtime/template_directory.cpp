@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "flashjit/error.h"
 
@@ -13,7 +14,7 @@ namespace flashjit::runtime {
 
 generator::Templates read_templates(const std::string& directory) {
   namespace fs = std::filesystem;
-  generator::Templates templates;
+  generator::Templates::Files templates;
   std::error_code error;
   for (fs::recursive_directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     if (it->path().extension() != ".cuh") continue;
@@ -26,7 +27,7 @@ generator::Templates read_templates(const std::string& directory) {
     throw Error(ErrorCode::io, fmt::format("template_directory: must hold *.cuh files, was {}{}{}", directory,
                                            error ? ": " : "", error ? error.message() : ""));
   }
-  return templates;
+  return generator::Templates(std::move(templates));
 }
 
 }  // namespace flashjit::runtime

@@ -2,6 +2,7 @@
 // The engine: makes, keeps and launches kernels. The free functions in attention.h use one default engine.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -47,8 +48,20 @@ struct EmulationOptions {
 
 struct EngineOptions {
   Policy policy = Policy::compile;
-  // Where cubins are kept, created with mode 0700 when first written. Empty: in memory only.
+  // The user's cache: where kernels are kept, created with mode 0700 when first written. A directory that belongs to
+  // another user or that others may write to is refused: then kernels are kept in memory only, and SystemInfo and the
+  // log say why. Empty: in memory only.
   std::string cache_directory;
+  // The user's cache is kept below this size: what was not used for longest goes first.
+  std::uint64_t cache_max_bytes = std::uint64_t{1} << 30;
+  // Further caches that are only read, after the user's and in this order: directories of the same kind, ...
+  std::vector<std::string> system_cache_directories;
+  // ... bundle files (`flashjit cache export`, `flashjit compile --bundle`), ...
+  std::vector<std::string> bundles;
+  // ... and bundles that are linked into the application; their bytes must outlive the engine.
+  std::vector<std::string_view> embedded_bundles;
+  // How long a kernel that another process is compiling right now is waited for, before it is compiled here as well.
+  std::chrono::milliseconds compile_wait{30000};
   // An exact libnvrtc to load. Empty: the search described in docs/architecture.md.
   std::string nvrtc_path;
   // Directories that are searched for libnvrtc before the usual ones.
@@ -64,10 +77,11 @@ struct EngineOptions {
   std::function<void(const Progress&)> progress;
 
   // The only place where the library reads the environment: FLASHJIT_POLICY, FLASHJIT_CACHE_DIR (else
-  // $XDG_CACHE_HOME/flashjit, else $HOME/.cache/flashjit, else no directory), FLASHJIT_NVRTC, FLASHJIT_TEMPLATE_DIR,
-  // FLASHJIT_DEVICE (gpu; emulate, which is emulate:sm_90a; emulate:ARCHITECTURE), FLASHJIT_LOG (debug, info, warning:
-  // to stderr); and for nvrtc_directories LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH, VIRTUAL_ENV and CONDA_PREFIX. Throws
-  // Error(invalid_argument) which names the variable.
+  // $XDG_CACHE_HOME/flashjit, else $HOME/.cache/flashjit, else no directory), FLASHJIT_CACHE_SIZE (bytes, or with K, M,
+  // G, T: 512M), FLASHJIT_SYSTEM_CACHE (directories, separated by ":"), FLASHJIT_BUNDLES (files, separated by ":"),
+  // FLASHJIT_NVRTC, FLASHJIT_TEMPLATE_DIR, FLASHJIT_DEVICE (gpu; emulate, which is emulate:sm_90a;
+  // emulate:ARCHITECTURE), FLASHJIT_LOG (debug, info, warning: to stderr); and for nvrtc_directories LD_LIBRARY_PATH,
+  // CUDA_HOME, CUDA_PATH, VIRTUAL_ENV and CONDA_PREFIX. Throws Error(invalid_argument) which names the variable.
   static EngineOptions from_environment();
 };
 
@@ -78,15 +92,16 @@ struct KernelInfo {
   Problem problem;
   Variant variant;
   std::string architecture;
-  enum class Origin { compiled, disk, memory } origin = Origin::compiled;
-  double compile_ms = 0;  // what NVRTC took when it was compiled, also when it comes from the cache now
-  int threads = 0;        // of a block
-  int registers = 0;      // per thread at launch; hopper kernels then move them between warpgroups
-  int spill_bytes = 0;    // stores and loads; 0 for every variant that Engine::variants lists
+  enum class Origin { compiled, disk, bundle, memory } origin = Origin::compiled;
+  // What NVRTC took when it was compiled, also when it comes from the cache now; 0 when it comes from a bundle.
+  double compile_ms = 0;
+  int threads = 0;      // of a block
+  int registers = 0;    // per thread at launch; hopper kernels then move them between warpgroups
+  int spill_bytes = 0;  // stores and loads; 0 for every variant that Engine::variants lists
   int stack_bytes = 0;
   int shared_memory_bytes = 0;
   std::size_t cubin_bytes = 0;
-  std::string cache_file;  // empty when it is not on disk
+  std::string cache_file;  // or <bundle>:<member>; empty when it is in memory only
 };
 const char* to_string(KernelInfo::Origin origin) noexcept;
 
@@ -100,6 +115,18 @@ struct DeviceInfo {
   std::int64_t l2_bytes = 0;
 };
 
+// Where kernels are looked up, after the engine's own memory.
+enum class CacheLayer { user, system, bundle, embedded };
+const char* to_string(CacheLayer layer) noexcept;
+
+struct CacheLayerInfo {
+  CacheLayer layer = CacheLayer::user;
+  std::string location;  // of a linked-in bundle: "embedded", and its number from the second on
+  std::string problem;   // why it is not used, in one line; empty when it is in order or simply not there yet
+  std::uint64_t entries = 0;
+  std::uint64_t bytes = 0;
+};
+
 // What the engine found on this machine. Nothing in it needs a GPU, a driver or NVRTC to be present.
 struct SystemInfo {
   std::string version;
@@ -107,19 +134,25 @@ struct SystemInfo {
   std::string driver_problem;  // why there is none
   std::string nvrtc_version;   // "13.0"; empty when there is no NVRTC
   std::string nvrtc_path;
-  std::string nvrtc_problem;  // why there is none, with the places searched
-  std::string cache_directory;
+  std::string nvrtc_problem;          // why there is none, with the places searched
+  std::vector<CacheLayerInfo> cache;  // in the order in which they are asked; none under Policy::off
+  std::uint64_t cache_max_bytes = 0;
   Policy policy = Policy::compile;
   std::vector<DeviceInfo> devices;  // of an engine that emulates: that one device
 };
 
+// What an engine's cache did so far.
 struct Counters {
-  std::uint64_t memory_hits = 0;  // kernels served from this engine's memory when one was asked for
-  std::uint64_t disk_hits = 0;
+  // Kernels served from this engine's memory, and from each layer, when one was asked for.
+  std::uint64_t memory_hits = 0, user_hits = 0, system_hits = 0, bundle_hits = 0, embedded_hits = 0;
   std::uint64_t misses = 0;  // asked for and nowhere in the cache
   std::uint64_t compiles = 0;
-  std::uint64_t rejected = 0;        // entries on disk that were damaged and were treated as a miss
+  std::uint64_t quarantined = 0;     // entries that were damaged, or that the driver refused, and were a miss
   std::uint64_t write_failures = 0;  // entries that could not be stored; the kernel was used from memory
+  std::uint64_t waits = 0;           // kernels that another process was compiling, and that were waited for
+  std::uint64_t wait_timeouts = 0;   // of these, those that it did not finish in time
+  std::uint64_t evicted = 0;         // entries removed to keep the user's cache below its size
+  std::uint64_t bytes_read = 0, bytes_written = 0;  // of entries
 };
 
 struct MeasureOptions {
@@ -170,6 +203,10 @@ class Engine {
   // Throws Error(no_compiler, compile_failed, cache_miss, invalid_argument).
   KernelInfo compile(const Problem& problem, const Variant& variant, std::string_view architecture);
 
+  // A bundle (docs/cache.md) of every kernel that this engine holds: that it compiled, prepared or called. Equal
+  // kernels give equal bytes, whatever the order and the machine.
+  std::string bundle() const;
+
   SystemInfo system() const;
   Counters counters() const;
 
@@ -191,6 +228,7 @@ class Engine {
 
  private:
   struct Impl;
+  friend Engine& default_engine();  // whose counters are kept when the process ends
   std::unique_ptr<Impl> impl_;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "flashjit/attention.h"
+#include "flashjit/cache.h"
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
 #include "flashjit/problem.h"

@@ -26,6 +26,8 @@ struct Problem {
 };
 
 std::string to_string(const Problem& problem);  // "fwd-bf16-d128-causal", "fwd-f16-d192-v128"
+// Reads that spelling and no other. Throws Error(invalid_argument).
+Problem parse_problem(std::string_view text);
 // Throws Error(invalid_argument) which names the field.
 void validate(const Problem& problem);
 

@@ -152,7 +152,7 @@ TEST_CASE("templates include only templates and know neither the toolkit nor fea
 
 TEST_CASE("the library embeds every template as it is on disk") {
   const auto templates = templates_on_disk();
-  const auto& embedded = flashjit::generator::embedded_templates();
+  const auto& embedded = flashjit::generator::embedded_templates().files();
   REQUIRE(embedded.size() == templates.size());
   for (const auto& [path, text] : templates) {
     REQUIRE_MESSAGE(embedded.count(path) == 1, path);

@@ -89,6 +89,31 @@ TEST_CASE("an entry cut anywhere is none, and so is one with bytes after its end
   CHECK(decode(bytes));
 }
 
+TEST_CASE("the facts are read from the start of an entry alone") {
+  const std::string bytes = encode(small_entry());
+  const std::size_t end = bytes.find('}') + 1;
+  for (std::size_t length = 0; length < end; ++length) {
+    INFO("length ", length);
+    CHECK_FALSE(decode_facts(bytes.substr(0, length)));
+  }
+  CHECK(decode_facts(bytes.substr(0, end)) == small_entry().facts);
+  CHECK(decode_facts(bytes) == small_entry().facts);
+  CHECK_FALSE(decode_facts(by_hand(2, 2, 0, "{}")));
+  CHECK_FALSE(decode_facts(by_hand(1, 0xffffffff, 0, "{}")));
+  CHECK_FALSE(decode_facts(with_header(R"({"a":1})")));
+}
+
+TEST_CASE("the facts end within the first 16 KiB, and an entry has 256 MiB at most") {
+  Entry entry = {{{"a", std::string(16384 - 24 - std::string(R"({"a":""})").size(), 'x')}}, "payload"};
+  const std::string bytes = encode(entry);
+  CHECK(decode(bytes) == entry);
+  CHECK(decode_facts(bytes.substr(0, kMaxFactsEnd)) == entry.facts);
+  entry.facts["a"] += 'x';
+  CHECK_THROWS(encode(entry));
+  CHECK_FALSE(decode(with_header(R"({"a":")" + entry.facts["a"] + "\"}")));
+  CHECK_THROWS(encode({{}, std::string(kMaxEntryBytes - 41, '\0')}));  // the bytes around the payload are 42
+}
+
 TEST_CASE("any flipped bit makes an entry none") {
   const std::string bytes = encode(small_entry());
   for (std::size_t i = 0; i < bytes.size(); ++i) {

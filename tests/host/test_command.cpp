@@ -9,34 +9,21 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/npy.h"
+#include "tests/support/cache_entries.h"
+#include "tests/support/command.h"
 #include "tests/support/temporary_directory.h"
 
 namespace {
 
 namespace fs = std::filesystem;
 using namespace flashjit;
+using namespace flashjit::tests;
 using nlohmann::json;
-
-std::string read_file(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
-void write_file(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
-
-bool mentions(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-struct Outcome {
-  int exit_code;
-  std::string out, err;
-};
 
 // A directory with inputs in which the command runs, away from the user's cache, GPUs and NVRTC.
 class Workshop {
@@ -52,14 +39,8 @@ class Workshop {
   fs::path cache() const { return directory_.path() / "cache"; }
 
   Outcome run(const std::string& arguments) const {
-    const std::string out = (directory_.path() / "stdout").string(), err = (directory_.path() / "stderr").string();
-    const std::string line = fmt::format(
-        "cd '{}' && CUDA_VISIBLE_DEVICES= FLASHJIT_POLICY= FLASHJIT_LOG= FLASHJIT_TEMPLATE_DIR= FLASHJIT_DEVICE= "
-        "FLASHJIT_CACHE_DIR='{}' "
-        "FLASHJIT_NVRTC=/nowhere/libnvrtc.so '{}' {} >'{}' 2>'{}' </dev/null",
-        work().string(), cache().string(), FLASHJIT_COMMAND, arguments, out, err);
-    const int status = std::system(line.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
+    return run_command(work(), fmt::format("{} FLASHJIT_CACHE_DIR='{}'", kBareEnvironment, cache().string()),
+                       arguments);
   }
 
   // Runs what must fail: exit code 2, one line on stderr, nothing on stdout, and no file made or changed.
@@ -77,7 +58,7 @@ class Workshop {
   }
 
   void save(const std::string& name, const HostTensor& tensor) const {
-    write_file(work() / name, cli::npy_bytes(tensor));
+    write_bytes(work() / name, cli::npy_bytes(tensor));
   }
   HostTensor load(const std::string& name, DType dtype) const { return cli::read_npy((work() / name).string(), dtype); }
 
@@ -90,13 +71,13 @@ class Workshop {
   std::vector<std::pair<std::string, std::string>> contents() const {
     std::vector<std::pair<std::string, std::string>> files;
     for (const fs::directory_entry& entry : fs::directory_iterator(work())) {
-      files.emplace_back(entry.path().filename().string(), entry.is_regular_file() ? read_file(entry.path()) : "");
+      files.emplace_back(entry.path().filename().string(), entry.is_regular_file() ? read_bytes(entry.path()) : "");
     }
     std::sort(files.begin(), files.end());
     return files;
   }
 
-  tests::TemporaryDirectory directory_;
+  TemporaryDirectory directory_;
   HostTensor q_ = HostTensor::random_normal(DType::f32, {2, 5, 4, 16}, 1);
   HostTensor k_ = HostTensor::random_normal(DType::f32, {2, 9, 2, 16}, 2);
   HostTensor v_ = HostTensor::random_normal(DType::f32, {2, 9, 2, 8}, 3);
@@ -107,7 +88,8 @@ std::vector<double> rounded(DType dtype, const std::vector<double>& values) {
       .to_doubles();
 }
 
-const std::vector<std::string> kSubcommands = {"info", "attend", "render", "variants", "compile", "verify", "bench"};
+const std::vector<std::string> kSubcommands = {"info",    "attend", "render", "variants",
+                                               "compile", "verify", "bench",  "cache"};
 
 }  // namespace
 
@@ -147,7 +129,7 @@ TEST_CASE("info works where there is neither GPU nor NVRTC, and says why") {
   CHECK(info.at("devices").empty());
   CHECK(info.at("nvrtc").at("version").is_null());
   CHECK(mentions(info.at("nvrtc").at("problem"), "/nowhere/libnvrtc.so"));
-  CHECK(info.at("cache_directory") == shop.cache().string());
+  CHECK(info.at("cache").at("layers").at(0).at("location") == shop.cache().string());
   CHECK(info.at("architectures").size() == architectures().size());
   const Outcome text = shop.run("info");
   CHECK(text.exit_code == 0);
@@ -162,7 +144,7 @@ TEST_CASE("attend on the CPU writes what the reference computes") {
   CHECK(plain.err.empty());
   CHECK(json::parse(plain.out).at("device") == "CPU reference");
   CHECK(json::parse(plain.out).at("shape") == json({2, 5, 4, 8}));
-  CHECK(mentions(read_file(shop.work() / "o.npy"), "'<f4'"));
+  CHECK(mentions(read_bytes(shop.work() / "o.npy"), "'<f4'"));
   CHECK(shop.load("o.npy", DType::f32).to_doubles() == rounded(DType::bf16, shop.expected(DType::bf16, {}).out));
 
   AttentionOptions options;
@@ -172,7 +154,7 @@ TEST_CASE("attend on the CPU writes what the reference computes") {
       shop.run("attend q.npy k.npy v.npy -o o.npy --lse l.npy --causal --scale -0.5 --dtype f16 --device cpu --check");
   CHECK(causal.exit_code == 0);
   CHECK(mentions(causal.out, "passed"));
-  CHECK(mentions(read_file(shop.work() / "o.npy"), "'<f2'"));
+  CHECK(mentions(read_bytes(shop.work() / "o.npy"), "'<f2'"));
   const reference::Result expected = shop.expected(DType::f16, options);
   CHECK(shop.load("o.npy", DType::f16).to_doubles() == rounded(DType::f16, expected.out));
   CHECK(shop.load("l.npy", DType::f32).shape() == Dims{2, 4, 5});
@@ -191,7 +173,7 @@ TEST_CASE("attend without a GPU says that it takes the CPU") {
 
 TEST_CASE("attend writes through a symbolic link and replaces an existing file") {
   const Workshop shop;
-  write_file(shop.work() / "old.npy", "old");
+  write_bytes(shop.work() / "old.npy", "old");
   fs::create_symlink("old.npy", shop.work() / "link.npy");
   CHECK(shop.run("attend q.npy k.npy v.npy -o link.npy --device cpu").exit_code == 0);
   CHECK(fs::is_symlink(shop.work() / "link.npy"));
@@ -205,7 +187,7 @@ TEST_CASE("attend refuses bad input and leaves the files as they were") {
   shop.save("dim32.npy", HostTensor(DType::f32, {2, 9, 2, 32}));
   shop.save("length8.npy", HostTensor(DType::f32, {2, 8, 2, 8}));
   shop.save("o.npy", HostTensor(DType::f32, {1}));
-  write_file(shop.work() / "broken.npy", read_file(shop.work() / "q.npy").substr(0, 100));
+  write_bytes(shop.work() / "broken.npy", read_bytes(shop.work() / "q.npy").substr(0, 100));
   ::mkfifo((shop.work() / "pipe").c_str(), 0600);
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"missing.npy k.npy v.npy -o o.npy", "missing.npy: must be a .npy file, does not exist"},
@@ -248,7 +230,7 @@ TEST_CASE("render gives the same bytes each time, on stdout and in a file") {
   CHECK(mentions(first.out, "__global__"));
   CHECK(first.out == second.out);
   CHECK(shop.run(arguments + " -o kernel.cu").out.empty());
-  CHECK(read_file(shop.work() / "kernel.cu") == first.out);
+  CHECK(read_bytes(shop.work() / "kernel.cu") == first.out);
   CHECK(shop.run("render --arch sm_90a --head-dim 64 --causal").out != first.out);
 }
 
@@ -271,7 +253,7 @@ TEST_CASE("a full disk behind stdout is an error") {
       fmt::format("'{}' render --arch sm_80 >/dev/full 2>'{}'", FLASHJIT_COMMAND, (shop.work() / "message").string())
           .c_str());
   CHECK(WEXITSTATUS(status) == 2);
-  CHECK(mentions(read_file(shop.work() / "message"), "No space left on device"));
+  CHECK(mentions(read_bytes(shop.work() / "message"), "No space left on device"));
 }
 
 TEST_CASE("variants marks one default for each range of lengths") {
@@ -314,6 +296,8 @@ TEST_CASE("compile refuses bad lists before it compiles, and says where it looke
       mentions(shop.refusal("compile --arch sm_80 --causal maybe"), "--causal: must be no, yes or both, was 'maybe'"));
   CHECK(mentions(shop.refusal("compile --arch sm_80 --variant fast"), "--variant"));
   CHECK(mentions(shop.refusal("compile --arch sm_80"), "/nowhere/libnvrtc.so"));
+  CHECK(mentions(shop.refusal("compile --arch sm_80 --bundle nowhere/b.fjb"), "--bundle: nowhere/b.fjb cannot be"));
+  CHECK(mentions(shop.refusal("compile --arch sm_80 --bundle b.fjb"), "/nowhere/libnvrtc.so"));
   CHECK(!fs::exists(shop.cache()));
 }
 

@@ -61,7 +61,9 @@ class PtxLayer : public cache::Layer {
     lookup.entry = cache::Entry{{}, ptx_};
     return lookup;
   }
-  std::optional<std::string> store(const cache::Key&, const cache::Entry&) override { return std::nullopt; }
+  std::vector<cache::StoredEntry> list() override { return {}; }
+  std::string location() const override { return "fake"; }
+  std::string problem() override { return {}; }
 
  private:
   const std::string ptx_;
@@ -70,8 +72,7 @@ class PtxLayer : public cache::Layer {
 // An emulated sm_80 whose kernel of the mma family is this one: a store to the first bytes of one of the tensors.
 class StoringDevice {
  public:
-  explicit StoringDevice(std::size_t pointer_offset)
-      : store_({Policy::compile, {std::make_shared<PtxLayer>(ptx(pointer_offset))}, ""}, nvrtc_, log_) {}
+  explicit StoringDevice(std::size_t pointer_offset) : store_(options_with(ptx(pointer_offset)), nvrtc_, log_) {}
 
   runtime::EmulatedDevice& operator*() { return device_; }
 
@@ -92,6 +93,12 @@ class StoringDevice {
 }}
 )",
                        sizeof(generator::ForwardArguments), pointer_offset);
+  }
+
+  static runtime::KernelStoreOptions options_with(std::string ptx) {
+    runtime::KernelStoreOptions options;
+    options.layers = {{CacheLayer::system, std::make_shared<PtxLayer>(std::move(ptx))}};
+    return options;
   }
 
   runtime::Nvrtc nvrtc_{{"/nowhere/libnvrtc.so.13", {}}};

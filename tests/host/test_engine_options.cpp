@@ -4,9 +4,12 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
@@ -19,9 +22,10 @@ using flashjit::EngineOptions;
 class Environment {
  public:
   explicit Environment(const std::map<std::string, std::string>& variables) {
-    for (const char* name : {"FLASHJIT_POLICY", "FLASHJIT_CACHE_DIR", "FLASHJIT_NVRTC", "FLASHJIT_TEMPLATE_DIR",
-                             "FLASHJIT_DEVICE", "FLASHJIT_LOG", "XDG_CACHE_HOME", "HOME", "LD_LIBRARY_PATH",
-                             "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    for (const char* name :
+         {"FLASHJIT_POLICY", "FLASHJIT_CACHE_DIR", "FLASHJIT_CACHE_SIZE", "FLASHJIT_SYSTEM_CACHE", "FLASHJIT_BUNDLES",
+          "FLASHJIT_NVRTC", "FLASHJIT_TEMPLATE_DIR", "FLASHJIT_DEVICE", "FLASHJIT_LOG", "XDG_CACHE_HOME", "HOME",
+          "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"}) {
       const char* value = getenv(name);
       before_[name] = value ? std::optional<std::string>(value) : std::nullopt;
       unsetenv(name);
@@ -59,6 +63,10 @@ TEST_CASE("an empty environment gives the default options without a cache direct
   const EngineOptions options = EngineOptions::from_environment();
   CHECK(options.policy == flashjit::Policy::compile);
   CHECK(options.cache_directory.empty());
+  CHECK(options.cache_max_bytes == std::uint64_t{1} << 30);
+  CHECK(options.system_cache_directories.empty());
+  CHECK(options.bundles.empty());
+  CHECK(options.embedded_bundles.empty());
   CHECK(options.nvrtc_path.empty());
   CHECK(options.nvrtc_directories.empty());
   CHECK(options.template_directory.empty());
@@ -71,6 +79,9 @@ TEST_CASE("each variable sets its option") {
                                  {"FLASHJIT_NVRTC", "/n/libnvrtc.so"},
                                  {"FLASHJIT_TEMPLATE_DIR", "/t"},
                                  {"FLASHJIT_LOG", "warning"},
+                                 {"FLASHJIT_CACHE_SIZE", "512M"},
+                                 {"FLASHJIT_SYSTEM_CACHE", "/s:relative"},
+                                 {"FLASHJIT_BUNDLES", ":/x.fjb::/y.fjb"},
                                  {"LD_LIBRARY_PATH", "/a::/b:"},
                                  {"CUDA_HOME", "/cuda"},
                                  {"VIRTUAL_ENV", "/venv"}});
@@ -79,6 +90,9 @@ TEST_CASE("each variable sets its option") {
   CHECK(options.nvrtc_path == "/n/libnvrtc.so");
   CHECK(options.template_directory == "/t");
   CHECK(options.log);
+  CHECK(options.cache_max_bytes == std::uint64_t{512} << 20);
+  CHECK(options.system_cache_directories == std::vector<std::string>{"/s", "relative"});
+  CHECK(options.bundles == std::vector<std::string>{"/x.fjb", "/y.fjb"});
   CHECK(options.nvrtc_directories == std::vector<std::string>{"/a", "/b", "/cuda/lib64", "/venv/lib"});
 }
 
@@ -91,6 +105,26 @@ TEST_CASE("the cache directory is the library's own, else the user's cache, else
   CHECK(directory({{"XDG_CACHE_HOME", "/xdg"}, {"HOME", "/home/a"}}) == "/xdg/flashjit");
   CHECK(directory({{"XDG_CACHE_HOME", "relative"}, {"HOME", "/home/a"}}) == "/home/a/.cache/flashjit");
   CHECK(directory({{"HOME", ""}}).empty());
+}
+
+TEST_CASE("the size of the cache is bytes, or a number with a unit") {
+  const auto size = [](const std::string& text) {
+    const Environment environment({{"FLASHJIT_CACHE_SIZE", text}});
+    return EngineOptions::from_environment().cache_max_bytes;
+  };
+  CHECK(size("") == std::uint64_t{1} << 30);
+  CHECK(size("1") == 1);
+  CHECK(size("123456789") == 123456789);
+  CHECK(size("3K") == 3 * 1024);
+  CHECK(size("2G") == std::uint64_t{2} << 30);
+  CHECK(size("16777215T") == std::uint64_t{16777215} << 40);
+  CHECK(size("18446744073709551615") == std::numeric_limits<std::uint64_t>::max());
+  for (const char* bad : {"0", "0M", "M", "-1", "+1", "1.5G", "1 G", " 1", "1m", "1GB", "1X", "0x10", "16777216T",
+                          "18446744073709551616", "99999999999999999999K"}) {
+    CHECK(refusal({{"FLASHJIT_CACHE_SIZE", bad}}) ==
+          std::string("FLASHJIT_CACHE_SIZE: must be bytes, or a number with K, M, G or T, and more than 0, was ") +
+              bad);
+  }
 }
 
 TEST_CASE("the device is the GPU, or the emulator for an architecture") {

@@ -4,14 +4,16 @@
 
 #include <fstream>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
 #include "runtime/kernel_store.h"
+#include "runtime/nvrtc.h"
+#include "tests/support/fake_compiler.h"
 #include "tests/support/temporary_directory.h"
 
 namespace {
@@ -40,36 +42,38 @@ ErrorCode code_of(const std::function<void()>& work) {
   return ErrorCode::io;
 }
 
-// A cache layer in memory, which remembers the compiler it was last asked for.
-class MapLayer : public cache::Layer {
+// Has nothing, and remembers the compiler it was last asked for.
+class EmptyLayer : public cache::Layer {
  public:
   cache::Lookup find(const cache::Key& key) override {
     last_compiler = key.compiler;
-    cache::Lookup lookup;
-    if (const auto it = entries.find(key.inputs.hex()); it != entries.end()) lookup.entry = it->second;
-    return lookup;
+    return {};
   }
-  std::optional<std::string> store(const cache::Key& key, const cache::Entry& entry) override {
-    entries[key.inputs.hex()] = entry;
-    return "map";
-  }
-
-  std::map<std::string, cache::Entry> entries;
+  std::vector<cache::StoredEntry> list() override { return {}; }
+  std::string location() const override { return "fake"; }
+  std::string problem() override { return {}; }
   std::string last_compiler = "never asked";
 };
 
 // Serves every key, as a cache does that was filled elsewhere.
-class FullLayer : public MapLayer {
+class FullLayer : public EmptyLayer {
  public:
   cache::Lookup find(const cache::Key& key) override {
-    cache::Lookup lookup = MapLayer::find(key);
+    cache::Lookup lookup = EmptyLayer::find(key);
     lookup.entry = cache::Entry{{{"registers", "168"}, {"compile_ms", "412.5"}}, "a cubin"};
     lookup.location = "/full/" + key.name;
     return lookup;
   }
 };
 
-const KernelRequest kRequest{{"some-kernel", "entry", "source text"}, "sm_90a", {{"variant", "v"}}};
+runtime::KernelStoreOptions reading(Policy policy, std::shared_ptr<cache::Layer> layer) {
+  runtime::KernelStoreOptions options;
+  options.policy = policy;
+  options.layers = {{CacheLayer::system, std::move(layer)}};
+  return options;
+}
+
+const KernelRequest kRequest{tests::source_of("some-kernel", "source text"), "sm_90a", {{"variant", "v"}}};
 
 }  // namespace
 
@@ -120,7 +124,7 @@ TEST_CASE("without NVRTC a kernel comes from the cache, whatever compiler made i
   Nvrtc nvrtc({kMissing, {}});
   const Logger log(nullptr);
   const auto layer = std::make_shared<FullLayer>();
-  KernelStore store({Policy::compile, {layer}, ""}, nvrtc, log);
+  KernelStore store(reading(Policy::compile, layer), nvrtc, log);
   const KernelStore::Result first = store.get(kRequest);
   CHECK(layer->last_compiler.empty());
   CHECK(first.image->bytes == "a cubin");
@@ -129,7 +133,7 @@ TEST_CASE("without NVRTC a kernel comes from the cache, whatever compiler made i
   CHECK(first.image->compile_ms == doctest::Approx(412.5));
   CHECK_FALSE(first.from_memory);
   CHECK(store.get(kRequest).from_memory);
-  CHECK(store.counters().disk_hits == 1);
+  CHECK(store.counters().system_hits == 1);
   CHECK(store.counters().memory_hits == 1);
   CHECK(store.counters().misses == 0);
 }
@@ -137,8 +141,8 @@ TEST_CASE("without NVRTC a kernel comes from the cache, whatever compiler made i
 TEST_CASE("a failure is not remembered") {
   Nvrtc nvrtc({kMissing, {}});
   const Logger log(nullptr);
-  const auto layer = std::make_shared<MapLayer>();
-  KernelStore store({Policy::compile, {layer}, ""}, nvrtc, log);
+  const auto layer = std::make_shared<EmptyLayer>();
+  KernelStore store(reading(Policy::compile, layer), nvrtc, log);
   CHECK(code_of([&] { store.get(kRequest); }) == ErrorCode::no_compiler);
   CHECK(code_of([&] { store.get(kRequest); }) == ErrorCode::no_compiler);
   CHECK(store.counters().misses == 2);
@@ -148,13 +152,13 @@ TEST_CASE("a failure is not remembered") {
 TEST_CASE("under policy cache_only a miss is an error, and under off the cache is not asked") {
   Nvrtc nvrtc({kMissing, {}});
   const Logger log(nullptr);
-  const auto empty = std::make_shared<MapLayer>();
-  KernelStore serving({Policy::cache_only, {empty}, ""}, nvrtc, log);
+  const auto empty = std::make_shared<EmptyLayer>();
+  KernelStore serving(reading(Policy::cache_only, empty), nvrtc, log);
   CHECK(code_of([&] { serving.get(kRequest); }) == ErrorCode::cache_miss);
   CHECK(empty->last_compiler.empty());
 
   const auto full = std::make_shared<FullLayer>();
-  KernelStore off({Policy::off, {full}, ""}, nvrtc, log);
+  KernelStore off(reading(Policy::off, full), nvrtc, log);
   CHECK(code_of([&] { off.get(kRequest); }) == ErrorCode::no_compiler);
   CHECK(full->last_compiler == "never asked");
 }
@@ -162,8 +166,9 @@ TEST_CASE("under policy cache_only a miss is an error, and under off the cache i
 TEST_CASE("the second layer is asked when the first has nothing") {
   Nvrtc nvrtc({kMissing, {}});
   const Logger log(nullptr);
-  KernelStore store({Policy::cache_only, {std::make_shared<MapLayer>(), std::make_shared<FullLayer>()}, ""}, nvrtc,
-                    log);
+  runtime::KernelStoreOptions options = reading(Policy::cache_only, std::make_shared<EmptyLayer>());
+  options.layers.push_back({CacheLayer::system, std::make_shared<FullLayer>()});
+  KernelStore store(options, nvrtc, log);
   CHECK(store.get(kRequest).image->cache_file == "/full/some-kernel");
 }
 

@@ -32,7 +32,7 @@ Plan plan_of(const char* variant, int head_dim, int head_dim_v) {
 }
 
 std::string render(const Problem& problem, const char* variant) {
-  return render_forward(problem, parse_variant(variant), sm_90a()).text;
+  return render_forward(problem, parse_variant(variant), sm_90a()).text();
 }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -132,8 +132,8 @@ TEST_CASE("equal inputs render equal bytes, and every input shows in them") {
     CHECK(render(problem, (variant + std::string("-kv16")).c_str()) != text);
   }
   const Variant mma = parse_variant(kOfEachFamily[0]);
-  CHECK(render_forward(problem, mma, find_architecture("sm_80")).text !=
-        render_forward(problem, mma, find_architecture("sm_90a")).text);
+  CHECK(render_forward(problem, mma, find_architecture("sm_80")).text() !=
+        render_forward(problem, mma, find_architecture("sm_90a")).text());
 }
 
 TEST_CASE("a source is one file: each template once, no include left, lines that point into templates/") {
@@ -151,10 +151,23 @@ TEST_CASE("a source is one file: each template once, no include left, lines that
 
 TEST_CASE("a template that is not there is named") {
   for (const char* variant : kOfEachFamily) {
-    Templates templates = embedded_templates();
-    templates.erase("types.cuh");
-    CHECK_THROWS_WITH_AS(render_forward(problem_of(64, 64), parse_variant(variant), sm_90a(), templates),
+    Templates::Files files = embedded_templates().files();
+    files.erase("types.cuh");
+    CHECK_THROWS_WITH_AS(render_forward(problem_of(64, 64), parse_variant(variant), sm_90a(), Templates(files)),
                          doctest::Contains("types.cuh"), Error);
+  }
+}
+
+TEST_CASE("kernels of a family share their device code") {
+  const auto device_code = [](const char* variant, const Templates& templates) {
+    return render_forward(problem_of(64, 64), parse_variant(variant), sm_90a(), templates).device_code;
+  };
+  const Templates same = embedded_templates(), others(embedded_templates().files());
+  for (const char* variant : kOfEachFamily) {
+    const auto code = device_code(variant, embedded_templates());
+    CHECK(code == device_code(variant, same));
+    CHECK(code != device_code(variant, others));
+    CHECK(*code == *device_code(variant, others));
   }
 }
 
@@ -255,6 +268,21 @@ TEST_CASE("head dims out of range are refused") {
                          Error);
   CHECK_THROWS_WITH_AS(validate(problem_of(64, 4)), doctest::Contains("head_dim_v"), Error);
   CHECK_THROWS_AS(validate(problem_of(64, 64, false, DType::f32)), Error);
+}
+
+TEST_CASE("a problem is read from its own spelling and from no other") {
+  for (const Problem& problem : {problem_of(128, 128), problem_of(64, 64, true),
+                                 problem_of(192, 128, false, DType::f16), problem_of(8, 256, true, DType::f16)}) {
+    CHECK(parse_problem(to_string(problem)) == problem);
+  }
+  for (const char* text :
+       {"", "fwd", "fwd-bf16", "bf16-d64", "fwd-f32-d64", "fwd-bf16-d", "fwd-bf16-d064", "fwd-bf16-d64-v64",
+        "fwd-bf16-d64-causal-", "fwd-bf16-d64-v", "fwd-bf16-d99999999999", "fwd-bf16-d64 "}) {
+    CHECK_THROWS_WITH_AS(parse_problem(text), doctest::Contains("problem: must be like"), Error);
+  }
+  for (const char* text : {"fwd-bf16-d12", "fwd-bf16-d-8", "fwd-bf16-d64-v512"}) {
+    CHECK_THROWS_WITH_AS(parse_problem(text), doctest::Contains("head_dim"), Error);
+  }
 }
 
 TEST_SUITE_END();

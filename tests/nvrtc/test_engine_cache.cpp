@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // From an engine to NVRTC and the disk and back.
 #include <doctest/doctest.h>
-#include <spawn.h>
-#include <stdlib.h>
-#include <sys/wait.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -15,38 +12,14 @@
 
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
+#include "tests/nvrtc/small_kernel_engine.h"
 #include "tests/support/temporary_directory.h"
-
-extern char** environ;
 
 namespace {
 
 using namespace flashjit;
+using namespace flashjit::tests;
 namespace fs = std::filesystem;
-
-constexpr const char* kArchitecture = "sm_90a";
-constexpr const char* kChildDirectory = "FLASHJIT_TEST_CHILD_DIRECTORY";
-
-// The NVRTC that the environment names, and a cache of the test's own.
-EngineOptions options_in(const fs::path& directory) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::compile;
-  options.cache_directory = directory.string();
-  options.template_directory.clear();
-  options.log = nullptr;
-  return options;
-}
-
-Problem small_problem(int head_dim = 64) {
-  Problem problem;
-  problem.head_dim = problem.head_dim_v = head_dim;
-  return problem;
-}
-
-KernelInfo compile_small(Engine& engine, int head_dim = 64) {
-  const Problem problem = small_problem(head_dim);
-  return engine.compile(problem, engine.default_variant(problem, kArchitecture), kArchitecture);
-}
 
 ErrorCode code_of_compiling(Engine& engine) {
   try {
@@ -67,26 +40,16 @@ std::vector<fs::path> files_below(const fs::path& directory) {
   return files;
 }
 
-std::string read(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
-// This program again, running one of its skipped test cases.
-pid_t spawn_child(const char* test_case) {
-  const std::string filter = std::string("--test-case=") + test_case;
-  char name[] = "test_nvrtc", no_skip[] = "--no-skip";
-  std::vector<char> filter_text(filter.c_str(), filter.c_str() + filter.size() + 1);
-  char* arguments[] = {name, filter_text.data(), no_skip, nullptr};
-  pid_t child = 0;
-  REQUIRE(posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, arguments, environ) == 0);
-  return child;
+std::size_t count_entries(const fs::path& directory) {
+  const auto files = files_below(directory);
+  return static_cast<std::size_t>(
+      std::count_if(files.begin(), files.end(), [](const fs::path& file) { return file.extension() == ".fjc"; }));
 }
 
 }  // namespace
 
 TEST_CASE("a second engine compiles nothing: the first one filled the disk") {
-  const tests::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   Engine first(options_in(directory.path()));
   const KernelInfo compiled = compile_small(first);
   CHECK(compiled.origin == KernelInfo::Origin::compiled);
@@ -111,12 +74,12 @@ TEST_CASE("a second engine compiles nothing: the first one filled the disk") {
   CHECK(loaded.threads == compiled.threads);
   CHECK(loaded.shared_memory_bytes == compiled.shared_memory_bytes);
   CHECK(loaded.compile_ms == doctest::Approx(compiled.compile_ms).epsilon(0.001));
-  CHECK(second.counters().disk_hits == 1);
+  CHECK(second.counters().user_hits == 1);
   CHECK(second.counters().compiles == 0);
 }
 
 TEST_CASE("another problem, variant or architecture is another kernel") {
-  const tests::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   Engine engine(options_in(directory.path()));
   const Problem problem = small_problem();
   Problem causal = problem;
@@ -127,11 +90,11 @@ TEST_CASE("another problem, variant or architecture is another kernel") {
   engine.compile(problem, engine.default_variant(problem, "sm_89"), "sm_89");
   engine.compile(problem, parse_variant("v3"), "sm_80");
   CHECK(engine.counters().compiles == 4);
-  CHECK(files_below(directory.path()).size() == 4);
+  CHECK(count_entries(directory.path()) == 4);
 }
 
 TEST_CASE("sixteen threads that ask for one cold kernel compile it once") {
-  const tests::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   Engine engine(options_in(directory.path()));
   std::vector<KernelInfo> infos(16);
   std::vector<std::thread> threads;
@@ -145,7 +108,7 @@ TEST_CASE("sixteen threads that ask for one cold kernel compile it once") {
 }
 
 TEST_CASE("threads that ask for different cold kernels get each its own") {
-  const tests::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   Engine engine(options_in(directory.path()));
   std::vector<KernelInfo> infos(4);
   std::vector<std::thread> threads;
@@ -157,35 +120,8 @@ TEST_CASE("threads that ask for different cold kernels get each its own") {
   CHECK(engine.counters().compiles == 4);
 }
 
-TEST_CASE("child: compiles the small kernel in the given directory" * doctest::skip()) {
-  const char* directory = getenv(kChildDirectory);
-  REQUIRE(directory != nullptr);
-  Engine engine(options_in(directory));
-  const KernelInfo info = compile_small(engine);
-  CHECK(info.cubin_bytes > 0);
-  CHECK(engine.counters().rejected == 0);
-  CHECK(engine.counters().write_failures == 0);
-}
-
-TEST_CASE("two processes that ask for one cold kernel both get it, and leave one intact entry") {
-  const tests::TemporaryDirectory directory;
-  REQUIRE(setenv(kChildDirectory, directory.path().c_str(), 1) == 0);
-  pid_t children[2];
-  for (pid_t& child : children) child = spawn_child("child: compiles the small kernel in the given directory");
-  for (const pid_t child : children) {
-    int status = 0;
-    REQUIRE(waitpid(child, &status, 0) == child);
-    CHECK(WIFEXITED(status));
-    CHECK(WEXITSTATUS(status) == 0);
-  }
-  unsetenv(kChildDirectory);
-  CHECK(files_below(directory.path()).size() == 1);
-  Engine engine(options_in(directory.path()));
-  CHECK(compile_small(engine).origin == KernelInfo::Origin::disk);
-}
-
 TEST_CASE("a damaged entry is compiled anew, counted and replaced") {
-  const tests::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   Engine first(options_in(directory.path()));
   const fs::path file = compile_small(first).cache_file;
   const std::string intact = read(file);
@@ -195,16 +131,16 @@ TEST_CASE("a damaged entry is compiled anew, counted and replaced") {
     std::ofstream(file, std::ios::binary | std::ios::trunc) << damage;
     Engine second(options_in(directory.path()));
     CHECK(compile_small(second).origin == KernelInfo::Origin::compiled);
-    CHECK(second.counters().rejected == 1);
+    CHECK(second.counters().quarantined == 1);
     CHECK(second.counters().compiles == 1);
     Engine third(options_in(directory.path()));
     CHECK(compile_small(third).origin == KernelInfo::Origin::disk);
-    CHECK(third.counters().rejected == 0);
+    CHECK(third.counters().quarantined == 0);
   }
 }
 
 TEST_CASE("policy off neither reads nor writes the disk") {
-  const tests::TemporaryDirectory filled, empty;
+  const TemporaryDirectory filled, empty;
   Engine filler(options_in(filled.path()));
   compile_small(filler);
   for (const fs::path& directory : {filled.path(), empty.path()}) {
@@ -219,7 +155,7 @@ TEST_CASE("policy off neither reads nor writes the disk") {
 }
 
 TEST_CASE("policy cache_only takes what is there and compiles nothing") {
-  const tests::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   EngineOptions options = options_in(directory.path());
   options.policy = Policy::cache_only;
   Engine early(options);
@@ -232,7 +168,7 @@ TEST_CASE("policy cache_only takes what is there and compiles nothing") {
 }
 
 TEST_CASE("a filled cache serves a machine without NVRTC, and one with another NVRTC that only serves") {
-  const tests::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   Engine filler(options_in(directory.path()));
   const fs::path file = compile_small(filler).cache_file;
 
@@ -242,25 +178,16 @@ TEST_CASE("a filled cache serves a machine without NVRTC, and one with another N
   CHECK(compile_small(bare).cache_file == file.string());
   CHECK(bare.counters().compiles == 0);
 
-  // A copy of the library with one byte of its build id changed stands for another build.
-  const fs::path other = directory.path() / "other" / "libnvrtc.so";
-  fs::create_directories(other.parent_path());
-  std::string library = read(filler.system().nvrtc_path);
-  // The note's type and owner: where it stands differs between a toolkit's library and a wheel's.
-  const std::size_t note = library.find(std::string("\x03\0\0\0GNU\0", 8));
-  REQUIRE(note != std::string::npos);
-  library[note + 8] = static_cast<char>(library[note + 8] ^ 1);
-  std::ofstream(other, std::ios::binary) << library;
   EngineOptions serving = options_in(directory.path());
-  serving.nvrtc_path = other.string();
+  serving.nvrtc_path = make_other_nvrtc(filler.system().nvrtc_path, directory / "other").string();
   serving.policy = Policy::cache_only;
   Engine server(serving);
   CHECK(compile_small(server).cache_file == file.string());
-  CHECK(server.counters().disk_hits == 1);
+  CHECK(server.counters().user_hits == 1);
 }
 
 TEST_CASE("a kernel that cannot be stored is used from memory, and the failure is told once") {
-  const tests::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   const fs::path file = directory.path() / "file";
   std::ofstream(file) << "in the way";
   EngineOptions options = options_in(file / "cache");
@@ -275,7 +202,7 @@ TEST_CASE("a kernel that cannot be stored is used from memory, and the failure i
 }
 
 TEST_CASE("a source that NVRTC refuses is kept, with the log in the error, and is tried again") {
-  const tests::TemporaryDirectory templates, directory;
+  const TemporaryDirectory templates, directory;
   fs::copy(FLASHJIT_SOURCE_DIR "/templates", templates.path(), fs::copy_options::recursive);
   const fs::path kernel = templates.path() / "kernels" / "flash_fwd_hopper.cuh";
   const std::string good = read(kernel);
@@ -301,7 +228,7 @@ TEST_CASE("a source that NVRTC refuses is kept, with the log in the error, and i
 }
 
 TEST_CASE("progress is told before and after each kernel of a request") {
-  const tests::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   EngineOptions options = options_in(directory.path());
   std::vector<Progress> told;
   options.progress = [&](const Progress& progress) { told.push_back(progress); };

@@ -87,7 +87,7 @@ TEST_CASE("the hopper defaults run on HGMMA and touch no local memory") {
         const Variant variant = generator::default_variant(problem, architecture, range);
         const generator::Source source = generator::render_forward(problem, variant, architecture);
         CAPTURE(source.name);
-        const std::string sass = disassembler.sass(nvrtc.compile(source.text, "kernel.cu", architecture.name).bytes);
+        const std::string sass = disassembler.sass(nvrtc.compile(source.text(), "kernel.cu", architecture.name).bytes);
         CHECK(contains(sass, fmt::format("HGMMA.64x{}x16.F32.BF16", block_kv(variant))));
         CHECK(contains(sass, fmt::format("HGMMA.64x{}x16.F32.BF16", head_dim)));
         CHECK(contains(sass, "UTMALDG"));

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashjit cache export and flashjit cache import: kernels that travel.
+#include <flashjit/cache.h>
+#include <flashjit/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cli/cache.h"
+#include "cli/cache_report.h"
+#include "cli/output_file.h"
+#include "cli/problem_options.h"
+
+namespace flashjit::cli {
+namespace {
+
+constexpr const char* kExportEpilog =
+
+    R"(One file with the intact entries of all layers. Equal entries give equal bytes, on whatever machine. It serves
+kernels where it is named in FLASHJIT_BUNDLES, linked into a program, or imported. 'flashjit compile --bundle' makes one
+without filling the cache first.
+
+Examples:
+  flashjit cache export kernels.fjb
+  flashjit cache export hopper.fjb --arch sm_90a)";
+
+constexpr const char* kImportEpilog =
+    R"(Import what you trust: kernels of a bundle run in your processes, and checksums are no signatures. Exit code 1
+when entries of the bundle were damaged; the others are imported.
+
+Example:
+  flashjit cache import kernels.fjb)";
+
+struct ExportOptions {
+  std::string file, architectures;
+  bool json = false;
+};
+
+struct ImportOptions {
+  std::string file;
+  bool json = false;
+};
+
+std::vector<std::string> wanted_architectures(const std::string& list) {
+  return list.empty() ? std::vector<std::string>() : parse_architectures(list);
+}
+
+int run_export(const ExportOptions& options, const Session& session) {
+  const std::vector<std::string> architectures = wanted_architectures(options.architectures);
+  OutputFile file("FILE", options.file);
+  const Cache cache(session.engine_options());
+  warn_of_problems(cache);
+  file.write(cache.export_bundle(architectures));
+  file.publish();
+  const CacheVerification written = Cache::verify_bundle(options.file);
+  if (options.json) {
+    fmt::print("{}\n", to_text({{"file", options.file}, {"entries", written.intact}, {"bytes", written.bytes}}));
+  } else {
+    fmt::print("{}: {}\n", options.file, entries_text(written.intact, written.bytes));
+  }
+  return written.ok() ? kSuccess : kCheckFailed;
+}
+
+int run_import(const ImportOptions& options, const Session& session) {
+  const CacheImport result = Cache(session.engine_options()).import_bundle(options.file);
+  if (options.json) {
+    fmt::print("{}\n",
+               to_text({{"imported", result.imported}, {"present", result.present}, {"damaged", result.damaged}}));
+  } else {
+    fmt::print("{} imported, {} already there, {} damaged\n", result.imported, result.present, result.damaged.size());
+  }
+  for (const std::string& member : result.damaged) fmt::print(stderr, "flashjit: {} is damaged\n", member);
+  return result.damaged.empty() ? kSuccess : kCheckFailed;
+}
+
+}  // namespace
+
+void add_cache_export(CLI::App& cache, Command& command) {
+  const auto options = std::make_shared<ExportOptions>();
+  CLI::App* subcommand =
+      add_subcommand(cache, command, "export", "Write a bundle of the cache's kernels", kExportEpilog);
+  require(add_option(subcommand, "FILE", options->file, "FILE", "The bundle to write"));
+  add_option(subcommand, "--arch", options->architectures, "LIST",
+             "Only kernels for these, for example sm_80,sm_90a [default: all]");
+  add_flag(subcommand, "--json", options->json, "Print one JSON object");
+  run_when_chosen(subcommand, command, options, run_export);
+}
+
+void add_cache_import(CLI::App& cache, Command& command) {
+  const auto options = std::make_shared<ImportOptions>();
+  CLI::App* subcommand =
+      add_subcommand(cache, command, "import", "Copy a bundle's kernels into the user's directory", kImportEpilog);
+  require(add_option(subcommand, "FILE", options->file, "FILE", "The bundle to read"));
+  add_flag(subcommand, "--json", options->json, "Print one JSON object");
+  run_when_chosen(subcommand, command, options, run_import);
+}
+
+}  // namespace flashjit::cli

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashjit cache ls: a line for each entry. Reads headers only.
+#include <flashjit/cache.h>
+#include <flashjit/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cli/cache.h"
+#include "cli/cache_report.h"
+#include "cli/problem_options.h"
+#include "cli/table.h"
+
+namespace flashjit::cli {
+namespace {
+
+constexpr const char* kEpilog =
+
+    R"(Shows what the headers of the entries say; 'flashjit cache verify' tells whether they are sound, and 'flashjit
+cache inspect DIGEST' tells all about one. Dates are UTC, to the hour.
+
+Examples:
+  flashjit cache ls
+  flashjit cache ls --layer user --arch sm_90a
+  flashjit cache ls --json)";
+
+constexpr std::size_t kDigits = 8;  // enough of a digest for 'flashjit cache inspect'
+
+struct Options {
+  std::string architectures, layer;
+  bool json = false;
+};
+
+void require_layer(const std::string& name) {
+  if (name.empty()) return;
+  for (const CacheLayer layer : {CacheLayer::user, CacheLayer::system, CacheLayer::bundle, CacheLayer::embedded}) {
+    if (name == to_string(layer)) return;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("--layer: must be user, system, bundle or embedded, was '{}'", name));
+}
+
+bool contains(const std::vector<std::string>& list, const std::string& item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+std::vector<CacheEntry> choose_entries(const Session& session, const Options& options) {
+  require_layer(options.layer);
+  std::vector<std::string> architectures;
+  if (!options.architectures.empty()) architectures = parse_architectures(options.architectures);
+  const Cache cache(session.engine_options());
+  warn_of_problems(cache);
+  std::vector<CacheEntry> entries = cache.entries();
+  std::erase_if(entries, [&](const CacheEntry& entry) {
+    return (!options.layer.empty() && to_string(entry.layer) != options.layer) ||
+           (!architectures.empty() && !contains(architectures, fact(entry, "architecture")));
+  });
+  return entries;
+}
+
+std::string table_text(const std::vector<CacheEntry>& entries) {
+  Table table({"<digest", "<kernel", "<arch", "registers", "smem", "bytes", "<last used", "<layer"});
+  for (const CacheEntry& entry : entries) {
+    table.add_row({fact(entry, "inputs").substr(0, kDigits), title(entry), fact(entry, "architecture"),
+                   fact(entry, "registers"), fact(entry, "smem_bytes"), fmt::format("{}", entry.bytes),
+                   date_text(entry.last_used), to_string(entry.layer)});
+  }
+  return table.empty() ? std::string() : table.text();
+}
+
+int run(const Options& options, const Session& session) {
+  const std::vector<CacheEntry> entries = choose_entries(session, options);
+  std::uint64_t bytes = 0;
+  for (const CacheEntry& entry : entries) bytes += entry.bytes;
+  if (options.json) {
+    Json list = Json::array();
+    for (const CacheEntry& entry : entries) list.push_back(describe(entry));
+    fmt::print("{}\n", to_text({{"entries", list}, {"bytes", bytes}}));
+  } else {
+    fmt::print("{}{}\n", table_text(entries), entries_text(entries.size(), bytes));
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_cache_ls(CLI::App& cache, Command& command) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* ls = add_subcommand(cache, command, "ls", "List the entries of all layers", kEpilog);
+  add_option(ls, "--arch", options->architectures, "LIST",
+             "Only kernels for these, for example sm_80,sm_90a [default: all]");
+  add_option(ls, "--layer", options->layer, "LAYER", "Only entries of user, system, bundle or embedded");
+  add_flag(ls, "--json", options->json, "Print one JSON object");
+  run_when_chosen(ls, command, options, run);
+}
+
+}  // namespace flashjit::cli

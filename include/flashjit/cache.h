@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cache of compiled kernels as an operator sees it: what is in it, whether it is sound, how it is shipped. Engines
+// do not need this. Works without a GPU, a driver and NVRTC. docs/cache.md explains layers, bundles and trust.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "flashjit/engine.h"
+
+namespace flashjit {
+
+// One entry as it is stored. Nothing but `intact` of verify() says that its bytes are sound.
+struct CacheEntry {
+  std::string name;  // <kernel>.<inputs>.<compiler>, the file's name without .fjc: the same on every machine
+  CacheLayer layer = CacheLayer::user;
+  std::string location;        // the file, or <bundle>:<member>
+  std::uint64_t bytes = 0;     // of the file
+  std::int64_t last_used = 0;  // seconds since 1970, to the hour; 0 in a bundle
+  // What its header says: name, problem, variant, architecture, nvrtc (version), compiler (build), inputs (digest),
+  // registers, spill_bytes, stack_bytes, threads, smem_bytes, compile_ms (not in bundles), version (of flashjit).
+  // Empty when the header cannot be read.
+  std::map<std::string, std::string> facts;
+};
+
+struct CacheVerification {
+  std::uint64_t intact = 0;
+  std::uint64_t bytes = 0;  // of the intact ones
+  std::vector<CacheEntry> damaged;
+  std::vector<std::string> problems;  // layers that cannot be read at all, in one line each
+  bool ok() const noexcept { return damaged.empty() && problems.empty(); }
+};
+
+// What gc and clear removed, or would remove.
+struct CacheCollection {
+  struct Removed {
+    std::string path;
+    std::uint64_t bytes = 0;
+    std::string why;  // "evicted", "temporary", "damaged", "cleared"
+  };
+  std::vector<Removed> removed;
+  std::uint64_t removed_bytes = 0;
+  std::uint64_t kept_entries = 0, kept_bytes = 0;
+};
+
+struct CacheImport {
+  std::uint64_t imported = 0;
+  std::uint64_t present = 0;         // were there already, intact
+  std::vector<std::string> damaged;  // members that were refused
+};
+
+// Thread-safe, and safe beside engines of this and other processes on the same directories. Every member throws
+// Error(io) when a directory or a file that it was told to write cannot be written; damage on disk is a result and no
+// error.
+class Cache {
+ public:
+  // Of the same directories and bundles as an engine with these options.
+  explicit Cache(const EngineOptions& options = EngineOptions::from_environment());
+  ~Cache();
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
+
+  std::vector<CacheLayerInfo> layers() const;
+  // The entries of all layers, in the order in which they are looked up, then by name.
+  std::vector<CacheEntry> entries() const;
+  // The whole source that the entry was compiled from. Sources are not stored but rendered again: throws
+  // Error(unsupported) when this library's templates give another one, as after an upgrade.
+  std::string source(const CacheEntry& entry) const;
+
+  // Reads every entry of every layer. set_aside: damaged ones of the user's directory are renamed to *.bad, as a
+  // look-up would do.
+  CacheVerification verify(bool set_aside = false) const;
+  // Reads and checks this one.
+  bool is_intact(const CacheEntry& entry) const;
+  // A bundle by itself. Throws Error(io) when there is no such file.
+  static CacheVerification verify_bundle(const std::string& path);
+
+  // Of the user's directory: removes temporary files that writers left behind, entries that were set aside, and entries
+  // beyond max_bytes (0: EngineOptions::cache_max_bytes), those first that were not used for longest.
+  CacheCollection collect(std::uint64_t max_bytes = 0, bool dry_run = false) const;
+  // Removes all that the cache has written to the user's directory, and nothing else.
+  CacheCollection clear(bool dry_run = false) const;
+
+  // A bundle of the intact entries of all layers, each once; architectures: of these only, empty for all. Equal entries
+  // give equal bytes: times are left out.
+  std::string export_bundle(const std::vector<std::string>& architectures = {}) const;
+  // Stores the intact members of a bundle file in the user's directory. Throws Error(io, invalid_argument).
+  CacheImport import_bundle(const std::string& path) const;
+
+  // The counters of all processes that have used the user's directory and ended, added up; approximate.
+  Counters totals() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace flashjit

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/kernel_entry.h"
+
+#include <fmt/format.h>
+
+#include "cache/entry_name.h"
+#include "flashjit/version.h"
+#include "runtime/nvrtc.h"
+
+namespace flashjit::runtime {
+namespace {
+
+constexpr const char* kSchema = "flashjit-kernel-1";  // a new one forgets every entry that was written before
+
+// Cache names are [a-z0-9_.-]; kernel names are nearly that.
+std::string cache_name(std::string name) {
+  for (char& c : name) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    const bool allowed = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
+    if (!allowed) c = '_';
+  }
+  return name;
+}
+
+}  // namespace
+
+cache::Key key_of(const KernelRequest& request) {
+  cache::Key key;
+  key.name = cache_name(request.source.name);
+  key.inputs = cache::Hasher()
+                   .add("schema", kSchema)
+                   .add("heading", request.source.heading)
+                   .add("device code", *request.source.device_code)
+                   .add("generated", request.source.generated)
+                   .add("options", Nvrtc::options_for_key(request.target))
+                   .add("target", request.target)
+                   .finish();
+  return key;
+}
+
+cache::Entry entry_of(const KernelRequest& request, CompiledImage compiled, const std::string& compiler_version) {
+  cache::Entry entry{request.facts, std::move(compiled.bytes)};
+  entry.facts["name"] = request.source.name;
+  entry.facts["entry"] = request.source.entry;
+  entry.facts["architecture"] = request.target;
+  entry.facts["version"] = version();
+  entry.facts["nvrtc"] = compiler_version;
+  entry.facts["registers"] = std::to_string(compiled.registers);
+  entry.facts["spill_bytes"] = std::to_string(compiled.spill_bytes);
+  entry.facts["stack_bytes"] = std::to_string(compiled.stack_bytes);
+  entry.facts[kCompileTimeFact] = fmt::format("{:.3f}", compiled.milliseconds);
+  return entry;
+}
+
+cache::NewMember member_of(const cache::Key& key, cache::Entry entry) {
+  entry.facts.erase(kCompileTimeFact);
+  return {cache::path_of(key), cache::encode(cache::with_key(std::move(entry), key))};
+}
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// A kernel as an entry of the cache: under which key, with which facts, and as a member of a bundle.
+#pragma once
+
+#include <string>
+
+#include "cache/bundle.h"
+#include "cache/layer.h"
+#include "generator/source.h"
+#include "runtime/compiler.h"
+
+namespace flashjit::runtime {
+
+struct KernelRequest {
+  generator::Source source;
+  std::string target;  // see Compiler::compile
+  cache::Facts facts;  // for people who look into the cache; the store adds its own
+};
+
+// Without a compiler, as if any would do.
+cache::Key key_of(const KernelRequest& request);
+
+// compiler_version: "13.0"
+cache::Entry entry_of(const KernelRequest& request, CompiledImage compiled, const std::string& compiler_version);
+
+// How long NVRTC took, in an entry's facts.
+inline constexpr const char* kCompileTimeFact = "compile_ms";
+
+// Without that time: two compilations of one source by one compiler agree on everything else, so that equal kernels
+// give equal bundles.
+cache::NewMember member_of(const cache::Key& key, cache::Entry entry);
+
+}  // namespace flashjit::runtime

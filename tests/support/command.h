@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "tests/support/cache_entries.h"
+#include "tests/support/temporary_directory.h"
+
+namespace flashjit::tests {
+
+struct Outcome {
+  int exit_code;
+  std::string out, err;
+};
+
+// Away from the user's settings and cache, from GPUs and from NVRTC.
+inline constexpr const char* kBareEnvironment =
+    "CUDA_VISIBLE_DEVICES= FLASHJIT_POLICY= FLASHJIT_LOG= FLASHJIT_TEMPLATE_DIR= FLASHJIT_DEVICE= FLASHJIT_CACHE_DIR= "
+    "FLASHJIT_CACHE_SIZE= FLASHJIT_SYSTEM_CACHE= FLASHJIT_BUNDLES= XDG_CACHE_HOME= HOME= "
+    "FLASHJIT_NVRTC=/nowhere/libnvrtc.so";
+
+// Runs the built command flashjit. Environment: assignments in the shell's spelling, of which the last of a name
+// counts.
+inline Outcome run_command(const std::filesystem::path& directory, const std::string& environment,
+                           const std::string& arguments) {
+  const TemporaryDirectory output;
+  const std::string line =
+      fmt::format("cd '{}' && {} '{}' {} >'{}' 2>'{}' </dev/null", directory.string(), environment, FLASHJIT_COMMAND,
+                  arguments, (output / "out").string(), (output / "err").string());
+  const int status = std::system(line.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_bytes(output / "out"), read_bytes(output / "err")};
+}
+
+inline bool mentions(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace flashjit::tests

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "generator/variant_space.h"
+#include "runtime/cache_layers.h"
+#include "runtime/kernel_store.h"
+#include "runtime/nvrtc.h"
+#include "runtime/wanted_kernel.h"
+#include "tests/support/fake_compiler.h"
+
+namespace flashjit::tests {
+
+struct FakeKernel {
+  int head_dim;
+  std::string architecture;
+  bool ptx = false;
+};
+
+// Fills the cache of these options with kernels that are real but for their images. Gives a bundle of them.
+inline std::string make_fake_kernels(const EngineOptions& options, const std::vector<FakeKernel>& kernels) {
+  FakeCompiler compiler;
+  const runtime::Logger log(nullptr);
+  const runtime::CacheLayers layers = runtime::make_cache_layers(options);
+  runtime::KernelStore store({Policy::compile, layers.user, layers.all}, compiler, log);
+  for (const FakeKernel& kernel : kernels) {
+    Problem problem;
+    problem.head_dim = problem.head_dim_v = kernel.head_dim;
+    const Architecture& architecture = find_architecture(kernel.architecture);
+    const Variant variant = generator::default_variant(problem, architecture, LengthRange::long_kv);
+    runtime::KernelRequest request =
+        runtime::want_kernel(problem, variant, architecture, generator::embedded_templates()).request;
+    if (kernel.ptx) request.target = runtime::ptx_target(kernel.architecture);
+    store.get(request);
+  }
+  return store.bundle();
+}
+
+}  // namespace flashjit::tests
