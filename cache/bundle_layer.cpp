@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cache/entry_name.h"
+#include "cache/record_path.h"
 
 namespace flashjit::cache {
 namespace {
@@ -100,6 +101,31 @@ std::vector<StoredEntry> BundleLayer::list() try {
   }
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return entries;
+} catch (const std::exception&) {  // out of memory
+  return {};
+}
+
+RecordLookup BundleLayer::read_record(const std::string& path) try {
+  RecordLookup lookup;
+  const Bundle::Member* const member = bundle_ && parse_record_path(path) ? bundle_->find(path) : nullptr;
+  if (!member) return lookup;
+  lookup.location = location_of(*bundle_, *member);
+  if (member->bytes <= kMaxRecordBytes) lookup.bytes = bundle_->read(*member);
+  lookup.damaged = !lookup.bytes;
+  return lookup;
+} catch (const std::exception&) {  // out of memory
+  return {};
+}
+
+std::vector<StoredRecord> BundleLayer::list_records() try {
+  std::vector<StoredRecord> records;
+  if (!bundle_) return records;
+  for (const auto& member : bundle_->members()) {
+    if (parse_record_path(member.name)) {
+      records.push_back({member.name, location_of(*bundle_, member), member.bytes});
+    }
+  }
+  return records;
 } catch (const std::exception&) {  // out of memory
   return {};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entries of a bundle: a file, or bytes that are linked into the application.
+// The entries and records of a bundle: a file, or bytes that are linked into the application.
 #pragma once
 
 #include <memory>
@@ -19,6 +19,8 @@ class BundleLayer : public Layer {
 
   Lookup find(const Key& key) override;
   std::vector<StoredEntry> list() override;
+  RecordLookup read_record(const std::string& path) override;
+  std::vector<StoredRecord> list_records() override;
   std::string location() const override { return location_; }
   std::string problem() override { return problem_; }
 

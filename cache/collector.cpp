@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cache/entry_name.h"
+#include "cache/record_path.h"
 #include "cache/totals.h"
 
 namespace flashjit::cache {
@@ -16,25 +17,31 @@ struct Item {
     entry,
     damaged,
     temporary,
-    lasting,  // what only clear() removes: sources, totals
+    lasting,  // what only clear() removes: records, sources, totals
   };
   Kind kind = Kind::entry;
-  std::string folder;  // empty: the directory itself
+  std::string folder;  // "tuning/<device>", say; empty: the directory itself
   FileStatus file;
 };
 
-enum class Folder { top, failed, shard };
+enum class Folder { top, failed, records, shard };
+
+// What was set aside in a folder of files that end so, beside these.
+std::optional<Item::Kind> kind_of(std::string_view name, std::string_view suffix, Item::Kind whole) {
+  if (name.ends_with(suffix)) return whole;
+  if (!name.ends_with(kDamagedSuffix)) return std::nullopt;
+  name.remove_suffix(kDamagedSuffix.size());
+  return name.ends_with(suffix) ? std::optional(Item::Kind::damaged) : std::nullopt;
+}
 
 // Nothing for files of others.
 std::optional<Item::Kind> kind_of(Folder folder, std::string_view name) {
   if (name.ends_with(kTemporarySuffix)) return Item::Kind::temporary;
   if (folder == Folder::top && name == kTotalsFile) return Item::Kind::lasting;
   if (folder == Folder::failed && name.ends_with(kSourceSuffix)) return Item::Kind::lasting;
-  if (folder != Folder::shard) return std::nullopt;
-  if (name.ends_with(kEntrySuffix)) return Item::Kind::entry;
-  if (!name.ends_with(kDamagedSuffix)) return std::nullopt;
-  name.remove_suffix(kDamagedSuffix.size());
-  return name.ends_with(kEntrySuffix) ? std::optional(Item::Kind::damaged) : std::nullopt;
+  if (folder == Folder::records) return kind_of(name, kRecordSuffix, Item::Kind::lasting);
+  if (folder == Folder::shard) return kind_of(name, kEntrySuffix, Item::Kind::entry);
+  return std::nullopt;
 }
 
 void gather(const Directory& directory, Folder folder, const std::string& name, std::vector<Item>& items) {
@@ -44,21 +51,51 @@ void gather(const Directory& directory, Folder folder, const std::string& name, 
   }
 }
 
-std::vector<std::string> folders_of(const Directory& directory) {
-  std::vector<std::string> folders;
+struct NamedFolder {
+  Folder kind;
+  std::string name;
+};
+
+std::vector<NamedFolder> folders_of(const Directory& directory) {
+  std::vector<NamedFolder> folders;
   for (const FileStatus& file : directory.list()) {
-    if (file.directory && (is_shard_name(file.name) || file.name == kFailedDirectory)) folders.push_back(file.name);
+    if (!file.directory) continue;
+    if (is_shard_name(file.name)) folders.push_back({Folder::shard, file.name});
+    if (file.name == kFailedDirectory) folders.push_back({Folder::failed, file.name});
+    if (file.name != kRecordsDirectory) continue;
+    for (const FileStatus& device : directory.below(file.name).list()) {
+      if (device.directory) folders.push_back({Folder::records, file.name + '/' + device.name});
+    }
   }
   return folders;
+}
+
+// Each part under the checks of a directory.
+Directory open_folder(const Directory& directory, std::string_view name) {
+  const std::size_t slash = name.find('/');
+  Directory folder = directory.below(std::string(name.substr(0, slash)));
+  return slash == name.npos ? std::move(folder) : folder.below(std::string(name.substr(slash + 1)));
 }
 
 std::vector<Item> items_of(const Directory& directory) {
   std::vector<Item> items;
   gather(directory, Folder::top, "", items);
-  for (const std::string& folder : folders_of(directory)) {
-    gather(directory.below(folder), folder == kFailedDirectory ? Folder::failed : Folder::shard, folder, items);
+  for (const NamedFolder& folder : folders_of(directory)) {
+    gather(open_folder(directory, folder.name), folder.kind, folder.name, items);
   }
   return items;
+}
+
+void remove_folders(const Directory& directory) {
+  for (const NamedFolder& folder : folders_of(directory)) {
+    const std::size_t slash = folder.name.find('/');
+    if (slash == folder.name.npos) {
+      directory.remove_below(folder.name);
+    } else {
+      directory.below(kRecordsDirectory).remove_below(folder.name.substr(slash + 1));
+    }
+  }
+  directory.remove_below(kRecordsDirectory);
 }
 
 // Removes items one by one and keeps the account.
@@ -86,7 +123,7 @@ class Collection {
  private:
   Directory::Removal unlink(const Item& item) const {
     if (item.folder.empty()) return directory_.remove(item.file.name);
-    return directory_.below(item.folder).remove(item.file.name);
+    return open_folder(directory_, item.folder).remove(item.file.name);
   }
 
   const Directory& directory_;
@@ -158,9 +195,7 @@ Collected clear(const Directory& directory, bool dry_run) {
   for (const Item& item : items_of(directory)) {
     if (!collection.remove(item, Removed::Why::cleared)) collection.keep(item);
   }
-  if (!dry_run) {
-    for (const std::string& folder : folders_of(directory)) directory.remove_below(folder);
-  }
+  if (!dry_run) remove_folders(directory);
   return collection.finish();
 }
 

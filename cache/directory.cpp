@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <random>
 #include <system_error>
 
@@ -187,6 +188,12 @@ bool Directory::publish(const std::string& name, std::string_view bytes) const {
 
 bool Directory::rename(const std::string& from, const std::string& to) const {
   return retry([&] { return files_->rename_at(descriptor_.value(), from.c_str(), to.c_str()); }) == 0;
+}
+
+// A directory takes no file's place, nor the other way round: what was set aside before gives way.
+void Directory::set_aside(const std::string& name, const std::string& bad) const {
+  if (rename(name, bad) || errno == ENOENT) return;  // somebody else was faster
+  if (remove(bad) == Removal::removed || remove_below(bad)) rename(name, bad);
 }
 
 Directory::Removal Directory::remove(const std::string& name) const {

@@ -71,6 +71,8 @@ class Directory {
   // when it could not be written; then nothing of it is left.
   bool publish(const std::string& name, std::string_view bytes) const;
   bool rename(const std::string& from, const std::string& to) const;  // errno says why not
+  // Renames what is damaged, so that people can look at it.
+  void set_aside(const std::string& name, const std::string& bad) const;
   enum class Removal { removed, absent, failed };
   Removal remove(const std::string& name) const;     // whatever it is, but no directory
   bool remove_below(const std::string& name) const;  // a directory that is empty

@@ -2,9 +2,9 @@
 #include "cache/directory_layer.h"
 
 #include <algorithm>
-#include <cerrno>
 
 #include "cache/entry_name.h"
+#include "cache/record_path.h"
 
 namespace flashjit::cache {
 namespace {
@@ -25,13 +25,6 @@ std::vector<Key> keys_of_any_compiler(const Directory& shard, const Key& key) {
   }
   std::sort(keys.begin(), keys.end(), [](const Key& a, const Key& b) { return a.compiler > b.compiler; });
   return keys;
-}
-
-// Renames it. A directory takes no file's place, nor the other way round: what was set aside before gives way.
-void set_aside(const Directory& shard, const std::string& file) {
-  const std::string bad = std::string(file).append(kDamagedSuffix);
-  if (shard.rename(file, bad) || errno == ENOENT) return;  // somebody else was faster
-  if (shard.remove(bad) == Directory::Removal::removed || shard.remove_below(bad)) shard.rename(file, bad);
 }
 
 }  // namespace
@@ -67,7 +60,7 @@ Lookup DirectoryLayer::find_exact(const Directory& shard, const Key& key) const 
     return lookup;
   }
   lookup.damaged = true;
-  if (trust_ == Trust::own) set_aside(shard, file);
+  if (trust_ == Trust::own) shard.set_aside(file, std::string(file).append(kDamagedSuffix));
   return lookup;
 }
 
@@ -120,6 +113,39 @@ StoredEntry DirectoryLayer::describe(const std::string& shard, const FileStatus&
     return decode_facts(content.bytes).value_or(Facts());
   };
   return entry;
+}
+
+RecordLookup DirectoryLayer::read_record(const std::string& path) try {
+  using State = FileContent::State;
+  RecordLookup lookup;
+  const auto record = parse_record_path(path);
+  if (!record) return lookup;
+  const Directory folder = open().below(kRecordsDirectory).below(record->device);
+  FileContent content = folder.read(record->file, kMaxRecordBytes);
+  if (content.state == State::absent) return lookup;
+  lookup.location = (folder.path() / record->file).string();
+  lookup.damaged = content.state != State::whole;
+  if (!lookup.damaged) lookup.bytes = std::move(content.bytes);
+  return lookup;
+} catch (const std::exception&) {  // out of memory
+  return {};
+}
+
+std::vector<StoredRecord> DirectoryLayer::list_records() try {
+  std::vector<StoredRecord> records;
+  const Directory all = open().below(kRecordsDirectory);
+  for (const FileStatus& folder : all.list()) {
+    if (!folder.directory) continue;
+    for (const FileStatus& file : all.below(folder.name).list()) {
+      const std::string path = to_string(RecordPath{folder.name, file.name});
+      if (!parse_record_path(path)) continue;
+      records.push_back({path, (all.path() / folder.name / file.name).string(), file.regular ? file.bytes : 0});
+    }
+  }
+  std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+  return records;
+} catch (const std::exception&) {  // out of memory
+  return {};
 }
 
 }  // namespace flashjit::cache

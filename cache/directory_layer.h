@@ -7,6 +7,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "cache/collector.h"
 #include "cache/directory.h"
@@ -25,6 +27,8 @@ class DirectoryLayer : public Layer {
   // Without a compiler in the key, the intact entry whose compiler comes last in lexicographical order.
   Lookup find(const Key& key) override;
   std::vector<StoredEntry> list() override;
+  RecordLookup read_record(const std::string& path) override;
+  std::vector<StoredRecord> list_records() override;
   std::string location() const override { return path_.string(); }
   std::string problem() override { return open().problem(); }
 
@@ -59,6 +63,12 @@ class UserDirectoryLayer : public DirectoryLayer {
   // not used for longest first. So up to 16 processes that write at once stay below max_bytes together, as long as no
   // entry is larger than a 64th. One that is larger than max_bytes is not stored.
   std::optional<std::string> store(const Key& key, const Entry& entry);
+
+  // A record, whole or not at all; replaces the one that is there. Where it was stored, or nothing when it could not
+  // be: never throws. Records are small and few, and count for no size.
+  std::optional<std::string> store_record(const std::string& path, std::string_view bytes);
+  // Renames a record that its reader found to be damaged to *.bad.
+  void set_aside_record(const std::string& path);
 
   // A lock for whoever makes the entry of this key. Makes the directory when it is missing.
   EntryLock lock(const Key& key);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A place that entries are read from: a directory or a bundle.
+// A place that entries and records are read from: a directory or a bundle.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,19 @@ struct StoredEntry {
   std::function<std::map<std::string, std::string>()> facts;  // from its start alone, not verified; empty when damaged
 };
 
+struct RecordLookup {
+  std::optional<std::string> bytes;  // all of the file
+  std::string location;              // as in Lookup, when something stands there
+  bool damaged = false;              // something stands there that is no file of ours, or too large, or damaged
+};
+
+// One file of a layer that stands where a record would.
+struct StoredRecord {
+  std::string path;  // tuning/<device>/<record>.json
+  std::string location;
+  std::uint64_t bytes = 0;
+};
+
 // Thread-safe, and safe with other processes on the same place. Never throws for what it finds.
 class Layer {
  public:
@@ -46,6 +59,9 @@ class Layer {
   virtual Lookup find(const Key& key) = 0;
   // Everything that stands where an entry would, damaged or not, by name.
   virtual std::vector<StoredEntry> list() = 0;
+  // A small file that is no entry: see record_path.h. Of any other path there is none.
+  virtual RecordLookup read_record(const std::string& /*path*/) { return {}; }
+  virtual std::vector<StoredRecord> list_records() { return {}; }  // by path
   virtual std::string location() const = 0;
   // Why nothing can be read from it, in one line; empty when it is in order or simply not there.
   virtual std::string problem() = 0;

@@ -3,6 +3,7 @@
 
 #include "cache/directory_layer.h"
 #include "cache/entry_name.h"
+#include "cache/record_path.h"
 
 namespace flashjit::cache {
 namespace {
@@ -71,6 +72,28 @@ void UserDirectoryLayer::make_room(const Directory& directory) {
   const std::uint64_t room = options_.max_bytes / 4 + std::max(step, being_written_) - step;
   const std::uint64_t left = options_.max_bytes - std::min(options_.max_bytes, room);
   evicted_ += count_evicted(cache::collect(directory, {.max_bytes = left, .keep_damaged = true}, files_.now()));
+}
+
+std::optional<std::string> UserDirectoryLayer::store_record(const std::string& path, std::string_view bytes) try {
+  const auto record = parse_record_path(path);
+  if (!record || bytes.size() > kMaxRecordBytes) return std::nullopt;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const Directory directory = Directory::make(files_, path_);
+    if (!directory.is_open()) return std::nullopt;
+    const Directory folder = directory.make_below(kRecordsDirectory).make_below(record->device);
+    if (folder.is_open() && folder.publish(record->file, bytes)) return (folder.path() / record->file).string();
+  }
+  return std::nullopt;
+} catch (const std::exception&) {  // out of memory
+  return std::nullopt;
+}
+
+void UserDirectoryLayer::set_aside_record(const std::string& path) try {
+  const auto record = parse_record_path(path);
+  if (!record) return;
+  const Directory folder = open().below(kRecordsDirectory).below(record->device);
+  if (folder.is_open()) folder.set_aside(record->file, std::string(record->file).append(kDamagedSuffix));
+} catch (const std::exception&) {  // out of memory
 }
 
 EntryLock UserDirectoryLayer::lock(const Key& key) {

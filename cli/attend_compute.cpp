@@ -29,11 +29,11 @@ Problem problem_of(const Inputs& inputs) {
   return problem;
 }
 
-// What the call would take by itself. Without keys that is the default for few queries, which needs no tensor map.
+// What the call would take by itself. TMA cannot describe tensors without keys.
 Variant default_variant(const Engine& engine, const DeviceInfo& device, const Problem& problem, const Inputs& inputs) {
   const std::int64_t seqlen_q = inputs.q.shape()[1], seqlen_kv = inputs.k.shape()[1];
-  const LengthRange range = seqlen_kv == 0 ? LengthRange::few_queries : length_range(seqlen_q, seqlen_kv);
-  return engine.default_variant(problem, device.architecture, range);
+  if (seqlen_kv == 0) return engine.default_without_tma(problem, device.architecture);
+  return engine.default_variant(problem, device.architecture, length_range(seqlen_q, seqlen_kv));
 }
 
 }  // namespace

@@ -3,15 +3,13 @@
 #include "cli/bench.h"
 
 #include <flashjit/error.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <ctime>
 #include <future>
 #include <map>
 
+#include "cli/date.h"
 #include "cli/device.h"
 #include "cli/output_file.h"
 #include "cli/progress.h"
@@ -22,7 +20,8 @@ namespace {
 constexpr const char* kEpilog = R"(Grids:
   forward  the grid of the FlashAttention-3 paper: 16384 tokens, hidden dimension 2048, head dimensions 64, 128 and 256,
            causal or not, sequence lengths 512 to 16384. TFLOPS, and for the mma family the share of the measured
-           ceiling of mma.sync.
+           ceiling of mma.sync. Variants are those that calls get: of tuning records, where there are some.
+  tuned    on the same grid, what records choose beside the defaults, which take turns with them.
   ablation table 2 of that paper: f16, batch 4, 16 heads, head dimension 128, 8448 tokens. What pipelining, ping-pong
            and warp specialisation are worth, beside the paper's figures. Needs sm_90a.
   5090     the steps v1 to v5 of the RTX 5090 write-up and a default variant of the mma family: batch 1, 8 heads, head
@@ -43,6 +42,7 @@ struct Grid {
 };
 const std::map<std::string, Grid>& grids() {
   static const std::map<std::string, Grid> all = {{"forward", {bench_forward, "bf16"}},
+                                                  {"tuned", {bench_tuned, "bf16"}},
                                                   {"ablation", {bench_ablation, "f16"}},
                                                   {"5090", {bench_ladder, "bf16"}},
                                                   {"jit", {bench_jit, "bf16"}}};
@@ -51,12 +51,11 @@ const std::map<std::string, Grid>& grids() {
 
 Json new_record(const SystemInfo& system, const std::string& grid, const std::string& dtype) {
   const std::optional<DeviceInfo> gpu = usable_device(system);
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   return {{"device", gpu ? Json(gpu->name) : Json()},
           {"driver", system.driver_version.empty() ? Json() : Json(system.driver_version)},
           {"nvrtc", system.nvrtc_version.empty() ? Json() : Json(system.nvrtc_version)},
           {"version", system.version},
-          {"date", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now))},
+          {"date", date_now()},
           {"grid", grid},
           {"dtype", dtype},
           {"rows", Json::array()}};
@@ -66,7 +65,7 @@ int run(const BenchOptions& options, const Session& session) {
   const auto grid = grids().find(options.grid);
   if (grid == grids().end()) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("--grid: must be forward, ablation, 5090 or jit, was '{}'", options.grid));
+                fmt::format("--grid: must be forward, tuned, ablation, 5090 or jit, was '{}'", options.grid));
   }
   const std::string dtype = options.dtype.value_or(grid->second.dtype);
   if (dtype != "bf16" && dtype != "f16") {
@@ -108,7 +107,7 @@ double median(std::vector<double> values) {
 void add_bench(CLI::App& app, Command& command) {
   const auto options = std::make_shared<BenchOptions>();
   CLI::App* bench = add_subcommand(app, command, "bench", "Measure on this machine", kEpilog);
-  require(add_option(bench, "--grid", options->grid, "GRID", "What to measure: forward, ablation, 5090 or jit"));
+  require(add_option(bench, "--grid", options->grid, "GRID", "What to measure: forward, tuned, ablation, 5090 or jit"));
   add_option(bench, "--dtype", options->dtype, "DTYPE", "Precision: bf16 or f16 [default: bf16; ablation: f16]");
   add_option(bench, "--arch", options->architecture, "ARCH",
              "Grid jit without a GPU: the target to compile for [default: sm_90a]");

@@ -31,6 +31,8 @@ struct BenchContext {
 
 // The grid of the FlashAttention-3 paper. Needs a GPU.
 void bench_forward(const BenchContext& context, Json& record);
+// On the same grid: what calls use beside the default, in turn. Needs a GPU.
+void bench_tuned(const BenchContext& context, Json& record);
 // The ablation of the FlashAttention-3 paper, and the schemes beside it. Needs a GPU of sm_90a.
 void bench_ablation(const BenchContext& context, Json& record);
 std::vector<Variant> ablation_variants();

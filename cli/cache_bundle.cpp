@@ -17,9 +17,9 @@ namespace {
 
 constexpr const char* kExportEpilog =
 
-    R"(One file with the intact entries of all layers. Equal entries give equal bytes, on whatever machine. It serves
-kernels where it is named in FLASHJIT_BUNDLES, linked into a program, or imported. 'flashjit compile --bundle' makes one
-without filling the cache first.
+    R"(One file with the intact entries of all layers, and with their tuning records. Equal entries give equal bytes, on
+whatever machine. It serves kernels and choices where it is named in FLASHJIT_BUNDLES, linked into a program, or
+imported. 'flashjit compile --bundle' makes one without filling the cache first.
 
 Examples:
   flashjit cache export kernels.fjb
@@ -27,7 +27,7 @@ Examples:
 
 constexpr const char* kImportEpilog =
     R"(Import what you trust: kernels of a bundle run in your processes, and checksums are no signatures. Exit code 1
-when entries of the bundle were damaged; the others are imported.
+when entries of the bundle were damaged; the others are imported. Tuning records that are there already stay.
 
 Example:
   flashjit cache import kernels.fjb)";
@@ -55,9 +55,12 @@ int run_export(const ExportOptions& options, const Session& session) {
   file.publish();
   const CacheVerification written = Cache::verify_bundle(options.file);
   if (options.json) {
-    fmt::print("{}\n", to_text({{"file", options.file}, {"entries", written.intact}, {"bytes", written.bytes}}));
+    fmt::print("{}\n", to_text({{"file", options.file},
+                                {"entries", written.intact},
+                                {"bytes", written.bytes},
+                                {"records", written.records}}));
   } else {
-    fmt::print("{}: {}\n", options.file, entries_text(written.intact, written.bytes));
+    fmt::print("{}: {}{}\n", options.file, entries_text(written.intact, written.bytes), records_text(written.records));
   }
   return written.ok() ? kSuccess : kCheckFailed;
 }
@@ -65,10 +68,16 @@ int run_export(const ExportOptions& options, const Session& session) {
 int run_import(const ImportOptions& options, const Session& session) {
   const CacheImport result = Cache(session.engine_options()).import_bundle(options.file);
   if (options.json) {
-    fmt::print("{}\n",
-               to_text({{"imported", result.imported}, {"present", result.present}, {"damaged", result.damaged}}));
+    fmt::print("{}\n", to_text({{"imported", result.imported},
+                                {"present", result.present},
+                                {"records", result.records},
+                                {"records_present", result.records_present},
+                                {"damaged", result.damaged}}));
   } else {
     fmt::print("{} imported, {} already there, {} damaged\n", result.imported, result.present, result.damaged.size());
+    if (result.records + result.records_present != 0) {
+      fmt::print("tuning records: {} imported, {} already there\n", result.records, result.records_present);
+    }
   }
   for (const std::string& member : result.damaged) fmt::print(stderr, "flashjit: {} is damaged\n", member);
   return result.damaged.empty() ? kSuccess : kCheckFailed;
@@ -78,19 +87,19 @@ int run_import(const ImportOptions& options, const Session& session) {
 
 void add_cache_export(CLI::App& cache, Command& command) {
   const auto options = std::make_shared<ExportOptions>();
-  CLI::App* subcommand =
-      add_subcommand(cache, command, "export", "Write a bundle of the cache's kernels", kExportEpilog);
+  CLI::App* subcommand = add_subcommand(cache, command, "export",
+                                        "Write a bundle of the cache's kernels and tuning records", kExportEpilog);
   require(add_option(subcommand, "FILE", options->file, "FILE", "The bundle to write"));
   add_option(subcommand, "--arch", options->architectures, "LIST",
-             "Only kernels for these, for example sm_80,sm_90a [default: all]");
+             "Only what is for these, for example sm_80,sm_90a [default: all]");
   add_flag(subcommand, "--json", options->json, "Print one JSON object");
   run_when_chosen(subcommand, command, options, run_export);
 }
 
 void add_cache_import(CLI::App& cache, Command& command) {
   const auto options = std::make_shared<ImportOptions>();
-  CLI::App* subcommand =
-      add_subcommand(cache, command, "import", "Copy a bundle's kernels into the user's directory", kImportEpilog);
+  CLI::App* subcommand = add_subcommand(
+      cache, command, "import", "Copy a bundle's kernels and tuning records into the user's directory", kImportEpilog);
   require(add_option(subcommand, "FILE", options->file, "FILE", "The bundle to read"));
   add_flag(subcommand, "--json", options->json, "Print one JSON object");
   run_when_chosen(subcommand, command, options, run_import);

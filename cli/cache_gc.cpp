@@ -14,14 +14,14 @@ constexpr const char* kGcEpilog =
 
     R"(Engines keep the directory below its size by themselves, so nobody needs to run this. It removes temporary files
 that killed writers left, entries that were set aside as damaged, and entries beyond the size: those first that were not
-used for longest.
+used for longest. Tuning records stay: they are small.
 
 Examples:
   flashjit cache gc --dry-run
   flashjit cache gc --max-size 200M)";
 
 constexpr const char* kClearEpilog =
-    R"(Asks nothing: what is removed can be compiled again. Files that are not the cache's own stay.
+    R"(Asks nothing: what is removed can be compiled and tuned again. Files that are not the cache's own stay.
 
 Examples:
   flashjit cache clear --dry-run

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// flashjit cache ls: a line for each entry. Reads headers only.
+// flashjit cache ls: a line for each entry and each tuning record. Reads headers only.
 #include <flashjit/cache.h>
 #include <flashjit/error.h>
 #include <fmt/format.h>
@@ -45,18 +45,36 @@ bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
 }
 
-std::vector<CacheEntry> choose_entries(const Session& session, const Options& options) {
+struct Listing {
+  std::vector<CacheEntry> entries;
+  std::vector<CacheRecord> records;
+};
+
+// "-sm_90a-", as the folder of a device's records has it.
+bool is_of_one(const CacheRecord& record, const std::vector<std::string>& architectures) {
+  return std::any_of(architectures.begin(), architectures.end(), [&](const std::string& architecture) {
+    return record.path.find('-' + architecture + '-') != record.path.npos;
+  });
+}
+
+Listing choose(const Session& session, const Options& options) {
   require_layer(options.layer);
   std::vector<std::string> architectures;
   if (!options.architectures.empty()) architectures = parse_architectures(options.architectures);
   const Cache cache(session.engine_options());
   warn_of_problems(cache);
-  std::vector<CacheEntry> entries = cache.entries();
-  std::erase_if(entries, [&](const CacheEntry& entry) {
-    return (!options.layer.empty() && to_string(entry.layer) != options.layer) ||
+  const auto is_elsewhere = [&](CacheLayer layer) {
+    return !options.layer.empty() && to_string(layer) != options.layer;
+  };
+  Listing listing = {cache.entries(), cache.records()};
+  std::erase_if(listing.entries, [&](const CacheEntry& entry) {
+    return is_elsewhere(entry.layer) ||
            (!architectures.empty() && !contains(architectures, fact(entry, "architecture")));
   });
-  return entries;
+  std::erase_if(listing.records, [&](const CacheRecord& record) {
+    return is_elsewhere(record.layer) || (!architectures.empty() && !is_of_one(record, architectures));
+  });
+  return listing;
 }
 
 std::string table_text(const std::vector<CacheEntry>& entries) {
@@ -69,16 +87,31 @@ std::string table_text(const std::vector<CacheEntry>& entries) {
   return table.empty() ? std::string() : table.text();
 }
 
+std::string table_text(const std::vector<CacheRecord>& records) {
+  Table table({"<tuning record", "bytes", "<layer"});
+  for (const CacheRecord& record : records) {
+    table.add_row({record.path, fmt::format("{}", record.bytes), to_string(record.layer)});
+  }
+  return table.empty() ? std::string() : table.text();
+}
+
+template <typename T>
+Json describe_all(const std::vector<T>& items) {
+  Json list = Json::array();
+  for (const T& item : items) list.push_back(describe(item));
+  return list;
+}
+
 int run(const Options& options, const Session& session) {
-  const std::vector<CacheEntry> entries = choose_entries(session, options);
+  const auto [entries, records] = choose(session, options);
   std::uint64_t bytes = 0;
   for (const CacheEntry& entry : entries) bytes += entry.bytes;
   if (options.json) {
-    Json list = Json::array();
-    for (const CacheEntry& entry : entries) list.push_back(describe(entry));
-    fmt::print("{}\n", to_text({{"entries", list}, {"bytes", bytes}}));
+    fmt::print("{}\n",
+               to_text({{"entries", describe_all(entries)}, {"bytes", bytes}, {"records", describe_all(records)}}));
   } else {
-    fmt::print("{}{}\n", table_text(entries), entries_text(entries.size(), bytes));
+    fmt::print("{}{}{}{}\n", table_text(entries), table_text(records), entries_text(entries.size(), bytes),
+               records_text(records.size()));
   }
   return kSuccess;
 }
@@ -87,10 +120,10 @@ int run(const Options& options, const Session& session) {
 
 void add_cache_ls(CLI::App& cache, Command& command) {
   const auto options = std::make_shared<Options>();
-  CLI::App* ls = add_subcommand(cache, command, "ls", "List the entries of all layers", kEpilog);
+  CLI::App* ls = add_subcommand(cache, command, "ls", "List the entries and tuning records of all layers", kEpilog);
   add_option(ls, "--arch", options->architectures, "LIST",
-             "Only kernels for these, for example sm_80,sm_90a [default: all]");
-  add_option(ls, "--layer", options->layer, "LAYER", "Only entries of user, system, bundle or embedded");
+             "Only what is for these, for example sm_80,sm_90a [default: all]");
+  add_option(ls, "--layer", options->layer, "LAYER", "Only what is in user, system, bundle or embedded");
   add_flag(ls, "--json", options->json, "Print one JSON object");
   run_when_chosen(ls, command, options, run);
 }

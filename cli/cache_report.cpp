@@ -40,7 +40,9 @@ std::string counters_text(const Counters& counters) {
                                                                      {counters.write_failures, "not stored"},
                                                                      {counters.waits, "waited for"},
                                                                      {counters.wait_timeouts, "waited for in vain"},
-                                                                     {counters.evicted, "evicted"}};
+                                                                     {counters.evicted, "evicted"},
+                                                                     {counters.records_used, "chosen by records"},
+                                                                     {counters.tunings, "tuned"}};
   std::string text;
   for (const auto& [count, what] : counts) {
     if (count != 0) text += fmt::format("{} {}, ", count, what);
@@ -55,6 +57,10 @@ std::string date_text(std::int64_t seconds) {
 
 std::string entries_text(std::uint64_t entries, std::uint64_t bytes) {
   return fmt::format("{} {}, {}", entries, entries == 1 ? "entry" : "entries", size_text(bytes));
+}
+
+std::string records_text(std::uint64_t records) {
+  return records == 0 ? "" : fmt::format(", {} tuning {}", records, records == 1 ? "record" : "records");
 }
 
 std::string fact(const CacheEntry& entry, const std::string& name) {
@@ -86,6 +92,9 @@ Json describe(const Counters& counters) {
           {"waits", counters.waits},
           {"wait_timeouts", counters.wait_timeouts},
           {"evicted", counters.evicted},
+          {"tunings", counters.tunings},
+          {"timed_launches", counters.timed_launches},
+          {"records_used", counters.records_used},
           {"bytes_read", counters.bytes_read},
           {"bytes_written", counters.bytes_written}};
 }
@@ -105,6 +114,13 @@ Json describe(const CacheEntry& entry) {
           {"bytes", entry.bytes},
           {"last_used", entry.last_used == 0 ? Json() : Json(date_text(entry.last_used))},
           {"facts", describe_facts(entry.facts)}};
+}
+
+Json describe(const CacheRecord& record) {
+  return {{"path", record.path},
+          {"layer", to_string(record.layer)},
+          {"location", record.location},
+          {"bytes", record.bytes}};
 }
 
 }  // namespace flashjit::cli

@@ -14,6 +14,7 @@ namespace flashjit::cli {
 std::string counters_text(const Counters& counters);
 std::string date_text(std::int64_t seconds);                           // "2026-01-31 15:00" in UTC; "" for 0
 std::string entries_text(std::uint64_t entries, std::uint64_t bytes);  // "12 entries, 3.4 MiB"
+std::string records_text(std::uint64_t records);                       // ", 3 tuning records"; "" for 0
 
 // What the entry's header says; empty when it does not say it.
 std::string fact(const CacheEntry& entry, const std::string& name);
@@ -26,5 +27,6 @@ void warn_of_problems(const Cache& cache);
 Json describe(const Counters& counters);
 Json describe(const CacheLayerInfo& layer);
 Json describe(const CacheEntry& entry);
+Json describe(const CacheRecord& record);
 
 }  // namespace flashjit::cli

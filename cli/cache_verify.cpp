@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// flashjit cache verify: reads every entry.
+// flashjit cache verify: reads every entry and every tuning record.
 #include <flashjit/cache.h>
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kEpilog =
 
     R"(Exit code 1 when anything is damaged or cannot be read. A damaged entry does no harm: a look-up notices it, and
-the kernel is compiled again. Checksums find accidents; they are no signatures.
+the kernel is compiled again. The same holds for tuning records. Checksums find accidents; they are no signatures.
 
 Examples:
   flashjit cache verify
@@ -30,6 +30,7 @@ void print_json(const CacheVerification& result) {
   fmt::print("{}\n", to_text({{"ok", result.ok()},
                               {"intact", result.intact},
                               {"bytes", result.bytes},
+                              {"records", result.records},
                               {"damaged", damaged},
                               {"problems", result.problems}}));
 }
@@ -37,7 +38,8 @@ void print_json(const CacheVerification& result) {
 void print_text(const CacheVerification& result) {
   for (const std::string& problem : result.problems) fmt::print("problem: {}\n", problem);
   for (const CacheEntry& entry : result.damaged) fmt::print("damaged: {}\n", entry.location);
-  fmt::print("{} intact; {} damaged\n", entries_text(result.intact, result.bytes), result.damaged.size());
+  fmt::print("{} intact{}; {} damaged\n", entries_text(result.intact, result.bytes), records_text(result.records),
+             result.damaged.size());
 }
 
 int run(const Options& options, const Session& session) {
@@ -51,7 +53,8 @@ int run(const Options& options, const Session& session) {
 
 void add_cache_verify(CLI::App& cache, Command& command) {
   const auto options = std::make_shared<Options>();
-  CLI::App* verify = add_subcommand(cache, command, "verify", "Check every entry of all layers, or a bundle", kEpilog);
+  CLI::App* verify =
+      add_subcommand(cache, command, "verify", "Check all entries and tuning records, or a bundle", kEpilog);
   CLI::Option* bundle =
       add_option(verify, "BUNDLE", options->bundle, "FILE", "This bundle alone [default: the cache, all layers]");
   exclude(add_flag(verify, "--set-aside", options->set_aside,

@@ -74,6 +74,7 @@ void add_variants(CLI::App& app, Command& command);
 void add_compile(CLI::App& app, Command& command);
 void add_verify(CLI::App& app, Command& command);
 void add_bench(CLI::App& app, Command& command);
+void add_autotune(CLI::App& app, Command& command);
 void add_cache(CLI::App& app, Command& command);
 
 // Keys stay in the order in which they were set.

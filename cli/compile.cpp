@@ -170,7 +170,7 @@ void add_compile(CLI::App& app, Command& command) {
   add_option(compile, "--head-dim", options->head_dims, "LIST", kHeadDimListHelp);
   add_option(compile, "--causal", options->causal, "WHICH", "Causal mask: no, yes or both");
   add_option(compile, "--variant", options->variant, "VARIANT",
-             "One variant, see below; default: those that attention() chooses from; all: every legal one");
+             "One variant, see below; default: those that attention() chooses from; all: all that are listed");
   CLI::Option* jobs =
       add_option(compile, "--jobs", options->jobs, "N", "Kernels compiled at once; each keeps one core busy");
   require_between(jobs, 1, 1024);

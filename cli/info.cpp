@@ -45,6 +45,7 @@ Json describe_system(const SystemInfo& system, const Counters& totals) {
                  {"problem", or_null(system.nvrtc_problem)}}},
                {"cache", describe_cache(system, totals)},
                {"policy", to_string(system.policy)},
+               {"tuning", to_string(system.tuning)},
                {"devices", Json::array()},
                {"architectures", Json::array()}};
   for (const DeviceInfo& device : system.devices) json["devices"].push_back(describe_device(device));
@@ -88,6 +89,7 @@ void print(const SystemInfo& system, const Counters& totals) {
                                                    : fmt::format("{} ({})", system.nvrtc_version, system.nvrtc_path));
   print_cache(system, totals);
   print_line("policy", to_string(system.policy));
+  print_line("tuning", to_string(system.tuning));
   if (system.devices.empty()) print_line("devices", "none");
   for (const DeviceInfo& device : system.devices) print_line("device", device_line(device));
   std::string names;

@@ -20,15 +20,15 @@ namespace {
 constexpr const char* kDescription = "Attention kernels that are rendered, compiled and cached when they are needed.";
 constexpr const char* kEpilog = R"(Each subcommand explains itself: flashjit attend --help.
 
-Exit codes: 0 success; 1 a check failed (attend --check, verify, a kernel of compile); 2 bad input or something is
-missing, told in one line on stderr.
+Exit codes: 0 success; 1 a check failed (attend --check, verify, a kernel of compile, a tuning of autotune); 2 bad
+input or something is missing, told in one line on stderr.
 
 Environment: FLASHJIT_CACHE_DIR (where compiled kernels are kept; default $XDG_CACHE_HOME/flashjit or
 $HOME/.cache/flashjit), FLASHJIT_CACHE_SIZE (its largest size: 512M), FLASHJIT_SYSTEM_CACHE (further
 directories that are only read, DIR:DIR), FLASHJIT_BUNDLES (bundle files that are only read, FILE:FILE),
-FLASHJIT_POLICY (compile, cache_only, off), FLASHJIT_NVRTC (an exact libnvrtc.so to use),
-FLASHJIT_DEVICE (gpu; emulate or emulate:ARCH: kernels run in the emulator), FLASHJIT_LOG (debug, info, warning),
-FLASHJIT_TEMPLATE_DIR (device code to use instead of the built-in one).)";
+FLASHJIT_POLICY (compile, cache_only, off), FLASHJIT_TUNING (off, recorded, on_first_use, frozen),
+FLASHJIT_NVRTC (an exact libnvrtc.so to use), FLASHJIT_DEVICE (gpu; emulate or emulate:ARCH: kernels run in the
+emulator), FLASHJIT_LOG (debug, info, warning), FLASHJIT_TEMPLATE_DIR (device code to use instead of the built-in one).)";
 
 std::string one_line(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
@@ -55,7 +55,8 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.get_formatter()->column_width(34);
   Command command;
-  for (auto add : {add_info, add_attend, add_render, add_variants, add_compile, add_verify, add_bench, add_cache}) {
+  for (auto add :
+       {add_info, add_attend, add_render, add_variants, add_compile, add_verify, add_autotune, add_bench, add_cache}) {
     add(app, command);
   }
   try {

@@ -151,10 +151,11 @@ std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector
 
 std::vector<Variant> default_variants(const Engine& engine, const Problem& problem, const std::string& architecture) {
   std::vector<Variant> variants;
-  for (const LengthRange range : kLengthRanges) {
-    const Variant variant = engine.default_variant(problem, architecture, range);
+  const auto add = [&](const Variant& variant) {
     if (std::find(variants.begin(), variants.end(), variant) == variants.end()) variants.push_back(variant);
-  }
+  };
+  for (const LengthRange range : kLengthRanges) add(engine.default_variant(problem, architecture, range));
+  add(engine.default_without_tma(problem, architecture));
   return variants;
 }
 

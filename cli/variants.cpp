@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // flashjit variants: the legal variants of a problem.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <vector>
 
@@ -15,14 +16,20 @@ constexpr const char* kEpilog =
     R"(Length ranges: few_queries (seqlen_q up to 64), short_kv (seqlen_kv below 1024), medium_kv (below 2048), long_kv
 (below 8192), huge_kv (the rest).
 
+--explain lists every combination that is considered. A verdict is kept; pruned: legal, but the model sees it far below
+the best; replaced: another that only shares out shared memory or an SM differently is tried in its place; or illegal.
+Beside it: shared memory of a thread block in bytes, an estimate of a thread's registers, bytes of shared memory that are
+read and written for 1000 operations, and the share of the tensor cores' peak that this and the instruction leave.
+
 Examples:
   flashjit variants --arch sm_90a --head-dim 64
+  flashjit variants --arch sm_90a --head-dim 256 --explain
   flashjit variants --arch sm_120a --head-dim 192 --head-dim-v 128 --causal --json)";
 
 struct Options {
   ProblemOptions problem;
   std::string architecture;
-  bool json = false;
+  bool explain = false, json = false;
 };
 
 std::vector<std::string> ranges_of(const Engine& engine, const Variant& variant, const Problem& problem,
@@ -34,24 +41,52 @@ std::vector<std::string> ranges_of(const Engine& engine, const Variant& variant,
   return names;
 }
 
-int run(const Options& options, const Session& session) {
-  const Engine engine(session.engine_options());
-  const Problem problem = options.problem.problem();
-  const std::string architecture = choose_architecture(engine, options.architecture);
-  Table table({"<variant", "<default for"});
-  Json list = Json::array();
-  for (const Variant& variant : engine.variants(problem, architecture)) {
-    const std::vector<std::string> ranges = ranges_of(engine, variant, problem, architecture);
-    list.push_back({{"variant", to_string(variant)}, {"default_for", ranges}});
-    std::string text;
-    for (const std::string& range : ranges) text += (text.empty() ? "" : ", ") + range;
-    table.add_row({to_string(variant), text});
-  }
+void print(const Options& options, const Problem& problem, const std::string& architecture, const Json& list,
+           const Table& table) {
   if (options.json) {
     fmt::print("{}\n", to_text({{"problem", to_string(problem)}, {"architecture", architecture}, {"variants", list}}));
   } else {
     fmt::print("{}", table.text());
   }
+}
+
+void list_variants(const Engine& engine, const Options& options, const Problem& problem,
+                   const std::string& architecture) {
+  Table table({"<variant", "<default for"});
+  Json list = Json::array();
+  for (const Variant& variant : engine.variants(problem, architecture)) {
+    const std::vector<std::string> ranges = ranges_of(engine, variant, problem, architecture);
+    list.push_back({{"variant", to_string(variant)}, {"default_for", ranges}});
+    table.add_row({to_string(variant), fmt::format("{}", fmt::join(ranges, ", "))});
+  }
+  print(options, problem, architecture, list, table);
+}
+
+std::string percent(double share) { return share == 0 ? "" : fmt::format("{:.0f} %", 100 * share); }
+
+void explain_variants(const Engine& engine, const Options& options, const Problem& problem,
+                      const std::string& architecture) {
+  Table table({"<variant", "<verdict", "smem", "registers", "bytes/kFLOP", "of peak", "<reason"});
+  Json list = Json::array();
+  for (const VariantExplanation& each : engine.explain_variants(problem, architecture)) {
+    list.push_back({{"variant", to_string(each.variant)},
+                    {"verdict", to_string(each.verdict)},
+                    {"reason", each.reason},
+                    {"smem_bytes", each.smem_bytes},
+                    {"registers", each.registers},
+                    {"smem_bytes_per_kflop", each.smem_bytes_per_kflop},
+                    {"attainable_rate", each.attainable_rate}});
+    table.add_row({to_string(each.variant), to_string(each.verdict), std::to_string(each.smem_bytes),
+                   std::to_string(each.registers), fmt::format("{:.1f}", each.smem_bytes_per_kflop),
+                   percent(each.attainable_rate), each.reason});
+  }
+  print(options, problem, architecture, list, table);
+}
+
+int run(const Options& options, const Session& session) {
+  const Engine engine(session.engine_options());
+  const std::string architecture = choose_architecture(engine, options.architecture);
+  (options.explain ? explain_variants : list_variants)(engine, options, options.problem.problem(), architecture);
   return kSuccess;
 }
 
@@ -59,10 +94,11 @@ int run(const Options& options, const Session& session) {
 
 void add_variants(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
-  CLI::App* variants = add_subcommand(app, command, "variants",
-                                      "List the variants that are legal for a problem, best guess first", kEpilog);
+  CLI::App* variants = add_subcommand(
+      app, command, "variants", "List the variants that are worth trying for a problem, best guess first", kEpilog);
   add_problem_options(variants, options->problem);
   add_architecture_option(variants, options->architecture);
+  add_flag(variants, "--explain", options->explain, "List also what is not worth trying, and say why");
   add_flag(variants, "--json", options->json, "Print one JSON object");
   run_when_chosen(variants, command, options, run);
 }

@@ -40,15 +40,24 @@ struct Options {
   std::optional<std::uint64_t> seed;
 };
 
+// What the model prunes here may be the default of another device.
+std::vector<Variant> every_variant(const Engine& engine, const Problem& problem, const std::string& architecture) {
+  using Verdict = VariantExplanation::Verdict;
+  std::vector<Variant> variants;
+  for (const VariantExplanation& each : engine.explain_variants(problem, architecture))
+    if (each.verdict == Verdict::kept || each.verdict == Verdict::pruned) variants.push_back(each.variant);
+  return variants;
+}
+
 std::vector<Variant> variants_to_verify(const Engine& engine, const Problem& problem, const std::string& architecture,
                                         const Options& options) {
   if (!options.variant.empty()) return {choose_variant(engine, options.variant, problem, architecture)};
-  const std::vector<Variant> legal = engine.variants(problem, architecture);
-  if (options.all_variants) return legal;
+  if (options.all_variants) return every_variant(engine, problem, architecture);
+  const std::vector<Variant> listed = engine.variants(problem, architecture);
   std::vector<Variant> chosen = default_variants(engine, problem, architecture);
   for (const char* step : {"v1", "v2", "v3", "v4", "v5"}) {
     const Variant variant = parse_variant(step);
-    const bool fits = std::find(legal.begin(), legal.end(), variant) != legal.end();
+    const bool fits = std::find(listed.begin(), listed.end(), variant) != listed.end();
     if (fits && std::find(chosen.begin(), chosen.end(), variant) == chosen.end()) chosen.push_back(variant);
   }
   return chosen;
@@ -166,7 +175,9 @@ void add_verify(CLI::App& app, Command& command) {
   CLI::Option* variant = add_option(verify, "--variant", options->variant, "VARIANT",
                                     "This variant alone [default: the defaults of all length ranges and the steps v1 "
                                     "to v5]");
-  exclude(add_flag(verify, "--all-variants", options->all_variants, "Every legal variant"), variant);
+  exclude(add_flag(verify, "--all-variants", options->all_variants,
+                   "Every variant that is listed or pruned by 'flashjit variants --explain'"),
+          variant);
   CLI::Option* jobs = add_option(verify, "--jobs", options->jobs, "N",
                                  "Kernels compiled or emulated at once; each keeps one core busy");
   require_between(jobs, 1, 1024);

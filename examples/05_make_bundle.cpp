@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
     for (const LengthRange range : kLengthRanges) {
       engine.compile(problem, engine.default_variant(problem, "sm_90a", range), "sm_90a");  // for the GPU
     }
+    engine.compile(problem, engine.default_without_tma(problem, "sm_90a"), "sm_90a");
 
     std::ofstream file(argv[1], std::ios::binary);
     file << engine.bundle();

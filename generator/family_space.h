@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,8 +53,12 @@ std::string must(std::string_view what, std::string_view required, const Was& wa
 std::string why_illegal(const Problem& problem, const MmaVariant& variant, const Architecture& architecture);
 std::string why_illegal(const Problem& problem, const HopperVariant& variant, const Architecture& architecture);
 
-// Worth trying beside the defaults; some may be listed twice.
-std::vector<MmaVariant> mma_candidates(const Problem& problem, const Architecture& architecture);
-std::vector<HopperVariant> hopper_candidates(const Problem& problem, const Architecture& architecture);
+// Considered beside the defaults. Some may be listed twice, and some may be illegal.
+struct Candidate {
+  Variant variant;
+  std::optional<Variant> instead;  // what is tried in its place, where they differ only in how resources are shared out
+};
+std::vector<Candidate> mma_candidates(const Problem& problem, const Architecture& architecture);
+std::vector<Candidate> hopper_candidates(const Problem& problem, const Architecture& architecture);
 
 }  // namespace flashjit::generator

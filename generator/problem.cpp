@@ -7,6 +7,53 @@
 #include "flashjit/problem.h"
 
 namespace flashjit {
+namespace {
+
+// By the values of QueryRange, KeyRange and WorkRange.
+constexpr const char* kQueryWords[] = {"64", "128", "more"};
+constexpr const char* kKeyWords[] = {"1k", "2k", "8k", "more"};
+constexpr const char* kWorkWords[] = {"05", "1", "2", "4", "more"};
+
+template <std::size_t kCount, typename Range>
+const char* word_of(const char* const (&words)[kCount], Range range) noexcept {
+  const auto index = static_cast<std::size_t>(range);
+  return index < kCount ? words[index] : "?";
+}
+
+QueryRange query_range(std::int64_t seqlen_q) noexcept {
+  if (seqlen_q <= 64) return QueryRange::up_to_64;
+  return seqlen_q <= 128 ? QueryRange::up_to_128 : QueryRange::more;
+}
+
+KeyRange key_range(std::int64_t seqlen_kv) noexcept {
+  if (seqlen_kv < 1024) return KeyRange::below_1k;
+  if (seqlen_kv < 2048) return KeyRange::below_2k;
+  return seqlen_kv < 8192 ? KeyRange::below_8k : KeyRange::more;
+}
+
+WorkRange work_range(double tiles, int sm_count) noexcept {
+  const double sms = sm_count;
+  if (tiles <= 0.5 * sms) return WorkRange::up_to_half;
+  if (tiles <= sms) return WorkRange::up_to_1;
+  if (tiles <= 2 * sms) return WorkRange::up_to_2;
+  return tiles <= 4 * sms ? WorkRange::up_to_4 : WorkRange::more;
+}
+
+LengthRange length_range(KeyRange keys) noexcept {
+  switch (keys) {
+    case KeyRange::below_1k:
+      return LengthRange::short_kv;
+    case KeyRange::below_2k:
+      return LengthRange::medium_kv;
+    case KeyRange::below_8k:
+      return LengthRange::long_kv;
+    case KeyRange::more:
+      break;
+  }
+  return LengthRange::huge_kv;
+}
+
+}  // namespace
 
 std::string to_string(const Problem& problem) {
   std::string text = fmt::format("fwd-{}-d{}", to_string(problem.dtype), problem.head_dim);
@@ -73,12 +120,47 @@ const char* to_string(LengthRange range) noexcept {
 }
 
 LengthRange length_range(std::int64_t seqlen_q, std::int64_t seqlen_kv) noexcept {
-  constexpr std::int64_t kFewQueries = 64;
-  constexpr std::int64_t kMediumKv = 1024, kLongKv = 2048, kHugeKv = 8192;
-  if (seqlen_q <= kFewQueries) return LengthRange::few_queries;
-  if (seqlen_kv < kMediumKv) return LengthRange::short_kv;
-  if (seqlen_kv < kLongKv) return LengthRange::medium_kv;
-  return seqlen_kv < kHugeKv ? LengthRange::long_kv : LengthRange::huge_kv;
+  if (query_range(seqlen_q) == QueryRange::up_to_64) return LengthRange::few_queries;
+  return length_range(key_range(seqlen_kv));
+}
+
+LengthRange length_range(const ShapeBucket& bucket) noexcept {
+  return bucket.queries == QueryRange::up_to_64 ? LengthRange::few_queries : length_range(bucket.keys);
+}
+
+std::string to_string(const ShapeBucket& bucket) {
+  return fmt::format("q{}-kv{}-w{}", word_of(kQueryWords, bucket.queries), word_of(kKeyWords, bucket.keys),
+                     word_of(kWorkWords, bucket.work));
+}
+
+ShapeBucket parse_shape_bucket(std::string_view text) {
+  for (const ShapeBucket& bucket : shape_buckets()) {
+    if (to_string(bucket) == text) return bucket;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("bucket: must be like q64-kv1k-w05 or qmore-kv8k-w2, was {}", text));
+}
+
+std::vector<ShapeBucket> shape_buckets() {
+  std::vector<ShapeBucket> buckets;
+  for (std::size_t queries = 0; queries < std::size(kQueryWords); ++queries) {
+    for (std::size_t keys = 0; keys < std::size(kKeyWords); ++keys) {
+      for (std::size_t work = 0; work < std::size(kWorkWords); ++work)
+        buckets.push_back(
+            {static_cast<QueryRange>(queries), static_cast<KeyRange>(keys), static_cast<WorkRange>(work)});
+    }
+  }
+  return buckets;
+}
+
+ShapeBucket shape_bucket(std::int64_t batch, std::int64_t num_heads_q, std::int64_t seqlen_q, std::int64_t seqlen_kv,
+                         int sm_count) noexcept {
+  constexpr std::int64_t kTile = 128;
+  const std::int64_t tiles_of_a_head = seqlen_q / kTile + (seqlen_q % kTile != 0);
+  // A double has room for any product, and is exact up to far beyond the last boundary.
+  const double tiles =
+      static_cast<double>(batch) * static_cast<double>(num_heads_q) * static_cast<double>(tiles_of_a_head);
+  return {query_range(seqlen_q), key_range(seqlen_kv), work_range(tiles, sm_count)};
 }
 
 }  // namespace flashjit

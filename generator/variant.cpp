@@ -90,6 +90,20 @@ Variant parse_variant(std::string_view text, const Variant& base) {
   return variant;
 }
 
+const char* to_string(VariantExplanation::Verdict verdict) noexcept {
+  switch (verdict) {
+    case VariantExplanation::Verdict::kept:
+      return "kept";
+    case VariantExplanation::Verdict::pruned:
+      return "pruned";
+    case VariantExplanation::Verdict::replaced:
+      return "replaced";
+    case VariantExplanation::Verdict::illegal:
+      return "illegal";
+  }
+  return "?";
+}
+
 namespace generator {
 
 bool read_number(std::string_view prefix, std::string_view text, int& value) {

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "flashjit/error.h"
 #include "generator/family_space.h"
+#include "generator/plan.h"
+#include "generator/pruning.h"
 
 namespace flashjit::generator {
 namespace {
@@ -29,6 +32,49 @@ std::optional<Variant> first_legal(std::span<const DefaultRule> rules, const Pro
   return {};
 }
 
+[[noreturn]] void no_default(const Problem& problem, const Architecture& architecture) {
+  throw Error(ErrorCode::unsupported,
+              fmt::format("no default variant of {} fits {}", to_string(problem), architecture.name));
+}
+
+using Verdict = VariantExplanation::Verdict;
+
+// The verdicts so far, each variant once.
+class Explanations {
+ public:
+  Explanations(const Problem& problem, const Architecture& architecture)
+      : problem_(problem), architecture_(architecture) {}
+
+  void add(const Candidate& candidate) {
+    if (seen_.insert(candidate.variant).second) list.push_back(explain(candidate));
+  }
+
+  std::vector<VariantExplanation> list;
+
+ private:
+  VariantExplanation explain(const Candidate& candidate) const {
+    const Plan plan = make_plan(problem_, candidate.variant);
+    VariantExplanation made;
+    made.variant = candidate.variant;
+    made.smem_bytes = plan.smem_bytes;
+    made.registers = plan.registers;
+    made.smem_bytes_per_kflop = smem_bytes_per_kflop(problem_, candidate.variant);
+    made.attainable_rate = attainable_rate(problem_, candidate.variant, architecture_);
+    made.reason = why_illegal(problem_, candidate.variant, architecture_);
+    if (!made.reason.empty()) {
+      made.verdict = Verdict::illegal;
+    } else if (candidate.instead) {
+      made.verdict = Verdict::replaced;
+      made.reason = fmt::format("{} is tried instead", to_string(*candidate.instead));
+    }
+    return made;
+  }
+
+  const Problem& problem_;
+  const Architecture& architecture_;
+  std::set<Variant> seen_;
+};
+
 }  // namespace
 
 std::string why_illegal(const Problem& problem, const Variant& variant, const Architecture& architecture) {
@@ -45,21 +91,40 @@ Variant default_variant(const Problem& problem, const Architecture& architecture
   validate(problem);
   for (const auto rules : {hopper_default_rules(), mma_default_rules()})
     if (const auto variant = first_legal(rules, problem, architecture, range)) return *variant;
-  throw Error(ErrorCode::unsupported,
-              fmt::format("no default variant of {} fits {}", to_string(problem), architecture.name));
+  no_default(problem, architecture);
+}
+
+Variant default_without_tma(const Problem& problem, const Architecture& architecture) {
+  validate(problem);
+  // Most such calls are odd corners (no keys, repeated rows): one kernel for all of their lengths will do.
+  if (const auto variant = first_legal(mma_default_rules(), problem, architecture, LengthRange::few_queries))
+    return *variant;
+  no_default(problem, architecture);
+}
+
+std::vector<VariantExplanation> explain_variants(const Problem& problem, const Architecture& architecture) {
+  Explanations considered(problem, architecture);
+  for (const LengthRange range : {LengthRange::long_kv, LengthRange::huge_kv, LengthRange::medium_kv,
+                                  LengthRange::short_kv, LengthRange::few_queries})
+    considered.add({default_variant(problem, architecture, range), {}});
+  considered.add({default_without_tma(problem, architecture), {}});
+  const std::size_t defaults = considered.list.size();
+  std::vector<Candidate> candidates = hopper_candidates(problem, architecture);
+  const std::vector<Candidate> of_mma = mma_candidates(problem, architecture);
+  candidates.insert(candidates.end(), of_mma.begin(), of_mma.end());
+  // What one candidate replaces may be another in its own right.
+  std::stable_partition(candidates.begin(), candidates.end(), [](const Candidate& each) { return !each.instead; });
+  for (const Candidate& candidate : candidates) considered.add(candidate);
+  prune(considered.list, defaults);
+  std::stable_partition(considered.list.begin(), considered.list.end(),
+                        [](const VariantExplanation& each) { return each.verdict == Verdict::kept; });
+  return considered.list;
 }
 
 std::vector<Variant> legal_variants(const Problem& problem, const Architecture& architecture) {
   std::vector<Variant> variants;
-  const auto add = [&](const Variant& variant) {
-    if (!why_illegal(problem, variant, architecture).empty()) return;
-    if (std::find(variants.begin(), variants.end(), variant) == variants.end()) variants.push_back(variant);
-  };
-  for (const LengthRange range : {LengthRange::long_kv, LengthRange::huge_kv, LengthRange::medium_kv,
-                                  LengthRange::short_kv, LengthRange::few_queries})
-    add(default_variant(problem, architecture, range));
-  for (const HopperVariant& variant : hopper_candidates(problem, architecture)) add(variant);
-  for (const MmaVariant& variant : mma_candidates(problem, architecture)) add(variant);
+  for (const VariantExplanation& each : explain_variants(problem, architecture))
+    if (each.verdict == Verdict::kept) variants.push_back(each.variant);
   return variants;
 }
 

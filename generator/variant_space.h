@@ -14,12 +14,16 @@ std::string why_illegal(const Problem& problem, const Variant& variant, const Ar
 // Throws Error(invalid_argument) with that line.
 void require_legal(const Problem& problem, const Variant& variant, const Architecture& architecture);
 
-// All that are worth trying, the defaults first.
+// Everything that is considered, with the verdict on it: first what is kept, and of that first the defaults.
+std::vector<VariantExplanation> explain_variants(const Problem& problem, const Architecture& architecture);
+// What of it is kept: all that are worth trying.
 std::vector<Variant> legal_variants(const Problem& problem, const Architecture& architecture);
 
-// Whether that family has kernels for the architecture: then they are its defaults, except for few queries.
+// Whether that family has kernels for the architecture: then they are its defaults.
 bool has_hopper_kernels(const Architecture& architecture) noexcept;
 
 Variant default_variant(const Problem& problem, const Architecture& architecture, LengthRange range);
+// For calls whose tensors TMA cannot describe: of the mma family, which reads any.
+Variant default_without_tma(const Problem& problem, const Architecture& architecture);
 
 }  // namespace flashjit::generator

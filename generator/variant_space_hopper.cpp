@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "generator/family_space.h"
 #include "generator/plan.h"
@@ -98,9 +101,12 @@ std::string why_too_large(const Problem& problem, const HopperVariant& v, const 
 
 // --- Defaults --------------------------------------------------------------------------------------------------------
 
-// Calls of few queries are left to the mma family. Chosen from the measurements on the H200 in
-// docs/kernels/hopper_forward.md; the last two lines are legal for every problem.
+// Chosen from the measurements on the H200 in docs/kernels/hopper_forward.md. For few queries the second line is legal
+// for every problem, for more of them the last two are.
 constexpr DefaultRule kRules[] = {
+    {192, 128, Mask::any, kFewQueries, "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
+    {256, 256, Mask::any, kFewQueries, "hopper-q64-kv32-s3-qs2-whole-2stage-ppoff-rare-dynamic-split"},
+
     {64, 64, Mask::full, kBelow1k, "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
     {64, 64, Mask::full, kFrom1k, "hopper-q256-kv64-s4-qs2-whole-2stage-ppoff-lazy-fixed-fused"},
     {64, 64, Mask::causal, kManyQueries, "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
@@ -120,18 +126,32 @@ constexpr DefaultRule kRules[] = {
 
 // --- The space -------------------------------------------------------------------------------------------------------
 
-constexpr const char* kTiles[] = {"q128-kv128", "q128-kv176", "q128-kv96", "q128-kv80", "q128-kv64",
-                                  "q128-kv48",  "q192-kv128", "q192-kv80", "q256-kv64", "q64-kv128"};
+constexpr const char* kTiles[] = {"q128-kv128", "q128-kv176", "q128-kv96", "q128-kv80", "q128-kv64", "q128-kv48",
+                                  "q192-kv128", "q192-kv80",  "q256-kv64", "q64-kv128", "q64-kv64"};
 // How the work of a tile overlaps: tried with every tile.
 constexpr const char* kSchemes[] = {"2stage-ppgemm-fused", "2stage-ppgemm-split", "2stage-ppoff-split",
                                     "serial-ppsoftmax-split", "3stage-ppgemm-split"};
 // How shared memory is spent: the first that fits is taken.
 constexpr const char* kStorages[] = {"s2-qs2-whole", "s2-qs1-whole", "s2-qs1-half", "s2-qs1-oquery", "s1-qs1-whole"};
+// The tiles that were the fastest somewhere, and what they were the fastest with.
+constexpr const char* kGoodTiles[] = {"q128-kv128", "q128-kv64", "q192-kv128", "q192-kv80", "q256-kv64"};
+constexpr const char* kGoodSchemes[] = {"2stage-ppgemm-lazy-dynamic-fused", "2stage-ppgemm-lazy-dynamic-split",
+                                        "2stage-ppgemm-lazy-fixed-fused",   "2stage-ppgemm-rare-fixed-fused",
+                                        "2stage-ppgemm-rare-single-split",  "2stage-ppgemm-lazy-single-split",
+                                        "2stage-ppoff-lazy-dynamic-fused",  "2stage-ppoff-rare-single-split"};
+// The same for few queries, where a lone warpgroup computes.
+constexpr const char* kLowTiles[] = {"q64-kv128", "q64-kv64"};
+constexpr const char* kLowSchemes[] = {"2stage-ppoff-lazy-dynamic-split", "2stage-ppoff-rare-dynamic-fused",
+                                       "2stage-ppoff-rare-single-split"};
+// Deep rings, where they fit.
+constexpr const char* kDeepTiles[] = {"q128-kv64-s4-qs2-whole", "q256-kv64-s4-qs2-whole"};
+constexpr const char* kDeepSchemes[] = {"2stage-ppgemm-rare-dynamic-fused", "2stage-ppgemm-lazy-dynamic-fused",
+                                        "2stage-ppgemm-lazy-fixed-fused", "2stage-ppoff-lazy-fixed-fused"};
 // One choice at a time, on a tile that leaves room for it.
 constexpr const char* kRoomyTile = "q128-kv64-2stage-ppgemm-split";
-constexpr const char* kChoices[] = {"always",       "lazy",       "nows-ppoff-fixed", "nows-ppoff-single", "psmem",
-                                    "cl2-fixed",    "fixed",      "single",           "natural",           "longest",
-                                    "serial-ppoff", "kv32-3stage"};
+constexpr const char* kChoices[] = {
+    "always",     "lazy",  "nows-ppoff-fixed", "nows-ppoff-single", "psmem",   "cl2-fixed",    "cl2-lazy-fixed",
+    "cl2-single", "fixed", "single",           "natural",           "longest", "serial-ppoff", "kv32-3stage"};
 // Other uses of shared memory, on a tile that is small whatever the head dims.
 constexpr const char* kSmallTile = "q64-kv32-2stage-ppoff-split";
 constexpr const char* kOtherStorages[] = {"s1-qs1-oquery", "s3-qs2-whole", "s4-qs1-whole"};
@@ -140,14 +160,36 @@ HopperVariant change(const HopperVariant& variant, std::string_view parts) {
   return std::get<HopperVariant>(parse_variant(parts, variant));
 }
 
-// Illegal when no storage fits.
-HopperVariant store(HopperVariant variant, const Problem& problem, const Architecture& architecture) {
-  for (const char* storage : kStorages) {
-    variant = change(variant, storage);
-    if (why_illegal(problem, variant, architecture).empty()) break;
+class Candidates {
+ public:
+  Candidates(const Problem& problem, const Architecture& architecture)
+      : problem_(problem), architecture_(architecture) {
+    plain_.order = order_for(problem);
   }
-  return variant;
-}
+
+  void add(std::string_view tile, std::string_view scheme) { list.push_back({made_of(tile, scheme), {}}); }
+
+  // With the first storage that fits.
+  void add_stored(std::string_view tile, std::string_view scheme) {
+    std::optional<Variant> taken;
+    for (const char* storage : kStorages) {
+      const HopperVariant variant = change(made_of(tile, scheme), storage);
+      list.push_back({variant, taken});
+      if (!taken && why_illegal(problem_, variant, architecture_).empty()) taken = variant;
+    }
+  }
+
+  std::vector<Candidate> list;
+
+ private:
+  HopperVariant made_of(std::string_view tile, std::string_view scheme) const {
+    return change(change(plain_, tile), scheme);
+  }
+
+  const Problem& problem_;
+  const Architecture& architecture_;
+  HopperVariant plain_;
+};
 
 }  // namespace
 
@@ -164,17 +206,20 @@ std::string why_illegal(const Problem& problem, const HopperVariant& variant, co
 
 std::span<const DefaultRule> hopper_default_rules() { return kRules; }
 
-std::vector<HopperVariant> hopper_candidates(const Problem& problem, const Architecture& architecture) {
-  HopperVariant plain;
-  plain.order = order_for(problem);
-  std::vector<HopperVariant> variants;
+std::vector<Candidate> hopper_candidates(const Problem& problem, const Architecture& architecture) {
+  if (!has_hopper_kernels(architecture)) return {};
+  Candidates candidates(problem, architecture);
   for (const char* tile : kTiles)
-    for (const char* scheme : kSchemes)
-      variants.push_back(store(change(change(plain, tile), scheme), problem, architecture));
-  for (const char* choice : kChoices)
-    variants.push_back(store(change(change(plain, kRoomyTile), choice), problem, architecture));
-  for (const char* storage : kOtherStorages) variants.push_back(change(change(plain, kSmallTile), storage));
-  return variants;
+    for (const char* scheme : kSchemes) candidates.add_stored(tile, scheme);
+  for (const char* choice : kChoices) candidates.add_stored(kRoomyTile, choice);
+  for (const char* storage : kOtherStorages) candidates.add(kSmallTile, storage);
+  for (const char* tile : kGoodTiles)
+    for (const char* scheme : kGoodSchemes) candidates.add_stored(tile, scheme);
+  for (const char* tile : kLowTiles)
+    for (const char* scheme : kLowSchemes) candidates.add_stored(tile, scheme);
+  for (const char* tile : kDeepTiles)
+    for (const char* scheme : kDeepSchemes) candidates.add(tile, scheme);
+  return std::move(candidates.list);
 }
 
 }  // namespace flashjit::generator

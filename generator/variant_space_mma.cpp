@@ -86,11 +86,14 @@ MmaVariant combine(const Tile& tile, const Ring& ring, QuerySource query) {
 }
 
 // Thread blocks on an SM, by the model: more of them hide more latency, as long as no register spills for it.
-int most_blocks(const Problem& problem, MmaVariant variant, const Architecture& architecture) {
+void add_most_blocks(MmaVariant variant, const Problem& problem, const Architecture& architecture,
+                     std::vector<Candidate>& candidates) {
   constexpr int kMostWarps = 12;
-  for (variant.ctas_per_sm = kMostWarps / variant.warps; variant.ctas_per_sm > 1; --variant.ctas_per_sm)
-    if (why_illegal(problem, variant, architecture).empty()) break;
-  return variant.ctas_per_sm;
+  std::optional<Variant> taken;
+  for (variant.ctas_per_sm = kMostWarps / variant.warps; variant.ctas_per_sm >= 1; --variant.ctas_per_sm) {
+    candidates.push_back({variant, taken});
+    if (!taken && why_illegal(problem, variant, architecture).empty()) taken = variant;
+  }
 }
 
 }  // namespace
@@ -125,18 +128,17 @@ std::string why_illegal(const Problem& problem, const MmaVariant& variant, const
 
 std::span<const DefaultRule> mma_default_rules() { return kRules; }
 
-std::vector<MmaVariant> mma_candidates(const Problem& problem, const Architecture& architecture) {
-  std::vector<MmaVariant> variants;
+std::vector<Candidate> mma_candidates(const Problem& problem, const Architecture& architecture) {
+  std::vector<Candidate> candidates;
   for (const Tile& tile : kTiles)
     for (const Ring& ring : kRings)
       for (QuerySource query : {QuerySource::shared, QuerySource::registers}) {
         MmaVariant variant = combine(tile, ring, query);
         variant.order = order_for(problem);
-        variant.ctas_per_sm = most_blocks(problem, variant, architecture);
-        variants.push_back(variant);
+        add_most_blocks(variant, problem, architecture, candidates);
       }
-  for (const char* step : {"v1", "v2", "v3", "v4", "v5"}) variants.push_back(std::get<MmaVariant>(parse_variant(step)));
-  return variants;
+  for (const char* step : {"v1", "v2", "v3", "v4", "v5"}) candidates.push_back({parse_variant(step), {}});
+  return candidates;
 }
 
 }  // namespace flashjit::generator

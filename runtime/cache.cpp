@@ -13,6 +13,7 @@
 #include "cache/entry_name.h"
 #include "flashjit/error.h"
 #include "runtime/cache_layers.h"
+#include "runtime/cache_records.h"
 #include "runtime/counters.h"
 #include "runtime/kernel_entry.h"
 #include "runtime/nvrtc.h"
@@ -43,16 +44,17 @@ CacheEntry describe(CacheLayer kind, const cache::StoredEntry& stored) {
   return {stored.name, kind, stored.location, stored.bytes, stored.last_used, stored.facts()};
 }
 
-void verify_layer(CacheLayer kind, cache::Layer& layer, CacheVerification& result) {
-  if (std::string problem = layer.problem(); !problem.empty()) result.problems.push_back(std::move(problem));
-  for (const cache::StoredEntry& stored : layer.list()) {
+void verify_layer(const runtime::StoreLayer& layer, CacheVerification& result) {
+  if (std::string problem = layer.layer->problem(); !problem.empty()) result.problems.push_back(std::move(problem));
+  for (const cache::StoredEntry& stored : layer.layer->list()) {
     if (read_intact(stored)) {
       ++result.intact;
       result.bytes += stored.bytes;
     } else {
-      result.damaged.push_back(describe(kind, stored));
+      result.damaged.push_back(describe(layer.kind, stored));
     }
   }
+  runtime::verify_records(layer, result);
 }
 
 void require_readable(const std::string& path) {
@@ -124,6 +126,14 @@ std::vector<CacheEntry> Cache::entries() const {
   return entries;
 }
 
+std::vector<CacheRecord> Cache::records() const {
+  std::vector<CacheRecord> records;
+  for (const runtime::StoreLayer& layer : impl_->layers.all) {
+    for (CacheRecord& record : runtime::list_records(layer)) records.push_back(std::move(record));
+  }
+  return records;
+}
+
 std::string Cache::source(const CacheEntry& entry) const {
   const std::string& directory = impl_->template_directory;
   const generator::Templates templates =
@@ -140,11 +150,15 @@ std::string Cache::source(const CacheEntry& entry) const {
 
 CacheVerification Cache::verify(bool set_aside) const {
   CacheVerification result;
-  for (const auto& [kind, layer] : impl_->layers.all) verify_layer(kind, *layer, result);
+  for (const runtime::StoreLayer& layer : impl_->layers.all) verify_layer(layer, result);
   if (!set_aside) return result;
   for (const CacheEntry& damaged : result.damaged) {
-    const auto key = damaged.layer == CacheLayer::user ? key_of(damaged.name) : std::nullopt;
-    if (key) impl_->layers.user->find(*key);
+    if (damaged.layer != CacheLayer::user) continue;
+    if (const auto key = key_of(damaged.name)) {
+      impl_->layers.user->find(*key);
+    } else {
+      impl_->layers.user->set_aside_record(damaged.name);
+    }
   }
   return result;
 }
@@ -161,8 +175,7 @@ bool Cache::is_intact(const CacheEntry& entry) const {
 CacheVerification Cache::verify_bundle(const std::string& path) {
   require_readable(path);
   CacheVerification result;
-  cache::BundleLayer bundle(path);
-  verify_layer(CacheLayer::bundle, bundle, result);
+  verify_layer({CacheLayer::bundle, std::make_shared<cache::BundleLayer>(path)}, result);
   return result;
 }
 
@@ -185,7 +198,7 @@ std::string Cache::export_bundle(const std::vector<std::string>& architectures) 
       members[stored.name] = runtime::member_of(intact->key, std::move(intact->entry));
     }
   }
-  std::vector<cache::NewMember> all;
+  std::vector<cache::NewMember> all = runtime::export_records(impl_->layers, is_wanted);
   for (auto& [name, member] : members) all.push_back(std::move(member));
   return cache::encode_bundle(std::move(all));
 }
@@ -209,6 +222,7 @@ CacheImport Cache::import_bundle(const std::string& path) const {
                                              user.location(), stored.name));
     }
   }
+  runtime::import_records(bundle, user, result);
   return result;
 }
 

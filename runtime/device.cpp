@@ -44,6 +44,9 @@ DeviceInfo describe(const Driver& driver, int ordinal) {
   info.sm_count = attribute(driver, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
   info.l2_bytes = attribute(driver, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device);
   info.memory_bytes = static_cast<std::int64_t>(bytes);
+  info.sm_clock_mhz = attribute(driver, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, device) / 1000;
+  info.memory_clock_mhz = attribute(driver, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, device) / 1000;
+  info.memory_bus_bits = attribute(driver, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, device);
   if (const Architecture* architecture = architecture_of(info.major, info.minor))
     info.architecture = architecture->name;
   return info;

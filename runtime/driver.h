@@ -42,6 +42,7 @@ namespace flashjit::runtime {
   X(cuMemFree)                                   \
   X(cuMemPoolCreate)                             \
   X(cuMemPoolSetAttribute)                       \
+  X(cuMemPoolTrimTo)                             \
   X(cuMemAllocFromPoolAsync)                     \
   X(cuMemFreeAsync)                              \
   X(cuMemcpyHtoDAsync)                           \

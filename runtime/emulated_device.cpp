@@ -219,10 +219,16 @@ const EmulatedDevice::Kernel& EmulatedDevice::make(const WantedKernel& wanted) {
   return *kernels_.try_emplace(key_of(wanted.problem, wanted.variant), std::move(kernel)).first->second;
 }
 
+// By the default rules alone: records are about times on real devices.
+Variant EmulatedDevice::variant_of(const ForwardCall& call, const AttentionOptions& opts) const {
+  if (!has_tensor_maps(call) && takes_default_without_tma(call, opts, architecture_))
+    return generator::default_without_tma(call.problem, architecture_);
+  if (opts.variant) return *opts.variant;
+  return generator::default_variant(call.problem, architecture_, length_range(call.seqlen_q, call.seqlen_kv));
+}
+
 const EmulatedDevice::Kernel& EmulatedDevice::kernel_of(const ForwardCall& call, const AttentionOptions& opts) {
-  const LengthRange range = has_tensor_maps(call) ? length_range(call.seqlen_q, call.seqlen_kv)
-                                                  : range_without_tensor_maps(call, opts, architecture_);
-  const Variant variant = opts.variant ? *opts.variant : generator::default_variant(call.problem, architecture_, range);
+  const Variant variant = variant_of(call, opts);
   if (const Kernel* kernel = known(call.problem, variant)) return *kernel;
   const WantedKernel wanted = want_kernel(call.problem, variant, architecture_, templates_);
   ProgressReporter progress(progress_, 1);

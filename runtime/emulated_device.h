@@ -48,6 +48,7 @@ class EmulatedDevice {
   struct Kernel;
   const Kernel* known(const Problem& problem, const Variant& variant);
   const Kernel& make(const WantedKernel& wanted);
+  Variant variant_of(const ForwardCall& call, const AttentionOptions& opts) const;
   const Kernel& kernel_of(const ForwardCall& call, const AttentionOptions& opts);
 
   const Architecture& architecture_;

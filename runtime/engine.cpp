@@ -61,7 +61,9 @@ Engine::Impl::Impl(EngineOptions given)
       nvrtc({options.nvrtc_path, options.nvrtc_directories}),
       cache(cache_layers_of(options)),
       store({options.policy, cache.user, cache.all, options.compile_wait}, nvrtc, log),
-      kernels(templates, store, log, options.progress),
+      records(options_of_records(), log),
+      autotuner(options_of_autotuner(), records, store.tally(), log),
+      kernels(templates, store, autotuner, log, options.progress),
       emulated(emulated_device_of(options, templates, store)) {}
 
 void Engine::Impl::attention(const runtime::ForwardCall& call, const AttentionOptions& opts) {
@@ -120,6 +122,16 @@ Variant Engine::default_variant(const Problem& problem, std::string_view archite
   return generator::default_variant(problem, find_architecture(architecture), range);
 }
 
+Variant Engine::default_without_tma(const Problem& problem, std::string_view architecture) const {
+  validate(problem);
+  return generator::default_without_tma(problem, find_architecture(architecture));
+}
+
+std::vector<VariantExplanation> Engine::explain_variants(const Problem& problem, std::string_view architecture) const {
+  validate(problem);
+  return generator::explain_variants(problem, find_architecture(architecture));
+}
+
 std::string Engine::render(const Problem& problem, const Variant& variant, std::string_view architecture) const {
   validate(problem);
   const Architecture& target = find_architecture(architecture);
@@ -139,6 +151,7 @@ SystemInfo Engine::system() const {
   info.cache = runtime::describe(impl_->cache);
   info.cache_max_bytes = impl_->options.cache_max_bytes;
   info.policy = impl_->options.policy;
+  info.tuning = impl_->options.tuning;
   describe_nvrtc(impl_->nvrtc, info);
   if (impl_->emulated) {
     info.driver_problem = "not looked for, as the engine emulates";
@@ -149,6 +162,10 @@ SystemInfo Engine::system() const {
   return info;
 }
 
-Counters Engine::counters() const { return impl_->store.counters(); }
+Counters Engine::counters() const {
+  Counters counters = impl_->store.counters();
+  counters.quarantined += impl_->records.damaged();
+  return counters;
+}
 
 }  // namespace flashjit

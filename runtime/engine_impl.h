@@ -6,12 +6,14 @@
 
 #include "flashjit/engine.h"
 #include "generator/source.h"
+#include "runtime/autotuner.h"
 #include "runtime/cache_layers.h"
 #include "runtime/emulated_device.h"
 #include "runtime/kernel_store.h"
 #include "runtime/kernels.h"
 #include "runtime/logger.h"
 #include "runtime/nvrtc.h"
+#include "runtime/tuning_records.h"
 
 namespace flashjit {
 
@@ -22,6 +24,8 @@ struct Engine::Impl {
   void attention(const runtime::ForwardCall& call, const AttentionOptions& opts);
   // Throws Error(unsupported), which names the member function, on an engine that emulates.
   void require_gpu(const char* function) const;
+  runtime::TuningRecordsOptions options_of_records() const;
+  runtime::AutotunerOptions options_of_autotuner();
 
   const EngineOptions options;
   const generator::Templates own_templates;  // empty: those inside the library
@@ -31,6 +35,8 @@ struct Engine::Impl {
   mutable runtime::Nvrtc nvrtc;
   const runtime::CacheLayers cache;  // none under Policy::off
   runtime::KernelStore store;
+  runtime::TuningRecords records;
+  runtime::Autotuner autotuner;
   runtime::Kernels kernels;
   const std::unique_ptr<runtime::EmulatedDevice> emulated;  // null: kernels run on the GPU
 };

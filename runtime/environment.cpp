@@ -78,13 +78,15 @@ std::function<void(LogLevel, const std::string&)> log_to_stderr() {
   throw Error(ErrorCode::invalid_argument, fmt::format("FLASHJIT_LOG: must be debug, info or warning, was {}", wanted));
 }
 
-Policy read_policy() {
-  const std::string wanted = variable("FLASHJIT_POLICY");
-  if (wanted.empty()) return Policy::compile;
+// Of a variable that must be one of a few words.
+template <typename Value>
+Value read_word(const char* name, Value otherwise, Value (*parse)(std::string_view)) {
+  const std::string wanted = variable(name);
+  if (wanted.empty()) return otherwise;
   try {
-    return parse_policy(wanted);
+    return parse(wanted);
   } catch (const Error& error) {
-    throw Error(error.code(), std::string("FLASHJIT_POLICY: ") + error.what());
+    throw Error(error.code(), std::string(name) + ": " + error.what());
   }
 }
 
@@ -133,11 +135,12 @@ std::string read_emulated_architecture() {
 
 EngineOptions EngineOptions::from_environment() {
   EngineOptions options;
-  options.policy = read_policy();
+  options.policy = read_word("FLASHJIT_POLICY", options.policy, parse_policy);
   options.cache_directory = find_cache_directory();
   options.cache_max_bytes = read_cache_size(options.cache_max_bytes);
   options.system_cache_directories = path_list("FLASHJIT_SYSTEM_CACHE");
   options.bundles = path_list("FLASHJIT_BUNDLES");
+  options.tuning = read_word("FLASHJIT_TUNING", options.tuning, parse_tuning_policy);
   options.nvrtc_path = variable("FLASHJIT_NVRTC");
   options.nvrtc_directories = find_nvrtc_directories();
   options.template_directory = variable("FLASHJIT_TEMPLATE_DIR");

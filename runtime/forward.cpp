@@ -64,14 +64,6 @@ ForwardLaunch make_launch(const Driver& driver, const ForwardCall& call, const L
   return {record.function, make_config(blocks, record.plan, stream), arguments};
 }
 
-const LaunchRecord& kernel_of(const Driver& driver, Kernels& kernels, const ForwardCall& call,
-                              const AttentionOptions& opts, int device_ordinal, LengthRange range) {
-  const Variant* variant = opts.variant ? &*opts.variant : nullptr;
-  if (const LaunchRecord* ready = kernels.find(LaunchKey(device_ordinal, call.problem, range, variant))) return *ready;
-  require_not_capturing(driver, opts.stream);
-  return kernels.prepare(call.problem, range, variant, device(device_ordinal));
-}
-
 }  // namespace
 
 ForwardLaunch make_forward_launch(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
@@ -92,10 +84,17 @@ int forward_device(const Driver& driver, const ForwardCall& call, Stream stream)
 
 const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const ForwardCall& call,
                                    const AttentionOptions& opts, int device_ordinal) {
-  const LengthRange range = has_tensor_maps(call)
-                                ? length_range(call.seqlen_q, call.seqlen_kv)
-                                : range_without_tensor_maps(call, opts, require_architecture(device(device_ordinal)));
-  return kernel_of(driver, kernels, call, opts, device_ordinal, range);
+  const Device& on = device(device_ordinal);
+  const auto kernel = [&](const auto& key, const auto& chosen_by) -> const LaunchRecord& {
+    if (const LaunchRecord* ready = kernels.find(LaunchKey(device_ordinal, call.problem, key))) return *ready;
+    require_not_capturing(driver, opts.stream);
+    return kernels.prepare(call.problem, chosen_by, on);
+  };
+  if (!has_tensor_maps(call) && takes_default_without_tma(call, opts, require_architecture(on)))
+    return kernel(WithoutTensorMaps{}, WithoutTensorMaps{});
+  if (opts.variant) return kernel(*opts.variant, *opts.variant);
+  const TuneShape shape{call.batch, call.seqlen_q, call.seqlen_kv, call.num_heads_q, call.num_heads_kv};
+  return kernel(bucket_of(shape, on.info.sm_count), shape);
 }
 
 void enqueue_forward(Kernels& kernels, const ForwardCall& call, const AttentionOptions& opts) {

@@ -82,13 +82,10 @@ generator::ForwardSizes make_sizes(const ForwardCall& call, const Tiling& tiling
 
 }  // namespace
 
-LengthRange range_without_tensor_maps(const ForwardCall& call, const AttentionOptions& opts,
-                                      const Architecture& architecture) {
-  // The default variants of this range are of the mma family, which reads what no tensor map can describe.
-  constexpr LengthRange kRangeOfAnyTensor = LengthRange::few_queries;
+bool takes_default_without_tma(const ForwardCall& call, const AttentionOptions& opts,
+                               const Architecture& architecture) {
   if (opts.variant && std::holds_alternative<HopperVariant>(*opts.variant)) require_tensor_maps(call);
-  const bool takes_hopper = !opts.variant && generator::has_hopper_kernels(architecture);
-  return takes_hopper ? kRangeOfAnyTensor : length_range(call.seqlen_q, call.seqlen_kv);
+  return !opts.variant && generator::has_hopper_kernels(architecture);
 }
 
 generator::ForwardArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant) {

@@ -8,10 +8,9 @@
 
 namespace flashjit::runtime {
 
-// The range whose default variant a call gets that has no tensor maps (has_tensor_maps). Throws Error(invalid_argument)
-// when the call asks for a variant that needs them.
-LengthRange range_without_tensor_maps(const ForwardCall& call, const AttentionOptions& opts,
-                                      const Architecture& architecture);
+// Whether a call that has no tensor maps (has_tensor_maps) gets generator::default_without_tma in place of what others
+// of its shape get. Throws Error(invalid_argument) when the call asks for a variant that needs them.
+bool takes_default_without_tma(const ForwardCall& call, const AttentionOptions& opts, const Architecture& architecture);
 
 // For a call that has output elements.
 generator::ForwardArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant);

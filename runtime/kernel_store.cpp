@@ -5,8 +5,8 @@
 
 #include "cache/entry_name.h"
 #include "flashjit/error.h"
-#include "runtime/compile_turn.h"
 #include "runtime/counters.h"
+#include "runtime/turn.h"
 
 namespace flashjit::runtime {
 namespace {
@@ -142,8 +142,8 @@ KernelStore::Shared KernelStore::find_in(const StoreLayer& layer, const cache::K
 
 KernelStore::Shared KernelStore::compile_in_turn(const KernelRequest& request, const cache::Key& key) {
   Shared published;
-  CompileTurn turn(options_.user->lock(key), key.name, log_);
-  const CompileTurn::Outcome outcome = turn.take(options_.compile_wait, [&] {
+  Turn turn(options_.user->lock(key), "compiling", key.name, log_);
+  const Turn::Outcome outcome = turn.take(options_.compile_wait, [&] {
     published = find_in({CacheLayer::user, options_.user}, key);
     return published != nullptr;
   });
@@ -232,14 +232,8 @@ void KernelStore::warn_of_failed_write(const cache::Key& key) {
        options_.user->location());
 }
 
-void KernelStore::count(std::uint64_t Counters::*counter, std::uint64_t times) {
-  const std::lock_guard lock(counting_);
-  counters_.*counter += times;
-}
-
 Counters KernelStore::counters() const {
-  const std::lock_guard lock(counting_);
-  Counters counters = counters_;
+  Counters counters = tally_.counters();
   if (options_.user) counters.evicted = options_.user->evicted();
   return counters;
 }

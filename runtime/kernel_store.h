@@ -16,6 +16,7 @@
 #include "flashjit/engine.h"
 #include "runtime/cache_layers.h"
 #include "runtime/compiler.h"
+#include "runtime/counters.h"
 #include "runtime/kernel_entry.h"
 #include "runtime/logger.h"
 
@@ -64,6 +65,8 @@ class KernelStore {
   std::string bundle() const;
 
   Counters counters() const;
+  // Where other parts of the engine count, too.
+  Tally& tally() noexcept { return tally_; }
   // Adds what was counted since the last time to the totals of the user's directory; the end of the store does so too.
   void flush_totals();
 
@@ -85,7 +88,7 @@ class KernelStore {
   std::string save(const cache::Key& key, const cache::Entry& entry);
   void warn_of_unusable_layers();
   void warn_of_failed_write(const cache::Key& key);
-  void count(std::uint64_t Counters::*counter, std::uint64_t times = 1);
+  void count(std::uint64_t Counters::*counter, std::uint64_t times = 1) { tally_.add(counter, times); }
 
   const KernelStoreOptions options_;
   Compiler& compiler_;
@@ -93,8 +96,7 @@ class KernelStore {
   std::once_flag checked_layers_;
   std::atomic<bool> warned_of_writes_{false};
 
-  mutable std::mutex counting_;
-  Counters counters_;
+  Tally tally_;
   std::mutex flushing_;
   Counters flushed_;
 

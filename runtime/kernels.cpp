@@ -17,7 +17,42 @@ bool draws_tiles(const Variant& variant) {
   return hopper && hopper->scheduler == Scheduler::dynamic;
 }
 
+Need need_of(const Problem& problem, const Variant& variant, const Device& device) {
+  return {LaunchKey(device.info.ordinal, problem, variant), {variant, variant}};
+}
+
+Need need_without_tensor_maps(const Problem& problem, const Device& device) {
+  const Variant variant = generator::default_without_tma(problem, require_architecture(device));
+  return {LaunchKey(device.info.ordinal, problem, WithoutTensorMaps{}), {variant, variant}};
+}
+
+// Each once.
+std::vector<Variant> variants_of(const std::vector<Need>& needs) {
+  std::vector<Variant> variants;
+  for (const Need& need : needs) {
+    const bool is_new = std::find(variants.begin(), variants.end(), need.choice.variant) == variants.end();
+    if (is_new) variants.push_back(need.choice.variant);
+  }
+  return variants;
+}
+
+// Once for each kernel.
+void add_info(std::vector<KernelInfo>& infos, const LaunchRecord& record, bool from_memory, bool tuned) {
+  auto info =
+      std::find_if(infos.begin(), infos.end(), [&](const auto& other) { return other.name == record.info.name; });
+  if (info == infos.end()) {
+    info = infos.insert(info, record.info);
+    if (from_memory) info->origin = KernelInfo::Origin::memory;
+  }
+  info->tuned |= tuned;
+}
+
 }  // namespace
+
+struct Kernels::Made {
+  const LaunchRecord* record = nullptr;
+  bool from_memory = false;
+};
 
 // The counters of one device, and where they lie.
 struct Kernels::DeviceCounters {
@@ -30,9 +65,9 @@ struct Kernels::DeviceCounters {
   TileCounters counters;
 };
 
-Kernels::Kernels(const generator::Templates& templates, KernelStore& store, const Logger& log,
+Kernels::Kernels(const generator::Templates& templates, KernelStore& store, Autotuner& autotuner, const Logger& log,
                  ProgressCallback progress)
-    : templates_(templates), store_(store), log_(log), progress_(std::move(progress)) {}
+    : templates_(templates), store_(store), autotuner_(autotuner), log_(log), progress_(std::move(progress)) {}
 
 Kernels::~Kernels() = default;
 
@@ -42,43 +77,87 @@ KernelInfo Kernels::compile(const Problem& problem, const Variant& variant, cons
   return wanted.info(progress.around(wanted.name(), [&] { return store_.get(wanted.request); }));
 }
 
-const LaunchRecord& Kernels::prepare(const Problem& problem, LengthRange range, const Variant* variant,
-                                     const Device& device) {
-  const Architecture& architecture = require_architecture(device);
-  const Variant chosen = variant ? *variant : generator::default_variant(problem, architecture, range);
-  const WantedKernel wanted = want_kernel(problem, chosen, architecture, templates_);
-  const LaunchRecord* ready = known(wanted, device);
-  if (!ready) {
-    ProgressReporter progress(progress_, 1);
-    ready = progress.around(wanted.name(), [&] { return &record(wanted, store_.get(wanted.request), device); });
-  }
-  table_.insert(LaunchKey(device.info.ordinal, problem, range, variant), *ready);
-  return *ready;
+const LaunchRecord& Kernels::prepare(const Problem& problem, const Variant& variant, const Device& device) {
+  return prepare(problem, need_of(problem, variant, device), device);
+}
+
+const LaunchRecord& Kernels::prepare(const Problem& problem, const TuneShape& shape, const Device& device) {
+  require_architecture(device);
+  const LaunchKey key(device.info.ordinal, problem, bucket_of(shape, device.info.sm_count));
+  return prepare(problem, {key, autotuner_.choose_for_call(problem, shape, tuning_device(device.info))}, device);
+}
+
+const LaunchRecord& Kernels::prepare(const Problem& problem, WithoutTensorMaps, const Device& device) {
+  return prepare(problem, need_without_tensor_maps(problem, device), device);
+}
+
+const LaunchRecord& Kernels::prepare(const Problem& problem, const Need& need, const Device& device) {
+  ProgressReporter progress(progress_, 1);
+  return table_.insert(need.key, *make(problem, need.choice, device, progress).record);
 }
 
 std::vector<KernelInfo> Kernels::prepare_all(const Problem& problem, const std::optional<Variant>& variant,
                                              const Device& device) {
-  const Architecture& architecture = require_architecture(device);
-  const std::vector<Variant> variants = variants_of_calls(problem, variant, architecture);
-  std::vector<const LaunchRecord*> ready(variants.size());
-  std::vector<KernelInfo> infos(variants.size());
+  const std::vector<Need> needs =
+      variant ? std::vector<Need>{need_of(problem, *variant, device)} : needs_of_calls(problem, device);
+  const std::vector<Variant> variants = variants_of(needs);
+  std::vector<Made> made(variants.size());
   ProgressReporter progress(progress_, static_cast<int>(variants.size()));
-  parallel_for(variants.size(), [&](std::size_t i) {
-    const WantedKernel wanted = want_kernel(problem, variants[i], architecture, templates_);
-    ready[i] = known(wanted, device);
-    const bool from_memory = ready[i] != nullptr;
-    if (!from_memory) {
-      ready[i] = progress.around(wanted.name(), [&] { return &record(wanted, store_.get(wanted.request), device); });
-    }
-    infos[i] = ready[i]->info;
-    if (from_memory) infos[i].origin = KernelInfo::Origin::memory;
-  });
-  for (const LengthRange range : kLengthRanges) {
-    const Variant chosen = variant ? *variant : generator::default_variant(problem, architecture, range);
-    const auto at = std::find(variants.begin(), variants.end(), chosen) - variants.begin();
-    table_.insert(LaunchKey(device.info.ordinal, problem, range, variant ? &*variant : nullptr), *ready[at]);
+  parallel_for(variants.size(), [&](std::size_t i) { made[i] = try_to_make(problem, variants[i], device, progress); });
+  std::vector<KernelInfo> infos;
+  for (const Need& need : needs) {
+    const auto at = std::find(variants.begin(), variants.end(), need.choice.variant) - variants.begin();
+    const Made ready = made[at].record ? made[at] : make(problem, need.choice, device, progress);
+    table_.insert(need.key, *ready.record);
+    add_info(infos, *ready.record, ready.from_memory,
+             need.choice.tuned && ready.record->variant == need.choice.variant);
   }
   return infos;
+}
+
+void Kernels::adopt(const Problem& problem, const ShapeBucket& bucket, const Variant& variant, const Device& device) {
+  ProgressReporter progress(progress_, 1);
+  table_.replace(LaunchKey(device.info.ordinal, problem, bucket), *make(problem, variant, device, progress).record);
+}
+
+// Of every bucket, and of calls without tensor maps where they differ from others.
+std::vector<Need> Kernels::needs_of_calls(const Problem& problem, const Device& device) {
+  const Architecture& architecture = require_architecture(device);
+  const TuningDevice where = tuning_device(device.info);
+  std::vector<Need> needs;
+  for (const ShapeBucket& bucket : shape_buckets())
+    needs.push_back({LaunchKey(where.ordinal, problem, bucket), autotuner_.choose(problem, bucket, where)});
+  if (generator::has_hopper_kernels(architecture)) needs.push_back(need_without_tensor_maps(problem, device));
+  return needs;
+}
+
+Kernels::Made Kernels::make(const Problem& problem, const Variant& variant, const Device& device,
+                            ProgressReporter& progress) {
+  const WantedKernel wanted = want_kernel(problem, variant, require_architecture(device), templates_);
+  if (const LaunchRecord* ready = known(wanted, device)) return {ready, true};
+  return {progress.around(wanted.name(), [&] { return &record(wanted, store_.get(wanted.request), device); }), false};
+}
+
+// What a record chose may be missing where the default is not: in a bundle of the defaults, without a compiler.
+Kernels::Made Kernels::make(const Problem& problem, const Choice& choice, const Device& device,
+                            ProgressReporter& progress) {
+  if (!choice.tuned) return make(problem, choice.variant, device, progress);
+  try {
+    return make(problem, choice.variant, device, progress);
+  } catch (const Error& error) {
+    log_(LogLevel::warning, "{}: the variant of a tuning record cannot be had, the default is used: {}",
+         to_string(problem), error.what());
+    return make(problem, choice.default_variant, device, progress);
+  }
+}
+
+Kernels::Made Kernels::try_to_make(const Problem& problem, const Variant& variant, const Device& device,
+                                   ProgressReporter& progress) {
+  try {
+    return make(problem, variant, device, progress);
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 CUfunction Kernels::load(const KernelRequest& request, int threads, int smem_bytes, const Device& device) {

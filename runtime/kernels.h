@@ -12,6 +12,7 @@
 
 #include "flashjit/engine.h"
 #include "generator/source.h"
+#include "runtime/autotuner.h"
 #include "runtime/kernel_store.h"
 #include "runtime/launch_record.h"
 #include "runtime/launch_table.h"
@@ -21,9 +22,16 @@
 
 namespace flashjit::runtime {
 
+// What calls of one key get.
+struct Need {
+  LaunchKey key;
+  Choice choice;
+};
+
 class Kernels {
  public:
-  Kernels(const generator::Templates& templates, KernelStore& store, const Logger& log, ProgressCallback progress);
+  Kernels(const generator::Templates& templates, KernelStore& store, Autotuner& autotuner, const Logger& log,
+          ProgressCallback progress);
   ~Kernels();
 
   // --- Without a driver
@@ -32,16 +40,28 @@ class Kernels {
   // --- With one
   // For the hot path: null when the kernel has not been prepared.
   const LaunchRecord* find(const LaunchKey& key) const noexcept { return table_.find(key); }
-  // Makes what a call with these lengths needs; variant null is the default. Throws Error.
-  const LaunchRecord& prepare(const Problem& problem, LengthRange range, const Variant* variant, const Device& device);
-  // Makes what every call for the problem needs, compiling in parallel.
+  // Make what a call needs, unless it is there: one that names its variant, one of this shape that does not, and one
+  // whose tensors TMA cannot describe. Throw Error.
+  const LaunchRecord& prepare(const Problem& problem, const Variant& variant, const Device& device);
+  const LaunchRecord& prepare(const Problem& problem, const TuneShape& shape, const Device& device);
+  const LaunchRecord& prepare(const Problem& problem, WithoutTensorMaps, const Device& device);
+  // Makes what every call for the problem needs, compiling in parallel. Measures nothing.
   std::vector<KernelInfo> prepare_all(const Problem& problem, const std::optional<Variant>& variant,
                                       const Device& device);
+  // From now on calls with this bucket get this variant.
+  void adopt(const Problem& problem, const ShapeBucket& bucket, const Variant& variant, const Device& device);
   // Any other kernel, for measurements.
   CUfunction load(const KernelRequest& request, int threads, int smem_bytes, const Device& device);
 
  private:
   struct DeviceCounters;
+  struct Made;
+  const LaunchRecord& prepare(const Problem& problem, const Need& need, const Device& device);
+  std::vector<Need> needs_of_calls(const Problem& problem, const Device& device);
+  Made make(const Problem& problem, const Variant& variant, const Device& device, ProgressReporter& progress);
+  Made make(const Problem& problem, const Choice& choice, const Device& device, ProgressReporter& progress);
+  // Without a record where make() throws Error.
+  Made try_to_make(const Problem& problem, const Variant& variant, const Device& device, ProgressReporter& progress);
   const LaunchRecord* known(const WantedKernel& wanted, const Device& device);
   const LaunchRecord& record(const WantedKernel& wanted, const KernelStore::Result& made, const Device& device);
   Module& module(const KernelRequest& request, KernelStore::Shared image);
@@ -49,6 +69,7 @@ class Kernels {
 
   const generator::Templates& templates_;
   KernelStore& store_;
+  Autotuner& autotuner_;
   const Logger& log_;
   const ProgressCallback progress_;
   LaunchTable table_;

@@ -28,20 +28,33 @@ class Packer {
   std::uint64_t word_ = 0;
 };
 
+// What a variant is chosen by. From kFirstFamily on it is given: each family is a kind of its own.
+enum Kind { kByBucket, kWithoutTensorMaps, kFirstFamily };
+
+// The first word of every key, with room for eight bits more.
+Packer pack(int device, const Problem& problem, int kind) {
+  Packer packer;
+  packer.add(device, 10).add(problem.head_dim, 16).add(problem.head_dim_v, 16).add_enum(problem.dtype);
+  packer.add(problem.causal ? 1 : 0, 2).add(kind, 3);
+  return packer;
+}
+
 }  // namespace
 
-LaunchKey::LaunchKey(int device, const Problem& problem, LengthRange range, const Variant* variant) {
-  Packer first;
-  first.add(device, 10).add(problem.head_dim, 16).add(problem.head_dim_v, 16).add_enum(problem.dtype);
-  first.add(problem.causal ? 1 : 0, 2);
-  if (variant) {
-    const auto family = static_cast<std::int64_t>(variant->index());
-    words_[0] = first.add(1 + family, 3).word();
-    std::visit([this](const auto& of_family) { add(of_family); }, *variant);
-  } else {
-    words_[0] = first.add(0, 3).add_enum(range).word();
-  }
+LaunchKey::LaunchKey(int device, const Problem& problem, const Variant& variant)
+    : words_{pack(device, problem, kFirstFamily + static_cast<int>(variant.index())).word()} {
+  std::visit([this](const auto& of_family) { add(of_family); }, variant);
 }
+
+LaunchKey::LaunchKey(int device, const Problem& problem, const ShapeBucket& bucket)
+    : words_{pack(device, problem, kByBucket)
+                 .add(static_cast<int>(bucket.queries), 2)
+                 .add(static_cast<int>(bucket.keys), 3)
+                 .add(static_cast<int>(bucket.work), 3)
+                 .word()} {}
+
+LaunchKey::LaunchKey(int device, const Problem& problem, WithoutTensorMaps)
+    : words_{pack(device, problem, kWithoutTensorMaps).word()} {}
 
 void LaunchKey::add(const MmaVariant& variant) noexcept {
   words_[1] = Packer()
@@ -97,6 +110,7 @@ LaunchTable::LaunchTable() {
   current_.store(generations_.back().get(), std::memory_order_release);
 }
 
+// Looks at each record once: a slot that is free now may have another key a moment later.
 const LaunchRecord* LaunchTable::find(const LaunchKey& key) const noexcept {
   const std::vector<Slot>& slots = current_.load(std::memory_order_acquire)->slots;
   const std::size_t mask = slots.size() - 1;
@@ -106,9 +120,22 @@ const LaunchRecord* LaunchTable::find(const LaunchKey& key) const noexcept {
   }
 }
 
-void LaunchTable::insert(const LaunchKey& key, const LaunchRecord& record) {
+const LaunchRecord& LaunchTable::insert(const LaunchKey& key, const LaunchRecord& record) {
   const std::lock_guard lock(mutex_);
-  if (find(key)) return;
+  if (const LaunchRecord* first = find(key)) return *first;
+  add(key, record);
+  return record;
+}
+
+void LaunchTable::replace(const LaunchKey& key, const LaunchRecord& record) {
+  const std::lock_guard lock(mutex_);
+  if (Slot& slot = slot_of(*generations_.back(), key); slot.record.load(std::memory_order_relaxed))
+    slot.record.store(&record, std::memory_order_release);
+  else
+    add(key, record);
+}
+
+void LaunchTable::add(const LaunchKey& key, const LaunchRecord& record) {
   Slots* slots = generations_.back().get();
   if (2 * (slots->used + 1) > slots->slots.size()) {
     auto larger = std::make_unique<Slots>(2 * slots->slots.size());
@@ -122,12 +149,17 @@ void LaunchTable::insert(const LaunchKey& key, const LaunchRecord& record) {
   current_.store(slots, std::memory_order_release);
 }
 
-void LaunchTable::place(Slots& slots, const LaunchKey& key, const LaunchRecord* record) {
+LaunchTable::Slot& LaunchTable::slot_of(Slots& slots, const LaunchKey& key) noexcept {
   const std::size_t mask = slots.slots.size() - 1;
   std::size_t i = key.hash() & mask;
-  while (slots.slots[i].record.load(std::memory_order_relaxed)) i = (i + 1) & mask;
-  slots.slots[i].key = key;
-  slots.slots[i].record.store(record, std::memory_order_release);
+  while (slots.slots[i].record.load(std::memory_order_relaxed) && !(slots.slots[i].key == key)) i = (i + 1) & mask;
+  return slots.slots[i];
+}
+
+void LaunchTable::place(Slots& slots, const LaunchKey& key, const LaunchRecord* record) {
+  Slot& slot = slot_of(slots, key);
+  slot.key = key;
+  slot.record.store(record, std::memory_order_release);
   ++slots.used;
 }
 

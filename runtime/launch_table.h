@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a call's plain-data key to its prepared kernel. Readers take no lock; entries are only ever added.
+// From a call's plain-data key to its prepared kernel. Readers take no lock; entries are never removed.
 #pragma once
 
 #include <array>
@@ -15,12 +15,16 @@ namespace flashjit::runtime {
 
 struct LaunchRecord;
 
-// What decides the kernel of a call, packed into words.
+// A call whose tensors TMA cannot describe, on an architecture where others may be given such a kernel.
+struct WithoutTensorMaps {};
+
+// What decides the kernel of a call, packed into words: the variant that it names, or what the library chooses one by.
 class LaunchKey {
  public:
   LaunchKey() = default;
-  // With a variant the range does not matter.
-  LaunchKey(int device, const Problem& problem, LengthRange range, const Variant* variant);
+  LaunchKey(int device, const Problem& problem, const Variant& variant);
+  LaunchKey(int device, const Problem& problem, const ShapeBucket& bucket);
+  LaunchKey(int device, const Problem& problem, WithoutTensorMaps);
 
   std::size_t hash() const noexcept;
   friend bool operator==(const LaunchKey&, const LaunchKey&) = default;
@@ -38,8 +42,10 @@ class LaunchTable {
 
   // Null when there is none.
   const LaunchRecord* find(const LaunchKey& key) const noexcept;
-  // Keeps the first record of a key. The record must outlive the table's last reader.
-  void insert(const LaunchKey& key, const LaunchRecord& record);
+  // Records must outlive the table's last reader. insert() keeps the first record of a key, and gives it.
+  const LaunchRecord& insert(const LaunchKey& key, const LaunchRecord& record);
+  // Readers that have found an older record of the key go on with it.
+  void replace(const LaunchKey& key, const LaunchRecord& record);
 
  private:
   struct Slot {
@@ -52,7 +58,10 @@ class LaunchTable {
     std::size_t used = 0;
   };
 
+  // For writers, under the lock: where the key is, or else the free slot where it would be.
+  static Slot& slot_of(Slots& slots, const LaunchKey& key) noexcept;
   static void place(Slots& slots, const LaunchKey& key, const LaunchRecord* record);
+  void add(const LaunchKey& key, const LaunchRecord& record);
 
   std::atomic<const Slots*> current_;
   std::mutex mutex_;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spellings of the public enums that belong to the engine, and the version.
+// Spellings of the public enums that belong to the engine and its tuning, and the version.
 #include <fmt/format.h>
 
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
+#include "flashjit/tuning.h"
 #include "flashjit/version.h"
 
 #define FLASHJIT_TEXT(value) #value
@@ -84,6 +85,49 @@ const char* to_string(CacheLayer layer) noexcept {
       return "bundle";
     case CacheLayer::embedded:
       return "embedded";
+  }
+  return "unknown";
+}
+
+const char* to_string(TuningPolicy policy) noexcept {
+  switch (policy) {
+    case TuningPolicy::off:
+      return "off";
+    case TuningPolicy::recorded:
+      return "recorded";
+    case TuningPolicy::on_first_use:
+      return "on_first_use";
+    case TuningPolicy::frozen:
+      return "frozen";
+  }
+  return "unknown";
+}
+
+TuningPolicy parse_tuning_policy(std::string_view text) {
+  for (const TuningPolicy policy :
+       {TuningPolicy::off, TuningPolicy::recorded, TuningPolicy::on_first_use, TuningPolicy::frozen}) {
+    if (text == to_string(policy)) return policy;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("tuning: must be off, recorded, on_first_use or frozen, was {}", text));
+}
+
+const char* to_string(TunedCandidate::Outcome outcome) noexcept {
+  switch (outcome) {
+    case TunedCandidate::Outcome::measured:
+      return "measured";
+    case TunedCandidate::Outcome::stopped:
+      return "stopped";
+    case TunedCandidate::Outcome::failed:
+      return "failed";
+    case TunedCandidate::Outcome::spills:
+      return "spills";
+    case TunedCandidate::Outcome::duplicate:
+      return "duplicate";
+    case TunedCandidate::Outcome::wrong:
+      return "wrong";
+    case TunedCandidate::Outcome::untried:
+      return "untried";
   }
   return "unknown";
 }

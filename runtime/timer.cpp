@@ -56,6 +56,33 @@ double EventPair::wait_for_microseconds() const {
   return milliseconds * 1e3;
 }
 
+KernelTimer::KernelTimer(const Driver& driver, const Device& device, Stream stream, bool flush_l2)
+    : driver_(driver), stream_(stream) {
+  if (flush_l2) flush_ = DeviceTensor::allocate(DType::f32, {device.info.l2_bytes / 2}, stream, device.info.ordinal);
+}
+
+std::vector<double> KernelTimer::measure(int repeats, const std::function<void()>& enqueue) {
+  const auto count = static_cast<std::size_t>(repeats);
+  events_.reserve(count);
+  while (events_.size() < count) events_.emplace_back(driver_);
+  for (std::size_t i = 0; i < count; ++i) {
+    flush();
+    events_[i].start(stream_);
+    enqueue();
+    events_[i].stop(stream_);
+  }
+  std::vector<double> times;
+  for (std::size_t i = 0; i < count; ++i) times.push_back(events_[i].wait_for_microseconds());
+  return times;
+}
+
+void KernelTimer::flush() const {
+  if (!flush_.data()) return;
+  driver_.check(
+      driver_.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(flush_.data()), kFlushByte, flush_.size_bytes(), stream_),
+      "cuMemsetD8Async");
+}
+
 Timing measure_kernel(const Driver& driver, const Device& device, Stream stream, const MeasureOptions& options,
                       const std::function<void()>& enqueue) {
   if (options.repeats < 1 || options.warmup < 0) {
@@ -63,25 +90,9 @@ Timing measure_kernel(const Driver& driver, const Device& device, Stream stream,
                 fmt::format("options: repeats must be at least 1 and warmup at least 0, were {} and {}",
                             options.repeats, options.warmup));
   }
-  DeviceTensor flush;
-  if (options.flush_l2)
-    flush = DeviceTensor::allocate(DType::f32, {device.info.l2_bytes / 2}, stream, device.info.ordinal);
+  KernelTimer timer(driver, device, stream, options.flush_l2);
   for (int i = 0; i < options.warmup; ++i) enqueue();
-  std::vector<EventPair> events;
-  events.reserve(static_cast<std::size_t>(options.repeats));
-  for (int i = 0; i < options.repeats; ++i) {
-    if (options.flush_l2) {
-      driver.check(
-          driver.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(flush.data()), kFlushByte, flush.size_bytes(), stream),
-          "cuMemsetD8Async");
-    }
-    const EventPair& pair = events.emplace_back(driver);
-    pair.start(stream);
-    enqueue();
-    pair.stop(stream);
-  }
-  std::vector<double> times;
-  for (const EventPair& pair : events) times.push_back(pair.wait_for_microseconds());
+  std::vector<double> times = timer.measure(options.repeats, enqueue);
   Timing timing;
   timing.repeats = options.repeats;
   timing.min_us = *std::min_element(times.begin(), times.end());

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "flashjit/engine.h"
+#include "flashjit/tensor.h"
 #include "runtime/device.h"
 #include "runtime/driver.h"
 
@@ -25,6 +27,24 @@ class EventPair {
  private:
   const Driver& driver_;
   CUevent start_ = nullptr, stop_ = nullptr;
+};
+
+// Times of single pieces of work in one stream. The context must be current while it lives.
+class KernelTimer {
+ public:
+  // flush_l2: each piece finds the L2 overwritten with a buffer of twice its size, which is allocated here, once.
+  KernelTimer(const Driver& driver, const Device& device, Stream stream, bool flush_l2);
+
+  // Microseconds of each. enqueue() puts one on the stream; nothing is waited for between them.
+  std::vector<double> measure(int repeats, const std::function<void()>& enqueue);
+
+ private:
+  void flush() const;
+
+  const Driver& driver_;
+  Stream stream_;
+  DeviceTensor flush_;             // empty: nothing is flushed
+  std::vector<EventPair> events_;  // as many as one call has needed
 };
 
 // enqueue() puts one piece of work on the stream. Nothing is waited for between the repeats.

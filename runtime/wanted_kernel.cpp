@@ -45,10 +45,11 @@ std::vector<Variant> variants_of_calls(const Problem& problem, const std::option
                                        const Architecture& architecture) {
   if (variant) return {*variant};
   std::vector<Variant> variants;
-  for (const LengthRange range : kLengthRanges) {
-    const Variant chosen = generator::default_variant(problem, architecture, range);
+  const auto add = [&](const Variant& chosen) {
     if (std::find(variants.begin(), variants.end(), chosen) == variants.end()) variants.push_back(chosen);
-  }
+  };
+  for (const LengthRange range : kLengthRanges) add(generator::default_variant(problem, architecture, range));
+  if (generator::has_hopper_kernels(architecture)) add(generator::default_without_tma(problem, architecture));
   return variants;
 }
 

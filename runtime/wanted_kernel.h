@@ -27,7 +27,7 @@ struct WantedKernel {
 WantedKernel want_kernel(const Problem& problem, const Variant& variant, const Architecture& architecture,
                          const generator::Templates& templates);
 
-// What calls for the problem take: the given variant, or the default of every length range; each once.
+// What calls for the problem take by the default rules, or the given variant; each once.
 std::vector<Variant> variants_of_calls(const Problem& problem, const std::optional<Variant>& variant,
                                        const Architecture& architecture);
 

@@ -27,10 +27,19 @@ struct CacheEntry {
   std::map<std::string, std::string> facts;
 };
 
+// A tuning record as it is stored: tuning.h has what it says.
+struct CacheRecord {
+  std::string path;  // tuning/<device>/<problem>.<bucket>.json: the same in every layer
+  CacheLayer layer = CacheLayer::user;
+  std::string location;
+  std::uint64_t bytes = 0;
+};
+
 struct CacheVerification {
-  std::uint64_t intact = 0;
-  std::uint64_t bytes = 0;  // of the intact ones
-  std::vector<CacheEntry> damaged;
+  std::uint64_t intact = 0;           // entries
+  std::uint64_t bytes = 0;            // of the intact ones
+  std::uint64_t records = 0;          // tuning records that are in order
+  std::vector<CacheEntry> damaged;    // of a tuning record, the name is its path
   std::vector<std::string> problems;  // layers that cannot be read at all, in one line each
   bool ok() const noexcept { return damaged.empty() && problems.empty(); }
 };
@@ -48,9 +57,10 @@ struct CacheCollection {
 };
 
 struct CacheImport {
-  std::uint64_t imported = 0;
-  std::uint64_t present = 0;         // were there already, intact
-  std::vector<std::string> damaged;  // members that were refused
+  std::uint64_t imported = 0;                      // entries
+  std::uint64_t present = 0;                       // were there already, intact
+  std::uint64_t records = 0, records_present = 0;  // the same of tuning records
+  std::vector<std::string> damaged;                // members that were refused
 };
 
 // Thread-safe, and safe beside engines of this and other processes on the same directories. Every member throws
@@ -67,12 +77,14 @@ class Cache {
   std::vector<CacheLayerInfo> layers() const;
   // The entries of all layers, in the order in which they are looked up, then by name.
   std::vector<CacheEntry> entries() const;
+  // The tuning records of all layers, in that order, then by path.
+  std::vector<CacheRecord> records() const;
   // The whole source that the entry was compiled from. Sources are not stored but rendered again: throws
   // Error(unsupported) when this library's templates give another one, as after an upgrade.
   std::string source(const CacheEntry& entry) const;
 
-  // Reads every entry of every layer. set_aside: damaged ones of the user's directory are renamed to *.bad, as a
-  // look-up would do.
+  // Reads every entry and record of every layer. set_aside: damaged ones of the user's directory are renamed to *.bad,
+  // as a look-up would do.
   CacheVerification verify(bool set_aside = false) const;
   // Reads and checks this one.
   bool is_intact(const CacheEntry& entry) const;
@@ -85,10 +97,11 @@ class Cache {
   // Removes all that the cache has written to the user's directory, and nothing else.
   CacheCollection clear(bool dry_run = false) const;
 
-  // A bundle of the intact entries of all layers, each once; architectures: of these only, empty for all. Equal entries
-  // give equal bytes: times are left out.
+  // A bundle of the intact entries and tuning records of all layers, each once; architectures: of these only, empty for
+  // all. Equal entries give equal bytes: times are left out. Records are taken as they are.
   std::string export_bundle(const std::vector<std::string>& architectures = {}) const;
-  // Stores the intact members of a bundle file in the user's directory. Throws Error(io, invalid_argument).
+  // Stores the intact members of a bundle file in the user's directory; what it has already stays. Throws Error(io,
+  // invalid_argument).
   CacheImport import_bundle(const std::string& path) const;
 
   // The counters of all processes that have used the user's directory and ended, added up; approximate.

@@ -13,6 +13,7 @@
 #include "flashjit/attention.h"
 #include "flashjit/problem.h"
 #include "flashjit/tensor.h"
+#include "flashjit/tuning.h"
 
 namespace flashjit {
 
@@ -62,6 +63,8 @@ struct EngineOptions {
   std::vector<std::string_view> embedded_bundles;
   // How long a kernel that another process is compiling right now is waited for, before it is compiled here as well.
   std::chrono::milliseconds compile_wait{30000};
+  // Whether calls use what tuning found on devices like theirs, and whether they tune themselves (docs/tuning.md).
+  TuningPolicy tuning = TuningPolicy::recorded;
   // An exact libnvrtc to load. Empty: the search described in docs/architecture.md.
   std::string nvrtc_path;
   // Directories that are searched for libnvrtc before the usual ones.
@@ -79,9 +82,10 @@ struct EngineOptions {
   // The only place where the library reads the environment: FLASHJIT_POLICY, FLASHJIT_CACHE_DIR (else
   // $XDG_CACHE_HOME/flashjit, else $HOME/.cache/flashjit, else no directory), FLASHJIT_CACHE_SIZE (bytes, or with K, M,
   // G, T: 512M), FLASHJIT_SYSTEM_CACHE (directories, separated by ":"), FLASHJIT_BUNDLES (files, separated by ":"),
-  // FLASHJIT_NVRTC, FLASHJIT_TEMPLATE_DIR, FLASHJIT_DEVICE (gpu; emulate, which is emulate:sm_90a;
-  // emulate:ARCHITECTURE), FLASHJIT_LOG (debug, info, warning: to stderr); and for nvrtc_directories LD_LIBRARY_PATH,
-  // CUDA_HOME, CUDA_PATH, VIRTUAL_ENV and CONDA_PREFIX. Throws Error(invalid_argument) which names the variable.
+  // FLASHJIT_TUNING (off, recorded, on_first_use, frozen), FLASHJIT_NVRTC, FLASHJIT_TEMPLATE_DIR, FLASHJIT_DEVICE (gpu;
+  // emulate, which is emulate:sm_90a; emulate:ARCHITECTURE), FLASHJIT_LOG (debug, info, warning: to stderr); and for
+  // nvrtc_directories LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH, VIRTUAL_ENV and CONDA_PREFIX. Throws
+  // Error(invalid_argument) which names the variable.
   static EngineOptions from_environment();
 };
 
@@ -93,6 +97,7 @@ struct KernelInfo {
   Variant variant;
   std::string architecture;
   enum class Origin { compiled, disk, bundle, memory } origin = Origin::compiled;
+  bool tuned = false;  // a tuning record chose the variant, of Engine::prepare
   // What NVRTC took when it was compiled, also when it comes from the cache now; 0 when it comes from a bundle.
   double compile_ms = 0;
   int threads = 0;      // of a block
@@ -113,6 +118,8 @@ struct DeviceInfo {
   int sm_count = 0;
   std::int64_t memory_bytes = 0;
   std::int64_t l2_bytes = 0;
+  int sm_clock_mhz = 0, memory_clock_mhz = 0;  // the highest
+  int memory_bus_bits = 0;
 };
 
 // Where kernels are looked up, after the engine's own memory.
@@ -138,10 +145,11 @@ struct SystemInfo {
   std::vector<CacheLayerInfo> cache;  // in the order in which they are asked; none under Policy::off
   std::uint64_t cache_max_bytes = 0;
   Policy policy = Policy::compile;
+  TuningPolicy tuning = TuningPolicy::recorded;
   std::vector<DeviceInfo> devices;  // of an engine that emulates: that one device
 };
 
-// What an engine's cache did so far.
+// What an engine's cache and its tuning did so far.
 struct Counters {
   // Kernels served from this engine's memory, and from each layer, when one was asked for.
   std::uint64_t memory_hits = 0, user_hits = 0, system_hits = 0, bundle_hits = 0, embedded_hits = 0;
@@ -153,6 +161,9 @@ struct Counters {
   std::uint64_t wait_timeouts = 0;   // of these, those that it did not finish in time
   std::uint64_t evicted = 0;         // entries removed to keep the user's cache below its size
   std::uint64_t bytes_read = 0, bytes_written = 0;  // of entries
+  std::uint64_t tunings = 0;                        // times that candidates were measured for a problem and bucket
+  std::uint64_t timed_launches = 0;                 // of these tunings
+  std::uint64_t records_used = 0;                   // choices that came from a tuning record
 };
 
 struct MeasureOptions {
@@ -185,10 +196,22 @@ class Engine {
   void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                  const AttentionOptions& opts = {});
 
-  // Makes and loads what a call for this problem needs on this device: the default variant of every length range, or
-  // the given one. After it such calls compile, read and load nothing. device -1 is the current context's, or 0; or the
+  // Makes and loads what a call for this problem needs on this device: the variant of every shape bucket, or the given
+  // one. After it such calls compile, read, load and measure nothing. device -1 is the current context's, or 0; or the
   // emulated one.
   std::vector<KernelInfo> prepare(const Problem& problem, int device = -1, const std::optional<Variant>& variant = {});
+
+  // --- Tuning (docs/tuning.md) --------------------------------------------------------------------------------------
+
+  // Chooses the variant for the problem and the bucket of this shape by measurement, and keeps the record. When there
+  // is a record for this device already, that is the answer, unless asked to measure again. Calls of this engine that
+  // were made or prepared before keep their variant, unless asked to adopt the new one. While another thread or process
+  // tunes the same, it is waited for. Throws Error(unsupported) when the policy is frozen and on an engine that
+  // emulates.
+  TuningRecord tune(const Problem& problem, const TuneShape& shape, const TuneOptions& options = {}, int device = -1);
+  // The records that this engine would use on the device: of all layers of its cache and of the library, without what
+  // another one hides.
+  std::vector<TuningRecord> tuning_records(int device = -1) const;
 
   // --- Without a GPU or a driver ------------------------------------------------------------------------------------
 
@@ -197,6 +220,10 @@ class Engine {
   std::vector<Variant> variants(const Problem& problem, std::string_view architecture) const;
   Variant default_variant(const Problem& problem, std::string_view architecture,
                           LengthRange range = LengthRange::long_kv) const;
+  // For calls with tensors that TMA cannot describe: without keys, or with strides of 0.
+  Variant default_without_tma(const Problem& problem, std::string_view architecture) const;
+  // Every combination that is considered, with why it is not in variants(): those that are come first.
+  std::vector<VariantExplanation> explain_variants(const Problem& problem, std::string_view architecture) const;
   // The whole source of the kernel, one self-contained file that NVRTC and nvcc accept. Equal inputs give equal bytes.
   std::string render(const Problem& problem, const Variant& variant, std::string_view architecture) const;
   // Takes the kernel from the cache, or compiles it with NVRTC and fills the cache.

@@ -39,9 +39,9 @@ struct DeviceIdentity {
   std::string name;          // "NVIDIA H200"; of a slice "NVIDIA H200 MIG 1g.18gb"
   std::string architecture;  // "sm_90a"
   int sm_count = 0;
-  int memory_gib = 0;        // rounded
+  int memory_gib = 0;  // rounded
   int l2_mib = 0;
-  int sm_clock_mhz = 0;      // the highest
+  int sm_clock_mhz = 0;  // the highest
   int memory_clock_mhz = 0;
   int memory_bus_bits = 0;
 
@@ -54,17 +54,17 @@ std::string slug(const DeviceIdentity& device);
 struct TunedCandidate {
   Variant variant;
   enum class Outcome {
-    measured,   // to the end
-    stopped,    // measured until it was clearly slower than the best
-    failed,     // was refused by the compiler or could not be loaded
+    measured,  // to the end
+    stopped,   // measured until it was clearly slower than the best
+    failed,    // was refused by the compiler or could not be loaded
     spills,
     duplicate,  // its machine code equals that of an earlier candidate
     wrong,      // its output differs from the reference by more than the bound
     untried,    // the budget was spent, or it was cancelled
   } outcome = Outcome::untried;
-  std::string why;          // one line for what is not measured
-  double median_us = 0;     // of all launches; 0 when there was none
-  double dispersion = 0;    // median absolute deviation divided by the median
+  std::string why;        // one line for what is not measured
+  double median_us = 0;   // of all launches; 0 when there was none
+  double dispersion = 0;  // median absolute deviation divided by the median
   int launches = 0;
 };
 const char* to_string(TunedCandidate::Outcome outcome) noexcept;
@@ -74,11 +74,11 @@ struct TuningRecord {
   DeviceIdentity device;
   Problem problem;
   ShapeBucket bucket;
-  TuneShape shape;              // that was measured
-  Variant chosen;               // the default, unless another was faster beyond the noise
+  TuneShape shape;  // that was measured
+  Variant chosen;   // the default, unless another was faster beyond the noise
   Variant default_variant;
-  double chosen_us = 0, default_us = 0;  // medians of the last comparison, interleaved
-  double noise = 0;             // relative: what the chosen one had to be faster by
+  double chosen_us = 0, default_us = 0;    // medians of the last comparison, interleaved
+  double noise = 0;                        // relative: what the chosen one had to be faster by
   std::vector<TunedCandidate> candidates;  // the default first, then as they were listed
   // Where and when: version (of flashjit), kernels (digest of the device code), driver, nvrtc, date (UTC), seconds,
   // complete ("yes", or why not: "budget", "cancelled", "default failed").
@@ -86,17 +86,21 @@ struct TuningRecord {
 };
 // The file that keeps it, below a cache's directory or in a bundle: tuning/<slug>/<problem>.<bucket>.json
 std::string record_path(const DeviceIdentity& device, const Problem& problem, const ShapeBucket& bucket);
-// JSON for people and programs; the first is a function of the record alone. Throws Error(invalid_argument) which says
-// what is wrong with the text.
+// JSON for people and programs; the first is a function of the record alone. The second throws Error(invalid_argument)
+// which says what is wrong with the text, and Error(unsupported) when it is of a newer format or of variants that this
+// release does not know.
 std::string to_json(const TuningRecord& record);
 TuningRecord parse_tuning_record(std::string_view json);
+// The choices of many records of one device, without their candidates: what the library has inside. Throws
+// Error(invalid_argument) when there is no record, or when they are of several devices.
+std::string summarize(const std::vector<TuningRecord>& records);
 
 struct TuneProgress {
-  std::string what;          // "compiling", "checking", "measuring", "confirming"
-  int done = 0, total = 0;   // of this step: candidates; pairs of launches when confirming
-  Variant best;              // so far
+  std::string what;         // "compiling", "checking", "measuring", "confirming"
+  int done = 0, total = 0;  // of this step: candidates; pairs of launches when confirming
+  Variant best;             // so far
   double best_us = 0, default_us = 0;
-  double seconds_left = 0;   // at most
+  double seconds_left = 0;  // at most
 };
 
 struct TuneOptions {
@@ -107,7 +111,8 @@ struct TuneOptions {
   bool adopt = false;               // calls of this engine that have used another variant take the new one
   std::vector<Variant> candidates;  // empty: Engine::variants
   std::function<void(const TuneProgress&)> progress;
-  std::function<bool()> cancelled;  // asked often, from the calling thread; true: stop, keep and return what there is
+  // Asked often, from the calling thread. True: stop, choose the default and keep nothing.
+  std::function<bool()> cancelled;
 };
 
 }  // namespace flashjit

@@ -121,4 +121,21 @@ std::string to_string(const Variant& variant);
 // Throws Error(invalid_argument) which names the part.
 Variant parse_variant(std::string_view text, const Variant& base = {});
 
+// What became of one combination that the library considers for a problem (Engine::explain_variants).
+struct VariantExplanation {
+  Variant variant;
+  enum class Verdict : std::uint8_t {
+    kept,      // Engine::variants lists it
+    pruned,    // legal, but too far from the best by the model
+    replaced,  // another that differs only in how shared memory or an SM is shared out is tried in its place
+    illegal,
+  } verdict = Verdict::kept;
+  std::string reason;               // one line for what is not kept
+  int smem_bytes = 0;               // of a thread block
+  int registers = 0;                // of a thread, an estimate
+  double smem_bytes_per_kflop = 0;  // traffic of shared memory for 1000 operations of the two products
+  double attainable_rate = 0;       // the share of the tensor cores' peak that this leaves; 0 where there is no model
+};
+const char* to_string(VariantExplanation::Verdict verdict) noexcept;
+
 }  // namespace flashjit

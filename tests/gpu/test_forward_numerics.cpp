@@ -7,6 +7,7 @@
 
 #include "cli/verify_cases.h"
 #include "tests/gpu/attention_case.h"
+#include "tests/support/every_variant.h"
 
 using namespace flashjit;
 using tests::AttentionCase;
@@ -135,7 +136,7 @@ TEST_CASE("every legal variant agrees with the reference") {
   for (const int head_dim : {64, 128, 256})
     for (const bool causal : {false, true}) {
       const Problem problem{DType::bf16, head_dim, head_dim, causal};
-      const std::vector<Variant> variants = shared_engine().variants(problem, architecture());
+      const std::vector<Variant> variants = tests::every_variant(shared_engine(), problem, architecture());
       tests::compile_all(problem, variants, architecture());
       const cli::VerifyCase c(problem, {1, 200, 333, 2, 1}, 0);
       for (const Variant& variant : variants) {

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -88,8 +89,8 @@ std::vector<double> rounded(DType dtype, const std::vector<double>& values) {
       .to_doubles();
 }
 
-const std::vector<std::string> kSubcommands = {"info",    "attend", "render", "variants",
-                                               "compile", "verify", "bench",  "cache"};
+const std::vector<std::string> kSubcommands = {"info",   "attend",   "render", "variants", "compile",
+                                               "verify", "autotune", "bench",  "cache"};
 
 }  // namespace
 
@@ -275,6 +276,27 @@ TEST_CASE("variants marks one default for each range of lengths") {
   }
 }
 
+TEST_CASE("variants --explain keeps what variants lists, and says why not the rest") {
+  const Workshop shop;
+  const std::string arguments = "variants --arch sm_90a --head-dim 128 --json";
+  const json list = json::parse(shop.run(arguments).out).at("variants");
+  const json explained = json::parse(shop.run(arguments + " --explain").out).at("variants");
+  std::vector<json> listed, kept;
+  for (const json& entry : list) listed.push_back(entry.at("variant"));
+  std::set<std::string> verdicts;
+  for (const json& entry : explained) {
+    verdicts.insert(entry.at("verdict").get<std::string>());
+    if (entry.at("verdict") == "kept") kept.push_back(entry.at("variant"));
+    CHECK((entry.at("verdict") == "kept") == (entry.at("reason") == ""));
+    CHECK(entry.at("smem_bytes") > 0);
+    CHECK(entry.at("registers") > 0);
+    CHECK(entry.at("smem_bytes_per_kflop") > 0);
+  }
+  CHECK(kept == listed);
+  CHECK(verdicts == std::set<std::string>{"illegal", "kept", "pruned", "replaced"});
+  CHECK(mentions(shop.run("variants --arch sm_90a --explain").out, "bytes/kFLOP"));
+}
+
 TEST_CASE("both families of kernels are listed and rendered where they run") {
   const Workshop shop;
   const std::string everywhere = shop.run("variants --arch sm_86").out, hopper = shop.run("variants --arch sm_90a").out;
@@ -319,7 +341,7 @@ TEST_CASE("verify and the GPU grids of bench say that they need a GPU") {
   CHECK(mentions(shop.refusal("bench --grid forward --json r.json"), "bench --grid forward: needs a GPU"));
   CHECK(mentions(shop.refusal("bench --grid 5090"), "bench --grid 5090: needs a GPU"));
   CHECK(mentions(shop.refusal("bench --grid ablation"), "bench --grid ablation: needs a GPU"));
-  CHECK(mentions(shop.refusal("bench --grid all"), "--grid: must be forward, ablation, 5090 or jit, was 'all'"));
+  CHECK(mentions(shop.refusal("bench --grid all"), "--grid: must be forward, tuned, ablation, 5090 or jit, was 'all'"));
   CHECK(mentions(shop.refusal("bench --grid jit --dtype f32"), "--dtype"));
   CHECK(mentions(shop.refusal("bench --grid jit --json nowhere/r.json"), "--json"));
 }

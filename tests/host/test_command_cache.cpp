@@ -17,6 +17,7 @@
 #include "tests/support/command.h"
 #include "tests/support/fake_kernels.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/tuning_records.h"
 
 namespace {
 
@@ -346,6 +347,34 @@ TEST_CASE("what is exported here is found and imported there") {
 
   CHECK(shop.run("export hopper.fjb --arch sm_90a").exit_code == 0);
   CHECK(shop.result("verify hopper.fjb").at("intact") == 1);
+}
+
+TEST_CASE("tuning records are listed, checked and shipped with the entries") {
+  const Workshop shop;
+  const std::string path = path_of(make_record());
+  REQUIRE(cache::UserDirectoryLayer(shop.cache()).store_record(path, to_json(make_record())));
+  const json listed = shop.result("ls").at("records");
+  REQUIRE(listed.size() == 1);
+  CHECK(listed.at(0).at("path") == path);
+  CHECK(shop.result("ls --arch sm_80").at("records").empty());
+  CHECK(shop.result("ls --arch sm_90a --layer user").at("records").size() == 1);
+  const std::string text = shop.run("ls").out;
+  CHECK(mentions(text, path));
+  CHECK(mentions(text, ", 1 tuning record\n"));
+  CHECK(mentions(shop.run("verify").out, " intact, 1 tuning record; 0 damaged\n"));
+
+  CHECK(shop.result("export kernels.fjb").at("records") == 1);
+  const std::string elsewhere = "FLASHJIT_CACHE_DIR=../elsewhere ";
+  CHECK(mentions(shop.run("import kernels.fjb", elsewhere).out, "tuning records: 1 imported, 0 already there\n"));
+  CHECK(shop.result("import kernels.fjb", elsewhere).at("records_present") == 1);
+
+  write_bytes(shop.cache() / path, "{");
+  const Outcome verified = shop.run("verify --set-aside");
+  CHECK(verified.exit_code == 1);
+  CHECK(mentions(verified.out, "damaged: " + (shop.cache() / path).string() + '\n'));
+  CHECK(shop.result("ls").at("records").empty());
+  CHECK(shop.run("clear").exit_code == 0);
+  CHECK(count_files(shop.cache(), ".bad") == 0);
 }
 
 TEST_CASE("a bundle with a damaged member gives the others and exit code 1") {

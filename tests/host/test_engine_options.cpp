@@ -24,8 +24,8 @@ class Environment {
   explicit Environment(const std::map<std::string, std::string>& variables) {
     for (const char* name :
          {"FLASHJIT_POLICY", "FLASHJIT_CACHE_DIR", "FLASHJIT_CACHE_SIZE", "FLASHJIT_SYSTEM_CACHE", "FLASHJIT_BUNDLES",
-          "FLASHJIT_NVRTC", "FLASHJIT_TEMPLATE_DIR", "FLASHJIT_DEVICE", "FLASHJIT_LOG", "XDG_CACHE_HOME", "HOME",
-          "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"}) {
+          "FLASHJIT_TUNING", "FLASHJIT_NVRTC", "FLASHJIT_TEMPLATE_DIR", "FLASHJIT_DEVICE", "FLASHJIT_LOG",
+          "XDG_CACHE_HOME", "HOME", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"}) {
       const char* value = getenv(name);
       before_[name] = value ? std::optional<std::string>(value) : std::nullopt;
       unsetenv(name);
@@ -62,6 +62,7 @@ TEST_CASE("an empty environment gives the default options without a cache direct
   const Environment environment({});
   const EngineOptions options = EngineOptions::from_environment();
   CHECK(options.policy == flashjit::Policy::compile);
+  CHECK(options.tuning == flashjit::TuningPolicy::recorded);
   CHECK(options.cache_directory.empty());
   CHECK(options.cache_max_bytes == std::uint64_t{1} << 30);
   CHECK(options.system_cache_directories.empty());
@@ -127,6 +128,19 @@ TEST_CASE("the size of the cache is bytes, or a number with a unit") {
   }
 }
 
+TEST_CASE("the tuning policy is one of four words") {
+  using flashjit::TuningPolicy;
+  const auto policy = [](const std::string& word) {
+    const Environment environment({{"FLASHJIT_TUNING", word}});
+    return EngineOptions::from_environment().tuning;
+  };
+  CHECK(policy("") == TuningPolicy::recorded);
+  CHECK(policy("recorded") == TuningPolicy::recorded);
+  CHECK(policy("off") == TuningPolicy::off);
+  CHECK(policy("on_first_use") == TuningPolicy::on_first_use);
+  CHECK(policy("frozen") == TuningPolicy::frozen);
+}
+
 TEST_CASE("the device is the GPU, or the emulator for an architecture") {
   const auto emulated = [](const std::string& device) {
     const Environment environment({{"FLASHJIT_DEVICE", device}});
@@ -141,6 +155,8 @@ TEST_CASE("the device is the GPU, or the emulator for an architecture") {
 TEST_CASE("a value that means nothing is refused with the name of its variable") {
   CHECK(refusal({{"FLASHJIT_POLICY", "sometimes"}}) ==
         "FLASHJIT_POLICY: policy: must be compile, cache_only or off, was sometimes");
+  CHECK(refusal({{"FLASHJIT_TUNING", "always"}}) ==
+        "FLASHJIT_TUNING: tuning: must be off, recorded, on_first_use or frozen, was always");
   CHECK(refusal({{"FLASHJIT_LOG", "loud"}}) == "FLASHJIT_LOG: must be debug, info or warning, was loud");
   CHECK(refusal({{"FLASHJIT_DEVICE", "cpu"}}) ==
         "FLASHJIT_DEVICE: must be gpu, emulate or emulate:ARCHITECTURE, was cpu");

@@ -10,17 +10,18 @@
 
 namespace {
 
-using flashjit::LengthRange;
 using flashjit::Problem;
+using flashjit::ShapeBucket;
 using flashjit::Variant;
 using flashjit::runtime::LaunchKey;
 using flashjit::runtime::LaunchRecord;
 using flashjit::runtime::LaunchTable;
+using flashjit::runtime::WithoutTensorMaps;
 
 LaunchKey key_of(int head_dim) {
   Problem problem;
   problem.head_dim = head_dim;
-  return LaunchKey(0, problem, LengthRange::long_kv, nullptr);
+  return LaunchKey(0, problem, ShapeBucket{});
 }
 
 // The plain variant, and one that differs from it in each field.
@@ -86,26 +87,24 @@ TEST_CASE("every field of a call's key tells calls apart") {
 
   std::vector<LaunchKey> keys;
   for (const Problem& each : {problem, causal, f16, head_dim, head_dim_v}) {
-    keys.emplace_back(0, each, LengthRange::long_kv, nullptr);
+    for (const ShapeBucket& bucket : flashjit::shape_buckets()) keys.emplace_back(0, each, bucket);
+    keys.emplace_back(0, each, WithoutTensorMaps{});
+    keys.emplace_back(0, each, Variant(flashjit::MmaVariant{}));
   }
-  keys.emplace_back(1, problem, LengthRange::long_kv, nullptr);
-  for (const LengthRange range : flashjit::kLengthRanges) {
-    if (range != LengthRange::long_kv) keys.emplace_back(0, problem, range, nullptr);
-  }
-  for (const Variant& variant : changed_mma_variants()) keys.emplace_back(0, problem, LengthRange::long_kv, &variant);
-  for (const Variant& variant : changed_hopper_variants())
-    keys.emplace_back(0, problem, LengthRange::long_kv, &variant);
+  keys.emplace_back(1, problem, ShapeBucket{});
+  keys.emplace_back(1, problem, WithoutTensorMaps{});
+  const std::vector<Variant> mma = changed_mma_variants();
+  for (std::size_t i = 1; i < mma.size(); ++i) keys.emplace_back(0, problem, mma[i]);
+  for (const Variant& variant : changed_hopper_variants()) keys.emplace_back(0, problem, variant);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     for (std::size_t j = 0; j < keys.size(); ++j) {
-      CAPTURE(i);
-      CAPTURE(j);
-      CHECK((keys[i] == keys[j]) == (i == j));
+      if ((keys[i] == keys[j]) != (i == j)) FAIL_CHECK("keys " << i << " and " << j);
     }
   }
 }
 
 TEST_CASE("a variant with absurd numbers never meets the key of a legal one") {
-  const auto key_of_variant = [](const Variant& variant) { return LaunchKey(0, {}, LengthRange::long_kv, &variant); };
+  const auto key_of_variant = [](const Variant& variant) { return LaunchKey(0, {}, variant); };
   flashjit::MmaVariant mma;
   mma.block_q += 1 << 16;
   CHECK_FALSE(key_of_variant(mma) == key_of_variant(flashjit::MmaVariant{}));
@@ -120,19 +119,49 @@ TEST_CASE("a variant with absurd numbers never meets the key of a legal one") {
   CHECK_FALSE(key_of_variant(hopper) == key_of_variant(flashjit::HopperVariant{}));
 }
 
-TEST_CASE("the range of lengths does not matter to a call that names its variant") {
-  const Variant variant;
-  CHECK(LaunchKey(0, {}, LengthRange::long_kv, &variant) == LaunchKey(0, {}, LengthRange::few_queries, &variant));
-}
-
 TEST_CASE("the first record of a key stays") {
   LaunchTable table;
   const LaunchRecord first, second;
   CHECK(table.find(key_of(64)) == nullptr);
-  table.insert(key_of(64), first);
-  table.insert(key_of(64), second);
+  CHECK(&table.insert(key_of(64), first) == &first);
+  CHECK(&table.insert(key_of(64), second) == &first);
   CHECK(table.find(key_of(64)) == &first);
   CHECK(table.find(key_of(72)) == nullptr);
+}
+
+TEST_CASE("a record is replaced when that is asked for") {
+  LaunchTable table;
+  std::vector<LaunchRecord> records(200);
+  for (int i = 0; i < 100; ++i) table.insert(key_of(i), records[static_cast<std::size_t>(i)]);
+  const LaunchRecord replaced, added;
+  table.replace(key_of(7), replaced);
+  table.replace(key_of(1000), added);
+  CHECK(table.find(key_of(7)) == &replaced);
+  CHECK(table.find(key_of(1000)) == &added);
+  for (int i = 100; i < 200; ++i) table.insert(key_of(i), records[static_cast<std::size_t>(i)]);
+  for (int i = 0; i < 200; ++i) {
+    if (i != 7) CHECK(table.find(key_of(i)) == &records[static_cast<std::size_t>(i)]);
+  }
+  CHECK(table.find(key_of(7)) == &replaced);
+}
+
+TEST_CASE("readers see the old record or the new one while it is replaced") {
+  LaunchTable table;
+  const LaunchRecord records[2];
+  table.insert(key_of(64), records[0]);
+  std::atomic<bool> done{false};
+  std::atomic<int> wrong{0};
+  std::thread reader([&] {
+    while (!done) {
+      const LaunchRecord* found = table.find(key_of(64));
+      if (found != &records[0] && found != &records[1]) ++wrong;
+    }
+  });
+  for (int i = 0; i < 10'000; ++i) table.replace(key_of(64), records[i % 2]);
+  done = true;
+  reader.join();
+  CHECK(wrong == 0);
+  CHECK(table.find(key_of(64)) == &records[1]);
 }
 
 TEST_CASE("readers find every published record while the table grows") {

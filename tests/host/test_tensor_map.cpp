@@ -127,25 +127,24 @@ TEST_CASE("without tensor maps a call gets a kernel that reads any tensor, where
   call.k = Tensor(address(2), DType::bf16, {2, 0, 2, 64});
   call.v = Tensor(address(3), DType::bf16, {2, 0, 2, 64});
   const runtime::ForwardCall validated = call.validated();
-  const auto range = [&](const char* architecture, const AttentionOptions& opts = {}) {
-    return runtime::range_without_tensor_maps(validated, opts, find_architecture(architecture));
+  const auto takes_it = [&](const char* architecture, const AttentionOptions& opts = {}) {
+    return runtime::takes_default_without_tma(validated, opts, find_architecture(architecture));
   };
-  CHECK(range("sm_90a") == LengthRange::few_queries);
-  CHECK(range("sm_80") == LengthRange::short_kv);
+  CHECK(takes_it("sm_90a"));
+  CHECK_FALSE(takes_it("sm_80"));
   AttentionOptions opts;
   opts.variant = MmaVariant();
-  CHECK(range("sm_90a", opts) == LengthRange::short_kv);
+  CHECK_FALSE(takes_it("sm_90a", opts));
   opts.variant = HopperVariant();
-  CHECK_THROWS_AS(range("sm_90a", opts), Error);
+  CHECK_THROWS_AS(takes_it("sm_90a", opts), Error);
 }
 
-// Calls that have no tensor maps are launched with the default of this range.
-TEST_CASE("the defaults for few queries read any tensor: they are not of the hopper family") {
+TEST_CASE("the default without tensor maps reads any tensor: it is not of the hopper family") {
   for (const Architecture& architecture : architectures())
     for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
       Problem problem;
       problem.head_dim = problem.head_dim_v = head_dim;
-      const Variant variant = generator::default_variant(problem, architecture, LengthRange::few_queries);
+      const Variant variant = generator::default_without_tma(problem, architecture);
       CHECK(std::holds_alternative<MmaVariant>(variant));
     }
 }

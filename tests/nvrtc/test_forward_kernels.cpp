@@ -19,12 +19,13 @@ using tests::problem_of;
 void add_defaults(const Engine& engine, const Problem& problem, const std::string& architecture,
                   std::vector<Job>& jobs) {
   std::vector<Variant> seen;
-  for (const LengthRange range : kLengthRanges) {
-    const Variant variant = engine.default_variant(problem, architecture, range);
-    if (std::find(seen.begin(), seen.end(), variant) != seen.end()) continue;
+  const auto add = [&](const Variant& variant) {
+    if (std::find(seen.begin(), seen.end(), variant) != seen.end()) return;
     seen.push_back(variant);
     jobs.push_back({problem, variant, architecture});
-  }
+  };
+  for (const LengthRange range : kLengthRanges) add(engine.default_variant(problem, architecture, range));
+  add(engine.default_without_tma(problem, architecture));
 }
 
 }  // namespace

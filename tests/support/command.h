@@ -21,7 +21,7 @@ struct Outcome {
 // Away from the user's settings and cache, from GPUs and from NVRTC.
 inline constexpr const char* kBareEnvironment =
     "CUDA_VISIBLE_DEVICES= FLASHJIT_POLICY= FLASHJIT_LOG= FLASHJIT_TEMPLATE_DIR= FLASHJIT_DEVICE= FLASHJIT_CACHE_DIR= "
-    "FLASHJIT_CACHE_SIZE= FLASHJIT_SYSTEM_CACHE= FLASHJIT_BUNDLES= XDG_CACHE_HOME= HOME= "
+    "FLASHJIT_CACHE_SIZE= FLASHJIT_SYSTEM_CACHE= FLASHJIT_BUNDLES= FLASHJIT_TUNING= XDG_CACHE_HOME= HOME= "
     "FLASHJIT_NVRTC=/nowhere/libnvrtc.so";
 
 // Runs the built command flashjit. Environment: assignments in the shell's spelling, of which the last of a name

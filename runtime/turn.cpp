@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/compile_turn.h"
+#include "runtime/turn.h"
 
 #include <algorithm>
 #include <thread>
@@ -16,7 +16,7 @@ constexpr milliseconds kLongWait{300};  // worth a line in the log: somebody may
 
 }  // namespace
 
-CompileTurn::Outcome CompileTurn::take(milliseconds limit, const std::function<bool()>& is_published) {
+Turn::Outcome Turn::take(milliseconds limit, const std::function<bool()>& is_published) {
   Outcome outcome;
   const Clock::time_point start = Clock::now();
   milliseconds pause = kFirstPause;
@@ -25,13 +25,13 @@ CompileTurn::Outcome CompileTurn::take(milliseconds limit, const std::function<b
     outcome.waited = true;
     const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - start);
     if (waited >= limit) {
-      log_(LogLevel::warning, "{}: another process has not compiled it in {} ms; compiling it here as well", kernel_,
-           waited.count());
+      log_(LogLevel::warning, "{}: another process is still {} it after {} ms; {} it here as well", what_, doing_,
+           waited.count(), doing_);
       outcome.timed_out = true;
       return outcome;
     }
     if (waited > kLongWait && !std::exchange(told, true)) {
-      log_(LogLevel::info, "{}: waiting for another process that is compiling it", kernel_);
+      log_(LogLevel::info, "{}: waiting for another process that is {} it", what_, doing_);
     }
     std::this_thread::sleep_for(std::min(pause, limit - waited));
     pause = std::min(2 * pause, kLongestPause);

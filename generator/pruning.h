@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which legal variants are not worth trying: a model of what limits a kernel's inner loop, compared with the best that
+// there is for the problem. docs/architecture.md has the measurements that it was held against.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "flashjit/problem.h"
+
+namespace flashjit::generator {
+
+// What tensor cores and copies read from and write to shared memory for 1000 operations of the two products.
+double smem_bytes_per_kflop(const Problem& problem, const Variant& variant);
+
+// The share of the tensor cores' peak that this traffic and the family's instruction leave. 0 where there is no model.
+double attainable_rate(const Problem& problem, const Variant& variant, const Architecture& architecture);
+
+// Turns what is kept, but far below the best of those kept, into pruned; not the first so many.
+void prune(std::vector<VariantExplanation>& variants, std::size_t spared);
+
+}  // namespace flashjit::generator

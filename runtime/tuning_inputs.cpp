@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tuning_inputs.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/byte_count.h"
+
+namespace flashjit::runtime {
+namespace {
+
+enum Seed : std::uint64_t { seed_of_q = 1, seed_of_k, seed_of_v };
+
+// The first has several tiles of any height and several blocks of any width; the second shares a tile among heads; of
+// the third, under a causal mask, most queries see no key.
+constexpr TuneShape kCheckShapes[] = {
+    {.batch = 1, .seqlen_q = 300, .seqlen_kv = 713, .num_heads_q = 4, .num_heads_kv = 2},
+    {.batch = 3, .seqlen_q = 3, .seqlen_kv = 333, .num_heads_q = 8, .num_heads_kv = 2},
+    {.batch = 2, .seqlen_q = 201, .seqlen_kv = 70, .num_heads_q = 2, .num_heads_kv = 2},
+};
+
+constexpr std::int64_t kBlockElements = (1 << 18) - 1;
+constexpr std::int64_t kMostCheckedRows = 16;
+constexpr std::int64_t kMostCheckedKeys = 1 << 17;  // what the reference does in about a second
+
+std::int64_t element_count(DType dtype, const Dims& shape) {
+  return static_cast<std::int64_t>(byte_count("shape", dtype, shape) / size_of(dtype));
+}
+
+Expected expect(const HostTensor& q, const HostTensor& k, const HostTensor& v, bool causal) {
+  AttentionOptions options;
+  options.causal = causal;
+  return {reference::attention(q.view(), k.view(), v.view(), options),
+          reference::attention_in_low_precision(q.view(), k.view(), v.view(), options)};
+}
+
+}  // namespace
+
+CheckCase::CheckCase(const Problem& problem, const TuneShape& given) : shape(given), causal(problem.causal) {
+  const TensorShapes shapes(problem, shape);
+  q = HostTensor::random_normal(problem.dtype, shapes.q, seed_of_q);
+  k = HostTensor::random_normal(problem.dtype, shapes.k, seed_of_k);
+  v = HostTensor::random_normal(problem.dtype, shapes.v, seed_of_v);
+}
+
+Expected CheckCase::expected() const { return expect(q, k, v, causal); }
+
+std::vector<CheckCase> make_check_cases(const Problem& problem) {
+  std::vector<CheckCase> cases;
+  for (const TuneShape& shape : kCheckShapes) cases.emplace_back(problem, shape);
+  return cases;
+}
+
+RepeatedNormal::RepeatedNormal(DType dtype, const Dims& shape, std::uint64_t seed)
+    : shape_(shape),
+      block_(HostTensor::random_normal(dtype, {std::min(element_count(dtype, shape), kBlockElements)}, seed)) {}
+
+HostTensor RepeatedNormal::rows(std::int64_t batch, std::int64_t head, std::int64_t first, std::int64_t count) const {
+  const std::int64_t seqlen = shape_[1], heads = shape_[2], columns = shape_[3];
+  const auto block = static_cast<std::int64_t>(block_.element_count());
+  const std::size_t size = size_of(block_.dtype());
+  HostTensor rows(block_.dtype(), {1, count, 1, columns});
+  const auto* const from = static_cast<const unsigned char*>(block_.data());
+  auto* const to = static_cast<unsigned char*>(rows.data());
+  for (std::int64_t i = 0; i < count * columns; ++i) {
+    const std::int64_t row = (batch * seqlen + first + i / columns) * heads + head;
+    const std::int64_t source = (row * columns + i % columns) % block;
+    std::memcpy(to + static_cast<std::size_t>(i) * size, from + static_cast<std::size_t>(source) * size, size);
+  }
+  return rows;
+}
+
+TimedCase::TimedCase(const Problem& problem, const TuneShape& given)
+    : shape(given),
+      causal(problem.causal),
+      q(problem.dtype, TensorShapes(problem, shape).q, seed_of_q),
+      k(problem.dtype, TensorShapes(problem, shape).k, seed_of_k),
+      v(problem.dtype, TensorShapes(problem, shape).v, seed_of_v) {}
+
+std::int64_t TimedCase::checked_rows() const noexcept {
+  return shape.seqlen_kv <= kMostCheckedKeys ? std::min(shape.seqlen_q, kMostCheckedRows) : 0;
+}
+
+// The causal mask is aligned with the last query, so that the last rows alone have the same one.
+Expected TimedCase::expected() const {
+  const std::int64_t batch = shape.batch - 1, head = shape.num_heads_kv - 1;
+  const std::int64_t rows = checked_rows(), keys = rows > 0 ? shape.seqlen_kv : 0;
+  return expect(q.rows(batch, shape.num_heads_q - 1, shape.seqlen_q - rows, rows), k.rows(batch, head, 0, keys),
+                v.rows(batch, head, 0, keys), causal);
+}
+
+}  // namespace flashjit::runtime

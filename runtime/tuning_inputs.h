@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// What candidates are run on, and what must come out. Knows no CUDA.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "flashjit/reference.h"
+#include "flashjit/tensor.h"
+#include "flashjit/tuning.h"
+
+namespace flashjit::runtime {
+
+// Of the four tensors of a call.
+struct TensorShapes {
+  TensorShapes(const Problem& problem, const TuneShape& shape)
+      : q{shape.batch, shape.seqlen_q, shape.num_heads_q, problem.head_dim},
+        k{shape.batch, shape.seqlen_kv, shape.num_heads_kv, problem.head_dim},
+        v{shape.batch, shape.seqlen_kv, shape.num_heads_kv, problem.head_dim_v},
+        out{shape.batch, shape.seqlen_q, shape.num_heads_q, problem.head_dim_v},
+        lse{shape.batch, shape.num_heads_q, shape.seqlen_q} {}
+
+  Dims q, k, v, out, lse;
+};
+
+struct Expected {
+  reference::Result exact, low;
+};
+
+// A small call that is checked whole.
+struct CheckCase {
+  CheckCase(const Problem& problem, const TuneShape& shape);
+  Expected expected() const;
+
+  TuneShape shape;
+  bool causal;
+  HostTensor q, k, v;
+};
+// With lengths that no tile divides, a last tile of few rows, more keys than any ring of tiles holds, fewer keys than
+// queries, and heads that share keys.
+std::vector<CheckCase> make_check_cases(const Problem& problem);
+
+// A large tensor of normal numbers without drawing them all: a block of them, again and again. The length of the block
+// is odd, so rows that repeat begin elsewhere in it, and products of rows do not repeat.
+class RepeatedNormal {
+ public:
+  RepeatedNormal(DType dtype, const Dims& shape, std::uint64_t seed);
+
+  const HostTensor& block() const noexcept { return block_; }
+  // Rows of one head of [batch, seqlen, heads, head_dim], as a tensor [1, count, 1, head_dim].
+  HostTensor rows(std::int64_t batch, std::int64_t head, std::int64_t first, std::int64_t count) const;
+
+ private:
+  Dims shape_;
+  HostTensor block_;
+};
+
+// The call that is timed. Of its output a few rows are checked: the last ones of the last head, which end every order
+// of the tiles and have the highest addresses. With more keys than the reference can do beside the compiler: none.
+struct TimedCase {
+  // Sizes of at least 1. Throws Error(invalid_argument) when memory could never hold them.
+  TimedCase(const Problem& problem, const TuneShape& shape);
+  std::int64_t checked_rows() const noexcept;
+  Expected expected() const;  // of these rows: [1, checked_rows, 1, head_dim_v]
+
+  TuneShape shape;
+  bool causal;
+  RepeatedNormal q, k, v;
+};
+
+}  // namespace flashjit::runtime

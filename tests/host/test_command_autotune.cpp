@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashjit autotune as far as it goes without a GPU: what is tuned, in which order, and how it is told.
+#include <doctest/doctest.h>
+#include <flashjit/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cli/tune_run.h"
+#include "cli/tune_shapes.h"
+#include "cli/tune_table.h"
+#include "tests/support/cache_entries.h"
+#include "tests/support/command.h"
+#include "tests/support/sample_record.h"
+#include "tests/support/temporary_directory.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace flashjit;
+using namespace flashjit::tests;
+using State = cli::TuneResult::State;
+
+constexpr int kSms = 132;
+
+// Runs what must fail: exit code 2, one line on stderr, nothing on stdout, and no file left.
+std::string refusal(const std::string& arguments, const std::string& shapes = "") {
+  const TemporaryDirectory directory;
+  write_bytes(directory / "shapes.txt", shapes);
+  const Outcome outcome = run_command(directory.path(), kBareEnvironment, "autotune " + arguments);
+  CAPTURE(arguments);
+  CAPTURE(outcome.err);
+  CHECK(outcome.exit_code == 2);
+  CHECK(outcome.out.empty());
+  CHECK(outcome.err.rfind("flashjit: ", 0) == 0);
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  CHECK(std::distance(fs::directory_iterator(directory.path()), fs::directory_iterator()) == 1);
+  return outcome.err;
+}
+
+std::string why_no_shapes(const std::string& text) {
+  try {
+    cli::parse_shapes("f", text);
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::invalid_argument);
+    return error.what();
+  }
+  return "";
+}
+
+cli::TuneSelection of_lengths(const std::string& seqlens) {
+  cli::TuneSelection selection;
+  selection.seqlens = seqlens;
+  return selection;
+}
+
+cli::TuneResult result_of(State state, const TuningRecord& record) {
+  return {record.problem, record.bucket, record.shape, state, false, record, {}};
+}
+
+}  // namespace
+
+TEST_CASE("autotune refuses bad options before it asks for a GPU") {
+  CHECK(mentions(refusal(""), "needs one of --grid, --shapes and --seqlen"));
+  CHECK(mentions(refusal("--grid backward"), "--grid: must be forward, was 'backward'"));
+  CHECK(mentions(refusal("--grid forward --seqlen 512"), "--grid"));
+  CHECK(mentions(refusal("--shapes nowhere.txt"), "--shapes: nowhere.txt cannot be read"));
+  CHECK(mentions(refusal("--shapes shapes.txt"), "must have at least one line"));
+  CHECK(mentions(refusal("--shapes shapes.txt", "bf16 128 full 1 512 512 16 5\n"),
+                 "shapes.txt:1: heads_kv: must divide the 16 heads of q, was 5"));
+  for (const char* seqlen : {"0", "512,", "1k", "64x", "-4", "4294967296"}) {
+    CHECK(mentions(refusal(fmt::format("--seqlen={}", seqlen)), "--seqlen: must be a number from 1"));
+  }
+  CHECK(mentions(refusal("--seqlen 512 --heads 6 --heads-kv 4"), "--heads-kv: must divide the 6 heads"));
+  CHECK(mentions(refusal("--seqlen 512 --head-dim 12"), "--head-dim"));
+  CHECK(mentions(refusal("--seqlen 512 --dtype f32"), "--dtype"));
+  CHECK(mentions(refusal("--seqlen 512 --causal maybe"), "--causal"));
+  CHECK(mentions(refusal("--seqlen 512 --budget 0"), "--budget"));
+  CHECK(mentions(refusal("--seqlen 512 --device first"), "--device: must be all or a number, was 'first'"));
+  CHECK(mentions(refusal("--report nowhere/page.html"), "--report"));
+}
+
+TEST_CASE("autotune says that it needs a GPU, and writes nothing without one") {
+  for (const char* arguments :
+       {"--grid forward", "--seqlen 512 --dry-run", "--report page.html", "--builtin records.json"}) {
+    CHECK(mentions(refusal(arguments), "autotune: needs a GPU"));
+  }
+}
+
+TEST_CASE("help of autotune has the options and an example") {
+  const TemporaryDirectory directory;
+  const Outcome outcome = run_command(directory.path(), kBareEnvironment, "autotune --help");
+  CHECK(outcome.exit_code == 0);
+  for (const char* option : {"--grid", "--shapes", "--seqlen", "--budget", "--device", "--again", "--jobs", "--dry-run",
+                             "--report", "--builtin", "--json", "Examples:"}) {
+    CHECK(mentions(outcome.out, option));
+  }
+}
+
+TEST_CASE("a file of shapes has a line for each, with comments, and lists where problems differ") {
+  const auto cases = cli::parse_shapes("f",
+                                       "# dtype head_dim mask batch seqlen_q seqlen_kv heads_q heads_kv\n\n"
+                                       "bf16 192x128 causal 4 64 8192 32 8  # prompt\n"
+                                       "bf16,f16 64,128 both 1 512 1024 16 16");
+  REQUIRE(cases.size() == 1 + 8);
+  CHECK(cases[0].problem == Problem{DType::bf16, 192, 128, true});
+  CHECK(cases[0].shape == TuneShape{4, 64, 8192, 32, 8});
+  CHECK(cases[1].problem == Problem{DType::bf16, 64, 64, false});
+  CHECK(cases[8].problem == Problem{DType::f16, 128, 128, true});
+  CHECK(cases[8].shape == TuneShape{1, 512, 1024, 16, 16});
+}
+
+TEST_CASE("an error in a file of shapes names the line and the field") {
+  const std::string good = "bf16 128 full 1 512 512 16 16\n";
+  CHECK(why_no_shapes(good) == "");
+  CHECK(why_no_shapes(good + "\nbf16 128 full 1 512 512 16") ==
+        "--shapes: f:3: must have the 8 fields dtype head_dim mask batch seqlen_q seqlen_kv heads_q heads_kv, has 7");
+  CHECK(mentions(why_no_shapes(good + "f32 128 full 1 512 512 16 16"), "f:2: dtype: must be bf16 or f16, was 'f32'"));
+  CHECK(mentions(why_no_shapes("bf16 100 full 1 512 512 16 16"), "f:1: head_dim: must be a multiple of 8"));
+  CHECK(mentions(why_no_shapes("bf16 128 no 1 512 512 16 16"), "f:1: mask: must be full, causal or both, was 'no'"));
+  CHECK(mentions(why_no_shapes("bf16 128 full 0 512 512 16 16"), "f:1: batch: must be a number from 1 to"));
+  CHECK(mentions(why_no_shapes("bf16 128 full 1 5e2 512 16 16"), "f:1: seqlen_q: must be a number"));
+  CHECK(mentions(why_no_shapes("bf16 128 full 1 512 -1 16 16"), "f:1: seqlen_kv: must be a number"));
+  CHECK(mentions(why_no_shapes("bf16 128 full 1 512 512 x 16"), "f:1: heads_q: must be a number"));
+  CHECK(mentions(why_no_shapes("bf16 128 full 1 512 512 16 32"), "f:1: heads_kv: must divide"));
+  CHECK(mentions(why_no_shapes("# nothing\n"), "must have at least one line"));
+}
+
+TEST_CASE("the grid is that of the benchmark, and lists combine") {
+  cli::TuneSelection grid;
+  grid.grid = "forward";
+  CHECK(grid.cases().size() == 36);
+  grid.causal = "yes";
+  grid.dtypes = "bf16,f16";
+  CHECK(grid.cases().size() == 36);
+  CHECK(grid.cases().front().shape == TuneShape{32, 512, 512, 32, 32});
+  cli::TuneSelection lists = of_lengths("512,64x8192");
+  lists.head_dims = "64,128";
+  lists.heads = 8;
+  lists.heads_kv = 2;
+  const auto cases = lists.cases();
+  REQUIRE(cases.size() == 8);
+  CHECK(cases[1].shape == TuneShape{1, 64, 8192, 8, 2});
+}
+
+TEST_CASE("shapes of one bucket are tuned once, by the first of them") {
+  const auto plan = cli::plan_tunings(of_lengths("8192,16384,512,8192").cases(), {}, kSms, false);
+  REQUIRE(plan.size() == 4);  // two buckets, with and without a mask
+  CHECK(plan[0].shape.seqlen_q == 8192);
+  CHECK(plan[1].shape.seqlen_q == 512);
+  CHECK(plan[2].problem.causal);
+  for (const auto& result : plan) {
+    CHECK(result.state == State::pending);
+    CHECK(!result.again);
+  }
+}
+
+TEST_CASE("what has a complete record is not tuned again unless asked for") {
+  cli::TuneSelection selection = of_lengths("4096");
+  selection.causal = "no";
+  const auto plan = [&](const TuningRecord& record, bool again = false) {
+    const auto results = cli::plan_tunings(selection.cases(), {record}, kSms, again);
+    CHECK(results.at(0).again == (record.problem == results.at(0).problem));
+    return results.at(0).state;
+  };
+  TuningRecord record = sample_record({}, shape_bucket(1, 16, 4096, 4096, kSms));
+  CHECK(plan(record) == State::recorded);
+  CHECK(plan(record, true) == State::pending);
+  record.environment.back().second = "budget";
+  CHECK(plan(record) == State::pending);
+  record.environment.pop_back();
+  CHECK(plan(record) == State::recorded);
+  record.problem.causal = true;
+  CHECK(plan(record) == State::pending);
+}
+
+TEST_CASE("the table counts candidates, and the gain is the geometric mean over all records") {
+  const TuningRecord record = sample_record();
+  const cli::CandidateCounts counts = cli::count_candidates(record);
+  CHECK(counts.measured == 3);
+  CHECK(counts.stopped == 3);
+  CHECK(counts.dropped == 4);
+  CHECK(counts.untried == 1);
+  TuningRecord by_default = record;
+  by_default.chosen = by_default.default_variant;
+  const std::vector<cli::TuneResult> results = {
+      result_of(State::tuned, record),
+      result_of(State::recorded, by_default),
+      {record.problem, record.bucket, record.shape, State::failed, false, {}, "no"}};
+  const cli::TuneSummary summary = cli::summarize_results(results);
+  CHECK(summary.mean_speedup == doctest::Approx(std::sqrt(801.0 / 749.0)));
+  CHECK(summary.default_stayed == 1);
+  CHECK(summary.failed == 1);
+  const std::string table = cli::table_text(results);
+  CHECK(mentions(table, "4 x 4096 q x 4096 kv, 16/4 heads"));
+  CHECK(mentions(table, "3/3/4"));
+  CHECK(mentions(table, to_string(record.chosen)));
+  CHECK(mentions(cli::summary_text(summary), "1 tuned, 1 had a record, 1 failed, 0 left"));
+}
+
+TEST_CASE("a record without times tells of no gain") {
+  TuningRecord record = sample_record();
+  record.chosen_us = 0;
+  CHECK(cli::speedup(record) == 1);
+  CHECK(cli::summarize_results({}).mean_speedup == 1);
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "flashjit/error.h"
+#include "runtime/tuning_inputs.h"
+
+using namespace flashjit;
+using namespace flashjit::runtime;
+
+namespace {
+
+Problem make_problem(bool causal, DType dtype = DType::bf16, int head_dim = 32, int head_dim_v = 16) {
+  return {dtype, head_dim, head_dim_v, causal};
+}
+
+// As a device's tensor is filled.
+HostTensor filled(DType dtype, const Dims& shape, const HostTensor& block) {
+  HostTensor tensor(dtype, shape);
+  for (std::size_t i = 0; i < tensor.element_count(); ++i) {
+    const std::size_t source = i % block.element_count();
+    store_element(tensor.data(), dtype, static_cast<std::int64_t>(i),
+                  load_element(block.data(), dtype, static_cast<std::int64_t>(source)));
+  }
+  return tensor;
+}
+
+// Row i of the last head of the last batch entry, counted from the last row on.
+const double* row_from_end(const reference::Result& result, std::int64_t i) {
+  const std::int64_t heads = result.shape[2], columns = result.shape[3];
+  return result.out.data() + static_cast<std::int64_t>(result.out.size()) - (i * heads + 1) * columns;
+}
+
+}  // namespace
+
+TEST_CASE("rows of a repeated block are those of the tensor that it fills") {
+  const Dims shape{2, 6000, 3, 32};  // of several blocks
+  const RepeatedNormal numbers(DType::f16, shape, 5);
+  const HostTensor whole = filled(DType::f16, shape, numbers.block());
+  REQUIRE(numbers.block().element_count() < whole.element_count());
+  REQUIRE(numbers.block().element_count() % 2 == 1);
+  const HostTensor rows = numbers.rows(1, 2, 5000, 1000);
+  CHECK(rows.shape() == Dims{1, 1000, 1, 32});
+  int different = 0;
+  for (std::int64_t row = 0; row < 1000; ++row) {
+    for (std::int64_t column = 0; column < 32; ++column) {
+      const std::int64_t at = ((6000 + 5000 + row) * 3 + 2) * 32 + column;
+      different +=
+          load_element(rows.data(), DType::f16, row * 32 + column) != load_element(whole.data(), DType::f16, at);
+    }
+  }
+  CHECK(different == 0);
+}
+
+TEST_CASE("a small tensor takes a block of its own size") {
+  CHECK(RepeatedNormal(DType::bf16, {1, 3, 2, 8}, 1).block().element_count() == 48);
+}
+
+TEST_CASE("what is expected of the timed call's last rows is what the whole call gives there") {
+  const TuneShape shapes[] = {{2, 37, 53, 4, 2}, {1, 5, 40, 2, 1}, {1, 1, 9, 1, 1}, {2, 40, 23, 2, 2}};
+  for (const TuneShape& shape : shapes) {
+    for (const bool causal : {false, true}) {
+      CAPTURE(shape.seqlen_q);
+      CAPTURE(causal);
+      const Problem problem = make_problem(causal);
+      const TimedCase timed(problem, shape);
+      const TensorShapes dims(problem, shape);
+      AttentionOptions options;
+      options.causal = causal;
+      const reference::Result whole = reference::attention(
+          filled(problem.dtype, dims.q, timed.q.block()).view(), filled(problem.dtype, dims.k, timed.k.block()).view(),
+          filled(problem.dtype, dims.v, timed.v.block()).view(), options);
+      const Expected expected = timed.expected();
+      REQUIRE(timed.checked_rows() == std::min<std::int64_t>(16, shape.seqlen_q));
+      REQUIRE(expected.exact.shape == Dims{1, timed.checked_rows(), 1, 16});
+      REQUIRE(expected.low.shape == expected.exact.shape);
+      for (std::int64_t i = 0; i < timed.checked_rows(); ++i)
+        CHECK(std::equal(row_from_end(whole, i), row_from_end(whole, i) + 16, row_from_end(expected.exact, i)));
+    }
+  }
+}
+
+TEST_CASE("of a call with very many keys no row is checked") {
+  const auto timed = [](std::int64_t seqlen_kv) {
+    return TimedCase(make_problem(false, DType::bf16, 8, 8), {1, 512, seqlen_kv, 1, 1});
+  };
+  CHECK(timed(1 << 17).checked_rows() == 16);
+  const TimedCase long_one = timed((1 << 17) + 1);
+  REQUIRE(long_one.checked_rows() == 0);
+  const Expected nothing = long_one.expected();
+  CHECK(reference::compare(HostTensor(DType::bf16, {1, 0, 1, 8}), nothing.exact, nothing.low).passed);
+}
+
+TEST_CASE("a shape that no memory holds is refused by name") {
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  CHECK_THROWS_WITH_AS(TimedCase(make_problem(false), {kHuge, kHuge, 1, 1, 1}), doctest::Contains("shape"), Error);
+}
+
+TEST_CASE("the small calls have what kernels get wrong") {
+  const std::vector<CheckCase> cases = make_check_cases(make_problem(true));
+  const auto some = [&](auto property) { return std::any_of(cases.begin(), cases.end(), property); };
+  CHECK(some([](const CheckCase& c) {  // two tiles of any height, the last with a rest
+    return c.shape.seqlen_q > 256 && c.shape.seqlen_q % 64 != 0 && c.shape.seqlen_q < 512;
+  }));
+  CHECK(some([](const CheckCase& c) { return c.shape.seqlen_kv > 4 * 128 && c.shape.seqlen_kv % 16 != 0; }));
+  CHECK(some([](const CheckCase& c) { return c.shape.num_heads_q > c.shape.num_heads_kv && c.shape.seqlen_q <= 16; }));
+  CHECK(some([](const CheckCase& c) { return c.shape.seqlen_kv < c.shape.seqlen_q; }));
+  CHECK(some([](const CheckCase& c) { return c.shape.batch > 1; }));
+}
+
+TEST_CASE("small calls expect the reference's result, and no head that was forgotten passes") {
+  for (const bool causal : {false, true}) {
+    for (const CheckCase& small : make_check_cases(make_problem(causal, DType::f16))) {
+      const Expected expected = small.expected();
+      const Dims shape = TensorShapes(make_problem(causal), small.shape).out;
+      REQUIRE(expected.exact.shape == shape);
+      HostTensor out =
+          HostTensor::from_doubles(DType::f16, shape, expected.exact.out.data(), expected.exact.out.size());
+      CHECK(reference::compare(out, expected.exact, expected.low).passed);
+      // The last head as NaN: as it was before the kernel ran.
+      std::memset(static_cast<unsigned char*>(out.data()) + out.element_count() * 2 - 32, 0xff, 32);
+      CHECK_FALSE(reference::compare(out, expected.exact, expected.low).passed);
+      const bool blind_rows =
+          std::any_of(expected.exact.lse.begin(), expected.exact.lse.end(), [](double lse) { return std::isinf(lse); });
+      CHECK(blind_rows == (causal && small.shape.seqlen_kv < small.shape.seqlen_q));
+    }
+  }
+}
