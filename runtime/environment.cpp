@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
-#include <optional>
 #include <string>
 
+#include "flashjit/cache.h"
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
 
@@ -90,28 +88,14 @@ Value read_word(const char* name, Value otherwise, Value (*parse)(std::string_vi
   }
 }
 
-// "512M" -> 536870912. Nothing for what is no size, 0, and more than 64 bits hold.
-std::optional<std::uint64_t> parse_size(const std::string& text) {
-  constexpr std::string_view kUnits = "KMGT";
-  std::uint64_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [unit, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || value == 0 || end - unit > 1) return std::nullopt;
-  if (unit == end) return value;
-  const std::size_t power = kUnits.find(*unit);
-  if (power == std::string_view::npos) return std::nullopt;
-  const int shift = 10 * static_cast<int>(power + 1);
-  const bool fits = value <= std::numeric_limits<std::uint64_t>::max() >> shift;
-  return fits ? std::optional(value << shift) : std::nullopt;
-}
-
 std::uint64_t read_cache_size(std::uint64_t otherwise) {
   const std::string wanted = variable("FLASHJIT_CACHE_SIZE");
   if (wanted.empty()) return otherwise;
-  if (const auto bytes = parse_size(wanted)) return *bytes;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("FLASHJIT_CACHE_SIZE: must be bytes, or a number with K, M, G or T, and more than 0, was {}",
-                          wanted));
+  try {
+    return parse_size(wanted);
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string("FLASHJIT_CACHE_SIZE: ") + error.what());
+  }
 }
 
 // The architecture to emulate; empty for the GPU.

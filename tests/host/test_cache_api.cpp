@@ -15,12 +15,14 @@
 #include "flashjit/error.h"
 #include "flashjit/version.h"
 #include "tests/support/cache_entries.h"
+#include "tests/support/error_code.h"
 #include "tests/support/fake_kernels.h"
 #include "tests/support/temporary_directory.h"
 
 namespace {
 
 using namespace flashjit;
+using tests::code_of;
 using tests::FakeKernel;
 using tests::make_fake_kernels;
 using tests::TemporaryDirectory;
@@ -30,17 +32,6 @@ EngineOptions options_in(const fs::path& directory) {
   EngineOptions options;
   options.cache_directory = directory.string();
   return options;
-}
-
-ErrorCode code_of(const std::function<void()>& work, std::string* message = nullptr) {
-  try {
-    work();
-  } catch (const Error& error) {
-    if (message) *message = error.what();
-    return error.code();
-  }
-  FAIL("an Error was expected");
-  return ErrorCode::kernel_fault;
 }
 
 void flip_last_byte(const fs::path& file) {

@@ -18,10 +18,12 @@
 #include "generator/arguments.h"
 #include "runtime/emulated_device.h"
 #include "runtime/nvrtc.h"
+#include "tests/support/error_code.h"
 
 namespace {
 
 using namespace flashjit;
+using tests::code_of;
 
 Stream some_stream() { return reinterpret_cast<Stream>(std::uintptr_t{0x1000}); }
 
@@ -30,17 +32,6 @@ EngineOptions emulating(const std::string& architecture = "sm_90a") {
   options.nvrtc_path = "/nowhere/libnvrtc.so.13";
   options.emulate = architecture;
   return options;
-}
-
-ErrorCode code_of(const std::function<void()>& work, std::string* message = nullptr) {
-  try {
-    work();
-  } catch (const Error& error) {
-    if (message) *message = error.what();
-    return error.code();
-  }
-  FAIL("an Error was expected");
-  return ErrorCode::io;
 }
 
 struct Tensors {

@@ -13,6 +13,7 @@
 #include "flashjit/error.h"
 #include "runtime/kernel_store.h"
 #include "runtime/nvrtc.h"
+#include "tests/support/error_code.h"
 #include "tests/support/fake_compiler.h"
 #include "tests/support/temporary_directory.h"
 
@@ -23,6 +24,7 @@ using runtime::KernelRequest;
 using runtime::KernelStore;
 using runtime::Logger;
 using runtime::Nvrtc;
+using tests::code_of;
 
 constexpr const char* kMissing = "/nowhere/libnvrtc.so.13";
 
@@ -30,16 +32,6 @@ EngineOptions without_nvrtc() {
   EngineOptions options;
   options.nvrtc_path = kMissing;
   return options;
-}
-
-ErrorCode code_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  FAIL("an Error was expected");
-  return ErrorCode::io;
 }
 
 // Has nothing, and remembers the compiler it was last asked for.

@@ -22,6 +22,7 @@
 #include "runtime/counters.h"
 #include "runtime/kernel_store.h"
 #include "tests/support/cache_entries.h"
+#include "tests/support/error_code.h"
 #include "tests/support/failing_file_system.h"
 #include "tests/support/fake_compiler.h"
 #include "tests/support/temporary_directory.h"
@@ -30,6 +31,7 @@ namespace {
 
 using namespace flashjit;
 using namespace flashjit::runtime;
+using tests::code_of;
 using tests::FailingFileSystem;
 using tests::FakeCompiler;
 using tests::TemporaryDirectory;
@@ -96,16 +98,6 @@ class Shop {
   const Logger log_;
   KernelStore store_;
 };
-
-ErrorCode code_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  FAIL("an Error was expected");
-  return ErrorCode::io;
-}
 
 std::string bundle_of(int number) {
   Shop shop(KernelStoreOptions{});
