@@ -143,7 +143,9 @@ int report_troubles(const std::vector<DeviceResults>& devices, bool dry_run) {
 std::vector<ReportDevice> collect_records(Engine& engine, const std::vector<DeviceResults>& devices) {
   std::vector<ReportDevice> collected;
   for (const DeviceResults& results : devices) {
-    ReportDevice device{results.device.name, {}, engine.tuning_records(results.device.ordinal)};
+    ReportDevice device;
+    device.name = results.device.name;
+    device.records = engine.tuning_records(results.device.ordinal);
     const auto is_same = [&](const ReportDevice& other) {
       return !device.records.empty() && !other.records.empty() &&
              device.records.front().device == other.records.front().device;

@@ -19,11 +19,12 @@ constexpr const char* kExportEpilog =
 
     R"(One file with the intact entries of all layers, and with their tuning records. Equal entries give equal bytes, on
 whatever machine. It serves kernels and choices where it is named in FLASHJIT_BUNDLES, linked into a program, or
-imported. 'flashjit compile --bundle' makes one without filling the cache first.
+imported. 'flashjit compile --bundle' makes one without filling the cache first. A tuning leaves the kernels that it
+tried in the cache; --chosen leaves them out of the bundle.
 
 Examples:
   flashjit cache export kernels.fjb
-  flashjit cache export hopper.fjb --arch sm_90a)";
+  flashjit cache export hopper.fjb --arch sm_90a --chosen)";
 
 constexpr const char* kImportEpilog =
     R"(Import what you trust: kernels of a bundle run in your processes, and checksums are no signatures. Exit code 1
@@ -34,7 +35,7 @@ Example:
 
 struct ExportOptions {
   std::string file, architectures;
-  bool json = false;
+  bool chosen = false, json = false;
 };
 
 struct ImportOptions {
@@ -51,7 +52,7 @@ int run_export(const ExportOptions& options, const Session& session) {
   OutputFile file("FILE", options.file);
   const Cache cache(session.engine_options());
   warn_of_problems(cache);
-  file.write(cache.export_bundle(architectures));
+  file.write(cache.export_bundle({architectures, options.chosen}));
   file.publish();
   const CacheVerification written = Cache::verify_bundle(options.file);
   if (options.json) {
@@ -92,6 +93,9 @@ void add_cache_export(CLI::App& cache, Command& command) {
   require(add_option(subcommand, "FILE", options->file, "FILE", "The bundle to write"));
   add_option(subcommand, "--arch", options->architectures, "LIST",
              "Only what is for these, for example sm_80,sm_90a [default: all]");
+  add_flag(
+      subcommand, "--chosen", options->chosen,
+      "Only what calls choose: kernels of the default rules and of tuning records, and these without their timings");
   add_flag(subcommand, "--json", options->json, "Print one JSON object");
   run_when_chosen(subcommand, command, options, run_export);
 }

@@ -28,7 +28,7 @@ Examples:
   FLASHJIT_POLICY=off flashjit compile --arch sm_90a --bundle kernels.fjb)";
 
 struct Options {
-  std::string architectures, dtypes = "bf16", head_dims = "128", causal = "both", variant = "default";
+  std::string architectures, dtypes = "bf16", head_dims = "128", causal = "both", variant = "chosen";
   std::string bundle;  // empty: none
   int jobs = default_compile_threads();
   bool json = false;
@@ -37,6 +37,7 @@ struct Options {
 std::vector<Variant> choose_variants(const Engine& engine, const std::string& text, const Problem& problem,
                                      const std::string& architecture) {
   if (text == "all") return engine.variants(problem, architecture);
+  if (text == "chosen") return chosen_variants(engine, problem, architecture);
   if (text == "default") return default_variants(engine, problem, architecture);
   return {choose_variant(engine, text, problem, architecture)};
 }
@@ -169,8 +170,10 @@ void add_compile(CLI::App& app, Command& command) {
   add_option(compile, "--dtype", options->dtypes, "LIST", "Precisions: bf16, f16");
   add_option(compile, "--head-dim", options->head_dims, "LIST", kHeadDimListHelp);
   add_option(compile, "--causal", options->causal, "WHICH", "Causal mask: no, yes or both");
-  add_option(compile, "--variant", options->variant, "VARIANT",
-             "One variant, see below; default: those that attention() chooses from; all: all that are listed");
+  add_option(
+      compile, "--variant", options->variant, "VARIANT",
+      "One variant, see below; chosen: those that attention() chooses from; default: of them those of the default "
+      "rules, without tuning records; all: all that are listed");
   CLI::Option* jobs =
       add_option(compile, "--jobs", options->jobs, "N", "Kernels compiled at once; each keeps one core busy");
   require_between(jobs, 1, 1024);

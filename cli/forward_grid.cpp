@@ -8,7 +8,7 @@ namespace {
 
 ShapeBucket bucket_of(const GridCell& cell, int sm_count) {
   const Dims shape = cell.shape();
-  return shape_bucket(shape[0], shape[2], cell.seqlen, cell.seqlen, sm_count);
+  return shape_bucket({shape[0], cell.seqlen, cell.seqlen, shape[2], shape[2]}, sm_count);
 }
 
 }  // namespace

@@ -159,6 +159,14 @@ std::vector<Variant> default_variants(const Engine& engine, const Problem& probl
   return variants;
 }
 
+std::vector<Variant> chosen_variants(const Engine& engine, const Problem& problem, const std::string& architecture) {
+  std::vector<Variant> variants = default_variants(engine, problem, architecture);
+  for (const Variant& variant : engine.recorded_variants(problem, architecture)) {
+    if (std::find(variants.begin(), variants.end(), variant) == variants.end()) variants.push_back(variant);
+  }
+  return variants;
+}
+
 Variant choose_variant(const Engine& engine, const std::string& text, const Problem& problem,
                        const std::string& architecture) {
   const Variant base = engine.default_variant(problem, architecture);

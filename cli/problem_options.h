@@ -54,9 +54,11 @@ std::vector<std::string> parse_architectures(const Engine& engine, const std::st
 std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector<HeadDims>& head_dims,
                              const std::vector<bool>& causal);
 
-// The variants that attention() itself would choose from: one for each length range, and the one for tensors that TMA
+// The variants of the default rules: one for each length range, and the one for tensors that TMA
 // cannot describe; each once.
 std::vector<Variant> default_variants(const Engine& engine, const Problem& problem, const std::string& architecture);
+// These, and what tuning records chose on GPUs of the architecture; each once.
+std::vector<Variant> chosen_variants(const Engine& engine, const Problem& problem, const std::string& architecture);
 // "default", or a spelling that starts from the default for long sequences. Throws Error(invalid_argument) when it is
 // not legal for the problem on the architecture.
 Variant choose_variant(const Engine& engine, const std::string& text, const Problem& problem,

@@ -103,7 +103,7 @@ std::vector<TuneResult> plan_tunings(const std::vector<TuneCase>& cases, const s
                                      int sm_count, bool again) {
   std::vector<TuneResult> results;
   for (const auto& [problem, shape] : cases) {
-    const ShapeBucket bucket = shape_bucket(shape.batch, shape.num_heads_q, shape.seqlen_q, shape.seqlen_kv, sm_count);
+    const ShapeBucket bucket = shape_bucket(shape, sm_count);
     const bool planned = std::any_of(results.begin(), results.end(), [&, &p = problem](const TuneResult& result) {
       return result.problem == p && result.bucket == bucket;
     });

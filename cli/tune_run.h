@@ -22,7 +22,7 @@ struct TuneResult {
   };
   Problem problem;
   ShapeBucket bucket;
-  TuneShape shape;
+  CallShape shape;
   State state = State::pending;
   bool again = false;                  // a record that there is, is to be replaced
   std::optional<TuningRecord> record;  // the old one, or what came out

@@ -34,7 +34,7 @@ std::int64_t parse_size(const std::string& where, std::string_view text) {
   return value;
 }
 
-void require_grouping(const std::string& where, const TuneShape& shape) {
+void require_grouping(const std::string& where, const CallShape& shape) {
   if (shape.num_heads_q % shape.num_heads_kv == 0) return;
   refuse(where, fmt::format("must divide the {} heads of q, was {}", shape.num_heads_q, shape.num_heads_kv));
 }
@@ -73,7 +73,7 @@ std::vector<TuneCase> parse_line(const std::string& where, const std::vector<std
   const std::vector<DType> dtypes = parse_field(place(0), words[0], parse_dtypes);
   const std::vector<HeadDims> head_dims = parse_field(place(1), words[1], parse_head_dims);
   const std::vector<bool> masks = parse_mask(place(2), words[2]);
-  const TuneShape shape{size(3), size(4), size(5), size(6), size(7)};
+  const CallShape shape{size(3), size(4), size(5), size(6), size(7)};
   require_grouping(place(7), shape);
   std::vector<TuneCase> cases;
   for (const Problem& problem : combine(dtypes, head_dims, masks)) cases.push_back({problem, shape});
@@ -101,7 +101,7 @@ std::vector<TuneCase> cases_of_grid(const TuneSelection& selection) {
 }
 
 // "2048" or "128x2048": queries, then keys.
-TuneShape parse_lengths(std::string_view text, TuneShape shape) {
+CallShape parse_lengths(std::string_view text, CallShape shape) {
   const std::size_t cross = std::min(text.find('x'), text.size());
   shape.seqlen_q = parse_size("--seqlen", text.substr(0, cross));
   shape.seqlen_kv = cross == text.size() ? shape.seqlen_q : parse_size("--seqlen", text.substr(cross + 1));
@@ -109,7 +109,7 @@ TuneShape parse_lengths(std::string_view text, TuneShape shape) {
 }
 
 std::vector<TuneCase> cases_of_lists(const TuneSelection& selection) {
-  TuneShape shape{selection.batch, 0, 0, selection.heads, selection.heads_kv.value_or(selection.heads)};
+  CallShape shape{selection.batch, 0, 0, selection.heads, selection.heads_kv.value_or(selection.heads)};
   require_grouping("--heads-kv", shape);
   const std::vector<Problem> problems =
       combine(parse_dtypes(selection.dtypes), parse_head_dims(selection.head_dims), parse_causal(selection.causal));
@@ -145,7 +145,7 @@ std::vector<TuneCase> parse_shapes(const std::string& file, std::string_view tex
   return cases;
 }
 
-std::string shape_text(const TuneShape& shape) {
+std::string shape_text(const CallShape& shape) {
   const std::string heads = shape.num_heads_q == shape.num_heads_kv
                                 ? fmt::format("{}", shape.num_heads_q)
                                 : fmt::format("{}/{}", shape.num_heads_q, shape.num_heads_kv);

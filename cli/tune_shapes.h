@@ -13,7 +13,7 @@ namespace flashjit::cli {
 
 struct TuneCase {
   Problem problem;
-  TuneShape shape;
+  CallShape shape;
 };
 
 // --grid forward, --shapes FILE, or --head-dim with --seqlen: exactly one of the three ways.
@@ -31,6 +31,6 @@ struct TuneSelection {
 // A line for each case: dtype, head dimension, mask, batch, seqlen_q, seqlen_kv, heads_q, heads_kv.
 std::vector<TuneCase> parse_shapes(const std::string& file, std::string_view text);
 
-std::string shape_text(const TuneShape& shape);  // "4 x 2048 q x 2048 kv, 16 heads"; "..., 16/4 heads"
+std::string shape_text(const CallShape& shape);  // "4 x 2048 q x 2048 kv, 16 heads"; "..., 16/4 heads"
 
 }  // namespace flashjit::cli

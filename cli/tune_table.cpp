@@ -39,7 +39,7 @@ std::vector<std::string> row_of(const TuneResult& result) {
   return row;
 }
 
-Json describe(const TuneShape& shape) {
+Json describe(const CallShape& shape) {
   return {{"batch", shape.batch},
           {"seqlen_q", shape.seqlen_q},
           {"seqlen_kv", shape.seqlen_kv},

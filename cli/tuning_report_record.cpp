@@ -15,7 +15,7 @@ namespace flashjit::cli {
 namespace {
 
 double rate(const TuningRecord& record, double microseconds) {
-  const TuneShape& shape = record.shape;
+  const CallShape& shape = record.shape;
   return tflops(forward_flops({shape.batch, shape.seqlen_q, shape.num_heads_q, record.problem.head_dim},
                               shape.seqlen_kv, record.problem.head_dim_v, record.problem.causal),
                 microseconds);

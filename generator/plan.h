@@ -32,6 +32,9 @@ Panels panels_of(int head_dim);
 // Registers that a consumer thread of a hopper variant may have.
 int available_registers(const HopperVariant& variant);
 
+// Heads of a group that may share a tile: a warp stores 16 rows at once.
+inline constexpr int kMaxPackedHeads = 16;
+
 // How a call is cut into tiles of query rows.
 struct TileGrid {
   std::int64_t batch;

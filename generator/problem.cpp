@@ -5,6 +5,7 @@
 
 #include "flashjit/error.h"
 #include "flashjit/problem.h"
+#include "generator/plan.h"
 
 namespace flashjit {
 namespace {
@@ -29,6 +30,21 @@ KeyRange key_range(std::int64_t seqlen_kv) noexcept {
   if (seqlen_kv < 1024) return KeyRange::below_1k;
   if (seqlen_kv < 2048) return KeyRange::below_2k;
   return seqlen_kv < 8192 ? KeyRange::below_8k : KeyRange::more;
+}
+
+// As few as sharing gives. A double has room for any product, and is exact up to far beyond the last boundary.
+double count_tiles(const CallShape& shape) noexcept {
+  constexpr std::int64_t kTile = 128;
+  const std::int64_t heads_per_group = shape.num_heads_q / shape.num_heads_kv;
+  double fewest = 0;
+  for (int packed = 1; packed <= generator::kMaxPackedHeads && heads_per_group % packed == 0; packed *= 2) {
+    if (packed > 1 && shape.seqlen_q > kTile) break;  // then it saves next to nothing
+    const std::int64_t rows = shape.seqlen_q * packed;
+    const auto tiles_of_pack = static_cast<double>(rows / kTile + (rows % kTile != 0));
+    const double tiles = tiles_of_pack * static_cast<double>(shape.num_heads_q / packed);
+    if (packed == 1 || tiles < fewest) fewest = tiles;
+  }
+  return static_cast<double>(shape.batch) * fewest;
 }
 
 WorkRange work_range(double tiles, int sm_count) noexcept {
@@ -153,14 +169,8 @@ std::vector<ShapeBucket> shape_buckets() {
   return buckets;
 }
 
-ShapeBucket shape_bucket(std::int64_t batch, std::int64_t num_heads_q, std::int64_t seqlen_q, std::int64_t seqlen_kv,
-                         int sm_count) noexcept {
-  constexpr std::int64_t kTile = 128;
-  const std::int64_t tiles_of_a_head = seqlen_q / kTile + (seqlen_q % kTile != 0);
-  // A double has room for any product, and is exact up to far beyond the last boundary.
-  const double tiles =
-      static_cast<double>(batch) * static_cast<double>(num_heads_q) * static_cast<double>(tiles_of_a_head);
-  return {query_range(seqlen_q), key_range(seqlen_kv), work_range(tiles, sm_count)};
+ShapeBucket shape_bucket(const CallShape& shape, int sm_count) noexcept {
+  return {query_range(shape.seqlen_q), key_range(shape.seqlen_kv), work_range(count_tiles(shape), sm_count)};
 }
 
 }  // namespace flashjit

@@ -43,7 +43,7 @@ class CountingBench : public TuningBench {
   Tally& tally_;
 };
 
-void validate(const TuneShape& shape) {
+void validate(const CallShape& shape) {
   const auto check = [](const char* name, std::int64_t value) {
     if (value < 1)
       throw Error(ErrorCode::invalid_argument, fmt::format("shape: {} must be at least 1, was {}", name, value));
@@ -105,26 +105,29 @@ Choice Autotuner::choose(const Problem& problem, const ShapeBucket& bucket, cons
   return {record->chosen, default_variant, true};
 }
 
-Choice Autotuner::choose_for_call(const Problem& problem, const TuneShape& shape, const TuningDevice& device) {
+Choice Autotuner::choose_for_call(const Problem& problem, const CallShape& shape, const TuningDevice& device,
+                                  const std::function<void()>& settle) {
+  const ShapeBucket bucket = shape_bucket(shape, device.identity.sm_count);
   const bool measurable = shape.seqlen_kv > 0;  // calls without keys only write zeros
-  if (options_.policy == TuningPolicy::on_first_use && measurable) {
+  if (options_.policy == TuningPolicy::on_first_use && measurable && !records_.find(device.identity, problem, bucket)) {
     try {
+      settle();
       tune(problem, shape, {}, device);
     } catch (const std::exception& error) {
       log_(LogLevel::warning, "{}: could not be tuned, the default variant is used: {}", to_string(problem),
            error.what());
     }
   }
-  return choose(problem, bucket_of(shape, device.identity.sm_count), device);
+  return choose(problem, bucket, device);
 }
 
-TuningRecord Autotuner::tune(const Problem& problem, const TuneShape& shape, const TuneOptions& options,
+TuningRecord Autotuner::tune(const Problem& problem, const CallShape& shape, const TuneOptions& options,
                              const TuningDevice& device) {
   if (options_.policy == TuningPolicy::frozen)
     throw Error(ErrorCode::unsupported, "tune: measures nothing when the tuning policy is frozen");
   flashjit::validate(problem);
   validate(shape);
-  const ShapeBucket bucket = bucket_of(shape, device.identity.sm_count);
+  const ShapeBucket bucket = shape_bucket(shape, device.identity.sm_count);
   TuningRecords::Shared known = options.again ? nullptr : records_.find(device.identity, problem, bucket);
   if (known) return *known;
 
@@ -145,12 +148,12 @@ TuningRecord Autotuner::tune(const Problem& problem, const TuneShape& shape, con
   return known ? *known : measure(problem, shape, options, device);
 }
 
-TuningRecord Autotuner::measure(const Problem& problem, const TuneShape& shape, const TuneOptions& options,
+TuningRecord Autotuner::measure(const Problem& problem, const CallShape& shape, const TuneOptions& options,
                                 const TuningDevice& device) {
   TuningRecord record;
   record.device = device.identity;
   record.problem = problem;
-  record.bucket = bucket_of(shape, device.identity.sm_count);
+  record.bucket = shape_bucket(shape, device.identity.sm_count);
   record.shape = shape;
   record.default_variant = default_of(problem, record.bucket, device.identity);
 

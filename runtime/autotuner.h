@@ -28,10 +28,6 @@ struct TuningDevice {
 };
 inline TuningDevice tuning_device(const DeviceInfo& info) { return {info.ordinal, identify(info)}; }
 
-inline ShapeBucket bucket_of(const TuneShape& shape, int sm_count) noexcept {
-  return shape_bucket(shape.batch, shape.num_heads_q, shape.seqlen_q, shape.seqlen_kv, sm_count);
-}
-
 struct Choice {
   Variant variant;
   Variant default_variant;  // that the rules would have chosen
@@ -42,7 +38,7 @@ struct AutotunerOptions {
   TuningPolicy policy = TuningPolicy::recorded;
   // Measures the problem at this shape on the device with this ordinal, and compiles so many kernels at once.
   using MakeBench =
-      std::function<std::unique_ptr<TuningBench>(const Problem&, const TuneShape&, int ordinal, int jobs)>;
+      std::function<std::unique_ptr<TuningBench>(const Problem&, const CallShape&, int ordinal, int jobs)>;
   MakeBench make_bench;
   // What else records tell of where they were made: versions.
   std::function<std::vector<std::pair<std::string, std::string>>()> environment;
@@ -55,16 +51,18 @@ class Autotuner {
 
   // Measures nothing.
   Choice choose(const Problem& problem, const ShapeBucket& bucket, const TuningDevice& device);
-  // For the first call with this bucket: under on_first_use it is tuned first when it has no record. What goes wrong
-  // with that is a warning, and the default is chosen.
-  Choice choose_for_call(const Problem& problem, const TuneShape& shape, const TuningDevice& device);
+  // For the first call with this bucket: under on_first_use it is tuned first when it has no record, after settle(),
+  // which waits for what the caller has enqueued: it would disturb. What goes wrong with that is a warning, and the
+  // default is chosen.
+  Choice choose_for_call(const Problem& problem, const CallShape& shape, const TuningDevice& device,
+                         const std::function<void()>& settle);
 
   // See Engine::tune. Throws Error(unsupported) when the policy is frozen.
-  TuningRecord tune(const Problem& problem, const TuneShape& shape, const TuneOptions& options,
+  TuningRecord tune(const Problem& problem, const CallShape& shape, const TuneOptions& options,
                     const TuningDevice& device);
 
  private:
-  TuningRecord measure(const Problem& problem, const TuneShape& shape, const TuneOptions& options,
+  TuningRecord measure(const Problem& problem, const CallShape& shape, const TuneOptions& options,
                        const TuningDevice& device);
   std::mutex& mutex_of(int ordinal);
 

@@ -20,6 +20,7 @@
 #include "runtime/kernel_entry.h"
 #include "runtime/nvrtc.h"
 #include "runtime/template_directory.h"
+#include "runtime/tuning_records.h"
 #include "runtime/wanted_kernel.h"
 
 namespace flashjit {
@@ -92,6 +93,32 @@ runtime::KernelRequest request_of(const cache::Facts& facts, const generator::Te
   request.target = target;
   return request;
 }
+
+// Which kernels calls choose by themselves: by the default rules, or by a record.
+class ChosenKernels {
+ public:
+  explicit ChosenKernels(const runtime::CacheLayers& layers)
+      : records_({nullptr, layers.all, runtime::builtin_records()}, log_) {}
+
+  // Not one that this release does not know.
+  bool has(const cache::Facts& facts) try {
+    const Problem problem = parse_problem(fact(facts, "problem"));
+    const Architecture& architecture = find_architecture(runtime::architecture_of(fact(facts, "architecture")));
+    std::vector<Variant>& variants = variants_[{to_string(problem), architecture.name}];
+    if (variants.empty()) {
+      variants = runtime::variants_of_calls(problem, {}, architecture);
+      for (const Variant& variant : records_.chosen(problem, architecture)) variants.push_back(variant);
+    }
+    return std::count(variants.begin(), variants.end(), parse_variant(fact(facts, "variant"))) != 0;
+  } catch (const Error&) {
+    return false;
+  }
+
+ private:
+  const runtime::Logger log_{nullptr};
+  runtime::TuningRecords records_;
+  std::map<std::pair<std::string, std::string>, std::vector<Variant>> variants_;  // by problem and architecture
+};
 
 }  // namespace
 
@@ -203,20 +230,23 @@ CacheCollection Cache::collect(std::uint64_t max_bytes, bool dry_run) const {
 
 CacheCollection Cache::clear(bool dry_run) const { return to_collection(impl_->user().clear(dry_run)); }
 
-std::string Cache::export_bundle(const std::vector<std::string>& architectures) const {
+std::string Cache::export_bundle(const BundleContent& content) const {
+  const std::vector<std::string>& wanted = content.architectures;
   const auto is_wanted = [&](const std::string& architecture) {
-    return architectures.empty() || std::count(architectures.begin(), architectures.end(), architecture) != 0;
+    return wanted.empty() || std::count(wanted.begin(), wanted.end(), architecture) != 0;
   };
+  ChosenKernels chosen(impl_->layers);
   std::map<std::string, cache::NewMember> members;
   for (const auto& [kind, layer] : impl_->layers.all) {
     for (const cache::StoredEntry& stored : layer->list()) {
       if (members.count(stored.name) != 0) continue;
       auto intact = read_intact(stored);
       if (!intact || !is_wanted(fact(intact->entry.facts, "architecture"))) continue;
+      if (content.only_chosen && !chosen.has(intact->entry.facts)) continue;
       members[stored.name] = runtime::member_of(intact->key, std::move(intact->entry));
     }
   }
-  std::vector<cache::NewMember> all = runtime::export_records(impl_->layers, is_wanted);
+  std::vector<cache::NewMember> all = runtime::export_records(impl_->layers, is_wanted, content.only_chosen);
   for (auto& [name, member] : members) all.push_back(std::move(member));
   return cache::encode_bundle(std::move(all));
 }

@@ -56,15 +56,16 @@ void verify_records(const StoreLayer& layer, CacheVerification& result) {
 }
 
 std::vector<cache::NewMember> export_records(const CacheLayers& layers,
-                                             const std::function<bool(const std::string&)>& is_wanted) {
+                                             const std::function<bool(const std::string&)>& is_wanted,
+                                             bool only_chosen) {
   std::map<std::string, std::string> found;  // by path; that of the first layer
   for (const StoreLayer& layer : layers.all) {
     for (const cache::StoredRecord& stored : layer.layer->list_records()) {
       if (found.count(stored.path) != 0) continue;
       CheckedRecord checked = read_checked(*layer.layer, stored.path);
-      if (checked.record && is_wanted(checked.record->device.architecture)) {
-        found[stored.path] = std::move(checked.bytes);
-      }
+      if (!checked.record || !is_wanted(checked.record->device.architecture)) continue;
+      checked.record->candidates.clear();
+      found[stored.path] = only_chosen ? to_json(*checked.record) : std::move(checked.bytes);
     }
   }
   std::vector<cache::NewMember> members;

@@ -17,9 +17,11 @@ std::vector<CacheRecord> list_records(const StoreLayer& layer);
 // Counts those that are in order, and tells of those that are damaged. What a later release wrote is in order.
 void verify_records(const StoreLayer& layer, CacheVerification& result);
 
-// Those that a look-up would give, as they are. is_wanted is asked about their architecture.
+// Those that a look-up would give, as they are or only with what they chose. is_wanted is asked about their
+// architecture.
 std::vector<cache::NewMember> export_records(const CacheLayers& layers,
-                                             const std::function<bool(const std::string&)>& is_wanted);
+                                             const std::function<bool(const std::string&)>& is_wanted,
+                                             bool only_chosen);
 
 // What the user's directory has already stays. Throws Error(io) when one cannot be stored.
 void import_records(cache::Layer& bundle, cache::UserDirectoryLayer& user, CacheImport& result);

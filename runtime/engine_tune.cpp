@@ -33,7 +33,7 @@ runtime::TuningRecordsOptions Engine::Impl::options_of_records() const {
 }
 
 runtime::AutotunerOptions Engine::Impl::options_of_autotuner() {
-  const auto make_bench = [this](const Problem& problem, const TuneShape& shape, int ordinal, int jobs) {
+  const auto make_bench = [this](const Problem& problem, const CallShape& shape, int ordinal, int jobs) {
     return std::make_unique<runtime::GpuTuningBench>(store, templates, runtime::device(ordinal), problem, shape, jobs);
   };
   const auto environment = [this]() -> std::vector<std::pair<std::string, std::string>> {
@@ -45,13 +45,20 @@ runtime::AutotunerOptions Engine::Impl::options_of_autotuner() {
   return {options.tuning, make_bench, environment};
 }
 
-TuningRecord Engine::tune(const Problem& problem, const TuneShape& shape, const TuneOptions& options, int device) {
+TuningRecord Engine::tune(const Problem& problem, const CallShape& shape, const TuneOptions& options, int device) {
   impl_->require_gpu("tune");
   const runtime::Device& target = resolve(device);
   runtime::require_architecture(target);
   TuningRecord record = impl_->autotuner.tune(problem, shape, options, runtime::tuning_device(target.info));
   if (options.adopt) impl_->kernels.adopt(problem, record.bucket, record.chosen, target);
   return record;
+}
+
+std::vector<Variant> Engine::recorded_variants(const Problem& problem, std::string_view architecture) const {
+  validate(problem);
+  const Architecture& target = find_architecture(architecture);
+  if (impl_->options.tuning == TuningPolicy::off) return {};
+  return impl_->records.chosen(problem, target);
 }
 
 std::vector<TuningRecord> Engine::tuning_records(int device) const {

@@ -85,16 +85,16 @@ int forward_device(const Driver& driver, const ForwardCall& call, Stream stream)
 const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const ForwardCall& call,
                                    const AttentionOptions& opts, int device_ordinal) {
   const Device& on = device(device_ordinal);
-  const auto kernel = [&](const auto& key, const auto& chosen_by) -> const LaunchRecord& {
+  const auto kernel = [&](const auto& key, const auto&... chosen_by) -> const LaunchRecord& {
     if (const LaunchRecord* ready = kernels.find(LaunchKey(device_ordinal, call.problem, key))) return *ready;
     require_not_capturing(driver, opts.stream);
-    return kernels.prepare(call.problem, chosen_by, on);
+    return kernels.prepare(call.problem, chosen_by..., on);
   };
   if (!has_tensor_maps(call) && takes_default_without_tma(call, opts, require_architecture(on)))
     return kernel(WithoutTensorMaps{}, WithoutTensorMaps{});
   if (opts.variant) return kernel(*opts.variant, *opts.variant);
-  const TuneShape shape{call.batch, call.seqlen_q, call.seqlen_kv, call.num_heads_q, call.num_heads_kv};
-  return kernel(bucket_of(shape, on.info.sm_count), shape);
+  const CallShape shape{call.batch, call.seqlen_q, call.seqlen_kv, call.num_heads_q, call.num_heads_kv};
+  return kernel(shape_bucket(shape, on.info.sm_count), shape, opts.stream);
 }
 
 void enqueue_forward(Kernels& kernels, const ForwardCall& call, const AttentionOptions& opts) {

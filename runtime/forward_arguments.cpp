@@ -22,7 +22,6 @@ constexpr std::uint32_t kNegatePair = 0x80008000;  // the sign bits of two 16-bi
 constexpr std::int64_t kSectionBytes = 32 << 20;
 constexpr std::int64_t kSectionTiles = 256;
 constexpr std::int64_t kSectionHeads = 32;                // that a section may have whatever their tiles
-constexpr int kMaxPackedHeads = 16;                       // a warp stores 16 rows at once
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;  // of packed heads: kernels add tiles to them in 32 bits
 
 // In bytes. The stride of a dimension of size 1 or 0 may be anything and is never used.
@@ -123,7 +122,7 @@ int choose_packed_heads(const ForwardCall& call, const HopperVariant& variant) n
   const std::int64_t heads_per_group = call.num_heads_q / call.num_heads_kv;
   int best = 1;
   std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
-  for (int packed = 1; packed <= kMaxPackedHeads && heads_per_group % packed == 0; packed *= 2) {
+  for (int packed = 1; packed <= generator::kMaxPackedHeads && heads_per_group % packed == 0; packed *= 2) {
     if (packed > 1 && call.seqlen_q * packed > kMaxRows) break;
     const Tiling tiling{.block_q = variant.block_q, .packed_heads = packed, .cluster = variant.cluster};
     const std::int64_t tiles = tiles_of_head(call, tiling) * (call.num_heads_q / packed);

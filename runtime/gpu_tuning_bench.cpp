@@ -23,13 +23,13 @@ constexpr unsigned char kNanByte = 0xff;  // numbers of such bytes are NaN, in f
 
 CUdeviceptr device_pointer(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
 
-std::string describe(const TuneShape& shape) {
+std::string describe(const CallShape& shape) {
   return fmt::format("batch {}, {} queries, {} keys, {} heads on {}", shape.batch, shape.seqlen_q, shape.seqlen_kv,
                      shape.num_heads_q, shape.num_heads_kv);
 }
 
 // Empty when it passed.
-std::string describe(const reference::Comparison& comparison, const char* what, const TuneShape& shape) {
+std::string describe(const reference::Comparison& comparison, const char* what, const CallShape& shape) {
   if (comparison.passed) return {};
   return fmt::format("{} is off by {:.3g} where {:.3g} is allowed ({})", what, comparison.max_error, comparison.bound,
                      describe(shape));
@@ -49,7 +49,7 @@ struct GpuTuningBench::Kernel {
 // The tensors of one call in the device's memory.
 class GpuTuningBench::DeviceCall {
  public:
-  DeviceCall(const Driver& driver, const Problem& problem, const TuneShape& shape, bool with_lse, Stream stream,
+  DeviceCall(const Driver& driver, const Problem& problem, const CallShape& shape, bool with_lse, Stream stream,
              int device)
       : driver_(driver), shapes_(problem, shape), stream_(stream) {
     const auto allocate = [&](DType dtype, const Dims& dims) {
@@ -104,7 +104,7 @@ class GpuTuningBench::DeviceCall {
 };
 
 GpuTuningBench::GpuTuningBench(KernelStore& store, const generator::Templates& templates, const Device& device,
-                               const Problem& problem, const TuneShape& shape, int jobs)
+                               const Problem& problem, const CallShape& shape, int jobs)
     : driver_(Driver::load()),
       device_(device),
       architecture_(require_architecture(device)),
@@ -220,7 +220,7 @@ std::string GpuTuningBench::check_small(const Kernel& kernel, std::size_t index)
     launch.enqueue(driver_);
   }
   const Expected& expected = expected_.get()[index];
-  const TuneShape& shape = check_cases_[index].shape;
+  const CallShape& shape = check_cases_[index].shape;
   std::string why = describe(reference::compare(HostTensor::from_device(small.out), expected.exact, expected.low),
                              "the output", shape);
   if (!why.empty()) return why;
@@ -236,7 +236,7 @@ std::string GpuTuningBench::check_timed(Kernel& kernel) {
 }
 
 HostTensor GpuTuningBench::checked_rows() const {
-  const TuneShape& shape = timed_case_.shape;
+  const CallShape& shape = timed_case_.shape;
   const std::int64_t count = timed_case_.checked_rows();
   HostTensor rows(problem_.dtype, {1, count, 1, problem_.head_dim_v});
   const std::size_t row_bytes = static_cast<std::size_t>(problem_.head_dim_v) * size_of(problem_.dtype);

@@ -33,7 +33,7 @@ class GpuTuningBench : public TuningBench {
   // Error(driver) when its tensors do not fit into the device's memory, Error(unsupported) when no kernel here runs on
   // the device.
   GpuTuningBench(KernelStore& store, const generator::Templates& templates, const Device& device,
-                 const Problem& problem, const TuneShape& shape, int jobs = 0);
+                 const Problem& problem, const CallShape& shape, int jobs = 0);
   ~GpuTuningBench() override;
   GpuTuningBench(const GpuTuningBench&) = delete;
   GpuTuningBench& operator=(const GpuTuningBench&) = delete;

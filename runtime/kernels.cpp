@@ -81,10 +81,16 @@ const LaunchRecord& Kernels::prepare(const Problem& problem, const Variant& vari
   return prepare(problem, need_of(problem, variant, device), device);
 }
 
-const LaunchRecord& Kernels::prepare(const Problem& problem, const TuneShape& shape, const Device& device) {
+const LaunchRecord& Kernels::prepare(const Problem& problem, const CallShape& shape, Stream stream,
+                                     const Device& device) {
   require_architecture(device);
-  const LaunchKey key(device.info.ordinal, problem, bucket_of(shape, device.info.sm_count));
-  return prepare(problem, {key, autotuner_.choose_for_call(problem, shape, tuning_device(device.info))}, device);
+  const LaunchKey key(device.info.ordinal, problem, shape_bucket(shape, device.info.sm_count));
+  const auto settle = [stream] {
+    const Driver& driver = Driver::load();
+    driver.check(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+  };
+  return prepare(problem, {key, autotuner_.choose_for_call(problem, shape, tuning_device(device.info), settle)},
+                 device);
 }
 
 const LaunchRecord& Kernels::prepare(const Problem& problem, WithoutTensorMaps, const Device& device) {

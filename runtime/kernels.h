@@ -43,7 +43,8 @@ class Kernels {
   // Make what a call needs, unless it is there: one that names its variant, one of this shape that does not, and one
   // whose tensors TMA cannot describe. Throw Error.
   const LaunchRecord& prepare(const Problem& problem, const Variant& variant, const Device& device);
-  const LaunchRecord& prepare(const Problem& problem, const TuneShape& shape, const Device& device);
+  // For a call on this stream of the current context.
+  const LaunchRecord& prepare(const Problem& problem, const CallShape& shape, Stream stream, const Device& device);
   const LaunchRecord& prepare(const Problem& problem, WithoutTensorMaps, const Device& device);
   // Makes what every call for the problem needs, compiling in parallel. Measures nothing.
   std::vector<KernelInfo> prepare_all(const Problem& problem, const std::optional<Variant>& variant,

@@ -13,7 +13,7 @@ enum Seed : std::uint64_t { seed_of_q = 1, seed_of_k, seed_of_v };
 
 // The first has several tiles of any height and several blocks of any width; the second shares a tile among heads; of
 // the third, under a causal mask, most queries see no key.
-constexpr TuneShape kCheckShapes[] = {
+constexpr CallShape kCheckShapes[] = {
     {.batch = 1, .seqlen_q = 300, .seqlen_kv = 713, .num_heads_q = 4, .num_heads_kv = 2},
     {.batch = 3, .seqlen_q = 3, .seqlen_kv = 333, .num_heads_q = 8, .num_heads_kv = 2},
     {.batch = 2, .seqlen_q = 201, .seqlen_kv = 70, .num_heads_q = 2, .num_heads_kv = 2},
@@ -36,7 +36,7 @@ Expected expect(const HostTensor& q, const HostTensor& k, const HostTensor& v, b
 
 }  // namespace
 
-CheckCase::CheckCase(const Problem& problem, const TuneShape& given) : shape(given), causal(problem.causal) {
+CheckCase::CheckCase(const Problem& problem, const CallShape& given) : shape(given), causal(problem.causal) {
   const TensorShapes shapes(problem, shape);
   q = HostTensor::random_normal(problem.dtype, shapes.q, seed_of_q);
   k = HostTensor::random_normal(problem.dtype, shapes.k, seed_of_k);
@@ -47,7 +47,7 @@ Expected CheckCase::expected() const { return expect(q, k, v, causal); }
 
 std::vector<CheckCase> make_check_cases(const Problem& problem) {
   std::vector<CheckCase> cases;
-  for (const TuneShape& shape : kCheckShapes) cases.emplace_back(problem, shape);
+  for (const CallShape& shape : kCheckShapes) cases.emplace_back(problem, shape);
   return cases;
 }
 
@@ -70,7 +70,7 @@ HostTensor RepeatedNormal::rows(std::int64_t batch, std::int64_t head, std::int6
   return rows;
 }
 
-TimedCase::TimedCase(const Problem& problem, const TuneShape& given)
+TimedCase::TimedCase(const Problem& problem, const CallShape& given)
     : shape(given),
       causal(problem.causal),
       q(problem.dtype, TensorShapes(problem, shape).q, seed_of_q),

@@ -13,7 +13,7 @@ namespace flashjit::runtime {
 
 // Of the four tensors of a call.
 struct TensorShapes {
-  TensorShapes(const Problem& problem, const TuneShape& shape)
+  TensorShapes(const Problem& problem, const CallShape& shape)
       : q{shape.batch, shape.seqlen_q, shape.num_heads_q, problem.head_dim},
         k{shape.batch, shape.seqlen_kv, shape.num_heads_kv, problem.head_dim},
         v{shape.batch, shape.seqlen_kv, shape.num_heads_kv, problem.head_dim_v},
@@ -29,10 +29,10 @@ struct Expected {
 
 // A small call that is checked whole.
 struct CheckCase {
-  CheckCase(const Problem& problem, const TuneShape& shape);
+  CheckCase(const Problem& problem, const CallShape& shape);
   Expected expected() const;
 
-  TuneShape shape;
+  CallShape shape;
   bool causal;
   HostTensor q, k, v;
 };
@@ -59,11 +59,11 @@ class RepeatedNormal {
 // of the tiles and have the highest addresses. With more keys than the reference can do beside the compiler: none.
 struct TimedCase {
   // Sizes of at least 1. Throws Error(invalid_argument) when memory could never hold them.
-  TimedCase(const Problem& problem, const TuneShape& shape);
+  TimedCase(const Problem& problem, const CallShape& shape);
   std::int64_t checked_rows() const noexcept;
   Expected expected() const;  // of these rows: [1, checked_rows, 1, head_dim_v]
 
-  TuneShape shape;
+  CallShape shape;
   bool causal;
   RepeatedNormal q, k, v;
 };

@@ -17,7 +17,7 @@ using runtime::Fields;
 
 constexpr int kFormat = 1;
 
-ordered_json describe(const TuneShape& shape) {
+ordered_json describe(const CallShape& shape) {
   return {{"batch", shape.batch},
           {"seqlen_q", shape.seqlen_q},
           {"seqlen_kv", shape.seqlen_kv},
@@ -25,7 +25,7 @@ ordered_json describe(const TuneShape& shape) {
           {"num_heads_kv", shape.num_heads_kv}};
 }
 
-TuneShape parse_shape(const Fields& fields) {
+CallShape parse_shape(const Fields& fields) {
   const Fields shape = fields.object("shape");
   return {shape.size("batch"), shape.size("seqlen_q"), shape.size("seqlen_kv"), shape.size("num_heads_q"),
           shape.size("num_heads_kv")};
@@ -60,11 +60,6 @@ TunedCandidate parse_candidate(const Fields& fields) {
 }
 
 }  // namespace
-
-bool operator==(const TuneShape& a, const TuneShape& b) noexcept {
-  return a.batch == b.batch && a.seqlen_q == b.seqlen_q && a.seqlen_kv == b.seqlen_kv &&
-         a.num_heads_q == b.num_heads_q && a.num_heads_kv == b.num_heads_kv;
-}
 
 std::string record_path(const DeviceIdentity& device, const Problem& problem, const ShapeBucket& bucket) {
   const std::string file = fmt::format("{}.{}{}", to_string(problem), to_string(bucket), cache::kRecordSuffix);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/tuning_records.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "cache/digest.h"
@@ -123,17 +124,14 @@ void TuningRecords::read_builtin() {
   }
 }
 
-std::set<std::string> TuningRecords::paths_below(const std::string& folder) {
+std::set<std::string> TuningRecords::paths() {
   std::set<std::string> paths;
-  const auto add = [&](const std::string& path) {
-    if (path.starts_with(folder)) paths.insert(path);
-  };
   for (const StoreLayer& layer : options_.layers) {
-    for (const cache::StoredRecord& stored : layer.layer->list_records()) add(stored.path);
+    for (cache::StoredRecord& stored : layer.layer->list_records()) paths.insert(std::move(stored.path));
   }
   read_builtin();
-  for (const auto& [path, record] : builtin_) add(path);
-  for (const auto& [path, record] : known_) add(path);
+  for (const auto& [path, record] : builtin_) paths.insert(path);
+  for (const auto& [path, record] : known_) paths.insert(path);
   return paths;
 }
 
@@ -141,7 +139,8 @@ std::vector<TuningRecords::Shared> TuningRecords::all(const DeviceIdentity& devi
   const std::string folder = std::string(cache::kRecordsDirectory) + '/' + slug(device) + '/';
   const std::lock_guard lock(mutex_);
   std::vector<Shared> records;
-  for (const std::string& path : paths_below(folder)) {
+  for (const std::string& path : paths()) {
+    if (!path.starts_with(folder)) continue;
     try {
       const std::size_t dot = path.find('.', folder.size());
       const std::size_t end = path.size() - cache::kRecordSuffix.size();
@@ -152,6 +151,37 @@ std::vector<TuningRecords::Shared> TuningRecords::all(const DeviceIdentity& devi
     }
   }
   return records;
+}
+
+std::vector<Variant> TuningRecords::chosen(const Problem& problem, const Architecture& architecture) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Variant> variants;
+  for (const std::string& path : paths()) {
+    if (cache::parse_record_path(path)->file.rfind(to_string(problem) + '.', 0) != 0) continue;
+    const Shared record = find_of_any_device(path);
+    if (!record || record->device.architecture != architecture.name) continue;
+    const bool is_new = std::find(variants.begin(), variants.end(), record->chosen) == variants.end();
+    if (is_new && generator::why_illegal(problem, record->chosen, architecture).empty())
+      variants.push_back(record->chosen);
+  }
+  return variants;
+}
+
+// Not to be used by calls here, so what is wrong with it is of no interest.
+TuningRecords::Shared TuningRecords::find_of_any_device(const std::string& path) {
+  if (const auto known = known_.find(path); known != known_.end() && known->second) return known->second;
+  for (const StoreLayer& layer : options_.layers) {
+    const cache::RecordLookup lookup = layer.layer->read_record(path);
+    try {
+      if (!lookup.bytes) continue;
+      TuningRecord record = parse_tuning_record(*lookup.bytes);
+      if (record_path(record.device, record.problem, record.bucket) == path)
+        return std::make_shared<const TuningRecord>(std::move(record));
+    } catch (const Error&) {
+    }
+  }
+  const auto builtin = builtin_.find(path);
+  return builtin == builtin_.end() ? nullptr : builtin->second;
 }
 
 std::string TuningRecords::keep(TuningRecord record) {

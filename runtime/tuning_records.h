@@ -47,6 +47,9 @@ class TuningRecords {
   // All that find() would give for this device, by name of problem and bucket.
   std::vector<Shared> all(const DeviceIdentity& device);
 
+  // What they choose for the problem on all devices of this architecture, each once. Legal, all of them.
+  std::vector<Variant> chosen(const Problem& problem, const Architecture& architecture);
+
   // From now on find() gives this one. Writes it, too; a record that cannot be written is kept in memory, with one
   // warning for all of them. The file, or empty.
   std::string keep(TuningRecord record);
@@ -62,9 +65,11 @@ class TuningRecords {
   Shared find_in_layers(const Wanted& wanted);
   Shared find_in(const StoreLayer& layer, const Wanted& wanted);
   Shared find_builtin(const Wanted& wanted);
+  Shared find_of_any_device(const std::string& path);
   Shared refuse(const StoreLayer& layer, const Wanted& wanted, const std::string& location, const Error& error);
   void read_builtin();
-  std::set<std::string> paths_below(const std::string& folder);
+  // Of all layers, of the library and of memory.
+  std::set<std::string> paths();
 
   const TuningRecordsOptions options_;
   const Logger& log_;

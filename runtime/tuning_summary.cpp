@@ -61,30 +61,31 @@ std::vector<std::string> variants_of(const std::vector<TuningRecord>& records) {
   return variants;
 }
 
-ordered_json describe(const TuningRecord& record, const std::vector<std::string>& variants) {
+// A row: bucket, chosen, default, their microseconds, and the shape that was measured.
+ordered_json row_of(const TuningRecord& record, const std::vector<std::string>& variants) {
   const auto number_of = [&](const Variant& variant) {
     return std::lower_bound(variants.begin(), variants.end(), to_string(variant)) - variants.begin();
   };
   const auto rounded = [](double us) { return std::round(us * 100) / 100; };
-  const TuneShape& shape = record.shape;
-  return {{"problem", to_string(record.problem)},
-          {"bucket", to_string(record.bucket)},
-          {"chosen", number_of(record.chosen)},
-          {"default", number_of(record.default_variant)},
-          {"us", ordered_json::array({rounded(record.chosen_us), rounded(record.default_us)})},
-          {"shape",
-           ordered_json::array({shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.num_heads_q, shape.num_heads_kv})}};
+  const CallShape& shape = record.shape;
+  return ordered_json::array({to_string(record.bucket), number_of(record.chosen), number_of(record.default_variant),
+                              rounded(record.chosen_us), rounded(record.default_us), shape.batch, shape.seqlen_q,
+                              shape.seqlen_kv, shape.num_heads_q, shape.num_heads_kv});
 }
 
-// Each problem and bucket once, by name.
-ordered_json describe_all(const std::vector<TuningRecord>& records, const std::vector<std::string>& variants) {
-  std::map<std::string, ordered_json> by_name;
+// By name, each bucket of a problem once.
+std::map<std::string, ordered_json> rows_by_problem(const std::vector<TuningRecord>& records,
+                                                    const std::vector<std::string>& variants) {
+  std::map<std::string, std::map<std::string, ordered_json>> sorted;
   for (const TuningRecord& record : records) {
-    by_name[to_string(record.problem) + '.' + to_string(record.bucket)] = describe(record, variants);
+    sorted[to_string(record.problem)][to_string(record.bucket)] = row_of(record, variants);
   }
-  ordered_json list = ordered_json::array();
-  for (auto& [name, described] : by_name) list.push_back(std::move(described));
-  return list;
+  std::map<std::string, ordered_json> rows;
+  for (auto& [problem, by_bucket] : sorted) {
+    rows[problem] = ordered_json::array();
+    for (auto& [bucket, row] : by_bucket) rows[problem].push_back(std::move(row));
+  }
+  return rows;
 }
 
 void require_one_device(const std::vector<TuningRecord>& records) {
@@ -102,33 +103,35 @@ std::string digest_of(json summary) {
   return cache::digest_of(runtime::line_of(summary)).hex();
 }
 
-const json& require_numbers(const Fields& fields, const char* name, std::size_t size, bool whole) {
-  const json& list = fields.at(name);
-  const auto is_right = [&](const json& number) { return whole ? number.is_number_unsigned() : number.is_number(); };
-  if (!list.is_array() || list.size() != size || !std::all_of(list.begin(), list.end(), is_right)) {
-    fields.refuse(name, fmt::format("a list of {} {}numbers", size, whole ? "whole " : "").c_str());
+bool is_row(const json& row) {
+  constexpr std::size_t kCells = 10, kFirstTime = 3, kFirstSize = 5;
+  if (!row.is_array() || row.size() != kCells || !row[0].is_string()) return false;
+  for (std::size_t i = 1; i < kCells; ++i) {
+    const bool is_time = i >= kFirstTime && i < kFirstSize;
+    if (!(is_time ? row[i].is_number() : row[i].is_number_unsigned())) return false;
   }
-  return list;
+  return true;
 }
 
-Variant variant_at(const Fields& fields, const char* name, const std::vector<Variant>& variants) {
-  const auto number = static_cast<std::size_t>(fields.count(name));
-  if (number >= variants.size()) fields.refuse(name, "the number of a variant in the list");
-  return variants[number];
-}
-
-TuningRecord parse_choice(const Fields& fields, const std::vector<Variant>& variants) {
+TuningRecord parse_row(const json& row, const std::vector<Variant>& variants) {
+  const auto refuse = [&row](const char* what) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("tuning record: records: must have {}, has {}", what, runtime::line_of(row)));
+  };
+  if (!is_row(row)) refuse("a bucket and nine numbers in each row");
+  const auto variant_at = [&](std::size_t i) {
+    const auto number = row[i].get<std::size_t>();
+    if (number >= variants.size()) refuse("the numbers of variants in the list");
+    return variants[number];
+  };
+  const auto size = [&row](std::size_t i) { return row[i].get<std::int64_t>(); };
   TuningRecord record;
-  record.problem = fields.problem("problem");
-  record.bucket = fields.bucket("bucket");
-  record.chosen = variant_at(fields, "chosen", variants);
-  record.default_variant = variant_at(fields, "default", variants);
-  const json& us = require_numbers(fields, "us", 2, false);
-  record.chosen_us = us[0].get<double>();
-  record.default_us = us[1].get<double>();
-  const json& shape = require_numbers(fields, "shape", 5, true);
-  const auto size = [&shape](std::size_t i) { return shape[i].get<std::int64_t>(); };
-  record.shape = {size(0), size(1), size(2), size(3), size(4)};
+  record.bucket = parse_shape_bucket(row[0].get<std::string>());
+  record.chosen = variant_at(1);
+  record.default_variant = variant_at(2);
+  record.chosen_us = row[3].get<double>();
+  record.default_us = row[4].get<double>();
+  record.shape = {size(5), size(6), size(7), size(8), size(9)};
   return record;
 }
 
@@ -148,17 +151,22 @@ std::vector<Variant> parse_variants(const Fields& fields) {
 std::string summarize(const std::vector<TuningRecord>& records) {
   require_one_device(records);
   const std::vector<std::string> variants = variants_of(records);
+  const std::map<std::string, ordered_json> rows = rows_by_problem(records, variants);
   ordered_json summary = {{"format", kFormat},
                           {"device", runtime::describe(records.front().device)},
                           {"environment", runtime::describe(common_environment(records))},
                           {"variants", variants},
-                          {"records", describe_all(records, variants)}};
+                          {"records", rows}};
+  std::vector<std::string> problems;
+  for (const auto& [problem, of_problem] : rows) {
+    problems.push_back(fmt::format("  \"{}\": {}", problem, runtime::lines_of(of_problem, 2)));
+  }
   return fmt::format(
       "{{\n\"format\": {},\n\"digest\": \"{}\",\n\"device\": {},\n\"environment\": {},\n\"variants\": {},\n"
-      "\"records\": {}\n}}\n",
+      "\"records\": {{\n{}\n}}\n}}\n",
       kFormat, digest_of(json(summary)), runtime::line_of(summary["device"]),
       runtime::lines_of(summary["environment"], 0), runtime::lines_of(summary["variants"], 0),
-      runtime::lines_of(summary["records"], 0));
+      fmt::join(problems, ",\n"));
 }
 
 namespace runtime {
@@ -172,10 +180,16 @@ std::vector<TuningRecord> parse_summary(std::string_view text) {
   const Environment environment = parse_environment(fields);
   const std::vector<Variant> variants = parse_variants(fields);
   std::vector<TuningRecord> records;
-  for (const Fields& choice : fields.objects("records")) {
-    records.push_back(parse_choice(choice, variants));
-    records.back().device = device;
-    records.back().environment = environment;
+  const json& by_problem = fields.at("records");
+  if (!by_problem.is_object()) fields.refuse("records", "an object");
+  for (const auto& [name, rows] : by_problem.items()) {
+    const Problem problem = parse_problem(name);
+    for (const json& row : rows) {
+      TuningRecord& record = records.emplace_back(parse_row(row, variants));
+      record.device = device;
+      record.environment = environment;
+      record.problem = problem;
+    }
   }
   return records;
 }

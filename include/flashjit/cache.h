@@ -66,6 +66,14 @@ struct CacheImport {
   std::vector<std::string> damaged;                // members that were refused
 };
 
+// What an exported bundle takes of what the cache holds.
+struct BundleContent {
+  std::vector<std::string> architectures;  // entries and records for these; empty: for all
+  // Of the entries those that calls choose by themselves: what the default rules or a tuning record says. A tuning
+  // leaves a hundred others for each problem. And of records what they chose, without the other candidates.
+  bool only_chosen = false;
+};
+
 // Thread-safe, and safe beside engines of this and other processes on the same directories. Every member throws
 // Error(io) when a directory or a file that it was told to write cannot be written; damage on disk is a result and no
 // error.
@@ -100,9 +108,9 @@ class Cache {
   // Removes all that the cache has written to the user's directory, and nothing else.
   CacheCollection clear(bool dry_run = false) const;
 
-  // A bundle of the intact entries and tuning records of all layers, each once; architectures: of these only, empty for
-  // all. Equal entries give equal bytes: times are left out. Records are taken as they are.
-  std::string export_bundle(const std::vector<std::string>& architectures = {}) const;
+  // A bundle of the intact entries and tuning records of all layers, each once. Equal entries give equal bytes: times
+  // are left out.
+  std::string export_bundle(const BundleContent& content = {}) const;
   // Stores the intact members of a bundle file in the user's directory; what it has already stays. Throws Error(io,
   // invalid_argument).
   CacheImport import_bundle(const std::string& path) const;

@@ -208,7 +208,7 @@ class Engine {
   // were made or prepared before keep their variant, unless asked to adopt the new one. While another thread or process
   // tunes the same, it is waited for. Throws Error(unsupported) when the policy is frozen and on an engine that
   // emulates.
-  TuningRecord tune(const Problem& problem, const TuneShape& shape, const TuneOptions& options = {}, int device = -1);
+  TuningRecord tune(const Problem& problem, const CallShape& shape, const TuneOptions& options = {}, int device = -1);
   // The records that this engine would use on the device: of all layers of its cache and of the library, without what
   // another one hides.
   std::vector<TuningRecord> tuning_records(int device = -1) const;
@@ -222,6 +222,9 @@ class Engine {
                           LengthRange range = LengthRange::long_kv) const;
   // For calls with tensors that TMA cannot describe: without keys, or with strides of 0.
   Variant default_without_tma(const Problem& problem, std::string_view architecture) const;
+  // What tuning records chose for the problem on whatever GPU of this architecture, each once: what calls may take
+  // there besides the defaults. None when EngineOptions::tuning is off.
+  std::vector<Variant> recorded_variants(const Problem& problem, std::string_view architecture) const;
   // Every combination that is considered, with why it is not in variants(): those that are come first.
   std::vector<VariantExplanation> explain_variants(const Problem& problem, std::string_view architecture) const;
   // The whole source of the kernel, one self-contained file that NVRTC and nvcc accept. Equal inputs give equal bytes.

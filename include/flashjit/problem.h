@@ -45,11 +45,24 @@ inline constexpr LengthRange kLengthRanges[] = {LengthRange::few_queries, Length
 const char* to_string(LengthRange range) noexcept;
 LengthRange length_range(std::int64_t seqlen_q, std::int64_t seqlen_kv) noexcept;
 
+// The sizes of a call.
+struct CallShape {
+  std::int64_t batch = 1;
+  std::int64_t seqlen_q = 0, seqlen_kv = 0;
+  std::int64_t num_heads_q = 1, num_heads_kv = 1;
+
+  friend bool operator==(const CallShape& a, const CallShape& b) noexcept {
+    return a.batch == b.batch && a.seqlen_q == b.seqlen_q && a.seqlen_kv == b.seqlen_kv &&
+           a.num_heads_q == b.num_heads_q && a.num_heads_kv == b.num_heads_kv;
+  }
+};
+
 // What of a call's shape decides which variant is best: how many queries a head has, how many keys, and how much work
 // there is for each SM. The boundaries are where the best variant changed in measurements on the H200 (docs/tuning.md).
 enum class QueryRange : std::uint8_t { up_to_64, up_to_128, more };
 enum class KeyRange : std::uint8_t { below_1k, below_2k, below_8k, more };
-// Tiles of 128 queries, of all heads and batch entries, for each SM.
+// Tiles of 128 rows, of all heads and batch entries, for each SM. A row is a query of a head; heads that have k and v
+// in common share a tile where that makes fewer, as in kernels of the hopper family.
 enum class WorkRange : std::uint8_t { up_to_half, up_to_1, up_to_2, up_to_4, more };
 
 struct ShapeBucket {
@@ -64,9 +77,8 @@ struct ShapeBucket {
 std::string to_string(const ShapeBucket& bucket);       // "q64-kv1k-w05", "q128-kv8k-w2", "qmore-kvmore-wmore"
 ShapeBucket parse_shape_bucket(std::string_view text);  // reads that; throws Error(invalid_argument)
 std::vector<ShapeBucket> shape_buckets();               // all 60
-// Any sizes of 0 and more, however large; sm_count at least 1.
-ShapeBucket shape_bucket(std::int64_t batch, std::int64_t num_heads_q, std::int64_t seqlen_q, std::int64_t seqlen_kv,
-                         int sm_count) noexcept;
+// Any sizes of 0 and more, however large, num_heads_kv and sm_count at least 1.
+ShapeBucket shape_bucket(const CallShape& shape, int sm_count) noexcept;
 LengthRange length_range(const ShapeBucket& bucket) noexcept;
 
 // An exact compilation target and what a kernel may use there (CUDA C++ Programming Guide, "Compute Capabilities").

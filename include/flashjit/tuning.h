@@ -25,15 +25,6 @@ enum class TuningPolicy {
 const char* to_string(TuningPolicy policy) noexcept;
 TuningPolicy parse_tuning_policy(std::string_view text);  // throws Error(invalid_argument)
 
-// The sizes of a call.
-struct TuneShape {
-  std::int64_t batch = 1;
-  std::int64_t seqlen_q = 0, seqlen_kv = 0;
-  std::int64_t num_heads_q = 1, num_heads_kv = 1;
-
-  friend bool operator==(const TuneShape&, const TuneShape&) noexcept;
-};
-
 // What tells two products of one architecture apart, and a slice (MIG) of a GPU from the whole.
 struct DeviceIdentity {
   std::string name;          // "NVIDIA H200"; of a slice "NVIDIA H200 MIG 1g.18gb"
@@ -74,7 +65,7 @@ struct TuningRecord {
   DeviceIdentity device;
   Problem problem;
   ShapeBucket bucket;
-  TuneShape shape;  // that was measured
+  CallShape shape;  // that was measured
   Variant chosen;   // the default, unless another was faster beyond the noise
   Variant default_variant;
   double chosen_us = 0, default_us = 0;    // medians of the last comparison, interleaved

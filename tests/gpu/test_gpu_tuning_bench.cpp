@@ -17,7 +17,7 @@ using namespace flashjit::runtime;
 
 namespace {
 
-constexpr TuneShape kShape{.batch = 2, .seqlen_q = 515, .seqlen_kv = 773, .num_heads_q = 6, .num_heads_kv = 3};
+constexpr CallShape kShape{.batch = 2, .seqlen_q = 515, .seqlen_kv = 773, .num_heads_q = 6, .num_heads_kv = 3};
 constexpr const char* kDynamic = "hopper-q128-kv64-s2-qs2-whole-2stage-ppoff-dynamic";
 constexpr const char* kMma = "mma-q64-kv64-w4-k2-v1-overlap";
 
@@ -40,7 +40,7 @@ generator::Templates edited(const Edit& edit) {
 // A bench with a compiler and a store of its own, which keeps nothing on the disk.
 class Workbench {
  public:
-  explicit Workbench(const Problem& problem, const TuneShape& shape = kShape,
+  explicit Workbench(const Problem& problem, const CallShape& shape = kShape,
                      const generator::Templates& templates = generator::embedded_templates())
       : Workbench(problem, shape, templates, EngineOptions::from_environment()) {}
 
@@ -59,7 +59,7 @@ class Workbench {
   }
 
  private:
-  Workbench(const Problem& problem, const TuneShape& shape, const generator::Templates& templates,
+  Workbench(const Problem& problem, const CallShape& shape, const generator::Templates& templates,
             const EngineOptions& options)
       : nvrtc({options.nvrtc_path, options.nvrtc_directories}),
         store({.policy = Policy::off, .user = nullptr, .layers = {}}, nvrtc, log),
@@ -107,8 +107,8 @@ TEST_CASE("the default variants are right, and are timed as often as asked") {
 }
 
 TEST_CASE("calls of every kind can be timed") {
-  const TuneShape shapes[] = {{1, 1, 4099, 32, 8}, {1, 1, 1, 1, 1}, {3, 64, 70, 2, 2}, {1, 3000, 131, 1, 1}};
-  for (const TuneShape& shape : shapes) {
+  const CallShape shapes[] = {{1, 1, 4099, 32, 8}, {1, 1, 1, 1, 1}, {3, 64, 70, 2, 2}, {1, 3000, 131, 1, 1}};
+  for (const CallShape& shape : shapes) {
     for (const bool causal : {false, true}) {
       CAPTURE(shape.seqlen_q);
       Workbench workbench(make_problem(causal), shape);
@@ -180,7 +180,7 @@ TEST_CASE("a kernel that leaves its counter of tiles dirty is wrong") {
 }
 
 TEST_CASE("a shape that does not fit the device's memory is told so, and the device works on") {
-  const TuneShape huge{.batch = 64, .seqlen_q = 1 << 20, .seqlen_kv = 1 << 20, .num_heads_q = 64, .num_heads_kv = 64};
+  const CallShape huge{.batch = 64, .seqlen_q = 1 << 20, .seqlen_kv = 1 << 20, .num_heads_q = 64, .num_heads_kv = 64};
   try {
     Workbench workbench(make_problem(), huge);
     FAIL("2 TiB fit");
@@ -193,7 +193,7 @@ TEST_CASE("a shape that does not fit the device's memory is told so, and the dev
 }
 
 TEST_CASE("the memory of the tensors goes back to the device") {
-  const TuneShape large{.batch = 1, .seqlen_q = 1 << 18, .seqlen_kv = 1 << 18, .num_heads_q = 16, .num_heads_kv = 16};
+  const CallShape large{.batch = 1, .seqlen_q = 1 << 18, .seqlen_kv = 1 << 18, .num_heads_q = 16, .num_heads_kv = 16};
   const tests::ScopedContext context(0);
   const auto free_bytes = [] {
     std::size_t free = 0, total = 0;

@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 using Outcome = TunedCandidate::Outcome;
 
 const Problem kProblem{DType::bf16, 64, 64, false};
-const TuneShape kShape{4, 2048, 2048, 16, 16};  // long enough to be timed well
-const TuneShape kCaseShape{2, 33, 77, 4, 2};    // of an AttentionCase
+const CallShape kShape{4, 2048, 2048, 16, 16};  // long enough to be timed well
+const CallShape kCaseShape{2, 33, 77, 4, 2};    // of an AttentionCase
 
 EngineOptions options_in(const TemporaryDirectory& directory, TuningPolicy policy = TuningPolicy::recorded) {
   EngineOptions options = EngineOptions::from_environment();

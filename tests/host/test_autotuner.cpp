@@ -25,10 +25,10 @@ using namespace flashjit;
 using namespace flashjit::runtime;
 using tests::TemporaryDirectory;
 
-const TuneShape kShape{4, 4096, 4096, 16, 4};
-const TuneShape kOtherShape{1, 32, 4096, 16, 4};
+const CallShape kShape{4, 4096, 4096, 16, 4};
+const CallShape kOtherShape{1, 32, 4096, 16, 4};
 
-ShapeBucket bucket_of_shape() { return bucket_of(kShape, tests::make_h200().sm_count); }
+ShapeBucket bucket_of_shape() { return shape_bucket(kShape, tests::make_h200().sm_count); }
 Variant default_variant() {
   return generator::default_variant({}, find_architecture("sm_90a"), length_range(bucket_of_shape()));
 }
@@ -88,7 +88,10 @@ class Shop {
 
   Autotuner* operator->() { return &tuner_; }
   Choice choose() { return tuner_.choose({}, bucket_of_shape(), device()); }
-  Choice choose_for_call(const TuneShape& shape = kShape) { return tuner_.choose_for_call({}, shape, device()); }
+  Choice choose_for_call(const CallShape& shape = kShape) {
+    return tuner_.choose_for_call({}, shape, device(), [this] { ++settled_; });
+  }
+  int settled() const { return settled_; }  // how often what is in flight was waited for
   TuningRecord tune(TuneOptions options = {}) {
     if (options.candidates.empty()) options.candidates = challengers();
     return tuner_.tune({}, kShape, options, device());
@@ -112,7 +115,7 @@ class Shop {
     return {layers.user, layers.all, {}};
   }
   static AutotunerOptions options_of(World& world, TuningPolicy policy) {
-    const auto make_bench = [&world](const Problem&, const TuneShape&, int, int) {
+    const auto make_bench = [&world](const Problem&, const CallShape&, int, int) {
       ++world.benches;
       if (!world.bench_error.empty()) throw Error(ErrorCode::driver, world.bench_error);
       return std::make_unique<WorldBench>(world);
@@ -124,6 +127,7 @@ class Shop {
     lines_.emplace_back(level, line);
   }
 
+  int settled_ = 0;
   std::mutex mutex_;
   std::vector<std::pair<LogLevel, std::string>> lines_;
   const Logger log_;
@@ -213,10 +217,13 @@ TEST_CASE("on first use a call measures once for its bucket; preparing measures 
   Shop shop(world, TuningPolicy::on_first_use);
   CHECK(shop.choose().variant == default_variant());
   CHECK(world.benches == 0);
+  CHECK(shop.settled() == 0);
   const Choice choice = shop.choose_for_call();
   CHECK(choice.variant == world.fastest);
   CHECK(choice.tuned);
+  CHECK(shop.settled() == 1);
   CHECK(shop.choose_for_call().variant == world.fastest);
+  CHECK(shop.settled() == 1);
   CHECK(shop.choose().variant == world.fastest);
   CHECK(world.benches == 1);
   CHECK(shop.counters().tunings == 1);
@@ -332,16 +339,16 @@ TEST_CASE("a shape that cannot be is refused with the name of its field") {
   World world;
   Shop shop(world, TuningPolicy::recorded);
   const auto said_of = [&](auto field, std::int64_t value) {
-    TuneShape shape = kShape;
+    CallShape shape = kShape;
     shape.*field = value;
     return refusal([&] { shop->tune({}, shape, {}, Shop::device()); }, ErrorCode::invalid_argument);
   };
-  CHECK(said_of(&TuneShape::batch, 0) == "shape: batch must be at least 1, was 0");
-  CHECK(said_of(&TuneShape::seqlen_q, 0) == "shape: seqlen_q must be at least 1, was 0");
-  CHECK(said_of(&TuneShape::seqlen_kv, -1) == "shape: seqlen_kv must be at least 1, was -1");
-  CHECK(said_of(&TuneShape::num_heads_q, 0) == "shape: num_heads_q must be at least 1, was 0");
-  CHECK(said_of(&TuneShape::num_heads_kv, 0) == "shape: num_heads_kv must be at least 1, was 0");
-  CHECK(said_of(&TuneShape::num_heads_q, 6) == "shape: num_heads_q must be a multiple of num_heads_kv = 4, was 6");
+  CHECK(said_of(&CallShape::batch, 0) == "shape: batch must be at least 1, was 0");
+  CHECK(said_of(&CallShape::seqlen_q, 0) == "shape: seqlen_q must be at least 1, was 0");
+  CHECK(said_of(&CallShape::seqlen_kv, -1) == "shape: seqlen_kv must be at least 1, was -1");
+  CHECK(said_of(&CallShape::num_heads_q, 0) == "shape: num_heads_q must be at least 1, was 0");
+  CHECK(said_of(&CallShape::num_heads_kv, 0) == "shape: num_heads_kv must be at least 1, was 0");
+  CHECK(said_of(&CallShape::num_heads_q, 6) == "shape: num_heads_q must be a multiple of num_heads_kv = 4, was 6");
   CHECK(world.benches == 0);
 }
 

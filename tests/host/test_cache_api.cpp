@@ -284,10 +284,10 @@ TEST_CASE("an export is what an engine would write that holds the same kernels")
   const Cache cache(options);
   CHECK(cache.export_bundle() ==
         make_fake_kernels({}, {{32, "sm_80"}, {64, "sm_80"}, {128, "sm_90a"}, {64, "sm_90a", true}}));
-  CHECK(cache.export_bundle({"sm_80"}) == make_fake_kernels({}, {{32, "sm_80"}, {64, "sm_80"}}));
-  CHECK(cache.export_bundle({"sm_90a", "compute_90a"}) ==
+  CHECK(cache.export_bundle({{"sm_80"}}) == make_fake_kernels({}, {{32, "sm_80"}, {64, "sm_80"}}));
+  CHECK(cache.export_bundle({{"sm_90a", "compute_90a"}}) ==
         make_fake_kernels({}, {{128, "sm_90a"}, {64, "sm_90a", true}}));
-  CHECK(cache.export_bundle({"sm_42"}) == cache::encode_bundle({}));
+  CHECK(cache.export_bundle({{"sm_42"}}) == cache::encode_bundle({}));
   CHECK(Cache(EngineOptions{}).export_bundle() == cache::encode_bundle({}));
 }
 

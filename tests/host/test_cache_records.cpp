@@ -11,6 +11,7 @@
 #include "cache/record_path.h"
 #include "flashjit/cache.h"
 #include "flashjit/error.h"
+#include "generator/variant_space.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/failing_file_system.h"
 #include "tests/support/fake_kernels.h"
@@ -106,6 +107,34 @@ TEST_CASE("a record is stored whole or not at all, whichever system call fails")
   }
 }
 
+TEST_CASE("an export of what is chosen leaves out what a tuning only tried") {
+  const TemporaryDirectory directory;
+  const EngineOptions options = options_in(directory / "cache");
+  const FakeKernel by_default{128, "sm_80"}, by_record{128, "sm_80", false, to_string(make_a100_record().chosen)};
+  const FakeKernel elsewhere{64, "sm_80", false, by_record.variant}, tried{128, "sm_80", false, "mma-q64-kv32-w4"};
+  const FakeKernel without_tma{128, "sm_90a", false,
+                               to_string(generator::default_without_tma({}, find_architecture("sm_90a")))};
+  make_fake_kernels(options, {by_default, by_record, elsewhere, tried, without_tma});
+  const Cache cache(options);
+  const BundleContent only_chosen{{}, true};
+  CHECK(cache.export_bundle(only_chosen) == make_fake_kernels({}, {by_default, without_tma}));
+
+  store(directory / "cache", make_a100_record());
+  const fs::path bundle = directory / "chosen.fjb";
+  write_bytes(bundle, cache.export_bundle(only_chosen));
+  const CacheVerification chosen = Cache::verify_bundle(bundle);
+  CHECK(chosen.intact == 3);
+  CHECK(chosen.records == 1);
+  TuningRecord shipped_record = make_a100_record();
+  shipped_record.candidates.clear();
+  CHECK(cache::BundleLayer(bundle).read_record(tests::path_of(shipped_record)).bytes == to_json(shipped_record));
+  EngineOptions shipped = options_in(directory / "elsewhere");
+  shipped.bundles = {bundle.string()};
+  for (const CacheEntry& entry : Cache(shipped).entries()) CHECK(entry.facts.at("variant") != tried.variant);
+  write_bytes(bundle, cache.export_bundle());
+  CHECK(Cache::verify_bundle(bundle).intact == 5);
+}
+
 TEST_CASE("records of all layers are listed by path") {
   Shipped shipped;
   EngineOptions options = options_in(shipped.directory / "cache");
@@ -155,7 +184,7 @@ TEST_CASE("importing leaves the user's own record, but for a damaged one") {
 TEST_CASE("only the wanted architectures' records are exported") {
   Shipped shipped;
   const fs::path hopper = shipped.directory / "hopper.fjb";
-  write_bytes(hopper, Cache(options_in(shipped.directory / "cache")).export_bundle({"sm_90a"}));
+  write_bytes(hopper, Cache(options_in(shipped.directory / "cache")).export_bundle({{"sm_90a"}}));
   const CacheVerification verified = Cache::verify_bundle(hopper.string());
   CHECK(verified.intact == 0);
   CHECK(verified.records == 1);

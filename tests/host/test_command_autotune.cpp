@@ -15,8 +15,8 @@
 #include "cli/tune_table.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/command.h"
-#include "tests/support/sample_record.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/tuning_records.h"
 
 namespace {
 
@@ -108,10 +108,10 @@ TEST_CASE("a file of shapes has a line for each, with comments, and lists where 
                                        "bf16,f16 64,128 both 1 512 1024 16 16");
   REQUIRE(cases.size() == 1 + 8);
   CHECK(cases[0].problem == Problem{DType::bf16, 192, 128, true});
-  CHECK(cases[0].shape == TuneShape{4, 64, 8192, 32, 8});
+  CHECK(cases[0].shape == CallShape{4, 64, 8192, 32, 8});
   CHECK(cases[1].problem == Problem{DType::bf16, 64, 64, false});
   CHECK(cases[8].problem == Problem{DType::f16, 128, 128, true});
-  CHECK(cases[8].shape == TuneShape{1, 512, 1024, 16, 16});
+  CHECK(cases[8].shape == CallShape{1, 512, 1024, 16, 16});
 }
 
 TEST_CASE("an error in a file of shapes names the line and the field") {
@@ -137,14 +137,14 @@ TEST_CASE("the grid is that of the benchmark, and lists combine") {
   grid.causal = "yes";
   grid.dtypes = "bf16,f16";
   CHECK(grid.cases().size() == 36);
-  CHECK(grid.cases().front().shape == TuneShape{32, 512, 512, 32, 32});
+  CHECK(grid.cases().front().shape == CallShape{32, 512, 512, 32, 32});
   cli::TuneSelection lists = of_lengths("512,64x8192");
   lists.head_dims = "64,128";
   lists.heads = 8;
   lists.heads_kv = 2;
   const auto cases = lists.cases();
   REQUIRE(cases.size() == 8);
-  CHECK(cases[1].shape == TuneShape{1, 64, 8192, 8, 2});
+  CHECK(cases[1].shape == CallShape{1, 64, 8192, 8, 2});
 }
 
 TEST_CASE("shapes of one bucket are tuned once, by the first of them") {
@@ -167,7 +167,7 @@ TEST_CASE("what has a complete record is not tuned again unless asked for") {
     CHECK(results.at(0).again == (record.problem == results.at(0).problem));
     return results.at(0).state;
   };
-  TuningRecord record = sample_record({}, shape_bucket(1, 16, 4096, 4096, kSms));
+  TuningRecord record = sample_record({}, shape_bucket({1, 4096, 4096, 16, 16}, kSms));
   CHECK(plan(record) == State::recorded);
   CHECK(plan(record, true) == State::pending);
   record.environment.back().second = "budget";

@@ -17,10 +17,10 @@ using namespace flashjit;
 
 constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
 
-QueryRange queries(std::int64_t seqlen_q) { return shape_bucket(1, 1, seqlen_q, 1, 132).queries; }
-KeyRange keys(std::int64_t seqlen_kv) { return shape_bucket(1, 1, 1, seqlen_kv, 132).keys; }
-// Of so many heads of one tile each.
-WorkRange work(std::int64_t tiles, int sm_count = 132) { return shape_bucket(1, tiles, 1, 1, sm_count).work; }
+QueryRange queries(std::int64_t seqlen_q) { return shape_bucket({1, seqlen_q, 1, 1, 1}, 132).queries; }
+KeyRange keys(std::int64_t seqlen_kv) { return shape_bucket({1, 1, seqlen_kv, 1, 1}, 132).keys; }
+// Of so many batch entries of one tile each.
+WorkRange work(std::int64_t tiles, int sm_count = 132) { return shape_bucket({tiles, 1, 1, 1, 1}, sm_count).work; }
 
 std::string refusal(const std::string& text) {
   try {
@@ -68,7 +68,7 @@ TEST_CASE("the boundaries of work, in tiles for each SM") {
 
 TEST_CASE("tiles are of 128 queries, of all heads and batch entries") {
   const auto work_of = [](std::int64_t batch, std::int64_t heads, std::int64_t seqlen_q) {
-    return shape_bucket(batch, heads, seqlen_q, 1, 132).work;
+    return shape_bucket({batch, seqlen_q, 1, heads, heads}, 132).work;
   };
   CHECK(work_of(1, 1, 132 * 128) == WorkRange::up_to_1);
   CHECK(work_of(1, 1, 132 * 128 + 1) == WorkRange::up_to_2);
@@ -78,11 +78,29 @@ TEST_CASE("tiles are of 128 queries, of all heads and batch entries") {
   CHECK(work_of(0, 132, 1024) == WorkRange::up_to_half);
 }
 
+TEST_CASE("heads of a group share tiles where that makes fewer") {
+  // 132 SMs: 67 tiles are more than half of one for each, 133 more than one.
+  const auto work_of = [](std::int64_t batch, std::int64_t heads_q, std::int64_t heads_kv, std::int64_t seqlen_q) {
+    return shape_bucket({batch, seqlen_q, 4096, heads_q, heads_kv}, 132).work;
+  };
+  CHECK(work_of(16, 32, 8, 1) == WorkRange::up_to_1);   // 128, of four heads each
+  CHECK(work_of(16, 32, 32, 1) == WorkRange::up_to_4);  // 512
+  CHECK(work_of(33, 8, 1, 1) == WorkRange::up_to_half);
+  CHECK(work_of(2, 64, 1, 1) == WorkRange::up_to_half);  // at most 16 share one: 8 tiles
+  CHECK(work_of(17, 64, 1, 1) == WorkRange::up_to_1);    // 68
+  CHECK(work_of(10, 28, 4, 1) == WorkRange::up_to_4);    // groups of 7 cannot be divided: 280
+  CHECK(work_of(10, 24, 4, 1) == WorkRange::up_to_1);    // groups of 6 in three pairs: 120
+  CHECK(work_of(16, 32, 8, 32) == WorkRange::up_to_1);
+  CHECK(work_of(16, 32, 8, 64) == WorkRange::up_to_2);  // two heads fill a tile: 256
+  CHECK(work_of(16, 32, 8, 65) == WorkRange::up_to_4);  // three tiles of four heads: 384
+  CHECK(work_of(16, 32, 8, 128) == WorkRange::up_to_4);
+}
+
 TEST_CASE("no size is too large") {
   for (const int sm_count : {1, 132, std::numeric_limits<int>::max()}) {
-    CHECK(shape_bucket(kHuge, kHuge, kHuge, kHuge, sm_count).work == WorkRange::more);
-    CHECK(shape_bucket(kHuge, 1, 1, 1, sm_count).work == WorkRange::more);
-    CHECK(shape_bucket(1, 1, kHuge, 1, sm_count).work == WorkRange::more);
+    CHECK(shape_bucket({kHuge, kHuge, kHuge, kHuge, kHuge}, sm_count).work == WorkRange::more);
+    CHECK(shape_bucket({kHuge, 1, 1, 1, 1}, sm_count).work == WorkRange::more);
+    CHECK(shape_bucket({1, kHuge, 1, 1, 1}, sm_count).work == WorkRange::more);
   }
   const int sm_count = std::numeric_limits<int>::max();
   CHECK(work(std::int64_t{4} * sm_count, sm_count) == WorkRange::up_to_4);
@@ -114,7 +132,7 @@ TEST_CASE("a bucket has the defaults of the lengths in it") {
   for (const std::int64_t seqlen_q : {0, 1, 64, 65, 128, 129, 5000}) {
     for (const std::int64_t seqlen_kv : {0, 1, 1023, 1024, 2047, 2048, 8191, 8192, 100'000}) {
       for (const std::int64_t heads : {1, 8, 1000}) {
-        CHECK(length_range(shape_bucket(1, heads, seqlen_q, seqlen_kv, 132)) == length_range(seqlen_q, seqlen_kv));
+        CHECK(length_range(shape_bucket({1, seqlen_q, seqlen_kv, heads, 1}, 132)) == length_range(seqlen_q, seqlen_kv));
       }
     }
   }

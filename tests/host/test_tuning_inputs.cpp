@@ -61,8 +61,8 @@ TEST_CASE("a small tensor takes a block of its own size") {
 }
 
 TEST_CASE("what is expected of the timed call's last rows is what the whole call gives there") {
-  const TuneShape shapes[] = {{2, 37, 53, 4, 2}, {1, 5, 40, 2, 1}, {1, 1, 9, 1, 1}, {2, 40, 23, 2, 2}};
-  for (const TuneShape& shape : shapes) {
+  const CallShape shapes[] = {{2, 37, 53, 4, 2}, {1, 5, 40, 2, 1}, {1, 1, 9, 1, 1}, {2, 40, 23, 2, 2}};
+  for (const CallShape& shape : shapes) {
     for (const bool causal : {false, true}) {
       CAPTURE(shape.seqlen_q);
       CAPTURE(causal);

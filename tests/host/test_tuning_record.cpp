@@ -341,7 +341,7 @@ TEST_CASE("a summary of all buckets of six problems is small") {
   }
   REQUIRE(records.size() == 200);
   const std::string text = summarize(records);
-  CHECK(text.size() < 40'000);
+  CHECK(text.size() < 15'000);
   CHECK(runtime::parse_summary(text).size() == 200);
 }
 
@@ -355,7 +355,7 @@ TEST_CASE("a summary is of one device, and of something") {
 TEST_CASE("a summary that was changed by hand or cut is refused") {
   const std::string text = summarize({make_record()});
   CHECK_THROWS_AS(runtime::parse_summary(replaced(text, "412.5", "312.5")), Error);
-  CHECK_THROWS_AS(runtime::parse_summary(replaced(text, "\"chosen\":", "\"chosen\":1")), Error);
+  CHECK_THROWS_AS(runtime::parse_summary(replaced(text, ",412.5", ",1,412.5")), Error);
   CHECK_THROWS_AS(runtime::parse_summary(replaced(text, "qmore", "q64")), Error);
   for (std::size_t size = 0; size + 2 <= text.size(); ++size) {
     CHECK_THROWS_AS(runtime::parse_summary(text.substr(0, size)), Error);

@@ -311,6 +311,42 @@ TEST_CASE("all of a device's records are listed, each once and as it would be fo
   CHECK(records.get().all({}).empty());
 }
 
+TEST_CASE("what is chosen on all devices of an architecture is listed, each once") {
+  const TemporaryDirectory user, system;
+  const auto choosing = [](const char* variant, int sm_count, WorkRange work = WorkRange::up_to_2) {
+    TuningRecord record = make_record();
+    record.device.sm_count = sm_count;
+    record.bucket.work = work;
+    record.chosen = parse_variant(variant);
+    return record;
+  };
+  TuningRecord other_problem = choosing("hopper-q128-kv64", 132, WorkRange::more);
+  other_problem.problem.causal = true;
+  put(user.path(), choosing("hopper-q128-kv96", 132));
+  put(user.path(), choosing("hopper-q128-kv80", 114));
+  put(user.path(), choosing("hopper-q128-kv96", 78));
+  put(user.path(), choosing("hopper-q256-kv256", 66));  // needs more shared memory than there is
+  put(user.path(), make_record({"NVIDIA A100-SXM4-80GB", "sm_80", 108, 79, 40, 1410, 1593, 5120}));
+  put(user.path(), other_problem);
+  put(system.path(), choosing("hopper-q128-kv48", 132));  // hidden by the user's
+  const TuningRecord damaged = choosing("hopper-q64-kv32", 16);
+  put(user.path(), damaged);
+  write_bytes(user.path() / path_of(damaged), "{");
+  const std::string builtin = summarize({choosing("hopper-q192-kv80", 132, WorkRange::up_to_1)});
+  Records records(user.path());
+  records.add_system(system.path()).add_builtin(builtin);
+  std::vector<std::string> chosen;
+  for (const Variant& variant : records.get().chosen({}, find_architecture("sm_90a")))
+    chosen.push_back(to_string(variant));
+  std::vector<std::string> expected = {to_string(parse_variant("hopper-q128-kv96")),
+                                       to_string(parse_variant("hopper-q128-kv80")),
+                                       to_string(parse_variant("hopper-q192-kv80"))};
+  std::sort(chosen.begin(), chosen.end());
+  std::sort(expected.begin(), expected.end());
+  CHECK(chosen == expected);
+  CHECK(records.get().chosen({DType::f16}, find_architecture("sm_90a")).empty());
+}
+
 TEST_CASE("damage inside the library is a warning and no more") {
   const std::string builtin = summarize({make_record()});
   Records records;

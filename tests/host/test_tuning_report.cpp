@@ -11,7 +11,7 @@
 #include "cli/tune_table.h"
 #include "cli/tuning_landscape.h"
 #include "cli/tuning_report.h"
-#include "tests/support/sample_record.h"
+#include "tests/support/tuning_records.h"
 
 namespace {
 

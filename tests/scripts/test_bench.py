@@ -15,8 +15,56 @@ sys.path.insert(0, str(ROOT / "bench"))
 import compare_peers  # noqa: E402
 import flashjit_c  # noqa: E402
 import readme_table  # noqa: E402
+import tuning_check  # noqa: E402
 from attention_grid import SEQLENS, Cell, PeerFigures, grid, parse_variants, result, slug, summarise  # noqa: E402
 from sources_digest import sources_digest  # noqa: E402
+
+
+class TuningCheck(unittest.TestCase):
+    @staticmethod
+    def record(chosen, **times):
+        candidates = [{"variant": name, "outcome": "measured" if us > 0 else "stopped", "median_us": abs(us)}
+                      for name, us in times.items()]
+        return {"chosen": chosen, "candidates": candidates}
+
+    def test_another_choice_agrees_when_it_is_as_good_by_the_second_tuning(self):
+        a, b, c = "fwd.a", "fwd.b", "fwd.c"
+        first = {a: self.record("x", x=100), b: self.record("x", x=100, y=101), c: self.record("x", x=100)}
+        second = {a: self.record("x", x=90), b: self.record("y", x=100.5, y=100), c: self.record("y", x=-100, y=100)}
+        result = tuning_check.compare(first, second)
+        self.assertEqual((result["cells"], result["same"]), (3, 1))
+        self.assertAlmostEqual(result["agreement"], 2 / 3)
+        self.assertAlmostEqual(result["differing"][b], 0.005)
+        self.assertIsNone(result["differing"][c])
+        second[b] = self.record("y", x=102, y=100)
+        self.assertAlmostEqual(tuning_check.compare(first, second)["agreement"], 1 / 3)
+
+    @staticmethod
+    def good_result():
+        cell = {"problem": "fwd", "bucket": "qmore", "state": "tuned", "complete": True, "seconds": 8.5}
+        counters = {"compiles": 0, "tunings": 0, "timed_launches": 0, "bundle_hits": 3, "records_used": 3}
+        return {"cells": [cell], "twice": {"agreement": 0.96}, "tuned": {"smallest_speedup": 0.995},
+                "builtin": {"smallest_speedup": 1.0}, "shipped": {"counters": counters}}
+
+    def test_whatever_is_not_as_it_must_be_is_named(self):
+        self.assertEqual(tuning_check.troubles(self.good_result()), [])
+        changes = {
+            "took 21 s": lambda result: result["cells"][0].update(seconds=21),
+            "not complete": lambda result: result["cells"][0].update(complete=False),
+            "failed": lambda result: result["cells"][0].update(state="failed", complete=False),
+            "only 0.94": lambda result: result["twice"].update(agreement=0.94),
+            "tuned: 0.980": lambda result: result["tuned"].update(smallest_speedup=0.98),
+            "builtin: 0.980": lambda result: result["builtin"].update(smallest_speedup=0.98),
+            "compiles: 1": lambda result: result["shipped"]["counters"].update(compiles=1),
+            "timed_launches: 9": lambda result: result["shipped"]["counters"].update(timed_launches=9),
+            "nothing came": lambda result: result["shipped"]["counters"].update(records_used=0),
+        }
+        for text, change in changes.items():
+            result = self.good_result()
+            change(result)
+            found = tuning_check.troubles(result)
+            self.assertEqual(len(found), 1, text)
+            self.assertIn(text, found[0])
 
 
 class SourcesDigest(unittest.TestCase):
