@@ -34,17 +34,23 @@ struct WarpgroupAttention {
   // Matrix descriptors: the warpgroup's rows of the query tile in the first slot and in the present one, the first
   // slots of the rings, its own P.
   uint64 first_q, q, k, v, p_smem;
+  const SmemAddress block;  // the upper bits of its addresses
 
   __device__ __forceinline__ WarpgroupAttention(float scale_log2, const Shape& shape, int warpgroup)
       : softmax(scale_log2),
         first_q(QTile::k_major(in_block(shape.queries().slot(0)) + warpgroup * kWarpgroupRows * QTile::kRowBytes)),
         k(KTile::k_major(in_block(shape.keys().slot(0)))),
         v(VTile::n_major(in_block(shape.values().slot(0)))),
-        p_smem(PTile::k_major(in_block(shape.smem) + Shape::kProbabilities + warpgroup * PTile::kBytes)) {}
+        p_smem(PTile::k_major(in_block(shape.smem) + Shape::kProbabilities + warpgroup * PTile::kBytes)),
+        block(shape.smem & ~QTile::kAddressMask) {}
 
-  // In a cluster the upper bits of an address name the block, which is not for a matrix descriptor.
+  // In a cluster the upper bits of an address name the block. They are not for a matrix descriptor, but what threads
+  // read and write themselves needs them again.
   static __device__ __forceinline__ SmemAddress in_block(SmemAddress address) {
     return Config::kCluster == 1 ? address : address & QTile::kAddressMask;
+  }
+  __device__ __forceinline__ SmemAddress whole(SmemAddress address) const {
+    return Config::kCluster == 1 ? address : address | block;
   }
 
   __device__ __forceinline__ void set_query(int stage) { q = QTile::slot(first_q, stage); }
@@ -101,7 +107,7 @@ struct WarpgroupAttention {
       const uint32 row = warp_row() + lane % 16;
 #pragma unroll
       for (int step = 0; step < kPSteps; ++step)
-        ptx::stmatrix_x4(PTile::address(p_smem) + PTile::offset(row, 2 * step + lane / 16), pack(s, 4 * step),
+        ptx::stmatrix_x4(whole(PTile::address(p_smem)) + PTile::offset(row, 2 * step + lane / 16), pack(s, 4 * step),
                          pack(s, 4 * step + 1), pack(s, 4 * step + 2), pack(s, 4 * step + 3));
       ptx::fence_proxy_async();
       ptx::bar_sync<kWarpgroupSize>(warpgroup_barrier());
@@ -124,9 +130,9 @@ struct WarpgroupAttention {
 #pragma unroll 1
     for (int step = 0; step < kQSteps; ++step) {
       uint32 a[4];
-      ptx::ldmatrix_x4(a, QTile::address(q) + QTile::offset(q_row, 2 * step + lane / 16));
+      ptx::ldmatrix_x4(a, whole(QTile::address(q)) + QTile::offset(q_row, 2 * step + lane / 16));
       const SmemAddress rows =
-          KTile::address(k) + stage * KTile::kBytes + KTile::offset(lane % 8, 2 * step + lane / 8 % 2);
+          whole(KTile::address(k)) + stage * KTile::kBytes + KTile::offset(lane % 8, 2 * step + lane / 8 % 2);
 #pragma unroll
       for (int n = 0; n < kScoreColumns; ++n) {
         uint32 b0, b1;
@@ -143,7 +149,7 @@ struct WarpgroupAttention {
     const int thread = ptx::tid_x() % kWarpgroupSize;
 #pragma unroll 1
     for (int i = thread; i < kWarpgroupRows * QTile::kPanels * QTile::kChunksOfRow; i += kWarpgroupSize) {
-      const SmemAddress at = QTile::address(q) + QTile::offset(i % kWarpgroupRows, i / kWarpgroupRows);
+      const SmemAddress at = whole(QTile::address(q)) + QTile::offset(i % kWarpgroupRows, i / kWarpgroupRows);
       ptx::Chunk c = ptx::ld_shared(at);
       c.x ^= sign, c.y ^= sign, c.z ^= sign, c.w ^= sign;
       ptx::st_shared(at, c);

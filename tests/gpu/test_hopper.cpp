@@ -168,7 +168,8 @@ TEST_CASE("blocks go from tile to tile when there are more than run at once") {
 TEST_CASE("the scale may be given, large, zero or negative, and the LSE left out") {
   if (!has_hopper()) return;
   const AttentionCase c;
-  for (const char* variant : {kDynamic, "hopper-q128-kv64-ppoff-nows-fixed", "hopper-q64-kv64-serial-ppoff-single"})
+  for (const char* variant : {kDynamic, "hopper-q128-kv64-ppoff-nows-fixed", "hopper-q64-kv64-serial-ppoff-single",
+                              "hopper-q128-kv64-cl2-lazy-fixed", "hopper-q128-kv64-psmem-cl2-fixed"})
     for (const float scale : {0.3f, 30.0f, 0.0f, -0.2f, -30.0f}) {
       CAPTURE(std::string(variant));
       CAPTURE(scale);

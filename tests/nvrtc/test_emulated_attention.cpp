@@ -178,6 +178,23 @@ TEST_CASE("every scheduler of the Hopper family, and clusters") {
   }
 }
 
+TEST_CASE("what threads read and write themselves is in their own block of a cluster") {
+  Engine& engine = engine_for("sm_90a");
+  for (const std::string spelling : {"hopper-q128-kv64-s2-cl2-lazy-fixed", "hopper-q128-kv64-s2-psmem-cl2-fixed"}) {
+    for (const float scale : {0.1f, 30.0f, -0.2f}) {  // as usual; scores again as maxima jump; Q with its sign changed
+      CAPTURE(spelling);
+      CAPTURE(scale);
+      Case c({1, 200, 150, 2, 2, 64, 64});
+      AttentionOptions opts;
+      opts.lse = c.lse.view();
+      opts.softmax_scale = scale;
+      opts.variant = parse_variant(spelling);
+      engine.attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
+      c.check(c.out, opts);
+    }
+  }
+}
+
 TEST_CASE("a prepared engine compiles nothing more, and many threads may call it") {
   EngineOptions options = emulating("sm_90a");
   Engine engine(options);
