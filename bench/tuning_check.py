@@ -69,9 +69,10 @@ def write_npy(path, shape):
 
 def ship(flashjit, cache, directory):
     """The counters of processes that start with nothing but a bundle of this cache, and call attention."""
-    bundle, fresh = directory / "kernels.fjb", str(directory / "fresh")
+    bundle, fresh = directory / "kernels.fjb", directory / "fresh"
     flashjit("cache", "export", "--chosen", str(bundle), FLASHJIT_CACHE_DIR=str(cache))
-    there = {"FLASHJIT_CACHE_DIR": fresh, "FLASHJIT_BUNDLES": str(bundle)}
+    fresh.mkdir()  # a process that stores no kernel makes no directory to leave its counters in
+    there = {"FLASHJIT_CACHE_DIR": str(fresh), "FLASHJIT_BUNDLES": str(bundle)}
     calls = 0
     for head_dim in (64, 128, 256):
         file = directory / f"x{head_dim}.npy"
