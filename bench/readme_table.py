@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fills the tables of README.md from the records in bench/results/, so that no figure in it is typed by hand.
+"""Fills the tables of README.md and docs/performance.md from the records in bench/results/, so that no figure in them
+is typed by hand.
 
 A table stands between <!-- table:DEVICE/NAME --> and <!-- /table -->, where bench/results/DEVICE.json is the record and
-NAME is hopper, mma, ablation, 5090 or jit. Where the record lacks the measurement there is no table. With
+NAME is summary, hopper, mma, ablation, 5090 or jit. Where the record lacks the measurement there is no table. With
 --check nothing is written and the exit status is 1 if a table is out of date."""
 
 import argparse
@@ -18,7 +19,9 @@ from attention_grid import BEST, summarise  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
+FILES = [ROOT / "README.md", ROOT / "docs" / "performance.md"]
 TABLE = re.compile(r"(<!-- table:(?P<device>[a-z0-9-]+)/(?P<name>[a-z0-9]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+SUMMARY_SEQLENS = (1024, 4096, 16384)
 PEER_NAMES = {"fa2": "FA2", "cudnn": "cuDNN", BEST: "best peer"}
 
 
@@ -114,11 +117,32 @@ def peers_table(peers, ceiling, ceiling_title):
             f"{row['over'][peer]:.2f}" if peer in row["over"] else ""
         )
     text = " ".join([describe_ratio(*item) for item in summary.items()] + [f"PyTorch {peers['torch']}."])
-    if "best_peers" in peers:
+    if BEST in summary:
         known = peers["best_peers"]
         names = "; ".join(known["peers"].values())
         text += f" Best peer: cuDNN of this run times the ratio that was measured on {known['date']} ({names})."
     return by_shape(peers["rows"], lines) + "\n\n" + text
+
+
+def summary_table(steps):
+    """A row for each head dim and mask: some lengths of hopper_table, and its ratios over all lengths."""
+    peers = measured(steps, "peers", "default")
+    if not peers:
+        return None
+    shapes = sorted({(row["head_dim"], row["causal"]) for row in peers["rows"]})
+    names = list(summarise(peers["rows"]))
+    body = []
+    for head_dim, causal in shapes:
+        rows = [row for row in peers["rows"] if (row["head_dim"], row["causal"]) == (head_dim, causal)]
+        rates = {row["seqlen"]: row["tflops"]["flashjit"] for row in rows}
+        means = summarise(rows)
+        shown = [f"{rates[seqlen]:.0f}" if seqlen in rates else "" for seqlen in SUMMARY_SEQLENS]
+        shown.append(f"{100 * max(rates.values()) / peers['gemm_tflops']:.0f} %")
+        ratios = [f"{means[name]['geometric_mean']:.2f}" if name in means else "" for name in names]
+        body.append([str(head_dim), "causal" if causal else "full", *shown, *ratios])
+    lengths = [f"{seqlen} tokens" for seqlen in SUMMARY_SEQLENS]
+    ratios = [f"÷ {PEER_NAMES[name]}" for name in names]
+    return table(["head dim", "mask", *lengths, "best, of a bf16 GEMM", *ratios], body)
 
 
 def mma_table(steps):
@@ -137,6 +161,7 @@ TABLES = {
     "jit": jit_table,
     "mma": mma_table,
     "hopper": hopper_table,
+    "summary": summary_table,
 }
 
 
@@ -165,20 +190,26 @@ def load_record(device):
     return json.loads(path.read_text())
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a table is out of date")
-    parser.add_argument("file", nargs="?", type=pathlib.Path, default=ROOT / "README.md")
-    arguments = parser.parse_args()
-    text = arguments.file.read_text()
+def refill(path, check):
+    """Fills the tables of one file, or with check sees to it that nothing is to be filled."""
+    text = path.read_text()
     if text.count("<!-- table:") != len(TABLE.findall(text)):
-        sys.exit(f"{arguments.file}: a table marker is not closed or not of the form <!-- table:DEVICE/NAME -->")
+        sys.exit(f"{path}: a table marker is not closed or not of the form <!-- table:DEVICE/NAME -->")
     new_text = filled(text, load_record)
     if new_text == text:
         return
-    if arguments.check:
-        sys.exit(f"{arguments.file}: tables differ from bench/results/; run bench/readme_table.py")
-    arguments.file.write_text(new_text)
+    if check:
+        sys.exit(f"{path}: tables differ from bench/results/; run bench/readme_table.py")
+    path.write_text(new_text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a table is out of date")
+    parser.add_argument("files", nargs="*", type=pathlib.Path, metavar="FILE", default=FILES)
+    arguments = parser.parse_args()
+    for path in arguments.files:
+        refill(path, arguments.check)
 
 
 if __name__ == "__main__":

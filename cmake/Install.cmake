@@ -1,20 +1,37 @@
-# cmake --install: the library, its headers, the command, and the package that find_package(flashjit) reads.
+# cmake --install: the library, its headers, the command, and the packages that find_package(flashjit) and pkg-config
+# read. Components: library, command, python (python/CMakeLists.txt).
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
+set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/flashjit)
 
-install(TARGETS flashjit EXPORT flashjitTargets)
-install(DIRECTORY include/flashjit DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS flashjit EXPORT flashjitTargets COMPONENT library INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT library)
+install(EXPORT flashjitTargets NAMESPACE flashjit:: DESTINATION ${package_directory} COMPONENT library)
+
 if(TARGET flashjit_command)
   file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
-  set_target_properties(flashjit_command PROPERTIES INSTALL_RPATH $ORIGIN/${bin_to_lib})
-  install(TARGETS flashjit_command)
+  set_property(TARGET flashjit_command APPEND PROPERTY INSTALL_RPATH $ORIGIN/${bin_to_lib})
+  set_target_properties(flashjit_command PROPERTIES EXPORT_NAME command)
+  install(TARGETS flashjit_command EXPORT flashjitCommandTargets COMPONENT command)
+  install(EXPORT flashjitCommandTargets NAMESPACE flashjit:: DESTINATION ${package_directory} COMPONENT command)
 endif()
 
-set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/flashjit)
-install(EXPORT flashjitTargets NAMESPACE flashjit:: DESTINATION ${package_directory})
+set(python_directory ${CMAKE_INSTALL_LIBDIR}/python3/site-packages)  # where python/CMakeLists.txt installs
 configure_package_config_file(cmake/flashjitConfig.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfig.cmake
-                              INSTALL_DESTINATION ${package_directory})
+                              INSTALL_DESTINATION ${package_directory} PATH_VARS python_directory)
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/flashjitConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfigVersion.cmake
-              cmake/FlashjitEmbedBundle.cmake DESTINATION ${package_directory})
+              cmake/FlashjitEmbedBundle.cmake DESTINATION ${package_directory} COMPONENT library)
+
+# What a program needs besides the library: of libflashjit.so only those who ask for --static, of libflashjit.a everyone.
+set(pkg_config_directory ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH pkg_config_to_prefix /${pkg_config_directory} /)
+string(REGEX REPLACE "/$" "" pkg_config_to_prefix ${pkg_config_to_prefix})
+set(pkg_config_libraries "-lstdc++ -lm -pthread -ldl")
+get_target_property(library_type flashjit TYPE)
+if(library_type STREQUAL "STATIC_LIBRARY")
+  set(pkg_config_public_libraries " ${pkg_config_libraries}")
+endif()
+configure_file(cmake/flashjit.pc.in ${CMAKE_CURRENT_BINARY_DIR}/flashjit.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashjit.pc DESTINATION ${pkg_config_directory} COMPONENT library)

@@ -77,6 +77,8 @@ Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(o
 
 Engine::~Engine() = default;
 
+bool Engine::emulates() const noexcept { return impl_->emulated != nullptr; }
+
 DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   const int device = impl_->emulated ? kHostMemory : runtime::forward_device(Driver::load(), call, opts.stream);

@@ -2,7 +2,6 @@
 // The only file of the library that reads the environment.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -10,6 +9,7 @@
 #include "flashjit/cache.h"
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
+#include "runtime/path_list.h"
 
 namespace flashjit {
 namespace {
@@ -28,17 +28,7 @@ std::string find_cache_directory() {
   return {};
 }
 
-// The value of a variable that lists paths. Empty ones are left out.
-std::vector<std::string> path_list(const char* name) {
-  const std::string list = variable(name);
-  std::vector<std::string> paths;
-  for (std::size_t begin = 0; begin < list.size();) {
-    const std::size_t end = std::min(list.find(':', begin), list.size());
-    if (end > begin) paths.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return paths;
-}
+std::vector<std::string> path_list(const char* name) { return runtime::split_paths(variable(name)); }
 
 std::vector<std::string> find_nvrtc_directories() {
   std::vector<std::string> directories = path_list("LD_LIBRARY_PATH");

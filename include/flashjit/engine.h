@@ -191,6 +191,9 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  // Whether kernels run in the emulator, on tensors in host memory (EngineOptions::emulate).
+  bool emulates() const noexcept;
+
   // See attention.h.
   DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
   void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,

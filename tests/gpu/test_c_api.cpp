@@ -3,43 +3,35 @@
 
 #include <string>
 
-#include "flashjit/c_api.h"
+#include "flashjit.h"
 #include "tests/gpu/attention_case.h"
+#include "tests/support/dlpack_view.h"
 
 namespace {
 
 using namespace flashjit;
 using tests::AttentionCase;
+using tests::DlpackView;
 
-flashjit_tensor to_c(const Tensor& tensor) {
-  flashjit_tensor result{};
-  result.data = tensor.data;
-  result.dtype = tensor.dtype == DType::f32 ? FLASHJIT_F32 : tensor.dtype == DType::f16 ? FLASHJIT_F16 : FLASHJIT_BF16;
-  result.rank = tensor.shape.size();
-  for (int i = 0; i < result.rank; ++i) {
-    result.shape[i] = tensor.shape[i];
-    result.strides[i] = tensor.strides[i];
-  }
-  return result;
-}
+constexpr flashjit_engine* kDefaultEngine = nullptr;
 
 }  // namespace
 
 TEST_CASE("a call through C computes with its options") {
   const AttentionCase c;
   const DeviceTensor out = c.poisoned_out(), lse = c.poisoned_lse();
-  const flashjit_tensor q = to_c(c.q), k = to_c(c.k), v = to_c(c.v), o = to_c(out), l = to_c(lse);
-  CHECK(flashjit_attention(&q, &k, &v, &o, nullptr) == 0);
+  const DlpackView q(c.q, kDLCUDA), k(c.k, kDLCUDA), v(c.v, kDLCUDA), o(out, kDLCUDA), l(lse, kDLCUDA);
+  CHECK(flashjit_attention(kDefaultEngine, &q, &k, &v, &o, nullptr) == FLASHJIT_OK);
   CHECK(std::string(flashjit_last_error()).empty());
   c.check_out(out);
 
-  flashjit_attention_options options{};
+  flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
   options.causal = 1;
   options.has_softmax_scale = 1;
   options.softmax_scale = 0.25f;
   options.lse = &l;
   options.variant = "v3";
-  CHECK(flashjit_attention(&q, &k, &v, &o, &options) == 0);
+  CHECK(flashjit_attention(kDefaultEngine, &q, &k, &v, &o, &options) == FLASHJIT_OK);
   AttentionOptions opts;
   opts.causal = true;
   opts.softmax_scale = 0.25f;
@@ -47,27 +39,38 @@ TEST_CASE("a call through C computes with its options") {
   c.check_lse(lse, opts);
 }
 
-TEST_CASE("errors come as a code and a message, and a good call clears them") {
+TEST_CASE("a prepared problem compiles nothing more through C") {
+  flashjit_engine_options engine_options = FLASHJIT_ENGINE_OPTIONS_INIT;
+  engine_options.policy = "off";
+  flashjit_engine* engine = nullptr;
+  REQUIRE(flashjit_engine_create(&engine_options, &engine) == FLASHJIT_OK);
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  problem.head_dim = 64;
+  CHECK(flashjit_prepare(engine, &problem, -1) == FLASHJIT_OK);
+  flashjit_counters prepared = FLASHJIT_COUNTERS_INIT, called = FLASHJIT_COUNTERS_INIT;
+  CHECK(flashjit_get_counters(engine, &prepared) == FLASHJIT_OK);
+  CHECK(prepared.compiles > 0);
+
   const AttentionCase c;
   const DeviceTensor out = c.poisoned_out();
-  const flashjit_tensor q = to_c(c.q), k = to_c(c.k), v = to_c(c.v), o = to_c(out);
-  const int invalid = 1 + static_cast<int>(ErrorCode::invalid_argument);
-  CHECK(flashjit_attention(nullptr, &k, &v, &o, nullptr) == invalid);
-  CHECK(std::string(flashjit_last_error()) == "q: must point to a tensor, was null");
-  flashjit_tensor bad = k;
-  bad.rank = 5;
-  CHECK(flashjit_attention(&q, &bad, &v, &o, nullptr) == invalid);
-  CHECK(std::string(flashjit_last_error()) == "k: rank must be from 0 to 4, was 5");
-  bad = v;
-  bad.dtype = 9;
-  CHECK(flashjit_attention(&q, &k, &bad, &o, nullptr) == invalid);
-  CHECK(std::string(flashjit_last_error()).substr(0, 9) == "v: dtype ");
-  flashjit_attention_options options{};
-  options.variant = "fast-please";
-  CHECK(flashjit_attention(&q, &k, &v, &o, &options) == invalid);
-  CHECK_FALSE(std::string(flashjit_last_error()).empty());
-  CHECK(flashjit_attention(&q, &k, &v, &o, nullptr) == 0);
+  const DlpackView q(c.q, kDLCUDA), k(c.k, kDLCUDA), v(c.v, kDLCUDA), o(out, kDLCUDA);
+  CHECK(flashjit_attention(engine, &q, &k, &v, &o, nullptr) == FLASHJIT_OK);
+  c.check_out(out);
+  CHECK(flashjit_get_counters(engine, &called) == FLASHJIT_OK);
+  CHECK(called.compiles == prepared.compiles);
+  flashjit_engine_destroy(engine);
+}
+
+TEST_CASE("memory that is not on the GPU is refused through C, whatever its tensor says") {
+  const AttentionCase c;
+  const DeviceTensor out = c.poisoned_out();
+  const DlpackView q(c.q, kDLCUDA), k(c.k, kDLCUDA), v(c.v, kDLCUDA), o(out, kDLCUDA);
+  const DlpackView on_host(c.k_host.view(), kDLCPU), said_to_be_on_gpu(c.k_host.view(), kDLCUDA);
+  CHECK(flashjit_attention(kDefaultEngine, &q, &on_host, &v, &o, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(std::string(flashjit_last_error()).find("k: must be in the memory of a GPU (kDLCUDA)") == 0);
+  CHECK(flashjit_attention(kDefaultEngine, &q, &said_to_be_on_gpu, &v, &o, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(std::string(flashjit_last_error()).find("k: must be device memory") == 0);
+  CHECK(flashjit_attention(kDefaultEngine, &q, &k, &v, &o, nullptr) == FLASHJIT_OK);
   CHECK(std::string(flashjit_last_error()).empty());
   c.check_out(out);
-  CHECK(std::string(flashjit_version()) == version());
 }

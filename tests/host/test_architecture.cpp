@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 struct Folder {
   std::set<std::string> quoted;   // first components that #include "..." may have
   bool may_include_cuda = false;  // cuda.h, nvrtc.h
-  bool only_standard = false;     // #include <...>: only the standard library
+  bool only_standard = false;     // #include <...>: only the standard library, and DLPack for the C interface
 };
 
 const std::map<std::string, Folder>& folders() {
@@ -34,6 +34,7 @@ const std::map<std::string, Folder>& folders() {
       {"cli", {.quoted = {"cli", "flashjit"}}},
       {"bench", {.quoted = {"bench", "flashjit"}}},
       {"examples", {.quoted = {"flashjit"}}},
+      {"python", {.quoted = {"python", "flashjit"}}},
   };
   return rules;
 }
@@ -53,10 +54,11 @@ std::string violation(const std::string& folder, const std::string& line) {
   if (rule == folders().end()) return folder + "/ has no rule in tests/host/test_architecture.cpp";
   const Folder& allowed = rule->second;
   if (is_cuda_header(header)) return allowed.may_include_cuda ? "" : folder + " must not include " + header;
-  const std::string first = header.substr(0, header.find('/'));
+  const std::string first = header == "flashjit.h" ? "flashjit" : header.substr(0, header.find('/'));
   if (quoted) return allowed.quoted.count(first) != 0 ? "" : folder + " must not include \"" + header + "\"";
   if (folders().count(first) != 0) return folder + " must write \"" + header + "\" with quotes";
-  const bool standard = header.find_first_of("/.") == std::string::npos || header == "stdint.h";
+  static const std::set<std::string> of_c_interface = {"dlpack/dlpack.h", "stddef.h", "stdint.h"};
+  const bool standard = header.find_first_of("/.") == std::string::npos || of_c_interface.count(header) != 0;
   if (allowed.only_standard && !standard) return folder + " must include only the standard library, not " + header;
   return "";
 }
@@ -108,6 +110,8 @@ TEST_CASE("the rules for #include lines tell right from wrong") {
   CHECK(violation("generator", "#include \"flashjit/problem.h\"").empty());
   CHECK(violation("cli", "#include <CLI/CLI.hpp>").empty());
   CHECK(violation("include", "#include <vector>").empty());
+  CHECK(violation("include", "#include <dlpack/dlpack.h>").empty());
+  CHECK(violation("runtime", "#include \"flashjit.h\"").empty());
   CHECK(violation("cache", "int x;").empty());
   CHECK_FALSE(violation("cache", "#include \"runtime/driver.h\"").empty());
   CHECK_FALSE(violation("cache", "  # include <cuda.h>").empty());
@@ -115,6 +119,8 @@ TEST_CASE("the rules for #include lines tell right from wrong") {
   CHECK_FALSE(violation("runtime", "#include \"emulator/warp.h\"").empty());
   CHECK_FALSE(violation("emulator", "#include \"generator/plan.h\"").empty());
   CHECK_FALSE(violation("emulator", "#include <cuda.h>").empty());
+  CHECK_FALSE(violation("python", "#include <cuda.h>").empty());
+  CHECK_FALSE(violation("python", "#include \"runtime/dlpack.h\"").empty());
   CHECK_FALSE(violation("generator", "#include \"../cache/entry.h\"").empty());
   CHECK_FALSE(violation("cli", "#include \"generator/source.h\"").empty());
   CHECK_FALSE(violation("cli", "#include <runtime/driver.h>").empty());

@@ -7,6 +7,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.dont_write_bytecode = True
@@ -211,11 +212,21 @@ class ComparePeers(unittest.TestCase):
         text = compare_peers.format_row(Cell(64, "full", 512), row, ["cudnn", "best"], ceiling=800.0)
         self.assertEqual(text.split(), ["d64", "full", "512", "600.0", "75.0%", "400.0", "-", "1.500", "-"])
 
-    def test_structures_have_the_layout_of_the_c_header(self):
+    def test_structures_have_the_layout_of_the_c_headers(self):
         view, options = flashjit_c.TensorView, flashjit_c.Options
-        self.assertEqual((view.dtype.offset, view.shape.offset, view.strides.offset), (8, 16, 48))
-        self.assertEqual(ctypes.sizeof(view), 80)
-        self.assertEqual((options.lse.offset, options.variant.offset, ctypes.sizeof(options)), (16, 32, 40))
+        self.assertEqual((view.ndim.offset, view.code.offset, view.shape.offset, view.byte_offset.offset),
+                         (16, 20, 24, 40))
+        self.assertEqual(ctypes.sizeof(view), 48)
+        self.assertEqual((options.softmax_scale.offset, options.lse.offset, options.variant.offset), (16, 24, 40))
+        self.assertEqual(options().struct_size, 48)
+
+    def test_a_view_is_of_the_tensor(self):
+        answers = {"data_ptr": 4096, "get_device": 1, "dim": 4, "stride": (2560, 64, 320, 1)}
+        tensor = unittest.mock.Mock(shape=(2, 5, 8, 64), **{f"{name}.return_value": answers[name] for name in answers})
+        view = flashjit_c.TensorView.of(tensor)
+        self.assertEqual((view.data, view.device_type, view.device_id, view.ndim), (4096, 2, 1, 4))
+        self.assertEqual((view.code, view.bits, view.lanes), (4, 16, 1))
+        self.assertEqual((view.shape[:4], view.strides[:4]), ([2, 5, 8, 64], [2560, 64, 320, 1]))
 
 
 class ReadmeTable(unittest.TestCase):
@@ -241,6 +252,7 @@ class ReadmeTable(unittest.TestCase):
     def test_every_table_shows_its_figures(self):
         expected = {"5090": ["50.0 %"], "jit": ["150.00 ms", "95.00 µs"], "ablation": ["655", "661", "GEMM"]}
         expected["mma"] = ["1.23", "50 %", "÷ FA2"]
+        expected["summary"] = ["÷ cuDNN", "1.34", "1.13", "75 %"]
         expected["hopper"] = ["÷ cuDNN", "1.34", "÷ best peer", "1.13", "75 %", "1.13 at 64", "yesterday (FlashAtt"]
         self.assertEqual(set(expected), set(readme_table.TABLES))
         for name, figures in expected.items():

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <flashjit/c_api.h>
+#include <flashjit.h>
 
 const char* version_through_c(void) { return flashjit_version(); }

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The C interface of libflashjit, C99: for other languages and for programs without C++. C++ programs use
+   <flashjit/flashjit.h>. Tensors are DLPack's DLTensor (https://dmlc.github.io/dlpack). Every function is thread-safe
+   unless it says otherwise.
+   Structs begin with their size, and later versions add fields at the end: start from the INIT macro of each. A program
+   that was compiled with an older header gets the default, 0, for fields that it does not know. One that was compiled
+   with a newer header than the library's may leave new fields at 0; setting one is FLASHJIT_UNSUPPORTED. */
+#ifndef FLASHJIT_H
+#define FLASHJIT_H
+
+#include <dlpack/dlpack.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What went wrong; flashjit_last_error() has the message. Values never change. */
+typedef enum flashjit_status {
+  FLASHJIT_OK = 0,
+  FLASHJIT_INVALID_ARGUMENT = 1, /* an argument is wrong; the message names it, what it must be and what it was */
+  FLASHJIT_UNSUPPORTED = 2,      /* this device, problem or state cannot do it */
+  FLASHJIT_NO_DRIVER = 3,        /* libcuda could not be loaded */
+  FLASHJIT_NO_DEVICE = 4,        /* there is a driver but no usable GPU */
+  FLASHJIT_NO_COMPILER = 5,      /* a kernel has to be compiled and NVRTC was not found */
+  FLASHJIT_COMPILE_FAILED = 6,
+  FLASHJIT_CACHE_MISS = 7,    /* the policy forbids compiling and the cache lacks the kernel */
+  FLASHJIT_DRIVER = 8,        /* a call of the CUDA driver failed */
+  FLASHJIT_IO = 9,            /* a file could not be read or written */
+  FLASHJIT_KERNEL_FAULT = 10, /* the emulator found a kernel at fault */
+  FLASHJIT_FAILURE = 100      /* anything else, as when memory is exhausted */
+} flashjit_status;
+const char* flashjit_status_name(flashjit_status status); /* "ok", "invalid_argument", ...; "?" for no status */
+
+/* Of this thread's last call that returned a status: why it failed, or "" when it succeeded. Valid until the next such
+   call. */
+const char* flashjit_last_error(void);
+
+const char* flashjit_version(void); /* "major.minor.patch" */
+
+/* --- Engines ----------------------------------------------------------------------------------------------------- */
+
+/* Compiles kernels, keeps them and launches them. In place of an engine NULL names the default one, which reads its
+   options from the environment when it is first used and lives as long as the process. */
+typedef struct flashjit_engine flashjit_engine;
+
+/* NULL leaves what the environment says (flashjit::EngineOptions::from_environment). Texts are copied. */
+typedef struct flashjit_engine_options {
+  size_t struct_size;
+  const char* policy;          /* "compile", "cache_only", "off" */
+  const char* cache_directory; /* "": in memory only */
+  const char* bundles;         /* files, separated by ":"; "": none */
+  const char* tuning;          /* "off", "recorded", "on_first_use", "frozen" */
+  const char* emulate;         /* an architecture, "sm_90a": kernels run on the CPU, in host memory; "": on the GPU */
+  const char* nvrtc_path;      /* "": it is looked for */
+} flashjit_engine_options;
+#define FLASHJIT_ENGINE_OPTIONS_INIT \
+  { sizeof(flashjit_engine_options), NULL, NULL, NULL, NULL, NULL, NULL }
+
+/* options may be NULL. On failure *engine is NULL. */
+flashjit_status flashjit_engine_create(const flashjit_engine_options* options, flashjit_engine** engine);
+/* NULL is allowed. No other thread may be using the engine. Does not wait for work in flight: synchronise first. */
+void flashjit_engine_destroy(flashjit_engine* engine);
+
+/* What happened since the engine was made. disk_hits are of directories and bundles together. */
+typedef struct flashjit_counters {
+  size_t struct_size;
+  uint64_t memory_hits, disk_hits, misses, compiles, tunings, timed_launches, records_used;
+} flashjit_counters;
+#define FLASHJIT_COUNTERS_INIT \
+  { sizeof(flashjit_counters), 0, 0, 0, 0, 0, 0, 0 }
+flashjit_status flashjit_get_counters(flashjit_engine* engine, flashjit_counters* counters);
+
+/* --- Attention --------------------------------------------------------------------------------------------------- */
+
+typedef struct flashjit_attention_options {
+  size_t struct_size;
+  int32_t causal;            /* 0 or 1: query i sees the keys up to i + seqlen_kv - seqlen_q */
+  int32_t has_softmax_scale; /* 0: 1 / sqrt(head_dim) */
+  float softmax_scale;
+  const DLTensor* lse; /* f32 [batch, num_heads_q, seqlen_q]; NULL: not written */
+  void* stream;        /* CUstream or cudaStream_t; NULL: the default stream */
+  const char* variant; /* a spelling that `flashjit variants` lists; NULL: the engine chooses */
+} flashjit_attention_options;
+#define FLASHJIT_ATTENTION_OPTIONS_INIT \
+  { sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL }
+
+/* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention
+   (flashjit/attention.h): q [batch, seqlen_q, num_heads_q, head_dim], k and v [batch, seqlen_kv, num_heads_kv, ...],
+   out [batch, seqlen_q, num_heads_q, head_dim_v] in the caller's memory, all of kDLFloat 16 or kDLBfloat 16 on kDLCUDA
+   (on kDLCPU for an engine that emulates). strides may be NULL: packed. options may be NULL. */
+flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                                   const DLTensor* out, const flashjit_attention_options* options);
+
+/* What is compiled in: the rest is up to each call. */
+typedef struct flashjit_problem {
+  size_t struct_size;
+  DLDataType dtype;
+  int32_t head_dim, head_dim_v; /* head_dim_v 0: head_dim */
+  int32_t causal;
+} flashjit_problem;
+#define FLASHJIT_PROBLEM_INIT \
+  { sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0 }
+
+/* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */
+flashjit_status flashjit_prepare(flashjit_engine* engine, const flashjit_problem* problem, int32_t device);
+
+/* --- Measuring --------------------------------------------------------------------------------------------------- */
+
+/* Rate of a loop of nothing but mma.sync in bf16 on the current device, in TFLOPS. */
+flashjit_status flashjit_measure_mma_ceiling(flashjit_engine* engine, double* tflops);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention(): its arguments, and the way of arrays whose library has DLPack's table of C functions. No Python code
+   runs on it. Other arrays take the way through flashjit/_arrays.py and launch.c. */
+#include <string.h>
+
+#include "python/core/core.h"
+
+/* --- Arguments --------------------------------------------------------------------------------------------------- */
+
+enum Argument { kQ, kK, kV, kCausal, kScale, kOut, kLse, kStream, kVariant, kEngine, kArguments };
+enum { kPositional = kV + 1 };
+static const char* const kNames[kArguments] = {"q",   "k",   "v",      "causal",  "scale",
+                                               "out", "lse", "stream", "variant", "engine"};
+static PyObject* names[kArguments];
+
+int prepare_keywords(void) {
+  for (int i = 0; i < kArguments; ++i) {
+    names[i] = PyUnicode_InternFromString(kNames[i]);
+    if (!names[i]) return 0;
+  }
+  return 1;
+}
+
+/* Keywords in a caller's source are interned, so that comparing pointers nearly always suffices. */
+static int find_keyword(PyObject* keyword, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (keyword == names[i]) return i;
+  }
+  for (int i = 0; i < count; ++i) {
+    if (PyUnicode_CompareWithASCIIString(keyword, kNames[i]) == 0) return i;
+  }
+  return -1;
+}
+
+/* Fills values, borrowed; those not given stay NULL. The first names count. */
+static int read_arguments(PyObject** values, int names_count, PyObject* const* args, Py_ssize_t count,
+                          PyObject* keywords) {
+  if (count > kPositional) {
+    PyErr_Format(PyExc_TypeError, "attention() takes q, k and v by position and the rest by name, was given %zd",
+                 count);
+    return 0;
+  }
+  for (Py_ssize_t i = 0; i < count; ++i) values[i] = args[i];
+  const Py_ssize_t keyword_count = keywords ? PyTuple_Size(keywords) : 0;
+  for (Py_ssize_t i = 0; i < keyword_count; ++i) {
+    PyObject* const keyword = PyTuple_GetItem(keywords, i);
+    const int name = find_keyword(keyword, names_count);
+    if (name < 0 || values[name]) {
+      PyErr_Format(PyExc_TypeError, "attention() got %s argument %R", name < 0 ? "an unknown" : "twice the", keyword);
+      return 0;
+    }
+    values[name] = args[count + i];
+  }
+  for (int i = 0; i < kPositional; ++i) {
+    if (values[i]) continue;
+    PyErr_Format(PyExc_TypeError, "attention() lacks the argument '%s'", kNames[i]);
+    return 0;
+  }
+  return 1;
+}
+
+static int is_given(PyObject* value) { return value && value != Py_None; }
+
+int read_settings(Settings* settings, PyObject* engine, PyObject* causal, PyObject* scale, PyObject* variant) {
+  const flashjit_attention_options defaults = FLASHJIT_ATTENTION_OPTIONS_INIT;
+  flashjit_attention_options* const options = &settings->options;
+  *options = defaults;
+  if (!find_engine(engine, &settings->engine)) return 0;
+  options->causal = causal ? PyObject_IsTrue(causal) : 0;
+  if (options->causal < 0) return 0;
+  if (is_given(scale)) {
+    options->has_softmax_scale = 1;
+    options->softmax_scale = (float)PyFloat_AsDouble(scale);
+    if (PyErr_Occurred()) return 0;
+  }
+  return !is_given(variant) || PyArg_Parse(variant, "s:attention", &options->variant);
+}
+
+flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                    const DLTensor* out) {
+  flashjit_status status;
+  Py_BEGIN_ALLOW_THREADS;
+  status = flashjit_attention(settings->engine, q, k, v, out, &settings->options);
+  Py_END_ALLOW_THREADS;
+  return status;
+}
+
+/* --- What is known of the arrays' types -------------------------------------------------------------------------- */
+
+typedef struct ArrayType {
+  PyTypeObject* type;     /* held, so that its address is no other type's */
+  const ExchangeApi* api; /* NULL: its arrays are read by Python code */
+  int has_gradient;       /* arrays have the attribute requires_grad */
+} ArrayType;
+
+enum { kKnownTypes = 8 }; /* programs have one or two; where there are more, they are found again and again */
+static ArrayType known_types[kKnownTypes];
+static int next_known_type;
+static PyObject* requires_grad; /* the attribute's name */
+
+/* NULL without an exception where the type has no table that we understand. */
+static const ExchangeApi* exchange_api_of(PyTypeObject* type) {
+  PyObject* const capsule = PyObject_GetAttrString((PyObject*)type, "__dlpack_c_exchange_api__");
+  const ExchangeApi* api = capsule ? (const ExchangeApi*)PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
+  Py_XDECREF(capsule);
+  PyErr_Clear();
+  while (api && api->version.major != kDlpackMajor) api = api->previous;
+  return api && api->view_array ? api : NULL;
+}
+
+static const ArrayType* array_type_of(PyObject* array) {
+  PyTypeObject* const type = Py_TYPE(array);
+  for (int i = 0; i < kKnownTypes; ++i) {
+    if (known_types[i].type == type) return &known_types[i];
+  }
+  ArrayType* const known = &known_types[next_known_type];
+  next_known_type = (next_known_type + 1) % kKnownTypes;
+  Py_XDECREF((PyObject*)known->type);
+  Py_INCREF((PyObject*)type);
+  known->type = type;
+  known->api = exchange_api_of(type);
+  known->has_gradient = PyObject_HasAttrString((PyObject*)type, "requires_grad");
+  return known;
+}
+
+/* --- Arrays of types with the table ------------------------------------------------------------------------------ */
+
+/* An output: the caller's array, or one that the library of q made. */
+typedef struct Output {
+  ManagedTensor* made; /* NULL: it is the caller's, or has become a Python object */
+  DLTensor view;
+} Output;
+
+static void fail_to_allocate(void* context, const char* kind, const char* message) {
+  (void)context;
+  PyErr_Format(strcmp(kind, "MemoryError") == 0 ? PyExc_MemoryError : PyExc_RuntimeError, "%s", message);
+}
+
+static int allocate(const ExchangeApi* api, DLTensor prototype, Output* output) {
+  if (api->allocate(&prototype, &output->made, NULL, fail_to_allocate) != 0) return 0;
+  output->view = output->made->tensor;
+  return 1;
+}
+
+static void discard(Output* output) {
+  if (output->made && output->made->deleter) output->made->deleter(output->made);
+}
+
+/* Takes the tensor away from the output, also on failure: its library has it then. */
+static PyObject* to_object(const ExchangeApi* api, Output* output) {
+  ManagedTensor* const made = output->made;
+  void* object = NULL;
+  output->made = NULL;
+  return api->import_array(made, &object) == 0 ? (PyObject*)object : NULL;
+}
+
+/* A gradient that is asked for would silently be wrong, as nothing records this call. */
+static int refuse_gradient(PyObject* array, const char* name) {
+  PyObject* const wanted = PyObject_GetAttr(array, requires_grad);
+  if (!wanted) return 0;
+  const int is_wanted = wanted == Py_True;
+  Py_DECREF(wanted);
+  if (!is_wanted) return 1;
+  PyObject* const refuse = import_attribute("flashjit._arrays", "refuse_gradient");
+  PyObject* const done = refuse ? PyObject_CallFunction(refuse, "sO", name, array) : NULL;
+  Py_XDECREF(refuse);
+  Py_XDECREF(done);
+  return done != NULL;
+}
+
+static int view(PyObject* const* values, enum Argument argument, DLTensor* tensor) {
+  PyObject* const array = values[argument];
+  const ArrayType* const type = array_type_of(array);
+  if (type->has_gradient && !refuse_gradient(array, kNames[argument])) return 0;
+  return type->api->view_array(array, tensor) == 0;
+}
+
+/* A handle, or an object of a library that has one. 0 on failure. */
+static int read_stream(PyObject* stream, void** handle) {
+  PyObject* number = NULL;
+  if (PyLong_Check(stream)) {
+    Py_INCREF(stream);
+    number = stream;
+  } else {
+    PyObject* const read = import_attribute("flashjit._arrays", "stream_handle");
+    number = read ? PyObject_CallFunctionObjArgs(read, stream, NULL) : NULL;
+    Py_XDECREF(read);
+  }
+  *handle = number ? PyLong_AsVoidPtr(number) : NULL;
+  Py_XDECREF(number);
+  return !PyErr_Occurred();
+}
+
+static int find_stream(const ExchangeApi* api, PyObject* stream, DLDevice device, void** handle) {
+  if (is_given(stream)) return read_stream(stream, handle);
+  *handle = NULL;
+  return device.device_type == kDLCPU || api->current_stream(device.device_type, device.device_id, handle) == 0;
+}
+
+static int require_rank(const char* name, const DLTensor* tensor) {
+  if (tensor->ndim == 4) return 1;
+  raise_error(FLASHJIT_INVALID_ARGUMENT, "%s: rank must be 4, was %d", name, (int)tensor->ndim);
+  return 0;
+}
+
+/* [batch, seqlen_q, heads, head_dim_v], like q in all else. */
+static int allocate_out(const ExchangeApi* api, const DLTensor* q, const DLTensor* v, Output* out) {
+  if (!require_rank("q", q) || !require_rank("v", v)) return 0;
+  int64_t shape[] = {q->shape[0], q->shape[1], q->shape[2], v->shape[3]};
+  const DLTensor prototype = {NULL, q->device, 4, q->dtype, shape, NULL, 0};
+  return allocate(api, prototype, out);
+}
+
+/* f32 [batch, heads, seqlen_q]. */
+static int allocate_lse(const ExchangeApi* api, const DLTensor* q, Output* lse) {
+  if (!require_rank("q", q)) return 0;
+  int64_t shape[] = {q->shape[0], q->shape[2], q->shape[1]};
+  const DLDataType f32 = {kDLFloat, 32, 1};
+  const DLTensor prototype = {NULL, q->device, 3, f32, shape, NULL, 0};
+  return allocate(api, prototype, lse);
+}
+
+static PyObject* to_result(const ExchangeApi* api, PyObject* given_out, Output* out, Output* lse) {
+  PyObject* out_object = given_out;
+  if (out->made) {
+    out_object = to_object(api, out);
+  } else {
+    Py_INCREF(given_out);
+  }
+  if (!out_object || !lse->made) return out_object;
+  PyObject* const lse_object = to_object(api, lse);
+  PyObject* const pair = lse_object ? PyTuple_Pack(2, out_object, lse_object) : NULL;
+  Py_DECREF(out_object);
+  Py_XDECREF(lse_object);
+  return pair;
+}
+
+/* An error of the library is raised last, since deleters may be Python code, which must not begin with an exception. */
+static PyObject* attend(PyObject* const* values, Settings* settings, int with_lse) {
+  const ExchangeApi* const api = array_type_of(values[kQ])->api;
+  PyObject* const given_out = is_given(values[kOut]) ? values[kOut] : NULL;
+  DLTensor q, k, v;
+  if (!view(values, kQ, &q) || !view(values, kK, &k) || !view(values, kV, &v)) return NULL;
+  if (!find_stream(api, values[kStream], q.device, &settings->options.stream)) return NULL;
+  Output out = {0}, lse = {0};
+  PyObject* result = NULL;
+  flashjit_status status = FLASHJIT_OK;
+  if ((given_out ? view(values, kOut, &out.view) : allocate_out(api, &q, &v, &out)) &&
+      (!with_lse || allocate_lse(api, &q, &lse))) {
+    settings->options.lse = with_lse ? &lse.view : NULL;
+    status = run(settings, &q, &k, &v, &out.view);
+    if (status == FLASHJIT_OK) result = to_result(api, given_out, &out, &lse);
+  }
+  discard(&out);
+  discard(&lse);
+  return status == FLASHJIT_OK ? result : raise_status(status);
+}
+
+/* --- The two functions ------------------------------------------------------------------------------------------- */
+
+static PyObject* attend_by_python(PyObject* const* values) {
+  PyObject* const function = import_attribute("flashjit._arrays", "attention");
+  if (!function) return NULL;
+  PyObject* arguments[kArguments];
+  for (int i = 0; i < kArguments; ++i) arguments[i] = values[i] ? values[i] : Py_None;
+  PyObject* const result = PyObject_CallFunctionObjArgs(
+      function, arguments[kQ], arguments[kK], arguments[kV], arguments[kCausal], arguments[kScale], arguments[kOut],
+      arguments[kLse], arguments[kStream], arguments[kVariant], arguments[kEngine], NULL);
+  Py_DECREF(function);
+  return result;
+}
+
+static int all_have_tables(PyObject* const* values) {
+  return array_type_of(values[kQ])->api && array_type_of(values[kK])->api && array_type_of(values[kV])->api &&
+         (!is_given(values[kOut]) || array_type_of(values[kOut])->api);
+}
+
+static PyObject* call(PyObject* const* values) {
+  if (!requires_grad && !(requires_grad = PyUnicode_InternFromString("requires_grad"))) return NULL;
+  if (!all_have_tables(values)) return attend_by_python(values);
+  Settings settings;
+  if (!read_settings(&settings, values[kEngine], values[kCausal], values[kScale], values[kVariant])) return NULL;
+  const int with_lse = values[kLse] ? PyObject_IsTrue(values[kLse]) : 0;
+  return with_lse < 0 ? NULL : attend(values, &settings, with_lse);
+}
+
+PyObject* attention_function(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  (void)module;
+  PyObject* values[kArguments] = {NULL};
+  return read_arguments(values, kArguments, args, count, keywords) ? call(values) : NULL;
+}
+
+PyObject* attention_method(PyObject* engine, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  PyObject* values[kArguments] = {NULL};
+  if (!read_arguments(values, kEngine, args, count, keywords)) return NULL;
+  values[kEngine] = engine;
+  return call(values);
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "python/core/core.h"
+
+typedef struct Engine {
+  PyObject_HEAD flashjit_engine* handle;
+  int emulates;
+} Engine;
+
+static PyObject* engine_type;    /* made with the module, and never freed as the module is not */
+static PyObject* default_engine; /* an Engine, or None for the library's; NULL until it is first asked for */
+
+static int init_engine(PyObject* self, PyObject* args, PyObject* keywords) {
+  static char* names[] = {"policy", "cache_directory", "bundles", "tuning", "emulate", "nvrtc_path", NULL};
+  Engine* const engine = (Engine*)self;
+  flashjit_engine_options options = FLASHJIT_ENGINE_OPTIONS_INIT;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|zzzzzz:Engine", names, &options.policy, &options.cache_directory,
+                                   &options.bundles, &options.tuning, &options.emulate, &options.nvrtc_path)) {
+    return -1;
+  }
+  if (engine->handle) {
+    raise_error(FLASHJIT_INVALID_ARGUMENT, "Engine: must be initialised once; make another one");
+    return -1;
+  }
+  const flashjit_status status = flashjit_engine_create(&options, &engine->handle);
+  engine->emulates = options.emulate != NULL;
+  if (status == FLASHJIT_OK) return 0;
+  raise_status(status);
+  return -1;
+}
+
+/* Kernels may still run on a GPU when Python drops its last reference, and only the end of the process is known to come
+   after them: such an engine is left to it. In the emulator calls have finished when they return. */
+static void free_engine(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  const Engine* const engine = (const Engine*)self;
+  if (engine->emulates) flashjit_engine_destroy(engine->handle);
+  ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+PyDoc_STRVAR(attention_doc,
+             "attention($self, q, k, v, *, causal=False, scale=None, out=None, lse=False, stream=None, variant=None)\n"
+             "--\n\n"
+             "As flashjit.attention, with this engine.");
+
+static PyMethodDef engine_methods[] = {
+    {"attention", (PyCFunction)(void (*)(void))attention_method, METH_FASTCALL | METH_KEYWORDS, attention_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot engine_slots[] = {
+    {Py_tp_init, (void*)init_engine},
+    {Py_tp_dealloc, (void*)free_engine},
+    {Py_tp_methods, engine_methods},
+    {0, NULL},
+};
+
+static PyType_Spec engine_spec = {"flashjit._core.Engine", sizeof(Engine), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                                  engine_slots};
+
+PyObject* make_engine_type(void) {
+  if (!engine_type) engine_type = PyType_FromSpec(&engine_spec);
+  Py_XINCREF(engine_type);
+  return engine_type;
+}
+
+static PyObject* find_default_engine(void) {
+  if (default_engine) return default_engine;
+  PyObject* const make = import_attribute("flashjit", "_make_default_engine");
+  if (!make) return NULL;
+  PyObject* const made = PyObject_CallObject(make, NULL);
+  Py_DECREF(make);
+  if (!default_engine) {
+    default_engine = made;
+  } else {
+    Py_XDECREF(made); /* another thread was faster */
+  }
+  return default_engine;
+}
+
+int find_engine(PyObject* engine, flashjit_engine** handle) {
+  *handle = NULL;
+  if (!engine || engine == Py_None) engine = find_default_engine();
+  if (!engine) return 0;
+  if (engine == Py_None) return 1;
+  const int is_engine = PyObject_IsInstance(engine, engine_type);
+  if (is_engine < 0) return 0;
+  if (is_engine) *handle = ((const Engine*)engine)->handle;
+  if (*handle) return 1;
+  raise_error(FLASHJIT_INVALID_ARGUMENT, "engine: must be a flashjit.Engine, was %R", engine);
+  return 0;
+}
+
+PyObject* counters(PyObject* module, PyObject* engine) {
+  (void)module;
+  flashjit_engine* handle;
+  if (!find_engine(engine, &handle)) return NULL;
+  flashjit_counters counted = FLASHJIT_COUNTERS_INIT;
+  const flashjit_status status = flashjit_get_counters(handle, &counted);
+  if (status != FLASHJIT_OK) return raise_status(status);
+  return Py_BuildValue("{sKsKsKsKsKsKsK}", "memory_hits", counted.memory_hits, "disk_hits", counted.disk_hits, "misses",
+                       counted.misses, "compiles", counted.compiles, "tunings", counted.tunings, "timed_launches",
+                       counted.timed_launches, "records_used", counted.records_used);
+}
+
+static int read_dtype(const char* name, DLDataType* dtype) {
+  const DLDataType f16 = {kDLFloat, 16, 1}, bf16 = {kDLBfloat, 16, 1};
+  if (strcmp(name, "float16") != 0 && strcmp(name, "bfloat16") != 0) {
+    raise_error(FLASHJIT_INVALID_ARGUMENT, "dtype: must be \"float16\" or \"bfloat16\", was \"%s\"", name);
+    return 0;
+  }
+  *dtype = name[0] == 'f' ? f16 : bf16;
+  return 1;
+}
+
+PyObject* prepare(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject* engine;
+  const char* dtype;
+  int device;
+  flashjit_engine* handle;
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  if (!PyArg_ParseTuple(args, "Osiipi:prepare", &engine, &dtype, &problem.head_dim, &problem.head_dim_v,
+                        &problem.causal, &device) ||
+      !read_dtype(dtype, &problem.dtype) || !find_engine(engine, &handle)) {
+    return NULL;
+  }
+  flashjit_status status;
+  Py_BEGIN_ALLOW_THREADS;
+  status = flashjit_prepare(handle, &problem, device);
+  Py_END_ALLOW_THREADS;
+  if (status != FLASHJIT_OK) return raise_status(status);
+  Py_RETURN_NONE;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+
+#include "python/core/core.h"
+
+PyObject* import_attribute(const char* module, const char* name) {
+  PyObject* const imported = PyImport_ImportModule(module);
+  if (!imported) return NULL;
+  PyObject* const attribute = PyObject_GetAttrString(imported, name);
+  Py_DECREF(imported);
+  return attribute;
+}
+
+static PyObject* class_of(flashjit_status status) {
+  PyObject* const find = import_attribute("flashjit._errors", "class_of");
+  if (!find) return NULL;
+  PyObject* const found = PyObject_CallFunction(find, "s", flashjit_status_name(status));
+  Py_DECREF(find);
+  return found;
+}
+
+PyObject* raise_error(flashjit_status status, const char* format, ...) {
+  PyObject* const type = class_of(status);
+  if (!type) return NULL;
+  va_list arguments;
+  va_start(arguments, format);
+  PyErr_FormatV(type, format, arguments);
+  va_end(arguments);
+  Py_DECREF(type);
+  return NULL;
+}
+
+PyObject* raise_status(flashjit_status status) { return raise_error(status, "%s", flashjit_last_error()); }

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "python/core/core.h"
+
+PyDoc_STRVAR(
+    attention_doc,
+    "attention(q, k, v, *, causal=False, scale=None, out=None, lse=False, stream=None, variant=None, engine=None)\n"
+    "--\n\n"
+    "softmax(scale * q k^T) v, enqueued on a CUDA stream.\n\n"
+    "Parameters\n"
+    "----------\n"
+    "q : array [batch, seqlen_q, heads_q, head_dim]\n"
+    "    float16 or bfloat16, of any library that speaks DLPack or __cuda_array_interface__. The last dimension is\n"
+    "    contiguous; any strides else, so that [batch, heads, seqlen, dim] is passed as a transposed view.\n"
+    "k : array [batch, seqlen_kv, heads_kv, head_dim]\n"
+    "v : array [batch, seqlen_kv, heads_kv, head_dim_v]\n"
+    "    heads_kv divides heads_q.\n"
+    "causal : bool\n"
+    "    Query i sees the keys up to i + seqlen_kv - seqlen_q.\n"
+    "scale : float\n"
+    "    1 / sqrt(head_dim) when None.\n"
+    "out : array [batch, seqlen_q, heads_q, head_dim_v]\n"
+    "    Written, and returned; a new array when None.\n"
+    "lse : bool\n"
+    "    Return (out, lse), where lse is the log-sum-exp of each row: float32 [batch, heads_q, seqlen_q].\n"
+    "stream : int or object with __cuda_stream__, cuda_stream or ptr\n"
+    "    The current stream of q's library when None.\n"
+    "variant : str\n"
+    "    One that `flashjit variants` lists; the library chooses when None.\n"
+    "engine : flashjit.Engine\n"
+    "    The default engine when None.\n\n"
+    "Returns\n"
+    "-------\n"
+    "An array of q's library, or a pair of them.\n\n"
+    "Raises\n"
+    "------\n"
+    "flashjit.Error\n"
+    "    Of the kind of what is wrong: InvalidArgument names the argument, what it must be and what it was.");
+
+static PyObject* version(PyObject* module, PyObject* unused) {
+  (void)module;
+  (void)unused;
+  return PyUnicode_FromString(flashjit_version());
+}
+
+static PyMethodDef functions[] = {
+    {"attention", (PyCFunction)(void (*)(void))attention_function, METH_FASTCALL | METH_KEYWORDS, attention_doc},
+    {"launch", launch, METH_VARARGS, NULL},
+    {"prepare", prepare, METH_VARARGS, NULL},
+    {"counters", counters, METH_O, NULL},
+    {"version", version, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_core", .m_size = -1, .m_methods = functions};
+
+PyMODINIT_FUNC PyInit__core(void) {
+  PyObject* const module = PyModule_Create(&definition);
+  if (!module || !prepare_keywords()) return NULL;
+  PyObject* const engine = make_engine_type();
+  if (engine && PyModule_AddObject(module, "Engine", engine) == 0) return module;
+  Py_XDECREF(engine);
+  Py_DECREF(module);
+  return NULL;
+}

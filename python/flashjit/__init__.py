@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention on NVIDIA GPUs, by kernels that are compiled when they are first needed.
+
+>>> out = flashjit.attention(q, k, v, causal=True)
+
+where q, k and v are [batch, seqlen, heads, head_dim], of PyTorch, CuPy, JAX or any library that speaks DLPack.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any, Iterable, Union
+
+from . import _core
+from ._core import attention
+from ._errors import (CacheMiss, CompileFailed, DriverError, Error, InvalidArgument, IOFailure, KernelFault, NoCompiler,
+                      NoDevice, NoDriver, Unsupported)
+from ._nvrtc import find_nvrtc
+
+__all__ = [
+    "CacheMiss", "CompileFailed", "DriverError", "Engine", "Error", "IOFailure", "InvalidArgument", "KernelFault",
+    "NoCompiler", "NoDevice", "NoDriver", "Unsupported", "__version__", "attention", "counters", "library_path",
+    "prepare"
+]
+
+__version__: str = _core.version()
+
+_Path = Union[str, "os.PathLike[str]"]
+
+
+class Engine(_core.Engine):
+    """Compiles kernels, keeps them and launches them.
+
+    An option that is None is what the environment says (FLASHJIT_POLICY, FLASHJIT_CACHE_DIR, ...). An engine for GPUs
+    keeps its kernels loaded until the process ends, as they may still be running when its last reference goes.
+
+    Parameters
+    ----------
+    policy : "compile", "cache_only" or "off"
+    cache_directory : path
+        "" keeps kernels in memory only.
+    bundles : path or sequence of paths
+    tuning : "off", "recorded", "on_first_use" or "frozen"
+    emulate : str
+        An architecture, "sm_90a": kernels run on the CPU, on arrays in host memory.
+    nvrtc_path : path
+        When None, FLASHJIT_NVRTC, else the one in this interpreter's nvidia wheels, else the library searches.
+    """
+
+    def __init__(self, policy: str | None = None, cache_directory: _Path | None = None,
+                 bundles: _Path | Iterable[_Path] | None = None, tuning: str | None = None,
+                 emulate: str | None = None, nvrtc_path: _Path | None = None) -> None:
+        super().__init__(policy=policy, cache_directory=_to_text(cache_directory), bundles=_join(bundles),
+                         tuning=tuning, emulate=emulate, nvrtc_path=_to_text(nvrtc_path) or find_nvrtc())
+
+    def prepare(self, dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False,
+                device: int = -1) -> None:
+        """As flashjit.prepare, with this engine."""
+        prepare(dtype, head_dim, head_dim_v, causal, device, engine=self)
+
+    def counters(self) -> dict[str, int]:
+        """As flashjit.counters, of this engine."""
+        return _core.counters(self)
+
+
+def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,
+            engine: Engine | None = None) -> None:
+    """Make and load every kernel that calls for this problem may need: after it they compile and read nothing.
+
+    Parameters
+    ----------
+    dtype : "float16", "bfloat16", or what a library has for them: torch.bfloat16
+    head_dim_v : int
+        head_dim when None.
+    device : int
+        -1 is the one of the current CUDA context, or 0.
+    """
+    _core.prepare(engine, _name_of_dtype(dtype), head_dim, head_dim_v or 0, causal, device)
+
+
+def counters() -> dict[str, int]:
+    """What the default engine did so far: memory_hits, disk_hits, misses, compiles, tunings, ..."""
+    return _core.counters(None)
+
+
+def library_path() -> str:
+    """The libflashjit.so of this package: C programs may open it."""
+    return str(next(pathlib.Path(__file__).parent.glob("libflashjit.so*")))
+
+
+def _make_default_engine() -> Engine | None:
+    """None is the library's own default engine. It knows all but where this interpreter's wheels are."""
+    path = find_nvrtc()
+    return Engine(nvrtc_path=path) if path else None
+
+
+def _to_text(path: _Path | None) -> str | None:
+    return None if path is None else os.fspath(path)
+
+
+def _join(paths: _Path | Iterable[_Path] | None) -> str | None:
+    if paths is None or isinstance(paths, (str, os.PathLike)):
+        return _to_text(paths)
+    return ":".join(os.fspath(path) for path in paths)
+
+
+def _name_of_dtype(dtype: Any) -> str:
+    """ "bfloat16" of "bfloat16", torch.bfloat16, numpy.dtype("bfloat16") and jax.numpy.bfloat16."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
+    return name.rpartition(".")[2]

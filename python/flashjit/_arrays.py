@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way of arrays whose library has no table of C functions for DLPack: some microseconds of Python for each."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from typing import Any, Sequence
+
+from . import _core
+from ._errors import InvalidArgument, Unsupported
+
+# DLPack's numbers.
+_CPU, _CUDA = 1, 2
+_FLOAT, _BFLOAT = 2, 4
+_LEGACY_STREAM = 1  # the default stream, where 0 stands for nothing
+
+
+def attention(q: Any, k: Any, v: Any, causal: Any, scale: Any, out: Any, lse: Any, stream: Any, variant: Any,
+              engine: Any) -> Any:
+    """As flashjit.attention. What the caller did not give is None."""
+    library = _library_of("q", q)
+    for name, array in (("q", q), ("v", v)):
+        _require_rank(name, array)
+    if out is None:
+        out = library.empty(q, (*q.shape[:3], v.shape[3]))
+    else:
+        library.check_out(out)
+    rows = library.empty(q, (q.shape[0], q.shape[2], q.shape[1]), is_float32=True) if lse else None
+
+    def launch(handle: int) -> None:
+        _core.launch(engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
+                     _export("out", out, handle), None if rows is None else _export("lse", rows, handle), causal, scale,
+                     handle, variant)
+
+    results = library.run(launch, None if stream is None else stream_handle(stream), q,
+                          [out] if rows is None else [out, rows])
+    return results[0] if rows is None else tuple(results)
+
+
+def stream_handle(stream: Any) -> int:
+    """The number of a stream: an int, or an object of CUDA Python, PyTorch or CuPy."""
+    if isinstance(stream, int):
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    for name in ("cuda_stream", "ptr"):
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    raise InvalidArgument("stream: must be an int or have __cuda_stream__, cuda_stream or ptr, "
+                          f"was {type(stream).__name__}")
+
+
+def refuse_gradient(name: str, tensor: Any) -> None:
+    """Raise for a tensor that requires a gradient, unless PyTorch records none just now."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.is_grad_enabled():
+        raise Unsupported(f"{name}: must not require a gradient, which flashjit.attention does not record; pass "
+                          f"{name}.detach(), call under torch.no_grad(), or use flashjit.torch")
+
+
+def _require_rank(name: str, array: Any) -> None:
+    if not hasattr(array, "shape"):
+        raise _no_array(name, array)
+    if len(array.shape) != 4:
+        raise InvalidArgument(f"{name}: rank must be 4, was {len(array.shape)} with shape {list(array.shape)}")
+
+
+# --- Libraries: whose arrays are made, and on which stream -----------------------------------------------------------
+
+
+class _ArrayApi:
+    """Any library that follows the Python array API standard."""
+
+    def empty(self, like: Any, shape: Sequence[int], is_float32: bool = False) -> Any:
+        namespace = like.__array_namespace__()
+        return namespace.empty(shape, dtype=namespace.float32 if is_float32 else like.dtype, device=like.device)
+
+    def check_out(self, out: Any) -> None:
+        """Raise when arrays of this library cannot be written."""
+
+    def run(self, launch: Any, stream: int | None, q: Any, outputs: list[Any]) -> list[Any]:
+        """Launch into the outputs, and return them as the caller may use them."""
+        launch(self.current_stream(q) if stream is None else stream)
+        return outputs
+
+    def current_stream(self, array: Any) -> int:
+        return 0
+
+
+class _NumPy(_ArrayApi):
+
+    def empty(self, like: Any, shape: Sequence[int], is_float32: bool = False) -> Any:
+        numpy = importlib.import_module("numpy")
+        return numpy.empty(shape, dtype=numpy.float32 if is_float32 else like.dtype)
+
+
+class _CuPy(_ArrayApi):
+
+    def empty(self, like: Any, shape: Sequence[int], is_float32: bool = False) -> Any:
+        cupy = importlib.import_module("cupy")
+        with like.device:
+            return cupy.empty(shape, dtype=cupy.float32 if is_float32 else like.dtype)
+
+    def current_stream(self, array: Any) -> int:
+        return importlib.import_module("cupy").cuda.get_current_stream(array.device.id).ptr
+
+
+class _Torch(_ArrayApi):
+    """Before 2.10, and together with arrays of other libraries."""
+
+    def empty(self, like: Any, shape: Sequence[int], is_float32: bool = False) -> Any:
+        torch = importlib.import_module("torch")
+        return torch.empty(shape, dtype=torch.float32 if is_float32 else like.dtype, device=like.device)
+
+    def current_stream(self, array: Any) -> int:
+        torch = importlib.import_module("torch")
+        return torch.cuda.current_stream(array.device).cuda_stream if array.is_cuda else 0
+
+
+class _Jax(_ArrayApi):
+    """Arrays of JAX are immutable, and JAX alone knows when its memory may be used: it lends a stream to whoever gives
+    it an array, and waits for what runs there. So the kernel runs while JAX takes the outputs over."""
+
+    def empty(self, like: Any, shape: Sequence[int], is_float32: bool = False) -> Any:
+        jax = importlib.import_module("jax")
+        if isinstance(like, jax.core.Tracer):
+            raise Unsupported("q: must be an array with values, was traced by a transformation of JAX; call "
+                              "flashjit.attention outside jax.jit, jax.grad and jax.vmap")
+        with jax.default_device(next(iter(like.devices()))):
+            return jax.numpy.empty(shape, dtype=jax.numpy.float32 if is_float32 else like.dtype)
+
+    def check_out(self, out: Any) -> None:
+        raise InvalidArgument("out: must be None for arrays of JAX, which are immutable; use what is returned")
+
+    def run(self, launch: Any, stream: int | None, q: Any, outputs: list[Any]) -> list[Any]:
+        if stream is not None:
+            raise InvalidArgument(f"stream: must be None for arrays of JAX, which has its own, was {stream}")
+        jax = importlib.import_module("jax")
+        first, *others = outputs
+        results = [jax.dlpack.from_dlpack(_Pending(first, launch))]
+        results += [jax.dlpack.from_dlpack(other) for other in others]
+        # JAX may give the memory of q, k and v away when the caller drops them, without regard to this kernel.
+        return jax.block_until_ready(results)
+
+
+class _Pending:
+    """An array for from_dlpack() that is computed on the stream which that asks for."""
+
+    def __init__(self, array: Any, launch: Any) -> None:
+        self._array = array
+        self._launch = launch
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        self._launch(stream or 0)
+        return self._array.__dlpack__(stream=stream, **options)
+
+
+class _Unknown(_ArrayApi):
+    """A library whose arrays can be read and written, but which does not say how one is made."""
+
+    def empty(self, like: Any, shape: Sequence[int], is_float32: bool = False) -> Any:
+        made, hint = ("lse: must be False", "") if is_float32 else ("out: must be given", "; pass an array to write to")
+        raise InvalidArgument(f"{made}, as nothing says how to make an array like q, a {type(like).__name__}{hint}")
+
+    def current_stream(self, array: Any) -> int:
+        return getattr(array, "__cuda_array_interface__", {}).get("stream") or 0
+
+
+_LIBRARIES = {"numpy": _NumPy(), "cupy": _CuPy(), "torch": _Torch(), "jax": _Jax(), "jaxlib": _Jax()}
+
+
+@functools.lru_cache(maxsize=64)
+def _known_library(kind: Any) -> _ArrayApi | None:
+    """By the packages that the type and its bases come from."""
+    packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
+    return next((_LIBRARIES[package] for package in packages if package in _LIBRARIES), None)
+
+
+def _library_of(name: str, array: Any) -> _ArrayApi:
+    library = _known_library(type(array))
+    if library is not None and hasattr(array, "shape"):
+        return library
+    if hasattr(array, "__array_namespace__"):
+        return _ArrayApi()
+    if hasattr(array, "shape") and (hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")):
+        return _Unknown()
+    raise _no_array(name, array)
+
+
+def _no_array(name: str, array: Any) -> InvalidArgument:
+    return InvalidArgument(f"{name}: must be an array that has __dlpack__ or __cuda_array_interface__, was "
+                           f"{type(array).__name__}; make one with torch.tensor or the like")
+
+
+# --- Views: a capsule, or a description as _core.launch takes it -----------------------------------------------------
+
+
+def _export(name: str, array: Any, stream: int) -> Any:
+    if _known_library(type(array)) is _LIBRARIES["torch"]:
+        return _describe_torch(name, array)
+    if hasattr(array, "__dlpack__"):
+        return _to_capsule(name, array, stream)
+    if hasattr(array, "__cuda_array_interface__"):
+        return _describe_cuda_array(name, array)
+    raise _no_array(name, array)
+
+
+def _to_capsule(name: str, array: Any, stream: int) -> Any:
+    on_host = array.__dlpack_device__()[0] == _CPU
+    options = {} if on_host else {"stream": stream or _LEGACY_STREAM}
+    try:
+        try:
+            return array.__dlpack__(max_version=(1, 0), **options)
+        except TypeError:  # from before versions
+            return array.__dlpack__(**options)
+    except (BufferError, TypeError, RuntimeError) as error:
+        raise InvalidArgument(f"{name}: must be an array that DLPack can describe, in float16 or bfloat16, was "
+                              f"{type(array).__name__} of {getattr(array, 'dtype', None)}: {error}") from error
+
+
+def _describe_torch(name: str, tensor: Any) -> Any:
+    if tensor.requires_grad:
+        refuse_gradient(name, tensor)
+    codes = {"torch.float16": _FLOAT, "torch.bfloat16": _BFLOAT, "torch.float32": _FLOAT}
+    devices = {"cpu": _CPU, "cuda": _CUDA}
+    if tensor.device.type not in devices:
+        raise InvalidArgument(f"{name}: must be on a CUDA device, was on {tensor.device}; use {name}.cuda()")
+    if str(tensor.dtype) not in codes:
+        raise InvalidArgument(f"{name}: dtype must be float16 or bfloat16, was {tensor.dtype}; use {name}.bfloat16()")
+    return (tensor.data_ptr(), devices[tensor.device.type], tensor.device.index or 0, codes[str(tensor.dtype)],
+            8 * tensor.element_size(), tensor.shape, tensor.stride())
+
+
+def _describe_cuda_array(name: str, array: Any) -> Any:
+    interface = array.__cuda_array_interface__
+    kind = interface["typestr"]
+    if kind not in ("<f2", "<f4"):
+        raise InvalidArgument(f"{name}: dtype must be float16 (typestr <f2), was {kind}; bfloat16 needs __dlpack__")
+    address, is_read_only = interface["data"]
+    if is_read_only and name in ("out", "lse"):
+        raise InvalidArgument(f"{name}: must be writable, was read-only")
+    size = int(kind[2:])
+    strides = interface.get("strides")
+    if strides and any(stride % size for stride in strides):
+        raise InvalidArgument(f"{name}: strides must be multiples of {size} bytes, were {strides}")
+    steps = None if strides is None else tuple(stride // size for stride in strides)
+    return address or 0, _CUDA, 0, _FLOAT, 8 * size, interface["shape"], steps

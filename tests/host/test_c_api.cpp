@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C interface without a compiler and without a GPU: what it refuses, and structs of other versions.
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "flashjit.h"
+#include "flashjit/error.h"
+#include "flashjit/version.h"
+#include "tests/support/dlpack_view.h"
+
+namespace {
+
+using namespace flashjit;
+using tests::DlpackView;
+
+std::string last_error() { return flashjit_last_error(); }
+
+struct Destroy {
+  void operator()(flashjit_engine* engine) const { flashjit_engine_destroy(engine); }
+};
+using EnginePointer = std::unique_ptr<flashjit_engine, Destroy>;
+
+// An architecture to emulate, or "" for the GPU.
+EnginePointer make_engine(const char* emulate) {
+  flashjit_engine_options options = FLASHJIT_ENGINE_OPTIONS_INIT;
+  options.policy = "compile";
+  options.cache_directory = "";
+  options.bundles = "";
+  options.emulate = emulate;
+  options.nvrtc_path = "/nowhere/libnvrtc.so.13";
+  flashjit_engine* engine = nullptr;
+  REQUIRE_MESSAGE(flashjit_engine_create(&options, &engine) == FLASHJIT_OK, last_error());
+  return EnginePointer(engine);
+}
+
+// A good call, up to the compiler that is not there.
+struct Call {
+  HostTensor q_host{DType::bf16, {1, 5, 2, 64}}, k_host{DType::bf16, {1, 7, 1, 64}}, v_host{DType::bf16, {1, 7, 1, 64}},
+      out_host{DType::bf16, {1, 5, 2, 64}}, lse_host{DType::f32, {1, 2, 5}};
+  DlpackView q{q_host.view(), kDLCPU}, k{k_host.view(), kDLCPU}, v{v_host.view(), kDLCPU}, out{out_host.view(), kDLCPU},
+      lse{lse_host.view(), kDLCPU};
+  flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+
+  flashjit_status operator()(const EnginePointer& engine) const {
+    return flashjit_attention(engine.get(), &q, &k, &v, &out, &options);
+  }
+};
+
+// The message of the call that change has spoilt.
+template <typename Change>
+std::string refusal(Change change, const char* emulate = "sm_90a") {
+  Call call;
+  change(call);
+  CHECK(call(make_engine(emulate)) == FLASHJIT_INVALID_ARGUMENT);
+  return last_error();
+}
+
+}  // namespace
+
+TEST_CASE("every error code has a status of its name") {
+  int codes = 0;
+  for (int status = 1; status < FLASHJIT_FAILURE; ++status) {
+    const std::string name = flashjit_status_name(static_cast<flashjit_status>(status));
+    if (name == "?") continue;
+    CHECK(name == to_string(static_cast<ErrorCode>(codes)));
+    ++codes;
+  }
+  CHECK(codes == static_cast<int>(ErrorCode::kernel_fault) + 1);
+  CHECK(std::string(flashjit_status_name(FLASHJIT_OK)) == "ok");
+  CHECK(std::string(flashjit_status_name(FLASHJIT_FAILURE)) == "failure");
+  CHECK(std::string(flashjit_version()) == version());
+}
+
+TEST_CASE("a good call reaches the compiler") {
+  const EnginePointer engine = make_engine("sm_90a");
+  Call call;
+  CHECK(call(engine) == FLASHJIT_NO_COMPILER);
+  CHECK(last_error().find("/nowhere/libnvrtc.so.13") != std::string::npos);
+  call.q.strides = call.k.strides = call.v.strides = call.out.strides = nullptr;
+  CHECK(call(engine) == FLASHJIT_NO_COMPILER);
+  CHECK(flashjit_attention(engine.get(), &call.q, &call.k, &call.v, &call.out, nullptr) == FLASHJIT_NO_COMPILER);
+}
+
+TEST_CASE("tensors that are no views are named") {
+  const EnginePointer engine = make_engine("sm_90a");
+  const Call good;
+  CHECK(flashjit_attention(engine.get(), nullptr, &good.k, &good.v, &good.out, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "q: must point to a tensor, was null");
+  CHECK(flashjit_attention(engine.get(), &good.q, &good.k, &good.v, nullptr, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "out: must point to a tensor, was null");
+
+  CHECK(refusal([](Call& c) { c.k.ndim = 9; }) == "k: ndim must be from 0 to 8, was 9");
+  CHECK(refusal([](Call& c) { c.k.ndim = -1; }) == "k: ndim must be from 0 to 8, was -1");
+  CHECK(refusal([](Call& c) { c.v.shape = nullptr; }) == "v: shape must point to 4 sizes, was null");
+  CHECK(refusal([](Call& c) { c.v.ndim = 3; }) == "v: rank must be 4, was 3 with shape [1, 7, 1]");
+  CHECK(refusal([](Call& c) { c.out.data = nullptr; }).find("out: must point to") == 0);
+  CHECK(refusal([](Call& c) { c.q.byte_offset = 8; }).find("q: must be aligned to 16 bytes") == 0);
+  CHECK(refusal([](Call& c) {
+          c.k.data = nullptr;
+          c.q.ndim = 9;
+        }).substr(0, 2) == "q:");
+}
+
+TEST_CASE("types that attention does not take are named as DLPack has them") {
+  const auto with_q = [](std::uint8_t code, std::uint8_t bits, std::uint16_t lanes) {
+    return refusal([=](Call& c) { c.q.dtype = {code, bits, lanes}; });
+  };
+  CHECK(with_q(kDLFloat, 64, 1) == "q: dtype must be f16 or bf16, was float64");
+  CHECK(with_q(kDLFloat, 32, 1) == "q: dtype must be f16 or bf16, was f32");
+  CHECK(with_q(kDLInt, 8, 1) == "q: dtype must be f16 or bf16, was int8");
+  CHECK(with_q(kDLFloat, 16, 2) == "q: dtype must be f16 or bf16, was float16x2");
+  CHECK(with_q(17, 4, 2) == "q: dtype must be f16 or bf16, was DLPack's type 17 of 4x2 bits");
+  CHECK(with_q(kDLFloat, 16, 1) == "k: dtype must be f16 like that of q, was bf16");
+}
+
+TEST_CASE("tensors lie where the engine computes") {
+  CHECK(refusal([](Call& c) { c.v.device.device_type = kDLCUDA; }) ==
+        "v: must be in host memory (kDLCPU) for an engine that emulates, was in the memory of a GPU (kDLCUDA)");
+  const std::string on_gpu = refusal([](Call&) {}, "");
+  CHECK(on_gpu ==
+        "q: must be in the memory of a GPU (kDLCUDA), was in host memory (kDLCPU); copy it there, or use an "
+        "engine that emulates");
+  const std::string of_other = refusal([](Call& c) { c.q.device.device_type = kDLROCM; }, "");
+  CHECK(of_other.find("was in memory of DLPack's device type 10;") != std::string::npos);
+}
+
+TEST_CASE("options are checked like tensors") {
+  const auto with_lse = [](auto change) {
+    return refusal([&](Call& c) {
+      c.options.lse = &c.lse;
+      change(c.lse);
+    });
+  };
+  CHECK(with_lse([](DLTensor& lse) { lse.dtype.bits = 64; }) == "lse: dtype must be f32, was float64");
+  CHECK(with_lse([](DLTensor& lse) { lse.dtype.bits = 16; }) == "lse: dtype must be f32, was f16");
+  CHECK(with_lse([](DLTensor& lse) { lse.ndim = 2; }).find("lse: rank must be 3, was 2") == 0);
+  CHECK(refusal([](Call& c) { c.options.causal = 2; }) == "causal: must be 0 or 1, was 2");
+  CHECK(refusal([](Call& c) { c.options.has_softmax_scale = -1; }) == "has_softmax_scale: must be 0 or 1, was -1");
+  CHECK_FALSE(refusal([](Call& c) { c.options.variant = "fast-please"; }).empty());
+  CHECK(refusal([](Call& c) { c.options.stream = &c; }).find("stream: must be null") == 0);
+}
+
+TEST_CASE("engine options are checked, and a failure makes no engine") {
+  const auto message = [](const char* flashjit_engine_options::*field, const char* value) {
+    flashjit_engine_options options = FLASHJIT_ENGINE_OPTIONS_INIT;
+    options.*field = value;
+    auto* engine = reinterpret_cast<flashjit_engine*>(&options);
+    CHECK(flashjit_engine_create(&options, &engine) == FLASHJIT_INVALID_ARGUMENT);
+    CHECK(engine == nullptr);
+    return last_error();
+  };
+  CHECK(message(&flashjit_engine_options::policy, "fast").find("policy: must be") == 0);
+  CHECK(message(&flashjit_engine_options::tuning, "fast").find("tuning: must be") == 0);
+  CHECK(message(&flashjit_engine_options::emulate, "sm_42").find("architecture: must be one of") == 0);
+  CHECK(flashjit_engine_create(nullptr, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "engine: must not be null");
+  flashjit_engine_destroy(nullptr);
+}
+
+TEST_CASE("what is prepared is checked") {
+  const EnginePointer engine = make_engine("sm_90a");
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_NO_COMPILER);
+  CHECK(flashjit_prepare(engine.get(), &problem, 0) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error().find("device: ") == 0);
+  problem.head_dim = 12;
+  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "head_dim: must be a multiple of 8 from 8 to 256, was 12");
+  problem.dtype = {kDLInt, 32, 1};
+  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "dtype: must be f16 or bf16, was int32");
+  CHECK(flashjit_prepare(engine.get(), nullptr, -1) == FLASHJIT_INVALID_ARGUMENT);
+}
+
+TEST_CASE("a struct of a later version is taken as long as it sets nothing new") {
+  const EnginePointer engine = make_engine("sm_90a");
+  struct {
+    flashjit_attention_options known = FLASHJIT_ATTENTION_OPTIONS_INIT;
+    std::uint64_t later = 0;
+  } options;
+  options.known.struct_size = sizeof options;
+  const Call call;
+  const auto attend = [&] {
+    return flashjit_attention(engine.get(), &call.q, &call.k, &call.v, &call.out, &options.known);
+  };
+  CHECK(attend() == FLASHJIT_NO_COMPILER);
+  options.later = 1;
+  CHECK(attend() == FLASHJIT_UNSUPPORTED);
+  CHECK(last_error().find("flashjit_attention_options: sets a field that this library, version ") == 0);
+}
+
+TEST_CASE("a struct without its size is refused") {
+  const EnginePointer engine = make_engine("sm_90a");
+  flashjit_counters counters = FLASHJIT_COUNTERS_INIT;
+  flashjit_engine* none = nullptr;
+  for (const std::size_t size : {std::size_t{0}, std::size_t{23}, ~std::size_t{0}}) {
+    CAPTURE(size);
+    CHECK(refusal([=](Call& c) { c.options.struct_size = size; }) ==
+          "struct_size: must be sizeof(flashjit_attention_options), was " + std::to_string(size));
+    counters.struct_size = size;
+    CHECK(flashjit_get_counters(engine.get(), &counters) == FLASHJIT_INVALID_ARGUMENT);
+    flashjit_engine_options options = FLASHJIT_ENGINE_OPTIONS_INIT;
+    options.struct_size = size;
+    CHECK(flashjit_engine_create(&options, &none) == FLASHJIT_INVALID_ARGUMENT);
+    flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+    problem.struct_size = size;
+    CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
+  }
+}
+
+TEST_CASE("the first version's structs are taken for ever") {
+  static_assert(sizeof(flashjit_engine_options) >= 56 && sizeof(flashjit_counters) >= 64);
+  static_assert(sizeof(flashjit_attention_options) >= 48 && sizeof(flashjit_problem) >= 24);
+  const EnginePointer engine = make_engine("sm_90a");
+  Call call;
+  call.options.struct_size = 48;
+  CHECK(call(engine) == FLASHJIT_NO_COMPILER);
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  problem.struct_size = 24;
+  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_NO_COMPILER);
+}
+
+TEST_CASE("counters are written as far as the caller has them") {
+  const EnginePointer engine = make_engine("sm_90a");
+  const Call call;
+  CHECK(call(engine) == FLASHJIT_NO_COMPILER);
+  struct {
+    flashjit_counters known = FLASHJIT_COUNTERS_INIT;
+    std::uint64_t later = 42;
+  } counters;
+  counters.known.struct_size = sizeof counters;
+  CHECK(flashjit_get_counters(engine.get(), &counters.known) == FLASHJIT_OK);
+  CHECK(counters.known.struct_size == sizeof counters);
+  CHECK(counters.known.misses == 1);
+  CHECK(counters.known.compiles == 0);
+  CHECK(counters.later == 42);
+  CHECK(flashjit_get_counters(engine.get(), nullptr) == FLASHJIT_INVALID_ARGUMENT);
+}
+
+TEST_CASE("the last error is of its thread, and a good call clears it") {
+  const EnginePointer engine = make_engine("sm_90a");
+  flashjit_counters counters = FLASHJIT_COUNTERS_INIT;
+  CHECK(flashjit_get_counters(engine.get(), nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  std::string elsewhere = "not asked";
+  std::thread([&] { elsewhere = last_error(); }).join();
+  CHECK(elsewhere.empty());
+  CHECK(last_error() == "counters: must not be null");
+  CHECK(flashjit_get_counters(engine.get(), &counters) == FLASHJIT_OK);
+  CHECK(last_error().empty());
+}
+
+TEST_CASE("an engine that emulates has no ceiling to measure") {
+  const EnginePointer engine = make_engine("sm_90a");
+  double tflops = 0;
+  CHECK(flashjit_measure_mma_ceiling(engine.get(), &tflops) == FLASHJIT_UNSUPPORTED);
+  CHECK(flashjit_measure_mma_ceiling(engine.get(), nullptr) == FLASHJIT_INVALID_ARGUMENT);
+}

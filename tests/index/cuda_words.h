@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What NVRTC has built in and Clang takes from a toolkit's headers: only for editors (.clangd), which read templates/
+// without a toolkit.
+#pragma once
+
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __shared__ __attribute__((shared))
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __grid_constant__
+
+__device__ constexpr int min(int a, int b) { return a < b ? a : b; }
+__device__ constexpr int max(int a, int b) { return a > b ? a : b; }
+__device__ float __fmaf_rn(float, float, float);
+__device__ float fmaxf(float, float);
+__device__ float __int_as_float(int);

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Both kernels with one configuration each, as the generator ends a rendered source. It is compiled for nobody: editors
+// index it, so that names inside the templates lead somewhere, and a test sees that Clang understands all of it.
+#include "kernels/flash_fwd_hopper.cuh"
+#include "kernels/flash_fwd_mma.cuh"
+#include "kernels/mma_ceiling.cuh"
+
+struct MmaConfig {
+  using Element = BFloat16;
+  static constexpr int kHeadDim = 64;
+  static constexpr int kHeadDimV = 64;
+  static constexpr bool kCausal = true;
+  static constexpr int kBlockQ = 128;
+  static constexpr int kBlockKv = 64;
+  static constexpr int kWarps = 8;
+  static constexpr int kKStages = 2;
+  static constexpr int kVStages = 3;
+  static constexpr Pipeline kPipeline = Pipeline::rotate;
+  static constexpr bool kSwizzle = true;
+  static constexpr int kLdmatrix = 4;
+  static constexpr bool kQueryInRegisters = true;
+  static constexpr bool kRareRescale = true;
+  static constexpr bool kLongestFirst = true;
+};
+
+extern "C" __global__ void __launch_bounds__(256, 1) mma_forward(const __grid_constant__ ForwardArguments args) {
+  extern __shared__ __align__(128) char smem[];
+  ForwardMma<MmaConfig>(args, ptx::cvta_to_shared(smem)).run();
+}
+
+// In place of the wrapper of wgmma.mma_async that generator/wgmma.cpp writes for the N in use.
+struct WgmmaM64N64K16 {
+  template <bool kTransposeB>
+  static __device__ void ss(float (&d)[32], uint64 a, uint64 b, bool accumulate);
+  template <bool kTransposeB>
+  static __device__ void rs(float (&d)[32], const uint32 (&a)[4], uint64 b, bool accumulate);
+};
+
+struct HopperConfig {
+  using Element = BFloat16;
+  static constexpr int kHeadDim = 64;
+  static constexpr int kHeadDimV = 64;
+  static constexpr bool kCausal = true;
+  static constexpr int kBlockQ = 128;
+  static constexpr int kBlockKv = 64;
+  static constexpr int kStages = 2;
+  static constexpr int kQStages = 2;
+  static constexpr OutputSlot kOutputSlot = OutputSlot::whole;
+  static constexpr GemmSoftmax kOverlap = GemmSoftmax::two_stage;
+  static constexpr PingPong kPingPong = PingPong::gemm;
+  static constexpr bool kWarpSpecialized = true;
+  static constexpr bool kProbabilitiesInRegisters = true;
+  static constexpr int kCluster = 2;
+  static constexpr Rescale kRescale = Rescale::lazy;
+  static constexpr Scheduler kScheduler = Scheduler::dynamic;
+  static constexpr bool kLongestFirst = true;
+  static constexpr bool kFusedBoundary = true;
+  using ScoreMma = WgmmaM64N64K16;
+  using OutputMma = WgmmaM64N64K16;
+};
+
+extern "C" __global__ void __launch_bounds__(384, 1) hopper_forward(const __grid_constant__ HopperArguments args) {
+  extern __shared__ __align__(1024) char smem[];
+  forward_hopper<HopperConfig>(args, ptx::cvta_to_shared(smem));
+}

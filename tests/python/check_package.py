@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a wheel of a build directory, looks at it, installs it into an empty environment, and runs the tests there, and
+the code blocks of the pages about Python.
+
+usage: check_package.py BUILD_DIRECTORY WHEELS
+
+The component "python" of the build becomes the wheel, so that nothing is compiled a second time. WHEELS has the build
+back end and NumPy, from scripts/install-dependencies: no network is used. Exits with 77 when it lacks them.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MAX_BYTES = 3_000_000
+NEEDED = ("scikit_build_core", "numpy")
+PACKAGE = {
+    "__init__.py", "__main__.py", "_arrays.py", "_core.abi3.so", "_core.pyi", "_errors.py", "_nvrtc.py", "bin/flashjit",
+    "libflashjit.so.0.1", "py.typed", "torch.py", "transformers.py"
+}
+
+
+def run(*command: object, **options: object) -> None:
+    subprocess.run([str(part) for part in command], check=True, **options)
+
+
+def make_wheel(build: pathlib.Path, wheels: pathlib.Path, work: pathlib.Path) -> pathlib.Path:
+    run("cmake", "--install", build, "--component", "python", "--strip", "--prefix", work / "stage")
+    stage = next((work / "stage").rglob("flashjit/__init__.py")).parent
+    run(sys.executable, "-m", "pip", "wheel", ROOT, "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index",
+        "--find-links", wheels, "--wheel-dir", work, "--config-settings", "cmake.source-dir=tests/python/staged",
+        "--config-settings", f"cmake.define.STAGE={stage}", "--config-settings", "build.targets=all")
+    return next(work.glob("*.whl"))
+
+
+def check_wheel(wheel: pathlib.Path) -> None:
+    size = wheel.stat().st_size
+    print(f"{wheel.name}: {size} bytes")
+    assert size <= MAX_BYTES, f"the wheel must have at most {MAX_BYTES} bytes"
+    tag = f"cp39-abi3-linux_{platform.machine()}.whl"
+    assert wheel.name.endswith(tag), f"the wheel's tag must be {tag}"
+    with zipfile.ZipFile(wheel) as archive:
+        files = {name.partition("/")[2] for name in archive.namelist() if name.startswith("flashjit/")}
+        metadata = next(name for name in archive.namelist() if name.endswith("/METADATA"))
+        text = archive.read(metadata).decode()
+    assert files == PACKAGE, f"files that lack or are too many: {sorted(files ^ PACKAGE)}"
+    required = [line for line in text.splitlines() if line.startswith("Requires-Dist: ") and "extra ==" not in line]
+    assert not required, f"the wheel must depend on nothing: {required}"
+
+
+def make_environment(directory: pathlib.Path) -> pathlib.Path:
+    venv.create(directory, with_pip=False)
+    return directory / "bin" / "python"
+
+
+def install(python: pathlib.Path, *requirements: object) -> None:
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check",
+        "--no-index", *requirements)
+
+
+def without_cuda() -> dict[str, str]:
+    """The environment, where nothing tells of a toolkit but FLASHJIT_NVRTC, which the tests compile with."""
+    hidden = ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "FLASHJIT_DEVICE")
+    return {name: value for name, value in os.environ.items() if name not in hidden}
+
+
+def check_pages(build: pathlib.Path, python: pathlib.Path) -> None:
+    """The pages with Python; without NVRTC they are skipped."""
+    script = ROOT / "tests" / "scripts" / "doc_blocks.py"
+    pages = [ROOT / "docs" / name for name in ("python.md", "pytorch.md")]
+    status = subprocess.run([sys.executable, script, "--build-dir", build, "--python", python, *pages]).returncode
+    assert status in (0, 77), "a code block of a page failed"
+
+
+def main() -> int:
+    build, wheels = (pathlib.Path(argument).resolve() for argument in sys.argv[1:])
+    lacking = [name for name in NEEDED if not list(wheels.glob(f"{name}-*.whl"))]
+    if lacking:
+        print(f"skipped: {wheels} lacks {' and '.join(lacking)}; scripts/install-dependencies brings them")
+        return 77
+    work = pathlib.Path(tempfile.mkdtemp())
+    try:
+        wheel = make_wheel(build, wheels, work)
+        check_wheel(wheel)
+        python = make_environment(work / "environment")
+        install(python, "--no-deps", wheel)
+        run(python, "-c", "import flashjit; print('flashjit', flashjit.__version__)", cwd=work, env=without_cuda())
+        install(python, "--find-links", wheels, "numpy")
+        run(python, "-m", "unittest", "discover", "-s", ROOT / "tests" / "python", cwd=work, env=without_cuda())
+        check_pages(build, python)
+    finally:
+        shutil.rmtree(work)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of transformers with random weights: attn_implementation="flashjit" beside "sdpa" in bf16, both measured by
+the same weights in f32. Needs a GPU, PyTorch and transformers."""
+
+import copy
+import unittest
+
+try:
+    import torch
+    import transformers
+except ImportError as error:
+    raise unittest.SkipTest(f"PyTorch and transformers cannot be imported: {error}") from error
+
+import flashjit
+import flashjit.transformers
+
+SIZES = {"vocab_size": 512, "intermediate_size": 1024, "num_hidden_layers": 3, "max_position_embeddings": 4096,
+         "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}  # fmt: skip
+WINDOW = 256
+
+
+def heads(head_dim, queries, keys):
+    return {"head_dim": head_dim, "num_attention_heads": queries, "num_key_value_heads": keys, "hidden_size": 512}
+
+
+CONFIGS = {
+    "llama": transformers.LlamaConfig(**SIZES, **heads(64, 8, 2)),
+    "qwen": transformers.Qwen3Config(**SIZES, **heads(128, 8, 4)),
+    "gemma": transformers.GemmaConfig(**SIZES, **heads(256, 4, 1)),
+    "gemma3": transformers.Gemma3TextConfig(
+        **SIZES, **heads(256, 4, 2), query_pre_attn_scalar=256, sliding_window=WINDOW,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+    ),
+}  # fmt: skip
+GEMMA2 = transformers.Gemma2Config(**SIZES, **heads(256, 4, 2), query_pre_attn_scalar=256)  # caps its scores
+
+
+def tokens(length, batch=1):
+    return torch.randint(2, 512, (batch, length), generator=torch.Generator().manual_seed(5)).cuda()
+
+
+class Models(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.models = {name: cls.make(config) for name, config in CONFIGS.items()}
+
+    @classmethod
+    def tearDownClass(cls):
+        del cls.models
+
+    @staticmethod
+    def make(config):
+        """The config's model for each way of computing it, all with the same weights."""
+        torch.manual_seed(3)
+        flashjit.transformers.register()
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, attn_implementation="flashjit", dtype=torch.bfloat16
+        )
+        models = {"flashjit": model.cuda().eval(), "sdpa": copy.deepcopy(model), "exact": copy.deepcopy(model).float()}
+        models["sdpa"].set_attn_implementation("sdpa")
+        models["exact"].set_attn_implementation("sdpa")
+        return models
+
+    def setUp(self):
+        flashjit.transformers.register()
+
+    def run(self, result=None):
+        with torch.inference_mode():
+            return super().run(result)
+
+    def assert_as_exact(self, name, logits):
+        """At most twice the error of SDPA, in the worst logit and on average."""
+        errors = {way: (logits[way].float() - logits["exact"]).abs() for way in ("flashjit", "sdpa")}
+        for kind, measure in (("largest", torch.max), ("mean", torch.mean)):
+            ours, theirs = (measure(errors[way]).item() for way in ("flashjit", "sdpa"))
+            print(f"{name}: {kind} error of a logit: flashjit {ours:.3g}, sdpa {theirs:.3g}")
+            self.assertLess(ours, 2 * theirs)
+
+    def check_prefill(self, name, length, batch=2):
+        models = self.models[name]
+        self.assert_as_exact(
+            f"{name}, prefill of {length}",
+            {way: model(tokens(length, batch)).logits for way, model in models.items()},
+        )
+
+    def generate(self, model, prompt, count):
+        options = {"max_new_tokens": count, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+        generated = model.generate(prompt, **options)
+        return generated.sequences[:, prompt.shape[1] :], torch.stack(generated.logits, dim=1)
+
+    def check_generate(self, name, length, count=48):
+        """Rounding may decide between two tokens, and from there on the ways have different inputs: the logits are
+        compared up to and with that step."""
+        models = self.models[name]
+        prompt = tokens(length)
+        chosen, logits = {}, {}
+        for way in ("flashjit", "sdpa"):
+            chosen[way], logits[way] = self.generate(models[way], prompt, count)
+        same = (chosen["flashjit"] == chosen["sdpa"])[0].long().cumprod(0).sum().item()
+        steps = min(same + 1, count)
+        logits["exact"] = models["exact"](torch.cat((prompt, chosen["sdpa"][:, : steps - 1]), dim=1)).logits
+        logits["exact"] = logits["exact"][:, length - 1 :]
+        self.assert_as_exact(
+            f"{name}, {same} of {count} tokens after {length} the same",
+            {way: values[:, :steps] for way, values in logits.items()},
+        )
+        self.assertGreater(same, 0)
+
+    def test_prefill(self):
+        for name in ("llama", "qwen", "gemma"):
+            for length in (17, 512, 1500):
+                with self.subTest(name, length=length):
+                    self.check_prefill(name, length)
+
+    def test_generate(self):
+        for name in ("llama", "qwen", "gemma"):
+            with self.subTest(name):
+                self.check_generate(name, 130)
+
+    def test_windows_that_see_everything(self):
+        self.check_prefill("gemma3", WINDOW)
+
+    def test_generate_past_the_window(self):
+        self.check_generate("gemma3", WINDOW - 16)
+
+    def test_windows_that_matter_are_refused_or_left_to_sdpa(self):
+        with self.assertRaisesRegex(flashjit.Unsupported, f"sliding window: .* was {WINDOW}"):
+            self.models["gemma3"]["flashjit"](tokens(WINDOW + 1))
+        flashjit.transformers.register(fallback="sdpa")
+        self.check_prefill("gemma3", 2 * WINDOW)
+
+    def test_padding_is_refused_or_left_to_sdpa(self):
+        mask = torch.ones(2, 64, dtype=torch.long, device="cuda")
+        mask[0, :9] = 0
+        models = self.models["llama"]
+        with self.assertRaisesRegex(flashjit.Unsupported, "attention_mask: must have no padding"):
+            models["flashjit"](tokens(64, 2), attention_mask=mask)
+        flashjit.transformers.register(fallback="sdpa")
+        logits = {way: model(tokens(64, 2), attention_mask=mask).logits for way, model in models.items()}
+        self.assert_as_exact("llama, padded", {way: values[:, 9:] for way, values in logits.items()})
+
+    def test_capped_scores_are_refused(self):
+        with self.assertRaisesRegex(flashjit.Unsupported, "softcap: must not be given"):
+            self.make(GEMMA2)["flashjit"](tokens(16))
+
+    def test_compiled_model_is_one_graph(self):
+        for name in ("llama", "qwen", "gemma"):
+            with self.subTest(name):
+                torch.compiler.reset()
+                models = dict(self.models[name])
+                models["flashjit"] = torch.compile(models["flashjit"], fullgraph=True)
+                self.assert_as_exact(
+                    f"{name}, compiled", {way: model(tokens(300)).logits for way, model in models.items()}
+                )
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flashjit.attention and flashjit.torch on PyTorch tensors of a GPU: numbers, streams, graphs, torch.compile, bad
+input."""
+
+import unittest
+
+try:
+    import torch
+except ImportError as error:
+    raise unittest.SkipTest(f"PyTorch cannot be imported: {error}") from error
+
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import flashjit
+import flashjit.torch
+
+
+def make_qkv(queries=256, keys=256, heads=8, heads_kv=2, head_dim=64, dtype=torch.bfloat16, batch=2):
+    """q, k, v as flashjit.attention takes them."""
+    torch.manual_seed(7)
+    shapes = ((batch, queries, heads, head_dim), (batch, keys, heads_kv, head_dim), (batch, keys, heads_kv, head_dim))
+    return tuple(torch.randn(shape, dtype=dtype, device="cuda") for shape in shapes)
+
+
+def by_definition(q, k, v, causal, dtype):
+    """Computed in this dtype; the causal mask is aligned bottom-right."""
+    query, key, value = (tensor.transpose(1, 2).to(dtype) for tensor in (q, k, v))
+    queries, keys = query.shape[2], key.shape[2]
+    mask = torch.ones(queries, keys, dtype=torch.bool, device="cuda").tril(keys - queries) if causal else None
+    with sdpa_kernel(SDPBackend.MATH):
+        out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
+    return out.transpose(1, 2).double()
+
+
+class OnGpu(unittest.TestCase):
+    def assert_close(self, actual, q, k, v, causal=False):
+        """At most twice the error of PyTorch's plain way in this precision, and two roundings."""
+        exact = by_definition(q, k, v, causal, torch.float64)
+        plain_error = (by_definition(q, k, v, causal, q.dtype) - exact).abs().max().item()
+        rounding = torch.finfo(q.dtype).eps * exact.abs().max().item()
+        self.assertEqual(actual.shape, exact.shape)
+        self.assertLess((actual.double() - exact).abs().max().item(), 2 * plain_error + 2 * rounding)
+
+
+class Calls(OnGpu):
+    def test_numbers(self):
+        for dtype in (torch.bfloat16, torch.float16):
+            for head_dim in (64, 128, 256):
+                for causal in (False, True):
+                    with self.subTest(dtype=dtype, head_dim=head_dim, causal=causal):
+                        tensors = make_qkv(head_dim=head_dim, dtype=dtype)
+                        out = flashjit.attention(*tensors, causal=causal)
+                        self.assertEqual((type(out), out.dtype, out.device), (torch.Tensor, dtype, tensors[0].device))
+                        self.assert_close(out, *tensors, causal=causal)
+
+    def test_causal_mask_is_aligned_bottom_right(self):
+        tensors = make_qkv(40, 256)
+        self.assert_close(flashjit.attention(*tensors, causal=True), *tensors, causal=True)
+
+    def test_log_sum_exp_and_output_of_the_caller(self):
+        q, k, v = make_qkv()
+        mine = torch.full_like(q, torch.nan)
+        out, lse = flashjit.attention(q, k, v, out=mine, lse=True, scale=0.5)
+        self.assertEqual(out.data_ptr(), mine.data_ptr())
+        scores = 0.5 * q[1, :, 5].double() @ k[1, :, 1].double().T
+        self.assertLess((lse[1, 5].double() - scores.logsumexp(-1)).abs().max().item(), 1e-3)
+
+    def test_strided_views_are_read_in_place(self):
+        packed = torch.randn((2, 256, 3, 8, 64), dtype=torch.bfloat16, device="cuda")
+        tensors = packed.unbind(2)
+        self.assert_close(flashjit.attention(*tensors), *tensors)
+
+    def test_runs_on_the_current_stream(self):
+        tensors = make_qkv()
+        expected = flashjit.attention(*tensors)
+        late = tuple(torch.zeros_like(tensor) for tensor in tensors)
+        for given in (False, True):
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(50_000_000)
+                for target, source in zip(late, tensors):
+                    target.copy_(source)
+                if not given:
+                    out = flashjit.attention(*late)
+            if given:
+                out = flashjit.attention(*late, stream=stream)
+            stream.synchronize()
+            self.assertTrue(torch.equal(out, expected))
+            for target in late:
+                target.zero_()
+
+    def test_is_captured_in_a_graph(self):
+        tensors = make_qkv()
+        expected = flashjit.attention(*tensors)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = flashjit.attention(*tensors)
+        out.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        self.assertTrue(torch.equal(out, expected))
+
+
+class Compiled(OnGpu):
+    def test_module_is_one_graph(self):
+        class Attention(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.qkv = torch.nn.Linear(512, 3 * 512)
+                self.out = torch.nn.Linear(512, 512)
+
+            def forward(self, x, attend):
+                query, key, value = self.qkv(x).unflatten(-1, (3, 8, 64)).permute(2, 0, 3, 1, 4)
+                return self.out(attend(query, key, value, is_causal=True).transpose(1, 2).flatten(2))
+
+        torch.manual_seed(1)
+        module = Attention().to("cuda", torch.bfloat16).requires_grad_(False)
+        x = torch.randn(2, 300, 512, dtype=torch.bfloat16, device="cuda")
+        reference = Attention().to("cuda").requires_grad_(False)
+        reference.load_state_dict(module.state_dict())
+        expected = reference(x.float(), functional.scaled_dot_product_attention)
+        torch.compiler.reset()
+        compiled = torch.compile(module, fullgraph=True)
+        errors = [
+            (compiled(x, attend).float() - expected).abs().max().item()
+            for attend in (flashjit.torch.scaled_dot_product_attention, functional.scaled_dot_product_attention)
+        ]
+        self.assertLess(errors[0], 2 * errors[1])
+
+    def test_operator_passes_the_checks_of_pytorch(self):
+        q, k, v = make_qkv()
+        torch.library.opcheck(torch.ops.flashjit.attention_forward.default, (q, k, v, True, None))
+
+
+class BadInput(OnGpu):
+    def refuse(self, kind, message, *arguments, **options):
+        with self.assertRaisesRegex(kind, message) as caught:
+            flashjit.attention(*arguments, **options)
+        print(f"{type(caught.exception).__name__}: {caught.exception}")
+
+    def test_says_what_is_wrong(self):
+        q, k, v = make_qkv()
+        self.refuse(flashjit.InvalidArgument, "^k: ", q, k.cpu(), v)
+        self.refuse(flashjit.InvalidArgument, "^q: ", q.cpu(), k.cpu(), v.cpu())
+        self.refuse(flashjit.InvalidArgument, "^q: .*f32", q.float(), k.float(), v.float())
+        self.refuse(flashjit.InvalidArgument, "^k: ", q, k.half(), v)
+        self.refuse(flashjit.InvalidArgument, "^v: ", q, k, v.transpose(2, 3).contiguous().transpose(2, 3))
+        self.refuse(flashjit.InvalidArgument, "^q: ", q[0], k, v)
+        self.refuse(flashjit.InvalidArgument, "^k: ", q, k[..., :32], v)
+        self.refuse(flashjit.InvalidArgument, "^q: ", [1.0], k, v)
+        self.refuse(flashjit.Unsupported, "^q: .*gradient", q.requires_grad_(), k, v)
+
+    def test_the_device_is_as_before(self):
+        tensors = make_qkv()
+        with self.assertRaises(flashjit.InvalidArgument):
+            flashjit.attention(tensors[0][..., :60], *tensors[1:])
+        self.assert_close(flashjit.attention(*tensors), *tensors)
+
+    def test_backward_is_refused(self):
+        q, k, v = make_qkv()
+        out = flashjit.torch.attention(q.requires_grad_(), k, v)
+        with self.assertRaisesRegex(flashjit.Unsupported, "no backward yet"):
+            out.sum().backward()
+
+
+if __name__ == "__main__":
+    unittest.main()

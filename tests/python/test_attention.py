@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flashjit.attention on NumPy arrays, in the emulator."""
+
+import sys
+import unittest
+
+import flashjit
+import numpy as np
+from support import emulating_engine, make_inputs, reference
+
+TOLERANCE = 2e-3  # of values near 1: two roundings to float16
+
+
+class Results(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.engine = emulating_engine()
+
+    def check(self, inputs, **options):
+        out = self.engine.attention(*inputs, **options)
+        wanted, _ = reference(*inputs, **options)
+        self.assertIs(type(out), np.ndarray)
+        self.assertEqual(out.dtype, np.float16)
+        np.testing.assert_allclose(out, wanted, atol=TOLERANCE)
+
+    def test_plain(self):
+        self.check(make_inputs())
+
+    def test_causal_with_a_scale(self):
+        self.check(make_inputs(), causal=True, scale=0.3)
+
+    def test_grouped_heads(self):
+        self.check(make_inputs((2, 16, 4, 64)))
+
+    def test_transposed_memory_is_read_in_place(self):
+        inputs = [np.ascontiguousarray(array.swapaxes(1, 2)).swapaxes(1, 2) for array in make_inputs()]
+        self.assertFalse(inputs[0].flags.c_contiguous)
+        self.check(inputs)
+
+    def test_no_queries(self):
+        q, k, v = make_inputs()
+        self.assertEqual(self.engine.attention(q[:, :0], k, v).shape, (1, 0, 2, 64))
+
+    def test_log_sum_exp(self):
+        inputs = make_inputs()
+        out, lse = self.engine.attention(*inputs, lse=True)
+        wanted_out, wanted_lse = reference(*inputs)
+        self.assertEqual(lse.dtype, np.float32)
+        np.testing.assert_allclose(out, wanted_out, atol=TOLERANCE)
+        np.testing.assert_allclose(lse, wanted_lse, atol=TOLERANCE)
+
+    def test_the_callers_output(self):
+        inputs = make_inputs()
+        out = np.full(inputs[0].shape, np.nan, np.float16)
+        self.assertIs(self.engine.attention(*inputs, out=out), out)
+        np.testing.assert_allclose(out, reference(*inputs)[0], atol=TOLERANCE)
+
+    def test_read_only_inputs(self):
+        inputs = make_inputs()
+        for array in inputs:
+            array.setflags(write=False)
+        if np.lib.NumpyVersion(np.__version__) < "2.1.0":
+            self.skipTest("this NumPy exports no read-only arrays")
+        self.check(inputs)
+
+    def test_the_function_and_the_method_are_the_same(self):
+        q, k, v = make_inputs()
+        out = flashjit.attention(q=q, k=k, v=v, engine=self.engine, stream=None, variant=None)
+        np.testing.assert_array_equal(out, self.engine.attention(q, k, v))
+
+    def test_references_are_given_back(self):
+        q, k, v = make_inputs()
+        out = np.empty_like(q)
+        arrays = (q, k, v, out)
+        before = [sys.getrefcount(array) for array in arrays]
+        result = self.engine.attention(q, k, v, out=out)
+        del result
+        with self.assertRaises(flashjit.InvalidArgument):
+            self.engine.attention(q, k[..., :32], v, out=out)
+        self.assertEqual([sys.getrefcount(array) for array in arrays], before)
+
+
+class WrongInput(unittest.TestCase):
+    """Nothing here gets as far as a kernel, so that no NVRTC is needed."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.engine = flashjit.Engine(emulate="sm_90a", cache_directory="")
+
+    def refused(self, kind, message, *args, **options):
+        with self.assertRaisesRegex(kind, message) as caught:
+            self.engine.attention(*args, **options)
+        return caught.exception
+
+    def test_errors_are_python_errors_too(self):
+        q, k, v = make_inputs()
+        error = self.refused(ValueError, "^k: head_dim must be 64 like that of q, was 32$", q, k[..., :32], v)
+        self.assertIs(type(error), flashjit.InvalidArgument)
+        self.assertIsInstance(error, flashjit.Error)
+        self.assertEqual(error.status, "invalid_argument")
+
+    def test_lists(self):
+        q, k, v = make_inputs()
+        message = "^{}: must be an array that has __dlpack__ .* was list; make one with torch.tensor"
+        self.refused(flashjit.InvalidArgument, message.format("q"), [[1.0]], k, v)
+        self.refused(flashjit.InvalidArgument, message.format("v"), q, k, v.tolist())
+
+    def test_dtypes(self):
+        q, k, v = make_inputs()
+        self.refused(flashjit.InvalidArgument, "^q: dtype must be f16 or bf16, was f32", q.astype(np.float32), k, v)
+        self.refused(flashjit.InvalidArgument, "^q: dtype must be f16 or bf16, was float64", q.astype(np.float64), k, v)
+        self.refused(flashjit.InvalidArgument, "^k: dtype must be f16 like that of q", q, k.astype(np.float32), v)
+        self.refused(flashjit.InvalidArgument, "^v: must be an array that DLPack can describe", q, k, v.astype(object))
+
+    def test_ranks(self):
+        q, k, v = make_inputs()
+        self.refused(flashjit.InvalidArgument, r"^q: rank must be 4, was 3 with shape \[16, 2, 64\]$", q[0], k, v)
+        self.refused(flashjit.InvalidArgument, "^k: rank must be 4, was 3", q, k[0], v)
+
+    def test_strides(self):
+        q, k, v = make_inputs()
+        wide = np.repeat(k, 2, axis=3)[..., ::2]
+        self.refused(flashjit.InvalidArgument, r"^k: the last dimension must be contiguous \(stride 1\)", q, wide, v)
+
+    def test_outputs(self):
+        q, k, v = make_inputs()
+        out = np.empty_like(q)
+        self.refused(flashjit.InvalidArgument, "^out: seqlen must be 16", q, k, v, out=np.empty_like(k))
+        self.refused(flashjit.InvalidArgument, "^out: must not overlap q", q, k, v, out=q)
+        out.setflags(write=False)
+        self.refused(flashjit.InvalidArgument, "^out: must be", q, k, v, out=out)
+
+    def test_streams(self):
+        q, k, v = make_inputs()
+        self.refused(flashjit.InvalidArgument, "^stream: must be an int or have .* was str$", q, k, v, stream="main")
+        self.refused(flashjit.Error, "stream", q, k, v, stream=0x1000)
+
+    def test_variants(self):
+        self.refused(flashjit.InvalidArgument, "variant", *make_inputs(), variant="no-such-variant")
+
+    def test_call_signature(self):
+        q, k, v = make_inputs()
+        self.refused(TypeError, "lacks the argument 'v'", q, k)
+        self.refused(TypeError, "q, k and v by position", q, k, v, True)
+        self.refused(TypeError, "an unknown argument 'mask'", q, k, v, mask=None)
+        self.refused(TypeError, "an unknown argument 'engine'", q, k, v, engine=self.engine)
+        self.refused(TypeError, "twice the argument 'k'", q, k, v=v, **{"k": k})
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^engine: must be a flashjit.Engine, was 3$"):
+            flashjit.attention(q, k, v, engine=3)
+
+    def test_an_engine_for_gpus_says_what_to_do_with_host_memory(self):
+        with self.assertRaisesRegex(flashjit.Error, "^q: must be in the memory of a GPU .* engine that emulates$"):
+            flashjit.Engine(cache_directory="").attention(*make_inputs())
+
+
+class CudaArray:
+    """An object with __cuda_array_interface__ and nothing else. Its memory is the host's, so no kernel may see it."""
+
+    def __init__(self, array, **changes):
+        self.shape = array.shape
+        self.__cuda_array_interface__ = {
+            "shape": array.shape, "typestr": array.dtype.str, "data": (array.ctypes.data, False), "version": 3,
+            "strides": array.strides, **changes}
+
+
+class CudaArrays(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.engine = flashjit.Engine(emulate="sm_90a", cache_directory="")
+
+    def refused(self, message, *args, **options):
+        with self.assertRaisesRegex(flashjit.InvalidArgument, message):
+            self.engine.attention(*args, **options)
+
+    def test_are_described_to_the_library(self):
+        q, k, v = map(CudaArray, make_inputs())
+        self.refused("^q: must be in host memory .* was in the memory of a GPU", q, k, v, out=q)
+
+    def test_cannot_be_made(self):
+        q, k, v = map(CudaArray, make_inputs())
+        self.refused("^out: must be given, .* like q, a CudaArray; pass an array to write to$", q, k, v)
+        self.refused("^lse: must be False, .* like q, a CudaArray$", q, k, v, out=q, lse=True)
+
+    def test_wrong_ones(self):
+        arrays = make_inputs()
+        q, k, v = map(CudaArray, arrays)
+        address = arrays[0].ctypes.data
+        self.refused("^q: dtype must be float16 .* was <f8", CudaArray(arrays[0].astype(float)), k, v, out=q)
+        self.refused("^out: must be writable", q, k, v, out=CudaArray(arrays[0], data=(address, True)))
+        k = CudaArray(arrays[1], strides=(1, 2, 2, 1))
+        self.refused("^k: strides must be multiples of 2 bytes", q, k, v, out=q)
+
+
+if __name__ == "__main__":
+    unittest.main()

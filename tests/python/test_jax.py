@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flashjit.attention on arrays of JAX in host memory, in the emulator. Needs JAX and NVRTC."""
+
+import os
+import unittest
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+try:
+    import jax
+except ImportError as error:
+    raise unittest.SkipTest(f"JAX cannot be imported: {error}") from error
+
+import flashjit
+import numpy as np
+from support import emulating_engine, make_inputs, reference
+
+
+class Jax(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.engine = emulating_engine()
+
+    def setUp(self):
+        self.arrays = make_inputs()
+        self.inputs = [jax.numpy.asarray(array) for array in self.arrays]
+
+    def test_a_call_makes_arrays_of_jax(self):
+        out, lse = self.engine.attention(*self.inputs, causal=True, lse=True)
+        self.assertIsInstance(out, jax.Array)
+        for result, wanted in zip((out, lse), reference(*self.arrays, causal=True)):
+            np.testing.assert_allclose(np.asarray(result), wanted, atol=2e-3)
+
+    def test_bfloat16(self):
+        inputs = [array.astype(jax.numpy.bfloat16) for array in self.inputs]
+        out = self.engine.attention(*inputs)
+        self.assertEqual(out.dtype, jax.numpy.bfloat16)
+        np.testing.assert_allclose(np.asarray(out, np.float64), reference(*self.arrays)[0], atol=2e-2)
+
+    def test_outputs_of_the_caller_are_refused(self):
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^out: must be None for arrays of JAX"):
+            self.engine.attention(*self.inputs, out=self.inputs[0])
+
+    def test_streams_of_the_caller_are_refused(self):
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^stream: must be None for arrays of JAX"):
+            self.engine.attention(*self.inputs, stream=1)
+
+    def test_errors_of_the_library(self):
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^v: num_heads must be 2"):
+            self.engine.attention(*self.inputs[:2], self.inputs[2][:, :, :1])
+
+    def test_tracing(self):
+        with self.assertRaisesRegex(flashjit.Unsupported, "^q: must be an array with values.* outside jax.jit"):
+            jax.jit(self.engine.attention)(*self.inputs)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines, the command, and what the package finds around it."""
+
+import ctypes
+import inspect
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+import flashjit
+from flashjit import _errors, _nvrtc
+from support import emulating_engine, make_inputs
+
+
+class Engines(unittest.TestCase):
+
+    def test_count_what_they_do(self):
+        engine = emulating_engine()
+        before = engine.counters()
+        engine.attention(*make_inputs())
+        self.assertEqual(engine.counters()["compiles"], before["compiles"])  # it was prepared
+        self.assertGreater(before["compiles"], 0)
+        self.assertEqual(set(flashjit.counters()), set(before))
+
+    def test_refuse_options(self):
+        for options in ({"policy": "sometimes"}, {"tuning": "sometimes"}, {"emulate": "sm_1"}):
+            with self.subTest(options), self.assertRaisesRegex(flashjit.Error, next(iter(options.values()))):
+                flashjit.Engine(**options)
+
+    def test_take_paths(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory)
+            engine = flashjit.Engine(policy="cache_only", cache_directory=path, bundles=[path / "a", path / "b"],
+                                     emulate="sm_90a")
+            with self.assertRaises(flashjit.CacheMiss):
+                engine.attention(*make_inputs())
+
+    def test_are_initialised_once(self):
+        engine = flashjit.Engine(emulate="sm_90a", cache_directory="")
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^Engine: must be initialised once"):
+            engine.__init__()
+
+    def test_prepare_takes_the_dtypes_of_libraries(self):
+        engine = emulating_engine()
+        for dtype in ("float16", type("float16", (), {}), mock.Mock(__str__=lambda self: "torch.float16")):
+            engine.prepare(dtype, 64)
+        message = '^dtype: must be "float16" or "bfloat16", was "float32"$'
+        with self.assertRaisesRegex(flashjit.InvalidArgument, message):
+            engine.prepare("float32", 64)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "head_dim"):
+            engine.prepare("float16", 63)
+
+    def test_the_default_one_is_what_the_environment_says(self):
+        emulating_engine()
+        program = ("import flashjit, sys; sys.path.insert(0, sys.argv[1]); from support import make_inputs\n"
+                   "flashjit.attention(*make_inputs()); assert flashjit.counters()['compiles'] == 1")
+        environment = {**os.environ, "FLASHJIT_DEVICE": "emulate", "FLASHJIT_POLICY": "off"}
+        subprocess.run([sys.executable, "-c", program, os.path.dirname(__file__)], check=True, env=environment)
+
+
+class Surface(unittest.TestCase):
+
+    def test_signatures(self):
+        parameters = inspect.signature(flashjit.attention).parameters
+        self.assertEqual(list(parameters),
+                         ["q", "k", "v", "causal", "scale", "out", "lse", "stream", "variant", "engine"])
+        self.assertEqual(list(inspect.signature(flashjit.Engine.attention).parameters)[1:], list(parameters)[:-1])
+
+    def test_names(self):
+        for name in flashjit.__all__:
+            self.assertTrue(hasattr(flashjit, name), name)
+
+    def test_every_status_has_an_exception(self):
+        library = ctypes.CDLL(flashjit.library_path())
+        library.flashjit_status_name.restype = ctypes.c_char_p
+        names = [library.flashjit_status_name(status).decode() for status in range(1, 11)]
+        self.assertNotIn("?", names)
+        self.assertEqual(len({_errors.class_of(name) for name in names} - {flashjit.Error}), len(names))
+        self.assertIs(_errors.class_of(library.flashjit_status_name(100).decode()), flashjit.Error)
+
+    def test_exceptions_are_of_the_usual_kinds(self):
+        for kind, usual in ((flashjit.InvalidArgument, ValueError), (flashjit.Unsupported, NotImplementedError),
+                            (flashjit.IOFailure, OSError), (flashjit.NoDevice, RuntimeError)):
+            self.assertTrue(issubclass(kind, usual) and issubclass(kind, flashjit.Error))
+            self.assertEqual(str(kind("text")), "text")
+
+    def test_importing_it_imports_no_library_of_arrays(self):
+        program = "import flashjit, sys; assert not {'numpy', 'torch', 'jax', 'cupy'} & set(sys.modules)"
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+
+class Command(unittest.TestCase):
+
+    def run_command(self, *arguments):
+        return subprocess.run([sys.executable, "-m", "flashjit", *arguments], capture_output=True, text=True)
+
+    def test_has_the_same_output_and_exit_codes(self):
+        answer = self.run_command("--version")
+        self.assertEqual((answer.returncode, answer.stderr), (0, ""))
+        self.assertIn(flashjit.__version__, answer.stdout)
+        self.assertEqual(self.run_command("no-such-command").returncode, 2)
+
+    def test_renders(self):
+        self.assertIn("__global__", self.run_command("render", "--arch", "sm_90a", "--head-dim", "64").stdout)
+
+
+class Nvrtc(unittest.TestCase):
+    """The search in NVIDIA's wheels."""
+
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+        environment = {name: value for name, value in os.environ.items() if name != "FLASHJIT_NVRTC"}
+        for patch in (mock.patch.dict(os.environ, environment, clear=True),
+                      mock.patch.object(sys, "path", [self.directory.name])):
+            patch.start()
+            self.addCleanup(patch.stop)
+        mock.patch.dict(sys.modules).start()
+        self.addCleanup(mock.patch.stopall)
+        sys.modules.pop("nvidia", None)
+
+    def add(self, file):
+        path = pathlib.Path(self.directory.name, "nvidia", file)
+        path.parent.mkdir(parents=True)
+        path.touch()
+        return str(path)
+
+    def test_none(self):
+        self.assertIsNone(_nvrtc.find_nvrtc())
+        self.add("cublas/lib/libcublas.so.12")
+        self.assertIsNone(_nvrtc.find_nvrtc())
+
+    def test_the_newest_is_taken(self):
+        old = self.add("cuda_nvrtc/lib/libnvrtc.so.12")
+        self.assertEqual(_nvrtc.find_nvrtc(), old)
+        new = self.add("cu13/lib/libnvrtc.so.13")
+        self.assertEqual(_nvrtc.find_nvrtc(), new)
+        self.assertNotIn("nvidia", sys.modules)
+
+    def test_the_users_choice_stays(self):
+        self.add("cu13/lib/libnvrtc.so.13")
+        with mock.patch.dict(os.environ, FLASHJIT_NVRTC="/opt/libnvrtc.so"):
+            self.assertIsNone(_nvrtc.find_nvrtc())
+
+
+if __name__ == "__main__":
+    unittest.main()

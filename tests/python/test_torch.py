@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flashjit.torch on an engine that emulates: tensors are in host memory. Needs PyTorch and NVRTC."""
+
+import unittest
+from unittest import mock
+
+try:
+    import torch
+except ImportError as error:
+    raise unittest.SkipTest(f"PyTorch cannot be imported: {error}") from error
+
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import flashjit
+import flashjit.torch
+from support import emulating_engine
+
+ROUNDING = 2e-2  # of P and of the output to bf16, for outputs of about 1
+
+
+def setUpModule():
+    """All calls on the default engine go to the emulating one."""
+    patch = mock.patch.object(flashjit, "attention", emulating_engine().attention)
+    patch.start()
+    unittest.addModuleCleanup(patch.stop)
+
+
+def random_tensors(*shapes):
+    generator = torch.Generator().manual_seed(7)
+    return tuple(torch.randn(shape, generator=generator).to(torch.bfloat16) for shape in shapes)
+
+
+def make_qkv(queries=16, keys=16, heads=2, heads_kv=1, head_dim_v=64):
+    """q, k, v as flashjit.attention takes them."""
+    return random_tensors((1, queries, heads, 64), (1, keys, heads_kv, 64), (1, keys, heads_kv, head_dim_v))
+
+
+def to_sdpa(*tensors):
+    return tuple(tensor.transpose(1, 2) for tensor in tensors)
+
+
+def sdpa_in_f32(query, key, value, **options):
+    return functional.scaled_dot_product_attention(query.float(), key.float(), value.float(), **options)
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps the names of the operators that it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+class CloseTo(unittest.TestCase):
+    def assert_close(self, actual, expected):
+        self.assertEqual(actual.shape, expected.shape)
+        difference = (actual.float() - expected.float()).abs().max().item()
+        self.assertLess(difference, ROUNDING)  # written so that NaN fails
+
+
+class Operator(CloseTo):
+    def test_gives_output_and_log_sum_exp(self):
+        q, k, v = make_qkv()
+        out, lse = torch.ops.flashjit.attention_forward(q, k, v, True)
+        self.assert_close(out.transpose(1, 2), sdpa_in_f32(*to_sdpa(q, k, v), is_causal=True, enable_gqa=True))
+        scores = (q.float()[0, :, 1] @ k.float()[0, :, 0].T) / 8
+        scores = scores.masked_fill(torch.ones(16, 16).triu(1).bool(), -torch.inf)
+        self.assert_close(lse[0, 1], scores.logsumexp(-1))
+
+    def test_says_of_itself_what_is_true(self):
+        for wants_gradient in (False, True):
+            tensors = tuple(tensor.requires_grad_(wants_gradient) for tensor in make_qkv())
+            torch.library.opcheck(
+                torch.ops.flashjit.attention_forward.default, (*tensors, True, 0.5),
+                test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+            )  # fmt: skip
+
+    def test_backward_is_refused_and_forward_is_not(self):
+        q, k, v = make_qkv()
+        expected = flashjit.torch.attention(q, k, v)
+        out = flashjit.torch.attention(q.requires_grad_(), k, v)
+        self.assertTrue(torch.equal(out, expected))
+        with self.assertRaisesRegex(flashjit.Unsupported, r"no backward yet: .*torch\.no_grad\(\)"):
+            out.sum().backward()
+        with torch.no_grad():
+            self.assertTrue(torch.equal(flashjit.torch.attention(q, k, v), expected))
+
+    def test_is_left_out_where_nobody_watches(self):
+        tensors = make_qkv()
+        expected = flashjit.torch.attention(*tensors)
+        with Recorder() as recorder:
+            actual = flashjit.torch.attention(*tensors)
+        self.assertIn("flashjit.attention_forward.default", recorder.names)
+        self.assertTrue(torch.equal(actual, expected))
+
+
+class Compiled(CloseTo):
+    def compile(self, function, **options):
+        """The function as one graph, and the list of the graphs that were made."""
+        graphs = []
+
+        def keep(graph, inputs):
+            graphs.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+            return graph
+
+        torch.compiler.reset()
+        return torch.compile(function, fullgraph=True, backend=keep, **options), graphs
+
+    def test_attention_is_one_node_of_one_graph(self):
+        tensors = make_qkv()
+        compiled, graphs = self.compile(lambda q, k, v: 2 * flashjit.torch.attention(q + 0, k, v, causal=True))
+        expected = 2 * flashjit.torch.attention(*tensors, causal=True)
+        self.assertTrue(torch.equal(compiled(*tensors), expected))
+        self.assertEqual(len(graphs), 1)
+        self.assertEqual(sum("attention_forward" in target for target in graphs[0]), 1)
+
+    def test_one_graph_serves_all_lengths(self):
+        compiled, graphs = self.compile(
+            lambda *qkv: flashjit.torch.scaled_dot_product_attention(*qkv, enable_gqa=True), dynamic=True
+        )
+        for keys in (16, 24, 40):
+            tensors = to_sdpa(*make_qkv(8, keys))
+            self.assert_close(compiled(*tensors), sdpa_in_f32(*tensors, enable_gqa=True))
+        self.assertEqual(len(graphs), 1)
+
+    def test_aot_autograd_takes_the_operator(self):
+        tensors = to_sdpa(*make_qkv(heads_kv=2))
+        torch.compiler.reset()
+        compiled = torch.compile(
+            flashjit.torch.scaled_dot_product_attention, fullgraph=True, backend="aot_eager"
+        )
+        self.assert_close(compiled(*tensors, is_causal=True), sdpa_in_f32(*tensors, is_causal=True))
+
+
+class ScaledDotProductAttention(CloseTo):
+    def check(self, *tensors, **options):
+        tensors = to_sdpa(*tensors)
+        actual = flashjit.torch.scaled_dot_product_attention(*tensors, **options)
+        self.assertEqual(actual.dtype, torch.bfloat16)
+        self.assert_close(actual, sdpa_in_f32(*tensors, **options))
+
+    def test_is_that_of_pytorch(self):
+        self.check(*make_qkv(heads_kv=2))
+        self.check(*make_qkv(heads_kv=2), is_causal=True)
+        self.check(*make_qkv(heads=4, heads_kv=2), enable_gqa=True)
+        self.check(*make_qkv(8, 24, heads_kv=2), scale=0.3)
+        self.check(*make_qkv(heads_kv=2, head_dim_v=32))
+
+    def test_causal_mask_is_aligned_top_left(self):
+        self.check(*make_qkv(8, 24, heads_kv=2), is_causal=True)
+
+    def test_takes_tensors_of_either_memory_order(self):
+        packed = tuple(tensor.contiguous() for tensor in to_sdpa(*make_qkv(heads_kv=2)))
+        self.assert_close(flashjit.torch.scaled_dot_product_attention(*packed), sdpa_in_f32(*packed))
+
+    def test_autocast_casts(self):
+        tensors = tuple(tensor.float() for tensor in to_sdpa(*make_qkv(heads_kv=2)))
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "dtype"):
+            flashjit.torch.scaled_dot_product_attention(*tensors)
+        with torch.autocast("cpu", torch.bfloat16):
+            actual = flashjit.torch.scaled_dot_product_attention(*tensors)
+        self.assertEqual(actual.dtype, torch.bfloat16)
+        self.assert_close(actual, sdpa_in_f32(*tensors))
+
+    def refuse(self, kind, message, *tensors, **options):
+        with self.assertRaisesRegex(kind, message):
+            flashjit.torch.scaled_dot_product_attention(*to_sdpa(*tensors), **options)
+
+    def test_refuses_what_it_cannot_express_and_says_what_to_do(self):
+        tensors = make_qkv(heads_kv=2)
+        instead = r"use torch\.nn\.functional\.scaled_dot_product_attention"
+        self.refuse(flashjit.Unsupported, rf"attn_mask: must be None, was .*\(16, 16\).*{instead}", *tensors,
+                    attn_mask=torch.ones(16, 16, dtype=torch.bool))
+        self.refuse(flashjit.Unsupported, rf"dropout_p: must be 0, was 0\.5; {instead}", *tensors, dropout_p=0.5)
+        self.refuse(flashjit.Unsupported, rf"more queries \(24\) than keys \(8\); {instead}", *make_qkv(24, 8, 2, 2),
+                    is_causal=True)
+
+    def test_refuses_what_pytorch_refuses(self):
+        self.refuse(flashjit.InvalidArgument, "key: must have 2 heads like query, had 1; .*enable_gqa", *make_qkv())
+        query, key, value = to_sdpa(*make_qkv(heads_kv=2))
+        with self.assertRaisesRegex(flashjit.InvalidArgument, r"key: must be \[batch, .*had 3 dimensions; unsqueeze"):
+            flashjit.torch.scaled_dot_product_attention(query, key[0], value)
+
+
+if __name__ == "__main__":
+    unittest.main()
