@@ -12,12 +12,15 @@ namespace {
 enum Seed : std::uint64_t { seed_of_q = 1, seed_of_k, seed_of_v };
 
 // The first has several tiles of any height and several blocks of any width; the second shares a tile among heads; of
-// the third, under a causal mask, most queries see no key.
+// the third, under a causal mask, most queries see no key; in the fourth maxima jump, from whichever end keys are
+// visited, by more than a lazy maximum puts up with.
 constexpr CallShape kCheckShapes[] = {
     {.batch = 1, .seqlen_q = 300, .seqlen_kv = 713, .num_heads_q = 4, .num_heads_kv = 2},
     {.batch = 3, .seqlen_q = 3, .seqlen_kv = 333, .num_heads_q = 8, .num_heads_kv = 2},
     {.batch = 2, .seqlen_q = 201, .seqlen_kv = 70, .num_heads_q = 2, .num_heads_kv = 2},
 };
+constexpr CallShape kJumpingShape{.batch = 1, .seqlen_q = 260, .seqlen_kv = 840, .num_heads_q = 2, .num_heads_kv = 1};
+constexpr double kJump = 8;  // a power of two: no number is rounded
 
 constexpr std::int64_t kBlockElements = (1 << 18) - 1;
 constexpr std::int64_t kMostCheckedRows = 16;
@@ -34,6 +37,13 @@ Expected expect(const HostTensor& q, const HostTensor& k, const HostTensor& v, b
           reference::attention_in_low_precision(q.view(), k.view(), v.view(), options)};
 }
 
+// The middle third of the rows.
+void enlarge_middle(HostTensor& k) {
+  const auto row = static_cast<std::int64_t>(k.element_count()) / k.shape()[1], rows = k.shape()[1];
+  for (std::int64_t i = rows / 3 * row; i < 2 * rows / 3 * row; ++i)
+    store_element(k.data(), k.dtype(), i, kJump * load_element(k.data(), k.dtype(), i));
+}
+
 }  // namespace
 
 CheckCase::CheckCase(const Problem& problem, const CallShape& given) : shape(given), causal(problem.causal) {
@@ -48,6 +58,7 @@ Expected CheckCase::expected() const { return expect(q, k, v, causal); }
 std::vector<CheckCase> make_check_cases(const Problem& problem) {
   std::vector<CheckCase> cases;
   for (const CallShape& shape : kCheckShapes) cases.emplace_back(problem, shape);
+  enlarge_middle(cases.emplace_back(problem, kJumpingShape).k);
   return cases;
 }
 

@@ -37,7 +37,7 @@ struct CheckCase {
   HostTensor q, k, v;
 };
 // With lengths that no tile divides, a last tile of few rows, more keys than any ring of tiles holds, fewer keys than
-// queries, and heads that share keys.
+// queries, heads that share keys, and maxima that jump.
 std::vector<CheckCase> make_check_cases(const Problem& problem);
 
 // A large tensor of normal numbers without drawing them all: a block of them, again and again. The length of the block

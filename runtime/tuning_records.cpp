@@ -7,7 +7,6 @@
 #include "cache/digest.h"
 #include "cache/record_path.h"
 #include "generator/variant_space.h"
-#include "runtime/tuning_summary.h"
 
 namespace flashjit::runtime {
 
@@ -37,7 +36,15 @@ struct TuningRecords::Wanted {
 };
 
 TuningRecords::TuningRecords(TuningRecordsOptions options, const Logger& log)
-    : options_(std::move(options)), log_(log) {}
+    : options_(std::move(options)), log_(log) {
+  for (const std::string_view summary : options_.builtin) {
+    try {
+      summaries_.emplace_back(summary);
+    } catch (const Error& error) {
+      log_(LogLevel::warning, "records inside the library: {}", error.what());
+    }
+  }
+}
 
 TuningRecords::Shared TuningRecords::find(const DeviceIdentity& device, const Problem& problem,
                                           const ShapeBucket& bucket) {
@@ -97,21 +104,22 @@ TuningRecords::Shared TuningRecords::refuse(const StoreLayer& layer, const Wante
 }
 
 TuningRecords::Shared TuningRecords::find_builtin(const Wanted& wanted) {
-  read_builtin();
-  const auto found = builtin_.find(wanted.path);
-  if (found == builtin_.end()) return nullptr;
-  try {
-    wanted.require(*found->second);
-    return found->second;
-  } catch (const Error& error) {  // a release with other variants than when it was measured
-    log_(LogLevel::warning, "{}, inside the library: counts as no record: {}", wanted.path, error.what());
-    return nullptr;
+  for (const TuningSummary& summary : summaries_) {
+    if (!(summary.device() == wanted.device)) continue;
+    try {
+      auto record = summary.find(wanted.problem, wanted.bucket);
+      if (!record) continue;
+      wanted.require(*record);
+      return std::make_shared<const TuningRecord>(std::move(*record));
+    } catch (const Error& error) {  // a release with other variants than when it was measured
+      log_(LogLevel::warning, "{}, inside the library: counts as no record: {}", wanted.path, error.what());
+    }
   }
+  return nullptr;
 }
 
-// At the first look-up that gets so far: most programs never do.
-void TuningRecords::read_builtin() {
-  if (std::exchange(builtin_read_, true)) return;
+const std::map<std::string, TuningRecords::Shared>& TuningRecords::all_builtin() {
+  if (std::exchange(builtin_read_, true)) return builtin_;
   for (const std::string_view summary : options_.builtin) {
     try {
       for (TuningRecord& record : parse_summary(summary)) {
@@ -122,6 +130,7 @@ void TuningRecords::read_builtin() {
       log_(LogLevel::warning, "records inside the library: {}", error.what());
     }
   }
+  return builtin_;
 }
 
 std::set<std::string> TuningRecords::paths() {
@@ -129,8 +138,7 @@ std::set<std::string> TuningRecords::paths() {
   for (const StoreLayer& layer : options_.layers) {
     for (cache::StoredRecord& stored : layer.layer->list_records()) paths.insert(std::move(stored.path));
   }
-  read_builtin();
-  for (const auto& [path, record] : builtin_) paths.insert(path);
+  for (const auto& [path, record] : all_builtin()) paths.insert(path);
   for (const auto& [path, record] : known_) paths.insert(path);
   return paths;
 }
@@ -180,8 +188,8 @@ TuningRecords::Shared TuningRecords::find_of_any_device(const std::string& path)
     } catch (const Error&) {
     }
   }
-  const auto builtin = builtin_.find(path);
-  return builtin == builtin_.end() ? nullptr : builtin->second;
+  const auto builtin = all_builtin().find(path);
+  return builtin == all_builtin().end() ? nullptr : builtin->second;
 }
 
 std::string TuningRecords::keep(TuningRecord record) {

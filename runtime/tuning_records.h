@@ -18,6 +18,7 @@
 #include "flashjit/tuning.h"
 #include "runtime/cache_layers.h"
 #include "runtime/logger.h"
+#include "runtime/tuning_summary.h"
 
 namespace flashjit::runtime {
 
@@ -67,7 +68,7 @@ class TuningRecords {
   Shared find_builtin(const Wanted& wanted);
   Shared find_of_any_device(const std::string& path);
   Shared refuse(const StoreLayer& layer, const Wanted& wanted, const std::string& location, const Error& error);
-  void read_builtin();
+  const std::map<std::string, Shared>& all_builtin();
   // Of all layers, of the library and of memory.
   std::set<std::string> paths();
 
@@ -76,7 +77,8 @@ class TuningRecords {
 
   mutable std::mutex mutex_;               // of what follows, and held while files are read: each is read once
   std::map<std::string, Shared> known_;    // by path; null: there is none
-  std::map<std::string, Shared> builtin_;  // by path
+  std::vector<TuningSummary> summaries_;   // inside the library
+  std::map<std::string, Shared> builtin_;  // by path: all of them, when they were asked for
   bool builtin_read_ = false;
   std::set<std::string> refused_;  // locations that a warning named
   std::uint64_t damaged_ = 0;

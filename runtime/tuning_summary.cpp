@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -113,26 +114,27 @@ bool is_row(const json& row) {
   return true;
 }
 
-TuningRecord parse_row(const json& row, const std::vector<Variant>& variants) {
-  const auto refuse = [&row](const char* what) {
+// variant_of: by number; throws Error when there are not so many.
+TuningRecord parse_row(const json& row, const std::function<Variant(std::size_t)>& variant_of) {
+  if (!is_row(row)) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("tuning record: records: must have {}, has {}", what, runtime::line_of(row)));
-  };
-  if (!is_row(row)) refuse("a bucket and nine numbers in each row");
-  const auto variant_at = [&](std::size_t i) {
-    const auto number = row[i].get<std::size_t>();
-    if (number >= variants.size()) refuse("the numbers of variants in the list");
-    return variants[number];
-  };
+                fmt::format("tuning record: records: must have a bucket and nine numbers in each row, has {}",
+                            runtime::line_of(row)));
+  }
   const auto size = [&row](std::size_t i) { return row[i].get<std::int64_t>(); };
   TuningRecord record;
   record.bucket = parse_shape_bucket(row[0].get<std::string>());
-  record.chosen = variant_at(1);
-  record.default_variant = variant_at(2);
+  record.chosen = variant_of(row[1].get<std::size_t>());
+  record.default_variant = variant_of(row[2].get<std::size_t>());
   record.chosen_us = row[3].get<double>();
   record.default_us = row[4].get<double>();
   record.shape = {size(5), size(6), size(7), size(8), size(9)};
   return record;
+}
+
+[[noreturn]] void refuse_number(std::size_t number) {
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("tuning record: records: must have the numbers of variants in the list, has {}", number));
 }
 
 std::vector<Variant> parse_variants(const Fields& fields) {
@@ -144,6 +146,25 @@ std::vector<Variant> parse_variants(const Fields& fields) {
     variants.push_back(runtime::require_variant(variant.get<std::string>()));
   }
   return variants;
+}
+
+// What stands between the first two of these; empty when they are not there.
+std::string_view between(std::string_view text, std::string_view begin, std::string_view end) {
+  const std::size_t at = text.find(begin);
+  if (at == text.npos) return {};
+  const std::string_view rest = text.substr(at + begin.size());
+  return rest.substr(0, rest.find(end));
+}
+
+// The text of that line of a list of texts.
+std::string_view line_at(std::string_view list, std::size_t number) {
+  std::size_t at = 0;
+  for (std::size_t line = 0; line <= number; ++line) {
+    at = list.find('\n', at);
+    if (at == list.npos) refuse_number(number);
+    ++at;
+  }
+  return between(list.substr(at), "\"", "\"");
 }
 
 }  // namespace
@@ -185,13 +206,40 @@ std::vector<TuningRecord> parse_summary(std::string_view text) {
   for (const auto& [name, rows] : by_problem.items()) {
     const Problem problem = parse_problem(name);
     for (const json& row : rows) {
-      TuningRecord& record = records.emplace_back(parse_row(row, variants));
+      const auto variant_of = [&](std::size_t number) {
+        if (number >= variants.size()) refuse_number(number);
+        return variants[number];
+      };
+      TuningRecord& record = records.emplace_back(parse_row(row, variant_of));
       record.device = device;
       record.environment = environment;
       record.problem = problem;
     }
   }
   return records;
+}
+
+TuningSummary::TuningSummary(std::string_view text) : text_(text) {
+  const json head = parse_json(fmt::format("{{\"format\": {}, \"device\": {}}}", between(text, "\"format\": ", ",\n"),
+                                           between(text, "\"device\": ", ",\n")));
+  const Fields fields(head, "");
+  require_format(fields, kFormat);
+  device_ = parse_device(fields);
+}
+
+std::optional<TuningRecord> TuningSummary::find(const Problem& problem, const ShapeBucket& bucket) const {
+  const std::string_view rows = between(text_, fmt::format("\n  \"{}\": [", to_string(problem)), "\n  ]");
+  const std::string row_begin = fmt::format("\n    [\"{}\",", to_string(bucket));
+  if (rows.find(row_begin) == rows.npos) return std::nullopt;
+  const json row = parse_json(row_begin + std::string(between(rows, row_begin, "]")) + ']');
+  const std::string_view variants = between(text_, "\n\"variants\": [", "\n]");
+  TuningRecord record =
+      parse_row(row, [&](std::size_t number) { return require_variant(std::string(line_at(variants, number))); });
+  const json tail = parse_json(fmt::format("{{\"environment\": {}]}}", between(text_, "\"environment\": ", "\n]")));
+  record.device = device_;
+  record.environment = parse_environment(Fields(tail, ""));
+  record.problem = problem;
+  return record;
 }
 
 }  // namespace runtime

@@ -112,6 +112,29 @@ TEST_CASE("the small calls have what kernels get wrong") {
   CHECK(some([](const CheckCase& c) { return c.shape.batch > 1; }));
 }
 
+TEST_CASE("in one small call maxima jump, from whichever end its keys are visited") {
+  // Log2 of how far the largest score of a row grows from the first third of its keys, or the last, to the middle.
+  const auto least_jump = [](const CheckCase& c) {
+    const std::int64_t keys = c.shape.seqlen_kv, dim = c.k.shape()[3], third = keys / 3;
+    double least = std::numeric_limits<double>::infinity();
+    for (std::int64_t row = 0; row < 8; ++row) {
+      double most[3] = {-1e9, -1e9, -1e9};
+      for (std::int64_t key = 0; key < 3 * third; ++key) {
+        double score = 0;
+        for (std::int64_t i = 0; i < dim; ++i)
+          score += load_element(c.q.data(), DType::bf16, row * c.shape.num_heads_q * dim + i) *
+                   load_element(c.k.data(), DType::bf16, key * c.shape.num_heads_kv * dim + i);
+        most[key / third] = std::max(most[key / third], score * std::log2(std::exp(1)) / std::sqrt(dim));
+      }
+      least = std::min(least, most[1] - std::max(most[0], most[2]));
+    }
+    return least;
+  };
+  constexpr double kLazyLimit = 14;  // log2 of what the sum of a block may come to: deferred_softmax.cuh
+  const std::vector<CheckCase> cases = make_check_cases(make_problem(false));
+  CHECK(std::any_of(cases.begin(), cases.end(), [&](const CheckCase& c) { return least_jump(c) > kLazyLimit; }));
+}
+
 TEST_CASE("small calls expect the reference's result, and no head that was forgotten passes") {
   for (const bool causal : {false, true}) {
     for (const CheckCase& small : make_check_cases(make_problem(causal, DType::f16))) {

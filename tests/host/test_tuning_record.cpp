@@ -362,9 +362,34 @@ TEST_CASE("a summary that was changed by hand or cut is refused") {
   }
 }
 
+TEST_CASE("one record is found in a summary as reading all of it gives it") {
+  std::vector<TuningRecord> records = {of_bucket(shape_buckets().at(3)), of_bucket(shape_buckets().at(57))};
+  records.push_back(of_bucket(shape_buckets().at(57)));
+  records.back().problem.causal = true;
+  records.back().chosen = parse_variant("hopper-q256-kv48");
+  const std::string text = summarize(records);
+  const runtime::TuningSummary summary(text);
+  CHECK(summary.device() == records[0].device);
+  for (const TuningRecord& each : runtime::parse_summary(text)) {
+    const auto found = summary.find(each.problem, each.bucket);
+    REQUIRE(found);
+    CHECK(to_json(*found) == to_json(each));
+  }
+  CHECK_FALSE(summary.find(records[0].problem, shape_buckets().at(4)));
+  CHECK_FALSE(summary.find({DType::f16}, shape_buckets().at(3)));
+  CHECK_THROWS_AS(runtime::TuningSummary(""), Error);
+  CHECK_THROWS_AS(runtime::TuningSummary(replaced(text, "\"format\": 1", "\"format\": 2")), Error);
+  const std::string other_variant = replaced(text, "\"hopper-q256", "\"hopper-x256");
+  CHECK_THROWS_AS(runtime::TuningSummary(other_variant).find(records[2].problem, records[2].bucket), Error);
+}
+
 TEST_CASE("what is inside the library can be read, and holds for its device") {
   for (const std::string_view summary : runtime::builtin_records()) {
+    const runtime::TuningSummary by_line(summary);
     for (const TuningRecord& record : runtime::parse_summary(summary)) {
+      const auto found = by_line.find(record.problem, record.bucket);
+      REQUIRE(found);
+      CHECK(to_json(*found) == to_json(record));
       const Architecture& architecture = find_architecture(record.device.architecture);
       CHECK(generator::why_illegal(record.problem, record.chosen, architecture).empty());
       CHECK(generator::why_illegal(record.problem, record.default_variant, architecture).empty());
