@@ -27,9 +27,6 @@ struct CacheEntry {
   std::map<std::string, std::string> facts;
 };
 
-// "512M": bytes, or a number with K, M, G or T (powers of 1024); more than 0. Throws Error(invalid_argument).
-std::uint64_t parse_size(std::string_view text);
-
 struct CacheVerification {
   std::uint64_t intact = 0;
   std::uint64_t bytes = 0;  // of the intact ones
