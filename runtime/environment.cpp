@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "flashjit/cache.h"
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
 
