@@ -5,6 +5,7 @@
 
 #include "cli/cache.h"
 #include "cli/cache_report.h"
+#include "cli/for_option.h"
 #include "cli/size.h"
 
 namespace flashjit::cli {
@@ -61,7 +62,9 @@ int report(const Options& options, const CacheCollection& collection) {
 
 int run_gc(const Options& options, const Session& session) {
   EngineOptions engine_options = session.engine_options();
-  if (!options.max_size.empty()) engine_options.cache_max_bytes = parse_size("--max-size", options.max_size);
+  if (!options.max_size.empty()) {
+    engine_options.cache_max_bytes = for_option("--max-size", [&] { return parse_size(options.max_size); });
+  }
   return report(options, Cache(engine_options).collect(engine_options.cache_max_bytes, options.dry_run));
 }
 

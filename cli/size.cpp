@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/size.h"
 
-#include <flashjit/cache.h>
-#include <flashjit/error.h>
 #include <fmt/format.h>
 
 #include <string_view>
@@ -14,12 +12,6 @@ constexpr std::string_view kUnits = "KMGT";
 constexpr int kUnitBits = 10;
 
 }  // namespace
-
-std::uint64_t parse_size(const std::string& option, const std::string& text) try {
-  return flashjit::parse_size(text);
-} catch (const Error& error) {
-  throw Error(error.code(), fmt::format("{}: {}", option, error.what()));
-}
 
 std::string size_text(std::uint64_t bytes) {
   if (bytes >> kUnitBits == 0) return fmt::format("{} B", bytes);

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "flashjit/cache.h"
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
 #include "runtime/path_list.h"

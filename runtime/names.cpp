@@ -2,6 +2,9 @@
 // Spellings of the public enums that belong to the engine and its tuning, and the version.
 #include <fmt/format.h>
 
+#include <charconv>
+#include <limits>
+
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
 #include "flashjit/tuning.h"
@@ -59,6 +62,22 @@ Policy parse_policy(std::string_view text) {
     if (text == to_string(policy)) return policy;
   }
   throw Error(ErrorCode::invalid_argument, fmt::format("policy: must be compile, cache_only or off, was {}", text));
+}
+
+std::uint64_t parse_size(std::string_view text) {
+  constexpr std::string_view kUnits = "KMGT";
+  constexpr std::size_t kUnitBits = 10;
+  std::uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [unit, error] = std::from_chars(text.data(), end, value);
+  const std::size_t power = unit == end ? 0 : kUnits.find(*unit) + 1;  // 0 as well when it is no unit
+  const bool spelled = error == std::errc{} && end - unit == (power == 0 ? 0 : 1);
+  const std::size_t shift = power * kUnitBits;
+  if (!spelled || value == 0 || value > std::numeric_limits<std::uint64_t>::max() >> shift) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("must be bytes, or a number with K, M, G or T, and more than 0, was {}", text));
+  }
+  return value << shift;
 }
 
 const char* to_string(KernelInfo::Origin origin) noexcept {

@@ -35,9 +35,6 @@ struct CacheRecord {
   std::uint64_t bytes = 0;
 };
 
-// "512M": bytes, or a number with K, M, G or T (powers of 1024); more than 0. Throws Error(invalid_argument).
-std::uint64_t parse_size(std::string_view text);
-
 struct CacheVerification {
   std::uint64_t intact = 0;           // entries
   std::uint64_t bytes = 0;            // of the intact ones

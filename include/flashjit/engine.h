@@ -28,6 +28,8 @@ enum class Policy {
 };
 const char* to_string(Policy policy) noexcept;
 Policy parse_policy(std::string_view text);  // "compile", "cache_only", "off"; throws Error(invalid_argument)
+// Bytes: "1000000", or "512M" with K, M, G or T (powers of 1024); more than 0. Throws Error(invalid_argument).
+std::uint64_t parse_size(std::string_view text);
 
 enum class LogLevel { debug, info, warning };
 
