@@ -26,8 +26,9 @@ MAX_BYTES = 3_000_000
 NEEDED = ("scikit_build_core", "numpy")
 PACKAGE = {
     "__init__.py", "__main__.py", "_arrays.py", "_core.abi3.so", "_core.pyi", "_errors.py", "_nvrtc.py", "bin/flashjit",
-    "libflashjit.so.0.1", "py.typed", "torch.py", "transformers.py"
+    "py.typed", "torch.py", "transformers.py"
 }
+LICENSES = {"LICENSE", "THIRD_PARTY_LICENSES.md"}
 
 
 def run(*command: object, **options: object) -> None:
@@ -51,9 +52,13 @@ def check_wheel(wheel: pathlib.Path) -> None:
     assert wheel.name.endswith(tag), f"the wheel's tag must be {tag}"
     with zipfile.ZipFile(wheel) as archive:
         files = {name.partition("/")[2] for name in archive.namelist() if name.startswith("flashjit/")}
+        licenses = {name.rpartition("/")[2] for name in archive.namelist() if ".dist-info/licenses/" in name}
         metadata = next(name for name in archive.namelist() if name.endswith("/METADATA"))
         text = archive.read(metadata).decode()
-    assert files == PACKAGE, f"files that lack or are too many: {sorted(files ^ PACKAGE)}"
+    version = wheel.name.split("-")[1]
+    wanted = PACKAGE | {"libflashjit.so." + version.rpartition(".")[0]}
+    assert files == wanted, f"files that lack or are too many: {sorted(files ^ wanted)}"
+    assert licenses == LICENSES, f"licences that lack or are too many: {sorted(licenses ^ LICENSES)}"
     required = [line for line in text.splitlines() if line.startswith("Requires-Dist: ") and "extra ==" not in line]
     assert not required, f"the wheel must depend on nothing: {required}"
 
