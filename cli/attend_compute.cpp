@@ -29,13 +29,6 @@ Problem problem_of(const Inputs& inputs) {
   return problem;
 }
 
-// What the call would take by itself. TMA cannot describe tensors without keys.
-Variant default_variant(const Engine& engine, const DeviceInfo& device, const Problem& problem, const Inputs& inputs) {
-  const std::int64_t seqlen_q = inputs.q.shape()[1], seqlen_kv = inputs.k.shape()[1];
-  if (seqlen_kv == 0) return engine.default_without_tma(problem, device.architecture);
-  return engine.default_variant(problem, device.architecture, length_range(seqlen_q, seqlen_kv));
-}
-
 }  // namespace
 
 AttentionOptions Inputs::options() const {
@@ -49,8 +42,7 @@ Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& 
   const Problem problem = problem_of(inputs);
   const Dims &q_shape = inputs.q.shape(), &k_shape = inputs.k.shape();
   AttentionOptions options = inputs.options();
-  options.variant = variant.empty() ? default_variant(engine, device, problem, inputs)
-                                    : choose_variant(engine, variant, problem, device.architecture);
+  if (!variant.empty()) options.variant = choose_variant(engine, variant, problem, device.architecture);
   const ProgressLine progress("attention on " + device.name);
   const int ordinal = device.ordinal;
   const DeviceTensor q = inputs.q.to_device(nullptr, ordinal), k = inputs.k.to_device(nullptr, ordinal),
@@ -67,7 +59,7 @@ Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& 
   answer.out = HostTensor::from_device(out);
   answer.first_call_ms = milliseconds_since(start);
   answer.lse = HostTensor::from_device(lse);
-  answer.kernel = engine.prepare(problem, ordinal, options.variant).front();
+  answer.kernel = engine.prepare(q, k, v, out, options);
   if (is_emulated(device)) return answer;
   answer.speed.emplace();
   if (answer.out.element_count() == 0) return answer;

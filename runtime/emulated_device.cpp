@@ -189,6 +189,11 @@ std::vector<KernelInfo> EmulatedDevice::prepare(const Problem& problem, const st
   return infos;
 }
 
+KernelInfo EmulatedDevice::prepare(const ForwardCall& call, const AttentionOptions& opts) {
+  require_null(opts.stream);
+  return kernel_of(call, opts).info;
+}
+
 void EmulatedDevice::run(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options) {
   const emulator::Report report = emulate(call, opts, options);
   if (report.clean()) return;

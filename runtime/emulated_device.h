@@ -38,6 +38,8 @@ class EmulatedDevice {
 
   // What every call for the problem needs. Throws Error.
   std::vector<KernelInfo> prepare(const Problem& problem, const std::optional<Variant>& variant);
+  // What this one needs.
+  KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts);
 
   // Runs the call's kernel, which is made now when it has not been prepared; run() throws Error(kernel_fault) for any
   // finding. Both throw what making the kernel throws, and Error(unsupported) for PTX that the emulator does not know.

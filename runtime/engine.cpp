@@ -114,6 +114,13 @@ std::vector<KernelInfo> Engine::prepare(const Problem& problem, int device, cons
   return impl_->kernels.prepare_all(problem, variant, runtime::device(ordinal));
 }
 
+KernelInfo Engine::prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                           const AttentionOptions& opts) {
+  runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
+  runtime::validate_out(call, out);
+  return impl_->emulated ? impl_->emulated->prepare(call, opts) : runtime::prepare_forward(impl_->kernels, call, opts);
+}
+
 std::vector<Variant> Engine::variants(const Problem& problem, std::string_view architecture) const {
   validate(problem);
   return generator::legal_variants(problem, find_architecture(architecture));

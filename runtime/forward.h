@@ -38,6 +38,9 @@ int forward_device(const Driver& driver, const ForwardCall& call, Stream stream)
 const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const ForwardCall& call,
                                    const AttentionOptions& opts, int device);
 
+// Makes and loads what the call needs. Throws as forward_device() and forward_kernel() do.
+KernelInfo prepare_forward(Kernels& kernels, const ForwardCall& call, const AttentionOptions& opts);
+
 // All of it. Does nothing for a call without output elements.
 void enqueue_forward(Kernels& kernels, const ForwardCall& call, const AttentionOptions& opts);
 

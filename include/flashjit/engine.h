@@ -99,7 +99,7 @@ struct KernelInfo {
   Variant variant;
   std::string architecture;
   enum class Origin { compiled, disk, bundle, memory } origin = Origin::compiled;
-  bool tuned = false;  // a tuning record chose the variant, of Engine::prepare
+  bool tuned = false;  // a tuning record chose the variant, of Engine::prepare for a problem
   // What NVRTC took when it was compiled, also when it comes from the cache now; 0 when it comes from a bundle.
   double compile_ms = 0;
   int threads = 0;      // of a block
@@ -205,6 +205,10 @@ class Engine {
   // one. After it such calls compile, read, load and measure nothing. device -1 is the current context's, or 0; or the
   // emulated one.
   std::vector<KernelInfo> prepare(const Problem& problem, int device = -1, const std::optional<Variant>& variant = {});
+  // Makes and loads what this one call needs, and says which kernel that is; its origin is what it was when this engine
+  // got it. Reads and writes no element. Throws what the call would throw.
+  KernelInfo prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                     const AttentionOptions& opts = {});
 
   // --- Tuning (docs/tuning.md) --------------------------------------------------------------------------------------
 

@@ -11,7 +11,9 @@ using tests::AttentionCase;
 using tests::shared_engine;
 using tests::Sizes;
 
-TEST_SUITE_BEGIN("sanitizer");
+// initcheck of compute-sanitizer does not see what Hopper's copy engine writes: it calls each result uninitialized
+// whose memory no copy has filled before. So these are not among its tests.
+TEST_SUITE_BEGIN("owning calls");
 
 TEST_CASE("the owning call returns what the reference computes, in the inputs' dtype") {
   for (const DType dtype : {DType::bf16, DType::f16}) {
@@ -31,6 +33,9 @@ TEST_CASE("the free functions compute the same on the default engine") {
   c.check_out(out);
 }
 
+TEST_SUITE_END();
+TEST_SUITE_BEGIN("sanitizer");
+
 TEST_CASE("causal attention writes its output and LSE into the caller's memory") {
   for (const Sizes& sizes :
        {Sizes{2, 33, 77, 4, 2, 64, 64}, Sizes{1, 77, 33, 4, 1, 64, 64}, Sizes{1, 1, 40, 2, 2, 64, 64}}) {
@@ -49,7 +54,9 @@ TEST_CASE("every head dim of the corners, with another one for v") {
   for (const Sizes& sizes :
        {Sizes{1, 20, 50, 2, 1, 8, 8}, Sizes{1, 20, 50, 2, 1, 72, 40}, Sizes{1, 20, 50, 2, 1, 256, 256}}) {
     const AttentionCase c(sizes);
-    c.check_out(shared_engine().attention(c.q, c.k, c.v));
+    const DeviceTensor out = c.poisoned_out();
+    shared_engine().attention(c.q, c.k, c.v, out);
+    c.check_out(out);
   }
 }
 
@@ -60,7 +67,9 @@ TEST_CASE("the scale may be given, zero or negative") {
     opts.softmax_scale = scale;
     opts.causal = true;
     CAPTURE(scale);
-    c.check_out(shared_engine().attention(c.q, c.k, c.v, opts), opts);
+    const DeviceTensor out = c.poisoned_out();
+    shared_engine().attention(c.q, c.k, c.v, out, opts);
+    c.check_out(out, opts);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -88,6 +89,30 @@ TEST_CASE("a given variant is prepared alone") {
   opts.variant = variant;
   c.check_out(engine.attention(c.q, c.k, c.v, opts));
   CHECK(engine.counters().compiles == 1);
+}
+
+TEST_CASE("a call is prepared without running it, and its kernel told") {
+  const tests::TemporaryDirectory directory;
+  Engine engine(options_in(directory));
+  const AttentionCase c;
+  const DeviceTensor out = c.poisoned_out();
+  const KernelInfo info = engine.prepare(c.q, c.k, c.v, out);
+  CHECK(info.problem == kProblem);
+  CHECK(info.origin == KernelInfo::Origin::compiled);
+  for (const double value : HostTensor::from_device(out).to_doubles()) CHECK(std::isnan(value));
+  AttentionOptions opts;
+  opts.variant = info.variant;
+  engine.attention(c.q, c.k, c.v, out);
+  engine.attention(c.q, c.k, c.v, out, opts);
+  c.check_out(out);
+  CHECK(engine.counters().compiles == 1);
+  CHECK(engine.prepare(c.q, c.k, c.v, out, opts).name == info.name);
+
+  const AttentionCase empty({.batch = 0});
+  CHECK(engine.prepare(empty.q, empty.k, empty.v, empty.poisoned_out()).name == info.name);
+  AttentionOptions wrong;
+  wrong.variant = parse_variant("q48-kv64-w4");
+  CHECK_THROWS_AS(engine.prepare(c.q, c.k, c.v, out, wrong), Error);
 }
 
 TEST_CASE("a filled cache is enough: no compile, and no NVRTC either") {

@@ -202,7 +202,10 @@ TEST_CASE("with an exported bundle a fresh machine compiles and measures nothing
   elsewhere.bundles = {export_bundle(options, directory)};
   elsewhere.nvrtc_path = "/nowhere/libnvrtc.so";
   Engine engine(elsewhere);
-  c.check_out(engine.attention(c.q, c.k, c.v));
+  const DeviceTensor out = c.poisoned_out();
+  CHECK(engine.prepare(c.q, c.k, c.v, out).variant == record.chosen);
+  engine.attention(c.q, c.k, c.v, out);
+  c.check_out(out);
   const Counters counters = engine.counters();
   CHECK(counters.compiles == 0);
   CHECK(counters.tunings == 0);
