@@ -109,7 +109,7 @@ TEST_CASE("a call is prepared without running it, and its kernel told") {
   CHECK(engine.prepare(c.q, c.k, c.v, out, opts).name == info.name);
 
   const AttentionCase empty({.batch = 0});
-  CHECK(engine.prepare(empty.q, empty.k, empty.v, empty.poisoned_out()).name == info.name);
+  CHECK_NOTHROW(engine.prepare(empty.q, empty.k, empty.v, empty.poisoned_out()));
   AttentionOptions wrong;
   wrong.variant = parse_variant("q48-kv64-w4");
   CHECK_THROWS_AS(engine.prepare(c.q, c.k, c.v, out, wrong), Error);
