@@ -180,16 +180,18 @@ class Page:
             self.skipped.append(f"Python (no {missing[1]})")
 
     def run_all(self):
-        """What failed: line and message. Blocks after that one are not run, as they may need what it makes."""
+        """What failed: line and message. Blocks after that one are not run, as they may need what it makes. What lacks its
+        tool here is left out."""
         handlers = {"sh": self.run_sh, "cpp": self.run_compiled, "c": self.run_compiled, "cmake": self.run_cmake,
                     "python": self.run_python}
         for block in self.blocks:
             if block.file:
                 (self.directory / block.file).write_text(block.text)
         for block in self.blocks:
+            if block.file or block.language in self.surroundings.missing:
+                continue
             try:
-                if not block.file:
-                    handlers[block.language](block)
+                handlers[block.language](block)
             except (BlockFailed, SyntaxError, subprocess.TimeoutExpired) as failure:
                 return f"{self.path}:{block.line}: {failure}"
         return ""
@@ -197,15 +199,15 @@ class Page:
 
 def outcome(page):
     """One line or more for one page, and whether it passed."""
-    if missing := {block.language for block in page.blocks} & page.surroundings.missing:
-        skipped = f"{page.path}: skipped: nothing here for {', '.join(sorted(missing))}"
-        return skipped, page.surroundings.gpu  # where there is a GPU there may be no more than that
     failure = page.run_all()
+    missing = sorted({block.language for block in page.blocks} & page.surroundings.missing)
+    page.skipped += [f"{language} (nothing here for it)" for language in missing]
     checked = sum(not page.runs(block) for block in page.blocks)
     text = f"{page.path}: {len(page.blocks)} blocks"
     text += f", {checked} of them only checked" if checked else ""
     text += f", skipped: {', '.join(page.skipped)}" if page.skipped else ""
-    return "\n".join(filter(None, (text, failure))), not failure
+    complete = page.surroundings.gpu or not missing  # where there is a GPU there may be no tools
+    return "\n".join(filter(None, (text, failure))), not failure and complete
 
 
 def all_pages():
