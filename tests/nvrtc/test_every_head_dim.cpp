@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The defaults of all head dims: many kernels. scripts/test compiles them with one NVRTC only.
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "tests/nvrtc/kernel_jobs.h"
+
+using namespace flashjit;
+using tests::add_defaults;
+using tests::expect_clean;
+using tests::Job;
+using tests::make_engine;
+using tests::problem_of;
+
+TEST_SUITE_BEGIN("every head dim");
+
+TEST_CASE("the defaults of every head dim compile for the H200 without spills") {
+  Engine engine = make_engine();
+  std::vector<Job> jobs;
+  for (int head_dim = 8; head_dim <= 256; head_dim += 8)
+    add_defaults(engine,
+                 problem_of(head_dim, head_dim, head_dim % 16 == 0, head_dim % 3 == 0 ? DType::f16 : DType::bf16),
+                 "sm_90a", jobs);
+  add_defaults(engine, problem_of(192, 128, true), "sm_90a", jobs);
+  add_defaults(engine, problem_of(64, 256, false), "sm_90a", jobs);
+  add_defaults(engine, problem_of(40, 200, true), "sm_90a", jobs);
+  add_defaults(engine, problem_of(256, 32, true), "sm_90a", jobs);
+  add_defaults(engine, problem_of(16, 256, true), "sm_90a", jobs);
+  expect_clean(engine, jobs);
+}
+
+TEST_SUITE_END();
