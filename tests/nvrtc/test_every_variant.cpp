@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// All legal variants: many kernels, most of them with the mask, whose code has the loop without it too. scripts/test
-// compiles them with one NVRTC only.
+// All legal variants: many kernels, with the mask, as their code has the loop without it too. scripts/test compiles
+// them with one NVRTC only.
 #include <doctest/doctest.h>
 
-#include <utility>
 #include <vector>
 
 #include "tests/nvrtc/kernel_jobs.h"
@@ -19,8 +18,8 @@ TEST_SUITE_BEGIN("every variant");
 TEST_CASE("every legal variant of common head dims compiles for the H200 without spills") {
   Engine engine = make_engine();
   std::vector<Job> jobs;
-  for (const auto& [head_dim, causal] : {std::pair{64, true}, {128, false}, {128, true}, {256, true}}) {
-    const Problem problem = problem_of(head_dim, head_dim, causal);
+  for (const int head_dim : {64, 128, 256}) {
+    const Problem problem = problem_of(head_dim, head_dim, true);
     for (const Variant& variant : engine.variants(problem, "sm_90a")) jobs.push_back({problem, variant, "sm_90a"});
   }
   expect_clean(engine, jobs);
