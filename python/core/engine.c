@@ -24,7 +24,7 @@ static int init_engine(PyObject* self, PyObject* args, PyObject* keywords) {
     return -1;
   }
   const flashjit_status status = flashjit_engine_create(&options, &engine->handle);
-  engine->emulates = options.emulate != NULL;
+  engine->emulates = options.emulate && options.emulate[0] != '\0';
   if (status == FLASHJIT_OK) return 0;
   raise_status(status);
   return -1;
