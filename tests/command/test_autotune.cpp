@@ -4,7 +4,6 @@
 #include <flashjit/error.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -27,19 +26,14 @@ using State = cli::TuneResult::State;
 
 constexpr int kSms = 132;
 
-// Runs what must fail: exit code 2, one line on stderr, nothing on stdout, and no file left.
+// Runs what must fail, and leave no file.
 std::string refusal(const std::string& arguments, const std::string& shapes = "") {
   const TemporaryDirectory directory;
   write_bytes(directory / "shapes.txt", shapes);
-  const Outcome outcome = run_command(directory.path(), kBareEnvironment, "autotune " + arguments);
-  CAPTURE(arguments);
-  CAPTURE(outcome.err);
-  CHECK(outcome.exit_code == 2);
-  CHECK(outcome.out.empty());
-  CHECK(outcome.err.rfind("flashjit: ", 0) == 0);
-  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  const std::string why =
+      expect_refusal(arguments, run_command(directory.path(), kBareEnvironment, "autotune " + arguments));
   CHECK(std::distance(fs::directory_iterator(directory.path()), fs::directory_iterator()) == 1);
-  return outcome.err;
+  return why;
 }
 
 std::string why_no_shapes(const std::string& text) {

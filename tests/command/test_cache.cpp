@@ -59,16 +59,8 @@ class Workshop {
     return json::parse(outcome.out);
   }
 
-  // Runs what must fail: exit code 2, one line on stderr, nothing on stdout.
   std::string refusal(const std::string& arguments, const std::string& environment = "") const {
-    const Outcome outcome = run(arguments, environment);
-    CAPTURE(arguments);
-    CAPTURE(outcome.err);
-    CHECK(outcome.exit_code == 2);
-    CHECK(outcome.out.empty());
-    CHECK(outcome.err.rfind("flashjit: ", 0) == 0);
-    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
-    return outcome.err;
+    return expect_refusal(arguments, run(arguments, environment));
   }
 
   json entries() const { return result("ls").at("entries"); }

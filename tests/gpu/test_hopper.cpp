@@ -3,16 +3,17 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "cli/verify_cases.h"
 #include "tests/gpu/attention_case.h"
 #include "tests/gpu/driver_calls.h"
+#include "tests/support/same_bytes.h"
 
 using namespace flashjit;
 using tests::AttentionCase;
+using tests::same_bytes;
 using tests::ScopedContext;
 using tests::ScopedStream;
 using tests::shared_engine;
@@ -45,10 +46,6 @@ void check(const AttentionCase& c, const AttentionOptions& given) {
   shared_engine().attention(c.q, c.k, c.v, out, opts);
   c.check_out(out, opts);
   c.check_lse(lse, opts);
-}
-
-bool same_bytes(const HostTensor& a, const HostTensor& b) {
-  return a.shape() == b.shape() && std::memcmp(a.data(), b.data(), a.element_count() * size_of(a.dtype())) == 0;
 }
 
 std::vector<Variant> hopper_variants(const Problem& problem) {

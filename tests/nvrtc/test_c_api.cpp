@@ -3,22 +3,19 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <string>
 
 #include "flashjit.h"
 #include "flashjit/engine.h"
 #include "tests/support/dlpack_view.h"
+#include "tests/support/same_bytes.h"
 
 namespace {
 
 using namespace flashjit;
 using tests::DlpackView;
-
-bool same_bytes(const HostTensor& a, const HostTensor& b) {
-  return std::memcmp(a.data(), b.data(), a.element_count() * size_of(a.dtype())) == 0;
-}
+using tests::same_bytes;
 
 EngineOptions emulating() {
   EngineOptions options = EngineOptions::from_environment();

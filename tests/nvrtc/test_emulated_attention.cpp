@@ -2,7 +2,6 @@
 // attention() without a GPU: real kernels, compiled to PTX and run in the emulator, against the reference.
 #include <doctest/doctest.h>
 
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -10,11 +9,13 @@
 #include "flashjit/emulator.h"
 #include "flashjit/flashjit.h"
 #include "runtime/parallel.h"
+#include "tests/support/same_bytes.h"
 #include "tests/support/temporary_directory.h"
 
 namespace {
 
 using namespace flashjit;
+using tests::same_bytes;
 
 EngineOptions emulating(const std::string& architecture) {
   EngineOptions options = EngineOptions::from_environment();
@@ -62,10 +63,6 @@ struct Case {
 
   HostTensor q, k, v, out, lse;
 };
-
-bool same_bytes(const HostTensor& a, const HostTensor& b) {
-  return std::memcmp(a.data(), b.data(), a.element_count() * size_of(a.dtype())) == 0;
-}
 
 }  // namespace
 

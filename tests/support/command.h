@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -37,5 +39,16 @@ inline Outcome run_command(const std::filesystem::path& directory, const std::st
 }
 
 inline bool mentions(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// What must fail: exit code 2, one line on stderr, nothing on stdout. Gives that line.
+inline std::string expect_refusal(const std::string& arguments, const Outcome& outcome) {
+  CAPTURE(arguments);
+  CAPTURE(outcome.err);
+  CHECK(outcome.exit_code == 2);
+  CHECK(outcome.out.empty());
+  CHECK(outcome.err.rfind("flashjit: ", 0) == 0);
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  return outcome.err;
+}
 
 }  // namespace flashjit::tests
