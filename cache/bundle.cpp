@@ -16,28 +16,28 @@
 namespace flashjit::cache {
 namespace {
 
-constexpr std::string_view kMagic = "FJBUNDLE";
-constexpr std::uint32_t kFormatVersion = 1;
-constexpr std::size_t kPreambleBytes = kMagic.size() + 4 + 4 + 8;
+constexpr std::string_view kBundleMagic = "FJBUNDLE";
+constexpr std::uint32_t kBundleVersion = 1;
+constexpr std::size_t kBundlePreambleBytes = kBundleMagic.size() + 4 + 4 + 8;
 constexpr std::size_t kMaxManifestBytes = std::size_t{16} << 20;  // some 100,000 members
-constexpr std::size_t kMaxPartBytes = 255;                        // as in file systems
+constexpr std::size_t kMaxMemberPartBytes = 255;                  // as in file systems
 
 using Members = std::vector<Bundle::Member>;
 
-bool is_part(std::string_view text) {
+bool is_member_part(std::string_view text) {
   const auto is_allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
   };
-  return !text.empty() && text.size() <= kMaxPartBytes && text != "." && text != ".." &&
+  return !text.empty() && text.size() <= kMaxMemberPartBytes && text != "." && text != ".." &&
          std::all_of(text.begin(), text.end(), is_allowed);
 }
 
 // A relative path that stays below where it begins.
 bool is_member_name(std::string_view name) {
   for (std::size_t slash; (slash = name.find('/')) != std::string_view::npos; name.remove_prefix(slash + 1)) {
-    if (!is_part(name.substr(0, slash))) return false;
+    if (!is_member_part(name.substr(0, slash))) return false;
   }
-  return is_part(name);
+  return is_member_part(name);
 }
 
 bool is_digest(std::string_view text) {
@@ -120,11 +120,11 @@ std::string encode_bundle(std::vector<NewMember> members) {
   if (manifest.size() > kMaxManifestBytes) {
     throw Error(ErrorCode::invalid_argument, fmt::format("bundle: must have fewer members, has {}", members.size()));
   }
-  const std::uint64_t bundle_bytes = kPreambleBytes + manifest.size() + kChecksumBytes + content_bytes;
+  const std::uint64_t bundle_bytes = kBundlePreambleBytes + manifest.size() + kChecksumBytes + content_bytes;
   std::string bytes;
   bytes.reserve(bundle_bytes);
-  bytes += kMagic;
-  append(bytes, kFormatVersion);
+  bytes += kBundleMagic;
+  append(bytes, kBundleVersion);
   append(bytes, static_cast<std::uint32_t>(manifest.size()));
   append(bytes, bundle_bytes);
   bytes += manifest;
@@ -220,24 +220,24 @@ std::unique_ptr<Bundle> Bundle::open(std::string_view bytes, const std::string& 
 std::string Bundle::read_manifest() {
   const char* const no_bundle = "must be a flashjit bundle, is none";
   const std::uint64_t size = source_->size();
-  if (size < kPreambleBytes + kChecksumBytes) return no_bundle;
-  const auto preamble = source_->read(0, kPreambleBytes);
+  if (size < kBundlePreambleBytes + kChecksumBytes) return no_bundle;
+  const auto preamble = source_->read(0, kBundlePreambleBytes);
   if (!preamble) return "cannot be read";
-  if (!preamble->starts_with(kMagic)) return no_bundle;
-  const auto version = integer_at<std::uint32_t>(*preamble, kMagic.size());
-  if (version != kFormatVersion) return fmt::format("must be of version {}, is of {}", kFormatVersion, version);
-  const std::uint64_t manifest_bytes = integer_at<std::uint32_t>(*preamble, kMagic.size() + 4);
-  const std::uint64_t bundle_bytes = integer_at<std::uint64_t>(*preamble, kMagic.size() + 8);
+  if (!preamble->starts_with(kBundleMagic)) return no_bundle;
+  const auto version = integer_at<std::uint32_t>(*preamble, kBundleMagic.size());
+  if (version != kBundleVersion) return fmt::format("must be of version {}, is of {}", kBundleVersion, version);
+  const std::uint64_t manifest_bytes = integer_at<std::uint32_t>(*preamble, kBundleMagic.size() + 4);
+  const std::uint64_t bundle_bytes = integer_at<std::uint64_t>(*preamble, kBundleMagic.size() + 8);
   if (bundle_bytes != size) return fmt::format("is damaged: must have {} bytes, has {}", bundle_bytes, size);
-  if (manifest_bytes > std::min<std::uint64_t>(kMaxManifestBytes, size - kPreambleBytes - kChecksumBytes)) {
+  if (manifest_bytes > std::min<std::uint64_t>(kMaxManifestBytes, size - kBundlePreambleBytes - kChecksumBytes)) {
     return "is damaged: the manifest's length is impossible";
   }
-  const std::uint64_t checked_bytes = kPreambleBytes + manifest_bytes;
+  const std::uint64_t checked_bytes = kBundlePreambleBytes + manifest_bytes;
   const auto start = source_->read(0, checked_bytes + kChecksumBytes);
   if (!start) return "cannot be read";
   const std::string_view checked = std::string_view(*start).substr(0, checked_bytes);
   if (checksum_of(checked) != start->substr(checked_bytes)) return "is damaged: the manifest's checksum is wrong";
-  auto members = parse_manifest(checked.substr(kPreambleBytes));
+  auto members = parse_manifest(checked.substr(kBundlePreambleBytes));
   if (!members || !place(*members, start->size(), size)) return "is damaged: the manifest is not as it must be";
   members_ = std::move(*members);
   return {};

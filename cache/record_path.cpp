@@ -6,13 +6,13 @@
 namespace flashjit::cache {
 namespace {
 
-constexpr std::size_t kMaxPartBytes = 200;  // of 255; the rest is for ".<pid>.<random>.tmp"
+constexpr std::size_t kMaxRecordPartBytes = 200;  // of 255; the rest is for ".<pid>.<random>.tmp"
 
-bool is_part(std::string_view text) {
+bool is_record_part(std::string_view text) {
   const auto is_allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
   };
-  return !text.empty() && text.size() <= kMaxPartBytes && text.front() != '.' &&
+  return !text.empty() && text.size() <= kMaxRecordPartBytes && text.front() != '.' &&
          std::all_of(text.begin(), text.end(), is_allowed);
 }
 
@@ -22,7 +22,7 @@ std::optional<RecordPath> parse_record_path(std::string_view path) {
   const std::size_t first = path.find('/'), last = path.rfind('/');
   if (first == path.npos || first == last || path.substr(0, first) != kRecordsDirectory) return std::nullopt;
   const std::string_view device = path.substr(first + 1, last - first - 1), file = path.substr(last + 1);
-  if (!is_part(device) || !is_part(file)) return std::nullopt;
+  if (!is_record_part(device) || !is_record_part(file)) return std::nullopt;
   if (!file.ends_with(kRecordSuffix) || file.size() == kRecordSuffix.size()) return std::nullopt;
   return RecordPath{std::string(device), std::string(file)};
 }

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <exception>
 #include <iterator>
 #include <string>
@@ -12,6 +10,7 @@
 #include "runtime/c_struct.h"
 #include "runtime/dlpack.h"
 #include "runtime/path_list.h"
+#include "runtime/reject.h"
 
 struct flashjit_engine {
   flashjit::Engine engine;
@@ -23,6 +22,7 @@ using flashjit::Engine;
 using flashjit::Error;
 using flashjit::ErrorCode;
 using flashjit::runtime::MemoryKind;
+using flashjit::runtime::reject;
 
 // --- Errors ----------------------------------------------------------------------------------------------------------
 
@@ -79,11 +79,6 @@ flashjit_status guarded(Work work) noexcept {
 }
 
 // --- Arguments -------------------------------------------------------------------------------------------------------
-
-template <typename... Args>
-[[noreturn]] void reject(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorCode::invalid_argument, fmt::format(format, std::forward<Args>(args)...));
-}
 
 template <typename Value>
 Value& require(const char* name, Value* value) {

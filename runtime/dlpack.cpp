@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/dlpack.h"
 
-#include <fmt/format.h>
-
-#include "flashjit/error.h"
+#include "runtime/reject.h"
 
 namespace flashjit::runtime {
 namespace {
-
-template <typename... Args>
-[[noreturn]] void reject(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorCode::invalid_argument, fmt::format(format, std::forward<Args>(args)...));
-}
 
 bool is(DLDataType dtype, std::uint8_t code, int bits) noexcept {
   return dtype.code == code && dtype.bits == bits && dtype.lanes == 1;

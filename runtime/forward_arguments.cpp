@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "generator/plan.h"
 #include "generator/variant_space.h"
@@ -13,7 +14,6 @@
 namespace flashjit::runtime {
 namespace {
 
-constexpr float kLog2E = 1.4426950408889634f;
 // In place of a scale of 0: the kernel multiplies masked scores of -infinity by it, and 0 would make them NaN.
 constexpr float kSmallestScaleLog2 = 1e-37f;
 constexpr std::uint32_t kNegatePair = 0x80008000;  // the sign bits of two 16-bit numbers
@@ -66,7 +66,7 @@ std::int64_t groups_per_section(const ForwardCall& call, std::int64_t tiles_of_h
 generator::ForwardSizes make_sizes(const ForwardCall& call, const Tiling& tiling) {
   const std::int64_t heads = call.num_heads_q / tiling.packed_heads, heads_per_group = heads / call.num_heads_kv;
   generator::ForwardSizes sizes{};
-  sizes.scale_log2 = std::max(std::fabs(call.softmax_scale) * kLog2E, kSmallestScaleLog2);
+  sizes.scale_log2 = std::max(std::fabs(call.softmax_scale) * std::numbers::log2e_v<float>, kSmallestScaleLog2);
   sizes.query_sign = call.softmax_scale < 0 ? kNegatePair : 0;
   sizes.batch = static_cast<std::int32_t>(call.batch);
   sizes.seqlen_q = static_cast<std::int32_t>(call.seqlen_q);

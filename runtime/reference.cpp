@@ -1,31 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flashjit/reference.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
-#include "flashjit/error.h"
 #include "runtime/byte_count.h"
 #include "runtime/parallel.h"
+#include "runtime/reject.h"
+#include "runtime/tensor_dims.h"
 
 namespace flashjit::reference {
 namespace {
 
+using namespace runtime;
+
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kRowsPerTask = 128;  // enough to pay for unpacking the keys and values of a head
-
-enum Dim { batch_dim, seqlen_dim, heads_dim, head_dim_dim };
-constexpr int kRank = 4;
-constexpr const char* kDimNames[kRank] = {"batch", "seqlen", "num_heads", "head_dim"};
-
-template <typename... Args>
-[[noreturn]] void reject(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorCode::invalid_argument, fmt::format(format, std::forward<Args>(args)...));
-}
 
 void check_view(const char* name, const Tensor& tensor) {
   if (tensor.shape.size() != kRank) {
@@ -34,7 +26,7 @@ void check_view(const char* name, const Tensor& tensor) {
   if (tensor.strides.size() != kRank) {
     reject("{}: must have {} strides like its shape, had {}", name, kRank, tensor.strides.size());
   }
-  const std::size_t bytes = runtime::byte_count(name, tensor.dtype, tensor.shape);
+  const std::size_t bytes = byte_count(name, tensor.dtype, tensor.shape);
   if (tensor.shape[head_dim_dim] == 0) reject("{}: head_dim must be at least 1, was 0", name);
   if (bytes > 0 && !tensor.data) reject("{}: must point to host memory, was null", name);
 }
@@ -176,7 +168,7 @@ Result make_result(const Tensor& q, const Tensor& v) {
   result.shape = {q.shape[batch_dim], q.shape[seqlen_dim], q.shape[heads_dim], v.shape[head_dim_dim]};
   std::size_t rows = 1;
   for (const Dim dim : {batch_dim, seqlen_dim, heads_dim}) rows *= static_cast<std::size_t>(q.shape[dim]);
-  result.out.resize(runtime::byte_count("out", DType::f32, result.shape) / size_of(DType::f32));
+  result.out.resize(byte_count("out", DType::f32, result.shape) / size_of(DType::f32));
   result.lse.resize(rows);
   return result;
 }
@@ -190,7 +182,7 @@ Result compute(const Tensor& q, const Tensor& k, const Tensor& v, const Attentio
   const std::int64_t heads_per_group = heads / k.shape[heads_dim];
   const std::int64_t tasks_per_head = (seqlen + kRowsPerTask - 1) / kRowsPerTask;
   const auto tasks = static_cast<std::size_t>(q.shape[batch_dim] * heads * tasks_per_head);
-  runtime::parallel_for(tasks, [&](std::size_t task) {
+  parallel_for(tasks, [&](std::size_t task) {
     const auto index = static_cast<std::int64_t>(task);
     const std::int64_t batch = index / tasks_per_head / heads, head = index / tasks_per_head % heads;
     const std::int64_t first = index % tasks_per_head * kRowsPerTask;

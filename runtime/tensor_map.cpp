@@ -4,13 +4,12 @@
 #include <fmt/format.h>
 
 #include "runtime/driver.h"
+#include "runtime/tensor_dims.h"
 
 namespace flashjit::runtime {
 namespace {
 
 constexpr std::int64_t kMaxStride = std::int64_t{1} << 40;  // bytes, exclusive: cuTensorMapEncodeTiled
-constexpr int kRank = 4;
-constexpr const char* kDimNames[kRank] = {"batch", "seqlen", "num_heads", "head_dim"};
 
 // The driver asks for 64 bytes of alignment; headers of CUDA 13 give the type more.
 static_assert(sizeof(generator::TensorMap) == sizeof(CUtensorMap) && alignof(generator::TensorMap) == 64);

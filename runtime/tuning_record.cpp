@@ -15,7 +15,7 @@ namespace {
 using nlohmann::ordered_json;
 using runtime::Fields;
 
-constexpr int kFormat = 1;
+constexpr int kRecordFormat = 1;
 
 ordered_json describe(const CallShape& shape) {
   return {{"batch", shape.batch},
@@ -73,7 +73,7 @@ std::string to_json(const TuningRecord& record) {
     text += fmt::format("{}\n  \"{}\": {}", text.size() > 1 ? "," : "", name, value);
   };
   const auto add_line = [&add](const char* name, const ordered_json& value) { add(name, runtime::line_of(value)); };
-  add_line("format", kFormat);
+  add_line("format", kRecordFormat);
   add_line("device", runtime::describe(record.device));
   add_line("problem", to_string(record.problem));
   add_line("bucket", to_string(record.bucket));
@@ -91,7 +91,7 @@ std::string to_json(const TuningRecord& record) {
 TuningRecord parse_tuning_record(std::string_view text) {
   const nlohmann::json json = runtime::parse_json(text);
   const Fields fields(json, "");
-  runtime::require_format(fields, kFormat);
+  runtime::require_format(fields, kRecordFormat);
   TuningRecord record;
   record.device = runtime::parse_device(fields);
   record.problem = fields.problem("problem");

@@ -22,7 +22,7 @@ using nlohmann::ordered_json;
 using runtime::Environment;
 using runtime::Fields;
 
-constexpr int kFormat = 1;
+constexpr int kSummaryFormat = 1;
 constexpr const char* kDate = "date";
 
 const std::string* find(const Environment& environment, const std::string& name) {
@@ -173,7 +173,7 @@ std::string summarize(const std::vector<TuningRecord>& records) {
   require_one_device(records);
   const std::vector<std::string> variants = variants_of(records);
   const std::map<std::string, ordered_json> rows = rows_by_problem(records, variants);
-  ordered_json summary = {{"format", kFormat},
+  ordered_json summary = {{"format", kSummaryFormat},
                           {"device", runtime::describe(records.front().device)},
                           {"environment", runtime::describe(common_environment(records))},
                           {"variants", variants},
@@ -185,7 +185,7 @@ std::string summarize(const std::vector<TuningRecord>& records) {
   return fmt::format(
       "{{\n\"format\": {},\n\"digest\": \"{}\",\n\"device\": {},\n\"environment\": {},\n\"variants\": {},\n"
       "\"records\": {{\n{}\n}}\n}}\n",
-      kFormat, digest_of(json(summary)), runtime::line_of(summary["device"]),
+      kSummaryFormat, digest_of(json(summary)), runtime::line_of(summary["device"]),
       runtime::lines_of(summary["environment"], 0), runtime::lines_of(summary["variants"], 0),
       fmt::join(problems, ",\n"));
 }
@@ -195,7 +195,7 @@ namespace runtime {
 std::vector<TuningRecord> parse_summary(std::string_view text) {
   const json summary = parse_json(text);
   const Fields fields(summary, "");
-  require_format(fields, kFormat);
+  require_format(fields, kSummaryFormat);
   if (fields.text("digest") != digest_of(summary)) fields.refuse("digest", "that of the rest");
   const DeviceIdentity device = parse_device(fields);
   const Environment environment = parse_environment(fields);
@@ -223,7 +223,7 @@ TuningSummary::TuningSummary(std::string_view text) : text_(text) {
   const json head = parse_json(fmt::format("{{\"format\": {}, \"device\": {}}}", between(text, "\"format\": ", ",\n"),
                                            between(text, "\"device\": ", ",\n")));
   const Fields fields(head, "");
-  require_format(fields, kFormat);
+  require_format(fields, kSummaryFormat);
   device_ = parse_device(fields);
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/validate.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numbers>
 
-#include "flashjit/error.h"
+#include "runtime/reject.h"
+#include "runtime/tensor_dims.h"
 
 namespace flashjit::runtime {
 namespace {
@@ -19,16 +19,8 @@ constexpr int kHeadDimStep = 8;
 constexpr int kMaxHeadDim = 256;
 constexpr int kStrideStep = 8;  // elements: rows are copied in pieces of 16 bytes
 constexpr std::uintptr_t kAlignment = 16;
-constexpr float kLog2E = 1.4426950408889634f;
 
-enum Dim { batch_dim, seqlen_dim, heads_dim, head_dim_dim };  // of q, k, v and out
-constexpr const char* kDimNames[] = {"batch", "seqlen", "num_heads", "head_dim"};
 constexpr const char* kLseDimNames[] = {"batch", "num_heads", "seqlen"};
-
-template <typename... Args>
-[[noreturn]] void reject(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorCode::invalid_argument, fmt::format(format, std::forward<Args>(args)...));
-}
 
 // What a tensor's role asks of its view.
 struct Rules {
@@ -37,7 +29,7 @@ struct Rules {
   int stride_step;
   std::uintptr_t alignment;
 };
-constexpr Rules kRowsRules{kDimNames, 4, kStrideStep, kAlignment};
+constexpr Rules kRowsRules{kDimNames, kRank, kStrideStep, kAlignment};
 constexpr Rules kLseRules{kLseDimNames, 3, 1, sizeof(float)};
 
 bool has_elements(const Tensor& tensor) noexcept {
@@ -149,7 +141,7 @@ void check_tiles(const ForwardCall& call) {
 float checked_scale(const AttentionOptions& opts, int head_dim) {
   if (!opts.softmax_scale) return 1.0f / std::sqrt(static_cast<float>(head_dim));
   const float scale = *opts.softmax_scale;
-  if (!std::isfinite(scale * kLog2E))
+  if (!std::isfinite(scale * std::numbers::log2e_v<float>))
     reject("softmax_scale: must be finite, and below 2.3e38 in magnitude, was {}", scale);
   return scale;
 }
