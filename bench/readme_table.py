@@ -4,7 +4,7 @@
 is typed by hand.
 
 A table stands between <!-- table:DEVICE/NAME --> and <!-- /table -->, where bench/results/DEVICE.json is the record and
-NAME is summary, hopper, mma, ablation, 5090 or jit. Where the record lacks the measurement there is no table. With
+NAME is summary, hopper, mma, ablation, 5090, jit or python. Where the record lacks the measurement there is no table. With
 --check nothing is written and the exit status is 1 if a table is out of date."""
 
 import argparse
@@ -97,6 +97,16 @@ def jit_table(steps):
     return table([f"over {len(rows)} default kernels", "median", "largest"], body)
 
 
+def python_table(steps):
+    cost = steps.get("python", {}).get("host_cost")
+    if not cost:
+        return None
+    rows = [[f"`{name}`", f"{times['median_us']:.1f} µs", f"{times['min_us']:.1f} µs"]
+            for name, times in cost["calls"].items()]
+    text = f"Shape {tuple(cost['shape'])}, causal. PyTorch {cost['torch']}, Python {cost['python']}."
+    return table(["host cost of a call from Python", "median", "smallest"], rows) + "\n\n" + text
+
+
 def describe_ratio(peer, values):
     by_head_dim = ", ".join(f"{mean:.2f} at {head_dim}" for head_dim, mean in values["by_head_dim"].items())
     return (
@@ -155,19 +165,21 @@ def hopper_table(steps):
     return peers and peers_table(peers, peers["gemm_tflops"], "of a bf16 GEMM")
 
 
-TABLES = {
-    "5090": ladder_table,
-    "ablation": ablation_table,
-    "jit": jit_table,
-    "mma": mma_table,
-    "hopper": hopper_table,
-    "summary": summary_table,
+TABLES = {  # name -> the step of the record that it shows, and the function that makes it
+    "5090": ("bench", ladder_table),
+    "ablation": ("bench", ablation_table),
+    "jit": ("bench", jit_table),
+    "mma": ("peers", mma_table),
+    "hopper": ("peers", hopper_table),
+    "summary": ("peers", summary_table),
+    "python": ("python", python_table),
 }
 
 
-def provenance(record):
+def provenance(record, step):
+    """Where and when a step of the record ran, and on which sources."""
     return (
-        f"{record['device']}, CUDA driver {record['driver']}, NVRTC {record['nvrtc']}, {record['date']}, "
+        f"{record['device']}, CUDA driver {record['driver']}, NVRTC {record['nvrtc']}, {record['steps'][step]['date']}, "
         f"kernel sources {record['sources'][:12]}."
     )
 
@@ -177,8 +189,9 @@ def filled(text, load_record):
 
     def fill(match):
         record = load_record(match["device"])
-        body = TABLES[match["name"]](record["steps"])
-        return f"{match[1]}{body}\n\n{provenance(record)}\n{match[4]}" if body else match[1] + match[4]
+        step, make = TABLES[match["name"]]
+        body = make(record["steps"])
+        return f"{match[1]}{body}\n\n{provenance(record, step)}\n{match[4]}" if body else match[1] + match[4]
 
     return TABLE.sub(fill, text)
 

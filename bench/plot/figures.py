@@ -65,7 +65,7 @@ def throughput(record, peers, ceiling, ceiling_name, title):
             if series:
                 frame = Frame(left, top, left + 192, top + 170)
                 line_panel(drawing, frame, f"head dim {head_dim}, {mask}", series, highest, 200)
-    footer(drawing, provenance(record))
+    footer(drawing, provenance(record, "peers"))
     return drawing.render()
 
 
@@ -122,7 +122,7 @@ def compile_time(record):
     bottom = 64 + 24 * len(rows)
     vertical_ticks(drawing, x, 64, bottom, TIMES)
     range_rows(drawing, x, 64, rows)
-    footer(drawing, provenance(record))
+    footer(drawing, provenance(record, "bench"))
     return drawing.render()
 
 
@@ -142,7 +142,7 @@ def host_cost(record):
         Row(f"{row['problem'].removeprefix('fwd-bf16-')}, {row['variant'].split('-q')[0]}", row["bare_launch_us"],
             row["call_us"], f"{row['call_us']:.1f}", BLUE) for row in rows
     ], height=22)
-    footer(drawing, provenance(record))
+    footer(drawing, provenance(record, "bench"))
     return drawing.render()
 
 
@@ -166,7 +166,7 @@ def ladder(record):
         drawing.text(left + 36, 307, f"{row['step']}, {100 * row['share_of_ceiling']:.0f} %", 12, INK, "middle")
     drawing.line(60, y(ceiling), WIDTH - 130, y(ceiling), GREY, 2, stroke_dasharray="6 3")
     drawing.text(WIDTH - 124, y(ceiling) + 4, f"mma.sync: {ceiling:.0f}", 11, GREY)
-    footer(drawing, provenance(record))
+    footer(drawing, provenance(record, "bench"))
     return drawing.render()
 
 

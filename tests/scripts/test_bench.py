@@ -241,9 +241,12 @@ class ReadmeTable(unittest.TestCase):
         best = {"date": "yesterday", "peers": {"fa3": "FlashAttention-3"}}
         default = {"torch": "2.11", "gemm_tflops": 700.0, "best_peers": best}
         default["rows"] = [shape | {"tflops": {"flashjit": 525.0}, "over": {"cudnn": 1.345, "best": 1.127}}]
-        bench = {"jit": {"rows": [jit]}, "5090": {"rows": [step]}, "ablation": {"rows": [ablation]}}
-        self.record = {"device": "D", "driver": "13.0", "nvrtc": "13.0", "date": "today", "sources": "0123456789abcdef"}
-        self.record["steps"] = {"bench": bench, "peers": {"mma": mma, "default": default}}
+        bench = {"date": "today", "jit": {"rows": [jit]}, "5090": {"rows": [step]}, "ablation": {"rows": [ablation]}}
+        peers = {"date": "today", "mma": mma, "default": default}
+        cost = {"torch": "2.11", "python": "3.12", "shape": [1, 2, 3, 4]}
+        cost["calls"] = {"flashjit.attention": {"median_us": 7.89, "min_us": 6.78}}
+        self.record = {"device": "D", "driver": "13.0", "nvrtc": "13.0", "sources": "0123456789abcdef"}
+        self.record["steps"] = {"bench": bench, "peers": peers, "python": {"date": "today", "host_cost": cost}}
 
     def fill(self, name, old=""):
         text = f"before\n<!-- table:d/{name} -->\n{old}<!-- /table -->\nafter\n"
@@ -254,13 +257,14 @@ class ReadmeTable(unittest.TestCase):
         expected["mma"] = ["1.23", "50 %", "÷ FA2"]
         expected["summary"] = ["÷ cuDNN", "1.34", "1.13", "75 %"]
         expected["hopper"] = ["÷ cuDNN", "1.34", "÷ best peer", "1.13", "75 %", "1.13 at 64", "yesterday (FlashAtt"]
+        expected["python"] = ["| `flashjit.attention` | 7.9 µs | 6.8 µs |", "(1, 2, 3, 4)"]
         self.assertEqual(set(expected), set(readme_table.TABLES))
         for name, figures in expected.items():
             with self.subTest(name):
                 text = self.fill(name)
                 for figure in figures:
                     self.assertIn(figure, text)
-                self.assertIn("0123456789ab.", text)
+                self.assertIn("today, kernel sources 0123456789ab.", text)
                 self.assertTrue(text.startswith("before\n") and text.endswith("after\n"))
 
     def test_what_was_not_measured_has_no_table(self):
