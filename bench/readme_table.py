@@ -4,8 +4,8 @@
 is typed by hand.
 
 A table stands between <!-- table:DEVICE/NAME --> and <!-- /table -->, where bench/results/DEVICE.json is the record and
-NAME is summary, hopper, mma, ablation, 5090, jit or python. Where the record lacks the measurement there is no table. With
---check nothing is written and the exit status is 1 if a table is out of date."""
+NAME is summary, hopper, mma, ablation, 5090, jit or python. Where the record lacks the measurement there is no table.
+With --check nothing is written and the exit status is 1 if a table is out of date."""
 
 import argparse
 import json
@@ -179,8 +179,8 @@ TABLES = {  # name -> the step of the record that it shows, and the function tha
 def provenance(record, step):
     """Where and when a step of the record ran, and on which sources."""
     return (
-        f"{record['device']}, CUDA driver {record['driver']}, NVRTC {record['nvrtc']}, {record['steps'][step]['date']}, "
-        f"kernel sources {record['sources'][:12]}."
+        f"{record['device']}, CUDA driver {record['driver']}, NVRTC {record['nvrtc']}, "
+        f"{record['steps'][step]['date']}, kernel sources {record['sources'][:12]}."
     )
 
 

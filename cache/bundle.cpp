@@ -11,6 +11,7 @@
 
 #include "cache/bytes.h"
 #include "cache/entry.h"
+#include "cache/name_character.h"
 #include "flashjit/error.h"
 
 namespace flashjit::cache {
@@ -25,11 +26,8 @@ constexpr std::size_t kMaxMemberPartBytes = 255;                  // as in file 
 using Members = std::vector<Bundle::Member>;
 
 bool is_member_part(std::string_view text) {
-  const auto is_allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
-  };
   return !text.empty() && text.size() <= kMaxMemberPartBytes && text != "." && text != ".." &&
-         std::all_of(text.begin(), text.end(), is_allowed);
+         std::all_of(text.begin(), text.end(), is_name_character);
 }
 
 // A relative path that stays below where it begins.

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "cache/name_character.h"
+
 namespace flashjit::cache {
 namespace {
 
@@ -13,9 +15,7 @@ constexpr const char* kInputsFact = "inputs";
 constexpr const char* kCompilerFact = "compiler";
 
 bool is_name_part(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
-  });
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_name_character);
 }
 
 std::uint64_t parse_half(std::string_view digits) {

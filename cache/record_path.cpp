@@ -3,17 +3,16 @@
 
 #include <algorithm>
 
+#include "cache/name_character.h"
+
 namespace flashjit::cache {
 namespace {
 
 constexpr std::size_t kMaxRecordPartBytes = 200;  // of 255; the rest is for ".<pid>.<random>.tmp"
 
 bool is_record_part(std::string_view text) {
-  const auto is_allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
-  };
   return !text.empty() && text.size() <= kMaxRecordPartBytes && text.front() != '.' &&
-         std::all_of(text.begin(), text.end(), is_allowed);
+         std::all_of(text.begin(), text.end(), is_name_character);
 }
 
 }  // namespace

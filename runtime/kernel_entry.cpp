@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "cache/entry_name.h"
+#include "cache/name_character.h"
 #include "flashjit/version.h"
 #include "runtime/nvrtc.h"
 
@@ -16,8 +17,7 @@ constexpr const char* kSchema = "flashjit-kernel-1";  // a new one forgets every
 std::string cache_name(std::string name) {
   for (char& c : name) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-    const bool allowed = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
-    if (!allowed) c = '_';
+    if (!cache::is_name_character(c)) c = '_';
   }
   return name;
 }

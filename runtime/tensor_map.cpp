@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/tensor_map.h"
 
-#include <fmt/format.h>
-
 #include "runtime/driver.h"
+#include "runtime/reject.h"
 #include "runtime/tensor_dims.h"
 
 namespace flashjit::runtime {
@@ -21,14 +20,14 @@ bool stride_fits(const Tensor& tensor, int dim) {
 }
 
 void require_tensor_map(const char* name, const Tensor& tensor) {
-  const auto reject = [&](const std::string& message) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} for a variant of the hopper family", name, message));
+  const auto refuse = [&](const std::string& message) {
+    reject("{}: {} for a variant of the hopper family", name, message);
   };
   for (int dim = 0; dim < kRank; ++dim)
-    if (tensor.shape[dim] == 0) reject(fmt::format("{} must be at least 1, was 0,", kDimNames[dim]));
+    if (tensor.shape[dim] == 0) refuse(fmt::format("{} must be at least 1, was 0,", kDimNames[dim]));
   for (int dim = 0; dim < kRank - 1; ++dim)
     if (!stride_fits(tensor, dim))
-      reject(fmt::format("the stride of {} must be from 1 to {} elements, was {},", kDimNames[dim],
+      refuse(fmt::format("the stride of {} must be from 1 to {} elements, was {},", kDimNames[dim],
                          kMaxStride / static_cast<int>(size_of(tensor.dtype)) - 1, tensor.strides[dim]));
 }
 

@@ -1,22 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <cstring>
 #include <utility>
 
 #include "flashjit/flashjit.h"
 #include "tests/gpu/driver_calls.h"
+#include "tests/support/same_bytes.h"
 
 using namespace flashjit;
-
-namespace {
-
-bool equal(const HostTensor& a, const HostTensor& b) {
-  return a.dtype() == b.dtype() && a.shape() == b.shape() &&
-         std::memcmp(a.data(), b.data(), a.element_count() * size_of(a.dtype())) == 0;
-}
-
-}  // namespace
+using tests::same_bytes;
 
 TEST_CASE("values come back from the device as they went") {
   for (const DType dtype : {DType::f16, DType::bf16, DType::f32}) {
@@ -24,7 +16,7 @@ TEST_CASE("values come back from the device as they went") {
     const DeviceTensor device = host.to_device();
     CHECK(device.shape() == host.shape());
     CHECK(device.size_bytes() == 3 * 5 * 7 * size_of(dtype));
-    CHECK(equal(HostTensor::from_device(device), host));
+    CHECK(same_bytes(HostTensor::from_device(device), host));
   }
 }
 
@@ -36,7 +28,7 @@ TEST_CASE("a copy on a stream of its own needs no context") {
   const DeviceTensor device = host.to_device(stream.get());
   CHECK(device.stream() == stream.get());
   CHECK(device.device() == 0);
-  CHECK(equal(HostTensor::from_device(device), host));
+  CHECK(same_bytes(HostTensor::from_device(device), host));
   CHECK(tests::current_context() == nullptr);
 }
 
@@ -49,7 +41,7 @@ TEST_CASE("moving hands the memory on") {
   DeviceTensor third = DeviceTensor::allocate(DType::f32, {8});
   third = std::move(second);
   CHECK(third.data() == memory);
-  CHECK(equal(HostTensor::from_device(third), host));
+  CHECK(same_bytes(HostTensor::from_device(third), host));
 }
 
 TEST_CASE("a tensor without elements has no memory and copies nothing") {
@@ -78,5 +70,5 @@ TEST_CASE("shapes and host memory that make no sense are refused") {
           DeviceTensor::from_host(Tensor(host.data(), DType::f32, {4, 4}, {1, 4}));
         }) == ErrorCode::invalid_argument);
   CHECK(code([] { DeviceTensor::from_host(Tensor(nullptr, DType::f32, {4})); }) == ErrorCode::invalid_argument);
-  CHECK(equal(HostTensor::from_device(host.to_device()), host));
+  CHECK(same_bytes(HostTensor::from_device(host.to_device()), host));
 }
