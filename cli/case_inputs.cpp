@@ -11,7 +11,7 @@ namespace {
 
 // What key adds to the score of an even row; an odd row gets the opposite.
 double level(Scores scores, std::int64_t key, std::int64_t seqlen) {
-  constexpr double kRamp = 300, kSpike = 400, kLow = -3000;
+  constexpr double kRamp = 300, kSpike = 400, kLow = -3000, kHuge = 1.8e9;
   constexpr double kJump = 200;  // f32 has exp up to 88
   constexpr std::int64_t kJumpKeys = 64, kMaxJumps = 15;
   const auto spike_at = [&](std::int64_t at) { return key == at ? kSpike : 0.0; };
@@ -28,6 +28,8 @@ double level(Scores scores, std::int64_t key, std::int64_t seqlen) {
       return spike_at(seqlen - 1);
     case Scores::very_low:
       return 2 * key >= seqlen ? kLow : 0;
+    case Scores::huge:
+      return key == seqlen / 3 ? kHuge : key == 2 * seqlen / 3 ? -kHuge : 0;
     case Scores::infinite:
       return key == seqlen / 3 ? std::numeric_limits<double>::infinity() : 0;
     case Scores::random:
@@ -37,7 +39,8 @@ double level(Scores scores, std::int64_t key, std::int64_t seqlen) {
   return 0;
 }
 
-// Column 0 of q is 1 or -1, and that of k the level: their product over the default scale.
+// The first columns of q are size or -size, and those of k such that their product under the default scale is the
+// level. What 16 bits do not hold is spread over both, and over all the columns that the smallest head dim has.
 void add_levels(Scores scores, HostTensor& q, HostTensor& k) {
   const auto for_each_row = [](const HostTensor& tensor, auto visit) {
     const Dims& shape = tensor.shape();
@@ -45,12 +48,14 @@ void add_levels(Scores scores, HostTensor& q, HostTensor& k) {
     for (std::int64_t i = 0; i < rows; ++i) visit(i / shape[2] % shape[1], i * shape[3]);
   };
   const std::int64_t seqlen = k.shape()[1];
-  const double to_raw = std::sqrt(static_cast<double>(k.shape()[3]));
-  for_each_row(
-      q, [&](std::int64_t row, std::int64_t at) { store_element(q.data(), q.dtype(), at, row % 2 == 0 ? 1 : -1); });
-  for_each_row(k, [&](std::int64_t key, std::int64_t at) {
-    store_element(k.data(), k.dtype(), at, to_raw * level(scores, key, seqlen));
-  });
+  const std::int64_t columns = scores == Scores::huge ? 8 : 1;
+  const double size = scores == Scores::huge ? 60000 : 1;
+  const double to_raw = std::sqrt(static_cast<double>(k.shape()[3])) / (static_cast<double>(columns) * size);
+  const auto fill = [columns](HostTensor& tensor, std::int64_t at, double value) {
+    for (std::int64_t i = 0; i < columns; ++i) store_element(tensor.data(), tensor.dtype(), at + i, value);
+  };
+  for_each_row(q, [&](std::int64_t row, std::int64_t at) { fill(q, at, row % 2 == 0 ? size : -size); });
+  for_each_row(k, [&](std::int64_t key, std::int64_t at) { fill(k, at, to_raw * level(scores, key, seqlen)); });
 }
 
 void repeat_first_key(HostTensor& k) {
@@ -91,6 +96,8 @@ const char* to_string(Scores scores) noexcept {
       return "equal";
     case Scores::very_low:
       return "very-low";
+    case Scores::huge:
+      return "huge";
     case Scores::infinite:
       return "infinite";
   }

@@ -20,10 +20,12 @@ enum class Scores : std::uint8_t {
   spike_last,    //
   equal,         // all keys alike
   very_low,      // the second half far below zero, so that it does not count beside the first
+  huge,          // two keys billions above and below the others, further than f32 tells neighbouring numbers apart
   infinite,      // one is infinite: even rows that see it are NaN
 };
-inline constexpr Scores kHardScores[] = {Scores::ramp,       Scores::jumps, Scores::spike_first, Scores::spike_middle,
-                                         Scores::spike_last, Scores::equal, Scores::very_low,    Scores::infinite};
+inline constexpr Scores kHardScores[] = {Scores::ramp,         Scores::jumps,      Scores::spike_first,
+                                         Scores::spike_middle, Scores::spike_last, Scores::equal,
+                                         Scores::very_low,     Scores::huge,       Scores::infinite};
 const char* to_string(Scores scores) noexcept;
 
 // Gives random q and k, [batch, seqlen, heads, head_dim], such scores under the default scale.

@@ -6,49 +6,54 @@
 #include "attention/softmax.cuh"
 
 template <Rescale kRescale>
-struct DeferredSoftmax : OnlineSoftmax<1, kRescale != Rescale::always> {
-  using Base = OnlineSoftmax<1, kRescale != Rescale::always>;
-  using Base::maximum;
-  using Base::scale_log2;
-  using Base::sum;
-  // A lane's share of a row may sum to this much over a maximum that is out of date: every probability stays a finite
-  // f16, and the sum of all far from the largest f32.
+struct DeferredSoftmax : SoftmaxRows<1> {
+  // With a lazy maximum a lane's share of a row may sum to this much over a maximum that is out of date: every
+  // probability stays a finite f16, and the sum of all far from the largest f32.
   static constexpr float kLazyLimit = 16384.0f;
+  static constexpr float kUsualLimit = kRescale == Rescale::lazy ? kLazyLimit : kMaximumLag;
 
+  // Of what is taken against a maximum as it is. -infinity when a row of the warp is far from 0, or was not yet looked
+  // at.
+  float limit;
   float factor[2];  // of the last rise
 
-  __device__ __forceinline__ explicit DeferredSoftmax(float scale) : Base(scale), factor{1.0f, 1.0f} {}
+  __device__ __forceinline__ explicit DeferredSoftmax(float scale)
+      : SoftmaxRows(scale), limit(-infinity()), factor{1.0f, 1.0f} {}
 
-  // Takes the maximum of new scores into account: true when sums and output must be multiplied by the factors.
+  // To rows that have seen no key.
+  __device__ __forceinline__ void reset() {
+    SoftmaxRows::reset();
+    limit = -infinity();
+  }
+
+  // Takes the maximum of new scores into account: true when sums and output must be multiplied by the factors. The
+  // scores and the shift go to exponentiate().
   template <int kN>
-  __device__ __forceinline__ bool raise_maximum(const Accumulator<1, kN>& s) {
-    float seen[2];
-    bool grew = false;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      seen[h] = Base::seen_maximum(s, 0, h);
-      grew |= (seen[h] - maximum[0][h]) * scale_log2 > kMaximumLag;  // no register for a lag in scores
-    }
+  __device__ __forceinline__ bool raise_maximum(Accumulator<1, kN>& s, Shift& shift) {
+    float seen[1][2];
+    shift = shift_by_maxima();
+    const bool grew = grows(s, shift, kUsualLimit > kMaximumLag ? fminf(limit, kMaximumLag) : limit, seen);
     // One vote decides for the warp, before the lanes of a row exchange anything: usually that is all.
     if (kRescale != Rescale::always && !ptx::vote_any(grew)) return false;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) factor[h] = Base::raise(seen[h], 0, h);
+    for (int h = 0; h < 2; ++h) factor[h] = raise(seen[0][h], 0, h);
+    shift = shift_by_maxima();
+    limit = subtract_far_maxima(s, shift) ? -infinity() : kUsualLimit;
     return true;
   }
 
   // Scores to probabilities; returns the sums of this lane's.
   template <int kN>
-  __device__ __forceinline__ void exponentiate(Accumulator<1, kN>& s, float (&block_sum)[2]) const {
+  __device__ __forceinline__ void exponentiate(Accumulator<1, kN>& s, const Shift& shift, float (&block_sum)[2]) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float shift = maximum[0][h] * scale_log2;
       float even = 0.0f, odd = 0.0f;
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
         float& p0 = s.x[0][n][2 * h];
         float& p1 = s.x[0][n][2 * h + 1];
-        p0 = ptx::ex2(__fmaf_rn(p0, scale_log2, -shift));
-        p1 = ptx::ex2(__fmaf_rn(p1, scale_log2, -shift));
+        p0 = ptx::ex2(__fmaf_rn(p0, scale_log2, -shift.x[0][h]));
+        p1 = ptx::ex2(__fmaf_rn(p1, scale_log2, -shift.x[0][h]));
         even += p0, odd += p1;
       }
       block_sum[h] = even + odd;
@@ -58,21 +63,23 @@ struct DeferredSoftmax : OnlineSoftmax<1, kRescale != Rescale::always> {
   // All of a block whose maximum is taken. True: rescale() the output.
   template <int kN>
   __device__ __forceinline__ bool take_block(Accumulator<1, kN>& s) {
-    const bool raised = raise_maximum(s);
+    Shift shift;
+    const bool raised = raise_maximum(s, shift);
     if (raised) sum[0][0] *= factor[0], sum[0][1] *= factor[1];
     float block_sum[2];
-    exponentiate(s, block_sum);
+    exponentiate(s, shift, block_sum);
     sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
     return raised;
   }
 
-  // A block against the maximum as it is. Where that is too low for some row of the warp, nothing is summed and
-  // take_exactly() is called, which computes the scores again and takes the block as usual. NaN counts as too low.
+  // A block against the maximum as it is. Where that is too low for some row of the warp, or too far from 0, nothing is
+  // summed and take_exactly() is called, which computes the scores again and takes the block as usual. NaN counts as
+  // too low.
   template <int kN, class TakeExactly>
   __device__ __forceinline__ void take_block_lazily(Accumulator<1, kN>& s, TakeExactly take_exactly) {
     float block_sum[2];
-    exponentiate(s, block_sum);
-    const bool within = block_sum[0] <= kLazyLimit && block_sum[1] <= kLazyLimit;
+    exponentiate(s, shift_by_maxima(), block_sum);
+    const bool within = block_sum[0] <= limit && block_sum[1] <= limit;
     if (ptx::vote_any(!within)) return take_exactly();
     sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
   }

@@ -11,6 +11,10 @@ constexpr float kLn2 = 0.693147180559945f;
 // With a rare rescale the running maximum may lag behind by this much in base 2: probabilities stay below 2^8, far from
 // the largest f16, and their sum below seqlen * 2^8.
 constexpr float kMaximumLag = 8.0f;
+// The largest finite f32; below its negative there is no score, so a row whose maximum it is has seen no key.
+constexpr float kLargestFloat = 3.40282347e38f;
+// Up to here rounding a maximum in base 2 takes less than 4 away: probabilities stay below 2^(4 + kMaximumLag).
+constexpr float kFar = 67108864.0f;
 
 // Accumulators of mma.m16n8k16: kM tiles of 16 rows, kN of 8 columns. Lane l holds of tile (m, n), in x[m][n][e],
 // row 16m + l/4 + 8 (e/2) and column 8n + 2 (l%4) + e%2.
@@ -32,44 +36,32 @@ struct Accumulator {
   }
 };
 
-// Two rows in each of kM tiles of 16: lane l keeps, for half h, row 16m + l/4 + 8h.
-template <int kM, bool kRareRescale>
-struct OnlineSoftmax {
+// What a softmax keeps of two rows in each of kM tiles of 16: lane l, for half h, of row 16m + l/4 + 8h.
+//
+// Probabilities are 2^(score * scale - reference), where the reference of a row is its maximum in base 2. As an f32 it
+// is rounded, which cancels, because the sum, the output and the LSE are relative to the same rounded number. Far from
+// 0 the rounding would be more than exp2 can bridge. In the rows that are that far, the maximum is subtracted from the
+// scores before they are scaled, and the reference is exact. A warp with such a row takes every block as if its maximum
+// grew, so that other warps spend next to nothing on this.
+template <int kM>
+struct SoftmaxRows {
+  // What is subtracted from a block's scores in base 2.
+  struct Shift {
+    float x[kM][2];
+  };
+
   float maximum[kM][2];  // of the raw scores; the same in the four lanes of a row
   float sum[kM][2];      // of this lane's columns only, until total()
   float scale_log2;
-  float lag;  // kMaximumLag in raw scores
 
-  __device__ __forceinline__ explicit OnlineSoftmax(float scale_log2_)
-      : scale_log2(scale_log2_), lag(kMaximumLag / scale_log2_) {
-    reset();
-  }
+  __device__ __forceinline__ explicit SoftmaxRows(float scale_log2_) : scale_log2(scale_log2_) { reset(); }
 
   // To rows that have seen no key.
   __device__ __forceinline__ void reset() {
-    // Finite, so that a row without a key gives exp2(-inf) = 0 and never inf - inf; and small enough to be scaled.
-    const float lowest = -1e38f * ptx::rcp(fmaxf(scale_log2, 1.0f));
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) maximum[m][h] = lowest, sum[m][h] = 0.0f;
-  }
-
-  // Takes the maximum of new scores into account: rescales the sums and the output where it has to.
-  template <int kNs, int kNo>
-  __device__ __forceinline__ void raise_maximum(const Accumulator<kM, kNs>& s, Accumulator<kM, kNo>& o) {
-    float seen[kM][2];
-    bool grew = false;
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        seen[m][h] = seen_maximum(s, m, h);
-        grew |= seen[m][h] > maximum[m][h] + lag;
-      }
-    // One vote decides for the warp, before the lanes of a row exchange anything: usually that is all.
-    if (kRareRescale && !ptx::vote_any(grew)) return;
-    rescale(seen, o);
+      for (int h = 0; h < 2; ++h) maximum[m][h] = -kLargestFloat, sum[m][h] = 0.0f;
   }
 
   // Of this lane's columns.
@@ -81,37 +73,59 @@ struct OnlineSoftmax {
     return seen;
   }
 
-  // Raises a row's maximum to what its four lanes have seen; returns the factor for what was summed before.
-  __device__ __forceinline__ float raise(float seen, int m, int h) {
-    float raised = fmaxf(seen, ptx::shfl_xor(seen, 1));
-    raised = fmaxf(raised, ptx::shfl_xor(raised, 2));
-    raised = fmaxf(raised, maximum[m][h]);
-    const float factor = ptx::ex2((maximum[m][h] - raised) * scale_log2);
-    maximum[m][h] = raised;
-    return factor;
-  }
-
-  template <int kNo>
-  __device__ __forceinline__ void rescale(const float (&seen)[kM][2], Accumulator<kM, kNo>& o) {
+  // Whether a score of this lane's columns, whose maxima are seen, exceeds its row's maximum by more than the lag.
+  template <int kNs>
+  __device__ __forceinline__ bool grows(const Accumulator<kM, kNs>& s, const Shift& shift, float lag,
+                                        float (&seen)[kM][2]) const {
+    bool grew = false;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float factor = raise(seen[m][h], m, h);
-        sum[m][h] *= factor;
-#pragma unroll
-        for (int n = 0; n < kNo; ++n) o.x[m][n][2 * h] *= factor, o.x[m][n][2 * h + 1] *= factor;
+        seen[m][h] = seen_maximum(s, m, h);
+        grew |= __fmaf_rn(seen[m][h], scale_log2, -shift.x[m][h]) > lag;
       }
+    return grew;
   }
 
-  // exp of two neighbouring scores as a pair of elements, and into the sum.
-  template <class Element>
-  __device__ __forceinline__ uint32 exponentiate(const float (&s)[4], int m, int h) {
-    const float shift = maximum[m][h] * scale_log2;
-    const float p0 = ptx::ex2(__fmaf_rn(s[2 * h], scale_log2, -shift));
-    const float p1 = ptx::ex2(__fmaf_rn(s[2 * h + 1], scale_log2, -shift));
-    sum[m][h] += p0 + p1;
-    return ptx::cvt_rn_x2(Element{}, p0, p1);
+  // Raises a row's maximum to what its four lanes have seen; returns the factor for what was summed before.
+  __device__ __forceinline__ float raise(float seen, int m, int h) {
+    const float before = maximum[m][h];
+    float raised = fmaxf(seen, ptx::shfl_xor(seen, 1));
+    raised = fmaxf(raised, ptx::shfl_xor(raised, 2));
+    raised = fmaxf(raised, before);
+    maximum[m][h] = raised;
+    // Towards zero the difference of finite numbers is finite, so that a scale of almost 0 leaves no NaN.
+    return ptx::ex2(__fadd_rz(before, -raised) * scale_log2 + (rounded_away(raised) - rounded_away(before)));
+  }
+
+  __device__ __forceinline__ Shift shift_by_maxima() const {
+    Shift shift;
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) shift.x[m][h] = in_base_2(maximum[m][h]);
+    return shift;
+  }
+
+  // After the maxima rose. True when a row of the warp is far from 0.
+  template <int kNs>
+  __device__ __forceinline__ bool subtract_far_maxima(Accumulator<kM, kNs>& s, Shift& shift) const {
+    bool any = false;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) any |= is_far(maximum[m][0]) || is_far(maximum[m][1]);
+    if (!ptx::vote_any(any)) return false;
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        // By selection: no lane takes a way of its own.
+        const float subtracted = is_far(maximum[m][h]) ? maximum[m][h] : 0.0f;
+        shift.x[m][h] = is_far(maximum[m][h]) ? 0.0f : shift.x[m][h];
+#pragma unroll
+        for (int n = 0; n < kNs; ++n) s.x[m][n][2 * h] -= subtracted, s.x[m][n][2 * h + 1] -= subtracted;
+      }
+    return true;
   }
 
   // The whole row's sum, in each of its four lanes.
@@ -120,8 +134,70 @@ struct OnlineSoftmax {
     return half + ptx::shfl_xor(half, 2);
   }
 
-  // Natural logarithm of the sum of exponentials; -inf for a row that saw no key.
+  // Natural logarithm of the sum of exponentials; -inf for a row that saw no key. Finite if the scaled scores are.
   __device__ __forceinline__ float log_sum_exp(int m, int h, float row_total) const {
-    return row_total == 0.0f ? -infinity() : (maximum[m][h] * scale_log2 + ptx::lg2(row_total)) * kLn2;
+    const float above = (ptx::lg2(row_total) - rounded_away(maximum[m][h])) * kLn2;
+    return row_total == 0.0f ? -infinity() : __fmaf_rn(maximum[m][h], scale_log2 * kLn2, above);
+  }
+
+ private:
+  // A maximum in base 2. Towards zero: finite, also for rows that have seen no key.
+  __device__ __forceinline__ float in_base_2(float of) const { return __fmul_rz(of, scale_log2); }
+  // So is a row that has seen no key: its first one may be as far as that.
+  __device__ __forceinline__ bool is_far(float of) const { return fabsf(in_base_2(of)) >= kFar; }
+  // What a reference lacks of its maximum in base 2.
+  __device__ __forceinline__ float rounded_away(float of) const {
+    return is_far(of) ? 0.0f : __fmaf_rn(of, scale_log2, -in_base_2(of));
+  }
+};
+
+// Of one warp that multiplies with mma.sync: it rescales its output when it takes a maximum.
+template <int kM, bool kRareRescale>
+struct OnlineSoftmax : SoftmaxRows<kM> {
+  using Rows = SoftmaxRows<kM>;
+  using Shift = typename Rows::Shift;
+  using Rows::scale_log2;
+  using Rows::sum;
+
+  bool far = true;  // a row of the warp is far from 0, or was not yet looked at
+
+  using Rows::Rows;
+
+  // Takes the maximum of new scores into account: rescales the sums and the output where it has to. The scores and the
+  // result go to exponentiate().
+  template <int kNs, int kNo>
+  __device__ __forceinline__ Shift raise_maximum(Accumulator<kM, kNs>& s, Accumulator<kM, kNo>& o) {
+    float seen[kM][2];
+    Shift shift = Rows::shift_by_maxima();
+    const bool grew = Rows::grows(s, shift, kMaximumLag, seen) || far;
+    // One vote decides for the warp, before the lanes of a row exchange anything: usually that is all.
+    if (kRareRescale && !ptx::vote_any(grew)) return shift;
+    rescale(seen, o);
+    shift = Rows::shift_by_maxima();
+    far = Rows::subtract_far_maxima(s, shift);
+    return shift;
+  }
+
+  // exp of two neighbouring scores as a pair of elements, and into the sum.
+  template <class Element>
+  __device__ __forceinline__ uint32 exponentiate(const float (&s)[4], const Shift& shift, int m, int h) {
+    const float p0 = ptx::ex2(__fmaf_rn(s[2 * h], scale_log2, -shift.x[m][h]));
+    const float p1 = ptx::ex2(__fmaf_rn(s[2 * h + 1], scale_log2, -shift.x[m][h]));
+    sum[m][h] += p0 + p1;
+    return ptx::cvt_rn_x2(Element{}, p0, p1);
+  }
+
+ private:
+  template <int kNo>
+  __device__ __forceinline__ void rescale(const float (&seen)[kM][2], Accumulator<kM, kNo>& o) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float factor = Rows::raise(seen[m][h], m, h);
+        sum[m][h] *= factor;
+#pragma unroll
+        for (int n = 0; n < kNo; ++n) o.x[m][n][2 * h] *= factor, o.x[m][n][2 * h + 1] *= factor;
+      }
   }
 };

@@ -23,8 +23,10 @@ struct WarpAttention {
 
   template <int kKeys>
   using Scores = Accumulator<kM, kKeys / 8>;
+  using Softmax = OnlineSoftmax<kM, Config::kRareRescale>;
+  using Shift = typename Softmax::Shift;
 
-  OnlineSoftmax<kM, Config::kRareRescale> softmax;
+  Softmax softmax;
   Accumulator<kM, kOutColumns> o;
   SmemAddress q_rows;  // this warp's rows of Q
   int lane;
@@ -62,15 +64,16 @@ struct WarpAttention {
     }
   }
 
-  // O = O * rescale + exp(S - max) V. The exponentials of 16 keys are computed between the products of the 16 before.
+  // O += exp(S - max) V, with what raise_maximum() made of S. The exponentials of 16 keys are computed between the
+  // products of the 16 before.
   template <int kKeys>
-  __device__ __forceinline__ void accumulate_output(const Scores<kKeys>& s, SmemAddress values) {
+  __device__ __forceinline__ void accumulate_output(const Scores<kKeys>& s, const Shift& shift, SmemAddress values) {
     constexpr int kKeySteps = kKeys / 16;
     constexpr int kPairs = 4 * kM;  // pairs of probabilities per lane and key step
     constexpr int kDimSteps = kOutColumns / 2;
     uint32 p[2][kM][4];
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) exponentiate_pair(p[0], s, 0, pair);
+    for (int pair = 0; pair < kPairs; ++pair) exponentiate_pair(p[0], s, shift, 0, pair);
 #pragma unroll
     for (int j = 0; j < kKeySteps; ++j)
 #pragma unroll
@@ -85,7 +88,7 @@ struct WarpAttention {
         if (j + 1 < kKeySteps)
 #pragma unroll
           for (int pair = 0; pair < kPairs; ++pair)
-            if (pair * kDimSteps / kPairs == n) exponentiate_pair(p[(j + 1) % 2], s, j + 1, pair);
+            if (pair * kDimSteps / kPairs == n) exponentiate_pair(p[(j + 1) % 2], s, shift, j + 1, pair);
       }
   }
 
@@ -122,8 +125,9 @@ struct WarpAttention {
 
   // Register r of the A operand holds the rows of half r % 2 and the keys of mma tile r / 2: the layout of S.
   template <class S>
-  __device__ __forceinline__ void exponentiate_pair(uint32 (&p)[kM][4], const S& s, int j, int pair) {
+  __device__ __forceinline__ void exponentiate_pair(uint32 (&p)[kM][4], const S& s, const Shift& shift, int j,
+                                                    int pair) {
     const int m = pair / 4, r = pair % 4;
-    p[m][r] = softmax.template exponentiate<Element>(s.x[m][2 * j + r / 2], m, r % 2);
+    p[m][r] = softmax.template exponentiate<Element>(s.x[m][2 * j + r / 2], shift, m, r % 2);
   }
 };

@@ -99,8 +99,8 @@ class ForwardMma {
       typename Warp::template Scores<Shape::kMaskedKeys> s;
       self.template compute_scores<Shape::kMaskedKeys>(s, k_slot(i) + piece * KTile::kRowBytes);
       mask_scores(s, warp_row(), first_key(i) + piece, mask, thread % kWarpSize);
-      self.softmax.raise_maximum(s, self.o);
-      self.template accumulate_output<Shape::kMaskedKeys>(s, v_slot(i) + piece * VTile::kRowBytes);
+      const auto shift = self.softmax.raise_maximum(s, self.o);
+      self.template accumulate_output<Shape::kMaskedKeys>(s, shift, v_slot(i) + piece * VTile::kRowBytes);
     }
     if constexpr (Config::kVStages == 1 || Config::kKStages == 1) ptx::bar_sync();
     if constexpr (!kSerial && Config::kVStages == 1) request_value<false>(i + 1);
@@ -113,11 +113,11 @@ class ForwardMma {
     ptx::cp_async_wait_group<0>();
     ptx::bar_sync();
     self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
-    self.softmax.raise_maximum(s, self.o);
+    const auto shift = self.softmax.raise_maximum(s, self.o);
     request_value<false>(i);
     ptx::cp_async_wait_group<0>();
     ptx::bar_sync();
-    self.template accumulate_output<Config::kBlockKv>(s, v_slot(i));
+    self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(i));
     ptx::bar_sync();
   }
 
@@ -140,12 +140,12 @@ class ForwardMma {
       ptx::bar_sync();
       request_key<false>(i + 1);
     }
-    self.softmax.raise_maximum(s, self.o);
+    const auto shift = self.softmax.raise_maximum(s, self.o);
     if constexpr (Config::kVStages == 1) {
       ptx::cp_async_wait_group<1>();
       ptx::bar_sync();
     }
-    self.template accumulate_output<Config::kBlockKv>(s, v_slot(i));
+    self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(i));
   }
 
   // The clean blocks from the first on.
@@ -157,13 +157,13 @@ class ForwardMma {
 #pragma unroll 1
     for (int i = first + 1; i < blocks.count; ++i) {
       if (is_late()) pass_barrier(i, [] { meet_early_warps(); });
-      self.softmax.raise_maximum(s, self.o);
-      self.template accumulate_output<Config::kBlockKv>(s, v_slot(i - 1));
+      const auto shift = self.softmax.raise_maximum(s, self.o);
+      self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(i - 1));
       if (!is_late()) pass_barrier(i, [] { meet_late_warps(); });
       self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
     }
-    self.softmax.raise_maximum(s, self.o);
-    self.template accumulate_output<Config::kBlockKv>(s, v_slot(blocks.count - 1));
+    const auto shift = self.softmax.raise_maximum(s, self.o);
+    self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(blocks.count - 1));
   }
 
   // Asked anew each time: the loop has no register to keep the answer in.

@@ -52,6 +52,19 @@ TEST_CASE("jumps are too high for exp in f32, block after block, in even rows up
   }
 }
 
+TEST_CASE("huge scores are further apart than neighbouring f32, and each parity of rows has its own highest one") {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const Case c(Scores::huge, dtype);
+    CHECK(highest(c.scores(0)) == kKeys / 3);
+    CHECK(highest(c.scores(1)) == 2 * kKeys / 3);
+    for (const std::int64_t row : {0, 1}) {
+      const double score = c.scores(row)[kKeys / 3];
+      CHECK(std::abs(score) == doctest::Approx(1.8e9).epsilon(0.01));
+      CHECK(std::nextafter(static_cast<float>(std::abs(score)), 0.0f) < std::abs(score) - 100);
+    }
+  }
+}
+
 TEST_CASE("ramps and spikes have their maximum where they say") {
   CHECK(highest(Case(Scores::ramp).scores(0)) > kKeys - 20);
   CHECK(highest(Case(Scores::ramp).scores(1)) < 20);

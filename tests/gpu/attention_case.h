@@ -37,17 +37,21 @@ struct Sizes {
 class AttentionCase {
  public:
   explicit AttentionCase(const Sizes& sizes = {}, DType dtype = DType::bf16, std::uint64_t seed = 1)
-      : q_host(
-            HostTensor::random_normal(dtype, {sizes.batch, sizes.seqlen_q, sizes.num_heads_q, sizes.head_dim}, seed)),
-        k_host(HostTensor::random_normal(dtype, {sizes.batch, sizes.seqlen_kv, sizes.num_heads_kv, sizes.head_dim},
-                                         seed + 1)),
-        v_host(HostTensor::random_normal(dtype, {sizes.batch, sizes.seqlen_kv, sizes.num_heads_kv, sizes.head_dim_v},
-                                         seed + 2)),
+      : AttentionCase(
+            HostTensor::random_normal(dtype, {sizes.batch, sizes.seqlen_q, sizes.num_heads_q, sizes.head_dim}, seed),
+            HostTensor::random_normal(dtype, {sizes.batch, sizes.seqlen_kv, sizes.num_heads_kv, sizes.head_dim},
+                                      seed + 1),
+            HostTensor::random_normal(dtype, {sizes.batch, sizes.seqlen_kv, sizes.num_heads_kv, sizes.head_dim_v},
+                                      seed + 2)) {}
+  AttentionCase(const HostTensor& q_host, const HostTensor& k_host, const HostTensor& v_host)
+      : q_host(q_host),
+        k_host(k_host),
+        v_host(v_host),
         q(q_host.to_device()),
         k(k_host.to_device()),
         v(v_host.to_device()),
-        out_shape{sizes.batch, sizes.seqlen_q, sizes.num_heads_q, sizes.head_dim_v},
-        lse_shape{sizes.batch, sizes.num_heads_q, sizes.seqlen_q} {}
+        out_shape{q_host.shape()[0], q_host.shape()[1], q_host.shape()[2], v_host.shape()[3]},
+        lse_shape{q_host.shape()[0], q_host.shape()[2], q_host.shape()[1]} {}
 
   DeviceTensor poisoned_out() const { return poisoned(q_host.dtype(), out_shape).to_device(nullptr, q.device()); }
   DeviceTensor poisoned_lse() const { return poisoned(DType::f32, lse_shape).to_device(nullptr, q.device()); }

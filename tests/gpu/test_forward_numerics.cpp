@@ -7,6 +7,8 @@
 
 #include "cli/verify_cases.h"
 #include "tests/gpu/attention_case.h"
+#include "tests/support/large_scores.h"
+#include "tests/support/surrounded_by_nan.h"
 
 using namespace flashjit;
 using tests::AttentionCase;
@@ -131,6 +133,59 @@ TEST_CASE("maxima that grow from block to block, outliers and large scales") {
       check(c, opts);
     }
   }
+}
+
+TEST_CASE("scores as large as f32 holds") {
+  for (const DType dtype : {DType::f16, DType::bf16})
+    for (const tests::LargeScores& problem : tests::problems_with_large_scores(dtype)) {
+      const AttentionCase c(problem.q, problem.k, problem.v);
+      for (const std::string variant :
+           {"", "mma-rare", "mma-always", "q256-kv48-w8-k2-v3-c1-rotate-qsmem-rare", "hopper-kv64-lazy",
+            "hopper-kv64-rare", "hopper-kv64-always", "hopper-q256-kv64-s2-qs2-whole-lazy-dynamic-fused",
+            "hopper-q128-kv64-serial-ppsoftmax", "hopper-kv64-3stage"}) {
+        if (variant.starts_with("hopper") && architecture() != "sm_90a") continue;
+        CAPTURE(problem.name);
+        CAPTURE(std::string(to_string(dtype)));
+        CAPTURE(variant);
+        AttentionOptions opts = problem.options;
+        if (!variant.empty()) opts.variant = parse_variant(variant);
+        check(c, opts);
+      }
+    }
+}
+
+TEST_CASE("NaN in memory around the tensors reaches nothing") {
+  for (const int head_dim : {40, 72, 128})
+    for (const bool causal : {false, true})
+      for (const std::string variant : {"", "mma-rare"}) {
+        CAPTURE(head_dim);
+        CAPTURE(causal);
+        CAPTURE(variant);
+        const AttentionCase c(Sizes{2, 70, 333, 4, 2, head_dim, head_dim});
+        const DeviceTensor q = tests::surrounded_by_nan(c.q_host).to_device(),
+                           k = tests::surrounded_by_nan(c.k_host).to_device(),
+                           v = tests::surrounded_by_nan(c.v_host).to_device(), out = c.poisoned_out();
+        AttentionOptions opts;
+        opts.causal = causal;
+        if (!variant.empty()) opts.variant = parse_variant(variant);
+        shared_engine().attention(tests::view_inside(q.view()), tests::view_inside(k.view()),
+                                  tests::view_inside(v.view()), out, opts);
+        c.check_out(out, opts);
+      }
+}
+
+TEST_CASE("a key far above the others decides alone") {
+  // The score of the first key is 2.9e10, its value 1; the other's is 4.8e5, its value 5.
+  AttentionCase c(Sizes{1, 1, 2, 1, 1, 64, 64}, DType::f16);
+  for (std::int64_t i = 0; i < 64; ++i) {
+    for (HostTensor* tensor : {&c.q_host, &c.k_host}) store_element(tensor->data(), DType::f16, i, 60000);
+    store_element(c.k_host.data(), DType::f16, 64 + i, 1);
+    store_element(c.v_host.data(), DType::f16, i, 1);
+    store_element(c.v_host.data(), DType::f16, 64 + i, 5);
+  }
+  const AttentionCase given(c.q_host, c.k_host, c.v_host);
+  for (const double value : HostTensor::from_device(shared_engine().attention(given.q, given.k, given.v)).to_doubles())
+    CHECK(value == 1);
 }
 
 TEST_CASE("more heads and batches than a section holds") {

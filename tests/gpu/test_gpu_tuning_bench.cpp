@@ -163,7 +163,7 @@ TEST_CASE("an illegal variant and one that the compiler refuses fail, and say wh
 
 TEST_CASE("a kernel with a wrong scale is wrong") {
   const generator::Templates templates =
-      edited({"attention/softmax.cuh", ": scale_log2(scale_log2_), lag", ": scale_log2(scale_log2_ * 1.05f), lag"});
+      edited({"attention/softmax.cuh", ": scale_log2(scale_log2_) {", ": scale_log2(scale_log2_ * 1.05f) {"});
   Workbench workbench(make_problem(), kShape, templates);
   for (const Variant& variant : some_variants()) {
     CAPTURE(to_string(variant));

@@ -2,6 +2,7 @@
 // attention() without a GPU: real kernels, compiled to PTX and run in the emulator, against the reference.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -9,7 +10,9 @@
 #include "flashjit/emulator.h"
 #include "flashjit/flashjit.h"
 #include "runtime/parallel.h"
+#include "tests/support/large_scores.h"
 #include "tests/support/same_bytes.h"
+#include "tests/support/surrounded_by_nan.h"
 #include "tests/support/temporary_directory.h"
 
 namespace {
@@ -155,6 +158,68 @@ TEST_CASE("strides, few queries, rows that see no key, a negative scale and diff
     const auto exact = reference::attention(slice(0), slice(1), slice(2));
     const auto low = reference::attention_in_low_precision(slice(0), slice(1), slice(2));
     CHECK(reference::compare(out, exact, low).passed);
+  }
+}
+
+TEST_CASE("scores as large as f32 holds, in every way of rescaling") {
+  for (const auto& [architecture, spelling] : {std::pair{"sm_80", "mma-rare"},
+                                               {"sm_80", "mma-always"},
+                                               {"sm_90a", "hopper-kv64-lazy"},
+                                               {"sm_90a", "hopper-kv64-rare"},
+                                               {"sm_90a", "hopper-kv64-always"}}) {
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+      for (const tests::LargeScores& problem : tests::problems_with_large_scores(dtype)) {
+        CAPTURE(spelling);
+        CAPTURE(std::string(to_string(dtype)));
+        CAPTURE(problem.name);
+        Case c({1, problem.q.shape()[1], problem.k.shape()[1], 1, 1, 64, 64}, dtype);
+        c.q = problem.q, c.k = problem.k, c.v = problem.v;
+        AttentionOptions opts = problem.options;
+        opts.variant = parse_variant(spelling);
+        opts.lse = c.lse.view();
+        engine_for(architecture).attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
+        c.check(c.out, opts);
+      }
+    }
+  }
+}
+
+TEST_CASE("NaN in memory around the tensors reaches nothing") {
+  for (const std::string architecture : {"sm_80", "sm_90a"}) {
+    for (const bool causal : {false, true}) {
+      CAPTURE(architecture);
+      CAPTURE(causal);
+      Case c({2, 70, 150, 2, 1, 72, 40});
+      const HostTensor q = tests::surrounded_by_nan(c.q), k = tests::surrounded_by_nan(c.k),
+                       v = tests::surrounded_by_nan(c.v);
+      AttentionOptions opts;
+      opts.causal = causal;
+      opts.lse = c.lse.view();
+      engine_for(architecture)
+          .attention(tests::view_inside(q.view()), tests::view_inside(k.view()), tests::view_inside(v.view()),
+                     c.out.view(), opts);
+      c.check(c.out, opts);
+    }
+  }
+}
+
+TEST_CASE("NaN in a key reaches only the rows that see it") {
+  for (const std::string architecture : {"sm_80", "sm_90a"}) {
+    CAPTURE(architecture);
+    Case c({1, 130, 130, 1, 1, 64, 64});
+    constexpr std::int64_t kPoisoned = 70;
+    AttentionOptions opts;
+    opts.causal = true;
+    opts.lse = c.lse.view();
+    reference::Result exact = reference::attention(c.q.view(), c.k.view(), c.v.view(), opts);
+    const reference::Result low = reference::attention_in_low_precision(c.q.view(), c.k.view(), c.v.view(), opts);
+    store_element(c.k.data(), c.k.dtype(), kPoisoned * 64, std::numeric_limits<double>::quiet_NaN());
+    engine_for(architecture).attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
+    for (std::int64_t i = kPoisoned * 64; i < 130 * 64; ++i) {
+      CHECK(std::isnan(load_element(c.out.data(), c.out.dtype(), i)));
+      store_element(c.out.data(), c.out.dtype(), i, exact.out[static_cast<std::size_t>(i)]);
+    }
+    CHECK(reference::compare(c.out, exact, low).passed);
   }
 }
 
