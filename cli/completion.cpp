@@ -133,7 +133,8 @@ std::string bash_words(const Node& root) {
 std::string bash_script(const Node& root) {
   constexpr const char* kScript = R"(# bash completion of flashjit, as 'flashjit completion bash' prints it
 _flashjit() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD - 1]}} command=flashjit options='' words='' i
+  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD - 1]}}
+  local command=flashjit options='' words='' i
   for ((i = 1; i < COMP_CWORD; ++i)); do
     case "$command ${{COMP_WORDS[i]}}" in
       {}) command+=" ${{COMP_WORDS[i]}}" ;;
