@@ -3,17 +3,18 @@
 #include <flashjit/error.h>
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <optional>
-#include <set>
 
 #include "cli/attend_compute.h"
 #include "cli/command.h"
 #include "cli/device.h"
+#include "cli/for_option.h"
 #include "cli/npy.h"
 #include "cli/output_file.h"
+#include "cli/problem_options.h"
 #include "cli/progress.h"
+#include "cli/streams.h"
 
 namespace flashjit::cli {
 namespace {
@@ -24,14 +25,14 @@ Q may have more heads than K and V (a multiple), V another head dimension than Q
 Output: float32 for bf16, float16 for f16. Files appear whole or not at all; a failed --check writes none.
 
 Examples:
-  flashjit attend q.npy k.npy v.npy -o out.npy --causal --check
+  flashjit attend q.npy k.npy v.npy -o out.npy --mask causal --check
   flashjit attend q.npy k.npy v.npy -o out.npy --lse lse.npy --dtype f16 --scale 0.125 --device cpu
   flashjit attend q.npy k.npy v.npy -o out.npy --check --device emulate --arch sm_80)";
 
 struct Options {
-  std::string q, k, v, output, lse, dtype = "bf16", variant;
+  std::string q, k, v, output, lse, dtype = "bf16", mask = "full", variant;
   DeviceChoice device;
-  bool causal = false, check = false, json = false;
+  bool check = false, json = false;
   std::optional<float> scale;
 };
 
@@ -47,22 +48,15 @@ HostTensor read_input(const std::string& path, DType dtype) {
 
 Inputs read_inputs(const Options& options, DType dtype) {
   const ProgressLine progress("reading the inputs");
-  return {read_input(options.q, dtype), read_input(options.k, dtype), read_input(options.v, dtype), options.causal,
-          options.scale};
+  return {read_input(options.q, dtype), read_input(options.k, dtype), read_input(options.v, dtype),
+          is_causal(options.mask), options.scale};
 }
 
 void require_choices(const Options& options) {
-  if (options.dtype != "bf16" && options.dtype != "f16") {
-    throw Error(ErrorCode::invalid_argument, fmt::format("--dtype: must be bf16 or f16, was '{}'", options.dtype));
-  }
-  const std::string& device = options.device.device;
-  if (std::set<std::string>{"auto", "gpu", "emulate", "cpu"}.count(device) == 0) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("--device: must be auto, gpu, emulate or cpu, was '{}'", device));
-  }
   if (!options.variant.empty()) {
-    parse_variant(options.variant);  // a wrong spelling is an error also where no kernel will run
-    if (device == "cpu") {
+    // A wrong spelling is an error also where no kernel will run.
+    for_option("--variant", [&] { return parse_variant(options.variant); });
+    if (options.device.device == "cpu") {
       throw Error(ErrorCode::invalid_argument, "--variant: must not be given with --device cpu, which runs no kernel");
     }
   }
@@ -82,8 +76,8 @@ Answer compute(const Options& options, const Session& session, const Inputs& inp
       options.device.device == "gpu" ? require_device(system, "--device gpu") : usable_device(system);
   if (device) return attend_by_kernel(engine, *device, inputs, options.variant);
   Answer answer = attend_by_reference(inputs);
-  fmt::print(stderr, "flashjit: no GPU ({}): computed with the CPU reference{}\n", why_no_gpu(system),
-             options.variant.empty() ? "" : ", without the variant");
+  tell("no GPU ({}): computed with the CPU reference{}", why_no_gpu(system),
+       options.variant.empty() ? "" : ", without the variant");
   return answer;
 }
 
@@ -109,33 +103,33 @@ void print_json(const Options& options, const Answer& answer, const std::optiona
   const bool written = !check || check->passed();
   json["output"] = written ? Json(options.output) : Json();
   json["lse"] = written && !options.lse.empty() ? Json(options.lse) : Json();
-  fmt::print("{}\n", to_text(json));
+  print_out("{}\n", to_text(json));
 }
 
 void print_comparison(const char* name, const reference::Comparison& comparison) {
-  fmt::print("{:<10}max error {:.3g}, bound {:.3g}: {}\n", name, comparison.max_error, comparison.bound,
-             comparison.passed ? "passed" : "FAILED");
+  print_out("{:<10}max error {:.3g}, bound {:.3g}: {}\n", name, comparison.max_error, comparison.bound,
+            comparison.passed ? "passed" : "FAILED");
 }
 
 void print_text(const Options& options, const Answer& answer, const std::optional<Check>& check) {
-  fmt::print("{:<10}{}\n", "device", answer.device);
+  print_out("{:<10}{}\n", "device", answer.device);
   if (answer.kernel) {
-    fmt::print("{:<10}{}\n", "variant", to_string(answer.kernel->variant));
-    fmt::print("{:<10}first call {:.2f} ms", "time", answer.first_call_ms);
-    if (answer.speed) fmt::print(", kernel {:.1f} us, {:.1f} TFLOPS", answer.speed->kernel_us, answer.speed->tflops);
-    fmt::print("\n");
+    print_out("{:<10}{}\n", "variant", to_string(answer.kernel->variant));
+    print_out("{:<10}first call {:.2f} ms", "time", answer.first_call_ms);
+    if (answer.speed) print_out(", kernel {:.1f} us, {:.1f} TFLOPS", answer.speed->kernel_us, answer.speed->tflops);
+    print_out("\n");
   } else {
-    fmt::print("{:<10}{:.1f} ms\n", "time", answer.cpu_ms);
+    print_out("{:<10}{:.1f} ms\n", "time", answer.cpu_ms);
   }
   if (check) {
     print_comparison("out", check->out);
     print_comparison("lse", check->lse);
   }
   if (check && !check->passed()) {
-    fmt::print("{:<10}nothing\n", "written");
+    print_out("{:<10}nothing\n", "written");
   } else {
-    fmt::print("{:<10}{} {} {}{}\n", "written", options.output, to_string(answer.out.shape()), options.dtype,
-               options.lse.empty() ? "" : ", " + options.lse);
+    print_out("{:<10}{} {} {}{}\n", "written", options.output, to_string(answer.out.shape()), options.dtype,
+              options.lse.empty() ? "" : ", " + options.lse);
   }
 }
 
@@ -173,10 +167,10 @@ void add_attend(CLI::App& app, Command& command) {
   require(add_option(attend, "-o,--output", options->output, "FILE", "Result: (batch, seqlen_q, heads_q, head_dim_v)"));
   add_option(attend, "--lse", options->lse, "FILE",
              "Also write log(sum(exp(scores))), natural logarithm: float32 (batch, heads_q, seqlen_q)");
-  add_flag(attend, "--causal", options->causal, "Query i sees the keys up to i + seqlen_kv - seqlen_q");
-  add_option(attend, "--scale", options->scale, "X", "Factor on the scores [default: 1/sqrt(head_dim)]");
-  add_option(attend, "--dtype", options->dtype, "DTYPE", "Precision to compute in: bf16 or f16");
-  add_option(attend, "--device", options->device.device, "WHERE",
+  add_mask_option(attend, options->mask);
+  add_finite(attend, "--scale", options->scale, "Factor on the scores [default: 1/sqrt(head_dim)]");
+  add_dtype_option(attend, options->dtype, "Precision to compute in");
+  add_choice(attend, "--device", options->device.device, {"auto", "gpu", "emulate", "cpu"},
              "gpu, emulate (the GPU's kernel in the emulator: for small shapes), cpu (the reference in double "
              "precision), or auto: the GPU if there is one, else the CPU");
   add_emulated_architecture_option(attend, options->device);

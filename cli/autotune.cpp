@@ -5,18 +5,19 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <iterator>
 #include <optional>
 
 #include "cli/ceiling.h"
 #include "cli/command.h"
+#include "cli/compile_jobs.h"
 #include "cli/date.h"
 #include "cli/device.h"
 #include "cli/for_option.h"
 #include "cli/interrupt.h"
 #include "cli/output_file.h"
 #include "cli/problem_options.h"
+#include "cli/streams.h"
 #include "cli/tune_run.h"
 #include "cli/tune_shapes.h"
 #include "cli/tune_table.h"
@@ -31,8 +32,8 @@ keeps a record in the user's cache. Calls on such a device then use the fastest.
 the first of them. What has a record is not tuned again, so a run that was interrupted, or whose budget was spent, goes
 on when it is started anew. 'flashjit cache export' ships kernels and records. docs/tuning.md tells the whole of it.
 
---shapes FILE has a line for each shape, '#' begins a comment, dtype and head_dim may be lists:
-  dtype head_dim full|causal|both batch seqlen_q seqlen_kv heads_q heads_kv
+--shapes FILE has a line for each shape, '#' begins a comment; dtype, head_dim and mask may be lists:
+  dtype head_dim mask batch seqlen_q seqlen_kv heads_q heads_kv
   bf16 128 causal 4 4096 4096 32 8
 
 Exit code 1 when a tuning failed. --report and --builtin take the records that there are after the run; with neither
@@ -85,8 +86,7 @@ void require_device_word(const std::string& choice) {
 void warn_unless_kept(const SystemInfo& system) {
   const bool kept =
       !system.cache.empty() && system.cache.front().layer == CacheLayer::user && system.cache.front().problem.empty();
-  if (!kept)
-    fmt::print(stderr, "flashjit: the records are not kept: there is no user's cache ('flashjit cache path')\n");
+  if (!kept) tell("the records are not kept: there is no user's cache ('flashjit cache path')");
 }
 
 std::vector<TuneResult> tune_device(Engine& engine, const DeviceInfo& device, const std::vector<TuneCase>& cases,
@@ -112,13 +112,13 @@ void print_json(const std::vector<DeviceResults>& devices, bool dry_run) {
                     {"cells", cells},
                     {"summary", describe(summarize_results(results))}});
   }
-  fmt::print("{}\n", to_text({{"dry_run", dry_run}, {"devices", list}}));
+  print_out("{}\n", to_text({{"dry_run", dry_run}, {"devices", list}}));
 }
 
 void print_text(const std::vector<DeviceResults>& devices) {
   for (const auto& [device, results] : devices) {
-    fmt::print("{}: {}, {}\n{}{}", device.ordinal, device.name, device.architecture, table_text(results),
-               summary_text(summarize_results(results)));
+    print_out("{}: {}, {}\n{}{}", device.ordinal, device.name, device.architecture, table_text(results),
+              summary_text(summarize_results(results)));
   }
 }
 
@@ -130,12 +130,12 @@ int report_troubles(const std::vector<DeviceResults>& devices, bool dry_run) {
       failed += result.state == TuneResult::State::failed;
       pending += result.state == TuneResult::State::pending;
       if (result.why.empty()) continue;
-      fmt::print(stderr, "flashjit: {} {}: {}\n", to_string(result.problem), to_string(result.bucket), result.why);
+      tell("{} {}: {}", to_string(result.problem), to_string(result.bucket), result.why);
     }
   }
   if (pending != 0 && !dry_run) {
-    fmt::print(stderr, "flashjit: {}, {} left; what is done is kept, and the same command goes on with the rest\n",
-               InterruptGuard::pending() ? "interrupted" : "the budget is spent", pending);
+    tell("{}, {} left; what is done is kept, and the same command goes on with the rest",
+         InterruptGuard::pending() ? "interrupted" : "the budget is spent", pending);
   }
   return failed == 0 ? kSuccess : kCheckFailed;
 }
@@ -190,7 +190,7 @@ int run(const Options& options, const Session& session) {
   if (options.json) print_json(devices, options.dry_run);
   if (!options.json && !cases.empty()) print_text(devices);
   const int code = report_troubles(devices, options.dry_run);
-  std::fflush(stdout);  // a pending Ctrl-C ends the process when the guard goes
+  flush_output();  // a pending Ctrl-C ends the process when the guard goes
   if (InterruptGuard::pending() || options.dry_run) return code;
   const std::vector<ReportDevice> records =
       report || builtin ? collect_records(engine, devices) : std::vector<ReportDevice>();
@@ -200,21 +200,23 @@ int run(const Options& options, const Session& session) {
 }
 
 void add_selection_options(CLI::App* autotune, TuneSelection& selection) {
-  CLI::Option* grid = add_option(autotune, "--grid", selection.grid, "GRID", "Tune for the cells of a grid: forward");
+  CLI::Option* grid = add_choice(autotune, "--grid", selection.grid, {"forward"}, "Tune for the cells of a grid");
   CLI::Option* shapes = add_option(autotune, "--shapes", selection.shapes, "FILE", "Tune for the shapes of this file");
   CLI::Option* seqlens = add_option(autotune, "--seqlen", selection.seqlens, "LIST",
                                     "Tune for these lengths: 4096, or 64x8192 for 64 queries and 8192 keys");
   exclude(grid, shapes);
   exclude(grid, seqlens);
   exclude(shapes, seqlens);
-  add_option(autotune, "--dtype", selection.dtypes, "LIST", "With --grid and --seqlen: precisions: bf16, f16");
-  add_option(autotune, "--causal", selection.causal, "WHICH", "With --grid and --seqlen: no, yes or both");
-  add_option(autotune, "--head-dim", selection.head_dims, "LIST", std::string("With --seqlen: ") + kHeadDimListHelp);
-  require_between(add_option(autotune, "--batch", selection.batch, "N", "With --seqlen: batch entries"), 1, 1 << 20);
-  require_between(add_option(autotune, "--heads", selection.heads, "N", "With --seqlen: heads of q"), 1, 1 << 20);
-  require_between(add_option(autotune, "--heads-kv", selection.heads_kv, "N",
-                             "With --seqlen: heads of k and v [default: as many as of q]"),
-                  1, 1 << 20);
+  const ProblemListOptions problems = add_problem_lists(autotune, selection.problems);
+  exclude(problems.dtypes, shapes);
+  exclude(problems.masks, shapes);
+  need(problems.head_dims, seqlens);
+  constexpr Range kSizes{1, 1 << 20};
+  need(add_integer(autotune, "--batch", selection.batch, "N", kSizes, "Batch entries"), seqlens);
+  need(add_integer(autotune, "--heads", selection.heads, "N", kSizes, "Heads of q"), seqlens);
+  need(add_integer(autotune, "--heads-kv", selection.heads_kv, "N", kSizes,
+                   "Heads of k and v [default: as many as of q]"),
+       seqlens);
 }
 
 }  // namespace
@@ -223,15 +225,13 @@ void add_autotune(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* autotune = add_subcommand(app, command, "autotune", "Choose variants by measurement on this GPU", kEpilog);
   add_selection_options(autotune, options->selection);
-  require_between(add_option(autotune, "--budget", options->budget, "SECONDS",
-                             "For all tunings of a GPU together, shared fairly [default: 20 for each tuning]"),
-                  1, 10000000);
+  add_integer(autotune, "--budget", options->budget, "SECONDS", {1, 10000000},
+              "For all tunings of a GPU together, shared fairly [default: 20 for each tuning]");
   add_option(autotune, "--device", options->device, "WHICH",
              "A GPU's number, or all, one after the other [default: the first]");
   add_flag(autotune, "--again", options->again, "Also tune what has a record");
-  require_between(add_option(autotune, "--jobs", options->jobs, "N",
-                             "Kernels compiled at once [default: as many as cores and free memory allow]"),
-                  1, 1024);
+  add_integer(autotune, "--jobs", options->jobs, "N", {1, kMostJobs},
+              "Kernels compiled at once [default: as many as cores and free memory allow]");
   add_flag(autotune, "--dry-run", options->dry_run, "Tune nothing, and list what would be tuned");
   add_option(autotune, "--report", options->report, "FILE", "Write a page that shows all records of the GPU");
   add_option(autotune, "--builtin", options->builtin, "FILE",

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <future>
-#include <map>
+#include <iterator>
 
 #include "cli/date.h"
 #include "cli/device.h"
@@ -37,16 +37,20 @@ Examples:
   flashjit bench --grid jit --quick)";
 
 struct Grid {
+  const char* name;
   void (*run)(const BenchContext&, Json&);
   const char* dtype;  // unless another one is asked for
 };
-const std::map<std::string, Grid>& grids() {
-  static const std::map<std::string, Grid> all = {{"forward", {bench_forward, "bf16"}},
-                                                  {"tuned", {bench_tuned, "bf16"}},
-                                                  {"ablation", {bench_ablation, "f16"}},
-                                                  {"5090", {bench_ladder, "bf16"}},
-                                                  {"jit", {bench_jit, "bf16"}}};
-  return all;
+constexpr Grid kGrids[] = {{"forward", bench_forward, "bf16"},
+                           {"tuned", bench_tuned, "bf16"},
+                           {"ablation", bench_ablation, "f16"},
+                           {"5090", bench_ladder, "bf16"},
+                           {"jit", bench_jit, "bf16"}};
+
+std::vector<std::string> grid_words() {
+  std::vector<std::string> words;
+  for (const Grid& grid : kGrids) words.emplace_back(grid.name);
+  return words;
 }
 
 Json new_record(const SystemInfo& system, const std::string& grid, const std::string& dtype) {
@@ -62,22 +66,16 @@ Json new_record(const SystemInfo& system, const std::string& grid, const std::st
 }
 
 int run(const BenchOptions& options, const Session& session) {
-  const auto grid = grids().find(options.grid);
-  if (grid == grids().end()) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("--grid: must be forward, tuned, ablation, 5090 or jit, was '{}'", options.grid));
-  }
-  const std::string dtype = options.dtype.value_or(grid->second.dtype);
-  if (dtype != "bf16" && dtype != "f16") {
-    throw Error(ErrorCode::invalid_argument, fmt::format("--dtype: must be bf16 or f16, was '{}'", dtype));
-  }
+  const auto grid =
+      std::find_if(std::begin(kGrids), std::end(kGrids), [&](const Grid& each) { return options.grid == each.name; });
+  const std::string dtype = options.dtype.value_or(grid->dtype);
   std::optional<OutputFile> file;
   if (!options.json.empty()) file.emplace("--json", options.json);
   const InterruptGuard interrupt;
   Engine engine(session.gpu_engine_options());
   const BenchContext context{options, session, interrupt, engine, engine.system(), parse_dtype(dtype)};
   Json record = new_record(context.system, options.grid, dtype);
-  grid->second.run(context, record);
+  grid->run(context, record);
   if (file) {
     file->write(to_text(record) + "\n");
     file->publish();
@@ -107,15 +105,13 @@ double median(std::vector<double> values) {
 void add_bench(CLI::App& app, Command& command) {
   const auto options = std::make_shared<BenchOptions>();
   CLI::App* bench = add_subcommand(app, command, "bench", "Measure on this machine", kEpilog);
-  require(add_option(bench, "--grid", options->grid, "GRID", "What to measure: forward, tuned, ablation, 5090 or jit"));
-  add_option(bench, "--dtype", options->dtype, "DTYPE", "Precision: bf16 or f16 [default: bf16; ablation: f16]");
-  add_option(bench, "--arch", options->architecture, "ARCH",
+  require(add_choice(bench, "--grid", options->grid, grid_words(), "What to measure, see below"));
+  add_choice(bench, "--dtype", options->dtype, {"bf16", "f16"}, "Precision [default: bf16; ablation: f16]");
+  add_option(bench, "--arch", options->architecture, kArchType,
              "Grid jit without a GPU: the target to compile for [default: sm_90a]");
   add_option(bench, "--json", options->json, "FILE", "Also write the record to this file");
-  CLI::Option* repeats =
-      add_option(bench, "--repeats", options->repeats, "N",
-                 "Timed launches of a cell [default: 30], or cold compiles and loads of a kernel [default: 3]");
-  require_between(repeats, 1, 100000);
+  add_integer(bench, "--repeats", options->repeats, "N", {1, 100000},
+              "Timed launches of a cell [default: 30], or cold compiles and loads of a kernel [default: 3]");
   add_flag(bench, "--quick", options->quick, "Fewer cells and repeats, for a first look");
   run_when_chosen(bench, command, options, run);
 }

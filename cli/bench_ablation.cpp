@@ -11,6 +11,7 @@
 #include "cli/device.h"
 #include "cli/flops.h"
 #include "cli/progress.h"
+#include "cli/streams.h"
 #include "cli/table.h"
 
 namespace flashjit::cli {
@@ -139,8 +140,8 @@ void bench_ablation(const BenchContext& context, Json& record) {
                    row.step.paper_tflops ? std::to_string(*row.step.paper_tflops) : "",
                    to_string(Variant(row.variant))});
   }
-  fmt::print("{}, {}, batch {}, {} tokens, {} heads, head dimension {}\n{}", gpu.name, to_string(context.dtype), kBatch,
-             kSeqlen, kHeads, kHeadDim, table.text());
+  print_out("{}, {}, batch {}, {} tokens, {} heads, head dimension {}\n{}", gpu.name, to_string(context.dtype), kBatch,
+            kSeqlen, kHeads, kHeadDim, table.text());
 }
 
 }  // namespace flashjit::cli

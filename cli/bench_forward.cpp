@@ -11,6 +11,7 @@
 #include "cli/flops.h"
 #include "cli/forward_grid.h"
 #include "cli/progress.h"
+#include "cli/streams.h"
 #include "cli/table.h"
 
 namespace flashjit::cli {
@@ -103,8 +104,7 @@ void bench_forward(const BenchContext& context, Json& record) {
       table.add_row(table_row(result));
     }
   }
-  fmt::print("{}, {}, ceiling of mma.sync {:.1f} TFLOPS\n{}", gpu.name, to_string(context.dtype), ceiling,
-             table.text());
+  print_out("{}, {}, ceiling of mma.sync {:.1f} TFLOPS\n{}", gpu.name, to_string(context.dtype), ceiling, table.text());
 }
 
 }  // namespace flashjit::cli

@@ -16,6 +16,7 @@
 #include "cli/output_file.h"
 #include "cli/problem_options.h"
 #include "cli/progress.h"
+#include "cli/streams.h"
 #include "cli/table.h"
 
 namespace flashjit::cli {
@@ -229,7 +230,7 @@ void bench_jit(const BenchContext& context, Json& record) {
           : choose_architecture(context.engine,
                                 context.options.architecture.empty() ? "sm_90a" : context.options.architecture);
   if (!gpu) {
-    fmt::print(stderr, "flashjit: no GPU ({}): loading and calling are skipped\n", why_no_gpu(context.system));
+    tell("no GPU ({}): loading and calling are skipped", why_no_gpu(context.system));
   }
   const int repeats = context.options.repeats.value_or(context.options.quick ? kQuickRepeats : kRepeats);
   const std::vector<CompileJob> jobs = kernels(context, architecture);
@@ -253,12 +254,12 @@ void bench_jit(const BenchContext& context, Json& record) {
   }
   record["architecture"] = architecture;
   record["medians"] = summarize(record["rows"]);
-  fmt::print(
+  print_out(
       "{}, {} cold compiles of each kernel, then look-ups in the user's directory, a system directory, a bundle\n{}",
       architecture, repeats, table.text());
   for (const auto& [name, value] : record["medians"].items())
-    fmt::print("median {}: {:.2f}\n", name, value.get<double>());
-  if (!gpu) fmt::print("load, first call and host cost: skipped, no GPU\n");
+    print_out("median {}: {:.2f}\n", name, value.get<double>());
+  if (!gpu) print_out("load, first call and host cost: skipped, no GPU\n");
 }
 
 }  // namespace flashjit::cli

@@ -10,6 +10,7 @@
 #include "cli/device.h"
 #include "cli/flops.h"
 #include "cli/progress.h"
+#include "cli/streams.h"
 #include "cli/table.h"
 
 namespace flashjit::cli {
@@ -72,8 +73,7 @@ void bench_ladder(const BenchContext& context, Json& record) {
     table.add_row({step.name, fmt::format("{:.1f}", timing.median_us), fmt::format("{:.1f}", rate),
                    fmt::format("{:.1f}", 100 * rate / ceiling), to_string(step.variant)});
   }
-  fmt::print("{}, {}, ceiling of mma.sync {:.1f} TFLOPS\n{}", gpu.name, to_string(context.dtype), ceiling,
-             table.text());
+  print_out("{}, {}, ceiling of mma.sync {:.1f} TFLOPS\n{}", gpu.name, to_string(context.dtype), ceiling, table.text());
 }
 
 }  // namespace flashjit::cli

@@ -11,6 +11,7 @@
 #include "cli/device.h"
 #include "cli/forward_grid.h"
 #include "cli/progress.h"
+#include "cli/streams.h"
 #include "cli/table.h"
 
 namespace flashjit::cli {
@@ -142,9 +143,9 @@ void bench_tuned(const BenchContext& context, Json& record) {
   const Summary summary = summarize(results);
   record["geometric_mean_speedup"] = summary.mean;
   record["smallest_speedup"] = summary.smallest;
-  fmt::print("{}, {}: {} of {} cells have a record, {} of them another variant than the default\n{}", gpu.name,
-             to_string(context.dtype), summary.tuned, results.size(), summary.differing, table.text());
-  fmt::print("speedup: geometric mean {:.3f}, smallest {:.3f}\n", summary.mean, summary.smallest);
+  print_out("{}, {}: {} of {} cells have a record, {} of them another variant than the default\n{}", gpu.name,
+            to_string(context.dtype), summary.tuned, results.size(), summary.differing, table.text());
+  print_out("speedup: geometric mean {:.3f}, smallest {:.3f}\n", summary.mean, summary.smallest);
 }
 
 }  // namespace flashjit::cli

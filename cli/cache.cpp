@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/cache_report.h"
+#include "cli/streams.h"
 
 namespace flashjit::cli {
 namespace {
@@ -43,10 +44,10 @@ int run(const Options& options, const Session& session) {
   if (options.json) {
     Json json = Json::array();
     for (const CacheLayerInfo& layer : layers) json.push_back(describe(layer));
-    fmt::print("{}\n", to_text({{"layers", json}}));
+    print_out("{}\n", to_text({{"layers", json}}));
   }
   const CacheLayerInfo& user = require_user_directory(layers);
-  if (!options.json) fmt::print("{}\n", user.location);
+  if (!options.json) print_out("{}\n", user.location);
   return kSuccess;
 }
 

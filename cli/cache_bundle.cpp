@@ -11,6 +11,7 @@
 #include "cli/cache_report.h"
 #include "cli/output_file.h"
 #include "cli/problem_options.h"
+#include "cli/streams.h"
 
 namespace flashjit::cli {
 namespace {
@@ -56,12 +57,12 @@ int run_export(const ExportOptions& options, const Session& session) {
   file.publish();
   const CacheVerification written = Cache::verify_bundle(options.file);
   if (options.json) {
-    fmt::print("{}\n", to_text({{"file", options.file},
-                                {"entries", written.intact},
-                                {"bytes", written.bytes},
-                                {"records", written.records}}));
+    print_out("{}\n", to_text({{"file", options.file},
+                               {"entries", written.intact},
+                               {"bytes", written.bytes},
+                               {"records", written.records}}));
   } else {
-    fmt::print("{}: {}{}\n", options.file, entries_text(written.intact, written.bytes), records_text(written.records));
+    print_out("{}: {}{}\n", options.file, entries_text(written.intact, written.bytes), records_text(written.records));
   }
   return written.ok() ? kSuccess : kCheckFailed;
 }
@@ -69,18 +70,18 @@ int run_export(const ExportOptions& options, const Session& session) {
 int run_import(const ImportOptions& options, const Session& session) {
   const CacheImport result = Cache(session.engine_options()).import_bundle(options.file);
   if (options.json) {
-    fmt::print("{}\n", to_text({{"imported", result.imported},
-                                {"present", result.present},
-                                {"records", result.records},
-                                {"records_present", result.records_present},
-                                {"damaged", result.damaged}}));
+    print_out("{}\n", to_text({{"imported", result.imported},
+                               {"present", result.present},
+                               {"records", result.records},
+                               {"records_present", result.records_present},
+                               {"damaged", result.damaged}}));
   } else {
-    fmt::print("{} imported, {} already there, {} damaged\n", result.imported, result.present, result.damaged.size());
+    print_out("{} imported, {} already there, {} damaged\n", result.imported, result.present, result.damaged.size());
     if (result.records + result.records_present != 0) {
-      fmt::print("tuning records: {} imported, {} already there\n", result.records, result.records_present);
+      print_out("tuning records: {} imported, {} already there\n", result.records, result.records_present);
     }
   }
-  for (const std::string& member : result.damaged) fmt::print(stderr, "flashjit: {} is damaged\n", member);
+  for (const std::string& member : result.damaged) tell("{} is damaged", member);
   return result.damaged.empty() ? kSuccess : kCheckFailed;
 }
 
@@ -91,7 +92,7 @@ void add_cache_export(CLI::App& cache, Command& command) {
   CLI::App* subcommand = add_subcommand(cache, command, "export",
                                         "Write a bundle of the cache's kernels and tuning records", kExportEpilog);
   require(add_option(subcommand, "FILE", options->file, "FILE", "The bundle to write"));
-  add_option(subcommand, "--arch", options->architectures, "LIST",
+  add_option(subcommand, "--arch", options->architectures, kArchListType,
              "Only what is for these, for example sm_80,sm_90a [default: all]");
   add_flag(
       subcommand, "--chosen", options->chosen,

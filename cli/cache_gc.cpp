@@ -7,6 +7,7 @@
 #include "cli/cache_report.h"
 #include "cli/for_option.h"
 #include "cli/size.h"
+#include "cli/streams.h"
 
 namespace flashjit::cli {
 namespace {
@@ -38,21 +39,21 @@ void print_json(const CacheCollection& collection, bool dry_run) {
   for (const CacheCollection::Removed& file : collection.removed) {
     removed.push_back({{"path", file.path}, {"bytes", file.bytes}, {"why", file.why}});
   }
-  fmt::print("{}\n", to_text({{"dry_run", dry_run},
-                              {"removed", removed},
-                              {"removed_bytes", collection.removed_bytes},
-                              {"kept_entries", collection.kept_entries},
-                              {"kept_bytes", collection.kept_bytes}}));
+  print_out("{}\n", to_text({{"dry_run", dry_run},
+                             {"removed", removed},
+                             {"removed_bytes", collection.removed_bytes},
+                             {"kept_entries", collection.kept_entries},
+                             {"kept_bytes", collection.kept_bytes}}));
 }
 
 void print_text(const CacheCollection& collection, bool dry_run) {
   const char* const verb = dry_run ? "would remove" : "removed";
   for (const CacheCollection::Removed& file : collection.removed) {
-    fmt::print("{} {} ({}, {})\n", verb, file.path, size_text(file.bytes), file.why);
+    print_out("{} {} ({}, {})\n", verb, file.path, size_text(file.bytes), file.why);
   }
   const std::size_t files = collection.removed.size();
-  fmt::print("{} {} {}, {}; {} stay\n", verb, files, files == 1 ? "file" : "files", size_text(collection.removed_bytes),
-             entries_text(collection.kept_entries, collection.kept_bytes));
+  print_out("{} {} {}, {}; {} stay\n", verb, files, files == 1 ? "file" : "files", size_text(collection.removed_bytes),
+            entries_text(collection.kept_entries, collection.kept_bytes));
 }
 
 int report(const Options& options, const CacheCollection& collection) {

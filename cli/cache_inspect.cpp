@@ -13,6 +13,7 @@
 #include "cli/cache.h"
 #include "cli/cache_report.h"
 #include "cli/size.h"
+#include "cli/streams.h"
 
 namespace flashjit::cli {
 namespace {
@@ -84,7 +85,7 @@ CacheEntry find_entry(const Cache& cache, const std::string& text) {
 }
 
 void print_line(const char* label, const std::string& text) {
-  if (!text.empty()) fmt::print("  {:<15}{}\n", label, text);
+  if (!text.empty()) print_out("  {:<15}{}\n", label, text);
 }
 
 // With its unit; empty when the fact is missing.
@@ -94,22 +95,22 @@ std::string with_unit(const CacheEntry& entry, const char* name, const char* uni
 }
 
 void print_text(const CacheEntry& entry, bool intact) {
-  fmt::print("{}\n\nkernel\n", title(entry));
+  print_out("{}\n\nkernel\n", title(entry));
   print_line("problem", fact(entry, "problem"));
   print_line("variant", fact(entry, "variant"));
   print_line("architecture", fact(entry, "architecture"));
-  fmt::print("\nresources\n");
+  print_out("\nresources\n");
   print_line("threads", fact(entry, "threads"));
   print_line("registers", fact(entry, "registers"));
   print_line("spills", with_unit(entry, "spill_bytes", "bytes"));
   print_line("stack", with_unit(entry, "stack_bytes", "bytes"));
   print_line("shared memory", with_unit(entry, "smem_bytes", "bytes"));
-  fmt::print("\ncompiled\n");
+  print_out("\ncompiled\n");
   print_line("NVRTC", fact(entry, "nvrtc"));
   print_line("build of NVRTC", fact(entry, "compiler"));
   print_line("flashjit", fact(entry, "version"));
   print_line("time", with_unit(entry, "compile_ms", "ms"));
-  fmt::print("\nstored\n");
+  print_out("\nstored\n");
   print_line("layer", to_string(entry.layer));
   print_line("file", entry.location);
   print_line("name", entry.name);
@@ -124,7 +125,7 @@ int run(const Options& options, const Session& session) {
   warn_of_problems(cache);
   const CacheEntry entry = find_entry(cache, options.entry);
   if (options.source && !options.json) {
-    fmt::print("{}", cache.source(entry));
+    print_out("{}", cache.source(entry));
     return kSuccess;
   }
   const bool intact = cache.is_intact(entry);
@@ -132,7 +133,7 @@ int run(const Options& options, const Session& session) {
     Json json = describe(entry);
     json["intact"] = intact;
     if (options.source) json["source"] = cache.source(entry);
-    fmt::print("{}\n", to_text(json));
+    print_out("{}\n", to_text(json));
   } else {
     print_text(entry, intact);
   }

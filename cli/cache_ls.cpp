@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // flashjit cache ls: a line for each entry and each tuning record. Reads headers only.
 #include <flashjit/cache.h>
-#include <flashjit/error.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "cli/cache.h"
 #include "cli/cache_report.h"
 #include "cli/problem_options.h"
+#include "cli/streams.h"
 #include "cli/table.h"
 
 namespace flashjit::cli {
@@ -32,15 +32,6 @@ struct Options {
   bool json = false;
 };
 
-void require_layer(const std::string& name) {
-  if (name.empty()) return;
-  for (const CacheLayer layer : {CacheLayer::user, CacheLayer::system, CacheLayer::bundle, CacheLayer::embedded}) {
-    if (name == to_string(layer)) return;
-  }
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("--layer: must be user, system, bundle or embedded, was '{}'", name));
-}
-
 bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
 }
@@ -58,7 +49,6 @@ bool is_of_one(const CacheRecord& record, const std::vector<std::string>& archit
 }
 
 Listing choose(const Session& session, const Options& options) {
-  require_layer(options.layer);
   std::vector<std::string> architectures;
   if (!options.architectures.empty()) architectures = parse_architectures(options.architectures);
   const Cache cache(session.engine_options());
@@ -107,11 +97,11 @@ int run(const Options& options, const Session& session) {
   std::uint64_t bytes = 0;
   for (const CacheEntry& entry : entries) bytes += entry.bytes;
   if (options.json) {
-    fmt::print("{}\n",
-               to_text({{"entries", describe_all(entries)}, {"bytes", bytes}, {"records", describe_all(records)}}));
+    print_out("{}\n",
+              to_text({{"entries", describe_all(entries)}, {"bytes", bytes}, {"records", describe_all(records)}}));
   } else {
-    fmt::print("{}{}{}{}\n", table_text(entries), table_text(records), entries_text(entries.size(), bytes),
-               records_text(records.size()));
+    print_out("{}{}{}{}\n", table_text(entries), table_text(records), entries_text(entries.size(), bytes),
+              records_text(records.size()));
   }
   return kSuccess;
 }
@@ -121,9 +111,9 @@ int run(const Options& options, const Session& session) {
 void add_cache_ls(CLI::App& cache, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* ls = add_subcommand(cache, command, "ls", "List the entries and tuning records of all layers", kEpilog);
-  add_option(ls, "--arch", options->architectures, "LIST",
+  add_option(ls, "--arch", options->architectures, kArchListType,
              "Only what is for these, for example sm_80,sm_90a [default: all]");
-  add_option(ls, "--layer", options->layer, "LAYER", "Only what is in user, system, bundle or embedded");
+  add_choice(ls, "--layer", options->layer, {"user", "system", "bundle", "embedded"}, "Only what is in this layer");
   add_flag(ls, "--json", options->json, "Print one JSON object");
   run_when_chosen(ls, command, options, run);
 }

@@ -4,13 +4,13 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <ctime>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "cli/size.h"
+#include "cli/streams.h"
 
 namespace flashjit::cli {
 namespace {
@@ -75,7 +75,7 @@ std::string title(const CacheEntry& entry) {
 
 void warn_of_problems(const Cache& cache) {
   for (const CacheLayerInfo& layer : cache.layers()) {
-    if (!layer.problem.empty()) fmt::print(stderr, "flashjit: {}\n", layer.problem);
+    if (!layer.problem.empty()) tell("{}", layer.problem);
   }
 }
 

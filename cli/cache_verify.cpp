@@ -5,6 +5,7 @@
 
 #include "cli/cache.h"
 #include "cli/cache_report.h"
+#include "cli/streams.h"
 
 namespace flashjit::cli {
 namespace {
@@ -27,19 +28,19 @@ struct Options {
 void print_json(const CacheVerification& result) {
   Json damaged = Json::array();
   for (const CacheEntry& entry : result.damaged) damaged.push_back(describe(entry));
-  fmt::print("{}\n", to_text({{"ok", result.ok()},
-                              {"intact", result.intact},
-                              {"bytes", result.bytes},
-                              {"records", result.records},
-                              {"damaged", damaged},
-                              {"problems", result.problems}}));
+  print_out("{}\n", to_text({{"ok", result.ok()},
+                             {"intact", result.intact},
+                             {"bytes", result.bytes},
+                             {"records", result.records},
+                             {"damaged", damaged},
+                             {"problems", result.problems}}));
 }
 
 void print_text(const CacheVerification& result) {
-  for (const std::string& problem : result.problems) fmt::print("problem: {}\n", problem);
-  for (const CacheEntry& entry : result.damaged) fmt::print("damaged: {}\n", entry.location);
-  fmt::print("{} intact{}; {} damaged\n", entries_text(result.intact, result.bytes), records_text(result.records),
-             result.damaged.size());
+  for (const std::string& problem : result.problems) print_out("problem: {}\n", problem);
+  for (const CacheEntry& entry : result.damaged) print_out("damaged: {}\n", entry.location);
+  print_out("{} intact{}; {} damaged\n", entries_text(result.intact, result.bytes), records_text(result.records),
+            result.damaged.size());
 }
 
 int run(const Options& options, const Session& session) {

@@ -4,13 +4,16 @@
 
 #include <flashjit/engine.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
-// CLI11 takes a compiler several seconds. Only command.cpp and main.cpp include it.
+// CLI11 takes a compiler several seconds. Only command.cpp, command_line.cpp and completion.cpp include it.
 namespace CLI {
 class App;
 class Option;
@@ -46,15 +49,34 @@ CLI::App* add_subcommand(CLI::App& app, Command& command, const std::string& nam
 // A subcommand that only has subcommands of its own.
 CLI::App* add_group(CLI::App& app, const std::string& name, const std::string& description, const std::string& epilog);
 
-// An option with its default in --help; type is the word that stands for the value there. Values are strings, int, and
-// std::optional of string, int, float and std::uint64_t.
+// The words for values that completion knows; that of files is FILE.
+inline constexpr const char *kArchType = "ARCH", *kArchListType = "ARCH,...";
+
+// An option with its default in --help; type is the word that stands for the value there. No value may be empty: that
+// is what a variable of the shell gives that nobody set. Values are std::string and std::optional of it.
 template <typename Value>
 CLI::Option* add_option(CLI::App* subcommand, const std::string& names, Value& value, const std::string& type,
                         const std::string& help);
+// One of these words, which stand in --help for the value.
+template <typename Value>
+CLI::Option* add_choice(CLI::App* subcommand, const std::string& names, Value& value,
+                        const std::vector<std::string>& words, const std::string& help);
+// A whole number in the range. Values are int and std::optional of it.
+struct Range {
+  int low, high;
+};
+template <typename Value>
+CLI::Option* add_integer(CLI::App* subcommand, const std::string& names, Value& value, const std::string& type,
+                         Range range, const std::string& help);
+CLI::Option* add_seed(CLI::App* subcommand, const std::string& names, std::optional<std::uint64_t>& value,
+                      const std::string& help);
+CLI::Option* add_finite(CLI::App* subcommand, const std::string& names, std::optional<float>& value,
+                        const std::string& help);
 CLI::Option* add_flag(CLI::App* subcommand, const std::string& names, bool& value, const std::string& help);
 void require(CLI::Option* option);
-void require_between(CLI::Option* option, int low, int high);
 void exclude(CLI::Option* option, CLI::Option* other);
+// The option means something only beside the other one.
+void need(CLI::Option* option, CLI::Option* other);
 
 using Run = std::function<int(const Session&)>;
 void run_when_chosen(CLI::App* subcommand, Command& command, Run run);
@@ -76,6 +98,7 @@ void add_verify(CLI::App& app, Command& command);
 void add_bench(CLI::App& app, Command& command);
 void add_autotune(CLI::App& app, Command& command);
 void add_cache(CLI::App& app, Command& command);
+void add_completion(CLI::App& app, Command& command);
 
 // Keys stay in the order in which they were set.
 using Json = nlohmann::ordered_json;

@@ -10,6 +10,7 @@
 #include "cli/compile_jobs.h"
 #include "cli/output_file.h"
 #include "cli/problem_options.h"
+#include "cli/streams.h"
 #include "cli/table.h"
 
 namespace flashjit::cli {
@@ -28,7 +29,8 @@ Examples:
   FLASHJIT_POLICY=off flashjit compile --arch sm_90a --bundle kernels.fjb)";
 
 struct Options {
-  std::string architectures, dtypes = "bf16", head_dims = "128", causal = "both", variant = "chosen";
+  ProblemLists problems;
+  std::string architectures, variant = "chosen";
   std::string bundle;  // empty: none
   int jobs = default_compile_threads();
   bool json = false;
@@ -44,8 +46,7 @@ std::vector<Variant> choose_variants(const Engine& engine, const std::string& te
 
 std::vector<CompileJob> make_jobs(const Engine& engine, const Options& options) {
   std::vector<CompileJob> jobs;
-  const std::vector<Problem> problems =
-      combine(parse_dtypes(options.dtypes), parse_head_dims(options.head_dims), parse_causal(options.causal));
+  const std::vector<Problem> problems = options.problems.problems();
   for (const std::string& architecture : parse_architectures(engine, options.architectures)) {
     for (const Problem& problem : problems) {
       for (const Variant& variant : choose_variants(engine, options.variant, problem, architecture)) {
@@ -109,32 +110,32 @@ void print_table(const std::vector<CompileJob>& jobs, const std::vector<CompileO
                    fmt::format("{}", kernel.spill_bytes), fmt::format("{}", kernel.shared_memory_bytes),
                    fmt::format("{}", kernel.cubin_bytes)});
   }
-  fmt::print("{}{} kernels: {} compiled, {} already cached, {} failed, in {:.1f} s\n", table.text(), jobs.size(),
-             summary.compiled, summary.reused, summary.failed, summary.wall_seconds);
+  print_out("{}{} kernels: {} compiled, {} already cached, {} failed, in {:.1f} s\n", table.text(), jobs.size(),
+            summary.compiled, summary.reused, summary.failed, summary.wall_seconds);
 }
 
 void print_json(const std::vector<CompileJob>& jobs, const std::vector<CompileOutcome>& outcomes,
                 const Summary& summary) {
   Json kernels = Json::array();
   for (std::size_t i = 0; i < jobs.size(); ++i) kernels.push_back(describe(jobs[i], outcomes[i]));
-  fmt::print("{}\n", to_text({{"kernels", kernels},
-                              {"compiled", summary.compiled},
-                              {"cached", summary.reused},
-                              {"failed", summary.failed},
-                              {"wall_seconds", summary.wall_seconds}}));
+  print_out("{}\n", to_text({{"kernels", kernels},
+                             {"compiled", summary.compiled},
+                             {"cached", summary.reused},
+                             {"failed", summary.failed},
+                             {"wall_seconds", summary.wall_seconds}}));
 }
 
 void report_failures(const std::vector<CompileOutcome>& outcomes, bool with_logs) {
   for (const CompileOutcome& outcome : outcomes) {
     if (outcome.kernel) continue;
-    fmt::print(stderr, "flashjit: {}\n", outcome.problem);
-    if (with_logs) fmt::print(stderr, "{}\n", outcome.log);
+    tell("{}", outcome.problem);
+    if (with_logs) write_message(outcome.log + "\n");
   }
 }
 
 void write_bundle(const Engine& engine, const Summary& summary, OutputFile& file) {
   if (summary.failed != 0) {
-    fmt::print(stderr, "flashjit: --bundle: {} is not written, because kernels failed\n", file.path());
+    tell("--bundle: {} is not written, because kernels failed", file.path());
     return;
   }
   file.write(engine.bundle());
@@ -155,7 +156,7 @@ int run(const Options& options, const Session& session) {
   if (bundle) write_bundle(engine, summary, *bundle);
   (options.json ? print_json : print_table)(jobs, outcomes, summary);
   report_failures(outcomes, session.verbose);
-  if (session.verbose) fmt::print(stderr, "flashjit: {}\n", counters_text(engine.counters()));
+  if (session.verbose) tell("{}", counters_text(engine.counters()));
   return summary.failed == 0 ? kSuccess : kCheckFailed;
 }
 
@@ -165,18 +166,15 @@ void add_compile(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* compile = add_subcommand(app, command, "compile", "Compile kernels into the cache; needs no GPU",
                                      kVariantEpilog + std::string(kEpilog));
-  add_option(compile, "--arch", options->architectures, "LIST",
+  add_option(compile, "--arch", options->architectures, kArchListType,
              "Targets, for example sm_80,sm_90a, or all [default: that of the first GPU]");
-  add_option(compile, "--dtype", options->dtypes, "LIST", "Precisions: bf16, f16");
-  add_option(compile, "--head-dim", options->head_dims, "LIST", kHeadDimListHelp);
-  add_option(compile, "--causal", options->causal, "WHICH", "Causal mask: no, yes or both");
+  add_problem_lists(compile, options->problems);
   add_option(
       compile, "--variant", options->variant, "VARIANT",
       "One variant, see below; chosen: those that attention() chooses from; default: of them those of the default "
       "rules, without tuning records; all: all that are listed");
-  CLI::Option* jobs =
-      add_option(compile, "--jobs", options->jobs, "N", "Kernels compiled at once; each keeps one core busy");
-  require_between(jobs, 1, 1024);
+  add_integer(compile, "--jobs", options->jobs, "N", {1, kMostJobs},
+              "Kernels compiled at once; each keeps one core busy");
   add_option(compile, "--bundle", options->bundle, "FILE",
              "Also write a bundle of these kernels, unless one of them fails");
   add_flag(compile, "--json", options->json, "Print one JSON object");

@@ -26,6 +26,7 @@ struct CompileOutcome {
 
 // As many threads as the machine has cores.
 int default_compile_threads();
+inline constexpr int kMostJobs = 1024;
 
 // Outcomes stand in the order of the jobs. A kernel that the compiler refuses is an outcome; every other Error (no
 // compiler, bad input, ...) would meet all the jobs, so it stops them and is thrown. Tells its progress on stderr.

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "cli/command.h"
-#include "cli/for_option.h"
+#include "cli/words.h"
 
 namespace flashjit::cli {
 namespace {
@@ -15,7 +15,7 @@ constexpr const char* kArchitectureToEmulate = "sm_90a";  // when none is named
 }  // namespace
 
 void add_emulated_architecture_option(CLI::App* subcommand, DeviceChoice& choice) {
-  add_option(subcommand, "--arch", choice.architecture, "ARCH",
+  add_option(subcommand, "--arch", choice.architecture, kArchType,
              fmt::format("With --device emulate: the target of the kernels; 'flashjit info' lists them [default: {}]",
                          kArchitectureToEmulate));
 }
@@ -28,7 +28,14 @@ void choose_device(const DeviceChoice& choice, EngineOptions& options) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("--arch: must be given only with --device emulate, was '{}'", choice.architecture));
   }
-  options.emulate = for_option("--arch", [&] { return find_architecture(choice.architecture).name; });
+  options.emulate = known_architecture(choice.architecture);
+}
+
+std::string known_architecture(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Architecture& architecture : architectures()) names.push_back(architecture.name);
+  require_word("--arch", name, names);
+  return name;
 }
 
 bool is_emulated(const DeviceInfo& device) { return device.ordinal == kHostMemory; }

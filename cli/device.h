@@ -19,6 +19,8 @@ struct DeviceChoice {
 void add_emulated_architecture_option(CLI::App* subcommand, DeviceChoice& choice);
 // Throws Error(invalid_argument) which names the option.
 void choose_device(const DeviceChoice& choice, EngineOptions& options);
+// One that kernels are rendered for. Throws Error(invalid_argument) which names --arch.
+std::string known_architecture(const std::string& name);
 bool is_emulated(const DeviceInfo& device);
 
 // The first device that kernels exist for; the emulated one of an engine that emulates.

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/device.h"
 #include "cli/size.h"
+#include "cli/streams.h"
 
 namespace flashjit::cli {
 namespace {
@@ -61,7 +62,7 @@ std::string device_line(const DeviceInfo& device) {
                      static_cast<double>(device.l2_bytes) / kMebibyte);
 }
 
-void print_line(const char* label, const std::string& text) { fmt::print("{:<14}{}\n", label, text); }
+void print_line(const char* label, const std::string& text) { print_out("{:<14}{}\n", label, text); }
 
 std::string driver_line(const SystemInfo& system) {
   if (system.driver_version.empty()) return "none: " + system.driver_problem;
@@ -102,7 +103,7 @@ int run(const Options& options, const Session& session) {
   const SystemInfo system = Engine(engine_options).system();
   const Counters totals = Cache(engine_options).totals();
   if (options.json) {
-    fmt::print("{}\n", to_text(describe_system(system, totals)));
+    print_out("{}\n", to_text(describe_system(system, totals)));
   } else {
     print(system, totals);
   }

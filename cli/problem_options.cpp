@@ -6,83 +6,96 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
+#include <sstream>
 
 #include "cli/command.h"
 #include "cli/device.h"
 #include "cli/for_option.h"
+#include "cli/words.h"
 
 namespace flashjit::cli {
 namespace {
 
 constexpr int kHeadDimStep = 8, kLargestHeadDim = 256;
 
-DType parse_kernel_dtype(const std::string& text) {
-  if (text == "bf16") return DType::bf16;
-  if (text == "f16") return DType::f16;
-  throw Error(ErrorCode::invalid_argument, fmt::format("--dtype: must be bf16 or f16, was '{}'", text));
+const std::vector<std::string>& dtype_words() {
+  static const std::vector<std::string> words = {"bf16", "f16"};
+  return words;
 }
 
-void require_head_dim(const char* option, int head_dim) {
-  if (head_dim < kHeadDimStep || head_dim > kLargestHeadDim || head_dim % kHeadDimStep != 0) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: must be a multiple of 8 from 8 to 256, was {}", option, head_dim));
-  }
+const std::vector<std::string>& mask_words() {
+  static const std::vector<std::string> words = {"full", "causal"};
+  return words;
 }
 
-int parse_head_dim(std::string_view text) {
+// Half of "192x128", or the whole of "64".
+int parse_head_dim(std::string_view name, std::string_view text, std::string_view item) {
   int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
+  const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), value);
+  if (error != std::errc() || end != item.data() + item.size()) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("--head-dim: must be numbers such as 64 or 192x128 (q and k, then v), was '{}'", text));
+                fmt::format("{}: must be like 64, or 192x128 for 192 of q and k and 128 of v, was '{}'", name, text));
   }
-  require_head_dim("--head-dim", value);
+  if (value < kHeadDimStep || value > kLargestHeadDim || value % kHeadDimStep != 0) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: must be a multiple of {} from {} to {}, was {}", name,
+                                                         kHeadDimStep, kHeadDimStep, kLargestHeadDim, value));
+  }
   return value;
 }
 
-std::vector<std::string> split(const char* option, const std::string& text) {
-  std::vector<std::string> items;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    items.push_back(text.substr(begin, end - begin));
-    if (items.back().empty()) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}: must be a list separated by commas, was '{}'", option, text));
-    }
-    begin = end + 1;
-  }
-  return items;
+HeadDims parse_head_dim_pair(std::string_view name, std::string_view text) {
+  const std::size_t cross = text.find('x');
+  const int head_dim = parse_head_dim(name, text, text.substr(0, cross));
+  return {head_dim, cross == std::string_view::npos ? head_dim : parse_head_dim(name, text, text.substr(cross + 1))};
 }
 
-std::string known_architecture(const std::string& name) {
-  return for_option("--arch", [&] { return std::string(find_architecture(name).name); });
+std::vector<std::string> split_parts(const std::string& variant) {
+  std::vector<std::string> parts;
+  std::istringstream stream(variant);
+  for (std::string part; std::getline(stream, part, '-');) parts.push_back(part);
+  return parts;
 }
 
 }  // namespace
 
+CLI::Option* add_dtype_option(CLI::App* subcommand, std::string& dtype, const std::string& help) {
+  return add_choice(subcommand, "--dtype", dtype, dtype_words(), help);
+}
+
+CLI::Option* add_mask_option(CLI::App* subcommand, std::string& mask) {
+  return add_choice(subcommand, "--mask", mask, mask_words(),
+                    "Query i sees all keys, or causal: those up to i + seqlen_kv - seqlen_q");
+}
+
+bool is_causal(const std::string& mask) { return mask == "causal"; }
+
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options) {
-  add_option(subcommand, "--dtype", options.dtype, "DTYPE", "Precision of q, k, v and the output: bf16 or f16");
-  add_option(subcommand, "--head-dim", options.head_dim, "N",
-             "Head dimension of q and k: a multiple of 8 from 8 to 256");
-  add_option(subcommand, "--head-dim-v", options.head_dim_v, "N",
-             "Head dimension of v and the output [default: that of q and k]");
-  add_flag(subcommand, "--causal", options.causal, "Query i sees the keys up to i + seqlen_kv - seqlen_q");
+  add_dtype_option(subcommand, options.dtype, "Precision of q, k, v and the output");
+  add_option(subcommand, "--head-dim", options.head_dim, "D",
+             "Head dimension, a multiple of 8 from 8 to 256; 192x128 is 192 for q and k and 128 for v");
+  add_mask_option(subcommand, options.mask);
 }
 
 Problem ProblemOptions::problem() const {
-  Problem problem;
-  problem.dtype = parse_kernel_dtype(dtype);
-  problem.head_dim = head_dim;
-  problem.head_dim_v = head_dim_v.value_or(head_dim);
-  problem.causal = causal;
-  require_head_dim("--head-dim", problem.head_dim);
-  require_head_dim("--head-dim-v", problem.head_dim_v);
-  validate(problem);
-  return problem;
+  const HeadDims dims = parse_head_dim_pair("--head-dim", head_dim);
+  return {parse_dtype(dtype), dims.head_dim, dims.head_dim_v, is_causal(mask)};
+}
+
+ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists) {
+  return {add_option(subcommand, "--dtype", lists.dtypes, "LIST", "Precisions: bf16, f16"),
+          add_option(subcommand, "--head-dim", lists.head_dims, "LIST",
+                     "Head dimensions, or all; 192x128 is 192 for q and k and 128 for v"),
+          add_option(subcommand, "--mask", lists.masks, "LIST", "Masks: full, causal")};
+}
+
+std::vector<Problem> ProblemLists::problems() const {
+  return combine(parse_dtypes("--dtype", dtypes), parse_head_dims("--head-dim", head_dims),
+                 parse_masks("--mask", masks));
 }
 
 void add_architecture_option(CLI::App* subcommand, std::string& architecture) {
-  add_option(subcommand, "--arch", architecture, "ARCH",
+  add_option(subcommand, "--arch", architecture, kArchType,
              "Target, for example sm_90a; 'flashjit info' lists them [default: that of the first GPU]");
 }
 
@@ -93,32 +106,36 @@ std::string choose_architecture(const Engine& engine, const std::string& archite
   throw Error(ErrorCode::invalid_argument, "--arch: must be given where there is no GPU, for example --arch sm_90a");
 }
 
-std::vector<DType> parse_dtypes(const std::string& text) {
+std::vector<DType> parse_dtypes(std::string_view name, std::string_view text) {
   std::vector<DType> dtypes;
-  for (const std::string& item : split("--dtype", text)) dtypes.push_back(parse_kernel_dtype(item));
+  for (const std::string& item : split_list(name, text)) {
+    require_word(name, item, dtype_words());
+    dtypes.push_back(parse_dtype(item));
+  }
   return dtypes;
 }
 
-std::vector<HeadDims> parse_head_dims(const std::string& text) {
+std::vector<HeadDims> parse_head_dims(std::string_view name, std::string_view text) {
   std::vector<HeadDims> dims;
   if (text == "all") {
     for (int d = kHeadDimStep; d <= kLargestHeadDim; d += kHeadDimStep) dims.push_back({d, d});
     return dims;
   }
-  for (const std::string& item : split("--head-dim", text)) {
-    const std::size_t cross = item.find('x');
-    const int head_dim = parse_head_dim(std::string_view(item).substr(0, cross));
-    dims.push_back(
-        {head_dim, cross == std::string::npos ? head_dim : parse_head_dim(std::string_view(item).substr(cross + 1))});
-  }
+  for (const std::string& item : split_list(name, text)) dims.push_back(parse_head_dim_pair(name, item));
   return dims;
 }
 
-std::vector<bool> parse_causal(const std::string& text) {
-  if (text == "no") return {false};
-  if (text == "yes") return {true};
-  if (text == "both") return {false, true};
-  throw Error(ErrorCode::invalid_argument, fmt::format("--causal: must be no, yes or both, was '{}'", text));
+std::vector<bool> parse_masks(std::string_view name, std::string_view text) {
+  std::vector<bool> causal;
+  for (const std::string& item : split_list(name, text)) {
+    if (item == "both") {  // as it was spelled before there were lists
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}: must be full,causal for both of them, was 'both'", name));
+    }
+    require_word(name, item, mask_words());
+    causal.push_back(is_causal(item));
+  }
+  return causal;
 }
 
 std::vector<std::string> parse_architectures(const std::string& text) {
@@ -127,7 +144,7 @@ std::vector<std::string> parse_architectures(const std::string& text) {
     for (const Architecture& architecture : architectures()) names.push_back(architecture.name);
     return names;
   }
-  for (const std::string& item : split("--arch", text)) names.push_back(known_architecture(item));
+  for (const std::string& item : split_list("--arch", text)) names.push_back(known_architecture(item));
   return names;
 }
 
@@ -167,12 +184,32 @@ std::vector<Variant> chosen_variants(const Engine& engine, const Problem& proble
   return variants;
 }
 
+namespace {
+
+// With what is in the place of the first part that no variant has, if it is like one that some variant has.
+Variant parse_known_variant(const Engine& engine, const std::string& text, const Variant& base, const Problem& problem,
+                            const std::string& architecture) {
+  try {
+    return parse_variant(text, base);
+  } catch (const Error& error) {
+    std::set<std::string> known;
+    for (const VariantExplanation& each : engine.explain_variants(problem, architecture))
+      for (std::string& part : split_parts(to_string(each.variant))) known.insert(std::move(part));
+    for (const std::string& part : split_parts(text))
+      if (known.count(part) == 0)
+        throw Error(error.code(), error.what() + did_you_mean(part, {known.begin(), known.end()}));
+    throw;
+  }
+}
+
+}  // namespace
+
 Variant choose_variant(const Engine& engine, const std::string& text, const Problem& problem,
                        const std::string& architecture) {
   const Variant base = engine.default_variant(problem, architecture);
   if (text == "default") return base;
   return for_option("--variant", [&] {
-    const Variant variant = parse_variant(text, base);
+    const Variant variant = parse_known_variant(engine, text, base, problem, architecture);
     engine.render(problem, variant, architecture);  // refuses what is not legal
     return variant;
   });

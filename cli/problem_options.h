@@ -5,25 +5,54 @@
 #include <flashjit/engine.h>
 #include <flashjit/problem.h>
 
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/command.h"
 
 namespace flashjit::cli {
 
-// One problem: --dtype, --head-dim, --head-dim-v, --causal.
+// The grammar of problems, the same wherever there is one: --dtype bf16, --head-dim 192x128, --mask causal. A
+// subcommand that has many at once takes lists of the same words: --dtype bf16,f16 --head-dim 64,192x128 --mask
+// full,causal. So does a file of shapes. Masks are words rather than flags because they exclude each other and there
+// will be more of them, with numbers of their own: a flag for each could not say "all of these", as --mask full,causal
+// does.
+
+// One problem.
 struct ProblemOptions {
-  std::string dtype = "bf16";
-  int head_dim = 128;
-  std::optional<int> head_dim_v;  // default: that of q and k
-  bool causal = false;
+  std::string dtype = "bf16", head_dim = "128", mask = "full";
 
   // Throws Error(invalid_argument) which names the option.
   Problem problem() const;
 };
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options);
+// Of a subcommand that has only that of the three.
+CLI::Option* add_dtype_option(CLI::App* subcommand, std::string& dtype, const std::string& help);
+CLI::Option* add_mask_option(CLI::App* subcommand, std::string& mask);
+bool is_causal(const std::string& mask);
+
+// All combinations of lists.
+struct ProblemLists {
+  std::string dtypes = "bf16", head_dims = "128", masks = "full,causal";
+
+  // Each problem once. Throws Error(invalid_argument) which names the option.
+  std::vector<Problem> problems() const;
+};
+struct ProblemListOptions {
+  CLI::Option *dtypes, *head_dims, *masks;
+};
+ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists);
+
+// Their parts. Errors begin with the name: that of an option, or of a line of a file and its field.
+std::vector<DType> parse_dtypes(std::string_view name, std::string_view text);
+struct HeadDims {
+  int head_dim, head_dim_v;
+};
+std::vector<HeadDims> parse_head_dims(std::string_view name, std::string_view text);  // "64,192x128", or "all"
+std::vector<bool> parse_masks(std::string_view name, std::string_view text);          // of each: whether it is causal
+std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector<HeadDims>& head_dims,
+                             const std::vector<bool>& causal);
 
 // What the epilog of --help says of a --variant.
 inline constexpr const char* kVariantEpilog =
@@ -31,28 +60,14 @@ inline constexpr const char* kVariantEpilog =
 key/value blocks of 64 rows and rescales rarely. Parts that only one family of kernels has need its name in front where
 the default is of the other one: mma-kv32-k2, hopper-kv64-qs1. v1 to v5 are the steps of the RTX 5090 write-up.)";
 
-// Of options that take a list of head dimensions.
-inline constexpr const char* kHeadDimListHelp = "Head dimensions, or all; 192x128 is 192 for q and k and 128 for v";
-
 // An architecture option: empty takes that of the first usable GPU. Throws Error where there is none.
 void add_architecture_option(CLI::App* subcommand, std::string& architecture);
 std::string choose_architecture(const Engine& engine, const std::string& architecture);
 
-// Lists as users write them: "bf16,f16", "64,192x128" or "all", "no" "yes" "both", "sm_80,sm_90a" or "all".
-// All throw Error(invalid_argument) which names the option.
-std::vector<DType> parse_dtypes(const std::string& text);
-struct HeadDims {
-  int head_dim, head_dim_v;
-};
-std::vector<HeadDims> parse_head_dims(const std::string& text);
-std::vector<bool> parse_causal(const std::string& text);
+// "sm_80,sm_90a", or "all". Throws Error(invalid_argument) which names the option.
 std::vector<std::string> parse_architectures(const std::string& text);
 // The same; empty takes that of the first usable GPU.
 std::vector<std::string> parse_architectures(const Engine& engine, const std::string& text);
-
-// All combinations. Throws Error(invalid_argument) for a head dimension that no kernel can have.
-std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector<HeadDims>& head_dims,
-                             const std::vector<bool>& causal);
 
 // The variants of the default rules: one for each length range, and the one for tensors that TMA
 // cannot describe; each once.

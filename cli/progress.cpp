@@ -5,8 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
+
+#include "cli/streams.h"
 
 namespace flashjit::cli {
 namespace {
@@ -57,16 +58,15 @@ void ProgressLine::draw_until_done() {
   bool drawn = false;
   while (!done_.wait_for(lock, pause, [this] { return finished_; })) {
     if (terminal_) {
-      fmt::print(stderr, "\r\033[K{}", line().substr(0, kTerminalColumns));
+      write_message("\r\033[K" + line().substr(0, kTerminalColumns));
       pause = kRedraw;
     } else {
-      fmt::print(stderr, "{}\n", line());
+      write_message(line() + "\n");
       pause = std::min(pause * 2, kLongestPause);
     }
-    std::fflush(stderr);
     drawn = true;
   }
-  if (terminal_ && drawn) fmt::print(stderr, "\r\033[K");
+  if (terminal_ && drawn) write_message("\r\033[K");
 }
 
 }  // namespace flashjit::cli

@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/output_file.h"
 #include "cli/problem_options.h"
+#include "cli/streams.h"
 
 namespace flashjit::cli {
 namespace {
@@ -14,7 +15,7 @@ constexpr const char* kEpilog = R"(
 The source is one self-contained file that NVRTC and nvcc accept; equal options give equal bytes.
 
 Examples:
-  flashjit render --arch sm_90a --head-dim 128 --causal
+  flashjit render --arch sm_90a --head-dim 128 --mask causal
   flashjit render --arch sm_120a --variant v5 -o kernel.cu && nvcc -cubin -arch sm_120a kernel.cu)";
 
 struct Options {
@@ -31,7 +32,7 @@ int run(const Options& options, const Session& session) {
   const Variant variant = choose_variant(engine, options.variant, problem, architecture);
   const std::string source = engine.render(problem, variant, architecture);
   if (options.output.empty()) {
-    fmt::print("{}", source);
+    print_out("{}", source);
   } else {
     OutputFile file("--output", options.output);
     file.write(source);

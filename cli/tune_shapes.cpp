@@ -6,14 +6,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
 #include "cli/forward_grid.h"
-#include "cli/problem_options.h"
+#include "cli/words.h"
 
 namespace flashjit::cli {
 namespace {
@@ -26,12 +25,7 @@ constexpr std::array kFields = {"dtype", "head_dim", "mask", "batch", "seqlen_q"
 }
 
 std::int64_t parse_size(const std::string& where, std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > kLargestSize) {
-    refuse(where, fmt::format("must be a number from 1 to {}, was '{}'", kLargestSize, text));
-  }
-  return value;
+  return parse_integer(where, text, 1, kLargestSize);
 }
 
 void require_grouping(const std::string& where, const CallShape& shape) {
@@ -45,24 +39,6 @@ std::vector<std::string> words_of(std::string line) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-std::vector<bool> parse_mask(const std::string& where, const std::string& text) {
-  if (text == "full") return {false};
-  if (text == "causal") return {true};
-  if (text == "both") return {false, true};
-  refuse(where, fmt::format("must be full, causal or both, was '{}'", text));
-}
-
-// The parsers of options name their option; in a file the line and its field are what the user knows.
-template <typename Parse>
-auto parse_field(const std::string& where, const std::string& text, Parse parse) {
-  try {
-    return parse(text);
-  } catch (const Error& error) {
-    const std::string message = error.what();
-    refuse(where, message.substr(message.find(": ") + 2));
-  }
-}
-
 std::vector<TuneCase> parse_line(const std::string& where, const std::vector<std::string>& words) {
   if (words.size() != kFields.size()) {
     refuse(where,
@@ -70,9 +46,9 @@ std::vector<TuneCase> parse_line(const std::string& where, const std::vector<std
   }
   const auto place = [&](std::size_t field) { return fmt::format("{}: {}", where, kFields[field]); };
   const auto size = [&](std::size_t field) { return parse_size(place(field), words[field]); };
-  const std::vector<DType> dtypes = parse_field(place(0), words[0], parse_dtypes);
-  const std::vector<HeadDims> head_dims = parse_field(place(1), words[1], parse_head_dims);
-  const std::vector<bool> masks = parse_mask(place(2), words[2]);
+  const std::vector<DType> dtypes = parse_dtypes(place(0), words[0]);
+  const std::vector<HeadDims> head_dims = parse_head_dims(place(1), words[1]);
+  const std::vector<bool> masks = parse_masks(place(2), words[2]);
   const CallShape shape{size(3), size(4), size(5), size(6), size(7)};
   require_grouping(place(7), shape);
   std::vector<TuneCase> cases;
@@ -87,10 +63,9 @@ std::string read_text(const std::string& path) {
 }
 
 std::vector<TuneCase> cases_of_grid(const TuneSelection& selection) {
-  if (selection.grid != "forward") refuse("--grid", fmt::format("must be forward, was '{}'", selection.grid));
-  const std::vector<bool> masks = parse_causal(selection.causal);
+  const std::vector<bool> masks = parse_masks("--mask", selection.problems.masks);
   std::vector<TuneCase> cases;
-  for (const DType dtype : parse_dtypes(selection.dtypes)) {
+  for (const DType dtype : parse_dtypes("--dtype", selection.problems.dtypes)) {
     for (const GridCell& cell : forward_grid(dtype)) {
       if (std::find(masks.begin(), masks.end(), cell.problem.causal) == masks.end()) continue;
       const Dims shape = cell.shape();
@@ -111,12 +86,10 @@ CallShape parse_lengths(std::string_view text, CallShape shape) {
 std::vector<TuneCase> cases_of_lists(const TuneSelection& selection) {
   CallShape shape{selection.batch, 0, 0, selection.heads, selection.heads_kv.value_or(selection.heads)};
   require_grouping("--heads-kv", shape);
-  const std::vector<Problem> problems =
-      combine(parse_dtypes(selection.dtypes), parse_head_dims(selection.head_dims), parse_causal(selection.causal));
+  const std::vector<std::string> lengths = split_list("--seqlen", selection.seqlens);
   std::vector<TuneCase> cases;
-  for (const Problem& problem : problems) {
-    std::istringstream lengths(selection.seqlens + ",");
-    for (std::string item; std::getline(lengths, item, ',');) cases.push_back({problem, parse_lengths(item, shape)});
+  for (const Problem& problem : selection.problems.problems()) {
+    for (const std::string& item : lengths) cases.push_back({problem, parse_lengths(item, shape)});
   }
   return cases;
 }

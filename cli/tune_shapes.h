@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/problem_options.h"
+
 namespace flashjit::cli {
 
 struct TuneCase {
@@ -19,7 +21,7 @@ struct TuneCase {
 // --grid forward, --shapes FILE, or --head-dim with --seqlen: exactly one of the three ways.
 struct TuneSelection {
   std::string grid, shapes, seqlens;
-  std::string dtypes = "bf16", head_dims = "128", causal = "both";
+  ProblemLists problems;
   int batch = 1, heads = 16;
   std::optional<int> heads_kv;  // default: as many as heads
 

@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/problem_options.h"
+#include "cli/streams.h"
 #include "cli/table.h"
 
 namespace flashjit::cli {
@@ -24,7 +25,7 @@ read and written for 1000 operations, and the share of the tensor cores' peak th
 Examples:
   flashjit variants --arch sm_90a --head-dim 64
   flashjit variants --arch sm_90a --head-dim 256 --explain
-  flashjit variants --arch sm_120a --head-dim 192 --head-dim-v 128 --causal --json)";
+  flashjit variants --arch sm_120a --head-dim 192x128 --mask causal --json)";
 
 struct Options {
   ProblemOptions problem;
@@ -44,9 +45,9 @@ std::vector<std::string> ranges_of(const Engine& engine, const Variant& variant,
 void print(const Options& options, const Problem& problem, const std::string& architecture, const Json& list,
            const Table& table) {
   if (options.json) {
-    fmt::print("{}\n", to_text({{"problem", to_string(problem)}, {"architecture", architecture}, {"variants", list}}));
+    print_out("{}\n", to_text({{"problem", to_string(problem)}, {"architecture", architecture}, {"variants", list}}));
   } else {
-    fmt::print("{}", table.text());
+    print_out("{}", table.text());
   }
 }
 

@@ -10,6 +10,7 @@
 #include "cli/compile_jobs.h"
 #include "cli/device.h"
 #include "cli/problem_options.h"
+#include "cli/streams.h"
 #include "cli/table.h"
 #include "cli/verification.h"
 
@@ -29,10 +30,11 @@ race, no read of what was never written, ...), and every schedule must give the 
 Examples:
   flashjit verify
   flashjit verify --head-dim 64,128 --dtype bf16 --all-variants --json
-  flashjit verify --device emulate --arch sm_90a --head-dim 64 --causal yes --schedules 20)";
+  flashjit verify --device emulate --arch sm_90a --head-dim 64 --mask causal --schedules 20)";
 
 struct Options {
-  std::string head_dims = "8,40,64,80,96,128,192x128,64x256,256", dtypes = "bf16,f16", causal = "both", variant;
+  ProblemLists problems{"bf16,f16", "8,40,64,80,96,128,192x128,64x256,256", "full,causal"};
+  std::string variant;
   bool all_variants = false, json = false;
   int jobs = default_compile_threads();
   DeviceChoice device;
@@ -86,27 +88,26 @@ void print_json(const SystemInfo& system, const DeviceInfo& device, const Schedu
   }
   json["failures"] = Json::array();
   for (const Failure& failure : tally.failures) json["failures"].push_back(describe(failure));
-  fmt::print("{}\n", to_text(json));
+  print_out("{}\n", to_text(json));
 }
 
 void print_text(const DeviceInfo& device, const Schedules& schedules, const Tally& tally) {
   constexpr double kMillion = 1e6;
   Table table({"<problem", "<variant", "<shape", "<what"});
   for (const Failure& f : tally.failures) table.add_row({f.problem, f.variant, f.shape, f.what});
-  if (!table.empty()) fmt::print("{}", table.text());
-  fmt::print("{}: {} kernels, {} comparisons, {} kernels wrong\n", device.name, tally.kernels, tally.comparisons,
-             tally.wrong_kernels);
+  if (!table.empty()) print_out("{}", table.text());
+  print_out("{}: {} kernels, {} comparisons, {} kernels wrong\n", device.name, tally.kernels, tally.comparisons,
+            tally.wrong_kernels);
   if (!is_emulated(device)) return;
-  fmt::print("{} runs, {} schedules from seed {}: {:.1f} million warp instructions, {:.1f} million a second per core\n",
-             tally.runs, schedules.count, schedules.first_seed, static_cast<double>(tally.warp_instructions) / kMillion,
-             static_cast<double>(tally.warp_instructions) / kMillion / std::max(tally.emulator_seconds, 1e-9));
+  print_out("{} runs, {} schedules from seed {}: {:.1f} million warp instructions, {:.1f} million a second per core\n",
+            tally.runs, schedules.count, schedules.first_seed, static_cast<double>(tally.warp_instructions) / kMillion,
+            static_cast<double>(tally.warp_instructions) / kMillion / std::max(tally.emulator_seconds, 1e-9));
 }
 
-std::vector<ProblemKernels> kernels_to_verify(const Engine& engine, const std::string& architecture,
-                                              const Options& options) {
+std::vector<ProblemKernels> kernels_to_verify(const Engine& engine, const std::vector<Problem>& problems,
+                                              const std::string& architecture, const Options& options) {
   std::vector<ProblemKernels> kernels;
-  for (const Problem& problem :
-       combine(parse_dtypes(options.dtypes), parse_head_dims(options.head_dims), parse_causal(options.causal))) {
+  for (const Problem& problem : problems) {
     kernels.push_back({problem, variants_to_verify(engine, problem, architecture, options)});
   }
   return kernels;
@@ -125,10 +126,6 @@ void compile_kernels(Engine& engine, const std::vector<ProblemKernels>& kernels,
 }
 
 EngineOptions engine_options(const Options& options, const Session& session) {
-  const std::string& device = options.device.device;
-  if (device != "auto" && device != "gpu" && device != "emulate") {
-    throw Error(ErrorCode::invalid_argument, fmt::format("--device: must be auto, gpu or emulate, was '{}'", device));
-  }
   EngineOptions chosen = session.engine_options();
   choose_device(options.device, chosen);
   return chosen;
@@ -147,12 +144,13 @@ Schedules choose_schedules(const Options& options, const DeviceInfo& device) {
 }
 
 int run(const Options& options, const Session& session) {
+  const std::vector<Problem> problems = options.problems.problems();
   const InterruptGuard interrupt;
   Engine engine(engine_options(options, session));
   const SystemInfo system = engine.system();
   const DeviceInfo device = require_device(system, "verify");
   const Schedules schedules = choose_schedules(options, device);
-  const std::vector<ProblemKernels> kernels = kernels_to_verify(engine, device.architecture, options);
+  const std::vector<ProblemKernels> kernels = kernels_to_verify(engine, problems, device.architecture, options);
   if (!is_emulated(device)) compile_kernels(engine, kernels, device.architecture, options.jobs, interrupt);
   const Tally tally = verify_all(engine, device, kernels, {options.jobs, schedules}, interrupt);
   if (options.json) {
@@ -169,26 +167,22 @@ void add_verify(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* verify = add_subcommand(app, command, "verify",
                                     "Compare the kernels on this GPU, or emulated, with the reference", kEpilog);
-  add_option(verify, "--head-dim", options->head_dims, "LIST", kHeadDimListHelp);
-  add_option(verify, "--dtype", options->dtypes, "LIST", "Precisions: bf16, f16");
-  add_option(verify, "--causal", options->causal, "WHICH", "Causal mask: no, yes or both");
+  add_problem_lists(verify, options->problems);
   CLI::Option* variant = add_option(verify, "--variant", options->variant, "VARIANT",
                                     "This variant alone [default: the defaults of all length ranges and the steps v1 "
                                     "to v5]");
   exclude(add_flag(verify, "--all-variants", options->all_variants,
                    "Every variant that is listed or pruned by 'flashjit variants --explain'"),
           variant);
-  CLI::Option* jobs = add_option(verify, "--jobs", options->jobs, "N",
-                                 "Kernels compiled or emulated at once; each keeps one core busy");
-  require_between(jobs, 1, 1024);
-  add_option(verify, "--device", options->device.device, "WHERE", "gpu, emulate, or auto: FLASHJIT_DEVICE, else gpu");
+  add_integer(verify, "--jobs", options->jobs, "N", {1, kMostJobs},
+              "Kernels compiled or emulated at once; each keeps one core busy");
+  add_choice(verify, "--device", options->device.device, {"auto", "gpu", "emulate"},
+             "gpu, emulate, or auto: FLASHJIT_DEVICE, else gpu");
   add_emulated_architecture_option(verify, options->device);
-  CLI::Option* schedules =
-      add_option(verify, "--schedules", options->schedules, "N",
-                 fmt::format("With --device emulate: schedules of each case [default: {}]", Schedules().count));
-  require_between(schedules, 1, 1000000);
-  add_option(verify, "--seed", options->seed, "SEED",
-             "With --device emulate: of the first schedule; the others count on from it [default: 0]");
+  add_integer(verify, "--schedules", options->schedules, "N", {1, 1000000},
+              fmt::format("With --device emulate: schedules of each case [default: {}]", Schedules().count));
+  add_seed(verify, "--seed", options->seed,
+           "With --device emulate: of the first schedule; the others count on from it [default: 0]");
   add_flag(verify, "--json", options->json, "Print one JSON object");
   run_when_chosen(verify, command, options, run);
 }

@@ -15,6 +15,15 @@ if(TARGET flashjit_command)
   set_target_properties(flashjit_command PROPERTIES EXPORT_NAME command)
   install(TARGETS flashjit_command EXPORT flashjitCommandTargets COMPONENT command)
   install(EXPORT flashjitCommandTargets NAMESPACE flashjit:: DESTINATION ${package_directory} COMPONENT command)
+  if(NOT CMAKE_CROSSCOMPILING)
+    set(completions ${PROJECT_BINARY_DIR}/cli/completions)
+    foreach(file bash-completion/completions/flashjit zsh/site-functions/_flashjit
+                 fish/vendor_completions.d/flashjit.fish)
+      cmake_path(GET file PARENT_PATH directory)
+      cmake_path(GET file FILENAME name)
+      install(FILES ${completions}/${name} DESTINATION ${CMAKE_INSTALL_DATADIR}/${directory} COMPONENT command)
+    endforeach()
+  endif()
 endif()
 
 set(python_directory ${CMAKE_INSTALL_LIBDIR}/python3/site-packages)  # where python/CMakeLists.txt installs

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes the bundle that 05_embedded_bundle.cpp carries. Needs NVRTC, but no GPU and no driver. The command does it too,
-//   flashjit compile --arch sm_90a --head-dim 64 --causal yes --bundle kernels.fjb
+//   flashjit compile --arch sm_90a --head-dim 64 --mask causal --bundle kernels.fjb
 // but for the kernels of the emulator, with which the example runs on machines without that GPU.
 #include <flashjit/flashjit.h>
 

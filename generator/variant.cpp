@@ -7,6 +7,7 @@
 #include <charconv>
 #include <iterator>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "flashjit/error.h"
@@ -34,7 +35,7 @@ std::optional<Variant> ladder_step(std::string_view text) {
   return variant;
 }
 
-bool read_part(std::string_view part, Variant& variant) {
+const void* read_part(std::string_view part, Variant& variant) {
   return std::visit([&](auto& of_family) { return generator::read_part(part, of_family); }, variant);
 }
 
@@ -55,6 +56,12 @@ std::vector<std::string_view> split(std::string_view text) {
     if (other.index() != variant.index() && read_part(part, other))
       message += fmt::format("; '{}' is a part of the {} family", part, family(other));
   throw Error(ErrorCode::invalid_argument, message);
+}
+
+[[noreturn]] void refuse_both(std::string_view part, std::string_view again, std::string_view text) {
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("variant: must have one part for each tunable, but has '{}' and '{}' in '{}'", part, again, text));
 }
 
 }  // namespace
@@ -85,8 +92,14 @@ Variant parse_variant(std::string_view text, const Variant& base) {
     parts.erase(parts.begin());
     if (named->index() != base.index()) variant = *named;
   }
-  for (const std::string_view part : parts)
-    if (!read_part(part, variant)) refuse(part, text, variant);
+  std::vector<std::pair<const void*, std::string_view>> taken;  // fields of variant, and the parts that set them
+  for (const std::string_view part : parts) {
+    const void* const field = read_part(part, variant);
+    if (field == nullptr) refuse(part, text, variant);
+    for (const auto& [other, by] : taken)
+      if (other == field) refuse_both(by, part, text);
+    taken.emplace_back(field, part);
+  }
   return variant;
 }
 
@@ -106,15 +119,15 @@ const char* to_string(VariantExplanation::Verdict verdict) noexcept {
 
 namespace generator {
 
-bool read_number(std::string_view prefix, std::string_view text, int& value) {
-  if (text.size() <= prefix.size() || text.substr(0, prefix.size()) != prefix) return false;
+const void* read_number(std::string_view prefix, std::string_view text, int& value) {
+  if (text.size() <= prefix.size() || text.substr(0, prefix.size()) != prefix) return nullptr;
   const char* const first = text.data() + prefix.size();
   const char* const last = text.data() + text.size();
   int number = 0;
   const auto [end, error] = std::from_chars(first, last, number);
-  if (error != std::errc() || end != last || number < 0) return false;
+  if (error != std::errc() || end != last || number < 0) return nullptr;
   value = number;
-  return true;
+  return &value;
 }
 
 }  // namespace generator

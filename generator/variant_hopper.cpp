@@ -28,14 +28,14 @@ std::string spell_variant(const HopperVariant& v) {
                      spell(kSchedulers, v.scheduler), spell(kOrders, v.order), spell(kBoundaries, v.boundary));
 }
 
-bool read_part(std::string_view part, HopperVariant& v) {
-  return read_number("q", part, v.block_q) || read_number("kv", part, v.block_kv) || read_number("s", part, v.stages) ||
-         read_number("qs", part, v.q_stages) || read_word(kOutputs, part, v.output) ||
-         read_word(kOverlaps, part, v.overlap) || read_word(kPingPongs, part, v.ping_pong) ||
-         read_word(kSpecializations, part, v.warp_specialized) || read_word(kProbabilities, part, v.probabilities) ||
-         read_number("cl", part, v.cluster) || read_word(kRescales, part, v.rescale) ||
-         read_word(kSchedulers, part, v.scheduler) || read_word(kOrders, part, v.order) ||
-         read_word(kBoundaries, part, v.boundary);
+const void* read_part(std::string_view part, HopperVariant& v) {
+  return taker({read_number("q", part, v.block_q), read_number("kv", part, v.block_kv),
+                read_number("s", part, v.stages), read_number("qs", part, v.q_stages),
+                read_word(kOutputs, part, v.output), read_word(kOverlaps, part, v.overlap),
+                read_word(kPingPongs, part, v.ping_pong), read_word(kSpecializations, part, v.warp_specialized),
+                read_word(kProbabilities, part, v.probabilities), read_number("cl", part, v.cluster),
+                read_word(kRescales, part, v.rescale), read_word(kSchedulers, part, v.scheduler),
+                read_word(kOrders, part, v.order), read_word(kBoundaries, part, v.boundary)});
 }
 
 }  // namespace generator

@@ -26,13 +26,12 @@ std::string spell_variant(const MmaVariant& v) {
                      v.ldmatrix, spell(kQueries, v.query), spell(kRescales, v.rescale), spell(kOrders, v.order));
 }
 
-bool read_part(std::string_view part, MmaVariant& v) {
-  return read_number("q", part, v.block_q) || read_number("kv", part, v.block_kv) || read_number("w", part, v.warps) ||
-         read_number("k", part, v.k_stages) || read_number("v", part, v.v_stages) ||
-         read_number("c", part, v.ctas_per_sm) || read_number("x", part, v.ldmatrix) ||
-         read_word(kPipelines, part, v.pipeline) || read_word(kLayouts, part, v.layout) ||
-         read_word(kQueries, part, v.query) || read_word(kRescales, part, v.rescale) ||
-         read_word(kOrders, part, v.order);
+const void* read_part(std::string_view part, MmaVariant& v) {
+  return taker(
+      {read_number("q", part, v.block_q), read_number("kv", part, v.block_kv), read_number("w", part, v.warps),
+       read_number("k", part, v.k_stages), read_number("v", part, v.v_stages), read_number("c", part, v.ctas_per_sm),
+       read_number("x", part, v.ldmatrix), read_word(kPipelines, part, v.pipeline), read_word(kLayouts, part, v.layout),
+       read_word(kQueries, part, v.query), read_word(kRescales, part, v.rescale), read_word(kOrders, part, v.order)});
 }
 
 }  // namespace generator

@@ -2,6 +2,7 @@
 // The words of the variants' spelling: one table for each choice, for writing and for reading, and for the source.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -61,25 +62,34 @@ std::string_view enumerator(const Words& words, Enum value) {
   return "?";
 }
 
+// These read a part of a spelling into its field, and give the field's address; null, and the value as before, when the
+// part is none of this field.
 template <class Words, class Enum>
-bool read_word(const Words& words, std::string_view text, Enum& value) {
+const void* read_word(const Words& words, std::string_view text, Enum& value) {
   for (const auto& word : words)
     if (word.text == text) {
       value = word.value;
-      return true;
+      return &value;
     }
-  return false;
+  return nullptr;
+}
+// "kv64" into 64.
+const void* read_number(std::string_view prefix, std::string_view text, int& value);
+
+// Of what was tried to read a part into: the field that took it. No part is spelled like that of another field.
+inline const void* taker(std::initializer_list<const void*> tried) {
+  for (const void* field : tried)
+    if (field != nullptr) return field;
+  return nullptr;
 }
 
-// "kv64" into 64. False, and value as before, when the text is no such number.
-bool read_number(std::string_view prefix, std::string_view text, int& value);
-
-// Each family's spelling. read_part changes the field that the part names; false when no field is spelled so.
+// Each family's spelling. read_part changes the field that the part names and gives its address; null when no field is
+// spelled so.
 inline constexpr const char* family_name(const MmaVariant&) { return "mma"; }
 inline constexpr const char* family_name(const HopperVariant&) { return "hopper"; }
 std::string spell_variant(const MmaVariant& variant);
 std::string spell_variant(const HopperVariant& variant);
-bool read_part(std::string_view part, MmaVariant& variant);
-bool read_part(std::string_view part, HopperVariant& variant);
+const void* read_part(std::string_view part, MmaVariant& variant);
+const void* read_part(std::string_view part, HopperVariant& variant);
 
 }  // namespace flashjit::generator

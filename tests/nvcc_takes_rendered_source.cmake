@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # nvcc compiles what `flashjit render` prints, of each family.
-foreach(kernel "--arch sm_90a --causal" "--arch sm_90a --variant hopper-psmem-qs1-split" "--arch sm_80")
+foreach(kernel "--arch sm_90a --mask causal" "--arch sm_90a --variant hopper-psmem-qs1-split" "--arch sm_80")
   string(REPLACE " " ";" options "${kernel}")
   execute_process(COMMAND ${COMMAND} render ${options} -o ${DIRECTORY}/rendered.cu COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCH "sm_([0-9]+a?)" target "${kernel}")

@@ -118,7 +118,7 @@ std::string to_string(const Variant& variant);
 // changes two things. A family's name in front starts from that family's plain variant unless base is of it.
 // Also "v1" to "v5", the steps of the RTX 5090 write-up
 // (gau-nernst, "Writing Speed-of-Light Flash Attention for 5090 in CUDA C++", 2025), which are of the mma family.
-// Throws Error(invalid_argument) which names the part.
+// Throws Error(invalid_argument) which names the part, or both parts when two are of one tunable: "q64-q128".
 Variant parse_variant(std::string_view text, const Variant& base = {});
 
 // What became of one combination that the library considers for a problem (Engine::explain_variants).

@@ -66,13 +66,14 @@ TEST_CASE("autotune refuses bad options before it asks for a GPU") {
   CHECK(mentions(refusal("--shapes shapes.txt"), "must have at least one line"));
   CHECK(mentions(refusal("--shapes shapes.txt", "bf16 128 full 1 512 512 16 5\n"),
                  "shapes.txt:1: heads_kv: must divide the 16 heads of q, was 5"));
-  for (const char* seqlen : {"0", "512,", "1k", "64x", "-4", "4294967296"}) {
-    CHECK(mentions(refusal(fmt::format("--seqlen={}", seqlen)), "--seqlen: must be a number from 1"));
+  for (const char* seqlen : {"0", "1k", "64x", "-4", "4294967296"}) {
+    CHECK(mentions(refusal(fmt::format("--seqlen={}", seqlen)), "--seqlen: must be a whole number from 1"));
   }
+  CHECK(mentions(refusal("--seqlen 512,"), "--seqlen: must be a list separated by commas, was '512,'"));
   CHECK(mentions(refusal("--seqlen 512 --heads 6 --heads-kv 4"), "--heads-kv: must divide the 6 heads"));
   CHECK(mentions(refusal("--seqlen 512 --head-dim 12"), "--head-dim"));
   CHECK(mentions(refusal("--seqlen 512 --dtype f32"), "--dtype"));
-  CHECK(mentions(refusal("--seqlen 512 --causal maybe"), "--causal"));
+  CHECK(mentions(refusal("--seqlen 512 --mask maybe"), "--mask: must be full or causal, was 'maybe'"));
   CHECK(mentions(refusal("--seqlen 512 --budget 0"), "--budget"));
   CHECK(mentions(refusal("--seqlen 512 --device first"), "--device: must be all or a number, was 'first'"));
   CHECK(mentions(refusal("--report nowhere/page.html"), "--report"));
@@ -99,7 +100,7 @@ TEST_CASE("a file of shapes has a line for each, with comments, and lists where 
   const auto cases = cli::parse_shapes("f",
                                        "# dtype head_dim mask batch seqlen_q seqlen_kv heads_q heads_kv\n\n"
                                        "bf16 192x128 causal 4 64 8192 32 8  # prompt\n"
-                                       "bf16,f16 64,128 both 1 512 1024 16 16");
+                                       "bf16,f16 64,128 full,causal 1 512 1024 16 16");
   REQUIRE(cases.size() == 1 + 8);
   CHECK(cases[0].problem == Problem{DType::bf16, 192, 128, true});
   CHECK(cases[0].shape == CallShape{4, 64, 8192, 32, 8});
@@ -115,11 +116,11 @@ TEST_CASE("an error in a file of shapes names the line and the field") {
         "--shapes: f:3: must have the 8 fields dtype head_dim mask batch seqlen_q seqlen_kv heads_q heads_kv, has 7");
   CHECK(mentions(why_no_shapes(good + "f32 128 full 1 512 512 16 16"), "f:2: dtype: must be bf16 or f16, was 'f32'"));
   CHECK(mentions(why_no_shapes("bf16 100 full 1 512 512 16 16"), "f:1: head_dim: must be a multiple of 8"));
-  CHECK(mentions(why_no_shapes("bf16 128 no 1 512 512 16 16"), "f:1: mask: must be full, causal or both, was 'no'"));
-  CHECK(mentions(why_no_shapes("bf16 128 full 0 512 512 16 16"), "f:1: batch: must be a number from 1 to"));
-  CHECK(mentions(why_no_shapes("bf16 128 full 1 5e2 512 16 16"), "f:1: seqlen_q: must be a number"));
-  CHECK(mentions(why_no_shapes("bf16 128 full 1 512 -1 16 16"), "f:1: seqlen_kv: must be a number"));
-  CHECK(mentions(why_no_shapes("bf16 128 full 1 512 512 x 16"), "f:1: heads_q: must be a number"));
+  CHECK(mentions(why_no_shapes("bf16 128 no 1 512 512 16 16"), "f:1: mask: must be full or causal, was 'no'"));
+  CHECK(mentions(why_no_shapes("bf16 128 full 0 512 512 16 16"), "f:1: batch: must be a whole number from 1 to"));
+  CHECK(mentions(why_no_shapes("bf16 128 full 1 5e2 512 16 16"), "f:1: seqlen_q: must be a whole number"));
+  CHECK(mentions(why_no_shapes("bf16 128 full 1 512 -1 16 16"), "f:1: seqlen_kv: must be a whole number"));
+  CHECK(mentions(why_no_shapes("bf16 128 full 1 512 512 x 16"), "f:1: heads_q: must be a whole number"));
   CHECK(mentions(why_no_shapes("bf16 128 full 1 512 512 16 32"), "f:1: heads_kv: must divide"));
   CHECK(mentions(why_no_shapes("# nothing\n"), "must have at least one line"));
 }
@@ -128,12 +129,12 @@ TEST_CASE("the grid is that of the benchmark, and lists combine") {
   cli::TuneSelection grid;
   grid.grid = "forward";
   CHECK(grid.cases().size() == 36);
-  grid.causal = "yes";
-  grid.dtypes = "bf16,f16";
+  grid.problems.masks = "causal";
+  grid.problems.dtypes = "bf16,f16";
   CHECK(grid.cases().size() == 36);
   CHECK(grid.cases().front().shape == CallShape{32, 512, 512, 32, 32});
   cli::TuneSelection lists = of_lengths("512,64x8192");
-  lists.head_dims = "64,128";
+  lists.problems.head_dims = "64,128";
   lists.heads = 8;
   lists.heads_kv = 2;
   const auto cases = lists.cases();
@@ -155,7 +156,7 @@ TEST_CASE("shapes of one bucket are tuned once, by the first of them") {
 
 TEST_CASE("what has a complete record is not tuned again unless asked for") {
   cli::TuneSelection selection = of_lengths("4096");
-  selection.causal = "no";
+  selection.problems.masks = "full";
   const auto plan = [&](const TuningRecord& record, bool again = false) {
     const auto results = cli::plan_tunings(selection.cases(), {record}, kSms, again);
     CHECK(results.at(0).again == (record.problem == results.at(0).problem));

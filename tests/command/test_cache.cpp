@@ -117,7 +117,6 @@ TEST_CASE("help explains every subcommand with an example") {
     CHECK(mentions(help.out, "flashjit cache " + name));
     CHECK(mentions(help.out, "--json"));
   }
-  CHECK(mentions(shop.refusal(""), "subcommand"));
   CHECK(mentions(shop.refusal("dance"), "dance"));
 }
 
@@ -421,7 +420,7 @@ TEST_CASE("info shows layers, size and what all processes did so far") {
 TEST_CASE("kernels of a cache serve the command where there is no compiler") {
   const Workshop shop;
   const std::string environment = fmt::format("{} FLASHJIT_POLICY=cache_only ", kBareEnvironment);
-  const std::string arguments = "compile --arch sm_80 --head-dim 64 --causal no --variant VARIANT --json";
+  const std::string arguments = "compile --arch sm_80 --head-dim 64 --mask full --variant VARIANT --json";
   json entry;
   for (const json& listed : shop.entries()) {
     if (listed.at("facts").at("problem") == "fwd-bf16-d64") entry = listed;

@@ -4,10 +4,8 @@
 #include <flashjit/flashjit.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -83,8 +81,8 @@ std::vector<double> rounded(DType dtype, const std::vector<double>& values) {
       .to_doubles();
 }
 
-const std::vector<std::string> kSubcommands = {"info",   "attend",   "render", "variants", "compile",
-                                               "verify", "autotune", "bench",  "cache"};
+const std::vector<std::string> kSubcommands = {"info",       "attend", "render",   "variants", "compile", "help",
+                                               "completion", "verify", "autotune", "bench",    "cache"};
 
 }  // namespace
 
@@ -106,7 +104,6 @@ TEST_CASE("help explains every subcommand with an example") {
 
 TEST_CASE("a wrong command line is one line which names what is wrong") {
   const Workshop shop;
-  CHECK(mentions(shop.refusal(""), "subcommand"));
   CHECK(mentions(shop.refusal("dance"), "dance"));
   CHECK(mentions(shop.refusal("info --loud"), "--loud"));
   CHECK(mentions(shop.refusal("render --head-dim many --arch sm_80"), "--head-dim"));
@@ -145,8 +142,8 @@ TEST_CASE("attend on the CPU writes what the reference computes") {
   AttentionOptions options;
   options.causal = true;
   options.softmax_scale = -0.5f;
-  const Outcome causal =
-      shop.run("attend q.npy k.npy v.npy -o o.npy --lse l.npy --causal --scale -0.5 --dtype f16 --device cpu --check");
+  const Outcome causal = shop.run(
+      "attend q.npy k.npy v.npy -o o.npy --lse l.npy --mask causal --scale -0.5 --dtype f16 --device cpu --check");
   CHECK(causal.exit_code == 0);
   CHECK(mentions(causal.out, "passed"));
   CHECK(mentions(read_bytes(shop.work() / "o.npy"), "'<f2'"));
@@ -197,7 +194,7 @@ TEST_CASE("attend refuses bad input and leaves the files as they were") {
       {"q.npy k.npy v.npy -o o.npy --device tpu", "--device: must be auto, gpu, emulate or cpu, was 'tpu'"},
       {"q.npy k.npy v.npy -o o.npy --device gpu", "needs a GPU"},
       {"q.npy k.npy v.npy -o o.npy --device emulate", "/nowhere/libnvrtc.so"},
-      {"q.npy k.npy v.npy -o o.npy --device emulate --arch sm_42", "--arch: architecture: must be one of sm_80"},
+      {"q.npy k.npy v.npy -o o.npy --device emulate --arch sm_42", "--arch: must be sm_80, sm_86"},
       {"q.npy k.npy v.npy -o o.npy --device emulate --arch sm_80 --variant hopper-q128", "sm_90a"},
       {"q.npy k.npy v.npy -o o.npy --arch sm_80", "--arch: must be given only with --device emulate, was 'sm_80'"},
       {"q.npy k.npy v.npy -o o.npy --variant fast", "fast"},
@@ -218,7 +215,7 @@ TEST_CASE("attend refuses bad input and leaves the files as they were") {
 
 TEST_CASE("render gives the same bytes each time, on stdout and in a file") {
   const Workshop shop;
-  const std::string arguments = "render --arch sm_90a --head-dim 64 --causal --variant v3";
+  const std::string arguments = "render --arch sm_90a --head-dim 64 --mask causal --variant v3";
   const Outcome first = shop.run(arguments), second = shop.run(arguments);
   CHECK(first.exit_code == 0);
   CHECK(first.err.empty());
@@ -226,7 +223,7 @@ TEST_CASE("render gives the same bytes each time, on stdout and in a file") {
   CHECK(first.out == second.out);
   CHECK(shop.run(arguments + " -o kernel.cu").out.empty());
   CHECK(read_bytes(shop.work() / "kernel.cu") == first.out);
-  CHECK(shop.run("render --arch sm_90a --head-dim 64 --causal").out != first.out);
+  CHECK(shop.run("render --arch sm_90a --head-dim 64 --mask causal").out != first.out);
 }
 
 TEST_CASE("render refuses what it does not know, by name") {
@@ -238,17 +235,8 @@ TEST_CASE("render refuses what it does not know, by name") {
   CHECK(mentions(shop.refusal("render --arch sm_80 --dtype f64"), "--dtype: must be bf16 or f16, was 'f64'"));
   CHECK(
       mentions(shop.refusal("render --arch sm_80 --head-dim 12"), "--head-dim: must be a multiple of 8 from 8 to 256"));
-  CHECK(mentions(shop.refusal("render --arch sm_80 --head-dim-v 264"), "--head-dim-v"));
+  CHECK(mentions(shop.refusal("render --arch sm_80 --head-dim 64x264"), "--head-dim"));
   CHECK(mentions(shop.refusal("render --arch sm_80 -o nowhere/k.cu"), "--output"));
-}
-
-TEST_CASE("a full disk behind stdout is an error") {
-  const Workshop shop;
-  const int status = std::system(
-      fmt::format("'{}' render --arch sm_80 >/dev/full 2>'{}'", FLASHJIT_COMMAND, (shop.work() / "message").string())
-          .c_str());
-  CHECK(WEXITSTATUS(status) == 2);
-  CHECK(mentions(read_bytes(shop.work() / "message"), "No space left on device"));
 }
 
 TEST_CASE("variants marks one default for each range of lengths") {
@@ -308,8 +296,7 @@ TEST_CASE("compile refuses bad lists before it compiles, and says where it looke
   CHECK(mentions(shop.refusal("compile --arch sm_80,sm_1"), "sm_1"));
   CHECK(mentions(shop.refusal("compile --arch sm_80 --dtype bf16,,f16"), "--dtype"));
   CHECK(mentions(shop.refusal("compile --arch sm_80 --head-dim 64,192y128"), "--head-dim"));
-  CHECK(
-      mentions(shop.refusal("compile --arch sm_80 --causal maybe"), "--causal: must be no, yes or both, was 'maybe'"));
+  CHECK(mentions(shop.refusal("compile --arch sm_80 --mask maybe"), "--mask: must be full or causal, was 'maybe'"));
   CHECK(mentions(shop.refusal("compile --arch sm_80 --variant fast"), "--variant"));
   CHECK(mentions(shop.refusal("compile --arch sm_80"), "/nowhere/libnvrtc.so"));
   CHECK(mentions(shop.refusal("compile --arch sm_80 --bundle nowhere/b.fjb"), "--bundle: nowhere/b.fjb cannot be"));
@@ -320,9 +307,9 @@ TEST_CASE("compile refuses bad lists before it compiles, and says where it looke
 TEST_CASE("verify in the emulator refuses what it cannot do, by name") {
   const Workshop shop;
   CHECK(
-      mentions(shop.refusal("verify --device emulate --head-dim 8 --dtype bf16 --causal no"), "/nowhere/libnvrtc.so"));
+      mentions(shop.refusal("verify --device emulate --head-dim 8 --dtype bf16 --mask full"), "/nowhere/libnvrtc.so"));
   CHECK(mentions(shop.refusal("verify --device cpu"), "--device: must be auto, gpu or emulate, was 'cpu'"));
-  CHECK(mentions(shop.refusal("verify --device emulate --arch sm_42"), "--arch: architecture: must be one of sm_80"));
+  CHECK(mentions(shop.refusal("verify --device emulate --arch sm_42"), "--arch: must be sm_80, sm_86"));
   CHECK(mentions(shop.refusal("verify --device emulate --variant fast"), "--variant"));
   CHECK(mentions(shop.refusal("verify --device emulate --schedules 0"), "--schedules"));
   CHECK(mentions(shop.refusal("verify --arch sm_80"), "--arch: must be given only with --device emulate"));

@@ -175,3 +175,13 @@ TEST_CASE("the environment is read in one file") {
   REQUIRE(readers.size() == 1);
   CHECK(readers.front() == "runtime/environment.cpp");
 }
+
+TEST_CASE("the command writes to its standard streams in one file, which knows what a failure means") {
+  const fs::path root = FLASHJIT_SOURCE_DIR;
+  for (const fs::path& source : host_sources(root)) {
+    if (*source.begin() != "cli") continue;
+    const std::string text = read(root / source);
+    for (const char* writer : {"fmt::print(", "printf(stderr", "std::printf(", "std::puts(", "std::cout", "std::cerr"})
+      CHECK_MESSAGE(text.find(writer) == std::string::npos, source.string(), " must use cli/streams.h, not ", writer);
+  }
+}
