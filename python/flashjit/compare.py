@@ -11,6 +11,7 @@ def main() -> None:
     """Run the script that the sources have as bench/compare_peers.py."""
     sys.path.insert(0, str(pathlib.Path(__file__).with_name("bench")))
     import compare_peers
+    sys.argv[0] = "python -m flashjit.compare"
     compare_peers.main()
 
 
