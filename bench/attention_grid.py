@@ -68,9 +68,9 @@ class Cell(typing.NamedTuple):
         return (self.batch, self.seqlen, self.heads_kv, self.head_dim)
 
     def __str__(self):
-        heads = str(self.heads) if self.heads == self.heads_kv else f"{self.heads}/{self.heads_kv}"
+        heads = f"h{self.heads}" if self.heads == self.heads_kv else f"h{self.heads}/{self.heads_kv}"
         what = "decode" if self.decodes else self.mask
-        return f"d{self.head_dim:<3} {what:<6} {self.seqlen:>6} b{self.batch:<2} h{heads:<5}"
+        return f"d{self.head_dim:<3} {what:<6} {self.seqlen:>6} b{self.batch:<2} {heads:<6}"
 
 
 def paper_cell(head_dim, mask, seqlen):

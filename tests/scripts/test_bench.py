@@ -244,6 +244,16 @@ class ComparePeers(unittest.TestCase):
             with self.assertRaisesRegex(RuntimeError, "--peer fa4: No module named 'x'"):
                 compare_peers.find_peers(["cudnn", "fa4"])
 
+    def test_a_cell_that_does_not_fit_is_left_out_and_told(self):
+        """With room for a peer that copies its tensors."""
+        cell, told = Cell(128, "full", 8192, batch=64, heads=32, heads_kv=8, seqlen_q=1), io.StringIO()
+        comparison = unittest.mock.Mock()
+        for free, fits in ((2 * cell.bytes_of_tensors() + 1, True), (2 * cell.bytes_of_tensors(), False)):
+            comparison.torch.cuda.mem_get_info.return_value = (free, 1 << 40)
+            with contextlib.redirect_stderr(told):
+                self.assertEqual(compare_peers.Comparison.fits(comparison, cell), fits)
+        self.assertEqual(told.getvalue(), f"{cell}: left out: the GPU has 4098 MiB left\n")
+
     def test_a_package_of_the_name_without_the_function_is_not_the_peer(self):
         """flash-attn-4 makes a namespace flash_attn, which is not FlashAttention-2."""
         with unittest.mock.patch("importlib.import_module", lambda name: sys):
