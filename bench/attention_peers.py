@@ -25,12 +25,17 @@ def function(name):
     return importlib.import_module(PACKAGES[name][0]).flash_attn_func
 
 
+def reason(error):
+    """One line, which an error without words does not have itself."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def missing(name):
     """Why the peer cannot be run; None if it can."""
     try:
         name in SDPA or function(name)
     except Exception as error:
-        return str(error).splitlines()[0]
+        return reason(error)
     return None
 
 

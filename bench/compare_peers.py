@@ -254,7 +254,7 @@ class Comparison:
             except Exception as error:  # a peer may raise what it likes
                 if name == DEFAULT:
                     raise RuntimeError(f"{cell}: {error}") from error
-                print(f"{cell}: {name}: left out: {str(error).splitlines()[0]}", file=sys.stderr)
+                print(f"{cell}: {name}: left out: {attention_peers.reason(error)}", file=sys.stderr)
                 continue
             launchers[name] = launch
         return launchers

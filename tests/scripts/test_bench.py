@@ -259,6 +259,8 @@ class ComparePeers(unittest.TestCase):
         with unittest.mock.patch("importlib.import_module", lambda name: sys):
             self.assertIn("flash_attn_func", attention_peers.missing("flash_attn"))
         self.assertIsNone(attention_peers.missing("cudnn"))
+        with unittest.mock.patch("importlib.import_module", side_effect=AssertionError):
+            self.assertEqual(attention_peers.missing("fa4"), "AssertionError")
 
     def test_packages_are_called_with_grouped_heads_as_they_are(self):
         q, k = unittest.mock.Mock(shape=(16, 1, 32, 128)), unittest.mock.Mock(shape=(16, 8192, 8, 128))
