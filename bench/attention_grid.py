@@ -4,6 +4,7 @@ results. Needs neither a GPU nor PyTorch."""
 
 import itertools
 import json
+import math
 import re
 import statistics
 import typing
@@ -15,40 +16,92 @@ MASKS = ("full", "causal")
 SEQLENS = (512, 1024, 2048, 4096, 8192, 16384)
 QUICK_SEQLENS = (1024, 8192)
 BEST = "best"  # stands among the peers for the best of them
+BYTES = 2  # of an element
 
 
 class Cell(typing.NamedTuple):
-    """One shape of the grid."""
+    """One shape of a grid. seqlen is that of the keys."""
 
     head_dim: int
     mask: str
     seqlen: int
+    batch: int
+    heads: int
+    heads_kv: int
+    seqlen_q: int
+
+    @classmethod
+    def of(cls, row):
+        """That of a row that result() made."""
+        return cls(mask="causal" if row["causal"] else "full", **{key: row[key] for key in cls._fields if key != "mask"})
 
     @property
     def causal(self):
         return self.mask == "causal"
 
     @property
-    def heads(self):
-        return HIDDEN // self.head_dim
-
-    @property
-    def batch(self):
-        return TOKENS // self.seqlen
+    def decodes(self):
+        return self.seqlen_q == 1
 
     def flops(self):
-        full = 4 * self.batch * self.heads * self.seqlen * self.seqlen * self.head_dim
+        full = 4 * self.batch * self.heads * self.seqlen_q * self.seqlen * self.head_dim
         return full / 2 if self.causal else full
 
+    def bytes_of_keys(self):
+        """K and V, which is nearly all that decoding reads."""
+        return 2 * math.prod(self.shape_of_keys()) * BYTES
+
+    def bytes_of_tensors(self):
+        return self.bytes_of_keys() + 2 * math.prod(self.shape()) * BYTES
+
+    def microseconds(self, tflops):
+        return self.flops() / tflops / 1e6
+
+    def gigabytes_per_second(self, tflops):
+        """Of K and V, at this rate."""
+        return self.bytes_of_keys() / self.microseconds(tflops) / 1e3
+
     def shape(self):
-        return (self.batch, self.seqlen, self.heads, self.head_dim)
+        return (self.batch, self.seqlen_q, self.heads, self.head_dim)
+
+    def shape_of_keys(self):
+        return (self.batch, self.seqlen, self.heads_kv, self.head_dim)
 
     def __str__(self):
-        return f"d{self.head_dim:<3} {self.mask:<6} {self.seqlen:>5}"
+        heads = f"h{self.heads}" if self.heads == self.heads_kv else f"h{self.heads}/{self.heads_kv}"
+        what = "decode" if self.decodes else self.mask
+        return f"d{self.head_dim:<3} {what:<6} {self.seqlen:>6} b{self.batch:<2} {heads:<6}"
+
+
+def paper_cell(head_dim, mask, seqlen):
+    """A shape of the FlashAttention-3 paper."""
+    heads = HIDDEN // head_dim
+    return Cell(head_dim, mask, seqlen, TOKENS // seqlen, heads, heads, seqlen)
 
 
 def grid(head_dims=HEAD_DIMS, masks=MASKS, seqlens=SEQLENS):
-    return [Cell(*values) for values in itertools.product(head_dims, masks, seqlens)]
+    """The paper's shapes."""
+    return [paper_cell(*values) for values in itertools.product(head_dims, masks, seqlens)]
+
+
+def prefill(seqlen, heads, heads_kv):
+    return Cell(128, "causal", seqlen, TOKENS // seqlen, heads, heads_kv, seqlen)
+
+
+def decode(batch, seqlen, heads, heads_kv):
+    return Cell(128, "full", seqlen, batch, heads, heads_kv, 1)
+
+
+# Grouped heads as models of 8 and 70 billion parameters have them: prompts, then one query on a cache of keys.
+SERVING = (
+    *(prefill(seqlen, 32, 8) for seqlen in (1024, 4096, 16384)),
+    prefill(4096, 64, 8),
+    *(decode(batch, 8192, 32, 8) for batch in (1, 16, 64)),
+    decode(16, 32768, 32, 8),
+    decode(1, 131072, 32, 8),
+    decode(64, 4096, 64, 8),
+)
+GRIDS = {"full": tuple(grid()), "quick": tuple(grid(seqlens=QUICK_SEQLENS)), "serving": SERVING}
 
 
 class ListedVariant(typing.NamedTuple):
@@ -99,7 +152,7 @@ class PeerFigures:
     def __init__(self, text):
         self.record = json.loads(text)
         self.cells = {
-            Cell(cell["head_dim"], cell["mask"], cell["seqlen"]): cell
+            paper_cell(cell["head_dim"], cell["mask"], cell["seqlen"]): cell
             for cell in self.record["cells"]
             if cell["pass"] == "forward"
         }
@@ -110,12 +163,23 @@ class PeerFigures:
         return known and {"name": known["best"], "tflops": cudnn_tflops * known["best_over_cudnn"]}
 
 
+    def ratios(self, row):
+        """flashjit over the peers that the file knows beside cuDNN: FlashAttention-3 by its ratio to cuDNN, which the row
+        has too; FlashAttention-4 as it was measured beside flashjit."""
+        known = self.cells.get(paper_cell(row["head_dim"], "causal" if row["causal"] else "full", row["seqlen"]))
+        if known is None or "cudnn" not in row["over"]:
+            return {}
+        return {"fa3": row["over"]["cudnn"] * known["cudnn_tflops"] / known["fa3_tflops"],
+                "fa4": known["flashjit_over_fa4"]}
+
+
 def result(cell, tflops, ours, figures=None):
     """The row of a cell. tflops: rates of all that ran; ours: which of them are flashjit's; figures: PeerFigures."""
     fastest = max(ours, key=tflops.get)
     peers = {name: rate for name, rate in tflops.items() if name not in ours}
-    row = {"head_dim": cell.head_dim, "causal": cell.causal, "seqlen": cell.seqlen, "batch": cell.batch}
-    row |= {"heads": cell.heads, "variant": fastest, "tflops": {"flashjit": tflops[fastest], **peers}}
+    row = {**cell._asdict(), "causal": cell.causal}
+    del row["mask"]
+    row |= {"variant": fastest, "tflops": {"flashjit": tflops[fastest], **peers}}
     if len(ours) > 1:
         row["variants"] = {name: tflops[name] for name in sorted(ours, key=tflops.get, reverse=True)}
     best = figures.best(cell, peers["cudnn"]) if figures and "cudnn" in peers else None

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""flashjit beside PyTorch's SDPA back ends, alternately in one process, on the forward grid of the FlashAttention-3
-paper: 16384 tokens, hidden size 2048, bf16. Each cell is checked before it is timed. Needs a GPU and PyTorch.
+"""flashjit beside cuDNN and FlashAttention on this GPU, in turns and in one process: prints a table. Needs PyTorch.
 
-The best peer of a cell is cuDNN as measured now times the ratio of the best known peer to cuDNN, which
-bench/peers/<device>.json has of FlashAttention-3, too.
+Peers are PyTorch's back ends for cuDNN and FlashAttention-2, and FlashAttention-2, -3 and -4 as packages (flash_attn,
+flash_attn_interface, flash_attn.cute) where they are installed. The grid full is the forward grid of the FlashAttention-3
+paper: 16384 tokens, hidden size 2048; serving has grouped heads: prompts, and single queries on long caches of keys. All
+is bf16, and each cell is checked before it is timed. A ratio above 1 means that flashjit is faster.
+
+Where the file of figures of this GPU (peers/<device>.json beside this script) has a cell, "best" is cuDNN as measured
+now times the ratio of the best peer to cuDNN in that file, which knows FlashAttention-3, too.
 
 Timing: random normal inputs in (batch, seqlen, heads, head_dim) layout; L2 flushed before each launch by a memset of
 256 MB; events around the launch; medians. Neither side writes the log-sum-exp. The sides of a cell take turns, each
@@ -14,6 +18,7 @@ kernels (3 to 10 % on an H200)."""
 
 import argparse
 import concurrent.futures
+import importlib.util
 import json
 import math
 import os
@@ -22,12 +27,14 @@ import statistics
 import sys
 
 sys.dont_write_bytecode = True
-from attention_grid import BEST, HEAD_DIMS, HIDDEN, MASKS, QUICK_SEQLENS, SEQLENS, TOKENS  # noqa: E402
-from attention_grid import PeerFigures, grid, parse_variants, result, slug, summarise  # noqa: E402
+import attention_peers  # noqa: E402
+from attention_grid import BEST, GRIDS, HEAD_DIMS, MASKS, PeerFigures  # noqa: E402
+from attention_grid import parse_variants, result, slug, summarise  # noqa: E402
+from attention_peers import PEERS  # noqa: E402
 from flashjit_c import Library  # noqa: E402
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PEERS = {"fa2": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
+HERE = pathlib.Path(__file__).resolve().parent
+BUILT = HERE.parent / "build" / "release" / "libflashjit.so"
 DEFAULT = "default"  # the variant that the library chooses
 FLUSHED_BYTES = 256 << 20
 TURNS = 4  # of each side of a cell
@@ -39,31 +46,76 @@ MAX_DIFFERENCE = 0.02
 
 def parse_arguments(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    library = ROOT / "build" / "release" / "libflashjit.so"
-    parser.add_argument("--library", type=pathlib.Path, default=library, help="%(default)s")
+    parser.add_argument("--grid", choices=tuple(GRIDS), default="full", help="quick: full at two lengths (%(default)s)")
+    parser.add_argument("--peer", nargs="*", choices=tuple(PEERS), help="peers to run; default: all that are here")
+    parser.add_argument("--head-dim", nargs="+", type=int, choices=HEAD_DIMS, default=HEAD_DIMS)
+    parser.add_argument("--mask", nargs="+", choices=MASKS, default=MASKS)
+    parser.add_argument("--seqlen", nargs="+", type=int, metavar="N", help="default: those of the grid")
+    parser.add_argument("--seconds", type=float, default=0.25, help="GPU time of each side of a cell (%(default)s)")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results there")
+    parser.add_argument("--library", type=pathlib.Path, metavar="FILE",
+                        help="libflashjit.so; default: build/release of this clone, else that of the installed package")
     parser.add_argument("--family", choices=("default", "mma", "hopper"), default="default",
-                        help="default: what the library chooses; others: the best of bench/variants/FAMILY.txt")
+                        help="default: what the library chooses; others: the best of variants/FAMILY.txt")
     parser.add_argument("--variants", type=pathlib.Path, metavar="FILE",
                         help="time each variant that FILE lists for a cell, and take the best; lines: head_dim mask "
                         "variant [shortest-longest]")
-    parser.add_argument("--peer", nargs="*", choices=tuple(PEERS), default=["cudnn"], help="peers to run (cudnn)")
     parser.add_argument("--peers-file", type=pathlib.Path, metavar="FILE",
-                        help="figures of the best peers; default: bench/peers/<device>.json, if there is one")
-    parser.add_argument("--grid", choices=("full", "quick"), default="full", help="quick: two lengths (%(default)s)")
-    parser.add_argument("--head-dim", nargs="+", type=int, choices=HEAD_DIMS, default=HEAD_DIMS)
-    parser.add_argument("--mask", nargs="+", choices=MASKS, default=MASKS)
-    parser.add_argument("--seqlen", nargs="+", type=int, choices=SEQLENS, help="default: those of the grid")
-    parser.add_argument("--seconds", type=float, default=0.25, help="GPU time of each side of a cell (%(default)s)")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results there")
+                        help="figures of the best peers; default: peers/<device>.json, if there is one")
     arguments = parser.parse_args(argv)
     if arguments.seconds <= 0:
         parser.error(f"--seconds must be above 0, was {arguments.seconds}")
     if arguments.family != "default" and arguments.variants:
         parser.error("--variants must not be given with --family mma or hopper, which has a file of its own")
     if arguments.family != "default":
-        arguments.variants = ROOT / "bench" / "variants" / f"{arguments.family}.txt"
-    arguments.seqlen = arguments.seqlen or (QUICK_SEQLENS if arguments.grid == "quick" else SEQLENS)
+        arguments.variants = HERE / "variants" / f"{arguments.family}.txt"
+    arguments.cells = chosen_cells(arguments)
+    if not arguments.cells:
+        parser.error(f"the grid {arguments.grid} has no cell of these --head-dim, --mask and --seqlen")
     return arguments
+
+
+def chosen_cells(arguments):
+    """Those of the grid that have what was asked for."""
+    # Asking quick for a length asks for it by name: it has all that full has.
+    cells = GRIDS["full" if arguments.grid == "quick" and arguments.seqlen else arguments.grid]
+    return [cell for cell in cells if cell.head_dim in arguments.head_dim and cell.mask in arguments.mask
+            and (not arguments.seqlen or cell.seqlen in arguments.seqlen)]
+
+
+def import_torch():
+    if importlib.util.find_spec("torch") is None:
+        raise RuntimeError("there is no PyTorch here, which has the peers: pip install torch")
+    import torch
+    import torch.nn.attention
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("PyTorch finds no GPU")
+    return torch
+
+
+def find_library():
+    """That of this clone's build; else the installed package's, which knows where the interpreter's wheels have NVRTC."""
+    if BUILT.exists():
+        return BUILT
+    if importlib.util.find_spec("flashjit") is None:
+        raise RuntimeError(f"there is neither {BUILT} nor the Python package flashjit; name a --library")
+    import flashjit
+
+    if nvrtc := flashjit.find_nvrtc():
+        os.environ["FLASHJIT_NVRTC"] = nvrtc
+    return flashjit.library_path()
+
+
+def find_peers(asked):
+    """The peers to run. One that was asked for must be there; of the others it is told why they are not."""
+    wanted = list(PEERS) if asked is None else asked
+    lacking = {name: why for name in wanted if (why := attention_peers.missing(name))}
+    if asked is not None and lacking:
+        raise RuntimeError("; ".join(f"--peer {name}: {why}" for name, why in lacking.items()))
+    for name, why in lacking.items():
+        print(f"{PEERS[name]} is not here: {why}")
+    return [name for name in wanted if name not in lacking]
 
 
 def turn_length(milliseconds, seconds):
@@ -131,23 +183,33 @@ class Comparison:
     """Runs cells on the current CUDA device."""
 
     def __init__(self, arguments, listed):
-        import torch
-        import torch.nn.attention
-
-        self.torch = torch
-        self.peers = arguments.peer
+        self.torch = import_torch()
+        self.peers = find_peers(arguments.peer)
         self.listed = listed
-        self.library = Library(arguments.library)
-        self.device = torch.cuda.get_device_name(0)
-        self.stopwatch = Stopwatch(torch, arguments.seconds)
-        torch.manual_seed(0)
-        shape = (TOKENS * HIDDEN,)
-        self.memory = [torch.randn(shape, dtype=torch.bfloat16, device="cuda") for _ in range(3)]
-        self.memory.append(torch.empty(shape, dtype=torch.bfloat16, device="cuda"))
+        self.library = Library(arguments.library or find_library())
+        self.device = self.torch.cuda.get_device_name(0)
+        self.stopwatch = Stopwatch(self.torch, arguments.seconds)
+        self.cells = [cell for cell in arguments.cells if self.fits(cell)]
+        self.torch.manual_seed(0)
+        queries = max((math.prod(cell.shape()) for cell in self.cells), default=0)
+        keys = max((math.prod(cell.shape_of_keys()) for cell in self.cells), default=0)
+        self.memory = [self.random(queries), self.random(keys), self.random(keys), self.random(queries)]
+
+    def random(self, elements):
+        return self.torch.randn((elements,), dtype=self.torch.bfloat16, device="cuda")
+
+    def fits(self, cell):
+        """Whether the GPU has the memory: the tensors, and a peer may copy some of them."""
+        free, _ = self.torch.cuda.mem_get_info()
+        fits = 2 * cell.bytes_of_tensors() < free
+        if not fits:
+            print(f"{cell}: left out: the GPU has {free >> 20} MiB left", file=sys.stderr)
+        return fits
 
     def tensors(self, cell):
-        """q, k, v, out: every cell has the same number of elements."""
-        return [tensor.view(cell.shape()) for tensor in self.memory]
+        """q, k, v, out, in memory that the cells share."""
+        shapes = (cell.shape(), cell.shape_of_keys(), cell.shape_of_keys(), cell.shape())
+        return [memory[: math.prod(shape)].view(shape) for memory, shape in zip(self.memory, shapes)]
 
     def spellings(self, cell):
         if self.listed is None:
@@ -161,21 +223,11 @@ class Comparison:
         )
 
     def peer(self, cell, name):
-        torch = self.torch
-        back_end = getattr(torch.nn.attention.SDPBackend, PEERS[name])
-        # The same memory, seen as [batch, heads, seqlen, head_dim].
-        views = [tensor.transpose(1, 2) for tensor in self.tensors(cell)[:3]]
-        attention = torch.nn.functional.scaled_dot_product_attention
+        return attention_peers.launcher(self.torch, name, *self.tensors(cell)[:3], cell.causal)
 
-        def launch():
-            with torch.nn.attention.sdpa_kernel([back_end]):
-                return attention(*views, is_causal=cell.causal)
-
-        return launch
-
-    def make_kernels(self, cells):
+    def make_kernels(self):
         """Compiles in parallel what the cells need. What cannot be made is told when its cell is run."""
-        launchers = [self.ours(cell, spelling) for cell in cells for spelling in self.spellings(cell)]
+        launchers = [self.ours(cell, spelling) for cell in self.cells for spelling in self.spellings(cell)]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             concurrent.futures.wait([pool.submit(launch) for launch in launchers])
         self.torch.cuda.synchronize()
@@ -190,7 +242,7 @@ class Comparison:
     def checked(self, cell):
         """What can run the cell, each checked: name -> launch function. A peer or a variant that cannot is told and
         left out; the library's own choice must be right."""
-        expected = self.peer(cell, "fa2")().transpose(1, 2)
+        expected = self.peer(cell, "fa2")()
         out = self.tensors(cell)[3]
         launchers = {}
         for name in self.spellings(cell) + self.peers:
@@ -198,11 +250,11 @@ class Comparison:
             out.fill_(math.nan)
             try:
                 returned = launch()
-                self.require_close(name, out if returned is None else returned.transpose(1, 2), expected)
-            except RuntimeError as error:
+                self.require_close(name, out if returned is None else returned, expected)
+            except Exception as error:  # a peer may raise what it likes
                 if name == DEFAULT:
                     raise RuntimeError(f"{cell}: {error}") from error
-                print(f"{cell}: {name}: left out: {str(error).splitlines()[0]}", file=sys.stderr)
+                print(f"{cell}: {name}: left out: {attention_peers.reason(error)}", file=sys.stderr)
                 continue
             launchers[name] = launch
         return launchers
@@ -219,27 +271,31 @@ class Comparison:
 
 def read_figures(path, device):
     """PeerFigures and the file they are from; (None, None) when there is none for the device."""
-    path = path or ROOT / "bench" / "peers" / f"{slug(device)}.json"
-    if not path.exists() and path.parent == ROOT / "bench" / "peers":
+    path = path or HERE / "peers" / f"{slug(device)}.json"
+    if not path.exists() and path.parent == HERE / "peers":
         return None, None
     return PeerFigures(path.read_text()), path
 
 
-def format_header(peers):
-    titles = ["flashjit", "% of peak", *peers, *(f"/{peer}" for peer in peers)]
-    return f"{'':17}  " + "".join(f"{title:>10}" for title in titles)
+def format_header(cell, peers):
+    titles = ["µs", "flashjit", "% of peak", *peers, *(f"/{peer}" for peer in peers)]
+    return " " * len(str(cell)) + "  " + "".join(f"{title:>11}" for title in titles)
 
 
 def format_row(cell, row, peers, ceiling):
     def column(values, show):
-        return "".join(f"{show(values[peer]) if peer in values else '-':>10}" for peer in peers)
+        return "".join(f"{show(values[peer]) if peer in values else '-':>11}" for peer in peers)
+
+    def rate(tflops):
+        return f"{cell.gigabytes_per_second(tflops):.0f}" if cell.decodes else f"{tflops:.1f}"
 
     ours = row["tflops"]["flashjit"]
-    text = f"{cell}  {ours:10.1f}{100 * ours / ceiling:9.1f}%"
-    text += column(row["tflops"], "{:.1f}".format) + column(row["over"], "{:.3f}".format)
+    share = "-" if cell.decodes else f"{100 * ours / ceiling:.1f}%"
+    text = f"{cell}  {cell.microseconds(ours):11.1f}{rate(ours):>11}{share:>11}"
+    text += column(row["tflops"], rate) + column(row["over"], "{:.3f}".format)
     text += f"  {row['variant']}" if row["variant"] != DEFAULT else ""
-    for name, rate in row.get("variants", {}).items():
-        text += f"\n{'':17}  {rate:10.1f}  {name}"
+    for name, tflops in row.get("variants", {}).items():
+        text += f"\n{'':{len(str(cell))}}  {cell.microseconds(tflops):11.1f}{rate(tflops):>11}  {name}"
     return text
 
 
@@ -258,6 +314,7 @@ def new_record(comparison, arguments, figures):
         "version": comparison.library.version(),
         "torch": torch.__version__,
         "cudnn": torch.backends.cudnn.version(),
+        "packages": {name: version for name in comparison.peers if (version := attention_peers.version(name))},
         "family": arguments.family,
         "gemm_tflops": comparison.stopwatch.gemm_tflops(),
         "mma_ceiling_tflops": comparison.library.mma_ceiling(),
@@ -267,18 +324,20 @@ def new_record(comparison, arguments, figures):
     return record
 
 
-def describe_run(comparison, arguments, ceiling, figures_path):
-    peak = "a loop of mma.sync" if arguments.family == "mma" else "a bf16 GEMM"
+def describe_run(comparison, record, ceiling, figures_path):
+    peak = "a loop of mma.sync" if record["family"] == "mma" else "a bf16 GEMM"
+    packages = "".join(f", {PEERS[name]} {version}" for name, version in record["packages"].items())
     return (
-        f"{comparison.device}: forward, bf16, {TOKENS} tokens, TFLOPS; peak: {ceiling:.0f}, {peak}; "
-        f"best peers: {figures_path or 'not known'}"
+        f"{comparison.device}, flashjit {record['version']}, PyTorch {record['torch']}, cuDNN {record['cudnn']}{packages}\n"
+        f"forward, bf16; TFLOPS, and where one query is decoded GB/s of K and V; peak: {ceiling:.0f} TFLOPS, {peak}; "
+        f"best peers: {figures_path or 'not known for these cells'}"
     )
 
 
-def measure(comparison, cells, figures, show):
+def measure(comparison, figures, show):
     """The rows of the cells; each is shown when it is there."""
     rows = []
-    for cell in cells:
+    for cell in comparison.cells:
         row = comparison.run(cell, figures)
         if row is None:
             print(f"{cell}: no variant can run it", file=sys.stderr)
@@ -286,23 +345,22 @@ def measure(comparison, cells, figures, show):
         rows.append(row)
         print(show(cell, row), flush=True)
     if not rows:
-        raise RuntimeError("no variant can run any of the cells")
+        raise RuntimeError("none of the cells could be run")
     return rows
 
 
-def main():
-    arguments = parse_arguments()
+def compare(arguments):
     listed = parse_variants(arguments.variants.read_text(), arguments.variants) if arguments.variants else None
     comparison = Comparison(arguments, listed)
     figures, figures_path = read_figures(arguments.peers_file, comparison.device)
-    cells = grid(arguments.head_dim, arguments.mask, arguments.seqlen)
-    comparison.make_kernels(cells)
+    comparison.make_kernels()
     record = new_record(comparison, arguments, figures)
     ceiling = record["mma_ceiling_tflops" if arguments.family == "mma" else "gemm_tflops"]
-    peers = arguments.peer + ([BEST] if figures and "cudnn" in arguments.peer else [])
-    print(describe_run(comparison, arguments, ceiling, figures_path))
-    print(format_header(peers), flush=True)
-    record["rows"] = measure(comparison, cells, figures, lambda cell, row: format_row(cell, row, peers, ceiling))
+    has_best = figures and "cudnn" in comparison.peers and any(cell in figures.cells for cell in comparison.cells)
+    peers = comparison.peers + ([BEST] if has_best else [])
+    print(describe_run(comparison, record, ceiling, figures_path if has_best else None))
+    print(format_header(arguments.cells[0], peers), flush=True)
+    record["rows"] = measure(comparison, figures, lambda cell, row: format_row(cell, row, peers, ceiling))
     record["summary"] = summarise(record["rows"])
     for peer, values in record["summary"].items():
         print(format_summary(peer, values))
@@ -310,8 +368,12 @@ def main():
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
-if __name__ == "__main__":
+def main():
     try:
-        main()
+        compare(parse_arguments())
     except (RuntimeError, OSError, ValueError) as error:
         sys.exit(f"compare_peers: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,8 @@
 is typed by hand.
 
 A table stands between <!-- table:DEVICE/NAME --> and <!-- /table -->, where bench/results/DEVICE.json is the record and
-NAME is summary, hopper, mma, ablation, 5090, jit or python. Where the record lacks the measurement there is no table.
+NAME is summary, hopper, mma, serving, ablation, 5090, jit or python. Where the record lacks the measurement there is no
+table. Peers that did not run beside the record's flashjit come from bench/peers/DEVICE.json, and their columns say so.
 With --check nothing is written and the exit status is 1 if a table is out of date."""
 
 import argparse
@@ -15,14 +16,15 @@ import statistics
 import sys
 
 sys.dont_write_bytecode = True
-from attention_grid import BEST, summarise  # noqa: E402
+from attention_grid import BEST, Cell, PeerFigures, slug, summarise  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
+PEERS = ROOT / "bench" / "peers"
 FILES = [ROOT / "README.md", ROOT / "docs" / "performance.md"]
 TABLE = re.compile(r"(<!-- table:(?P<device>[a-z0-9-]+)/(?P<name>[a-z0-9]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 SUMMARY_SEQLENS = (1024, 4096, 16384)
-PEER_NAMES = {"fa2": "FA2", "cudnn": "cuDNN", BEST: "best peer"}
+PEER_NAMES = {"cudnn": "cuDNN", "fa2": "FA2", "flash_attn": "flash-attn", "fa3": "FA3", "fa4": "FA4", BEST: "best peer"}
 
 
 def table(titles, rows):
@@ -53,8 +55,8 @@ def measured(steps, *path):
     return steps if steps.get("rows") else None
 
 
-def ladder_table(steps):
-    ladder = measured(steps, "bench", "5090")
+def ladder_table(record):
+    ladder = measured(record["steps"], "bench", "5090")
     titles = ["step", "µs", "TFLOPS", "of speed of light", "variant"]
     return ladder and table(titles, [
         [row["step"], f"{row['median_us']:.0f}", f"{row['tflops']:.0f}", f"{100 * row['share_of_ceiling']:.1f} %",
@@ -63,8 +65,8 @@ def ladder_table(steps):
     ])
 
 
-def ablation_table(steps):
-    ablation = measured(steps, "bench", "ablation")
+def ablation_table(record):
+    ablation = measured(record["steps"], "bench", "ablation")
     titles = ["", "ping-pong", "TFLOPS", "FA3 paper (H100)", "variant"]
     return ablation and table(titles, [
         [row["step"], row["ping_pong"], f"{row['tflops']:.0f}", str(row.get("fa3_paper_tflops", "")),
@@ -73,8 +75,8 @@ def ablation_table(steps):
     ])
 
 
-def jit_table(steps):
-    jit = measured(steps, "bench", "jit")
+def jit_table(record):
+    jit = measured(record["steps"], "bench", "jit")
     if not jit:
         return None
     figures = {
@@ -97,8 +99,8 @@ def jit_table(steps):
     return table([f"over {len(rows)} default kernels", "median", "largest"], body)
 
 
-def python_table(steps):
-    cost = steps.get("python", {}).get("host_cost")
+def python_table(record):
+    cost = record["steps"].get("python", {}).get("host_cost")
     if not cost:
         return None
     rows = [[f"`{name}`", f"{times['median_us']:.1f} µs", f"{times['min_us']:.1f} µs"]
@@ -107,62 +109,117 @@ def python_table(steps):
     return table(["host cost of a call from Python", "median", "smallest"], rows) + "\n\n" + text
 
 
-def describe_ratio(peer, values):
-    by_head_dim = ", ".join(f"{mean:.2f} at {head_dim}" for head_dim, mean in values["by_head_dim"].items())
-    return (
-        f"÷ {PEER_NAMES[peer]}: geometric mean {values['geometric_mean']:.2f} ({by_head_dim}), "
-        f"smallest {values['minimum']:.2f}."
-    )
+def known_figures(device):
+    """PeerFigures of bench/peers; None when there is no file for the device."""
+    path = PEERS / f"{slug(device)}.json"
+    return PeerFigures(path.read_text()) if path.exists() else None
 
 
-def peers_table(peers, ceiling, ceiling_title):
+class Ratios:
+    """flashjit over its peers: those of the run, those that only bench/peers knows, and the closest of each cell."""
+
+    def __init__(self, peers, figures):
+        known = [figures.ratios(row) if figures else {} for row in peers["rows"]]
+        ran = [{peer: ratio for peer, ratio in row["over"].items() if peer != BEST} for row in peers["rows"]]
+        self.rows = [row | {"over": self.with_best(some | now)} for row, some, now in zip(peers["rows"], known, ran)]
+        self.elsewhere = {peer for some in known for peer in some} - {peer for now in ran for peer in now}
+        self.figures = figures
+
+    @staticmethod
+    def with_best(over):
+        order = [peer for peer in PEER_NAMES if peer in over]
+        return {peer: over[peer] for peer in order} | ({BEST: min(over.values())} if len(over) > 1 else {})
+
+    def title(self, peer):
+        """Of a column: what was not measured beside the rest says so."""
+        if peer not in self.elsewhere:
+            return f"÷ {PEER_NAMES[peer]}"
+        return f"÷ {PEER_NAMES[peer]} ({self.figures.record['fa4']['date'] if peer == 'fa4' else 'another run'})"
+
+    def notes(self):
+        """What the titles cannot say."""
+        record = self.figures.record if self.figures else None
+        notes = {
+            "fa3": lambda: f"FA3 was measured in another run, on {record['date']} ({record['peers']['fa3']}), and stands "
+                           "here by its ratio to cuDNN, which ran both times.",
+            "fa4": lambda: f"÷ FA4 is of {record['fa4']['date']} ({record['fa4']['version']}), "
+                           f"{record['fa4']['conditions'].partition(':')[0]}.",
+        }
+        return [note() for peer, note in notes.items() if peer in self.elsewhere]
+
+    def describe(self, peer, values):
+        by_head_dim = ", ".join(f"{mean:.2f} at {head_dim}" for head_dim, mean in values["by_head_dim"].items())
+        return (
+            f"{self.title(peer)}: geometric mean {values['geometric_mean']:.2f} ({by_head_dim}), "
+            f"smallest {values['minimum']:.2f}."
+        )
+
+
+def peers_table(peers, ceiling, ceiling_title, figures):
     """flashjit beside peers. ceiling: what the share of TFLOPS is of."""
-    summary = summarise(peers["rows"])
+    ratios = Ratios(peers, figures)
+    summary = summarise(ratios.rows)
     lines = {
         "TFLOPS": lambda row: f"{row['tflops']['flashjit']:.0f}",
         ceiling_title: lambda row: f"{100 * row['tflops']['flashjit'] / ceiling:.0f} %",
     }
     for peer in summary:
-        lines[f"÷ {PEER_NAMES[peer]}"] = lambda row, peer=peer: (
-            f"{row['over'][peer]:.2f}" if peer in row["over"] else ""
-        )
-    text = " ".join([describe_ratio(*item) for item in summary.items()] + [f"PyTorch {peers['torch']}."])
-    if BEST in summary:
-        known = peers["best_peers"]
-        names = "; ".join(known["peers"].values())
-        text += f" Best peer: cuDNN of this run times the ratio that was measured on {known['date']} ({names})."
-    return by_shape(peers["rows"], lines) + "\n\n" + text
+        lines[ratios.title(peer)] = lambda row, peer=peer: f"{row['over'][peer]:.2f}" if peer in row["over"] else ""
+    described = [ratios.describe(*item) for item in summary.items()]
+    text = " ".join([*described, f"PyTorch {peers['torch']}.", *ratios.notes()])
+    return by_shape(ratios.rows, lines) + "\n\n" + text
 
 
-def summary_table(steps):
+def summary_table(record):
     """A row for each head dim and mask: some lengths of hopper_table, and its ratios over all lengths."""
-    peers = measured(steps, "peers", "default")
+    peers = measured(record["steps"], "peers", "default")
     if not peers:
         return None
-    shapes = sorted({(row["head_dim"], row["causal"]) for row in peers["rows"]})
-    names = list(summarise(peers["rows"]))
+    ratios = Ratios(peers, known_figures(record["device"]))
+    shapes = sorted({(row["head_dim"], row["causal"]) for row in ratios.rows})
+    names = list(summarise(ratios.rows))
     body = []
     for head_dim, causal in shapes:
-        rows = [row for row in peers["rows"] if (row["head_dim"], row["causal"]) == (head_dim, causal)]
+        rows = [row for row in ratios.rows if (row["head_dim"], row["causal"]) == (head_dim, causal)]
         rates = {row["seqlen"]: row["tflops"]["flashjit"] for row in rows}
         means = summarise(rows)
         shown = [f"{rates[seqlen]:.0f}" if seqlen in rates else "" for seqlen in SUMMARY_SEQLENS]
         shown.append(f"{100 * max(rates.values()) / peers['gemm_tflops']:.0f} %")
-        ratios = [f"{means[name]['geometric_mean']:.2f}" if name in means else "" for name in names]
-        body.append([str(head_dim), "causal" if causal else "full", *shown, *ratios])
+        shown += [f"{means[name]['geometric_mean']:.2f}" if name in means else "" for name in names]
+        body.append([str(head_dim), "causal" if causal else "full", *shown])
     lengths = [f"{seqlen} tokens" for seqlen in SUMMARY_SEQLENS]
-    ratios = [f"÷ {PEER_NAMES[name]}" for name in names]
-    return table(["head dim", "mask", *lengths, "best, of a bf16 GEMM", *ratios], body)
+    titles = ["head dim", "mask", *lengths, "best, of a bf16 GEMM", *map(ratios.title, names)]
+    return "\n\n".join([table(titles, body), *([" ".join(ratios.notes())] if ratios.elsewhere else [])])
 
 
-def mma_table(steps):
-    peers = measured(steps, "peers", "mma")
-    return peers and peers_table(peers, peers["mma_ceiling_tflops"], "of the mma.sync ceiling")
+def mma_table(record):
+    peers = measured(record["steps"], "peers", "mma")
+    return peers and peers_table(peers, peers["mma_ceiling_tflops"], "of the mma.sync ceiling", None)
 
 
-def hopper_table(steps):
-    peers = measured(steps, "peers", "default")
-    return peers and peers_table(peers, peers["gemm_tflops"], "of a bf16 GEMM")
+def hopper_table(record):
+    peers = measured(record["steps"], "peers", "default")
+    figures = known_figures(record["device"])
+    return peers and peers_table(peers, peers["gemm_tflops"], "of a bf16 GEMM", figures)
+
+
+def serving_table(record):
+    """A row for each shape, in the order in which it was measured."""
+    serving = measured(record["steps"], "serving")
+    if not serving:
+        return None
+    names = [name for name in PEER_NAMES if any(name in row["over"] for row in serving["rows"])]
+    body = []
+    for row in serving["rows"]:
+        cell = Cell.of(row)
+        tflops = row["tflops"]["flashjit"]
+        rate = f"{cell.gigabytes_per_second(tflops):.0f} GB/s" if cell.decodes else f"{tflops:.0f} TFLOPS"
+        ratios = [f"{row['over'][name]:.2f}" if name in row["over"] else "" for name in names]
+        what = "1 query" if cell.decodes else f"{cell.seqlen_q} queries, {cell.mask}"
+        body.append([what, str(cell.seqlen), str(cell.batch), f"{cell.heads} / {cell.heads_kv}",
+                     f"{cell.microseconds(tflops):.0f} µs", rate, *ratios])
+    titles = ["", "keys", "batch", "heads of q / of k and v", "time", "rate", *(f"÷ {PEER_NAMES[name]}" for name in names)]
+    return table(titles, body) + f"\n\nPyTorch {serving['torch']}."
 
 
 TABLES = {  # name -> the step of the record that it shows, and the function that makes it
@@ -172,6 +229,7 @@ TABLES = {  # name -> the step of the record that it shows, and the function tha
     "mma": ("peers", mma_table),
     "hopper": ("peers", hopper_table),
     "summary": ("peers", summary_table),
+    "serving": ("serving", serving_table),
     "python": ("python", python_table),
 }
 
@@ -190,7 +248,7 @@ def filled(text, load_record):
     def fill(match):
         record = load_record(match["device"])
         step, make = TABLES[match["name"]]
-        body = make(record["steps"])
+        body = make(record)
         return f"{match[1]}{body}\n\n{provenance(record, step)}\n{match[4]}" if body else match[1] + match[4]
 
     return TABLE.sub(fill, text)

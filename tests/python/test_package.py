@@ -107,6 +107,15 @@ class Command(unittest.TestCase):
     def test_renders(self):
         self.assertIn("__global__", self.run_command("render", "--arch", "sm_90a", "--head-dim", "64").stdout)
 
+    def test_the_comparison_is_in_the_package_and_takes_its_library(self):
+        answer = subprocess.run([sys.executable, "-m", "flashjit.compare", "--help"], capture_output=True, text=True)
+        self.assertEqual((answer.returncode, answer.stderr), (0, ""))
+        self.assertIn("--peer", answer.stdout)
+        bench = pathlib.Path(flashjit.__file__).with_name("bench")
+        found = subprocess.run([sys.executable, "-c", "import compare_peers; print(compare_peers.find_library())"],
+                               capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(bench)})
+        self.assertEqual((found.stdout.strip(), found.stderr), (flashjit.library_path(), ""))
+
 
 class Nvrtc(unittest.TestCase):
     """The search in NVIDIA's wheels."""

@@ -8,13 +8,15 @@ A fence says how its block is run, in a directory of the page's own and in the p
   ```cpp  ```c       a program (with main) is compiled, linked and run; other text is compiled as a function's body
   ```cmake           as part of a project that finds the installed package
   ```python          all of a page together, by the interpreter of --python, which has flashjit; without it Python and
-                     the commands of its page are only checked
+                     what calls python are only checked
   ```LANGUAGE NAME   is not run, but the file NAME, which the page's commands find
   ```LANGUAGE gpu    needs a GPU or minutes: is run with --gpu; without it sh, Python, C and C++ are only checked
   ```text            is not code, or cannot be run
 
-A comment <!-- given: ... --> before a fence is code that the reader has to imagine before the block. With --gpu only
-pages that have a block for it are run. Exit status 1: a block failed; 77: there is no NVRTC."""
+A comment <!-- given: ... --> before a fence is code that the reader has to imagine before the block. The library is
+installed in ~/flashjit and its command is on the PATH, as docs/tutorial.md has it; nothing else tells the compiler or the
+loader of it. With --gpu only pages that have a block for it are run. Exit status 1: a block failed; 77: there is no
+NVRTC."""
 
 import argparse
 import concurrent.futures
@@ -114,6 +116,7 @@ class Surroundings(typing.NamedTuple):
     gpu: bool = False
     python: str = ""  # none: Python is only checked
     missing: frozenset = frozenset()  # languages for which there is no tool here
+    flags: tuple = ()  # that a compiler needs to find the library
 
 
 class Page:
@@ -122,7 +125,6 @@ class Page:
     def __init__(self, path, blocks, surroundings, directory):
         self.path, self.blocks, self.surroundings, self.directory = path, blocks, surroundings, directory
         self.environment = {**surroundings.environment, "FLASHJIT_CACHE_DIR": str(directory / ".cache")}
-        self.has_python = any(block.language == "python" for block in blocks)
         self.skipped = []
 
     def run(self, *command):
@@ -133,7 +135,8 @@ class Page:
             raise BlockFailed(f"{command[0]} returned {done.returncode}\n{done.stdout}")
 
     def runs(self, block):
-        if self.has_python and block.language in ("python", "sh") and not self.surroundings.python:
+        needs_python = block.language == "python" or (block.language == "sh" and re.search(r"\bpython\b", block.text))
+        if needs_python and not self.surroundings.python:
             return False
         return self.surroundings.gpu or not block.gpu
 
@@ -146,10 +149,10 @@ class Page:
         source = self.directory / f"block{block.line}.{block.language}"
         source.write_text(as_source(block))
         if not is_program(block):
-            self.run(compiler, *flags, "-Wno-unused", "-fsyntax-only", source)
+            self.run(compiler, *flags, *self.surroundings.flags, "-Wno-unused", "-fsyntax-only", source)
             return
         program = source.with_suffix("")
-        self.run(compiler, *flags, source, "-o", program, "-lflashjit")
+        self.run(compiler, *flags, source, "-o", program, *self.surroundings.flags, "-lflashjit")
         if self.runs(block):
             self.run(program)
 
@@ -218,21 +221,19 @@ def prepended(variable, *paths):
     return os.pathsep.join(filter(None, (*map(str, paths), os.environ.get(variable))))
 
 
-def environment(build, scratch, arguments):
+def environment(home, arguments):
     """That of a user who has the library installed, and NVRTC; the interpreter of --python is its python."""
-    programs = [build / "cli"] + ([pathlib.Path(arguments.python).parent] if arguments.python else [])
-    includes = [ROOT / "include", scratch / "include"]
+    prefix = home / "flashjit"
+    programs = [prefix / "bin"] + ([pathlib.Path(arguments.python).parent] if arguments.python else [])
     inherited = {name: value for name, value in os.environ.items()
                  if not name.startswith("FLASHJIT_") or name == "FLASHJIT_NVRTC"}
-    added = {
-        "HOME": str(scratch),
-        "PATH": prepended("PATH", *programs),
-        "LIBRARY_PATH": prepended("LIBRARY_PATH", build),
-        "LD_LIBRARY_PATH": prepended("LD_LIBRARY_PATH", build),
-        "CPATH": prepended("CPATH", *includes),
-        "CMAKE_PREFIX_PATH": str(scratch / "prefix"),
-    }
+    added = {"HOME": str(home), "PATH": prepended("PATH", *programs), "CMAKE_PREFIX_PATH": str(prefix)}
     return inherited | added | ({} if arguments.gpu else {"FLASHJIT_DEVICE": "emulate"})
+
+
+def compiler_flags(home):
+    prefix = home / "flashjit"
+    return (f"-I{prefix}/include", f"-I{home}/include", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib")
 
 
 def write_bundle_header(scratch):
@@ -265,9 +266,15 @@ def chosen_pages(arguments):
 
 
 def install(build, prefix):
-    """Whether the build can be installed: a copy of one that was made on another machine cannot."""
+    """Whether the build can be installed. A copy of one that was made on another machine cannot: links stand for it."""
     command = ("cmake", "--install", build, "--prefix", prefix)
-    return shutil.which("cmake") is not None and subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0
+    if shutil.which("cmake") and subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0:
+        return True
+    shutil.rmtree(prefix, ignore_errors=True)
+    prefix.mkdir()
+    for name, target in {"bin": build / "cli", "lib": build, "include": ROOT / "include"}.items():
+        (prefix / name).symlink_to(target)
+    return False
 
 
 def has_nvrtc(command):
@@ -286,10 +293,10 @@ def main():
         scratch = pathlib.Path(name)
         write_bundle_header(scratch)
         missing = {language for language, (compiler, *_) in COMPILERS.items() if not shutil.which(compiler)}
-        if not install(build, scratch / "prefix"):
+        if not install(build, scratch / "flashjit"):
             missing.add("cmake")
-        surroundings = Surroundings(environment(build, scratch, arguments), arguments.gpu, arguments.python,
-                                    frozenset(missing))
+        surroundings = Surroundings(environment(scratch, arguments), arguments.gpu, arguments.python,
+                                    frozenset(missing), compiler_flags(scratch))
         runs = []
         for number, (path, blocks) in enumerate(pages.items()):
             directory = scratch / f"page{number}"

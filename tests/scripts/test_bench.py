@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python beside the library, without a GPU and without PyTorch."""
 
+import contextlib
 import ctypes
+import io
 import json
 import pathlib
 import sys
@@ -13,11 +15,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
 
+import attention_peers  # noqa: E402
 import compare_peers  # noqa: E402
 import flashjit_c  # noqa: E402
 import readme_table  # noqa: E402
 import tuning_check  # noqa: E402
-from attention_grid import SEQLENS, Cell, PeerFigures, grid, parse_variants, result, slug, summarise  # noqa: E402
+from attention_grid import SEQLENS, SERVING, Cell, PeerFigures, grid, paper_cell, parse_variants  # noqa: E402
+from attention_grid import result, slug, summarise  # noqa: E402
 from sources_digest import sources_digest  # noqa: E402
 
 
@@ -102,16 +106,30 @@ class AttentionGrid(unittest.TestCase):
         for cell in cells:
             self.assertEqual(cell.batch * cell.seqlen, 16384)
             self.assertEqual(cell.heads * cell.head_dim, 2048)
-        full, causal = (Cell(128, mask, 16384).flops() for mask in ("full", "causal"))
+        full, causal = (paper_cell(128, mask, 16384).flops() for mask in ("full", "causal"))
         self.assertEqual(full, 4 * 16384 * 16384 * 128 * 16)
         self.assertEqual(causal * 2, full)
+
+    def test_decoding_counts_the_bytes_of_keys_that_it_reads(self):
+        cell = Cell(128, "full", 8192, batch=16, heads=32, heads_kv=8, seqlen_q=1)
+        self.assertIn(cell, SERVING)
+        self.assertEqual((cell.shape(), cell.shape_of_keys()), ((16, 1, 32, 128), (16, 8192, 8, 128)))
+        self.assertEqual(cell.flops(), 4 * 16 * 32 * 8192 * 128)
+        self.assertEqual(cell.bytes_of_keys(), 2 * 16 * 8192 * 8 * 128 * 2)
+        tflops = cell.flops() / 100 / 1e6  # in 100 µs
+        self.assertAlmostEqual(cell.microseconds(tflops), 100)
+        self.assertAlmostEqual(cell.gigabytes_per_second(tflops), cell.bytes_of_keys() / 100e-6 / 1e9)
+
+    def test_a_row_names_its_cell(self):
+        for cell in (*SERVING, *grid()):
+            self.assertEqual(Cell.of(json.loads(json.dumps(result(cell, {"default": 1.0}, ["default"])))), cell)
 
     def test_the_name_of_a_file_is_that_of_the_device(self):
         self.assertEqual(slug("NVIDIA GeForce RTX 5090"), "nvidia-geforce-rtx-5090")
 
 
 class Peers(unittest.TestCase):
-    cell = Cell(64, "full", 512)
+    cell = paper_cell(64, "full", 512)
 
     def figures(self, **changes):
         cell = {"pass": "forward", "head_dim": 64, "mask": "full", "seqlen": 512}
@@ -130,6 +148,14 @@ class Peers(unittest.TestCase):
         rates = {"default": 600.0, "cudnn": 400.0}
         for figures in (None, self.figures(mask="causal"), self.figures(**{"pass": "backward"})):
             self.assertEqual(result(self.cell, rates, ["default"], figures)["over"], {"cudnn": 1.5})
+
+    def test_other_peers_stand_by_what_they_ran_beside(self):
+        """FlashAttention-3 ran beside cuDNN, FlashAttention-4 beside flashjit."""
+        figures = self.figures(cudnn_tflops=400.0, fa3_tflops=500.0, flashjit_over_fa4=1.375)
+        row = result(self.cell, {"default": 600.0, "cudnn": 300.0}, ["default"])
+        self.assertEqual(figures.ratios(row), {"fa3": 1.6, "fa4": 1.375})
+        self.assertEqual(figures.ratios(row | {"head_dim": 128}), {})
+        self.assertEqual(figures.ratios(row | {"over": {"fa2": 2.0}}), {})
 
     def test_the_fastest_variant_stands_for_flashjit(self):
         ours = {"hopper-q64": 300.0, "hopper-q128": 450.0}
@@ -162,6 +188,7 @@ class Peers(unittest.TestCase):
                 best = max(cell["cudnn_tflops"], cell["fa3_tflops"])
                 self.assertEqual(cell[f"{cell['best']}_tflops"], best)
                 self.assertAlmostEqual(cell["best_over_cudnn"], best / cell["cudnn_tflops"], delta=0.001)
+                self.assertGreater(cell["flashjit_over_fa4"], 0)
 
 
 class Variants(unittest.TestCase):
@@ -195,9 +222,53 @@ class ComparePeers(unittest.TestCase):
         parse = compare_peers.parse_arguments
         self.assertIsNone(parse([]).variants)
         self.assertEqual(parse(["--family", "mma"]).variants, ROOT / "bench" / "variants" / "mma.txt")
-        quick = parse(["--grid", "quick"]).seqlen
-        self.assertTrue(0 < len(quick) < len(parse([]).seqlen))
-        self.assertEqual(parse(["--grid", "quick", "--seqlen", "512"]).seqlen, [512])
+        self.assertEqual(parse([]).cells, grid())
+        self.assertEqual(parse(["--grid", "quick", "--head-dim", "64"]).cells, grid([64], seqlens=[1024, 8192]))
+        self.assertEqual(parse(["--grid", "quick", "--seqlen", "512"]).cells, grid(seqlens=[512]))
+        self.assertEqual(parse(["--grid", "serving"]).cells, list(SERVING))
+        decoding = parse(["--grid", "serving", "--mask", "full"]).cells
+        self.assertTrue(decoding and all(cell.decodes for cell in decoding))
+        with self.assertRaises(SystemExit), unittest.mock.patch("sys.stderr"):
+            parse(["--grid", "serving", "--head-dim", "64"])
+
+    def test_a_peer_that_is_not_here_is_told_and_is_an_error_when_asked_for(self):
+        def here(name):
+            return "No module named 'x'" if name == "fa4" else None
+
+        printed = io.StringIO()
+        with unittest.mock.patch("attention_peers.missing", here), contextlib.redirect_stdout(printed):
+            self.assertEqual(compare_peers.find_peers(None), [name for name in compare_peers.PEERS if name != "fa4"])
+            self.assertEqual(printed.getvalue(), "FlashAttention-4 is not here: No module named 'x'\n")
+            self.assertEqual(compare_peers.find_peers(["fa3", "cudnn"]), ["fa3", "cudnn"])
+            self.assertEqual(compare_peers.find_peers([]), [])
+            with self.assertRaisesRegex(RuntimeError, "--peer fa4: No module named 'x'"):
+                compare_peers.find_peers(["cudnn", "fa4"])
+
+    def test_a_cell_that_does_not_fit_is_left_out_and_told(self):
+        """With room for a peer that copies its tensors."""
+        cell, told = Cell(128, "full", 8192, batch=64, heads=32, heads_kv=8, seqlen_q=1), io.StringIO()
+        comparison = unittest.mock.Mock()
+        for free, fits in ((2 * cell.bytes_of_tensors() + 1, True), (2 * cell.bytes_of_tensors(), False)):
+            comparison.torch.cuda.mem_get_info.return_value = (free, 1 << 40)
+            with contextlib.redirect_stderr(told):
+                self.assertEqual(compare_peers.Comparison.fits(comparison, cell), fits)
+        self.assertEqual(told.getvalue(), f"{cell}: left out: the GPU has 4098 MiB left\n")
+
+    def test_a_package_of_the_name_without_the_function_is_not_the_peer(self):
+        """flash-attn-4 makes a namespace flash_attn, which is not FlashAttention-2."""
+        with unittest.mock.patch("importlib.import_module", lambda name: sys):
+            self.assertIn("flash_attn_func", attention_peers.missing("flash_attn"))
+        self.assertIsNone(attention_peers.missing("cudnn"))
+        with unittest.mock.patch("importlib.import_module", side_effect=AssertionError):
+            self.assertEqual(attention_peers.missing("fa4"), "AssertionError")
+
+    def test_packages_are_called_with_grouped_heads_as_they_are(self):
+        q, k = unittest.mock.Mock(shape=(16, 1, 32, 128)), unittest.mock.Mock(shape=(16, 8192, 8, 128))
+        for name, output, options in (("fa3", "out", {"num_splits": 0}), ("fa4", ("out", "lse"), {})):
+            attention = unittest.mock.Mock(return_value=output)
+            with unittest.mock.patch("attention_peers.function", lambda name: attention):
+                self.assertEqual(attention_peers.launcher(None, name, q, k, k, False)(), "out")
+            attention.assert_called_once_with(q, k, k, causal=False, **options)
 
     def test_a_turn_takes_its_share_of_the_time(self):
         for milliseconds in (0.1, 1.0, 4.0):
@@ -209,8 +280,21 @@ class ComparePeers(unittest.TestCase):
 
     def test_a_row_shows_the_peers_that_ran(self):
         row = {"tflops": {"flashjit": 600.0, "cudnn": 400.0}, "over": {"cudnn": 1.5}, "variant": "default"}
-        text = compare_peers.format_row(Cell(64, "full", 512), row, ["cudnn", "best"], ceiling=800.0)
-        self.assertEqual(text.split(), ["d64", "full", "512", "600.0", "75.0%", "400.0", "-", "1.500", "-"])
+        cell = paper_cell(64, "full", 512)
+        text = compare_peers.format_row(cell, row, ["cudnn", "best"], ceiling=800.0)
+        shown = ["114.5", "600.0", "75.0%", "400.0", "-", "1.500", "-"]
+        self.assertEqual(text.split(), ["d64", "full", "512", "b32", "h32", *shown])
+        titles = compare_peers.format_header(cell, ["cudnn", "best"])
+        self.assertEqual(len(titles), len(text))
+        self.assertEqual(titles.split()[-4:], ["cudnn", "best", "/cudnn", "/best"])
+
+    def test_a_row_of_decoding_shows_the_rate_of_reading(self):
+        cell = Cell(128, "full", 8192, batch=16, heads=32, heads_kv=8, seqlen_q=1)
+        tflops = cell.flops() / 200 / 1e6
+        row = {"tflops": {"flashjit": tflops, "cudnn": 2 * tflops}, "over": {"cudnn": 0.5}, "variant": "default"}
+        text = compare_peers.format_row(cell, row, ["cudnn"], ceiling=800.0)
+        shown = ["200.0", "2684", "-", "5369", "0.500"]
+        self.assertEqual(text.split(), ["d128", "decode", "8192", "b16", "h32/8", *shown])
 
     def test_structures_have_the_layout_of_the_c_headers(self):
         view, options = flashjit_c.TensorView, flashjit_c.Options
@@ -240,23 +324,33 @@ class ReadmeTable(unittest.TestCase):
         mma["rows"] = [shape | {"tflops": {"flashjit": 321.0}, "over": {"fa2": 1.234}}]
         best = {"date": "yesterday", "peers": {"fa3": "FlashAttention-3"}}
         default = {"torch": "2.11", "gemm_tflops": 700.0, "best_peers": best}
-        default["rows"] = [shape | {"tflops": {"flashjit": 525.0}, "over": {"cudnn": 1.345, "best": 1.127}}]
+        default["rows"] = [shape | {"tflops": {"flashjit": 525.0}, "over": {"cudnn": 1.345, "best": 1.999}}]
+        decoding = result(Cell(128, "full", 8192, 16, 32, 8, 1), {"default": 3.0, "fa2": 1.5, "cudnn": 4.0}, ["default"])
+        serving = {"date": "today", "torch": "2.11", "rows": [decoding]}
         bench = {"date": "today", "jit": {"rows": [jit]}, "5090": {"rows": [step]}, "ablation": {"rows": [ablation]}}
         peers = {"date": "today", "mma": mma, "default": default}
         cost = {"torch": "2.11", "python": "3.12", "shape": [1, 2, 3, 4]}
         cost["calls"] = {"flashjit.attention": {"median_us": 7.89, "min_us": 6.78}}
         self.record = {"device": "D", "driver": "13.0", "nvrtc": "13.0", "sources": "0123456789abcdef"}
         self.record["steps"] = {"bench": bench, "peers": peers, "python": {"date": "today", "host_cost": cost}}
+        self.record["steps"]["serving"] = serving
+        cell = {"pass": "forward", "head_dim": 64, "mask": "causal", "seqlen": 512, "cudnn_tflops": 400.0}
+        cell |= {"fa3_tflops": 500.0, "flashjit_over_fa4": 1.254, "best": "fa3", "best_over_cudnn": 1.25}
+        fa4 = {"date": "some day", "version": "4.0", "conditions": "beside flashjit: in turns"}
+        figures = {"date": "yesterday", "peers": {"fa3": "FlashAttention-3"}, "fa4": fa4, "cells": [cell]}
+        self.figures = PeerFigures(json.dumps(figures))
 
     def fill(self, name, old=""):
         text = f"before\n<!-- table:d/{name} -->\n{old}<!-- /table -->\nafter\n"
-        return readme_table.filled(text, lambda device: self.record)
+        with unittest.mock.patch("readme_table.known_figures", lambda device: self.figures):
+            return readme_table.filled(text, lambda device: self.record)
 
     def test_every_table_shows_its_figures(self):
         expected = {"5090": ["50.0 %"], "jit": ["150.00 ms", "95.00 µs"], "ablation": ["655", "661", "GEMM"]}
         expected["mma"] = ["1.23", "50 %", "÷ FA2"]
-        expected["summary"] = ["÷ cuDNN", "1.34", "1.13", "75 %"]
-        expected["hopper"] = ["÷ cuDNN", "1.34", "÷ best peer", "1.13", "75 %", "1.13 at 64", "yesterday (FlashAtt"]
+        expected["summary"] = ["÷ cuDNN", "1.34", "÷ FA3 (another run)", "1.08", "75 %", "yesterday (FlashAtt"]
+        expected["hopper"] = ["÷ cuDNN", "1.34", "÷ FA4 (some day)", "1.25", "75 %", "1.25 at 64", "beside flashjit."]
+        expected["serving"] = ["| 1 query | 8192 | 16 | 32 / 8 | 716 µs | 750 GB/s | 0.75 | 2.00 |", "÷ cuDNN | ÷ FA2 |"]
         expected["python"] = ["| `flashjit.attention` | 7.9 µs | 6.8 µs |", "(1, 2, 3, 4)"]
         self.assertEqual(set(expected), set(readme_table.TABLES))
         for name, figures in expected.items():
@@ -266,6 +360,18 @@ class ReadmeTable(unittest.TestCase):
                     self.assertIn(figure, text)
                 self.assertIn("today, kernel sources 0123456789ab.", text)
                 self.assertTrue(text.startswith("before\n") and text.endswith("after\n"))
+
+    def test_the_best_peer_is_the_closest_wherever_it_was_measured(self):
+        self.assertIn("| 64 | causal | ÷ best peer | 1.08 |", self.fill("hopper"))
+        row = self.record["steps"]["peers"]["default"]["rows"][0]
+        row["over"] = {"cudnn": 1.345, "fa3": 1.5, "fa4": 1.005}  # now they ran
+        text = self.fill("hopper")
+        for line in ("÷ FA3 | 1.50", "÷ FA4 | 1.00", "÷ best peer | 1.00"):
+            self.assertIn(line, text)
+        self.assertNotIn("another run", text)
+        self.figures = None
+        row["over"] = {"cudnn": 1.345}
+        self.assertNotIn("best peer", self.fill("hopper"))
 
     def test_what_was_not_measured_has_no_table(self):
         for steps in ({}, {"bench": {"failed": "why"}, "peers": {"skipped": "why"}}, {"bench": {"jit": {"rows": []}}}):
@@ -277,7 +383,8 @@ class ReadmeTable(unittest.TestCase):
 
     def test_filling_twice_changes_nothing(self):
         once = self.fill("hopper")
-        self.assertEqual(readme_table.filled(once, lambda device: self.record), once)
+        body = once.partition("-->\n")[2].partition("<!--")[0]
+        self.assertEqual(self.fill("hopper", old=body), once)
 
     def test_an_old_figure_is_replaced(self):
         self.assertNotIn("999", self.fill("jit", old="| 999 |\n"))

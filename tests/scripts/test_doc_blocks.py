@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -89,6 +90,19 @@ class Running(unittest.TestCase):
         self.assertIn("AssertionError", self.page(text.format(2)).run_all())
         self.assertIn("AssertionError", self.page(text.format(1), gpu=True).run_all())
         self.assertIn("invalid syntax", self.page("```python\nx =\n```\n", python="").run_all())
+
+    def test_only_commands_that_call_python_wait_for_one(self):
+        text = "```python\nassert True\n```\n```sh\n{}\n```\n"
+        self.assertEqual(self.page(text.format("python -c 'raise SystemExit(1)'"), python="").run_all(), "")
+        self.assertIn("returned 1", self.page(text.format("false"), python="").run_all())
+
+    def test_a_build_that_cannot_be_installed_is_linked_to(self):
+        build, prefix = self.directory / "build", self.directory / "prefix"
+        (build / "cli").mkdir(parents=True)
+        with unittest.mock.patch("shutil.which", lambda name: None):
+            self.assertFalse(doc_blocks.install(build, prefix))
+        self.assertEqual((prefix / "lib").resolve(), build.resolve())
+        self.assertTrue((prefix / "include" / "flashjit.h").exists() and (prefix / "bin").exists())
 
     def test_a_missing_package_is_told_and_flashjit_may_not_be_missing(self):
         page = self.page("```python\nimport no_such_package\n```\n")
