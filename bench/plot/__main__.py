@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python3 bench/plot: draws docs/figures/ with matplotlib: <device>/*.svg from the records in bench/results/, so that no
-figure is drawn by hand, and algorithm/*.svg, the pictures of docs/algorithm.md. Where a record lacks a measurement there
-is no figure. With --check nothing is written, and the exit status is 1 if a figure shows something else than it would if
-drawn now, and 77 if there is no matplotlib. Files of the same content are left as they are: matplotlib's versions write
-different bytes."""
+"""python3 bench/plot: draws docs/figures/ with matplotlib: <device>/*.svg from the records in bench/results/, so that
+no figure is drawn by hand, and algorithm/*.svg, the pictures of docs/algorithm.md. Where a record lacks a measurement
+there is no figure. Files that show the same are left as they are: matplotlib's versions write different bytes.
+With --check nothing is written; the exit status is 1 if a figure shows something else than it would if drawn now, and
+77 if there is no matplotlib."""
 
 import argparse
 import json
@@ -16,11 +16,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT / ".deps" / "python"))  # scripts/install-dependencies --python
 
 
-def drawn(records):
-    """Path below docs/figures -> text, for {device: record}."""
+def pictures():
+    """Path below docs/figures -> text, of docs/algorithm.md."""
     from algorithm import PICTURES
+    return {f"algorithm/{name}.svg": draw() for name, draw in PICTURES.items()}
+
+
+def measurements(records):
+    """Path below docs/figures -> text, for {device: record}."""
     from figures import FIGURES
-    files = {f"algorithm/{name}.svg": draw() for name, draw in PICTURES.items()}
+    files = {}
     for device, record in records.items():
         for name, draw in FIGURES.items():
             text = draw(record)
@@ -61,7 +66,7 @@ def main():
     arguments = parser.parse_args()
     require_matplotlib()
     records = {path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "bench" / "results").glob("*.json"))}
-    files, directory = drawn(records), ROOT / "docs" / "figures"
+    files, directory = pictures() | measurements(records), ROOT / "docs" / "figures"
     if not arguments.check:
         write(files, directory)
     elif stale := differences(files, directory):

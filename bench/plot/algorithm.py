@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of docs/algorithm.md, in docs/figures/algorithm. What they show of figures they take from the page's code,
-which a test runs, or compute here."""
+"""The pictures of docs/algorithm.md, in docs/figures/algorithm. What they show of figures they take from the page's
+code, which a test runs, or compute here."""
 
 import ast
 import pathlib
@@ -13,6 +13,7 @@ from style import BLUE, GREEN, GREY, INK, PALE, VERMILION, WIDTH, add_axes, new_
 PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "algorithm.md"
 # Fills that dark text is read on.
 LIGHT_BLUE, LIGHT_VERMILION, LIGHT_GREEN, LIGHT_GREY = "#cfe4f5", "#fbdcc4", "#cdeadf", "#eef1f4"
+LIGHT_PURPLE, LIGHT_YELLOW = "#e9d9ee", "#f5e6a8"
 TILES = 4  # in a picture, along either side
 
 
@@ -71,8 +72,8 @@ def numbered(letter, count=TILES):
 
 
 def plain():
-    canvas = Canvas(206, "Plain attention", "three kernels; between them S and P, n by n, go out to the GPU's memory and come back",
-                    width=606)
+    canvas = Canvas(206, "Plain attention", "three kernels; between them S and P, n by n, go out to the GPU's memory "
+                    "and come back", width=606)
     top, tile, thin = 64, 24, 24
     long = TILES * tile
     middle = top + long / 2
@@ -108,7 +109,8 @@ def plain():
 
 def online():
     """One row of scores, in blocks of two, with the values that the algorithm has after each block."""
-    canvas = Canvas(216, "The online softmax", "one row of scores, block by block: a larger score (orange) rescales what was summed before it")
+    canvas = Canvas(216, "The online softmax", "one row of scores, block by block: a larger score (orange) rescales "
+                    "what was summed before it")
     scores = np.array([[1.0, 2.0], [4.0, 3.0], [2.0, 0.0], [5.0, 3.0]])
     left, step, cell = 152, 130, 34
     heads = {"scores": 70, "m, the largest so far": 110, "factor for the sum before": 136, "l, the sum so far": 162}
@@ -149,7 +151,7 @@ def tiles():
         canvas.stack(left, y, thin, tile, [VERMILION if j == 2 else LIGHT_VERMILION for j in range(TILES)], across=True)
         for j, name in enumerate(numbered(letter)):
             canvas.text(left + (j + 0.5) * tile, y + thin / 2, name, color="white" if j == 2 else INK)
-    canvas.grid(left, top, tile, edge=PALE, fill=lambda i, j: "#e9d9ee" if (i, j) == (row, 2) else "white")
+    canvas.grid(left, top, tile, edge=PALE, fill=lambda i, j: LIGHT_PURPLE if (i, j) == (row, 2) else "white")
     canvas.text(left + 2.5 * tile, top + (row + 0.5) * tile, "S", fontsize=11)
     canvas.arrow((left + 6, top + (row + 0.82) * tile), (left + side - 6, top + (row + 0.82) * tile), VERMILION)
     canvas.stack(left + side + 22, top, thin, tile, [GREEN if i == row else LIGHT_GREEN for i in range(TILES)])
@@ -170,7 +172,7 @@ def tiles():
     for x, name in ((362, "K₃"), (432, "V₃")):
         canvas.box(x, 202, 62, 34, VERMILION, "none")
         canvas.text(x + 31, 219, name, color="white", fontsize=10)
-    canvas.box(502, 202, 62, 34, "#e9d9ee", "none")
+    canvas.box(502, 202, 62, 34, LIGHT_PURPLE, "none")
     canvas.text(533, 219, "S, then P")
     canvas.text(612, 157, "O₂ is written\nat the end", fontsize=7.5, color=GREEN)
     canvas.text(612, 219, "never leaves\nthe chip", fontsize=7.5, color=GREY)
@@ -204,7 +206,8 @@ def causal():
     canvas.arrow((446, 212), (282, 212), GREY)
     canvas.text(364, 200, "the kernel's order: last keys first", color=GREY, fontsize=7.5)
     for y, fill, edge, words in ((84, LIGHT_BLUE, GREY, "clean: every row sees every key;\nthe loop has no mask code"),
-                                 (128, LIGHT_VERMILION, VERMILION, "masked: on the diagonal;\nscores above it become −∞"),
+                                 (128, LIGHT_VERMILION, VERMILION,
+                                  "masked: on the diagonal;\nscores above it become −∞"),
                                  (172, "white", GREY, "skipped: no row sees a key;\nneither read nor computed")):
         canvas.box(488, y, 26, 26, fill, edge)
         canvas.text(524, y + 13, words, horizontalalignment="left")
@@ -212,8 +215,9 @@ def causal():
 
 
 def merge():
-    canvas = Canvas(188, "Merging", "two results for the same queries, over different keys, make the result over all keys", width=620)
-    for y, half, names, fill in ((60, "a", ("₁", "₂"), LIGHT_VERMILION), (124, "b", ("₃", "₄"), "#f5e6a8")):
+    canvas = Canvas(188, "Merging", "two results for the same queries, over different keys, make the result over all "
+                    "keys", width=620)
+    for y, half, names, fill in ((60, "a", ("₁", "₂"), LIGHT_VERMILION), (124, "b", ("₃", "₄"), LIGHT_YELLOW)):
         canvas.box(16, y, 46, 46, LIGHT_BLUE)
         canvas.text(39, y + 23, "Q", fontsize=11)
         for index, name in enumerate(names):
@@ -240,11 +244,12 @@ def merge():
 
 
 def backward():
-    canvas = Canvas(286, "The backward", "P is not stored but computed again, tile by tile; each tile adds to three gradients")
+    canvas = Canvas(286, "The backward", "P is not stored but computed again, tile by tile; each tile adds to three "
+                    "gradients")
     left, top, tile, thin, row, column = 110, 114, 38, 22, 2, 1
     side = TILES * tile
     canvas.grid(left, top, tile, edge=PALE,
-                fill=lambda i, j: "#e9d9ee" if (i, j) == (row, column) else LIGHT_GREY if j == column else "white")
+                fill=lambda i, j: LIGHT_PURPLE if (i, j) == (row, column) else LIGHT_GREY if j == column else "white")
     canvas.text(left + (column + 0.5) * tile, top + (row + 0.5) * tile, "P", fontsize=11)
     canvas.arrow((left + (column + 0.84) * tile, top + 6), (left + (column + 0.84) * tile, top + side - 6), VERMILION)
     for x, letter, dark, light in ((left - 84, "Q", BLUE, LIGHT_BLUE), (left - 58, "L", GREY, LIGHT_GREY),
@@ -291,11 +296,12 @@ def orders():
                 at = (x + j * tile, top + i * tile)
                 last = outer_keys or j == TILES - 1
                 canvas.box(*at, tile, tile, LIGHT_GREEN if last else "white", GREY)
-                canvas.text(at[0] + 10, at[1] + 10, str(1 + (j * TILES + i if outer_keys else i * TILES + j)), color=GREY,
-                            fontsize=7.5)
+                number = 1 + (j * TILES + i if outer_keys else i * TILES + j)
+                canvas.text(at[0] + 10, at[1] + 10, str(number), color=GREY, fontsize=7.5)
                 if last:
-                    words = "O, m, l" if outer_keys else "O, L"
-                    canvas.text(at[0] + tile / 2 - (3 if outer_keys else 0), at[1] + tile / 2 + 4, words, color=GREEN, fontsize=8)
+                    middle = at[0] + tile / 2 - (3 if outer_keys else 0)
+                    written = "O, m, l" if outer_keys else "O, L"
+                    canvas.text(middle, at[1] + tile / 2 + 4, written, color=GREEN, fontsize=8)
         for line in range(TILES):
             at = (line + 0.82) * tile
             if outer_keys:
@@ -305,10 +311,9 @@ def orders():
 
     panel(46, "FlashAttention-1", "keys outside, queries inside", True)
     panel(390, "FlashAttention-2", "queries outside, keys inside", False)
-    canvas.text(46 + side / 2, top + side + 16, "each step reads O, m and l of its rows\nand writes them back (green): 16 times",
-                color=GREEN, verticalalignment="top")
-    canvas.text(390 + side / 2, top + side + 16, "O and L of a row of tiles are written\nonce, at its end (green): 4 times",
-                color=GREEN, verticalalignment="top")
+    for x, words in ((46, "each step reads O, m and l of its rows\nand writes them back (green): 16 times"),
+                     (390, "O and L of a row of tiles are written\nonce, at its end (green): 4 times")):
+        canvas.text(x + side / 2, top + side + 16, words, color=GREEN, verticalalignment="top")
     canvas.text(46 + side + 16, top + side / 2, "one thread block\ndoes all of it:\nits columns need\neach other's O",
                 horizontalalignment="left", color=GREY)
     canvas.text(390 + side + 16, top + side / 2, "each row of tiles\nis a thread block\nof its own",
@@ -316,7 +321,7 @@ def orders():
     return canvas.svg()
 
 
-WARP_FILLS = (LIGHT_BLUE, LIGHT_VERMILION, LIGHT_GREEN, "#f5e6a8")
+WARP_FILLS = (LIGHT_BLUE, LIGHT_VERMILION, LIGHT_GREEN, LIGHT_YELLOW)
 
 
 def warps():
@@ -391,14 +396,14 @@ def traffic():
     parts = {"Q": (("q",), BLUE), "K and V": (("k", "v"), VERMILION), "S and P": (("s", "p"), "#9a5ba5"),
              "O": (("o",), GREEN), "m, l, L": (("m", "l", "lse"), GREY)}
     title = "Bytes moved between the chip and the GPU's memory"
-    figure = new_figure(74 + 34 * len(moved), title, "one head of 1024 tokens, head dim 64, tiles of 128 by 128, in MB; "
-                        "counted by the page's code")
+    figure = new_figure(74 + 34 * len(moved), title, "one head of 1024 tokens, head dim 64, tiles of 128 by 128, in MB "
+                        "(counted by the page's code)")
     axes = add_axes(figure, 118, 62, WIDTH - 70, 58 + 34 * len(moved))
     starts = np.zeros(len(moved))
-    for label, (names, colour) in parts.items():
+    for index, (label, (names, colour)) in enumerate(parts.items()):
+        axes.annotate("■ " + label, (72 * index, 1.04), xycoords=("axes points", "axes fraction"), color=colour)
         widths = np.array([sum(arrays.get(name, 0) for name in names) for arrays in moved.values()]) / 1e6
-        axes.barh(range(len(moved)), widths, left=starts, color=colour, height=0.6, label=label, edgecolor="white",
-                  linewidth=0.6)
+        axes.barh(range(len(moved)), widths, left=starts, color=colour, height=0.6, edgecolor="white", linewidth=0.6)
         starts = starts + widths
     for index, total in enumerate(starts):
         axes.annotate(f"{total:.2f}", (total, index), (6, 0), textcoords="offset points", verticalalignment="center",
@@ -407,8 +412,6 @@ def traffic():
     axes.set_ylim(len(moved) - 0.5, -0.5)
     axes.set_xlim(0, max(starts))
     axes.grid(axis="x", color=PALE, linewidth=0.8)
-    axes.legend(ncols=len(parts), loc="lower left", bbox_to_anchor=(0, 1.0), frameon=False, handlelength=1,
-                handleheight=1, columnspacing=1.4, borderaxespad=0.2)
     return to_svg(figure, title)
 
 

@@ -131,7 +131,7 @@ class Row(typing.NamedTuple):
 
 
 def range_figure(rows, title, subtitle, footer, left, right, row_height):
-    """A row for each range: its title left of the scale, its label right of its end. Returns the figure and its axes."""
+    """A row for each range: its title left of the scale, its label right of its end. Returns figure and axes."""
     bottom = 48 + row_height * len(rows)
     figure = new_figure(bottom + 38, title, subtitle, footer)
     axes = add_axes(figure, left, 48, right, bottom)
@@ -195,8 +195,8 @@ def host_cost(record):
     if not rows:
         return None
     title = "Host cost of a call"
-    subtitle = ("µs of host time: left a bare cuLaunchKernelEx of the same kernel, right the whole call (checks, choice of "
-                "kernel, tensor maps, launch)")
+    subtitle = ("µs of host time: left a bare cuLaunchKernelEx of the same kernel, right the whole call (checks, "
+                "choice of kernel, tensor maps, launch); default kernels")
     ranges = [
         Row(f"{row['problem'].removeprefix('fwd-bf16-')}, {row['variant'].split('-q')[0]}", row["bare_launch_us"],
             row["call_us"], f"{row['call_us']:.1f}", BLUE) for row in rows
