@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/plot: that figures show the records' figures, and that the committed ones are of the committed records."""
+"""bench/plot: that figures show the records' figures, and that a figure which shows something else is told from one of
+another matplotlib."""
 
 import importlib.util
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -12,9 +14,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PLOT = ROOT / "bench" / "plot"
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(PLOT))
+sys.path.append(str(ROOT / ".deps" / "python"))
 
+try:
+    import matplotlib  # noqa: F401
+except ImportError as error:
+    raise unittest.SkipTest(str(error)) from error
+import algorithm  # noqa: E402
 import figures  # noqa: E402
-from chart import Scale, spread  # noqa: E402
+from style import content, new_figure, same_content, spread, to_svg  # noqa: E402
 
 specification = importlib.util.spec_from_file_location("plot_main", PLOT / "__main__.py")
 plot_main = importlib.util.module_from_spec(specification)
@@ -26,16 +34,36 @@ def texts(svg):
 
 
 class Charts(unittest.TestCase):
-    def test_a_scale_goes_from_end_to_end(self):
-        x = Scale(1, 100, 10, 30, logarithmic=True)
-        self.assertEqual([round(x(value), 9) for value in (1, 10, 100)], [10, 20, 30])
-        self.assertEqual(Scale(0, 10, 100, 0)(2.5), 75)
-
     def test_labels_keep_their_order_and_distance(self):
         moved = spread([10, 12, 50], distance=10)
         self.assertGreaterEqual(moved[1] - moved[0], 10 - 1e-9)
         self.assertAlmostEqual(sum(moved), 72)
-        self.assertEqual(spread([30, 0]), [30, 0])
+        self.assertEqual(spread([30, 0], distance=10), [30, 0])
+
+    def bar(self, height=20.0, colour="#0072b2", words="20"):
+        figure = new_figure(100, "title")
+        axes = figure.add_axes((0.1, 0.1, 0.8, 0.6))
+        axes.set_ylim(0, 40)
+        axes.bar([0], [height], color=colour)
+        axes.text(0, 30, words)
+        return to_svg(figure, "title")
+
+    def test_equal_data_give_equal_bytes(self):
+        self.assertEqual(self.bar(), self.bar())
+
+    def test_a_figure_that_shows_something_else_is_told(self):
+        drawn = self.bar()
+        self.assertTrue(same_content(drawn, self.bar()))
+        for other in (self.bar(height=20.2), self.bar(colour="#d55e00"), self.bar(words="21"), self.bar(words="")):
+            self.assertFalse(same_content(drawn, other))
+
+    def test_how_matplotlib_writes_a_figure_does_not_matter(self):
+        drawn = self.bar()
+        rewritten = re.sub(r'id="[^"]*"', "", drawn.replace("\nL", " L"))
+        rewritten = re.sub(r"(<text [^>]*) y=\"(\d+)", lambda text: f'{text[1]} y="{int(text[2]) + 1}', rewritten)
+        self.assertNotEqual(rewritten, drawn)
+        self.assertTrue(same_content(drawn, rewritten))
+        self.assertGreater(len(content(drawn)), 8)
 
     def test_times_are_spoken_in_their_unit(self):
         self.assertEqual([figures.spoken(seconds) for seconds in (4.44e-6, 5.76e-5, 1.35e-3, 1.371, 300, 7200)],
@@ -71,21 +99,45 @@ class Figures(unittest.TestCase):
     def test_what_was_not_measured_has_no_figure(self):
         for steps in ({}, {"bench": {"failed": "why"}, "peers": {"skipped": "why"}}, {"bench": {"jit": {"rows": []}}}):
             self.record["steps"] = steps
-            self.assertEqual(plot_main.drawn({"d": self.record}), {})
+            self.assertEqual(plot_main.measurements({"d": self.record}), {})
 
     def test_old_figures_are_replaced_and_removed(self):
+        one, other = ('<svg xmlns="http://www.w3.org/2000/svg"><text x="1">{}</text></svg>'.format(x) for x in (1, 2))
         with tempfile.TemporaryDirectory() as name:
             directory = pathlib.Path(name)
-            plot_main.write({"d/a.svg": "1", "d/b.svg": "2"}, directory)
-            self.assertEqual(plot_main.differences({"d/a.svg": "new"}, directory), ["d/a.svg", "d/b.svg"])
-            plot_main.write({"d/a.svg": "new"}, directory)
-            self.assertEqual(plot_main.differences({"d/a.svg": "new"}, directory), [])
+            plot_main.write({"d/a.svg": one, "d/b.svg": one}, directory)
+            self.assertEqual(plot_main.differences({"d/a.svg": other}, directory), ["d/a.svg", "d/b.svg"])
+            plot_main.write({"d/a.svg": other}, directory)
+            self.assertEqual(plot_main.differences({"d/a.svg": other}, directory), [])
+
+    def test_a_figure_of_the_same_content_keeps_its_bytes(self):
+        drawn = algorithm.online()
+        with tempfile.TemporaryDirectory() as name:
+            file = pathlib.Path(name) / "d" / "a.svg"
+            file.parent.mkdir()
+            file.write_text(drawn + "<!-- by another matplotlib -->")
+            plot_main.write({"d/a.svg": drawn}, pathlib.Path(name))
+            self.assertIn("another matplotlib", file.read_text())
 
     def test_every_reported_build_has_a_source(self):
         for build in figures.json.loads((ROOT / "bench" / "builds.json").read_text())["builds"]:
             for report in build["reports"]:
                 self.assertTrue(report["source"].startswith("https://"))
                 self.assertLessEqual(*report["seconds"])
+
+
+class Algorithm(unittest.TestCase):
+    def test_the_page_shows_every_picture_and_only_these(self):
+        shown = re.findall(r"\(figures/algorithm/(\w+)\.svg\)", algorithm.PAGE.read_text())
+        self.assertEqual(sorted(shown), sorted(algorithm.PICTURES))
+
+    def test_figures_in_pictures_are_those_that_the_page_asserts(self):
+        blocks = algorithm.page_constant("BLOCKS")
+        self.assertIn(f"{blocks['FlashAttention-1']} thread blocks: {blocks['FlashAttention-1']} of "
+                      f"{algorithm.page_constant('SMS')} SMs work", texts(algorithm.sms()))
+        totals = [f"{sum(arrays.values()) / 1e6:.2f}" for arrays in algorithm.page_constant("MOVED").values()]
+        self.assertEqual([text for text in texts(algorithm.traffic()) if text in totals], totals)
+        self.assertRaisesRegex(KeyError, "has no NO_SUCH", algorithm.page_constant, "NO_SUCH")
 
 
 if __name__ == "__main__":
