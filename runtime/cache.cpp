@@ -245,11 +245,10 @@ CacheImport Cache::import_bundle(const std::string& path) const {
       result.damaged.push_back(stored.location);
     } else if (user.find(intact->key).entry) {
       ++result.present;
-    } else if (user.store(intact->key, intact->entry)) {
+    } else if (std::string problem; user.store(intact->key, intact->entry, &problem)) {
       ++result.imported;
     } else {
-      throw Error(ErrorCode::io, fmt::format("{}: must be writable and have room, but {} could not be stored there",
-                                             user.location(), stored.name));
+      throw Error(ErrorCode::io, fmt::format("{}: could not be stored: {}", stored.name, problem));
     }
   }
   runtime::import_records(bundle, user, result);

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text that others may have written, and that people see on a terminal.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace flashjit::cache {
+
+// Whether the UTF-8 text has a control character (U+0000 to U+001F, U+007F to U+009F): terminals obey some of them.
+bool has_control_character(std::string_view text);
+// The text with a space in place of each.
+std::string without_control_characters(std::string text);
+
+}  // namespace flashjit::cache
