@@ -241,6 +241,7 @@ bool Directory::remove_below(const std::string& name) const {
 
 std::optional<std::vector<FileStatus>> Directory::try_list() const {
   auto names = files_->names(descriptor_.value());
+  while (!names && errno == EINTR) names = files_->names(descriptor_.value());
   if (!names) return std::nullopt;
   std::sort(names->begin(), names->end());
   std::vector<FileStatus> files;

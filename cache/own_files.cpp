@@ -61,6 +61,7 @@ std::vector<std::string> sort_folder(std::vector<FileStatus> files, const std::s
 }
 
 void survey_folder(const Directory& at, const std::string& folder, Survey& survey) {
+  if (!at.is_open() && at.problem().empty()) return;  // somebody has just removed it
   auto files = at.is_open() ? at.try_list() : std::nullopt;
   if (!files) {
     survey.others.push_back(folder);
