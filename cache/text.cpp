@@ -24,8 +24,9 @@ bool has_control_character(std::string_view text) {
   return false;
 }
 
-std::string without_control_characters(std::string text) {
+std::string without_control_characters(std::string text, std::string_view kept) {
   for (std::size_t at = 0; at < text.size(); ++at) {
+    if (kept.find(text[at]) != kept.npos) continue;
     if (const std::size_t bytes = control_character_at(text, at); bytes != 0) text.replace(at, bytes, 1, ' ');
   }
   return text;

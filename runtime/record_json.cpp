@@ -24,8 +24,8 @@ std::string shown(const json& value) {
   return cache::without_control_characters(std::move(text));
 }
 
-// Records come from others, and what they say is shown on terminals.
-std::string text_of(const json& value) { return cache::without_control_characters(value.get<std::string>()); }
+// Records come from others, and what they say is shown on terminals. A compiler's message may have several lines.
+std::string text_of(const json& value) { return cache::without_control_characters(value.get<std::string>(), "\n"); }
 
 [[noreturn]] void refuse_record(const std::string& why) {
   throw Error(ErrorCode::invalid_argument, fmt::format("tuning record: {}", why));

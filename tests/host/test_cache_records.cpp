@@ -228,14 +228,14 @@ TEST_CASE("a later release's record is in order, though this one cannot use it")
 TEST_CASE("gc leaves records and takes what was set aside; clear takes all") {
   Shipped shipped;
   const fs::path cache = shipped.directory / "cache", folder = fs::path(tests::path_of(make_record())).parent_path();
-  write_bytes(cache / folder / "old.json.bad", "{");
+  write_bytes(cache / folder / "old.q1-kv1-w1.json.bad", "{");
   write_bytes(cache / folder / "notes.txt", "mine");
   UserDirectoryLayer layer(cache);
   const cache::Collected collected = layer.collect(0, false);
   CHECK(collected.removed.size() == 2);
   CHECK(layer.list_records().size() == 2);
   CHECK(layer.list().empty());
-  CHECK_FALSE(fs::exists(cache / folder / "old.json.bad"));
+  CHECK_FALSE(fs::exists(cache / folder / "old.q1-kv1-w1.json.bad"));
   layer.clear(false);
   CHECK(layer.list_records().empty());
   CHECK(read_bytes(cache / folder / "notes.txt") == "mine");
