@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "cache/bytes.h"
-#include "cache/text.h"
 
 namespace flashjit::cache {
 namespace {
@@ -35,7 +34,6 @@ std::optional<Facts> parse_header(std::string_view text) {
   for (const auto& [name, value] : header.items()) {
     if (!value.is_string()) return std::nullopt;
     facts[name] = value.get<std::string>();
-    if (has_control_character(name) || has_control_character(facts[name])) return std::nullopt;
   }
   // One spelling only: no spaces, no repeated names, no other order.
   if (header.dump() != text) return std::nullopt;
@@ -45,10 +43,6 @@ std::optional<Facts> parse_header(std::string_view text) {
 }  // namespace
 
 std::string encode(const Entry& entry) {
-  for (const auto& [name, value] : entry.facts) {
-    if (has_control_character(name + value))
-      throw std::invalid_argument("the facts of an entry have control characters");
-  }
   const std::string header = nlohmann::json(entry.facts).dump();
   if (header.size() > kMaxFactsEnd - kEntryPreambleBytes) throw std::length_error("the facts of an entry are too long");
   const std::size_t payload_limit = kMaxEntryBytes - kEntryPreambleBytes - header.size() - kChecksumBytes;

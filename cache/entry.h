@@ -10,7 +10,7 @@
 
 namespace flashjit::cache {
 
-// What a payload is, for people and checks: UTF-8 without control characters, which people's terminals would obey.
+// What a payload is, for people and checks: UTF-8.
 using Facts = std::map<std::string, std::string>;
 
 struct Entry {
@@ -23,7 +23,7 @@ inline constexpr std::size_t kMaxEntryBytes = std::size_t{256} << 20;  // a cubi
 // The facts are within so many bytes from the start.
 inline constexpr std::size_t kMaxFactsEnd = std::size_t{16} << 10;
 
-// Throws when the facts are not such text, or when these limits are passed.
+// Throws when the facts are not UTF-8, or when these limits are passed.
 std::string encode(const Entry& entry);
 // Nothing when the bytes are not exactly one intact entry of this format version.
 std::optional<Entry> decode(std::string_view bytes);

@@ -17,13 +17,6 @@ std::size_t control_character_at(std::string_view text, std::size_t at) {
 
 }  // namespace
 
-bool has_control_character(std::string_view text) {
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    if (control_character_at(text, at) != 0) return true;
-  }
-  return false;
-}
-
 std::string without_control_characters(std::string text, std::string_view kept) {
   for (std::size_t at = 0; at < text.size(); ++at) {
     if (kept.find(text[at]) != kept.npos) continue;

@@ -7,9 +7,8 @@
 
 namespace flashjit::cache {
 
-// Whether the UTF-8 text has a control character (U+0000 to U+001F, U+007F to U+009F): terminals obey some of them.
-bool has_control_character(std::string_view text);
-// The text with a space in place of each but these.
+// The UTF-8 text with a space in place of each control character (U+0000 to U+001F, U+007F to U+009F) but these:
+// terminals obey some of them.
 std::string without_control_characters(std::string text, std::string_view kept = {});
 
 }  // namespace flashjit::cache

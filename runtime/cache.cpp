@@ -11,6 +11,7 @@
 
 #include "cache/bundle_layer.h"
 #include "cache/entry_name.h"
+#include "cache/text.h"
 #include "flashjit/error.h"
 #include "runtime/cache_layers.h"
 #include "runtime/cache_records.h"
@@ -41,8 +42,17 @@ std::optional<IntactEntry> read_intact(const cache::StoredEntry& stored) {
   return IntactEntry{*key, std::move(*entry)};
 }
 
+// For people and their terminals: an entry may come from others.
+cache::Facts printable(const cache::Facts& facts) {
+  cache::Facts result;
+  for (const auto& [name, value] : facts) {
+    result[cache::without_control_characters(name)] = cache::without_control_characters(value);
+  }
+  return result;
+}
+
 CacheEntry describe(CacheLayer kind, const cache::StoredEntry& stored) {
-  return {stored.name, kind, stored.location, stored.bytes, stored.last_used, stored.facts()};
+  return {stored.name, kind, stored.location, stored.bytes, stored.last_used, printable(stored.facts())};
 }
 
 void verify_layer(const runtime::StoreLayer& layer, CacheVerification& result) {

@@ -23,7 +23,7 @@ struct CacheEntry {
   std::int64_t last_used = 0;  // seconds since 1970, to the hour; 0 in a bundle
   // What its header says: name, problem, variant, architecture, nvrtc (version), compiler (build), inputs (digest),
   // registers, spill_bytes, stack_bytes, threads, smem_bytes, compile_ms (not in bundles), version (of flashjit).
-  // Empty when the header cannot be read.
+  // Empty when the header cannot be read. Control characters are spaces here.
   std::map<std::string, std::string> facts;
 };
 

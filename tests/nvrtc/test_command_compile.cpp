@@ -93,6 +93,6 @@ TEST_CASE("compile that stores in a bundle, or is told to store nothing, needs n
   CHECK(fs::exists(directory / "k.fjb"));
   const Outcome off = run(directory.path(), "FLASHJIT_POLICY=off", kOne);
   CHECK(off.exit_code == 0);
-  CHECK(off.err.empty());
+  CHECK_FALSE(mentions(off.err, "could not be stored"));
   CHECK(run(directory.path(), "FLASHJIT_BUNDLES=k.fjb", kOne).exit_code == 0);
 }
