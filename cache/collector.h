@@ -10,11 +10,6 @@
 
 namespace flashjit::cache {
 
-// The folder of that name holds sources that the compiler refused, one <name>.cu each. They are kept for people.
-inline constexpr const char* kFailedDirectory = "failed";
-inline constexpr std::string_view kSourceSuffix = ".cu";
-inline constexpr std::string_view kDamagedSuffix = ".bad";  // of entries that were set aside
-
 // What a collection removed or would remove, and what it left.
 struct Collected {
   struct Removed {
@@ -37,7 +32,8 @@ struct CollectOptions {
 // beyond the size. A file that others remove meanwhile is not counted at all.
 Collected collect(const Directory& directory, const CollectOptions& options, std::int64_t now);
 
-// Removes all that the cache has put into the directory, but for the lock: a lock on an unlinked file excludes nobody.
+// Removes all that the cache has put into the directory, but for its tag, which says whose it is, and for the lock: a
+// lock on an unlinked file excludes nobody.
 Collected clear(const Directory& directory, bool dry_run);
 
 }  // namespace flashjit::cache

@@ -20,11 +20,10 @@ constexpr mode_t kWritableByOthers = S_IWGRP | S_IWOTH;
 constexpr int kOpenDirectory = O_RDONLY | O_DIRECTORY;
 constexpr std::int64_t kHour = 3600;  // in seconds
 
-std::string message_of(int error) { return std::generic_category().message(error); }
-
 bool write_all(FileSystem& files, int descriptor, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = retry([&] { return files.write(descriptor, bytes.data(), bytes.size()); });
+    if (written == 0) errno = ENOSPC;  // it says nothing of its own
     if (written <= 0) return false;
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }
@@ -44,9 +43,14 @@ bool read_all(FileSystem& files, int descriptor, std::string& bytes) {
   return true;
 }
 
-std::string temporary_name(const std::string& name) {
-  std::random_device random;
-  return fmt::format("{}.{}.{:08x}{:08x}{}", name, ::getpid(), random(), random(), kTemporarySuffix);
+// Takes the last part, ".<text>", off the name when the text is of these characters and has so many of them.
+bool drop_part(std::string_view& name, std::string_view characters, std::size_t least, std::size_t most) {
+  const std::size_t dot = name.rfind('.');
+  if (dot == name.npos || dot == 0) return false;
+  const std::string_view part = name.substr(dot + 1);
+  if (part.size() < least || part.size() > most || part.find_first_not_of(characters) != part.npos) return false;
+  name.remove_suffix(part.size() + 1);
+  return true;
 }
 
 // Zero, or errno of what went wrong.
@@ -62,6 +66,23 @@ int make_directories(FileSystem& files, const fs::path& path) {
 }
 
 }  // namespace
+
+std::string message_of(int error) { return std::generic_category().message(error); }
+
+// Random, because process ids repeat: in containers, and on machines that share a directory.
+std::string temporary_name(const std::string& name) {
+  std::random_device random;
+  return fmt::format("{}.{}.{:08x}{:08x}{}", name, ::getpid(), random(), random(), kTemporarySuffix);
+}
+
+std::optional<std::string_view> published_name(std::string_view temporary) {
+  constexpr std::size_t kRandomDigits = 16, kMostPidDigits = 10;
+  if (!temporary.ends_with(kTemporarySuffix)) return std::nullopt;
+  temporary.remove_suffix(kTemporarySuffix.size());
+  const bool is_temporary = drop_part(temporary, "0123456789abcdef", kRandomDigits, kRandomDigits) &&
+                            drop_part(temporary, "0123456789", 1, kMostPidDigits);
+  return is_temporary ? std::optional(temporary) : std::nullopt;
+}
 
 bool is_another_hour(std::int64_t time, std::int64_t now) { return time < now - kHour || time > now + kHour; }
 
@@ -104,6 +125,11 @@ Directory Directory::make(FileSystem& files, const fs::path& path) {
   return directory;
 }
 
+void Directory::refuse(std::string problem) {
+  problem_ = std::move(problem);
+  descriptor_.close();
+}
+
 Directory Directory::below(const std::string& name) const {
   return {*files_, path_ / name, trust_, descriptor_.value(), name.c_str(), O_NOFOLLOW};
 }
@@ -112,8 +138,14 @@ Directory Directory::make_below(const std::string& name) const {
   Directory directory = below(name);
   if (directory.is_open() || !directory.problem().empty()) return directory;
   // Somebody else may have made it meanwhile; opening it tells.
-  retry([&] { return files_->make_directory_at(descriptor_.value(), name.c_str(), kDirectoryMode); });
-  return below(name);
+  const bool made =
+      retry([&] { return files_->make_directory_at(descriptor_.value(), name.c_str(), kDirectoryMode); }) == 0;
+  const std::string why = message_of(errno);
+  directory = below(name);
+  if (!made && !directory.is_open() && directory.problem().empty()) {
+    directory.problem_ = fmt::format("{}: cannot be made: {}", directory.path().string(), why);
+  }
+  return directory;
 }
 
 // A file that may be read, with what it is; or why there is none.
@@ -170,19 +202,21 @@ Descriptor Directory::open_file(const std::string& name, int flags, mode_t mode)
   return {*files_, descriptor_.value(), name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK, mode};
 }
 
-bool Directory::publish(const std::string& name, std::string_view bytes) const {
+bool Directory::publish(const std::string& name, std::string_view bytes, Durability durability) const {
   const std::string temporary = temporary_name(name);
   Descriptor file = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL, kFileMode);
   if (!file.is_open()) return false;
+  const auto sync = [&](int descriptor) {
+    return durability == Durability::unsynced || retry([&] { return files_->sync(descriptor); }) == 0;
+  };
   // Contents first, then the name: after a crash the name stands for all of the bytes or for none.
-  const bool published = write_all(*files_, file.value(), bytes) &&
-                         retry([&] { return files_->sync(file.value()); }) == 0 && file.close() &&
-                         rename(temporary, name);
-  if (!published) {
+  if (!write_all(*files_, file.value(), bytes) || !sync(file.value()) || !file.close() || !rename(temporary, name)) {
+    const int error = errno;
     remove(temporary);
+    errno = error;
     return false;
   }
-  files_->sync(descriptor_.value());  // so that the name survives a power cut, where the file system can do that
+  sync(descriptor_.value());  // so that the name survives a power cut, where the file system can do that
   return true;
 }
 
@@ -205,9 +239,10 @@ bool Directory::remove_below(const std::string& name) const {
   return retry([&] { return files_->remove_directory_at(descriptor_.value(), name.c_str()); }) == 0;
 }
 
-std::vector<FileStatus> Directory::list() const {
+std::optional<std::vector<FileStatus>> Directory::try_list() const {
   auto names = files_->names(descriptor_.value());
-  if (!names) return {};
+  while (!names && errno == EINTR) names = files_->names(descriptor_.value());
+  if (!names) return std::nullopt;
   std::sort(names->begin(), names->end());
   std::vector<FileStatus> files;
   for (std::string& name : *names) {

@@ -35,6 +35,14 @@ struct FileStatus {
   std::int64_t changed = 0;  // seconds since the epoch
 };
 
+// What the system says of a value of errno.
+std::string message_of(int error);
+
+// The name that the file of this name has while it is being published: <name>.<pid>.<random>.tmp.
+std::string temporary_name(const std::string& name);
+// The name that it would get; nothing when it is no such name.
+std::optional<std::string_view> published_name(std::string_view temporary);
+
 // Whether a time is more than an hour before now, or after it, as when the clock was set back.
 bool is_another_hour(std::int64_t time, std::int64_t now);
 
@@ -56,6 +64,8 @@ class Directory {
   // Why it is not open, in one line that names the path; empty when there is no such directory.
   const std::string& problem() const { return problem_; }
   const std::filesystem::path& path() const { return path_; }
+  // Closes it, for a reason that its user has found.
+  void refuse(std::string problem);
 
   // A directory of that name in this one, under the same checks; no symbolic link.
   Directory below(const std::string& name) const;
@@ -68,8 +78,12 @@ class Directory {
   // The first bytes of a file, at most limit.
   FileContent read_start(const std::string& name, std::size_t limit) const;
   // Writes a file of mode 0600 by way of <name>.<pid>.<random>.tmp: a reader sees the old file or the new one. False
-  // when it could not be written; then nothing of it is left.
-  bool publish(const std::string& name, std::string_view bytes) const;
+  // when it could not be written; then nothing of it is left, and errno says why.
+  enum class Durability {
+    synced,    // it survives a power cut
+    unsynced,  // after a power cut it may be empty; for what is written often and missed by nobody
+  };
+  bool publish(const std::string& name, std::string_view bytes, Durability durability = Durability::synced) const;
   bool rename(const std::string& from, const std::string& to) const;  // errno says why not
   // Renames what is damaged, so that people can look at it.
   void set_aside(const std::string& name, const std::string& bad) const;
@@ -78,8 +92,10 @@ class Directory {
   bool remove_below(const std::string& name) const;  // a directory that is empty
   // For what is neither read nor published whole. O_NOFOLLOW is added.
   Descriptor open_file(const std::string& name, int flags, mode_t mode = 0) const;
-  // All that is in it, by name; empty when it cannot be read.
-  std::vector<FileStatus> list() const;
+  // All that is in it, by name; nothing when it cannot be read.
+  std::optional<std::vector<FileStatus>> try_list() const;
+  // The same; empty when it cannot be read.
+  std::vector<FileStatus> list() const { return try_list().value_or(std::vector<FileStatus>()); }
 
  private:
   struct OpenFile;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cache/entry_name.h"
+#include "cache/own_files.h"
 #include "cache/record_path.h"
 
 namespace flashjit::cache {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -57,16 +59,21 @@ class UserDirectoryLayer : public DirectoryLayer {
   explicit UserDirectoryLayer(std::filesystem::path directory, UserDirectoryOptions options = {},
                               FileSystem& files = system_calls());
 
+  // One that holds files of others and nothing of the cache is nobody's cache: it is neither written nor cleared.
+  std::string problem() override { return open_own().problem(); }
+
   // The file it was stored in, or nothing when it could not be; never throws, and never leaves half an entry. Makes the
   // directory (mode 0700) when it is missing. Before it writes, it looks at the directory's size: the first time, and
   // whenever it has written a 64th of max_bytes since it last looked. Then it removes down to three quarters, what was
   // not used for longest first. So up to 16 processes that write at once stay below max_bytes together, as long as no
   // entry is larger than a 64th. One that is larger than max_bytes is not stored.
-  std::optional<std::string> store(const Key& key, const Entry& entry);
+  // Why it could not is told in one line to problem.
+  std::optional<std::string> store(const Key& key, const Entry& entry, std::string* problem = nullptr);
 
   // A record, whole or not at all; replaces the one that is there. Where it was stored, or nothing when it could not
   // be: never throws. Records are small and few, and count for no size.
-  std::optional<std::string> store_record(const std::string& path, std::string_view bytes);
+  std::optional<std::string> store_record(const std::string& path, std::string_view bytes,
+                                          std::string* problem = nullptr);
   // Renames a record that its reader found to be damaged to *.bad.
   void set_aside_record(const std::string& path);
 
@@ -76,19 +83,25 @@ class UserDirectoryLayer : public DirectoryLayer {
   // Removes temporary files that are older than an hour (or from the future), entries that were set aside, and entries
   // beyond max_bytes, what was not used for longest first. dry_run removes nothing and tells the same.
   Collected collect(std::uint64_t max_bytes, bool dry_run);
-  // Removes everything that the cache has put there, whatever its age. Files of others stay.
+  // Removes everything that the cache has put there, whatever its age, but for the lock and the directory's tag. Files
+  // of others stay.
   Collected clear(bool dry_run);
   // Keeps a source that the compiler refused, for people. The file, or nothing when it could not be written.
   std::optional<std::string> keep_failed_source(const std::string& name, const std::string& source);
 
   // Counters that add up over processes: see totals.h. Nothing is added to a directory that is not there yet.
   Totals totals() const { return read_totals(open()); }
-  bool add_to_totals(const Totals& added);
+  bool add_to_totals(const Totals& added, std::chrono::milliseconds patience);
 
   std::uint64_t evicted() const { return evicted_; }  // entries that this layer has removed for the size's sake
 
  private:
   class Writing;
+  // The directory, when it is the cache's; with its tag when it was made, or is to be written.
+  Directory open_own() const;
+  Directory make_own() const;
+  std::optional<std::string> publish(const std::function<Directory(const Directory&)>& make_folder,
+                                     const std::string& file, std::string_view bytes, std::string* problem) const;
   void make_room(const Directory& directory);
 
   const UserDirectoryOptions options_;

@@ -6,7 +6,6 @@
 namespace flashjit::cache {
 namespace {
 
-constexpr const char* kLockFile = "lock";
 constexpr mode_t kLockFileMode = 0600;
 constexpr std::uint64_t kLastByte = (std::uint64_t{1} << 62) - 1;  // file sizes are signed, and some count to here only
 

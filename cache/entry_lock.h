@@ -8,6 +8,8 @@
 
 namespace flashjit::cache {
 
+inline constexpr const char* kLockFile = "lock";
+
 // One byte of the file <directory>/lock, at an offset that follows from the key's inputs. The file is never unlinked,
 // because a lock on an unlinked file excludes nobody. The lock ends with this object, and with the process however it
 // ends.

@@ -20,7 +20,8 @@ struct RecordPath {
 };
 
 // Both parts are of a-z 0-9 _ . - and at most as long as a file system allows, beside the suffixes that the cache adds;
-// neither begins with a dot. Nothing for any other path.
+// neither begins with a dot. The file is <problem>.q<...>-kv<...>-w<...>.json: a name that nobody else gives. Nothing
+// for any other path.
 std::optional<RecordPath> parse_record_path(std::string_view path);
 std::string to_string(const RecordPath& path);
 

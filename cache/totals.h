@@ -2,6 +2,7 @@
 // Counters that add up over processes: the file <directory>/totals.json.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -14,11 +15,16 @@ inline constexpr const char* kTotalsFile = "totals.json";
 
 using Totals = std::map<std::string, std::uint64_t>;
 
-// Empty when there are none, or when the file is damaged.
+// Empty when there are none, or when the file is damaged or somebody else's.
 Totals read_totals(const Directory& directory);
 
-// Adds to each counter, under a lock. False when that cannot be done at once; then nothing was added. Counters
-// saturate.
-bool add_to_totals(FileSystem& files, const Directory& directory, const Totals& added);
+// Whether a file of this name is there, and is the cache's.
+bool holds_totals(const Directory& directory);
+
+// Adds to each counter, under a lock, for which others that add at the same time are waited for as long as patience
+// allows; each takes some 100 microseconds. False when nothing was added: no lock, no room, a file of somebody else.
+// Counters saturate.
+bool add_to_totals(FileSystem& files, const Directory& directory, const Totals& added,
+                   std::chrono::milliseconds patience);
 
 }  // namespace flashjit::cache

@@ -21,6 +21,7 @@ constexpr const char* kEpilog = R"(
 Needs NVRTC but no GPU and no driver. What is in the cache already is not compiled again. The filled directory
 (FLASHJIT_CACHE_DIR) can be copied to machines that have neither a toolkit nor NVRTC; so can the one file that --bundle
 writes, which programs find by FLASHJIT_BUNDLES or link in. For a bundle alone, FLASHJIT_POLICY=off leaves the disk be.
+Exit code 2 when a kernel was compiled and could be stored neither in the directory nor in a bundle.
 
 Examples:
   flashjit compile --arch sm_90a
@@ -75,6 +76,7 @@ Json describe(const CompileJob& job, const CompileOutcome& outcome) {
                {"shared_memory_bytes", kernel.shared_memory_bytes},
                {"cubin_bytes", kernel.cubin_bytes},
                {"cache_file", kernel.cache_file.empty() ? Json() : Json(kernel.cache_file)}});
+  if (!kernel.cache_problem.empty()) json["cache_problem"] = kernel.cache_problem;
   return json;
 }
 
@@ -142,11 +144,32 @@ void write_bundle(const Engine& engine, const Summary& summary, OutputFile& file
   file.publish();
 }
 
+// Tells of kernels that were compiled and are nowhere but in the memory of this process.
+bool report_unstored(const std::vector<CompileOutcome>& outcomes) {
+  int unstored = 0;
+  std::string why;
+  for (const CompileOutcome& outcome : outcomes) {
+    if (!outcome.kernel || !outcome.kernel->cache_file.empty()) continue;
+    ++unstored;
+    if (why.empty()) why = outcome.kernel->cache_problem;
+  }
+  if (unstored == 0) return false;
+  if (why.empty()) why = "there is no directory for them ('flashjit cache path'); FLASHJIT_CACHE_DIR gives one";
+  tell("{} of {} kernels could not be stored: {}", unstored, outcomes.size(), why);
+  return true;
+}
+
+int exit_code(const Summary& summary, bool unstored) {
+  if (unstored) return kError;
+  return summary.failed == 0 ? kSuccess : kCheckFailed;
+}
+
 int run(const Options& options, const Session& session) {
   std::optional<OutputFile> bundle;
   if (!options.bundle.empty()) bundle.emplace("--bundle", options.bundle);
   const InterruptGuard interrupt;
-  Engine engine(session.engine_options());
+  const EngineOptions engine_options = session.engine_options();
+  Engine engine(engine_options);
   const std::vector<CompileJob> jobs = make_jobs(engine, options);
   const auto start = std::chrono::steady_clock::now();
   const std::vector<CompileOutcome> outcomes = compile_all(engine, jobs, options.jobs, interrupt);
@@ -157,7 +180,8 @@ int run(const Options& options, const Session& session) {
   (options.json ? print_json : print_table)(jobs, outcomes, summary);
   report_failures(outcomes, session.verbose);
   if (session.verbose) tell("{}", counters_text(engine.counters()));
-  return summary.failed == 0 ? kSuccess : kCheckFailed;
+  const bool unstored = engine_options.policy == Policy::compile && report_unstored(outcomes);
+  return exit_code(summary, unstored && (!bundle || summary.failed != 0));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 // A file that appears whole or not at all.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <string_view>
 
@@ -16,13 +18,15 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  // Writes a temporary file beside the path. Throws Error(io).
+  // Writes a temporary file beside the path, with the mode and as far as possible the owner of a file that is there,
+  // and removes those that killed processes left there. Throws Error(io).
   void write(std::string_view bytes);
   // Gives the temporary file its name. Throws Error(io).
   void publish();
   const std::string& path() const { return path_; }
 
  private:
+  int create(mode_t mode);  // the temporary file, open
   [[noreturn]] void fail(const std::string& what) const;
 
   std::string option_;

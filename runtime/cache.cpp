@@ -11,6 +11,7 @@
 
 #include "cache/bundle_layer.h"
 #include "cache/entry_name.h"
+#include "cache/text.h"
 #include "flashjit/error.h"
 #include "runtime/cache_layers.h"
 #include "runtime/cache_records.h"
@@ -41,8 +42,17 @@ std::optional<IntactEntry> read_intact(const cache::StoredEntry& stored) {
   return IntactEntry{*key, std::move(*entry)};
 }
 
+// For people and their terminals: an entry may come from others.
+cache::Facts printable(const cache::Facts& facts) {
+  cache::Facts result;
+  for (const auto& [name, value] : facts) {
+    result[cache::without_control_characters(name)] = cache::without_control_characters(value);
+  }
+  return result;
+}
+
 CacheEntry describe(CacheLayer kind, const cache::StoredEntry& stored) {
-  return {stored.name, kind, stored.location, stored.bytes, stored.last_used, stored.facts()};
+  return {stored.name, kind, stored.location, stored.bytes, stored.last_used, printable(stored.facts())};
 }
 
 void verify_layer(const runtime::StoreLayer& layer, CacheVerification& result) {
@@ -245,11 +255,10 @@ CacheImport Cache::import_bundle(const std::string& path) const {
       result.damaged.push_back(stored.location);
     } else if (user.find(intact->key).entry) {
       ++result.present;
-    } else if (user.store(intact->key, intact->entry)) {
+    } else if (std::string problem; user.store(intact->key, intact->entry, &problem)) {
       ++result.imported;
     } else {
-      throw Error(ErrorCode::io, fmt::format("{}: must be writable and have room, but {} could not be stored there",
-                                             user.location(), stored.name));
+      throw Error(ErrorCode::io, fmt::format("{}: could not be stored: {}", stored.name, problem));
     }
   }
   runtime::import_records(bundle, user, result);

@@ -80,11 +80,10 @@ void import_records(cache::Layer& bundle, cache::UserDirectoryLayer& user, Cache
       result.damaged.push_back(stored.location);
     } else if (read_checked(user, stored.path).record) {
       ++result.records_present;
-    } else if (user.store_record(stored.path, checked.bytes)) {
+    } else if (std::string problem; user.store_record(stored.path, checked.bytes, &problem)) {
       ++result.records;
     } else {
-      throw Error(ErrorCode::io, fmt::format("{}: must be writable and have room, but {} could not be stored there",
-                                             user.location(), stored.path));
+      throw Error(ErrorCode::io, fmt::format("{}: could not be stored: {}", stored.path, problem));
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "flashjit/engine.h"
@@ -19,11 +20,19 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
+bool is_there(const std::filesystem::path& directory) {
+  std::error_code error;
+  return std::filesystem::is_directory(directory, error);
+}
+
+// Nobody has asked for the last two, so they are made below what is there: never a home, as /nonexistent of those who
+// have none.
 std::string find_cache_directory() {
   if (const std::string own = variable("FLASHJIT_CACHE_DIR"); !own.empty()) return own;
   // The XDG specification says to ignore a relative path.
-  if (const std::string xdg = variable("XDG_CACHE_HOME"); xdg.starts_with('/')) return xdg + "/flashjit";
-  if (const std::string home = variable("HOME"); home.starts_with('/')) return home + "/.cache/flashjit";
+  const std::filesystem::path xdg = variable("XDG_CACHE_HOME"), home = variable("HOME");
+  if (xdg.is_absolute() && is_there((xdg / "").parent_path().parent_path())) return xdg / "flashjit";
+  if (home.is_absolute() && is_there(home)) return home / ".cache/flashjit";
   return {};
 }
 

@@ -11,6 +11,7 @@
 namespace flashjit::runtime {
 namespace {
 
+constexpr std::chrono::milliseconds kPatienceOfCalls{5};
 constexpr double kSlowCompileMs = 300;  // worth a line in the log: somebody waited for it
 
 template <typename T>
@@ -158,10 +159,9 @@ KernelStore::Shared KernelStore::compile(const KernelRequest& request, cache::Ke
   CompiledImage compiled = run_compiler(request, key);
   count(&Counters::compiles);
   key.compiler = compiler_.identity();
-  cache::Entry entry = entry_of(request, std::move(compiled), compiler_.version());
-  std::string file = save(key, entry);
-  const auto image = image_of(std::move(entry), std::move(key));
-  image->cache_file = std::move(file);
+  const cache::Entry entry = entry_of(request, std::move(compiled), compiler_.version());
+  const auto image = image_of(entry, std::move(key));
+  if (writes()) save(entry, *image);
   const LogLevel level = image->compile_ms > kSlowCompileMs ? LogLevel::info : LogLevel::debug;
   log_(level, "compiled {} in {:.0f} ms", request.source.name, image->compile_ms);
   return image;
@@ -178,15 +178,15 @@ CompiledImage KernelStore::run_compiler(const KernelRequest& request, const cach
   }
 }
 
-std::string KernelStore::save(const cache::Key& key, const cache::Entry& entry) {
-  if (!writes()) return {};
-  const auto location = options_.user->store(key, entry);
-  if (location)
-    count(&Counters::bytes_written, cache::encode(cache::with_key(entry, key)).size());
-  else
-    warn_of_failed_write(key);
-  flush_totals();
-  return location.value_or("");
+void KernelStore::save(const cache::Entry& entry, KernelImage& image) {
+  if (auto location = options_.user->store(image.key, entry, &image.cache_problem)) {
+    count(&Counters::bytes_written, cache::encode(cache::with_key(entry, image.key)).size());
+    image.cache_file = std::move(*location);
+    image.cache_problem.clear();
+  } else {
+    warn_of_failed_write(image.key.name, image.cache_problem);
+  }
+  flush_totals(kPatienceOfCalls);
 }
 
 KernelStore::Shared KernelStore::replace(const KernelRequest& request) {
@@ -225,11 +225,10 @@ void KernelStore::warn_of_unusable_layers() {
   }
 }
 
-void KernelStore::warn_of_failed_write(const cache::Key& key) {
+void KernelStore::warn_of_failed_write(const std::string& name, const std::string& problem) {
   count(&Counters::write_failures);
   if (warned_of_writes_.exchange(true)) return;
-  log_(LogLevel::warning, "{}: could not be written to {}; kernels that cannot are kept in memory only", key.name,
-       options_.user->location());
+  log_(LogLevel::warning, "{}: could not be stored: {}; kernels that cannot are kept in memory only", name, problem);
 }
 
 Counters KernelStore::counters() const {
@@ -239,12 +238,12 @@ Counters KernelStore::counters() const {
 }
 
 // Totals are a convenience: what cannot be added now is added the next time, or not at all.
-void KernelStore::flush_totals() try {
+void KernelStore::flush_totals(std::chrono::milliseconds patience) try {
   if (!writes()) return;
   const std::lock_guard lock(flushing_);
   const Counters now = counters();
   const cache::Totals counted = counted_since(flushed_, now);
-  if (!counted.empty() && options_.user->add_to_totals(counted)) flushed_ = now;
+  if (!counted.empty() && options_.user->add_to_totals(counted, patience)) flushed_ = now;
 } catch (const std::exception&) {
 }
 

@@ -29,9 +29,10 @@ struct KernelImage {
   int spill_bytes = 0;
   int stack_bytes = 0;
   double compile_ms = 0;
-  std::string cache_file;  // empty when it is in memory only
-  cache::Key key;          // with the compiler that made it
-  cache::Facts facts;      // of its entry in the cache
+  std::string cache_file;     // empty when it is in memory only
+  std::string cache_problem;  // why it could not be stored; empty when it was, or was not to be
+  cache::Key key;             // with the compiler that made it
+  cache::Facts facts;         // of its entry in the cache
 };
 
 struct KernelStoreOptions {
@@ -68,7 +69,8 @@ class KernelStore {
   // Where other parts of the engine count, too.
   Tally& tally() noexcept { return tally_; }
   // Adds what was counted since the last time to the totals of the user's directory; the end of the store does so too.
-  void flush_totals();
+  // Others that do so at the same time are waited for as long as patience allows: not for long where a call waits.
+  void flush_totals(std::chrono::milliseconds patience = std::chrono::seconds(2));
 
  private:
   struct DigestHash {
@@ -85,9 +87,9 @@ class KernelStore {
   Shared compile_in_turn(const KernelRequest& request, const cache::Key& key);
   Shared compile(const KernelRequest& request, cache::Key key);
   CompiledImage run_compiler(const KernelRequest& request, const cache::Key& key);
-  std::string save(const cache::Key& key, const cache::Entry& entry);
+  void save(const cache::Entry& entry, KernelImage& image);
   void warn_of_unusable_layers();
-  void warn_of_failed_write(const cache::Key& key);
+  void warn_of_failed_write(const std::string& name, const std::string& problem);
   void count(std::uint64_t Counters::*counter, std::uint64_t times = 1) { tally_.add(counter, times); }
 
   const KernelStoreOptions options_;

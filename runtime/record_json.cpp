@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "cache/text.h"
 #include "flashjit/error.h"
 
 namespace flashjit::runtime {
@@ -20,8 +21,11 @@ constexpr std::size_t kMaxShown = 80;  // of what a field was
 std::string shown(const json& value) {
   std::string text = value.is_structured() ? value.type_name() : line_of(value);
   if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
-  return text;
+  return cache::without_control_characters(std::move(text));
 }
+
+// Records come from others, and what they say is shown on terminals. A compiler's message may have several lines.
+std::string text_of(const json& value) { return cache::without_control_characters(value.get<std::string>(), "\n"); }
 
 [[noreturn]] void refuse_record(const std::string& why) {
   throw Error(ErrorCode::invalid_argument, fmt::format("tuning record: {}", why));
@@ -50,7 +54,7 @@ const json& Fields::at(const char* name) const {
 std::string Fields::text(const char* name) const {
   const json& value = at(name);
   if (!value.is_string()) refuse(name, "a text");
-  return value.get<std::string>();
+  return text_of(value);
 }
 
 double Fields::number(const char* name) const {
@@ -159,7 +163,7 @@ Environment parse_environment(const Fields& fields) {
   if (!list.is_array()) fields.refuse("environment", "a list of pairs of texts");
   for (const json& pair : list) {
     if (!is_pair(pair)) fields.refuse("environment", "a list of pairs of texts");
-    environment.emplace_back(pair[0].get<std::string>(), pair[1].get<std::string>());
+    environment.emplace_back(text_of(pair[0]), text_of(pair[1]));
   }
   return environment;
 }

@@ -194,12 +194,12 @@ TuningRecords::Shared TuningRecords::find_of_any_device(const std::string& path)
 
 std::string TuningRecords::keep(TuningRecord record) {
   const std::string path = record_path(record.device, record.problem, record.bucket);
-  const auto file = options_.user ? options_.user->store_record(path, to_json(record)) : std::nullopt;
+  std::string problem;
+  const auto file = options_.user ? options_.user->store_record(path, to_json(record), &problem) : std::nullopt;
   const std::lock_guard lock(mutex_);
   known_[path] = std::make_shared<const TuningRecord>(std::move(record));
   if (options_.user && !file && !std::exchange(warned_of_writes_, true)) {
-    log_(LogLevel::warning, "{}: could not be written to {}; records that cannot are kept in memory only", path,
-         options_.user->location());
+    log_(LogLevel::warning, "{}: could not be stored: {}; records that cannot are kept in memory only", path, problem);
   }
   return file.value_or("");
 }

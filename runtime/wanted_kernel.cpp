@@ -23,6 +23,7 @@ KernelInfo WantedKernel::info(const KernelStore::Result& made) const {
   info.shared_memory_bytes = plan.smem_bytes;
   info.cubin_bytes = image.bytes.size();
   info.cache_file = image.cache_file;
+  info.cache_problem = image.cache_problem;
   return info;
 }
 

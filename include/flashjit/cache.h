@@ -23,7 +23,7 @@ struct CacheEntry {
   std::int64_t last_used = 0;  // seconds since 1970, to the hour; 0 in a bundle
   // What its header says: name, problem, variant, architecture, nvrtc (version), compiler (build), inputs (digest),
   // registers, spill_bytes, stack_bytes, threads, smem_bytes, compile_ms (not in bundles), version (of flashjit).
-  // Empty when the header cannot be read.
+  // Empty when the header cannot be read. Control characters are spaces here.
   std::map<std::string, std::string> facts;
 };
 
@@ -73,7 +73,7 @@ struct BundleContent {
 
 // Thread-safe, and safe beside engines of this and other processes on the same directories. Every member throws
 // Error(io) when a directory or a file that it was told to write cannot be written; damage on disk is a result and no
-// error.
+// error. A directory that holds files of others and nothing of the cache is refused like one with a wrong owner.
 class Cache {
  public:
   // Of the same directories and bundles as an engine with these options.
@@ -102,7 +102,7 @@ class Cache {
   // Of the user's directory: removes temporary files that writers left behind, entries that were set aside, and entries
   // beyond max_bytes (0: EngineOptions::cache_max_bytes), those first that were not used for longest.
   CacheCollection collect(std::uint64_t max_bytes = 0, bool dry_run = false) const;
-  // Removes all that the cache has written to the user's directory, and nothing else.
+  // Removes all that the cache has written to the user's directory, and nothing else; the tag and the lock stay.
   CacheCollection clear(bool dry_run = false) const;
 
   // A bundle of the intact entries and tuning records of all layers, each once. Equal entries give equal bytes: times
@@ -112,7 +112,8 @@ class Cache {
   // invalid_argument).
   CacheImport import_bundle(const std::string& path) const;
 
-  // The counters of all processes that have used the user's directory and ended, added up; approximate.
+  // The counters of all processes that have used the user's directory and ended, added up; of those that were killed,
+  // what they had added by then.
   Counters totals() const;
 
  private:

@@ -87,7 +87,7 @@ struct EngineOptions {
   // FLASHJIT_TUNING (off, recorded, on_first_use, frozen), FLASHJIT_NVRTC, FLASHJIT_TEMPLATE_DIR, FLASHJIT_DEVICE (gpu;
   // emulate, which is emulate:sm_90a; emulate:ARCHITECTURE), FLASHJIT_LOG (debug, info, warning: to stderr); and for
   // nvrtc_directories LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH, VIRTUAL_ENV and CONDA_PREFIX. Throws
-  // Error(invalid_argument) which names the variable.
+  // Error(invalid_argument) which names the variable. A home that is not there is not made: then it is as if unset.
   static EngineOptions from_environment();
 };
 
@@ -108,7 +108,8 @@ struct KernelInfo {
   int stack_bytes = 0;
   int shared_memory_bytes = 0;
   std::size_t cubin_bytes = 0;
-  std::string cache_file;  // or <bundle>:<member>; empty when it is in memory only
+  std::string cache_file;     // or <bundle>:<member>; empty when it is in memory only
+  std::string cache_problem;  // why it could not be stored in the user's directory; empty when it was, or was not to be
 };
 const char* to_string(KernelInfo::Origin origin) noexcept;
 

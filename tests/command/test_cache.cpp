@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "cache/bytes.h"
 #include "cli/size.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/command.h"
@@ -433,4 +435,68 @@ TEST_CASE("kernels of a cache serve the command where there is no compiler") {
   CHECK(served.exit_code == 0);
   CHECK(json::parse(served.out).at("kernels").at(0).at("origin") == "bundle");
   CHECK(run_command(shop.work(), environment, one).exit_code == 2);
+}
+
+TEST_CASE("a directory of somebody's own is refused by all that would write to it or tidy it") {
+  const Workshop shop;
+  CHECK(shop.run("export kernels.fjb").exit_code == 0);
+  const fs::path own = shop.work() / "own";
+  const std::map<std::string, std::string> files = {{"failed/kernel.cu", "__global__ void kernel() {}"},
+                                                    {"tuning/models/run1.json", R"({"loss":1})"},
+                                                    {"totals.json", R"({"apples":3})"},
+                                                    {"ab/x.fjc", "x"}};
+  for (const auto& [name, text] : files) {
+    fs::create_directories((own / name).parent_path());
+    write_bytes(own / name, text);
+  }
+  const std::string environment = "FLASHJIT_CACHE_DIR=own";
+  for (const std::string command : {"path", "gc", "clear", "clear --dry-run", "import kernels.fjb"}) {
+    CHECK(mentions(shop.refusal(command, environment), "must be empty or a cache of flashjit"));
+  }
+  CHECK(shop.result("verify", environment, 1).at("problems").size() == 1);
+  CHECK(shop.result("ls", environment).at("records").empty());
+  for (const auto& [name, text] : files) CHECK(read_bytes(own / name) == text);
+  CHECK(count_files(own, "") == static_cast<int>(files.size()));
+  CHECK_FALSE(fs::exists(own / "CACHEDIR.TAG"));
+}
+
+TEST_CASE("in a cache verify and clear leave files of others, also those with names like the cache's own") {
+  const Workshop shop;
+  const std::map<std::string, std::string> files = {{"failed/kernel.cu", "__global__ void kernel() {}"},
+                                                    {"tuning/models/run1.json", R"({"loss":1})"},
+                                                    {"ab/x.fjc", "x"}};
+  for (const auto& [name, text] : files) {
+    fs::create_directories((shop.cache() / name).parent_path());
+    write_bytes(shop.cache() / name, text);
+  }
+  CHECK(shop.run("verify --set-aside").exit_code == 0);
+  CHECK(shop.run("clear").exit_code == 0);
+  for (const auto& [name, text] : files) CHECK(read_bytes(shop.cache() / name) == text);
+  CHECK(count_files(shop.cache(), "") == static_cast<int>(files.size()) + 1);  // and lock
+}
+
+TEST_CASE("what an entry says cannot make a terminal obey") {
+  const Workshop shop;
+  const fs::path file = shop.entries().at(0).at("location").get<std::string>();
+  std::string bytes = read_bytes(file);
+  // As somebody would who wants it to pass every check: lengths and checksum are right.
+  const std::string plain = "\"nvrtc\":\"", control = "\"nvrtc\":\"\\u001b[31m";
+  const std::size_t at = bytes.find(plain);
+  REQUIRE(at != bytes.npos);
+  bytes.replace(at, plain.size(), control);
+  const std::uint32_t header_bytes = cache::integer_at<std::uint32_t>(bytes, 12);
+  std::string length;
+  cache::append(length, static_cast<std::uint32_t>(header_bytes + control.size() - plain.size()));
+  bytes.replace(12, length.size(), length);
+  bytes.resize(bytes.size() - cache::kChecksumBytes);
+  write_bytes(file, bytes + cache::checksum_of(bytes));
+  CHECK(shop.result("verify").at("intact") == kThree.size());
+  for (const std::string& arguments : {std::string("ls"), "inspect " + file.string(), std::string("verify")}) {
+    const Outcome outcome = shop.run(arguments);
+    CHECK(outcome.exit_code == 0);
+    CHECK(outcome.out.find('\x1b') == std::string::npos);
+    CHECK(outcome.err.find('\x1b') == std::string::npos);
+  }
+  CHECK(mentions(shop.run("inspect " + file.string()).out, "  NVRTC           [31m"));
+  CHECK(shop.result("inspect " + file.string()).at("facts").at("nvrtc").get<std::string>().starts_with(" [31m"));
 }

@@ -339,7 +339,7 @@ TEST_CASE("an import says why it cannot be") {
   tests::write_bytes(file, make_fake_kernels({}, kTwo));
   options.cache_max_bytes = 100;
   CHECK(code_of([&] { Cache(options).import_bundle(file); }, &message) == ErrorCode::io);
-  CHECK(message.starts_with((user / "cache").string() + ": must be writable and have room, but "));
+  CHECK(message.find(": could not be stored: " + (user / "cache").string()) != std::string::npos);
 }
 
 TEST_CASE("totals are those of all engines that have used the directory") {

@@ -32,6 +32,10 @@ using Why = Collected::Removed::Why;
 
 constexpr std::int64_t kMinute = 60, kHour = 60 * kMinute, kDay = 24 * kHour;
 
+// What follows the name of a file whose writer was killed.
+constexpr const char* kLeft = ".1.0123456789abcdef.tmp";
+constexpr const char* kSource = "// kernel\n// Rendered by libflashjit. One self-contained file\n";
+
 std::int64_t now() { return std::time(nullptr); }
 
 void set_time(const fs::path& file, std::int64_t seconds) {
@@ -192,14 +196,15 @@ TEST_CASE("temporary files of another hour are swept, those of this hour are som
   Entries entries(1);
   fs::create_directory(entries.cache / "failed");
   std::vector<std::string> swept;
-  for (const fs::path& folder : {entries.cache, entries.cache / "failed", entries.stored[0].parent_path()}) {
-    for (const auto& [name, age] : std::map<std::string, std::int64_t>{{"x.fjc.1.0.tmp", 2 * kHour},
-                                                                       {"x.fjc.2.0.tmp", 30 * kMinute},
-                                                                       {"x.fjc.3.0.tmp", -30 * kMinute},
-                                                                       {"x.fjc.4.0.tmp", -2 * kHour}}) {
-      write_bytes(folder / name, "half");
-      set_time(folder / name, now() - age);
-      if (std::abs(age) > kHour) swept.push_back(folder / name);
+  for (const fs::path& file : {entries.cache / "totals.json", entries.cache / "failed/a.cu", entries.stored[0]}) {
+    for (const auto& [name, age] : std::map<std::string, std::int64_t>{{".1.0123456789abcdef.tmp", 2 * kHour},
+                                                                       {".2.0123456789abcdef.tmp", 30 * kMinute},
+                                                                       {".3.0123456789abcdef.tmp", -30 * kMinute},
+                                                                       {".4.0123456789abcdef.tmp", -2 * kHour}}) {
+      const fs::path left = file.string() + name;
+      write_bytes(left, "half");
+      set_time(left, now() - age);
+      if (std::abs(age) > kHour) swept.push_back(left);
     }
   }
   const Collected collected = entries.layer.collect(entries.bytes, false);
@@ -217,7 +222,7 @@ TEST_CASE("temporary files of another hour are swept, those of this hour are som
 
 TEST_CASE("a layer's first store sweeps what killed writers left") {
   Entries entries(1);
-  const fs::path left = entries.stored[0].string() + ".1.0.tmp";
+  const fs::path left = entries.stored[0].string() + kLeft;
   write_bytes(left, "half");
   set_time(left, now() - kDay);
   CHECK(UserDirectoryLayer(entries.cache).store(make_key("0"), make_entry("x")));
@@ -249,8 +254,8 @@ TEST_CASE("a dry run tells what a run does, and does nothing") {
   Entries entries(6);
   entries.set_times({now() - 3 * kDay, now() - kDay, now() - 5 * kDay, now() - kDay, now() + kDay, now()});
   fs::rename(entries.stored[3], entries.stored[3].string() + ".bad");
-  write_bytes(entries.cache / "totals.json.1.0.tmp", "half");
-  set_time(entries.cache / "totals.json.1.0.tmp", now() - kDay);
+  write_bytes(entries.cache / std::string("totals.json").append(kLeft), "half");
+  set_time(entries.cache / std::string("totals.json").append(kLeft), now() - kDay);
   const int before = count_files(entries.cache, "");
   const auto check_equal = [&](const Collected& planned, const Collected& done) {
     REQUIRE(paths_of(planned) == paths_of(done));
@@ -273,11 +278,11 @@ TEST_CASE("clearing removes all that the cache has put there, and nothing of oth
   Entries entries(3);
   CHECK(entries.layer.lock(make_key("0")).try_lock() == EntryLock::State::held);
   const Directory directory = Directory::open(entries.files, entries.cache, Directory::Trust::own);
-  CHECK(add_to_totals(entries.files, directory, {{"hits", 1}}));
+  CHECK(add_to_totals(entries.files, directory, {{"hits", 1}}, std::chrono::seconds(60)));
   fs::create_directory(entries.cache / "failed");
-  write_bytes(entries.cache / "failed/kernel.cu", "source");
+  write_bytes(entries.cache / "failed/kernel.cu", kSource);
   fs::rename(entries.stored[0], entries.stored[0].string() + ".bad");
-  write_bytes(entries.stored[1].string() + ".1.0.tmp", "half");
+  write_bytes(entries.stored[1].string() + kLeft, "half");
   write_bytes(entries.cache / "precious", "x");
   write_bytes(entries.stored[2].parent_path() / "notes.txt", "x");
   fs::create_directories(entries.cache / "deep/er");
@@ -294,7 +299,7 @@ TEST_CASE("clearing removes all that the cache has put there, and nothing of oth
     if (!entry.is_directory()) left.push_back(entry.path().filename());
   }
   std::sort(left.begin(), left.end());
-  CHECK(left == std::vector<std::string>{"lock", "notes.txt", "precious", "x.fjc"});
+  CHECK(left == std::vector<std::string>{"CACHEDIR.TAG", "lock", "notes.txt", "precious", "x.fjc"});
   CHECK_FALSE(fs::exists(entries.cache / "failed"));
   CHECK_FALSE(fs::exists(entries.stored[0].parent_path()));
   CHECK(entries.layer.store(make_key("0"), make_entry("again")));

@@ -28,6 +28,7 @@ using Call = FailingFileSystem::Call;
 const std::vector<int> kErrorsOfWriting = {ENOSPC, EROFS, EACCES, EMFILE, EIO, EDQUOT, ENOENT};
 const std::vector<int> kErrors = {EACCES, EIO, ENOENT};  // the cache tells these from each other, and from the rest
 constexpr std::int64_t kTwoHours = 7200;
+constexpr std::chrono::seconds kPatience{60};
 
 // Runs a case for each call, each error, and both ways of failing, until a case makes fewer calls than that.
 void sweep(const std::function<void(FailingFileSystem&)>& run, const std::vector<int>& errors = kErrors) {
@@ -148,7 +149,7 @@ TEST_CASE("a collection in which a call fails tells what went and what is left o
     REQUIRE(UserDirectoryLayer(old.cache, {}, sound_files()).store(make_key("b"), make_entry("new")));
     write_bytes(old.file.string() + ".bad", "damaged");
     files.set_clock_ahead(kTwoHours);  // temporary files are old
-    write_bytes(old.cache / "totals.json.1.0.tmp", "{}");
+    write_bytes(old.cache / "totals.json.1.0123456789abcdef.tmp", "{}");
     const int before = old.count("");
     const Collected collected = UserDirectoryLayer(old.cache, {}, files).collect(fs::file_size(old.file), false);
     for (const Collected::Removed& removed : collected.removed) CHECK_FALSE(fs::exists(removed.path));
@@ -172,8 +173,9 @@ TEST_CASE("totals to which nothing can be added stay what they were") {
   sweep([](FailingFileSystem& files) {
     const OldEntry old;
     const auto clean = [&] { return Directory::open(sound_files(), old.cache, Directory::Trust::own); };
-    REQUIRE(add_to_totals(sound_files(), clean(), {{"hits", 1}}));
-    const bool added = add_to_totals(files, Directory::open(files, old.cache, Directory::Trust::own), {{"hits", 2}});
+    REQUIRE(add_to_totals(sound_files(), clean(), {{"hits", 1}}, kPatience));
+    const bool added =
+        add_to_totals(files, Directory::open(files, old.cache, Directory::Trust::own), {{"hits", 2}}, kPatience);
     const Totals totals = read_totals(clean());
     // That the old ones cannot be read is no reason to refuse: they are approximate, and adding must end at some time.
     CHECK(
@@ -277,7 +279,8 @@ TEST_CASE("a signal during any call changes nothing") {
     CHECK(lock.try_lock() == EntryLock::State::held);
     CHECK(layer.store(make_key("a"), make_entry("payload")));
     CHECK(payload_of(layer.find(make_key("a"))) == "payload");
-    CHECK(add_to_totals(files, Directory::open(files, directory / "made/cache", Directory::Trust::own), {{"hits", 1}}));
+    const Directory opened = Directory::open(files, directory / "made/cache", Directory::Trust::own);
+    CHECK(add_to_totals(files, opened, {{"hits", 1}}, kPatience));
     CHECK(count_files(directory.path(), "") == 3);  // lock, totals.json and the entry
     calls = files.calls();
   }

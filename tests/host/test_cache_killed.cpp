@@ -77,12 +77,14 @@ void age_files(const fs::path& directory) {
   }
 }
 
-// Files that are neither entries nor the two that belong to the directory as a whole.
+const std::set<std::string> kOfTheWhole = {"lock", "totals.json", "CACHEDIR.TAG"};
+
+// Files that are neither entries nor belong to the directory as a whole.
 int count_strays(const fs::path& directory) {
   int strays = 0;
   for (const auto& file : fs::recursive_directory_iterator(directory)) {
     const std::string name = file.path().filename().string();
-    strays += !file.is_directory() && !name.ends_with(".fjc") && name != "lock" && name != "totals.json";
+    strays += !file.is_directory() && !name.ends_with(".fjc") && kOfTheWhole.count(name) == 0;
   }
   return strays;
 }
@@ -179,7 +181,7 @@ TEST_CASE("a process that is killed at any step of evicting, collecting or clear
   const auto fill = [](const fs::path& cache) {
     UserDirectoryLayer layer(cache, {}, unsynced);
     for (int i = 0; i < kEntries; ++i) REQUIRE(layer.store(make_key(std::to_string(i)), make_entry(payload('e'))));
-    write_bytes(cache / "left.fjc.1.abc.tmp", "half");
+    write_bytes(cache / "totals.json.1.0123456789abcdef.tmp", "half");
     age_files(cache);
   };
   const auto check = [](const fs::path& cache) {
@@ -203,7 +205,7 @@ TEST_CASE("a process that is killed at any step of evicting, collecting or clear
 
 TEST_CASE("a process that is killed at any step of adding to the totals leaves the old ones or the new") {
   const auto add = [](const fs::path& cache, FileSystem& files) {
-    return add_to_totals(files, Directory::make(files, cache), {{"misses", 2}});
+    return add_to_totals(files, Directory::make(files, cache), {{"misses", 2}}, std::chrono::seconds(60));
   };
   const auto prepare = [&](const fs::path& cache) { REQUIRE(add(cache, unsynced)); };
   const int kills = kill_at_every_step(prepare, add, [&](const fs::path& cache) {

@@ -57,21 +57,24 @@ struct Shipped {
 
 }  // namespace
 
-TEST_CASE("a record's path is tuning/<device>/<file>.json and nothing else") {
-  const auto path = parse_record_path("tuning/nvidia-h200_1.5/a.b.json");
+TEST_CASE("a record's path is tuning/<device>/<problem>.<bucket>.json and nothing else") {
+  const std::string file = "a.q1-kv1-w1.json";
+  const auto path = parse_record_path("tuning/nvidia-h200_1.5/" + file);
   REQUIRE(path);
   CHECK(path->device == "nvidia-h200_1.5");
-  CHECK(path->file == "a.b.json");
-  CHECK(to_string(*path) == "tuning/nvidia-h200_1.5/a.b.json");
+  CHECK(path->file == file);
+  CHECK(to_string(*path) == "tuning/nvidia-h200_1.5/" + file);
   const std::string long_part(201, 'a');
   for (const std::string& wrong :
-       {std::string(), std::string("tuning"), std::string("tuning/a.json"), std::string("tuning//a.json"),
-        std::string("tuning/../a.json"), std::string("tuning/./a.json"), std::string("tuning/d/../a.json"),
-        std::string("tuning/d/e/a.json"), std::string("/tuning/d/a.json"), std::string("other/d/a.json"),
-        std::string("tuning/d/.json"), std::string("tuning/d/.a.json"), std::string("tuning/d/a.jsn"),
-        std::string("tuning/D/a.json"), std::string("tuning/d/a b.json"), std::string("tuning/d/a\0.json", 15),
-        "tuning/" + long_part + "/a.json", "tuning/d/" + long_part + ".json"}) {
+       {"tuning/" + file, "tuning//" + file, "tuning/../" + file, "tuning/./" + file, "tuning/d/../" + file,
+        "tuning/d/e/" + file, "/tuning/d/" + file, "other/d/" + file, "tuning/d/." + file, "tuning/D/" + file,
+        "tuning/d/a b" + file, "tuning/d/a" + std::string(1, '\0') + file, "tuning/" + long_part + '/' + file,
+        "tuning/d/" + long_part + file, file, std::string("tuning"), std::string()}) {
     CHECK_MESSAGE(!parse_record_path(wrong), wrong);
+  }
+  for (const char* wrong : {"run1.json", "a.b.json", ".json", "a.json", ".q1-kv1-w1.json", "a.q1-kv1-w.json",
+                            "a.q1-w1-kv1.json", "a.q-kv1-w1.json", "q1-kv1-w1.json", "a.q1-kv1-w1.jsn"}) {
+    CHECK_MESSAGE(!parse_record_path(std::string("tuning/d/") + wrong), wrong);
   }
 }
 
@@ -80,7 +83,7 @@ TEST_CASE("other paths are neither read nor written") {
   UserDirectoryLayer layer(directory / "cache");
   CHECK_FALSE(layer.store_record("tuning/../secret.json", "{}"));
   CHECK_FALSE(layer.store_record("totals.json", "{}"));
-  CHECK_FALSE(layer.store_record("tuning/d/a.json", std::string(cache::kMaxRecordBytes + 1, ' ')));
+  CHECK_FALSE(layer.store_record("tuning/d/a.q1-kv1-w1.json", std::string(cache::kMaxRecordBytes + 1, ' ')));
   CHECK_FALSE(fs::exists(directory / "cache"));
   write_bytes(directory / "secret.json", "{}");
   CHECK_FALSE(layer.read_record("tuning/../../secret.json").bytes);
@@ -225,14 +228,14 @@ TEST_CASE("a later release's record is in order, though this one cannot use it")
 TEST_CASE("gc leaves records and takes what was set aside; clear takes all") {
   Shipped shipped;
   const fs::path cache = shipped.directory / "cache", folder = fs::path(tests::path_of(make_record())).parent_path();
-  write_bytes(cache / folder / "old.json.bad", "{");
+  write_bytes(cache / folder / "old.q1-kv1-w1.json.bad", "{");
   write_bytes(cache / folder / "notes.txt", "mine");
   UserDirectoryLayer layer(cache);
   const cache::Collected collected = layer.collect(0, false);
   CHECK(collected.removed.size() == 2);
   CHECK(layer.list_records().size() == 2);
   CHECK(layer.list().empty());
-  CHECK_FALSE(fs::exists(cache / folder / "old.json.bad"));
+  CHECK_FALSE(fs::exists(cache / folder / "old.q1-kv1-w1.json.bad"));
   layer.clear(false);
   CHECK(layer.list_records().empty());
   CHECK(read_bytes(cache / folder / "notes.txt") == "mine");
@@ -246,11 +249,11 @@ TEST_CASE("clear does not follow links out of the directory") {
   fs::create_directories(directory / "cache" / "tuning");
   fs::permissions(directory / "cache", fs::perms::owner_all);
   fs::permissions(directory / "cache" / "tuning", fs::perms::owner_all);
-  write_bytes(elsewhere / "a.json", "{}");
+  write_bytes(elsewhere / "a.q1-kv1-w1.json", "{}");
   fs::create_directory_symlink(elsewhere.path(), directory / "cache" / "tuning" / "device");
   UserDirectoryLayer layer(directory / "cache");
   CHECK(layer.list_records().empty());
-  CHECK_FALSE(layer.read_record("tuning/device/a.json").bytes);
+  CHECK_FALSE(layer.read_record("tuning/device/a.q1-kv1-w1.json").bytes);
   layer.clear(false);
-  CHECK(read_bytes(elsewhere / "a.json") == "{}");
+  CHECK(read_bytes(elsewhere / "a.q1-kv1-w1.json") == "{}");
 }

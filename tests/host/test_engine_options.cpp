@@ -13,6 +13,7 @@
 
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
+#include "tests/support/temporary_directory.h"
 
 namespace {
 
@@ -102,9 +103,17 @@ TEST_CASE("the cache directory is the library's own, else the user's cache, else
     const Environment environment(variables);
     return EngineOptions::from_environment().cache_directory;
   };
-  CHECK(directory({{"FLASHJIT_CACHE_DIR", "/own"}, {"XDG_CACHE_HOME", "/xdg"}, {"HOME", "/home/a"}}) == "/own");
-  CHECK(directory({{"XDG_CACHE_HOME", "/xdg"}, {"HOME", "/home/a"}}) == "/xdg/flashjit");
-  CHECK(directory({{"XDG_CACHE_HOME", "relative"}, {"HOME", "/home/a"}}) == "/home/a/.cache/flashjit");
+  const flashjit::tests::TemporaryDirectory there;
+  const std::string home = there.path().string(), gone = home + "/gone";
+  CHECK(directory({{"FLASHJIT_CACHE_DIR", "/own"}, {"XDG_CACHE_HOME", "/xdg"}, {"HOME", home}}) == "/own");
+  CHECK(directory({{"XDG_CACHE_HOME", "/xdg"}, {"HOME", home}}) == "/xdg/flashjit");
+  CHECK(directory({{"XDG_CACHE_HOME", gone + "/"}, {"HOME", home}}) == gone + "/flashjit");
+  CHECK(directory({{"XDG_CACHE_HOME", "relative"}, {"HOME", home}}) == home + "/.cache/flashjit");
+  // What is not there is no place of ours to make.
+  CHECK(directory({{"XDG_CACHE_HOME", gone + "/xdg"}, {"HOME", home}}) == home + "/.cache/flashjit");
+  CHECK(directory({{"XDG_CACHE_HOME", gone + "/xdg/"}, {"HOME", gone}}).empty());
+  CHECK(directory({{"HOME", gone}}).empty());
+  CHECK(directory({{"HOME", "relative"}}).empty());
   CHECK(directory({{"HOME", ""}}).empty());
 }
 

@@ -229,6 +229,15 @@ TEST_CASE("numbers beyond all bounds and what is no number are refused") {
   CHECK(mentions(refusal(replaced(text, "\"sm_count\":132", "\"sm_count\":2147483648")), "device.sm_count"));
 }
 
+TEST_CASE("control characters in texts of others are read as spaces, so that no terminal obeys them") {
+  TuningRecord record = make_record();
+  record.environment = {{"complete\x1b[31m", "no\x9b\r\x7f\xc2\x9b"}};
+  record.candidates[2].why = "spills\x1b]0;title\a\nand more";
+  const TuningRecord read = parse_tuning_record(to_json(record));
+  CHECK(read.environment == decltype(read.environment){{"complete [31m", "no\xef\xbf\xbd   "}});
+  CHECK(read.candidates[2].why == "spills ]0;title \nand more");
+}
+
 TEST_CASE("what cannot be written does not become something else") {
   TuningRecord record = make_record();
   record.chosen_us = std::nan("");

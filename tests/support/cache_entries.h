@@ -30,11 +30,12 @@ inline void write_bytes(const std::filesystem::path& file, const std::string& by
   std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-// Files below a directory whose name ends so.
+// Files below a directory whose name ends so; but not the tag that every cache has.
 inline int count_files(const std::filesystem::path& directory, const std::string& ending) {
   int count = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
-    count += entry.path().string().ends_with(ending) && !entry.is_directory();
+    const std::string name = entry.path().filename().string();
+    count += name.ends_with(ending) && name != "CACHEDIR.TAG" && !entry.is_directory();
   }
   return count;
 }
