@@ -435,3 +435,14 @@ TEST_CASE("kernels of a cache serve the command where there is no compiler") {
   CHECK(json::parse(served.out).at("kernels").at(0).at("origin") == "bundle");
   CHECK(run_command(shop.work(), environment, one).exit_code == 2);
 }
+
+TEST_CASE("without a directory for the cache it is said which variables could name one") {
+  const TemporaryDirectory directory;
+  for (const char* environment : {"", "HOME=relative", "XDG_CACHE_HOME=relative HOME="}) {
+    const Outcome outcome =
+        run_command(directory.path(), fmt::format("{} {}", kBareEnvironment, environment), "cache path");
+    CHECK(expect_refusal(environment, outcome) ==
+          "flashjit: the user's cache: must have a directory, has none: FLASHJIT_CACHE_DIR is not set, and neither "
+          "XDG_CACHE_HOME nor HOME is an absolute path\n");
+  }
+}
