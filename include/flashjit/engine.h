@@ -85,7 +85,7 @@ struct EngineOptions {
   std::function<void(const Progress&)> progress;
 
   // The only place where the library reads the environment, of which it sees nothing in a program that has more rights
-  // than who started it (set-uid, set-gid, capabilities; secure_getenv(3)): FLASHJIT_POLICY, FLASHJIT_CACHE_DIR (else
+  // than who started it (set-uid, set-gid, capabilities; see secure_getenv): FLASHJIT_POLICY, FLASHJIT_CACHE_DIR (else
   // $XDG_CACHE_HOME/flashjit, else $HOME/.cache/flashjit, else no directory), FLASHJIT_CACHE_SIZE (bytes, or with K, M,
   // G, T: 512M), FLASHJIT_SYSTEM_CACHE (directories, separated by ":"), FLASHJIT_BUNDLES (files, separated by ":"),
   // FLASHJIT_TUNING (off, recorded, on_first_use, frozen), FLASHJIT_NVRTC, FLASHJIT_TEMPLATE_DIR, FLASHJIT_DEVICE (gpu;

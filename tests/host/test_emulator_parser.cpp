@@ -155,9 +155,9 @@ TEST_CASE("text that asks for more than a kernel can have is refused with its li
   CHECK(
       refusal(kernel("", ".global .align 18446744073709551615 .b8 a;\n")).find("PTX line 4: an alignment must be at") ==
       0);
-  CHECK(refusal(kHead + ".file 18446744073709551615 \"a\"\n").find("PTX line 5: .file's number must be at most") == 0);
+  CHECK(refusal(kHead + ".file 18446744073709551615 \"a\"\n").find("PTX line 4: .file's number must be at most") == 0);
   CHECK(refusal(kHead + ".entry k() .maxntid 4294967297 { }").find("PTX line 4: a limit of a kernel must be at") == 0);
-  CHECK(refusal(kernel(".loc 1 4294967296 1")).find("PTX line 11: a line or file must be at most") == 0);
+  CHECK(refusal(kernel(".loc 1 4294967296 1")).find("PTX line 10: a line or file must be at most") == 0);
 }
 
 TEST_CASE("a name has one meaning in a scope") {

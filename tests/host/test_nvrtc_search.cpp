@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which files are taken for libnvrtc, and which are passed over: damaged ones, those of others, those that do not
 // serve.
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <elf.h>
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
@@ -100,7 +102,8 @@ TEST_CASE("what is no library of this machine is refused with what it is") {
   CHECK(mentions(problem(with(whole, offsetof(Elf64_Ehdr, e_phoff), Elf64_Off{~0ull})), "is cut"));
   CHECK(mentions(problem(with(whole, offsetof(Elf64_Ehdr, e_shoff), Elf64_Off{~0ull - 64})), "is cut"));
   CHECK(mentions(problem(whole), "lacks nvrtc"));
-  CHECK(mentions(problem_of(directory.path()), "is no regular file"));
+  fs::create_directory(directory / "directory");
+  CHECK(mentions(problem_of(directory / "directory"), "is no regular file"));
   CHECK(mentions(problem_of(directory / "absent"), "No such file"));
   REQUIRE(::mkfifo((directory / "pipe").c_str(), 0600) == 0);
   CHECK(mentions(problem_of(directory / "pipe"), "is no regular file"));

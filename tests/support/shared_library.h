@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A shared library that every process has, to be taken for libnvrtc: sound, but without its functions.
+// A shared library that every process has, to be taken for libnvrtc: sound, but without its functions. It is a small
+// one that may be loaded twice.
 #pragma once
 
 #include <dlfcn.h>
+#include <unwind.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
@@ -16,8 +17,8 @@ namespace flashjit::tests {
 
 inline std::string shared_library() {
   Dl_info info{};
-  if (::dladdr(reinterpret_cast<void*>(&std::fopen), &info) == 0 || !info.dli_fname)
-    throw std::runtime_error("cannot find the C library");
+  if (::dladdr(reinterpret_cast<void*>(&_Unwind_Backtrace), &info) == 0 || !info.dli_fname)
+    throw std::runtime_error("cannot find libgcc_s");
   return read_bytes(std::filesystem::canonical(info.dli_fname));
 }
 
