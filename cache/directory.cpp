@@ -84,6 +84,11 @@ std::optional<std::string_view> published_name(std::string_view temporary) {
   return is_temporary ? std::optional(temporary) : std::nullopt;
 }
 
+std::string why_writable(const fs::path& path, mode_t mode, mode_t writers) {
+  if ((mode & writers) == 0) return {};
+  return fmt::format("{}: must not be writable by others, has mode {:04o}", path.string(), mode & 07777);
+}
+
 bool is_another_hour(std::int64_t time, std::int64_t now) { return time < now - kHour || time > now + kHour; }
 
 Directory::Directory(FileSystem& files, fs::path path, Trust trust, int above, const char* name, int flags)
@@ -104,10 +109,7 @@ std::string Directory::why_refused(const struct stat& status) const {
     return fmt::format("{}: must belong to this user (uid {}), belongs to uid {}", path_.string(), ::geteuid(),
                        status.st_uid);
   }
-  if ((status.st_mode & kWritableByOthers) != 0) {
-    return fmt::format("{}: must not be writable by others, has mode {:04o}", path_.string(), status.st_mode & 07777);
-  }
-  return {};
+  return why_writable(path_, status.st_mode, kWritableByOthers);
 }
 
 Directory Directory::open(FileSystem& files, const fs::path& path, Trust trust) {

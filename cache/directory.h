@@ -43,6 +43,10 @@ std::string temporary_name(const std::string& name);
 // The name that it would get; nothing when it is no such name.
 std::optional<std::string_view> published_name(std::string_view temporary);
 
+// Why what has this mode is not trusted, in one line that names the path: because some of these (S_IWGRP, S_IWOTH) may
+// write to it. Empty when none of them may.
+std::string why_writable(const std::filesystem::path& path, mode_t mode, mode_t writers);
+
 // Whether a time is more than an hour before now, or after it, as when the clock was set back.
 bool is_another_hour(std::int64_t time, std::int64_t now);
 

@@ -31,9 +31,9 @@ struct Options {
 
 const CacheLayerInfo& require_user_directory(const std::vector<CacheLayerInfo>& layers) {
   if (layers.empty() || layers.front().layer != CacheLayer::user) {
-    throw Error(
-        ErrorCode::io,
-        "the user's cache: must have a directory, has none: FLASHJIT_CACHE_DIR, XDG_CACHE_HOME and HOME are unset");
+    throw Error(ErrorCode::io,
+                "the user's cache: must have a directory, has none: FLASHJIT_CACHE_DIR is not set, and neither "
+                "XDG_CACHE_HOME nor HOME names a directory that is there by an absolute path");
   }
   if (!layers.front().problem.empty()) throw Error(ErrorCode::io, layers.front().problem);
   return layers.front();

@@ -43,7 +43,8 @@ Json describe_system(const SystemInfo& system, const Counters& totals) {
                {"nvrtc",
                 {{"version", or_null(system.nvrtc_version)},
                  {"path", or_null(system.nvrtc_path)},
-                 {"problem", or_null(system.nvrtc_problem)}}},
+                 {"problem", or_null(system.nvrtc_problem)},
+                 {"refused", system.nvrtc_refused}}},
                {"cache", describe_cache(system, totals)},
                {"policy", to_string(system.policy)},
                {"tuning", to_string(system.tuning)},
@@ -88,6 +89,7 @@ void print(const SystemInfo& system, const Counters& totals) {
   print_line("driver", driver_line(system));
   print_line("NVRTC", system.nvrtc_version.empty() ? "none: " + system.nvrtc_problem
                                                    : fmt::format("{} ({})", system.nvrtc_version, system.nvrtc_path));
+  for (const std::string& refused : system.nvrtc_refused) print_line("NVRTC", "refused: " + refused);
   print_cache(system, totals);
   print_line("policy", to_string(system.policy));
   print_line("tuning", to_string(system.tuning));

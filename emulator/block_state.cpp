@@ -65,7 +65,7 @@ void BlockState::finish() {
   mbarriers.finish(!copies_.empty());
   check_register_changes();
   for (const auto& [number, copy] : copies_)
-    block_.cluster().launch().findings.add(FindingKind::left_in_flight, copy.issuer, [&] {
+    block_.cluster().launch().findings.add(FindingKind::left_in_flight, copy.issuer, [this, &copy = copy] {
       return fmt::format("block {},{},{} has ended while this copy still {} its shared memory", block_.id().x,
                          block_.id().y, block_.id().z, copy.what);
     });

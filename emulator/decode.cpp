@@ -131,8 +131,7 @@ Slot Decoding::source(const Operand& operand, int bits) {
 Slot Decoding::destination(std::size_t i, int bits) const { return destination(operand(i), bits); }
 
 Slot Decoding::destination(const Operand& operand, int bits) const {
-  if (operand.kind == OperandKind::sink) return kNoSlot;
-  if (operand.kind != OperandKind::reg) fail("the destination must be a register");
+  if (operand.kind != OperandKind::reg) fail(fmt::format("the destination must be a register, was '{}'", operand.text));
   if (operand.bits != bits) fail(fmt::format("'{}' must have {} bits, has {}", operand.text, bits, operand.bits));
   return operand.slot;
 }
@@ -140,10 +139,17 @@ Slot Decoding::destination(const Operand& operand, int bits) const {
 Slot Decoding::predicate(std::size_t i) const { return predicate(operand(i)); }
 
 Slot Decoding::predicate(const Operand& operand) const {
-  if (operand.kind == OperandKind::sink) return kNoSlot;
   if (operand.kind != OperandKind::predicate) fail(fmt::format("'{}' must be a predicate", operand.text));
   if (operand.negated) fail(fmt::format("'!{}' is not supported here", operand.text));
   return operand.slot;
+}
+
+Slot Decoding::optional_destination(const Operand& operand, int bits) const {
+  return operand.kind == OperandKind::sink ? kNoSlot : destination(operand, bits);
+}
+
+Slot Decoding::optional_predicate(const Operand& operand) const {
+  return operand.kind == OperandKind::sink ? kNoSlot : predicate(operand);
 }
 
 std::uint64_t Decoding::immediate(std::size_t i) const {
@@ -162,6 +168,13 @@ std::vector<Slot> Decoding::destinations(std::size_t i, int bits) const {
   if (operand(i).kind != OperandKind::vector) return {destination(i, bits)};
   std::vector<Slot> slots;
   for (const Operand& element : operand(i).elements) slots.push_back(destination(element, bits));
+  return slots;
+}
+
+std::vector<Slot> Decoding::optional_destinations(std::size_t i, int bits) const {
+  if (operand(i).kind != OperandKind::vector) return {optional_destination(operand(i), bits)};
+  std::vector<Slot> slots;
+  for (const Operand& element : operand(i).elements) slots.push_back(optional_destination(element, bits));
   return slots;
 }
 

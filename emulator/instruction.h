@@ -109,13 +109,17 @@ class Decoding {
   const Operand& operand(std::size_t i) const;
   Slot source(std::size_t i, int bits);  // a register, or an immediate that becomes a constant
   Slot source(const Operand& operand, int bits);
-  Slot destination(std::size_t i, int bits) const;  // kNoSlot for _
+  Slot destination(std::size_t i, int bits) const;
   Slot destination(const Operand& operand, int bits) const;
   Slot predicate(std::size_t i) const;  // fails for !p
   Slot predicate(const Operand& operand) const;
+  // Of a destination that may be _: then kNoSlot.
+  Slot optional_destination(const Operand& operand, int bits) const;
+  Slot optional_predicate(const Operand& operand) const;
   std::uint64_t immediate(std::size_t i) const;
   std::vector<Slot> sources(std::size_t i, int bits);  // of a vector, or of one register
   std::vector<Slot> destinations(std::size_t i, int bits) const;
+  std::vector<Slot> optional_destinations(std::size_t i, int bits) const;
   struct Address {
     Slot base = kNoSlot;  // of `bits`
     int bits = 64;

@@ -39,15 +39,9 @@ void require_operands(const Decoding& decoding, std::size_t count) {
     decoding.fail(fmt::format("it must have {} operands, has {}", count, decoding.operand_count()));
 }
 
-Slot required_destination(const Decoding& decoding, std::size_t i, int bits) {
-  const Slot slot = decoding.destination(i, bits);
-  if (slot == kNoSlot) decoding.fail(fmt::format("operand {} must be a register, was _", i + 1));
-  return slot;
-}
-
 void take_operands(Decoding& decoding, Instruction& instruction, std::span<const int> bits) {
   require_operands(decoding, bits.size());
-  instruction.operand[0] = required_destination(decoding, 0, bits[0]);
+  instruction.operand[0] = decoding.destination(0, bits[0]);
   for (std::size_t i = 1; i < bits.size(); ++i) instruction.operand[i] = decoding.source(i, bits[i]);
   decoding.finish();
 }

@@ -133,7 +133,6 @@ inline int choose_type(Decoding& decoding, Instruction& instruction, std::initia
 }
 
 void require_operands(const Decoding& decoding, std::size_t count);
-Slot required_destination(const Decoding& decoding, std::size_t i, int bits);
 
 // The destination, then the sources, with the bits that each has. Fails when modifiers are left.
 void take_operands(Decoding& decoding, Instruction& instruction, std::span<const int> bits);

@@ -145,7 +145,7 @@ void take_atomic(Decoding& decoding, Instruction& instruction, bool gives_old) {
   if (atomic->access.bytes > kMostBytes)
     decoding.fail(fmt::format("a thread must access at most {} bytes, accesses {}", kMostBytes, atomic->access.bytes));
   std::size_t next = 0;
-  if (gives_old) atomic->old = decoding.destinations(next++, atomic->bits);
+  if (gives_old) atomic->old = decoding.optional_destinations(next++, atomic->bits);
   atomic->access.address = decoding.address(next++);
   if (atomic->what == Atomic::What::compare_and_swap) atomic->expected = decoding.sources(next++, atomic->bits);
   atomic->value = decoding.sources(next, atomic->bits);

@@ -254,8 +254,8 @@ void decode_setp(Decoding& decoding, Instruction& instruction) {
   const Operand& destination = decoding.operand(0);
   const bool is_pair = destination.kind == OperandKind::vector;
   if (is_pair && destination.elements.size() != 2) decoding.fail("the destination must be p or p|q");
-  instruction.operand[kFirst] = decoding.predicate(is_pair ? destination.elements[0] : destination);
-  if (is_pair) instruction.operand[kSecond] = decoding.predicate(destination.elements[1]);
+  instruction.operand[kFirst] = decoding.optional_predicate(is_pair ? destination.elements[0] : destination);
+  if (is_pair) instruction.operand[kSecond] = decoding.optional_predicate(destination.elements[1]);
   instruction.detail = std::move(comparison);
   instruction.run = run_setp;
   instruction.op_class = OpClass::predicate;
@@ -270,7 +270,7 @@ void decode_set(Decoding& decoding, Instruction& instruction) {
     decoding.fail(fmt::format("the type of the result must be u32, s32 or f32, was {}", type));
   comparison->true_bits = type == "f32" ? std::bit_cast<std::uint32_t>(1.0f) : UINT32_MAX;
   take_comparison(decoding, instruction, words, *comparison);
-  instruction.operand[kFirst] = required_destination(decoding, 0, 32);
+  instruction.operand[kFirst] = decoding.destination(0, 32);
   instruction.detail = std::move(comparison);
   instruction.run = run_set;
   instruction.op_class = OpClass::integer;
@@ -294,7 +294,7 @@ Outcome run_selp(Warp& warp, const Instruction& instruction, LaneMask active) {
 void decode_selp(Decoding& decoding, Instruction& instruction) {
   const ComparedType& type = find_type(decoding, decoding.take_any(), false);
   require_operands(decoding, 4);
-  instruction.operand[0] = required_destination(decoding, 0, type.bits);
+  instruction.operand[0] = decoding.destination(0, type.bits);
   instruction.operand[1] = decoding.source(1, type.bits);
   instruction.operand[2] = decoding.source(2, type.bits);
   instruction.operand[3] = decoding.predicate(3);

@@ -83,10 +83,10 @@ void decode_packing(Decoding& decoding, Instruction& instruction, int bits) {
   const Packing& packing = find_packing(decoding, bits, parts);
   const int part_bits = bits / static_cast<int>(parts);
   instruction.run = packs ? packing.pack : packing.unpack;
-  const std::vector<Slot> slots = packs ? decoding.sources(1, part_bits) : decoding.destinations(0, part_bits);
+  const std::vector<Slot> slots = packs ? decoding.sources(1, part_bits) : decoding.optional_destinations(0, part_bits);
   std::copy(slots.begin(), slots.end(), instruction.operand.begin() + (packs ? 1 : 0));
   if (packs)
-    instruction.operand[0] = required_destination(decoding, 0, bits);
+    instruction.operand[0] = decoding.destination(0, bits);
   else
     instruction.operand[parts] = decoding.source(1, bits);
 }
@@ -581,14 +581,14 @@ void take_source(Decoding& decoding, Instruction& instruction, std::string_view 
 void take_destination(Decoding& decoding, Instruction& instruction, std::string_view type, Conversion& conversion) {
   const bool is_integer = with_integer_type(type, [&]<class T> {
     const int bits = register_bits(decoding, 0, 8 * sizeof(T));
-    instruction.operand[0] = required_destination(decoding, 0, bits);
+    instruction.operand[0] = decoding.destination(0, bits);
     conversion.store_integers = bits == 64 ? store_integers<T, std::uint64_t> : store_integers<T, std::uint32_t>;
     conversion.least = static_cast<std::int64_t>(std::numeric_limits<T>::min());
     conversion.most = static_cast<std::uint64_t>(std::numeric_limits<T>::max());
     conversion.destination_bits = 8 * sizeof(T);
   });
   const bool is_floating = !is_integer && with_floating_type(type, [&]<class T> {
-    instruction.operand[0] = required_destination(decoding, 0, 8 * sizeof(T));
+    instruction.operand[0] = decoding.destination(0, 8 * sizeof(T));
     conversion.store_reals = store_reals<T>;
     conversion.destination_is_f32 = std::is_same_v<T, float>;
     conversion.destination_is_f64 = std::is_same_v<T, double>;

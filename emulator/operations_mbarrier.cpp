@@ -282,7 +282,7 @@ void decode_arrive(Decoding& decoding, Instruction& instruction, MbarrierUse& us
   const bool expects = decoding.take("expect_tx");
   use.arrival.completes = !decoding.take("noComplete");
   take_common(decoding, use, 1);
-  use.result = decoding.destination(0, 64);
+  use.result = decoding.optional_destination(decoding.operand(0), 64);
   if (expects)
     use.bytes = decoding.source(2, 32);
   else if (decoding.operand_count() > 2)

@@ -109,8 +109,8 @@ void take_move(Decoding& decoding, Instruction& instruction, const MoveOperands&
   move->access.address = decoding.address(operands.address);
   const Operand& registers = decoding.operand(operands.registers);
   const int bits = register_bits(decoding, registers, type.bytes);
-  const std::vector<Slot> slots =
-      operands.stores ? decoding.sources(operands.registers, bits) : decoding.destinations(operands.registers, bits);
+  const std::vector<Slot> slots = operands.stores ? decoding.sources(operands.registers, bits)
+                                                  : decoding.optional_destinations(operands.registers, bits);
   if (slots.size() != move->count)
     decoding.fail(fmt::format("it must have {} elements, has {}", move->count, slots.size()));
   std::copy(slots.begin(), slots.end(), instruction.operand.begin());
@@ -157,7 +157,7 @@ void decode_createpolicy(Decoding& decoding, Instruction& instruction) {
   if (!decoding.take("fractional")) decoding.fail("the policy must be .fractional");
   skip_hints(decoding);
   choose_type(decoding, instruction, {{"b64", 64, elementwise<no_policy>}});
-  instruction.operand[0] = required_destination(decoding, 0, 64);
+  instruction.operand[0] = decoding.destination(0, 64);
   instruction.op_class = OpClass::other;
 }
 

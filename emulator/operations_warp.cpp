@@ -113,9 +113,9 @@ struct Destinations {
 };
 Destinations take_destinations(const Decoding& decoding) {
   const Operand& operand = decoding.operand(0);
-  if (operand.kind != OperandKind::vector) return {decoding.destination(operand, 32), kNoSlot};
+  if (operand.kind != OperandKind::vector) return {decoding.optional_destination(operand, 32), kNoSlot};
   if (operand.elements.size() != 2) decoding.fail("the destination must be d or d|p");
-  return {decoding.destination(operand.elements[0], 32), decoding.predicate(operand.elements[1])};
+  return {decoding.optional_destination(operand.elements[0], 32), decoding.optional_predicate(operand.elements[1])};
 }
 
 void take_sync(Decoding& decoding) {
@@ -226,6 +226,7 @@ void decode_match(Decoding& decoding, Instruction& instruction) {
   if (!wide && !decoding.take("b32")) decoding.fail("the type must be '.b32' or '.b64'");
   const Destinations destinations = take_destinations(decoding);
   if (destinations.p != kNoSlot && !all) decoding.fail("only match.all has a predicate");
+  if (destinations.d == kNoSlot && !all) decoding.fail("the destination of match.any must be a register");
   instruction.operand = {destinations.d, decoding.source(1, wide ? 64 : 32), decoding.source(2, 32), destinations.p,
                          kNoSlot};
   instruction.run = wide ? (all ? run_match<std::uint64_t, true> : run_match<std::uint64_t, false>)

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <charconv>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "emulator/lexer.h"
 #include "emulator/syntax.h"
@@ -66,6 +70,14 @@ const std::map<std::string_view, Special>& special_names() {
   };
   return names;
 }
+
+// What a text may ask for: more than kernels have, and little enough to be given to it.
+constexpr int kMostNested = 256;      // braces and brackets in one another
+constexpr Slot kMostSlots = 1 << 18;  // of registers, and of predicates
+constexpr std::size_t kMostFiles = 1 << 16;
+constexpr std::uint64_t kMostAlignment = 1 << 20;
+// Of all variables of a space. Devices have less parameters and shared memory.
+constexpr std::uint64_t kMostParameters = 1 << 16, kMostShared = 1 << 20, kMostGlobals = 1 << 28;
 
 constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
@@ -153,12 +165,11 @@ class Parser {
   }
 
   void parse_file() {
-    const auto number = lexer_.number();
-    if (!number) fail(".file has no number");
+    const auto number = static_cast<std::size_t>(require_at_most(".file's number", kMostFiles));
     const std::string name = lexer_.quoted();
     while (lexer_.take(',')) lexer_.number();
-    module_.files.resize(std::max<std::size_t>(module_.files.size(), number->bits + 1));
-    module_.files[number->bits] = name;
+    module_.files.resize(std::max(module_.files.size(), number + 1));
+    module_.files[number] = name;
   }
 
   // The names that .loc directives use are bytes of .debug_str, behind all code: read first.
@@ -206,7 +217,7 @@ class Parser {
     std::uint64_t alignment = 0;
     std::string_view type = lexer_.dotted_word();
     while (type == ".align" || type.starts_with(".attribute")) {
-      if (type == ".align") alignment = require_number();
+      if (type == ".align") alignment = require_alignment();
       type = lexer_.dotted_word();
     }
     const std::size_t element = bytes_of(type);
@@ -224,11 +235,17 @@ class Parser {
   std::uint64_t array_size() {
     std::uint64_t count = 1;
     while (lexer_.take('[')) {
-      const auto number = lexer_.number();
-      count *= number ? number->bits : 0;
+      const std::uint64_t size = lexer_.peek() == ']' ? 0 : require_at_most("an array's size", kMostGlobals);
+      count = within(kMostGlobals, count * size);
       expect(']');
     }
     return count;
+  }
+
+  // The end of a variable. It has not wrapped: sizes, counts, alignments and what lies before are all below 2^30.
+  std::uint64_t within(std::uint64_t most, std::uint64_t end) const {
+    if (end > most) fail(fmt::format("there is memory for {} bytes of such variables, these take {}", most, end));
+    return end;
   }
 
   void place_variable(Space space, const std::string& name, std::size_t element, std::uint64_t count,
@@ -240,15 +257,15 @@ class Parser {
         end = std::max(end, alignment);
         symbols_[name] = {Space::shared, kExternal};
       } else {
-        end = align_up(end, alignment);
-        symbols_[name] = {Space::shared, end};
-        end += element * count;
+        const std::uint64_t offset = align_up(end, alignment);
+        end = within(kMostShared, offset + element * count);
+        symbols_[name] = {Space::shared, offset};
       }
       return;
     }
     const std::uint64_t offset = align_up(module_.globals.size(), alignment);
     symbols_[name] = {Space::global, offset};
-    module_.globals.resize(offset + element * count);
+    module_.globals.resize(within(kMostGlobals, offset + element * count));
     if (lexer_.take('=')) parse_initial(offset, element, count);
   }
 
@@ -296,7 +313,7 @@ class Parser {
       std::size_t element = SIZE_MAX;
       while (type.starts_with('.')) {
         if (type == ".align")
-          alignment = std::max(alignment, require_number());
+          alignment = std::max(alignment, require_alignment());
         else if (bytes_of(type) != SIZE_MAX)
           element = bytes_of(type);
         if (type == ".ptr") skip_pointer_attributes();
@@ -307,7 +324,7 @@ class Parser {
       const std::uint64_t count = array_size();
       const std::uint64_t offset = align_up(kernel_->parameter_bytes, std::max<std::uint64_t>(alignment, element));
       symbols_[name] = {Space::parameter, offset};
-      kernel_->parameter_bytes = offset + element * count;
+      kernel_->parameter_bytes = within(kMostParameters, offset + element * count);
       lexer_.take(',');
     }
   }
@@ -327,9 +344,9 @@ class Parser {
       } else if (directive == ".reqnctapercluster") {
         kernel_->cluster = parse_extent();
       } else if (directive == ".minnctapersm") {
-        kernel_->least_blocks = static_cast<unsigned>(require_number());
+        kernel_->least_blocks = require_unsigned();
       } else if (directive == ".maxnreg") {
-        kernel_->most_registers = static_cast<unsigned>(require_number());
+        kernel_->most_registers = require_unsigned();
       } else if (directive == ".maxclusterrank" || directive == ".maxnctapersm") {
         require_number();
       } else if (directive == ".pragma") {
@@ -342,9 +359,9 @@ class Parser {
 
   Extent parse_extent() {
     Extent extent;
-    extent.x = static_cast<unsigned>(require_number());
-    if (lexer_.take(',')) extent.y = static_cast<unsigned>(require_number());
-    if (lexer_.take(',')) extent.z = static_cast<unsigned>(require_number());
+    extent.x = require_unsigned();
+    if (lexer_.take(',')) extent.y = require_unsigned();
+    if (lexer_.take(',')) extent.z = require_unsigned();
     return extent;
   }
 
@@ -357,6 +374,7 @@ class Parser {
 
   // After {, to its }.
   void parse_block() {
+    const Nesting nesting(*this);
     scopes_.emplace_back();
     while (!lexer_.take('}')) {
       if (lexer_.at_end()) fail("a block has no end");
@@ -406,8 +424,8 @@ class Parser {
   // .loc file line column [, function_name label [+ offset], inlined_at file line column]
   void parse_location() {
     Location location;
-    location.file = static_cast<int>(require_number());
-    location.line = static_cast<int>(require_number());
+    location.file = require_int();
+    location.line = require_int();
     require_number();
     if (lexer_.take(',')) {
       lexer_.word();
@@ -415,8 +433,8 @@ class Parser {
       if (lexer_.take('+')) require_number();
       expect(',');
       lexer_.word();
-      location.file_of_call = static_cast<int>(require_number());
-      location.line_of_call = static_cast<int>(require_number());
+      location.file_of_call = require_int();
+      location.line_of_call = require_int();
       require_number();
     }
     location_ = static_cast<int>(module_.locations.size());
@@ -433,14 +451,22 @@ class Parser {
       int count = 1;
       const bool numbered = lexer_.take('<');
       if (numbered) {
-        count = static_cast<int>(require_number());
+        count = static_cast<int>(require_at_most("the number of registers", kMostSlots));
         expect('>');
       }
-      Slot& next = bits == 0 ? kernel_->predicates : kernel_->slots;
-      scopes_.back().registers[name] = {next, bits, numbered ? count : 0};
-      next += count * (bits == 64 ? 2 : 1);
+      const Slot first =
+          bits == 0 ? add_slots(kernel_->predicates, count) : add_slots(kernel_->slots, count * (bits == 64 ? 2 : 1));
+      const bool is_new =
+          scopes_.back().registers.try_emplace(name, Scope::Register{first, bits, numbered ? count : 0}).second;
+      if (!is_new) fail(fmt::format("register '{}' is declared twice", name));
     } while (lexer_.take(','));
     expect(';');
+  }
+
+  // The first of them.
+  Slot add_slots(Slot& next, int count) const {
+    if (count > kMostSlots - next) fail(fmt::format("a kernel must have at most {} registers of 32 bits", kMostSlots));
+    return std::exchange(next, next + count);
   }
 
   // --- A statement -------------------------------------------------------------------------------------------------
@@ -459,7 +485,8 @@ class Parser {
     const std::string_view opcode = lexer_.dotted_word();
     if (opcode.empty()) fail(fmt::format("'{}' begins no statement", lexer_.peek()));
     if (statement.guard == kNoSlot && lexer_.take(':')) {
-      scopes_.back().labels[std::string(opcode)] = kernel_->statements.size();
+      const bool is_new = scopes_.back().labels.try_emplace(std::string(opcode), kernel_->statements.size()).second;
+      if (!is_new) fail(fmt::format("label '{}' is there twice", opcode));
       return;
     }
     statement.opcode = std::string(opcode);
@@ -473,6 +500,7 @@ class Parser {
   }
 
   Operand parse_operand(std::size_t index) {
+    const Nesting nesting(*this);
     if (lexer_.take('{')) return parse_vector(index);
     if (lexer_.take('[')) return parse_address(index);
     if (const auto number = lexer_.number()) {
@@ -560,7 +588,7 @@ class Parser {
 
   Slot slot_of(Special special) {
     const auto [it, is_new] = special_slots_.try_emplace(special, kernel_->slots);
-    if (is_new) kernel_->specials.push_back({special, kernel_->slots++});
+    if (is_new) kernel_->specials.push_back({special, add_slots(kernel_->slots, 1)});
     return it->second;
   }
 
@@ -570,8 +598,8 @@ class Parser {
     if (is_new) {
       const std::uint64_t place = symbol.offset == kExternal ? kExternal : symbol.offset + offset;
       if (symbol.offset == kExternal && offset != 0) fail("an offset to external shared memory is not supported");
-      kernel_->symbols.push_back({symbol.space, place, kernel_->slots, kernel_->slots + 2});
-      kernel_->slots += 3;
+      const Slot first = add_slots(kernel_->slots, 3);
+      kernel_->symbols.push_back({symbol.space, place, first, first + 2});
     }
     return it->second;
   }
@@ -588,8 +616,9 @@ class Parser {
         return FoundRegister{it->second.slot, it->second.bits};
       if (digits == name.size()) continue;
       if (const auto it = scope->registers.find(family); it != scope->registers.end()) {
-        const int number = std::atoi(name.c_str() + digits);
-        if (number >= it->second.count) continue;
+        int number = 0;
+        const auto [end, error] = std::from_chars(name.data() + digits, name.data() + name.size(), number);
+        if (error != std::errc() || number >= it->second.count) continue;
         return FoundRegister{it->second.slot + number * (it->second.bits == 64 ? 2 : 1), it->second.bits};
       }
     }
@@ -603,6 +632,18 @@ class Parser {
     if (!number) fail(fmt::format("a number must stand before '{}'", lexer_.peek()));
     return number->bits;
   }
+  std::uint64_t require_at_most(const char* what, std::uint64_t most) {
+    const std::uint64_t number = require_number();
+    if (number > most) fail(fmt::format("{} must be at most {}, was {}", what, most, number));
+    return number;
+  }
+  int require_int() { return static_cast<int>(require_at_most("a line or file", INT_MAX)); }
+  unsigned require_unsigned() { return static_cast<unsigned>(require_at_most("a limit of a kernel", UINT_MAX)); }
+  std::uint64_t require_alignment() {
+    const std::uint64_t alignment = require_at_most("an alignment", kMostAlignment);
+    if (!std::has_single_bit(alignment)) fail(fmt::format("an alignment must be a power of two, was {}", alignment));
+    return alignment;
+  }
   void expect(char c) {
     if (!lexer_.take(c)) fail(fmt::format("'{}' must stand before '{}'", c, lexer_.peek()));
   }
@@ -610,6 +651,21 @@ class Parser {
     const Place place = place_of(module_, lexer_.line(), location_);
     throw ParseError(fmt::format("PTX line {}: {}", place.ptx_line, why), place);
   }
+
+  // A recursion of the parser, which takes stack.
+  class Nesting {
+   public:
+    explicit Nesting(Parser& parser) : depth_(parser.depth_) {
+      if (depth_ == kMostNested) parser.fail(fmt::format("more than {} braces are open", kMostNested));
+      ++depth_;
+    }
+    ~Nesting() { --depth_; }
+    Nesting(const Nesting&) = delete;
+    Nesting& operator=(const Nesting&) = delete;
+
+   private:
+    int& depth_;
+  };
 
   static constexpr std::uint64_t kExternal = UINT64_MAX;
 
@@ -625,6 +681,7 @@ class Parser {
   std::map<Special, Slot> special_slots_;
   std::vector<Scope> scopes_;
   int location_ = -1;
+  int depth_ = 0;
 };
 
 }  // namespace

@@ -29,8 +29,8 @@ void append_file(const Templates::Files& files, const std::string& path, std::se
                  std::string& out) {
   if (!seen.insert(path).second) return;
   const auto file = files.find(path);
-  if (file == files.end())
-    throw Error(ErrorCode::invalid_argument, fmt::format("templates: must hold {}, which another one includes", path));
+  if (file == files.end())  // never of those inside the library
+    throw Error(ErrorCode::io, fmt::format("template_directory (FLASHJIT_TEMPLATE_DIR): must hold {}", path));
   out += fmt::format("#line 1 \"templates/{}\"\n", path);
   const std::string_view text = file->second;
   for (std::size_t begin = 0; begin < text.size();) {

@@ -6,18 +6,12 @@
 #include <filesystem>
 
 #include "cache/bundle_layer.h"
+#include "runtime/path_list.h"
 
 namespace flashjit::runtime {
 namespace {
 
 namespace fs = std::filesystem;
-
-// In a working directory that was deleted a relative path stays one, and leads nowhere.
-fs::path absolute(const std::string& path) {
-  std::error_code error;
-  fs::path absolute = fs::absolute(path, error);
-  return error ? fs::path(path) : absolute;
-}
 
 std::string embedded_name(std::size_t index) {
   return index == 0 ? std::string("embedded") : fmt::format("embedded {}", index + 1);
@@ -40,15 +34,15 @@ CacheLayerInfo describe(const StoreLayer& layer) {
 CacheLayers make_cache_layers(const EngineOptions& options) {
   CacheLayers layers;
   if (!options.cache_directory.empty()) {
-    layers.user = std::make_shared<cache::UserDirectoryLayer>(absolute(options.cache_directory),
+    layers.user = std::make_shared<cache::UserDirectoryLayer>(absolute_path(options.cache_directory),
                                                               cache::UserDirectoryOptions{options.cache_max_bytes});
     layers.all.push_back({CacheLayer::user, layers.user});
   }
   for (const std::string& directory : options.system_cache_directories) {
-    layers.all.push_back({CacheLayer::system, std::make_shared<cache::DirectoryLayer>(absolute(directory))});
+    layers.all.push_back({CacheLayer::system, std::make_shared<cache::DirectoryLayer>(absolute_path(directory))});
   }
   for (const std::string& file : options.bundles) {
-    layers.all.push_back({CacheLayer::bundle, std::make_shared<cache::BundleLayer>(absolute(file))});
+    layers.all.push_back({CacheLayer::bundle, std::make_shared<cache::BundleLayer>(absolute_path(file))});
   }
   for (std::size_t i = 0; i < options.embedded_bundles.size(); ++i) {
     layers.all.push_back(

@@ -19,7 +19,8 @@ struct CompiledImage {
 class Compiler {
  public:
   virtual ~Compiler() = default;
-  // Of the build that compile() would use; empty when there is none. [a-z0-9.-]
+  // Of the build that compile() would use; empty when there is none. [a-z0-9.-] It is found without opening it, so it
+  // is another one after version() or compile() if this one turned out not to serve.
   virtual std::string identity() = 0;
   // Throws Error(no_compiler).
   virtual std::string version() = 0;

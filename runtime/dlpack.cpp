@@ -58,6 +58,16 @@ void require_extents(const char* name, const DLTensor& tensor) {
   if (tensor.ndim > 0 && !tensor.shape) reject("{}: shape must point to {} sizes, was null", name, tensor.ndim);
 }
 
+void* data_of(const char* name, const DLTensor& tensor) {
+  if (!tensor.data) return nullptr;
+  std::uintptr_t address = 0;
+  if (__builtin_add_overflow(reinterpret_cast<std::uintptr_t>(tensor.data), tensor.byte_offset, &address)) {
+    reject("{}: byte_offset must stay within the address space from data {}, was {}", name, fmt::ptr(tensor.data),
+           tensor.byte_offset);
+  }
+  return reinterpret_cast<void*>(address);
+}
+
 }  // namespace
 
 std::optional<DType> to_dtype(DLDataType dtype) noexcept {
@@ -81,7 +91,7 @@ Tensor to_tensor(const char* name, const DLTensor* tensor, MemoryKind kind, cons
   require_extents(name, *tensor);
   const auto dtype = to_dtype(tensor->dtype);
   if (!dtype) reject("{}: dtype must be {}, was {}", name, wanted, to_string(tensor->dtype));
-  void* const data = tensor->data ? static_cast<char*>(tensor->data) + tensor->byte_offset : nullptr;
+  void* const data = data_of(name, *tensor);
   const auto rank = static_cast<std::size_t>(tensor->ndim);
   const Dims shape(tensor->shape, rank);
   return tensor->strides ? Tensor(data, *dtype, shape, Dims(tensor->strides, rank)) : Tensor(data, *dtype, shape);

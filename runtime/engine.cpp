@@ -24,12 +24,13 @@ generator::Templates own_templates_of(const EngineOptions& options) {
 }
 
 void describe_nvrtc(runtime::Nvrtc& nvrtc, SystemInfo& info) {
-  info.nvrtc_path = nvrtc.path();
   try {
     info.nvrtc_version = nvrtc.version();
   } catch (const Error& error) {
     info.nvrtc_problem = error.what();
   }
+  info.nvrtc_path = nvrtc.path();
+  info.nvrtc_refused = nvrtc.refused();
 }
 
 std::unique_ptr<runtime::EmulatedDevice> emulated_device_of(const EngineOptions& options,
@@ -58,7 +59,7 @@ Engine::Impl::Impl(EngineOptions given)
       own_templates(own_templates_of(options)),
       templates(own_templates.files().empty() ? generator::embedded_templates() : own_templates),
       log(options.log),
-      nvrtc({options.nvrtc_path, options.nvrtc_directories}),
+      nvrtc({options.nvrtc_path, options.nvrtc_directories}, log),
       cache(cache_layers_of(options)),
       store({options.policy, cache.user, cache.all, options.compile_wait}, nvrtc, log),
       records(options_of_records(), log),

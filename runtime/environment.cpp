@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file of the library that reads the environment.
+// The only file of the library that reads the environment. In a program that has more rights than whoever started it
+// (set-uid, set-gid, capabilities) secure_getenv finds nothing: its user must not choose what it loads and writes.
 #include <fmt/format.h>
+#include <stdlib.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -16,7 +17,7 @@ namespace {
 
 // Empty when the variable is not set.
 std::string variable(const char* name) {
-  const char* value = std::getenv(name);
+  const char* value = ::secure_getenv(name);
   return value ? value : "";
 }
 

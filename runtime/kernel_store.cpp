@@ -2,6 +2,7 @@
 #include "runtime/kernel_store.h"
 
 #include <charconv>
+#include <utility>
 
 #include "cache/entry_name.h"
 #include "flashjit/error.h"
@@ -97,6 +98,7 @@ KernelStore::Shared KernelStore::make(const KernelRequest& request, cache::Key k
     std::call_once(checked_layers_, [this] { warn_of_unusable_layers(); });
     key.compiler = compiler_.identity();
     if (Shared found = look_up(key)) return found;
+    if (Shared found = look_up_for_opened_compiler(key)) return found;
   }
   if (options_.policy == Policy::cache_only) {
     count(&Counters::misses);
@@ -114,6 +116,18 @@ KernelStore::Shared KernelStore::look_up(cache::Key key) {
   if (options_.policy != Policy::cache_only || key.compiler.empty()) return nullptr;
   key.compiler.clear();
   return find_in_layers(key);
+}
+
+// The compiler that was found may not serve, which shows when it is opened, as it has to be now. Then there is another
+// one, or none, and the cache is asked for that one's kernels.
+KernelStore::Shared KernelStore::look_up_for_opened_compiler(cache::Key& key) {
+  if (options_.policy != Policy::compile || key.compiler.empty()) return nullptr;
+  try {
+    compiler_.version();
+  } catch (const Error&) {  // there is none: compile() throws it again
+  }
+  if (std::string opened = compiler_.identity(); opened != std::exchange(key.compiler, opened)) return look_up(key);
+  return nullptr;
 }
 
 KernelStore::Shared KernelStore::find_in_layers(const cache::Key& key) {

@@ -82,6 +82,7 @@ class KernelStore {
 
   Shared make(const KernelRequest& request, cache::Key key);
   Shared look_up(cache::Key key);
+  Shared look_up_for_opened_compiler(cache::Key& key);
   Shared find_in_layers(const cache::Key& key);
   Shared find_in(const StoreLayer& layer, const cache::Key& key);
   Shared compile_in_turn(const KernelRequest& request, const cache::Key& key);

@@ -9,9 +9,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
+#include <stdexcept>
+#include <utility>
 
-#include "flashjit/error.h"
 #include "runtime/ptxas_log.h"
 
 namespace flashjit::runtime {
@@ -38,6 +38,8 @@ struct Nvrtc::Functions {
   int major = 0, minor = 0;
   std::vector<int> architectures;
 
+  // Throws Unusable.
+  static std::shared_ptr<const Functions> open(const std::filesystem::path& library);
   bool at_least(int wanted_major, int wanted_minor) const {
     return major > wanted_major || (major == wanted_major && minor >= wanted_minor);
   }
@@ -47,6 +49,26 @@ namespace {
 
 constexpr int kOldestMajor = 12;
 constexpr std::string_view kCubinPrefix = "sm_", kPtxPrefix = "compute_";
+
+// Why a library does not serve.
+struct Unusable : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+void close_library(void* library) { dlclose(library); }
+using Library = std::unique_ptr<void, void (*)(void*)>;
+
+// NVRTC opens its builtins by their bare name, and where it lies is seldom on the loader's path. When they are missing
+// the first compilation says so.
+void open_builtins(const std::filesystem::path& library, int major, int minor) {
+  const auto builtins = library.parent_path() / fmt::format("libnvrtc-builtins.so.{}.{}", major, minor);
+  std::error_code error;
+  if (!std::filesystem::exists(builtins, error)) return;
+  std::string problem = why_untrusted(builtins, builtins.parent_path());
+  if (problem.empty()) problem = examine_library(builtins).problem;
+  if (!problem.empty()) throw Unusable(fmt::format("needs {}: {}", builtins.filename().string(), problem));
+  dlopen(builtins.c_str(), RTLD_NOW | RTLD_GLOBAL);
+}
 
 // NVRTC before 12.6.2 changes the locale of the thread that compiles.
 class LocaleGuard {
@@ -85,6 +107,32 @@ std::string ptx_target(const std::string& architecture) {
 
 std::string architecture_of(const std::string& target) {
   return is_ptx(target) ? std::string(kCubinPrefix) + target.substr(kPtxPrefix.size()) : target;
+}
+
+std::shared_ptr<const Nvrtc::Functions> Nvrtc::Functions::open(const std::filesystem::path& path) {
+  Library library(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), close_library);
+  if (!library) {
+    const char* reason = dlerror();
+    throw Unusable(reason ? reason : "does not load");
+  }
+  auto functions = std::make_shared<Functions>();
+#define FLASHJIT_FIND(name)                                                                   \
+  functions->name = reinterpret_cast<decltype(functions->name)>(dlsym(library.get(), #name)); \
+  if (!functions->name) throw Unusable("lacks " #name);
+  FLASHJIT_NVRTC_FUNCTIONS(FLASHJIT_FIND)
+#undef FLASHJIT_FIND
+  functions->nvrtcVersion(&functions->major, &functions->minor);
+  if (functions->major < kOldestMajor) {
+    throw Unusable(
+        fmt::format("is version {}.{} and must be {}.0 or newer", functions->major, functions->minor, kOldestMajor));
+  }
+  int count = 0;
+  functions->nvrtcGetNumSupportedArchs(&count);
+  functions->architectures.resize(static_cast<std::size_t>(count));
+  functions->nvrtcGetSupportedArchs(functions->architectures.data());
+  open_builtins(path, functions->major, functions->minor);
+  library.release();  // stays open until the process ends
+  return functions;
 }
 
 class Nvrtc::Program {
@@ -139,18 +187,48 @@ class Nvrtc::Program {
   nvrtcProgram program_ = nullptr;
 };
 
+// Access to what several threads share. What was refused meanwhile goes to the log afterwards, when the lock is free:
+// the callback may ask the engine.
+class Nvrtc::Access {
+ public:
+  explicit Access(Nvrtc& nvrtc) : nvrtc_(nvrtc), lock_(nvrtc.mutex_) {}
+  ~Access() {
+    const auto& refused = nvrtc_.report_.refused;
+    const std::vector<RefusedLibrary> untold(refused.begin() + static_cast<std::ptrdiff_t>(nvrtc_.told_),
+                                             refused.end());
+    nvrtc_.told_ = refused.size();
+    lock_.unlock();
+    for (const RefusedLibrary& library : untold) nvrtc_.log_(LogLevel::warning, "NVRTC: {}", to_string(library));
+  }
+  Access(const Access&) = delete;
+  Access& operator=(const Access&) = delete;
+
+ private:
+  Nvrtc& nvrtc_;
+  std::unique_lock<std::mutex> lock_;
+};
+
 const std::optional<NvrtcLocation>& Nvrtc::locate() {
-  std::call_once(located_, [this] { location_ = locate_nvrtc(search_, searched_); });
+  if (!std::exchange(located_, true)) location_ = locate_nvrtc(search_, report_);
   return location_;
 }
 
-std::string Nvrtc::identity() { return locate() ? location_->identity : std::string(); }
+std::string Nvrtc::identity() {
+  const Access access(*this);
+  return locate() ? location_->identity : std::string();
+}
 
-std::string Nvrtc::path() { return locate() ? location_->path.string() : std::string(); }
+std::string Nvrtc::path() {
+  const Access access(*this);
+  return locate() ? location_->path.string() : std::string();
+}
 
-std::string Nvrtc::searched() {
+std::vector<std::string> Nvrtc::refused() {
+  const Access access(*this);
   locate();
-  return searched_;
+  std::vector<std::string> lines;
+  for (const RefusedLibrary& library : report_.refused) lines.push_back(to_string(library));
+  return lines;
 }
 
 std::string Nvrtc::version() {
@@ -163,44 +241,34 @@ std::string Nvrtc::options_for_key(const std::string& target) {
 }
 
 const Nvrtc::Functions& Nvrtc::load() {
-  if (!locate()) {
-    std::string places = searched_;
-    std::replace(places.begin(), places.end(), '\n', ',');
-    throw Error(ErrorCode::no_compiler, "nvrtc: libnvrtc must be installed or named, was in none of: " + places,
-                searched_);
+  const Access access(*this);
+  while (!functions_) {
+    if (!locate()) throw missing();
+    try {
+      functions_ = Functions::open(location_->path);
+    } catch (const Unusable& unusable) {
+      report_.refused.push_back({location_->path, unusable.what()});
+      located_ = false;
+    }
   }
-  const std::lock_guard lock(loading_);
-  if (functions_) return *functions_;
-  const std::string path = location_->path.string();
-  const auto fail = [&path](const std::string& reason) {
-    throw Error(ErrorCode::no_compiler, fmt::format("nvrtc: {} must be a usable libnvrtc, but {}", path, reason), path);
-  };
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
-    const char* reason = dlerror();
-    fail(reason ? reason : "it does not load");
-  }
-  auto functions = std::make_shared<Functions>();
-#define FLASHJIT_FIND(name)                                                             \
-  functions->name = reinterpret_cast<decltype(functions->name)>(dlsym(library, #name)); \
-  if (!functions->name) fail("it lacks " #name);
-  FLASHJIT_NVRTC_FUNCTIONS(FLASHJIT_FIND)
-#undef FLASHJIT_FIND
-  functions->nvrtcVersion(&functions->major, &functions->minor);
-  if (functions->major < kOldestMajor) {
-    fail(
-        fmt::format("it is version {}.{} and must be {}.0 or newer", functions->major, functions->minor, kOldestMajor));
-  }
-  int count = 0;
-  functions->nvrtcGetNumSupportedArchs(&count);
-  functions->architectures.resize(static_cast<std::size_t>(count));
-  functions->nvrtcGetSupportedArchs(functions->architectures.data());
-  // NVRTC opens its builtins by their bare name, and where it lies is seldom on the loader's path. When they are
-  // missing the first compilation says so.
-  const auto builtins = fmt::format("libnvrtc-builtins.so.{}.{}", functions->major, functions->minor);
-  dlopen((location_->path.parent_path() / builtins).c_str(), RTLD_NOW | RTLD_GLOBAL);
-  functions_ = std::move(functions);
   return *functions_;
+}
+
+Error Nvrtc::missing() const {
+  std::vector<std::string> refused;
+  for (const RefusedLibrary& library : report_.refused) refused.push_back(to_string(library));
+  if (!search_.path.empty()) {
+    const std::string why = report_.refused.empty() ? "is not there" : report_.refused.back().reason;
+    return Error(ErrorCode::no_compiler, fmt::format("nvrtc: {} must be a usable libnvrtc: {}", search_.path, why),
+                 search_.path);
+  }
+  const std::string also = refused.empty() ? "" : fmt::format("; found and refused: {}", fmt::join(refused, "; "));
+  std::vector<std::string> log = report_.places;
+  log.insert(log.end(), refused.begin(), refused.end());
+  return Error(ErrorCode::no_compiler,
+               fmt::format("nvrtc: libnvrtc must be installed or named, none that serves was in any of: {}{}",
+                           fmt::join(report_.places, ", "), also),
+               fmt::format("{}", fmt::join(log, "\n")));
 }
 
 CompiledImage Nvrtc::compile(const std::string& source, const std::string& name, const std::string& target) {

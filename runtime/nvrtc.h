@@ -6,8 +6,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "flashjit/error.h"
 #include "runtime/compiler.h"
+#include "runtime/logger.h"
 #include "runtime/nvrtc_search.h"
 
 namespace flashjit::runtime {
@@ -19,13 +22,13 @@ std::string architecture_of(const std::string& target);
 
 class Nvrtc : public Compiler {
  public:
-  explicit Nvrtc(NvrtcSearch search) : search_(std::move(search)) {}
+  explicit Nvrtc(NvrtcSearch search, Logger log = Logger(nullptr)) : search_(std::move(search)), log_(std::move(log)) {}
 
   // Without opening the library.
   std::string identity() override;
-  std::string path();      // empty when there is none
-  std::string searched();  // the places looked at, one a line
-  // Opens the library.
+  std::string path();                  // empty when there is none
+  std::vector<std::string> refused();  // libraries that were found and do not serve, each with why
+  // Opens the library. When it does not serve the next one is looked for.
   std::string version() override;
 
   // The options that decide the output beside the source, for cache keys.
@@ -36,15 +39,19 @@ class Nvrtc : public Compiler {
  private:
   struct Functions;
   class Program;
+  class Access;
   const std::optional<NvrtcLocation>& locate();
   const Functions& load();
+  Error missing() const;
 
   const NvrtcSearch search_;
-  std::once_flag located_;
+  const Logger log_;
+  std::mutex mutex_;  // of what follows; used through Access
+  bool located_ = false;
   std::optional<NvrtcLocation> location_;
-  std::string searched_;
-  std::mutex loading_;
-  std::shared_ptr<const Functions> functions_;
+  NvrtcReport report_;
+  std::size_t told_ = 0;                        // of what was refused, in the log
+  std::shared_ptr<const Functions> functions_;  // of the library at location_, which does not change any more
 };
 
 }  // namespace flashjit::runtime

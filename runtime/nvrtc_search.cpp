@@ -11,6 +11,9 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "runtime/loader_path.h"
+#include "runtime/path_list.h"
+
 namespace flashjit::runtime {
 namespace {
 
@@ -27,22 +30,30 @@ constexpr const char* kWheelDirectories[] = {"nvidia/cu13/lib", "nvidia/cuda_nvr
 
 class Finder {
  public:
-  explicit Finder(std::string& searched) : searched_(searched) {}
+  explicit Finder(NvrtcReport& report) : report_(report) {}
 
-  bool try_file(const fs::path& file) {
+  // from: the directory that was named or is usual, at or above the file.
+  bool try_file(const fs::path& file, const fs::path& from) {
     std::error_code error;
     const fs::path path = fs::canonical(file, error);
-    if (error) return false;
-    std::string identity = library_identity(path);
-    if (identity.empty()) return false;
-    found_ = NvrtcLocation{path, std::move(identity)};
+    if (error || is_refused(file) || is_refused(path)) return false;
+    // By the name that it was found under: under another one the same file may be reached safely.
+    if (const std::string problem = why_untrusted(file, from); !problem.empty()) return refuse(file, problem);
+    LibraryFile library = examine_library(path);
+    if (!library.problem.empty()) return refuse(path, library.problem);
+    found_ = NvrtcLocation{path, std::move(library.identity)};
     return true;
   }
 
-  bool try_directory(const fs::path& directory) {
+  bool try_directory(const fs::path& directory, const fs::path& from) {
     note(directory.string());
+    return try_names(directory, from);
+  }
+  bool try_directory(const fs::path& directory) { return try_directory(directory, directory); }
+
+  bool try_names(const fs::path& directory, const fs::path& from) {
     return std::any_of(std::begin(kNames), std::end(kNames),
-                       [&](const char* name) { return try_file(directory / name); });
+                       [&](const char* name) { return try_file(directory / name, from); });
   }
 
   // Below a parent, every directory whose name begins with the prefix and holds one of the tails; later names first,
@@ -59,7 +70,7 @@ class Finder {
     });
     for (const fs::path& match : matches) {
       for (const char* tail : tails) {
-        if (try_existing(match / tail)) return true;
+        if (fs::is_directory(match / tail, error) && try_directory(match / tail, parent)) return true;
       }
     }
     return false;
@@ -74,26 +85,31 @@ class Finder {
     return false;
   }
 
-  // Asks the loader, without opening anything (RTLD_NOLOAD) or as the last way out.
-  bool try_loader(const char* name, int flags) {
-    void* library = dlopen(name, RTLD_LAZY | RTLD_LOCAL | flags);
+  // What the process has open already, without opening anything.
+  bool try_open_library(const char* name) {
+    void* library = dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
     if (!library) return false;
     const link_map* map = nullptr;
-    const bool found = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map && try_file(map->l_name);
+    const bool found = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map &&
+                       try_file(map->l_name, fs::path(map->l_name).parent_path());
     dlclose(library);
     return found;
   }
 
-  void note(const std::string& place) { searched_ += searched_.empty() ? place : "\n" + place; }
+  bool refuse(const fs::path& path, const std::string& reason) {
+    report_.refused.push_back({path, reason});
+    return false;
+  }
+  void note(std::string place) { report_.places.push_back(std::move(place)); }
   std::optional<NvrtcLocation> take() { return std::move(found_); }
 
  private:
-  bool try_existing(const fs::path& directory) {
-    std::error_code error;
-    return fs::is_directory(directory, error) && try_directory(directory);
+  bool is_refused(const fs::path& path) const {
+    return std::any_of(report_.refused.begin(), report_.refused.end(),
+                       [&](const RefusedLibrary& refused) { return refused.path == path; });
   }
 
-  std::string& searched_;
+  NvrtcReport& report_;
   std::optional<NvrtcLocation> found_;
 };
 
@@ -117,30 +133,41 @@ bool search_usual_places(Finder& finder) {
     if (finder.try_wheels(lib)) return true;
   }
   finder.note("the loader's path");
-  return std::any_of(std::begin(kNames), std::end(kNames),
-                     [&](const char* name) { return finder.try_loader(name, 0); });
+  for (const fs::path& directory : loader_directories()) {
+    if (finder.try_names(directory, directory)) return true;
+  }
+  return false;
+}
+
+// That file and no other: here it is an answer, too, that there is none.
+bool search_named(const fs::path& file, Finder& finder) {
+  finder.note(file.string());
+  std::error_code error;
+  if (const fs::path found = fs::canonical(file, error); error) return finder.refuse(file, error.message());
+  return finder.try_file(absolute_path(file), absolute_path(file).parent_path());
 }
 
 bool search(const NvrtcSearch& search, Finder& finder) {
-  if (!search.path.empty()) {
-    finder.note(search.path);
-    return finder.try_file(search.path);
-  }
-  for (const std::string& directory : search.directories) {
+  if (!search.path.empty()) return search_named(search.path, finder);
+  for (const std::string& named : search.directories) {
+    const fs::path directory = absolute_path(fs::path(named) / kNames[0]).parent_path();  // without a slash at its end
     if (finder.try_directory(directory)) return true;
     if (finder.try_wheels(directory)) return true;
   }
   // A host program that has NVRTC open already, PyTorch for one, is best served by the same copy.
   for (const char* name : kNames) {
-    if (finder.try_loader(name, RTLD_NOLOAD)) return true;
+    if (finder.try_open_library(name)) return true;
   }
   return search_usual_places(finder);
 }
 
 }  // namespace
 
-std::optional<NvrtcLocation> locate_nvrtc(const NvrtcSearch& places, std::string& searched) {
-  Finder finder(searched);
+std::string to_string(const RefusedLibrary& refused) { return refused.path.string() + ": " + refused.reason; }
+
+std::optional<NvrtcLocation> locate_nvrtc(const NvrtcSearch& places, NvrtcReport& report) {
+  report.places.clear();
+  Finder finder(report);
   search(places, finder);
   return finder.take();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds libnvrtc as a file and identifies its build without opening it as a library: that costs 5 to 26 ms, and a start
-// from a warm cache needs only the identity.
+// from a warm cache needs only the identity. What cannot be opened without danger is passed over.
 #pragma once
 
 #include <filesystem>
@@ -20,10 +20,32 @@ struct NvrtcLocation {
   std::string identity;        // "nvrtc-<16 hex digits>": equal for equal builds
 };
 
-// Nothing when there is none; searched then lists the places, one a line.
-std::optional<NvrtcLocation> locate_nvrtc(const NvrtcSearch& search, std::string& searched);
+// A file that was found and does not serve.
+struct RefusedLibrary {
+  std::filesystem::path path;
+  std::string reason;
+};
+std::string to_string(const RefusedLibrary& refused);  // "/a/libnvrtc.so.13: is cut: ..."
 
-// From the GNU build id of an ELF file, else from its size and its ends. Empty when it is not a readable ELF file.
-std::string library_identity(const std::filesystem::path& file);
+struct NvrtcReport {
+  std::vector<std::string> places;  // that the last search looked at
+  std::vector<RefusedLibrary> refused;
+};
+
+// The first one that may be opened and is not among those refused, which grow; nothing when there is none.
+std::optional<NvrtcLocation> locate_nvrtc(const NvrtcSearch& search, NvrtcReport& report);
+
+// What a file is before it is opened as a library. The loader maps a file and reads what its headers promise: where the
+// file ends before that, the process ends by SIGBUS.
+struct LibraryFile {
+  std::string identity;  // from its GNU build id, else from its size and its ends; empty when there is a problem
+  std::string problem;   // why it must not be opened: no library, none for this machine, cut
+};
+LibraryFile examine_library(const std::filesystem::path& file);
+
+// Why a file must not be opened as a library, as others could have put their code there: anybody may write to it, or to
+// a directory between it and this one, or it belongs neither to root, nor to this user, nor to its directory's owner.
+// Empty when it may be opened.
+std::string why_untrusted(const std::filesystem::path& file, const std::filesystem::path& from);
 
 }  // namespace flashjit::runtime

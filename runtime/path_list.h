@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace flashjit::runtime {
@@ -17,6 +19,13 @@ inline std::vector<std::string> split_paths(std::string_view list) {
     begin = end + 1;
   }
   return paths;
+}
+
+// In a working directory that was deleted a relative path stays one, and leads nowhere.
+inline std::filesystem::path absolute_path(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  return error ? path : absolute;
 }
 
 }  // namespace flashjit::runtime

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells the caller about the kernels of one request, before and after each.
+// Tells the caller about the kernels of one request, before and after each. What the callback throws is no error of the
+// request, like a log line that cannot be written.
 #pragma once
 
 #include <atomic>
@@ -28,10 +29,11 @@ class ProgressReporter {
   }
 
  private:
-  void tell(const std::string& kernel, int done) const {
+  void tell(const std::string& kernel, int done) const noexcept try {
     if (!callback_) return;
     const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start_;
     callback_({kernel, done, total_, elapsed.count()});
+  } catch (...) {
   }
 
   const ProgressCallback& callback_;

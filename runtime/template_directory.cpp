@@ -11,6 +11,11 @@
 #include "flashjit/error.h"
 
 namespace flashjit::runtime {
+namespace {
+
+constexpr const char* kTemplateDirectory = "template_directory (FLASHJIT_TEMPLATE_DIR)";
+
+}  // namespace
 
 generator::Templates read_templates(const std::string& directory) {
   namespace fs = std::filesystem;
@@ -20,11 +25,12 @@ generator::Templates read_templates(const std::string& directory) {
     if (it->path().extension() != ".cuh") continue;
     std::ifstream file(it->path(), std::ios::binary);
     std::string text(std::istreambuf_iterator<char>(file), {});
-    if (!file) throw Error(ErrorCode::io, fmt::format("template_directory: {} must be readable", it->path().string()));
+    if (!file)
+      throw Error(ErrorCode::io, fmt::format("{}: {} must be readable", kTemplateDirectory, it->path().string()));
     templates.emplace(fs::relative(it->path(), directory).generic_string(), std::move(text));
   }
   if (error || templates.empty()) {
-    throw Error(ErrorCode::io, fmt::format("template_directory: must hold *.cuh files, was {}{}{}", directory,
+    throw Error(ErrorCode::io, fmt::format("{}: must hold *.cuh files, was {}{}{}", kTemplateDirectory, directory,
                                            error ? ": " : "", error ? error.message() : ""));
   }
   return generator::Templates(std::move(templates));

@@ -345,12 +345,13 @@ void Tuning::erase(Outcome outcome) {
   std::erase_if(racers_, [&](const Contender* racer) { return racer->result.outcome == outcome; });
 }
 
-void Tuning::report(const char* what, int done, int total) const {
+void Tuning::report(const char* what, int done, int total) const try {
   if (!task_.progress) return;
   const Contender* best = fastest(racers_);
   if (!best) best = &default_;
   task_.progress({what, done, total, best->result.variant, best->us(), default_.us(),
                   std::max(0.0, task_.budget_seconds - elapsed())});
+} catch (...) {  // a line that cannot be written is no error of the tuning
 }
 
 // Empty, or why something was left out.

@@ -68,7 +68,7 @@ void check_strides(const char* name, const Tensor& tensor, const Rules& rules) {
 }
 
 void check_pointer(const char* name, const Tensor& tensor, const Rules& rules) {
-  if (!tensor.data) reject("{}: must point to device memory, was null", name);
+  if (!tensor.data) reject("{}: must point to its elements, was null", name);
   if (reinterpret_cast<std::uintptr_t>(tensor.data) % rules.alignment != 0) {
     reject("{}: must be aligned to {} bytes, was at {}", name, rules.alignment, fmt::ptr(tensor.data));
   }

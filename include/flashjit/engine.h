@@ -33,7 +33,7 @@ std::uint64_t parse_size(std::string_view text);
 
 enum class LogLevel { debug, info, warning };
 
-// A kernel that is being made, told before and after. The callback may come from any thread.
+// A kernel that is being made, told before and after.
 struct Progress {
   std::string kernel;     // readable name of problem and variant
   int done = 0;           // kernels finished so far of the running request
@@ -67,7 +67,8 @@ struct EngineOptions {
   std::chrono::milliseconds compile_wait{30000};
   // Whether calls use what tuning found on devices like theirs, and whether they tune themselves (docs/tuning.md).
   TuningPolicy tuning = TuningPolicy::recorded;
-  // An exact libnvrtc to load. Empty: the search described in docs/architecture.md.
+  // An exact libnvrtc to load, and no other. Empty: the search described in docs/architecture.md. In either case one
+  // that anybody may write to, or that is damaged, is not opened.
   std::string nvrtc_path;
   // Directories that are searched for libnvrtc before the usual ones.
   std::vector<std::string> nvrtc_directories;
@@ -78,10 +79,13 @@ struct EngineOptions {
   // that attention() returns is in kHostMemory. For small shapes. Empty: kernels run on the GPU.
   std::string emulate;
   EmulationOptions emulation;  // of attention()
+  // These may be called from any thread. What they throw is dropped: a line that cannot be written is no error of a
+  // call.
   std::function<void(LogLevel, const std::string&)> log;
   std::function<void(const Progress&)> progress;
 
-  // The only place where the library reads the environment: FLASHJIT_POLICY, FLASHJIT_CACHE_DIR (else
+  // The only place where the library reads the environment, of which it sees nothing in a program that has more rights
+  // than who started it (set-uid, set-gid, capabilities; see secure_getenv): FLASHJIT_POLICY, FLASHJIT_CACHE_DIR (else
   // $XDG_CACHE_HOME/flashjit, else $HOME/.cache/flashjit, else no directory), FLASHJIT_CACHE_SIZE (bytes, or with K, M,
   // G, T: 512M), FLASHJIT_SYSTEM_CACHE (directories, separated by ":"), FLASHJIT_BUNDLES (files, separated by ":"),
   // FLASHJIT_TUNING (off, recorded, on_first_use, frozen), FLASHJIT_NVRTC, FLASHJIT_TEMPLATE_DIR, FLASHJIT_DEVICE (gpu;
@@ -144,8 +148,9 @@ struct SystemInfo {
   std::string driver_problem;  // why there is none
   std::string nvrtc_version;   // "13.0"; empty when there is no NVRTC
   std::string nvrtc_path;
-  std::string nvrtc_problem;          // why there is none, with the places searched
-  std::vector<CacheLayerInfo> cache;  // in the order in which they are asked; none under Policy::off
+  std::string nvrtc_problem;               // why there is none, with the places searched
+  std::vector<std::string> nvrtc_refused;  // libraries that were found and passed over, each with why
+  std::vector<CacheLayerInfo> cache;       // in the order in which they are asked; none under Policy::off
   std::uint64_t cache_max_bytes = 0;
   Policy policy = Policy::compile;
   TuningPolicy tuning = TuningPolicy::recorded;

@@ -101,7 +101,7 @@ struct TuneOptions {
   bool keep = true;                 // write the record to the user's cache
   bool adopt = false;               // calls of this engine that have used another variant take the new one
   std::vector<Variant> candidates;  // empty: Engine::variants
-  std::function<void(const TuneProgress&)> progress;
+  std::function<void(const TuneProgress&)> progress;  // what it throws is dropped
   // Asked often, from the calling thread. True: stop, choose the default and keep nothing.
   std::function<bool()> cancelled;
 };

@@ -193,8 +193,10 @@ def _library_of(name: str, array: Any) -> _ArrayApi:
 
 
 def _no_array(name: str, array: Any) -> InvalidArgument:
-    return InvalidArgument(f"{name}: must be an array that has __dlpack__ or __cuda_array_interface__, was "
-                           f"{type(array).__name__}; make one with torch.tensor or the like")
+    has_content = hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
+    wanted = "shape" if has_content else "__dlpack__ or __cuda_array_interface__"
+    return InvalidArgument(f"{name}: must be an array that has {wanted}, was {type(array).__name__}; make one with "
+                           "torch.tensor or the like")
 
 
 # --- Views: a capsule, or a description as _core.launch takes it -----------------------------------------------------

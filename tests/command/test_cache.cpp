@@ -500,3 +500,14 @@ TEST_CASE("what an entry says cannot make a terminal obey") {
   CHECK(mentions(shop.run("inspect " + file.string()).out, "  NVRTC           [31m"));
   CHECK(shop.result("inspect " + file.string()).at("facts").at("nvrtc").get<std::string>().starts_with(" [31m"));
 }
+
+TEST_CASE("without a directory for the cache it is said which variables could name one") {
+  const TemporaryDirectory directory;
+  for (const char* environment : {"", "HOME=relative", "XDG_CACHE_HOME=relative HOME="}) {
+    const Outcome outcome =
+        run_command(directory.path(), fmt::format("{} {}", kBareEnvironment, environment), "cache path");
+    CHECK(expect_refusal(environment, outcome) ==
+          "flashjit: the user's cache: must have a directory, has none: FLASHJIT_CACHE_DIR is not set, and neither "
+          "XDG_CACHE_HOME nor HOME names a directory that is there by an absolute path\n");
+  }
+}

@@ -326,3 +326,19 @@ TEST_CASE("verify and the GPU grids of bench say that they need a GPU") {
   CHECK(mentions(shop.refusal("bench --grid jit --dtype f32"), "--dtype"));
   CHECK(mentions(shop.refusal("bench --grid jit --json nowhere/r.json"), "--json"));
 }
+
+TEST_CASE("templates that cannot be used are not the fault of --variant") {
+  const Workshop shop;
+  const std::string arguments = "render --arch sm_80 --variant q64";
+  const auto refusal_with = [&](const fs::path& templates) {
+    const std::string environment = fmt::format("{} FLASHJIT_TEMPLATE_DIR='{}'", kBareEnvironment, templates.string());
+    return expect_refusal(arguments, run_command(shop.work(), environment, arguments));
+  };
+  const fs::path templates = shop.work() / "templates";
+  fs::create_directory(templates);
+  CHECK(
+      mentions(refusal_with(templates), "flashjit: template_directory (FLASHJIT_TEMPLATE_DIR): must hold *.cuh files"));
+  write_bytes(templates / "other.cuh", "");
+  CHECK(refusal_with(templates) ==
+        "flashjit: template_directory (FLASHJIT_TEMPLATE_DIR): must hold kernels/flash_fwd_mma.cuh\n");
+}

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold for any bytes that the cache is given. The fuzzers call these with bytes of their own, the test
-// fuzz_corpus with those that are kept. Each throws std::logic_error when something does not hold.
+// What must hold for any bytes that the cache and the emulator are given. The fuzzers call these with bytes of their
+// own, the test fuzz_corpus with those that are kept. Each throws std::logic_error when something does not hold.
 #pragma once
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cache/bundle_layer.h"
 #include "cache/bytes.h"
 #include "cache/entry_name.h"
+#include "flashjit/emulator.h"
 
 namespace flashjit::fuzz {
 
@@ -149,6 +152,42 @@ inline std::string with_true_sums_of_bundle(std::string_view bundle, bool with_t
 inline void check_bundle(std::string_view bytes) {
   check_opening(bytes);
   for (const bool with_told_content : {false, true}) check_opening(with_true_sums_of_bundle(bytes, with_told_content));
+}
+
+// --- PTX
+// ----------------------------------------------------------------------------------------------------------------
+
+// Any kernel of one or two pointers ends, with findings or without, or has a launch that it cannot have.
+inline void check_run(const emulator::Program& program, const std::string& entry) {
+  std::vector<std::uint64_t> in(1024), out(1024);
+  emulator::Memory memory;
+  memory.add_read_only("in", in.data(), in.size() * sizeof in[0]);
+  memory.add("out", out.data(), out.size() * sizeof out[0]);
+  emulator::Launch launch;
+  launch.block.x = 32;
+  launch.most_instructions = 1000;
+  for (const int pointers : {1, 2}) {
+    if (pointers == 1)
+      launch.set_parameters(out.data());
+    else
+      launch.set_parameters(in.data(), out.data());
+    try {
+      program.run(entry, launch, memory);
+    } catch (const std::invalid_argument&) {
+    }
+  }
+}
+
+// Text is a program or is refused with its line; nothing else comes of it.
+inline void check_ptx(std::string_view text) {
+  try {
+    const emulator::Program program{std::string(text)};
+    for (const std::string& entry : program.entries()) check_run(program, entry);
+  } catch (const emulator::ParseError& error) {
+    const auto lines = static_cast<int>(std::count(text.begin(), text.end(), '\n')) + 1;
+    require(error.place.ptx_line >= 1 && error.place.ptx_line <= lines, "a refusal names a line of the text");
+    require(std::string_view(error.what()).starts_with("PTX line "), "a refusal begins with its line");
+  }
 }
 
 }  // namespace flashjit::fuzz

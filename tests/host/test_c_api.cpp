@@ -98,6 +98,7 @@ TEST_CASE("tensors that are no views are named") {
   CHECK(refusal([](Call& c) { c.v.ndim = 3; }) == "v: rank must be 4, was 3 with shape [1, 7, 1]");
   CHECK(refusal([](Call& c) { c.out.data = nullptr; }).find("out: must point to") == 0);
   CHECK(refusal([](Call& c) { c.q.byte_offset = 8; }).find("q: must be aligned to 16 bytes") == 0);
+  CHECK(refusal([](Call& c) { c.k.byte_offset = ~std::uint64_t{15}; }).find("k: byte_offset must stay within") == 0);
   CHECK(refusal([](Call& c) {
           c.k.data = nullptr;
           c.q.ndim = 9;

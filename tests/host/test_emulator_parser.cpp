@@ -122,6 +122,50 @@ TEST_CASE("what the emulator does not know is refused with its line, never guess
   CHECK(refusal(kernel("{ mov.u32 %r0, 0;")).find("has no end") != std::string::npos);
 }
 
+TEST_CASE("text that asks for more than a kernel can have is refused with its line") {
+  const auto repeated = [](const std::string& text, int times) {
+    std::string all;
+    for (int i = 0; i < times; ++i) all += text;
+    return all;
+  };
+  CHECK(refusal(kernel(repeated("{", 30'000))) == "PTX line 10: more than 256 braces are open");
+  CHECK(refusal(kernel("mov.b64 %rd1, " + repeated("{", 30'000))) == "PTX line 10: more than 256 braces are open");
+  CHECK(refusal(kernel("mov.b64 %rd1, " + repeated("[%rd0, ", 30'000))) ==
+        "PTX line 10: more than 256 braces are open");
+  CHECK(refusal(kernel(repeated("{", 200) + repeated("}", 200))) == "none");
+
+  CHECK(refusal(kernel(".reg .b32 %many<4000000000>;")) ==
+        "PTX line 10: the number of registers must be at most 262144, was 4000000000");
+  CHECK(refusal(kernel(".reg .b64 %many<262144>;")) ==
+        "PTX line 10: a kernel must have at most 262144 registers of 32 bits");
+  CHECK(refusal(kernel(repeated(".reg .pred %many<200000>;\n{", 2))) ==
+        "PTX line 11: a kernel must have at most 262144 registers of 32 bits");
+  CHECK(refusal(kernel("mov.u32 %r0, %r4294967296;")) == "PTX line 10: register '%r4294967296' is not known");
+  CHECK(refusal(kernel("mov.u32 %r0, %r4294967295;")) == "PTX line 10: register '%r4294967295' is not known");
+
+  const std::string no_memory = "PTX line 4: there is memory for ";
+  CHECK(refusal(kernel("", ".global .b8 a[268435457];\n")).find("PTX line 4: an array's size must be at most") == 0);
+  CHECK(refusal(kernel("", ".global .b8 a[65536][65536][65536][65536];\n")).find(no_memory) == 0);
+  CHECK(refusal(kernel("", ".global .b64 a[268435456];\n")).find(no_memory) == 0);
+  CHECK(refusal(kernel("", ".shared .b8 a[1048577];\n")).find(no_memory) == 0);
+  CHECK(refusal(kernel(".shared .b8 a[1048576];\n.shared .b8 b[1];")).find("PTX line 11: there is memory for") == 0);
+  CHECK(refusal(kHead + ".entry k(.param .b8 a[65537]) { }").find(no_memory) == 0);
+  CHECK(refusal(kernel("", ".global .align 0 .b8 a;\n")) == "PTX line 4: an alignment must be a power of two, was 0");
+  CHECK(refusal(kernel("", ".global .align 24 .b8 a;\n")) == "PTX line 4: an alignment must be a power of two, was 24");
+  CHECK(
+      refusal(kernel("", ".global .align 18446744073709551615 .b8 a;\n")).find("PTX line 4: an alignment must be at") ==
+      0);
+  CHECK(refusal(kHead + ".file 18446744073709551615 \"a\"\n").find("PTX line 4: .file's number must be at most") == 0);
+  CHECK(refusal(kHead + ".entry k() .maxntid 4294967297 { }").find("PTX line 4: a limit of a kernel must be at") == 0);
+  CHECK(refusal(kernel(".loc 1 4294967296 1")).find("PTX line 10: a line or file must be at most") == 0);
+}
+
+TEST_CASE("a name has one meaning in a scope") {
+  CHECK(refusal(kernel("again:\nagain:")) == "PTX line 12: label 'again' is there twice");
+  CHECK(refusal(kernel(".reg .b32 a, a;")) == "PTX line 10: register 'a' is declared twice");
+  CHECK(refusal(kernel("{ .reg .b32 a; again: }\n{ .reg .b32 a; again: }")) == "none");
+}
+
 TEST_CASE("a launch that the kernel cannot have is refused") {
   const Program program(kernel("st.global.u32 [%rd0], 1;"));
   CHECK(program.entries() == std::vector<std::string>{"k"});

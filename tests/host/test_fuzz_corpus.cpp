@@ -18,7 +18,7 @@ namespace {
 using Property = std::function<void(std::string_view)>;
 
 const std::map<std::string, Property> kProperties = {
-    {"name", fuzz::check_name}, {"entry", fuzz::check_entry}, {"bundle", fuzz::check_bundle}};
+    {"name", fuzz::check_name}, {"entry", fuzz::check_entry}, {"bundle", fuzz::check_bundle}, {"ptx", fuzz::check_ptx}};
 
 void check_files(const fs::path& directory, const Property& property) {
   int inputs = 0;

@@ -105,6 +105,19 @@ std::string bundle_of(int number) {
   return shop.store().bundle();
 }
 
+// A compiler that is another one when it is opened: what was found first does not serve.
+class ReplacedCompiler : public FakeCompiler {
+ public:
+  std::string identity() override { return opened_ ? "fake-1.0" : "fake-2.0"; }
+  std::string version() override {
+    opened_ = true;
+    return FakeCompiler::version();
+  }
+
+ private:
+  bool opened_ = false;
+};
+
 // Files in which no entry can be found, as on a network file system that shows the files of others late.
 class ShortSightedFileSystem : public FailingFileSystem {
  public:
@@ -586,4 +599,17 @@ TEST_CASE("totals have a name for each counter, and leave out names of other rel
   CHECK(to_counters(totals).memory_hits == 3);
   CHECK(to_counters(totals).bytes_written == 5);
   CHECK(counted_since(counters, counters).empty());
+}
+
+TEST_CASE("when the compiler that was found does not serve, the kernels of the next one are taken") {
+  const tests::TemporaryDirectory directory;
+  fill(directory.path(), 1);
+  ReplacedCompiler compiler;
+  const Logger log(nullptr);
+  KernelStore store(options_with(user_layer(directory.path())), compiler, log);
+  CHECK(store.get(request_for(1)).image->bytes == right_bytes(1));
+  CHECK(store.counters().user_hits == 1);
+  CHECK(compiler.compiles == 0);
+  CHECK(store.get(request_for(2)).image->bytes == right_bytes(2));
+  CHECK(compiler.compiles == 1);
 }

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -632,4 +633,14 @@ TEST_CASE("progress goes through the steps, and the time left falls") {
   CHECK(all.front().best == kernel(0));
   CHECK(all.front().total == 21);
   CHECK(all.back().best == outcome.chosen);
+}
+
+TEST_CASE("what the progress callback throws is no error of the tuning") {
+  FakeBench quiet(random_field(20, 90, 140, 1), kUsual), loud(random_field(20, 90, 140, 1), kUsual);
+  TuneTask task = task_of(loud);
+  task.progress = [](const TuneProgress&) { throw std::runtime_error("no space left"); };
+  const TuneOutcome expected = tune(quiet, task_of(quiet));
+  const TuneOutcome outcome = tune(loud, task);
+  CHECK(outcome.chosen == expected.chosen);
+  CHECK(outcome.complete == "yes");
 }

@@ -181,13 +181,13 @@ TEST_CASE("views of memory in (batch, heads, seqlen, dim) order and broadcast ke
 }
 
 TEST_CASE("null and misaligned pointers are named") {
-  CHECK(refusal([](Call& c) { c.q.data = nullptr; }) == "q: must point to device memory, was null");
-  CHECK(refusal([](Call& c) { c.k.data = nullptr; }) == "k: must point to device memory, was null");
-  CHECK(refusal([](Call& c) { c.v.data = nullptr; }) == "v: must point to device memory, was null");
-  CHECK(refusal([](Call& c) { c.out.data = nullptr; }) == "out: must point to device memory, was null");
+  CHECK(refusal([](Call& c) { c.q.data = nullptr; }) == "q: must point to its elements, was null");
+  CHECK(refusal([](Call& c) { c.k.data = nullptr; }) == "k: must point to its elements, was null");
+  CHECK(refusal([](Call& c) { c.v.data = nullptr; }) == "v: must point to its elements, was null");
+  CHECK(refusal([](Call& c) { c.out.data = nullptr; }) == "out: must point to its elements, was null");
   CHECK(refusal([](Call& c) {
           c.opts.lse = Tensor(nullptr, DType::f32, {2, 8, 5});
-        }) == "lse: must point to device memory, was null");
+        }) == "lse: must point to its elements, was null");
   CHECK(refusal([](Call& c) { c.q.data = address(1, 8); }).starts_with("q: must be aligned to 16 bytes, was at 0x"));
   CHECK(refusal([](Call& c) { c.out.data = address(4, 2); }).starts_with("out: must be aligned to 16 bytes"));
   CHECK(refusal([](Call& c) {

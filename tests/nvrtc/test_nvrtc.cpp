@@ -3,12 +3,16 @@
 #include <doctest/doctest.h>
 #include <locale.h>
 
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
 #include "runtime/nvrtc.h"
 #include "runtime/ptxas_log.h"
+#include "tests/support/cache_entries.h"
+#include "tests/support/temporary_directory.h"
 
 namespace {
 
@@ -92,4 +96,29 @@ TEST_CASE("compiling leaves the thread's locale as it was") {
   const locale_t before = uselocale(locale_t{});
   make_nvrtc().compile(kGood, "test.cu", "sm_80");
   CHECK(uselocale(locale_t{}) == before);
+}
+
+TEST_CASE("a library that is cut, or whose builtins are, does not serve, and the next one is taken") {
+  namespace fs = std::filesystem;
+  const tests::TemporaryDirectory directory;
+  const fs::path real = make_nvrtc().path(), cut = directory / "cut", without = directory / "without";
+  for (const fs::path& made : {cut, without}) fs::create_directory(made);
+  const std::string library = tests::read_bytes(real);
+  tests::write_bytes(cut / "libnvrtc.so.13", library.substr(0, library.size() / 2));
+  fs::copy_file(real, without / "libnvrtc.so.13");
+  for (const auto& file : fs::directory_iterator(real.parent_path())) {
+    const std::string name = file.path().filename().string();
+    if (name.find("nvrtc-builtins.so.") == std::string::npos) continue;
+    const std::string builtins = tests::read_bytes(file.path());
+    tests::write_bytes(without / name, builtins.substr(0, builtins.size() / 2));
+  }
+  Nvrtc nvrtc({"", {cut.string(), without.string(), real.parent_path().string()}});
+  CHECK(nvrtc.path() == (without / "libnvrtc.so.13").string());
+  CHECK_FALSE(nvrtc.compile(kGood, "test.cu", "sm_80").bytes.empty());
+  CHECK(nvrtc.path() == real.string());
+  const std::vector<std::string> refused = nvrtc.refused();
+  REQUIRE(refused.size() == 2);
+  CHECK(refused[0].find((cut / "libnvrtc.so.13: is cut: it has ").string()) == 0);
+  CHECK(refused[1].find((without / "libnvrtc.so.13: needs libnvrtc-builtins.so.").string()) == 0);
+  CHECK(refused[1].find(": is cut: it has ") != std::string::npos);
 }

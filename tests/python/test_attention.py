@@ -106,6 +106,16 @@ class WrongInput(unittest.TestCase):
         self.refused(flashjit.InvalidArgument, message.format("q"), [[1.0]], k, v)
         self.refused(flashjit.InvalidArgument, message.format("v"), q, k, v.tolist())
 
+    def test_arrays_without_a_shape(self):
+        q, k, v = make_inputs()
+
+        class Shapeless:
+            __dlpack__ = q.__dlpack__
+            __dlpack_device__ = q.__dlpack_device__
+
+        message = "^q: must be an array that has shape, was Shapeless; make one with torch.tensor"
+        self.refused(flashjit.InvalidArgument, message, Shapeless(), k, v)
+
     def test_dtypes(self):
         q, k, v = make_inputs()
         self.refused(flashjit.InvalidArgument, "^q: dtype must be f16 or bf16, was f32", q.astype(np.float32), k, v)
