@@ -97,7 +97,10 @@ std::string to_string(const Finding& finding) {
 std::string to_string(const Report& report) {
   if (report.clean()) return "clean";
   std::string text;
-  for (const Finding& finding : report.findings) text += (text.empty() ? "" : "\n") + to_string(finding);
+  for (const Finding& finding : report.findings) {
+    if (!text.empty()) text += '\n';
+    text += to_string(finding);
+  }
   return text;
 }
 
