@@ -43,10 +43,10 @@ class AttentionCase {
                                       seed + 1),
             HostTensor::random_normal(dtype, {sizes.batch, sizes.seqlen_kv, sizes.num_heads_kv, sizes.head_dim_v},
                                       seed + 2)) {}
-  AttentionCase(const HostTensor& q_host, const HostTensor& k_host, const HostTensor& v_host)
-      : q_host(q_host),
-        k_host(k_host),
-        v_host(v_host),
+  AttentionCase(const HostTensor& q_values, const HostTensor& k_values, const HostTensor& v_values)
+      : q_host(q_values),
+        k_host(k_values),
+        v_host(v_values),
         q(q_host.to_device()),
         k(k_host.to_device()),
         v(v_host.to_device()),
