@@ -32,6 +32,7 @@ const std::map<std::string, Folder>& folders() {
       {"emulator", {.quoted = {"emulator", "flashjit"}}},
       {"runtime", {.quoted = {"runtime", "generator", "cache", "flashjit"}, .may_include_cuda = true}},
       {"cli", {.quoted = {"cli", "flashjit"}}},
+      {"cmake", {}},
       {"bench", {.quoted = {"bench", "flashjit"}}},
       {"examples", {.quoted = {"flashjit"}}},
       {"python", {.quoted = {"python", "flashjit"}}},
