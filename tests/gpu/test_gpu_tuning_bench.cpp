@@ -154,8 +154,7 @@ TEST_CASE("what was not tried is neither compiled nor failed") {
 TEST_CASE("an illegal variant and one that the compiler refuses fail, and say why") {
   Workbench workbench(make_problem());
   CHECK_FALSE(workbench.compile(parse_variant("mma-q64-kv48-w4-k3-v3-c9")).ok);
-  const generator::Templates broken =
-      edited({"attention/softmax.cuh", "float lag;  // kMaximumLag in raw scores", "flaot lag;"});
+  const generator::Templates broken = edited({"attention/softmax.cuh", "float scale_log2;", "flaot scale_log2;"});
   const TuningBench::Compiled refused = Workbench(make_problem(), kShape, broken).compile(parse_variant(kMma));
   CHECK_FALSE(refused.ok);
   CHECK(refused.why != "");
