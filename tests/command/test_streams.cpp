@@ -39,7 +39,7 @@ class Workshop {
 
   // The exit code, or 128 and the signal, as a shell has it. Redirections are the shell's, in this directory.
   int run(const std::string& arguments, const std::string& redirections) const {
-    const std::string line = fmt::format("cd '{}' && {} FLASHJIT_CACHE_DIR=. '{}' {} {}", path().string(),
+    const std::string line = fmt::format("cd '{}' && {} FLASHJIT_CACHE_DIR=cache '{}' {} {}", path().string(),
                                          kBareEnvironment, FLASHJIT_COMMAND, arguments, redirections);
     const int status = std::system(line.c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

@@ -13,6 +13,10 @@
 
 __device__ constexpr int min(int a, int b) { return a < b ? a : b; }
 __device__ constexpr int max(int a, int b) { return a > b ? a : b; }
+__device__ float __fadd_rz(float, float);
 __device__ float __fmaf_rn(float, float, float);
+__device__ float __fmul_rz(float, float);
+__device__ float fabsf(float);
 __device__ float fmaxf(float, float);
+__device__ float fminf(float, float);
 __device__ float __int_as_float(int);

@@ -549,7 +549,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .replacement = "      }\n"
                     "    }",
      .kinds = {register_in_flight},
-     .found_at = "self.softmax.take_block("},
+     .found_at = "raise_maximum(s, shift)"},
     {.name = "output: waited for with one group too many",
      .setting = kHopper,
      .file = "attention/warpgroup_attention.cuh",
@@ -572,7 +572,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .original = "Warpgroup::template wait_scores<1>(s);",
      .replacement = "Warpgroup::template wait_scores<2>(s);",
      .kinds = {register_in_flight},
-     .found_at = "self.softmax.take_block("},
+     .found_at = "raise_maximum(s, shift)"},
     {.name = "three stages: the next scores are not waited for",
      .setting = kHopperThreeStage,
      .file = "kernels/flash_fwd_hopper.cuh",
