@@ -103,7 +103,7 @@ class ElfFile {
   std::vector<T> read_table(std::uint64_t offset, std::size_t count) {
     const std::string bytes = read_at(offset, count * sizeof(T));
     std::vector<T> table(bytes.size() / sizeof(T));
-    std::memcpy(table.data(), bytes.data(), table.size() * sizeof(T));
+    if (!table.empty()) std::memcpy(table.data(), bytes.data(), table.size() * sizeof(T));
     return table;
   }
 
