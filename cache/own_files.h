@@ -4,6 +4,7 @@
 // is in them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
