@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// A gate for restructuring: what NVRTC makes of plain kernels of both families. A commit that is meant to change no
+// kernel leaves every digest as it is. One that changes some says in its message what that did to the kernels' speed.
+#include <doctest/doctest.h>
+
+#include <sstream>
+#include <string>
+#include <string_view>
+
+#include "cache/digest.h"
+#include "flashjit/flashjit.h"
+#include "runtime/nvrtc.h"
+
+using namespace flashjit;
+
+namespace {
+
+struct Kernel {
+  std::string architecture;
+  std::string problem;
+  std::string variant;
+  std::string digest;  // of the PTX of NVRTC 13.0
+};
+
+const Kernel kKernels[] = {
+    // The defaults of usual shapes.
+    {"sm_80", "fwd-bf16-d64", "mma-q128-kv96-w4-k1-v1-c2-overlap-swizzle-x4-qregs-rare-natural", "2bc7be1f5c7e5e0c"},
+    {"sm_80", "fwd-bf16-d64-causal", "mma-q128-kv32-w4-k2-v2-c3-overlap-swizzle-x4-qsmem-rare-longest",
+     "6b2b0aaffdbb4604"},
+    {"sm_80", "fwd-f16-d128", "mma-q128-kv64-w4-k2-v1-c2-overlap-swizzle-x4-qsmem-rare-natural", "3a36bbba76fcfa83"},
+    {"sm_80", "fwd-bf16-d128-causal", "mma-q128-kv64-w4-k2-v1-c2-overlap-swizzle-x4-qsmem-rare-longest",
+     "49f948c2c81f3dfd"},
+    {"sm_80", "fwd-bf16-d256", "mma-q128-kv64-w8-k1-v1-c1-overlap-swizzle-x4-qsmem-rare-natural", "32d5b99431bb9b08"},
+    {"sm_80", "fwd-bf16-d192-v128", "mma-q128-kv128-w8-k1-v1-c1-overlap-swizzle-x4-qsmem-rare-natural",
+     "4effeff0cf532059"},
+    {"sm_90a", "fwd-bf16-d128", "mma-q256-kv64-w8-k2-v3-c1-rotate-swizzle-x4-qsmem-rare-natural", "25c8ca6d7e245446"},
+    {"sm_120a", "fwd-bf16-d40-causal", "mma-q128-kv64-w4-k1-v1-c2-overlap-swizzle-x4-qregs-rare-longest",
+     "5ce0c2e77b086571"},
+    {"sm_90a", "fwd-bf16-d64", "hopper-q256-kv64-s4-qs2-whole-2stage-ppoff-ws-pregs-cl1-lazy-fixed-natural-fused",
+     "7925a7b1ac315288"},
+    {"sm_90a", "fwd-bf16-d64-causal",
+     "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-ws-pregs-cl1-lazy-dynamic-longest-fused", "72c0e00538465ef8"},
+    {"sm_90a", "fwd-f16-d128", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-ws-pregs-cl1-lazy-fixed-natural-fused",
+     "fef53ef471ad9f28"},
+    {"sm_90a", "fwd-bf16-d128-causal",
+     "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-ws-pregs-cl1-lazy-dynamic-longest-fused", "8318dbf663d3738e"},
+    {"sm_90a", "fwd-bf16-d256", "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-ws-pregs-cl1-rare-fixed-natural-split",
+     "21ccd2b1e5caf036"},
+    {"sm_90a", "fwd-bf16-d192-v128-causal",
+     "hopper-q128-kv128-s2-qs1-half-2stage-ppgemm-ws-pregs-cl1-rare-dynamic-longest-split", "92972fdc9f4a42dd"},
+    {"sm_90a", "fwd-bf16-d128", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-ws-pregs-cl1-rare-dynamic-natural-split",
+     "a996358b619d836a"},
+    // Ways that no default takes.
+    {"sm_80", "fwd-bf16-d64-causal", "mma-q64-kv64-w4-k1-v1-c1-serial-linear-x2-qregs-always-natural",
+     "47e85142a8a5e053"},
+    {"sm_90a", "fwd-bf16-d64", "hopper-q128-kv64-s3-qs1-whole-3stage-ppoff-ws-pregs-cl1-rare-fixed-natural-split",
+     "fc6a672fc169d6d7"},
+    {"sm_90a", "fwd-bf16-d128", "hopper-q128-kv128-s2-qs1-whole-2stage-ppgemm-nows-pregs-cl1-rare-fixed-natural-split",
+     "91c14a859bb4affc"},
+    {"sm_90a", "fwd-bf16-d128", "hopper-q128-kv64-s2-qs1-whole-2stage-ppoff-ws-psmem-cl1-rare-fixed-natural-split",
+     "81f7c3feb2220f82"},
+    {"sm_90a", "fwd-bf16-d128-causal",
+     "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-ws-pregs-cl2-rare-fixed-longest-fused", "3290a73c84db8dab"},
+};
+
+// The instructions of the kernel alone: not where they come from, and no constants that nothing reads.
+std::string instructions(const std::string& ptx) {
+  std::istringstream lines(ptx.substr(ptx.find(".visible .entry")));
+  std::string text;
+  for (std::string line; std::getline(lines, line) && line != "}";) {
+    const std::size_t begin = line.find_first_not_of(" \t");
+    if (begin == std::string::npos) continue;
+    const std::string_view rest = std::string_view(line).substr(begin);
+    if (!rest.starts_with("//") && !rest.starts_with(".loc")) text.append(rest) += '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("the PTX of plain kernels is what it was") {
+  const EngineOptions options = EngineOptions::from_environment();
+  runtime::Nvrtc nvrtc({options.nvrtc_path, options.nvrtc_directories});
+  if (nvrtc.version() != "13.0") {
+    MESSAGE("skipped: the digests are of NVRTC 13.0, this is ", nvrtc.version());
+    return;
+  }
+  const Engine engine;
+  for (const Kernel& kernel : kKernels) {
+    CAPTURE(kernel.architecture);
+    CAPTURE(kernel.problem);
+    CAPTURE(kernel.variant);
+    const Problem problem = parse_problem(kernel.problem);
+    const std::string source = engine.render(problem, parse_variant(kernel.variant), kernel.architecture);
+    const std::string ptx = nvrtc.compile(source, "kernel.cu", runtime::ptx_target(kernel.architecture)).bytes;
+    CHECK(cache::digest_of(instructions(ptx)).hex().substr(0, 16) == kernel.digest);
+  }
+}
