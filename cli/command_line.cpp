@@ -23,7 +23,7 @@ Exit codes: 0 success; 1 a check failed (attend --check, verify, a kernel of com
 input, something is missing, or standard output cannot be written, told in one line on stderr.
 
 Environment: FLASHJIT_CACHE_DIR (where compiled kernels are kept; default $XDG_CACHE_HOME/flashjit or
-$HOME/.cache/flashjit), FLASHJIT_CACHE_SIZE (its largest size: 512M), FLASHJIT_SYSTEM_CACHE (further
+$HOME/.cache/flashjit), FLASHJIT_CACHE_SIZE (its largest size; default 1G), FLASHJIT_SYSTEM_CACHE (further
 directories that are only read, DIR:DIR), FLASHJIT_BUNDLES (bundle files that are only read, FILE:FILE),
 FLASHJIT_POLICY (compile, cache_only, off), FLASHJIT_TUNING (off, recorded, on_first_use, frozen),
 FLASHJIT_NVRTC (an exact libnvrtc.so to use), FLASHJIT_DEVICE (gpu; emulate or emulate:ARCH: kernels run in the
@@ -108,6 +108,19 @@ std::string why_mismatched(const CLI::App& app, const std::string& text) {
   return fmt::format("{}: must have a value ({}) behind it", name, option->get_type_name());
 }
 
+[[noreturn]] void refuse(const CLI::App& app, const std::string& why);
+
+// CLI11 takes the option behind one that lacks its value for the value.
+void refuse_options_as_values(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& value : option->results()) {
+      if (value.size() > 1 && value.front() == '-' && app.get_option_no_throw(value) != nullptr)
+        refuse(app, fmt::format("{}: must have a value ({}) behind it, was the option {}", option->get_name(),
+                                option->get_type_name(), value));
+    }
+  }
+}
+
 [[noreturn]] void refuse(const CLI::App& app, const std::string& why) {
   throw Error(ErrorCode::invalid_argument, fmt::format("{} (see {} --help)", why, path_of(app)));
 }
@@ -157,16 +170,19 @@ void CommandLine::parse(int argc, char** argv) {
   };
   try {
     app_->parse(argc, argv);
+    refuse_options_as_values(reached(*app_));
   } catch (const CLI::CallForHelp&) {
     print(help_of(reached(*app_)));
   } catch (const CLI::CallForVersion& asked) {
     print(asked.what() + std::string("\n"));
   } catch (const CLI::ExtrasError&) {
+    refuse_options_as_values(reached(*app_));
     const CLI::App& app = puzzled(*app_);
     refuse(app, why_unknown(app, app.remaining().front()));
   } catch (const CLI::ArgumentMismatch& error) {
     refuse(reached(*app_), why_mismatched(reached(*app_), error.what()));
   } catch (const CLI::ParseError& error) {
+    refuse_options_as_values(reached(*app_));
     refuse(reached(*app_), error.what());
   } catch (const Error& error) {
     refuse(reached(*app_), error.what());  // of a value

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <system_error>
 
 #include "cli/forward_grid.h"
 #include "cli/words.h"
@@ -57,6 +59,9 @@ std::vector<TuneCase> parse_line(const std::string& where, const std::vector<std
 }
 
 std::string read_text(const std::string& path) {
+  if (std::error_code ignored;
+      std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored))
+    refuse("--shapes", fmt::format("{} must be a file with shapes, is not a regular file", path));
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Error(ErrorCode::io, fmt::format("--shapes: {} cannot be read", path));
   return {std::istreambuf_iterator<char>(file), {}};

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <optional>
 
+#include "cli/interrupt.h"
+
 namespace flashjit::cli {
 namespace {
 
@@ -76,7 +78,7 @@ class ScheduledCase {
 ScheduleOutcome run_schedules(Engine& engine, const VerifyCase& expected, const Variant& variant,
                               const Schedules& schedules) {
   ScheduledCase scheduled(engine, expected, variant);
-  for (int i = 0; i < schedules.count && scheduled.outcome().problems.empty(); ++i) {
+  for (int i = 0; i < schedules.count && scheduled.outcome().problems.empty() && !InterruptGuard::pending(); ++i) {
     scheduled.run(schedules.first_seed + static_cast<std::uint64_t>(i));
   }
   return scheduled.outcome();

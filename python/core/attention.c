@@ -168,6 +168,16 @@ static int refuse_gradient(PyObject* array, const char* name) {
   return done != NULL;
 }
 
+/* So that autograd notices when a tensor that it saved is overwritten. */
+static int mark_written(PyObject* array) {
+  static PyObject* mark;
+  if (!array_type_of(array)->has_gradient) return 1;
+  if (!mark && !(mark = import_attribute("flashjit._arrays", "mark_written"))) return 0;
+  PyObject* const done = PyObject_CallFunctionObjArgs(mark, array, NULL);
+  Py_XDECREF(done);
+  return done != NULL;
+}
+
 static int view(PyObject* const* values, enum Argument argument, DLTensor* tensor) {
   PyObject* const array = values[argument];
   const ArrayType* const type = array_type_of(array);
@@ -249,7 +259,8 @@ static PyObject* attend(PyObject* const* values, Settings* settings, int with_ls
       (!with_lse || allocate_lse(api, &q, &lse))) {
     settings->options.lse = with_lse ? &lse.view : NULL;
     status = run(settings, &q, &k, &v, &out.view);
-    if (status == FLASHJIT_OK) result = to_result(api, given_out, &out, &lse);
+    if (status == FLASHJIT_OK && (!given_out || mark_written(given_out)))
+      result = to_result(api, given_out, &out, &lse);
   }
   discard(&out);
   discard(&lse);

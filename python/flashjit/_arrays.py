@@ -36,6 +36,7 @@ def attention(q: Any, k: Any, v: Any, causal: Any, scale: Any, out: Any, lse: An
 
     results = library.run(launch, None if stream is None else stream_handle(stream), q,
                           [out] if rows is None else [out, rows])
+    library.mark_written(out)
     return results[0] if rows is None else tuple(results)
 
 
@@ -60,6 +61,13 @@ def refuse_gradient(name: str, tensor: Any) -> None:
                           f"{name}.detach(), call under torch.no_grad(), or use flashjit.torch")
 
 
+def mark_written(tensor: Any) -> None:
+    """Count a write into a tensor of PyTorch, so that autograd notices if it had saved the tensor."""
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch.autograd.graph, "increment_version") and not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
+
+
 def _require_rank(name: str, array: Any) -> None:
     if not hasattr(array, "shape"):
         raise _no_array(name, array)
@@ -79,6 +87,9 @@ class _ArrayApi:
 
     def check_out(self, out: Any) -> None:
         """Raise when arrays of this library cannot be written."""
+
+    def mark_written(self, out: Any) -> None:
+        """Tell the library that its array was written, where it asks to be told."""
 
     def run(self, launch: Any, stream: int | None, q: Any, outputs: list[Any]) -> list[Any]:
         """Launch into the outputs, and return them as the caller may use them."""
@@ -109,6 +120,10 @@ class _CuPy(_ArrayApi):
 
 class _Torch(_ArrayApi):
     """Before 2.10, and together with arrays of other libraries."""
+
+    def mark_written(self, out: Any) -> None:
+        if isinstance(out, importlib.import_module("torch").Tensor):
+            mark_written(out)
 
     def empty(self, like: Any, shape: Sequence[int], is_float32: bool = False) -> Any:
         torch = importlib.import_module("torch")

@@ -63,6 +63,8 @@ TEST_CASE("autotune refuses bad options before it asks for a GPU") {
   CHECK(mentions(refusal("--grid backward"), "--grid: must be forward, was 'backward'"));
   CHECK(mentions(refusal("--grid forward --seqlen 512"), "--grid"));
   CHECK(mentions(refusal("--shapes nowhere.txt"), "--shapes: nowhere.txt cannot be read"));
+  CHECK(mentions(refusal("--shapes ."), "--shapes: . must be a file with shapes, is not a regular file"));
+  CHECK(mentions(refusal("--shapes /dev/zero"), "is not a regular file"));
   CHECK(mentions(refusal("--shapes shapes.txt"), "must have at least one line"));
   CHECK(mentions(refusal("--shapes shapes.txt", "bf16 128 full 1 512 512 16 5\n"),
                  "shapes.txt:1: heads_kv: must divide the 16 heads of q, was 5"));

@@ -63,6 +63,23 @@ class CloseTo(unittest.TestCase):
         self.assertLess(difference, ROUNDING)  # written so that NaN fails
 
 
+class GivenOutput(unittest.TestCase):
+    def test_a_tensor_that_autograd_saved_may_not_be_overwritten_unnoticed(self):
+        q, k, v = make_qkv()
+        out = torch.zeros_like(q)
+        loss = (torch.ones_like(q).requires_grad_() * out).sum()
+        flashjit.attention(q, k, v, out=out)
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            loss.backward()
+
+    def test_inference_tensors_have_no_versions(self):
+        q, k, v = make_qkv()
+        with torch.inference_mode():
+            out = torch.zeros_like(q)
+            flashjit.attention(q, k, v, out=out)
+            self.assertTrue(torch.equal(out, flashjit.attention(q, k, v)))
+
+
 class Operator(CloseTo):
     def test_gives_output_and_log_sum_exp(self):
         q, k, v = make_qkv()
