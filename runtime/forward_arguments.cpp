@@ -15,7 +15,7 @@ namespace flashjit::runtime {
 namespace {
 
 // In place of a scale of 0: the kernel multiplies masked scores of -infinity by it, and 0 would make them NaN.
-constexpr float kSmallestScaleLog2 = 1e-37f;
+constexpr float kSmallestScaleLog2 = std::numeric_limits<float>::denorm_min();
 constexpr std::uint32_t kNegatePair = 0x80008000;  // the sign bits of two 16-bit numbers
 // A section of heads: what longest_first orders by length. Its K and V fit L2 together, and where heads have few tiles
 // it is not much longer than two waves of thread blocks, so that loads of one section run beside arithmetic of another.

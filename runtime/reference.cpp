@@ -122,6 +122,8 @@ class Head {
     std::fill_n(out, head_dim_v_, 0.0);
     if (visible == 0) return -kInfinity;
     score(row, visible);
+    const auto hides = [](Real score) { return score == -std::numeric_limits<Real>::infinity(); };
+    if (std::all_of(scores_.begin(), scores_.begin() + visible, hides)) return -kInfinity;  // as if it saw no key
     const Real max = *std::max_element(scores_.begin(), scores_.begin() + visible);
     Real total = 0;
     std::fill(sum_.begin(), sum_.end(), Real{0});

@@ -34,10 +34,11 @@ struct AttentionOptions {
 // dimension must be contiguous, pointers 16-byte aligned and the other strides multiples of 8 elements; beyond that
 // strides are free, so [batch, heads, seqlen, dim] memory is passed as a view with its dimensions in the order above.
 // Scores of any size are right as long as f32 holds them, scaled and unscaled. NaN or infinity in q reaches its row, in
-// k the rows that see that key. In v it also reaches rows shortly before those, because the tensor cores multiply what
-// the mask hides by 0; so v must be finite behind the mask too. Memory outside of the tensors reaches nothing. The
-// first call for a problem compiles a kernel or loads it from the cache; later calls only launch. Thread-safe. Throws
-// Error; after an error nothing was launched or written and the CUDA context is as before.
+// k the rows that see that key; a row whose scores are all -infinity is as one that sees no key. In v it also reaches
+// rows shortly before those, because the tensor cores multiply what the mask hides by 0; so v must be finite behind the
+// mask too, and no larger than 1e28 in magnitude, as sums in f32 exceed the result on the way. Memory outside of the
+// tensors reaches nothing. The first call for a problem compiles a kernel or loads it from the cache; later calls only
+// launch. Thread-safe. Throws Error; after an error nothing was launched or written and the CUDA context is as before.
 DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
 // The same into memory of the caller: out is [batch, seqlen_q, num_heads_q, head_dim_v] and must not overlap the

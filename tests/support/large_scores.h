@@ -67,6 +67,27 @@ inline LargeScores one_key_above(double query, double key, double other, float s
   return problem;
 }
 
+// Keys that are visited first have scores around -2^27 in base 2, which rise by 16 from block to block; the last 64
+// have a score of 0 and decide alone. An f32 near -2^27 cannot tell a step of 16 from one of 8 and less.
+inline LargeScores rise_from_far_below(DType dtype) {
+  constexpr std::int64_t kQueries = 16, kKeys = 192, kHeadDim = 64, kBlock = 64;
+  LargeScores problem{
+      "rise from far below",
+      filled(dtype, {1, kQueries, 1, kHeadDim},
+             [](std::int64_t, std::int64_t column) { return column == 0   ? 8192.0
+                                                            : column == 1 ? 16.0
+                                                                          : 0.0; }),
+      filled(dtype, {1, kKeys, 1, kHeadDim},
+             [](std::int64_t key, std::int64_t column) {
+               if (key < kBlock || column > 1) return 0.0;
+               return column == 0 ? -16384.0 : key < 2 * kBlock ? -2.0 : -3.0;
+             }),
+      filled(dtype, {1, kKeys, 1, kHeadDim}, [](std::int64_t key, std::int64_t) { return 1.0 + key / kBlock; }),
+      {}};
+  problem.options.softmax_scale = std::log(2.0f);
+  return problem;
+}
+
 inline std::vector<LargeScores> problems_with_large_scores(DType dtype) {
   std::vector<LargeScores> problems;
   for (const int exponent : {10, 14, 18, 20, 22, 24, 26, 27, 28, 29, 30})
@@ -77,7 +98,10 @@ inline std::vector<LargeScores> problems_with_large_scores(DType dtype) {
   problems.push_back(one_key_above(-60000, 1, 60000, 0.125f, dtype));
   problems.push_back(one_key_above(60000, 60000, 1, 0.0f, dtype));
   problems.push_back(one_key_above(60000, 60000, -60000, 1e-30f, dtype));
+  problems.push_back(rise_from_far_below(dtype));
   if (dtype == DType::bf16) {
+    for (const float scale : {0.0f, 1e-40f, -1e-38f})
+      problems.push_back(one_key_above(std::ldexp(1, 60), std::ldexp(1, 60), -std::ldexp(1, 60), scale, dtype));
     problems.push_back(one_key_above(1e18, 1e18, 1, 0.125f, dtype));
     problems.push_back(one_key_above(1e18, 2e18, -2e18, 2.0f, dtype));
     problems.push_back(one_key_above(-1e18, 1e18, 2e18, 2.0f, dtype));
