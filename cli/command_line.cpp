@@ -108,7 +108,9 @@ std::string why_mismatched(const CLI::App& app, const std::string& text) {
   return fmt::format("{}: must have a value ({}) behind it", name, option->get_type_name());
 }
 
-[[noreturn]] void refuse(const CLI::App& app, const std::string& why);
+[[noreturn]] void refuse(const CLI::App& app, const std::string& why) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("{} (see {} --help)", why, path_of(app)));
+}
 
 // CLI11 takes the option behind one that lacks its value for the value.
 void refuse_options_as_values(const CLI::App& app) {
@@ -119,10 +121,6 @@ void refuse_options_as_values(const CLI::App& app) {
                                 option->get_type_name(), value));
     }
   }
-}
-
-[[noreturn]] void refuse(const CLI::App& app, const std::string& why) {
-  throw Error(ErrorCode::invalid_argument, fmt::format("{} (see {} --help)", why, path_of(app)));
 }
 
 const CLI::App& find_subcommand(const CLI::App& app, const std::vector<std::string>& words) {

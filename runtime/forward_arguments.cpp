@@ -14,7 +14,8 @@
 namespace flashjit::runtime {
 namespace {
 
-// In place of a scale of 0: the kernel multiplies masked scores of -infinity by it, and 0 would make them NaN.
+// In place of a scale of 0: the kernel multiplies masked scores of -infinity by it, and 0 would make them NaN. No score
+// times this is more than 2^-21.
 constexpr float kSmallestScaleLog2 = std::numeric_limits<float>::denorm_min();
 constexpr std::uint32_t kNegatePair = 0x80008000;  // the sign bits of two 16-bit numbers
 // A section of heads: what longest_first orders by length. Its K and V fit L2 together, and where heads have few tiles
