@@ -35,7 +35,8 @@ std::string render_kernel(const Problem& problem, const MmaVariant& variant, std
              "extern \"C\" __global__ void __launch_bounds__({}, {})\n"
              "    {}(const __grid_constant__ ForwardArguments args) {{\n"
              "  extern __shared__ __align__(128) char smem[];\n"
-             "  ForwardMma<Config>(args, ptx::cvta_to_shared(smem)).run();\n"
+             "  bool far = false;\n"
+             "  while (!ForwardMma<Config>(args, ptx::cvta_to_shared(smem), far).run()) far = true;\n"
              "}}\n",
              plan.threads, variant.ctas_per_sm, entry);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sizes of the forward kernel and its map of shared memory: [ Q | K ring | V ring ]. With Q in registers there is only
-// [ K ring | V ring ], and Q is brought in through it. At the end each warp's rows of the output pass through the place
-// of its rows of Q where they fit, else through the start of it all.
+// [ K ring | V ring ], and Q is brought in through it. At the end the rows of the output pass through the start of it
+// all.
 #pragma once
 
 #include "tile/shared_tile.cuh"
@@ -25,8 +25,6 @@ struct ForwardShape {
   static constexpr int kKRing = Config::kQueryInRegisters ? 0 : QTile::kBytes;
   static constexpr int kVRing = kKRing + Config::kKStages * KTile::kBytes;
   static constexpr int kRingsEnd = kVRing + Config::kVStages * VTile::kBytes;
-  // A warp may write its output while others still compute if it stays within its own rows of Q.
-  static constexpr bool kOutputInOwnQueryRows = !Config::kQueryInRegisters && kPaddedHeadDimV <= kPaddedHeadDim;
   static constexpr int kOutputBytes = Config::kWarps * OTile::kBytes;
   static constexpr int kLargest = QTile::kBytes > kOutputBytes ? QTile::kBytes : kOutputBytes;
   static constexpr int kSmemBytes = kRingsEnd > kLargest ? kRingsEnd : kLargest;

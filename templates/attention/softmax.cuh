@@ -7,6 +7,7 @@
 #include "types.cuh"
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+__device__ __forceinline__ float nan() { return __int_as_float(0x7fffffff); }
 constexpr float kLn2 = 0.693147180559945f;
 // With a rare rescale the running maximum may lag behind by this much in base 2: probabilities stay below 2^8, far from
 // the largest f16, and their sum below seqlen * 2^8.
@@ -15,6 +16,8 @@ constexpr float kMaximumLag = 8.0f;
 constexpr float kLargestFloat = 3.40282347e38f;
 // Up to here rounding a maximum in base 2 takes less than 4 away: probabilities stay below 2^(4 + kMaximumLag).
 constexpr float kFar = 67108864.0f;
+// Up to here two roundings of maxima in base 2 are off by 2^-11 at most, which no f16 shows.
+constexpr float kNear = 8192.0f;
 
 // Accumulators of mma.m16n8k16: kM tiles of 16 rows, kN of 8 columns. Lane l holds of tile (m, n), in x[m][n][e],
 // row 16m + l/4 + 8 (e/2) and column 8n + 2 (l%4) + e%2.
@@ -41,8 +44,7 @@ struct Accumulator {
 // Probabilities are 2^(score * scale - reference), where the reference of a row is its maximum in base 2. As an f32 it
 // is rounded, which cancels, because the sum, the output and the LSE are relative to the same rounded number. Far from
 // 0 the rounding would be more than exp2 can bridge. In the rows that are that far, the maximum is subtracted from the
-// scores before they are scaled, and the reference is exact. A warp with such a row takes every block as if its maximum
-// grew, so that other warps spend next to nothing on this.
+// scores before they are scaled, and the reference is exact. It is asked for where it costs next to nothing.
 template <int kM>
 struct SoftmaxRows {
   // What is subtracted from a block's scores in base 2.
@@ -88,13 +90,16 @@ struct SoftmaxRows {
     return grew;
   }
 
-  // Raises a row's maximum to what its four lanes have seen; returns the factor for what was summed before.
+  // Raises a row's maximum to what its four lanes have seen; returns the factor for what was summed before. Without
+  // kAnywhere only right for rows near 0.
+  template <bool kAnywhere = true>
   __device__ __forceinline__ float raise(float seen, int m, int h) {
     const float before = maximum[m][h];
     float raised = fmaxf(seen, ptx::shfl_xor(seen, 1));
     raised = fmaxf(raised, ptx::shfl_xor(raised, 2));
     raised = fmaxf(raised, before);
     maximum[m][h] = raised;
+    if constexpr (!kAnywhere) return ptx::ex2((before - raised) * scale_log2);
     // Towards zero the difference of finite numbers is finite, so that a scale of almost 0 leaves no NaN.
     return ptx::ex2(__fadd_rz(before, -raised) * scale_log2 + (rounded_away(raised) - rounded_away(before)));
   }
@@ -156,25 +161,46 @@ template <int kM, bool kRareRescale>
 struct OnlineSoftmax : SoftmaxRows<kM> {
   using Rows = SoftmaxRows<kM>;
   using Shift = typename Rows::Shift;
+  using Rows::maximum;
   using Rows::scale_log2;
   using Rows::sum;
 
-  bool far = true;  // a row of the warp is far from 0, or was not yet looked at
+  float lag;  // kMaximumLag in raw scores; -infinity once far rows are expected
 
-  using Rows::Rows;
+  __device__ __forceinline__ explicit OnlineSoftmax(float scale) : Rows(scale), lag(kMaximumLag * ptx::rcp(scale)) {}
+
+  // Of rows that have seen no key.
+  __device__ __forceinline__ void expect_far() { lag = -infinity(); }
+  // By a vote, so that ptxas knows it to be the same in all lanes.
+  __device__ __forceinline__ bool expects_far() const { return ptx::vote_any(lag < 0.0f); }
+
+  // Whether a row did not stay near 0 and was not expected to be far. NaN in the inputs counts.
+  __device__ __forceinline__ bool went_far() const {
+    bool any = false;
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) any |= !(sum[m][h] < infinity());
+    return any;
+  }
 
   // Takes the maximum of new scores into account: rescales the sums and the output where it has to. The scores and the
-  // result go to exponentiate().
-  template <int kNs, int kNo>
+  // result go to exponentiate(). Right for rows near 0; with kAnywhere for all, if far ones are expected.
+  template <bool kAnywhere, int kNs, int kNo>
   __device__ __forceinline__ Shift raise_maximum(Accumulator<kM, kNs>& s, Accumulator<kM, kNo>& o) {
     float seen[kM][2];
-    Shift shift = Rows::shift_by_maxima();
-    const bool grew = Rows::grows(s, shift, kMaximumLag, seen) || far;
+    bool grew = false;
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        seen[m][h] = Rows::seen_maximum(s, m, h);
+        grew |= seen[m][h] > maximum[m][h] + lag;
+      }
     // One vote decides for the warp, before the lanes of a row exchange anything: usually that is all.
-    if (kRareRescale && !ptx::vote_any(grew)) return shift;
-    rescale(seen, o);
-    shift = Rows::shift_by_maxima();
-    far = Rows::subtract_far_maxima(s, shift);
+    if (!kRareRescale || ptx::vote_any(grew)) rescale<kAnywhere>(seen, o);
+    Shift shift = Rows::shift_by_maxima();
+    if (kAnywhere && expects_far()) Rows::subtract_far_maxima(s, shift);
     return shift;
   }
 
@@ -188,14 +214,21 @@ struct OnlineSoftmax : SoftmaxRows<kM> {
   }
 
  private:
-  template <int kNo>
+  // Such a row's sum becomes NaN, which nothing undoes: what was computed of it is thrown away.
+  template <bool kAnywhere>
+  __device__ __forceinline__ bool left_unexpectedly(int m, int h) const {
+    const bool far = fabsf(maximum[m][h] * scale_log2) > kNear;
+    return kAnywhere ? far && lag >= 0.0f && maximum[m][h] != -kLargestFloat : far;
+  }
+
+  template <bool kAnywhere, int kNo>
   __device__ __forceinline__ void rescale(const float (&seen)[kM][2], Accumulator<kM, kNo>& o) {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float factor = Rows::raise(seen[m][h], m, h);
-        sum[m][h] *= factor;
+        const float factor = Rows::template raise<kAnywhere>(seen[m][h], m, h);
+        sum[m][h] = left_unexpectedly<kAnywhere>(m, h) ? nan() : sum[m][h] * factor;
 #pragma unroll
         for (int n = 0; n < kNo; ++n) o.x[m][n][2 * h] *= factor, o.x[m][n][2 * h + 1] *= factor;
       }

@@ -9,6 +9,7 @@
 //   overlap   when step i begins, the tiles of a later step are requested, after one barrier
 //   rotate    the same, and half of the warps pass the barrier of a step before their softmax, the other half after
 //             it: on each quarter of an SM one warp multiplies Q K^T while another does softmax and P V
+// The loop of clean blocks takes scores to be near 0. Where that proves wrong at the end, the block begins again.
 #pragma once
 
 #include "attention/arguments.cuh"
@@ -43,7 +44,7 @@ class ForwardMma {
   static constexpr int kPending = kKeyPending < kValuePending ? kKeyPending : kValuePending;
 
  public:
-  __device__ __forceinline__ ForwardMma(const ForwardArguments& arguments, SmemAddress smem)
+  __device__ __forceinline__ ForwardMma(const ForwardArguments& arguments, SmemAddress smem, bool far)
       : args(arguments),
         smem(smem),
         thread(ptx::tid_x()),
@@ -54,35 +55,42 @@ class ForwardMma {
     first_row = tile.index * Config::kBlockQ;
     blocks =
         visible_blocks<Config::kBlockKv>(mask, first_row, min(first_row + Config::kBlockQ, args.sizes.seqlen_q) - 1);
-    const int kv_head = tile.head / args.sizes.heads_per_group;
-    const char* k = args.k + tile.batch * args.k_strides.batch + kv_head * args.k_strides.head;
-    const char* v = args.v + tile.batch * args.v_strides.batch + kv_head * args.v_strides.head;
-    next_key = KTile::template source<Config::kHeadDim, Shape::kThreads>(k + first_key(0) * args.k_strides.row,
-                                                                         args.k_strides.row, thread);
-    next_value = VTile::template source<Config::kHeadDimV, Shape::kThreads>(v + first_key(0) * args.v_strides.row,
-                                                                            args.v_strides.row, thread);
+    // Only the steps that mask are right for far rows, so they take all blocks then.
+    if (far) self.softmax.expect_far(), blocks.clean = 0;
   }
 
-  __device__ __forceinline__ void run() {
+  // False if rows went far from 0 and were not expected to: then nothing is written, and everything is to be done again
+  // by a kernel that expects them.
+  __device__ __forceinline__ bool run() {
     if (blocks.count > 0) {
+      find_keys(find_tile());
       bring_query();
       clear_ring_padding();
-      if constexpr (!kSerial) fill_rings();
-      const int masked = blocks.count - blocks.clean;
-#pragma unroll 1
-      for (int i = 0; i < masked; ++i) masked_step(i);
-      if constexpr (kRotate) {
-        rotate(masked);
-      } else {
-#pragma unroll 1
-        for (int i = masked; i < blocks.count; ++i) kSerial ? serial_step(i) : overlapped_step(i, i > masked);
-      }
+      take_blocks();
+      // Behind this barrier nobody reads tiles any more. The vote tells ptxas that all lanes take the same way.
+      const bool went_far = ptx::vote_any(ptx::bar_sync_any(self.softmax.went_far()));
+      if (went_far && !self.softmax.expects_far()) return false;
     }
     finish();
+    return true;
   }
 
  private:
   // --- Pipelines ----------------------------------------------------------------------------------------------------
+
+  // The blocks of the visit: those at its begin by the steps that mask.
+  __device__ __forceinline__ void take_blocks() {
+    if constexpr (!kSerial) fill_rings();
+    const int masked = blocks.count - blocks.clean;
+#pragma unroll 1
+    for (int i = 0; i < masked; ++i) masked_step(i);
+    if constexpr (kRotate) {
+      rotate(masked);
+    } else {
+#pragma unroll 1
+      for (int i = masked; i < blocks.count; ++i) kSerial ? serial_step(i) : overlapped_step(i, i > masked);
+    }
+  }
 
   __device__ __forceinline__ void masked_step(int i) {
     if constexpr (kSerial) {
@@ -99,7 +107,7 @@ class ForwardMma {
       typename Warp::template Scores<Shape::kMaskedKeys> s;
       self.template compute_scores<Shape::kMaskedKeys>(s, k_slot(i) + piece * KTile::kRowBytes);
       mask_scores(s, warp_row(), first_key(i) + piece, mask, thread % kWarpSize);
-      const auto shift = self.softmax.raise_maximum(s, self.o);
+      const auto shift = self.softmax.template raise_maximum<true>(s, self.o);
       self.template accumulate_output<Shape::kMaskedKeys>(s, shift, v_slot(i) + piece * VTile::kRowBytes);
     }
     if constexpr (Config::kVStages == 1 || Config::kKStages == 1) ptx::bar_sync();
@@ -113,7 +121,7 @@ class ForwardMma {
     ptx::cp_async_wait_group<0>();
     ptx::bar_sync();
     self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
-    const auto shift = self.softmax.raise_maximum(s, self.o);
+    const auto shift = self.softmax.template raise_maximum<false>(s, self.o);
     request_value<false>(i);
     ptx::cp_async_wait_group<0>();
     ptx::bar_sync();
@@ -140,7 +148,7 @@ class ForwardMma {
       ptx::bar_sync();
       request_key<false>(i + 1);
     }
-    const auto shift = self.softmax.raise_maximum(s, self.o);
+    const auto shift = self.softmax.template raise_maximum<false>(s, self.o);
     if constexpr (Config::kVStages == 1) {
       ptx::cp_async_wait_group<1>();
       ptx::bar_sync();
@@ -157,12 +165,12 @@ class ForwardMma {
 #pragma unroll 1
     for (int i = first + 1; i < blocks.count; ++i) {
       if (is_late()) pass_barrier(i, [] { meet_early_warps(); });
-      const auto shift = self.softmax.raise_maximum(s, self.o);
+      const auto shift = self.softmax.template raise_maximum<false>(s, self.o);
       self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(i - 1));
       if (!is_late()) pass_barrier(i, [] { meet_late_warps(); });
       self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
     }
-    const auto shift = self.softmax.raise_maximum(s, self.o);
+    const auto shift = self.softmax.template raise_maximum<false>(s, self.o);
     self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(blocks.count - 1));
   }
 
@@ -290,6 +298,17 @@ class ForwardMma {
   __device__ __forceinline__ int warp_row() const { return first_row + thread / kWarpSize * Shape::kWarpRows; }
   __device__ __forceinline__ int last_visible_key() const { return mask.last_key(warp_row() + Shape::kWarpRows - 1); }
 
+  // Where the requests of K and V begin.
+  __device__ __forceinline__ void find_keys(const QueryTile& tile) {
+    const int kv_head = tile.head / args.sizes.heads_per_group;
+    const char* k = args.k + tile.batch * args.k_strides.batch + kv_head * args.k_strides.head;
+    const char* v = args.v + tile.batch * args.v_strides.batch + kv_head * args.v_strides.head;
+    next_key = KTile::template source<Config::kHeadDim, Shape::kThreads>(k + first_key(0) * args.k_strides.row,
+                                                                         args.k_strides.row, thread);
+    next_value = VTile::template source<Config::kHeadDimV, Shape::kThreads>(v + first_key(0) * args.v_strides.row,
+                                                                            args.v_strides.row, thread);
+  }
+
   // Finds its place anew: the loop had no register to keep it in.
   __device__ __forceinline__ void finish() {
     const QueryTile tile = find_tile();
@@ -301,11 +320,7 @@ class ForwardMma {
     if (lse != nullptr)
       lse += tile.batch * args.lse_strides.batch + tile.head * args.lse_strides.head + row * args.lse_strides.row;
     normalize(self.o, self.softmax, lse, args.lse_strides.row, valid_rows, lane);
-    SmemAddress slab = smem + warp * OTile::kBytes;
-    if constexpr (Shape::kOutputInOwnQueryRows)
-      slab = smem + warp * Shape::kWarpRows * QTile::kRowBytes;
-    else
-      ptx::bar_sync();
+    const SmemAddress slab = smem + warp * OTile::kBytes;
     char* rows =
         args.out + tile.batch * args.out_strides.batch + tile.head * args.out_strides.head + row * args.out_strides.row;
     store_rows<typename Config::Element, OTile, Config::kHeadDimV>(self.o, slab, rows, args.out_strides.row, valid_rows,

@@ -8,6 +8,17 @@ namespace ptx {
 // bar.sync 0;   every warp of the block arrives and waits:                                   PTX ISA 1.0, sm_10
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
 
+// bar.red.or.pred any, 0, predicate;   the same, and whether it holds in any of their threads: PTX ISA 2.0, sm_20
+__device__ __forceinline__ bool bar_sync_any(bool predicate) {
+  int any;
+  asm volatile(
+      "{\n\t.reg .pred p, q;\n\tsetp.ne.s32 p, %1, 0;\n\tbar.red.or.pred q, 0, p;\n\tselp.s32 %0, 1, 0, q;\n\t}"
+      : "=r"(any)
+      : "r"(static_cast<int>(predicate))
+      : "memory");
+  return any != 0;
+}
+
 // bar.sync barrier, threads;   arrives at a named barrier and waits until so many threads have: PTX ISA 2.0, sm_20
 template <int kThreads>
 __device__ __forceinline__ void bar_sync(NamedBarrier barrier) {

@@ -25,7 +25,7 @@ struct MmaConfig {
 
 extern "C" __global__ void __launch_bounds__(256, 1) mma_forward(const __grid_constant__ ForwardArguments args) {
   extern __shared__ __align__(128) char smem[];
-  ForwardMma<MmaConfig>(args, ptx::cvta_to_shared(smem)).run();
+  ForwardMma<MmaConfig>(args, ptx::cvta_to_shared(smem), false).run();
 }
 
 // In place of the wrapper of wgmma.mma_async that generator/wgmma.cpp writes for the N in use.
