@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "generator/comments.h"
 #include "generator/source_parts.h"
 #include "generator/variant_space.h"
 
@@ -16,7 +17,9 @@ constexpr const char* kGenerated = "#line 1 \"generated\"\n";
 
 std::string heading(std::string_view name) {
   return fmt::format(
-      "// {}\n// Rendered by libflashjit. One self-contained file: NVRTC and nvcc compile it as it is.\n", name);
+      "// {}\n// Rendered by libflashjit. One self-contained file: NVRTC and nvcc compile it as it is.\n"
+      "// Its comments stand in the templates, at the lines that #line names.\n",
+      name);
 }
 
 }  // namespace
@@ -54,7 +57,7 @@ Source render_forward(const Problem& problem, const Variant& variant, const Arch
   std::visit(
       [&](const auto& of_family) {
         source.device_code = templates.flatten(template_of(of_family));
-        source.generated = kGenerated + render_kernel(problem, of_family, source.entry);
+        source.generated = kGenerated + without_comments(render_kernel(problem, of_family, source.entry));
       },
       variant);
   return source;

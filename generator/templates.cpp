@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "flashjit/error.h"
+#include "generator/comments.h"
 
 namespace flashjit::generator {
 namespace {
@@ -23,8 +24,8 @@ std::size_t find_directive(std::string_view text, std::size_t begin) {
   return std::min(at, text.size());
 }
 
-// One template file with its includes put in place, each file once. #line keeps the files' own names and lines, so that
-// an error of NVRTC and a line of a profile point into templates/.
+// One template file without comments and with its includes put in place, each file once. #line keeps the files' own
+// names and lines, so that an error of NVRTC and a line of a profile point into templates/.
 void append_file(const Templates::Files& files, const std::string& path, std::set<std::string>& seen,
                  std::string& out) {
   if (!seen.insert(path).second) return;
@@ -32,12 +33,12 @@ void append_file(const Templates::Files& files, const std::string& path, std::se
   if (file == files.end())  // never of those inside the library
     throw Error(ErrorCode::io, fmt::format("template_directory (FLASHJIT_TEMPLATE_DIR): must hold {}", path));
   out += fmt::format("#line 1 \"templates/{}\"\n", path);
-  const std::string_view text = file->second;
+  const std::string text = without_comments(file->second);
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t directive = find_directive(text, begin);
-    out += text.substr(begin, directive - begin);
+    out.append(text, begin, directive - begin);
     begin = std::min(text.find('\n', directive), text.size() - 1) + 1;
-    const std::string_view line = text.substr(directive, begin - directive);
+    const auto line = std::string_view(text).substr(directive, begin - directive);
     if (line.starts_with(kInclude)) {
       const std::string_view name = line.substr(kInclude.size(), line.rfind('"') - kInclude.size());
       append_file(files, std::string(name), seen, out);

@@ -18,8 +18,8 @@ class Templates {
   explicit Templates(Files files);
 
   const Files& files() const;
-  // A file with its includes put in place, each file once. Made at first use and kept, as each look-up in the cache
-  // needs it. Throws Error(io) which names a file that is not there.
+  // A file without comments and with its includes put in place, each file once. Made at first use and kept, as each
+  // look-up in the cache needs it. Throws Error(io) which names a file that is not there.
   std::shared_ptr<const std::string> flatten(const std::string& path) const;
 
  private:

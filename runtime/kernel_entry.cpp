@@ -11,7 +11,7 @@
 namespace flashjit::runtime {
 namespace {
 
-constexpr const char* kSchema = "flashjit-kernel-1";  // a new one forgets every entry that was written before
+constexpr const char* kSchema = "flashjit-kernel-2";  // a new one forgets every entry that was written before
 
 // Cache names are [a-z0-9_.-]; kernel names are nearly that.
 std::string cache_name(std::string name) {
@@ -29,7 +29,7 @@ cache::Key key_of(const KernelRequest& request) {
   key.name = cache_name(request.source.name);
   key.inputs = cache::Hasher()
                    .add("schema", kSchema)
-                   .add("heading", request.source.heading)
+                   .add("name", request.source.name)
                    .add("device code", *request.source.device_code)
                    .add("generated", request.source.generated)
                    .add("options", Nvrtc::options_for_key(request.target))

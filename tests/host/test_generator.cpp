@@ -9,6 +9,7 @@
 
 #include "flashjit/error.h"
 #include "generator/arguments.h"
+#include "generator/comments.h"
 #include "generator/plan.h"
 #include "generator/source.h"
 #include "generator/variant_space.h"
@@ -170,6 +171,32 @@ TEST_CASE("kernels of a family share their device code") {
     CHECK(code == device_code(variant, same));
     CHECK(code != device_code(variant, others));
     CHECK(*code == *device_code(variant, others));
+  }
+}
+
+TEST_CASE("comments leave code and line numbers as they are") {
+  CHECK(without_comments("int a;  // one\n\n// two\nint b;") == "int a;\n\n\nint b;");
+  CHECK(without_comments("a/* one */b /* two\nlines */ c\n") == "a b\n c\n");
+  CHECK(without_comments("asm(\"// \\\" /* kept\"); // gone\nc = '\"'; // gone") ==
+        "asm(\"// \\\" /* kept\");\nc = '\"';");
+  CHECK(without_comments("a / b; a /") == "a / b; a /");
+  CHECK(without_comments("a; /* without an end") == "a;");
+  CHECK(without_comments("a = \"without an end") == "a = \"without an end");
+  CHECK(without_comments("") == "");
+}
+
+TEST_CASE("a kernel's text does not depend on comments") {
+  Templates::Files files = embedded_templates().files();
+  for (auto& [path, text] : files) {
+    CAPTURE(path);
+    REQUIRE(text.starts_with("// SPDX"));
+    text.insert(3, "A word more. ");
+  }
+  for (const char* variant : kOfEachFamily) {
+    const auto render_with = [&](const Templates& templates) {
+      return render_forward(problem_of(64, 64), parse_variant(variant), sm_90a(), templates).text();
+    };
+    CHECK(render_with(Templates(files)) == render_with(embedded_templates()));
   }
 }
 
