@@ -23,8 +23,10 @@ double milliseconds_since(Clock::time_point start) {
 }
 
 Problem problem_of(const Inputs& inputs) {
-  const Problem problem{inputs.q.dtype(), static_cast<int>(inputs.q.shape()[3]), static_cast<int>(inputs.v.shape()[3]),
-                        inputs.causal};
+  const Problem problem{.dtype = inputs.q.dtype(),
+                        .head_dim = static_cast<int>(inputs.q.shape()[3]),
+                        .head_dim_v = static_cast<int>(inputs.v.shape()[3]),
+                        .causal = inputs.causal};
   validate(problem);
   return problem;
 }

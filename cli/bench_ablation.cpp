@@ -78,7 +78,7 @@ std::vector<Row> make_rows() {
 }
 
 void compile_first(const BenchContext& context, const std::vector<Row>& rows) {
-  const Problem problem{context.dtype, kHeadDim, kHeadDim, false};
+  const Problem problem{.dtype = context.dtype, .head_dim = kHeadDim, .head_dim_v = kHeadDim};
   std::vector<CompileJob> jobs;
   for (const Row& row : rows) jobs.push_back({problem, row.variant, kArchitecture});
   compile_all(context.engine, jobs, default_compile_threads(), context.interrupt);

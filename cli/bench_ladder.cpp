@@ -43,7 +43,7 @@ std::vector<Step> steps(const Engine& engine, const Problem& problem, const std:
 
 void bench_ladder(const BenchContext& context, Json& record) {
   const DeviceInfo gpu = require_device(context.system, "bench --grid 5090");
-  const Problem problem{context.dtype, kHeadDim, kHeadDim, false};
+  const Problem problem{.dtype = context.dtype, .head_dim = kHeadDim, .head_dim_v = kHeadDim};
   const Dims q_shape{1, kQueries, kHeads, kHeadDim}, k_shape{1, kKeys, kHeads, kHeadDim};
   ProgressLine progress("measuring");
   const DeviceTensor q = HostTensor::random_normal(context.dtype, q_shape, 1).to_device(nullptr, gpu.ordinal);

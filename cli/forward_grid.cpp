@@ -19,7 +19,8 @@ std::vector<GridCell> forward_grid(DType dtype, bool quick) {
   std::vector<GridCell> cells;
   for (const int head_dim : {64, 128, 256}) {
     for (const bool causal : {false, true}) {
-      for (const std::int64_t seqlen : seqlens) cells.push_back({{dtype, head_dim, head_dim, causal}, seqlen});
+      for (const std::int64_t seqlen : seqlens)
+        cells.push_back({{.dtype = dtype, .head_dim = head_dim, .head_dim_v = head_dim, .causal = causal}, seqlen});
     }
   }
   return cells;

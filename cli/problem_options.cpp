@@ -79,7 +79,8 @@ void add_problem_options(CLI::App* subcommand, ProblemOptions& options) {
 
 Problem ProblemOptions::problem() const {
   const HeadDims dims = parse_head_dim_pair("--head-dim", head_dim);
-  return {parse_dtype(dtype), dims.head_dim, dims.head_dim_v, is_causal(mask)};
+  return {
+      .dtype = parse_dtype(dtype), .head_dim = dims.head_dim, .head_dim_v = dims.head_dim_v, .causal = is_causal(mask)};
 }
 
 ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists) {
@@ -158,7 +159,8 @@ std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector
   for (const DType dtype : dtypes) {
     for (const HeadDims& dims : head_dims) {
       for (const bool masked : causal) {
-        const Problem problem{dtype, dims.head_dim, dims.head_dim_v, masked};
+        const Problem problem{
+            .dtype = dtype, .head_dim = dims.head_dim, .head_dim_v = dims.head_dim_v, .causal = masked};
         if (std::find(problems.begin(), problems.end(), problem) == problems.end()) problems.push_back(problem);
       }
     }

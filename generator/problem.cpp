@@ -5,6 +5,7 @@
 
 #include "flashjit/error.h"
 #include "flashjit/problem.h"
+#include "generator/dtype.h"
 #include "generator/plan.h"
 
 namespace flashjit {
@@ -90,9 +91,8 @@ Problem parse_problem(std::string_view text) {
     const auto end = std::from_chars(rest.data(), rest.data() + rest.size(), number).ptr;
     rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
   };
-  for (const DType dtype : {DType::f16, DType::bf16}) {
-    if (take(std::string("fwd-") + to_string(dtype))) problem.dtype = dtype;
-  }
+  for (const generator::DTypeRow& row : generator::dtypes())
+    if (row.element && take(std::string("fwd-") + row.name)) problem.dtype = row.dtype;
   if (take("-d")) take_number(problem.head_dim);
   problem.head_dim_v = problem.head_dim;
   if (take("-v")) take_number(problem.head_dim_v);
@@ -107,9 +107,9 @@ Problem parse_problem(std::string_view text) {
 }
 
 void validate(const Problem& problem) {
-  if (problem.dtype != DType::f16 && problem.dtype != DType::bf16)
+  if (!generator::has_kernels(problem.dtype))
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("dtype: must be f16 or bf16, was {}", to_string(problem.dtype)));
+                fmt::format("dtype: must be {}, was {}", generator::kernel_dtypes(), to_string(problem.dtype)));
   const auto check = [](const char* name, int dim) {
     if (dim < 8 || dim > 256 || dim % 8 != 0)
       throw Error(ErrorCode::invalid_argument,

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "generator/comments.h"
+#include "generator/dtype.h"
 #include "generator/source_parts.h"
 #include "generator/variant_space.h"
 
@@ -24,10 +25,8 @@ std::string heading(std::string_view name) {
 
 }  // namespace
 
-const char* element(DType dtype) { return dtype == DType::bf16 ? "BFloat16" : "Half"; }
-
 ConfigText::ConfigText(const Problem& problem) {
-  use("Element", element(problem.dtype));
+  use("Element", row_of(problem.dtype).element);
   add("int", "kHeadDim", problem.head_dim);
   add("int", "kHeadDimV", problem.head_dim_v);
   add("bool", "kCausal", problem.causal);
@@ -74,7 +73,7 @@ Source render_mma_ceiling(DType dtype, const Architecture& architecture, const T
                        "extern \"C\" __global__ void __launch_bounds__({}) {}(float* sink, int iterations) {{\n"
                        "  mma_ceiling<{}>(sink, iterations);\n"
                        "}}\n",
-                       kCeilingThreads, source.entry, element(dtype));
+                       kCeilingThreads, source.entry, row_of(dtype).element);
   return source;
 }
 

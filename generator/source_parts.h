@@ -11,8 +11,6 @@
 
 namespace flashjit::generator {
 
-const char* element(DType dtype);  // the type of this name in templates/types.cuh
-
 // struct Config, by which a template knows the problem and the variant.
 class ConfigText {
  public:

@@ -13,22 +13,19 @@ namespace flashjit::generator {
 template <class Enum>
 struct Word {
   Enum value;
-  std::string_view text;        // in a spelling
-  std::string_view enumerator;  // in the rendered source
+  std::string_view text;             // in a spelling
+  std::string_view enumerator = {};  // in the rendered source, where that names it
 };
 
 inline constexpr Word<Pipeline> kPipelines[] = {{Pipeline::serial, "serial", "Pipeline::serial"},
                                                 {Pipeline::overlap, "overlap", "Pipeline::overlap"},
                                                 {Pipeline::rotate, "rotate", "Pipeline::rotate"}};
-inline constexpr Word<SmemLayout> kLayouts[] = {{SmemLayout::linear, "linear", "SmemLayout::linear"},
-                                                {SmemLayout::swizzle, "swizzle", "SmemLayout::swizzle"}};
-inline constexpr Word<QuerySource> kQueries[] = {{QuerySource::shared, "qsmem", "QuerySource::shared"},
-                                                 {QuerySource::registers, "qregs", "QuerySource::registers"}};
+inline constexpr Word<SmemLayout> kLayouts[] = {{SmemLayout::linear, "linear"}, {SmemLayout::swizzle, "swizzle"}};
+inline constexpr Word<QuerySource> kQueries[] = {{QuerySource::shared, "qsmem"}, {QuerySource::registers, "qregs"}};
 inline constexpr Word<Rescale> kRescales[] = {{Rescale::always, "always", "Rescale::always"},
                                               {Rescale::rare, "rare", "Rescale::rare"},
                                               {Rescale::lazy, "lazy", "Rescale::lazy"}};
-inline constexpr Word<TileOrder> kOrders[] = {{TileOrder::natural, "natural", "TileOrder::natural"},
-                                              {TileOrder::longest_first, "longest", "TileOrder::longest_first"}};
+inline constexpr Word<TileOrder> kOrders[] = {{TileOrder::natural, "natural"}, {TileOrder::longest_first, "longest"}};
 inline constexpr Word<OutputSlot> kOutputs[] = {{OutputSlot::query, "oquery", "OutputSlot::query"},
                                                 {OutputSlot::half, "half", "OutputSlot::half"},
                                                 {OutputSlot::whole, "whole", "OutputSlot::whole"}};
@@ -39,14 +36,12 @@ inline constexpr Word<PingPong> kPingPongs[] = {{PingPong::off, "ppoff", "PingPo
                                                 {PingPong::gemm, "ppgemm", "PingPong::gemm"},
                                                 {PingPong::softmax, "ppsoftmax", "PingPong::softmax"}};
 inline constexpr Word<bool> kSpecializations[] = {{true, "ws", "true"}, {false, "nows", "false"}};
-inline constexpr Word<ProbabilitySource> kProbabilities[] = {
-    {ProbabilitySource::registers, "pregs", "ProbabilitySource::registers"},
-    {ProbabilitySource::shared, "psmem", "ProbabilitySource::shared"}};
+inline constexpr Word<ProbabilitySource> kProbabilities[] = {{ProbabilitySource::registers, "pregs"},
+                                                             {ProbabilitySource::shared, "psmem"}};
 inline constexpr Word<Scheduler> kSchedulers[] = {{Scheduler::single, "single", "Scheduler::single"},
                                                   {Scheduler::fixed, "fixed", "Scheduler::fixed"},
                                                   {Scheduler::dynamic, "dynamic", "Scheduler::dynamic"}};
-inline constexpr Word<TileBoundary> kBoundaries[] = {{TileBoundary::split, "split", "TileBoundary::split"},
-                                                     {TileBoundary::fused, "fused", "TileBoundary::fused"}};
+inline constexpr Word<TileBoundary> kBoundaries[] = {{TileBoundary::split, "split"}, {TileBoundary::fused, "fused"}};
 
 template <class Words, class Enum>
 std::string_view spell(const Words& words, Enum value) {

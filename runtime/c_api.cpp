@@ -123,7 +123,10 @@ flashjit::Problem to_problem(const flashjit_problem* given) {
   const auto c = flashjit::runtime::read_struct(require("problem", given));
   const auto dtype = flashjit::runtime::to_dtype(c.dtype);
   if (!dtype) reject("dtype: must be f16 or bf16, was {}", flashjit::runtime::to_string(c.dtype));
-  return {*dtype, c.head_dim, c.head_dim_v == 0 ? c.head_dim : c.head_dim_v, to_bool("causal", c.causal)};
+  return {.dtype = *dtype,
+          .head_dim = c.head_dim,
+          .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
+          .causal = to_bool("causal", c.causal)};
 }
 
 void attention(Engine& engine, const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* out,

@@ -29,11 +29,23 @@ emulator::Program parse(const WantedKernel& wanted, const std::string& ptx) {
   }
 }
 
+emulator::TensorElement element_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return emulator::TensorElement::f16;
+    case DType::bf16:
+      return emulator::TensorElement::bf16;
+    case DType::f32:
+      break;
+  }
+  return emulator::TensorElement::f32;
+}
+
 emulator::TensorMapDescription describe(const Tensor& tensor, const TensorMapBox& box) {
   const TensorMapShape shape = tensor_map_shape(tensor);
   const int row_bytes = box.columns * static_cast<int>(size_of(tensor.dtype));
   emulator::TensorMapDescription map;
-  map.element = tensor.dtype == DType::f16 ? emulator::TensorElement::f16 : emulator::TensorElement::bf16;
+  map.element = element_of(tensor.dtype);
   map.rank = static_cast<int>(std::size(shape.sizes));
   map.address = tensor.data;
   std::copy(std::begin(shape.sizes), std::end(shape.sizes), map.sizes.begin());

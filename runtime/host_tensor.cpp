@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <bit>
 #include <cmath>
-#include <cstring>
-#include <limits>
 #include <numbers>
 #include <random>
 
@@ -18,65 +15,6 @@ namespace flashjit {
 namespace {
 
 constexpr double kOutlierFactor = 10;
-
-// How a 16-bit format divides its bits; the sign takes the first one.
-struct Format {
-  int mantissa_bits;
-  int exponent_bias;
-};
-constexpr Format kF16{10, 15};
-constexpr Format kBf16{7, 127};
-constexpr Format kF64{52, 1023};
-
-// Straight from double: a detour over float would round twice.
-std::uint16_t encode(Format format, double value) noexcept {
-  const auto bits = std::bit_cast<std::uint64_t>(value);
-  const auto sign = static_cast<std::uint16_t>(bits >> 63 << 15);
-  const std::uint16_t infinity = static_cast<std::uint16_t>(0x7fff >> format.mantissa_bits << format.mantissa_bits);
-  if (std::isnan(value)) return sign | infinity | static_cast<std::uint16_t>(1 << (format.mantissa_bits - 1));
-  if (std::isinf(value)) return sign | infinity;
-  const int exponent = static_cast<int>(bits >> kF64.mantissa_bits & 0x7ff) - kF64.exponent_bias + format.exponent_bias;
-  const std::uint64_t implicit_one = std::uint64_t{1} << kF64.mantissa_bits;
-  const std::uint64_t significand = (bits & (implicit_one - 1)) | implicit_one;
-  // Below the smallest normal number each power of two costs a bit.
-  const int shift = kF64.mantissa_bits - format.mantissa_bits + (exponent < 1 ? 1 - exponent : 0);
-  if (shift > kF64.mantissa_bits + 1) return sign;  // less than half of the smallest subnormal number
-  const std::uint64_t rest = significand & ((std::uint64_t{1} << shift) - 1);
-  const std::uint64_t half = std::uint64_t{1} << (shift - 1);
-  std::uint64_t rounded = significand >> shift;
-  if (rest > half || (rest == half && (rounded & 1) != 0)) ++rounded;
-  // The implicit one counts as one step of the exponent, and so does a carry out of the mantissa.
-  if (exponent > 1) rounded += static_cast<std::uint64_t>(exponent - 1) << format.mantissa_bits;
-  return sign | (rounded < infinity ? static_cast<std::uint16_t>(rounded) : infinity);
-}
-
-double decode_f16(std::uint16_t bits) noexcept {
-  const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
-  const int exponent = bits >> kF16.mantissa_bits & 0x1f;
-  const int mantissa = bits & 0x3ff;
-  if (exponent == 0x1f) {
-    return mantissa == 0 ? sign * std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
-  }
-  if (exponent == 0) return sign * mantissa * 0x1p-24;
-  const std::uint64_t wide = static_cast<std::uint64_t>(exponent - kF16.exponent_bias + kF64.exponent_bias)
-                             << kF64.mantissa_bits;
-  return sign * std::bit_cast<double>(wide | static_cast<std::uint64_t>(mantissa)
-                                                 << (kF64.mantissa_bits - kF16.mantissa_bits));
-}
-
-double decode_bf16(std::uint16_t bits) noexcept { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-
-template <typename T>
-T read(const void* data, std::int64_t index) noexcept {
-  T value;
-  std::memcpy(&value, static_cast<const T*>(data) + index, sizeof(T));
-  return value;
-}
-
-template <typename T>
-void write(void* data, std::int64_t index, T value) noexcept {
-  std::memcpy(static_cast<T*>(data) + index, &value, sizeof(T));
-}
 
 // Normal (0, 1) values by the method of Box and Muller: std::normal_distribution gives each library's own sequence.
 class NormalSource {
@@ -124,27 +62,6 @@ std::size_t runtime::byte_count(const char* name, DType dtype, const Dims& shape
   return bytes;
 }
 
-const char* to_string(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::f16:
-      return "f16";
-    case DType::bf16:
-      return "bf16";
-    case DType::f32:
-      return "f32";
-  }
-  return "unknown";
-}
-
-DType parse_dtype(const std::string& text) {
-  for (const DType dtype : {DType::f16, DType::bf16, DType::f32}) {
-    if (text == to_string(dtype)) return dtype;
-  }
-  throw Error(ErrorCode::invalid_argument, fmt::format("dtype: must be f16, bf16 or f32, was {}", text));
-}
-
-std::size_t size_of(DType dtype) noexcept { return dtype == DType::f32 ? 4 : 2; }
-
 Dims::Dims(const std::int64_t* values, std::size_t count) {
   if (count > kMaxRank) {
     throw Error(ErrorCode::invalid_argument, fmt::format("dims: rank must be at most {}, was {}", kMaxRank, count));
@@ -163,17 +80,6 @@ Dims packed_strides(const Dims& shape) {
     step *= static_cast<std::uint64_t>(std::max<std::int64_t>(shape[i], 1));
   }
   return strides;
-}
-
-double load_element(const void* data, DType dtype, std::int64_t index) noexcept {
-  if (dtype == DType::f32) return read<float>(data, index);
-  const auto bits = read<std::uint16_t>(data, index);
-  return dtype == DType::f16 ? decode_f16(bits) : decode_bf16(bits);
-}
-
-void store_element(void* data, DType dtype, std::int64_t index, double value) noexcept {
-  if (dtype == DType::f32) return write(data, index, static_cast<float>(value));
-  write(data, index, encode(dtype == DType::f16 ? kF16 : kBf16, value));
 }
 
 HostTensor::HostTensor(DType dtype, const Dims& shape)

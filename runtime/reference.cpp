@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "generator/dtype.h"
 #include "runtime/byte_count.h"
 #include "runtime/parallel.h"
 #include "runtime/reject.h"
@@ -198,19 +199,6 @@ Result compute(const Tensor& q, const Tensor& k, const Tensor& v, const Attentio
   return result;
 }
 
-// Half the distance from 1 to the next larger number: what one rounding of a number near 1 can do.
-double rounding_of(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::f16:
-      return 0x1p-11;
-    case DType::bf16:
-      return 0x1p-8;
-    case DType::f32:
-      return 0x1p-24;
-  }
-  return 0;
-}
-
 // 0 for equal infinities; NaN when either is NaN.
 double distance(double a, double b) noexcept { return a == b ? 0 : std::abs(a - b); }
 
@@ -248,7 +236,7 @@ Comparison compare(const HostTensor& out, const Result& exact, const Result& low
       largest = std::max(largest, std::abs(exact.out[i]));
     }
   }
-  comparison.bound = 2 * low_error + 2 * rounding_of(out.dtype()) * largest;
+  comparison.bound = 2 * low_error + 2 * generator::row_of(out.dtype()).rounding * largest;
   comparison.passed = comparison.max_error <= comparison.bound;
   return comparison;
 }

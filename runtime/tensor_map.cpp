@@ -31,6 +31,18 @@ void require_tensor_map(const char* name, const Tensor& tensor) {
                          kMaxStride / static_cast<int>(size_of(tensor.dtype)) - 1, tensor.strides[dim]));
 }
 
+CUtensorMapDataType element_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case DType::bf16:
+      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case DType::f32:
+      break;
+  }
+  return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+}
+
 CUtensorMapSwizzle swizzle_of(int row_bytes) {
   return row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
          : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
@@ -84,12 +96,10 @@ generator::TensorMap encode_tensor_map(const Driver& driver, const Tensor& tenso
   const auto unsigned_of = [](int value) { return static_cast<cuuint32_t>(value); };
   const cuuint32_t box_sizes[kRank] = {unsigned_of(box.columns), unsigned_of(box.heads), unsigned_of(box.rows), 1};
   const cuuint32_t element_steps[kRank] = {1, 1, 1, 1};
-  const CUtensorMapDataType type =
-      tensor.dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const int row_bytes = box.columns * static_cast<int>(size_of(tensor.dtype));
   generator::TensorMap map;
-  driver.check(driver.cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), type, kRank, tensor.data,
-                                             shape.sizes, shape.strides, box_sizes, element_steps,
+  driver.check(driver.cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), element_of(tensor.dtype), kRank,
+                                             tensor.data, shape.sizes, shape.strides, box_sizes, element_steps,
                                              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(row_bytes),
                                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
                "cuTensorMapEncodeTiled");

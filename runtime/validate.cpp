@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "generator/dtype.h"
 #include "runtime/reject.h"
 #include "runtime/tensor_dims.h"
 
@@ -201,8 +202,8 @@ MemoryRange check_lse(const ForwardCall& call) {
 }  // namespace
 
 ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
-  if (q.dtype != DType::f16 && q.dtype != DType::bf16) {
-    reject("q: dtype must be f16 or bf16, was {}", to_string(q.dtype));
+  if (!generator::has_kernels(q.dtype)) {
+    reject("q: dtype must be {}, was {}", generator::kernel_dtypes(), to_string(q.dtype));
   }
   check_dtype("k", k, q.dtype);
   check_dtype("v", v, q.dtype);
@@ -218,8 +219,10 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   require_size("v", v, kRowsRules, heads_dim, k.shape[heads_dim], "k");
 
   ForwardCall call;
-  call.problem = {q.dtype, static_cast<int>(q.shape[head_dim_dim]), static_cast<int>(v.shape[head_dim_dim]),
-                  opts.causal};
+  call.problem = {.dtype = q.dtype,
+                  .head_dim = static_cast<int>(q.shape[head_dim_dim]),
+                  .head_dim_v = static_cast<int>(v.shape[head_dim_dim]),
+                  .causal = opts.causal};
   call.q = &q;
   call.k = &k;
   call.v = &v;

@@ -34,11 +34,6 @@ constexpr int kWarpgroupRows = 64;  // of one wgmma
 constexpr int kChunkBytes = 16;     // what one cp.async moves and one ldmatrix lane addresses
 constexpr int kChunkElements = 8;
 
-template <bool kValue>
-struct Bool {
-  static constexpr bool value = kValue;
-};
-
 __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 __device__ constexpr int round_up(int a, int b) { return ceil_div(a, b) * b; }
 // The largest power of two, at most limit, that divides n.

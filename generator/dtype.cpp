@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "generator/dtype.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <vector>
+
+#include "flashjit/error.h"
+
+namespace flashjit {
+namespace generator {
+namespace {
+
+// How a 16-bit format divides its bits; the sign takes the first one.
+struct Format {
+  int mantissa_bits;
+  int exponent_bias;
+};
+constexpr Format kF16{10, 15};
+constexpr Format kBf16{7, 127};
+constexpr Format kF64{52, 1023};
+
+// Straight from double: a detour over float would round twice.
+std::uint16_t encode(Format format, double value) noexcept {
+  const auto bits = std::bit_cast<std::uint64_t>(value);
+  const auto sign = static_cast<std::uint16_t>(bits >> 63 << 15);
+  const std::uint16_t infinity = static_cast<std::uint16_t>(0x7fff >> format.mantissa_bits << format.mantissa_bits);
+  if (std::isnan(value)) return sign | infinity | static_cast<std::uint16_t>(1 << (format.mantissa_bits - 1));
+  if (std::isinf(value)) return sign | infinity;
+  const int exponent = static_cast<int>(bits >> kF64.mantissa_bits & 0x7ff) - kF64.exponent_bias + format.exponent_bias;
+  const std::uint64_t implicit_one = std::uint64_t{1} << kF64.mantissa_bits;
+  const std::uint64_t significand = (bits & (implicit_one - 1)) | implicit_one;
+  // Below the smallest normal number each power of two costs a bit.
+  const int shift = kF64.mantissa_bits - format.mantissa_bits + (exponent < 1 ? 1 - exponent : 0);
+  if (shift > kF64.mantissa_bits + 1) return sign;  // less than half of the smallest subnormal number
+  const std::uint64_t rest = significand & ((std::uint64_t{1} << shift) - 1);
+  const std::uint64_t half = std::uint64_t{1} << (shift - 1);
+  std::uint64_t rounded = significand >> shift;
+  if (rest > half || (rest == half && (rounded & 1) != 0)) ++rounded;
+  // The implicit one counts as one step of the exponent, and so does a carry out of the mantissa.
+  if (exponent > 1) rounded += static_cast<std::uint64_t>(exponent - 1) << format.mantissa_bits;
+  return sign | (rounded < infinity ? static_cast<std::uint16_t>(rounded) : infinity);
+}
+
+double decode_f16(std::uint16_t bits) noexcept {
+  const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
+  const int exponent = bits >> kF16.mantissa_bits & 0x1f;
+  const int mantissa = bits & 0x3ff;
+  if (exponent == 0x1f) {
+    return mantissa == 0 ? sign * std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+  }
+  if (exponent == 0) return sign * mantissa * 0x1p-24;
+  const std::uint64_t wide = static_cast<std::uint64_t>(exponent - kF16.exponent_bias + kF64.exponent_bias)
+                             << kF64.mantissa_bits;
+  return sign * std::bit_cast<double>(wide | static_cast<std::uint64_t>(mantissa)
+                                                 << (kF64.mantissa_bits - kF16.mantissa_bits));
+}
+
+double decode_bf16(std::uint16_t bits) noexcept { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+
+template <typename T>
+T read(const void* data, std::int64_t index) noexcept {
+  T value;
+  std::memcpy(&value, static_cast<const T*>(data) + index, sizeof(T));
+  return value;
+}
+
+template <typename T>
+void write(void* data, std::int64_t index, T value) noexcept {
+  std::memcpy(static_cast<T*>(data) + index, &value, sizeof(T));
+}
+
+double load_f16(const void* data, std::int64_t index) noexcept { return decode_f16(read<std::uint16_t>(data, index)); }
+double load_bf16(const void* data, std::int64_t index) noexcept {
+  return decode_bf16(read<std::uint16_t>(data, index));
+}
+double load_f32(const void* data, std::int64_t index) noexcept { return read<float>(data, index); }
+void store_f16(void* data, std::int64_t index, double value) noexcept { write(data, index, encode(kF16, value)); }
+void store_bf16(void* data, std::int64_t index, double value) noexcept { write(data, index, encode(kBf16, value)); }
+void store_f32(void* data, std::int64_t index, double value) noexcept { write(data, index, static_cast<float>(value)); }
+
+constexpr DTypeRow kRows[] = {
+    {DType::f16, "f16", 2, 0x1p-11, "Half", load_f16, store_f16},
+    {DType::bf16, "bf16", 2, 0x1p-8, "BFloat16", load_bf16, store_bf16},
+    {DType::f32, "f32", 4, 0x1p-24, nullptr, load_f32, store_f32},
+};
+
+// "f16, bf16 or f32", of the rows that are wanted.
+template <class Wanted>
+std::string names_of(const Wanted& wanted) {
+  std::vector<const char*> names;
+  for (const DTypeRow& row : kRows)
+    if (wanted(row)) names.push_back(row.name);
+  const char* const last = names.back();
+  names.pop_back();
+  return names.empty() ? last : fmt::format("{} or {}", fmt::join(names, ", "), last);
+}
+
+}  // namespace
+
+std::span<const DTypeRow> dtypes() noexcept { return kRows; }
+
+const DTypeRow* find_dtype(DType dtype) noexcept {
+  const auto index = static_cast<std::size_t>(dtype);
+  return index < std::size(kRows) ? &kRows[index] : nullptr;
+}
+
+const DTypeRow& row_of(DType dtype) noexcept { return kRows[static_cast<std::size_t>(dtype)]; }
+
+bool has_kernels(DType dtype) noexcept {
+  const DTypeRow* row = find_dtype(dtype);
+  return row && row->element;
+}
+
+std::string all_dtypes() {
+  return names_of([](const DTypeRow&) { return true; });
+}
+
+std::string kernel_dtypes() {
+  return names_of([](const DTypeRow& row) { return row.element != nullptr; });
+}
+
+}  // namespace generator
+
+const char* to_string(DType dtype) noexcept {
+  const generator::DTypeRow* row = generator::find_dtype(dtype);
+  return row ? row->name : "unknown";
+}
+
+DType parse_dtype(const std::string& text) {
+  for (const generator::DTypeRow& row : generator::dtypes())
+    if (text == row.name) return row.dtype;
+  throw Error(ErrorCode::invalid_argument, fmt::format("dtype: must be {}, was {}", generator::all_dtypes(), text));
+}
+
+std::size_t size_of(DType dtype) noexcept {
+  const generator::DTypeRow* row = generator::find_dtype(dtype);
+  return row ? row->bytes : 0;
+}
+
+double load_element(const void* data, DType dtype, std::int64_t index) noexcept {
+  return generator::row_of(dtype).load(data, index);
+}
+
+void store_element(void* data, DType dtype, std::int64_t index, double value) noexcept {
+  generator::row_of(dtype).store(data, index, value);
+}
+
+}  // namespace flashjit
