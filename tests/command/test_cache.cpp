@@ -323,6 +323,33 @@ TEST_CASE("clear removes the cache's files and no others") {
   CHECK(shop.entries().empty());
 }
 
+TEST_CASE("what clear and gc cannot remove, or not look into, is named with the reason, and ends with 2") {
+  const Workshop shop;
+  const fs::path link = shop.cache() / "zz", file = shop.cache() / "tuning";
+  SUBCASE("a file in the place of a folder") {
+    write_bytes(file, "mine");
+    const std::string reason =
+        file.string() + ": must be a directory of the cache, is a file or a link of others; move it away";
+    for (const std::string command : {"clear --dry-run", "gc", "clear"}) {
+      CHECK(mentions(shop.result(command, "", 2).at("problem"), reason));
+      CHECK(shop.run(command).err == "flashjit: " + reason + "\n");
+    }
+    CHECK(shop.result("verify", "", 1).at("problems").at(0) == reason);
+    CHECK(read_bytes(file) == "mine");
+    fs::remove(file);
+  }
+  SUBCASE("a link that leads nowhere in the place of a folder") {
+    fs::create_symlink("/nowhere", shop.cache() / "00");
+    CHECK(mentions(shop.result("clear", "", 2).at("problem"), "/00: must be a directory of the cache"));
+    CHECK(fs::is_symlink(shop.cache() / "00"));
+    fs::remove(shop.cache() / "00");
+  }
+  CHECK(count_files(shop.cache(), ".fjc") <= 3);
+  fs::create_symlink("/nowhere", link);  // no name of the cache
+  CHECK(shop.result("clear").at("problem").is_null());
+  CHECK(shop.run("verify").exit_code == 0);
+}
+
 TEST_CASE("what is exported here is found and imported there") {
   const Workshop shop;
   const json exported = shop.result("export kernels.fjb");
