@@ -149,6 +149,10 @@ std::vector<std::string> parse_architectures(const std::string& text) {
 }
 
 std::vector<std::string> parse_architectures(const Engine& engine, const std::string& text) {
+std::vector<std::string> parse_wanted_architectures(const std::string& text) {
+  return text.empty() || text == "all" ? std::vector<std::string>() : parse_architectures(text);
+}
+
   return text.empty() ? std::vector{choose_architecture(engine, text)} : parse_architectures(text);
 }
 
