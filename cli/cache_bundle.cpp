@@ -57,7 +57,7 @@ void require_content(const std::string& bundle, const ExportOptions& options) {
 
 int run_export(const ExportOptions& options, const Session& session) {
   const std::vector<std::string> architectures = parse_wanted_architectures(options.architectures);
-  OutputFile file("FILE", options.file);
+  OutputFile file("FILE", options.file, kWritableByOthers);
   const Cache cache(session.engine_options());
   warn_of_problems(cache);
   const std::string bundle = cache.export_bundle({architectures, options.chosen});

@@ -166,7 +166,7 @@ int exit_code(const Summary& summary, bool unstored) {
 
 int run(const Options& options, const Session& session) {
   std::optional<OutputFile> bundle;
-  if (!options.bundle.empty()) bundle.emplace("--bundle", options.bundle);
+  if (!options.bundle.empty()) bundle.emplace("--bundle", options.bundle, kWritableByOthers);
   const InterruptGuard interrupt;
   const EngineOptions engine_options = session.engine_options();
   Engine engine(engine_options);
