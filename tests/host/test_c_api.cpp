@@ -155,7 +155,7 @@ TEST_CASE("engine options are checked, and a failure makes no engine") {
   };
   CHECK(message(&flashjit_engine_options::policy, "fast").find("policy: must be") == 0);
   CHECK(message(&flashjit_engine_options::tuning, "fast").find("tuning: must be") == 0);
-  CHECK(message(&flashjit_engine_options::emulate, "sm_42").find("architecture: must be one of") == 0);
+  CHECK(message(&flashjit_engine_options::emulate, "sm_42").find("emulate: must be one of") == 0);
   CHECK(flashjit_engine_create(nullptr, nullptr) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "engine: must not be null");
   flashjit_engine_destroy(nullptr);
