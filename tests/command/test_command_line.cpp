@@ -152,6 +152,14 @@ TEST_CASE("numbers that are empty, half a number, negative or too large are refu
 TEST_CASE("an error of the command line says whose help to read, and what was probably meant") {
   const std::vector<std::vector<std::string>> cases = {
       {"complie", "'complie': must be a subcommand of 'flashjit'; did you mean 'compile'?", "flashjit --help"},
+TEST_CASE("what a terminal would obey, and what nobody reads to its end, is not repeated") {
+  CHECK(mentions(refusal("cache ls --layer \"$(printf 'a\\033[31mb\\302\\233c\\rd')\""), "was 'a [31mb c d'"));
+  const std::string message = refusal("render --arch sm_90a --variant $(head -c 100000 /dev/zero | tr '\\0' x)");
+  CHECK(message.size() < 1000);
+  CHECK(mentions(message, "xxx…xxx"));
+  CHECK(refusal("$(head -c 100000 /dev/zero | tr '\\0' x)").size() < 1000);
+}
+
       {"cache lst", "'lst': must be a subcommand of 'flashjit cache'; did you mean 'ls'?", "flashjit cache --help"},
       {"compile --hed-dim 64", "--hed-dim: must be an option of 'flashjit compile'; did you mean '--head-dim'?",
        "flashjit compile --help"},

@@ -141,6 +141,9 @@ TEST_CASE("options are checked like tensors") {
   CHECK(refusal([](Call& c) { c.options.causal = 2; }) == "causal: must be 0 or 1, was 2");
   CHECK(refusal([](Call& c) { c.options.has_softmax_scale = -1; }) == "has_softmax_scale: must be 0 or 1, was -1");
   CHECK_FALSE(refusal([](Call& c) { c.options.variant = "fast-please"; }).empty());
+  const std::string endless(1'000'000, 'x');
+  CHECK(refusal([&](Call& c) { c.options.variant = endless.c_str(); }) ==
+        "variant: must have at most 200 characters, had 1000000");
   CHECK(refusal([](Call& c) { c.options.stream = &c; }).find("stream: must be null") == 0);
 }
 
