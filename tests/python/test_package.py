@@ -111,6 +111,11 @@ class Command(unittest.TestCase):
         answer = subprocess.run([sys.executable, "-m", "flashjit.compare", "--help"], capture_output=True, text=True)
         self.assertEqual((answer.returncode, answer.stderr), (0, ""))
         self.assertIn("--peer", answer.stdout)
+        with open("/dev/full", "w") as full:
+            lost = subprocess.run([sys.executable, "-m", "flashjit.compare", "--help"], stdout=full,
+                                  stderr=subprocess.PIPE, text=True)
+        self.assertEqual(lost.returncode, 1)
+        self.assertIn("No space left on device", lost.stderr)
         bench = pathlib.Path(flashjit.__file__).with_name("bench")
         found = subprocess.run([sys.executable, "-c", "import compare_peers; print(compare_peers.find_library())"],
                                capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(bench)})
