@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/collector.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cerrno>
 
 #include "cache/own_files.h"
 
@@ -11,21 +14,28 @@ namespace {
 using Removed = Collected::Removed;
 using Kind = OwnFile::Kind;
 
-std::vector<OwnFile> own_files(const Directory& directory) {
-  auto found = survey(directory);
-  return found ? std::move(found->own) : std::vector<OwnFile>();
-}
-
 // Removes items one by one and keeps the account.
 class Collection {
  public:
   Collection(const Directory& directory, bool dry_run) : directory_(directory), dry_run_(dry_run) {}
 
+  // All that is there to choose from.
+  std::vector<OwnFile> own_files() {
+    if (!directory_.is_open()) return {};
+    Survey found = survey(directory_).value_or(Survey{.problem = why_unread(directory_)});
+    collected_.problem = std::move(found.problem);
+    return std::move(found.own);
+  }
+
   // False when it is still there.
   bool remove(const OwnFile& item, Removed::Why why) {
     const Directory::Removal removal = dry_run_ ? Directory::Removal::removed : unlink(item);
+    const int error = errno;
+    std::string path = (directory_.path() / item.folder / item.file.name).string();
     if (removal == Directory::Removal::removed) {
-      collected_.removed.push_back({(directory_.path() / item.folder / item.file.name).string(), item.file.bytes, why});
+      collected_.removed.push_back({std::move(path), item.file.bytes, why});
+    } else if (removal == Directory::Removal::failed && collected_.problem.empty()) {
+      collected_.problem = fmt::format("{}: cannot be removed: {}", path, message_of(error));
     }
     return removal != Directory::Removal::failed;
   }
@@ -86,8 +96,8 @@ const char* to_string(Removed::Why why) noexcept {
 }
 
 Collected collect(const Directory& directory, const CollectOptions& options, std::int64_t now) {
-  std::vector<OwnFile> items = own_files(directory);
   Collection collection(directory, options.dry_run);
+  std::vector<OwnFile> items = collection.own_files();
   for (const OwnFile& temporary : take(items, Kind::temporary)) {
     if (is_another_hour(temporary.file.changed, now)) collection.remove(temporary, Removed::Why::temporary);
   }
@@ -111,7 +121,7 @@ Collected collect(const Directory& directory, const CollectOptions& options, std
 
 Collected clear(const Directory& directory, bool dry_run) {
   Collection collection(directory, dry_run);
-  for (const OwnFile& item : own_files(directory)) {
+  for (const OwnFile& item : collection.own_files()) {
     if (!is_own(directory, item)) continue;
     if (!collection.remove(item, Removed::Why::cleared)) collection.keep(item);
   }

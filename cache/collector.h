@@ -19,6 +19,8 @@ struct Collected {
   };
   std::vector<Removed> removed;
   std::uint64_t kept_entries = 0, kept_bytes = 0;
+  // Of the first that could not be looked into or removed, its path and why; empty when there was none.
+  std::string problem;
 };
 const char* to_string(Collected::Removed::Why why) noexcept;
 

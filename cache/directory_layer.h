@@ -86,6 +86,8 @@ class UserDirectoryLayer : public DirectoryLayer {
   // Removes everything that the cache has put there, whatever its age, but for the lock and the directory's tag. Files
   // of others stay.
   Collected clear(bool dry_run);
+  // The first place of a folder that cannot be used, its path and why; empty when there is none.
+  std::string obstacle() const;
   // Keeps a source that the compiler refused, for people. The file, or nothing when it could not be written.
   std::optional<std::string> keep_failed_source(const std::string& name, const std::string& source);
 

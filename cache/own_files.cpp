@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/own_files.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "cache/entry_lock.h"
@@ -64,6 +67,7 @@ void survey_folder(const Directory& at, const std::string& folder, Survey& surve
   if (!at.is_open() && at.problem().empty()) return;  // somebody has just removed it
   auto files = at.is_open() ? at.try_list() : std::nullopt;
   if (!files) {
+    if (survey.problem.empty()) survey.problem = at.is_open() ? why_unread(at) : at.problem();
     survey.others.push_back(folder);
     return;
   }
@@ -80,12 +84,26 @@ bool is_folder_name(std::string_view name) {
   return is_shard_name(name) || name == kFailedDirectory || name == kRecordsDirectory;
 }
 
+// The cache makes no such file, so it is left alone; but as long as it is there the folder cannot be made.
+std::string why_in_the_way(const Directory& directory, const std::vector<FileStatus>& files) {
+  const auto found = std::find_if(files.begin(), files.end(),
+                                  [](const FileStatus& file) { return !file.directory && is_folder_name(file.name); });
+  if (found == files.end()) return {};
+  return fmt::format("{}: must be a directory of the cache, is a file or a link of others; move it away",
+                     (directory.path() / found->name).string());
+}
+
 }  // namespace
+
+std::string why_unread(const Directory& directory) {
+  return fmt::format("{}: cannot be read: {}", directory.path().string(), message_of(errno));
+}
 
 std::optional<Survey> survey(const Directory& directory) {
   auto files = directory.try_list();
   if (!files) return std::nullopt;
   Survey survey;
+  survey.problem = why_in_the_way(directory, *files);
   for (const std::string& name : sort_folder(std::move(*files), "", survey)) {
     if (is_folder_name(name)) {
       survey_folder(directory.below(name), name, survey);

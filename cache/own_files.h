@@ -38,10 +38,15 @@ struct Survey {
   std::vector<OwnFile> own;         // by their names
   std::vector<std::string> others;  // the rest, and folders that cannot be read
   bool has_tag = false;
+  // Of the first place of a folder that the cache cannot use, its path and why: a file of others stands there, say.
+  std::string problem;
 };
 
 // Of a directory and of the folders that the cache makes in it. Nothing when it cannot be read.
 std::optional<Survey> survey(const Directory& directory);
+
+// For a directory that cannot be listed: its path and errno.
+std::string why_unread(const Directory& directory);
 
 // Whether what is in the file says so too.
 bool is_own(const Directory& directory, const OwnFile& file);

@@ -147,6 +147,12 @@ Collected UserDirectoryLayer::collect(std::uint64_t max_bytes, bool dry_run) {
 
 Collected UserDirectoryLayer::clear(bool dry_run) { return cache::clear(open_own(), dry_run); }
 
+std::string UserDirectoryLayer::obstacle() const {
+  const Directory directory = open_own();
+  auto found = directory.is_open() ? survey(directory) : std::nullopt;
+  return found ? std::move(found->problem) : std::string();
+}
+
 std::optional<std::string> UserDirectoryLayer::keep_failed_source(const std::string& name, const std::string& source) {
   const Directory failed = make_own().make_below(kFailedDirectory);
   const std::string file = std::string(name).append(kSourceSuffix);

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "cli/attend_compute.h"
 #include "cli/command.h"
@@ -52,6 +53,24 @@ Inputs read_inputs(const Options& options, DType dtype) {
           is_causal(options.mask), options.scale};
 }
 
+bool is_same_file(const std::string& a, const std::string& b) {
+  return std::filesystem::weakly_canonical(a) == std::filesystem::weakly_canonical(b);
+}
+
+// Results take the place of what is there: not that of the inputs, nor one that of the other.
+void require_apart(const Options& options) {
+  const auto refuse_same = [](const char* option, const std::string& path, const char* other, const std::string& at) {
+    if (path.empty() || !is_same_file(path, at)) return;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: must be another file than {}, was {}", option, other, path));
+  };
+  refuse_same("--lse", options.lse, "--output", options.output);
+  for (const auto& [name, input] : {std::pair("Q", &options.q), {"K", &options.k}, {"V", &options.v}}) {
+    refuse_same("--output", options.output, name, *input);
+    refuse_same("--lse", options.lse, name, *input);
+  }
+}
+
 void require_choices(const Options& options) {
   if (!options.variant.empty()) {
     // A wrong spelling is an error also where no kernel will run.
@@ -60,10 +79,7 @@ void require_choices(const Options& options) {
       throw Error(ErrorCode::invalid_argument, "--variant: must not be given with --device cpu, which runs no kernel");
     }
   }
-  if (!options.lse.empty() &&
-      std::filesystem::weakly_canonical(options.lse) == std::filesystem::weakly_canonical(options.output)) {
-    throw Error(ErrorCode::invalid_argument, "--lse: must be another file than --output, was " + options.lse);
-  }
+  require_apart(options);
 }
 
 Answer compute(const Options& options, const Session& session, const Inputs& inputs) {

@@ -61,10 +61,10 @@ Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& 
   answer.out = HostTensor::from_device(out);
   answer.first_call_ms = milliseconds_since(start);
   answer.lse = HostTensor::from_device(lse);
+  if (answer.out.element_count() == 0) return answer;  // no kernel ran
   answer.kernel = engine.prepare(q, k, v, out, options);
   if (is_emulated(device)) return answer;
   answer.speed.emplace();
-  if (answer.out.element_count() == 0) return answer;
   MeasureOptions measure;
   measure.repeats = kTimedLaunches;
   answer.speed->kernel_us = engine.measure(q, k, v, out, options, measure).median_us;

@@ -21,7 +21,8 @@ constexpr const char* kExportEpilog =
     R"(One file with the intact entries of all layers, and with their tuning records. Equal entries give equal bytes, on
 whatever machine. It serves kernels and choices where it is named in FLASHJIT_BUNDLES, linked into a program, or
 imported. 'flashjit compile --bundle' makes one without filling the cache first. A tuning leaves the kernels that it
-tried in the cache; --chosen leaves them out of the bundle.
+tried in the cache; --chosen leaves them out of the bundle. Exit code 2, and no file, when nothing in the cache is as
+--arch and --chosen ask for.
 
 Examples:
   flashjit cache export kernels.fjb
@@ -44,16 +45,24 @@ struct ImportOptions {
   bool json = false;
 };
 
-std::vector<std::string> wanted_architectures(const std::string& list) {
-  return list.empty() ? std::vector<std::string>() : parse_architectures(list);
+// What an export without entries and records would be: a file that serves nobody, in the place of one that may.
+void require_content(const std::string& bundle, const ExportOptions& options) {
+  if (bundle != Cache(EngineOptions()).export_bundle()) return;
+  const char* const kind = options.chosen ? "nothing that calls choose" : "nothing";
+  const std::string where = options.architectures.empty() ? "" : " for " + options.architectures;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{}: must leave something of what is in the cache, but there is {}{}; {} is not written",
+                          where.empty() ? "--chosen" : "--arch", kind, where, options.file));
 }
 
 int run_export(const ExportOptions& options, const Session& session) {
-  const std::vector<std::string> architectures = wanted_architectures(options.architectures);
-  OutputFile file("FILE", options.file);
+  const std::vector<std::string> architectures = parse_wanted_architectures(options.architectures);
+  OutputFile file("FILE", options.file, kWritableByOthers);
   const Cache cache(session.engine_options());
   warn_of_problems(cache);
-  file.write(cache.export_bundle({architectures, options.chosen}));
+  const std::string bundle = cache.export_bundle({architectures, options.chosen});
+  if (!architectures.empty() || options.chosen) require_content(bundle, options);
+  file.write(bundle);
   file.publish();
   const CacheVerification written = Cache::verify_bundle(options.file);
   if (options.json) {

@@ -16,14 +16,15 @@ constexpr const char* kGcEpilog =
 
     R"(Engines keep the directory below its size by themselves, so nobody needs to run this. It removes temporary files
 that killed writers left, entries that were set aside as damaged, and entries beyond the size: those first that were not
-used for longest. Tuning records stay: they are small.
+used for longest. Tuning records stay: they are small. Exit code 2 when something could not be removed.
 
 Examples:
   flashjit cache gc --dry-run
   flashjit cache gc --max-size 200M)";
 
 constexpr const char* kClearEpilog =
-    R"(Asks nothing: what is removed can be compiled and tuned again. Files that are not the cache's own stay.
+    R"(Asks nothing: what is removed can be compiled and tuned again. Files that are not the cache's own stay. Exit code
+2 when something could not be removed, or when a file of others stands where the cache needs a folder.
 
 Examples:
   flashjit cache clear --dry-run
@@ -43,7 +44,8 @@ void print_json(const CacheCollection& collection, bool dry_run) {
                              {"removed", removed},
                              {"removed_bytes", collection.removed_bytes},
                              {"kept_entries", collection.kept_entries},
-                             {"kept_bytes", collection.kept_bytes}}));
+                             {"kept_bytes", collection.kept_bytes},
+                             {"problem", collection.problem.empty() ? Json() : Json(collection.problem)}}));
 }
 
 void print_text(const CacheCollection& collection, bool dry_run) {
@@ -58,7 +60,9 @@ void print_text(const CacheCollection& collection, bool dry_run) {
 
 int report(const Options& options, const CacheCollection& collection) {
   (options.json ? print_json : print_text)(collection, options.dry_run);
-  return kSuccess;
+  if (collection.problem.empty()) return kSuccess;
+  tell("{}", collection.problem);
+  return kError;
 }
 
 int run_gc(const Options& options, const Session& session) {

@@ -49,8 +49,7 @@ bool is_of_one(const CacheRecord& record, const std::vector<std::string>& archit
 }
 
 Listing choose(const Session& session, const Options& options) {
-  std::vector<std::string> architectures;
-  if (!options.architectures.empty()) architectures = parse_architectures(options.architectures);
+  const std::vector<std::string> architectures = parse_wanted_architectures(options.architectures);
   const Cache cache(session.engine_options());
   warn_of_problems(cache);
   const auto is_elsewhere = [&](CacheLayer layer) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // flashjit compile: fills the cache, without a GPU.
+#include <flashjit/error.h>
 #include <fmt/format.h>
 
 #include <chrono>
@@ -166,9 +167,13 @@ int exit_code(const Summary& summary, bool unstored) {
 
 int run(const Options& options, const Session& session) {
   std::optional<OutputFile> bundle;
-  if (!options.bundle.empty()) bundle.emplace("--bundle", options.bundle);
+  if (!options.bundle.empty()) bundle.emplace("--bundle", options.bundle, kWritableByOthers);
   const InterruptGuard interrupt;
   const EngineOptions engine_options = session.engine_options();
+  if (engine_options.policy == Policy::off && !bundle) {
+    throw Error(ErrorCode::invalid_argument,
+                "FLASHJIT_POLICY: must not be off without --bundle, as the kernels would be stored nowhere");
+  }
   Engine engine(engine_options);
   const std::vector<CompileJob> jobs = make_jobs(engine, options);
   const auto start = std::chrono::steady_clock::now();

@@ -66,7 +66,7 @@ void sweep(const fs::path& target) {
 }
 
 // Gives the file owner, group and mode of the one that it will replace, as far as this process may.
-bool take_after(int descriptor, const struct stat& replaced) {
+bool take_after(int descriptor, const struct stat& replaced, mode_t denied) {
   constexpr mode_t kGroup = 070, kOthers = 07, kAll = 0777;
   constexpr auto kSameOwner = static_cast<uid_t>(-1);
   mode_t mode = replaced.st_mode & kAll;
@@ -75,12 +75,13 @@ bool take_after(int descriptor, const struct stat& replaced) {
     // Another group than before must not get more rights than anybody.
     mode &= ~kGroup | ((mode & kOthers) << 3);
   }
-  return ::fchmod(descriptor, mode) == 0;
+  return ::fchmod(descriptor, mode & ~denied) == 0;
 }
 
 }  // namespace
 
-OutputFile::OutputFile(std::string option, std::string path) : option_(std::move(option)), path_(std::move(path)) {
+OutputFile::OutputFile(std::string option, std::string path, mode_t denied)
+    : option_(std::move(option)), path_(std::move(path)), denied_(denied) {
   if (path_.empty()) throw Error(ErrorCode::invalid_argument, option_ + ": must be the path of a file, was empty");
   std::error_code error;
   const fs::path resolved = fs::weakly_canonical(path_, error);
@@ -119,8 +120,8 @@ void OutputFile::write(std::string_view bytes) {
   sweep(target_);
   struct stat replaced {};
   const bool replaces = ::stat(target_.c_str(), &replaced) == 0;
-  const int descriptor = create(replaces ? kPrivate : kModeOfNew);
-  const bool written = write_all(descriptor, bytes) && (!replaces || take_after(descriptor, replaced));
+  const int descriptor = create(replaces ? kPrivate : kModeOfNew & ~denied_);
+  const bool written = write_all(descriptor, bytes) && (!replaces || take_after(descriptor, replaced, denied_));
   const int write_error = errno;
   const bool closed = ::close(descriptor) == 0;
   if (!written) errno = write_error;

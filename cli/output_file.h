@@ -2,6 +2,7 @@
 // A file that appears whole or not at all.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <string>
@@ -9,11 +10,15 @@
 
 namespace flashjit::cli {
 
+// To be denied to bundles: one that others may write to is refused where it is read.
+inline constexpr mode_t kWritableByOthers = S_IWGRP | S_IWOTH;
+
 class OutputFile {
  public:
   // Checks that the file can be made: it is a regular file or nothing, in a writable directory. Writes nothing yet.
-  // Throws Error which names the option and the path.
-  OutputFile(std::string option, std::string path);
+  // Throws Error which names the option and the path. Denied: rights that the file does not get, whatever the umask and
+  // the file before it say.
+  OutputFile(std::string option, std::string path, mode_t denied = 0);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -32,6 +37,7 @@ class OutputFile {
   std::string option_;
   std::string path_;    // as the user wrote it
   std::string target_;  // where symbolic links lead
+  mode_t denied_;
   std::string temporary_;
 };
 

@@ -38,8 +38,9 @@ int parse_head_dim(std::string_view name, std::string_view text, std::string_vie
                 fmt::format("{}: must be like 64, or 192x128 for 192 of q and k and 128 of v, was '{}'", name, text));
   }
   if (value < kHeadDimStep || value > kLargestHeadDim || value % kHeadDimStep != 0) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("{}: must be a multiple of {} from {} to {}, was {}", name,
-                                                         kHeadDimStep, kHeadDimStep, kLargestHeadDim, value));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: must be a multiple of {} from {} to {}, was {}{}", name, kHeadDimStep, kHeadDimStep,
+                            kLargestHeadDim, value, item == text ? "" : fmt::format(" in '{}'", text)));
   }
   return value;
 }
@@ -147,6 +148,10 @@ std::vector<std::string> parse_architectures(const std::string& text) {
   }
   for (const std::string& item : split_list("--arch", text)) names.push_back(known_architecture(item));
   return names;
+}
+
+std::vector<std::string> parse_wanted_architectures(const std::string& text) {
+  return text.empty() || text == "all" ? std::vector<std::string>() : parse_architectures(text);
 }
 
 std::vector<std::string> parse_architectures(const Engine& engine, const std::string& text) {

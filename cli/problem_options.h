@@ -66,6 +66,8 @@ std::string choose_architecture(const Engine& engine, const std::string& archite
 
 // "sm_80,sm_90a", or "all". Throws Error(invalid_argument) which names the option.
 std::vector<std::string> parse_architectures(const std::string& text);
+// Of an option that chooses from the cache; empty where it leaves nothing out. "all" has the emulator's targets too.
+std::vector<std::string> parse_wanted_architectures(const std::string& text);
 // The same; empty takes that of the first usable GPU.
 std::vector<std::string> parse_architectures(const Engine& engine, const std::string& text);
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -32,10 +33,14 @@ void print_out(fmt::format_string<Args...> format, Args&&... args) {
   write_output(fmt::format(format, std::forward<Args>(args)...));
 }
 
+// As it may stand in a message: a space in the place of each control character but line ends, which terminals obey, and
+// of a word that nobody would read to its end the beginning and the end.
+std::string printable(std::string_view text);
+
 // A line that begins with the command's name.
 template <typename... Args>
 void tell(fmt::format_string<Args...> format, Args&&... args) {
-  write_message("flashjit: " + fmt::format(format, std::forward<Args>(args)...) + "\n");
+  write_message("flashjit: " + printable(fmt::format(format, std::forward<Args>(args)...)) + "\n");
 }
 
 }  // namespace flashjit::cli

@@ -96,7 +96,8 @@ std::uint64_t parse_seed(std::string_view name, std::string_view text) {
 
 float parse_finite(std::string_view name, std::string_view text) {
   float value = 0;
-  if (!read_whole(text, value) || !std::isfinite(value)) refuse(name, "a finite number such as 0.125", text);
+  if (!read_whole(text, value) || !std::isfinite(value))
+    refuse(name, "a finite number that f32 can hold, such as 0.125", text);
   return value;
 }
 

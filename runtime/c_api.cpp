@@ -2,6 +2,7 @@
 #include <exception>
 #include <iterator>
 #include <string>
+#include <string_view>
 
 #include "flashjit.h"
 #include "flashjit/engine.h"
@@ -107,6 +108,13 @@ flashjit::EngineOptions to_options(const flashjit_engine_options* given) {
   return options;
 }
 
+// What refuses a spelling repeats it; so one that is longer than any is not handed on.
+flashjit::Variant to_variant(std::string_view spelling) {
+  constexpr std::size_t kLongest = 200;
+  if (spelling.size() <= kLongest) return flashjit::parse_variant(spelling);
+  reject("variant: must have at most {} characters, had {}", kLongest, spelling.size());
+}
+
 flashjit::AttentionOptions to_options(const flashjit_attention_options* given, MemoryKind kind) {
   flashjit::AttentionOptions options;
   if (!given) return options;
@@ -115,7 +123,7 @@ flashjit::AttentionOptions to_options(const flashjit_attention_options* given, M
   if (to_bool("has_softmax_scale", c.has_softmax_scale)) options.softmax_scale = c.softmax_scale;
   if (c.lse) options.lse = to_tensor("lse", c.lse, kind, "f32");
   options.stream = static_cast<flashjit::Stream>(c.stream);
-  if (c.variant) options.variant = flashjit::parse_variant(c.variant);
+  if (c.variant) options.variant = to_variant(c.variant);
   return options;
 }
 

@@ -82,6 +82,7 @@ CacheCollection to_collection(const cache::Collected& collected) {
   }
   collection.kept_entries = collected.kept_entries;
   collection.kept_bytes = collected.kept_bytes;
+  collection.problem = collected.problem;
   return collection;
 }
 
@@ -188,6 +189,8 @@ std::string Cache::source(const CacheEntry& entry) const {
 CacheVerification Cache::verify(bool set_aside) const {
   CacheVerification result;
   for (const runtime::StoreLayer& layer : impl_->layers.all) verify_layer(layer, result);
+  if (std::string obstacle = impl_->layers.user ? impl_->layers.user->obstacle() : ""; !obstacle.empty())
+    result.problems.push_back(std::move(obstacle));
   if (!set_aside) return result;
   for (const CacheEntry& damaged : result.damaged) {
     if (damaged.layer != CacheLayer::user) continue;

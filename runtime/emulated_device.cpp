@@ -203,6 +203,7 @@ std::vector<KernelInfo> EmulatedDevice::prepare(const Problem& problem, const st
 
 KernelInfo EmulatedDevice::prepare(const ForwardCall& call, const AttentionOptions& opts) {
   require_null(opts.stream);
+  if (call.nothing_to_do()) return {};
   return kernel_of(call, opts).info;
 }
 

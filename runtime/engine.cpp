@@ -33,11 +33,19 @@ void describe_nvrtc(runtime::Nvrtc& nvrtc, SystemInfo& info) {
   info.nvrtc_refused = nvrtc.refused();
 }
 
+// The option is what the caller knows.
+const Architecture& emulated_architecture(const std::string& name) try {
+  return find_architecture(name);
+} catch (const Error& error) {
+  const std::string message = error.what();
+  throw Error(error.code(), "emulate" + message.substr(message.find(':')));
+}
+
 std::unique_ptr<runtime::EmulatedDevice> emulated_device_of(const EngineOptions& options,
                                                             const generator::Templates& templates,
                                                             runtime::KernelStore& store) {
   if (options.emulate.empty()) return nullptr;
-  return std::make_unique<runtime::EmulatedDevice>(find_architecture(options.emulate), templates, store,
+  return std::make_unique<runtime::EmulatedDevice>(emulated_architecture(options.emulate), templates, store,
                                                    options.progress);
 }
 

@@ -98,6 +98,7 @@ const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const
 }
 
 KernelInfo prepare_forward(Kernels& kernels, const ForwardCall& call, const AttentionOptions& opts) {
+  if (call.nothing_to_do()) return {};
   const Driver& driver = Driver::load();
   const int device = resolve_device(driver, forward_device(driver, call, opts.stream));
   const ContextScope scope(driver, device, opts.stream);

@@ -199,8 +199,10 @@ Result compute(const Tensor& q, const Tensor& k, const Tensor& v, const Attentio
   return result;
 }
 
-// 0 for equal infinities; NaN when either is NaN.
-double distance(double a, double b) noexcept { return a == b ? 0 : std::abs(a - b); }
+// 0 for equal infinities and where both are NaN, as exact results are behind a NaN of the inputs; NaN when one is.
+double distance(double a, double b) noexcept {
+  return a == b || (std::isnan(a) && std::isnan(b)) ? 0 : std::abs(a - b);
+}
 
 // The larger one, and NaN once there was one: std::max would forget it.
 void raise(double& max, double value) noexcept {

@@ -40,7 +40,7 @@ struct CacheVerification {
   std::uint64_t bytes = 0;            // of the intact ones
   std::uint64_t records = 0;          // tuning records that are in order
   std::vector<CacheEntry> damaged;    // of a tuning record, the name is its path
-  std::vector<std::string> problems;  // layers that cannot be read at all, in one line each
+  std::vector<std::string> problems;  // layers that cannot be read at all, folders that cannot be made; a line each
   bool ok() const noexcept { return damaged.empty() && problems.empty(); }
 };
 
@@ -54,6 +54,8 @@ struct CacheCollection {
   std::vector<Removed> removed;
   std::uint64_t removed_bytes = 0;
   std::uint64_t kept_entries = 0, kept_bytes = 0;
+  // Of the first file or folder that could not be removed or looked into, its path and why; else empty.
+  std::string problem;
 };
 
 struct CacheImport {

@@ -213,7 +213,7 @@ class Engine {
   std::vector<KernelInfo> prepare(const Problem& problem, int device = -1, const std::optional<Variant>& variant = {});
   // Makes and loads what this one call needs, and says which kernel that is; its origin is what it was when this engine
   // got it. Reads and writes no element. Measures only where the call would: under TuningPolicy::on_first_use. Throws
-  // what the call would throw.
+  // what the call would throw. A call without queries needs none: then nothing is made, and the name is empty.
   KernelInfo prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                      const AttentionOptions& opts = {});
 

@@ -29,7 +29,7 @@ Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor
 struct Comparison {
   double max_error = 0;
   double bound = 0;
-  bool passed = false;  // false for NaN too
+  bool passed = false;  // false for NaN too, but where the exact result is NaN
 };
 Comparison compare(const HostTensor& out, const Result& exact, const Result& low);
 // Absolute difference of the natural-log LSE; infinities must agree exactly.

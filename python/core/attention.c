@@ -61,6 +61,13 @@ static int read_arguments(PyObject** values, int names_count, PyObject* const* a
 
 static int is_given(PyObject* value) { return value && value != Py_None; }
 
+/* In the place of what a conversion raised, which does not know the argument. Always 0. */
+static int refuse_value(const char* name, const char* must, PyObject* value) {
+  PyErr_Clear();
+  raise_error(FLASHJIT_INVALID_ARGUMENT, "%s: must be %s, was %.100R", name, must, value);
+  return 0;
+}
+
 int read_settings(Settings* settings, PyObject* engine, PyObject* causal, PyObject* scale, PyObject* variant) {
   const flashjit_attention_options defaults = FLASHJIT_ATTENTION_OPTIONS_INIT;
   flashjit_attention_options* const options = &settings->options;
@@ -71,9 +78,10 @@ int read_settings(Settings* settings, PyObject* engine, PyObject* causal, PyObje
   if (is_given(scale)) {
     options->has_softmax_scale = 1;
     options->softmax_scale = (float)PyFloat_AsDouble(scale);
-    if (PyErr_Occurred()) return 0;
+    if (PyErr_Occurred()) return refuse_value("scale", "a number", scale);
   }
-  return !is_given(variant) || PyArg_Parse(variant, "s:attention", &options->variant);
+  if (!is_given(variant) || PyArg_Parse(variant, "s:attention", &options->variant)) return 1;
+  return refuse_value("variant", "a str without null characters", variant);
 }
 
 flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor* k, const DLTensor* v,
@@ -91,12 +99,14 @@ typedef struct ArrayType {
   PyTypeObject* type;     /* held, so that its address is no other type's */
   const ExchangeApi* api; /* NULL: its arrays are read by Python code */
   int has_gradient;       /* arrays have the attribute requires_grad */
+  int is_torch;           /* and are PyTorch's, which may be views that negate, and have tangents */
 } ArrayType;
 
 enum { kKnownTypes = 8 }; /* programs have one or two; where there are more, they are found again and again */
 static ArrayType known_types[kKnownTypes];
 static int next_known_type;
-static PyObject* requires_grad; /* the attribute's name */
+static PyObject *requires_grad, *is_neg, *current_level; /* names of attributes */
+static PyObject* forward_ad;                             /* torch.autograd.forward_ad, once it was needed */
 
 /* NULL without an exception where the type has no table that we understand. */
 static const ExchangeApi* exchange_api_of(PyTypeObject* type) {
@@ -120,6 +130,7 @@ static const ArrayType* array_type_of(PyObject* array) {
   known->type = type;
   known->api = exchange_api_of(type);
   known->has_gradient = PyObject_HasAttrString((PyObject*)type, "requires_grad");
+  known->is_torch = known->has_gradient && PyObject_HasAttrString((PyObject*)type, "is_neg");
   return known;
 }
 
@@ -154,18 +165,39 @@ static PyObject* to_object(const ExchangeApi* api, Output* output) {
   return api->import_array(made, &object) == 0 ? (PyObject*)object : NULL;
 }
 
-/* A gradient that is asked for would silently be wrong, as nothing records this call. */
-static int refuse_gradient(PyObject* array, const char* name) {
-  PyObject* const wanted = PyObject_GetAttr(array, requires_grad);
-  if (!wanted) return 0;
-  const int is_wanted = wanted == Py_True;
-  Py_DECREF(wanted);
-  if (!is_wanted) return 1;
-  PyObject* const refuse = import_attribute("flashjit._arrays", "refuse_gradient");
-  PyObject* const done = refuse ? PyObject_CallFunction(refuse, "sO", name, array) : NULL;
-  Py_XDECREF(refuse);
+/* Of a new reference, which it takes; -1 on failure. */
+static int take_truth(PyObject* value) {
+  const int truth = value ? PyObject_IsTrue(value) : -1;
+  Py_XDECREF(value);
+  return truth;
+}
+
+/* Whether anything is differentiated forward just now; -1 on failure. */
+static int has_dual_level(void) {
+  if (!forward_ad && !(forward_ad = PyImport_ImportModule("torch.autograd.forward_ad"))) return -1;
+  PyObject* const level = PyObject_GetAttr(forward_ad, current_level);
+  const long number = level ? PyLong_AsLong(level) : -1;
+  Py_XDECREF(level);
+  return PyErr_Occurred() ? -1 : number >= 0;
+}
+
+/* Calls a function of flashjit._arrays that raises if there is something to refuse. */
+static int check_by_python(const char* function, const char* name, PyObject* array) {
+  PyObject* const check = import_attribute("flashjit._arrays", function);
+  PyObject* const done = check ? PyObject_CallFunction(check, "sO", name, array) : NULL;
+  Py_XDECREF(check);
   Py_XDECREF(done);
   return done != NULL;
+}
+
+/* A gradient that is asked for would silently be wrong, as nothing records this call; so would be the sign of a view
+   that negates what it is of. */
+static int check_tensor(PyObject* array, const ArrayType* type, const char* name) {
+  int is_special = take_truth(PyObject_GetAttr(array, requires_grad));
+  if (is_special == 0 && type->is_torch) is_special = take_truth(PyObject_CallMethodObjArgs(array, is_neg, NULL));
+  if (is_special == 0 && type->is_torch) is_special = has_dual_level();
+  if (is_special < 0) return 0;
+  return is_special == 0 || check_by_python("check_tensor", name, array);
 }
 
 /* So that autograd notices when a tensor that it saved is overwritten. */
@@ -181,8 +213,11 @@ static int mark_written(PyObject* array) {
 static int view(PyObject* const* values, enum Argument argument, DLTensor* tensor) {
   PyObject* const array = values[argument];
   const ArrayType* const type = array_type_of(array);
-  if (type->has_gradient && !refuse_gradient(array, kNames[argument])) return 0;
-  return type->api->view_array(array, tensor) == 0;
+  if (type->has_gradient && !check_tensor(array, type, kNames[argument])) return 0;
+  if (type->api->view_array(array, tensor) == 0) return 1;
+  PyErr_Clear(); /* it does not know the argument */
+  check_by_python("refuse_array", kNames[argument], array);
+  return 0;
 }
 
 /* A handle, or an object of a library that has one. 0 on failure. */
@@ -196,7 +231,8 @@ static int read_stream(PyObject* stream, void** handle) {
     number = read ? PyObject_CallFunctionObjArgs(read, stream, NULL) : NULL;
     Py_XDECREF(read);
   }
-  *handle = number ? PyLong_AsVoidPtr(number) : NULL;
+  *handle = number ? (void*)(uintptr_t)PyLong_AsUnsignedLongLong(number) : NULL;
+  if (number && PyErr_Occurred()) refuse_value("stream", "a handle from 0 to 2**64 - 1", number);
   Py_XDECREF(number);
   return !PyErr_Occurred();
 }
@@ -286,8 +322,14 @@ static int all_have_tables(PyObject* const* values) {
          (!is_given(values[kOut]) || array_type_of(values[kOut])->api);
 }
 
+static int prepare_names(void) {
+  return (requires_grad || (requires_grad = PyUnicode_InternFromString("requires_grad"))) &&
+         (is_neg || (is_neg = PyUnicode_InternFromString("is_neg"))) &&
+         (current_level || (current_level = PyUnicode_InternFromString("_current_level")));
+}
+
 static PyObject* call(PyObject* const* values) {
-  if (!requires_grad && !(requires_grad = PyUnicode_InternFromString("requires_grad"))) return NULL;
+  if (!prepare_names()) return NULL;
   if (!all_have_tables(values)) return attend_by_python(values);
   Settings settings;
   if (!read_settings(&settings, values[kEngine], values[kCausal], values[kScale], values[kVariant])) return NULL;

@@ -8,6 +8,7 @@ where q, k and v are [batch, seqlen, heads, head_dim], of PyTorch, CuPy, JAX or 
 
 from __future__ import annotations
 
+import operator
 import os
 import pathlib
 from typing import Any, Iterable, Union
@@ -51,8 +52,12 @@ class Engine(_core.Engine):
     def __init__(self, policy: str | None = None, cache_directory: _Path | None = None,
                  bundles: _Path | Iterable[_Path] | None = None, tuning: str | None = None,
                  emulate: str | None = None, nvrtc_path: _Path | None = None) -> None:
-        super().__init__(policy=policy, cache_directory=_to_text(cache_directory), bundles=_join(bundles),
-                         tuning=tuning, emulate=emulate, nvrtc_path=_to_text(nvrtc_path) or find_nvrtc())
+        for name, word in (("policy", policy), ("tuning", tuning), ("emulate", emulate)):
+            if word is not None and not isinstance(word, str):
+                raise InvalidArgument(f"{name}: must be a str or None, was {word!r:.100}")
+        super().__init__(policy=policy, cache_directory=_to_text("cache_directory", cache_directory),
+                         bundles=_join(bundles), tuning=tuning, emulate=emulate,
+                         nvrtc_path=_to_text("nvrtc_path", nvrtc_path) or find_nvrtc())
 
     def prepare(self, dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False,
                 device: int = -1) -> None:
@@ -76,7 +81,10 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
     device : int
         -1 is the one of the current CUDA context, or 0.
     """
-    _core.prepare(engine, _name_of_dtype(dtype), head_dim, head_dim_v or 0, causal, device)
+    dim, dim_v = _to_int("head_dim", head_dim), head_dim if head_dim_v is None else head_dim_v
+    if (dim_v := _to_int("head_dim_v", dim_v)) == 0:  # which would stand for head_dim in the library
+        raise InvalidArgument("head_dim_v: must be a multiple of 8 from 8 to 256, or None for head_dim, was 0")
+    _core.prepare(engine, _name_of_dtype(dtype), dim, dim_v, bool(causal), _to_int("device", device))
 
 
 def counters() -> dict[str, int]:
@@ -95,14 +103,29 @@ def _make_default_engine() -> Engine | None:
     return Engine(nvrtc_path=path) if path else None
 
 
-def _to_text(path: _Path | None) -> str | None:
-    return None if path is None else os.fspath(path)
+def _to_int(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{name}: must be an int, was {value!r:.100}") from None
+    if not -1 << 31 <= number < 1 << 31:
+        raise InvalidArgument(f"{name}: must be an int of 32 bits, was {number}")
+    return number
+
+
+def _to_text(name: str, path: _Path | None) -> str | None:
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if text is None or isinstance(text, str):
+        return text
+    raise InvalidArgument(f"{name}: must be a path or None, was {path!r:.100}")
 
 
 def _join(paths: _Path | Iterable[_Path] | None) -> str | None:
     if paths is None or isinstance(paths, (str, os.PathLike)):
-        return _to_text(paths)
-    return ":".join(os.fspath(path) for path in paths)
+        return _to_text("bundles", paths)
+    if isinstance(paths, bytes) or not hasattr(paths, "__iter__"):
+        raise InvalidArgument(f"bundles: must be a path, paths or None, was {paths!r:.100}")
+    return ":".join(_to_text("bundles", path) or "" for path in paths)
 
 
 def _name_of_dtype(dtype: Any) -> str:

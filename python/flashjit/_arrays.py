@@ -42,6 +42,13 @@ def attention(q: Any, k: Any, v: Any, causal: Any, scale: Any, out: Any, lse: An
 
 def stream_handle(stream: Any) -> int:
     """The number of a stream: an int, or an object of CUDA Python, PyTorch or CuPy."""
+    handle = _handle_of(stream)
+    if not 0 <= handle < 1 << 64:
+        raise InvalidArgument(f"stream: must be a handle from 0 to 2**64 - 1, was {handle}")
+    return handle
+
+
+def _handle_of(stream: Any) -> int:
     if isinstance(stream, int):
         return stream
     if hasattr(stream, "__cuda_stream__"):
@@ -53,12 +60,30 @@ def stream_handle(stream: Any) -> int:
                           f"was {type(stream).__name__}")
 
 
-def refuse_gradient(name: str, tensor: Any) -> None:
-    """Raise for a tensor that requires a gradient, unless PyTorch records none just now."""
+def check_tensor(name: str, tensor: Any) -> None:
+    """Raise for a tensor whose derivative is wanted, or whose memory is not what it says."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.is_grad_enabled():
+    if torch is None:
+        return
+    if tensor.requires_grad and torch.is_grad_enabled():
         raise Unsupported(f"{name}: must not require a gradient, which flashjit.attention does not record; pass "
                           f"{name}.detach(), call under torch.no_grad(), or use flashjit.torch")
+    if not hasattr(tensor, "is_neg"):  # another library's
+        return
+    if tensor.is_neg():
+        raise InvalidArgument(f"{name}: must be what its memory says, was a view that negates it; use "
+                              f"{name}.resolve_neg()")
+    if torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+        raise Unsupported(f"{name}: must have no tangent, as flashjit.attention has no forward-mode derivative; pass "
+                          f"torch.autograd.forward_ad.unpack_dual({name}).primal")
+
+
+def refuse_array(name: str, array: Any) -> None:
+    """Raise for an array that its library cannot describe as memory with strides."""
+    layout = f" with layout {array.layout}" if hasattr(array, "layout") else ""
+    raise InvalidArgument(f"{name}: must be a dense float16 or bfloat16 array with memory on a CUDA device, was a "
+                          f"{type(array).__name__} of {getattr(array, 'dtype', None)} on "
+                          f"{getattr(array, 'device', None)}{layout}")
 
 
 def mark_written(tensor: Any) -> None:
@@ -241,8 +266,9 @@ def _to_capsule(name: str, array: Any, stream: int) -> Any:
 
 
 def _describe_torch(name: str, tensor: Any) -> Any:
-    if tensor.requires_grad:
-        refuse_gradient(name, tensor)
+    check_tensor(name, tensor)
+    if str(tensor.layout) != "torch.strided" or tensor.is_meta:
+        refuse_array(name, tensor)
     codes = {"torch.float16": _FLOAT, "torch.bfloat16": _BFLOAT, "torch.float32": _FLOAT}
     devices = {"cpu": _CPU, "cuda": _CUDA}
     if tensor.device.type not in devices:

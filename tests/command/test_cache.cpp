@@ -323,6 +323,67 @@ TEST_CASE("clear removes the cache's files and no others") {
   CHECK(shop.entries().empty());
 }
 
+TEST_CASE("what clear and gc cannot remove, or not look into, is named with the reason, and ends with 2") {
+  const Workshop shop;
+  const fs::path link = shop.cache() / "zz", file = shop.cache() / "tuning";
+  SUBCASE("a file in the place of a folder") {
+    write_bytes(file, "mine");
+    const std::string reason =
+        file.string() + ": must be a directory of the cache, is a file or a link of others; move it away";
+    for (const std::string command : {"clear --dry-run", "gc", "clear"}) {
+      CHECK(mentions(shop.result(command, "", 2).at("problem"), reason));
+      CHECK(shop.run(command).err == "flashjit: " + reason + "\n");
+    }
+    CHECK(shop.result("verify", "", 1).at("problems").at(0) == reason);
+    CHECK(read_bytes(file) == "mine");
+    fs::remove(file);
+  }
+  SUBCASE("a link that leads nowhere in the place of a folder") {
+    fs::create_symlink("/nowhere", shop.cache() / "00");
+    CHECK(mentions(shop.result("clear", "", 2).at("problem"), "/00: must be a directory of the cache"));
+    CHECK(fs::is_symlink(shop.cache() / "00"));
+    fs::remove(shop.cache() / "00");
+  }
+  CHECK(count_files(shop.cache(), ".fjc") <= 3);
+  fs::create_symlink("/nowhere", link);  // no name of the cache
+  CHECK(shop.result("clear").at("problem").is_null());
+  CHECK(shop.run("verify").exit_code == 0);
+}
+
+TEST_CASE("a bundle is usable whatever mode the file had that it replaces, and whatever the umask") {
+  const Workshop shop;
+  const fs::path bundle = shop.work() / "k.fjb";
+  const auto mode = [&] { return fs::status(bundle).permissions() & fs::perms::all; };
+  CHECK(run_command(shop.work(),
+                    fmt::format("umask 0; {} FLASHJIT_CACHE_DIR='{}'", kBareEnvironment, shop.cache().string()),
+                    "cache export k.fjb")
+            .exit_code == 0);
+  CHECK(mode() == fs::perms{0644});
+  REQUIRE(::chmod(bundle.c_str(), 0666) == 0);
+  CHECK(shop.result("export k.fjb").at("entries") == 3);
+  CHECK(mode() == fs::perms{0644});
+}
+
+TEST_CASE("an export that nothing matches is refused, and leaves the file that is there alone") {
+  const Workshop shop;
+  write_bytes(shop.work() / "k.fjb", "before");
+  CHECK(mentions(shop.refusal("export k.fjb --arch sm_121a"),
+                 "--arch: must leave something of what is in the cache, but there is nothing for sm_121a; k.fjb is not "
+                 "written"));
+  CHECK(mentions(shop.refusal("export k.fjb --chosen --arch sm_121a"), "nothing that calls choose for sm_121a"));
+  CHECK(read_bytes(shop.work() / "k.fjb") == "before");
+  CHECK(mentions(shop.refusal("export k.fjb --chosen", "FLASHJIT_CACHE_DIR=empty"), "--chosen: must leave"));
+  CHECK(shop.result("export k.fjb", "FLASHJIT_CACHE_DIR=empty").at("entries") == 0);
+}
+
+TEST_CASE("all architectures are those of the emulator too, where the cache is chosen from") {
+  const Workshop shop;
+  make_fake_kernels(Workshop::options(shop.cache()), {{64, "sm_90a", true}});
+  CHECK(shop.result("ls --arch all").at("entries").size() == 4);
+  CHECK(shop.result("ls --arch sm_80,sm_90a").at("entries").size() == 3);
+  CHECK(shop.result("export k.fjb --arch all").at("entries") == 4);
+}
+
 TEST_CASE("what is exported here is found and imported there") {
   const Workshop shop;
   const json exported = shop.result("export kernels.fjb");

@@ -100,7 +100,7 @@ TEST_CASE("one problem is no list, and wrong words are refused by all subcommand
                    "--mask: must be full or causal, was 'casual'; did you mean 'causal'?"));
     CHECK(mentions(refusal(fmt::format("{} --head-dim 12", subcommand)),
                    "--head-dim: must be a multiple of 8 from 8 to 256, was 12"));
-    CHECK(mentions(refusal(fmt::format("{} --head-dim 64x264", subcommand)), "from 8 to 256, was 264"));
+    CHECK(mentions(refusal(fmt::format("{} --head-dim 64x264", subcommand)), "from 8 to 256, was 264 in '64x264'"));
     for (const char* dims : {"64abc", "64x", "x64", "64x64x64", "1e2", "99999999999"})
       CHECK(mentions(
           refusal(fmt::format("{} --head-dim {}", subcommand, dims)),
@@ -143,10 +143,21 @@ TEST_CASE("numbers that are empty, half a number, negative or too large are refu
   }
   CHECK(mentions(refusal("autotune --seqlen 512 --batch -4"), "--batch"));
   CHECK(mentions(refusal("attend q k v -o o --scale ''"), "--scale: must not be empty"));
-  CHECK(
-      mentions(refusal("attend q k v -o o --scale 1,5"), "--scale: must be a finite number such as 0.125, was '1,5'"));
+  CHECK(mentions(refusal("attend q k v -o o --scale 1,5"),
+                 "--scale: must be a finite number that f32 can hold, such as 0.125, was '1,5'"));
+  for (const char* text : {"1e-50", "1e39", "inf", "nan", "0x1"})
+    CHECK(mentions(refusal(fmt::format("attend q k v -o o --scale {}", text)), "a finite number that f32 can hold"));
+  CHECK(mentions(refusal("render --arch sm_90a --head-dim 0x40"), "from 8 to 256, was 0 in '0x40'"));
   CHECK(mentions(refusal("compile --arch ''"), "--arch: must not be empty"));
   CHECK(mentions(refusal("cache inspect ''"), "ENTRY: must not be empty"));
+}
+
+TEST_CASE("what a terminal would obey, and what nobody reads to its end, is not repeated") {
+  CHECK(mentions(refusal("cache ls --layer \"$(printf 'a\\033[31mb\\302\\233c\\rd')\""), "was 'a [31mb c d'"));
+  const std::string message = refusal("render --arch sm_90a --variant $(head -c 100000 /dev/zero | tr '\\0' x)");
+  CHECK(message.size() < 1000);
+  CHECK(mentions(message, "xxx…xxx"));
+  CHECK(refusal("$(head -c 100000 /dev/zero | tr '\\0' x)").size() < 1000);
 }
 
 TEST_CASE("an error of the command line says whose help to read, and what was probably meant") {

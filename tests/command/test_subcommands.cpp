@@ -200,6 +200,8 @@ TEST_CASE("attend refuses bad input and leaves the files as they were") {
       {"q.npy k.npy v.npy -o o.npy --variant fast", "fast"},
       {"q.npy k.npy v.npy -o o.npy --variant v1 --device cpu", "--variant: must not be given with --device cpu"},
       {"q.npy k.npy v.npy -o o.npy --lse ./o.npy", "--lse: must be another file than --output"},
+      {"q.npy k.npy v.npy -o ./k.npy", "--output: must be another file than K, was ./k.npy"},
+      {"q.npy k.npy v.npy -o o.npy --lse q.npy", "--lse: must be another file than Q, was q.npy"},
       {"q.npy k.npy v.npy -o .", "--output: . must be a regular file or not exist"},
       {"q.npy k.npy v.npy -o pipe", "--output: pipe must be a regular file or not exist"},
       {"q.npy k.npy v.npy -o nowhere/o.npy", "--output: nowhere/o.npy cannot be written"},

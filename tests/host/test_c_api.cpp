@@ -141,6 +141,9 @@ TEST_CASE("options are checked like tensors") {
   CHECK(refusal([](Call& c) { c.options.causal = 2; }) == "causal: must be 0 or 1, was 2");
   CHECK(refusal([](Call& c) { c.options.has_softmax_scale = -1; }) == "has_softmax_scale: must be 0 or 1, was -1");
   CHECK_FALSE(refusal([](Call& c) { c.options.variant = "fast-please"; }).empty());
+  const std::string endless(1'000'000, 'x');
+  CHECK(refusal([&](Call& c) { c.options.variant = endless.c_str(); }) ==
+        "variant: must have at most 200 characters, had 1000000");
   CHECK(refusal([](Call& c) { c.options.stream = &c; }).find("stream: must be null") == 0);
 }
 
@@ -155,7 +158,7 @@ TEST_CASE("engine options are checked, and a failure makes no engine") {
   };
   CHECK(message(&flashjit_engine_options::policy, "fast").find("policy: must be") == 0);
   CHECK(message(&flashjit_engine_options::tuning, "fast").find("tuning: must be") == 0);
-  CHECK(message(&flashjit_engine_options::emulate, "sm_42").find("architecture: must be one of") == 0);
+  CHECK(message(&flashjit_engine_options::emulate, "sm_42").find("emulate: must be one of") == 0);
   CHECK(flashjit_engine_create(nullptr, nullptr) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "engine: must not be null");
   flashjit_engine_destroy(nullptr);

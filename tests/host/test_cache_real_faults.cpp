@@ -219,8 +219,11 @@ TEST_CASE("a read-only file system serves what is there, and the rest comes from
     expect(payload_of(layer.find(make_key("a"))) == "a", "the entry");
     expect(!layer.find(make_key("damaged")).entry, "a miss");
     expect(!layer.store(make_key("b"), make_entry("b")), "no store");
-    layer.collect(0, false);
-    layer.clear(false);
+    for (const cache::Collected& left : {layer.collect(0, false), layer.clear(false)}) {
+      expect(left.removed.empty(), "nothing removed");
+      expect(left.problem.find(cache.string()) == 0, "the place of the first file");
+      expect(left.problem.find(": cannot be removed: Read-only file system") != std::string::npos, "the reason");
+    }
     expect(payload_of(layer.find(make_key("a"))) == "a", "the entry, not to be removed");
     expect_served_from_memory(cache);
   }));

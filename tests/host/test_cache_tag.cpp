@@ -208,6 +208,28 @@ TEST_CASE("clearing removes what the cache knows as its own by what is in it, an
   CHECK(layer.problem().empty());
 }
 
+TEST_CASE("a file in the place of a folder is named by all who meet it, and the cache goes on when it is gone") {
+  OldCache old;
+  UserDirectoryLayer layer(old.cache, {}, old.files);
+  REQUIRE(layer.clear(false).problem.empty());
+  CHECK(layer.obstacle().empty());
+  const auto stored = layer.store(make_key("a"), make_entry("payload"));
+  REQUIRE(stored);
+  const fs::path folder = fs::path(*stored).parent_path();
+  fs::remove_all(folder);
+  write_bytes(folder, "mine");
+  CHECK(layer.obstacle().find(folder.string() + ": must be a directory of the cache") == 0);
+  CHECK(layer.clear(false).problem == layer.obstacle());
+  CHECK(layer.collect(0, false).problem == layer.obstacle());
+  std::string problem;
+  CHECK_FALSE(layer.store(make_key("a"), make_entry("payload"), &problem));
+  CHECK(problem == folder.string() + ": cannot be opened: Not a directory");
+  CHECK(read_bytes(folder) == "mine");
+  fs::remove(folder);
+  CHECK(layer.store(make_key("a"), make_entry("payload")));
+  CHECK(layer.clear(false).problem.empty());
+}
+
 TEST_CASE("the heading by which sources are known is that of rendered sources") {
   flashjit::Engine engine{flashjit::EngineOptions{}};
   flashjit::Problem problem;

@@ -172,6 +172,8 @@ TEST_CASE("a call without output elements needs no kernel") {
   CHECK(out.device() == kHostMemory);
   CHECK(out.shape() == Dims{0, 5, 2, 64});
   CHECK(engine.counters().misses == 0);
+  CHECK(engine.prepare(t.q.view(), t.k.view(), t.v.view(), t.out.view()).name.empty());
+  CHECK(engine.counters().misses == 0);
 }
 
 TEST_CASE("a kernel is compiled for the call, and the lack of a compiler is said") {

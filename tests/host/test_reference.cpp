@@ -344,6 +344,21 @@ TEST_CASE("NaN fails wherever it stands, and infinity where it should not be") {
   CHECK_FALSE(reference::compare(f32(shape, {1, 65504, 3}), infinite, infinite).passed);
 }
 
+TEST_CASE("NaN agrees with NaN of the reference, and with nothing else") {
+  const Dims shape = {1, 3, 1, 1};
+  const double nan = std::nan("");
+  const reference::Result exact = result_of(shape, {1, nan, 3}, {1, nan, 3});
+  const auto passes = [&](const std::vector<double>& values) {
+    return reference::compare(f32(shape, values), exact, exact).passed;
+  };
+  CHECK(passes({1, nan, 3}));
+  CHECK_FALSE(passes({1, 2, 3}));
+  CHECK_FALSE(passes({nan, nan, 3}));
+  CHECK_FALSE(passes({1, nan, 4}));
+  CHECK(reference::compare_lse(f32({1, 1, 3}, {1, nan, 3}), exact).passed);
+  CHECK_FALSE(reference::compare_lse(f32({1, 1, 3}, {1, 2, 3}), exact).passed);
+}
+
 TEST_CASE("LSE must be near, and -infinity exactly where the reference has it") {
   const reference::Result exact = result_of({1, 2, 2, 8}, {}, {-kInfinity, 1, 2, 100});
   const auto passes = [&](const std::vector<double>& lse) {

@@ -145,9 +145,18 @@ class WrongInput(unittest.TestCase):
         q, k, v = make_inputs()
         self.refused(flashjit.InvalidArgument, "^stream: must be an int or have .* was str$", q, k, v, stream="main")
         self.refused(flashjit.Error, "stream", q, k, v, stream=0x1000)
+        for handle in (10**30, -1):
+            self.refused(flashjit.InvalidArgument, r"^stream: must be a handle from 0 to 2\*\*64 - 1, was ", q, k, v,
+                         stream=handle)
 
     def test_variants(self):
         self.refused(flashjit.InvalidArgument, "variant", *make_inputs(), variant="no-such-variant")
+        self.refused(flashjit.InvalidArgument, "^variant: must have at most 200", *make_inputs(), variant="x" * 10**6)
+        self.refused(flashjit.InvalidArgument, "^variant: must be a str .* was 5$", *make_inputs(), variant=5)
+
+    def test_scales(self):
+        for scale in ("x", 10**400):
+            self.refused(flashjit.InvalidArgument, "^scale: must be a number, was ", *make_inputs(), scale=scale)
 
     def test_call_signature(self):
         q, k, v = make_inputs()

@@ -31,6 +31,11 @@ class Engines(unittest.TestCase):
             with self.subTest(options), self.assertRaisesRegex(flashjit.Error, next(iter(options.values()))):
                 flashjit.Engine(**options)
 
+    def test_name_the_option_of_a_wrong_type(self):
+        for name in ("policy", "tuning", "emulate", "cache_directory", "bundles", "nvrtc_path"):
+            with self.subTest(name), self.assertRaisesRegex(flashjit.InvalidArgument, f"^{name}: must be .* was 5$"):
+                flashjit.Engine(**{name: 5})
+
     def test_take_paths(self):
         with tempfile.TemporaryDirectory() as directory:
             path = pathlib.Path(directory)
@@ -53,6 +58,11 @@ class Engines(unittest.TestCase):
             engine.prepare("float32", 64)
         with self.assertRaisesRegex(flashjit.InvalidArgument, "head_dim"):
             engine.prepare("float16", 63)
+        for wrong in (((8, 0), "^head_dim_v: must be .* or None for head_dim, was 0$"),
+                      (("x",), "^head_dim: must be an int, was 'x'$"),
+                      ((64, 2**40), "^head_dim_v: must be an int of 32 bits, was ")):
+            with self.subTest(wrong), self.assertRaisesRegex(flashjit.InvalidArgument, wrong[1]):
+                engine.prepare("float16", *wrong[0])
 
     def test_the_default_one_is_what_the_environment_says(self):
         emulating_engine()
@@ -111,6 +121,11 @@ class Command(unittest.TestCase):
         answer = subprocess.run([sys.executable, "-m", "flashjit.compare", "--help"], capture_output=True, text=True)
         self.assertEqual((answer.returncode, answer.stderr), (0, ""))
         self.assertIn("--peer", answer.stdout)
+        with open("/dev/full", "w") as full:
+            lost = subprocess.run([sys.executable, "-m", "flashjit.compare", "--help"], stdout=full,
+                                  stderr=subprocess.PIPE, text=True)
+        self.assertEqual(lost.returncode, 1)
+        self.assertIn("No space left on device", lost.stderr)
         bench = pathlib.Path(flashjit.__file__).with_name("bench")
         found = subprocess.run([sys.executable, "-c", "import compare_peers; print(compare_peers.find_library())"],
                                capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(bench)})

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import flashjit
 import flashjit.torch
+from flashjit import _arrays
 from support import emulating_engine
 
 ROUNDING = 2e-2  # of P and of the output to bf16, for outputs of about 1
@@ -78,6 +79,37 @@ class GivenOutput(unittest.TestCase):
             out = torch.zeros_like(q)
             flashjit.attention(q, k, v, out=out)
             self.assertTrue(torch.equal(out, flashjit.attention(q, k, v)))
+
+
+class WrongTensors(unittest.TestCase):
+    """Through DLPack's table, which PyTorch has from 2.10 on, and through Python code."""
+
+    def refused(self, kind, message, q):
+        _, k, v = make_qkv()
+        calls = {"q": lambda: flashjit.attention(q, k, v), "out": lambda: flashjit.attention(k, k, v, out=q)}
+        for name, call in calls.items():
+            with self.subTest(name), self.assertRaisesRegex(kind, f"^{name}: {message}"):
+                call()
+        with mock.patch.object(_arrays._core, "launch"), self.assertRaisesRegex(kind, f"^q: {message}"):
+            _arrays.attention(q, k, v, False, None, torch.empty_like(v), False, None, None, emulating_engine())
+
+    def test_without_memory_with_strides(self):
+        q = make_qkv()[0]
+        self.refused(flashjit.InvalidArgument, "must be a dense .* on meta", q.to("meta"))
+        self.refused(flashjit.InvalidArgument, "must be a dense .* torch.sparse_coo", q.to_sparse())
+        quantized = torch.quantize_per_tensor(q.float(), 0.1, 0, torch.qint8)
+        self.refused(flashjit.InvalidArgument, ".*must be .*float16 or bfloat16.* torch.qint8", quantized)
+
+    def test_that_negate_their_memory(self):
+        q = torch._neg_view(make_qkv()[0])
+        self.refused(flashjit.InvalidArgument, r"must be what its memory says, .* use (q|out)\.resolve_neg\(\)$", q)
+
+    def test_with_tangents(self):
+        q = make_qkv()[0]
+        with torch.autograd.forward_ad.dual_level():
+            flashjit.attention(*make_qkv())
+            dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+            self.refused(flashjit.Unsupported, "must have no tangent", dual)
 
 
 class Operator(CloseTo):
