@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
+#include <utility>
 
 #include "cache/own_files.h"
 
@@ -22,9 +24,9 @@ class Collection {
   // All that is there to choose from.
   std::vector<OwnFile> own_files() {
     if (!directory_.is_open()) return {};
-    Survey found = survey(directory_).value_or(Survey{.problem = why_unread(directory_)});
-    collected_.problem = std::move(found.problem);
-    return std::move(found.own);
+    std::optional<Survey> found = survey(directory_);
+    collected_.problem = found ? std::move(found->problem) : why_unread(directory_);
+    return found ? std::move(found->own) : std::vector<OwnFile>{};
   }
 
   // False when it is still there.
