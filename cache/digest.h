@@ -2,6 +2,7 @@
 // A 128-bit hash over named parts (XXH3-128).
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,7 +13,7 @@ namespace flashjit::cache {
 struct Digest {
   std::uint64_t high = 0, low = 0;
   std::string hex() const;  // 32 lower-case digits
-  friend bool operator==(const Digest&, const Digest&) = default;
+  friend auto operator<=>(const Digest&, const Digest&) = default;
 };
 
 Digest digest_of(std::string_view bytes);

@@ -9,7 +9,6 @@
 #include "generator/comments.h"
 #include "generator/dtype.h"
 #include "generator/source_parts.h"
-#include "generator/variant_space.h"
 
 namespace flashjit::generator {
 namespace {
@@ -46,19 +45,17 @@ std::string Source::text() const {
   return text.append(heading).append(*device_code).append(generated);
 }
 
-Source render_forward(const Problem& problem, const Variant& variant, const Architecture& architecture,
-                      const Templates& templates) {
-  require_legal(problem, variant, architecture);
+Source render_forward(const KernelSpec& spec, const Templates& templates) {
   Source source;
-  source.name = fmt::format("{}.{}.{}", to_string(problem), to_string(variant), architecture.name);
+  source.name = spec.name();
   source.entry = "flashjit_forward";
   source.heading = heading(source.name);
   std::visit(
       [&](const auto& of_family) {
         source.device_code = templates.flatten(template_of(of_family));
-        source.generated = kGenerated + without_comments(render_kernel(problem, of_family, source.entry));
+        source.generated = kGenerated + without_comments(render_kernel(spec, of_family, source.entry));
       },
-      variant);
+      spec.variant());
   return source;
 }
 

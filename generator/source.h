@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// problem + variant + architecture -> one self-contained CUDA source. Pure: no files, no environment, no CUDA.
+// The spec of a kernel -> one self-contained CUDA source. Pure: no files, no environment, no CUDA.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "flashjit/problem.h"
+#include "generator/spec.h"
 #include "generator/templates.h"
 
 namespace flashjit::generator {
@@ -22,9 +22,8 @@ struct Source {
   std::string text() const;
 };
 
-// The forward kernel. Equal inputs give equal bytes. Throws Error(invalid_argument) for an illegal variant.
-Source render_forward(const Problem& problem, const Variant& variant, const Architecture& architecture,
-                      const Templates& templates = embedded_templates());
+// The forward kernel. Equal inputs give equal bytes.
+Source render_forward(const KernelSpec& spec, const Templates& templates = embedded_templates());
 
 // A loop of nothing but mma.sync: what the tensor cores give to this family of kernels. 256 threads a block;
 // arguments (float* sink, int iterations); one iteration of one warp is kCeilingFlops floating-point operations.

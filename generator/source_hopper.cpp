@@ -2,7 +2,6 @@
 #include <set>
 
 #include "generator/arguments.h"
-#include "generator/plan.h"
 #include "generator/source_parts.h"
 #include "generator/variant_words.h"
 #include "generator/wgmma.h"
@@ -46,10 +45,10 @@ std::string render_instructions(const Problem& problem, const HopperVariant& var
 
 const char* template_of(const HopperVariant&) { return "kernels/flash_fwd_hopper.cuh"; }
 
-std::string render_kernel(const Problem& problem, const HopperVariant& variant, std::string_view entry) {
-  const Plan plan = make_plan(problem, variant);
+std::string render_kernel(const KernelSpec& spec, const HopperVariant& variant, std::string_view entry) {
+  const Plan& plan = spec.plan();
   const std::string cluster = variant.cluster == 1 ? "" : fmt::format(" __cluster_dims__({}, 1, 1)", variant.cluster);
-  return render_instructions(problem, variant) + render_config(problem, variant) +
+  return render_instructions(spec.problem(), variant) + render_config(spec.problem(), variant) +
          render({"HopperShape", plan.smem_bytes, plan.threads, "HopperArguments", sizeof(HopperArguments)}) +
          fmt::format(
              "extern \"C\" __global__ void __launch_bounds__({}, 1){}\n"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "generator/arguments.h"
-#include "generator/plan.h"
 #include "generator/source_parts.h"
 #include "generator/variant_words.h"
 
@@ -27,9 +26,9 @@ std::string render_config(const Problem& problem, const MmaVariant& variant) {
 
 const char* template_of(const MmaVariant&) { return "kernels/flash_fwd_mma.cuh"; }
 
-std::string render_kernel(const Problem& problem, const MmaVariant& variant, std::string_view entry) {
-  const Plan plan = make_plan(problem, variant);
-  return render_config(problem, variant) +
+std::string render_kernel(const KernelSpec& spec, const MmaVariant& variant, std::string_view entry) {
+  const Plan& plan = spec.plan();
+  return render_config(spec.problem(), variant) +
          render({"ForwardShape", plan.smem_bytes, plan.threads, "ForwardArguments", sizeof(ForwardArguments)}) +
          fmt::format(
              "extern \"C\" __global__ void __launch_bounds__({}, {})\n"

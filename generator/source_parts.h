@@ -38,8 +38,8 @@ std::string render(const PlanAssertion& assertion);
 // The template of a family's forward kernel.
 const char* template_of(const MmaVariant& variant);
 const char* template_of(const HopperVariant& variant);
-// What comes after it: Config, and the entry of this name.
-std::string render_kernel(const Problem& problem, const MmaVariant& variant, std::string_view entry);
-std::string render_kernel(const Problem& problem, const HopperVariant& variant, std::string_view entry);
+// What comes after it: Config, and the entry of this name. variant: the spec's.
+std::string render_kernel(const KernelSpec& spec, const MmaVariant& variant, std::string_view entry);
+std::string render_kernel(const KernelSpec& spec, const HopperVariant& variant, std::string_view entry);
 
 }  // namespace flashjit::generator

@@ -98,9 +98,7 @@ runtime::KernelRequest request_of(const cache::Facts& facts, const generator::Te
   const Variant variant = parse_variant(fact(facts, "variant"));
   const std::string target = fact(facts, "architecture");
   const Architecture& architecture = find_architecture(runtime::architecture_of(target));
-  runtime::KernelRequest request = runtime::want_kernel(problem, variant, architecture, templates).request;
-  request.target = target;
-  return request;
+  return runtime::WantedKernel({problem, variant, architecture}, templates, target).request;
 }
 
 // Which kernels calls choose by themselves: by the default rules, or by a record.
@@ -179,7 +177,7 @@ std::string Cache::source(const CacheEntry& entry) const {
   std::string reason = "these templates give another one";
   try {
     const runtime::KernelRequest request = request_of(entry.facts, templates);
-    if (runtime::key_of(request).inputs.hex() == fact(entry.facts, "inputs")) return request.source.text();
+    if (request.key().inputs.hex() == fact(entry.facts, "inputs")) return request.source().text();
   } catch (const Error& error) {
     reason = error.what();
   }

@@ -17,10 +17,6 @@
 namespace flashjit::runtime {
 namespace {
 
-std::string key_of(const Problem& problem, const Variant& variant) {
-  return to_string(problem) + " " + to_string(variant);
-}
-
 emulator::Program parse(const WantedKernel& wanted, const std::string& ptx) {
   try {
     return emulator::Program(ptx);
@@ -65,22 +61,21 @@ generator::TensorMap encode(const Tensor& tensor, const TensorMapBox& box) {
 }  // namespace
 
 struct EmulatedDevice::Kernel {
+  generator::KernelSpec spec;
   std::string entry;
-  Variant variant;
-  generator::Plan plan;
   KernelInfo info;
   emulator::Program program;
 
   emulator::Report run(const ForwardCall& call, const EmulationOptions& options) const {
-    return std::visit([&](const auto& of_family) { return run(call, options, of_family); }, variant);
+    return std::visit([&](const auto& of_family) { return run(call, options, of_family); }, spec.variant());
   }
 
  private:
   emulator::Launch make_launch(std::int64_t blocks, const EmulationOptions& options) const {
     emulator::Launch launch;
     launch.grid.x = static_cast<unsigned>(blocks);
-    launch.block.x = static_cast<unsigned>(plan.threads);
-    launch.dynamic_shared_bytes = static_cast<std::size_t>(plan.smem_bytes);
+    launch.block.x = static_cast<unsigned>(spec.plan().threads);
+    launch.dynamic_shared_bytes = static_cast<std::size_t>(spec.plan().smem_bytes);
     launch.seed = options.seed;
     return launch;
   }
@@ -95,7 +90,7 @@ struct EmulatedDevice::Kernel {
 
   emulator::Report run(const ForwardCall& call, const EmulationOptions& options, const HopperVariant& hopper) const {
     generator::HopperArguments arguments = make_forward_arguments(call, hopper);
-    const TensorMapBoxes boxes = tensor_map_boxes(hopper, plan, arguments.packed_heads_log2);
+    const TensorMapBoxes boxes = tensor_map_boxes(hopper, spec.plan(), arguments.packed_heads_log2);
     arguments.q = encode(*call.q, boxes.q);
     arguments.k = encode(*call.k, boxes.k);
     arguments.v = encode(*call.v, boxes.v);
@@ -190,13 +185,13 @@ std::vector<KernelInfo> EmulatedDevice::prepare(const Problem& problem, const st
   std::vector<KernelInfo> infos(variants.size());
   ProgressReporter progress(progress_, static_cast<int>(variants.size()));
   parallel_for(variants.size(), [&](std::size_t i) {
-    if (const Kernel* kernel = known(problem, variants[i])) {
+    const WantedKernel wanted = want(problem, variants[i]);
+    if (const Kernel* kernel = known(wanted)) {
       infos[i] = kernel->info;
       infos[i].origin = KernelInfo::Origin::memory;
-      return;
+    } else {
+      infos[i] = progress.around(wanted.name(), [&] { return make(wanted).info; });
     }
-    const WantedKernel wanted = want_kernel(problem, variants[i], architecture_, templates_);
-    infos[i] = progress.around(wanted.name(), [&] { return make(wanted).info; });
   });
   return infos;
 }
@@ -220,21 +215,23 @@ emulator::Report EmulatedDevice::emulate(const ForwardCall& call, const Attentio
   return kernel_of(call, opts).run(call, options);
 }
 
-const EmulatedDevice::Kernel* EmulatedDevice::known(const Problem& problem, const Variant& variant) {
+WantedKernel EmulatedDevice::want(const Problem& problem, const Variant& variant) const {
+  return {{problem, variant, architecture_}, templates_, ptx_target(architecture_.name)};
+}
+
+const EmulatedDevice::Kernel* EmulatedDevice::known(const WantedKernel& wanted) {
   const std::lock_guard lock(mutex_);
-  const auto it = kernels_.find(key_of(problem, variant));
+  const auto it = kernels_.find(wanted.request.key().inputs);
   return it == kernels_.end() ? nullptr : it->second.get();
 }
 
 // Threads that make the same kernel at once compile it once, and each parses it: the first to finish is kept.
 const EmulatedDevice::Kernel& EmulatedDevice::make(const WantedKernel& wanted) {
-  KernelRequest request = wanted.request;
-  request.target = ptx_target(architecture_.name);
-  const KernelStore::Result made = store_.get(request);
-  auto kernel = std::unique_ptr<const Kernel>(new Kernel{request.source.entry, wanted.variant, wanted.plan,
-                                                         wanted.info(made), parse(wanted, made.image->bytes)});
+  const KernelStore::Result made = store_.get(wanted.request);
+  auto kernel = std::unique_ptr<const Kernel>(
+      new Kernel{wanted.spec, wanted.request.source().entry, wanted.info(made), parse(wanted, made.image->bytes)});
   const std::lock_guard lock(mutex_);
-  return *kernels_.try_emplace(key_of(wanted.problem, wanted.variant), std::move(kernel)).first->second;
+  return *kernels_.try_emplace(wanted.request.key().inputs, std::move(kernel)).first->second;
 }
 
 // By the default rules alone: records are about times on real devices.
@@ -246,9 +243,8 @@ Variant EmulatedDevice::variant_of(const ForwardCall& call, const AttentionOptio
 }
 
 const EmulatedDevice::Kernel& EmulatedDevice::kernel_of(const ForwardCall& call, const AttentionOptions& opts) {
-  const Variant variant = variant_of(call, opts);
-  if (const Kernel* kernel = known(call.problem, variant)) return *kernel;
-  const WantedKernel wanted = want_kernel(call.problem, variant, architecture_, templates_);
+  const WantedKernel wanted = want(call.problem, variant_of(call, opts));
+  if (const Kernel* kernel = known(wanted)) return *kernel;
   ProgressReporter progress(progress_, 1);
   return *progress.around(wanted.name(), [&] { return &make(wanted); });
 }

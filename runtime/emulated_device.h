@@ -48,7 +48,8 @@ class EmulatedDevice {
 
  private:
   struct Kernel;
-  const Kernel* known(const Problem& problem, const Variant& variant);
+  WantedKernel want(const Problem& problem, const Variant& variant) const;
+  const Kernel* known(const WantedKernel& wanted);
   const Kernel& make(const WantedKernel& wanted);
   Variant variant_of(const ForwardCall& call, const AttentionOptions& opts) const;
   const Kernel& kernel_of(const ForwardCall& call, const AttentionOptions& opts);
@@ -58,7 +59,7 @@ class EmulatedDevice {
   KernelStore& store_;
   const ProgressCallback progress_;
   std::mutex mutex_;
-  std::map<std::string, std::unique_ptr<const Kernel>> kernels_;  // by problem and variant; never removed
+  std::map<cache::Digest, std::unique_ptr<const Kernel>> kernels_;  // by the request's inputs; never removed
 };
 
 }  // namespace flashjit::runtime

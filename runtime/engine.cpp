@@ -151,10 +151,7 @@ std::vector<VariantExplanation> Engine::explain_variants(const Problem& problem,
 }
 
 std::string Engine::render(const Problem& problem, const Variant& variant, std::string_view architecture) const {
-  validate(problem);
-  const Architecture& target = find_architecture(architecture);
-  generator::require_legal(problem, variant, target);
-  return generator::render_forward(problem, variant, target, impl_->templates).text();
+  return generator::render_forward({problem, variant, find_architecture(architecture)}, impl_->templates).text();
 }
 
 KernelInfo Engine::compile(const Problem& problem, const Variant& variant, std::string_view architecture) {

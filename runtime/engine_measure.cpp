@@ -111,10 +111,8 @@ double Engine::measure_mma_ceiling(DType dtype, int device) {
   const Driver& driver = Driver::load();
   const runtime::Device& target = runtime::device(runtime::resolve_device(driver, device));
   const Architecture& architecture = runtime::require_architecture(target);
-  runtime::KernelRequest request;
-  request.source = generator::render_mma_ceiling(dtype, architecture, impl_->templates);
-  request.target = architecture.name;
-  request.facts = {{"threads", std::to_string(generator::kCeilingThreads)}};
+  const runtime::KernelRequest request(generator::render_mma_ceiling(dtype, architecture, impl_->templates),
+                                       architecture.name, {{"threads", std::to_string(generator::kCeilingThreads)}});
   const runtime::ContextScope context(driver, target.info.ordinal);
   CeilingLoop loop(driver, target, impl_->kernels.load(request, generator::kCeilingThreads, 0, target));
 

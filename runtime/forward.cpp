@@ -29,7 +29,7 @@ void require_not_capturing(const Driver& driver, Stream stream) {
 
 void add_tensor_maps(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
                      const HopperVariant& variant, generator::HopperArguments& arguments) {
-  const TensorMapBoxes boxes = tensor_map_boxes(variant, record.plan, arguments.packed_heads_log2);
+  const TensorMapBoxes boxes = tensor_map_boxes(variant, record.spec.plan(), arguments.packed_heads_log2);
   arguments.q = encode_tensor_map(driver, *call.q, boxes.q);
   arguments.k = encode_tensor_map(driver, *call.k, boxes.k);
   arguments.v = encode_tensor_map(driver, *call.v, boxes.v);
@@ -50,7 +50,7 @@ CUlaunchConfig make_config(std::int64_t blocks, const generator::Plan& plan, Str
 ForwardLaunch make_launch(const Driver&, const ForwardCall& call, const LaunchRecord& record, const MmaVariant& variant,
                           Stream stream) {
   const generator::ForwardArguments arguments = make_forward_arguments(call, variant);
-  return {record.function, make_config(count_tiles(arguments.sizes), record.plan, stream), arguments};
+  return {record.function, make_config(count_tiles(arguments.sizes), record.spec.plan(), stream), arguments};
 }
 
 // The kernel has its cluster's size compiled in: the launch needs no attribute, only a grid that is a multiple of it.
@@ -61,7 +61,7 @@ ForwardLaunch make_launch(const Driver& driver, const ForwardCall& call, const L
   add_tensor_maps(driver, call, record, variant, arguments);
   if (TileCounters* counters = record.tile_counters)
     arguments.tile_counter = is_capturing(driver, stream) ? counters->for_graph() : counters->for_launch();
-  return {record.function, make_config(blocks, record.plan, stream), arguments};
+  return {record.function, make_config(blocks, record.spec.plan(), stream), arguments};
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ ForwardLaunch make_launch(const Driver& driver, const ForwardCall& call, const L
 ForwardLaunch make_forward_launch(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
                                   Stream stream) {
   return std::visit([&](const auto& variant) { return make_launch(driver, call, record, variant, stream); },
-                    record.variant);
+                    record.spec.variant());
 }
 
 int forward_device(const Driver& driver, const ForwardCall& call, Stream stream) {

@@ -38,6 +38,8 @@ std::string describe(const reference::Comparison& comparison, const char* what, 
 }  // namespace
 
 struct GpuTuningBench::Kernel {
+  explicit Kernel(const generator::KernelSpec& spec) : record(spec) {}
+
   std::string name, entry;
   KernelStore::Shared image;
   std::unique_ptr<Module> module;
@@ -170,13 +172,11 @@ std::vector<TuningBench::Compiled> GpuTuningBench::compile(const std::vector<Var
 }
 
 TuningBench::Compiled GpuTuningBench::compile_one(const Variant& variant, std::unique_ptr<Kernel>& kernel) const try {
-  const WantedKernel wanted = want_kernel(problem_, variant, architecture_, templates_);
-  auto made = std::make_unique<Kernel>();
+  const WantedKernel wanted({problem_, variant, architecture_}, templates_);
+  auto made = std::make_unique<Kernel>(wanted.spec);
   made->name = wanted.name();
-  made->entry = wanted.request.source.entry;
+  made->entry = wanted.request.source().entry;
   made->image = store_.get(wanted.request).image;
-  made->record.variant = variant;
-  made->record.plan = wanted.plan;
   kernel = std::move(made);
   return {true, "", kernel->image->spill_bytes, cache::digest_of(kernel->image->bytes).hex()};
 } catch (const std::exception& error) {
@@ -189,10 +189,11 @@ void GpuTuningBench::load(Kernel& kernel) {
   kernel.module = Module::open(driver_, kernel.image->bytes, kernel.entry, failure);
   if (!kernel.module) driver_.check(failure.result, failure.function);
   LaunchRecord& record = kernel.record;
-  const Module::Ready ready = kernel.module->prepare(device_, kernel.name, record.plan.threads, record.plan.smem_bytes);
+  const Module::Ready ready =
+      kernel.module->prepare(device_, kernel.name, record.spec.plan().threads, record.spec.plan().smem_bytes);
   record.function = ready.function;
   record.resident_blocks = ready.blocks_per_sm * device_.info.sm_count;
-  const auto* const hopper = std::get_if<HopperVariant>(&record.variant);
+  const auto* const hopper = std::get_if<HopperVariant>(&record.spec.variant());
   if (hopper && hopper->scheduler == Scheduler::dynamic) record.tile_counters = &tile_counters_;
   kernel.timed_launch = make_forward_launch(driver_, timed_call_->call, record, stream_.get());
 }

@@ -22,27 +22,33 @@ std::string cache_name(std::string name) {
   return name;
 }
 
-}  // namespace
-
-cache::Key key_of(const KernelRequest& request) {
+cache::Key key_of(const generator::Source& source, const std::string& target) {
   cache::Key key;
-  key.name = cache_name(request.source.name);
+  key.name = cache_name(source.name);
   key.inputs = cache::Hasher()
                    .add("schema", kSchema)
-                   .add("name", request.source.name)
-                   .add("device code", *request.source.device_code)
-                   .add("generated", request.source.generated)
-                   .add("options", Nvrtc::options_for_key(request.target))
-                   .add("target", request.target)
+                   .add("name", source.name)
+                   .add("device code", *source.device_code)
+                   .add("generated", source.generated)
+                   .add("options", Nvrtc::options_for_key(target))
+                   .add("target", target)
                    .finish();
   return key;
 }
 
+}  // namespace
+
+KernelRequest::KernelRequest(generator::Source source, std::string target, cache::Facts facts)
+    : source_(std::move(source)),
+      target_(std::move(target)),
+      facts_(std::move(facts)),
+      key_(key_of(source_, target_)) {}
+
 cache::Entry entry_of(const KernelRequest& request, CompiledImage compiled, const std::string& compiler_version) {
-  cache::Entry entry{request.facts, std::move(compiled.bytes)};
-  entry.facts["name"] = request.source.name;
-  entry.facts["entry"] = request.source.entry;
-  entry.facts["architecture"] = request.target;
+  cache::Entry entry{request.facts(), std::move(compiled.bytes)};
+  entry.facts["name"] = request.source().name;
+  entry.facts["entry"] = request.source().entry;
+  entry.facts["architecture"] = request.target();
   entry.facts["version"] = version();
   entry.facts["nvrtc"] = compiler_version;
   entry.facts["registers"] = std::to_string(compiled.registers);

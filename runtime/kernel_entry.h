@@ -11,14 +11,23 @@
 
 namespace flashjit::runtime {
 
-struct KernelRequest {
-  generator::Source source;
-  std::string target;  // see Compiler::compile
-  cache::Facts facts;  // for people who look into the cache; the store adds its own
-};
+class KernelRequest {
+ public:
+  // target: see Compiler::compile. facts: for people who look into the cache; the store adds its own.
+  KernelRequest(generator::Source source, std::string target, cache::Facts facts);
 
-// Without a compiler, as if any would do.
-cache::Key key_of(const KernelRequest& request);
+  const generator::Source& source() const noexcept { return source_; }
+  const std::string& target() const noexcept { return target_; }
+  const cache::Facts& facts() const noexcept { return facts_; }
+  // Without a compiler, as if any would do. Requests with equal inputs are of the same kernel.
+  const cache::Key& key() const noexcept { return key_; }
+
+ private:
+  generator::Source source_;
+  std::string target_;
+  cache::Facts facts_;
+  cache::Key key_;
+};
 
 // compiler_version: "13.0"
 cache::Entry entry_of(const KernelRequest& request, CompiledImage compiled, const std::string& compiler_version);

@@ -63,7 +63,7 @@ KernelStore::KernelStore(KernelStoreOptions options, Compiler& compiler, const L
 KernelStore::~KernelStore() { flush_totals(); }
 
 KernelStore::Result KernelStore::get(const KernelRequest& request) {
-  const cache::Key key = key_of(request);
+  const cache::Key key = request.key();
   std::promise<Shared> promise;
   std::shared_future<Shared> future;
   {
@@ -103,7 +103,7 @@ KernelStore::Shared KernelStore::make(const KernelRequest& request, cache::Key k
   if (options_.policy == Policy::cache_only) {
     count(&Counters::misses);
     throw Error(ErrorCode::cache_miss,
-                fmt::format("{}: must be in the cache under policy cache_only, was not", request.source.name));
+                fmt::format("{}: must be in the cache under policy cache_only, was not", request.source().name));
   }
   if (writes() && !key.compiler.empty()) return compile_in_turn(request, key);
   count(&Counters::misses);
@@ -177,16 +177,16 @@ KernelStore::Shared KernelStore::compile(const KernelRequest& request, cache::Ke
   const auto image = image_of(entry, std::move(key));
   if (writes()) save(entry, *image);
   const LogLevel level = image->compile_ms > kSlowCompileMs ? LogLevel::info : LogLevel::debug;
-  log_(level, "compiled {} in {:.0f} ms", request.source.name, image->compile_ms);
+  log_(level, "compiled {} in {:.0f} ms", request.source().name, image->compile_ms);
   return image;
 }
 
 CompiledImage KernelStore::run_compiler(const KernelRequest& request, const cache::Key& key) {
   try {
-    return compiler_.compile(request.source.text(), request.source.name + ".cu", request.target);
+    return compiler_.compile(request.source().text(), request.source().name + ".cu", request.target());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::compile_failed) throw;
-    const auto file = writes() ? options_.user->keep_failed_source(key.name, request.source.text()) : std::nullopt;
+    const auto file = writes() ? options_.user->keep_failed_source(key.name, request.source().text()) : std::nullopt;
     if (!file) throw;
     throw Error(error.code(), fmt::format("{}; its source is in {}", error.what(), *file), error.log(), *file);
   }
@@ -205,7 +205,7 @@ void KernelStore::save(const cache::Entry& entry, KernelImage& image) {
 
 KernelStore::Shared KernelStore::replace(const KernelRequest& request) {
   count(&Counters::quarantined);
-  const cache::Key key = key_of(request);
+  const cache::Key key = request.key();
   Shared image = compile(request, key);
   std::promise<Shared> promise;
   promise.set_value(image);

@@ -36,22 +36,29 @@ std::vector<Variant> variants_of(const std::vector<Need>& needs) {
   return variants;
 }
 
-// Once for each kernel.
-void add_info(std::vector<KernelInfo>& infos, const LaunchRecord& record, bool from_memory, bool tuned) {
-  auto info =
-      std::find_if(infos.begin(), infos.end(), [&](const auto& other) { return other.name == record.info.name; });
-  if (info == infos.end()) {
-    info = infos.insert(info, record.info);
-    if (from_memory) info->origin = KernelInfo::Origin::memory;
-  }
-  info->tuned |= tuned;
-}
-
 }  // namespace
 
 struct Kernels::Made {
   const LaunchRecord* record = nullptr;
   bool from_memory = false;
+};
+
+// What preparing tells of kernels: each once, however many buckets take it.
+class Kernels::Listing {
+ public:
+  void add(const Made& made, bool tuned) {
+    const auto [at, is_new] = places_.try_emplace(made.record, infos.size());
+    if (is_new) {
+      infos.push_back(made.record->info);
+      if (made.from_memory) infos.back().origin = KernelInfo::Origin::memory;
+    }
+    infos[at->second].tuned |= tuned;
+  }
+
+  std::vector<KernelInfo> infos;
+
+ private:
+  std::map<const LaunchRecord*, std::size_t> places_;  // in infos
 };
 
 // The counters of one device, and where they lie.
@@ -72,7 +79,7 @@ Kernels::Kernels(const generator::Templates& templates, KernelStore& store, Auto
 Kernels::~Kernels() = default;
 
 KernelInfo Kernels::compile(const Problem& problem, const Variant& variant, const Architecture& architecture) {
-  const WantedKernel wanted = want_kernel(problem, variant, architecture, templates_);
+  const WantedKernel wanted({problem, variant, architecture}, templates_);
   ProgressReporter progress(progress_, 1);
   return wanted.info(progress.around(wanted.name(), [&] { return store_.get(wanted.request); }));
 }
@@ -110,15 +117,14 @@ std::vector<KernelInfo> Kernels::prepare_all(const Problem& problem, const std::
   std::vector<Made> made(variants.size());
   ProgressReporter progress(progress_, static_cast<int>(variants.size()));
   parallel_for(variants.size(), [&](std::size_t i) { made[i] = try_to_make(problem, variants[i], device, progress); });
-  std::vector<KernelInfo> infos;
+  Listing listing;
   for (const Need& need : needs) {
     const auto at = std::find(variants.begin(), variants.end(), need.choice.variant) - variants.begin();
     const Made ready = made[at].record ? made[at] : make(problem, need.choice, device, progress);
     table_.insert(need.key, *ready.record);
-    add_info(infos, *ready.record, ready.from_memory,
-             need.choice.tuned && ready.record->variant == need.choice.variant);
+    listing.add(ready, need.choice.tuned && ready.record->spec.variant() == need.choice.variant);
   }
-  return infos;
+  return std::move(listing.infos);
 }
 
 void Kernels::adopt(const Problem& problem, const ShapeBucket& bucket, const Variant& variant, const Device& device) {
@@ -139,7 +145,7 @@ std::vector<Need> Kernels::needs_of_calls(const Problem& problem, const Device& 
 
 Kernels::Made Kernels::make(const Problem& problem, const Variant& variant, const Device& device,
                             ProgressReporter& progress) {
-  const WantedKernel wanted = want_kernel(problem, variant, require_architecture(device), templates_);
+  const WantedKernel wanted({problem, variant, require_architecture(device)}, templates_);
   if (const LaunchRecord* ready = known(wanted, device)) return {ready, true};
   return {progress.around(wanted.name(), [&] { return &record(wanted, store_.get(wanted.request), device); }), false};
 }
@@ -172,31 +178,30 @@ CUfunction Kernels::load(const KernelRequest& request, int threads, int smem_byt
   const Driver& driver = Driver::load();
   const RelaxedCapture relaxed(driver);
   const ContextScope scope(driver, device.info.ordinal);
-  return module(request, made.image).prepare(device, request.source.name, threads, smem_bytes).function;
+  return module(request, made.image).prepare(device, request.source().name, threads, smem_bytes).function;
 }
 
 const LaunchRecord* Kernels::known(const WantedKernel& wanted, const Device& device) {
   const std::lock_guard lock(mutex_);
-  const auto it = records_.find({wanted.name(), device.info.ordinal});
+  const auto it = records_.find({wanted.request.key().inputs, device.info.ordinal});
   return it == records_.end() ? nullptr : it->second.get();
 }
 
 const LaunchRecord& Kernels::record(const WantedKernel& wanted, const KernelStore::Result& made, const Device& device) {
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<LaunchRecord>& slot = records_[{wanted.name(), device.info.ordinal}];
+  std::unique_ptr<LaunchRecord>& slot = records_[{wanted.request.key().inputs, device.info.ordinal}];
   if (slot) return *slot;
   const Driver& driver = Driver::load();
   const RelaxedCapture relaxed(driver);
   const ContextScope scope(driver, device.info.ordinal);
-  auto ready = std::make_unique<LaunchRecord>();
+  auto ready = std::make_unique<LaunchRecord>(wanted.spec);
+  const generator::Plan& plan = wanted.spec.plan();
   const Module::Ready loaded =
-      module(wanted.request, made.image).prepare(device, wanted.name(), wanted.plan.threads, wanted.plan.smem_bytes);
+      module(wanted.request, made.image).prepare(device, wanted.name(), plan.threads, plan.smem_bytes);
   ready->function = loaded.function;
-  ready->variant = wanted.variant;
-  ready->plan = wanted.plan;
   ready->info = wanted.info(made);
   ready->resident_blocks = loaded.blocks_per_sm * device.info.sm_count;
-  if (draws_tiles(wanted.variant)) ready->tile_counters = &tile_counters(device);
+  if (draws_tiles(wanted.spec.variant())) ready->tile_counters = &tile_counters(device);
   slot = std::move(ready);
   return *slot;
 }
@@ -208,16 +213,16 @@ TileCounters& Kernels::tile_counters(const Device& device) {
 }
 
 Module& Kernels::module(const KernelRequest& request, KernelStore::Shared image) {
-  std::unique_ptr<Module>& slot = modules_[request.source.name];
+  std::unique_ptr<Module>& slot = modules_[request.key().inputs];
   if (slot) return *slot;
   const Driver& driver = Driver::load();
   Module::Failure failure;
-  slot = Module::open(driver, image->bytes, request.source.entry, failure);
+  slot = Module::open(driver, image->bytes, request.source().entry, failure);
   if (!slot && image->origin != KernelInfo::Origin::compiled && store_.may_compile()) {
-    log_(LogLevel::warning, "{}: the driver refused the cached cubin ({}); compiling it anew", request.source.name,
+    log_(LogLevel::warning, "{}: the driver refused the cached cubin ({}); compiling it anew", request.source().name,
          driver.describe(failure.result));
     image = store_.replace(request);
-    slot = Module::open(driver, image->bytes, request.source.entry, failure);
+    slot = Module::open(driver, image->bytes, request.source().entry, failure);
   }
   if (!slot) driver.check(failure.result, failure.function);
   return *slot;

@@ -57,6 +57,7 @@ class Kernels {
  private:
   struct DeviceCounters;
   struct Made;
+  class Listing;
   const LaunchRecord& prepare(const Problem& problem, const Need& need, const Device& device);
   std::vector<Need> needs_of_calls(const Problem& problem, const Device& device);
   Made make(const Problem& problem, const Variant& variant, const Device& device, ProgressReporter& progress);
@@ -74,10 +75,10 @@ class Kernels {
   const Logger& log_;
   const ProgressCallback progress_;
   LaunchTable table_;
-  std::mutex mutex_;                                         // of the maps, and held while a module is loaded
-  std::map<std::string, std::unique_ptr<Module>> modules_;   // by name of the source
-  std::map<int, std::unique_ptr<DeviceCounters>> counters_;  // by device
-  std::map<std::pair<std::string, int>, std::unique_ptr<LaunchRecord>> records_;  // by name and device
+  std::mutex mutex_;                                          // of the maps, and held while a module is loaded
+  std::map<cache::Digest, std::unique_ptr<Module>> modules_;  // by the request's inputs
+  std::map<int, std::unique_ptr<DeviceCounters>> counters_;   // by device
+  std::map<std::pair<cache::Digest, int>, std::unique_ptr<LaunchRecord>> records_;  // by inputs and device
 };
 
 }  // namespace flashjit::runtime

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "flashjit/engine.h"
-#include "generator/plan.h"
+#include "generator/spec.h"
 
 struct CUfunc_st;
 
@@ -12,9 +12,10 @@ class TileCounters;
 
 // A kernel that is ready on one device. Never changes once it is in the table.
 struct LaunchRecord {
+  explicit LaunchRecord(const generator::KernelSpec& of) : spec(of) {}
+
+  generator::KernelSpec spec;
   CUfunc_st* function = nullptr;  // a CUfunction
-  Variant variant;
-  generator::Plan plan{};
   KernelInfo info;
   int resident_blocks = 0;                // that the device runs at once
   TileCounters* tile_counters = nullptr;  // the device's; null unless the kernel draws its tiles

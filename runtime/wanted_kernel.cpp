@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "generator/source.h"
 #include "generator/variant_space.h"
 
 namespace flashjit::runtime {
@@ -11,36 +12,30 @@ KernelInfo WantedKernel::info(const KernelStore::Result& made) const {
   const KernelImage& image = *made.image;
   KernelInfo info;
   info.name = name();
-  info.problem = problem;
-  info.variant = variant;
-  info.architecture = architecture->name;
+  info.problem = spec.problem();
+  info.variant = spec.variant();
+  info.architecture = spec.architecture().name;
   info.origin = made.from_memory ? KernelInfo::Origin::memory : image.origin;
   info.compile_ms = image.compile_ms;
-  info.threads = plan.threads;
+  info.threads = spec.plan().threads;
   info.registers = image.registers;
   info.spill_bytes = image.spill_bytes;
   info.stack_bytes = image.stack_bytes;
-  info.shared_memory_bytes = plan.smem_bytes;
+  info.shared_memory_bytes = spec.plan().smem_bytes;
   info.cubin_bytes = image.bytes.size();
   info.cache_file = image.cache_file;
   info.cache_problem = image.cache_problem;
   return info;
 }
 
-WantedKernel want_kernel(const Problem& problem, const Variant& variant, const Architecture& architecture,
-                         const generator::Templates& templates) {
-  validate(problem);
-  generator::require_legal(problem, variant, architecture);
-  const generator::Plan plan = generator::make_plan(problem, variant);
-  KernelRequest request;
-  request.source = generator::render_forward(problem, variant, architecture, templates);
-  request.target = architecture.name;
-  request.facts = {{"problem", to_string(problem)},
-                   {"variant", to_string(variant)},
-                   {"threads", std::to_string(plan.threads)},
-                   {"smem_bytes", std::to_string(plan.smem_bytes)}};
-  return {problem, variant, &architecture, plan, std::move(request)};
-}
+WantedKernel::WantedKernel(const generator::KernelSpec& wanted, const generator::Templates& templates,
+                           const std::string& target)
+    : spec(wanted),
+      request(generator::render_forward(wanted, templates), target,
+              {{"problem", to_string(wanted.problem())},
+               {"variant", to_string(wanted.variant())},
+               {"threads", std::to_string(wanted.plan().threads)},
+               {"smem_bytes", std::to_string(wanted.plan().smem_bytes)}}) {}
 
 std::vector<Variant> variants_of_calls(const Problem& problem, const std::optional<Variant>& variant,
                                        const Architecture& architecture) {

@@ -33,7 +33,7 @@ Plan plan_of(const char* variant, int head_dim, int head_dim_v) {
 }
 
 std::string render(const Problem& problem, const char* variant) {
-  return render_forward(problem, parse_variant(variant), sm_90a()).text();
+  return render_forward({problem, parse_variant(variant), sm_90a()}).text();
 }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -135,8 +135,8 @@ TEST_CASE("equal inputs render equal bytes, and every input shows in them") {
     CHECK(render(problem, other.c_str()) != text);
   }
   const Variant mma = parse_variant(kOfEachFamily[0]);
-  CHECK(render_forward(problem, mma, find_architecture("sm_80")).text() !=
-        render_forward(problem, mma, find_architecture("sm_90a")).text());
+  CHECK(render_forward({problem, mma, find_architecture("sm_80")}).text() !=
+        render_forward({problem, mma, find_architecture("sm_90a")}).text());
 }
 
 TEST_CASE("a source is one file: each template once, no include left, lines that point into templates/") {
@@ -156,14 +156,14 @@ TEST_CASE("a template that is not there is named") {
   for (const char* variant : kOfEachFamily) {
     Templates::Files files = embedded_templates().files();
     files.erase("types.cuh");
-    CHECK_THROWS_WITH_AS(render_forward(problem_of(64, 64), parse_variant(variant), sm_90a(), Templates(files)),
+    CHECK_THROWS_WITH_AS(render_forward({problem_of(64, 64), parse_variant(variant), sm_90a()}, Templates(files)),
                          doctest::Contains("types.cuh"), Error);
   }
 }
 
 TEST_CASE("kernels of a family share their device code") {
   const auto device_code = [](const char* variant, const Templates& templates) {
-    return render_forward(problem_of(64, 64), parse_variant(variant), sm_90a(), templates).device_code;
+    return render_forward({problem_of(64, 64), parse_variant(variant), sm_90a()}, templates).device_code;
   };
   const Templates same = embedded_templates(), others(embedded_templates().files());
   for (const char* variant : kOfEachFamily) {
@@ -194,7 +194,7 @@ TEST_CASE("a kernel's text does not depend on comments") {
   }
   for (const char* variant : kOfEachFamily) {
     const auto render_with = [&](const Templates& templates) {
-      return render_forward(problem_of(64, 64), parse_variant(variant), sm_90a(), templates).text();
+      return render_forward({problem_of(64, 64), parse_variant(variant), sm_90a()}, templates).text();
     };
     CHECK(render_with(Templates(files)) == render_with(embedded_templates()));
   }

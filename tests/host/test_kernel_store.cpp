@@ -132,10 +132,10 @@ class ShortSightedFileSystem : public FailingFileSystem {
 fs::path store_in(cache::UserDirectoryLayer& layer, int number) {
   const KernelRequest request = request_for(number);
   FakeCompiler compiler;
-  cache::Key key = key_of(request);
+  cache::Key key = request.key();
   key.compiler = compiler.identity();
   const auto file = layer.store(
-      key, entry_of(request, compiler.compile(request.source.text(), "", request.target), compiler.version()));
+      key, entry_of(request, compiler.compile(request.source().text(), "", request.target()), compiler.version()));
   REQUIRE(file);
   return *file;
 }
@@ -344,13 +344,13 @@ TEST_CASE("who waited for a compilation that failed compiles itself") {
 TEST_CASE("a wait that takes too long ends in a compilation, and is told") {
   const TemporaryDirectory directory;
   const auto other = user_layer(directory.path());
-  cache::EntryLock lock = other->lock(key_of(request_for(1)));
+  cache::EntryLock lock = other->lock(request_for(1).key());
   REQUIRE(lock.try_lock() == cache::EntryLock::State::held);
   for (const auto wait : {kShortWait, std::chrono::milliseconds(0), std::chrono::milliseconds(-1)}) {
     KernelStoreOptions options = options_with(user_layer(directory.path()));
     options.compile_wait = wait;
     Shop shop(options);
-    fs::remove_all(directory / key_of(request_for(1)).inputs.hex().substr(0, 2));
+    fs::remove_all(directory / request_for(1).key().inputs.hex().substr(0, 2));
     CHECK(shop.get(1).image->origin == KernelInfo::Origin::compiled);
     CHECK(shop.counters().waits == 1);
     CHECK(shop.counters().wait_timeouts == 1);

@@ -18,6 +18,11 @@ using flashjit::runtime::LaunchRecord;
 using flashjit::runtime::LaunchTable;
 using flashjit::runtime::WithoutTensorMaps;
 
+// The table looks at no record; where one stands tells it from others.
+LaunchRecord any_record() {
+  return LaunchRecord({Problem{}, flashjit::parse_variant("mma-v1"), flashjit::find_architecture("sm_80")});
+}
+
 LaunchKey key_of(int head_dim) {
   Problem problem;
   problem.head_dim = head_dim;
@@ -121,7 +126,7 @@ TEST_CASE("a variant with absurd numbers never meets the key of a legal one") {
 
 TEST_CASE("the first record of a key stays") {
   LaunchTable table;
-  const LaunchRecord first, second;
+  const LaunchRecord first = any_record(), second = any_record();
   CHECK(table.find(key_of(64)) == nullptr);
   CHECK(&table.insert(key_of(64), first) == &first);
   CHECK(&table.insert(key_of(64), second) == &first);
@@ -131,9 +136,9 @@ TEST_CASE("the first record of a key stays") {
 
 TEST_CASE("a record is replaced when that is asked for") {
   LaunchTable table;
-  std::vector<LaunchRecord> records(200);
+  const std::vector<LaunchRecord> records(200, any_record());
   for (int i = 0; i < 100; ++i) table.insert(key_of(i), records[static_cast<std::size_t>(i)]);
-  const LaunchRecord replaced, added;
+  const LaunchRecord replaced = any_record(), added = any_record();
   table.replace(key_of(7), replaced);
   table.replace(key_of(1000), added);
   CHECK(table.find(key_of(7)) == &replaced);
@@ -147,7 +152,7 @@ TEST_CASE("a record is replaced when that is asked for") {
 
 TEST_CASE("readers see the old record or the new one while it is replaced") {
   LaunchTable table;
-  const LaunchRecord records[2];
+  const LaunchRecord records[2] = {any_record(), any_record()};
   table.insert(key_of(64), records[0]);
   std::atomic<bool> done{false};
   std::atomic<int> wrong{0};
@@ -167,7 +172,7 @@ TEST_CASE("readers see the old record or the new one while it is replaced") {
 TEST_CASE("readers find every published record while the table grows") {
   constexpr int kRecords = 2000;
   LaunchTable table;
-  std::vector<LaunchRecord> records(kRecords);
+  const std::vector<LaunchRecord> records(kRecords, any_record());
   std::atomic<int> published{0};
   std::atomic<int> lost{0};
   std::vector<std::thread> readers;

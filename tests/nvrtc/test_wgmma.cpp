@@ -85,7 +85,7 @@ TEST_CASE("the hopper defaults run on HGMMA and touch no local memory") {
         Problem problem;
         problem.head_dim = problem.head_dim_v = head_dim, problem.causal = causal;
         const Variant variant = generator::default_variant(problem, architecture, range);
-        const generator::Source source = generator::render_forward(problem, variant, architecture);
+        const generator::Source source = generator::render_forward({problem, variant, architecture});
         CAPTURE(source.name);
         const std::string sass = disassembler.sass(nvrtc.compile(source.text(), "kernel.cu", architecture.name).bytes);
         CHECK(contains(sass, fmt::format("HGMMA.64x{}x16.F32.BF16", block_kv(variant))));

@@ -33,10 +33,8 @@ inline std::string make_fake_kernels(const EngineOptions& options, const std::ve
     const Variant variant = kernel.variant.empty()
                                 ? generator::default_variant(problem, architecture, LengthRange::long_kv)
                                 : parse_variant(kernel.variant);
-    runtime::KernelRequest request =
-        runtime::want_kernel(problem, variant, architecture, generator::embedded_templates()).request;
-    if (kernel.ptx) request.target = runtime::ptx_target(kernel.architecture);
-    store.get(request);
+    const std::string target = kernel.ptx ? runtime::ptx_target(kernel.architecture) : kernel.architecture;
+    store.get(runtime::WantedKernel({problem, variant, architecture}, generator::embedded_templates(), target).request);
   }
   return store.bundle();
 }
