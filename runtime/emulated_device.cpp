@@ -4,15 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <variant>
+#include <cstring>
 
 #include "flashjit/error.h"
 #include "generator/variant_space.h"
 #include "runtime/forward_arguments.h"
+#include "runtime/launch.h"
 #include "runtime/nvrtc.h"
 #include "runtime/parallel.h"
-#include "runtime/tensor_map.h"
 
 namespace flashjit::runtime {
 namespace {
@@ -54,10 +53,6 @@ emulator::TensorMapDescription describe(const Tensor& tensor, const TensorMapBox
   return map;
 }
 
-generator::TensorMap encode(const Tensor& tensor, const TensorMapBox& box) {
-  return std::bit_cast<generator::TensorMap>(emulator::encode_tensor_map(describe(tensor, box)));
-}
-
 }  // namespace
 
 struct EmulatedDevice::Kernel {
@@ -67,51 +62,38 @@ struct EmulatedDevice::Kernel {
   emulator::Program program;
 
   emulator::Report run(const ForwardCall& call, const EmulationOptions& options) const {
-    return std::visit([&](const auto& of_family) { return run(call, options, of_family); }, spec.variant());
-  }
-
- private:
-  emulator::Launch make_launch(std::int64_t blocks, const EmulationOptions& options) const {
-    emulator::Launch launch;
-    launch.grid.x = static_cast<unsigned>(blocks);
-    launch.block.x = static_cast<unsigned>(spec.plan().threads);
-    launch.dynamic_shared_bytes = static_cast<std::size_t>(spec.plan().smem_bytes);
-    launch.seed = options.seed;
-    return launch;
-  }
-
-  emulator::Report run(const ForwardCall& call, const EmulationOptions& options, const MmaVariant& mma) const {
-    const generator::ForwardArguments arguments = make_forward_arguments(call, mma);
-    emulator::Launch launch = make_launch(count_tiles(arguments.sizes), options);
-    launch.set_parameters(arguments);
-    launch.resident_clusters = std::max(1, options.resident_blocks);
-    return program.run(entry, launch, memory_of(call));
-  }
-
-  emulator::Report run(const ForwardCall& call, const EmulationOptions& options, const HopperVariant& hopper) const {
-    generator::HopperArguments arguments = make_forward_arguments(call, hopper);
-    const TensorMapBoxes boxes = tensor_map_boxes(hopper, spec.plan(), arguments.packed_heads_log2);
-    arguments.q = encode(*call.q, boxes.q);
-    arguments.k = encode(*call.k, boxes.k);
-    arguments.v = encode(*call.v, boxes.v);
-    arguments.out = encode(*call.out, boxes.out);
+    Launch bound = bind(call, spec, options.resident_blocks);
     emulator::Memory memory = memory_of(call);
+    const auto write_argument = [&](std::size_t offset, const auto& value) {
+      std::memcpy(bound.arguments + offset, &value, sizeof(value));
+    };
+    for (int i = 0; i < bound.map_count; ++i)
+      write_argument(bound.maps[i].offset,
+                     emulator::encode_tensor_map(describe(*bound.maps[i].tensor, bound.maps[i].box)));
     std::uint32_t tile_counter = 0;
-    if (hopper.scheduler == Scheduler::dynamic) {
-      arguments.tile_counter = &tile_counter;
+    if (bound.tile_counter_offset != Launch::kNowhere) {
+      write_argument(bound.tile_counter_offset, &tile_counter);
       memory.add("tile_counter", &tile_counter, sizeof(tile_counter));
     }
-    emulator::Launch launch =
-        make_launch(grid_size(hopper, count_tiles(arguments.sizes), options.resident_blocks), options);
-    launch.cluster.x = static_cast<unsigned>(hopper.cluster);
-    launch.resident_clusters = std::max(1, options.resident_blocks / hopper.cluster);
-    launch.set_parameters(arguments);
-    emulator::Report report = program.run(entry, launch, memory);
+    emulator::Report report = program.run(entry, make_launch(bound, options), memory);
     if (report.clean() && tile_counter != 0) {
       throw Error(ErrorCode::kernel_fault,
                   fmt::format("{}: must leave its tile counter 0, left {}", info.name, tile_counter));
     }
     return report;
+  }
+
+ private:
+  emulator::Launch make_launch(const Launch& bound, const EmulationOptions& options) const {
+    emulator::Launch launch;
+    launch.grid.x = static_cast<unsigned>(bound.blocks);
+    launch.block.x = static_cast<unsigned>(spec.plan().threads);
+    launch.cluster.x = static_cast<unsigned>(bound.cluster);
+    launch.resident_clusters = std::max(1, options.resident_blocks / bound.cluster);
+    launch.dynamic_shared_bytes = static_cast<std::size_t>(spec.plan().smem_bytes);
+    launch.seed = options.seed;
+    launch.parameters.assign(bound.arguments, bound.arguments + bound.argument_bytes);
+    return launch;
   }
 };
 

@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "runtime/device.h"
+#include "runtime/forward_arguments.h"
 #include "runtime/memory_place.h"
-#include "runtime/tensor_map.h"
 #include "runtime/tile_counters.h"
 
 namespace flashjit::runtime {
@@ -27,13 +29,9 @@ void require_not_capturing(const Driver& driver, Stream stream) {
               "the capture), this one was not");
 }
 
-void add_tensor_maps(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
-                     const HopperVariant& variant, generator::HopperArguments& arguments) {
-  const TensorMapBoxes boxes = tensor_map_boxes(variant, record.spec.plan(), arguments.packed_heads_log2);
-  arguments.q = encode_tensor_map(driver, *call.q, boxes.q);
-  arguments.k = encode_tensor_map(driver, *call.k, boxes.k);
-  arguments.v = encode_tensor_map(driver, *call.v, boxes.v);
-  arguments.out = encode_tensor_map(driver, *call.out, boxes.out);
+template <class Value>
+void write_argument(Launch& launch, std::size_t offset, const Value& value) {
+  std::memcpy(launch.arguments + offset, &value, sizeof(value));
 }
 
 CUlaunchConfig make_config(std::int64_t blocks, const generator::Plan& plan, Stream stream) {
@@ -47,29 +45,21 @@ CUlaunchConfig make_config(std::int64_t blocks, const generator::Plan& plan, Str
   return config;
 }
 
-ForwardLaunch make_launch(const Driver&, const ForwardCall& call, const LaunchRecord& record, const MmaVariant& variant,
-                          Stream stream) {
-  const generator::ForwardArguments arguments = make_forward_arguments(call, variant);
-  return {record.function, make_config(count_tiles(arguments.sizes), record.spec.plan(), stream), arguments};
-}
-
-// The kernel has its cluster's size compiled in: the launch needs no attribute, only a grid that is a multiple of it.
-ForwardLaunch make_launch(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
-                          const HopperVariant& variant, Stream stream) {
-  generator::HopperArguments arguments = make_forward_arguments(call, variant);
-  const std::int64_t blocks = grid_size(variant, count_tiles(arguments.sizes), record.resident_blocks);
-  add_tensor_maps(driver, call, record, variant, arguments);
-  if (TileCounters* counters = record.tile_counters)
-    arguments.tile_counter = is_capturing(driver, stream) ? counters->for_graph() : counters->for_launch();
-  return {record.function, make_config(blocks, record.spec.plan(), stream), arguments};
-}
-
 }  // namespace
 
+// A kernel has its cluster's size compiled in: the launch needs no attribute, only a grid that is a multiple of it.
 ForwardLaunch make_forward_launch(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
                                   Stream stream) {
-  return std::visit([&](const auto& variant) { return make_launch(driver, call, record, variant, stream); },
-                    record.spec.variant());
+  ForwardLaunch launch{record.function, {}, bind(call, record.spec, record.resident_blocks)};
+  Launch& bound = launch.bound;
+  launch.config = make_config(bound.blocks, record.spec.plan(), stream);
+  for (int i = 0; i < bound.map_count; ++i)
+    write_argument(bound, bound.maps[i].offset, encode_tensor_map(driver, *bound.maps[i].tensor, bound.maps[i].box));
+  if (TileCounters* counters = record.tile_counters) {
+    std::uint32_t* const counter = is_capturing(driver, stream) ? counters->for_graph() : counters->for_launch();
+    write_argument(bound, bound.tile_counter_offset, counter);
+  }
+  return launch;
 }
 
 int forward_device(const Driver& driver, const ForwardCall& call, Stream stream) {

@@ -2,24 +2,22 @@
 // The way from a validated call to its launch: what happens on every call stands here.
 #pragma once
 
-#include <variant>
-
 #include "flashjit/attention.h"
 #include "runtime/driver.h"
-#include "runtime/forward_arguments.h"
 #include "runtime/kernels.h"
+#include "runtime/launch.h"
 #include "runtime/validate.h"
 
 namespace flashjit::runtime {
 
-// One launch, ready to go: plain data. Enqueued again it runs again, on its stream and so after the first time.
+// A launch on a GPU, ready to go. Enqueued again it runs again, on its stream and so after the first time.
 struct ForwardLaunch {
   CUfunction function = nullptr;
   CUlaunchConfig config{};
-  std::variant<generator::ForwardArguments, generator::HopperArguments> arguments;  // of the kernel's family
+  Launch bound;
 
   CUresult launch(const Driver& driver) {
-    void* parameters[] = {std::visit([](auto& of_family) -> void* { return &of_family; }, arguments)};
+    void* parameters[] = {bound.arguments};
     return driver.cuLaunchKernelEx(&config, function, parameters, nullptr);
   }
   void enqueue(const Driver& driver) { driver.check(launch(driver), "cuLaunchKernelEx"); }

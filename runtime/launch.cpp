@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/launch.h"
+
+#include <cstring>
+#include <type_traits>
+
+#include "runtime/forward_arguments.h"
+
+namespace flashjit::runtime {
+namespace {
+
+template <class Arguments>
+void set_arguments(Launch& launch, const Arguments& arguments) {
+  static_assert(std::is_trivially_copyable_v<Arguments> && sizeof(Arguments) <= Launch::kMaxBytes);
+  std::memcpy(launch.arguments, &arguments, sizeof(arguments));
+  launch.argument_bytes = sizeof(arguments);
+}
+
+void add_map(Launch& launch, std::size_t offset, const Tensor* tensor, const TensorMapBox& box) {
+  launch.maps[launch.map_count++] = {offset, tensor, box};
+}
+
+void bind_to(Launch& launch, const ForwardCall& call, const MmaVariant& variant, const generator::Plan&, std::int64_t) {
+  const generator::ForwardArguments arguments = make_forward_arguments(call, variant);
+  set_arguments(launch, arguments);
+  launch.blocks = count_tiles(arguments.sizes);
+}
+
+void bind_to(Launch& launch, const ForwardCall& call, const HopperVariant& variant, const generator::Plan& plan,
+             std::int64_t resident_blocks) {
+  using Arguments = generator::HopperArguments;
+  const Arguments arguments = make_forward_arguments(call, variant);
+  set_arguments(launch, arguments);
+  launch.blocks = grid_size(variant, count_tiles(arguments.sizes), resident_blocks);
+  launch.cluster = variant.cluster;
+  const TensorMapBoxes boxes = tensor_map_boxes(variant, plan, arguments.packed_heads_log2);
+  add_map(launch, offsetof(Arguments, q), call.q, boxes.q);
+  add_map(launch, offsetof(Arguments, k), call.k, boxes.k);
+  add_map(launch, offsetof(Arguments, v), call.v, boxes.v);
+  add_map(launch, offsetof(Arguments, out), call.out, boxes.out);
+  if (variant.scheduler == Scheduler::dynamic) launch.tile_counter_offset = offsetof(Arguments, tile_counter);
+}
+
+}  // namespace
+
+Launch bind(const ForwardCall& call, const generator::KernelSpec& spec, std::int64_t resident_blocks) {
+  Launch launch;
+  std::visit([&](const auto& variant) { bind_to(launch, call, variant, spec.plan(), resident_blocks); },
+             spec.variant());
+  return launch;
+}
+
+}  // namespace flashjit::runtime
