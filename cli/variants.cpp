@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "cli/command.h"
@@ -14,8 +18,9 @@ namespace flashjit::cli {
 namespace {
 
 constexpr const char* kEpilog =
-    R"(Length ranges: few_queries (seqlen_q up to 64), short_kv (seqlen_kv below 1024), medium_kv (below 2048), long_kv
-(below 8192), huge_kv (the rest).
+    R"(A default is for buckets of shapes, such as q128-kv8k-w2: up to 128 queries (q64, q128, qmore), below 8192 keys (kv1k,
+kv2k, kv8k, kvmore), and up to 2 tiles of 128 rows for each SM (w05: half a tile, w1, w2, w4, wmore). Where all values of
+a part are meant it is left out: q64-w05 has any number of keys. With --json each bucket is listed.
 
 --explain lists every combination that is considered. A verdict is kept; pruned: legal, but the model sees it far below
 the best; replaced: another that only shares out shared memory or an SM differently is tried in its place; or illegal.
@@ -33,11 +38,39 @@ struct Options {
   bool explain = false, json = false;
 };
 
-std::vector<std::string> ranges_of(const Engine& engine, const Variant& variant, const Problem& problem,
-                                   const std::string& architecture) {
+std::vector<ShapeBucket> buckets_of(const Engine& engine, const Variant& variant, const Problem& problem,
+                                    const std::string& architecture) {
+  std::vector<ShapeBucket> buckets = shape_buckets();
+  std::erase_if(buckets, [&](const ShapeBucket& bucket) {
+    return engine.default_variant(problem, architecture, bucket) != variant;
+  });
+  return buckets;
+}
+
+// The name of a bucket without the parts whose bits are not set.
+std::string shorten(const ShapeBucket& bucket, unsigned kept) {
+  std::istringstream parts(to_string(bucket));
   std::vector<std::string> names;
-  for (const LengthRange range : kLengthRanges) {
-    if (engine.default_variant(problem, architecture, range) == variant) names.push_back(to_string(range));
+  for (std::string part; std::getline(parts, part, '-'); kept >>= 1)
+    if (kept & 1) names.push_back(part);
+  return names.empty() ? "all" : fmt::format("{}", fmt::join(names, "-"));
+}
+
+// Buckets in few words: a name without some of the parts stands for all buckets that have the others.
+std::vector<std::string> shorten(const std::vector<ShapeBucket>& buckets) {
+  constexpr unsigned kPartsByTheirNumber[] = {0b000, 0b001, 0b010, 0b100, 0b011, 0b101, 0b110, 0b111};
+  std::vector<std::string> names;
+  std::vector<ShapeBucket> unnamed = buckets;
+  for (const unsigned kept : kPartsByTheirNumber) {
+    std::map<std::string, std::size_t> missing;
+    for (const ShapeBucket& bucket : shape_buckets()) ++missing[shorten(bucket, kept)];
+    for (const ShapeBucket& bucket : buckets) --missing[shorten(bucket, kept)];
+    for (const ShapeBucket& bucket : unnamed) {
+      const std::string name = shorten(bucket, kept);
+      const bool is_new = std::find(names.begin(), names.end(), name) == names.end();
+      if (is_new && missing[name] == 0) names.push_back(name);
+    }
+    std::erase_if(unnamed, [&](const ShapeBucket& bucket) { return missing[shorten(bucket, kept)] == 0; });
   }
   return names;
 }
@@ -56,9 +89,11 @@ void list_variants(const Engine& engine, const Options& options, const Problem& 
   Table table({"<variant", "<default for"});
   Json list = Json::array();
   for (const Variant& variant : engine.variants(problem, architecture)) {
-    const std::vector<std::string> ranges = ranges_of(engine, variant, problem, architecture);
-    list.push_back({{"variant", to_string(variant)}, {"default_for", ranges}});
-    table.add_row({to_string(variant), fmt::format("{}", fmt::join(ranges, ", "))});
+    const std::vector<ShapeBucket> buckets = buckets_of(engine, variant, problem, architecture);
+    Json names = Json::array();
+    for (const ShapeBucket& bucket : buckets) names.push_back(to_string(bucket));
+    list.push_back({{"variant", to_string(variant)}, {"default_for", names}});
+    table.add_row({to_string(variant), fmt::format("{}", fmt::join(shorten(buckets), ", "))});
   }
   print(options, problem, architecture, list, table);
 }

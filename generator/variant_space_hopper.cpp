@@ -104,24 +104,24 @@ std::string why_too_large(const Problem& problem, const HopperVariant& v, const 
 // Chosen from the measurements on the H200 in docs/kernels/hopper_forward.md. For few queries the second line is legal
 // for every problem, for more of them the last two are.
 constexpr DefaultRule kRules[] = {
-    {192, 128, Mask::any, kFewQueries, "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
-    {256, 256, Mask::any, kFewQueries, "hopper-q64-kv32-s3-qs2-whole-2stage-ppoff-rare-dynamic-split"},
+    {192, 128, Mask::any, "q64", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
+    {256, 256, Mask::any, "q64", "hopper-q64-kv32-s3-qs2-whole-2stage-ppoff-rare-dynamic-split"},
 
-    {64, 64, Mask::full, kBelow1k, "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
-    {64, 64, Mask::full, kFrom1k, "hopper-q256-kv64-s4-qs2-whole-2stage-ppoff-lazy-fixed-fused"},
-    {64, 64, Mask::causal, kManyQueries, "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
+    {64, 64, Mask::full, "q128+ kv1k", "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
+    {64, 64, Mask::full, "q128+ kv2k+", "hopper-q256-kv64-s4-qs2-whole-2stage-ppoff-lazy-fixed-fused"},
+    {64, 64, Mask::causal, "q128+", "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
 
-    {128, 128, Mask::full, kBelow1k, "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
-    {128, 128, Mask::full, kFrom1k, "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
-    {128, 128, Mask::causal, kBelow1k, "hopper-q128-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
-    {128, 128, Mask::causal, kFrom1k, "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
+    {128, 128, Mask::full, "q128+ kv1k", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
+    {128, 128, Mask::full, "q128+ kv2k+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
+    {128, 128, Mask::causal, "q128+ kv1k", "hopper-q128-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
+    {128, 128, Mask::causal, "q128+ kv2k+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
 
-    {192, 128, Mask::full, kManyQueries, "hopper-q128-kv128-s2-qs1-half-2stage-ppgemm-rare-fixed-split"},
-    {192, 128, Mask::causal, kManyQueries, "hopper-q128-kv128-s2-qs1-half-2stage-ppgemm-rare-dynamic-split"},
-    {256, 256, Mask::full, kManyQueries, "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-rare-fixed-split"},
-    {256, 256, Mask::causal, kManyQueries, "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-rare-dynamic-split"},
-    {256, 64, Mask::full, kManyQueries, "hopper-q128-kv64-s2-qs1-whole-2stage-ppgemm-rare-fixed-split"},
-    {256, 64, Mask::causal, kManyQueries, "hopper-q128-kv64-s2-qs1-whole-2stage-ppgemm-rare-dynamic-split"},
+    {192, 128, Mask::full, "q128+", "hopper-q128-kv128-s2-qs1-half-2stage-ppgemm-rare-fixed-split"},
+    {192, 128, Mask::causal, "q128+", "hopper-q128-kv128-s2-qs1-half-2stage-ppgemm-rare-dynamic-split"},
+    {256, 256, Mask::full, "q128+", "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-rare-fixed-split"},
+    {256, 256, Mask::causal, "q128+", "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-rare-dynamic-split"},
+    {256, 64, Mask::full, "q128+", "hopper-q128-kv64-s2-qs1-whole-2stage-ppgemm-rare-fixed-split"},
+    {256, 64, Mask::causal, "q128+", "hopper-q128-kv64-s2-qs1-whole-2stage-ppgemm-rare-dynamic-split"},
 };
 
 // --- The space -------------------------------------------------------------------------------------------------------
