@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -18,9 +17,9 @@ namespace flashjit::cli {
 namespace {
 
 constexpr const char* kEpilog =
-    R"(A default is for buckets of shapes, such as q128-kv8k-w2: up to 128 queries (q64, q128, qmore), below 8192 keys (kv1k,
-kv2k, kv8k, kvmore), and up to 2 tiles of 128 rows for each SM (w05: half a tile, w1, w2, w4, wmore). Where all values of
-a part are meant it is left out: q64-w05 has any number of keys. With --json each bucket is listed.
+    R"(A default is for buckets of shapes. q64, q128, qmore: up to 64 queries, up to 128, more; kv1k, kv2k, kv8k, kvmore: below
+1024 keys, 2048, 8192, more; w05, w1, w2, w4, wmore: up to half a tile of 128 rows for each SM, up to 1, 2, 4, more. Here
+w2-w4 is both, kv2k+ that and all larger ones, and what of a part is not named may be anything; --json lists each bucket.
 
 --explain lists every combination that is considered. A verdict is kept; pruned: legal, but the model sees it far below
 the best; replaced: another that only shares out shared memory or an SM differently is tried in its place; or illegal.
@@ -47,32 +46,59 @@ std::vector<ShapeBucket> buckets_of(const Engine& engine, const Variant& variant
   return buckets;
 }
 
-// The name of a bucket without the parts whose bits are not set.
-std::string shorten(const ShapeBucket& bucket, unsigned kept) {
-  std::istringstream parts(to_string(bucket));
-  std::vector<std::string> names;
-  for (std::string part; std::getline(parts, part, '-'); kept >>= 1)
-    if (kept & 1) names.push_back(part);
-  return names.empty() ? "all" : fmt::format("{}", fmt::join(names, "-"));
+// The buckets from one to another, in each part.
+struct BucketBox {
+  ShapeBucket first, last;
+
+  bool holds(const ShapeBucket& bucket) const {
+    return first.queries <= bucket.queries && bucket.queries <= last.queries && first.keys <= bucket.keys &&
+           bucket.keys <= last.keys && first.work <= bucket.work && bucket.work <= last.work;
+  }
+  auto count(const std::vector<ShapeBucket>& buckets) const {
+    return std::count_if(buckets.begin(), buckets.end(), [this](const ShapeBucket& each) { return holds(each); });
+  }
+};
+
+// Boxes of these buckets and no others, the largest first. They may overlap.
+std::vector<BucketBox> cover(const std::vector<ShapeBucket>& buckets) {
+  const std::vector<ShapeBucket> all = shape_buckets();
+  std::vector<BucketBox> boxes;
+  for (std::vector<ShapeBucket> rest = buckets; !rest.empty();) {
+    BucketBox best{rest.front(), rest.front()};
+    for (const ShapeBucket& first : buckets) {
+      for (const ShapeBucket& last : buckets) {
+        const BucketBox box{first, last};
+        if (box.count(buckets) == box.count(all) && box.count(rest) > best.count(rest)) best = box;
+      }
+    }
+    boxes.push_back(best);
+    std::erase_if(rest, [&](const ShapeBucket& bucket) { return best.holds(bucket); });
+  }
+  return boxes;
 }
 
-// Buckets in few words: a name without some of the parts stands for all buckets that have the others.
-std::vector<std::string> shorten(const std::vector<ShapeBucket>& buckets) {
-  constexpr unsigned kPartsByTheirNumber[] = {0b000, 0b001, 0b010, 0b100, 0b011, 0b101, 0b110, 0b111};
-  std::vector<std::string> names;
-  std::vector<ShapeBucket> unnamed = buckets;
-  for (const unsigned kept : kPartsByTheirNumber) {
-    std::map<std::string, std::size_t> missing;
-    for (const ShapeBucket& bucket : shape_buckets()) ++missing[shorten(bucket, kept)];
-    for (const ShapeBucket& bucket : buckets) --missing[shorten(bucket, kept)];
-    for (const ShapeBucket& bucket : unnamed) {
-      const std::string name = shorten(bucket, kept);
-      const bool is_new = std::find(names.begin(), names.end(), name) == names.end();
-      if (is_new && missing[name] == 0) names.push_back(name);
-    }
-    std::erase_if(unnamed, [&](const ShapeBucket& bucket) { return missing[shorten(bucket, kept)] == 0; });
+std::vector<std::string> parts_of(const ShapeBucket& bucket) {
+  std::istringstream name(to_string(bucket));
+  std::vector<std::string> parts;
+  for (std::string part; std::getline(name, part, '-');) parts.push_back(part);
+  return parts;
+}
+
+std::string spell(const BucketBox& box) {
+  const std::vector<std::string> first = parts_of(box.first), last = parts_of(box.last);
+  const std::vector<std::string> lowest = parts_of(shape_buckets().front()), highest = parts_of(shape_buckets().back());
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (first[i] == lowest[i] && last[i] == highest[i]) continue;
+    parts.push_back(first[i] == last[i] ? first[i] : first[i] + (last[i] == highest[i] ? "+" : "-" + last[i]));
   }
-  return names;
+  return parts.empty() ? "all" : fmt::format("{}", fmt::join(parts, " "));
+}
+
+std::string spell(const std::vector<ShapeBucket>& buckets) {
+  std::vector<std::string> boxes;
+  for (const BucketBox& box : cover(buckets)) boxes.push_back(spell(box));
+  return fmt::format("{}", fmt::join(boxes, ", "));
 }
 
 void print(const Options& options, const Problem& problem, const std::string& architecture, const Json& list,
@@ -93,7 +119,7 @@ void list_variants(const Engine& engine, const Options& options, const Problem& 
     Json names = Json::array();
     for (const ShapeBucket& bucket : buckets) names.push_back(to_string(bucket));
     list.push_back({{"variant", to_string(variant)}, {"default_for", names}});
-    table.add_row({to_string(variant), fmt::format("{}", fmt::join(shorten(buckets), ", "))});
+    table.add_row({to_string(variant), spell(buckets)});
   }
   print(options, problem, architecture, list, table);
 }
