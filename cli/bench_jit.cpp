@@ -167,7 +167,7 @@ std::vector<CompileJob> kernels(const BenchContext& context, const std::string& 
   for (const int head_dim : context.options.quick ? std::vector<int>{128} : std::vector<int>{64, 128, 256}) {
     for (const bool causal : {false, true}) {
       const Problem problem{.dtype = context.dtype, .head_dim = head_dim, .head_dim_v = head_dim, .causal = causal};
-      for (const Variant& variant : default_variants(context.engine, problem, architecture)) {
+      for (const Variant& variant : context.engine.default_variants(problem, architecture)) {
         jobs.push_back({problem, variant, architecture});
       }
     }

@@ -27,15 +27,16 @@ struct Step {
   Variant variant;
 };
 
-Variant mma_default(const Engine& engine, const Problem& problem, const std::string& architecture) {
-  const Variant chosen = engine.default_variant(problem, architecture, length_range(kQueries, kKeys));
+Variant mma_default(const Engine& engine, const Problem& problem, const DeviceInfo& gpu) {
+  const ShapeBucket bucket = shape_bucket({1, kQueries, kKeys, kHeads, kHeads}, gpu.sm_count);
+  const Variant chosen = engine.default_variant(problem, gpu.architecture, bucket);
   return std::holds_alternative<MmaVariant>(chosen) ? chosen : parse_variant(kMmaOnHopper);
 }
 
-std::vector<Step> steps(const Engine& engine, const Problem& problem, const std::string& architecture) {
+std::vector<Step> steps(const Engine& engine, const Problem& problem, const DeviceInfo& gpu) {
   std::vector<Step> steps;
   for (const char* name : {"v1", "v2", "v3", "v4", "v5"}) steps.push_back({name, parse_variant(name)});
-  steps.push_back({"default", mma_default(engine, problem, architecture)});
+  steps.push_back({"default", mma_default(engine, problem, gpu)});
   return steps;
 }
 
@@ -53,7 +54,7 @@ void bench_ladder(const BenchContext& context, Json& record) {
   const double ceiling = context.engine.measure_mma_ceiling(context.dtype, gpu.ordinal);
   record["mma_ceiling_tflops"] = ceiling;
   Table table({"<step", "us", "TFLOPS", "% of speed of light", "<variant"});
-  for (const Step& step : steps(context.engine, problem, gpu.architecture)) {
+  for (const Step& step : steps(context.engine, problem, gpu)) {
     context.interrupt.check();
     progress.show(step.name);
     AttentionOptions options;

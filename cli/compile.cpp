@@ -42,7 +42,7 @@ std::vector<Variant> choose_variants(const Engine& engine, const std::string& te
                                      const std::string& architecture) {
   if (text == "all") return engine.variants(problem, architecture);
   if (text == "chosen") return chosen_variants(engine, problem, architecture);
-  if (text == "default") return default_variants(engine, problem, architecture);
+  if (text == "default") return engine.default_variants(problem, architecture);
   return {choose_variant(engine, text, problem, architecture)};
 }
 

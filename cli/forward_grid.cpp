@@ -45,7 +45,7 @@ GridVariants::Choice GridVariants::of(const GridCell& cell) const {
 }
 
 Variant GridVariants::default_of(const GridCell& cell) const {
-  return engine_.default_variant(cell.problem, device_.architecture, length_range(cell.seqlen, cell.seqlen));
+  return engine_.default_variant(cell.problem, device_.architecture, bucket_of(cell, device_.sm_count));
 }
 
 }  // namespace flashjit::cli

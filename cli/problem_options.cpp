@@ -173,18 +173,8 @@ std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector
   return problems;
 }
 
-std::vector<Variant> default_variants(const Engine& engine, const Problem& problem, const std::string& architecture) {
-  std::vector<Variant> variants;
-  const auto add = [&](const Variant& variant) {
-    if (std::find(variants.begin(), variants.end(), variant) == variants.end()) variants.push_back(variant);
-  };
-  for (const LengthRange range : kLengthRanges) add(engine.default_variant(problem, architecture, range));
-  add(engine.default_without_tma(problem, architecture));
-  return variants;
-}
-
 std::vector<Variant> chosen_variants(const Engine& engine, const Problem& problem, const std::string& architecture) {
-  std::vector<Variant> variants = default_variants(engine, problem, architecture);
+  std::vector<Variant> variants = engine.default_variants(problem, architecture);
   for (const Variant& variant : engine.recorded_variants(problem, architecture)) {
     if (std::find(variants.begin(), variants.end(), variant) == variants.end()) variants.push_back(variant);
   }

@@ -71,13 +71,10 @@ std::vector<std::string> parse_wanted_architectures(const std::string& text);
 // The same; empty takes that of the first usable GPU.
 std::vector<std::string> parse_architectures(const Engine& engine, const std::string& text);
 
-// The variants of the default rules: one for each length range, and the one for tensors that TMA
-// cannot describe; each once.
-std::vector<Variant> default_variants(const Engine& engine, const Problem& problem, const std::string& architecture);
-// These, and what tuning records chose on GPUs of the architecture; each once.
+// The default variants, and what tuning records chose on GPUs of the architecture; each once.
 std::vector<Variant> chosen_variants(const Engine& engine, const Problem& problem, const std::string& architecture);
-// "default", or a spelling that starts from the default for long sequences. Throws Error(invalid_argument) when it is
-// not legal for the problem on the architecture.
+// "default", or a spelling that starts from the default for the largest shapes. Throws Error(invalid_argument) when it
+// is not legal for the problem on the architecture.
 Variant choose_variant(const Engine& engine, const std::string& text, const Problem& problem,
                        const std::string& architecture);
 

@@ -56,7 +56,7 @@ std::vector<Variant> variants_to_verify(const Engine& engine, const Problem& pro
   if (!options.variant.empty()) return {choose_variant(engine, options.variant, problem, architecture)};
   if (options.all_variants) return every_variant(engine, problem, architecture);
   const std::vector<Variant> listed = engine.variants(problem, architecture);
-  std::vector<Variant> chosen = default_variants(engine, problem, architecture);
+  std::vector<Variant> chosen = engine.default_variants(problem, architecture);
   for (const char* step : {"v1", "v2", "v3", "v4", "v5"}) {
     const Variant variant = parse_variant(step);
     const bool fits = std::find(listed.begin(), listed.end(), variant) != listed.end();
@@ -169,7 +169,7 @@ void add_verify(CLI::App& app, Command& command) {
                                     "Compare the kernels on this GPU, or emulated, with the reference", kEpilog);
   add_problem_lists(verify, options->problems);
   CLI::Option* variant = add_option(verify, "--variant", options->variant, "VARIANT",
-                                    "This variant alone [default: the defaults of all length ranges and the steps v1 "
+                                    "This variant alone [default: the defaults of all buckets and the steps v1 "
                                     "to v5]");
   exclude(add_flag(verify, "--all-variants", options->all_variants,
                    "Every variant that is listed or pruned by 'flashjit variants --explain'"),

@@ -103,7 +103,9 @@ bool run_in_emulator(const char* architecture) {
   const reference::Result exact = reference::attention(q.view(), k.view(), v.view(), opts);
   const reference::Result low = reference::attention_in_low_precision(q.view(), k.view(), v.view(), opts);
   const Problem problem{DType::bf16, kHeadDim, kHeadDim, opts.causal};
-  opts.variant = engine.default_variant(problem, architecture, length_range(kSeqlenQ, kSeqlenKv));
+  const CallShape shape{1, kSeqlenQ, kSeqlenKv, kHeadsQ, kHeadsKv};
+  const int sm_count = engine.system().devices.front().sm_count;
+  opts.variant = engine.default_variant(problem, architecture, shape_bucket(shape, sm_count));
   std::printf("  %-7s %s\n", architecture, to_string(*opts.variant).c_str());
   bool passed = true;
   for (std::uint64_t seed = 0; seed < kSchedules; ++seed) {

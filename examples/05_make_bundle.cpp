@@ -21,10 +21,9 @@ int main(int argc, char** argv) {
     options.emulate = "sm_90a";
     Engine engine(options);
     engine.prepare(problem);  // as PTX, for the emulator
-    for (const LengthRange range : kLengthRanges) {
-      engine.compile(problem, engine.default_variant(problem, "sm_90a", range), "sm_90a");  // for the GPU
+    for (const Variant& variant : engine.default_variants(problem, "sm_90a")) {
+      engine.compile(problem, variant, "sm_90a");  // for the GPU
     }
-    engine.compile(problem, engine.default_without_tma(problem, "sm_90a"), "sm_90a");
 
     std::ofstream file(argv[1], std::ios::binary);
     file << engine.bundle();

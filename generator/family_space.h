@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,28 +13,69 @@
 #include <vector>
 
 #include "flashjit/problem.h"
+#include "generator/bucket_words.h"
 
 namespace flashjit::generator {
 
 enum class Mask { any, full, causal };
 
-// Length ranges from first to last.
-struct LengthSpan {
-  LengthRange first, last;
+// The values of one part of a bucket, from first to last.
+template <class Range>
+struct RangeSpan {
+  Range first, last;
+
+  constexpr bool contains(Range range) const noexcept { return first <= range && range <= last; }
 };
-inline constexpr LengthSpan kAnyLength{LengthRange::few_queries, LengthRange::huge_kv};
-inline constexpr LengthSpan kFewQueries{LengthRange::few_queries, LengthRange::few_queries};
-inline constexpr LengthSpan kManyQueries{LengthRange::short_kv, LengthRange::huge_kv};
-inline constexpr LengthSpan kBelow1k{LengthRange::short_kv, LengthRange::short_kv};
-inline constexpr LengthSpan kFrom1k{LengthRange::medium_kv, LengthRange::huge_kv};
-inline constexpr LengthSpan kBelow2k{LengthRange::short_kv, LengthRange::medium_kv};
-inline constexpr LengthSpan kFrom2k{LengthRange::long_kv, LengthRange::huge_kv};
+
+// "w1", "w2-w4" or "kv8k+", which is that and all that follow. Not a constant expression when it is nothing of these.
+template <class Range, std::size_t kCount>
+consteval RangeSpan<Range> parse_range_span(std::string_view text, const std::string_view (&words)[kCount]) {
+  const auto value_of = [&](std::string_view word) {
+    return static_cast<Range>(std::find(words, words + kCount, word) - words);
+  };
+  const bool is_open = text.ends_with('+');
+  if (is_open) text.remove_suffix(1);
+  const std::size_t dash = text.find('-');
+  const Range first = value_of(text.substr(0, dash));
+  const Range last = value_of(is_open ? words[kCount - 1] : text.substr(dash == text.npos ? 0 : dash + 1));
+  return first <= last && last < Range{kCount} ? RangeSpan<Range>{first, last} : throw text;
+}
+
+// Buckets, in the words of their names: "q128+ kv8k+ w2-w4". What of a part is not named may be anything.
+struct BucketSpan {
+  RangeSpan<QueryRange> queries = parse_range_span<QueryRange>("q64+", kQueryWords);
+  RangeSpan<KeyRange> keys = parse_range_span<KeyRange>("kv1k+", kKeyWords);
+  RangeSpan<WorkRange> work = parse_range_span<WorkRange>("w05+", kWorkWords);
+
+  consteval BucketSpan(const char* text) {
+    for (std::string_view rest = text; !rest.empty();) {
+      const std::size_t space = std::min(rest.find(' '), rest.size());
+      read(rest.substr(0, space));
+      rest.remove_prefix(std::min(space + 1, rest.size()));
+    }
+  }
+
+  constexpr bool contains(const ShapeBucket& bucket) const noexcept {
+    return queries.contains(bucket.queries) && keys.contains(bucket.keys) && work.contains(bucket.work);
+  }
+
+ private:
+  consteval void read(std::string_view part) {
+    if (part.starts_with('q')) {
+      queries = parse_range_span<QueryRange>(part, kQueryWords);
+    } else if (part.starts_with('k')) {
+      keys = parse_range_span<KeyRange>(part, kKeyWords);
+    } else {
+      work = parse_range_span<WorkRange>(part, kWorkWords);
+    }
+  }
+};
 
 // Of a family's rules the first one that applies and is legal wins.
 struct DefaultRule {
   int max_head_dim, max_head_dim_v;
   Mask mask;
-  LengthSpan lengths;
+  BucketSpan buckets;
   const char* variant;
 };
 std::span<const DefaultRule> mma_default_rules();

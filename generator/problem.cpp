@@ -5,19 +5,19 @@
 
 #include "flashjit/error.h"
 #include "flashjit/problem.h"
+#include "generator/bucket_words.h"
 #include "generator/dtype.h"
 #include "generator/plan.h"
 
 namespace flashjit {
 namespace {
 
-// By the values of QueryRange, KeyRange and WorkRange.
-constexpr const char* kQueryWords[] = {"64", "128", "more"};
-constexpr const char* kKeyWords[] = {"1k", "2k", "8k", "more"};
-constexpr const char* kWorkWords[] = {"05", "1", "2", "4", "more"};
+using generator::kKeyWords;
+using generator::kQueryWords;
+using generator::kWorkWords;
 
 template <std::size_t kCount, typename Range>
-const char* word_of(const char* const (&words)[kCount], Range range) noexcept {
+std::string_view word_of(const std::string_view (&words)[kCount], Range range) noexcept {
   const auto index = static_cast<std::size_t>(range);
   return index < kCount ? words[index] : "?";
 }
@@ -54,20 +54,6 @@ WorkRange work_range(double tiles, int sm_count) noexcept {
   if (tiles <= sms) return WorkRange::up_to_1;
   if (tiles <= 2 * sms) return WorkRange::up_to_2;
   return tiles <= 4 * sms ? WorkRange::up_to_4 : WorkRange::more;
-}
-
-LengthRange length_range(KeyRange keys) noexcept {
-  switch (keys) {
-    case KeyRange::below_1k:
-      return LengthRange::short_kv;
-    case KeyRange::below_2k:
-      return LengthRange::medium_kv;
-    case KeyRange::below_8k:
-      return LengthRange::long_kv;
-    case KeyRange::more:
-      break;
-  }
-  return LengthRange::huge_kv;
 }
 
 }  // namespace
@@ -119,33 +105,8 @@ void validate(const Problem& problem) {
   check("head_dim_v", problem.head_dim_v);
 }
 
-const char* to_string(LengthRange range) noexcept {
-  switch (range) {
-    case LengthRange::few_queries:
-      return "few_queries";
-    case LengthRange::short_kv:
-      return "short_kv";
-    case LengthRange::medium_kv:
-      return "medium_kv";
-    case LengthRange::long_kv:
-      return "long_kv";
-    case LengthRange::huge_kv:
-      return "huge_kv";
-  }
-  return "?";
-}
-
-LengthRange length_range(std::int64_t seqlen_q, std::int64_t seqlen_kv) noexcept {
-  if (query_range(seqlen_q) == QueryRange::up_to_64) return LengthRange::few_queries;
-  return length_range(key_range(seqlen_kv));
-}
-
-LengthRange length_range(const ShapeBucket& bucket) noexcept {
-  return bucket.queries == QueryRange::up_to_64 ? LengthRange::few_queries : length_range(bucket.keys);
-}
-
 std::string to_string(const ShapeBucket& bucket) {
-  return fmt::format("q{}-kv{}-w{}", word_of(kQueryWords, bucket.queries), word_of(kKeyWords, bucket.keys),
+  return fmt::format("{}-{}-{}", word_of(kQueryWords, bucket.queries), word_of(kKeyWords, bucket.keys),
                      word_of(kWorkWords, bucket.work));
 }
 

@@ -15,16 +15,15 @@
 namespace flashjit::generator {
 namespace {
 
-bool applies(const DefaultRule& rule, const Problem& problem, LengthRange range) {
+bool applies(const DefaultRule& rule, const Problem& problem, const ShapeBucket& bucket) {
   return problem.head_dim <= rule.max_head_dim && problem.head_dim_v <= rule.max_head_dim_v &&
-         (rule.mask == Mask::any || (rule.mask == Mask::causal) == problem.causal) && rule.lengths.first <= range &&
-         range <= rule.lengths.last;
+         (rule.mask == Mask::any || (rule.mask == Mask::causal) == problem.causal) && rule.buckets.contains(bucket);
 }
 
 std::optional<Variant> first_legal(std::span<const DefaultRule> rules, const Problem& problem,
-                                   const Architecture& architecture, LengthRange range) {
+                                   const Architecture& architecture, const ShapeBucket& bucket) {
   for (const DefaultRule& rule : rules) {
-    if (!applies(rule, problem, range)) continue;
+    if (!applies(rule, problem, bucket)) continue;
     Variant variant = parse_variant(rule.variant);
     std::visit([&](auto& of_family) { of_family.order = order_for(problem); }, variant);
     if (why_illegal(problem, variant, architecture).empty()) return variant;
@@ -87,27 +86,36 @@ void require_legal(const Problem& problem, const Variant& variant, const Archite
     throw Error(ErrorCode::invalid_argument, why);
 }
 
-Variant default_variant(const Problem& problem, const Architecture& architecture, LengthRange range) {
+Variant default_variant(const Problem& problem, const Architecture& architecture, const ShapeBucket& bucket) {
   validate(problem);
   for (const auto rules : {hopper_default_rules(), mma_default_rules()})
-    if (const auto variant = first_legal(rules, problem, architecture, range)) return *variant;
+    if (const auto variant = first_legal(rules, problem, architecture, bucket)) return *variant;
   no_default(problem, architecture);
 }
 
 Variant default_without_tma(const Problem& problem, const Architecture& architecture) {
   validate(problem);
-  // Most such calls are odd corners (no keys, repeated rows): one kernel for all of their lengths will do.
-  if (const auto variant = first_legal(mma_default_rules(), problem, architecture, LengthRange::few_queries))
-    return *variant;
+  // Most such calls are odd corners (no keys, repeated rows): one kernel for all of their shapes will do.
+  constexpr ShapeBucket kOddCorner{QueryRange::up_to_64, KeyRange::below_1k, WorkRange::up_to_half};
+  if (const auto variant = first_legal(mma_default_rules(), problem, architecture, kOddCorner)) return *variant;
   no_default(problem, architecture);
+}
+
+std::vector<Variant> default_variants(const Problem& problem, const Architecture& architecture) {
+  std::vector<Variant> variants;
+  const auto add = [&](const Variant& variant) {
+    if (std::find(variants.begin(), variants.end(), variant) == variants.end()) variants.push_back(variant);
+  };
+  const std::vector<ShapeBucket> buckets = shape_buckets();
+  std::for_each(buckets.rbegin(), buckets.rend(),
+                [&](const ShapeBucket& bucket) { add(default_variant(problem, architecture, bucket)); });
+  add(default_without_tma(problem, architecture));
+  return variants;
 }
 
 std::vector<VariantExplanation> explain_variants(const Problem& problem, const Architecture& architecture) {
   Explanations considered(problem, architecture);
-  for (const LengthRange range : {LengthRange::long_kv, LengthRange::huge_kv, LengthRange::medium_kv,
-                                  LengthRange::short_kv, LengthRange::few_queries})
-    considered.add({default_variant(problem, architecture, range), {}});
-  considered.add({default_without_tma(problem, architecture), {}});
+  for (const Variant& variant : default_variants(problem, architecture)) considered.add({variant, {}});
   const std::size_t defaults = considered.list.size();
   std::vector<Candidate> candidates = hopper_candidates(problem, architecture);
   const std::vector<Candidate> of_mma = mma_candidates(problem, architecture);

@@ -22,8 +22,10 @@ std::vector<Variant> legal_variants(const Problem& problem, const Architecture& 
 // Whether that family has kernels for the architecture: then they are its defaults.
 bool has_hopper_kernels(const Architecture& architecture) noexcept;
 
-Variant default_variant(const Problem& problem, const Architecture& architecture, LengthRange range);
+Variant default_variant(const Problem& problem, const Architecture& architecture, const ShapeBucket& bucket);
 // For calls whose tensors TMA cannot describe: of the mma family, which reads any.
 Variant default_without_tma(const Problem& problem, const Architecture& architecture);
+// All of these, each once: those of the largest shapes first, that without TMA last.
+std::vector<Variant> default_variants(const Problem& problem, const Architecture& architecture);
 
 }  // namespace flashjit::generator

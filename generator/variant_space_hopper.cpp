@@ -101,27 +101,61 @@ std::string why_too_large(const Problem& problem, const HopperVariant& v, const 
 
 // --- Defaults --------------------------------------------------------------------------------------------------------
 
-// Chosen from the measurements on the H200 in docs/kernels/hopper_forward.md. For few queries the second line is legal
-// for every problem, for more of them the last two are.
+// Few queries and full GPUs: chosen from the measurements on the H200 in docs/kernels/hopper_forward.md, and at head
+// dim 96 from the records inside the library. All rules for up to half a tile, one, two or four for each SM: from these
+// records, the fastest that several neighbouring buckets share. For few queries the last line is legal for every
+// problem, for more of them the last two are.
 constexpr DefaultRule kRules[] = {
-    {192, 128, Mask::any, kFewQueries, "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
-    {256, 256, Mask::any, kFewQueries, "hopper-q64-kv32-s3-qs2-whole-2stage-ppoff-rare-dynamic-split"},
+    {64, 64, Mask::any, "q64", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
+    {96, 96, Mask::causal, "q64 kvmore w4+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
+    {96, 96, Mask::any, "q64 kv2k+ w4+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
+    {96, 96, Mask::full, "q64 kv8k+ w2", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
+    {192, 128, Mask::any, "q64", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
+    {256, 256, Mask::any, "q64", "hopper-q64-kv32-s3-qs2-whole-2stage-ppoff-rare-dynamic-split"},
 
-    {64, 64, Mask::full, kBelow1k, "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
-    {64, 64, Mask::full, kFrom1k, "hopper-q256-kv64-s4-qs2-whole-2stage-ppoff-lazy-fixed-fused"},
-    {64, 64, Mask::causal, kManyQueries, "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
+    {64, 64, Mask::any, "q128+ kv2k+ w05", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split"},
+    {64, 64, Mask::full, "q128+ kv1k w05", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
+    {64, 64, Mask::full, "q128 kv2k w1", "hopper-q128-kv128-s2-qs1-whole-2stage-ppgemm-lazy-single-split"},
+    {64, 64, Mask::full, "q128+ kv1k-kv2k w1", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split"},
+    {64, 64, Mask::full, "q128+ kv8k w1", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-dynamic-fused"},
+    {64, 64, Mask::full, "q128+ kvmore w1", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
+    {64, 64, Mask::causal, "qmore kv1k-kv2k w1", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split"},
+    {64, 64, Mask::causal, "q128+ kv1k-kv2k w05-w1", "hopper-q64-kv64-s2-qs1-whole-2stage-ppoff-rare-single-split"},
+    {64, 64, Mask::causal, "qmore kv8k+ w1", "hopper-q64-kv128-s2-qs1-whole-2stage-ppoff-rare-single-split"},
+    {64, 64, Mask::causal, "q128 kv8k+ w1", "hopper-q128-kv128-s2-qs1-whole-2stage-ppgemm-lazy-single-split"},
+    {64, 64, Mask::causal, "qmore kv8k+ w2", "hopper-q128-kv128-s2-qs1-whole-2stage-ppgemm-lazy-single-split"},
+    {64, 64, Mask::causal, "qmore kv8k+ w4", "hopper-q256-kv64-s2-qs1-whole-2stage-ppgemm-lazy-single-split"},
+    {64, 64, Mask::full, "q128+ kv1k", "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
+    {64, 64, Mask::full, "q128+ kv2k+", "hopper-q256-kv64-s4-qs2-whole-2stage-ppoff-lazy-fixed-fused"},
+    {64, 64, Mask::causal, "q128+", "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
 
-    {128, 128, Mask::full, kBelow1k, "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
-    {128, 128, Mask::full, kFrom1k, "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
-    {128, 128, Mask::causal, kBelow1k, "hopper-q128-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
-    {128, 128, Mask::causal, kFrom1k, "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
+    {96, 96, Mask::full, "qmore kv1k w05", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
+    {96, 96, Mask::causal, "qmore kv2k w05", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
+    {96, 96, Mask::causal, "q128 kv1k w05", "hopper-q64-kv64-s2-qs1-whole-2stage-ppoff-rare-single-split"},
+    {192, 128, Mask::causal, "qmore kv1k w05", "hopper-q64-kv64-s2-qs1-whole-2stage-ppoff-rare-single-split"},
+    {192, 128, Mask::causal, "qmore kv2k w05", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split"},
+    {192, 128, Mask::causal, "q128 kv1k w05", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split"},
+    {192, 128, Mask::any, "q128+ w05", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split"},
+    {192, 128, Mask::causal, "qmore kv8k+ w1", "hopper-q64-kv128-s2-qs1-whole-2stage-ppoff-rare-single-split"},
+    {128, 128, Mask::causal, "qmore kv8k+ w2", "hopper-q128-kv128-s2-qs1-whole-2stage-ppgemm-lazy-single-split"},
+    {128, 128, Mask::full, "q128+ kv1k", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
+    {128, 128, Mask::full, "q128+ kv2k+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
+    {128, 128, Mask::causal, "q128+ kv1k", "hopper-q128-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
+    {128, 128, Mask::causal, "q128+ kv2k+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
 
-    {192, 128, Mask::full, kManyQueries, "hopper-q128-kv128-s2-qs1-half-2stage-ppgemm-rare-fixed-split"},
-    {192, 128, Mask::causal, kManyQueries, "hopper-q128-kv128-s2-qs1-half-2stage-ppgemm-rare-dynamic-split"},
-    {256, 256, Mask::full, kManyQueries, "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-rare-fixed-split"},
-    {256, 256, Mask::causal, kManyQueries, "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-rare-dynamic-split"},
-    {256, 64, Mask::full, kManyQueries, "hopper-q128-kv64-s2-qs1-whole-2stage-ppgemm-rare-fixed-split"},
-    {256, 64, Mask::causal, kManyQueries, "hopper-q128-kv64-s2-qs1-whole-2stage-ppgemm-rare-dynamic-split"},
+    {192, 128, Mask::causal, "qmore kv8k+ w2-w4", "hopper-q128-kv128-s2-qs1-half-2stage-ppgemm-lazy-single-split"},
+    {192, 128, Mask::full, "q128+", "hopper-q128-kv128-s2-qs1-half-2stage-ppgemm-rare-fixed-split"},
+    {192, 128, Mask::causal, "q128+", "hopper-q128-kv128-s2-qs1-half-2stage-ppgemm-rare-dynamic-split"},
+
+    {256, 256, Mask::any, "q128+ w05", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split"},
+    {256, 256, Mask::causal, "qmore kv2k+ w1", "hopper-q64-kv64-s2-qs1-whole-2stage-ppoff-rare-single-split"},
+    {256, 256, Mask::causal, "qmore kv8k w2-w4", "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-lazy-single-split"},
+    {256, 256, Mask::causal, "qmore kvmore w2", "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-cl2-rare-single-split"},
+    {256, 256, Mask::causal, "qmore kvmore w4", "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-rare-single-split"},
+    {256, 256, Mask::full, "q128+", "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-rare-fixed-split"},
+    {256, 256, Mask::causal, "q128+", "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-rare-dynamic-split"},
+    {256, 64, Mask::full, "q128+", "hopper-q128-kv64-s2-qs1-whole-2stage-ppgemm-rare-fixed-split"},
+    {256, 64, Mask::causal, "q128+", "hopper-q128-kv64-s2-qs1-whole-2stage-ppgemm-rare-dynamic-split"},
 };
 
 // --- The space -------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ void validate(const CallShape& shape) {
 }
 
 Variant default_of(const Problem& problem, const ShapeBucket& bucket, const DeviceIdentity& device) {
-  return generator::default_variant(problem, find_architecture(device.architecture), length_range(bucket));
+  return generator::default_variant(problem, find_architecture(device.architecture), bucket);
 }
 
 bool is_cancelled(const TuneOptions& options) { return options.cancelled && options.cancelled(); }

@@ -16,6 +16,9 @@
 namespace flashjit::runtime {
 namespace {
 
+// Of an H200, whose measurements the rules by work are from: a call gets the kernel that it would get there.
+constexpr int kSmCount = 132;
+
 emulator::Program parse(const WantedKernel& wanted, const std::string& ptx) {
   try {
     return emulator::Program(ptx);
@@ -147,6 +150,7 @@ DeviceInfo EmulatedDevice::info() const {
   info.architecture = architecture_.name;
   info.major = architecture_.major;
   info.minor = architecture_.minor;
+  info.sm_count = kSmCount;
   return info;
 }
 
@@ -221,7 +225,8 @@ Variant EmulatedDevice::variant_of(const ForwardCall& call, const AttentionOptio
   if (!has_tensor_maps(call) && takes_default_without_tma(call, opts, architecture_))
     return generator::default_without_tma(call.problem, architecture_);
   if (opts.variant) return *opts.variant;
-  return generator::default_variant(call.problem, architecture_, length_range(call.seqlen_q, call.seqlen_kv));
+  const CallShape shape{call.batch, call.seqlen_q, call.seqlen_kv, call.num_heads_q, call.num_heads_kv};
+  return generator::default_variant(call.problem, architecture_, shape_bucket(shape, kSmCount));
 }
 
 const EmulatedDevice::Kernel& EmulatedDevice::kernel_of(const ForwardCall& call, const AttentionOptions& opts) {

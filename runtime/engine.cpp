@@ -135,14 +135,20 @@ std::vector<Variant> Engine::variants(const Problem& problem, std::string_view a
   return generator::legal_variants(problem, find_architecture(architecture));
 }
 
-Variant Engine::default_variant(const Problem& problem, std::string_view architecture, LengthRange range) const {
+Variant Engine::default_variant(const Problem& problem, std::string_view architecture,
+                                const ShapeBucket& bucket) const {
   validate(problem);
-  return generator::default_variant(problem, find_architecture(architecture), range);
+  return generator::default_variant(problem, find_architecture(architecture), bucket);
 }
 
 Variant Engine::default_without_tma(const Problem& problem, std::string_view architecture) const {
   validate(problem);
   return generator::default_without_tma(problem, find_architecture(architecture));
+}
+
+std::vector<Variant> Engine::default_variants(const Problem& problem, std::string_view architecture) const {
+  validate(problem);
+  return generator::default_variants(problem, find_architecture(architecture));
 }
 
 std::vector<VariantExplanation> Engine::explain_variants(const Problem& problem, std::string_view architecture) const {

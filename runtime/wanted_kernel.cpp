@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/wanted_kernel.h"
 
-#include <algorithm>
-
 #include "generator/source.h"
 #include "generator/variant_space.h"
 
@@ -39,14 +37,7 @@ WantedKernel::WantedKernel(const generator::KernelSpec& wanted, const generator:
 
 std::vector<Variant> variants_of_calls(const Problem& problem, const std::optional<Variant>& variant,
                                        const Architecture& architecture) {
-  if (variant) return {*variant};
-  std::vector<Variant> variants;
-  const auto add = [&](const Variant& chosen) {
-    if (std::find(variants.begin(), variants.end(), chosen) == variants.end()) variants.push_back(chosen);
-  };
-  for (const LengthRange range : kLengthRanges) add(generator::default_variant(problem, architecture, range));
-  if (generator::has_hopper_kernels(architecture)) add(generator::default_without_tma(problem, architecture));
-  return variants;
+  return variant ? std::vector{*variant} : generator::default_variants(problem, architecture);
 }
 
 }  // namespace flashjit::runtime

@@ -122,7 +122,7 @@ struct DeviceInfo {
   std::string name;
   std::string architecture;  // empty when no kernel here runs on it
   int major = 0, minor = 0;  // compute capability
-  int sm_count = 0;
+  int sm_count = 0;          // an emulated device counts work as if it had as many as an H200
   std::int64_t memory_bytes = 0;
   std::int64_t l2_bytes = 0;
   int sm_clock_mhz = 0, memory_clock_mhz = 0;  // the highest
@@ -234,10 +234,12 @@ class Engine {
   // Variants of all families that are legal for the problem on the architecture and worth trying, the defaults first;
   // all of them compile without spills. The write-up's steps v1 to v5 are among them wherever they fit.
   std::vector<Variant> variants(const Problem& problem, std::string_view architecture) const;
-  Variant default_variant(const Problem& problem, std::string_view architecture,
-                          LengthRange range = LengthRange::long_kv) const;
+  // Without a bucket that of the largest shapes.
+  Variant default_variant(const Problem& problem, std::string_view architecture, const ShapeBucket& bucket = {}) const;
   // For calls with tensors that TMA cannot describe: without keys, or with strides of 0.
   Variant default_without_tma(const Problem& problem, std::string_view architecture) const;
+  // The defaults of all buckets, those of the largest shapes first, and that without TMA; each once.
+  std::vector<Variant> default_variants(const Problem& problem, std::string_view architecture) const;
   // What tuning records chose for the problem on whatever GPU of this architecture, each once: what calls may take
   // there besides the defaults. None when EngineOptions::tuning is off.
   std::vector<Variant> recorded_variants(const Problem& problem, std::string_view architecture) const;

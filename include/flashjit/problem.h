@@ -31,20 +31,6 @@ Problem parse_problem(std::string_view text);
 // Throws Error(invalid_argument) which names the field.
 void validate(const Problem& problem);
 
-// The length of the sequences decides which variant is best; these are the ranges that the defaults know, in rising
-// order.
-enum class LengthRange : std::uint8_t {
-  few_queries,  // seqlen_q <= 64: decode and short prompts
-  short_kv,     // seqlen_kv < 1024
-  medium_kv,    // seqlen_kv < 2048
-  long_kv,      // seqlen_kv < 8192
-  huge_kv,
-};
-inline constexpr LengthRange kLengthRanges[] = {LengthRange::few_queries, LengthRange::short_kv, LengthRange::medium_kv,
-                                                LengthRange::long_kv, LengthRange::huge_kv};
-const char* to_string(LengthRange range) noexcept;
-LengthRange length_range(std::int64_t seqlen_q, std::int64_t seqlen_kv) noexcept;
-
 // The sizes of a call.
 struct CallShape {
   std::int64_t batch = 1;
@@ -79,7 +65,6 @@ ShapeBucket parse_shape_bucket(std::string_view text);  // reads that; throws Er
 std::vector<ShapeBucket> shape_buckets();               // all 60
 // Any sizes of 0 and more, however large, num_heads_kv and sm_count at least 1.
 ShapeBucket shape_bucket(const CallShape& shape, int sm_count) noexcept;
-LengthRange length_range(const ShapeBucket& bucket) noexcept;
 
 // An exact compilation target and what a kernel may use there (CUDA C++ Programming Guide, "Compute Capabilities").
 struct Architecture {

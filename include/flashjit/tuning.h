@@ -65,9 +65,9 @@ struct TuningRecord {
   DeviceIdentity device;
   Problem problem;
   ShapeBucket bucket;
-  CallShape shape;  // that was measured
-  Variant chosen;   // the default, unless another was faster beyond the noise
-  Variant default_variant;
+  CallShape shape;                         // that was measured
+  Variant chosen;                          // the default, unless another was faster beyond the noise
+  Variant default_variant;                 // of the rules when it was measured
   double chosen_us = 0, default_us = 0;    // medians of the last comparison, interleaved
   double noise = 0;                        // relative: what the chosen one had to be faster by
   std::vector<TunedCandidate> candidates;  // the default first, then as they were listed

@@ -241,22 +241,27 @@ TEST_CASE("render refuses what it does not know, by name") {
   CHECK(mentions(shop.refusal("render --arch sm_80 -o nowhere/k.cu"), "--output"));
 }
 
-TEST_CASE("variants marks one default for each range of lengths") {
+TEST_CASE("variants marks one default for each bucket, and spells many buckets in few words") {
   const Workshop shop;
   for (const std::string architecture : {"sm_86", "sm_90a"}) {
     CAPTURE(architecture);
     const Outcome outcome = shop.run("variants --arch " + architecture + " --head-dim 128 --json");
     CHECK(outcome.exit_code == 0);
-    std::vector<std::string> ranges;
+    std::vector<std::string> buckets, all;
     const json list = json::parse(outcome.out).at("variants");
     REQUIRE(!list.empty());
     for (const json& entry : list) {
       CHECK(to_string(parse_variant(entry.at("variant").get<std::string>())) == entry.at("variant"));
-      for (const json& range : entry.at("default_for")) ranges.push_back(range);
+      for (const json& bucket : entry.at("default_for")) buckets.push_back(bucket);
     }
-    std::sort(ranges.begin(), ranges.end());
-    CHECK(ranges == std::vector<std::string>{"few_queries", "huge_kv", "long_kv", "medium_kv", "short_kv"});
-    CHECK(mentions(shop.run("variants --arch " + architecture).out, list.front().at("variant").get<std::string>()));
+    for (const ShapeBucket& bucket : shape_buckets()) all.push_back(to_string(bucket));
+    std::sort(buckets.begin(), buckets.end());
+    std::sort(all.begin(), all.end());
+    CHECK(buckets == all);
+    const std::string table = shop.run("variants --head-dim 128 --arch " + architecture).out;
+    CHECK(mentions(table, list.front().at("variant").get<std::string>()));
+    CHECK(mentions(table, " q64\n"));
+    CHECK(mentions(table, architecture == "sm_86" ? " q128+\n" : " q128+ w05\n"));
   }
 }
 

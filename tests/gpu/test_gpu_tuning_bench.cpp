@@ -92,8 +92,7 @@ TEST_CASE("the default variants are right, and are timed as often as asked") {
       CAPTURE(head_dim);
       const Problem problem = make_problem(causal, head_dim);
       Workbench workbench(problem);
-      for (const LengthRange range : kLengthRanges) {
-        const Variant variant = generator::default_variant(problem, require_architecture(device(0)), range);
+      for (const Variant& variant : generator::default_variants(problem, require_architecture(device(0)))) {
         CAPTURE(to_string(variant));
         CHECK(workbench.check(variant) == "");
         for (const int launches : {1, 2, 7, 1}) {

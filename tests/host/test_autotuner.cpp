@@ -29,9 +29,7 @@ const CallShape kShape{4, 4096, 4096, 16, 4};
 const CallShape kOtherShape{1, 32, 4096, 16, 4};
 
 ShapeBucket bucket_of_shape() { return shape_bucket(kShape, tests::make_h200().sm_count); }
-Variant default_variant() {
-  return generator::default_variant({}, find_architecture("sm_90a"), length_range(bucket_of_shape()));
-}
+Variant default_variant() { return generator::default_variant({}, find_architecture("sm_90a"), bucket_of_shape()); }
 
 // Two variants that are not the default.
 std::vector<Variant> challengers() {

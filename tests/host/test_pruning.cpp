@@ -184,8 +184,7 @@ TEST_CASE("nothing is pruned where there is no model, and no default anywhere") 
       const std::vector<VariantExplanation> all = explain_variants(problem, architecture);
       for (const VariantExplanation& each : all)
         if (each.verdict == Verdict::pruned) CHECK(has_hopper_kernels(architecture));
-      for (const LengthRange range : kLengthRanges) CHECK(is_kept(all, default_variant(problem, architecture, range)));
-      CHECK(is_kept(all, default_without_tma(problem, architecture)));
+      for (const Variant& variant : default_variants(problem, architecture)) CHECK(is_kept(all, variant));
     }
 }
 

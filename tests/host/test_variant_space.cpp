@@ -183,9 +183,9 @@ TEST_CASE("every head dim has a legal default on every architecture, within its 
     for (int head_dim = 8; head_dim <= 256; head_dim += 8)
       for (const int head_dim_v : {head_dim, 8, 128, 256})
         for (const bool causal : {false, true})
-          for (const LengthRange range : kLengthRanges) {
+          for (const ShapeBucket& bucket : shape_buckets()) {
             const Problem problem = problem_of(head_dim, head_dim_v, causal);
-            const Variant variant = default_variant(problem, architecture, range);
+            const Variant variant = default_variant(problem, architecture, bucket);
             CHECK(why_illegal(problem, variant, architecture) == "");
             CHECK(make_plan(problem, variant).smem_bytes <= architecture.smem_per_block);
           }
@@ -196,68 +196,57 @@ TEST_CASE(
   int others = 0;
   for (int head_dim = 8; head_dim <= 256; head_dim += 8)
     for (int head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8)
-      for (const bool causal : {false, true})
-        for (const LengthRange range : kLengthRanges) {
-          const Problem problem = problem_of(head_dim, head_dim_v, causal);
-          const Variant variant = default_variant(problem, sm_90a(), range);
-          const Variant without_tma = default_without_tma(problem, sm_90a());
-          const bool as_it_must =
-              std::holds_alternative<HopperVariant>(variant) && std::holds_alternative<MmaVariant>(without_tma) &&
-              why_illegal(problem, variant, sm_90a()).empty() && why_illegal(problem, without_tma, sm_90a()).empty();
-          if (!as_it_must) ++others;
-        }
+      for (const bool causal : {false, true}) {
+        const Problem problem = problem_of(head_dim, head_dim_v, causal);
+        std::vector<Variant> variants = default_variants(problem, sm_90a());
+        for (const Variant& variant : variants) others += !why_illegal(problem, variant, sm_90a()).empty();
+        others += variants.back() != default_without_tma(problem, sm_90a());
+        others += !std::holds_alternative<MmaVariant>(variants.back());
+        variants.pop_back();
+        for (const Variant& variant : variants) others += !std::holds_alternative<HopperVariant>(variant);
+      }
   CHECK(others == 0);
 }
 
 TEST_CASE("other architectures have mma defaults") {
   for (const Architecture& architecture : architectures()) {
     if (architecture.name == std::string("sm_90a")) continue;
-    for (const LengthRange range : kLengthRanges)
-      CHECK(std::holds_alternative<MmaVariant>(default_variant(problem_of(128, 128), architecture, range)));
-    CHECK(default_without_tma(problem_of(128, 128), architecture) ==
-          default_variant(problem_of(128, 128), architecture, LengthRange::few_queries));
+    for (const Variant& variant : default_variants(problem_of(128, 128), architecture))
+      CHECK(std::holds_alternative<MmaVariant>(variant));
+    for (const ShapeBucket& bucket : shape_buckets())
+      if (bucket.queries == QueryRange::up_to_64)
+        CHECK(default_without_tma(problem_of(128, 128), architecture) ==
+              default_variant(problem_of(128, 128), architecture, bucket));
   }
 }
 
-TEST_CASE("for few queries the tiles on sm_90a have the rows of one warpgroup") {
+TEST_CASE("for few queries the tiles on sm_90a have the rows of one warpgroup, but for much work at head dim 96") {
   for (const Problem& problem : various_problems())
-    CHECK(block_q(default_variant(problem, sm_90a(), LengthRange::few_queries)) == 64);
+    for (const ShapeBucket& bucket : shape_buckets()) {
+      const int head_dim = std::max(problem.head_dim, problem.head_dim_v);
+      const bool may_have_two = 64 < head_dim && head_dim <= 96 && bucket.work > WorkRange::up_to_1;
+      if (bucket.queries == QueryRange::up_to_64 && !may_have_two)
+        CHECK(block_q(default_variant(problem, sm_90a(), bucket)) == 64);
+    }
 }
 
 TEST_CASE("tiles of a causal default are taken longest first") {
   for (const Problem& problem : various_problems())
-    for (const LengthRange range : kLengthRanges) {
-      const Variant variant = default_variant(problem, sm_90a(), range);
+    for (const Variant& variant : default_variants(problem, sm_90a())) {
       const TileOrder order = std::visit([](const auto& of_family) { return of_family.order; }, variant);
       CHECK(order == (problem.causal ? TileOrder::longest_first : TileOrder::natural));
     }
 }
 
-TEST_CASE("default variants depend on the length") {
-  const Architecture& sm_80 = find_architecture("sm_80");
-  const auto of = [](const Architecture& architecture, LengthRange range) {
-    return default_variant(problem_of(64, 64), architecture, range);
+TEST_CASE("default variants depend on the number of keys") {
+  const auto of = [](const char* architecture, KeyRange keys) {
+    return default_variant(problem_of(64, 64), find_architecture(architecture),
+                           {QueryRange::more, keys, WorkRange::more});
   };
-  CHECK(of(sm_80, LengthRange::short_kv) == of(sm_80, LengthRange::medium_kv));
-  CHECK(of(sm_80, LengthRange::medium_kv) != of(sm_80, LengthRange::long_kv));
-  CHECK(of(sm_80, LengthRange::long_kv) == of(sm_80, LengthRange::huge_kv));
-  CHECK(of(sm_90a(), LengthRange::short_kv) != of(sm_90a(), LengthRange::huge_kv));
-}
-
-TEST_CASE("the length range follows the lengths") {
-  CHECK(length_range(1, 100000) == LengthRange::few_queries);
-  CHECK(length_range(64, 1) == LengthRange::few_queries);
-  CHECK(length_range(65, 1) == LengthRange::short_kv);
-  CHECK(length_range(65, 1023) == LengthRange::short_kv);
-  CHECK(length_range(65, 1024) == LengthRange::medium_kv);
-  CHECK(length_range(65, 2047) == LengthRange::medium_kv);
-  CHECK(length_range(65, 2048) == LengthRange::long_kv);
-  CHECK(length_range(65, 8191) == LengthRange::long_kv);
-  CHECK(length_range(65, 8192) == LengthRange::huge_kv);
-  std::set<std::string> names;
-  for (const LengthRange range : kLengthRanges) names.insert(to_string(range));
-  CHECK(names.size() == std::size(kLengthRanges));
-  CHECK(names.count("?") == 0);
+  CHECK(of("sm_80", KeyRange::below_1k) == of("sm_80", KeyRange::below_2k));
+  CHECK(of("sm_80", KeyRange::below_2k) != of("sm_80", KeyRange::below_8k));
+  CHECK(of("sm_80", KeyRange::below_8k) == of("sm_80", KeyRange::more));
+  CHECK(of("sm_90a", KeyRange::below_1k) != of("sm_90a", KeyRange::more));
 }
 
 // --- What is tried ---------------------------------------------------------------------------------------------------
@@ -265,12 +254,10 @@ TEST_CASE("the length range follows the lengths") {
 TEST_CASE("the defaults come first among the legal variants, all are legal and nothing is listed twice") {
   for (const Problem& problem : various_problems()) {
     const std::vector<Variant> variants = legal_variants(problem, sm_90a());
-    std::set<Variant> defaults;
-    for (const LengthRange range : kLengthRanges) defaults.insert(default_variant(problem, sm_90a(), range));
-    CHECK(variants.front() == default_variant(problem, sm_90a(), LengthRange::long_kv));
-    const auto first = variants.begin();
-    CHECK(std::set<Variant>(first, first + static_cast<std::ptrdiff_t>(defaults.size())) == defaults);
-    CHECK(std::count(variants.begin(), variants.end(), default_without_tma(problem, sm_90a())) == 1);
+    const std::vector<Variant> defaults = default_variants(problem, sm_90a());
+    CHECK(defaults.front() == default_variant(problem, sm_90a(), {}));
+    REQUIRE(variants.size() > defaults.size());
+    CHECK(std::equal(defaults.begin(), defaults.end(), variants.begin()));
     for (const Variant& variant : variants) CHECK(why_illegal(problem, variant, sm_90a()) == "");
     CHECK(std::set<Variant>(variants.begin(), variants.end()).size() == variants.size());
   }

@@ -33,17 +33,11 @@ inline Problem problem_of(int head_dim, int head_dim_v, bool causal, DType dtype
   return problem;
 }
 
-// Those of every length range, and of calls that TMA cannot describe; each once.
+// Those of every bucket, and of calls that TMA cannot describe; each once.
 inline void add_defaults(const Engine& engine, const Problem& problem, const std::string& architecture,
                          std::vector<Job>& jobs) {
-  std::vector<Variant> seen;
-  const auto add = [&](const Variant& variant) {
-    if (std::find(seen.begin(), seen.end(), variant) != seen.end()) return;
-    seen.push_back(variant);
+  for (const Variant& variant : engine.default_variants(problem, architecture))
     jobs.push_back({problem, variant, architecture});
-  };
-  for (const LengthRange range : kLengthRanges) add(engine.default_variant(problem, architecture, range));
-  add(engine.default_without_tma(problem, architecture));
 }
 
 // Compiles the jobs side by side and expects of each that no thread spills and nothing lives in local memory.

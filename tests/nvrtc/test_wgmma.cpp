@@ -81,10 +81,11 @@ TEST_CASE("the hopper defaults run on HGMMA and touch no local memory") {
   const Architecture& architecture = find_architecture("sm_90a");
   for (const int head_dim : {64, 128, 256})
     for (const bool causal : {false, true})
-      for (const LengthRange range : {LengthRange::short_kv, LengthRange::huge_kv}) {
+      for (const KeyRange keys : {KeyRange::below_1k, KeyRange::more}) {
         Problem problem;
         problem.head_dim = problem.head_dim_v = head_dim, problem.causal = causal;
-        const Variant variant = generator::default_variant(problem, architecture, range);
+        const Variant variant =
+            generator::default_variant(problem, architecture, {QueryRange::more, keys, WorkRange::more});
         const generator::Source source = generator::render_forward({problem, variant, architecture});
         CAPTURE(source.name);
         const std::string sass = disassembler.sass(nvrtc.compile(source.text(), "kernel.cu", architecture.name).bytes);

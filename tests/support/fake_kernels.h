@@ -30,9 +30,8 @@ inline std::string make_fake_kernels(const EngineOptions& options, const std::ve
     Problem problem;
     problem.head_dim = problem.head_dim_v = kernel.head_dim;
     const Architecture& architecture = find_architecture(kernel.architecture);
-    const Variant variant = kernel.variant.empty()
-                                ? generator::default_variant(problem, architecture, LengthRange::long_kv)
-                                : parse_variant(kernel.variant);
+    const Variant variant =
+        kernel.variant.empty() ? generator::default_variant(problem, architecture, {}) : parse_variant(kernel.variant);
     const std::string target = kernel.ptx ? runtime::ptx_target(kernel.architecture) : kernel.architecture;
     store.get(runtime::WantedKernel({problem, variant, architecture}, generator::embedded_templates(), target).request);
   }

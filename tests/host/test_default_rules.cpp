@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// How near the default rules come to what the records inside the library chose, by the times in these records.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "flashjit/tuning.h"
+#include "generator/variant_space.h"
+#include "runtime/tuning_records.h"
+#include "runtime/tuning_summary.h"
+
+using namespace flashjit;
+using generator::default_variant;
+using generator::default_variants;
+
+namespace {
+
+constexpr WorkRange kWorkRanges[] = {WorkRange::up_to_half, WorkRange::up_to_1, WorkRange::up_to_2, WorkRange::up_to_4,
+                                     WorkRange::more};
+
+struct Cell {
+  Problem problem;
+  ShapeBucket bucket;
+  double ratio = 0;      // time of the default over that of the choice
+  bool is_own = true;    // measured in this precision
+  bool is_known = true;  // measured at all
+};
+
+// A share of the time that the default of the day took, where the record has it.
+std::optional<double> share_of(const TuningRecord& record, const Variant& variant) {
+  if (variant == record.chosen) return record.chosen_us / record.default_us;
+  if (variant == record.default_variant) return 1;
+  return {};
+}
+
+const TuningRecord& in_other_precision(const TuningRecord& record, const std::vector<TuningRecord>& records) {
+  Problem problem = record.problem;
+  problem.dtype = problem.dtype == DType::bf16 ? DType::f16 : DType::bf16;
+  const auto found = std::find_if(records.begin(), records.end(), [&](const TuningRecord& other) {
+    return other.problem == problem && other.bucket == record.bucket;
+  });
+  REQUIRE(found != records.end());
+  REQUIRE(found->default_variant == record.default_variant);
+  return *found;
+}
+
+// A record has the times of two variants. Where f16 and bf16 chose different ones, what the other measured counts too.
+Cell make_cell(const TuningRecord& record, const std::vector<TuningRecord>& records) {
+  const Architecture& architecture = find_architecture(record.device.architecture);
+  const Variant variant = default_variant(record.problem, architecture, record.bucket);
+  const std::optional<double> own = share_of(record, variant);
+  const std::optional<double> share = own ? own : share_of(in_other_precision(record, records), variant);
+  const double ratio = share.value_or(0) * record.default_us / record.chosen_us;
+  return {record.problem, record.bucket, ratio, own.has_value(), share.has_value()};
+}
+
+std::vector<Cell> all_cells() {
+  std::vector<Cell> cells;
+  for (const std::string_view summary : runtime::builtin_records()) {
+    const std::vector<TuningRecord> records = runtime::parse_summary(summary);
+    for (const TuningRecord& record : records) cells.push_back(make_cell(record, records));
+  }
+  return cells;
+}
+
+struct Summary {
+  int count = 0;
+  double mean = 0, largest = 0;
+};
+
+template <class Wanted>
+Summary summarize(const std::vector<Cell>& cells, const Wanted& wanted) {
+  Summary summary;
+  double sum = 0;
+  for (const Cell& cell : cells) {
+    if (!wanted(cell)) continue;
+    ++summary.count;
+    sum += cell.ratio;
+    summary.largest = std::max(summary.largest, cell.ratio);
+  }
+  summary.mean = sum / summary.count;
+  return summary;
+}
+
+std::string read_text(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("each default was measured in its bucket, nearly all of them in the same precision") {
+  const std::vector<Cell> cells = all_cells();
+  REQUIRE(cells.size() == 1200);
+  for (const Cell& cell : cells) {
+    CAPTURE(to_string(cell.problem));
+    CAPTURE(to_string(cell.bucket));
+    CHECK(cell.is_known);
+  }
+  CHECK(std::count_if(cells.begin(), cells.end(), [](const Cell& cell) { return !cell.is_own; }) <= 16);
+}
+
+TEST_CASE("in each range of work the defaults take at most 1.05 times as long as the choices, and nowhere 1.25 times") {
+  const std::vector<Cell> cells = all_cells();
+  for (const WorkRange work : kWorkRanges) {
+    CAPTURE(to_string(ShapeBucket{QueryRange::more, KeyRange::more, work}));
+    const Summary all = summarize(cells, [&](const Cell& cell) { return cell.bucket.work == work; });
+    CHECK(all.count == 240);
+    CHECK(all.mean <= 1.05);
+    CHECK(all.largest <= 1.25);
+    for (const Cell& of : cells) {
+      if (!(of.bucket == ShapeBucket{})) continue;  // each problem once
+      CAPTURE(to_string(of.problem));
+      const auto alone = [&](const Cell& cell) { return cell.bucket.work == work && cell.problem == of.problem; };
+      CHECK(summarize(cells, alone).mean <= 1.05);
+    }
+  }
+}
+
+TEST_CASE("a problem has few default kernels, as preparing it compiles them all") {
+  for (const Cell& cell : all_cells()) CHECK(default_variants(cell.problem, find_architecture("sm_90a")).size() <= 10);
+}
+
+TEST_CASE("docs/tuning.md has the figures of the defaults") {
+  const std::vector<Cell> cells = all_cells();
+  const std::string page = read_text(FLASHJIT_SOURCE_DIR "/docs/tuning.md");
+  const auto check_row = [&](const std::string& name, const auto& wanted) {
+    std::string row = "| " + name + " |";
+    for (const WorkRange work : kWorkRanges) {
+      const Summary of = summarize(cells, [&](const Cell& cell) { return wanted(cell) && cell.bucket.work == work; });
+      row += fmt::format(" {:.2f}, {:.2f} |", of.mean, of.largest);
+    }
+    CAPTURE(row);
+    CHECK(page.find(row + "\n") != std::string::npos);
+  };
+  const auto with = [](QueryRange queries) { return [=](const Cell& cell) { return cell.bucket.queries == queries; }; };
+  check_row("1 query", with(QueryRange::up_to_64));
+  check_row("65 to 128 queries", with(QueryRange::up_to_128));
+  check_row("more queries", with(QueryRange::more));
+  check_row("all", [](const Cell&) { return true; });
+}
