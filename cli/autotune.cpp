@@ -29,8 +29,9 @@ namespace {
 constexpr const char* kEpilog =
     R"(For each problem and shape bucket: compiles the candidates, checks them against the reference, times them in turn, and
 keeps a record in the user's cache. Calls on such a device then use the fastest. Shapes of one bucket are tuned once, by
-the first of them. What has a record is not tuned again, so a run that was interrupted, or whose budget was spent, goes
-on when it is started anew. 'flashjit cache export' ships kernels and records. docs/tuning.md tells the whole of it.
+the first of them. What has a record is not tuned again, and only its kernel is made, so a run that was interrupted, or
+whose budget was spent, goes on when it is started anew. 'flashjit cache export' ships kernels and records.
+docs/tuning.md tells the whole of it.
 
 --shapes FILE has a line for each shape, '#' begins a comment; dtype, head_dim and mask may be lists:
   dtype head_dim mask batch seqlen_q seqlen_kv heads_q heads_kv
@@ -90,7 +91,7 @@ void warn_unless_kept(const SystemInfo& system) {
 }
 
 std::vector<TuneResult> tune_device(Engine& engine, const DeviceInfo& device, const std::vector<TuneCase>& cases,
-                                    const Options& options) {
+                                    const Options& options, const InterruptGuard& interrupt) {
   std::vector<TuneResult> results =
       plan_tunings(cases, engine.tuning_records(device.ordinal), device.sm_count, options.again);
   if (options.dry_run) return results;
@@ -98,6 +99,9 @@ std::vector<TuneResult> tune_device(Engine& engine, const DeviceInfo& device, co
   if (options.budget) run_options.budget_seconds = *options.budget;
   run_options.jobs = options.jobs.value_or(0);
   run_tunings(engine, device.ordinal, run_options, results);
+  const bool may_compile = engine.system().policy == Policy::compile;
+  if (may_compile && !InterruptGuard::pending())
+    compile_recorded(engine, device.architecture, run_options.jobs, interrupt, results);
   return results;
 }
 
@@ -185,7 +189,7 @@ int run(const Options& options, const Session& session) {
   if (!cases.empty() && !options.dry_run) warn_unless_kept(system);
   std::vector<DeviceResults> devices;
   for (const DeviceInfo& device : chosen) {
-    devices.push_back({device, tune_device(engine, device, cases, options)});
+    devices.push_back({device, tune_device(engine, device, cases, options, interrupt)});
   }
   if (options.json) print_json(devices, options.dry_run);
   if (!options.json && !cases.empty()) print_text(devices);

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <utility>
 
+#include "cli/compile_jobs.h"
 #include "cli/forward_grid.h"
 #include "cli/progress.h"
 
@@ -136,6 +137,22 @@ void run_tunings(Engine& engine, int device, const TuneRunOptions& options, std:
     tune(engine, device, tune_options, result);
     progress.advance();
   }
+}
+
+void compile_recorded(Engine& engine, const std::string& architecture, int jobs, const InterruptGuard& interrupt,
+                      std::vector<TuneResult>& results) {
+  std::vector<CompileJob> kernels;
+  std::vector<TuneResult*> recorded;
+  for (TuneResult& result : results) {
+    if (result.state != State::recorded) continue;
+    kernels.push_back({result.problem, result.record->chosen, architecture});
+    recorded.push_back(&result);
+  }
+  if (kernels.empty()) return;
+  const std::vector<CompileOutcome> outcomes =
+      compile_all(engine, kernels, jobs == 0 ? default_compile_threads() : jobs, interrupt);
+  for (std::size_t i = 0; i < outcomes.size(); ++i)
+    if (!outcomes[i].kernel) fail(*recorded[i], outcomes[i].problem);
 }
 
 }  // namespace flashjit::cli

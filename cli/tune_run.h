@@ -48,4 +48,10 @@ struct TuneRunOptions {
 // rest stays pending. A tuning that fails is a result, unless what it met would meet all of them: then it is thrown.
 void run_tunings(Engine& engine, int device, const TuneRunOptions& options, std::vector<TuneResult>& results);
 
+// Makes the kernels of what is recorded, so that the cache has what calls will take also where nothing had to be
+// measured: a record may have come inside the library or in a bundle. One that the compiler refuses becomes a failed
+// result; every other Error is thrown. jobs: 0 is as many as the machine has cores.
+void compile_recorded(Engine& engine, const std::string& architecture, int jobs, const InterruptGuard& interrupt,
+                      std::vector<TuneResult>& results);
+
 }  // namespace flashjit::cli

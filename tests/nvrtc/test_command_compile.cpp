@@ -9,9 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "cli/tune_run.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/command.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/tuning_records.h"
 
 namespace {
 
@@ -94,4 +96,26 @@ TEST_CASE("compile that stores in a bundle needs no directory, and one that is t
   const std::string off = expect_refusal(kOne, run(directory.path(), "FLASHJIT_POLICY=off", kOne));
   CHECK(mentions(off, "FLASHJIT_POLICY: must not be off without --bundle"));
   CHECK(run(directory.path(), "FLASHJIT_BUNDLES=k.fjb", kOne).exit_code == 0);
+}
+
+TEST_CASE("autotune makes the kernels of what has a record, and of nothing else") {
+  using State = flashjit::cli::TuneResult::State;
+  const TemporaryDirectory directory;
+  flashjit::EngineOptions options = flashjit::EngineOptions::from_environment();
+  options.cache_directory = directory.path().string();
+  flashjit::Engine engine(options);
+  flashjit::TuningRecord record = make_record();
+  record.problem.head_dim = record.problem.head_dim_v = 64;
+  record.chosen = flashjit::parse_variant("mma-v1");
+  std::vector<flashjit::cli::TuneResult> results = {
+      {record.problem, record.bucket, record.shape, State::recorded, false, record, {}},
+      {record.problem, {}, record.shape, State::recorded, false, record, {}},
+      {flashjit::Problem{}, {}, record.shape, State::pending, false, {}, {}}};
+  const flashjit::cli::InterruptGuard interrupt;
+  flashjit::cli::compile_recorded(engine, "sm_90a", 0, interrupt, results);
+  CHECK(results[0].state == State::recorded);
+  CHECK(results[2].state == State::pending);
+  CHECK(engine.counters().compiles == 1);
+  flashjit::cli::compile_recorded(engine, "sm_90a", 0, interrupt, results);
+  CHECK(engine.counters().compiles == 1);
 }
