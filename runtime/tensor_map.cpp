@@ -101,7 +101,7 @@ generator::TensorMap encode_tensor_map(const Driver& driver, const Tensor& tenso
   driver.check(driver.cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), element_of(tensor.dtype), kRank,
                                              tensor.data, shape.sizes, shape.strides, box_sizes, element_steps,
                                              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(row_bytes),
-                                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+                                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
                "cuTensorMapEncodeTiled");
   return map;
 }
