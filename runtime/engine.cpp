@@ -3,16 +3,12 @@
 
 #include "flashjit/version.h"
 #include "generator/variant_space.h"
-#include "runtime/device.h"
 #include "runtime/engine_impl.h"
-#include "runtime/forward.h"
 #include "runtime/template_directory.h"
 #include "runtime/validate.h"
 
 namespace flashjit {
 namespace {
-
-using runtime::Driver;
 
 runtime::CacheLayers cache_layers_of(const EngineOptions& options) {
   return options.policy == Policy::off ? runtime::CacheLayers{} : runtime::make_cache_layers(options);
@@ -41,23 +37,12 @@ const Architecture& emulated_architecture(const std::string& name) try {
   throw Error(error.code(), "emulate" + message.substr(message.find(':')));
 }
 
-std::unique_ptr<runtime::EmulatedDevice> emulated_device_of(const EngineOptions& options,
-                                                            const generator::Templates& templates,
-                                                            runtime::KernelStore& store) {
+std::unique_ptr<runtime::EmulatedBackend> emulated_backend_of(const EngineOptions& options,
+                                                              const generator::Templates& templates,
+                                                              runtime::KernelStore& store) {
   if (options.emulate.empty()) return nullptr;
-  return std::make_unique<runtime::EmulatedDevice>(emulated_architecture(options.emulate), templates, store,
-                                                   options.progress);
-}
-
-void describe_driver(SystemInfo& info) {
-  info.driver_version = Driver::installed_version();
-  const Driver* driver = Driver::try_load(&info.driver_problem);
-  if (!driver) return;
-  try {
-    info.devices = runtime::describe_devices(*driver);
-  } catch (const Error& error) {
-    info.driver_problem = error.what();
-  }
+  return std::make_unique<runtime::EmulatedBackend>(emulated_architecture(options.emulate), templates, store,
+                                                    options.progress, options.emulation);
 }
 
 }  // namespace
@@ -73,14 +58,9 @@ Engine::Impl::Impl(EngineOptions given)
       records(options_of_records(), log),
       autotuner(options_of_autotuner(), records, store.tally(), log),
       kernels(templates, store, autotuner, log, options.progress),
-      emulated(emulated_device_of(options, templates, store)) {}
-
-void Engine::Impl::attention(const runtime::ForwardCall& call, const AttentionOptions& opts) {
-  if (emulated)
-    emulated->run(call, opts, options.emulation);
-  else
-    runtime::enqueue_forward(kernels, call, opts);
-}
+      gpus(kernels),
+      emulated(emulated_backend_of(options, templates, store)),
+      backend(emulated ? static_cast<runtime::Backend&>(*emulated) : gpus) {}
 
 Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 
@@ -90,10 +70,10 @@ bool Engine::emulates() const noexcept { return impl_->emulated != nullptr; }
 
 DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
-  const int device = impl_->emulated ? kHostMemory : runtime::forward_device(Driver::load(), call, opts.stream);
+  const int device = impl_->backend.output_device(call, opts.stream);
   DeviceTensor out = DeviceTensor::allocate(q.dtype, call.out_shape(), opts.stream, device);
   runtime::validate_out(call, out);
-  impl_->attention(call, opts);
+  impl_->backend.run(call, opts);
   return out;
 }
 
@@ -101,7 +81,7 @@ void Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
                        const AttentionOptions& opts) {
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   runtime::validate_out(call, out);
-  impl_->attention(call, opts);
+  impl_->backend.run(call, opts);
 }
 
 emulator::Report Engine::emulate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
@@ -115,19 +95,14 @@ emulator::Report Engine::emulate(const Tensor& q, const Tensor& k, const Tensor&
 }
 
 std::vector<KernelInfo> Engine::prepare(const Problem& problem, int device, const std::optional<Variant>& variant) {
-  if (impl_->emulated) {
-    impl_->emulated->require_ordinal(device);
-    return impl_->emulated->prepare(problem, variant);
-  }
-  const int ordinal = runtime::resolve_device(Driver::load(), device);
-  return impl_->kernels.prepare_all(problem, variant, runtime::device(ordinal));
+  return impl_->backend.prepare(problem, device, variant);
 }
 
 KernelInfo Engine::prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                            const AttentionOptions& opts) {
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   runtime::validate_out(call, out);
-  return impl_->emulated ? impl_->emulated->prepare(call, opts) : runtime::prepare_forward(impl_->kernels, call, opts);
+  return impl_->backend.prepare(call, opts);
 }
 
 std::vector<Variant> Engine::variants(const Problem& problem, std::string_view architecture) const {
@@ -174,12 +149,7 @@ SystemInfo Engine::system() const {
   info.policy = impl_->options.policy;
   info.tuning = impl_->options.tuning;
   describe_nvrtc(impl_->nvrtc, info);
-  if (impl_->emulated) {
-    info.driver_problem = "not looked for, as the engine emulates";
-    info.devices = {impl_->emulated->info()};
-  } else {
-    describe_driver(info);
-  }
+  impl_->backend.describe(info);
   return info;
 }
 

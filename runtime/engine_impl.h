@@ -8,7 +8,8 @@
 #include "generator/source.h"
 #include "runtime/autotuner.h"
 #include "runtime/cache_layers.h"
-#include "runtime/emulated_device.h"
+#include "runtime/emulated_backend.h"
+#include "runtime/gpu_backend.h"
 #include "runtime/kernel_store.h"
 #include "runtime/kernels.h"
 #include "runtime/logger.h"
@@ -20,8 +21,6 @@ namespace flashjit {
 struct Engine::Impl {
   explicit Impl(EngineOptions given);
 
-  // Of a whole call: enqueues it on the GPU, or runs it in the emulator.
-  void attention(const runtime::ForwardCall& call, const AttentionOptions& opts);
   // Throws Error(unsupported), which names the member function, on an engine that emulates.
   void require_gpu(const char* function) const;
   runtime::TuningRecordsOptions options_of_records() const;
@@ -38,7 +37,9 @@ struct Engine::Impl {
   runtime::TuningRecords records;
   runtime::Autotuner autotuner;
   runtime::Kernels kernels;
-  const std::unique_ptr<runtime::EmulatedDevice> emulated;  // null: kernels run on the GPU
+  runtime::GpuBackend gpus;
+  const std::unique_ptr<runtime::EmulatedBackend> emulated;  // null: kernels run on the GPUs
+  runtime::Backend& backend;                                 // the one that runs them
 };
 
 }  // namespace flashjit

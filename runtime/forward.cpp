@@ -87,21 +87,4 @@ const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const
   return kernel(shape_bucket(shape, on.info.sm_count), shape, opts.stream);
 }
 
-KernelInfo prepare_forward(Kernels& kernels, const ForwardCall& call, const AttentionOptions& opts) {
-  if (call.nothing_to_do()) return {};
-  const Driver& driver = Driver::load();
-  const int device = resolve_device(driver, forward_device(driver, call, opts.stream));
-  const ContextScope scope(driver, device, opts.stream);
-  return forward_kernel(driver, kernels, call, opts, device).info;
-}
-
-void enqueue_forward(Kernels& kernels, const ForwardCall& call, const AttentionOptions& opts) {
-  if (call.nothing_to_do()) return;
-  const Driver& driver = Driver::load();
-  const int device = forward_device(driver, call, opts.stream);
-  const ContextScope scope(driver, device, opts.stream);
-  const LaunchRecord& kernel = forward_kernel(driver, kernels, call, opts, device);
-  make_forward_launch(driver, call, kernel, opts.stream).enqueue(driver);
-}
-
 }  // namespace flashjit::runtime

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way from a validated call to its launch: what happens on every call stands here.
+// The way from a validated call to its launch on a GPU.
 #pragma once
 
 #include "flashjit/attention.h"
@@ -35,11 +35,5 @@ int forward_device(const Driver& driver, const ForwardCall& call, Stream stream)
 // tensors, and what making it throws.
 const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const ForwardCall& call,
                                    const AttentionOptions& opts, int device);
-
-// Makes and loads what the call needs. Throws as forward_device() and forward_kernel() do.
-KernelInfo prepare_forward(Kernels& kernels, const ForwardCall& call, const AttentionOptions& opts);
-
-// All of it. Does nothing for a call without output elements.
-void enqueue_forward(Kernels& kernels, const ForwardCall& call, const AttentionOptions& opts);
 
 }  // namespace flashjit::runtime

@@ -16,7 +16,7 @@
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
 #include "generator/arguments.h"
-#include "runtime/emulated_device.h"
+#include "runtime/emulated_backend.h"
 #include "runtime/nvrtc.h"
 #include "tests/support/error_code.h"
 
@@ -65,7 +65,7 @@ class StoringDevice {
  public:
   explicit StoringDevice(std::size_t pointer_offset) : store_(options_with(ptx(pointer_offset)), nvrtc_, log_) {}
 
-  runtime::EmulatedDevice& operator*() { return device_; }
+  runtime::EmulatedBackend& operator*() { return device_; }
 
  private:
   static std::string ptx(std::size_t pointer_offset) {
@@ -95,7 +95,7 @@ class StoringDevice {
   runtime::Nvrtc nvrtc_{{"/nowhere/libnvrtc.so.13", {}}};
   const runtime::Logger log_{nullptr};
   runtime::KernelStore store_;
-  runtime::EmulatedDevice device_{find_architecture("sm_80"), generator::embedded_templates(), store_, nullptr};
+  runtime::EmulatedBackend device_{find_architecture("sm_80"), generator::embedded_templates(), store_, nullptr, {}};
 };
 
 // A validated call with the views that it points to.
@@ -266,7 +266,7 @@ TEST_CASE("the kernel gets the call's arguments and writes the caller's memory")
   StoringDevice device(offsetof(generator::ForwardArguments, out));
   Tensors t;
   const Call call(t);
-  (*device).run(call, {}, {});
+  (*device).run(call, {});
   CHECK(load_element(t.out.data(), DType::bf16, 1) == 1.0);
   const emulator::Report report = (*device).emulate(call, {}, {});
   CHECK_MESSAGE(report.clean(), to_string(report));
@@ -282,7 +282,7 @@ TEST_CASE("a finding is an error that has them all, or stands in the report") {
   CHECK(report.findings[0].kind == emulator::FindingKind::global_out_of_bounds);
   CHECK(t.k.to_doubles() == std::vector<double>(t.k.element_count(), 0.0));
   try {
-    (*device).run(call, {}, {});
+    (*device).run(call, {});
     FAIL("an Error was expected");
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::kernel_fault);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/emulated_device.h"
+#include "runtime/emulated_backend.h"
 
 #include <fmt/format.h>
 
@@ -18,6 +18,18 @@ namespace {
 
 // Of an H200, whose measurements the rules by work are from: a call gets the kernel that it would get there.
 constexpr int kSmCount = 132;
+
+void require_ordinal(int device) {
+  if (device == -1 || device == kHostMemory) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("device: must be -1 for an engine that emulates, was {}", device));
+}
+
+void require_null(Stream stream) {
+  if (!stream) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("stream: must be null for an engine that emulates, was {}", fmt::ptr(stream)));
+}
 
 emulator::Program parse(const WantedKernel& wanted, const std::string& ptx) {
   try {
@@ -39,7 +51,7 @@ emulator::TensorElement element_of(DType dtype) {
   return emulator::TensorElement::f32;
 }
 
-emulator::TensorMapDescription describe(const Tensor& tensor, const TensorMapBox& box) {
+emulator::TensorMapDescription description_of(const Tensor& tensor, const TensorMapBox& box) {
   const TensorMapShape shape = tensor_map_shape(tensor);
   const int row_bytes = box.columns * static_cast<int>(size_of(tensor.dtype));
   emulator::TensorMapDescription map;
@@ -58,7 +70,7 @@ emulator::TensorMapDescription describe(const Tensor& tensor, const TensorMapBox
 
 }  // namespace
 
-struct EmulatedDevice::Kernel {
+struct EmulatedBackend::Kernel {
   generator::KernelSpec spec;
   std::string entry;
   KernelInfo info;
@@ -72,7 +84,7 @@ struct EmulatedDevice::Kernel {
     };
     for (int i = 0; i < bound.map_count; ++i)
       write_argument(bound.maps[i].offset,
-                     emulator::encode_tensor_map(describe(*bound.maps[i].tensor, bound.maps[i].box)));
+                     emulator::encode_tensor_map(description_of(*bound.maps[i].tensor, bound.maps[i].box)));
     std::uint32_t tile_counter = 0;
     if (bound.tile_counter_offset != Launch::kNowhere) {
       write_argument(bound.tile_counter_offset, &tile_counter);
@@ -137,36 +149,30 @@ emulator::Memory memory_of(const ForwardCall& call) {
   return memory;
 }
 
-EmulatedDevice::EmulatedDevice(const Architecture& architecture, const generator::Templates& templates,
-                               KernelStore& store, ProgressCallback progress)
-    : architecture_(architecture), templates_(templates), store_(store), progress_(std::move(progress)) {}
+EmulatedBackend::EmulatedBackend(const Architecture& architecture, const generator::Templates& templates,
+                                 KernelStore& store, ProgressCallback progress, const EmulationOptions& options)
+    : architecture_(architecture),
+      templates_(templates),
+      store_(store),
+      progress_(std::move(progress)),
+      options_(options) {}
 
-EmulatedDevice::~EmulatedDevice() = default;
+EmulatedBackend::~EmulatedBackend() = default;
 
-DeviceInfo EmulatedDevice::info() const {
-  DeviceInfo info;
-  info.ordinal = kHostMemory;
-  info.name = fmt::format("emulated {}", architecture_.name);
-  info.architecture = architecture_.name;
-  info.major = architecture_.major;
-  info.minor = architecture_.minor;
-  info.sm_count = kSmCount;
-  return info;
+void EmulatedBackend::describe(SystemInfo& info) const {
+  info.driver_problem = "not looked for, as the engine emulates";
+  DeviceInfo& device = info.devices.emplace_back();
+  device.ordinal = kHostMemory;
+  device.name = fmt::format("emulated {}", architecture_.name);
+  device.architecture = architecture_.name;
+  device.major = architecture_.major;
+  device.minor = architecture_.minor;
+  device.sm_count = kSmCount;
 }
 
-void EmulatedDevice::require_ordinal(int device) const {
-  if (device == -1 || device == kHostMemory) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("device: must be -1 for an engine that emulates, was {}", device));
-}
-
-void EmulatedDevice::require_null(Stream stream) const {
-  if (!stream) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("stream: must be null for an engine that emulates, was {}", fmt::ptr(stream)));
-}
-
-std::vector<KernelInfo> EmulatedDevice::prepare(const Problem& problem, const std::optional<Variant>& variant) {
+std::vector<KernelInfo> EmulatedBackend::prepare(const Problem& problem, int device,
+                                                 const std::optional<Variant>& variant) {
+  require_ordinal(device);
   const std::vector<Variant> variants = variants_of_calls(problem, variant, architecture_);
   std::vector<KernelInfo> infos(variants.size());
   ProgressReporter progress(progress_, static_cast<int>(variants.size()));
@@ -182,37 +188,42 @@ std::vector<KernelInfo> EmulatedDevice::prepare(const Problem& problem, const st
   return infos;
 }
 
-KernelInfo EmulatedDevice::prepare(const ForwardCall& call, const AttentionOptions& opts) {
+KernelInfo EmulatedBackend::prepare(const ForwardCall& call, const AttentionOptions& opts) {
   require_null(opts.stream);
   if (call.nothing_to_do()) return {};
   return kernel_of(call, opts).info;
 }
 
-void EmulatedDevice::run(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options) {
-  const emulator::Report report = emulate(call, opts, options);
+int EmulatedBackend::output_device(const ForwardCall&, Stream stream) const {
+  require_null(stream);
+  return kHostMemory;
+}
+
+void EmulatedBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
+  const emulator::Report report = emulate(call, opts, options_);
   if (report.clean()) return;
   throw Error(ErrorCode::kernel_fault, to_string(report.findings.front()), to_string(report));
 }
 
-emulator::Report EmulatedDevice::emulate(const ForwardCall& call, const AttentionOptions& opts,
-                                         const EmulationOptions& options) {
+emulator::Report EmulatedBackend::emulate(const ForwardCall& call, const AttentionOptions& opts,
+                                          const EmulationOptions& options) {
   require_null(opts.stream);
   if (call.nothing_to_do()) return {};
   return kernel_of(call, opts).run(call, options);
 }
 
-WantedKernel EmulatedDevice::want(const Problem& problem, const Variant& variant) const {
+WantedKernel EmulatedBackend::want(const Problem& problem, const Variant& variant) const {
   return {{problem, variant, architecture_}, templates_, ptx_target(architecture_.name)};
 }
 
-const EmulatedDevice::Kernel* EmulatedDevice::known(const WantedKernel& wanted) {
+const EmulatedBackend::Kernel* EmulatedBackend::known(const WantedKernel& wanted) {
   const std::lock_guard lock(mutex_);
   const auto it = kernels_.find(wanted.request.key().inputs);
   return it == kernels_.end() ? nullptr : it->second.get();
 }
 
 // Threads that make the same kernel at once compile it once, and each parses it: the first to finish is kept.
-const EmulatedDevice::Kernel& EmulatedDevice::make(const WantedKernel& wanted) {
+const EmulatedBackend::Kernel& EmulatedBackend::make(const WantedKernel& wanted) {
   const KernelStore::Result made = store_.get(wanted.request);
   auto kernel = std::unique_ptr<const Kernel>(
       new Kernel{wanted.spec, wanted.request.source().entry, wanted.info(made), parse(wanted, made.image->bytes)});
@@ -221,7 +232,7 @@ const EmulatedDevice::Kernel& EmulatedDevice::make(const WantedKernel& wanted) {
 }
 
 // By the default rules alone: records are about times on real devices.
-Variant EmulatedDevice::variant_of(const ForwardCall& call, const AttentionOptions& opts) const {
+Variant EmulatedBackend::variant_of(const ForwardCall& call, const AttentionOptions& opts) const {
   if (!has_tensor_maps(call) && takes_default_without_tma(call, opts, architecture_))
     return generator::default_without_tma(call.problem, architecture_);
   if (opts.variant) return *opts.variant;
@@ -229,7 +240,7 @@ Variant EmulatedDevice::variant_of(const ForwardCall& call, const AttentionOptio
   return generator::default_variant(call.problem, architecture_, shape_bucket(shape, kSmCount));
 }
 
-const EmulatedDevice::Kernel& EmulatedDevice::kernel_of(const ForwardCall& call, const AttentionOptions& opts) {
+const EmulatedBackend::Kernel& EmulatedBackend::kernel_of(const ForwardCall& call, const AttentionOptions& opts) {
   const WantedKernel wanted = want(call.problem, variant_of(call, opts));
   if (const Kernel* kernel = known(wanted)) return *kernel;
   ProgressReporter progress(progress_, 1);

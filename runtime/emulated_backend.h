@@ -13,6 +13,7 @@
 #include "flashjit/emulator.h"
 #include "flashjit/engine.h"
 #include "generator/source.h"
+#include "runtime/backend.h"
 #include "runtime/kernel_store.h"
 #include "runtime/progress.h"
 #include "runtime/validate.h"
@@ -24,26 +25,22 @@ namespace flashjit::runtime {
 // of a fused tensor do, become one buffer.
 emulator::Memory memory_of(const ForwardCall& call);
 
-// Thread-safe.
-class EmulatedDevice {
+// One device, whose memory is the host's and which has no streams.
+class EmulatedBackend : public Backend {
  public:
-  EmulatedDevice(const Architecture& architecture, const generator::Templates& templates, KernelStore& store,
-                 ProgressCallback progress);
-  ~EmulatedDevice();
+  // options: of run().
+  EmulatedBackend(const Architecture& architecture, const generator::Templates& templates, KernelStore& store,
+                  ProgressCallback progress, const EmulationOptions& options);
+  ~EmulatedBackend() override;
 
-  DeviceInfo info() const;
-  // Throws Error(invalid_argument) for an ordinal that is not this device's, or a stream, which it has none of.
-  void require_ordinal(int device) const;
-  void require_null(Stream stream) const;
-
-  // What every call for the problem needs. Throws Error.
-  std::vector<KernelInfo> prepare(const Problem& problem, const std::optional<Variant>& variant);
-  // What this one needs.
-  KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts);
-
-  // Runs the call's kernel, which is made now when it has not been prepared; run() throws Error(kernel_fault) for any
-  // finding. Both throw what making the kernel throws, and Error(unsupported) for PTX that the emulator does not know.
-  void run(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options);
+  void describe(SystemInfo& info) const override;
+  // These throw Error(invalid_argument) for an ordinal that is not this device's, and for a stream.
+  std::vector<KernelInfo> prepare(const Problem& problem, int device, const std::optional<Variant>& variant) override;
+  KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts) override;
+  int output_device(const ForwardCall& call, Stream stream) const override;
+  // Both throw what making the kernel throws, and Error(unsupported) for PTX that the emulator does not know; run()
+  // throws Error(kernel_fault) for any finding.
+  void run(const ForwardCall& call, const AttentionOptions& opts) override;
   emulator::Report emulate(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options);
 
  private:
@@ -58,6 +55,7 @@ class EmulatedDevice {
   const generator::Templates& templates_;
   KernelStore& store_;
   const ProgressCallback progress_;
+  const EmulationOptions options_;
   std::mutex mutex_;
   std::map<cache::Digest, std::unique_ptr<const Kernel>> kernels_;  // by the request's inputs; never removed
 };
