@@ -118,12 +118,9 @@ emulator::Memory memory_of(const ForwardCall& call) {
     MemoryRange range;
     bool writable;
   };
-  std::vector<Part> parts = {{"q", call.q_range, false},
-                             {"k", call.k_range, false},
-                             {"v", call.v_range, false},
-                             {"out", call.out_range, true},
-                             {"lse", call.lse_range, true}};
-  std::erase_if(parts, [](const Part& part) { return part.range.empty(); });
+  std::vector<Part> parts;
+  for (const Operand& operand : call.operands)
+    if (!operand.range.empty()) parts.push_back({operand.name, operand.range, operand.written});
   std::stable_sort(parts.begin(), parts.end(),
                    [](const Part& a, const Part& b) { return a.range.begin < b.range.begin; });
   std::vector<Part> buffers;

@@ -65,11 +65,7 @@ class CommonDevice {
 
 int common_device(const Driver& driver, const ForwardCall& call) {
   CommonDevice common(driver);
-  common.add("q", call.q_range);
-  common.add("k", call.k_range);
-  common.add("v", call.v_range);
-  common.add("out", call.out_range);
-  common.add("lse", call.lse_range);
+  for (const Operand& operand : call.operands) common.add(operand.name, operand.range);
   return common.device();
 }
 

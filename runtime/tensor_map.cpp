@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/tensor_map.h"
 
+#include <algorithm>
+
 #include "runtime/driver.h"
 #include "runtime/reject.h"
 #include "runtime/tensor_dims.h"
@@ -77,14 +79,14 @@ bool has_tensor_map(const Tensor& tensor) noexcept {
 }
 
 bool has_tensor_maps(const ForwardCall& call) noexcept {
-  return has_tensor_map(*call.q) && has_tensor_map(*call.k) && has_tensor_map(*call.v) && has_tensor_map(*call.out);
+  return std::all_of(call.operands.begin(), call.operands.end(), [](const Operand& operand) {
+    return operand.role != Operand::Role::rows || has_tensor_map(*operand.tensor);
+  });
 }
 
 void require_tensor_maps(const ForwardCall& call) {
-  require_tensor_map("q", *call.q);
-  require_tensor_map("k", *call.k);
-  require_tensor_map("v", *call.v);
-  require_tensor_map("out", *call.out);
+  for (const Operand& operand : call.operands)
+    if (operand.role == Operand::Role::rows) require_tensor_map(operand.name, *operand.tensor);
 }
 
 generator::TensorMap encode_tensor_map(const Driver& driver, const Tensor& tensor, const TensorMapBox& box) {

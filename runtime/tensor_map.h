@@ -36,7 +36,7 @@ TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept;
 
 // False for tensors without elements, and for strides that a tensor map cannot hold.
 bool has_tensor_map(const Tensor& tensor) noexcept;
-// Of q, k, v and out.
+// Of every operand with rows.
 bool has_tensor_maps(const ForwardCall& call) noexcept;
 // Throws Error(invalid_argument) which names the tensor that has none.
 void require_tensor_maps(const ForwardCall& call);

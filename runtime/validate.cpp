@@ -32,6 +32,7 @@ struct Rules {
 };
 constexpr Rules kRowsRules{kDimNames, kRank, kStrideStep, kAlignment};
 constexpr Rules kLseRules{kLseDimNames, 3, 1, sizeof(float)};
+const Rules& rules_of(Operand::Role role) { return role == Operand::Role::lse ? kLseRules : kRowsRules; }
 
 bool has_elements(const Tensor& tensor) noexcept {
   return std::none_of(tensor.shape.begin(), tensor.shape.end(), [](std::int64_t size) { return size == 0; });
@@ -178,25 +179,24 @@ void check_apart(const char* name, const MemoryRange& written, const char* other
   }
 }
 
-// The memory of lse or out: each element once, and nothing that the kernel reads.
-MemoryRange check_written(const ForwardCall& call, const char* name, const Tensor& tensor, const Rules& rules) {
-  const MemoryRange range = check_view(name, tensor, rules);
-  if (range.empty()) return range;
-  check_written_once(name, tensor);
-  check_apart(name, range, "q", call.q_range);
-  check_apart(name, range, "k", call.k_range);
-  check_apart(name, range, "v", call.v_range);
-  return range;
+// Only looks at what the view says, and at memory: shape and dtype were checked. What is written must have each element
+// once, and none that the call reads or writes elsewhere.
+void add_operand(ForwardCall& call, Operand operand) {
+  const Tensor& tensor = *operand.tensor;
+  operand.range = check_view(operand.name, tensor, rules_of(operand.role));
+  if (operand.written && !operand.range.empty()) {
+    check_written_once(operand.name, tensor);
+    for (const Operand& other : call.operands) check_apart(operand.name, operand.range, other.name, other.range);
+  }
+  call.operands.add(operand);
 }
 
-MemoryRange check_lse(const ForwardCall& call) {
-  const Tensor& lse = *call.lse;
+void check_lse(const ForwardCall& call, const Tensor& lse) {
   if (lse.dtype != DType::f32) reject("lse: dtype must be f32, was {}", to_string(lse.dtype));
   check_shape("lse", lse, kLseRules);
   require_size("lse", lse, kLseRules, 0, call.batch, "q");
   require_size("lse", lse, kLseRules, 1, call.num_heads_q, "q");
   require_size("lse", lse, kLseRules, 2, call.seqlen_q, "q");
-  return check_written(call, "lse", lse, kLseRules);
 }
 
 }  // namespace
@@ -235,10 +235,13 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   call.softmax_scale = checked_scale(opts, call.problem.head_dim);
   check_heads(call);
   check_tiles(call);
-  call.q_range = check_view("q", q, kRowsRules);
-  call.k_range = check_view("k", k, kRowsRules);
-  call.v_range = check_view("v", v, kRowsRules);
-  if (call.lse) call.lse_range = check_lse(call);
+  add_operand(call, {.name = "q", .tensor = &q});
+  add_operand(call, {.name = "k", .tensor = &k});
+  add_operand(call, {.name = "v", .tensor = &v});
+  if (call.lse) {
+    check_lse(call, *call.lse);
+    add_operand(call, {.name = "lse", .tensor = call.lse, .role = Operand::Role::lse, .written = true});
+  }
   return call;
 }
 
@@ -249,8 +252,7 @@ void validate_out(ForwardCall& call, const Tensor& out) {
   require_size("out", out, kRowsRules, seqlen_dim, call.seqlen_q, "q");
   require_size("out", out, kRowsRules, heads_dim, call.num_heads_q, "q");
   require_size("out", out, kRowsRules, head_dim_dim, call.problem.head_dim_v, "v");
-  call.out_range = check_written(call, "out", out, kRowsRules);
-  if (call.lse) check_apart("out", call.out_range, "lse", call.lse_range);
+  add_operand(call, {.name = "out", .tensor = &out, .written = true});
   call.out = &out;
 }
 

@@ -2,6 +2,8 @@
 // Checks the views of a call, without CUDA: what they say, not what they point to.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "flashjit/attention.h"
@@ -14,15 +16,41 @@ struct MemoryRange {
   bool empty() const noexcept { return begin == end; }
 };
 
+// A tensor of a call.
+struct Operand {
+  enum class Role { rows, lse };  // [batch, seqlen, heads, head_dim], or [batch, heads, seqlen] of f32
+
+  const char* name = "";
+  const Tensor* tensor = nullptr;
+  Role role = Role::rows;
+  bool written = false;
+  MemoryRange range = {};
+};
+
+// The operands of a call, in the order in which they were checked.
+class Operands {
+ public:
+  static constexpr int kMost = 5;
+
+  void add(const Operand& operand) { items_[static_cast<std::size_t>(count_++)] = operand; }
+  const Operand* begin() const noexcept { return items_.data(); }
+  const Operand* end() const noexcept { return items_.data() + count_; }
+
+ private:
+  std::array<Operand, kMost> items_;
+  int count_ = 0;
+};
+
 // A call whose views are consistent. It points into the caller's tensors and lives no longer than the call.
 struct ForwardCall {
   Problem problem;
+  Operands operands;  // q, k, v, lse where it is written, and out once that was checked
+  // Each of them by what it is.
   const Tensor* q = nullptr;
   const Tensor* k = nullptr;
   const Tensor* v = nullptr;
   const Tensor* out = nullptr;
   const Tensor* lse = nullptr;  // null: not written
-  MemoryRange q_range, k_range, v_range, out_range, lse_range;
   std::int64_t batch = 0, seqlen_q = 0, seqlen_kv = 0, num_heads_q = 0, num_heads_kv = 0;
   float softmax_scale = 0;
 
