@@ -108,7 +108,7 @@ struct KernelInfo {
   double compile_ms = 0;
   int threads = 0;      // of a block
   int registers = 0;    // per thread at launch; hopper kernels then move them between warpgroups
-  int spill_bytes = 0;  // stores and loads; 0 for every variant that Engine::variants lists
+  int spill_bytes = 0;  // stores and loads; 0 for nearly every variant that Engine::variants lists
   int stack_bytes = 0;
   int shared_memory_bytes = 0;
   std::size_t cubin_bytes = 0;
