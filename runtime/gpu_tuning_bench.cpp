@@ -193,8 +193,7 @@ void GpuTuningBench::load(Kernel& kernel) {
       kernel.module->prepare(device_, kernel.name, record.spec.plan().threads, record.spec.plan().smem_bytes);
   record.function = ready.function;
   record.resident_blocks = ready.blocks_per_sm * device_.info.sm_count;
-  const auto* const hopper = std::get_if<HopperVariant>(&record.spec.variant());
-  if (hopper && hopper->scheduler == Scheduler::dynamic) record.tile_counters = &tile_counters_;
+  if (draws_tiles(record.spec.variant())) record.tile_counters = &tile_counters_;
   kernel.timed_launch = make_forward_launch(driver_, timed_call_->call, record, stream_.get());
 }
 

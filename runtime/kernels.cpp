@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "generator/variant_space.h"
+#include "runtime/launch.h"
 #include "runtime/parallel.h"
 #include "runtime/relaxed_capture.h"
 #include "runtime/tile_counters.h"
@@ -11,11 +12,6 @@
 
 namespace flashjit::runtime {
 namespace {
-
-bool draws_tiles(const Variant& variant) {
-  const auto* hopper = std::get_if<HopperVariant>(&variant);
-  return hopper && hopper->scheduler == Scheduler::dynamic;
-}
 
 Need need_of(const Problem& problem, const Variant& variant, const Device& device) {
   return {LaunchKey(device.info.ordinal, problem, variant), {variant, variant}};

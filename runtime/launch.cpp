@@ -38,10 +38,15 @@ void bind_to(Launch& launch, const ForwardCall& call, const HopperVariant& varia
   add_map(launch, offsetof(Arguments, k), call.k, boxes.k);
   add_map(launch, offsetof(Arguments, v), call.v, boxes.v);
   add_map(launch, offsetof(Arguments, out), call.out, boxes.out);
-  if (variant.scheduler == Scheduler::dynamic) launch.tile_counter_offset = offsetof(Arguments, tile_counter);
+  if (draws_tiles(variant)) launch.tile_counter_offset = offsetof(Arguments, tile_counter);
 }
 
 }  // namespace
+
+bool draws_tiles(const Variant& variant) noexcept {
+  const auto* hopper = std::get_if<HopperVariant>(&variant);
+  return hopper && hopper->scheduler == Scheduler::dynamic;
+}
 
 Launch bind(const ForwardCall& call, const generator::KernelSpec& spec, std::int64_t resident_blocks) {
   Launch launch;

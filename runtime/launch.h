@@ -35,6 +35,9 @@ struct Launch {
   std::size_t tile_counter_offset = kNowhere;
 };
 
+// Whether blocks of the variant's kernels draw their tiles from a counter.
+bool draws_tiles(const Variant& variant) noexcept;
+
 // For a call that has output elements. It points to the call's tensors. resident_blocks: how many the device runs at
 // once. Throws Error(invalid_argument) when the call has more tiles than a launch can have blocks.
 Launch bind(const ForwardCall& call, const generator::KernelSpec& spec, std::int64_t resident_blocks);

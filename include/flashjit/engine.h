@@ -232,7 +232,7 @@ class Engine {
   // --- Without a GPU or a driver ------------------------------------------------------------------------------------
 
   // Variants of all families that are legal for the problem on the architecture and worth trying, the defaults first;
-  // all of them compile without spills. The write-up's steps v1 to v5 are among them wherever they fit.
+  // nearly all of them compile without spills. The write-up's steps v1 to v5 are among them wherever they fit.
   std::vector<Variant> variants(const Problem& problem, std::string_view architecture) const;
   // Without a bucket that of the largest shapes.
   Variant default_variant(const Problem& problem, std::string_view architecture, const ShapeBucket& bucket = {}) const;
