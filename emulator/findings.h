@@ -34,7 +34,7 @@ class Findings {
       append(kind, who, message());
   }
   Place place(std::uint32_t instruction) const;
-  // "attention/hopper_store.cuh:88 (st.shared.b32)", to name another instruction in a message.
+  // "hopper/store.cuh:88 (st.shared.b32)", to name another instruction in a message.
   std::string name(std::uint32_t instruction) const;
 
   std::vector<Finding> take() { return std::move(findings_); }

@@ -1,58 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launch arguments of the forward kernels: the host's twins of the structs in templates/attention/arguments.cuh.
-// The rendered source asserts that both have the same size.
+// The launch arguments, as kernels declare them.
 #pragma once
 
-#include <cstdint>
-
 namespace flashjit::generator {
-
-// Byte strides of a [batch, seqlen, heads, head_dim] tensor; the last dimension is contiguous.
-struct RowStrides {
-  std::int64_t batch, row, head;
-};
-
-// What every forward kernel is told of the call.
-struct ForwardSizes {
-  float scale_log2;          // |softmax_scale| * log2(e), never 0: see make_forward_arguments
-  std::uint32_t query_sign;  // XORed into pairs of q elements: flips their sign when the scale is negative
-  std::int32_t batch;
-  std::int32_t seqlen_q, seqlen_kv;
-  std::int32_t num_heads_q;
-  std::int32_t heads_per_group;    // query heads that share one key/value head
-  std::int32_t num_q_tiles;        // of one head: ceil(seqlen_q / rows of a tile)
-  std::int32_t heads_per_section;  // longest_first: heads whose K and V fit L2 together
-};
-
-// The mma.sync family.
-struct ForwardArguments {
-  const void* q;
-  const void* k;
-  const void* v;
-  void* out;
-  float* lse;  // null: not written
-  RowStrides q_strides, k_strides, v_strides, out_strides;
-  RowStrides lse_strides;  // of [batch, head, row] f32, in bytes
-  ForwardSizes sizes;
-};
-
-// What TMA copies by: a CUtensorMap, which only the driver reads (CUDA driver API, "Tensor Map Object Management").
-struct alignas(64) TensorMap {
-  std::uint64_t opaque[16];
-};
-
-// The Hopper family. The tensor maps see [batch, seqlen, heads, head_dim] as 4 dimensions, innermost first:
-// {head_dim, heads, seqlen, batch}. Their boxes are {panel columns, heads, rows, 1}: q BLOCK_Q rows and out 16, one
-// warp's, of packed_heads heads together; k and v BLOCK_KV / cluster rows of one head.
-struct HopperArguments {
-  TensorMap q, k, v, out;
-  float* lse;  // null: not written
-  RowStrides lse_strides;
-  std::uint32_t* tile_counter;  // 0 before and after every launch; null unless the scheduler is dynamic
-  ForwardSizes sizes;           // num_q_tiles: of packed_heads heads, a multiple of the cluster's size
-  // Row r of a tile is query position r >> packed_heads_log2 of the (r & (packed_heads - 1))th of packed_heads
-  // neighbouring query heads of one group, so that short sequences fill a tile.
-  std::int32_t packed_heads_log2;
-};
-
+#include "templates/abi.cuh"
 }  // namespace flashjit::generator

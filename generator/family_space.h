@@ -86,6 +86,9 @@ inline TileOrder order_for(const Problem& problem) {
   return problem.causal ? TileOrder::longest_first : TileOrder::natural;
 }
 
+// Whether the variant takes a way that only measurements take, for which there is a kernel of its own.
+bool serves_ablation(const HopperVariant& variant) noexcept;
+
 // The line that says why a variant is not legal.
 template <class Was>
 std::string must(std::string_view what, std::string_view required, const Was& was) {

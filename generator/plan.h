@@ -2,6 +2,7 @@
 // What the host derives from problem and variant. The device computes the same, and the source asserts that they agree.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "flashjit/problem.h"
@@ -9,9 +10,10 @@
 namespace flashjit::generator {
 
 struct Plan {
-  int threads;     // of a block
-  int smem_bytes;  // dynamic shared memory of a block
-  int registers;   // estimate per thread, by the family's model
+  int threads;                 // of a block
+  int smem_bytes;              // dynamic shared memory of a block
+  int registers;               // estimate per thread, by the family's model
+  std::size_t argument_bytes;  // of a launch
   // hopper: columns of one TMA box of q and k, and of v and the output: 64, 32 or 16. 0 in other families.
   int panel_columns, panel_columns_v;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "generator/arguments.h"
+#include "generator/features.h"
 #include "generator/plan.h"
 
 namespace flashjit::generator {
@@ -74,6 +76,7 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   plan.threads = kWarpgroupThreads * (warpgroups(variant) + (variant.warp_specialized ? 1 : 0));
   plan.smem_bytes = q_tiles + rings + output_bytes(problem, variant) + probabilities + kBarrierBytes;
   plan.registers = estimate_registers(problem, variant);
+  plan.argument_bytes = argument_bytes(problem, sizeof(HopperArguments), alignof(HopperArguments));
   plan.panel_columns = panels.columns;
   plan.panel_columns_v = panels_v.columns;
   return plan;

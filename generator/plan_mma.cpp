@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "generator/arguments.h"
+#include "generator/features.h"
 #include "generator/plan.h"
 
 namespace flashjit::generator {
@@ -49,6 +51,7 @@ Plan make_plan(const Problem& problem, const MmaVariant& variant) {
   plan.threads = variant.warps * kWarpSize;
   plan.smem_bytes = std::max({q_beside_rings + k_ring + v_ring, q_tile, output});
   plan.registers = estimate_registers(problem, variant);
+  plan.argument_bytes = argument_bytes(problem, sizeof(MmaArguments), alignof(MmaArguments));
   return plan;
 }
 

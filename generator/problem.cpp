@@ -7,6 +7,7 @@
 #include "flashjit/problem.h"
 #include "generator/bucket_words.h"
 #include "generator/dtype.h"
+#include "generator/features.h"
 #include "generator/plan.h"
 
 namespace flashjit {
@@ -61,7 +62,8 @@ WorkRange work_range(double tiles, int sm_count) noexcept {
 std::string to_string(const Problem& problem) {
   std::string text = fmt::format("fwd-{}-d{}", to_string(problem.dtype), problem.head_dim);
   if (problem.head_dim_v != problem.head_dim) text += fmt::format("-v{}", problem.head_dim_v);
-  if (problem.causal) text += "-causal";
+  for (const generator::FeatureRow& row : generator::features())
+    if (problem.*row.asked) text += fmt::format("-{}", row.word);
   return text;
 }
 
@@ -82,7 +84,8 @@ Problem parse_problem(std::string_view text) {
   if (take("-d")) take_number(problem.head_dim);
   problem.head_dim_v = problem.head_dim;
   if (take("-v")) take_number(problem.head_dim_v);
-  problem.causal = take("-causal");
+  for (const generator::FeatureRow& row : generator::features())
+    problem.*row.asked = take(fmt::format("-{}", row.word));
   // Whatever was skipped, missing or left over shows here.
   if (to_string(problem) != text) {
     throw Error(ErrorCode::invalid_argument,

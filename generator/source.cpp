@@ -8,6 +8,7 @@
 
 #include "generator/comments.h"
 #include "generator/dtype.h"
+#include "generator/features.h"
 #include "generator/source_parts.h"
 
 namespace flashjit::generator {
@@ -28,15 +29,16 @@ ConfigText::ConfigText(const Problem& problem) {
   use("Element", row_of(problem.dtype).element);
   add("int", "kHeadDim", problem.head_dim);
   add("int", "kHeadDimV", problem.head_dim_v);
-  add("bool", "kCausal", problem.causal);
+  use("Arguments", "::Arguments");
+  use("Masks", parts_in(Slot::mask, problem));
 }
 
 std::string render(const PlanAssertion& assertion) {
   return fmt::format(
       "static_assert({0}<Config>::kSmemBytes == {1}, \"host plan and device layout disagree\");\n"
       "static_assert({0}<Config>::kThreads == {2}, \"host plan and device layout disagree\");\n"
-      "static_assert(sizeof({3}) == {4}, \"host and device arguments disagree\");\n",
-      assertion.shape, assertion.smem_bytes, assertion.threads, assertion.arguments, assertion.arguments_bytes);
+      "static_assert(sizeof(Arguments) == {3}, \"host and device arguments disagree\");\n",
+      assertion.shape, assertion.smem_bytes, assertion.threads, assertion.argument_bytes);
 }
 
 std::string Source::text() const {
@@ -52,7 +54,7 @@ Source render_forward(const KernelSpec& spec, const Templates& templates) {
   source.heading = heading(source.name);
   std::visit(
       [&](const auto& of_family) {
-        source.device_code = templates.flatten(template_of(of_family));
+        source.device_code = templates.flatten(with_parts(template_of(of_family), spec.problem()));
         source.generated = kGenerated + without_comments(render_kernel(spec, of_family, source.entry));
       },
       spec.variant());
@@ -64,7 +66,7 @@ Source render_mma_ceiling(DType dtype, const Architecture& architecture, const T
   source.name = fmt::format("mma-ceiling-{}.{}", to_string(dtype), architecture.name);
   source.entry = "flashjit_mma_ceiling";
   source.heading = heading(source.name);
-  source.device_code = templates.flatten("kernels/mma_ceiling.cuh");
+  source.device_code = templates.flatten({"kernels/mma_ceiling.cuh"});
   source.generated =
       kGenerated + fmt::format(
                        "extern \"C\" __global__ void __launch_bounds__({}) {}(float* sink, int iterations) {{\n"

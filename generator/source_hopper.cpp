@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <set>
 
-#include "generator/arguments.h"
+#include "generator/family_space.h"
+#include "generator/features.h"
 #include "generator/source_parts.h"
 #include "generator/variant_words.h"
 #include "generator/wgmma.h"
@@ -43,20 +44,23 @@ std::string render_instructions(const Problem& problem, const HopperVariant& var
 
 }  // namespace
 
-const char* template_of(const HopperVariant&) { return "kernels/flash_fwd_hopper.cuh"; }
+const char* template_of(const HopperVariant& variant) {
+  return serves_ablation(variant) ? "kernels/hopper_ablation.cuh" : "kernels/hopper_forward.cuh";
+}
 
 std::string render_kernel(const KernelSpec& spec, const HopperVariant& variant, std::string_view entry) {
   const Plan& plan = spec.plan();
   const std::string cluster = variant.cluster == 1 ? "" : fmt::format(" __cluster_dims__({}, 1, 1)", variant.cluster);
-  return render_instructions(spec.problem(), variant) + render_config(spec.problem(), variant) +
-         render({"HopperShape", plan.smem_bytes, plan.threads, "HopperArguments", sizeof(HopperArguments)}) +
+  return render_arguments("HopperArguments", spec.problem()) + render_instructions(spec.problem(), variant) +
+         render_config(spec.problem(), variant) +
+         render({"HopperShape", plan.smem_bytes, plan.threads, plan.argument_bytes}) +
          fmt::format(
              "extern \"C\" __global__ void __launch_bounds__({}, 1){}\n"
-             "    {}(const __grid_constant__ HopperArguments args) {{\n"
+             "    {}(const __grid_constant__ Arguments args) {{\n"
              "  extern __shared__ __align__(1024) char smem[];\n"  // a swizzle repeats after 1024 bytes
-             "  forward_hopper<Config>(args, ptx::cvta_to_shared(smem));\n"
+             "  {}<Config>(args, ptx::cvta_to_shared(smem));\n"
              "}}\n",
-             plan.threads, cluster, entry);
+             plan.threads, cluster, entry, serves_ablation(variant) ? "forward_hopper_ablation" : "forward_hopper");
 }
 
 }  // namespace flashjit::generator

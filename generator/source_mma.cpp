@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "generator/arguments.h"
+#include "generator/features.h"
 #include "generator/source_parts.h"
 #include "generator/variant_words.h"
 
@@ -24,15 +24,15 @@ std::string render_config(const Problem& problem, const MmaVariant& variant) {
 
 }  // namespace
 
-const char* template_of(const MmaVariant&) { return "kernels/flash_fwd_mma.cuh"; }
+const char* template_of(const MmaVariant&) { return "kernels/mma_forward.cuh"; }
 
 std::string render_kernel(const KernelSpec& spec, const MmaVariant& variant, std::string_view entry) {
   const Plan& plan = spec.plan();
-  return render_config(spec.problem(), variant) +
-         render({"ForwardShape", plan.smem_bytes, plan.threads, "ForwardArguments", sizeof(ForwardArguments)}) +
+  return render_arguments("MmaArguments", spec.problem()) + render_config(spec.problem(), variant) +
+         render({"ForwardShape", plan.smem_bytes, plan.threads, plan.argument_bytes}) +
          fmt::format(
              "extern \"C\" __global__ void __launch_bounds__({}, {})\n"
-             "    {}(const __grid_constant__ ForwardArguments args) {{\n"
+             "    {}(const __grid_constant__ Arguments args) {{\n"
              "  extern __shared__ __align__(128) char smem[];\n"
              "  bool far = false;\n"
              "  while (!ForwardMma<Config>(args, ptx::cvta_to_shared(smem), far).run()) far = true;\n"

@@ -26,12 +26,11 @@ class ConfigText {
   std::string members_;
 };
 
-// That the device computes what the host planned. shape: the struct of the family's sizes; arguments: of its launch.
+// That the device computes what the host planned. shape: the struct of the family's sizes.
 struct PlanAssertion {
   std::string_view shape;
   int smem_bytes, threads;
-  std::string_view arguments;
-  std::size_t arguments_bytes;
+  std::size_t argument_bytes;  // of the launch
 };
 std::string render(const PlanAssertion& assertion);
 

@@ -57,20 +57,20 @@ void append_file(const Templates::Files& files, const std::string& path, std::se
 struct Templates::State {
   const Files files;
   std::mutex mutex;  // of what follows
-  std::map<std::string, std::shared_ptr<const std::string>> flattened;
+  std::map<std::vector<std::string>, std::shared_ptr<const std::string>> flattened;
 };
 
 Templates::Templates(Files files) : state_(std::make_shared<State>(std::move(files))) {}
 
 const Templates::Files& Templates::files() const { return state_->files; }
 
-std::shared_ptr<const std::string> Templates::flatten(const std::string& path) const {
+std::shared_ptr<const std::string> Templates::flatten(const std::vector<std::string>& paths) const {
   const std::lock_guard lock(state_->mutex);
-  std::shared_ptr<const std::string>& kept = state_->flattened[path];
+  std::shared_ptr<const std::string>& kept = state_->flattened[paths];
   if (!kept) {
     std::string out;
     std::set<std::string> seen;
-    append_file(state_->files, path, seen, out);
+    for (const std::string& path : paths) append_file(state_->files, path, seen, out);
     kept = std::make_shared<const std::string>(std::move(out));
   }
   return kept;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "generator/family_space.h"
+#include "generator/features.h"
 #include "generator/plan.h"
 #include "generator/variant_space.h"
 #include "generator/variant_words.h"
@@ -64,6 +65,15 @@ std::string why_incompatible(const HopperVariant& v) {
     return must("scheduler", "single or fixed with cl2", "dynamic");
   if (v.scheduler == Scheduler::single && v.q_stages != 1) return must("q_stages", "1 with single", v.q_stages);
   return {};
+}
+
+// The kernel of the ablation has no part but the causal mask.
+std::string why_not_served(const Problem& problem, const HopperVariant& v) {
+  Problem plain = problem;
+  plain.causal = false;
+  if (feature_bits(plain) == 0 || !serves_ablation(v)) return {};
+  return must(fmt::format("a variant without nows, psmem, oquery and 3stage for {}", to_string(problem)), "ws, pregs",
+              spell_variant(v));
 }
 
 // --- What the problem allows -----------------------------------------------------------------------------------------
@@ -227,6 +237,11 @@ class Candidates {
 
 }  // namespace
 
+bool serves_ablation(const HopperVariant& v) noexcept {
+  return !v.warp_specialized || v.probabilities == ProbabilitySource::shared || v.output == OutputSlot::query ||
+         v.overlap == GemmSoftmax::three_stage;
+}
+
 bool has_hopper_kernels(const Architecture& architecture) noexcept { return architecture.name == kArchitecture; }
 
 std::string why_illegal(const Problem& problem, const HopperVariant& variant, const Architecture& architecture) {
@@ -234,6 +249,7 @@ std::string why_illegal(const Problem& problem, const HopperVariant& variant, co
     return must("architecture of the hopper family", kArchitecture, architecture.name);
   if (std::string why = why_out_of_range(variant); !why.empty()) return why;
   if (std::string why = why_incompatible(variant); !why.empty()) return why;
+  if (std::string why = why_not_served(problem, variant); !why.empty()) return why;
   if (std::string why = why_no_output_slot(problem, variant); !why.empty()) return why;
   return why_too_large(problem, variant, architecture);
 }

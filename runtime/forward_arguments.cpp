@@ -88,12 +88,12 @@ bool takes_default_without_tma(const ForwardCall& call, const AttentionOptions& 
   return !opts.variant && generator::has_hopper_kernels(architecture);
 }
 
-generator::ForwardArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant) {
-  generator::ForwardArguments arguments{};
-  arguments.q = call.q->data;
-  arguments.k = call.k->data;
-  arguments.v = call.v->data;
-  arguments.out = call.out->data;
+generator::MmaArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant) {
+  generator::MmaArguments arguments{};
+  arguments.q = static_cast<const char*>(call.q->data);
+  arguments.k = static_cast<const char*>(call.k->data);
+  arguments.v = static_cast<const char*>(call.v->data);
+  arguments.out = static_cast<char*>(call.out->data);
   arguments.q_strides = row_strides(*call.q);
   arguments.k_strides = row_strides(*call.k);
   arguments.v_strides = row_strides(*call.v);

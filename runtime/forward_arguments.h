@@ -13,7 +13,7 @@ namespace flashjit::runtime {
 bool takes_default_without_tma(const ForwardCall& call, const AttentionOptions& opts, const Architecture& architecture);
 
 // For a call that has output elements.
-generator::ForwardArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant);
+generator::MmaArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant);
 // The same without the tensor maps and the tile counter.
 generator::HopperArguments make_forward_arguments(const ForwardCall& call, const HopperVariant& variant);
 

@@ -11,9 +11,8 @@ namespace {
 
 template <class Arguments>
 void set_arguments(Launch& launch, const Arguments& arguments) {
-  static_assert(std::is_trivially_copyable_v<Arguments> && sizeof(Arguments) <= Launch::kMaxBytes);
+  static_assert(std::is_trivially_copyable_v<Arguments> && sizeof(Arguments) <= Launch::kMaxBytes - Launch::kPartBytes);
   std::memcpy(launch.arguments, &arguments, sizeof(arguments));
-  launch.argument_bytes = sizeof(arguments);
 }
 
 void add_map(Launch& launch, std::size_t offset, const Tensor* tensor, const TensorMapBox& box) {
@@ -21,7 +20,7 @@ void add_map(Launch& launch, std::size_t offset, const Tensor* tensor, const Ten
 }
 
 void bind_to(Launch& launch, const ForwardCall& call, const MmaVariant& variant, const generator::Plan&, std::int64_t) {
-  const generator::ForwardArguments arguments = make_forward_arguments(call, variant);
+  const generator::MmaArguments arguments = make_forward_arguments(call, variant);
   set_arguments(launch, arguments);
   launch.blocks = count_tiles(arguments.sizes);
 }
@@ -52,6 +51,7 @@ Launch bind(const ForwardCall& call, const generator::KernelSpec& spec, std::int
   Launch launch;
   std::visit([&](const auto& variant) { bind_to(launch, call, variant, spec.plan(), resident_blocks); },
              spec.variant());
+  launch.argument_bytes = spec.plan().argument_bytes;
   return launch;
 }
 

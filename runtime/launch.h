@@ -20,7 +20,8 @@ struct MapPlace {
 };
 
 struct Launch {
-  static constexpr std::size_t kMaxBytes = sizeof(generator::HopperArguments);
+  static constexpr std::size_t kPartBytes = 256;  // room for the arguments of all parts
+  static constexpr std::size_t kMaxBytes = sizeof(generator::HopperArguments) + kPartBytes;
   static constexpr int kMaxMaps = 4;
   static constexpr std::size_t kNowhere = ~std::size_t{0};
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "generator/features.h"
+
 namespace flashjit::runtime {
 namespace {
 
@@ -31,18 +33,18 @@ class Packer {
 // What a variant is chosen by. From kFirstFamily on it is given: each family is a kind of its own.
 enum Kind { kByBucket, kWithoutTensorMaps, kFirstFamily };
 
-// The first word of every key, with room for eight bits more.
+// The first word of every key, with room for eight bits more. The features have the second one.
 Packer pack(int device, const Problem& problem, int kind) {
   Packer packer;
-  packer.add(device, 10).add(problem.head_dim, 16).add(problem.head_dim_v, 16).add_enum(problem.dtype);
-  packer.add(problem.causal ? 1 : 0, 2).add(kind, 3);
+  packer.add(device, 10).add(problem.head_dim, 16).add(problem.head_dim_v, 16).add_enum(problem.dtype).add(kind, 3);
   return packer;
 }
 
 }  // namespace
 
 LaunchKey::LaunchKey(int device, const Problem& problem, const Variant& variant)
-    : words_{pack(device, problem, kFirstFamily + static_cast<int>(variant.index())).word()} {
+    : words_{pack(device, problem, kFirstFamily + static_cast<int>(variant.index())).word(),
+             generator::feature_bits(problem)} {
   std::visit([this](const auto& of_family) { add(of_family); }, variant);
 }
 
@@ -51,13 +53,14 @@ LaunchKey::LaunchKey(int device, const Problem& problem, const ShapeBucket& buck
                  .add(static_cast<int>(bucket.queries), 2)
                  .add(static_cast<int>(bucket.keys), 3)
                  .add(static_cast<int>(bucket.work), 3)
-                 .word()} {}
+                 .word(),
+             generator::feature_bits(problem)} {}
 
 LaunchKey::LaunchKey(int device, const Problem& problem, WithoutTensorMaps)
-    : words_{pack(device, problem, kWithoutTensorMaps).word()} {}
+    : words_{pack(device, problem, kWithoutTensorMaps).word(), generator::feature_bits(problem)} {}
 
 void LaunchKey::add(const MmaVariant& variant) noexcept {
-  words_[1] = Packer()
+  words_[2] = Packer()
                   .add(variant.block_q, 16)
                   .add(variant.block_kv, 16)
                   .add(variant.warps, 8)
@@ -65,7 +68,7 @@ void LaunchKey::add(const MmaVariant& variant) noexcept {
                   .add(variant.v_stages, 8)
                   .add(variant.ctas_per_sm, 8)
                   .word();
-  words_[2] = Packer()
+  words_[3] = Packer()
                   .add_enum(variant.pipeline)
                   .add_enum(variant.layout)
                   .add(variant.ldmatrix, 8)
@@ -76,7 +79,7 @@ void LaunchKey::add(const MmaVariant& variant) noexcept {
 }
 
 void LaunchKey::add(const HopperVariant& variant) noexcept {
-  words_[1] = Packer()
+  words_[2] = Packer()
                   .add(variant.block_q, 16)
                   .add(variant.block_kv, 16)
                   .add(variant.stages, 8)
@@ -84,7 +87,7 @@ void LaunchKey::add(const HopperVariant& variant) noexcept {
                   .add(variant.cluster, 8)
                   .add_enum(variant.output)
                   .word();
-  words_[2] = Packer()
+  words_[3] = Packer()
                   .add_enum(variant.overlap)
                   .add_enum(variant.ping_pong)
                   .add(variant.warp_specialized ? 1 : 0, 8)

@@ -33,7 +33,7 @@ class LaunchKey {
   void add(const MmaVariant& variant) noexcept;
   void add(const HopperVariant& variant) noexcept;
 
-  std::array<std::uint64_t, 3> words_{};
+  std::array<std::uint64_t, 4> words_{};
 };
 
 class LaunchTable {

@@ -152,7 +152,7 @@ struct Finding {
   int warp = -1;
   std::uint64_t times = 1;  // at this instruction; the message is that of the first time
 };
-// "race: ... at attention/hopper_store.cuh:88 (store), PTX line 1234, block 0, warp 5"
+// "race: ... at hopper/store.cuh:88 (store), PTX line 1234, block 0, warp 5"
 std::string to_string(const Finding& finding);
 
 // --- Counters --------------------------------------------------------------------------------------------------------

@@ -1,58 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys a row sees, and which key/value blocks a tile of rows has to visit.
+// The slot of masks, and which keys a row sees.
+//
+// A part in this slot shows each query one span of keys. It asks for the query's position: the key that stands beside
+// it when the last query is aligned with the last key. As positions rise, neither end of the span ever falls, so the
+// first and the last row of a tile say what all rows between them see. Its contract:
+//   static constexpr bool kBegins;   some span begins behind the first key
+//   static constexpr bool kEnds;     spans of neighbouring rows end at different keys
+//   explicit Part(const Arguments&)  the launch's arguments, of which a part reads the member of its own
+//   int first(int position), last(int position)   the span; keys that do not exist may lie in it
 #pragma once
 
-#include "attention/arguments.cuh"
-#include "attention/softmax.cuh"
+#include "attention/sequence.cuh"
 #include "types.cuh"
 
-// Query row i sees the keys up to last_key(i): all of them, or with the causal mask, aligned bottom-right, those up to
-// i + seqlen_kv - seqlen_q. Negative: none.
-template <bool kCausal>
-struct Mask {
-  int last_existing_key;
-  int diagonal;  // seqlen_kv - seqlen_q
+// What all of the parts show.
+template <class... Parts>
+struct AllOf;
 
-  __device__ __forceinline__ explicit Mask(const ForwardSizes& sizes)
-      : last_existing_key(sizes.seqlen_kv - 1), diagonal(sizes.seqlen_kv - sizes.seqlen_q) {}
+template <>
+struct AllOf<> {
+  static constexpr bool kBegins = false, kEnds = false;
 
-  __device__ __forceinline__ int last_key(int row) const {
-    return kCausal ? min(row + diagonal, last_existing_key) : last_existing_key;
+  template <class Arguments>
+  __device__ __forceinline__ explicit AllOf(const Arguments&) {}
+
+  __device__ __forceinline__ int first(int) const { return 0; }
+  __device__ __forceinline__ int last(int, int last_existing_key) const { return last_existing_key; }
+};
+
+template <class Part, class... Rest>
+struct AllOf<Part, Rest...> {
+  static constexpr bool kBegins = Part::kBegins || AllOf<Rest...>::kBegins;
+  static constexpr bool kEnds = Part::kEnds || AllOf<Rest...>::kEnds;
+
+  Part part;
+  AllOf<Rest...> rest;
+
+  template <class Arguments>
+  __device__ __forceinline__ explicit AllOf(const Arguments& args) : part(args), rest(args) {}
+
+  __device__ __forceinline__ int first(int position) const { return max(part.first(position), rest.first(position)); }
+  __device__ __forceinline__ int last(int position, int last_existing_key) const {
+    return min(part.last(position), rest.last(position, last_existing_key));
   }
 };
 
-// The key/value blocks of a tile, counted from the first key. A kernel visits them from the last to the first, so that
-// only the first ones it meets, the masked ones, can hold keys that do not exist or that some row must not see.
-struct BlockRange {
-  int count;  // blocks that some row of the tile sees
-  int clean;  // of these, the ones that every row sees whole
+// The keys of its sequence that a query sees: from the first to the last. None, where the last is before the first.
+template <class Config>
+struct Mask {
+  static constexpr bool kBegins = Config::Masks::kBegins, kEnds = Config::Masks::kEnds;
+
+  const int last_existing_key;
+  const int diagonal;  // the position of query 0
+  const typename Config::Masks parts;
+
+  __device__ __forceinline__ Mask(const Sequence& sequence, const typename Config::Arguments& args)
+      : last_existing_key(sequence.keys - 1), diagonal(sequence.keys - sequence.queries), parts(args) {}
+
+  __device__ __forceinline__ int first_key(int query) const { return parts.first(query + diagonal); }
+  __device__ __forceinline__ int last_key(int query) const { return parts.last(query + diagonal, last_existing_key); }
 };
-
-// Blocks that every row from first_row on sees whole.
-template <int kBlockKv, class Mask>
-__device__ __forceinline__ int clean_blocks(const Mask& mask, int first_row) {
-  return max(mask.last_key(first_row) + 1, 0) / kBlockKv;
-}
-
-template <int kBlockKv, class Mask>
-__device__ __forceinline__ BlockRange visible_blocks(const Mask& mask, int first_row, int last_row) {
-  const int count = max(mask.last_key(last_row) + kBlockKv, 0) / kBlockKv;
-  return {count, clean_blocks<kBlockKv>(mask, first_row)};
-}
-
-// Puts -inf where a row must not see a key: rows from first_row, keys from first_key on.
-template <int kM, int kN, class Mask>
-__device__ __forceinline__ void mask_scores(Accumulator<kM, kN>& s, int first_row, int first_key, const Mask& mask,
-                                            int lane) {
-#pragma unroll
-  for (int m = 0; m < kM; ++m)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int last = mask.last_key(first_row + 16 * m + 8 * h + lane / 4) - first_key - lane % 4 * 2;
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        if (8 * n > last) s.x[m][n][2 * h] = -infinity();
-        if (8 * n + 1 > last) s.x[m][n][2 * h + 1] = -infinity();
-      }
-    }
-}

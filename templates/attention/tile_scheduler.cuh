@@ -2,7 +2,7 @@
 // Which tile of which head a thread block computes: blocks start in the order of their index.
 #pragma once
 
-#include "attention/arguments.cuh"
+#include "abi.cuh"
 
 struct QueryTile {
   int index;  // tile of BLOCK_Q rows
@@ -13,7 +13,8 @@ struct QueryTile {
 // natural: the tiles of one head are neighbours, so K and V are read once into L2 for all of them.
 // longest_first: sections of heads whose K and V fit L2 together; within a section the tiles with the most keys come
 // first, so that the last wave is made of short ones.
-template <bool kCausal, bool kLongestFirst>
+// kLastFirst: of a head the last rows come first, because they see the most keys.
+template <bool kLastFirst, bool kLongestFirst>
 __device__ __forceinline__ QueryTile schedule_tile(const ForwardSizes& sizes, uint32 block) {
   const uint32 tiles = sizes.num_q_tiles;
   uint32 index, head_of_batch;
@@ -30,7 +31,7 @@ __device__ __forceinline__ QueryTile schedule_tile(const ForwardSizes& sizes, ui
     index = block % tiles;
     head_of_batch = block / tiles;
   }
-  if constexpr (kCausal) index = tiles - 1 - index;  // the last rows see the most keys
+  if constexpr (kLastFirst) index = tiles - 1 - index;
   return {static_cast<int>(index), static_cast<int>(head_of_batch % sizes.num_heads_q),
           static_cast<int>(head_of_batch / sizes.num_heads_q)};
 }

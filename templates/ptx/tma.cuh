@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attention/arguments.cuh"
+#include "abi.cuh"
 #include "types.cuh"
 
 namespace ptx {

@@ -347,5 +347,5 @@ TEST_CASE("templates that cannot be used are not the fault of --variant") {
       mentions(refusal_with(templates), "flashjit: template_directory (FLASHJIT_TEMPLATE_DIR): must hold *.cuh files"));
   write_bytes(templates / "other.cuh", "");
   CHECK(refusal_with(templates) ==
-        "flashjit: template_directory (FLASHJIT_TEMPLATE_DIR): must hold kernels/flash_fwd_mma.cuh\n");
+        "flashjit: template_directory (FLASHJIT_TEMPLATE_DIR): must hold kernels/mma_forward.cuh\n");
 }

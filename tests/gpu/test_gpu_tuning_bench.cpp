@@ -172,7 +172,7 @@ TEST_CASE("a kernel with a wrong scale is wrong") {
 TEST_CASE("a kernel that leaves its counter of tiles dirty is wrong") {
   if (!is_hopper()) return;
   const generator::Templates templates =
-      edited({"attention/hopper_loader.cuh", "    if (drawn == tiles.count() - 1) *args.tile_counter = 0;\n", ""});
+      edited({"hopper/loader.cuh", "    if (drawn == tiles.count() - 1) *args.tile_counter = 0;\n", ""});
   Workbench workbench(make_problem(), kShape, templates);
   CHECK(workbench.check(parse_variant(kDynamic)).find("is off by") != std::string::npos);
 }

@@ -73,7 +73,7 @@ constexpr const char* kSpilling = "mma-q128-kv64-w8";
 // at once than a thread has registers.
 void plant_faults(const fs::path& directory) {
   fs::copy(FLASHJIT_SOURCE_DIR "/templates", directory, fs::copy_options::recursive);
-  replace(directory / "attention/warp_attention.cuh", R"(softmax(scale_log2), q_rows(q_rows), lane(lane) {
+  replace(directory / "mma/warp_attention.cuh", R"(softmax(scale_log2), q_rows(q_rows), lane(lane) {
 )",
           R"(softmax(Config::kBlockKv == 32 ? 1.05f * scale_log2 : scale_log2), q_rows(q_rows), lane(lane) {
     if constexpr (Config::kWarps == 8) {

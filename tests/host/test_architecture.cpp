@@ -27,7 +27,7 @@ struct Folder {
 const std::map<std::string, Folder>& folders() {
   static const std::map<std::string, Folder> rules = {
       {"include", {.quoted = {"flashjit"}, .only_standard = true}},
-      {"generator", {.quoted = {"generator", "flashjit"}}},
+      {"generator", {.quoted = {"generator", "templates", "flashjit"}}},
       {"cache", {.quoted = {"cache", "flashjit"}}},
       {"emulator", {.quoted = {"emulator", "flashjit"}}},
       {"runtime", {.quoted = {"runtime", "generator", "cache", "flashjit"}, .may_include_cuda = true}},

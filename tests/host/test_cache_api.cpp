@@ -158,7 +158,7 @@ TEST_CASE("sources are rendered from the templates that the options name") {
   options.template_directory = templates.path().string();
   const Cache cache(options);
   CHECK_FALSE(cache.source(cache.entries().at(0)).empty());
-  const fs::path kernel = templates / "kernels/flash_fwd_mma.cuh";
+  const fs::path kernel = templates / "kernels/mma_forward.cuh";
   tests::write_bytes(kernel, tests::read_bytes(kernel) + "// changed\n");
   CHECK(code_of([&] { cache.source(cache.entries().at(0)); }) == ErrorCode::unsupported);
   fs::remove_all(templates.path());

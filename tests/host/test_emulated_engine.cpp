@@ -83,7 +83,7 @@ class StoringDevice {
   ret;
 }}
 )",
-                       sizeof(generator::ForwardArguments), pointer_offset);
+                       sizeof(generator::MmaArguments), pointer_offset);
   }
 
   static runtime::KernelStoreOptions options_with(std::string ptx) {
@@ -263,7 +263,7 @@ TEST_CASE("tensors that share memory are one buffer, which may be written if any
 }
 
 TEST_CASE("the kernel gets the call's arguments and writes the caller's memory") {
-  StoringDevice device(offsetof(generator::ForwardArguments, out));
+  StoringDevice device(offsetof(generator::MmaArguments, out));
   Tensors t;
   const Call call(t);
   (*device).run(call, {});
@@ -274,7 +274,7 @@ TEST_CASE("the kernel gets the call's arguments and writes the caller's memory")
 }
 
 TEST_CASE("a finding is an error that has them all, or stands in the report") {
-  StoringDevice device(offsetof(generator::ForwardArguments, k));
+  StoringDevice device(offsetof(generator::MmaArguments, k));
   Tensors t;
   const Call call(t);
   const emulator::Report report = (*device).emulate(call, {}, {});

@@ -11,8 +11,8 @@
 namespace {
 
 using namespace flashjit;
-using generator::ForwardArguments;
 using generator::HopperArguments;
+using generator::MmaArguments;
 
 void* address(std::uintptr_t index) { return reinterpret_cast<void*>(index << 40); }
 
@@ -25,7 +25,7 @@ struct Call {
   Tensor q, k, v, out;
   AttentionOptions opts;
 
-  ForwardArguments arguments() const { return runtime::make_forward_arguments(validated(), MmaVariant{}); }
+  MmaArguments arguments() const { return runtime::make_forward_arguments(validated(), MmaVariant{}); }
   HopperArguments arguments(const HopperVariant& variant) const {
     return runtime::make_forward_arguments(validated(), variant);
   }
@@ -55,7 +55,7 @@ HopperVariant of_rows(int block_q) {
 }  // namespace
 
 TEST_CASE("pointers, sizes and byte strides of a packed call") {
-  const ForwardArguments a = Call().arguments();
+  const MmaArguments a = Call().arguments();
   CHECK(a.q == address(1));
   CHECK(a.k == address(2));
   CHECK(a.v == address(3));
@@ -77,7 +77,7 @@ TEST_CASE("pointers, sizes and byte strides of a packed call") {
 TEST_CASE("the strides of the LSE are those of batch, row and head") {
   Call call;
   call.opts.lse = Tensor(address(5), DType::f32, {2, 8, 70});
-  const ForwardArguments a = call.arguments();
+  const MmaArguments a = call.arguments();
   CHECK(a.lse == address(5));
   CHECK(a.lse_strides.batch == 8 * 70 * 4);
   CHECK(a.lse_strides.head == 70 * 4);

@@ -10,6 +10,7 @@
 #include "flashjit/error.h"
 #include "generator/arguments.h"
 #include "generator/comments.h"
+#include "generator/features.h"
 #include "generator/plan.h"
 #include "generator/source.h"
 #include "generator/variant_space.h"
@@ -146,7 +147,7 @@ TEST_CASE("a source is one file: each template once, no include left, lines that
     CHECK_FALSE(contains(text, "#include"));
     CHECK_FALSE(contains(text, "#pragma once"));
     CHECK(count(text, "#line 1 \"templates/types.cuh\"") == 1);
-    CHECK(count(text, "#line 1 \"templates/attention/arguments.cuh\"") == 1);
+    CHECK(count(text, "#line 1 \"templates/abi.cuh\"") == 1);
     CHECK(count(text, "flashjit_forward(") == 1);
     CHECK(count(text, "struct Config {") == 1);
   }
@@ -171,6 +172,27 @@ TEST_CASE("kernels of a family share their device code") {
     CHECK(code == device_code(variant, same));
     CHECK(code != device_code(variant, others));
     CHECK(*code == *device_code(variant, others));
+  }
+}
+
+TEST_CASE("a part is in the text of the problems that have it, and of no others") {
+  for (const FeatureRow& row : features()) {
+    CAPTURE(std::string(row.word));
+    Templates::Files files = embedded_templates().files();
+    REQUIRE(files.contains(row.file));
+    files[row.file] += "struct Added {};\n";
+    const Templates changed(files);
+    for (const FeatureRow& of_problem : features()) {
+      Problem problem = problem_of(64, 64);
+      for (const bool asked : {false, true}) {
+        problem.*of_problem.asked = asked;
+        const bool has_part = asked && &of_problem == &row;
+        for (const char* variant : kOfEachFamily) {
+          const KernelSpec spec(problem, parse_variant(variant), sm_90a());
+          CHECK((render_forward(spec, changed).text() != render_forward(spec).text()) == has_part);
+        }
+      }
+    }
   }
 }
 
@@ -201,10 +223,10 @@ TEST_CASE("a kernel's text does not depend on comments") {
 }
 
 TEST_CASE("each template serves its family") {
-  CHECK(contains(render(problem_of(64, 64), kOfEachFamily[0]), "templates/kernels/flash_fwd_mma.cuh"));
-  CHECK_FALSE(contains(render(problem_of(64, 64), kOfEachFamily[0]), "templates/kernels/flash_fwd_hopper.cuh"));
-  CHECK(contains(render(problem_of(64, 64), kOfEachFamily[1]), "templates/kernels/flash_fwd_hopper.cuh"));
-  CHECK_FALSE(contains(render(problem_of(64, 64), kOfEachFamily[1]), "templates/kernels/flash_fwd_mma.cuh"));
+  CHECK(contains(render(problem_of(64, 64), kOfEachFamily[0]), "templates/kernels/mma_forward.cuh"));
+  CHECK_FALSE(contains(render(problem_of(64, 64), kOfEachFamily[0]), "templates/kernels/hopper_forward.cuh"));
+  CHECK(contains(render(problem_of(64, 64), kOfEachFamily[1]), "templates/kernels/hopper_forward.cuh"));
+  CHECK_FALSE(contains(render(problem_of(64, 64), kOfEachFamily[1]), "templates/kernels/mma_forward.cuh"));
 }
 
 TEST_CASE("Config names every choice of a hopper variant") {
@@ -213,7 +235,7 @@ TEST_CASE("Config names every choice of a hopper variant") {
   for (const char* line : {"using Element = Half;",
                            "int kHeadDim = 96;",
                            "int kHeadDimV = 40;",
-                           "bool kCausal = true;",
+                           "using Masks = AllOf<CausalMask>;",
                            "int kBlockQ = 192;",
                            "int kBlockKv = 80;",
                            "int kStages = 2;",
@@ -233,7 +255,7 @@ TEST_CASE("Config names every choice of a hopper variant") {
     CHECK_MESSAGE(contains(text, line), std::string(line));
   CHECK(contains(text, "__launch_bounds__(512, 1)\n"));
   CHECK(contains(text, "HopperShape<Config>::kThreads == 512"));
-  CHECK(contains(text, "sizeof(HopperArguments) == " + std::to_string(sizeof(HopperArguments))));
+  CHECK(contains(text, "sizeof(Arguments) == " + std::to_string(sizeof(HopperArguments))));
 }
 
 TEST_CASE("a cluster is part of the entry, and only where there is one") {

@@ -111,7 +111,8 @@ TEST_CASE("a call that has no tensor maps is told which tensor must be what") {
 TEST_CASE("boxes hold a tile of packed heads, a block's share of the keys, and a warp's rows of the output") {
   HopperVariant variant;
   variant.block_q = 128, variant.block_kv = 96, variant.cluster = 2;
-  const generator::Plan plan{.threads = 0, .smem_bytes = 0, .registers = 0, .panel_columns = 64, .panel_columns_v = 32};
+  generator::Plan plan{};
+  plan.panel_columns = 64, plan.panel_columns_v = 32;
   const runtime::TensorMapBoxes boxes = runtime::tensor_map_boxes(variant, plan, 2);
   const auto is = [](const runtime::TensorMapBox& box, int columns, int heads, int rows) {
     return box.columns == columns && box.heads == heads && box.rows == rows;

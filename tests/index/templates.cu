@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both kernels with one configuration each, as the generator ends a rendered source. It is compiled for nobody: editors
+// The kernels with one configuration each, as the generator ends a rendered source. It is compiled for nobody: editors
 // index it, so that names inside the templates lead somewhere, and a test sees that Clang understands all of it.
-#include "kernels/flash_fwd_hopper.cuh"
-#include "kernels/flash_fwd_mma.cuh"
+#include "kernels/hopper_ablation.cuh"
+#include "kernels/hopper_forward.cuh"
 #include "kernels/mma_ceiling.cuh"
+#include "kernels/mma_forward.cuh"
+#include "parts/mask/causal.cuh"
+
+struct MmaLaunch {
+  MmaArguments core;
+};
 
 struct MmaConfig {
+  using Arguments = MmaLaunch;
+  using Masks = AllOf<CausalMask>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;
-  static constexpr bool kCausal = true;
   static constexpr int kBlockQ = 128;
   static constexpr int kBlockKv = 64;
   static constexpr int kWarps = 8;
@@ -23,7 +30,7 @@ struct MmaConfig {
   static constexpr bool kLongestFirst = true;
 };
 
-extern "C" __global__ void __launch_bounds__(256, 1) mma_forward(const __grid_constant__ ForwardArguments args) {
+extern "C" __global__ void __launch_bounds__(256, 1) mma_forward(const __grid_constant__ MmaLaunch args) {
   extern __shared__ __align__(128) char smem[];
   ForwardMma<MmaConfig>(args, ptx::cvta_to_shared(smem), false).run();
 }
@@ -36,11 +43,16 @@ struct WgmmaM64N64K16 {
   static __device__ void rs(float (&d)[32], const uint32 (&a)[4], uint64 b, bool accumulate);
 };
 
+struct HopperLaunch {
+  HopperArguments core;
+};
+
 struct HopperConfig {
+  using Arguments = HopperLaunch;
+  using Masks = AllOf<CausalMask>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;
-  static constexpr bool kCausal = true;
   static constexpr int kBlockQ = 128;
   static constexpr int kBlockKv = 64;
   static constexpr int kStages = 2;
@@ -59,7 +71,12 @@ struct HopperConfig {
   using OutputMma = WgmmaM64N64K16;
 };
 
-extern "C" __global__ void __launch_bounds__(384, 1) hopper_forward(const __grid_constant__ HopperArguments args) {
+extern "C" __global__ void __launch_bounds__(384, 1) hopper_forward(const __grid_constant__ HopperLaunch args) {
   extern __shared__ __align__(1024) char smem[];
   forward_hopper<HopperConfig>(args, ptx::cvta_to_shared(smem));
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1) hopper_ablation(const __grid_constant__ HopperLaunch args) {
+  extern __shared__ __align__(1024) char smem[];
+  forward_hopper_ablation<HopperConfig>(args, ptx::cvta_to_shared(smem));
 }

@@ -204,7 +204,7 @@ TEST_CASE("a kernel that cannot be stored is used from memory, and the failure i
 TEST_CASE("a source that NVRTC refuses is kept, with the log in the error, and is tried again") {
   const TemporaryDirectory templates, directory;
   fs::copy(FLASHJIT_SOURCE_DIR "/templates", templates.path(), fs::copy_options::recursive);
-  const fs::path kernel = templates.path() / "kernels" / "flash_fwd_hopper.cuh";
+  const fs::path kernel = templates.path() / "kernels" / "hopper_forward.cuh";
   const std::string good = read(kernel);
   std::ofstream(kernel) << good << "\n#error broken on purpose\n";
   EngineOptions options = options_in(directory.path());
@@ -217,7 +217,7 @@ TEST_CASE("a source that NVRTC refuses is kept, with the log in the error, and i
     } catch (const Error& error) {
       CHECK(error.code() == ErrorCode::compile_failed);
       CHECK(error.log().find("broken on purpose") != std::string::npos);
-      CHECK(error.log().find("flash_fwd_hopper.cuh") != std::string::npos);
+      CHECK(error.log().find("hopper_forward.cuh") != std::string::npos);
       CHECK(read(error.source_path()).find("broken on purpose") != std::string::npos);
       CHECK(std::string(error.what()).find(error.source_path()) != std::string::npos);
       CHECK(std::string(error.what()).find('\n') == std::string::npos);

@@ -68,7 +68,7 @@ void compile_all(Engine& engine) {
 // The templates with a line more at the end of the file that the small kernel is in.
 void copy_templates(const fs::path& directory, const std::string& line) {
   fs::copy(FLASHJIT_SOURCE_DIR "/templates", directory, fs::copy_options::recursive);
-  std::ofstream(directory / "kernels" / "flash_fwd_hopper.cuh", std::ios::app) << "\n" << line << "\n";
+  std::ofstream(directory / "kernels" / "hopper_forward.cuh", std::ios::app) << "\n" << line << "\n";
 }
 
 }  // namespace

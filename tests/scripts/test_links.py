@@ -46,7 +46,7 @@ class Links(unittest.TestCase):
 
     def test_a_name_of_a_source_file_stands_in_it(self):
         page = ROOT / "docs" / "algorithm.md"
-        link = "[`{}`](../templates/attention/softmax.cuh)"
+        link = "[`{}`](../templates/mma/online_softmax.cuh)"
         self.assertEqual(list(names_not_there(page, link.format("raise_maximum"))), [])
         self.assertEqual(len(list(names_not_there(page, link.format("raise_maxim")))), 1)
         text = page.read_text()

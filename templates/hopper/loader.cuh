@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads that find the tiles and that feed the copy engine.
+// Who finds the tiles, and who feeds the copy engine.
 #pragma once
 
-#include "attention/hopper_shape.cuh"
-#include "attention/hopper_tiles.cuh"
+#include "hopper/shape.cuh"
+#include "hopper/tiles.cuh"
 #include "ptx/tma.cuh"
 
 // Tells everybody the tiles of this block, one after the other.
 template <class Config>
 struct HopperAnnouncer {
-  const HopperArguments& args;
+  using Tile = HopperTile<Config>;
+
   const HopperTiles<Config> tiles;
   RingWriter<typename HopperShape<Config>::TileRing> announced;
 
-  __device__ __forceinline__ HopperAnnouncer(const HopperArguments& args_, const HopperShape<Config>& shape)
-      : args(args_), tiles(args_), announced(shape.tiles()) {}
+  __device__ __forceinline__ HopperAnnouncer(const typename Config::Arguments& args, const HopperShape<Config>& shape)
+      : tiles{args}, announced(shape.tiles()) {}
 
-  __device__ __forceinline__ void announce(const HopperTile& tile) {
+  __device__ __forceinline__ void announce(const Tile& tile) {
     announced.wait_empty();
     tile.write(announced.slot());
     ptx::mbarrier_arrive(announced.full());
@@ -28,9 +29,9 @@ struct HopperAnnouncer {
   __device__ __forceinline__ void announce_all() {
     uint32 index = HopperTiles<Config>::first();
     for (;;) {
-      const HopperTile tile = tiles.find(index);
+      const Tile tile = tiles.find(index);
       announce(tile);
-      if (tile.blocks == 0) return;
+      if (tile.end_block == 0) return;
       announced.wait_empty();
       index = next(index);
     }
@@ -39,8 +40,9 @@ struct HopperAnnouncer {
   // Every tile is followed by one draw, so the last draw of all clears the counter.
   __device__ __forceinline__ uint32 next(uint32 index) const {
     if constexpr (Config::kScheduler != Scheduler::dynamic) return index + HopperTiles<Config>::stride();
-    const uint32 drawn = ptx::atom_increment(args.tile_counter);
-    if (drawn == tiles.count() - 1) *args.tile_counter = 0;
+    uint32* const counter = tiles.args.core.tile_counter;
+    const uint32 drawn = ptx::atom_increment(counter);
+    if (drawn == tiles.count() - 1) *counter = 0;
     return HopperTiles<Config>::stride() + drawn;
   }
 };
@@ -48,6 +50,7 @@ struct HopperAnnouncer {
 template <class Config>
 struct HopperLoader {
   using Shape = HopperShape<Config>;
+  using Tile = HopperTile<Config>;
 
   const HopperArguments& args;
   const int rank;  // in the cluster
@@ -62,37 +65,37 @@ struct HopperLoader {
         keys(shape.keys()),
         values(shape.values()) {}
 
-  __device__ __forceinline__ void request_query(const HopperTile& tile) {
-    using Tile = typename Shape::QTile;
+  __device__ __forceinline__ void request_query(const Tile& tile) {
+    using QTile = typename Shape::QTile;
     queries.wait_empty();
-    ptx::mbarrier_arrive_expect_tx(queries.full(), Tile::kBytes);
+    ptx::mbarrier_arrive_expect_tx(queries.full(), QTile::kBytes);
 #pragma unroll
-    for (int panel = 0; panel < Tile::kPanels; ++panel)
-      ptx::tma_load(queries.slot() + panel * Tile::kPanelBytes, args.q,
-                    {panel * Tile::kPanelColumns, tile.head << args.packed_heads_log2,
+    for (int panel = 0; panel < QTile::kPanels; ++panel)
+      ptx::tma_load(queries.slot() + panel * QTile::kPanelBytes, args.q,
+                    {panel * QTile::kPanelColumns, tile.head << args.packed_heads_log2,
                      tile.first_row >> args.packed_heads_log2, tile.batch},
                     queries.full(), ptx::L2Policy::evict_first);
     queries.advance();
   }
-  __device__ __forceinline__ void request_key(const HopperTile& tile, int block) {
+  __device__ __forceinline__ void request_key(const Tile& tile, int block) {
     request<typename Shape::KTile>(keys, args.k, tile, block);
   }
-  __device__ __forceinline__ void request_value(const HopperTile& tile, int block) {
+  __device__ __forceinline__ void request_value(const Tile& tile, int block) {
     request<typename Shape::VTile>(values, args.v, tile, block);
   }
 
  private:
   // A tile of keys or values. In a cluster each block brings its share of the rows to all.
-  template <class Tile, class Writer>
-  __device__ __forceinline__ void request(Writer& ring, const TensorMap& map, const HopperTile& tile, int block) {
+  template <class KvTile, class Writer>
+  __device__ __forceinline__ void request(Writer& ring, const TensorMap& map, const Tile& tile, int block) {
     constexpr int kShare = Config::kBlockKv / Config::kCluster;
     ring.wait_empty();
-    ptx::mbarrier_arrive_expect_tx(ring.full(), Tile::kBytes);
+    ptx::mbarrier_arrive_expect_tx(ring.full(), KvTile::kBytes);
     const int first_key = block * Config::kBlockKv + rank * kShare;
 #pragma unroll
-    for (int panel = 0; panel < Tile::kPanels; ++panel) {
-      const SmemAddress dst = ring.slot() + panel * Tile::kPanelBytes + rank * kShare * Tile::kRowBytes;
-      const ptx::BoxOrigin at{panel * Tile::kPanelColumns, tile.kv_head, first_key, tile.batch};
+    for (int panel = 0; panel < KvTile::kPanels; ++panel) {
+      const SmemAddress dst = ring.slot() + panel * KvTile::kPanelBytes + rank * kShare * KvTile::kRowBytes;
+      const ptx::BoxOrigin at{panel * KvTile::kPanelColumns, tile.kv_head, first_key, tile.batch};
       if constexpr (Config::kCluster == 1)
         ptx::tma_load(dst, map, at, ring.full(), ptx::L2Policy::evict_last);
       else

@@ -2,8 +2,8 @@
 // One warp's arithmetic: its 16 or 32 query rows against keys and values in shared memory, with mma.sync.
 #pragma once
 
-#include "attention/forward_shape.cuh"
-#include "attention/softmax.cuh"
+#include "mma/online_softmax.cuh"
+#include "mma/shape.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mma.cuh"
 #include "tile/shared_tile.cuh"

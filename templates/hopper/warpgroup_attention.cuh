@@ -2,12 +2,10 @@
 // One warpgroup's arithmetic: its 64 query rows against keys and values in shared memory, with wgmma.
 #pragma once
 
-#include "attention/deferred_softmax.cuh"
-#include "attention/hopper_shape.cuh"
-#include "attention/mask.cuh"
+#include "hopper/deferred_softmax.cuh"
+#include "hopper/shape.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mma.cuh"
-#include "ptx/stmatrix.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 
@@ -17,7 +15,6 @@ struct WarpgroupAttention {
   using QTile = typename Shape::QTile;
   using KTile = typename Shape::KTile;
   using VTile = typename Shape::VTile;
-  using PTile = typename Shape::PTile;
   using Element = typename Config::Element;
   using ScoreMma = typename Config::ScoreMma;
   using OutputMma = typename Config::OutputMma;
@@ -31,9 +28,9 @@ struct WarpgroupAttention {
   Accumulator<1, kOutputColumns> o;
   uint32 p[kPSteps * 4];  // A fragments of P, one for each 16 keys
   DeferredSoftmax<Config::kRescale> softmax;
-  // Matrix descriptors: the warpgroup's rows of the query tile in the first slot and in the present one, the first
-  // slots of the rings, its own P.
-  uint64 first_q, q, k, v, p_smem;
+  // Matrix descriptors: the warpgroup's rows of the query tile in the first slot and in the present one, and the first
+  // slots of the rings.
+  uint64 first_q, q, k, v;
   const SmemAddress block;  // the upper bits of its addresses
 
   __device__ __forceinline__ WarpgroupAttention(float scale_log2, const Shape& shape, int warpgroup)
@@ -41,7 +38,6 @@ struct WarpgroupAttention {
         first_q(QTile::k_major(in_block(shape.queries().slot(0)) + warpgroup * kWarpgroupRows * QTile::kRowBytes)),
         k(KTile::k_major(in_block(shape.keys().slot(0)))),
         v(VTile::n_major(in_block(shape.values().slot(0)))),
-        p_smem(PTile::k_major(in_block(shape.smem) + Shape::kProbabilities + warpgroup * PTile::kBytes)),
         block(shape.smem & ~QTile::kAddressMask) {}
 
   // In a cluster the upper bits of an address name the block. They are not for a matrix descriptor, but what threads
@@ -69,17 +65,13 @@ struct WarpgroupAttention {
 
   __device__ __forceinline__ void issue_output(int stage) {
     ptx::hold_registers(o.flat());
-    if constexpr (Config::kProbabilitiesInRegisters) ptx::hold_registers(p);
+    ptx::hold_registers(p);
     ptx::wgmma_fence();
     const uint64 b = VTile::slot(v, stage);
 #pragma unroll
     for (int step = 0; step < kPSteps; ++step) {
-      if constexpr (Config::kProbabilitiesInRegisters) {
-        const uint32 fragment[4] = {p[4 * step], p[4 * step + 1], p[4 * step + 2], p[4 * step + 3]};
-        OutputMma::template rs<true>(o.flat(), fragment, b + VTile::n_major_step(step), true);
-      } else {
-        OutputMma::template ss<true>(o.flat(), p_smem + PTile::k_major_step(step), b + VTile::n_major_step(step), true);
-      }
+      const uint32 fragment[4] = {p[4 * step], p[4 * step + 1], p[4 * step + 2], p[4 * step + 3]};
+      OutputMma::template rs<true>(o.flat(), fragment, b + VTile::n_major_step(step), true);
     }
     ptx::wgmma_commit_group();
   }
@@ -93,25 +85,14 @@ struct WarpgroupAttention {
   __device__ __forceinline__ void wait_output() {
     ptx::wgmma_wait_group<0>();
     ptx::hold_registers(o.flat());
-    if constexpr (Config::kProbabilitiesInRegisters) ptx::hold_registers(p);
+    ptx::hold_registers(p);
   }
 
   // --- Probabilities as the next operand; not before the product that reads the last ones is done -------------------
 
   __device__ __forceinline__ void keep_probabilities(const Scores& s) {
-    if constexpr (Config::kProbabilitiesInRegisters) {
 #pragma unroll
-      for (int i = 0; i < kPSteps * 4; ++i) p[i] = pack(s, i);
-    } else {
-      const int lane = ptx::tid_x() % kWarpSize;
-      const uint32 row = warp_row() + lane % 16;
-#pragma unroll
-      for (int step = 0; step < kPSteps; ++step)
-        ptx::stmatrix_x4(whole(PTile::address(p_smem)) + PTile::offset(row, 2 * step + lane / 16), pack(s, 4 * step),
-                         pack(s, 4 * step + 1), pack(s, 4 * step + 2), pack(s, 4 * step + 3));
-      ptx::fence_proxy_async();
-      ptx::bar_sync<kWarpgroupSize>(warpgroup_barrier());
-    }
+    for (int i = 0; i < kPSteps * 4; ++i) p[i] = pack(s, i);
   }
 
   // The ith register of the A fragments: the accumulator's layout is that of the operand.
@@ -164,8 +145,7 @@ struct WarpgroupAttention {
   }
 
   __device__ __forceinline__ static NamedBarrier warpgroup_barrier() {
-    constexpr int kFirst = Config::kWarpSpecialized ? 1 : 0;  // consumer
     return static_cast<NamedBarrier>(static_cast<int>(NamedBarrier::first_warpgroup) + ptx::tid_x() / kWarpgroupSize -
-                                     kFirst);
+                                     Shape::kProducerWarpgroups);
   }
 };

@@ -3,7 +3,7 @@
 //   [ Q tiles | K ring | V ring | output slot | P | barriers ]
 #pragma once
 
-#include "attention/hopper_tiles.cuh"
+#include "hopper/tiles.cuh"
 #include "pipeline/ring.cuh"
 #include "tile/panel_tile.cuh"
 #include "types.cuh"
@@ -13,7 +13,8 @@ struct HopperShape {
   static constexpr int kWarpgroups = Config::kBlockQ / kWarpgroupRows;  // of consumers
   static constexpr int kConsumerThreads = kWarpgroups * kWarpgroupSize;
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
-  static constexpr int kThreads = kConsumerThreads + (Config::kWarpSpecialized ? kWarpgroupSize : 0);
+  static constexpr int kProducerWarpgroups = Config::kWarpSpecialized ? 1 : 0;
+  static constexpr int kThreads = kConsumerThreads + kProducerWarpgroups * kWarpgroupSize;
 
   // Registers after setmaxnreg: together at most what the block had at its launch, 65536 / kThreads for each thread.
   static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32;
@@ -49,7 +50,7 @@ struct HopperShape {
   using KRing = RingPlace<Config::kStages, KTile::kBytes>;
   using VRing = RingPlace<Config::kStages, VTile::kBytes>;
   static constexpr int kKnownTiles = 2;  // the present one and the next
-  using TileRing = RingPlace<kKnownTiles, HopperTile::kBytes>;
+  using TileRing = RingPlace<kKnownTiles, HopperTile<Config>::kBytes>;
 
   static constexpr int kKeys = Config::kQStages * QTile::kBytes;
   static constexpr int kValues = kKeys + Config::kStages * KTile::kBytes;

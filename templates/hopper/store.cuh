@@ -3,9 +3,9 @@
 // the end of a tile needs no barrier wider than a warp, and the copy engine works on while the next tile begins.
 #pragma once
 
-#include "attention/arguments.cuh"
-#include "attention/hopper_shape.cuh"
-#include "attention/hopper_tiles.cuh"
+#include "abi.cuh"
+#include "hopper/shape.cuh"
+#include "hopper/tiles.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/memory.cuh"
@@ -22,7 +22,7 @@ struct HopperStore {
 
   // Divides by the sums, writes the LSE and starts the stores: of the rows from first_row on, through the slab.
   template <class O, class Softmax>
-  __device__ __forceinline__ void write(O& o, const Softmax& softmax, const HopperTile& tile, int first_row,
+  __device__ __forceinline__ void write(O& o, const Softmax& softmax, const HopperTile<Config>& tile, int first_row,
                                         SmemAddress slab) const {
     const float total[2] = {softmax.total(0, 0), softmax.total(0, 1)};
     normalize(o, total);
@@ -61,8 +61,8 @@ struct HopperStore {
 
   // One lane of each row writes.
   template <class Softmax>
-  __device__ __forceinline__ void write_lse(const Softmax& softmax, const float (&total)[2], const HopperTile& tile,
-                                            int first_row) const {
+  __device__ __forceinline__ void write_lse(const Softmax& softmax, const float (&total)[2],
+                                            const HopperTile<Config>& tile, int first_row) const {
     const int lane = ptx::tid_x() % kWarpSize;
     if (lane % 4 != 0) return;
     const int last_pack = (1 << args.packed_heads_log2) - 1;
@@ -107,7 +107,8 @@ struct HopperStore {
     return ptx::cvt_rn_x2(typename Config::Element{}, o.x[0][n][2 * h], o.x[0][n][2 * h + 1]);
   }
 
-  __device__ __forceinline__ void send(const HopperTile& tile, int first_row, int first_panel, SmemAddress slab) const {
+  __device__ __forceinline__ void send(const HopperTile<Config>& tile, int first_row, int first_panel,
+                                       SmemAddress slab) const {
 #pragma unroll
     for (int i = 0; i < Shape::kOutputPanels; ++i)
       if (first_panel + i < VTile::kPanels)

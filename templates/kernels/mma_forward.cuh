@@ -3,8 +3,8 @@
 //
 // A block computes BLOCK_Q rows of one head; each warp owns 16 or 32 of them from scores to output, so that softmax
 // needs no exchange between warps. K and V tiles of BLOCK_KV keys pass through rings in shared memory, the last keys
-// first: only the first blocks hold keys that a row must not see or that do not exist, and they go through a loop of
-// their own. The clean blocks follow one of three pipelines:
+// first. Blocks with keys that a row must not see or that do not exist, at the begin and where masks say so at the end,
+// go through a loop of their own. The clean blocks between them follow one of three pipelines:
 //   serial    request K, wait, S = Q K^T, request V, wait, softmax and O += P V
 //   overlap   when step i begins, the tiles of a later step are requested, after one barrier
 //   rotate    the same, and half of the warps pass the barrier of a step before their softmax, the other half after
@@ -12,12 +12,12 @@
 // The loop of clean blocks takes scores to be near 0. Where that proves wrong at the end, the block begins again.
 #pragma once
 
-#include "attention/arguments.cuh"
-#include "attention/epilogue.cuh"
-#include "attention/forward_shape.cuh"
-#include "attention/mask.cuh"
+#include "attention/blocks.cuh"
+#include "attention/scores.cuh"
 #include "attention/tile_scheduler.cuh"
-#include "attention/warp_attention.cuh"
+#include "mma/shape.cuh"
+#include "mma/store.cuh"
+#include "mma/warp_attention.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/special_registers.cuh"
 
@@ -30,6 +30,7 @@ class ForwardMma {
   using OTile = typename Shape::OTile;
   using Warp = WarpAttention<Config>;
 
+  static constexpr bool kBegins = Config::Masks::kBegins;
   static constexpr bool kSerial = Config::kPipeline == Pipeline::serial;
   static constexpr bool kRotate = Config::kPipeline == Pipeline::rotate;
   // How many blocks ahead of the one at hand K and V are requested. A ring of one tile is refilled within the step,
@@ -44,25 +45,25 @@ class ForwardMma {
   static constexpr int kPending = kKeyPending < kValuePending ? kKeyPending : kValuePending;
 
  public:
-  __device__ __forceinline__ ForwardMma(const ForwardArguments& arguments, SmemAddress smem, bool far)
-      : args(arguments),
+  __device__ __forceinline__ ForwardMma(const typename Config::Arguments& arguments, SmemAddress smem, bool far)
+      : args(arguments.core),
         smem(smem),
         thread(ptx::tid_x()),
-        mask(arguments.sizes),
-        self(arguments.sizes.scale_log2, smem + thread / kWarpSize * Shape::kWarpRows * QTile::kRowBytes,
+        mask(sequence(), arguments),
+        self(args.sizes.scale_log2, smem + thread / kWarpSize * Shape::kWarpRows * QTile::kRowBytes,
              thread % kWarpSize) {
     const QueryTile tile = find_tile();
     first_row = tile.index * Config::kBlockQ;
-    blocks =
-        visible_blocks<Config::kBlockKv>(mask, first_row, min(first_row + Config::kBlockQ, args.sizes.seqlen_q) - 1);
+    const int last_row = min(first_row + Config::kBlockQ, sequence().queries) - 1;
+    blocks = block_runs<Config::kBlockKv, 0>(mask, first_row, last_row);
     // Only the steps that mask are right for far rows, so they take all blocks then.
-    if (far) self.softmax.expect_far(), blocks.clean = 0;
+    if (far) self.softmax.expect_far(), blocks.clean_end = blocks.clean_first;
   }
 
   // False if rows went far from 0 and were not expected to: then nothing is written, and everything is to be done again
   // by a kernel that expects them.
   __device__ __forceinline__ bool run() {
-    if (blocks.count > 0) {
+    if (blocks.count() > 0) {
       find_keys(find_tile());
       bring_query();
       clear_ring_padding();
@@ -78,17 +79,38 @@ class ForwardMma {
  private:
   // --- Pipelines ----------------------------------------------------------------------------------------------------
 
-  // The blocks of the visit: those at its begin by the steps that mask.
+  // Steps are counted from the last block on: masked blocks first and then the clean ones; where a mask begins behind
+  // the first key, masked ones once more.
   __device__ __forceinline__ void take_blocks() {
     if constexpr (!kSerial) fill_rings();
-    const int masked = blocks.count - blocks.clean;
+    const int end_clean = blocks.end - blocks.clean_first;
+    int first = 0, end_masked = blocks.end - blocks.clean_end;
 #pragma unroll 1
-    for (int i = 0; i < masked; ++i) masked_step(i);
+    for (;; first = end_clean, end_masked = blocks.count()) {
+#pragma unroll 1
+      for (int i = first; i < end_masked; ++i) masked_step(i);
+      if (!kBegins || end_masked < end_clean) {
+        take_clean_blocks(end_masked, end_clean);
+        if constexpr (kBegins) leave_clean_steps(end_clean);
+      }
+      if (!kBegins || first == end_clean) break;
+    }
+  }
+
+  __device__ __forceinline__ void take_clean_blocks(int first, int end) {
     if constexpr (kRotate) {
-      rotate(masked);
+      rotate(first, end);
     } else {
 #pragma unroll 1
-      for (int i = masked; i < blocks.count; ++i) kSerial ? serial_step(i) : overlapped_step(i, i > masked);
+      for (int i = first; i < end; ++i) kSerial ? serial_step(i) : overlapped_step(i, i > first);
+    }
+  }
+
+  // An overlapped step requests the values of a ring of one tile itself, a masked one those of the next.
+  __device__ __forceinline__ void leave_clean_steps(int next) {
+    if constexpr (!kSerial && Config::kVStages == 1) {
+      ptx::bar_sync();
+      request_value<false>(next);
     }
   }
 
@@ -102,12 +124,11 @@ class ForwardMma {
     if constexpr (Config::kVStages > 1) request_value<false>(i + kValueLead);
     if constexpr (Config::kKStages > 1) request_key<false>(i + kKeyLead);
 #pragma unroll 1
-    for (int piece = 0; piece < Config::kBlockKv; piece += Shape::kMaskedKeys) {
+    for (int piece = first_piece(i); piece < Config::kBlockKv; piece += Shape::kMaskedKeys) {
       if (first_key(i) + piece > last_visible_key()) break;
       typename Warp::template Scores<Shape::kMaskedKeys> s;
       self.template compute_scores<Shape::kMaskedKeys>(s, k_slot(i) + piece * KTile::kRowBytes);
-      mask_scores(s, warp_row(), first_key(i) + piece, mask, thread % kWarpSize);
-      const auto shift = self.softmax.template raise_maximum<true>(s, self.o);
+      const auto shift = finish_scores<true>(s, i, piece);
       self.template accumulate_output<Shape::kMaskedKeys>(s, shift, v_slot(i) + piece * VTile::kRowBytes);
     }
     if constexpr (Config::kVStages == 1 || Config::kKStages == 1) ptx::bar_sync();
@@ -121,7 +142,7 @@ class ForwardMma {
     ptx::cp_async_wait_group<0>();
     ptx::bar_sync();
     self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
-    const auto shift = self.softmax.template raise_maximum<false>(s, self.o);
+    const auto shift = finish_scores<false>(s, i, 0);
     request_value<false>(i);
     ptx::cp_async_wait_group<0>();
     ptx::bar_sync();
@@ -148,7 +169,7 @@ class ForwardMma {
       ptx::bar_sync();
       request_key<false>(i + 1);
     }
-    const auto shift = self.softmax.template raise_maximum<false>(s, self.o);
+    const auto shift = finish_scores<false>(s, i, 0);
     if constexpr (Config::kVStages == 1) {
       ptx::cp_async_wait_group<1>();
       ptx::bar_sync();
@@ -156,25 +177,32 @@ class ForwardMma {
     self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(i));
   }
 
-  // The clean blocks from the first on.
-  __device__ __forceinline__ void rotate(int first) {
-    if (first == blocks.count) return;
+  // The clean steps from the first on.
+  __device__ __forceinline__ void rotate(int first, int end) {
+    if (first == end) return;
     typename Warp::template Scores<Config::kBlockKv> s;
     pass_barrier(first, [] { ptx::bar_sync(); });
     self.template compute_scores<Config::kBlockKv>(s, k_slot(first));
 #pragma unroll 1
-    for (int i = first + 1; i < blocks.count; ++i) {
+    for (int i = first + 1; i < end; ++i) {
       if (is_late()) pass_barrier(i, [] { meet_early_warps(); });
-      const auto shift = self.softmax.template raise_maximum<false>(s, self.o);
+      const auto shift = finish_scores<false>(s, i - 1, 0);
       self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(i - 1));
       if (!is_late()) pass_barrier(i, [] { meet_late_warps(); });
       self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
     }
-    const auto shift = self.softmax.template raise_maximum<false>(s, self.o);
-    self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(blocks.count - 1));
+    const auto shift = finish_scores<false>(s, end - 1, 0);
+    self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(end - 1));
   }
 
-  // Asked anew each time: the loop has no register to keep the answer in.
+  // From Q K^T to the softmax: the scores of step i from the key `piece` on, which also raise the maxima.
+  template <bool kMasked, class Scores>
+  __device__ __forceinline__ auto finish_scores(Scores& s, int i, int piece) {
+    if constexpr (kMasked) mask_scores(s, warp_row(), first_key(i) + piece, mask, thread % kWarpSize);
+    return self.softmax.template raise_maximum<kMasked>(s, self.o);
+  }
+
+  // Asked for each time: the loop has no register to keep the answer in.
   __device__ __forceinline__ static bool is_late() { return ptx::tid_x() >= Shape::kThreads / 2; }
 
   // Block i is complete and nobody reads the tiles that block i + 1 replaces.
@@ -206,7 +234,7 @@ class ForwardMma {
     QTile::template clear_padding<Config::kHeadDim, Shape::kThreads>(smem, thread);
     QTile::template request<Config::kHeadDim, Shape::kThreads, true>(
         smem, QTile::template source<Config::kHeadDim, Shape::kThreads>(rows, args.q_strides.row, thread),
-        args.q_strides.row, args.sizes.seqlen_q - first_row, thread);
+        args.q_strides.row, sequence().queries - first_row, thread);
     ptx::cp_async_commit_group();
     if (args.sizes.query_sign != 0) flip_query();
     if constexpr (Config::kQueryInRegisters) {
@@ -264,9 +292,9 @@ class ForwardMma {
   // last key: kChecked.
   template <bool kChecked>
   __device__ __forceinline__ void request_key(int i) {
-    if (i < blocks.count) {
+    if (i < blocks.count()) {
       KTile::template request<Config::kHeadDim, Shape::kThreads, kChecked>(k_slot(i), next_key, args.k_strides.row,
-                                                                           args.sizes.seqlen_kv - first_key(i), thread);
+                                                                           sequence().keys - first_key(i), thread);
       next_key -= Config::kBlockKv * args.k_strides.row;
     }
     ptx::cp_async_commit_group();
@@ -274,9 +302,9 @@ class ForwardMma {
 
   template <bool kChecked>
   __device__ __forceinline__ void request_value(int i) {
-    if (i < blocks.count) {
-      VTile::template request<Config::kHeadDimV, Shape::kThreads, kChecked>(
-          v_slot(i), next_value, args.v_strides.row, args.sizes.seqlen_kv - first_key(i), thread);
+    if (i < blocks.count()) {
+      VTile::template request<Config::kHeadDimV, Shape::kThreads, kChecked>(v_slot(i), next_value, args.v_strides.row,
+                                                                            sequence().keys - first_key(i), thread);
       next_value -= Config::kBlockKv * args.v_strides.row;
     }
     ptx::cp_async_commit_group();
@@ -292,10 +320,19 @@ class ForwardMma {
   // --- Places ------------------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ QueryTile find_tile() const {
-    return schedule_tile<Config::kCausal, Config::kLongestFirst>(args.sizes, ptx::ctaid_x());
+    return schedule_tile<Config::Masks::kEnds, Config::kLongestFirst>(args.sizes, ptx::ctaid_x());
   }
-  __device__ __forceinline__ int first_key(int i) const { return (blocks.count - 1 - i) * Config::kBlockKv; }
+  // Of the tile's batch entry.
+  __device__ __forceinline__ Sequence sequence() const {
+    return sequence_of(args.sizes, [this] { return find_tile().batch; });
+  }
+  __device__ __forceinline__ int first_key(int i) const { return (blocks.end - 1 - i) * Config::kBlockKv; }
   __device__ __forceinline__ int warp_row() const { return first_row + thread / kWarpSize * Shape::kWarpRows; }
+  // Of the pieces of a masked block, the first one that some row of the warp sees.
+  __device__ __forceinline__ int first_piece(int i) const {
+    if constexpr (!kBegins) return 0;
+    return max(mask.first_key(warp_row()) - first_key(i), 0) / Shape::kMaskedKeys * Shape::kMaskedKeys;
+  }
   __device__ __forceinline__ int last_visible_key() const { return mask.last_key(warp_row() + Shape::kWarpRows - 1); }
 
   // Where the requests of K and V begin.
@@ -315,7 +352,7 @@ class ForwardMma {
     const int lane = ptx::tid_x() % kWarpSize;
     const int warp = ptx::tid_x() / kWarpSize;
     const int row = tile.index * Config::kBlockQ + warp * Shape::kWarpRows;
-    const int valid_rows = args.sizes.seqlen_q - row;
+    const int valid_rows = sequence().queries - row;
     char* lse = reinterpret_cast<char*>(args.lse);
     if (lse != nullptr)
       lse += tile.batch * args.lse_strides.batch + tile.head * args.lse_strides.head + row * args.lse_strides.row;
@@ -327,12 +364,12 @@ class ForwardMma {
                                                                    lane);
   }
 
-  const ForwardArguments& args;
+  const MmaArguments& args;
   const SmemAddress smem;
   const int thread;
-  const Mask<Config::kCausal> mask;
+  const Mask<Config> mask;
   int first_row;  // of the block
-  BlockRange blocks;
+  BlockRuns blocks;
   const char* next_key;  // this thread's part of the K and V tiles that are requested next
   const char* next_value;
   Warp self;

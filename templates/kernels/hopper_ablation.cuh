@@ -1,96 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention forward for Hopper: a producer warp feeds the copy engine, warpgroups of 64 query rows each consume, and a
-// block that has finished a tile goes on with the next. docs/kernels/hopper_forward.md explains who waits for whom.
+// What the forward kernel for Hopper is measured against: no producer warp, a pipeline of three stages, probabilities
+// that pass through shared memory, and an output that waits in the place of the query. The tables of
+// docs/kernels/hopper_forward.md come from it. It has no part but the causal mask, and gets none.
 #pragma once
 
-#include "attention/hopper_loader.cuh"
-#include "attention/hopper_shape.cuh"
-#include "attention/hopper_store.cuh"
-#include "attention/hopper_tiles.cuh"
-#include "attention/warpgroup_attention.cuh"
-#include "ptx/cluster.cuh"
+#include "attention/scores.cuh"
+#include "hopper/block.cuh"
+#include "hopper/store.cuh"
+#include "hopper/tiles.cuh"
+#include "hopper/turn.cuh"
+#include "hopper/warpgroup_attention.cuh"
+#include "ptx/stmatrix.cuh"
 
-// Warpgroups take turns in a section, in a circle: each waits for the one before it. Nothing, where the variant takes
-// turns in another section or in none.
-template <class Config, PingPong kSection>
-struct Turn {
-  static constexpr int kCount = HopperShape<Config>::kWarpgroups;
-  static constexpr bool kTaken = Config::kPingPong == kSection && kCount > 1;
-  static constexpr int kThreads = 2 * kWarpgroupSize;  // who waits and who hands over
+// A warpgroup whose probabilities may be the operand in shared memory.
+template <class Config>
+struct AblationWarpgroup : WarpgroupAttention<Config> {
+  using Base = WarpgroupAttention<Config>;
+  using typename Base::OutputMma;
+  using typename Base::Scores;
+  using typename Base::Shape;
+  using typename Base::VTile;
+  using PTile = typename Shape::PTile;
 
-  const int warpgroup;
+  const uint64 p_smem;  // the matrix descriptor of its own P
 
-  __device__ __forceinline__ static NamedBarrier of(int warpgroup) {
-    return static_cast<NamedBarrier>(static_cast<int>(NamedBarrier::first_turn) + warpgroup);
+  __device__ __forceinline__ AblationWarpgroup(float scale_log2, const Shape& shape, int warpgroup)
+      : Base(scale_log2, shape, warpgroup),
+        p_smem(PTile::k_major(Base::in_block(shape.smem) + Shape::kProbabilities + warpgroup * PTile::kBytes)) {}
+
+  __device__ __forceinline__ void issue_output(int stage) {
+    if constexpr (Config::kProbabilitiesInRegisters) return Base::issue_output(stage);
+    ptx::hold_registers(Base::o.flat());
+    ptx::wgmma_fence();
+    const uint64 b = VTile::slot(Base::v, stage);
+#pragma unroll
+    for (int step = 0; step < Base::kPSteps; ++step)
+      OutputMma::template ss<true>(Base::o.flat(), p_smem + PTile::k_major_step(step), b + VTile::n_major_step(step),
+                                   true);
+    ptx::wgmma_commit_group();
   }
-  __device__ __forceinline__ void begin() const {
-    if (kTaken && warpgroup == kCount - 1) ptx::bar_arrive<kThreads>(of(0));
+  __device__ __forceinline__ void wait_output() {
+    if constexpr (Config::kProbabilitiesInRegisters) return Base::wait_output();
+    ptx::wgmma_wait_group<0>();
+    ptx::hold_registers(Base::o.flat());
   }
-  __device__ __forceinline__ void take() const {
-    if constexpr (kTaken) ptx::bar_sync<kThreads>(of(warpgroup));
-  }
-  __device__ __forceinline__ void hand_over() const {
-    if constexpr (kTaken) ptx::bar_arrive<kThreads>(of(warpgroup + 1 == kCount ? 0 : warpgroup + 1));
-  }
-  __device__ __forceinline__ void pass() const {
-    take();
-    hand_over();
+
+  __device__ __forceinline__ void keep_probabilities(const Scores& s) {
+    if constexpr (Config::kProbabilitiesInRegisters) return Base::keep_probabilities(s);
+    const int lane = ptx::tid_x() % kWarpSize;
+    const uint32 row = Base::warp_row() + lane % 16;
+#pragma unroll
+    for (int step = 0; step < Base::kPSteps; ++step)
+      ptx::stmatrix_x4(Base::whole(PTile::address(p_smem)) + PTile::offset(row, 2 * step + lane / 16),
+                       Base::pack(s, 4 * step), Base::pack(s, 4 * step + 1), Base::pack(s, 4 * step + 2),
+                       Base::pack(s, 4 * step + 3));
+    ptx::fence_proxy_async();
+    ptx::bar_sync<kWarpgroupSize>(Base::warpgroup_barrier());
   }
 };
 
-// --- The producer --------------------------------------------------------------------------------------------------
-
-// One thread. Tile after tile, keys one block ahead of values. Where a second query slot is free already, the next
-// tile's query and first keys come before the last values of this one; else after them.
 template <class Config>
-__device__ __forceinline__ void produce(const HopperArguments& args, const HopperShape<Config>& shape) {
+class HopperAblationConsumer {
   using Shape = HopperShape<Config>;
-  HopperLoader<Config> loader(args, shape);
-  RingReader<typename Shape::TileRing, 1> announced(shape.tiles());
-  // A description is read again for each use: this thread has few registers.
-  int stage = announced.take();
-  HopperTile tile = HopperTile::read_with_kv_head(announced.place.slot(stage));
-  loader.request_key(tile, tile.blocks - 1);
-  loader.request_query(tile);
-  for (;;) {
-#pragma unroll 1
-    for (int block = tile.blocks - 1; block > 0; --block) {
-      loader.request_key(tile, block - 1);
-      loader.request_value(tile, block);
-    }
-    if constexpr (!Shape::kNextTileFirst) loader.request_value(tile, 0);
-    if constexpr (Shape::kOneTile) return;
-    announced.give_back(stage, true);
-    stage = announced.take();
-    const SmemAddress next = announced.place.slot(stage);
-    const int next_blocks = HopperTile::read(next).blocks;
-    if (next_blocks != 0) {
-      if constexpr (Shape::kNextTileFirst) loader.request_query(HopperTile::read(next));
-      loader.request_key(HopperTile::read_with_kv_head(next), next_blocks - 1);
-      if constexpr (!Shape::kNextTileFirst) loader.request_query(HopperTile::read(next));
-    }
-    if constexpr (Shape::kNextTileFirst) loader.request_value(tile, 0);
-    if (next_blocks == 0) return;
-    tile = HopperTile::read_with_kv_head(next);
-  }
-}
-
-// --- The consumers -------------------------------------------------------------------------------------------------
-
-template <class Config>
-class HopperConsumer {
-  using Shape = HopperShape<Config>;
-  using Warpgroup = WarpgroupAttention<Config>;
+  using Tile = HopperTile<Config>;
+  using Warpgroup = AblationWarpgroup<Config>;
   using Scores = typename Warpgroup::Scores;
   static constexpr bool kLazy = Config::kRescale == Rescale::lazy;
 
  public:
-  __device__ __forceinline__ HopperConsumer(const HopperArguments& args_, const Shape& shape_, int warpgroup_)
-      : args(args_),
+  __device__ __forceinline__ HopperAblationConsumer(const typename Config::Arguments& args_, const Shape& shape_,
+                                                    int warpgroup_)
+      : args(args_.core),
         shape(shape_),
-        tiles(args_),
+        tiles{args_},
         announcer(args_, shape_),
-        loader(args_, shape_),
+        loader(args_.core, shape_),
         gemm_turn{warpgroup_},
         softmax_turn{warpgroup_},
         queries(shape_.queries()),
@@ -98,7 +82,7 @@ class HopperConsumer {
         values(shape_.values()),
         announced(shape_.tiles()),
         warpgroup(warpgroup_),
-        self(args_.sizes.scale_log2, shape_, warpgroup_) {}
+        self(args_.core.sizes.scale_log2, shape_, warpgroup_) {}
 
   __device__ __forceinline__ void run() {
     const HopperStore<Config> store{args};
@@ -117,7 +101,7 @@ class HopperConsumer {
       index += tiles.stride();
       const Visit next = Shape::kOneTile ? Visit{} : next_visit(index);
       scores_ready = finish_blocks(next, s);
-      const HopperTile tile = tile_of(visit);
+      const Tile tile = tile_of(visit);
       store.write(self.o, self.softmax, tile, warp_row(tile), output_slab(query));
       announced.give_back(visit.stage, signs());
       if constexpr (Shape::kOutputInQuery) {
@@ -151,15 +135,16 @@ class HopperConsumer {
     }
     Visit visit;
     visit.stage = announced.take();
-    const HopperTile tile = tile_of(visit);
+    const Tile tile = tile_of(visit);
     const int first_row = tile.first_row + warpgroup * kWarpgroupRows;
-    visit.loaded = ptx::shfl_first(tile.blocks);
-    visit.blocks = ptx::shfl_first(min(tiles.visible(first_row + kWarpgroupRows - 1), tile.blocks));
-    visit.clean = ptx::shfl_first(tiles.clean(first_row));
+    const BlockRuns blocks = tiles.visited(tile.batch, first_row, first_row + kWarpgroupRows - 1);
+    visit.loaded = ptx::shfl_first(tile.end_block);
+    visit.blocks = ptx::shfl_first(min(blocks.end, tile.end_block));
+    visit.clean = ptx::shfl_first(blocks.clean_end);
     return visit;
   }
-  __device__ __forceinline__ HopperTile tile_of(const Visit& visit) const {
-    return HopperTile::read(announced.place.slot(visit.stage));
+  __device__ __forceinline__ Tile tile_of(const Visit& visit) const {
+    return Tile::read(announced.place.slot(visit.stage));
   }
 
   // --- The blocks of a tile ----------------------------------------------------------------------------------------
@@ -200,7 +185,7 @@ class HopperConsumer {
     } else {
       take_first_block(visit, block, s);
       --block;
-      if constexpr (Config::kCausal) {
+      if constexpr (Config::Masks::kEnds) {
 #pragma unroll 1
         for (; block >= visit.clean; --block) step<true>(visit, block, s);
       }
@@ -282,13 +267,13 @@ class HopperConsumer {
     take_first_block(visit, block, s);
     Warpgroup::template wait_scores<0>(next);
     release_key(--block);
-    if constexpr (Config::kCausal) {
+    if constexpr (Config::Masks::kEnds) {
 #pragma unroll 1
       for (; block > 0 && block >= visit.clean; --block) step_three_stage<true, false>(visit, block, s, next);
     }
 #pragma unroll 1
     for (; block > 0; --block) step_three_stage<false, false>(visit, block, s, next);
-    if (Config::kCausal && visit.clean == 0)
+    if (Config::Masks::kEnds && visit.clean == 0)
       step_three_stage<true, true>(visit, block, s, next);
     else
       step_three_stage<false, true>(visit, block, s, next);
@@ -346,7 +331,8 @@ class HopperConsumer {
   }
 
   __device__ __forceinline__ void mask(const Visit& visit, int block, Scores& s) const {
-    mask_scores(s, warp_row(tile_of(visit)), block * Config::kBlockKv, tiles.mask, lane());
+    const Tile tile = tile_of(visit);
+    mask_scores(s, warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
   }
 
   // The last P V of a tile. True when the first scores of the next tile were computed along with it.
@@ -379,7 +365,7 @@ class HopperConsumer {
   __device__ __forceinline__ void load_first() {
     if (!loads()) return;
     loader.request_query(loading);
-    const int last = loading.blocks - 1;
+    const int last = loading.end_block - 1;
 #pragma unroll 1
     for (int i = 0; i < Config::kStages && i <= last; ++i) {
       loader.request_key(loading, last - i);
@@ -402,12 +388,12 @@ class HopperConsumer {
   // --- Places ------------------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ static bool signs() { return ptx::elect(); }
-  // Asked anew each time: the loops have no registers to keep such things in.
+  // The lane and the warp are asked for each time: the loops have no registers to keep them in.
   __device__ __forceinline__ static int lane() { return ptx::tid_x() % kWarpSize; }
   __device__ __forceinline__ static int consumer_warp() {
-    return ptx::tid_x() / kWarpSize - (Config::kWarpSpecialized ? kWarpgroupSize / kWarpSize : 0);
+    return ptx::tid_x() / kWarpSize - Shape::kProducerWarpgroups * kWarpgroupSize / kWarpSize;
   }
-  __device__ __forceinline__ int warp_row(const HopperTile& tile) const {
+  __device__ __forceinline__ int warp_row(const Tile& tile) const {
     return tile.first_row + consumer_warp() * Shape::kStoreRows;
   }
   __device__ __forceinline__ SmemAddress output_slab(SmemAddress query) const {
@@ -419,7 +405,7 @@ class HopperConsumer {
   const HopperTiles<Config> tiles;
   HopperAnnouncer<Config> announcer;  // these three without a producer
   HopperLoader<Config> loader;
-  HopperTile loading;
+  Tile loading;
   const Turn<Config, PingPong::gemm> gemm_turn;
   const Turn<Config, PingPong::softmax> softmax_turn;
   RingReader<typename Shape::QRing, 1> queries;
@@ -430,36 +416,17 @@ class HopperConsumer {
   Warpgroup self;
 };
 
-// --- The block -----------------------------------------------------------------------------------------------------
-
 template <class Config>
-__device__ __forceinline__ void forward_hopper(const HopperArguments& args, SmemAddress smem) {
-  using Shape = HopperShape<Config>;
-  const Shape shape{smem};
-  if (ptx::tid_x() == 0) {
-    ptx::prefetch_tensormap(args.k);
-    ptx::prefetch_tensormap(args.q);
-    ptx::prefetch_tensormap(args.v);
-    shape.queries().init(Shape::kConsumerWarps);
-    shape.keys().init(Shape::kConsumerWarps * Config::kCluster);
-    shape.values().init(Shape::kConsumerWarps * Config::kCluster);
-    shape.tiles().init(Shape::kConsumerWarps + (Config::kWarpSpecialized ? 1 : 0));
-    ptx::fence_mbarrier_init();
-  }
-  ptx::bar_sync();
-  if constexpr (Config::kCluster > 1) ptx::cluster_sync();
-
+__device__ __forceinline__ void forward_hopper_ablation(const typename Config::Arguments& args, SmemAddress smem) {
+  using Consumer = HopperAblationConsumer<Config>;
+  const HopperShape<Config> shape{smem};
+  open_block<Config>(args.core, shape, Config::kWarpSpecialized ? 1 : 0);
   const int warpgroup = ptx::shfl_first(ptx::tid_x() / kWarpgroupSize);
-  if constexpr (!Config::kWarpSpecialized) {
-    HopperConsumer<Config>(args, shape, warpgroup).run();
-  } else if (warpgroup == 0) {
-    if constexpr (Shape::kMovesRegisters) ptx::setmaxnreg_dec<Shape::kProducerRegisters>();
-    if (ptx::tid_x() == 0) produce<Config>(args, shape);
-    if (ptx::tid_x() == kWarpSize) HopperAnnouncer<Config>(args, shape).announce_all();
-  } else {
-    if constexpr (Shape::kMovesRegisters) ptx::setmaxnreg_inc<Shape::kConsumerRegisters>();
-    HopperConsumer<Config>(args, shape, warpgroup - 1).run();
-  }
-  // A block's shared memory must outlive what others of its cluster send there.
-  if constexpr (Config::kCluster > 1) ptx::cluster_sync();
+  if constexpr (!Config::kWarpSpecialized)
+    Consumer(args, shape, warpgroup).run();
+  else if (warpgroup == 0)
+    feed<Config>(args, shape);
+  else
+    consume<Config, Consumer>(args, shape, warpgroup);
+  close_block<Config>();
 }

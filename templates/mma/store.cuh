@@ -2,7 +2,7 @@
 // From the accumulators of one warp to its rows of the output and of the log-sum-exp.
 #pragma once
 
-#include "attention/arguments.cuh"
+#include "abi.cuh"
 #include "attention/softmax.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/convert.cuh"

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "generator/features.h"
+
+#include <fmt/format.h>
+
+#include "generator/arguments.h"
+
+namespace flashjit::generator {
+namespace {
+
+constexpr FeatureRow kFeatures[] = {
+    {&Problem::causal, "causal", Slot::mask, "parts/mask/causal.cuh", "CausalMask"},
+};
+
+}  // namespace
+
+std::span<const FeatureRow> features() { return kFeatures; }
+
+std::uint32_t feature_bits(const Problem& problem) noexcept {
+  std::uint32_t bits = 0;
+  for (std::size_t i = 0; i < std::size(kFeatures); ++i)
+    bits |= static_cast<std::uint32_t>(problem.*kFeatures[i].asked) << i;
+  return bits;
+}
+
+std::vector<std::string> with_parts(const char* kernel, const Problem& problem) {
+  std::vector<std::string> files{kernel};
+  for (const FeatureRow& row : kFeatures)
+    if (problem.*row.asked) files.emplace_back(row.file);
+  return files;
+}
+
+std::string render_arguments(std::string_view family, const Problem& problem) {
+  std::string members = fmt::format("  {} core;\n", family);
+  for (const FeatureRow& row : kFeatures)
+    if (problem.*row.asked && row.arguments) members += fmt::format("  {} {};\n", row.arguments, row.word);
+  return "struct Arguments {\n" + members + "};\n";
+}
+
+std::string parts_in(Slot slot, const Problem& problem) {
+  std::string parts;
+  for (const FeatureRow& row : kFeatures)
+    if (problem.*row.asked && row.slot == slot) parts += (parts.empty() ? "" : ", ") + std::string(row.part);
+  return fmt::format("AllOf<{}>", parts);
+}
+
+std::size_t argument_bytes(const Problem& problem, std::size_t family_bytes, std::size_t family_alignment) noexcept {
+  std::size_t bytes = family_bytes;
+  for (const FeatureRow& row : kFeatures)
+    if (problem.*row.asked) bytes += row.argument_bytes;
+  return (bytes + family_alignment - 1) / family_alignment * family_alignment;
+}
+
+}  // namespace flashjit::generator

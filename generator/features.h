@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a problem may ask for beside plain attention. This table is the only place that knows all features: the spelling
+// of problems, the keys of launches, the rendered source and the layout of a launch's arguments follow from it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "flashjit/problem.h"
+
+namespace flashjit::generator {
+
+// Where a part goes in a kernel. The contracts stand in templates/: of a mask in attention/mask.cuh.
+enum class Slot { mask };
+
+struct FeatureRow {
+  bool Problem::*asked;   // whether the problem asks for it
+  std::string_view word;  // in the spelling of a problem; also the name of its arguments
+  Slot slot;
+  const char* file;                 // of the part, in templates/
+  const char* part;                 // the struct in it
+  const char* arguments = nullptr;  // its struct in abi.cuh, whose members are of 4 bytes; null: it has none
+  std::size_t argument_bytes = 0;   // of that
+};
+
+// In the order of the words in a spelling, of the arguments in a launch and of the parts in their slots. A feature
+// keeps its place, so that names of kernels and records stay valid.
+std::span<const FeatureRow> features();
+// A bit for each row.
+std::uint32_t feature_bits(const Problem& problem) noexcept;
+
+// The template of a kernel, and those of the parts that the problem has in it.
+std::vector<std::string> with_parts(const char* kernel, const Problem& problem);
+// struct Arguments: what a kernel of the family is launched with. family: its struct in abi.cuh.
+std::string render_arguments(std::string_view family, const Problem& problem);
+// The type of a slot: what the problem has in it.
+std::string parts_in(Slot slot, const Problem& problem);
+
+// Bytes of that struct, in which those of the parts follow the family's without gaps.
+std::size_t argument_bytes(const Problem& problem, std::size_t family_bytes, std::size_t family_alignment) noexcept;
+
+}  // namespace flashjit::generator

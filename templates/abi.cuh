@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What kernels are launched with. The host includes this file too, in a namespace of its own (generator/arguments.h):
+// it names fundamental types only, and includes nothing. A kernel's argument is the family's struct, followed by one
+// for each part in use that has any.
+#pragma once
+
+// Byte strides of a [batch, seqlen, heads, head_dim] tensor; the last dimension is contiguous.
+struct RowStrides {
+  long long batch, row, head;
+};
+
+// What every forward kernel is told of the call.
+struct ForwardSizes {
+  float scale_log2;     // |softmax_scale| * log2(e), never 0: see make_forward_arguments
+  unsigned query_sign;  // XORed into pairs of q elements: flips their sign when the scale is negative
+  int batch;
+  int seqlen_q, seqlen_kv;
+  int num_heads_q;
+  int heads_per_group;    // query heads that share one key/value head
+  int num_q_tiles;        // of one head: ceil(seqlen_q / rows of a tile)
+  int heads_per_section;  // longest_first: heads whose K and V fit L2 together
+};
+
+// The mma.sync family.
+struct MmaArguments {
+  const char* q;
+  const char* k;
+  const char* v;
+  char* out;
+  float* lse;  // null: not written
+  RowStrides q_strides, k_strides, v_strides, out_strides;
+  RowStrides lse_strides;  // of [batch, head, row] f32, in bytes
+  ForwardSizes sizes;
+};
+
+// What TMA copies by: a CUtensorMap, which only the driver reads (CUDA driver API, "Tensor Map Object Management").
+struct alignas(64) TensorMap {
+  unsigned long long opaque[16];
+};
+
+// The Hopper family. The tensor maps see [batch, seqlen, heads, head_dim] as 4 dimensions, innermost first:
+// {head_dim, heads, seqlen, batch}. Their boxes are {panel columns, heads, rows, 1}: q BLOCK_Q rows and out 16, one
+// warp's, of packed_heads heads together; k and v BLOCK_KV / cluster rows of one head.
+struct HopperArguments {
+  TensorMap q, k, v, out;
+  float* lse;  // null: not written
+  RowStrides lse_strides;
+  unsigned* tile_counter;  // 0 before and after every launch; null unless the scheduler is dynamic
+  ForwardSizes sizes;      // in packs of heads; num_q_tiles is a multiple of the cluster's size
+  // Row r of a tile is query position r >> packed_heads_log2 of the (r & (packed_heads - 1))th of packed_heads
+  // neighbouring query heads of one group, so that short sequences fill a tile.
+  int packed_heads_log2;
+};

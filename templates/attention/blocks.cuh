@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which key/value blocks a tile of rows visits, and which of them need a mask.
+#pragma once
+
+#include "attention/mask.cuh"
+#include "types.cuh"
+
+// Blocks by their number from the first key. A tile visits them from the last to the first: those from clean_end on are
+// masked, every row sees the whole of those from clean_first on, and those below are masked again. Where no mask begins
+// behind the first key, first and clean_first are 0 at compile time.
+struct BlockRuns {
+  int first, clean_first, clean_end, end;
+
+  __device__ __forceinline__ int count() const { return end - first; }
+};
+
+// Of rows from first_row to last_row; kLeast: blocks that are visited even if no row sees a key of theirs.
+template <int kBlockKv, int kLeast, class Mask>
+__device__ __forceinline__ BlockRuns block_runs(const Mask& mask, int first_row, int last_row) {
+  const int reach = mask.last_key(last_row) + kBlockKv;
+  BlockRuns runs{};
+  runs.end = kLeast == 0 ? max(reach, 0) / kBlockKv : max(reach / kBlockKv, kLeast);
+  runs.clean_end = max(mask.last_key(first_row) + 1, 0) / kBlockKv;
+  if constexpr (Mask::kBegins) {
+    runs.first = min(mask.first_key(first_row) / kBlockKv, runs.end - kLeast);
+    runs.clean_first = ceil_div(mask.first_key(last_row), kBlockKv);
+    // No clean blocks: all are masked as those at the end are.
+    if (runs.clean_first >= runs.clean_end) runs.clean_first = runs.clean_end = runs.first;
+  }
+  return runs;
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread that keeps the rings filled, where a block has a warpgroup for it.
+#pragma once
+
+#include "hopper/loader.cuh"
+
+// One thread. Tile after tile, keys one block ahead of values. Where a second query slot is free already, the next
+// tile's query and first keys come before the last values of this one; else after them.
+template <class Config>
+__device__ __forceinline__ void produce(const HopperArguments& args, const HopperShape<Config>& shape) {
+  using Shape = HopperShape<Config>;
+  using Tile = HopperTile<Config>;
+  HopperLoader<Config> loader(args, shape);
+  RingReader<typename Shape::TileRing, 1> announced(shape.tiles());
+  // A description is read again for each use: this thread has few registers.
+  int stage = announced.take();
+  Tile tile = Tile::read_with_kv_head(announced.place.slot(stage));
+  loader.request_key(tile, tile.end_block - 1);
+  loader.request_query(tile);
+  for (;;) {
+#pragma unroll 1
+    for (int block = tile.end_block - 1; block > tile.first_block; --block) {
+      loader.request_key(tile, block - 1);
+      loader.request_value(tile, block);
+    }
+    if constexpr (!Shape::kNextTileFirst) loader.request_value(tile, tile.first_block);
+    if constexpr (Shape::kOneTile) return;
+    announced.give_back(stage, true);
+    stage = announced.take();
+    const SmemAddress next = announced.place.slot(stage);
+    const int next_end = Tile::read(next).end_block;
+    if (next_end != 0) {
+      if constexpr (Shape::kNextTileFirst) loader.request_query(Tile::read(next));
+      loader.request_key(Tile::read_with_kv_head(next), next_end - 1);
+      if constexpr (!Shape::kNextTileFirst) loader.request_query(Tile::read(next));
+    }
+    if constexpr (Shape::kNextTileFirst) loader.request_value(tile, tile.first_block);
+    if (next_end == 0) return;
+    tile = Tile::read_with_kv_head(next);
+  }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tile a block of the Hopper kernel computes, and which key/value blocks it visits.
+#pragma once
+
+#include "abi.cuh"
+#include "attention/blocks.cuh"
+#include "attention/mask.cuh"
+#include "attention/tile_scheduler.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/special_registers.cuh"
+#include "types.cuh"
+
+// Rows of a tile are query positions of packed_heads heads, interleaved: see HopperArguments.
+template <class Config>
+struct PackedMask : Mask<Config> {
+  const int packed_heads_log2;
+
+  __device__ __forceinline__ PackedMask(const Sequence& sequence, const typename Config::Arguments& args)
+      : Mask<Config>(sequence, args), packed_heads_log2(args.core.packed_heads_log2) {}
+  __device__ __forceinline__ int first_key(int row) const { return Mask<Config>::first_key(row >> packed_heads_log2); }
+  __device__ __forceinline__ int last_key(int row) const { return Mask<Config>::last_key(row >> packed_heads_log2); }
+};
+
+template <class Config>
+struct HopperTile {
+  int first_row;
+  int head;  // a pack of query heads
+  int batch;
+  // The key/value blocks that are loaded: at least one, so that every tile has a first block. Where end_block is 0
+  // there is no further tile.
+  int end_block, first_block;
+  int kv_head;  // for the loads only
+
+  // One warp finds the tiles and tells the others through shared memory.
+  static constexpr int kBytes = 2 * sizeof(ptx::Chunk);
+  static constexpr int kKvHeadAt = sizeof(ptx::Chunk);
+  static constexpr int kFirstBlockAt = kKvHeadAt + sizeof(uint32);
+
+  __device__ __forceinline__ void write(SmemAddress slot) const {
+    ptx::st_shared(slot, ptx::Chunk{static_cast<uint32>(first_row), static_cast<uint32>(head),
+                                    static_cast<uint32>(batch), static_cast<uint32>(end_block)});
+    ptx::st_shared(slot + kKvHeadAt, static_cast<uint32>(kv_head));
+    if constexpr (Config::Masks::kBegins) ptx::st_shared(slot + kFirstBlockAt, static_cast<uint32>(first_block));
+  }
+  static __device__ __forceinline__ HopperTile read(SmemAddress slot) {
+    const ptx::Chunk c = ptx::ld_shared(slot);
+    HopperTile tile{static_cast<int>(c.x), static_cast<int>(c.y), static_cast<int>(c.z), static_cast<int>(c.w), 0, 0};
+    if constexpr (Config::Masks::kBegins)
+      tile.first_block = static_cast<int>(ptx::ld_shared_word(slot + kFirstBlockAt));
+    return tile;
+  }
+  static __device__ __forceinline__ HopperTile read_with_kv_head(SmemAddress slot) {
+    HopperTile tile = read(slot);
+    tile.kv_head = static_cast<int>(ptx::ld_shared_word(slot + kKvHeadAt));
+    return tile;
+  }
+};
+
+template <class Config>
+__device__ __forceinline__ int cluster_rank() {
+  if constexpr (Config::kCluster == 1) return 0;
+  return static_cast<int>(ptx::cluster_ctarank());
+}
+
+template <class Config>
+struct HopperTiles {
+  using Tile = HopperTile<Config>;
+
+  const typename Config::Arguments& args;
+
+  // Tiles are counted in clusters: the blocks of one take neighbouring tiles of the same head.
+  __device__ __forceinline__ uint32 count() const {
+    const ForwardSizes& sizes = args.core.sizes;
+    return static_cast<uint32>(sizes.batch) * sizes.num_heads_q * (sizes.num_q_tiles / Config::kCluster);
+  }
+  __device__ __forceinline__ static uint32 first() { return ptx::ctaid_x() / Config::kCluster; }
+  __device__ __forceinline__ static uint32 stride() { return ptx::nctaid_x() / Config::kCluster; }
+
+  __device__ __forceinline__ Tile find(uint32 index) const {
+    if (index >= count()) return {0, 0, 0, 0, 0, 0};
+    ForwardSizes sizes = args.core.sizes;
+    sizes.num_q_tiles /= Config::kCluster;
+    const QueryTile cluster = schedule_tile<Config::Masks::kEnds, Config::kLongestFirst>(sizes, index);
+    const int first_of_cluster = cluster.index * Config::kCluster * Config::kBlockQ;
+    // What is multicast is loaded for all of the cluster's rows.
+    const int last_row = first_of_cluster + Config::kCluster * Config::kBlockQ - 1;
+    const BlockRuns runs = visited(cluster.batch, first_of_cluster, last_row);
+    return {first_of_cluster + cluster_rank<Config>() * Config::kBlockQ,
+            cluster.head,
+            cluster.batch,
+            runs.end,
+            runs.first,
+            cluster.head / sizes.heads_per_group};
+  }
+
+  __device__ __forceinline__ PackedMask<Config> mask_of(int batch) const {
+    return {sequence_of(args.core.sizes, [batch] { return batch; }), args};
+  }
+  // Of rows of a sequence.
+  __device__ __forceinline__ BlockRuns visited(int batch, int first_row, int last_row) const {
+    return block_runs<Config::kBlockKv, 1>(mask_of(batch), first_row, last_row);
+  }
+};

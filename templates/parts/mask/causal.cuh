@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Causal: a query sees no key behind its own position.
+#pragma once
+
+#include "types.cuh"
+
+struct CausalMask {
+  static constexpr bool kBegins = false, kEnds = true;
+
+  template <class Arguments>
+  __device__ __forceinline__ explicit CausalMask(const Arguments&) {}
+
+  __device__ __forceinline__ int first(int) const { return 0; }
+  __device__ __forceinline__ int last(int position) const { return position; }
+};
