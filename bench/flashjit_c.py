@@ -30,6 +30,12 @@ class TensorView(ctypes.Structure):
                    code=cls.BFLOAT, bits=16, lanes=1, shape=extents(*tensor.shape), strides=extents(*tensor.stride()))
 
 
+class Window(ctypes.Structure):
+    """flashjit_window of flashjit.h."""
+
+    _fields_ = [("left", ctypes.c_int64), ("right", ctypes.c_int64)]
+
+
 class Options(ctypes.Structure):
     """flashjit_attention_options of flashjit.h."""
 
@@ -41,6 +47,7 @@ class Options(ctypes.Structure):
         ("lse", ctypes.POINTER(TensorView)),
         ("stream", ctypes.c_void_p),
         ("variant", ctypes.c_char_p),
+        ("window", ctypes.POINTER(Window)),
     ]
 
     def __init__(self, **fields):
@@ -72,11 +79,13 @@ class Library:
         self.require(self.dll.flashjit_measure_mma_ceiling(self.DEFAULT_ENGINE, ctypes.byref(tflops)))
         return tflops.value
 
-    def launcher(self, tensors, causal, stream, variant=None):
+    def launcher(self, tensors, causal, stream, variant=None, window=None):
         """A function without arguments that enqueues one attention call on tensors (q, k, v, out) in bf16.
-        variant: a spelling, or None for the library's choice."""
+        variant: a spelling, or None for the library's choice; window: (left, right), or None."""
         views = [ctypes.byref(TensorView.of(tensor)) for tensor in tensors]
         options = Options(causal=causal, stream=stream, variant=variant.encode() if variant else None)
+        if window:
+            options.window = ctypes.pointer(Window(*window))
         by_reference = ctypes.byref(options)
 
         def launch():

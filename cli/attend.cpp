@@ -31,7 +31,8 @@ Examples:
   flashjit attend q.npy k.npy v.npy -o out.npy --check --device emulate --arch sm_80)";
 
 struct Options {
-  std::string q, k, v, output, lse, dtype = "bf16", mask = "full", variant;
+  std::string q, k, v, output, lse, dtype = "bf16", variant;
+  MaskOptions masks;
   DeviceChoice device;
   bool check = false, json = false;
   std::optional<float> scale;
@@ -49,8 +50,9 @@ HostTensor read_input(const std::string& path, DType dtype) {
 
 Inputs read_inputs(const Options& options, DType dtype) {
   const ProgressLine progress("reading the inputs");
-  return {read_input(options.q, dtype), read_input(options.k, dtype), read_input(options.v, dtype),
-          is_causal(options.mask), options.scale};
+  AttentionOptions asked = options.masks.options();
+  asked.softmax_scale = options.scale;
+  return {read_input(options.q, dtype), read_input(options.k, dtype), read_input(options.v, dtype), asked};
 }
 
 bool is_same_file(const std::string& a, const std::string& b) {
@@ -183,7 +185,7 @@ void add_attend(CLI::App& app, Command& command) {
   require(add_option(attend, "-o,--output", options->output, "FILE", "Result: (batch, seqlen_q, heads_q, head_dim_v)"));
   add_option(attend, "--lse", options->lse, "FILE",
              "Also write log(sum(exp(scores))), natural logarithm: float32 (batch, heads_q, seqlen_q)");
-  add_mask_option(attend, options->mask);
+  add_mask_options(attend, options->masks);
   add_finite(attend, "--scale", options->scale, "Factor on the scores [default: 1/sqrt(head_dim)]");
   add_dtype_option(attend, options->dtype, "Precision to compute in");
   add_choice(attend, "--device", options->device.device, {"auto", "gpu", "emulate", "cpu"},

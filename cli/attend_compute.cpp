@@ -23,27 +23,16 @@ double milliseconds_since(Clock::time_point start) {
 }
 
 Problem problem_of(const Inputs& inputs) {
-  const Problem problem{.dtype = inputs.q.dtype(),
-                        .head_dim = static_cast<int>(inputs.q.shape()[3]),
-                        .head_dim_v = static_cast<int>(inputs.v.shape()[3]),
-                        .causal = inputs.causal};
-  validate(problem);
-  return problem;
+  return problem_of(inputs.q.dtype(), static_cast<int>(inputs.q.shape()[3]), static_cast<int>(inputs.v.shape()[3]),
+                    inputs.options);
 }
 
 }  // namespace
 
-AttentionOptions Inputs::options() const {
-  AttentionOptions options;
-  options.causal = causal;
-  options.softmax_scale = scale;
-  return options;
-}
-
 Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& inputs, const std::string& variant) {
   const Problem problem = problem_of(inputs);
   const Dims &q_shape = inputs.q.shape(), &k_shape = inputs.k.shape();
-  AttentionOptions options = inputs.options();
+  AttentionOptions options = inputs.options;
   if (!variant.empty()) options.variant = choose_variant(engine, variant, problem, device.architecture);
   const ProgressLine progress("attention on " + device.name);
   const int ordinal = device.ordinal;
@@ -69,7 +58,7 @@ Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& 
   measure.repeats = kTimedLaunches;
   answer.speed->kernel_us = engine.measure(q, k, v, out, options, measure).median_us;
   answer.speed->tflops =
-      tflops(forward_flops(q_shape, k_shape[1], out_shape[3], inputs.causal), answer.speed->kernel_us);
+      tflops(forward_flops(q_shape, k_shape[1], out_shape[3], inputs.options), answer.speed->kernel_us);
   return answer;
 }
 
@@ -77,7 +66,7 @@ Answer attend_by_reference(const Inputs& inputs) {
   const ProgressLine progress("attention on the CPU in double precision");
   const Clock::time_point start = Clock::now();
   const reference::Result result =
-      reference::attention(inputs.q.view(), inputs.k.view(), inputs.v.view(), inputs.options());
+      reference::attention(inputs.q.view(), inputs.k.view(), inputs.v.view(), inputs.options);
   Answer answer;
   answer.device = "CPU reference";
   answer.cpu_ms = milliseconds_since(start);
@@ -90,8 +79,8 @@ Answer attend_by_reference(const Inputs& inputs) {
 Check check_against_reference(const Inputs& inputs, const Answer& answer) {
   const ProgressLine progress("reference on the CPU in double precision");
   const Tensor q = inputs.q.view(), k = inputs.k.view(), v = inputs.v.view();
-  const reference::Result exact = reference::attention(q, k, v, inputs.options());
-  const reference::Result low = reference::attention_in_low_precision(q, k, v, inputs.options());
+  const reference::Result exact = reference::attention(q, k, v, inputs.options);
+  const reference::Result low = reference::attention_in_low_precision(q, k, v, inputs.options);
   return {reference::compare(answer.out, exact, low), reference::compare_lse(answer.lse, exact)};
 }
 

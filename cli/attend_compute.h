@@ -14,10 +14,7 @@ namespace flashjit::cli {
 
 struct Inputs {
   HostTensor q, k, v;
-  bool causal = false;
-  std::optional<float> scale;
-
-  AttentionOptions options() const;
+  AttentionOptions options;
 };
 
 struct Answer {

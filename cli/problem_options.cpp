@@ -29,6 +29,13 @@ const std::vector<std::string>& mask_words() {
   return words;
 }
 
+bool is_causal(std::string_view mask) { return mask == "causal"; }
+
+CLI::Option* add_window_option(CLI::App* subcommand, std::string& window) {
+  return add_option(subcommand, "--window", window, "LEFT,RIGHT",
+                    "Of these, only so many keys before and behind i + seqlen_kv - seqlen_q; -1: all [default: -1,-1]");
+}
+
 // Half of "192x128", or the whole of "64".
 int parse_head_dim(std::string_view name, std::string_view text, std::string_view item) {
   int value = 0;
@@ -64,36 +71,49 @@ CLI::Option* add_dtype_option(CLI::App* subcommand, std::string& dtype, const st
   return add_choice(subcommand, "--dtype", dtype, dtype_words(), help);
 }
 
-CLI::Option* add_mask_option(CLI::App* subcommand, std::string& mask) {
-  return add_choice(subcommand, "--mask", mask, mask_words(),
-                    "Query i sees all keys, or causal: those up to i + seqlen_kv - seqlen_q");
+void add_mask_options(CLI::App* subcommand, MaskOptions& options) {
+  add_choice(subcommand, "--mask", options.mask, mask_words(),
+             "Query i sees all keys, or causal: those up to i + seqlen_kv - seqlen_q");
+  add_window_option(subcommand, options.window);
 }
 
-bool is_causal(const std::string& mask) { return mask == "causal"; }
+AttentionOptions MaskOptions::options() const {
+  AttentionOptions options;
+  options.causal = is_causal(mask);
+  options.window = parse_window("--window", window);
+  return options;
+}
 
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options) {
   add_dtype_option(subcommand, options.dtype, "Precision of q, k, v and the output");
   add_option(subcommand, "--head-dim", options.head_dim, "D",
              "Head dimension, a multiple of 8 from 8 to 256; 192x128 is 192 for q and k and 128 for v");
-  add_mask_option(subcommand, options.mask);
+  add_mask_options(subcommand, options.masks);
 }
 
 Problem ProblemOptions::problem() const {
   const HeadDims dims = parse_head_dim_pair("--head-dim", head_dim);
-  return {
-      .dtype = parse_dtype(dtype), .head_dim = dims.head_dim, .head_dim_v = dims.head_dim_v, .causal = is_causal(mask)};
+  return problem_of(parse_dtype(dtype), dims.head_dim, dims.head_dim_v, masks.options());
 }
 
 ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists) {
   return {add_option(subcommand, "--dtype", lists.dtypes, "LIST", "Precisions: bf16, f16"),
           add_option(subcommand, "--head-dim", lists.head_dims, "LIST",
                      "Head dimensions, or all; 192x128 is 192 for q and k and 128 for v"),
-          add_option(subcommand, "--mask", lists.masks, "LIST", "Masks: full, causal")};
+          add_option(subcommand, "--mask", lists.masks, "LIST", "Masks: full, causal"),
+          add_window_option(subcommand, lists.window)};
 }
 
 std::vector<Problem> ProblemLists::problems() const {
   return combine(parse_dtypes("--dtype", dtypes), parse_head_dims("--head-dim", head_dims),
-                 parse_masks("--mask", masks));
+                 parse_masks("--mask", masks), parse_window("--window", window));
+}
+
+AttentionOptions ProblemLists::options(const Problem& problem) const {
+  AttentionOptions options;
+  options.causal = problem.causal;
+  options.window = parse_window("--window", window);
+  return options;
 }
 
 void add_architecture_option(CLI::App* subcommand, std::string& architecture) {
@@ -140,6 +160,17 @@ std::vector<bool> parse_masks(std::string_view name, std::string_view text) {
   return causal;
 }
 
+Window parse_window(std::string_view name, std::string_view text) {
+  if (text.empty()) return {};
+  const std::size_t comma = text.find(',');
+  if (comma == std::string_view::npos)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: must be like 1024,0 or -1,64: keys before and behind, was '{}'", name, text));
+  constexpr std::int64_t kMost = std::int64_t{1} << 31;
+  return {parse_integer(fmt::format("{}: left", name), text.substr(0, comma), -1, kMost),
+          parse_integer(fmt::format("{}: right", name), text.substr(comma + 1), -1, kMost)};
+}
+
 std::vector<std::string> parse_architectures(const std::string& text) {
   std::vector<std::string> names;
   if (text == "all") {
@@ -159,13 +190,15 @@ std::vector<std::string> parse_architectures(const Engine& engine, const std::st
 }
 
 std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector<HeadDims>& head_dims,
-                             const std::vector<bool>& causal) {
+                             const std::vector<bool>& causal, const Window& window) {
   std::vector<Problem> problems;
   for (const DType dtype : dtypes) {
     for (const HeadDims& dims : head_dims) {
       for (const bool masked : causal) {
-        const Problem problem{
-            .dtype = dtype, .head_dim = dims.head_dim, .head_dim_v = dims.head_dim_v, .causal = masked};
+        AttentionOptions options;
+        options.causal = masked;
+        options.window = window;
+        const Problem problem = problem_of(dtype, dims.head_dim, dims.head_dim_v, options);
         if (std::find(problems.begin(), problems.end(), problem) == problems.end()) problems.push_back(problem);
       }
     }

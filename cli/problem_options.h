@@ -2,6 +2,7 @@
 // Options that several subcommands share: which problems, for which architectures.
 #pragma once
 
+#include <flashjit/attention.h>
 #include <flashjit/engine.h>
 #include <flashjit/problem.h>
 
@@ -16,12 +17,21 @@ namespace flashjit::cli {
 // The grammar of problems, the same wherever there is one: --dtype bf16, --head-dim 192x128, --mask causal. A
 // subcommand that has many at once takes lists of the same words: --dtype bf16,f16 --head-dim 64,192x128 --mask
 // full,causal. So does a file of shapes. Masks are words rather than flags because they exclude each other and there
-// will be more of them, with numbers of their own: a flag for each could not say "all of these", as --mask full,causal
-// does.
+// will be more of them: a flag for each could not say "all of these", as --mask full,causal does. A window goes with
+// any of them: --window 1024,0.
+
+// --mask and --window.
+struct MaskOptions {
+  std::string mask = "full", window;
+
+  // Throws Error(invalid_argument) which names the option.
+  AttentionOptions options() const;
+};
 
 // One problem.
 struct ProblemOptions {
-  std::string dtype = "bf16", head_dim = "128", mask = "full";
+  std::string dtype = "bf16", head_dim = "128";
+  MaskOptions masks;
 
   // Throws Error(invalid_argument) which names the option.
   Problem problem() const;
@@ -29,18 +39,19 @@ struct ProblemOptions {
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options);
 // Of a subcommand that has only that of the three.
 CLI::Option* add_dtype_option(CLI::App* subcommand, std::string& dtype, const std::string& help);
-CLI::Option* add_mask_option(CLI::App* subcommand, std::string& mask);
-bool is_causal(const std::string& mask);
+void add_mask_options(CLI::App* subcommand, MaskOptions& options);
 
 // All combinations of lists.
 struct ProblemLists {
-  std::string dtypes = "bf16", head_dims = "128", masks = "full,causal";
+  std::string dtypes = "bf16", head_dims = "128", masks = "full,causal", window;
 
   // Each problem once. Throws Error(invalid_argument) which names the option.
   std::vector<Problem> problems() const;
+  // Of calls for one of them.
+  AttentionOptions options(const Problem& problem) const;
 };
 struct ProblemListOptions {
-  CLI::Option *dtypes, *head_dims, *masks;
+  CLI::Option *dtypes, *head_dims, *masks, *window;
 };
 ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists);
 
@@ -51,8 +62,9 @@ struct HeadDims {
 };
 std::vector<HeadDims> parse_head_dims(std::string_view name, std::string_view text);  // "64,192x128", or "all"
 std::vector<bool> parse_masks(std::string_view name, std::string_view text);          // of each: whether it is causal
+Window parse_window(std::string_view name, std::string_view text);                    // "1024,0"; empty: none
 std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector<HeadDims>& head_dims,
-                             const std::vector<bool>& causal);
+                             const std::vector<bool>& causal, const Window& window = {});
 
 // What the epilog of --help says of a --variant.
 inline constexpr const char* kVariantEpilog =

@@ -94,7 +94,11 @@ std::vector<TuneCase> cases_of_lists(const TuneSelection& selection) {
   const std::vector<std::string> lengths = split_list("--seqlen", selection.seqlens);
   std::vector<TuneCase> cases;
   for (const Problem& problem : selection.problems.problems()) {
-    for (const std::string& item : lengths) cases.push_back({problem, parse_lengths(item, shape)});
+    for (const std::string& item : lengths) {
+      CallShape sizes = parse_lengths(item, shape);
+      sizes.seqlen_kv = keys_of_query(selection.problems.options(problem), sizes.seqlen_kv);
+      cases.push_back({problem, sizes});
+    }
   }
   return cases;
 }

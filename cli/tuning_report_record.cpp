@@ -16,9 +16,10 @@ namespace {
 
 double rate(const TuningRecord& record, double microseconds) {
   const CallShape& shape = record.shape;
-  return tflops(forward_flops({shape.batch, shape.seqlen_q, shape.num_heads_q, record.problem.head_dim},
-                              shape.seqlen_kv, record.problem.head_dim_v, record.problem.causal),
-                microseconds);
+  return tflops(
+      forward_flops({shape.batch, shape.seqlen_q, shape.num_heads_q, record.problem.head_dim}, shape.seqlen_kv,
+                    record.problem.head_dim_v, record.problem.causal && !record.problem.window),
+      microseconds);
 }
 
 std::string code(const Variant& variant) { return "<code>" + html_text(to_string(variant)) + "</code>"; }

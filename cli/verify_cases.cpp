@@ -70,7 +70,8 @@ std::string to_string(const CaseShape& shape) {
   return text;
 }
 
-VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int device) : shape_(shape), device_(device) {
+VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int device, const Window& window)
+    : shape_(shape), device_(device) {
   const Dims q_shape{shape.batch, shape.seqlen_q, shape.heads_q, problem.head_dim};
   const Dims k_shape{shape.batch, shape.seqlen_kv, shape.heads_kv, problem.head_dim};
   const Dims v_shape{shape.batch, shape.seqlen_kv, shape.heads_kv, problem.head_dim_v};
@@ -79,6 +80,7 @@ VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int devic
   const HostTensor v = HostTensor::random_normal(problem.dtype, v_shape, kSeed + 2, kOutlierRate);
   shape_scores(shape.scores, q, k);
   options_.causal = problem.causal;
+  options_.window = window;
   exact_ = reference::attention(q.view(), k.view(), v.view(), options_);
   low_ = reference::attention_in_low_precision(q.view(), k.view(), v.view(), options_);
   q_ = in_memory(q).to_device(nullptr, device);

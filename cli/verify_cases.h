@@ -35,7 +35,8 @@ struct CaseOutputs {
 // Random inputs with outliers, on a device, and what must come out.
 class VerifyCase {
  public:
-  VerifyCase(const Problem& problem, const CaseShape& shape, int device);
+  // window: of a problem that has one.
+  VerifyCase(const Problem& problem, const CaseShape& shape, int device, const Window& window = {});
 
   // What attention, which computes the call, leaves in poisoned memory.
   CaseOutputs run(const Variant& variant, const std::function<void(const CaseCall&)>& attention) const;

@@ -17,7 +17,8 @@
 
 namespace flashjit::generator {
 
-enum class Mask { any, full, causal };
+// Of a problem; with a window it is one of full and causal, too.
+enum class Mask { any, full, causal, window };
 
 // The values of one part of a bucket, from first to last.
 template <class Range>

@@ -10,6 +10,8 @@ namespace {
 
 constexpr FeatureRow kFeatures[] = {
     {&Problem::causal, "causal", Slot::mask, "parts/mask/causal.cuh", "CausalMask"},
+    {&Problem::window, "window", Slot::mask, "parts/mask/window.cuh", "WindowMask", "WindowArguments",
+     sizeof(WindowArguments)},
 };
 
 }  // namespace

@@ -34,7 +34,8 @@ int estimate_registers(const Problem& problem, const MmaVariant& variant) {
   const int for_bands = problem.head_dim % 64 == 0 && problem.head_dim_v % 64 == 0 ? 0 : 1;
   const int for_two_layouts = head_dim == head_dim_v ? 0 : 2;
   const int for_query = problem.causal && query > 32 ? 7 : 0;
-  return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_bands +
+  const int for_window = problem.window ? scores / 8 : 0;  // clean steps mask, too
+  return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_window + for_bands +
          for_two_layouts;
 }
 

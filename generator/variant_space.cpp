@@ -15,17 +15,31 @@
 namespace flashjit::generator {
 namespace {
 
+constexpr std::string_view kNatural = "-natural";  // at the end of a rule's variant
+
+bool has_mask(const Problem& problem, Mask mask) {
+  if (mask == Mask::window) return problem.window;
+  return mask == Mask::any || (mask == Mask::causal) == problem.causal;
+}
+
 bool applies(const DefaultRule& rule, const Problem& problem, const ShapeBucket& bucket) {
   return problem.head_dim <= rule.max_head_dim && problem.head_dim_v <= rule.max_head_dim_v &&
-         (rule.mask == Mask::any || (rule.mask == Mask::causal) == problem.causal) && rule.buckets.contains(bucket);
+         has_mask(problem, rule.mask) && rule.buckets.contains(bucket);
+}
+
+// The order of tiles is that of the problem, unless the rule names one.
+Variant variant_of(const DefaultRule& rule, const Problem& problem) {
+  Variant variant = parse_variant(rule.variant);
+  if (!std::string_view(rule.variant).ends_with(kNatural))
+    std::visit([&](auto& of_family) { of_family.order = order_for(problem); }, variant);
+  return variant;
 }
 
 std::optional<Variant> first_legal(std::span<const DefaultRule> rules, const Problem& problem,
                                    const Architecture& architecture, const ShapeBucket& bucket) {
   for (const DefaultRule& rule : rules) {
     if (!applies(rule, problem, bucket)) continue;
-    Variant variant = parse_variant(rule.variant);
-    std::visit([&](auto& of_family) { of_family.order = order_for(problem); }, variant);
+    const Variant variant = variant_of(rule, problem);
     if (why_illegal(problem, variant, architecture).empty()) return variant;
   }
   return {};

@@ -42,6 +42,10 @@ constexpr DefaultRule kRules[] = {
     {128, 128, Mask::any, "q64", "mma-q64-kv64-w4-k2-v2-c1-overlap-qregs"},
     {256, 256, Mask::any, "q64", "mma-q64-kv32-w4-k2-v2-c1-overlap-qsmem"},
 
+    // With a window all tiles are equally long, and narrow blocks leave less of them outside.
+    {64, 64, Mask::window, "q128+", "mma-q128-kv32-w4-k2-v2-c3-overlap-qsmem-natural"},
+    {128, 128, Mask::window, "q128+", "mma-q128-kv32-w4-k2-v2-c2-overlap-qsmem-natural"},
+    {128, 128, Mask::window, "q128+", "mma-q64-kv64-w4-k1-v1-c2-overlap-qsmem-natural"},
     {64, 64, Mask::full, "q128+ kv1k-kv2k", "mma-q128-kv128-w4-k1-v1-c2-overlap-qsmem"},
     {64, 64, Mask::full, "q128+ kv8k+", "mma-q128-kv96-w4-k1-v1-c2-overlap-qregs"},
     {64, 64, Mask::causal, "q128+ kv1k-kv2k", "mma-q128-kv32-w4-k2-v2-c3-overlap-qsmem"},

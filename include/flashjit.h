@@ -74,17 +74,24 @@ flashjit_status flashjit_get_counters(flashjit_engine* engine, flashjit_counters
 
 /* --- Attention --------------------------------------------------------------------------------------------------- */
 
+/* Query i sees at most `left` keys before key i + seqlen_kv - seqlen_q, that key itself, and at most `right` keys
+   behind it; -1: all there are on that side. */
+typedef struct flashjit_window {
+  int64_t left, right;
+} flashjit_window;
+
 typedef struct flashjit_attention_options {
   size_t struct_size;
   int32_t causal;            /* 0 or 1: query i sees the keys up to i + seqlen_kv - seqlen_q */
   int32_t has_softmax_scale; /* 0: 1 / sqrt(head_dim) */
   float softmax_scale;
-  const DLTensor* lse; /* f32 [batch, num_heads_q, seqlen_q]; NULL: not written */
-  void* stream;        /* CUstream or cudaStream_t; NULL: the default stream */
-  const char* variant; /* a spelling that `flashjit variants` lists; NULL: the engine chooses */
+  const DLTensor* lse;           /* f32 [batch, num_heads_q, seqlen_q]; NULL: not written */
+  void* stream;                  /* CUstream or cudaStream_t; NULL: the default stream */
+  const char* variant;           /* a spelling that `flashjit variants` lists; NULL: the engine chooses */
+  const flashjit_window* window; /* NULL: none */
 } flashjit_attention_options;
 #define FLASHJIT_ATTENTION_OPTIONS_INIT \
-  { sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL }
+  { sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL }
 
 /* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention
    (flashjit/attention.h): q [batch, seqlen_q, num_heads_q, head_dim], k and v [batch, seqlen_kv, num_heads_kv, ...],
@@ -99,9 +106,11 @@ typedef struct flashjit_problem {
   DLDataType dtype;
   int32_t head_dim, head_dim_v; /* head_dim_v 0: head_dim */
   int32_t causal;
+  int32_t window;   /* 1: of calls that have a window, whatever its size */
+  int32_t reserved; /* 0 */
 } flashjit_problem;
 #define FLASHJIT_PROBLEM_INIT \
-  { sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0 }
+  { sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0, 0, 0 }
 
 /* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */
 flashjit_status flashjit_prepare(flashjit_engine* engine, const flashjit_problem* problem, int32_t device);

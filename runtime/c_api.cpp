@@ -124,6 +124,7 @@ flashjit::AttentionOptions to_options(const flashjit_attention_options* given, M
   if (c.lse) options.lse = to_tensor("lse", c.lse, kind, "f32");
   options.stream = static_cast<flashjit::Stream>(c.stream);
   if (c.variant) options.variant = to_variant(c.variant);
+  if (c.window) options.window = {c.window->left, c.window->right};
   return options;
 }
 
@@ -131,10 +132,12 @@ flashjit::Problem to_problem(const flashjit_problem* given) {
   const auto c = flashjit::runtime::read_struct(require("problem", given));
   const auto dtype = flashjit::runtime::to_dtype(c.dtype);
   if (!dtype) reject("dtype: must be f16 or bf16, was {}", flashjit::runtime::to_string(c.dtype));
+  if (c.reserved != 0) reject("reserved: must be 0, was {}", c.reserved);
   return {.dtype = *dtype,
           .head_dim = c.head_dim,
           .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
-          .causal = to_bool("causal", c.causal)};
+          .causal = to_bool("causal", c.causal),
+          .window = to_bool("window", c.window)};
 }
 
 void attention(Engine& engine, const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* out,

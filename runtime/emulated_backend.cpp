@@ -233,8 +233,7 @@ Variant EmulatedBackend::variant_of(const ForwardCall& call, const AttentionOpti
   if (!has_tensor_maps(call) && takes_default_without_tma(call, opts, architecture_))
     return generator::default_without_tma(call.problem, architecture_);
   if (opts.variant) return *opts.variant;
-  const CallShape shape{call.batch, call.seqlen_q, call.seqlen_kv, call.num_heads_q, call.num_heads_kv};
-  return generator::default_variant(call.problem, architecture_, shape_bucket(shape, kSmCount));
+  return generator::default_variant(call.problem, architecture_, shape_bucket(tuning_shape(call), kSmCount));
 }
 
 const EmulatedBackend::Kernel& EmulatedBackend::kernel_of(const ForwardCall& call, const AttentionOptions& opts) {

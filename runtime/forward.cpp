@@ -83,7 +83,7 @@ const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const
   if (!has_tensor_maps(call) && takes_default_without_tma(call, opts, require_architecture(on)))
     return kernel(WithoutTensorMaps{}, WithoutTensorMaps{});
   if (opts.variant) return kernel(*opts.variant, *opts.variant);
-  const CallShape shape{call.batch, call.seqlen_q, call.seqlen_kv, call.num_heads_q, call.num_heads_kv};
+  const CallShape shape = tuning_shape(call);
   return kernel(shape_bucket(shape, on.info.sm_count), shape, opts.stream);
 }
 

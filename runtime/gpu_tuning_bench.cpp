@@ -51,9 +51,9 @@ struct GpuTuningBench::Kernel {
 // The tensors of one call in the device's memory.
 class GpuTuningBench::DeviceCall {
  public:
-  DeviceCall(const Driver& driver, const Problem& problem, const CallShape& shape, bool with_lse, Stream stream,
-             int device)
-      : driver_(driver), shapes_(problem, shape), stream_(stream) {
+  DeviceCall(const Driver& driver, const Problem& problem, const CallShape& shape, const AttentionOptions& options,
+             bool with_lse, Stream stream, int device)
+      : driver_(driver), shapes_(problem, shape), stream_(stream), options_(options) {
     const auto allocate = [&](DType dtype, const Dims& dims) {
       return DeviceTensor::allocate(dtype, dims, stream, device);
     };
@@ -62,7 +62,6 @@ class GpuTuningBench::DeviceCall {
     v = allocate(problem.dtype, shapes_.v);
     out = allocate(problem.dtype, shapes_.out);
     if (with_lse) lse = allocate(DType::f32, shapes_.lse);
-    options_.causal = problem.causal;
     if (with_lse) options_.lse = lse.view();
     call = validate_inputs(q.view(), k.view(), v.view(), options_);
     validate_out(call, out.view());
@@ -127,8 +126,8 @@ GpuTuningBench::GpuTuningBench(KernelStore& store, const generator::Templates& t
       timer_(driver_, device, stream_.get(), true) {
   timed_call_->fill(timed_case_.q.block(), timed_case_.k.block(), timed_case_.v.block());
   for (const CheckCase& small : check_cases_) {
-    check_calls_.push_back(
-        std::make_unique<DeviceCall>(driver_, problem_, small.shape, true, stream_.get(), device_.info.ordinal));
+    check_calls_.push_back(std::make_unique<DeviceCall>(driver_, problem_, small.shape, small.options, true,
+                                                        stream_.get(), device_.info.ordinal));
     check_calls_.back()->fill(small.q, small.k, small.v);
   }
   stream_.synchronize();
@@ -145,7 +144,8 @@ std::vector<Expected> GpuTuningBench::expected() const {
 }
 
 std::unique_ptr<GpuTuningBench::DeviceCall> GpuTuningBench::make_timed_call() const try {
-  return std::make_unique<DeviceCall>(driver_, problem_, timed_case_.shape, false, stream_.get(), device_.info.ordinal);
+  return std::make_unique<DeviceCall>(driver_, problem_, timed_case_.shape, timed_case_.options, false, stream_.get(),
+                                      device_.info.ordinal);
 } catch (const Error& error) {
   if (error.code() != ErrorCode::driver) throw;
   throw Error(ErrorCode::driver, fmt::format("shape: its tensors ({}) must fit into the free memory of {}, did not: {}",

@@ -1,18 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/launch.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
+#include "generator/features.h"
 #include "runtime/forward_arguments.h"
 
 namespace flashjit::runtime {
 namespace {
 
+generator::WindowArguments window_arguments(const ForwardCall& call) {
+  const auto keys = [](std::int64_t side) {
+    constexpr std::int64_t kAll = generator::kWindowReach;
+    return static_cast<int>(side < 0 ? kAll : std::min(side, kAll));
+  };
+  return {keys(call.masks.window.left), keys(call.masks.window.right)};
+}
+
+// In the order of generator::features(): of those that have arguments, what writes them.
+using WriteArguments = void (*)(const ForwardCall& call, std::byte* at);
+template <auto kMake>
+void write(const ForwardCall& call, std::byte* at) {
+  const auto arguments = kMake(call);
+  std::memcpy(at, &arguments, sizeof(arguments));
+}
+constexpr WriteArguments kWriters[] = {nullptr, write<window_arguments>};
+
+// Behind those of the family.
+void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t family_bytes) {
+  std::byte* at = launch.arguments + family_bytes;
+  const auto features = generator::features();
+  for (std::size_t i = 0; i < features.size(); ++i) {
+    if (!(call.problem.*features[i].asked) || !kWriters[i]) continue;
+    kWriters[i](call, at);
+    at += features[i].argument_bytes;
+  }
+}
+
 template <class Arguments>
-void set_arguments(Launch& launch, const Arguments& arguments) {
+void set_arguments(Launch& launch, const ForwardCall& call, const Arguments& arguments) {
   static_assert(std::is_trivially_copyable_v<Arguments> && sizeof(Arguments) <= Launch::kMaxBytes - Launch::kPartBytes);
   std::memcpy(launch.arguments, &arguments, sizeof(arguments));
+  set_part_arguments(launch, call, sizeof(arguments));
 }
 
 void add_map(Launch& launch, std::size_t offset, const Tensor* tensor, const TensorMapBox& box) {
@@ -21,7 +52,7 @@ void add_map(Launch& launch, std::size_t offset, const Tensor* tensor, const Ten
 
 void bind_to(Launch& launch, const ForwardCall& call, const MmaVariant& variant, const generator::Plan&, std::int64_t) {
   const generator::MmaArguments arguments = make_forward_arguments(call, variant);
-  set_arguments(launch, arguments);
+  set_arguments(launch, call, arguments);
   launch.blocks = count_tiles(arguments.sizes);
 }
 
@@ -29,7 +60,7 @@ void bind_to(Launch& launch, const ForwardCall& call, const HopperVariant& varia
              std::int64_t resident_blocks) {
   using Arguments = generator::HopperArguments;
   const Arguments arguments = make_forward_arguments(call, variant);
-  set_arguments(launch, arguments);
+  set_arguments(launch, call, arguments);
   launch.blocks = grid_size(variant, count_tiles(arguments.sizes), resident_blocks);
   launch.cluster = variant.cluster;
   const TensorMapBoxes boxes = tensor_map_boxes(variant, plan, arguments.packed_heads_log2);

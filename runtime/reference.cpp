@@ -8,6 +8,7 @@
 
 #include "generator/dtype.h"
 #include "runtime/byte_count.h"
+#include "runtime/masks.h"
 #include "runtime/parallel.h"
 #include "runtime/reject.h"
 #include "runtime/tensor_dims.h"
@@ -18,7 +19,8 @@ namespace {
 using namespace runtime;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr std::int64_t kRowsPerTask = 128;  // enough to pay for unpacking the keys and values of a head
+constexpr std::int64_t kFarthest = std::int64_t{1} << 40;  // keys of a window; beyond any length
+constexpr std::int64_t kRowsPerTask = 128;                 // enough to pay for unpacking the keys and values of a head
 
 void check_view(const char* name, const Tensor& tensor) {
   if (tensor.shape.size() != kRank) {
@@ -61,6 +63,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   if (opts.softmax_scale && !std::isfinite(*opts.softmax_scale)) {
     reject("softmax_scale: must be finite, was {}", *opts.softmax_scale);
   }
+  masks_of(opts);  // refuses what no call may have
 }
 
 // One head of one batch entry.
@@ -114,21 +117,23 @@ class Head {
         head_dim_v_(v.width()),
         scale_(static_cast<Real>(opts.softmax_scale ? *opts.softmax_scale : 1 / std::sqrt(1.0 * q.width()))),
         causal_(opts.causal),
+        window_(opts.window),
         scores_(static_cast<std::size_t>(seqlen_kv_)),
         sum_(static_cast<std::size_t>(head_dim_v_)) {}
 
   // Writes head_dim_v results, and returns the row's LSE.
   double attend(std::int64_t row, double* out) {
-    const std::int64_t visible = visible_keys(row);
+    const Span keys = visible_keys(row);
     std::fill_n(out, head_dim_v_, 0.0);
-    if (visible == 0) return -kInfinity;
-    score(row, visible);
+    if (keys.empty()) return -kInfinity;
+    score(row, keys);
+    const auto first = scores_.begin() + keys.begin, end = scores_.begin() + keys.end;
     const auto hides = [](Real score) { return score == -std::numeric_limits<Real>::infinity(); };
-    if (std::all_of(scores_.begin(), scores_.begin() + visible, hides)) return -kInfinity;  // as if it saw no key
-    const Real max = *std::max_element(scores_.begin(), scores_.begin() + visible);
+    if (std::all_of(first, end, hides)) return -kInfinity;  // as if it saw no key
+    const Real max = *std::max_element(first, end);
     Real total = 0;
     std::fill(sum_.begin(), sum_.end(), Real{0});
-    for (std::int64_t key = 0; key < visible; ++key) {
+    for (std::int64_t key = keys.begin; key < keys.end; ++key) {
       const Real p = std::exp(scores_[key] - max);
       total += p;
       add_multiple(rounded(p), &values_[key * head_dim_v_], sum_.data(), head_dim_v_);
@@ -138,17 +143,28 @@ class Head {
   }
 
  private:
-  std::int64_t visible_keys(std::int64_t row) const {
-    if (!causal_) return seqlen_kv_;
-    return std::clamp<std::int64_t>(row + 1 + seqlen_kv_ - q_.rows(), 0, seqlen_kv_);
+  struct Span {
+    std::int64_t begin, end;
+    bool empty() const { return end <= begin; }
+  };
+
+  // What the masks leave of the keys.
+  Span visible_keys(std::int64_t row) const {
+    const std::int64_t position = row + seqlen_kv_ - q_.rows();
+    Span keys{0, seqlen_kv_};
+    if (causal_) keys.end = std::min(keys.end, position + 1);
+    if (window_.left >= 0) keys.begin = std::max(keys.begin, position - std::min(window_.left, kFarthest));
+    if (window_.right >= 0) keys.end = std::min(keys.end, position + std::min(window_.right, kFarthest) + 1);
+    return keys;
   }
 
-  void score(std::int64_t row, std::int64_t visible) {
-    std::fill_n(scores_.begin(), visible, Real{0});
-    for (std::int64_t i = 0; i < q_.width(); ++i) {
-      add_multiple(static_cast<Real>(q_.at(row, i)), &keys_[i * seqlen_kv_], scores_.data(), visible);
-    }
-    for (std::int64_t key = 0; key < visible; ++key) scores_[key] *= scale_;
+  void score(std::int64_t row, const Span& keys) {
+    const std::int64_t count = keys.end - keys.begin;
+    Real* const scores = &scores_[keys.begin];
+    std::fill_n(scores, count, Real{0});
+    for (std::int64_t i = 0; i < q_.width(); ++i)
+      add_multiple(static_cast<Real>(q_.at(row, i)), &keys_[i * seqlen_kv_ + keys.begin], scores, count);
+    for (std::int64_t key = 0; key < count; ++key) scores[key] *= scale_;
   }
 
   Real rounded(Real value) const {
@@ -162,6 +178,7 @@ class Head {
   std::int64_t seqlen_kv_, head_dim_v_;
   Real scale_;
   bool causal_;
+  Window window_;
   std::vector<Real> scores_;  // of one row
   std::vector<Real> sum_;
 };

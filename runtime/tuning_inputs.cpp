@@ -30,11 +30,25 @@ std::int64_t element_count(DType dtype, const Dims& shape) {
   return static_cast<std::int64_t>(byte_count("shape", dtype, shape) / size_of(dtype));
 }
 
-Expected expect(const HostTensor& q, const HostTensor& k, const HostTensor& v, bool causal) {
-  AttentionOptions options;
-  options.causal = causal;
+Expected expect(const HostTensor& q, const HostTensor& k, const HostTensor& v, const AttentionOptions& options) {
   return {reference::attention(q.view(), k.view(), v.view(), options),
           reference::attention_in_low_precision(q.view(), k.view(), v.view(), options)};
+}
+
+// Of a call for the problem; keys: that a query sees, if there is a window.
+AttentionOptions options_of(const Problem& problem, std::int64_t keys) {
+  AttentionOptions options;
+  options.causal = problem.causal;
+  if (!problem.window) return options;
+  // Two-sided: one that ended at the query's own key would be causal.
+  options.window = problem.causal ? Window{keys - 1, -1} : Window{keys / 2, std::max<std::int64_t>(1, (keys - 1) / 2)};
+  return options;
+}
+
+// Queries that move along the keys with their window.
+CallShape with_all_keys(const Problem& problem, CallShape shape) {
+  if (problem.window) shape.seqlen_kv = std::max(shape.seqlen_q, shape.seqlen_kv);
+  return shape;
 }
 
 // The middle third of the rows.
@@ -46,14 +60,15 @@ void enlarge_middle(HostTensor& k) {
 
 }  // namespace
 
-CheckCase::CheckCase(const Problem& problem, const CallShape& given) : shape(given), causal(problem.causal) {
+CheckCase::CheckCase(const Problem& problem, const CallShape& given)
+    : shape(given), options(options_of(problem, given.seqlen_kv / 5 + 7)) {
   const TensorShapes shapes(problem, shape);
   q = HostTensor::random_normal(problem.dtype, shapes.q, seed_of_q);
   k = HostTensor::random_normal(problem.dtype, shapes.k, seed_of_k);
   v = HostTensor::random_normal(problem.dtype, shapes.v, seed_of_v);
 }
 
-Expected CheckCase::expected() const { return expect(q, k, v, causal); }
+Expected CheckCase::expected() const { return expect(q, k, v, options); }
 
 std::vector<CheckCase> make_check_cases(const Problem& problem) {
   std::vector<CheckCase> cases;
@@ -82,8 +97,8 @@ HostTensor RepeatedNormal::rows(std::int64_t batch, std::int64_t head, std::int6
 }
 
 TimedCase::TimedCase(const Problem& problem, const CallShape& given)
-    : shape(given),
-      causal(problem.causal),
+    : shape(with_all_keys(problem, given)),
+      options(options_of(problem, given.seqlen_kv)),
       q(problem.dtype, TensorShapes(problem, shape).q, seed_of_q),
       k(problem.dtype, TensorShapes(problem, shape).k, seed_of_k),
       v(problem.dtype, TensorShapes(problem, shape).v, seed_of_v) {}
@@ -97,7 +112,7 @@ Expected TimedCase::expected() const {
   const std::int64_t batch = shape.batch - 1, head = shape.num_heads_kv - 1;
   const std::int64_t rows = checked_rows(), keys = rows > 0 ? shape.seqlen_kv : 0;
   return expect(q.rows(batch, shape.num_heads_q - 1, shape.seqlen_q - rows, rows), k.rows(batch, head, 0, keys),
-                v.rows(batch, head, 0, keys), causal);
+                v.rows(batch, head, 0, keys), options);
 }
 
 }  // namespace flashjit::runtime

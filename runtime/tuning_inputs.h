@@ -33,7 +33,7 @@ struct CheckCase {
   Expected expected() const;
 
   CallShape shape;
-  bool causal;
+  AttentionOptions options;
   HostTensor q, k, v;
 };
 // With lengths that no tile divides, a last tile of few rows, more keys than any ring of tiles holds, fewer keys than
@@ -55,8 +55,9 @@ class RepeatedNormal {
   HostTensor block_;
 };
 
-// The call that is timed. Of its output a few rows are checked: the last ones of the last head, which end every order
-// of the tiles and have the highest addresses. With more keys than the reference can do beside the compiler: none.
+// The call that is timed. With a window, shape has the keys that a query sees, and the call more of them. Of its output
+// a few rows are checked: the last ones of the last head, which end every order of the tiles and have the highest
+// addresses. With more keys than the reference can do beside the compiler: none.
 struct TimedCase {
   // Sizes of at least 1. Throws Error(invalid_argument) when memory could never hold them.
   TimedCase(const Problem& problem, const CallShape& shape);
@@ -64,7 +65,7 @@ struct TimedCase {
   Expected expected() const;  // of these rows: [1, checked_rows, 1, head_dim_v]
 
   CallShape shape;
-  bool causal;
+  AttentionOptions options;
   RepeatedNormal q, k, v;
 };
 

@@ -201,6 +201,11 @@ void check_lse(const ForwardCall& call, const Tensor& lse) {
 
 }  // namespace
 
+CallShape tuning_shape(const ForwardCall& call) noexcept {
+  const std::int64_t keys = call.problem.window ? keys_of_query(call.masks, call.seqlen_kv) : call.seqlen_kv;
+  return {call.batch, call.seqlen_q, keys, call.num_heads_q, call.num_heads_kv};
+}
+
 ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
   if (!generator::has_kernels(q.dtype)) {
     reject("q: dtype must be {}, was {}", generator::kernel_dtypes(), to_string(q.dtype));
@@ -219,10 +224,12 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   require_size("v", v, kRowsRules, heads_dim, k.shape[heads_dim], "k");
 
   ForwardCall call;
+  call.masks = masks_of(opts);
   call.problem = {.dtype = q.dtype,
                   .head_dim = static_cast<int>(q.shape[head_dim_dim]),
                   .head_dim_v = static_cast<int>(v.shape[head_dim_dim]),
-                  .causal = opts.causal};
+                  .causal = call.masks.causal,
+                  .window = call.masks.has_window()};
   call.q = &q;
   call.k = &k;
   call.v = &v;

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "flashjit/attention.h"
+#include "runtime/masks.h"
 
 namespace flashjit::runtime {
 
@@ -53,10 +54,14 @@ struct ForwardCall {
   const Tensor* lse = nullptr;  // null: not written
   std::int64_t batch = 0, seqlen_q = 0, seqlen_kv = 0, num_heads_q = 0, num_heads_kv = 0;
   float softmax_scale = 0;
+  Masks masks;
 
   bool nothing_to_do() const noexcept { return batch == 0 || seqlen_q == 0 || num_heads_q == 0; }
   Dims out_shape() const { return {batch, seqlen_q, num_heads_q, problem.head_dim_v}; }
 };
+
+// What a variant is chosen by: the sizes of the call, with the keys that a query sees in place of all.
+CallShape tuning_shape(const ForwardCall& call) noexcept;
 
 // Everything except out. Throws Error(invalid_argument).
 ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts);

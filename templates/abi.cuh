@@ -51,3 +51,12 @@ struct HopperArguments {
   // neighbouring query heads of one group, so that short sequences fill a tile.
   int packed_heads_log2;
 };
+
+// --- Of parts -------------------------------------------------------------------------------------------------------
+
+// The window of parts/mask/window.cuh.
+struct WindowArguments {
+  int left, right;  // keys, from 0 to kWindowReach, which stands for all
+};
+// Leaves room for any position and for the rows of a tile that do not exist.
+constexpr int kWindowReach = (1 << 30) - 1024;

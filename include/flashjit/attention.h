@@ -2,6 +2,7 @@
 // Attention in one call, on the default engine.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "flashjit/problem.h"
@@ -9,9 +10,20 @@
 
 namespace flashjit {
 
+// A sliding window: query i sees at most `left` keys before key i + seqlen_kv - seqlen_q, that key itself, and at most
+// `right` keys behind it. -1: all there are on that side.
+struct Window {
+  std::int64_t left = -1, right = -1;
+
+  friend bool operator==(const Window& a, const Window& b) noexcept { return a.left == b.left && a.right == b.right; }
+};
+
 struct AttentionOptions {
   // Query i sees the keys up to i + seqlen_kv - seqlen_q: the mask is aligned bottom-right, as in FlashAttention 2.1+.
   bool causal = false;
+  // Aligned as causal is; beside it, nothing on the right. Other sizes of a window compile nothing, and keys outside of
+  // it are not read, but for those that share a block of keys with one inside. Default: no window.
+  Window window;
   // Factor on q k^T before the softmax; finite. Default: 1 / sqrt(head_dim).
   std::optional<float> softmax_scale;
   // Where to write log(sum(exp(scale * q k^T))) of each row, natural logarithm: f32 [batch, num_heads_q, seqlen_q],
@@ -23,6 +35,12 @@ struct AttentionOptions {
   // hopper family needs keys, and strides above 0 and below 2^40 bytes; without a variant all tensors will do.
   std::optional<Variant> variant;
 };
+
+// What is compiled for calls with these options: for Engine::prepare, compile, variants, … A window that ends at the
+// query's own key is a causal mask. Throws Error(invalid_argument) for options that no call may have.
+Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts);
+// The keys that a query sees at most, of seqlen_kv that there are: what a variant is chosen by in place of seqlen_kv.
+std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv);
 
 // softmax(scale * q k^T) v on the GPU that holds q, k and v.
 //   q  [batch, seqlen_q,  num_heads_q,  head_dim]      f16 or bf16

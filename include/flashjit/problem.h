@@ -18,14 +18,17 @@ struct Problem {
   DType dtype = DType::bf16;  // f16 or bf16: of q, k, v and the output; sums are kept in f32
   int head_dim = 128;         // of q and k: a multiple of 8 from 8 to 256
   int head_dim_v = 128;       // of v and the output: likewise
-  bool causal = false;        // aligned bottom-right: query i sees the keys up to i + seqlen_kv - seqlen_q
+  // Features, each compiled in where it is true; where it is not it costs nothing.
+  bool causal = false;  // aligned bottom-right: query i sees the keys up to i + seqlen_kv - seqlen_q
+  bool window = false;  // query i sees keys around i + seqlen_kv - seqlen_q; how many is a launch argument
 
   friend bool operator==(const Problem& a, const Problem& b) noexcept {
-    return a.dtype == b.dtype && a.head_dim == b.head_dim && a.head_dim_v == b.head_dim_v && a.causal == b.causal;
+    return a.dtype == b.dtype && a.head_dim == b.head_dim && a.head_dim_v == b.head_dim_v && a.causal == b.causal &&
+           a.window == b.window;
   }
 };
 
-std::string to_string(const Problem& problem);  // "fwd-bf16-d128-causal", "fwd-f16-d192-v128"
+std::string to_string(const Problem& problem);  // "fwd-bf16-d128-causal", "fwd-f16-d192-v128-window"
 // Reads that spelling and no other. Throws Error(invalid_argument).
 Problem parse_problem(std::string_view text);
 // Throws Error(invalid_argument) which names the field.

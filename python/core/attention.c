@@ -7,9 +7,9 @@
 
 /* --- Arguments --------------------------------------------------------------------------------------------------- */
 
-enum Argument { kQ, kK, kV, kCausal, kScale, kOut, kLse, kStream, kVariant, kEngine, kArguments };
+enum Argument { kQ, kK, kV, kCausal, kWindow, kScale, kOut, kLse, kStream, kVariant, kEngine, kArguments };
 enum { kPositional = kV + 1 };
-static const char* const kNames[kArguments] = {"q",   "k",   "v",      "causal",  "scale",
+static const char* const kNames[kArguments] = {"q",   "k",   "v",      "causal",  "window", "scale",
                                                "out", "lse", "stream", "variant", "engine"};
 static PyObject* names[kArguments];
 
@@ -68,13 +68,36 @@ static int refuse_value(const char* name, const char* must, PyObject* value) {
   return 0;
 }
 
-int read_settings(Settings* settings, PyObject* engine, PyObject* causal, PyObject* scale, PyObject* variant) {
+/* Of a new reference, which it takes. */
+static int take_int64(PyObject* value, int64_t* number) {
+  PyObject* const index = value ? PyNumber_Index(value) : NULL;
+  *number = index ? PyLong_AsLongLong(index) : -1;
+  Py_XDECREF(index);
+  Py_XDECREF(value);
+  return !PyErr_Occurred();
+}
+
+static int read_window(PyObject* pair, flashjit_window* window) {
+  if ((PyTuple_Check(pair) || PyList_Check(pair)) && PySequence_Size(pair) == 2 &&
+      take_int64(PySequence_GetItem(pair, 0), &window->left) &&
+      take_int64(PySequence_GetItem(pair, 1), &window->right)) {
+    return 1;
+  }
+  return refuse_value("window", "a pair (left, right) of ints of 64 bits, or None", pair);
+}
+
+int read_settings(Settings* settings, PyObject* engine, PyObject* causal, PyObject* window, PyObject* scale,
+                  PyObject* variant) {
   const flashjit_attention_options defaults = FLASHJIT_ATTENTION_OPTIONS_INIT;
   flashjit_attention_options* const options = &settings->options;
   *options = defaults;
   if (!find_engine(engine, &settings->engine)) return 0;
   options->causal = causal ? PyObject_IsTrue(causal) : 0;
   if (options->causal < 0) return 0;
+  if (is_given(window)) {
+    if (!read_window(window, &settings->window)) return 0;
+    options->window = &settings->window;
+  }
   if (is_given(scale)) {
     options->has_softmax_scale = 1;
     options->softmax_scale = (float)PyFloat_AsDouble(scale);
@@ -311,8 +334,8 @@ static PyObject* attend_by_python(PyObject* const* values) {
   PyObject* arguments[kArguments];
   for (int i = 0; i < kArguments; ++i) arguments[i] = values[i] ? values[i] : Py_None;
   PyObject* const result = PyObject_CallFunctionObjArgs(
-      function, arguments[kQ], arguments[kK], arguments[kV], arguments[kCausal], arguments[kScale], arguments[kOut],
-      arguments[kLse], arguments[kStream], arguments[kVariant], arguments[kEngine], NULL);
+      function, arguments[kQ], arguments[kK], arguments[kV], arguments[kCausal], arguments[kWindow], arguments[kScale],
+      arguments[kOut], arguments[kLse], arguments[kStream], arguments[kVariant], arguments[kEngine], NULL);
   Py_DECREF(function);
   return result;
 }
@@ -332,7 +355,9 @@ static PyObject* call(PyObject* const* values) {
   if (!prepare_names()) return NULL;
   if (!all_have_tables(values)) return attend_by_python(values);
   Settings settings;
-  if (!read_settings(&settings, values[kEngine], values[kCausal], values[kScale], values[kVariant])) return NULL;
+  if (!read_settings(&settings, values[kEngine], values[kCausal], values[kWindow], values[kScale], values[kVariant])) {
+    return NULL;
+  }
   const int with_lse = values[kLse] ? PyObject_IsTrue(values[kLse]) : 0;
   return with_lse < 0 ? NULL : attend(values, &settings, with_lse);
 }

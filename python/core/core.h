@@ -31,7 +31,7 @@ PyObject* import_attribute(const char* module, const char* name);
 PyObject* make_engine_type(void);
 /* The handle of an engine, or with None or NULL of the default one, which may be NULL. 0 on failure. */
 int find_engine(PyObject* engine, flashjit_engine** handle);
-/* counters(engine) and prepare(engine, dtype, head_dim, head_dim_v, causal, device) of the module. */
+/* counters(engine) and prepare(engine, dtype, head_dim, head_dim_v, causal, window, device) of the module. */
 PyObject* counters(PyObject* module, PyObject* engine);
 PyObject* prepare(PyObject* module, PyObject* args);
 
@@ -43,21 +43,24 @@ int prepare_keywords(void);
 PyObject* attention_function(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
 PyObject* attention_method(PyObject* engine, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
 
-/* What does not depend on where the tensors come from. options.variant points into the Python text. */
+/* What does not depend on where the tensors come from. options.variant points into the Python text, options.window to
+   the window here, or nowhere where there is none. */
 typedef struct Settings {
   flashjit_engine* engine;
   flashjit_attention_options options;
+  flashjit_window window;
 } Settings;
 /* Of what the caller gave, NULL or None where it gave nothing. 0 on failure. */
-int read_settings(Settings* settings, PyObject* engine, PyObject* causal, PyObject* scale, PyObject* variant);
+int read_settings(Settings* settings, PyObject* engine, PyObject* causal, PyObject* window, PyObject* scale,
+                  PyObject* variant);
 /* Without the GIL. */
 flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                     const DLTensor* out);
 
 /* --- launch.c ---------------------------------------------------------------------------------------------------- */
 
-/* launch(engine, q, k, v, out, lse, causal, scale, stream, variant): the call for tensors that Python code described.
- */
+/* launch(engine, q, k, v, out, lse, causal, window, scale, stream, variant): the call for tensors that Python code
+   described. */
 PyObject* launch(PyObject* module, PyObject* args);
 
 #endif

@@ -41,7 +41,8 @@ static void free_engine(PyObject* self) {
 }
 
 PyDoc_STRVAR(attention_doc,
-             "attention($self, q, k, v, *, causal=False, scale=None, out=None, lse=False, stream=None, variant=None)\n"
+             "attention($self, q, k, v, *, causal=False, window=None, scale=None, out=None, lse=False, stream=None, "
+             "variant=None)\n"
              "--\n\n"
              "As flashjit.attention, with this engine.");
 
@@ -122,8 +123,8 @@ PyObject* prepare(PyObject* module, PyObject* args) {
   int device;
   flashjit_engine* handle;
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
-  if (!PyArg_ParseTuple(args, "Osiipi:prepare", &engine, &dtype, &problem.head_dim, &problem.head_dim_v,
-                        &problem.causal, &device) ||
+  if (!PyArg_ParseTuple(args, "Osiippi:prepare", &engine, &dtype, &problem.head_dim, &problem.head_dim_v,
+                        &problem.causal, &problem.window, &device) ||
       !read_dtype(dtype, &problem.dtype) || !find_engine(engine, &handle)) {
     return NULL;
   }

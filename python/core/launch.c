@@ -82,12 +82,12 @@ enum Tensor { kQ, kK, kV, kOut, kLse, kTensors };
 
 PyObject* launch(PyObject* module, PyObject* args) {
   (void)module;
-  PyObject *engine, *causal, *scale, *variant, *sources[kTensors];
+  PyObject *engine, *causal, *window, *scale, *variant, *sources[kTensors];
   unsigned long long stream;
   Settings settings;
-  if (!PyArg_ParseTuple(args, "OOOOOOOOKO:launch", &engine, &sources[kQ], &sources[kK], &sources[kV], &sources[kOut],
-                        &sources[kLse], &causal, &scale, &stream, &variant) ||
-      !read_settings(&settings, engine, causal, scale, variant)) {
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOKO:launch", &engine, &sources[kQ], &sources[kK], &sources[kV], &sources[kOut],
+                        &sources[kLse], &causal, &window, &scale, &stream, &variant) ||
+      !read_settings(&settings, engine, causal, window, scale, variant)) {
     return NULL;
   }
   Loan loans[kTensors] = {{.name = "q"}, {.name = "k"}, {.name = "v"}, {.name = "out"}, {.name = "lse"}};

@@ -3,7 +3,8 @@
 
 PyDoc_STRVAR(
     attention_doc,
-    "attention(q, k, v, *, causal=False, scale=None, out=None, lse=False, stream=None, variant=None, engine=None)\n"
+    "attention(q, k, v, *, causal=False, window=None, scale=None, out=None, lse=False, stream=None, variant=None, "
+    "engine=None)\n"
     "--\n\n"
     "softmax(scale * q k^T) v, enqueued on a CUDA stream.\n\n"
     "Parameters\n"
@@ -16,6 +17,9 @@ PyDoc_STRVAR(
     "    heads_kv divides heads_q.\n"
     "causal : bool\n"
     "    Query i sees the keys up to i + seqlen_kv - seqlen_q.\n"
+    "window : (left, right)\n"
+    "    Query i sees at most left keys before key i + seqlen_kv - seqlen_q, that key itself, and at most right keys\n"
+    "    behind it; -1 is all on that side. No window when None.\n"
     "scale : float\n"
     "    1 / sqrt(head_dim) when None.\n"
     "out : array [batch, seqlen_q, heads_q, head_dim_v]\n"

@@ -60,9 +60,9 @@ class Engine(_core.Engine):
                          nvrtc_path=_to_text("nvrtc_path", nvrtc_path) or find_nvrtc())
 
     def prepare(self, dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False,
-                device: int = -1) -> None:
+                device: int = -1, *, window: bool = False) -> None:
         """As flashjit.prepare, with this engine."""
-        prepare(dtype, head_dim, head_dim_v, causal, device, engine=self)
+        prepare(dtype, head_dim, head_dim_v, causal, device, engine=self, window=window)
 
     def counters(self) -> dict[str, int]:
         """As flashjit.counters, of this engine."""
@@ -70,7 +70,7 @@ class Engine(_core.Engine):
 
 
 def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,
-            engine: Engine | None = None) -> None:
+            engine: Engine | None = None, *, window: bool = False) -> None:
     """Make and load every kernel that calls for this problem may need: after it they compile and read nothing.
 
     Parameters
@@ -78,13 +78,18 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
     dtype : "float16", "bfloat16", or what a library has for them: torch.bfloat16
     head_dim_v : int
         head_dim when None.
+    causal : bool
+        Whether calls have causal=True, or a window with nothing on the right.
     device : int
         -1 is the one of the current CUDA context, or 0.
+    window : bool
+        Whether calls have a window, of whatever size; (-1, 0) is none, but a causal mask.
     """
     dim, dim_v = _to_int("head_dim", head_dim), head_dim if head_dim_v is None else head_dim_v
     if (dim_v := _to_int("head_dim_v", dim_v)) == 0:  # which would stand for head_dim in the library
         raise InvalidArgument("head_dim_v: must be a multiple of 8 from 8 to 256, or None for head_dim, was 0")
-    _core.prepare(engine, _name_of_dtype(dtype), dim, dim_v, bool(causal), _to_int("device", device))
+    _core.prepare(engine, _name_of_dtype(dtype), dim, dim_v, bool(causal), bool(window),
+                  _to_int("device", device))
 
 
 def counters() -> dict[str, int]:

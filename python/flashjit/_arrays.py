@@ -17,8 +17,8 @@ _FLOAT, _BFLOAT = 2, 4
 _LEGACY_STREAM = 1  # the default stream, where 0 stands for nothing
 
 
-def attention(q: Any, k: Any, v: Any, causal: Any, scale: Any, out: Any, lse: Any, stream: Any, variant: Any,
-              engine: Any) -> Any:
+def attention(q: Any, k: Any, v: Any, causal: Any, window: Any, scale: Any, out: Any, lse: Any, stream: Any,
+              variant: Any, engine: Any) -> Any:
     """As flashjit.attention. What the caller did not give is None."""
     library = _library_of("q", q)
     for name, array in (("q", q), ("v", v)):
@@ -31,8 +31,8 @@ def attention(q: Any, k: Any, v: Any, causal: Any, scale: Any, out: Any, lse: An
 
     def launch(handle: int) -> None:
         _core.launch(engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
-                     _export("out", out, handle), None if rows is None else _export("lse", rows, handle), causal, scale,
-                     handle, variant)
+                     _export("out", out, handle), None if rows is None else _export("lse", rows, handle), causal,
+                     window, scale, handle, variant)
 
     results = library.run(launch, None if stream is None else stream_handle(stream), q,
                           [out] if rows is None else [out, rows])

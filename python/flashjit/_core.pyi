@@ -1,42 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, Union, overload
 
 _Array = TypeVar("_Array")
 
+# (left, right)
+_Window = Union[tuple[int, int], list[int]]
 # A DLPack capsule, or (address, device type, device, dtype code, bits, shape, strides or None) in DLPack's terms.
 _Tensor = Any
 
 @overload
-def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., scale: float | None = ...,
-              out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ..., variant: str | None = ...,
-              engine: Engine | None = ...) -> _Array: ...
+def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
+              scale: float | None = ..., out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
+              variant: str | None = ..., engine: Engine | None = ...) -> _Array: ...
 @overload
-def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., scale: float | None = ...,
-              out: _Array | None = ..., lse: Literal[True], stream: Any = ..., variant: str | None = ...,
-              engine: Engine | None = ...) -> tuple[_Array, _Array]: ...
+def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
+              scale: float | None = ..., out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
+              variant: str | None = ..., engine: Engine | None = ...) -> tuple[_Array, _Array]: ...
 @overload
-def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., scale: float | None = ...,
-              out: _Array | None = ..., lse: bool, stream: Any = ..., variant: str | None = ...,
-              engine: Engine | None = ...) -> _Array | tuple[_Array, _Array]: ...
+def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
+              scale: float | None = ..., out: _Array | None = ..., lse: bool, stream: Any = ...,
+              variant: str | None = ..., engine: Engine | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
 class Engine:
     def __init__(self, policy: str | None = ..., cache_directory: str | None = ..., bundles: str | None = ...,
                  tuning: str | None = ..., emulate: str | None = ..., nvrtc_path: str | None = ...) -> None: ...
     @overload
-    def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., scale: float | None = ...,
-                  out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
+    def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
+                  scale: float | None = ..., out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
                   variant: str | None = ...) -> _Array: ...
     @overload
-    def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., scale: float | None = ...,
-                  out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
+    def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
+                  scale: float | None = ..., out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
                   variant: str | None = ...) -> tuple[_Array, _Array]: ...
     @overload
-    def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., scale: float | None = ...,
-                  out: _Array | None = ..., lse: bool, stream: Any = ...,
+    def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
+                  scale: float | None = ..., out: _Array | None = ..., lse: bool, stream: Any = ...,
                   variant: str | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
 def launch(engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor | None,
-           causal: bool, scale: float | None, stream: int, variant: str | None) -> None: ...
-def prepare(engine: Engine | None, dtype: str, head_dim: int, head_dim_v: int, causal: bool, device: int) -> None: ...
+           causal: bool, window: _Window | None, scale: float | None, stream: int,
+           variant: str | None) -> None: ...
+def prepare(engine: Engine | None, dtype: str, head_dim: int, head_dim_v: int, causal: bool, window: bool,
+            device: int) -> None: ...
 def counters(engine: Engine | None) -> dict[str, int]: ...
 def version() -> str: ...

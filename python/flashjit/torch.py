@@ -4,7 +4,7 @@
 flashjit.attention takes tensors of PyTorch, too, and costs the host least. What is here is for graphs, gradients,
 autocast, and for code that calls torch.nn.functional.scaled_dot_product_attention."""
 
-from typing import Optional
+from typing import Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -17,15 +17,16 @@ __all__ = ["attention", "attention_forward", "scaled_dot_product_attention"]
 @torch.library.custom_op(
     "flashjit::attention_forward",
     mutates_args=(),
-    schema="(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None) -> (Tensor out, Tensor lse)",
+    schema="(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, SymInt[]? window=None) -> "
+    "(Tensor out, Tensor lse)",
 )
-def attention_forward(q, k, v, causal=False, scale=None):
+def attention_forward(q, k, v, causal=False, scale=None, window=None):
     """The operator: flashjit.attention with its log-sum-exp, (out, lse)."""
-    return flashjit.attention(q, k, v, causal=causal, scale=scale, lse=True)
+    return flashjit.attention(q, k, v, causal=causal, window=window, scale=scale, lse=True)
 
 
 @attention_forward.register_fake
-def _shapes(q, k, v, causal=False, scale=None):
+def _shapes(q, k, v, causal=False, scale=None, window=None):
     batch, seqlen_q, heads_q = q.shape[:3]
     return (
         q.new_empty((batch, seqlen_q, heads_q, v.shape[3])),
@@ -61,18 +62,27 @@ def _as_autocast_wants(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: Optional[float] = None) -> Tensor:
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: Optional[Sequence[int]] = None,
+    scale: Optional[float] = None,
+) -> Tensor:
     """flashjit.attention inside PyTorch: torch.compile keeps it in one graph, autocast applies to it, and tensors that
     require gradients are taken (backward raises Unsupported).
 
     q is [batch, seqlen_q, heads_q, head_dim], k and v are [batch, seqlen_kv, heads_kv, ...]; returns
-    [batch, seqlen_q, heads_q, head_dim_v]. With causal, query i sees the keys up to i + seqlen_kv - seqlen_q. Raises
-    what flashjit.attention raises.
+    [batch, seqlen_q, heads_q, head_dim_v]. With causal, query i sees the keys up to i + seqlen_kv - seqlen_q. With
+    window, (left, right), it sees at most left keys before that one, that key itself, and at most right keys behind it;
+    -1 is all on that side. Raises what flashjit.attention raises.
     """
     q, k, v = _as_autocast_wants(q, k, v)
     if _only_launches(q, k, v):
-        return flashjit.attention(q, k, v, causal=causal, scale=scale)
-    return attention_forward(q, k, v, causal, scale)[0]
+        return flashjit.attention(q, k, v, causal=causal, window=window, scale=scale)
+    return attention_forward(q, k, v, causal, scale, window)[0]
 
 
 def scaled_dot_product_attention(

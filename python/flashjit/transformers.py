@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """FlashJIT for transformers 5: after register(), models take attn_implementation="flashjit".
 
-FlashJIT computes full and causal attention over all keys. A mask that is one of these costs nothing; every other one
-(padding, packed sequences, windows shorter than the keys, static caches) is refused, or left to SDPA."""
+FlashJIT computes full and causal attention over all keys, and causal attention in a sliding window. A mask that is one
+of these costs nothing; every other one (padding, packed sequences, chunks shorter than the keys, static caches) is
+refused, or left to SDPA."""
 
 import functools
 import inspect
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import torch
 from torch import Tensor
@@ -34,6 +35,21 @@ _NOT_COMPUTED = {
     "cu_seq_lens_q": "sequences are not packed; pass them one at a time",
     "output_attentions": 'the weights are never in memory; use attn_implementation="eager"',
 }
+
+
+class SlidingWindow(NamedTuple):
+    """Stands for the mask of a causal sliding window. It is no tensor, so that a model which changes masks fails."""
+
+    left: int  # keys that a query sees before its own
+    keys: int  # of the layer
+
+    @property
+    def ndim(self) -> int:
+        """Asked for, like the next, by generate() and the model where generate() makes the masks: for static caches."""
+        return 4
+
+    def contiguous(self) -> "SlidingWindow":
+        return self
 
 
 def register(fallback: Optional[str] = None) -> None:
@@ -78,7 +94,7 @@ def attention_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Optional[Tensor],
+    attention_mask: Union[Tensor, SlidingWindow, None],
     dropout: float = 0.0,
     scaling: Optional[float] = None,
     is_causal: Optional[bool] = None,
@@ -88,16 +104,28 @@ def attention_forward(
     """The attention function of a model: query is [batch, heads_q, seqlen_q, head_dim], key and value are
     [batch, heads_kv, seqlen_kv, ...]; returns [batch, seqlen_q, heads_q, head_dim_v] and no weights.
 
-    No mask stands for a causal or a full one, as is_causal or else the module says: make_mask has seen to that.
+    No mask stands for a causal or a full one, as is_causal or else the module says: make_mask has seen to that. Whether
+    a layer has a window its mask says, not the argument sliding_window, which not all models pass.
     """
     _refuse_what_is_not_computed(dropout=dropout, **kwargs)
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if attention_mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         return attention(q, k, v, causal=causal, scale=scaling), None
+    if isinstance(attention_mask, SlidingWindow):
+        _require_keys(attention_mask, k.shape[1])
+        return attention(q, k, v, window=(attention_mask.left, 0), scale=scaling), None
     if fallback is None:
         _refuse_mask(f"attention_mask: must be None in each layer, was a tensor of shape {tuple(attention_mask.shape)}")
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+
+
+def _require_keys(window: SlidingWindow, keys: int) -> None:
+    """The window ends at the last key, wherever that is; a mask in memory would not fit other keys either."""
+    if keys != window.keys:
+        raise flashjit.Unsupported(
+            f'key: must have {window.keys} tokens like the mask, had {keys}; use attn_implementation="eager"'
+        )
 
 
 def _refuse_what_is_not_computed(**arguments: Any) -> None:
@@ -115,26 +143,31 @@ def make_mask(
     kv_length: int,
     q_offset: Union[int, Tensor] = 0,
     kv_offset: int = 0,
-    attention_mask: Optional[Tensor] = None,
+    attention_mask: Union[Tensor, SlidingWindow, None] = None,
     local_size: Optional[int] = None,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
     config: Any = None,
     fallback: Optional[str] = None,
     **kwargs: Any,
-) -> Optional[Tensor]:
-    """The mask function of a model: None for a mask that FlashJIT can express. attention_mask is False at padding, bool
-    [batch, seqlen]. By the two skips transformers says whether the mask is causal, or full, but for window and padding.
+) -> Union[Tensor, SlidingWindow, None]:
+    """The mask function of a model: None or a SlidingWindow for a mask that FlashJIT can express. attention_mask is
+    False at padding, bool [batch, seqlen], or what this function has made before. By the two skips transformers says
+    whether the mask is causal, or full, but for window and padding.
     """
+    if isinstance(attention_mask, SlidingWindow):
+        return attention_mask
     chunked = getattr(config, "attention_chunk_size", None) is not None
+    sees_all = _sees_all(kv_length, kv_offset, local_size, chunked)
+    slides = allow_is_causal_skip and not chunked and _is_sliding_window(local_size, config)
     obstacle = (
         _obstacle_of_cache(q_length, kv_length, q_offset, kv_offset, full=allow_is_bidirectional_skip)
-        or _obstacle_of_window(kv_length, kv_offset, local_size, chunked)
         or _obstacle_of_pattern(allow_is_causal_skip or allow_is_bidirectional_skip)
+        or _obstacle_of_locality(kv_offset + kv_length, local_size, sees_all or slides)
         or _obstacle_of_padding(attention_mask, kv_length, kv_offset)
     )
     if obstacle is None:
-        return None
+        return None if sees_all else SlidingWindow(local_size - 1, kv_length)
     if fallback is None:
         _refuse_mask(obstacle)
     window = {"attention_mask": attention_mask, "local_size": local_size}
@@ -151,15 +184,29 @@ def _obstacle_of_cache(
     return None
 
 
-def _obstacle_of_window(kv_length: int, kv_offset: int, local_size: Optional[int], chunked: bool) -> Optional[str]:
+def _sees_all(kv_length: int, kv_offset: int, local_size: Optional[int], chunked: bool) -> bool:
     """A window over all keys is none; a chunk is over all keys only as long as it is the first."""
-    if local_size is None or (kv_length <= local_size and not (chunked and kv_offset > 0)):
+    return local_size is None or (kv_length <= local_size and not (chunked and kv_offset > 0))
+
+
+def _is_sliding_window(local_size: Optional[int], config: Any) -> bool:
+    """Whether a query of a causal mask sees its own key and the local_size - 1 before it."""
+    return local_size is not None and 0 < local_size == getattr(config, "sliding_window", None)
+
+
+def _obstacle_of_locality(tokens: int, local_size: Optional[int], is_expressible: bool) -> Optional[str]:
+    if is_expressible:
         return None
-    return f"sliding window: must be as long as the {kv_offset + kv_length} tokens, was {local_size}; pass fewer tokens"
+    return (
+        f"local attention: must be a causal sliding window, or over all {tokens} tokens, was over {local_size}; "
+        "pass fewer tokens"
+    )
 
 
 def _obstacle_of_pattern(plain: bool) -> Optional[str]:
-    return None if plain else "mask: must be causal or full, has more to it here, such as packed sequences or images"
+    if plain:
+        return None
+    return "mask: must be causal or full, has more to it here, such as packed sequences, images or a static cache"
 
 
 def _obstacle_of_padding(unpadded: Optional[Tensor], kv_length: int, kv_offset: int) -> Optional[str]:

@@ -5,9 +5,9 @@
 #include "attention/mask.cuh"
 #include "types.cuh"
 
-// Blocks by their number from the first key. A tile visits them from the last to the first: those from clean_end on are
-// masked, every row sees the whole of those from clean_first on, and those below are masked again. Where no mask begins
-// behind the first key, first and clean_first are 0 at compile time.
+// Blocks by their number from the first key. A tile visits them from the last to the first. In those from clean_end on
+// some row does not see the last keys, and in those below clean_first some row does not see the first ones; all others
+// are seen whole. Where no mask begins behind the first key, first and clean_first are 0 at compile time.
 struct BlockRuns {
   int first, clean_first, clean_end, end;
 
@@ -24,8 +24,6 @@ __device__ __forceinline__ BlockRuns block_runs(const Mask& mask, int first_row,
   if constexpr (Mask::kBegins) {
     runs.first = min(mask.first_key(first_row) / kBlockKv, runs.end - kLeast);
     runs.clean_first = ceil_div(mask.first_key(last_row), kBlockKv);
-    // No clean blocks: all are masked as those at the end are.
-    if (runs.clean_first >= runs.clean_end) runs.clean_first = runs.clean_end = runs.first;
   }
   return runs;
 }

@@ -5,21 +5,38 @@
 #include "attention/softmax.cuh"
 #include "types.cuh"
 
-// Puts -inf where a row must not see a key: rows from first_row, keys from first_key on.
-template <int kM, int kN, class Mask>
-__device__ __forceinline__ void mask_scores(Accumulator<kM, kN>& s, int first_row, int first_key, const Mask& mask,
-                                            int lane) {
+// Puts -inf in the columns that hides(column, bound) names: rows from first_row, columns that are keys from first_key
+// on. bound_of(row): the key at which what the row sees ends or begins; hides() gets it relative to a lane's columns.
+template <int kM, int kN, class BoundOf, class Hides>
+__device__ __forceinline__ void hide_scores(Accumulator<kM, kN>& s, int first_row, int first_key, int lane,
+                                            BoundOf bound_of, Hides hides) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = first_row + 16 * m + 8 * h + lane / 4;
-      const int last = mask.last_key(row) - first_key - lane % 4 * 2;
-      const int first = Mask::kBegins ? mask.first_key(row) - first_key - lane % 4 * 2 : 0;
+      const int bound = bound_of(first_row + 16 * m + 8 * h + lane / 4) - first_key - lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
-        if (8 * n > last || (Mask::kBegins && 8 * n < first)) s.x[m][n][2 * h] = -infinity();
-        if (8 * n + 1 > last || (Mask::kBegins && 8 * n + 1 < first)) s.x[m][n][2 * h + 1] = -infinity();
+        if (hides(8 * n, bound)) s.x[m][n][2 * h] = -infinity();
+        if (hides(8 * n + 1, bound)) s.x[m][n][2 * h + 1] = -infinity();
       }
     }
+}
+
+// Hides the keys behind the last one that a row sees.
+template <int kM, int kN, class Mask>
+__device__ __forceinline__ void mask_end(Accumulator<kM, kN>& s, int first_row, int first_key, const Mask& mask,
+                                         int lane) {
+  hide_scores(
+      s, first_row, first_key, lane, [&](int row) { return mask.last_key(row); },
+      [](int column, int last) { return column > last; });
+}
+
+// Hides the keys before the first one that a row sees.
+template <int kM, int kN, class Mask>
+__device__ __forceinline__ void mask_begin(Accumulator<kM, kN>& s, int first_row, int first_key, const Mask& mask,
+                                           int lane) {
+  hide_scores(
+      s, first_row, first_key, lane, [&](int row) { return mask.first_key(row); },
+      [](int column, int first) { return column < first; });
 }

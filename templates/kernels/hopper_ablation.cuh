@@ -332,7 +332,7 @@ class HopperAblationConsumer {
 
   __device__ __forceinline__ void mask(const Visit& visit, int block, Scores& s) const {
     const Tile tile = tile_of(visit);
-    mask_scores(s, warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
+    mask_end(s, warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
   }
 
   // The last P V of a tile. True when the first scores of the next tile were computed along with it.

@@ -130,22 +130,17 @@ class HopperConsumer {
     int block = blocks.end - 1;
     take_first_block(visit, block, s);
     --block;
-    // The masked blocks at the end and then the clean ones; where masks begin, once more for those at the begin.
+    if constexpr (Config::Masks::kEnds) {
 #pragma unroll 1
-    for (int masked_from = blocks.clean_end;; masked_from = blocks.first) {
-      if constexpr (Config::Masks::kEnds) {
-#pragma unroll 1
-        for (; block >= masked_from; --block) step<true>(visit, block, s);
-      }
-#pragma unroll 1
-      for (; block >= blocks.clean_first; --block) step<false>(visit, block, s);
-      if (!kBegins || block < blocks.first) break;
+      for (; block >= blocks.clean_end; --block) step<true>(visit, block, s);
     }
+#pragma unroll 1
+    for (; block >= blocks.first; --block) step<false>(visit, block, s);
   }
 
   __device__ __forceinline__ void take_first_block(const Visit& visit, int block, Scores& s) {
     softmax_turn.take();
-    if (block >= visit.blocks.clean_end || (kBegins && block < visit.blocks.clean_first))
+    if (block >= visit.blocks.clean_end)
       finish_scores<true>(visit, block, s);
     else
       finish_scores<false>(visit, block, s);
@@ -155,23 +150,24 @@ class HopperConsumer {
     if constexpr (Shape::kSerial) add_values();
   }
 
-  template <bool kMasked>
+  // kEnd: of the blocks at the end, whose last keys some row does not see.
+  template <bool kEnd>
   __device__ __forceinline__ void step(const Visit& visit, int block, Scores& s) {
     if constexpr (Shape::kSerial)
-      step_serial<kMasked>(visit, block, s);
+      step_serial<kEnd>(visit, block, s);
     else
-      step_two_stage<kMasked>(visit, block, s);
+      step_two_stage<kEnd>(visit, block, s);
   }
 
   // Q K(block) and P V(block + 1) are in flight together, and the latter under the softmax.
-  template <bool kMasked>
+  template <bool kEnd>
   __device__ __forceinline__ void step_two_stage(const Visit& visit, int block, Scores& s) {
     issue_both(s);
     const auto finish_output = [&] {
       self.wait_output();
       release_value();
     };
-    const bool raised = take_scores<kMasked>(visit, block, s, finish_output);
+    const bool raised = take_scores<kEnd>(visit, block, s, finish_output);
     ptx::hold_registers(s.flat());
     self.keep_probabilities(s);
     if (raised) self.softmax.rescale(self.o);
@@ -188,7 +184,7 @@ class HopperConsumer {
     Warpgroup::template wait_scores<1>(s);
   }
 
-  template <bool kMasked>
+  template <bool kEnd>
   __device__ __forceinline__ void step_serial(const Visit& visit, int block, Scores& s) {
     keys.wait_full();
     gemm_turn.take();
@@ -196,7 +192,7 @@ class HopperConsumer {
     gemm_turn.hand_over();
     Warpgroup::template wait_scores<0>(s);
     softmax_turn.take();
-    const bool raised = take_scores<kMasked>(visit, block, s, [] {});
+    const bool raised = take_scores<kEnd>(visit, block, s, [] {});
     softmax_turn.hand_over();
     self.keep_probabilities(s);
     if (raised) self.softmax.rescale(self.o);
@@ -212,9 +208,9 @@ class HopperConsumer {
 
   // Scores to probabilities. True when the output has to be rescaled. The keys are free when nothing can ask for the
   // scores again. On the way it waits for P V of the block before.
-  template <bool kMasked, class FinishOutput>
+  template <bool kEnd, class FinishOutput>
   __device__ __forceinline__ bool take_scores(const Visit& visit, int block, Scores& s, FinishOutput finish_output) {
-    if constexpr (kLazy && !kMasked) {
+    if constexpr (kLazy && !kEnd) {
       if constexpr (Shape::kOutputEarly) finish_output();
       bool raised = false;
       const int stage = keys.stage();
@@ -232,18 +228,23 @@ class HopperConsumer {
       return raised;
     } else {
       release_key();
-      finish_scores<kMasked>(visit, block, s);
+      finish_scores<kEnd>(visit, block, s);
       const bool raised = self.softmax.take_block(s);
       finish_output();
       return raised;
     }
   }
 
-  template <bool kMasked>
+  template <bool kEnd>
   __device__ __forceinline__ void finish_scores(const Visit& visit, int block, Scores& s) const {
-    if constexpr (kMasked) {
+    const int first_key = block * Config::kBlockKv;
+    if constexpr (kEnd) {
       const Tile tile = tile_of(visit);
-      mask_scores(s, warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
+      mask_end(s, warp_row(tile), first_key, tiles.mask_of(tile.batch), lane());
+    }
+    if (kBegins && block < visit.blocks.clean_first) {
+      const Tile tile = tile_of(visit);
+      mask_begin(s, warp_row(tile), first_key, tiles.mask_of(tile.batch), lane());
     }
   }
 

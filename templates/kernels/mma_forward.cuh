@@ -56,8 +56,7 @@ class ForwardMma {
     first_row = tile.index * Config::kBlockQ;
     const int last_row = min(first_row + Config::kBlockQ, sequence().queries) - 1;
     blocks = block_runs<Config::kBlockKv, 0>(mask, first_row, last_row);
-    // Only the steps that mask are right for far rows, so they take all blocks then.
-    if (far) self.softmax.expect_far(), blocks.clean_end = blocks.clean_first;
+    if (far) self.softmax.expect_far(), blocks.clean_end = blocks.first;
   }
 
   // False if rows went far from 0 and were not expected to: then nothing is written, and everything is to be done again
@@ -79,38 +78,21 @@ class ForwardMma {
  private:
   // --- Pipelines ----------------------------------------------------------------------------------------------------
 
-  // Steps are counted from the last block on: masked blocks first and then the clean ones; where a mask begins behind
-  // the first key, masked ones once more.
+  // Steps are counted from the last block on. Only the steps that mask the end of rows are right for far rows, and for
+  // rows that see none of a block's keys before they have seen any.
   __device__ __forceinline__ void take_blocks() {
     if constexpr (!kSerial) fill_rings();
-    const int end_clean = blocks.end - blocks.clean_first;
-    int first = 0, end_masked = blocks.end - blocks.clean_end;
+    const int first_clean = blocks.end - blocks.clean_end;
 #pragma unroll 1
-    for (;; first = end_clean, end_masked = blocks.count()) {
-#pragma unroll 1
-      for (int i = first; i < end_masked; ++i) masked_step(i);
-      if (!kBegins || end_masked < end_clean) {
-        take_clean_blocks(end_masked, end_clean);
-        if constexpr (kBegins) leave_clean_steps(end_clean);
-      }
-      if (!kBegins || first == end_clean) break;
-    }
-  }
-
-  __device__ __forceinline__ void take_clean_blocks(int first, int end) {
+    for (int i = 0; i < first_clean; ++i) masked_step(i);
     if constexpr (kRotate) {
-      rotate(first, end);
+      const int end_clean = kBegins ? max(first_clean, blocks.end - blocks.clean_first) : blocks.count();
+      rotate(first_clean, end_clean);
+#pragma unroll 1
+      for (int i = end_clean; i < blocks.count(); ++i) masked_step(i);
     } else {
 #pragma unroll 1
-      for (int i = first; i < end; ++i) kSerial ? serial_step(i) : overlapped_step(i, i > first);
-    }
-  }
-
-  // An overlapped step requests the values of a ring of one tile itself, a masked one those of the next.
-  __device__ __forceinline__ void leave_clean_steps(int next) {
-    if constexpr (!kSerial && Config::kVStages == 1) {
-      ptx::bar_sync();
-      request_value<false>(next);
+      for (int i = first_clean; i < blocks.count(); ++i) kSerial ? serial_step(i) : overlapped_step(i, i > first_clean);
     }
   }
 
@@ -164,17 +146,19 @@ class ForwardMma {
         ptx::cp_async_commit_group();
     }
     if constexpr (Config::kKStages > 1) request_key<false>(i + kKeyLead);
-    self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
+    const bool sees = sees_block(i);
+    if (sees) self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
     if constexpr (Config::kKStages == 1) {
       ptx::bar_sync();
       request_key<false>(i + 1);
     }
-    const auto shift = finish_scores<false>(s, i, 0);
+    typename Warp::Shift shift;
+    if (sees) shift = finish_scores<false>(s, i, 0);
     if constexpr (Config::kVStages == 1) {
       ptx::cp_async_wait_group<1>();
       ptx::bar_sync();
     }
-    self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(i));
+    if (sees) self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(i));
   }
 
   // The clean steps from the first on.
@@ -196,10 +180,13 @@ class ForwardMma {
   }
 
   // From Q K^T to the softmax: the scores of step i from the key `piece` on, which also raise the maxima.
-  template <bool kMasked, class Scores>
+  template <bool kEnd, class Scores>
   __device__ __forceinline__ auto finish_scores(Scores& s, int i, int piece) {
-    if constexpr (kMasked) mask_scores(s, warp_row(), first_key(i) + piece, mask, thread % kWarpSize);
-    return self.softmax.template raise_maximum<kMasked>(s, self.o);
+    const int first_of_scores = first_key(i) + piece;
+    if constexpr (kEnd) mask_end(s, warp_row(), first_of_scores, mask, thread % kWarpSize);
+    if (kBegins && first_key(i) < blocks.clean_first * Config::kBlockKv)
+      mask_begin(s, warp_row(), first_of_scores, mask, thread % kWarpSize);
+    return self.softmax.template raise_maximum<kEnd>(s, self.o);
   }
 
   // Asked for each time: the loop has no register to keep the answer in.
@@ -328,6 +315,10 @@ class ForwardMma {
   }
   __device__ __forceinline__ int first_key(int i) const { return (blocks.end - 1 - i) * Config::kBlockKv; }
   __device__ __forceinline__ int warp_row() const { return first_row + thread / kWarpSize * Shape::kWarpRows; }
+  // Whether some row of the warp sees a key of a block below those that are masked at the end.
+  __device__ __forceinline__ bool sees_block(int i) const {
+    return !kBegins || first_key(i) + Config::kBlockKv > mask.first_key(warp_row());
+  }
   // Of the pieces of a masked block, the first one that some row of the warp sees.
   __device__ __forceinline__ int first_piece(int i) const {
     if constexpr (!kBegins) return 0;

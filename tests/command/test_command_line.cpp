@@ -88,6 +88,48 @@ TEST_CASE("a problem is spelled in one way by all subcommands") {
   CHECK(mentions(refusal("autotune --seqlen 512 " + problem), "needs a GPU"));
 }
 
+TEST_CASE("a window is spelled in one way by all subcommands, beside either mask") {
+  const auto problem = [](const std::string& masks) {
+    return json::parse(run("variants --arch sm_90a --head-dim 64 --json " + masks).out).at("problem");
+  };
+  CHECK(problem("--window 1024,64") == "fwd-bf16-d64-window");
+  CHECK(problem("--window -1,64") == "fwd-bf16-d64-window");
+  CHECK(problem("--window=64,-1") == "fwd-bf16-d64-window");
+  CHECK(problem("--window 1024,0") == "fwd-bf16-d64-causal-window");
+  CHECK(problem("--window 1024,64 --mask causal") == "fwd-bf16-d64-causal-window");
+  CHECK(problem("--window -1,-1") == "fwd-bf16-d64");
+  CHECK(problem("--window -1,0") == "fwd-bf16-d64-causal");
+  CHECK(mentions(refusal("compile --arch sm_90a --window 1024,0"), "libnvrtc"));
+  CHECK(mentions(refusal("autotune --seqlen 512 --window 1024,0"), "needs a GPU"));
+  const auto verify = run("verify --device emulate --head-dim 64 --dtype bf16 --window 5,3");
+  CHECK(verify.exit_code == 2);
+  CHECK(verify.out.empty());
+  CHECK(mentions(verify.err, "libnvrtc"));
+}
+
+TEST_CASE("what is no window is refused by all subcommands") {
+  for (const char* subcommand :
+       {"render --arch sm_90a", "variants --arch sm_90a", "compile --arch sm_90a", "verify", "autotune --seqlen 512"}) {
+    const auto refusal_of = [&](const char* window) {
+      return refusal(fmt::format("{} --window '{}'", subcommand, window));
+    };
+    for (const char* text : {"5", "none", "5;0", "5x0"})
+      CHECK(mentions(refusal_of(text),
+                     fmt::format("--window: must be like 1024,0 or -1,64: keys before and behind, was '{}'", text)));
+    constexpr const char* kLeft = "--window: left: must be a whole number from -1 to 2147483648, was ";
+    constexpr const char* kRight = "--window: right: must be a whole number from -1 to 2147483648, was ";
+    CHECK(mentions(refusal_of("a,b"), std::string(kLeft) + "'a'"));
+    CHECK(mentions(refusal_of("-2,0"), std::string(kLeft) + "'-2'"));
+    CHECK(mentions(refusal_of("2147483649,0"), std::string(kLeft) + "'2147483649'"));
+    CHECK(mentions(refusal_of(",0"), std::string(kLeft) + "''"));
+    CHECK(mentions(refusal_of("0,-2"), std::string(kRight) + "'-2'"));
+    CHECK(mentions(refusal_of("1,2,3"), std::string(kRight) + "'2,3'"));
+    CHECK(mentions(refusal_of("1,"), std::string(kRight) + "''"));
+    CHECK(mentions(refusal_of("1, 2"), std::string(kRight) + "' 2'"));
+    CHECK(mentions(refusal_of(""), "--window: must not be empty"));
+  }
+}
+
 TEST_CASE("one problem is no list, and wrong words are refused by all subcommands") {
   for (const char* subcommand : {"render --arch sm_90a", "variants --arch sm_90a", "attend q k v -o o --device cpu"}) {
     CHECK(mentions(refusal(fmt::format("{} --mask full,causal", subcommand)),
@@ -186,6 +228,9 @@ TEST_CASE("an error of the command line says whose help to read, and what was pr
       {"info --json=no", "--json: must be given without a value", "flashjit info --help"},
       {"autotune --head-dim 64", "--seqlen", "flashjit autotune --help"},
       {"autotune --shapes f --mask full", "--mask", "flashjit autotune --help"},
+      {"autotune --shapes f --window 5,0", "--window requires --seqlen", "flashjit autotune --help"},
+      {"autotune --grid forward --window 5,0", "--window requires --seqlen", "flashjit autotune --help"},
+      {"attend q k v -o o --window", "--window: must have a value (LEFT,RIGHT) behind it", "flashjit attend --help"},
       {"help complie", "did you mean 'compile'?", "flashjit --help"},
       {"help cache lst", "did you mean 'ls'?", "flashjit cache --help"},
       {"completion tcsh", "SHELL: must be bash, zsh or fish, was 'tcsh'", "flashjit completion --help"}};

@@ -153,6 +153,33 @@ TEST_CASE("attend on the CPU writes what the reference computes") {
   CHECK(shop.load("l.npy", DType::f32).to_doubles() == rounded(DType::f32, expected.lse));
 }
 
+TEST_CASE("attend under a window, with either mask and with a side left open") {
+  const Workshop shop;
+  const auto attend = [&](const std::string& masks) {
+    const Outcome outcome = shop.run("attend q.npy k.npy v.npy -o o.npy --device cpu --check --json " + masks);
+    CAPTURE(masks);
+    CAPTURE(outcome.err);
+    CHECK(outcome.exit_code == 0);
+    CHECK(json::parse(outcome.out).at("check").at("passed") == true);
+    return shop.load("o.npy", DType::f32).to_doubles();
+  };
+  const auto expected = [&](const Window& window, bool causal = false) {
+    AttentionOptions options;
+    options.window = window;
+    options.causal = causal;
+    return rounded(DType::bf16, shop.expected(DType::bf16, options).out);
+  };
+  CHECK(attend("--window 2,1") == expected({2, 1}));
+  CHECK(attend("--window -1,1") == expected({-1, 1}));
+  CHECK(attend("--window=2,-1") == expected({2, -1}));
+  CHECK(attend("--window 2,1 --mask causal") == expected({2, 1}, true));
+  CHECK(attend("--window 2,0") == expected({2, 1}, true));
+  CHECK(attend("--window -1,0") == expected({}, true));
+  CHECK(attend("--window -1,-1") == expected({}));
+  CHECK(attend("--window 2147483648,2147483648") == expected({}));
+  CHECK(expected({2, 1}) != expected({}));
+}
+
 TEST_CASE("attend without a GPU says that it takes the CPU") {
   const Workshop shop;
   const Outcome outcome = shop.run("attend q.npy k.npy v.npy -o o.npy --check --json");
@@ -190,6 +217,7 @@ TEST_CASE("attend refuses bad input and leaves the files as they were") {
       {"q.npy k.npy length8.npy -o o.npy", "v"},
       {"q.npy k.npy v.npy -o o.npy --scale nan", "scale"},
       {"q.npy k.npy v.npy -o o.npy --scale wide", "--scale"},
+      {"q.npy k.npy v.npy -o o.npy --window 5 --device cpu", "--window: must be like 1024,0"},
       {"q.npy k.npy v.npy -o o.npy --dtype f32", "--dtype: must be bf16 or f16, was 'f32'"},
       {"q.npy k.npy v.npy -o o.npy --device tpu", "--device: must be auto, gpu, emulate or cpu, was 'tpu'"},
       {"q.npy k.npy v.npy -o o.npy --device gpu", "needs a GPU"},
@@ -226,6 +254,25 @@ TEST_CASE("render gives the same bytes each time, on stdout and in a file") {
   CHECK(shop.run(arguments + " -o kernel.cu").out.empty());
   CHECK(read_bytes(shop.work() / "kernel.cu") == first.out);
   CHECK(shop.run("render --arch sm_90a --head-dim 64 --mask causal").out != first.out);
+}
+
+TEST_CASE("a window of any size is one kernel, and none where all keys are seen") {
+  const Workshop shop;
+  const auto render = [&](const std::string& masks) {
+    const Outcome outcome = shop.run("render --arch sm_90a --head-dim 64 --variant v3 " + masks);
+    CHECK(outcome.exit_code == 0);
+    return outcome.out;
+  };
+  const std::string window = render("--window 1024,64");
+  CHECK(mentions(window, "fwd-bf16-d64-window.mma"));
+  CHECK(mentions(window, "AllOf<WindowMask>"));
+  CHECK(render("--window -1,1") == window);
+  CHECK(render("--window 7,-1") == window);
+  const std::string causal = render("--window 1024,0");
+  CHECK(mentions(causal, "AllOf<CausalMask, WindowMask>"));
+  CHECK(render("--window 3,5 --mask causal") == causal);
+  CHECK(render("--window -1,-1") == render(""));
+  CHECK(render("--window -1,0") == render("--mask causal"));
 }
 
 TEST_CASE("render refuses what it does not know, by name") {
@@ -304,6 +351,7 @@ TEST_CASE("compile refuses bad lists before it compiles, and says where it looke
   CHECK(mentions(shop.refusal("compile --arch sm_80 --dtype bf16,,f16"), "--dtype"));
   CHECK(mentions(shop.refusal("compile --arch sm_80 --head-dim 64,192y128"), "--head-dim"));
   CHECK(mentions(shop.refusal("compile --arch sm_80 --mask maybe"), "--mask: must be full or causal, was 'maybe'"));
+  CHECK(mentions(shop.refusal("compile --arch sm_80 --window 5"), "--window: must be like 1024,0"));
   CHECK(mentions(shop.refusal("compile --arch sm_80 --variant fast"), "--variant"));
   CHECK(mentions(shop.refusal("compile --arch sm_80"), "/nowhere/libnvrtc.so"));
   CHECK(mentions(shop.refusal("compile --arch sm_80 --bundle nowhere/b.fjb"), "--bundle: nowhere/b.fjb cannot be"));

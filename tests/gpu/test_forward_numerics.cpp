@@ -195,6 +195,46 @@ TEST_CASE("more heads and batches than a section holds") {
   check(AttentionCase(Sizes{3, 260, 260, 6, 2, 64, 64}), opts);
 }
 
+TEST_CASE("every legal variant agrees with the reference under a window, one-sided and two-sided") {
+  for (const auto& [head_dim, causal] : {std::pair{64, false}, {128, true}}) {
+    const Problem problem{
+        .dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim, .causal = causal, .window = true};
+    const std::vector<Variant> variants = every_variant(problem);
+    tests::compile_all(problem, variants, architecture());
+    const Window windows[] = {{150, causal ? -1 : 9}, {3, causal ? -1 : 40}};
+    for (const Window& window : windows) {
+      CAPTURE(window.left);
+      const cli::VerifyCase c(problem, {1, 400, 733, 2, 1}, 0, window);
+      for (const Variant& variant : variants) {
+        CAPTURE(to_string(variant));
+        CHECK(c.problem_with(shared_engine(), variant) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("the defaults are right in every case of verify under windows of many sizes") {
+  const Window windows[] = {{0, 1}, {1, 0}, {64, 64}, {-1, 30}, {200, -1}, {127, 0}, {1 << 30, 5}, {5, 1 << 30}};
+  for (const Window& window : windows) {
+    AttentionOptions masks;
+    masks.window = window;
+    const Problem problem = problem_of(DType::f16, 64, 64, masks);
+    const std::vector<Variant> variants = shared_engine().default_variants(problem, architecture());
+    tests::compile_all(problem, variants, architecture());
+    for (const cli::CaseShape& shape : cli::verify_shapes()) {
+      if (shape.seqlen_kv == 0) continue;
+      const cli::VerifyCase c(problem, shape, 0, window);
+      for (const Variant& variant : variants) {
+        CAPTURE(window.left);
+        CAPTURE(window.right);
+        CAPTURE(to_string(shape));
+        CAPTURE(to_string(variant));
+        CHECK(c.problem_with(shared_engine(), variant) == "");
+      }
+    }
+  }
+}
+
 TEST_CASE("every legal variant agrees with the reference") {
   for (const int head_dim : {64, 128, 256})
     for (const bool causal : {false, true}) {

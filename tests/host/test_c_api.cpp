@@ -2,6 +2,8 @@
 // The C interface without a compiler and without a GPU: what it refuses, and structs of other versions.
 #include <doctest/doctest.h>
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -147,6 +149,26 @@ TEST_CASE("options are checked like tensors") {
   CHECK(refusal([](Call& c) { c.options.stream = &c; }).find("stream: must be null") == 0);
 }
 
+TEST_CASE("a window is none, or two sides of at least -1") {
+  const auto status = [](const flashjit_window* window) {
+    Call call;
+    call.options.window = window;
+    return call(make_engine("sm_90a"));
+  };
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  CHECK(status(nullptr) == FLASHJIT_NO_COMPILER);
+  for (const flashjit_window& window :
+       {flashjit_window{-1, -1}, flashjit_window{0, 0}, flashjit_window{-1, 3}, flashjit_window{kMost, kMost}}) {
+    CAPTURE(window.left);
+    CHECK(status(&window) == FLASHJIT_NO_COMPILER);
+  }
+  const auto refused = [](flashjit_window window) { return refusal([&](Call& c) { c.options.window = &window; }); };
+  CHECK(refused({-2, 0}) == "window: left must be at least 0, or -1 for all keys, was -2");
+  CHECK(refused({0, -2}) == "window: right must be at least 0, or -1 for all keys, was -2");
+  CHECK(refused({-1, std::numeric_limits<std::int64_t>::min()}) ==
+        "window: right must be at least 0, or -1 for all keys, was -9223372036854775808");
+}
+
 TEST_CASE("engine options are checked, and a failure makes no engine") {
   const auto message = [](const char* flashjit_engine_options::*field, const char* value) {
     flashjit_engine_options options = FLASHJIT_ENGINE_OPTIONS_INIT;
@@ -176,6 +198,16 @@ TEST_CASE("what is prepared is checked") {
   problem.dtype = {kDLInt, 32, 1};
   CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "dtype: must be f16 or bf16, was int32");
+  problem = FLASHJIT_PROBLEM_INIT;
+  problem.window = 1;
+  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_NO_COMPILER);
+  problem.window = 2;
+  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "window: must be 0 or 1, was 2");
+  problem.window = 0;
+  problem.reserved = 1;
+  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "reserved: must be 0, was 1");
   CHECK(flashjit_prepare(engine.get(), nullptr, -1) == FLASHJIT_INVALID_ARGUMENT);
 }
 
@@ -219,10 +251,16 @@ TEST_CASE("the first version's structs are taken for ever") {
   static_assert(sizeof(flashjit_engine_options) >= 56 && sizeof(flashjit_counters) >= 64);
   static_assert(sizeof(flashjit_attention_options) >= 48 && sizeof(flashjit_problem) >= 24);
   const EnginePointer engine = make_engine("sm_90a");
+  // What lies behind a struct of that size is not looked at.
+  constexpr flashjit_window kRefused{-2, -2};
   Call call;
+  call.options.window = &kRefused;
+  CHECK(call(engine) == FLASHJIT_INVALID_ARGUMENT);
   call.options.struct_size = 48;
   CHECK(call(engine) == FLASHJIT_NO_COMPILER);
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  problem.window = problem.reserved = 7;
+  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
   problem.struct_size = 24;
   CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_NO_COMPILER);
 }

@@ -3,10 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "flashjit/error.h"
+#include "generator/variant_space.h"
 #include "runtime/forward_arguments.h"
+#include "runtime/launch.h"
 
 namespace {
 
@@ -44,6 +47,21 @@ Call call_of(std::int64_t seqlen_q, std::int64_t heads_q, std::int64_t heads_kv)
   call.v = Tensor(address(3), DType::bf16, {2, 4096, heads_kv, 32});
   call.out = Tensor(address(4), DType::bf16, {2, seqlen_q, heads_q, 32});
   return call;
+}
+
+// What the kernel of a variant is launched with.
+runtime::Launch launch_of(const Call& call, const char* variant) {
+  const runtime::ForwardCall validated = call.validated();
+  const Architecture& architecture = find_architecture("sm_90a");
+  return runtime::bind(validated, {validated.problem, parse_variant(variant), architecture}, 132);
+}
+
+// Of a launch of either family, behind the family's own arguments.
+generator::WindowArguments window_of(const runtime::Launch& launch, std::size_t family_bytes) {
+  REQUIRE(launch.argument_bytes >= family_bytes + sizeof(generator::WindowArguments));
+  generator::WindowArguments window;
+  std::memcpy(&window, launch.arguments + family_bytes, sizeof(window));
+  return window;
 }
 
 HopperVariant of_rows(int block_q) {
@@ -202,6 +220,51 @@ TEST_CASE("the tiles of a head fill whole clusters") {
   CHECK(call_of(256, 2, 2).arguments(pair).sizes.num_q_tiles == 2);
   CHECK(call_of(257, 2, 2).arguments(pair).sizes.num_q_tiles == 4);
   CHECK(call_of(257, 2, 2).arguments(of_rows(128)).sizes.num_q_tiles == 3);
+}
+
+TEST_CASE("a window stands behind the arguments of the family, with a number that stands for all keys") {
+  struct Expected {
+    Window window;
+    bool causal;
+    int left, right;
+  };
+  constexpr int kAll = generator::kWindowReach;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  for (const Expected& e :
+       {Expected{{5, 7}, false, 5, 7}, Expected{{0, 1}, false, 0, 1}, Expected{{5, -1}, false, 5, kAll},
+        Expected{{-1, 7}, false, kAll, 7}, Expected{{5, 0}, false, 5, kAll}, Expected{{5, 7}, true, 5, kAll},
+        Expected{{kMost, kMost}, false, kAll, kAll}, Expected{{kAll - 1, kAll + 1}, false, kAll - 1, kAll},
+        Expected{{std::int64_t{1} << 32, 3}, false, kAll, 3}}) {
+    CAPTURE(e.window.left);
+    CAPTURE(e.window.right);
+    CAPTURE(e.causal);
+    Call call;
+    call.opts.window = e.window;
+    call.opts.causal = e.causal;
+    for (const auto& [variant, family_bytes] : {std::pair{"mma-q64-kv32", sizeof(MmaArguments)},
+                                                std::pair{"hopper-q64-kv32-ppoff-whole", sizeof(HopperArguments)}}) {
+      CAPTURE(std::string(variant));
+      const generator::WindowArguments window = window_of(launch_of(call, variant), family_bytes);
+      CHECK(window.left == e.left);
+      CHECK(window.right == e.right);
+    }
+  }
+}
+
+TEST_CASE("without a window a launch has the arguments of the family and no more") {
+  Call call;
+  for (const Window& window : {Window{}, Window{-1, 0}}) {
+    call.opts.window = window;
+    CHECK(launch_of(call, "mma-q64-kv32").argument_bytes == sizeof(MmaArguments));
+    CHECK(launch_of(call, "hopper-q64-kv32-ppoff-whole").argument_bytes == sizeof(HopperArguments));
+  }
+}
+
+TEST_CASE("positions and the reach of a window stay within 32 bits") {
+  constexpr std::int64_t kLongest = std::int64_t{1} << 30, kRowsOfTile = 512;
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
+  CHECK(kLongest + kRowsOfTile + generator::kWindowReach <= kLargest);
+  CHECK(-kLongest - generator::kWindowReach >= -kLargest);
 }
 
 TEST_CASE("more tiles than a launch can have blocks are refused") {

@@ -321,14 +321,24 @@ TEST_CASE("head dims out of range are refused") {
   CHECK_THROWS_AS(validate(problem_of(64, 64, false, DType::f32)), Error);
 }
 
+TEST_CASE("features stand in a spelling in their order") {
+  CHECK(to_string(Problem{DType::bf16, 64, 64, true, true}) == "fwd-bf16-d64-causal-window");
+  CHECK(to_string(Problem{DType::f16, 192, 128, false, true}) == "fwd-f16-d192-v128-window");
+  CHECK(parse_problem("fwd-bf16-d64-causal-window") == Problem{DType::bf16, 64, 64, true, true});
+  CHECK(parse_problem("fwd-bf16-d64-window") == Problem{DType::bf16, 64, 64, false, true});
+}
+
 TEST_CASE("a problem is read from its own spelling and from no other") {
-  for (const Problem& problem : {problem_of(128, 128), problem_of(64, 64, true),
-                                 problem_of(192, 128, false, DType::f16), problem_of(8, 256, true, DType::f16)}) {
+  for (const Problem& problem :
+       {problem_of(128, 128), problem_of(64, 64, true), problem_of(192, 128, false, DType::f16),
+        problem_of(8, 256, true, DType::f16), Problem{DType::f16, 192, 128, false, true},
+        Problem{DType::bf16, 64, 64, true, true}}) {
     CHECK(parse_problem(to_string(problem)) == problem);
   }
-  for (const char* text :
-       {"", "fwd", "fwd-bf16", "bf16-d64", "fwd-f32-d64", "fwd-bf16-d", "fwd-bf16-d064", "fwd-bf16-d64-v64",
-        "fwd-bf16-d64-causal-", "fwd-bf16-d64-v", "fwd-bf16-d99999999999", "fwd-bf16-d64 "}) {
+  for (const char* text : {"", "fwd", "fwd-bf16", "bf16-d64", "fwd-f32-d64", "fwd-bf16-d", "fwd-bf16-d064",
+                           "fwd-bf16-d64-v64", "fwd-bf16-d64-causal-", "fwd-bf16-d64-window-causal",
+                           "fwd-bf16-d64-causal-window-window", "fwd-bf16-d64-causalwindow", "fwd-bf16-d64-window5",
+                           "fwd-bf16-d64-v", "fwd-bf16-d99999999999", "fwd-bf16-d64 "}) {
     CHECK_THROWS_WITH_AS(parse_problem(text), doctest::Contains("problem: must be like"), Error);
   }
   for (const char* text : {"fwd-bf16-d12", "fwd-bf16-d-8", "fwd-bf16-d64-v512"}) {

@@ -84,14 +84,17 @@ std::vector<Variant> changed_hopper_variants() {
 
 TEST_CASE("every field of a call's key tells calls apart") {
   const Problem problem;
-  Problem causal = problem, f16 = problem, head_dim = problem, head_dim_v = problem;
+  Problem causal = problem, window = problem, f16 = problem, head_dim = problem, head_dim_v = problem;
   causal.causal = true;
+  window.window = true;
   f16.dtype = flashjit::DType::f16;
   head_dim.head_dim = 64;
   head_dim_v.head_dim_v = 64;
+  Problem causal_window = causal;
+  causal_window.window = true;
 
   std::vector<LaunchKey> keys;
-  for (const Problem& each : {problem, causal, f16, head_dim, head_dim_v}) {
+  for (const Problem& each : {problem, causal, window, causal_window, f16, head_dim, head_dim_v}) {
     for (const ShapeBucket& bucket : flashjit::shape_buckets()) keys.emplace_back(0, each, bucket);
     keys.emplace_back(0, each, WithoutTensorMaps{});
     keys.emplace_back(0, each, Variant(flashjit::MmaVariant{}));

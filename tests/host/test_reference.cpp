@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,50 @@ std::vector<double> heads_first(const HostTensor& tensor) {
       for (std::int64_t i = 0; i < s[1]; ++i)
         for (std::int64_t d = 0; d < s[3]; ++d) permuted.push_back(values[((b * s[1] + i) * s[2] + h) * s[3] + d]);
   return permuted;
+}
+
+// Attention of one head dim by head dim, with a look at every key.
+reference::Result attend_plainly(const HostTensor& q, const HostTensor& k, const HostTensor& v,
+                                 const AttentionOptions& opts) {
+  const std::int64_t batches = q.shape()[0], queries = q.shape()[1], heads = q.shape()[2], dim = q.shape()[3],
+                     keys = k.shape()[1], heads_kv = k.shape()[2], dim_v = v.shape()[3];
+  const std::vector<double> qs = q.to_doubles(), ks = k.to_doubles(), vs = v.to_doubles();
+  const auto sees = [&](std::int64_t query, std::int64_t key) {
+    const std::int64_t behind = key - (query + keys - queries);  // of the query's own key
+    if (opts.causal && behind > 0) return false;
+    if (opts.window.left != -1 && -behind > opts.window.left) return false;
+    return opts.window.right == -1 || behind <= opts.window.right;
+  };
+  reference::Result result;
+  result.shape = {batches, queries, heads, dim_v};
+  result.out.resize(static_cast<std::size_t>(batches * queries * heads * dim_v));
+  result.lse.resize(static_cast<std::size_t>(batches * heads * queries));
+  for (std::int64_t b = 0; b < batches; ++b)
+    for (std::int64_t h = 0; h < heads; ++h)
+      for (std::int64_t i = 0; i < queries; ++i) {
+        const std::int64_t row = (b * queries + i) * heads + h;
+        double total = 0;
+        std::vector<double> sum(static_cast<std::size_t>(dim_v));
+        for (std::int64_t j = 0; j < keys; ++j) {
+          if (!sees(i, j)) continue;
+          const std::int64_t kv_row = (b * keys + j) * heads_kv + h * heads_kv / heads;
+          double score = 0;
+          for (std::int64_t d = 0; d < dim; ++d) score += qs[row * dim + d] * ks[kv_row * dim + d];
+          const double weight = std::exp(score / std::sqrt(static_cast<double>(dim)));
+          total += weight;
+          for (std::int64_t d = 0; d < dim_v; ++d) sum[d] += weight * vs[kv_row * dim_v + d];
+        }
+        for (std::int64_t d = 0; d < dim_v; ++d) result.out[row * dim_v + d] = total > 0 ? sum[d] / total : 0;
+        result.lse[(b * heads + h) * queries + i] = std::log(total);
+      }
+  return result;
+}
+
+AttentionOptions with_window(std::int64_t left, std::int64_t right, bool causal = false) {
+  AttentionOptions opts;
+  opts.causal = causal;
+  opts.window = {left, right};
+  return opts;
 }
 
 reference::Result result_of(const Dims& shape, const std::vector<double>& out, const std::vector<double>& lse = {}) {
@@ -173,6 +218,55 @@ TEST_CASE("a row that sees no key gives 0 and LSE -infinity") {
   CHECK(std::isfinite(result.lse[2]));
 }
 
+TEST_CASE("a window of one key gives that key's value, and a window without an end all there are on that side") {
+  const HostTensor q = random({1, 3, 1, 4}, 1), k = random({1, 5, 1, 4}, 2), v = f32({1, 5, 1, 1}, {1, 2, 3, 4, 5});
+  check_near(attend(q, k, v, with_window(0, 0)).out, {3, 4, 5});
+  CHECK(attend(q, k, v, with_window(-1, 0)).out == attend(q, k, v, causal()).out);
+  CHECK(attend(q, k, v, with_window(-1, -1)).out == attend(q, k, v).out);
+  CHECK(attend(q, k, v, with_window(-1, -1)).lse == attend(q, k, v).lse);
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  CHECK(attend(q, k, v, with_window(kMost, kMost)).out == attend(q, k, v).out);
+  CHECK(attend(q, k, v, with_window(kMost, 0)).out == attend(q, k, v, causal()).out);
+}
+
+TEST_CASE("rows that a window leaves no key give 0 and LSE -infinity") {
+  const HostTensor q = random({1, 6, 1, 4}, 1), k = random({1, 3, 1, 4}, 2), v = f32({1, 3, 1, 1}, {3, 3, 3});
+  const reference::Result result = attend(q, k, v, with_window(1, 1));
+  check_near(result.out, {0, 0, 3, 3, 3, 3});
+  CHECK(result.lse[1] == -kInfinity);
+  CHECK(result.lse[2] > -kInfinity);
+}
+
+TEST_CASE("under random windows the result is that of a look at every key") {
+  std::mt19937 generator(11);
+  const auto up_to = [&](int most) { return std::uniform_int_distribution<std::int64_t>(0, most)(generator); };
+  const auto side = [&](std::int64_t keys) {
+    const std::int64_t sides[] = {-1, 0, std::numeric_limits<std::int64_t>::max(), up_to(8),
+                                  up_to(static_cast<int>(keys) + 5)};
+    return sides[up_to(4)];
+  };
+  int less = 0, more = 0, equal = 0;
+  for (int i = 0; i < 300; ++i) {
+    const std::int64_t queries = 1 + up_to(20), keys = i % 3 == 0 ? queries : up_to(30), batches = 1 + up_to(1);
+    (queries < keys ? less : queries > keys ? more : equal) += 1;
+    const HostTensor q = random({batches, queries, 4, 8}, 3 * i), k = random({batches, keys, 2, 8}, 3 * i + 1),
+                     v = random({batches, keys, 2, 3}, 3 * i + 2);
+    const AttentionOptions opts = with_window(side(keys), side(keys), up_to(2) == 0);
+    CAPTURE(queries);
+    CAPTURE(keys);
+    CAPTURE(opts.window.left);
+    CAPTURE(opts.window.right);
+    CAPTURE(opts.causal);
+    const reference::Result expected = attend_plainly(q, k, v, opts), result = attend(q, k, v, opts);
+    CHECK(result.shape == expected.shape);
+    check_near(result.out, expected.out);
+    check_near(result.lse, expected.lse);
+  }
+  CHECK(less > 20);
+  CHECK(more > 20);
+  CHECK(equal > 20);
+}
+
 TEST_CASE("lengths, batches and heads of 0") {
   const HostTensor q = random({2, 3, 1, 4}, 1), none = HostTensor(DType::f32, {2, 0, 1, 4});
   const reference::Result no_keys = attend(q, none, none);
@@ -256,6 +350,10 @@ TEST_CASE("low precision is near the exact result and rounded to the dtype") {
     check_near(low.out, exact.out, 8 * unit);
     check_near(low.lse, exact.lse, 1e-5);
     CHECK(low.out != exact.out);
+    const AttentionOptions window = with_window(5, 2);
+    const reference::Result low_of_window = reference::attention_in_low_precision(q.view(), k.view(), v.view(), window);
+    check_near(low_of_window.out, attend(q, k, v, window).out, 8 * unit);
+    check_near(low_of_window.lse, attend(q, k, v, window).lse, 1e-5);
     const HostTensor rounded = HostTensor::from_doubles(dtype, low.shape, low.out.data(), low.out.size());
     CHECK(rounded.to_doubles() == low.out);
   }
@@ -301,6 +399,9 @@ TEST_CASE("bad inputs are refused with a line that names the argument") {
   refuses("k: num_heads must divide the 4 of q, was 0", t, no_heads, no_heads);
   refuses("softmax_scale: must be finite, was nan", t, t, t, scaled(std::nanf("")));
   refuses("softmax_scale: must be finite, was -inf", t, t, t, scaled(-std::numeric_limits<float>::infinity()));
+  refuses("window: left must be at least 0, or -1 for all keys, was -2", t, t, t, with_window(-2, 0));
+  refuses("window: right must be at least 0, or -1 for all keys, was -9223372036854775808", t, t, t,
+          with_window(3, std::numeric_limits<std::int64_t>::min()));
   CHECK_NOTHROW(reference::attention(t, t, t));
 }
 

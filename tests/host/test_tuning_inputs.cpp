@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "flashjit/attention.h"
 #include "flashjit/error.h"
 #include "runtime/tuning_inputs.h"
 
@@ -16,6 +17,23 @@ namespace {
 
 Problem make_problem(bool causal, DType dtype = DType::bf16, int head_dim = 32, int head_dim_v = 16) {
   return {dtype, head_dim, head_dim_v, causal};
+}
+
+// Without a window and with one, causal and not.
+std::vector<Problem> problems_of_masks(DType dtype = DType::bf16) {
+  std::vector<Problem> problems;
+  for (const bool window : {false, true}) {
+    for (const bool causal : {false, true}) {
+      problems.push_back(make_problem(causal, dtype));
+      problems.back().window = window;
+    }
+  }
+  return problems;
+}
+
+// What calls with these options get.
+Problem problem_of_calls(const Problem& problem, const AttentionOptions& options) {
+  return problem_of(problem.dtype, problem.head_dim, problem.head_dim_v, options);
 }
 
 // As a device's tensor is filled.
@@ -63,17 +81,14 @@ TEST_CASE("a small tensor takes a block of its own size") {
 TEST_CASE("what is expected of the timed call's last rows is what the whole call gives there") {
   const CallShape shapes[] = {{2, 37, 53, 4, 2}, {1, 5, 40, 2, 1}, {1, 1, 9, 1, 1}, {2, 40, 23, 2, 2}};
   for (const CallShape& shape : shapes) {
-    for (const bool causal : {false, true}) {
+    for (const Problem& problem : problems_of_masks()) {
       CAPTURE(shape.seqlen_q);
-      CAPTURE(causal);
-      const Problem problem = make_problem(causal);
+      CAPTURE(to_string(problem));
       const TimedCase timed(problem, shape);
-      const TensorShapes dims(problem, shape);
-      AttentionOptions options;
-      options.causal = causal;
+      const TensorShapes dims(problem, timed.shape);
       const reference::Result whole = reference::attention(
           filled(problem.dtype, dims.q, timed.q.block()).view(), filled(problem.dtype, dims.k, timed.k.block()).view(),
-          filled(problem.dtype, dims.v, timed.v.block()).view(), options);
+          filled(problem.dtype, dims.v, timed.v.block()).view(), timed.options);
       const Expected expected = timed.expected();
       REQUIRE(timed.checked_rows() == std::min<std::int64_t>(16, shape.seqlen_q));
       REQUIRE(expected.exact.shape == Dims{1, timed.checked_rows(), 1, 16});
@@ -81,6 +96,49 @@ TEST_CASE("what is expected of the timed call's last rows is what the whole call
       for (std::int64_t i = 0; i < timed.checked_rows(); ++i)
         CHECK(std::equal(row_from_end(whole, i), row_from_end(whole, i) + 16, row_from_end(expected.exact, i)));
     }
+  }
+}
+
+TEST_CASE("the calls of tuning are of the problem that is tuned") {
+  for (const Problem& problem : problems_of_masks()) {
+    CAPTURE(to_string(problem));
+    for (const std::int64_t keys : {1, 2, 3, 40, 4096}) {
+      CAPTURE(keys);
+      const TimedCase timed(problem, {1, 5, keys, 1, 1});
+      CHECK(problem_of_calls(problem, timed.options) == problem);
+    }
+    for (const CheckCase& small : make_check_cases(problem)) CHECK(problem_of_calls(problem, small.options) == problem);
+  }
+}
+
+TEST_CASE("under a window a query of the timed call sees the keys of the shape, and there are as many as queries") {
+  for (const Problem& problem : problems_of_masks()) {
+    CAPTURE(to_string(problem));
+    for (const std::int64_t keys : {3, 8, 1024, 4096}) {
+      CAPTURE(keys);
+      const TimedCase prompt(problem, {1, 4096, keys, 2, 1}), decoding(problem, {1, 1, keys, 2, 1});
+      CHECK(prompt.shape.seqlen_q == 4096);
+      CHECK(prompt.shape.seqlen_kv == (problem.window ? 4096 : keys));
+      CHECK(decoding.shape.seqlen_kv == keys);
+      for (const TimedCase* timed : {&prompt, &decoding})
+        CHECK(keys_of_query(timed->options, timed->shape.seqlen_kv) == keys);
+    }
+  }
+}
+
+TEST_CASE("windows of the small calls end within a block, and leave some row fewer keys than there are") {
+  for (const bool causal : {false, true}) {
+    Problem problem = make_problem(causal);
+    problem.window = true;
+    bool hides = false;
+    for (const CheckCase& small : make_check_cases(problem)) {
+      AttentionOptions without = small.options;
+      without.window = {};
+      const reference::Result all = reference::attention(small.q.view(), small.k.view(), small.v.view(), without);
+      hides = hides || all.lse != small.expected().exact.lse;
+      CHECK(small.options.window.left % 16 != 0);
+    }
+    CHECK(hides);
   }
 }
 
@@ -136,10 +194,11 @@ TEST_CASE("in one small call maxima jump, from whichever end its keys are visite
 }
 
 TEST_CASE("small calls expect the reference's result, and no head that was forgotten passes") {
-  for (const bool causal : {false, true}) {
-    for (const CheckCase& small : make_check_cases(make_problem(causal, DType::f16))) {
+  for (const Problem& problem : problems_of_masks(DType::f16)) {
+    CAPTURE(to_string(problem));
+    for (const CheckCase& small : make_check_cases(problem)) {
       const Expected expected = small.expected();
-      const Dims shape = TensorShapes(make_problem(causal), small.shape).out;
+      const Dims shape = TensorShapes(problem, small.shape).out;
       REQUIRE(expected.exact.shape == shape);
       HostTensor out =
           HostTensor::from_doubles(DType::f16, shape, expected.exact.out.data(), expected.exact.out.size());
@@ -149,7 +208,8 @@ TEST_CASE("small calls expect the reference's result, and no head that was forgo
       CHECK_FALSE(reference::compare(out, expected.exact, expected.low).passed);
       const bool blind_rows =
           std::any_of(expected.exact.lse.begin(), expected.exact.lse.end(), [](double lse) { return std::isinf(lse); });
-      CHECK(blind_rows == (causal && small.shape.seqlen_kv < small.shape.seqlen_q));
+      const std::int64_t keys_behind = problem.causal ? 0 : small.options.window.right;  // of a query; -1: all
+      CHECK(blind_rows == (keys_behind >= 0 && small.shape.seqlen_kv + keys_behind < small.shape.seqlen_q));
     }
   }
 }

@@ -206,6 +206,59 @@ TEST_CASE("a scale that is no number is refused, any other is taken") {
   CHECK(with_scale(-1.5f) == "");
 }
 
+TEST_CASE("a window makes the problem that its masks make, whatever its size") {
+  const auto checked = [](const flashjit::Window& window, bool causal = false) {
+    Call call;
+    call.opts.causal = causal;
+    call.opts.window = window;
+    return call.validate();
+  };
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  CHECK(checked({-1, -1}).problem == flashjit::Problem{DType::bf16, 64, 32});
+  CHECK(checked({-1, 0}).problem == flashjit::Problem{DType::bf16, 64, 32, true});
+  CHECK(checked({3, 0}).problem == flashjit::Problem{DType::bf16, 64, 32, true, true});
+  CHECK(checked({3, kMost}, true).problem == flashjit::Problem{DType::bf16, 64, 32, true, true});
+  CHECK(checked({kMost, 2}).problem == flashjit::Problem{DType::bf16, 64, 32, false, true});
+  CHECK(checked({3, 0}).masks.window == flashjit::Window{3, -1});
+  CHECK(checked({3, 2}).masks.window == flashjit::Window{3, 2});
+}
+
+TEST_CASE("a side of a window below -1 is named") {
+  const auto with_window = [](const flashjit::Window& window) {
+    return refusal([&](Call& c) { c.opts.window = window; });
+  };
+  CHECK(with_window({-2, 0}) == "window: left must be at least 0, or -1 for all keys, was -2");
+  CHECK(with_window({0, -2}) == "window: right must be at least 0, or -1 for all keys, was -2");
+  CHECK(with_window({std::numeric_limits<std::int64_t>::min(), -1}) ==
+        "window: left must be at least 0, or -1 for all keys, was -9223372036854775808");
+  CHECK(with_window({0, 0}) == "");
+}
+
+TEST_CASE("a variant is chosen by the keys that a query sees") {
+  const auto key_range = [](const flashjit::Window& window, bool causal = false) {
+    Call call;
+    set_shape(call.k, {2, 16384, 4, 64});
+    set_shape(call.v, {2, 16384, 4, 32});
+    call.opts.window = window;
+    call.opts.causal = causal;
+    const flashjit::CallShape shape = flashjit::runtime::tuning_shape(call.validate());
+    CHECK(shape.batch == 2);
+    CHECK(shape.seqlen_q == 5);
+    CHECK(shape.num_heads_q == 8);
+    CHECK(shape.num_heads_kv == 4);
+    CHECK(shape.seqlen_kv == flashjit::keys_of_query(call.opts, 16384));
+    return flashjit::shape_bucket(shape, 132).keys;
+  };
+  using flashjit::KeyRange;
+  CHECK(key_range({-1, -1}) == KeyRange::more);
+  CHECK(key_range({-1, -1}, true) == KeyRange::more);
+  CHECK(key_range({1022, 0}) == KeyRange::below_1k);
+  CHECK(key_range({1023, 5}, true) == KeyRange::below_2k);
+  CHECK(key_range({1023, 1024}) == KeyRange::below_8k);
+  CHECK(key_range({100, -1}) == KeyRange::more);
+  CHECK(key_range({std::numeric_limits<std::int64_t>::max(), 0}) == KeyRange::more);
+}
+
 TEST_CASE("sizes that overflow are named") {
   CHECK(refusal([](Call& c) { set_shape(c.q, {2, -5, 8, 64}); }) == "q: seqlen must be from 0 to 1073741824, was -5");
   CHECK(refusal([](Call& c) {

@@ -6,14 +6,16 @@
 #include "kernels/mma_ceiling.cuh"
 #include "kernels/mma_forward.cuh"
 #include "parts/mask/causal.cuh"
+#include "parts/mask/window.cuh"
 
 struct MmaLaunch {
   MmaArguments core;
+  WindowArguments window;
 };
 
 struct MmaConfig {
   using Arguments = MmaLaunch;
-  using Masks = AllOf<CausalMask>;
+  using Masks = AllOf<CausalMask, WindowMask>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;
@@ -45,11 +47,12 @@ struct WgmmaM64N64K16 {
 
 struct HopperLaunch {
   HopperArguments core;
+  WindowArguments window;
 };
 
 struct HopperConfig {
   using Arguments = HopperLaunch;
-  using Masks = AllOf<CausalMask>;
+  using Masks = AllOf<CausalMask, WindowMask>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "flashjit/attention.h"
 #include "flashjit/emulator.h"
 #include "flashjit/tensor.h"
 
@@ -20,25 +21,38 @@ struct Setting {
   float softmax_scale = 0.125f;
   DType dtype = DType::f16;
   std::int64_t seqlen_q = 149, seqlen_kv = 203, num_heads_q = 4, num_heads_kv = 2;
+  Window window = {};
 };
 
-inline constexpr Setting kHopper{.variant = "hopper-kv64"};
+inline constexpr Setting kHopper{.variant = "hopper-kv64-whole"};
 inline constexpr Setting kHopperCausal{
-    .variant = "hopper-kv64", .causal = true, .dtype = DType::bf16, .seqlen_kv = 179};
+    .variant = "hopper-kv64-whole", .causal = true, .dtype = DType::bf16, .seqlen_kv = 179};
+// Outputs that wait in the place of the query.
+inline constexpr Setting kHopperInQuery{.variant = "hopper-kv64"};
 inline constexpr Setting kHopperPanels{.variant = "hopper-kv64", .head_dim = 80};
-inline constexpr Setting kHopperNegative{.variant = "hopper-kv64", .softmax_scale = -0.125f};
-inline constexpr Setting kHopperThreeSlots{.variant = "hopper-kv64-s3"};
+inline constexpr Setting kHopperNegative{.variant = "hopper-kv64-whole", .softmax_scale = -0.125f};
+inline constexpr Setting kHopperThreeSlots{.variant = "hopper-kv64-s3-whole"};
 inline constexpr Setting kHopperFused{.variant = "hopper-kv64-qs2-whole-fused"};
 inline constexpr Setting kHopperHalf{.variant = "hopper-kv64-half", .head_dim = 80};
 inline constexpr Setting kHopperSharedP{.variant = "hopper-kv64-psmem"};
-inline constexpr Setting kHopperSerial{.variant = "hopper-kv64-serial-ppsoftmax"};
+inline constexpr Setting kHopperSerial{.variant = "hopper-kv64-serial-ppsoftmax-whole"};
 inline constexpr Setting kHopperThreeStage{.variant = "hopper-kv64-3stage"};
 // Scores that jump, so that blocks are computed again.
-inline constexpr Setting kHopperLazy{.variant = "hopper-kv64-lazy", .softmax_scale = 4.0f};
-inline constexpr Setting kHopperJumps{.variant = "hopper-kv64", .softmax_scale = 4.0f};
-inline constexpr Setting kHopperFixed{.variant = "hopper-kv64-fixed"};
-inline constexpr Setting kHopperCluster{.variant = "hopper-kv64-fixed-cl2", .head_dim = 80};
+inline constexpr Setting kHopperLazy{.variant = "hopper-kv64-lazy-whole", .softmax_scale = 4.0f};
+inline constexpr Setting kHopperJumps{.variant = "hopper-kv64-whole", .softmax_scale = 4.0f};
+inline constexpr Setting kHopperFixed{.variant = "hopper-kv64-fixed-whole"};
+inline constexpr Setting kHopperCluster{.variant = "hopper-kv64-fixed-cl2-whole", .head_dim = 80};
 inline constexpr Setting kHopperNoProducer{.variant = "hopper-kv64-fixed-nows-whole-ppoff", .seqlen_kv = 61};
+
+// To both sides: each warpgroup has a clean block between those that are masked, and a first block of its own.
+inline constexpr Setting of_window(const char* variant, const Window& window) {
+  return {.variant = variant, .seqlen_kv = 190, .num_heads_q = 2, .num_heads_kv = 2, .window = window};
+}
+inline constexpr Setting kHopperWindow = of_window("hopper-kv32-whole", {70, 60});
+inline constexpr Setting kHopperSerialWindow = of_window("hopper-kv32-serial-ppsoftmax-whole", {70, 60});
+inline constexpr Setting kHopperFusedWindow = of_window("hopper-kv32-qs2-whole-fused", {70, 60});
+// Ends before the rows of the last warpgroup begin, which do not exist.
+inline constexpr Setting kHopperNarrow = of_window("hopper-kv32-whole", {3, 1});
 
 inline constexpr Setting of_mma(const char* variant) {
   return {.architecture = "sm_80",
@@ -61,6 +75,14 @@ inline constexpr Setting kMmaCausal = [] {
   setting.seqlen_kv = 156;  // the first warp sees one key of the block on its diagonal
   return setting;
 }();
+inline constexpr Setting of_mma_window(const char* variant) {
+  Setting setting = of_mma(variant);
+  setting.window = {70, 60};  // clean blocks between those that are masked at the end and at the begin
+  return setting;
+}
+inline constexpr Setting kMmaWindow = of_mma_window("mma-kv32-k2-v2");
+inline constexpr Setting kMmaOneValueWindow = of_mma_window("mma-kv32-k2-v1");
+inline constexpr Setting kMmaRotateWindow = of_mma_window("mma-kv32-k2-v3-rotate");
 inline constexpr Setting kMmaPadded = [] {
   Setting setting = kMma;
   setting.head_dim = 72;
@@ -543,7 +565,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
                  "    ptx::wgmma_commit_group();",
      .replacement = "step != 0);",
      .kinds = {register_in_flight},
-     .found_at = "mask(visit, block, s)"},
+     .found_at = "finish_scores<true>(visit, block, s)"},
     {.name = "output: not committed",
      .setting = kHopper,
      .file = "hopper/warpgroup_attention.cuh",
@@ -569,7 +591,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .replacement = "    Warpgroup::template wait_scores<1>(s);\n"
                     "    release_key();",
      .kinds = {register_in_flight},
-     .found_at = "mask(visit, block, s)"},
+     .found_at = "finish_scores<true>(visit, block, s)"},
     {.name = "scores: waited for with one group too many",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
@@ -648,7 +670,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .kinds = {race},
      .found_at = "self.issue_scores("},
     {.name = "descriptor: rows of another warpgroup",
-     .setting = kHopper,
+     .setting = kHopperInQuery,
      .file = "hopper/warpgroup_attention.cuh",
      .original = "+ warpgroup * kWarpgroupRows * QTile::kRowBytes",
      .replacement = "",
@@ -662,7 +684,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_output("},
     {.name = "values beyond the ring",
-     .setting = kHopper,
+     .setting = kHopperInQuery,
      .file = "hopper/warpgroup_attention.cuh",
      .original = "const uint64 b = VTile::slot(v, stage);",
      .replacement = "const uint64 b = VTile::slot(v, stage + 2);",
@@ -846,7 +868,7 @@ inline const std::vector<Mutation> kRoleFaults = {
      .kinds = {unwritten_register},
      .found_at = "keys.release("},
     {.name = "every lane sends the output",
-     .setting = kHopper,
+     .setting = kHopperInQuery,
      .file = "hopper/store.cuh",
      .original = "if (ptx::elect()) send(",
      .replacement = "send(",
@@ -937,7 +959,7 @@ inline const std::vector<Mutation> kOutputFaults = {
      .kinds = {left_in_flight},
      .found_at = "send(tile"},
     {.name = "output in the query: released before it is read",
-     .setting = kHopper,
+     .setting = kHopperInQuery,
      .file = "hopper/store.cuh",
      .original = "  __device__ __forceinline__ void wait_read() const {\n"
                  "    if (ptx::elect()) ptx::tma_wait_read();",
@@ -945,20 +967,20 @@ inline const std::vector<Mutation> kOutputFaults = {
      .kinds = {race},
      .found_at = "loader.request_query("},
     {.name = "output: stores are not committed",
-     .setting = kHopper,
+     .setting = kHopperInQuery,
      .file = "hopper/store.cuh",
      .original = "    ptx::tma_commit_group();\n",
      .replacement = "",
      .kinds = {race},
      .found_at = "loader.request_query("},
     {.name = "output in the query: released before it is written",
-     .setting = kHopper,
+     .setting = kHopperInQuery,
      .file = "kernels/hopper_ablation.cuh",
      .original = "if constexpr (!Shape::kOutputInQuery) queries.release(signs());",
      .replacement = "queries.release(signs());",
      .kinds = {race}},
     {.name = "output: a row further on",
-     .setting = kHopper,
+     .setting = kHopperInQuery,
      .file = "hopper/store.cuh",
      .original = "row * VTile::kRowBytes +",
      .replacement = "(row + 1) * VTile::kRowBytes +",
@@ -1015,13 +1037,13 @@ inline const std::vector<Mutation> kOutputFaults = {
     {.name = "mask: the first block beyond the clean ones is not masked",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "if (block >= visit.blocks.clean_end ||",
-     .replacement = "if (block > visit.blocks.clean_end ||"},
+     .original = "if (block >= visit.blocks.clean_end)",
+     .replacement = "if (block > visit.blocks.clean_end)"},
     {.name = "mask: the last block of the diagonal is not masked",
      .setting = kHopperCausal,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      for (; block >= masked_from; --block) step<true>",
-     .replacement = "      for (; block > masked_from; --block) step<true>"},
+     .original = "      for (; block >= blocks.clean_end; --block) step<true>",
+     .replacement = "      for (; block > blocks.clean_end; --block) step<true>"},
     {.name = "mask: blocks that the first row sees",
      .setting = kHopperCausal,
      .file = "kernels/hopper_forward.cuh",
@@ -1030,13 +1052,13 @@ inline const std::vector<Mutation> kOutputFaults = {
     {.name = "mask: even columns two keys too late",
      .setting = kHopper,
      .file = "attention/scores.cuh",
-     .original = "if (8 * n > last ||",
-     .replacement = "if (8 * n > last + 2 ||"},
+     .original = "if (hides(8 * n, bound))",
+     .replacement = "if (hides(8 * n - 2, bound))"},
     {.name = "mask: inverted",
      .setting = kHopperCausal,
      .file = "attention/scores.cuh",
-     .original = "if (8 * n + 1 > last ||",
-     .replacement = "if (8 * n + 1 < last ||"},
+     .original = "return column > last;",
+     .replacement = "return column < last;"},
     {.name = "mask: the diagonal one key too far",
      .setting = kHopperCausal,
      .file = "parts/mask/causal.cuh",
@@ -1047,6 +1069,121 @@ inline const std::vector<Mutation> kOutputFaults = {
      .file = "attention/softmax.cuh",
      .original = "ptx::shfl_xor(seen, 1)",
      .replacement = "ptx::shfl_xor(seen, 4)"},
+};
+
+// --- The window ---------------------------------------------------------------------------------------------------
+
+inline const std::vector<Mutation> kWindowFaults = {
+    {.name = "window: it begins a key too late",
+     .setting = kHopperWindow,
+     .file = "parts/mask/window.cuh",
+     .original = "return position - window.left;",
+     .replacement = "return position - window.left + 1;"},
+    {.name = "window: it begins a key too early",
+     .setting = kMmaWindow,
+     .file = "parts/mask/window.cuh",
+     .original = "return position - window.left;",
+     .replacement = "return position - window.left - 1;"},
+    {.name = "window: it ends a key too late",
+     .setting = kHopperWindow,
+     .file = "parts/mask/window.cuh",
+     .original = "return position + window.right;",
+     .replacement = "return position + window.right + 1;"},
+    {.name = "window: it ends a key too early",
+     .setting = kMmaWindow,
+     .file = "parts/mask/window.cuh",
+     .original = "return position + window.right;",
+     .replacement = "return position + window.right - 1;"},
+    {.name = "window: the first block is not visited",
+     .setting = kHopperWindow,
+     .file = "attention/blocks.cuh",
+     .original = "min(mask.first_key(first_row) / kBlockKv, runs.end - kLeast)",
+     .replacement = "min(mask.first_key(first_row) / kBlockKv + 1, runs.end - kLeast)"},
+    {.name = "window of mma: the first block is not visited",
+     .setting = kMmaWindow,
+     .file = "attention/blocks.cuh",
+     .original = "min(mask.first_key(first_row) / kBlockKv, runs.end - kLeast)",
+     .replacement = "min(mask.first_key(first_row) / kBlockKv + 1, runs.end - kLeast)"},
+    {.name = "window: rows that do not exist have no first block",
+     .setting = kHopperNarrow,
+     .file = "attention/blocks.cuh",
+     .original = "min(mask.first_key(first_row) / kBlockKv, runs.end - kLeast)",
+     .replacement = "mask.first_key(first_row) / kBlockKv",
+     .kinds = {deadlock, mbarrier_phase, race}},
+    {.name = "window: the clean run is a block too long",
+     .setting = kHopperWindow,
+     .file = "attention/blocks.cuh",
+     .original = "ceil_div(mask.first_key(last_row), kBlockKv)",
+     .replacement = "(mask.first_key(last_row) / kBlockKv)"},
+    {.name = "window of mma: the clean run is a block too long",
+     .setting = kMmaWindow,
+     .file = "attention/blocks.cuh",
+     .original = "ceil_div(mask.first_key(last_row), kBlockKv)",
+     .replacement = "(mask.first_key(last_row) / kBlockKv)"},
+    {.name = "window: the scores of the first keys are hidden a key too far",
+     .setting = kHopperWindow,
+     .file = "attention/scores.cuh",
+     .original = "return column < first;",
+     .replacement = "return column <= first;"},
+    {.name = "window: its begin is not masked in the blocks at its end",
+     .setting = kHopperNarrow,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "if (kBegins && block < visit.blocks.clean_first)",
+     .replacement = "if (kBegins && !kEnd && block < visit.blocks.clean_first)"},
+    {.name = "window: its begin is not masked in the blocks before its end",
+     .setting = kHopperSerialWindow,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "if (kBegins && block < visit.blocks.clean_first)",
+     .replacement = "if (kBegins && kEnd && block < visit.blocks.clean_first)"},
+    {.name = "window: blocks before the first one of a warpgroup are not passed over",
+     .setting = kHopperWindow,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "    release_value();\n"
+                 "    pass_over(visit.blocks.first, visit.loaded_first);",
+     .replacement = "    release_value();",
+     .kinds = {race, deadlock, mbarrier_phase}},
+    {.name = "window, serial: blocks before the first one of a warpgroup are not passed over",
+     .setting = kHopperSerialWindow,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "    if constexpr (Shape::kSerial) {\n"
+                 "      pass_over(visit.blocks.first, visit.loaded_first);",
+     .replacement = "    if constexpr (Shape::kSerial) {",
+     .kinds = {race, deadlock, mbarrier_phase}},
+    {.name = "window, fused: the next tile's keys come before those that are passed over",
+     .setting = kHopperFusedWindow,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "next.begins_at_once() && visit.ends_at_once()",
+     .replacement = "next.begins_at_once()",
+     .kinds = {race, deadlock, mbarrier_phase}},
+    {.name = "window: nobody tells the first block of a tile",
+     .setting = kHopperWindow,
+     .file = "hopper/tiles.cuh",
+     .original = "    if constexpr (Config::Masks::kBegins) ptx::st_shared(slot + kFirstBlockAt, "
+                 "static_cast<uint32>(first_block));\n",
+     .replacement = "",
+     .kinds = {unwritten_shared}},
+    {.name = "window: all blocks down to the first key are loaded",
+     .setting = kHopperWindow,
+     .file = "hopper/producer.cuh",
+     .original = "block > tile.first_block; --block)",
+     .replacement = "block > 0; --block)",
+     .kinds = {race, deadlock, mbarrier_phase}},
+    {.name = "window of mma: the first piece is left out",
+     .setting = kMmaWindow,
+     .file = "kernels/mma_forward.cuh",
+     .original = "/ Shape::kMaskedKeys * Shape::kMaskedKeys;",
+     .replacement = "/ Shape::kMaskedKeys * Shape::kMaskedKeys + Shape::kMaskedKeys;"},
+    {.name = "window of mma: its begin is not masked",
+     .setting = kMmaOneValueWindow,
+     .file = "kernels/mma_forward.cuh",
+     .original = "first_key(i) < blocks.clean_first * Config::kBlockKv)",
+     .replacement = "first_key(i) < (blocks.clean_first - 1) * Config::kBlockKv)"},
+    {.name = "window, rotate: the blocks at its begin are not visited",
+     .setting = kMmaRotateWindow,
+     .file = "kernels/mma_forward.cuh",
+     .original = "for (int i = end_clean; i < blocks.count(); ++i) masked_step(i);",
+     .replacement = "",
+     .kinds = {left_in_flight}},
 };
 
 // --- The mma.sync family ------------------------------------------------------------------------------------------
@@ -1401,7 +1538,8 @@ inline const std::vector<Mutation> kMmaFaults = {
      .replacement = "kLeast == 0 ? max(reach - kBlockKv, 0) / kBlockKv"},
 };
 
-inline const std::vector<Mutation>* const kAllMutations[] = {&kRingFaults,  &kWaitFaults, &kCopyFaults,   &kWgmmaFaults,
-                                                             &kFenceFaults, &kRoleFaults, &kOutputFaults, &kMmaFaults};
+inline const std::vector<Mutation>* const kAllMutations[] = {&kRingFaults,   &kWaitFaults,   &kCopyFaults,
+                                                             &kWgmmaFaults,  &kFenceFaults,  &kRoleFaults,
+                                                             &kOutputFaults, &kWindowFaults, &kMmaFaults};
 
 }  // namespace flashjit::tests

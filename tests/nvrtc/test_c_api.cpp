@@ -44,6 +44,7 @@ TEST_CASE("a call through C computes what a call in C++ does, with its options")
       lse(DType::f32, lse_shape);
   AttentionOptions opts;
   opts.causal = true;
+  opts.window = {6, -1};
   opts.softmax_scale = 0.25f;
   opts.lse = expected_lse.view();
   opts.variant = parse_variant("v3");
@@ -57,6 +58,8 @@ TEST_CASE("a call through C computes what a call in C++ does, with its options")
   c_v.strides = c_lse.strides = nullptr;
   flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
   options.causal = 1;
+  const flashjit_window window = {6, -1};
+  options.window = &window;
   options.has_softmax_scale = 1;
   options.softmax_scale = 0.25f;
   options.lse = &c_lse;
@@ -90,6 +93,29 @@ TEST_CASE("a call of a prepared problem compiles nothing") {
   const DlpackView c_q(q.view(), kDLCPU), c_v(v.view(), kDLCPU), c_out(out.view(), kDLCPU);
   CHECK(flashjit_attention(engine, &c_q, &c_q, &c_v, &c_out, nullptr) == FLASHJIT_OK);
   CHECK_FALSE(std::isnan(load_element(out.data(), DType::bf16, 0)));
+  CHECK(flashjit_get_counters(engine, &called) == FLASHJIT_OK);
+  CHECK(called.compiles == prepared.compiles);
+  flashjit_engine_destroy(engine);
+}
+
+TEST_CASE("what is prepared for windows serves those of every size") {
+  flashjit_engine* const engine = make_engine();
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  problem.head_dim = 64;
+  problem.causal = problem.window = 1;
+  CHECK(flashjit_prepare(engine, &problem, -1) == FLASHJIT_OK);
+  flashjit_counters prepared = FLASHJIT_COUNTERS_INIT, called = FLASHJIT_COUNTERS_INIT;
+  CHECK(flashjit_get_counters(engine, &prepared) == FLASHJIT_OK);
+
+  const HostTensor q = HostTensor::random_normal(DType::bf16, {1, 4, 1, 64}, 1);
+  const HostTensor out(DType::bf16, {1, 4, 1, 64});
+  const DlpackView c_q(q.view(), kDLCPU), c_out(out.view(), kDLCPU);
+  for (const flashjit_window& window : {flashjit_window{2, 0}, flashjit_window{0, 0}, flashjit_window{5000, 0}}) {
+    flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+    options.window = &window;
+    CHECK(flashjit_attention(engine, &c_q, &c_q, &c_q, &c_out, &options) == FLASHJIT_OK);
+    if (window.left == 0) CHECK(same_bytes(out, q));  // each query sees its own key alone
+  }
   CHECK(flashjit_get_counters(engine, &called) == FLASHJIT_OK);
   CHECK(called.compiles == prepared.compiles);
   flashjit_engine_destroy(engine);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -161,6 +162,62 @@ TEST_CASE("strides, few queries, rows that see no key, a negative scale and diff
   }
 }
 
+TEST_CASE("under random windows both families agree with the reference") {
+  std::mt19937 generator(5);
+  const auto from_to = [&](int least, int most) { return std::uniform_int_distribution(least, most)(generator); };
+  const auto side = [&](std::int64_t keys) -> std::int64_t {
+    const std::int64_t sides[] = {-1, from_to(0, 9), from_to(10, 70), from_to(0, static_cast<int>(keys) + 20)};
+    return sides[from_to(0, 3)];
+  };
+  for (const auto& [architecture, spelling] : {std::pair{"sm_80", "mma-q64-kv32-k2-v2"},
+                                               {"sm_80", "mma-q64-kv32-serial"},
+                                               {"sm_80", "mma-q64-kv32-k2-v1-qregs"},
+                                               {"sm_80", "mma-q64-kv32-k2-v3-rotate-always"},
+                                               {"sm_90a", "hopper-q128-kv64-s2-whole-lazy-dynamic-fused"},
+                                               {"sm_90a", "hopper-q128-kv32-serial-ppsoftmax-whole-always-single"},
+                                               {"sm_90a", "hopper-q64-kv32-cl2-ppoff-whole-fixed"}}) {
+    for (const bool causal : {false, true}) {
+      for (int i = 0; i < 4; ++i) {
+        Case c({1, from_to(1, 150), from_to(1, 220), 2, 1, 64, 64}, i % 2 == 0 ? DType::bf16 : DType::f16);
+        AttentionOptions opts;
+        opts.causal = causal;
+        opts.window = {side(c.k.shape()[1]), side(c.k.shape()[1])};
+        opts.softmax_scale = i == 3 ? 2.0f : 0.125f;  // scores that jump
+        opts.lse = c.lse.view();
+        opts.variant = parse_variant(spelling);
+        CAPTURE(spelling);
+        CAPTURE(causal);
+        CAPTURE(opts.window.left);
+        CAPTURE(opts.window.right);
+        CAPTURE(c.q.shape()[1]);
+        CAPTURE(c.k.shape()[1]);
+        engine_for(architecture).attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
+        c.check(c.out, opts);
+      }
+    }
+  }
+}
+
+TEST_CASE("windows of other sizes compile nothing, and the keys that a query sees choose the kernel") {
+  Engine engine(emulating("sm_90a"));
+  Case c({1, 3, 8192, 1, 1, 64, 64});
+  const auto kernel_of = [&](const Window& window) {
+    AttentionOptions opts;
+    opts.window = window;
+    return engine.prepare(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
+  };
+  const Problem problem{DType::bf16, 64, 64, true, true};
+  const KernelInfo narrow = kernel_of({40, 0});
+  CHECK(narrow.problem == problem);
+  CHECK(narrow.variant == engine.default_variant(problem, "sm_90a", shape_bucket({1, 3, 41, 1, 1}, 132)));
+  const std::uint64_t compiles = engine.counters().compiles;
+  CHECK(kernel_of({0, 0}).name == narrow.name);
+  CHECK(kernel_of({1022, 0}).name == narrow.name);
+  CHECK(engine.counters().compiles == compiles);
+  CHECK(kernel_of({8000, 0}).variant ==
+        engine.default_variant(problem, "sm_90a", shape_bucket({1, 3, 8001, 1, 1}, 132)));
+}
+
 TEST_CASE("scores as large as f32 holds, in every way of rescaling") {
   for (const auto& [architecture, spelling] : {std::pair{"sm_80", "mma-rare"},
                                                {"sm_80", "mma-always"},
@@ -186,14 +243,15 @@ TEST_CASE("scores as large as f32 holds, in every way of rescaling") {
 
 TEST_CASE("NaN in memory around the tensors reaches nothing") {
   for (const std::string architecture : {"sm_80", "sm_90a"}) {
-    for (const bool causal : {false, true}) {
+    for (const Window& window : {Window{}, Window{-1, 0}, Window{40, 17}}) {
       CAPTURE(architecture);
-      CAPTURE(causal);
+      CAPTURE(window.left);
+      CAPTURE(window.right);
       Case c({2, 70, 150, 2, 1, 72, 40});
       const HostTensor q = tests::surrounded_by_nan(c.q), k = tests::surrounded_by_nan(c.k),
                        v = tests::surrounded_by_nan(c.v);
       AttentionOptions opts;
-      opts.causal = causal;
+      opts.window = window;
       opts.lse = c.lse.view();
       engine_for(architecture)
           .attention(tests::view_inside(q.view()), tests::view_inside(k.view()), tests::view_inside(v.view()),
@@ -204,22 +262,26 @@ TEST_CASE("NaN in memory around the tensors reaches nothing") {
 }
 
 TEST_CASE("NaN in a key reaches only the rows that see it") {
+  constexpr std::int64_t kRows = 130, kPoisoned = 70;
   for (const std::string architecture : {"sm_80", "sm_90a"}) {
-    CAPTURE(architecture);
-    Case c({1, 130, 130, 1, 1, 64, 64});
-    constexpr std::int64_t kPoisoned = 70;
-    AttentionOptions opts;
-    opts.causal = true;
-    opts.lse = c.lse.view();
-    reference::Result exact = reference::attention(c.q.view(), c.k.view(), c.v.view(), opts);
-    const reference::Result low = reference::attention_in_low_precision(c.q.view(), c.k.view(), c.v.view(), opts);
-    store_element(c.k.data(), c.k.dtype(), kPoisoned * 64, std::numeric_limits<double>::quiet_NaN());
-    engine_for(architecture).attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
-    for (std::int64_t i = kPoisoned * 64; i < 130 * 64; ++i) {
-      CHECK(std::isnan(load_element(c.out.data(), c.out.dtype(), i)));
-      store_element(c.out.data(), c.out.dtype(), i, exact.out[static_cast<std::size_t>(i)]);
+    for (const Window& window : {Window{-1, 0}, Window{20, 0}, Window{9, 5}}) {
+      CAPTURE(architecture);
+      CAPTURE(window.left);
+      Case c({1, kRows, kRows, 1, 1, 64, 64});
+      AttentionOptions opts;
+      opts.window = window;
+      opts.lse = c.lse.view();
+      const reference::Result exact = reference::attention(c.q.view(), c.k.view(), c.v.view(), opts);
+      const reference::Result low = reference::attention_in_low_precision(c.q.view(), c.k.view(), c.v.view(), opts);
+      store_element(c.k.data(), c.k.dtype(), kPoisoned * 64, std::numeric_limits<double>::quiet_NaN());
+      engine_for(architecture).attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
+      const std::int64_t last = window.left < 0 ? kRows - 1 : kPoisoned + window.left;
+      for (std::int64_t i = (kPoisoned - window.right) * 64; i < (last + 1) * 64; ++i) {
+        CHECK(std::isnan(load_element(c.out.data(), c.out.dtype(), i)));
+        store_element(c.out.data(), c.out.dtype(), i, exact.out[static_cast<std::size_t>(i)]);
+      }
+      CHECK(reference::compare(c.out, exact, low).passed);
     }
-    CHECK(reference::compare(c.out, exact, low).passed);
   }
 }
 

@@ -91,6 +91,7 @@ class Case {
   AttentionOptions options() const {
     AttentionOptions opts;
     opts.causal = setting_.causal;
+    opts.window = setting_.window;
     opts.softmax_scale = setting_.softmax_scale;
     opts.variant = parse_variant(setting_.variant);
     return opts;
@@ -243,6 +244,7 @@ TEST_CASE("matrix instructions of a warpgroup") { expect_found(tests::kWgmmaFaul
 TEST_CASE("fences, barriers, turns and registers") { expect_found(tests::kFenceFaults); }
 TEST_CASE("roles, votes and tiles") { expect_found(tests::kRoleFaults); }
 TEST_CASE("masks and the output") { expect_found(tests::kOutputFaults); }
+TEST_CASE("the window") { expect_found(tests::kWindowFaults); }
 TEST_CASE("the mma.sync family") { expect_found(tests::kMmaFaults); }
 
 TEST_SUITE_END();

@@ -25,6 +25,18 @@ TEST_CASE("the defaults of common head dims compile for every target without spi
   expect_clean(engine, jobs);
 }
 
+TEST_CASE("with a window, too, the defaults of both families compile without spills") {
+  Engine engine = make_engine();
+  std::vector<Job> jobs;
+  for (const char* architecture : {"sm_80", "sm_90a"})
+    for (const auto& [head_dim, causal] : {std::pair{64, true}, {128, false}, {256, true}}) {
+      Problem problem = problem_of(head_dim, head_dim, causal);
+      problem.window = true;
+      add_defaults(engine, problem, architecture, jobs);
+    }
+  expect_clean(engine, jobs);
+}
+
 TEST_CASE("the steps of the ladder compile for every target") {
   Engine engine = make_engine();
   std::vector<Job> jobs;

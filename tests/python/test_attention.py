@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """flashjit.attention on NumPy arrays, in the emulator."""
 
+import re
 import sys
 import unittest
 
@@ -29,6 +30,17 @@ class Results(unittest.TestCase):
 
     def test_causal_with_a_scale(self):
         self.check(make_inputs(), causal=True, scale=0.3)
+
+    def test_windows(self):
+        for window in ((5, 0), (0, 3), (2, 4), [3, 2], (-1, 3), (5, -1), (-1, -1), (np.int64(4), 2**63 - 1)):
+            with self.subTest(window=window):
+                self.check(make_inputs(), window=window)
+        self.check(make_inputs(), window=(5, 9), causal=True)
+
+    def test_a_window_with_nothing_on_the_right_is_causal(self):
+        inputs = make_inputs()
+        causal = self.engine.attention(*inputs, causal=True)
+        np.testing.assert_array_equal(self.engine.attention(*inputs, window=(-1, 0)), causal)
 
     def test_grouped_heads(self):
         self.check(make_inputs((2, 16, 4, 64)))
@@ -74,7 +86,7 @@ class Results(unittest.TestCase):
         out = np.empty_like(q)
         arrays = (q, k, v, out)
         before = [sys.getrefcount(array) for array in arrays]
-        result = self.engine.attention(q, k, v, out=out)
+        result = self.engine.attention(q, k, v, out=out, window=(7, 0))
         del result
         with self.assertRaises(flashjit.InvalidArgument):
             self.engine.attention(q, k[..., :32], v, out=out)
@@ -157,6 +169,26 @@ class WrongInput(unittest.TestCase):
     def test_scales(self):
         for scale in ("x", 10**400):
             self.refused(flashjit.InvalidArgument, "^scale: must be a number, was ", *make_inputs(), scale=scale)
+
+    def test_windows(self):
+        wanted = r"^window: must be a pair \(left, right\) of ints of 64 bits, or None, was "
+        for window in (7, True, "ab", {1: 2, 3: 4}, (), (1, ), (1, 2, 3), (None, 0), (0, 1.5), (2**63, 0), (0, -2**70)):
+            with self.subTest(window=window):
+                self.refused(flashjit.InvalidArgument, wanted + re.escape(repr(window)), *make_inputs(), window=window)
+        self.refused(flashjit.InvalidArgument, "^window: left must be at least 0, or -1 for all keys, was -2$",
+                     *make_inputs(), window=(-2, 0))
+        self.refused(flashjit.InvalidArgument, "^window: right must be at least 0, or -1 .* was -7$", *make_inputs(),
+                     window=(0, -7))
+
+    def test_a_window_may_shrink_while_it_is_read(self):
+        class Clearing:
+
+            def __index__(self):
+                window.clear()
+                return 1
+
+        window = [Clearing(), 0]
+        self.refused(flashjit.InvalidArgument, r"^window: must be a pair .* was \[\]$", *make_inputs(), window=window)
 
     def test_call_signature(self):
         q, k, v = make_inputs()

@@ -82,6 +82,13 @@ class Tables(unittest.TestCase):
         self.assertEqual(self.counts(), (1, 1, 0))
         self.assertEqual(sys.getrefcount(out), 2)
 
+    def test_windows(self):
+        out = self.engine.attention(*self.inputs, window=(3, 2))
+        np.testing.assert_allclose(out.array, reference(*self.arrays, window=(3, 2))[0], atol=2e-3)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^window: must be a pair .* was 3$"):
+            self.engine.attention(*self.inputs, window=3)
+        self.assertEqual(self.counts(), (1, 1, 0))
+
     def test_two_outputs(self):
         out, lse = self.engine.attention(*self.inputs, lse=True)
         np.testing.assert_allclose(out.array, reference(*self.arrays)[0], atol=2e-3)

@@ -64,6 +64,16 @@ class Engines(unittest.TestCase):
             with self.subTest(wrong), self.assertRaisesRegex(flashjit.InvalidArgument, wrong[1]):
                 engine.prepare("float16", *wrong[0])
 
+    def test_prepare_for_windows_of_all_sizes(self):
+        emulating_engine()  # skips where nothing compiles
+        engine = flashjit.Engine(emulate="sm_90a", cache_directory="")
+        engine.prepare("float16", 64, causal=True, window=True)
+        compiles = engine.counters()["compiles"]
+        self.assertGreater(compiles, 0)
+        for left in (0, 5):
+            engine.attention(*make_inputs(), window=(left, 0))
+        self.assertEqual(engine.counters()["compiles"], compiles)
+
     def test_the_default_one_is_what_the_environment_says(self):
         emulating_engine()
         program = ("import flashjit, sys; sys.path.insert(0, sys.argv[1]); from support import make_inputs\n"
@@ -77,7 +87,7 @@ class Surface(unittest.TestCase):
     def test_signatures(self):
         parameters = inspect.signature(flashjit.attention).parameters
         self.assertEqual(list(parameters),
-                         ["q", "k", "v", "causal", "scale", "out", "lse", "stream", "variant", "engine"])
+                         ["q", "k", "v", "causal", "window", "scale", "out", "lse", "stream", "variant", "engine"])
         self.assertEqual(list(inspect.signature(flashjit.Engine.attention).parameters)[1:], list(parameters)[:-1])
 
     def test_names(self):

@@ -41,6 +41,12 @@ def to_sdpa(*tensors):
     return tuple(tensor.transpose(1, 2) for tensor in tensors)
 
 
+def visible(queries, keys, left, right):
+    """Which keys each query sees in a window."""
+    behind = torch.arange(keys) - (torch.arange(queries).unsqueeze(1) + keys - queries)
+    return (behind >= -left) & (behind <= right)
+
+
 def sdpa_in_f32(query, key, value, **options):
     return functional.scaled_dot_product_attention(query.float(), key.float(), value.float(), **options)
 
@@ -91,7 +97,7 @@ class WrongTensors(unittest.TestCase):
             with self.subTest(name), self.assertRaisesRegex(kind, f"^{name}: {message}"):
                 call()
         with mock.patch.object(_arrays._core, "launch"), self.assertRaisesRegex(kind, f"^q: {message}"):
-            _arrays.attention(q, k, v, False, None, torch.empty_like(v), False, None, None, emulating_engine())
+            _arrays.attention(q, k, v, False, None, None, torch.empty_like(v), False, None, None, emulating_engine())
 
     def test_without_memory_with_strides(self):
         q = make_qkv()[0]
@@ -121,11 +127,22 @@ class Operator(CloseTo):
         scores = scores.masked_fill(torch.ones(16, 16).triu(1).bool(), -torch.inf)
         self.assert_close(lse[0, 1], scores.logsumexp(-1))
 
+    def test_windows(self):
+        tensors = make_qkv(8, 24)
+        expected = sdpa_in_f32(*to_sdpa(*tensors), attn_mask=visible(8, 24, 5, 2), enable_gqa=True).transpose(1, 2)
+        self.assert_close(flashjit.torch.attention(*tensors, window=(5, 2)), expected)
+        self.assert_close(torch.ops.flashjit.attention_forward(*tensors, window=[5, 2])[0], expected)
+        tensors[0].requires_grad_()
+        self.assert_close(flashjit.torch.attention(*tensors, window=(5, 2)), expected)
+        for window in ((5, ), (-2, 0)):
+            with self.assertRaisesRegex(flashjit.InvalidArgument, "^window: "):
+                flashjit.torch.attention(*tensors, window=window)
+
     def test_says_of_itself_what_is_true(self):
-        for wants_gradient in (False, True):
+        for wants_gradient, window in ((False, None), (True, None), (False, (3, 0)), (True, (3, 0))):
             tensors = tuple(tensor.requires_grad_(wants_gradient) for tensor in make_qkv())
             torch.library.opcheck(
-                torch.ops.flashjit.attention_forward.default, (*tensors, True, 0.5),
+                torch.ops.flashjit.attention_forward.default, (*tensors, True, 0.5, window),
                 test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
             )  # fmt: skip
 
@@ -175,6 +192,14 @@ class Compiled(CloseTo):
         for keys in (16, 24, 40):
             tensors = to_sdpa(*make_qkv(8, keys))
             self.assert_close(compiled(*tensors), sdpa_in_f32(*tensors, enable_gqa=True))
+        self.assertEqual(len(graphs), 1)
+
+    def test_one_graph_serves_all_sizes_of_a_window(self):
+        tensors = make_qkv()
+        attend = lambda q, k, v, left: flashjit.torch.attention(q, k, v, window=(left, 2))
+        compiled, graphs = self.compile(attend, dynamic=True)
+        for left in (3, 6, 9):
+            self.assertTrue(torch.equal(compiled(*tensors, left), attend(*tensors, left)))
         self.assertEqual(len(graphs), 1)
 
     def test_aot_autograd_takes_the_operator(self):

@@ -301,8 +301,9 @@ class ComparePeers(unittest.TestCase):
         self.assertEqual((view.ndim.offset, view.code.offset, view.shape.offset, view.byte_offset.offset),
                          (16, 20, 24, 40))
         self.assertEqual(ctypes.sizeof(view), 48)
-        self.assertEqual((options.softmax_scale.offset, options.lse.offset, options.variant.offset), (16, 24, 40))
-        self.assertEqual(options().struct_size, 48)
+        offsets = (options.softmax_scale.offset, options.lse.offset, options.variant.offset, options.window.offset)
+        self.assertEqual(offsets, (16, 24, 40, 48))
+        self.assertEqual(options().struct_size, 56)
 
     def test_a_view_is_of_the_tensor(self):
         answers = {"data_ptr": 4096, "get_device": 1, "dim": 4, "stride": (2560, 64, 320, 1)}

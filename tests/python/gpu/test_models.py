@@ -31,6 +31,7 @@ CONFIGS = {
         **SIZES, **heads(256, 4, 2), query_pre_attn_scalar=256, sliding_window=WINDOW,
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],
     ),
+    "mistral": transformers.MistralConfig(**SIZES, **heads(128, 4, 2), sliding_window=WINDOW),
 }  # fmt: skip
 GEMMA2 = transformers.Gemma2Config(**SIZES, **heads(256, 4, 2), query_pre_attn_scalar=256)  # caps its scores
 
@@ -117,17 +118,17 @@ class Models(unittest.TestCase):
             with self.subTest(name):
                 self.check_generate(name, 130)
 
-    def test_windows_that_see_everything(self):
-        self.check_prefill("gemma3", WINDOW)
+    def test_windows(self):
+        for name in ("gemma3", "mistral"):
+            for length in (WINDOW, WINDOW + 1, 1500):
+                with self.subTest(name, length=length):
+                    self.check_prefill(name, length)
 
     def test_generate_past_the_window(self):
-        self.check_generate("gemma3", WINDOW - 16)
-
-    def test_windows_that_matter_are_refused_or_left_to_sdpa(self):
-        with self.assertRaisesRegex(flashjit.Unsupported, f"sliding window: .* was {WINDOW}"):
-            self.models["gemma3"]["flashjit"](tokens(WINDOW + 1))
-        flashjit.transformers.register(fallback="sdpa")
-        self.check_prefill("gemma3", 2 * WINDOW)
+        for name in ("gemma3", "mistral"):
+            for length in (WINDOW - 16, 3 * WINDOW):
+                with self.subTest(name, length=length):
+                    self.check_generate(name, length)
 
     def test_padding_is_refused_or_left_to_sdpa(self):
         mask = torch.ones(2, 64, dtype=torch.long, device="cuda")
@@ -144,7 +145,7 @@ class Models(unittest.TestCase):
             self.make(GEMMA2)["flashjit"](tokens(16))
 
     def test_compiled_model_is_one_graph(self):
-        for name in ("llama", "qwen", "gemma"):
+        for name in ("llama", "qwen", "gemma", "mistral"):
             with self.subTest(name):
                 torch.compiler.reset()
                 models = dict(self.models[name])

@@ -23,21 +23,23 @@ def make_qkv(queries=256, keys=256, heads=8, heads_kv=2, head_dim=64, dtype=torc
     return tuple(torch.randn(shape, dtype=dtype, device="cuda") for shape in shapes)
 
 
-def by_definition(q, k, v, causal, dtype):
-    """Computed in this dtype; the causal mask is aligned bottom-right."""
+def by_definition(q, k, v, causal, window, dtype):
+    """Computed in this dtype; causal mask and window are aligned bottom-right."""
     query, key, value = (tensor.transpose(1, 2).to(dtype) for tensor in (q, k, v))
     queries, keys = query.shape[2], key.shape[2]
-    mask = torch.ones(queries, keys, dtype=torch.bool, device="cuda").tril(keys - queries) if causal else None
+    left, right = (keys if side == -1 else side for side in window or (-1, -1))
+    mask = torch.ones(queries, keys, dtype=torch.bool, device="cuda")
+    mask = mask.tril(keys - queries + (0 if causal else right)).triu(keys - queries - left)
     with sdpa_kernel(SDPBackend.MATH):
         out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
     return out.transpose(1, 2).double()
 
 
 class OnGpu(unittest.TestCase):
-    def assert_close(self, actual, q, k, v, causal=False):
+    def assert_close(self, actual, q, k, v, causal=False, window=None):
         """At most twice the error of PyTorch's plain way in this precision, and two roundings."""
-        exact = by_definition(q, k, v, causal, torch.float64)
-        plain_error = (by_definition(q, k, v, causal, q.dtype) - exact).abs().max().item()
+        exact = by_definition(q, k, v, causal, window, torch.float64)
+        plain_error = (by_definition(q, k, v, causal, window, q.dtype) - exact).abs().max().item()
         rounding = torch.finfo(q.dtype).eps * exact.abs().max().item()
         self.assertEqual(actual.shape, exact.shape)
         self.assertLess((actual.double() - exact).abs().max().item(), 2 * plain_error + 2 * rounding)
@@ -57,6 +59,15 @@ class Calls(OnGpu):
     def test_causal_mask_is_aligned_bottom_right(self):
         tensors = make_qkv(40, 256)
         self.assert_close(flashjit.attention(*tensors, causal=True), *tensors, causal=True)
+
+    def test_windows(self):
+        for head_dim in (64, 128):
+            for queries, keys in ((1000, 1000), (40, 1000), (1, 1000)):
+                tensors = make_qkv(queries, keys, head_dim=head_dim)
+                for window in ((0, 0), (200, 0), (130, 60), (-1, 90), (300, -1)):
+                    with self.subTest(head_dim=head_dim, queries=queries, window=window):
+                        out = flashjit.attention(*tensors, window=window)
+                        self.assert_close(out, *tensors, window=window)
 
     def test_log_sum_exp_and_output_of_the_caller(self):
         q, k, v = make_qkv()
@@ -131,7 +142,8 @@ class Compiled(OnGpu):
 
     def test_operator_passes_the_checks_of_pytorch(self):
         q, k, v = make_qkv()
-        torch.library.opcheck(torch.ops.flashjit.attention_forward.default, (q, k, v, True, None))
+        for window in (None, (100, 0)):
+            torch.library.opcheck(torch.ops.flashjit.attention_forward.default, (q, k, v, True, None, window))
 
 
 class BadInput(OnGpu):

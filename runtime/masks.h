@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The masks that options ask for, each in one way.
+#pragma once
+
+#include "flashjit/attention.h"
+
+namespace flashjit::runtime {
+
+struct Masks {
+  bool causal = false;
+  Window window;  // beside a causal mask -1 on the right
+
+  bool has_window() const noexcept { return window.left >= 0 || window.right >= 0; }
+};
+
+// Throws Error(invalid_argument).
+Masks masks_of(const AttentionOptions& opts);
+
+// What a query sees at most of seqlen_kv keys.
+std::int64_t keys_of_query(const Masks& masks, std::int64_t seqlen_kv) noexcept;
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Masks that options ask for: the problem that they make, and the keys that a query sees.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "flashjit/attention.h"
+#include "flashjit/error.h"
+#include "runtime/masks.h"
+#include "tests/support/error_code.h"
+
+namespace {
+
+using namespace flashjit;
+using runtime::Masks;
+using runtime::masks_of;
+using tests::code_of;
+
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(),
+                       kLeast = std::numeric_limits<std::int64_t>::min();
+
+AttentionOptions with(const Window& window, bool causal = false) {
+  AttentionOptions options;
+  options.causal = causal;
+  options.window = window;
+  return options;
+}
+
+bool are(const Masks& masks, bool causal, const Window& window) {
+  return masks.causal == causal && masks.window == window;
+}
+
+// By asking of each key whether the query sees it.
+std::int64_t counted_keys(const AttentionOptions& options, std::int64_t seqlen_q, std::int64_t seqlen_kv) {
+  std::int64_t most = 0;
+  for (std::int64_t query = 0; query < seqlen_q; ++query) {
+    const std::int64_t own = query + seqlen_kv - seqlen_q;
+    std::int64_t seen = 0;
+    for (std::int64_t key = 0; key < seqlen_kv; ++key) {
+      const bool too_far_left = options.window.left >= 0 && own - key > options.window.left;
+      const bool too_far_right = options.window.right >= 0 && key - own > options.window.right;
+      seen += !too_far_left && !too_far_right && !(options.causal && key > own);
+    }
+    most = std::max(most, seen);
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("each mask is said in one way") {
+  CHECK(are(masks_of({}), false, {-1, -1}));
+  CHECK(are(masks_of(with({-1, -1}, true)), true, {-1, -1}));
+  CHECK(are(masks_of(with({5, 3})), false, {5, 3}));
+  CHECK(are(masks_of(with({5, -1})), false, {5, -1}));
+  CHECK(are(masks_of(with({0, 1})), false, {0, 1}));
+  CHECK(are(masks_of(with({kMost, kMost})), false, {kMost, kMost}));
+  for (const std::int64_t right : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{7}, kMost}) {
+    CAPTURE(right);
+    CHECK(are(masks_of(with({5, right}, true)), true, {5, -1}));
+    CHECK(are(masks_of(with({-1, right}, true)), true, {-1, -1}));
+  }
+}
+
+TEST_CASE("a window that ends at the query's own key is a causal mask") {
+  CHECK(are(masks_of(with({5, 0})), true, {5, -1}));
+  CHECK(are(masks_of(with({0, 0})), true, {0, -1}));
+  CHECK(are(masks_of(with({-1, 0})), true, {-1, -1}));
+  CHECK_FALSE(masks_of(with({-1, 0})).has_window());
+}
+
+TEST_CASE("a side below -1 is named with what it was") {
+  const auto refusal = [](const Window& window) {
+    std::string message;
+    CHECK(code_of([&] { masks_of(with(window)); }, &message) == ErrorCode::invalid_argument);
+    std::string of_others;
+    CHECK(code_of([&] { problem_of(DType::bf16, 64, 64, with(window)); }, &of_others) == ErrorCode::invalid_argument);
+    CHECK(of_others == message);
+    CHECK(code_of([&] { keys_of_query(with(window, true), 9); }, &of_others) == ErrorCode::invalid_argument);
+    CHECK(of_others == message);
+    return message;
+  };
+  CHECK(refusal({-2, 0}) == "window: left must be at least 0, or -1 for all keys, was -2");
+  CHECK(refusal({0, -2}) == "window: right must be at least 0, or -1 for all keys, was -2");
+  CHECK(refusal({-1, kLeast}) == "window: right must be at least 0, or -1 for all keys, was -9223372036854775808");
+  CHECK(refusal({kLeast, kLeast}) == "window: left must be at least 0, or -1 for all keys, was -9223372036854775808");
+}
+
+TEST_CASE("the problem of options has a window of any size, and none where all keys are seen") {
+  const auto problem = [](const AttentionOptions& options) { return problem_of(DType::f16, 192, 128, options); };
+  const Problem full{DType::f16, 192, 128}, causal{DType::f16, 192, 128, true},
+      window{DType::f16, 192, 128, false, true}, causal_window{DType::f16, 192, 128, true, true};
+  CHECK(problem({}) == full);
+  CHECK(problem(with({-1, -1}, true)) == causal);
+  CHECK(problem(with({-1, 0})) == causal);
+  CHECK(problem(with({-1, 9}, true)) == causal);
+  for (const std::int64_t keys : {std::int64_t{1}, std::int64_t{1000}, kMost}) {
+    CAPTURE(keys);
+    CHECK(problem(with({keys, keys})) == window);
+    CHECK(problem(with({-1, keys})) == window);
+    CHECK(problem(with({keys, -1})) == window);
+    CHECK(problem(with({keys, 0})) == causal_window);
+    CHECK(problem(with({keys, keys}, true)) == causal_window);
+  }
+}
+
+TEST_CASE("the problem of options is a legal one") {
+  std::string message;
+  CHECK(code_of([] { problem_of(DType::bf16, 12, 64, {}); }, &message) == ErrorCode::invalid_argument);
+  CHECK(message == "head_dim: must be a multiple of 8 from 8 to 256, was 12");
+  CHECK(code_of([] { problem_of(DType::f32, 64, 64, {}); }) == ErrorCode::invalid_argument);
+}
+
+TEST_CASE("the keys of a query are those that the query with the most sees, where there are queries enough") {
+  const std::int64_t sides[] = {-1, 0, 1, 2, 5, 8, 9, 30};
+  for (const std::int64_t seqlen_kv : {1, 2, 9, 10}) {
+    for (const std::int64_t left : sides) {
+      for (const std::int64_t right : sides) {
+        for (const bool causal : {false, true}) {
+          const AttentionOptions options = with({left, right}, causal);
+          CAPTURE(seqlen_kv);
+          CAPTURE(left);
+          CAPTURE(right);
+          CAPTURE(causal);
+          CHECK(keys_of_query(options, seqlen_kv) == counted_keys(options, seqlen_kv, seqlen_kv));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("without a window the keys of a query are all, and never more than there are") {
+  constexpr std::int64_t kLongest = std::int64_t{1} << 30;
+  CHECK(keys_of_query({}, kLongest) == kLongest);
+  CHECK(keys_of_query(with({-1, -1}, true), 100) == 100);
+  CHECK(keys_of_query(with({-1, 0}), 100) == 100);
+  CHECK(keys_of_query(with({1023, 0}), 4096) == 1024);
+  CHECK(keys_of_query(with({1023, 77}, true), 4096) == 1024);
+  CHECK(keys_of_query(with({64, 63}), 4096) == 128);
+  CHECK(keys_of_query(with({64, -1}), 4096) == 4096);
+  CHECK(keys_of_query(with({1023, 0}), 0) == 0);
+  for (const Window& window : {Window{kMost, kMost}, Window{kMost, -1}, Window{kMost, 0}, Window{0, kMost}})
+    CHECK(keys_of_query(with(window), kLongest) == kLongest);
+}
