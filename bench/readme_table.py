@@ -4,7 +4,7 @@
 is typed by hand.
 
 A table stands between <!-- table:DEVICE/NAME --> and <!-- /table -->, where bench/results/DEVICE.json is the record and
-NAME is summary, hopper, mma, serving, ablation, 5090, jit or python. Where the record lacks the measurement there is no
+NAME is summary, hopper, mma, serving, window, ablation, 5090, jit or python. Where the record lacks the measurement there is no
 table. Peers that did not run beside the record's flashjit come from bench/peers/DEVICE.json, and their columns say so.
 With --check nothing is written and the exit status is 1 if a table is out of date."""
 
@@ -222,6 +222,21 @@ def serving_table(record):
     return table(titles, body) + f"\n\nPyTorch {serving['torch']}."
 
 
+def window_table(record):
+    """A row for each head dim and family: with a window, without, and beside FlexAttention."""
+    window = measured(record["steps"], "window")
+    if not window:
+        return None
+    titles = ["head dim", "family", "without", "with", "share of the blocks", "time over that share"]
+    body = [[str(row["head_dim"]), f"`{family}`", f"{values['plain_us']:.0f} µs", f"{values['window_us']:.0f} µs",
+             f"{100 * values['share_of_blocks']:.1f} %", f"{values['over_share']:.2f}"]
+            for row in window["rows"] for family, values in row["families"].items()]
+    beside = "; ".join(f"{row['flex_us']:.0f} µs against {row['choice_us']:.0f} µs at head dim {row['head_dim']}, "
+                       f"{row['over_flex']:.2f} times as long" for row in window["rows"])
+    return (table(titles, body) + f"\n\nFlexAttention, in turns with what a call gets: {beside}. {window['seqlen']} "
+            f"tokens, {window['window']} keys before the query. PyTorch {window['torch']}.")
+
+
 TABLES = {  # name -> the step of the record that it shows, and the function that makes it
     "5090": ("bench", ladder_table),
     "ablation": ("bench", ablation_table),
@@ -230,6 +245,7 @@ TABLES = {  # name -> the step of the record that it shows, and the function tha
     "hopper": ("peers", hopper_table),
     "summary": ("peers", summary_table),
     "serving": ("serving", serving_table),
+    "window": ("window", window_table),
     "python": ("python", python_table),
 }
 

@@ -335,6 +335,10 @@ class ReadmeTable(unittest.TestCase):
         self.record = {"device": "D", "driver": "13.0", "nvrtc": "13.0", "sources": "0123456789abcdef"}
         self.record["steps"] = {"bench": bench, "peers": peers, "python": {"date": "today", "host_cost": cost}}
         self.record["steps"]["serving"] = serving
+        family = {"plain_us": 1000.4, "window_us": 165.2, "share_of_blocks": 0.15, "over_share": 1.101}
+        row = {"head_dim": 64, "choice_us": 165.0, "flex_us": 330.0, "over_flex": 2.0, "families": {"mma": family}}
+        window = {"date": "today", "seqlen": 16384, "window": 1024, "torch": "2", "rows": [row]}
+        self.record["steps"]["window"] = window
         cell = {"pass": "forward", "head_dim": 64, "mask": "causal", "seqlen": 512, "cudnn_tflops": 400.0}
         cell |= {"fa3_tflops": 500.0, "flashjit_over_fa4": 1.254, "best": "fa3", "best_over_cudnn": 1.25}
         fa4 = {"date": "some day", "version": "4.0", "conditions": "beside flashjit: in turns"}
@@ -352,6 +356,7 @@ class ReadmeTable(unittest.TestCase):
         expected["summary"] = ["÷ cuDNN", "1.34", "÷ FA3 (another run)", "1.08", "75 %", "yesterday (FlashAtt"]
         expected["hopper"] = ["÷ cuDNN", "1.34", "÷ FA4 (some day)", "1.25", "75 %", "1.25 at 64", "beside flashjit."]
         expected["serving"] = ["| 1 query | 8192 | 16 | 32 / 8 | 716 µs | 750 GB/s | 0.75 | 2.00 |", "÷ cuDNN | ÷ FA2 |"]
+        expected["window"] = ["| 64 | `mma` | 1000 µs | 165 µs | 15.0 % | 1.10 |", "2.00 times as long"]
         expected["python"] = ["| `flashjit.attention` | 7.9 µs | 6.8 µs |", "(1, 2, 3, 4)"]
         self.assertEqual(set(expected), set(readme_table.TABLES))
         for name, figures in expected.items():
