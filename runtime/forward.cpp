@@ -34,15 +34,16 @@ void write_argument(Launch& launch, std::size_t offset, const Value& value) {
   std::memcpy(launch.arguments + offset, &value, sizeof(value));
 }
 
-CUlaunchConfig make_config(std::int64_t blocks, const generator::Plan& plan, Stream stream) {
-  CUlaunchConfig config{};
+// All of its fields: what every call does is spared a second round of zeros.
+void set_config(CUlaunchConfig& config, std::int64_t blocks, const generator::Plan& plan, Stream stream) {
   config.gridDimX = static_cast<unsigned>(blocks);
   config.gridDimY = config.gridDimZ = 1;
   config.blockDimX = static_cast<unsigned>(plan.threads);
   config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(plan.smem_bytes);
   config.hStream = stream;
-  return config;
+  config.attrs = nullptr;
+  config.numAttrs = 0;
 }
 
 }  // namespace
@@ -50,9 +51,9 @@ CUlaunchConfig make_config(std::int64_t blocks, const generator::Plan& plan, Str
 // A kernel has its cluster's size compiled in: the launch needs no attribute, only a grid that is a multiple of it.
 ForwardLaunch make_forward_launch(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
                                   Stream stream) {
-  ForwardLaunch launch{record.function, {}, bind(call, record.spec, record.resident_blocks)};
+  ForwardLaunch launch(record, call);
   Launch& bound = launch.bound;
-  launch.config = make_config(bound.blocks, record.spec.plan(), stream);
+  set_config(launch.config, bound.blocks, record.spec.plan(), stream);
   for (int i = 0; i < bound.map_count; ++i)
     write_argument(bound, bound.maps[i].offset, encode_tensor_map(driver, *bound.maps[i].tensor, bound.maps[i].box));
   if (TileCounters* counters = record.tile_counters) {

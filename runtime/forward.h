@@ -12,8 +12,12 @@ namespace flashjit::runtime {
 
 // A launch on a GPU, ready to go. Enqueued again it runs again, on its stream and so after the first time.
 struct ForwardLaunch {
+  ForwardLaunch() = default;
+  ForwardLaunch(const LaunchRecord& kernel, const ForwardCall& call)
+      : function(kernel.function), bound(bind(call, kernel.spec, kernel.resident_blocks)) {}
+
   CUfunction function = nullptr;
-  CUlaunchConfig config{};
+  CUlaunchConfig config;
   Launch bound;
 
   CUresult launch(const Driver& driver) {

@@ -26,17 +26,19 @@ constexpr std::int64_t kSectionHeads = 32;                // that a section may 
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;  // of packed heads: kernels add tiles to them in 32 bits
 
 // In bytes. The stride of a dimension of size 1 or 0 may be anything and is never used.
-std::int64_t byte_stride(const Tensor& tensor, int dim) {
-  return tensor.shape[dim] > 1 ? tensor.strides[dim] * static_cast<std::int64_t>(size_of(tensor.dtype)) : 0;
+std::int64_t byte_stride(const Tensor& tensor, int dim, std::int64_t element) {
+  return tensor.shape[dim] > 1 ? tensor.strides[dim] * element : 0;
 }
 
 generator::RowStrides row_strides(const Tensor& tensor) {
-  return {byte_stride(tensor, 0), byte_stride(tensor, 1), byte_stride(tensor, 2)};
+  const auto element = static_cast<std::int64_t>(size_of(tensor.dtype));
+  return {byte_stride(tensor, 0, element), byte_stride(tensor, 1, element), byte_stride(tensor, 2, element)};
 }
 
 // Of [batch, head, row].
 generator::RowStrides lse_strides(const Tensor& lse) {
-  return {byte_stride(lse, 0), byte_stride(lse, 2), byte_stride(lse, 1)};
+  constexpr std::int64_t kElement = sizeof(float);
+  return {byte_stride(lse, 0, kElement), byte_stride(lse, 2, kElement), byte_stride(lse, 1, kElement)};
 }
 
 // How query rows are cut into tiles.
@@ -108,11 +110,10 @@ generator::MmaArguments make_forward_arguments(const ForwardCall& call, const Mm
 
 generator::HopperArguments make_forward_arguments(const ForwardCall& call, const HopperVariant& variant) {
   const int packed_heads = choose_packed_heads(call, variant);
-  generator::HopperArguments arguments{};
-  if (call.lse) {
-    arguments.lse = static_cast<float*>(call.lse->data);
-    arguments.lse_strides = lse_strides(*call.lse);
-  }
+  generator::HopperArguments arguments;
+  arguments.lse = call.lse ? static_cast<float*>(call.lse->data) : nullptr;
+  arguments.lse_strides = call.lse ? lse_strides(*call.lse) : generator::RowStrides{};
+  arguments.tile_counter = nullptr;
   arguments.sizes =
       make_sizes(call, {.block_q = variant.block_q, .packed_heads = packed_heads, .cluster = variant.cluster});
   arguments.packed_heads_log2 = std::countr_zero(static_cast<unsigned>(packed_heads));

@@ -14,7 +14,7 @@ bool takes_default_without_tma(const ForwardCall& call, const AttentionOptions& 
 
 // For a call that has output elements.
 generator::MmaArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant);
-// The same without the tensor maps and the tile counter.
+// The same without the tensor maps, whose bytes are not written, and the tile counter.
 generator::HopperArguments make_forward_arguments(const ForwardCall& call, const HopperVariant& variant);
 
 // Neighbouring query heads of a group that share a tile, so that it has fewer rows past the end: a power of two.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <type_traits>
 
 #include "generator/features.h"
@@ -39,11 +40,14 @@ void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t fam
   }
 }
 
-template <class Arguments>
-void set_arguments(Launch& launch, const ForwardCall& call, const Arguments& arguments) {
+// Made where the launch has them: they are most of its bytes.
+template <class Variant>
+const auto& set_arguments(Launch& launch, const ForwardCall& call, const Variant& variant) {
+  using Arguments = decltype(make_forward_arguments(call, variant));
   static_assert(std::is_trivially_copyable_v<Arguments> && sizeof(Arguments) <= Launch::kMaxBytes - Launch::kPartBytes);
-  std::memcpy(launch.arguments, &arguments, sizeof(arguments));
-  set_part_arguments(launch, call, sizeof(arguments));
+  const auto* arguments = ::new (launch.arguments) Arguments(make_forward_arguments(call, variant));
+  set_part_arguments(launch, call, sizeof(Arguments));
+  return *arguments;
 }
 
 void add_map(Launch& launch, std::size_t offset, const Tensor* tensor, const TensorMapBox& box) {
@@ -51,16 +55,14 @@ void add_map(Launch& launch, std::size_t offset, const Tensor* tensor, const Ten
 }
 
 void bind_to(Launch& launch, const ForwardCall& call, const MmaVariant& variant, const generator::Plan&, std::int64_t) {
-  const generator::MmaArguments arguments = make_forward_arguments(call, variant);
-  set_arguments(launch, call, arguments);
+  const generator::MmaArguments& arguments = set_arguments(launch, call, variant);
   launch.blocks = count_tiles(arguments.sizes);
 }
 
 void bind_to(Launch& launch, const ForwardCall& call, const HopperVariant& variant, const generator::Plan& plan,
              std::int64_t resident_blocks) {
   using Arguments = generator::HopperArguments;
-  const Arguments arguments = make_forward_arguments(call, variant);
-  set_arguments(launch, call, arguments);
+  const Arguments& arguments = set_arguments(launch, call, variant);
   launch.blocks = grid_size(variant, count_tiles(arguments.sizes), resident_blocks);
   launch.cluster = variant.cluster;
   const TensorMapBoxes boxes = tensor_map_boxes(variant, plan, arguments.packed_heads_log2);

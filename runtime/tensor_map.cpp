@@ -15,10 +15,13 @@ constexpr std::int64_t kMaxStride = std::int64_t{1} << 40;  // bytes, exclusive:
 // The driver asks for 64 bytes of alignment; headers of CUDA 13 give the type more.
 static_assert(sizeof(generator::TensorMap) == sizeof(CUtensorMap) && alignof(generator::TensorMap) == 64);
 
+// Elements, exclusive.
+std::int64_t max_stride_of(const Tensor& tensor) { return kMaxStride / static_cast<int>(size_of(tensor.dtype)); }
+
 // A stride of 0 reads the same row again and again, which tensor maps are not documented to do.
-bool stride_fits(const Tensor& tensor, int dim) {
+bool stride_fits(const Tensor& tensor, int dim, std::int64_t max_stride) {
   const std::int64_t elements = tensor.strides[dim];
-  return tensor.shape[dim] == 1 || (elements > 0 && elements < kMaxStride / static_cast<int>(size_of(tensor.dtype)));
+  return tensor.shape[dim] == 1 || (elements > 0 && elements < max_stride);
 }
 
 void require_tensor_map(const char* name, const Tensor& tensor) {
@@ -27,10 +30,11 @@ void require_tensor_map(const char* name, const Tensor& tensor) {
   };
   for (int dim = 0; dim < kRank; ++dim)
     if (tensor.shape[dim] == 0) refuse(fmt::format("{} must be at least 1, was 0,", kDimNames[dim]));
+  const std::int64_t max_stride = max_stride_of(tensor);
   for (int dim = 0; dim < kRank - 1; ++dim)
-    if (!stride_fits(tensor, dim))
-      refuse(fmt::format("the stride of {} must be from 1 to {} elements, was {},", kDimNames[dim],
-                         kMaxStride / static_cast<int>(size_of(tensor.dtype)) - 1, tensor.strides[dim]));
+    if (!stride_fits(tensor, dim, max_stride))
+      refuse(fmt::format("the stride of {} must be from 1 to {} elements, was {},", kDimNames[dim], max_stride - 1,
+                         tensor.strides[dim]));
 }
 
 CUtensorMapDataType element_of(DType dtype) {
@@ -64,10 +68,11 @@ TensorMapBoxes tensor_map_boxes(const HopperVariant& variant, const generator::P
 
 TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept {
   const auto size = [&](int dim) { return static_cast<std::uint64_t>(tensor.shape[dim]); };
+  const std::uint64_t element = size_of(tensor.dtype);
   // The view's stride of a dimension of size 1 may be anything, the map's may not.
   const auto stride = [&](int dim) {
     const std::int64_t elements = tensor.shape[dim] > 1 ? tensor.strides[dim] : tensor.shape[3];
-    return static_cast<std::uint64_t>(elements) * size_of(tensor.dtype);
+    return static_cast<std::uint64_t>(elements) * element;
   };
   return {{size(3), size(2), size(1), size(0)}, {stride(2), stride(1), stride(0)}};
 }
@@ -75,7 +80,8 @@ TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept {
 bool has_tensor_map(const Tensor& tensor) noexcept {
   for (int dim = 0; dim < kRank; ++dim)
     if (tensor.shape[dim] == 0) return false;
-  return stride_fits(tensor, 0) && stride_fits(tensor, 1) && stride_fits(tensor, 2);
+  const std::int64_t max_stride = max_stride_of(tensor);
+  return stride_fits(tensor, 0, max_stride) && stride_fits(tensor, 1, max_stride) && stride_fits(tensor, 2, max_stride);
 }
 
 bool has_tensor_maps(const ForwardCall& call) noexcept {

@@ -27,8 +27,8 @@ constexpr const char* kLseDimNames[] = {"batch", "num_heads", "seqlen"};
 struct Rules {
   const char* const* dim_names;
   int rank;
-  int stride_step;
-  std::uintptr_t alignment;
+  int stride_step;           // a power of two
+  std::uintptr_t alignment;  // likewise
 };
 constexpr Rules kRowsRules{kDimNames, kRank, kStrideStep, kAlignment};
 constexpr Rules kLseRules{kLseDimNames, 3, 1, sizeof(float)};
@@ -62,7 +62,7 @@ void check_strides(const char* name, const Tensor& tensor, const Rules& rules) {
     if (tensor.strides[i] < 0) {
       reject("{}: the stride of {} must not be negative, was {}", name, rules.dim_names[i], tensor.strides[i]);
     }
-    if (tensor.strides[i] % rules.stride_step != 0) {
+    if ((tensor.strides[i] & (rules.stride_step - 1)) != 0) {
       reject("{}: the stride of {} must be a multiple of {} elements, was {}", name, rules.dim_names[i],
              rules.stride_step, tensor.strides[i]);
     }
@@ -71,7 +71,7 @@ void check_strides(const char* name, const Tensor& tensor, const Rules& rules) {
 
 void check_pointer(const char* name, const Tensor& tensor, const Rules& rules) {
   if (!tensor.data) reject("{}: must point to its elements, was null", name);
-  if (reinterpret_cast<std::uintptr_t>(tensor.data) % rules.alignment != 0) {
+  if ((reinterpret_cast<std::uintptr_t>(tensor.data) & (rules.alignment - 1)) != 0) {
     reject("{}: must be aligned to {} bytes, was at {}", name, rules.alignment, fmt::ptr(tensor.data));
   }
 }
@@ -179,6 +179,9 @@ void check_apart(const char* name, const MemoryRange& written, const char* other
   }
 }
 
+Operand input(const char* name, const Tensor& tensor) { return {name, &tensor, Operand::Role::rows, false, {}}; }
+Operand output(const char* name, const Tensor& tensor, Operand::Role role) { return {name, &tensor, role, true, {}}; }
+
 // Only looks at what the view says, and at memory: shape and dtype were checked. What is written must have each element
 // once, and none that the call reads or writes elsewhere.
 void add_operand(ForwardCall& call, Operand operand) {
@@ -242,12 +245,12 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   call.softmax_scale = checked_scale(opts, call.problem.head_dim);
   check_heads(call);
   check_tiles(call);
-  add_operand(call, {.name = "q", .tensor = &q});
-  add_operand(call, {.name = "k", .tensor = &k});
-  add_operand(call, {.name = "v", .tensor = &v});
+  add_operand(call, input("q", q));
+  add_operand(call, input("k", k));
+  add_operand(call, input("v", v));
   if (call.lse) {
     check_lse(call, *call.lse);
-    add_operand(call, {.name = "lse", .tensor = call.lse, .role = Operand::Role::lse, .written = true});
+    add_operand(call, output("lse", *call.lse, Operand::Role::lse));
   }
   return call;
 }
@@ -259,7 +262,7 @@ void validate_out(ForwardCall& call, const Tensor& out) {
   require_size("out", out, kRowsRules, seqlen_dim, call.seqlen_q, "q");
   require_size("out", out, kRowsRules, heads_dim, call.num_heads_q, "q");
   require_size("out", out, kRowsRules, head_dim_dim, call.problem.head_dim_v, "v");
-  add_operand(call, {.name = "out", .tensor = &out, .written = true});
+  add_operand(call, output("out", out, Operand::Role::rows));
   call.out = &out;
 }
 

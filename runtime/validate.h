@@ -12,20 +12,20 @@
 namespace flashjit::runtime {
 
 struct MemoryRange {
-  std::uintptr_t begin = 0, end = 0;  // the bytes that a view spans; equal when it has no elements
-  bool dense = false;                 // it touches all of them
+  std::uintptr_t begin, end;  // the bytes that a view spans; equal when it has no elements
+  bool dense;                 // it touches all of them
   bool empty() const noexcept { return begin == end; }
 };
 
-// A tensor of a call.
+// A tensor of a call. Without initialisers, so that a call pays for the operands that it has.
 struct Operand {
   enum class Role { rows, lse };  // [batch, seqlen, heads, head_dim], or [batch, heads, seqlen] of f32
 
-  const char* name = "";
-  const Tensor* tensor = nullptr;
-  Role role = Role::rows;
-  bool written = false;
-  MemoryRange range = {};
+  const char* name;
+  const Tensor* tensor;
+  Role role;
+  bool written;
+  MemoryRange range;
 };
 
 // The operands of a call, in the order in which they were checked.
