@@ -60,6 +60,6 @@ TEST_CASE("the clean loop of the default variants has this many PTX instructions
   }
   CHECK(per_block("sm_90a", 64, "hopper-q256-kv64-s4-qs2-whole-2stage-ppoff-lazy-fixed-fused", 64, 16) <= 200);
   CHECK(per_block("sm_90a", 128, "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused", 128, 16) <= 352);
-  CHECK(per_block("sm_90a", 256, "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-rare-fixed-split", 64, 16) <= 288);
+  CHECK(per_block("sm_90a", 256, "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-rare-fixed-split", 64, 16) <= 289);
   CHECK(per_block("sm_80", 64, "mma-q128-kv64-w4-k1-v1-c2-overlap-swizzle-x4-qregs-rare", 64, 8) == 592);
 }
