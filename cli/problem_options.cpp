@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <set>
 #include <sstream>
 
@@ -32,8 +33,9 @@ const std::vector<std::string>& mask_words() {
 bool is_causal(std::string_view mask) { return mask == "causal"; }
 
 CLI::Option* add_window_option(CLI::App* subcommand, std::string& window) {
-  return add_option(subcommand, "--window", window, "LEFT,RIGHT",
-                    "Of these, only so many keys before and behind i + seqlen_kv - seqlen_q; -1: all [default: -1,-1]");
+  return add_option(
+      subcommand, "--window", window, "LEFT,RIGHT",
+      "Of these, only key i + seqlen_kv - seqlen_q and so many before and after it; -1: all [default: -1,-1]");
 }
 
 // Half of "192x128", or the whole of "64".
@@ -165,8 +167,8 @@ Window parse_window(std::string_view name, std::string_view text) {
   const std::size_t comma = text.find(',');
   if (comma == std::string_view::npos)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: must be like 1024,0 or -1,64: keys before and behind, was '{}'", name, text));
-  constexpr std::int64_t kMost = std::int64_t{1} << 31;
+                fmt::format("{}: must be like 1024,0 or -1,64: keys before and after, was '{}'", name, text));
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   return {parse_integer(fmt::format("{}: left", name), text.substr(0, comma), -1, kMost),
           parse_integer(fmt::format("{}: right", name), text.substr(comma + 1), -1, kMost)};
 }

@@ -75,7 +75,7 @@ flashjit_status flashjit_get_counters(flashjit_engine* engine, flashjit_counters
 /* --- Attention --------------------------------------------------------------------------------------------------- */
 
 /* Query i sees at most `left` keys before key i + seqlen_kv - seqlen_q, that key itself, and at most `right` keys
-   behind it; -1: all there are on that side. */
+   after it; -1: all there are on that side. Beside causal = 1 there is nothing on the right. */
 typedef struct flashjit_window {
   int64_t left, right;
 } flashjit_window;
@@ -106,7 +106,7 @@ typedef struct flashjit_problem {
   DLDataType dtype;
   int32_t head_dim, head_dim_v; /* head_dim_v 0: head_dim */
   int32_t causal;
-  int32_t window;   /* 1: of calls that have a window, whatever its size */
+  int32_t window;   /* 1: of calls that have a window, whatever its size; with right = 0 they are causal, too */
   int32_t reserved; /* 0 */
 } flashjit_problem;
 #define FLASHJIT_PROBLEM_INIT \

@@ -11,7 +11,7 @@
 namespace flashjit {
 
 // A sliding window: query i sees at most `left` keys before key i + seqlen_kv - seqlen_q, that key itself, and at most
-// `right` keys behind it. -1: all there are on that side.
+// `right` keys after it. -1: all there are on that side.
 struct Window {
   std::int64_t left = -1, right = -1;
 
@@ -21,8 +21,9 @@ struct Window {
 struct AttentionOptions {
   // Query i sees the keys up to i + seqlen_kv - seqlen_q: the mask is aligned bottom-right, as in FlashAttention 2.1+.
   bool causal = false;
-  // Aligned as causal is; beside it, nothing on the right. Other sizes of a window compile nothing, and keys outside of
-  // it are not read, but for those that share a block of keys with one inside. Default: no window.
+  // Aligned as causal is; beside it, nothing on the right. The sizes are launch arguments: windows of one shape bucket
+  // share a kernel, and after Engine::prepare none compiles anything. Keys outside of the window are not read, but for
+  // those that share a block of keys with one inside. Default: no window.
   Window window;
   // Factor on q k^T before the softmax; finite. Default: 1 / sqrt(head_dim).
   std::optional<float> softmax_scale;
@@ -53,7 +54,8 @@ std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv)
 // strides are free, so [batch, heads, seqlen, dim] memory is passed as a view with its dimensions in the order above.
 // Scores of any size are right as long as f32 holds them, scaled and unscaled. NaN or infinity in q reaches its row, in
 // k the rows that see that key; a row whose scores are all -infinity is as one that sees no key. In v it also reaches
-// rows shortly before those, because the tensor cores multiply what the mask hides by 0; so v must be finite behind the
+// rows shortly before those, and beside a window rows shortly after them, because the tensor cores multiply what masks
+// hide by 0; so v must be finite behind the
 // mask too, and no larger than 1e28 in magnitude, as sums in f32 exceed the result on the way. Memory outside of the
 // tensors reaches nothing. The first call for a problem compiles a kernel or loads it from the cache; later calls only
 // launch. Thread-safe. Throws Error; after an error nothing was launched or written and the CUDA context is as before.

@@ -19,7 +19,7 @@ PyDoc_STRVAR(
     "    Query i sees the keys up to i + seqlen_kv - seqlen_q.\n"
     "window : (left, right)\n"
     "    Query i sees at most left keys before key i + seqlen_kv - seqlen_q, that key itself, and at most right keys\n"
-    "    behind it; -1 is all on that side. No window when None.\n"
+    "    after it; -1 is all on that side. No window when None.\n"
     "scale : float\n"
     "    1 / sqrt(head_dim) when None.\n"
     "out : array [batch, seqlen_q, heads_q, head_dim_v]\n"

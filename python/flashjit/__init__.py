@@ -88,8 +88,9 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
     dim, dim_v = _to_int("head_dim", head_dim), head_dim if head_dim_v is None else head_dim_v
     if (dim_v := _to_int("head_dim_v", dim_v)) == 0:  # which would stand for head_dim in the library
         raise InvalidArgument("head_dim_v: must be a multiple of 8 from 8 to 256, or None for head_dim, was 0")
-    _core.prepare(engine, _name_of_dtype(dtype), dim, dim_v, bool(causal), bool(window),
-                  _to_int("device", device))
+    if not isinstance(window, bool):
+        raise InvalidArgument(f"window: must be True or False, whatever its size, was {window!r:.100}")
+    _core.prepare(engine, _name_of_dtype(dtype), dim, dim_v, bool(causal), window, _to_int("device", device))
 
 
 def counters() -> dict[str, int]:

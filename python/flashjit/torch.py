@@ -76,7 +76,7 @@ def attention(
 
     q is [batch, seqlen_q, heads_q, head_dim], k and v are [batch, seqlen_kv, heads_kv, ...]; returns
     [batch, seqlen_q, heads_q, head_dim_v]. With causal, query i sees the keys up to i + seqlen_kv - seqlen_q. With
-    window, (left, right), it sees at most left keys before that one, that key itself, and at most right keys behind it;
+    window, (left, right), it sees at most left keys before that one, that key itself, and at most right keys after it;
     -1 is all on that side. Raises what flashjit.attention raises.
     """
     q, k, v = _as_autocast_wants(q, k, v)

@@ -115,12 +115,12 @@ TEST_CASE("what is no window is refused by all subcommands") {
     };
     for (const char* text : {"5", "none", "5;0", "5x0"})
       CHECK(mentions(refusal_of(text),
-                     fmt::format("--window: must be like 1024,0 or -1,64: keys before and behind, was '{}'", text)));
-    constexpr const char* kLeft = "--window: left: must be a whole number from -1 to 2147483648, was ";
-    constexpr const char* kRight = "--window: right: must be a whole number from -1 to 2147483648, was ";
+                     fmt::format("--window: must be like 1024,0 or -1,64: keys before and after, was '{}'", text)));
+    constexpr const char* kLeft = "--window: left: must be a whole number from -1 to 9223372036854775807, was ";
+    constexpr const char* kRight = "--window: right: must be a whole number from -1 to 9223372036854775807, was ";
     CHECK(mentions(refusal_of("a,b"), std::string(kLeft) + "'a'"));
     CHECK(mentions(refusal_of("-2,0"), std::string(kLeft) + "'-2'"));
-    CHECK(mentions(refusal_of("2147483649,0"), std::string(kLeft) + "'2147483649'"));
+    CHECK(mentions(refusal_of("9223372036854775808,0"), std::string(kLeft) + "'9223372036854775808'"));
     CHECK(mentions(refusal_of(",0"), std::string(kLeft) + "''"));
     CHECK(mentions(refusal_of("0,-2"), std::string(kRight) + "'-2'"));
     CHECK(mentions(refusal_of("1,2,3"), std::string(kRight) + "'2,3'"));

@@ -176,7 +176,7 @@ TEST_CASE("attend under a window, with either mask and with a side left open") {
   CHECK(attend("--window 2,0") == expected({2, 1}, true));
   CHECK(attend("--window -1,0") == expected({}, true));
   CHECK(attend("--window -1,-1") == expected({}));
-  CHECK(attend("--window 2147483648,2147483648") == expected({}));
+  CHECK(attend("--window 9223372036854775807,2147483648") == expected({}));
   CHECK(expected({2, 1}) != expected({}));
 }
 

@@ -68,6 +68,9 @@ class Engines(unittest.TestCase):
         emulating_engine()  # skips where nothing compiles
         engine = flashjit.Engine(emulate="sm_90a", cache_directory="")
         engine.prepare("float16", 64, causal=True, window=True)
+        for window in ((7, 0), 1, None):
+            with self.assertRaisesRegex(flashjit.InvalidArgument, "^window: must be True or False"):
+                engine.prepare("float16", 64, window=window)
         compiles = engine.counters()["compiles"]
         self.assertGreater(compiles, 0)
         for left in (0, 5):
