@@ -17,7 +17,7 @@ from compare_peers import Stopwatch, find_library, import_torch  # noqa: E402
 from flashjit_c import Library  # noqa: E402
 
 HIDDEN = 2048
-# What calls of these sizes get, and what they get where tensors have no tensor maps.
+# What calls of these sizes get by default, on sm_90a and where there are no Hopper kernels.
 VARIANTS = {
     ("hopper", 64): "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-longest-fused",
     ("hopper", 128): "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-longest-fused",
@@ -41,7 +41,7 @@ def visited_blocks(seqlen, block_q, block_kv, window):
 
 def share_of_blocks(seqlen, window, variant):
     block_q, block_kv = (int(re.search(rf"-{name}(\d+)", variant)[1]) for name in ("q", "kv"))
-    return (visited_blocks(seqlen, block_q, block_kv, window) / visited_blocks(seqlen, block_q, block_kv, None))
+    return visited_blocks(seqlen, block_q, block_kv, window) / visited_blocks(seqlen, block_q, block_kv, None)
 
 
 def flex_launcher(torch, tensors, window):
@@ -103,7 +103,7 @@ class Comparison:
 
 def print_row(row):
     print(f"d{row['head_dim']}: choice {row['choice_us']:.1f} us, FlexAttention {row['flex_us']:.1f} us, "
-          f"{row['over_flex']:.3f} of it")
+          f"{row['over_flex']:.3f} times as long")
     for family, values in row["families"].items():
         print(f"  {family:7} window {values['window_us']:8.1f} us, plain {values['plain_us']:8.1f} us, share of blocks "
               f"{values['share_of_blocks']:.4f}, over share {values['over_share']:.3f}", flush=True)

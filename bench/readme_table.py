@@ -4,8 +4,9 @@
 is typed by hand.
 
 A table stands between <!-- table:DEVICE/NAME --> and <!-- /table -->, where bench/results/DEVICE.json is the record and
-NAME is summary, hopper, mma, serving, window, ablation, 5090, jit or python. Where the record lacks the measurement there is no
-table. Peers that did not run beside the record's flashjit come from bench/peers/DEVICE.json, and their columns say so.
+NAME is summary, hopper, mma, serving, window, ablation, 5090, jit or python. Where the record lacks the measurement
+there is no table. Peers that did not run beside the record's flashjit come from bench/peers/DEVICE.json, and their
+columns say so.
 With --check nothing is written and the exit status is 1 if a table is out of date."""
 
 import argparse

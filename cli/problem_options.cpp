@@ -32,6 +32,13 @@ const std::vector<std::string>& mask_words() {
 
 bool is_causal(std::string_view mask) { return mask == "causal"; }
 
+AttentionOptions with_masks(bool causal, const Window& window) {
+  AttentionOptions options;
+  options.causal = causal;
+  options.window = window;
+  return options;
+}
+
 CLI::Option* add_window_option(CLI::App* subcommand, std::string& window) {
   return add_option(
       subcommand, "--window", window, "LEFT,RIGHT",
@@ -79,12 +86,7 @@ void add_mask_options(CLI::App* subcommand, MaskOptions& options) {
   add_window_option(subcommand, options.window);
 }
 
-AttentionOptions MaskOptions::options() const {
-  AttentionOptions options;
-  options.causal = is_causal(mask);
-  options.window = parse_window("--window", window);
-  return options;
-}
+AttentionOptions MaskOptions::options() const { return with_masks(is_causal(mask), parse_window("--window", window)); }
 
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options) {
   add_dtype_option(subcommand, options.dtype, "Precision of q, k, v and the output");
@@ -112,10 +114,7 @@ std::vector<Problem> ProblemLists::problems() const {
 }
 
 AttentionOptions ProblemLists::options(const Problem& problem) const {
-  AttentionOptions options;
-  options.causal = problem.causal;
-  options.window = parse_window("--window", window);
-  return options;
+  return with_masks(problem.causal, parse_window("--window", window));
 }
 
 void add_architecture_option(CLI::App* subcommand, std::string& architecture) {
@@ -197,10 +196,7 @@ std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector
   for (const DType dtype : dtypes) {
     for (const HeadDims& dims : head_dims) {
       for (const bool masked : causal) {
-        AttentionOptions options;
-        options.causal = masked;
-        options.window = window;
-        const Problem problem = problem_of(dtype, dims.head_dim, dims.head_dim_v, options);
+        const Problem problem = problem_of(dtype, dims.head_dim, dims.head_dim_v, with_masks(masked, window));
         if (std::find(problems.begin(), problems.end(), problem) == problems.end()) problems.push_back(problem);
       }
     }

@@ -34,7 +34,7 @@ void write_argument(Launch& launch, std::size_t offset, const Value& value) {
   std::memcpy(launch.arguments + offset, &value, sizeof(value));
 }
 
-// All of its fields: what every call does is spared a second round of zeros.
+// Sets every field: a launch's config comes without initial values.
 void set_config(CUlaunchConfig& config, std::int64_t blocks, const generator::Plan& plan, Stream stream) {
   config.gridDimX = static_cast<unsigned>(blocks);
   config.gridDimY = config.gridDimZ = 1;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 
 #include "generator/features.h"
@@ -20,23 +22,31 @@ generator::WindowArguments window_arguments(const ForwardCall& call) {
   return {keys(call.masks.window.left), keys(call.masks.window.right)};
 }
 
-// In the order of generator::features(): of those that have arguments, what writes them.
-using WriteArguments = void (*)(const ForwardCall& call, std::byte* at);
+// What writes the arguments of the features that have any.
+struct PartWriter {
+  bool Problem::*feature;
+  void (*write)(const ForwardCall& call, std::byte* at);
+};
 template <auto kMake>
 void write(const ForwardCall& call, std::byte* at) {
   const auto arguments = kMake(call);
   std::memcpy(at, &arguments, sizeof(arguments));
 }
-constexpr WriteArguments kWriters[] = {nullptr, write<window_arguments>};
+constexpr PartWriter kPartWriters[] = {{&Problem::window, write<window_arguments>}};
+
+void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, std::byte* at) {
+  for (const PartWriter& writer : kPartWriters)
+    if (writer.feature == row.asked) return writer.write(call, at);
+  throw std::logic_error("launch: nothing writes the arguments of " + std::string(row.word));
+}
 
 // Behind those of the family.
 void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t family_bytes) {
   std::byte* at = launch.arguments + family_bytes;
-  const auto features = generator::features();
-  for (std::size_t i = 0; i < features.size(); ++i) {
-    if (!(call.problem.*features[i].asked) || !kWriters[i]) continue;
-    kWriters[i](call, at);
-    at += features[i].argument_bytes;
+  for (const generator::FeatureRow& row : generator::features()) {
+    if (!(call.problem.*row.asked) || !row.arguments) continue;
+    write_arguments(row, call, at);
+    at += row.argument_bytes;
   }
 }
 

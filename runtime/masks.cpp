@@ -22,6 +22,14 @@ Masks masks_of(const AttentionOptions& opts) {
   return {causal, {opts.window.left, causal ? -1 : opts.window.right}};
 }
 
+Problem problem_of(DType dtype, int head_dim, int head_dim_v, const Masks& masks) noexcept {
+  return {.dtype = dtype,
+          .head_dim = head_dim,
+          .head_dim_v = head_dim_v,
+          .causal = masks.causal,
+          .window = masks.has_window()};
+}
+
 std::int64_t keys_of_query(const Masks& masks, std::int64_t seqlen_kv) noexcept {
   if (!masks.has_window()) return seqlen_kv;
   // So that no sum is larger than what it is compared with.
@@ -34,12 +42,7 @@ std::int64_t keys_of_query(const Masks& masks, std::int64_t seqlen_kv) noexcept 
 }  // namespace runtime
 
 Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts) {
-  const runtime::Masks masks = runtime::masks_of(opts);
-  const Problem problem{.dtype = dtype,
-                        .head_dim = head_dim,
-                        .head_dim_v = head_dim_v,
-                        .causal = masks.causal,
-                        .window = masks.has_window()};
+  const Problem problem = runtime::problem_of(dtype, head_dim, head_dim_v, runtime::masks_of(opts));
   validate(problem);
   return problem;
 }

@@ -205,7 +205,7 @@ void check_lse(const ForwardCall& call, const Tensor& lse) {
 }  // namespace
 
 CallShape tuning_shape(const ForwardCall& call) noexcept {
-  const std::int64_t keys = call.problem.window ? keys_of_query(call.masks, call.seqlen_kv) : call.seqlen_kv;
+  const std::int64_t keys = keys_of_query(call.masks, call.seqlen_kv);
   return {call.batch, call.seqlen_q, keys, call.num_heads_q, call.num_heads_kv};
 }
 
@@ -228,11 +228,8 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
 
   ForwardCall call;
   call.masks = masks_of(opts);
-  call.problem = {.dtype = q.dtype,
-                  .head_dim = static_cast<int>(q.shape[head_dim_dim]),
-                  .head_dim_v = static_cast<int>(v.shape[head_dim_dim]),
-                  .causal = call.masks.causal,
-                  .window = call.masks.has_window()};
+  call.problem =
+      problem_of(q.dtype, static_cast<int>(q.shape[head_dim_dim]), static_cast<int>(v.shape[head_dim_dim]), call.masks);
   call.q = &q;
   call.k = &k;
   call.v = &v;

@@ -40,7 +40,8 @@ struct AttentionOptions {
 // What is compiled for calls with these options: for Engine::prepare, compile, variants, … A window that ends at the
 // query's own key is a causal mask. Throws Error(invalid_argument) for options that no call may have.
 Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts);
-// The keys that a query sees at most, of seqlen_kv that there are: what a variant is chosen by in place of seqlen_kv.
+// The number of keys that a query sees at most, of seqlen_kv that there are: what a variant is chosen by in place of
+// seqlen_kv. Throws Error(invalid_argument) for a window that no call may have.
 std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv);
 
 // softmax(scale * q k^T) v on the GPU that holds q, k and v.
@@ -55,10 +56,10 @@ std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv)
 // Scores of any size are right as long as f32 holds them, scaled and unscaled. NaN or infinity in q reaches its row, in
 // k the rows that see that key; a row whose scores are all -infinity is as one that sees no key. In v it also reaches
 // rows shortly before those, and beside a window rows shortly after them, because the tensor cores multiply what masks
-// hide by 0; so v must be finite behind the
-// mask too, and no larger than 1e28 in magnitude, as sums in f32 exceed the result on the way. Memory outside of the
-// tensors reaches nothing. The first call for a problem compiles a kernel or loads it from the cache; later calls only
-// launch. Thread-safe. Throws Error; after an error nothing was launched or written and the CUDA context is as before.
+// hide by 0; so v must be finite behind the mask too, and no larger than 1e28 in magnitude, as sums in f32 exceed the
+// result on the way. Memory outside of the tensors reaches nothing. The first call for a problem compiles a kernel or
+// loads it from the cache; later calls only launch. Thread-safe. Throws Error; after an error nothing was launched or
+// written and the CUDA context is as before.
 DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
 // The same into memory of the caller: out is [batch, seqlen_q, num_heads_q, head_dim_v] and must not overlap the

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "flashjit/error.h"
+#include "generator/features.h"
 #include "generator/variant_space.h"
 #include "runtime/forward_arguments.h"
 #include "runtime/launch.h"
@@ -71,6 +72,15 @@ HopperVariant of_rows(int block_q) {
 }
 
 }  // namespace
+
+TEST_CASE("a launch has room for the arguments of all parts") {
+  std::size_t bytes = 0;
+  for (const generator::FeatureRow& row : generator::features()) {
+    CHECK((row.arguments != nullptr) == (row.argument_bytes > 0));
+    bytes += row.argument_bytes;
+  }
+  CHECK(bytes <= runtime::Launch::kPartBytes);
+}
 
 TEST_CASE("pointers, sizes and byte strides of a packed call") {
   const MmaArguments a = Call().arguments();
