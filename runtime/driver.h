@@ -59,7 +59,8 @@ namespace flashjit::runtime {
 // Null when the driver is older than they are.
 #define FLASHJIT_OPTIONAL_DRIVER_FUNCTIONS(X) \
   X(cuFuncLoad)                               \
-  X(cuTensorMapEncodeTiled)
+  X(cuTensorMapEncodeTiled)                   \
+  X(cuTensorMapReplaceAddress)
 
 struct DriverFunctions {
 #define FLASHJIT_DECLARE(name) decltype(&::name) name = nullptr;

@@ -34,6 +34,15 @@ void write_argument(Launch& launch, std::size_t offset, const Value& value) {
   std::memcpy(launch.arguments + offset, &value, sizeof(value));
 }
 
+void write_tensor_maps(const Driver& driver, Launch& launch) {
+  static_assert(Launch::kMaxMaps <= TensorMapEncoder::kPlaces);
+  thread_local TensorMapEncoder encoder;
+  for (int i = 0; i < launch.map_count; ++i) {
+    const MapPlace& place = launch.maps[i];
+    write_argument(launch, place.offset, encoder.encode(driver, i, *place.tensor, place.box));
+  }
+}
+
 // Sets every field: a launch's config comes without initial values.
 void set_config(CUlaunchConfig& config, std::int64_t blocks, const generator::Plan& plan, Stream stream) {
   config.gridDimX = static_cast<unsigned>(blocks);
@@ -54,8 +63,7 @@ ForwardLaunch make_forward_launch(const Driver& driver, const ForwardCall& call,
   ForwardLaunch launch(record, call);
   Launch& bound = launch.bound;
   set_config(launch.config, bound.blocks, record.spec.plan(), stream);
-  for (int i = 0; i < bound.map_count; ++i)
-    write_argument(bound, bound.maps[i].offset, encode_tensor_map(driver, *bound.maps[i].tensor, bound.maps[i].box));
+  write_tensor_maps(driver, bound);
   if (TileCounters* counters = record.tile_counters) {
     std::uint32_t* const counter = is_capturing(driver, stream) ? counters->for_graph() : counters->for_launch();
     write_argument(bound, bound.tile_counter_offset, counter);

@@ -179,19 +179,21 @@ void check_apart(const char* name, const MemoryRange& written, const char* other
   }
 }
 
-Operand input(const char* name, const Tensor& tensor) { return {name, &tensor, Operand::Role::rows, false, {}}; }
-Operand output(const char* name, const Tensor& tensor, Operand::Role role) { return {name, &tensor, role, true, {}}; }
-
 // Only looks at what the view says, and at memory: shape and dtype were checked. What is written must have each element
 // once, and none that the call reads or writes elsewhere.
-void add_operand(ForwardCall& call, Operand operand) {
-  const Tensor& tensor = *operand.tensor;
-  operand.range = check_view(operand.name, tensor, rules_of(operand.role));
-  if (operand.written && !operand.range.empty()) {
-    check_written_once(operand.name, tensor);
-    for (const Operand& other : call.operands) check_apart(operand.name, operand.range, other.name, other.range);
+void add_operand(ForwardCall& call, const char* name, const Tensor& tensor, Operand::Role role, bool written) {
+  const MemoryRange range = check_view(name, tensor, rules_of(role));
+  if (written && !range.empty()) {
+    check_written_once(name, tensor);
+    for (const Operand& other : call.operands) check_apart(name, range, other.name, other.range);
   }
-  call.operands.add(operand);
+  call.operands.add({name, &tensor, role, written, range});
+}
+void add_input(ForwardCall& call, const char* name, const Tensor& tensor) {
+  add_operand(call, name, tensor, Operand::Role::rows, false);
+}
+void add_output(ForwardCall& call, const char* name, const Tensor& tensor, Operand::Role role) {
+  add_operand(call, name, tensor, role, true);
 }
 
 void check_lse(const ForwardCall& call, const Tensor& lse) {
@@ -242,12 +244,12 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   call.softmax_scale = checked_scale(opts, call.problem.head_dim);
   check_heads(call);
   check_tiles(call);
-  add_operand(call, input("q", q));
-  add_operand(call, input("k", k));
-  add_operand(call, input("v", v));
+  add_input(call, "q", q);
+  add_input(call, "k", k);
+  add_input(call, "v", v);
   if (call.lse) {
     check_lse(call, *call.lse);
-    add_operand(call, output("lse", *call.lse, Operand::Role::lse));
+    add_output(call, "lse", *call.lse, Operand::Role::lse);
   }
   return call;
 }
@@ -259,7 +261,7 @@ void validate_out(ForwardCall& call, const Tensor& out) {
   require_size("out", out, kRowsRules, seqlen_dim, call.seqlen_q, "q");
   require_size("out", out, kRowsRules, heads_dim, call.num_heads_q, "q");
   require_size("out", out, kRowsRules, head_dim_dim, call.problem.head_dim_v, "v");
-  add_operand(call, output("out", out, Operand::Role::rows));
+  add_output(call, "out", out, Operand::Role::rows);
   call.out = &out;
 }
 

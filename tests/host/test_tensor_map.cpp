@@ -2,11 +2,13 @@
 // Which tensors the copy engine can be told of, and in which terms.
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <limits>
 #include <string>
 
 #include "flashjit/error.h"
 #include "generator/variant_space.h"
+#include "runtime/driver.h"
 #include "runtime/forward_arguments.h"
 #include "runtime/tensor_map.h"
 
@@ -148,4 +150,99 @@ TEST_CASE("the default without tensor maps reads any tensor: it is not of the ho
       const Variant variant = generator::default_without_tma(problem, architecture);
       CHECK(std::holds_alternative<MmaVariant>(variant));
     }
+}
+
+// --- Encoding --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+int encoded = 0, moved = 0;
+
+// Leaves in a map what tells one from another.
+struct FakeMap {
+  const void* address;
+  std::uint64_t rows;
+};
+
+runtime::Driver fake_driver() {
+  encoded = moved = 0;
+  runtime::Driver driver;
+  driver.cuTensorMapEncodeTiled = [](CUtensorMap* map, CUtensorMapDataType, cuuint32_t, void* address,
+                                     const cuuint64_t* sizes, const cuuint64_t*, const cuuint32_t*, const cuuint32_t*,
+                                     CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                     CUtensorMapFloatOOBfill) {
+    ++encoded;
+    const FakeMap made{address, sizes[2]};
+    std::memcpy(map, &made, sizeof(made));
+    return address == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  };
+  driver.cuTensorMapReplaceAddress = [](CUtensorMap* map, void* address) {
+    ++moved;
+    std::memcpy(map, &address, sizeof(address));
+    return CUDA_SUCCESS;
+  };
+  driver.cuGetErrorName = [](CUresult, const char** name) { return *name = "ERROR", CUDA_SUCCESS; };
+  driver.cuGetErrorString = [](CUresult, const char** text) { return *text = "error", CUDA_SUCCESS; };
+  return driver;
+}
+
+FakeMap read(const generator::TensorMap& map) {
+  FakeMap made;
+  std::memcpy(&made, &map, sizeof(made));
+  return made;
+}
+
+constexpr runtime::TensorMapBox kBox{64, 1, 128};
+
+}  // namespace
+
+TEST_CASE("a map that differs in its address alone from the last one at its place is moved there") {
+  const runtime::Driver driver = fake_driver();
+  runtime::TensorMapEncoder encoder;
+  const Dims shape{2, 90, 2, 64};
+  const auto encode = [&](int place, const Tensor& tensor, const runtime::TensorMapBox& box = kBox) {
+    const FakeMap made = read(encoder.encode(driver, place, tensor, box));
+    CHECK(made.address == tensor.data);
+    CHECK(made.rows == static_cast<std::uint64_t>(tensor.shape[1]));
+  };
+  encode(0, {address(1), DType::bf16, shape});
+  encode(0, {address(2), DType::bf16, shape});
+  CHECK(encoded == 1);
+  CHECK(moved == 1);
+  // Another place, and whatever else a map is made of.
+  encode(1, {address(2), DType::bf16, shape});
+  CHECK(encoded == 2);
+  encode(0, {address(2), DType::f16, shape});
+  CHECK(encoded == 3);
+  encode(0, {address(2), DType::f16, {2, 91, 2, 64}});
+  CHECK(encoded == 4);
+  encode(0, {address(2), DType::f16, {2, 91, 2, 64}, {91 * 256, 256, 64, 1}});
+  CHECK(encoded == 5);
+  encode(0, {address(2), DType::f16, {2, 91, 2, 64}, {91 * 256, 256, 64, 1}}, {64, 1, 64});
+  CHECK(encoded == 6);
+  CHECK(moved == 1);
+}
+
+TEST_CASE("a map that could not be encoded is not taken for one") {
+  const runtime::Driver driver = fake_driver();
+  runtime::TensorMapEncoder encoder;
+  const Dims shape{2, 90, 2, 64};
+  encoder.encode(driver, 0, {address(1), DType::bf16, {1, 90, 2, 64}}, kBox);
+  CHECK_THROWS_AS(encoder.encode(driver, 0, {nullptr, DType::bf16, shape}, kBox), Error);
+  encoder.encode(driver, 0, {address(1), DType::bf16, shape}, kBox);
+  CHECK(encoded == 3);
+  CHECK(moved == 0);
+}
+
+TEST_CASE("drivers that cannot move a map encode each, and those that know no maps say so") {
+  runtime::Driver driver = fake_driver();
+  driver.cuTensorMapReplaceAddress = nullptr;
+  runtime::TensorMapEncoder encoder;
+  const Tensor tensor{address(1), DType::bf16, {2, 90, 2, 64}};
+  encoder.encode(driver, 0, tensor, kBox);
+  encoder.encode(driver, 0, tensor, kBox);
+  CHECK(encoded == 2);
+  driver.cuTensorMapEncodeTiled = nullptr;
+  CHECK_THROWS_WITH_AS(encoder.encode(driver, 0, tensor, kBox), doctest::Contains("must have cuTensorMapEncodeTiled"),
+                       Error);
 }
