@@ -11,6 +11,7 @@
 #include "runtime/nvrtc.h"
 #include "tests/gpu/attention_case.h"
 #include "tests/gpu/driver_calls.h"
+#include "tests/support/planted_faults.h"
 
 using namespace flashjit;
 using namespace flashjit::runtime;
@@ -20,22 +21,6 @@ namespace {
 constexpr CallShape kShape{.batch = 2, .seqlen_q = 515, .seqlen_kv = 773, .num_heads_q = 6, .num_heads_kv = 3};
 constexpr const char* kDynamic = "hopper-q128-kv64-s2-qs2-whole-2stage-ppoff-dynamic";
 constexpr const char* kMma = "mma-q64-kv64-w4-k2-v1-overlap";
-
-struct Edit {
-  const char* file;
-  const char* original;  // stands in it once
-  const char* replacement;
-};
-
-generator::Templates edited(const Edit& edit) {
-  generator::Templates::Files files = generator::embedded_templates().files();
-  std::string& text = files.find(edit.file)->second;
-  const std::size_t at = text.find(edit.original);
-  REQUIRE(at != std::string::npos);
-  REQUIRE(text.find(edit.original, at + 1) == std::string::npos);
-  text.replace(at, std::string(edit.original).size(), edit.replacement);
-  return generator::Templates(std::move(files));
-}
 
 // A bench with a compiler and a store of its own, which keeps nothing on the disk.
 class Workbench {
@@ -153,15 +138,14 @@ TEST_CASE("what was not tried is neither compiled nor failed") {
 TEST_CASE("an illegal variant and one that the compiler refuses fail, and say why") {
   Workbench workbench(make_problem());
   CHECK_FALSE(workbench.compile(parse_variant("mma-q64-kv48-w4-k3-v3-c9")).ok);
-  const generator::Templates broken = edited({"attention/softmax.cuh", "float scale_log2;", "flaot scale_log2;"});
+  const generator::Templates broken = tests::templates_with(tests::kDoesNotCompile);
   const TuningBench::Compiled refused = Workbench(make_problem(), kShape, broken).compile(parse_variant(kMma));
   CHECK_FALSE(refused.ok);
   CHECK(refused.why != "");
 }
 
 TEST_CASE("a kernel with a wrong scale is wrong") {
-  const generator::Templates templates =
-      edited({"attention/softmax.cuh", ": scale_log2(scale_log2_) {", ": scale_log2(scale_log2_ * 1.05f) {"});
+  const generator::Templates templates = tests::templates_with(tests::kWrongScale);
   Workbench workbench(make_problem(), kShape, templates);
   for (const Variant& variant : some_variants()) {
     CAPTURE(to_string(variant));
@@ -171,8 +155,7 @@ TEST_CASE("a kernel with a wrong scale is wrong") {
 
 TEST_CASE("a kernel that leaves its counter of tiles dirty is wrong") {
   if (!is_hopper()) return;
-  const generator::Templates templates =
-      edited({"hopper/loader.cuh", "    if (drawn == tiles.count() - 1) *args.tile_counter = 0;\n", ""});
+  const generator::Templates templates = tests::templates_with(tests::kDirtyTileCounter);
   Workbench workbench(make_problem(), kShape, templates);
   CHECK(workbench.check(parse_variant(kDynamic)).find("is off by") != std::string::npos);
 }
