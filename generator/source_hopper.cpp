@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <set>
+#include <string>
 
 #include "generator/family_space.h"
 #include "generator/features.h"
@@ -10,9 +10,24 @@
 namespace flashjit::generator {
 namespace {
 
-// The N of the two products: Q K^T has a column for each key, P V one for each column of the output.
-int score_columns(const HopperVariant& variant) { return variant.block_kv; }
-int output_columns(const Problem& problem) { return problem.head_dim_v; }
+constexpr std::string_view kScoreMma = "ScoreProduct", kOutputMma = "OutputProduct";
+constexpr int kWgmmaDepth = 16;
+
+// Q K^T has a column for each key, P V one for each column of the output. K has its rows along N, V along K.
+WgmmaProduct score_product(const Problem& problem, const HopperVariant& variant) {
+  return {.columns = variant.block_kv,
+          .steps = (problem.head_dim + kWgmmaDepth - 1) / kWgmmaDepth,
+          .a_in_registers = false,
+          .b_n_major = false,
+          .adds = false};
+}
+WgmmaProduct output_product(const Problem& problem, const HopperVariant& variant) {
+  return {.columns = problem.head_dim_v,
+          .steps = variant.block_kv / kWgmmaDepth,
+          .a_in_registers = variant.probabilities == ProbabilitySource::registers,
+          .b_n_major = true,
+          .adds = true};
+}
 
 std::string render_config(const Problem& problem, const HopperVariant& variant) {
   ConfigText config(problem);
@@ -30,16 +45,14 @@ std::string render_config(const Problem& problem, const HopperVariant& variant) 
   config.add("Scheduler", "kScheduler", enumerator(kSchedulers, variant.scheduler));
   config.add("bool", "kLongestFirst", variant.order == TileOrder::longest_first);
   config.add("bool", "kFusedBoundary", variant.boundary == TileBoundary::fused);
-  config.use("ScoreMma", wgmma_name(score_columns(variant)));
-  config.use("OutputMma", wgmma_name(output_columns(problem)));
+  config.use("ScoreMma", kScoreMma);
+  config.use("OutputMma", kOutputMma);
   return config.text();
 }
 
-std::string render_instructions(const Problem& problem, const HopperVariant& variant) {
-  std::string out;
-  for (const int n : std::set<int>{score_columns(variant), output_columns(problem)})
-    out += render_wgmma(problem.dtype, n);
-  return out;
+std::string render_products(const Problem& problem, const HopperVariant& variant) {
+  return render_wgmma(kScoreMma, problem.dtype, score_product(problem, variant)) +
+         render_wgmma(kOutputMma, problem.dtype, output_product(problem, variant));
 }
 
 }  // namespace
@@ -51,7 +64,7 @@ const char* template_of(const HopperVariant& variant) {
 std::string render_kernel(const KernelSpec& spec, const HopperVariant& variant, std::string_view entry) {
   const Plan& plan = spec.plan();
   const std::string cluster = variant.cluster == 1 ? "" : fmt::format(" __cluster_dims__({}, 1, 1)", variant.cluster);
-  return render_arguments("HopperArguments", spec.problem()) + render_instructions(spec.problem(), variant) +
+  return render_arguments("HopperArguments", spec.problem()) + render_products(spec.problem(), variant) +
          render_config(spec.problem(), variant) +
          render({"HopperShape", plan.smem_bytes, plan.threads, plan.argument_bytes}) +
          fmt::format(

@@ -7,63 +7,82 @@ namespace flashjit::generator {
 namespace {
 
 constexpr int kOperandsOfLine = 8;
+constexpr int kRegistersOfStep = 4;  // of A, where it is in registers
 
-// item(0), item(1), ... with a line_break after every few.
-template <class Item>
-std::string list(int count, std::string_view line_break, Item item) {
+// before0after, before1after, ... from the first number on, with a line_break after every few. Called for every
+// rendered source, so it formats numbers only.
+std::string list(std::string_view before, int first, int count, std::string_view after, std::string_view line_break) {
   std::string out;
   for (int i = 0; i < count; ++i) {
-    if (i != 0) out += i % kOperandsOfLine == 0 ? fmt::format(",{}", line_break) : ", ";
-    out += item(i);
+    if (i != 0) out += ",";
+    if (i != 0) out += i % kOperandsOfLine == 0 ? line_break : " ";
+    out += before;
+    out += fmt::format_int(first + i).c_str();
+    out += after;
   }
   return out;
 }
 
-// One of the two forms: how A is passed, as parameter, as operand of the instruction and as input of the asm statement.
-struct Form {
-  std::string_view name;
-  std::string_view parameter;
-  int operands;  // of A
-  std::string_view inputs;
-  std::string_view transpose_a;  // A from shared memory may be transposed; here it is K-major
-};
-constexpr Form kFromShared = {"ss", "uint64 a", 1, R"("l"(a))", "0, "};
-constexpr Form kFromRegisters = {"rs", "const uint32 (&a)[4]", 4, R"("r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]))", ""};
+// Operands of the asm statement by number: first the accumulators, then A, then B.
+class Statement {
+ public:
+  Statement(DType dtype, const WgmmaProduct& product)
+      : product_(product),
+        accumulators_(product.columns / 2),
+        a_count_(product.steps * (product.a_in_registers ? kRegistersOfStep : 1)),
+        instruction_(
+            fmt::format("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1}", product.columns, to_string(dtype))),
+        d_(list("%", 0, accumulators_, "", " \"\n        \"")) {}
 
-std::string render_form(const Form& form, std::string_view instruction, int accumulators) {
-  const auto operand = [](int i) { return fmt::format("%{}", i); };
-  const auto element = [](int i) { return fmt::format("\"+f\"(d[{}])", i); };
-  const int first_b = accumulators + form.operands;
-  const std::string a = list(form.operands, "", [&](int i) { return operand(accumulators + i); });
-  std::string out = fmt::format(
-      "  template <bool kTransposeB>\n"
-      "  static __device__ __forceinline__ void {}(float (&d)[{}], {}, uint64 b, bool accumulate) {{\n"
-      "    asm volatile(\n"
-      "        \"{{\\n\\t.reg .pred p;\\n\\tsetp.ne.b32 p, %{}, 0;\\n\\t\"\n",
-      form.name, accumulators, form.parameter, first_b + 1);
-  out += fmt::format("        \"{} \"\n", instruction);
-  out += fmt::format("        \"{{{}}}, \"\n", list(accumulators, " \"\n        \"", operand));
-  out += fmt::format("        \"{}, %{}, p, 1, 1, {}%{};\\n\\t}}\"\n", form.operands == 1 ? a : "{" + a + "}", first_b,
-                     form.transpose_a, first_b + 2);
-  out += fmt::format("        : {}\n", list(accumulators, "\n          ", element));
-  out += fmt::format(
-      "        : {}, \"l\"(b), \"r\"(static_cast<int>(accumulate)),\n"
-      "          \"n\"(static_cast<int>(kTransposeB)));\n",
-      form.inputs);
-  return out + "  }\n";
-}
+  const std::string& instruction() const { return instruction_; }
+  std::string parameters() const {
+    return fmt::format("float (&d)[{}], const {} (&a)[{}], const uint64 (&b)[{}]", accumulators_,
+                       product_.a_in_registers ? "uint32" : "uint64", a_count_, product_.steps);
+  }
+
+  std::string text() const {
+    std::string out = "asm volatile(\n";
+    for (int step = 0; step < product_.steps; ++step) out += step_text(step);
+    out += fmt::format("        : {}\n", operands("+f", "d", accumulators_));
+    out += fmt::format("        : {},\n", operands(product_.a_in_registers ? "r" : "l", "a", a_count_));
+    return out + fmt::format("          {});\n", operands("l", "b", product_.steps));
+  }
+
+ private:
+  static std::string operands(std::string_view constraint, std::string_view array, int count) {
+    return list(fmt::format("\"{}\"({}[", constraint, array), 0, count, "])", "\n          ");
+  }
+
+  // Only the first step may overwrite D. Neither A nor B is negated; A in shared memory is not transposed.
+  std::string step_text(int step) const {
+    return fmt::format("        \"{} \"\n        \"{{{}}}, \"\n        \"{}, %{}, {}, 1, 1, {}{};\\n\\t\"\n",
+                       instruction_, d_, a_of(step), accumulators_ + a_count_ + step,
+                       product_.adds || step != 0 ? 1 : 0, product_.a_in_registers ? "" : "0, ",
+                       product_.b_n_major ? 1 : 0);
+  }
+  std::string a_of(int step) const {
+    if (!product_.a_in_registers) return fmt::format("%{}", accumulators_ + step);
+    return "{" + list("%", accumulators_ + kRegistersOfStep * step, kRegistersOfStep, "", "") + "}";
+  }
+
+  const WgmmaProduct& product_;
+  const int accumulators_, a_count_;
+  const std::string instruction_, d_;
+};
 
 }  // namespace
 
-std::string wgmma_name(int n) { return fmt::format("WgmmaM64N{}K16", n); }
-
-std::string render_wgmma(DType dtype, int n) {
-  const std::string_view type = to_string(dtype);
-  const std::string instruction = fmt::format("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{}", n, type, type);
-  return fmt::format("// {};   d = a * b, or d += a * b:   PTX ISA 8.0, sm_90a\n", instruction) +
-         fmt::format("struct {} {{\n  static constexpr int kN = {};\n", wgmma_name(n), n) +
-         "  // A (64 x 16, K-major) and B from shared memory.\n" + render_form(kFromShared, instruction, n / 2) +
-         "  // A from registers.\n" + render_form(kFromRegisters, instruction, n / 2) + "};\n";
+std::string render_wgmma(std::string_view name, DType dtype, const WgmmaProduct& product) {
+  const Statement statement(dtype, product);
+  return fmt::format(
+      "// {};   by {} steps, d {} a * b:   PTX ISA 8.0, sm_90a\n"
+      "struct {} {{\n"
+      "  static __device__ __forceinline__ void issue({}) {{\n"
+      "    {}"
+      "  }}\n"
+      "}};\n",
+      statement.instruction(), product.steps, product.adds ? "+=" : "=", name, statement.parameters(),
+      statement.text());
 }
 
 }  // namespace flashjit::generator

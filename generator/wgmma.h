@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wrappers of wgmma.mma_async. Its instruction for N columns has N / 2 accumulator operands, so that a wrapper for each
-// N would be thousands of lines; a source gets those that it uses.
+// Products of a warpgroup by wgmma.mma_async. Its instruction for N columns has N / 2 accumulator operands, so that
+// functions for all shapes would be thousands of lines; a source gets those that it uses.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "flashjit/tensor.h"
 
 namespace flashjit::generator {
 
-// "WgmmaM64N128K16"
-std::string wgmma_name(int n);
-// The struct of that name for f16 or bf16 operands and f32 sums. n: a multiple of 8 from 8 to 256.
-std::string render_wgmma(DType dtype, int n);
+// D = A B or D += A B with 64 rows. The fields say what a product needs to have compiled in.
+struct WgmmaProduct {
+  int columns;          // of D and B: a multiple of 8 from 8 to 256
+  int steps;            // of 16 along K
+  bool a_in_registers;  // or K-major in shared memory
+  bool b_n_major;       // or K-major; always in shared memory
+  bool adds;
+};
+
+// A struct of this name whose issue(d, a, b) issues the product of f16 or bf16 operands with f32 sums. All steps are
+// one asm statement: for each statement the compiler's work grows with the accumulators that it names.
+std::string render_wgmma(std::string_view name, DType dtype, const WgmmaProduct& product);
 
 }  // namespace flashjit::generator

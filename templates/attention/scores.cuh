@@ -5,6 +5,8 @@
 #include "attention/softmax.cuh"
 #include "types.cuh"
 
+// --- By comparison: the mma family, which masks few columns at a time, and has no registers to spare ---------------
+
 // Puts -inf in the columns that hides(column, bound) names: rows from first_row, columns that are keys from first_key
 // on. bound_of(row): the key at which what the row sees ends or begins; hides() gets it relative to a lane's columns.
 template <int kM, int kN, class BoundOf, class Hides>
@@ -39,4 +41,41 @@ __device__ __forceinline__ void mask_begin(Accumulator<kM, kN>& s, int first_row
   hide_scores(
       s, first_row, first_key, lane, [&](int row) { return mask.first_key(row); },
       [](int column, int first) { return column < first; });
+}
+
+// --- By words of bits: the many columns of a warpgroup's block, both ends at once -----------------------------------
+
+// Of the columns that a lane holds of an accumulator, two in every eight, 32 in a word: those below a bound, which is
+// relative to the first of them. ptxas makes seven predicates of a word at once.
+constexpr int kTilesOfWord = 16;
+__device__ __forceinline__ uint32 columns_below(int bound) {
+  const int inside = min(max(bound, 0), 8 * kTilesOfWord);
+  const int count = inside / 8 * 2 + min(inside % 8, 2);
+  return count == 32 ? ~0u : (1u << count) - 1;
+}
+
+// Puts -inf in the place of keys that their row does not see: rows from first_row, columns that are keys from first_key
+// on.
+template <int kM, int kN, class Mask>
+__device__ __forceinline__ void mask_scores(Accumulator<kM, kN>& s, int first_row, int first_key, const Mask& mask,
+                                            int lane) {
+  const int first_column = first_key + lane % 4 * 2;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first_row + 16 * m + 8 * h + lane / 4;
+      const int end = mask.last_key(row) + 1 - first_column;
+      const int begin = Mask::kBegins ? mask.first_key(row) - first_column : 0;
+#pragma unroll
+      for (int first = 0; first < kN; first += kTilesOfWord) {
+        uint32 hidden = ~columns_below(end - 8 * first);
+        if constexpr (Mask::kBegins) hidden |= columns_below(begin - 8 * first);
+#pragma unroll
+        for (int n = first; n < kN && n < first + kTilesOfWord; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if (hidden >> (2 * (n - first) + e) & 1) s.x[m][n][2 * h + e] = -infinity();
+      }
+    }
 }

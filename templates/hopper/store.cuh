@@ -17,6 +17,7 @@ struct HopperStore {
   using Shape = HopperShape<Config>;
   using VTile = typename Shape::VTile;
   static constexpr int kChunks = ceil_div(Config::kHeadDimV, kChunkElements);
+  static constexpr int kStoreRows = Shape::kStoreRows;
 
   const HopperArguments& args;
 
@@ -78,27 +79,23 @@ struct HopperStore {
     }
   }
 
-  __device__ __forceinline__ SmemAddress place(SmemAddress slab, int first_panel, uint32 row, uint32 chunk) const {
-    constexpr int kChunksOfRow = VTile::kChunksOfRow;
-    const uint32 swizzled = VTile::swizzled(row, chunk);
-    return slab + (chunk / kChunksOfRow - first_panel) * Shape::kOutputPanelBytes + row * VTile::kRowBytes +
-           swizzled * kChunkBytes;
-  }
-
-  // Panels first_panel on into the slab, two chunks of 8 columns at a time.
+  // Panels first_panel on into the slab, two chunks of 8 columns at a time: lanes from 16 on say where the second goes.
+  // Chunks of a row are XORed with the row, so that the even ones are found from the first by an XOR, too.
   template <class O>
   __device__ __forceinline__ void stage(const O& o, int first_panel, SmemAddress slab) const {
     constexpr int kStep = 2;
-    const int lane = ptx::tid_x() % kWarpSize;
+    const int lane = ptx::tid_x() % kWarpSize, row = lane % kStoreRows;
+    const SmemAddress first = slab + row * VTile::kRowBytes + VTile::swizzled(row, lane / kStoreRows) * kChunkBytes;
     const int first_chunk = first_panel * VTile::kChunksOfRow;
 #pragma unroll
     for (int i = 0; i < Shape::kOutputPanels * VTile::kChunksOfRow; i += kStep) {
+      const SmemAddress place =
+          (first ^ i % VTile::kChunksOfRow * kChunkBytes) + i / VTile::kChunksOfRow * Shape::kOutputPanelBytes;
       const int n = first_chunk + i;
       if (n + 1 < kChunks)
-        ptx::stmatrix_x4(place(slab, first_panel, lane % 16, n + lane / 16), pack(o, n, 0), pack(o, n, 1),
-                         pack(o, n + 1, 0), pack(o, n + 1, 1));
+        ptx::stmatrix_x4(place, pack(o, n, 0), pack(o, n, 1), pack(o, n + 1, 0), pack(o, n + 1, 1));
       else if (n < kChunks)
-        ptx::stmatrix_x2(place(slab, first_panel, lane % 16, n), pack(o, n, 0), pack(o, n, 1));
+        ptx::stmatrix_x2(place, pack(o, n, 0), pack(o, n, 1));
     }
   }
 

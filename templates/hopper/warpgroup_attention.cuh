@@ -56,10 +56,14 @@ struct WarpgroupAttention {
   __device__ __forceinline__ void issue_scores(Scores& s, int stage) {
     ptx::hold_registers(s.flat());
     ptx::wgmma_fence();
-    const uint64 b = KTile::slot(k, stage);
+    const uint64 first = KTile::slot(k, stage);
+    uint64 a[kQSteps], b[kQSteps];
 #pragma unroll
-    for (int step = 0; step < kQSteps; ++step)
-      ScoreMma::template ss<false>(s.flat(), q + QTile::k_major_step(step), b + KTile::k_major_step(step), step != 0);
+    for (int step = 0; step < kQSteps; ++step) {
+      a[step] = q + QTile::k_major_step(step);
+      b[step] = first + KTile::k_major_step(step);
+    }
+    ScoreMma::issue(s.flat(), a, b);
     ptx::wgmma_commit_group();
   }
 
@@ -67,13 +71,16 @@ struct WarpgroupAttention {
     ptx::hold_registers(o.flat());
     ptx::hold_registers(p);
     ptx::wgmma_fence();
-    const uint64 b = VTile::slot(v, stage);
-#pragma unroll
-    for (int step = 0; step < kPSteps; ++step) {
-      const uint32 fragment[4] = {p[4 * step], p[4 * step + 1], p[4 * step + 2], p[4 * step + 3]};
-      OutputMma::template rs<true>(o.flat(), fragment, b + VTile::n_major_step(step), true);
-    }
+    uint64 b[kPSteps];
+    describe_values(b, stage);
+    OutputMma::issue(o.flat(), p, b);
     ptx::wgmma_commit_group();
+  }
+
+  __device__ __forceinline__ void describe_values(uint64 (&b)[kPSteps], int stage) const {
+    const uint64 first = VTile::slot(v, stage);
+#pragma unroll
+    for (int step = 0; step < kPSteps; ++step) b[step] = first + VTile::n_major_step(step);
   }
 
   // Waits until at most kPending groups run, of which the one that writes s is none.

@@ -29,15 +29,18 @@ struct AblationWarpgroup : WarpgroupAttention<Config> {
         p_smem(PTile::k_major(Base::in_block(shape.smem) + Shape::kProbabilities + warpgroup * PTile::kBytes)) {}
 
   __device__ __forceinline__ void issue_output(int stage) {
-    if constexpr (Config::kProbabilitiesInRegisters) return Base::issue_output(stage);
-    ptx::hold_registers(Base::o.flat());
-    ptx::wgmma_fence();
-    const uint64 b = VTile::slot(Base::v, stage);
+    if constexpr (Config::kProbabilitiesInRegisters) {
+      Base::issue_output(stage);
+    } else {
+      ptx::hold_registers(Base::o.flat());
+      ptx::wgmma_fence();
+      uint64 a[Base::kPSteps], b[Base::kPSteps];
 #pragma unroll
-    for (int step = 0; step < Base::kPSteps; ++step)
-      OutputMma::template ss<true>(Base::o.flat(), p_smem + PTile::k_major_step(step), b + VTile::n_major_step(step),
-                                   true);
-    ptx::wgmma_commit_group();
+      for (int step = 0; step < Base::kPSteps; ++step) a[step] = p_smem + PTile::k_major_step(step);
+      Base::describe_values(b, stage);
+      OutputMma::issue(Base::o.flat(), a, b);
+      ptx::wgmma_commit_group();
+    }
   }
   __device__ __forceinline__ void wait_output() {
     if constexpr (Config::kProbabilitiesInRegisters) return Base::wait_output();
@@ -332,7 +335,7 @@ class HopperAblationConsumer {
 
   __device__ __forceinline__ void mask(const Visit& visit, int block, Scores& s) const {
     const Tile tile = tile_of(visit);
-    mask_end(s, warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
+    mask_scores(s, warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
   }
 
   // The last P V of a tile. True when the first scores of the next tile were computed along with it.

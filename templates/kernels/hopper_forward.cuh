@@ -18,6 +18,8 @@ class HopperConsumer {
   using Scores = typename Warpgroup::Scores;
   static constexpr bool kLazy = Config::kRescale == Rescale::lazy;
   static constexpr bool kBegins = Config::Masks::kBegins;
+  // Where tiles are fused: the next tile's first softmax runs while P V of this one's last block does.
+  static constexpr bool kFirstBlockUnderOutput = !Shape::kOutputEarly;
 
  public:
   __device__ __forceinline__ HopperConsumer(const typename Config::Arguments& args_, const Shape& shape_,
@@ -40,16 +42,19 @@ class HopperConsumer {
     softmax_turn.begin();
     Visit visit = next_visit();
     Scores s;
-    bool scores_ready = false;
+    bool begun = false;
     for (;;) {
-      if (!scores_ready) compute_first_scores(visit, s);
+      if (!begun) compute_first_scores(visit, s);
+      if (!begun || !kFirstBlockUnderOutput) take_first_block(visit, s);
       visit_blocks(visit, s);
       queries.release(signs());
       const Visit next = Shape::kOneTile ? Visit{} : next_visit();
-      scores_ready = finish_blocks(visit, next, s);
+      const auto finished = self.softmax;
+      // Read now, so that its slot is free for the tile after the next before the softmax below.
       const Tile tile = tile_of(visit);
-      store.write(self.o, self.softmax, tile, warp_row(tile), output_slab());
       announced.give_back(visit.stage, signs());
+      begun = finish_blocks(visit, next, s);
+      store.write(self.o, finished, tile, warp_row(tile), output_slab());
       if (!next.more()) break;
       visit = next;
     }
@@ -122,52 +127,41 @@ class HopperConsumer {
     if (args.sizes.query_sign != 0) self.flip_query(args.sizes.query_sign);
   }
 
-  // Ends with the probabilities of the last block, except in a serial pipeline, which ends with the output.
-  __device__ __forceinline__ void visit_blocks(const Visit& visit, Scores& s) {
-    self.o.clear();
-    self.softmax.reset();
-    const BlockRuns& blocks = visit.blocks;
-    int block = blocks.end - 1;
-    take_first_block(visit, block, s);
-    --block;
-    if constexpr (Config::Masks::kEnds) {
-#pragma unroll 1
-      for (; block >= blocks.clean_end; --block) step<true>(visit, block, s);
-    }
-#pragma unroll 1
-    for (; block >= blocks.first; --block) step<false>(visit, block, s);
-  }
-
-  __device__ __forceinline__ void take_first_block(const Visit& visit, int block, Scores& s) {
+  // From the scores of the first block to its probabilities.
+  __device__ __forceinline__ void take_first_block(const Visit& visit, Scores& s) {
     softmax_turn.take();
-    if (block >= visit.blocks.clean_end)
-      finish_scores<true>(visit, block, s);
-    else
-      finish_scores<false>(visit, block, s);
-    self.softmax.take_block(s);
+    take_first_scores(visit, s);
     softmax_turn.hand_over();
     self.keep_probabilities(s);
-    if constexpr (Shape::kSerial) add_values();
   }
 
-  // kEnd: of the blocks at the end, whose last keys some row does not see.
-  template <bool kEnd>
-  __device__ __forceinline__ void step(const Visit& visit, int block, Scores& s) {
-    if constexpr (Shape::kSerial)
-      step_serial<kEnd>(visit, block, s);
-    else
-      step_two_stage<kEnd>(visit, block, s);
+  __device__ __forceinline__ void take_first_scores(const Visit& visit, Scores& s) {
+    self.softmax.reset();
+    finish_scores<true>(visit, visit.blocks.end - 1, s);
+    self.softmax.take_block(s);
+  }
+
+  // From the probabilities of the first block to those of the last; in a serial pipeline to the output.
+  __device__ __forceinline__ void visit_blocks(const Visit& visit, Scores& s) {
+    self.o.clear();
+    if constexpr (Shape::kSerial) add_values();
+#pragma unroll 1
+    for (int block = visit.blocks.end - 2; block >= visit.blocks.first; --block) {
+      if constexpr (Shape::kSerial)
+        step_serial(visit, block, s);
+      else
+        step_two_stage(visit, block, s);
+    }
   }
 
   // Q K(block) and P V(block + 1) are in flight together, and the latter under the softmax.
-  template <bool kEnd>
   __device__ __forceinline__ void step_two_stage(const Visit& visit, int block, Scores& s) {
     issue_both(s);
     const auto finish_output = [&] {
       self.wait_output();
       release_value();
     };
-    const bool raised = take_scores<kEnd>(visit, block, s, finish_output);
+    const bool raised = take_scores(visit, block, s, finish_output);
     ptx::hold_registers(s.flat());
     self.keep_probabilities(s);
     if (raised) self.softmax.rescale(self.o);
@@ -184,7 +178,6 @@ class HopperConsumer {
     Warpgroup::template wait_scores<1>(s);
   }
 
-  template <bool kEnd>
   __device__ __forceinline__ void step_serial(const Visit& visit, int block, Scores& s) {
     keys.wait_full();
     gemm_turn.take();
@@ -192,7 +185,7 @@ class HopperConsumer {
     gemm_turn.hand_over();
     Warpgroup::template wait_scores<0>(s);
     softmax_turn.take();
-    const bool raised = take_scores<kEnd>(visit, block, s, [] {});
+    const bool raised = take_scores(visit, block, s, [] {});
     softmax_turn.hand_over();
     self.keep_probabilities(s);
     if (raised) self.softmax.rescale(self.o);
@@ -208,16 +201,16 @@ class HopperConsumer {
 
   // Scores to probabilities. True when the output has to be rescaled. The keys are free when nothing can ask for the
   // scores again. On the way it waits for P V of the block before.
-  template <bool kEnd, class FinishOutput>
+  template <class FinishOutput>
   __device__ __forceinline__ bool take_scores(const Visit& visit, int block, Scores& s, FinishOutput finish_output) {
-    if constexpr (kLazy && !kEnd) {
+    if constexpr (kLazy) {
       if constexpr (Shape::kOutputEarly) finish_output();
       bool raised = false;
       const int stage = keys.stage();
-      finish_scores<false>(visit, block, s);
+      finish_scores(visit, block, s);
       self.softmax.take_block_lazily(s, [&] {
         self.recompute_scores(s, stage);
-        finish_scores<false>(visit, block, s);
+        finish_scores(visit, block, s);
         raised = self.softmax.take_block(s);
         // While P V may still be running the output has to wait.
         if (Shape::kOutputEarly && raised) self.softmax.rescale(self.o);
@@ -228,27 +221,23 @@ class HopperConsumer {
       return raised;
     } else {
       release_key();
-      finish_scores<kEnd>(visit, block, s);
+      finish_scores(visit, block, s);
       const bool raised = self.softmax.take_block(s);
       finish_output();
       return raised;
     }
   }
 
-  template <bool kEnd>
+  // The first block is the only one with keys that do not exist, and without a mask the only one to hide any.
+  template <bool kFirst = false>
   __device__ __forceinline__ void finish_scores(const Visit& visit, int block, Scores& s) const {
-    const int first_key = block * Config::kBlockKv;
-    if constexpr (kEnd) {
-      const Tile tile = tile_of(visit);
-      mask_end(s, warp_row(tile), first_key, tiles.mask_of(tile.batch), lane());
-    }
-    if (kBegins && block < visit.blocks.clean_first) {
-      const Tile tile = tile_of(visit);
-      mask_begin(s, warp_row(tile), first_key, tiles.mask_of(tile.batch), lane());
-    }
+    const bool at_end = (kFirst || Config::Masks::kEnds) && block >= visit.blocks.clean_end;
+    if (!at_end && !(kBegins && block < visit.blocks.clean_first)) return;
+    const Tile tile = tile_of(visit);
+    mask_scores(s, warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
   }
 
-  // The last P V of a tile. True when the first scores of the next tile were computed along with it.
+  // The last P V of a tile. True when the next tile's first block was begun along with it.
   __device__ __forceinline__ bool finish_blocks(const Visit& visit, const Visit& next, Scores& s) {
     if constexpr (Shape::kSerial) {
       pass_over(visit.blocks.first, visit.loaded_first);
@@ -258,9 +247,11 @@ class HopperConsumer {
       take_query();
       issue_both(s);
       release_key();
+      if constexpr (kFirstBlockUnderOutput) take_first_scores(next, s);
       self.wait_output();
       ptx::hold_registers(s.flat());
       release_value();
+      if constexpr (kFirstBlockUnderOutput) self.keep_probabilities(s);
       return true;
     }
     if (next.more()) gemm_turn.take();

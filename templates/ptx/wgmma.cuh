@@ -5,7 +5,7 @@
 
 namespace ptx {
 
-// The matrix instructions themselves are generated for the shapes in use: Config::ScoreMma and Config::OutputMma. A
+// The matrix instructions themselves are generated for the products in use: Config::ScoreMma and Config::OutputMma. A
 // warpgroup issues them; they run asynchronously and are waited for in groups (PTX ISA, "wgmma").
 
 // wgmma.fence.sync.aligned;   orders earlier register accesses before the next wgmma:        PTX ISA 8.0, sm_90a
@@ -25,12 +25,12 @@ __device__ __forceinline__ void wgmma_wait_group() {
 template <int kCount>
 __device__ __forceinline__ void hold_registers(float (&x)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i]));
 }
 template <int kCount>
 __device__ __forceinline__ void hold_registers(uint32 (&x)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(x[i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(x[i]));
 }
 
 // setmaxnreg.inc.sync.aligned.u32 n;   n registers for every thread of the warpgroup, waits until there are so many:

@@ -15,6 +15,7 @@
 #include "generator/source.h"
 #include "generator/variant_space.h"
 #include "generator/wgmma.h"
+#include "tests/support/planted_faults.h"
 
 namespace {
 
@@ -158,6 +159,11 @@ TEST_CASE("a template that is not there is named") {
   }
 }
 
+TEST_CASE("the faults that tests on a GPU plant have their place in the templates") {
+  for (const flashjit::tests::PlantedFault& fault : flashjit::tests::kPlantedFaults)
+    CHECK_NOTHROW(flashjit::tests::templates_with(fault));
+}
+
 TEST_CASE("kernels of a family share their device code") {
   const auto device_code = [](const char* variant, const Templates& templates) {
     return render_forward({problem_of(64, 64), parse_variant(variant), sm_90a()}, templates).device_code;
@@ -246,8 +252,8 @@ TEST_CASE("Config names every choice of a hopper variant") {
                            "Scheduler kScheduler = Scheduler::fixed;",
                            "bool kLongestFirst = true;",
                            "bool kFusedBoundary = false;",
-                           "using ScoreMma = WgmmaM64N80K16;",
-                           "using OutputMma = WgmmaM64N40K16;"})
+                           "using ScoreMma = ScoreProduct;",
+                           "using OutputMma = OutputProduct;"})
     CHECK_MESSAGE(contains(text, line), std::string(line));
   CHECK(contains(text, "__launch_bounds__(512, 1)\n"));
   CHECK(contains(text, "HopperShape<Config>::kThreads == 512"));
@@ -261,50 +267,65 @@ TEST_CASE("a cluster is part of the entry, and only where there is one") {
 
 // --- Instructions ----------------------------------------------------------------------------------------------------
 
-TEST_CASE("a hopper source has the wgmma shapes in use and no other") {
-  const std::string two = render(problem_of(64, 64), "hopper-kv80");
-  CHECK(count(two, "struct WgmmaM64") == 2);
-  CHECK(contains(two, "struct WgmmaM64N80K16 {"));
-  CHECK(contains(two, "struct WgmmaM64N64K16 {"));
-  CHECK(two.find("struct WgmmaM64N64K16 {") < two.find("struct Config {"));
-  CHECK(count(render(problem_of(64, 64), "hopper-kv64"), "struct WgmmaM64") == 1);
+TEST_CASE("a hopper source has its two products and no other") {
+  const std::string text = render(problem_of(72, 48), "hopper-kv80");
+  CHECK(count(text, "struct ScoreProduct {") == 1);
+  CHECK(count(text, "struct OutputProduct {") == 1);
+  CHECK(text.find("struct OutputProduct {") < text.find("struct Config {"));
+  // 72 elements and 80 keys are five steps each; the first product overwrites, the second adds.
+  CHECK(count(text, ".m64n80k16.f32.bf16.bf16 ") == 5);
+  CHECK(count(text, ".m64n48k16.f32.bf16.bf16 ") == 5);
+  CHECK(contains(text, "float (&d)[40], const uint64 (&a)[5], const uint64 (&b)[5]"));
+  CHECK(contains(text, "float (&d)[24], const uint32 (&a)[20], const uint64 (&b)[5]"));
+  CHECK(contains(render(problem_of(64, 48), "hopper-kv80-psmem"),
+                 "float (&d)[24], const uint64 (&a)[5], const uint64 (&b)[5]"));
 }
 
-TEST_CASE("a wgmma wrapper names each of its operands once") {
-  const auto operands_of = [](std::string text) {  // in the order of the instruction
+TEST_CASE("each step of a product names the accumulators and operands of its own") {
+  // Of one instruction: accumulators, A, B; and the numbers behind them.
+  const auto operands_of = [](const std::string& instruction) {
     std::vector<int> operands;
     static const std::regex pattern("%([0-9]+)");
-    text.erase(0, text.find("wgmma.mma_async"));
-    for (std::sregex_iterator at(text.begin(), text.end(), pattern), end; at != end; ++at)
+    for (std::sregex_iterator at(instruction.begin(), instruction.end(), pattern), end; at != end; ++at)
       operands.push_back(std::stoi((*at)[1]));
     return operands;
   };
+  const auto numbers_of = [](const std::string& instruction) {
+    return instruction.substr(instruction.find(',', instruction.rfind('%')));
+  };
+  constexpr int kSteps = 3;
   for (const DType dtype : {DType::bf16, DType::f16})
-    for (int n = 8; n <= 256; n += 8) {
-      CAPTURE(n);
-      const std::string text = render_wgmma(dtype, n);
-      const std::string type = to_string(dtype);
-      const std::string shape = ".m64n" + std::to_string(n) + "k16.f32." + type + "." + type;
-      CHECK(count(text, "wgmma.mma_async.sync.aligned" + shape) == 3);  // the comment and both forms
-      CHECK(contains(text, "struct " + wgmma_name(n) + " {"));
-      CHECK(contains(text, "kN = " + std::to_string(n) + ";"));
-      CHECK(count(text, "float (&d)[" + std::to_string(n / 2) + "]") == 2);
-      CHECK(count(text, "\"+f\"(d[" + std::to_string(n / 2 - 1) + "])") == 2);
-      CHECK(count(text, "\"+f\"") == static_cast<std::size_t>(n));
-
-      const std::size_t second = text.find(" rs(");
-      REQUIRE(second != std::string::npos);
-      // Accumulators, A, B, transposition of B; the one between B and that is the predicate's.
-      const auto expect = [&](const std::string& form, int of_a) {
-        std::vector<int> expected;
-        for (int i = 0; i <= n / 2 + of_a; ++i) expected.push_back(i);
-        expected.push_back(n / 2 + of_a + 2);
-        CHECK(operands_of(form) == expected);
-        CHECK(contains(form, "setp.ne.b32 p, %" + std::to_string(n / 2 + of_a + 1) + ", 0;"));
-      };
-      expect(text.substr(text.find(" ss("), second - text.find(" ss(")), 1);
-      expect(text.substr(second), 4);
-    }
+    for (int n = 8; n <= 256; n += 8)
+      for (const bool a_in_registers : {false, true})
+        for (const bool adds : {false, true}) {
+          CAPTURE(n);
+          CAPTURE(a_in_registers);
+          CAPTURE(adds);
+          const std::string text = render_wgmma("Product", dtype,
+                                                {.columns = n,
+                                                 .steps = kSteps,
+                                                 .a_in_registers = a_in_registers,
+                                                 .b_n_major = a_in_registers,
+                                                 .adds = adds});
+          CHECK(contains(text, "struct Product {"));
+          CHECK(count(text, "\"+f\"") == static_cast<std::size_t>(n / 2));
+          const int of_a = a_in_registers ? 4 : 1;
+          const std::string name = "\"wgmma.mma_async.sync.aligned.m64n" + std::to_string(n) + "k16.f32." +
+                                   std::string(to_string(dtype)) + "." + std::string(to_string(dtype)) + " ";
+          std::size_t at = text.find(name);
+          for (int step = 0; step < kSteps; ++step, at = text.find(name, at + 1)) {
+            REQUIRE(at != std::string::npos);
+            const std::string instruction = text.substr(at, text.find(';', at) - at);
+            std::vector<int> expected;
+            for (int i = 0; i < n / 2; ++i) expected.push_back(i);
+            for (int i = 0; i < of_a; ++i) expected.push_back(n / 2 + of_a * step + i);
+            expected.push_back(n / 2 + of_a * kSteps + step);
+            CHECK(operands_of(instruction) == expected);
+            CHECK(numbers_of(instruction) ==
+                  std::string(adds || step != 0 ? ", 1" : ", 0") + ", 1, 1" + (a_in_registers ? ", 1" : ", 0, 0"));
+          }
+          CHECK(at == std::string::npos);
+        }
 }
 
 // --- Problems --------------------------------------------------------------------------------------------------------

@@ -37,12 +37,12 @@ extern "C" __global__ void __launch_bounds__(256, 1) mma_forward(const __grid_co
   ForwardMma<MmaConfig>(args, ptx::cvta_to_shared(smem), false).run();
 }
 
-// In place of the wrapper of wgmma.mma_async that generator/wgmma.cpp writes for the N in use.
-struct WgmmaM64N64K16 {
-  template <bool kTransposeB>
-  static __device__ void ss(float (&d)[32], uint64 a, uint64 b, bool accumulate);
-  template <bool kTransposeB>
-  static __device__ void rs(float (&d)[32], const uint32 (&a)[4], uint64 b, bool accumulate);
+// In place of the products that generator/wgmma.cpp writes for the shapes in use.
+struct ScoreProduct {
+  static __device__ void issue(float (&d)[32], const uint64 (&a)[4], const uint64 (&b)[4]);
+};
+struct OutputProduct {
+  static __device__ void issue(float (&d)[32], const uint32 (&a)[16], const uint64 (&b)[4]);
 };
 
 struct HopperLaunch {
@@ -70,8 +70,8 @@ struct HopperConfig {
   static constexpr Scheduler kScheduler = Scheduler::dynamic;
   static constexpr bool kLongestFirst = true;
   static constexpr bool kFusedBoundary = true;
-  using ScoreMma = WgmmaM64N64K16;
-  using OutputMma = WgmmaM64N64K16;
+  using ScoreMma = ScoreProduct;
+  using OutputMma = OutputProduct;
 };
 
 extern "C" __global__ void __launch_bounds__(384, 1) hopper_forward(const __grid_constant__ HopperLaunch args) {

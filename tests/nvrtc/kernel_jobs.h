@@ -48,9 +48,6 @@ struct KnownSpill {
   int spill_bytes;
 };
 inline constexpr KnownSpill kKnownSpills[] = {
-    {"13.5",
-     "fwd-bf16-d64-causal.hopper-q256-kv64-s2-qs1-whole-2stage-ppgemm-ws-pregs-cl1-lazy-single-longest-split.sm_90a",
-     32},
     {"13.5", "fwd-bf16-d64-causal-window.mma-q128-kv32-w4-k2-v2-c3-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 140},
     {"13.5", "fwd-bf16-d128-window.mma-q128-kv32-w4-k2-v2-c2-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 120},
 };

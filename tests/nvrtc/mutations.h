@@ -435,20 +435,20 @@ inline const std::vector<Mutation> kWaitFaults = {
     {.name = "lazy: keys released before the sums are known",
      .setting = kHopperLazy,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      finish_scores<false>(visit, block, s);\n"
+     .original = "      finish_scores(visit, block, s);\n"
                  "      self.softmax.take_block_lazily(s, [&] {\n"
                  "        self.recompute_scores(s, stage);\n"
-                 "        finish_scores<false>(visit, block, s);\n"
+                 "        finish_scores(visit, block, s);\n"
                  "        raised = self.softmax.take_block(s);\n"
                  "        // While P V may still be running the output has to wait.\n"
                  "        if (Shape::kOutputEarly && raised) self.softmax.rescale(self.o);\n"
                  "      });\n"
                  "      release_key();",
-     .replacement = "      finish_scores<false>(visit, block, s);\n"
+     .replacement = "      finish_scores(visit, block, s);\n"
                     "      release_key();\n"
                     "      self.softmax.take_block_lazily(s, [&] {\n"
                     "        self.recompute_scores(s, stage);\n"
-                    "        finish_scores<false>(visit, block, s);\n"
+                    "        finish_scores(visit, block, s);\n"
                     "        raised = self.softmax.take_block(s);\n"
                     "        if (Shape::kOutputEarly && raised) self.softmax.rescale(self.o);\n"
                     "      });",
@@ -561,19 +561,17 @@ inline const std::vector<Mutation> kWgmmaFaults = {
     {.name = "scores: not committed",
      .setting = kHopper,
      .file = "hopper/warpgroup_attention.cuh",
-     .original = "step != 0);\n"
+     .original = "    ScoreMma::issue(s.flat(), a, b);\n"
                  "    ptx::wgmma_commit_group();",
-     .replacement = "step != 0);",
+     .replacement = "    ScoreMma::issue(s.flat(), a, b);",
      .kinds = {register_in_flight},
-     .found_at = "finish_scores<true>(visit, block, s)"},
+     .found_at = "finish_scores<true>(visit, visit.blocks.end - 1, s)"},
     {.name = "output: not committed",
      .setting = kHopper,
      .file = "hopper/warpgroup_attention.cuh",
-     .original = "b + VTile::n_major_step(step), true);\n"
-                 "    }\n"
+     .original = "    OutputMma::issue(o.flat(), p, b);\n"
                  "    ptx::wgmma_commit_group();",
-     .replacement = "b + VTile::n_major_step(step), true);\n"
-                    "    }",
+     .replacement = "    OutputMma::issue(o.flat(), p, b);",
      .kinds = {register_in_flight},
      .found_at = "raise_maximum(s, shift)"},
     {.name = "output: waited for with one group too many",
@@ -591,7 +589,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .replacement = "    Warpgroup::template wait_scores<1>(s);\n"
                     "    release_key();",
      .kinds = {register_in_flight},
-     .found_at = "finish_scores<true>(visit, block, s)"},
+     .found_at = "finish_scores<true>(visit, visit.blocks.end - 1, s)"},
     {.name = "scores: waited for with one group too many",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
@@ -686,8 +684,8 @@ inline const std::vector<Mutation> kWgmmaFaults = {
     {.name = "values beyond the ring",
      .setting = kHopperInQuery,
      .file = "hopper/warpgroup_attention.cuh",
-     .original = "const uint64 b = VTile::slot(v, stage);",
-     .replacement = "const uint64 b = VTile::slot(v, stage + 2);",
+     .original = "const uint64 first = VTile::slot(v, stage);",
+     .replacement = "const uint64 first = VTile::slot(v, stage + 2);",
      .kinds = {shared_out_of_bounds},
      .found_at = "self.issue_output("},
 };
@@ -898,10 +896,35 @@ inline const std::vector<Mutation> kRoleFaults = {
     {.name = "fused: scores that are ready are computed again",
      .setting = kHopperFused,
      .file = "kernels/hopper_forward.cuh",
-     .original = "if (!scores_ready) compute_first_scores",
+     .original = "if (!begun) compute_first_scores",
      .replacement = "compute_first_scores",
      .kinds = {deadlock},
      .found_at = "keys.wait_full()"},
+    {.name = "fused: probabilities are packed before P V is done",
+     .setting = kHopperFused,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "      self.wait_output();\n"
+                 "      ptx::hold_registers(s.flat());\n"
+                 "      release_value();\n"
+                 "      if constexpr (kFirstBlockUnderOutput) self.keep_probabilities(s);",
+     .replacement = "      self.keep_probabilities(s);\n"
+                    "      self.wait_output();\n"
+                    "      release_value();",
+     .kinds = {register_in_flight},
+     .found_at = "self.keep_probabilities("},
+    {.name = "fused: an output is divided by the next tile's sums",
+     .setting = kHopperFused,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "const auto finished = self.softmax;",
+     .replacement = "const auto& finished = self.softmax;"},
+    {.name = "a tile's description is given back before it is read",
+     .setting = kHopperFused,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "      const Tile tile = tile_of(visit);\n"
+                 "      announced.give_back(visit.stage, signs());\n",
+     .replacement = "      announced.give_back(visit.stage, signs());\n"
+                    "      const Tile tile = tile_of(visit);\n",
+     .kinds = {race}},
     {.name = "each lane decides on the maximum by itself",
      .setting = kHopperJumps,
      .file = "hopper/deferred_softmax.cuh",
@@ -1018,8 +1041,8 @@ inline const std::vector<Mutation> kOutputFaults = {
     {.name = "output: stmatrix addresses 8 bytes off",
      .setting = kHopper,
      .file = "hopper/store.cuh",
-     .original = "ptx::stmatrix_x4(place(slab, first_panel, lane % 16, n + lane / 16), pack",
-     .replacement = "ptx::stmatrix_x4(8 + place(slab, first_panel, lane % 16, n + lane / 16), pack",
+     .original = "ptx::stmatrix_x4(place, pack",
+     .replacement = "ptx::stmatrix_x4(8 + place, pack",
      .kinds = {misaligned},
      .found_at = "stage(o, panel, slab)"},
     {.name = "half: the second panel is not written",
@@ -1037,28 +1060,33 @@ inline const std::vector<Mutation> kOutputFaults = {
     {.name = "mask: the first block beyond the clean ones is not masked",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "if (block >= visit.blocks.clean_end)",
-     .replacement = "if (block > visit.blocks.clean_end)"},
+     .original = "block >= visit.blocks.clean_end;",
+     .replacement = "block > visit.blocks.clean_end;"},
     {.name = "mask: the last block of the diagonal is not masked",
      .setting = kHopperCausal,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      for (; block >= blocks.clean_end; --block) step<true>",
-     .replacement = "      for (; block > blocks.clean_end; --block) step<true>"},
+     .original = "block >= visit.blocks.clean_end;",
+     .replacement = "block > visit.blocks.clean_end;"},
+    {.name = "mask: of the diagonal the first block only",
+     .setting = kHopperCausal,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "(kFirst || Config::Masks::kEnds)",
+     .replacement = "kFirst"},
     {.name = "mask: blocks that the first row sees",
      .setting = kHopperCausal,
      .file = "kernels/hopper_forward.cuh",
      .original = "first_row, first_row + kWarpgroupRows - 1);",
      .replacement = "first_row, first_row);"},
-    {.name = "mask: even columns two keys too late",
+    {.name = "mask: odd columns as the even ones before them",
      .setting = kHopper,
      .file = "attention/scores.cuh",
-     .original = "if (hides(8 * n, bound))",
-     .replacement = "if (hides(8 * n - 2, bound))"},
+     .original = "min(inside % 8, 2)",
+     .replacement = "2 * min(inside % 8, 1)"},
     {.name = "mask: inverted",
      .setting = kHopperCausal,
      .file = "attention/scores.cuh",
-     .original = "return column > last;",
-     .replacement = "return column < last;"},
+     .original = "hidden = ~columns_below(",
+     .replacement = "hidden = columns_below("},
     {.name = "mask: the diagonal one key too far",
      .setting = kHopperCausal,
      .file = "parts/mask/causal.cuh",
@@ -1123,18 +1151,18 @@ inline const std::vector<Mutation> kWindowFaults = {
     {.name = "window: the scores of the first keys are hidden a key too far",
      .setting = kHopperWindow,
      .file = "attention/scores.cuh",
-     .original = "return column < first;",
-     .replacement = "return column <= first;"},
+     .original = "columns_below(begin - 8 * first)",
+     .replacement = "columns_below(begin + 1 - 8 * first)"},
     {.name = "window: its begin is not masked in the blocks at its end",
      .setting = kHopperNarrow,
-     .file = "kernels/hopper_forward.cuh",
-     .original = "if (kBegins && block < visit.blocks.clean_first)",
-     .replacement = "if (kBegins && !kEnd && block < visit.blocks.clean_first)"},
+     .file = "attention/scores.cuh",
+     .original = "if constexpr (Mask::kBegins) hidden",
+     .replacement = "if (Mask::kBegins && end >= 8 * kN) hidden"},
     {.name = "window: its begin is not masked in the blocks before its end",
      .setting = kHopperSerialWindow,
      .file = "kernels/hopper_forward.cuh",
-     .original = "if (kBegins && block < visit.blocks.clean_first)",
-     .replacement = "if (kBegins && kEnd && block < visit.blocks.clean_first)"},
+     .original = "if (!at_end && !(kBegins && block < visit.blocks.clean_first)) return;",
+     .replacement = "if (!at_end) return;"},
     {.name = "window: blocks before the first one of a warpgroup are not passed over",
      .setting = kHopperWindow,
      .file = "kernels/hopper_forward.cuh",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generated wrappers of wgmma, and what becomes of them in a kernel.
+// The generated products by wgmma, and what becomes of them in a kernel.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -27,35 +27,48 @@ Nvrtc make_nvrtc() {
   return Nvrtc({options.nvrtc_path, options.nvrtc_directories});
 }
 
-// A kernel of both forms, each with both orders of B.
-std::string kernel_of(int n) {
-  return fmt::format(
-      "extern \"C\" __global__ void both_forms_{1}(float* out, uint64 a, uint64 b, bool accumulate) {{\n"
-      "  float d[{1}] = {{}};\n"
-      "  const uint32 fragment[4] = {{threadIdx.x, threadIdx.x + 1, threadIdx.x + 2, threadIdx.x + 3}};\n"
-      "  asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
-      "  {0}::ss<false>(d, a, b, accumulate);\n"
-      "  {0}::ss<true>(d, a, b, true);\n"
-      "  {0}::rs<false>(d, fragment, b, true);\n"
-      "  {0}::rs<true>(d, fragment, b, true);\n"
-      "  asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"
-      "  asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n"
-      "  for (int i = 0; i < {1}; ++i) out[threadIdx.x * {1} + i] = d[i];\n"
-      "}}\n"
-      "static_assert({0}::kN == {2}, \"\");\n",
-      generator::wgmma_name(n), n / 2, n);
+// The forms of a product in one kernel: A from shared memory or registers, B in both orders, with and without a sum.
+std::vector<generator::WgmmaProduct> forms_of(int n) {
+  std::vector<generator::WgmmaProduct> forms;
+  for (const bool a_in_registers : {false, true})
+    for (const bool b_n_major : {false, true})
+      forms.push_back(
+          {.columns = n, .steps = 2, .a_in_registers = a_in_registers, .b_n_major = b_n_major, .adds = !forms.empty()});
+  return forms;
+}
+
+std::string kernel_of(DType dtype, int n) {
+  std::string products, calls;
+  for (const generator::WgmmaProduct& form : forms_of(n)) {
+    const std::string name = fmt::format("Product{}{}", n, char('A' + (form.a_in_registers ? 2 : 0) + form.b_n_major));
+    products += generator::render_wgmma(name, dtype, form);
+    calls += fmt::format("  {}::issue(d, {}, b);\n", name, form.a_in_registers ? "fragments" : "a");
+  }
+  return products +
+         fmt::format(
+             "extern \"C\" __global__ void all_forms_{0}(float* out, uint64 a0, uint64 a1, uint64 b0, uint64 b1) {{\n"
+             "  float d[{0}] = {{}};\n"
+             "  const uint64 a[2] = {{a0, a1}}, b[2] = {{b0, b1}};\n"
+             "  const uint32 t = threadIdx.x, fragments[8] = {{t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7}};\n"
+             "  asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
+             "{1}"
+             "  asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"
+             "  asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n"
+             "  for (int i = 0; i < {0}; ++i) out[threadIdx.x * {0} + i] = d[i];\n"
+             "}}\n",
+             n / 2, calls);
 }
 
 }  // namespace
 
 TEST_SUITE_BEGIN("wgmma");
 
-TEST_CASE("the wrappers of every N compile in both forms, without spills") {
+TEST_CASE("the products of every N compile in all forms, without spills") {
   Nvrtc nvrtc = make_nvrtc();
   const Disassembler disassembler;
   for (const DType dtype : {DType::bf16, DType::f16}) {
     std::string source = "using uint32 = unsigned int;\nusing uint64 = unsigned long long;\n";
-    for (int n = 8; n <= 256; n += 8) source += generator::render_wgmma(dtype, n) + kernel_of(n);
+    for (int n = 8; n <= 256; n += 8) source += kernel_of(dtype, n);
     const CompiledImage cubin = nvrtc.compile(source, "wgmma.cu", "sm_90a");
     CHECK(cubin.spill_bytes == 0);
     CHECK(cubin.stack_bytes == 0);
