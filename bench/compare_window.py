@@ -20,7 +20,7 @@ HIDDEN = 2048
 # What calls of these sizes get by default, on sm_90a and where there are no Hopper kernels.
 VARIANTS = {
     ("hopper", 64): "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-longest-fused",
-    ("hopper", 128): "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-longest-fused",
+    ("hopper", 128): "hopper-q128-kv64-s3-qs2-whole-2stage-ppgemm-lazy-dynamic-longest-fused",
     ("mma", 64): "mma-q128-kv32-w4-k2-v2-c3-overlap-swizzle-x4-qsmem-rare-natural",
     ("mma", 128): "mma-q128-kv32-w4-k2-v2-c2-overlap-swizzle-x4-qsmem-rare-natural",
 }

@@ -147,6 +147,8 @@ constexpr DefaultRule kRules[] = {
     {192, 128, Mask::causal, "q128 kv1k w05", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split"},
     {192, 128, Mask::any, "q128+ w05", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split"},
     {192, 128, Mask::causal, "qmore kv8k+ w1", "hopper-q64-kv128-s2-qs1-whole-2stage-ppoff-rare-single-split"},
+    // With a window all tiles are equally long, and narrow blocks leave less of them outside.
+    {128, 128, Mask::window, "q128+ kv1k-kv2k w4+", "hopper-q128-kv64-s3-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
     {128, 128, Mask::causal, "qmore kv8k+ w2", "hopper-q128-kv128-s2-qs1-whole-2stage-ppgemm-lazy-single-split"},
     {128, 128, Mask::full, "q128+ kv1k", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
     {128, 128, Mask::full, "q128+ kv2k+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
