@@ -14,7 +14,7 @@ namespace flashjit {
 enum class Rescale : std::uint8_t {
   always,  // in every block: the running maximum is exact
   rare,    // only when a maximum grew by more than 2^8
-  lazy,    // hopper only: blocks without a mask take no maximum at all, unless the sum of their exponentials shows that
+  lazy,    // hopper only: behind a tile's first block no maximum is taken, unless the sum of exponentials shows that
            // one grew; then the block's scores are computed again and the maximum is taken
 };
 // longest_first: heads grouped so that their K and V fit L2, and in a group the tiles with the most keys first.
