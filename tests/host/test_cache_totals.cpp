@@ -150,7 +150,10 @@ TEST_CASE("what 32 processes add at once as they end is all counted") {
       start.close_writer();
       start.wait();  // until the parent closes its end too: then all go at once
       FakeCompiler compiler;
-      return TestStore(directory / "cache", compiler).gets(1);
+      TestStore store(directory / "cache", compiler);
+      const bool got = store.gets(1);
+      store.flush_totals();
+      return got;
     }));
   }
   start.close_writer();
