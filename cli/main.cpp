@@ -6,8 +6,8 @@
 #include <exception>
 #include <string>
 
-#include "cli/command_line.h"
-#include "cli/streams.h"
+#include "cli/io/command_line.h"
+#include "cli/io/streams.h"
 
 namespace flashjit::cli {
 namespace {

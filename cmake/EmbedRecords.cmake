@@ -7,8 +7,8 @@ foreach(path IN LISTS FILES)
   file(READ "${ROOT}/${path}" text)
   string(APPEND body "      R\"record(${text})record\",\n")
 endforeach()
-file(WRITE "${OUTPUT}" "// Made by cmake/EmbedRecords.cmake from runtime/records/.
-#include \"runtime/tuning_records.h\"
+file(WRITE "${OUTPUT}" "// Made by cmake/EmbedRecords.cmake from runtime/tuning/records/.
+#include \"runtime/tuning/tuning_records.h\"
 
 namespace flashjit::runtime {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/tune_run.h"
-#include "cli/tune_shapes.h"
-#include "cli/tune_table.h"
+#include "cli/tune/run.h"
+#include "cli/tune/shapes.h"
+#include "cli/tune/table.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/command.h"
 #include "tests/support/temporary_directory.h"

@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "cli/bench.h"
+#include "cli/bench/bench.h"
 #include "generator/variant_space.h"
 
 using namespace flashjit;

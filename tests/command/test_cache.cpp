@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cache/bytes.h"
-#include "cli/size.h"
+#include "cli/io/size.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/command.h"
 #include "tests/support/fake_kernels.h"

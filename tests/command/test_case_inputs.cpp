@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "cli/case_inputs.h"
+#include "cli/verify/case_inputs.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "cli/flops.h"
+#include "cli/io/flops.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/npy.h"
+#include "cli/io/npy.h"
 #include "tests/support/temporary_directory.h"
 
 namespace {

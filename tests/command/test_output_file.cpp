@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/output_file.h"
+#include "cli/io/output_file.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_directory.h"

@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <string>
 
-#include "cli/npy.h"
+#include "cli/io/npy.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/command.h"
 #include "tests/support/temporary_directory.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/npy.h"
+#include "cli/io/npy.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/command.h"
 #include "tests/support/temporary_directory.h"

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/html.h"
-#include "cli/tune_table.h"
-#include "cli/tuning_landscape.h"
-#include "cli/tuning_report.h"
+#include "cli/io/html.h"
+#include "cli/tune/landscape.h"
+#include "cli/tune/report.h"
+#include "cli/tune/table.h"
 #include "tests/support/tuning_records.h"
 
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/words.h"
+#include "cli/io/words.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "flashjit/flashjit.h"
-#include "runtime/parallel.h"
+#include "runtime/support/parallel.h"
 
 namespace flashjit::tests {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/verify_cases.h"
+#include "cli/verify/cases.h"
 #include "tests/gpu/attention_case.h"
 #include "tests/support/large_scores.h"
 #include "tests/support/surrounded_by_nan.h"

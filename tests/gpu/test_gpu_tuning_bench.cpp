@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "generator/variant_space.h"
-#include "runtime/gpu_tuning_bench.h"
-#include "runtime/nvrtc.h"
+#include "runtime/backends/gpu_tuning_bench.h"
+#include "runtime/kernels/nvrtc.h"
 #include "tests/gpu/attention_case.h"
 #include "tests/gpu/driver_calls.h"
 #include "tests/support/planted_faults.h"

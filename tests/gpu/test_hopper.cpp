@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/verify_cases.h"
+#include "cli/verify/cases.h"
 #include "tests/gpu/attention_case.h"
 #include "tests/gpu/driver_calls.h"
 #include "tests/support/same_bytes.h"

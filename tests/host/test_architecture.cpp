@@ -107,24 +107,24 @@ TEST_CASE("the rules for #include lines tell right from wrong") {
   CHECK(violation("runtime", "#include \"cache/entry.h\"").empty());
   CHECK(violation("runtime", "#include <cuda.h>").empty());
   CHECK(violation("runtime", "#include \"flashjit/emulator.h\"").empty());
-  CHECK(violation("emulator", "#include \"emulator/warp.h\"").empty());
+  CHECK(violation("emulator", "#include \"emulator/machine/warp.h\"").empty());
   CHECK(violation("generator", "#include \"flashjit/problem.h\"").empty());
   CHECK(violation("cli", "#include <CLI/CLI.hpp>").empty());
   CHECK(violation("include", "#include <vector>").empty());
   CHECK(violation("include", "#include <dlpack/dlpack.h>").empty());
   CHECK(violation("runtime", "#include \"flashjit.h\"").empty());
   CHECK(violation("cache", "int x;").empty());
-  CHECK_FALSE(violation("cache", "#include \"runtime/driver.h\"").empty());
+  CHECK_FALSE(violation("cache", "#include \"runtime/cuda/driver.h\"").empty());
   CHECK_FALSE(violation("cache", "  # include <cuda.h>").empty());
   CHECK_FALSE(violation("generator", "#include <nvrtc.h>").empty());
-  CHECK_FALSE(violation("runtime", "#include \"emulator/warp.h\"").empty());
+  CHECK_FALSE(violation("runtime", "#include \"emulator/machine/warp.h\"").empty());
   CHECK_FALSE(violation("emulator", "#include \"generator/plan.h\"").empty());
   CHECK_FALSE(violation("emulator", "#include <cuda.h>").empty());
   CHECK_FALSE(violation("python", "#include <cuda.h>").empty());
-  CHECK_FALSE(violation("python", "#include \"runtime/dlpack.h\"").empty());
+  CHECK_FALSE(violation("python", "#include \"runtime/api/dlpack.h\"").empty());
   CHECK_FALSE(violation("generator", "#include \"../cache/entry.h\"").empty());
   CHECK_FALSE(violation("cli", "#include \"generator/source.h\"").empty());
-  CHECK_FALSE(violation("cli", "#include <runtime/driver.h>").empty());
+  CHECK_FALSE(violation("cli", "#include <runtime/cuda/driver.h>").empty());
   CHECK_FALSE(violation("include", "#include <fmt/format.h>").empty());
   CHECK_FALSE(violation("include", "#include <nlohmann_json.hpp>").empty());
   CHECK_FALSE(violation("somewhere_new", "#include <vector>").empty());
@@ -176,7 +176,7 @@ TEST_CASE("the environment is read in one file, and not for those who run a prog
     CHECK_MESSAGE(!std::regex_search(text, std::regex("\\bgetenv\\(")), source.string(), " must call secure_getenv");
   }
   REQUIRE(readers.size() == 1);
-  CHECK(readers.front() == "runtime/environment.cpp");
+  CHECK(readers.front() == "runtime/api/environment.cpp");
 }
 
 TEST_CASE("the command writes to its standard streams in one file, which knows what a failure means") {
@@ -185,6 +185,7 @@ TEST_CASE("the command writes to its standard streams in one file, which knows w
     if (*source.begin() != "cli") continue;
     const std::string text = read(root / source);
     for (const char* writer : {"fmt::print(", "printf(stderr", "std::printf(", "std::puts(", "std::cout", "std::cerr"})
-      CHECK_MESSAGE(text.find(writer) == std::string::npos, source.string(), " must use cli/streams.h, not ", writer);
+      CHECK_MESSAGE(text.find(writer) == std::string::npos, source.string(), " must use cli/io/streams.h, not ",
+                    writer);
   }
 }

@@ -15,7 +15,7 @@
 
 #include "flashjit/error.h"
 #include "generator/variant_space.h"
-#include "runtime/autotuner.h"
+#include "runtime/tuning/autotuner.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tuning_records.h"
 

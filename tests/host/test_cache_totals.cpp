@@ -12,7 +12,7 @@
 #include "cache/directory_layer.h"
 #include "cache/entry_lock.h"
 #include "cache/totals.h"
-#include "runtime/counters.h"
+#include "runtime/kernels/counters.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/child_process.h"
 #include "tests/support/failing_file_system.h"

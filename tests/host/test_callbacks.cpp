@@ -13,10 +13,10 @@
 #include <string>
 
 #include "flashjit/engine.h"
-#include "runtime/kernel_store.h"
-#include "runtime/logger.h"
-#include "runtime/parallel.h"
-#include "runtime/progress.h"
+#include "runtime/kernels/kernel_store.h"
+#include "runtime/support/logger.h"
+#include "runtime/support/parallel.h"
+#include "runtime/support/progress.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/child_process.h"
 #include "tests/support/fake_compiler.h"

@@ -12,8 +12,8 @@
 
 #include "flashjit/tuning.h"
 #include "generator/variant_space.h"
-#include "runtime/tuning_records.h"
-#include "runtime/tuning_summary.h"
+#include "runtime/tuning/tuning_records.h"
+#include "runtime/tuning/tuning_summary.h"
 
 using namespace flashjit;
 using generator::default_variant;

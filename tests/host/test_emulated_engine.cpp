@@ -16,8 +16,8 @@
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
 #include "generator/arguments.h"
-#include "runtime/emulated_backend.h"
-#include "runtime/nvrtc.h"
+#include "runtime/backends/emulated_backend.h"
+#include "runtime/kernels/nvrtc.h"
 #include "tests/support/error_code.h"
 
 namespace {

@@ -11,8 +11,8 @@
 
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
-#include "runtime/kernel_store.h"
-#include "runtime/nvrtc.h"
+#include "runtime/kernels/kernel_store.h"
+#include "runtime/kernels/nvrtc.h"
 #include "tests/support/error_code.h"
 #include "tests/support/fake_compiler.h"
 #include "tests/support/temporary_directory.h"

@@ -9,8 +9,8 @@
 #include "flashjit/error.h"
 #include "generator/features.h"
 #include "generator/variant_space.h"
-#include "runtime/forward_arguments.h"
-#include "runtime/launch.h"
+#include "runtime/call/forward_arguments.h"
+#include "runtime/call/launch.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/job_pool.h"
+#include "runtime/support/job_pool.h"
 
 using namespace flashjit::runtime;
 

@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/launch_record.h"
-#include "runtime/launch_table.h"
+#include "runtime/backends/launch_record.h"
+#include "runtime/backends/launch_table.h"
 
 namespace {
 

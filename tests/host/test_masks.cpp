@@ -9,7 +9,7 @@
 
 #include "flashjit/attention.h"
 #include "flashjit/error.h"
-#include "runtime/masks.h"
+#include "runtime/call/masks.h"
 #include "tests/support/error_code.h"
 
 namespace {

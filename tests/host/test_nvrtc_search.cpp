@@ -18,9 +18,9 @@
 
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
-#include "runtime/loader_path.h"
-#include "runtime/nvrtc.h"
-#include "runtime/nvrtc_search.h"
+#include "runtime/kernels/loader_path.h"
+#include "runtime/kernels/nvrtc.h"
+#include "runtime/kernels/nvrtc_search.h"
 #include "tests/support/error_code.h"
 #include "tests/support/shared_library.h"
 #include "tests/support/temporary_directory.h"

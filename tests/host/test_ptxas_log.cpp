@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include "runtime/ptxas_log.h"
+#include "runtime/kernels/ptxas_log.h"
 
 using flashjit::runtime::parse_ptxas_log;
 using flashjit::runtime::PtxasUsage;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include "runtime/statistics.h"
+#include "runtime/support/statistics.h"
 
 using flashjit::runtime::median;
 using flashjit::runtime::median_deviation;

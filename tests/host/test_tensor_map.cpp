@@ -8,9 +8,9 @@
 
 #include "flashjit/error.h"
 #include "generator/variant_space.h"
-#include "runtime/driver.h"
-#include "runtime/forward_arguments.h"
-#include "runtime/tensor_map.h"
+#include "runtime/call/forward_arguments.h"
+#include "runtime/call/tensor_map.h"
+#include "runtime/cuda/driver.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/tile_counters.h"
+#include "runtime/cuda/tile_counters.h"
 
 namespace {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "flashjit/error.h"
-#include "runtime/tuner.h"
+#include "runtime/tuning/tuner.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 
 #include "flashjit/attention.h"
 #include "flashjit/error.h"
-#include "runtime/tuning_inputs.h"
+#include "runtime/tuning/tuning_inputs.h"
 
 using namespace flashjit;
 using namespace flashjit::runtime;

@@ -12,9 +12,9 @@
 
 #include "flashjit/error.h"
 #include "generator/variant_space.h"
-#include "runtime/device_identity.h"
-#include "runtime/tuning_records.h"
-#include "runtime/tuning_summary.h"
+#include "runtime/tuning/device_identity.h"
+#include "runtime/tuning/tuning_records.h"
+#include "runtime/tuning/tuning_summary.h"
 #include "tests/support/tuning_records.h"
 
 using namespace flashjit;

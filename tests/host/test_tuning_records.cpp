@@ -13,7 +13,7 @@
 
 #include "cache/bundle_layer.h"
 #include "cache/record_path.h"
-#include "runtime/tuning_records.h"
+#include "runtime/tuning/tuning_records.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_directory.h"

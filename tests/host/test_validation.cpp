@@ -9,7 +9,7 @@
 #include <string>
 
 #include "flashjit/error.h"
-#include "runtime/validate.h"
+#include "runtime/call/validate.h"
 
 namespace {
 

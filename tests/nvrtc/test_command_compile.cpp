@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "cli/tune_run.h"
+#include "cli/tune/run.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/command.h"
 #include "tests/support/temporary_directory.h"

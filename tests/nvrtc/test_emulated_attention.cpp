@@ -10,7 +10,7 @@
 
 #include "flashjit/emulator.h"
 #include "flashjit/flashjit.h"
-#include "runtime/parallel.h"
+#include "runtime/support/parallel.h"
 #include "tests/support/large_scores.h"
 #include "tests/support/same_bytes.h"
 #include "tests/support/surrounded_by_nan.h"

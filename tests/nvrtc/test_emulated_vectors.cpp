@@ -14,7 +14,7 @@
 
 #include "flashjit/emulator.h"
 #include "flashjit/flashjit.h"
-#include "runtime/parallel.h"
+#include "runtime/support/parallel.h"
 #include "tests/support/instruction_forms.h"
 
 namespace {

@@ -16,7 +16,7 @@
 
 #include "flashjit/emulator.h"
 #include "flashjit/flashjit.h"
-#include "runtime/parallel.h"
+#include "runtime/support/parallel.h"
 #include "tests/nvrtc/mutations.h"
 #include "tests/support/sample.h"
 #include "tests/support/temporary_directory.h"

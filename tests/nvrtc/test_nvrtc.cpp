@@ -9,8 +9,8 @@
 
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
-#include "runtime/nvrtc.h"
-#include "runtime/ptxas_log.h"
+#include "runtime/kernels/nvrtc.h"
+#include "runtime/kernels/ptxas_log.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/temporary_directory.h"
 

@@ -9,7 +9,7 @@
 
 #include "cache/digest.h"
 #include "flashjit/flashjit.h"
-#include "runtime/nvrtc.h"
+#include "runtime/kernels/nvrtc.h"
 
 using namespace flashjit;
 

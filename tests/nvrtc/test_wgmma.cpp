@@ -10,8 +10,8 @@
 #include "generator/source.h"
 #include "generator/variant_space.h"
 #include "generator/wgmma.h"
-#include "runtime/nvrtc.h"
-#include "runtime/ptxas_log.h"
+#include "runtime/kernels/nvrtc.h"
+#include "runtime/kernels/ptxas_log.h"
 #include "tests/nvrtc/disassembler.h"
 
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "generator/source.h"
-#include "runtime/compiler.h"
+#include "runtime/kernels/compiler.h"
 
 namespace flashjit::tests {
 

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "generator/variant_space.h"
-#include "runtime/cache_layers.h"
-#include "runtime/kernel_store.h"
-#include "runtime/nvrtc.h"
-#include "runtime/wanted_kernel.h"
+#include "runtime/kernels/cache_layers.h"
+#include "runtime/kernels/kernel_store.h"
+#include "runtime/kernels/nvrtc.h"
+#include "runtime/kernels/wanted_kernel.h"
 #include "tests/support/fake_compiler.h"
 
 namespace flashjit::tests {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "runtime/cache_layers.h"
-#include "runtime/kernel_store.h"
+#include "runtime/kernels/cache_layers.h"
+#include "runtime/kernels/kernel_store.h"
 #include "tests/support/fake_compiler.h"
 
 namespace flashjit::tests {

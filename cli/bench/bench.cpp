@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashjit bench: chooses the grid and writes the record.
+#include "cli/bench/bench.h"
+
+#include <flashjit/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <future>
+#include <iterator>
+
+#include "cli/io/date.h"
+#include "cli/io/device.h"
+#include "cli/io/output_file.h"
+#include "cli/io/progress.h"
+
+namespace flashjit::cli {
+namespace {
+
+constexpr const char* kEpilog = R"(Grids:
+  forward  the grid of the FlashAttention-3 paper: 16384 tokens, hidden dimension 2048, head dimensions 64, 128 and 256,
+           causal or not, sequence lengths 512 to 16384. TFLOPS, and for the mma family the share of the measured
+           ceiling of mma.sync. Variants are those that calls get: of tuning records, where there are some.
+  tuned    on the same grid, what records choose beside the defaults, which take turns with them.
+  ablation table 2 of that paper: f16, batch 4, 16 heads, head dimension 128, 8448 tokens. What pipelining, ping-pong
+           and warp specialisation are worth, beside the paper's figures. Needs sm_90a.
+  5090     the steps v1 to v5 of the RTX 5090 write-up and a default variant of the mma family: batch 1, 8 heads, head
+           dimension 128, 4096 queries, 8192 keys. Share of the speed of light, the measured ceiling of mma.sync.
+  jit      per kernel: cold compile, look-up in a filled cache, load from it, host cost of a call beside a bare launch.
+           Without a GPU only compiling and looking up.
+Times are medians; kernels are timed by events with a cold L2 cache. A causal mask counts as half of the operations.
+
+Examples:
+  flashjit bench --grid forward --json forward.json
+  flashjit bench --grid ablation
+  flashjit bench --grid 5090 --repeats 100
+  flashjit bench --grid jit --quick)";
+
+struct Grid {
+  const char* name;
+  void (*run)(const BenchContext&, Json&);
+  const char* dtype;  // unless another one is asked for
+};
+constexpr Grid kGrids[] = {{"forward", bench_forward, "bf16"},
+                           {"tuned", bench_tuned, "bf16"},
+                           {"ablation", bench_ablation, "f16"},
+                           {"5090", bench_ladder, "bf16"},
+                           {"jit", bench_jit, "bf16"}};
+
+std::vector<std::string> grid_words() {
+  std::vector<std::string> words;
+  for (const Grid& grid : kGrids) words.emplace_back(grid.name);
+  return words;
+}
+
+Json new_record(const SystemInfo& system, const std::string& grid, const std::string& dtype) {
+  const std::optional<DeviceInfo> gpu = usable_device(system);
+  return {{"device", gpu ? Json(gpu->name) : Json()},
+          {"driver", system.driver_version.empty() ? Json() : Json(system.driver_version)},
+          {"nvrtc", system.nvrtc_version.empty() ? Json() : Json(system.nvrtc_version)},
+          {"version", system.version},
+          {"date", date_now()},
+          {"grid", grid},
+          {"dtype", dtype},
+          {"rows", Json::array()}};
+}
+
+int run(const BenchOptions& options, const Session& session) {
+  const auto grid =
+      std::find_if(std::begin(kGrids), std::end(kGrids), [&](const Grid& each) { return options.grid == each.name; });
+  const std::string dtype = options.dtype.value_or(grid->dtype);
+  std::optional<OutputFile> file;
+  if (!options.json.empty()) file.emplace("--json", options.json);
+  const InterruptGuard interrupt;
+  Engine engine(session.gpu_engine_options());
+  const BenchContext context{options, session, interrupt, engine, engine.system(), parse_dtype(dtype)};
+  Json record = new_record(context.system, options.grid, dtype);
+  grid->run(context, record);
+  if (file) {
+    file->write(to_text(record) + "\n");
+    file->publish();
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+BenchTensors make_tensors(DType dtype, const Dims& shape, int device) {
+  const ProgressLine progress("making random inputs");
+  const auto random = [&](std::uint64_t seed) {
+    return std::async(std::launch::async, [=] { return HostTensor::random_normal(dtype, shape, seed); });
+  };
+  auto q = random(1), k = random(2), v = random(3);
+  return {q.get().to_device(nullptr, device), k.get().to_device(nullptr, device), v.get().to_device(nullptr, device),
+          DeviceTensor::allocate(dtype, shape, nullptr, device)};
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+void add_bench(CLI::App& app, Command& command) {
+  const auto options = std::make_shared<BenchOptions>();
+  CLI::App* bench = add_subcommand(app, command, "bench", "Measure on this machine", kEpilog);
+  require(add_choice(bench, "--grid", options->grid, grid_words(), "What to measure, see below"));
+  add_choice(bench, "--dtype", options->dtype, {"bf16", "f16"}, "Precision [default: bf16; ablation: f16]");
+  add_option(bench, "--arch", options->architecture, kArchType,
+             "Grid jit without a GPU: the target to compile for [default: sm_90a]");
+  add_option(bench, "--json", options->json, "FILE", "Also write the record to this file");
+  add_integer(bench, "--repeats", options->repeats, "N", {1, 100000},
+              "Timed launches of a cell [default: 30], or cold compiles and loads of a kernel [default: 3]");
+  add_flag(bench, "--quick", options->quick, "Fewer cells and repeats, for a first look");
+  run_when_chosen(bench, command, options, run);
+}
+
+}  // namespace flashjit::cli

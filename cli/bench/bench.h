@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The grids of flashjit bench. Each prints a table on stdout and adds "rows" and what else it found to the record.
+#pragma once
+
+#include <flashjit/engine.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/io/command.h"
+#include "cli/io/interrupt.h"
+
+namespace flashjit::cli {
+
+struct BenchOptions {
+  std::string grid, json, architecture;
+  std::optional<std::string> dtype;  // default: the grid's own
+  std::optional<int> repeats;        // likewise
+  bool quick = false;
+};
+
+struct BenchContext {
+  const BenchOptions& options;
+  const Session& session;
+  const InterruptGuard& interrupt;
+  Engine& engine;
+  SystemInfo system;
+  DType dtype;
+};
+
+// The grid of the FlashAttention-3 paper. Needs a GPU.
+void bench_forward(const BenchContext& context, Json& record);
+// On the same grid: what calls use beside the default, in turn. Needs a GPU.
+void bench_tuned(const BenchContext& context, Json& record);
+// The ablation of the FlashAttention-3 paper, and the schemes beside it. Needs a GPU of sm_90a.
+void bench_ablation(const BenchContext& context, Json& record);
+std::vector<Variant> ablation_variants();
+// The steps of the RTX 5090 write-up. Needs a GPU.
+void bench_ladder(const BenchContext& context, Json& record);
+// What compiling, looking up, loading and calling cost. Without a GPU only the first two.
+void bench_jit(const BenchContext& context, Json& record);
+
+// Random inputs, and memory for the output, all of one shape.
+struct BenchTensors {
+  DeviceTensor q, k, v, out;
+};
+BenchTensors make_tensors(DType dtype, const Dims& shape, int device);
+
+double median(std::vector<double> values);
+
+}  // namespace flashjit::cli

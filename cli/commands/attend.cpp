@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashjit attend: attention over NumPy files.
+#include <flashjit/error.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "cli/commands/attend_compute.h"
+#include "cli/io/command.h"
+#include "cli/io/device.h"
+#include "cli/io/for_option.h"
+#include "cli/io/npy.h"
+#include "cli/io/output_file.h"
+#include "cli/io/problem_options.h"
+#include "cli/io/progress.h"
+#include "cli/io/streams.h"
+
+namespace flashjit::cli {
+namespace {
+
+constexpr const char* kEpilog =
+    R"(Files: little-endian float16, float32 or float64, C or Fortran order, of shape (batch, seqlen, heads, head_dim).
+Q may have more heads than K and V (a multiple), V another head dimension than Q and K.
+Output: float32 for bf16, float16 for f16. Files appear whole or not at all; a failed --check writes none.
+
+Examples:
+  flashjit attend q.npy k.npy v.npy -o out.npy --mask causal --check
+  flashjit attend q.npy k.npy v.npy -o out.npy --lse lse.npy --dtype f16 --scale 0.125 --device cpu
+  flashjit attend q.npy k.npy v.npy -o out.npy --check --device emulate --arch sm_80)";
+
+struct Options {
+  std::string q, k, v, output, lse, dtype = "bf16", variant;
+  MaskOptions masks;
+  DeviceChoice device;
+  bool check = false, json = false;
+  std::optional<float> scale;
+};
+
+HostTensor read_input(const std::string& path, DType dtype) {
+  HostTensor tensor = read_npy(path, dtype);
+  if (tensor.shape().size() != 4) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: must have 4 dimensions (batch, seqlen, heads, head_dim), has shape {}", path,
+                            to_string(tensor.shape())));
+  }
+  return tensor;
+}
+
+Inputs read_inputs(const Options& options, DType dtype) {
+  const ProgressLine progress("reading the inputs");
+  AttentionOptions asked = options.masks.options();
+  asked.softmax_scale = options.scale;
+  return {read_input(options.q, dtype), read_input(options.k, dtype), read_input(options.v, dtype), asked};
+}
+
+bool is_same_file(const std::string& a, const std::string& b) {
+  return std::filesystem::weakly_canonical(a) == std::filesystem::weakly_canonical(b);
+}
+
+// Results take the place of what is there: not that of the inputs, nor one that of the other.
+void require_apart(const Options& options) {
+  const auto refuse_same = [](const char* option, const std::string& path, const char* other, const std::string& at) {
+    if (path.empty() || !is_same_file(path, at)) return;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: must be another file than {}, was {}", option, other, path));
+  };
+  refuse_same("--lse", options.lse, "--output", options.output);
+  for (const auto& [name, input] : {std::pair("Q", &options.q), {"K", &options.k}, {"V", &options.v}}) {
+    refuse_same("--output", options.output, name, *input);
+    refuse_same("--lse", options.lse, name, *input);
+  }
+}
+
+void require_choices(const Options& options) {
+  if (!options.variant.empty()) {
+    // A wrong spelling is an error also where no kernel will run.
+    for_option("--variant", [&] { return parse_variant(options.variant); });
+    if (options.device.device == "cpu") {
+      throw Error(ErrorCode::invalid_argument, "--variant: must not be given with --device cpu, which runs no kernel");
+    }
+  }
+  require_apart(options);
+}
+
+Answer compute(const Options& options, const Session& session, const Inputs& inputs) {
+  EngineOptions engine_options = session.engine_options();
+  choose_device(options.device, engine_options);
+  if (options.device.device == "cpu") return attend_by_reference(inputs);
+  Engine engine(engine_options);
+  const SystemInfo system = engine.system();
+  const std::optional<DeviceInfo> device =
+      options.device.device == "gpu" ? require_device(system, "--device gpu") : usable_device(system);
+  if (device) return attend_by_kernel(engine, *device, inputs, options.variant);
+  Answer answer = attend_by_reference(inputs);
+  tell("no GPU ({}): computed with the CPU reference{}", why_no_gpu(system),
+       options.variant.empty() ? "" : ", without the variant");
+  return answer;
+}
+
+Json describe(const reference::Comparison& comparison) {
+  return {{"max_error", comparison.max_error}, {"bound", comparison.bound}, {"passed", comparison.passed}};
+}
+
+void print_json(const Options& options, const Answer& answer, const std::optional<Check>& check) {
+  Json json = {{"device", answer.device},
+               {"dtype", options.dtype},
+               {"shape", Json(std::vector<std::int64_t>(answer.out.shape().begin(), answer.out.shape().end()))}};
+  if (answer.kernel) {
+    json.update({{"variant", to_string(answer.kernel->variant)},
+                 {"architecture", answer.kernel->architecture},
+                 {"compile_ms", answer.kernel->compile_ms},
+                 {"first_call_ms", answer.first_call_ms}});
+    if (answer.speed) json.update({{"kernel_us", answer.speed->kernel_us}, {"tflops", answer.speed->tflops}});
+  } else {
+    json["cpu_ms"] = answer.cpu_ms;
+  }
+  if (check)
+    json["check"] = {{"passed", check->passed()}, {"out", describe(check->out)}, {"lse", describe(check->lse)}};
+  const bool written = !check || check->passed();
+  json["output"] = written ? Json(options.output) : Json();
+  json["lse"] = written && !options.lse.empty() ? Json(options.lse) : Json();
+  print_out("{}\n", to_text(json));
+}
+
+void print_comparison(const char* name, const reference::Comparison& comparison) {
+  print_out("{:<10}max error {:.3g}, bound {:.3g}: {}\n", name, comparison.max_error, comparison.bound,
+            comparison.passed ? "passed" : "FAILED");
+}
+
+void print_text(const Options& options, const Answer& answer, const std::optional<Check>& check) {
+  print_out("{:<10}{}\n", "device", answer.device);
+  if (answer.kernel) {
+    print_out("{:<10}{}\n", "variant", to_string(answer.kernel->variant));
+    print_out("{:<10}first call {:.2f} ms", "time", answer.first_call_ms);
+    if (answer.speed) print_out(", kernel {:.1f} us, {:.1f} TFLOPS", answer.speed->kernel_us, answer.speed->tflops);
+    print_out("\n");
+  } else {
+    print_out("{:<10}{:.1f} ms\n", "time", answer.cpu_ms);
+  }
+  if (check) {
+    print_comparison("out", check->out);
+    print_comparison("lse", check->lse);
+  }
+  if (check && !check->passed()) {
+    print_out("{:<10}nothing\n", "written");
+  } else {
+    print_out("{:<10}{} {} {}{}\n", "written", options.output, to_string(answer.out.shape()), options.dtype,
+              options.lse.empty() ? "" : ", " + options.lse);
+  }
+}
+
+void write_results(const Answer& answer, OutputFile& output, OutputFile* lse) {
+  output.write(npy_bytes(answer.out));
+  if (lse != nullptr) lse->write(npy_bytes(answer.lse));
+  output.publish();
+  if (lse != nullptr) lse->publish();
+}
+
+int run(const Options& options, const Session& session) {
+  require_choices(options);
+  OutputFile output("--output", options.output);
+  std::optional<OutputFile> lse;
+  if (!options.lse.empty()) lse.emplace("--lse", options.lse);
+  const Inputs inputs = read_inputs(options, parse_dtype(options.dtype));
+  const Answer answer = compute(options, session, inputs);
+  std::optional<Check> check;
+  if (options.check) check = check_against_reference(inputs, answer);
+  const bool good = !check || check->passed();
+  if (good) write_results(answer, output, lse ? &*lse : nullptr);
+  (options.json ? print_json : print_text)(options, answer, check);
+  return good ? kSuccess : kCheckFailed;
+}
+
+}  // namespace
+
+void add_attend(CLI::App& app, Command& command) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* attend =
+      add_subcommand(app, command, "attend", "Compute softmax(scale * Q K^T) V over NumPy files", kEpilog);
+  require(add_option(attend, "Q", options->q, "FILE", "Queries: (batch, seqlen_q, heads_q, head_dim)"));
+  require(add_option(attend, "K", options->k, "FILE", "Keys: (batch, seqlen_kv, heads_kv, head_dim)"));
+  require(add_option(attend, "V", options->v, "FILE", "Values: (batch, seqlen_kv, heads_kv, head_dim_v)"));
+  require(add_option(attend, "-o,--output", options->output, "FILE", "Result: (batch, seqlen_q, heads_q, head_dim_v)"));
+  add_option(attend, "--lse", options->lse, "FILE",
+             "Also write log(sum(exp(scores))), natural logarithm: float32 (batch, heads_q, seqlen_q)");
+  add_mask_options(attend, options->masks);
+  add_finite(attend, "--scale", options->scale, "Factor on the scores [default: 1/sqrt(head_dim)]");
+  add_dtype_option(attend, options->dtype, "Precision to compute in");
+  add_choice(attend, "--device", options->device.device, {"auto", "gpu", "emulate", "cpu"},
+             "gpu, emulate (the GPU's kernel in the emulator: for small shapes), cpu (the reference in double "
+             "precision), or auto: the GPU if there is one, else the CPU");
+  add_emulated_architecture_option(attend, options->device);
+  add_option(attend, "--variant", options->variant, "VARIANT",
+             "A kernel of 'flashjit variants', where one runs [default: the best guess]");
+  add_flag(attend, "--check", options->check,
+           "Compare with the reference in double precision; exit code 1 if it fails");
+  add_flag(attend, "--json", options->json, "Print one JSON object");
+  run_when_chosen(attend, command, options, run);
+}
+
+}  // namespace flashjit::cli

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands/attend_compute.h"
+
+#include <flashjit/error.h>
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "cli/io/device.h"
+#include "cli/io/flops.h"
+#include "cli/io/problem_options.h"
+#include "cli/io/progress.h"
+
+namespace flashjit::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kTimedLaunches = 10;
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+Problem problem_of(const Inputs& inputs) {
+  return problem_of(inputs.q.dtype(), static_cast<int>(inputs.q.shape()[3]), static_cast<int>(inputs.v.shape()[3]),
+                    inputs.options);
+}
+
+}  // namespace
+
+Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& inputs, const std::string& variant) {
+  const Problem problem = problem_of(inputs);
+  const Dims &q_shape = inputs.q.shape(), &k_shape = inputs.k.shape();
+  AttentionOptions options = inputs.options;
+  if (!variant.empty()) options.variant = choose_variant(engine, variant, problem, device.architecture);
+  const ProgressLine progress("attention on " + device.name);
+  const int ordinal = device.ordinal;
+  const DeviceTensor q = inputs.q.to_device(nullptr, ordinal), k = inputs.k.to_device(nullptr, ordinal),
+                     v = inputs.v.to_device(nullptr, ordinal);
+  const Dims out_shape{q_shape[0], q_shape[1], q_shape[2], inputs.v.shape()[3]};
+  const DeviceTensor out = DeviceTensor::allocate(problem.dtype, out_shape, nullptr, ordinal);
+  const DeviceTensor lse = DeviceTensor::allocate(DType::f32, {q_shape[0], q_shape[2], q_shape[1]}, nullptr, ordinal);
+  options.lse = lse.view();
+
+  Answer answer;
+  answer.device = device.name;
+  const Clock::time_point start = Clock::now();
+  engine.attention(q, k, v, out, options);
+  answer.out = HostTensor::from_device(out);
+  answer.first_call_ms = milliseconds_since(start);
+  answer.lse = HostTensor::from_device(lse);
+  if (answer.out.element_count() == 0) return answer;  // no kernel ran
+  answer.kernel = engine.prepare(q, k, v, out, options);
+  if (is_emulated(device)) return answer;
+  answer.speed.emplace();
+  MeasureOptions measure;
+  measure.repeats = kTimedLaunches;
+  answer.speed->kernel_us = engine.measure(q, k, v, out, options, measure).median_us;
+  answer.speed->tflops =
+      tflops(forward_flops(q_shape, k_shape[1], out_shape[3], inputs.options), answer.speed->kernel_us);
+  return answer;
+}
+
+Answer attend_by_reference(const Inputs& inputs) {
+  const ProgressLine progress("attention on the CPU in double precision");
+  const Clock::time_point start = Clock::now();
+  const reference::Result result =
+      reference::attention(inputs.q.view(), inputs.k.view(), inputs.v.view(), inputs.options);
+  Answer answer;
+  answer.device = "CPU reference";
+  answer.cpu_ms = milliseconds_since(start);
+  answer.out = HostTensor::from_doubles(inputs.q.dtype(), result.shape, result.out.data(), result.out.size());
+  answer.lse = HostTensor::from_doubles(DType::f32, {result.shape[0], result.shape[2], result.shape[1]},
+                                        result.lse.data(), result.lse.size());
+  return answer;
+}
+
+Check check_against_reference(const Inputs& inputs, const Answer& answer) {
+  const ProgressLine progress("reference on the CPU in double precision");
+  const Tensor q = inputs.q.view(), k = inputs.k.view(), v = inputs.v.view();
+  const reference::Result exact = reference::attention(q, k, v, inputs.options);
+  const reference::Result low = reference::attention_in_low_precision(q, k, v, inputs.options);
+  return {reference::compare(answer.out, exact, low), reference::compare_lse(answer.lse, exact)};
+}
+
+}  // namespace flashjit::cli

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/tune/run.h"
+
+#include <flashjit/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "cli/commands/compile_jobs.h"
+#include "cli/io/forward_grid.h"
+#include "cli/io/progress.h"
+
+namespace flashjit::cli {
+namespace {
+
+using State = TuneResult::State;
+
+std::string progress_text(const TuneResult& result, const TuneProgress& progress) {
+  std::string text = fmt::format("{} {}/{}", progress.what, progress.done, progress.total);
+  if (progress.best_us > 0 && progress.default_us > 0) {
+    text += fmt::format(", best {:+.1f} %", 100 * (progress.default_us / progress.best_us - 1));
+  }
+  return text + fmt::format(", {:.0f} s left, {} {}", progress.seconds_left, to_string(result.problem),
+                            to_string(result.bucket));
+}
+
+// Shares what is left of the budget among the tunings that are left, so that what one saves is the others'.
+class Budget {
+ public:
+  explicit Budget(std::optional<double> seconds) : seconds_(seconds) {}
+
+  bool spent() const { return seconds_ && left() <= 0; }
+  double share(std::size_t tunings) const {
+    return seconds_ ? left() / static_cast<double>(tunings) : TuneOptions().budget_seconds;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double left() const { return *seconds_ - std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+  const std::optional<double> seconds_;
+  const Clock::time_point start_ = Clock::now();
+};
+
+bool meets_all(const Error& error) {
+  return error.code() != ErrorCode::driver && error.code() != ErrorCode::compile_failed &&
+         error.code() != ErrorCode::cache_miss;
+}
+
+void fail(TuneResult& result, const std::string& why) {
+  result.state = State::failed;
+  result.why = why;
+}
+
+// Nothing is kept of a tuning that was cancelled, or whose default failed.
+void take(TuneResult& result, TuningRecord record) {
+  const std::string complete = environment_of(record, "complete");
+  if (complete == "cancelled") return;
+  if (complete == "default failed") return fail(result, "the default variant: " + record.candidates.front().why);
+  result.state = State::tuned;
+  result.record = std::move(record);
+}
+
+void tune(Engine& engine, int device, const TuneOptions& options, TuneResult& result) {
+  try {
+    take(result, engine.tune(result.problem, result.shape, options, device));
+  } catch (const Error& error) {
+    if (meets_all(error)) throw;
+    fail(result, error.what());
+  }
+}
+
+}  // namespace
+
+const char* to_string(TuneResult::State state) noexcept {
+  switch (state) {
+    case State::pending:
+      return "pending";
+    case State::recorded:
+      return "recorded";
+    case State::tuned:
+      return "tuned";
+    case State::failed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+std::string environment_of(const TuningRecord& record, const std::string& name) {
+  for (const auto& [key, value] : record.environment) {
+    if (key == name) return value;
+  }
+  return {};
+}
+
+bool is_complete(const TuningRecord& record) {
+  const std::string complete = environment_of(record, "complete");
+  return complete.empty() || complete == "yes";  // records that ship inside the library need not say it
+}
+
+std::vector<TuneResult> plan_tunings(const std::vector<TuneCase>& cases, const std::vector<TuningRecord>& records,
+                                     int sm_count, bool again) {
+  std::vector<TuneResult> results;
+  for (const auto& [problem, shape] : cases) {
+    const ShapeBucket bucket = shape_bucket(shape, sm_count);
+    const bool planned = std::any_of(results.begin(), results.end(), [&, &p = problem](const TuneResult& result) {
+      return result.problem == p && result.bucket == bucket;
+    });
+    if (planned) continue;
+    const TuningRecord* const record = find_record(records, problem, bucket);
+    TuneResult result{problem, bucket, shape, State::pending, record != nullptr, {}, {}};
+    if (record && !again && is_complete(*record)) {
+      result.state = State::recorded;
+      result.record = *record;
+    }
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+void run_tunings(Engine& engine, int device, const TuneRunOptions& options, std::vector<TuneResult>& results) {
+  auto left = static_cast<std::size_t>(std::count_if(
+      results.begin(), results.end(), [](const TuneResult& result) { return result.state == State::pending; }));
+  const Budget budget(options.budget_seconds);
+  ProgressLine progress("tuning", static_cast<int>(left));
+  for (TuneResult& result : results) {
+    if (result.state != State::pending) continue;
+    if (budget.spent() || InterruptGuard::pending()) return;
+    TuneOptions tune_options;
+    tune_options.budget_seconds = budget.share(left--);
+    tune_options.jobs = options.jobs;
+    tune_options.again = result.again;
+    tune_options.cancelled = [] { return InterruptGuard::pending(); };
+    tune_options.progress = [&](const TuneProgress& now) { progress.show(progress_text(result, now)); };
+    tune(engine, device, tune_options, result);
+    progress.advance();
+  }
+}
+
+void compile_recorded(Engine& engine, const std::string& architecture, int jobs, const InterruptGuard& interrupt,
+                      std::vector<TuneResult>& results) {
+  std::vector<CompileJob> kernels;
+  std::vector<TuneResult*> recorded;
+  for (TuneResult& result : results) {
+    if (result.state != State::recorded) continue;
+    kernels.push_back({result.problem, result.record->chosen, architecture});
+    recorded.push_back(&result);
+  }
+  if (kernels.empty()) return;
+  const std::vector<CompileOutcome> outcomes =
+      compile_all(engine, kernels, jobs == 0 ? default_compile_threads() : jobs, interrupt);
+  for (std::size_t i = 0; i < outcomes.size(); ++i)
+    if (!outcomes[i].kernel) fail(*recorded[i], outcomes[i].problem);
+}
+
+}  // namespace flashjit::cli

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/verify/cases.h"
+
+#include <flashjit/error.h>
+#include <fmt/format.h>
+
+#include <limits>
+
+namespace flashjit::cli {
+namespace {
+
+constexpr double kOutlierRate = 0.01;
+constexpr std::uint64_t kSeed = 2026;
+
+HostTensor filled_with_nan(DType dtype, const Dims& shape) {
+  HostTensor tensor(dtype, shape);
+  const auto count = static_cast<std::int64_t>(tensor.element_count());
+  for (std::int64_t i = 0; i < count; ++i) {
+    store_element(tensor.data(), dtype, i, std::numeric_limits<double>::quiet_NaN());
+  }
+  return tensor;
+}
+
+std::string describe(const char* what, const reference::Comparison& comparison) {
+  return fmt::format("{}: error {:.3g} is above {:.3g}", what, comparison.max_error, comparison.bound);
+}
+
+}  // namespace
+
+const std::vector<CaseShape>& verify_shapes() {
+  static const std::vector<CaseShape> shapes = [] {
+    std::vector<CaseShape> list = {
+        {1, 1, 1, 1, 1},       // the smallest
+        {2, 1, 77, 4, 2},      // one query, grouped heads
+        {1, 5, 0, 2, 1},       // no key at all
+        {1, 0, 64, 1, 1},      // no query at all
+        {1, 64, 64, 1, 1},     // whole blocks
+        {2, 129, 257, 4, 4},   // one beyond whole blocks
+        {1, 257, 129, 8, 2},   // causal: the first rows see no key
+        {1, 512, 512, 2, 1},   // several steps of every pipeline
+        {1, 127, 1023, 6, 1},  // one short of whole blocks, one key head
+        {1, 3, 200, 16, 1},    // groups of 16, 8 and 3 heads, whose queries share tiles where that helps
+        {2, 19, 150, 8, 1},   {1, 45, 90, 6, 2}, {2, 130, 200, 4, 2, Scores::random, true},
+    };
+    for (const Scores scores : kHardScores) list.push_back({1, 130, 420, 4, 2, scores});
+    return list;
+  }();
+  return shapes;
+}
+
+const std::vector<CaseShape>& emulated_shapes() {
+  static const std::vector<CaseShape> shapes = {
+      {1, 1, 1, 1, 1},                            // the smallest
+      {1, 5, 0, 2, 1},                            // no key at all
+      {2, 19, 150, 4, 1},                         // few queries, whose heads share tiles where that helps
+      {1, 129, 257, 2, 2},                        // one beyond whole blocks
+      {1, 257, 129, 4, 2},                        // causal: the first rows see no key
+      {1, 40, 700, 2, 1},                         // several turns of every pipeline
+      {2, 130, 200, 4, 2, Scores::random, true},  // more tiles than a persistent kernel has blocks
+      {1, 130, 420, 2, 1, Scores::jumps},         // maxima that grow
+  };
+  return shapes;
+}
+
+std::string to_string(const CaseShape& shape) {
+  std::string text =
+      fmt::format("b{} q{} kv{} h{}/{}", shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.heads_q, shape.heads_kv);
+  if (shape.scores != Scores::random) text += fmt::format(" {}", to_string(shape.scores));
+  if (shape.heads_first) text += " heads-first";
+  return text;
+}
+
+VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int device, const Window& window)
+    : shape_(shape), device_(device) {
+  const Dims q_shape{shape.batch, shape.seqlen_q, shape.heads_q, problem.head_dim};
+  const Dims k_shape{shape.batch, shape.seqlen_kv, shape.heads_kv, problem.head_dim};
+  const Dims v_shape{shape.batch, shape.seqlen_kv, shape.heads_kv, problem.head_dim_v};
+  HostTensor q = HostTensor::random_normal(problem.dtype, q_shape, kSeed, kOutlierRate);
+  HostTensor k = HostTensor::random_normal(problem.dtype, k_shape, kSeed + 1, kOutlierRate);
+  const HostTensor v = HostTensor::random_normal(problem.dtype, v_shape, kSeed + 2, kOutlierRate);
+  shape_scores(shape.scores, q, k);
+  options_.causal = problem.causal;
+  options_.window = window;
+  exact_ = reference::attention(q.view(), k.view(), v.view(), options_);
+  low_ = reference::attention_in_low_precision(q.view(), k.view(), v.view(), options_);
+  q_ = in_memory(q).to_device(nullptr, device);
+  k_ = in_memory(k).to_device(nullptr, device);
+  v_ = in_memory(v).to_device(nullptr, device);
+  const Dims out_shape{shape.batch, shape.seqlen_q, shape.heads_q, problem.head_dim_v};
+  poisoned_out_ = in_memory(filled_with_nan(problem.dtype, out_shape));
+  poisoned_lse_ = filled_with_nan(DType::f32, {shape.batch, shape.heads_q, shape.seqlen_q});
+}
+
+CaseOutputs VerifyCase::run(const Variant& variant, const std::function<void(const CaseCall&)>& attention) const {
+  const DeviceTensor out_memory = poisoned_out_.to_device(nullptr, device_);
+  const DeviceTensor lse_memory = poisoned_lse_.to_device(nullptr, device_);
+  CaseCall call{view(q_), view(k_), view(v_), view(out_memory), options_};
+  call.options.variant = variant;
+  call.options.lse = lse_memory.view();
+  attention(call);
+  return {in_memory(HostTensor::from_device(out_memory)), HostTensor::from_device(lse_memory)};
+}
+
+std::string VerifyCase::problem_with(CaseOutputs outputs) const {
+  reference::Result exact = exact_;
+  clear_expected_nan(outputs.out, outputs.lse, exact);
+  const reference::Comparison values = reference::compare(outputs.out, exact, low_);
+  if (!values.passed) return describe("out", values);
+  const reference::Comparison sums = reference::compare_lse(outputs.lse, exact);
+  return sums.passed ? "" : describe("lse", sums);
+}
+
+std::string VerifyCase::problem_with(Engine& engine, const Variant& variant) const {
+  return problem_with(run(
+      variant, [&engine](const CaseCall& call) { engine.attention(call.q, call.k, call.v, call.out, call.options); }));
+}
+
+HostTensor VerifyCase::in_memory(const HostTensor& tensor) const {
+  return shape_.heads_first ? swap_seqlen_and_heads(tensor) : tensor;
+}
+
+Tensor VerifyCase::view(const DeviceTensor& tensor) const {
+  return shape_.heads_first ? view_with_heads_first(tensor) : tensor.view();
+}
+
+}  // namespace flashjit::cli

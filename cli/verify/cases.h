@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cases of flashjit verify, and one of them run by one kernel.
+#pragma once
+
+#include <flashjit/engine.h>
+#include <flashjit/reference.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cli/verify/case_inputs.h"
+
+namespace flashjit::cli {
+
+struct CaseShape {
+  std::int64_t batch, seqlen_q, seqlen_kv, heads_q, heads_kv;
+  Scores scores = Scores::random;
+  bool heads_first = false;  // in memory: [batch, heads, seqlen, head_dim]
+};
+const std::vector<CaseShape>& verify_shapes();
+// Fewer and smaller ones for the emulator: odd lengths, grouped heads, tiles and key/value blocks in plenty.
+const std::vector<CaseShape>& emulated_shapes();
+std::string to_string(const CaseShape& shape);  // "b2 q77 kv1 h4/2", "b1 q130 kv420 h2/1 ramp heads-first"
+
+// A case as attention() is given it.
+struct CaseCall {
+  Tensor q, k, v, out;
+  AttentionOptions options;  // with lse
+};
+struct CaseOutputs {
+  HostTensor out, lse;  // packed, whatever the layout of the case
+};
+
+// Random inputs with outliers, on a device, and what must come out.
+class VerifyCase {
+ public:
+  // window: of a problem that has one.
+  VerifyCase(const Problem& problem, const CaseShape& shape, int device, const Window& window = {});
+
+  // What attention, which computes the call, leaves in poisoned memory.
+  CaseOutputs run(const Variant& variant, const std::function<void(const CaseCall&)>& attention) const;
+  // Empty when output and LSE are right; else what is wrong, in one line.
+  std::string problem_with(CaseOutputs outputs) const;
+  std::string problem_with(Engine& engine, const Variant& variant) const;  // runs it first
+
+ private:
+  HostTensor in_memory(const HostTensor& tensor) const;  // in the layout of the case, and back
+  Tensor view(const DeviceTensor& tensor) const;
+
+  CaseShape shape_;
+  AttentionOptions options_;
+  reference::Result exact_, low_;
+  DeviceTensor q_, k_, v_;
+  HostTensor poisoned_out_, poisoned_lse_;
+  int device_;
+};
+
+}  // namespace flashjit::cli

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/verify/schedules.h"
+
+#include <flashjit/emulator.h>
+#include <flashjit/error.h>
+#include <fmt/format.h>
+
+#include <cstring>
+#include <optional>
+
+#include "cli/io/interrupt.h"
+
+namespace flashjit::cli {
+namespace {
+
+bool same_bytes(const HostTensor& a, const HostTensor& b) {
+  return std::memcmp(a.data(), b.data(), a.element_count() * size_of(a.dtype())) == 0;
+}
+
+std::vector<std::string> describe(const emulator::Report& report) {
+  std::vector<std::string> lines;
+  for (const emulator::Finding& finding : report.findings) lines.push_back(to_string(finding));
+  return lines;
+}
+
+void count(const emulator::Report& report, ScheduleOutcome& outcome) {
+  ++outcome.runs;
+  outcome.warp_instructions += report.counters.warp_instructions;
+  outcome.thread_instructions += report.counters.thread_instructions;
+  outcome.seconds += report.seconds;
+}
+
+// A case under one schedule after the other.
+class ScheduledCase {
+ public:
+  ScheduledCase(Engine& engine, const VerifyCase& expected, const Variant& variant)
+      : engine_(engine), expected_(expected), variant_(variant) {}
+
+  void run(std::uint64_t seed) {
+    try {
+      outcome_.problems = problems_under(seed);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kernel_fault) throw;
+      outcome_.problems = {error.what()};
+    }
+    for (std::string& problem : outcome_.problems) problem = fmt::format("seed {}: {}", seed, problem);
+  }
+  const ScheduleOutcome& outcome() const { return outcome_; }
+
+ private:
+  std::vector<std::string> problems_under(std::uint64_t seed) {
+    EmulationOptions emulation;
+    emulation.seed = seed;
+    emulator::Report report;
+    CaseOutputs outputs = expected_.run(variant_, [&](const CaseCall& call) {
+      report = engine_.emulate(call.q, call.k, call.v, call.out, call.options, emulation);
+    });
+    count(report, outcome_);
+    if (!report.clean()) return describe(report);
+    if (!first_) {
+      const std::string what = expected_.problem_with(outputs);
+      first_ = std::move(outputs);
+      return what.empty() ? std::vector<std::string>() : std::vector{what};
+    }
+    const bool same = same_bytes(outputs.out, first_->out) && same_bytes(outputs.lse, first_->lse);
+    return same ? std::vector<std::string>() : std::vector<std::string>{"the output is not that of the first seed"};
+  }
+
+  Engine& engine_;
+  const VerifyCase& expected_;
+  const Variant& variant_;
+  std::optional<CaseOutputs> first_;
+  ScheduleOutcome outcome_;
+};
+
+}  // namespace
+
+ScheduleOutcome run_schedules(Engine& engine, const VerifyCase& expected, const Variant& variant,
+                              const Schedules& schedules) {
+  ScheduledCase scheduled(engine, expected, variant);
+  for (int i = 0; i < schedules.count && scheduled.outcome().problems.empty() && !InterruptGuard::pending(); ++i) {
+    scheduled.run(schedules.first_seed + static_cast<std::uint64_t>(i));
+  }
+  return scheduled.outcome();
+}
+
+}  // namespace flashjit::cli

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// flashjit verify: do the kernels compute the right numbers, on this GPU or in the emulator?
+#include <flashjit/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "cli/commands/compile_jobs.h"
+#include "cli/io/command.h"
+#include "cli/io/device.h"
+#include "cli/io/problem_options.h"
+#include "cli/io/streams.h"
+#include "cli/io/table.h"
+#include "cli/verify/verification.h"
+
+namespace flashjit::cli {
+namespace {
+
+constexpr const char* kEpilog =
+    R"(Compiles the variants in parallel, then runs each over shapes with odd lengths, lengths of 0 and 1, grouped heads and
+rows that see no key, with outliers in the inputs and poisoned outputs, and over scores that ramp, jump, spike or are
+infinite. The bound is that of FlashAttention's tests: twice the error of a plain low-precision computation, plus two
+roundings. Exit code 1 if a kernel is wrong, 2 if there is no GPU.
+
+With --device emulate no GPU is needed. The kernels of any architecture run in the emulator, over fewer and smaller
+shapes, each under several schedules: which warp runs next and when copies complete. The emulator must find nothing (no
+race, no read of what was never written, ...), and every schedule must give the same bytes.
+
+Examples:
+  flashjit verify
+  flashjit verify --head-dim 64,128 --dtype bf16 --all-variants --json
+  flashjit verify --device emulate --arch sm_90a --head-dim 64 --mask causal --schedules 20)";
+
+struct Options {
+  ProblemLists problems{"bf16,f16", "8,40,64,80,96,128,192x128,64x256,256", "full,causal", ""};
+  std::string variant;
+  bool all_variants = false, json = false;
+  int jobs = default_compile_threads();
+  DeviceChoice device;
+  std::optional<int> schedules;
+  std::optional<std::uint64_t> seed;
+};
+
+// What the model prunes here may be the default of another device.
+std::vector<Variant> every_variant(const Engine& engine, const Problem& problem, const std::string& architecture) {
+  using Verdict = VariantExplanation::Verdict;
+  std::vector<Variant> variants;
+  for (const VariantExplanation& each : engine.explain_variants(problem, architecture))
+    if (each.verdict == Verdict::kept || each.verdict == Verdict::pruned) variants.push_back(each.variant);
+  return variants;
+}
+
+std::vector<Variant> variants_to_verify(const Engine& engine, const Problem& problem, const std::string& architecture,
+                                        const Options& options) {
+  if (!options.variant.empty()) return {choose_variant(engine, options.variant, problem, architecture)};
+  if (options.all_variants) return every_variant(engine, problem, architecture);
+  const std::vector<Variant> listed = engine.variants(problem, architecture);
+  std::vector<Variant> chosen = engine.default_variants(problem, architecture);
+  for (const char* step : {"v1", "v2", "v3", "v4", "v5"}) {
+    const Variant variant = parse_variant(step);
+    const bool fits = std::find(listed.begin(), listed.end(), variant) != listed.end();
+    if (fits && std::find(chosen.begin(), chosen.end(), variant) == chosen.end()) chosen.push_back(variant);
+  }
+  return chosen;
+}
+
+Json describe(const Failure& failure) {
+  return {{"problem", failure.problem}, {"variant", failure.variant}, {"shape", failure.shape}, {"what", failure.what}};
+}
+
+void print_json(const SystemInfo& system, const DeviceInfo& device, const Schedules& schedules, const Tally& tally) {
+  Json json = {{"device", device.name},
+               {"architecture", device.architecture},
+               {"driver", system.driver_version},
+               {"nvrtc", system.nvrtc_version},
+               {"version", system.version},
+               {"kernels", tally.kernels},
+               {"comparisons", tally.comparisons},
+               {"wrong_kernels", tally.wrong_kernels}};
+  if (is_emulated(device)) {
+    json.update({{"schedules", schedules.count},
+                 {"seed", schedules.first_seed},
+                 {"runs", tally.runs},
+                 {"warp_instructions", tally.warp_instructions},
+                 {"thread_instructions", tally.thread_instructions},
+                 {"emulator_seconds", tally.emulator_seconds}});
+  }
+  json["failures"] = Json::array();
+  for (const Failure& failure : tally.failures) json["failures"].push_back(describe(failure));
+  print_out("{}\n", to_text(json));
+}
+
+void print_text(const DeviceInfo& device, const Schedules& schedules, const Tally& tally) {
+  constexpr double kMillion = 1e6;
+  Table table({"<problem", "<variant", "<shape", "<what"});
+  for (const Failure& f : tally.failures) table.add_row({f.problem, f.variant, f.shape, f.what});
+  if (!table.empty()) print_out("{}", table.text());
+  print_out("{}: {} kernels, {} comparisons, {} kernels wrong\n", device.name, tally.kernels, tally.comparisons,
+            tally.wrong_kernels);
+  if (!is_emulated(device)) return;
+  print_out("{} runs, {} schedules from seed {}: {:.1f} million warp instructions, {:.1f} million a second per core\n",
+            tally.runs, schedules.count, schedules.first_seed, static_cast<double>(tally.warp_instructions) / kMillion,
+            static_cast<double>(tally.warp_instructions) / kMillion / std::max(tally.emulator_seconds, 1e-9));
+}
+
+std::vector<ProblemKernels> kernels_to_verify(const Engine& engine, const std::vector<Problem>& problems,
+                                              const std::string& architecture, const Options& options) {
+  std::vector<ProblemKernels> kernels;
+  for (const Problem& problem : problems) {
+    kernels.push_back({problem, options.problems.options(problem).window,
+                       variants_to_verify(engine, problem, architecture, options)});
+  }
+  return kernels;
+}
+
+// Of the GPU; the emulator's are compiled by the first case that needs them, beside those that run already.
+void compile_kernels(Engine& engine, const std::vector<ProblemKernels>& kernels, const std::string& architecture,
+                     int threads, const InterruptGuard& interrupt) {
+  std::vector<CompileJob> jobs;
+  for (const ProblemKernels& of_problem : kernels) {
+    for (const Variant& variant : of_problem.variants) jobs.push_back({of_problem.problem, variant, architecture});
+  }
+  for (const CompileOutcome& outcome : compile_all(engine, jobs, threads, interrupt)) {
+    if (!outcome.kernel) throw Error(ErrorCode::compile_failed, outcome.problem, outcome.log);
+  }
+}
+
+EngineOptions engine_options(const Options& options, const Session& session) {
+  EngineOptions chosen = session.engine_options();
+  choose_device(options.device, chosen);
+  return chosen;
+}
+
+Schedules choose_schedules(const Options& options, const DeviceInfo& device) {
+  Schedules chosen;
+  if (!is_emulated(device) && (options.schedules || options.seed)) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: must be given only with --device emulate, was {}",
+                                                         options.schedules ? "--schedules" : "--seed",
+                                                         options.schedules ? *options.schedules : *options.seed));
+  }
+  chosen.count = options.schedules.value_or(chosen.count);
+  chosen.first_seed = options.seed.value_or(chosen.first_seed);
+  return chosen;
+}
+
+int run(const Options& options, const Session& session) {
+  const std::vector<Problem> problems = options.problems.problems();
+  const InterruptGuard interrupt;
+  Engine engine(engine_options(options, session));
+  const SystemInfo system = engine.system();
+  const DeviceInfo device = require_device(system, "verify");
+  const Schedules schedules = choose_schedules(options, device);
+  const std::vector<ProblemKernels> kernels = kernels_to_verify(engine, problems, device.architecture, options);
+  if (!is_emulated(device)) compile_kernels(engine, kernels, device.architecture, options.jobs, interrupt);
+  const Tally tally = verify_all(engine, device, kernels, {options.jobs, schedules}, interrupt);
+  if (options.json) {
+    print_json(system, device, schedules, tally);
+  } else {
+    print_text(device, schedules, tally);
+  }
+  return tally.wrong_kernels == 0 ? kSuccess : kCheckFailed;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Command& command) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* verify = add_subcommand(app, command, "verify",
+                                    "Compare the kernels on this GPU, or emulated, with the reference", kEpilog);
+  add_problem_lists(verify, options->problems);
+  CLI::Option* variant = add_option(verify, "--variant", options->variant, "VARIANT",
+                                    "This variant alone [default: the defaults of all buckets and the steps v1 "
+                                    "to v5]");
+  exclude(add_flag(verify, "--all-variants", options->all_variants,
+                   "Every variant that is listed or pruned by 'flashjit variants --explain'"),
+          variant);
+  add_integer(verify, "--jobs", options->jobs, "N", {1, kMostJobs},
+              "Kernels compiled or emulated at once; each keeps one core busy");
+  add_choice(verify, "--device", options->device.device, {"auto", "gpu", "emulate"},
+             "gpu, emulate, or auto: FLASHJIT_DEVICE, else gpu");
+  add_emulated_architecture_option(verify, options->device);
+  add_integer(verify, "--schedules", options->schedules, "N", {1, 1000000},
+              fmt::format("With --device emulate: schedules of each case [default: {}]", Schedules().count));
+  add_seed(verify, "--seed", options->seed,
+           "With --device emulate: of the first schedule; the others count on from it [default: 0]");
+  add_flag(verify, "--json", options->json, "Print one JSON object");
+  run_when_chosen(verify, command, options, run);
+}
+
+}  // namespace flashjit::cli

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups of asynchronous copies (PTX ISA, "Asynchronous copy operations: completion mechanisms"). Threads
+// have groups each for themselves. Those that lanes commit together are one here, which remembers the lanes; what a
+// lane has waited for is known to its whole warp.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "emulator/machine/cluster.h"
+
+namespace flashjit::emulator {
+
+struct CopyGroup {
+  Clock last = 0;  // clock of its last copies
+  LaneMask issuers = 0, committers = 0;
+  int running = 0;  // copies
+  int reading = 0;  // those of them that have not read their source
+};
+
+// The groups of a warp, which are one agent: their copies access shared memory at the clock at which they were issued.
+class CopyGroups {
+ public:
+  Agent agent(Cluster& cluster) {
+    if (!agent_) agent_ = cluster.new_agent();
+    return *agent_;
+  }
+  Clock clock() const { return clock_; }
+  // Of a copy that these lanes issue now.
+  std::shared_ptr<CopyGroup> open_for(LaneMask lanes) {
+    open_->issuers |= lanes;
+    open_->last = clock_;
+    return open_;
+  }
+  void commit(LaneMask lanes);
+  bool has_uncommitted() const { return open_->issuers != 0; }
+
+  // All groups that still run, the open one, too. What is issued later has a later clock.
+  std::vector<std::shared_ptr<CopyGroup>> seal();
+
+  // When these lanes wait for all but their `newest` groups: whether all those are complete, or have read their
+  // sources, and the clock up to which everything is.
+  struct Progress {
+    bool complete = true;
+    Clock clock = 0;
+  };
+  Progress look(LaneMask lanes, std::uint64_t newest, bool only_reads);
+
+ private:
+  std::optional<Agent> agent_;
+  Clock clock_ = 1;
+  std::shared_ptr<CopyGroup> open_ = std::make_shared<CopyGroup>();
+  std::deque<std::shared_ptr<CopyGroup>> committed_;  // oldest first
+};
+
+}  // namespace flashjit::emulator

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The free functions, on the default engine.
+#include "flashjit/attention.h"
+
+#include <cstdlib>
+
+#include "flashjit/engine.h"
+#include "runtime/api/engine_impl.h"
+
+namespace flashjit {
+
+Engine& default_engine() {
+  // Never destroyed: at the end of the process the driver may be gone before it, and other threads may still use it.
+  static Engine* const engine = [] {
+    auto* made = new Engine(EngineOptions::from_environment());
+    std::atexit([] { engine->impl_->store.flush_totals(); });
+    return made;
+  }();
+  return *engine;
+}
+
+DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
+  return default_engine().attention(q, k, v, opts);
+}
+
+void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const AttentionOptions& opts) {
+  default_engine().attention(q, k, v, out, opts);
+}
+
+}  // namespace flashjit

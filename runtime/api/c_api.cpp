@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <exception>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include "flashjit.h"
+#include "flashjit/engine.h"
+#include "flashjit/error.h"
+#include "flashjit/version.h"
+#include "runtime/api/c_struct.h"
+#include "runtime/api/dlpack.h"
+#include "runtime/support/path_list.h"
+#include "runtime/support/reject.h"
+
+struct flashjit_engine {
+  flashjit::Engine engine;
+};
+
+namespace {
+
+using flashjit::Engine;
+using flashjit::Error;
+using flashjit::ErrorCode;
+using flashjit::runtime::MemoryKind;
+using flashjit::runtime::reject;
+
+// --- Errors ----------------------------------------------------------------------------------------------------------
+
+constexpr struct {
+  flashjit_status status;
+  ErrorCode code;
+} kStatuses[] = {
+    {FLASHJIT_INVALID_ARGUMENT, ErrorCode::invalid_argument},
+    {FLASHJIT_UNSUPPORTED, ErrorCode::unsupported},
+    {FLASHJIT_NO_DRIVER, ErrorCode::no_driver},
+    {FLASHJIT_NO_DEVICE, ErrorCode::no_device},
+    {FLASHJIT_NO_COMPILER, ErrorCode::no_compiler},
+    {FLASHJIT_COMPILE_FAILED, ErrorCode::compile_failed},
+    {FLASHJIT_CACHE_MISS, ErrorCode::cache_miss},
+    {FLASHJIT_DRIVER, ErrorCode::driver},
+    {FLASHJIT_IO, ErrorCode::io},
+    {FLASHJIT_KERNEL_FAULT, ErrorCode::kernel_fault},
+};
+static_assert(std::size(kStatuses) == static_cast<std::size_t>(ErrorCode::kernel_fault) + 1, "every code has a status");
+
+flashjit_status status_of(ErrorCode code) noexcept {
+  for (const auto& row : kStatuses) {
+    if (row.code == code) return row.status;
+  }
+  return FLASHJIT_FAILURE;
+}
+
+// The interface promises the message of this thread's last failure.
+thread_local std::string last_error;
+
+flashjit_status fail(flashjit_status status, const char* message) noexcept {
+  try {
+    last_error = message;
+  } catch (...) {
+    last_error = "out of memory";  // short enough to need none
+  }
+  return status;
+}
+
+// No exception leaves the library through C.
+template <typename Work>
+flashjit_status guarded(Work work) noexcept {
+  try {
+    last_error.clear();
+    work();
+    return FLASHJIT_OK;
+  } catch (const Error& error) {
+    return fail(status_of(error.code()), error.what());
+  } catch (const std::exception& error) {
+    return fail(FLASHJIT_FAILURE, error.what());
+  } catch (...) {
+    return fail(FLASHJIT_FAILURE, "unknown failure");
+  }
+}
+
+// --- Arguments -------------------------------------------------------------------------------------------------------
+
+template <typename Value>
+Value& require(const char* name, Value* value) {
+  if (!value) reject("{}: must not be null", name);
+  return *value;
+}
+
+// The interface leaves room for further values.
+bool to_bool(const char* name, std::int32_t value) {
+  if (value != 0 && value != 1) reject("{}: must be 0 or 1, was {}", name, value);
+  return value == 1;
+}
+
+Engine& engine_of(flashjit_engine* engine) { return engine ? engine->engine : flashjit::default_engine(); }
+
+flashjit::EngineOptions to_options(const flashjit_engine_options* given) {
+  auto options = flashjit::EngineOptions::from_environment();
+  if (!given) return options;
+  const auto c = flashjit::runtime::read_struct(*given);
+  if (c.policy) options.policy = flashjit::parse_policy(c.policy);
+  if (c.cache_directory) options.cache_directory = c.cache_directory;
+  if (c.bundles) options.bundles = flashjit::runtime::split_paths(c.bundles);
+  if (c.tuning) options.tuning = flashjit::parse_tuning_policy(c.tuning);
+  if (c.emulate) options.emulate = c.emulate;
+  if (c.nvrtc_path) options.nvrtc_path = c.nvrtc_path;
+  return options;
+}
+
+// What refuses a spelling repeats it; so one that is longer than any is not handed on.
+flashjit::Variant to_variant(std::string_view spelling) {
+  constexpr std::size_t kLongest = 200;
+  if (spelling.size() <= kLongest) return flashjit::parse_variant(spelling);
+  reject("variant: must have at most {} characters, had {}", kLongest, spelling.size());
+}
+
+flashjit::AttentionOptions to_options(const flashjit_attention_options* given, MemoryKind kind) {
+  flashjit::AttentionOptions options;
+  if (!given) return options;
+  const auto c = flashjit::runtime::read_struct(*given);
+  options.causal = to_bool("causal", c.causal);
+  if (to_bool("has_softmax_scale", c.has_softmax_scale)) options.softmax_scale = c.softmax_scale;
+  if (c.lse) options.lse = to_tensor("lse", c.lse, kind, "f32");
+  options.stream = static_cast<flashjit::Stream>(c.stream);
+  if (c.variant) options.variant = to_variant(c.variant);
+  if (c.window) options.window = {c.window->left, c.window->right};
+  return options;
+}
+
+flashjit::Problem to_problem(const flashjit_problem* given) {
+  const auto c = flashjit::runtime::read_struct(require("problem", given));
+  const auto dtype = flashjit::runtime::to_dtype(c.dtype);
+  if (!dtype) reject("dtype: must be f16 or bf16, was {}", flashjit::runtime::to_string(c.dtype));
+  if (c.reserved != 0) reject("reserved: must be 0, was {}", c.reserved);
+  return {.dtype = *dtype,
+          .head_dim = c.head_dim,
+          .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
+          .causal = to_bool("causal", c.causal),
+          .window = to_bool("window", c.window)};
+}
+
+void attention(Engine& engine, const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* out,
+               const flashjit_attention_options* options) {
+  const MemoryKind kind = engine.emulates() ? MemoryKind::host : MemoryKind::device;
+  const auto view = [kind](const char* name, const DLTensor* tensor) {
+    return flashjit::runtime::to_tensor(name, tensor, kind, "f16 or bf16");
+  };
+  // One after the other, so that of several errors the first is told.
+  const flashjit::Tensor q_view = view("q", q), k_view = view("k", k), v_view = view("v", v),
+                         out_view = view("out", out);
+  engine.attention(q_view, k_view, v_view, out_view, to_options(options, kind));
+}
+
+flashjit_counters to_c(const flashjit::Counters& counted) {
+  flashjit_counters counters = FLASHJIT_COUNTERS_INIT;
+  counters.memory_hits = counted.memory_hits;
+  counters.disk_hits = counted.user_hits + counted.system_hits + counted.bundle_hits + counted.embedded_hits;
+  counters.misses = counted.misses;
+  counters.compiles = counted.compiles;
+  counters.tunings = counted.tunings;
+  counters.timed_launches = counted.timed_launches;
+  counters.records_used = counted.records_used;
+  return counters;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* flashjit_status_name(flashjit_status status) {
+  if (status == FLASHJIT_OK) return "ok";
+  if (status == FLASHJIT_FAILURE) return "failure";
+  for (const auto& row : kStatuses) {
+    if (row.status == status) return flashjit::to_string(row.code);
+  }
+  return "?";
+}
+
+const char* flashjit_last_error(void) { return last_error.c_str(); }
+
+const char* flashjit_version(void) { return flashjit::version(); }
+
+flashjit_status flashjit_engine_create(const flashjit_engine_options* options, flashjit_engine** engine) {
+  return guarded([&] {
+    require("engine", engine) = nullptr;
+    *engine = new flashjit_engine{Engine(to_options(options))};
+  });
+}
+
+void flashjit_engine_destroy(flashjit_engine* engine) { delete engine; }
+
+flashjit_status flashjit_get_counters(flashjit_engine* engine, flashjit_counters* counters) {
+  return guarded(
+      [&] { flashjit::runtime::write_struct(to_c(engine_of(engine).counters()), require("counters", counters)); });
+}
+
+flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                                   const DLTensor* out, const flashjit_attention_options* options) {
+  return guarded([&] { attention(engine_of(engine), q, k, v, out, options); });
+}
+
+flashjit_status flashjit_prepare(flashjit_engine* engine, const flashjit_problem* problem, int32_t device) {
+  return guarded([&] { engine_of(engine).prepare(to_problem(problem), device); });
+}
+
+flashjit_status flashjit_measure_mma_ceiling(flashjit_engine* engine, double* tflops) {
+  return guarded([&] {
+    double& result = require("tflops", tflops);
+    result = engine_of(engine).measure_mma_ceiling();
+  });
+}
+
+}  // extern "C"

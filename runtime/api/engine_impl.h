@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine is made of.
+#pragma once
+
+#include <memory>
+
+#include "flashjit/engine.h"
+#include "generator/source.h"
+#include "runtime/backends/emulated_backend.h"
+#include "runtime/backends/gpu_backend.h"
+#include "runtime/backends/kernels.h"
+#include "runtime/kernels/cache_layers.h"
+#include "runtime/kernels/kernel_store.h"
+#include "runtime/kernels/nvrtc.h"
+#include "runtime/support/logger.h"
+#include "runtime/tuning/autotuner.h"
+#include "runtime/tuning/tuning_records.h"
+
+namespace flashjit {
+
+struct Engine::Impl {
+  explicit Impl(EngineOptions given);
+
+  // Throws Error(unsupported), which names the member function, on an engine that emulates.
+  void require_gpu(const char* function) const;
+  runtime::TuningRecordsOptions options_of_records() const;
+  runtime::AutotunerOptions options_of_autotuner();
+
+  const EngineOptions options;
+  const generator::Templates own_templates;  // empty: those inside the library
+  const generator::Templates& templates;
+  const runtime::Logger log;
+  // Finding the compiler and describing the engine change nothing that a caller can see.
+  mutable runtime::Nvrtc nvrtc;
+  const runtime::CacheLayers cache;  // none under Policy::off
+  runtime::KernelStore store;
+  runtime::TuningRecords records;
+  runtime::Autotuner autotuner;
+  runtime::Kernels kernels;
+  runtime::GpuBackend gpus;
+  const std::unique_ptr<runtime::EmulatedBackend> emulated;  // null: kernels run on the GPUs
+  runtime::Backend& backend;                                 // the one that runs them
+};
+
+}  // namespace flashjit

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's choice of variants by measurement.
+#include "cache/digest.h"
+#include "flashjit/engine.h"
+#include "flashjit/version.h"
+#include "runtime/api/engine_impl.h"
+#include "runtime/backends/gpu_tuning_bench.h"
+#include "runtime/cuda/device.h"
+
+namespace flashjit {
+namespace {
+
+std::string digest_of(const generator::Templates& templates) {
+  cache::Hasher hasher;
+  for (const auto& [path, text] : templates.files()) hasher.add(path, text);
+  return hasher.finish().hex();
+}
+
+// Empty when there is none.
+std::string version_of(runtime::Nvrtc& nvrtc) try { return nvrtc.version(); } catch (const Error&) {
+  return {};
+}
+
+const runtime::Device& resolve(int device) {
+  return runtime::device(runtime::resolve_device(runtime::Driver::load(), device));
+}
+
+}  // namespace
+
+// Records that are not to be written are kept in memory only.
+runtime::TuningRecordsOptions Engine::Impl::options_of_records() const {
+  return {options.policy == Policy::compile ? cache.user : nullptr, cache.all, runtime::builtin_records()};
+}
+
+runtime::AutotunerOptions Engine::Impl::options_of_autotuner() {
+  const auto make_bench = [this](const Problem& problem, const CallShape& shape, int ordinal, int jobs) {
+    return std::make_unique<runtime::GpuTuningBench>(store, templates, runtime::device(ordinal), problem, shape, jobs);
+  };
+  const auto environment = [this]() -> std::vector<std::pair<std::string, std::string>> {
+    return {{"version", version()},
+            {"kernels", digest_of(templates)},
+            {"driver", runtime::Driver::installed_version()},
+            {"nvrtc", version_of(nvrtc)}};
+  };
+  return {options.tuning, make_bench, environment};
+}
+
+TuningRecord Engine::tune(const Problem& problem, const CallShape& shape, const TuneOptions& options, int device) {
+  impl_->require_gpu("tune");
+  const runtime::Device& target = resolve(device);
+  runtime::require_architecture(target);
+  TuningRecord record = impl_->autotuner.tune(problem, shape, options, runtime::tuning_device(target.info));
+  if (options.adopt) impl_->kernels.adopt(problem, record.bucket, record.chosen, target);
+  return record;
+}
+
+std::vector<Variant> Engine::recorded_variants(const Problem& problem, std::string_view architecture) const {
+  validate(problem);
+  const Architecture& target = find_architecture(architecture);
+  if (impl_->options.tuning == TuningPolicy::off) return {};
+  return impl_->records.chosen(problem, target);
+}
+
+std::vector<TuningRecord> Engine::tuning_records(int device) const {
+  impl_->require_gpu("tuning_records");
+  std::vector<TuningRecord> records;
+  for (const auto& record : impl_->records.all(runtime::identify(resolve(device).info))) records.push_back(*record);
+  return records;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "flashjit/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "generator/dtype.h"
+#include "runtime/call/masks.h"
+#include "runtime/call/tensor_dims.h"
+#include "runtime/support/byte_count.h"
+#include "runtime/support/parallel.h"
+#include "runtime/support/reject.h"
+
+namespace flashjit::reference {
+namespace {
+
+using namespace runtime;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::int64_t kFarthest = std::int64_t{1} << 40;  // keys of a window; beyond any length
+constexpr std::int64_t kRowsPerTask = 128;                 // enough to pay for unpacking the keys and values of a head
+
+void check_view(const char* name, const Tensor& tensor) {
+  if (tensor.shape.size() != kRank) {
+    reject("{}: rank must be {}, was {} with shape {}", name, kRank, tensor.shape.size(), to_string(tensor.shape));
+  }
+  if (tensor.strides.size() != kRank) {
+    reject("{}: must have {} strides like its shape, had {}", name, kRank, tensor.strides.size());
+  }
+  const std::size_t bytes = byte_count(name, tensor.dtype, tensor.shape);
+  if (tensor.shape[head_dim_dim] == 0) reject("{}: head_dim must be at least 1, was 0", name);
+  if (bytes > 0 && !tensor.data) reject("{}: must point to host memory, was null", name);
+}
+
+void check_like(const char* name, const Tensor& tensor, Dim dim, const char* other_name, const Tensor& other) {
+  if (tensor.shape[dim] == other.shape[dim]) return;
+  reject("{}: {} must be {} like that of {}, was {}", name, kDimNames[dim], other.shape[dim], other_name,
+         tensor.shape[dim]);
+}
+
+void check_dtype(const char* name, const Tensor& tensor, const Tensor& q) {
+  if (tensor.dtype == q.dtype) return;
+  reject("{}: dtype must be {} like that of q, was {}", name, to_string(q.dtype), to_string(tensor.dtype));
+}
+
+void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
+  check_view("q", q);
+  check_view("k", k);
+  check_view("v", v);
+  check_dtype("k", k, q);
+  check_dtype("v", v, q);
+  check_like("k", k, batch_dim, "q", q);
+  check_like("k", k, head_dim_dim, "q", q);
+  check_like("v", v, batch_dim, "q", q);
+  check_like("v", v, seqlen_dim, "k", k);
+  check_like("v", v, heads_dim, "k", k);
+  const std::int64_t heads_q = q.shape[heads_dim], heads_kv = k.shape[heads_dim];
+  if (heads_q > 0 && (heads_kv == 0 || heads_q % heads_kv != 0)) {
+    reject("k: num_heads must divide the {} of q, was {}", heads_q, heads_kv);
+  }
+  if (opts.softmax_scale && !std::isfinite(*opts.softmax_scale)) {
+    reject("softmax_scale: must be finite, was {}", *opts.softmax_scale);
+  }
+  masks_of(opts);  // refuses what no call may have
+}
+
+// One head of one batch entry.
+struct HeadView {
+  const Tensor& tensor;
+  std::int64_t batch, head;
+
+  std::int64_t rows() const { return tensor.shape[seqlen_dim]; }
+  std::int64_t width() const { return tensor.shape[head_dim_dim]; }
+  double at(std::int64_t row, std::int64_t column) const {
+    const Dims& strides = tensor.strides;
+    return load_element(tensor.data, tensor.dtype,
+                        batch * strides[batch_dim] + row * strides[seqlen_dim] + head * strides[heads_dim] +
+                            column * strides[head_dim_dim]);
+  }
+};
+
+// [rows, width], or [width, rows] when transposed.
+template <typename Real>
+std::vector<Real> unpack(const HeadView& view, bool transposed) {
+  const std::int64_t rows = view.rows(), width = view.width();
+  std::vector<Real> values(static_cast<std::size_t>(rows * width));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = 0; column < width; ++column) {
+      values[transposed ? column * rows + row : row * width + column] = static_cast<Real>(view.at(row, column));
+    }
+  }
+  return values;
+}
+
+// sum += factor * values, element by element: what the compiler makes vector instructions of.
+template <typename Real>
+void add_multiple(Real factor, const Real* values, Real* sum, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) sum[i] += factor * values[i];
+}
+
+double round_to(DType dtype, double value) noexcept {
+  store_element(&value, dtype, 0, value);
+  return load_element(&value, dtype, 0);
+}
+
+// Real = double is the oracle. Real = float is the yardstick, with probabilities and results rounded to the dtype.
+template <typename Real>
+class Head {
+ public:
+  Head(const HeadView& q, const HeadView& k, const HeadView& v, const AttentionOptions& opts)
+      : q_(q),
+        keys_(unpack<Real>(k, true)),
+        values_(unpack<Real>(v, false)),
+        seqlen_kv_(k.rows()),
+        head_dim_v_(v.width()),
+        scale_(static_cast<Real>(opts.softmax_scale ? *opts.softmax_scale : 1 / std::sqrt(1.0 * q.width()))),
+        causal_(opts.causal),
+        window_(opts.window),
+        scores_(static_cast<std::size_t>(seqlen_kv_)),
+        sum_(static_cast<std::size_t>(head_dim_v_)) {}
+
+  // Writes head_dim_v results, and returns the row's LSE.
+  double attend(std::int64_t row, double* out) {
+    const Span keys = visible_keys(row);
+    std::fill_n(out, head_dim_v_, 0.0);
+    if (keys.empty()) return -kInfinity;
+    score(row, keys);
+    const auto first = scores_.begin() + keys.begin, end = scores_.begin() + keys.end;
+    const auto hides = [](Real score) { return score == -std::numeric_limits<Real>::infinity(); };
+    if (std::all_of(first, end, hides)) return -kInfinity;  // as if it saw no key
+    const Real max = *std::max_element(first, end);
+    Real total = 0;
+    std::fill(sum_.begin(), sum_.end(), Real{0});
+    for (std::int64_t key = keys.begin; key < keys.end; ++key) {
+      const Real p = std::exp(scores_[key] - max);
+      total += p;
+      add_multiple(rounded(p), &values_[key * head_dim_v_], sum_.data(), head_dim_v_);
+    }
+    for (std::int64_t i = 0; i < head_dim_v_; ++i) out[i] = rounded(sum_[i] / total);
+    return static_cast<double>(max + std::log(total));
+  }
+
+ private:
+  struct Span {
+    std::int64_t begin, end;
+    bool empty() const { return end <= begin; }
+  };
+
+  // What the masks leave of the keys.
+  Span visible_keys(std::int64_t row) const {
+    const std::int64_t position = row + seqlen_kv_ - q_.rows();
+    Span keys{0, seqlen_kv_};
+    if (causal_) keys.end = std::min(keys.end, position + 1);
+    if (window_.left >= 0) keys.begin = std::max(keys.begin, position - std::min(window_.left, kFarthest));
+    if (window_.right >= 0) keys.end = std::min(keys.end, position + std::min(window_.right, kFarthest) + 1);
+    return keys;
+  }
+
+  void score(std::int64_t row, const Span& keys) {
+    const std::int64_t count = keys.end - keys.begin;
+    Real* const scores = &scores_[keys.begin];
+    std::fill_n(scores, count, Real{0});
+    for (std::int64_t i = 0; i < q_.width(); ++i)
+      add_multiple(static_cast<Real>(q_.at(row, i)), &keys_[i * seqlen_kv_ + keys.begin], scores, count);
+    for (std::int64_t key = 0; key < count; ++key) scores[key] *= scale_;
+  }
+
+  Real rounded(Real value) const {
+    if constexpr (std::is_same_v<Real, double>) return value;
+    return static_cast<Real>(round_to(q_.tensor.dtype, value));
+  }
+
+  HeadView q_;
+  std::vector<Real> keys_;    // [head_dim, seqlen_kv]
+  std::vector<Real> values_;  // [seqlen_kv, head_dim_v]
+  std::int64_t seqlen_kv_, head_dim_v_;
+  Real scale_;
+  bool causal_;
+  Window window_;
+  std::vector<Real> scores_;  // of one row
+  std::vector<Real> sum_;
+};
+
+Result make_result(const Tensor& q, const Tensor& v) {
+  Result result;
+  result.shape = {q.shape[batch_dim], q.shape[seqlen_dim], q.shape[heads_dim], v.shape[head_dim_dim]};
+  std::size_t rows = 1;
+  for (const Dim dim : {batch_dim, seqlen_dim, heads_dim}) rows *= static_cast<std::size_t>(q.shape[dim]);
+  result.out.resize(byte_count("out", DType::f32, result.shape) / size_of(DType::f32));
+  result.lse.resize(rows);
+  return result;
+}
+
+template <typename Real>
+Result compute(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
+  check_inputs(q, k, v, opts);
+  Result result = make_result(q, v);
+  if (result.lse.empty()) return result;
+  const std::int64_t seqlen = q.shape[seqlen_dim], heads = q.shape[heads_dim], head_dim_v = v.shape[head_dim_dim];
+  const std::int64_t heads_per_group = heads / k.shape[heads_dim];
+  const std::int64_t tasks_per_head = (seqlen + kRowsPerTask - 1) / kRowsPerTask;
+  const auto tasks = static_cast<std::size_t>(q.shape[batch_dim] * heads * tasks_per_head);
+  parallel_for(tasks, [&](std::size_t task) {
+    const auto index = static_cast<std::int64_t>(task);
+    const std::int64_t batch = index / tasks_per_head / heads, head = index / tasks_per_head % heads;
+    const std::int64_t first = index % tasks_per_head * kRowsPerTask;
+    const std::int64_t head_kv = head / heads_per_group;
+    Head<Real> worker({q, batch, head}, {k, batch, head_kv}, {v, batch, head_kv}, opts);
+    for (std::int64_t row = first; row < std::min(first + kRowsPerTask, seqlen); ++row) {
+      double* out = &result.out[((batch * seqlen + row) * heads + head) * head_dim_v];
+      result.lse[(batch * heads + head) * seqlen + row] = worker.attend(row, out);
+    }
+  });
+  return result;
+}
+
+// 0 for equal infinities and where both are NaN, as exact results are behind a NaN of the inputs; NaN when one is.
+double distance(double a, double b) noexcept {
+  return a == b || (std::isnan(a) && std::isnan(b)) ? 0 : std::abs(a - b);
+}
+
+// The larger one, and NaN once there was one: std::max would forget it.
+void raise(double& max, double value) noexcept {
+  if (!std::isnan(max) && !(value <= max)) max = value;
+}
+
+void check_same_shape(const char* name, const Dims& shape, const Dims& wanted) {
+  if (shape == wanted) return;
+  reject("{}: shape must be {} like that of exact, was {}", name, to_string(wanted), to_string(shape));
+}
+
+}  // namespace
+
+Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
+  return compute<double>(q, k, v, opts);
+}
+
+Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
+  return compute<float>(q, k, v, opts);
+}
+
+Comparison compare(const HostTensor& out, const Result& exact, const Result& low) {
+  check_same_shape("out", out.shape(), exact.shape);
+  check_same_shape("low", low.shape, exact.shape);
+  Comparison comparison;
+  double low_error = 0, largest = 0;
+  for (std::size_t i = 0; i < exact.out.size(); ++i) {
+    const double value = load_element(out.data(), out.dtype(), static_cast<std::int64_t>(i));
+    raise(comparison.max_error, distance(value, exact.out[i]));
+    // A yardstick that overflowed would let everything pass.
+    if (std::isfinite(low.out[i]) && std::isfinite(exact.out[i])) {
+      low_error = std::max(low_error, distance(low.out[i], exact.out[i]));
+      largest = std::max(largest, std::abs(exact.out[i]));
+    }
+  }
+  comparison.bound = 2 * low_error + 2 * generator::row_of(out.dtype()).rounding * largest;
+  comparison.passed = comparison.max_error <= comparison.bound;
+  return comparison;
+}
+
+Comparison compare_lse(const HostTensor& lse, const Result& exact) {
+  // Absolute: a kernel may sum the probabilities after rounding them to bf16, each off by up to 2^-8 of itself in
+  // either direction. Relative: its scores are sums in f32, whose errors grow with them. Both are far below what a lost
+  // key, a wrong scale or the wrong base of the logarithm does to a short row.
+  constexpr double kAbsolute = 2e-3, kRelative = 1e-5;
+  check_same_shape("lse", lse.shape(), {exact.shape[0], exact.shape[2], exact.shape[1]});
+  Comparison comparison;
+  double largest = 0;
+  for (std::size_t i = 0; i < exact.lse.size(); ++i) {
+    const double value = load_element(lse.data(), lse.dtype(), static_cast<std::int64_t>(i));
+    raise(comparison.max_error, distance(value, exact.lse[i]));
+    if (std::isfinite(exact.lse[i])) largest = std::max(largest, std::abs(exact.lse[i]));
+  }
+  comparison.bound = kAbsolute + kRelative * largest;
+  comparison.passed = comparison.max_error <= comparison.bound;
+  return comparison;
+}
+
+}  // namespace flashjit::reference

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the kernels of an engine run: on the GPUs of this process, or in the emulator.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "flashjit/engine.h"
+#include "runtime/call/validate.h"
+
+namespace flashjit::runtime {
+
+// Thread-safe.
+class Backend {
+ public:
+  Backend() = default;
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  // Tells of driver and devices. Throws nothing for what is wrong with them: that stands in the info.
+  virtual void describe(SystemInfo& info) const = 0;
+
+  // Makes what every call for the problem needs. Throws Error.
+  virtual std::vector<KernelInfo> prepare(const Problem& problem, int device,
+                                          const std::optional<Variant>& variant) = 0;
+  // Makes what this call needs; nothing for a call without output elements. Throws Error.
+  virtual KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts) = 0;
+
+  // The device in whose memory a new output of the call belongs. Throws Error.
+  virtual int output_device(const ForwardCall& call, Stream stream) const = 0;
+  // Enqueues the call on its stream, or computes it at once where there are no streams. Its kernel is made now when it
+  // has not been prepared. Throws Error.
+  virtual void run(const ForwardCall& call, const AttentionOptions& opts) = 0;
+};
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/backends/emulated_backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "flashjit/error.h"
+#include "generator/variant_space.h"
+#include "runtime/call/forward_arguments.h"
+#include "runtime/call/launch.h"
+#include "runtime/kernels/nvrtc.h"
+#include "runtime/support/parallel.h"
+
+namespace flashjit::runtime {
+namespace {
+
+// Of an H200, whose measurements the rules by work are from: a call gets the kernel that it would get there.
+constexpr int kSmCount = 132;
+
+void require_ordinal(int device) {
+  if (device == -1 || device == kHostMemory) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("device: must be -1 for an engine that emulates, was {}", device));
+}
+
+void require_null(Stream stream) {
+  if (!stream) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("stream: must be null for an engine that emulates, was {}", fmt::ptr(stream)));
+}
+
+emulator::Program parse(const WantedKernel& wanted, const std::string& ptx) {
+  try {
+    return emulator::Program(ptx);
+  } catch (const emulator::ParseError& error) {
+    throw Error(ErrorCode::unsupported, fmt::format("{}: the emulator cannot run it: {}", wanted.name(), error.what()));
+  }
+}
+
+emulator::TensorElement element_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return emulator::TensorElement::f16;
+    case DType::bf16:
+      return emulator::TensorElement::bf16;
+    case DType::f32:
+      break;
+  }
+  return emulator::TensorElement::f32;
+}
+
+emulator::TensorMapDescription description_of(const Tensor& tensor, const TensorMapBox& box) {
+  const TensorMapShape shape = tensor_map_shape(tensor);
+  const int row_bytes = box.columns * static_cast<int>(size_of(tensor.dtype));
+  emulator::TensorMapDescription map;
+  map.element = element_of(tensor.dtype);
+  map.rank = static_cast<int>(std::size(shape.sizes));
+  map.address = tensor.data;
+  std::copy(std::begin(shape.sizes), std::end(shape.sizes), map.sizes.begin());
+  std::copy(std::begin(shape.strides), std::end(shape.strides), map.byte_strides.begin());
+  map.box = {static_cast<std::uint32_t>(box.columns), static_cast<std::uint32_t>(box.heads),
+             static_cast<std::uint32_t>(box.rows), 1};
+  map.swizzle = row_bytes == 128  ? emulator::TensorSwizzle::bytes_128
+                : row_bytes == 64 ? emulator::TensorSwizzle::bytes_64
+                                  : emulator::TensorSwizzle::bytes_32;
+  return map;
+}
+
+}  // namespace
+
+struct EmulatedBackend::Kernel {
+  generator::KernelSpec spec;
+  std::string entry;
+  KernelInfo info;
+  emulator::Program program;
+
+  emulator::Report run(const ForwardCall& call, const EmulationOptions& options) const {
+    Launch bound = bind(call, spec, options.resident_blocks);
+    emulator::Memory memory = memory_of(call);
+    const auto write_argument = [&](std::size_t offset, const auto& value) {
+      std::memcpy(bound.arguments + offset, &value, sizeof(value));
+    };
+    for (int i = 0; i < bound.map_count; ++i)
+      write_argument(bound.maps[i].offset,
+                     emulator::encode_tensor_map(description_of(*bound.maps[i].tensor, bound.maps[i].box)));
+    std::uint32_t tile_counter = 0;
+    if (bound.tile_counter_offset != Launch::kNowhere) {
+      write_argument(bound.tile_counter_offset, &tile_counter);
+      memory.add("tile_counter", &tile_counter, sizeof(tile_counter));
+    }
+    emulator::Report report = program.run(entry, make_launch(bound, options), memory);
+    if (report.clean() && tile_counter != 0) {
+      throw Error(ErrorCode::kernel_fault,
+                  fmt::format("{}: must leave its tile counter 0, left {}", info.name, tile_counter));
+    }
+    return report;
+  }
+
+ private:
+  emulator::Launch make_launch(const Launch& bound, const EmulationOptions& options) const {
+    emulator::Launch launch;
+    launch.grid.x = static_cast<unsigned>(bound.blocks);
+    launch.block.x = static_cast<unsigned>(spec.plan().threads);
+    launch.cluster.x = static_cast<unsigned>(bound.cluster);
+    launch.resident_clusters = std::max(1, options.resident_blocks / bound.cluster);
+    launch.dynamic_shared_bytes = static_cast<std::size_t>(spec.plan().smem_bytes);
+    launch.seed = options.seed;
+    launch.parameters.assign(bound.arguments, bound.arguments + bound.argument_bytes);
+    return launch;
+  }
+};
+
+emulator::Memory memory_of(const ForwardCall& call) {
+  struct Part {
+    std::string name;
+    MemoryRange range;
+    bool writable;
+  };
+  std::vector<Part> parts;
+  for (const Operand& operand : call.operands)
+    if (!operand.range.empty()) parts.push_back({operand.name, operand.range, operand.written});
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Part& a, const Part& b) { return a.range.begin < b.range.begin; });
+  std::vector<Part> buffers;
+  for (const Part& part : parts) {
+    if (buffers.empty() || buffers.back().range.end <= part.range.begin) {
+      buffers.push_back(part);
+      continue;
+    }
+    Part& shared = buffers.back();
+    shared.name += "+" + part.name;
+    shared.range.end = std::max(shared.range.end, part.range.end);
+    shared.writable |= part.writable;
+  }
+  emulator::Memory memory;
+  for (const Part& buffer : buffers) {
+    void* const data = reinterpret_cast<void*>(buffer.range.begin);
+    const std::size_t bytes = buffer.range.end - buffer.range.begin;
+    if (buffer.writable)
+      memory.add(buffer.name, data, bytes);
+    else
+      memory.add_read_only(buffer.name, data, bytes);
+  }
+  return memory;
+}
+
+EmulatedBackend::EmulatedBackend(const Architecture& architecture, const generator::Templates& templates,
+                                 KernelStore& store, ProgressCallback progress, const EmulationOptions& options)
+    : architecture_(architecture),
+      templates_(templates),
+      store_(store),
+      progress_(std::move(progress)),
+      options_(options) {}
+
+EmulatedBackend::~EmulatedBackend() = default;
+
+void EmulatedBackend::describe(SystemInfo& info) const {
+  info.driver_problem = "not looked for, as the engine emulates";
+  DeviceInfo& device = info.devices.emplace_back();
+  device.ordinal = kHostMemory;
+  device.name = fmt::format("emulated {}", architecture_.name);
+  device.architecture = architecture_.name;
+  device.major = architecture_.major;
+  device.minor = architecture_.minor;
+  device.sm_count = kSmCount;
+}
+
+std::vector<KernelInfo> EmulatedBackend::prepare(const Problem& problem, int device,
+                                                 const std::optional<Variant>& variant) {
+  require_ordinal(device);
+  const std::vector<Variant> variants = variants_of_calls(problem, variant, architecture_);
+  std::vector<KernelInfo> infos(variants.size());
+  ProgressReporter progress(progress_, static_cast<int>(variants.size()));
+  parallel_for(variants.size(), [&](std::size_t i) {
+    const WantedKernel wanted = want(problem, variants[i]);
+    if (const Kernel* kernel = known(wanted)) {
+      infos[i] = kernel->info;
+      infos[i].origin = KernelInfo::Origin::memory;
+    } else {
+      infos[i] = progress.around(wanted.name(), [&] { return make(wanted).info; });
+    }
+  });
+  return infos;
+}
+
+KernelInfo EmulatedBackend::prepare(const ForwardCall& call, const AttentionOptions& opts) {
+  require_null(opts.stream);
+  if (call.nothing_to_do()) return {};
+  return kernel_of(call, opts).info;
+}
+
+int EmulatedBackend::output_device(const ForwardCall&, Stream stream) const {
+  require_null(stream);
+  return kHostMemory;
+}
+
+void EmulatedBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
+  const emulator::Report report = emulate(call, opts, options_);
+  if (report.clean()) return;
+  throw Error(ErrorCode::kernel_fault, to_string(report.findings.front()), to_string(report));
+}
+
+emulator::Report EmulatedBackend::emulate(const ForwardCall& call, const AttentionOptions& opts,
+                                          const EmulationOptions& options) {
+  require_null(opts.stream);
+  if (call.nothing_to_do()) return {};
+  return kernel_of(call, opts).run(call, options);
+}
+
+WantedKernel EmulatedBackend::want(const Problem& problem, const Variant& variant) const {
+  return {{problem, variant, architecture_}, templates_, ptx_target(architecture_.name)};
+}
+
+const EmulatedBackend::Kernel* EmulatedBackend::known(const WantedKernel& wanted) {
+  const std::lock_guard lock(mutex_);
+  const auto it = kernels_.find(wanted.request.key().inputs);
+  return it == kernels_.end() ? nullptr : it->second.get();
+}
+
+// Threads that make the same kernel at once compile it once, and each parses it: the first to finish is kept.
+const EmulatedBackend::Kernel& EmulatedBackend::make(const WantedKernel& wanted) {
+  const KernelStore::Result made = store_.get(wanted.request);
+  auto kernel = std::unique_ptr<const Kernel>(
+      new Kernel{wanted.spec, wanted.request.source().entry, wanted.info(made), parse(wanted, made.image->bytes)});
+  const std::lock_guard lock(mutex_);
+  return *kernels_.try_emplace(wanted.request.key().inputs, std::move(kernel)).first->second;
+}
+
+// By the default rules alone: records are about times on real devices.
+Variant EmulatedBackend::variant_of(const ForwardCall& call, const AttentionOptions& opts) const {
+  if (!has_tensor_maps(call) && takes_default_without_tma(call, opts, architecture_))
+    return generator::default_without_tma(call.problem, architecture_);
+  if (opts.variant) return *opts.variant;
+  return generator::default_variant(call.problem, architecture_, shape_bucket(tuning_shape(call), kSmCount));
+}
+
+const EmulatedBackend::Kernel& EmulatedBackend::kernel_of(const ForwardCall& call, const AttentionOptions& opts) {
+  const WantedKernel wanted = want(call.problem, variant_of(call, opts));
+  if (const Kernel* kernel = known(wanted)) return *kernel;
+  ProgressReporter progress(progress_, 1);
+  return *progress.around(wanted.name(), [&] { return &make(wanted); });
+}
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The emulator as the device of an engine: PTX takes the place of cubins, host memory that of the device's. Needs no
+// driver.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "flashjit/emulator.h"
+#include "flashjit/engine.h"
+#include "generator/source.h"
+#include "runtime/backends/backend.h"
+#include "runtime/call/validate.h"
+#include "runtime/kernels/kernel_store.h"
+#include "runtime/kernels/wanted_kernel.h"
+#include "runtime/support/progress.h"
+
+namespace flashjit::runtime {
+
+// The memory of the call's tensors, each with exactly the bytes that its view spans. Views that share memory, as slices
+// of a fused tensor do, become one buffer.
+emulator::Memory memory_of(const ForwardCall& call);
+
+// One device, whose memory is the host's and which has no streams.
+class EmulatedBackend : public Backend {
+ public:
+  // options: of run().
+  EmulatedBackend(const Architecture& architecture, const generator::Templates& templates, KernelStore& store,
+                  ProgressCallback progress, const EmulationOptions& options);
+  ~EmulatedBackend() override;
+
+  void describe(SystemInfo& info) const override;
+  // These throw Error(invalid_argument) for an ordinal that is not this device's, and for a stream.
+  std::vector<KernelInfo> prepare(const Problem& problem, int device, const std::optional<Variant>& variant) override;
+  KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts) override;
+  int output_device(const ForwardCall& call, Stream stream) const override;
+  // Both throw what making the kernel throws, and Error(unsupported) for PTX that the emulator does not know; run()
+  // throws Error(kernel_fault) for any finding.
+  void run(const ForwardCall& call, const AttentionOptions& opts) override;
+  emulator::Report emulate(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options);
+
+ private:
+  struct Kernel;
+  WantedKernel want(const Problem& problem, const Variant& variant) const;
+  const Kernel* known(const WantedKernel& wanted);
+  const Kernel& make(const WantedKernel& wanted);
+  Variant variant_of(const ForwardCall& call, const AttentionOptions& opts) const;
+  const Kernel& kernel_of(const ForwardCall& call, const AttentionOptions& opts);
+
+  const Architecture& architecture_;
+  const generator::Templates& templates_;
+  KernelStore& store_;
+  const ProgressCallback progress_;
+  const EmulationOptions options_;
+  std::mutex mutex_;
+  std::map<cache::Digest, std::unique_ptr<const Kernel>> kernels_;  // by the request's inputs; never removed
+};
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/backends/gpu_backend.h"
+
+#include "runtime/backends/forward.h"
+#include "runtime/cuda/device.h"
+
+namespace flashjit::runtime {
+
+void GpuBackend::describe(SystemInfo& info) const {
+  info.driver_version = Driver::installed_version();
+  const Driver* driver = Driver::try_load(&info.driver_problem);
+  if (!driver) return;
+  try {
+    info.devices = describe_devices(*driver);
+  } catch (const Error& error) {
+    info.driver_problem = error.what();
+  }
+}
+
+std::vector<KernelInfo> GpuBackend::prepare(const Problem& problem, int device, const std::optional<Variant>& variant) {
+  const int ordinal = resolve_device(Driver::load(), device);
+  return kernels_.prepare_all(problem, variant, runtime::device(ordinal));
+}
+
+KernelInfo GpuBackend::prepare(const ForwardCall& call, const AttentionOptions& opts) {
+  if (call.nothing_to_do()) return {};
+  const Driver& driver = Driver::load();
+  const int device = resolve_device(driver, forward_device(driver, call, opts.stream));
+  const ContextScope scope(driver, device, opts.stream);
+  return forward_kernel(driver, kernels_, call, opts, device).info;
+}
+
+int GpuBackend::output_device(const ForwardCall& call, Stream stream) const {
+  return forward_device(Driver::load(), call, stream);
+}
+
+void GpuBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
+  if (call.nothing_to_do()) return;
+  const Driver& driver = Driver::load();
+  const int device = forward_device(driver, call, opts.stream);
+  const ContextScope scope(driver, device, opts.stream);
+  const LaunchRecord& kernel = forward_kernel(driver, kernels_, call, opts, device);
+  make_forward_launch(driver, call, kernel, opts.stream).enqueue(driver);
+}
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "runtime/backends/backend.h"
+#include "runtime/backends/kernels.h"
+
+namespace flashjit::runtime {
+
+// The GPUs of this process. Opens the driver with the first call or preparation.
+class GpuBackend : public Backend {
+ public:
+  explicit GpuBackend(Kernels& kernels) : kernels_(kernels) {}
+
+  void describe(SystemInfo& info) const override;
+  std::vector<KernelInfo> prepare(const Problem& problem, int device, const std::optional<Variant>& variant) override;
+  KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts) override;
+  int output_device(const ForwardCall& call, Stream stream) const override;
+  void run(const ForwardCall& call, const AttentionOptions& opts) override;
+
+ private:
+  Kernels& kernels_;
+};
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/backends/gpu_tuning_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "cache/digest.h"
+#include "runtime/call/validate.h"
+#include "runtime/cuda/module.h"
+#include "runtime/kernels/wanted_kernel.h"
+#include "runtime/support/job_pool.h"
+
+namespace flashjit::runtime {
+namespace {
+
+// Of a small call, so that each block of a persistent kernel has several tiles.
+constexpr int kCheckBlocks = 4;
+constexpr unsigned char kNanByte = 0xff;  // numbers of such bytes are NaN, in f16, bf16 and f32
+
+CUdeviceptr device_pointer(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
+
+std::string describe(const CallShape& shape) {
+  return fmt::format("batch {}, {} queries, {} keys, {} heads on {}", shape.batch, shape.seqlen_q, shape.seqlen_kv,
+                     shape.num_heads_q, shape.num_heads_kv);
+}
+
+// Empty when it passed.
+std::string describe(const reference::Comparison& comparison, const char* what, const CallShape& shape) {
+  if (comparison.passed) return {};
+  return fmt::format("{} is off by {:.3g} where {:.3g} is allowed ({})", what, comparison.max_error, comparison.bound,
+                     describe(shape));
+}
+
+}  // namespace
+
+struct GpuTuningBench::Kernel {
+  explicit Kernel(const generator::KernelSpec& spec) : record(spec) {}
+
+  std::string name, entry;
+  KernelStore::Shared image;
+  std::unique_ptr<Module> module;
+  LaunchRecord record;
+  ForwardLaunch timed_launch;
+  bool warm = false;  // the timed launch has run
+};
+
+// The tensors of one call in the device's memory.
+class GpuTuningBench::DeviceCall {
+ public:
+  DeviceCall(const Driver& driver, const Problem& problem, const CallShape& shape, const AttentionOptions& options,
+             bool with_lse, Stream stream, int device)
+      : driver_(driver), shapes_(problem, shape), stream_(stream), options_(options) {
+    const auto allocate = [&](DType dtype, const Dims& dims) {
+      return DeviceTensor::allocate(dtype, dims, stream, device);
+    };
+    q = allocate(problem.dtype, shapes_.q);
+    k = allocate(problem.dtype, shapes_.k);
+    v = allocate(problem.dtype, shapes_.v);
+    out = allocate(problem.dtype, shapes_.out);
+    if (with_lse) lse = allocate(DType::f32, shapes_.lse);
+    if (with_lse) options_.lse = lse.view();
+    call = validate_inputs(q.view(), k.view(), v.view(), options_);
+    validate_out(call, out.view());
+  }
+  DeviceCall(const DeviceCall&) = delete;
+  DeviceCall& operator=(const DeviceCall&) = delete;
+
+  // Each with the host's numbers, again and again until it is full. These must stay until the stream was synchronised.
+  void fill(const HostTensor& q_host, const HostTensor& k_host, const HostTensor& v_host) const {
+    fill(q, q_host);
+    fill(k, k_host);
+    fill(v, v_host);
+  }
+
+  // What a kernel forgets to write shows.
+  void poison() const {
+    for (const DeviceTensor* tensor : {&out, &lse}) {
+      if (!tensor->data()) continue;
+      driver_.check(driver_.cuMemsetD8Async(device_pointer(tensor->data()), kNanByte, tensor->size_bytes(), stream_),
+                    "cuMemsetD8Async");
+    }
+  }
+
+  DeviceTensor q, k, v, out, lse;
+  ForwardCall call;  // points into the others
+
+ private:
+  void fill(const DeviceTensor& tensor, const HostTensor& host) const {
+    const std::size_t block = host.element_count() * size_of(host.dtype());
+    for (std::size_t begin = 0; begin < tensor.size_bytes(); begin += block) {
+      driver_.check(driver_.cuMemcpyHtoDAsync(device_pointer(tensor.data()) + begin, host.data(),
+                                              std::min(block, tensor.size_bytes() - begin), stream_),
+                    "cuMemcpyHtoDAsync");
+    }
+  }
+
+  const Driver& driver_;
+  const TensorShapes shapes_;
+  const Stream stream_;
+  AttentionOptions options_;
+};
+
+GpuTuningBench::GpuTuningBench(KernelStore& store, const generator::Templates& templates, const Device& device,
+                               const Problem& problem, const CallShape& shape, int jobs)
+    : driver_(Driver::load()),
+      device_(device),
+      architecture_(require_architecture(device)),
+      templates_(templates),
+      store_(store),
+      problem_(problem),
+      jobs_(jobs > 0 ? jobs : compile_jobs_of_machine()),
+      timed_case_(problem, shape),
+      check_cases_(make_check_cases(problem)),
+      stream_(driver_, device),
+      counter_memory_(driver_, device),
+      tile_counters_([this](std::size_t count) {
+        return static_cast<std::uint32_t*>(counter_memory_.allocate(count * sizeof(std::uint32_t)));
+      }),
+      timed_call_(make_timed_call()),
+      // Beside the compiler, which takes longer.
+      expected_(std::async(std::launch::async, [this] { return expected(); })),
+      timer_(driver_, device, stream_.get(), true) {
+  timed_call_->fill(timed_case_.q.block(), timed_case_.k.block(), timed_case_.v.block());
+  for (const CheckCase& small : check_cases_) {
+    check_calls_.push_back(std::make_unique<DeviceCall>(driver_, problem_, small.shape, small.options, true,
+                                                        stream_.get(), device_.info.ordinal));
+    check_calls_.back()->fill(small.q, small.k, small.v);
+  }
+  stream_.synchronize();
+}
+
+// Its kernels may not be unloaded while one runs.
+GpuTuningBench::~GpuTuningBench() { driver_.cuStreamSynchronize(stream_.get()); }
+
+std::vector<Expected> GpuTuningBench::expected() const {
+  std::vector<Expected> results;
+  for (const CheckCase& small : check_cases_) results.push_back(small.expected());
+  results.push_back(timed_case_.expected());
+  return results;
+}
+
+std::unique_ptr<GpuTuningBench::DeviceCall> GpuTuningBench::make_timed_call() const try {
+  return std::make_unique<DeviceCall>(driver_, problem_, timed_case_.shape, timed_case_.options, false, stream_.get(),
+                                      device_.info.ordinal);
+} catch (const Error& error) {
+  if (error.code() != ErrorCode::driver) throw;
+  throw Error(ErrorCode::driver, fmt::format("shape: its tensors ({}) must fit into the free memory of {}, did not: {}",
+                                             describe(timed_case_.shape), device_.info.name, error.what()));
+}
+
+std::vector<TuningBench::Compiled> GpuTuningBench::compile(const std::vector<Variant>& variants,
+                                                           const std::function<bool()>& stop,
+                                                           const std::function<void(int)>& done) {
+  std::vector<Compiled> results(variants.size());
+  std::vector<std::unique_ptr<Kernel>> kernels(variants.size());
+  run_jobs(
+      variants.size(), jobs_, [&](std::size_t i) { results[i] = compile_one(variants[i], kernels[i]); }, stop, done);
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    if (!kernels[i]) continue;
+    try {
+      load(*kernels[i]);
+      kernels_[variants[i]] = std::move(kernels[i]);
+    } catch (const Error& error) {
+      results[i] = {false, error.what(), 0, ""};
+    }
+  }
+  return results;
+}
+
+TuningBench::Compiled GpuTuningBench::compile_one(const Variant& variant, std::unique_ptr<Kernel>& kernel) const try {
+  const WantedKernel wanted({problem_, variant, architecture_}, templates_);
+  auto made = std::make_unique<Kernel>(wanted.spec);
+  made->name = wanted.name();
+  made->entry = wanted.request.source().entry;
+  made->image = store_.get(wanted.request).image;
+  kernel = std::move(made);
+  return {true, "", kernel->image->spill_bytes, cache::digest_of(kernel->image->bytes).hex()};
+} catch (const std::exception& error) {
+  return {false, error.what(), 0, ""};
+}
+
+// What one launch needs, and no table of the engine's: candidates are gone when the tuning is over.
+void GpuTuningBench::load(Kernel& kernel) {
+  Module::Failure failure;
+  kernel.module = Module::open(driver_, kernel.image->bytes, kernel.entry, failure);
+  if (!kernel.module) driver_.check(failure.result, failure.function);
+  LaunchRecord& record = kernel.record;
+  const Module::Ready ready =
+      kernel.module->prepare(device_, kernel.name, record.spec.plan().threads, record.spec.plan().smem_bytes);
+  record.function = ready.function;
+  record.resident_blocks = ready.blocks_per_sm * device_.info.sm_count;
+  if (draws_tiles(record.spec.variant())) record.tile_counters = &tile_counters_;
+  kernel.timed_launch = make_forward_launch(driver_, timed_call_->call, record, stream_.get());
+}
+
+std::string GpuTuningBench::check(const Variant& variant) try {
+  Kernel& kernel = *kernels_.at(variant);
+  for (std::size_t i = 0; i < check_calls_.size(); ++i) {
+    std::string why = check_small(kernel, i);
+    if (!why.empty()) return why;
+  }
+  return check_timed(kernel);
+} catch (const Error& error) {
+  stream_.synchronize();
+  return error.what();
+}
+
+// What the second launch writes: it finds what the first one left, such as the counter of its tiles.
+std::string GpuTuningBench::check_small(const Kernel& kernel, std::size_t index) {
+  const DeviceCall& small = *check_calls_[index];
+  LaunchRecord record = kernel.record;
+  record.resident_blocks = std::min(record.resident_blocks, kCheckBlocks);
+  ForwardLaunch launch = make_forward_launch(driver_, small.call, record, stream_.get());
+  for (int i = 0; i < 2; ++i) {
+    small.poison();
+    launch.enqueue(driver_);
+  }
+  const Expected& expected = expected_.get()[index];
+  const CallShape& shape = check_cases_[index].shape;
+  std::string why = describe(reference::compare(HostTensor::from_device(small.out), expected.exact, expected.low),
+                             "the output", shape);
+  if (!why.empty()) return why;
+  return describe(reference::compare_lse(HostTensor::from_device(small.lse), expected.exact), "the LSE", shape);
+}
+
+std::string GpuTuningBench::check_timed(Kernel& kernel) {
+  timed_call_->poison();
+  kernel.timed_launch.enqueue(driver_);
+  kernel.warm = true;
+  const Expected& expected = expected_.get().back();
+  return describe(reference::compare(checked_rows(), expected.exact, expected.low), "the output", timed_case_.shape);
+}
+
+HostTensor GpuTuningBench::checked_rows() const {
+  const CallShape& shape = timed_case_.shape;
+  const std::int64_t count = timed_case_.checked_rows();
+  HostTensor rows(problem_.dtype, {1, count, 1, problem_.head_dim_v});
+  const std::size_t row_bytes = static_cast<std::size_t>(problem_.head_dim_v) * size_of(problem_.dtype);
+  const auto* const end = static_cast<const unsigned char*>(timed_call_->out.data()) + timed_call_->out.size_bytes();
+  for (std::int64_t i = 0; i < count; ++i) {
+    // Counted from the end, where the last head's last row stands; the rows of other heads are between.
+    const auto from_end = static_cast<std::size_t>((count - 1 - i) * shape.num_heads_q + 1);
+    driver_.check(driver_.cuMemcpyDtoHAsync(static_cast<unsigned char*>(rows.data()) + i * row_bytes,
+                                            device_pointer(end - from_end * row_bytes), row_bytes, stream_.get()),
+                  "cuMemcpyDtoHAsync");
+  }
+  stream_.synchronize();
+  return rows;
+}
+
+std::vector<double> GpuTuningBench::time(const Variant& variant, int launches) {
+  Kernel& kernel = *kernels_.at(variant);
+  if (!std::exchange(kernel.warm, true)) kernel.timed_launch.enqueue(driver_);
+  return timer_.measure(launches, [&] { kernel.timed_launch.enqueue(driver_); });
+}
+
+double GpuTuningBench::seconds() {
+  const std::chrono::duration<double> now = std::chrono::steady_clock::now().time_since_epoch();
+  return now.count();
+}
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/backends/kernels.h"
+
+#include <algorithm>
+
+#include "generator/variant_space.h"
+#include "runtime/call/launch.h"
+#include "runtime/cuda/relaxed_capture.h"
+#include "runtime/cuda/tile_counters.h"
+#include "runtime/cuda/zeroed_memory.h"
+#include "runtime/support/parallel.h"
+
+namespace flashjit::runtime {
+namespace {
+
+Need need_of(const Problem& problem, const Variant& variant, const Device& device) {
+  return {LaunchKey(device.info.ordinal, problem, variant), {variant, variant}};
+}
+
+Need need_without_tensor_maps(const Problem& problem, const Device& device) {
+  const Variant variant = generator::default_without_tma(problem, require_architecture(device));
+  return {LaunchKey(device.info.ordinal, problem, WithoutTensorMaps{}), {variant, variant}};
+}
+
+// Each once.
+std::vector<Variant> variants_of(const std::vector<Need>& needs) {
+  std::vector<Variant> variants;
+  for (const Need& need : needs) {
+    const bool is_new = std::find(variants.begin(), variants.end(), need.choice.variant) == variants.end();
+    if (is_new) variants.push_back(need.choice.variant);
+  }
+  return variants;
+}
+
+}  // namespace
+
+struct Kernels::Made {
+  const LaunchRecord* record = nullptr;
+  bool from_memory = false;
+};
+
+// What preparing tells of kernels: each once, however many buckets take it.
+class Kernels::Listing {
+ public:
+  void add(const Made& made, bool tuned) {
+    const auto [at, is_new] = places_.try_emplace(made.record, infos.size());
+    if (is_new) {
+      infos.push_back(made.record->info);
+      if (made.from_memory) infos.back().origin = KernelInfo::Origin::memory;
+    }
+    infos[at->second].tuned |= tuned;
+  }
+
+  std::vector<KernelInfo> infos;
+
+ private:
+  std::map<const LaunchRecord*, std::size_t> places_;  // in infos
+};
+
+// The counters of one device, and where they lie.
+struct Kernels::DeviceCounters {
+  DeviceCounters(const Driver& driver, const Device& device)
+      : memory(driver, device), counters([this](std::size_t count) {
+          return static_cast<std::uint32_t*>(memory.allocate(count * sizeof(std::uint32_t)));
+        }) {}
+
+  ZeroedMemory memory;
+  TileCounters counters;
+};
+
+Kernels::Kernels(const generator::Templates& templates, KernelStore& store, Autotuner& autotuner, const Logger& log,
+                 ProgressCallback progress)
+    : templates_(templates), store_(store), autotuner_(autotuner), log_(log), progress_(std::move(progress)) {}
+
+Kernels::~Kernels() = default;
+
+KernelInfo Kernels::compile(const Problem& problem, const Variant& variant, const Architecture& architecture) {
+  const WantedKernel wanted({problem, variant, architecture}, templates_);
+  ProgressReporter progress(progress_, 1);
+  return wanted.info(progress.around(wanted.name(), [&] { return store_.get(wanted.request); }));
+}
+
+const LaunchRecord& Kernels::prepare(const Problem& problem, const Variant& variant, const Device& device) {
+  return prepare(problem, need_of(problem, variant, device), device);
+}
+
+const LaunchRecord& Kernels::prepare(const Problem& problem, const CallShape& shape, Stream stream,
+                                     const Device& device) {
+  require_architecture(device);
+  const LaunchKey key(device.info.ordinal, problem, shape_bucket(shape, device.info.sm_count));
+  const auto settle = [stream] {
+    const Driver& driver = Driver::load();
+    driver.check(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+  };
+  return prepare(problem, {key, autotuner_.choose_for_call(problem, shape, tuning_device(device.info), settle)},
+                 device);
+}
+
+const LaunchRecord& Kernels::prepare(const Problem& problem, WithoutTensorMaps, const Device& device) {
+  return prepare(problem, need_without_tensor_maps(problem, device), device);
+}
+
+const LaunchRecord& Kernels::prepare(const Problem& problem, const Need& need, const Device& device) {
+  ProgressReporter progress(progress_, 1);
+  return table_.insert(need.key, *make(problem, need.choice, device, progress).record);
+}
+
+std::vector<KernelInfo> Kernels::prepare_all(const Problem& problem, const std::optional<Variant>& variant,
+                                             const Device& device) {
+  const std::vector<Need> needs =
+      variant ? std::vector<Need>{need_of(problem, *variant, device)} : needs_of_calls(problem, device);
+  const std::vector<Variant> variants = variants_of(needs);
+  std::vector<Made> made(variants.size());
+  ProgressReporter progress(progress_, static_cast<int>(variants.size()));
+  parallel_for(variants.size(), [&](std::size_t i) { made[i] = try_to_make(problem, variants[i], device, progress); });
+  Listing listing;
+  for (const Need& need : needs) {
+    const auto at = std::find(variants.begin(), variants.end(), need.choice.variant) - variants.begin();
+    const Made ready = made[at].record ? made[at] : make(problem, need.choice, device, progress);
+    table_.insert(need.key, *ready.record);
+    listing.add(ready, need.choice.tuned && ready.record->spec.variant() == need.choice.variant);
+  }
+  return std::move(listing.infos);
+}
+
+void Kernels::adopt(const Problem& problem, const ShapeBucket& bucket, const Variant& variant, const Device& device) {
+  ProgressReporter progress(progress_, 1);
+  table_.replace(LaunchKey(device.info.ordinal, problem, bucket), *make(problem, variant, device, progress).record);
+}
+
+// Of every bucket, and of calls without tensor maps where they differ from others.
+std::vector<Need> Kernels::needs_of_calls(const Problem& problem, const Device& device) {
+  const Architecture& architecture = require_architecture(device);
+  const TuningDevice where = tuning_device(device.info);
+  std::vector<Need> needs;
+  for (const ShapeBucket& bucket : shape_buckets())
+    needs.push_back({LaunchKey(where.ordinal, problem, bucket), autotuner_.choose(problem, bucket, where)});
+  if (generator::has_hopper_kernels(architecture)) needs.push_back(need_without_tensor_maps(problem, device));
+  return needs;
+}
+
+Kernels::Made Kernels::make(const Problem& problem, const Variant& variant, const Device& device,
+                            ProgressReporter& progress) {
+  const WantedKernel wanted({problem, variant, require_architecture(device)}, templates_);
+  if (const LaunchRecord* ready = known(wanted, device)) return {ready, true};
+  return {progress.around(wanted.name(), [&] { return &record(wanted, store_.get(wanted.request), device); }), false};
+}
+
+// What a record chose may be missing where the default is not: in a bundle of the defaults, without a compiler.
+Kernels::Made Kernels::make(const Problem& problem, const Choice& choice, const Device& device,
+                            ProgressReporter& progress) {
+  if (!choice.tuned) return make(problem, choice.variant, device, progress);
+  try {
+    return make(problem, choice.variant, device, progress);
+  } catch (const Error& error) {
+    log_(LogLevel::warning, "{}: the variant of a tuning record cannot be had, the default is used: {}",
+         to_string(problem), error.what());
+    return make(problem, choice.default_variant, device, progress);
+  }
+}
+
+Kernels::Made Kernels::try_to_make(const Problem& problem, const Variant& variant, const Device& device,
+                                   ProgressReporter& progress) {
+  try {
+    return make(problem, variant, device, progress);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+CUfunction Kernels::load(const KernelRequest& request, int threads, int smem_bytes, const Device& device) {
+  const KernelStore::Result made = store_.get(request);
+  const std::lock_guard lock(mutex_);
+  const Driver& driver = Driver::load();
+  const RelaxedCapture relaxed(driver);
+  const ContextScope scope(driver, device.info.ordinal);
+  return module(request, made.image).prepare(device, request.source().name, threads, smem_bytes).function;
+}
+
+const LaunchRecord* Kernels::known(const WantedKernel& wanted, const Device& device) {
+  const std::lock_guard lock(mutex_);
+  const auto it = records_.find({wanted.request.key().inputs, device.info.ordinal});
+  return it == records_.end() ? nullptr : it->second.get();
+}
+
+const LaunchRecord& Kernels::record(const WantedKernel& wanted, const KernelStore::Result& made, const Device& device) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<LaunchRecord>& slot = records_[{wanted.request.key().inputs, device.info.ordinal}];
+  if (slot) return *slot;
+  const Driver& driver = Driver::load();
+  const RelaxedCapture relaxed(driver);
+  const ContextScope scope(driver, device.info.ordinal);
+  auto ready = std::make_unique<LaunchRecord>(wanted.spec);
+  const generator::Plan& plan = wanted.spec.plan();
+  const Module::Ready loaded =
+      module(wanted.request, made.image).prepare(device, wanted.name(), plan.threads, plan.smem_bytes);
+  ready->function = loaded.function;
+  ready->info = wanted.info(made);
+  ready->resident_blocks = loaded.blocks_per_sm * device.info.sm_count;
+  if (draws_tiles(wanted.spec.variant())) ready->tile_counters = &tile_counters(device);
+  slot = std::move(ready);
+  return *slot;
+}
+
+TileCounters& Kernels::tile_counters(const Device& device) {
+  std::unique_ptr<DeviceCounters>& slot = counters_[device.info.ordinal];
+  if (!slot) slot = std::make_unique<DeviceCounters>(Driver::load(), device);
+  return slot->counters;
+}
+
+Module& Kernels::module(const KernelRequest& request, KernelStore::Shared image) {
+  std::unique_ptr<Module>& slot = modules_[request.key().inputs];
+  if (slot) return *slot;
+  const Driver& driver = Driver::load();
+  Module::Failure failure;
+  slot = Module::open(driver, image->bytes, request.source().entry, failure);
+  if (!slot && image->origin != KernelInfo::Origin::compiled && store_.may_compile()) {
+    log_(LogLevel::warning, "{}: the driver refused the cached cubin ({}); compiling it anew", request.source().name,
+         driver.describe(failure.result));
+    image = store_.replace(request);
+    slot = Module::open(driver, image->bytes, request.source().entry, failure);
+  }
+  if (!slot) driver.check(failure.result, failure.function);
+  return *slot;
+}
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/call/forward_arguments.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "generator/plan.h"
+#include "generator/variant_space.h"
+#include "runtime/call/tensor_map.h"
+
+namespace flashjit::runtime {
+namespace {
+
+// In place of a scale of 0: the kernel multiplies masked scores of -infinity by it, and 0 would make them NaN. No score
+// times this is more than 2^-21.
+constexpr float kSmallestScaleLog2 = std::numeric_limits<float>::denorm_min();
+constexpr std::uint32_t kNegatePair = 0x80008000;  // the sign bits of two 16-bit numbers
+// A section of heads: what longest_first orders by length. Its K and V fit L2 together, and where heads have few tiles
+// it is not much longer than two waves of thread blocks, so that loads of one section run beside arithmetic of another.
+constexpr std::int64_t kSectionBytes = 32 << 20;
+constexpr std::int64_t kSectionTiles = 256;
+constexpr std::int64_t kSectionHeads = 32;                // that a section may have whatever their tiles
+constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;  // of packed heads: kernels add tiles to them in 32 bits
+
+// In bytes. The stride of a dimension of size 1 or 0 may be anything and is never used.
+std::int64_t byte_stride(const Tensor& tensor, int dim, std::int64_t element) {
+  return tensor.shape[dim] > 1 ? tensor.strides[dim] * element : 0;
+}
+
+generator::RowStrides row_strides(const Tensor& tensor) {
+  const auto element = static_cast<std::int64_t>(size_of(tensor.dtype));
+  return {byte_stride(tensor, 0, element), byte_stride(tensor, 1, element), byte_stride(tensor, 2, element)};
+}
+
+// Of [batch, head, row].
+generator::RowStrides lse_strides(const Tensor& lse) {
+  constexpr std::int64_t kElement = sizeof(float);
+  return {byte_stride(lse, 0, kElement), byte_stride(lse, 2, kElement), byte_stride(lse, 1, kElement)};
+}
+
+// How query rows are cut into tiles.
+struct Tiling {
+  int block_q;           // rows of a tile
+  int packed_heads = 1;  // that share it
+  int cluster = 1;       // tiles that are computed together, all of the same heads
+};
+
+std::int64_t round_up_quotient(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) {
+  const std::int64_t tiles = round_up_quotient(call.seqlen_q * tiling.packed_heads, tiling.block_q);
+  return round_up_quotient(tiles, tiling.cluster) * tiling.cluster;
+}
+
+// Key/value heads of a section. It may go across batch entries.
+std::int64_t groups_per_section(const ForwardCall& call, std::int64_t tiles_of_head, std::int64_t heads_per_group) {
+  const std::int64_t row_bytes =
+      (call.problem.head_dim + call.problem.head_dim_v) * static_cast<std::int64_t>(size_of(call.problem.dtype));
+  const std::int64_t head_bytes = std::max<std::int64_t>(1, call.seqlen_kv * row_bytes);
+  const std::int64_t heads = std::max(kSectionHeads, kSectionTiles / std::max<std::int64_t>(1, tiles_of_head));
+  const std::int64_t groups = std::min(kSectionBytes / head_bytes, heads / heads_per_group);
+  return std::clamp<std::int64_t>(groups, 1, call.batch * call.num_heads_kv);
+}
+
+// Heads are counted in packs.
+generator::ForwardSizes make_sizes(const ForwardCall& call, const Tiling& tiling) {
+  const std::int64_t heads = call.num_heads_q / tiling.packed_heads, heads_per_group = heads / call.num_heads_kv;
+  generator::ForwardSizes sizes{};
+  sizes.scale_log2 = std::max(std::fabs(call.softmax_scale) * std::numbers::log2e_v<float>, kSmallestScaleLog2);
+  sizes.query_sign = call.softmax_scale < 0 ? kNegatePair : 0;
+  sizes.batch = static_cast<std::int32_t>(call.batch);
+  sizes.seqlen_q = static_cast<std::int32_t>(call.seqlen_q);
+  sizes.seqlen_kv = static_cast<std::int32_t>(call.seqlen_kv);
+  sizes.num_heads_q = static_cast<std::int32_t>(heads);
+  sizes.heads_per_group = static_cast<std::int32_t>(heads_per_group);
+  sizes.num_q_tiles = static_cast<std::int32_t>(tiles_of_head(call, tiling));
+  sizes.heads_per_section =
+      static_cast<std::int32_t>(groups_per_section(call, sizes.num_q_tiles, heads_per_group) * heads_per_group);
+  return sizes;
+}
+
+}  // namespace
+
+bool takes_default_without_tma(const ForwardCall& call, const AttentionOptions& opts,
+                               const Architecture& architecture) {
+  if (opts.variant && std::holds_alternative<HopperVariant>(*opts.variant)) require_tensor_maps(call);
+  return !opts.variant && generator::has_hopper_kernels(architecture);
+}
+
+generator::MmaArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant) {
+  generator::MmaArguments arguments{};
+  arguments.q = static_cast<const char*>(call.q->data);
+  arguments.k = static_cast<const char*>(call.k->data);
+  arguments.v = static_cast<const char*>(call.v->data);
+  arguments.out = static_cast<char*>(call.out->data);
+  arguments.q_strides = row_strides(*call.q);
+  arguments.k_strides = row_strides(*call.k);
+  arguments.v_strides = row_strides(*call.v);
+  arguments.out_strides = row_strides(*call.out);
+  if (call.lse) {
+    arguments.lse = static_cast<float*>(call.lse->data);
+    arguments.lse_strides = lse_strides(*call.lse);
+  }
+  arguments.sizes = make_sizes(call, {.block_q = variant.block_q});
+  return arguments;
+}
+
+generator::HopperArguments make_forward_arguments(const ForwardCall& call, const HopperVariant& variant) {
+  const int packed_heads = choose_packed_heads(call, variant);
+  generator::HopperArguments arguments;
+  arguments.lse = call.lse ? static_cast<float*>(call.lse->data) : nullptr;
+  arguments.lse_strides = call.lse ? lse_strides(*call.lse) : generator::RowStrides{};
+  arguments.tile_counter = nullptr;
+  arguments.sizes =
+      make_sizes(call, {.block_q = variant.block_q, .packed_heads = packed_heads, .cluster = variant.cluster});
+  arguments.packed_heads_log2 = std::countr_zero(static_cast<unsigned>(packed_heads));
+  return arguments;
+}
+
+int choose_packed_heads(const ForwardCall& call, const HopperVariant& variant) noexcept {
+  const std::int64_t heads_per_group = call.num_heads_q / call.num_heads_kv;
+  int best = 1;
+  std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+  for (int packed = 1; packed <= generator::kMaxPackedHeads && heads_per_group % packed == 0; packed *= 2) {
+    if (packed > 1 && call.seqlen_q * packed > kMaxRows) break;
+    const Tiling tiling{.block_q = variant.block_q, .packed_heads = packed, .cluster = variant.cluster};
+    const std::int64_t tiles = tiles_of_head(call, tiling) * (call.num_heads_q / packed);
+    if (tiles < fewest) best = packed, fewest = tiles;
+  }
+  return best;
+}
+
+std::int64_t count_tiles(const generator::ForwardSizes& sizes) {
+  return generator::tile_count({.batch = sizes.batch, .heads = sizes.num_heads_q, .tiles_per_head = sizes.num_q_tiles});
+}
+
+std::int64_t grid_size(const HopperVariant& variant, std::int64_t tiles, std::int64_t resident_blocks) noexcept {
+  if (variant.scheduler == Scheduler::single) return tiles;
+  const std::int64_t clusters = std::min(tiles, resident_blocks) / variant.cluster;
+  return std::max<std::int64_t>(1, clusters) * variant.cluster;
+}
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a validated call to what its kernel is given. Needs no CUDA.
+#pragma once
+
+#include "flashjit/variant.h"
+#include "generator/arguments.h"
+#include "runtime/call/validate.h"
+
+namespace flashjit::runtime {
+
+// Whether a call that has no tensor maps (has_tensor_maps) gets generator::default_without_tma in place of what others
+// of its shape get. Throws Error(invalid_argument) when the call asks for a variant that needs them.
+bool takes_default_without_tma(const ForwardCall& call, const AttentionOptions& opts, const Architecture& architecture);
+
+// For a call that has output elements.
+generator::MmaArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant);
+// The same without the tensor maps, whose bytes are not written, and the tile counter.
+generator::HopperArguments make_forward_arguments(const ForwardCall& call, const HopperVariant& variant);
+
+// Neighbouring query heads of a group that share a tile, so that it has fewer rows past the end: a power of two.
+int choose_packed_heads(const ForwardCall& call, const HopperVariant& variant) noexcept;
+
+// Tiles of all heads. Throws Error(invalid_argument) when there are more than a launch can have blocks.
+std::int64_t count_tiles(const generator::ForwardSizes& sizes);
+
+// Blocks of a launch; resident_blocks is how many the device runs at once.
+std::int64_t grid_size(const HopperVariant& variant, std::int64_t tiles, std::int64_t resident_blocks) noexcept;
+
+}  // namespace flashjit::runtime

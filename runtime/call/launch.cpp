@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/call/launch.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "generator/features.h"
+#include "runtime/call/forward_arguments.h"
+
+namespace flashjit::runtime {
+namespace {
+
+generator::WindowArguments window_arguments(const ForwardCall& call) {
+  const auto keys = [](std::int64_t side) {
+    constexpr std::int64_t kAll = generator::kWindowReach;
+    return static_cast<int>(side < 0 ? kAll : std::min(side, kAll));
+  };
+  return {keys(call.masks.window.left), keys(call.masks.window.right)};
+}
+
+// What writes the arguments of the features that have any.
+struct PartWriter {
+  bool Problem::*feature;
+  void (*write)(const ForwardCall& call, std::byte* at);
+};
+template <auto kMake>
+void write(const ForwardCall& call, std::byte* at) {
+  const auto arguments = kMake(call);
+  std::memcpy(at, &arguments, sizeof(arguments));
+}
+constexpr PartWriter kPartWriters[] = {{&Problem::window, write<window_arguments>}};
+
+void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, std::byte* at) {
+  for (const PartWriter& writer : kPartWriters)
+    if (writer.feature == row.asked) return writer.write(call, at);
+  throw std::logic_error("launch: nothing writes the arguments of " + std::string(row.word));
+}
+
+// Behind those of the family.
+void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t family_bytes) {
+  std::byte* at = launch.arguments + family_bytes;
+  for (const generator::FeatureRow& row : generator::features()) {
+    if (!(call.problem.*row.asked) || !row.arguments) continue;
+    write_arguments(row, call, at);
+    at += row.argument_bytes;
+  }
+}
+
+// Made where the launch has them: they are most of its bytes.
+template <class Variant>
+const auto& set_arguments(Launch& launch, const ForwardCall& call, const Variant& variant) {
+  using Arguments = decltype(make_forward_arguments(call, variant));
+  static_assert(std::is_trivially_copyable_v<Arguments> && sizeof(Arguments) <= Launch::kMaxBytes - Launch::kPartBytes);
+  const auto* arguments = ::new (launch.arguments) Arguments(make_forward_arguments(call, variant));
+  set_part_arguments(launch, call, sizeof(Arguments));
+  return *arguments;
+}
+
+void add_map(Launch& launch, std::size_t offset, const Tensor* tensor, const TensorMapBox& box) {
+  launch.maps[launch.map_count++] = {offset, tensor, box};
+}
+
+void bind_to(Launch& launch, const ForwardCall& call, const MmaVariant& variant, const generator::Plan&, std::int64_t) {
+  const generator::MmaArguments& arguments = set_arguments(launch, call, variant);
+  launch.blocks = count_tiles(arguments.sizes);
+}
+
+void bind_to(Launch& launch, const ForwardCall& call, const HopperVariant& variant, const generator::Plan& plan,
+             std::int64_t resident_blocks) {
+  using Arguments = generator::HopperArguments;
+  const Arguments& arguments = set_arguments(launch, call, variant);
+  launch.blocks = grid_size(variant, count_tiles(arguments.sizes), resident_blocks);
+  launch.cluster = variant.cluster;
+  const TensorMapBoxes boxes = tensor_map_boxes(variant, plan, arguments.packed_heads_log2);
+  add_map(launch, offsetof(Arguments, q), call.q, boxes.q);
+  add_map(launch, offsetof(Arguments, k), call.k, boxes.k);
+  add_map(launch, offsetof(Arguments, v), call.v, boxes.v);
+  add_map(launch, offsetof(Arguments, out), call.out, boxes.out);
+  if (draws_tiles(variant)) launch.tile_counter_offset = offsetof(Arguments, tile_counter);
+}
+
+}  // namespace
+
+bool draws_tiles(const Variant& variant) noexcept {
+  const auto* hopper = std::get_if<HopperVariant>(&variant);
+  return hopper && hopper->scheduler == Scheduler::dynamic;
+}
+
+Launch bind(const ForwardCall& call, const generator::KernelSpec& spec, std::int64_t resident_blocks) {
+  Launch launch;
+  std::visit([&](const auto& variant) { bind_to(launch, call, variant, spec.plan(), resident_blocks); },
+             spec.variant());
+  launch.argument_bytes = spec.plan().argument_bytes;
+  return launch;
+}
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// One launch of a kernel in plain data, which knows neither the driver nor the emulator. A device does what it says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "generator/arguments.h"
+#include "generator/spec.h"
+#include "runtime/call/tensor_map.h"
+#include "runtime/call/validate.h"
+
+namespace flashjit::runtime {
+
+// A tensor map that belongs at an offset of a launch's arguments.
+struct MapPlace {
+  std::size_t offset;
+  const Tensor* tensor;
+  TensorMapBox box;
+};
+
+struct Launch {
+  static constexpr std::size_t kPartBytes = 256;  // room for the arguments of all parts
+  static constexpr std::size_t kMaxBytes = sizeof(generator::HopperArguments) + kPartBytes;
+  static constexpr int kMaxMaps = 4;
+  static constexpr std::size_t kNowhere = ~std::size_t{0};
+
+  std::int64_t blocks = 0;
+  int cluster = 1;  // blocks of one
+  // What the kernel is given, but for what only a device can know.
+  alignas(64) std::byte arguments[kMaxBytes];
+  std::size_t argument_bytes = 0;
+  MapPlace maps[kMaxMaps];
+  int map_count = 0;
+  // Where the address of a tile counter belongs: a 32-bit word that is 0, and 0 again afterwards.
+  std::size_t tile_counter_offset = kNowhere;
+};
+
+// Whether blocks of the variant's kernels draw their tiles from a counter.
+bool draws_tiles(const Variant& variant) noexcept;
+
+// For a call that has output elements. It points to the call's tensors. resident_blocks: how many the device runs at
+// once. Throws Error(invalid_argument) when the call has more tiles than a launch can have blocks.
+Launch bind(const ForwardCall& call, const generator::KernelSpec& spec, std::int64_t resident_blocks);
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/call/masks.h"
+
+#include <algorithm>
+
+#include "runtime/support/reject.h"
+
+namespace flashjit {
+namespace runtime {
+namespace {
+
+void check(const char* side, std::int64_t keys) {
+  if (keys < -1) reject("window: {} must be at least 0, or -1 for all keys, was {}", side, keys);
+}
+
+}  // namespace
+
+Masks masks_of(const AttentionOptions& opts) {
+  check("left", opts.window.left);
+  check("right", opts.window.right);
+  const bool causal = opts.causal || opts.window.right == 0;
+  return {causal, {opts.window.left, causal ? -1 : opts.window.right}};
+}
+
+Problem problem_of(DType dtype, int head_dim, int head_dim_v, const Masks& masks) noexcept {
+  return {.dtype = dtype,
+          .head_dim = head_dim,
+          .head_dim_v = head_dim_v,
+          .causal = masks.causal,
+          .window = masks.has_window()};
+}
+
+std::int64_t keys_of_query(const Masks& masks, std::int64_t seqlen_kv) noexcept {
+  if (!masks.has_window()) return seqlen_kv;
+  // So that no sum is larger than what it is compared with.
+  std::int64_t hidden = seqlen_kv;
+  for (const std::int64_t side : {masks.window.left, masks.causal ? 0 : masks.window.right, std::int64_t{1}})
+    hidden -= side < 0 ? hidden : std::min(side, hidden);
+  return seqlen_kv - hidden;
+}
+
+}  // namespace runtime
+
+Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts) {
+  const Problem problem = runtime::problem_of(dtype, head_dim, head_dim_v, runtime::masks_of(opts));
+  validate(problem);
+  return problem;
+}
+
+std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv) {
+  return runtime::keys_of_query(runtime::masks_of(opts), seqlen_kv);
+}
+
+}  // namespace flashjit

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks the views of a call, without CUDA: what they say, not what they point to.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "flashjit/attention.h"
+#include "runtime/call/masks.h"
+
+namespace flashjit::runtime {
+
+struct MemoryRange {
+  std::uintptr_t begin, end;  // the bytes that a view spans; equal when it has no elements
+  bool dense;                 // it touches all of them
+  bool empty() const noexcept { return begin == end; }
+};
+
+// A tensor of a call. Without initialisers, so that a call pays for the operands that it has.
+struct Operand {
+  enum class Role { rows, lse };  // [batch, seqlen, heads, head_dim], or [batch, heads, seqlen] of f32
+
+  const char* name;
+  const Tensor* tensor;
+  Role role;
+  bool written;
+  MemoryRange range;
+};
+
+// The operands of a call, in the order in which they were checked.
+class Operands {
+ public:
+  static constexpr int kMost = 5;
+
+  void add(const Operand& operand) { items_[static_cast<std::size_t>(count_++)] = operand; }
+  const Operand* begin() const noexcept { return items_.data(); }
+  const Operand* end() const noexcept { return items_.data() + count_; }
+
+ private:
+  std::array<Operand, kMost> items_;
+  int count_ = 0;
+};
+
+// A call whose views are consistent. It points into the caller's tensors and lives no longer than the call.
+struct ForwardCall {
+  Problem problem;
+  Operands operands;  // q, k, v, lse where it is written, and out once that was checked
+  // Each of them by what it is.
+  const Tensor* q = nullptr;
+  const Tensor* k = nullptr;
+  const Tensor* v = nullptr;
+  const Tensor* out = nullptr;
+  const Tensor* lse = nullptr;  // null: not written
+  std::int64_t batch = 0, seqlen_q = 0, seqlen_kv = 0, num_heads_q = 0, num_heads_kv = 0;
+  float softmax_scale = 0;
+  Masks masks;
+
+  bool nothing_to_do() const noexcept { return batch == 0 || seqlen_q == 0 || num_heads_q == 0; }
+  Dims out_shape() const { return {batch, seqlen_q, num_heads_q, problem.head_dim_v}; }
+};
+
+// What a variant is chosen by: the sizes of the call, with the keys that a query sees in place of all.
+CallShape tuning_shape(const ForwardCall& call) noexcept;
+
+// Everything except out. Throws Error(invalid_argument).
+ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts);
+// out against the rest of the call, and against the inputs' memory. Throws Error(invalid_argument).
+void validate_out(ForwardCall& call, const Tensor& out);
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/kernels/wanted_kernel.h"
+
+#include "generator/source.h"
+#include "generator/variant_space.h"
+
+namespace flashjit::runtime {
+
+KernelInfo WantedKernel::info(const KernelStore::Result& made) const {
+  const KernelImage& image = *made.image;
+  KernelInfo info;
+  info.name = name();
+  info.problem = spec.problem();
+  info.variant = spec.variant();
+  info.architecture = spec.architecture().name;
+  info.origin = made.from_memory ? KernelInfo::Origin::memory : image.origin;
+  info.compile_ms = image.compile_ms;
+  info.threads = spec.plan().threads;
+  info.registers = image.registers;
+  info.spill_bytes = image.spill_bytes;
+  info.stack_bytes = image.stack_bytes;
+  info.shared_memory_bytes = spec.plan().smem_bytes;
+  info.cubin_bytes = image.bytes.size();
+  info.cache_file = image.cache_file;
+  info.cache_problem = image.cache_problem;
+  return info;
+}
+
+WantedKernel::WantedKernel(const generator::KernelSpec& wanted, const generator::Templates& templates,
+                           const std::string& target)
+    : spec(wanted),
+      request(generator::render_forward(wanted, templates), target,
+              {{"problem", to_string(wanted.problem())},
+               {"variant", to_string(wanted.variant())},
+               {"threads", std::to_string(wanted.plan().threads)},
+               {"smem_bytes", std::to_string(wanted.plan().smem_bytes)}}) {}
+
+std::vector<Variant> variants_of_calls(const Problem& problem, const std::optional<Variant>& variant,
+                                       const Architecture& architecture) {
+  return variant ? std::vector{*variant} : generator::default_variants(problem, architecture);
+}
+
+}  // namespace flashjit::runtime

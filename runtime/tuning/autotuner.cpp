@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tuning/autotuner.h"
+
+#include <fmt/chrono.h>
+
+#include <algorithm>
+#include <ctime>
+#include <optional>
+#include <thread>
+
+#include "flashjit/error.h"
+#include "generator/variant_space.h"
+#include "runtime/support/turn.h"
+
+namespace flashjit::runtime {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// What somebody else's tuning may take beyond the budget that ours has, before it is done here as well.
+constexpr milliseconds kSlack{10'000};
+constexpr milliseconds kPause{10};
+
+// Counts the launches.
+class CountingBench : public TuningBench {
+ public:
+  CountingBench(TuningBench& bench, Tally& tally) : bench_(bench), tally_(tally) {}
+
+  std::vector<Compiled> compile(const std::vector<Variant>& variants, const std::function<bool()>& stop,
+                                const std::function<void(int)>& done) override {
+    return bench_.compile(variants, stop, done);
+  }
+  std::string check(const Variant& variant) override { return bench_.check(variant); }
+  std::vector<double> time(const Variant& variant, int launches) override {
+    tally_.add(&Counters::timed_launches, static_cast<std::uint64_t>(launches));
+    return bench_.time(variant, launches);
+  }
+  double seconds() override { return bench_.seconds(); }
+
+ private:
+  TuningBench& bench_;
+  Tally& tally_;
+};
+
+void validate(const CallShape& shape) {
+  const auto check = [](const char* name, std::int64_t value) {
+    if (value < 1)
+      throw Error(ErrorCode::invalid_argument, fmt::format("shape: {} must be at least 1, was {}", name, value));
+  };
+  check("batch", shape.batch);
+  check("seqlen_q", shape.seqlen_q);
+  check("seqlen_kv", shape.seqlen_kv);
+  check("num_heads_q", shape.num_heads_q);
+  check("num_heads_kv", shape.num_heads_kv);
+  if (shape.num_heads_q % shape.num_heads_kv != 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("shape: num_heads_q must be a multiple of num_heads_kv = {}, was {}", shape.num_heads_kv,
+                            shape.num_heads_q));
+  }
+}
+
+Variant default_of(const Problem& problem, const ShapeBucket& bucket, const DeviceIdentity& device) {
+  return generator::default_variant(problem, find_architecture(device.architecture), bucket);
+}
+
+bool is_cancelled(const TuneOptions& options) { return options.cancelled && options.cancelled(); }
+
+// Without the default, and each once.
+std::vector<Variant> challengers_of(const Problem& problem, const TuneOptions& options, const Variant& default_variant,
+                                    const Architecture& architecture) {
+  const std::vector<Variant> wanted =
+      options.candidates.empty() ? generator::legal_variants(problem, architecture) : options.candidates;
+  std::vector<Variant> challengers;
+  for (const Variant& variant : wanted) {
+    generator::require_legal(problem, variant, architecture);
+    const bool is_new = std::find(challengers.begin(), challengers.end(), variant) == challengers.end();
+    if (is_new && variant != default_variant) challengers.push_back(variant);
+  }
+  return challengers;
+}
+
+// A tuning that was cancelled, or that failed at the default, says nothing about the next time.
+bool is_worth_keeping(const TuneOutcome& outcome) { return outcome.complete == "yes" || outcome.complete == "budget"; }
+
+// The mutex, or none when it does not get free in time or there is no need to wait any more.
+std::unique_lock<std::mutex> wait_for(std::mutex& mutex, milliseconds limit, const std::function<bool()>& is_over) {
+  std::unique_lock lock(mutex, std::defer_lock);
+  const Clock::time_point until = Clock::now() + limit;
+  while (!lock.try_lock() && Clock::now() < until && !is_over()) std::this_thread::sleep_for(kPause);
+  return lock;
+}
+
+}  // namespace
+
+Autotuner::Autotuner(AutotunerOptions options, TuningRecords& records, Tally& tally, const Logger& log)
+    : options_(std::move(options)), records_(records), tally_(tally), log_(log) {}
+
+Choice Autotuner::choose(const Problem& problem, const ShapeBucket& bucket, const TuningDevice& device) {
+  const Variant default_variant = default_of(problem, bucket, device.identity);
+  if (options_.policy == TuningPolicy::off) return {default_variant, default_variant};
+  const TuningRecords::Shared record = records_.find(device.identity, problem, bucket);
+  if (!record) return {default_variant, default_variant};
+  tally_.add(&Counters::records_used);
+  return {record->chosen, default_variant, true};
+}
+
+Choice Autotuner::choose_for_call(const Problem& problem, const CallShape& shape, const TuningDevice& device,
+                                  const std::function<void()>& settle) {
+  const ShapeBucket bucket = shape_bucket(shape, device.identity.sm_count);
+  const bool measurable = shape.seqlen_kv > 0;  // calls without keys only write zeros
+  if (options_.policy == TuningPolicy::on_first_use && measurable && !records_.find(device.identity, problem, bucket)) {
+    try {
+      settle();
+      tune(problem, shape, {}, device);
+    } catch (const std::exception& error) {
+      log_(LogLevel::warning, "{}: could not be tuned, the default variant is used: {}", to_string(problem),
+           error.what());
+    }
+  }
+  return choose(problem, bucket, device);
+}
+
+TuningRecord Autotuner::tune(const Problem& problem, const CallShape& shape, const TuneOptions& options,
+                             const TuningDevice& device) {
+  if (options_.policy == TuningPolicy::frozen)
+    throw Error(ErrorCode::unsupported, "tune: measures nothing when the tuning policy is frozen");
+  flashjit::validate(problem);
+  validate(shape);
+  const ShapeBucket bucket = shape_bucket(shape, device.identity.sm_count);
+  TuningRecords::Shared known = options.again ? nullptr : records_.find(device.identity, problem, bucket);
+  if (known) return *known;
+
+  // While somebody else measures, we would disturb each other; and what they measure for the same bucket holds here.
+  const auto is_over = [&] {
+    if (!options.again) known = records_.find_again(device.identity, problem, bucket);
+    return known || is_cancelled(options);
+  };
+  const milliseconds patience = milliseconds(static_cast<std::int64_t>(1e3 * options.budget_seconds)) + kSlack;
+  const std::unique_lock<std::mutex> among_threads = wait_for(mutex_of(device.ordinal), patience, is_over);
+  std::optional<Turn> among_processes;
+  if (auto lock = records_.lock(device.identity, problem, bucket)) {
+    among_processes.emplace(std::move(*lock), "tuning", to_string(problem) + "." + to_string(bucket), log_);
+    among_processes->take(patience, is_over);
+  } else {
+    is_over();
+  }
+  return known ? *known : measure(problem, shape, options, device);
+}
+
+TuningRecord Autotuner::measure(const Problem& problem, const CallShape& shape, const TuneOptions& options,
+                                const TuningDevice& device) {
+  TuningRecord record;
+  record.device = device.identity;
+  record.problem = problem;
+  record.bucket = shape_bucket(shape, device.identity.sm_count);
+  record.shape = shape;
+  record.default_variant = default_of(problem, record.bucket, device.identity);
+
+  TuneTask task;
+  task.default_variant = record.default_variant;
+  task.candidates =
+      challengers_of(problem, options, record.default_variant, find_architecture(device.identity.architecture));
+  task.budget_seconds = options.budget_seconds;
+  task.cancelled = options.cancelled;
+  task.progress = options.progress;
+  const std::unique_ptr<TuningBench> bench = options_.make_bench(problem, shape, device.ordinal, options.jobs);
+  CountingBench counting(*bench, tally_);
+  tally_.add(&Counters::tunings);
+  const double start = counting.seconds();
+  TuneOutcome outcome = runtime::tune(counting, task);
+
+  record.chosen = outcome.chosen;
+  record.chosen_us = outcome.chosen_us;
+  record.default_us = outcome.default_us;
+  record.noise = outcome.noise;
+  record.environment = options_.environment();
+  record.environment.emplace_back("date", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));
+  record.environment.emplace_back("seconds", fmt::format("{:.1f}", counting.seconds() - start));
+  record.environment.emplace_back("complete", outcome.complete);
+  record.candidates = std::move(outcome.candidates);
+  if (options.keep && is_worth_keeping(outcome)) records_.keep(record);
+  return record;
+}
+
+std::mutex& Autotuner::mutex_of(int ordinal) {
+  const std::lock_guard lock(mutex_);
+  return one_at_a_time_[ordinal];
+}
+
+}  // namespace flashjit::runtime
