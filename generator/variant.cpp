@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "flashjit/error.h"
-#include "generator/variant_words.h"
+#include "generator/family.h"
+#include "generator/tunables.h"
 
 namespace flashjit {
 namespace {
@@ -119,15 +120,15 @@ const char* to_string(VariantExplanation::Verdict verdict) noexcept {
 
 namespace generator {
 
-const void* read_number(std::string_view prefix, std::string_view text, int& value) {
-  if (text.size() <= prefix.size() || text.substr(0, prefix.size()) != prefix) return nullptr;
-  const char* const first = text.data() + prefix.size();
-  const char* const last = text.data() + text.size();
+bool read_number(std::string_view letters, std::string_view part, int& value) {
+  if (part.size() <= letters.size() || !part.starts_with(letters)) return false;
+  const char* const first = part.data() + letters.size();
+  const char* const last = part.data() + part.size();
   int number = 0;
   const auto [end, error] = std::from_chars(first, last, number);
-  if (error != std::errc() || end != last || number < 0) return nullptr;
+  if (error != std::errc() || end != last || number < 0) return false;
   value = number;
-  return &value;
+  return true;
 }
 
 }  // namespace generator

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "flashjit/error.h"
-#include "generator/family_space.h"
+#include "generator/family.h"
 #include "generator/plan.h"
 #include "generator/pruning.h"
 

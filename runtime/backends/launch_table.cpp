@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "generator/family.h"
 #include "generator/features.h"
 
 namespace flashjit::runtime {
@@ -45,7 +46,8 @@ Packer pack(int device, const Problem& problem, int kind) {
 LaunchKey::LaunchKey(int device, const Problem& problem, const Variant& variant)
     : words_{pack(device, problem, kFirstFamily + static_cast<int>(variant.index())).word(),
              generator::feature_bits(problem)} {
-  std::visit([this](const auto& of_family) { add(of_family); }, variant);
+  const auto of_variant = std::visit([](const auto& of_family) { return generator::key_of(of_family); }, variant);
+  std::copy(of_variant.begin(), of_variant.end(), words_.begin() + 2);
 }
 
 LaunchKey::LaunchKey(int device, const Problem& problem, const ShapeBucket& bucket)
@@ -58,46 +60,6 @@ LaunchKey::LaunchKey(int device, const Problem& problem, const ShapeBucket& buck
 
 LaunchKey::LaunchKey(int device, const Problem& problem, WithoutTensorMaps)
     : words_{pack(device, problem, kWithoutTensorMaps).word(), generator::feature_bits(problem)} {}
-
-void LaunchKey::add(const MmaVariant& variant) noexcept {
-  words_[2] = Packer()
-                  .add(variant.block_q, 16)
-                  .add(variant.block_kv, 16)
-                  .add(variant.warps, 8)
-                  .add(variant.k_stages, 8)
-                  .add(variant.v_stages, 8)
-                  .add(variant.ctas_per_sm, 8)
-                  .word();
-  words_[3] = Packer()
-                  .add_enum(variant.pipeline)
-                  .add_enum(variant.layout)
-                  .add(variant.ldmatrix, 8)
-                  .add_enum(variant.query)
-                  .add_enum(variant.rescale)
-                  .add_enum(variant.order)
-                  .word();
-}
-
-void LaunchKey::add(const HopperVariant& variant) noexcept {
-  words_[2] = Packer()
-                  .add(variant.block_q, 16)
-                  .add(variant.block_kv, 16)
-                  .add(variant.stages, 8)
-                  .add(variant.q_stages, 8)
-                  .add(variant.cluster, 8)
-                  .add_enum(variant.output)
-                  .word();
-  words_[3] = Packer()
-                  .add_enum(variant.overlap)
-                  .add_enum(variant.ping_pong)
-                  .add(variant.warp_specialized ? 1 : 0, 8)
-                  .add_enum(variant.probabilities)
-                  .add_enum(variant.rescale)
-                  .add_enum(variant.scheduler)
-                  .add_enum(variant.order)
-                  .add_enum(variant.boundary)
-                  .word();
-}
 
 std::size_t LaunchKey::hash() const noexcept {
   std::uint64_t hash = 0;

@@ -30,9 +30,6 @@ class LaunchKey {
   friend bool operator==(const LaunchKey&, const LaunchKey&) = default;
 
  private:
-  void add(const MmaVariant& variant) noexcept;
-  void add(const HopperVariant& variant) noexcept;
-
   std::array<std::uint64_t, 4> words_{};
 };
 

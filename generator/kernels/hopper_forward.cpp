@@ -1,35 +1,111 @@
 // SPDX-License-Identifier: Apache-2.0
+// All that the host knows of the Hopper forward kernel: its tunables, what of them is legal, the plan that follows, the
+// defaults, what is worth trying, and its source. docs/kernels/hopper_forward.md has the reasons.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "generator/family_space.h"
+#include "generator/arguments.h"
+#include "generator/family.h"
 #include "generator/features.h"
 #include "generator/plan.h"
+#include "generator/source_parts.h"
+#include "generator/tunables.h"
 #include "generator/variant_space.h"
-#include "generator/variant_words.h"
+#include "generator/wgmma.h"
 
-namespace flashjit::generator {
+namespace flashjit {
+namespace generator {
 namespace {
 
 constexpr std::string_view kArchitecture = "sm_90a";  // wgmma and setmaxnreg exist there and nowhere else
 
-// --- What each field may be, and which go together -------------------------------------------------------------------
+// --- Tunables --------------------------------------------------------------------------------------------------------
 
-std::string why_out_of_range(const HopperVariant& v) {
-  if (v.block_q < 64 || v.block_q > 256 || v.block_q % 64 != 0)
-    return must("block_q", "a multiple of 64 from 64 to 256", v.block_q);
-  if (v.block_kv < 16 || v.block_kv > 256 || v.block_kv % 16 != 0)
-    return must("block_kv", "a multiple of 16 from 16 to 256", v.block_kv);
-  if (v.stages < 1 || v.stages > 4) return must("stages", "1 to 4", v.stages);
-  if (v.q_stages < 1 || v.q_stages > 2) return must("q_stages", "1 or 2", v.q_stages);
-  if (v.cluster < 1 || v.cluster > 2) return must("cluster", "1 or 2", v.cluster);
-  return {};
+constexpr Word<OutputSlot> kOutputs[] = {{OutputSlot::query, "oquery", "OutputSlot::query"},
+                                         {OutputSlot::half, "half", "OutputSlot::half"},
+                                         {OutputSlot::whole, "whole", "OutputSlot::whole"}};
+constexpr Word<GemmSoftmax> kOverlaps[] = {{GemmSoftmax::serial, "serial", "GemmSoftmax::serial"},
+                                           {GemmSoftmax::two_stage, "2stage", "GemmSoftmax::two_stage"},
+                                           {GemmSoftmax::three_stage, "3stage", "GemmSoftmax::three_stage"}};
+constexpr Word<PingPong> kPingPongs[] = {{PingPong::off, "ppoff", "PingPong::off"},
+                                         {PingPong::gemm, "ppgemm", "PingPong::gemm"},
+                                         {PingPong::softmax, "ppsoftmax", "PingPong::softmax"}};
+constexpr Word<bool> kSpecializations[] = {{true, "ws", "true"}, {false, "nows", "false"}};
+constexpr Word<ProbabilitySource> kProbabilities[] = {{ProbabilitySource::registers, "pregs", "true"},
+                                                      {ProbabilitySource::shared, "psmem", "false"}};
+constexpr Word<Rescale> kRescales[] = {{Rescale::always, "always", "Rescale::always"},
+                                       {Rescale::rare, "rare", "Rescale::rare"},
+                                       {Rescale::lazy, "lazy", "Rescale::lazy"}};
+constexpr Word<Scheduler> kSchedulers[] = {{Scheduler::single, "single", "Scheduler::single"},
+                                           {Scheduler::fixed, "fixed", "Scheduler::fixed"},
+                                           {Scheduler::dynamic, "dynamic", "Scheduler::dynamic"}};
+constexpr Word<TileOrder> kOrders[] = {{TileOrder::natural, "natural", "false"},
+                                       {TileOrder::longest_first, "longest", "true"}};
+constexpr Word<TileBoundary> kBoundaries[] = {{TileBoundary::split, "split", "false"},
+                                              {TileBoundary::fused, "fused", "true"}};
+
+using V = HopperVariant;
+constexpr auto kTunables = std::make_tuple(
+    Number<V>{&V::block_q, "block_q", "q", "kBlockQ", 64, 256, 64},
+    Number<V>{&V::block_kv, "block_kv", "kv", "kBlockKv", 16, 256, 16},
+    Number<V>{&V::stages, "stages", "s", "kStages", 1, 4}, Number<V>{&V::q_stages, "q_stages", "qs", "kQStages", 1, 2},
+    choice(&V::output, kOutputs, "OutputSlot", "kOutputSlot"),
+    choice(&V::overlap, kOverlaps, "GemmSoftmax", "kOverlap"),
+    choice(&V::ping_pong, kPingPongs, "PingPong", "kPingPong"),
+    choice(&V::warp_specialized, kSpecializations, "bool", "kWarpSpecialized"),
+    choice(&V::probabilities, kProbabilities, "bool", "kProbabilitiesInRegisters"),
+    Number<V>{&V::cluster, "cluster", "cl", "kCluster", 1, 2}, choice(&V::rescale, kRescales, "Rescale", "kRescale"),
+    choice(&V::scheduler, kSchedulers, "Scheduler", "kScheduler"), choice(&V::order, kOrders, "bool", "kLongestFirst"),
+    choice(&V::boundary, kBoundaries, "bool", "kFusedBoundary"));
+
+// --- The plan --------------------------------------------------------------------------------------------------------
+
+constexpr int kWarpgroupRows = 64;
+constexpr int kWarpgroupThreads = 128;
+constexpr int kElementBytes = 2;
+constexpr int kBarrierBytes = 256;  // the barriers of all rings and the next tile's number
+
+int warpgroups(const HopperVariant& variant) { return variant.block_q / kWarpgroupRows; }
+
+// Registers a thread needs: the accumulators, P, and the rest for addresses, descriptors, softmax state and the loop. P
+// neither takes the place of S register by register nor goes to shared memory piece by piece, so that it always counts.
+// The rest and the surcharges were fitted to what ptxas 13.0 makes of the variants: those above the limit spill, those
+// below do not.
+int estimate_registers(const Problem& problem, const HopperVariant& variant) {
+  const int scores = variant.block_kv / 2;
+  const int second_scores = variant.overlap == GemmSoftmax::three_stage ? scores : 0;
+  const int probabilities = variant.block_kv / 4;
+  const int output = problem.head_dim_v / 2;
+  const int rest = warpgroups(variant) <= 2 ? 36 : 32;
+  const int for_overlap = variant.overlap == GemmSoftmax::serial        ? scores * 3 / 16
+                          : variant.overlap == GemmSoftmax::three_stage ? scores / 8
+                                                                        : std::max(0, scores - 88);
+  const int for_store = variant.probabilities == ProbabilitySource::shared ? 4 : 0;
+  const int for_loads = variant.warp_specialized ? 0 : 24;
+  const int for_cluster = variant.cluster == 1 ? 0 : 4;
+  return scores + second_scores + probabilities + output + rest + for_overlap + for_store + for_loads + for_cluster;
 }
+
+int output_bytes(const Problem& problem, const HopperVariant& variant) {
+  const Panels panels = panels_of(problem.head_dim_v);
+  switch (variant.output) {
+    case OutputSlot::query:
+      return 0;
+    case OutputSlot::half:
+      return variant.block_q * ((panels.count + 1) / 2) * panels.columns * kElementBytes;
+    case OutputSlot::whole:
+      break;
+  }
+  return variant.block_q * panels.row_bytes();
+}
+
+// --- What goes together ----------------------------------------------------------------------------------------------
 
 // The next tile's scores are issued with the last P V: they need its query, its first keys and registers to be there.
 std::string why_not_fused(const HopperVariant& v) {
@@ -237,7 +313,80 @@ class Candidates {
   HopperVariant plain_;
 };
 
+// --- The source ------------------------------------------------------------------------------------------------------
+
+constexpr std::string_view kScoreMma = "ScoreProduct", kOutputMma = "OutputProduct";
+constexpr int kWgmmaDepth = 16;
+
+// Q K^T has a column for each key, P V one for each column of the output. K has its rows along N, V along K.
+WgmmaProduct score_product(const Problem& problem, const HopperVariant& variant) {
+  return {.columns = variant.block_kv,
+          .steps = (problem.head_dim + kWgmmaDepth - 1) / kWgmmaDepth,
+          .a_in_registers = false,
+          .b_n_major = false,
+          .adds = false};
+}
+WgmmaProduct output_product(const Problem& problem, const HopperVariant& variant) {
+  return {.columns = problem.head_dim_v,
+          .steps = variant.block_kv / kWgmmaDepth,
+          .a_in_registers = variant.probabilities == ProbabilitySource::registers,
+          .b_n_major = true,
+          .adds = true};
+}
+
+std::string render_products(const Problem& problem, const HopperVariant& variant) {
+  return render_wgmma(kScoreMma, problem.dtype, score_product(problem, variant)) +
+         render_wgmma(kOutputMma, problem.dtype, output_product(problem, variant));
+}
+
+std::string render_config(const Problem& problem, const HopperVariant& variant) {
+  ConfigText config(problem);
+  add_to(config, kTunables, variant);
+  config.use("ScoreMma", kScoreMma);
+  config.use("OutputMma", kOutputMma);
+  return config.text();
+}
+
 }  // namespace
+
+std::string spell_variant(const HopperVariant& variant) {
+  return spell_variant(kTunables, family_name(variant), variant);
+}
+const void* read_part(std::string_view part, HopperVariant& variant) { return read_part(kTunables, part, variant); }
+VariantKey::Words key_of(const HopperVariant& variant) noexcept { return key_of(kTunables, variant); }
+
+int Panels::row_bytes() const { return count * columns * kElementBytes; }
+
+Panels panels_of(int head_dim) {
+  const int columns = head_dim > 32 ? 64 : head_dim > 16 ? 32 : 16;
+  return {columns, (head_dim + columns - 1) / columns};
+}
+
+// After setmaxnreg the consumers have what the producer gives up; without a producer, what the launch gives to each. A
+// lone consumer has as many from the start, of which ptxas spares some.
+int available_registers(const HopperVariant& variant) {
+  constexpr int kSpecialized[] = {228, 232, 160, 112};
+  constexpr int kUniform[] = {255, 255, 168, 128};
+  const int at = warpgroups(variant) - 1;
+  return variant.warp_specialized ? kSpecialized[at] : kUniform[at];
+}
+
+// In the order of memory: Q tiles, K ring, V ring, output slot, P, barriers.
+Plan make_plan(const Problem& problem, const HopperVariant& variant) {
+  const Panels panels = panels_of(problem.head_dim), panels_v = panels_of(problem.head_dim_v);
+  const int q_tiles = variant.q_stages * variant.block_q * panels.row_bytes();
+  const int rings = variant.stages * variant.block_kv * (panels.row_bytes() + panels_v.row_bytes());
+  const int probabilities =
+      variant.probabilities == ProbabilitySource::shared ? variant.block_q * variant.block_kv * kElementBytes : 0;
+  Plan plan{};
+  plan.threads = kWarpgroupThreads * (warpgroups(variant) + (variant.warp_specialized ? 1 : 0));
+  plan.smem_bytes = q_tiles + rings + output_bytes(problem, variant) + probabilities + kBarrierBytes;
+  plan.registers = estimate_registers(problem, variant);
+  plan.argument_bytes = argument_bytes(problem, sizeof(HopperArguments), alignof(HopperArguments));
+  plan.panel_columns = panels.columns;
+  plan.panel_columns_v = panels_v.columns;
+  return plan;
+}
 
 bool serves_ablation(const HopperVariant& v) noexcept {
   return !v.warp_specialized || v.probabilities == ProbabilitySource::shared || v.output == OutputSlot::query ||
@@ -249,7 +398,7 @@ bool has_hopper_kernels(const Architecture& architecture) noexcept { return arch
 std::string why_illegal(const Problem& problem, const HopperVariant& variant, const Architecture& architecture) {
   if (!has_hopper_kernels(architecture))
     return must("architecture of the hopper family", kArchitecture, architecture.name);
-  if (std::string why = why_out_of_range(variant); !why.empty()) return why;
+  if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
   if (std::string why = why_incompatible(variant); !why.empty()) return why;
   if (std::string why = why_not_served(problem, variant); !why.empty()) return why;
   if (std::string why = why_no_output_slot(problem, variant); !why.empty()) return why;
@@ -274,4 +423,32 @@ std::vector<Candidate> hopper_candidates(const Problem& problem, const Architect
   return std::move(candidates.list);
 }
 
-}  // namespace flashjit::generator
+const char* template_of(const HopperVariant& variant) {
+  return serves_ablation(variant) ? "kernels/hopper_ablation.cuh" : "kernels/hopper_forward.cuh";
+}
+
+std::string render_kernel(const KernelSpec& spec, const HopperVariant& variant, std::string_view entry) {
+  const Plan& plan = spec.plan();
+  const std::string cluster = variant.cluster == 1 ? "" : fmt::format(" __cluster_dims__({}, 1, 1)", variant.cluster);
+  return render_arguments("HopperArguments", spec.problem()) + render_products(spec.problem(), variant) +
+         render_config(spec.problem(), variant) +
+         render({"HopperShape", plan.smem_bytes, plan.threads, plan.argument_bytes}) +
+         fmt::format(
+             "extern \"C\" __global__ void __launch_bounds__({}, 1){}\n"
+             "    {}(const __grid_constant__ Arguments args) {{\n"
+             "  extern __shared__ __align__(1024) char smem[];\n"  // a swizzle repeats after 1024 bytes
+             "  {}<Config>(args, ptx::cvta_to_shared(smem));\n"
+             "}}\n",
+             plan.threads, cluster, entry, serves_ablation(variant) ? "forward_hopper_ablation" : "forward_hopper");
+}
+
+}  // namespace generator
+
+bool operator==(const HopperVariant& a, const HopperVariant& b) noexcept {
+  return generator::equal(generator::kTunables, a, b);
+}
+bool operator<(const HopperVariant& a, const HopperVariant& b) noexcept {
+  return generator::less(generator::kTunables, a, b);
+}
+
+}  // namespace flashjit

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the variant space asks of each family: its rules, its defaults and what of it is worth trying.
+// What is asked of each family. generator/kernels/ has the answers, one file for each kernel.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +16,18 @@
 #include "generator/bucket_words.h"
 
 namespace flashjit::generator {
+
+// The family's spelling. read_part changes the field that the part names and gives its address; null when no field is
+// spelled so.
+inline constexpr const char* family_name(const MmaVariant&) { return "mma"; }
+inline constexpr const char* family_name(const HopperVariant&) { return "hopper"; }
+std::string spell_variant(const MmaVariant& variant);
+std::string spell_variant(const HopperVariant& variant);
+const void* read_part(std::string_view part, MmaVariant& variant);
+const void* read_part(std::string_view part, HopperVariant& variant);
+// Equal for equal variants alone, of those that are legal.
+std::array<std::uint64_t, 2> key_of(const MmaVariant& variant) noexcept;
+std::array<std::uint64_t, 2> key_of(const HopperVariant& variant) noexcept;
 
 // Of a problem; with a window it is one of full and causal, too.
 enum class Mask { any, full, causal, window };
@@ -89,12 +101,6 @@ inline TileOrder order_for(const Problem& problem) {
 
 // Whether the variant takes a way that only measurements take, for which there is a kernel of its own.
 bool serves_ablation(const HopperVariant& variant) noexcept;
-
-// The line that says why a variant is not legal.
-template <class Was>
-std::string must(std::string_view what, std::string_view required, const Was& was) {
-  return fmt::format("variant: {} must be {}, was {}", what, required, was);
-}
 
 // why_illegal of variant_space.h for one family.
 std::string why_illegal(const Problem& problem, const MmaVariant& variant, const Architecture& architecture);
