@@ -104,8 +104,11 @@ Json describe(const reference::Comparison& comparison) {
 }
 
 void print_json(const Options& options, const Answer& answer, const std::optional<Check>& check) {
+  const Window window = options.masks.options().window;
   Json json = {{"device", answer.device},
                {"dtype", options.dtype},
+               {"mask", options.masks.mask},
+               {"window", options.masks.window.empty() ? Json() : Json({window.left, window.right})},
                {"shape", Json(std::vector<std::int64_t>(answer.out.shape().begin(), answer.out.shape().end()))}};
   if (answer.kernel) {
     json.update({{"variant", to_string(answer.kernel->variant)},

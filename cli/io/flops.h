@@ -16,12 +16,14 @@ inline double forward_flops(const Dims& q, std::int64_t seqlen_kv, std::int64_t 
   return 2.0 * scores * static_cast<double>(q[3] + head_dim_v) * (causal ? 0.5 : 1.0);
 }
 
-// Beside a window, of the pairs of a query and a key that it sees.
+// Beside a window that is no causal mask, of the pairs of a query and a key that it sees.
 inline double forward_flops(const Dims& q, std::int64_t seqlen_kv, std::int64_t head_dim_v,
                             const AttentionOptions& options) {
-  if (options.window == Window{}) return forward_flops(q, seqlen_kv, head_dim_v, options.causal);
+  const bool causal = options.causal || options.window.right == 0;
+  if (options.window.left < 0 && (causal || options.window.right < 0))
+    return forward_flops(q, seqlen_kv, head_dim_v, causal);
   const auto side = [seqlen_kv](std::int64_t keys) { return keys < 0 ? seqlen_kv : std::min(keys, seqlen_kv); };
-  const std::int64_t left = side(options.window.left), right = options.causal ? 0 : side(options.window.right);
+  const std::int64_t left = side(options.window.left), right = causal ? 0 : side(options.window.right);
   double pairs = 0;
   for (std::int64_t row = 0; row < q[1]; ++row) {
     const std::int64_t position = row + seqlen_kv - q[1];

@@ -61,8 +61,13 @@ static int read_arguments(PyObject** values, int names_count, PyObject* const* a
 
 static int is_given(PyObject* value) { return value && value != Py_None; }
 
-/* In the place of what a conversion raised, which does not know the argument. Always 0. */
+/* In the place of what a conversion raised, which does not know the argument. What else the value's own code raised,
+   an interrupt for example, stays. Always 0. */
 static int refuse_value(const char* name, const char* must, PyObject* value) {
+  PyObject* const ours[] = {PyExc_TypeError, PyExc_ValueError, PyExc_OverflowError, PyExc_LookupError};
+  int is_ours = !PyErr_Occurred();
+  for (size_t i = 0; i < sizeof(ours) / sizeof(*ours); ++i) is_ours = is_ours || PyErr_ExceptionMatches(ours[i]);
+  if (!is_ours) return 0;
   PyErr_Clear();
   raise_error(FLASHJIT_INVALID_ARGUMENT, "%s: must be %s, was %.100R", name, must, value);
   return 0;
@@ -86,13 +91,20 @@ static int read_window(PyObject* pair, flashjit_window* window) {
   return refuse_value("window", "a pair (left, right) of ints of 64 bits, or None", pair);
 }
 
+/* 0 for an argument that is not given; -1 on failure. */
+static int read_flag(const char* name, PyObject* value) {
+  const int flag = value ? PyObject_IsTrue(value) : 0;
+  if (flag < 0) refuse_value(name, "True or False", value);
+  return flag;
+}
+
 int read_settings(Settings* settings, PyObject* engine, PyObject* causal, PyObject* window, PyObject* scale,
                   PyObject* variant) {
   const flashjit_attention_options defaults = FLASHJIT_ATTENTION_OPTIONS_INIT;
   flashjit_attention_options* const options = &settings->options;
   *options = defaults;
   if (!find_engine(engine, &settings->engine)) return 0;
-  options->causal = causal ? PyObject_IsTrue(causal) : 0;
+  options->causal = read_flag("causal", causal);
   if (options->causal < 0) return 0;
   if (is_given(window)) {
     if (!read_window(window, &settings->window)) return 0;
@@ -358,7 +370,7 @@ static PyObject* call(PyObject* const* values) {
   if (!read_settings(&settings, values[kEngine], values[kCausal], values[kWindow], values[kScale], values[kVariant])) {
     return NULL;
   }
-  const int with_lse = values[kLse] ? PyObject_IsTrue(values[kLse]) : 0;
+  const int with_lse = read_flag("lse", values[kLse]);
   return with_lse < 0 ? NULL : attend(values, &settings, with_lse);
 }
 

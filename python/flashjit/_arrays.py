@@ -27,7 +27,7 @@ def attention(q: Any, k: Any, v: Any, causal: Any, window: Any, scale: Any, out:
         out = library.empty(q, (*q.shape[:3], v.shape[3]))
     else:
         library.check_out(out)
-    rows = library.empty(q, (q.shape[0], q.shape[2], q.shape[1]), is_float32=True) if lse else None
+    rows = library.empty(q, (q.shape[0], q.shape[2], q.shape[1]), is_float32=True) if _flag("lse", lse) else None
 
     def launch(handle: int) -> None:
         _core.launch(engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
@@ -38,6 +38,13 @@ def attention(q: Any, k: Any, v: Any, causal: Any, window: Any, scale: Any, out:
                           [out] if rows is None else [out, rows])
     library.mark_written(out)
     return results[0] if rows is None else tuple(results)
+
+
+def _flag(name: str, value: Any) -> bool:
+    try:
+        return bool(value)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{name}: must be True or False, was {value!r:.100}") from None
 
 
 def stream_handle(stream: Any) -> int:

@@ -27,6 +27,8 @@ TEST_CASE("a causal mask counts as half") {
   CHECK(forward_flops(q, 300, 32, true) == forward_flops(q, 300, 32, false) / 2);
   CHECK(forward_flops(q, 300, 32, masks({})) == forward_flops(q, 300, 32, false));
   CHECK(forward_flops(q, 300, 32, masks({}, true)) == forward_flops(q, 300, 32, true));
+  CHECK(forward_flops(q, 300, 32, masks({-1, 0})) == forward_flops(q, 300, 32, true));
+  CHECK(forward_flops(q, 300, 32, masks({-1, 7}, true)) == forward_flops(q, 300, 32, true));
 }
 
 TEST_CASE("under a window the pairs that it shows count, wherever it is cut off") {

@@ -136,6 +136,8 @@ TEST_CASE("attend on the CPU writes what the reference computes") {
   CHECK(plain.err.empty());
   CHECK(json::parse(plain.out).at("device") == "CPU reference");
   CHECK(json::parse(plain.out).at("shape") == json({2, 5, 4, 8}));
+  CHECK(json::parse(plain.out).at("mask") == "full");
+  CHECK(json::parse(plain.out).at("window") == json());
   CHECK(mentions(read_bytes(shop.work() / "o.npy"), "'<f4'"));
   CHECK(shop.load("o.npy", DType::f32).to_doubles() == rounded(DType::bf16, shop.expected(DType::bf16, {}).out));
 
@@ -178,6 +180,10 @@ TEST_CASE("attend under a window, with either mask and with a side left open") {
   CHECK(attend("--window -1,-1") == expected({}));
   CHECK(attend("--window 9223372036854775807,2147483648") == expected({}));
   CHECK(expected({2, 1}) != expected({}));
+  const json told =
+      json::parse(shop.run("attend q.npy k.npy v.npy -o o.npy --device cpu --json --mask causal --window 2,-1").out);
+  CHECK(told.at("mask") == "causal");
+  CHECK(told.at("window") == json({2, -1}));
 }
 
 TEST_CASE("attend without a GPU says that it takes the CPU") {

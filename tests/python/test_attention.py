@@ -170,6 +170,22 @@ class WrongInput(unittest.TestCase):
         for scale in ("x", 10**400):
             self.refused(flashjit.InvalidArgument, "^scale: must be a number, was ", *make_inputs(), scale=scale)
 
+    def test_flags(self):
+        for name in ("causal", "lse"):
+            self.refused(flashjit.InvalidArgument, f"^{name}: must be True or False, was array", *make_inputs(),
+                         **{name: np.zeros(3)})
+
+    def test_what_the_code_of_an_argument_raises_stays(self):
+        class Interrupted:
+            def __index__(self):
+                raise KeyboardInterrupt
+
+            __bool__ = __float__ = __index__
+
+        for arguments in ({"window": (Interrupted(), 0)}, {"causal": Interrupted()}, {"scale": Interrupted()}):
+            with self.subTest(arguments=arguments), self.assertRaises(KeyboardInterrupt):
+                self.engine.attention(*make_inputs(), **arguments)
+
     def test_windows(self):
         wanted = r"^window: must be a pair \(left, right\) of ints of 64 bits, or None, was "
         for window in (7, True, "ab", {1: 2, 3: 4}, (), (1, ), (1, 2, 3), (None, 0), (0, 1.5), (2**63, 0), (0, -2**70)):
