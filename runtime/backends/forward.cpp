@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "runtime/backends/memory_place.h"
+#include "runtime/backends/tensor_map_encoder.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/tile_counters.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the copy engine of Hopper (TMA) is told of a tensor, and which tensors it can be told of. Only encoding needs
-// the driver.
+// What the copy engine of Hopper (TMA) is told of a tensor, and which tensors it can be told of.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +11,6 @@
 #include "runtime/call/validate.h"
 
 namespace flashjit::runtime {
-
-class Driver;
 
 // What one copy brings of a tensor: this much of each dimension, of one batch entry.
 struct TensorMapBox {
@@ -42,32 +39,5 @@ bool has_tensor_map(const Tensor& tensor) noexcept;
 bool has_tensor_maps(const ForwardCall& call) noexcept;
 // Throws Error(invalid_argument) which names the tensor that has none.
 void require_tensor_maps(const ForwardCall& call);
-
-// Encodes the maps of a thread's calls. The calls of a model's layers differ in addresses alone: a map that only
-// differs in its address from the last one at its place is that one with another address, which takes a fifth of the
-// time.
-class TensorMapEncoder {
- public:
-  static constexpr int kPlaces = 4;
-
-  // Of a 16-bit tensor that has one; place: below kPlaces. Until the next map of the place. Throws Error(unsupported,
-  // driver).
-  const generator::TensorMap& encode(const Driver& driver, int place, const Tensor& tensor, const TensorMapBox& box);
-
- private:
-  // All that a map is made of but for its address.
-  struct Shape {
-    DType dtype;
-    TensorMapShape tensor;
-    TensorMapBox box;
-    bool operator==(const Shape&) const = default;
-  };
-  struct Map {
-    bool made = false;
-    Shape shape;
-    generator::TensorMap map;
-  };
-  Map last_[kPlaces];
-};
 
 }  // namespace flashjit::runtime

@@ -40,6 +40,48 @@ const std::map<std::string, Folder>& folders() {
   return rules;
 }
 
+// Of folders with rooms, which rooms the files of a room may include from, beside their own. What stands beside the
+// rooms may include from all.
+const std::map<std::string, std::map<std::string, std::set<std::string>>>& rooms() {
+  static const std::map<std::string, std::map<std::string, std::set<std::string>>> rules = {
+      {"runtime",
+       {{"support", {}},
+        {"cuda", {"support"}},
+        {"call", {"support"}},
+        {"kernels", {"support"}},
+        {"tuning", {"kernels", "support"}},
+        {"backends", {"tuning", "kernels", "call", "cuda", "support"}},
+        {"api", {"backends", "tuning", "kernels", "call", "cuda", "support"}}}},
+      {"cli",
+       {{"io", {}},
+        {"cache", {"io"}},
+        {"commands", {"cache", "io"}},
+        {"tune", {"commands", "io"}},
+        {"bench", {"commands", "io"}},
+        {"verify", {"commands", "io"}}}},
+      {"emulator",
+       {{"ptx", {}},
+        {"memory", {"ptx"}},
+        {"machine", {"memory", "ptx"}},
+        {"operations", {"machine", "memory", "ptx"}}}},
+  };
+  return rules;
+}
+
+// Empty when a file may have this #include line as far as rooms go; else why not. Paths begin with the folder.
+std::string room_violation(const std::string& file, const std::string& line) {
+  static const std::regex path(R"re(^([a-z]+)/([a-z]+)/[^/]+$)re"), include(R"re(^\s*#\s*include\s*"([^"]+)")re");
+  std::smatch from, header, to;
+  if (!std::regex_match(file, from, path) || rooms().count(from[1]) == 0) return "";
+  const auto& of_folder = rooms().at(from[1]);
+  const auto rule = of_folder.find(from[2]);
+  if (rule == of_folder.end()) return file + ": its room has no rule in tests/host/test_architecture.cpp";
+  if (!std::regex_search(line, header, include)) return "";
+  const std::string included = header[1];
+  if (!std::regex_match(included, to, path) || to[1] != from[1] || to[2] == from[2]) return "";
+  return rule->second.count(to[2]) != 0 ? "" : file + " must not include \"" + included + "\"";
+}
+
 bool is_cuda_header(const std::string& header) {
   return std::regex_match(header, std::regex("(cuda|nvrtc|nvJitLink|device_launch)[A-Za-z_]*\\.h|cuda/.*"));
 }
@@ -85,7 +127,8 @@ std::vector<fs::path> host_sources(const fs::path& root) {
     const std::string name = top.path().filename().string();
     if (!top.is_directory() || name.front() == '.' || elsewhere.count(name) != 0) continue;
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(top.path())) {
-      if (entry.is_regular_file() && is_source(entry.path())) found.push_back(fs::relative(entry.path(), root));
+      const fs::path path = fs::relative(entry.path(), root);
+      if (entry.is_regular_file() && is_source(path) && path.parent_path().filename() != "tests") found.push_back(path);
     }
   }
   std::sort(found.begin(), found.end());
@@ -130,6 +173,16 @@ TEST_CASE("the rules for #include lines tell right from wrong") {
   CHECK_FALSE(violation("somewhere_new", "#include <vector>").empty());
 }
 
+TEST_CASE("the rules for rooms tell right from wrong") {
+  CHECK(room_violation("runtime/api/engine.cpp", "#include \"runtime/call/validate.h\"").empty());
+  CHECK(room_violation("runtime/call/masks.cpp", "#include \"runtime/call/masks.h\"").empty());
+  CHECK(room_violation("runtime/call/masks.cpp", "#include \"flashjit/error.h\"").empty());
+  CHECK(room_violation("cli/main.cpp", "#include \"cli/bench/bench.h\"").empty());
+  CHECK_FALSE(room_violation("runtime/call/masks.cpp", "#include \"runtime/api/engine_impl.h\"").empty());
+  CHECK_FALSE(room_violation("emulator/ptx/lexer.cpp", "  # include \"emulator/machine/warp.h\"").empty());
+  CHECK_FALSE(room_violation("cli/attic/old.cpp", "#include <vector>").empty());
+}
+
 TEST_CASE("folders include only what the architecture allows") {
   const fs::path root = FLASHJIT_SOURCE_DIR;
   const std::vector<fs::path> sources = host_sources(root);
@@ -139,6 +192,8 @@ TEST_CASE("folders include only what the architecture allows") {
     for (std::string line; std::getline(text, line);) {
       CHECK_MESSAGE(violation(source.begin()->string(), line).empty(), source.string(), ": ",
                     violation(source.begin()->string(), line));
+      CHECK_MESSAGE(room_violation(source.generic_string(), line).empty(),
+                    room_violation(source.generic_string(), line));
     }
   }
 }

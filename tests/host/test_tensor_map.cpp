@@ -8,6 +8,7 @@
 
 #include "flashjit/error.h"
 #include "generator/variant_space.h"
+#include "runtime/backends/tensor_map_encoder.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/tensor_map.h"
 #include "runtime/cuda/driver.h"

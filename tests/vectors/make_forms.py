@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes what forms/ says: PTX files, the inputs, and the index that scripts/gpu-vectors and the replay test
-(tests/host/test_emulator_vectors.cpp) read. With --check it only says whether the files are those."""
+(emulator/tests/test_vectors.cpp) read. With --check it only says whether the files are those."""
 
 import argparse
 import dataclasses

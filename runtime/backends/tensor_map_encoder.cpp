@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/backends/tensor_map_encoder.h"
+
+#include "flashjit/error.h"
+#include "runtime/call/tensor_dims.h"
+#include "runtime/cuda/driver.h"
+
+namespace flashjit::runtime {
+namespace {
+
+// The driver asks for 64 bytes of alignment; headers of CUDA 13 give the type more.
+static_assert(sizeof(generator::TensorMap) == sizeof(CUtensorMap) && alignof(generator::TensorMap) == 64);
+
+CUtensorMapDataType element_of(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case DType::bf16:
+      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case DType::f32:
+      break;
+  }
+  return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+}
+
+CUtensorMapSwizzle swizzle_of(int row_bytes) {
+  return row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+         : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                           : CU_TENSOR_MAP_SWIZZLE_32B;
+}
+
+void encode_whole(const Driver& driver, CUtensorMap* map, const TensorMapShape& shape, const TensorMapBox& box,
+                  const Tensor& tensor) {
+  if (!driver.cuTensorMapEncodeTiled) {
+    throw Error(ErrorCode::unsupported,
+                "driver: must have cuTensorMapEncodeTiled for a variant of the hopper family, has not");
+  }
+  const auto unsigned_of = [](int value) { return static_cast<cuuint32_t>(value); };
+  const cuuint32_t box_sizes[kRank] = {unsigned_of(box.columns), unsigned_of(box.heads), unsigned_of(box.rows), 1};
+  const cuuint32_t element_steps[kRank] = {1, 1, 1, 1};
+  const int row_bytes = box.columns * static_cast<int>(size_of(tensor.dtype));
+  driver.check(
+      driver.cuTensorMapEncodeTiled(map, element_of(tensor.dtype), kRank, tensor.data, shape.sizes, shape.strides,
+                                    box_sizes, element_steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(row_bytes),
+                                    CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+      "cuTensorMapEncodeTiled");
+}
+
+}  // namespace
+
+const generator::TensorMap& TensorMapEncoder::encode(const Driver& driver, int place, const Tensor& tensor,
+                                                     const TensorMapBox& box) {
+  Map& last = last_[place];
+  const Shape shape{tensor.dtype, tensor_map_shape(tensor), box};
+  auto* const map = reinterpret_cast<CUtensorMap*>(&last.map);
+  if (last.made && shape == last.shape && driver.cuTensorMapReplaceAddress) {
+    driver.check(driver.cuTensorMapReplaceAddress(map, tensor.data), "cuTensorMapReplaceAddress");
+    return last.map;
+  }
+  last.made = false;
+  encode_whole(driver, map, shape.tensor, shape.box, tensor);
+  last.shape = shape;
+  last.made = true;
+  return last.map;
+}
+
+}  // namespace flashjit::runtime
