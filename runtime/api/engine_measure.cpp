@@ -6,7 +6,7 @@
 
 #include "flashjit/engine.h"
 #include "runtime/api/engine_impl.h"
-#include "runtime/backends/forward.h"
+#include "runtime/backends/gpu_operation.h"
 #include "runtime/cuda/timer.h"
 #include "runtime/support/statistics.h"
 
@@ -27,13 +27,13 @@ struct Prepared {
       : driver(Driver::load()),
         device(runtime::device(runtime::forward_device(driver, call, opts.stream))),
         context(driver, device.info.ordinal, opts.stream),
-        launch(runtime::make_forward_launch(
-            driver, call, runtime::forward_kernel(driver, kernels, call, opts, device.info.ordinal), opts.stream)) {}
+        operation(driver, call, runtime::forward_kernel(driver, kernels, call, opts, device.info.ordinal),
+                  opts.stream) {}
 
   const Driver& driver;
   const runtime::Device& device;
   runtime::ContextScope context;
-  runtime::ForwardLaunch launch;
+  runtime::GpuOperation operation;
 };
 
 runtime::ForwardCall call_with_work(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
@@ -93,7 +93,7 @@ Timing Engine::measure(const Tensor& q, const Tensor& k, const Tensor& v, const 
   const runtime::ForwardCall call = call_with_work(q, k, v, out, opts);
   Prepared prepared(impl_->kernels, call, opts);
   return runtime::measure_kernel(prepared.driver, prepared.device, opts.stream, options,
-                                 [&] { prepared.launch.enqueue(prepared.driver); });
+                                 [&] { prepared.operation.enqueue(prepared.driver); });
 }
 
 HostCost Engine::measure_host_cost(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
@@ -103,7 +103,7 @@ HostCost Engine::measure_host_cost(const Tensor& q, const Tensor& k, const Tenso
   Prepared prepared(impl_->kernels, call, opts);
   const Driver& driver = prepared.driver;
   return runtime::measure_host(
-      driver, opts.stream, [&] { attention(q, k, v, out, opts); }, [&] { prepared.launch.launch(driver); });
+      driver, opts.stream, [&] { attention(q, k, v, out, opts); }, [&] { prepared.operation.launch(driver); });
 }
 
 double Engine::measure_mma_ceiling(DType dtype, int device) {

@@ -9,7 +9,7 @@
 #include "flashjit/error.h"
 #include "generator/variant_space.h"
 #include "runtime/call/forward_arguments.h"
-#include "runtime/call/launch.h"
+#include "runtime/call/operation.h"
 #include "runtime/kernels/nvrtc.h"
 #include "runtime/support/parallel.h"
 
@@ -76,21 +76,30 @@ struct EmulatedBackend::Kernel {
   KernelInfo info;
   emulator::Program program;
 
+  // The first report with findings, or else the last one.
   emulator::Report run(const ForwardCall& call, const EmulationOptions& options) const {
-    Launch bound = bind(call, spec, options.resident_blocks);
-    emulator::Memory memory = memory_of(call);
-    const auto write_argument = [&](std::size_t offset, const auto& value) {
-      std::memcpy(bound.arguments + offset, &value, sizeof(value));
-    };
-    for (int i = 0; i < bound.map_count; ++i)
-      write_argument(bound.maps[i].offset,
-                     emulator::encode_tensor_map(description_of(*bound.maps[i].tensor, bound.maps[i].box)));
+    Operation operation(call, spec, options.resident_blocks);
+    const emulator::Memory memory = memory_of(call);
+    emulator::Report report;
+    for (Launch& launch : operation) {
+      report = run(launch, memory, options);
+      if (!report.clean()) break;
+    }
+    return report;
+  }
+
+ private:
+  emulator::Report run(Launch& launch, emulator::Memory memory, const EmulationOptions& options) const {
+    for (int i = 0; i < launch.map_count; ++i) {
+      const MapPlace& place = launch.maps[i];
+      launch.write_argument(place.offset, emulator::encode_tensor_map(description_of(*place.tensor, place.box)));
+    }
     std::uint32_t tile_counter = 0;
-    if (bound.tile_counter_offset != Launch::kNowhere) {
-      write_argument(bound.tile_counter_offset, &tile_counter);
+    if (launch.tile_counter_offset != Launch::kNowhere) {
+      launch.write_argument(launch.tile_counter_offset, &tile_counter);
       memory.add("tile_counter", &tile_counter, sizeof(tile_counter));
     }
-    emulator::Report report = program.run(entry, make_launch(bound, options), memory);
+    emulator::Report report = program.run(entry, emulated(launch, options), memory);
     if (report.clean() && tile_counter != 0) {
       throw Error(ErrorCode::kernel_fault,
                   fmt::format("{}: must leave its tile counter 0, left {}", info.name, tile_counter));
@@ -98,17 +107,16 @@ struct EmulatedBackend::Kernel {
     return report;
   }
 
- private:
-  emulator::Launch make_launch(const Launch& bound, const EmulationOptions& options) const {
-    emulator::Launch launch;
-    launch.grid.x = static_cast<unsigned>(bound.blocks);
-    launch.block.x = static_cast<unsigned>(spec.plan().threads);
-    launch.cluster.x = static_cast<unsigned>(bound.cluster);
-    launch.resident_clusters = std::max(1, options.resident_blocks / bound.cluster);
-    launch.dynamic_shared_bytes = static_cast<std::size_t>(spec.plan().smem_bytes);
-    launch.seed = options.seed;
-    launch.parameters.assign(bound.arguments, bound.arguments + bound.argument_bytes);
-    return launch;
+  static emulator::Launch emulated(const Launch& launch, const EmulationOptions& options) {
+    emulator::Launch copy;
+    copy.grid.x = static_cast<unsigned>(launch.blocks);
+    copy.block.x = static_cast<unsigned>(launch.threads);
+    copy.cluster.x = static_cast<unsigned>(launch.cluster);
+    copy.resident_clusters = std::max(1, options.resident_blocks / launch.cluster);
+    copy.dynamic_shared_bytes = static_cast<std::size_t>(launch.shared_bytes);
+    copy.seed = options.seed;
+    copy.parameters.assign(launch.arguments, launch.arguments + launch.argument_bytes);
+    return copy;
   }
 };
 

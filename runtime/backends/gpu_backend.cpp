@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/backends/gpu_backend.h"
 
-#include "runtime/backends/forward.h"
+#include "runtime/backends/gpu_operation.h"
 #include "runtime/cuda/device.h"
 
 namespace flashjit::runtime {
@@ -40,7 +40,7 @@ void GpuBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
   const int device = forward_device(driver, call, opts.stream);
   const ContextScope scope(driver, device, opts.stream);
   const LaunchRecord& kernel = forward_kernel(driver, kernels_, call, opts, device);
-  make_forward_launch(driver, call, kernel, opts.stream).enqueue(driver);
+  GpuOperation(driver, call, kernel, opts.stream).enqueue(driver);
 }
 
 }  // namespace flashjit::runtime

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "cache/digest.h"
@@ -44,8 +45,8 @@ struct GpuTuningBench::Kernel {
   KernelStore::Shared image;
   std::unique_ptr<Module> module;
   LaunchRecord record;
-  ForwardLaunch timed_launch;
-  bool warm = false;  // the timed launch has run
+  std::optional<GpuOperation> timed;
+  bool warm = false;  // the timed call has run
 };
 
 // The tensors of one call in the device's memory.
@@ -194,7 +195,7 @@ void GpuTuningBench::load(Kernel& kernel) {
   record.function = ready.function;
   record.resident_blocks = ready.blocks_per_sm * device_.info.sm_count;
   if (draws_tiles(record.spec.variant())) record.tile_counters = &tile_counters_;
-  kernel.timed_launch = make_forward_launch(driver_, timed_call_->call, record, stream_.get());
+  kernel.timed.emplace(driver_, timed_call_->call, record, stream_.get());
 }
 
 std::string GpuTuningBench::check(const Variant& variant) try {
@@ -214,10 +215,10 @@ std::string GpuTuningBench::check_small(const Kernel& kernel, std::size_t index)
   const DeviceCall& small = *check_calls_[index];
   LaunchRecord record = kernel.record;
   record.resident_blocks = std::min(record.resident_blocks, kCheckBlocks);
-  ForwardLaunch launch = make_forward_launch(driver_, small.call, record, stream_.get());
+  GpuOperation operation(driver_, small.call, record, stream_.get());
   for (int i = 0; i < 2; ++i) {
     small.poison();
-    launch.enqueue(driver_);
+    operation.enqueue(driver_);
   }
   const Expected& expected = expected_.get()[index];
   const CallShape& shape = check_cases_[index].shape;
@@ -229,7 +230,7 @@ std::string GpuTuningBench::check_small(const Kernel& kernel, std::size_t index)
 
 std::string GpuTuningBench::check_timed(Kernel& kernel) {
   timed_call_->poison();
-  kernel.timed_launch.enqueue(driver_);
+  kernel.timed->enqueue(driver_);
   kernel.warm = true;
   const Expected& expected = expected_.get().back();
   return describe(reference::compare(checked_rows(), expected.exact, expected.low), "the output", timed_case_.shape);
@@ -254,8 +255,8 @@ HostTensor GpuTuningBench::checked_rows() const {
 
 std::vector<double> GpuTuningBench::time(const Variant& variant, int launches) {
   Kernel& kernel = *kernels_.at(variant);
-  if (!std::exchange(kernel.warm, true)) kernel.timed_launch.enqueue(driver_);
-  return timer_.measure(launches, [&] { kernel.timed_launch.enqueue(driver_); });
+  if (!std::exchange(kernel.warm, true)) kernel.timed->enqueue(driver_);
+  return timer_.measure(launches, [&] { kernel.timed->enqueue(driver_); });
 }
 
 double GpuTuningBench::seconds() {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "generator/source.h"
-#include "runtime/backends/forward.h"
+#include "runtime/backends/gpu_operation.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/private_stream.h"
 #include "runtime/cuda/tile_counters.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "generator/variant_space.h"
-#include "runtime/call/launch.h"
+#include "runtime/call/operation.h"
 #include "runtime/cuda/relaxed_capture.h"
 #include "runtime/cuda/tile_counters.h"
 #include "runtime/cuda/zeroed_memory.h"

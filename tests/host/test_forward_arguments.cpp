@@ -10,7 +10,7 @@
 #include "generator/features.h"
 #include "generator/variant_space.h"
 #include "runtime/call/forward_arguments.h"
-#include "runtime/call/launch.h"
+#include "runtime/call/operation.h"
 
 namespace {
 
@@ -54,7 +54,9 @@ Call call_of(std::int64_t seqlen_q, std::int64_t heads_q, std::int64_t heads_kv)
 runtime::Launch launch_of(const Call& call, const char* variant) {
   const runtime::ForwardCall validated = call.validated();
   const Architecture& architecture = find_architecture("sm_90a");
-  return runtime::bind(validated, {validated.problem, parse_variant(variant), architecture}, 132);
+  const runtime::Operation operation(validated, {validated.problem, parse_variant(variant), architecture}, 132);
+  REQUIRE(operation.end() - operation.begin() == 1);
+  return *operation.begin();
 }
 
 // Of a launch of either family, behind the family's own arguments.

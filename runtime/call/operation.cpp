@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/call/launch.h"
+#include "runtime/call/operation.h"
 
 #include <algorithm>
 #include <cstring>
@@ -37,7 +37,7 @@ constexpr PartWriter kPartWriters[] = {{&Problem::window, write<window_arguments
 void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, std::byte* at) {
   for (const PartWriter& writer : kPartWriters)
     if (writer.feature == row.asked) return writer.write(call, at);
-  throw std::logic_error("launch: nothing writes the arguments of " + std::string(row.word));
+  throw std::logic_error("operation: nothing writes the arguments of " + std::string(row.word));
 }
 
 // Behind those of the family.
@@ -64,13 +64,13 @@ void add_map(Launch& launch, std::size_t offset, const Tensor* tensor, const Ten
   launch.maps[launch.map_count++] = {offset, tensor, box};
 }
 
-void bind_to(Launch& launch, const ForwardCall& call, const MmaVariant& variant, const generator::Plan&, std::int64_t) {
+void bind(Launch& launch, const ForwardCall& call, const MmaVariant& variant, const generator::Plan&, std::int64_t) {
   const generator::MmaArguments& arguments = set_arguments(launch, call, variant);
   launch.blocks = count_tiles(arguments.sizes);
 }
 
-void bind_to(Launch& launch, const ForwardCall& call, const HopperVariant& variant, const generator::Plan& plan,
-             std::int64_t resident_blocks) {
+void bind(Launch& launch, const ForwardCall& call, const HopperVariant& variant, const generator::Plan& plan,
+          std::int64_t resident_blocks) {
   using Arguments = generator::HopperArguments;
   const Arguments& arguments = set_arguments(launch, call, variant);
   launch.blocks = grid_size(variant, count_tiles(arguments.sizes), resident_blocks);
@@ -90,12 +90,13 @@ bool draws_tiles(const Variant& variant) noexcept {
   return hopper && hopper->scheduler == Scheduler::dynamic;
 }
 
-Launch bind(const ForwardCall& call, const generator::KernelSpec& spec, std::int64_t resident_blocks) {
-  Launch launch;
-  std::visit([&](const auto& variant) { bind_to(launch, call, variant, spec.plan(), resident_blocks); },
-             spec.variant());
-  launch.argument_bytes = spec.plan().argument_bytes;
-  return launch;
+Operation::Operation(const ForwardCall& call, const generator::KernelSpec& kernel, std::int64_t resident_blocks) {
+  Launch& launch = launches_[count_++];
+  const generator::Plan& plan = kernel.plan();
+  std::visit([&](const auto& variant) { bind(launch, call, variant, plan, resident_blocks); }, kernel.variant());
+  launch.threads = plan.threads;
+  launch.shared_bytes = plan.smem_bytes;
+  launch.argument_bytes = plan.argument_bytes;
 }
 
 }  // namespace flashjit::runtime

@@ -1,35 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way from a validated call to its launch on a GPU.
+// The way from a validated call to its operation on a GPU.
 #pragma once
 
 #include "flashjit/attention.h"
 #include "runtime/backends/kernels.h"
-#include "runtime/call/launch.h"
+#include "runtime/call/operation.h"
 #include "runtime/call/validate.h"
 #include "runtime/cuda/driver.h"
 
 namespace flashjit::runtime {
 
-// A launch on a GPU, ready to go. Enqueued again it runs again, on its stream and so after the first time.
-struct ForwardLaunch {
-  ForwardLaunch() = default;
-  ForwardLaunch(const LaunchRecord& kernel, const ForwardCall& call)
-      : function(kernel.function), bound(bind(call, kernel.spec, kernel.resident_blocks)) {}
+// An operation on a GPU, ready to go. Enqueued again it runs again, on its stream and so after the first time.
+class GpuOperation {
+ public:
+  // The stream's context is current. Throws Error(invalid_argument, driver).
+  GpuOperation(const Driver& driver, const ForwardCall& call, const LaunchRecord& kernel, Stream stream);
 
-  CUfunction function = nullptr;
-  CUlaunchConfig config;
-  Launch bound;
-
+  // Without a check, for measurements of the launch itself.
   CUresult launch(const Driver& driver) {
-    void* parameters[] = {bound.arguments};
-    return driver.cuLaunchKernelEx(&config, function, parameters, nullptr);
+    for (int i = 0; Launch & launch : operation_) {
+      void* parameters[] = {launch.arguments};
+      const CUresult result = driver.cuLaunchKernelEx(&configs_[i], functions_[i], parameters, nullptr);
+      if (result != CUDA_SUCCESS) return result;
+      ++i;
+    }
+    return CUDA_SUCCESS;
   }
   void enqueue(const Driver& driver) { driver.check(launch(driver), "cuLaunchKernelEx"); }
-};
 
-// Throws Error(invalid_argument, driver).
-ForwardLaunch make_forward_launch(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
-                                  Stream stream);
+ private:
+  Operation operation_;
+  CUfunction functions_[Operation::kMostLaunches];
+  CUlaunchConfig configs_[Operation::kMostLaunches];
+};
 
 // The device that the call runs on. Throws Error(invalid_argument) when pointers or stream do not agree on one.
 int forward_device(const Driver& driver, const ForwardCall& call, Stream stream);

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/backends/forward.h"
+#include "runtime/backends/gpu_operation.h"
 
 #include <fmt/format.h>
-
-#include <cstring>
 
 #include "runtime/backends/memory_place.h"
 #include "runtime/backends/tensor_map_encoder.h"
@@ -30,27 +28,29 @@ void require_not_capturing(const Driver& driver, Stream stream) {
               "the capture), this one was not");
 }
 
-template <class Value>
-void write_argument(Launch& launch, std::size_t offset, const Value& value) {
-  std::memcpy(launch.arguments + offset, &value, sizeof(value));
-}
-
 void write_tensor_maps(const Driver& driver, Launch& launch) {
   static_assert(Launch::kMaxMaps <= TensorMapEncoder::kPlaces);
   thread_local TensorMapEncoder encoder;
   for (int i = 0; i < launch.map_count; ++i) {
     const MapPlace& place = launch.maps[i];
-    write_argument(launch, place.offset, encoder.encode(driver, i, *place.tensor, place.box));
+    launch.write_argument(place.offset, encoder.encode(driver, i, *place.tensor, place.box));
   }
 }
 
-// Sets every field: a launch's config comes without initial values.
-void set_config(CUlaunchConfig& config, std::int64_t blocks, const generator::Plan& plan, Stream stream) {
-  config.gridDimX = static_cast<unsigned>(blocks);
+// The address of a counter of its own.
+void write_tile_counter(const Driver& driver, Launch& launch, TileCounters& counters, Stream stream) {
+  std::uint32_t* const counter = is_capturing(driver, stream) ? counters.for_graph() : counters.for_launch();
+  launch.write_argument(launch.tile_counter_offset, counter);
+}
+
+// Sets every field: a config comes without initial values. A kernel has its cluster's size compiled in: the launch
+// needs no attribute, only a grid that is a multiple of it.
+void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream) {
+  config.gridDimX = static_cast<unsigned>(launch.blocks);
   config.gridDimY = config.gridDimZ = 1;
-  config.blockDimX = static_cast<unsigned>(plan.threads);
+  config.blockDimX = static_cast<unsigned>(launch.threads);
   config.blockDimY = config.blockDimZ = 1;
-  config.sharedMemBytes = static_cast<unsigned>(plan.smem_bytes);
+  config.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
   config.hStream = stream;
   config.attrs = nullptr;
   config.numAttrs = 0;
@@ -58,18 +58,13 @@ void set_config(CUlaunchConfig& config, std::int64_t blocks, const generator::Pl
 
 }  // namespace
 
-// A kernel has its cluster's size compiled in: the launch needs no attribute, only a grid that is a multiple of it.
-ForwardLaunch make_forward_launch(const Driver& driver, const ForwardCall& call, const LaunchRecord& record,
-                                  Stream stream) {
-  ForwardLaunch launch(record, call);
-  Launch& bound = launch.bound;
-  set_config(launch.config, bound.blocks, record.spec.plan(), stream);
-  write_tensor_maps(driver, bound);
-  if (TileCounters* counters = record.tile_counters) {
-    std::uint32_t* const counter = is_capturing(driver, stream) ? counters->for_graph() : counters->for_launch();
-    write_argument(bound, bound.tile_counter_offset, counter);
+GpuOperation::GpuOperation(const Driver& driver, const ForwardCall& call, const LaunchRecord& kernel, Stream stream)
+    : operation_(call, kernel.spec, kernel.resident_blocks), functions_{kernel.function} {
+  for (int i = 0; Launch & launch : operation_) {
+    set_config(configs_[i++], launch, stream);
+    write_tensor_maps(driver, launch);
+    if (kernel.tile_counters) write_tile_counter(driver, launch, *kernel.tile_counters, stream);
   }
-  return launch;
 }
 
 int forward_device(const Driver& driver, const ForwardCall& call, Stream stream) {

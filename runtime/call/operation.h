@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call as a device runs it: launches of kernels in plain data, which knows neither the driver nor the emulator.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "generator/arguments.h"
+#include "generator/spec.h"
+#include "runtime/call/tensor_map.h"
+#include "runtime/call/validate.h"
+
+namespace flashjit::runtime {
+
+// A tensor map that belongs at an offset of a launch's arguments.
+struct MapPlace {
+  std::size_t offset;
+  const Tensor* tensor;
+  TensorMapBox box;
+};
+
+struct Launch {
+  static constexpr std::size_t kPartBytes = 256;  // room for the arguments of all parts
+  static constexpr std::size_t kMaxBytes = sizeof(generator::HopperArguments) + kPartBytes;
+  static constexpr int kMaxMaps = 4;
+  static constexpr std::size_t kNowhere = ~std::size_t{0};
+
+  std::int64_t blocks = 0;
+  int cluster = 1;       // blocks of one
+  int threads = 0;       // of a block
+  int shared_bytes = 0;  // dynamic shared memory of a block
+  // What the kernel is given, but for what only a device can know.
+  alignas(64) std::byte arguments[kMaxBytes];
+  std::size_t argument_bytes = 0;
+  MapPlace maps[kMaxMaps];
+  int map_count = 0;
+  // Where the address of a tile counter belongs: a 32-bit word that is 0, and 0 again afterwards.
+  std::size_t tile_counter_offset = kNowhere;
+
+  template <class Value>
+  void write_argument(std::size_t offset, const Value& value) noexcept {
+    std::memcpy(arguments + offset, &value, sizeof(value));
+  }
+};
+
+// Whether blocks of the variant's kernels draw their tiles from a counter.
+bool draws_tiles(const Variant& variant) noexcept;
+
+// Launches in order: each sees what those before it wrote. The i-th one is of the i-th kernel that the operation was
+// made with. It points to the call's tensors.
+class Operation {
+ public:
+  static constexpr int kMostLaunches = 1;
+
+  // For a call that has output elements. resident_blocks: how many blocks of the kernel the device runs at once. Throws
+  // Error(invalid_argument) when the call has more tiles than a launch can have blocks.
+  Operation(const ForwardCall& call, const generator::KernelSpec& kernel, std::int64_t resident_blocks);
+
+  Launch* begin() noexcept { return launches_; }
+  Launch* end() noexcept { return launches_ + count_; }
+  const Launch* begin() const noexcept { return launches_; }
+  const Launch* end() const noexcept { return launches_ + count_; }
+
+ private:
+  Launch launches_[kMostLaunches];
+  int count_ = 0;
+};
+
+}  // namespace flashjit::runtime
