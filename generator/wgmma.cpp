@@ -23,7 +23,7 @@ std::string list(std::string_view before, int first, int count, std::string_view
   return out;
 }
 
-// Operands of the asm statement by number: first the accumulators, then A, then B.
+// Operands of the asm statement by number: first the accumulators, then A, then B, then whether it adds.
 class Statement {
  public:
   Statement(DType dtype, const WgmmaProduct& product)
@@ -36,16 +36,22 @@ class Statement {
 
   const std::string& instruction() const { return instruction_; }
   std::string parameters() const {
-    return fmt::format("float (&d)[{}], const {} (&a)[{}], const uint64 (&b)[{}]", accumulators_,
-                       product_.a_in_registers ? "uint32" : "uint64", a_count_, product_.steps);
+    return fmt::format("float (&d)[{}], const {} (&a)[{}], const uint64 (&b)[{}]{}", accumulators_,
+                       product_.a_in_registers ? "uint32" : "uint64", a_count_, product_.steps,
+                       product_.adds ? ", uint32 adds" : "");
   }
 
   std::string text() const {
     std::string out = "asm volatile(\n";
+    if (product_.adds)
+      out += fmt::format("        \"{{.reg .pred adds;\\n\\t\"\n        \"setp.ne.b32 adds, %{}, 0;\\n\\t\"\n",
+                         accumulators_ + a_count_ + product_.steps);
     for (int step = 0; step < product_.steps; ++step) out += step_text(step);
-    out += fmt::format("        : {}\n", operands("+f", "d", accumulators_));
+    if (product_.adds) out += "        \"}\"\n";
+    out += fmt::format("        : {}\n", operands(product_.adds ? "+f" : "=f", "d", accumulators_));
     out += fmt::format("        : {},\n", operands(product_.a_in_registers ? "r" : "l", "a", a_count_));
-    return out + fmt::format("          {});\n", operands("l", "b", product_.steps));
+    out += fmt::format("          {}", operands("l", "b", product_.steps));
+    return out + (product_.adds ? ", \"r\"(adds));\n" : ");\n");
   }
 
  private:
@@ -57,8 +63,10 @@ class Statement {
   std::string step_text(int step) const {
     return fmt::format("        \"{} \"\n        \"{{{}}}, \"\n        \"{}, %{}, {}, 1, 1, {}{};\\n\\t\"\n",
                        instruction_, d_, a_of(step), accumulators_ + a_count_ + step,
-                       product_.adds || step != 0 ? 1 : 0, product_.a_in_registers ? "" : "0, ",
-                       product_.b_n_major ? 1 : 0);
+                       step != 0       ? "1"
+                       : product_.adds ? "adds"
+                                       : "0",
+                       product_.a_in_registers ? "" : "0, ", product_.b_n_major ? 1 : 0);
   }
   std::string a_of(int step) const {
     if (!product_.a_in_registers) return fmt::format("%{}", accumulators_ + step);

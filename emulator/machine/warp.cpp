@@ -19,7 +19,7 @@ Warp::Warp(Block& block, int index, LaneMask live)
       readable_(registers_.size()),
       predicates_(static_cast<std::size_t>(code_.kernel->predicates)),
       predicates_readable_(predicates_.size()),
-      state_(registers_.size()),
+      state_(registers_.size(), std::uint8_t{kWritten}),
       in_flight_(registers_.size()),
       accumulating_(registers_.size()),
       splits_{{live, 0, {}}},

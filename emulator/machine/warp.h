@@ -162,7 +162,7 @@ class Warp {
     std::uint64_t blocked_at = 0;  // the cluster's events then
     bool blocked = false;
   };
-  enum : std::uint8_t { kWritten = 1 };  // since the last wgmma.fence
+  enum : std::uint8_t { kWritten = 1 };  // since the last wgmma.fence, or before the first one
 
   template <class T>
   const T* slot_values(Slot slot) const {

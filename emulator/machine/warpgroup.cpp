@@ -166,8 +166,8 @@ void Warpgroup::check_same(Warp& warp, Operation& known, const Operation& own, s
   if (known.accumulates != own.accumulates) return differ("another scale-d");
 }
 
-// A and the accumulators must have values, and no write since the last wgmma.fence. Accumulators that an earlier wgmma
-// still adds to are in order.
+// A and the accumulators must have values, and no write since the last wgmma.fence, of which there must be one before
+// the first wgmma. Accumulators that an earlier wgmma still adds to are in order.
 void Warpgroup::check_registers(Warp& warp, const Operation& operation) {
   const Wgmma& wgmma = operation.wgmma();
   const auto written = [&](Slot slot) { return warp.written_since_fence(slot); };
@@ -177,7 +177,7 @@ void Warpgroup::check_registers(Warp& warp, const Operation& operation) {
   const bool a_written = std::any_of(wgmma.a.begin(), wgmma.a.end(), written);
   if (a_written || std::any_of(wgmma.sums.begin(), wgmma.sums.end(), written))
     warp.report(FindingKind::missing_wgmma_fence, [&] {
-      return fmt::format("{} was written after the last wgmma.fence of the warp",
+      return fmt::format("no wgmma.fence of the warp orders {} before this",
                          a_written ? "a register of A" : "an accumulator");
     });
 }

@@ -72,16 +72,16 @@ struct DeferredSoftmax : SoftmaxRows<1> {
     return raised;
   }
 
-  // A block against the maximum as it is. Where that is too low for some row of the warp, or too far from 0, nothing is
-  // summed and take_exactly() is called, which computes the scores again and takes the block as usual. NaN counts as
-  // too low.
-  template <int kN, class TakeExactly>
-  __device__ __forceinline__ void take_block_lazily(Accumulator<1, kN>& s, TakeExactly take_exactly) {
+  // A block against the maximum as it is. False where that is too low for some row of the warp, or too far from 0: then
+  // nothing is summed, and the scores are lost. NaN counts as too low.
+  template <int kN>
+  __device__ __forceinline__ bool take_block_lazily(Accumulator<1, kN>& s) {
     float block_sum[2];
     exponentiate(s, shift_by_maxima(), block_sum);
     const bool within = block_sum[0] <= limit && block_sum[1] <= limit;
-    if (ptx::vote_any(!within)) return take_exactly();
+    if (ptx::vote_any(!within)) return false;
     sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
+    return true;
   }
 
   template <int kN>

@@ -26,6 +26,7 @@ struct WarpgroupAttention {
   using Scores = Accumulator<1, kScoreColumns>;
 
   Accumulator<1, kOutputColumns> o;
+  uint32 begun = 0;       // 1: o has products of this tile; else the next one overwrites it
   uint32 p[kPSteps * 4];  // A fragments of P, one for each 16 keys
   DeferredSoftmax<Config::kRescale> softmax;
   // Matrix descriptors: the warpgroup's rows of the query tile in the first slot and in the present one, and the first
@@ -54,7 +55,6 @@ struct WarpgroupAttention {
   // --- Products. Between issue and wait nothing may touch s, o or p. -----------------------------------------------
 
   __device__ __forceinline__ void issue_scores(Scores& s, int stage) {
-    ptx::hold_registers(s.flat());
     ptx::wgmma_fence();
     const uint64 first = KTile::slot(k, stage);
     uint64 a[kQSteps], b[kQSteps];
@@ -69,11 +69,11 @@ struct WarpgroupAttention {
 
   __device__ __forceinline__ void issue_output(int stage) {
     ptx::hold_registers(o.flat());
-    ptx::hold_registers(p);
     ptx::wgmma_fence();
     uint64 b[kPSteps];
     describe_values(b, stage);
-    OutputMma::issue(o.flat(), p, b);
+    OutputMma::issue(o.flat(), p, b, begun);
+    begun = 1;
     ptx::wgmma_commit_group();
   }
 
@@ -128,6 +128,7 @@ struct WarpgroupAttention {
         ptx::mma_m16n8k16(Element{}, s.x[0][n], a, b0, b1);
       }
     }
+    ptx::no_instruction();
   }
 
   // --- The query ---------------------------------------------------------------------------------------------------

@@ -38,7 +38,8 @@ struct AblationWarpgroup : WarpgroupAttention<Config> {
 #pragma unroll
       for (int step = 0; step < Base::kPSteps; ++step) a[step] = p_smem + PTile::k_major_step(step);
       Base::describe_values(b, stage);
-      OutputMma::issue(Base::o.flat(), a, b);
+      OutputMma::issue(Base::o.flat(), a, b, Base::begun);
+      Base::begun = 1;
       ptx::wgmma_commit_group();
     }
   }
@@ -180,7 +181,7 @@ class HopperAblationConsumer {
 
   // Ends with the probabilities of the last block, except in a serial pipeline, which ends with the output.
   __device__ __forceinline__ void visit_blocks(const Visit& visit, Scores& s) {
-    self.o.clear();
+    self.begun = 0;
     self.softmax.reset();
     int block = visit.blocks - 1;
     if constexpr (Config::kOverlap == GemmSoftmax::three_stage) {
@@ -313,13 +314,12 @@ class HopperAblationConsumer {
     if constexpr (kLazy && !kMasked) {
       if constexpr (Shape::kOutputEarly) finish_output();
       bool raised = false;
-      const int stage = keys.stage();
-      self.softmax.take_block_lazily(s, [&] {
-        self.recompute_scores(s, stage);
+      if (!self.softmax.take_block_lazily(s)) {
+        self.recompute_scores(s, keys.stage());
         raised = self.softmax.take_block(s);
         // While P V may still be running the output has to wait.
         if (Shape::kOutputEarly && raised) self.softmax.rescale(self.o);
-      });
+      }
       release_key(block);
       if constexpr (Shape::kOutputEarly) return false;
       finish_output();

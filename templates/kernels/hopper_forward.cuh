@@ -17,9 +17,8 @@ class HopperConsumer {
   using Warpgroup = WarpgroupAttention<Config>;
   using Scores = typename Warpgroup::Scores;
   static constexpr bool kLazy = Config::kRescale == Rescale::lazy;
+  static constexpr bool kOutputEarly = kLazy && Shape::kOutputEarly;
   static constexpr bool kBegins = Config::Masks::kBegins;
-  // Where tiles are fused: the next tile's first softmax runs while P V of this one's last block does.
-  static constexpr bool kFirstBlockUnderOutput = !Shape::kOutputEarly;
 
  public:
   __device__ __forceinline__ HopperConsumer(const typename Config::Arguments& args_, const Shape& shape_,
@@ -37,28 +36,34 @@ class HopperConsumer {
         self(args_.core.sizes.scale_log2, shape_, warpgroup_) {}
 
   __device__ __forceinline__ void run() {
-    const HopperStore<Config> store{args};
     gemm_turn.begin();
     softmax_turn.begin();
     Visit visit = next_visit();
+    Finished before{self.softmax, {}};
     Scores s;
-    bool begun = false;
-    for (;;) {
-      if (!begun) compute_first_scores(visit, s);
-      if (!begun || !kFirstBlockUnderOutput) take_first_block(visit, s);
-      visit_blocks(visit, s);
+    // Fused: P V of the last block of the tile before is computed beside the first scores of this one.
+    for (bool fused = false;;) {
+      pass_over(visit.loaded_end, visit.blocks.end);
+      take_query();
+      if constexpr (Shape::kSerial)
+        visit_serially(visit, s);
+      else
+        visit_blocks(visit, fused, before, s);
       queries.release(signs());
       const Visit next = Shape::kOneTile ? Visit{} : next_visit();
-      const auto finished = self.softmax;
-      // Read now, so that its slot is free for the tile after the next before the softmax below.
-      const Tile tile = tile_of(visit);
+      fused = Config::kFusedBoundary && next.more() && next.begins_at_once() && visit.ends_at_once();
+      before = {self.softmax, tile_of(visit)};
+      // Read by now, so that its slot is free for the tile after the next.
       announced.give_back(visit.stage, signs());
-      begun = finish_blocks(visit, next, s);
-      store.write(self.o, finished, tile, warp_row(tile), output_slab());
-      if (!next.more()) break;
+      if (!fused) {
+        if constexpr (!Shape::kSerial) add_last_values(next);
+        pass_over(visit.blocks.first, visit.loaded_first);
+        store(before);
+        if (!next.more()) break;
+      }
       visit = next;
     }
-    store.finish();
+    HopperStore<Config>{args}.finish();
   }
 
  private:
@@ -72,6 +77,12 @@ class HopperConsumer {
     __device__ __forceinline__ bool more() const { return loaded_end != 0; }
     __device__ __forceinline__ bool begins_at_once() const { return blocks.end == loaded_end; }
     __device__ __forceinline__ bool ends_at_once() const { return blocks.first == loaded_first; }
+  };
+
+  // A tile whose softmax is complete.
+  struct Finished {
+    DeferredSoftmax<Config::kRescale> softmax;
+    Tile tile;
   };
 
   __device__ __forceinline__ Visit next_visit() {
@@ -96,18 +107,6 @@ class HopperConsumer {
 
   // --- The blocks of a tile ----------------------------------------------------------------------------------------
 
-  // Until the scores of the first block that the warpgroup sees are there.
-  __device__ __forceinline__ void compute_first_scores(const Visit& visit, Scores& s) {
-    pass_over(visit.loaded_end, visit.blocks.end);
-    take_query();
-    keys.wait_full();
-    if constexpr (Shape::kSerial) gemm_turn.take();
-    self.issue_scores(s, keys.stage());
-    if constexpr (Shape::kSerial) gemm_turn.hand_over();
-    Warpgroup::template wait_scores<0>(s);
-    release_key();
-  }
-
   // The blocks end-1 … first.
   __device__ __forceinline__ void pass_over(int end, int first) {
 #pragma unroll 1
@@ -127,44 +126,76 @@ class HopperConsumer {
     if (args.sizes.query_sign != 0) self.flip_query(args.sizes.query_sign);
   }
 
-  // From the scores of the first block to its probabilities.
-  __device__ __forceinline__ void take_first_block(const Visit& visit, Scores& s) {
-    softmax_turn.take();
-    take_first_scores(visit, s);
-    softmax_turn.hand_over();
-    self.keep_probabilities(s);
-  }
-
-  __device__ __forceinline__ void take_first_scores(const Visit& visit, Scores& s) {
+  // To the probabilities of the last block. Q K of a block and P V of the one before it in time are in flight together,
+  // and the latter under the softmax. The first block is taken exactly, and so is one whose maximum a lazy softmax
+  // finds too low, by the same code, which stands outside the loop over all others.
+  __device__ __forceinline__ void visit_blocks(const Visit& visit, bool fused, const Finished& before, Scores& s) {
+    int block = visit.blocks.end - 1;
+    issue_first(s, fused);
     self.softmax.reset();
-    finish_scores<true>(visit, visit.blocks.end - 1, s);
-    self.softmax.take_block(s);
-  }
-
-  // From the probabilities of the first block to those of the last; in a serial pipeline to the output.
-  __device__ __forceinline__ void visit_blocks(const Visit& visit, Scores& s) {
-    self.o.clear();
-    if constexpr (Shape::kSerial) add_values();
-#pragma unroll 1
-    for (int block = visit.blocks.end - 2; block >= visit.blocks.first; --block) {
-      if constexpr (Shape::kSerial)
-        step_serial(visit, block, s);
-      else
-        step_two_stage(visit, block, s);
+    if constexpr (kOutputEarly) finish_tile_before(fused, before);
+    for (bool first = true;; first = false) {
+      release_key();
+      finish_scores<true>(visit, block, s);
+      const bool raised = self.softmax.take_block(s);
+      if constexpr (!kOutputEarly) {
+        self.wait_output();
+        if (!first || fused) release_value();
+      }
+      self.keep_probabilities(s);
+      if (!first) {
+        if (raised) self.softmax.rescale(self.o);
+      } else if constexpr (!kOutputEarly) {
+        if (fused) store(before);
+      }
+      if (!visit_others(visit, block, s)) break;
+      self.recompute_scores(s, keys.stage());
     }
   }
 
-  // Q K(block) and P V(block + 1) are in flight together, and the latter under the softmax.
-  __device__ __forceinline__ void step_two_stage(const Visit& visit, int block, Scores& s) {
-    issue_both(s);
-    const auto finish_output = [&] {
-      self.wait_output();
-      release_value();
-    };
-    const bool raised = take_scores(visit, block, s, finish_output);
-    ptx::hold_registers(s.flat());
-    self.keep_probabilities(s);
-    if (raised) self.softmax.rescale(self.o);
+  // Q K of a tile's first block that the warpgroup sees, and where tiles are fused P V of the block before; waits for
+  // the scores only. Each way through here has its own wait, or ptxas would not know what is in flight.
+  __device__ __forceinline__ void issue_first(Scores& s, bool fused) {
+    keys.wait_full();
+    if (fused) gemm_turn.take();
+    self.issue_scores(s, keys.stage());
+    if (fused) {
+      issue_output();
+      gemm_turn.hand_over();
+      Warpgroup::template wait_scores<1>(s);
+    } else {
+      Warpgroup::template wait_scores<0>(s);
+    }
+  }
+
+  __device__ __forceinline__ void finish_tile_before(bool fused, const Finished& before) {
+    self.wait_output();
+    if (!fused) return;
+    release_value();
+    store(before);
+  }
+
+  // The blocks after this one. True where it stopped at one that has to be taken exactly, and whose scores are lost.
+  __device__ __forceinline__ bool visit_others(const Visit& visit, int& block, Scores& s) {
+#pragma unroll 1
+    for (--block; block >= visit.blocks.first; --block) {
+      issue_both(s);
+      bool raised = false;
+      if constexpr (kLazy) {
+        if constexpr (kOutputEarly) finish_output();
+        finish_scores<false>(visit, block, s);
+        if (!self.softmax.take_block_lazily(s)) return true;
+        release_key();
+      } else {
+        release_key();
+        finish_scores<false>(visit, block, s);
+        raised = self.softmax.take_block(s);
+      }
+      if constexpr (!kOutputEarly) finish_output();
+      self.keep_probabilities(s);
+      if (raised) self.softmax.rescale(self.o);
+    }
+    return false;
   }
 
   // Scores of the next keys beside P V of the next values; waits for the scores only.
@@ -172,96 +203,73 @@ class HopperConsumer {
     keys.wait_full();
     gemm_turn.take();
     self.issue_scores(s, keys.stage());
-    values.wait_full();
-    self.issue_output(values.stage());
+    issue_output();
     gemm_turn.hand_over();
     Warpgroup::template wait_scores<1>(s);
   }
 
-  __device__ __forceinline__ void step_serial(const Visit& visit, int block, Scores& s) {
-    keys.wait_full();
-    gemm_turn.take();
-    self.issue_scores(s, keys.stage());
-    gemm_turn.hand_over();
-    Warpgroup::template wait_scores<0>(s);
-    softmax_turn.take();
-    const bool raised = take_scores(visit, block, s, [] {});
-    softmax_turn.hand_over();
-    self.keep_probabilities(s);
-    if (raised) self.softmax.rescale(self.o);
-    add_values();
-  }
-
-  __device__ __forceinline__ void add_values() {
+  __device__ __forceinline__ void issue_output() {
     values.wait_full();
     self.issue_output(values.stage());
+  }
+
+  __device__ __forceinline__ void finish_output() {
     self.wait_output();
     release_value();
   }
 
-  // Scores to probabilities. True when the output has to be rescaled. The keys are free when nothing can ask for the
-  // scores again. On the way it waits for P V of the block before.
-  template <class FinishOutput>
-  __device__ __forceinline__ bool take_scores(const Visit& visit, int block, Scores& s, FinishOutput finish_output) {
-    if constexpr (kLazy) {
-      if constexpr (Shape::kOutputEarly) finish_output();
-      bool raised = false;
-      const int stage = keys.stage();
-      finish_scores(visit, block, s);
-      self.softmax.take_block_lazily(s, [&] {
-        self.recompute_scores(s, stage);
-        finish_scores(visit, block, s);
-        raised = self.softmax.take_block(s);
-        // While P V may still be running the output has to wait.
-        if (Shape::kOutputEarly && raised) self.softmax.rescale(self.o);
-      });
+  __device__ __forceinline__ void add_last_values(const Visit& next) {
+    if (next.more()) gemm_turn.take();
+    issue_output();
+    if (next.more()) gemm_turn.hand_over();
+    finish_output();
+  }
+
+  __device__ __forceinline__ void store(const Finished& finished) {
+    const Tile& tile = finished.tile;
+    HopperStore<Config>{args}.write(self.o, finished.softmax, tile, warp_row(tile), output_slab());
+    self.begun = 0;
+  }
+
+  // To the output. A block's products and its softmax follow one another.
+  __device__ __forceinline__ void visit_serially(const Visit& visit, Scores& s) {
+    self.softmax.reset();
+#pragma unroll 1
+    for (int block = visit.blocks.end - 1; block >= visit.blocks.first; --block) {
+      keys.wait_full();
+      gemm_turn.take();
+      self.issue_scores(s, keys.stage());
+      gemm_turn.hand_over();
+      Warpgroup::template wait_scores<0>(s);
+      softmax_turn.take();
+      const bool raised = take_serially(visit, block, s);
+      softmax_turn.hand_over();
       release_key();
-      if constexpr (Shape::kOutputEarly) return false;
+      self.keep_probabilities(s);
+      if (raised && self.begun != 0) self.softmax.rescale(self.o);
+      issue_output();
       finish_output();
-      return raised;
-    } else {
-      release_key();
-      finish_scores(visit, block, s);
-      const bool raised = self.softmax.take_block(s);
-      finish_output();
-      return raised;
     }
   }
 
+  // Scores to probabilities. True when the output has to be rescaled.
+  __device__ __forceinline__ bool take_serially(const Visit& visit, int block, Scores& s) {
+    finish_scores<true>(visit, block, s);
+    if (kLazy && block != visit.blocks.end - 1) {
+      if (self.softmax.take_block_lazily(s)) return false;
+      self.recompute_scores(s, keys.stage());
+      finish_scores<true>(visit, block, s);
+    }
+    return self.softmax.take_block(s);
+  }
+
   // The first block is the only one with keys that do not exist, and without a mask the only one to hide any.
-  template <bool kFirst = false>
+  template <bool kFirst>
   __device__ __forceinline__ void finish_scores(const Visit& visit, int block, Scores& s) const {
     const bool at_end = (kFirst || Config::Masks::kEnds) && block >= visit.blocks.clean_end;
     if (!at_end && !(kBegins && block < visit.blocks.clean_first)) return;
     const Tile tile = tile_of(visit);
     mask_scores(s, warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
-  }
-
-  // The last P V of a tile. True when the next tile's first block was begun along with it.
-  __device__ __forceinline__ bool finish_blocks(const Visit& visit, const Visit& next, Scores& s) {
-    if constexpr (Shape::kSerial) {
-      pass_over(visit.blocks.first, visit.loaded_first);
-      return false;
-    }
-    if (Config::kFusedBoundary && next.more() && next.begins_at_once() && visit.ends_at_once()) {
-      take_query();
-      issue_both(s);
-      release_key();
-      if constexpr (kFirstBlockUnderOutput) take_first_scores(next, s);
-      self.wait_output();
-      ptx::hold_registers(s.flat());
-      release_value();
-      if constexpr (kFirstBlockUnderOutput) self.keep_probabilities(s);
-      return true;
-    }
-    if (next.more()) gemm_turn.take();
-    values.wait_full();
-    self.issue_output(values.stage());
-    if (next.more()) gemm_turn.hand_over();
-    self.wait_output();
-    release_value();
-    pass_over(visit.blocks.first, visit.loaded_first);
-    return false;
   }
 
   // --- Places ------------------------------------------------------------------------------------------------------

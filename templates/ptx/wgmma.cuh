@@ -21,7 +21,7 @@ __device__ __forceinline__ void wgmma_wait_group() {
 }
 
 // No instruction. Tells the compiler that registers of a wgmma in flight change here, so that it neither keeps copies
-// of them nor moves their uses: stands before the fence and after the wait of every group.
+// of them nor moves their uses: stands after the wait of every group, and before the fence of one that adds to them.
 template <int kCount>
 __device__ __forceinline__ void hold_registers(float (&x)[kCount]) {
 #pragma unroll
@@ -32,6 +32,10 @@ __device__ __forceinline__ void hold_registers(uint32 (&x)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(x[i]));
 }
+
+// No instruction, between the ends of two nested loops: the compiler may not make one of them, which would unroll the
+// inner one whatever it was told.
+__device__ __forceinline__ void no_instruction() { asm volatile(""); }
 
 // setmaxnreg.inc.sync.aligned.u32 n;   n registers for every thread of the warpgroup, waits until there are so many:
 //                                                                                            PTX ISA 8.0, sm_90a

@@ -308,7 +308,7 @@ TEST_CASE("each step of a product names the accumulators and operands of its own
                                                  .b_n_major = a_in_registers,
                                                  .adds = adds});
           CHECK(contains(text, "struct Product {"));
-          CHECK(count(text, "\"+f\"") == static_cast<std::size_t>(n / 2));
+          CHECK(count(text, adds ? "\"+f\"" : "\"=f\"") == static_cast<std::size_t>(n / 2));
           const int of_a = a_in_registers ? 4 : 1;
           const std::string name = "\"wgmma.mma_async.sync.aligned.m64n" + std::to_string(n) + "k16.f32." +
                                    std::string(to_string(dtype)) + "." + std::string(to_string(dtype)) + " ";
@@ -321,8 +321,10 @@ TEST_CASE("each step of a product names the accumulators and operands of its own
             for (int i = 0; i < of_a; ++i) expected.push_back(n / 2 + of_a * step + i);
             expected.push_back(n / 2 + of_a * kSteps + step);
             CHECK(operands_of(instruction) == expected);
-            CHECK(numbers_of(instruction) ==
-                  std::string(adds || step != 0 ? ", 1" : ", 0") + ", 1, 1" + (a_in_registers ? ", 1" : ", 0, 0"));
+            CHECK(numbers_of(instruction) == std::string(step != 0 ? ", 1"
+                                                         : adds    ? ", adds"
+                                                                   : ", 0") +
+                                                 ", 1, 1" + (a_in_registers ? ", 1" : ", 0, 0"));
           }
           CHECK(at == std::string::npos);
         }

@@ -283,9 +283,9 @@ inline const std::vector<Mutation> kWaitFaults = {
     {.name = "keys: the first block is not waited for",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    take_query();\n"
-                 "    keys.wait_full();",
-     .replacement = "    take_query();",
+     .original = "    keys.wait_full();\n"
+                 "    if (fused) gemm_turn.take();",
+     .replacement = "    if (fused) gemm_turn.take();",
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_scores("},
     {.name = "keys: further blocks are not waited for",
@@ -294,40 +294,26 @@ inline const std::vector<Mutation> kWaitFaults = {
      .original = "    keys.wait_full();\n"
                  "    gemm_turn.take();\n"
                  "    self.issue_scores(s, keys.stage());\n"
-                 "    values.wait_full();",
+                 "    issue_output();",
      .replacement = "    gemm_turn.take();\n"
                     "    self.issue_scores(s, keys.stage());\n"
-                    "    values.wait_full();",
+                    "    issue_output();",
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_scores("},
-    {.name = "values: not waited for beside the scores",
+    {.name = "values: not waited for",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
      .original = "    values.wait_full();\n"
-                 "    self.issue_output(values.stage());\n"
-                 "    gemm_turn.hand_over();\n"
-                 "    Warpgroup",
-     .replacement = "    self.issue_output(values.stage());\n"
-                    "    gemm_turn.hand_over();\n"
-                    "    Warpgroup",
-     .kinds = {race, unwritten_shared},
-     .found_at = "self.issue_output("},
-    {.name = "values: the last block is not waited for",
-     .setting = kHopper,
-     .file = "kernels/hopper_forward.cuh",
-     .original = "    if (next.more()) gemm_turn.take();\n"
-                 "    values.wait_full();",
-     .replacement = "    if (next.more()) gemm_turn.take();",
+                 "    self.issue_output(values.stage());",
+     .replacement = "    self.issue_output(values.stage());",
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_output("},
     {.name = "values: waited for after their use",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    if (next.more()) gemm_turn.take();\n"
-                 "    values.wait_full();\n"
+     .original = "    values.wait_full();\n"
                  "    self.issue_output(values.stage());",
-     .replacement = "    if (next.more()) gemm_turn.take();\n"
-                    "    self.issue_output(values.stage());\n"
+     .replacement = "    self.issue_output(values.stage());\n"
                     "    values.wait_full();",
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_output("},
@@ -341,25 +327,17 @@ inline const std::vector<Mutation> kWaitFaults = {
     {.name = "serial: keys are not waited for",
      .setting = kHopperSerial,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    keys.wait_full();\n"
-                 "    gemm_turn.take();\n"
-                 "    self.issue_scores(s, keys.stage());\n"
-                 "    gemm_turn.hand_over();\n"
-                 "    Warpgroup",
-     .replacement = "    gemm_turn.take();\n"
-                    "    self.issue_scores(s, keys.stage());\n"
-                    "    gemm_turn.hand_over();\n"
-                    "    Warpgroup",
+     .original = "      keys.wait_full();\n"
+                 "      gemm_turn.take();",
+     .replacement = "      gemm_turn.take();",
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_scores("},
     {.name = "serial: values are not waited for",
      .setting = kHopperSerial,
      .file = "kernels/hopper_forward.cuh",
      .original = "    values.wait_full();\n"
-                 "    self.issue_output(values.stage());\n"
-                 "    self.wait_output();",
-     .replacement = "    self.issue_output(values.stage());\n"
-                    "    self.wait_output();",
+                 "    self.issue_output(values.stage());",
+     .replacement = "    self.issue_output(values.stage());",
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_output("},
     {.name = "three stages: the first values are not waited for",
@@ -412,48 +390,38 @@ inline const std::vector<Mutation> kWaitFaults = {
      .replacement = "",
      .kinds = {deadlock},
      .found_at = "visit.stage = announced.take()"},
-    {.name = "keys: released before the first scores are there",
+    {.name = "keys: released before the first scores are there, and again",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    Warpgroup::template wait_scores<0>(s);\n"
-                 "    release_key();",
-     .replacement = "    release_key();\n"
-                    "    Warpgroup::template wait_scores<0>(s);",
+     .original = "      Warpgroup::template wait_scores<0>(s);\n"
+                 "    }\n"
+                 "  }",
+     .replacement = "      keys.give_back(keys.stage(), signs());\n"
+                    "      Warpgroup::template wait_scores<0>(s);\n"
+                    "    }\n"
+                    "  }",
      .kinds = {race},
      .found_at = "loader.request_key("},
     {.name = "values: released before the product is done",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      self.wait_output();\n"
-                 "      release_value();\n"
-                 "    };",
-     .replacement = "      release_value();\n"
-                    "      self.wait_output();\n"
-                    "    };",
+     .original = "    self.wait_output();\n"
+                 "    release_value();\n"
+                 "  }",
+     .replacement = "    release_value();\n"
+                    "    self.wait_output();\n"
+                    "  }",
      .kinds = {race},
      .found_at = "loader.request_value("},
-    {.name = "lazy: keys released before the sums are known",
+    {.name = "lazy: keys released before the sums are known, and again",
      .setting = kHopperLazy,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      finish_scores(visit, block, s);\n"
-                 "      self.softmax.take_block_lazily(s, [&] {\n"
-                 "        self.recompute_scores(s, stage);\n"
-                 "        finish_scores(visit, block, s);\n"
-                 "        raised = self.softmax.take_block(s);\n"
-                 "        // While P V may still be running the output has to wait.\n"
-                 "        if (Shape::kOutputEarly && raised) self.softmax.rescale(self.o);\n"
-                 "      });\n"
-                 "      release_key();",
-     .replacement = "      finish_scores(visit, block, s);\n"
-                    "      release_key();\n"
-                    "      self.softmax.take_block_lazily(s, [&] {\n"
-                    "        self.recompute_scores(s, stage);\n"
-                    "        finish_scores(visit, block, s);\n"
-                    "        raised = self.softmax.take_block(s);\n"
-                    "        if (Shape::kOutputEarly && raised) self.softmax.rescale(self.o);\n"
-                    "      });",
+     .original = "        if (!self.softmax.take_block_lazily(s)) return true;\n"
+                 "        release_key();",
+     .replacement = "        release_key();\n"
+                    "        if (!self.softmax.take_block_lazily(s)) return true;",
      .kinds = {race},
-     .found_at = "loader.request_key("},
+     .found_at = "self.recompute_scores(s, keys.stage())"},
 };
 
 // --- Bytes that are announced, boxes and where they go ------------------------------------------------------------
@@ -545,17 +513,17 @@ inline const std::vector<Mutation> kWgmmaFaults = {
     {.name = "no fence before the scores",
      .setting = kHopper,
      .file = "hopper/warpgroup_attention.cuh",
-     .original = "    ptx::hold_registers(s.flat());\n"
-                 "    ptx::wgmma_fence();",
-     .replacement = "    ptx::hold_registers(s.flat());",
+     .original = "    ptx::wgmma_fence();\n"
+                 "    const uint64 first = KTile",
+     .replacement = "    const uint64 first = KTile",
      .kinds = {missing_wgmma_fence},
      .found_at = "self.issue_scores("},
     {.name = "no fence before the output",
      .setting = kHopper,
      .file = "hopper/warpgroup_attention.cuh",
-     .original = "ptx::hold_registers(p);\n"
-                 "    ptx::wgmma_fence();",
-     .replacement = "ptx::hold_registers(p);",
+     .original = "    ptx::wgmma_fence();\n"
+                 "    uint64 b[kPSteps];",
+     .replacement = "    uint64 b[kPSteps];",
      .kinds = {missing_wgmma_fence},
      .found_at = "self.issue_output("},
     {.name = "scores: not committed",
@@ -565,13 +533,13 @@ inline const std::vector<Mutation> kWgmmaFaults = {
                  "    ptx::wgmma_commit_group();",
      .replacement = "    ScoreMma::issue(s.flat(), a, b);",
      .kinds = {register_in_flight},
-     .found_at = "finish_scores<true>(visit, visit.blocks.end - 1, s)"},
+     .found_at = "finish_scores<true>(visit, block, s)"},
     {.name = "output: not committed",
      .setting = kHopper,
      .file = "hopper/warpgroup_attention.cuh",
-     .original = "    OutputMma::issue(o.flat(), p, b);\n"
+     .original = "    begun = 1;\n"
                  "    ptx::wgmma_commit_group();",
-     .replacement = "    OutputMma::issue(o.flat(), p, b);",
+     .replacement = "    begun = 1;",
      .kinds = {register_in_flight},
      .found_at = "raise_maximum(s, shift)"},
     {.name = "output: waited for with one group too many",
@@ -584,17 +552,23 @@ inline const std::vector<Mutation> kWgmmaFaults = {
     {.name = "first scores: waited for with one group too many",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    Warpgroup::template wait_scores<0>(s);\n"
-                 "    release_key();",
-     .replacement = "    Warpgroup::template wait_scores<1>(s);\n"
-                    "    release_key();",
+     .original = "      Warpgroup::template wait_scores<0>(s);\n"
+                 "    }\n"
+                 "  }",
+     .replacement = "      Warpgroup::template wait_scores<1>(s);\n"
+                    "    }\n"
+                    "  }",
      .kinds = {register_in_flight},
-     .found_at = "finish_scores<true>(visit, visit.blocks.end - 1, s)"},
+     .found_at = "finish_scores<true>(visit, block, s)"},
     {.name = "scores: waited for with one group too many",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "Warpgroup::template wait_scores<1>(s);",
-     .replacement = "Warpgroup::template wait_scores<2>(s);",
+     .original = "    gemm_turn.hand_over();\n"
+                 "    Warpgroup::template wait_scores<1>(s);\n"
+                 "  }",
+     .replacement = "    gemm_turn.hand_over();\n"
+                    "    Warpgroup::template wait_scores<2>(s);\n"
+                    "  }",
      .kinds = {register_in_flight},
      .found_at = "raise_maximum(s, shift)"},
     {.name = "three stages: the next scores are not waited for",
@@ -606,23 +580,27 @@ inline const std::vector<Mutation> kWgmmaFaults = {
     {.name = "output: P V is not waited for under the softmax",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      self.wait_output();\n"
-                 "      release_value();\n"
-                 "    };",
-     .replacement = "      release_value();\n"
-                    "    };",
+     .original = "    self.wait_output();\n"
+                 "    release_value();\n"
+                 "  }",
+     .replacement = "    release_value();\n"
+                    "  }",
      .kinds = {register_in_flight},
      .found_at = "self.keep_probabilities("},
     {.name = "output: the last product is not waited for",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    self.wait_output();\n"
-                 "    release_value();\n"
-                 "    pass_over(",
-     .replacement = "    release_value();\n"
-                    "    pass_over(",
+     .original = "    if (next.more()) gemm_turn.hand_over();\n"
+                 "    finish_output();",
+     .replacement = "    if (next.more()) gemm_turn.hand_over();\n"
+                    "    release_value();",
      .kinds = {register_in_flight},
      .found_at = "normalize("},
+    {.name = "output: what the tile before left is added to",
+     .setting = kHopper,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "    self.begun = 0;\n",
+     .replacement = ""},
     {.name = "descriptor: swizzle of 64 bytes for rows of 128",
      .setting = kHopper,
      .file = "tile/panel_tile.cuh",
@@ -767,7 +745,7 @@ inline const std::vector<Mutation> kFenceFaults = {
                     "\n"
                     "  // The first",
      .kinds = {race},
-     .found_at = "compute_first_scores(visit, s)"},
+     .found_at = "take_query();"},
     {.name = "turns: nobody begins",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
@@ -806,11 +784,9 @@ inline const std::vector<Mutation> kFenceFaults = {
     {.name = "turns of the softmax: not handed over",
      .setting = kHopperSerial,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    softmax_turn.hand_over();\n"
-                 "    self.keep_probabilities(s);\n"
-                 "    if (raised)",
-     .replacement = "    self.keep_probabilities(s);\n"
-                    "    if (raised)",
+     .original = "      softmax_turn.hand_over();\n"
+                 "      release_key();",
+     .replacement = "      release_key();",
      .kinds = {deadlock},
      .found_at = "softmax_turn.take()"},
     {.name = "registers: the producer gives none back",
@@ -893,37 +869,38 @@ inline const std::vector<Mutation> kRoleFaults = {
      .replacement = "",
      .kinds = {deadlock},
      .found_at = "announced.wait_empty()"},
-    {.name = "fused: scores that are ready are computed again",
+    {.name = "fused: the output of the tile before is lost",
      .setting = kHopperFused,
      .file = "kernels/hopper_forward.cuh",
-     .original = "if (!begun) compute_first_scores",
-     .replacement = "compute_first_scores",
-     .kinds = {deadlock},
-     .found_at = "keys.wait_full()"},
+     .original = "        if (fused) store(before);\n",
+     .replacement = "        if (fused) self.begun = 0;\n"},
     {.name = "fused: probabilities are packed before P V is done",
      .setting = kHopperFused,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      self.wait_output();\n"
-                 "      ptx::hold_registers(s.flat());\n"
-                 "      release_value();\n"
-                 "      if constexpr (kFirstBlockUnderOutput) self.keep_probabilities(s);",
-     .replacement = "      self.keep_probabilities(s);\n"
-                    "      self.wait_output();\n"
-                    "      release_value();",
+     .original = "        self.wait_output();\n"
+                 "        if (!first || fused) release_value();\n"
+                 "      }\n"
+                 "      self.keep_probabilities(s);",
+     .replacement = "        self.keep_probabilities(s);\n"
+                    "        self.wait_output();\n"
+                    "        if (!first || fused) release_value();\n"
+                    "      }",
      .kinds = {register_in_flight},
-     .found_at = "self.keep_probabilities("},
+     .found_at = "p[i] = pack(s, i)"},
     {.name = "fused: an output is divided by the next tile's sums",
      .setting = kHopperFused,
      .file = "kernels/hopper_forward.cuh",
-     .original = "const auto finished = self.softmax;",
-     .replacement = "const auto& finished = self.softmax;"},
+     .original = "write(self.o, finished.softmax, tile,",
+     .replacement = "write(self.o, self.softmax, tile,"},
     {.name = "a tile's description is given back before it is read",
      .setting = kHopperFused,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      const Tile tile = tile_of(visit);\n"
+     .original = "      before = {self.softmax, tile_of(visit)};\n"
+                 "      // Read by now, so that its slot is free for the tile after the next.\n"
                  "      announced.give_back(visit.stage, signs());\n",
-     .replacement = "      announced.give_back(visit.stage, signs());\n"
-                    "      const Tile tile = tile_of(visit);\n",
+     .replacement = "      // Read by now, so that its slot is free for the tile after the next.\n"
+                    "      announced.give_back(visit.stage, signs());\n"
+                    "      before = {self.softmax, tile_of(visit)};\n",
      .kinds = {race}},
     {.name = "each lane decides on the maximum by itself",
      .setting = kHopperJumps,
@@ -938,7 +915,7 @@ inline const std::vector<Mutation> kRoleFaults = {
      .original = "if (ptx::vote_any(!within))",
      .replacement = "if (!within)",
      .kinds = {unequal_participation},
-     .found_at = "self.recompute_scores(s, stage)"},
+     .found_at = "self.recompute_scores(s, keys.stage())"},
     {.name = "the counter of tiles is not cleared",
      .setting = kHopper,
      .file = "hopper/loader.cuh",
@@ -1166,16 +1143,14 @@ inline const std::vector<Mutation> kWindowFaults = {
     {.name = "window: blocks before the first one of a warpgroup are not passed over",
      .setting = kHopperWindow,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    release_value();\n"
-                 "    pass_over(visit.blocks.first, visit.loaded_first);",
-     .replacement = "    release_value();",
+     .original = "        pass_over(visit.blocks.first, visit.loaded_first);\n",
+     .replacement = "",
      .kinds = {race, deadlock, mbarrier_phase}},
     {.name = "window, serial: blocks before the first one of a warpgroup are not passed over",
      .setting = kHopperSerialWindow,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    if constexpr (Shape::kSerial) {\n"
-                 "      pass_over(visit.blocks.first, visit.loaded_first);",
-     .replacement = "    if constexpr (Shape::kSerial) {",
+     .original = "        pass_over(visit.blocks.first, visit.loaded_first);\n",
+     .replacement = "",
      .kinds = {race, deadlock, mbarrier_phase}},
     {.name = "window, fused: the next tile's keys come before those that are passed over",
      .setting = kHopperFusedWindow,

@@ -42,7 +42,8 @@ std::string kernel_of(DType dtype, int n) {
   for (const generator::WgmmaProduct& form : forms_of(n)) {
     const std::string name = fmt::format("Product{}{}", n, char('A' + (form.a_in_registers ? 2 : 0) + form.b_n_major));
     products += generator::render_wgmma(name, dtype, form);
-    calls += fmt::format("  {}::issue(d, {}, b);\n", name, form.a_in_registers ? "fragments" : "a");
+    calls += fmt::format("  {}::issue(d, {}, b{});\n", name, form.a_in_registers ? "fragments" : "a",
+                         form.adds ? ", a0 != 0" : "");
   }
   return products +
          fmt::format(
