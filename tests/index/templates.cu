@@ -42,7 +42,7 @@ struct ScoreProduct {
   static __device__ void issue(float (&d)[32], const uint64 (&a)[4], const uint64 (&b)[4]);
 };
 struct OutputProduct {
-  static __device__ void issue(float (&d)[32], const uint32 (&a)[16], const uint64 (&b)[4]);
+  static __device__ void issue(float (&d)[32], const uint32 (&a)[16], const uint64 (&b)[4], uint32 adds);
 };
 
 struct HopperLaunch {
