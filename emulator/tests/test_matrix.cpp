@@ -872,6 +872,19 @@ TEST_CASE("accumulators and registers of A that are touched before the wait are 
   run_clean(test.kernel, test.inputs);
 }
 
+TEST_CASE("a first wgmma without a wgmma.fence is found, whatever was written") {
+  WgmmaCase overwrites;
+  overwrites.n = 16;
+  overwrites.accumulates = false;
+  WgmmaTest test = make_wgmma(overwrites);
+  std::string unwritten = test.instruction;
+  for (int i = 0; i < 8; ++i) unwritten = replaced(unwritten, fmt::format("%out{}", i), fmt::format("%r{}", 10 + i));
+  test.kernel.body = replaced(test.kernel.body, test.instruction, unwritten);
+  run_clean(test.kernel, test.inputs);
+  test.kernel.body = replaced(test.kernel.body, kFence, "");
+  check_finds(test.kernel, FindingKind::missing_wgmma_fence, test.inputs);
+}
+
 TEST_CASE("a missing wgmma.fence is found") {
   WgmmaTest test = plain_wgmma();
   test.kernel.body = replaced(test.kernel.body, kFence, "");
