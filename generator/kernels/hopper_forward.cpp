@@ -76,7 +76,7 @@ int warpgroups(const HopperVariant& variant) { return variant.block_q / kWarpgro
 // Registers a thread needs: the accumulators, P, and the rest for addresses, descriptors, softmax state and the loop. P
 // neither takes the place of S register by register nor goes to shared memory piece by piece, so that it always counts.
 // The rest and the surcharges were fitted to what ptxas 13.0 makes of the variants: those above the limit spill, those
-// below do not, but for the three that tests/nvrtc/kernel_jobs.h names.
+// below do not.
 int estimate_registers(const Problem& problem, const HopperVariant& variant) {
   const int scores = variant.block_kv / 2;
   const int second_scores = variant.overlap == GemmSoftmax::three_stage ? scores : 0;
