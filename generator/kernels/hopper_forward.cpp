@@ -13,11 +13,11 @@
 #include "generator/arguments.h"
 #include "generator/family.h"
 #include "generator/features.h"
+#include "generator/matrices.h"
 #include "generator/plan.h"
 #include "generator/source_parts.h"
 #include "generator/tunables.h"
 #include "generator/variant_space.h"
-#include "generator/wgmma.h"
 
 namespace flashjit {
 namespace generator {
@@ -315,35 +315,46 @@ class Candidates {
 
 // --- The source ------------------------------------------------------------------------------------------------------
 
-constexpr std::string_view kScoreMma = "ScoreProduct", kOutputMma = "OutputProduct";
+constexpr std::string_view kScoreType = "ScoreMatrix", kNextScoreType = "NextScoreMatrix",
+                           kProbabilityType = "ProbabilityMatrix", kOutputType = "OutputMatrix";
 constexpr int kWgmmaDepth = 16;
 
-// Q K^T has a column for each key, P V one for each column of the output. K has its rows along N, V along K.
-WgmmaProduct score_product(const Problem& problem, const HopperVariant& variant) {
-  return {.columns = variant.block_kv,
-          .steps = (problem.head_dim + kWgmmaDepth - 1) / kWgmmaDepth,
-          .a_in_registers = false,
-          .b_n_major = false,
-          .adds = false};
-}
-WgmmaProduct output_product(const Problem& problem, const HopperVariant& variant) {
-  return {.columns = problem.head_dim_v,
-          .steps = variant.block_kv / kWgmmaDepth,
-          .a_in_registers = variant.probabilities == ProbabilitySource::registers,
-          .b_n_major = true,
-          .adds = true};
-}
-
-std::string render_products(const Problem& problem, const HopperVariant& variant) {
-  return render_wgmma(kScoreMma, problem.dtype, score_product(problem, variant)) +
-         render_wgmma(kOutputMma, problem.dtype, output_product(problem, variant));
+std::string render_matrices(const Problem& problem, const HopperVariant& variant) {
+  const bool p_in_registers = variant.probabilities == ProbabilitySource::registers;
+  const bool ahead = variant.overlap == GemmSoftmax::three_stage;
+  ScoreMatrix scores{.type = kScoreType,
+                     .registers = "s",
+                     .dtype = problem.dtype,
+                     .keys = variant.block_kv,
+                     .steps = (problem.head_dim + kWgmmaDepth - 1) / kWgmmaDepth,
+                     .key_row_bytes = panels_of(problem.head_dim).columns * kElementBytes,
+                     .packs = !p_in_registers,
+                     .takes = ahead ? "n" : ""};
+  std::string text = render(scores);
+  if (ahead) {
+    scores.type = kNextScoreType;
+    scores.registers = "n";
+    scores.takes = "";
+    text += render(scores);
+  }
+  if (p_in_registers)
+    text += render(ProbabilityMatrix{
+        .type = kProbabilityType, .registers = "p", .dtype = problem.dtype, .keys = variant.block_kv, .scores = "s"});
+  return text + render(OutputMatrix{.type = kOutputType,
+                                    .registers = "o",
+                                    .dtype = problem.dtype,
+                                    .columns = problem.head_dim_v,
+                                    .steps = variant.block_kv / kWgmmaDepth,
+                                    .probabilities = p_in_registers ? "p" : ""});
 }
 
 std::string render_config(const Problem& problem, const HopperVariant& variant) {
   ConfigText config(problem);
   add_to(config, kTunables, variant);
-  config.use("ScoreMma", kScoreMma);
-  config.use("OutputMma", kOutputMma);
+  config.use("Scores", kScoreType);
+  if (variant.overlap == GemmSoftmax::three_stage) config.use("NextScores", kNextScoreType);
+  if (variant.probabilities == ProbabilitySource::registers) config.use("Probabilities", kProbabilityType);
+  config.use("Output", kOutputType);
   return config.text();
 }
 
@@ -430,7 +441,7 @@ const char* template_of(const HopperVariant& variant) {
 std::string render_kernel(const KernelSpec& spec, const HopperVariant& variant, std::string_view entry) {
   const Plan& plan = spec.plan();
   const std::string cluster = variant.cluster == 1 ? "" : fmt::format(" __cluster_dims__({}, 1, 1)", variant.cluster);
-  return render_arguments("HopperArguments", spec.problem()) + render_products(spec.problem(), variant) +
+  return render_arguments("HopperArguments", spec.problem()) + render_matrices(spec.problem(), variant) +
          render_config(spec.problem(), variant) +
          render({"HopperShape", plan.smem_bytes, plan.threads, plan.argument_bytes}) +
          fmt::format(

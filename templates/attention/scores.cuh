@@ -54,28 +54,24 @@ __device__ __forceinline__ uint32 columns_below(int bound) {
   return count == 32 ? ~0u : (1u << count) - 1;
 }
 
-// Puts -inf in the place of keys that their row does not see: rows from first_row, columns that are keys from first_key
-// on.
-template <int kM, int kN, class Mask>
-__device__ __forceinline__ void mask_scores(Accumulator<kM, kN>& s, int first_row, int first_key, const Mask& mask,
-                                            int lane) {
+// Puts -inf in the place of keys that their row does not see, in a generated ScoreMatrix: rows from first_row, columns
+// that are keys from first_key on.
+template <class Scores, class Mask>
+__device__ __forceinline__ void mask_scores(int first_row, int first_key, const Mask& mask, int lane) {
+  constexpr int kWords = ceil_div(Scores::kColumns, 8 * kTilesOfWord);
   const int first_column = first_key + lane % 4 * 2;
+  uint32 hidden[2][kWords];
 #pragma unroll
-  for (int m = 0; m < kM; ++m)
+  for (int h = 0; h < 2; ++h) {
+    const int row = first_row + 8 * h + lane / 4;
+    const int end = mask.last_key(row) + 1 - first_column;
+    const int begin = Mask::kBegins ? mask.first_key(row) - first_column : 0;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = first_row + 16 * m + 8 * h + lane / 4;
-      const int end = mask.last_key(row) + 1 - first_column;
-      const int begin = Mask::kBegins ? mask.first_key(row) - first_column : 0;
-#pragma unroll
-      for (int first = 0; first < kN; first += kTilesOfWord) {
-        uint32 hidden = ~columns_below(end - 8 * first);
-        if constexpr (Mask::kBegins) hidden |= columns_below(begin - 8 * first);
-#pragma unroll
-        for (int n = first; n < kN && n < first + kTilesOfWord; ++n)
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-            if (hidden >> (2 * (n - first) + e) & 1) s.x[m][n][2 * h + e] = -infinity();
-      }
+    for (int word = 0; word < kWords; ++word) {
+      const int before = 8 * kTilesOfWord * word;
+      hidden[h][word] = ~columns_below(end - before);
+      if constexpr (Mask::kBegins) hidden[h][word] |= columns_below(begin - before);
     }
+  }
+  Scores::hide(hidden);
 }

@@ -25,10 +25,6 @@ template <int kM, int kN>
 struct Accumulator {
   float x[kM][kN][4];
 
-  // As the generated wgmma wrappers take it: of a warpgroup each warp holds 16 rows.
-  using Flat = float[kM * kN * 4];
-  __device__ __forceinline__ Flat& flat() { return reinterpret_cast<Flat&>(x); }
-
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
@@ -85,9 +81,12 @@ struct SoftmaxRows {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         seen[m][h] = seen_maximum(s, m, h);
-        grew |= __fmaf_rn(seen[m][h], scale_log2, -shift.x[m][h]) > lag;
+        grew |= exceeds(seen[m][h], shift.x[m][h], lag);
       }
     return grew;
+  }
+  __device__ __forceinline__ bool exceeds(float seen, float shift, float lag) const {
+    return __fmaf_rn(seen, scale_log2, -shift) > lag;
   }
 
   // Raises a row's maximum to what its four lanes have seen; returns the factor for what was summed before. Without
@@ -116,21 +115,29 @@ struct SoftmaxRows {
   // After the maxima rose. True when a row of the warp is far from 0.
   template <int kNs>
   __device__ __forceinline__ bool subtract_far_maxima(Accumulator<kM, kNs>& s, Shift& shift) const {
-    bool any = false;
-#pragma unroll
-    for (int m = 0; m < kM; ++m) any |= is_far(maximum[m][0]) || is_far(maximum[m][1]);
-    if (!ptx::vote_any(any)) return false;
+    if (!any_far()) return false;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        // By selection: no lane takes a way of its own.
-        const float subtracted = is_far(maximum[m][h]) ? maximum[m][h] : 0.0f;
-        shift.x[m][h] = is_far(maximum[m][h]) ? 0.0f : shift.x[m][h];
+        const float subtracted = take_out_of_shift(shift, m, h);
 #pragma unroll
         for (int n = 0; n < kNs; ++n) s.x[m][n][2 * h] -= subtracted, s.x[m][n][2 * h + 1] -= subtracted;
       }
     return true;
+  }
+  // Whether a row of the warp is far from 0.
+  __device__ __forceinline__ bool any_far() const {
+    bool any = false;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) any |= is_far(maximum[m][0]) || is_far(maximum[m][1]);
+    return ptx::vote_any(any);
+  }
+  // What is to be subtracted from a row's scores before they are scaled. By selection: no lane takes a way of its own.
+  __device__ __forceinline__ float take_out_of_shift(Shift& shift, int m, int h) const {
+    const float subtracted = is_far(maximum[m][h]) ? maximum[m][h] : 0.0f;
+    shift.x[m][h] = is_far(maximum[m][h]) ? 0.0f : shift.x[m][h];
+    return subtracted;
   }
 
   // The whole row's sum, in each of its four lanes.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The online softmax of one warp of a warpgroup. P V runs while it computes, so the output is rescaled later, and the
-// scores become probabilities in their own registers.
+// scores become probabilities in their own registers, which are those of a generated ScoreMatrix.
 #pragma once
 
 #include "attention/softmax.cuh"
 
-template <Rescale kRescale>
+template <class Scores, Rescale kRescale>
 struct DeferredSoftmax : SoftmaxRows<1> {
   // With a lazy maximum a lane's share of a row may sum to this much over a maximum that is out of date: every
   // probability stays a finite f16, and the sum of all far from the largest f32.
@@ -28,67 +28,53 @@ struct DeferredSoftmax : SoftmaxRows<1> {
 
   // Takes the maximum of new scores into account: true when sums and output must be multiplied by the factors. The
   // scores and the shift go to exponentiate().
-  template <int kN>
-  __device__ __forceinline__ bool raise_maximum(Accumulator<1, kN>& s, Shift& shift) {
-    float seen[1][2];
+  __device__ __forceinline__ bool raise_maximum(Shift& shift) {
+    float seen[2];
+    Scores::maximum(seen);
     shift = shift_by_maxima();
-    const bool grew = grows(s, shift, kUsualLimit > kMaximumLag ? fminf(limit, kMaximumLag) : limit, seen);
+    const float lag = kUsualLimit > kMaximumLag ? fminf(limit, kMaximumLag) : limit;
+    const bool grew = exceeds(seen[0], shift.x[0][0], lag) | exceeds(seen[1], shift.x[0][1], lag);
     // One vote decides for the warp, before the lanes of a row exchange anything: usually that is all.
     if (kRescale != Rescale::always && !ptx::vote_any(grew)) return false;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) factor[h] = raise(seen[0][h], 0, h);
+    for (int h = 0; h < 2; ++h) factor[h] = raise(seen[h], 0, h);
     shift = shift_by_maxima();
-    limit = subtract_far_maxima(s, shift) ? -infinity() : kUsualLimit;
+    limit = subtract_far(shift) ? -infinity() : kUsualLimit;
     return true;
   }
 
   // Scores to probabilities; returns the sums of this lane's.
-  template <int kN>
-  __device__ __forceinline__ void exponentiate(Accumulator<1, kN>& s, const Shift& shift, float (&block_sum)[2]) const {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float even = 0.0f, odd = 0.0f;
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        float& p0 = s.x[0][n][2 * h];
-        float& p1 = s.x[0][n][2 * h + 1];
-        p0 = ptx::ex2(__fmaf_rn(p0, scale_log2, -shift.x[0][h]));
-        p1 = ptx::ex2(__fmaf_rn(p1, scale_log2, -shift.x[0][h]));
-        even += p0, odd += p1;
-      }
-      block_sum[h] = even + odd;
-    }
+  __device__ __forceinline__ void exponentiate(const Shift& shift, float (&block_sum)[2]) const {
+    Scores::exponentiate(scale_log2, {-shift.x[0][0], -shift.x[0][1]}, block_sum);
   }
 
   // All of a block whose maximum is taken. True: rescale() the output.
-  template <int kN>
-  __device__ __forceinline__ bool take_block(Accumulator<1, kN>& s) {
+  __device__ __forceinline__ bool take_block() {
     Shift shift;
-    const bool raised = raise_maximum(s, shift);
+    const bool raised = raise_maximum(shift);
     if (raised) sum[0][0] *= factor[0], sum[0][1] *= factor[1];
     float block_sum[2];
-    exponentiate(s, shift, block_sum);
+    exponentiate(shift, block_sum);
     sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
     return raised;
   }
 
   // A block against the maximum as it is. False where that is too low for some row of the warp, or too far from 0: then
   // nothing is summed, and the scores are lost. NaN counts as too low.
-  template <int kN>
-  __device__ __forceinline__ bool take_block_lazily(Accumulator<1, kN>& s) {
+  __device__ __forceinline__ bool take_block_lazily() {
     float block_sum[2];
-    exponentiate(s, shift_by_maxima(), block_sum);
+    exponentiate(shift_by_maxima(), block_sum);
     const bool within = block_sum[0] <= limit && block_sum[1] <= limit;
     if (ptx::vote_any(!within)) return false;
     sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
     return true;
   }
 
-  template <int kN>
-  __device__ __forceinline__ void rescale(Accumulator<1, kN>& o) const {
-#pragma unroll
-    for (int n = 0; n < kN; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) o.x[0][n][e] *= factor[e / 2];
+ private:
+  // True when a row of the warp is far from 0.
+  __device__ __forceinline__ bool subtract_far(Shift& shift) const {
+    if (!any_far()) return false;
+    Scores::subtract({take_out_of_shift(shift, 0, 0), take_out_of_shift(shift, 0, 1)});
+    return true;
   }
 };

@@ -22,16 +22,18 @@ struct HopperStore {
   const HopperArguments& args;
 
   // Divides by the sums, writes the LSE and starts the stores: of the rows from first_row on, through the slab.
-  template <class O, class Softmax>
-  __device__ __forceinline__ void write(O& o, const Softmax& softmax, const HopperTile<Config>& tile, int first_row,
+  template <class Softmax>
+  __device__ __forceinline__ void write(const Softmax& softmax, const HopperTile<Config>& tile, int first_row,
                                         SmemAddress slab) const {
     const float total[2] = {softmax.total(0, 0), softmax.total(0, 1)};
-    normalize(o, total);
+    uint32 pairs[2 * kChunks];
+    normalize(total);
+    Config::Output::pack(pairs);
 #pragma unroll
     for (int panel = 0; panel < VTile::kPanels; panel += Shape::kOutputPanels) {
       if (ptx::elect()) ptx::tma_wait_read();
       ptx::bar_warp_sync();
-      stage(o, panel, slab);
+      stage(pairs, panel, slab);
       ptx::fence_proxy_async();
       ptx::bar_warp_sync();
       if (ptx::elect()) send(tile, first_row, panel, slab);
@@ -50,14 +52,9 @@ struct HopperStore {
 
  private:
   // A row that saw no key has sum 0 and gives 0.
-  template <class O>
-  __device__ __forceinline__ static void normalize(O& o, const float (&total)[2]) {
-    const float inverse[2] = {total[0] == 0.0f ? 0.0f : ptx::rcp(total[0]),
-                              total[1] == 0.0f ? 0.0f : ptx::rcp(total[1])};
-#pragma unroll
-    for (int n = 0; n < kChunks; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) o.x[0][n][e] *= inverse[e / 2];
+  __device__ __forceinline__ static void normalize(const float (&total)[2]) {
+    Config::Output::multiply(
+        {total[0] == 0.0f ? 0.0f : ptx::rcp(total[0]), total[1] == 0.0f ? 0.0f : ptx::rcp(total[1])});
   }
 
   // One lane of each row writes.
@@ -81,8 +78,7 @@ struct HopperStore {
 
   // Panels first_panel on into the slab, two chunks of 8 columns at a time: lanes from 16 on say where the second goes.
   // Chunks of a row are XORed with the row, so that the even ones are found from the first by an XOR, too.
-  template <class O>
-  __device__ __forceinline__ void stage(const O& o, int first_panel, SmemAddress slab) const {
+  __device__ __forceinline__ void stage(const uint32 (&pairs)[2 * kChunks], int first_panel, SmemAddress slab) const {
     constexpr int kStep = 2;
     const int lane = ptx::tid_x() % kWarpSize, row = lane % kStoreRows;
     const SmemAddress first = slab + row * VTile::kRowBytes + VTile::swizzled(row, lane / kStoreRows) * kChunkBytes;
@@ -93,15 +89,10 @@ struct HopperStore {
           (first ^ i % VTile::kChunksOfRow * kChunkBytes) + i / VTile::kChunksOfRow * Shape::kOutputPanelBytes;
       const int n = first_chunk + i;
       if (n + 1 < kChunks)
-        ptx::stmatrix_x4(place, pack(o, n, 0), pack(o, n, 1), pack(o, n + 1, 0), pack(o, n + 1, 1));
+        ptx::stmatrix_x4(place, pairs[2 * n], pairs[2 * n + 1], pairs[2 * n + 2], pairs[2 * n + 3]);
       else if (n < kChunks)
-        ptx::stmatrix_x2(place, pack(o, n, 0), pack(o, n, 1));
+        ptx::stmatrix_x2(place, pairs[2 * n], pairs[2 * n + 1]);
     }
-  }
-
-  template <class O>
-  __device__ __forceinline__ static uint32 pack(const O& o, int n, int h) {
-    return ptx::cvt_rn_x2(typename Config::Element{}, o.x[0][n][2 * h], o.x[0][n][2 * h + 1]);
   }
 
   __device__ __forceinline__ void send(const HopperTile<Config>& tile, int first_row, int first_panel,

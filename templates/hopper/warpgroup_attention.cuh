@@ -5,7 +5,6 @@
 #include "hopper/deferred_softmax.cuh"
 #include "hopper/shape.cuh"
 #include "ptx/ldmatrix.cuh"
-#include "ptx/mma.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 
@@ -15,20 +14,15 @@ struct WarpgroupAttention {
   using QTile = typename Shape::QTile;
   using KTile = typename Shape::KTile;
   using VTile = typename Shape::VTile;
-  using Element = typename Config::Element;
-  using ScoreMma = typename Config::ScoreMma;
-  using OutputMma = typename Config::OutputMma;
+  // Generated, without members: their registers are known to PTX alone.
+  using Scores = typename Config::Scores;
+  using Output = typename Config::Output;
 
-  static constexpr int kScoreColumns = Config::kBlockKv / 8;
-  static constexpr int kOutputColumns = ceil_div(Config::kHeadDimV, 8);
   static constexpr int kQSteps = ceil_div(Config::kHeadDim, 16);
   static constexpr int kPSteps = Config::kBlockKv / 16;
-  using Scores = Accumulator<1, kScoreColumns>;
 
-  Accumulator<1, kOutputColumns> o;
-  uint32 begun = 0;       // 1: o has products of this tile; else the next one overwrites it
-  uint32 p[kPSteps * 4];  // A fragments of P, one for each 16 keys
-  DeferredSoftmax<Config::kRescale> softmax;
+  uint32 begun = 0;  // 1: the output has products of this tile; else the next one overwrites it
+  DeferredSoftmax<Scores, Config::kRescale> softmax;
   // Matrix descriptors: the warpgroup's rows of the query tile in the first slot and in the present one, and the first
   // slots of the rings.
   uint64 first_q, q, k, v;
@@ -52,9 +46,10 @@ struct WarpgroupAttention {
 
   __device__ __forceinline__ void set_query(int stage) { q = QTile::slot(first_q, stage); }
 
-  // --- Products. Between issue and wait nothing may touch s, o or p. -----------------------------------------------
+  // --- Products. Between issue and wait nothing may touch their registers. -------------------------------------
 
-  __device__ __forceinline__ void issue_scores(Scores& s, int stage) {
+  template <class Matrix = Scores>
+  __device__ __forceinline__ void issue_scores(int stage) {
     ptx::wgmma_fence();
     const uint64 first = KTile::slot(k, stage);
     uint64 a[kQSteps], b[kQSteps];
@@ -63,16 +58,15 @@ struct WarpgroupAttention {
       a[step] = q + QTile::k_major_step(step);
       b[step] = first + KTile::k_major_step(step);
     }
-    ScoreMma::issue(s.flat(), a, b);
+    Matrix::issue(a, b);
     ptx::wgmma_commit_group();
   }
 
   __device__ __forceinline__ void issue_output(int stage) {
-    ptx::hold_registers(o.flat());
     ptx::wgmma_fence();
     uint64 b[kPSteps];
     describe_values(b, stage);
-    OutputMma::issue(o.flat(), p, b, begun);
+    Output::issue(b, begun);
     begun = 1;
     ptx::wgmma_commit_group();
   }
@@ -83,50 +77,19 @@ struct WarpgroupAttention {
     for (int step = 0; step < kPSteps; ++step) b[step] = first + VTile::n_major_step(step);
   }
 
-  // Waits until at most kPending groups run, of which the one that writes s is none.
-  template <int kPending>
-  __device__ __forceinline__ static void wait_scores(Scores& s) {
-    ptx::wgmma_wait_group<kPending>();
-    ptx::hold_registers(s.flat());
-  }
-  __device__ __forceinline__ void wait_output() {
-    ptx::wgmma_wait_group<0>();
-    ptx::hold_registers(o.flat());
-    ptx::hold_registers(p);
-  }
-
-  // --- Probabilities as the next operand; not before the product that reads the last ones is done -------------------
-
-  __device__ __forceinline__ void keep_probabilities(const Scores& s) {
-#pragma unroll
-    for (int i = 0; i < kPSteps * 4; ++i) p[i] = pack(s, i);
-  }
-
-  // The ith register of the A fragments: the accumulator's layout is that of the operand.
-  __device__ __forceinline__ static uint32 pack(const Scores& s, int i) {
-    const float(&x)[4] = s.x[0][i / 2];
-    return ptx::cvt_rn_x2(Element{}, x[2 * (i % 2)], x[2 * (i % 2) + 1]);
-  }
-
   // --- Scores once more, for the lazy maximum: by one warp alone, while P V of the block before may be running ---
 
   // Accumulators of mma.m16n8k16 lie as those of wgmma.
-  __device__ __forceinline__ void recompute_scores(Scores& s, int stage) const {
+  __device__ __forceinline__ void recompute_scores(int stage) const {
     const int lane = ptx::tid_x() % kWarpSize;
     const uint32 q_row = warp_row() + lane % 16;
-    s.clear();
+    Scores::clear();
 #pragma unroll 1
     for (int step = 0; step < kQSteps; ++step) {
       uint32 a[4];
       ptx::ldmatrix_x4(a, whole(QTile::address(q)) + QTile::offset(q_row, 2 * step + lane / 16));
-      const SmemAddress rows =
-          whole(KTile::address(k)) + stage * KTile::kBytes + KTile::offset(lane % 8, 2 * step + lane / 8 % 2);
-#pragma unroll
-      for (int n = 0; n < kScoreColumns; ++n) {
-        uint32 b0, b1;
-        ptx::ldmatrix_x2(b0, b1, rows + n * 8 * KTile::kRowBytes);
-        ptx::mma_m16n8k16(Element{}, s.x[0][n], a, b0, b1);
-      }
+      Scores::add(a,
+                  whole(KTile::address(k)) + stage * KTile::kBytes + KTile::offset(lane % 8, 2 * step + lane / 8 % 2));
     }
     ptx::no_instruction();
   }

@@ -16,7 +16,7 @@
 template <class Config>
 struct AblationWarpgroup : WarpgroupAttention<Config> {
   using Base = WarpgroupAttention<Config>;
-  using typename Base::OutputMma;
+  using typename Base::Output;
   using typename Base::Scores;
   using typename Base::Shape;
   using typename Base::VTile;
@@ -32,32 +32,34 @@ struct AblationWarpgroup : WarpgroupAttention<Config> {
     if constexpr (Config::kProbabilitiesInRegisters) {
       Base::issue_output(stage);
     } else {
-      ptx::hold_registers(Base::o.flat());
       ptx::wgmma_fence();
       uint64 a[Base::kPSteps], b[Base::kPSteps];
 #pragma unroll
       for (int step = 0; step < Base::kPSteps; ++step) a[step] = p_smem + PTile::k_major_step(step);
       Base::describe_values(b, stage);
-      OutputMma::issue(Base::o.flat(), a, b, Base::begun);
+      Output::issue(a, b, Base::begun);
       Base::begun = 1;
       ptx::wgmma_commit_group();
     }
   }
-  __device__ __forceinline__ void wait_output() {
-    if constexpr (Config::kProbabilitiesInRegisters) return Base::wait_output();
-    ptx::wgmma_wait_group<0>();
-    ptx::hold_registers(Base::o.flat());
+
+  __device__ __forceinline__ void keep_probabilities() {
+    if constexpr (Config::kProbabilitiesInRegisters)
+      Config::Probabilities::keep();
+    else
+      store_probabilities();
   }
 
-  __device__ __forceinline__ void keep_probabilities(const Scores& s) {
-    if constexpr (Config::kProbabilitiesInRegisters) return Base::keep_probabilities(s);
+ private:
+  __device__ __forceinline__ void store_probabilities() {
+    uint32 pairs[4 * Base::kPSteps];
+    Scores::pack(pairs);
     const int lane = ptx::tid_x() % kWarpSize;
     const uint32 row = Base::warp_row() + lane % 16;
 #pragma unroll
     for (int step = 0; step < Base::kPSteps; ++step)
-      ptx::stmatrix_x4(Base::whole(PTile::address(p_smem)) + PTile::offset(row, 2 * step + lane / 16),
-                       Base::pack(s, 4 * step), Base::pack(s, 4 * step + 1), Base::pack(s, 4 * step + 2),
-                       Base::pack(s, 4 * step + 3));
+      ptx::stmatrix_x4(Base::whole(PTile::address(p_smem)) + PTile::offset(row, 2 * step + lane / 16), pairs[4 * step],
+                       pairs[4 * step + 1], pairs[4 * step + 2], pairs[4 * step + 3]);
     ptx::fence_proxy_async();
     ptx::bar_sync<kWarpgroupSize>(Base::warpgroup_barrier());
   }
@@ -68,7 +70,8 @@ class HopperAblationConsumer {
   using Shape = HopperShape<Config>;
   using Tile = HopperTile<Config>;
   using Warpgroup = AblationWarpgroup<Config>;
-  using Scores = typename Warpgroup::Scores;
+  using Scores = typename Config::Scores;
+  using Output = typename Config::Output;
   static constexpr bool kLazy = Config::kRescale == Rescale::lazy;
 
  public:
@@ -89,24 +92,24 @@ class HopperAblationConsumer {
         self(args_.core.sizes.scale_log2, shape_, warpgroup_) {}
 
   __device__ __forceinline__ void run() {
+    declare_matrices();
     const HopperStore<Config> store{args};
     gemm_turn.begin();
     softmax_turn.begin();
     uint32 index = tiles.first();
     Visit visit = next_visit(index);
-    Scores s;
     bool scores_ready = false;
     for (;;) {
       if constexpr (!Config::kWarpSpecialized) load_first();
-      if (!scores_ready) compute_first_scores(visit, s);
-      visit_blocks(visit, s);
+      if (!scores_ready) compute_first_scores(visit);
+      visit_blocks(visit);
       const SmemAddress query = queries.slot();
       if constexpr (!Shape::kOutputInQuery) queries.release(signs());
       index += tiles.stride();
       const Visit next = Shape::kOneTile ? Visit{} : next_visit(index);
-      scores_ready = finish_blocks(next, s);
+      scores_ready = finish_blocks(next);
       const Tile tile = tile_of(visit);
-      store.write(self.o, self.softmax, tile, warp_row(tile), output_slab(query));
+      store.write(self.softmax, tile, warp_row(tile), output_slab(query));
       announced.give_back(visit.stage, signs());
       if constexpr (Shape::kOutputInQuery) {
         store.wait_read();
@@ -119,6 +122,13 @@ class HopperAblationConsumer {
   }
 
  private:
+  __device__ __forceinline__ static void declare_matrices() {
+    Scores::declare();
+    if constexpr (Config::kOverlap == GemmSoftmax::three_stage) Config::NextScores::declare();
+    if constexpr (Config::kProbabilitiesInRegisters) Config::Probabilities::declare();
+    Output::declare();
+  }
+
   // What a warpgroup does of a tile: its blocks, from the last to the first. The tile itself stays in shared memory.
   struct Visit {
     int stage;   // of its description
@@ -154,7 +164,7 @@ class HopperAblationConsumer {
   // --- The blocks of a tile ----------------------------------------------------------------------------------------
 
   // Until the scores of the first block that the warpgroup sees are there.
-  __device__ __forceinline__ void compute_first_scores(const Visit& visit, Scores& s) {
+  __device__ __forceinline__ void compute_first_scores(const Visit& visit) {
 #pragma unroll 1
     for (int block = visit.loaded - 1; block >= visit.blocks; --block) {
       keys.wait_full();
@@ -167,9 +177,9 @@ class HopperAblationConsumer {
     take_query();
     keys.wait_full();
     if constexpr (Shape::kSerial) gemm_turn.take();
-    self.issue_scores(s, keys.stage());
+    self.issue_scores(keys.stage());
     if constexpr (Shape::kSerial) gemm_turn.hand_over();
-    Warpgroup::template wait_scores<0>(s);
+    ptx::wgmma_wait_group<0>();
     release_key(visit.blocks - 1);
   }
 
@@ -180,145 +190,140 @@ class HopperAblationConsumer {
   }
 
   // Ends with the probabilities of the last block, except in a serial pipeline, which ends with the output.
-  __device__ __forceinline__ void visit_blocks(const Visit& visit, Scores& s) {
+  __device__ __forceinline__ void visit_blocks(const Visit& visit) {
     self.begun = 0;
     self.softmax.reset();
     int block = visit.blocks - 1;
     if constexpr (Config::kOverlap == GemmSoftmax::three_stage) {
-      visit_three_stage(visit, block, s);
+      visit_three_stage(visit, block);
     } else {
-      take_first_block(visit, block, s);
+      take_first_block(visit, block);
       --block;
       if constexpr (Config::Masks::kEnds) {
 #pragma unroll 1
-        for (; block >= visit.clean; --block) step<true>(visit, block, s);
+        for (; block >= visit.clean; --block) step<true>(visit, block);
       }
 #pragma unroll 1
-      for (; block >= 0; --block) step<false>(visit, block, s);
+      for (; block >= 0; --block) step<false>(visit, block);
     }
   }
 
-  __device__ __forceinline__ void take_first_block(const Visit& visit, int block, Scores& s) {
+  __device__ __forceinline__ void take_first_block(const Visit& visit, int block) {
     softmax_turn.take();
-    if (block >= visit.clean) mask(visit, block, s);
-    self.softmax.take_block(s);
+    if (block >= visit.clean) mask(visit, block);
+    self.softmax.take_block();
     softmax_turn.hand_over();
-    self.keep_probabilities(s);
+    self.keep_probabilities();
     if constexpr (Shape::kSerial) add_values(visit, block);
   }
 
   template <bool kMasked>
-  __device__ __forceinline__ void step(const Visit& visit, int block, Scores& s) {
+  __device__ __forceinline__ void step(const Visit& visit, int block) {
     if constexpr (Shape::kSerial)
-      step_serial<kMasked>(visit, block, s);
+      step_serial<kMasked>(visit, block);
     else
-      step_two_stage<kMasked>(visit, block, s);
+      step_two_stage<kMasked>(visit, block);
   }
 
   // Q K(block) and P V(block + 1) are in flight together, and the latter under the softmax.
   template <bool kMasked>
-  __device__ __forceinline__ void step_two_stage(const Visit& visit, int block, Scores& s) {
-    issue_both(s);
+  __device__ __forceinline__ void step_two_stage(const Visit& visit, int block) {
+    issue_both();
     const auto finish_output = [&] {
-      self.wait_output();
+      ptx::wgmma_wait_group<0>();
       release_value(block + 1);
     };
-    const bool raised = take_scores<kMasked>(visit, block, s, finish_output);
-    ptx::hold_registers(s.flat());
-    self.keep_probabilities(s);
-    if (raised) self.softmax.rescale(self.o);
+    const bool raised = take_scores<kMasked>(visit, block, finish_output);
+    self.keep_probabilities();
+    if (raised) Output::multiply(self.softmax.factor);
   }
 
   // Scores of the next keys beside P V of the next values; waits for the scores only.
-  __device__ __forceinline__ void issue_both(Scores& s) {
+  __device__ __forceinline__ void issue_both() {
     keys.wait_full();
     gemm_turn.take();
-    self.issue_scores(s, keys.stage());
+    self.issue_scores(keys.stage());
     values.wait_full();
     self.issue_output(values.stage());
     gemm_turn.hand_over();
-    Warpgroup::template wait_scores<1>(s);
+    ptx::wgmma_wait_group<1>();
   }
 
   template <bool kMasked>
-  __device__ __forceinline__ void step_serial(const Visit& visit, int block, Scores& s) {
+  __device__ __forceinline__ void step_serial(const Visit& visit, int block) {
     keys.wait_full();
     gemm_turn.take();
-    self.issue_scores(s, keys.stage());
+    self.issue_scores(keys.stage());
     gemm_turn.hand_over();
-    Warpgroup::template wait_scores<0>(s);
+    ptx::wgmma_wait_group<0>();
     softmax_turn.take();
-    const bool raised = take_scores<kMasked>(visit, block, s, [] {});
+    const bool raised = take_scores<kMasked>(visit, block, [] {});
     softmax_turn.hand_over();
-    self.keep_probabilities(s);
-    if (raised) self.softmax.rescale(self.o);
+    self.keep_probabilities();
+    if (raised) Output::multiply(self.softmax.factor);
     add_values(visit, block);
   }
 
   __device__ __forceinline__ void add_values(const Visit& visit, int block) {
     values.wait_full();
     self.issue_output(values.stage());
-    self.wait_output();
+    ptx::wgmma_wait_group<0>();
     release_value(block);
   }
 
   // Under the softmax of a block run Q K of the next one and P V of the one before.
-  __device__ __forceinline__ void visit_three_stage(const Visit& visit, int block, Scores& s) {
-    if (block == 0) return take_first_block(visit, block, s);
-    Scores next;
+  __device__ __forceinline__ void visit_three_stage(const Visit& visit, int block) {
+    if (block == 0) return take_first_block(visit, block);
     keys.wait_full();
-    self.issue_scores(next, keys.stage());
-    take_first_block(visit, block, s);
-    Warpgroup::template wait_scores<0>(next);
+    self.template issue_scores<typename Config::NextScores>(keys.stage());
+    take_first_block(visit, block);
+    ptx::wgmma_wait_group<0>();
     release_key(--block);
     if constexpr (Config::Masks::kEnds) {
 #pragma unroll 1
-      for (; block > 0 && block >= visit.clean; --block) step_three_stage<true, false>(visit, block, s, next);
+      for (; block > 0 && block >= visit.clean; --block) step_three_stage<true, false>(visit, block);
     }
 #pragma unroll 1
-    for (; block > 0; --block) step_three_stage<false, false>(visit, block, s, next);
+    for (; block > 0; --block) step_three_stage<false, false>(visit, block);
     if (Config::Masks::kEnds && visit.clean == 0)
-      step_three_stage<true, true>(visit, block, s, next);
+      step_three_stage<true, true>(visit, block);
     else
-      step_three_stage<false, true>(visit, block, s, next);
+      step_three_stage<false, true>(visit, block);
   }
 
-  // next holds the scores of the block, and then of the one after it.
+  // NextScores hold the scores of the block, and then of the one after it.
   template <bool kMasked, bool kLast>
-  __device__ __forceinline__ void step_three_stage(const Visit& visit, int block, Scores& s, Scores& next) {
-    s = next;
+  __device__ __forceinline__ void step_three_stage(const Visit& visit, int block) {
+    Scores::take();
     gemm_turn.take();
     if constexpr (!kLast) {
       keys.wait_full();
-      self.issue_scores(next, keys.stage());
+      self.template issue_scores<typename Config::NextScores>(keys.stage());
     }
     values.wait_full();
     self.issue_output(values.stage());
     gemm_turn.hand_over();
-    if constexpr (kMasked) mask(visit, block, s);
-    const bool raised = self.softmax.take_block(s);
-    self.wait_output();
-    if constexpr (!kLast) {
-      ptx::hold_registers(next.flat());
-      release_key(block - 1);
-    }
+    if constexpr (kMasked) mask(visit, block);
+    const bool raised = self.softmax.take_block();
+    ptx::wgmma_wait_group<0>();
+    if constexpr (!kLast) release_key(block - 1);
     release_value(block + 1);
-    self.keep_probabilities(s);
-    if (raised) self.softmax.rescale(self.o);
+    self.keep_probabilities();
+    if (raised) Output::multiply(self.softmax.factor);
   }
 
   // Scores to probabilities. True when the output has to be rescaled. The keys are free when nothing can ask for the
   // scores again. On the way it waits for P V of the block before.
   template <bool kMasked, class FinishOutput>
-  __device__ __forceinline__ bool take_scores(const Visit& visit, int block, Scores& s, FinishOutput finish_output) {
+  __device__ __forceinline__ bool take_scores(const Visit& visit, int block, FinishOutput finish_output) {
     if constexpr (kLazy && !kMasked) {
       if constexpr (Shape::kOutputEarly) finish_output();
       bool raised = false;
-      if (!self.softmax.take_block_lazily(s)) {
-        self.recompute_scores(s, keys.stage());
-        raised = self.softmax.take_block(s);
+      if (!self.softmax.take_block_lazily()) {
+        self.recompute_scores(keys.stage());
+        raised = self.softmax.take_block();
         // While P V may still be running the output has to wait.
-        if (Shape::kOutputEarly && raised) self.softmax.rescale(self.o);
+        if (Shape::kOutputEarly && raised) Output::multiply(self.softmax.factor);
       }
       release_key(block);
       if constexpr (Shape::kOutputEarly) return false;
@@ -326,27 +331,26 @@ class HopperAblationConsumer {
       return raised;
     } else {
       release_key(block);
-      if constexpr (kMasked) mask(visit, block, s);
-      const bool raised = self.softmax.take_block(s);
+      if constexpr (kMasked) mask(visit, block);
+      const bool raised = self.softmax.take_block();
       finish_output();
       return raised;
     }
   }
 
-  __device__ __forceinline__ void mask(const Visit& visit, int block, Scores& s) const {
+  __device__ __forceinline__ void mask(const Visit& visit, int block) const {
     const Tile tile = tile_of(visit);
-    mask_scores(s, warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
+    mask_scores<Scores>(warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
   }
 
   // The last P V of a tile. True when the first scores of the next tile were computed along with it.
-  __device__ __forceinline__ bool finish_blocks(const Visit& next, Scores& s) {
+  __device__ __forceinline__ bool finish_blocks(const Visit& next) {
     if constexpr (Shape::kSerial) return false;
     if (Config::kFusedBoundary && next.more() && next.blocks == next.loaded) {
       take_query();
-      issue_both(s);
+      issue_both();
       release_key(next.blocks - 1);
-      self.wait_output();
-      ptx::hold_registers(s.flat());
+      ptx::wgmma_wait_group<0>();
       release_value(0);
       return true;
     }
@@ -354,7 +358,7 @@ class HopperAblationConsumer {
     values.wait_full();
     self.issue_output(values.stage());
     if (next.more()) gemm_turn.hand_over();
-    self.wait_output();
+    ptx::wgmma_wait_group<0>();
     release_value(0);
     return false;
   }

@@ -15,7 +15,9 @@ class HopperConsumer {
   using Shape = HopperShape<Config>;
   using Tile = HopperTile<Config>;
   using Warpgroup = WarpgroupAttention<Config>;
-  using Scores = typename Warpgroup::Scores;
+  using Scores = typename Config::Scores;
+  using Probabilities = typename Config::Probabilities;
+  using Output = typename Config::Output;
   static constexpr bool kLazy = Config::kRescale == Rescale::lazy;
   static constexpr bool kOutputEarly = kLazy && Shape::kOutputEarly;
   static constexpr bool kBegins = Config::Masks::kBegins;
@@ -36,19 +38,21 @@ class HopperConsumer {
         self(args_.core.sizes.scale_log2, shape_, warpgroup_) {}
 
   __device__ __forceinline__ void run() {
+    Scores::declare();
+    Probabilities::declare();
+    Output::declare();
     gemm_turn.begin();
     softmax_turn.begin();
     Visit visit = next_visit();
     Finished before{self.softmax, {}};
-    Scores s;
     // Fused: P V of the last block of the tile before is computed beside the first scores of this one.
     for (bool fused = false;;) {
       pass_over(visit.loaded_end, visit.blocks.end);
       take_query();
       if constexpr (Shape::kSerial)
-        visit_serially(visit, s);
+        visit_serially(visit);
       else
-        visit_blocks(visit, fused, before, s);
+        visit_blocks(visit, fused, before);
       queries.release(signs());
       const Visit next = Shape::kOneTile ? Visit{} : next_visit();
       fused = Config::kFusedBoundary && next.more() && next.begins_at_once() && visit.ends_at_once();
@@ -81,7 +85,7 @@ class HopperConsumer {
 
   // A tile whose softmax is complete.
   struct Finished {
-    DeferredSoftmax<Config::kRescale> softmax;
+    DeferredSoftmax<Scores, Config::kRescale> softmax;
     Tile tile;
   };
 
@@ -129,83 +133,83 @@ class HopperConsumer {
   // To the probabilities of the last block. Q K of a block and P V of the one before it in time are in flight together,
   // and the latter under the softmax. The first block is taken exactly, and so is one whose maximum a lazy softmax
   // finds too low, by the same code, which stands outside the loop over all others.
-  __device__ __forceinline__ void visit_blocks(const Visit& visit, bool fused, const Finished& before, Scores& s) {
+  __device__ __forceinline__ void visit_blocks(const Visit& visit, bool fused, const Finished& before) {
     int block = visit.blocks.end - 1;
-    issue_first(s, fused);
+    issue_first(fused);
     self.softmax.reset();
     if constexpr (kOutputEarly) finish_tile_before(fused, before);
     for (bool first = true;; first = false) {
       release_key();
-      finish_scores<true>(visit, block, s);
-      const bool raised = self.softmax.take_block(s);
+      finish_scores<true>(visit, block);
+      const bool raised = self.softmax.take_block();
       if constexpr (!kOutputEarly) {
-        self.wait_output();
+        ptx::wgmma_wait_group<0>();
         if (!first || fused) release_value();
       }
-      self.keep_probabilities(s);
+      Probabilities::keep();
       if (!first) {
-        if (raised) self.softmax.rescale(self.o);
+        if (raised) Output::multiply(self.softmax.factor);
       } else if constexpr (!kOutputEarly) {
         if (fused) store(before);
       }
-      if (!visit_others(visit, block, s)) break;
-      self.recompute_scores(s, keys.stage());
+      if (!visit_others(visit, block)) break;
+      self.recompute_scores(keys.stage());
     }
   }
 
   // Q K of a tile's first block that the warpgroup sees, and where tiles are fused P V of the block before; waits for
   // the scores only. Each way through here has its own wait, or ptxas would not know what is in flight.
-  __device__ __forceinline__ void issue_first(Scores& s, bool fused) {
+  __device__ __forceinline__ void issue_first(bool fused) {
     keys.wait_full();
     if (fused) gemm_turn.take();
-    self.issue_scores(s, keys.stage());
+    self.issue_scores(keys.stage());
     if (fused) {
       issue_output();
       gemm_turn.hand_over();
-      Warpgroup::template wait_scores<1>(s);
+      ptx::wgmma_wait_group<1>();
     } else {
-      Warpgroup::template wait_scores<0>(s);
+      ptx::wgmma_wait_group<0>();
     }
   }
 
   __device__ __forceinline__ void finish_tile_before(bool fused, const Finished& before) {
-    self.wait_output();
+    ptx::wgmma_wait_group<0>();
     if (!fused) return;
     release_value();
     store(before);
   }
 
   // The blocks after this one. True where it stopped at one that has to be taken exactly, and whose scores are lost.
-  __device__ __forceinline__ bool visit_others(const Visit& visit, int& block, Scores& s) {
+  __device__ __forceinline__ bool visit_others(const Visit& visit, int& block) {
 #pragma unroll 1
     for (--block; block >= visit.blocks.first; --block) {
-      issue_both(s);
+      issue_both();
       bool raised = false;
       if constexpr (kLazy) {
         if constexpr (kOutputEarly) finish_output();
-        finish_scores<false>(visit, block, s);
-        if (!self.softmax.take_block_lazily(s)) return true;
+        finish_scores<false>(visit, block);
+        if (!self.softmax.take_block_lazily()) return true;
         release_key();
       } else {
         release_key();
-        finish_scores<false>(visit, block, s);
-        raised = self.softmax.take_block(s);
+        finish_scores<false>(visit, block);
+        raised = self.softmax.take_block();
       }
       if constexpr (!kOutputEarly) finish_output();
-      self.keep_probabilities(s);
-      if (raised) self.softmax.rescale(self.o);
+      Probabilities::keep();
+      if (raised) Output::multiply(self.softmax.factor);
     }
     return false;
   }
 
   // Scores of the next keys beside P V of the next values; waits for the scores only.
-  __device__ __forceinline__ void issue_both(Scores& s) {
+  __device__ __forceinline__ void issue_both() {
     keys.wait_full();
     gemm_turn.take();
-    self.issue_scores(s, keys.stage());
+    self.issue_scores(keys.stage());
     issue_output();
     gemm_turn.hand_over();
-    Warpgroup::template wait_scores<1>(s);
+    ptx::wgmma_wait_group<1>();
   }
 
   __device__ __forceinline__ void issue_output() {
@@ -214,7 +218,7 @@ class HopperConsumer {
   }
 
   __device__ __forceinline__ void finish_output() {
-    self.wait_output();
+    ptx::wgmma_wait_group<0>();
     release_value();
   }
 
@@ -227,49 +231,49 @@ class HopperConsumer {
 
   __device__ __forceinline__ void store(const Finished& finished) {
     const Tile& tile = finished.tile;
-    HopperStore<Config>{args}.write(self.o, finished.softmax, tile, warp_row(tile), output_slab());
+    HopperStore<Config>{args}.write(finished.softmax, tile, warp_row(tile), output_slab());
     self.begun = 0;
   }
 
   // To the output. A block's products and its softmax follow one another.
-  __device__ __forceinline__ void visit_serially(const Visit& visit, Scores& s) {
+  __device__ __forceinline__ void visit_serially(const Visit& visit) {
     self.softmax.reset();
 #pragma unroll 1
     for (int block = visit.blocks.end - 1; block >= visit.blocks.first; --block) {
       keys.wait_full();
       gemm_turn.take();
-      self.issue_scores(s, keys.stage());
+      self.issue_scores(keys.stage());
       gemm_turn.hand_over();
-      Warpgroup::template wait_scores<0>(s);
+      ptx::wgmma_wait_group<0>();
       softmax_turn.take();
-      const bool raised = take_serially(visit, block, s);
+      const bool raised = take_serially(visit, block);
       softmax_turn.hand_over();
       release_key();
-      self.keep_probabilities(s);
-      if (raised && self.begun != 0) self.softmax.rescale(self.o);
+      Probabilities::keep();
+      if (raised && self.begun != 0) Output::multiply(self.softmax.factor);
       issue_output();
       finish_output();
     }
   }
 
   // Scores to probabilities. True when the output has to be rescaled.
-  __device__ __forceinline__ bool take_serially(const Visit& visit, int block, Scores& s) {
-    finish_scores<true>(visit, block, s);
+  __device__ __forceinline__ bool take_serially(const Visit& visit, int block) {
+    finish_scores<true>(visit, block);
     if (kLazy && block != visit.blocks.end - 1) {
-      if (self.softmax.take_block_lazily(s)) return false;
-      self.recompute_scores(s, keys.stage());
-      finish_scores<true>(visit, block, s);
+      if (self.softmax.take_block_lazily()) return false;
+      self.recompute_scores(keys.stage());
+      finish_scores<true>(visit, block);
     }
-    return self.softmax.take_block(s);
+    return self.softmax.take_block();
   }
 
   // The first block is the only one with keys that do not exist, and without a mask the only one to hide any.
   template <bool kFirst>
-  __device__ __forceinline__ void finish_scores(const Visit& visit, int block, Scores& s) const {
+  __device__ __forceinline__ void finish_scores(const Visit& visit, int block) const {
     const bool at_end = (kFirst || Config::Masks::kEnds) && block >= visit.blocks.clean_end;
     if (!at_end && !(kBegins && block < visit.blocks.clean_first)) return;
     const Tile tile = tile_of(visit);
-    mask_scores(s, warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
+    mask_scores<Scores>(warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
   }
 
   // --- Places ------------------------------------------------------------------------------------------------------

@@ -20,19 +20,6 @@ __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// No instruction. Tells the compiler that registers of a wgmma in flight change here, so that it neither keeps copies
-// of them nor moves their uses: stands after the wait of every group, and before the fence of one that adds to them.
-template <int kCount>
-__device__ __forceinline__ void hold_registers(float (&x)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i]));
-}
-template <int kCount>
-__device__ __forceinline__ void hold_registers(uint32 (&x)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(x[i]));
-}
-
 // No instruction, between the ends of two nested loops: the compiler may not make one of them, which would unroll the
 // inner one whatever it was told.
 __device__ __forceinline__ void no_instruction() { asm volatile(""); }

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "generator/matrices.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace flashjit::generator {
+namespace {
+
+constexpr int kRows = 2;              // of a lane
+constexpr int kTileRegisters = 4;     // of eight columns
+constexpr int kOperandRegisters = 4;  // of A, in a step of 16
+constexpr int kColumnsOfWord = 128;   // whose two in eight fill the bits of a word
+
+int count_of(int columns) { return (columns + 7) / 8 * kTileRegisters; }
+int row_of(int number) { return number % kTileRegisters / 2; }
+
+// "s0, s1, s2": as many from the first one on.
+std::string list(std::string_view registers, int first, int count) {
+  std::string out;
+  for (int i = first; i < first + count; ++i) {
+    if (i != first) out += ", ";
+    out += registers;
+    out += fmt::format_int(i).c_str();
+  }
+  return out;
+}
+
+// An asm statement, line by line.
+class Statement {
+ public:
+  // Operands in their order: %0 and on. A constraint and what it is for: ("f", "scale").
+  Statement& out(std::string_view constraint, std::string_view value) { return add(outputs_, constraint, value); }
+  Statement& in(std::string_view constraint, std::string_view value) { return add(inputs_, constraint, value); }
+  template <class... Parts>
+  Statement& line(fmt::format_string<Parts...> format, Parts&&... parts) {
+    text_ += "        \"" + fmt::format(format, std::forward<Parts>(parts)...) + ";\\n\\t\"\n";
+    return *this;
+  }
+  Statement& open(std::string_view registers) {
+    text_ += fmt::format("        \"{{{};\\n\\t\"\n", registers);
+    open_ = true;
+    return *this;
+  }
+  // Volatile, as the compiler knows neither what it reads nor what it writes.
+  std::string text() const {
+    return fmt::format("    asm volatile(\n{}{}        : {}\n        : {});\n", text_, open_ ? "        \"}\"\n" : "",
+                       outputs_, inputs_);
+  }
+
+ private:
+  Statement& add(std::string& operands, std::string_view constraint, std::string_view value) {
+    if (!operands.empty()) operands += ", ";
+    operands += fmt::format("\"{}\"({})", constraint, value);
+    return *this;
+  }
+  std::string text_, outputs_, inputs_;
+  bool open_ = false;
+};
+
+std::string function(std::string_view signature, const std::string& body) {
+  return fmt::format("  static __device__ __forceinline__ void {} {{\n{}  }}\n", signature, body);
+}
+std::string structure(std::string_view type, const std::string& functions) {
+  return fmt::format("struct {} {{\n{}}};\n", type, functions);
+}
+
+std::string declare(std::string_view type, std::string_view registers, int count) {
+  return function("declare()", fmt::format("    asm volatile(\".reg .{} {}<{}>;\");\n", type, registers, count));
+}
+
+// x *= factor of its row.
+std::string multiply(std::string_view registers, int count) {
+  Statement statement;
+  for (int i = 0; i < count; ++i) statement.line("mul.f32 {0}{1}, {0}{1}, %{2}", registers, i, row_of(i));
+  return function("multiply(const float (&factor)[2])", statement.in("f", "factor[0]").in("f", "factor[1]").text());
+}
+
+std::string wgmma(DType dtype, int columns) {
+  return fmt::format("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1}", columns, to_string(dtype));
+}
+
+std::string issue(const ScoreMatrix& m) {
+  Statement statement;
+  for (int step = 0; step < m.steps; ++step)
+    statement.line("{} {{{}}}, %{}, %{}, {}, 1, 1, 0, 0", wgmma(m.dtype, m.keys), list(m.registers, 0, m.keys / 2),
+                   step, m.steps + step, step == 0 ? 0 : 1);
+  for (const char* operand : {"q", "k"})
+    for (int step = 0; step < m.steps; ++step) statement.in("l", fmt::format("{}[{}]", operand, step));
+  return function(fmt::format("issue(const uint64 (&q)[{0}], const uint64 (&k)[{0}])", m.steps), statement.text());
+}
+
+std::string clear(const ScoreMatrix& m) {
+  Statement statement;
+  for (int i = 0; i < m.keys / 2; ++i) statement.line("mov.f32 {}{}, 0f00000000", m.registers, i);
+  return function("clear()", statement.text());
+}
+
+// One step of 16, by mma.sync.
+std::string add(const ScoreMatrix& m) {
+  Statement statement;
+  statement.open(".reg .b32 k<2>");
+  for (int n = 0; n < m.keys / 8; ++n) {
+    const std::string d = list(m.registers, kTileRegisters * n, kTileRegisters);
+    statement.line("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {{k0, k1}}, [%4 + {}]", 8 * m.key_row_bytes * n);
+    statement.line("mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32 {{{1}}}, {{%0, %1, %2, %3}}, {{k0, k1}}, {{{1}}}",
+                   to_string(m.dtype), d);
+  }
+  for (int i = 0; i < kOperandRegisters; ++i) statement.in("r", fmt::format("q[{}]", i));
+  return function("add(const uint32 (&q)[4], SmemAddress keys)", statement.in("r", "keys").text());
+}
+
+int words_of(const ScoreMatrix& m) { return (m.keys + kColumnsOfWord - 1) / kColumnsOfWord; }
+
+// A bit for each of a lane's columns, word after word.
+std::string hide(const ScoreMatrix& m) {
+  Statement statement;
+  statement.open(".reg .pred hidden; .reg .b32 bit");
+  const int words = words_of(m);
+  for (int i = 0; i < m.keys / 2; ++i) {
+    const int column = i / kTileRegisters * 2 + i % 2;
+    statement.line("and.b32 bit, %{}, {}", row_of(i) * words + column / 32, 1u << column % 32);
+    statement.line("setp.ne.b32 hidden, bit, 0");
+    statement.line("selp.f32 {0}{1}, 0fFF800000, {0}{1}, hidden", m.registers, i);
+  }
+  for (int row = 0; row < kRows; ++row)
+    for (int word = 0; word < words; ++word) statement.in("r", fmt::format("hidden[{}][{}]", row, word));
+  return function(fmt::format("hide(const uint32 (&hidden)[2][{}])", words), statement.text());
+}
+
+std::string maximum(const ScoreMatrix& m) {
+  Statement statement;
+  statement.open(".reg .f32 pair");
+  for (int n = 0; n < m.keys / 8; ++n)
+    for (int row = 0; row < kRows; ++row) {
+      const int first = kTileRegisters * n + 2 * row;
+      if (n == 0) {
+        statement.line("max.f32 %{0}, {1}{2}, {1}{3}", row, m.registers, first, first + 1);
+      } else {
+        statement.line("max.f32 pair, {0}{1}, {0}{2}", m.registers, first, first + 1);
+        statement.line("max.f32 %{0}, %{0}, pair", row);
+      }
+    }
+  return function("maximum(float (&seen)[2])", statement.out("=f", "seen[0]").out("=f", "seen[1]").text());
+}
+
+std::string subtract(const ScoreMatrix& m) {
+  Statement statement;
+  for (int i = 0; i < m.keys / 2; ++i) statement.line("sub.f32 {0}{1}, {0}{1}, %{2}", m.registers, i, row_of(i));
+  return function("subtract(const float (&x)[2])", statement.in("f", "x[0]").in("f", "x[1]").text());
+}
+
+// 2^(x * scale + shift), and their sums.
+std::string exponentiate(const ScoreMatrix& m) {
+  Statement statement;
+  for (int row = 0; row < kRows; ++row)
+    for (int n = 0; n < m.keys / 8; ++n)
+      for (int e = 0; e < 2; ++e) {
+        const std::string x = fmt::format("{}{}", m.registers, kTileRegisters * n + 2 * row + e);
+        statement.line("fma.rn.f32 {0}, {0}, %4, %{1}", x, 5 + row);
+        statement.line("ex2.approx.ftz.f32 {0}, {0}", x);
+        statement.line("add.f32 %{0}, %{0}, {1}", 2 * row + e, x);
+      }
+  for (int i = 0; i < 2 * kRows; ++i) statement.out("+f", fmt::format("sums[{}]", i));
+  statement.in("f", "scale").in("f", "shift[0]").in("f", "shift[1]");
+  return function("exponentiate(float scale, const float (&shift)[2], float (&sum)[2])",
+                  "    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};\n" + statement.text() +
+                      "    sum[0] = sums[0] + sums[1];\n    sum[1] = sums[2] + sums[3];\n");
+}
+
+std::string take(const ScoreMatrix& m) {
+  Statement statement;
+  for (int i = 0; i < m.keys / 2; ++i) statement.line("mov.f32 {}{}, {}{}", m.registers, i, m.takes, i);
+  return function("take()", statement.text());
+}
+
+std::string issue(const OutputMatrix& m) {
+  const bool in_registers = !m.probabilities.empty();
+  Statement statement;
+  statement.open(".reg .pred adds");
+  const int adds = in_registers ? m.steps : 2 * m.steps;
+  statement.line("setp.ne.b32 adds, %{}, 0", adds);
+  for (int step = 0; step < m.steps; ++step) {
+    const std::string p = in_registers ? "{" + list(m.probabilities, kOperandRegisters * step, kOperandRegisters) + "}"
+                                       : fmt::format("%{}", m.steps + step);
+    statement.line("{} {{{}}}, {}, %{}, {}, 1, 1, {}1", wgmma(m.dtype, m.columns), list(m.registers, 0, m.columns / 2),
+                   p, step, step == 0 ? "adds" : "1", in_registers ? "" : "0, ");
+  }
+  for (int step = 0; step < m.steps; ++step) statement.in("l", fmt::format("v[{}]", step));
+  if (!in_registers)
+    for (int step = 0; step < m.steps; ++step) statement.in("l", fmt::format("p[{}]", step));
+  const std::string p = in_registers ? "" : fmt::format("const uint64 (&p)[{}], ", m.steps);
+  return function(fmt::format("issue({}const uint64 (&v)[{}], uint32 adds)", p, m.steps),
+                  statement.in("r", "adds").text());
+}
+
+// Two 16-bit elements of neighbouring columns in each; from names to registers that the compiler sees, or to others.
+std::string pack(std::string_view registers, DType dtype, int count) {
+  Statement statement;
+  for (int i = 0; i < count; ++i)
+    statement.line("cvt.rn.{0}x2.f32 %{1}, {2}{3}, {2}{4}", to_string(dtype), i, registers, 2 * i + 1, 2 * i);
+  for (int i = 0; i < count; ++i) statement.out("=r", fmt::format("pairs[{}]", i));
+  return function(fmt::format("pack(uint32 (&pairs)[{}])", count), statement.text());
+}
+
+}  // namespace
+
+std::string render(const ScoreMatrix& m) {
+  std::string functions = fmt::format("  static constexpr int kColumns = {};\n", m.keys) +
+                          declare("f32", m.registers, m.keys / 2) + issue(m) + clear(m) + add(m) + hide(m) +
+                          maximum(m) + subtract(m) + exponentiate(m);
+  if (m.packs) functions += pack(m.registers, m.dtype, m.keys / 4);
+  if (!m.takes.empty()) functions += take(m);
+  return structure(m.type, functions);
+}
+
+std::string render(const ProbabilityMatrix& m) {
+  const int count = m.keys / 4;
+  Statement statement;
+  for (int i = 0; i < count; ++i)
+    statement.line("cvt.rn.{}x2.f32 {}{}, {}{}, {}{}", to_string(m.dtype), m.registers, i, m.scores, 2 * i + 1,
+                   m.scores, 2 * i);
+  return structure(m.type, declare("b32", m.registers, count) + function("keep()", statement.text()));
+}
+
+std::string render(const OutputMatrix& m) {
+  const int count = count_of(m.columns);
+  return structure(m.type, declare("f32", m.registers, count) + issue(m) + multiply(m.registers, count) +
+                               pack(m.registers, m.dtype, count / 2));
+}
+
+}  // namespace flashjit::generator

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The matrices of a warpgroup, in registers that only PTX names: one asm statement declares them at the kernel's begin,
+// and those that use them name them in their text. A compiler that sees the 64 accumulators of a product handles each
+// of them at each product, loop and join, which takes longer than all else that it does
+// (docs/kernels/hopper_forward.md, "Compile time").
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "flashjit/tensor.h"
+
+namespace flashjit::generator {
+
+// Rendered as a struct without members. Lane l of warp w holds in register 4n + e row 16w + l/4 + 8 (e/2) and column
+// 8n + 2 (l%4) + e%2, as accumulators of wgmma and of mma.m16n8k16 do; "a row of the lane" is one of these two.
+struct ScoreMatrix {
+  std::string_view type;       // of the struct
+  std::string_view registers;  // their name, before the number
+  DType dtype;                 // of Q and K
+  int keys;                    // columns: a multiple of 16 up to 256
+  int steps;                   // of 16 along the head dim
+  int key_row_bytes;           // in a panel of K
+  bool packs = false;          // into registers that the compiler sees
+  std::string_view takes;      // the registers of another matrix that it copies; empty: of none
+};
+std::string render(const ScoreMatrix& matrix);
+
+// A fragments of wgmma, two 16-bit elements in a register: P.
+struct ProbabilityMatrix {
+  std::string_view type, registers;
+  DType dtype;
+  int keys;
+  std::string_view scores;  // the registers that they are made of
+};
+std::string render(const ProbabilityMatrix& matrix);
+
+struct OutputMatrix {
+  std::string_view type, registers;
+  DType dtype;                     // of P and V
+  int columns;                     // the head dim of v
+  int steps;                       // of 16 keys
+  std::string_view probabilities;  // the registers of P; empty: P is in shared memory
+};
+std::string render(const OutputMatrix& matrix);
+
+}  // namespace flashjit::generator
