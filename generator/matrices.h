@@ -15,14 +15,14 @@ namespace flashjit::generator {
 // Rendered as a struct without members. Lane l of warp w holds in register 4n + e row 16w + l/4 + 8 (e/2) and column
 // 8n + 2 (l%4) + e%2, as accumulators of wgmma and of mma.m16n8k16 do; "a row of the lane" is one of these two.
 struct ScoreMatrix {
-  std::string_view type;       // of the struct
-  std::string_view registers;  // their name, before the number
-  DType dtype;                 // of Q and K
-  int keys;                    // columns: a multiple of 16 up to 256
-  int steps;                   // of 16 along the head dim
-  int key_row_bytes;           // in a panel of K
-  bool packs = false;          // into registers that the compiler sees
-  std::string_view takes;      // the registers of another matrix that it copies; empty: of none
+  std::string_view type;        // of the struct
+  std::string_view registers;   // their name, before the number
+  DType dtype;                  // of Q and K
+  int keys;                     // columns: a multiple of 16 up to 256
+  int steps;                    // of 16 along the head dim
+  int key_row_bytes;            // in a panel of K
+  bool packs = false;           // into registers that the compiler sees
+  std::string_view takes = {};  // the registers of another matrix that it copies; empty: of none
 };
 std::string render(const ScoreMatrix& matrix);
 

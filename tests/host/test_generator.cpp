@@ -11,10 +11,10 @@
 #include "generator/arguments.h"
 #include "generator/comments.h"
 #include "generator/features.h"
+#include "generator/matrices.h"
 #include "generator/plan.h"
 #include "generator/source.h"
 #include "generator/variant_space.h"
-#include "generator/wgmma.h"
 #include "tests/support/planted_faults.h"
 
 namespace {
@@ -252,8 +252,8 @@ TEST_CASE("Config names every choice of a hopper variant") {
                            "Scheduler kScheduler = Scheduler::fixed;",
                            "bool kLongestFirst = true;",
                            "bool kFusedBoundary = false;",
-                           "using ScoreMma = ScoreProduct;",
-                           "using OutputMma = OutputProduct;"})
+                           "using Scores = ScoreMatrix;",
+                           "using Output = OutputMatrix;"})
     CHECK_MESSAGE(contains(text, line), std::string(line));
   CHECK(contains(text, "__launch_bounds__(512, 1)\n"));
   CHECK(contains(text, "HopperShape<Config>::kThreads == 512"));
@@ -267,67 +267,55 @@ TEST_CASE("a cluster is part of the entry, and only where there is one") {
 
 // --- Instructions ----------------------------------------------------------------------------------------------------
 
-TEST_CASE("a hopper source has its two products and no other") {
+TEST_CASE("a hopper source has its own matrices and no other") {
   const std::string text = render(problem_of(72, 48), "hopper-kv80");
-  CHECK(count(text, "struct ScoreProduct {") == 1);
-  CHECK(count(text, "struct OutputProduct {") == 1);
-  CHECK(text.find("struct OutputProduct {") < text.find("struct Config {"));
-  // 72 elements and 80 keys are five steps each; the first product overwrites, the second adds.
+  for (const char* matrix : {"struct ScoreMatrix {", "struct ProbabilityMatrix {", "struct OutputMatrix {"}) {
+    CHECK(count(text, matrix) == 1);
+    CHECK(text.find(matrix) < text.find("struct Config {"));
+  }
+  CHECK_FALSE(contains(text, "NextScoreMatrix"));
+  // 72 elements and 80 keys are five steps each.
   CHECK(count(text, ".m64n80k16.f32.bf16.bf16 ") == 5);
   CHECK(count(text, ".m64n48k16.f32.bf16.bf16 ") == 5);
-  CHECK(contains(text, "float (&d)[40], const uint64 (&a)[5], const uint64 (&b)[5]"));
-  CHECK(contains(text, "float (&d)[24], const uint32 (&a)[20], const uint64 (&b)[5]"));
-  CHECK(contains(render(problem_of(64, 48), "hopper-kv80-psmem"),
-                 "float (&d)[24], const uint64 (&a)[5], const uint64 (&b)[5]"));
+  CHECK(contains(text, "issue(const uint64 (&q)[5], const uint64 (&k)[5])"));
+  CHECK(contains(text, "issue(const uint64 (&v)[5], uint32 adds)"));
+  const std::string shared = render(problem_of(64, 48), "hopper-kv80-psmem");
+  CHECK(contains(shared, "issue(const uint64 (&p)[5], const uint64 (&v)[5], uint32 adds)"));
+  CHECK_FALSE(contains(shared, "struct ProbabilityMatrix {"));
+  CHECK(contains(render(problem_of(64, 64), "hopper-3stage-kv64-s3-rare-split"), "struct NextScoreMatrix {"));
 }
 
-TEST_CASE("each step of a product names the accumulators and operands of its own") {
-  // Of one instruction: accumulators, A, B; and the numbers behind them.
-  const auto operands_of = [](const std::string& instruction) {
-    std::vector<int> operands;
-    static const std::regex pattern("%([0-9]+)");
-    for (std::sregex_iterator at(instruction.begin(), instruction.end(), pattern), end; at != end; ++at)
-      operands.push_back(std::stoi((*at)[1]));
-    return operands;
-  };
-  const auto numbers_of = [](const std::string& instruction) {
-    return instruction.substr(instruction.find(',', instruction.rfind('%')));
-  };
+TEST_CASE("each step of a product names all accumulators and the operands of its own") {
   constexpr int kSteps = 3;
+  const auto numbers = [](const char* before, int first, int end) {
+    std::string list;
+    for (int i = first; i < end; ++i) list += (i == first ? "" : ", ") + (before + std::to_string(i));
+    return list;
+  };
   for (const DType dtype : {DType::bf16, DType::f16})
-    for (int n = 8; n <= 256; n += 8)
-      for (const bool a_in_registers : {false, true})
-        for (const bool adds : {false, true}) {
-          CAPTURE(n);
-          CAPTURE(a_in_registers);
-          CAPTURE(adds);
-          const std::string text = render_wgmma("Product", dtype,
-                                                {.columns = n,
-                                                 .steps = kSteps,
-                                                 .a_in_registers = a_in_registers,
-                                                 .b_n_major = a_in_registers,
-                                                 .adds = adds});
-          CHECK(contains(text, "struct Product {"));
-          CHECK(count(text, adds ? "\"+f\"" : "\"=f\"") == static_cast<std::size_t>(n / 2));
-          const int of_a = a_in_registers ? 4 : 1;
-          const std::string name = "\"wgmma.mma_async.sync.aligned.m64n" + std::to_string(n) + "k16.f32." +
-                                   std::string(to_string(dtype)) + "." + std::string(to_string(dtype)) + " ";
-          std::size_t at = text.find(name);
-          for (int step = 0; step < kSteps; ++step, at = text.find(name, at + 1)) {
-            REQUIRE(at != std::string::npos);
-            const std::string instruction = text.substr(at, text.find(';', at) - at);
-            std::vector<int> expected;
-            for (int i = 0; i < n / 2; ++i) expected.push_back(i);
-            for (int i = 0; i < of_a; ++i) expected.push_back(n / 2 + of_a * step + i);
-            expected.push_back(n / 2 + of_a * kSteps + step);
-            CHECK(operands_of(instruction) == expected);
-            CHECK(numbers_of(instruction) == std::string(step != 0 ? ", 1"
-                                                         : adds    ? ", adds"
-                                                                   : ", 0") +
-                                                 ", 1, 1" + (a_in_registers ? ", 1" : ", 0, 0"));
-          }
-          CHECK(at == std::string::npos);
-        }
+    for (int n = 16; n <= 256; n += 16) {
+      CAPTURE(n);
+      const std::string type(to_string(dtype));
+      const std::string name = "wgmma.mma_async.sync.aligned.m64n" + std::to_string(n) + "k16.f32." + type + "." + type;
+      const std::string scores = generator::render(generator::ScoreMatrix{
+          .type = "S", .registers = "s", .dtype = dtype, .keys = n, .steps = kSteps, .key_row_bytes = 128});
+      const auto output = [&](const char* p) {
+        return generator::render(generator::OutputMatrix{
+            .type = "O", .registers = "o", .dtype = dtype, .columns = n, .steps = kSteps, .probabilities = p});
+      };
+      CHECK(count(scores, name) == kSteps);
+      CHECK(contains(scores, ".reg .f32 s<" + std::to_string(n / 2) + ">;"));
+      for (int step = 0; step < kSteps; ++step) {
+        const std::string adds = step != 0 ? "1" : "0", adds_output = step != 0 ? "1" : "adds";
+        CHECK(contains(scores, name + " {" + numbers("s", 0, n / 2) + "}, %" + std::to_string(step) + ", %" +
+                                   std::to_string(kSteps + step) + ", " + adds + ", 1, 1, 0, 0;"));
+        CHECK(contains(output("p"), name + " {" + numbers("o", 0, n / 2) + "}, {" +
+                                        numbers("p", 4 * step, 4 * step + 4) + "}, %" + std::to_string(step) + ", " +
+                                        adds_output + ", 1, 1, 1;"));
+        CHECK(contains(output(""), name + " {" + numbers("o", 0, n / 2) + "}, %" + std::to_string(kSteps + step) +
+                                       ", %" + std::to_string(step) + ", " + adds_output + ", 1, 1, 0, 1;"));
+      }
+    }
 }
 
 // --- Problems --------------------------------------------------------------------------------------------------------

@@ -37,12 +37,27 @@ extern "C" __global__ void __launch_bounds__(256, 1) mma_forward(const __grid_co
   ForwardMma<MmaConfig>(args, ptx::cvta_to_shared(smem), false).run();
 }
 
-// In place of the products that generator/wgmma.cpp writes for the shapes in use.
-struct ScoreProduct {
-  static __device__ void issue(float (&d)[32], const uint64 (&a)[4], const uint64 (&b)[4]);
+// In place of the matrices that generator/matrices.cpp writes for the shapes in use.
+struct ScoreMatrix {
+  static constexpr int kColumns = 64;
+  static __device__ void declare();
+  static __device__ void issue(const uint64 (&q)[4], const uint64 (&k)[4]);
+  static __device__ void clear();
+  static __device__ void add(const uint32 (&q)[4], SmemAddress keys);
+  static __device__ void hide(const uint32 (&hidden)[2][1]);
+  static __device__ void maximum(float (&seen)[2]);
+  static __device__ void subtract(const float (&x)[2]);
+  static __device__ void exponentiate(float scale, const float (&shift)[2], float (&sum)[2]);
 };
-struct OutputProduct {
-  static __device__ void issue(float (&d)[32], const uint32 (&a)[16], const uint64 (&b)[4], uint32 adds);
+struct ProbabilityMatrix {
+  static __device__ void declare();
+  static __device__ void keep();
+};
+struct OutputMatrix {
+  static __device__ void declare();
+  static __device__ void issue(const uint64 (&v)[4], uint32 adds);
+  static __device__ void multiply(const float (&factor)[2]);
+  static __device__ void pack(uint32 (&pairs)[16]);
 };
 
 struct HopperLaunch {
@@ -70,8 +85,9 @@ struct HopperConfig {
   static constexpr Scheduler kScheduler = Scheduler::dynamic;
   static constexpr bool kLongestFirst = true;
   static constexpr bool kFusedBoundary = true;
-  using ScoreMma = ScoreProduct;
-  using OutputMma = OutputProduct;
+  using Scores = ScoreMatrix;
+  using Probabilities = ProbabilityMatrix;
+  using Output = OutputMatrix;
 };
 
 extern "C" __global__ void __launch_bounds__(384, 1) hopper_forward(const __grid_constant__ HopperLaunch args) {

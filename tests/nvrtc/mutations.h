@@ -293,10 +293,10 @@ inline const std::vector<Mutation> kWaitFaults = {
      .file = "kernels/hopper_forward.cuh",
      .original = "    keys.wait_full();\n"
                  "    gemm_turn.take();\n"
-                 "    self.issue_scores(s, keys.stage());\n"
+                 "    self.issue_scores(keys.stage());\n"
                  "    issue_output();",
      .replacement = "    gemm_turn.take();\n"
-                    "    self.issue_scores(s, keys.stage());\n"
+                    "    self.issue_scores(keys.stage());\n"
                     "    issue_output();",
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_scores("},
@@ -393,11 +393,11 @@ inline const std::vector<Mutation> kWaitFaults = {
     {.name = "keys: released before the first scores are there, and again",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      Warpgroup::template wait_scores<0>(s);\n"
+     .original = "      ptx::wgmma_wait_group<0>();\n"
                  "    }\n"
                  "  }",
      .replacement = "      keys.give_back(keys.stage(), signs());\n"
-                    "      Warpgroup::template wait_scores<0>(s);\n"
+                    "      ptx::wgmma_wait_group<0>();\n"
                     "    }\n"
                     "  }",
      .kinds = {race},
@@ -405,23 +405,23 @@ inline const std::vector<Mutation> kWaitFaults = {
     {.name = "values: released before the product is done",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    self.wait_output();\n"
+     .original = "    ptx::wgmma_wait_group<0>();\n"
                  "    release_value();\n"
                  "  }",
      .replacement = "    release_value();\n"
-                    "    self.wait_output();\n"
+                    "    ptx::wgmma_wait_group<0>();\n"
                     "  }",
      .kinds = {race},
      .found_at = "loader.request_value("},
     {.name = "lazy: keys released before the sums are known, and again",
      .setting = kHopperLazy,
      .file = "kernels/hopper_forward.cuh",
-     .original = "        if (!self.softmax.take_block_lazily(s)) return true;\n"
+     .original = "        if (!self.softmax.take_block_lazily()) return true;\n"
                  "        release_key();",
      .replacement = "        release_key();\n"
-                    "        if (!self.softmax.take_block_lazily(s)) return true;",
+                    "        if (!self.softmax.take_block_lazily()) return true;",
      .kinds = {race},
-     .found_at = "self.recompute_scores(s, keys.stage())"},
+     .found_at = "self.recompute_scores(keys.stage())"},
 };
 
 // --- Bytes that are announced, boxes and where they go ------------------------------------------------------------
@@ -529,11 +529,11 @@ inline const std::vector<Mutation> kWgmmaFaults = {
     {.name = "scores: not committed",
      .setting = kHopper,
      .file = "hopper/warpgroup_attention.cuh",
-     .original = "    ScoreMma::issue(s.flat(), a, b);\n"
+     .original = "    Matrix::issue(a, b);\n"
                  "    ptx::wgmma_commit_group();",
-     .replacement = "    ScoreMma::issue(s.flat(), a, b);",
+     .replacement = "    Matrix::issue(a, b);",
      .kinds = {register_in_flight},
-     .found_at = "finish_scores<true>(visit, block, s)"},
+     .found_at = "finish_scores<true>(visit, block)"},
     {.name = "output: not committed",
      .setting = kHopper,
      .file = "hopper/warpgroup_attention.cuh",
@@ -541,52 +541,57 @@ inline const std::vector<Mutation> kWgmmaFaults = {
                  "    ptx::wgmma_commit_group();",
      .replacement = "    begun = 1;",
      .kinds = {register_in_flight},
-     .found_at = "raise_maximum(s, shift)"},
+     .found_at = "raise_maximum(shift)"},
     {.name = "output: waited for with one group too many",
      .setting = kHopper,
-     .file = "hopper/warpgroup_attention.cuh",
-     .original = "ptx::wgmma_wait_group<0>();",
-     .replacement = "ptx::wgmma_wait_group<1>();",
+     .file = "kernels/hopper_forward.cuh",
+     .original = "    ptx::wgmma_wait_group<0>();\n"
+                 "    release_value();\n"
+                 "  }",
+     .replacement = "    ptx::wgmma_wait_group<1>();\n"
+                    "    release_value();\n"
+                    "  }",
      .kinds = {register_in_flight},
-     .found_at = "self.keep_probabilities("},
+     .found_at = "Probabilities::keep("},
     {.name = "first scores: waited for with one group too many",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      Warpgroup::template wait_scores<0>(s);\n"
+     .original = "      ptx::wgmma_wait_group<0>();\n"
                  "    }\n"
                  "  }",
-     .replacement = "      Warpgroup::template wait_scores<1>(s);\n"
+     .replacement = "      ptx::wgmma_wait_group<1>();\n"
                     "    }\n"
                     "  }",
      .kinds = {register_in_flight},
-     .found_at = "finish_scores<true>(visit, block, s)"},
+     .found_at = "finish_scores<true>(visit, block)"},
     {.name = "scores: waited for with one group too many",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
      .original = "    gemm_turn.hand_over();\n"
-                 "    Warpgroup::template wait_scores<1>(s);\n"
+                 "    ptx::wgmma_wait_group<1>();\n"
                  "  }",
      .replacement = "    gemm_turn.hand_over();\n"
-                    "    Warpgroup::template wait_scores<2>(s);\n"
+                    "    ptx::wgmma_wait_group<2>();\n"
                     "  }",
      .kinds = {register_in_flight},
-     .found_at = "raise_maximum(s, shift)"},
+     .found_at = "raise_maximum(shift)"},
     {.name = "three stages: the next scores are not waited for",
      .setting = kHopperThreeStage,
      .file = "kernels/hopper_ablation.cuh",
-     .original = "    Warpgroup::template wait_scores<0>(next);\n",
-     .replacement = "",
+     .original = "    ptx::wgmma_wait_group<0>();\n"
+                 "    release_key(--block);",
+     .replacement = "    release_key(--block);",
      .kinds = {register_in_flight, race}},
     {.name = "output: P V is not waited for under the softmax",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    self.wait_output();\n"
+     .original = "    ptx::wgmma_wait_group<0>();\n"
                  "    release_value();\n"
                  "  }",
      .replacement = "    release_value();\n"
                     "  }",
      .kinds = {register_in_flight},
-     .found_at = "self.keep_probabilities("},
+     .found_at = "Probabilities::keep("},
     {.name = "output: the last product is not waited for",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
@@ -616,7 +621,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .replacement = "static_cast<uint64>(leading_bytes >> kUnitBits) << 32 |\n"
                     "           static_cast<uint64>(kEightRows >> kUnitBits) << 16",
      .kinds = {race, unwritten_shared},
-     .found_at = "stage(o, panel, slab)"},
+     .found_at = "stage(pairs, panel, slab)"},
     {.name = "descriptor: eight rows are nine",
      .setting = kHopper,
      .file = "tile/panel_tile.cuh",
@@ -651,7 +656,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .original = "+ warpgroup * kWarpgroupRows * QTile::kRowBytes",
      .replacement = "",
      .kinds = {race},
-     .found_at = "stage(o, panel, slab)"},
+     .found_at = "stage(pairs, panel, slab)"},
     {.name = "descriptor: the address of the cluster",
      .setting = kHopperCluster,
      .file = "hopper/warpgroup_attention.cuh",
@@ -681,10 +686,10 @@ inline const std::vector<Mutation> kFenceFaults = {
     {.name = "the fence stands before the output is written",
      .setting = kHopper,
      .file = "hopper/store.cuh",
-     .original = "      stage(o, panel, slab);\n"
+     .original = "      stage(pairs, panel, slab);\n"
                  "      ptx::fence_proxy_async();",
      .replacement = "      ptx::fence_proxy_async();\n"
-                    "      stage(o, panel, slab);",
+                    "      stage(pairs, panel, slab);",
      .kinds = {missing_proxy_fence},
      .found_at = "send(tile"},
     {.name = "no fence between P and the product",
@@ -757,8 +762,8 @@ inline const std::vector<Mutation> kFenceFaults = {
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
      .original = "    gemm_turn.hand_over();\n"
-                 "    Warpgroup::template wait_scores<1>(s);",
-     .replacement = "    Warpgroup::template wait_scores<1>(s);",
+                 "    ptx::wgmma_wait_group<1>();",
+     .replacement = "    ptx::wgmma_wait_group<1>();",
      .kinds = {deadlock},
      .found_at = "gemm_turn.take()"},
     {.name = "turns: handed over to oneself",
@@ -877,21 +882,21 @@ inline const std::vector<Mutation> kRoleFaults = {
     {.name = "fused: probabilities are packed before P V is done",
      .setting = kHopperFused,
      .file = "kernels/hopper_forward.cuh",
-     .original = "        self.wait_output();\n"
+     .original = "        ptx::wgmma_wait_group<0>();\n"
                  "        if (!first || fused) release_value();\n"
                  "      }\n"
-                 "      self.keep_probabilities(s);",
-     .replacement = "        self.keep_probabilities(s);\n"
-                    "        self.wait_output();\n"
+                 "      Probabilities::keep();",
+     .replacement = "        Probabilities::keep();\n"
+                    "        ptx::wgmma_wait_group<0>();\n"
                     "        if (!first || fused) release_value();\n"
                     "      }",
      .kinds = {register_in_flight},
-     .found_at = "p[i] = pack(s, i)"},
+     .found_at = "Probabilities::keep("},
     {.name = "fused: an output is divided by the next tile's sums",
      .setting = kHopperFused,
      .file = "kernels/hopper_forward.cuh",
-     .original = "write(self.o, finished.softmax, tile,",
-     .replacement = "write(self.o, self.softmax, tile,"},
+     .original = "write(finished.softmax, tile,",
+     .replacement = "write(self.softmax, tile,"},
     {.name = "a tile's description is given back before it is read",
      .setting = kHopperFused,
      .file = "kernels/hopper_forward.cuh",
@@ -908,14 +913,14 @@ inline const std::vector<Mutation> kRoleFaults = {
      .original = "!ptx::vote_any(grew)",
      .replacement = "!grew",
      .kinds = {unequal_participation},
-     .found_at = "self.softmax.take_block(s)"},
+     .found_at = "self.softmax.take_block()"},
     {.name = "lazy: each lane decides by itself",
      .setting = kHopperLazy,
      .file = "hopper/deferred_softmax.cuh",
      .original = "if (ptx::vote_any(!within))",
      .replacement = "if (!within)",
      .kinds = {unequal_participation},
-     .found_at = "self.recompute_scores(s, keys.stage())"},
+     .found_at = "self.recompute_scores(keys.stage())"},
     {.name = "the counter of tiles is not cleared",
      .setting = kHopper,
      .file = "hopper/loader.cuh",
@@ -950,7 +955,7 @@ inline const std::vector<Mutation> kOutputFaults = {
      .original = "      if (ptx::elect()) ptx::tma_wait_read();\n",
      .replacement = "",
      .kinds = {race},
-     .found_at = "stage(o, panel, slab)"},
+     .found_at = "stage(pairs, panel, slab)"},
     {.name = "output: the block does not wait for its last store",
      .setting = kHopperFused,
      .file = "hopper/store.cuh",
@@ -1014,14 +1019,14 @@ inline const std::vector<Mutation> kOutputFaults = {
      .original = "+ consumer_warp() * Shape::kWarpOutputBytes",
      .replacement = "+ (consumer_warp() + 1) * Shape::kWarpOutputBytes",
      .kinds = {shared_out_of_bounds},
-     .found_at = "stage(o, panel, slab)"},
+     .found_at = "stage(pairs, panel, slab)"},
     {.name = "output: stmatrix addresses 8 bytes off",
      .setting = kHopper,
      .file = "hopper/store.cuh",
-     .original = "ptx::stmatrix_x4(place, pack",
-     .replacement = "ptx::stmatrix_x4(8 + place, pack",
+     .original = "ptx::stmatrix_x4(place, pairs",
+     .replacement = "ptx::stmatrix_x4(8 + place, pairs",
      .kinds = {misaligned},
-     .found_at = "stage(o, panel, slab)"},
+     .found_at = "stage(pairs, panel, slab)"},
     {.name = "half: the second panel is not written",
      .setting = kHopperHalf,
      .file = "hopper/store.cuh",
@@ -1062,8 +1067,8 @@ inline const std::vector<Mutation> kOutputFaults = {
     {.name = "mask: inverted",
      .setting = kHopperCausal,
      .file = "attention/scores.cuh",
-     .original = "hidden = ~columns_below(",
-     .replacement = "hidden = columns_below("},
+     .original = "hidden[h][word] = ~columns_below(",
+     .replacement = "hidden[h][word] = columns_below("},
     {.name = "mask: the diagonal one key too far",
      .setting = kHopperCausal,
      .file = "parts/mask/causal.cuh",
@@ -1128,13 +1133,13 @@ inline const std::vector<Mutation> kWindowFaults = {
     {.name = "window: the scores of the first keys are hidden a key too far",
      .setting = kHopperWindow,
      .file = "attention/scores.cuh",
-     .original = "columns_below(begin - 8 * first)",
-     .replacement = "columns_below(begin + 1 - 8 * first)"},
+     .original = "columns_below(begin - before)",
+     .replacement = "columns_below(begin + 1 - before)"},
     {.name = "window: its begin is not masked in the blocks at its end",
      .setting = kHopperNarrow,
      .file = "attention/scores.cuh",
      .original = "if constexpr (Mask::kBegins) hidden",
-     .replacement = "if (Mask::kBegins && end >= 8 * kN) hidden"},
+     .replacement = "if (Mask::kBegins && end >= Scores::kColumns) hidden"},
     {.name = "window: its begin is not masked in the blocks before its end",
      .setting = kHopperSerialWindow,
      .file = "kernels/hopper_forward.cuh",

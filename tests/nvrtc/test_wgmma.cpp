@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generated products by wgmma, and what becomes of them in a kernel.
+// The generated matrices of a warpgroup, and what becomes of them in a kernel.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "flashjit/engine.h"
+#include "generator/matrices.h"
 #include "generator/source.h"
 #include "generator/variant_space.h"
-#include "generator/wgmma.h"
 #include "runtime/kernels/nvrtc.h"
 #include "runtime/kernels/ptxas_log.h"
 #include "tests/nvrtc/disassembler.h"
@@ -27,49 +27,59 @@ Nvrtc make_nvrtc() {
   return Nvrtc({options.nvrtc_path, options.nvrtc_directories});
 }
 
-// The forms of a product in one kernel: A from shared memory or registers, B in both orders, with and without a sum.
-std::vector<generator::WgmmaProduct> forms_of(int n) {
-  std::vector<generator::WgmmaProduct> forms;
-  for (const bool a_in_registers : {false, true})
-    for (const bool b_n_major : {false, true})
-      forms.push_back(
-          {.columns = n, .steps = 2, .a_in_registers = a_in_registers, .b_n_major = b_n_major, .adds = !forms.empty()});
-  return forms;
-}
-
+// A kernel of scores with so many keys, and of an output with as many columns, that uses all of their functions.
 std::string kernel_of(DType dtype, int n) {
-  std::string products, calls;
-  for (const generator::WgmmaProduct& form : forms_of(n)) {
-    const std::string name = fmt::format("Product{}{}", n, char('A' + (form.a_in_registers ? 2 : 0) + form.b_n_major));
-    products += generator::render_wgmma(name, dtype, form);
-    calls += fmt::format("  {}::issue(d, {}, b{});\n", name, form.a_in_registers ? "fragments" : "a",
-                         form.adds ? ", a0 != 0" : "");
-  }
-  return products +
+  const std::string scores = fmt::format("Scores{}", n), probabilities = fmt::format("Probabilities{}", n),
+                    output = fmt::format("Output{}", n);
+  return generator::render(generator::ScoreMatrix{.type = scores,
+                                                  .registers = "s",
+                                                  .dtype = dtype,
+                                                  .keys = n,
+                                                  .steps = 2,
+                                                  .key_row_bytes = 128,
+                                                  .packs = true}) +
+         generator::render(generator::ProbabilityMatrix{
+             .type = probabilities, .registers = "p", .dtype = dtype, .keys = n, .scores = "s"}) +
+         generator::render(generator::OutputMatrix{
+             .type = output, .registers = "o", .dtype = dtype, .columns = n, .steps = n / 16, .probabilities = "p"}) +
          fmt::format(
-             "extern \"C\" __global__ void all_forms_{0}(float* out, uint64 a0, uint64 a1, uint64 b0, uint64 b1) {{\n"
-             "  float d[{0}] = {{}};\n"
-             "  const uint64 a[2] = {{a0, a1}}, b[2] = {{b0, b1}};\n"
-             "  const uint32 t = threadIdx.x, fragments[8] = {{t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7}};\n"
+             "extern \"C\" __global__ void all_of_{0}(float* out, uint64 q, uint64 k, uint32 hidden) {{\n"
+             "  const uint64 a[2] = {{q, q + 2}}, b[2] = {{k, k + 2}};\n"
+             "  uint64 v[{1}];\n"
+             "  for (int i = 0; i < {1}; ++i) v[i] = k + i;\n"
+             "  float x[2];\n"
+             "  const uint32 words[2][{2}] = {{{{hidden}}, {{hidden}}}};\n"
+             "  Scores{0}::declare();\n  Probabilities{0}::declare();\n  Output{0}::declare();\n"
              "  asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
-             "{1}"
+             "  Scores{0}::issue(a, b);\n"
              "  asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"
              "  asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n"
-             "  for (int i = 0; i < {0}; ++i) out[threadIdx.x * {0} + i] = d[i];\n"
+             "  Scores{0}::hide(words);\n  Scores{0}::maximum(x);\n  Scores{0}::subtract(x);\n"
+             "  Scores{0}::exponentiate(0.5f, {{x[0], x[1]}}, x);\n"
+             "  Probabilities{0}::keep();\n"
+             "  asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
+             "  Output{0}::issue(v, hidden);\n"
+             "  asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"
+             "  asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n"
+             "  Output{0}::multiply(x);\n"
+             "  uint32 pairs[{3}];\n"
+             "  Output{0}::pack(pairs);\n"
+             "  for (int i = 0; i < {3}; ++i) out[threadIdx.x * {3} + i] = pairs[i];\n"
              "}}\n",
-             n / 2, calls);
+             n, n / 16, (n + 127) / 128, n / 4);
 }
 
 }  // namespace
 
 TEST_SUITE_BEGIN("wgmma");
 
-TEST_CASE("the products of every N compile in all forms, without spills") {
+TEST_CASE("matrices of all widths compile, without spills") {
   Nvrtc nvrtc = make_nvrtc();
   const Disassembler disassembler;
   for (const DType dtype : {DType::bf16, DType::f16}) {
-    std::string source = "using uint32 = unsigned int;\nusing uint64 = unsigned long long;\n";
-    for (int n = 8; n <= 256; n += 8) source += kernel_of(dtype, n);
+    std::string source =
+        "using uint32 = unsigned int;\nusing uint64 = unsigned long long;\nusing SmemAddress = uint32;\n";
+    for (int n = 16; n <= 176; n += 16) source += kernel_of(dtype, n);
     const CompiledImage cubin = nvrtc.compile(source, "wgmma.cu", "sm_90a");
     CHECK(cubin.spill_bytes == 0);
     CHECK(cubin.stack_bytes == 0);
@@ -78,7 +88,7 @@ TEST_CASE("the products of every N compile in all forms, without spills") {
       continue;
     }
     const std::string sass = disassembler.sass(cubin.bytes);
-    for (int n = 8; n <= 256; n += 8) {
+    for (int n = 16; n <= 176; n += 16) {
       CAPTURE(n);
       CHECK(contains(sass, fmt::format("HGMMA.64x{}x16.F32{}", n, dtype == DType::bf16 ? ".BF16" : "")));
     }
