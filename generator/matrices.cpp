@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <vector>
-
 namespace flashjit::generator {
 namespace {
 
@@ -34,19 +32,21 @@ class Statement {
   Statement& out(std::string_view constraint, std::string_view value) { return add(outputs_, constraint, value); }
   Statement& in(std::string_view constraint, std::string_view value) { return add(inputs_, constraint, value); }
   template <class... Parts>
-  Statement& line(fmt::format_string<Parts...> format, Parts&&... parts) {
-    text_ += "        \"" + fmt::format(format, std::forward<Parts>(parts)...) + ";\\n\\t\"\n";
+  Statement& line(fmt::format_string<const Parts&...> format, const Parts&... parts) {
+    text_.append(std::string_view("        \""));
+    fmt::format_to(fmt::appender(text_), format, parts...);
+    text_.append(std::string_view(";\\n\\t\"\n"));
     return *this;
   }
   Statement& open(std::string_view registers) {
-    text_ += fmt::format("        \"{{{};\\n\\t\"\n", registers);
+    fmt::format_to(fmt::appender(text_), "        \"{{{};\\n\\t\"\n", registers);
     open_ = true;
     return *this;
   }
   // Volatile, as the compiler knows neither what it reads nor what it writes.
   std::string text() const {
-    return fmt::format("    asm volatile(\n{}{}        : {}\n        : {});\n", text_, open_ ? "        \"}\"\n" : "",
-                       outputs_, inputs_);
+    return fmt::format("    asm volatile(\n{}{}        : {}\n        : {});\n", fmt::to_string(text_),
+                       open_ ? "        \"}\"\n" : "", outputs_, inputs_);
   }
 
  private:
@@ -55,7 +55,8 @@ class Statement {
     operands += fmt::format("\"{}\"({})", constraint, value);
     return *this;
   }
-  std::string text_, outputs_, inputs_;
+  fmt::memory_buffer text_;
+  std::string outputs_, inputs_;
   bool open_ = false;
 };
 
@@ -83,9 +84,9 @@ std::string wgmma(DType dtype, int columns) {
 
 std::string issue(const ScoreMatrix& m) {
   Statement statement;
+  const std::string product = wgmma(m.dtype, m.keys), d = list(m.registers, 0, m.keys / 2);
   for (int step = 0; step < m.steps; ++step)
-    statement.line("{} {{{}}}, %{}, %{}, {}, 1, 1, 0, 0", wgmma(m.dtype, m.keys), list(m.registers, 0, m.keys / 2),
-                   step, m.steps + step, step == 0 ? 0 : 1);
+    statement.line("{} {{{}}}, %{}, %{}, {}, 1, 1, 0, 0", product, d, step, m.steps + step, step == 0 ? 0 : 1);
   for (const char* operand : {"q", "k"})
     for (int step = 0; step < m.steps; ++step) statement.in("l", fmt::format("{}[{}]", operand, step));
   return function(fmt::format("issue(const uint64 (&q)[{0}], const uint64 (&k)[{0}])", m.steps), statement.text());
@@ -181,11 +182,12 @@ std::string issue(const OutputMatrix& m) {
   statement.open(".reg .pred adds");
   const int adds = in_registers ? m.steps : 2 * m.steps;
   statement.line("setp.ne.b32 adds, %{}, 0", adds);
+  const std::string product = wgmma(m.dtype, m.columns), d = list(m.registers, 0, m.columns / 2);
   for (int step = 0; step < m.steps; ++step) {
     const std::string p = in_registers ? "{" + list(m.probabilities, kOperandRegisters * step, kOperandRegisters) + "}"
                                        : fmt::format("%{}", m.steps + step);
-    statement.line("{} {{{}}}, {}, %{}, {}, 1, 1, {}1", wgmma(m.dtype, m.columns), list(m.registers, 0, m.columns / 2),
-                   p, step, step == 0 ? "adds" : "1", in_registers ? "" : "0, ");
+    statement.line("{} {{{}}}, {}, %{}, {}, 1, 1, {}1", product, d, p, step, step == 0 ? "adds" : "1",
+                   in_registers ? "" : "0, ");
   }
   for (int step = 0; step < m.steps; ++step) statement.in("l", fmt::format("v[{}]", step));
   if (!in_registers)

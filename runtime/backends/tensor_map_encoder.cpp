@@ -53,13 +53,15 @@ const generator::TensorMap& TensorMapEncoder::encode(const Driver& driver, int p
   Map& last = last_[place];
   const Shape shape{tensor.dtype, tensor_map_shape(tensor), box};
   auto* const map = reinterpret_cast<CUtensorMap*>(&last.map);
-  if (last.made && shape == last.shape && driver.cuTensorMapReplaceAddress) {
-    driver.check(driver.cuTensorMapReplaceAddress(map, tensor.data), "cuTensorMapReplaceAddress");
-    return last.map;
-  }
+  const bool same_shape = last.made && shape == last.shape;
+  if (same_shape && tensor.data == last.data) return last.map;
   last.made = false;
-  encode_whole(driver, map, shape.tensor, shape.box, tensor);
+  if (same_shape && driver.cuTensorMapReplaceAddress)
+    driver.check(driver.cuTensorMapReplaceAddress(map, tensor.data), "cuTensorMapReplaceAddress");
+  else
+    encode_whole(driver, map, shape.tensor, shape.box, tensor);
   last.shape = shape;
+  last.data = tensor.data;
   last.made = true;
   return last.map;
 }

@@ -12,7 +12,7 @@ class Driver;
 
 // Encodes the maps of a thread's calls. The calls of a model's layers differ in addresses alone: a map that only
 // differs in its address from the last one at its place is that one with another address, which takes a fifth of the
-// time.
+// time. One that does not differ at all is the last one.
 class TensorMapEncoder {
  public:
   static constexpr int kPlaces = 4;
@@ -32,6 +32,7 @@ class TensorMapEncoder {
   struct Map {
     bool made = false;
     Shape shape;
+    const void* data = nullptr;
     generator::TensorMap map;
   };
   Map last_[kPlaces];
