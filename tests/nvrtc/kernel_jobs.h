@@ -53,11 +53,8 @@ inline constexpr KnownSpill kKnownSpills[] = {
      "fwd-bf16-d128-causal.hopper-q128-kv128-s2-qs2-whole-2stage-ppoff-ws-pregs-cl1-lazy-dynamic-longest-fused.sm_90a",
      148},
     {"13.0",
-     "fwd-bf16-d256-causal.hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-ws-pregs-cl1-rare-dynamic-longest-fused.sm_90a",
-     16},
-    {"13.0",
-     "fwd-bf16-d256-causal.hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-ws-pregs-cl1-rare-fixed-longest-fused.sm_90a",
-     16},
+     "fwd-bf16-d256-causal.hopper-q128-kv64-s2-qs1-half-2stage-ppoff-ws-pregs-cl1-lazy-dynamic-longest-fused.sm_90a",
+     40},
     {"13.5", "fwd-bf16-d64-causal-window.mma-q128-kv32-w4-k2-v2-c3-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 140},
     {"13.5", "fwd-bf16-d128-window.mma-q128-kv32-w4-k2-v2-c2-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 120},
 };
