@@ -32,7 +32,7 @@ class TensorMapEncoder {
   struct Map {
     bool made = false;
     Shape shape;
-    const void* data = nullptr;
+    const void* data = nullptr;  // the address in it
     generator::TensorMap map;
   };
   Map last_[kPlaces];

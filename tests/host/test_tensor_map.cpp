@@ -238,12 +238,14 @@ TEST_CASE("a map that could not be encoded is not taken for one") {
   CHECK(moved == 0);
 }
 
-TEST_CASE("drivers that cannot move a map encode each, and those that know no maps say so") {
+TEST_CASE("drivers that cannot move a map encode each address, and those that know no maps say so") {
   runtime::Driver driver = fake_driver();
   driver.cuTensorMapReplaceAddress = nullptr;
   runtime::TensorMapEncoder encoder;
   const Dims shape{2, 90, 2, 64};
   encoder.encode(driver, 0, {address(1), DType::bf16, shape}, kBox);
+  encoder.encode(driver, 0, {address(2), DType::bf16, shape}, kBox);
+  CHECK(encoded == 2);
   encoder.encode(driver, 0, {address(2), DType::bf16, shape}, kBox);
   CHECK(encoded == 2);
   driver.cuTensorMapEncodeTiled = nullptr;

@@ -27,46 +27,71 @@ Nvrtc make_nvrtc() {
   return Nvrtc({options.nvrtc_path, options.nvrtc_directories});
 }
 
-// A kernel of scores with so many keys, and of an output with as many columns, that uses all of their functions.
-std::string kernel_of(DType dtype, int n) {
-  const std::string scores = fmt::format("Scores{}", n), probabilities = fmt::format("Probabilities{}", n),
-                    output = fmt::format("Output{}", n);
-  return generator::render(generator::ScoreMatrix{.type = scores,
+// Text of an asm statement that sets the registers s0 and on.
+std::string scores_set_to_operand(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += fmt::format("mov.f32 s{}, %0; ", i);
+  return text;
+}
+
+constexpr const char* kWait =
+    "  asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"
+    "  asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n";
+constexpr const char* kFence = "  asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n";
+
+// A kernel that uses all functions of the scores of so many keys.
+std::string kernel_of_scores(DType dtype, int keys) {
+  const std::string type = fmt::format("Scores{}", keys);
+  return generator::render(generator::ScoreMatrix{.type = type,
                                                   .registers = "s",
                                                   .dtype = dtype,
-                                                  .keys = n,
+                                                  .keys = keys,
                                                   .steps = 2,
                                                   .key_row_bytes = 128,
                                                   .packs = true}) +
-         generator::render(generator::ProbabilityMatrix{
-             .type = probabilities, .registers = "p", .dtype = dtype, .keys = n, .scores = "s"}) +
-         generator::render(generator::OutputMatrix{
-             .type = output, .registers = "o", .dtype = dtype, .columns = n, .steps = n / 16, .probabilities = "p"}) +
          fmt::format(
-             "extern \"C\" __global__ void all_of_{0}(float* out, uint64 q, uint64 k, uint32 hidden) {{\n"
+             "extern \"C\" __global__ void scores_{0}(uint32* out, uint64 q, uint64 k, uint32 hidden) {{\n"
              "  const uint64 a[2] = {{q, q + 2}}, b[2] = {{k, k + 2}};\n"
-             "  uint64 v[{1}];\n"
-             "  for (int i = 0; i < {1}; ++i) v[i] = k + i;\n"
+             "  const uint32 words[2][{1}] = {{{{hidden}}, {{hidden}}}}, fragment[4] = {{hidden, 1, 2, 3}};\n"
              "  float x[2];\n"
-             "  const uint32 words[2][{2}] = {{{{hidden}}, {{hidden}}}};\n"
-             "  Scores{0}::declare();\n  Probabilities{0}::declare();\n  Output{0}::declare();\n"
-             "  asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
-             "  Scores{0}::issue(a, b);\n"
-             "  asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"
-             "  asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n"
+             "  uint32 pairs[{2}];\n"
+             "  Scores{0}::declare();\n"
+             "{3}  Scores{0}::issue(a, b);\n{4}"
+             "  if (hidden != 0) {{\n    Scores{0}::clear();\n    Scores{0}::add(fragment, hidden);\n  }}\n"
              "  Scores{0}::hide(words);\n  Scores{0}::maximum(x);\n  Scores{0}::subtract(x);\n"
              "  Scores{0}::exponentiate(0.5f, {{x[0], x[1]}}, x);\n"
-             "  Probabilities{0}::keep();\n"
-             "  asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
-             "  Output{0}::issue(v, hidden);\n"
-             "  asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"
-             "  asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n"
-             "  Output{0}::multiply(x);\n"
-             "  uint32 pairs[{3}];\n"
-             "  Output{0}::pack(pairs);\n"
-             "  for (int i = 0; i < {3}; ++i) out[threadIdx.x * {3} + i] = pairs[i];\n"
+             "  Scores{0}::pack(pairs);\n"
+             "  for (int i = 0; i < {2}; ++i) out[threadIdx.x * {2} + i] = pairs[i] + (x[0] > x[1]);\n"
              "}}\n",
-             n, n / 16, (n + 127) / 128, n / 4);
+             keys, (keys + 127) / 128, keys / 4, kFence, kWait);
+}
+
+// One that uses all functions of an output of so many columns, and of probabilities in registers.
+std::string kernel_of_output(DType dtype, int columns, bool p_in_registers) {
+  constexpr int kKeys = 32;
+  const std::string name = fmt::format("{}{}", p_in_registers ? "Kept" : "Stored", columns);
+  const std::string output = "Output" + name, probabilities = "Probabilities" + name;
+  return generator::render(generator::ProbabilityMatrix{
+             .type = probabilities, .registers = "p", .dtype = dtype, .keys = kKeys, .scores = "s"}) +
+         generator::render(generator::OutputMatrix{.type = output,
+                                                   .registers = "o",
+                                                   .dtype = dtype,
+                                                   .columns = columns,
+                                                   .steps = kKeys / 16,
+                                                   .probabilities = p_in_registers ? "p" : ""}) +
+         fmt::format(
+             "extern \"C\" __global__ void output_{0}(uint32* out, uint64 p, uint64 v, float x, uint32 adds) {{\n"
+             "  const uint64 a[2] = {{p, p + 2}}, b[2] = {{v, v + 2}};\n"
+             "  uint32 pairs[{1}];\n"
+             "  asm volatile(\".reg .f32 s<{2}>;\");\n"
+             "  asm volatile(\"{3}\" ::\"f\"(x));\n"
+             "  Probabilities{0}::declare();\n  Output{0}::declare();\n  Probabilities{0}::keep();\n"
+             "{4}  Output{0}::issue({5}b, 0);\n  Output{0}::issue({5}b, adds);\n{6}"
+             "  Output{0}::multiply({{x, x}});\n  Output{0}::pack(pairs);\n"
+             "  for (int i = 0; i < {1}; ++i) out[threadIdx.x * {1} + i] = pairs[i] + (a[0] == a[1]);\n"
+             "}}\n",
+             name, columns / 4, kKeys / 2, scores_set_to_operand(kKeys / 2), kFence, p_in_registers ? "" : "a, ",
+             kWait);
 }
 
 }  // namespace
@@ -79,7 +104,9 @@ TEST_CASE("matrices of all widths compile, without spills") {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     std::string source =
         "using uint32 = unsigned int;\nusing uint64 = unsigned long long;\nusing SmemAddress = uint32;\n";
-    for (int n = 16; n <= 176; n += 16) source += kernel_of(dtype, n);
+    for (int keys = 16; keys <= 256; keys += 16) source += kernel_of_scores(dtype, keys);
+    for (int columns = 8; columns <= 256; columns += 8)
+      for (const bool p_in_registers : {false, true}) source += kernel_of_output(dtype, columns, p_in_registers);
     const CompiledImage cubin = nvrtc.compile(source, "wgmma.cu", "sm_90a");
     CHECK(cubin.spill_bytes == 0);
     CHECK(cubin.stack_bytes == 0);
@@ -88,7 +115,7 @@ TEST_CASE("matrices of all widths compile, without spills") {
       continue;
     }
     const std::string sass = disassembler.sass(cubin.bytes);
-    for (int n = 16; n <= 176; n += 16) {
+    for (int n = 8; n <= 256; n += 8) {
       CAPTURE(n);
       CHECK(contains(sass, fmt::format("HGMMA.64x{}x16.F32{}", n, dtype == DType::bf16 ? ".BF16" : "")));
     }
