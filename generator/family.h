@@ -29,8 +29,9 @@ const void* read_part(std::string_view part, HopperVariant& variant);
 std::array<std::uint64_t, 2> key_of(const MmaVariant& variant) noexcept;
 std::array<std::uint64_t, 2> key_of(const HopperVariant& variant) noexcept;
 
-// Of a problem; with a window it is one of full and causal, too.
-enum class Mask { any, full, causal, window };
+// Of a problem. With `band`, where keys of some query begin behind the first one, it is one of full and causal, too.
+enum class Mask { any, full, causal, band };
+inline bool has_band(const Problem& problem) { return problem.window || problem.chunk; }
 
 // The values of one part of a bucket, from first to last.
 template <class Range>
@@ -90,6 +91,7 @@ struct DefaultRule {
   Mask mask;
   BucketSpan buckets;
   const char* variant;
+  bool Problem::*feature = nullptr;  // only for problems that ask for it; null: for all
 };
 std::span<const DefaultRule> mma_default_rules();
 std::span<const DefaultRule> hopper_default_rules();

@@ -14,17 +14,19 @@
 
 namespace flashjit::generator {
 
-// Where a part goes in a kernel. The contracts stand in templates/: of a mask in attention/mask.cuh.
-enum class Slot { mask };
+// Where a part goes in a kernel. The contracts stand in templates/attention/: of a mask in mask.cuh, of a score in
+// score.cuh, of an addition to the softmax in row_end.cuh.
+enum class Slot { mask, score, softmax };
 
 struct FeatureRow {
   bool Problem::*asked;   // whether the problem asks for it
   std::string_view word;  // in the spelling of a problem; also the name of its arguments
   Slot slot;
-  const char* file;                 // of the part, in templates/
-  const char* part;                 // the struct in it
-  const char* arguments = nullptr;  // its struct in abi.cuh, whose members are of 4 bytes; null: it has none
-  std::size_t argument_bytes = 0;   // of that
+  const char* file;                    // of the part, in templates/
+  const char* part;                    // the struct in it
+  const char* arguments = nullptr;     // its struct in abi.cuh; null: it has none
+  std::size_t argument_bytes = 0;      // of that
+  std::size_t argument_alignment = 1;  // likewise
 };
 
 // In the order of the words in a spelling, of the arguments in a launch and of the parts in their slots. A feature
@@ -39,8 +41,11 @@ std::vector<std::string> with_parts(const char* kernel, const Problem& problem);
 std::string render_arguments(std::string_view family, const Problem& problem);
 // The type of a slot: what the problem has in it.
 std::string parts_in(Slot slot, const Problem& problem);
+bool has_part(Slot slot, const Problem& problem) noexcept;
 
-// Bytes of that struct, in which those of the parts follow the family's without gaps.
+// Where in that struct the next part's arguments begin, when all before it take so many bytes.
+std::size_t argument_offset(const FeatureRow& row, std::size_t bytes_before) noexcept;
+// Bytes of that struct.
 std::size_t argument_bytes(const Problem& problem, std::size_t family_bytes, std::size_t family_alignment) noexcept;
 
 }  // namespace flashjit::generator

@@ -130,6 +130,21 @@ std::string hide(const ScoreMatrix& m) {
   return function(fmt::format("hide(const uint32 (&hidden)[2][{}])", words), statement.text());
 }
 
+// Score by score through a register of the compiler's, which ptxas leaves out. The upper and the lower row of a lane
+// change them, each told how far a column is from the lane's first one.
+std::string transform(const ScoreMatrix& m) {
+  std::string body = "    float x;\n";
+  for (int i = 0; i < m.keys / 2; ++i) {
+    const int offset = i / kTileRegisters * 8 + i % 2;
+    body += fmt::format(
+        "    asm volatile(\"mov.f32 %0, {0}{1};\" : \"=f\"(x));\n"
+        "    x = {2}(x, {3});\n"
+        "    asm volatile(\"mov.f32 {0}{1}, %0;\" ::\"f\"(x));\n",
+        m.registers, i, row_of(i) == 0 ? "upper" : "lower", offset);
+  }
+  return "  template <class Upper, class Lower>\n" + function("transform(Upper upper, Lower lower)", body);
+}
+
 std::string maximum(const ScoreMatrix& m) {
   Statement statement;
   statement.open(".reg .f32 pair");
@@ -212,6 +227,7 @@ std::string render(const ScoreMatrix& m) {
   std::string functions = fmt::format("  static constexpr int kColumns = {};\n", m.keys) +
                           declare("f32", m.registers, m.keys / 2) + issue(m) + clear(m) + add(m) + hide(m) +
                           maximum(m) + subtract(m) + exponentiate(m);
+  if (m.transforms) functions += transform(m);
   if (m.packs) functions += pack(m.registers, m.dtype, m.keys / 4);
   if (!m.takes.empty()) functions += take(m);
   return structure(m.type, functions);

@@ -23,6 +23,7 @@ struct ScoreMatrix {
   int key_row_bytes;            // in a panel of K
   bool packs = false;           // into registers that the compiler sees
   std::string_view takes = {};  // the registers of another matrix that it copies; empty: of none
+  bool transforms = false;      // each score, by what the compiler sees
 };
 std::string render(const ScoreMatrix& matrix);
 

@@ -31,6 +31,8 @@ ConfigText::ConfigText(const Problem& problem) {
   add("int", "kHeadDimV", problem.head_dim_v);
   use("Arguments", "::Arguments");
   use("Masks", parts_in(Slot::mask, problem));
+  use("ScoreParts", parts_in(Slot::score, problem));
+  use("SoftmaxParts", parts_in(Slot::softmax, problem));
 }
 
 std::string render(const PlanAssertion& assertion) {

@@ -18,13 +18,13 @@ namespace {
 constexpr std::string_view kNatural = "-natural";  // at the end of a rule's variant
 
 bool has_mask(const Problem& problem, Mask mask) {
-  if (mask == Mask::window) return problem.window;
+  if (mask == Mask::band) return has_band(problem);
   return mask == Mask::any || (mask == Mask::causal) == problem.causal;
 }
 
 bool applies(const DefaultRule& rule, const Problem& problem, const ShapeBucket& bucket) {
   return problem.head_dim <= rule.max_head_dim && problem.head_dim_v <= rule.max_head_dim_v &&
-         has_mask(problem, rule.mask) && rule.buckets.contains(bucket);
+         has_mask(problem, rule.mask) && rule.buckets.contains(bucket) && (!rule.feature || problem.*rule.feature);
 }
 
 // The order of tiles is that of the problem, unless the rule names one.

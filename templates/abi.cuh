@@ -60,3 +60,19 @@ struct WindowArguments {
 };
 // Leaves room for any position and for the rows of a tile that do not exist.
 constexpr int kWindowReach = (1 << 30) - 1024;
+
+// The chunks of parts/mask/chunk.cuh.
+struct ChunkArguments {
+  int keys;  // of one: from 1 to kWindowReach
+};
+
+// The cap of parts/score/softcap.cuh.
+struct SoftcapArguments {
+  float cap_log2, inverse_log2;  // times log2(e), and 1 over that
+};
+
+// One number for each query head: of parts/score/alibi.cuh and parts/softmax/sinks.cuh.
+struct HeadArguments {
+  const char* first;       // of [batch, query head] f32, those of a batch entry without gaps
+  long long batch_stride;  // in bytes; 0: all batch entries have the same
+};

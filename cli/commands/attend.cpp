@@ -28,11 +28,13 @@ Output: float32 for bf16, float16 for f16. Files appear whole or not at all; a f
 Examples:
   flashjit attend q.npy k.npy v.npy -o out.npy --mask causal --check
   flashjit attend q.npy k.npy v.npy -o out.npy --lse lse.npy --dtype f16 --scale 0.125 --device cpu
+  flashjit attend q.npy k.npy v.npy -o out.npy --softcap 30 --alibi-slopes slopes.npy
+  flashjit attend q.npy k.npy v.npy -o out.npy --mask causal --chunk 8192 --sinks sinks.npy
   flashjit attend q.npy k.npy v.npy -o out.npy --check --device emulate --arch sm_80)";
 
 struct Options {
-  std::string q, k, v, output, lse, dtype = "bf16", variant;
-  MaskOptions masks;
+  std::string q, k, v, output, lse, slopes, sinks, dtype = "bf16", mask = "full", variant;
+  FeatureOptions features;
   DeviceChoice device;
   bool check = false, json = false;
   std::optional<float> scale;
@@ -48,11 +50,33 @@ HostTensor read_input(const std::string& path, DType dtype) {
   return tensor;
 }
 
+HostTensor read_numbers(const std::string& path) {
+  HostTensor numbers = read_npy(path, DType::f32);
+  if (numbers.shape().size() != 1 && numbers.shape().size() != 2) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: must be (heads_q) or (batch, heads_q), has shape {}",
+                                                         path, to_string(numbers.shape())));
+  }
+  return numbers;
+}
+
+std::vector<HeadNumbers> read_numbers_of_heads(const Options& options) {
+  std::vector<HeadNumbers> of_heads;
+  if (!options.slopes.empty()) of_heads.push_back({&AttentionOptions::alibi_slopes, read_numbers(options.slopes)});
+  if (!options.sinks.empty()) of_heads.push_back({&AttentionOptions::sinks, read_numbers(options.sinks)});
+  return of_heads;
+}
+
+AttentionOptions asked_options(const Options& options) {
+  AttentionOptions asked = options.features.options(is_causal(options.mask));
+  asked.softmax_scale = options.scale;
+  return asked;
+}
+
 Inputs read_inputs(const Options& options, DType dtype) {
   const ProgressLine progress("reading the inputs");
-  AttentionOptions asked = options.masks.options();
-  asked.softmax_scale = options.scale;
-  return {read_input(options.q, dtype), read_input(options.k, dtype), read_input(options.v, dtype), asked};
+  const AttentionOptions asked = asked_options(options);
+  return {read_input(options.q, dtype), read_input(options.k, dtype), read_input(options.v, dtype),
+          read_numbers_of_heads(options), asked};
 }
 
 bool is_same_file(const std::string& a, const std::string& b) {
@@ -67,7 +91,11 @@ void require_apart(const Options& options) {
                 fmt::format("{}: must be another file than {}, was {}", option, other, path));
   };
   refuse_same("--lse", options.lse, "--output", options.output);
-  for (const auto& [name, input] : {std::pair("Q", &options.q), {"K", &options.k}, {"V", &options.v}}) {
+  for (const auto& [name, input] : {std::pair("Q", &options.q),
+                                    {"K", &options.k},
+                                    {"V", &options.v},
+                                    {"--alibi-slopes", &options.slopes},
+                                    {"--sinks", &options.sinks}}) {
     refuse_same("--output", options.output, name, *input);
     refuse_same("--lse", options.lse, name, *input);
   }
@@ -104,11 +132,15 @@ Json describe(const reference::Comparison& comparison) {
 }
 
 void print_json(const Options& options, const Answer& answer, const std::optional<Check>& check) {
-  const Window window = options.masks.options().window;
+  const AttentionOptions asked = asked_options(options);
   Json json = {{"device", answer.device},
                {"dtype", options.dtype},
-               {"mask", options.masks.mask},
-               {"window", options.masks.window.empty() ? Json() : Json({window.left, window.right})},
+               {"mask", options.mask},
+               {"window", options.features.window.empty() ? Json() : Json({asked.window.left, asked.window.right})},
+               {"chunk", options.features.chunk ? Json(*options.features.chunk) : Json()},
+               {"softcap", options.features.softcap ? Json(*options.features.softcap) : Json()},
+               {"alibi_slopes", options.slopes.empty() ? Json() : Json(options.slopes)},
+               {"sinks", options.sinks.empty() ? Json() : Json(options.sinks)},
                {"shape", Json(std::vector<std::int64_t>(answer.out.shape().begin(), answer.out.shape().end()))}};
   if (answer.kernel) {
     json.update({{"variant", to_string(answer.kernel->variant)},
@@ -188,7 +220,12 @@ void add_attend(CLI::App& app, Command& command) {
   require(add_option(attend, "-o,--output", options->output, "FILE", "Result: (batch, seqlen_q, heads_q, head_dim_v)"));
   add_option(attend, "--lse", options->lse, "FILE",
              "Also write log(sum(exp(scores))), natural logarithm: float32 (batch, heads_q, seqlen_q)");
-  add_mask_options(attend, options->masks);
+  add_mask_option(attend, options->mask);
+  add_call_features(attend, options->features);
+  add_option(attend, "--alibi-slopes", options->slopes, "FILE",
+             "ALiBi: scores lose their head's slope for each key of distance; (heads_q) or (batch, heads_q)");
+  add_option(attend, "--sinks", options->sinks, "FILE",
+             "Each row's softmax has one more score, its head's sink, for no key; (heads_q) or (batch, heads_q)");
   add_finite(attend, "--scale", options->scale, "Factor on the scores [default: 1/sqrt(head_dim)]");
   add_dtype_option(attend, options->dtype, "Precision to compute in");
   add_choice(attend, "--device", options->device.device, {"auto", "gpu", "emulate", "cpu"},

@@ -24,7 +24,7 @@ double milliseconds_since(Clock::time_point start) {
 
 Problem problem_of(const Inputs& inputs) {
   return problem_of(inputs.q.dtype(), static_cast<int>(inputs.q.shape()[3]), static_cast<int>(inputs.v.shape()[3]),
-                    inputs.options);
+                    inputs.options_on_host());
 }
 
 }  // namespace
@@ -38,6 +38,8 @@ Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& 
   const int ordinal = device.ordinal;
   const DeviceTensor q = inputs.q.to_device(nullptr, ordinal), k = inputs.k.to_device(nullptr, ordinal),
                      v = inputs.v.to_device(nullptr, ordinal);
+  std::vector<DeviceTensor> of_heads;
+  options = with_numbers(options, inputs.of_heads, ordinal, of_heads);
   const Dims out_shape{q_shape[0], q_shape[1], q_shape[2], inputs.v.shape()[3]};
   const DeviceTensor out = DeviceTensor::allocate(problem.dtype, out_shape, nullptr, ordinal);
   const DeviceTensor lse = DeviceTensor::allocate(DType::f32, {q_shape[0], q_shape[2], q_shape[1]}, nullptr, ordinal);
@@ -66,7 +68,7 @@ Answer attend_by_reference(const Inputs& inputs) {
   const ProgressLine progress("attention on the CPU in double precision");
   const Clock::time_point start = Clock::now();
   const reference::Result result =
-      reference::attention(inputs.q.view(), inputs.k.view(), inputs.v.view(), inputs.options);
+      reference::attention(inputs.q.view(), inputs.k.view(), inputs.v.view(), inputs.options_on_host());
   Answer answer;
   answer.device = "CPU reference";
   answer.cpu_ms = milliseconds_since(start);
@@ -79,9 +81,10 @@ Answer attend_by_reference(const Inputs& inputs) {
 Check check_against_reference(const Inputs& inputs, const Answer& answer) {
   const ProgressLine progress("reference on the CPU in double precision");
   const Tensor q = inputs.q.view(), k = inputs.k.view(), v = inputs.v.view();
-  const reference::Result exact = reference::attention(q, k, v, inputs.options);
-  const reference::Result low = reference::attention_in_low_precision(q, k, v, inputs.options);
-  return {reference::compare(answer.out, exact, low), reference::compare_lse(answer.lse, exact)};
+  const AttentionOptions options = inputs.options_on_host();
+  const reference::Result exact = reference::attention(q, k, v, options);
+  const reference::Result low = reference::attention_in_low_precision(q, k, v, options);
+  return {reference::compare(answer.out, exact, low), reference::compare_lse(answer.lse, exact, low)};
 }
 
 }  // namespace flashjit::cli

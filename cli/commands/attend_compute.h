@@ -9,12 +9,18 @@
 
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "cli/io/head_numbers.h"
 
 namespace flashjit::cli {
 
 struct Inputs {
   HostTensor q, k, v;
-  AttentionOptions options;
+  std::vector<HeadNumbers> of_heads;
+  AttentionOptions options;  // without these
+
+  AttentionOptions options_on_host() const { return with_numbers(options, of_heads); }
 };
 
 struct Answer {

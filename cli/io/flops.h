@@ -16,20 +16,31 @@ inline double forward_flops(const Dims& q, std::int64_t seqlen_kv, std::int64_t 
   return 2.0 * scores * static_cast<double>(q[3] + head_dim_v) * (causal ? 0.5 : 1.0);
 }
 
-// Beside a window that is no causal mask, of the pairs of a query and a key that it sees.
+// The number of keys that a query at the position sees under a window and chunks.
+inline std::int64_t seen_keys(const AttentionOptions& options, std::int64_t position, std::int64_t seqlen_kv) {
+  const std::int64_t right = options.causal ? 0 : options.window.right;
+  std::int64_t begin = 0, end = seqlen_kv;
+  // No sum is larger than what it is compared with.
+  if (options.window.left >= 0 && options.window.left < position) begin = position - options.window.left;
+  if (right >= 0 && right < seqlen_kv - position) end = position + right + 1;
+  if (options.chunk > 0) {
+    if (position < 0) return 0;
+    const std::int64_t first = position - position % options.chunk;
+    begin = std::max(begin, first);
+    if (options.chunk < seqlen_kv - first) end = std::min(end, first + options.chunk);
+  }
+  return std::max<std::int64_t>(0, end - begin);
+}
+
+// Beside chunks, and beside a window that is no causal mask: of the pairs of a query and a key that it sees.
 inline double forward_flops(const Dims& q, std::int64_t seqlen_kv, std::int64_t head_dim_v,
                             const AttentionOptions& options) {
   const bool causal = options.causal || options.window.right == 0;
-  if (options.window.left < 0 && (causal || options.window.right < 0))
+  if (options.window.left < 0 && (causal || options.window.right < 0) && options.chunk == 0)
     return forward_flops(q, seqlen_kv, head_dim_v, causal);
-  const auto side = [seqlen_kv](std::int64_t keys) { return keys < 0 ? seqlen_kv : std::min(keys, seqlen_kv); };
-  const std::int64_t left = side(options.window.left), right = causal ? 0 : side(options.window.right);
   double pairs = 0;
-  for (std::int64_t row = 0; row < q[1]; ++row) {
-    const std::int64_t position = row + seqlen_kv - q[1];
-    const std::int64_t begin = std::max<std::int64_t>(0, position - left);
-    pairs += static_cast<double>(std::max<std::int64_t>(0, std::min(seqlen_kv, position + right + 1) - begin));
-  }
+  for (std::int64_t row = 0; row < q[1]; ++row)
+    pairs += static_cast<double>(seen_keys(options, row + seqlen_kv - q[1], seqlen_kv));
   return 2.0 * static_cast<double>(q[0]) * static_cast<double>(q[2]) * pairs * static_cast<double>(q[3] + head_dim_v);
 }
 

@@ -30,19 +30,43 @@ const std::vector<std::string>& mask_words() {
   return words;
 }
 
-bool is_causal(std::string_view mask) { return mask == "causal"; }
-
-AttentionOptions with_masks(bool causal, const Window& window) {
-  AttentionOptions options;
-  options.causal = causal;
-  options.window = window;
-  return options;
-}
-
 CLI::Option* add_window_option(CLI::App* subcommand, std::string& window) {
   return add_option(
       subcommand, "--window", window, "LEFT,RIGHT",
       "Of these, only key i + seqlen_kv - seqlen_q and so many before and after it; -1: all [default: -1,-1]");
+}
+
+CLI::Option* add_chunk_option(CLI::App* subcommand, std::optional<int>& chunk) {
+  return add_integer(subcommand, "--chunk", chunk, "N", {0, std::numeric_limits<int>::max()},
+                     "Keys are in chunks of N: of these, only those in the chunk of key i + seqlen_kv - seqlen_q; 0: "
+                     "all [default: 0]");
+}
+
+CLI::Option* add_softcap_option(CLI::App* subcommand, std::optional<float>& softcap) {
+  return add_finite(subcommand, "--softcap", softcap,
+                    "Scores become X * tanh(score / X); from 1e-6 to 1e6, or 0: as they are [default: 0]");
+}
+
+std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptions& features) {
+  return {add_window_option(subcommand, features.window), add_chunk_option(subcommand, features.chunk),
+          add_softcap_option(subcommand, features.softcap),
+          add_flag(subcommand, "--alibi", features.alibi,
+                   "Scores fall with the distance of the key (ALiBi); calls take the slopes of the paper, "
+                   "2^(-8 (h + 1) / heads)"),
+          add_flag(subcommand, "--sinks", features.sinks,
+                   "Each row's softmax has one more score, its head's sink, for no key; calls take sinks near 0")};
+}
+
+// Empty: none.
+Window parse_window(std::string_view name, std::string_view text) {
+  if (text.empty()) return {};
+  const std::size_t comma = text.find(',');
+  if (comma == std::string_view::npos)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: must be like 1024,0 or -1,64: keys before and after, was '{}'", name, text));
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  return {parse_integer(fmt::format("{}: left", name), text.substr(0, comma), -1, kMost),
+          parse_integer(fmt::format("{}: right", name), text.substr(comma + 1), -1, kMost)};
 }
 
 // Half of "192x128", or the whole of "64".
@@ -76,28 +100,51 @@ std::vector<std::string> split_parts(const std::string& variant) {
 
 }  // namespace
 
-CLI::Option* add_dtype_option(CLI::App* subcommand, std::string& dtype, const std::string& help) {
-  return add_choice(subcommand, "--dtype", dtype, dtype_words(), help);
+bool is_causal(std::string_view mask) { return mask == "causal"; }
+
+AttentionOptions FeatureOptions::options(bool causal) const {
+  AttentionOptions options;
+  options.causal = causal;
+  options.window = parse_window("--window", window);
+  options.chunk = chunk.value_or(0);
+  options.softcap = softcap.value_or(0);
+  // The library knows which caps there are, the same for all problems.
+  for_option("--softcap", [&] { return problem_of(DType::bf16, kHeadDimStep, kHeadDimStep, options); });
+  return options;
 }
 
-void add_mask_options(CLI::App* subcommand, MaskOptions& options) {
-  add_choice(subcommand, "--mask", options.mask, mask_words(),
+Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) const {
+  Problem problem = problem_of(dtype, dims.head_dim, dims.head_dim_v, options(causal));
+  problem.alibi = alibi;
+  problem.sinks = sinks;
+  return problem;
+}
+
+void add_dtype_option(CLI::App* subcommand, std::string& dtype, const std::string& help) {
+  add_choice(subcommand, "--dtype", dtype, dtype_words(), help);
+}
+
+void add_mask_option(CLI::App* subcommand, std::string& mask) {
+  add_choice(subcommand, "--mask", mask, mask_words(),
              "Query i sees all keys, or causal: those up to i + seqlen_kv - seqlen_q");
-  add_window_option(subcommand, options.window);
 }
 
-AttentionOptions MaskOptions::options() const { return with_masks(is_causal(mask), parse_window("--window", window)); }
+void add_call_features(CLI::App* subcommand, FeatureOptions& features) {
+  add_window_option(subcommand, features.window);
+  add_chunk_option(subcommand, features.chunk);
+  add_softcap_option(subcommand, features.softcap);
+}
 
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options) {
   add_dtype_option(subcommand, options.dtype, "Precision of q, k, v and the output");
   add_option(subcommand, "--head-dim", options.head_dim, "D",
              "Head dimension, a multiple of 8 from 8 to 256; 192x128 is 192 for q and k and 128 for v");
-  add_mask_options(subcommand, options.masks);
+  add_mask_option(subcommand, options.mask);
+  add_feature_options(subcommand, options.features);
 }
 
 Problem ProblemOptions::problem() const {
-  const HeadDims dims = parse_head_dim_pair("--head-dim", head_dim);
-  return problem_of(parse_dtype(dtype), dims.head_dim, dims.head_dim_v, masks.options());
+  return features.problem(parse_dtype(dtype), parse_head_dim_pair("--head-dim", head_dim), is_causal(mask));
 }
 
 ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists) {
@@ -105,16 +152,12 @@ ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists) 
           add_option(subcommand, "--head-dim", lists.head_dims, "LIST",
                      "Head dimensions, or all; 192x128 is 192 for q and k and 128 for v"),
           add_option(subcommand, "--mask", lists.masks, "LIST", "Masks: full, causal"),
-          add_window_option(subcommand, lists.window)};
+          add_feature_options(subcommand, lists.features)};
 }
 
 std::vector<Problem> ProblemLists::problems() const {
   return combine(parse_dtypes("--dtype", dtypes), parse_head_dims("--head-dim", head_dims),
-                 parse_masks("--mask", masks), parse_window("--window", window));
-}
-
-AttentionOptions ProblemLists::options(const Problem& problem) const {
-  return with_masks(problem.causal, parse_window("--window", window));
+                 parse_masks("--mask", masks), features);
 }
 
 void add_architecture_option(CLI::App* subcommand, std::string& architecture) {
@@ -161,17 +204,6 @@ std::vector<bool> parse_masks(std::string_view name, std::string_view text) {
   return causal;
 }
 
-Window parse_window(std::string_view name, std::string_view text) {
-  if (text.empty()) return {};
-  const std::size_t comma = text.find(',');
-  if (comma == std::string_view::npos)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: must be like 1024,0 or -1,64: keys before and after, was '{}'", name, text));
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  return {parse_integer(fmt::format("{}: left", name), text.substr(0, comma), -1, kMost),
-          parse_integer(fmt::format("{}: right", name), text.substr(comma + 1), -1, kMost)};
-}
-
 std::vector<std::string> parse_architectures(const std::string& text) {
   std::vector<std::string> names;
   if (text == "all") {
@@ -191,12 +223,12 @@ std::vector<std::string> parse_architectures(const Engine& engine, const std::st
 }
 
 std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector<HeadDims>& head_dims,
-                             const std::vector<bool>& causal, const Window& window) {
+                             const std::vector<bool>& causal, const FeatureOptions& features) {
   std::vector<Problem> problems;
   for (const DType dtype : dtypes) {
     for (const HeadDims& dims : head_dims) {
       for (const bool masked : causal) {
-        const Problem problem = problem_of(dtype, dims.head_dim, dims.head_dim_v, with_masks(masked, window));
+        const Problem problem = features.problem(dtype, dims, masked);
         if (std::find(problems.begin(), problems.end(), problem) == problems.end()) problems.push_back(problem);
       }
     }

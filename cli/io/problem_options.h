@@ -6,6 +6,7 @@
 #include <flashjit/engine.h>
 #include <flashjit/problem.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,54 +18,61 @@ namespace flashjit::cli {
 // The grammar of problems, the same wherever there is one: --dtype bf16, --head-dim 192x128, --mask causal. A
 // subcommand that has many at once takes lists of the same words: --dtype bf16,f16 --head-dim 64,192x128 --mask
 // full,causal. So does a file of shapes. Masks are words rather than flags because they exclude each other and there
-// will be more of them: a flag for each could not say "all of these", as --mask full,causal does. A window goes with
-// any of them: --window 1024,0.
+// will be more of them: a flag for each could not say "all of these", as --mask full,causal does. What goes with any of
+// them has an option of its own: --window 1024,0 --softcap 30 --sinks.
 
-// --mask and --window.
-struct MaskOptions {
-  std::string mask = "full", window;
+struct HeadDims {
+  int head_dim, head_dim_v;
+};
 
-  // Throws Error(invalid_argument) which names the option.
-  AttentionOptions options() const;
+// What goes with any mask. Its numbers are those of calls; of a problem is only whether there are any.
+struct FeatureOptions {
+  std::string window;            // "1024,0"; empty: none
+  std::optional<int> chunk;      // 0: none
+  std::optional<float> softcap;  // 0: none
+  bool alibi = false, sinks = false;
+
+  // Both throw Error(invalid_argument) which names the option.
+  Problem problem(DType dtype, const HeadDims& dims, bool causal) const;
+  // Of a call, but for slopes and sinks: these are tensors.
+  AttentionOptions options(bool causal) const;
 };
 
 // One problem.
 struct ProblemOptions {
-  std::string dtype = "bf16", head_dim = "128";
-  MaskOptions masks;
+  std::string dtype = "bf16", head_dim = "128", mask = "full";
+  FeatureOptions features;
 
   // Throws Error(invalid_argument) which names the option.
   Problem problem() const;
 };
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options);
-// Of a subcommand that has only that of the three.
-CLI::Option* add_dtype_option(CLI::App* subcommand, std::string& dtype, const std::string& help);
-void add_mask_options(CLI::App* subcommand, MaskOptions& options);
+// Of subcommands that have only some of them.
+void add_dtype_option(CLI::App* subcommand, std::string& dtype, const std::string& help);
+void add_mask_option(CLI::App* subcommand, std::string& mask);
+void add_call_features(CLI::App* subcommand, FeatureOptions& features);  // all but flags: a call has tensors
+bool is_causal(std::string_view mask);
 
 // All combinations of lists.
 struct ProblemLists {
-  std::string dtypes = "bf16", head_dims = "128", masks = "full,causal", window;
+  std::string dtypes = "bf16", head_dims = "128", masks = "full,causal";
+  FeatureOptions features;
 
   // Each problem once. Throws Error(invalid_argument) which names the option.
   std::vector<Problem> problems() const;
-  // Of calls for one of them.
-  AttentionOptions options(const Problem& problem) const;
 };
 struct ProblemListOptions {
-  CLI::Option *dtypes, *head_dims, *masks, *window;
+  CLI::Option *dtypes, *head_dims, *masks;
+  std::vector<CLI::Option*> features;
 };
 ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists);
 
 // Their parts. Errors begin with the name: that of an option, or of a line of a file and its field.
 std::vector<DType> parse_dtypes(std::string_view name, std::string_view text);
-struct HeadDims {
-  int head_dim, head_dim_v;
-};
 std::vector<HeadDims> parse_head_dims(std::string_view name, std::string_view text);  // "64,192x128", or "all"
 std::vector<bool> parse_masks(std::string_view name, std::string_view text);          // of each: whether it is causal
-Window parse_window(std::string_view name, std::string_view text);                    // "1024,0"; empty: none
 std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector<HeadDims>& head_dims,
-                             const std::vector<bool>& causal, const Window& window = {});
+                             const std::vector<bool>& causal, const FeatureOptions& features = {});
 
 // What the epilog of --help says of a --variant.
 inline constexpr const char* kVariantEpilog =

@@ -214,7 +214,7 @@ void add_selection_options(CLI::App* autotune, TuneSelection& selection) {
   const ProblemListOptions problems = add_problem_lists(autotune, selection.problems);
   exclude(problems.dtypes, shapes);
   exclude(problems.masks, shapes);
-  need(problems.window, seqlens);
+  for (CLI::Option* feature : problems.features) need(feature, seqlens);
   need(problems.head_dims, seqlens);
   constexpr Range kSizes{1, 1 << 20};
   need(add_integer(autotune, "--batch", selection.batch, "N", kSizes, "Batch entries"), seqlens);

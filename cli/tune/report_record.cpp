@@ -14,6 +14,8 @@
 namespace flashjit::cli {
 namespace {
 
+// A causal mask hides half of a chunk, as it does of all keys; under a window queries see about as many keys as the
+// shape has.
 double rate(const TuningRecord& record, double microseconds) {
   const CallShape& shape = record.shape;
   return tflops(

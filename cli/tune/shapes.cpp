@@ -94,9 +94,10 @@ std::vector<TuneCase> cases_of_lists(const TuneSelection& selection) {
   const std::vector<std::string> lengths = split_list("--seqlen", selection.seqlens);
   std::vector<TuneCase> cases;
   for (const Problem& problem : selection.problems.problems()) {
+    const AttentionOptions options = selection.problems.features.options(problem.causal);
     for (const std::string& item : lengths) {
       CallShape sizes = parse_lengths(item, shape);
-      sizes.seqlen_kv = keys_of_query(selection.problems.options(problem), sizes.seqlen_kv);
+      sizes.seqlen_kv = keys_of_query(options, sizes.seqlen_kv);
       cases.push_back({problem, sizes});
     }
   }

@@ -35,8 +35,8 @@ struct CaseOutputs {
 // Random inputs with outliers, on a device, and what must come out.
 class VerifyCase {
  public:
-  // window: of a problem that has one.
-  VerifyCase(const Problem& problem, const CaseShape& shape, int device, const Window& window = {});
+  // options: window, chunk and cap of a problem that has one. Slopes and sinks it makes itself.
+  VerifyCase(const Problem& problem, const CaseShape& shape, int device, const AttentionOptions& options = {});
 
   // What attention, which computes the call, leaves in poisoned memory.
   CaseOutputs run(const Variant& variant, const std::function<void(const CaseCall&)>& attention) const;
@@ -52,6 +52,7 @@ class VerifyCase {
   AttentionOptions options_;
   reference::Result exact_, low_;
   DeviceTensor q_, k_, v_;
+  std::vector<DeviceTensor> of_heads_;  // slopes and sinks
   HostTensor poisoned_out_, poisoned_lse_;
   int device_;
 };

@@ -18,9 +18,9 @@ bool can_run(const Variant& variant, const CaseShape& shape) {
 // What all cases of one problem came to, for each of its variants.
 class Verification {
  public:
-  Verification(const Problem& problem, const Window& window, const DeviceInfo& device)
+  Verification(const Problem& problem, const AttentionOptions& options, const DeviceInfo& device)
       : problem_(problem), emulated_(is_emulated(device)) {
-    for (const CaseShape& shape : shapes()) cases_.emplace_back(problem, shape, device.ordinal, window);
+    for (const CaseShape& shape : shapes()) cases_.emplace_back(problem, shape, device.ordinal, options);
   }
 
   void run(Engine& engine, const std::vector<Variant>& variants, const VerificationOptions& options,
@@ -87,7 +87,7 @@ Tally verify_all(Engine& engine, const DeviceInfo& device, const std::vector<Pro
   for (const ProblemKernels& of_problem : kernels) {
     interrupt.check();
     progress.show(to_string(of_problem.problem));
-    Verification verification(of_problem.problem, of_problem.window, device);
+    Verification verification(of_problem.problem, of_problem.options, device);
     verification.run(engine, of_problem.variants, options, interrupt, progress);
     verification.add_to(tally, of_problem.variants);
   }

@@ -15,7 +15,7 @@ namespace flashjit::cli {
 // A problem and the variants that have to be right for it.
 struct ProblemKernels {
   Problem problem;
-  Window window;  // of its calls
+  AttentionOptions options;  // of its calls, but for slopes and sinks
   std::vector<Variant> variants;
 };
 

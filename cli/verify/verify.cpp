@@ -30,10 +30,12 @@ race, no read of what was never written, ...), and every schedule must give the 
 Examples:
   flashjit verify
   flashjit verify --head-dim 64,128 --dtype bf16 --all-variants --json
+  flashjit verify --head-dim 128 --window 1023,0 --softcap 30 --alibi
+  flashjit verify --head-dim 64 --chunk 100 --sinks
   flashjit verify --device emulate --arch sm_90a --head-dim 64 --mask causal --schedules 20)";
 
 struct Options {
-  ProblemLists problems{"bf16,f16", "8,40,64,80,96,128,192x128,64x256,256", "full,causal", ""};
+  ProblemLists problems{"bf16,f16", "8,40,64,80,96,128,192x128,64x256,256", "full,causal", {}};
   std::string variant;
   bool all_variants = false, json = false;
   int jobs = default_compile_threads();
@@ -108,7 +110,7 @@ std::vector<ProblemKernels> kernels_to_verify(const Engine& engine, const std::v
                                               const std::string& architecture, const Options& options) {
   std::vector<ProblemKernels> kernels;
   for (const Problem& problem : problems) {
-    kernels.push_back({problem, options.problems.options(problem).window,
+    kernels.push_back({problem, options.problems.features.options(problem.causal),
                        variants_to_verify(engine, problem, architecture, options)});
   }
   return kernels;

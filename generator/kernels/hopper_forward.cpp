@@ -192,6 +192,12 @@ std::string why_too_large(const Problem& problem, const HopperVariant& v, const 
 // records, the fastest that several neighbouring buckets share. For few queries the last line is legal for every
 // problem, for more of them the last two are.
 constexpr DefaultRule kRules[] = {
+    // With slopes a third warpgroup for what they cost; with a cap and no causal mask what does not spill.
+    {64, 64, Mask::causal, "q128+ kv8k+ w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
+     &Problem::alibi},
+    {128, 128, Mask::full, "q128+ kv2k+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused",
+     &Problem::softcap},
+
     {64, 64, Mask::any, "q64", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
     {96, 96, Mask::causal, "q64 kvmore w4+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
     {96, 96, Mask::any, "q64 kv2k+ w4+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
@@ -224,7 +230,7 @@ constexpr DefaultRule kRules[] = {
     {192, 128, Mask::any, "q128+ w05", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split"},
     {192, 128, Mask::causal, "qmore kv8k+ w1", "hopper-q64-kv128-s2-qs1-whole-2stage-ppoff-rare-single-split"},
     // With a window all tiles are equally long, and narrow blocks leave less of them outside.
-    {128, 128, Mask::window, "q128+ kv1k-kv2k w4+", "hopper-q128-kv64-s3-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
+    {128, 128, Mask::band, "q128+ kv1k-kv2k w4+", "hopper-q128-kv64-s3-qs2-whole-2stage-ppgemm-lazy-dynamic-fused"},
     {128, 128, Mask::causal, "qmore kv8k+ w2", "hopper-q128-kv128-s2-qs1-whole-2stage-ppgemm-lazy-single-split"},
     {128, 128, Mask::full, "q128+ kv1k", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
     {128, 128, Mask::full, "q128+ kv2k+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
@@ -329,7 +335,8 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
                      .steps = (problem.head_dim + kWgmmaDepth - 1) / kWgmmaDepth,
                      .key_row_bytes = panels_of(problem.head_dim).columns * kElementBytes,
                      .packs = !p_in_registers,
-                     .takes = ahead ? "n" : ""};
+                     .takes = ahead ? "n" : "",
+                     .transforms = has_part(Slot::score, problem)};
   std::string text = render(scores);
   if (ahead) {
     scores.type = kNextScoreType;

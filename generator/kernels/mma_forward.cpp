@@ -73,9 +73,11 @@ int estimate_registers(const Problem& problem, const MmaVariant& variant) {
   const int for_bands = problem.head_dim % 64 == 0 && problem.head_dim_v % 64 == 0 ? 0 : 1;
   const int for_two_layouts = head_dim == head_dim_v ? 0 : 2;
   const int for_query = problem.causal && query > 32 ? 7 : 0;
-  const int for_window = problem.window ? scores / 8 : 0;  // clean steps mask, too
-  return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_window + for_bands +
-         for_two_layouts;
+  const int for_band = has_band(problem) ? scores / 8 : 0;  // clean steps mask, too
+  const int for_parts = has_part(Slot::score, problem) ? scores * 3 / 8 : 0;
+  const int for_sinks = problem.sinks ? 2 : 0;
+  return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_band + for_parts +
+         for_sinks + for_bands + for_two_layouts;
 }
 
 // --- What goes together ----------------------------------------------------------------------------------------------
@@ -106,9 +108,9 @@ constexpr DefaultRule kRules[] = {
     {256, 256, Mask::any, "q64", "mma-q64-kv32-w4-k2-v2-c1-overlap-qsmem"},
 
     // With a window all tiles are equally long, and narrow blocks leave less of them outside.
-    {64, 64, Mask::window, "q128+", "mma-q128-kv32-w4-k2-v2-c3-overlap-qsmem-natural"},
-    {128, 128, Mask::window, "q128+", "mma-q128-kv32-w4-k2-v2-c2-overlap-qsmem-natural"},
-    {128, 128, Mask::window, "q128+", "mma-q64-kv64-w4-k1-v1-c2-overlap-qsmem-natural"},
+    {64, 64, Mask::band, "q128+", "mma-q128-kv32-w4-k2-v2-c3-overlap-qsmem-natural"},
+    {128, 128, Mask::band, "q128+", "mma-q128-kv32-w4-k2-v2-c2-overlap-qsmem-natural"},
+    {128, 128, Mask::band, "q128+", "mma-q64-kv64-w4-k1-v1-c2-overlap-qsmem-natural"},
     {64, 64, Mask::full, "q128+ kv1k-kv2k", "mma-q128-kv128-w4-k1-v1-c2-overlap-qsmem"},
     {64, 64, Mask::full, "q128+ kv8k+", "mma-q128-kv96-w4-k1-v1-c2-overlap-qregs"},
     {64, 64, Mask::causal, "q128+ kv1k-kv2k", "mma-q128-kv32-w4-k2-v2-c3-overlap-qsmem"},

@@ -25,10 +25,26 @@ struct AttentionOptions {
   // share a kernel, and after Engine::prepare none compiles anything. Keys outside of the window are not read, but for
   // those that share a block of keys with one inside. Default: no window.
   Window window;
+  // Chunked attention: keys are cut into chunks of so many, of which query i sees the one that key i + seqlen_kv -
+  // seqlen_q is in, or would be. Beside a causal mask and a window it sees what all of them show. Sizes and blocks as
+  // of a window. Default: 0, no chunks.
+  std::int64_t chunk = 0;
   // Factor on q k^T before the softmax; finite. Default: 1 / sqrt(head_dim).
   std::optional<float> softmax_scale;
-  // Where to write log(sum(exp(scale * q k^T))) of each row, natural logarithm: f32 [batch, num_heads_q, seqlen_q],
-  // last dimension contiguous. A row that sees no key gets -infinity. Default: not written.
+  // Scores become softcap * tanh(score / softcap), by an instruction that is exact to 2^-11 of the cap. From 1e-6 to
+  // 1e6; a new value compiles nothing. Default: 0, as they are.
+  float softcap = 0;
+  // ALiBi: the score of query i and key j loses slope * |i + seqlen_kv - seqlen_q - j|, after the cap. One slope for
+  // each query head: f32 [num_heads_q], or [batch, num_heads_q]; the last dimension contiguous, on the device of q. Of
+  // any sign, and of magnitude 64 at most: beside steeper ones scores lose digits. The magnitude of softmax_scale must
+  // be at least 2^-64 then. Default: none.
+  std::optional<Tensor> alibi_slopes;
+  // Attention sinks: each row's softmax has one more score, that of its query head, which stands for no key and adds no
+  // value; cap and slopes do not change it. Below 2e38 in magnitude, or -infinity for none; shapes as of alibi_slopes.
+  // A row that sees no key gives 0, and the sink as its LSE. Default: none.
+  std::optional<Tensor> sinks;
+  // Where to write log(sum(exp(score))) of each row, natural logarithm: f32 [batch, num_heads_q, seqlen_q], last
+  // dimension contiguous. A row that sees no key gets -infinity. Default: not written.
   std::optional<Tensor> lse;
   // The call is asynchronous on this stream.
   Stream stream = nullptr;

@@ -19,12 +19,17 @@ struct Problem {
   int head_dim = 128;         // of q and k: a multiple of 8 from 8 to 256
   int head_dim_v = 128;       // of v and the output: likewise
   // Features, each compiled in where it is true; where it is not it costs nothing.
-  bool causal = false;  // aligned bottom-right: query i sees the keys up to i + seqlen_kv - seqlen_q
-  bool window = false;  // query i sees keys around i + seqlen_kv - seqlen_q; how many is a launch argument
+  bool causal = false;   // aligned bottom-right: query i sees the keys up to i + seqlen_kv - seqlen_q
+  bool window = false;   // query i sees keys around i + seqlen_kv - seqlen_q; how many is a launch argument
+  bool chunk = false;    // query i sees keys of one chunk; the size of chunks is a launch argument
+  bool softcap = false;  // scores are softcap * tanh(score / softcap); the cap is a launch argument
+  bool alibi = false;    // scores fall with the distance of the key; the slopes are launch arguments
+  bool sinks = false;    // each query head has a score that no key stands for; the scores are launch arguments
 
   friend bool operator==(const Problem& a, const Problem& b) noexcept {
     return a.dtype == b.dtype && a.head_dim == b.head_dim && a.head_dim_v == b.head_dim_v && a.causal == b.causal &&
-           a.window == b.window;
+           a.window == b.window && a.chunk == b.chunk && a.softcap == b.softcap && a.alibi == b.alibi &&
+           a.sinks == b.sinks;
   }
 };
 

@@ -15,13 +15,14 @@ struct Result {
   std::vector<double> lse;  // packed [batch, num_heads_q, seqlen_q], natural logarithm
 };
 
-// What flashjit::attention computes, from host memory: shapes, strides, mask and scale mean the same, opts.stream,
+// What flashjit::attention computes, from host memory: shapes, strides and options mean the same; opts.stream,
 // opts.variant and opts.lse are not used. f16, bf16 and f32 inputs; any head_dim from 1. Uses all cores; thread-safe.
 // Throws Error(invalid_argument).
 Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
-// The same formula with what low precision does to it: scores in f32, probabilities rounded to the dtype of q before
-// the product with v, the result rounded to that dtype. Its distance from attention() is the yardstick for a kernel's.
+// The same formula with what low precision does to it: scores in f32, tanh to 11 binary digits, probabilities rounded
+// to the dtype of q before the product with v, the result rounded to that dtype. Its distance from attention() is the
+// yardstick for a kernel's.
 Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
 // A kernel's output against the two results above, by the rule of FlashAttention's tests:
@@ -32,7 +33,7 @@ struct Comparison {
   bool passed = false;  // false for NaN too, but where the exact result is NaN
 };
 Comparison compare(const HostTensor& out, const Result& exact, const Result& low);
-// Absolute difference of the natural-log LSE; infinities must agree exactly.
-Comparison compare_lse(const HostTensor& lse, const Result& exact);
+// Absolute difference of the natural-log LSE, by the same rule; infinities must agree exactly.
+Comparison compare_lse(const HostTensor& lse, const Result& exact, const Result& low);
 
 }  // namespace flashjit::reference

@@ -8,6 +8,7 @@
 
 #include "generator/dtype.h"
 #include "runtime/call/masks.h"
+#include "runtime/call/scores.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/support/byte_count.h"
 #include "runtime/support/parallel.h"
@@ -45,6 +46,19 @@ void check_dtype(const char* name, const Tensor& tensor, const Tensor& q) {
   reject("{}: dtype must be {} like that of q, was {}", name, to_string(q.dtype), to_string(tensor.dtype));
 }
 
+void check_of_heads(const char* name, const std::optional<Tensor>& given, const Tensor& q) {
+  if (!given) return;
+  const Tensor& values = *given;
+  const int rank = values.shape.size();
+  const Dims wanted = rank == 1 ? Dims{q.shape[heads_dim]} : Dims{q.shape[batch_dim], q.shape[heads_dim]};
+  if (values.dtype != DType::f32) reject("{}: dtype must be f32, was {}", name, to_string(values.dtype));
+  if (values.shape != wanted || values.strides.size() != rank)
+    reject("{}: must be [num_heads] or [batch, num_heads] like q, had shape {} and strides {}", name,
+           to_string(values.shape), to_string(values.strides));
+  if (byte_count(name, values.dtype, values.shape) > 0 && !values.data)
+    reject("{}: must point to host memory, was null", name);
+}
+
 void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
   check_view("q", q);
   check_view("k", k);
@@ -63,7 +77,11 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   if (opts.softmax_scale && !std::isfinite(*opts.softmax_scale)) {
     reject("softmax_scale: must be finite, was {}", *opts.softmax_scale);
   }
-  masks_of(opts);  // refuses what no call may have
+  // These refuse what no call may have.
+  masks_of(opts);
+  softmax_scale_of(opts, q.shape[head_dim_dim]);
+  check_of_heads("alibi_slopes", opts.alibi_slopes, q);
+  check_of_heads("sinks", opts.sinks, q);
 }
 
 // One head of one batch entry.
@@ -105,6 +123,21 @@ double round_to(DType dtype, double value) noexcept {
   return load_element(&value, dtype, 0);
 }
 
+// One of f32 [num_heads] or [batch, num_heads].
+double value_of_head(const std::optional<Tensor>& values, std::int64_t batch, std::int64_t head, double none) {
+  if (!values) return none;
+  const int rank = values->shape.size();
+  const std::int64_t of_batch = rank > 1 ? batch * values->strides[0] : 0;
+  return load_element(values->data, values->dtype, of_batch + head * values->strides[rank - 1]);
+}
+
+// As the instruction of the kernels gives it, which is exact to 2^-11: 11 binary digits.
+float low_precision_tanh(float x) {
+  int exponent = 0;
+  const float digits = std::frexp(std::tanh(x), &exponent);
+  return std::ldexp(std::nearbyint(digits * 2048), exponent - 11);
+}
+
 // Real = double is the oracle. Real = float is the yardstick, with probabilities and results rounded to the dtype.
 template <typename Real>
 class Head {
@@ -118,6 +151,10 @@ class Head {
         scale_(static_cast<Real>(opts.softmax_scale ? *opts.softmax_scale : 1 / std::sqrt(1.0 * q.width()))),
         causal_(opts.causal),
         window_(opts.window),
+        chunk_(opts.chunk),
+        softcap_(opts.softcap),
+        slope_(static_cast<Real>(value_of_head(opts.alibi_slopes, q.batch, q.head, 0))),
+        sink_(static_cast<Real>(value_of_head(opts.sinks, q.batch, q.head, -kInfinity))),
         scores_(static_cast<std::size_t>(seqlen_kv_)),
         sum_(static_cast<std::size_t>(head_dim_v_)) {}
 
@@ -125,13 +162,13 @@ class Head {
   double attend(std::int64_t row, double* out) {
     const Span keys = visible_keys(row);
     std::fill_n(out, head_dim_v_, 0.0);
-    if (keys.empty()) return -kInfinity;
+    if (keys.empty()) return static_cast<double>(sink_);
     score(row, keys);
     const auto first = scores_.begin() + keys.begin, end = scores_.begin() + keys.end;
     const auto hides = [](Real score) { return score == -std::numeric_limits<Real>::infinity(); };
-    if (std::all_of(first, end, hides)) return -kInfinity;  // as if it saw no key
-    const Real max = *std::max_element(first, end);
-    Real total = 0;
+    if (std::all_of(first, end, hides)) return static_cast<double>(sink_);  // as if it saw no key
+    const Real max = std::max(*std::max_element(first, end), sink_);
+    Real total = std::exp(sink_ - max);
     std::fill(sum_.begin(), sum_.end(), Real{0});
     for (std::int64_t key = keys.begin; key < keys.end; ++key) {
       const Real p = std::exp(scores_[key] - max);
@@ -154,6 +191,11 @@ class Head {
     Span keys{0, seqlen_kv_};
     if (causal_) keys.end = std::min(keys.end, position + 1);
     if (window_.left >= 0) keys.begin = std::max(keys.begin, position - std::min(window_.left, kFarthest));
+    if (chunk_ > 0) {
+      const std::int64_t chunk = position >= 0 ? position / chunk_ : -1;
+      keys.begin = std::max(keys.begin, chunk * chunk_);
+      keys.end = std::min(keys.end, chunk * chunk_ + chunk_);
+    }
     if (window_.right >= 0) keys.end = std::min(keys.end, position + std::min(window_.right, kFarthest) + 1);
     return keys;
   }
@@ -164,7 +206,21 @@ class Head {
     std::fill_n(scores, count, Real{0});
     for (std::int64_t i = 0; i < q_.width(); ++i)
       add_multiple(static_cast<Real>(q_.at(row, i)), &keys_[i * seqlen_kv_ + keys.begin], scores, count);
-    for (std::int64_t key = 0; key < count; ++key) scores[key] *= scale_;
+    const std::int64_t position = row + seqlen_kv_ - q_.rows();
+    for (std::int64_t key = 0; key < count; ++key)
+      scores[key] = changed(scores[key] * scale_, position, keys.begin + key);
+  }
+
+  // What the options make of a score.
+  Real changed(Real score, std::int64_t position, std::int64_t key) const {
+    if (softcap_ != 0) score = softcap_ * tanh(score / softcap_);
+    if (slope_ != 0) score -= slope_ * static_cast<Real>(std::abs(position - key));
+    return score;
+  }
+
+  static Real tanh(Real x) {
+    if constexpr (std::is_same_v<Real, double>) return std::tanh(x);
+    return static_cast<Real>(low_precision_tanh(static_cast<float>(x)));
   }
 
   Real rounded(Real value) const {
@@ -179,6 +235,10 @@ class Head {
   Real scale_;
   bool causal_;
   Window window_;
+  std::int64_t chunk_;  // 0: none
+  Real softcap_;
+  Real slope_;                // 0: none
+  Real sink_;                 // -infinity: none
   std::vector<Real> scores_;  // of one row
   std::vector<Real> sum_;
 };
@@ -260,20 +320,23 @@ Comparison compare(const HostTensor& out, const Result& exact, const Result& low
   return comparison;
 }
 
-Comparison compare_lse(const HostTensor& lse, const Result& exact) {
+Comparison compare_lse(const HostTensor& lse, const Result& exact, const Result& low) {
   // Absolute: a kernel may sum the probabilities after rounding them to bf16, each off by up to 2^-8 of itself in
   // either direction. Relative: its scores are sums in f32, whose errors grow with them. Both are far below what a lost
   // key, a wrong scale or the wrong base of the logarithm does to a short row.
   constexpr double kAbsolute = 2e-3, kRelative = 1e-5;
   check_same_shape("lse", lse.shape(), {exact.shape[0], exact.shape[2], exact.shape[1]});
+  check_same_shape("low", low.shape, exact.shape);
   Comparison comparison;
-  double largest = 0;
+  double low_error = 0, largest = 0;
   for (std::size_t i = 0; i < exact.lse.size(); ++i) {
     const double value = load_element(lse.data(), lse.dtype(), static_cast<std::int64_t>(i));
     raise(comparison.max_error, distance(value, exact.lse[i]));
     if (std::isfinite(exact.lse[i])) largest = std::max(largest, std::abs(exact.lse[i]));
+    if (std::isfinite(low.lse[i]) && std::isfinite(exact.lse[i]))
+      low_error = std::max(low_error, distance(low.lse[i], exact.lse[i]));
   }
-  comparison.bound = kAbsolute + kRelative * largest;
+  comparison.bound = 2 * low_error + kAbsolute + kRelative * largest;
   comparison.passed = comparison.max_error <= comparison.bound;
   return comparison;
 }

@@ -52,9 +52,9 @@ struct GpuTuningBench::Kernel {
 // The tensors of one call in the device's memory.
 class GpuTuningBench::DeviceCall {
  public:
-  DeviceCall(const Driver& driver, const Problem& problem, const CallShape& shape, const AttentionOptions& options,
-             bool with_lse, Stream stream, int device)
-      : driver_(driver), shapes_(problem, shape), stream_(stream), options_(options) {
+  DeviceCall(const Driver& driver, const Problem& problem, const TuningCall& inputs, bool with_lse, Stream stream,
+             int device)
+      : driver_(driver), shapes_(problem, inputs.shape), stream_(stream), options_(inputs.options) {
     const auto allocate = [&](DType dtype, const Dims& dims) {
       return DeviceTensor::allocate(dtype, dims, stream, device);
     };
@@ -62,8 +62,9 @@ class GpuTuningBench::DeviceCall {
     k = allocate(problem.dtype, shapes_.k);
     v = allocate(problem.dtype, shapes_.v);
     out = allocate(problem.dtype, shapes_.out);
-    if (with_lse) lse = allocate(DType::f32, shapes_.lse);
-    if (with_lse) options_.lse = lse.view();
+    if (with_lse) options_.lse = (lse = allocate(DType::f32, shapes_.lse)).view();
+    for (const HeadNumbers& numbers : inputs.of_heads)
+      options_.*numbers.option = of_heads.emplace_back(allocate(DType::f32, shapes_.of_heads)).view();
     call = validate_inputs(q.view(), k.view(), v.view(), options_);
     validate_out(call, out.view());
   }
@@ -71,10 +72,12 @@ class GpuTuningBench::DeviceCall {
   DeviceCall& operator=(const DeviceCall&) = delete;
 
   // Each with the host's numbers, again and again until it is full. These must stay until the stream was synchronised.
-  void fill(const HostTensor& q_host, const HostTensor& k_host, const HostTensor& v_host) const {
+  void fill(const HostTensor& q_host, const HostTensor& k_host, const HostTensor& v_host,
+            const std::vector<HeadNumbers>& of_heads_host) const {
     fill(q, q_host);
     fill(k, k_host);
     fill(v, v_host);
+    for (std::size_t i = 0; i < of_heads.size(); ++i) fill(of_heads[i], of_heads_host[i].values);
   }
 
   // What a kernel forgets to write shows.
@@ -87,7 +90,8 @@ class GpuTuningBench::DeviceCall {
   }
 
   DeviceTensor q, k, v, out, lse;
-  ForwardCall call;  // points into the others
+  std::vector<DeviceTensor> of_heads;  // like those of the host
+  ForwardCall call;                    // points into the others
 
  private:
   void fill(const DeviceTensor& tensor, const HostTensor& host) const {
@@ -125,11 +129,11 @@ GpuTuningBench::GpuTuningBench(KernelStore& store, const generator::Templates& t
       // Beside the compiler, which takes longer.
       expected_(std::async(std::launch::async, [this] { return expected(); })),
       timer_(driver_, device, stream_.get(), true) {
-  timed_call_->fill(timed_case_.q.block(), timed_case_.k.block(), timed_case_.v.block());
+  timed_call_->fill(timed_case_.q.block(), timed_case_.k.block(), timed_case_.v.block(), timed_case_.of_heads);
   for (const CheckCase& small : check_cases_) {
-    check_calls_.push_back(std::make_unique<DeviceCall>(driver_, problem_, small.shape, small.options, true,
-                                                        stream_.get(), device_.info.ordinal));
-    check_calls_.back()->fill(small.q, small.k, small.v);
+    check_calls_.push_back(
+        std::make_unique<DeviceCall>(driver_, problem_, small, true, stream_.get(), device_.info.ordinal));
+    check_calls_.back()->fill(small.q, small.k, small.v, small.of_heads);
   }
   stream_.synchronize();
 }
@@ -145,8 +149,7 @@ std::vector<Expected> GpuTuningBench::expected() const {
 }
 
 std::unique_ptr<GpuTuningBench::DeviceCall> GpuTuningBench::make_timed_call() const try {
-  return std::make_unique<DeviceCall>(driver_, problem_, timed_case_.shape, timed_case_.options, false, stream_.get(),
-                                      device_.info.ordinal);
+  return std::make_unique<DeviceCall>(driver_, problem_, timed_case_, false, stream_.get(), device_.info.ordinal);
 } catch (const Error& error) {
   if (error.code() != ErrorCode::driver) throw;
   throw Error(ErrorCode::driver, fmt::format("shape: its tensors ({}) must fit into the free memory of {}, did not: {}",
@@ -225,7 +228,8 @@ std::string GpuTuningBench::check_small(const Kernel& kernel, std::size_t index)
   std::string why = describe(reference::compare(HostTensor::from_device(small.out), expected.exact, expected.low),
                              "the output", shape);
   if (!why.empty()) return why;
-  return describe(reference::compare_lse(HostTensor::from_device(small.lse), expected.exact), "the LSE", shape);
+  return describe(reference::compare_lse(HostTensor::from_device(small.lse), expected.exact, expected.low), "the LSE",
+                  shape);
 }
 
 std::string GpuTuningBench::check_timed(Kernel& kernel) {

@@ -18,19 +18,13 @@ void check(const char* side, std::int64_t keys) {
 Masks masks_of(const AttentionOptions& opts) {
   check("left", opts.window.left);
   check("right", opts.window.right);
+  if (opts.chunk < 0) reject("chunk: must be at least 1, or 0 for none, was {}", opts.chunk);
   const bool causal = opts.causal || opts.window.right == 0;
-  return {causal, {opts.window.left, causal ? -1 : opts.window.right}};
-}
-
-Problem problem_of(DType dtype, int head_dim, int head_dim_v, const Masks& masks) noexcept {
-  return {.dtype = dtype,
-          .head_dim = head_dim,
-          .head_dim_v = head_dim_v,
-          .causal = masks.causal,
-          .window = masks.has_window()};
+  return {causal, {opts.window.left, causal ? -1 : opts.window.right}, opts.chunk};
 }
 
 std::int64_t keys_of_query(const Masks& masks, std::int64_t seqlen_kv) noexcept {
+  if (masks.chunk > 0) seqlen_kv = std::min(seqlen_kv, masks.chunk);
   if (!masks.has_window()) return seqlen_kv;
   // So that no sum is larger than what it is compared with.
   std::int64_t hidden = seqlen_kv;
@@ -40,12 +34,6 @@ std::int64_t keys_of_query(const Masks& masks, std::int64_t seqlen_kv) noexcept 
 }
 
 }  // namespace runtime
-
-Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts) {
-  const Problem problem = runtime::problem_of(dtype, head_dim, head_dim_v, runtime::masks_of(opts));
-  validate(problem);
-  return problem;
-}
 
 std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv) {
   return runtime::keys_of_query(runtime::masks_of(opts), seqlen_kv);

@@ -10,14 +10,14 @@ struct Masks {
   bool causal = false;
   Window window;  // beside a causal mask -1 on the right
 
+  std::int64_t chunk = 0;  // 0: none
+
   bool has_window() const noexcept { return window.left >= 0 || window.right >= 0; }
 };
 
 // Throws Error(invalid_argument).
 Masks masks_of(const AttentionOptions& opts);
 
-// The problem of calls with these masks. It may still be one that validate() refuses.
-Problem problem_of(DType dtype, int head_dim, int head_dim_v, const Masks& masks) noexcept;
 // What a query sees at most of seqlen_kv keys.
 std::int64_t keys_of_query(const Masks& masks, std::int64_t seqlen_kv) noexcept;
 

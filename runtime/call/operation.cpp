@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <numbers>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -22,6 +23,23 @@ generator::WindowArguments window_arguments(const ForwardCall& call) {
   return {keys(call.masks.window.left), keys(call.masks.window.right)};
 }
 
+generator::ChunkArguments chunk_arguments(const ForwardCall& call) {
+  return {static_cast<int>(std::min<std::int64_t>(call.masks.chunk, generator::kWindowReach))};
+}
+
+generator::SoftcapArguments softcap_arguments(const ForwardCall& call) {
+  const float cap_log2 = call.softcap * std::numbers::log2e_v<float>;
+  return {cap_log2, 1 / cap_log2};
+}
+
+template <auto kValues>
+generator::HeadArguments of_heads(const ForwardCall& call) {
+  const Tensor& values = *(call.*kValues);
+  const bool of_batch = values.shape.size() > 1 && values.shape[0] > 1;
+  return {static_cast<const char*>(values.data),
+          of_batch ? values.strides[0] * static_cast<std::int64_t>(sizeof(float)) : 0};
+}
+
 // What writes the arguments of the features that have any.
 struct PartWriter {
   bool Problem::*feature;
@@ -32,7 +50,11 @@ void write(const ForwardCall& call, std::byte* at) {
   const auto arguments = kMake(call);
   std::memcpy(at, &arguments, sizeof(arguments));
 }
-constexpr PartWriter kPartWriters[] = {{&Problem::window, write<window_arguments>}};
+constexpr PartWriter kPartWriters[] = {{&Problem::window, write<window_arguments>},
+                                       {&Problem::chunk, write<chunk_arguments>},
+                                       {&Problem::softcap, write<softcap_arguments>},
+                                       {&Problem::alibi, write<of_heads<&ForwardCall::alibi_slopes>>},
+                                       {&Problem::sinks, write<of_heads<&ForwardCall::sinks>>}};
 
 void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, std::byte* at) {
   for (const PartWriter& writer : kPartWriters)
@@ -42,10 +64,11 @@ void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, 
 
 // Behind those of the family.
 void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t family_bytes) {
-  std::byte* at = launch.arguments + family_bytes;
+  std::size_t at = family_bytes;
   for (const generator::FeatureRow& row : generator::features()) {
     if (!(call.problem.*row.asked) || !row.arguments) continue;
-    write_arguments(row, call, at);
+    at = generator::argument_offset(row, at);
+    write_arguments(row, call, launch.arguments + at);
     at += row.argument_bytes;
   }
 }

@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <numbers>
 
 #include "generator/dtype.h"
+#include "runtime/call/scores.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/support/reject.h"
 
@@ -22,6 +21,7 @@ constexpr int kStrideStep = 8;  // elements: rows are copied in pieces of 16 byt
 constexpr std::uintptr_t kAlignment = 16;
 
 constexpr const char* kLseDimNames[] = {"batch", "num_heads", "seqlen"};
+constexpr const char* kOfHeadsDimNames[] = {"batch", "num_heads"};
 
 // What a tensor's role asks of its view.
 struct Rules {
@@ -32,7 +32,19 @@ struct Rules {
 };
 constexpr Rules kRowsRules{kDimNames, kRank, kStrideStep, kAlignment};
 constexpr Rules kLseRules{kLseDimNames, 3, 1, sizeof(float)};
-const Rules& rules_of(Operand::Role role) { return role == Operand::Role::lse ? kLseRules : kRowsRules; }
+constexpr Rules kOfHeadsRules{kOfHeadsDimNames, 2, 1, sizeof(float)};
+constexpr Rules kOfAllBatchesRules{kOfHeadsDimNames + 1, 1, 1, sizeof(float)};  // of all batch entries
+const Rules& rules_of(Operand::Role role, const Tensor& tensor) {
+  switch (role) {
+    case Operand::Role::lse:
+      return kLseRules;
+    case Operand::Role::of_heads:
+      return tensor.shape.size() == kOfAllBatchesRules.rank ? kOfAllBatchesRules : kOfHeadsRules;
+    case Operand::Role::rows:
+      break;
+  }
+  return kRowsRules;
+}
 
 bool has_elements(const Tensor& tensor) noexcept {
   return std::none_of(tensor.shape.begin(), tensor.shape.end(), [](std::int64_t size) { return size == 0; });
@@ -140,14 +152,6 @@ void check_tiles(const ForwardCall& call) {
   }
 }
 
-float checked_scale(const AttentionOptions& opts, int head_dim) {
-  if (!opts.softmax_scale) return 1.0f / std::sqrt(static_cast<float>(head_dim));
-  const float scale = *opts.softmax_scale;
-  if (!std::isfinite(scale * std::numbers::log2e_v<float>))
-    reject("softmax_scale: must be finite, and below 2.3e38 in magnitude, was {}", scale);
-  return scale;
-}
-
 // Two indices must not name the same element. Sorted by stride, each dimension has to step over all smaller ones.
 void check_written_once(const char* name, const Tensor& tensor) {
   struct Step {
@@ -182,22 +186,42 @@ void check_apart(const char* name, const MemoryRange& written, const char* other
 // Only looks at what the view says, and at memory: shape and dtype were checked. What is written must have each element
 // once, and none that the call reads or writes elsewhere.
 void add_operand(ForwardCall& call, const char* name, const Tensor& tensor, Operand::Role role, bool written) {
-  const MemoryRange range = check_view(name, tensor, rules_of(role));
+  const MemoryRange range = check_view(name, tensor, rules_of(role, tensor));
   if (written && !range.empty()) {
     check_written_once(name, tensor);
     for (const Operand& other : call.operands) check_apart(name, range, other.name, other.range);
   }
   call.operands.add({name, &tensor, role, written, range});
 }
-void add_input(ForwardCall& call, const char* name, const Tensor& tensor) {
-  add_operand(call, name, tensor, Operand::Role::rows, false);
+void add_input(ForwardCall& call, const char* name, const Tensor& tensor, Operand::Role role = Operand::Role::rows) {
+  add_operand(call, name, tensor, role, false);
 }
 void add_output(ForwardCall& call, const char* name, const Tensor& tensor, Operand::Role role) {
   add_operand(call, name, tensor, role, true);
 }
 
+void require_f32(const char* name, const Tensor& tensor) {
+  if (tensor.dtype != DType::f32) reject("{}: dtype must be f32, was {}", name, to_string(tensor.dtype));
+}
+
+// Null where the call has none.
+const Tensor* add_of_heads(ForwardCall& call, const char* name, const std::optional<Tensor>& values) {
+  if (!values) return nullptr;
+  require_f32(name, *values);
+  if (values->shape.size() != 1 && values->shape.size() != 2) {
+    reject("{}: must be [num_heads] or [batch, num_heads], had rank {} with shape {}", name, values->shape.size(),
+           to_string(values->shape));
+  }
+  const Rules& rules = rules_of(Operand::Role::of_heads, *values);
+  check_shape(name, *values, rules);
+  if (rules.rank > 1) require_size(name, *values, rules, 0, call.batch, "q");
+  require_size(name, *values, rules, rules.rank - 1, call.num_heads_q, "q");
+  add_input(call, name, *values, Operand::Role::of_heads);
+  return &*values;
+}
+
 void check_lse(const ForwardCall& call, const Tensor& lse) {
-  if (lse.dtype != DType::f32) reject("lse: dtype must be f32, was {}", to_string(lse.dtype));
+  require_f32("lse", lse);
   check_shape("lse", lse, kLseRules);
   require_size("lse", lse, kLseRules, 0, call.batch, "q");
   require_size("lse", lse, kLseRules, 1, call.num_heads_q, "q");
@@ -230,8 +254,8 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
 
   ForwardCall call;
   call.masks = masks_of(opts);
-  call.problem =
-      problem_of(q.dtype, static_cast<int>(q.shape[head_dim_dim]), static_cast<int>(v.shape[head_dim_dim]), call.masks);
+  call.problem = problem_of(q.dtype, static_cast<int>(q.shape[head_dim_dim]), static_cast<int>(v.shape[head_dim_dim]),
+                            opts, call.masks);
   call.q = &q;
   call.k = &k;
   call.v = &v;
@@ -241,12 +265,15 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   call.num_heads_q = q.shape[heads_dim];
   call.seqlen_kv = k.shape[seqlen_dim];
   call.num_heads_kv = k.shape[heads_dim];
-  call.softmax_scale = checked_scale(opts, call.problem.head_dim);
+  call.softmax_scale = softmax_scale_of(opts, call.problem.head_dim);
+  call.softcap = opts.softcap;
   check_heads(call);
   check_tiles(call);
   add_input(call, "q", q);
   add_input(call, "k", k);
   add_input(call, "v", v);
+  call.alibi_slopes = add_of_heads(call, "alibi_slopes", opts.alibi_slopes);
+  call.sinks = add_of_heads(call, "sinks", opts.sinks);
   if (call.lse) {
     check_lse(call, *call.lse);
     add_output(call, "lse", *call.lse, Operand::Role::lse);

@@ -19,7 +19,8 @@ struct MemoryRange {
 
 // A tensor of a call. Without initialisers, so that a call pays for the operands that it has.
 struct Operand {
-  enum class Role { rows, lse };  // [batch, seqlen, heads, head_dim], or [batch, heads, seqlen] of f32
+  // [batch, seqlen, heads, head_dim], [batch, heads, seqlen] of f32, or [batch, heads] or [heads] of f32.
+  enum class Role { rows, lse, of_heads };
 
   const char* name;
   const Tensor* tensor;
@@ -31,7 +32,7 @@ struct Operand {
 // The operands of a call, in the order in which they were checked.
 class Operands {
  public:
-  static constexpr int kMost = 5;
+  static constexpr int kMost = 7;
 
   void add(const Operand& operand) { items_[static_cast<std::size_t>(count_++)] = operand; }
   const Operand* begin() const noexcept { return items_.data(); }
@@ -45,15 +46,18 @@ class Operands {
 // A call whose views are consistent. It points into the caller's tensors and lives no longer than the call.
 struct ForwardCall {
   Problem problem;
-  Operands operands;  // q, k, v, lse where it is written, and out once that was checked
+  Operands operands;  // q, k, v, what scores take, lse where it is written, and out once that was checked
   // Each of them by what it is.
   const Tensor* q = nullptr;
   const Tensor* k = nullptr;
   const Tensor* v = nullptr;
   const Tensor* out = nullptr;
-  const Tensor* lse = nullptr;  // null: not written
+  const Tensor* lse = nullptr;           // null: not written
+  const Tensor* alibi_slopes = nullptr;  // null: none
+  const Tensor* sinks = nullptr;         // null: none
   std::int64_t batch = 0, seqlen_q = 0, seqlen_kv = 0, num_heads_q = 0, num_heads_kv = 0;
   float softmax_scale = 0;
+  float softcap = 0;  // 0: none
   Masks masks;
 
   bool nothing_to_do() const noexcept { return batch == 0 || seqlen_q == 0 || num_heads_q == 0; }

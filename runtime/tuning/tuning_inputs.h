@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "flashjit/reference.h"
@@ -11,16 +12,32 @@
 
 namespace flashjit::runtime {
 
-// Of the four tensors of a call.
+// Of the tensors of a call.
 struct TensorShapes {
   TensorShapes(const Problem& problem, const CallShape& shape)
       : q{shape.batch, shape.seqlen_q, shape.num_heads_q, problem.head_dim},
         k{shape.batch, shape.seqlen_kv, shape.num_heads_kv, problem.head_dim},
         v{shape.batch, shape.seqlen_kv, shape.num_heads_kv, problem.head_dim_v},
         out{shape.batch, shape.seqlen_q, shape.num_heads_q, problem.head_dim_v},
-        lse{shape.batch, shape.num_heads_q, shape.seqlen_q} {}
+        lse{shape.batch, shape.num_heads_q, shape.seqlen_q},
+        of_heads{shape.num_heads_q} {}
 
-  Dims q, k, v, out, lse;
+  Dims q, k, v, out, lse, of_heads;
+};
+
+// An option that has a number for each query head, as a tensor f32 [num_heads_q].
+struct HeadNumbers {
+  std::optional<Tensor> AttentionOptions::*option;
+  HostTensor values;
+};
+
+// What of a call fits beside its q, k and v.
+struct TuningCall {
+  AttentionOptions options_on_host() const;  // with the numbers of heads
+
+  CallShape shape;
+  AttentionOptions options;           // without them
+  std::vector<HeadNumbers> of_heads;  // one for each feature of the problem that has such
 };
 
 struct Expected {
@@ -28,12 +45,10 @@ struct Expected {
 };
 
 // A small call that is checked whole.
-struct CheckCase {
+struct CheckCase : TuningCall {
   CheckCase(const Problem& problem, const CallShape& shape);
   Expected expected() const;
 
-  CallShape shape;
-  AttentionOptions options;
   HostTensor q, k, v;
 };
 // With lengths that no tile divides, a last tile of few rows, more keys than any ring of tiles holds, fewer keys than
@@ -55,17 +70,15 @@ class RepeatedNormal {
   HostTensor block_;
 };
 
-// The call that is timed. With a window, shape has the keys that a query sees, and the call more of them. Of its output
-// a few rows are checked: the last ones of the last head, which end every order of the tiles and have the highest
-// addresses. With more keys than the reference can do beside the compiler: none.
-struct TimedCase {
+// The call that is timed. With a window or chunks, the shape that is asked for has the keys that a query sees, and the
+// call more of them. Of its output a few rows are checked: the last ones of the last head, which end every order of the
+// tiles and have the highest addresses. With more keys than the reference can do beside the compiler: none.
+struct TimedCase : TuningCall {
   // Sizes of at least 1. Throws Error(invalid_argument) when memory could never hold them.
   TimedCase(const Problem& problem, const CallShape& shape);
   std::int64_t checked_rows() const noexcept;
   Expected expected() const;  // of these rows: [1, checked_rows, 1, head_dim_v]
 
-  CallShape shape;
-  AttentionOptions options;
   RepeatedNormal q, k, v;
 };
 

@@ -6,6 +6,7 @@
 // first and the last row of a tile say what all rows between them see. Its contract:
 //   static constexpr bool kBegins;   some span begins behind the first key
 //   static constexpr bool kEnds;     spans of neighbouring rows end at different keys
+//   static constexpr bool kEndsAtPosition;  no span goes behind the position
 //   explicit Part(const Arguments&)  the launch's arguments, of which a part reads the member of its own
 //   int first(int position), last(int position)   the span; keys that do not exist may lie in it
 #pragma once
@@ -19,7 +20,7 @@ struct AllOf;
 
 template <>
 struct AllOf<> {
-  static constexpr bool kBegins = false, kEnds = false;
+  static constexpr bool kBegins = false, kEnds = false, kEndsAtPosition = false;
 
   template <class Arguments>
   __device__ __forceinline__ explicit AllOf(const Arguments&) {}
@@ -32,6 +33,7 @@ template <class Part, class... Rest>
 struct AllOf<Part, Rest...> {
   static constexpr bool kBegins = Part::kBegins || AllOf<Rest...>::kBegins;
   static constexpr bool kEnds = Part::kEnds || AllOf<Rest...>::kEnds;
+  static constexpr bool kEndsAtPosition = Part::kEndsAtPosition || AllOf<Rest...>::kEndsAtPosition;
 
   Part part;
   AllOf<Rest...> rest;
@@ -57,6 +59,7 @@ struct Mask {
   __device__ __forceinline__ Mask(const Sequence& sequence, const typename Config::Arguments& args)
       : last_existing_key(sequence.keys - 1), diagonal(sequence.keys - sequence.queries), parts(args) {}
 
-  __device__ __forceinline__ int first_key(int query) const { return parts.first(query + diagonal); }
-  __device__ __forceinline__ int last_key(int query) const { return parts.last(query + diagonal, last_existing_key); }
+  __device__ __forceinline__ int position(int query) const { return query + diagonal; }
+  __device__ __forceinline__ int first_key(int query) const { return parts.first(position(query)); }
+  __device__ __forceinline__ int last_key(int query) const { return parts.last(position(query), last_existing_key); }
 };

@@ -2,8 +2,62 @@
 // The seam between Q K^T and the softmax: here, and nowhere else, scores become those that the softmax takes.
 #pragma once
 
+#include "attention/score.cuh"
 #include "attention/softmax.cuh"
 #include "types.cuh"
+
+// --- By the parts in the slot of scores ------------------------------------------------------------------------------
+
+// Products become scores, but for what those of a row have in common, which it returns: rows from first_row, columns
+// that are keys from first_key on. of_head: any row of the head that they are of; position_of(row): of a query.
+template <int kM, int kN, class Row, class PositionOf>
+__device__ __forceinline__ Common<kM, Row::kCommon> score_products(Accumulator<kM, kN>& s, const Row& of_head,
+                                                                   int first_row, int first_key, int lane,
+                                                                   PositionOf position_of) {
+  Common<kM, Row::kCommon> common;
+  const int first_column = first_key + lane % 4 * 2;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const Row row = of_head.at(position_of(first_row + 16 * m + 8 * h + lane / 4));
+      if constexpr (Row::kCommon) common.x[m][h] = row.common(first_column);
+#pragma unroll
+      for (int n = 0; n < kN; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = s.x[m][n][2 * h + e];
+          x = row.apply(x, {first_column, 8 * n + e});
+        }
+    }
+  return common;
+}
+
+// The two rows of a lane of a generated ScoreMatrix.
+template <class Row>
+struct LaneRows {
+  Row upper, lower;
+};
+
+template <class Score, class PlaceOf>
+__device__ __forceinline__ LaneRows<typename Score::Row> rows_of_lane(const Score& score, int first_row, int lane,
+                                                                      PlaceOf place_of) {
+  return {score.row([&] { return place_of(first_row + lane / 4); }),
+          score.row([&] { return place_of(first_row + 8 + lane / 4); })};
+}
+
+// The same in such a matrix.
+template <class Scores, class Row>
+__device__ __forceinline__ Common<1, Row::kCommon> score_products(const LaneRows<Row>& rows, int first_key, int lane) {
+  const int first_column = first_key + lane % 4 * 2;
+  const auto upper = [&](float x, int offset) { return rows.upper.apply(x, {first_column, offset}); };
+  const auto lower = [&](float x, int offset) { return rows.lower.apply(x, {first_column, offset}); };
+  Scores::transform(upper, lower);
+  Common<1, Row::kCommon> common;
+  if constexpr (Row::kCommon)
+    common.x[0][0] = rows.upper.common(first_column), common.x[0][1] = rows.lower.common(first_column);
+  return common;
+}
 
 // --- By comparison: the mma family, which masks few columns at a time, and has no registers to spare ---------------
 

@@ -35,6 +35,16 @@ struct Accumulator {
   }
 };
 
+// What all scores of a row in a block lack: of the rows of a lane, as SoftmaxRows has them. Empty where they lack
+// nothing.
+template <int kM, bool kAny>
+struct Common {};
+
+template <int kM>
+struct Common<kM, true> {
+  float x[kM][2];
+};
+
 // What a softmax keeps of two rows in each of kM tiles of 16: lane l, for half h, of row 16m + l/4 + 8h.
 //
 // Probabilities are 2^(score * scale - reference), where the reference of a row is its maximum in base 2. As an f32 it
@@ -71,20 +81,7 @@ struct SoftmaxRows {
     return seen;
   }
 
-  // Whether a score of this lane's columns, whose maxima are seen, exceeds its row's maximum by more than the lag.
-  template <int kNs>
-  __device__ __forceinline__ bool grows(const Accumulator<kM, kNs>& s, const Shift& shift, float lag,
-                                        float (&seen)[kM][2]) const {
-    bool grew = false;
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        seen[m][h] = seen_maximum(s, m, h);
-        grew |= exceeds(seen[m][h], shift.x[m][h], lag);
-      }
-    return grew;
-  }
+  // Whether a score exceeds its row's maximum, which is the shift, by more than the lag.
   __device__ __forceinline__ bool exceeds(float seen, float shift, float lag) const {
     return __fmaf_rn(seen, scale_log2, -shift) > lag;
   }
@@ -111,16 +108,24 @@ struct SoftmaxRows {
       for (int h = 0; h < 2; ++h) shift.x[m][h] = in_base_2(maximum[m][h]);
     return shift;
   }
+  __device__ __forceinline__ void add_common(Shift&, const Common<kM, false>&) const {}
+  __device__ __forceinline__ void add_common(Shift& shift, const Common<kM, true>& common) const {
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) shift.x[m][h] = __fmaf_rn(-common.x[m][h], scale_log2, shift.x[m][h]);
+  }
 
   // After the maxima rose. True when a row of the warp is far from 0.
-  template <int kNs>
-  __device__ __forceinline__ bool subtract_far_maxima(Accumulator<kM, kNs>& s, Shift& shift) const {
+  template <int kNs, bool kAny>
+  __device__ __forceinline__ bool subtract_far_maxima(Accumulator<kM, kNs>& s, Shift& shift,
+                                                      const Common<kM, kAny>& common) const {
     if (!any_far()) return false;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float subtracted = take_out_of_shift(shift, m, h);
+        const float subtracted = take_out_of_shift(shift, m, h, common);
 #pragma unroll
         for (int n = 0; n < kNs; ++n) s.x[m][n][2 * h] -= subtracted, s.x[m][n][2 * h + 1] -= subtracted;
       }
@@ -134,8 +139,11 @@ struct SoftmaxRows {
     return ptx::vote_any(any);
   }
   // What is to be subtracted from a row's scores before they are scaled. By selection: no lane takes a way of its own.
-  __device__ __forceinline__ float take_out_of_shift(Shift& shift, int m, int h) const {
-    const float subtracted = is_far(maximum[m][h]) ? maximum[m][h] : 0.0f;
+  // Of what the scores lack too, which is lost beside a maximum so far.
+  template <bool kAny>
+  __device__ __forceinline__ float take_out_of_shift(Shift& shift, int m, int h, const Common<kM, kAny>& common) const {
+    float subtracted = is_far(maximum[m][h]) ? maximum[m][h] : 0.0f;
+    if constexpr (kAny) subtracted -= is_far(maximum[m][h]) ? common.x[m][h] : 0.0f;
     shift.x[m][h] = is_far(maximum[m][h]) ? 0.0f : shift.x[m][h];
     return subtracted;
   }
@@ -144,6 +152,11 @@ struct SoftmaxRows {
   __device__ __forceinline__ float total(int m, int h) const {
     const float half = sum[m][h] + ptx::shfl_xor(sum[m][h], 1);
     return half + ptx::shfl_xor(half, 2);
+  }
+
+  // How far a row's reference lies above a number in base 2.
+  __device__ __forceinline__ float reference_above(float of, int m, int h) const {
+    return __fmaf_rn(maximum[m][h], scale_log2, -of) - rounded_away(maximum[m][h]);
   }
 
   // Natural logarithm of the sum of exponentials; -inf for a row that saw no key. Finite if the scaled scores are.

@@ -28,18 +28,24 @@ struct DeferredSoftmax : SoftmaxRows<1> {
 
   // Takes the maximum of new scores into account: true when sums and output must be multiplied by the factors. The
   // scores and the shift go to exponentiate().
-  __device__ __forceinline__ bool raise_maximum(Shift& shift) {
+  template <bool kAny>
+  __device__ __forceinline__ bool raise_maximum(Shift& shift, const Common<1, kAny>& common) {
     float seen[2];
     Scores::maximum(seen);
+    if constexpr (kAny) seen[0] += common.x[0][0], seen[1] += common.x[0][1];
     shift = shift_by_maxima();
     const float lag = kUsualLimit > kMaximumLag ? fminf(limit, kMaximumLag) : limit;
     const bool grew = exceeds(seen[0], shift.x[0][0], lag) | exceeds(seen[1], shift.x[0][1], lag);
     // One vote decides for the warp, before the lanes of a row exchange anything: usually that is all.
-    if (kRescale != Rescale::always && !ptx::vote_any(grew)) return false;
+    if (kRescale != Rescale::always && !ptx::vote_any(grew)) {
+      add_common(shift, common);
+      return false;
+    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) factor[h] = raise(seen[h], 0, h);
     shift = shift_by_maxima();
-    limit = subtract_far(shift) ? -infinity() : kUsualLimit;
+    add_common(shift, common);
+    limit = subtract_far(shift, common) ? -infinity() : kUsualLimit;
     return true;
   }
 
@@ -49,9 +55,10 @@ struct DeferredSoftmax : SoftmaxRows<1> {
   }
 
   // All of a block whose maximum is taken. True: rescale() the output.
-  __device__ __forceinline__ bool take_block() {
+  template <bool kAny>
+  __device__ __forceinline__ bool take_block(const Common<1, kAny>& common) {
     Shift shift;
-    const bool raised = raise_maximum(shift);
+    const bool raised = raise_maximum(shift, common);
     if (raised) sum[0][0] *= factor[0], sum[0][1] *= factor[1];
     float block_sum[2];
     exponentiate(shift, block_sum);
@@ -61,9 +68,12 @@ struct DeferredSoftmax : SoftmaxRows<1> {
 
   // A block against the maximum as it is. False where that is too low for some row of the warp, or too far from 0: then
   // nothing is summed, and the scores are lost. NaN counts as too low.
-  __device__ __forceinline__ bool take_block_lazily() {
+  template <bool kAny>
+  __device__ __forceinline__ bool take_block_lazily(const Common<1, kAny>& common) {
+    Shift shift = shift_by_maxima();
+    add_common(shift, common);
     float block_sum[2];
-    exponentiate(shift_by_maxima(), block_sum);
+    exponentiate(shift, block_sum);
     const bool within = block_sum[0] <= limit && block_sum[1] <= limit;
     if (ptx::vote_any(!within)) return false;
     sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
@@ -72,9 +82,10 @@ struct DeferredSoftmax : SoftmaxRows<1> {
 
  private:
   // True when a row of the warp is far from 0.
-  __device__ __forceinline__ bool subtract_far(Shift& shift) const {
+  template <bool kAny>
+  __device__ __forceinline__ bool subtract_far(Shift& shift, const Common<1, kAny>& common) const {
     if (!any_far()) return false;
-    Scores::subtract({take_out_of_shift(shift, 0, 0), take_out_of_shift(shift, 0, 1)});
+    Scores::subtract({take_out_of_shift(shift, 0, 0, common), take_out_of_shift(shift, 0, 1, common)});
     return true;
   }
 };

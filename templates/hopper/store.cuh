@@ -4,6 +4,7 @@
 #pragma once
 
 #include "abi.cuh"
+#include "attention/row_end.cuh"
 #include "hopper/shape.cuh"
 #include "hopper/tiles.cuh"
 #include "ptx/barrier.cuh"
@@ -19,15 +20,19 @@ struct HopperStore {
   static constexpr int kChunks = ceil_div(Config::kHeadDimV, kChunkElements);
   static constexpr int kStoreRows = Shape::kStoreRows;
 
-  const HopperArguments& args;
+  using Additions = typename Config::SoftmaxParts;
+  using End = RowEnd<Additions::kAny>;
+
+  const HopperTiles<Config>& tiles;
+  const HopperArguments& args = tiles.args.core;
 
   // Divides by the sums, writes the LSE and starts the stores: of the rows from first_row on, through the slab.
   template <class Softmax>
   __device__ __forceinline__ void write(const Softmax& softmax, const HopperTile<Config>& tile, int first_row,
                                         SmemAddress slab) const {
-    const float total[2] = {softmax.total(0, 0), softmax.total(0, 1)};
+    const End ends[2] = {end_row(softmax, tile, first_row, 0), end_row(softmax, tile, first_row, 1)};
     uint32 pairs[2 * kChunks];
-    normalize(total);
+    normalize(ends);
     Config::Output::pack(pairs);
 #pragma unroll
     for (int panel = 0; panel < VTile::kPanels; panel += Shape::kOutputPanels) {
@@ -39,7 +44,7 @@ struct HopperStore {
       if (ptx::elect()) send(tile, first_row, panel, slab);
     }
     // Last, so that no fence has to wait for it.
-    if (args.lse != nullptr) write_lse(softmax, total, tile, first_row);
+    if (args.lse != nullptr) write_lse(softmax, ends, tile, first_row);
   }
 
   // Before the block ends its shared memory has to be read, and before a kernel ends its stores are done.
@@ -51,15 +56,26 @@ struct HopperStore {
   }
 
  private:
+  template <class Softmax>
+  __device__ __forceinline__ End end_row(const Softmax& softmax, const HopperTile<Config>& tile, int first_row,
+                                         int h) const {
+    return ::end_row(Additions(tiles.args), softmax, 0, h,
+                     [&] { return tiles.place_of(tile, first_row + 8 * h + ptx::tid_x() % kWarpSize / 4); });
+  }
+
+  __device__ __forceinline__ static void normalize(const End (&ends)[2]) {
+    Config::Output::multiply({factor_of(ends[0]), factor_of(ends[1])});
+  }
   // A row that saw no key has sum 0 and gives 0.
-  __device__ __forceinline__ static void normalize(const float (&total)[2]) {
-    Config::Output::multiply(
-        {total[0] == 0.0f ? 0.0f : ptx::rcp(total[0]), total[1] == 0.0f ? 0.0f : ptx::rcp(total[1])});
+  __device__ __forceinline__ static float factor_of(const End& end) {
+    const float inverse = end.total == 0.0f ? 0.0f : ptx::rcp(end.total);
+    if constexpr (Additions::kAny) return inverse * end.kept;
+    return inverse;
   }
 
   // One lane of each row writes.
   template <class Softmax>
-  __device__ __forceinline__ void write_lse(const Softmax& softmax, const float (&total)[2],
+  __device__ __forceinline__ void write_lse(const Softmax& softmax, const End (&ends)[2],
                                             const HopperTile<Config>& tile, int first_row) const {
     const int lane = ptx::tid_x() % kWarpSize;
     if (lane % 4 != 0) return;
@@ -72,7 +88,7 @@ struct HopperStore {
       const int head = (tile.head << args.packed_heads_log2) + (row & last_pack);
       if (position < args.sizes.seqlen_q)
         ptx::st_global(lse + head * args.lse_strides.head + position * args.lse_strides.row,
-                       softmax.log_sum_exp(0, h, total[h]));
+                       ends[h].log_sum_exp(softmax, 0, h));
     }
   }
 

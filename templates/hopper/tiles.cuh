@@ -5,6 +5,7 @@
 #include "abi.cuh"
 #include "attention/blocks.cuh"
 #include "attention/mask.cuh"
+#include "attention/score.cuh"
 #include "attention/tile_scheduler.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/special_registers.cuh"
@@ -95,6 +96,11 @@ struct HopperTiles {
 
   __device__ __forceinline__ PackedMask<Config> mask_of(int batch) const {
     return {sequence_of(args.core.sizes, [batch] { return batch; }), args};
+  }
+  __device__ __forceinline__ RowPlace place_of(const Tile& tile, int row) const {
+    const int packed_heads_log2 = args.core.packed_heads_log2;
+    const int head = (tile.head << packed_heads_log2) + (row & ((1 << packed_heads_log2) - 1));
+    return {tile.batch, head, mask_of(tile.batch).position(row >> packed_heads_log2)};
   }
   // Of rows of a sequence.
   __device__ __forceinline__ BlockRuns visited(int batch, int first_row, int last_row) const {

@@ -93,7 +93,7 @@ class HopperAblationConsumer {
 
   __device__ __forceinline__ void run() {
     declare_matrices();
-    const HopperStore<Config> store{args};
+    const HopperStore<Config> store{tiles};
     gemm_turn.begin();
     softmax_turn.begin();
     uint32 index = tiles.first();
@@ -211,7 +211,7 @@ class HopperAblationConsumer {
   __device__ __forceinline__ void take_first_block(const Visit& visit, int block) {
     softmax_turn.take();
     if (block >= visit.clean) mask(visit, block);
-    self.softmax.take_block();
+    self.softmax.take_block(nothing_in_common());
     softmax_turn.hand_over();
     self.keep_probabilities();
     if constexpr (Shape::kSerial) add_values(visit, block);
@@ -304,7 +304,7 @@ class HopperAblationConsumer {
     self.issue_output(values.stage());
     gemm_turn.hand_over();
     if constexpr (kMasked) mask(visit, block);
-    const bool raised = self.softmax.take_block();
+    const bool raised = self.softmax.take_block(nothing_in_common());
     ptx::wgmma_wait_group<0>();
     if constexpr (!kLast) release_key(block - 1);
     release_value(block + 1);
@@ -319,9 +319,9 @@ class HopperAblationConsumer {
     if constexpr (kLazy && !kMasked) {
       if constexpr (Shape::kOutputEarly) finish_output();
       bool raised = false;
-      if (!self.softmax.take_block_lazily()) {
+      if (!self.softmax.take_block_lazily(nothing_in_common())) {
         self.recompute_scores(keys.stage());
-        raised = self.softmax.take_block();
+        raised = self.softmax.take_block(nothing_in_common());
         // While P V may still be running the output has to wait.
         if (Shape::kOutputEarly && raised) Output::multiply(self.softmax.factor);
       }
@@ -332,11 +332,14 @@ class HopperAblationConsumer {
     } else {
       release_key(block);
       if constexpr (kMasked) mask(visit, block);
-      const bool raised = self.softmax.take_block();
+      const bool raised = self.softmax.take_block(nothing_in_common());
       finish_output();
       return raised;
     }
   }
+
+  // This kernel has no part in the slot of scores.
+  __device__ __forceinline__ static Common<1, false> nothing_in_common() { return {}; }
 
   __device__ __forceinline__ void mask(const Visit& visit, int block) const {
     const Tile tile = tile_of(visit);

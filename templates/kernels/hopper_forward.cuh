@@ -21,6 +21,9 @@ class HopperConsumer {
   static constexpr bool kLazy = Config::kRescale == Rescale::lazy;
   static constexpr bool kOutputEarly = kLazy && Shape::kOutputEarly;
   static constexpr bool kBegins = Config::Masks::kBegins;
+  using ScoreRow = typename Score<Config>::Row;
+  using Rows = LaneRows<ScoreRow>;
+  using InCommon = Common<1, ScoreRow::kCommon>;
 
  public:
   __device__ __forceinline__ HopperConsumer(const typename Config::Arguments& args_, const Shape& shape_,
@@ -35,7 +38,7 @@ class HopperConsumer {
         values(shape_.values()),
         announced(shape_.tiles()),
         warpgroup(warpgroup_),
-        self(args_.core.sizes.scale_log2, shape_, warpgroup_) {}
+        self(score().unit(), shape_, warpgroup_) {}
 
   __device__ __forceinline__ void run() {
     Scores::declare();
@@ -67,7 +70,7 @@ class HopperConsumer {
       }
       visit = next;
     }
-    HopperStore<Config>{args}.finish();
+    HopperStore<Config>{tiles}.finish();
   }
 
  private:
@@ -135,13 +138,13 @@ class HopperConsumer {
   // finds too low, by the same code, which stands outside the loop over all others.
   __device__ __forceinline__ void visit_blocks(const Visit& visit, bool fused, const Finished& before) {
     int block = visit.blocks.end - 1;
+    const Rows rows = rows_of(visit);
     issue_first(fused);
     self.softmax.reset();
     if constexpr (kOutputEarly) finish_tile_before(fused, before);
     for (bool first = true;; first = false) {
       release_key();
-      finish_scores<true>(visit, block);
-      const bool raised = self.softmax.take_block();
+      const bool raised = self.softmax.take_block(finish_scores<true>(visit, rows, block));
       if constexpr (!kOutputEarly) {
         ptx::wgmma_wait_group<0>();
         if (!first || fused) release_value();
@@ -152,7 +155,7 @@ class HopperConsumer {
       } else if constexpr (!kOutputEarly) {
         if (fused) store(before);
       }
-      if (!visit_others(visit, block)) break;
+      if (!visit_others(visit, rows, block)) break;
       self.recompute_scores(keys.stage());
     }
   }
@@ -180,20 +183,18 @@ class HopperConsumer {
   }
 
   // The blocks after this one. True where it stopped at one that has to be taken exactly, and whose scores are lost.
-  __device__ __forceinline__ bool visit_others(const Visit& visit, int& block) {
+  __device__ __forceinline__ bool visit_others(const Visit& visit, const Rows& rows, int& block) {
 #pragma unroll 1
     for (--block; block >= visit.blocks.first; --block) {
       issue_both();
       bool raised = false;
       if constexpr (kLazy) {
         if constexpr (kOutputEarly) finish_output();
-        finish_scores<false>(visit, block);
-        if (!self.softmax.take_block_lazily()) return true;
+        if (!self.softmax.take_block_lazily(finish_scores<false>(visit, rows, block))) return true;
         release_key();
       } else {
         release_key();
-        finish_scores<false>(visit, block);
-        raised = self.softmax.take_block();
+        raised = self.softmax.take_block(finish_scores<false>(visit, rows, block));
       }
       if constexpr (!kOutputEarly) finish_output();
       Probabilities::keep();
@@ -231,12 +232,13 @@ class HopperConsumer {
 
   __device__ __forceinline__ void store(const Finished& finished) {
     const Tile& tile = finished.tile;
-    HopperStore<Config>{args}.write(finished.softmax, tile, warp_row(tile), output_slab());
+    HopperStore<Config>{tiles}.write(finished.softmax, tile, warp_row(tile), output_slab());
     self.begun = 0;
   }
 
   // To the output. A block's products and its softmax follow one another.
   __device__ __forceinline__ void visit_serially(const Visit& visit) {
+    const Rows rows = rows_of(visit);
     self.softmax.reset();
 #pragma unroll 1
     for (int block = visit.blocks.end - 1; block >= visit.blocks.first; --block) {
@@ -246,7 +248,7 @@ class HopperConsumer {
       gemm_turn.hand_over();
       ptx::wgmma_wait_group<0>();
       softmax_turn.take();
-      const bool raised = take_serially(visit, block);
+      const bool raised = take_serially(visit, rows, block);
       softmax_turn.hand_over();
       release_key();
       Probabilities::keep();
@@ -257,26 +259,42 @@ class HopperConsumer {
   }
 
   // Scores to probabilities. True when the output has to be rescaled.
-  __device__ __forceinline__ bool take_serially(const Visit& visit, int block) {
-    finish_scores<true>(visit, block);
+  __device__ __forceinline__ bool take_serially(const Visit& visit, const Rows& rows, int block) {
     if (kLazy && block != visit.blocks.end - 1) {
-      if (self.softmax.take_block_lazily()) return false;
+      if (self.softmax.take_block_lazily(finish_scores<true>(visit, rows, block))) return false;
       self.recompute_scores(keys.stage());
-      finish_scores<true>(visit, block);
     }
-    return self.softmax.take_block();
+    return self.softmax.take_block(finish_scores<true>(visit, rows, block));
   }
 
-  // The first block is the only one with keys that do not exist, and without a mask the only one to hide any.
+  // From Q K^T to the softmax, but for what the scores of a row have in common. The first block is the only one with
+  // keys that do not exist, and without a mask the only one to hide any.
   template <bool kFirst>
-  __device__ __forceinline__ void finish_scores(const Visit& visit, int block) const {
+  __device__ __forceinline__ InCommon finish_scores(const Visit& visit, const Rows& rows, int block) const {
+    InCommon common;
+    if constexpr (ScoreRow::kChanges) common = score_products<Scores>(rows, block * Config::kBlockKv, lane());
+    mask<kFirst>(visit, block);
+    return common;
+  }
+
+  template <bool kFirst>
+  __device__ __forceinline__ void mask(const Visit& visit, int block) const {
     const bool at_end = (kFirst || Config::Masks::kEnds) && block >= visit.blocks.clean_end;
     if (!at_end && !(kBegins && block < visit.blocks.clean_first)) return;
     const Tile tile = tile_of(visit);
     mask_scores<Scores>(warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
   }
 
+  // What the parts in the slot of scores know of the lane's rows, for all blocks of the tile.
+  __device__ __forceinline__ Rows rows_of(const Visit& visit) const {
+    if constexpr (!ScoreRow::kChanges) return {};
+    const Tile tile = tile_of(visit);
+    return rows_of_lane(score(), warp_row(tile), lane(), [&](int row) { return tiles.place_of(tile, row); });
+  }
+
   // --- Places ------------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ Score<Config> score() const { return Score<Config>(tiles.args); }
 
   // One thread of each warp, for the others.
   __device__ __forceinline__ static bool signs() { return ptx::elect(); }

@@ -29,6 +29,7 @@ class ForwardMma {
   using VTile = typename Shape::VTile;
   using OTile = typename Shape::OTile;
   using Warp = WarpAttention<Config>;
+  using ScoreRow = typename Score<Config>::Row;
 
   static constexpr bool kBegins = Config::Masks::kBegins;
   static constexpr bool kSerial = Config::kPipeline == Pipeline::serial;
@@ -50,7 +51,9 @@ class ForwardMma {
         smem(smem),
         thread(ptx::tid_x()),
         mask(sequence(), arguments),
-        self(args.sizes.scale_log2, smem + thread / kWarpSize * Shape::kWarpRows * QTile::kRowBytes,
+        score_row(Score<Config>(arguments).row([this] { return place(); })),
+        additions(arguments),
+        self(Score<Config>(arguments).unit(), smem + thread / kWarpSize * Shape::kWarpRows * QTile::kRowBytes,
              thread % kWarpSize) {
     const QueryTile tile = find_tile();
     first_row = tile.index * Config::kBlockQ;
@@ -183,10 +186,14 @@ class ForwardMma {
   template <bool kEnd, class Scores>
   __device__ __forceinline__ auto finish_scores(Scores& s, int i, int piece) {
     const int first_of_scores = first_key(i) + piece;
+    Common<Shape::kM, ScoreRow::kCommon> common;
+    if constexpr (ScoreRow::kChanges)
+      common = score_products(s, score_row, warp_row(), first_of_scores, thread % kWarpSize,
+                              [this](int row) { return mask.position(row); });
     if constexpr (kEnd) mask_end(s, warp_row(), first_of_scores, mask, thread % kWarpSize);
     if (kBegins && first_key(i) < blocks.clean_first * Config::kBlockKv)
       mask_begin(s, warp_row(), first_of_scores, mask, thread % kWarpSize);
-    return self.softmax.template raise_maximum<kEnd>(s, self.o);
+    return self.softmax.template raise_maximum<kEnd>(s, self.o, common);
   }
 
   // Asked for each time: the loop has no register to keep the answer in.
@@ -309,6 +316,11 @@ class ForwardMma {
   __device__ __forceinline__ QueryTile find_tile() const {
     return schedule_tile<Config::Masks::kEnds, Config::kLongestFirst>(args.sizes, ptx::ctaid_x());
   }
+  // Of all rows but for their position.
+  __device__ __forceinline__ RowPlace place() const {
+    const QueryTile tile = find_tile();
+    return {tile.batch, tile.head, 0};
+  }
   // Of the tile's batch entry.
   __device__ __forceinline__ Sequence sequence() const {
     return sequence_of(args.sizes, [this] { return find_tile().batch; });
@@ -347,7 +359,8 @@ class ForwardMma {
     char* lse = reinterpret_cast<char*>(args.lse);
     if (lse != nullptr)
       lse += tile.batch * args.lse_strides.batch + tile.head * args.lse_strides.head + row * args.lse_strides.row;
-    normalize(self.o, self.softmax, lse, args.lse_strides.row, valid_rows, lane);
+    normalize(
+        self.o, self.softmax, additions, [this] { return place(); }, lse, args.lse_strides.row, valid_rows, lane);
     const SmemAddress slab = smem + warp * OTile::kBytes;
     char* rows =
         args.out + tile.batch * args.out_strides.batch + tile.head * args.out_strides.head + row * args.out_strides.row;
@@ -359,6 +372,8 @@ class ForwardMma {
   const SmemAddress smem;
   const int thread;
   const Mask<Config> mask;
+  const ScoreRow score_row;
+  const typename Config::SoftmaxParts additions;
   int first_row;  // of the block
   BlockRuns blocks;
   const char* next_key;  // this thread's part of the K and V tiles that are requested next

@@ -34,8 +34,9 @@ struct OnlineSoftmax : SoftmaxRows<kM> {
 
   // Takes the maximum of new scores into account: rescales the sums and the output where it has to. The scores and the
   // result go to exponentiate(). Right for rows near 0; with kAnywhere for all, if far ones are expected.
-  template <bool kAnywhere, int kNs, int kNo>
-  __device__ __forceinline__ Shift raise_maximum(Accumulator<kM, kNs>& s, Accumulator<kM, kNo>& o) {
+  template <bool kAnywhere, int kNs, int kNo, bool kAny>
+  __device__ __forceinline__ Shift raise_maximum(Accumulator<kM, kNs>& s, Accumulator<kM, kNo>& o,
+                                                 const Common<kM, kAny>& common) {
     float seen[kM][2];
     bool grew = false;
 #pragma unroll
@@ -43,12 +44,14 @@ struct OnlineSoftmax : SoftmaxRows<kM> {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         seen[m][h] = Rows::seen_maximum(s, m, h);
+        if constexpr (kAny) seen[m][h] += common.x[m][h];
         grew |= seen[m][h] > maximum[m][h] + lag;
       }
     // One vote decides for the warp, before the lanes of a row exchange anything: usually that is all.
     if (!kRareRescale || ptx::vote_any(grew)) rescale<kAnywhere>(seen, o);
     Shift shift = Rows::shift_by_maxima();
-    if (kAnywhere && expects_far()) Rows::subtract_far_maxima(s, shift);
+    Rows::add_common(shift, common);
+    if (kAnywhere && expects_far()) Rows::subtract_far_maxima(s, shift, common);
     return shift;
   }
 

@@ -3,27 +3,30 @@
 #pragma once
 
 #include "abi.cuh"
+#include "attention/row_end.cuh"
 #include "attention/softmax.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/memory.cuh"
 #include "tile/shared_tile.cuh"
 
-// Divides by the sums and writes the LSE. A row that saw no key has sum 0 and gives 0.
-template <int kM, int kN, class Softmax>
-__device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax& softmax, char* lse, int64 lse_stride,
-                                          int valid_rows, int lane) {
+// Divides by the sums and writes the LSE. A row that saw no key has sum 0 and gives 0. All rows are of one head, that
+// of place().
+template <int kM, int kN, class Softmax, class Additions, class PlaceOfRow>
+__device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax& softmax, const Additions& additions,
+                                          PlaceOfRow place, char* lse, int64 lse_stride, int valid_rows, int lane) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float total = softmax.total(m, h);
-      const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
+      const auto end = end_row(additions, softmax, m, h, place);
+      float inverse = end.total == 0.0f ? 0.0f : 1.0f / end.total;
+      if constexpr (Additions::kAny) inverse *= end.kept;
 #pragma unroll
       for (int n = 0; n < kN; ++n) o.x[m][n][2 * h] *= inverse, o.x[m][n][2 * h + 1] *= inverse;
       const int row = 16 * m + 8 * h + lane / 4;
       if (lse != nullptr && lane % 4 == 0 && row < valid_rows)
-        *reinterpret_cast<float*>(lse + row * lse_stride) = softmax.log_sum_exp(m, h, total);
+        *reinterpret_cast<float*>(lse + row * lse_stride) = end.log_sum_exp(softmax, m, h);
     }
 }
 

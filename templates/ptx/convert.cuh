@@ -42,4 +42,11 @@ __device__ __forceinline__ float rcp(float x) {
   return y;
 }
 
+// tanh.approx.f32 y, x;   relative error 2^-11:                                              PTX ISA 7.0, sm_75
+__device__ __forceinline__ float tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 }  // namespace ptx

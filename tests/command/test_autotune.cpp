@@ -146,7 +146,7 @@ TEST_CASE("the grid is that of the benchmark, and lists combine") {
 
 TEST_CASE("under a window the keys of a shape are those that a query sees") {
   cli::TuneSelection selection = of_lengths("4096,64x8192,512");
-  selection.problems.window = "1023,0";
+  selection.problems.features.window = "1023,0";
   const auto cases = selection.cases();
   REQUIRE(cases.size() == 3);  // a window that ends at the query's own key makes one problem of both masks
   for (const auto& each : cases) CHECK(each.problem == Problem{DType::bf16, 128, 128, true, true});
@@ -154,13 +154,38 @@ TEST_CASE("under a window the keys of a shape are those that a query sees") {
   CHECK(cases[1].shape == CallShape{1, 64, 1024, 16, 16});
   CHECK(cases[2].shape == CallShape{1, 512, 512, 16, 16});
 
-  selection.problems.window = "1000,-1";
+  selection.problems.features.window = "1000,-1";
   const auto by_mask = selection.cases();
   REQUIRE(by_mask.size() == 6);
   CHECK(by_mask[0].problem == Problem{DType::bf16, 128, 128, false, true});
   CHECK(by_mask[0].shape == CallShape{1, 4096, 4096, 16, 16});
   CHECK(by_mask[3].problem == Problem{DType::bf16, 128, 128, true, true});
   CHECK(by_mask[3].shape == CallShape{1, 4096, 1001, 16, 16});
+}
+
+TEST_CASE("in chunks the keys of a shape are those of a chunk") {
+  cli::TuneSelection selection = of_lengths("16384,64x4096");
+  selection.problems.masks = "causal";
+  selection.problems.features.chunk = 8192;
+  const auto cases = selection.cases();
+  REQUIRE(cases.size() == 2);
+  for (const auto& each : cases) CHECK(each.problem.chunk);
+  CHECK(cases[0].shape == CallShape{1, 16384, 8192, 16, 16});
+  CHECK(cases[1].shape == CallShape{1, 64, 4096, 16, 16});
+}
+
+TEST_CASE("a cap, ALiBi and sinks are of each problem, and change no shape") {
+  cli::TuneSelection selection = of_lengths("4096");
+  selection.problems.features.softcap = 30.0f;
+  selection.problems.features.alibi = selection.problems.features.sinks = true;
+  const auto cases = selection.cases();
+  REQUIRE(cases.size() == 2);
+  for (const auto& each : cases) {
+    CHECK(each.problem.softcap);
+    CHECK(each.problem.alibi);
+    CHECK(each.problem.sinks);
+    CHECK(each.shape == CallShape{1, 4096, 4096, 16, 16});
+  }
 }
 
 TEST_CASE("shapes of one bucket are tuned once, by the first of them") {

@@ -107,6 +107,55 @@ TEST_CASE("a window is spelled in one way by all subcommands, beside either mask
   CHECK(mentions(verify.err, "libnvrtc"));
 }
 
+TEST_CASE(
+    "chunks, a cap, ALiBi and sinks are spelled in one way by all subcommands, and of a number only its presence is "
+    "the "
+    "problem's") {
+  const auto problem = [](const std::string& features) {
+    return json::parse(run("variants --arch sm_90a --head-dim 64 --json " + features).out).at("problem");
+  };
+  CHECK(problem("--chunk 8192") == "fwd-bf16-d64-chunk");
+  CHECK(problem("--chunk 1 --mask causal") == "fwd-bf16-d64-causal-chunk");
+  CHECK(problem("--chunk 0") == "fwd-bf16-d64");
+  CHECK(problem("--sinks") == "fwd-bf16-d64-sinks");
+  CHECK(problem("--softcap 30") == "fwd-bf16-d64-softcap");
+  CHECK(problem("--softcap 1e-6") == "fwd-bf16-d64-softcap");
+  CHECK(problem("--softcap 0") == "fwd-bf16-d64");
+  CHECK(problem("--alibi") == "fwd-bf16-d64-alibi");
+  CHECK(problem("--sinks --alibi --softcap 50 --chunk 8192 --window 1024,0") ==
+        "fwd-bf16-d64-causal-window-chunk-softcap-alibi-sinks");
+  const std::string features = "--chunk 256 --softcap 30 --alibi --sinks";
+  CHECK(mentions(run("render --arch sm_90a " + features).out, "fwd-bf16-d128-chunk-softcap-alibi-sinks"));
+  CHECK(mentions(refusal("compile --arch sm_90a " + features), "libnvrtc"));
+  CHECK(mentions(refusal("autotune --seqlen 512 " + features), "needs a GPU"));
+  const auto verify = run("verify --device emulate --head-dim 64 --dtype bf16 " + features);
+  CHECK(verify.exit_code == 2);
+  CHECK(verify.out.empty());
+  CHECK(mentions(verify.err, "libnvrtc"));
+}
+
+TEST_CASE("what is no chunk is refused by all subcommands") {
+  for (const char* subcommand : {"render --arch sm_90a", "variants --arch sm_90a", "compile --arch sm_90a", "verify",
+                                 "autotune --seqlen 512", "attend q k v -o o --device cpu"}) {
+    for (const char* text : {"-1", "8k", "1.5", "2147483648"})
+      CHECK(mentions(refusal(fmt::format("{} --chunk={}", subcommand, text)),
+                     fmt::format("--chunk: must be a whole number from 0 to 2147483647, was '{}'", text)));
+    CHECK(mentions(refusal(fmt::format("{} --chunk ''", subcommand)), "--chunk: must not be empty"));
+  }
+}
+
+TEST_CASE("what is no cap is refused by all subcommands") {
+  for (const char* subcommand : {"render --arch sm_90a", "variants --arch sm_90a", "compile --arch sm_90a", "verify",
+                                 "autotune --seqlen 512", "attend q k v -o o --device cpu"}) {
+    const auto refusal_of = [&](const char* cap) { return refusal(fmt::format("{} --softcap {}", subcommand, cap)); };
+    for (const char* text : {"-1", "2000000", "1e-07"})
+      CHECK(mentions(refusal_of(text),
+                     fmt::format("flashjit: --softcap: must be from 1e-06 to 1000000, or 0 for none, was {}", text)));
+    for (const char* text : {"nan", "inf", "wide"})
+      CHECK(mentions(refusal_of(text), "--softcap: must be a finite number"));
+  }
+}
+
 TEST_CASE("what is no window is refused by all subcommands") {
   for (const char* subcommand :
        {"render --arch sm_90a", "variants --arch sm_90a", "compile --arch sm_90a", "verify", "autotune --seqlen 512"}) {
@@ -230,6 +279,13 @@ TEST_CASE("an error of the command line says whose help to read, and what was pr
       {"autotune --shapes f --mask full", "--mask", "flashjit autotune --help"},
       {"autotune --shapes f --window 5,0", "--window requires --seqlen", "flashjit autotune --help"},
       {"autotune --grid forward --window 5,0", "--window requires --seqlen", "flashjit autotune --help"},
+      {"autotune --grid forward --softcap 5", "--softcap requires --seqlen", "flashjit autotune --help"},
+      {"autotune --grid forward --chunk 5", "--chunk requires --seqlen", "flashjit autotune --help"},
+      {"autotune --shapes f --sinks", "--sinks requires --seqlen", "flashjit autotune --help"},
+      {"autotune --shapes f --alibi", "--alibi requires --seqlen", "flashjit autotune --help"},
+      {"attend q k v -o o --alibi", "did you mean '--alibi-slopes'?", "flashjit attend --help"},
+      {"attend q k v -o o --sinks", "--sinks: must have a value (FILE) behind it", "flashjit attend --help"},
+      {"verify --sinks=s.npy", "--sinks: must be given without a value", "flashjit verify --help"},
       {"attend q k v -o o --window", "--window: must have a value (LEFT,RIGHT) behind it", "flashjit attend --help"},
       {"help complie", "did you mean 'compile'?", "flashjit --help"},
       {"help cache lst", "did you mean 'ls'?", "flashjit cache --help"},
@@ -280,7 +336,7 @@ TEST_CASE("bash completes subcommands, options and words") {
   CHECK(completions({"flashjit", "completion", ""}) == Words{"bash", "zsh", "fish"});
   CHECK(completions({"flashjit", "attend", "q.npy", "--sc"}) == Words{"--scale"});
   CHECK(completions({"flashjit", "cache", "verify", "--s"}) == Words{"--set-aside"});
-  CHECK(completions({"flashjit", "verify", "--s"}) == Words{"--schedules", "--seed"});
+  CHECK(completions({"flashjit", "verify", "--s"}) == Words{"--schedules", "--seed", "--sinks", "--softcap"});
   CHECK(completions({"flashjit", "compile", "--jobs", ""}).empty());
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "cli/io/flops.h"
 
@@ -17,6 +18,26 @@ AttentionOptions masks(const Window& window, bool causal = false) {
   options.causal = causal;
   options.window = window;
   return options;
+}
+
+AttentionOptions with_chunk(AttentionOptions options, std::int64_t chunk) {
+  options.chunk = chunk;
+  return options;
+}
+
+// As the options are documented.
+bool is_seen(const AttentionOptions& options, std::int64_t position, std::int64_t key) {
+  if (options.causal && key > position) return false;
+  if (options.window.left >= 0 && key < position - options.window.left) return false;
+  if (options.window.right >= 0 && key > position + options.window.right) return false;
+  return options.chunk == 0 || (position >= 0 && position / options.chunk == key / options.chunk);
+}
+
+int count_pairs(const AttentionOptions& options, std::int64_t queries, std::int64_t keys) {
+  int pairs = 0;
+  for (std::int64_t row = 0; row < queries; ++row)
+    for (std::int64_t key = 0; key < keys; ++key) pairs += is_seen(options, row + keys - queries, key);
+  return pairs;
 }
 
 }  // namespace
@@ -43,4 +64,19 @@ TEST_CASE("under a window the pairs that it shows count, wherever it is cut off"
   CHECK(pairs(5, 3, masks({0, 0})) == 3);  // the first two rows see no key
   CHECK(pairs(5, 3, masks({-1, 1})) == 0 + 1 + 2 + 3 + 3);
   CHECK(pairs(7, 9, masks({kMost, kMost})) == 63);
+  CHECK(pairs(7, 9, with_chunk(masks({kMost, kMost}), kMost)) == 63);
+}
+
+TEST_CASE("what counts under a window and chunks are the pairs, counted one by one") {
+  for (const auto& [queries, keys] : {std::pair<std::int64_t, std::int64_t>{1, 9}, {5, 9}, {9, 9}, {9, 4}, {7, 0}})
+    for (const bool causal : {false, true})
+      for (const std::int64_t left : {-1, 0, 2, 20})
+        for (const std::int64_t right : {-1, 0, 1, 20})
+          for (const std::int64_t chunk : {0, 1, 3, 4, 9, 20}) {
+            const AttentionOptions options = with_chunk(masks({left, right}, causal), chunk);
+            if (chunk == 0 && left < 0 && (causal || right <= 0)) continue;  // whole, or half by convention
+            CAPTURE(to_string(Dims{queries, keys, causal, left, right, chunk}));
+            CHECK(forward_flops({1, queries, 1, 8}, keys, 8, options) ==
+                  2.0 * 16 * count_pairs(options, queries, keys));
+          }
 }

@@ -137,7 +137,8 @@ TEST_CASE("attend on the CPU writes what the reference computes") {
   CHECK(json::parse(plain.out).at("device") == "CPU reference");
   CHECK(json::parse(plain.out).at("shape") == json({2, 5, 4, 8}));
   CHECK(json::parse(plain.out).at("mask") == "full");
-  CHECK(json::parse(plain.out).at("window") == json());
+  for (const char* feature : {"window", "chunk", "softcap", "alibi_slopes", "sinks"})
+    CHECK(json::parse(plain.out).at(feature) == json());
   CHECK(mentions(read_bytes(shop.work() / "o.npy"), "'<f4'"));
   CHECK(shop.load("o.npy", DType::f32).to_doubles() == rounded(DType::bf16, shop.expected(DType::bf16, {}).out));
 
@@ -186,6 +187,77 @@ TEST_CASE("attend under a window, with either mask and with a side left open") {
   CHECK(told.at("window") == json({2, -1}));
 }
 
+TEST_CASE("attend with a cap, and with slopes of heads or of heads and batch entries") {
+  const Workshop shop;
+  const std::vector<double> numbers = {0.5, 0.25, -0.125, 0.0625, 2, 1, 0, 0.03125};
+  const HostTensor of_heads = HostTensor::from_doubles(DType::f32, {4}, numbers.data(), 4);
+  const HostTensor of_batch = HostTensor::from_doubles(DType::f32, {2, 4}, numbers.data(), 8);
+  shop.save("heads.npy", of_heads);
+  shop.save("batch.npy", of_batch);
+  const auto attend = [&](const std::string& features) {
+    const Outcome outcome = shop.run("attend q.npy k.npy v.npy -o o.npy --device cpu --check --json " + features);
+    CAPTURE(features);
+    CAPTURE(outcome.err);
+    CHECK(outcome.exit_code == 0);
+    CHECK(json::parse(outcome.out).at("check").at("passed") == true);
+    return shop.load("o.npy", DType::f32).to_doubles();
+  };
+  const auto expected = [&](float softcap, const HostTensor* slopes) {
+    AttentionOptions options;
+    options.softcap = softcap;
+    if (slopes) options.alibi_slopes = slopes->view();
+    return rounded(DType::bf16, shop.expected(DType::bf16, options).out);
+  };
+  CHECK(attend("--softcap 0.5") == expected(0.5f, nullptr));
+  CHECK(attend("--softcap 0") == expected(0, nullptr));
+  CHECK(attend("--alibi-slopes heads.npy") == expected(0, &of_heads));
+  CHECK(attend("--alibi-slopes batch.npy --softcap 0.5") == expected(0.5f, &of_batch));
+  CHECK(expected(0, nullptr) != expected(0.5f, nullptr));
+  CHECK(expected(0, nullptr) != expected(0, &of_heads));
+  CHECK(expected(0.5f, &of_heads) != expected(0.5f, &of_batch));
+  const json told = json::parse(
+      shop.run("attend q.npy k.npy v.npy -o o.npy --device cpu --json --softcap 0.5 --alibi-slopes heads.npy").out);
+  CHECK(told.at("softcap") == 0.5);
+  CHECK(told.at("alibi_slopes") == "heads.npy");
+}
+
+TEST_CASE("attend in chunks, and with sinks of heads or of heads and batch entries") {
+  const Workshop shop;
+  const std::vector<double> numbers = {0.5, -1, 2, -0.25, 1, 0, -2, 3};
+  const HostTensor of_heads = HostTensor::from_doubles(DType::f32, {4}, numbers.data(), 4);
+  const HostTensor of_batch = HostTensor::from_doubles(DType::f32, {2, 4}, numbers.data(), 8);
+  shop.save("heads.npy", of_heads);
+  shop.save("batch.npy", of_batch);
+  const auto attend = [&](const std::string& features) {
+    const Outcome outcome =
+        shop.run("attend q.npy k.npy v.npy -o o.npy --lse l.npy --device cpu --check --json " + features);
+    CAPTURE(features);
+    CAPTURE(outcome.err);
+    CHECK(outcome.exit_code == 0);
+    CHECK(json::parse(outcome.out).at("check").at("passed") == true);
+    return std::pair(shop.load("o.npy", DType::f32).to_doubles(), shop.load("l.npy", DType::f32).to_doubles());
+  };
+  const auto expected = [&](std::int64_t chunk, const HostTensor* sinks) {
+    AttentionOptions options;
+    options.chunk = chunk;
+    if (sinks) options.sinks = sinks->view();
+    const reference::Result result = shop.expected(DType::bf16, options);
+    return std::pair(rounded(DType::bf16, result.out), rounded(DType::f32, result.lse));
+  };
+  CHECK(attend("--chunk 4") == expected(4, nullptr));
+  CHECK(attend("--chunk 0") == expected(0, nullptr));
+  CHECK(attend("--chunk 2147483647") == expected(0, nullptr));
+  CHECK(attend("--sinks heads.npy") == expected(0, &of_heads));
+  CHECK(attend("--sinks batch.npy --chunk 4") == expected(4, &of_batch));
+  CHECK(expected(4, nullptr) != expected(0, nullptr));
+  CHECK(expected(0, &of_heads) != expected(0, nullptr));
+  CHECK(expected(4, &of_batch) != expected(4, &of_heads));
+  const json told =
+      json::parse(shop.run("attend q.npy k.npy v.npy -o o.npy --device cpu --json --chunk 4 --sinks heads.npy").out);
+  CHECK(told.at("chunk") == 4);
+  CHECK(told.at("sinks") == "heads.npy");
+}
+
 TEST_CASE("attend without a GPU says that it takes the CPU") {
   const Workshop shop;
   const Outcome outcome = shop.run("attend q.npy k.npy v.npy -o o.npy --check --json");
@@ -211,6 +283,8 @@ TEST_CASE("attend refuses bad input and leaves the files as they were") {
   shop.save("heads3.npy", HostTensor(DType::f32, {2, 9, 3, 16}));
   shop.save("dim32.npy", HostTensor(DType::f32, {2, 9, 2, 32}));
   shop.save("length8.npy", HostTensor(DType::f32, {2, 8, 2, 8}));
+  shop.save("slopes3.npy", HostTensor(DType::f32, {3}));
+  shop.save("slopes4.npy", HostTensor(DType::f32, {4}));
   shop.save("o.npy", HostTensor(DType::f32, {1}));
   write_bytes(shop.work() / "broken.npy", read_bytes(shop.work() / "q.npy").substr(0, 100));
   ::mkfifo((shop.work() / "pipe").c_str(), 0600);
@@ -224,6 +298,18 @@ TEST_CASE("attend refuses bad input and leaves the files as they were") {
       {"q.npy k.npy v.npy -o o.npy --scale nan", "scale"},
       {"q.npy k.npy v.npy -o o.npy --scale wide", "--scale"},
       {"q.npy k.npy v.npy -o o.npy --window 5 --device cpu", "--window: must be like 1024,0"},
+      {"q.npy k.npy v.npy -o o.npy --alibi-slopes missing.npy", "missing.npy: must be a .npy file, does not exist"},
+      {"q.npy k.npy v.npy -o o.npy --alibi-slopes q.npy",
+       "q.npy: must be (heads_q) or (batch, heads_q), has shape [2, 5, 4, 16]"},
+      {"q.npy k.npy v.npy -o o.npy --alibi-slopes slopes3.npy", "alibi_slopes: must be [num_heads]"},
+      {"q.npy k.npy v.npy -o o.npy --sinks q.npy",
+       "q.npy: must be (heads_q) or (batch, heads_q), has shape [2, 5, 4, 16]"},
+      {"q.npy k.npy v.npy -o o.npy --sinks slopes3.npy", "sinks: must be [num_heads]"},
+      {"q.npy k.npy v.npy -o o.npy --sinks slopes4.npy --lse slopes4.npy",
+       "--lse: must be another file than --sinks, was slopes4.npy"},
+      {"q.npy k.npy v.npy -o o.npy --softcap 1e-6 --scale 1e38", "softmax_scale: must be below 3.4e38 times softcap"},
+      {"q.npy k.npy v.npy -o slopes4.npy --alibi-slopes slopes4.npy",
+       "--output: must be another file than --alibi-slopes, was slopes4.npy"},
       {"q.npy k.npy v.npy -o o.npy --dtype f32", "--dtype: must be bf16 or f16, was 'f32'"},
       {"q.npy k.npy v.npy -o o.npy --device tpu", "--device: must be auto, gpu, emulate or cpu, was 'tpu'"},
       {"q.npy k.npy v.npy -o o.npy --device gpu", "needs a GPU"},
@@ -279,6 +365,26 @@ TEST_CASE("a window of any size is one kernel, and none where all keys are seen"
   CHECK(render("--window 3,5 --mask causal") == causal);
   CHECK(render("--window -1,-1") == render(""));
   CHECK(render("--window -1,0") == render("--mask causal"));
+}
+
+TEST_CASE("a cap or a chunk of any size is one kernel, and none where there is none") {
+  const Workshop shop;
+  const auto render = [&](const std::string& features) {
+    const Outcome outcome = shop.run("render --arch sm_90a --head-dim 64 --variant v3 " + features);
+    CHECK(outcome.exit_code == 0);
+    return outcome.out;
+  };
+  const std::string cap = render("--softcap 30");
+  CHECK(mentions(cap, "InTurn<Softcap>"));
+  CHECK(render("--softcap 0.25") == cap);
+  CHECK(render("--softcap 0") == render(""));
+  const std::string chunk = render("--chunk 8192");
+  CHECK(mentions(chunk, "AllOf<ChunkMask>"));
+  CHECK(render("--chunk 1") == chunk);
+  CHECK(render("--chunk 0") == render(""));
+  CHECK(mentions(render("--sinks"), "Additions<Sinks>"));
+  CHECK(mentions(render("--alibi"), "InTurn<AlibiSlopes>"));
+  CHECK(mentions(render("--alibi --softcap 1 --window 7,0"), "InTurn<Softcap, AlibiSlopes>"));
 }
 
 TEST_CASE("render refuses what it does not know, by name") {

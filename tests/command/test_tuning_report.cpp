@@ -10,6 +10,7 @@
 #include "cli/io/html.h"
 #include "cli/tune/landscape.h"
 #include "cli/tune/report.h"
+#include "cli/tune/report_record.h"
 #include "cli/tune/table.h"
 #include "tests/support/tuning_records.h"
 
@@ -94,6 +95,16 @@ TEST_CASE("the page shows every candidate, the winner, the default, the gain and
   CHECK(mentions(page, "Not timed: 5"));
   CHECK(count(page, "class=\"winner\"") == 1);
   CHECK(mentions(page, "more than 128 queries, 8192 keys and more, more than 4 tiles for each SM"));
+}
+
+TEST_CASE("a causal mask counts as half, of chunks too, but not beside a window") {
+  const auto tflops_of = [](const Problem& problem) { return cli::chosen_tflops(sample_record(problem)); };
+  const double whole = tflops_of({});
+  REQUIRE(whole > 0);
+  CHECK(tflops_of({.chunk = true}) == whole);
+  CHECK(tflops_of({.causal = true}) == whole / 2);
+  CHECK(tflops_of({.causal = true, .chunk = true}) == whole / 2);
+  CHECK(tflops_of({.causal = true, .window = true}) == whole);
 }
 
 TEST_CASE("the page says when the default stays, when there is no record and when one is unfinished") {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/verify/cases.h"
@@ -53,6 +54,22 @@ TEST_CASE("each pipeline, layout and source of Q, on lengths that end within a b
       opts.variant = parse_variant(variant);
       check(AttentionCase(Sizes{1, 70, 200, 2, 1, 72, 40}), opts);
     }
+}
+
+TEST_CASE("a softcap and slopes, in the default's family and in that of mma") {
+  for (const bool causal : {false, true}) {
+    const Problem problem{
+        .dtype = DType::bf16, .head_dim = 64, .head_dim_v = 64, .causal = causal, .softcap = true, .alibi = true};
+    AttentionOptions options;
+    options.softcap = 2;
+    const cli::VerifyCase c(problem, {2, 33, 77, 4, 2}, 0, options);
+    for (const Variant& variant :
+         {shared_engine().default_variant(problem, architecture()), parse_variant("mma-q64-kv32-k2-v2")}) {
+      CAPTURE(causal);
+      CAPTURE(to_string(variant));
+      CHECK(c.problem_with(shared_engine(), variant) == "");
+    }
+  }
 }
 
 TEST_SUITE_END();
@@ -204,10 +221,35 @@ TEST_CASE("every legal variant agrees with the reference under a window, one-sid
     const Window windows[] = {{150, causal ? -1 : 9}, {3, causal ? -1 : 40}};
     for (const Window& window : windows) {
       CAPTURE(window.left);
-      const cli::VerifyCase c(problem, {1, 400, 733, 2, 1}, 0, window);
+      AttentionOptions masks;
+      masks.window = window;
+      const cli::VerifyCase c(problem, {1, 400, 733, 2, 1}, 0, masks);
       for (const Variant& variant : variants) {
         CAPTURE(to_string(variant));
         CHECK(c.problem_with(shared_engine(), variant) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("every legal variant agrees with the reference under a softcap and slopes") {
+  for (const auto& [softcap, alibi] : {std::pair{true, false}, {false, true}, {true, true}}) {
+    for (const auto& [head_dim, causal] : {std::pair{64, false}, {128, true}}) {
+      Problem problem{.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim, .causal = causal};
+      problem.softcap = softcap, problem.alibi = alibi;
+      const std::vector<Variant> variants = every_variant(problem);
+      tests::compile_all(problem, variants, architecture());
+      // Some scores reach the cap; with the other one none does.
+      for (const float cap : softcap ? std::vector<float>{2, 1000} : std::vector<float>{0}) {
+        CAPTURE(to_string(problem));
+        CAPTURE(cap);
+        AttentionOptions options;
+        options.softcap = cap;
+        const cli::VerifyCase c(problem, {2, 200, 333, 4, 1}, 0, options);
+        for (const Variant& variant : variants) {
+          CAPTURE(to_string(variant));
+          CHECK(c.problem_with(shared_engine(), variant) == "");
+        }
       }
     }
   }
@@ -223,7 +265,7 @@ TEST_CASE("the defaults are right in every case of verify under windows of many 
     tests::compile_all(problem, variants, architecture());
     for (const cli::CaseShape& shape : cli::verify_shapes()) {
       if (shape.seqlen_kv == 0) continue;
-      const cli::VerifyCase c(problem, shape, 0, window);
+      const cli::VerifyCase c(problem, shape, 0, masks);
       for (const Variant& variant : variants) {
         CAPTURE(window.left);
         CAPTURE(window.right);

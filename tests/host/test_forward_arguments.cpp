@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "flashjit/error.h"
 #include "generator/features.h"
@@ -59,12 +61,17 @@ runtime::Launch launch_of(const Call& call, const char* variant) {
   return *operation.begin();
 }
 
-// Of a launch of either family, behind the family's own arguments.
-generator::WindowArguments window_of(const runtime::Launch& launch, std::size_t family_bytes) {
-  REQUIRE(launch.argument_bytes >= family_bytes + sizeof(generator::WindowArguments));
-  generator::WindowArguments window;
-  std::memcpy(&window, launch.arguments + family_bytes, sizeof(window));
-  return window;
+// A variant of each family, and the bytes of the family's own arguments.
+constexpr std::pair<const char*, std::size_t> kOfEachFamily[] = {
+    {"mma-q64-kv32", sizeof(MmaArguments)}, {"hopper-q64-kv32-ppoff-whole", sizeof(HopperArguments)}};
+
+// What a launch has at an offset.
+template <class Arguments>
+Arguments arguments_at(const runtime::Launch& launch, std::size_t offset) {
+  REQUIRE(launch.argument_bytes >= offset + sizeof(Arguments));
+  Arguments arguments;
+  std::memcpy(&arguments, launch.arguments + offset, sizeof(arguments));
+  return arguments;
 }
 
 HopperVariant of_rows(int block_q) {
@@ -253,14 +260,104 @@ TEST_CASE("a window stands behind the arguments of the family, with a number tha
     Call call;
     call.opts.window = e.window;
     call.opts.causal = e.causal;
-    for (const auto& [variant, family_bytes] : {std::pair{"mma-q64-kv32", sizeof(MmaArguments)},
-                                                std::pair{"hopper-q64-kv32-ppoff-whole", sizeof(HopperArguments)}}) {
+    for (const auto& [variant, family_bytes] : kOfEachFamily) {
       CAPTURE(std::string(variant));
-      const generator::WindowArguments window = window_of(launch_of(call, variant), family_bytes);
+      const auto window = arguments_at<generator::WindowArguments>(launch_of(call, variant), family_bytes);
       CHECK(window.left == e.left);
       CHECK(window.right == e.right);
     }
   }
+}
+
+TEST_CASE("a chunk stands behind the arguments of the family, with a number that stands for all keys") {
+  constexpr int kAll = generator::kWindowReach;
+  for (const std::int64_t chunk : {std::int64_t{1}, std::int64_t{9}, std::int64_t{kAll} - 1, std::int64_t{kAll},
+                                   std::int64_t{kAll} + 1, std::numeric_limits<std::int64_t>::max()}) {
+    Call call;
+    call.opts.chunk = chunk;
+    for (const auto& [variant, family_bytes] : kOfEachFamily) {
+      CAPTURE(std::string(variant));
+      CAPTURE(chunk);
+      CHECK(arguments_at<generator::ChunkArguments>(launch_of(call, variant), family_bytes).keys ==
+            std::min<std::int64_t>(chunk, kAll));
+    }
+  }
+}
+
+TEST_CASE("a cap, slopes and sinks stand behind the masks, each where its alignment lets it") {
+  for (const bool chunk : {false, true}) {
+    for (const bool softcap : {false, true}) {
+      Call call;
+      call.opts.window = {5, 7};
+      if (chunk) call.opts.chunk = 9;
+      if (softcap) call.opts.softcap = 30;
+      call.opts.alibi_slopes = Tensor(address(6), DType::f32, {8});
+      call.opts.sinks = Tensor(address(7), DType::f32, {2, 8}, {10, 1});
+      for (const auto& [variant, family_bytes] : kOfEachFamily) {
+        CAPTURE(std::string(variant));
+        CAPTURE(chunk);
+        CAPTURE(softcap);
+        const runtime::Launch launch = launch_of(call, variant);
+        std::size_t offset = family_bytes + sizeof(generator::WindowArguments);
+        if (chunk) offset += sizeof(generator::ChunkArguments);
+        if (softcap) {
+          const auto cap = arguments_at<generator::SoftcapArguments>(launch, offset);
+          CHECK(cap.cap_log2 == doctest::Approx(30 * 1.4426950408889634));
+          CHECK(cap.inverse_log2 == doctest::Approx(1 / (30 * 1.4426950408889634)));
+          offset += sizeof(cap);
+        }
+        offset += chunk ? 4 : 0;  // a gap: slopes begin with a pointer
+        REQUIRE(offset % 8 == 0);
+        const auto slopes = arguments_at<generator::HeadArguments>(launch, offset);
+        CHECK(slopes.first == address(6));
+        CHECK(slopes.batch_stride == 0);
+        const auto sinks = arguments_at<generator::HeadArguments>(launch, offset + sizeof(slopes));
+        CHECK(sinks.first == address(7));
+        CHECK(sinks.batch_stride == 40);
+      }
+    }
+  }
+}
+
+TEST_CASE("arguments begin at a multiple of their alignment, and only those that are asked for take room") {
+  for (const generator::FeatureRow& row : generator::features()) {
+    CAPTURE(std::string(row.word));
+    for (std::size_t before = 64; before < 72; ++before) {
+      const std::size_t offset = generator::argument_offset(row, before);
+      CHECK(offset % row.argument_alignment == 0);
+      CHECK(offset >= before);
+      CHECK(offset < before + row.argument_alignment);
+    }
+    Problem problem;
+    CHECK(generator::argument_bytes(problem, 72, 8) == 72);
+    problem.*row.asked = true;
+    CHECK(generator::argument_bytes(problem, 72, 8) == 72 + (row.argument_bytes + 7) / 8 * 8);
+  }
+  Problem problem;
+  problem.window = problem.softcap = problem.alibi = true;
+  CHECK(generator::argument_bytes(problem, 72, 8) == 72 + 8 + 8 + 16);
+  CHECK(generator::argument_bytes(problem, 68, 4) == 68 + 8 + 8 + 4 + 16);
+  CHECK(generator::argument_bytes(problem, 64, 64) == 128);
+}
+
+TEST_CASE(
+    "the slopes of a batch entry stand where its stride says, and without one for all entries at the same place") {
+  const auto stride_of = [](const Dims& shape, const Dims& strides) {
+    Call call;
+    call.opts.alibi_slopes = Tensor(address(6), DType::f32, shape, strides);
+    return arguments_at<generator::HeadArguments>(launch_of(call, "mma-q64-kv32"), sizeof(MmaArguments)).batch_stride;
+  };
+  CHECK(stride_of({8}, {1}) == 0);
+  CHECK(stride_of({2, 8}, {8, 1}) == 32);
+  CHECK(stride_of({2, 8}, {100, 1}) == 400);
+  CHECK(stride_of({2, 8}, {0, 1}) == 0);
+  CHECK(stride_of({2, 8}, {std::int64_t{1} << 40, 1}) == std::int64_t{1} << 42);
+  // Of one batch entry the stride says nothing.
+  Call call;
+  for (Tensor* tensor : {&call.q, &call.k, &call.v, &call.out}) tensor->shape[0] = 1;
+  call.opts.alibi_slopes = Tensor(address(6), DType::f32, {1, 8}, {-5, 1});
+  const runtime::Launch launch = launch_of(call, "mma-q64-kv32");
+  CHECK(arguments_at<generator::HeadArguments>(launch, sizeof(MmaArguments)).batch_stride == 0);
 }
 
 TEST_CASE("without a window a launch has the arguments of the family and no more") {

@@ -198,6 +198,29 @@ TEST_CASE("a part is in the text of the problems that have it, and of no others"
   }
 }
 
+TEST_CASE("the parts of a slot stand in it in their order, with their arguments") {
+  for (const char* variant : kOfEachFamily) {
+    CAPTURE(std::string(variant));
+    Problem problem = problem_of(64, 64);
+    CHECK(contains(render(problem, variant), "using ScoreParts = InTurn<>;"));
+    CHECK_FALSE(contains(render(problem, variant), "parts/score/"));
+    problem.alibi = true;
+    CHECK(contains(render(problem, variant), "using ScoreParts = InTurn<AlibiSlopes>;"));
+    CHECK(contains(render(problem, variant), "HeadArguments alibi;"));
+    CHECK_FALSE(contains(render(problem, variant), "SoftcapArguments softcap;"));
+    problem.softcap = true;
+    CHECK(contains(render(problem, variant), "using ScoreParts = InTurn<Softcap, AlibiSlopes>;"));
+    CHECK(contains(render(problem, variant), "SoftcapArguments softcap;"));
+    CHECK(contains(render(problem, variant), "using Masks = AllOf<>;"));
+    CHECK(contains(render(problem, variant), "using SoftmaxParts = Additions<>;"));
+    problem.causal = problem.chunk = problem.sinks = true;
+    CHECK(contains(render(problem, variant), "using Masks = AllOf<CausalMask, ChunkMask>;"));
+    CHECK(contains(render(problem, variant), "ChunkArguments chunk;"));
+    CHECK(contains(render(problem, variant), "using SoftmaxParts = Additions<Sinks>;"));
+    CHECK(contains(render(problem, variant), "HeadArguments sinks;"));
+  }
+}
+
 TEST_CASE("comments leave code and line numbers as they are") {
   CHECK(without_comments("int a;  // one\n\n// two\nint b;") == "int a;\n\n\nint b;");
   CHECK(without_comments("a/* one */b /* two\nlines */ c\n") == "a b\n c\n");
@@ -285,6 +308,40 @@ TEST_CASE("a hopper source has its own matrices and no other") {
   CHECK(contains(render(problem_of(64, 64), "hopper-3stage-kv64-s3-rare-split"), "struct NextScoreMatrix {"));
 }
 
+TEST_CASE("scores are changed one by one, and only where something changes them") {
+  const char* const variants[] = {"hopper-q64-kv32-ppoff-whole", "hopper-kv64-whole-lazy", "hopper-kv64-whole-serial"};
+  for (const char* variant : variants) {
+    CAPTURE(std::string(variant));
+    Problem problem = problem_of(64, 64);
+    for (bool Problem::*feature : {&Problem::causal, &Problem::window}) {
+      problem.*feature = true;
+      CHECK(count(render(problem, variant), " transform(") == 0);
+    }
+    for (bool Problem::*feature : {&Problem::softcap, &Problem::alibi}) {
+      Problem with = problem;
+      with.*feature = true;
+      CHECK(count(render(with, variant), " transform(") == 1);
+    }
+  }
+  const auto matrix = [](bool transforms) {
+    return generator::render(generator::ScoreMatrix{.type = "S",
+                                                    .registers = "s",
+                                                    .dtype = DType::bf16,
+                                                    .keys = 32,
+                                                    .steps = 1,
+                                                    .key_row_bytes = 128,
+                                                    .transforms = transforms});
+  };
+  const std::string text = matrix(true);
+  CHECK_FALSE(contains(matrix(false), "transform"));
+  // A lane has of each eight columns two of its upper row, and the same two of its lower one.
+  for (int i = 0; i < 16; ++i) {
+    const std::string name = "s" + std::to_string(i), row = i / 2 % 2 == 0 ? "upper" : "lower";
+    CHECK(contains(text, "\"mov.f32 %0, " + name + ";\" : \"=f\"(x));\n    x = " + row + "(x, " +
+                             std::to_string(i / 4 * 8 + i % 2) + ");\n    asm volatile(\"mov.f32 " + name + ", %0;\""));
+  }
+}
+
 TEST_CASE("each step of a product names all accumulators and the operands of its own") {
   constexpr int kSteps = 3;
   const auto numbers = [](const char* before, int first, int end) {
@@ -336,6 +393,16 @@ TEST_CASE("features stand in a spelling in their order") {
   CHECK(to_string(Problem{DType::f16, 192, 128, false, true}) == "fwd-f16-d192-v128-window");
   CHECK(parse_problem("fwd-bf16-d64-causal-window") == Problem{DType::bf16, 64, 64, true, true});
   CHECK(parse_problem("fwd-bf16-d64-window") == Problem{DType::bf16, 64, 64, false, true});
+  Problem scores = problem_of(128, 128, true);
+  scores.alibi = true;
+  CHECK(to_string(scores) == "fwd-bf16-d128-causal-alibi");
+  CHECK(parse_problem("fwd-bf16-d128-causal-alibi") == scores);
+  scores.softcap = scores.window = true;
+  CHECK(to_string(scores) == "fwd-bf16-d128-causal-window-softcap-alibi");
+  CHECK(parse_problem("fwd-bf16-d128-causal-window-softcap-alibi") == scores);
+  scores.chunk = scores.sinks = true;
+  CHECK(to_string(scores) == "fwd-bf16-d128-causal-window-chunk-softcap-alibi-sinks");
+  CHECK(parse_problem("fwd-bf16-d128-causal-window-chunk-softcap-alibi-sinks") == scores);
 }
 
 TEST_CASE("a problem is read from its own spelling and from no other") {
@@ -345,10 +412,29 @@ TEST_CASE("a problem is read from its own spelling and from no other") {
         Problem{DType::bf16, 64, 64, true, true}}) {
     CHECK(parse_problem(to_string(problem)) == problem);
   }
-  for (const char* text : {"", "fwd", "fwd-bf16", "bf16-d64", "fwd-f32-d64", "fwd-bf16-d", "fwd-bf16-d064",
-                           "fwd-bf16-d64-v64", "fwd-bf16-d64-causal-", "fwd-bf16-d64-window-causal",
-                           "fwd-bf16-d64-causal-window-window", "fwd-bf16-d64-causalwindow", "fwd-bf16-d64-window5",
-                           "fwd-bf16-d64-v", "fwd-bf16-d99999999999", "fwd-bf16-d64 "}) {
+  for (const char* text : {"",
+                           "fwd",
+                           "fwd-bf16",
+                           "bf16-d64",
+                           "fwd-f32-d64",
+                           "fwd-bf16-d",
+                           "fwd-bf16-d064",
+                           "fwd-bf16-d64-v64",
+                           "fwd-bf16-d64-causal-",
+                           "fwd-bf16-d64-window-causal",
+                           "fwd-bf16-d64-causal-window-window",
+                           "fwd-bf16-d64-alibi-softcap",
+                           "fwd-bf16-d64-softcap-causal",
+                           "fwd-bf16-d64-softcap30",
+                           "fwd-bf16-d64-alibi-alibi",
+                           "fwd-bf16-d64-sinks-alibi",
+                           "fwd-bf16-d64-chunk-window",
+                           "fwd-bf16-d64-chunk9",
+                           "fwd-bf16-d64-causalwindow",
+                           "fwd-bf16-d64-window5",
+                           "fwd-bf16-d64-v",
+                           "fwd-bf16-d99999999999",
+                           "fwd-bf16-d64 "}) {
     CHECK_THROWS_WITH_AS(parse_problem(text), doctest::Contains("problem: must be like"), Error);
   }
   for (const char* text : {"fwd-bf16-d12", "fwd-bf16-d-8", "fwd-bf16-d64-v512"}) {

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "generator/features.h"
 #include "runtime/backends/launch_record.h"
 #include "runtime/backends/launch_table.h"
 
@@ -27,6 +28,19 @@ LaunchKey key_of(int head_dim) {
   Problem problem;
   problem.head_dim = head_dim;
   return LaunchKey(0, problem, ShapeBucket{});
+}
+
+// The problem with each set of features.
+std::vector<Problem> with_any_features(const Problem& problem) {
+  std::vector<Problem> problems = {problem};
+  for (const flashjit::generator::FeatureRow& row : flashjit::generator::features()) {
+    const std::vector<Problem> without = problems;
+    for (Problem with : without) {
+      with.*row.asked = true;
+      problems.push_back(with);
+    }
+  }
+  return problems;
 }
 
 // The plain variant, and one that differs from it in each field.
@@ -84,17 +98,15 @@ std::vector<Variant> changed_hopper_variants() {
 
 TEST_CASE("every field of a call's key tells calls apart") {
   const Problem problem;
-  Problem causal = problem, window = problem, f16 = problem, head_dim = problem, head_dim_v = problem;
-  causal.causal = true;
-  window.window = true;
+  Problem f16 = problem, head_dim = problem, head_dim_v = problem;
   f16.dtype = flashjit::DType::f16;
   head_dim.head_dim = 64;
   head_dim_v.head_dim_v = 64;
-  Problem causal_window = causal;
-  causal_window.window = true;
+  std::vector<Problem> problems = with_any_features(problem);
+  problems.insert(problems.end(), {f16, head_dim, head_dim_v});
 
   std::vector<LaunchKey> keys;
-  for (const Problem& each : {problem, causal, window, causal_window, f16, head_dim, head_dim_v}) {
+  for (const Problem& each : problems) {
     for (const ShapeBucket& bucket : flashjit::shape_buckets()) keys.emplace_back(0, each, bucket);
     keys.emplace_back(0, each, WithoutTensorMaps{});
     keys.emplace_back(0, each, Variant(flashjit::MmaVariant{}));

@@ -89,6 +89,52 @@ TEST_CASE("a side below -1 is named with what it was") {
   CHECK(refusal({kLeast, kLeast}) == "window: left must be at least 0, or -1 for all keys, was -9223372036854775808");
 }
 
+TEST_CASE("a chunk below 0 is named with what it was") {
+  const auto refusal = [](std::int64_t chunk) {
+    AttentionOptions options;
+    options.chunk = chunk;
+    std::string message, of_others;
+    CHECK(code_of([&] { masks_of(options); }, &message) == ErrorCode::invalid_argument);
+    CHECK(code_of([&] { problem_of(DType::bf16, 64, 64, options); }, &of_others) == ErrorCode::invalid_argument);
+    CHECK(of_others == message);
+    CHECK(code_of([&] { keys_of_query(options, 9); }, &of_others) == ErrorCode::invalid_argument);
+    CHECK(of_others == message);
+    return message;
+  };
+  CHECK(refusal(-1) == "chunk: must be at least 1, or 0 for none, was -1");
+  CHECK(refusal(kLeast) == "chunk: must be at least 1, or 0 for none, was -9223372036854775808");
+}
+
+TEST_CASE("the problem of options has chunks of any size, and none where there are none") {
+  for (const bool causal : {false, true}) {
+    Problem expected{DType::f16, 192, 128, causal};
+    AttentionOptions options = with({}, causal);
+    CHECK(problem_of(DType::f16, 192, 128, options) == expected);
+    expected.chunk = true;
+    for (const std::int64_t chunk : {std::int64_t{1}, std::int64_t{1000}, kMost}) {
+      options.chunk = chunk;
+      CHECK(masks_of(options).chunk == chunk);
+      CHECK(problem_of(DType::f16, 192, 128, options) == expected);
+    }
+  }
+}
+
+TEST_CASE("in chunks a query sees no more keys than one has, and no more than a window shows") {
+  const auto keys = [](std::int64_t chunk, const Window& window, std::int64_t seqlen_kv) {
+    AttentionOptions options = with(window);
+    options.chunk = chunk;
+    return keys_of_query(options, seqlen_kv);
+  };
+  CHECK(keys(100, {}, 4096) == 100);
+  CHECK(keys(1, {}, 4096) == 1);
+  CHECK(keys(5000, {}, 4096) == 4096);
+  CHECK(keys(kMost, {}, 4096) == 4096);
+  CHECK(keys(100, {}, 0) == 0);
+  CHECK(keys(100, {9, 0}, 4096) == 10);
+  CHECK(keys(100, {999, 0}, 4096) == 100);
+  CHECK(keys(100, {kMost, kMost}, 4096) == 100);
+}
+
 TEST_CASE("the problem of options has a window of any size, and none where all keys are seen") {
   const auto problem = [](const AttentionOptions& options) { return problem_of(DType::f16, 192, 128, options); };
   const Problem full{DType::f16, 192, 128}, causal{DType::f16, 192, 128, true},

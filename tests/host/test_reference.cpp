@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -65,6 +66,19 @@ std::vector<double> heads_first(const HostTensor& tensor) {
   return permuted;
 }
 
+// Of f32 [heads] or [batch, heads]; `none` where the options have none.
+double value_of(const std::optional<Tensor>& of_heads, double none, std::int64_t batch, std::int64_t head) {
+  if (!of_heads) return none;
+  const auto* const values = static_cast<const float*>(of_heads->data);
+  return of_heads->shape.size() == 1 ? values[head * of_heads->strides[0]]
+                                     : values[batch * of_heads->strides[0] + head * of_heads->strides[1]];
+}
+
+// Rounded down, for a divisor above 0.
+std::int64_t floor_div(std::int64_t dividend, std::int64_t divisor) {
+  return dividend / divisor - (dividend % divisor < 0);
+}
+
 // Attention of one head dim by head dim, with a look at every key.
 reference::Result attend_plainly(const HostTensor& q, const HostTensor& k, const HostTensor& v,
                                  const AttentionOptions& opts) {
@@ -74,8 +88,14 @@ reference::Result attend_plainly(const HostTensor& q, const HostTensor& k, const
   const auto sees = [&](std::int64_t query, std::int64_t key) {
     const std::int64_t behind = key - (query + keys - queries);  // of the query's own key
     if (opts.causal && behind > 0) return false;
+    if (opts.chunk > 0 && floor_div(key, opts.chunk) != floor_div(key - behind, opts.chunk)) return false;
     if (opts.window.left != -1 && -behind > opts.window.left) return false;
     return opts.window.right == -1 || behind <= opts.window.right;
+  };
+  const double scale = opts.softmax_scale ? *opts.softmax_scale : 1 / std::sqrt(static_cast<double>(dim));
+  const auto changed = [&](double score, std::int64_t b, std::int64_t h, std::int64_t distance) {
+    if (opts.softcap > 0) score = opts.softcap * std::tanh(score / opts.softcap);
+    return score - value_of(opts.alibi_slopes, 0, b, h) * std::fabs(static_cast<double>(distance));
   };
   reference::Result result;
   result.shape = {batches, queries, heads, dim_v};
@@ -85,14 +105,14 @@ reference::Result attend_plainly(const HostTensor& q, const HostTensor& k, const
     for (std::int64_t h = 0; h < heads; ++h)
       for (std::int64_t i = 0; i < queries; ++i) {
         const std::int64_t row = (b * queries + i) * heads + h;
-        double total = 0;
+        double total = std::exp(value_of(opts.sinks, -kInfinity, b, h));
         std::vector<double> sum(static_cast<std::size_t>(dim_v));
         for (std::int64_t j = 0; j < keys; ++j) {
           if (!sees(i, j)) continue;
           const std::int64_t kv_row = (b * keys + j) * heads_kv + h * heads_kv / heads;
           double score = 0;
           for (std::int64_t d = 0; d < dim; ++d) score += qs[row * dim + d] * ks[kv_row * dim + d];
-          const double weight = std::exp(score / std::sqrt(static_cast<double>(dim)));
+          const double weight = std::exp(changed(score * scale, b, h, i + keys - queries - j));
           total += weight;
           for (std::int64_t d = 0; d < dim_v; ++d) sum[d] += weight * vs[kv_row * dim_v + d];
         }
@@ -106,6 +126,31 @@ AttentionOptions with_window(std::int64_t left, std::int64_t right, bool causal 
   AttentionOptions opts;
   opts.causal = causal;
   opts.window = {left, right};
+  return opts;
+}
+
+AttentionOptions with_chunk(std::int64_t chunk) {
+  AttentionOptions opts;
+  opts.chunk = chunk;
+  return opts;
+}
+
+AttentionOptions with_sinks(const Tensor& sinks) {
+  AttentionOptions opts;
+  opts.sinks = sinks;
+  return opts;
+}
+
+AttentionOptions with_softcap(float softcap) {
+  AttentionOptions opts;
+  opts.softmax_scale = 1.0f;
+  opts.softcap = softcap;
+  return opts;
+}
+
+AttentionOptions with_slopes(const Tensor& slopes) {
+  AttentionOptions opts;
+  opts.alibi_slopes = slopes;
   return opts;
 }
 
@@ -267,6 +312,130 @@ TEST_CASE("under random windows the result is that of a look at every key") {
   CHECK(equal > 20);
 }
 
+TEST_CASE("a softcap bends scores, and keeps them below itself") {
+  const HostTensor k = f32({1, 1, 1, 1}, {1}), v = f32({1, 1, 1, 1}, {7});
+  for (const double score : {-1e30, -50.0, -3.0, 0.0, 0.25, 3.0, 1e30, kInfinity}) {
+    CAPTURE(score);
+    // Of a row with one key the LSE is its score.
+    const reference::Result result = attend(f32({1, 1, 1, 1}, {score}), k, v, with_softcap(2.5f));
+    check_near(result.lse, {2.5 * std::tanh(score / 2.5)});
+    check_near(result.out, {7});
+  }
+}
+
+TEST_CASE("a chunk of one key gives that key's value, and one of all keys hides none") {
+  const HostTensor q = random({1, 3, 1, 4}, 1), k = random({1, 5, 1, 4}, 2), v = f32({1, 5, 1, 1}, {1, 2, 3, 4, 5});
+  check_near(attend(q, k, v, with_chunk(1)).out, {3, 4, 5});
+  // Keys 0 and 1, 2 and 3, 4 alone.
+  const std::vector<double> pairs = attend(q, k, v, with_chunk(2)).out;
+  CHECK(pairs[0] > 3);
+  CHECK(pairs[0] < 4);
+  CHECK(pairs[1] > 3);
+  CHECK(pairs[1] < 4);
+  CHECK(pairs[2] == doctest::Approx(5));
+  for (const std::int64_t all : {std::int64_t{5}, std::int64_t{6}, std::numeric_limits<std::int64_t>::max()})
+    CHECK(attend(q, k, v, with_chunk(all)).out == attend(q, k, v).out);
+}
+
+TEST_CASE("rows before the first key see none in chunks") {
+  const HostTensor q = random({1, 6, 1, 4}, 1), k = random({1, 3, 1, 4}, 2), v = f32({1, 3, 1, 1}, {3, 3, 3});
+  for (const std::int64_t chunk :
+       {std::int64_t{1}, std::int64_t{2}, std::int64_t{100}, std::numeric_limits<std::int64_t>::max()}) {
+    CAPTURE(chunk);
+    const reference::Result result = attend(q, k, v, with_chunk(chunk));
+    check_near(result.out, {0, 0, 0, 3, 3, 3});
+    CHECK(result.lse[2] == -kInfinity);
+    CHECK(std::isfinite(result.lse[3]));
+  }
+}
+
+TEST_CASE("a sink takes its head's share of each row and gives nothing for it") {
+  const HostTensor q(DType::f32, {1, 1, 3, 1}), k(DType::f32, {1, 2, 1, 1}), v = f32({1, 2, 1, 1}, {1, 5});
+  const HostTensor sinks = f32({3}, {std::log(2.0), -kInfinity, std::log(6.0)});
+  const reference::Result result = attend(q, k, v, with_sinks(sinks.view()));
+  check_near(result.out, {6 / 4.0, 3, 6 / 8.0}, 1e-6);
+  check_near(result.lse, {std::log(4.0), std::log(2.0), std::log(8.0)}, 1e-6);
+}
+
+TEST_CASE("a row that sees no key gives 0, and the sink as its LSE") {
+  const HostTensor q = random({1, 2, 3, 4}, 1), k = random({1, 1, 1, 4}, 2), v = f32({1, 1, 1, 1}, {3});
+  const HostTensor sinks = f32({3}, {-2.5, -kInfinity, 0x1p100});
+  AttentionOptions opts = with_sinks(sinks.view());
+  opts.causal = true;
+  const reference::Result result = attend(q, k, v, opts);
+  check_near({result.out[0], result.out[1], result.out[2]}, {0, 0, 0});
+  check_near({result.lse[0], result.lse[2], result.lse[4]}, {-2.5, -kInfinity, 0x1p100});
+  check_near({result.out[4], result.out[5], result.lse[5]}, {3, 0, 0x1p100});
+}
+
+TEST_CASE("under random sinks and chunks the result is that of a look at every key") {
+  std::mt19937 generator(13);
+  const auto up_to = [&](int most) { return std::uniform_int_distribution<std::int64_t>(0, most)(generator); };
+  for (int i = 0; i < 200; ++i) {
+    const std::int64_t queries = 1 + up_to(20), keys = up_to(30), batches = 1 + up_to(1);
+    const HostTensor q = random({batches, queries, 4, 8}, 5 * i), k = random({batches, keys, 2, 8}, 5 * i + 1),
+                     v = random({batches, keys, 2, 3}, 5 * i + 2), sinks = random({batches, 4}, 5 * i + 3),
+                     slopes = random({4}, 5 * i + 4);
+    AttentionOptions opts = with_window(up_to(2) == 0 ? up_to(9) : -1, up_to(2) == 0 ? up_to(9) : -1, up_to(1) == 0);
+    const std::int64_t chunks[] = {0, 1, 1 + up_to(8), keys + up_to(5), std::numeric_limits<std::int64_t>::max()};
+    opts.chunk = chunks[up_to(4)];
+    const Tensor views[] = {Tensor(sinks.view().data, DType::f32, {4}), sinks.view(),
+                            Tensor(sinks.view().data, DType::f32, {batches, 4}, {3, 1})};
+    const std::int64_t kind = up_to(3);
+    if (kind < 3) opts.sinks = views[kind];
+    if (i % 4 == 0) opts.softcap = 0.5f, opts.alibi_slopes = slopes.view();
+    CAPTURE(queries);
+    CAPTURE(keys);
+    CAPTURE(opts.chunk);
+    CAPTURE(kind);
+    CAPTURE(opts.causal);
+    const reference::Result expected = attend_plainly(q, k, v, opts), result = attend(q, k, v, opts);
+    check_near(result.out, expected.out);
+    check_near(result.lse, expected.lse, 1e-11);
+  }
+}
+
+TEST_CASE("ALiBi takes the head's slope for each key of distance, to both sides") {
+  const HostTensor q(DType::f32, {1, 2, 2, 1}), k(DType::f32, {1, 4, 1, 1}), v = f32({1, 4, 1, 1}, {1, 10, 100, 1000});
+  const HostTensor slopes = f32({2}, {std::log(2.0), -std::log(2.0)});
+  // Rows stand beside keys 2 and 3; the second head prefers what is far.
+  const std::vector<double> out = attend(q, k, v, with_slopes(slopes.view())).out;
+  check_near(out,
+             {(0.25 * 1 + 0.5 * 10 + 100 + 0.5 * 1000) / 2.25, (4 * 1 + 2 * 10 + 100 + 2 * 1000) / 9.0,
+              (0.125 * 1 + 0.25 * 10 + 0.5 * 100 + 1000) / 1.875, (8 * 1 + 4 * 10 + 2 * 100 + 1000) / 15.0},
+             1e-4);
+  AttentionOptions masked = with_slopes(slopes.view());
+  masked.causal = true;
+  CHECK(attend(q, k, v, masked).out[0] == doctest::Approx((0.25 * 1 + 0.5 * 10 + 100) / 1.75));
+}
+
+TEST_CASE("under random caps and slopes the result is that of a look at every key") {
+  std::mt19937 generator(12);
+  const auto up_to = [&](int most) { return std::uniform_int_distribution<std::int64_t>(0, most)(generator); };
+  constexpr float kScales[] = {0.25f, -0.25f, 1, -2};
+  for (int i = 0; i < 200; ++i) {
+    const std::int64_t queries = 1 + up_to(20), keys = up_to(30), batches = 1 + up_to(1);
+    const HostTensor q = random({batches, queries, 4, 8}, 4 * i), k = random({batches, keys, 2, 8}, 4 * i + 1),
+                     v = random({batches, keys, 2, 3}, 4 * i + 2), slopes = random({batches, 4}, 4 * i + 3);
+    AttentionOptions opts = with_window(up_to(2) == 0 ? up_to(9) : -1, up_to(2) == 0 ? up_to(9) : -1, up_to(1) == 0);
+    opts.softmax_scale = kScales[up_to(3)];
+    if (i % 3 != 0) opts.softcap = i % 3 == 1 ? 0.5f : 20;
+    // One of each kind: of all entries, of each, and of each with room between them.
+    const Tensor views[] = {Tensor(slopes.view().data, DType::f32, {4}), slopes.view(),
+                            Tensor(slopes.view().data, DType::f32, {batches, 4}, {3, 1})};
+    const std::int64_t kind = up_to(3);
+    if (kind < 3) opts.alibi_slopes = views[kind];
+    CAPTURE(queries);
+    CAPTURE(keys);
+    CAPTURE(opts.softcap);
+    CAPTURE(kind);
+    CAPTURE(opts.causal);
+    const reference::Result expected = attend_plainly(q, k, v, opts), result = attend(q, k, v, opts);
+    check_near(result.out, expected.out);
+    check_near(result.lse, expected.lse, 1e-11);
+  }
+}
+
 TEST_CASE("lengths, batches and heads of 0") {
   const HostTensor q = random({2, 3, 1, 4}, 1), none = HostTensor(DType::f32, {2, 0, 1, 4});
   const reference::Result no_keys = attend(q, none, none);
@@ -373,6 +542,44 @@ TEST_CASE("low precision rounds the probabilities but not their sum") {
   check_near(attend(q, k, v, opts).out, {255});
 }
 
+TEST_CASE("low precision bends a hyperbolic tangent by 2^-11 at most, and does bend it") {
+  const HostTensor k = f32({1, 1, 1, 1}, {1}), v = f32({1, 1, 1, 1}, {1});
+  double most = 0;
+  for (int i = -400; i <= 400; ++i) {
+    const HostTensor q = f32({1, 1, 1, 1}, {i / 64.0});
+    const AttentionOptions opts = with_softcap(1);
+    const double low = reference::attention_in_low_precision(q.view(), k.view(), v.view(), opts).lse[0];
+    const double exact = attend(q, k, v, opts).lse[0];
+    CHECK(std::abs(low) <= 1);
+    most = std::max(most, std::abs(low - exact) / std::max(std::abs(exact), 1e-30));
+  }
+  CHECK(most <= 0x1p-11);
+  CHECK(most > 0x1p-13);
+}
+
+TEST_CASE("low precision is near the exact result under a softcap and slopes") {
+  const HostTensor q = random({1, 9, 2, 16}, 1, DType::f16), k = random({1, 40, 2, 16}, 2, DType::f16),
+                   v = random({1, 40, 2, 8}, 3, DType::f16), slopes = f32({2}, {0.5, -0.125});
+  AttentionOptions opts = with_slopes(slopes.view());
+  const reference::Result of_slopes = reference::attention_in_low_precision(q.view(), k.view(), v.view(), opts);
+  check_near(of_slopes.out, attend(q, k, v, opts).out, 0x1p-8);
+  check_near(of_slopes.lse, attend(q, k, v, opts).lse, 1e-5);
+  opts.softcap = 2;
+  const reference::Result of_both = reference::attention_in_low_precision(q.view(), k.view(), v.view(), opts);
+  check_near(of_both.out, attend(q, k, v, opts).out, 0x1p-7);
+  check_near(of_both.lse, attend(q, k, v, opts).lse, 2 * 0x1p-11);
+}
+
+TEST_CASE("low precision is near the exact result under sinks and in chunks") {
+  const HostTensor q = random({1, 45, 2, 16}, 1, DType::f16), k = random({1, 40, 2, 16}, 2, DType::f16),
+                   v = random({1, 40, 2, 8}, 3, DType::f16), sinks = f32({2}, {4, -1});
+  AttentionOptions opts = with_sinks(sinks.view());
+  opts.chunk = 13;
+  const reference::Result low = reference::attention_in_low_precision(q.view(), k.view(), v.view(), opts);
+  check_near(low.out, attend(q, k, v, opts).out, 0x1p-8);
+  check_near(low.lse, attend(q, k, v, opts).lse, 1e-5);
+}
+
 TEST_CASE("bad inputs are refused with a line that names the argument") {
   const HostTensor good = random({2, 3, 4, 8}, 1);
   const auto refuses = [&](const char* message, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -402,6 +609,27 @@ TEST_CASE("bad inputs are refused with a line that names the argument") {
   refuses("window: left must be at least 0, or -1 for all keys, was -2", t, t, t, with_window(-2, 0));
   refuses("window: right must be at least 0, or -1 for all keys, was -9223372036854775808", t, t, t,
           with_window(3, std::numeric_limits<std::int64_t>::min()));
+  refuses("softcap: must be from 1e-06 to 1000000, or 0 for none, was -2", t, t, t, with_softcap(-2));
+  refuses("softcap: must be from 1e-06 to 1000000, or 0 for none, was nan", t, t, t, with_softcap(std::nanf("")));
+  const auto refuses_slopes = [&](const char* message, const Tensor& slopes) {
+    refuses(message, t, t, t, with_slopes(slopes));
+  };
+  refuses_slopes("alibi_slopes: dtype must be f32, was f16", Tensor(data, DType::f16, {4}));
+  refuses_slopes("alibi_slopes: must be [num_heads] or [batch, num_heads] like q, had shape [3] and strides [1]",
+                 Tensor(data, DType::f32, {3}));
+  refuses_slopes("alibi_slopes: must be [num_heads] or [batch, num_heads] like q, had shape [1, 4] and strides [4, 1]",
+                 Tensor(data, DType::f32, {1, 4}));
+  refuses_slopes("alibi_slopes: must be [num_heads] or [batch, num_heads] like q, had shape [4] and strides [4, 1]",
+                 Tensor(data, DType::f32, {4}, {4, 1}));
+  refuses_slopes("alibi_slopes: must point to host memory, was null", Tensor(nullptr, DType::f32, {4}));
+  refuses("chunk: must be at least 1, or 0 for none, was -3", t, t, t, with_chunk(-3));
+  refuses("sinks: dtype must be f32, was bf16", t, t, t, with_sinks(Tensor(data, DType::bf16, {4})));
+  refuses("sinks: must be [num_heads] or [batch, num_heads] like q, had shape [1, 4] and strides [4, 1]", t, t, t,
+          with_sinks(Tensor(data, DType::f32, {1, 4})));
+  refuses("sinks: must point to host memory, was null", t, t, t, with_sinks(Tensor(nullptr, DType::f32, {4})));
+  AttentionOptions both = with_slopes(Tensor(data, DType::f32, {4}));
+  both.softmax_scale = 0.0f;
+  refuses("softmax_scale: must be at least 2^-64 in magnitude with alibi_slopes, was 0", t, t, t, both);
   CHECK_NOTHROW(reference::attention(t, t, t));
 }
 
@@ -456,14 +684,14 @@ TEST_CASE("NaN agrees with NaN of the reference, and with nothing else") {
   CHECK_FALSE(passes({1, 2, 3}));
   CHECK_FALSE(passes({nan, nan, 3}));
   CHECK_FALSE(passes({1, nan, 4}));
-  CHECK(reference::compare_lse(f32({1, 1, 3}, {1, nan, 3}), exact).passed);
-  CHECK_FALSE(reference::compare_lse(f32({1, 1, 3}, {1, 2, 3}), exact).passed);
+  CHECK(reference::compare_lse(f32({1, 1, 3}, {1, nan, 3}), exact, exact).passed);
+  CHECK_FALSE(reference::compare_lse(f32({1, 1, 3}, {1, 2, 3}), exact, exact).passed);
 }
 
 TEST_CASE("LSE must be near, and -infinity exactly where the reference has it") {
   const reference::Result exact = result_of({1, 2, 2, 8}, {}, {-kInfinity, 1, 2, 100});
   const auto passes = [&](const std::vector<double>& lse) {
-    return reference::compare_lse(f32({1, 2, 2}, lse), exact).passed;
+    return reference::compare_lse(f32({1, 2, 2}, lse), exact, exact).passed;
   };
   CHECK(passes({-kInfinity, 1, 2, 100}));
   CHECK(passes({-kInfinity, 1.002, 2, 100}));
@@ -474,10 +702,26 @@ TEST_CASE("LSE must be near, and -infinity exactly where the reference has it") 
   CHECK_FALSE(passes({-kInfinity, std::nan(""), 2, 100}));
 }
 
+TEST_CASE("LSE may be twice as far off as low precision's, as far as that is finite") {
+  const Dims shape = {1, 2, 1, 1};
+  const reference::Result exact = result_of(shape, {}, {1, 4});
+  const auto compare = [&](const std::vector<double>& lse, const std::vector<double>& low) {
+    return reference::compare_lse(f32({1, 1, 2}, lse), exact, result_of(shape, {}, low));
+  };
+  const double least = compare({1, 4}, {1, 4}).bound;
+  CHECK(compare({1, 4}, {1.5, 4}).bound == 2 * 0.5 + least);
+  CHECK(compare({1, 4}, {1, 3.75}).bound == 2 * 0.25 + least);
+  CHECK(compare({1, 5}, {1.5, 4}).passed);
+  CHECK_FALSE(compare({1, 5}, {1, 4}).passed);
+  CHECK_FALSE(compare({1, 5.01}, {1.5, 4}).passed);
+  // A yardstick that went wrong excuses nothing.
+  for (const double wrong : {std::nan(""), kInfinity, -kInfinity}) CHECK(compare({1, 4}, {wrong, 4}).bound == least);
+}
+
 TEST_CASE("results of another shape are not compared") {
   const reference::Result exact = result_of({1, 2, 3, 1}, std::vector<double>(6), std::vector<double>(6));
   CHECK_THROWS_WITH_AS(reference::compare(HostTensor(DType::f32, {1, 3, 2, 1}), exact, exact),
                        "out: shape must be [1, 2, 3, 1] like that of exact, was [1, 3, 2, 1]", Error);
-  CHECK_THROWS_WITH_AS(reference::compare_lse(HostTensor(DType::f32, {1, 2, 3}), exact),
+  CHECK_THROWS_WITH_AS(reference::compare_lse(HostTensor(DType::f32, {1, 2, 3}), exact, exact),
                        "lse: shape must be [1, 3, 2] like that of exact, was [1, 2, 3]", Error);
 }

@@ -19,16 +19,28 @@ Problem make_problem(bool causal, DType dtype = DType::bf16, int head_dim = 32, 
   return {dtype, head_dim, head_dim_v, causal};
 }
 
-// Without a window and with one, causal and not.
-std::vector<Problem> problems_of_masks(DType dtype = DType::bf16) {
-  std::vector<Problem> problems;
-  for (const bool window : {false, true}) {
-    for (const bool causal : {false, true}) {
-      problems.push_back(make_problem(causal, dtype));
-      problems.back().window = window;
+// With any of the features.
+std::vector<Problem> problems_of_features(DType dtype = DType::bf16) {
+  std::vector<Problem> problems = {make_problem(false, dtype)};
+  for (bool Problem::*feature :
+       {&Problem::causal, &Problem::window, &Problem::chunk, &Problem::softcap, &Problem::alibi, &Problem::sinks}) {
+    const std::vector<Problem> without = problems;
+    for (Problem problem : without) {
+      problem.*feature = true;
+      problems.push_back(problem);
     }
   }
   return problems;
+}
+
+// What the options make of the product of a row of the first head and a key.
+double score_under(const CheckCase& small, double product, std::int64_t row, std::int64_t key) {
+  const AttentionOptions options = small.options_on_host();
+  const double cap = options.softcap, scale = 1 / std::sqrt(static_cast<double>(small.q.shape()[3]));
+  const double score = cap > 0 ? cap * std::tanh(product * scale / cap) : product * scale;
+  if (!options.alibi_slopes) return score;
+  const double slope = load_element(options.alibi_slopes->data, DType::f32, 0);
+  return score - slope * std::abs(static_cast<double>(row + small.shape.seqlen_kv - small.shape.seqlen_q - key));
 }
 
 // What calls with these options get.
@@ -81,14 +93,14 @@ TEST_CASE("a small tensor takes a block of its own size") {
 TEST_CASE("what is expected of the timed call's last rows is what the whole call gives there") {
   const CallShape shapes[] = {{2, 37, 53, 4, 2}, {1, 5, 40, 2, 1}, {1, 1, 9, 1, 1}, {2, 40, 23, 2, 2}};
   for (const CallShape& shape : shapes) {
-    for (const Problem& problem : problems_of_masks()) {
+    for (const Problem& problem : problems_of_features()) {
       CAPTURE(shape.seqlen_q);
       CAPTURE(to_string(problem));
       const TimedCase timed(problem, shape);
       const TensorShapes dims(problem, timed.shape);
       const reference::Result whole = reference::attention(
           filled(problem.dtype, dims.q, timed.q.block()).view(), filled(problem.dtype, dims.k, timed.k.block()).view(),
-          filled(problem.dtype, dims.v, timed.v.block()).view(), timed.options);
+          filled(problem.dtype, dims.v, timed.v.block()).view(), timed.options_on_host());
       const Expected expected = timed.expected();
       REQUIRE(timed.checked_rows() == std::min<std::int64_t>(16, shape.seqlen_q));
       REQUIRE(expected.exact.shape == Dims{1, timed.checked_rows(), 1, 16});
@@ -100,25 +112,28 @@ TEST_CASE("what is expected of the timed call's last rows is what the whole call
 }
 
 TEST_CASE("the calls of tuning are of the problem that is tuned") {
-  for (const Problem& problem : problems_of_masks()) {
+  for (const Problem& problem : problems_of_features()) {
     CAPTURE(to_string(problem));
     for (const std::int64_t keys : {1, 2, 3, 40, 4096}) {
       CAPTURE(keys);
       const TimedCase timed(problem, {1, 5, keys, 1, 1});
-      CHECK(problem_of_calls(problem, timed.options) == problem);
+      CHECK(problem_of_calls(problem, timed.options_on_host()) == problem);
     }
-    for (const CheckCase& small : make_check_cases(problem)) CHECK(problem_of_calls(problem, small.options) == problem);
+    for (const CheckCase& small : make_check_cases(problem))
+      CHECK(problem_of_calls(problem, small.options_on_host()) == problem);
   }
 }
 
-TEST_CASE("under a window a query of the timed call sees the keys of the shape, and there are as many as queries") {
-  for (const Problem& problem : problems_of_masks()) {
+TEST_CASE(
+    "under a window or in chunks a query of the timed call sees the keys of the shape, and there are as many as "
+    "queries") {
+  for (const Problem& problem : problems_of_features()) {
     CAPTURE(to_string(problem));
     for (const std::int64_t keys : {3, 8, 1024, 4096}) {
       CAPTURE(keys);
       const TimedCase prompt(problem, {1, 4096, keys, 2, 1}), decoding(problem, {1, 1, keys, 2, 1});
       CHECK(prompt.shape.seqlen_q == 4096);
-      CHECK(prompt.shape.seqlen_kv == (problem.window ? 4096 : keys));
+      CHECK(prompt.shape.seqlen_kv == (problem.window || problem.chunk ? 4096 : keys));
       CHECK(decoding.shape.seqlen_kv == keys);
       for (const TimedCase* timed : {&prompt, &decoding})
         CHECK(keys_of_query(timed->options, timed->shape.seqlen_kv) == keys);
@@ -126,20 +141,30 @@ TEST_CASE("under a window a query of the timed call sees the keys of the shape, 
   }
 }
 
-TEST_CASE("windows of the small calls end within a block, and leave some row fewer keys than there are") {
-  for (const bool causal : {false, true}) {
-    Problem problem = make_problem(causal);
-    problem.window = true;
-    bool hides = false;
-    for (const CheckCase& small : make_check_cases(problem)) {
-      AttentionOptions without = small.options;
-      without.window = {};
-      const reference::Result all = reference::attention(small.q.view(), small.k.view(), small.v.view(), without);
-      hides = hides || all.lse != small.expected().exact.lse;
-      CHECK(small.options.window.left % 16 != 0);
-    }
-    CHECK(hides);
-  }
+TEST_CASE("windows and chunks of the small calls end within a block, and each hides keys that all other masks show") {
+  for (const bool causal : {false, true})
+    for (const bool window : {false, true})
+      for (const bool chunk : {false, true}) {
+        Problem problem = make_problem(causal);
+        problem.window = window;
+        problem.chunk = chunk;
+        CAPTURE(to_string(problem));
+        bool window_hides = false, chunk_hides = false;
+        for (const CheckCase& small : make_check_cases(problem)) {
+          const auto is_seen = [&](auto forget) {
+            AttentionOptions without = small.options;
+            forget(without);
+            return reference::attention(small.q.view(), small.k.view(), small.v.view(), without).lse !=
+                   small.expected().exact.lse;
+          };
+          window_hides = window_hides || is_seen([](AttentionOptions& options) { options.window = {}; });
+          chunk_hides = chunk_hides || is_seen([](AttentionOptions& options) { options.chunk = 0; });
+          CHECK((!window || small.options.window.left % 16 != 0));
+          CHECK((!chunk || small.options.chunk % 16 != 0));
+        }
+        CHECK(window_hides == window);
+        CHECK(chunk_hides == chunk);
+      }
 }
 
 TEST_CASE("of a call with very many keys no row is checked") {
@@ -182,19 +207,65 @@ TEST_CASE("in one small call maxima jump, from whichever end its keys are visite
         for (std::int64_t i = 0; i < dim; ++i)
           score += load_element(c.q.data(), DType::bf16, row * c.shape.num_heads_q * dim + i) *
                    load_element(c.k.data(), DType::bf16, key * c.shape.num_heads_kv * dim + i);
-        most[key / third] = std::max(most[key / third], score * std::log2(std::exp(1)) / std::sqrt(dim));
+        most[key / third] = std::max(most[key / third], score_under(c, score, row, key) * std::log2(std::exp(1)));
       }
       least = std::min(least, most[1] - std::max(most[0], most[2]));
     }
     return least;
   };
   constexpr double kLazyLimit = 14;  // log2 of what the sum of a block may come to: deferred_softmax.cuh
-  const std::vector<CheckCase> cases = make_check_cases(make_problem(false));
-  CHECK(std::any_of(cases.begin(), cases.end(), [&](const CheckCase& c) { return least_jump(c) > kLazyLimit; }));
+  for (const Problem& problem : problems_of_features()) {
+    CAPTURE(to_string(problem));
+    const std::vector<CheckCase> cases = make_check_cases(problem);
+    CHECK(std::any_of(cases.begin(), cases.end(), [&](const CheckCase& c) { return least_jump(c) > kLazyLimit; }));
+  }
+}
+
+TEST_CASE("the slopes of small and timed calls are those of the paper") {
+  Problem problem = make_problem(false);
+  CHECK(TimedCase(problem, {1, 5, 40, 8, 2}).of_heads.empty());
+  problem.alibi = true;
+  const TimedCase timed(problem, {1, 5, 40, 8, 2});
+  REQUIRE(timed.of_heads.size() == 1);
+  CHECK(timed.of_heads[0].values.to_doubles() ==
+        std::vector<double>{0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625});
+  CHECK(CheckCase(problem, {3, 5, 40, 2, 2}).of_heads.at(0).values.to_doubles() ==
+        std::vector<double>{0.0625, 0.00390625});
+}
+
+TEST_CASE("the sinks of small and timed calls are near 0, and neighbours have different ones") {
+  Problem problem = make_problem(false);
+  problem.sinks = true;
+  for (const HeadNumbers& sinks :
+       {TimedCase(problem, {1, 5, 40, 8, 2}).of_heads.at(0), CheckCase(problem, {3, 5, 40, 8, 2}).of_heads.at(0)}) {
+    CHECK(sinks.option == &AttentionOptions::sinks);
+    CHECK(sinks.values.to_doubles() == std::vector<double>{-1.5, -0.25, 1, -1, 0.25, 1.5, -0.5, 0.75});
+  }
+}
+
+TEST_CASE("what a kernel gives that forgets the cap, chunks, slopes or sinks does not pass") {
+  Problem problem = make_problem(false);
+  problem.softcap = problem.chunk = problem.alibi = problem.sinks = true;
+  const std::vector<CheckCase> cases = make_check_cases(problem);
+  const auto all_pass = [&](auto forget) {
+    return std::all_of(cases.begin(), cases.end(), [&](const CheckCase& small) {
+      const Expected expected = small.expected();
+      AttentionOptions options = small.options_on_host();
+      forget(options);
+      const reference::Result given = reference::attention(small.q.view(), small.k.view(), small.v.view(), options);
+      const HostTensor out = HostTensor::from_doubles(DType::bf16, given.shape, given.out.data(), given.out.size());
+      return reference::compare(out, expected.exact, expected.low).passed;
+    });
+  };
+  CHECK(all_pass([](AttentionOptions&) {}));
+  CHECK_FALSE(all_pass([](AttentionOptions& options) { options.softcap = 0; }));
+  CHECK_FALSE(all_pass([](AttentionOptions& options) { options.chunk = 0; }));
+  CHECK_FALSE(all_pass([](AttentionOptions& options) { options.alibi_slopes.reset(); }));
+  CHECK_FALSE(all_pass([](AttentionOptions& options) { options.sinks.reset(); }));
 }
 
 TEST_CASE("small calls expect the reference's result, and no head that was forgotten passes") {
-  for (const Problem& problem : problems_of_masks(DType::f16)) {
+  for (const Problem& problem : problems_of_features(DType::f16)) {
     CAPTURE(to_string(problem));
     for (const CheckCase& small : make_check_cases(problem)) {
       const Expected expected = small.expected();
@@ -208,8 +279,10 @@ TEST_CASE("small calls expect the reference's result, and no head that was forgo
       CHECK_FALSE(reference::compare(out, expected.exact, expected.low).passed);
       const bool blind_rows =
           std::any_of(expected.exact.lse.begin(), expected.exact.lse.end(), [](double lse) { return std::isinf(lse); });
-      const std::int64_t keys_behind = problem.causal ? 0 : small.options.window.right;  // of a query; -1: all
-      CHECK(blind_rows == (keys_behind >= 0 && small.shape.seqlen_kv + keys_behind < small.shape.seqlen_q));
+      // Of a query; -1: all. A row without keys has its sink in place of -infinity.
+      const std::int64_t keys_behind = problem.causal || problem.chunk ? 0 : small.options.window.right;
+      CHECK(blind_rows ==
+            (!problem.sinks && keys_behind >= 0 && small.shape.seqlen_kv + keys_behind < small.shape.seqlen_q));
     }
   }
 }

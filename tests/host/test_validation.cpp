@@ -45,6 +45,7 @@ struct Call {
 };
 
 Tensor good_lse() { return {address(5), DType::f32, {2, 8, 5}}; }
+Tensor good_slopes() { return {address(6), DType::f32, {8}}; }
 
 // The message of the error that the changed call gets; "" when it passes.
 std::string refusal(const std::function<void(Call&)>& change) {
@@ -232,6 +233,166 @@ TEST_CASE("a side of a window below -1 is named") {
   CHECK(with_window({std::numeric_limits<std::int64_t>::min(), -1}) ==
         "window: left must be at least 0, or -1 for all keys, was -9223372036854775808");
   CHECK(with_window({0, 0}) == "");
+}
+
+TEST_CASE("a softcap and slopes make the problem, whatever their values") {
+  const auto checked = [](float softcap, bool slopes) {
+    Call call;
+    call.opts.softcap = softcap;
+    if (slopes) call.opts.alibi_slopes = good_slopes();
+    const flashjit::Problem problem = call.validate().problem;
+    CHECK(problem == flashjit::problem_of(DType::bf16, 64, 32, call.opts));
+    return problem;
+  };
+  flashjit::Problem expected{DType::bf16, 64, 32};
+  CHECK(checked(0, false) == expected);
+  CHECK(checked(-0.0f, false) == expected);
+  expected.softcap = true;
+  for (const float softcap : {1e-6f, 30.0f, 1e6f}) CHECK(checked(softcap, false) == expected);
+  expected.alibi = true;
+  CHECK(checked(30, true) == expected);
+  expected.softcap = false;
+  CHECK(checked(0, true) == expected);
+}
+
+TEST_CASE("a softcap out of range is named") {
+  const auto with_cap = [](float softcap) {
+    const std::string message = refusal([=](Call& c) { c.opts.softcap = softcap; });
+    AttentionOptions options;
+    options.softcap = softcap;
+    CHECK_THROWS_WITH_AS(flashjit::problem_of(DType::bf16, 64, 64, options), message.c_str(), Error);
+    return message;
+  };
+  CHECK(with_cap(-30) == "softcap: must be from 1e-06 to 1000000, or 0 for none, was -30");
+  CHECK(with_cap(9e-7f) == "softcap: must be from 1e-06 to 1000000, or 0 for none, was 9e-07");
+  CHECK(with_cap(1.5e6f) == "softcap: must be from 1e-06 to 1000000, or 0 for none, was 1500000");
+  CHECK(with_cap(std::nanf("")) == "softcap: must be from 1e-06 to 1000000, or 0 for none, was nan");
+  CHECK(with_cap(INFINITY) == "softcap: must be from 1e-06 to 1000000, or 0 for none, was inf");
+}
+
+TEST_CASE("a scale that a softcap or slopes cannot go with is named") {
+  const auto with_scale = [](float scale, float softcap, bool slopes) {
+    return refusal([=](Call& c) {
+      c.opts.softmax_scale = scale;
+      c.opts.softcap = softcap;
+      if (slopes) c.opts.alibi_slopes = good_slopes();
+    });
+  };
+  CHECK(with_scale(-1e35f, 1e-6f, false) ==
+        "softmax_scale: must be below 3.4e38 times softcap in magnitude, was -1e+35 with a cap of 1e-06");
+  CHECK(with_scale(-1e35f, 1, false) == "");
+  CHECK(with_scale(1e32f, 1e-6f, false) == "");
+  CHECK(with_scale(0, 0, true) == "softmax_scale: must be at least 2^-64 in magnitude with alibi_slopes, was 0");
+  CHECK(with_scale(-0x1p-65f, 0, true).starts_with("softmax_scale: must be at least 2^-64 in magnitude"));
+  CHECK(with_scale(-0x1p-64f, 0, true) == "");
+  // Slopes are divided by the cap then.
+  CHECK(with_scale(0, 1, true) == "");
+}
+
+TEST_CASE("slopes are f32 of the heads, or of batch entries and heads") {
+  const auto with_slopes = [](const Tensor& slopes) { return refusal([&](Call& c) { c.opts.alibi_slopes = slopes; }); };
+  const auto packed = [&](const Dims& shape, DType dtype = DType::f32) {
+    return with_slopes(Tensor(address(6), dtype, shape));
+  };
+  CHECK(packed({8}) == "");
+  CHECK(packed({2, 8}) == "");
+  CHECK(packed({8}, DType::bf16) == "alibi_slopes: dtype must be f32, was bf16");
+  CHECK(packed({}) == "alibi_slopes: must be [num_heads] or [batch, num_heads], had rank 0 with shape []");
+  CHECK(packed({2, 8, 1}) ==
+        "alibi_slopes: must be [num_heads] or [batch, num_heads], had rank 3 with shape [2, 8, 1]");
+  CHECK(packed({4}) == "alibi_slopes: num_heads must be 8 like that of q, was 4");
+  CHECK(packed({2, 4}) == "alibi_slopes: num_heads must be 8 like that of q, was 4");
+  CHECK(packed({8, 2}) == "alibi_slopes: batch must be 2 like that of q, was 8");
+  CHECK(packed({1, 8}) == "alibi_slopes: batch must be 2 like that of q, was 1");
+  CHECK(packed({-8}) == "alibi_slopes: num_heads must be from 0 to 1073741824, was -8");
+}
+
+TEST_CASE("slopes that a kernel cannot read are named") {
+  const auto with_slopes = [](void* data, const Dims& shape, const Dims& strides) {
+    return refusal([&](Call& c) { c.opts.alibi_slopes = Tensor(data, DType::f32, shape, strides); });
+  };
+  void* const good = address(6, 4);
+  CHECK(with_slopes(good, {8}, {1}) == "");
+  CHECK(with_slopes(good, {2, 8}, {0, 1}) == "");
+  CHECK(with_slopes(good, {2, 8}, {13, 1}) == "");
+  CHECK(with_slopes(nullptr, {8}, {1}) == "alibi_slopes: must point to its elements, was null");
+  CHECK(with_slopes(address(6, 2), {8}, {1}).starts_with("alibi_slopes: must be aligned to 4 bytes, was at 0x"));
+  CHECK(with_slopes(good, {8}, {8, 1}) == "alibi_slopes: must have 1 strides like its shape, had 2");
+  CHECK(with_slopes(good, {8}, {2}) ==
+        "alibi_slopes: the last dimension must be contiguous (stride 1), its stride was 2");
+  CHECK(with_slopes(good, {2, 8}, {1, 2}) ==
+        "alibi_slopes: the last dimension must be contiguous (stride 1), its stride was 2");
+  CHECK(with_slopes(good, {2, 8}, {-8, 1}) == "alibi_slopes: the stride of batch must not be negative, was -8");
+}
+
+TEST_CASE("nothing is written over slopes, which others of the inputs may be") {
+  const auto at = [](void* data) {
+    return refusal([=](Call& c) {
+      c.opts.alibi_slopes = Tensor(data, DType::f32, {2, 8});
+      c.opts.lse = good_lse();
+    });
+  };
+  CHECK(at(address(5)).starts_with("lse: must not overlap alibi_slopes"));
+  CHECK(at(address(5, 4 * 2 * 8 * 5 - 4)).starts_with("lse: must not overlap alibi_slopes"));
+  CHECK(at(address(5, 4 * 2 * 8 * 5)) == "");
+  CHECK(at(address(4, 64)).starts_with("out: must not overlap alibi_slopes"));
+  CHECK(at(address(1)) == "");
+}
+
+TEST_CASE("chunks and sinks make the problem, whatever their values") {
+  const auto checked = [](std::int64_t chunk, bool sinks) {
+    Call call;
+    call.opts.chunk = chunk;
+    if (sinks) call.opts.sinks = good_slopes();
+    const flashjit::Problem problem = call.validate().problem;
+    CHECK(problem == flashjit::problem_of(DType::bf16, 64, 32, call.opts));
+    return problem;
+  };
+  flashjit::Problem expected{DType::bf16, 64, 32};
+  CHECK(checked(0, false) == expected);
+  expected.chunk = true;
+  for (const std::int64_t chunk : {std::int64_t{1}, std::int64_t{30}, std::numeric_limits<std::int64_t>::max()})
+    CHECK(checked(chunk, false) == expected);
+  expected.sinks = true;
+  CHECK(checked(30, true) == expected);
+  expected.chunk = false;
+  CHECK(checked(0, true) == expected);
+}
+
+TEST_CASE("a negative chunk is named") {
+  const auto with_chunk = [](std::int64_t chunk) { return refusal([=](Call& c) { c.opts.chunk = chunk; }); };
+  CHECK(with_chunk(-1) == "chunk: must be at least 1, or 0 for none, was -1");
+  CHECK(with_chunk(std::numeric_limits<std::int64_t>::min()) ==
+        "chunk: must be at least 1, or 0 for none, was -9223372036854775808");
+}
+
+TEST_CASE("sinks are refused as slopes are, by their own name") {
+  const auto with_sinks = [](const Tensor& sinks) {
+    return refusal([&](Call& c) {
+      c.opts.sinks = sinks;
+      c.opts.lse = good_lse();
+    });
+  };
+  CHECK(with_sinks(Tensor(address(6), DType::f32, {2, 8})) == "");
+  CHECK(with_sinks(Tensor(address(6, 4), DType::f32, {2, 8}, {0, 1})) == "");
+  CHECK(with_sinks(Tensor(address(6), DType::bf16, {8})) == "sinks: dtype must be f32, was bf16");
+  CHECK(with_sinks(Tensor(address(6), DType::f32, {4})) == "sinks: num_heads must be 8 like that of q, was 4");
+  CHECK(with_sinks(Tensor(address(6), DType::f32, {1, 8})) == "sinks: batch must be 2 like that of q, was 1");
+  CHECK(with_sinks(Tensor(nullptr, DType::f32, {8})) == "sinks: must point to its elements, was null");
+  CHECK(with_sinks(Tensor(address(6, 2), DType::f32, {8})).starts_with("sinks: must be aligned to 4 bytes, was at 0x"));
+  CHECK(with_sinks(Tensor(address(6), DType::f32, {8}, {2})) ==
+        "sinks: the last dimension must be contiguous (stride 1), its stride was 2");
+  CHECK(with_sinks(Tensor(address(6), DType::f32, {2, 8}, {-8, 1})) ==
+        "sinks: the stride of batch must not be negative, was -8");
+  CHECK(with_sinks(Tensor(address(5), DType::f32, {8})).starts_with("lse: must not overlap sinks"));
+  CHECK(with_sinks(Tensor(address(4, 64), DType::f32, {8})).starts_with("out: must not overlap sinks"));
+}
+
+TEST_CASE("a scale of 0 goes with sinks") {
+  CHECK(refusal([](Call& c) {
+          c.opts.sinks = good_slopes();
+          c.opts.softmax_scale = 0.0f;
+        }) == "");
 }
 
 TEST_CASE("a variant is chosen by the keys that a query sees") {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "flashjit/error.h"
+#include "generator/features.h"
 #include "generator/plan.h"
 #include "generator/variant_space.h"
 
@@ -122,6 +123,18 @@ TEST_CASE("without warp specialisation nothing runs ahead of the tile") {
   CHECK(contains(why("hopper-nows-fixed-qs2"), "q_stages must be 1 with nows, was 2"));
   CHECK(contains(why("hopper-nows-fixed-s1"), "stages must be 2 to 4 with nows, was 1"));
   CHECK(contains(why("hopper-nows-fixed-whole-fused"), "ws with fused"));
+}
+
+TEST_CASE("variants of the ablation serve no feature but the causal mask") {
+  for (const char* variant : {"hopper-kv64-psmem", "hopper-kv64-nows-ppoff-fixed", "hopper-kv64-oquery"}) {
+    CAPTURE(std::string(variant));
+    for (const FeatureRow& row : features()) {
+      CAPTURE(std::string(row.word));
+      Problem problem{DType::bf16, 64, 64};
+      problem.*row.asked = true;
+      CHECK(why_illegal(problem, parse_variant(variant), sm_90a()).empty() == (row.word == "causal"));
+    }
+  }
 }
 
 TEST_CASE("clusters take tiles in a fixed order, and single tiles have no next query") {

@@ -6,16 +6,26 @@
 #include "kernels/mma_ceiling.cuh"
 #include "kernels/mma_forward.cuh"
 #include "parts/mask/causal.cuh"
+#include "parts/mask/chunk.cuh"
 #include "parts/mask/window.cuh"
+#include "parts/score/alibi.cuh"
+#include "parts/score/softcap.cuh"
+#include "parts/softmax/sinks.cuh"
 
 struct MmaLaunch {
   MmaArguments core;
   WindowArguments window;
+  ChunkArguments chunk;
+  SoftcapArguments softcap;
+  HeadArguments alibi;
+  HeadArguments sinks;
 };
 
 struct MmaConfig {
   using Arguments = MmaLaunch;
-  using Masks = AllOf<CausalMask, WindowMask>;
+  using Masks = AllOf<CausalMask, WindowMask, ChunkMask>;
+  using ScoreParts = InTurn<Softcap, AlibiSlopes>;
+  using SoftmaxParts = Additions<Sinks>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;
@@ -45,6 +55,8 @@ struct ScoreMatrix {
   static __device__ void clear();
   static __device__ void add(const uint32 (&q)[4], SmemAddress keys);
   static __device__ void hide(const uint32 (&hidden)[2][1]);
+  template <class Upper, class Lower>
+  static __device__ void transform(Upper upper, Lower lower);
   static __device__ void maximum(float (&seen)[2]);
   static __device__ void subtract(const float (&x)[2]);
   static __device__ void exponentiate(float scale, const float (&shift)[2], float (&sum)[2]);
@@ -63,11 +75,17 @@ struct OutputMatrix {
 struct HopperLaunch {
   HopperArguments core;
   WindowArguments window;
+  ChunkArguments chunk;
+  SoftcapArguments softcap;
+  HeadArguments alibi;
+  HeadArguments sinks;
 };
 
 struct HopperConfig {
   using Arguments = HopperLaunch;
-  using Masks = AllOf<CausalMask, WindowMask>;
+  using Masks = AllOf<CausalMask, WindowMask, ChunkMask>;
+  using ScoreParts = InTurn<Softcap, AlibiSlopes>;
+  using SoftmaxParts = Additions<Sinks>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;

@@ -22,6 +22,11 @@ struct Setting {
   DType dtype = DType::f16;
   std::int64_t seqlen_q = 149, seqlen_kv = 203, num_heads_q = 4, num_heads_kv = 2;
   Window window = {};
+  std::int64_t batch = 1;
+  float softcap = 0;
+  bool slopes = false;  // of ALiBi, for each batch entry and head its own
+  bool sinks = false;   // likewise
+  std::int64_t chunk = 0;
 };
 
 inline constexpr Setting kHopper{.variant = "hopper-kv64-whole"};
@@ -53,6 +58,36 @@ inline constexpr Setting kHopperSerialWindow = of_window("hopper-kv32-serial-pps
 inline constexpr Setting kHopperFusedWindow = of_window("hopper-kv32-qs2-whole-fused", {70, 60});
 // Ends before the rows of the last warpgroup begin, which do not exist.
 inline constexpr Setting kHopperNarrow = of_window("hopper-kv32-whole", {3, 1});
+
+// What becomes of scores. Four heads share the one tile of a batch entry; a batch entry has slopes of its own.
+inline constexpr Setting of_scores(const char* variant) {
+  return {.variant = variant, .seqlen_q = 30, .seqlen_kv = 90, .num_heads_kv = 1, .batch = 2};
+}
+inline constexpr Setting with_alibi(Setting setting) {
+  setting.slopes = true;
+  return setting;
+}
+// Bends usual scores.
+inline constexpr Setting with_softcap(Setting setting) {
+  setting.softcap = 1.5f;
+  return setting;
+}
+inline constexpr Setting with_causal(Setting setting) {
+  setting.causal = true;
+  return setting;
+}
+// Of absolute distances, and with a causal mask of such that the softmax takes in part for all keys at once.
+inline constexpr Setting kHopperAlibi = with_alibi(of_scores("hopper-kv64-whole-rare"));
+inline constexpr Setting kHopperAlibiCausal = with_causal(kHopperAlibi);
+// Each warp's rows are of one head.
+inline constexpr Setting kHopperAlibiLazy = [] {
+  Setting setting = with_causal(with_alibi(of_scores("hopper-kv64-whole-lazy")));
+  setting.num_heads_kv = setting.num_heads_q;
+  return setting;
+}();
+inline constexpr Setting kHopperSoftcap = with_softcap(of_scores("hopper-kv64-whole"));
+inline constexpr Setting kHopperBoth = with_softcap(kHopperAlibi);
+inline constexpr Setting kHopperAlibiWindow = with_alibi(of_window("hopper-kv32-whole", {70, 60}));
 
 inline constexpr Setting of_mma(const char* variant) {
   return {.architecture = "sm_80",
@@ -98,6 +133,46 @@ inline constexpr Setting kMmaNegative = [] {
   setting.softmax_scale = -0.125f;
   return setting;
 }();
+
+inline constexpr Setting of_mma_scores(const char* variant) {
+  Setting setting = of_mma(variant);
+  setting.batch = 2;
+  return setting;
+}
+inline constexpr Setting kMmaAlibi = with_alibi(of_mma_scores("mma-kv32-k2-v2"));
+inline constexpr Setting kMmaAlibiCausal = with_causal(kMmaAlibi);
+inline constexpr Setting kMmaSoftcap = with_softcap(of_mma_scores("mma-kv32-k2-v2"));
+inline constexpr Setting kMmaBoth = with_causal(with_softcap(kMmaAlibi));
+
+// Terms of the sums, about every other one larger than any score. 16 heads share the one tile of a batch entry.
+inline constexpr Setting with_sinks(Setting setting) {
+  setting.sinks = true;
+  return setting;
+}
+inline constexpr Setting kHopperSinks = [] {
+  Setting setting = with_sinks(of_scores("hopper-kv64-whole"));
+  setting.seqlen_q = 7, setting.num_heads_q = 16;
+  return setting;
+}();
+inline constexpr Setting kMmaSinks = with_sinks(of_mma_scores("mma-kv32-k2-v2"));
+// Some rows see no key.
+inline constexpr Setting with_few_keys(Setting setting) {
+  setting.seqlen_kv = setting.seqlen_q / 2;
+  return setting;
+}
+inline constexpr Setting kHopperSinksFewKeys = with_few_keys(with_causal(with_sinks(of_scores("hopper-kv64-whole"))));
+inline constexpr Setting kMmaSinksFewKeys = with_few_keys(with_causal(kMmaSinks));
+
+// Begin and end within blocks.
+inline constexpr Setting with_chunk(Setting setting, std::int64_t keys) {
+  setting.chunk = keys;
+  return setting;
+}
+inline constexpr Setting kHopperChunk = with_chunk(of_window("hopper-kv32-whole", {}), 70);
+inline constexpr Setting kMmaChunk = with_chunk(of_mma("mma-kv32-k2-v2"), 52);
+inline constexpr Setting kMmaChunkAlibi = with_alibi(kMmaChunk);
+inline constexpr Setting kHopperChunkFewKeys = with_few_keys(kHopperChunk);
+inline constexpr Setting kMmaChunkFewKeys = with_few_keys(kMmaChunk);
 
 struct Mutation {
   const char* name;
@@ -416,10 +491,11 @@ inline const std::vector<Mutation> kWaitFaults = {
     {.name = "lazy: keys released before the sums are known, and again",
      .setting = kHopperLazy,
      .file = "kernels/hopper_forward.cuh",
-     .original = "        if (!self.softmax.take_block_lazily()) return true;\n"
+     .original = "        if (!self.softmax.take_block_lazily(finish_scores<false>(visit, rows, block))) return true;\n"
                  "        release_key();",
-     .replacement = "        release_key();\n"
-                    "        if (!self.softmax.take_block_lazily()) return true;",
+     .replacement =
+         "        release_key();\n"
+         "        if (!self.softmax.take_block_lazily(finish_scores<false>(visit, rows, block))) return true;",
      .kinds = {race},
      .found_at = "self.recompute_scores(keys.stage())"},
 };
@@ -533,7 +609,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
                  "    ptx::wgmma_commit_group();",
      .replacement = "    Matrix::issue(a, b);",
      .kinds = {register_in_flight},
-     .found_at = "finish_scores<true>(visit, block)"},
+     .found_at = "finish_scores<true>(visit, rows, block)"},
     {.name = "output: not committed",
      .setting = kHopper,
      .file = "hopper/warpgroup_attention.cuh",
@@ -541,7 +617,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
                  "    ptx::wgmma_commit_group();",
      .replacement = "    begun = 1;",
      .kinds = {register_in_flight},
-     .found_at = "raise_maximum(shift)"},
+     .found_at = "raise_maximum(shift, common)"},
     {.name = "output: waited for with one group too many",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
@@ -563,7 +639,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
                     "    }\n"
                     "  }",
      .kinds = {register_in_flight},
-     .found_at = "finish_scores<true>(visit, block)"},
+     .found_at = "finish_scores<true>(visit, rows, block)"},
     {.name = "scores: waited for with one group too many",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
@@ -574,7 +650,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
                     "    ptx::wgmma_wait_group<2>();\n"
                     "  }",
      .kinds = {register_in_flight},
-     .found_at = "raise_maximum(shift)"},
+     .found_at = "raise_maximum(shift, common)"},
     {.name = "three stages: the next scores are not waited for",
      .setting = kHopperThreeStage,
      .file = "kernels/hopper_ablation.cuh",
@@ -913,7 +989,7 @@ inline const std::vector<Mutation> kRoleFaults = {
      .original = "!ptx::vote_any(grew)",
      .replacement = "!grew",
      .kinds = {unequal_participation},
-     .found_at = "self.softmax.take_block()"},
+     .found_at = "self.softmax.take_block("},
     {.name = "lazy: each lane decides by itself",
      .setting = kHopperLazy,
      .file = "hopper/deferred_softmax.cuh",
@@ -1192,6 +1268,301 @@ inline const std::vector<Mutation> kWindowFaults = {
      .original = "for (int i = end_clean; i < blocks.count(); ++i) masked_step(i);",
      .replacement = "",
      .kinds = {left_in_flight}},
+};
+
+// --- What becomes of scores ---------------------------------------------------------------------------------------
+
+inline const std::vector<Mutation> kScoreFaults = {
+    {.name = "softcap: multiplied by the cap in place of divided",
+     .setting = kHopperSoftcap,
+     .file = "parts/score/softcap.cuh",
+     .original = "taken * softcap.inverse_log2",
+     .replacement = "taken * softcap.cap_log2"},
+    {.name = "softcap: scores keep the unit of products",
+     .setting = kMmaSoftcap,
+     .file = "parts/score/softcap.cuh",
+     .original = "unit(float) const { return softcap.cap_log2; }",
+     .replacement = "unit(float taken) const { return taken; }"},
+    {.name = "softcap: hidden scores are bent, too",
+     .setting = kHopperSoftcap,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "    if constexpr (ScoreRow::kChanges) common = score_products<Scores>(rows, block * "
+                 "Config::kBlockKv, lane());\n"
+                 "    mask<kFirst>(visit, block);\n",
+     .replacement = "    mask<kFirst>(visit, block);\n"
+                    "    if constexpr (ScoreRow::kChanges) common = score_products<Scores>(rows, block * "
+                    "Config::kBlockKv, lane());\n"},
+    {.name = "ALiBi: scores grow with the distance",
+     .setting = kHopperAlibi,
+     .file = "parts/score/alibi.cuh",
+     .original = "__fmaf_rn(-slope, fabsf",
+     .replacement = "__fmaf_rn(slope, fabsf"},
+    {.name = "ALiBi: the distance has a sign",
+     .setting = kMmaAlibi,
+     .file = "parts/score/alibi.cuh",
+     .original = "fabsf(key.distance_from(position))",
+     .replacement = "key.distance_from(position)"},
+    {.name = "ALiBi, causal: scores fall towards the position",
+     .setting = kMmaAlibiCausal,
+     .file = "parts/score/alibi.cuh",
+     .original = "__fmaf_rn(slope, static_cast<float>(key.offset), score)",
+     .replacement = "__fmaf_rn(-slope, static_cast<float>(key.offset), score)"},
+    {.name = "ALiBi: slopes of natural logarithms",
+     .setting = kHopperAlibiCausal,
+     .file = "parts/score/alibi.cuh",
+     .original = " * kLog2E * ",
+     .replacement = " * "},
+    {.name = "ALiBi: slopes in the unit of binary logarithms",
+     .setting = kMmaAlibi,
+     .file = "parts/score/alibi.cuh",
+     .original = " * ptx::rcp(taken)",
+     .replacement = ""},
+    {.name = "ALiBi: all batch entries have the first one's slopes",
+     .setting = kHopperAlibiCausal,
+     .file = "attention/row_place.cuh",
+     .original = "place.batch * values.batch_stride + ",
+     .replacement = ""},
+    {.name = "ALiBi behind softcap: slopes in the unit of products",
+     .setting = kHopperBoth,
+     .file = "attention/score.cuh",
+     .original = "row<kDefers>(place, part.unit(taken))",
+     .replacement = "row<kDefers>(place, taken)"},
+    {.name = "ALiBi behind softcap, mma: slopes in the unit of products",
+     .setting = kMmaBoth,
+     .file = "attention/score.cuh",
+     .original = "row<kDefers>(place, part.unit(taken))",
+     .replacement = "row<kDefers>(place, taken)"},
+    {.name = "ALiBi under a window to both sides: taken for causal",
+     .setting = kHopperAlibiWindow,
+     .file = "parts/mask/window.cuh",
+     .original = "kEndsAtPosition = false",
+     .replacement = "kEndsAtPosition = true"},
+    {.name = "keys: columns are counted backwards",
+     .setting = kHopperAlibi,
+     .file = "attention/score.cuh",
+     .original = "static_cast<float>(first - position) + static_cast<float>(offset)",
+     .replacement = "static_cast<float>(first - position) - static_cast<float>(offset)"},
+    {.name = "rows: the lower one's place is the upper one's",
+     .setting = kHopperAlibi,
+     .file = "attention/scores.cuh",
+     .original = "place_of(first_row + 8 + lane / 4)",
+     .replacement = "place_of(first_row + lane / 4)"},
+    {.name = "rows: the upper one's scores are changed as the lower one's",
+     .setting = kHopperAlibi,
+     .file = "attention/scores.cuh",
+     .original = "return rows.upper.apply(x,",
+     .replacement = "return rows.lower.apply(x,"},
+    {.name = "rows: what the upper one's scores have in common is the lower one's",
+     .setting = kHopperAlibiCausal,
+     .file = "attention/scores.cuh",
+     .original = "common.x[0][0] = rows.upper.common(first_column)",
+     .replacement = "common.x[0][0] = rows.lower.common(first_column)"},
+    {.name = "rows: all warps have the first one's",
+     .setting = kHopperAlibi,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "rows_of_lane(score(), warp_row(tile), lane(),",
+     .replacement = "rows_of_lane(score(), tile.first_row, lane(),"},
+    {.name = "rows of mma: the lower one's position is the upper one's",
+     .setting = kMmaAlibi,
+     .file = "attention/scores.cuh",
+     .original = "position_of(first_row + 16 * m + 8 * h + lane / 4)",
+     .replacement = "position_of(first_row + 16 * m + lane / 4)"},
+    {.name = "columns of mma: a pair has the first one's offset",
+     .setting = kMmaAlibiCausal,
+     .file = "attention/scores.cuh",
+     .original = "{first_column, 8 * n + e}",
+     .replacement = "{first_column, 8 * n}"},
+    {.name = "packed heads: all have the first one's slope",
+     .setting = kHopperAlibi,
+     .file = "hopper/tiles.cuh",
+     .original = "(tile.head << packed_heads_log2) + (row & ((1 << packed_heads_log2) - 1))",
+     .replacement = "tile.head << packed_heads_log2"},
+    {.name = "packed heads: each row has a position of its own",
+     .setting = kHopperAlibiCausal,
+     .file = "hopper/tiles.cuh",
+     .original = "position(row >> packed_heads_log2)",
+     .replacement = "position(row)"},
+    {.name = "heads of mma: slopes are of the heads of keys",
+     .setting = kMmaAlibi,
+     .file = "kernels/mma_forward.cuh",
+     .original = "return {tile.batch, tile.head, ",
+     .replacement = "return {tile.batch, tile.head / args.sizes.heads_per_group, "},
+    {.name = "positions of mma: aligned with the first key",
+     .setting = kMmaAlibiCausal,
+     .file = "kernels/mma_forward.cuh",
+     .original = "mask.position(row)",
+     .replacement = "row"},
+    {.name = "in common: left out of the maximum",
+     .setting = kHopperAlibiCausal,
+     .file = "hopper/deferred_softmax.cuh",
+     .original = "    if constexpr (kAny) seen[0] += common.x[0][0], seen[1] += common.x[0][1];\n",
+     .replacement = ""},
+    {.name = "in common: left out of the maximum of mma",
+     .setting = kMmaAlibiCausal,
+     .file = "mma/online_softmax.cuh",
+     .original = "        if constexpr (kAny) seen[m][h] += common.x[m][h];\n",
+     .replacement = ""},
+    {.name = "in common: the other sign in the exponent",
+     .setting = kMmaAlibiCausal,
+     .file = "attention/softmax.cuh",
+     .original = "__fmaf_rn(-common.x[m][h], scale_log2, shift.x[m][h])",
+     .replacement = "__fmaf_rn(common.x[m][h], scale_log2, shift.x[m][h])"},
+    {.name = "in common: left out of the exponent",
+     .setting = kHopperAlibiCausal,
+     .file = "hopper/deferred_softmax.cuh",
+     .original = "    add_common(shift, common);\n"
+                 "    limit = ",
+     .replacement = "    limit = "},
+    {.name = "in common: left out where the maximum stays",
+     .setting = kHopperAlibiLazy,
+     .file = "hopper/deferred_softmax.cuh",
+     .original = "    Shift shift = shift_by_maxima();\n"
+                 "    add_common(shift, common);\n",
+     .replacement = "    Shift shift = shift_by_maxima();\n"},
+};
+
+// --- Sinks and chunks --------------------------------------------------------------------------------------------
+
+inline const std::vector<Mutation> kSinkFaults = {
+    {.name = "sinks: natural logarithms",
+     .setting = kHopperSinks,
+     .file = "parts/softmax/sinks.cuh",
+     .original = " * kLog2E",
+     .replacement = ""},
+    {.name = "sinks: the term is scaled as scores are",
+     .setting = kMmaSinks,
+     .file = "attention/row_end.cuh",
+     .original = "softmax.reference_above(end.term, m, h)",
+     .replacement = "softmax.reference_above(end.term * softmax.scale_log2, m, h)"},
+    {.name = "sinks: the sum keeps its reference",
+     .setting = kMmaSinks,
+     .file = "attention/row_end.cuh",
+     .original = "__fmaf_rn(end.total, end.kept, ",
+     .replacement = "__fmaf_rn(end.total, 1.0f, "},
+    {.name = "sinks: the output keeps its reference",
+     .setting = kHopperSinks,
+     .file = "hopper/store.cuh",
+     .original = "return inverse * end.kept;",
+     .replacement = "return inverse;"},
+    {.name = "sinks of mma: the output keeps its reference",
+     .setting = kMmaSinks,
+     .file = "mma/store.cuh",
+     .original = "if constexpr (Additions::kAny) inverse *= end.kept;",
+     .replacement = ""},
+    {.name = "sinks: the LSE is relative to the smaller one",
+     .setting = kHopperSinks,
+     .file = "attention/row_end.cuh",
+     .original = "return leads ? (term",
+     .replacement = "return !leads ? (term"},
+    {.name = "sinks of mma: the LSE is relative to the smaller one",
+     .setting = kMmaSinks,
+     .file = "attention/row_end.cuh",
+     .original = "return leads ? (term",
+     .replacement = "return !leads ? (term"},
+    {.name = "sinks: the term never leads, where a row sees no key",
+     .setting = kHopperSinksFewKeys,
+     .file = "attention/row_end.cuh",
+     .original = "!(above >= 0.0f)",
+     .replacement = "false"},
+    {.name = "sinks of mma: the term never leads, where a row sees no key",
+     .setting = kMmaSinksFewKeys,
+     .file = "attention/row_end.cuh",
+     .original = "!(above >= 0.0f)",
+     .replacement = "false"},
+    {.name = "sinks: the lower row of a lane has the upper one's head",
+     .setting = kHopperSinks,
+     .file = "hopper/store.cuh",
+     .original = "first_row + 8 * h + ptx::tid_x() % kWarpSize / 4",
+     .replacement = "first_row + ptx::tid_x() % kWarpSize / 4"},
+    {.name = "sinks: all rows of a warp have the first one's head",
+     .setting = kHopperSinks,
+     .file = "hopper/store.cuh",
+     .original = "first_row + 8 * h + ptx::tid_x() % kWarpSize / 4",
+     .replacement = "first_row"},
+    {.name = "sinks of mma: those of the heads of keys",
+     .setting = kMmaSinks,
+     .file = "kernels/mma_forward.cuh",
+     .original = "return {tile.batch, tile.head, ",
+     .replacement = "return {tile.batch, tile.head / args.sizes.heads_per_group, "},
+};
+
+inline const std::vector<Mutation> kChunkFaults = {
+    {.name = "chunks: the last key is hidden",
+     .setting = kHopperChunk,
+     .file = "parts/mask/chunk.cuh",
+     .original = "chunk.keys - 1",
+     .replacement = "chunk.keys - 2"},
+    {.name = "chunks: the next one's first key is seen",
+     .setting = kHopperChunk,
+     .file = "parts/mask/chunk.cuh",
+     .original = "chunk.keys - 1",
+     .replacement = "chunk.keys"},
+    {.name = "chunks: the last query sees the next one",
+     .setting = kHopperChunk,
+     .file = "parts/mask/chunk.cuh",
+     .original = ": position - position % chunk.keys",
+     .replacement = ": position + 1 - (position + 1) % chunk.keys"},
+    {.name = "chunks: negative positions near 0 are in the first one",
+     .setting = kHopperChunkFewKeys,
+     .file = "parts/mask/chunk.cuh",
+     .original = "return position < 0 ? -chunk.keys : position",
+     .replacement = "return position"},
+    {.name = "chunks: that of negative positions reaches the first key",
+     .setting = kHopperChunkFewKeys,
+     .file = "parts/mask/chunk.cuh",
+     .original = "? -chunk.keys",
+     .replacement = "? 1 - chunk.keys"},
+    {.name = "chunks: a tile visits no blocks before its last row's",
+     .setting = kHopperChunk,
+     .file = "attention/blocks.cuh",
+     .original = "min(mask.first_key(first_row) / kBlockKv",
+     .replacement = "min(mask.first_key(last_row) / kBlockKv",
+     .kinds = {deadlock}},
+    {.name = "chunks: blocks are clean up to the end of the last row's",
+     .setting = kHopperChunk,
+     .file = "attention/blocks.cuh",
+     .original = "max(mask.last_key(first_row) + 1, 0)",
+     .replacement = "max(mask.last_key(last_row) + 1, 0)"},
+    {.name = "chunks of mma: the last key is hidden",
+     .setting = kMmaChunk,
+     .file = "parts/mask/chunk.cuh",
+     .original = "chunk.keys - 1",
+     .replacement = "chunk.keys - 2"},
+    {.name = "chunks of mma: the next one's first key is seen",
+     .setting = kMmaChunk,
+     .file = "parts/mask/chunk.cuh",
+     .original = "chunk.keys - 1",
+     .replacement = "chunk.keys"},
+    {.name = "chunks of mma: the last query sees the next one",
+     .setting = kMmaChunk,
+     .file = "parts/mask/chunk.cuh",
+     .original = ": position - position % chunk.keys",
+     .replacement = ": position + 1 - (position + 1) % chunk.keys"},
+    {.name = "chunks of mma: negative positions near 0 are in the first one",
+     .setting = kMmaChunkFewKeys,
+     .file = "parts/mask/chunk.cuh",
+     .original = "return position < 0 ? -chunk.keys : position",
+     .replacement = "return position"},
+    {.name = "chunks of mma: that of negative positions reaches the first key",
+     .setting = kMmaChunkFewKeys,
+     .file = "parts/mask/chunk.cuh",
+     .original = "? -chunk.keys",
+     .replacement = "? 1 - chunk.keys"},
+    {.name = "chunks of mma: a tile visits no blocks before its last row's",
+     .setting = kMmaChunk,
+     .file = "attention/blocks.cuh",
+     .original = "min(mask.first_key(first_row) / kBlockKv",
+     .replacement = "min(mask.first_key(last_row) / kBlockKv"},
+    {.name = "chunks of mma: blocks are clean up to the end of the last row's",
+     .setting = kMmaChunk,
+     .file = "attention/blocks.cuh",
+     .original = "max(mask.last_key(first_row) + 1, 0)",
+     .replacement = "max(mask.last_key(last_row) + 1, 0)"},
+    {.name = "chunks with ALiBi: taken for causal",
+     .setting = kMmaChunkAlibi,
+     .file = "parts/mask/chunk.cuh",
+     .original = "kEndsAtPosition = false",
+     .replacement = "kEndsAtPosition = true"},
 };
 
 // --- The mma.sync family ------------------------------------------------------------------------------------------
@@ -1546,8 +1917,8 @@ inline const std::vector<Mutation> kMmaFaults = {
      .replacement = "kLeast == 0 ? max(reach - kBlockKv, 0) / kBlockKv"},
 };
 
-inline const std::vector<Mutation>* const kAllMutations[] = {&kRingFaults,   &kWaitFaults,   &kCopyFaults,
-                                                             &kWgmmaFaults,  &kFenceFaults,  &kRoleFaults,
-                                                             &kOutputFaults, &kWindowFaults, &kMmaFaults};
+inline const std::vector<Mutation>* const kAllMutations[] = {
+    &kRingFaults,   &kWaitFaults,   &kCopyFaults,  &kWgmmaFaults, &kFenceFaults, &kRoleFaults,
+    &kOutputFaults, &kWindowFaults, &kScoreFaults, &kSinkFaults,  &kChunkFaults, &kMmaFaults};
 
 }  // namespace flashjit::tests

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -57,20 +58,42 @@ std::string to_string(const Observation& seen) {
   return text;
 }
 
+HostTensor random(const Setting& setting, std::int64_t rows, std::int64_t heads, std::uint64_t seed) {
+  return HostTensor::random_normal(setting.dtype, {setting.batch, rows, heads, setting.head_dim}, seed);
+}
+
+// Of both signs; neighbouring heads and the entries of the batch have different ones.
+HostTensor slopes_of(const Setting& setting) {
+  HostTensor slopes(DType::f32, {setting.batch, setting.num_heads_q});
+  for (std::int64_t i = 0; i < setting.batch * setting.num_heads_q; ++i)
+    store_element(slopes.data(), DType::f32, i, std::ldexp(i % 3 == 1 ? -1 : 1, static_cast<int>(i % 4) - 2));
+  return slopes;
+}
+
+// Above the scores of a row and among them, by turns.
+HostTensor sinks_of(const Setting& setting) {
+  HostTensor sinks(DType::f32, {setting.batch, setting.num_heads_q});
+  for (std::int64_t i = 0; i < setting.batch * setting.num_heads_q; ++i)
+    store_element(sinks.data(), DType::f32, i, (i % 2 == 0 ? 4 : 0) + static_cast<double>(i % 5) / 4);
+  return sinks;
+}
+
 // The inputs of a setting, and what its kernel must compute.
 class Case {
  public:
   explicit Case(const Setting& setting)
       : setting_(setting),
-        q_(HostTensor::random_normal(setting.dtype, {1, setting.seqlen_q, setting.num_heads_q, setting.head_dim}, 1)),
-        k_(HostTensor::random_normal(setting.dtype, {1, setting.seqlen_kv, setting.num_heads_kv, setting.head_dim}, 2)),
-        v_(HostTensor::random_normal(setting.dtype, {1, setting.seqlen_kv, setting.num_heads_kv, setting.head_dim}, 3)),
+        q_(random(setting, setting.seqlen_q, setting.num_heads_q, 1)),
+        k_(random(setting, setting.seqlen_kv, setting.num_heads_kv, 2)),
+        v_(random(setting, setting.seqlen_kv, setting.num_heads_kv, 3)),
+        slopes_(slopes_of(setting)),
+        sinks_(sinks_of(setting)),
         exact_(reference::attention(q_.view(), k_.view(), v_.view(), options())),
         low_(reference::attention_in_low_precision(q_.view(), k_.view(), v_.view(), options())) {}
 
   Observation run(Engine& engine, std::uint64_t seed) const {
     HostTensor out = filled_with_nan(setting_.dtype, exact_.shape);
-    HostTensor lse = filled_with_nan(DType::f32, {1, setting_.num_heads_q, setting_.seqlen_q});
+    HostTensor lse = filled_with_nan(DType::f32, {setting_.batch, setting_.num_heads_q, setting_.seqlen_q});
     AttentionOptions opts = options();
     opts.lse = lse.view();
     Observation seen;
@@ -83,7 +106,8 @@ class Case {
       if (error.code() != ErrorCode::kernel_fault) throw;
       seen.fault = error.what();
     }
-    seen.right_result = reference::compare(out, exact_, low_).passed && reference::compare_lse(lse, exact_).passed;
+    seen.right_result =
+        reference::compare(out, exact_, low_).passed && reference::compare_lse(lse, exact_, low_).passed;
     return seen;
   }
 
@@ -93,12 +117,16 @@ class Case {
     opts.causal = setting_.causal;
     opts.window = setting_.window;
     opts.softmax_scale = setting_.softmax_scale;
+    opts.softcap = setting_.softcap;
+    if (setting_.slopes) opts.alibi_slopes = slopes_.view();
+    if (setting_.sinks) opts.sinks = sinks_.view();
+    opts.chunk = setting_.chunk;
     opts.variant = parse_variant(setting_.variant);
     return opts;
   }
 
   const Setting& setting_;
-  const HostTensor q_, k_, v_;
+  const HostTensor q_, k_, v_, slopes_, sinks_;
   const reference::Result exact_, low_;
 };
 
@@ -245,6 +273,9 @@ TEST_CASE("fences, barriers, turns and registers") { expect_found(tests::kFenceF
 TEST_CASE("roles, votes and tiles") { expect_found(tests::kRoleFaults); }
 TEST_CASE("masks and the output") { expect_found(tests::kOutputFaults); }
 TEST_CASE("the window") { expect_found(tests::kWindowFaults); }
+TEST_CASE("softcap and ALiBi") { expect_found(tests::kScoreFaults); }
+TEST_CASE("attention sinks") { expect_found(tests::kSinkFaults); }
+TEST_CASE("chunks") { expect_found(tests::kChunkFaults); }
 TEST_CASE("the mma.sync family") { expect_found(tests::kMmaFaults); }
 
 TEST_SUITE_END();

@@ -37,6 +37,20 @@ TEST_CASE("with a window, too, the defaults of both families compile without spi
   expect_clean(engine, jobs);
 }
 
+TEST_CASE("with a softcap and with ALiBi, too, the defaults compile for every target without spills") {
+  Engine engine = make_engine();
+  std::vector<Job> jobs;
+  for (const Architecture& architecture : architectures())
+    for (const int head_dim : {64, 128})
+      for (const bool causal : {false, true})
+        for (const auto& [softcap, alibi] : {std::pair{true, false}, {false, true}, {true, true}}) {
+          Problem problem = problem_of(head_dim, head_dim, causal);
+          problem.softcap = softcap, problem.alibi = alibi;
+          add_defaults(engine, problem, architecture.name, jobs);
+        }
+  expect_clean(engine, jobs);
+}
+
 TEST_CASE("the steps of the ladder compile for every target") {
   Engine engine = make_engine();
   std::vector<Job> jobs;

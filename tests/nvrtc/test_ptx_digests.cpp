@@ -56,7 +56,7 @@ const Kernel kKernels[] = {
     {"sm_90a", "fwd-bf16-d64", "hopper-q128-kv64-s3-qs1-whole-3stage-ppoff-ws-pregs-cl1-rare-fixed-natural-split",
      "1cfd718e99c0af49"},
     {"sm_90a", "fwd-bf16-d128", "hopper-q128-kv128-s2-qs1-whole-2stage-ppgemm-nows-pregs-cl1-rare-fixed-natural-split",
-     "271c0bc5b7cc8413"},
+     "bc04354ddfd6d7e7"},
     {"sm_90a", "fwd-bf16-d128", "hopper-q128-kv64-s2-qs1-whole-2stage-ppoff-ws-psmem-cl1-rare-fixed-natural-split",
      "740aa0384a8cdde0"},
     {"sm_90a", "fwd-bf16-d128-causal",

@@ -5,7 +5,7 @@
 #include "types.cuh"
 
 struct CausalMask {
-  static constexpr bool kBegins = false, kEnds = true;
+  static constexpr bool kBegins = false, kEnds = true, kEndsAtPosition = true;
 
   template <class Arguments>
   __device__ __forceinline__ explicit CausalMask(const Arguments&) {}

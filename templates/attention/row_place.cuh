@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a row of scores stands in a call, and what the call has for its head.
+#pragma once
+
+#include "abi.cuh"
+#include "types.cuh"
+
+constexpr float kLog2E = 1.44269504088896f;
+
+// The query head it is of, and the key that stands beside it when the last query is aligned with the last key.
+struct RowPlace {
+  int batch, head, position;
+};
+
+__device__ __forceinline__ float value_of_head(const HeadArguments& values, const RowPlace& place) {
+  const char* const at = values.first + place.batch * values.batch_stride + place.head * sizeof(float);
+  return *reinterpret_cast<const float*>(at);
+}

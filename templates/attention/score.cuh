@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The slot of scores: what becomes of a product q k before the softmax.
+//
+// Here a score is a multiple of a unit of binary logarithms: products are multiples of softmax_scale * log2(e), by
+// which the softmax multiplies in its exponent anyway. A part may leave what it makes in another unit, and so spare a
+// multiplication of each score. What all scores of a row in a block have in common it may leave to be added to the
+// softmax's exponent, which is one addition in place of one for each score. Its contract:
+//   explicit Part(const Arguments&)  the launch's arguments, of which a part reads the member of its own
+//   float unit(float taken)          the unit of what it makes, from that of what it takes
+//   template <bool kDefers> Row      what it knows of a row of scores
+//   Row<kDefers> row<kDefers>(PlaceOfRow place, float taken)
+//                                    place() gives the row's RowPlace, and is only called by who needs it
+//   Row Row::at(int position)        of the same head
+//   float Row::apply(float score, Key key)
+//   static constexpr bool Row::kCommon; float Row::common(int first)
+//                                    where kDefers: what apply() leaves out of all scores of keys from first on
+// kDefers: no part comes after it, and no row sees a key behind its own position.
+#pragma once
+
+#include "abi.cuh"
+#include "attention/row_place.cuh"
+#include "types.cuh"
+
+// As a sum of which the compiler knows one term, so that what takes long to compute of a key is computed once for all
+// of a lane's columns.
+struct Key {
+  int first;   // the key of the lane's first column
+  int offset;  // from there; known when the kernel is compiled
+
+  // Exact below 2^24.
+  __device__ __forceinline__ float distance_from(int position) const {
+    return static_cast<float>(first - position) + static_cast<float>(offset);
+  }
+};
+
+// The parts one after the other.
+template <class... Parts>
+struct InTurn;
+
+template <>
+struct InTurn<> {
+  static constexpr bool kAny = false;
+
+  template <class Arguments>
+  __device__ __forceinline__ explicit InTurn(const Arguments&) {}
+
+  template <bool kDefers>
+  struct Row {
+    static constexpr bool kChanges = false, kCommon = false;
+
+    __device__ __forceinline__ Row at(int) const { return {}; }
+    __device__ __forceinline__ float apply(float score, Key) const { return score; }
+  };
+  __device__ __forceinline__ float unit(float taken) const { return taken; }
+  template <bool kDefers, class PlaceOfRow>
+  __device__ __forceinline__ Row<kDefers> row(PlaceOfRow, float) const {
+    return {};
+  }
+};
+
+template <class Part, class... Rest>
+struct InTurn<Part, Rest...> {
+  using Others = InTurn<Rest...>;
+  static constexpr bool kAny = true;
+
+  Part part;
+  Others others;
+
+  template <class Arguments>
+  __device__ __forceinline__ explicit InTurn(const Arguments& args) : part(args), others(args) {}
+
+  template <bool kDefers>
+  struct Row {
+    static constexpr bool kChanges = true;
+    static constexpr bool kLast = !Others::kAny;
+    using RowOfPart = typename Part::template Row<kDefers && kLast>;
+    using RowOfOthers = typename Others::template Row<kDefers>;
+    static constexpr bool kCommon = RowOfPart::kCommon || RowOfOthers::kCommon;
+
+    RowOfPart part;
+    RowOfOthers others;
+
+    __device__ __forceinline__ Row at(int position) const { return {part.at(position), others.at(position)}; }
+    __device__ __forceinline__ float apply(float score, Key key) const {
+      return others.apply(part.apply(score, key), key);
+    }
+    __device__ __forceinline__ float common(int first) const {
+      if constexpr (RowOfPart::kCommon)
+        return part.common(first);
+      else
+        return others.common(first);
+    }
+  };
+  __device__ __forceinline__ float unit(float taken) const { return others.unit(part.unit(taken)); }
+  template <bool kDefers, class PlaceOfRow>
+  __device__ __forceinline__ Row<kDefers> row(PlaceOfRow place, float taken) const {
+    return {part.template row < kDefers && !Others::kAny > (place, taken),
+            others.template row<kDefers>(place, part.unit(taken))};
+  }
+};
+
+// What a launch makes of its products.
+template <class Config>
+struct Score {
+  using Parts = typename Config::ScoreParts;
+  using Row = typename Parts::template Row<Config::Masks::kEndsAtPosition>;
+  const ForwardSizes& sizes;
+  const Parts parts;
+
+  __device__ __forceinline__ explicit Score(const typename Config::Arguments& args)
+      : sizes(args.core.sizes), parts(args) {}
+
+  // Of what the softmax takes.
+  __device__ __forceinline__ float unit() const { return parts.unit(sizes.scale_log2); }
+  template <class PlaceOfRow>
+  __device__ __forceinline__ Row row(PlaceOfRow place) const {
+    return parts.template row<Config::Masks::kEndsAtPosition>(place, sizes.scale_log2);
+  }
+};

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cases of verify: that they ask for what the problem has, and take no result that lacks it. In place of a kernel,
+// the reference computes their calls in host memory.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "cli/verify/cases.h"
+
+namespace {
+
+using namespace flashjit;
+using cli::CaseCall;
+using cli::CaseShape;
+using cli::Scores;
+using cli::VerifyCase;
+
+constexpr CaseShape kShape{2, 9, 40, 4, 2};
+
+// The options of a problem's calls that have a size.
+AttentionOptions with_sizes(const Problem& problem, float softcap, std::int64_t chunk) {
+  AttentionOptions options;
+  if (problem.softcap) options.softcap = softcap;
+  if (problem.chunk) options.chunk = chunk;
+  return options;
+}
+
+// What a case says of a kernel that forgets something of what it is asked.
+std::string problem_of_kernel(const VerifyCase& c, const std::function<void(AttentionOptions&)>& forget) {
+  return c.problem_with(c.run({}, [&](const CaseCall& call) {
+    AttentionOptions options = call.options;
+    forget(options);
+    const reference::Result result = reference::attention(call.q, call.k, call.v, options);
+    const auto write = [](const std::vector<double>& values, const Tensor& to) {
+      for (std::size_t i = 0; i < values.size(); ++i)
+        store_element(to.data, to.dtype, static_cast<std::int64_t>(i), values[i]);
+    };
+    write(result.out, call.out);
+    write(result.lse, *call.options.lse);
+  }));
+}
+void forget_nothing(AttentionOptions&) {}
+
+}  // namespace
+
+TEST_CASE("a case asks for all that its problem has, and for nothing else") {
+  std::vector<Problem> problems = {{.dtype = DType::f16, .head_dim = 16, .head_dim_v = 8}};
+  for (bool Problem::*feature :
+       {&Problem::causal, &Problem::chunk, &Problem::softcap, &Problem::alibi, &Problem::sinks}) {
+    const std::vector<Problem> without = problems;
+    for (Problem problem : without) {
+      problem.*feature = true;
+      problems.push_back(problem);
+    }
+  }
+  for (const Problem& problem : problems) {
+    CAPTURE(to_string(problem));
+    const VerifyCase c(problem, kShape, kHostMemory, with_sizes(problem, 10, 16));
+    c.run({}, [&](const CaseCall& call) { CHECK(problem_of(DType::f16, 16, 8, call.options) == problem); });
+    CHECK(problem_of_kernel(c, forget_nothing) == "");
+  }
+}
+
+TEST_CASE("a kernel that forgets the cap, chunks, slopes, sinks, or whose they are, is wrong") {
+  const Problem problem{.dtype = DType::bf16,
+                        .head_dim = 64,
+                        .head_dim_v = 64,
+                        .chunk = true,
+                        .softcap = true,
+                        .alibi = true,
+                        .sinks = true};
+  const VerifyCase c(problem, kShape, kHostMemory, with_sizes(problem, 2, 35));
+  CHECK(problem_of_kernel(c, forget_nothing) == "");
+  CHECK(problem_of_kernel(c, [](AttentionOptions& options) { options.softcap = 0; }) != "");
+  CHECK(problem_of_kernel(c, [](AttentionOptions& options) { options.chunk = 0; }) != "");
+  for (std::optional<Tensor> AttentionOptions::*of_heads :
+       {&AttentionOptions::alibi_slopes, &AttentionOptions::sinks}) {
+    CHECK(problem_of_kernel(c, [&](AttentionOptions& options) { (options.*of_heads).reset(); }) != "");
+    // Those of the first batch entry for all, and those of the first head.
+    CHECK(problem_of_kernel(c, [&](AttentionOptions& options) { (options.*of_heads)->strides[0] = 0; }) != "");
+    CHECK(problem_of_kernel(c, [&](AttentionOptions& options) { (options.*of_heads)->strides[1] = 0; }) != "");
+  }
+}
+
+TEST_CASE("hard scores stay within their bounds under a cap, in chunks, with slopes and with sinks") {
+  for (const Scores scores : cli::kHardScores)
+    for (const bool softcap : {false, true})
+      for (const bool chunk : {false, true}) {
+        CAPTURE(cli::to_string(scores));
+        const Problem problem{.dtype = DType::bf16,
+                              .head_dim = 64,
+                              .head_dim_v = 64,
+                              .causal = true,
+                              .chunk = chunk,
+                              .softcap = softcap,
+                              .alibi = true,
+                              .sinks = true};
+        const VerifyCase c(problem, {1, 70, 200, 2, 1, scores}, kHostMemory, with_sizes(problem, 10, 100));
+        CHECK(problem_of_kernel(c, forget_nothing) == "");
+      }
+}
