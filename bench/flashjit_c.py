@@ -48,6 +48,11 @@ class Options(ctypes.Structure):
         ("stream", ctypes.c_void_p),
         ("variant", ctypes.c_char_p),
         ("window", ctypes.POINTER(Window)),
+        ("alibi_slopes", ctypes.POINTER(TensorView)),
+        ("sinks", ctypes.POINTER(TensorView)),
+        ("chunk", ctypes.c_int64),
+        ("softcap", ctypes.c_float),
+        ("reserved", ctypes.c_int32),
     ]
 
     def __init__(self, **fields):

@@ -89,9 +89,17 @@ typedef struct flashjit_attention_options {
   void* stream;                  /* CUstream or cudaStream_t; NULL: the default stream */
   const char* variant;           /* a spelling that `flashjit variants` lists; NULL: the engine chooses */
   const flashjit_window* window; /* NULL: none */
+  const DLTensor* alibi_slopes;  /* the score of query i and key j loses slope * |i + seqlen_kv - seqlen_q - j|:
+                                    f32 [num_heads_q] or [batch, num_heads_q]; NULL: none */
+  const DLTensor* sinks;         /* attention sinks, one more score in each row's softmax, that no key stands for:
+                                    shapes as of alibi_slopes; NULL: none */
+  int64_t chunk;                 /* query i sees only the chunk of so many keys that key i + seqlen_kv - seqlen_q is
+                                    in; 0: all */
+  float softcap;                 /* scores become softcap * tanh(score / softcap), before slopes; 0: none */
+  int32_t reserved;              /* 0 */
 } flashjit_attention_options;
 #define FLASHJIT_ATTENTION_OPTIONS_INIT \
-  { sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL }
+  { sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0.0f, 0 }
 
 /* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention
    (flashjit/attention.h): q [batch, seqlen_q, num_heads_q, head_dim], k and v [batch, seqlen_kv, num_heads_kv, ...],
@@ -108,9 +116,13 @@ typedef struct flashjit_problem {
   int32_t causal;
   int32_t window;   /* 1: of calls that have a window, whatever its size; with right = 0 they are causal, too */
   int32_t reserved; /* 0 */
+  int32_t softcap;  /* 1: of calls that have a softcap, whatever its value */
+  int32_t alibi;    /* 1: of calls that have alibi_slopes */
+  int32_t sinks;    /* 1: of calls that have sinks */
+  int32_t chunk;    /* 1: of calls that have a chunk, whatever its size */
 } flashjit_problem;
 #define FLASHJIT_PROBLEM_INIT \
-  { sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0, 0, 0 }
+  { sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */
 flashjit_status flashjit_prepare(flashjit_engine* engine, const flashjit_problem* problem, int32_t device);

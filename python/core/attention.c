@@ -7,10 +7,28 @@
 
 /* --- Arguments --------------------------------------------------------------------------------------------------- */
 
-enum Argument { kQ, kK, kV, kCausal, kWindow, kScale, kOut, kLse, kStream, kVariant, kEngine, kArguments };
+enum Argument {
+  kQ,
+  kK,
+  kV,
+  kCausal,
+  kWindow,
+  kChunk,
+  kScale,
+  kSoftcap,
+  kAlibiSlopes,
+  kSinks,
+  kOut,
+  kLse,
+  kStream,
+  kVariant,
+  kEngine,
+  kArguments
+};
 enum { kPositional = kV + 1 };
-static const char* const kNames[kArguments] = {"q",   "k",   "v",      "causal",  "window", "scale",
-                                               "out", "lse", "stream", "variant", "engine"};
+static const char* const kNames[kArguments] = {"q",     "k",     "v",       "causal",       "window",
+                                               "chunk", "scale", "softcap", "alibi_slopes", "sinks",
+                                               "out",   "lse",   "stream",  "variant",      "engine"};
 static PyObject* names[kArguments];
 
 int prepare_keywords(void) {
@@ -91,6 +109,30 @@ static int read_window(PyObject* pair, flashjit_window* window) {
   return refuse_value("window", "a pair (left, right) of ints of 64 bits, or None", pair);
 }
 
+/* True is for prepare(), and would be chunks of one key. */
+static int read_chunk(PyObject* value, int64_t* chunk) {
+  if (!PyBool_Check(value)) {
+    Py_INCREF(value);
+    if (take_int64(value, chunk) && *chunk >= 1) return 1;
+  }
+  return refuse_value("chunk", "an int from 1 to 2**63 - 1, or None", value);
+}
+
+static int read_number(const char* name, const char* must, PyObject* value, double* number) {
+  *number = PyFloat_AsDouble(value);
+  return !PyErr_Occurred() || refuse_value(name, must, value);
+}
+
+/* True is for prepare(), and would be a cap of 1. A number that rounds to 0 would be no cap. */
+static int read_softcap(PyObject* value, float* softcap) {
+  static const char must[] = "a number of float32, or None";
+  double number = 0;
+  if (PyBool_Check(value)) return refuse_value("softcap", must, value);
+  if (!read_number("softcap", must, value, &number)) return 0;
+  *softcap = (float)number;
+  return (*softcap != 0) == (number != 0) || refuse_value("softcap", must, value);
+}
+
 /* 0 for an argument that is not given; -1 on failure. */
 static int read_flag(const char* name, PyObject* value) {
   const int flag = value ? PyObject_IsTrue(value) : 0;
@@ -98,25 +140,37 @@ static int read_flag(const char* name, PyObject* value) {
   return flag;
 }
 
-int read_settings(Settings* settings, PyObject* engine, PyObject* causal, PyObject* window, PyObject* scale,
-                  PyObject* variant) {
+/* Which keys a query sees. */
+static int read_masks(Settings* settings, const GivenSettings* given) {
+  flashjit_attention_options* const options = &settings->options;
+  options->causal = read_flag("causal", given->causal);
+  if (options->causal < 0) return 0;
+  if (is_given(given->window)) {
+    if (!read_window(given->window, &settings->window)) return 0;
+    options->window = &settings->window;
+  }
+  return !is_given(given->chunk) || read_chunk(given->chunk, &options->chunk);
+}
+
+/* What becomes of scores. */
+static int read_scores(flashjit_attention_options* options, const GivenSettings* given) {
+  if (is_given(given->scale)) {
+    double number = 0;
+    if (!read_number("scale", "a number", given->scale, &number)) return 0;
+    options->has_softmax_scale = 1;
+    options->softmax_scale = (float)number;
+  }
+  return !is_given(given->softcap) || read_softcap(given->softcap, &options->softcap);
+}
+
+int read_settings(Settings* settings, const GivenSettings* given) {
   const flashjit_attention_options defaults = FLASHJIT_ATTENTION_OPTIONS_INIT;
   flashjit_attention_options* const options = &settings->options;
   *options = defaults;
-  if (!find_engine(engine, &settings->engine)) return 0;
-  options->causal = read_flag("causal", causal);
-  if (options->causal < 0) return 0;
-  if (is_given(window)) {
-    if (!read_window(window, &settings->window)) return 0;
-    options->window = &settings->window;
-  }
-  if (is_given(scale)) {
-    options->has_softmax_scale = 1;
-    options->softmax_scale = (float)PyFloat_AsDouble(scale);
-    if (PyErr_Occurred()) return refuse_value("scale", "a number", scale);
-  }
-  if (!is_given(variant) || PyArg_Parse(variant, "s:attention", &options->variant)) return 1;
-  return refuse_value("variant", "a str without null characters", variant);
+  if (!find_engine(given->engine, &settings->engine)) return 0;
+  if (!read_masks(settings, given) || !read_scores(options, given)) return 0;
+  if (!is_given(given->variant) || PyArg_Parse(given->variant, "s:attention", &options->variant)) return 1;
+  return refuse_value("variant", "a str without null characters", given->variant);
 }
 
 flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor* k, const DLTensor* v,
@@ -255,6 +309,12 @@ static int view(PyObject* const* values, enum Argument argument, DLTensor* tenso
   return 0;
 }
 
+/* *tensor becomes NULL where none is given, and otherwise memory. */
+static int view_if_given(PyObject* const* values, enum Argument argument, DLTensor* memory, const DLTensor** tensor) {
+  *tensor = is_given(values[argument]) ? memory : NULL;
+  return !*tensor || view(values, argument, memory);
+}
+
 /* A handle, or an object of a library that has one. 0 on failure. */
 static int read_stream(PyObject* stream, void** handle) {
   PyObject* number = NULL;
@@ -320,8 +380,12 @@ static PyObject* to_result(const ExchangeApi* api, PyObject* given_out, Output* 
 static PyObject* attend(PyObject* const* values, Settings* settings, int with_lse) {
   const ExchangeApi* const api = array_type_of(values[kQ])->api;
   PyObject* const given_out = is_given(values[kOut]) ? values[kOut] : NULL;
-  DLTensor q, k, v;
-  if (!view(values, kQ, &q) || !view(values, kK, &k) || !view(values, kV, &v)) return NULL;
+  DLTensor q, k, v, slopes, sinks;
+  if (!view(values, kQ, &q) || !view(values, kK, &k) || !view(values, kV, &v) ||
+      !view_if_given(values, kAlibiSlopes, &slopes, &settings->options.alibi_slopes) ||
+      !view_if_given(values, kSinks, &sinks, &settings->options.sinks)) {
+    return NULL;
+  }
   if (!find_stream(api, values[kStream], q.device, &settings->options.stream)) return NULL;
   Output out = {0}, lse = {0};
   PyObject* result = NULL;
@@ -342,19 +406,25 @@ static PyObject* attend(PyObject* const* values, Settings* settings, int with_ls
 
 static PyObject* attend_by_python(PyObject* const* values) {
   PyObject* const function = import_attribute("flashjit._arrays", "attention");
-  if (!function) return NULL;
-  PyObject* arguments[kArguments];
-  for (int i = 0; i < kArguments; ++i) arguments[i] = values[i] ? values[i] : Py_None;
-  PyObject* const result = PyObject_CallFunctionObjArgs(
-      function, arguments[kQ], arguments[kK], arguments[kV], arguments[kCausal], arguments[kWindow], arguments[kScale],
-      arguments[kOut], arguments[kLse], arguments[kStream], arguments[kVariant], arguments[kEngine], NULL);
-  Py_DECREF(function);
+  PyObject* const arguments = PyTuple_New(kArguments);
+  for (int i = 0; arguments && i < kArguments; ++i) {
+    PyObject* const value = values[i] ? values[i] : Py_None;
+    Py_INCREF(value);
+    PyTuple_SetItem(arguments, i, value);
+  }
+  PyObject* const result = function && arguments ? PyObject_CallObject(function, arguments) : NULL;
+  Py_XDECREF(arguments);
+  Py_XDECREF(function);
   return result;
 }
 
+static int has_table(PyObject* array) { return array_type_of(array)->api != NULL; }
+static int is_none_or_has_table(PyObject* array) { return !is_given(array) || has_table(array); }
+
 static int all_have_tables(PyObject* const* values) {
-  return array_type_of(values[kQ])->api && array_type_of(values[kK])->api && array_type_of(values[kV])->api &&
-         (!is_given(values[kOut]) || array_type_of(values[kOut])->api);
+  return has_table(values[kQ]) && has_table(values[kK]) && has_table(values[kV]) &&
+         is_none_or_has_table(values[kAlibiSlopes]) && is_none_or_has_table(values[kSinks]) &&
+         is_none_or_has_table(values[kOut]);
 }
 
 static int prepare_names(void) {
@@ -366,10 +436,15 @@ static int prepare_names(void) {
 static PyObject* call(PyObject* const* values) {
   if (!prepare_names()) return NULL;
   if (!all_have_tables(values)) return attend_by_python(values);
+  const GivenSettings given = {.engine = values[kEngine],
+                               .causal = values[kCausal],
+                               .window = values[kWindow],
+                               .chunk = values[kChunk],
+                               .scale = values[kScale],
+                               .softcap = values[kSoftcap],
+                               .variant = values[kVariant]};
   Settings settings;
-  if (!read_settings(&settings, values[kEngine], values[kCausal], values[kWindow], values[kScale], values[kVariant])) {
-    return NULL;
-  }
+  if (!read_settings(&settings, &given)) return NULL;
   const int with_lse = read_flag("lse", values[kLse]);
   return with_lse < 0 ? NULL : attend(values, &settings, with_lse);
 }

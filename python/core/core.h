@@ -31,7 +31,8 @@ PyObject* import_attribute(const char* module, const char* name);
 PyObject* make_engine_type(void);
 /* The handle of an engine, or with None or NULL of the default one, which may be NULL. 0 on failure. */
 int find_engine(PyObject* engine, flashjit_engine** handle);
-/* counters(engine) and prepare(engine, dtype, head_dim, head_dim_v, causal, window, device) of the module. */
+/* counters(engine) and prepare(engine, dtype, head_dim, head_dim_v, causal, window, chunk, softcap, alibi, sinks,
+   device) of the module. */
 PyObject* counters(PyObject* module, PyObject* engine);
 PyObject* prepare(PyObject* module, PyObject* args);
 
@@ -50,17 +51,20 @@ typedef struct Settings {
   flashjit_attention_options options;
   flashjit_window window;
 } Settings;
-/* Of what the caller gave, NULL or None where it gave nothing. 0 on failure. */
-int read_settings(Settings* settings, PyObject* engine, PyObject* causal, PyObject* window, PyObject* scale,
-                  PyObject* variant);
+/* What the caller gave for them, NULL or None where it gave nothing. */
+typedef struct GivenSettings {
+  PyObject *engine, *causal, *window, *chunk, *scale, *softcap, *variant;
+} GivenSettings;
+/* 0 on failure. */
+int read_settings(Settings* settings, const GivenSettings* given);
 /* Without the GIL. */
 flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                     const DLTensor* out);
 
 /* --- launch.c ---------------------------------------------------------------------------------------------------- */
 
-/* launch(engine, q, k, v, out, lse, causal, window, scale, stream, variant): the call for tensors that Python code
-   described. */
+/* launch(engine, q, k, v, alibi_slopes, sinks, out, lse, causal, window, chunk, scale, softcap, stream, variant): the
+   call for tensors that Python code described. */
 PyObject* launch(PyObject* module, PyObject* args);
 
 #endif

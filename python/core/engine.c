@@ -41,8 +41,8 @@ static void free_engine(PyObject* self) {
 }
 
 PyDoc_STRVAR(attention_doc,
-             "attention($self, q, k, v, *, causal=False, window=None, scale=None, out=None, lse=False, stream=None, "
-             "variant=None)\n"
+             "attention($self, q, k, v, *, causal=False, window=None, chunk=None, scale=None, softcap=0.0, "
+             "alibi_slopes=None, sinks=None, out=None, lse=False, stream=None, variant=None)\n"
              "--\n\n"
              "As flashjit.attention, with this engine.");
 
@@ -123,8 +123,9 @@ PyObject* prepare(PyObject* module, PyObject* args) {
   int device;
   flashjit_engine* handle;
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
-  if (!PyArg_ParseTuple(args, "Osiippi:prepare", &engine, &dtype, &problem.head_dim, &problem.head_dim_v,
-                        &problem.causal, &problem.window, &device) ||
+  if (!PyArg_ParseTuple(args, "Osiippppppi:prepare", &engine, &dtype, &problem.head_dim, &problem.head_dim_v,
+                        &problem.causal, &problem.window, &problem.chunk, &problem.softcap, &problem.alibi,
+                        &problem.sinks, &device) ||
       !read_dtype(dtype, &problem.dtype) || !find_engine(engine, &handle)) {
     return NULL;
   }

@@ -78,32 +78,39 @@ static void give_back(Loan* loan) {
   if (loan->versioned && loan->versioned->deleter) loan->versioned->deleter(loan->versioned);
 }
 
-enum Tensor { kQ, kK, kV, kOut, kLse, kTensors };
+enum Tensor { kQ, kK, kV, kAlibiSlopes, kSinks, kOut, kLse, kTensors };
 
 PyObject* launch(PyObject* module, PyObject* args) {
   (void)module;
-  PyObject *engine, *causal, *window, *scale, *variant, *sources[kTensors];
+  PyObject* sources[kTensors];
+  GivenSettings given;
   unsigned long long stream;
   Settings settings;
-  if (!PyArg_ParseTuple(args, "OOOOOOOOOKO:launch", &engine, &sources[kQ], &sources[kK], &sources[kV], &sources[kOut],
-                        &sources[kLse], &causal, &window, &scale, &stream, &variant) ||
-      !read_settings(&settings, engine, causal, window, scale, variant)) {
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOKO:launch", &given.engine, &sources[kQ], &sources[kK], &sources[kV],
+                        &sources[kAlibiSlopes], &sources[kSinks], &sources[kOut], &sources[kLse], &given.causal,
+                        &given.window, &given.chunk, &given.scale, &given.softcap, &stream, &given.variant) ||
+      !read_settings(&settings, &given)) {
     return NULL;
   }
-  Loan loans[kTensors] = {{.name = "q"}, {.name = "k"}, {.name = "v"}, {.name = "out"}, {.name = "lse"}};
-  const int count = sources[kLse] == Py_None ? kLse : kTensors;
+  Loan loans[kTensors] = {{.name = "q"},     {.name = "k"},   {.name = "v"},  {.name = "alibi_slopes"},
+                          {.name = "sinks"}, {.name = "out"}, {.name = "lse"}};
+  const DLTensor* views[kTensors] = {NULL};
   const char *wrong_name = NULL, *wrong = NULL;
-  for (int i = 0; i < count && !wrong; ++i) {
+  for (int i = 0; i < kTensors && !wrong; ++i) {
+    if (sources[i] == Py_None) continue; /* the library says of which tensors there must be one */
     wrong = borrow(sources[i], i >= kOut, &loans[i]);
     wrong_name = loans[i].name;
+    views[i] = &loans[i].view;
   }
   flashjit_status status = FLASHJIT_OK;
   if (!wrong) {
     settings.options.stream = (void*)(uintptr_t)stream;
-    settings.options.lse = count == kTensors ? &loans[kLse].view : NULL;
-    status = run(&settings, &loans[kQ].view, &loans[kK].view, &loans[kV].view, &loans[kOut].view);
+    settings.options.alibi_slopes = views[kAlibiSlopes];
+    settings.options.sinks = views[kSinks];
+    settings.options.lse = views[kLse];
+    status = run(&settings, views[kQ], views[kK], views[kV], views[kOut]);
   }
-  for (int i = 0; i < count; ++i) give_back(&loans[i]);
+  for (int i = 0; i < kTensors; ++i) give_back(&loans[i]);
   if (wrong) return raise_error(FLASHJIT_INVALID_ARGUMENT, "%s: %s", wrong_name, wrong);
   if (status != FLASHJIT_OK) return raise_status(status);
   Py_RETURN_NONE;

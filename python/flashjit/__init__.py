@@ -60,9 +60,11 @@ class Engine(_core.Engine):
                          nvrtc_path=_to_text("nvrtc_path", nvrtc_path) or find_nvrtc())
 
     def prepare(self, dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False,
-                device: int = -1, *, window: bool = False) -> None:
+                device: int = -1, *, window: bool = False, chunk: bool = False, softcap: bool = False,
+                alibi: bool = False, sinks: bool = False) -> None:
         """As flashjit.prepare, with this engine."""
-        prepare(dtype, head_dim, head_dim_v, causal, device, engine=self, window=window)
+        prepare(dtype, head_dim, head_dim_v, causal, device, engine=self, window=window, chunk=chunk, softcap=softcap,
+                alibi=alibi, sinks=sinks)
 
     def counters(self) -> dict[str, int]:
         """As flashjit.counters, of this engine."""
@@ -70,7 +72,8 @@ class Engine(_core.Engine):
 
 
 def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,
-            engine: Engine | None = None, *, window: bool = False) -> None:
+            engine: Engine | None = None, *, window: bool = False, chunk: bool = False, softcap: bool = False,
+            alibi: bool = False, sinks: bool = False) -> None:
     """Make and load every kernel that calls for this problem may need: after it they compile and read nothing.
 
     Parameters
@@ -84,13 +87,24 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
         -1 is the one of the current CUDA context, or 0.
     window : bool
         Whether calls have a window, of whatever size; (-1, 0) is none, but a causal mask.
+    chunk : bool
+        Whether calls have a chunk, of whatever size.
+    softcap : bool
+        Whether calls have a softcap, of whatever value; 0 is none.
+    alibi : bool
+        Whether calls have alibi_slopes.
+    sinks : bool
+        Whether calls have sinks.
     """
     dim, dim_v = _to_int("head_dim", head_dim), head_dim if head_dim_v is None else head_dim_v
     if (dim_v := _to_int("head_dim_v", dim_v)) == 0:  # which would stand for head_dim in the library
         raise InvalidArgument("head_dim_v: must be a multiple of 8 from 8 to 256, or None for head_dim, was 0")
-    if not isinstance(window, bool):
-        raise InvalidArgument(f"window: must be True or False, whatever its size, was {window!r:.100}")
-    _core.prepare(engine, _name_of_dtype(dtype), dim, dim_v, bool(causal), window, _to_int("device", device))
+    features = {"window": window, "chunk": chunk, "softcap": softcap, "alibi": alibi, "sinks": sinks}
+    for name, feature in features.items():
+        if not isinstance(feature, bool):
+            raise InvalidArgument(f"{name}: must be True or False, whatever value calls have, was {feature!r:.100}")
+    _core.prepare(engine, _name_of_dtype(dtype), dim, dim_v, bool(causal), *features.values(),
+                  _to_int("device", device))
 
 
 def counters() -> dict[str, int]:

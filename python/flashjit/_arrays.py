@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 from . import _core
 from ._errors import InvalidArgument, Unsupported
@@ -17,8 +17,8 @@ _FLOAT, _BFLOAT = 2, 4
 _LEGACY_STREAM = 1  # the default stream, where 0 stands for nothing
 
 
-def attention(q: Any, k: Any, v: Any, causal: Any, window: Any, scale: Any, out: Any, lse: Any, stream: Any,
-              variant: Any, engine: Any) -> Any:
+def attention(q: Any, k: Any, v: Any, causal: Any, window: Any, chunk: Any, scale: Any, softcap: Any, alibi_slopes: Any,
+              sinks: Any, out: Any, lse: Any, stream: Any, variant: Any, engine: Any) -> Any:
     """As flashjit.attention. What the caller did not give is None."""
     library = _library_of("q", q)
     for name, array in (("q", q), ("v", v)):
@@ -31,8 +31,9 @@ def attention(q: Any, k: Any, v: Any, causal: Any, window: Any, scale: Any, out:
 
     def launch(handle: int) -> None:
         _core.launch(engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
-                     _export("out", out, handle), None if rows is None else _export("lse", rows, handle), causal,
-                     window, scale, handle, variant)
+                     _export_if_given("alibi_slopes", alibi_slopes, handle), _export_if_given("sinks", sinks, handle),
+                     _export("out", out, handle), _export_if_given("lse", rows, handle), causal, window, chunk, scale,
+                     softcap, handle, variant)
 
     results = library.run(launch, None if stream is None else stream_handle(stream), q,
                           [out] if rows is None else [out, rows])
@@ -88,9 +89,23 @@ def check_tensor(name: str, tensor: Any) -> None:
 def refuse_array(name: str, array: Any) -> None:
     """Raise for an array that its library cannot describe as memory with strides."""
     layout = f" with layout {array.layout}" if hasattr(array, "layout") else ""
-    raise InvalidArgument(f"{name}: must be a dense float16 or bfloat16 array with memory on a CUDA device, was a "
+    raise InvalidArgument(f"{name}: must be a dense {_dtypes_of(name).names} array with memory on a CUDA device, was a "
                           f"{type(array).__name__} of {getattr(array, 'dtype', None)} on "
                           f"{getattr(array, 'device', None)}{layout}")
+
+
+class _Dtypes(NamedTuple):
+    """As errors tell them."""
+
+    names: str
+    torch_method: str  # which makes a tensor of one
+    typestr: str
+
+
+def _dtypes_of(name: str) -> _Dtypes:
+    if name in ("alibi_slopes", "sinks"):
+        return _Dtypes("float32", "float", "float32 (typestr <f4)")
+    return _Dtypes("float16 or bfloat16", "bfloat16", "float16 (typestr <f2; bfloat16 needs __dlpack__)")
 
 
 def mark_written(tensor: Any) -> None:
@@ -259,6 +274,10 @@ def _export(name: str, array: Any, stream: int) -> Any:
     raise _no_array(name, array)
 
 
+def _export_if_given(name: str, array: Any, stream: int) -> Any:
+    return None if array is None else _export(name, array, stream)
+
+
 def _to_capsule(name: str, array: Any, stream: int) -> Any:
     on_host = array.__dlpack_device__()[0] == _CPU
     options = {} if on_host else {"stream": stream or _LEGACY_STREAM}
@@ -268,7 +287,7 @@ def _to_capsule(name: str, array: Any, stream: int) -> Any:
         except TypeError:  # from before versions
             return array.__dlpack__(**options)
     except (BufferError, TypeError, RuntimeError) as error:
-        raise InvalidArgument(f"{name}: must be an array that DLPack can describe, in float16 or bfloat16, was "
+        raise InvalidArgument(f"{name}: must be an array that DLPack can describe, in {_dtypes_of(name).names}, was "
                               f"{type(array).__name__} of {getattr(array, 'dtype', None)}: {error}") from error
 
 
@@ -281,7 +300,9 @@ def _describe_torch(name: str, tensor: Any) -> Any:
     if tensor.device.type not in devices:
         raise InvalidArgument(f"{name}: must be on a CUDA device, was on {tensor.device}; use {name}.cuda()")
     if str(tensor.dtype) not in codes:
-        raise InvalidArgument(f"{name}: dtype must be float16 or bfloat16, was {tensor.dtype}; use {name}.bfloat16()")
+        wanted = _dtypes_of(name)
+        raise InvalidArgument(f"{name}: dtype must be {wanted.names}, was {tensor.dtype}; use "
+                              f"{name}.{wanted.torch_method}()")
     return (tensor.data_ptr(), devices[tensor.device.type], tensor.device.index or 0, codes[str(tensor.dtype)],
             8 * tensor.element_size(), tensor.shape, tensor.stride())
 
@@ -290,7 +311,7 @@ def _describe_cuda_array(name: str, array: Any) -> Any:
     interface = array.__cuda_array_interface__
     kind = interface["typestr"]
     if kind not in ("<f2", "<f4"):
-        raise InvalidArgument(f"{name}: dtype must be float16 (typestr <f2), was {kind}; bfloat16 needs __dlpack__")
+        raise InvalidArgument(f"{name}: dtype must be {_dtypes_of(name).typestr}, was {kind}")
     address, is_read_only = interface["data"]
     if is_read_only and name in ("out", "lse"):
         raise InvalidArgument(f"{name}: must be writable, was read-only")

@@ -17,16 +17,20 @@ __all__ = ["attention", "attention_forward", "scaled_dot_product_attention"]
 @torch.library.custom_op(
     "flashjit::attention_forward",
     mutates_args=(),
-    schema="(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, SymInt[]? window=None) -> "
+    schema="(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, SymInt[]? window=None, "
+    "SymInt? chunk=None, float? softcap=None, Tensor? alibi_slopes=None, Tensor? sinks=None) -> "
     "(Tensor out, Tensor lse)",
 )
-def attention_forward(q, k, v, causal=False, scale=None, window=None):
+def attention_forward(
+    q, k, v, causal=False, scale=None, window=None, chunk=None, softcap=None, alibi_slopes=None, sinks=None
+):
     """The operator: flashjit.attention with its log-sum-exp, (out, lse)."""
-    return flashjit.attention(q, k, v, causal=causal, window=window, scale=scale, lse=True)
+    options = {"window": window, "chunk": chunk, "softcap": softcap, "alibi_slopes": alibi_slopes, "sinks": sinks}
+    return flashjit.attention(q, k, v, causal=causal, scale=scale, lse=True, **options)
 
 
 @attention_forward.register_fake
-def _shapes(q, k, v, causal=False, scale=None, window=None):
+def _shapes(q, k, v, *options, **named_options):
     batch, seqlen_q, heads_q = q.shape[:3]
     return (
         q.new_empty((batch, seqlen_q, heads_q, v.shape[3])),
@@ -49,9 +53,9 @@ def _only_launches(*tensors: Tensor) -> bool:
     which costs the host more than the launch, can be left out."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0:
         return False
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    if not all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors):
         return False
-    return all(type(tensor) is Tensor for tensor in tensors)
+    return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
 
 
 def _as_autocast_wants(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor, Tensor]":
@@ -69,7 +73,11 @@ def attention(
     *,
     causal: bool = False,
     window: Optional[Sequence[int]] = None,
+    chunk: Optional[int] = None,
     scale: Optional[float] = None,
+    softcap: Optional[float] = 0.0,
+    alibi_slopes: Optional[Tensor] = None,
+    sinks: Optional[Tensor] = None,
 ) -> Tensor:
     """flashjit.attention inside PyTorch: torch.compile keeps it in one graph, autocast applies to it, and tensors that
     require gradients are taken (backward raises Unsupported).
@@ -77,12 +85,17 @@ def attention(
     q is [batch, seqlen_q, heads_q, head_dim], k and v are [batch, seqlen_kv, heads_kv, ...]; returns
     [batch, seqlen_q, heads_q, head_dim_v]. With causal, query i sees the keys up to i + seqlen_kv - seqlen_q. With
     window, (left, right), it sees at most left keys before that one, that key itself, and at most right keys after it;
-    -1 is all on that side. Raises what flashjit.attention raises.
+    -1 is all on that side. With chunk, it sees of each so many keys only those that this one is among. With softcap,
+    scores become softcap * tanh(score / softcap). With alibi_slopes, float32 [heads_q] or [batch, heads_q], the score
+    of key j loses slope * |i + seqlen_kv - seqlen_q - j| after that. With sinks, of the same shapes, the softmax of
+    each row has one more score, that no key stands for. Raises what flashjit.attention raises.
     """
     q, k, v = _as_autocast_wants(q, k, v)
-    if _only_launches(q, k, v):
-        return flashjit.attention(q, k, v, causal=causal, window=window, scale=scale)
-    return attention_forward(q, k, v, causal, scale, window)[0]
+    options = {"window": window, "chunk": chunk, "softcap": softcap, "alibi_slopes": alibi_slopes, "sinks": sinks}
+    of_heads = (tensor for tensor in (alibi_slopes, sinks) if tensor is not None)
+    if _only_launches(q, k, v, *of_heads):
+        return flashjit.attention(q, k, v, causal=causal, scale=scale, **options)
+    return attention_forward(q, k, v, causal, scale, **options)[0]
 
 
 def scaled_dot_product_attention(

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """FlashJIT for transformers 5: after register(), models take attn_implementation="flashjit".
 
-FlashJIT computes full and causal attention over all keys, and causal attention in a sliding window. A mask that is one
-of these costs nothing; every other one (padding, packed sequences, chunks shorter than the keys, static caches) is
-refused, or left to SDPA."""
+FlashJIT computes full and causal attention over all keys, and causal attention in a sliding window or in chunks, of
+scores that may be capped, with or without attention sinks. A mask that is one of these costs nothing; every other one
+(padding, packed sequences, static caches) is refused, or left to SDPA."""
 
 import functools
 import inspect
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Iterator, NamedTuple, Optional, Union
 
 import torch
 from torch import Tensor
@@ -30,25 +30,26 @@ _INTERNAL_NAME = "fjit"
 _NOT_COMPUTED = {
     "dropout": "there is no dropout; call model.eval()",
     "position_bias": 'scores take no bias; use attn_implementation="sdpa"',
-    "softcap": 'scores are not capped; use attn_implementation="eager"',
-    "s_aux": 'there are no attention sinks; use attn_implementation="eager"',
     "cu_seq_lens_q": "sequences are not packed; pass them one at a time",
     "output_attentions": 'the weights are never in memory; use attn_implementation="eager"',
 }
 
 
-class SlidingWindow(NamedTuple):
-    """Stands for the mask of a causal sliding window. It is no tensor, so that a model which changes masks fails."""
+class LocalMask(NamedTuple):
+    """Stands for the mask of a causal sliding window or of causal chunks. It is no tensor, so that a model which
+    changes masks fails."""
 
-    left: int  # keys that a query sees before its own
     keys: int  # of the layer
+    window: Optional["tuple[int, int]"] = None
+    chunk: Optional[int] = None
+    first: int = 0  # key of the first query's chunk: no query sees those before it
 
     @property
     def ndim(self) -> int:
         """Asked for, like the next, by generate() and the model where generate() makes the masks: for static caches."""
         return 4
 
-    def contiguous(self) -> "SlidingWindow":
+    def contiguous(self) -> "LocalMask":
         return self
 
 
@@ -63,24 +64,25 @@ def register(fallback: Optional[str] = None) -> None:
         raise flashjit.InvalidArgument(f'fallback: must be None or "sdpa", was {fallback!r}')
     if "q_length" not in inspect.signature(sdpa_mask).parameters:
         raise flashjit.Unsupported(f"transformers: must be version 5.17 or later, was {_transformers_version}")
-    _translate_name()
+    _translate_name("_check_and_adjust_attn_implementation")  # of a model
+    _translate_name("get_correct_attn_implementation")  # of a model inside another
     AttentionInterface.register(_INTERNAL_NAME, functools.partial(attention_forward, fallback=fallback))
     AttentionMaskInterface.register(_INTERNAL_NAME, functools.partial(make_mask, fallback=fallback))
 
 
-def _translate_name() -> None:
-    """Models that are asked for NAME take _INTERNAL_NAME."""
-    correct = PreTrainedModel.get_correct_attn_implementation
+def _translate_name(method: str) -> None:
+    """Models whose method is given NAME take _INTERNAL_NAME."""
+    correct = getattr(PreTrainedModel, method)
     if hasattr(correct, "knows_flashjit"):
         return
 
     @functools.wraps(correct)
-    def corrected(self, requested_attention, *args, **kwargs):
-        name = _INTERNAL_NAME if requested_attention == NAME else requested_attention
+    def corrected(self, attn_implementation, *args, **kwargs):
+        name = _INTERNAL_NAME if attn_implementation == NAME else attn_implementation
         return correct(self, name, *args, **kwargs)
 
     corrected.knows_flashjit = True
-    PreTrainedModel.get_correct_attn_implementation = corrected
+    setattr(PreTrainedModel, method, corrected)
 
 
 def _refuse_mask(reason: str) -> None:
@@ -94,47 +96,67 @@ def attention_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Union[Tensor, SlidingWindow, None],
+    attention_mask: Union[Tensor, LocalMask, None],
     dropout: float = 0.0,
     scaling: Optional[float] = None,
     is_causal: Optional[bool] = None,
+    softcap: Optional[float] = None,
+    s_aux: Optional[Tensor] = None,
     fallback: Optional[str] = None,
     **kwargs: Any,
 ) -> "tuple[Tensor, None]":
     """The attention function of a model: query is [batch, heads_q, seqlen_q, head_dim], key and value are
-    [batch, heads_kv, seqlen_kv, ...]; returns [batch, seqlen_q, heads_q, head_dim_v] and no weights.
+    [batch, heads_kv, seqlen_kv, ...]; s_aux are the sinks, [heads_q]. Returns [batch, seqlen_q, heads_q, head_dim_v]
+    and no weights.
 
     No mask stands for a causal or a full one, as is_causal or else the module says: make_mask has seen to that. Whether
     a layer has a window its mask says, not the argument sliding_window, which not all models pass.
     """
     _refuse_what_is_not_computed(dropout=dropout, **kwargs)
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    options = {"scale": scaling, "softcap": softcap, "sinks": None if s_aux is None else s_aux.float()}
     if attention_mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        return attention(q, k, v, causal=causal, scale=scaling), None
-    if isinstance(attention_mask, SlidingWindow):
-        _require_keys(attention_mask, k.shape[1])
-        return attention(q, k, v, window=(attention_mask.left, 0), scale=scaling), None
+        return attention(q, k, v, causal=causal, **options), None
+    if isinstance(attention_mask, LocalMask):
+        return _attention_nearby(q, k, v, attention_mask, **options), None
     if fallback is None:
         _refuse_mask(f"attention_mask: must be None in each layer, was a tensor of shape {tuple(attention_mask.shape)}")
+    _refuse_what_sdpa_drops(softcap=softcap, s_aux=s_aux)
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
 
 
-def _require_keys(window: SlidingWindow, keys: int) -> None:
-    """The window ends at the last key, wherever that is; a mask in memory would not fit other keys either."""
-    if keys != window.keys:
+def _attention_nearby(q: Tensor, k: Tensor, v: Tensor, mask: LocalMask, **options: Any) -> Tensor:
+    """Masks end at the last key, wherever that is; one in memory would not fit other keys either."""
+    if k.shape[1] != mask.keys:
         raise flashjit.Unsupported(
-            f'key: must have {window.keys} tokens like the mask, had {keys}; use attn_implementation="eager"'
+            f'key: must have {mask.keys} tokens like the mask, had {k.shape[1]}; use attn_implementation="eager"'
+        )
+    if mask.chunk is not None:
+        k, v = k[:, mask.first :], v[:, mask.first :]
+    return attention(q, k, v, causal=True, window=mask.window, chunk=mask.chunk, **options)
+
+
+def _refuse_what_sdpa_drops(**arguments: Any) -> None:
+    for name, given in _spelled(arguments):
+        raise flashjit.Unsupported(
+            f"{name}: must not be given beside a mask that is left to SDPA, which drops it, was {given}; "
+            'use attn_implementation="eager"'
         )
 
 
 def _refuse_what_is_not_computed(**arguments: Any) -> None:
-    for name, reason in _NOT_COMPUTED.items():
-        given = arguments.get(name)
+    for name, given in _spelled({name: arguments.get(name) for name in _NOT_COMPUTED}):
+        raise flashjit.Unsupported(f"{name}: must not be given, was {given}: {_NOT_COMPUTED[name]}")
+
+
+def _spelled(arguments: "dict[str, Any]") -> "Iterator[tuple[str, Any]]":
+    """Those that are given, as errors tell them."""
+    for name, given in arguments.items():
         if isinstance(given, Tensor):
-            given = f"a tensor of shape {tuple(given.shape)}"
-        if given:
-            raise flashjit.Unsupported(f"{name}: must not be given, was {given}: {reason}")
+            yield name, f"a tensor of shape {tuple(given.shape)}"
+        elif given:
+            yield name, given
 
 
 def make_mask(
@@ -143,36 +165,38 @@ def make_mask(
     kv_length: int,
     q_offset: Union[int, Tensor] = 0,
     kv_offset: int = 0,
-    attention_mask: Union[Tensor, SlidingWindow, None] = None,
+    attention_mask: Union[Tensor, LocalMask, None] = None,
     local_size: Optional[int] = None,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
     config: Any = None,
     fallback: Optional[str] = None,
     **kwargs: Any,
-) -> Union[Tensor, SlidingWindow, None]:
-    """The mask function of a model: None or a SlidingWindow for a mask that FlashJIT can express. attention_mask is
+) -> Union[Tensor, LocalMask, None]:
+    """The mask function of a model: None or a LocalMask for a mask that FlashJIT can express. attention_mask is
     False at padding, bool [batch, seqlen], or what this function has made before. By the two skips transformers says
     whether the mask is causal, or full, but for window and padding.
     """
-    if isinstance(attention_mask, SlidingWindow):
+    if isinstance(attention_mask, LocalMask):
         return attention_mask
     chunked = getattr(config, "attention_chunk_size", None) is not None
     sees_all = _sees_all(kv_length, kv_offset, local_size, chunked)
-    slides = allow_is_causal_skip and not chunked and _is_sliding_window(local_size, config)
+    nearby = _local_mask(kv_length, q_offset, kv_offset, local_size, config) if allow_is_causal_skip else None
+    # Padding before the keys of the layer moves the chunks.
+    first_of_mask = 0 if nearby and nearby.chunk else kv_offset
     obstacle = (
         _obstacle_of_cache(q_length, kv_length, q_offset, kv_offset, full=allow_is_bidirectional_skip)
         or _obstacle_of_pattern(allow_is_causal_skip or allow_is_bidirectional_skip)
-        or _obstacle_of_locality(kv_offset + kv_length, local_size, sees_all or slides)
-        or _obstacle_of_padding(attention_mask, kv_length, kv_offset)
+        or _obstacle_of_locality(kv_offset + kv_length, local_size, sees_all or nearby is not None)
+        or _obstacle_of_padding(attention_mask, first_of_mask, kv_offset + kv_length)
     )
     if obstacle is None:
-        return None if sees_all else SlidingWindow(local_size - 1, kv_length)
+        return None if sees_all else nearby
     if fallback is None:
         _refuse_mask(obstacle)
-    window = {"attention_mask": attention_mask, "local_size": local_size}
+    which = {"attention_mask": attention_mask, "local_size": local_size}
     in_memory = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    return sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset, **window, **in_memory, **kwargs)
+    return sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset, **which, **in_memory, **kwargs)
 
 
 def _obstacle_of_cache(
@@ -189,17 +213,26 @@ def _sees_all(kv_length: int, kv_offset: int, local_size: Optional[int], chunked
     return local_size is None or (kv_length <= local_size and not (chunked and kv_offset > 0))
 
 
-def _is_sliding_window(local_size: Optional[int], config: Any) -> bool:
-    """Whether a query of a causal mask sees its own key and the local_size - 1 before it."""
-    return local_size is not None and 0 < local_size == getattr(config, "sliding_window", None)
+def _local_mask(
+    kv_length: int, q_offset: Union[int, Tensor], kv_offset: int, local_size: Optional[int], config: Any
+) -> Optional[LocalMask]:
+    """Of a causal mask: the config says by its sizes whether local_size is that of a window, in which a query sees its
+    own key and the local_size - 1 before it, or that of chunks. None where it does not say so, or says both."""
+    if isinstance(q_offset, Tensor) or local_size is None or local_size <= 0:
+        return None
+    slides, chunked = (local_size == getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    if slides and not chunked:
+        return LocalMask(kv_length, window=(local_size - 1, 0))
+    first = q_offset // local_size * local_size - kv_offset
+    return LocalMask(kv_length, chunk=local_size, first=first) if chunked and not slides and first >= 0 else None
 
 
 def _obstacle_of_locality(tokens: int, local_size: Optional[int], is_expressible: bool) -> Optional[str]:
     if is_expressible:
         return None
     return (
-        f"local attention: must be a causal sliding window, or over all {tokens} tokens, was over {local_size}; "
-        "pass fewer tokens"
+        "local attention: must be a causal sliding window or causal chunks, of the size that the config gives, or over "
+        f"all {tokens} tokens, was over {local_size}; pass fewer tokens"
     )
 
 
@@ -209,11 +242,11 @@ def _obstacle_of_pattern(plain: bool) -> Optional[str]:
     return "mask: must be causal or full, has more to it here, such as packed sequences, images or a static cache"
 
 
-def _obstacle_of_padding(unpadded: Optional[Tensor], kv_length: int, kv_offset: int) -> Optional[str]:
+def _obstacle_of_padding(unpadded: Optional[Tensor], begin: int, end: int) -> Optional[str]:
     if unpadded is None:
         return None
     if torch.compiler.is_compiling():
         return "attention_mask: must be None in a compiled model, where nothing can look for padding in it"
-    if not unpadded[:, kv_offset : kv_offset + kv_length].all():
+    if not unpadded[:, begin:end].all():
         return "attention_mask: must have no padding; pass sequences of one length, or one at a time"
     return None

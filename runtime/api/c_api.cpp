@@ -87,6 +87,10 @@ Value& require(const char* name, Value* value) {
   return *value;
 }
 
+void require_zero(const char* name, std::int32_t value) {
+  if (value != 0) reject("{}: must be 0, was {}", name, value);
+}
+
 // The interface leaves room for further values.
 bool to_bool(const char* name, std::int32_t value) {
   if (value != 0 && value != 1) reject("{}: must be 0 or 1, was {}", name, value);
@@ -125,6 +129,11 @@ flashjit::AttentionOptions to_options(const flashjit_attention_options* given, M
   options.stream = static_cast<flashjit::Stream>(c.stream);
   if (c.variant) options.variant = to_variant(c.variant);
   if (c.window) options.window = {c.window->left, c.window->right};
+  if (c.alibi_slopes) options.alibi_slopes = to_tensor("alibi_slopes", c.alibi_slopes, kind, "f32");
+  if (c.sinks) options.sinks = to_tensor("sinks", c.sinks, kind, "f32");
+  options.chunk = c.chunk;
+  options.softcap = c.softcap;
+  require_zero("reserved", c.reserved);
   return options;
 }
 
@@ -132,12 +141,16 @@ flashjit::Problem to_problem(const flashjit_problem* given) {
   const auto c = flashjit::runtime::read_struct(require("problem", given));
   const auto dtype = flashjit::runtime::to_dtype(c.dtype);
   if (!dtype) reject("dtype: must be f16 or bf16, was {}", flashjit::runtime::to_string(c.dtype));
-  if (c.reserved != 0) reject("reserved: must be 0, was {}", c.reserved);
+  require_zero("reserved", c.reserved);
   return {.dtype = *dtype,
           .head_dim = c.head_dim,
           .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
           .causal = to_bool("causal", c.causal),
-          .window = to_bool("window", c.window)};
+          .window = to_bool("window", c.window),
+          .chunk = to_bool("chunk", c.chunk),
+          .softcap = to_bool("softcap", c.softcap),
+          .alibi = to_bool("alibi", c.alibi),
+          .sinks = to_bool("sinks", c.sinks)};
 }
 
 void attention(Engine& engine, const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* out,

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C interface without a compiler and without a GPU: what it refuses, and structs of other versions.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "flashjit.h"
@@ -169,6 +171,68 @@ TEST_CASE("a window is none, or two sides of at least -1") {
         "window: right must be at least 0, or -1 for all keys, was -9223372036854775808");
 }
 
+TEST_CASE("a cap is none, or within its bounds") {
+  const auto with_cap = [](float softcap) { return [=](Call& c) { c.options.softcap = softcap; }; };
+  for (const float softcap : {0.0f, -0.0f, 1e-6f, 30.0f, 1e6f}) {
+    CAPTURE(softcap);
+    Call call;
+    with_cap(softcap)(call);
+    CHECK(call(make_engine("sm_90a")) == FLASHJIT_NO_COMPILER);
+  }
+  CHECK(refusal(with_cap(-30)) == "softcap: must be from 1e-06 to 1000000, or 0 for none, was -30");
+  CHECK(refusal(with_cap(1e-7f)) == "softcap: must be from 1e-06 to 1000000, or 0 for none, was 1e-07");
+  CHECK(refusal(with_cap(std::numeric_limits<float>::infinity())).find("softcap: must be from") == 0);
+  CHECK(refusal(with_cap(std::numeric_limits<float>::quiet_NaN())).find("softcap: must be from") == 0);
+  CHECK(refusal([](Call& c) { c.options.reserved = 1; }) == "reserved: must be 0, was 1");
+}
+
+TEST_CASE("a chunk is none, or of at least one key") {
+  const auto with_chunk = [](std::int64_t chunk) { return [=](Call& c) { c.options.chunk = chunk; }; };
+  for (const std::int64_t chunk : {std::int64_t{0}, std::int64_t{1}, std::numeric_limits<std::int64_t>::max()}) {
+    CAPTURE(chunk);
+    Call call;
+    with_chunk(chunk)(call);
+    CHECK(call(make_engine("sm_90a")) == FLASHJIT_NO_COMPILER);
+  }
+  CHECK(refusal(with_chunk(-1)) == "chunk: must be at least 1, or 0 for none, was -1");
+}
+
+TEST_CASE("slopes and sinks are of the heads, or of batch entries and heads") {
+  constexpr struct {
+    std::string_view name;
+    const DLTensor* flashjit_attention_options::*field;
+  } kOptions[] = {{"alibi_slopes", &flashjit_attention_options::alibi_slopes},
+                  {"sinks", &flashjit_attention_options::sinks}};
+  const HostTensor of_heads(DType::f32, {2}), of_batch(DType::f32, {1, 2}), of_others(DType::f32, {3});
+  const HostTensor in_f16(DType::f16, {2});
+  const auto as_it_is = [](DLTensor&) {};
+  for (const auto& option : kOptions) {
+    CAPTURE(option.name);
+    for (const HostTensor* tensor : {&of_heads, &of_batch}) {
+      const DlpackView view(tensor->view(), kDLCPU);
+      Call call;
+      call.options.*option.field = &view;
+      CHECK(call(make_engine("sm_90a")) == FLASHJIT_NO_COMPILER);
+    }
+    const auto is_refused = [&](const HostTensor& tensor, auto change, std::string_view message) {
+      DlpackView view(tensor.view(), kDLCPU);
+      change(view);
+      const std::string refused = refusal([&](Call& c) { c.options.*option.field = &view; });
+      CHECK_MESSAGE(refused.find(fmt::format("{}: {}", option.name, message)) == 0, refused);
+    };
+    is_refused(of_others, as_it_is, "num_heads must be 2 like that of q, was 3");
+    is_refused(in_f16, as_it_is, "dtype must be f32, was f16");
+    is_refused(
+        of_heads, [](DLTensor& view) { view.dtype.bits = 64; }, "dtype must be f32, was float64");
+    is_refused(
+        of_heads, [](DLTensor& view) { view.ndim = 0; }, "must be [num_heads] or");
+    is_refused(
+        of_heads, [](DLTensor& view) { view.device.device_type = kDLCUDA; }, "must be in host memory (kDLCPU)");
+    is_refused(
+        of_heads, [](DLTensor& view) { view.data = nullptr; }, "must point to");
+  }
+}
+
 TEST_CASE("engine options are checked, and a failure makes no engine") {
   const auto message = [](const char* flashjit_engine_options::*field, const char* value) {
     flashjit_engine_options options = FLASHJIT_ENGINE_OPTIONS_INIT;
@@ -198,13 +262,24 @@ TEST_CASE("what is prepared is checked") {
   problem.dtype = {kDLInt, 32, 1};
   CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "dtype: must be f16 or bf16, was int32");
+  constexpr struct {
+    const char* name;
+    std::int32_t flashjit_problem::*field;
+  } kFeatures[] = {{"window", &flashjit_problem::window},
+                   {"softcap", &flashjit_problem::softcap},
+                   {"alibi", &flashjit_problem::alibi},
+                   {"sinks", &flashjit_problem::sinks},
+                   {"chunk", &flashjit_problem::chunk}};
+  for (const auto& feature : kFeatures) {
+    CAPTURE(feature.name);
+    problem = FLASHJIT_PROBLEM_INIT;
+    problem.*feature.field = 1;
+    CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_NO_COMPILER);
+    problem.*feature.field = 2;
+    CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
+    CHECK(last_error() == std::string(feature.name) + ": must be 0 or 1, was 2");
+  }
   problem = FLASHJIT_PROBLEM_INIT;
-  problem.window = 1;
-  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_NO_COMPILER);
-  problem.window = 2;
-  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
-  CHECK(last_error() == "window: must be 0 or 1, was 2");
-  problem.window = 0;
   problem.reserved = 1;
   CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "reserved: must be 0, was 1");
@@ -247,22 +322,43 @@ TEST_CASE("a struct without its size is refused") {
   }
 }
 
-TEST_CASE("the first version's structs are taken for ever") {
+// What lies behind a struct of the caller's size is not looked at.
+TEST_CASE("options of every version are taken for ever") {
+  constexpr std::size_t kFirst = 48, kWithWindow = 56, kWithScores = 88;
   static_assert(sizeof(flashjit_engine_options) >= 56 && sizeof(flashjit_counters) >= 64);
-  static_assert(sizeof(flashjit_attention_options) >= 48 && sizeof(flashjit_problem) >= 24);
+  static_assert(sizeof(flashjit_attention_options) >= kWithScores);
   const EnginePointer engine = make_engine("sm_90a");
-  // What lies behind a struct of that size is not looked at.
-  constexpr flashjit_window kRefused{-2, -2};
   Call call;
+  const auto status = [&](std::size_t size) {
+    call.options.struct_size = size;
+    return call(engine);
+  };
+  call.options.softcap = -1;
+  call.options.chunk = -1;
+  call.options.reserved = 1;
+  CHECK(status(kWithScores) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(status(kWithWindow) == FLASHJIT_NO_COMPILER);
+  constexpr flashjit_window kRefused{-2, -2};
   call.options.window = &kRefused;
-  CHECK(call(engine) == FLASHJIT_INVALID_ARGUMENT);
-  call.options.struct_size = 48;
-  CHECK(call(engine) == FLASHJIT_NO_COMPILER);
+  CHECK(status(kWithWindow) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(status(kFirst) == FLASHJIT_NO_COMPILER);
+}
+
+TEST_CASE("problems of every version are taken for ever") {
+  constexpr std::size_t kFirst = 24, kWithWindow = 32, kWithScores = 48;
+  static_assert(sizeof(flashjit_problem) >= kWithScores);
+  const EnginePointer engine = make_engine("sm_90a");
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  const auto status = [&](std::size_t size) {
+    problem.struct_size = size;
+    return flashjit_prepare(engine.get(), &problem, -1);
+  };
+  problem.softcap = problem.alibi = problem.sinks = problem.chunk = 7;
+  CHECK(status(kWithScores) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(status(kWithWindow) == FLASHJIT_NO_COMPILER);
   problem.window = problem.reserved = 7;
-  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
-  problem.struct_size = 24;
-  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_NO_COMPILER);
+  CHECK(status(kWithWindow) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(status(kFirst) == FLASHJIT_NO_COMPILER);
 }
 
 TEST_CASE("counters are written as far as the caller has them") {

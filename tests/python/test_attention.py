@@ -10,6 +10,7 @@ import numpy as np
 from support import emulating_engine, make_inputs, reference
 
 TOLERANCE = 2e-3  # of values near 1: two roundings to float16
+TANH_ROUNDING = 2**-11  # of a cap
 
 
 class Results(unittest.TestCase):
@@ -18,12 +19,12 @@ class Results(unittest.TestCase):
     def setUpClass(cls):
         cls.engine = emulating_engine()
 
-    def check(self, inputs, **options):
+    def check(self, inputs, tolerance=TOLERANCE, **options):
         out = self.engine.attention(*inputs, **options)
         wanted, _ = reference(*inputs, **options)
         self.assertIs(type(out), np.ndarray)
         self.assertEqual(out.dtype, np.float16)
-        np.testing.assert_allclose(out, wanted, atol=TOLERANCE)
+        np.testing.assert_allclose(out, wanted, atol=tolerance)
 
     def test_plain(self):
         self.check(make_inputs())
@@ -41,6 +42,50 @@ class Results(unittest.TestCase):
         inputs = make_inputs()
         causal = self.engine.attention(*inputs, causal=True)
         np.testing.assert_array_equal(self.engine.attention(*inputs, window=(-1, 0)), causal)
+
+    def test_caps(self):
+        inputs = make_inputs()
+        for softcap in (0.5, 2, np.float32(1.5)):
+            with self.subTest(softcap=softcap):
+                self.check(inputs, TOLERANCE + softcap * TANH_ROUNDING, softcap=softcap)
+        self.check(inputs, TOLERANCE + TANH_ROUNDING, softcap=1, scale=0.5, window=(5, 2))
+        plain = self.engine.attention(*inputs)
+        for none in (None, 0, 0.0, -0.0):
+            np.testing.assert_array_equal(self.engine.attention(*inputs, softcap=none), plain)
+
+    def test_slopes(self):
+        inputs = make_inputs((2, 16, 4, 64))
+        slopes = np.linspace(-0.25, 1, 16, dtype=np.float32).reshape(4, 4)
+        for name, array in {"heads": slopes[1], "batch": slopes[:2], "strided": slopes[::2]}.items():
+            with self.subTest(name):
+                self.check(inputs, alibi_slopes=array)
+        self.check(inputs, alibi_slopes=slopes[3], causal=True, window=(5, 0))
+        self.check(inputs, TOLERANCE + TANH_ROUNDING, alibi_slopes=slopes[2:], softcap=1)
+
+    def test_chunks(self):
+        inputs = make_inputs()
+        for chunk in (1, 5, 24, 32, np.int64(7), 2**63 - 1):
+            with self.subTest(chunk=chunk):
+                self.check(inputs, chunk=chunk, causal=True)
+        self.check(inputs, chunk=5)
+        self.check(inputs, chunk=6, window=(3, 1))
+        np.testing.assert_array_equal(self.engine.attention(*inputs, chunk=None), self.engine.attention(*inputs))
+
+    def test_sinks(self):
+        inputs = make_inputs((2, 16, 4, 64))
+        sinks = np.linspace(-3, 6, 16, dtype=np.float32).reshape(4, 4)
+        for name, array in {"heads": sinks[1], "batch": sinks[:2], "strided": sinks[::2]}.items():
+            with self.subTest(name):
+                self.check(inputs, sinks=array)
+        self.check(inputs, sinks=sinks[3], causal=True, window=(5, 0), alibi_slopes=sinks[0] / 8)
+        none = np.full(4, -np.inf, np.float32)
+        np.testing.assert_array_equal(self.engine.attention(*inputs, sinks=none), self.engine.attention(*inputs))
+
+    def test_sinks_of_rows_without_keys(self):
+        sinks = np.float32([2, -1])
+        out, lse = self.engine.attention(*make_inputs(seqlen_kv=8), causal=True, sinks=sinks, lse=True)
+        self.assertFalse(out[:, :8].any())
+        np.testing.assert_allclose(lse[0, :, :8], np.tile(sinks[:, None], 8), rtol=1e-6)
 
     def test_grouped_heads(self):
         self.check(make_inputs((2, 16, 4, 64)))
@@ -61,6 +106,12 @@ class Results(unittest.TestCase):
         self.assertEqual(lse.dtype, np.float32)
         np.testing.assert_allclose(out, wanted_out, atol=TOLERANCE)
         np.testing.assert_allclose(lse, wanted_lse, atol=TOLERANCE)
+
+    def test_log_sum_exp_of_the_scores_with_slopes_and_sinks(self):
+        inputs, values = make_inputs(), np.float32([0.5, -0.25])
+        for name in ("alibi_slopes", "sinks"):
+            _, lse = self.engine.attention(*inputs, lse=True, **{name: values})
+            np.testing.assert_allclose(lse, reference(*inputs, **{name: values})[1], atol=TOLERANCE)
 
     def test_the_callers_output(self):
         inputs = make_inputs()
@@ -83,14 +134,15 @@ class Results(unittest.TestCase):
 
     def test_references_are_given_back(self):
         q, k, v = make_inputs()
-        out = np.empty_like(q)
-        arrays = (q, k, v, out)
-        before = [sys.getrefcount(array) for array in arrays]
-        result = self.engine.attention(q, k, v, out=out, window=(7, 0))
+        out, slopes, sinks = np.empty_like(q), np.ones(2, np.float32), np.zeros(2, np.float32)
+        chunk = 10**6  # no object that the interpreter shares
+        arguments = (q, k, v, out, slopes, sinks, chunk)
+        before = [sys.getrefcount(argument) for argument in arguments]
+        result = self.engine.attention(q, k, v, out=out, window=(7, 0), chunk=chunk, alibi_slopes=slopes, sinks=sinks)
         del result
         with self.assertRaises(flashjit.InvalidArgument):
-            self.engine.attention(q, k[..., :32], v, out=out)
-        self.assertEqual([sys.getrefcount(array) for array in arrays], before)
+            self.engine.attention(q, k[..., :32], v, out=out, chunk=chunk, alibi_slopes=slopes, sinks=sinks)
+        self.assertEqual([sys.getrefcount(argument) for argument in arguments], before)
 
 
 class WrongInput(unittest.TestCase):
@@ -170,6 +222,38 @@ class WrongInput(unittest.TestCase):
         for scale in ("x", 10**400):
             self.refused(flashjit.InvalidArgument, "^scale: must be a number, was ", *make_inputs(), scale=scale)
 
+    def test_caps(self):
+        for softcap in ("x", True, 10**400, 1e-50, [30.0]):
+            with self.subTest(softcap=softcap):
+                wanted = "^softcap: must be a number of float32, or None, was " + re.escape(repr(softcap))[:100]
+                self.refused(flashjit.InvalidArgument, wanted, *make_inputs(), softcap=softcap)
+        for softcap in (-30, 1e-7, 1e7, 1e300, np.inf, np.nan):
+            with self.subTest(softcap=softcap):
+                self.refused(flashjit.InvalidArgument, "^softcap: must be from 1e-06 to .* or 0 for none, was ",
+                             *make_inputs(), softcap=softcap)
+
+    def test_chunks(self):
+        for chunk in ("x", True, 0, -3, 2.0, 2**63, -2**70, (5, )):
+            with self.subTest(chunk=chunk):
+                wanted = r"^chunk: must be an int from 1 to 2\*\*63 - 1, or None, was " + re.escape(repr(chunk))
+                self.refused(flashjit.InvalidArgument, wanted, *make_inputs(), chunk=chunk)
+
+    def test_slopes_and_sinks(self):
+        values = np.ones(2, np.float32)
+        wide = np.ones((1, 4), np.float32)[:, ::2]
+        for wrong, message in (([1.0, 1.0], "must be an array that has __dlpack__ .* was list"),
+                               (0.5, "must be an array that has __dlpack__ .* was float"),
+                               (values.astype(np.float64), "dtype must be f32, was float64$"),
+                               (values.astype(np.float16), "dtype must be f32, was f16$"),
+                               (values.astype(object), "must be an array that DLPack can describe, in float32, was"),
+                               (np.ones(3, np.float32), "num_heads must be 2 like that of q, was 3$"),
+                               (np.ones((2, 2), np.float32), "batch must be 1 like that of q, was 2$"),
+                               (np.ones((1, 1, 2), np.float32), r"must be \[num_heads\] or \[batch, .* had rank 3"),
+                               (wide, "the last dimension must be contiguous")):
+            for name in ("alibi_slopes", "sinks"):
+                with self.subTest(message, name=name):
+                    self.refused(flashjit.InvalidArgument, f"^{name}: {message}", *make_inputs(), **{name: wrong})
+
     def test_flags(self):
         for name in ("causal", "lse"):
             self.refused(flashjit.InvalidArgument, f"^{name}: must be True or False, was array", *make_inputs(),
@@ -182,7 +266,8 @@ class WrongInput(unittest.TestCase):
 
             __bool__ = __float__ = __index__
 
-        for arguments in ({"window": (Interrupted(), 0)}, {"causal": Interrupted()}, {"scale": Interrupted()}):
+        for arguments in ({"window": (Interrupted(), 0)}, {"causal": Interrupted()}, {"scale": Interrupted()},
+                          {"chunk": Interrupted()}, {"softcap": Interrupted()}):
             with self.subTest(arguments=arguments), self.assertRaises(KeyboardInterrupt):
                 self.engine.attention(*make_inputs(), **arguments)
 
@@ -255,6 +340,9 @@ class CudaArrays(unittest.TestCase):
         q, k, v = map(CudaArray, arrays)
         address = arrays[0].ctypes.data
         self.refused("^q: dtype must be float16 .* was <f8", CudaArray(arrays[0].astype(float)), k, v, out=q)
+        for name in ("alibi_slopes", "sinks"):
+            self.refused(rf"^{name}: dtype must be float32 \(typestr <f4\), was <f8$", q, k, v, out=q,
+                         **{name: CudaArray(np.ones(2))})
         self.refused("^out: must be writable", q, k, v, out=CudaArray(arrays[0], data=(address, True)))
         k = CudaArray(arrays[1], strides=(1, 2, 2, 1))
         self.refused("^k: strides must be multiples of 2 bytes", q, k, v, out=q)

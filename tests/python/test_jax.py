@@ -31,6 +31,11 @@ class Jax(unittest.TestCase):
         for result, wanted in zip((out, lse), reference(*self.arrays, causal=True)):
             np.testing.assert_allclose(np.asarray(result), wanted, atol=2e-3)
 
+    def test_slopes(self):
+        slopes = np.float32([0.5, -0.25])
+        out = self.engine.attention(*self.inputs, alibi_slopes=jax.numpy.asarray(slopes))
+        np.testing.assert_allclose(np.asarray(out), reference(*self.arrays, alibi_slopes=slopes)[0], atol=2e-3)
+
     def test_bfloat16(self):
         inputs = [array.astype(jax.numpy.bfloat16) for array in self.inputs]
         out = self.engine.attention(*inputs)

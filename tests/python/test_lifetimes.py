@@ -34,6 +34,16 @@ class Capsules(unittest.TestCase):
                 np.testing.assert_allclose(out, reference(*inputs)[0], atol=2e-3)
                 self.check_all_given_back(producers)
 
+    def test_of_slopes_and_sinks(self):
+        inputs = make_inputs()
+        arrays = {"alibi_slopes": np.float32([0.5, -0.25]), "sinks": np.float32([-1, 3])}
+        for kind in (OldProducer, NewProducer):
+            with self.subTest(kind.__name__):
+                producers = {name: kind(array) for name, array in arrays.items()}
+                out = self.engine.attention(*inputs, **producers)
+                np.testing.assert_allclose(out, reference(*inputs, **arrays)[0], atol=2e-3)
+                self.check_all_given_back(producers.values())
+
     def test_when_the_library_refuses_the_call(self):
         q, k, v = make_inputs()
         producers = [NewProducer(array) for array in (q, k, v[:, :, :1], np.empty_like(q))]
@@ -46,9 +56,10 @@ class Capsules(unittest.TestCase):
         cases = (({"flags": READ_ONLY}, "^out: must be writable"), ({"major": 2}, "^out: .* version 1$"))
         for changes, message in cases:
             producers = [OldProducer(q), NewProducer(k), NewProducer(v), NewProducer(np.empty_like(q), **changes)]
+            slopes, sinks = (NewProducer(np.ones(2, np.float32), flags=READ_ONLY) for _ in range(2))
             with self.subTest(message), self.assertRaisesRegex(flashjit.InvalidArgument, message):
-                self.engine.attention(*producers[:3], out=producers[3])
-            self.check_all_given_back(producers)
+                self.engine.attention(*producers[:3], out=producers[3], alibi_slopes=slopes, sinks=sinks)
+            self.check_all_given_back([*producers, slopes, sinks])
 
     def test_a_capsule_is_used_once(self):
         q, k, v = make_inputs()
@@ -89,6 +100,22 @@ class Tables(unittest.TestCase):
             self.engine.attention(*self.inputs, window=3)
         self.assertEqual(self.counts(), (1, 1, 0))
 
+    def test_chunks(self):
+        out = self.engine.attention(*self.inputs, causal=True, chunk=5)
+        np.testing.assert_allclose(out.array, reference(*self.arrays, causal=True, chunk=5)[0], atol=2e-3)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^chunk: must be an int .* was True$"):
+            self.engine.attention(*self.inputs, chunk=True)
+        self.assertEqual(self.counts(), (1, 1, 0))
+
+    def test_slopes_and_sinks(self):
+        values = np.float32([0.5, -0.25])
+        for name in ("alibi_slopes", "sinks"):
+            out = self.engine.attention(*self.inputs, **{name: TableArray(values)})
+            np.testing.assert_allclose(out.array, reference(*self.arrays, **{name: values})[0], atol=2e-3)
+            with self.assertRaisesRegex(flashjit.InvalidArgument, f"^{name}: dtype must be f32, was f16$"):
+                self.engine.attention(*self.inputs, **{name: TableArray(values.astype(np.float16))})
+        self.assertEqual(self.counts(), (4, 2, 2))
+
     def test_two_outputs(self):
         out, lse = self.engine.attention(*self.inputs, lse=True)
         np.testing.assert_allclose(out.array, reference(*self.arrays)[0], atol=2e-3)
@@ -117,6 +144,7 @@ class Tables(unittest.TestCase):
 
     def test_gradients_are_refused_unless_none_are_recorded(self):
         tensor_type = type("Tensor", (TableArray, ), {"requires_grad": True})
+        of_heads = tensor_type(np.ones(2, np.float32))
         k = tensor_type(self.arrays[1])
         for enabled in (True, False):
             torch = types.SimpleNamespace(is_grad_enabled=lambda enabled=enabled: enabled)
@@ -124,6 +152,9 @@ class Tables(unittest.TestCase):
                 if enabled:
                     with self.assertRaisesRegex(flashjit.Unsupported, r"^k: must not require a gradient.*k.detach\(\)"):
                         self.engine.attention(self.inputs[0], k, self.inputs[2])
+                    for name in ("alibi_slopes", "sinks"):
+                        with self.assertRaisesRegex(flashjit.Unsupported, f"^{name}: must not require a gradient"):
+                            self.engine.attention(*self.inputs, **{name: of_heads})
                 else:
                     self.engine.attention(self.inputs[0], k, self.inputs[2])
 

@@ -12,6 +12,7 @@ import unittest
 from unittest import mock
 
 import flashjit
+import numpy as np
 from flashjit import _errors, _nvrtc
 from support import emulating_engine, make_inputs
 
@@ -77,6 +78,20 @@ class Engines(unittest.TestCase):
             engine.attention(*make_inputs(), window=(left, 0))
         self.assertEqual(engine.counters()["compiles"], compiles)
 
+    def test_prepare_for_options_of_all_values(self):
+        emulating_engine()  # skips where nothing compiles
+        engine = flashjit.Engine(emulate="sm_90a", cache_directory="")
+        engine.prepare("float16", 64, chunk=True, softcap=True, alibi=True, sinks=True)
+        for feature in ("chunk", "softcap", "alibi", "sinks"):
+            with self.assertRaisesRegex(flashjit.InvalidArgument, f"^{feature}: must be True or False, .* was 30.0$"):
+                engine.prepare("float16", 64, **{feature: 30.0})
+        compiles = engine.counters()["compiles"]
+        self.assertGreater(compiles, 0)
+        for value in (1, 30):
+            of_heads = np.full(2, value, np.float32)
+            engine.attention(*make_inputs(), chunk=value, softcap=value, alibi_slopes=of_heads, sinks=of_heads)
+        self.assertEqual(engine.counters()["compiles"], compiles)
+
     def test_the_default_one_is_what_the_environment_says(self):
         emulating_engine()
         program = ("import flashjit, sys; sys.path.insert(0, sys.argv[1]); from support import make_inputs\n"
@@ -90,7 +105,8 @@ class Surface(unittest.TestCase):
     def test_signatures(self):
         parameters = inspect.signature(flashjit.attention).parameters
         self.assertEqual(list(parameters),
-                         ["q", "k", "v", "causal", "window", "scale", "out", "lse", "stream", "variant", "engine"])
+                         ["q", "k", "v", "causal", "window", "chunk", "scale", "softcap", "alibi_slopes", "sinks",
+                          "out", "lse", "stream", "variant", "engine"])
         self.assertEqual(list(inspect.signature(flashjit.Engine.attention).parameters)[1:], list(parameters)[:-1])
 
     def test_names(self):

@@ -47,6 +47,21 @@ def visible(queries, keys, left, right):
     return (behind >= -left) & (behind <= right)
 
 
+def with_changed_scores(q, k, v, softcap=None, alibi_slopes=None, sinks=None):
+    """(out, lse) in f32 of full attention; k and v have one head, slopes and sinks are [heads]."""
+    scores = torch.einsum("bqhd,bkd->bhqk", q.float(), k[:, :, 0].float()) / 8
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if alibi_slopes is not None:
+        queries, keys = scores.shape[2:]
+        behind = torch.arange(keys) - (torch.arange(queries).unsqueeze(1) + keys - queries)
+        scores = scores - alibi_slopes.view(-1, 1, 1) * behind.abs()
+    lse = scores.logsumexp(-1)
+    if sinks is not None:
+        lse = torch.logaddexp(lse, sinks.view(-1, 1))
+    return torch.einsum("bhqk,bkd->bqhd", (scores - lse.unsqueeze(-1)).exp(), v[:, :, 0].float()), lse
+
+
 def sdpa_in_f32(query, key, value, **options):
     return functional.scaled_dot_product_attention(query.float(), key.float(), value.float(), **options)
 
@@ -97,7 +112,8 @@ class WrongTensors(unittest.TestCase):
             with self.subTest(name), self.assertRaisesRegex(kind, f"^{name}: {message}"):
                 call()
         with mock.patch.object(_arrays._core, "launch"), self.assertRaisesRegex(kind, f"^q: {message}"):
-            _arrays.attention(q, k, v, False, None, None, torch.empty_like(v), False, None, None, emulating_engine())
+            _arrays.attention(q, k, v, False, None, None, None, None, None, None, torch.empty_like(v), False, None,
+                              None, emulating_engine())
 
     def test_without_memory_with_strides(self):
         q = make_qkv()[0]
@@ -138,13 +154,54 @@ class Operator(CloseTo):
             with self.assertRaisesRegex(flashjit.InvalidArgument, "^window: "):
                 flashjit.torch.attention(*tensors, window=window)
 
+    def test_chunks(self):
+        tensors = make_qkv(8, 24)
+        own = torch.arange(16, 24).unsqueeze(1)
+        visible_keys = (torch.arange(24) <= own) & (torch.arange(24) // 5 == own // 5)
+        expected = sdpa_in_f32(*to_sdpa(*tensors), attn_mask=visible_keys, enable_gqa=True).transpose(1, 2)
+        self.assert_close(flashjit.torch.attention(*tensors, causal=True, chunk=5), expected)
+        self.assert_close(torch.ops.flashjit.attention_forward(*tensors, True, chunk=5)[0], expected)
+        tensors[0].requires_grad_()
+        self.assert_close(flashjit.torch.attention(*tensors, causal=True, chunk=5), expected)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^chunk: "):
+            flashjit.torch.attention(*tensors, chunk=0)
+
+    def test_caps_slopes_and_sinks(self):
+        tensors, slopes, sinks = make_qkv(8, 24), torch.tensor([0.5, -0.125]), torch.tensor([-1.0, 3.0])
+        for options in ({"softcap": 2.0}, {"alibi_slopes": slopes}, {"sinks": sinks},
+                        {"softcap": 2.0, "alibi_slopes": slopes, "sinks": sinks}):  # fmt: skip
+            expected_out, expected_lse = with_changed_scores(*tensors, **options)
+            with self.subTest(**options):
+                self.assert_close(flashjit.torch.attention(*tensors, **options), expected_out)
+                out, lse = torch.ops.flashjit.attention_forward(*tensors, **options)
+                self.assert_close(out, expected_out)
+                self.assert_close(lse, expected_lse)
+        uncapped = flashjit.torch.attention(*tensors, softcap=0.0)
+        self.assertTrue(torch.equal(uncapped, flashjit.torch.attention(*tensors)))
+        for wrong in ({"softcap": -1.0}, {"alibi_slopes": slopes.bfloat16()}, {"alibi_slopes": slopes.double()},
+                      {"alibi_slopes": slopes.to("meta")}, {"sinks": sinks.bfloat16()}):
+            with self.subTest(**wrong), self.assertRaisesRegex(flashjit.InvalidArgument, f"^{next(iter(wrong))}: "):
+                flashjit.torch.attention(*tensors, **wrong)
+
+    def test_slopes_and_sinks_may_require_a_gradient_but_have_none(self):
+        tensors, values = make_qkv(), torch.nn.Parameter(torch.ones(2))
+        for name in ("alibi_slopes", "sinks"):
+            with self.assertRaisesRegex(flashjit.Unsupported, f"^{name}: must not require a gradient"):
+                flashjit.attention(*tensors, **{name: values})
+            out = flashjit.torch.attention(*tensors, **{name: values})
+            with self.assertRaisesRegex(flashjit.Unsupported, "no backward yet"):
+                out.sum().backward()
+
     def test_says_of_itself_what_is_true(self):
-        for wants_gradient, window in ((False, None), (True, None), (False, (3, 0)), (True, (3, 0))):
-            tensors = tuple(tensor.requires_grad_(wants_gradient) for tensor in make_qkv())
-            torch.library.opcheck(
-                torch.ops.flashjit.attention_forward.default, (*tensors, True, 0.5, window),
-                test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
-            )  # fmt: skip
+        of_heads = torch.tensor([0.5, -0.125])
+        for options in ((), ((3, 0),), (None, 5), (None, None, 2.0), (None, None, None, of_heads),
+                        (None, None, None, None, of_heads), ((3, 0), 5, 2.0, of_heads, of_heads)):  # fmt: skip
+            for wants_gradient in (False, True):
+                tensors = tuple(tensor.requires_grad_(wants_gradient) for tensor in make_qkv())
+                torch.library.opcheck(
+                    torch.ops.flashjit.attention_forward.default, (*tensors, True, 0.5, *options),
+                    test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+                )  # fmt: skip
 
     def test_backward_is_refused_and_forward_is_not(self):
         q, k, v = make_qkv()
@@ -163,6 +220,9 @@ class Operator(CloseTo):
             actual = flashjit.torch.attention(*tensors)
         self.assertIn("flashjit.attention_forward.default", recorder.names)
         self.assertTrue(torch.equal(actual, expected))
+        with torch.no_grad(), mock.patch("flashjit.torch.attention_forward") as operator:
+            flashjit.torch.attention(*tensors, sinks=torch.nn.Parameter(torch.zeros(2)))
+        operator.assert_not_called()
 
 
 class Compiled(CloseTo):
@@ -202,6 +262,25 @@ class Compiled(CloseTo):
             self.assertTrue(torch.equal(compiled(*tensors, left), attend(*tensors, left)))
         self.assertEqual(len(graphs), 1)
 
+    def test_one_graph_serves_chunks_of_all_sizes(self):
+        tensors = make_qkv()
+        attend = lambda q, k, v, chunk: flashjit.torch.attention(q, k, v, causal=True, chunk=chunk)
+        compiled, graphs = self.compile(attend, dynamic=True)
+        for chunk in (3, 6, 9):
+            self.assertTrue(torch.equal(compiled(*tensors, chunk), attend(*tensors, chunk)))
+        self.assertEqual(len(graphs), 1)
+
+    def test_one_graph_serves_all_slopes_and_sinks(self):
+        tensors = make_qkv()
+        attend = lambda q, k, v, slopes, sinks: flashjit.torch.attention(
+            q, k, v, softcap=2.0, alibi_slopes=slopes, sinks=sinks
+        )
+        compiled, graphs = self.compile(attend)
+        first, second = torch.tensor([0.5, -0.125]), torch.tensor([3.0, 0.25])
+        for of_heads in ((first, second), (second, first)):
+            self.assertTrue(torch.equal(compiled(*tensors, *of_heads), attend(*tensors, *of_heads)))
+        self.assertEqual(len(graphs), 1)
+
     def test_aot_autograd_takes_the_operator(self):
         tensors = to_sdpa(*make_qkv(heads_kv=2))
         torch.compiler.reset()
@@ -238,6 +317,7 @@ class ScaledDotProductAttention(CloseTo):
             flashjit.torch.scaled_dot_product_attention(*tensors)
         with torch.autocast("cpu", torch.bfloat16):
             actual = flashjit.torch.scaled_dot_product_attention(*tensors)
+            flashjit.torch.attention(*to_sdpa(*tensors), alibi_slopes=torch.ones(2))  # which stay f32
         self.assertEqual(actual.dtype, torch.bfloat16)
         self.assert_close(actual, sdpa_in_f32(*tensors))
 

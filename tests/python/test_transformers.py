@@ -14,16 +14,22 @@ except ImportError as error:
 
 import flashjit
 import flashjit.transformers
-from flashjit.transformers import SlidingWindow, make_mask
+from flashjit.transformers import LocalMask, make_mask
 from support import emulating_engine
-from transformers.masking_utils import causal_mask_function, sdpa_mask, sliding_window_causal_mask_function
+from transformers.masking_utils import (
+    causal_mask_function,
+    chunked_causal_mask_function,
+    sdpa_mask,
+    sliding_window_causal_mask_function,
+)
 
 SMALL = {
     "vocab_size": 64, "hidden_size": 128, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 64, "max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": None,
     "pad_token_id": 0,
 }  # fmt: skip
-WINDOW = 8
+WINDOW = 8  # or a chunk
+CAP = 0.5  # of scores, which are small in models with random weights
 INSTEAD = r'use attn_implementation="sdpa", or flashjit\.transformers\.register\(fallback="sdpa"\)'
 
 
@@ -38,6 +44,9 @@ def make_model(config=None, **options):
     config = config or transformers.LlamaConfig(**SMALL, **options)
     torch.manual_seed(3)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="flashjit", dtype=torch.bfloat16)
+    for name, parameter in model.named_parameters():
+        if name.endswith("sinks"):
+            torch.nn.init.normal_(parameter)  # or they would hardly change the result
     return model.eval()
 
 
@@ -48,18 +57,33 @@ def make_gemma():
         query_pre_attn_scalar=64))  # fmt: skip
 
 
-def make_models_with_windows():
+def make_gpt_oss():
+    """With attention sinks in both of its layers. It has one expert, or rounding might choose another one."""
+    return make_model(transformers.GptOssConfig(
+        **SMALL, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"], initializer_range=0.2,
+        num_local_experts=1, num_experts_per_tok=1))  # fmt: skip
+
+
+def make_llama4():
+    """One of its layers has chunks, the other none. It has one expert, too."""
+    return make_model(transformers.Llama4TextConfig(
+        **SMALL, attention_chunk_size=WINDOW, layer_types=["chunked_attention", "full_attention"],
+        initializer_range=0.2, intermediate_size_mlp=64, num_local_experts=1, no_rope_layers=[1, 0]))  # fmt: skip
+
+
+def make_models_with_local_masks():
     """Of Qwen's mixture of experts no layer says that it has a window, but the mask does."""
     window = {"sliding_window": WINDOW, "initializer_range": 0.2}
     mixed = {**window, "layer_types": ["sliding_attention", "full_attention"]}
     gemma = {**mixed, "query_pre_attn_scalar": 64}
     configs = (
         transformers.MistralConfig(**SMALL, **window),
-        transformers.Gemma2Config(**SMALL, **gemma, attn_logit_softcapping=None, final_logit_softcapping=None),
+        transformers.Gemma2Config(**SMALL, **gemma, attn_logit_softcapping=CAP, final_logit_softcapping=None),
         transformers.Gemma3TextConfig(**SMALL, **gemma),
         transformers.Qwen2MoeConfig(**SMALL, **mixed, use_sliding_window=True, num_experts=2, num_experts_per_tok=1),
     )
-    return {config.model_type: make_model(config) for config in configs}
+    models = {config.model_type: make_model(config) for config in configs}
+    return {**models, "gpt_oss": make_gpt_oss(), "llama4": make_llama4()}
 
 
 def tokens(length, batch=1):
@@ -131,12 +155,20 @@ class Prefill(Models):
         self.check(make_gemma(), tokens(16, 2), attention_mask=padding)
 
     def test_what_changes_the_result_is_refused_with_and_without_fallback(self):
-        gemma2 = transformers.Gemma2Config(**SMALL, query_pre_attn_scalar=64, attn_logit_softcapping=30.0)
         for fallback in (None, "sdpa"):
             flashjit.transformers.register(fallback)
-            self.refuse("softcap: must not be given, was 30.0: .*eager", make_model(gemma2), tokens(8))
             self.refuse("dropout: must not be given, was 0.5: .*eval", make_model(attention_dropout=0.5).train(),
                         tokens(8))
+
+    def test_fallback_loses_neither_caps_nor_sinks(self):
+        flashjit.transformers.register(fallback="sdpa")
+        padding = torch.ones(2, 16, dtype=torch.long)
+        padding[0, 13:] = 0
+        model = make_model(transformers.Gemma2Config(**SMALL, query_pre_attn_scalar=64, attn_logit_softcapping=30.0))
+        self.refuse("softcap: must not be given beside a mask .*SDPA.*, was 30.0; .*eager", model, tokens(16, 2),
+                    attention_mask=padding)
+        self.refuse(r"s_aux: must not be given beside a mask .*SDPA.*, was a tensor of shape \(2,\); .*eager",
+                    make_gpt_oss(), tokens(16, 2), attention_mask=padding)
 
     def test_training_is_refused_at_the_backward_pass(self):
         with torch.enable_grad():
@@ -169,12 +201,12 @@ class Generate(Models):
             make_model().generate(tokens(4), max_new_tokens=2, do_sample=False, cache_implementation="static")
 
 
-class Windows(Models):
-    """Prefill and decoding over more tokens than the window has, beside the models' own eager attention."""
+class LocalMasks(Models):
+    """Prefill and decoding over more tokens than the window or chunk has, beside the models' own eager attention."""
 
     def setUp(self):
         super().setUp()
-        self.models = make_models_with_windows()
+        self.models = make_models_with_local_masks()
 
     def check_steps(self, model, *lengths, cache=None):
         """The logits of tokens that are given in pieces of these lengths."""
@@ -195,7 +227,7 @@ class Windows(Models):
                 with self.subTest(name, length=length):
                     self.check(model, tokens(length, batch=2), peer="eager")
 
-    def test_prefill_and_steps_with_a_cache_of_the_window(self):
+    def test_prefill_and_steps_with_a_cache_of_these_keys(self):
         for name, model in self.models.items():
             with self.subTest(name):
                 self.check_steps(model, 13, 1, 1, 5, 1, cache=model.config)
@@ -206,12 +238,25 @@ class Windows(Models):
             with self.subTest(name):
                 self.check_steps(model, 13, 1, 5, 1)
 
-    def test_layers_with_a_window_are_computed_by_flashjit_without_a_mask(self):
+    def options_of_layers(self, name, option, **options):
         attention = flashjit.transformers.attention
+        with mock.patch("flashjit.transformers.attention", wraps=attention) as spy:
+            self.models[name](tokens(16), **options)
+        return [call.kwargs.get(option) for call in spy.call_args_list]
+
+    def test_layers_with_one_are_computed_by_flashjit_without_a_mask(self):
+        unpadded = torch.ones(1, 16, dtype=torch.long)
         for name, windows in (("mistral", [(7, 0), (7, 0)]), ("gemma3_text", [(7, 0), None])):
-            with mock.patch("flashjit.transformers.attention", wraps=attention) as spy:
-                self.models[name](tokens(16), attention_mask=torch.ones(1, 16, dtype=torch.long))
-            self.assertEqual([call.kwargs.get("window") for call in spy.call_args_list], windows)
+            self.assertEqual(self.options_of_layers(name, "window", attention_mask=unpadded), windows)
+        self.assertEqual(self.options_of_layers("llama4", "chunk", attention_mask=unpadded), [WINDOW, None])
+
+    def test_scores_are_capped_in_all_layers(self):
+        self.assertEqual(self.options_of_layers("gemma2", "softcap"), [CAP, CAP])
+
+    def test_sinks_are_in_all_layers(self):
+        sinks = [layer.self_attn.sinks for layer in self.models["gpt_oss"].model.layers]
+        for given, wanted in zip(self.options_of_layers("gpt_oss", "sinks"), sinks, strict=True):
+            self.assertTrue(torch.equal(given, wanted.float()))
 
     def test_compile_to_one_graph(self):
         for name, model in self.models.items():
@@ -239,6 +284,7 @@ class Windows(Models):
 
     def test_fallback_leaves_static_caches_to_sdpa(self):
         flashjit.transformers.register(fallback="sdpa")
+        del self.models["gemma2"], self.models["gpt_oss"]  # SDPA would lose the cap and the sinks
         options = {"max_new_tokens": 4, "do_sample": False, "disable_compile": True, "cache_implementation": "static",
                    "return_dict_in_generate": True, "output_logits": True}  # fmt: skip
         for name, model in self.models.items():
@@ -254,7 +300,7 @@ class Windows(Models):
     def test_keys_are_those_of_the_mask(self):
         q, k = torch.zeros(1, 2, 4, 64), torch.zeros(1, 2, 20, 64)
         with self.assertRaisesRegex(flashjit.Unsupported, "^key: must have 19 tokens like the mask, had 20; use"):
-            flashjit.transformers.attention_forward(torch.nn.Module(), q, k, k, SlidingWindow(7, 19))
+            flashjit.transformers.attention_forward(torch.nn.Module(), q, k, k, LocalMask(19, (7, 0)))
 
 
 class Masks(unittest.TestCase):
@@ -285,27 +331,53 @@ class Masks(unittest.TestCase):
         self.assert_none(1, 8, 8, local_size=8)
         self.assert_none(1, 1, 8, q_offset=20, kv_offset=13, local_size=8)
 
-    def test_chunks_are_over_all_keys(self):
-        chunked = transformers.MistralConfig(attention_chunk_size=8, sliding_window=8)
-        self.assert_none(1, 8, 8, local_size=8, config=chunked)
-        message = "local attention: must be a causal sliding window, or over all 21 tokens, was over 8; pass fewer"
-        self.refuse(message, 1, 1, 8, q_offset=20, kv_offset=13, local_size=8, config=chunked)
-        self.refuse("local attention", 1, 9, 9, local_size=8, config=chunked)
+    def with_chunk(self, size, **options):
+        return transformers.Llama4TextConfig(attention_chunk_size=size, **options)
 
-    def test_windows_are_those_of_transformers(self):
+    def test_chunks_over_all_keys_are_none(self):
+        self.assert_none(1, 8, 8, local_size=8, config=self.with_chunk(8))
+        self.assertIsNotNone(make_mask(1, 9, 9, local_size=8, config=self.with_chunk(8)))
+        self.assertIsNotNone(
+            make_mask(1, 1, 8, q_offset=20, kv_offset=13, local_size=8, config=self.with_chunk(8))
+        )  # fmt: skip
+
+    def test_chunks_of_the_size_of_a_window_are_refused(self):
+        either = self.with_chunk(8, sliding_window=8)
+        self.assert_none(1, 8, 8, local_size=8, config=either)
+        message = "local attention: must be a causal sliding window or causal chunks, .* 21 tokens, was over 8; pass"
+        self.refuse(message, 1, 1, 8, q_offset=20, kv_offset=13, local_size=8, config=either)
+        self.refuse("local attention", 1, 9, 9, local_size=8, config=either)
+
+    def test_chunks_whose_first_keys_are_lost_are_refused(self):
+        self.refuse("local attention", 1, 1, 7, q_offset=23, kv_offset=17, local_size=8, config=self.with_chunk(8))
+
+    def visible(self, mask, queries, keys):
+        """What calls with these options show, on the layer's keys."""
+        own, key = torch.arange(keys - queries, keys).unsqueeze(1) - mask.first, torch.arange(keys) - mask.first
+        seen = (key >= 0) & (key <= own)
+        if mask.window:
+            seen &= key >= own - mask.window[0]
+        if mask.chunk:
+            seen &= key // mask.chunk == own // mask.chunk
+        return seen
+
+    def test_masks_are_those_of_transformers(self):
+        no_padding = torch.zeros(1, dtype=torch.int)
         for size in (1, 2, 8):
-            for queries, before in ((9, 0), (32, 0), (1, 20), (2, 20), (11, 20)):
+            kinds = ((self.with_window(size), sliding_window_causal_mask_function(size)),
+                     (self.with_chunk(size), chunked_causal_mask_function(size, no_padding)))  # fmt: skip
+            for queries, before in ((9, 0), (32, 0), (1, 20), (2, 20), (11, 20), (1, 23), (2, 23), (1, 24)):
                 for keys in {before + queries, min(before, size - 1) + queries}:
-                    if keys <= size:
-                        continue
-                    with self.subTest(size=size, queries=queries, before=before, keys=keys):
-                        sizes = {"q_offset": before, "kv_offset": before + queries - keys, "local_size": size}
-                        window = make_mask(1, queries, keys, **sizes, config=self.with_window(size))
-                        self.assertEqual(window.keys, keys)
-                        behind = torch.arange(keys) - (torch.arange(queries).unsqueeze(1) + keys - queries)
-                        wanted = sdpa_mask(1, queries, keys, **sizes, allow_is_causal_skip=False,
-                                           mask_function=sliding_window_causal_mask_function(size))
-                        self.assertTrue(torch.equal((behind >= -window.left) & (behind <= 0), wanted[0, 0]))
+                    for config, function in kinds:
+                        if keys <= size:
+                            continue
+                        with self.subTest(config.model_type, size=size, queries=queries, before=before, keys=keys):
+                            sizes = {"q_offset": before, "kv_offset": before + queries - keys, "local_size": size}
+                            mask = make_mask(1, queries, keys, **sizes, config=config)
+                            self.assertEqual(mask.keys, keys)
+                            wanted = sdpa_mask(1, queries, keys, **sizes, allow_is_causal_skip=False,
+                                               mask_function=function)  # fmt: skip
+                            self.assertTrue(torch.equal(self.visible(mask, queries, keys), wanted[0, 0]))
 
     def test_windows_that_the_config_does_not_have_are_refused(self):
         for size, config in ((8, None), (8, transformers.LlamaConfig()), (8, self.with_window(9)),
@@ -322,6 +394,8 @@ class Masks(unittest.TestCase):
         unpadded[1, 2] = False
         self.assert_none(2, 1, 8, q_offset=20, kv_offset=13, local_size=8, attention_mask=unpadded)
         self.refuse("padding", 2, 1, 21, q_offset=20, attention_mask=unpadded)
+        self.refuse("padding", 2, 1, 8, q_offset=20, kv_offset=13, local_size=8, attention_mask=unpadded,
+                    config=self.with_chunk(8))  # fmt: skip
 
     def test_fallback_writes_masks_that_sdpa_would_make_do_without(self):
         mask = make_mask(1, 4, 32, fallback="sdpa", mask_function=causal_mask_function)

@@ -301,9 +301,10 @@ class ComparePeers(unittest.TestCase):
         self.assertEqual((view.ndim.offset, view.code.offset, view.shape.offset, view.byte_offset.offset),
                          (16, 20, 24, 40))
         self.assertEqual(ctypes.sizeof(view), 48)
-        offsets = (options.softmax_scale.offset, options.lse.offset, options.variant.offset, options.window.offset)
-        self.assertEqual(offsets, (16, 24, 40, 48))
-        self.assertEqual(options().struct_size, 56)
+        names = ("softmax_scale", "lse", "variant", "window", "alibi_slopes", "softcap", "reserved")
+        offsets = tuple(getattr(options, name).offset for name in names)
+        self.assertEqual(offsets, (16, 24, 40, 48, 56, 64, 68))
+        self.assertEqual(options().struct_size, 72)
 
     def test_a_view_is_of_the_tensor(self):
         answers = {"data_ptr": 4096, "get_device": 1, "dim": 4, "stride": (2560, 64, 320, 1)}

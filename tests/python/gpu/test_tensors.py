@@ -23,23 +23,44 @@ def make_qkv(queries=256, keys=256, heads=8, heads_kv=2, head_dim=64, dtype=torc
     return tuple(torch.randn(shape, dtype=dtype, device="cuda") for shape in shapes)
 
 
-def by_definition(q, k, v, causal, window, dtype):
-    """Computed in this dtype; causal mask and window are aligned bottom-right."""
+def by_definition(q, k, v, causal, window, dtype, chunk=None, **scores):
+    """Computed in this dtype; causal mask, window, chunks and slopes are aligned bottom-right."""
     query, key, value = (tensor.transpose(1, 2).to(dtype) for tensor in (q, k, v))
     queries, keys = query.shape[2], key.shape[2]
     left, right = (keys if side == -1 else side for side in window or (-1, -1))
     mask = torch.ones(queries, keys, dtype=torch.bool, device="cuda")
     mask = mask.tril(keys - queries + (0 if causal else right)).triu(keys - queries - left)
+    if chunk is not None:
+        mask &= torch.arange(keys).cuda() // chunk == (torch.arange(keys - queries, keys).cuda() // chunk).unsqueeze(1)
+    if scores:
+        return with_changed_scores(query, key, value, mask, **scores).transpose(1, 2).double()
     with sdpa_kernel(SDPBackend.MATH):
         out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
     return out.transpose(1, 2).double()
 
 
+def with_changed_scores(query, key, value, mask, softcap=None, alibi_slopes=None, sinks=None):
+    """Tensors are [batch, heads, seqlen, head_dim], slopes and sinks [batch, heads] or [heads]."""
+    key, value = (tensor.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for tensor in (key, value))
+    scores = query @ key.transpose(2, 3) * query.shape[3] ** -0.5
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if alibi_slopes is not None:
+        queries, keys = mask.shape
+        behind = torch.arange(keys, device="cuda") - torch.arange(keys - queries, keys, device="cuda").unsqueeze(1)
+        scores = scores - (alibi_slopes[..., None, None] * behind.abs()).to(scores.dtype)
+    scores = scores.masked_fill(~mask, -torch.inf)
+    if sinks is None:
+        return scores.softmax(-1) @ value
+    column = sinks.to(scores.dtype)[..., None, None].expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, column), dim=-1).softmax(-1)[..., :-1] @ value
+
+
 class OnGpu(unittest.TestCase):
-    def assert_close(self, actual, q, k, v, causal=False, window=None):
+    def assert_close(self, actual, q, k, v, causal=False, window=None, **options):
         """At most twice the error of PyTorch's plain way in this precision, and two roundings."""
-        exact = by_definition(q, k, v, causal, window, torch.float64)
-        plain_error = (by_definition(q, k, v, causal, window, q.dtype) - exact).abs().max().item()
+        exact = by_definition(q, k, v, causal, window, torch.float64, **options)
+        plain_error = (by_definition(q, k, v, causal, window, q.dtype, **options) - exact).abs().max().item()
         rounding = torch.finfo(q.dtype).eps * exact.abs().max().item()
         self.assertEqual(actual.shape, exact.shape)
         self.assertLess((actual.double() - exact).abs().max().item(), 2 * plain_error + 2 * rounding)
@@ -68,6 +89,28 @@ class Calls(OnGpu):
                     with self.subTest(head_dim=head_dim, queries=queries, window=window):
                         out = flashjit.attention(*tensors, window=window)
                         self.assert_close(out, *tensors, window=window)
+
+    def test_chunks(self):
+        for head_dim in (64, 128):
+            for queries, keys in ((1000, 1000), (40, 1000), (1, 1000)):
+                tensors = make_qkv(queries, keys, head_dim=head_dim)
+                for chunk in (1, 100, 256, 999):
+                    with self.subTest(head_dim=head_dim, queries=queries, chunk=chunk):
+                        out = flashjit.attention(*tensors, causal=True, chunk=chunk)
+                        self.assert_close(out, *tensors, causal=True, chunk=chunk)
+
+    def test_caps_slopes_and_sinks(self):
+        slopes = 2.0 ** -torch.arange(1.0, 17.0, device="cuda").view(2, 8)
+        sinks = torch.linspace(-4, 8, 16, device="cuda").view(2, 8)
+        cases = ({"softcap": 2.0}, {"alibi_slopes": slopes}, {"alibi_slopes": slopes[0]}, {"sinks": sinks},
+                 {"sinks": sinks[1]}, {"softcap": 2.0, "alibi_slopes": slopes, "sinks": sinks})  # fmt: skip
+        for head_dim in (64, 128):
+            for queries, keys in ((256, 256), (40, 1000), (1, 1000)):
+                tensors = make_qkv(queries, keys, head_dim=head_dim)
+                for options in cases:
+                    with self.subTest(head_dim=head_dim, queries=queries, options=list(options)):
+                        out = flashjit.attention(*tensors, causal=True, **options)
+                        self.assert_close(out, *tensors, causal=True, **options)
 
     def test_log_sum_exp_and_output_of_the_caller(self):
         q, k, v = make_qkv()
@@ -142,8 +185,9 @@ class Compiled(OnGpu):
 
     def test_operator_passes_the_checks_of_pytorch(self):
         q, k, v = make_qkv()
-        for window in (None, (100, 0)):
-            torch.library.opcheck(torch.ops.flashjit.attention_forward.default, (q, k, v, True, None, window))
+        of_heads = torch.ones(8, device="cuda")
+        for options in ((), ((100, 0),), (None, 100, 30.0, of_heads, of_heads)):
+            torch.library.opcheck(torch.ops.flashjit.attention_forward.default, (q, k, v, True, None, *options))
 
 
 class BadInput(OnGpu):
@@ -162,6 +206,9 @@ class BadInput(OnGpu):
         self.refuse(flashjit.InvalidArgument, "^q: ", q[0], k, v)
         self.refuse(flashjit.InvalidArgument, "^k: ", q, k[..., :32], v)
         self.refuse(flashjit.InvalidArgument, "^q: ", [1.0], k, v)
+        for name in ("alibi_slopes", "sinks"):
+            self.refuse(flashjit.InvalidArgument, f"^{name}: ", q, k, v, **{name: torch.ones(8)})
+            self.refuse(flashjit.InvalidArgument, f"^{name}: .*f32", q, k, v, **{name: q[0, 0, :, 0]})
         self.refuse(flashjit.Unsupported, "^q: .*gradient", q.requires_grad_(), k, v)
 
     def test_the_device_is_as_before(self):
