@@ -69,11 +69,14 @@ struct InTurn<Part, Rest...> {
   template <class Arguments>
   __device__ __forceinline__ explicit InTurn(const Arguments& args) : part(args), others(args) {}
 
+  // Of the part itself.
+  template <bool kDefers>
+  static constexpr bool kPartDefers = kDefers && !Others::kAny;
+
   template <bool kDefers>
   struct Row {
     static constexpr bool kChanges = true;
-    static constexpr bool kLast = !Others::kAny;
-    using RowOfPart = typename Part::template Row<kDefers && kLast>;
+    using RowOfPart = typename Part::template Row<kPartDefers<kDefers>>;
     using RowOfOthers = typename Others::template Row<kDefers>;
     static constexpr bool kCommon = RowOfPart::kCommon || RowOfOthers::kCommon;
 
@@ -94,7 +97,7 @@ struct InTurn<Part, Rest...> {
   __device__ __forceinline__ float unit(float taken) const { return others.unit(part.unit(taken)); }
   template <bool kDefers, class PlaceOfRow>
   __device__ __forceinline__ Row<kDefers> row(PlaceOfRow place, float taken) const {
-    return {part.template row < kDefers && !Others::kAny > (place, taken),
+    return {part.template row<kPartDefers<kDefers>>(place, taken),
             others.template row<kDefers>(place, part.unit(taken))};
   }
 };
