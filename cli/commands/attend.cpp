@@ -21,7 +21,7 @@ namespace flashjit::cli {
 namespace {
 
 constexpr const char* kEpilog =
-    R"(Files: little-endian float16, float32 or float64, C or Fortran order, of shape (batch, seqlen, heads, head_dim).
+    R"(Files: little-endian float16, float32 or float64, C or Fortran order. Q, K and V are (batch, seqlen, heads, head_dim);
 Q may have more heads than K and V (a multiple), V another head dimension than Q and K.
 Output: float32 for bf16, float16 for f16. Files appear whole or not at all; a failed --check writes none.
 

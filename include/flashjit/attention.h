@@ -44,7 +44,7 @@ struct AttentionOptions {
   // A row that sees no key gives 0, and the sink as its LSE. Default: none.
   std::optional<Tensor> sinks;
   // Where to write log(sum(exp(score))) of each row, natural logarithm: f32 [batch, num_heads_q, seqlen_q], last
-  // dimension contiguous. A row that sees no key gets -infinity. Default: not written.
+  // dimension contiguous. A row that sees no key gets -infinity, or its sink. Default: not written.
   std::optional<Tensor> lse;
   // The call is asynchronous on this stream.
   Stream stream = nullptr;
@@ -57,7 +57,7 @@ struct AttentionOptions {
 // query's own key is a causal mask. Throws Error(invalid_argument) for options that no call may have.
 Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts);
 // The number of keys that a query sees at most, of seqlen_kv that there are: what a variant is chosen by in place of
-// seqlen_kv. Throws Error(invalid_argument) for a window that no call may have.
+// seqlen_kv. Throws Error(invalid_argument) for a window or a chunk that no call may have.
 std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv);
 
 // softmax(scale * q k^T) v on the GPU that holds q, k and v.
@@ -71,11 +71,11 @@ std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv)
 // strides are free, so [batch, heads, seqlen, dim] memory is passed as a view with its dimensions in the order above.
 // Scores of any size are right as long as f32 holds them, scaled and unscaled. NaN or infinity in q reaches its row, in
 // k the rows that see that key; a row whose scores are all -infinity is as one that sees no key. In v it also reaches
-// rows shortly before those, and beside a window rows shortly after them, because the tensor cores multiply what masks
-// hide by 0; so v must be finite behind the mask too, and no larger than 1e28 in magnitude, as sums in f32 exceed the
-// result on the way. Memory outside of the tensors reaches nothing. The first call for a problem compiles a kernel or
-// loads it from the cache; later calls only launch. Thread-safe. Throws Error; after an error nothing was launched or
-// written and the CUDA context is as before.
+// rows shortly before those, and beside a window or chunks rows shortly after them, because the tensor cores multiply
+// what masks hide by 0; so v must be finite behind the mask too, and no larger than 1e28 in magnitude, as sums in f32
+// exceed the result on the way. Memory outside of the tensors reaches nothing. The first call for a problem compiles a
+// kernel or loads it from the cache; later calls only launch. Thread-safe. Throws Error; after an error nothing was
+// launched or written and the CUDA context is as before.
 DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
 // The same into memory of the caller: out is [batch, seqlen_q, num_heads_q, head_dim_v] and must not overlap the

@@ -113,9 +113,9 @@ static int read_window(PyObject* pair, flashjit_window* window) {
 static int read_chunk(PyObject* value, int64_t* chunk) {
   if (!PyBool_Check(value)) {
     Py_INCREF(value);
-    if (take_int64(value, chunk) && *chunk >= 1) return 1;
+    if (take_int64(value, chunk) && *chunk >= 0) return 1;
   }
-  return refuse_value("chunk", "an int from 1 to 2**63 - 1, or None", value);
+  return refuse_value("chunk", "an int from 0 to 2**63 - 1, or None", value);
 }
 
 static int read_number(const char* name, const char* must, PyObject* value, double* number) {

@@ -53,8 +53,9 @@ void check_of_heads(const char* name, const std::optional<Tensor>& given, const 
   const Dims wanted = rank == 1 ? Dims{q.shape[heads_dim]} : Dims{q.shape[batch_dim], q.shape[heads_dim]};
   if (values.dtype != DType::f32) reject("{}: dtype must be f32, was {}", name, to_string(values.dtype));
   if (values.shape != wanted || values.strides.size() != rank)
-    reject("{}: must be [num_heads] or [batch, num_heads] like q, had shape {} and strides {}", name,
-           to_string(values.shape), to_string(values.strides));
+    reject("{}: must be [{}] or [{}, {}], the heads of q and its batch, had shape {} and strides {}", name,
+           q.shape[heads_dim], q.shape[batch_dim], q.shape[heads_dim], to_string(values.shape),
+           to_string(values.strides));
   if (byte_count(name, values.dtype, values.shape) > 0 && !values.data)
     reject("{}: must point to host memory, was null", name);
 }

@@ -64,8 +64,9 @@ __device__ __forceinline__ RowEnd<Additions::kAny> end_row(const Additions& addi
   if constexpr (Additions::kAny) {
     end.term = additions.term(place);
     const float above = softmax.reference_above(end.term, m, h);
-    end.leads = !(above >= 0.0f);  // NaN, too
-    end.kept = end.leads ? ptx::ex2(above) : 1.0f;
+    const bool saw_none = end.total == 0.0f;   // then the reference says nothing
+    end.leads = saw_none || !(above >= 0.0f);  // NaN, too
+    end.kept = saw_none ? 0.0f : end.leads ? ptx::ex2(above) : 1.0f;
     end.total = __fmaf_rn(end.total, end.kept, end.leads ? 1.0f : ptx::ex2(-above));
   }
   return end;

@@ -615,16 +615,17 @@ TEST_CASE("bad inputs are refused with a line that names the argument") {
     refuses(message, t, t, t, with_slopes(slopes));
   };
   refuses_slopes("alibi_slopes: dtype must be f32, was f16", Tensor(data, DType::f16, {4}));
-  refuses_slopes("alibi_slopes: must be [num_heads] or [batch, num_heads] like q, had shape [3] and strides [1]",
+  refuses_slopes("alibi_slopes: must be [4] or [2, 4], the heads of q and its batch, had shape [3] and strides [1]",
                  Tensor(data, DType::f32, {3}));
-  refuses_slopes("alibi_slopes: must be [num_heads] or [batch, num_heads] like q, had shape [1, 4] and strides [4, 1]",
-                 Tensor(data, DType::f32, {1, 4}));
-  refuses_slopes("alibi_slopes: must be [num_heads] or [batch, num_heads] like q, had shape [4] and strides [4, 1]",
+  refuses_slopes(
+      "alibi_slopes: must be [4] or [2, 4], the heads of q and its batch, had shape [1, 4] and strides [4, 1]",
+      Tensor(data, DType::f32, {1, 4}));
+  refuses_slopes("alibi_slopes: must be [4] or [2, 4], the heads of q and its batch, had shape [4] and strides [4, 1]",
                  Tensor(data, DType::f32, {4}, {4, 1}));
   refuses_slopes("alibi_slopes: must point to host memory, was null", Tensor(nullptr, DType::f32, {4}));
   refuses("chunk: must be at least 1, or 0 for none, was -3", t, t, t, with_chunk(-3));
   refuses("sinks: dtype must be f32, was bf16", t, t, t, with_sinks(Tensor(data, DType::bf16, {4})));
-  refuses("sinks: must be [num_heads] or [batch, num_heads] like q, had shape [1, 4] and strides [4, 1]", t, t, t,
+  refuses("sinks: must be [4] or [2, 4], the heads of q and its batch, had shape [1, 4] and strides [4, 1]", t, t, t,
           with_sinks(Tensor(data, DType::f32, {1, 4})));
   refuses("sinks: must point to host memory, was null", t, t, t, with_sinks(Tensor(nullptr, DType::f32, {4})));
   AttentionOptions both = with_slopes(Tensor(data, DType::f32, {4}));

@@ -164,7 +164,7 @@ class Operator(CloseTo):
         tensors[0].requires_grad_()
         self.assert_close(flashjit.torch.attention(*tensors, causal=True, chunk=5), expected)
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^chunk: "):
-            flashjit.torch.attention(*tensors, chunk=0)
+            flashjit.torch.attention(*tensors, chunk=-1)
 
     def test_caps_slopes_and_sinks(self):
         tensors, slopes, sinks = make_qkv(8, 24), torch.tensor([0.5, -0.125]), torch.tensor([-1.0, 3.0])

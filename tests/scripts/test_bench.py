@@ -301,10 +301,10 @@ class ComparePeers(unittest.TestCase):
         self.assertEqual((view.ndim.offset, view.code.offset, view.shape.offset, view.byte_offset.offset),
                          (16, 20, 24, 40))
         self.assertEqual(ctypes.sizeof(view), 48)
-        names = ("softmax_scale", "lse", "variant", "window", "alibi_slopes", "softcap", "reserved")
+        names = ("softmax_scale", "lse", "variant", "window", "alibi_slopes", "sinks", "chunk", "softcap", "reserved")
         offsets = tuple(getattr(options, name).offset for name in names)
-        self.assertEqual(offsets, (16, 24, 40, 48, 56, 64, 68))
-        self.assertEqual(options().struct_size, 72)
+        self.assertEqual(offsets, (16, 24, 40, 48, 56, 64, 72, 80, 84))
+        self.assertEqual(options().struct_size, 88)
 
     def test_a_view_is_of_the_tensor(self):
         answers = {"data_ptr": 4096, "get_device": 1, "dim": 4, "stride": (2560, 64, 320, 1)}
