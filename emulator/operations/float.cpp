@@ -2,7 +2,9 @@
 // PTX ISA 9.7.3 "Floating Point Instructions" and 9.7.4 "Half Precision Floating Point Instructions".
 #include <fmt/format.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 #include "emulator/machine/lanes.h"
 #include "emulator/operations/arithmetic.h"
@@ -228,6 +230,12 @@ T copy_sign(T sign, T magnitude) {
 // --- Approximations: computed in double, so that they are far within the error that PTX allows ----------------------
 
 double reciprocal(double a) { return 1 / a; }
+// The upper half of its bits, which is all that .approx.ftz.f64 gives.
+double reciprocal_in_upper_half(double a) {
+  constexpr std::uint64_t kUpperHalf = ~std::uint64_t{0} << 32;
+  const double exact = 1 / (std::fpclassify(a) == FP_SUBNORMAL ? std::copysign(0.0, a) : a);
+  return std::isnan(exact) ? exact : std::bit_cast<double>(std::bit_cast<std::uint64_t>(exact) & kUpperHalf);
+}
 double square_root(double a) { return std::sqrt(a); }
 double reciprocal_square_root(double a) { return 1 / std::sqrt(a); }
 double sine(double a) { return std::sin(a); }
@@ -379,6 +387,14 @@ void decode_rounded_or_approximate(Decoding& decoding, Instruction& instruction)
   decode_rounded<Operation, false>(decoding, instruction);
 }
 
+// PTX ISA 9.7.3 rcp
+void decode_reciprocal(Decoding& decoding, Instruction& instruction) {
+  if (decoding.last() != "f64" || !decoding.take("approx"))
+    return decode_rounded_or_approximate<Reciprocal, reciprocal>(decoding, instruction);
+  if (!decoding.take("ftz")) decoding.fail(".ftz is missing");
+  take_uniform(decoding, instruction, 2, {{"f64", 64, elementwise<reciprocal_in_upper_half>}});
+}
+
 // PTX ISA 9.7.3 copysign
 void decode_copysign(Decoding& decoding, Instruction& instruction) {
   take_uniform(decoding, instruction, 3,
@@ -444,7 +460,7 @@ void decode_floating(Decoding& decoding, Instruction& instruction) {
 void add_float_operations(OperationTable& table) {
   // PTX ISA 9.7.3 and, with 16 bits, 9.7.4
   table["fma"] = decode_floating<decode_rounded<FusedMultiplyAdd, true>>;
-  table["rcp"] = decode_floating<decode_rounded_or_approximate<Reciprocal, reciprocal>>;
+  table["rcp"] = decode_floating<decode_reciprocal>;
   table["sqrt"] = decode_floating<decode_rounded_or_approximate<SquareRoot, square_root>>;
   table["rsqrt"] = decode_floating<decode_approximation<reciprocal_square_root>>;
   table["sin"] = decode_floating<decode_approximation<sine>>;

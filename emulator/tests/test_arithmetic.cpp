@@ -469,6 +469,8 @@ TEST_CASE("the emulator computes f64") {
   check("fma.rn.f64 d64, a64, b64, c64;", {{{bits(0.1), bits(10.0), bits(-1.0)}, bits(0x1p-54)}});
   check("div.rn.f64 d64, a64, b64;", {{{bits(1.0), bits(3.0)}, 0x3fd5555555555555}});
   check("rcp.rn.f64 d64, a64;", {{{bits(4.0)}, bits(0.25)}});
+  // The upper half of the bits of 1/3.
+  check("rcp.approx.ftz.f64 d64, a64;", {{{bits(4.0)}, bits(0.25)}, {{bits(3.0)}, 0x3FD5555500000000}});
   check("sqrt.rn.f64 d64, a64;", {{{bits(2.0)}, 0x3ff6a09e667f3bcd}});
   check("neg.f64 d64, a64;", {{{bits(1.0)}, bits(-1.0)}});
   check("abs.f64 d64, a64;", {{{bits(-1.0)}, bits(1.0)}});
