@@ -85,10 +85,38 @@ void store_f16(void* data, std::int64_t index, double value) noexcept { write(da
 void store_bf16(void* data, std::int64_t index, double value) noexcept { write(data, index, encode(kBf16, value)); }
 void store_f32(void* data, std::int64_t index, double value) noexcept { write(data, index, static_cast<float>(value)); }
 
+// Whole numbers: to the nearest even, and those beyond the type to its ends; NaN is 0.
+template <typename T>
+double load_whole(const void* data, std::int64_t index) noexcept {
+  return static_cast<double>(read<T>(data, index));
+}
+template <typename T>
+void store_whole(void* data, std::int64_t index, double value) noexcept {
+  using Limits = std::numeric_limits<T>;
+  const double rounded = std::nearbyint(value);
+  T stored = 0;
+  if (rounded >= static_cast<double>(Limits::max()))
+    stored = Limits::max();
+  else if (rounded <= static_cast<double>(Limits::min()))
+    stored = Limits::min();
+  else if (!std::isnan(rounded))
+    stored = static_cast<T>(rounded);
+  write(data, index, stored);
+}
+double load_boolean(const void* data, std::int64_t index) noexcept {
+  return read<std::uint8_t>(data, index) != 0 ? 1.0 : 0.0;
+}
+void store_boolean(void* data, std::int64_t index, double value) noexcept {
+  write(data, index, static_cast<std::uint8_t>(value != 0));
+}
+
 constexpr DTypeRow kRows[] = {
     {DType::f16, "f16", 2, 0x1p-11, "Half", load_f16, store_f16},
     {DType::bf16, "bf16", 2, 0x1p-8, "BFloat16", load_bf16, store_bf16},
     {DType::f32, "f32", 4, 0x1p-24, nullptr, load_f32, store_f32},
+    {DType::i32, "i32", 4, 0.5, nullptr, load_whole<std::int32_t>, store_whole<std::int32_t>},
+    {DType::i64, "i64", 8, 0.5, nullptr, load_whole<std::int64_t>, store_whole<std::int64_t>},
+    {DType::boolean, "boolean", 1, 0.5, nullptr, load_boolean, store_boolean},
 };
 
 // "f16, bf16 or f32", of the rows that are wanted.

@@ -29,9 +29,14 @@ const void* read_part(std::string_view part, HopperVariant& variant);
 std::array<std::uint64_t, 2> key_of(const MmaVariant& variant) noexcept;
 std::array<std::uint64_t, 2> key_of(const HopperVariant& variant) noexcept;
 
-// Of a problem. With `band`, where keys of some query begin behind the first one, it is one of full and causal, too.
+// Of a problem; `causal` for any diagonal. With `band`, where keys of some query begin behind the first one, it is one
+// of full and causal, too.
 enum class Mask { any, full, causal, band };
 inline bool has_band(const Problem& problem) { return problem.window || problem.chunk; }
+// Whether rows see fewer keys the earlier they are.
+inline bool has_diagonal(const Problem& problem) { return problem.causal || problem.prefix; }
+// Whether a text becomes part of what is done to each score.
+inline bool has_score_text(const Problem& problem) { return problem.score || problem.bias; }
 
 // The values of one part of a bucket, from first to last.
 template <class Range>
@@ -91,14 +96,14 @@ struct DefaultRule {
   Mask mask;
   BucketSpan buckets;
   const char* variant;
-  bool Problem::*feature = nullptr;  // only for problems that ask for it; null: for all
+  bool (*asks)(const Problem&) = nullptr;  // only for such problems; null: for all
 };
 std::span<const DefaultRule> mma_default_rules();
 std::span<const DefaultRule> hopper_default_rules();
 
-// Causal tiles differ in length, and only they do.
+// Tiles below a diagonal differ in length, and only they do.
 inline TileOrder order_for(const Problem& problem) {
-  return problem.causal ? TileOrder::longest_first : TileOrder::natural;
+  return has_diagonal(problem) ? TileOrder::longest_first : TileOrder::natural;
 }
 
 // Whether the variant takes a way that only measurements take, for which there is a kernel of its own.

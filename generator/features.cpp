@@ -6,9 +6,13 @@
 #include <algorithm>
 
 #include "generator/arguments.h"
+#include "generator/functions.h"
 
 namespace flashjit::generator {
 namespace {
+
+constexpr const char* kScoreFunction = "parts/score/function.cuh";
+constexpr const char* kMaskFunction = "parts/predicate/function.cuh";
 
 constexpr FeatureRow kFeatures[] = {
     {&Problem::causal, "causal", Slot::mask, "parts/mask/causal.cuh", "CausalMask"},
@@ -22,6 +26,58 @@ constexpr FeatureRow kFeatures[] = {
      sizeof(HeadArguments), alignof(HeadArguments)},
     {&Problem::sinks, "sinks", Slot::softmax, "parts/softmax/sinks.cuh", "Sinks", "HeadArguments",
      sizeof(HeadArguments), alignof(HeadArguments)},
+    {&Problem::prefix, "prefix", Slot::mask, "parts/mask/prefix.cuh", "PrefixMask", "PrefixArguments",
+     sizeof(PrefixArguments), alignof(PrefixArguments)},
+    {&Problem::block_mask, "blocks", Slot::blocks, "parts/blocks/block_mask.cuh", "BlockMask", "BlockMaskArguments",
+     sizeof(BlockMaskArguments), alignof(BlockMaskArguments)},
+    {{&Problem::bias, FunctionKind::bias},
+     "bias",
+     Slot::score,
+     kScoreFunction,
+     "ScoreFunction<text::BiasText, &::Arguments::bias>",
+     "TextArguments<text::BiasText>",
+     sizeof(OffsetArguments),
+     alignof(OffsetArguments)},
+    {{&Problem::boolean_mask, FunctionKind::boolean_mask},
+     "boolean_mask",
+     Slot::predicate,
+     kMaskFunction,
+     "MaskFunction<text::BooleanMaskText, &::Arguments::boolean_mask>",
+     "TextArguments<text::BooleanMaskText>",
+     sizeof(OffsetArguments),
+     alignof(OffsetArguments)},
+    {{&Problem::documents, FunctionKind::documents},
+     "documents",
+     Slot::predicate,
+     kMaskFunction,
+     "MaskFunction<text::DocumentsText, &::Arguments::documents>",
+     "TextArguments<text::DocumentsText>",
+     sizeof(OffsetArguments),
+     alignof(OffsetArguments)},
+    {{&Problem::tree, FunctionKind::tree},
+     "tree",
+     Slot::predicate,
+     kMaskFunction,
+     "MaskFunction<text::TreeText, &::Arguments::tree>",
+     "TextArguments<text::TreeText>",
+     sizeof(OffsetArguments),
+     alignof(OffsetArguments)},
+    {{&Problem::score, FunctionKind::score},
+     "score",
+     Slot::score,
+     kScoreFunction,
+     "ScoreFunction<text::ScoreText, &::Arguments::score>",
+     "TextArguments<text::ScoreText>",
+     sizeof(OffsetArguments),
+     alignof(OffsetArguments)},
+    {{&Problem::mask, FunctionKind::mask},
+     "mask",
+     Slot::predicate,
+     kMaskFunction,
+     "MaskFunction<text::MaskText, &::Arguments::mask>",
+     "TextArguments<text::MaskText>",
+     sizeof(OffsetArguments),
+     alignof(OffsetArguments)},
 };
 
 // The template that holds the parts of a slot together.
@@ -31,6 +87,10 @@ const char* all_of(Slot slot) {
       return "AllOf";
     case Slot::score:
       return "InTurn";
+    case Slot::predicate:
+      return "AllSee";
+    case Slot::blocks:
+      return "BlocksBy";
     case Slot::softmax:
       break;
   }
@@ -48,34 +108,66 @@ std::span<const FeatureRow> features() { return kFeatures; }
 std::uint32_t feature_bits(const Problem& problem) noexcept {
   std::uint32_t bits = 0;
   for (std::size_t i = 0; i < std::size(kFeatures); ++i)
-    bits |= static_cast<std::uint32_t>(problem.*kFeatures[i].asked) << i;
+    bits |= static_cast<std::uint32_t>(kFeatures[i].is_in(problem)) << i;
   return bits;
+}
+
+// The library's by their dtype, users' by their number.
+std::uint64_t function_bits(const Problem& problem) noexcept {
+  constexpr int kDTypeBits = 3;
+  std::uint64_t bits = 0;
+  for (const FeatureRow& row : kFeatures) {
+    if (!row.asked.function || !row.is_in(problem)) continue;
+    const FunctionText& function = *(problem.*row.asked.function);
+    bits = is_users(function.kind) ? bits << kFunctionNumberBits | function.number
+                                   : bits << kDTypeBits | static_cast<std::uint64_t>(function.captures.front().dtype);
+  }
+  return bits;
+}
+
+std::string spell(const FeatureRow& row, const Problem& problem) {
+  if (row.asked.flag) return std::string(row.word);
+  const FunctionText& function = *(problem.*row.asked.function);
+  if (is_users(function.kind)) return fmt::format("{}.{}", row.word, function.digest);
+  if (library_dtypes(function.kind).size() == 1) return std::string(row.word);
+  return fmt::format("{}.{}", row.word, to_string(function.captures.front().dtype));
 }
 
 std::vector<std::string> with_parts(const char* kernel, const Problem& problem) {
   std::vector<std::string> files{kernel};
   for (const FeatureRow& row : kFeatures)
-    if (problem.*row.asked) files.emplace_back(row.file);
+    if (row.is_in(problem)) files.emplace_back(row.file);
   return files;
+}
+
+std::string render_functions(const Problem& problem) {
+  std::string text;
+  for (const FeatureRow& row : kFeatures)
+    if (row.asked.function && row.is_in(problem)) text += render(*(problem.*row.asked.function));
+  return text;
 }
 
 std::string render_arguments(std::string_view family, const Problem& problem) {
   std::string members = fmt::format("  {} core;\n", family);
   for (const FeatureRow& row : kFeatures)
-    if (problem.*row.asked && row.arguments) members += fmt::format("  {} {};\n", row.arguments, row.word);
+    if (row.is_in(problem) && row.arguments) members += fmt::format("  {} {};\n", row.arguments, row.word);
   return "struct Arguments {\n" + members + "};\n";
 }
 
 std::string parts_in(Slot slot, const Problem& problem) {
   std::string parts;
   for (const FeatureRow& row : kFeatures)
-    if (problem.*row.asked && row.slot == slot) parts += (parts.empty() ? "" : ", ") + std::string(row.part);
+    if (row.is_in(problem) && row.slot == slot) parts += (parts.empty() ? "" : ", ") + std::string(row.part);
   return fmt::format("{}<{}>", all_of(slot), parts);
 }
 
 bool has_part(Slot slot, const Problem& problem) noexcept {
   return std::any_of(std::begin(kFeatures), std::end(kFeatures),
-                     [&](const FeatureRow& row) { return problem.*row.asked && row.slot == slot; });
+                     [&](const FeatureRow& row) { return row.is_in(problem) && row.slot == slot; });
+}
+
+std::size_t argument_bytes(const FeatureRow& row, const Problem& problem) noexcept {
+  return row.argument_bytes + (row.asked.function ? (problem.*row.asked.function)->bytes : 0);
 }
 
 std::size_t argument_offset(const FeatureRow& row, std::size_t bytes_before) noexcept {
@@ -85,7 +177,7 @@ std::size_t argument_offset(const FeatureRow& row, std::size_t bytes_before) noe
 std::size_t argument_bytes(const Problem& problem, std::size_t family_bytes, std::size_t family_alignment) noexcept {
   std::size_t bytes = family_bytes;
   for (const FeatureRow& row : kFeatures)
-    if (problem.*row.asked) bytes = argument_offset(row, bytes) + row.argument_bytes;
+    if (row.is_in(problem)) bytes = argument_offset(row, bytes) + argument_bytes(row, problem);
   return round_up(bytes, family_alignment);
 }
 

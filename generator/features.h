@@ -11,22 +11,38 @@
 #include <vector>
 
 #include "flashjit/problem.h"
+#include "generator/functions.h"
 
 namespace flashjit::generator {
 
 // Where a part goes in a kernel. The contracts stand in templates/attention/: of a mask in mask.cuh, of a score in
-// score.cuh, of an addition to the softmax in row_end.cuh.
-enum class Slot { mask, score, softmax };
+// score.cuh, of a predicate in predicate.cuh, of what chooses the blocks of a tile in blocks.cuh, of an addition to the
+// softmax in row_end.cuh.
+enum class Slot { mask, score, predicate, blocks, softmax };
+
+// Where a problem says whether it asks for a feature: by a flag, or by a function.
+struct FeatureField {
+  bool Problem::*flag = nullptr;
+  const FunctionText* Problem::*function = nullptr;
+  FunctionKind kind = {};  // of that
+
+  constexpr FeatureField(bool Problem::*of) : flag(of) {}
+  constexpr FeatureField(const FunctionText* Problem::*of, FunctionKind of_kind) : function(of), kind(of_kind) {}
+  bool in(const Problem& problem) const noexcept { return flag ? problem.*flag : problem.*function != nullptr; }
+  friend bool operator==(const FeatureField&, const FeatureField&) = default;
+};
 
 struct FeatureRow {
-  bool Problem::*asked;   // whether the problem asks for it
+  FeatureField asked;
   std::string_view word;  // in the spelling of a problem; also the name of its arguments
   Slot slot;
   const char* file;                    // of the part, in templates/
   const char* part;                    // the struct in it
   const char* arguments = nullptr;     // its struct in abi.cuh; null: it has none
-  std::size_t argument_bytes = 0;      // of that
+  std::size_t argument_bytes = 0;      // of that; of a function's, what its captures take comes on top
   std::size_t argument_alignment = 1;  // likewise
+
+  bool is_in(const Problem& problem) const noexcept { return asked.in(problem); }
 };
 
 // In the order of the words in a spelling, of the arguments in a launch and of the parts in their slots. A feature
@@ -34,15 +50,23 @@ struct FeatureRow {
 std::span<const FeatureRow> features();
 // A bit for each row.
 std::uint32_t feature_bits(const Problem& problem) noexcept;
+// What tells the functions of problems with equal bits apart: with them, all that the rows say of a problem.
+std::uint64_t function_bits(const Problem& problem) noexcept;
+// In the spelling of a problem: the row's word, and after it what tells a function from others.
+std::string spell(const FeatureRow& row, const Problem& problem);
 
 // The template of a kernel, and those of the parts that the problem has in it.
 std::vector<std::string> with_parts(const char* kernel, const Problem& problem);
+// The structs of the problem's functions, without any change to their texts.
+std::string render_functions(const Problem& problem);
 // struct Arguments: what a kernel of the family is launched with. family: its struct in abi.cuh.
 std::string render_arguments(std::string_view family, const Problem& problem);
 // The type of a slot: what the problem has in it.
 std::string parts_in(Slot slot, const Problem& problem);
 bool has_part(Slot slot, const Problem& problem) noexcept;
 
+// What a row that the problem asks for takes of that struct.
+std::size_t argument_bytes(const FeatureRow& row, const Problem& problem) noexcept;
 // Where in that struct the next part's arguments begin, when all before it take so many bytes.
 std::size_t argument_offset(const FeatureRow& row, std::size_t bytes_before) noexcept;
 // Bytes of that struct.

@@ -8,6 +8,7 @@
 #include "generator/bucket_words.h"
 #include "generator/dtype.h"
 #include "generator/features.h"
+#include "generator/functions.h"
 #include "generator/plan.h"
 
 namespace flashjit {
@@ -57,13 +58,27 @@ WorkRange work_range(double tiles, int sm_count) noexcept {
   return tiles <= 4 * sms ? WorkRange::up_to_4 : WorkRange::more;
 }
 
+// A feature that is a function of a tensor is spelled with the tensor's dtype where there are several.
+template <class Take>
+void take_feature(const generator::FeatureRow& row, Problem& problem, Take take) {
+  if (row.asked.flag) {
+    problem.*row.asked.flag = take("-" + std::string(row.word));
+    return;
+  }
+  for (const DType dtype : generator::library_dtypes(row.asked.kind)) {
+    Problem with = problem;
+    with.*row.asked.function = &generator::library_function(row.asked.kind, dtype);
+    if (take("-" + generator::spell(row, with))) problem = with;
+  }
+}
+
 }  // namespace
 
 std::string to_string(const Problem& problem) {
   std::string text = fmt::format("fwd-{}-d{}", to_string(problem.dtype), problem.head_dim);
   if (problem.head_dim_v != problem.head_dim) text += fmt::format("-v{}", problem.head_dim_v);
   for (const generator::FeatureRow& row : generator::features())
-    if (problem.*row.asked) text += fmt::format("-{}", row.word);
+    if (row.is_in(problem)) text += "-" + generator::spell(row, problem);
   return text;
 }
 
@@ -84,8 +99,7 @@ Problem parse_problem(std::string_view text) {
   if (take("-d")) take_number(problem.head_dim);
   problem.head_dim_v = problem.head_dim;
   if (take("-v")) take_number(problem.head_dim_v);
-  for (const generator::FeatureRow& row : generator::features())
-    problem.*row.asked = take(fmt::format("-{}", row.word));
+  for (const generator::FeatureRow& row : generator::features()) take_feature(row, problem, take);
   // Whatever was skipped, missing or left over shows here.
   if (to_string(problem) != text) {
     throw Error(ErrorCode::invalid_argument,

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "generator/arguments.h"
 #include "generator/comments.h"
 #include "generator/dtype.h"
 #include "generator/features.h"
@@ -23,6 +24,19 @@ std::string heading(std::string_view name) {
       name);
 }
 
+// The names of the functions stand behind the kernel's own.
+Source plain_source(std::string_view kernel, std::string_view entry, const Problem& functions,
+                    const Architecture& architecture) {
+  Source source;
+  source.name = kernel;
+  for (const FeatureRow& row : features())
+    if (row.is_in(functions)) source.name += "-" + spell(row, functions);
+  source.name += fmt::format(".{}", architecture.name);
+  source.entry = entry;
+  source.heading = heading(source.name);
+  return source;
+}
+
 }  // namespace
 
 ConfigText::ConfigText(const Problem& problem) {
@@ -32,6 +46,8 @@ ConfigText::ConfigText(const Problem& problem) {
   use("Arguments", "::Arguments");
   use("Masks", parts_in(Slot::mask, problem));
   use("ScoreParts", parts_in(Slot::score, problem));
+  use("Predicates", parts_in(Slot::predicate, problem));
+  use("Blocks", parts_in(Slot::blocks, problem));
   use("SoftmaxParts", parts_in(Slot::softmax, problem));
 }
 
@@ -57,10 +73,63 @@ Source render_forward(const KernelSpec& spec, const Templates& templates) {
   std::visit(
       [&](const auto& of_family) {
         source.device_code = templates.flatten(with_parts(template_of(of_family), spec.problem()));
-        source.generated = kGenerated + without_comments(render_kernel(spec, of_family, source.entry));
+        source.generated = kGenerated + render_functions(spec.problem()) +
+                           without_comments(render_kernel(spec, of_family, source.entry));
       },
       spec.variant());
   return source;
+}
+
+Problem predicates_of(const Problem& problem) {
+  Problem predicates;
+  for (const FeatureRow& row : features())
+    if (row.slot == Slot::predicate) predicates.*row.asked.function = problem.*row.asked.function;
+  return predicates;
+}
+
+Problem users_functions_of(const Problem& problem) {
+  Problem functions;
+  functions.score = problem.score;
+  functions.mask = problem.mask;
+  return functions;
+}
+
+PlainKernel render_block_mask(const Problem& predicates, const Architecture& architecture, const Templates& templates) {
+  constexpr int kThreads = 128;
+  PlainKernel kernel{plain_source("block-mask", "flashjit_block_mask", predicates, architecture), kThreads,
+                     argument_bytes(predicates, sizeof(BlockMaskMaker), alignof(BlockMaskMaker))};
+  kernel.source.device_code = templates.flatten(with_parts("kernels/block_mask.cuh", predicates));
+  kernel.source.generated =
+      kGenerated + render_functions(predicates) + render_arguments("BlockMaskMaker", predicates) +
+      fmt::format(
+          "struct Config {{\n"
+          "  using Arguments = ::Arguments;\n"
+          "  using Predicates = {};\n"
+          "}};\n"
+          "static_assert(sizeof(Arguments) == {}, \"host and device arguments disagree\");\n"
+          "extern \"C\" __global__ void __launch_bounds__({}) {}"
+          "(const __grid_constant__ Arguments args) {{\n"
+          "  BlockMaskGranules<Config>(args).run();\n"
+          "}}\n",
+          parts_in(Slot::predicate, predicates), kernel.argument_bytes, kThreads, kernel.source.entry);
+  return kernel;
+}
+
+PlainKernel render_function_scores(const Problem& functions, const Architecture& architecture,
+                                   const Templates& templates) {
+  constexpr int kThreads = 128;
+  PlainKernel kernel{plain_source("function-scores", "flashjit_function_scores", functions, architecture), kThreads,
+                     argument_bytes(functions, sizeof(FunctionScores), alignof(FunctionScores))};
+  kernel.source.device_code = templates.flatten({"kernels/function_scores.cuh"});
+  kernel.source.generated = kGenerated + render_functions(functions) + render_arguments("FunctionScores", functions) +
+                            fmt::format(
+                                "static_assert(sizeof(Arguments) == {}, \"host and device arguments disagree\");\n"
+                                "extern \"C\" __global__ void __launch_bounds__({}) {}"
+                                "(const __grid_constant__ Arguments args) {{\n"
+                                "  FunctionScoresThread<Arguments>{{args}}.run();\n"
+                                "}}\n",
+                                kernel.argument_bytes, kThreads, kernel.source.entry);
+  return kernel;
 }
 
 Source render_mma_ceiling(DType dtype, const Architecture& architecture, const Templates& templates) {

@@ -25,6 +25,21 @@ struct Source {
 // The forward kernel. Equal inputs give equal bytes.
 Source render_forward(const KernelSpec& spec, const Templates& templates = embedded_templates());
 
+// A kernel beside those of attention, by the functions that a problem has.
+struct PlainKernel {
+  Source source;
+  int threads;                 // of a block
+  std::size_t argument_bytes;  // of a launch: the kernel's struct of abi.cuh, and behind it those of the functions
+};
+// The problem with its predicates alone, and what makes a block mask of them.
+Problem predicates_of(const Problem& problem);
+PlainKernel render_block_mask(const Problem& predicates, const Architecture& architecture,
+                              const Templates& templates = embedded_templates());
+// The problem with its users' functions alone, and what applies them to scores.
+Problem users_functions_of(const Problem& problem);
+PlainKernel render_function_scores(const Problem& functions, const Architecture& architecture,
+                                   const Templates& templates = embedded_templates());
+
 // A loop of nothing but mma.sync: what the tensor cores give to this family of kernels. 256 threads a block;
 // arguments (float* sink, int iterations); one iteration of one warp is kCeilingFlops floating-point operations.
 inline constexpr double kCeilingFlops = 16.0 * 2 * 16 * 8 * 16;

@@ -19,12 +19,12 @@ constexpr std::string_view kNatural = "-natural";  // at the end of a rule's var
 
 bool has_mask(const Problem& problem, Mask mask) {
   if (mask == Mask::band) return has_band(problem);
-  return mask == Mask::any || (mask == Mask::causal) == problem.causal;
+  return mask == Mask::any || (mask == Mask::causal) == has_diagonal(problem);
 }
 
 bool applies(const DefaultRule& rule, const Problem& problem, const ShapeBucket& bucket) {
   return problem.head_dim <= rule.max_head_dim && problem.head_dim_v <= rule.max_head_dim_v &&
-         has_mask(problem, rule.mask) && rule.buckets.contains(bucket) && (!rule.feature || problem.*rule.feature);
+         has_mask(problem, rule.mask) && rule.buckets.contains(bucket) && (!rule.asks || rule.asks(problem));
 }
 
 // The order of tiles is that of the problem, unless the rule names one.

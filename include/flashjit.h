@@ -80,26 +80,65 @@ typedef struct flashjit_window {
   int64_t left, right;
 } flashjit_window;
 
+/* What a text takes by a name, beside its own arguments. An array of these is as it is here in every version. */
+typedef struct flashjit_capture {
+  const char* name;       /* an identifier that the text uses */
+  const DLTensor* tensor; /* rank 0 to 4, kDLFloat 16 or 32, kDLBfloat 16, kDLInt 32 or 64, or kDLBool 8: the text calls
+                             it like a function; NULL: the number */
+  double number;          /* a float in the text */
+  int32_t is_integer;     /* 1: the number is a whole one of 32 bits, an int in the text */
+  int32_t reserved;       /* 0 */
+} flashjit_capture;
+
+/* A function as text: what becomes of a score, or which keys a query sees. flashjit/function.h says what a text may
+   use. Text and tensors are read during the call, and by the kernel the tensors' elements. */
+typedef struct flashjit_function {
+  size_t struct_size;
+  const char* text; /* so many bytes; a null character at the end is not one of them */
+  size_t text_size;
+  const flashjit_capture* captures;
+  size_t capture_count;
+} flashjit_function;
+#define FLASHJIT_FUNCTION_INIT \
+  { sizeof(flashjit_function), NULL, 0, NULL, 0 }
+
 typedef struct flashjit_attention_options {
   size_t struct_size;
   int32_t causal;            /* 0 or 1: query i sees the keys up to i + seqlen_kv - seqlen_q */
   int32_t has_softmax_scale; /* 0: 1 / sqrt(head_dim) */
   float softmax_scale;
-  const DLTensor* lse;           /* f32 [batch, num_heads_q, seqlen_q]; NULL: not written */
-  void* stream;                  /* CUstream or cudaStream_t; NULL: the default stream */
-  const char* variant;           /* a spelling that `flashjit variants` lists; NULL: the engine chooses */
-  const flashjit_window* window; /* NULL: none */
-  const DLTensor* alibi_slopes;  /* the score of query i and key j loses slope * |i + seqlen_kv - seqlen_q - j|:
-                                    f32 [num_heads_q] or [batch, num_heads_q]; NULL: none */
-  const DLTensor* sinks;         /* attention sinks, one more score in each row's softmax, that no key stands for:
-                                    shapes as of alibi_slopes; NULL: none */
-  int64_t chunk;                 /* query i sees only the chunk of so many keys that key i + seqlen_kv - seqlen_q is
-                                    in; 0: all */
-  float softcap;                 /* scores become softcap * tanh(score / softcap), before slopes; 0: none */
-  int32_t reserved;              /* 0 */
+  const DLTensor* lse;            /* f32 [batch, num_heads_q, seqlen_q]; NULL: not written */
+  void* stream;                   /* CUstream or cudaStream_t; NULL: the default stream */
+  const char* variant;            /* a spelling that `flashjit variants` lists; NULL: the engine chooses */
+  const flashjit_window* window;  /* NULL: none */
+  const DLTensor* alibi_slopes;   /* the score of query i and key j loses slope * |i + seqlen_kv - seqlen_q - j|:
+                                     f32 [num_heads_q] or [batch, num_heads_q]; NULL: none */
+  const DLTensor* sinks;          /* attention sinks, one more score in each row's softmax, that no key stands for:
+                                     shapes as of alibi_slopes; NULL: none */
+  int64_t chunk;                  /* query i sees only the chunk of so many keys that key i + seqlen_kv - seqlen_q is
+                                     in; 0: all */
+  float softcap;                  /* scores become softcap * tanh(score / softcap), before slopes; 0: none */
+  int32_t reserved;               /* 0 */
+  const DLTensor* bias;           /* added to scores, after slopes: kDLFloat 16 or 32 or kDLBfloat 16 [batch,
+                                     num_heads_q, seqlen_q, seqlen_kv], 1 for all but the last; NULL: none */
+  const DLTensor* boolean_mask;   /* false: the query does not see the key: kDLBool 8, shapes as of bias; NULL: none */
+  const DLTensor* documents;      /* a query sees the keys of its own document, that of key i + seqlen_kv - seqlen_q:
+                                     kDLInt 32 [batch, seqlen_kv], batch may be 1 for all; NULL: none */
+  const DLTensor* prefix;         /* as causal, and the first so many keys: kDLInt 32 [batch]; NULL: none */
+  const DLTensor* tree;           /* which of the last seqlen_q keys, the queries' own, a query sees, in bits: kDLInt 64
+                                     [batch, seqlen_q, words], batch may be 1 for all; NULL: none */
+  const flashjit_function* score; /* what becomes of scores after all else; NULL: they stay */
+  const flashjit_function* mask;  /* beside the other masks; NULL: none */
+  const DLTensor* query_offsets;  /* what score and mask call the first query and the first key of each sequence: */
+  const DLTensor* key_offsets;    /* kDLInt 32 [batch]; NULL: 0 */
+  const DLTensor* block_mask;     /* of flashjit_block_mask: blocks that it shows to be hidden are passed over; NULL:
+                                     none is */
 } flashjit_attention_options;
-#define FLASHJIT_ATTENTION_OPTIONS_INIT \
-  { sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0.0f, 0 }
+#define FLASHJIT_ATTENTION_OPTIONS_INIT                                                                               \
+  {                                                                                                                   \
+    sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0.0f, 0, NULL, NULL, NULL, \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL                                                                      \
+  }
 
 /* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention
    (flashjit/attention.h): q [batch, seqlen_q, num_heads_q, head_dim], k and v [batch, seqlen_kv, num_heads_kv, ...],
@@ -107,6 +146,20 @@ typedef struct flashjit_attention_options {
    (on kDLCPU for an engine that emulates). strides may be NULL: packed. options may be NULL. */
 flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const flashjit_attention_options* options);
+
+/* The lengths that a block mask is for; batch or num_heads_q 1: for all, where no predicate depends on them. It is as
+   it is here in every version. */
+typedef struct flashjit_mask_shape {
+  int64_t batch, num_heads_q, seqlen_q, seqlen_kv;
+} flashjit_mask_shape;
+/* The sizes of a block mask, kDLInt 32. */
+enum { FLASHJIT_BLOCK_MASK_RANK = 5 };
+flashjit_status flashjit_block_mask_dims(const flashjit_mask_shape* shape, int64_t dims[FLASHJIT_BLOCK_MASK_RANK]);
+/* Writes which keys boolean_mask, documents, tree and mask of the options leave, as flashjit::Engine::block_mask does:
+   for all calls with the same of these, the same offsets and these lengths. Of the other options only stream matters.
+   into is packed. */
+flashjit_status flashjit_block_mask(flashjit_engine* engine, const flashjit_attention_options* options,
+                                    const flashjit_mask_shape* shape, const DLTensor* into);
 
 /* What is compiled in: the rest is up to each call. */
 typedef struct flashjit_problem {

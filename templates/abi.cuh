@@ -66,6 +66,11 @@ struct ChunkArguments {
   int keys;  // of one: from 1 to kWindowReach
 };
 
+// The prefixes of parts/mask/prefix.cuh.
+struct PrefixArguments {
+  const int* keys;  // of [batch]
+};
+
 // The cap of parts/score/softcap.cuh.
 struct SoftcapArguments {
   float cap_log2, inverse_log2;  // times log2(e), and 1 over that
@@ -75,4 +80,37 @@ struct SoftcapArguments {
 struct HeadArguments {
   const char* first;       // of [batch, query head] f32, those of a batch entry without gaps
   long long batch_stride;  // in bytes; 0: all batch entries have the same
+};
+
+// Where each sequence's queries and keys begin in what users' texts know as positions: function/text.cuh.
+struct OffsetArguments {
+  const int* of_queries;  // of [batch]; null: 0
+  const int* of_keys;     // likewise
+};
+
+// A block mask: what predicates leave of keys, for granules of queries and keys, so that tiles of any size that
+// granules make up find what they need in it.
+constexpr int kGranuleQueries = 64, kGranuleKeys = 16;
+constexpr int kGranulesOfWord = 32;  // of keys: a bit for each
+// Words of one granule of queries: first whether one of its queries sees a key, then whether all see all keys.
+struct BlockMaskArguments {
+  const unsigned* bits;                // of [batch, head, granule of queries, 2, words]: below 2^32 of them
+  unsigned batch_stride, head_stride;  // in words; 0: one for all
+  unsigned words;
+};
+
+// The kernel that makes one: kernels/block_mask.cuh.
+struct BlockMaskMaker {
+  unsigned* bits;
+  long long batch_stride, head_stride;
+  int words;
+  int batch, heads, seqlen_q, seqlen_kv;
+};
+
+// The kernel that applies users' functions to scores: kernels/function_scores.cuh.
+struct FunctionScores {
+  double* scores;  // of [query, key]
+  int batch, head, first_query, queries;
+  int seqlen_q, seqlen_kv;
+  int in_f32;  // whether texts compute in f32, as in attention, and not in f64
 };

@@ -40,3 +40,12 @@ __device__ constexpr int round_up(int a, int b) { return ceil_div(a, b) * b; }
 __device__ constexpr int power_of_two_in(int n, int limit) {
   return n % limit == 0 ? limit : power_of_two_in(n, limit / 2);
 }
+
+template <bool kFirst, class First, class Second>
+struct Choose {
+  using type = First;
+};
+template <class First, class Second>
+struct Choose<false, First, Second> {
+  using type = Second;
+};

@@ -69,6 +69,7 @@ constexpr auto kTunables = std::make_tuple(
 constexpr int kWarpgroupRows = 64;
 constexpr int kWarpgroupThreads = 128;
 constexpr int kElementBytes = 2;
+constexpr int kNoteBytes = 32;      // what the producer tells of listed blocks
 constexpr int kBarrierBytes = 256;  // the barriers of all rings and the next tile's number
 
 int warpgroups(const HopperVariant& variant) { return variant.block_q / kWarpgroupRows; }
@@ -143,6 +144,12 @@ std::string why_incompatible(const HopperVariant& v) {
   return {};
 }
 
+// Blocks of a cluster share K and V, and so would have to list the same blocks.
+std::string why_not_listed(const Problem& problem, const HopperVariant& v) {
+  if (!problem.block_mask || v.cluster == 1) return {};
+  return must("cluster", "1 with a block mask", v.cluster);
+}
+
 // The kernel of the ablation has no part but the causal mask.
 std::string why_not_served(const Problem& problem, const HopperVariant& v) {
   Problem plain = problem;
@@ -192,11 +199,14 @@ std::string why_too_large(const Problem& problem, const HopperVariant& v, const 
 // records, the fastest that several neighbouring buckets share. For few queries the last line is legal for every
 // problem, for more of them the last two are.
 constexpr DefaultRule kRules[] = {
-    // With slopes a third warpgroup for what they cost; with a cap and no causal mask what does not spill.
+    // With slopes a third warpgroup for what they cost; with a cap and no causal mask what does not spill; with texts a
+    // block of fewer keys, as what they compute has to live beside its scores.
     {64, 64, Mask::causal, "q128+ kv8k+ w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
-     &Problem::alibi},
+     [](const Problem& problem) { return problem.alibi; }},
     {128, 128, Mask::full, "q128+ kv2k+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused",
-     &Problem::softcap},
+     [](const Problem& problem) { return problem.softcap && !has_score_text(problem); }},
+    {128, 128, Mask::any, "q128+", "hopper-q128-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
+     [](const Problem& problem) { return problem.head_dim > 64 && has_score_text(problem); }},
 
     {64, 64, Mask::any, "q64", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
     {96, 96, Mask::causal, "q64 kvmore w4+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
@@ -398,7 +408,8 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
       variant.probabilities == ProbabilitySource::shared ? variant.block_q * variant.block_kv * kElementBytes : 0;
   Plan plan{};
   plan.threads = kWarpgroupThreads * (warpgroups(variant) + (variant.warp_specialized ? 1 : 0));
-  plan.smem_bytes = q_tiles + rings + output_bytes(problem, variant) + probabilities + kBarrierBytes;
+  plan.smem_bytes = q_tiles + rings + output_bytes(problem, variant) + probabilities + kBarrierBytes +
+                    (problem.block_mask ? kNoteBytes : 0);
   plan.registers = estimate_registers(problem, variant);
   plan.argument_bytes = argument_bytes(problem, sizeof(HopperArguments), alignof(HopperArguments));
   plan.panel_columns = panels.columns;
@@ -419,6 +430,7 @@ std::string why_illegal(const Problem& problem, const HopperVariant& variant, co
   if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
   if (std::string why = why_incompatible(variant); !why.empty()) return why;
   if (std::string why = why_not_served(problem, variant); !why.empty()) return why;
+  if (std::string why = why_not_listed(problem, variant); !why.empty()) return why;
   if (std::string why = why_no_output_slot(problem, variant); !why.empty()) return why;
   return why_too_large(problem, variant, architecture);
 }

@@ -66,18 +66,20 @@ int estimate_registers(const Problem& problem, const MmaVariant& variant) {
   const int softmax = m_tiles * 6;
   constexpr int kRest = 27;
   const int many_scores = std::max(0, scores - 64);
-  const int for_scores = problem.causal                         ? many_scores * 9 / 32
+  const int for_scores = has_diagonal(problem)                  ? many_scores * 9 / 32
                          : variant.pipeline == Pipeline::rotate ? many_scores / 32
                                                                 : 0;
   // Rows of other widths are requested in bands of chunks, each with indices of its own.
   const int for_bands = problem.head_dim % 64 == 0 && problem.head_dim_v % 64 == 0 ? 0 : 1;
   const int for_two_layouts = head_dim == head_dim_v ? 0 : 2;
-  const int for_query = problem.causal && query > 32 ? 7 : 0;
+  const int for_query = has_diagonal(problem) && query > 32 ? 7 : 0;
   const int for_band = has_band(problem) ? scores / 8 : 0;  // clean steps mask, too
   const int for_parts = has_part(Slot::score, problem) ? scores * 3 / 8 : 0;
+  const int for_predicates = has_part(Slot::predicate, problem) ? (problem.block_mask ? 56 : 28) : 0;
+  const int for_texts = has_score_text(problem) ? 12 : 0;
   const int for_sinks = problem.sinks ? 2 : 0;
   return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_band + for_parts +
-         for_sinks + for_bands + for_two_layouts;
+         for_predicates + for_texts + for_sinks + for_bands + for_two_layouts;
 }
 
 // --- What goes together ----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "flashjit/function.h"
 #include "flashjit/problem.h"
 #include "flashjit/tensor.h"
 
@@ -43,6 +44,35 @@ struct AttentionOptions {
   // value; cap and slopes do not change it. Below 2e38 in magnitude, or -infinity for none; shapes as of alibi_slopes.
   // A row that sees no key gives 0, and the sink as its LSE. Default: none.
   std::optional<Tensor> sinks;
+  // Added to each score, after cap and slopes: f16, bf16 or f32 [batch, num_heads_q, seqlen_q, seqlen_kv], any of the
+  // first three may be 1 for all; the last dimension contiguous, on the device of q. -infinity hides the key. Default:
+  // none.
+  std::optional<Tensor> bias;
+  // Where it is false the query does not see the key: boolean, shapes as of bias. Default: none.
+  std::optional<Tensor> boolean_mask;
+  // Packed sequences: a query sees the keys of its own document. The document of each key, by any numbers: i32
+  // [batch, seqlen_kv], batch may be 1 for all; that of query i is that of key i + seqlen_kv - seqlen_q, and a query
+  // that has none there sees no key. The last dimension contiguous. Default: none.
+  std::optional<Tensor> documents;
+  // Prefix-LM: a query sees all keys up to its own, as with a causal mask, and the first prefix[b] keys of its batch
+  // entry: i32 [batch], contiguous. With or without causal. Default: none.
+  std::optional<Tensor> prefix;
+  // Trees of tokens, as speculative decoding drafts them: the last seqlen_q keys are the queries' own, query i sees
+  // those of them whose bit is set, and all keys before them. Key seqlen_kv - seqlen_q + j has bit j % 64 of word j /
+  // 64: i64 [batch, seqlen_q, words], batch may be 1 for all, words at least seqlen_q / 64; the last dimension
+  // contiguous. seqlen_q must be at most seqlen_kv. Default: none.
+  std::optional<Tensor> tree;
+  // Functions of the caller's, see function.h: what becomes of a score after cap and slopes, and which keys a query
+  // sees of those that the masks above show. Default: none.
+  std::optional<Score> score;
+  std::optional<Mask> mask;
+  // What they call the first query and the first key of each sequence, so that who has a part of a sequence can give
+  // the positions in the whole of it: i32 [batch], contiguous, on the device of q. Only beside one of them. Default: 0.
+  std::optional<Tensor> query_offsets, key_offsets;
+  // What of the keys boolean_mask, documents, tree and mask leave, as Engine::block_mask has made it of the same
+  // options and lengths: blocks of keys that no query of a tile sees are passed over then, and those that all see need
+  // no mask. Without it the same but for rounding, at the cost of all blocks. Default: none.
+  std::optional<Tensor> block_mask;
   // Where to write log(sum(exp(score))) of each row, natural logarithm: f32 [batch, num_heads_q, seqlen_q], last
   // dimension contiguous. A row that sees no key gets -infinity, or its sink. Default: not written.
   std::optional<Tensor> lse;
@@ -53,6 +83,9 @@ struct AttentionOptions {
   std::optional<Variant> variant;
 };
 
+// The shape of a block mask, i32, for a call of this shape: [batch, num_heads_q, ceil(seqlen_q / 64), 2,
+// ceil(seqlen_kv / 512)]. Where no predicate depends on the batch entry or on the head, make it for 1.
+Dims block_mask_dims(const CallShape& shape);
 // What is compiled for calls with these options: for Engine::prepare, compile, variants, … A window that ends at the
 // query's own key is a causal mask. Throws Error(invalid_argument) for options that no call may have.
 Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts);

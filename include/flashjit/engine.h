@@ -12,6 +12,7 @@
 
 #include "flashjit/attention.h"
 #include "flashjit/problem.h"
+#include "flashjit/reference.h"
 #include "flashjit/tensor.h"
 #include "flashjit/tuning.h"
 
@@ -206,6 +207,22 @@ class Engine {
   DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
   void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                  const AttentionOptions& opts = {});
+
+  // What the predicates of the options (boolean_mask, documents, tree, mask) leave of granules of 64 queries and 16
+  // keys, for AttentionOptions::block_mask: on opts.stream, for calls with the same predicates and offsets and the
+  // lengths of the shape, as often as they are made. With batch or num_heads_q 1 it is for all that are. The kernel
+  // that makes it depends on the functions only. into: i32 of block_mask_dims(shape), packed; its memory may be used
+  // again for other lengths. Throws Error.
+  void block_mask(const AttentionOptions& opts, const CallShape& shape, const Tensor& into);
+  // The same in memory of its own, on the device of opts.stream, or of the current context.
+  DeviceTensor block_mask(const AttentionOptions& opts, const CallShape& shape);
+
+  // reference::attention and attention_in_low_precision, with score and mask of the options, too: each is applied by a
+  // kernel that has nothing but its text, one thread a score, on this engine's device (that of the current context, or
+  // 0), in f64 and f32. All tensors, captured ones too, in host memory. Throws Error.
+  reference::Result reference(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
+  reference::Result reference_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v,
+                                               const AttentionOptions& opts = {});
 
   // Makes and loads what a call for this problem needs on this device: the variant of every shape bucket, or the given
   // one. After it such calls compile, read, load and measure nothing. device -1 is the current context's, or 0; or the

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "flashjit/function.h"
 #include "flashjit/tensor.h"
 #include "flashjit/variant.h"
 
@@ -25,16 +26,30 @@ struct Problem {
   bool softcap = false;  // scores are softcap * tanh(score / softcap); the cap is a launch argument
   bool alibi = false;    // scores fall with the distance of the key; the slopes are launch arguments
   bool sinks = false;    // each query head has a score that no key stands for; the scores are launch arguments
+  bool prefix = false;   // query i sees keys as with causal, and a prefix; the lengths of prefixes are launch arguments
+  bool block_mask = false;  // which blocks are visited is read from memory
+  // Features that are functions of a tensor, by its dtype, and users' functions: what problem_of makes of options.
+  // Null: none.
+  const generator::FunctionText* bias = nullptr;
+  const generator::FunctionText* boolean_mask = nullptr;
+  const generator::FunctionText* documents = nullptr;
+  const generator::FunctionText* tree = nullptr;
+  const generator::FunctionText* score = nullptr;
+  const generator::FunctionText* mask = nullptr;
 
   friend bool operator==(const Problem& a, const Problem& b) noexcept {
     return a.dtype == b.dtype && a.head_dim == b.head_dim && a.head_dim_v == b.head_dim_v && a.causal == b.causal &&
            a.window == b.window && a.chunk == b.chunk && a.softcap == b.softcap && a.alibi == b.alibi &&
-           a.sinks == b.sinks;
+           a.sinks == b.sinks && a.prefix == b.prefix && a.block_mask == b.block_mask && a.bias == b.bias &&
+           a.boolean_mask == b.boolean_mask && a.documents == b.documents && a.tree == b.tree && a.score == b.score &&
+           a.mask == b.mask;
   }
 };
 
-std::string to_string(const Problem& problem);  // "fwd-bf16-d128-causal", "fwd-f16-d192-v128-window"
-// Reads that spelling and no other. Throws Error(invalid_argument).
+// "fwd-bf16-d128-causal", "fwd-f16-d192-v128-window"; functions by a digest: "fwd-bf16-d64-score.0123456789abcdef".
+std::string to_string(const Problem& problem);
+// Reads that spelling and no other; one with a user's function says too little to be read. Throws
+// Error(invalid_argument).
 Problem parse_problem(std::string_view text);
 // Throws Error(invalid_argument) which names the field.
 void validate(const Problem& problem);

@@ -16,8 +16,9 @@ struct Result {
 };
 
 // What flashjit::attention computes, from host memory: shapes, strides and options mean the same; opts.stream,
-// opts.variant and opts.lse are not used. f16, bf16 and f32 inputs; any head_dim from 1. Uses all cores; thread-safe.
-// Throws Error(invalid_argument).
+// opts.variant, opts.block_mask and opts.lse are not used. f16, bf16 and f32 inputs; any head_dim from 1. Uses all
+// cores; thread-safe. Throws Error(invalid_argument), and for opts.score and opts.mask, which need a compiler,
+// Error(unsupported).
 Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
 // The same formula with what low precision does to it: scores in f32, tanh to 11 binary digits, probabilities rounded

@@ -17,7 +17,7 @@ namespace flashjit {
 // A CUDA stream: what the driver calls CUstream and the runtime cudaStream_t. Null is the default stream.
 using Stream = CUstream_st*;
 
-enum class DType : std::uint8_t { f16, bf16, f32 };
+enum class DType : std::uint8_t { f16, bf16, f32, i32, i64, boolean };
 
 const char* to_string(DType dtype) noexcept;  // "f16", "bf16", "f32"
 DType parse_dtype(const std::string& text);   // throws Error(invalid_argument)

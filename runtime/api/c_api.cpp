@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
 #include <exception>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "flashjit.h"
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
 #include "flashjit/version.h"
+#include "generator/dtype.h"
+#include "generator/functions.h"
 #include "runtime/api/c_struct.h"
 #include "runtime/api/dlpack.h"
 #include "runtime/support/path_list.h"
@@ -119,21 +127,70 @@ flashjit::Variant to_variant(std::string_view spelling) {
   reject("variant: must have at most {} characters, had {}", kLongest, spelling.size());
 }
 
+flashjit::Capture to_capture(const char* function, const flashjit_capture& given, MemoryKind kind) {
+  const char* const name = given.name ? given.name : "";  // which is refused like every other wrong name
+  const std::string label = fmt::format("{}: capture {}", function, name);
+  require_zero((label + ": reserved").c_str(), given.reserved);
+  if (given.tensor)
+    return {name, to_tensor(label.c_str(), given.tensor, kind, flashjit::generator::all_dtypes().c_str())};
+  if (!to_bool((label + ": is_integer").c_str(), given.is_integer)) {
+    if (std::isfinite(given.number) && std::fabs(given.number) > std::numeric_limits<float>::max())
+      reject("{}: must be a number of f32, was {}", label, given.number);
+    return {name, given.number};
+  }
+  using Limits = std::numeric_limits<std::int32_t>;
+  if (!(given.number >= Limits::min() && given.number <= Limits::max()) || given.number != std::trunc(given.number))
+    reject("{}: must be a whole number of 32 bits, was {}", label, given.number);
+  return {name, static_cast<std::int32_t>(given.number)};
+}
+
+template <typename Function>
+Function to_function(const char* name, const flashjit_function& given, MemoryKind kind) {
+  const auto c = flashjit::runtime::read_struct(given);
+  const auto require_some = [&](const char* what, const void* pointer, std::size_t count) {
+    if (!pointer && count > 0) reject("{}: {} must not be null, as there are {}", name, what, count);
+  };
+  require_some("text", c.text, c.text_size);
+  require_some("captures", c.captures, c.capture_count);
+  if (c.capture_count > flashjit::generator::kMaxCaptures)  // before one is read
+    reject("{}: must have at most {} captures, had {}", name, flashjit::generator::kMaxCaptures, c.capture_count);
+  std::vector<flashjit::Capture> captures;
+  for (std::size_t i = 0; i < c.capture_count; ++i) captures.push_back(to_capture(name, c.captures[i], kind));
+  return Function(c.text ? std::string(c.text, c.text_size) : std::string(), std::move(captures));
+}
+
+void read_tensors(const flashjit_attention_options& c, MemoryKind kind, flashjit::AttentionOptions& options) {
+  const auto read = [kind](const char* name, const DLTensor* given, const char* wanted, auto& option) {
+    if (given) option = to_tensor(name, given, kind, wanted);
+  };
+  read("lse", c.lse, "f32", options.lse);
+  read("alibi_slopes", c.alibi_slopes, "f32", options.alibi_slopes);
+  read("sinks", c.sinks, "f32", options.sinks);
+  read("bias", c.bias, "f16, bf16 or f32", options.bias);
+  read("boolean_mask", c.boolean_mask, "boolean", options.boolean_mask);
+  read("documents", c.documents, "i32", options.documents);
+  read("prefix", c.prefix, "i32", options.prefix);
+  read("tree", c.tree, "i64", options.tree);
+  read("query_offsets", c.query_offsets, "i32", options.query_offsets);
+  read("key_offsets", c.key_offsets, "i32", options.key_offsets);
+  read("block_mask", c.block_mask, "i32", options.block_mask);
+}
+
 flashjit::AttentionOptions to_options(const flashjit_attention_options* given, MemoryKind kind) {
   flashjit::AttentionOptions options;
   if (!given) return options;
   const auto c = flashjit::runtime::read_struct(*given);
   options.causal = to_bool("causal", c.causal);
   if (to_bool("has_softmax_scale", c.has_softmax_scale)) options.softmax_scale = c.softmax_scale;
-  if (c.lse) options.lse = to_tensor("lse", c.lse, kind, "f32");
   options.stream = static_cast<flashjit::Stream>(c.stream);
   if (c.variant) options.variant = to_variant(c.variant);
   if (c.window) options.window = {c.window->left, c.window->right};
-  if (c.alibi_slopes) options.alibi_slopes = to_tensor("alibi_slopes", c.alibi_slopes, kind, "f32");
-  if (c.sinks) options.sinks = to_tensor("sinks", c.sinks, kind, "f32");
   options.chunk = c.chunk;
   options.softcap = c.softcap;
   require_zero("reserved", c.reserved);
+  read_tensors(c, kind, options);
+  if (c.score) options.score = to_function<flashjit::Score>("score", *c.score, kind);
+  if (c.mask) options.mask = to_function<flashjit::Mask>("mask", *c.mask, kind);
   return options;
 }
 
@@ -153,9 +210,23 @@ flashjit::Problem to_problem(const flashjit_problem* given) {
           .sinks = to_bool("sinks", c.sinks)};
 }
 
+flashjit::CallShape to_shape(const flashjit_mask_shape& given) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;  // as of calls; more would overflow on the way
+  const auto check = [&](const char* name, std::int64_t size) {
+    if (size < 0 || size > kMost) reject("shape: {} must be from 0 to {}, was {}", name, kMost, size);
+  };
+  check("batch", given.batch);
+  check("num_heads_q", given.num_heads_q);
+  check("seqlen_q", given.seqlen_q);
+  check("seqlen_kv", given.seqlen_kv);
+  return {given.batch, given.seqlen_q, given.seqlen_kv, given.num_heads_q, 1};
+}
+
+MemoryKind memory_of(const Engine& engine) { return engine.emulates() ? MemoryKind::host : MemoryKind::device; }
+
 void attention(Engine& engine, const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* out,
                const flashjit_attention_options* options) {
-  const MemoryKind kind = engine.emulates() ? MemoryKind::host : MemoryKind::device;
+  const MemoryKind kind = memory_of(engine);
   const auto view = [kind](const char* name, const DLTensor* tensor) {
     return flashjit::runtime::to_tensor(name, tensor, kind, "f16 or bf16");
   };
@@ -163,6 +234,14 @@ void attention(Engine& engine, const DLTensor* q, const DLTensor* k, const DLTen
   const flashjit::Tensor q_view = view("q", q), k_view = view("k", k), v_view = view("v", v),
                          out_view = view("out", out);
   engine.attention(q_view, k_view, v_view, out_view, to_options(options, kind));
+}
+
+void block_mask(Engine& engine, const flashjit_attention_options* options, const flashjit_mask_shape* shape,
+                const DLTensor* into) {
+  const flashjit::CallShape sizes = to_shape(require("shape", shape));
+  const MemoryKind kind = memory_of(engine);
+  const flashjit::Tensor mask = flashjit::runtime::to_tensor("into", into, kind, "i32");
+  engine.block_mask(to_options(options, kind), sizes, mask);
 }
 
 flashjit_counters to_c(const flashjit::Counters& counted) {
@@ -211,6 +290,18 @@ flashjit_status flashjit_get_counters(flashjit_engine* engine, flashjit_counters
 flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const flashjit_attention_options* options) {
   return guarded([&] { attention(engine_of(engine), q, k, v, out, options); });
+}
+
+flashjit_status flashjit_block_mask_dims(const flashjit_mask_shape* shape, int64_t dims[FLASHJIT_BLOCK_MASK_RANK]) {
+  return guarded([&] {
+    const flashjit::Dims sizes = flashjit::block_mask_dims(to_shape(require("shape", shape)));
+    std::copy(sizes.begin(), sizes.end(), &require("dims", dims));
+  });
+}
+
+flashjit_status flashjit_block_mask(flashjit_engine* engine, const flashjit_attention_options* options,
+                                    const flashjit_mask_shape* shape, const DLTensor* into) {
+  return guarded([&] { block_mask(engine_of(engine), options, shape, into); });
 }
 
 flashjit_status flashjit_prepare(flashjit_engine* engine, const flashjit_problem* problem, int32_t device) {

@@ -24,6 +24,7 @@ struct StructFacts {
 };
 constexpr StructFacts facts_of(const flashjit_engine_options&) { return {"flashjit_engine_options", 56}; }
 constexpr StructFacts facts_of(const flashjit_counters&) { return {"flashjit_counters", 64}; }
+constexpr StructFacts facts_of(const flashjit_function&) { return {"flashjit_function", 40}; }
 constexpr StructFacts facts_of(const flashjit_attention_options&) { return {"flashjit_attention_options", 48}; }
 constexpr StructFacts facts_of(const flashjit_problem&) { return {"flashjit_problem", 24}; }
 

@@ -6,6 +6,8 @@
 namespace flashjit::runtime {
 namespace {
 
+constexpr std::uint8_t kBool = 6;  // kDLBool, which DLPack has had since version 0.8
+
 bool is(DLDataType dtype, std::uint8_t code, int bits) noexcept {
   return dtype.code == code && dtype.bits == bits && dtype.lanes == 1;
 }
@@ -22,6 +24,8 @@ const char* name_of(std::uint8_t code) noexcept {
       return "bfloat";
     case kDLComplex:
       return "complex";
+    case kBool:
+      return "bool";
     default:
       return nullptr;  // types that DLPack got later
   }
@@ -74,6 +78,9 @@ std::optional<DType> to_dtype(DLDataType dtype) noexcept {
   if (is(dtype, kDLFloat, 16)) return DType::f16;
   if (is(dtype, kDLBfloat, 16)) return DType::bf16;
   if (is(dtype, kDLFloat, 32)) return DType::f32;
+  if (is(dtype, kDLInt, 32)) return DType::i32;
+  if (is(dtype, kDLInt, 64)) return DType::i64;
+  if (is(dtype, kBool, 8)) return DType::boolean;
   return std::nullopt;
 }
 

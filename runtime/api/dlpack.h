@@ -15,7 +15,7 @@ namespace flashjit::runtime {
 enum class MemoryKind { device, host };
 
 std::optional<DType> to_dtype(DLDataType dtype) noexcept;
-// For messages: as DType has it, and else "int64", "float64", "float32x4".
+// For messages: as DType has it, and else "int16", "float64", "float32x4".
 std::string to_string(DLDataType dtype);
 
 // The view that the tensor describes; whether attention can take it, validate_inputs and validate_out say. wanted: its

@@ -84,6 +84,20 @@ void Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   impl_->backend.run(call, opts);
 }
 
+void Engine::block_mask(const AttentionOptions& opts, const CallShape& shape, const Tensor& into) {
+  const runtime::ForwardCall call = runtime::validate_block_mask(opts, shape, into);
+  impl_->backend.run(call, opts.stream, [&](const Architecture& architecture) {
+    return runtime::make_block_mask_launch(call, architecture, impl_->templates);
+  });
+}
+
+DeviceTensor Engine::block_mask(const AttentionOptions& opts, const CallShape& shape) {
+  DeviceTensor mask =
+      DeviceTensor::allocate(DType::i32, block_mask_dims(shape), opts.stream, emulates() ? kHostMemory : -1);
+  block_mask(opts, shape, mask);
+  return mask;
+}
+
 emulator::Report Engine::emulate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                  const AttentionOptions& opts, const EmulationOptions& options) {
   if (!impl_->emulated) {

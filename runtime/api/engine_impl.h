@@ -6,6 +6,7 @@
 
 #include "flashjit/engine.h"
 #include "generator/source.h"
+#include "runtime/api/reference_scores.h"
 #include "runtime/backends/emulated_backend.h"
 #include "runtime/backends/gpu_backend.h"
 #include "runtime/backends/kernels.h"
@@ -23,6 +24,12 @@ struct Engine::Impl {
 
   // Throws Error(unsupported), which names the member function, on an engine that emulates.
   void require_gpu(const char* function) const;
+  using ReferenceFunction = reference::Result(const Tensor&, const Tensor&, const Tensor&, const AttentionOptions&,
+                                              const reference::ScoreHook&);
+  reference::Result reference_of(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts,
+                                 bool in_f32);
+  void apply_functions(const AttentionOptions& on_device, const CallShape& shape, bool in_f32,
+                       const reference::ScoreRows& rows);
   runtime::TuningRecordsOptions options_of_records() const;
   runtime::AutotunerOptions options_of_autotuner();
 

@@ -7,6 +7,8 @@
 #include <type_traits>
 
 #include "generator/dtype.h"
+#include "runtime/api/reference_scores.h"
+#include "runtime/api/reference_tensors.h"
 #include "runtime/call/masks.h"
 #include "runtime/call/scores.h"
 #include "runtime/call/tensor_dims.h"
@@ -21,7 +23,7 @@ using namespace runtime;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kFarthest = std::int64_t{1} << 40;  // keys of a window; beyond any length
-constexpr std::int64_t kRowsPerTask = 128;                 // enough to pay for unpacking the keys and values of a head
+constexpr std::int64_t kRowsPerTask = 128;  // enough to pay for unpacking the keys and values of a head, and for a hook
 
 void check_view(const char* name, const Tensor& tensor) {
   if (tensor.shape.size() != kRank) {
@@ -30,6 +32,7 @@ void check_view(const char* name, const Tensor& tensor) {
   if (tensor.strides.size() != kRank) {
     reject("{}: must have {} strides like its shape, had {}", name, kRank, tensor.strides.size());
   }
+  if (tensor.dtype > DType::f32) reject("{}: dtype must be f16, bf16 or f32, was {}", name, to_string(tensor.dtype));
   const std::size_t bytes = byte_count(name, tensor.dtype, tensor.shape);
   if (tensor.shape[head_dim_dim] == 0) reject("{}: head_dim must be at least 1, was 0", name);
   if (bytes > 0 && !tensor.data) reject("{}: must point to host memory, was null", name);
@@ -60,6 +63,17 @@ void check_of_heads(const char* name, const std::optional<Tensor>& given, const 
     reject("{}: must point to host memory, was null", name);
 }
 
+void check_functions(const AttentionOptions& opts) {
+  for (const char* name : {opts.score ? "score" : nullptr, opts.mask ? "mask" : nullptr})
+    if (name)
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("{}: must not be given to reference::attention, which has no compiler; "
+                              "Engine::reference takes it",
+                              name));
+  for (const char* name : {opts.query_offsets ? "query_offsets" : nullptr, opts.key_offsets ? "key_offsets" : nullptr})
+    if (name) reject("{}: must not be given without score or mask, which see them", name);
+}
+
 void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
   check_view("q", q);
   check_view("k", k);
@@ -83,6 +97,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   softmax_scale_of(opts, q.shape[head_dim_dim]);
   check_of_heads("alibi_slopes", opts.alibi_slopes, q);
   check_of_heads("sinks", opts.sinks, q);
+  check_tensors_of_scores(opts, q, k);
 }
 
 // One head of one batch entry.
@@ -143,35 +158,51 @@ float low_precision_tanh(float x) {
 template <typename Real>
 class Head {
  public:
-  Head(const HeadView& q, const HeadView& k, const HeadView& v, const AttentionOptions& opts)
+  // hook: empty for none.
+  Head(const HeadView& q, const HeadView& k, const HeadView& v, const AttentionOptions& opts, const ScoreHook& hook)
       : q_(q),
+        opts_(opts),
+        hook_(hook),
         keys_(unpack<Real>(k, true)),
         values_(unpack<Real>(v, false)),
         seqlen_kv_(k.rows()),
         head_dim_v_(v.width()),
         scale_(static_cast<Real>(opts.softmax_scale ? *opts.softmax_scale : 1 / std::sqrt(1.0 * q.width()))),
-        causal_(opts.causal),
-        window_(opts.window),
-        chunk_(opts.chunk),
         softcap_(opts.softcap),
         slope_(static_cast<Real>(value_of_head(opts.alibi_slopes, q.batch, q.head, 0))),
         sink_(static_cast<Real>(value_of_head(opts.sinks, q.batch, q.head, -kInfinity))),
         scores_(static_cast<std::size_t>(seqlen_kv_)),
         sum_(static_cast<std::size_t>(head_dim_v_)) {}
 
+  // Before any of these rows: what the hook makes of their scores.
+  void ask_hook(std::int64_t first_row, std::int64_t count) {
+    if (!hook_) return;
+    first_hooked_ = first_row;
+    hooked_.resize(static_cast<std::size_t>(count * seqlen_kv_));
+    for (std::int64_t i = 0; i < count; ++i) {
+      score(first_row + i, {0, seqlen_kv_});
+      std::copy(scores_.begin(), scores_.end(), hooked_.begin() + i * seqlen_kv_);
+    }
+    hook_({q_.batch, q_.head, first_row, count, hooked_});
+  }
+
   // Writes head_dim_v results, and returns the row's LSE.
   double attend(std::int64_t row, double* out) {
     const Span keys = visible_keys(row);
     std::fill_n(out, head_dim_v_, 0.0);
     if (keys.empty()) return static_cast<double>(sink_);
-    score(row, keys);
+    if (hook_)
+      take_hooked(row, keys);
+    else
+      score(row, keys);
+    hide(row, keys);
     const auto first = scores_.begin() + keys.begin, end = scores_.begin() + keys.end;
-    const auto hides = [](Real score) { return score == -std::numeric_limits<Real>::infinity(); };
     if (std::all_of(first, end, hides)) return static_cast<double>(sink_);  // as if it saw no key
     const Real max = std::max(*std::max_element(first, end), sink_);
     Real total = std::exp(sink_ - max);
     std::fill(sum_.begin(), sum_.end(), Real{0});
     for (std::int64_t key = keys.begin; key < keys.end; ++key) {
+      if (hides(scores_[key])) continue;
       const Real p = std::exp(scores_[key] - max);
       total += p;
       add_multiple(rounded(p), &values_[key * head_dim_v_], sum_.data(), head_dim_v_);
@@ -186,19 +217,38 @@ class Head {
     bool empty() const { return end <= begin; }
   };
 
-  // What the masks leave of the keys.
+  QueryPlace place_of(std::int64_t row) const { return {q_.batch, q_.head, row, q_.rows(), seqlen_kv_}; }
+
+  // What masks leave of the keys that leave the ones between two.
   Span visible_keys(std::int64_t row) const {
-    const std::int64_t position = row + seqlen_kv_ - q_.rows();
+    const std::int64_t position = place_of(row).position(), chunk_size = opts_.chunk;
+    const Window& window = opts_.window;
     Span keys{0, seqlen_kv_};
-    if (causal_) keys.end = std::min(keys.end, position + 1);
-    if (window_.left >= 0) keys.begin = std::max(keys.begin, position - std::min(window_.left, kFarthest));
-    if (chunk_ > 0) {
-      const std::int64_t chunk = position >= 0 ? position / chunk_ : -1;
-      keys.begin = std::max(keys.begin, chunk * chunk_);
-      keys.end = std::min(keys.end, chunk * chunk_ + chunk_);
+    if (opts_.prefix)
+      keys.end = std::min(keys.end, std::max(position + 1, prefix_of(*opts_.prefix, q_.batch)));
+    else if (opts_.causal)
+      keys.end = std::min(keys.end, position + 1);
+    if (window.left >= 0) keys.begin = std::max(keys.begin, position - std::min(window.left, kFarthest));
+    if (chunk_size > 0) {
+      const std::int64_t chunk = position >= 0 ? position / chunk_size : -1;
+      keys.begin = std::max(keys.begin, chunk * chunk_size);
+      keys.end = std::min(keys.end, chunk * chunk_size + chunk_size);
     }
-    if (window_.right >= 0) keys.end = std::min(keys.end, position + std::min(window_.right, kFarthest) + 1);
+    if (window.right >= 0) keys.end = std::min(keys.end, position + std::min(window.right, kFarthest) + 1);
     return keys;
+  }
+
+  // Those that masks hide among the keys that are left.
+  void hide(std::int64_t row, const Span& keys) {
+    if (!opts_.boolean_mask && !opts_.documents && !opts_.tree) return;
+    for (std::int64_t key = keys.begin; key < keys.end; ++key)
+      if (!is_shown(opts_, place_of(row), key)) scores_[key] = -std::numeric_limits<Real>::infinity();
+  }
+  static bool hides(Real score) { return score == -std::numeric_limits<Real>::infinity(); }
+
+  void take_hooked(std::int64_t row, const Span& keys) {
+    const double* const hooked = &hooked_[(row - first_hooked_) * seqlen_kv_];
+    for (std::int64_t key = keys.begin; key < keys.end; ++key) scores_[key] = static_cast<Real>(hooked[key]);
   }
 
   void score(std::int64_t row, const Span& keys) {
@@ -207,15 +257,15 @@ class Head {
     std::fill_n(scores, count, Real{0});
     for (std::int64_t i = 0; i < q_.width(); ++i)
       add_multiple(static_cast<Real>(q_.at(row, i)), &keys_[i * seqlen_kv_ + keys.begin], scores, count);
-    const std::int64_t position = row + seqlen_kv_ - q_.rows();
     for (std::int64_t key = 0; key < count; ++key)
-      scores[key] = changed(scores[key] * scale_, position, keys.begin + key);
+      scores[key] = changed(scores[key] * scale_, place_of(row), keys.begin + key);
   }
 
   // What the options make of a score.
-  Real changed(Real score, std::int64_t position, std::int64_t key) const {
+  Real changed(Real score, const QueryPlace& place, std::int64_t key) const {
     if (softcap_ != 0) score = softcap_ * tanh(score / softcap_);
-    if (slope_ != 0) score -= slope_ * static_cast<Real>(std::abs(position - key));
+    if (slope_ != 0) score -= slope_ * static_cast<Real>(std::abs(place.position() - key));
+    if (opts_.bias) score += static_cast<Real>(bias_of(*opts_.bias, place, key));
     return score;
   }
 
@@ -230,18 +280,19 @@ class Head {
   }
 
   HeadView q_;
+  const AttentionOptions& opts_;
+  const ScoreHook& hook_;
   std::vector<Real> keys_;    // [head_dim, seqlen_kv]
   std::vector<Real> values_;  // [seqlen_kv, head_dim_v]
   std::int64_t seqlen_kv_, head_dim_v_;
   Real scale_;
-  bool causal_;
-  Window window_;
-  std::int64_t chunk_;  // 0: none
-  Real softcap_;
+  Real softcap_;              // 0: none
   Real slope_;                // 0: none
   Real sink_;                 // -infinity: none
   std::vector<Real> scores_;  // of one row
   std::vector<Real> sum_;
+  std::int64_t first_hooked_ = 0;
+  std::vector<double> hooked_;  // of the rows from there on, [rows, seqlen_kv]
 };
 
 Result make_result(const Tensor& q, const Tensor& v) {
@@ -255,7 +306,7 @@ Result make_result(const Tensor& q, const Tensor& v) {
 }
 
 template <typename Real>
-Result compute(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
+Result compute(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts, const ScoreHook& hook) {
   check_inputs(q, k, v, opts);
   Result result = make_result(q, v);
   if (result.lse.empty()) return result;
@@ -268,8 +319,10 @@ Result compute(const Tensor& q, const Tensor& k, const Tensor& v, const Attentio
     const std::int64_t batch = index / tasks_per_head / heads, head = index / tasks_per_head % heads;
     const std::int64_t first = index % tasks_per_head * kRowsPerTask;
     const std::int64_t head_kv = head / heads_per_group;
-    Head<Real> worker({q, batch, head}, {k, batch, head_kv}, {v, batch, head_kv}, opts);
-    for (std::int64_t row = first; row < std::min(first + kRowsPerTask, seqlen); ++row) {
+    const std::int64_t end = std::min(first + kRowsPerTask, seqlen);
+    Head<Real> worker({q, batch, head}, {k, batch, head_kv}, {v, batch, head_kv}, opts, hook);
+    worker.ask_hook(first, end - first);
+    for (std::int64_t row = first; row < end; ++row) {
       double* out = &result.out[((batch * seqlen + row) * heads + head) * head_dim_v];
       result.lse[(batch * heads + head) * seqlen + row] = worker.attend(row, out);
     }
@@ -295,11 +348,23 @@ void check_same_shape(const char* name, const Dims& shape, const Dims& wanted) {
 }  // namespace
 
 Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
-  return compute<double>(q, k, v, opts);
+  check_functions(opts);
+  return compute<double>(q, k, v, opts, {});
 }
 
 Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
-  return compute<float>(q, k, v, opts);
+  check_functions(opts);
+  return compute<float>(q, k, v, opts, {});
+}
+
+Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts,
+                 const ScoreHook& hook) {
+  return compute<double>(q, k, v, opts, hook);
+}
+
+Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts,
+                                  const ScoreHook& hook) {
+  return compute<float>(q, k, v, opts, hook);
 }
 
 Comparison compare(const HostTensor& out, const Result& exact, const Result& low) {

@@ -2,10 +2,12 @@
 // Where the kernels of an engine run: on the GPUs of this process, or in the emulator.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "flashjit/engine.h"
+#include "runtime/call/operation.h"
 #include "runtime/call/validate.h"
 
 namespace flashjit::runtime {
@@ -32,6 +34,9 @@ class Backend {
   // Enqueues the call on its stream, or computes it at once where there are no streams. Its kernel is made now when it
   // has not been prepared. Throws Error.
   virtual void run(const ForwardCall& call, const AttentionOptions& opts) = 0;
+  // Likewise a kernel beside those of attention, that `make` makes for the architecture of the call's device.
+  using MakePlainLaunch = std::function<PlainLaunch(const Architecture& architecture)>;
+  virtual void run(const ForwardCall& call, Stream stream, const MakePlainLaunch& make) = 0;
 };
 
 }  // namespace flashjit::runtime

@@ -31,12 +31,30 @@ void require_null(Stream stream) {
               fmt::format("stream: must be null for an engine that emulates, was {}", fmt::ptr(stream)));
 }
 
-emulator::Program parse(const WantedKernel& wanted, const std::string& ptx) {
+emulator::Program parse(const std::string& kernel, const std::string& ptx) {
   try {
     return emulator::Program(ptx);
   } catch (const emulator::ParseError& error) {
-    throw Error(ErrorCode::unsupported, fmt::format("{}: the emulator cannot run it: {}", wanted.name(), error.what()));
+    throw Error(ErrorCode::unsupported, fmt::format("{}: the emulator cannot run it: {}", kernel, error.what()));
   }
+}
+
+// Without tensor maps and tile counters.
+emulator::Launch emulated(const Launch& launch, const EmulationOptions& options) {
+  emulator::Launch copy;
+  copy.grid.x = static_cast<unsigned>(launch.blocks);
+  copy.block.x = static_cast<unsigned>(launch.threads);
+  copy.cluster.x = static_cast<unsigned>(launch.cluster);
+  copy.resident_clusters = std::max(1, options.resident_blocks / launch.cluster);
+  copy.dynamic_shared_bytes = static_cast<std::size_t>(launch.shared_bytes);
+  copy.seed = options.seed;
+  copy.parameters.assign(launch.arguments, launch.arguments + launch.argument_bytes);
+  return copy;
+}
+
+void require_clean(const emulator::Report& report) {
+  if (report.clean()) return;
+  throw Error(ErrorCode::kernel_fault, to_string(report.findings.front()), to_string(report));
 }
 
 emulator::TensorElement element_of(DType dtype) {
@@ -45,7 +63,7 @@ emulator::TensorElement element_of(DType dtype) {
       return emulator::TensorElement::f16;
     case DType::bf16:
       return emulator::TensorElement::bf16;
-    case DType::f32:
+    default:
       break;
   }
   return emulator::TensorElement::f32;
@@ -105,18 +123,6 @@ struct EmulatedBackend::Kernel {
                   fmt::format("{}: must leave its tile counter 0, left {}", info.name, tile_counter));
     }
     return report;
-  }
-
-  static emulator::Launch emulated(const Launch& launch, const EmulationOptions& options) {
-    emulator::Launch copy;
-    copy.grid.x = static_cast<unsigned>(launch.blocks);
-    copy.block.x = static_cast<unsigned>(launch.threads);
-    copy.cluster.x = static_cast<unsigned>(launch.cluster);
-    copy.resident_clusters = std::max(1, options.resident_blocks / launch.cluster);
-    copy.dynamic_shared_bytes = static_cast<std::size_t>(launch.shared_bytes);
-    copy.seed = options.seed;
-    copy.parameters.assign(launch.arguments, launch.arguments + launch.argument_bytes);
-    return copy;
   }
 };
 
@@ -205,9 +211,17 @@ int EmulatedBackend::output_device(const ForwardCall&, Stream stream) const {
 }
 
 void EmulatedBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
-  const emulator::Report report = emulate(call, opts, options_);
-  if (report.clean()) return;
-  throw Error(ErrorCode::kernel_fault, to_string(report.findings.front()), to_string(report));
+  require_clean(emulate(call, opts, options_));
+}
+
+void EmulatedBackend::run(const ForwardCall& call, Stream stream, const MakePlainLaunch& make) {
+  require_null(stream);
+  const PlainLaunch made = make(architecture_);
+  if (made.launch.blocks == 0) return;
+  const generator::Source& source = made.kernel.source;
+  const KernelStore::Result image = store_.get(KernelRequest(source, ptx_target(architecture_.name), {}));
+  const emulator::Program program = parse(source.name, image.image->bytes);
+  require_clean(program.run(source.entry, emulated(made.launch, options_), memory_of(call)));
 }
 
 emulator::Report EmulatedBackend::emulate(const ForwardCall& call, const AttentionOptions& opts,
@@ -230,8 +244,8 @@ const EmulatedBackend::Kernel* EmulatedBackend::known(const WantedKernel& wanted
 // Threads that make the same kernel at once compile it once, and each parses it: the first to finish is kept.
 const EmulatedBackend::Kernel& EmulatedBackend::make(const WantedKernel& wanted) {
   const KernelStore::Result made = store_.get(wanted.request);
-  auto kernel = std::unique_ptr<const Kernel>(
-      new Kernel{wanted.spec, wanted.request.source().entry, wanted.info(made), parse(wanted, made.image->bytes)});
+  auto kernel = std::unique_ptr<const Kernel>(new Kernel{wanted.spec, wanted.request.source().entry, wanted.info(made),
+                                                         parse(wanted.name(), made.image->bytes)});
   const std::lock_guard lock(mutex_);
   return *kernels_.try_emplace(wanted.request.key().inputs, std::move(kernel)).first->second;
 }

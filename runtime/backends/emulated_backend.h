@@ -41,6 +41,7 @@ class EmulatedBackend : public Backend {
   // Both throw what making the kernel throws, and Error(unsupported) for PTX that the emulator does not know; run()
   // throws Error(kernel_fault) for any finding.
   void run(const ForwardCall& call, const AttentionOptions& opts) override;
+  void run(const ForwardCall& call, Stream stream, const MakePlainLaunch& make) override;
   emulator::Report emulate(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options);
 
  private:

@@ -43,4 +43,15 @@ void GpuBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
   GpuOperation(driver, call, kernel, opts.stream).enqueue(driver);
 }
 
+void GpuBackend::run(const ForwardCall& call, Stream stream, const MakePlainLaunch& make) {
+  const Driver& driver = Driver::load();
+  const Device& on = device(resolve_device(driver, forward_device(driver, call, stream)));
+  const ContextScope scope(driver, on.info.ordinal, stream);
+  const Architecture& architecture = require_architecture(on);
+  PlainLaunch made = make(architecture);
+  if (made.launch.blocks == 0) return;
+  const KernelRequest request(made.kernel.source, architecture.name, {});
+  enqueue(driver, made.launch, kernels_.load(request, made.kernel.threads, 0, on), stream);
+}
+
 }  // namespace flashjit::runtime

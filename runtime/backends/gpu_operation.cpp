@@ -67,6 +67,13 @@ GpuOperation::GpuOperation(const Driver& driver, const ForwardCall& call, const 
   }
 }
 
+void enqueue(const Driver& driver, Launch& launch, CUfunction function, Stream stream) {
+  CUlaunchConfig config;
+  set_config(config, launch, stream);
+  void* parameters[] = {launch.arguments};
+  driver.check(driver.cuLaunchKernelEx(&config, function, parameters, nullptr), "cuLaunchKernelEx");
+}
+
 int forward_device(const Driver& driver, const ForwardCall& call, Stream stream) {
   const int device = common_device(driver, call);
   const int owner = stream_device(driver, stream);

@@ -34,6 +34,9 @@ class GpuOperation {
   CUlaunchConfig configs_[Operation::kMostLaunches];
 };
 
+// A launch of a kernel beside those of attention, without tensor maps and counters. Throws Error(driver).
+void enqueue(const Driver& driver, Launch& launch, CUfunction function, Stream stream);
+
 // The device that the call runs on. Throws Error(invalid_argument) when pointers or stream do not agree on one.
 int forward_device(const Driver& driver, const ForwardCall& call, Stream stream);
 

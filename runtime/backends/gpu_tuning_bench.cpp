@@ -63,8 +63,9 @@ class GpuTuningBench::DeviceCall {
     v = allocate(problem.dtype, shapes_.v);
     out = allocate(problem.dtype, shapes_.out);
     if (with_lse) options_.lse = (lse = allocate(DType::f32, shapes_.lse)).view();
-    for (const HeadNumbers& numbers : inputs.of_heads)
-      options_.*numbers.option = of_heads.emplace_back(allocate(DType::f32, shapes_.of_heads)).view();
+    for (const OptionTensor& tensor : inputs.tensors)
+      options_.*tensor.option =
+          tensor.in(tensors.emplace_back(allocate(tensor.memory.dtype(), tensor.memory.shape())).data());
     call = validate_inputs(q.view(), k.view(), v.view(), options_);
     validate_out(call, out.view());
   }
@@ -73,11 +74,11 @@ class GpuTuningBench::DeviceCall {
 
   // Each with the host's numbers, again and again until it is full. These must stay until the stream was synchronised.
   void fill(const HostTensor& q_host, const HostTensor& k_host, const HostTensor& v_host,
-            const std::vector<HeadNumbers>& of_heads_host) const {
+            const std::vector<OptionTensor>& tensors_host) const {
     fill(q, q_host);
     fill(k, k_host);
     fill(v, v_host);
-    for (std::size_t i = 0; i < of_heads.size(); ++i) fill(of_heads[i], of_heads_host[i].values);
+    for (std::size_t i = 0; i < tensors.size(); ++i) fill(tensors[i], tensors_host[i].memory);
   }
 
   // What a kernel forgets to write shows.
@@ -90,8 +91,8 @@ class GpuTuningBench::DeviceCall {
   }
 
   DeviceTensor q, k, v, out, lse;
-  std::vector<DeviceTensor> of_heads;  // like those of the host
-  ForwardCall call;                    // points into the others
+  std::vector<DeviceTensor> tensors;  // like those of the host
+  ForwardCall call;                   // points into the others
 
  private:
   void fill(const DeviceTensor& tensor, const HostTensor& host) const {
@@ -129,11 +130,11 @@ GpuTuningBench::GpuTuningBench(KernelStore& store, const generator::Templates& t
       // Beside the compiler, which takes longer.
       expected_(std::async(std::launch::async, [this] { return expected(); })),
       timer_(driver_, device, stream_.get(), true) {
-  timed_call_->fill(timed_case_.q.block(), timed_case_.k.block(), timed_case_.v.block(), timed_case_.of_heads);
+  timed_call_->fill(timed_case_.q.block(), timed_case_.k.block(), timed_case_.v.block(), timed_case_.tensors);
   for (const CheckCase& small : check_cases_) {
     check_calls_.push_back(
         std::make_unique<DeviceCall>(driver_, problem_, small, true, stream_.get(), device_.info.ordinal));
-    check_calls_.back()->fill(small.q, small.k, small.v, small.of_heads);
+    check_calls_.back()->fill(small.q, small.k, small.v, small.tensors);
   }
   stream_.synchronize();
 }

@@ -34,7 +34,7 @@ class Packer {
 // What a variant is chosen by. From kFirstFamily on it is given: each family is a kind of its own.
 enum Kind { kByBucket, kWithoutTensorMaps, kFirstFamily };
 
-// The first word of every key, with room for eight bits more. The features have the second one.
+// The first word of every key, with room for eight bits more. The features and users' functions have the next two.
 Packer pack(int device, const Problem& problem, int kind) {
   Packer packer;
   packer.add(device, 10).add(problem.head_dim, 16).add(problem.head_dim_v, 16).add_enum(problem.dtype).add(kind, 3);
@@ -45,9 +45,9 @@ Packer pack(int device, const Problem& problem, int kind) {
 
 LaunchKey::LaunchKey(int device, const Problem& problem, const Variant& variant)
     : words_{pack(device, problem, kFirstFamily + static_cast<int>(variant.index())).word(),
-             generator::feature_bits(problem)} {
+             generator::feature_bits(problem), generator::function_bits(problem)} {
   const auto of_variant = std::visit([](const auto& of_family) { return generator::key_of(of_family); }, variant);
-  std::copy(of_variant.begin(), of_variant.end(), words_.begin() + 2);
+  std::copy(of_variant.begin(), of_variant.end(), words_.begin() + 3);
 }
 
 LaunchKey::LaunchKey(int device, const Problem& problem, const ShapeBucket& bucket)
@@ -56,10 +56,11 @@ LaunchKey::LaunchKey(int device, const Problem& problem, const ShapeBucket& buck
                  .add(static_cast<int>(bucket.keys), 3)
                  .add(static_cast<int>(bucket.work), 3)
                  .word(),
-             generator::feature_bits(problem)} {}
+             generator::feature_bits(problem), generator::function_bits(problem)} {}
 
 LaunchKey::LaunchKey(int device, const Problem& problem, WithoutTensorMaps)
-    : words_{pack(device, problem, kWithoutTensorMaps).word(), generator::feature_bits(problem)} {}
+    : words_{pack(device, problem, kWithoutTensorMaps).word(), generator::feature_bits(problem),
+             generator::function_bits(problem)} {}
 
 std::size_t LaunchKey::hash() const noexcept {
   std::uint64_t hash = 0;

@@ -30,7 +30,7 @@ class LaunchKey {
   friend bool operator==(const LaunchKey&, const LaunchKey&) = default;
 
  private:
-  std::array<std::uint64_t, 4> words_{};
+  std::array<std::uint64_t, 5> words_{};
 };
 
 class LaunchTable {

@@ -17,7 +17,7 @@ CUtensorMapDataType element_of(DType dtype) {
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     case DType::bf16:
       return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    case DType::f32:
+    default:
       break;
   }
   return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;

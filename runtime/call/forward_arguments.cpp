@@ -121,6 +121,8 @@ generator::HopperArguments make_forward_arguments(const ForwardCall& call, const
 }
 
 int choose_packed_heads(const ForwardCall& call, const HopperVariant& variant) noexcept {
+  // Heads that share a tile visit the same blocks.
+  if (call.block_mask && call.block_mask->shape[1] > 1) return 1;
   const std::int64_t heads_per_group = call.num_heads_q / call.num_heads_kv;
   int best = 1;
   std::int64_t fewest = std::numeric_limits<std::int64_t>::max();

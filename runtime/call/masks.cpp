@@ -20,7 +20,10 @@ Masks masks_of(const AttentionOptions& opts) {
   check("right", opts.window.right);
   if (opts.chunk < 0) reject("chunk: must be at least 1, or 0 for none, was {}", opts.chunk);
   const bool causal = opts.causal || opts.window.right == 0;
-  return {causal, {opts.window.left, causal ? -1 : opts.window.right}, opts.chunk};
+  const bool prefix = opts.prefix.has_value();
+  if (prefix && opts.window.right >= 0)
+    reject("window: right must be -1 with prefix, which shows keys behind the query, was {}", opts.window.right);
+  return {causal && !prefix, {opts.window.left, causal ? -1 : opts.window.right}, opts.chunk, prefix};
 }
 
 std::int64_t keys_of_query(const Masks& masks, std::int64_t seqlen_kv) noexcept {

@@ -11,6 +11,7 @@ struct Masks {
   Window window;  // beside a causal mask -1 on the right
 
   std::int64_t chunk = 0;  // 0: none
+  bool prefix = false;     // in place of a causal mask
 
   bool has_window() const noexcept { return window.left >= 0 || window.right >= 0; }
 };

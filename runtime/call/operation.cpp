@@ -11,9 +11,15 @@
 
 #include "generator/features.h"
 #include "runtime/call/forward_arguments.h"
+#include "runtime/call/function_arguments.h"
+#include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
 namespace {
+
+using generator::FunctionKind;
+
+constexpr std::int64_t kMaxBlocks = (std::int64_t{1} << 31) - 1;
 
 generator::WindowArguments window_arguments(const ForwardCall& call) {
   const auto keys = [](std::int64_t side) {
@@ -42,19 +48,50 @@ generator::HeadArguments of_heads(const ForwardCall& call) {
 
 // What writes the arguments of the features that have any.
 struct PartWriter {
-  bool Problem::*feature;
+  generator::FeatureField feature;
   void (*write)(const ForwardCall& call, std::byte* at);
 };
+generator::PrefixArguments prefix_arguments(const ForwardCall& call) {
+  return {static_cast<const int*>(call.prefix->data)};
+}
+
+// Strides of what is one for all are 0.
+std::int64_t stride_of(const Tensor& tensor, int dim) { return tensor.shape[dim] > 1 ? tensor.strides[dim] : 0; }
+
+generator::BlockMaskArguments block_mask_arguments(const ForwardCall& call) {
+  const Tensor& mask = *call.block_mask;
+  return {static_cast<const unsigned*>(mask.data), static_cast<unsigned>(stride_of(mask, 0)),
+          static_cast<unsigned>(stride_of(mask, 1)), static_cast<unsigned>(mask.shape[4])};
+}
+
+// Of the library's functions, and of users'.
+template <auto kTensor>
+void write_tensor(const ForwardCall& call, std::byte* at) {
+  write_function_arguments(call.*kTensor, at);
+}
+template <auto kFunction>
+void write_function(const ForwardCall& call, std::byte* at) {
+  write_function_arguments(call, *(call.*kFunction), at);
+}
 template <auto kMake>
 void write(const ForwardCall& call, std::byte* at) {
   const auto arguments = kMake(call);
   std::memcpy(at, &arguments, sizeof(arguments));
 }
-constexpr PartWriter kPartWriters[] = {{&Problem::window, write<window_arguments>},
-                                       {&Problem::chunk, write<chunk_arguments>},
-                                       {&Problem::softcap, write<softcap_arguments>},
-                                       {&Problem::alibi, write<of_heads<&ForwardCall::alibi_slopes>>},
-                                       {&Problem::sinks, write<of_heads<&ForwardCall::sinks>>}};
+constexpr PartWriter kPartWriters[] = {
+    {&Problem::window, write<window_arguments>},
+    {&Problem::chunk, write<chunk_arguments>},
+    {&Problem::softcap, write<softcap_arguments>},
+    {&Problem::alibi, write<of_heads<&ForwardCall::alibi_slopes>>},
+    {&Problem::sinks, write<of_heads<&ForwardCall::sinks>>},
+    {&Problem::prefix, write<prefix_arguments>},
+    {&Problem::block_mask, write<block_mask_arguments>},
+    {{&Problem::bias, FunctionKind::bias}, write_tensor<&ForwardCall::bias>},
+    {{&Problem::boolean_mask, FunctionKind::boolean_mask}, write_tensor<&ForwardCall::boolean_mask>},
+    {{&Problem::documents, FunctionKind::documents}, write_tensor<&ForwardCall::documents>},
+    {{&Problem::tree, FunctionKind::tree}, write_tensor<&ForwardCall::tree>},
+    {{&Problem::score, FunctionKind::score}, write_function<&ForwardCall::score>},
+    {{&Problem::mask, FunctionKind::mask}, write_function<&ForwardCall::mask>}};
 
 void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, std::byte* at) {
   for (const PartWriter& writer : kPartWriters)
@@ -62,14 +99,14 @@ void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, 
   throw std::logic_error("operation: nothing writes the arguments of " + std::string(row.word));
 }
 
-// Behind those of the family.
-void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t family_bytes) {
-  std::size_t at = family_bytes;
+// Behind those of the kernel itself.
+void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t core_bytes) {
+  std::size_t at = core_bytes;
   for (const generator::FeatureRow& row : generator::features()) {
-    if (!(call.problem.*row.asked) || !row.arguments) continue;
+    if (!row.is_in(call.problem) || !row.arguments) continue;
     at = generator::argument_offset(row, at);
     write_arguments(row, call, launch.arguments + at);
-    at += row.argument_bytes;
+    at += generator::argument_bytes(row, call.problem);
   }
 }
 
@@ -106,7 +143,48 @@ void bind(Launch& launch, const ForwardCall& call, const HopperVariant& variant,
   if (draws_tiles(variant)) launch.tile_counter_offset = offsetof(Arguments, tile_counter);
 }
 
+template <class Arguments>
+PlainLaunch make_plain(const ForwardCall& call, generator::PlainKernel kernel, const Arguments& core,
+                       std::int64_t threads) {
+  PlainLaunch made{std::move(kernel), {}};
+  made.launch.write_argument(0, core);
+  set_part_arguments(made.launch, call, sizeof(core));
+  made.launch.argument_bytes = made.kernel.argument_bytes;
+  made.launch.threads = made.kernel.threads;
+  made.launch.blocks = (threads + made.kernel.threads - 1) / made.kernel.threads;
+  if (made.launch.blocks > kMaxBlocks)
+    reject("shape: must give at most {} thread blocks, gave {}", kMaxBlocks, made.launch.blocks);
+  return made;
+}
+
 }  // namespace
+
+PlainLaunch make_block_mask_launch(const ForwardCall& call, const Architecture& architecture,
+                                   const generator::Templates& templates) {
+  constexpr std::int64_t kWarp = 32;
+  const Tensor& mask = *call.block_mask;
+  const generator::BlockMaskMaker core{static_cast<unsigned*>(mask.data),
+                                       stride_of(mask, 0),
+                                       stride_of(mask, 1),
+                                       static_cast<int>(mask.shape[4]),
+                                       static_cast<int>(mask.shape[0]),
+                                       static_cast<int>(mask.shape[1]),
+                                       static_cast<int>(call.seqlen_q),
+                                       static_cast<int>(call.seqlen_kv)};
+  const std::int64_t warps = mask.shape[0] * mask.shape[1] * mask.shape[2] * mask.shape[4];
+  return make_plain(call, generator::render_block_mask(call.problem, architecture, templates), core, warps * kWarp);
+}
+
+PlainLaunch make_function_scores_launch(const ForwardCall& call, const Tensor& scores, const RowsOfHead& rows,
+                                        bool in_f32, const Architecture& architecture,
+                                        const generator::Templates& templates) {
+  const generator::FunctionScores core{static_cast<double*>(scores.data), static_cast<int>(rows.batch),
+                                       static_cast<int>(rows.head),       static_cast<int>(rows.first),
+                                       static_cast<int>(rows.count),      static_cast<int>(call.seqlen_q),
+                                       static_cast<int>(call.seqlen_kv),  in_f32};
+  return make_plain(call, generator::render_function_scores(call.problem, architecture, templates), core,
+                    rows.count * call.seqlen_kv);
+}
 
 bool draws_tiles(const Variant& variant) noexcept {
   const auto* hopper = std::get_if<HopperVariant>(&variant);

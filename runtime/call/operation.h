@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "generator/arguments.h"
+#include "generator/source.h"
 #include "generator/spec.h"
 #include "runtime/call/tensor_map.h"
 #include "runtime/call/validate.h"
@@ -21,7 +22,7 @@ struct MapPlace {
 };
 
 struct Launch {
-  static constexpr std::size_t kPartBytes = 256;  // room for the arguments of all parts
+  static constexpr std::size_t kPartBytes = 2304;  // room for the arguments of all parts
   static constexpr std::size_t kMaxBytes = sizeof(generator::HopperArguments) + kPartBytes;
   static constexpr int kMaxMaps = 4;
   static constexpr std::size_t kNowhere = ~std::size_t{0};
@@ -43,6 +44,23 @@ struct Launch {
     std::memcpy(arguments + offset, &value, sizeof(value));
   }
 };
+
+// A launch of a kernel beside those of attention. It points to the tensors of the call that it was made of.
+struct PlainLaunch {
+  generator::PlainKernel kernel;
+  Launch launch;
+};
+// call: of validate_block_mask.
+PlainLaunch make_block_mask_launch(const ForwardCall& call, const Architecture& architecture,
+                                   const generator::Templates& templates);
+
+// call: of validate_function_scores; rows: of one head of a batch entry, from the first one on.
+struct RowsOfHead {
+  std::int64_t batch, head, first, count;
+};
+PlainLaunch make_function_scores_launch(const ForwardCall& call, const Tensor& scores, const RowsOfHead& rows,
+                                        bool in_f32, const Architecture& architecture,
+                                        const generator::Templates& templates);
 
 // Whether blocks of the variant's kernels draw their tiles from a counter.
 bool draws_tiles(const Variant& variant) noexcept;

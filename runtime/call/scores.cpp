@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/call/scores.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
+#include "generator/arguments.h"
+#include "generator/functions.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit {
@@ -18,6 +21,19 @@ constexpr float kSmallestScale = 0x1p-64f;
 void check_softcap(float softcap) {
   if (softcap == 0 || (softcap >= kSmallestCap && softcap <= kLargestCap)) return;
   reject("softcap: must be from {} to {}, or 0 for none, was {}", kSmallestCap, kLargestCap, softcap);
+}
+
+// Of a feature that is a function of a tensor; null: none.
+const generator::FunctionText* function_of(generator::FunctionKind kind, const std::optional<Tensor>& tensor) {
+  if (!tensor) return nullptr;
+  const auto dtypes = generator::library_dtypes(kind);
+  if (std::find(dtypes.begin(), dtypes.end(), tensor->dtype) == dtypes.end()) {
+    std::string known;
+    for (const DType dtype : dtypes)
+      known += (known.empty() ? "" : dtype == dtypes.back() ? " or " : ", ") + std::string(to_string(dtype));
+    reject("{}: dtype must be {}, was {}", generator::word_of(kind), known, to_string(tensor->dtype));
+  }
+  return &generator::library_function(kind, tensor->dtype);
 }
 
 }  // namespace
@@ -36,8 +52,8 @@ float softmax_scale_of(const AttentionOptions& opts, std::int64_t head_dim) {
   return scale;
 }
 
-Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts,
-                   const Masks& masks) noexcept {
+Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts, const Masks& masks) {
+  using generator::FunctionKind;
   return {.dtype = dtype,
           .head_dim = head_dim,
           .head_dim_v = head_dim_v,
@@ -46,10 +62,25 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
           .chunk = masks.chunk > 0,
           .softcap = opts.softcap != 0,
           .alibi = opts.alibi_slopes.has_value(),
-          .sinks = opts.sinks.has_value()};
+          .sinks = opts.sinks.has_value(),
+          .prefix = masks.prefix,
+          .block_mask = opts.block_mask.has_value(),
+          .bias = function_of(FunctionKind::bias, opts.bias),
+          .boolean_mask = function_of(FunctionKind::boolean_mask, opts.boolean_mask),
+          .documents = function_of(FunctionKind::documents, opts.documents),
+          .tree = function_of(FunctionKind::tree, opts.tree),
+          .score = opts.score ? opts.score->source() : nullptr,
+          .mask = opts.mask ? opts.mask->source() : nullptr};
 }
 
 }  // namespace runtime
+
+Dims block_mask_dims(const CallShape& shape) {
+  const auto round_up_quotient = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  constexpr std::int64_t kKeysOfWord = generator::kGranuleKeys * generator::kGranulesOfWord;
+  return {shape.batch, shape.num_heads_q, round_up_quotient(shape.seqlen_q, generator::kGranuleQueries), 2,
+          round_up_quotient(shape.seqlen_kv, kKeysOfWord)};
+}
 
 Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts) {
   const Problem problem = runtime::problem_of(dtype, head_dim, head_dim_v, opts, runtime::masks_of(opts));

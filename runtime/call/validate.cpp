@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
+#include "generator/arguments.h"
 #include "generator/dtype.h"
+#include "generator/features.h"
+#include "generator/source.h"
 #include "runtime/call/scores.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/support/reject.h"
@@ -22,6 +26,7 @@ constexpr std::uintptr_t kAlignment = 16;
 
 constexpr const char* kLseDimNames[] = {"batch", "num_heads", "seqlen"};
 constexpr const char* kOfHeadsDimNames[] = {"batch", "num_heads"};
+constexpr const char* kCapturedDimNames[] = {"dimension 0", "dimension 1", "dimension 2", "dimension 3", "dimension 4"};
 
 // What a tensor's role asks of its view.
 struct Rules {
@@ -29,13 +34,23 @@ struct Rules {
   int rank;
   int stride_step;           // a power of two
   std::uintptr_t alignment;  // likewise
+  bool packed_rows = true;   // the last dimension is contiguous
 };
 constexpr Rules kRowsRules{kDimNames, kRank, kStrideStep, kAlignment};
 constexpr Rules kLseRules{kLseDimNames, 3, 1, sizeof(float)};
 constexpr Rules kOfHeadsRules{kOfHeadsDimNames, 2, 1, sizeof(float)};
 constexpr Rules kOfAllBatchesRules{kOfHeadsDimNames + 1, 1, 1, sizeof(float)};  // of all batch entries
-const Rules& rules_of(Operand::Role role, const Tensor& tensor) {
+constexpr Rules kOfBatchRules{kOfHeadsDimNames, 1, 1, sizeof(std::int32_t)};
+Rules captured_rules(const Tensor& tensor, bool packed_rows) {
+  return {kCapturedDimNames, tensor.shape.size(), 1, size_of(tensor.dtype), packed_rows};
+}
+Rules rules_of(Operand::Role role, const Tensor& tensor) {
   switch (role) {
+    case Operand::Role::of_batch:
+      return kOfBatchRules;
+    case Operand::Role::captured:
+    case Operand::Role::captured_packed:
+      return captured_rules(tensor, role == Operand::Role::captured_packed);
     case Operand::Role::lse:
       return kLseRules;
     case Operand::Role::of_heads:
@@ -66,10 +81,10 @@ void check_shape(const char* name, const Tensor& tensor, const Rules& rules) {
 
 void check_strides(const char* name, const Tensor& tensor, const Rules& rules) {
   const int last = rules.rank - 1;
-  if (tensor.shape[last] > 1 && tensor.strides[last] != 1) {
+  if (rules.packed_rows && tensor.shape[last] > 1 && tensor.strides[last] != 1) {
     reject("{}: the last dimension must be contiguous (stride 1), its stride was {}", name, tensor.strides[last]);
   }
-  for (int i = 0; i < last; ++i) {
+  for (int i = 0; i < rules.rank - (rules.packed_rows ? 1 : 0); ++i) {
     if (tensor.shape[i] <= 1) continue;
     if (tensor.strides[i] < 0) {
       reject("{}: the stride of {} must not be negative, was {}", name, rules.dim_names[i], tensor.strides[i]);
@@ -212,12 +227,122 @@ const Tensor* add_of_heads(ForwardCall& call, const char* name, const std::optio
     reject("{}: must be [num_heads] or [batch, num_heads], had rank {} with shape {}", name, values->shape.size(),
            to_string(values->shape));
   }
-  const Rules& rules = rules_of(Operand::Role::of_heads, *values);
+  const Rules rules = rules_of(Operand::Role::of_heads, *values);
   check_shape(name, *values, rules);
   if (rules.rank > 1) require_size(name, *values, rules, 0, call.batch, "q");
   require_size(name, *values, rules, rules.rank - 1, call.num_heads_q, "q");
   add_input(call, name, *values, Operand::Role::of_heads);
   return &*values;
+}
+
+void add_captures(ForwardCall& call, const Function& function) {
+  const std::vector<std::string>& labels = function.source()->labels;
+  for (std::size_t i = 0; i < function.captures().size(); ++i) {
+    const auto* tensor = std::get_if<Tensor>(&function.captures()[i].value);
+    if (!tensor) continue;
+    check_shape(labels[i].c_str(), *tensor, captured_rules(*tensor, false));
+    add_input(call, labels[i].c_str(), *tensor, Operand::Role::captured);
+  }
+}
+
+// i32 [batch]; null: none.
+const Tensor* add_of_batch(ForwardCall& call, const char* name, const std::optional<Tensor>& values) {
+  if (!values) return nullptr;
+  if (values->dtype != DType::i32) reject("{}: dtype must be i32, was {}", name, to_string(values->dtype));
+  check_shape(name, *values, kOfBatchRules);
+  require_size(name, *values, kOfBatchRules, 0, call.batch, "q");
+  add_input(call, name, *values, Operand::Role::of_batch);
+  return &*values;
+}
+
+const Tensor* add_offsets(ForwardCall& call, const char* name, const std::optional<Tensor>& offsets) {
+  if (offsets && !call.score && !call.mask) reject("{}: must not be given without score or mask, which see them", name);
+  return add_of_batch(call, name, offsets);
+}
+
+// A dimension of a tensor that a feature is a function of.
+struct WantedDim {
+  const char* name;
+  std::int64_t size;
+  bool or_one = false;  // then 1 stands for all
+  bool or_more = false;
+};
+
+// The tensor as it is called: what stands for all is repeated. Empty: none.
+template <std::size_t kDims>
+Tensor add_called(ForwardCall& call, const char* name, const std::optional<Tensor>& tensor,
+                  const WantedDim (&dims)[kDims]) {
+  if (!tensor) return {};
+  check_shape(name, *tensor, {kCapturedDimNames, static_cast<int>(kDims), 1, size_of(tensor->dtype)});
+  Tensor called = *tensor;
+  for (int i = 0; i < static_cast<int>(kDims); ++i) {
+    const WantedDim& wanted = dims[i];
+    const std::int64_t size = tensor->shape[i];
+    if (size == wanted.size || (wanted.or_more && size > wanted.size)) continue;
+    if (!wanted.or_one || size != 1)
+      reject("{}: {} must be {}{}, was {} with shape {}", name, wanted.name, wanted.size,
+             wanted.or_one    ? ", or 1 for all"
+             : wanted.or_more ? " or more"
+                              : "",
+             size, to_string(tensor->shape));
+    called.shape[i] = wanted.size;
+    called.strides[i] = 0;
+  }
+  add_input(call, name, *tensor, Operand::Role::captured_packed);
+  return called;
+}
+
+void add_tensors_of_scores(ForwardCall& call, const AttentionOptions& opts) {
+  const WantedDim batch{"batch", call.batch, true}, heads{"num_heads", call.num_heads_q, true};
+  const WantedDim queries{"seqlen_q", call.seqlen_q, true}, keys{"seqlen_kv", call.seqlen_kv};
+  call.prefix = add_of_batch(call, "prefix", opts.prefix);
+  call.bias = add_called(call, "bias", opts.bias, {batch, heads, queries, keys});
+  call.boolean_mask = add_called(call, "boolean_mask", opts.boolean_mask, {batch, heads, queries, keys});
+  call.documents = add_called(call, "documents", opts.documents, {batch, keys});
+  if (opts.tree && call.seqlen_q > call.seqlen_kv)
+    reject("tree: seqlen_q must be at most seqlen_kv, as its queries have the last keys, was {} with {} keys",
+           call.seqlen_q, call.seqlen_kv);
+  constexpr std::int64_t kWordBits = 64;
+  const WantedDim words{"words", (call.seqlen_q + kWordBits - 1) / kWordBits, false, true};
+  call.tree = add_called(call, "tree", opts.tree, {batch, {"seqlen_q", call.seqlen_q}, words});
+}
+
+// A block mask of so many batch entries and heads, for the lengths of the call.
+void check_block_mask(const ForwardCall& call, const char* name, const Tensor& mask) {
+  const Dims wanted = block_mask_dims({call.batch, call.seqlen_q, call.seqlen_kv, call.num_heads_q, 1});
+  if (mask.dtype != DType::i32) reject("{}: dtype must be i32, was {}", name, to_string(mask.dtype));
+  check_shape(name, mask, {kCapturedDimNames, wanted.size(), 1, sizeof(std::int32_t)});
+  for (int i = 0; i < wanted.size(); ++i) {
+    const bool for_all = i < 2 && mask.shape[i] == 1;
+    if (mask.shape[i] != wanted[i] && !for_all)
+      reject("{}: must have the shape {} of Engine::block_mask for this call, batch and num_heads 1 for all, had {}",
+             name, to_string(wanted), to_string(mask.shape));
+  }
+  constexpr std::int64_t kMaxWords = std::int64_t{1} << 32;  // kernels count them in 32 bits
+  const Dims packed = packed_strides(mask.shape);
+  std::int64_t words = packed[1];
+  for (int i = 0; i < 2 && mask.strides.size() == wanted.size(); ++i)
+    if (mask.shape[i] > 1) words += (mask.shape[i] - 1) * std::min(mask.strides[i], kMaxWords);
+  if (words > kMaxWords) reject("{}: must span at most {} words, spanned {}", name, kMaxWords, words);
+  for (int i = 2; i < wanted.size(); ++i)
+    if (mask.shape[i] > 1 && mask.strides.size() == wanted.size() && mask.strides[i] != packed[i])
+      reject("{}: must be packed but for batch and num_heads, had strides {}", name, to_string(mask.strides));
+}
+
+void add_block_mask(ForwardCall& call, const AttentionOptions& opts) {
+  if (!opts.block_mask) return;
+  if (!call.problem.boolean_mask && !call.problem.documents && !call.problem.tree && !call.problem.mask)
+    reject("block_mask: must not be given without boolean_mask, documents, tree or mask, which it is made of");
+  check_block_mask(call, "block_mask", *opts.block_mask);
+  add_input(call, "block_mask", *opts.block_mask, Operand::Role::captured_packed);
+  call.block_mask = &*opts.block_mask;
+}
+
+void add_functions(ForwardCall& call, const AttentionOptions& opts) {
+  if (opts.score) add_captures(call, *(call.score = &*opts.score));
+  if (opts.mask) add_captures(call, *(call.mask = &*opts.mask));
+  call.query_offsets = add_offsets(call, "query_offsets", opts.query_offsets);
+  call.key_offsets = add_offsets(call, "key_offsets", opts.key_offsets);
 }
 
 void check_lse(const ForwardCall& call, const Tensor& lse) {
@@ -226,6 +351,15 @@ void check_lse(const ForwardCall& call, const Tensor& lse) {
   require_size("lse", lse, kLseRules, 0, call.batch, "q");
   require_size("lse", lse, kLseRules, 1, call.num_heads_q, "q");
   require_size("lse", lse, kLseRules, 2, call.seqlen_q, "q");
+}
+
+ForwardCall call_of_shape(const CallShape& shape) {
+  ForwardCall call;
+  call.batch = shape.batch;
+  call.num_heads_q = shape.num_heads_q;
+  call.seqlen_q = shape.seqlen_q;
+  call.seqlen_kv = shape.seqlen_kv;
+  return call;
 }
 
 }  // namespace
@@ -274,10 +408,50 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   add_input(call, "v", v);
   call.alibi_slopes = add_of_heads(call, "alibi_slopes", opts.alibi_slopes);
   call.sinks = add_of_heads(call, "sinks", opts.sinks);
+  add_tensors_of_scores(call, opts);
+  add_functions(call, opts);
+  add_block_mask(call, opts);
   if (call.lse) {
     check_lse(call, *call.lse);
     add_output(call, "lse", *call.lse, Operand::Role::lse);
   }
+  return call;
+}
+
+ForwardCall validate_function_scores(const AttentionOptions& opts, const CallShape& shape, const Tensor& scores) {
+  ForwardCall call = call_of_shape(shape);
+  AttentionOptions functions;
+  functions.score = opts.score;
+  functions.mask = opts.mask;
+  call.problem = problem_of(DType::f16, kHeadDimStep, kHeadDimStep, functions, Masks{});
+  add_functions(call, opts);
+  add_output(call, "scores", scores, Operand::Role::captured_packed);
+  return call;
+}
+
+ForwardCall validate_block_mask(const AttentionOptions& opts, const CallShape& shape, const Tensor& into) {
+  ForwardCall call = call_of_shape(shape);
+  const std::pair<const char*, std::int64_t> sizes[] = {{"batch", call.batch},
+                                                        {"num_heads_q", call.num_heads_q},
+                                                        {"seqlen_q", call.seqlen_q},
+                                                        {"seqlen_kv", call.seqlen_kv}};
+  for (const auto& [name, size] : sizes)
+    if (size < 0 || size > kMaxSize) reject("shape: {} must be from 0 to {}, was {}", name, kMaxSize, size);
+  const Problem asked = problem_of(DType::f16, kHeadDimStep, kHeadDimStep, opts, Masks{});
+  call.problem = generator::predicates_of(asked);
+  if (generator::feature_bits(call.problem) == 0)
+    reject("block_mask: must be made of boolean_mask, documents, tree or mask, had none of them");
+  AttentionOptions predicates;
+  predicates.boolean_mask = opts.boolean_mask;
+  predicates.documents = opts.documents;
+  predicates.tree = opts.tree;
+  add_tensors_of_scores(call, predicates);
+  if (opts.mask) add_captures(call, *(call.mask = &*opts.mask));
+  if (opts.mask) call.query_offsets = add_offsets(call, "query_offsets", opts.query_offsets);
+  if (opts.mask) call.key_offsets = add_offsets(call, "key_offsets", opts.key_offsets);
+  check_block_mask(call, "into", into);
+  add_output(call, "into", into, Operand::Role::captured_packed);
+  call.block_mask = &into;
   return call;
 }
 

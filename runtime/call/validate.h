@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "flashjit/attention.h"
+#include "generator/functions.h"
 #include "runtime/call/masks.h"
 
 namespace flashjit::runtime {
@@ -19,8 +20,9 @@ struct MemoryRange {
 
 // A tensor of a call. Without initialisers, so that a call pays for the operands that it has.
 struct Operand {
-  // [batch, seqlen, heads, head_dim], [batch, heads, seqlen] of f32, or [batch, heads] or [heads] of f32.
-  enum class Role { rows, lse, of_heads };
+  // [batch, seqlen, heads, head_dim], [batch, heads, seqlen] of f32, [batch, heads] or [heads] of f32, [batch] of i32,
+  // or what a function captures: a user's, or one of the library's whose last dimension is contiguous.
+  enum class Role { rows, lse, of_heads, of_batch, captured, captured_packed };
 
   const char* name;
   const Tensor* tensor;
@@ -32,7 +34,7 @@ struct Operand {
 // The operands of a call, in the order in which they were checked.
 class Operands {
  public:
-  static constexpr int kMost = 7;
+  static constexpr int kMost = 15 + 2 * static_cast<int>(generator::kMaxCaptures);
 
   void add(const Operand& operand) { items_[static_cast<std::size_t>(count_++)] = operand; }
   const Operand* begin() const noexcept { return items_.data(); }
@@ -55,6 +57,13 @@ struct ForwardCall {
   const Tensor* lse = nullptr;           // null: not written
   const Tensor* alibi_slopes = nullptr;  // null: none
   const Tensor* sinks = nullptr;         // null: none
+  const Tensor* prefix = nullptr;        // null: none
+  // Features that are functions of a tensor, as that is called: by batch, heads and lengths. Empty where there is none.
+  Tensor bias, boolean_mask, documents, tree;
+  const Tensor* block_mask = nullptr;                             // null: none
+  const Score* score = nullptr;                                   // null: none
+  const Mask* mask = nullptr;                                     // null: none
+  const Tensor *query_offsets = nullptr, *key_offsets = nullptr;  // null: 0
   std::int64_t batch = 0, seqlen_q = 0, seqlen_kv = 0, num_heads_q = 0, num_heads_kv = 0;
   float softmax_scale = 0;
   float softcap = 0;  // 0: none
@@ -69,6 +78,14 @@ CallShape tuning_shape(const ForwardCall& call) noexcept;
 
 // Everything except out. Throws Error(invalid_argument).
 ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts);
+// What makes a block mask of the predicates of the options: a call without q, k, v and out, for the batch entries and
+// query heads of the shape, that writes into `into`. Throws Error(invalid_argument).
+ForwardCall validate_block_mask(const AttentionOptions& opts, const CallShape& shape, const Tensor& into);
+
+// What applies the users' functions of the options to scores [rows, seqlen_kv], which it writes: a call without q, k, v
+// and out for the batch entries and query heads of the shape. Throws Error(invalid_argument).
+ForwardCall validate_function_scores(const AttentionOptions& opts, const CallShape& shape, const Tensor& scores);
+
 // out against the rest of the call, and against the inputs' memory. Throws Error(invalid_argument).
 void validate_out(ForwardCall& call, const Tensor& out);
 

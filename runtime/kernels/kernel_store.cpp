@@ -7,6 +7,7 @@
 #include "cache/entry_name.h"
 #include "flashjit/error.h"
 #include "runtime/kernels/counters.h"
+#include "runtime/kernels/text_errors.h"
 #include "runtime/support/turn.h"
 
 namespace flashjit::runtime {
@@ -186,6 +187,10 @@ CompiledImage KernelStore::run_compiler(const KernelRequest& request, const cach
     return compiler_.compile(request.source().text(), request.source().name + ".cu", request.target());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::compile_failed) throw;
+    if (const std::vector<TextError> users = errors_of_texts(error.log()); !users.empty()) {
+      const std::string more = users.size() == 1 ? "" : fmt::format(" (and {} more)", users.size() - 1);
+      throw Error(error.code(), to_string(users.front()) + more, to_log(users));
+    }
     const auto file = writes() ? options_.user->keep_failed_source(key.name, request.source().text()) : std::nullopt;
     if (!file) throw;
     throw Error(error.code(), fmt::format("{}; its source is in {}", error.what(), *file), error.log(), *file);

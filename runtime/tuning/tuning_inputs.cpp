@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/tuning/tuning_inputs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <limits>
 
+#include "flashjit/error.h"
+#include "generator/functions.h"
 #include "runtime/support/byte_count.h"
 
 namespace flashjit::runtime {
 namespace {
 
-enum Seed : std::uint64_t { seed_of_q = 1, seed_of_k, seed_of_v };
+enum Seed : std::uint64_t { seed_of_q = 1, seed_of_k, seed_of_v, seed_of_bias };
 
 // The first has several tiles of any height and several blocks of any width; the second shares a tile among heads; of
 // the third, under a causal mask, most queries see no key; in the fourth maxima jump, from whichever end keys are
@@ -37,9 +43,10 @@ Expected expect(const HostTensor& q, const HostTensor& k, const HostTensor& v, c
           reference::attention_in_low_precision(q.view(), k.view(), v.view(), options)};
 }
 
-// Two-sided: one that ended at the query's own key would be causal.
-Window window_of(std::int64_t keys, bool causal) {
-  return causal ? Window{keys - 1, -1} : Window{keys / 2, std::max<std::int64_t>(1, (keys - 1) / 2)};
+// Two-sided: one that ended at the query's own key would be causal, and beside a prefix none ends.
+Window window_of(std::int64_t keys, const Problem& problem) {
+  return problem.causal || problem.prefix ? Window{keys - 1, -1}
+                                          : Window{keys / 2, std::max<std::int64_t>(1, (keys - 1) / 2)};
 }
 
 // Of a call for the problem; keys: that a query sees, if there is a window or there are chunks.
@@ -47,7 +54,7 @@ AttentionOptions options_of(const Problem& problem, std::int64_t keys) {
   AttentionOptions options;
   options.causal = problem.causal;
   if (problem.softcap) options.softcap = kSoftcap;
-  if (problem.window) options.window = window_of(keys, problem.causal);
+  if (problem.window) options.window = window_of(keys, problem);
   // Beside a window so long that each hides keys that the other one shows.
   if (problem.chunk) options.chunk = problem.window ? 2 * keys : keys;
   return options;
@@ -61,27 +68,155 @@ double slope_of(std::int64_t head, std::int64_t heads) {
 // From -1.5 to 1.5, where scores are; neighbours differ.
 double sink_of(std::int64_t head, std::int64_t /*heads*/) { return static_cast<double>(head * 5 % 13 - 6) / 4; }
 
-std::vector<HeadNumbers> numbers_of_heads(const Problem& problem, const CallShape& shape) {
-  const auto for_each_head = [&](double (*number)(std::int64_t head, std::int64_t heads)) {
-    HostTensor numbers(DType::f32, TensorShapes(problem, shape).of_heads);
-    for (std::int64_t head = 0; head < shape.num_heads_q; ++head)
-      store_element(numbers.data(), DType::f32, head, number(head, shape.num_heads_q));
-    return numbers;
-  };
-  std::vector<HeadNumbers> of_heads;
-  if (problem.alibi) of_heads.push_back({&AttentionOptions::alibi_slopes, for_each_head(slope_of)});
-  if (problem.sinks) of_heads.push_back({&AttentionOptions::sinks, for_each_head(sink_of)});
-  return of_heads;
+// Bits that no two numbers share.
+std::uint64_t mix(std::uint64_t number) noexcept {
+  number = (number ^ number >> 32) * 0xd6e8feb86659fd93u;
+  number = (number ^ number >> 32) * 0xd6e8feb86659fd93u;
+  return number ^ number >> 32;
 }
 
-Tensor last_of(const Tensor& of_heads) {
-  return {static_cast<float*>(of_heads.data) + of_heads.shape[0] - 1, DType::f32, {1}};
+using TensorOption = std::optional<Tensor> AttentionOptions::*;
+
+OptionTensor packed_tensor(TensorOption option, DType dtype, const Dims& shape,
+                           const std::function<double(std::int64_t index)>& value) {
+  OptionTensor tensor{option, HostTensor(dtype, shape), shape, packed_strides(shape)};
+  for (std::int64_t i = 0; i < element_count(dtype, shape); ++i)
+    store_element(tensor.memory.data(), dtype, i, value(i));
+  return tensor;
+}
+
+OptionTensor tensor_of_heads(TensorOption option, const CallShape& shape,
+                             double (*number)(std::int64_t head, std::int64_t heads)) {
+  return packed_tensor(option, DType::f32, {shape.num_heads_q},
+                       [&](std::int64_t head) { return number(head, shape.num_heads_q); });
+}
+
+// [batch, num_heads_q, seqlen_q, seqlen_kv]. A large one is the same for all heads, and its rows begin closer together
+// than they are long, in memory that no cache of today's GPUs holds beside k and v.
+OptionTensor tensor_of_scores(TensorOption option, const CallShape& shape,
+                              const std::function<HostTensor(std::int64_t count)>& make) {
+  constexpr std::int64_t kMostElements = 1 << 23;
+  const Dims whole{shape.batch, shape.num_heads_q, shape.seqlen_q, shape.seqlen_kv};
+  if (const std::int64_t count = element_count(DType::f32, whole); count <= kMostElements)
+    return {option, make(count), whole, packed_strides(whole)};
+  const std::int64_t rows = shape.seqlen_q, keys = shape.seqlen_kv;
+  const std::int64_t room = std::max<std::int64_t>(1, (kMostElements - keys) / std::max<std::int64_t>(1, rows - 1));
+  const std::int64_t step = std::min(keys, room), count = (rows - 1) * step + keys;
+  return {option, make(count), {1, 1, rows, keys}, {count, count, step, 1}};
+}
+
+OptionTensor make_bias(const Problem& problem, const CallShape& shape) {
+  constexpr std::int64_t kHiddenStep = 97;
+  const DType dtype = problem.bias->captures.front().dtype;
+  return tensor_of_scores(&AttentionOptions::bias, shape, [&](std::int64_t count) {
+    HostTensor values = HostTensor::random_normal(dtype, {count}, seed_of_bias);
+    for (std::int64_t i = 0; i < count; i += kHiddenStep)
+      store_element(values.data(), dtype, i, -std::numeric_limits<double>::infinity());
+    return values;
+  });
+}
+
+// Three of four keys, and of some rows none.
+OptionTensor make_boolean_mask(const CallShape& shape) {
+  constexpr std::int64_t kEmptyRowStep = 23;
+  return tensor_of_scores(&AttentionOptions::boolean_mask, shape, [&](std::int64_t count) {
+    HostTensor shown(DType::boolean, {count});
+    for (std::int64_t i = 0; i < count; ++i) {
+      const bool in_empty_row = i / shape.seqlen_kv % kEmptyRowStep == 1;
+      store_element(shown.data(), DType::boolean, i, !in_empty_row && mix(static_cast<std::uint64_t>(i)) % 4 != 0);
+    }
+    return shown;
+  });
+}
+
+// Runs of one document, of which there is more than one of each where there are few queries.
+OptionTensor make_documents(const CallShape& shape) {
+  constexpr std::int64_t kDocuments = 4;
+  const std::int64_t run = shape.seqlen_kv / 6 + 3;
+  return packed_tensor(&AttentionOptions::documents, DType::i32, {1, shape.seqlen_kv},
+                       [&](std::int64_t key) { return static_cast<double>(key / run % kDocuments); });
+}
+
+OptionTensor make_prefix(const CallShape& shape) {
+  return packed_tensor(&AttentionOptions::prefix, DType::i32, {shape.batch}, [&](std::int64_t entry) {
+    const std::int64_t lengths[] = {shape.seqlen_kv / 3, 0, shape.seqlen_kv, -1};
+    return static_cast<double>(lengths[entry % 4]);
+  });
+}
+
+constexpr std::int64_t kWordTokens = 64;  // bits
+
+// Tokens of one word, of row i of a tree. The last rows, which are those that may be checked alone, see all tokens
+// before them, as rows of a smaller tree do.
+std::uint64_t tree_word(std::int64_t tokens, std::int64_t i, std::int64_t word) noexcept {
+  const std::int64_t first = word * kWordTokens, first_last = std::max<std::int64_t>(0, tokens - kMostCheckedRows);
+  std::uint64_t bits = mix(static_cast<std::uint64_t>(i * tokens + word));
+  for (std::int64_t bit = 0; bit < kWordTokens; ++bit)
+    if (first + bit == i || (i >= first_last && first + bit < first_last)) bits |= std::uint64_t{1} << bit;
+  return bits;
+}
+
+// Its last rows, as those of a tree with no others.
+OptionTensor make_tree(std::int64_t tokens, std::int64_t rows) {
+  const Dims shape{1, rows, (rows + kWordTokens - 1) / kWordTokens};
+  OptionTensor tree{&AttentionOptions::tree, HostTensor(DType::i64, shape), shape, packed_strides(shape)};
+  auto* const words = static_cast<std::uint64_t*>(tree.memory.data());
+  const std::int64_t first = tokens - rows;
+  for (std::int64_t i = 0; i < rows * shape[2]; ++i) {
+    const std::int64_t row = first + i / shape[2], at = first + i % shape[2] * kWordTokens, shift = at % kWordTokens;
+    words[i] = tree_word(tokens, row, at / kWordTokens) >> shift;
+    if (shift != 0) words[i] |= tree_word(tokens, row, at / kWordTokens + 1) << (kWordTokens - shift);
+  }
+  return tree;
+}
+
+std::vector<OptionTensor> tensors_of(const Problem& problem, const CallShape& shape) {
+  if (problem.score || problem.mask || problem.block_mask)
+    throw Error(ErrorCode::unsupported,
+                fmt::format("problem: must have no users' functions and no block mask to be tuned, was {}",
+                            to_string(problem)));
+  std::vector<OptionTensor> tensors;
+  if (problem.alibi) tensors.push_back(tensor_of_heads(&AttentionOptions::alibi_slopes, shape, slope_of));
+  if (problem.sinks) tensors.push_back(tensor_of_heads(&AttentionOptions::sinks, shape, sink_of));
+  if (problem.bias) tensors.push_back(make_bias(problem, shape));
+  if (problem.boolean_mask) tensors.push_back(make_boolean_mask(shape));
+  if (problem.documents) tensors.push_back(make_documents(shape));
+  if (problem.prefix) tensors.push_back(make_prefix(shape));
+  if (problem.tree) tensors.push_back(make_tree(shape.seqlen_q, shape.seqlen_q));
+  return tensors;
+}
+
+// Those of the dimension's indices that come last. What stands for all stays.
+Tensor last_of(Tensor tensor, int dim, std::int64_t count = 1) {
+  if (tensor.shape[dim] == 1) return tensor;
+  const std::int64_t skipped = (tensor.shape[dim] - count) * tensor.strides[dim];
+  tensor.data = static_cast<std::byte*>(tensor.data) + skipped * static_cast<std::int64_t>(size_of(tensor.dtype));
+  tensor.shape[dim] = count;
+  return tensor;
+}
+
+// Of a call with the last rows of the last query head of the last batch entry alone; tree: where to keep one of them.
+AttentionOptions options_of_last(const TuningCall& call, std::int64_t rows, std::optional<OptionTensor>& tree) {
+  AttentionOptions options = call.options_on_host();
+  for (auto* of_heads : {&options.alibi_slopes, &options.sinks})
+    if (*of_heads) *of_heads = last_of(**of_heads, 0);
+  for (auto* of_scores : {&options.bias, &options.boolean_mask})
+    if (*of_scores) *of_scores = last_of(last_of(last_of(**of_scores, 0), 1), 2, rows);
+  if (options.prefix) options.prefix = last_of(*options.prefix, 0);
+  if (options.tree) options.tree = tree.emplace(make_tree(call.shape.seqlen_q, rows)).view();
+  return options;
+}
+
+// The queries of a tree are keys.
+CallShape with_keys_of_tree(const Problem& problem, CallShape shape) {
+  if (problem.tree) shape.seqlen_kv = std::max(shape.seqlen_q, shape.seqlen_kv);
+  return shape;
 }
 
 // Queries that move along the keys with their window, or from chunk to chunk.
 CallShape with_all_keys(const Problem& problem, CallShape shape) {
   if (problem.window || problem.chunk) shape.seqlen_kv = std::max(shape.seqlen_q, shape.seqlen_kv);
-  return shape;
+  return with_keys_of_tree(problem, shape);
 }
 
 // The middle third of the rows.
@@ -95,12 +230,13 @@ void enlarge_middle(HostTensor& k) {
 
 AttentionOptions TuningCall::options_on_host() const {
   AttentionOptions complete = options;
-  for (const HeadNumbers& numbers : of_heads) complete.*numbers.option = numbers.values.view();
+  for (const OptionTensor& tensor : tensors) complete.*tensor.option = tensor.view();
   return complete;
 }
 
 CheckCase::CheckCase(const Problem& problem, const CallShape& given)
-    : TuningCall{given, options_of(problem, given.seqlen_kv / 5 + 7), numbers_of_heads(problem, given)} {
+    : TuningCall{with_keys_of_tree(problem, given), options_of(problem, given.seqlen_kv / 5 + 7), {}} {
+  tensors = tensors_of(problem, shape);
   const TensorShapes shapes(problem, shape);
   q = HostTensor::random_normal(problem.dtype, shapes.q, seed_of_q);
   k = HostTensor::random_normal(problem.dtype, shapes.k, seed_of_k);
@@ -142,7 +278,7 @@ TimedCase::TimedCase(const Problem& problem, const CallShape& given)
       v(problem.dtype, TensorShapes(problem, shape).v, seed_of_v) {
   // Now that the sizes are those of tensors that memory may hold.
   options = options_of(problem, given.seqlen_kv);
-  of_heads = numbers_of_heads(problem, shape);
+  tensors = tensors_of(problem, shape);
 }
 
 std::int64_t TimedCase::checked_rows() const noexcept {
@@ -153,8 +289,8 @@ std::int64_t TimedCase::checked_rows() const noexcept {
 Expected TimedCase::expected() const {
   const std::int64_t batch = shape.batch - 1, head = shape.num_heads_kv - 1;
   const std::int64_t rows = checked_rows(), keys = rows > 0 ? shape.seqlen_kv : 0;
-  AttentionOptions of_head = options_on_host();
-  for (const HeadNumbers& numbers : of_heads) of_head.*numbers.option = last_of(numbers.values.view());
+  std::optional<OptionTensor> tree;
+  const AttentionOptions of_head = options_of_last(*this, rows, tree);
   return expect(q.rows(batch, shape.num_heads_q - 1, shape.seqlen_q - rows, rows), k.rows(batch, head, 0, keys),
                 v.rows(batch, head, 0, keys), of_head);
 }

@@ -19,32 +19,36 @@ struct TensorShapes {
         k{shape.batch, shape.seqlen_kv, shape.num_heads_kv, problem.head_dim},
         v{shape.batch, shape.seqlen_kv, shape.num_heads_kv, problem.head_dim_v},
         out{shape.batch, shape.seqlen_q, shape.num_heads_q, problem.head_dim_v},
-        lse{shape.batch, shape.num_heads_q, shape.seqlen_q},
-        of_heads{shape.num_heads_q} {}
+        lse{shape.batch, shape.num_heads_q, shape.seqlen_q} {}
 
-  Dims q, k, v, out, lse, of_heads;
+  Dims q, k, v, out, lse;
 };
 
-// An option that has a number for each query head, as a tensor f32 [num_heads_q].
-struct HeadNumbers {
+// An option that is a tensor. Rows of a large one share memory.
+struct OptionTensor {
+  Tensor in(const void* place) const { return {const_cast<void*>(place), memory.dtype(), shape, strides}; }
+  Tensor view() const { return in(memory.data()); }
+
   std::optional<Tensor> AttentionOptions::*option;
-  HostTensor values;
+  HostTensor memory;
+  Dims shape, strides;
 };
 
 // What of a call fits beside its q, k and v.
 struct TuningCall {
-  AttentionOptions options_on_host() const;  // with the numbers of heads
+  AttentionOptions options_on_host() const;  // with the tensors
 
   CallShape shape;
   AttentionOptions options;           // without them
-  std::vector<HeadNumbers> of_heads;  // one for each feature of the problem that has such
+  std::vector<OptionTensor> tensors;  // one for each feature of the problem that has such
 };
 
 struct Expected {
   reference::Result exact, low;
 };
 
-// A small call that is checked whole.
+// A small call that is checked whole. Throws Error(unsupported) for problems with users' functions or a block mask:
+// what these are called with only users know.
 struct CheckCase : TuningCall {
   CheckCase(const Problem& problem, const CallShape& shape);
   Expected expected() const;
@@ -71,10 +75,11 @@ class RepeatedNormal {
 };
 
 // The call that is timed. With a window or chunks, the shape that is asked for has the keys that a query sees, and the
-// call more of them. Of its output a few rows are checked: the last ones of the last head, which end every order of the
-// tiles and have the highest addresses. With more keys than the reference can do beside the compiler: none.
+// call more of them; with a tree at least one for each query. Of its output a few rows are checked: the last ones of
+// the last head, which end every order of the tiles and have the highest addresses. With more keys than the reference
+// can do beside the compiler: none.
 struct TimedCase : TuningCall {
-  // Sizes of at least 1. Throws Error(invalid_argument) when memory could never hold them.
+  // Sizes of at least 1. Throws Error(invalid_argument) when memory could never hold them, and as CheckCase does.
   TimedCase(const Problem& problem, const CallShape& shape);
   std::int64_t checked_rows() const noexcept;
   Expected expected() const;  // of these rows: [1, checked_rows, 1, head_dim_v]

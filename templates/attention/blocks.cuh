@@ -1,9 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which key/value blocks a tile of rows visits, and which of them need a mask.
+// Which key/value blocks a tile of rows visits, and which of them need a mask. Masks that are spans say so by
+// arithmetic. Of what they leave, a part in the slot of blocks may leave out more. Its contract:
+//   explicit Part(const Arguments&)  the launch's arguments, of which a part reads the member of its own
+//   SeenBlock seen<kKeys>(int batch, int head, int first_query, int last_query, int first_key)
+//                                    what predicates show these queries of kKeys keys
 #pragma once
 
 #include "attention/mask.cuh"
 #include "types.cuh"
+
+// What queries see of a block, by the predicates alone.
+struct SeenBlock {
+  bool some;   // some of them sees some key
+  bool whole;  // all of them see all keys that there are
+};
+
+// At most one part.
+template <class... Parts>
+struct BlocksBy;
+
+template <>
+struct BlocksBy<> {
+  static constexpr bool kListed = false;
+
+  template <class Arguments>
+  __device__ __forceinline__ explicit BlocksBy(const Arguments&) {}
+};
+
+template <class Part>
+struct BlocksBy<Part> : Part {
+  static constexpr bool kListed = true;
+
+  using Part::Part;
+};
 
 // Blocks by their number from the first key. A tile visits them from the last to the first. In those from clean_end on
 // some row does not see the last keys, and in those below clean_first some row does not see the first ones; all others

@@ -7,7 +7,8 @@
 //   static constexpr bool kBegins;   some span begins behind the first key
 //   static constexpr bool kEnds;     spans of neighbouring rows end at different keys
 //   static constexpr bool kEndsAtPosition;  no span goes behind the position
-//   explicit Part(const Arguments&)  the launch's arguments, of which a part reads the member of its own
+//   Part(const Arguments&, Batch batch)   the launch's arguments, of which a part reads the member of its own; batch()
+//                                    gives the batch entry, and is only called by who needs it
 //   int first(int position), last(int position)   the span; keys that do not exist may lie in it
 #pragma once
 
@@ -22,8 +23,8 @@ template <>
 struct AllOf<> {
   static constexpr bool kBegins = false, kEnds = false, kEndsAtPosition = false;
 
-  template <class Arguments>
-  __device__ __forceinline__ explicit AllOf(const Arguments&) {}
+  template <class Arguments, class Batch>
+  __device__ __forceinline__ AllOf(const Arguments&, Batch) {}
 
   __device__ __forceinline__ int first(int) const { return 0; }
   __device__ __forceinline__ int last(int, int last_existing_key) const { return last_existing_key; }
@@ -38,8 +39,8 @@ struct AllOf<Part, Rest...> {
   Part part;
   AllOf<Rest...> rest;
 
-  template <class Arguments>
-  __device__ __forceinline__ explicit AllOf(const Arguments& args) : part(args), rest(args) {}
+  template <class Arguments, class Batch>
+  __device__ __forceinline__ AllOf(const Arguments& args, Batch batch) : part(args, batch), rest(args, batch) {}
 
   __device__ __forceinline__ int first(int position) const { return max(part.first(position), rest.first(position)); }
   __device__ __forceinline__ int last(int position, int last_existing_key) const {
@@ -56,10 +57,16 @@ struct Mask {
   const int diagonal;  // the position of query 0
   const typename Config::Masks parts;
 
-  __device__ __forceinline__ Mask(const Sequence& sequence, const typename Config::Arguments& args)
-      : last_existing_key(sequence.keys - 1), diagonal(sequence.keys - sequence.queries), parts(args) {}
+  template <class Batch>
+  __device__ __forceinline__ Mask(const typename Config::Arguments& args, Batch batch)
+      : Mask(args, sequence_of(args.core.sizes, batch), batch) {}
 
   __device__ __forceinline__ int position(int query) const { return query + diagonal; }
   __device__ __forceinline__ int first_key(int query) const { return parts.first(position(query)); }
   __device__ __forceinline__ int last_key(int query) const { return parts.last(position(query), last_existing_key); }
+
+ private:
+  template <class Batch>
+  __device__ __forceinline__ Mask(const typename Config::Arguments& args, const Sequence& sequence, Batch batch)
+      : last_existing_key(sequence.keys - 1), diagonal(sequence.keys - sequence.queries), parts(args, batch) {}
 };

@@ -3,13 +3,16 @@
 #pragma once
 
 #include "abi.cuh"
+#include "attention/sequence.cuh"
 #include "types.cuh"
 
 constexpr float kLog2E = 1.44269504088896f;
 
-// The query head it is of, and the key that stands beside it when the last query is aligned with the last key.
+// The query head it is of, the key that stands beside it when the last query is aligned with the last key, and the
+// lengths of its sequence.
 struct RowPlace {
   int batch, head, position;
+  Sequence sequence;
 };
 
 __device__ __forceinline__ float value_of_head(const HeadArguments& values, const RowPlace& place) {

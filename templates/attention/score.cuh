@@ -5,6 +5,8 @@
 // which the softmax multiplies in its exponent anyway. A part may leave what it makes in another unit, and so spare a
 // multiplication of each score. What all scores of a row in a block have in common it may leave to be added to the
 // softmax's exponent, which is one addition in place of one for each score. Its contract:
+//   static constexpr bool kMayHide;  it may make -infinity of a score
+//   static constexpr bool kIsLong;   its rows are too much to be kept from block to block: they are found anew
 //   explicit Part(const Arguments&)  the launch's arguments, of which a part reads the member of its own
 //   float unit(float taken)          the unit of what it makes, from that of what it takes
 //   template <bool kDefers> Row      what it knows of a row of scores
@@ -14,24 +16,18 @@
 //   float Row::apply(float score, Key key)
 //   static constexpr bool Row::kCommon; float Row::common(int first)
 //                                    where kDefers: what apply() leaves out of all scores of keys from first on
+//   static constexpr bool Row::kHasNear; Near Row::near(float unit)
+//                                    a shorter way from products near 0 to the logarithms of probabilities, where no
+//                                    other part changes the scores; unit: of what apply() makes
+//   float Near::nearness(float product)   negative where the product is near enough
+//   float Near::log2(float product, float nearness, float shift)   of the probability; shift: the softmax's
 // kDefers: no part comes after it, and no row sees a key behind its own position.
 #pragma once
 
 #include "abi.cuh"
+#include "attention/key.cuh"
 #include "attention/row_place.cuh"
 #include "types.cuh"
-
-// As a sum of which the compiler knows one term, so that what takes long to compute of a key is computed once for all
-// of a lane's columns.
-struct Key {
-  int first;   // the key of the lane's first column
-  int offset;  // from there; known when the kernel is compiled
-
-  // Exact below 2^24.
-  __device__ __forceinline__ float distance_from(int position) const {
-    return static_cast<float>(first - position) + static_cast<float>(offset);
-  }
-};
 
 // The parts one after the other.
 template <class... Parts>
@@ -39,14 +35,14 @@ struct InTurn;
 
 template <>
 struct InTurn<> {
-  static constexpr bool kAny = false;
+  static constexpr bool kAny = false, kMayHide = false, kIsLong = false;
 
   template <class Arguments>
   __device__ __forceinline__ explicit InTurn(const Arguments&) {}
 
   template <bool kDefers>
   struct Row {
-    static constexpr bool kChanges = false, kCommon = false;
+    static constexpr bool kChanges = false, kCommon = false, kHasNear = false;
 
     __device__ __forceinline__ Row at(int) const { return {}; }
     __device__ __forceinline__ float apply(float score, Key) const { return score; }
@@ -62,6 +58,7 @@ template <class Part, class... Rest>
 struct InTurn<Part, Rest...> {
   using Others = InTurn<Rest...>;
   static constexpr bool kAny = true;
+  static constexpr bool kMayHide = Part::kMayHide || Others::kMayHide, kIsLong = Part::kIsLong || Others::kIsLong;
 
   Part part;
   Others others;
@@ -79,6 +76,7 @@ struct InTurn<Part, Rest...> {
     using RowOfPart = typename Part::template Row<kPartDefers<kDefers>>;
     using RowOfOthers = typename Others::template Row<kDefers>;
     static constexpr bool kCommon = RowOfPart::kCommon || RowOfOthers::kCommon;
+    static constexpr bool kHasNear = RowOfPart::kHasNear && !Others::kAny;
 
     RowOfPart part;
     RowOfOthers others;
@@ -87,6 +85,7 @@ struct InTurn<Part, Rest...> {
     __device__ __forceinline__ float apply(float score, Key key) const {
       return others.apply(part.apply(score, key), key);
     }
+    __device__ __forceinline__ auto near(float unit) const { return part.near(unit); }
     __device__ __forceinline__ float common(int first) const {
       if constexpr (RowOfPart::kCommon)
         return part.common(first);
@@ -106,7 +105,10 @@ struct InTurn<Part, Rest...> {
 template <class Config>
 struct Score {
   using Parts = typename Config::ScoreParts;
-  using Row = typename Parts::template Row<Config::Masks::kEndsAtPosition>;
+  static constexpr bool kDefers = Config::Masks::kEndsAtPosition;
+  static constexpr bool kMayHide = Parts::kMayHide || Config::Predicates::kAny;
+  static constexpr bool kIsLong = Parts::kIsLong;
+  using Row = typename Parts::template Row<kDefers>;
   const ForwardSizes& sizes;
   const Parts parts;
 
@@ -117,6 +119,6 @@ struct Score {
   __device__ __forceinline__ float unit() const { return parts.unit(sizes.scale_log2); }
   template <class PlaceOfRow>
   __device__ __forceinline__ Row row(PlaceOfRow place) const {
-    return parts.template row<Config::Masks::kEndsAtPosition>(place, sizes.scale_log2);
+    return parts.template row<kDefers>(place, sizes.scale_log2);
   }
 };

@@ -2,6 +2,7 @@
 // The seam between Q K^T and the softmax: here, and nowhere else, scores become those that the softmax takes.
 #pragma once
 
+#include "attention/predicate.cuh"
 #include "attention/score.cuh"
 #include "attention/softmax.cuh"
 #include "types.cuh"
@@ -39,11 +40,12 @@ struct LaneRows {
   Row upper, lower;
 };
 
-template <class Score, class PlaceOf>
-__device__ __forceinline__ LaneRows<typename Score::Row> rows_of_lane(const Score& score, int first_row, int lane,
-                                                                      PlaceOf place_of) {
-  return {score.row([&] { return place_of(first_row + lane / 4); }),
-          score.row([&] { return place_of(first_row + 8 + lane / 4); })};
+// slot: of scores or of predicates.
+template <class Slot, class PlaceOf>
+__device__ __forceinline__ LaneRows<typename Slot::Row> rows_of_lane(const Slot& slot, int first_row, int lane,
+                                                                     PlaceOf place_of) {
+  return {slot.row([&] { return place_of(first_row + lane / 4); }),
+          slot.row([&] { return place_of(first_row + 8 + lane / 4); })};
 }
 
 // The same in such a matrix.
@@ -106,6 +108,57 @@ __device__ __forceinline__ uint32 columns_below(int bound) {
   const int inside = min(max(bound, 0), 8 * kTilesOfWord);
   const int count = inside / 8 * 2 + min(inside % 8, 2);
   return count == 32 ? ~0u : (1u << count) - 1;
+}
+
+// Of the columns that a lane holds of kTiles tiles of eight, those that a row's predicates hide. row: of predicates.
+template <int kTiles, class Row>
+__device__ __forceinline__ void hidden_by_predicates(const Row& row, int first_column,
+                                                     uint32 (&hidden)[ceil_div(kTiles, kTilesOfWord)]) {
+#pragma unroll
+  for (int word = 0; word < ceil_div(kTiles, kTilesOfWord); ++word) {
+    constexpr int kUnrolled = 4;
+    const int tiles = word < kTiles / kTilesOfWord ? kTilesOfWord : kTiles % kTilesOfWord;
+    const int first = first_column + 8 * kTilesOfWord * word;
+    uint32 seen = 0;
+#pragma unroll kUnrolled
+    for (int tile = 0; tile < tiles; ++tile) {
+      const uint32 pair = static_cast<uint32>(row.sees({first + 8 * tile, 0})) |
+                          static_cast<uint32>(row.sees({first + 8 * tile, 1})) << 1;
+      seen |= pair << 2 * tile;
+    }
+    hidden[word] = ~seen;
+  }
+}
+
+// Puts -inf in the place of keys that predicates hide from the two rows of a lane, in a generated ScoreMatrix.
+template <class Scores, class Rows>
+__device__ __forceinline__ void hide_by_predicates(const Rows& rows, int first_key, int lane) {
+  constexpr int kTiles = Scores::kColumns / 8;
+  uint32 hidden[2][ceil_div(kTiles, kTilesOfWord)];
+  const int first_column = first_key + lane % 4 * 2;
+  hidden_by_predicates<kTiles>(rows.upper, first_column, hidden[0]);
+  hidden_by_predicates<kTiles>(rows.lower, first_column, hidden[1]);
+  Scores::hide(hidden);
+}
+
+// The same in accumulators: rows from first_row. of_head: any row of the head that they are of; position_of(row): of a
+// query.
+template <int kM, int kN, class Row, class PositionOf>
+__device__ __forceinline__ void hide_by_predicates(Accumulator<kM, kN>& s, const Row& of_head, int first_row,
+                                                   int first_key, int lane, PositionOf position_of) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      uint32 hidden[ceil_div(kN, kTilesOfWord)];
+      hidden_by_predicates<kN>(of_head.at(position_of(first_row + 16 * m + 8 * h + lane / 4)), first_key + lane % 4 * 2,
+                               hidden);
+#pragma unroll
+      for (int n = 0; n < kN; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if ((hidden[n / kTilesOfWord] >> (2 * (n % kTilesOfWord) + e) & 1) != 0) s.x[m][n][2 * h + e] = -infinity();
+    }
 }
 
 // Puts -inf in the place of keys that their row does not see, in a generated ScoreMatrix: rows from first_row, columns

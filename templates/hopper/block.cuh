@@ -34,8 +34,8 @@ template <class Config>
 __device__ __forceinline__ void feed(const typename Config::Arguments& args, const HopperShape<Config>& shape) {
   using Shape = HopperShape<Config>;
   if constexpr (Shape::kMovesRegisters) ptx::setmaxnreg_dec<Shape::kProducerRegisters>();
-  if (ptx::tid_x() == 0) produce<Config>(args.core, shape);
-  if (ptx::tid_x() == kWarpSize) HopperAnnouncer<Config>(args, shape).announce_all();
+  if (ptx::tid_x() == 0) produce<Config>(args, shape);
+  if (HopperAnnouncer<Config>::has(ptx::tid_x())) HopperAnnouncer<Config>(args, shape).announce_all();
 }
 
 // A warpgroup that the first one feeds.

@@ -80,6 +80,33 @@ struct DeferredSoftmax : SoftmaxRows<1> {
     return true;
   }
 
+  // The same straight from products, by a part's shorter way: false also where one is not near enough for it, and then
+  // is_near is false, too.
+  template <class Near>
+  __device__ __forceinline__ bool take_near_block_lazily(const Near& near, bool& is_near) {
+    const Shift shift = shift_by_maxima();
+    float sums[2][2] = {};
+    uint32 signs = ~0u;  // of all that nearness() gives
+    const auto probability = [&](float product, float minus_shift, float& row_sum) {
+      const float nearness = near.nearness(product);
+      signs &= __float_as_uint(nearness);
+      const float p = ptx::ex2(near.log2(product, nearness, minus_shift));
+      row_sum += p;
+      return p;
+    };
+    Scores::transform([&](float x, int column) { return probability(x, -shift.x[0][0], sums[0][column % 2]); },
+                      [&](float x, int column) { return probability(x, -shift.x[0][1], sums[1][column % 2]); });
+    const float block_sum[2] = {sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]};
+    const bool far = static_cast<int>(signs) >= 0;
+    const bool within = block_sum[0] <= limit && block_sum[1] <= limit && !far;
+    if (ptx::vote_any(!within)) {
+      is_near = !ptx::vote_any(far);
+      return false;
+    }
+    sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
+    return true;
+  }
+
  private:
   // True when a row of the warp is far from 0.
   template <bool kAny>

@@ -2,6 +2,7 @@
 // Who finds the tiles, and who feeds the copy engine.
 #pragma once
 
+#include "hopper/block_walk.cuh"
 #include "hopper/shape.cuh"
 #include "hopper/tiles.cuh"
 #include "ptx/tma.cuh"
@@ -19,8 +20,10 @@ struct HopperAnnouncer {
 
   __device__ __forceinline__ void announce(const Tile& tile) {
     announced.wait_empty();
-    tile.write(announced.slot());
-    ptx::mbarrier_arrive(announced.full());
+    if (leads()) {
+      tile.write(announced.slot());
+      ptx::mbarrier_arrive(announced.full());
+    }
     announced.advance();
   }
 
@@ -29,7 +32,8 @@ struct HopperAnnouncer {
   __device__ __forceinline__ void announce_all() {
     uint32 index = HopperTiles<Config>::first();
     for (;;) {
-      const Tile tile = tiles.find(index);
+      Tile tile = tiles.find(index);
+      if constexpr (kListed) tile.listed = ListedBlocks<Config>{tiles.args}.count(tile);
       announce(tile);
       if (tile.end_block == 0) return;
       announced.wait_empty();
@@ -37,14 +41,25 @@ struct HopperAnnouncer {
     }
   }
 
-  // Every tile is followed by one draw, so the last draw of all clears the counter.
   __device__ __forceinline__ uint32 next(uint32 index) const {
     if constexpr (Config::kScheduler != Scheduler::dynamic) return index + HopperTiles<Config>::stride();
+    if constexpr (kListed) return ptx::shfl_first(leads() ? draw() : 0);
+    return draw();
+  }
+  // Every tile is followed by one draw, so the last draw of all clears the counter.
+  __device__ __forceinline__ uint32 draw() const {
     uint32* const counter = tiles.args.core.tile_counter;
     const uint32 drawn = ptx::atom_increment(counter);
     if (drawn == tiles.count() - 1) *counter = 0;
     return HopperTiles<Config>::stride() + drawn;
   }
+
+  // Listed blocks are counted by a whole warp, of which one thread speaks.
+  static constexpr bool kListed = Config::Blocks::kListed;
+  __device__ __forceinline__ static bool has(int thread) {
+    return kListed ? thread / kWarpSize == 1 : thread == kWarpSize;
+  }
+  __device__ __forceinline__ static bool leads() { return !kListed || ptx::tid_x() % kWarpSize == 0; }
 };
 
 template <class Config>
@@ -53,13 +68,15 @@ struct HopperLoader {
   using Tile = HopperTile<Config>;
 
   const HopperArguments& args;
+  const Shape shape;
   const int rank;  // in the cluster
   RingWriter<typename Shape::QRing> queries;
   RingWriter<typename Shape::KRing> keys;
   RingWriter<typename Shape::VRing> values;
 
-  __device__ __forceinline__ HopperLoader(const HopperArguments& args_, const Shape& shape)
+  __device__ __forceinline__ HopperLoader(const HopperArguments& args_, const Shape& shape_)
       : args(args_),
+        shape(shape_),
         rank(cluster_rank<Config>()),
         queries(shape.queries()),
         keys(shape.keys()),
@@ -77,19 +94,25 @@ struct HopperLoader {
                     queries.full(), ptx::L2Policy::evict_first);
     queries.advance();
   }
-  __device__ __forceinline__ void request_key(const Tile& tile, int block) {
-    request<typename Shape::KTile>(keys, args.k, tile, block);
+  // note: of a listed block, for the consumers.
+  __device__ __forceinline__ void request_key(const Tile& tile, int block, uint32 note = 0) {
+    request<typename Shape::KTile>(keys, args.k, tile, block, [this, note] {
+      if constexpr (Config::Blocks::kListed) ptx::st_shared(shape.note(keys.cursor.stage()), note);
+    });
   }
   __device__ __forceinline__ void request_value(const Tile& tile, int block) {
-    request<typename Shape::VTile>(values, args.v, tile, block);
+    request<typename Shape::VTile>(values, args.v, tile, block, [] {});
   }
 
  private:
-  // A tile of keys or values. In a cluster each block brings its share of the rows to all.
-  template <class KvTile, class Writer>
-  __device__ __forceinline__ void request(Writer& ring, const TensorMap& map, const Tile& tile, int block) {
+  // A tile of keys or values. In a cluster each block brings its share of the rows to all. take_note: once the slot is
+  // free.
+  template <class KvTile, class Writer, class TakeNote>
+  __device__ __forceinline__ void request(Writer& ring, const TensorMap& map, const Tile& tile, int block,
+                                          TakeNote take_note) {
     constexpr int kShare = Config::kBlockKv / Config::kCluster;
     ring.wait_empty();
+    take_note();
     ptx::mbarrier_arrive_expect_tx(ring.full(), KvTile::kBytes);
     const int first_key = block * Config::kBlockKv + rank * kShare;
 #pragma unroll

@@ -2,28 +2,30 @@
 // The thread that keeps the rings filled, where a block has a warpgroup for it.
 #pragma once
 
+#include "hopper/block_walk.cuh"
 #include "hopper/loader.cuh"
 
 // One thread. Tile after tile, keys one block ahead of values. Where a second query slot is free already, the next
 // tile's query and first keys come before the last values of this one; else after them.
 template <class Config>
-__device__ __forceinline__ void produce(const HopperArguments& args, const HopperShape<Config>& shape) {
+__device__ __forceinline__ void produce(const typename Config::Arguments& args, const HopperShape<Config>& shape) {
   using Shape = HopperShape<Config>;
   using Tile = HopperTile<Config>;
-  HopperLoader<Config> loader(args, shape);
+  HopperLoader<Config> loader(args.core, shape);
   RingReader<typename Shape::TileRing, 1> announced(shape.tiles());
   // A description is read again for each use: this thread has few registers.
   int stage = announced.take();
   Tile tile = Tile::read_with_kv_head(announced.place.slot(stage));
-  loader.request_key(tile, tile.end_block - 1);
+  BlockWalk<Config> walk(args);
+  const int first = walk.begin(tile);
+  loader.request_key(tile, first, walk.note());
   loader.request_query(tile);
   for (;;) {
-#pragma unroll 1
-    for (int block = tile.end_block - 1; block > tile.first_block; --block) {
-      loader.request_key(tile, block - 1);
+    const int last = walk.go(tile, [&](int block, int next) {
+      loader.request_key(tile, next, walk.note());
       loader.request_value(tile, block);
-    }
-    if constexpr (!Shape::kNextTileFirst) loader.request_value(tile, tile.first_block);
+    });
+    if constexpr (!Shape::kNextTileFirst) loader.request_value(tile, last);
     if constexpr (Shape::kOneTile) return;
     announced.give_back(stage, true);
     stage = announced.take();
@@ -31,10 +33,12 @@ __device__ __forceinline__ void produce(const HopperArguments& args, const Hoppe
     const int next_end = Tile::read(next).end_block;
     if (next_end != 0) {
       if constexpr (Shape::kNextTileFirst) loader.request_query(Tile::read(next));
-      loader.request_key(Tile::read_with_kv_head(next), next_end - 1);
+      const Tile next_tile = Tile::read_with_kv_head(next);
+      const int next_first = walk.begin(next_tile);
+      loader.request_key(next_tile, next_first, walk.note());
       if constexpr (!Shape::kNextTileFirst) loader.request_query(Tile::read(next));
     }
-    if constexpr (Shape::kNextTileFirst) loader.request_value(tile, tile.first_block);
+    if constexpr (Shape::kNextTileFirst) loader.request_value(tile, last);
     if (next_end == 0) return;
     tile = Tile::read_with_kv_head(next);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sizes of the Hopper forward kernel and its map of shared memory:
-//   [ Q tiles | K ring | V ring | output slot | P | barriers ]
+//   [ Q tiles | K ring | V ring | output slot | P | barriers, tiles, notes ]
 #pragma once
 
 #include "hopper/tiles.cuh"
@@ -62,14 +62,18 @@ struct HopperShape {
   static constexpr int kValueBarriers = kKeyBarriers + KRing::kBarrierBytes;
   static constexpr int kTileBarriers = kValueBarriers + VRing::kBarrierBytes;
   static constexpr int kTiles = kTileBarriers + TileRing::kBarrierBytes;
-  static constexpr int kBarrierSpace = 256;
+  static constexpr int kNotes = kTiles + TileRing::kStages * TileRing::kSlotBytes;  // one for each stage of the keys
+  static constexpr int kNotesBytes = Config::Blocks::kListed ? 32 : 0;
+  static constexpr int kBarrierSpace = 256 + kNotesBytes;
   static constexpr int kSmemBytes = kQueryBarriers + kBarrierSpace;
-  static_assert(kTiles + TileRing::kStages * TileRing::kSlotBytes <= kSmemBytes, "barriers outgrow their space");
+  static_assert(kNotes + kNotesBytes <= kSmemBytes, "barriers outgrow their space");
 
   // The rings of a block whose shared memory starts at smem.
   SmemAddress smem;
   __device__ __forceinline__ QRing queries() const { return {smem + kQueryBarriers, smem}; }
   __device__ __forceinline__ KRing keys() const { return {smem + kKeyBarriers, smem + kKeys}; }
   __device__ __forceinline__ VRing values() const { return {smem + kValueBarriers, smem + kValues}; }
+  // What the producer notes of the block whose keys are in a slot, where blocks are listed.
+  __device__ __forceinline__ SmemAddress note(int stage) const { return smem + kNotes + 4 * stage; }
   __device__ __forceinline__ TileRing tiles() const { return {smem + kTileBarriers, smem + kTiles}; }
 };

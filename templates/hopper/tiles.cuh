@@ -16,8 +16,9 @@ template <class Config>
 struct PackedMask : Mask<Config> {
   const int packed_heads_log2;
 
-  __device__ __forceinline__ PackedMask(const Sequence& sequence, const typename Config::Arguments& args)
-      : Mask<Config>(sequence, args), packed_heads_log2(args.core.packed_heads_log2) {}
+  template <class Batch>
+  __device__ __forceinline__ PackedMask(const typename Config::Arguments& args, Batch batch)
+      : Mask<Config>(args, batch), packed_heads_log2(args.core.packed_heads_log2) {}
   __device__ __forceinline__ int first_key(int row) const { return Mask<Config>::first_key(row >> packed_heads_log2); }
   __device__ __forceinline__ int last_key(int row) const { return Mask<Config>::last_key(row >> packed_heads_log2); }
 };
@@ -31,23 +32,28 @@ struct HopperTile {
   // there is no further tile.
   int end_block, first_block;
   int kv_head;  // for the loads only
+  int listed;   // of these blocks, how many are visited; only where blocks are listed
 
   // One warp finds the tiles and tells the others through shared memory.
   static constexpr int kBytes = 2 * sizeof(ptx::Chunk);
   static constexpr int kKvHeadAt = sizeof(ptx::Chunk);
   static constexpr int kFirstBlockAt = kKvHeadAt + sizeof(uint32);
+  static constexpr int kListedAt = kFirstBlockAt + sizeof(uint32);
 
   __device__ __forceinline__ void write(SmemAddress slot) const {
     ptx::st_shared(slot, ptx::Chunk{static_cast<uint32>(first_row), static_cast<uint32>(head),
                                     static_cast<uint32>(batch), static_cast<uint32>(end_block)});
     ptx::st_shared(slot + kKvHeadAt, static_cast<uint32>(kv_head));
     if constexpr (Config::Masks::kBegins) ptx::st_shared(slot + kFirstBlockAt, static_cast<uint32>(first_block));
+    if constexpr (Config::Blocks::kListed) ptx::st_shared(slot + kListedAt, static_cast<uint32>(listed));
   }
   static __device__ __forceinline__ HopperTile read(SmemAddress slot) {
     const ptx::Chunk c = ptx::ld_shared(slot);
-    HopperTile tile{static_cast<int>(c.x), static_cast<int>(c.y), static_cast<int>(c.z), static_cast<int>(c.w), 0, 0};
+    HopperTile tile{
+        static_cast<int>(c.x), static_cast<int>(c.y), static_cast<int>(c.z), static_cast<int>(c.w), 0, 0, 0};
     if constexpr (Config::Masks::kBegins)
       tile.first_block = static_cast<int>(ptx::ld_shared_word(slot + kFirstBlockAt));
+    if constexpr (Config::Blocks::kListed) tile.listed = static_cast<int>(ptx::ld_shared_word(slot + kListedAt));
     return tile;
   }
   static __device__ __forceinline__ HopperTile read_with_kv_head(SmemAddress slot) {
@@ -78,7 +84,7 @@ struct HopperTiles {
   __device__ __forceinline__ static uint32 stride() { return ptx::nctaid_x() / Config::kCluster; }
 
   __device__ __forceinline__ Tile find(uint32 index) const {
-    if (index >= count()) return {0, 0, 0, 0, 0, 0};
+    if (index >= count()) return {0, 0, 0, 0, 0, 0, 0};
     ForwardSizes sizes = args.core.sizes;
     sizes.num_q_tiles /= Config::kCluster;
     const QueryTile cluster = schedule_tile<Config::Masks::kEnds, Config::kLongestFirst>(sizes, index);
@@ -91,16 +97,19 @@ struct HopperTiles {
             cluster.batch,
             runs.end,
             runs.first,
-            cluster.head / sizes.heads_per_group};
+            cluster.head / sizes.heads_per_group,
+            0};
   }
 
   __device__ __forceinline__ PackedMask<Config> mask_of(int batch) const {
-    return {sequence_of(args.core.sizes, [batch] { return batch; }), args};
+    return {args, [batch] { return batch; }};
   }
   __device__ __forceinline__ RowPlace place_of(const Tile& tile, int row) const {
     const int packed_heads_log2 = args.core.packed_heads_log2;
     const int head = (tile.head << packed_heads_log2) + (row & ((1 << packed_heads_log2) - 1));
-    return {tile.batch, head, mask_of(tile.batch).position(row >> packed_heads_log2)};
+    const int batch = tile.batch;
+    return {batch, head, mask_of(batch).position(row >> packed_heads_log2),
+            sequence_of(args.core.sizes, [batch] { return batch; })};
   }
   // Of rows of a sequence.
   __device__ __forceinline__ BlockRuns visited(int batch, int first_row, int last_row) const {

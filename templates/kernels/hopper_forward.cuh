@@ -5,6 +5,7 @@
 
 #include "attention/scores.cuh"
 #include "hopper/block.cuh"
+#include "hopper/block_walk.cuh"
 #include "hopper/store.cuh"
 #include "hopper/tiles.cuh"
 #include "hopper/turn.cuh"
@@ -23,7 +24,14 @@ class HopperConsumer {
   static constexpr bool kBegins = Config::Masks::kBegins;
   using ScoreRow = typename Score<Config>::Row;
   using Rows = LaneRows<ScoreRow>;
+  // What is kept of them from block to block.
+  struct NoRows {};
+  using KeptRows = typename Choose<Score<Config>::kIsLong, NoRows, Rows>::type;
   using InCommon = Common<1, ScoreRow::kCommon>;
+  using Cursor = BlockCursor<Config>;
+  static constexpr bool kListed = Config::Blocks::kListed;
+  // Whether products that are near 0 have a shorter way to their probabilities.
+  static constexpr bool kHasNear = kLazy && ScoreRow::kHasNear && !Config::Predicates::kAny;
 
  public:
   __device__ __forceinline__ HopperConsumer(const typename Config::Arguments& args_, const Shape& shape_,
@@ -50,7 +58,7 @@ class HopperConsumer {
     Finished before{self.softmax, {}};
     // Fused: P V of the last block of the tile before is computed beside the first scores of this one.
     for (bool fused = false;;) {
-      pass_over(visit.loaded_end, visit.blocks.end);
+      if constexpr (!kListed) pass_over(visit.loaded_end, visit.blocks.end);
       take_query();
       if constexpr (Shape::kSerial)
         visit_serially(visit);
@@ -64,7 +72,7 @@ class HopperConsumer {
       announced.give_back(visit.stage, signs());
       if (!fused) {
         if constexpr (!Shape::kSerial) add_last_values(next);
-        pass_over(visit.blocks.first, visit.loaded_first);
+        if constexpr (!kListed) pass_over(visit.blocks.first, visit.loaded_first);
         store(before);
         if (!next.more()) break;
       }
@@ -81,9 +89,12 @@ class HopperConsumer {
         loaded_end;    // the tile's blocks, of which the warpgroup passes over those that no row of its sees
     BlockRuns blocks;  // the others, at least one
 
+    int listed;  // how many of the tile's blocks are visited; only where they are listed
+
     __device__ __forceinline__ bool more() const { return loaded_end != 0; }
-    __device__ __forceinline__ bool begins_at_once() const { return blocks.end == loaded_end; }
-    __device__ __forceinline__ bool ends_at_once() const { return blocks.first == loaded_first; }
+    // Listed blocks are visited by all warpgroups.
+    __device__ __forceinline__ bool begins_at_once() const { return kListed || blocks.end == loaded_end; }
+    __device__ __forceinline__ bool ends_at_once() const { return kListed || blocks.first == loaded_first; }
   };
 
   // A tile whose softmax is complete.
@@ -106,6 +117,7 @@ class HopperConsumer {
       visit.blocks.first = ptx::shfl_first(blocks.first);
       visit.blocks.clean_first = ptx::shfl_first(blocks.clean_first);
     }
+    if constexpr (kListed) visit.listed = ptx::shfl_first(tile.listed);
     return visit;
   }
   __device__ __forceinline__ Tile tile_of(const Visit& visit) const {
@@ -137,14 +149,15 @@ class HopperConsumer {
   // and the latter under the softmax. The first block is taken exactly, and so is one whose maximum a lazy softmax
   // finds too low, by the same code, which stands outside the loop over all others.
   __device__ __forceinline__ void visit_blocks(const Visit& visit, bool fused, const Finished& before) {
-    int block = visit.blocks.end - 1;
-    const Rows rows = rows_of(visit);
-    issue_first(fused);
+    Cursor at(visit.listed, visit.blocks.end);
+    const KeptRows rows = kept_rows_of(visit);
+    bool is_near = true;  // until a block of the tile is not
+    issue_first(at, fused);
     self.softmax.reset();
     if constexpr (kOutputEarly) finish_tile_before(fused, before);
     for (bool first = true;; first = false) {
       release_key();
-      const bool raised = self.softmax.take_block(finish_scores<true>(visit, rows, block));
+      const bool raised = self.softmax.take_block(finish_scores<true>(visit, rows, at));
       if constexpr (!kOutputEarly) {
         ptx::wgmma_wait_group<0>();
         if (!first || fused) release_value();
@@ -155,15 +168,15 @@ class HopperConsumer {
       } else if constexpr (!kOutputEarly) {
         if (fused) store(before);
       }
-      if (!visit_others(visit, rows, block)) break;
+      if (!visit_others(visit, rows, at, is_near)) break;
       self.recompute_scores(keys.stage());
     }
   }
 
   // Q K of a tile's first block that the warpgroup sees, and where tiles are fused P V of the block before; waits for
   // the scores only. Each way through here has its own wait, or ptxas would not know what is in flight.
-  __device__ __forceinline__ void issue_first(bool fused) {
-    keys.wait_full();
+  __device__ __forceinline__ void issue_first(Cursor& at, bool fused) {
+    wait_for_keys(at);
     if (fused) gemm_turn.take();
     self.issue_scores(keys.stage());
     if (fused) {
@@ -183,18 +196,18 @@ class HopperConsumer {
   }
 
   // The blocks after this one. True where it stopped at one that has to be taken exactly, and whose scores are lost.
-  __device__ __forceinline__ bool visit_others(const Visit& visit, const Rows& rows, int& block) {
+  __device__ __forceinline__ bool visit_others(const Visit& visit, const KeptRows& rows, Cursor& at, bool& is_near) {
 #pragma unroll 1
-    for (--block; block >= visit.blocks.first; --block) {
-      issue_both();
+    while (at.go_on(visit.blocks.first)) {
+      issue_both(at);
       bool raised = false;
       if constexpr (kLazy) {
         if constexpr (kOutputEarly) finish_output();
-        if (!self.softmax.take_block_lazily(finish_scores<false>(visit, rows, block))) return true;
+        if (!take_lazily(visit, rows, at, is_near)) return true;
         release_key();
       } else {
         release_key();
-        raised = self.softmax.take_block(finish_scores<false>(visit, rows, block));
+        raised = self.softmax.take_block(finish_scores<false>(visit, rows, at));
       }
       if constexpr (!kOutputEarly) finish_output();
       Probabilities::keep();
@@ -203,14 +216,28 @@ class HopperConsumer {
     return false;
   }
 
+  // False where the block has to be taken exactly.
+  __device__ __forceinline__ bool take_lazily(const Visit& visit, const KeptRows& rows, const Cursor& at,
+                                              bool& is_near) {
+    if constexpr (kHasNear)
+      if (is_near && !hides<false>(visit, at.block))
+        return self.softmax.take_near_block_lazily(rows.upper.near(self.softmax.scale_log2), is_near);
+    return self.softmax.take_block_lazily(finish_scores<false>(visit, rows, at));
+  }
+
   // Scores of the next keys beside P V of the next values; waits for the scores only.
-  __device__ __forceinline__ void issue_both() {
-    keys.wait_full();
+  __device__ __forceinline__ void issue_both(Cursor& at) {
+    wait_for_keys(at);
     gemm_turn.take();
     self.issue_scores(keys.stage());
     issue_output();
     gemm_turn.hand_over();
     ptx::wgmma_wait_group<1>();
+  }
+
+  __device__ __forceinline__ void wait_for_keys(Cursor& at) {
+    keys.wait_full();
+    at.read(shape.note(keys.stage()));
   }
 
   __device__ __forceinline__ void issue_output() {
@@ -238,54 +265,84 @@ class HopperConsumer {
 
   // To the output. A block's products and its softmax follow one another.
   __device__ __forceinline__ void visit_serially(const Visit& visit) {
-    const Rows rows = rows_of(visit);
+    const KeptRows rows = kept_rows_of(visit);
     self.softmax.reset();
+    Cursor at(visit.listed, visit.blocks.end);
+    bool is_first = true;
 #pragma unroll 1
-    for (int block = visit.blocks.end - 1; block >= visit.blocks.first; --block) {
-      keys.wait_full();
+    do {
+      wait_for_keys(at);
       gemm_turn.take();
       self.issue_scores(keys.stage());
       gemm_turn.hand_over();
       ptx::wgmma_wait_group<0>();
       softmax_turn.take();
-      const bool raised = take_serially(visit, rows, block);
+      const bool raised = take_serially(visit, rows, at, is_first);
       softmax_turn.hand_over();
       release_key();
       Probabilities::keep();
       if (raised && self.begun != 0) Output::multiply(self.softmax.factor);
       issue_output();
       finish_output();
-    }
+      is_first = false;
+    } while (at.go_on(visit.blocks.first));
   }
 
   // Scores to probabilities. True when the output has to be rescaled.
-  __device__ __forceinline__ bool take_serially(const Visit& visit, const Rows& rows, int block) {
-    if (kLazy && block != visit.blocks.end - 1) {
-      if (self.softmax.take_block_lazily(finish_scores<true>(visit, rows, block))) return false;
+  __device__ __forceinline__ bool take_serially(const Visit& visit, const KeptRows& rows, const Cursor& at,
+                                                bool is_first) {
+    if (kLazy && !is_first) {
+      if (self.softmax.take_block_lazily(finish_scores<true>(visit, rows, at))) return false;
       self.recompute_scores(keys.stage());
     }
-    return self.softmax.take_block(finish_scores<true>(visit, rows, block));
+    return self.softmax.take_block(finish_scores<true>(visit, rows, at));
   }
 
   // From Q K^T to the softmax, but for what the scores of a row have in common. The first block is the only one with
   // keys that do not exist, and without a mask the only one to hide any.
   template <bool kFirst>
-  __device__ __forceinline__ InCommon finish_scores(const Visit& visit, const Rows& rows, int block) const {
+  __device__ __forceinline__ InCommon finish_scores(const Visit& visit, const KeptRows& rows, const Cursor& at) const {
     InCommon common;
-    if constexpr (ScoreRow::kChanges) common = score_products<Scores>(rows, block * Config::kBlockKv, lane());
-    mask<kFirst>(visit, block);
+    if constexpr (Score<Config>::kIsLong)
+      common = score_products<Scores>(rows_of(visit), at.block * Config::kBlockKv, lane());
+    else if constexpr (ScoreRow::kChanges)
+      common = score_products<Scores>(rows, at.block * Config::kBlockKv, lane());
+    if constexpr (Config::Predicates::kAny)
+      if (!at.is_whole()) hide(visit, at.block);
+    mask<kFirst>(visit, at.block);
     return common;
+  }
+
+  // What predicates hide.
+  __device__ __forceinline__ void hide(const Visit& visit, int block) const {
+    const Tile tile = tile_of(visit);
+    const typename Config::Predicates predicates(tiles.args);
+    hide_by_predicates<Scores>(
+        rows_of_lane(predicates, warp_row(tile), lane(), [&](int row) { return tiles.place_of(tile, row); }),
+        block * Config::kBlockKv, lane());
+  }
+
+  // Whether masks that are spans hide keys of a block.
+  template <bool kFirst>
+  __device__ __forceinline__ static bool hides(const Visit& visit, int block) {
+    const bool at_end = (kFirst || Config::Masks::kEnds) && block >= visit.blocks.clean_end;
+    return at_end || (kBegins && block < visit.blocks.clean_first);
   }
 
   template <bool kFirst>
   __device__ __forceinline__ void mask(const Visit& visit, int block) const {
-    const bool at_end = (kFirst || Config::Masks::kEnds) && block >= visit.blocks.clean_end;
-    if (!at_end && !(kBegins && block < visit.blocks.clean_first)) return;
+    if (!hides<kFirst>(visit, block)) return;
     const Tile tile = tile_of(visit);
     mask_scores<Scores>(warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
   }
 
-  // What the parts in the slot of scores know of the lane's rows, for all blocks of the tile.
+  __device__ __forceinline__ KeptRows kept_rows_of(const Visit& visit) const {
+    if constexpr (Score<Config>::kIsLong)
+      return {};
+    else
+      return rows_of(visit);
+  }
+  // What the parts in the slot of scores know of the lane's rows.
   __device__ __forceinline__ Rows rows_of(const Visit& visit) const {
     if constexpr (!ScoreRow::kChanges) return {};
     const Tile tile = tile_of(visit);

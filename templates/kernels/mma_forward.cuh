@@ -30,6 +30,9 @@ class ForwardMma {
   using OTile = typename Shape::OTile;
   using Warp = WarpAttention<Config>;
   using ScoreRow = typename Score<Config>::Row;
+  // What is kept of it from block to block.
+  struct NoRow {};
+  using KeptRow = typename Choose<Score<Config>::kIsLong, NoRow, ScoreRow>::type;
 
   static constexpr bool kBegins = Config::Masks::kBegins;
   static constexpr bool kSerial = Config::kPipeline == Pipeline::serial;
@@ -47,11 +50,13 @@ class ForwardMma {
 
  public:
   __device__ __forceinline__ ForwardMma(const typename Config::Arguments& arguments, SmemAddress smem, bool far)
-      : args(arguments.core),
+      : launch(arguments),
+        args(arguments.core),
         smem(smem),
         thread(ptx::tid_x()),
-        mask(sequence(), arguments),
-        score_row(Score<Config>(arguments).row([this] { return place(); })),
+        mask(arguments, [this] { return find_tile().batch; }),
+        kept_row(keep_row()),
+        listed(arguments),
         additions(arguments),
         self(Score<Config>(arguments).unit(), smem + thread / kWarpSize * Shape::kWarpRows * QTile::kRowBytes,
              thread % kWarpSize) {
@@ -108,12 +113,13 @@ class ForwardMma {
     ptx::bar_sync();
     if constexpr (Config::kVStages > 1) request_value<false>(i + kValueLead);
     if constexpr (Config::kKStages > 1) request_key<false>(i + kKeyLead);
+    const SeenBlock seen = seen_of_block(i);
 #pragma unroll 1
     for (int piece = first_piece(i); piece < Config::kBlockKv; piece += Shape::kMaskedKeys) {
-      if (first_key(i) + piece > last_visible_key()) break;
+      if (!seen.some || first_key(i) + piece > last_visible_key()) break;
       typename Warp::template Scores<Shape::kMaskedKeys> s;
       self.template compute_scores<Shape::kMaskedKeys>(s, k_slot(i) + piece * KTile::kRowBytes);
-      const auto shift = finish_scores<true>(s, i, piece);
+      const auto shift = finish_scores<true>(s, i, piece, seen.whole);
       self.template accumulate_output<Shape::kMaskedKeys>(s, shift, v_slot(i) + piece * VTile::kRowBytes);
     }
     if constexpr (Config::kVStages == 1 || Config::kKStages == 1) ptx::bar_sync();
@@ -127,7 +133,7 @@ class ForwardMma {
     ptx::cp_async_wait_group<0>();
     ptx::bar_sync();
     self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
-    const auto shift = finish_scores<false>(s, i, 0);
+    const auto shift = finish_scores<false>(s, i, 0, seen_of_block(i).whole);
     request_value<false>(i);
     ptx::cp_async_wait_group<0>();
     ptx::bar_sync();
@@ -149,14 +155,15 @@ class ForwardMma {
         ptx::cp_async_commit_group();
     }
     if constexpr (Config::kKStages > 1) request_key<false>(i + kKeyLead);
-    const bool sees = sees_block(i);
+    const SeenBlock seen = seen_of_block(i);
+    const bool sees = seen.some && sees_block(i);
     if (sees) self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
     if constexpr (Config::kKStages == 1) {
       ptx::bar_sync();
       request_key<false>(i + 1);
     }
     typename Warp::Shift shift;
-    if (sees) shift = finish_scores<false>(s, i, 0);
+    if (sees) shift = finish_scores<false>(s, i, 0, seen.whole);
     if constexpr (Config::kVStages == 1) {
       ptx::cp_async_wait_group<1>();
       ptx::bar_sync();
@@ -173,27 +180,34 @@ class ForwardMma {
 #pragma unroll 1
     for (int i = first + 1; i < end; ++i) {
       if (is_late()) pass_barrier(i, [] { meet_early_warps(); });
-      const auto shift = finish_scores<false>(s, i - 1, 0);
+      const auto shift = finish_scores<false>(s, i - 1, 0, seen_of_block(i - 1).whole);
       self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(i - 1));
       if (!is_late()) pass_barrier(i, [] { meet_late_warps(); });
       self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
     }
-    const auto shift = finish_scores<false>(s, end - 1, 0);
+    const auto shift = finish_scores<false>(s, end - 1, 0, seen_of_block(end - 1).whole);
     self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(end - 1));
   }
 
-  // From Q K^T to the softmax: the scores of step i from the key `piece` on, which also raise the maxima.
+  // From Q K^T to the softmax: the scores of step i from the key `piece` on, which also raise the maxima. whole: no
+  // predicate hides any key of the block.
   template <bool kEnd, class Scores>
-  __device__ __forceinline__ auto finish_scores(Scores& s, int i, int piece) {
+  __device__ __forceinline__ auto finish_scores(Scores& s, int i, int piece, bool whole) {
     const int first_of_scores = first_key(i) + piece;
     Common<Shape::kM, ScoreRow::kCommon> common;
-    if constexpr (ScoreRow::kChanges)
-      common = score_products(s, score_row, warp_row(), first_of_scores, thread % kWarpSize,
-                              [this](int row) { return mask.position(row); });
+    const auto position_of = [this](int query) { return mask.position(query); };
+    if constexpr (Score<Config>::kIsLong)
+      common = score_products(s, row(), warp_row(), first_of_scores, thread % kWarpSize, position_of);
+    else if constexpr (ScoreRow::kChanges)
+      common = score_products(s, kept_row, warp_row(), first_of_scores, thread % kWarpSize, position_of);
+    if constexpr (Config::Predicates::kAny)
+      if (!whole)
+        hide_by_predicates(s, typename Config::Predicates(launch).row([this] { return place(); }), warp_row(),
+                           first_of_scores, thread % kWarpSize, position_of);
     if constexpr (kEnd) mask_end(s, warp_row(), first_of_scores, mask, thread % kWarpSize);
     if (kBegins && first_key(i) < blocks.clean_first * Config::kBlockKv)
       mask_begin(s, warp_row(), first_of_scores, mask, thread % kWarpSize);
-    return self.softmax.template raise_maximum<kEnd>(s, self.o, common);
+    return self.softmax.template raise_maximum < kEnd || Score<Config>::kMayHide > (s, self.o, common);
   }
 
   // Asked for each time: the loop has no register to keep the answer in.
@@ -316,10 +330,20 @@ class ForwardMma {
   __device__ __forceinline__ QueryTile find_tile() const {
     return schedule_tile<Config::Masks::kEnds, Config::kLongestFirst>(args.sizes, ptx::ctaid_x());
   }
+  // What the parts in the slot of scores know of any row of the tile.
+  __device__ __forceinline__ ScoreRow row() const {
+    return Score<Config>(launch).row([this] { return place(); });
+  }
+  __device__ __forceinline__ KeptRow keep_row() const {
+    if constexpr (Score<Config>::kIsLong)
+      return {};
+    else
+      return row();
+  }
   // Of all rows but for their position.
   __device__ __forceinline__ RowPlace place() const {
     const QueryTile tile = find_tile();
-    return {tile.batch, tile.head, 0};
+    return {tile.batch, tile.head, 0, sequence()};
   }
   // Of the tile's batch entry.
   __device__ __forceinline__ Sequence sequence() const {
@@ -330,6 +354,16 @@ class ForwardMma {
   // Whether some row of the warp sees a key of a block below those that are masked at the end.
   __device__ __forceinline__ bool sees_block(int i) const {
     return !kBegins || first_key(i) + Config::kBlockKv > mask.first_key(warp_row());
+  }
+  // By the predicates, where blocks are listed.
+  __device__ __forceinline__ SeenBlock seen_of_block(int i) const {
+    if constexpr (Config::Blocks::kListed) {
+      const QueryTile tile = find_tile();
+      const int last_row = min(first_row + Config::kBlockQ, sequence().queries) - 1;
+      return listed.template seen<Config::kBlockKv>(tile.batch, tile.head, first_row, last_row, first_key(i));
+    } else {
+      return {true, false};
+    }
   }
   // Of the pieces of a masked block, the first one that some row of the warp sees.
   __device__ __forceinline__ int first_piece(int i) const {
@@ -368,11 +402,13 @@ class ForwardMma {
                                                                    lane);
   }
 
+  const typename Config::Arguments& launch;
   const MmaArguments& args;
   const SmemAddress smem;
   const int thread;
   const Mask<Config> mask;
-  const ScoreRow score_row;
+  const KeptRow kept_row;
+  const typename Config::Blocks listed;
   const typename Config::SoftmaxParts additions;
   int first_row;  // of the block
   BlockRuns blocks;

@@ -34,6 +34,15 @@ __device__ __forceinline__ void bar_arrive(NamedBarrier barrier) {
 // bar.warp.sync 0xffffffff;   orders shared memory among the lanes of a warp:                PTX ISA 6.0, sm_30
 __device__ __forceinline__ void bar_warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
+// vote.sync.ballot.b32 lanes, predicate, 0xffffffff;   a bit for each lane:                     PTX ISA 6.0, sm_30
+__device__ __forceinline__ uint32 vote_ballot(bool predicate) {
+  uint32 lanes;
+  asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.s32 p, %1, 0;\n\tvote.sync.ballot.b32 %0, p, 0xffffffff;\n\t}"
+               : "=r"(lanes)
+               : "r"(static_cast<int>(predicate)));
+  return lanes;
+}
+
 // vote.sync.any.pred any, predicate, 0xffffffff;                                             PTX ISA 6.0, sm_30
 __device__ __forceinline__ bool vote_any(bool predicate) {
   int any;

@@ -7,8 +7,8 @@
 struct CausalMask {
   static constexpr bool kBegins = false, kEnds = true, kEndsAtPosition = true;
 
-  template <class Arguments>
-  __device__ __forceinline__ explicit CausalMask(const Arguments&) {}
+  template <class Arguments, class Batch>
+  __device__ __forceinline__ CausalMask(const Arguments&, Batch) {}
 
   __device__ __forceinline__ int first(int) const { return 0; }
   __device__ __forceinline__ int last(int position) const { return position; }

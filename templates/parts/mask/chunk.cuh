@@ -10,8 +10,8 @@ struct ChunkMask {
 
   const ChunkArguments& chunk;
 
-  template <class Arguments>
-  __device__ __forceinline__ explicit ChunkMask(const Arguments& args) : chunk(args.chunk) {}
+  template <class Arguments, class Batch>
+  __device__ __forceinline__ ChunkMask(const Arguments& args, Batch) : chunk(args.chunk) {}
 
   // Positions below 0 share one chunk, which has no keys.
   __device__ __forceinline__ int first(int position) const {

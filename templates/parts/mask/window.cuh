@@ -10,8 +10,8 @@ struct WindowMask {
 
   const WindowArguments& window;
 
-  template <class Arguments>
-  __device__ __forceinline__ explicit WindowMask(const Arguments& args) : window(args.window) {}
+  template <class Arguments, class Batch>
+  __device__ __forceinline__ WindowMask(const Arguments& args, Batch) : window(args.window) {}
 
   __device__ __forceinline__ int first(int position) const { return position - window.left; }
   __device__ __forceinline__ int last(int position) const { return position + window.right; }

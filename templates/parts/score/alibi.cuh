@@ -7,6 +7,8 @@
 #include "ptx/convert.cuh"
 
 struct AlibiSlopes {
+  static constexpr bool kMayHide = false, kIsLong = false;
+
   const HeadArguments& alibi;
 
   template <class Arguments>
@@ -15,7 +17,7 @@ struct AlibiSlopes {
   // Where all keys lie before the position, the distance falls evenly along the keys.
   template <bool kDefers>
   struct Row {
-    static constexpr bool kCommon = kDefers;
+    static constexpr bool kCommon = kDefers, kHasNear = false;
 
     int position;
     float slope;  // in the unit of the scores, for each key of distance

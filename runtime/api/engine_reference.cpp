@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reference with users' functions, which the engine's device applies.
+#include <cstring>
+#include <vector>
+
+#include "flashjit/engine.h"
+#include "runtime/api/engine_impl.h"
+#include "runtime/api/reference_scores.h"
+#include "runtime/call/operation.h"
+#include "runtime/support/reject.h"
+
+namespace flashjit {
+namespace {
+
+// An f64, as this library has no dtype of that name.
+constexpr DType kEightBytes = DType::i64;
+
+// Packed in host memory.
+HostTensor packed(const Tensor& tensor) {
+  HostTensor copy(tensor.dtype, tensor.shape);
+  const Dims strides = packed_strides(tensor.shape);
+  const std::size_t element = size_of(tensor.dtype);
+  for (std::size_t i = 0; i < copy.element_count(); ++i) {
+    std::int64_t from = 0;
+    for (int dim = 0; dim < tensor.shape.size(); ++dim)
+      from += static_cast<std::int64_t>(i) / strides[dim] % tensor.shape[dim] * tensor.strides[dim];
+    std::memcpy(static_cast<char*>(copy.data()) + i * element,
+                static_cast<const char*>(tensor.data) + from * static_cast<std::int64_t>(element), element);
+  }
+  return copy;
+}
+
+// The functions of options with all that they capture on a device.
+class FunctionsOnDevice {
+ public:
+  FunctionsOnDevice(const AttentionOptions& opts, int device) : device_(device) {
+    options.score = opts.score;
+    options.mask = opts.mask;
+    if (options.score) move(*options.score);
+    if (options.mask) move(*options.mask);
+    options.query_offsets = move(opts.query_offsets);
+    options.key_offsets = move(opts.key_offsets);
+  }
+
+  AttentionOptions options;
+
+ private:
+  Tensor move(const Tensor& tensor) {
+    owned_.push_back(packed(tensor).to_device(nullptr, device_));
+    return owned_.back().view();
+  }
+  std::optional<Tensor> move(const std::optional<Tensor>& tensor) {
+    return tensor ? std::optional<Tensor>(move(*tensor)) : std::nullopt;
+  }
+  void move(Function& function) {
+    const std::vector<Capture> captures = function.captures();
+    for (const Capture& capture : captures)
+      if (const auto* tensor = std::get_if<Tensor>(&capture.value)) function.set({capture.name, move(*tensor)});
+  }
+
+  int device_;
+  std::vector<DeviceTensor> owned_;
+};
+
+}  // namespace
+
+// Applies the functions to rows of scores. Called by several threads at once.
+void Engine::Impl::apply_functions(const AttentionOptions& on_device, const CallShape& shape, bool in_f32,
+                                   const reference::ScoreRows& rows) {
+  if (rows.scores.empty()) return;
+  const Dims dims{rows.count, shape.seqlen_kv};
+  const int device = emulated ? kHostMemory : -1;
+  DeviceTensor scores = DeviceTensor::from_host(Tensor(rows.scores.data(), kEightBytes, dims), nullptr, device);
+  const runtime::ForwardCall call = runtime::validate_function_scores(on_device, shape, scores);
+  backend.run(call, nullptr, [&](const Architecture& architecture) {
+    return runtime::make_function_scores_launch(call, scores, {rows.batch, rows.head, rows.first_row, rows.count},
+                                                in_f32, architecture, templates);
+  });
+  scores.copy_to_host(rows.scores.data());
+}
+
+reference::Result Engine::Impl::reference_of(const Tensor& q, const Tensor& k, const Tensor& v,
+                                             const AttentionOptions& opts, bool in_f32) {
+  const auto compute = in_f32 ? static_cast<ReferenceFunction*>(reference::attention_in_low_precision)
+                              : static_cast<ReferenceFunction*>(reference::attention);
+  if (!opts.score && !opts.mask) return compute(q, k, v, opts, nullptr);
+  if (q.shape.size() != 4 || k.shape.size() != 4) runtime::reject("q: q and k must have rank 4");
+  const CallShape shape{q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2]};
+  const FunctionsOnDevice functions(opts, emulated ? kHostMemory : -1);
+  return compute(q, k, v, opts,
+                 [&](const reference::ScoreRows& rows) { apply_functions(functions.options, shape, in_f32, rows); });
+}
+
+reference::Result Engine::reference(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
+  return impl_->reference_of(q, k, v, opts, false);
+}
+
+reference::Result Engine::reference_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                     const AttentionOptions& opts) {
+  return impl_->reference_of(q, k, v, opts, true);
+}
+
+}  // namespace flashjit

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reference, with a say in its scores for those who can run users' functions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "flashjit/reference.h"
+
+namespace flashjit::reference {
+
+// Rows of one query head, and what scale, cap, slopes and bias make of their products with all keys.
+struct ScoreRows {
+  std::int64_t batch, head, first_row, count;
+  std::vector<double>& scores;  // [count, seqlen_kv]
+};
+// Changes scores to what opts.score and opts.mask make of them, hidden ones to -infinity; the library's masks come
+// afterwards. Called by several threads at once.
+using ScoreHook = std::function<void(const ScoreRows& rows)>;
+
+// With a hook opts.score and opts.mask may be there, and it is asked whether they are or not.
+Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts,
+                 const ScoreHook& hook);
+Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts,
+                                  const ScoreHook& hook);
+
+}  // namespace flashjit::reference

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The key/value blocks of a tile, one after the other, from the last on.
+#pragma once
+
+#include "hopper/tiles.cuh"
+#include "ptx/barrier.cuh"
+
+// What predicates show the rows of a tile of its blocks.
+template <class Config>
+struct ListedBlocks {
+  using Tile = HopperTile<Config>;
+
+  const typename Config::Arguments& args;
+
+  // Heads that share a tile have one mask: choose_packed_heads sees to it.
+  __device__ __forceinline__ SeenBlock seen(const Tile& tile, int block) const {
+    const int packed_heads_log2 = args.core.packed_heads_log2;
+    const int last_query = args.core.sizes.seqlen_q - 1;
+    const int first = tile.first_row >> packed_heads_log2;
+    const int last = min((tile.first_row + Config::kBlockQ - 1) >> packed_heads_log2, last_query);
+    return typename Config::Blocks(args).template seen<Config::kBlockKv>(tile.batch, tile.head << packed_heads_log2,
+                                                                         first, last, block * Config::kBlockKv);
+  }
+  // Of a tile, by the lanes of a warp together. Where there are none its last block is visited.
+  __device__ __forceinline__ int count(const Tile& tile) const {
+    int listed = 0;
+    for (int first = tile.first_block; first < tile.end_block; first += kWarpSize) {
+      const int block = first + ptx::tid_x() % kWarpSize;
+      listed += __popc(ptx::vote_ballot(block < tile.end_block && seen(tile, block).some));
+    }
+    return listed;
+  }
+};
+
+// For the loads: all blocks between the tile's first and last one.
+template <class Config, bool kListed = Config::Blocks::kListed>
+struct BlockWalk {
+  using Tile = HopperTile<Config>;
+
+  __device__ __forceinline__ explicit BlockWalk(const typename Config::Arguments&) {}
+  // The block where the tile begins.
+  __device__ __forceinline__ int begin(const Tile& tile) const { return tile.end_block - 1; }
+  // step(block, next) from there on; returns the last block.
+  template <class Step>
+  __device__ __forceinline__ int go(const Tile& tile, Step step) const {
+#pragma unroll 1
+    for (int block = tile.end_block - 1; block > tile.first_block; --block) step(block, block - 1);
+    return tile.first_block;
+  }
+  // What consumers are told of the block that was found last.
+  __device__ __forceinline__ uint32 note() const { return 0; }
+};
+
+// Those that some row sees.
+template <class Config>
+struct BlockWalk<Config, true> {
+  using Tile = HopperTile<Config>;
+
+  const ListedBlocks<Config> blocks;
+  int block = 0;
+  bool whole = false;
+
+  __device__ __forceinline__ explicit BlockWalk(const typename Config::Arguments& args) : blocks{args} {}
+  __device__ __forceinline__ int begin(const Tile& tile) { return find(tile, tile.end_block); }
+  template <class Step>
+  __device__ __forceinline__ int go(const Tile& tile, Step step) {
+#pragma unroll 1
+    for (int left = tile.listed; left > 1; --left) {
+      const int before = block;
+      step(before, find(tile, before));
+    }
+    return block;
+  }
+  __device__ __forceinline__ uint32 note() const { return static_cast<uint32>(block) << 1 | (whole ? 0 : 1); }
+
+ private:
+  // The next one below. Where no row of the tile sees any, the last block.
+  __device__ __forceinline__ int find(const Tile& tile, int below) {
+    whole = false;
+    for (block = below - 1; block >= tile.first_block; --block) {
+      const SeenBlock seen = blocks.seen(tile, block);
+      whole = seen.whole;
+      if (seen.some) return block;
+    }
+    return block = tile.end_block - 1;
+  }
+};
+
+// For the consumers: where a warpgroup is.
+template <class Config, bool kListed = Config::Blocks::kListed>
+struct BlockCursor {
+  int block;
+
+  // first, end: the blocks that some of the warpgroup's rows see.
+  __device__ __forceinline__ BlockCursor(int, int end) : block(end - 1) {}
+  __device__ __forceinline__ bool go_on(int first) { return --block >= first; }
+  __device__ __forceinline__ void read(SmemAddress) {}
+  __device__ __forceinline__ bool is_whole() const { return false; }
+};
+
+template <class Config>
+struct BlockCursor<Config, true> {
+  int block = 0, left;
+  bool whole = false;
+
+  __device__ __forceinline__ BlockCursor(int listed, int) : left(listed) {}
+  __device__ __forceinline__ bool go_on(int) { return --left > 0; }
+  // Once the block's keys are there.
+  __device__ __forceinline__ void read(SmemAddress note) {
+    const uint32 noted = ptx::shfl_first(ptx::ld_shared_word(note));
+    block = static_cast<int>(noted >> 1), whole = (noted & 1) == 0;
+  }
+  __device__ __forceinline__ bool is_whole() const { return whole; }
+};
