@@ -16,24 +16,35 @@ enum Argument {
   kChunk,
   kScale,
   kSoftcap,
-  kAlibiSlopes,
-  kSinks,
+  kScore,
+  kMask,
   kOut,
   kLse,
   kStream,
   kVariant,
-  kEngine,
+  kTensors, /* as tensor_options has them */
+  kEngine = kTensors + kTensorOptions,
   kArguments
 };
 enum { kPositional = kV + 1 };
-static const char* const kNames[kArguments] = {"q",     "k",     "v",       "causal",       "window",
-                                               "chunk", "scale", "softcap", "alibi_slopes", "sinks",
-                                               "out",   "lse",   "stream",  "variant",      "engine"};
+static const char* const kNames[kArguments] = {[kQ] = "q",           [kK] = "k",
+                                               [kV] = "v",           [kCausal] = "causal",
+                                               [kWindow] = "window", [kChunk] = "chunk",
+                                               [kScale] = "scale",   [kSoftcap] = "softcap",
+                                               [kScore] = "score",   [kMask] = "mask",
+                                               [kOut] = "out",       [kLse] = "lse",
+                                               [kStream] = "stream", [kVariant] = "variant",
+                                               [kEngine] = "engine"};
 static PyObject* names[kArguments];
+
+static const char* name_of(int argument) {
+  const char* const name = kNames[argument];
+  return name ? name : tensor_options[argument - kTensors].name;
+}
 
 int prepare_keywords(void) {
   for (int i = 0; i < kArguments; ++i) {
-    names[i] = PyUnicode_InternFromString(kNames[i]);
+    names[i] = PyUnicode_InternFromString(name_of(i));
     if (!names[i]) return 0;
   }
   return 1;
@@ -45,7 +56,7 @@ static int find_keyword(PyObject* keyword, int count) {
     if (keyword == names[i]) return i;
   }
   for (int i = 0; i < count; ++i) {
-    if (PyUnicode_CompareWithASCIIString(keyword, kNames[i]) == 0) return i;
+    if (PyUnicode_CompareWithASCIIString(keyword, name_of(i)) == 0) return i;
   }
   return -1;
 }
@@ -75,111 +86,6 @@ static int read_arguments(PyObject** values, int names_count, PyObject* const* a
     return 0;
   }
   return 1;
-}
-
-static int is_given(PyObject* value) { return value && value != Py_None; }
-
-/* In the place of what a conversion raised, which does not know the argument. What else the value's own code raised,
-   an interrupt for example, stays. Always 0. */
-static int refuse_value(const char* name, const char* must, PyObject* value) {
-  PyObject* const ours[] = {PyExc_TypeError, PyExc_ValueError, PyExc_OverflowError, PyExc_LookupError};
-  int is_ours = !PyErr_Occurred();
-  for (size_t i = 0; i < sizeof(ours) / sizeof(*ours); ++i) is_ours = is_ours || PyErr_ExceptionMatches(ours[i]);
-  if (!is_ours) return 0;
-  PyErr_Clear();
-  raise_error(FLASHJIT_INVALID_ARGUMENT, "%s: must be %s, was %.100R", name, must, value);
-  return 0;
-}
-
-/* Of a new reference, which it takes. */
-static int take_int64(PyObject* value, int64_t* number) {
-  PyObject* const index = value ? PyNumber_Index(value) : NULL;
-  *number = index ? PyLong_AsLongLong(index) : -1;
-  Py_XDECREF(index);
-  Py_XDECREF(value);
-  return !PyErr_Occurred();
-}
-
-static int read_window(PyObject* pair, flashjit_window* window) {
-  if ((PyTuple_Check(pair) || PyList_Check(pair)) && PySequence_Size(pair) == 2 &&
-      take_int64(PySequence_GetItem(pair, 0), &window->left) &&
-      take_int64(PySequence_GetItem(pair, 1), &window->right)) {
-    return 1;
-  }
-  return refuse_value("window", "a pair (left, right) of ints of 64 bits, or None", pair);
-}
-
-/* True is for prepare(), and would be chunks of one key. */
-static int read_chunk(PyObject* value, int64_t* chunk) {
-  if (!PyBool_Check(value)) {
-    Py_INCREF(value);
-    if (take_int64(value, chunk) && *chunk >= 0) return 1;
-  }
-  return refuse_value("chunk", "an int from 0 to 2**63 - 1, or None", value);
-}
-
-static int read_number(const char* name, const char* must, PyObject* value, double* number) {
-  *number = PyFloat_AsDouble(value);
-  return !PyErr_Occurred() || refuse_value(name, must, value);
-}
-
-/* True is for prepare(), and would be a cap of 1. A number that rounds to 0 would be no cap. */
-static int read_softcap(PyObject* value, float* softcap) {
-  static const char must[] = "a number of float32, or None";
-  double number = 0;
-  if (PyBool_Check(value)) return refuse_value("softcap", must, value);
-  if (!read_number("softcap", must, value, &number)) return 0;
-  *softcap = (float)number;
-  return (*softcap != 0) == (number != 0) || refuse_value("softcap", must, value);
-}
-
-/* 0 for an argument that is not given; -1 on failure. */
-static int read_flag(const char* name, PyObject* value) {
-  const int flag = value ? PyObject_IsTrue(value) : 0;
-  if (flag < 0) refuse_value(name, "True or False", value);
-  return flag;
-}
-
-/* Which keys a query sees. */
-static int read_masks(Settings* settings, const GivenSettings* given) {
-  flashjit_attention_options* const options = &settings->options;
-  options->causal = read_flag("causal", given->causal);
-  if (options->causal < 0) return 0;
-  if (is_given(given->window)) {
-    if (!read_window(given->window, &settings->window)) return 0;
-    options->window = &settings->window;
-  }
-  return !is_given(given->chunk) || read_chunk(given->chunk, &options->chunk);
-}
-
-/* What becomes of scores. */
-static int read_scores(flashjit_attention_options* options, const GivenSettings* given) {
-  if (is_given(given->scale)) {
-    double number = 0;
-    if (!read_number("scale", "a number", given->scale, &number)) return 0;
-    options->has_softmax_scale = 1;
-    options->softmax_scale = (float)number;
-  }
-  return !is_given(given->softcap) || read_softcap(given->softcap, &options->softcap);
-}
-
-int read_settings(Settings* settings, const GivenSettings* given) {
-  const flashjit_attention_options defaults = FLASHJIT_ATTENTION_OPTIONS_INIT;
-  flashjit_attention_options* const options = &settings->options;
-  *options = defaults;
-  if (!find_engine(given->engine, &settings->engine)) return 0;
-  if (!read_masks(settings, given) || !read_scores(options, given)) return 0;
-  if (!is_given(given->variant) || PyArg_Parse(given->variant, "s:attention", &options->variant)) return 1;
-  return refuse_value("variant", "a str without null characters", given->variant);
-}
-
-flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor* k, const DLTensor* v,
-                    const DLTensor* out) {
-  flashjit_status status;
-  Py_BEGIN_ALLOW_THREADS;
-  status = flashjit_attention(settings->engine, q, k, v, out, &settings->options);
-  Py_END_ALLOW_THREADS;
-  return status;
 }
 
 /* --- What is known of the arrays' types -------------------------------------------------------------------------- */
@@ -299,20 +205,31 @@ static int mark_written(PyObject* array) {
   return done != NULL;
 }
 
-static int view(PyObject* const* values, enum Argument argument, DLTensor* tensor) {
-  PyObject* const array = values[argument];
+static int view(PyObject* array, const char* name, DLTensor* tensor) {
   const ArrayType* const type = array_type_of(array);
-  if (type->has_gradient && !check_tensor(array, type, kNames[argument])) return 0;
+  if (type->has_gradient && !check_tensor(array, type, name)) return 0;
   if (type->api->view_array(array, tensor) == 0) return 1;
   PyErr_Clear(); /* it does not know the argument */
-  check_by_python("refuse_array", kNames[argument], array);
+  check_by_python("refuse_array", name, array);
   return 0;
 }
 
-/* *tensor becomes NULL where none is given, and otherwise memory. */
-static int view_if_given(PyObject* const* values, enum Argument argument, DLTensor* memory, const DLTensor** tensor) {
-  *tensor = is_given(values[argument]) ? memory : NULL;
-  return !*tensor || view(values, argument, memory);
+static int view_captures(Function* function) {
+  for (int i = 0; i < function->tensor_count; ++i) {
+    if (!view(function->sources[i], function->labels[i], &function->views[i])) return 0;
+  }
+  return 1;
+}
+
+/* Those that are given, into memory of the caller. */
+static int view_options(PyObject* const* values, Settings* settings, DLTensor* memory) {
+  flashjit_attention_options* const options = &settings->options;
+  for (int i = 0; i < kTensorOptions; ++i) {
+    if (!is_given(values[kTensors + i])) continue;
+    if (!view(values[kTensors + i], tensor_options[i].name, &memory[i])) return 0;
+    *place_of(options, &tensor_options[i]) = &memory[i];
+  }
+  return (!options->score || view_captures(&settings->score)) && (!options->mask || view_captures(&settings->mask));
 }
 
 /* A handle, or an object of a library that has one. 0 on failure. */
@@ -380,17 +297,16 @@ static PyObject* to_result(const ExchangeApi* api, PyObject* given_out, Output* 
 static PyObject* attend(PyObject* const* values, Settings* settings, int with_lse) {
   const ExchangeApi* const api = array_type_of(values[kQ])->api;
   PyObject* const given_out = is_given(values[kOut]) ? values[kOut] : NULL;
-  DLTensor q, k, v, slopes, sinks;
-  if (!view(values, kQ, &q) || !view(values, kK, &k) || !view(values, kV, &v) ||
-      !view_if_given(values, kAlibiSlopes, &slopes, &settings->options.alibi_slopes) ||
-      !view_if_given(values, kSinks, &sinks, &settings->options.sinks)) {
+  DLTensor q, k, v, options[kTensorOptions];
+  if (!view(values[kQ], "q", &q) || !view(values[kK], "k", &k) || !view(values[kV], "v", &v) ||
+      !view_options(values, settings, options)) {
     return NULL;
   }
   if (!find_stream(api, values[kStream], q.device, &settings->options.stream)) return NULL;
   Output out = {0}, lse = {0};
   PyObject* result = NULL;
   flashjit_status status = FLASHJIT_OK;
-  if ((given_out ? view(values, kOut, &out.view) : allocate_out(api, &q, &v, &out)) &&
+  if ((given_out ? view(given_out, "out", &out.view) : allocate_out(api, &q, &v, &out)) &&
       (!with_lse || allocate_lse(api, &q, &lse))) {
     settings->options.lse = with_lse ? &lse.view : NULL;
     status = run(settings, &q, &k, &v, &out.view);
@@ -404,16 +320,36 @@ static PyObject* attend(PyObject* const* values, Settings* settings, int with_ls
 
 /* --- The two functions ------------------------------------------------------------------------------------------- */
 
+/* Tensor options by their names; NULL on failure. */
+static PyObject* collect_tensors(PyObject* const* values) {
+  PyObject* const tensors = PyDict_New();
+  for (int i = kTensors; tensors && i < kTensors + kTensorOptions; ++i) {
+    if (!is_given(values[i]) || PyDict_SetItem(tensors, names[i], values[i]) == 0) continue;
+    Py_DECREF(tensors);
+    return NULL;
+  }
+  return tensors;
+}
+
+/* With None for what is not given: all before the tensor options, the engine, and a dict of those. */
 static PyObject* attend_by_python(PyObject* const* values) {
   PyObject* const function = import_attribute("flashjit._arrays", "attention");
-  PyObject* const arguments = PyTuple_New(kArguments);
-  for (int i = 0; arguments && i < kArguments; ++i) {
-    PyObject* const value = values[i] ? values[i] : Py_None;
-    Py_INCREF(value);
-    PyTuple_SetItem(arguments, i, value);
+  PyObject* const tensors = collect_tensors(values);
+  PyObject* const arguments = PyTuple_New(kTensors + 2);
+  PyObject* result = NULL;
+  if (function && tensors && arguments) {
+    for (int i = 0; i <= kTensors; ++i) {
+      PyObject* const given = values[i < kTensors ? i : kEngine];
+      PyObject* const value = given ? given : Py_None;
+      Py_INCREF(value);
+      PyTuple_SetItem(arguments, i, value);
+    }
+    Py_INCREF(tensors);
+    PyTuple_SetItem(arguments, kTensors + 1, tensors);
+    result = PyObject_CallObject(function, arguments);
   }
-  PyObject* const result = function && arguments ? PyObject_CallObject(function, arguments) : NULL;
   Py_XDECREF(arguments);
+  Py_XDECREF(tensors);
   Py_XDECREF(function);
   return result;
 }
@@ -421,10 +357,21 @@ static PyObject* attend_by_python(PyObject* const* values) {
 static int has_table(PyObject* array) { return array_type_of(array)->api != NULL; }
 static int is_none_or_has_table(PyObject* array) { return !is_given(array) || has_table(array); }
 
-static int all_have_tables(PyObject* const* values) {
-  return has_table(values[kQ]) && has_table(values[kK]) && has_table(values[kV]) &&
-         is_none_or_has_table(values[kAlibiSlopes]) && is_none_or_has_table(values[kSinks]) &&
-         is_none_or_has_table(values[kOut]);
+static int captures_have_tables(const GivenFunction* function) {
+  const Py_ssize_t count = function->text ? PyTuple_Size(function->tensors) : 0;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* const pair = PyTuple_GetItem(function->tensors, i);
+    if (PyTuple_Check(pair) && PyTuple_Size(pair) == 2 && !has_table(PyTuple_GetItem(pair, 1))) return 0;
+  }
+  return 1;
+}
+
+static int all_have_tables(PyObject* const* values, const GivenFunction* score, const GivenFunction* mask) {
+  if (!has_table(values[kQ]) || !has_table(values[kK]) || !has_table(values[kV])) return 0;
+  for (int i = 0; i < kTensorOptions; ++i) {
+    if (!is_none_or_has_table(values[kTensors + i])) return 0;
+  }
+  return is_none_or_has_table(values[kOut]) && captures_have_tables(score) && captures_have_tables(mask);
 }
 
 static int prepare_names(void) {
@@ -433,20 +380,33 @@ static int prepare_names(void) {
          (current_level || (current_level = PyUnicode_InternFromString("_current_level")));
 }
 
-static PyObject* call(PyObject* const* values) {
-  if (!prepare_names()) return NULL;
-  if (!all_have_tables(values)) return attend_by_python(values);
+static PyObject* attend_by_tables(PyObject* const* values, const GivenFunction* score, const GivenFunction* mask) {
   const GivenSettings given = {.engine = values[kEngine],
                                .causal = values[kCausal],
                                .window = values[kWindow],
                                .chunk = values[kChunk],
                                .scale = values[kScale],
                                .softcap = values[kSoftcap],
-                               .variant = values[kVariant]};
+                               .variant = values[kVariant],
+                               .score = score,
+                               .mask = mask};
   Settings settings;
   if (!read_settings(&settings, &given)) return NULL;
   const int with_lse = read_flag("lse", values[kLse]);
   return with_lse < 0 ? NULL : attend(values, &settings, with_lse);
+}
+
+static PyObject* call(PyObject* const* values) {
+  GivenFunction score, mask;
+  if (!prepare_names() || !find_function(kScoreFunction, values[kScore], &score)) return NULL;
+  PyObject* result = NULL;
+  if (find_function(kMaskFunction, values[kMask], &mask)) {
+    const int directly = all_have_tables(values, &score, &mask);
+    result = directly ? attend_by_tables(values, &score, &mask) : attend_by_python(values);
+    drop_function(&mask);
+  }
+  drop_function(&score);
+  return result;
 }
 
 PyObject* attention_function(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {

@@ -21,9 +21,14 @@
 /* Both set the exception that flashjit._errors has for the status, and return NULL. */
 PyObject* raise_status(flashjit_status status); /* with flashjit_last_error() */
 PyObject* raise_error(flashjit_status status, const char* format, ...);
+/* In the place of what a conversion raised, which does not know the argument. What else the value's own code raised,
+   an interrupt for example, stays. Always 0. */
+int refuse_value(const char* name, const char* must, PyObject* value);
 
 /* The attribute of a module of this package. */
 PyObject* import_attribute(const char* module, const char* name);
+
+static inline int is_given(PyObject* value) { return value && value != Py_None; }
 
 /* --- engine.c ---------------------------------------------------------------------------------------------------- */
 
@@ -44,27 +49,76 @@ int prepare_keywords(void);
 PyObject* attention_function(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
 PyObject* attention_method(PyObject* engine, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
 
-/* What does not depend on where the tensors come from. options.variant points into the Python text, options.window to
-   the window here, or nowhere where there is none. */
+/* --- functions.c ------------------------------------------------------------------------------------------------- */
+
+typedef enum FunctionKind { kScoreFunction, kMaskFunction } FunctionKind;
+enum { kMostCaptures = 16, kLabelBytes = 128 };
+
+/* A function as the caller gave it, by references that it holds: a str, and tuples of pairs (name, value). All NULL
+   where there is none. */
+typedef struct GivenFunction {
+  PyObject *text, *tensors, *numbers;
+} GivenFunction;
+/* Of a flashjit.Score or flashjit.Mask, a str, None or NULL. 0 on failure, and nothing is held. */
+int find_function(FunctionKind kind, PyObject* given, GivenFunction* function);
+void drop_function(GivenFunction* function);
+
+/* The same for the library. The first captures are tensors, whose views are yet to be made of their sources. It lives
+   no longer than what it was read from, and must not be moved. */
+typedef struct Function {
+  flashjit_function function;
+  flashjit_capture captures[kMostCaptures];
+  int tensor_count;
+  PyObject* sources[kMostCaptures];
+  char labels[kMostCaptures][kLabelBytes]; /* for errors */
+  DLTensor views[kMostCaptures];
+} Function;
+/* 0 on failure. */
+int read_function(FunctionKind kind, const GivenFunction* given, Function* function);
+
+/* --- options.c --------------------------------------------------------------------------------------------------- */
+
+/* The options that are arrays, but for lse. */
+typedef struct TensorOption {
+  const char* name;
+  size_t field;
+} TensorOption;
+enum { kTensorOptions = 10 };
+extern const TensorOption tensor_options[kTensorOptions];
+const DLTensor** place_of(flashjit_attention_options* options, const TensorOption* option);
+
+/* What does not depend on where the tensors come from. options.variant points into the Python text, and what else
+   options point to lies here. */
 typedef struct Settings {
   flashjit_engine* engine;
   flashjit_attention_options options;
   flashjit_window window;
+  Function score, mask;
 } Settings;
 /* What the caller gave for them, NULL or None where it gave nothing. */
 typedef struct GivenSettings {
   PyObject *engine, *causal, *window, *chunk, *scale, *softcap, *variant;
+  const GivenFunction *score, *mask;
 } GivenSettings;
 /* 0 on failure. */
 int read_settings(Settings* settings, const GivenSettings* given);
+
+/* 0 for an argument that is not given; -1 on failure. */
+int read_flag(const char* name, PyObject* value);
+
 /* Without the GIL. */
 flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                     const DLTensor* out);
 
 /* --- launch.c ---------------------------------------------------------------------------------------------------- */
 
-/* launch(engine, q, k, v, alibi_slopes, sinks, out, lse, causal, window, chunk, scale, softcap, stream, variant): the
-   call for tensors that Python code described. */
+/* launch(engine, q, k, v, out, lse, tensors, score, mask, causal, window, chunk, scale, softcap, stream, variant): the
+   call for tensors that Python code described. tensors is a dict of further ones by their names, score and mask are
+   (text, tensors, numbers) or None. */
 PyObject* launch(PyObject* module, PyObject* args);
+/* block_mask(engine, into, tensors, mask, stream, (batch, heads, seqlen_q, seqlen_kv)): likewise. */
+PyObject* make_block_mask(PyObject* module, PyObject* args);
+/* block_mask_dims(batch, heads, seqlen_q, seqlen_kv) */
+PyObject* block_mask_dims(PyObject* module, PyObject* args);
 
 #endif

@@ -42,7 +42,9 @@ static void free_engine(PyObject* self) {
 
 PyDoc_STRVAR(attention_doc,
              "attention($self, q, k, v, *, causal=False, window=None, chunk=None, scale=None, softcap=0.0, "
-             "alibi_slopes=None, sinks=None, out=None, lse=False, stream=None, variant=None)\n"
+             "alibi_slopes=None, sinks=None, bias=None, boolean_mask=None, documents=None, prefix=None, tree=None, "
+             "score=None, mask=None, query_offsets=None, key_offsets=None, block_mask=None, out=None, lse=False, "
+             "stream=None, variant=None)\n"
              "--\n\n"
              "As flashjit.attention, with this engine.");
 

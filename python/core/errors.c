@@ -31,3 +31,13 @@ PyObject* raise_error(flashjit_status status, const char* format, ...) {
 }
 
 PyObject* raise_status(flashjit_status status) { return raise_error(status, "%s", flashjit_last_error()); }
+
+int refuse_value(const char* name, const char* must, PyObject* value) {
+  PyObject* const ours[] = {PyExc_TypeError, PyExc_ValueError, PyExc_OverflowError, PyExc_LookupError};
+  int is_ours = !PyErr_Occurred();
+  for (size_t i = 0; i < sizeof(ours) / sizeof(*ours); ++i) is_ours = is_ours || PyErr_ExceptionMatches(ours[i]);
+  if (!is_ours) return 0;
+  PyErr_Clear();
+  raise_error(FLASHJIT_INVALID_ARGUMENT, "%s: must be %s, was %.100R", name, must, value);
+  return 0;
+}

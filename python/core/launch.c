@@ -4,9 +4,8 @@
 
 enum { kMaxRank = 8 };
 
-/* A tensor that this call has on loan. */
+/* A tensor that a call has on loan. */
 typedef struct Loan {
-  const char* name;
   DLTensor view;
   DLManagedTensor* managed; /* at most one of these two, to be given back */
   ManagedTensor* versioned;
@@ -78,40 +77,142 @@ static void give_back(Loan* loan) {
   if (loan->versioned && loan->versioned->deleter) loan->versioned->deleter(loan->versioned);
 }
 
-enum Tensor { kQ, kK, kV, kAlibiSlopes, kSinks, kOut, kLse, kTensors };
+enum { kMostLoans = kTensorOptions + 5 + 2 * kMostCaptures };
+
+typedef struct Call {
+  Settings settings;
+  GivenFunction score, mask;
+  Loan loans[kMostLoans];
+  int loan_count;
+  const char *wrong_name, *wrong; /* the first thing that is; it is raised once all is given back */
+} Call;
+
+/* NULL for None, which the library judges, and where something is wrong, as the call then says. */
+static const DLTensor* lend(Call* call, const char* name, PyObject* source, int is_output) {
+  static const Loan nothing;
+  if (call->wrong || source == Py_None) return NULL;
+  Loan* const loan = &call->loans[call->loan_count++];
+  *loan = nothing;
+  call->wrong = borrow(source, is_output, loan);
+  call->wrong_name = name;
+  return call->wrong ? NULL : &loan->view;
+}
+
+/* NULL: there is none of this name. */
+static const TensorOption* find_option(PyObject* name) {
+  for (int i = 0; i < kTensorOptions; ++i) {
+    if (PyUnicode_CompareWithASCIIString(name, tensor_options[i].name) == 0) return &tensor_options[i];
+  }
+  return NULL;
+}
+
+static void lend_options(Call* call, PyObject* sources) {
+  PyObject *name, *source;
+  for (Py_ssize_t i = 0; PyDict_Next(sources, &i, &name, &source);) {
+    const TensorOption* const option = find_option(name);
+    const DLTensor** const place = option ? place_of(&call->settings.options, option) : NULL;
+    if (place && !*place) *place = lend(call, option->name, source, 0);
+  }
+}
+
+static void lend_captures(Call* call, Function* function) {
+  for (int i = 0; i < function->tensor_count; ++i) {
+    const DLTensor* const view = lend(call, function->labels[i], function->sources[i], 0);
+    if (view) function->views[i] = *view;
+  }
+}
+
+/* Those of the dict, and what functions capture. */
+static void lend_further(Call* call, PyObject* sources) {
+  lend_options(call, sources);
+  if (call->settings.options.score) lend_captures(call, &call->settings.score);
+  if (call->settings.options.mask) lend_captures(call, &call->settings.mask);
+}
+
+static PyObject* finish(Call* call, flashjit_status status) {
+  for (int i = 0; i < call->loan_count; ++i) give_back(&call->loans[i]);
+  if (call->wrong) return raise_error(FLASHJIT_INVALID_ARGUMENT, "%s: %s", call->wrong_name, call->wrong);
+  if (status != FLASHJIT_OK) return raise_status(status);
+  Py_RETURN_NONE;
+}
+
+/* Without what only becomes known by reading. */
+static void begin(Call* call) {
+  call->loan_count = 0;
+  call->wrong_name = call->wrong = NULL;
+}
+
+/* Of (text, tensors, numbers) or None: borrowed. */
+static int read_described(PyObject* described, GivenFunction* function) {
+  const GivenFunction none = {NULL, NULL, NULL};
+  *function = none;
+  return described == Py_None || PyArg_ParseTuple(described, "O!O!O!", &PyUnicode_Type, &function->text, &PyTuple_Type,
+                                                  &function->tensors, &PyTuple_Type, &function->numbers);
+}
 
 PyObject* launch(PyObject* module, PyObject* args) {
   (void)module;
-  PyObject* sources[kTensors];
+  PyObject *q, *k, *v, *out, *lse, *further, *score, *mask;
   GivenSettings given;
   unsigned long long stream;
-  Settings settings;
-  if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOKO:launch", &given.engine, &sources[kQ], &sources[kK], &sources[kV],
-                        &sources[kAlibiSlopes], &sources[kSinks], &sources[kOut], &sources[kLse], &given.causal,
-                        &given.window, &given.chunk, &given.scale, &given.softcap, &stream, &given.variant) ||
-      !read_settings(&settings, &given)) {
+  Call call;
+  begin(&call);
+  if (!PyArg_ParseTuple(args, "OOOOOOO!OOOOOOOKO:launch", &given.engine, &q, &k, &v, &out, &lse, &PyDict_Type, &further,
+                        &score, &mask, &given.causal, &given.window, &given.chunk, &given.scale, &given.softcap,
+                        &stream, &given.variant) ||
+      !read_described(score, &call.score) || !read_described(mask, &call.mask)) {
     return NULL;
   }
-  Loan loans[kTensors] = {{.name = "q"},     {.name = "k"},   {.name = "v"},  {.name = "alibi_slopes"},
-                          {.name = "sinks"}, {.name = "out"}, {.name = "lse"}};
-  const DLTensor* views[kTensors] = {NULL};
-  const char *wrong_name = NULL, *wrong = NULL;
-  for (int i = 0; i < kTensors && !wrong; ++i) {
-    if (sources[i] == Py_None) continue; /* the library says of which tensors there must be one */
-    wrong = borrow(sources[i], i >= kOut, &loans[i]);
-    wrong_name = loans[i].name;
-    views[i] = &loans[i].view;
+  given.score = &call.score;
+  given.mask = &call.mask;
+  if (!read_settings(&call.settings, &given)) return NULL;
+  call.settings.options.stream = (void*)(uintptr_t)stream;
+  const DLTensor* const q_view = lend(&call, "q", q, 0);
+  const DLTensor* const k_view = lend(&call, "k", k, 0);
+  const DLTensor* const v_view = lend(&call, "v", v, 0);
+  lend_further(&call, further);
+  const DLTensor* const out_view = lend(&call, "out", out, 1);
+  call.settings.options.lse = lend(&call, "lse", lse, 1);
+  const flashjit_status status = call.wrong ? FLASHJIT_OK : run(&call.settings, q_view, k_view, v_view, out_view);
+  return finish(&call, status);
+}
+
+PyObject* make_block_mask(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *into, *further, *mask;
+  GivenSettings given = {0};
+  unsigned long long stream;
+  flashjit_mask_shape shape;
+  Call call;
+  begin(&call);
+  if (!PyArg_ParseTuple(args, "OOO!OK(LLLL):block_mask", &given.engine, &into, &PyDict_Type, &further, &mask, &stream,
+                        &shape.batch, &shape.num_heads_q, &shape.seqlen_q, &shape.seqlen_kv) ||
+      !read_described(mask, &call.mask)) {
+    return NULL;
   }
+  given.mask = &call.mask;
+  if (!read_settings(&call.settings, &given)) return NULL;
+  call.settings.options.stream = (void*)(uintptr_t)stream;
+  lend_further(&call, further);
+  const DLTensor* const into_view = lend(&call, "into", into, 1);
   flashjit_status status = FLASHJIT_OK;
-  if (!wrong) {
-    settings.options.stream = (void*)(uintptr_t)stream;
-    settings.options.alibi_slopes = views[kAlibiSlopes];
-    settings.options.sinks = views[kSinks];
-    settings.options.lse = views[kLse];
-    status = run(&settings, views[kQ], views[kK], views[kV], views[kOut]);
+  if (!call.wrong) {
+    Py_BEGIN_ALLOW_THREADS;
+    status = flashjit_block_mask(call.settings.engine, &call.settings.options, &shape, into_view);
+    Py_END_ALLOW_THREADS;
   }
-  for (int i = 0; i < kTensors; ++i) give_back(&loans[i]);
-  if (wrong) return raise_error(FLASHJIT_INVALID_ARGUMENT, "%s: %s", wrong_name, wrong);
+  return finish(&call, status);
+}
+
+PyObject* block_mask_dims(PyObject* module, PyObject* args) {
+  (void)module;
+  flashjit_mask_shape shape;
+  int64_t dims[FLASHJIT_BLOCK_MASK_RANK];
+  if (!PyArg_ParseTuple(args, "LLLL:block_mask_dims", &shape.batch, &shape.num_heads_q, &shape.seqlen_q,
+                        &shape.seqlen_kv)) {
+    return NULL;
+  }
+  const flashjit_status status = flashjit_block_mask_dims(&shape, dims);
   if (status != FLASHJIT_OK) return raise_status(status);
-  Py_RETURN_NONE;
+  return Py_BuildValue("(LLLLL)", dims[0], dims[1], dims[2], dims[3], dims[4]);
 }

@@ -4,7 +4,9 @@
 PyDoc_STRVAR(
     attention_doc,
     "attention(q, k, v, *, causal=False, window=None, chunk=None, scale=None, softcap=0.0, alibi_slopes=None, "
-    "sinks=None, out=None, lse=False, stream=None, variant=None, engine=None)\n"
+    "sinks=None, bias=None, boolean_mask=None, documents=None, prefix=None, tree=None, score=None, mask=None, "
+    "query_offsets=None, key_offsets=None, block_mask=None, out=None, lse=False, stream=None, variant=None, "
+    "engine=None)\n"
     "--\n\n"
     "softmax(scale * q k^T) v, enqueued on a CUDA stream.\n\n"
     "Parameters\n"
@@ -33,6 +35,27 @@ PyDoc_STRVAR(
     "sinks : array [heads_q] or [batch, heads_q]\n"
     "    float32, below 2e38 in magnitude, or -inf for none. One more score in the softmax of each row, that no key\n"
     "    stands for. No sinks when None.\n"
+    "bias : array [batch, heads_q, seqlen_q, seqlen_kv]\n"
+    "    float16, bfloat16 or float32; any size but the last may be 1 for all. Added to scores after cap and slopes; "
+    "-inf\n"
+    "    hides the key. Nothing when None.\n"
+    "boolean_mask : array of bool, shapes as of bias\n"
+    "    A query does not see the keys where it is False. All when None.\n"
+    "documents : array [batch, seqlen_kv], batch may be 1 for all\n"
+    "    int32, the document of each key: query i sees the keys of the document of key i + seqlen_kv - seqlen_q.\n"
+    "prefix : array [batch]\n"
+    "    int32: a query sees keys as with causal, and the first so many.\n"
+    "tree : array [batch, seqlen_q, words], batch may be 1 for all\n"
+    "    int64. The last seqlen_q keys are the queries' own: query i sees those whose bit is set, key seqlen_kv -\n"
+    "    seqlen_q + j in bit j % 64 of word j // 64, and all keys before them.\n"
+    "score : flashjit.Score or str\n"
+    "    What becomes of scores after all else, as text. They stay when None.\n"
+    "mask : flashjit.Mask or str\n"
+    "    Which keys a query sees of those that it would else, as text.\n"
+    "query_offsets, key_offsets : array [batch]\n"
+    "    int32: what score and mask call the first query and the first key of each sequence. 0 when None.\n"
+    "block_mask : array of int32\n"
+    "    What flashjit.block_mask made of boolean_mask, documents, tree and mask, for speed.\n"
     "out : array [batch, seqlen_q, heads_q, head_dim_v]\n"
     "    Written, and returned; a new array when None.\n"
     "lse : bool\n"
@@ -60,6 +83,8 @@ static PyObject* version(PyObject* module, PyObject* unused) {
 static PyMethodDef functions[] = {
     {"attention", (PyCFunction)(void (*)(void))attention_function, METH_FASTCALL | METH_KEYWORDS, attention_doc},
     {"launch", launch, METH_VARARGS, NULL},
+    {"block_mask", make_block_mask, METH_VARARGS, NULL},
+    {"block_mask_dims", block_mask_dims, METH_VARARGS, NULL},
     {"prepare", prepare, METH_VARARGS, NULL},
     {"counters", counters, METH_O, NULL},
     {"version", version, METH_NOARGS, NULL},

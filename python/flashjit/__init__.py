@@ -13,16 +13,17 @@ import os
 import pathlib
 from typing import Any, Iterable, Union
 
-from . import _core
+from . import _arrays, _core
 from ._core import attention
 from ._errors import (CacheMiss, CompileFailed, DriverError, Error, InvalidArgument, IOFailure, KernelFault, NoCompiler,
                       NoDevice, NoDriver, Unsupported)
+from ._functions import AnyMask, Mask, Score, to_function
 from ._nvrtc import find_nvrtc
 
 __all__ = [
     "CacheMiss", "CompileFailed", "DriverError", "Engine", "Error", "IOFailure", "InvalidArgument", "KernelFault",
-    "NoCompiler", "NoDevice", "NoDriver", "Unsupported", "__version__", "attention", "counters", "library_path",
-    "prepare"
+    "Mask", "NoCompiler", "NoDevice", "NoDriver", "Score", "Unsupported", "__version__", "attention", "block_mask",
+    "counters", "library_path", "prepare"
 ]
 
 __version__: str = _core.version()
@@ -66,9 +67,44 @@ class Engine(_core.Engine):
         prepare(dtype, head_dim, head_dim_v, causal, device, engine=self, window=window, chunk=chunk, softcap=softcap,
                 alibi=alibi, sinks=sinks)
 
+    def block_mask(self, q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = None, tree: Any = None,
+                   mask: AnyMask | None = None, query_offsets: Any = None, key_offsets: Any = None, into: Any = None,
+                   stream: Any = None) -> Any:
+        """As flashjit.block_mask, with this engine."""
+        return block_mask(q, k, boolean_mask=boolean_mask, documents=documents, tree=tree, mask=mask,
+                          query_offsets=query_offsets, key_offsets=key_offsets, into=into, stream=stream, engine=self)
+
     def counters(self) -> dict[str, int]:
         """As flashjit.counters, of this engine."""
         return _core.counters(self)
+
+
+def block_mask(q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = None, tree: Any = None,
+               mask: AnyMask | None = None, query_offsets: Any = None, key_offsets: Any = None, into: Any = None,
+               stream: Any = None, engine: Engine | None = None) -> Any:
+    """Which blocks of keys these masks hide, for flashjit.attention(..., block_mask=): it passes over them then.
+
+    >>> blocks = flashjit.block_mask(q, k, documents=documents)
+    >>> out = flashjit.attention(q, k, v, documents=documents, block_mask=blocks)
+
+    It is for all calls with the same of these arguments and the same lengths as q and k, whose elements are not read:
+    for every layer of a model. Without it the output is the same but for rounding.
+
+    Parameters
+    ----------
+    q, k : arrays, as those of the calls
+    boolean_mask, documents, tree, mask, query_offsets, key_offsets :
+        As of flashjit.attention; at least one of the first four.
+    into : array of int32
+        Written, and returned; a new array of q's library when None, of batch size 1 or for 1 head where none of the
+        masks tells batch entries or heads apart. One given must have the shape of one made.
+    stream, engine :
+        As of flashjit.attention.
+    """
+    masks = {"boolean_mask": boolean_mask, "documents": documents, "tree": tree}
+    offsets = {"query_offsets": query_offsets, "key_offsets": key_offsets}
+    return _arrays.block_mask(q, k, **masks, **offsets, mask=to_function(Mask, mask), into=into, stream=stream,
+                              engine=engine)
 
 
 def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,

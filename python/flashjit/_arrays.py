@@ -5,40 +5,76 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 import sys
 from typing import Any, NamedTuple, Sequence
 
 from . import _core
 from ._errors import InvalidArgument, Unsupported
+from ._functions import AnyMask, AnyScore, Mask
 
 # DLPack's numbers.
 _CPU, _CUDA = 1, 2
-_FLOAT, _BFLOAT = 2, 4
+_INT, _FLOAT, _BFLOAT, _BOOL = 0, 2, 4, 6
 _LEGACY_STREAM = 1  # the default stream, where 0 stands for nothing
 
 
-def attention(q: Any, k: Any, v: Any, causal: Any, window: Any, chunk: Any, scale: Any, softcap: Any, alibi_slopes: Any,
-              sinks: Any, out: Any, lse: Any, stream: Any, variant: Any, engine: Any) -> Any:
-    """As flashjit.attention. What the caller did not give is None."""
+def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, chunk: Any = None, scale: Any = None,
+              softcap: Any = None, score: AnyScore | None = None, mask: AnyMask | None = None, out: Any = None,
+              lse: Any = None, stream: Any = None, variant: Any = None, engine: Any = None,
+              tensors: dict[str, Any] | None = None) -> Any:
+    """As flashjit.attention, whose further arrays are in a dict by their names."""
     library = _library_of("q", q)
     for name, array in (("q", q), ("v", v)):
         _require_rank(name, array)
     if out is None:
         out = library.empty(q, (*q.shape[:3], v.shape[3]))
     else:
-        library.check_out(out)
-    rows = library.empty(q, (q.shape[0], q.shape[2], q.shape[1]), is_float32=True) if _flag("lse", lse) else None
+        library.check_out("out", out)
+    rows = library.empty(q, (q.shape[0], q.shape[2], q.shape[1]), "float32") if _flag("lse", lse) else None
 
     def launch(handle: int) -> None:
         _core.launch(engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
-                     _export_if_given("alibi_slopes", alibi_slopes, handle), _export_if_given("sinks", sinks, handle),
-                     _export("out", out, handle), _export_if_given("lse", rows, handle), causal, window, chunk, scale,
-                     softcap, handle, variant)
+                     _export("out", out, handle), None if rows is None else _export("lse", rows, handle),
+                     _export_all(tensors or {}, handle), _export_function("score", score, handle),
+                     _export_function("mask", mask, handle), causal, window, chunk, scale, softcap, handle, variant)
 
     results = library.run(launch, None if stream is None else stream_handle(stream), q,
                           [out] if rows is None else [out, rows])
     library.mark_written(out)
     return results[0] if rows is None else tuple(results)
+
+
+def block_mask(q: Any, k: Any, *, mask: Mask | None, into: Any, stream: Any, engine: Any, **tensors: Any) -> Any:
+    """As flashjit.block_mask. tensors are those that the block mask depends on, None where they are not given."""
+    library = _library_of("q", q)
+    for name, array in (("q", q), ("k", k)):
+        _require_rank(name, array)
+    batch, heads = _sizes_of_block_mask(q, mask, **tensors) if into is None else tuple(into.shape[:2])
+    sizes = batch, heads, q.shape[1], k.shape[1]
+    if into is None:
+        into = library.empty(q, _core.block_mask_dims(*sizes), "int32")
+    else:
+        library.check_out("into", into)
+
+    def launch(handle: int) -> None:
+        _core.block_mask(engine, _export("into", into, handle), _export_all(tensors, handle),
+                         _export_function("mask", mask, handle), handle, sizes)
+
+    results = library.run(launch, None if stream is None else stream_handle(stream), q, [into])
+    library.mark_written(into)
+    return results[0]
+
+
+def _sizes_of_block_mask(q: Any, mask: Mask | None, boolean_mask: Any, documents: Any, tree: Any, query_offsets: Any,
+                         key_offsets: Any) -> tuple[int, int]:
+    """Those of q, but 1 where nothing tells batch entries or heads apart."""
+    names = set(re.findall(r"\w+", "" if mask is None else mask.text))
+    shapes = [tuple(getattr(array, "shape", ())) for array in (boolean_mask, documents, tree) if array is not None]
+    by_batch = "batch" in names or query_offsets is not None or key_offsets is not None
+    by_batch = by_batch or any(shape[:1] != (1, ) for shape in shapes)
+    by_head = "head" in names or (boolean_mask is not None and shapes[0][1:2] != (1, ))
+    return q.shape[0] if by_batch else 1, q.shape[2] if by_head else 1
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -102,10 +138,24 @@ class _Dtypes(NamedTuple):
     typestr: str
 
 
+_F32 = _Dtypes("float32", "float", "float32 (typestr <f4)")
+_I32 = _Dtypes("int32", "int", "int32 (typestr <i4)")
+_DTYPES = {
+    "alibi_slopes": _F32, "sinks": _F32, "lse": _F32, "documents": _I32, "prefix": _I32, "query_offsets": _I32,
+    "key_offsets": _I32, "block_mask": _I32, "into": _I32,
+    "tree": _Dtypes("int64", "long", "int64 (typestr <i8)"),
+    "boolean_mask": _Dtypes("bool", "bool", "bool (typestr |b1)"),
+    "bias": _Dtypes("float16, bfloat16 or float32", "bfloat16", "float16 or float32 (typestr <f2, <f4; bfloat16 needs "
+                    "__dlpack__)")}
+_OF_ROWS = _Dtypes("float16 or bfloat16", "bfloat16", "float16 (typestr <f2; bfloat16 needs __dlpack__)")
+_OF_CAPTURES = _Dtypes("float16, bfloat16, float32, int32, int64 or bool", "float",
+                       "float16, float32, int32, int64 or bool (typestr <f2, <f4, <i4, <i8, |b1; bfloat16 needs "
+                       "__dlpack__)")
+
+
 def _dtypes_of(name: str) -> _Dtypes:
-    if name in ("alibi_slopes", "sinks"):
-        return _Dtypes("float32", "float", "float32 (typestr <f4)")
-    return _Dtypes("float16 or bfloat16", "bfloat16", "float16 (typestr <f2; bfloat16 needs __dlpack__)")
+    """Of an argument, or of "score: capture slope"."""
+    return _OF_CAPTURES if ": capture " in name else _DTYPES.get(name, _OF_ROWS)
 
 
 def mark_written(tensor: Any) -> None:
@@ -128,11 +178,11 @@ def _require_rank(name: str, array: Any) -> None:
 class _ArrayApi:
     """Any library that follows the Python array API standard."""
 
-    def empty(self, like: Any, shape: Sequence[int], is_float32: bool = False) -> Any:
+    def empty(self, like: Any, shape: Sequence[int], dtype: str | None = None) -> Any:
         namespace = like.__array_namespace__()
-        return namespace.empty(shape, dtype=namespace.float32 if is_float32 else like.dtype, device=like.device)
+        return namespace.empty(shape, dtype=getattr(namespace, dtype) if dtype else like.dtype, device=like.device)
 
-    def check_out(self, out: Any) -> None:
+    def check_out(self, name: str, out: Any) -> None:
         """Raise when arrays of this library cannot be written."""
 
     def mark_written(self, out: Any) -> None:
@@ -149,17 +199,17 @@ class _ArrayApi:
 
 class _NumPy(_ArrayApi):
 
-    def empty(self, like: Any, shape: Sequence[int], is_float32: bool = False) -> Any:
+    def empty(self, like: Any, shape: Sequence[int], dtype: str | None = None) -> Any:
         numpy = importlib.import_module("numpy")
-        return numpy.empty(shape, dtype=numpy.float32 if is_float32 else like.dtype)
+        return numpy.empty(shape, dtype=getattr(numpy, dtype) if dtype else like.dtype)
 
 
 class _CuPy(_ArrayApi):
 
-    def empty(self, like: Any, shape: Sequence[int], is_float32: bool = False) -> Any:
+    def empty(self, like: Any, shape: Sequence[int], dtype: str | None = None) -> Any:
         cupy = importlib.import_module("cupy")
         with like.device:
-            return cupy.empty(shape, dtype=cupy.float32 if is_float32 else like.dtype)
+            return cupy.empty(shape, dtype=getattr(cupy, dtype) if dtype else like.dtype)
 
     def current_stream(self, array: Any) -> int:
         return importlib.import_module("cupy").cuda.get_current_stream(array.device.id).ptr
@@ -172,9 +222,9 @@ class _Torch(_ArrayApi):
         if isinstance(out, importlib.import_module("torch").Tensor):
             mark_written(out)
 
-    def empty(self, like: Any, shape: Sequence[int], is_float32: bool = False) -> Any:
+    def empty(self, like: Any, shape: Sequence[int], dtype: str | None = None) -> Any:
         torch = importlib.import_module("torch")
-        return torch.empty(shape, dtype=torch.float32 if is_float32 else like.dtype, device=like.device)
+        return torch.empty(shape, dtype=getattr(torch, dtype) if dtype else like.dtype, device=like.device)
 
     def current_stream(self, array: Any) -> int:
         torch = importlib.import_module("torch")
@@ -185,16 +235,16 @@ class _Jax(_ArrayApi):
     """Arrays of JAX are immutable, and JAX alone knows when its memory may be used: it lends a stream to whoever gives
     it an array, and waits for what runs there. So the kernel runs while JAX takes the outputs over."""
 
-    def empty(self, like: Any, shape: Sequence[int], is_float32: bool = False) -> Any:
+    def empty(self, like: Any, shape: Sequence[int], dtype: str | None = None) -> Any:
         jax = importlib.import_module("jax")
         if isinstance(like, jax.core.Tracer):
             raise Unsupported("q: must be an array with values, was traced by a transformation of JAX; call "
                               "flashjit.attention outside jax.jit, jax.grad and jax.vmap")
         with jax.default_device(next(iter(like.devices()))):
-            return jax.numpy.empty(shape, dtype=jax.numpy.float32 if is_float32 else like.dtype)
+            return jax.numpy.empty(shape, dtype=getattr(jax.numpy, dtype) if dtype else like.dtype)
 
-    def check_out(self, out: Any) -> None:
-        raise InvalidArgument("out: must be None for arrays of JAX, which are immutable; use what is returned")
+    def check_out(self, name: str, out: Any) -> None:
+        raise InvalidArgument(f"{name}: must be None for arrays of JAX, which are immutable; use what is returned")
 
     def run(self, launch: Any, stream: int | None, q: Any, outputs: list[Any]) -> list[Any]:
         if stream is not None:
@@ -225,8 +275,10 @@ class _Pending:
 class _Unknown(_ArrayApi):
     """A library whose arrays can be read and written, but which does not say how one is made."""
 
-    def empty(self, like: Any, shape: Sequence[int], is_float32: bool = False) -> Any:
-        made, hint = ("lse: must be False", "") if is_float32 else ("out: must be given", "; pass an array to write to")
+    def empty(self, like: Any, shape: Sequence[int], dtype: str | None = None) -> Any:
+        made, hint = "lse: must be False", ""
+        if dtype != "float32":
+            made, hint = f"{'into' if dtype else 'out'}: must be given", "; pass an array to write to"
         raise InvalidArgument(f"{made}, as nothing says how to make an array like q, a {type(like).__name__}{hint}")
 
     def current_stream(self, array: Any) -> int:
@@ -274,8 +326,18 @@ def _export(name: str, array: Any, stream: int) -> Any:
     raise _no_array(name, array)
 
 
-def _export_if_given(name: str, array: Any, stream: int) -> Any:
-    return None if array is None else _export(name, array, stream)
+def _export_all(arrays: dict[str, Any], stream: int) -> dict[str, Any]:
+    return {name: _export(name, array, stream) for name, array in arrays.items() if array is not None}
+
+
+def _export_function(kind: str, function: AnyScore | AnyMask | None, stream: int) -> Any:
+    """(text, tensors, numbers), as _core takes them."""
+    if function is None:
+        return None
+    if isinstance(function, str):
+        return function, (), ()
+    tensors = tuple((name, _export(f"{kind}: capture {name}", array, stream)) for name, array in function.tensors)
+    return function.text, tensors, function.numbers
 
 
 def _to_capsule(name: str, array: Any, stream: int) -> Any:
@@ -291,33 +353,38 @@ def _to_capsule(name: str, array: Any, stream: int) -> Any:
                               f"{type(array).__name__} of {getattr(array, 'dtype', None)}: {error}") from error
 
 
+_TORCH_CODES = {
+    "torch.float16": _FLOAT, "torch.bfloat16": _BFLOAT, "torch.float32": _FLOAT, "torch.int32": _INT,
+    "torch.int64": _INT, "torch.bool": _BOOL}
+_TYPESTR_CODES = {"<f2": _FLOAT, "<f4": _FLOAT, "<i4": _INT, "<i8": _INT, "|b1": _BOOL}
+
+
 def _describe_torch(name: str, tensor: Any) -> Any:
     check_tensor(name, tensor)
     if str(tensor.layout) != "torch.strided" or tensor.is_meta:
         refuse_array(name, tensor)
-    codes = {"torch.float16": _FLOAT, "torch.bfloat16": _BFLOAT, "torch.float32": _FLOAT}
     devices = {"cpu": _CPU, "cuda": _CUDA}
     if tensor.device.type not in devices:
         raise InvalidArgument(f"{name}: must be on a CUDA device, was on {tensor.device}; use {name}.cuda()")
-    if str(tensor.dtype) not in codes:
+    if str(tensor.dtype) not in _TORCH_CODES:
         wanted = _dtypes_of(name)
         raise InvalidArgument(f"{name}: dtype must be {wanted.names}, was {tensor.dtype}; use "
-                              f"{name}.{wanted.torch_method}()")
-    return (tensor.data_ptr(), devices[tensor.device.type], tensor.device.index or 0, codes[str(tensor.dtype)],
+                              f"{name.rpartition(' ')[2]}.{wanted.torch_method}()")
+    return (tensor.data_ptr(), devices[tensor.device.type], tensor.device.index or 0, _TORCH_CODES[str(tensor.dtype)],
             8 * tensor.element_size(), tensor.shape, tensor.stride())
 
 
 def _describe_cuda_array(name: str, array: Any) -> Any:
     interface = array.__cuda_array_interface__
     kind = interface["typestr"]
-    if kind not in ("<f2", "<f4"):
+    if kind not in _TYPESTR_CODES:
         raise InvalidArgument(f"{name}: dtype must be {_dtypes_of(name).typestr}, was {kind}")
     address, is_read_only = interface["data"]
-    if is_read_only and name in ("out", "lse"):
+    if is_read_only and name in ("out", "lse", "into"):
         raise InvalidArgument(f"{name}: must be writable, was read-only")
     size = int(kind[2:])
     strides = interface.get("strides")
     if strides and any(stride % size for stride in strides):
         raise InvalidArgument(f"{name}: strides must be multiples of {size} bytes, were {strides}")
     steps = None if strides is None else tuple(stride // size for stride in strides)
-    return address or 0, _CUDA, 0, _FLOAT, 8 * size, interface["shape"], steps
+    return address or 0, _CUDA, 0, _TYPESTR_CODES[kind], 8 * size, interface["shape"], steps

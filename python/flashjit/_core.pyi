@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from typing import Any, Literal, TypeVar, Union, overload
 
+from ._functions import AnyMask, AnyScore
+
 _Array = TypeVar("_Array")
 
 # (left, right)
@@ -11,17 +13,26 @@ _Tensor = Any
 @overload
 def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
               chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
-              alibi_slopes: Any = ..., sinks: Any = ..., out: _Array | None = ..., lse: Literal[False] = ...,
-              stream: Any = ..., variant: str | None = ..., engine: Engine | None = ...) -> _Array: ...
+              alibi_slopes: Any = ..., sinks: Any = ..., bias: Any = ..., boolean_mask: Any = ...,
+              documents: Any = ..., prefix: Any = ..., tree: Any = ..., score: AnyScore | None = ...,
+              mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
+              block_mask: Any = ..., out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
+              variant: str | None = ..., engine: Engine | None = ...) -> _Array: ...
 @overload
 def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
               chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
-              alibi_slopes: Any = ..., sinks: Any = ..., out: _Array | None = ..., lse: Literal[True],
-              stream: Any = ..., variant: str | None = ..., engine: Engine | None = ...) -> tuple[_Array, _Array]: ...
+              alibi_slopes: Any = ..., sinks: Any = ..., bias: Any = ..., boolean_mask: Any = ...,
+              documents: Any = ..., prefix: Any = ..., tree: Any = ..., score: AnyScore | None = ...,
+              mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
+              block_mask: Any = ..., out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
+              variant: str | None = ..., engine: Engine | None = ...) -> tuple[_Array, _Array]: ...
 @overload
 def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
               chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
-              alibi_slopes: Any = ..., sinks: Any = ..., out: _Array | None = ..., lse: bool, stream: Any = ...,
+              alibi_slopes: Any = ..., sinks: Any = ..., bias: Any = ..., boolean_mask: Any = ...,
+              documents: Any = ..., prefix: Any = ..., tree: Any = ..., score: AnyScore | None = ...,
+              mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
+              block_mask: Any = ..., out: _Array | None = ..., lse: bool, stream: Any = ...,
               variant: str | None = ..., engine: Engine | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
 class Engine:
@@ -30,22 +41,39 @@ class Engine:
     @overload
     def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
                   chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
-                  alibi_slopes: Any = ..., sinks: Any = ..., out: _Array | None = ..., lse: Literal[False] = ...,
-                  stream: Any = ..., variant: str | None = ...) -> _Array: ...
+                  alibi_slopes: Any = ..., sinks: Any = ..., bias: Any = ..., boolean_mask: Any = ...,
+                  documents: Any = ..., prefix: Any = ..., tree: Any = ..., score: AnyScore | None = ...,
+                  mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
+                  block_mask: Any = ..., out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
+                  variant: str | None = ...) -> _Array: ...
     @overload
     def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
                   chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
-                  alibi_slopes: Any = ..., sinks: Any = ..., out: _Array | None = ..., lse: Literal[True],
-                  stream: Any = ..., variant: str | None = ...) -> tuple[_Array, _Array]: ...
+                  alibi_slopes: Any = ..., sinks: Any = ..., bias: Any = ..., boolean_mask: Any = ...,
+                  documents: Any = ..., prefix: Any = ..., tree: Any = ..., score: AnyScore | None = ...,
+                  mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
+                  block_mask: Any = ..., out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
+                  variant: str | None = ...) -> tuple[_Array, _Array]: ...
     @overload
     def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
                   chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
-                  alibi_slopes: Any = ..., sinks: Any = ..., out: _Array | None = ..., lse: bool,
-                  stream: Any = ..., variant: str | None = ...) -> _Array | tuple[_Array, _Array]: ...
+                  alibi_slopes: Any = ..., sinks: Any = ..., bias: Any = ..., boolean_mask: Any = ...,
+                  documents: Any = ..., prefix: Any = ..., tree: Any = ..., score: AnyScore | None = ...,
+                  mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
+                  block_mask: Any = ..., out: _Array | None = ..., lse: bool, stream: Any = ...,
+                  variant: str | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
-def launch(engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, alibi_slopes: _Tensor | None,
-           sinks: _Tensor | None, out: _Tensor, lse: _Tensor | None, causal: bool, window: _Window | None,
-           chunk: int | None, scale: float | None, softcap: float | None, stream: int, variant: str | None) -> None: ...
+# What _functions.Score and Mask have, with _Tensor in place of arrays.
+_Function = tuple[str, tuple[tuple[str, _Tensor], ...], tuple[tuple[str, Union[int, float]], ...]]
+
+def launch(engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor | None,
+           tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, causal: bool,
+           window: _Window | None, chunk: int | None, scale: float | None, softcap: float | None, stream: int,
+           variant: str | None) -> None: ...
+# sizes: (batch, heads, seqlen_q, seqlen_kv)
+def block_mask(engine: Engine | None, into: _Tensor, tensors: dict[str, _Tensor], mask: _Function | None, stream: int,
+               sizes: tuple[int, int, int, int]) -> None: ...
+def block_mask_dims(batch: int, heads: int, seqlen_q: int, seqlen_kv: int) -> tuple[int, int, int, int, int]: ...
 def prepare(engine: Engine | None, dtype: str, head_dim: int, head_dim_v: int, causal: bool, window: bool,
             chunk: bool, softcap: bool, alibi: bool, sinks: bool, device: int) -> None: ...
 def counters(engine: Engine | None) -> dict[str, int]: ...

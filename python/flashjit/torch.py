@@ -4,29 +4,69 @@
 flashjit.attention takes tensors of PyTorch, too, and costs the host least. What is here is for graphs, gradients,
 autocast, and for code that calls torch.nn.functional.scaled_dot_product_attention."""
 
-from typing import Optional, Sequence
+from typing import Any, Optional, Sequence, Union
 
 import torch
 from torch import Tensor
 
 import flashjit
+from flashjit._functions import to_function
 
 __all__ = ["attention", "attention_forward", "scaled_dot_product_attention"]
+
+
+# Functions travel through graphs as a text, the names of its captures, and these: the tensors first.
+_FUNCTION = "str? {0}=None, str[]? {0}_captures=None, Tensor[]? {0}_tensors=None, Scalar[]? {0}_numbers=None"
 
 
 @torch.library.custom_op(
     "flashjit::attention_forward",
     mutates_args=(),
     schema="(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, SymInt[]? window=None, "
-    "SymInt? chunk=None, float? softcap=None, Tensor? alibi_slopes=None, Tensor? sinks=None) -> "
-    "(Tensor out, Tensor lse)",
+    "SymInt? chunk=None, float? softcap=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? bias=None, "
+    "Tensor? boolean_mask=None, Tensor? documents=None, Tensor? prefix=None, Tensor? tree=None, "
+    "Tensor? query_offsets=None, Tensor? key_offsets=None, Tensor? block_mask=None, "
+    f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}) -> (Tensor out, Tensor lse)",
 )
 def attention_forward(
-    q, k, v, causal=False, scale=None, window=None, chunk=None, softcap=None, alibi_slopes=None, sinks=None
-):
+    q, k, v, causal=False, scale=None, window=None, chunk=None, softcap=None, alibi_slopes=None, sinks=None, bias=None,
+    boolean_mask=None, documents=None, prefix=None, tree=None, query_offsets=None, key_offsets=None, block_mask=None,
+    score=None, score_captures=None, score_tensors=None, score_numbers=None,
+    mask=None, mask_captures=None, mask_tensors=None, mask_numbers=None,
+):  # fmt: skip
     """The operator: flashjit.attention with its log-sum-exp, (out, lse)."""
-    options = {"window": window, "chunk": chunk, "softcap": softcap, "alibi_slopes": alibi_slopes, "sinks": sinks}
-    return flashjit.attention(q, k, v, causal=causal, scale=scale, lse=True, **options)
+    return flashjit.attention(
+        q, k, v, causal=causal, scale=scale, window=window, chunk=chunk, softcap=softcap, alibi_slopes=alibi_slopes,
+        sinks=sinks, bias=bias, boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree,
+        query_offsets=query_offsets, key_offsets=key_offsets, block_mask=block_mask, lse=True,
+        score=_to_function(flashjit.Score, score, score_captures, score_tensors, score_numbers),
+        mask=_to_function(flashjit.Mask, mask, mask_captures, mask_tensors, mask_numbers),
+    )  # fmt: skip
+
+
+def _to_function(kind, text, captures, tensors, numbers):
+    names, values = captures or (), (*(tensors or ()), *(numbers or ()))
+    if len(names) != len(values):
+        raise flashjit.InvalidArgument(f"captures: must be {len(values)} names, one of each value, were {len(names)}")
+    return None if text is None else kind(text, **dict(zip(names, values)))
+
+
+def _to_arguments(name: str, function: "Union[flashjit.Score, flashjit.Mask, None]") -> "dict[str, Any]":
+    """Of the operator."""
+    if function is None:
+        return {}
+    for capture, tensor in function.tensors:
+        if not isinstance(tensor, Tensor):
+            raise flashjit.InvalidArgument(
+                f"{name}: capture {capture}: must be a torch.Tensor, a float, an int or a bool, was "
+                f"{type(tensor).__name__}"
+            )
+    return {
+        name: function.text,
+        f"{name}_captures": [capture for capture, _ in (*function.tensors, *function.numbers)],
+        f"{name}_tensors": [tensor for _, tensor in function.tensors],
+        f"{name}_numbers": [number for _, number in function.numbers],
+    }
 
 
 @attention_forward.register_fake
@@ -78,6 +118,16 @@ def attention(
     softcap: Optional[float] = 0.0,
     alibi_slopes: Optional[Tensor] = None,
     sinks: Optional[Tensor] = None,
+    bias: Optional[Tensor] = None,
+    boolean_mask: Optional[Tensor] = None,
+    documents: Optional[Tensor] = None,
+    prefix: Optional[Tensor] = None,
+    tree: Optional[Tensor] = None,
+    score: "Union[flashjit.Score, str, None]" = None,
+    mask: "Union[flashjit.Mask, str, None]" = None,
+    query_offsets: Optional[Tensor] = None,
+    key_offsets: Optional[Tensor] = None,
+    block_mask: Optional[Tensor] = None,
 ) -> Tensor:
     """flashjit.attention inside PyTorch: torch.compile keeps it in one graph, autocast applies to it, and tensors that
     require gradients are taken (backward raises Unsupported).
@@ -88,14 +138,24 @@ def attention(
     -1 is all on that side. With chunk, it sees of each so many keys only those that this one is among. With softcap,
     scores become softcap * tanh(score / softcap). With alibi_slopes, float32 [heads_q] or [batch, heads_q], the score
     of key j loses slope * |i + seqlen_kv - seqlen_q - j| after that. With sinks, of the same shapes, the softmax of
-    each row has one more score, that no key stands for. Raises what flashjit.attention raises.
+    each row has one more score, that no key stands for. The other options are those of flashjit.attention; a
+    flashjit.Score or flashjit.Mask captures tensors of PyTorch. Raises what flashjit.attention raises.
     """
     q, k, v = _as_autocast_wants(q, k, v)
-    options = {"window": window, "chunk": chunk, "softcap": softcap, "alibi_slopes": alibi_slopes, "sinks": sinks}
-    of_heads = (tensor for tensor in (alibi_slopes, sinks) if tensor is not None)
-    if _only_launches(q, k, v, *of_heads):
-        return flashjit.attention(q, k, v, causal=causal, scale=scale, **options)
-    return attention_forward(q, k, v, causal, scale, **options)[0]
+    score, mask = to_function(flashjit.Score, score), to_function(flashjit.Mask, mask)
+    tensors = {
+        "alibi_slopes": alibi_slopes, "sinks": sinks, "bias": bias, "boolean_mask": boolean_mask,
+        "documents": documents, "prefix": prefix, "tree": tree, "query_offsets": query_offsets,
+        "key_offsets": key_offsets, "block_mask": block_mask,
+    }  # fmt: skip
+    options = {"window": window, "chunk": chunk, "softcap": softcap}
+    given = [tensor for tensor in tensors.values() if tensor is not None]
+    for function in (score, mask):
+        given += [] if function is None else [tensor for _, tensor in function.tensors]
+    if _only_launches(q, k, v, *given):
+        return flashjit.attention(q, k, v, causal=causal, scale=scale, score=score, mask=mask, **options, **tensors)
+    functions = {**_to_arguments("score", score), **_to_arguments("mask", mask)}
+    return attention_forward(q, k, v, causal, scale, **options, **tensors, **functions)[0]
 
 
 def scaled_dot_product_attention(
@@ -114,12 +174,20 @@ def scaled_dot_product_attention(
     with a contiguous last dimension; nothing is copied. Returns [batch, heads_q, seqlen_q, head_dim_v], which is a view
     of [batch, seqlen_q, heads_q, head_dim_v] memory. With is_causal, query i sees the keys up to i, as PyTorch has it.
 
-    Raises InvalidArgument where PyTorch's function, too, would refuse, and Unsupported for attn_mask, dropout_p, and a
-    causal mask over fewer keys than queries. Messages of the library name query, key and value q, k and v, and give
-    their shapes as [batch, seqlen, heads, head_dim].
+    attn_mask is bool, False where a query does not see a key, or floating-point, added to scores; it is read where it
+    is unless its last dimension has to be repeated.
+
+    Raises InvalidArgument where PyTorch's function, too, would refuse, and Unsupported for dropout_p and a causal mask
+    over fewer keys than queries. Messages of the library name query, key and value q, k and v, and give their shapes as
+    [batch, seqlen, heads, head_dim]; attn_mask is boolean_mask or bias.
     """
     _check_ranks(query=query, key=key, value=value)
-    _check_expressible(attn_mask, dropout_p)
+    if dropout_p != 0.0:
+        raise flashjit.Unsupported(
+            f"dropout_p: must be 0, was {dropout_p}; use torch.nn.functional.scaled_dot_product_attention"
+        )
+    if attn_mask is not None and is_causal:
+        raise flashjit.InvalidArgument("attn_mask: must be None beside is_causal, was a tensor; put both into the mask")
     if not enable_gqa and query.shape[1] != key.shape[1]:
         raise flashjit.InvalidArgument(
             f"key: must have {query.shape[1]} heads like query, had {key.shape[1]}; grouped heads take enable_gqa=True"
@@ -127,7 +195,8 @@ def scaled_dot_product_attention(
     if is_causal and query.shape[2] != key.shape[2]:
         key, value = _visible_keys(query, key, value)
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-    return attention(q, k, v, causal=is_causal, scale=scale).transpose(1, 2)
+    masks = {} if attn_mask is None else _as_mask_or_bias(attn_mask, key.shape[2])
+    return attention(q, k, v, causal=is_causal, scale=scale, **masks).transpose(1, 2)
 
 
 def _check_ranks(**tensors: Tensor) -> None:
@@ -138,15 +207,16 @@ def _check_ranks(**tensors: Tensor) -> None:
             )
 
 
-def _check_expressible(attn_mask: Optional[Tensor], dropout_p: float) -> None:
-    instead = "use torch.nn.functional.scaled_dot_product_attention"
-    if attn_mask is not None:
-        raise flashjit.Unsupported(
-            f"attn_mask: must be None, was a tensor of shape {tuple(attn_mask.shape)}; say is_causal=True for a causal "
-            f"mask, and for others {instead}"
-        )
-    if dropout_p != 0.0:
-        raise flashjit.Unsupported(f"dropout_p: must be 0, was {dropout_p}; {instead}")
+def _as_mask_or_bias(attn_mask: Tensor, keys: int) -> "dict[str, Tensor]":
+    """What PyTorch broadcasts to [batch, heads, queries, keys]."""
+    if attn_mask.dim() > 4:
+        raise flashjit.InvalidArgument(f"attn_mask: must have at most 4 dimensions, had {attn_mask.dim()}")
+    mask = attn_mask[(None,) * (4 - attn_mask.dim())]
+    if mask.shape[3] == 1 and keys != 1:
+        mask = mask.expand(*mask.shape[:3], keys)
+    if mask.shape[3] > 1 and mask.stride(3) != 1:
+        mask = mask.contiguous()
+    return {"boolean_mask" if mask.dtype == torch.bool else "bias": mask}
 
 
 def _visible_keys(query: Tensor, key: Tensor, value: Tensor) -> "tuple[Tensor, Tensor]":

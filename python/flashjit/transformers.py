@@ -3,7 +3,7 @@
 
 FlashJIT computes full and causal attention over all keys, and causal attention in a sliding window or in chunks, of
 scores that may be capped, with or without attention sinks. A mask that is one of these costs nothing; every other one
-(padding, packed sequences, static caches) is refused, or left to SDPA."""
+(padding, packed sequences, static caches) is refused, or read from memory, or left to SDPA."""
 
 import functools
 import inspect
@@ -57,11 +57,11 @@ def register(fallback: Optional[str] = None) -> None:
     """Makes attn_implementation="flashjit" known to transformers: before a model is made or told to use it. May be
     called again to change the fallback.
 
-    fallback says what becomes of masks that FlashJIT cannot express: None raises flashjit.Unsupported, "sdpa" writes
-    the mask to memory and leaves the layers that it is for to SDPA.
+    fallback says what becomes of masks that FlashJIT cannot express: None raises flashjit.Unsupported; "mask" writes the
+    mask to memory, where FlashJIT reads it; "sdpa" does so, too, and leaves the layers that it is for to SDPA.
     """
-    if fallback not in (None, "sdpa"):
-        raise flashjit.InvalidArgument(f'fallback: must be None or "sdpa", was {fallback!r}')
+    if fallback not in (None, "mask", "sdpa"):
+        raise flashjit.InvalidArgument(f'fallback: must be None, "mask" or "sdpa", was {fallback!r}')
     if "q_length" not in inspect.signature(sdpa_mask).parameters:
         raise flashjit.Unsupported(f"transformers: must be version 5.17 or later, was {_transformers_version}")
     _translate_name("_check_and_adjust_attn_implementation")  # of a model
@@ -87,7 +87,7 @@ def _translate_name(method: str) -> None:
 
 def _refuse_mask(reason: str) -> None:
     raise flashjit.Unsupported(
-        f'{reason}; or use attn_implementation="sdpa", or flashjit.transformers.register(fallback="sdpa")'
+        f'{reason}; or use attn_implementation="sdpa", or flashjit.transformers.register(fallback="mask")'
     )
 
 
@@ -122,6 +122,8 @@ def attention_forward(
         return _attention_nearby(q, k, v, attention_mask, **options), None
     if fallback is None:
         _refuse_mask(f"attention_mask: must be None in each layer, was a tensor of shape {tuple(attention_mask.shape)}")
+    if fallback == "mask":
+        return attention(q, k, v, **_in_memory(attention_mask[..., : k.shape[1]]), **options), None
     _refuse_what_sdpa_drops(softcap=softcap, s_aux=s_aux)
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
 
@@ -135,6 +137,10 @@ def _attention_nearby(q: Tensor, k: Tensor, v: Tensor, mask: LocalMask, **option
     if mask.chunk is not None:
         k, v = k[:, mask.first :], v[:, mask.first :]
     return attention(q, k, v, causal=True, window=mask.window, chunk=mask.chunk, **options)
+
+
+def _in_memory(mask: Tensor) -> "dict[str, Tensor]":
+    return {"boolean_mask" if mask.dtype == torch.bool else "bias": mask}
 
 
 def _refuse_what_sdpa_drops(**arguments: Any) -> None:

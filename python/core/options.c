@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What does not depend on where the arrays come from: the options of a call. */
+#include <stddef.h>
+
+#include "python/core/core.h"
+
+const TensorOption tensor_options[kTensorOptions] = {
+    {"alibi_slopes", offsetof(flashjit_attention_options, alibi_slopes)},
+    {"sinks", offsetof(flashjit_attention_options, sinks)},
+    {"bias", offsetof(flashjit_attention_options, bias)},
+    {"boolean_mask", offsetof(flashjit_attention_options, boolean_mask)},
+    {"documents", offsetof(flashjit_attention_options, documents)},
+    {"prefix", offsetof(flashjit_attention_options, prefix)},
+    {"tree", offsetof(flashjit_attention_options, tree)},
+    {"query_offsets", offsetof(flashjit_attention_options, query_offsets)},
+    {"key_offsets", offsetof(flashjit_attention_options, key_offsets)},
+    {"block_mask", offsetof(flashjit_attention_options, block_mask)}};
+
+const DLTensor** place_of(flashjit_attention_options* options, const TensorOption* option) {
+  return (const DLTensor**)((char*)options + option->field);
+}
+
+/* Of a new reference, which it takes. */
+static int take_int64(PyObject* value, int64_t* number) {
+  PyObject* const index = value ? PyNumber_Index(value) : NULL;
+  *number = index ? PyLong_AsLongLong(index) : -1;
+  Py_XDECREF(index);
+  Py_XDECREF(value);
+  return !PyErr_Occurred();
+}
+
+static int read_window(PyObject* pair, flashjit_window* window) {
+  if ((PyTuple_Check(pair) || PyList_Check(pair)) && PySequence_Size(pair) == 2 &&
+      take_int64(PySequence_GetItem(pair, 0), &window->left) &&
+      take_int64(PySequence_GetItem(pair, 1), &window->right)) {
+    return 1;
+  }
+  return refuse_value("window", "a pair (left, right) of ints of 64 bits, or None", pair);
+}
+
+/* True is for prepare(), and would be chunks of one key. */
+static int read_chunk(PyObject* value, int64_t* chunk) {
+  if (!PyBool_Check(value)) {
+    Py_INCREF(value);
+    if (take_int64(value, chunk) && *chunk >= 0) return 1;
+  }
+  return refuse_value("chunk", "an int from 0 to 2**63 - 1, or None", value);
+}
+
+static int read_number(const char* name, const char* must, PyObject* value, double* number) {
+  *number = PyFloat_AsDouble(value);
+  return !PyErr_Occurred() || refuse_value(name, must, value);
+}
+
+/* True is for prepare(), and would be a cap of 1. A number that rounds to 0 would be no cap. */
+static int read_softcap(PyObject* value, float* softcap) {
+  static const char must[] = "a number of float32, or None";
+  double number = 0;
+  if (PyBool_Check(value)) return refuse_value("softcap", must, value);
+  if (!read_number("softcap", must, value, &number)) return 0;
+  *softcap = (float)number;
+  return (*softcap != 0) == (number != 0) || refuse_value("softcap", must, value);
+}
+
+int read_flag(const char* name, PyObject* value) {
+  const int flag = value ? PyObject_IsTrue(value) : 0;
+  if (flag < 0) refuse_value(name, "True or False", value);
+  return flag;
+}
+
+/* Which keys a query sees. */
+static int read_masks(Settings* settings, const GivenSettings* given) {
+  flashjit_attention_options* const options = &settings->options;
+  options->causal = read_flag("causal", given->causal);
+  if (options->causal < 0) return 0;
+  if (is_given(given->window)) {
+    if (!read_window(given->window, &settings->window)) return 0;
+    options->window = &settings->window;
+  }
+  return !is_given(given->chunk) || read_chunk(given->chunk, &options->chunk);
+}
+
+/* What becomes of scores. */
+static int read_scores(flashjit_attention_options* options, const GivenSettings* given) {
+  if (is_given(given->scale)) {
+    double number = 0;
+    if (!read_number("scale", "a number", given->scale, &number)) return 0;
+    options->has_softmax_scale = 1;
+    options->softmax_scale = (float)number;
+  }
+  return !is_given(given->softcap) || read_softcap(given->softcap, &options->softcap);
+}
+
+static int read_functions(Settings* settings, const GivenSettings* given) {
+  if (given->score && given->score->text) {
+    if (!read_function(kScoreFunction, given->score, &settings->score)) return 0;
+    settings->options.score = &settings->score.function;
+  }
+  if (given->mask && given->mask->text) {
+    if (!read_function(kMaskFunction, given->mask, &settings->mask)) return 0;
+    settings->options.mask = &settings->mask.function;
+  }
+  return 1;
+}
+
+int read_settings(Settings* settings, const GivenSettings* given) {
+  const flashjit_attention_options defaults = FLASHJIT_ATTENTION_OPTIONS_INIT;
+  flashjit_attention_options* const options = &settings->options;
+  *options = defaults;
+  if (!find_engine(given->engine, &settings->engine)) return 0;
+  if (!read_masks(settings, given) || !read_scores(options, given) || !read_functions(settings, given)) return 0;
+  if (!is_given(given->variant) || PyArg_Parse(given->variant, "s:attention", &options->variant)) return 1;
+  return refuse_value("variant", "a str without null characters", given->variant);
+}
+
+flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                    const DLTensor* out) {
+  flashjit_status status;
+  Py_BEGIN_ALLOW_THREADS;
+  status = flashjit_attention(settings->engine, q, k, v, out, &settings->options);
+  Py_END_ALLOW_THREADS;
+  return status;
+}
