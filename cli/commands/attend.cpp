@@ -3,6 +3,7 @@
 #include <flashjit/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -16,13 +17,15 @@
 #include "cli/io/problem_options.h"
 #include "cli/io/progress.h"
 #include "cli/io/streams.h"
+#include "cli/io/text_options.h"
 
 namespace flashjit::cli {
 namespace {
 
 constexpr const char* kEpilog =
-    R"(Files: little-endian float16, float32 or float64, C or Fortran order. Q, K and V are (batch, seqlen, heads, head_dim);
-Q may have more heads than K and V (a multiple), V another head dimension than Q and K.
+    R"help(Files: little-endian float16, float32 or float64, those of masks bool, int32 or int64; C or Fortran order. Q, K and
+V are (batch, seqlen, heads, head_dim); Q may have more heads than K and V (a multiple), V another head dimension than
+Q and K. Texts are C++ for the GPU, which runs them, or the emulator.
 Output: float32 for bf16, float16 for f16. Files appear whole or not at all; a failed --check writes none.
 
 Examples:
@@ -30,10 +33,44 @@ Examples:
   flashjit attend q.npy k.npy v.npy -o out.npy --lse lse.npy --dtype f16 --scale 0.125 --device cpu
   flashjit attend q.npy k.npy v.npy -o out.npy --softcap 30 --alibi-slopes slopes.npy
   flashjit attend q.npy k.npy v.npy -o out.npy --mask causal --chunk 8192 --sinks sinks.npy
-  flashjit attend q.npy k.npy v.npy -o out.npy --check --device emulate --arch sm_80)";
+  flashjit attend q.npy k.npy v.npy -o out.npy --score "score - s(head) * abs(query - key)" --capture s=slopes.npy
+  flashjit attend q.npy k.npy v.npy -o out.npy --mask causal --mask "(query - key) % step == 0" --capture step=4
+  flashjit attend q.npy k.npy v.npy -o out.npy --check --device emulate --arch sm_80)help";
+
+// Options of the library that are tensors, each in a file. Empty: none.
+struct TensorFiles {
+  std::string slopes, sinks, bias, boolean_mask, documents, prefix, tree;
+};
+
+// All of them, in the order of --help.
+struct TensorOption {
+  const char* name;
+  std::string TensorFiles::*file;
+  std::optional<Tensor> AttentionOptions::*option;
+  std::optional<DType> dtype;  // none: that of the file
+  const char* help;
+};
+constexpr TensorOption kTensorOptions[] = {
+    {"--alibi-slopes", &TensorFiles::slopes, &AttentionOptions::alibi_slopes, DType::f32,
+     "ALiBi: scores lose their head's slope for each key of distance; (heads_q) or (batch, heads_q)"},
+    {"--sinks", &TensorFiles::sinks, &AttentionOptions::sinks, DType::f32,
+     "Each row's softmax has one more score, its head's sink, for no key; (heads_q) or (batch, heads_q)"},
+    {"--bias", &TensorFiles::bias, &AttentionOptions::bias, std::nullopt,
+     "Added to scores: (batch, heads_q, seqlen_q, seqlen_kv), the first three may be 1 for all; -inf hides the key"},
+    {"--boolean-mask", &TensorFiles::boolean_mask, &AttentionOptions::boolean_mask, DType::boolean,
+     "Where it is true the query sees the key: shapes as of --bias"},
+    {"--documents", &TensorFiles::documents, &AttentionOptions::documents, DType::i32,
+     "Packed sequences: the document of each key, (batch, seqlen_kv), batch may be 1; queries see their own one"},
+    {"--prefix", &TensorFiles::prefix, &AttentionOptions::prefix, DType::i32,
+     "Prefix-LM: queries see the keys up to their own, and so many of the first ones: (batch)"},
+    {"--tree", &TensorFiles::tree, &AttentionOptions::tree, DType::i64,
+     "Trees of tokens: bit j of a query is whether it sees query j's key; (batch, seqlen_q, words) of 64 bits"},
+};
 
 struct Options {
-  std::string q, k, v, output, lse, slopes, sinks, dtype = "bf16", mask = "full", variant;
+  std::string q, k, v, output, lse, dtype = "bf16", variant;
+  TensorFiles tensors;
+  TextOptions texts;
   FeatureOptions features;
   DeviceChoice device;
   bool check = false, json = false;
@@ -50,24 +87,25 @@ HostTensor read_input(const std::string& path, DType dtype) {
   return tensor;
 }
 
-HostTensor read_numbers(const std::string& path) {
-  HostTensor numbers = read_npy(path, DType::f32);
-  if (numbers.shape().size() != 1 && numbers.shape().size() != 2) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("{}: must be (heads_q) or (batch, heads_q), has shape {}",
-                                                         path, to_string(numbers.shape())));
-  }
-  return numbers;
+void require_of_heads(const std::string& path, const HostTensor& numbers) {
+  if (numbers.shape().size() == 1 || numbers.shape().size() == 2) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{}: must be (heads_q) or (batch, heads_q), has shape {}", path, to_string(numbers.shape())));
 }
 
-std::vector<HeadNumbers> read_numbers_of_heads(const Options& options) {
-  std::vector<HeadNumbers> of_heads;
-  if (!options.slopes.empty()) of_heads.push_back({&AttentionOptions::alibi_slopes, read_numbers(options.slopes)});
-  if (!options.sinks.empty()) of_heads.push_back({&AttentionOptions::sinks, read_numbers(options.sinks)});
-  return of_heads;
+std::vector<OptionTensor> read_tensors(const TensorFiles& files) {
+  std::vector<OptionTensor> tensors;
+  for (const TensorOption& option : kTensorOptions) {
+    const std::string& path = files.*option.file;
+    if (path.empty()) continue;
+    tensors.push_back({option.option, option.dtype ? read_npy(path, *option.dtype) : read_npy(path)});
+    if (option.dtype == DType::f32) require_of_heads(path, tensors.back().values);
+  }
+  return tensors;
 }
 
 AttentionOptions asked_options(const Options& options) {
-  AttentionOptions asked = options.features.options(is_causal(options.mask));
+  AttentionOptions asked = options.features.options(options.texts.is_causal());
   asked.softmax_scale = options.scale;
   return asked;
 }
@@ -75,8 +113,8 @@ AttentionOptions asked_options(const Options& options) {
 Inputs read_inputs(const Options& options, DType dtype) {
   const ProgressLine progress("reading the inputs");
   const AttentionOptions asked = asked_options(options);
-  return {read_input(options.q, dtype), read_input(options.k, dtype), read_input(options.v, dtype),
-          read_numbers_of_heads(options), asked};
+  return {read_input(options.q, dtype),  read_input(options.k, dtype), read_input(options.v, dtype),
+          read_tensors(options.tensors), Texts(options.texts),         asked};
 }
 
 bool is_same_file(const std::string& a, const std::string& b) {
@@ -91,11 +129,10 @@ void require_apart(const Options& options) {
                 fmt::format("{}: must be another file than {}, was {}", option, other, path));
   };
   refuse_same("--lse", options.lse, "--output", options.output);
-  for (const auto& [name, input] : {std::pair("Q", &options.q),
-                                    {"K", &options.k},
-                                    {"V", &options.v},
-                                    {"--alibi-slopes", &options.slopes},
-                                    {"--sinks", &options.sinks}}) {
+  std::vector<std::pair<const char*, const std::string*>> inputs = {
+      {"Q", &options.q}, {"K", &options.k}, {"V", &options.v}};
+  for (const TensorOption& option : kTensorOptions) inputs.emplace_back(option.name, &(options.tensors.*option.file));
+  for (const auto& [name, input] : inputs) {
     refuse_same("--output", options.output, name, *input);
     refuse_same("--lse", options.lse, name, *input);
   }
@@ -112,15 +149,17 @@ void require_choices(const Options& options) {
   require_apart(options);
 }
 
-Answer compute(const Options& options, const Session& session, const Inputs& inputs) {
+// engine: made where a kernel is to run.
+Answer compute(const Options& options, const Session& session, const Inputs& inputs, std::optional<Engine>& engine) {
   EngineOptions engine_options = session.engine_options();
   choose_device(options.device, engine_options);
   if (options.device.device == "cpu") return attend_by_reference(inputs);
-  Engine engine(engine_options);
-  const SystemInfo system = engine.system();
+  engine.emplace(engine_options);
+  const SystemInfo system = engine->system();
   const std::optional<DeviceInfo> device =
       options.device.device == "gpu" ? require_device(system, "--device gpu") : usable_device(system);
-  if (device) return attend_by_kernel(engine, *device, inputs, options.variant);
+  if (device) return attend_by_kernel(*engine, *device, inputs, options.variant);
+  engine.reset();
   Answer answer = attend_by_reference(inputs);
   tell("no GPU ({}): computed with the CPU reference{}", why_no_gpu(system),
        options.variant.empty() ? "" : ", without the variant");
@@ -131,17 +170,28 @@ Json describe(const reference::Comparison& comparison) {
   return {{"max_error", comparison.max_error}, {"bound", comparison.bound}, {"passed", comparison.passed}};
 }
 
+// "alibi_slopes" of "--alibi-slopes".
+std::string json_key(const TensorOption& option) {
+  std::string key = option.name + std::string_view("--").size();
+  std::replace(key.begin(), key.end(), '-', '_');
+  return key;
+}
+
 void print_json(const Options& options, const Answer& answer, const std::optional<Check>& check) {
   const AttentionOptions asked = asked_options(options);
   Json json = {{"device", answer.device},
                {"dtype", options.dtype},
-               {"mask", options.mask},
+               {"mask", options.texts.is_causal() ? "causal" : "full"},
                {"window", options.features.window.empty() ? Json() : Json({asked.window.left, asked.window.right})},
                {"chunk", options.features.chunk ? Json(*options.features.chunk) : Json()},
                {"softcap", options.features.softcap ? Json(*options.features.softcap) : Json()},
-               {"alibi_slopes", options.slopes.empty() ? Json() : Json(options.slopes)},
-               {"sinks", options.sinks.empty() ? Json() : Json(options.sinks)},
-               {"shape", Json(std::vector<std::int64_t>(answer.out.shape().begin(), answer.out.shape().end()))}};
+               {"score", options.texts.score ? Json(*options.texts.score) : Json()},
+               {"mask_text", options.texts.mask() ? Json(*options.texts.mask()) : Json()}};
+  for (const TensorOption& option : kTensorOptions) {
+    const std::string& path = options.tensors.*option.file;
+    json[json_key(option)] = path.empty() ? Json() : Json(path);
+  }
+  json["shape"] = std::vector<std::int64_t>(answer.out.shape().begin(), answer.out.shape().end());
   if (answer.kernel) {
     json.update({{"variant", to_string(answer.kernel->variant)},
                  {"architecture", answer.kernel->architecture},
@@ -199,9 +249,10 @@ int run(const Options& options, const Session& session) {
   std::optional<OutputFile> lse;
   if (!options.lse.empty()) lse.emplace("--lse", options.lse);
   const Inputs inputs = read_inputs(options, parse_dtype(options.dtype));
-  const Answer answer = compute(options, session, inputs);
+  std::optional<Engine> engine;
+  const Answer answer = compute(options, session, inputs, engine);
   std::optional<Check> check;
-  if (options.check) check = check_against_reference(inputs, answer);
+  if (options.check) check = check_against_reference(engine ? &*engine : nullptr, inputs, answer);
   const bool good = !check || check->passed();
   if (good) write_results(answer, output, lse ? &*lse : nullptr);
   (options.json ? print_json : print_text)(options, answer, check);
@@ -220,12 +271,10 @@ void add_attend(CLI::App& app, Command& command) {
   require(add_option(attend, "-o,--output", options->output, "FILE", "Result: (batch, seqlen_q, heads_q, head_dim_v)"));
   add_option(attend, "--lse", options->lse, "FILE",
              "Also write log(sum(exp(scores))), natural logarithm: float32 (batch, heads_q, seqlen_q)");
-  add_mask_option(attend, options->mask);
+  add_text_options(attend, options->texts);
   add_call_features(attend, options->features);
-  add_option(attend, "--alibi-slopes", options->slopes, "FILE",
-             "ALiBi: scores lose their head's slope for each key of distance; (heads_q) or (batch, heads_q)");
-  add_option(attend, "--sinks", options->sinks, "FILE",
-             "Each row's softmax has one more score, its head's sink, for no key; (heads_q) or (batch, heads_q)");
+  for (const TensorOption& option : kTensorOptions)
+    add_option(attend, option.name, options->tensors.*option.file, "FILE", option.help);
   add_finite(attend, "--scale", options->scale, "Factor on the scores [default: 1/sqrt(head_dim)]");
   add_dtype_option(attend, options->dtype, "Precision to compute in");
   add_choice(attend, "--device", options->device.device, {"auto", "gpu", "emulate", "cpu"},

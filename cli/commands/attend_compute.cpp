@@ -38,8 +38,8 @@ Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& 
   const int ordinal = device.ordinal;
   const DeviceTensor q = inputs.q.to_device(nullptr, ordinal), k = inputs.k.to_device(nullptr, ordinal),
                      v = inputs.v.to_device(nullptr, ordinal);
-  std::vector<DeviceTensor> of_heads;
-  options = with_numbers(options, inputs.of_heads, ordinal, of_heads);
+  std::vector<DeviceTensor> tensors;
+  options = inputs.texts.on_device(with_tensors(options, inputs.tensors, ordinal, tensors), ordinal, tensors);
   const Dims out_shape{q_shape[0], q_shape[1], q_shape[2], inputs.v.shape()[3]};
   const DeviceTensor out = DeviceTensor::allocate(problem.dtype, out_shape, nullptr, ordinal);
   const DeviceTensor lse = DeviceTensor::allocate(DType::f32, {q_shape[0], q_shape[2], q_shape[1]}, nullptr, ordinal);
@@ -65,6 +65,9 @@ Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& 
 }
 
 Answer attend_by_reference(const Inputs& inputs) {
+  if (!inputs.texts.empty())
+    throw Error(ErrorCode::unsupported,
+                "--score, --mask: a text must be run by a GPU, or by --device emulate: the CPU has no compiler for it");
   const ProgressLine progress("attention on the CPU in double precision");
   const Clock::time_point start = Clock::now();
   const reference::Result result =
@@ -78,12 +81,14 @@ Answer attend_by_reference(const Inputs& inputs) {
   return answer;
 }
 
-Check check_against_reference(const Inputs& inputs, const Answer& answer) {
+Check check_against_reference(Engine* engine, const Inputs& inputs, const Answer& answer) {
   const ProgressLine progress("reference on the CPU in double precision");
   const Tensor q = inputs.q.view(), k = inputs.k.view(), v = inputs.v.view();
   const AttentionOptions options = inputs.options_on_host();
-  const reference::Result exact = reference::attention(q, k, v, options);
-  const reference::Result low = reference::attention_in_low_precision(q, k, v, options);
+  const reference::Result exact =
+      engine != nullptr ? engine->reference(q, k, v, options) : reference::attention(q, k, v, options);
+  const reference::Result low = engine != nullptr ? engine->reference_in_low_precision(q, k, v, options)
+                                                  : reference::attention_in_low_precision(q, k, v, options);
   return {reference::compare(answer.out, exact, low), reference::compare_lse(answer.lse, exact, low)};
 }
 

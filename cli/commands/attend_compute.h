@@ -11,16 +11,18 @@
 #include <string>
 #include <vector>
 
-#include "cli/io/head_numbers.h"
+#include "cli/io/option_tensors.h"
+#include "cli/io/text_options.h"
 
 namespace flashjit::cli {
 
 struct Inputs {
   HostTensor q, k, v;
-  std::vector<HeadNumbers> of_heads;
+  std::vector<OptionTensor> tensors;
+  Texts texts;
   AttentionOptions options;  // without these
 
-  AttentionOptions options_on_host() const { return with_numbers(options, of_heads); }
+  AttentionOptions options_on_host() const { return texts.on_host(with_tensors(options, tensors)); }
 };
 
 struct Answer {
@@ -42,12 +44,14 @@ struct Answer {
 
 // variant: empty for the default.
 Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& inputs, const std::string& variant);
+// Throws Error(unsupported) for inputs with texts, which a CPU does not run.
 Answer attend_by_reference(const Inputs& inputs);
 
 struct Check {
   reference::Comparison out, lse;
   bool passed() const { return out.passed && lse.passed; }
 };
-Check check_against_reference(const Inputs& inputs, const Answer& answer);
+// engine: that of the answer; null for one of the reference itself.
+Check check_against_reference(Engine* engine, const Inputs& inputs, const Answer& answer);
 
 }  // namespace flashjit::cli

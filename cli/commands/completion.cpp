@@ -48,6 +48,7 @@ Values values_of(const std::string& type) {
     for (const Architecture& architecture : architectures()) values.words.push_back(architecture.name);
   }
   if (type.find('|') != std::string::npos) values.words = CLI::detail::split(type, '|');
+  values.words.erase(std::remove(values.words.begin(), values.words.end(), kTextType), values.words.end());
   return values;
 }
 

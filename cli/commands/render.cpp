@@ -6,28 +6,43 @@
 #include "cli/io/output_file.h"
 #include "cli/io/problem_options.h"
 #include "cli/io/streams.h"
+#include "cli/io/text_options.h"
 
 namespace flashjit::cli {
 namespace {
 
-constexpr const char* kEpilog = R"(
+constexpr const char* kEpilog = R"help(
 
 The source is one self-contained file that NVRTC and nvcc accept; equal options give equal bytes.
 
 Examples:
   flashjit render --arch sm_90a --head-dim 128 --mask causal
-  flashjit render --arch sm_120a --variant v5 -o kernel.cu && nvcc -cubin -arch sm_120a kernel.cu)";
+  flashjit render --arch sm_90a --score "score - step * abs(query - key)" --capture step=0.25
+  flashjit render --arch sm_120a --variant v5 -o kernel.cu && nvcc -cubin -arch sm_120a kernel.cu)help";
 
 struct Options {
   ProblemOptions problem;
+  TextOptions texts;
   std::string variant = "default";
   std::string architecture;
   std::string output;
 };
 
+// With the texts in place.
+Problem problem_of(const Options& options) {
+  const Texts texts(options.texts);
+  ProblemOptions without = options.problem;
+  if (options.texts.is_causal()) without.mask = "causal";
+  Problem problem = without.problem();
+  const Problem functions = problem_of(problem.dtype, problem.head_dim, problem.head_dim_v, texts.on_host({}));
+  problem.score = functions.score;
+  problem.mask = functions.mask;
+  return problem;
+}
+
 int run(const Options& options, const Session& session) {
   const Engine engine(session.engine_options());
-  const Problem problem = options.problem.problem();
+  const Problem problem = problem_of(options);
   const std::string architecture = choose_architecture(engine, options.architecture);
   const Variant variant = choose_variant(engine, options.variant, problem, architecture);
   const std::string source = engine.render(problem, variant, architecture);
@@ -47,7 +62,7 @@ void add_render(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* render = add_subcommand(app, command, "render", "Print the CUDA source of a kernel",
                                     kVariantEpilog + std::string(kEpilog));
-  add_problem_options(render, options->problem);
+  add_problem_options(render, options->problem, options->texts);
   add_option(render, "--variant", options->variant, "VARIANT", "The tunables, see below, or default");
   add_architecture_option(render, options->architecture);
   add_option(render, "-o,--output", options->output, "FILE", "Write to this file [default: standard output]");

@@ -80,6 +80,21 @@ CLI::Option* add_option(CLI::App* subcommand, const std::string& names, Value& v
                    [&value](const std::string&, const std::string& text) { value = text; });
 }
 
+CLI::Option* add_repeated(CLI::App* subcommand, const std::string& names, std::vector<std::string>& values,
+                          const std::string& type, const std::string& help,
+                          void (*check)(const std::string& option, const std::string& value)) {
+  const auto read = [option = names, &values, check](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) {
+      if (text.empty()) throw Error(ErrorCode::invalid_argument, option + ": must not be empty");
+      check(option, text);
+    }
+    values = texts;
+  };
+  return subcommand->add_option_function<std::vector<std::string>>(names, read, help)
+      ->type_name(type)
+      ->allow_extra_args(false);
+}
+
 template <typename Value>
 CLI::Option* add_choice(CLI::App* subcommand, const std::string& names, Value& value,
                         const std::vector<std::string>& words, const std::string& help) {

@@ -51,12 +51,18 @@ CLI::App* add_group(CLI::App& app, const std::string& name, const std::string& d
 
 // The words for values that completion knows; that of files is FILE.
 inline constexpr const char *kArchType = "ARCH", *kArchListType = "ARCH,...";
+// The word for what no completion knows, among others that it does.
+inline constexpr const char* kTextType = "TEXT";
 
 // An option with its default in --help; type is the word that stands for the value there. No value may be empty: that
 // is what a variable of the shell gives that nobody set. Values are std::string and std::optional of it.
 template <typename Value>
 CLI::Option* add_option(CLI::App* subcommand, const std::string& names, Value& value, const std::string& type,
                         const std::string& help);
+// An option that may be given again, each time with one value, which check(option, value) may refuse.
+CLI::Option* add_repeated(CLI::App* subcommand, const std::string& names, std::vector<std::string>& values,
+                          const std::string& type, const std::string& help,
+                          void (*check)(const std::string& option, const std::string& value));
 // One of these words, which stand in --help for the value.
 template <typename Value>
 CLI::Option* add_choice(CLI::App* subcommand, const std::string& names, Value& value,

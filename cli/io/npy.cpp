@@ -4,12 +4,15 @@
 #include <flashjit/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "cli/io/npy_header.h"
@@ -81,7 +84,22 @@ NpyHeader read_header(File& file, const std::string& path) {
   return parse_npy_header(path, file.read(length, ".npy header"));
 }
 
-std::size_t element_size(const std::string& path, const std::string& descr) {
+// Those that tensors may have, too.
+constexpr std::pair<const char*, DType> kElements[] = {
+    {"<f2", DType::f16}, {"<f4", DType::f32}, {"<i4", DType::i32}, {"<i8", DType::i64}, {"|b1", DType::boolean}};
+
+bool is_whole(DType dtype) { return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::boolean; }
+
+std::size_t whole_element_size(const std::string& path, const std::string& descr) {
+  if (descr == "|b1") return 1;
+  if (descr == "<i4") return 4;
+  if (descr == "<i8") return 8;
+  fail(path, fmt::format("the elements must be bool or little-endian int32 or int64 ('|b1', '<i4', '<i8'), were '{}'",
+                         descr));
+}
+
+std::size_t element_size(const std::string& path, const std::string& descr, DType dtype) {
+  if (is_whole(dtype)) return whole_element_size(path, descr);
   if (descr == "<f2") return 2;
   if (descr == "<f4") return 4;
   if (descr == "<f8") return 8;
@@ -122,6 +140,34 @@ double element_at(const std::string& bytes, std::size_t size, std::size_t index)
   return value;
 }
 
+void store_real(const std::string& path, HostTensor& tensor, std::size_t index, double value) {
+  const auto at = static_cast<std::int64_t>(index);
+  store_element(tensor.data(), tensor.dtype(), at, value);
+  if (std::isfinite(value) && !std::isfinite(load_element(tensor.data(), tensor.dtype(), at)))
+    fail(path, fmt::format("the values must fit {}, one is {:g}", to_string(tensor.dtype()), value));
+}
+
+std::int64_t whole_element_at(const std::string& bytes, std::size_t size, std::size_t index) {
+  if (size == 1) return bytes[index] != 0 ? 1 : 0;
+  std::int32_t narrow = 0;
+  std::int64_t wide = 0;
+  std::memcpy(size == 4 ? static_cast<void*>(&narrow) : &wide, bytes.data() + index * size, size);
+  return size == 4 ? narrow : wide;
+}
+
+// Not as doubles, which have 53 bits.
+void store_whole(const std::string& path, HostTensor& tensor, std::size_t index, std::int64_t value) {
+  if (tensor.dtype() == DType::i64) {
+    std::memcpy(static_cast<std::int64_t*>(tensor.data()) + index, &value, sizeof value);
+    return;
+  }
+  using Limits = std::numeric_limits<std::int32_t>;
+  const bool fits =
+      tensor.dtype() == DType::i32 ? value >= Limits::min() && value <= Limits::max() : value == 0 || value == 1;
+  if (!fits) fail(path, fmt::format("the values must fit {}, one is {}", to_string(tensor.dtype()), value));
+  store_element(tensor.data(), tensor.dtype(), static_cast<std::int64_t>(index), static_cast<double>(value));
+}
+
 // Where the elements of a Fortran-order array lie when they are visited in C order.
 class FortranOrder {
  public:
@@ -154,34 +200,45 @@ class FortranOrder {
 HostTensor read_npy(const std::string& path, DType dtype) {
   File file(path);
   const NpyHeader header = read_header(file, path);
-  const std::size_t size = element_size(path, header.descr);
+  const std::size_t size = element_size(path, header.descr, dtype);
   const std::size_t count = count_elements(path, header.shape, size, file.remaining());
   const std::string bytes = file.read(count * size, "data");
   HostTensor tensor(dtype, header.shape);
   FortranOrder fortran(header.shape);
   for (std::size_t i = 0; i < count; ++i) {
-    const double value = element_at(bytes, size, header.fortran_order ? fortran.next() : i);
-    store_element(tensor.data(), dtype, static_cast<std::int64_t>(i), value);
-    if (std::isfinite(value) && !std::isfinite(load_element(tensor.data(), dtype, static_cast<std::int64_t>(i)))) {
-      fail(path, fmt::format("the values must fit {}, one is {:g}", to_string(dtype), value));
-    }
+    const std::size_t at = header.fortran_order ? fortran.next() : i;
+    if (is_whole(dtype))
+      store_whole(path, tensor, i, whole_element_at(bytes, size, at));
+    else
+      store_real(path, tensor, i, element_at(bytes, size, at));
   }
   return tensor;
 }
 
+HostTensor read_npy(const std::string& path) {
+  File file(path);
+  const std::string descr = read_header(file, path).descr;
+  if (descr == "<f8") return read_npy(path, DType::f32);
+  for (const auto& [of_file, dtype] : kElements)
+    if (descr == of_file) return read_npy(path, dtype);
+  fail(path, fmt::format("the elements must be bool, or little-endian int32, int64, float16, float32 or float64, were "
+                         "'{}'",
+                         descr));
+}
+
 std::string npy_bytes(const HostTensor& tensor) {
-  const bool half = tensor.dtype() == DType::f16;
+  const HostTensor elements = tensor.dtype() == DType::bf16 ? tensor.converted_to(DType::f32) : tensor;
+  const auto of_file = std::find_if(std::begin(kElements), std::end(kElements),
+                                    [&](const auto& each) { return each.second == elements.dtype(); });
   std::string shape;
   for (const std::int64_t size : tensor.shape()) shape += fmt::format("{}, ", size);
   if (!shape.empty()) shape.resize(shape.size() - (tensor.shape().size() == 1 ? 1 : 2));  // (3,) but (2, 3)
-  std::string header =
-      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", half ? "<f2" : "<f4", shape);
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", of_file->first, shape);
   header.append(kAlignment - 1 - (kPrefix + header.size()) % kAlignment, ' ');
   header += '\n';
   std::string bytes(kMagic);
   bytes += {'\1', '\0', static_cast<char>(header.size() & 0xff), static_cast<char>(header.size() >> 8)};
   bytes += header;
-  const HostTensor elements = half ? tensor : tensor.converted_to(DType::f32);
   bytes.append(static_cast<const char*>(elements.data()), elements.element_count() * size_of(elements.dtype()));
   return bytes;
 }

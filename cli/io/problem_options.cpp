@@ -47,14 +47,55 @@ CLI::Option* add_softcap_option(CLI::App* subcommand, std::optional<float>& soft
                     "Scores become X * tanh(score / X); from 1e-6 to 1e6, or 0: as they are [default: 0]");
 }
 
+CLI::Option* add_bias_dtype_option(CLI::App* subcommand, std::optional<std::string>& dtype, CLI::Option* bias) {
+  CLI::Option* const option = add_choice(subcommand, "--bias-dtype", dtype, {"f16", "bf16", "f32"},
+                                         "Precision of the bias [default: that of q]");
+  need(option, bias);
+  return option;
+}
+
+std::vector<CLI::Option*> add_tensor_flags(CLI::App* subcommand, FeatureOptions& features) {
+  CLI::Option* const bias =
+      add_flag(subcommand, "--bias", features.bias,
+               "A tensor is added to scores; calls take normal numbers, and -infinity here and there");
+  return {
+      bias,
+      add_bias_dtype_option(subcommand, features.bias_dtype, bias),
+      add_flag(subcommand, "--boolean-mask", features.boolean_mask,
+               "A tensor says which keys each query sees; calls take any, and rows that see none"),
+      add_flag(subcommand, "--documents", features.documents,
+               "Sequences are packed: a query sees the keys of its own document; calls take documents of any length"),
+      add_flag(subcommand, "--prefix", features.prefix,
+               "Prefix-LM: a query sees the keys up to its own and a prefix of its batch entry; calls take prefixes "
+               "of any length"),
+      add_flag(subcommand, "--tree", features.tree,
+               "The last keys are the queries' own, and a query sees those of its branch of a tree; calls take any, "
+               "with as many keys as queries at least")};
+}
+
 std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptions& features) {
-  return {add_window_option(subcommand, features.window), add_chunk_option(subcommand, features.chunk),
-          add_softcap_option(subcommand, features.softcap),
-          add_flag(subcommand, "--alibi", features.alibi,
-                   "Scores fall with the distance of the key (ALiBi); calls take the slopes of the paper, "
-                   "2^(-8 (h + 1) / heads)"),
-          add_flag(subcommand, "--sinks", features.sinks,
-                   "Each row's softmax has one more score, its head's sink, for no key; calls take sinks near 0")};
+  std::vector<CLI::Option*> options = {
+      add_window_option(subcommand, features.window), add_chunk_option(subcommand, features.chunk),
+      add_softcap_option(subcommand, features.softcap),
+      add_flag(subcommand, "--alibi", features.alibi,
+               "Scores fall with the distance of the key (ALiBi); calls take the slopes of the paper, "
+               "2^(-8 (h + 1) / heads)"),
+      add_flag(subcommand, "--sinks", features.sinks,
+               "Each row's softmax has one more score, its head's sink, for no key; calls take sinks near 0")};
+  const std::vector<CLI::Option*> flags = add_tensor_flags(subcommand, features);
+  options.insert(options.end(), flags.begin(), flags.end());
+  return options;
+}
+
+void add_dimension_options(CLI::App* subcommand, ProblemOptions& options) {
+  add_dtype_option(subcommand, options.dtype, "Precision of q, k, v and the output");
+  add_option(subcommand, "--head-dim", options.head_dim, "D",
+             "Head dimension, a multiple of 8 from 8 to 256; 192x128 is 192 for q and k and 128 for v");
+}
+
+void add_mask_option(CLI::App* subcommand, std::string& mask) {
+  add_choice(subcommand, "--mask", mask, mask_words(),
+             "Query i sees all keys, or causal: those up to i + seqlen_kv - seqlen_q");
 }
 
 // Empty: none.
@@ -114,19 +155,23 @@ AttentionOptions FeatureOptions::options(bool causal) const {
 }
 
 Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) const {
-  Problem problem = problem_of(dtype, dims.head_dim, dims.head_dim_v, options(causal));
-  problem.alibi = alibi;
-  problem.sinks = sinks;
-  return problem;
+  AttentionOptions all = options(causal);
+  // Of a problem only their dtypes count.
+  const auto set = [](std::optional<Tensor>& tensor, bool asked, DType tensor_dtype) {
+    if (asked) tensor = Tensor(nullptr, tensor_dtype, {});
+  };
+  set(all.alibi_slopes, alibi, DType::f32);
+  set(all.sinks, sinks, DType::f32);
+  set(all.bias, bias, bias_dtype ? parse_dtype(*bias_dtype) : dtype);
+  set(all.boolean_mask, boolean_mask, DType::boolean);
+  set(all.documents, documents, DType::i32);
+  set(all.prefix, prefix, DType::i32);
+  set(all.tree, tree, DType::i64);
+  return for_option("--window", [&] { return problem_of(dtype, dims.head_dim, dims.head_dim_v, all); });
 }
 
 void add_dtype_option(CLI::App* subcommand, std::string& dtype, const std::string& help) {
   add_choice(subcommand, "--dtype", dtype, dtype_words(), help);
-}
-
-void add_mask_option(CLI::App* subcommand, std::string& mask) {
-  add_choice(subcommand, "--mask", mask, mask_words(),
-             "Query i sees all keys, or causal: those up to i + seqlen_kv - seqlen_q");
 }
 
 void add_call_features(CLI::App* subcommand, FeatureOptions& features) {
@@ -136,10 +181,14 @@ void add_call_features(CLI::App* subcommand, FeatureOptions& features) {
 }
 
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options) {
-  add_dtype_option(subcommand, options.dtype, "Precision of q, k, v and the output");
-  add_option(subcommand, "--head-dim", options.head_dim, "D",
-             "Head dimension, a multiple of 8 from 8 to 256; 192x128 is 192 for q and k and 128 for v");
+  add_dimension_options(subcommand, options);
   add_mask_option(subcommand, options.mask);
+  add_feature_options(subcommand, options.features);
+}
+
+void add_problem_options(CLI::App* subcommand, ProblemOptions& options, TextOptions& texts) {
+  add_dimension_options(subcommand, options);
+  add_text_options(subcommand, texts);
   add_feature_options(subcommand, options.features);
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/io/command.h"
+#include "cli/io/text_options.h"
 
 namespace flashjit::cli {
 
@@ -31,10 +32,12 @@ struct FeatureOptions {
   std::optional<int> chunk;      // 0: none
   std::optional<float> softcap;  // 0: none
   bool alibi = false, sinks = false;
+  bool bias = false, boolean_mask = false, documents = false, prefix = false, tree = false;
+  std::optional<std::string> bias_dtype;  // none: that of the problem
 
   // Both throw Error(invalid_argument) which names the option.
   Problem problem(DType dtype, const HeadDims& dims, bool causal) const;
-  // Of a call, but for slopes and sinks: these are tensors.
+  // Of a call, but for tensors.
   AttentionOptions options(bool causal) const;
 };
 
@@ -47,9 +50,10 @@ struct ProblemOptions {
   Problem problem() const;
 };
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options);
+// With texts, whose masks are to be put into the options by the caller.
+void add_problem_options(CLI::App* subcommand, ProblemOptions& options, TextOptions& texts);
 // Of subcommands that have only some of them.
 void add_dtype_option(CLI::App* subcommand, std::string& dtype, const std::string& help);
-void add_mask_option(CLI::App* subcommand, std::string& mask);
 void add_call_features(CLI::App* subcommand, FeatureOptions& features);  // all but flags: a call has tensors
 bool is_causal(std::string_view mask);
 

@@ -4,10 +4,10 @@
 #include <flashjit/error.h>
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
 #include <limits>
 
-#include "cli/io/head_numbers.h"
+#include "cli/verify/case_tensors.h"
 
 namespace flashjit::cli {
 namespace {
@@ -24,29 +24,8 @@ HostTensor filled_with_nan(DType dtype, const Dims& shape) {
   return tensor;
 }
 
-// That of ALiBi's paper.
-double slope_of(std::int64_t head, std::int64_t heads) {
-  return std::exp2(-8 * static_cast<double>(head + 1) / static_cast<double>(heads));
-}
-
-// From -1.5 to 1.5, where scores are; neighbours differ.
-double sink_of(std::int64_t head, std::int64_t /*heads*/) { return static_cast<double>(head * 5 % 13 - 6) / 4; }
-
-// In each batch entry they begin with another head: they are not those of a neighbour.
-HostTensor for_each_head(const CaseShape& shape, double (*number)(std::int64_t head, std::int64_t heads)) {
-  HostTensor numbers(DType::f32, {shape.batch, shape.heads_q});
-  for (std::int64_t i = 0; i < shape.batch * shape.heads_q; ++i) {
-    const std::int64_t head = (i / shape.heads_q + i) % shape.heads_q;
-    store_element(numbers.data(), DType::f32, i, number(head, shape.heads_q));
-  }
-  return numbers;
-}
-
-std::vector<HeadNumbers> numbers_of_heads(const Problem& problem, const CaseShape& shape) {
-  std::vector<HeadNumbers> of_heads;
-  if (problem.alibi) of_heads.push_back({&AttentionOptions::alibi_slopes, for_each_head(shape, slope_of)});
-  if (problem.sinks) of_heads.push_back({&AttentionOptions::sinks, for_each_head(shape, sink_of)});
-  return of_heads;
+CallShape call_shape(const CaseShape& shape) {
+  return {shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.heads_q, shape.heads_kv};
 }
 
 std::string describe(const char* what, const reference::Comparison& comparison) {
@@ -90,6 +69,13 @@ const std::vector<CaseShape>& emulated_shapes() {
   return shapes;
 }
 
+std::vector<CaseShape> shapes_for(const Problem& problem, const std::vector<CaseShape>& shapes) {
+  std::vector<CaseShape> chosen;
+  std::copy_if(shapes.begin(), shapes.end(), std::back_inserter(chosen),
+               [&](const CaseShape& shape) { return !problem.tree || shape.seqlen_q <= shape.seqlen_kv; });
+  return chosen;
+}
+
 std::string to_string(const CaseShape& shape) {
   std::string text =
       fmt::format("b{} q{} kv{} h{}/{}", shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.heads_q, shape.heads_kv);
@@ -98,7 +84,8 @@ std::string to_string(const CaseShape& shape) {
   return text;
 }
 
-VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int device, const AttentionOptions& options)
+VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int device, const AttentionOptions& options,
+                       const References& references)
     : shape_(shape), device_(device) {
   const Dims q_shape{shape.batch, shape.seqlen_q, shape.heads_q, problem.head_dim};
   const Dims k_shape{shape.batch, shape.seqlen_kv, shape.heads_kv, problem.head_dim};
@@ -109,14 +96,14 @@ VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int devic
   shape_scores(shape.scores, q, k);
   AttentionOptions asked = options;
   asked.causal = problem.causal;
-  const std::vector<HeadNumbers> of_heads = numbers_of_heads(problem, shape);
-  const AttentionOptions on_host = with_numbers(asked, of_heads);
-  exact_ = reference::attention(q.view(), k.view(), v.view(), on_host);
-  low_ = reference::attention_in_low_precision(q.view(), k.view(), v.view(), on_host);
+  const std::vector<OptionTensor> tensors = case_tensors(problem, call_shape(shape));
+  const AttentionOptions on_host = with_tensors(asked, tensors);
+  exact_ = references.exact(q.view(), k.view(), v.view(), on_host);
+  low_ = references.low(q.view(), k.view(), v.view(), on_host);
   q_ = in_memory(q).to_device(nullptr, device);
   k_ = in_memory(k).to_device(nullptr, device);
   v_ = in_memory(v).to_device(nullptr, device);
-  options_ = with_numbers(asked, of_heads, device, of_heads_);
+  options_ = with_tensors(asked, tensors, device, tensors_);
   const Dims out_shape{shape.batch, shape.seqlen_q, shape.heads_q, problem.head_dim_v};
   poisoned_out_ = in_memory(filled_with_nan(problem.dtype, out_shape));
   poisoned_lse_ = filled_with_nan(DType::f32, {shape.batch, shape.heads_q, shape.seqlen_q});

@@ -21,6 +21,8 @@ struct CaseShape {
 const std::vector<CaseShape>& verify_shapes();
 // Fewer and smaller ones for the emulator: odd lengths, grouped heads, tiles and key/value blocks in plenty.
 const std::vector<CaseShape>& emulated_shapes();
+// Those that the problem has: a tree needs a key for each query.
+std::vector<CaseShape> shapes_for(const Problem& problem, const std::vector<CaseShape>& shapes);
 std::string to_string(const CaseShape& shape);  // "b2 q77 kv1 h4/2", "b1 q130 kv420 h2/1 ramp heads-first"
 
 // A case as attention() is given it.
@@ -32,11 +34,24 @@ struct CaseOutputs {
   HostTensor out, lse;  // packed, whatever the layout of the case
 };
 
+// What tells what must come out.
+struct References {
+  using Reference = std::function<reference::Result(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                    const AttentionOptions& options)>;
+  Reference exact = [](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+    return reference::attention(q, k, v, options);
+  };
+  Reference low = [](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+    return reference::attention_in_low_precision(q, k, v, options);
+  };
+};
+
 // Random inputs with outliers, on a device, and what must come out.
 class VerifyCase {
  public:
-  // options: window, chunk and cap of a problem that has one. Slopes and sinks it makes itself.
-  VerifyCase(const Problem& problem, const CaseShape& shape, int device, const AttentionOptions& options = {});
+  // options: window, chunk, cap and users' functions of a problem that has one. The other tensors it makes itself.
+  VerifyCase(const Problem& problem, const CaseShape& shape, int device, const AttentionOptions& options = {},
+             const References& references = {});
 
   // What attention, which computes the call, leaves in poisoned memory.
   CaseOutputs run(const Variant& variant, const std::function<void(const CaseCall&)>& attention) const;
@@ -52,7 +67,7 @@ class VerifyCase {
   AttentionOptions options_;
   reference::Result exact_, low_;
   DeviceTensor q_, k_, v_;
-  std::vector<DeviceTensor> of_heads_;  // slopes and sinks
+  std::vector<DeviceTensor> tensors_;  // of the options
   HostTensor poisoned_out_, poisoned_lse_;
   int device_;
 };

@@ -15,12 +15,16 @@ bool can_run(const Variant& variant, const CaseShape& shape) {
   return shape.seqlen_kv > 0 || std::holds_alternative<MmaVariant>(variant);
 }
 
+std::vector<CaseShape> shapes_for(const Problem& problem, const DeviceInfo& device) {
+  return shapes_for(problem, is_emulated(device) ? emulated_shapes() : verify_shapes());
+}
+
 // What all cases of one problem came to, for each of its variants.
 class Verification {
  public:
   Verification(const Problem& problem, const AttentionOptions& options, const DeviceInfo& device)
-      : problem_(problem), emulated_(is_emulated(device)) {
-    for (const CaseShape& shape : shapes()) cases_.emplace_back(problem, shape, device.ordinal, options);
+      : problem_(problem), emulated_(is_emulated(device)), shapes_(shapes_for(problem, device)) {
+    for (const CaseShape& shape : shapes_) cases_.emplace_back(problem, shape, device.ordinal, options);
   }
 
   void run(Engine& engine, const std::vector<Variant>& variants, const VerificationOptions& options,
@@ -30,7 +34,7 @@ class Verification {
     run_parallel(outcomes_.size(), emulated_ ? options.jobs : 1, interrupt, [&](std::size_t i) {
       const std::size_t shape = i / variants.size();
       const Variant& variant = variants[i % variants.size()];
-      if (can_run(variant, shapes()[shape])) outcomes_[i] = compare(engine, cases_[shape], variant, options);
+      if (can_run(variant, shapes_[shape])) outcomes_[i] = compare(engine, cases_[shape], variant, options);
       progress.advance();
     });
   }
@@ -47,8 +51,6 @@ class Verification {
   }
 
  private:
-  const std::vector<CaseShape>& shapes() const { return emulated_ ? emulated_shapes() : verify_shapes(); }
-
   ScheduleOutcome compare(Engine& engine, const VerifyCase& expected, const Variant& variant,
                           const VerificationOptions& options) const {
     if (emulated_) return run_schedules(engine, expected, variant, options.schedules);
@@ -65,12 +67,13 @@ class Verification {
     tally.thread_instructions += outcome.thread_instructions;
     tally.emulator_seconds += outcome.seconds;
     for (const std::string& what : outcome.problems) {
-      tally.failures.push_back({to_string(problem_), to_string(variant), to_string(shapes()[shape]), what});
+      tally.failures.push_back({to_string(problem_), to_string(variant), to_string(shapes_[shape]), what});
     }
   }
 
   const Problem problem_;
   const bool emulated_;
+  const std::vector<CaseShape> shapes_;
   std::vector<VerifyCase> cases_;
   std::vector<std::optional<ScheduleOutcome>> outcomes_;  // case by case, empty where the variant cannot run it
 };
@@ -79,9 +82,9 @@ class Verification {
 
 Tally verify_all(Engine& engine, const DeviceInfo& device, const std::vector<ProblemKernels>& kernels,
                  const VerificationOptions& options, const InterruptGuard& interrupt) {
-  const std::size_t shapes = (is_emulated(device) ? emulated_shapes() : verify_shapes()).size();
   std::size_t comparisons = 0;
-  for (const ProblemKernels& of_problem : kernels) comparisons += of_problem.variants.size() * shapes;
+  for (const ProblemKernels& of_problem : kernels)
+    comparisons += of_problem.variants.size() * shapes_for(of_problem.problem, device).size();
   ProgressLine progress("verifying", static_cast<int>(comparisons));
   Tally tally;
   for (const ProblemKernels& of_problem : kernels) {

@@ -15,7 +15,7 @@ namespace flashjit::cli {
 // A problem and the variants that have to be right for it.
 struct ProblemKernels {
   Problem problem;
-  AttentionOptions options;  // of its calls, but for slopes and sinks
+  AttentionOptions options;  // of its calls, but for tensors
   std::vector<Variant> variants;
 };
 

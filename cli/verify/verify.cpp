@@ -32,6 +32,7 @@ Examples:
   flashjit verify --head-dim 64,128 --dtype bf16 --all-variants --json
   flashjit verify --head-dim 128 --window 1023,0 --softcap 30 --alibi
   flashjit verify --head-dim 64 --chunk 100 --sinks
+  flashjit verify --head-dim 128 --bias --bias-dtype f32 --documents
   flashjit verify --device emulate --arch sm_90a --head-dim 64 --mask causal --schedules 20)";
 
 struct Options {

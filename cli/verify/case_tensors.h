@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensors of options that the calls of a problem have, for comparisons with the reference.
+#pragma once
+
+#include <flashjit/problem.h>
+
+#include <vector>
+
+#include "cli/io/option_tensors.h"
+
+namespace flashjit::cli {
+
+// One for each feature of the problem that is a tensor, but for users' functions; random ones depend on the shape only.
+std::vector<OptionTensor> case_tensors(const Problem& problem, const CallShape& shape);
+
+}  // namespace flashjit::cli
