@@ -124,6 +124,14 @@ TEST_CASE(
   CHECK(problem("--alibi") == "fwd-bf16-d64-alibi");
   CHECK(problem("--sinks --alibi --softcap 50 --chunk 8192 --window 1024,0") ==
         "fwd-bf16-d64-causal-window-chunk-softcap-alibi-sinks");
+  CHECK(problem("--bias") == "fwd-bf16-d64-bias.bf16");
+  CHECK(problem("--bias --dtype f16") == "fwd-f16-d64-bias.f16");
+  CHECK(problem("--bias --bias-dtype f32 --boolean-mask --documents --tree") ==
+        "fwd-bf16-d64-bias.f32-boolean_mask-documents-tree");
+  CHECK(problem("--prefix --mask causal --window 9,-1") == "fwd-bf16-d64-window-prefix");
+  CHECK(mentions(refusal("variants --arch sm_90a --prefix --window 9,4"),
+                 "--window: right must be -1 with prefix, which shows keys behind the query, was 4"));
+  CHECK(mentions(refusal("variants --arch sm_90a --bias-dtype f32"), "--bias"));
   const std::string features = "--chunk 256 --softcap 30 --alibi --sinks";
   CHECK(mentions(run("render --arch sm_90a " + features).out, "fwd-bf16-d128-chunk-softcap-alibi-sinks"));
   CHECK(mentions(refusal("compile --arch sm_90a " + features), "libnvrtc"));
@@ -334,7 +342,7 @@ TEST_CASE("bash completes subcommands, options and words") {
   CHECK(completions({"flashjit", "render", "--arch", "sm_9"}) == Words{"sm_90a"});
   CHECK(completions({"flashjit", "bench", "--grid", "f"}) == Words{"forward"});
   CHECK(completions({"flashjit", "completion", ""}) == Words{"bash", "zsh", "fish"});
-  CHECK(completions({"flashjit", "attend", "q.npy", "--sc"}) == Words{"--scale"});
+  CHECK(completions({"flashjit", "attend", "q.npy", "--sc"}) == Words{"--score", "--scale"});
   CHECK(completions({"flashjit", "cache", "verify", "--s"}) == Words{"--set-aside"});
   CHECK(completions({"flashjit", "verify", "--s"}) == Words{"--schedules", "--seed", "--sinks", "--softcap"});
   CHECK(completions({"flashjit", "compile", "--jobs", ""}).empty());

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -134,6 +135,52 @@ TEST_CASE("a value that would become infinite is refused, infinity and NaN are k
   const NpyFile special(with_header(header_of("<f8", "(2,)"), raw(std::vector<double>{-infinity, std::nan("")})));
   CHECK(special.read(DType::f16).to_doubles()[0] == -infinity);
   CHECK(std::isnan(special.read(DType::f16).to_doubles()[1]));
+}
+
+TEST_CASE("whole numbers are read exactly, in each of their types") {
+  constexpr std::int64_t kWide = (std::int64_t{1} << 62) + 1;  // no double
+  const NpyFile wide(with_header(header_of("<i8", "(2, 2)", true), raw<std::int64_t>({kWide, 0, -kWide, 1})));
+  const HostTensor tensor = wide.read(DType::i64);
+  CHECK(tensor.shape() == Dims{2, 2});
+  std::int64_t values[4];
+  std::memcpy(values, tensor.data(), sizeof values);
+  CHECK(values[0] == kWide);
+  CHECK(values[1] == -kWide);
+  CHECK(values[2] == 0);
+  CHECK(values[3] == 1);
+  CHECK(mentions(wide.problem(DType::i32), "the values must fit i32, one is 4611686018427387905"));
+
+  const NpyFile narrow(with_header(header_of("<i4", "(3,)"), raw<std::int32_t>({-7, 0, 1})));
+  for (const DType dtype : {DType::i32, DType::i64})
+    CHECK(narrow.read(dtype).to_doubles() == std::vector<double>{-7, 0, 1});
+  CHECK(mentions(narrow.problem(DType::boolean), "the values must fit boolean, one is -7"));
+  const NpyFile flags(with_header(header_of("|b1", "(3,)"), std::string("\1\0\1", 3)));
+  for (const DType dtype : {DType::boolean, DType::i32, DType::i64})
+    CHECK(flags.read(dtype).to_doubles() == std::vector<double>{1, 0, 1});
+  CHECK(mentions(flags.problem(DType::f32), "must be little-endian float16, float32 or float64"));
+  const NpyFile real(with_header(header_of("<f4", "(1,)"), raw<float>({1})));
+  CHECK(mentions(real.problem(DType::i32),
+                 "must be bool or little-endian int32 or int64 ('|b1', '<i4', '<i8'), were '<f4'"));
+}
+
+TEST_CASE("without a dtype elements keep their own, and are written as they were read") {
+  for (const auto& [descr, dtype] : {std::pair("<f2", DType::f16),
+                                     {"<f4", DType::f32},
+                                     {"<i4", DType::i32},
+                                     {"<i8", DType::i64},
+                                     {"|b1", DType::boolean}}) {
+    CAPTURE(std::string(descr));
+    const NpyFile file(with_header(header_of(descr, "(3,)"), std::string(3 * size_of(dtype), '\1')));
+    const HostTensor tensor = read_npy(file.path());
+    CHECK(tensor.dtype() == dtype);
+    const NpyFile again(npy_bytes(tensor));
+    CHECK(read_npy(again.path()).dtype() == dtype);
+    CHECK(std::memcmp(read_npy(again.path()).data(), tensor.data(), 3 * size_of(dtype)) == 0);
+  }
+  const NpyFile wide(with_header(header_of("<f8", "(1,)"), raw<double>({0.1})));
+  CHECK(read_npy(wide.path()).dtype() == DType::f32);
+  const NpyFile other(with_header(header_of("<u2", "(1,)"), std::string(2, '\0')));
+  CHECK_THROWS_WITH_AS(read_npy(other.path()), doctest::Contains("float32 or float64, were '<u2'"), Error);
 }
 
 TEST_CASE("every truncation and every extension of a file is refused") {

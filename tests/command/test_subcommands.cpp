@@ -258,6 +258,89 @@ TEST_CASE("attend in chunks, and with sinks of heads or of heads and batch entri
   CHECK(told.at("sinks") == "heads.npy");
 }
 
+TEST_CASE("attend with tensors of scores and masks") {
+  const Workshop shop;
+  HostTensor bias = HostTensor::random_normal(DType::f16, {1, 4, 5, 9}, 4), shown(DType::boolean, {2, 1, 1, 9});
+  HostTensor documents(DType::i32, {1, 9}), prefix(DType::i32, {2}), tree(DType::i64, {1, 5, 1});
+  for (int i = 0; i < 18; ++i) store_element(shown.data(), DType::boolean, i, i % 5 != 1);
+  for (int i = 0; i < 9; ++i) store_element(documents.data(), DType::i32, i, i / 5);
+  for (int i = 0; i < 2; ++i) store_element(prefix.data(), DType::i32, i, 7 * i);
+  for (int i = 0; i < 5; ++i) store_element(tree.data(), DType::i64, i, 1 << i | 1);
+  struct Tensors {
+    const char *option, *file;
+    std::optional<Tensor> AttentionOptions::*field;
+    const HostTensor& values;
+  };
+  const Tensors all[] = {{"--bias", "b.npy", &AttentionOptions::bias, bias},
+                         {"--boolean-mask", "m.npy", &AttentionOptions::boolean_mask, shown},
+                         {"--documents", "d.npy", &AttentionOptions::documents, documents},
+                         {"--prefix", "p.npy", &AttentionOptions::prefix, prefix},
+                         {"--tree", "t.npy", &AttentionOptions::tree, tree}};
+  const auto attend = [&](const std::string& features, const AttentionOptions& options) {
+    CAPTURE(features);
+    const Outcome outcome = shop.run("attend q.npy k.npy v.npy -o o.npy --device cpu --check --json " + features);
+    CAPTURE(outcome.err);
+    REQUIRE(outcome.exit_code == 0);
+    CHECK(json::parse(outcome.out).at("check").at("passed") == true);
+    const std::vector<double> expected = rounded(DType::bf16, shop.expected(DType::bf16, options).out);
+    CHECK(shop.load("o.npy", DType::f32).to_doubles() == expected);
+    CHECK(expected != rounded(DType::bf16, shop.expected(DType::bf16, {}).out));
+    return json::parse(outcome.out);
+  };
+  AttentionOptions options;
+  std::string features;
+  for (const Tensors& tensor : all) {
+    shop.save(tensor.file, tensor.values);
+    const std::string feature = fmt::format(" {} {}", tensor.option, tensor.file);
+    AttentionOptions alone;
+    alone.*tensor.field = options.*tensor.field = tensor.values.view();
+    attend(feature, alone);
+    features += feature;
+  }
+  const json told = attend(features, options);
+  CHECK(told.at("boolean_mask") == "m.npy");
+  CHECK(told.at("sinks").is_null());
+  CHECK(mentions(shop.refusal("attend q.npy k.npy v.npy -o o.npy --device cpu --bias d.npy"),
+                 "bias: dtype must be f16, bf16 or f32, was i32"));
+  CHECK(mentions(shop.refusal("attend q.npy k.npy v.npy -o b.npy --device cpu --bias b.npy"),
+                 "--output: must be another file than --bias"));
+}
+
+TEST_CASE("attend takes texts and captures, and says what is wrong with them") {
+  const Workshop shop;
+  const auto refusal = [&](const std::string& texts) {
+    return shop.refusal("attend q.npy k.npy v.npy -o o.npy " + texts);
+  };
+  CHECK(mentions(refusal("--device cpu --score 'score / 2'"), "a text must be run by a GPU, or by --device emulate"));
+  CHECK(mentions(refusal("--mask 'key > 2'"), "a text must be run by a GPU, or by --device emulate"));
+  CHECK(mentions(refusal("--score '#'"), "--score: must not have '#' at line 1, column 1"));
+  CHECK(mentions(refusal("--mask '(key'"), "--mask: must have balanced brackets"));
+  CHECK(mentions(refusal("--mask casual"), "--mask: must be full or causal, was 'casual'; did you mean 'causal'?"));
+  CHECK(mentions(refusal("--mask 'key > 2' --mask 'key > 3'"), "--mask: must be at most one word and one text"));
+  CHECK(mentions(refusal("--mask full --mask causal"), "--mask: must be at most one word and one text"));
+  CHECK(mentions(refusal("--score 'score + a' --capture a"), "--capture: must be like slope=0.5 or slope=slopes.npy"));
+  CHECK(mentions(refusal("--score 'score + a' --capture b=1"),
+                 "--capture: b must be used in the text of --score or --mask, was in none"));
+  CHECK(
+      mentions(refusal("--score 'score + a' --capture a=x"), "--capture: a must be a number or a .npy file, was 'x'"));
+  CHECK(mentions(refusal("--score 'score + a' --capture a=a.npy"), "a.npy: must be a .npy file, does not exist"));
+  CHECK(mentions(refusal("--score 'score + a' --capture a=1 --capture a=2"), "--score: capture a: must be given once"));
+}
+
+TEST_CASE("render shows texts as they were written, with their captures") {
+  const Workshop shop;
+  shop.save("slopes.npy", HostTensor(DType::f16, {4}));
+  const Outcome outcome = shop.run(
+      "render --arch sm_90a --head-dim 64 --mask causal --mask 'key > least' "
+      "--score 'score - slope(head) * abs(query - key) - least' --capture least=3 --capture slope=slopes.npy");
+  CHECK(outcome.exit_code == 0);
+  CHECK(mentions(outcome.out, "#line 1 \"score\"\nscore - slope(head) * abs(query - key) - least\n"));
+  CHECK(mentions(outcome.out, "#line 1 \"mask\"\nkey > least\n"));
+  CHECK(mentions(outcome.out, "Tensor<F16, 1, true> slope;"));
+  CHECK(mentions(outcome.out, "int least;"));
+  CHECK(mentions(outcome.out, "AllOf<CausalMask>"));
+}
+
 TEST_CASE("attend without a GPU says that it takes the CPU") {
   const Workshop shop;
   const Outcome outcome = shop.run("attend q.npy k.npy v.npy -o o.npy --check --json");

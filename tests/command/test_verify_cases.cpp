@@ -85,6 +85,47 @@ TEST_CASE("a kernel that forgets the cap, chunks, slopes, sinks, or whose they a
   }
 }
 
+// Problems with a feature that is a tensor, and its option.
+struct TensorProblem {
+  std::optional<Tensor> AttentionOptions::*option;
+  Problem problem;
+};
+
+std::vector<TensorProblem> tensor_problems() {
+  const auto problem_with = [](std::optional<Tensor> AttentionOptions::*option, DType dtype) {
+    AttentionOptions options;
+    options.*option = Tensor(nullptr, dtype, {});
+    return TensorProblem{option, problem_of(DType::f16, 16, 8, options)};
+  };
+  return {problem_with(&AttentionOptions::bias, DType::f16),
+          problem_with(&AttentionOptions::bias, DType::bf16),
+          problem_with(&AttentionOptions::bias, DType::f32),
+          problem_with(&AttentionOptions::boolean_mask, DType::boolean),
+          problem_with(&AttentionOptions::documents, DType::i32),
+          problem_with(&AttentionOptions::prefix, DType::i32),
+          problem_with(&AttentionOptions::tree, DType::i64)};
+}
+
+TEST_CASE("a case makes the tensors of its problem, and a kernel that forgets them is wrong") {
+  for (const auto& [option, problem] : tensor_problems()) {
+    CAPTURE(to_string(problem));
+    for (const CaseShape& shape : {kShape, CaseShape{1, 70, 130, 2, 1}, CaseShape{5, 4, 40, 2, 1}}) {
+      const VerifyCase c(problem, shape, kHostMemory);
+      c.run({}, [&](const CaseCall& call) { CHECK(problem_of(DType::f16, 16, 8, call.options) == problem); });
+      CHECK(problem_of_kernel(c, forget_nothing) == "");
+      CHECK(problem_of_kernel(c, [&](AttentionOptions& options) { (options.*option).reset(); }) != "");
+    }
+  }
+}
+
+TEST_CASE("cases of a tree have a key for each query, those of other problems any lengths") {
+  const Problem tree = tensor_problems().back().problem, plain{DType::f16, 16, 8};
+  CHECK(cli::shapes_for(plain, cli::verify_shapes()).size() == cli::verify_shapes().size());
+  const std::vector<CaseShape> shapes = cli::shapes_for(tree, cli::verify_shapes());
+  CHECK(shapes.size() < cli::verify_shapes().size());
+  for (const CaseShape& shape : shapes) CHECK(shape.seqlen_q <= shape.seqlen_kv);
+}
+
 TEST_CASE("hard scores stay within their bounds under a cap, in chunks, with slopes and with sinks") {
   for (const Scores scores : cli::kHardScores)
     for (const bool softcap : {false, true})

@@ -116,6 +116,11 @@ TEST_CASE("types that attention does not take are named as DLPack has them") {
   CHECK(with_q(kDLFloat, 64, 1) == "q: dtype must be f16 or bf16, was float64");
   CHECK(with_q(kDLFloat, 32, 1) == "q: dtype must be f16 or bf16, was f32");
   CHECK(with_q(kDLInt, 8, 1) == "q: dtype must be f16 or bf16, was int8");
+  CHECK(with_q(kDLInt, 32, 1) == "q: dtype must be f16 or bf16, was i32");
+  CHECK(with_q(kDLInt, 64, 1) == "q: dtype must be f16 or bf16, was i64");
+  CHECK(with_q(tests::kDlpackBool, 8, 1) == "q: dtype must be f16 or bf16, was boolean");
+  CHECK(with_q(tests::kDlpackBool, 16, 1) == "q: dtype must be f16 or bf16, was bool16");
+  CHECK(with_q(kDLUInt, 32, 1) == "q: dtype must be f16 or bf16, was uint32");
   CHECK(with_q(kDLFloat, 16, 2) == "q: dtype must be f16 or bf16, was float16x2");
   CHECK(with_q(17, 4, 2) == "q: dtype must be f16 or bf16, was DLPack's type 17 of 4x2 bits");
   CHECK(with_q(kDLFloat, 16, 1) == "k: dtype must be f16 like that of q, was bf16");
@@ -233,6 +238,176 @@ TEST_CASE("slopes and sinks are of the heads, or of batch entries and heads") {
   }
 }
 
+TEST_CASE("tensors of scores and masks are checked by their names") {
+  const struct {
+    const char* name;
+    const DLTensor* flashjit_attention_options::*field;
+    DType dtype;
+    Dims shape;
+    const char* dtypes;
+  } kOptions[] = {{"bias", &flashjit_attention_options::bias, DType::f32, {1, 2, 5, 7}, "f16, bf16 or f32"},
+                  {"bias", &flashjit_attention_options::bias, DType::bf16, {1, 1, 1, 7}, "f16, bf16 or f32"},
+                  {"boolean_mask", &flashjit_attention_options::boolean_mask, DType::boolean, {1, 1, 5, 7}, "boolean"},
+                  {"documents", &flashjit_attention_options::documents, DType::i32, {1, 7}, "i32"},
+                  {"prefix", &flashjit_attention_options::prefix, DType::i32, {1}, "i32"},
+                  {"tree", &flashjit_attention_options::tree, DType::i64, {1, 5, 1}, "i64"}};
+  for (const auto& option : kOptions) {
+    CAPTURE(option.name);
+    const HostTensor tensor(option.dtype, option.shape);
+    DlpackView view(tensor.view(), kDLCPU);
+    Call call;
+    call.options.*option.field = &view;
+    CHECK(call(make_engine("sm_90a")) == FLASHJIT_NO_COMPILER);
+    const auto refused = [&] { return refusal([&](Call& c) { c.options.*option.field = &view; }); };
+    view.dtype = {kDLUInt, 8, 1};
+    CHECK(refused() == fmt::format("{}: dtype must be {}, was uint8", option.name, option.dtypes));
+    view.dtype = {kDLInt, static_cast<std::uint8_t>(option.dtype == DType::i64 ? 32 : 64), 1};
+    CHECK(refused() == fmt::format("{}: dtype must be {}, was {}", option.name, option.dtypes,
+                                   option.dtype == DType::i64 ? "i32" : "i64"));
+    view.device.device_type = kDLCUDA;
+    CHECK(refused().find(fmt::format("{}: must be in host memory (kDLCPU)", option.name)) == 0);
+  }
+}
+
+namespace {
+
+// A text with one capture, up to the compiler.
+struct FunctionCall {
+  HostTensor tensor_host{DType::f32, {2}};
+  DlpackView tensor{tensor_host.view(), kDLCPU};
+  std::string text = "score - slope(head)";
+  flashjit_capture capture = {"slope", &tensor, 0, 0, 0};
+  flashjit_function function = FLASHJIT_FUNCTION_INIT;
+  const flashjit_function* flashjit_attention_options::*field = &flashjit_attention_options::score;
+
+  template <typename Change>
+  explicit FunctionCall(Change change) {
+    function.captures = &capture;
+    function.capture_count = 1;
+    change(*this);
+    if (function.text_size == 0) function.text_size = text.size();
+  }
+  flashjit_status operator()() {
+    function.text = text.data();
+    Call call;
+    call.options.*field = &function;
+    return call(make_engine("sm_90a"));
+  }
+};
+
+template <typename Change>
+std::string function_refusal(Change change) {
+  CHECK(FunctionCall(change)() == FLASHJIT_INVALID_ARGUMENT);
+  return last_error();
+}
+
+}  // namespace
+
+TEST_CASE("a text has captures that are tensors and numbers") {
+  const auto reaches_compiler = [](auto change) { return FunctionCall(change)() == FLASHJIT_NO_COMPILER; };
+  CHECK(reaches_compiler([](FunctionCall&) {}));
+  CHECK(reaches_compiler([](FunctionCall& c) {
+    c.text = "score - slope";
+    c.capture = {"slope", nullptr, 0.5, 0, 0};
+  }));
+  for (const double number : {-2147483648.0, 0.0, 2147483647.0})
+    CHECK(reaches_compiler([=](FunctionCall& c) {
+      c.text = "query - key < width";
+      c.capture = {"width", nullptr, number, 1, 0};
+      c.field = &flashjit_attention_options::mask;
+    }));
+  CHECK(reaches_compiler([](FunctionCall& c) {
+    c.text = "2 * score";
+    c.function.captures = nullptr;
+    c.function.capture_count = 0;
+  }));
+}
+
+TEST_CASE("a text or a capture that cannot be is named") {
+  using Options = flashjit_attention_options;
+  CHECK(function_refusal([](FunctionCall& c) { c.capture.name = "slop"; }) ==
+        "score: capture slop: must be used in the text, was not");
+  CHECK(function_refusal([](FunctionCall& c) { c.capture.name = "head"; }) ==
+        "score: capture head: must not be a name that texts have already");
+  CHECK(function_refusal([](FunctionCall& c) { c.capture.name = nullptr; }).find("score: capture name: must be an") ==
+        0);
+  CHECK(function_refusal([](FunctionCall& c) { c.tensor.dtype.bits = 64; }) ==
+        "score: capture slope: dtype must be f16, bf16, f32, i32, i64 or boolean, was float64");
+  CHECK(function_refusal([](FunctionCall& c) {
+          c.tensor.device.device_type = kDLCUDA;
+        }).find("score: capture slope: must be in host memory (kDLCPU)") == 0);
+  CHECK(function_refusal([](FunctionCall& c) { c.tensor.data = nullptr; }).find("score: capture slope: must point") ==
+        0);
+  CHECK(function_refusal([](FunctionCall& c) { c.capture.reserved = 1; }) ==
+        "score: capture slope: reserved: must be 0, was 1");
+  CHECK(function_refusal([](FunctionCall& c) { c.text[3] = '\0'; }) == "score: must not have NUL, had one at byte 3");
+  CHECK(function_refusal([](FunctionCall& c) { c.text = "slope(head"; }).find("score: must have balanced") == 0);
+  CHECK(function_refusal([](FunctionCall& c) { c.function.capture_count = 17; }) ==
+        "score: must have at most 16 captures, had 17");
+  CHECK(function_refusal([](FunctionCall& c) { c.function.captures = nullptr; }) ==
+        "score: captures must not be null, as there are 1");
+  CHECK(function_refusal([](FunctionCall& c) { c.function.struct_size = 8; }) ==
+        "struct_size: must be sizeof(flashjit_function), was 8");
+
+  const auto with_number = [](double number, int is_integer) {
+    return function_refusal([=](FunctionCall& c) {
+      c.text = "key < width";
+      c.capture = {"width", nullptr, number, is_integer, 0};
+      c.field = &Options::mask;
+    });
+  };
+  CHECK(with_number(1.5, 1) == "mask: capture width: must be a whole number of 32 bits, was 1.5");
+  CHECK(with_number(2147483648.0, 1) == "mask: capture width: must be a whole number of 32 bits, was 2147483648");
+  CHECK(with_number(std::numeric_limits<double>::quiet_NaN(), 1).find("mask: capture width: must be a whole") == 0);
+  CHECK(with_number(1e39, 0) == "mask: capture width: must be a number of f32, was 1e+39");
+  CHECK(with_number(1, 2) == "mask: capture width: is_integer: must be 0 or 1, was 2");
+
+  flashjit_function no_text = FLASHJIT_FUNCTION_INIT;
+  no_text.text_size = 4;
+  CHECK(refusal([&](Call& c) { c.options.score = &no_text; }) == "score: text must not be null, as there are 4");
+  const HostTensor offsets(DType::i32, {1});
+  const DlpackView view(offsets.view(), kDLCPU);
+  CHECK(refusal([&](Call& c) { c.options.query_offsets = &view; }) ==
+        "query_offsets: must not be given without score or mask, which see them");
+  CHECK(refusal([&](Call& c) { c.options.key_offsets = &view; }).find("key_offsets: must not be given") == 0);
+  CHECK(refusal([&](Call& c) { c.options.block_mask = &view; }).find("block_mask: must not be given without") == 0);
+}
+
+TEST_CASE("block masks have shapes, and are made of something") {
+  const EnginePointer engine = make_engine("sm_90a");
+  flashjit_mask_shape shape = {1, 2, 65, 513};
+  std::int64_t dims[FLASHJIT_BLOCK_MASK_RANK];
+  CHECK(flashjit_block_mask_dims(&shape, dims) == FLASHJIT_OK);
+  CHECK(Dims(dims, FLASHJIT_BLOCK_MASK_RANK) == Dims{1, 2, 2, 2, 2});
+  HostTensor mask(DType::i32, Dims(dims, FLASHJIT_BLOCK_MASK_RANK));
+  const HostTensor documents(DType::i32, {1, 513});
+  const DlpackView view(documents.view(), kDLCPU);
+  DlpackView into(mask.view(), kDLCPU);
+  flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+  const auto refused = [&] {
+    CHECK(flashjit_block_mask(engine.get(), &options, &shape, &into) == FLASHJIT_INVALID_ARGUMENT);
+    return last_error();
+  };
+  CHECK(refused() == "block_mask: must be made of boolean_mask, documents, tree or mask, had none of them");
+  options.documents = &view;
+  CHECK(flashjit_block_mask(engine.get(), &options, &shape, &into) == FLASHJIT_NO_COMPILER);
+  into.dtype.bits = 64;
+  CHECK(refused() == "into: dtype must be i32, was i64");
+  into.dtype.bits = 32;
+  shape.seqlen_q = 129;
+  CHECK(refused().find("into: must have the shape [1, 2, 3, 2, 2]") == 0);
+  shape.seqlen_q = -1;
+  CHECK(refused() == "shape: seqlen_q must be from 0 to 1073741824, was -1");
+  CHECK(flashjit_block_mask_dims(&shape, dims) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(flashjit_block_mask_dims(nullptr, dims) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "shape: must not be null");
+  shape.seqlen_q = 65;
+  CHECK(flashjit_block_mask_dims(&shape, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "dims: must not be null");
+  CHECK(flashjit_block_mask(engine.get(), &options, &shape, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "into: must point to a tensor, was null");
+}
+
 TEST_CASE("engine options are checked, and a failure makes no engine") {
   const auto message = [](const char* flashjit_engine_options::*field, const char* value) {
     flashjit_engine_options options = FLASHJIT_ENGINE_OPTIONS_INIT;
@@ -261,7 +436,10 @@ TEST_CASE("what is prepared is checked") {
   CHECK(last_error() == "head_dim: must be a multiple of 8 from 8 to 256, was 12");
   problem.dtype = {kDLInt, 32, 1};
   CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
-  CHECK(last_error() == "dtype: must be f16 or bf16, was int32");
+  CHECK(last_error() == "dtype: must be f16 or bf16, was i32");
+  problem.dtype = {kDLInt, 16, 1};
+  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "dtype: must be f16 or bf16, was int16");
   constexpr struct {
     const char* name;
     std::int32_t flashjit_problem::*field;
@@ -324,9 +502,10 @@ TEST_CASE("a struct without its size is refused") {
 
 // What lies behind a struct of the caller's size is not looked at.
 TEST_CASE("options of every version are taken for ever") {
-  constexpr std::size_t kFirst = 48, kWithWindow = 56, kWithScores = 88;
+  constexpr std::size_t kFirst = 48, kWithWindow = 56, kWithScores = 88, kWithFunctions = 168;
   static_assert(sizeof(flashjit_engine_options) >= 56 && sizeof(flashjit_counters) >= 64);
-  static_assert(sizeof(flashjit_attention_options) >= kWithScores);
+  static_assert(sizeof(flashjit_function) >= 40 && sizeof(flashjit_capture) == 32);
+  static_assert(sizeof(flashjit_attention_options) >= kWithFunctions);
   const EnginePointer engine = make_engine("sm_90a");
   Call call;
   const auto status = [&](std::size_t size) {
@@ -336,8 +515,16 @@ TEST_CASE("options of every version are taken for ever") {
   call.options.softcap = -1;
   call.options.chunk = -1;
   call.options.reserved = 1;
+  const flashjit_function nothing = FLASHJIT_FUNCTION_INIT;
+  call.options.mask = &nothing;
+  CHECK(status(kWithFunctions) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(status(kWithScores) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(status(kWithWindow) == FLASHJIT_NO_COMPILER);
+  call.options.softcap = 0;
+  call.options.chunk = call.options.reserved = 0;
+  CHECK(status(kWithFunctions) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "mask: must have a text, was empty");
+  CHECK(status(kWithScores) == FLASHJIT_NO_COMPILER);
   constexpr flashjit_window kRefused{-2, -2};
   call.options.window = &kRefused;
   CHECK(status(kWithWindow) == FLASHJIT_INVALID_ARGUMENT);

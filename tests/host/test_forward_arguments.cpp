@@ -13,6 +13,7 @@
 #include "generator/variant_space.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operation.h"
+#include "tests/support/feature.h"
 
 namespace {
 
@@ -319,6 +320,50 @@ TEST_CASE("a cap, slopes and sinks stand behind the masks, each where its alignm
   }
 }
 
+TEST_CASE("the captures of functions stand behind the offsets of their sequences") {
+  struct TextArguments {  // with a tensor of two dimensions, and a number
+    generator::OffsetArguments offsets;
+    const void* data;
+    std::int64_t strides[2];
+    std::uint32_t sizes[2];
+    float number;
+  };
+  for (const auto& [variant, family_bytes] : kOfEachFamily) {
+    CAPTURE(std::string(variant));
+    Call call;
+    call.opts.bias = Tensor(address(6), DType::f16, {1, 8, 1, 4096}, {3, 5000, 4, 1});
+    call.opts.score = Score("score + step * slope(batch, head)",
+                            {{"slope", Tensor(address(7), DType::f32, {2, 8}, {100, 1})}, {"step", 0.5}});
+    call.opts.key_offsets = Tensor(address(8), DType::i32, {2});
+    const runtime::Launch launch = launch_of(call, variant);
+    struct BiasArguments {
+      generator::OffsetArguments offsets;
+      const void* data;
+      std::int64_t strides[4];
+      std::uint32_t sizes[4];
+    };
+    const auto bias = arguments_at<BiasArguments>(launch, family_bytes);
+    CHECK(bias.offsets.of_queries == nullptr);
+    CHECK(bias.offsets.of_keys == nullptr);
+    CHECK(bias.data == address(6));
+    const std::int64_t bias_strides[] = {0, 10000, 0, 2};
+    const std::uint32_t bias_sizes[] = {2, 8, 70, 4096};
+    for (int i = 0; i < 4; ++i) {
+      CHECK(bias.strides[i] == bias_strides[i]);
+      CHECK(bias.sizes[i] == bias_sizes[i]);
+    }
+    const auto score = arguments_at<TextArguments>(launch, family_bytes + sizeof(bias));
+    CHECK(score.offsets.of_queries == nullptr);
+    CHECK(score.offsets.of_keys == address(8));
+    CHECK(score.data == address(7));
+    CHECK(score.strides[0] == 400);
+    CHECK(score.strides[1] == 4);
+    CHECK(score.sizes[0] == 2);
+    CHECK(score.sizes[1] == 8);
+    CHECK(score.number == 0.5f);
+  }
+}
+
 TEST_CASE("arguments begin at a multiple of their alignment, and only those that are asked for take room") {
   for (const generator::FeatureRow& row : generator::features()) {
     CAPTURE(std::string(row.word));
@@ -330,8 +375,8 @@ TEST_CASE("arguments begin at a multiple of their alignment, and only those that
     }
     Problem problem;
     CHECK(generator::argument_bytes(problem, 72, 8) == 72);
-    problem.*row.asked = true;
-    CHECK(generator::argument_bytes(problem, 72, 8) == 72 + (row.argument_bytes + 7) / 8 * 8);
+    tests::ask(problem, row);
+    CHECK(generator::argument_bytes(problem, 72, 8) == 72 + (generator::argument_bytes(row, problem) + 7) / 8 * 8);
   }
   Problem problem;
   problem.window = problem.softcap = problem.alibi = true;

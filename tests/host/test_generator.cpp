@@ -15,6 +15,7 @@
 #include "generator/plan.h"
 #include "generator/source.h"
 #include "generator/variant_space.h"
+#include "tests/support/feature.h"
 #include "tests/support/planted_faults.h"
 
 namespace {
@@ -187,8 +188,8 @@ TEST_CASE("a part is in the text of the problems that have it, and of no others"
     for (const FeatureRow& of_problem : features()) {
       Problem problem = problem_of(64, 64);
       for (const bool asked : {false, true}) {
-        problem.*of_problem.asked = asked;
-        const bool has_part = asked && &of_problem == &row;
+        flashjit::tests::ask(problem, of_problem, asked);
+        const bool has_part = asked && of_problem.file == std::string_view(row.file);
         for (const char* variant : kOfEachFamily) {
           const KernelSpec spec(problem, parse_variant(variant), sm_90a());
           CHECK((render_forward(spec, changed).text() != render_forward(spec).text()) == has_part);
@@ -218,6 +219,30 @@ TEST_CASE("the parts of a slot stand in it in their order, with their arguments"
     CHECK(contains(render(problem, variant), "ChunkArguments chunk;"));
     CHECK(contains(render(problem, variant), "using SoftmaxParts = Additions<Sinks>;"));
     CHECK(contains(render(problem, variant), "HeadArguments sinks;"));
+  }
+}
+
+TEST_CASE("functions stand in the slot behind what the library has there, and their texts as they were written") {
+  const std::string text = "// twice\nconst float twice = 2 * score;\nreturn twice;";
+  for (const char* variant : kOfEachFamily) {
+    CAPTURE(std::string(variant));
+    Problem problem = problem_of(64, 64);
+    problem.alibi = true;
+    problem.score = flashjit::Score(text).source();
+    problem.mask = flashjit::Mask("key < limit", {{"limit", 5}}).source();
+    problem.bias = &library_function(FunctionKind::bias, DType::f16);
+    problem.documents = &library_function(FunctionKind::documents, DType::i32);
+    const std::string source = render(problem, variant);
+    CHECK(contains(source,
+                   "using ScoreParts = InTurn<AlibiSlopes, ScoreFunction<text::BiasText, &::Arguments::bias>, "
+                   "ScoreFunction<text::ScoreText, &::Arguments::score>>;"));
+    CHECK(contains(source,
+                   "AllSee<MaskFunction<text::DocumentsText, &::Arguments::documents>, "
+                   "MaskFunction<text::MaskText, &::Arguments::mask>>;"));
+    CHECK(contains(source, "#line 1 \"score\"\n" + text + "\n"));
+    CHECK(contains(source, "#line 1 \"mask\"\nkey < limit\n"));
+    CHECK(contains(source, "int limit;"));
+    CHECK(contains(source, "Tensor<F16, 4, true> bias;"));
   }
 }
 
@@ -405,6 +430,32 @@ TEST_CASE("features stand in a spelling in their order") {
   CHECK(parse_problem("fwd-bf16-d128-causal-window-chunk-softcap-alibi-sinks") == scores);
 }
 
+TEST_CASE("functions of a tensor are spelled with its dtype where there are several") {
+  Problem problem = problem_of(64, 64, false, DType::f16);
+  problem.bias = &library_function(FunctionKind::bias, DType::f16);
+  problem.documents = &library_function(FunctionKind::documents, DType::i32);
+  CHECK(to_string(problem) == "fwd-f16-d64-bias.f16-documents");
+  CHECK(parse_problem("fwd-f16-d64-bias.f16-documents") == problem);
+  problem.bias = &library_function(FunctionKind::bias, DType::bf16);
+  CHECK(parse_problem("fwd-f16-d64-bias.bf16-documents") == problem);
+  problem.prefix = true;
+  problem.boolean_mask = &library_function(FunctionKind::boolean_mask, DType::boolean);
+  problem.tree = &library_function(FunctionKind::tree, DType::i64);
+  CHECK(parse_problem("fwd-f16-d64-prefix-bias.bf16-boolean_mask-documents-tree") == problem);
+  CHECK(to_string(problem) == "fwd-f16-d64-prefix-bias.bf16-boolean_mask-documents-tree");
+}
+
+TEST_CASE("a user's function is spelled by a digest, from which no problem can be read") {
+  Problem problem = problem_of(64, 64);
+  problem.score = flashjit::Score("score / 2").source();
+  CHECK(to_string(problem) == "fwd-bf16-d64-score." + problem.score->digest);
+  CHECK(problem.score->digest.size() == 16);
+  CHECK_THROWS_WITH_AS(parse_problem(to_string(problem)), doctest::Contains("problem: must be like"), Error);
+  problem.score = nullptr;
+  problem.mask = flashjit::Mask("key < query").source();
+  CHECK_THROWS_WITH_AS(parse_problem(to_string(problem)), doctest::Contains("problem: must be like"), Error);
+}
+
 TEST_CASE("a problem is read from its own spelling and from no other") {
   for (const Problem& problem :
        {problem_of(128, 128), problem_of(64, 64, true), problem_of(192, 128, false, DType::f16),
@@ -432,6 +483,12 @@ TEST_CASE("a problem is read from its own spelling and from no other") {
                            "fwd-bf16-d64-chunk9",
                            "fwd-bf16-d64-causalwindow",
                            "fwd-bf16-d64-window5",
+                           "fwd-bf16-d64-bias",
+                           "fwd-bf16-d64-bias.i32",
+                           "fwd-bf16-d64-bias.f16-bias.bf16",
+                           "fwd-bf16-d64-documents.i32",
+                           "fwd-bf16-d64-tree-documents",
+                           "fwd-bf16-d64-score",
                            "fwd-bf16-d64-v",
                            "fwd-bf16-d99999999999",
                            "fwd-bf16-d64 "}) {

@@ -3,17 +3,20 @@
 
 #include <atomic>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "generator/features.h"
 #include "runtime/backends/launch_record.h"
 #include "runtime/backends/launch_table.h"
+#include "tests/support/feature.h"
 
 namespace {
 
 using flashjit::Problem;
 using flashjit::ShapeBucket;
 using flashjit::Variant;
+using flashjit::generator::FunctionKind;
 using flashjit::runtime::LaunchKey;
 using flashjit::runtime::LaunchRecord;
 using flashjit::runtime::LaunchTable;
@@ -36,11 +39,16 @@ std::vector<Problem> with_any_features(const Problem& problem) {
   for (const flashjit::generator::FeatureRow& row : flashjit::generator::features()) {
     const std::vector<Problem> without = problems;
     for (Problem with : without) {
-      with.*row.asked = true;
+      flashjit::tests::ask(with, row);
       problems.push_back(with);
     }
   }
   return problems;
+}
+
+std::size_t count_different(const std::vector<LaunchKey>& keys) {
+  const auto hash = [](const LaunchKey& key) { return key.hash(); };
+  return std::unordered_set<LaunchKey, decltype(hash)>(keys.begin(), keys.end(), 2 * keys.size(), hash).size();
 }
 
 // The plain variant, and one that differs from it in each field.
@@ -116,11 +124,42 @@ TEST_CASE("every field of a call's key tells calls apart") {
   const std::vector<Variant> mma = changed_mma_variants();
   for (std::size_t i = 1; i < mma.size(); ++i) keys.emplace_back(0, problem, mma[i]);
   for (const Variant& variant : changed_hopper_variants()) keys.emplace_back(0, problem, variant);
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    for (std::size_t j = 0; j < keys.size(); ++j) {
-      if ((keys[i] == keys[j]) != (i == j)) FAIL_CHECK("keys " << i << " and " << j);
-    }
-  }
+  CHECK(count_different(keys) == keys.size());
+}
+
+TEST_CASE("functions tell calls apart by their text, their kind and the types of their captures, and by nothing else") {
+  using flashjit::DType, flashjit::Mask, flashjit::Score, flashjit::Tensor;
+  std::vector<Problem> problems;
+  const auto add_score = [&](const Score& score) { problems.emplace_back().score = score.source(); };
+  const auto add_mask = [&](const Mask& mask) { problems.emplace_back().mask = mask.source(); };
+  float numbers[8] = {};
+  add_score(Score("score"));
+  add_score(Score("score "));
+  add_score(Score("score + at", {{"at", 1.0}}));
+  add_score(Score("score + at", {{"at", 1}}));
+  add_score(Score("score + at(0)", {{"at", Tensor(numbers, DType::f32, {8})}}));
+  add_score(Score("score + at(0)", {{"at", Tensor(numbers, DType::f16, {8})}}));
+  add_score(Score("score + at(0)", {{"at", Tensor(numbers, DType::f32, {4}, {2})}}));
+  add_score(Score("score + at(0)", {{"at", Tensor(numbers, DType::f32, {2, 4})}}));
+  add_mask(Mask("query < key"));
+  add_mask(Mask("query < at", {{"at", 1}}));
+  problems.push_back(problems.front());
+  problems.back().mask = Mask("query < key").source();
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32})
+    problems.emplace_back().bias = &flashjit::generator::library_function(FunctionKind::bias, dtype);
+  std::vector<LaunchKey> keys;
+  for (const Problem& problem : problems) keys.emplace_back(0, problem, ShapeBucket{});
+  CHECK(count_different(keys) == keys.size());
+
+  float others[8] = {};
+  add_score(Score("score + at", {{"at", 2.0}}));
+  add_score(Score("score + at", {{"at", 7}}));
+  add_score(Score("score + at(0)", {{"at", Tensor(others, DType::f32, {5})}}));
+  add_score(Score("score + at(0)", {{"at", Tensor(others, DType::f32, {4}, {3})}}));
+  add_mask(Mask("query < at", {{"at", -5}}));
+  const std::size_t different = keys.size();
+  for (const Problem& problem : problems) keys.emplace_back(0, problem, ShapeBucket{});
+  CHECK(count_different(keys) == different);
 }
 
 TEST_CASE("a variant with absurd numbers never meets the key of a legal one") {

@@ -11,6 +11,7 @@
 
 #include "flashjit/error.h"
 #include "flashjit/reference.h"
+#include "runtime/api/reference_scores.h"
 
 using namespace flashjit;
 
@@ -79,15 +80,32 @@ std::int64_t floor_div(std::int64_t dividend, std::int64_t divisor) {
   return dividend / divisor - (dividend % divisor < 0);
 }
 
+// A tensor of options, in which a size of 1 stands for all.
+template <typename Value>
+Value at(const Tensor& tensor, const std::vector<std::int64_t>& indices) {
+  const auto* place = static_cast<const Value*>(tensor.data);
+  for (int i = 0; i < tensor.shape.size(); ++i)
+    place += tensor.shape[i] == 1 ? 0 : indices[static_cast<std::size_t>(i)] * tensor.strides[i];
+  return *place;
+}
+
 // Attention of one head dim by head dim, with a look at every key.
 reference::Result attend_plainly(const HostTensor& q, const HostTensor& k, const HostTensor& v,
                                  const AttentionOptions& opts) {
   const std::int64_t batches = q.shape()[0], queries = q.shape()[1], heads = q.shape()[2], dim = q.shape()[3],
                      keys = k.shape()[1], heads_kv = k.shape()[2], dim_v = v.shape()[3];
   const std::vector<double> qs = q.to_doubles(), ks = k.to_doubles(), vs = v.to_doubles();
-  const auto sees = [&](std::int64_t query, std::int64_t key) {
+  const auto sees = [&](std::int64_t b, std::int64_t h, std::int64_t query, std::int64_t key) {
     const std::int64_t behind = key - (query + keys - queries);  // of the query's own key
-    if (opts.causal && behind > 0) return false;
+    if (opts.prefix ? behind > 0 && key >= at<std::int32_t>(*opts.prefix, {b}) : opts.causal && behind > 0)
+      return false;
+    if (opts.boolean_mask && !at<bool>(*opts.boolean_mask, {b, h, query, key})) return false;
+    if (opts.documents && (key - behind < 0 || at<std::int32_t>(*opts.documents, {b, key}) !=
+                                                   at<std::int32_t>(*opts.documents, {b, key - behind})))
+      return false;
+    const std::int64_t token = key - (keys - queries);
+    if (opts.tree && token >= 0 && (at<std::int64_t>(*opts.tree, {b, query, token / 64}) >> token % 64 & 1) == 0)
+      return false;
     if (opts.chunk > 0 && floor_div(key, opts.chunk) != floor_div(key - behind, opts.chunk)) return false;
     if (opts.window.left != -1 && -behind > opts.window.left) return false;
     return opts.window.right == -1 || behind <= opts.window.right;
@@ -108,11 +126,13 @@ reference::Result attend_plainly(const HostTensor& q, const HostTensor& k, const
         double total = std::exp(value_of(opts.sinks, -kInfinity, b, h));
         std::vector<double> sum(static_cast<std::size_t>(dim_v));
         for (std::int64_t j = 0; j < keys; ++j) {
-          if (!sees(i, j)) continue;
+          if (!sees(b, h, i, j)) continue;
           const std::int64_t kv_row = (b * keys + j) * heads_kv + h * heads_kv / heads;
           double score = 0;
           for (std::int64_t d = 0; d < dim; ++d) score += qs[row * dim + d] * ks[kv_row * dim + d];
-          const double weight = std::exp(changed(score * scale, b, h, i + keys - queries - j));
+          score = changed(score * scale, b, h, i + keys - queries - j);
+          if (opts.bias) score += at<float>(*opts.bias, {b, h, i, j});
+          const double weight = std::exp(score);
           total += weight;
           for (std::int64_t d = 0; d < dim_v; ++d) sum[d] += weight * vs[kv_row * dim_v + d];
         }
@@ -436,6 +456,143 @@ TEST_CASE("under random caps and slopes the result is that of a look at every ke
   }
 }
 
+TEST_CASE("a prefix is seen by all queries, and hides nothing that a causal mask shows") {
+  const HostTensor q(DType::f32, {4, 2, 1, 1}), k(DType::f32, {4, 4, 1, 1});
+  HostTensor v(DType::f32, {4, 4, 1, 1});
+  for (int i = 0; i < 16; ++i) store_element(v.data(), DType::f32, i, i % 4 + 1);
+  std::int32_t lengths[] = {-5, 3, 4, 1000};
+  for (const bool is_causal : {false, true}) {
+    AttentionOptions opts;
+    opts.causal = is_causal;
+    opts.prefix = Tensor(lengths, DType::i32, {4});
+    check_near(attend(q, k, v, opts).out, {2, 2.5, 2, 2.5, 2.5, 2.5, 2.5, 2.5});
+    opts.window = {1, -1};
+    check_near(attend(q, k, v, opts).out, {2.5, 3.5, 2.5, 3.5, 3, 3.5, 3, 3.5});
+  }
+}
+
+TEST_CASE("a query sees the keys of its document, and one before the first key none") {
+  const HostTensor q(DType::f32, {1, 5, 1, 1}), k(DType::f32, {1, 4, 1, 1}), v = f32({1, 4, 1, 1}, {1, 2, 4, 8});
+  std::int32_t documents[] = {7, -1, 7, 3};
+  AttentionOptions opts;
+  opts.documents = Tensor(documents, DType::i32, {1, 4});
+  const reference::Result result = attend(q, k, v, opts);
+  check_near(result.out, {0, 2.5, 2, 2.5, 8});
+  check_near(result.lse, {-kInfinity, std::log(2.0), 0, std::log(2.0), 0});
+  opts.causal = true;
+  check_near(attend(q, k, v, opts).out, {0, 1, 2, 2.5, 8});
+}
+
+TEST_CASE("queries of a tree see what is before them all, and of themselves whose bit is set") {
+  const HostTensor q(DType::f32, {1, 2, 1, 1}), k(DType::f32, {1, 3, 1, 1}), v = f32({1, 3, 1, 1}, {1, 3, 8});
+  std::int64_t rows[] = {0b01, 0b10};
+  AttentionOptions opts;
+  opts.tree = Tensor(rows, DType::i64, {1, 2, 1});
+  check_near(attend(q, k, v, opts).out, {2, 4.5});
+  rows[0] = 0, rows[1] = -1;
+  check_near(attend(q, k, v, opts).out, {1, 4});
+}
+
+TEST_CASE("bits of a tree that no double holds are read") {
+  constexpr std::int64_t kTokens = 130;
+  const HostTensor q(DType::f32, {1, kTokens, 1, 1}), k(DType::f32, {1, kTokens, 1, 1});
+  HostTensor v(DType::f32, {1, kTokens, 1, 1});
+  std::vector<std::int64_t> rows(kTokens * 3, 0);
+  for (std::int64_t i = 0; i < kTokens; ++i) {
+    store_element(v.data(), DType::f32, i, static_cast<double>(i));
+    const std::int64_t parent = i / 2;
+    for (const std::int64_t seen : {i, parent})
+      rows[static_cast<std::size_t>(i * 3 + seen / 64)] |= static_cast<std::int64_t>(std::uint64_t{1} << seen % 64);
+  }
+  AttentionOptions opts;
+  opts.tree = Tensor(rows.data(), DType::i64, {1, kTokens, 3});
+  const std::vector<double> out = attend(q, k, v, opts).out;
+  for (std::int64_t i = 0; i < kTokens; ++i)
+    CHECK(out[static_cast<std::size_t>(i)] == static_cast<double>(i + i / 2) / 2);
+}
+
+TEST_CASE("a bias is added to the score, and one of -infinity hides its key") {
+  const HostTensor q(DType::f32, {1, 1, 2, 1}), k(DType::f32, {1, 2, 1, 1}), v = f32({1, 2, 1, 1}, {1, 5});
+  const HostTensor bias = f32({1, 2, 1, 2}, {std::log(3.0), 0, -kInfinity, 7});
+  AttentionOptions opts;
+  opts.bias = bias.view();
+  check_near(attend(q, k, v, opts).out, {2, 5}, 1e-6);
+  const HostTensor all(DType::f32, {1, 1, 1, 2});
+  for (int i = 0; i < 2; ++i) store_element(all.view().data, DType::f32, i, -kInfinity);
+  opts.bias = all.view();
+  CHECK(attend(q, k, v, opts).out == std::vector<double>{0, 0});
+  CHECK(attend(q, k, v, opts).lse == std::vector<double>(2, -kInfinity));
+}
+
+TEST_CASE("what is hidden reaches no row, whatever is in v") {
+  const HostTensor q(DType::f32, {1, 1, 1, 1}), k(DType::f32, {1, 2, 1, 1}), v = f32({1, 2, 1, 1}, {kInfinity, 5});
+  bool shown[] = {false, true};
+  AttentionOptions opts;
+  opts.boolean_mask = Tensor(shown, DType::boolean, {1, 1, 1, 2});
+  CHECK(attend(q, k, v, opts).out == std::vector<double>{5});
+}
+
+TEST_CASE("under random tensors of scores and masks the result is that of a look at every key") {
+  std::mt19937_64 generator(14);
+  const auto up_to = [&](int most) { return std::uniform_int_distribution<std::int64_t>(0, most)(generator); };
+  for (int i = 0; i < 400; ++i) {
+    const std::int64_t keys = 1 + up_to(80), batches = 1 + up_to(1), has_tree = up_to(1);
+    const std::int64_t queries = has_tree != 0 ? 1 + up_to(static_cast<int>(keys - 1)) : 1 + up_to(90);
+    const HostTensor q = random({batches, queries, 4, 3}, 4 * i), k = random({batches, keys, 2, 3}, 4 * i + 1),
+                     v = random({batches, keys, 2, 3}, 4 * i + 2);
+    const auto or_one = [&](std::int64_t size) { return up_to(1) == 0 ? 1 : size; };
+    AttentionOptions opts = with_window(up_to(2) == 0 ? up_to(9) : -1, -1, up_to(1) == 0);
+    const HostTensor bias = random({or_one(batches), or_one(4), or_one(queries), keys}, 4 * i + 3);
+    HostTensor shown(DType::boolean, {or_one(batches), or_one(4), or_one(queries), keys});
+    for (std::size_t j = 0; j < shown.element_count(); ++j)
+      store_element(shown.data(), DType::boolean, static_cast<std::int64_t>(j), up_to(3) != 0);
+    HostTensor documents(DType::i32, {or_one(batches), keys}), prefix(DType::i32, {batches});
+    for (std::size_t j = 0; j < documents.element_count(); ++j)
+      store_element(documents.data(), DType::i32, static_cast<std::int64_t>(j), static_cast<double>(up_to(3) - 1));
+    for (std::int64_t j = 0; j < batches; ++j)
+      store_element(prefix.data(), DType::i32, j, static_cast<double>(up_to(100) - 10));
+    const Dims tree_shape{or_one(batches), queries, (queries + 63) / 64 + up_to(1)};
+    std::vector<std::uint64_t> tree(static_cast<std::size_t>(tree_shape[0] * tree_shape[1] * tree_shape[2]));
+    std::generate(tree.begin(), tree.end(), std::ref(generator));
+    if (up_to(2) == 0) opts.bias = bias.view();
+    if (up_to(2) == 0) opts.boolean_mask = shown.view();
+    if (up_to(2) == 0) opts.documents = documents.view();
+    if (up_to(2) == 0) opts.prefix = prefix.view();
+    if (has_tree != 0) opts.tree = Tensor(tree.data(), DType::i64, tree_shape);
+    CAPTURE(i);
+    const reference::Result expected = attend_plainly(q, k, v, opts), result = attend(q, k, v, opts);
+    check_near(result.out, expected.out);
+    check_near(result.lse, expected.lse, 1e-11);
+  }
+}
+
+TEST_CASE("a hook is given all scores before masks, by rows of a head, and what it leaves is masked") {
+  const HostTensor q = random({2, 200, 2, 4}, 1), k = random({2, 150, 1, 4}, 2), v = random({2, 150, 1, 3}, 3);
+  const HostTensor bias = random({1, 2, 200, 150}, 4);
+  AttentionOptions opts = causal();
+  const std::vector<double> added = bias.to_doubles();
+  const reference::ScoreHook add_bias = [&](const reference::ScoreRows& rows) {
+    REQUIRE(rows.scores.size() == static_cast<std::size_t>(rows.count * 150));
+    for (std::size_t i = 0; i < rows.scores.size(); ++i)
+      rows.scores[i] += added[static_cast<std::size_t>(rows.head * 200 + rows.first_row) * 150 + i];
+  };
+  const auto hooked = reference::attention(q.view(), k.view(), v.view(), opts, add_bias);
+  const auto hooked_low = reference::attention_in_low_precision(q.view(), k.view(), v.view(), opts, add_bias);
+  opts.bias = bias.view();
+  const auto expected = attend(q, k, v, opts);
+  CHECK(hooked.out == expected.out);
+  CHECK(hooked.lse == expected.lse);
+  check_near(hooked_low.out, expected.out, 1e-4);
+}
+
+TEST_CASE("a hook hides keys by -infinity, for each batch entry its own") {
+  const HostTensor q(DType::f32, {2, 1, 1, 1}), k(DType::f32, {2, 3, 1, 1}), v = f32({2, 3, 1, 1}, {1, 2, 3, 4, 5, 6});
+  const auto result = reference::attention(q.view(), k.view(), v.view(), {}, [](const reference::ScoreRows& rows) {
+    rows.scores[rows.batch == 0 ? 0 : 2] = -kInfinity;
+  });
+  CHECK(result.out == std::vector<double>{2.5, 4.5});
+}
+
 TEST_CASE("lengths, batches and heads of 0") {
   const HostTensor q = random({2, 3, 1, 4}, 1), none = HostTensor(DType::f32, {2, 0, 1, 4});
   const reference::Result no_keys = attend(q, none, none);
@@ -632,6 +789,74 @@ TEST_CASE("bad inputs are refused with a line that names the argument") {
   both.softmax_scale = 0.0f;
   refuses("softmax_scale: must be at least 2^-64 in magnitude with alibi_slopes, was 0", t, t, t, both);
   CHECK_NOTHROW(reference::attention(t, t, t));
+  const Tensor whole(data, DType::i32, {2, 3, 4, 8});
+  refuses("q: dtype must be f16, bf16 or f32, was i32", whole, whole, whole);
+}
+
+TEST_CASE("bad tensors of scores and masks are refused with a line that names the argument") {
+  const HostTensor good = random({2, 3, 4, 8}, 1);
+  void* data = good.view().data;
+  const Tensor five_keys(data, DType::f32, {2, 5, 4, 1}), t(data, DType::f32, {2, 3, 4, 1});
+  const auto refuses = [&](const char* message, std::optional<Tensor> AttentionOptions::*option, const Tensor& tensor) {
+    AttentionOptions opts;
+    opts.*option = tensor;
+    CHECK_THROWS_WITH_AS(reference::attention(t, five_keys, five_keys, opts), message, Error);
+    CHECK_THROWS_WITH_AS(reference::attention_in_low_precision(t, five_keys, five_keys, opts), message, Error);
+  };
+  using Options = AttentionOptions;
+  refuses("bias: dtype must be f16, bf16 or f32, was i32", &Options::bias, Tensor(data, DType::i32, {2, 4, 3, 5}));
+  refuses("bias: rank must be 4, was 2 with shape [3, 5]", &Options::bias, Tensor(data, DType::f32, {3, 5}));
+  refuses("bias: must have 4 strides like its shape, had 1", &Options::bias,
+          Tensor(data, DType::f32, {2, 4, 3, 5}, {1}));
+  refuses("bias: num_heads must be 4, or 1 for all, was 2 with shape [2, 2, 3, 5]", &Options::bias,
+          Tensor(data, DType::f32, {2, 2, 3, 5}));
+  refuses("bias: seqlen_kv must be 5, was 1 with shape [2, 4, 3, 1]", &Options::bias,
+          Tensor(data, DType::f32, {2, 4, 3, 1}));
+  refuses("bias: must point to host memory, was null", &Options::bias, Tensor(nullptr, DType::f32, {1, 1, 1, 5}));
+  refuses("boolean_mask: dtype must be boolean, was i32", &Options::boolean_mask,
+          Tensor(data, DType::i32, {2, 4, 3, 5}));
+  refuses("boolean_mask: seqlen_q must be 3, or 1 for all, was 2 with shape [1, 1, 2, 5]", &Options::boolean_mask,
+          Tensor(data, DType::boolean, {1, 1, 2, 5}));
+  refuses("documents: dtype must be i32, was i64", &Options::documents, Tensor(data, DType::i64, {2, 5}));
+  refuses("documents: batch must be 2, or 1 for all, was 3 with shape [3, 5]", &Options::documents,
+          Tensor(data, DType::i32, {3, 5}));
+  refuses("prefix: dtype must be i32, was i64", &Options::prefix, Tensor(data, DType::i64, {2}));
+  refuses("prefix: batch must be 2, was 1 with shape [1]", &Options::prefix, Tensor(data, DType::i32, {1}));
+  refuses("tree: dtype must be i64, was i32", &Options::tree, Tensor(data, DType::i32, {2, 3, 1}));
+  refuses("tree: words must be 1 or more, was 0 with shape [2, 3, 0]", &Options::tree,
+          Tensor(data, DType::i64, {2, 3, 0}));
+  refuses("query_offsets: must not be given without score or mask, which see them", &Options::query_offsets,
+          Tensor(data, DType::i32, {2}));
+  refuses("key_offsets: must not be given without score or mask, which see them", &Options::key_offsets,
+          Tensor(data, DType::i32, {2}));
+  Options opts;
+  opts.tree = Tensor(data, DType::i64, {2, 5, 1});
+  CHECK_THROWS_WITH_AS(reference::attention(five_keys, t, t, opts),
+                       "tree: seqlen_q must be at most seqlen_kv, as its queries have the last keys, was 5 with 3 keys",
+                       Error);
+  opts = with_window(-1, 4);
+  opts.prefix = Tensor(data, DType::i32, {2});
+  CHECK_THROWS_WITH_AS(reference::attention(t, t, t, opts),
+                       "window: right must be -1 with prefix, which shows keys behind the query, was 4", Error);
+}
+
+TEST_CASE("users' functions are refused where there is no compiler") {
+  const HostTensor t = random({1, 2, 1, 4}, 1);
+  AttentionOptions opts;
+  opts.mask = Mask("key < 1");
+  const auto code_of = [&] {
+    try {
+      attend(t, t, t, opts);
+    } catch (const Error& error) {
+      return std::pair(error.code(), std::string(error.what()));
+    }
+    return std::pair(ErrorCode::io, std::string());
+  };
+  CHECK(code_of() == std::pair(ErrorCode::unsupported,
+                               std::string("mask: must not be given to reference::attention, which has no compiler; "
+                                           "Engine::reference takes it")));
+  opts.score = Score("score");
+  CHECK(code_of().second.starts_with("score: must not be given to reference::attention"));
 }
 
 TEST_CASE("a kernel may be twice as far off as low precision, and two roundings more") {

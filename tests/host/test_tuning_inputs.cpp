@@ -8,6 +8,7 @@
 
 #include "flashjit/attention.h"
 #include "flashjit/error.h"
+#include "generator/functions.h"
 #include "runtime/tuning/tuning_inputs.h"
 
 using namespace flashjit;
@@ -30,6 +31,36 @@ std::vector<Problem> problems_of_features(DType dtype = DType::bf16) {
       problems.push_back(problem);
     }
   }
+  return problems;
+}
+
+// Those whose feature is a tensor of more than heads: each alone, all of them, and all beside the others that masks and
+// scores may have.
+std::vector<Problem> problems_of_tensors() {
+  using generator::FunctionKind, generator::library_function;
+  std::vector<Problem> problems(8, make_problem(false));
+  const auto set_bias = [](Problem& problem, DType dtype) {
+    problem.bias = &library_function(FunctionKind::bias, dtype);
+  };
+  const auto set_rest = [](Problem& problem, int first, int end) {
+    if (first <= 0 && end > 0) problem.boolean_mask = &library_function(FunctionKind::boolean_mask, DType::boolean);
+    if (first <= 1 && end > 1) problem.documents = &library_function(FunctionKind::documents, DType::i32);
+    if (first <= 2 && end > 2) problem.tree = &library_function(FunctionKind::tree, DType::i64);
+    if (first <= 3 && end > 3) problem.prefix = true;
+  };
+  set_bias(problems[0], DType::bf16);
+  set_bias(problems[1], DType::f32);
+  for (int i = 0; i < 4; ++i) set_rest(problems[static_cast<std::size_t>(2 + i)], i, i + 1);
+  for (Problem& problem : {std::ref(problems[6]), std::ref(problems[7])}) {
+    set_bias(problem, DType::f16);
+    set_rest(problem, 0, 4);
+  }
+  problems[7].window = problems[7].chunk = problems[7].softcap = problems[7].alibi = problems[7].sinks = true;
+  return problems;
+}
+
+std::vector<Problem> with(std::vector<Problem> problems, const std::vector<Problem>& others) {
+  problems.insert(problems.end(), others.begin(), others.end());
   return problems;
 }
 
@@ -93,7 +124,7 @@ TEST_CASE("a small tensor takes a block of its own size") {
 TEST_CASE("what is expected of the timed call's last rows is what the whole call gives there") {
   const CallShape shapes[] = {{2, 37, 53, 4, 2}, {1, 5, 40, 2, 1}, {1, 1, 9, 1, 1}, {2, 40, 23, 2, 2}};
   for (const CallShape& shape : shapes) {
-    for (const Problem& problem : problems_of_features()) {
+    for (const Problem& problem : with(problems_of_features(), problems_of_tensors())) {
       CAPTURE(shape.seqlen_q);
       CAPTURE(to_string(problem));
       const TimedCase timed(problem, shape);
@@ -112,7 +143,7 @@ TEST_CASE("what is expected of the timed call's last rows is what the whole call
 }
 
 TEST_CASE("the calls of tuning are of the problem that is tuned") {
-  for (const Problem& problem : problems_of_features()) {
+  for (const Problem& problem : with(problems_of_features(), problems_of_tensors())) {
     CAPTURE(to_string(problem));
     for (const std::int64_t keys : {1, 2, 3, 40, 4096}) {
       CAPTURE(keys);
@@ -223,23 +254,23 @@ TEST_CASE("in one small call maxima jump, from whichever end its keys are visite
 
 TEST_CASE("the slopes of small and timed calls are those of the paper") {
   Problem problem = make_problem(false);
-  CHECK(TimedCase(problem, {1, 5, 40, 8, 2}).of_heads.empty());
+  CHECK(TimedCase(problem, {1, 5, 40, 8, 2}).tensors.empty());
   problem.alibi = true;
   const TimedCase timed(problem, {1, 5, 40, 8, 2});
-  REQUIRE(timed.of_heads.size() == 1);
-  CHECK(timed.of_heads[0].values.to_doubles() ==
+  REQUIRE(timed.tensors.size() == 1);
+  CHECK(timed.tensors[0].memory.to_doubles() ==
         std::vector<double>{0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625});
-  CHECK(CheckCase(problem, {3, 5, 40, 2, 2}).of_heads.at(0).values.to_doubles() ==
+  CHECK(CheckCase(problem, {3, 5, 40, 2, 2}).tensors.at(0).memory.to_doubles() ==
         std::vector<double>{0.0625, 0.00390625});
 }
 
 TEST_CASE("the sinks of small and timed calls are near 0, and neighbours have different ones") {
   Problem problem = make_problem(false);
   problem.sinks = true;
-  for (const HeadNumbers& sinks :
-       {TimedCase(problem, {1, 5, 40, 8, 2}).of_heads.at(0), CheckCase(problem, {3, 5, 40, 8, 2}).of_heads.at(0)}) {
+  for (const OptionTensor& sinks :
+       {TimedCase(problem, {1, 5, 40, 8, 2}).tensors.at(0), CheckCase(problem, {3, 5, 40, 8, 2}).tensors.at(0)}) {
     CHECK(sinks.option == &AttentionOptions::sinks);
-    CHECK(sinks.values.to_doubles() == std::vector<double>{-1.5, -0.25, 1, -1, 0.25, 1.5, -0.5, 0.75});
+    CHECK(sinks.memory.to_doubles() == std::vector<double>{-1.5, -0.25, 1, -1, 0.25, 1.5, -0.5, 0.75});
   }
 }
 
@@ -262,6 +293,49 @@ TEST_CASE("what a kernel gives that forgets the cap, chunks, slopes or sinks doe
   CHECK_FALSE(all_pass([](AttentionOptions& options) { options.chunk = 0; }));
   CHECK_FALSE(all_pass([](AttentionOptions& options) { options.alibi_slopes.reset(); }));
   CHECK_FALSE(all_pass([](AttentionOptions& options) { options.sinks.reset(); }));
+}
+
+TEST_CASE("what a kernel gives that forgets a tensor of scores or masks does not pass") {
+  using Option = std::optional<Tensor> AttentionOptions::*;
+  const Option options[] = {&AttentionOptions::bias,      &AttentionOptions::bias, &AttentionOptions::boolean_mask,
+                            &AttentionOptions::documents, &AttentionOptions::tree, &AttentionOptions::prefix};
+  const std::vector<Problem> problems = problems_of_tensors();
+  for (std::size_t i = 0; i < std::size(options); ++i) {
+    CAPTURE(to_string(problems[i]));
+    bool all_pass = true;
+    for (const CheckCase& small : make_check_cases(problems[i])) {
+      const Expected expected = small.expected();
+      AttentionOptions forgotten = small.options_on_host();
+      REQUIRE((forgotten.*options[i]).has_value());
+      (forgotten.*options[i]).reset();
+      const reference::Result given = reference::attention(small.q.view(), small.k.view(), small.v.view(), forgotten);
+      const HostTensor out = HostTensor::from_doubles(DType::bf16, given.shape, given.out.data(), given.out.size());
+      all_pass = all_pass && reference::compare(out, expected.exact, expected.low).passed;
+    }
+    CHECK_FALSE(all_pass);
+  }
+}
+
+TEST_CASE("the bias of a large timed call takes little memory, and is another one for each row") {
+  Problem problem = make_problem(false);
+  problem.bias = &generator::library_function(generator::FunctionKind::bias, DType::bf16);
+  problem.boolean_mask = &generator::library_function(generator::FunctionKind::boolean_mask, DType::boolean);
+  const TimedCase timed(problem, {2, 8192, 16384, 8, 2});
+  for (const OptionTensor& tensor : timed.tensors) {
+    CHECK(tensor.memory.element_count() <= 1 << 23);
+    CHECK(tensor.shape == Dims{1, 1, 8192, 16384});
+    CHECK(8191 * tensor.strides[2] + 16384 == static_cast<std::int64_t>(tensor.memory.element_count()));
+    CHECK(tensor.strides[2] > 0);
+  }
+}
+
+TEST_CASE("calls of users' functions are not made up") {
+  Problem problem = make_problem(false);
+  problem.mask = Mask("key < query").source();
+  CHECK_THROWS_WITH_AS(make_check_cases(problem),
+                       doctest::Contains("problem: must have no users' functions and no block mask to be tuned, was "),
+                       Error);
+  CHECK_THROWS_AS(TimedCase(problem, {1, 5, 40, 1, 1}), Error);
 }
 
 TEST_CASE("small calls expect the reference's result, and no head that was forgotten passes") {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "flashjit/error.h"
+#include "generator/functions.h"
 #include "runtime/call/validate.h"
 
 namespace {
@@ -386,6 +387,160 @@ TEST_CASE("sinks are refused as slopes are, by their own name") {
         "sinks: the stride of batch must not be negative, was -8");
   CHECK(with_sinks(Tensor(address(5), DType::f32, {8})).starts_with("lse: must not overlap sinks"));
   CHECK(with_sinks(Tensor(address(4, 64), DType::f32, {8})).starts_with("out: must not overlap sinks"));
+}
+
+TEST_CASE("tensors that scores are functions of make the problem, by their dtypes") {
+  using flashjit::generator::FunctionKind, flashjit::generator::library_function;
+  Call call;
+  call.opts.bias = Tensor(address(6), DType::f32, {1, 8, 1, 7});
+  call.opts.boolean_mask = Tensor(address(7), DType::boolean, {2, 1, 5, 7}, {100, 0, 11, 1});
+  call.opts.documents = Tensor(address(8), DType::i32, {1, 7});
+  call.opts.prefix = Tensor(address(9), DType::i32, {2});
+  call.opts.tree = Tensor(address(10), DType::i64, {2, 5, 1});
+  call.opts.causal = true;
+  const ForwardCall checked = call.validate();
+  flashjit::Problem expected{DType::bf16, 64, 32};
+  expected.prefix = true;
+  expected.bias = &library_function(FunctionKind::bias, DType::f32);
+  expected.boolean_mask = &library_function(FunctionKind::boolean_mask, DType::boolean);
+  expected.documents = &library_function(FunctionKind::documents, DType::i32);
+  expected.tree = &library_function(FunctionKind::tree, DType::i64);
+  CHECK(checked.problem == expected);
+  CHECK(checked.problem == flashjit::problem_of(DType::bf16, 64, 32, call.opts));
+  CHECK(checked.bias.shape == Dims{2, 8, 5, 7});
+  CHECK(checked.bias.strides == Dims{0, 7, 0, 1});
+  CHECK(checked.documents.shape == Dims{2, 7});
+  CHECK(checked.prefix == &*call.opts.prefix);
+}
+
+TEST_CASE("a bias or boolean mask that a kernel cannot read is named") {
+  const auto with_bias = [](const Tensor& bias) { return refusal([&](Call& c) { c.opts.bias = bias; }); };
+  CHECK(with_bias(Tensor(address(6), DType::f16, {2, 8, 5, 7}, {1000, 64, 9, 1})) == "");
+  CHECK(with_bias(Tensor(address(6), DType::i32, {2, 8, 5, 7})) == "bias: dtype must be f16, bf16 or f32, was i32");
+  CHECK(with_bias(Tensor(address(6), DType::f32, {5, 7})) == "bias: rank must be 4, was 2 with shape [5, 7]");
+  CHECK(with_bias(Tensor(address(6), DType::f32, {2, 8, 5, 7}, {1})) ==
+        "bias: must have 4 strides like its shape, had 1");
+  CHECK(with_bias(Tensor(address(6), DType::f32, {3, 8, 5, 7})) ==
+        "bias: batch must be 2, or 1 for all, was 3 with shape [3, 8, 5, 7]");
+  CHECK(with_bias(Tensor(address(6), DType::f32, {2, 4, 5, 7})) ==
+        "bias: num_heads must be 8, or 1 for all, was 4 with shape [2, 4, 5, 7]");
+  CHECK(with_bias(Tensor(address(6), DType::f32, {2, 8, 6, 7})) ==
+        "bias: seqlen_q must be 5, or 1 for all, was 6 with shape [2, 8, 6, 7]");
+  CHECK(with_bias(Tensor(address(6), DType::f32, {2, 8, 5, 1})) ==
+        "bias: seqlen_kv must be 7, was 1 with shape [2, 8, 5, 1]");
+  CHECK(with_bias(Tensor(nullptr, DType::f32, {1, 1, 1, 7})) == "bias: must point to its elements, was null");
+  CHECK(
+      with_bias(Tensor(address(6, 2), DType::f32, {1, 1, 1, 7})).starts_with("bias: must be aligned to 4 bytes, was"));
+  CHECK(with_bias(Tensor(address(6, 2), DType::bf16, {1, 1, 1, 7})) == "");
+  CHECK(with_bias(Tensor(address(6), DType::f32, {1, 1, 5, 7}, {1, 1, 14, 2})) ==
+        "bias: the last dimension must be contiguous (stride 1), its stride was 2");
+  CHECK(with_bias(Tensor(address(6), DType::f32, {1, 8, 1, 7}, {1, -7, 7, 1})) ==
+        "bias: the stride of dimension 1 must not be negative, was -7");
+  CHECK(with_bias(Tensor(address(4, 64), DType::f32, {1, 1, 1, 7})).starts_with("out: must not overlap bias"));
+  const auto with_mask = [](const Tensor& mask) { return refusal([&](Call& c) { c.opts.boolean_mask = mask; }); };
+  CHECK(with_mask(Tensor(address(6, 1), DType::boolean, {2, 8, 5, 7})) == "");
+  CHECK(with_mask(Tensor(address(6), DType::f32, {2, 8, 5, 7})) == "boolean_mask: dtype must be boolean, was f32");
+  CHECK(with_mask(Tensor(address(6), DType::boolean, {2, 8, 5, 8})) ==
+        "boolean_mask: seqlen_kv must be 7, was 8 with shape [2, 8, 5, 8]");
+}
+
+TEST_CASE("documents, prefixes and trees that a kernel cannot read are named") {
+  const auto with_documents = [](const Tensor& tensor) { return refusal([&](Call& c) { c.opts.documents = tensor; }); };
+  CHECK(with_documents(Tensor(address(6), DType::i32, {2, 7}, {9, 1})) == "");
+  CHECK(with_documents(Tensor(address(6), DType::i64, {2, 7})) == "documents: dtype must be i32, was i64");
+  CHECK(with_documents(Tensor(address(6), DType::i32, {7})) == "documents: rank must be 2, was 1 with shape [7]");
+  CHECK(with_documents(Tensor(address(6), DType::i32, {2, 5})) ==
+        "documents: seqlen_kv must be 7, was 5 with shape [2, 5]");
+  const auto with_prefix = [](const Tensor& tensor) { return refusal([&](Call& c) { c.opts.prefix = tensor; }); };
+  CHECK(with_prefix(Tensor(address(6), DType::i32, {2})) == "");
+  CHECK(with_prefix(Tensor(address(6), DType::f32, {2})) == "prefix: dtype must be i32, was f32");
+  CHECK(with_prefix(Tensor(address(6), DType::i32, {1})) == "prefix: batch must be 2 like that of q, was 1");
+  CHECK(with_prefix(Tensor(address(6), DType::i32, {2}, {2}))
+            .starts_with("prefix: the last dimension must be contiguous"));
+  for (const std::int64_t right : {0, 1, 25})
+    CHECK(refusal([=](Call& c) {
+            c.opts.prefix = Tensor(address(6), DType::i32, {2});
+            c.opts.window = {3, right};
+          }) ==
+          "window: right must be -1 with prefix, which shows keys behind the query, was " + std::to_string(right));
+  const auto with_tree = [](const Tensor& tensor) { return refusal([&](Call& c) { c.opts.tree = tensor; }); };
+  CHECK(with_tree(Tensor(address(6), DType::i64, {1, 5, 3})) == "");
+  CHECK(with_tree(Tensor(address(6), DType::i32, {1, 5, 1})) == "tree: dtype must be i64, was i32");
+  CHECK(with_tree(Tensor(address(6), DType::i64, {1, 1, 1})) == "tree: seqlen_q must be 5, was 1 with shape [1, 1, 1]");
+  CHECK(with_tree(Tensor(address(6), DType::i64, {1, 5, 0})) ==
+        "tree: words must be 1 or more, was 0 with shape [1, 5, 0]");
+  CHECK(refusal([](Call& c) {
+          set_shape(c.k, {2, 4, 4, 64});
+          set_shape(c.v, {2, 4, 4, 32});
+          c.opts.tree = Tensor(address(6), DType::i64, {1, 5, 1});
+        }) == "tree: seqlen_q must be at most seqlen_kv, as its queries have the last keys, was 5 with 4 keys");
+}
+
+TEST_CASE("captures that a kernel cannot read are named with their text") {
+  const auto with_slope = [](const Tensor& slope) {
+    return refusal([&](Call& c) { c.opts.score = flashjit::Score("score - slope(head)", {{"slope", slope}}); });
+  };
+  CHECK(with_slope(Tensor(address(6), DType::f32, {8})) == "");
+  CHECK(with_slope(Tensor(address(6), DType::f32, {3}, {5})) == "");
+  CHECK(with_slope(Tensor(nullptr, DType::f32, {0})) == "");
+  CHECK(with_slope(Tensor(nullptr, DType::f32, {8})) == "score: capture slope: must point to its elements, was null");
+  CHECK(with_slope(Tensor(address(6), DType::f32, {8}, {1, 1})) ==
+        "score: capture slope: must have 1 strides like its shape, had 2");
+  CHECK(with_slope(Tensor(address(6), DType::f32, {8}, {-1})) ==
+        "score: capture slope: the stride of dimension 0 must not be negative, was -1");
+  CHECK(
+      with_slope(Tensor(address(6), DType::f32, {-8})).starts_with("score: capture slope: dimension 0 must be from 0"));
+  CHECK(with_slope(Tensor(address(6, 2), DType::f32, {8})).starts_with("score: capture slope: must be aligned to 4"));
+  CHECK(with_slope(Tensor(address(4, 64), DType::f32, {8})).starts_with("out: must not overlap score: capture slope"));
+  CHECK(refusal([](Call& c) {
+          c.opts.mask = flashjit::Mask("seen()", {{"seen", Tensor(nullptr, DType::boolean, Dims{})}});
+        }) == "mask: capture seen: must point to its elements, was null");
+}
+
+TEST_CASE("offsets are i32 of batch entries, and stand beside a text that sees them") {
+  const Tensor good(address(6), DType::i32, {2});
+  for (auto option : {&AttentionOptions::query_offsets, &AttentionOptions::key_offsets}) {
+    const std::string name = option == &AttentionOptions::query_offsets ? "query_offsets" : "key_offsets";
+    const auto beside = [&](const Tensor& offsets, bool score, bool mask) {
+      return refusal([&](Call& c) {
+        c.opts.*option = offsets;
+        if (score) c.opts.score = flashjit::Score("score");
+        if (mask) c.opts.mask = flashjit::Mask("true");
+      });
+    };
+    CHECK(beside(good, true, false) == "");
+    CHECK(beside(good, false, true) == "");
+    CHECK(beside(good, false, false) == name + ": must not be given without score or mask, which see them");
+    CHECK(beside(Tensor(address(6), DType::i64, {2}), true, true) == name + ": dtype must be i32, was i64");
+    CHECK(beside(Tensor(address(6), DType::i32, {1}), true, true) == name + ": batch must be 2 like that of q, was 1");
+    CHECK(beside(Tensor(address(6), DType::i32, {2, 1}), true, true) ==
+          name + ": rank must be 1, was 2 with shape [2, 1]");
+    CHECK(beside(Tensor(nullptr, DType::i32, {2}), true, true) == name + ": must point to its elements, was null");
+  }
+}
+
+TEST_CASE("a block mask is of the lengths of the call, and stands beside a predicate") {
+  const auto with_blocks = [](const Tensor& blocks, bool predicate = true) {
+    return refusal([&](Call& c) {
+      c.opts.block_mask = blocks;
+      if (predicate) c.opts.mask = flashjit::Mask("key < query");
+    });
+  };
+  const Tensor good(address(6), DType::i32, {2, 8, 1, 2, 1});
+  CHECK(flashjit::block_mask_dims({2, 5, 7, 8, 4}) == Dims{2, 8, 1, 2, 1});
+  CHECK(with_blocks(good) == "");
+  CHECK(with_blocks(Tensor(address(6), DType::i32, {1, 1, 1, 2, 1})) == "");
+  CHECK(with_blocks(good, false) ==
+        "block_mask: must not be given without boolean_mask, documents, tree or mask, which it is made of");
+  CHECK(with_blocks(Tensor(address(6), DType::f32, {2, 8, 1, 2, 1})) == "block_mask: dtype must be i32, was f32");
+  CHECK(with_blocks(Tensor(address(6), DType::i32, {2, 8, 2})) ==
+        "block_mask: rank must be 5, was 3 with shape [2, 8, 2]");
+  CHECK(
+      with_blocks(Tensor(address(6), DType::i32, {2, 8, 2, 2, 1})) ==
+      "block_mask: must have the shape [2, 8, 1, 2, 1] of Engine::block_mask for this call, batch and num_heads 1 for "
+      "all, had [2, 8, 2, 2, 1]");
+  CHECK(with_blocks(Tensor(nullptr, DType::i32, {2, 8, 1, 2, 1})) ==
+        "block_mask: must point to its elements, was null");
 }
 
 TEST_CASE("a scale of 0 goes with sinks") {

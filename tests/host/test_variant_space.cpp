@@ -12,6 +12,7 @@
 #include "generator/features.h"
 #include "generator/plan.h"
 #include "generator/variant_space.h"
+#include "tests/support/feature.h"
 
 namespace {
 
@@ -131,7 +132,7 @@ TEST_CASE("variants of the ablation serve no feature but the causal mask") {
     for (const FeatureRow& row : features()) {
       CAPTURE(std::string(row.word));
       Problem problem{DType::bf16, 64, 64};
-      problem.*row.asked = true;
+      flashjit::tests::ask(problem, row);
       CHECK(why_illegal(problem, parse_variant(variant), sm_90a()).empty() == (row.word == "causal"));
     }
   }

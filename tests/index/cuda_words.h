@@ -14,9 +14,24 @@
 __device__ constexpr int min(int a, int b) { return a < b ? a : b; }
 __device__ constexpr int max(int a, int b) { return a > b ? a : b; }
 __device__ float __fadd_rz(float, float);
+__device__ unsigned __float_as_uint(float);
 __device__ float __fmaf_rn(float, float, float);
 __device__ float __fmul_rz(float, float);
+__device__ unsigned __funnelshift_r(unsigned, unsigned, unsigned);
+__device__ float __int_as_float(int);
+__device__ int __popc(unsigned);
+__device__ float __uint_as_float(unsigned);
+__device__ int abs(int);
+__device__ double cospi(double);
+__device__ double exp(double);
+__device__ double exp2(double);
+__device__ float fabs(float);
+__device__ double fabs(double);
 __device__ float fabsf(float);
 __device__ float fmaxf(float, float);
 __device__ float fminf(float, float);
-__device__ float __int_as_float(int);
+__device__ double log(double);
+__device__ double log2(double);
+__device__ double sinpi(double);
+__device__ double sqrt(double);
+__device__ double tanh(double);

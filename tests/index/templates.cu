@@ -1,16 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels with one configuration each, as the generator ends a rendered source. It is compiled for nobody: editors
 // index it, so that names inside the templates lead somewhere, and a test sees that Clang understands all of it.
+#include "kernels/block_mask.cuh"
+#include "kernels/function_scores.cuh"
 #include "kernels/hopper_ablation.cuh"
 #include "kernels/hopper_forward.cuh"
 #include "kernels/mma_ceiling.cuh"
 #include "kernels/mma_forward.cuh"
+#include "parts/blocks/block_mask.cuh"
 #include "parts/mask/causal.cuh"
 #include "parts/mask/chunk.cuh"
+#include "parts/mask/prefix.cuh"
 #include "parts/mask/window.cuh"
+#include "parts/predicate/function.cuh"
 #include "parts/score/alibi.cuh"
+#include "parts/score/function.cuh"
 #include "parts/score/softcap.cuh"
 #include "parts/softmax/sinks.cuh"
+
+// In place of the functions that generator/functions.cpp makes of texts.
+namespace text {
+struct ScoreText {
+  Tensor<F16, 4, true> bias;
+  float slope;
+  template <class Number>
+  __device__ Number operator()(Number score, int batch, int head, Position query, Position key, int, int) const {
+    return score - slope * abs(query - key) + bias(batch, head, query, key);
+  }
+};
+struct MaskText {
+  Tensor<I32, 1, false> document;
+  __device__ bool operator()(int, int, Position query, Position key, int, int) const {
+    return document(query) == document(key);
+  }
+};
+}  // namespace text
 
 struct MmaLaunch {
   MmaArguments core;
@@ -19,12 +43,18 @@ struct MmaLaunch {
   SoftcapArguments softcap;
   HeadArguments alibi;
   HeadArguments sinks;
+  PrefixArguments prefix;
+  BlockMaskArguments blocks;
+  TextArguments<text::ScoreText> score;
+  TextArguments<text::MaskText> mask;
 };
 
 struct MmaConfig {
   using Arguments = MmaLaunch;
-  using Masks = AllOf<CausalMask, WindowMask, ChunkMask>;
-  using ScoreParts = InTurn<Softcap, AlibiSlopes>;
+  using Masks = AllOf<CausalMask, WindowMask, ChunkMask, PrefixMask>;
+  using ScoreParts = InTurn<Softcap, AlibiSlopes, ScoreFunction<text::ScoreText, &MmaLaunch::score>>;
+  using Predicates = AllSee<MaskFunction<text::MaskText, &MmaLaunch::mask>>;
+  using Blocks = BlocksBy<BlockMask>;
   using SoftmaxParts = Additions<Sinks>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
@@ -79,12 +109,18 @@ struct HopperLaunch {
   SoftcapArguments softcap;
   HeadArguments alibi;
   HeadArguments sinks;
+  PrefixArguments prefix;
+  BlockMaskArguments blocks;
+  TextArguments<text::ScoreText> score;
+  TextArguments<text::MaskText> mask;
 };
 
 struct HopperConfig {
   using Arguments = HopperLaunch;
-  using Masks = AllOf<CausalMask, WindowMask, ChunkMask>;
-  using ScoreParts = InTurn<Softcap, AlibiSlopes>;
+  using Masks = AllOf<CausalMask, WindowMask, ChunkMask, PrefixMask>;
+  using ScoreParts = InTurn<Softcap, AlibiSlopes, ScoreFunction<text::ScoreText, &HopperLaunch::score>>;
+  using Predicates = AllSee<MaskFunction<text::MaskText, &HopperLaunch::mask>>;
+  using Blocks = BlocksBy<BlockMask>;
   using SoftmaxParts = Additions<Sinks>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
@@ -116,4 +152,24 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_forward(const __grid
 extern "C" __global__ void __launch_bounds__(384, 1) hopper_ablation(const __grid_constant__ HopperLaunch args) {
   extern __shared__ __align__(1024) char smem[];
   forward_hopper_ablation<HopperConfig>(args, ptx::cvta_to_shared(smem));
+}
+
+struct BlockMaskLaunch {
+  BlockMaskMaker core;
+  TextArguments<text::MaskText> mask;
+};
+struct BlockMaskConfig {
+  using Arguments = BlockMaskLaunch;
+  using Predicates = AllSee<MaskFunction<text::MaskText, &BlockMaskLaunch::mask>>;
+};
+extern "C" __global__ void __launch_bounds__(128) block_mask(const __grid_constant__ BlockMaskLaunch args) {
+  BlockMaskGranules<BlockMaskConfig>(args).run();
+}
+
+struct FunctionScoresLaunch {
+  FunctionScores core;
+  TextArguments<text::ScoreText> score;
+};
+extern "C" __global__ void __launch_bounds__(128) function_scores(const __grid_constant__ FunctionScoresLaunch args) {
+  FunctionScoresThread<FunctionScoresLaunch>{args}.run();
 }

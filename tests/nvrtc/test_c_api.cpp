@@ -3,8 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "flashjit.h"
 #include "flashjit/engine.h"
@@ -24,10 +27,10 @@ EngineOptions emulating() {
   return options;
 }
 
-flashjit_engine* make_engine() {
+flashjit_engine* make_engine(const char* emulate = "sm_90a") {
   flashjit_engine_options options = FLASHJIT_ENGINE_OPTIONS_INIT;
   options.policy = "off";
-  options.emulate = "sm_90a";
+  options.emulate = emulate;
   flashjit_engine* engine = nullptr;
   REQUIRE(flashjit_engine_create(&options, &engine) == FLASHJIT_OK);
   return engine;
@@ -84,6 +87,112 @@ TEST_CASE("a call through C computes what a call in C++ does, with its options")
   CHECK(flashjit_get_counters(engine, &counters) == FLASHJIT_OK);
   CHECK(counters.compiles == 1);
   flashjit_engine_destroy(engine);
+}
+
+namespace {
+
+// Inputs, and what the same call gives in both languages.
+struct BothCalls {
+  HostTensor q = HostTensor::random_normal(DType::f16, {2, 17, 2, 64}, 1),
+             k = HostTensor::random_normal(DType::f16, {2, 33, 1, 64}, 2),
+             v = HostTensor::random_normal(DType::f16, {2, 33, 1, 64}, 3);
+  HostTensor expected{DType::f16, {2, 17, 2, 64}}, out{DType::f16, {2, 17, 2, 64}};
+  AttentionOptions opts;
+  flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+
+  bool same() {
+    EngineOptions engine_options = emulating();
+    engine_options.emulate = "sm_80";
+    Engine(engine_options).attention(q.view(), k.view(), v.view(), expected.view(), opts);
+    const DlpackView c_q(q.view(), kDLCPU), c_k(k.view(), kDLCPU), c_v(v.view(), kDLCPU), c_out(out.view(), kDLCPU);
+    flashjit_engine* const engine = make_engine("sm_80");
+    const flashjit_status status = flashjit_attention(engine, &c_q, &c_k, &c_v, &c_out, &options);
+    CHECK_MESSAGE(status == FLASHJIT_OK, flashjit_last_error());
+    flashjit_engine_destroy(engine);
+    return same_bytes(out, expected);
+  }
+};
+
+// Elements 0, 1, ... modulo a number.
+HostTensor counting(DType dtype, const Dims& shape, int modulus) {
+  HostTensor tensor(dtype, shape);
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(tensor.element_count()); ++i)
+    store_element(tensor.data(), dtype, i, static_cast<double>(i % modulus));
+  return tensor;
+}
+
+}  // namespace
+
+TEST_CASE("tensors of scores and masks mean through C what they do in C++") {
+  struct Case {
+    std::optional<Tensor> AttentionOptions::*option;
+    const DLTensor* flashjit_attention_options::*field;
+    HostTensor tensor;
+  };
+  const Case cases[] = {
+      {&AttentionOptions::bias, &flashjit_attention_options::bias, counting(DType::bf16, {2, 1, 17, 33}, 5)},
+      {&AttentionOptions::boolean_mask, &flashjit_attention_options::boolean_mask,
+       counting(DType::boolean, {1, 2, 17, 33}, 3)},
+      {&AttentionOptions::documents, &flashjit_attention_options::documents, counting(DType::i32, {2, 33}, 4)},
+      {&AttentionOptions::prefix, &flashjit_attention_options::prefix, counting(DType::i32, {2}, 7)},
+      {&AttentionOptions::tree, &flashjit_attention_options::tree, counting(DType::i64, {1, 17, 1}, 11)}};
+  HostTensor plain(DType::f16, {2, 17, 2, 64});
+  for (int i = -1; i < static_cast<int>(std::size(cases)); ++i) {
+    CAPTURE(i);
+    BothCalls calls;
+    if (i < 0) {
+      CHECK(calls.same());
+      plain = calls.out;
+      continue;
+    }
+    const DlpackView view(cases[i].tensor.view(), kDLCPU);
+    calls.opts.*cases[i].option = cases[i].tensor.view();
+    calls.options.*cases[i].field = &view;
+    CHECK(calls.same());
+    CHECK_FALSE(same_bytes(calls.out, plain));
+  }
+}
+
+TEST_CASE(
+    "functions, their captures and offsets mean through C what they do in C++, and a block mask changes nothing") {
+  BothCalls calls;
+  const HostTensor slopes = HostTensor::random_normal(DType::f32, {2}, 4), groups = counting(DType::i64, {33, 2}, 6);
+  const HostTensor query_offsets = counting(DType::i32, {2}, 9), key_offsets = counting(DType::i32, {2}, 2);
+  const std::string score = "score - slope(head) * tilt * abs(query - key)",
+                    mask = "groups(key, column) != 1 && key <= query + ahead";
+  calls.opts.score = Score(score, {{"slope", slopes.view()}, {"tilt", 0.25}});
+  calls.opts.mask = Mask(mask, {{"groups", groups.view()}, {"column", 1}, {"ahead", 20}});
+  calls.opts.query_offsets = query_offsets.view();
+  calls.opts.key_offsets = key_offsets.view();
+
+  const DlpackView c_slopes(slopes.view(), kDLCPU), c_groups(groups.view(), kDLCPU),
+      c_query_offsets(query_offsets.view(), kDLCPU), c_key_offsets(key_offsets.view(), kDLCPU);
+  const flashjit_capture of_score[] = {{"slope", &c_slopes, 0, 0, 0}, {"tilt", nullptr, 0.25, 0, 0}},
+                         of_mask[] = {{"groups", &c_groups, 0, 0, 0},
+                                      {"column", nullptr, 1, 1, 0},
+                                      {"ahead", nullptr, 20, 1, 0}};
+  const flashjit_function c_score = {sizeof c_score, score.data(), score.size(), of_score, std::size(of_score)},
+                          c_mask = {sizeof c_mask, mask.data(), mask.size(), of_mask, std::size(of_mask)};
+  calls.options.score = &c_score;
+  calls.options.mask = &c_mask;
+  calls.options.query_offsets = &c_query_offsets;
+  calls.options.key_offsets = &c_key_offsets;
+  CHECK(calls.same());
+
+  const flashjit_mask_shape shape = {2, 1, 17, 33};
+  std::int64_t dims[FLASHJIT_BLOCK_MASK_RANK];
+  CHECK(flashjit_block_mask_dims(&shape, dims) == FLASHJIT_OK);
+  HostTensor blocks(DType::i32, Dims(dims, FLASHJIT_BLOCK_MASK_RANK));
+  const DlpackView c_blocks(blocks.view(), kDLCPU);
+  flashjit_engine* const engine = make_engine("sm_80");
+  CHECK(flashjit_block_mask(engine, &calls.options, &shape, &c_blocks) == FLASHJIT_OK);
+  flashjit_engine_destroy(engine);
+  calls.opts.block_mask = blocks.view();
+  calls.options.block_mask = &c_blocks;
+  const std::vector<double> without = calls.out.to_doubles();
+  CHECK(calls.same());
+  const std::vector<double> with = calls.out.to_doubles();
+  for (std::size_t i = 0; i < with.size(); ++i) CHECK(std::fabs(with[i] - without[i]) <= 2e-3);  // roundings
 }
 
 TEST_CASE("a call of a prepared problem compiles nothing") {

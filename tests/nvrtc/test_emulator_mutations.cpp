@@ -78,18 +78,51 @@ HostTensor sinks_of(const Setting& setting) {
   return sinks;
 }
 
+// Like the head dim of a tensor that heads come last in.
+HostTensor weights_of(const Setting& setting) {
+  return HostTensor::random_normal(DType::f16,
+                                   {setting.batch, setting.seqlen_q, setting.seqlen_kv, setting.num_heads_q}, 4);
+}
+Tensor by_head(const HostTensor& weights) {
+  const Dims& of = weights.shape();
+  const Dims strides = packed_strides(of);
+  return Tensor(const_cast<void*>(weights.data()), weights.dtype(), {of[0], of[3], of[1], of[2]},
+                {strides[0], strides[3], strides[1], strides[2]});
+}
+
+HostTensor ids_of(const Setting& setting) {
+  HostTensor ids(DType::i32, {setting.batch, setting.seqlen_kv});
+  for (std::int64_t i = 0; i < setting.batch * setting.seqlen_kv; ++i)
+    store_element(ids.data(), DType::i32, i,
+                  static_cast<double>(i % setting.seqlen_kv / (i < setting.seqlen_kv ? 33 : 50)));
+  return ids;
+}
+
+// Of each batch entry its own: first + step, first + 2 step, …
+HostTensor counted(const Setting& setting, int first, int step) {
+  HostTensor numbers(DType::i32, {setting.batch});
+  for (std::int64_t i = 0; i < setting.batch; ++i)
+    store_element(numbers.data(), DType::i32, i, static_cast<double>(first + i * step));
+  return numbers;
+}
+
 // The inputs of a setting, and what its kernel must compute.
 class Case {
  public:
-  explicit Case(const Setting& setting)
+  Case(const Setting& setting, Engine& faultless)
       : setting_(setting),
         q_(random(setting, setting.seqlen_q, setting.num_heads_q, 1)),
         k_(random(setting, setting.seqlen_kv, setting.num_heads_kv, 2)),
         v_(random(setting, setting.seqlen_kv, setting.num_heads_kv, 3)),
         slopes_(slopes_of(setting)),
         sinks_(sinks_of(setting)),
-        exact_(reference::attention(q_.view(), k_.view(), v_.view(), options())),
-        low_(reference::attention_in_low_precision(q_.view(), k_.view(), v_.view(), options())) {}
+        weights_(weights_of(setting)),
+        ids_(ids_of(setting)),
+        query_offsets_(counted(setting, 3, 40)),
+        key_offsets_(counted(setting, 11, -4)),
+        prefix_(counted(setting, 60, 50)),
+        exact_(faultless.reference(q_.view(), k_.view(), v_.view(), options())),
+        low_(faultless.reference_in_low_precision(q_.view(), k_.view(), v_.view(), options())) {}
 
   Observation run(Engine& engine, std::uint64_t seed) const {
     HostTensor out = filled_with_nan(setting_.dtype, exact_.shape);
@@ -101,6 +134,8 @@ class Case {
     EmulationOptions emulation;
     emulation.seed = seed;
     try {
+      const DeviceTensor blocks = setting_.blocks ? block_mask(engine, opts) : DeviceTensor();
+      if (setting_.blocks) opts.block_mask = blocks.view();
       seen.findings = engine.emulate(q_.view(), k_.view(), v_.view(), out.view(), opts, emulation).findings;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kernel_fault) throw;
@@ -121,12 +156,29 @@ class Case {
     if (setting_.slopes) opts.alibi_slopes = slopes_.view();
     if (setting_.sinks) opts.sinks = sinks_.view();
     opts.chunk = setting_.chunk;
+    if (setting_.score) opts.score = Score(setting_.score, captures_of(setting_.score));
+    if (setting_.mask) opts.mask = Mask(setting_.mask, captures_of(setting_.mask));
+    if (setting_.offsets) opts.query_offsets = query_offsets_.view(), opts.key_offsets = key_offsets_.view();
+    if (setting_.documents) opts.documents = ids_.view();
+    if (setting_.prefix) opts.prefix = prefix_.view();
     opts.variant = parse_variant(setting_.variant);
     return opts;
   }
 
+  // Those that the text uses.
+  std::vector<Capture> captures_of(const std::string& text) const {
+    std::vector<Capture> captures;
+    if (text.find("weight(") != text.npos) captures.emplace_back("weight", by_head(weights_));
+    if (text.find("id(") != text.npos) captures.emplace_back("id", ids_.view());
+    return captures;
+  }
+
+  DeviceTensor block_mask(Engine& engine, const AttentionOptions& opts) const {
+    return engine.block_mask(opts, {setting_.batch, setting_.seqlen_q, setting_.seqlen_kv, 1, 1});
+  }
+
   const Setting& setting_;
-  const HostTensor q_, k_, v_, slopes_, sinks_;
+  const HostTensor q_, k_, v_, slopes_, sinks_, weights_, ids_, query_offsets_, key_offsets_, prefix_;
   const reference::Result exact_, low_;
 };
 
@@ -233,7 +285,8 @@ const std::vector<const Setting*>& settings() {
 const Case& case_of(const Setting& setting) {
   static const std::map<const Setting*, std::unique_ptr<const Case>> cases = [] {
     std::map<const Setting*, std::unique_ptr<const Case>> made;
-    for (const Setting* each : settings()) made[each] = std::make_unique<const Case>(*each);
+    Engine faultless = make_engine(Setting{}, kTemplates);
+    for (const Setting* each : settings()) made[each] = std::make_unique<const Case>(*each, faultless);
     return made;
   }();
   return *cases.at(&setting);
@@ -276,6 +329,7 @@ TEST_CASE("the window") { expect_found(tests::kWindowFaults); }
 TEST_CASE("softcap and ALiBi") { expect_found(tests::kScoreFaults); }
 TEST_CASE("attention sinks") { expect_found(tests::kSinkFaults); }
 TEST_CASE("chunks") { expect_found(tests::kChunkFaults); }
+TEST_CASE("texts and block masks") { expect_found(tests::kTextFaults); }
 TEST_CASE("the mma.sync family") { expect_found(tests::kMmaFaults); }
 
 TEST_SUITE_END();

@@ -25,10 +25,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAX_BYTES = 3_000_000
 NEEDED = ("scikit_build_core", "numpy")
 PACKAGE = {
-    "__init__.py", "__main__.py", "_arrays.py", "_core.abi3.so", "_core.pyi", "_errors.py", "_nvrtc.py", "bin/flashjit",
-    "compare.py", "py.typed", "torch.py", "transformers.py", "bench/attention_grid.py", "bench/attention_peers.py",
-    "bench/compare_peers.py", "bench/flashjit_c.py", "bench/peers/nvidia-h200.json", "bench/variants/hopper.txt",
-    "bench/variants/mma.txt"
+    "__init__.py", "__main__.py", "_arrays.py", "_core.abi3.so", "_core.pyi", "_errors.py", "_functions.py",
+    "_nvrtc.py", "bin/flashjit", "compare.py", "py.typed", "torch.py", "transformers.py", "bench/attention_grid.py",
+    "bench/attention_peers.py", "bench/compare_peers.py", "bench/flashjit_c.py", "bench/peers/nvidia-h200.json",
+    "bench/variants/hopper.txt", "bench/variants/mma.txt"
 }
 LICENSES = {"LICENSE", "THIRD_PARTY_LICENSES.md"}
 

@@ -9,7 +9,8 @@ from ctypes import c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint3
 import numpy as np
 
 CPU = 1
-_CODES = {np.dtype(np.float16): (2, 16), np.dtype(np.float32): (2, 32)}
+_CODES = {np.dtype(np.float16): (2, 16), np.dtype(np.float32): (2, 32), np.dtype(np.int32): (0, 32),
+          np.dtype(np.int64): (0, 64), np.dtype(np.bool_): (6, 8)}
 _DTYPES = {value: key for key, value in _CODES.items()}
 
 

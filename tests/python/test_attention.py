@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """flashjit.attention on NumPy arrays, in the emulator."""
 
+import functools
 import re
 import sys
 import unittest
@@ -88,6 +89,137 @@ class Results(unittest.TestCase):
         self.assertFalse(out[:, :8].any())
         np.testing.assert_allclose(lse[0, :, :8], np.tile(sinks[:, None], 8), rtol=1e-6)
 
+    def test_bias(self):
+        inputs = make_inputs((2, 16, 4, 64))
+        bias = np.random.default_rng(1).standard_normal((2, 4, 16, 32)).astype(np.float32)
+        bias[0, 1, 3, ::2] = -np.inf
+        for part in (bias, bias[:1, :1], bias[:, :, :1], bias.astype(np.float16), bias[:, ::2][:, :1]):
+            with self.subTest(part.shape, dtype=part.dtype):
+                self.check(inputs, bias=part)
+        self.check(inputs, bias=bias[:1], causal=True, alibi_slopes=np.float32([0.5, 0.25, 0, 1]))
+
+    def test_boolean_masks(self):
+        inputs = make_inputs((2, 16, 4, 64))
+        shown = np.random.default_rng(1).random((2, 4, 16, 32)) < 0.5
+        shown[1, 2, 5] = False  # a query without keys
+        for part in (shown, shown[:1, :1], shown[:, :, :1]):
+            with self.subTest(part.shape):
+                self.check(inputs, boolean_mask=part)
+        self.check(inputs, boolean_mask=shown, window=(20, 3))
+
+    def test_documents(self):
+        inputs = make_inputs((2, 16, 2, 64))
+        documents = np.int32([[7] * 20 + [-3] * 12, [0] * 10 + [1] * 18 + [0] * 4])
+        self.check(inputs, documents=documents)
+        self.check(inputs, documents=documents[1:], causal=True)
+        self.check(make_inputs((1, 16, 2, 64), seqlen_kv=8), documents=np.zeros((1, 8), np.int32))
+
+    def test_prefixes(self):
+        inputs = make_inputs((2, 16, 2, 64))
+        for causal in (False, True):
+            self.check(inputs, prefix=np.int32([0, 25]), causal=causal)
+
+    def test_trees(self):
+        parents = [-1, 0, 0, 1, 1, 2, 4, 4]
+        ancestors = [0] * 8
+        for node, parent in enumerate(parents):
+            ancestors[node] = 1 << node | (ancestors[parent] if parent >= 0 else 0)
+        tree = np.int64(ancestors).reshape(1, 8, 1)
+        self.check(make_inputs((2, 8, 2, 64)), tree=tree)
+        wide = np.random.default_rng(1).integers(-2**63, 2**63, (1, 70, 2))
+        self.check(make_inputs((1, 70, 2, 64), seqlen_kv=80), tree=wide | 1)
+
+    def test_scores(self):
+        inputs = make_inputs((2, 16, 2, 64))
+        slopes, distance = np.float32([0.5, 0.25]), np.abs(np.arange(16)[:, None] - np.arange(32))
+        score = flashjit.Score("score - slope(head) * tilt * abs(query - key)", slope=slopes, tilt=0.5)
+        change = lambda scores: scores - slopes[:, None, None] * 0.5 * distance
+        wanted = reference(*inputs, change=change)[0]
+        np.testing.assert_allclose(self.engine.attention(*inputs, score=score), wanted, atol=TOLERANCE)
+        wanted = reference(*inputs, change=lambda scores: 2 * change(scores) / 2 + 0 * scores, causal=True)[0]
+        np.testing.assert_allclose(self.engine.attention(*inputs, score=score, causal=True), wanted, atol=TOLERANCE)
+        wanted = reference(*inputs, change=lambda scores: scores * 0.5)[0]
+        np.testing.assert_allclose(self.engine.attention(*inputs, score="score * 0.5f"), wanted, atol=TOLERANCE)
+
+    def test_captures_of_every_kind(self):
+        inputs, random = make_inputs((2, 16, 2, 64)), np.random.default_rng(1)
+        table = random.standard_normal((2, 2, 16, 32))
+        counts = random.integers(-3, 4, (32, 16))
+        flags = random.random(32) < 0.5
+        for score, change in (
+            (flashjit.Score("score + t(batch, head, query, key)", t=table.astype(np.float32)), table),
+            (flashjit.Score("score + t(batch, head, query, key)", t=table.astype(np.float16)), table),
+            (flashjit.Score("score + t(query, key)", t=counts.astype(np.int32).T), counts.T),  # of any strides
+            (flashjit.Score("score + float(t(key, query))", t=counts), counts.T),
+            (flashjit.Score("t(key) ? score + 1 : score", t=flags), flags.astype(float)),
+            (flashjit.Score("score + t() * f * query", t=np.array(0.5, np.float32), f=np.float32(2)),
+             np.arange(16)[:, None]),
+            (flashjit.Score("on && key < n ? score + x : score", on=True, n=np.int64(5), x=1.5),
+             1.5 * (np.arange(32) < 5)),
+        ):
+            with self.subTest(repr(score)):
+                wanted = reference(*inputs, change=lambda scores: scores + change)[0]
+                np.testing.assert_allclose(self.engine.attention(*inputs, score=score), wanted, atol=2 * TOLERANCE)
+
+    def test_the_order_of_captures_means_nothing_and_new_values_compile_nothing(self):
+        inputs = make_inputs()
+        text = "score * b + a(head)"
+        self.engine.attention(*inputs, score=flashjit.Score(text, a=np.float32([1, 2]), b=0.5))
+        compiles = self.engine.counters()["compiles"]
+        self.engine.attention(*inputs, score=flashjit.Score(text, b=0.75, a=np.float32([3, 1])))
+        self.assertEqual(self.engine.counters()["compiles"], compiles)
+
+    def test_masks(self):
+        inputs = make_inputs((2, 16, 2, 64))
+        reaches = np.int32([3, 9])
+        mask = flashjit.Mask("abs(query - key) <= reach(head) + more", reach=reaches, more=1)
+        hidden = np.abs(np.arange(16)[:, None] - np.arange(32)) > reaches[:, None, None] + 1
+        np.testing.assert_allclose(self.engine.attention(*inputs, mask=mask), reference(*inputs, hidden=hidden)[0],
+                                   atol=TOLERANCE)
+        out, lse = self.engine.attention(*inputs, mask="key < query", lse=True)  # the first query sees none
+        wanted = reference(*inputs, hidden=np.arange(32) >= np.arange(16)[:, None])
+        np.testing.assert_allclose(out, wanted[0], atol=TOLERANCE)
+        np.testing.assert_allclose(lse, wanted[1], atol=TOLERANCE)
+        self.assertEqual(lse[0, 0, 0], -np.inf)
+
+    def test_offsets(self):
+        inputs = make_inputs((2, 16, 2, 64))
+        offsets = {"query_offsets": np.int32([3, 100]), "key_offsets": np.int32([0, 90])}
+        query, key = (np.arange(length) + first.reshape(-1, 1) for length, first in zip((16, 32), offsets.values()))
+        query, key = query[:, None, :, None], key[:, None, None, :]
+        out = self.engine.attention(*inputs, mask="key <= query", score="score + key % 3", **offsets)
+        wanted = reference(*inputs, hidden=key > query, change=lambda scores: scores + key % 3)[0]
+        np.testing.assert_allclose(out, wanted, atol=TOLERANCE)
+
+    def test_block_masks(self):
+        inputs = make_inputs((2, 130, 2, 64), seqlen_kv=600)
+        documents = np.repeat(np.int32([[0, 1, 2, 3]]), 150, axis=1)
+        by_batch = np.concatenate([documents, 3 - documents])
+        shown = np.random.default_rng(1).random((1, 2, 130, 600)) < 0.3
+        offsets = np.int32([0, 5])
+        for sizes, options in (((1, 1), {"documents": documents}), ((2, 1), {"documents": by_batch}),
+                               ((1, 2), {"boolean_mask": shown}), ((1, 1), {"mask": "key % 256 < 64"}),
+                               ((1, 2), {"mask": "key / 128 % 2 == head"}), ((2, 1), {"mask": "key / 128 == batch"}),
+                               ((2, 1), {"mask": "key <= query + n", "query_offsets": offsets}),
+                               ((1, 1), {"tree": np.full((1, 130, 3), -1), "documents": documents})):
+            with self.subTest(list(options)):
+                if isinstance(options.get("mask"), str) and "n" in options["mask"].split():
+                    options["mask"] = flashjit.Mask(options["mask"], n=200)
+                blocks = self.engine.block_mask(*inputs[:2], **options)
+                self.assertEqual((blocks.shape, blocks.dtype), ((*sizes, 3, 2, 2), np.int32))
+                plain = self.engine.attention(*inputs, causal=True, **options)
+                out = self.engine.attention(*inputs, causal=True, block_mask=blocks, **options)
+                np.testing.assert_allclose(out, plain, atol=TOLERANCE)
+
+    def test_block_masks_into_memory_of_the_caller(self):
+        inputs, documents = make_inputs((2, 16, 2, 64)), np.repeat(np.int32([[0, 1]]), 16, axis=1)
+        made = flashjit.block_mask(*inputs[:2], documents=documents, engine=self.engine)
+        for sizes in ((1, 1), (2, 1), (2, 2)):
+            out = np.full((*sizes, *made.shape[2:]), -1, np.int32)
+            documents_of = np.repeat(documents, sizes[0], axis=0)
+            self.assertIs(self.engine.block_mask(*inputs[:2], documents=documents_of, into=out), out)
+            np.testing.assert_array_equal(out, np.broadcast_to(made, out.shape))
+
     def test_grouped_heads(self):
         self.check(make_inputs((2, 16, 4, 64)))
 
@@ -137,12 +269,16 @@ class Results(unittest.TestCase):
         q, k, v = make_inputs()
         out, slopes, sinks = np.empty_like(q), np.ones(2, np.float32), np.zeros(2, np.float32)
         chunk = 10**6  # no object that the interpreter shares
-        arguments = (q, k, v, out, slopes, sinks, chunk)
+        bias, table, tilt = np.ones((1, 1, 1, 32), np.float32), np.ones(32, np.float32), 0.1234
+        score = flashjit.Score("score * tilt + table(key)", table=table, tilt=tilt)
+        mask = "".join(["key", " != 0"])  # likewise
+        arguments = (q, k, v, out, slopes, sinks, chunk, bias, table, tilt, score, mask)
+        options = {"chunk": chunk, "alibi_slopes": slopes, "sinks": sinks, "bias": bias, "score": score, "mask": mask}
         before = [sys.getrefcount(argument) for argument in arguments]
-        result = self.engine.attention(q, k, v, out=out, window=(7, 0), chunk=chunk, alibi_slopes=slopes, sinks=sinks)
+        result = self.engine.attention(q, k, v, out=out, window=(7, 0), **options)
         del result
         with self.assertRaises(flashjit.InvalidArgument):
-            self.engine.attention(q, k[..., :32], v, out=out, chunk=chunk, alibi_slopes=slopes, sinks=sinks)
+            self.engine.attention(q, k[..., :32], v, out=out, **options)
         self.assertEqual([sys.getrefcount(argument) for argument in arguments], before)
 
 
@@ -255,6 +391,84 @@ class WrongInput(unittest.TestCase):
                 with self.subTest(message, name=name):
                     self.refused(flashjit.InvalidArgument, f"^{name}: {message}", *make_inputs(), **{name: wrong})
 
+    def test_tensors_of_scores_and_masks(self):
+        good = {"bias": np.ones((1, 1, 16, 32), np.float32), "boolean_mask": np.ones((1, 1, 16, 32), bool),
+                "documents": np.ones((1, 32), np.int32), "prefix": np.ones(1, np.int32),
+                "tree": np.ones((1, 16, 1), np.int64)}
+        dtypes = {"bias": "f16, bf16 or f32", "boolean_mask": "boolean", "tree": "i64"}
+        for name, array in good.items():
+            dtype, inputs = dtypes.get(name, "i32"), make_inputs()
+            with self.subTest(name):
+                refused = functools.partial(self.refused, flashjit.InvalidArgument)
+                refused(f"^{name}: dtype must be {dtype}, was uint8$", *inputs, **{name: array.astype(np.uint8)})
+                refused(f"^{name}: must be an array that has __dlpack__ .* was list", *inputs, **{name: array.tolist()})
+                refused(f"^{name}: .*must be", *inputs, **{name: array[..., :-1]})
+                refused(f"^{name}: rank must be {array.ndim}, was {array.ndim + 1}", *inputs, **{name: array[None]})
+        self.refused(flashjit.InvalidArgument, "^q: dtype must be f16 or bf16, was i32$",
+                     *(array.astype(np.int32) for array in make_inputs()))
+        for name in ("query_offsets", "key_offsets"):
+            self.refused(flashjit.InvalidArgument, f"^{name}: must not be given without score or mask", *make_inputs(),
+                         **{name: np.zeros(1, np.int32)})
+        self.refused(flashjit.InvalidArgument, "^block_mask: must not be given without", *make_inputs(),
+                     block_mask=np.zeros((1, 1, 1, 2, 1), np.int32))
+
+    def test_texts_and_captures(self):
+        array = np.ones(2, np.float32)
+        for text, captures, message in (
+            ("score", {"slope": array}, "^score: capture slope: must be used in the text, was not$"),
+            ("score", {"width": 1.0}, "^score: capture width: must be used in the text, was not$"),
+            ("score(", {}, r"^score: must have balanced brackets, '\(' at line 1, column 6 is left open$"),
+            ("score\0 + 1", {}, "^score: must not have NUL, had one at byte 5$"),
+            ("", {}, "^score: must have a text, was empty$"),
+            ("score + \ud800", {}, "^score: must be a text that UTF-8 can encode"),
+            ("score * \u00e4", {}, "^score: must be printable ASCII"),
+            ("score + head(0)", {"head": array}, "^score: capture head: must not be a name that texts have already$"),
+            ("score", {"a\0b": array}, "^score: must be given captures with names without null characters"),
+            ("score", {"a b": 1}, "^score: capture name: must be an identifier"),
+            ("score * a(0)", {"a": array.astype(np.float64)}, "^score: capture a: dtype must be f16, .* was float64$"),
+            ("score * a(0)", {"a": np.ones((1,) * 5, np.float32)}, "^score: capture a: rank must be at most 4, was 5$"),
+            ("score * a(0)", {"a": array.astype(object)}, "^score: capture a: must be an array that DLPack can"),
+            ("score * a", {"a": 2**31}, "^score: capture a: must be a whole number of 32 bits, was 2147483648$"),
+            ("score * a", {"a": 10**400}, "^score: capture a: must be an array, a float of 32 bits or an int"),
+            ("score * a", {"a": 1e39}, r"^score: capture a: must be a number of f32, was 1e\+39$"),
+            ("score", {f"a{i}": 0 for i in range(17)}, "^score: must have at most 16 captures, had 17$"),
+        ):
+            with self.subTest(text=text, captures=list(captures)):
+                self.refused(flashjit.InvalidArgument, message, *make_inputs(),
+                             score=flashjit.Score(text, **captures))
+        for wrong in ("x", [1.0], None, {"a": 1}):
+            message = f"^mask: capture a: must be an array, a float, an int or a bool, was {type(wrong).__name__}$"
+            with self.subTest(wrong=wrong), self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                flashjit.Mask("key < a", a=wrong)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^score: must be a str, was 3$"):
+            flashjit.Score(3)
+        self.refused(flashjit.InvalidArgument, r"^score: must be a flashjit.Score, a str or None, was Mask\('key'\)$",
+                     *make_inputs(), score=flashjit.Mask("key"))
+        self.refused(flashjit.InvalidArgument, "^mask: must be a flashjit.Mask, a str or None, was 3$", *make_inputs(),
+                     mask=3)
+
+    def test_what_the_compiler_finds(self):
+        emulating_engine()  # skips where nothing compiles
+        message = '^score: line 1, column 9: identifier "nothing" is undefined'
+        self.refused(flashjit.CompileFailed, message, *make_inputs(), score="score + nothing")
+
+    def test_block_masks(self):
+        q, k, _ = make_inputs()
+        documents = np.zeros((1, 32), np.int32)
+
+        def refused(message, *arrays, **options):
+            with self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                self.engine.block_mask(*arrays, **options)
+
+        refused("^block_mask: must be made of boolean_mask, documents, tree or mask, had none of them$", q, k)
+        refused("^q: rank must be 4, was 3", q[0], k, documents=documents)
+        refused("^documents: must be an array that has __dlpack__", q, k, documents=[[0] * 32])
+        refused("^documents: seqlen_kv must be 32, was 31", q, k, documents=documents[:, :31])
+        refused("^mask: must be a flashjit.Mask, a str or None, was 3$", q, k, mask=3)
+        refused("^mask: capture a: must be used", q, k, mask=flashjit.Mask("key < 3", a=1))
+        refused("^into: must have the shape", q, k, mask="key < 3", into=np.zeros((1, 1, 1, 2, 2), np.int32))
+        refused("^into: rank must be 5", q, k, mask="key < 3", into=np.zeros((1, 1), np.int32))
+
     def test_flags(self):
         for name in ("causal", "lse"):
             self.refused(flashjit.InvalidArgument, f"^{name}: must be True or False, was array", *make_inputs(),
@@ -296,7 +510,7 @@ class WrongInput(unittest.TestCase):
         q, k, v = make_inputs()
         self.refused(TypeError, "lacks the argument 'v'", q, k)
         self.refused(TypeError, "q, k and v by position", q, k, v, True)
-        self.refused(TypeError, "an unknown argument 'mask'", q, k, v, mask=None)
+        self.refused(TypeError, "an unknown argument 'masks'", q, k, v, masks=None)
         self.refused(TypeError, "an unknown argument 'engine'", q, k, v, engine=self.engine)
         self.refused(TypeError, "twice the argument 'k'", q, k, v=v, **{"k": k})
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^engine: must be a flashjit.Engine, was 3$"):
@@ -335,6 +549,8 @@ class CudaArrays(unittest.TestCase):
         q, k, v = map(CudaArray, make_inputs())
         self.refused("^out: must be given, .* like q, a CudaArray; pass an array to write to$", q, k, v)
         self.refused("^lse: must be False, .* like q, a CudaArray$", q, k, v, out=q, lse=True)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^into: must be given, .* pass an array to write to$"):
+            self.engine.block_mask(q, k, mask="key < 3")
 
     def test_wrong_ones(self):
         arrays = make_inputs()
@@ -344,6 +560,12 @@ class CudaArrays(unittest.TestCase):
         for name in ("alibi_slopes", "sinks"):
             self.refused(rf"^{name}: dtype must be float32 \(typestr <f4\), was <f8$", q, k, v, out=q,
                          **{name: CudaArray(np.ones(2))})
+        wrong = CudaArray(np.ones(2, np.uint8))
+        for name, wanted in (("documents", "int32 .typestr <i4."), ("tree", "int64 .typestr <i8."),
+                             ("boolean_mask", r"bool .typestr \|b1."), ("bias", "float16 or float32 .*")):
+            self.refused(f"^{name}: dtype must be {wanted}, was |u1$", q, k, v, out=q, **{name: wrong})
+        self.refused("^score: capture a: dtype must be float16, float32, .*, was |u1$", q, k, v, out=q,
+                     score=flashjit.Score("score * a(0)", a=wrong))
         self.refused("^out: must be writable", q, k, v, out=CudaArray(arrays[0], data=(address, True)))
         k = CudaArray(arrays[1], strides=(1, 2, 2, 1))
         self.refused("^k: strides must be multiples of 2 bytes", q, k, v, out=q)

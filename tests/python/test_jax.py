@@ -36,6 +36,21 @@ class Jax(unittest.TestCase):
         out = self.engine.attention(*self.inputs, alibi_slopes=jax.numpy.asarray(slopes))
         np.testing.assert_allclose(np.asarray(out), reference(*self.arrays, alibi_slopes=slopes)[0], atol=2e-3)
 
+    def test_masks_and_functions(self):
+        table, documents = np.float32([0.5, 2]), np.int32([[0] * 20 + [1] * 12])
+        shown = np.arange(32).reshape(1, 1, 1, 32) % 5 != 2
+        options = {"boolean_mask": jax.numpy.asarray(shown), "documents": jax.numpy.asarray(documents)}
+        blocks = self.engine.block_mask(*self.inputs[:2], **options)
+        self.assertIsInstance(blocks, jax.Array)
+        self.assertEqual((blocks.shape, blocks.dtype), ((1, 1, 1, 2, 1), np.int32))
+        score = flashjit.Score("score * table(head) * two", table=jax.numpy.asarray(table), two=2)
+        out = self.engine.attention(*self.inputs, score=score, block_mask=blocks, **options)
+        wanted = reference(*self.arrays, boolean_mask=shown, documents=documents,
+                           change=lambda scores: scores * 2 * table[:, None, None])[0]
+        np.testing.assert_allclose(np.asarray(out), wanted, atol=2e-3)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^into: must be None for arrays of JAX"):
+            self.engine.block_mask(*self.inputs[:2], **options, into=blocks)
+
     def test_bfloat16(self):
         inputs = [array.astype(jax.numpy.bfloat16) for array in self.inputs]
         out = self.engine.attention(*inputs)

@@ -44,6 +44,50 @@ class Capsules(unittest.TestCase):
                 np.testing.assert_allclose(out, reference(*inputs, **arrays)[0], atol=2e-3)
                 self.check_all_given_back(producers.values())
 
+    def test_of_masks_and_captures(self):
+        inputs = make_inputs()
+        bias, documents = np.float32([[[[1, -1] * 16]]]), np.int32([[0] * 20 + [1] * 12])
+        table, reach = np.float32([0.5, 2]), np.int64([3, 30])
+        hidden = np.abs(np.arange(16)[:, None] - np.arange(32)) > reach[:, None, None]
+        wanted = reference(*inputs, bias=bias, documents=documents, hidden=hidden,
+                           change=lambda scores: scores * table[:, None, None])[0]
+        for kind in (OldProducer, NewProducer):
+            with self.subTest(kind.__name__):
+                producers = [kind(array) for array in (bias, documents, table, reach)]
+                options = {"bias": producers[0], "documents": producers[1],
+                           "score": flashjit.Score("score * table(head)", table=producers[2]),
+                           "mask": flashjit.Mask("abs(query - key) <= reach(head)", reach=producers[3])}
+                np.testing.assert_allclose(self.engine.attention(*inputs, **options), wanted, atol=2e-3)
+                self.check_all_given_back(producers)
+
+    def test_of_block_masks(self):
+        q, k, _ = make_inputs()
+        for changes, message in (({}, None), ({"flags": READ_ONLY}, "^into: must be writable"),
+                                 ({"major": 2}, "^into: .* version 1$")):
+            blocks = NewProducer(np.zeros((1, 2, 1, 2, 1), np.int32), **changes)
+            reach = NewProducer(np.int64([3, 30]))
+            mask = flashjit.Mask("query - key <= reach(head)", reach=reach)
+            with self.subTest(message):
+                if message:
+                    with self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                        self.engine.block_mask(q, k, mask=mask, into=blocks)
+                    self.check_all_given_back([blocks])
+                else:
+                    self.assertIs(self.engine.block_mask(q, k, mask=mask, into=blocks), blocks)
+                    self.check_all_given_back([blocks, reach])
+
+    def test_when_a_capture_is_refused(self):
+        inputs = make_inputs()
+        first, second = NewProducer(np.ones(2, np.float32)), NewProducer(np.ones(2, np.float32), major=2)
+        score = flashjit.Score("score * a(head) * b(head)", a=first, b=second)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^score: capture b: .* version 1$"):
+            self.engine.attention(*inputs, score=score)
+        self.check_all_given_back([first, second])
+        first, second = NewProducer(np.ones(2, np.float32)), NewProducer(np.ones((2, 2), np.float32)[::-1])
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^score: capture b: the stride of dimension 0 must not"):
+            self.engine.attention(*inputs, score=flashjit.Score("score * a(head) * b(head, 0)", a=first, b=second))
+        self.check_all_given_back([first, second])
+
     def test_when_the_library_refuses_the_call(self):
         q, k, v = make_inputs()
         producers = [NewProducer(array) for array in (q, k, v[:, :, :1], np.empty_like(q))]
@@ -116,6 +160,26 @@ class Tables(unittest.TestCase):
                 self.engine.attention(*self.inputs, **{name: TableArray(values.astype(np.float16))})
         self.assertEqual(self.counts(), (4, 2, 2))
 
+    def test_masks_and_functions(self):
+        bias, table = np.float32([[[[1, -1] * 16]]]), np.float32([0.5, 2])
+        score = flashjit.Score("score * table(head) + shift", table=TableArray(table), shift=1)
+        wanted = reference(*self.arrays, bias=bias, change=lambda scores: scores * table[:, None, None] + 1,
+                           hidden=np.arange(32) >= 20)[0]
+        out = self.engine.attention(*self.inputs, bias=TableArray(bias), score=score, mask="key < 20")
+        np.testing.assert_allclose(out.array, wanted, atol=2e-3)
+        self.assertEqual(self.counts(), (1, 1, 0))
+        of_rank_5 = flashjit.Score("score * table(head)", table=TableArray(table.reshape(2, 1, 1, 1, 1)))
+        wrong = (({"score": of_rank_5}, "^score: capture table: rank must be at most 4, was 5$"),
+                 ({"score": score, "mask": 3}, "^mask: must be a flashjit.Mask, a str or None, was 3$"),
+                 ({"score": score, "tree": TableArray(table)}, "^tree: dtype must be i64, was f32$"))
+        counted = (score, score.text, score.tensors, score.numbers)
+        references = [sys.getrefcount(value) for value in counted]
+        for options, message in wrong:
+            with self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                self.engine.attention(*self.inputs, **options)
+        del options
+        self.assertEqual([sys.getrefcount(value) for value in counted], references)
+
     def test_two_outputs(self):
         out, lse = self.engine.attention(*self.inputs, lse=True)
         np.testing.assert_allclose(out.array, reference(*self.arrays)[0], atol=2e-3)
@@ -155,6 +219,8 @@ class Tables(unittest.TestCase):
                     for name in ("alibi_slopes", "sinks"):
                         with self.assertRaisesRegex(flashjit.Unsupported, f"^{name}: must not require a gradient"):
                             self.engine.attention(*self.inputs, **{name: of_heads})
+                    with self.assertRaisesRegex(flashjit.Unsupported, "^score: capture a: must not require a gradient"):
+                        self.engine.attention(*self.inputs, score=flashjit.Score("score * a(head)", a=of_heads))
                 else:
                     self.engine.attention(self.inputs[0], k, self.inputs[2])
 

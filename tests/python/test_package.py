@@ -106,8 +106,11 @@ class Surface(unittest.TestCase):
         parameters = inspect.signature(flashjit.attention).parameters
         self.assertEqual(list(parameters),
                          ["q", "k", "v", "causal", "window", "chunk", "scale", "softcap", "alibi_slopes", "sinks",
-                          "out", "lse", "stream", "variant", "engine"])
+                          "bias", "boolean_mask", "documents", "prefix", "tree", "score", "mask", "query_offsets",
+                          "key_offsets", "block_mask", "out", "lse", "stream", "variant", "engine"])
         self.assertEqual(list(inspect.signature(flashjit.Engine.attention).parameters)[1:], list(parameters)[:-1])
+        parameters = inspect.signature(flashjit.block_mask).parameters
+        self.assertEqual(list(inspect.signature(flashjit.Engine.block_mask).parameters)[1:], list(parameters)[:-1])
 
     def test_names(self):
         for name in flashjit.__all__:

@@ -47,7 +47,7 @@ def visible(queries, keys, left, right):
     return (behind >= -left) & (behind <= right)
 
 
-def with_changed_scores(q, k, v, softcap=None, alibi_slopes=None, sinks=None):
+def with_changed_scores(q, k, v, softcap=None, alibi_slopes=None, sinks=None, added=0.0):
     """(out, lse) in f32 of full attention; k and v have one head, slopes and sinks are [heads]."""
     scores = torch.einsum("bqhd,bkd->bhqk", q.float(), k[:, :, 0].float()) / 8
     if softcap is not None:
@@ -56,6 +56,7 @@ def with_changed_scores(q, k, v, softcap=None, alibi_slopes=None, sinks=None):
         queries, keys = scores.shape[2:]
         behind = torch.arange(keys) - (torch.arange(queries).unsqueeze(1) + keys - queries)
         scores = scores - alibi_slopes.view(-1, 1, 1) * behind.abs()
+    scores = scores + added
     lse = scores.logsumexp(-1)
     if sinks is not None:
         lse = torch.logaddexp(lse, sinks.view(-1, 1))
@@ -112,8 +113,7 @@ class WrongTensors(unittest.TestCase):
             with self.subTest(name), self.assertRaisesRegex(kind, f"^{name}: {message}"):
                 call()
         with mock.patch.object(_arrays._core, "launch"), self.assertRaisesRegex(kind, f"^q: {message}"):
-            _arrays.attention(q, k, v, False, None, None, None, None, None, None, torch.empty_like(v), False, None,
-                              None, emulating_engine())
+            _arrays.attention(q, k, v, out=torch.empty_like(v), engine=emulating_engine())
 
     def test_without_memory_with_strides(self):
         q = make_qkv()[0]
@@ -183,6 +183,69 @@ class Operator(CloseTo):
             with self.subTest(**wrong), self.assertRaisesRegex(flashjit.InvalidArgument, f"^{next(iter(wrong))}: "):
                 flashjit.torch.attention(*tensors, **wrong)
 
+    def test_masks_and_functions(self):
+        tensors = make_qkv(8, 24)
+        bias = torch.randn(1, 2, 8, 24, generator=torch.Generator().manual_seed(1))
+        shown = bias > -0.5
+        documents = (torch.arange(24) // 17).int().unsqueeze(0)
+        own = torch.arange(16, 24).unsqueeze(1)
+        tree = torch.full((1, 8, 1), 0b10101, dtype=torch.int64)
+        of_tree = (torch.arange(24) < 16) | ((torch.arange(24) - 16) % 2 == 0) & (torch.arange(24) < 21)
+        table = torch.tensor([0.5, 2.0])
+        score = flashjit.Score("score + tilt * a(head)", a=table, tilt=0.5)
+        mask = flashjit.Mask("key < n && shown(0, head, query, key)", n=20, shown=shown)
+        hide = lambda visible: torch.where(visible, 0.0, -torch.inf)
+        for options, added in (
+            ({"bias": bias}, bias), ({"boolean_mask": shown}, hide(shown)),
+            ({"documents": documents}, hide(documents[0, own] == documents)),
+            ({"prefix": torch.tensor([20], dtype=torch.int32)}, hide(torch.arange(24) < own.clamp(min=19) + 1)),
+            ({"tree": tree}, hide(of_tree)), ({"score": score}, 0.5 * table.view(2, 1, 1)),
+            ({"mask": mask}, hide(shown & (torch.arange(24) < 20))), ({"mask": "key < 9"}, hide(torch.arange(24) < 9)),
+            ({"mask": "key <= query", "query_offsets": torch.tensor([7], dtype=torch.int32)},
+             hide(torch.arange(24) <= own - 9)),
+            ({"score": score, "mask": mask, "bias": bias}, bias + 0.5 * table.view(2, 1, 1) +
+             hide(shown & (torch.arange(24) < 20))),
+        ):  # fmt: skip
+            expected_out, expected_lse = with_changed_scores(*tensors, added=added)
+            with self.subTest(list(options)):
+                self.assert_close(flashjit.torch.attention(*tensors, **options), expected_out)
+                tensors[0].requires_grad_()
+                self.assert_close(flashjit.torch.attention(*tensors, **options), expected_out)
+                tensors[0].requires_grad_(False)
+        out, lse = torch.ops.flashjit.attention_forward(
+            *tensors, score=score.text, score_captures=["a", "tilt"], score_tensors=[table], score_numbers=[0.5]
+        )
+        expected_out, expected_lse = with_changed_scores(*tensors, added=0.5 * table.view(2, 1, 1))
+        self.assert_close(out, expected_out)
+        self.assert_close(lse, expected_lse)
+
+    def test_wrong_masks_and_functions(self):
+        tensors, table = make_qkv(8, 24), torch.ones(2)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^captures: must be 1 names"):
+            torch.ops.flashjit.attention_forward(*tensors, score="score * a(0)", score_tensors=[table])
+        for options, message in (
+            ({"score": 3}, "^score: must be a flashjit.Score, a str or None, was 3$"),
+            ({"mask": flashjit.Mask("key < a(0)", a=table.to("meta"))}, "^mask: capture a: must be a dense .* on meta"),
+            ({"score": flashjit.Score("score * a(0)", a=table.double())}, "^score: capture a: .*float64"),
+            ({"documents": torch.zeros(1, 24, dtype=torch.int64)}, "^documents: dtype must be i32, was i64"),
+            ({"boolean_mask": torch.zeros(1, 1, 1, 24)}, "^boolean_mask: dtype must be boolean, was f32"),
+        ):
+            for wants_gradient in (False, True):
+                tensors[0].requires_grad_(wants_gradient)
+                with self.subTest(message), self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                    flashjit.torch.attention(*tensors, **options)
+        array = flashjit.Score("score * a(0)", a=table.numpy())
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^score: capture a: must be a torch.Tensor, .* ndarray$"):
+            flashjit.torch.attention(*tensors, score=array)
+
+    def test_block_masks(self):
+        tensors = make_qkv(70, 600)
+        mask = flashjit.Mask("key / 128 == n(head)", n=torch.tensor([1, 3]))
+        blocks = flashjit.block_mask(*tensors[:2], mask=mask, engine=emulating_engine())
+        self.assertEqual((tuple(blocks.shape), blocks.dtype), ((1, 2, 2, 2, 2), torch.int32))
+        out = flashjit.torch.attention(*tensors, mask=mask, block_mask=blocks)
+        self.assert_close(out, flashjit.torch.attention(*tensors, mask=mask))
+
     def test_slopes_and_sinks_may_require_a_gradient_but_have_none(self):
         tensors, values = make_qkv(), torch.nn.Parameter(torch.ones(2))
         for name in ("alibi_slopes", "sinks"):
@@ -200,6 +263,13 @@ class Operator(CloseTo):
                 tensors = tuple(tensor.requires_grad_(wants_gradient) for tensor in make_qkv())
                 torch.library.opcheck(
                     torch.ops.flashjit.attention_forward.default, (*tensors, True, 0.5, *options),
+                    test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+                )  # fmt: skip
+                torch.library.opcheck(
+                    torch.ops.flashjit.attention_forward.default, tensors,
+                    {"score": "a(head) * score + b", "score_captures": ["a", "b"], "score_tensors": [of_heads],
+                     "score_numbers": [0.5], "mask": "key < 9", "bias": torch.zeros(1, 1, 1, 16),
+                     "documents": torch.zeros(1, 16, dtype=torch.int32)},
                     test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
                 )  # fmt: skip
 
@@ -281,6 +351,37 @@ class Compiled(CloseTo):
             self.assertTrue(torch.equal(compiled(*tensors, *of_heads), attend(*tensors, *of_heads)))
         self.assertEqual(len(graphs), 1)
 
+    def test_one_graph_serves_all_tensors_that_functions_capture(self):
+        tensors = make_qkv()
+        text, first, second = "score * a(head) + b", torch.tensor([0.5, -0.125]), torch.tensor([3.0, 0.25])
+
+        def attend(q, k, v, table, bias):
+            score = flashjit.Score(text, a=table + 0, b=0.5)
+            return flashjit.torch.attention(q, k, v, score=score, mask="key % 3 != 1", bias=bias)
+
+        compiled, graphs = self.compile(attend)
+        for table in (first, second):
+            bias = table.view(1, 2, 1, 1).expand(1, 2, 1, 16).contiguous()
+            self.assertTrue(torch.equal(compiled(*tensors, table, bias), attend(*tensors, table, bias)))
+        self.assertEqual(len(graphs), 1)
+
+    def test_functions_from_outside_of_the_graph(self):
+        tensors = make_qkv()
+        mask = flashjit.Mask("key <= query + a(head) + more", a=torch.tensor([0, 5], dtype=torch.int32), more=1)
+        blocks = flashjit.block_mask(*tensors[:2], mask=mask, engine=emulating_engine())
+        attend = lambda q, k, v: flashjit.torch.attention(q, k, v, mask=mask, block_mask=blocks)
+        compiled, graphs = self.compile(attend)
+        self.assertTrue(torch.equal(compiled(*tensors), attend(*tensors)))
+        self.assertEqual(sum("attention_forward" in target for target in graphs[0]), 1)
+
+    def test_one_graph_serves_all_numbers_that_functions_capture(self):
+        tensors = make_qkv()
+        attend = lambda q, k, v, n: flashjit.torch.attention(q, k, v, mask=flashjit.Mask("key < n", n=n))
+        compiled, graphs = self.compile(attend, dynamic=True)
+        for n in (3, 6, 9):
+            self.assertTrue(torch.equal(compiled(*tensors, n), attend(*tensors, n)))
+        self.assertEqual(len(graphs), 1)
+
     def test_aot_autograd_takes_the_operator(self):
         tensors = to_sdpa(*make_qkv(heads_kv=2))
         torch.compiler.reset()
@@ -328,13 +429,28 @@ class ScaledDotProductAttention(CloseTo):
     def test_refuses_what_it_cannot_express_and_says_what_to_do(self):
         tensors = make_qkv(heads_kv=2)
         instead = r"use torch\.nn\.functional\.scaled_dot_product_attention"
-        self.refuse(flashjit.Unsupported, rf"attn_mask: must be None, was .*\(16, 16\).*{instead}", *tensors,
-                    attn_mask=torch.ones(16, 16, dtype=torch.bool))
         self.refuse(flashjit.Unsupported, rf"dropout_p: must be 0, was 0\.5; {instead}", *tensors, dropout_p=0.5)
         self.refuse(flashjit.Unsupported, rf"more queries \(24\) than keys \(8\); {instead}", *make_qkv(24, 8, 2, 2),
                     is_causal=True)
 
+    def test_masks_are_those_of_pytorch(self):
+        tensors = make_qkv(8, 24, heads_kv=2)
+        added = torch.randn(1, 2, 8, 24, generator=torch.Generator().manual_seed(1)).bfloat16()
+        for mask in (added, added[0, 0], added[0], added[:, :, :1], added[..., :1], added.transpose(2, 3).contiguous()
+                     .transpose(2, 3), added.masked_fill(added > 1, -torch.inf)):  # fmt: skip
+            with self.subTest(mask.shape):
+                expected = sdpa_in_f32(*to_sdpa(*tensors), attn_mask=mask.float())
+                actual = flashjit.torch.scaled_dot_product_attention(*to_sdpa(*tensors), attn_mask=mask)
+                self.assert_close(actual, expected)
+                if mask.shape[-1] > 1:
+                    self.check(*tensors, attn_mask=mask < 1)
+
     def test_refuses_what_pytorch_refuses(self):
+        mask = torch.ones(16, 16, dtype=torch.bool)
+        self.refuse(flashjit.InvalidArgument, "^attn_mask: must be None beside is_causal", *make_qkv(heads_kv=2),
+                    attn_mask=mask, is_causal=True)
+        self.refuse(flashjit.InvalidArgument, "^attn_mask: must have at most 4 dimensions, had 5",
+                    *make_qkv(heads_kv=2), attn_mask=mask[None, None, None])
         self.refuse(flashjit.InvalidArgument, "key: must have 2 heads like query, had 1; .*enable_gqa", *make_qkv())
         query, key, value = to_sdpa(*make_qkv(heads_kv=2))
         with self.assertRaisesRegex(flashjit.InvalidArgument, r"key: must be \[batch, .*had 3 dimensions; unsqueeze"):

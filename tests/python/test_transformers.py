@@ -30,7 +30,7 @@ SMALL = {
 }  # fmt: skip
 WINDOW = 8  # or a chunk
 CAP = 0.5  # of scores, which are small in models with random weights
-INSTEAD = r'use attn_implementation="sdpa", or flashjit\.transformers\.register\(fallback="sdpa"\)'
+INSTEAD = r'use attn_implementation="sdpa", or flashjit\.transformers\.register\(fallback="mask"\)'
 
 
 def setUpModule():
@@ -154,8 +154,22 @@ class Prefill(Models):
         self.check(make_model(), tokens(16, 2), attention_mask=padding)
         self.check(make_gemma(), tokens(16, 2), attention_mask=padding)
 
+    def test_fallback_reads_masks_from_memory(self):
+        flashjit.transformers.register(fallback="mask")
+        padding = torch.ones(2, 16, dtype=torch.long)
+        padding[0, 13:] = 0
+        packed = torch.arange(16).remainder(8).unsqueeze(0)
+        for name, model in {"plain": make_model(), **make_models_with_local_masks()}.items():
+            with self.subTest(name), mock.patch("flashjit.transformers.sdpa_attention_forward") as sdpa:
+                peer = "eager" if name in ("gemma2", "gpt_oss") else "sdpa"  # which loses the cap and the sinks
+                self.check(model, tokens(16, 2), attention_mask=padding, peer=peer)
+                self.check(model, tokens(16), position_ids=packed, use_cache=False, peer=peer)
+                sdpa.assert_not_called()
+        added = torch.full((1, 1, 16, 16), torch.finfo(torch.bfloat16).min).triu(1)
+        self.check(make_model(), tokens(16), attention_mask=added.bfloat16(), peer="eager")
+
     def test_what_changes_the_result_is_refused_with_and_without_fallback(self):
-        for fallback in (None, "sdpa"):
+        for fallback in (None, "mask", "sdpa"):
             flashjit.transformers.register(fallback)
             self.refuse("dropout: must not be given, was 0.5: .*eval", make_model(attention_dropout=0.5).train(),
                         tokens(8))
@@ -297,6 +311,20 @@ class LocalMasks(Models):
             with self.subTest(name):
                 self.assertLess((steps - exact).abs().max().item(), 2 * (eager - exact).abs().max().item())
 
+    def test_fallback_reads_the_masks_of_static_caches(self):
+        flashjit.transformers.register(fallback="mask")
+        options = {"max_new_tokens": 4, "do_sample": False, "disable_compile": True, "cache_implementation": "static",
+                   "return_dict_in_generate": True, "output_logits": True}  # fmt: skip
+        for name, model in self.models.items():
+            generated = model.generate(tokens(13), **options)
+            steps = torch.stack(generated.logits, dim=1).float()
+            everything = generated.sequences[:, :-1]
+            exact, eager = (
+                self.logits(model, "eager", dtype, everything)[:, 12:] for dtype in (torch.float32, torch.bfloat16)
+            )
+            with self.subTest(name):
+                self.assertLess((steps - exact).abs().max().item(), 2 * (eager - exact).abs().max().item())
+
     def test_keys_are_those_of_the_mask(self):
         q, k = torch.zeros(1, 2, 4, 64), torch.zeros(1, 2, 20, 64)
         with self.assertRaisesRegex(flashjit.Unsupported, "^key: must have 19 tokens like the mask, had 20; use"):
@@ -402,8 +430,8 @@ class Masks(unittest.TestCase):
         expected = torch.ones(4, 32, dtype=torch.bool).tril()
         self.assertTrue(torch.equal(mask, expected.expand(1, 1, 4, 32)))
 
-    def test_fallback_is_none_or_sdpa(self):
-        with self.assertRaisesRegex(flashjit.InvalidArgument, "fallback: must be None or .*was 'eager'"):
+    def test_fallback_is_one_of_three(self):
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "fallback: must be None, .*was 'eager'"):
             flashjit.transformers.register("eager")
 
 

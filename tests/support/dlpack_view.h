@@ -3,9 +3,29 @@
 
 #include <dlpack/dlpack.h>
 
+#include <cstdint>
+
 #include "flashjit/tensor.h"
 
 namespace flashjit::tests {
+
+constexpr std::uint8_t kDlpackBool = 6;  // kDLBool, which older headers lack
+
+inline std::uint8_t code_of(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::bf16:
+      return kDLBfloat;
+    case DType::i32:
+    case DType::i64:
+      return kDLInt;
+    case DType::boolean:
+      return kDlpackBool;
+    case DType::f16:
+    case DType::f32:
+      break;
+  }
+  return kDLFloat;
+}
 
 // A tensor as callers through C have it, with the sizes that it points to. What is wrong in a test is set afterwards.
 struct DlpackView : DLTensor {
@@ -13,8 +33,7 @@ struct DlpackView : DLTensor {
     data = view.data;
     device = {type, 0};
     ndim = sizes.size();
-    dtype = {static_cast<std::uint8_t>(view.dtype == DType::bf16 ? kDLBfloat : kDLFloat),
-             static_cast<std::uint8_t>(8 * size_of(view.dtype)), 1};
+    dtype = {code_of(view.dtype), static_cast<std::uint8_t>(8 * size_of(view.dtype)), 1};
     shape = &sizes[0];
     strides = &steps[0];
   }

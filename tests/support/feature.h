@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests that ask problems for features of the table, of whichever kind their rows are.
+#pragma once
+
+#include <flashjit/function.h>
+
+#include "generator/features.h"
+
+namespace flashjit::tests {
+
+inline Score any_score() { return Score("key % 7 == 3 ? score + 1 : score - step * (key % 5)", {{"step", 0.125}}); }
+inline Mask any_mask() { return Mask("key % 6 != 4 || key == query"); }
+
+// What a problem has of a row that is a function: the library's of its first dtype, or the one above.
+inline const generator::FunctionText& any_function(generator::FunctionKind kind) {
+  if (kind == generator::FunctionKind::score) return *any_score().source();
+  if (kind == generator::FunctionKind::mask) return *any_mask().source();
+  return generator::library_function(kind, generator::library_dtypes(kind).front());
+}
+
+inline void ask(Problem& problem, const generator::FeatureRow& row, bool asked = true) {
+  if (row.asked.flag)
+    problem.*row.asked.flag = asked;
+  else
+    problem.*row.asked.function = asked ? &any_function(row.asked.kind) : nullptr;
+}
+
+}  // namespace flashjit::tests
