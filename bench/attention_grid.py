@@ -172,6 +172,16 @@ class PeerFigures:
         return {"fa3": row["over"]["cudnn"] * known["cudnn_tflops"] / known["fa3_tflops"],
                 "fa4": known["flashjit_over_fa4"]}
 
+    def fa4_feature(self, name, head_dim, seqlen):
+        """FlashAttention-4 with a score, causal, and what is known of the plain kernels of that run; None if it was not
+        measured."""
+        rates = self.record.get("fa4", {}).get("features", {}).get(name, {}).get(str(head_dim), {})
+        plain = self.cells.get(paper_cell(head_dim, "causal", seqlen))
+        if str(seqlen) not in rates or plain is None:
+            return None
+        return {"tflops": rates[str(seqlen)], "plain_tflops": plain["fa4_tflops"],
+                "flashjit_over_fa4": plain["flashjit_over_fa4"]}
+
 
 def result(cell, tflops, ours, figures=None):
     """The row of a cell. tflops: rates of all that ran; ours: which of them are flashjit's; figures: PeerFigures."""

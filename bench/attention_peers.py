@@ -18,11 +18,19 @@ PEERS = {
     "fa3": "FlashAttention-3",
     "fa4": "FlashAttention-4",
 }
+FLEX = "flex"
+# Those of the grid scores. The package has all of FlashAttention-2, PyTorch what it compiles of it.
+SCORE_PEERS = {FLEX: "FlexAttention", **{name: PEERS[name] for name in ("cudnn", "fa2", "flash_attn")}}
 
 
 def function(name):
     """flash_attn_func of a package. What a package that does not fit this machine raises is its own affair."""
     return importlib.import_module(PACKAGES[name][0]).flash_attn_func
+
+
+def flex_module():
+    """PyTorch's, from 2.5 on."""
+    return importlib.import_module("torch.nn.attention.flex_attention")
 
 
 def reason(error):
@@ -33,7 +41,7 @@ def reason(error):
 def missing(name):
     """Why the peer cannot be run; None if it can."""
     try:
-        name in SDPA or function(name)
+        name in SDPA or name == FLEX and flex_module() or function(name)
     except Exception as error:
         return reason(error)
     return None
@@ -47,9 +55,9 @@ def version(name):
         return None
 
 
-def launcher(torch, name, q, k, v, causal):
-    """A function without arguments that enqueues one call and returns its output."""
-    return (sdpa if name in SDPA else packaged)(torch, name, q, k, v, causal)
+def launcher(torch, name, q, k, v, causal, **options):
+    """A function without arguments that enqueues one call and returns its output. options: of a package's function."""
+    return (sdpa if name in SDPA else packaged)(torch, name, q, k, v, causal, **options)
 
 
 def sdpa(torch, name, q, k, v, causal):
@@ -65,13 +73,81 @@ def sdpa(torch, name, q, k, v, causal):
     return launch
 
 
-def packaged(_, name, q, k, v, causal):
+def packaged(_, name, q, k, v, causal, **options):
     attention = function(name)
     # Unasked FlashAttention-3 does not split the keys of a head over several blocks; 0 lets it choose.
     split = {"num_splits": 0} if name == "fa3" and q.shape[1] == 1 else {}
 
     def launch():
-        out = attention(q, k, v, causal=causal, **split)
+        out = attention(q, k, v, causal=causal, **split, **options)
         return out[0] if isinstance(out, tuple) else out
 
     return launch
+
+
+def fa2_operator(torch, q, k, v, window_size=(None, None), alibi_slopes=None):
+    """FlashAttention-2 of PyTorch, causal, with what its operator takes and scaled_dot_product_attention does not."""
+    attention = torch.ops.aten._flash_attention_forward
+    options = {"window_size_left": window_size[0], "window_size_right": window_size[1], "alibi_slopes": alibi_slopes}
+
+    def launch():
+        return attention(q, k, v, None, None, q.shape[1], k.shape[1], 0.0, True, False, **options)[0]
+
+    return launch
+
+
+def cudnn_masked(torch, q, k, v, bias):
+    """cuDNN with a bias and a causal mask as PyTorch's function takes them: the mask as -infinity in the bias, which
+    [seqlen, seqlen] is for all batch entries and heads."""
+    back_end = torch.nn.attention.SDPBackend.CUDNN_ATTENTION
+    views = [tensor.transpose(1, 2) for tensor in (q, k, v)]
+    hidden = torch.ones_like(bias, dtype=torch.bool).triu(diagonal=1)
+    masked = bias.masked_fill(hidden, float("-inf"))[None, None]
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def launch():
+        with torch.nn.attention.sdpa_kernel([back_end]):
+            return attention(*views, attn_mask=masked).transpose(1, 2)
+
+    return launch
+
+
+def cudnn_biased(torch, q, k, v, bias):
+    """cuDNN with a bias and a causal mask of its own, which PyTorch's function refuses and the operator under it takes:
+    no block above the diagonal is computed."""
+    views = [tensor.transpose(1, 2) for tensor in (q, k, v)]
+    attention, as_tensor = torch.ops.aten._scaled_dot_product_cudnn_attention, bias[None, None]
+
+    def launch():
+        return attention(*views, as_tensor, False, is_causal=True)[0].transpose(1, 2)
+
+    return launch
+
+
+def flex(torch, q, k, v, score, mask, batch, sinks=None):
+    """FlexAttention with functions of a score and of a position, compiled for these sizes, with its block mask made
+    beforehand. batch: entries that masks tell apart, None if all are alike. sinks: as users of FlexAttention have them,
+    by the log-sum-exp."""
+    module = flex_module()
+    # Each cell is compiled for itself: what stays of others is tried first at every call, and there is a limit to it.
+    torch.compiler.reset()
+    views = [tensor.transpose(1, 2) for tensor in (q, k, v)]
+    lengths = q.shape[1], k.shape[1]
+    blocks = module.create_block_mask(mask, batch, None, *lengths, device=q.device)
+
+    def with_sinks(q, k, v, block_mask, score_mod):
+        out, lse = module.flex_attention(q, k, v, score_mod=score_mod, block_mask=block_mask, return_lse=True)
+        return out * torch.sigmoid(lse - sinks[:, None])[..., None].to(out.dtype)
+
+    attention = torch.compile(module.flex_attention if sinks is None else with_sinks, dynamic=False)
+
+    def launch():
+        return attention(*views, block_mask=blocks, score_mod=score).transpose(1, 2)
+
+    return launch
+
+
+def flex_block_mask(torch, mask, batch, seqlen, device):
+    """A function that makes a block mask, by the compiled form of PyTorch's function."""
+    make = torch.compile(flex_module().create_block_mask, dynamic=False)
+    return lambda: make(mask, batch, None, seqlen, seqlen, device=device)

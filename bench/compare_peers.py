@@ -7,6 +7,11 @@ flash_attn_interface, flash_attn.cute) where they are installed. The grid full i
 paper: 16384 tokens, hidden size 2048; serving has grouped heads: prompts, and single queries on long caches of keys. All
 is bf16, and each cell is checked before it is timed. A ratio above 1 means that flashjit is faster.
 
+The grid scores has scores and masks: causal, head dims 64 and 128, beside FlexAttention, cuDNN and FlashAttention-2 where
+they have the same, beside flashjit without it, and, at 16384 tokens, in the mma family. It calls the Python package,
+checks rows against attention in float32, and writes its --json anew after each cell. It also tells what block masks
+cost, how long the first call with a new text takes, and how many compiles new values and lengths bring.
+
 Where the file of figures of this GPU (peers/<device>.json beside this script) has a cell, "best" is cuDNN as measured
 now times the ratio of the best peer to cuDNN in that file, which knows FlashAttention-3, too.
 
@@ -28,13 +33,17 @@ import sys
 
 sys.dont_write_bytecode = True
 import attention_peers  # noqa: E402
+import attention_scores_run  # noqa: E402
 from attention_grid import BEST, GRIDS, HEAD_DIMS, MASKS, PeerFigures  # noqa: E402
 from attention_grid import parse_variants, result, slug, summarise  # noqa: E402
-from attention_peers import PEERS  # noqa: E402
+from attention_peers import PEERS, SCORE_PEERS  # noqa: E402
+from attention_scores import FEATURES, score_grid  # noqa: E402
+from attention_scores import HEAD_DIMS as SCORE_HEAD_DIMS, SEQLENS as SCORE_SEQLENS  # noqa: E402
 from flashjit_c import Library  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 BUILT = HERE.parent / "build" / "release" / "libflashjit.so"
+SCORES = "scores"  # the grid that is not of plain attention
 DEFAULT = "default"  # the variant that the library chooses
 FLUSHED_BYTES = 256 << 20
 TURNS = 4  # of each side of a cell
@@ -53,8 +62,11 @@ class Parser(argparse.ArgumentParser):
 
 def parse_arguments(argv=None):
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--grid", choices=tuple(GRIDS), default="full", help="quick: full at two lengths (%(default)s)")
-    parser.add_argument("--peer", nargs="*", choices=tuple(PEERS), help="peers to run; default: all that are here")
+    parser.add_argument("--grid", choices=(*GRIDS, SCORES), default="full", help="quick: full at two lengths (%(default)s)")
+    parser.add_argument("--peer", nargs="*", choices=tuple(SCORE_PEERS | PEERS),
+                        help="peers to run; default: all that are here")
+    parser.add_argument("--cells", dest="features", type=feature_names, metavar="NAME[,NAME]",
+                        help=f"of the grid scores; default: all: {', '.join(FEATURES)}")
     parser.add_argument("--head-dim", nargs="+", type=int, choices=HEAD_DIMS, default=HEAD_DIMS)
     parser.add_argument("--mask", nargs="+", choices=MASKS, default=MASKS)
     parser.add_argument("--seqlen", nargs="+", type=int, metavar="N", help="default: those of the grid")
@@ -76,18 +88,49 @@ def parse_arguments(argv=None):
         parser.error("--variants must not be given with --family mma or hopper, which has a file of its own")
     if arguments.family != "default":
         arguments.variants = HERE / "variants" / f"{arguments.family}.txt"
+    check_grid_options(parser, arguments)
     arguments.cells = chosen_cells(arguments)
     if not arguments.cells:
         parser.error(f"the grid {arguments.grid} has no cell of these --head-dim, --mask and --seqlen")
     return arguments
 
 
+def feature_names(text):
+    """Of --cells."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in FEATURES]:
+        raise argparse.ArgumentTypeError(f"must be of {', '.join(FEATURES)}, was '{unknown[0]}'")
+    return names
+
+
+def check_grid_options(parser, arguments):
+    """Refuses what the grid does not have."""
+    scores = arguments.grid == SCORES
+    peers = SCORE_PEERS if scores else PEERS
+    if unknown := [name for name in arguments.peer or () if name not in peers]:
+        parser.error(f"--peer {unknown[0]} is not of the grid {arguments.grid}")
+    if arguments.features and not scores:
+        parser.error("--cells is for --grid scores")
+    if scores and (arguments.variants or arguments.library):
+        parser.error("--grid scores runs the Python package, both families of it: no --library, --family or --variants")
+
+
 def chosen_cells(arguments):
     """Those of the grid that have what was asked for."""
+    if arguments.grid == SCORES:
+        return chosen_score_cells(arguments)
     # Asking quick for a length asks for it by name: it has all that full has.
     cells = GRIDS["full" if arguments.grid == "quick" and arguments.seqlen else arguments.grid]
     return [cell for cell in cells if cell.head_dim in arguments.head_dim and cell.mask in arguments.mask
             and (not arguments.seqlen or cell.seqlen in arguments.seqlen)]
+
+
+def chosen_score_cells(arguments):
+    if "causal" not in arguments.mask:
+        return []
+    head_dims = [head_dim for head_dim in SCORE_HEAD_DIMS if head_dim in arguments.head_dim]
+    seqlens = [seqlen for seqlen in SCORE_SEQLENS if not arguments.seqlen or seqlen in arguments.seqlen]
+    return score_grid(arguments.features or tuple(FEATURES), head_dims, seqlens)
 
 
 def import_torch():
@@ -114,14 +157,22 @@ def find_library():
     return flashjit.library_path()
 
 
-def find_peers(asked):
+def import_flashjit():
+    if importlib.util.find_spec("flashjit") is None:
+        raise RuntimeError("the grid scores needs the Python package flashjit")
+    import flashjit
+
+    return flashjit
+
+
+def find_peers(asked, known=PEERS):
     """The peers to run. One that was asked for must be there; of the others it is told why they are not."""
-    wanted = list(PEERS) if asked is None else asked
+    wanted = list(known) if asked is None else asked
     lacking = {name: why for name in wanted if (why := attention_peers.missing(name))}
     if asked is not None and lacking:
         raise RuntimeError("; ".join(f"--peer {name}: {why}" for name, why in lacking.items()))
     for name, why in lacking.items():
-        print(f"{PEERS[name]} is not here: {why}")
+        print(f"{known[name]} is not here: {why}")
     return [name for name in wanted if name not in lacking]
 
 
@@ -139,6 +190,9 @@ class Stopwatch:
         self.torch = torch
         self.seconds = seconds
         self.flushed = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device="cuda")
+
+    def wait(self):
+        self.torch.cuda.synchronize()
 
     def queue(self, launch):
         """One launch with a cold L2, and the events around it."""
@@ -375,9 +429,17 @@ def compare(arguments):
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
+def compare_scores(arguments):
+    torch, flashjit = import_torch(), import_flashjit()
+    figures, _ = read_figures(arguments.peers_file, torch.cuda.get_device_name(0))
+    attention_scores_run.compare_scores(torch, flashjit, Stopwatch(torch, arguments.seconds),
+                                        find_peers(arguments.peer, SCORE_PEERS), arguments, figures)
+
+
 def main():
     try:
-        compare(parse_arguments())
+        arguments = parse_arguments()
+        (compare_scores if arguments.grid == SCORES else compare)(arguments)
     except (RuntimeError, OSError, ValueError) as error:
         sys.exit(f"compare_peers: {error}")
 

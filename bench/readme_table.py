@@ -4,7 +4,7 @@
 is typed by hand.
 
 A table stands between <!-- table:DEVICE/NAME --> and <!-- /table -->, where bench/results/DEVICE.json is the record and
-NAME is summary, hopper, mma, serving, window, ablation, 5090, jit or python. Where the record lacks the measurement
+NAME is summary, hopper, mma, serving, window, scores, ablation, 5090, jit or python. Where the record lacks the measurement
 there is no table. Peers that did not run beside the record's flashjit come from bench/peers/DEVICE.json, and their
 columns say so.
 With --check nothing is written and the exit status is 1 if a table is out of date."""
@@ -17,7 +17,9 @@ import statistics
 import sys
 
 sys.dont_write_bytecode = True
+from attention_features import FEATURES  # noqa: E402
 from attention_grid import BEST, Cell, PeerFigures, slug, summarise  # noqa: E402
+from attention_scores import over_cudnn, over_flex, ratio, share_of_plain  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -238,6 +240,53 @@ def window_table(record):
             f"tokens, {window['window']} keys before the query. PyTorch {window['torch']}.")
 
 
+def scores_table(record):
+    """A row for each head dim and feature, and what the summary of the run has beside that."""
+    scores = measured(record["steps"], "scores")
+    if not scores:
+        return None
+    cells = {(row["head_dim"], row["feature"], row["seqlen"]): row for row in scores["rows"]}
+    seqlens = sorted({seqlen for _, _, seqlen in cells})
+
+    def shown(found, measure, show="{:.2f}".format):
+        value = measure(found) if found else None
+        return "" if value is None else show(value)
+
+    body = []
+    for head_dim, feature in dict.fromkeys((row["head_dim"], row["feature"]) for row in scores["rows"]):
+        rows = [cells.get((head_dim, feature, seqlen)) for seqlen in seqlens]
+        longest = rows[-1]
+        body.append([str(head_dim), FEATURES[feature].title,
+                     shown(longest, lambda row: row["us"].get("flashjit"), "{:.0f} µs".format),
+                     shown(longest, share_of_plain), shown(longest, lambda row: share_of_plain(row, "mma")),
+                     shown(longest, lambda row: ratio(row, "text")), shown(longest, over_cudnn),
+                     *(shown(row, over_flex) for row in rows)])
+    titles = ["head dim", "", f"time at {seqlens[-1]}", "of plain", "of plain, `mma`", "time as a text", "÷ cuDNN",
+              *(f"÷ FlexAttention, {seqlen}" for seqlen in seqlens)]
+    return "\n\n".join([table(titles, body), " ".join([*score_notes(scores), f"PyTorch {scores['torch']}."])])
+
+
+def score_notes(scores):
+    """Sentences about what stands in no cell of the table."""
+    notes = []
+    if flex := scores["summary"].get("over_flex"):
+        notes.append(f"÷ FlexAttention: geometric mean {flex['geometric_mean']:.2f}, in which a cell counts as "
+                     f"{flex['at_most']:g} at most, smallest {flex['minimum']:.2f} ({flex['smallest']}).")
+    if masks := scores.get("block_masks"):
+        each = ", ".join(f"{us:.0f} µs by {title}" for side, title in
+                         (("flashjit", "the option"), ("text", "a text"), ("flex", "FlexAttention"))
+                         if (us := masks["us"].get(side)))
+        notes.append(f"A block mask of documents at {masks['seqlen']} tokens: {each}; dense attention takes "
+                     f"{masks['us']['dense_full']:.0f} µs, causal {masks['us']['dense_causal']:.0f} µs.")
+    if calls := scores.get("first_calls"):
+        medians = [values["median_s"] for kind in calls["kinds"].values() for values in kind.values()]
+        notes.append(f"The first call with a new text, on {calls['cores']} cores: {1e3 * min(medians):.0f} to "
+                     f"{1e3 * max(medians):.0f} ms, medians.")
+    if compiles := scores.get("compiles"):
+        notes.append("Compiles for what is new: " + ", ".join(f"{what} {n}" for what, n in compiles.items()) + ".")
+    return notes
+
+
 TABLES = {  # name -> the step of the record that it shows, and the function that makes it
     "5090": ("bench", ladder_table),
     "ablation": ("bench", ablation_table),
@@ -247,6 +296,7 @@ TABLES = {  # name -> the step of the record that it shows, and the function tha
     "summary": ("peers", summary_table),
     "serving": ("serving", serving_table),
     "window": ("window", window_table),
+    "scores": ("scores", scores_table),
     "python": ("python", python_table),
 }
 

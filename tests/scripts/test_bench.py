@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import io
 import json
+import math
 import pathlib
 import sys
 import tempfile
@@ -15,11 +16,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
 
+import attention_features  # noqa: E402
 import attention_peers  # noqa: E402
+import attention_scores  # noqa: E402
+import attention_scores_run  # noqa: E402
 import compare_peers  # noqa: E402
 import flashjit_c  # noqa: E402
 import readme_table  # noqa: E402
 import tuning_check  # noqa: E402
+from attention_features import FEATURES, Inputs, checked_heads, checked_rows  # noqa: E402
 from attention_grid import SEQLENS, SERVING, Cell, PeerFigures, grid, paper_cell, parse_variants  # noqa: E402
 from attention_grid import result, slug, summarise  # noqa: E402
 from sources_digest import sources_digest  # noqa: E402
@@ -191,6 +196,210 @@ class Peers(unittest.TestCase):
                 self.assertGreater(cell["flashjit_over_fa4"], 0)
 
 
+class Array(list):
+    """Nested lists that are indexed as arrays are."""
+
+    def __getitem__(self, index):
+        item = self
+        for number in index if isinstance(index, tuple) else (index, ):
+            item = list.__getitem__(item, number)
+        return item
+
+
+class Lists:
+    """Of Inputs, without any library of arrays: for functions of single positions."""
+
+    library = math
+
+    @staticmethod
+    def array(values, _):
+        return Array(values)
+
+    @staticmethod
+    def normal(shape, _):
+        return Array([[row + column / 1000 for column in range(shape[1])] for row in range(shape[0])])
+
+
+class AttentionFeatures(unittest.TestCase):
+    batch, heads, seqlen = 2, 4, 40
+
+    def inputs(self, **options):
+        return Inputs(Lists, self.batch, self.heads, self.seqlen, **options)
+
+    def visible(self, name, inputs):
+        """(batch, query) -> the keys that it sees."""
+        sees = FEATURES[name].mask(inputs)
+        return {(batch, query): [key for key in range(self.seqlen) if sees(batch, 0, query, key)]
+                for batch in range(self.batch) for query in range(self.seqlen)}
+
+    def score(self, name, inputs, *position):
+        return FEATURES[name].score(inputs)(3.0, *position)
+
+    def test_masks_show_what_their_names_say(self):
+        inputs = self.inputs()
+        with unittest.mock.patch.object(Inputs, "window", 5):
+            windows = self.visible("window", inputs)
+        for (batch, query), keys in windows.items():
+            self.assertEqual(keys, list(range(max(0, query - 5), query + 1)))
+        for (batch, query), keys in self.visible("plain", inputs).items():
+            self.assertEqual(keys, list(range(query + 1)))
+        for (batch, query), keys in self.visible("prefix", inputs).items():
+            self.assertEqual(keys, list(range(max(query + 1, min(self.seqlen, inputs.prefix[batch])))))
+        for (batch, query), keys in self.visible("documents", inputs).items():
+            numbers = inputs.documents[batch]
+            self.assertEqual(keys, [key for key in range(query + 1) if numbers[key] == numbers[query]])
+
+    def test_documents_fill_the_sequence_and_differ_by_batch_entry(self):
+        documents = self.inputs().documents
+        for numbers in documents:
+            self.assertEqual(sorted(set(numbers)), list(range(attention_features.DOCUMENT_COUNT)))
+            self.assertEqual(sorted(numbers), numbers)
+        self.assertNotEqual(documents[0], documents[1])
+
+    def test_scores_are_what_their_names_say(self):
+        inputs = self.inputs()
+        self.assertAlmostEqual(self.score("softcap", inputs, 0, 0, 9, 4), 50 * math.tanh(3 / 50))
+        self.assertAlmostEqual(self.score("alibi", inputs, 1, 2, 9, 4), 3 - 5 * 2**-6)
+        self.assertAlmostEqual(self.score("bias", inputs, 1, 2, 9, 4), 3 + 9.004)
+        self.assertAlmostEqual(self.score("function", inputs, 1, 2, 9, 4), inputs.gate[2] * 3 + 2.045)
+
+    def test_other_inputs_are_others_of_the_same_form(self):
+        first, other = self.inputs(), self.inputs(other=True)
+        for name in ("cap", "window", "slopes", "sinks", "documents", "prefix", "gate"):
+            self.assertNotEqual(getattr(first, name), getattr(other, name), name)
+            self.assertIs(type(getattr(first, name)), type(getattr(other, name)))
+        self.assertEqual(self.inputs().sinks, first.sinks)
+
+    def test_every_feature_but_the_plain_one_is_asked_of_flashjit(self):
+        for name, feature in FEATURES.items():
+            self.assertEqual(bool(feature.options or feature.text), name != "plain")
+            if feature.blocks:
+                self.assertTrue(set(feature.blocks) <= set(feature.options(self.inputs())))
+
+    def test_rows_on_both_sides_of_what_may_go_wrong_are_checked(self):
+        for seqlen in (1, 128, 1024, 16384):
+            rows = checked_rows(seqlen)
+            self.assertEqual(rows, sorted(set(rows)))
+            self.assertTrue({0, seqlen - 1} <= set(rows) <= set(range(seqlen)))
+            self.assertLessEqual(len(rows), 70)
+        self.assertTrue({1024, 1025} <= set(checked_rows(4096)))
+        self.assertEqual(checked_heads(1, 1), [(0, 0)])
+        self.assertEqual(checked_heads(16, 32), [(0, 0), (8, 16), (15, 31)])
+
+
+class AttentionScores(unittest.TestCase):
+    @staticmethod
+    def row(name="alibi", head_dim=128, seqlen=16384, **us):
+        cell = attention_scores.ScoreCell(name, paper_cell(head_dim, "causal", seqlen))
+        return attention_scores.score_row(cell, us, {})
+
+    def test_the_grid_is_that_of_the_forward_with_every_feature(self):
+        cells = attention_scores.score_grid()
+        self.assertEqual(len(cells), len(FEATURES) * 6)
+        self.assertEqual([cell.shape.head_dim for cell in cells[:6]], [128] * 3 + [64] * 3)
+        for cell in cells:
+            self.assertIn(cell.shape, grid())
+            self.assertTrue(cell.shape.causal)
+
+    def test_a_share_is_of_the_same_familys_plain_kernel(self):
+        row = self.row(flashjit=200.0, plain=180.0, mma=400.0, plain_mma=380.0)
+        self.assertAlmostEqual(attention_scores.share_of_plain(row), 0.9)
+        self.assertAlmostEqual(attention_scores.share_of_plain(row, "mma"), 0.95)
+        self.assertIsNone(attention_scores.share_of_plain(self.row("plain", flashjit=200.0)))
+        rows = [row, self.row(seqlen=1024, flashjit=20.0, plain=10.0)]
+        self.assertEqual(attention_scores.shares_of_plain(rows),
+                         {"default": {"alibi": {"128": 0.9}}, "mma": {"alibi": {"128": 0.95}}})
+
+    def test_a_cell_counts_as_three_at_most(self):
+        rows = [self.row(flashjit=100.0, flex=2700.0), self.row("softcap", 64, flashjit=100.0, flex=100.0),
+                self.row("bias", flashjit=100.0, flex=900.0), self.row("window", flashjit=100.0)]
+        summary = attention_scores.summarise_over_flex(rows)
+        self.assertAlmostEqual(summary["geometric_mean"], 9 ** (1 / 3))
+        self.assertEqual((summary["minimum"], summary["smallest"], summary["cells"]),
+                         (1.0, "softcap, head dim 64, 16384", 3))
+        self.assertAlmostEqual(summary["by_feature"]["alibi"]["geometric_mean"], 3)
+        self.assertEqual(summary["by_feature"]["alibi"]["minimum"], 27)
+        self.assertEqual(set(summary["by_head_dim"]), {"64", "128"})
+
+    def test_features_that_do_not_count_are_not_in_the_mean(self):
+        rows = [self.row(name, flashjit=100.0, flex=200.0) for name in FEATURES]
+        summary = attention_scores.summarise_over_flex(rows)
+        self.assertEqual(set(FEATURES) - set(summary["by_feature"]), {"plain", "sinks"})
+        self.assertIsNone(attention_scores.summarise_over_flex([self.row("plain", flashjit=1.0, flex=2.0)]))
+
+    def test_cudnn_counts_by_its_faster_way(self):
+        row = self.row("bias", flashjit=100.0, cudnn=150.0, cudnn_mask=300.0)
+        self.assertEqual(attention_scores.over_cudnn(row), 1.5)
+        self.assertEqual(attention_scores.over_cudnn(self.row("bias", flashjit=100.0, cudnn_mask=300.0)), 3)
+        self.assertIsNone(attention_scores.over_cudnn(self.row("bias", flashjit=100.0)))
+        summary = attention_scores.summarise_scores([row, self.row("plain", flashjit=100.0, cudnn=100.0)])
+        self.assertEqual(summary["bias_over_cudnn"]["cells"], 1)
+
+    def test_a_text_stands_by_its_time_over_the_librarys(self):
+        rows = [self.row(flashjit=100.0, text=101.0), self.row(seqlen=1024, flashjit=100.0, text=104.0)]
+        summary = attention_scores.text_over_part(rows)
+        self.assertEqual((summary["alibi"]["maximum"], summary["alibi"]["cells"]), (1.04, 2))
+        self.assertAlmostEqual(summary["alibi"]["geometric_mean"], math.sqrt(1.01 * 1.04))
+
+    def test_flashattention_4_is_compared_by_what_the_feature_costs(self):
+        cell = {"pass": "forward", "head_dim": 128, "mask": "causal", "seqlen": 16384, "fa4_tflops": 600.0}
+        fa4 = {"features": {"alibi": {"128": {"16384": 400.0}}}}
+        figures = PeerFigures(json.dumps({"cells": [cell | {"flashjit_over_fa4": 1.1}], "fa4": fa4}))
+        row = self.row(flashjit=100.0, plain=90.0)
+        self.assertAlmostEqual(attention_scores.over_fa4(row, figures), 0.9 * 1.1 * 600 / 400)
+        for other in (self.row("softcap", flashjit=1.0, plain=1.0), self.row(flashjit=1.0),
+                      self.row(seqlen=4096, flashjit=1.0, plain=1.0)):
+            self.assertIsNone(attention_scores.over_fa4(other, figures))
+        self.assertIsNone(attention_scores.over_fa4(row, None))
+
+    def test_a_block_mask_stands_beside_the_same_sides_attention(self):
+        us = {"flashjit": 300.0, "flex": 9000.0, "dense_causal": 1000.0, "dense_full": 2000.0, "flex_dense_causal": 1800.0}
+        self.assertEqual(attention_scores.block_mask_shares(us),
+                         {"flashjit": {"causal": 0.3, "full": 0.15}, "flex": {"causal": 5.0}})
+
+    def test_the_summary_tells_what_there_is(self):
+        self.assertEqual(attention_scores.summarise_scores([]), {})
+        self.assertEqual(attention_scores.format_score_summary({}), "")
+        row = self.row(flashjit=200.0, plain=180.0, text=202.0, flex=500.0)
+        text = attention_scores.format_score_summary(attention_scores.summarise_scores([row]))
+        for part in ("geometric mean 2.500", "alibi: d128 0.900", "time of alibi as a text over the library's: "):
+            self.assertIn(part, text)
+        cell = attention_scores.ScoreCell("alibi", paper_cell(128, "causal", 16384))
+        shown = attention_scores.format_score_row(cell, row | {"left_out": {"fa2": "refused"}})
+        for part in ("flashjit 200.0 us", "of plain 0.900", "text 1.010", "/flex 2.500", "fa2: refused"):
+            self.assertIn(part, shown)
+
+    def test_a_run_that_is_cut_off_leaves_what_it_has(self):
+        with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()) as printed:
+            path = pathlib.Path(directory) / "scores.json"
+            progress = attention_scores_run.Progress({"rows": []}, path)
+            for rows in (1, 2):
+                progress.record["rows"].append({"feature": "alibi"})
+                progress.keep("text")
+                self.assertEqual(len(json.loads(path.read_text())["rows"]), rows)
+            self.assertEqual(printed.getvalue().count("text"), 2)
+
+    def test_new_lengths_are_even_and_between_those_of_the_grid(self):
+        for cell in attention_scores.score_grid(["plain"]):
+            length = attention_scores_run.new_length(cell).shape.seqlen
+            self.assertTrue(cell.shape.seqlen < length < 2 * cell.shape.seqlen and length % 2 == 0)
+
+    def test_an_engine_without_kernels_names_the_variant(self):
+        class CacheMiss(Exception):
+            pass
+
+        flashjit = unittest.mock.Mock(CacheMiss=CacheMiss, Score=int)
+        torch = unittest.mock.Mock(Tensor=str)
+        torch.empty_like = lambda value, device: f"{value} on {device}"
+        attention = flashjit.Engine.return_value.attention
+        attention.side_effect = CacheMiss("fwd-bf16-d64-causal.mma-q128-kv64-rare-longest.sm_80: must be in the cache")
+        mma = attention_scores_run.MmaDefaults(torch, flashjit)
+        self.assertEqual(mma.variant(["q", "k", "v", "out"], {"documents": "ids", "window": (5, 0)}),
+                         "mma-q128-kv64-rare-longest")
+        attention.assert_called_once_with("q on cpu", "k on cpu", "v on cpu", causal=True, documents="ids on cpu",
+                                          window=(5, 0))
+
+
 class Variants(unittest.TestCase):
     def test_a_line_names_its_cells(self):
         text = "# comment\n\n 64 full mma-q64 512-1024 # short ones\n128  causal  hopper-q128-kv80\n"
@@ -230,6 +439,20 @@ class ComparePeers(unittest.TestCase):
         self.assertTrue(decoding and all(cell.decodes for cell in decoding))
         with self.assertRaises(SystemExit), unittest.mock.patch("sys.stderr"):
             parse(["--grid", "serving", "--head-dim", "64"])
+
+    def test_the_grid_of_scores_has_options_of_its_own(self):
+        parse = compare_peers.parse_arguments
+        names = [cell.name for cell in parse(["--grid", "scores"]).cells]
+        self.assertEqual(list(dict.fromkeys(names)), list(FEATURES))
+        chosen = parse(["--grid", "scores", "--cells", "softcap,alibi", "--seqlen", "4096", "--head-dim", "64"]).cells
+        self.assertEqual([(cell.name, cell.shape) for cell in chosen],
+                         [(name, paper_cell(64, "causal", 4096)) for name in ("softcap", "alibi")])
+        self.assertEqual(parse(["--grid", "scores", "--peer", "flex"]).peer, ["flex"])
+        for wrong in (["--grid", "scores", "--cells", "x"], ["--cells", "alibi"], ["--peer", "flex"],
+                      ["--grid", "scores", "--peer", "fa3"], ["--grid", "scores", "--family", "mma"],
+                      ["--grid", "scores", "--mask", "full"], ["--grid", "scores", "--head-dim", "256"]):
+            with self.subTest(wrong), self.assertRaises(SystemExit), unittest.mock.patch("sys.stderr"):
+                parse(wrong)
 
     def test_a_peer_that_is_not_here_is_told_and_is_an_error_when_asked_for(self):
         def here(name):
@@ -340,11 +563,24 @@ class ReadmeTable(unittest.TestCase):
         row = {"head_dim": 64, "choice_us": 165.0, "flex_us": 330.0, "over_flex": 2.0, "families": {"mma": family}}
         window = {"date": "today", "seqlen": 16384, "window": 1024, "torch": "2", "rows": [row]}
         self.record["steps"]["window"] = window
+        self.record["steps"]["scores"] = self.scores()
         cell = {"pass": "forward", "head_dim": 64, "mask": "causal", "seqlen": 512, "cudnn_tflops": 400.0}
         cell |= {"fa3_tflops": 500.0, "flashjit_over_fa4": 1.254, "best": "fa3", "best_over_cudnn": 1.25}
         fa4 = {"date": "some day", "version": "4.0", "conditions": "beside flashjit: in turns"}
         figures = {"date": "yesterday", "peers": {"fa3": "FlashAttention-3"}, "fa4": fa4, "cells": [cell]}
         self.figures = PeerFigures(json.dumps(figures))
+
+    @staticmethod
+    def scores():
+        cells = attention_scores.score_grid(["plain", "alibi"], [128], [4096, 16384])
+        us = {"plain": {"flashjit": 900.0, "cudnn": 1100.0},
+              "alibi": {"flashjit": 1000.0, "plain": 900.0, "text": 1010.0, "mma": 2000.0, "plain_mma": 1900.0,
+                        "flex": 2150.0}}
+        rows = [attention_scores.score_row(cell, us[cell.name], {}) for cell in cells]
+        masks = {"seqlen": 16384, "us": {"flashjit": 250.0, "flex": 9000.0, "dense_causal": 900.0, "dense_full": 1700.0}}
+        calls = {"cores": 2, "kinds": {"score": {"128": {"median_s": 0.7}}, "mask": {"128": {"median_s": 0.9}}}}
+        return {"date": "today", "torch": "2", "rows": rows, "summary": attention_scores.summarise_scores(rows),
+                "block_masks": masks, "first_calls": calls, "compiles": {"lengths": 0}}
 
     def fill(self, name, old=""):
         text = f"before\n<!-- table:d/{name} -->\n{old}<!-- /table -->\nafter\n"
@@ -358,6 +594,9 @@ class ReadmeTable(unittest.TestCase):
         expected["hopper"] = ["÷ cuDNN", "1.34", "÷ FA4 (some day)", "1.25", "75 %", "1.25 at 64", "beside flashjit."]
         expected["serving"] = ["| 1 query | 8192 | 16 | 32 / 8 | 716 µs | 750 GB/s | 0.75 | 2.00 |", "÷ cuDNN | ÷ FA2 |"]
         expected["window"] = ["| 64 | `mma` | 1000 µs | 165 µs | 15.0 % | 1.10 |", "2.00 times as long"]
+        expected["scores"] = ["| 128 | ALiBi | 1000 µs | 0.90 | 0.95 | 1.01 |  | 2.15 | 2.15 |",
+                              "| 128 | plain | 900 µs |  |  |  | 1.22 |  |  |", "smallest 2.15 (alibi, head dim 128, 4096)",
+                              "250 µs by the option, 9000 µs by FlexAttention", "700 to 900 ms", "lengths 0."]
         expected["python"] = ["| `flashjit.attention` | 7.9 µs | 6.8 µs |", "(1, 2, 3, 4)"]
         self.assertEqual(set(expected), set(readme_table.TABLES))
         for name, figures in expected.items():
