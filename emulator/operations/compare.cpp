@@ -63,8 +63,7 @@ template <class T>
 using Compared = typename ComparedAs<T>::type;
 
 template <class T, bool ftz>
-[[gnu::noinline]] void load(Warp& warp, Slot slot, LaneMask active, Compared<T> (&to)[kLanes]) {
-  const LaneBits<T>* const bits = warp.read<LaneBits<T>>(slot, active);
+[[gnu::noinline]] void load(const LaneBits<T>* bits, Compared<T> (&to)[kLanes]) {
   for (int lane = 0; lane < kLanes; ++lane) {
     auto value = from_lane<T>(bits[lane]);
     if constexpr (ftz) value = flush(value);
@@ -82,13 +81,13 @@ template <class Value, class Relation>
   return mask;
 }
 
-// The lanes where the relation holds.
-using CompareLanes = LaneMask (*)(Warp& warp, Slot a, Slot b, LaneMask active);
+// The lanes where the relation holds, of what all lanes hold: LaneBits of the type.
+using CompareLanes = LaneMask (*)(const void* a, const void* b);
 template <class T, bool ftz, class Relation>
-LaneMask compare_lanes(Warp& warp, Slot a, Slot b, LaneMask active) {
+LaneMask compare_lanes(const void* a, const void* b) {
   Compared<T> of_a[kLanes], of_b[kLanes];
-  load<T, ftz>(warp, a, active, of_a);
-  load<T, ftz>(warp, b, active, of_b);
+  load<T, ftz>(static_cast<const LaneBits<T>*>(a), of_a);
+  load<T, ftz>(static_cast<const LaneBits<T>*>(b), of_b);
   return compare<Compared<T>, Relation>(of_a, of_b);
 }
 
@@ -149,6 +148,7 @@ enum class Combine { none, with_and, with_or, with_xor };
 
 struct Comparison : Detail {
   CompareLanes compare = nullptr;
+  int bits = 32;  // of the values
   Combine combine = Combine::none;
   bool third_negated = false;
   std::uint32_t true_bits = 0;  // of set: what stands for true
@@ -171,6 +171,14 @@ LaneMask combined(Combine combine, LaneMask compared, LaneMask third) {
 // Operands: the destinations, a, b, c.
 constexpr std::size_t kFirst = 0, kSecond = 1, kA = 2, kB = 3, kThird = 4;
 
+LaneMask compared_lanes(Warp& warp, const Instruction& instruction, LaneMask active) {
+  const auto& comparison = instruction.details<Comparison>();
+  const Slot a = instruction.operand[kA], b = instruction.operand[kB];
+  if (comparison.bits == 64)
+    return comparison.compare(warp.read<std::uint64_t>(a, active), warp.read<std::uint64_t>(b, active));
+  return comparison.compare(warp.read<std::uint32_t>(a, active), warp.read<std::uint32_t>(b, active));
+}
+
 LaneMask third_operand(Warp& warp, const Instruction& instruction, LaneMask active) {
   if (instruction.operand[kThird] == kNoSlot) return 0;
   const LaneMask mask = warp.read_predicate(instruction.operand[kThird], active);
@@ -179,7 +187,7 @@ LaneMask third_operand(Warp& warp, const Instruction& instruction, LaneMask acti
 
 Outcome run_setp(Warp& warp, const Instruction& instruction, LaneMask active) {
   const auto& comparison = instruction.details<Comparison>();
-  const LaneMask compared = comparison.compare(warp, instruction.operand[kA], instruction.operand[kB], active);
+  const LaneMask compared = compared_lanes(warp, instruction, active);
   const LaneMask third = third_operand(warp, instruction, active);
   if (const Slot p = instruction.operand[kFirst]; p != kNoSlot)
     warp.write_predicate(p, combined(comparison.combine, compared, third), active);
@@ -190,10 +198,25 @@ Outcome run_setp(Warp& warp, const Instruction& instruction, LaneMask active) {
 
 Outcome run_set(Warp& warp, const Instruction& instruction, LaneMask active) {
   const auto& comparison = instruction.details<Comparison>();
-  const LaneMask compared = comparison.compare(warp, instruction.operand[kA], instruction.operand[kB], active);
-  const LaneMask holds = combined(comparison.combine, compared, third_operand(warp, instruction, active));
+  const LaneMask holds =
+      combined(comparison.combine, compared_lanes(warp, instruction, active), third_operand(warp, instruction, active));
   std::uint32_t results[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) results[lane] = holds >> lane & 1 ? comparison.true_bits : 0;
+  write_lanes(warp, instruction.operand[kFirst], results, active);
+  return Outcome::next;
+}
+
+// Of pairs, each half by itself.
+Outcome run_set_pair(Warp& warp, const Instruction& instruction, LaneMask active) {
+  const auto& comparison = instruction.details<Comparison>();
+  const std::uint32_t* const a = warp.read<std::uint32_t>(instruction.operand[kA], active);
+  const std::uint32_t* const b = warp.read<std::uint32_t>(instruction.operand[kB], active);
+  std::uint32_t results[kLanes] = {}, of_a[kLanes], of_b[kLanes];
+  for (int shift : {0, 16}) {
+    for (int lane = 0; lane < kLanes; ++lane) of_a[lane] = a[lane] >> shift, of_b[lane] = b[lane] >> shift;
+    const LaneMask holds = comparison.compare(of_a, of_b);
+    for (int lane = 0; lane < kLanes; ++lane) results[lane] |= holds >> lane & 1 ? 0xffffu << shift : 0;
+  }
   write_lanes(warp, instruction.operand[kFirst], results, active);
   return Outcome::next;
 }
@@ -228,9 +251,10 @@ const ComparedType& find_type(const Decoding& decoding, std::string_view name, b
   return *type;
 }
 
-// The type, and the operands from a on, which begin at operand 1 of the statement.
-void take_comparison(Decoding& decoding, Instruction& instruction, const RelationWords& words, Comparison& comparison) {
-  const ComparedType& type = find_type(decoding, decoding.take_any(), words.ftz);
+// The operands from a on, which begin at operand 1 of the statement. bits: of the operands.
+void take_comparison(Decoding& decoding, Instruction& instruction, const RelationWords& words, const ComparedType& type,
+                     int bits, Comparison& comparison) {
+  comparison.bits = bits;
   for (const NamedRelation& relation : type.relations)
     if (relation.name == words.relation) comparison.compare = relation.compare;
   if (!comparison.compare) decoding.fail(fmt::format("'{}' is no comparison of {}", words.relation, type.name));
@@ -238,8 +262,8 @@ void take_comparison(Decoding& decoding, Instruction& instruction, const Relatio
   const bool has_third = words.combine != Combine::none;
   require_operands(decoding, has_third ? 4 : 3);
   decoding.finish();
-  instruction.operand[kA] = decoding.source(1, type.bits);
-  instruction.operand[kB] = decoding.source(2, type.bits);
+  instruction.operand[kA] = decoding.source(1, bits);
+  instruction.operand[kB] = decoding.source(2, bits);
   if (!has_third) return;
   Operand third = decoding.operand(3);
   comparison.third_negated = third.negated;
@@ -250,7 +274,9 @@ void take_comparison(Decoding& decoding, Instruction& instruction, const Relatio
 // PTX ISA 9.7.6 and 9.7.7 setp
 void decode_setp(Decoding& decoding, Instruction& instruction) {
   auto comparison = std::make_unique<Comparison>();
-  take_comparison(decoding, instruction, take_relation(decoding), *comparison);
+  const RelationWords words = take_relation(decoding);
+  const ComparedType& type = find_type(decoding, decoding.take_any(), words.ftz);
+  take_comparison(decoding, instruction, words, type, type.bits, *comparison);
   const Operand& destination = decoding.operand(0);
   const bool is_pair = destination.kind == OperandKind::vector;
   if (is_pair && destination.elements.size() != 2) decoding.fail("the destination must be p or p|q");
@@ -261,7 +287,7 @@ void decode_setp(Decoding& decoding, Instruction& instruction) {
   instruction.op_class = OpClass::predicate;
 }
 
-// PTX ISA 9.7.6 set
+// PTX ISA 9.7.6 and 9.7.7 set
 void decode_set(Decoding& decoding, Instruction& instruction) {
   auto comparison = std::make_unique<Comparison>();
   const RelationWords words = take_relation(decoding);
@@ -269,10 +295,14 @@ void decode_set(Decoding& decoding, Instruction& instruction) {
   if (type != "u32" && type != "s32" && type != "f32")
     decoding.fail(fmt::format("the type of the result must be u32, s32 or f32, was {}", type));
   comparison->true_bits = type == "f32" ? std::bit_cast<std::uint32_t>(1.0f) : UINT32_MAX;
-  take_comparison(decoding, instruction, words, *comparison);
+  std::string_view compared = decoding.take_any();
+  const bool is_pair = (compared == "f16x2" || compared == "bf16x2") && type != "f32" && words.combine == Combine::none;
+  if (is_pair) compared.remove_suffix(2);
+  const ComparedType& of_each = find_type(decoding, compared, words.ftz);
+  take_comparison(decoding, instruction, words, of_each, is_pair ? 32 : of_each.bits, *comparison);
   instruction.operand[kFirst] = decoding.destination(0, 32);
   instruction.detail = std::move(comparison);
-  instruction.run = run_set;
+  instruction.run = is_pair ? run_set_pair : run_set;
   instruction.op_class = OpClass::integer;
 }
 

@@ -305,6 +305,11 @@ TEST_CASE("the emulator's comparisons have a second result and a third operand")
   check("setp.eq.u32 _|q, a32, b32;", {{{1, 2}, 2}});
   check("set.lt.u32.s32 d32, a32, b32;", {{{s32(-1), 0}, kAll32}, {{0, 0}, 0}});
   check("set.lt.f32.f32 d32, a32, b32;", {{{bits(1.0f), bits(2.0f)}, bits(1.0f)}, {{kNan, 0}, 0}});
+  check("set.ge.u32.f16x2 d32, a32, b32;", {{{0x3c003c00, 0x3c004000}, 0xffff0000},    // 1 and 1, against 2 and 1
+                                            {{0x7e00fc01, 0}, 0},                      // NaN
+                                            {{0x80000000, 0x00008000}, kAll32},        // zeros
+                                            {{0x00010000, 0x00028001}, 0x0000ffff}});  // subnormal
+  check("set.ltu.s32.bf16x2 d32, a32, b32;", {{{0x3f807fc0, 0x40003f80}, kAll32}, {{0x40003f80, 0x3f803f80}, 0}});
   check("set.eq.and.s32.u32 d32, a32, b32, r;", {{{1, 1, 1}, kAll32}, {{1, 1, 0}, 0}});
   check("and.pred p, r, r;", {{{0, 0, 1}, 1}, {{0, 0, 0}, 0}});
   check("or.pred p, p, r;", {{{0, 0, 1}, 1}, {{0, 0, 0}, 0}});
