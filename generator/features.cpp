@@ -78,6 +78,16 @@ constexpr FeatureRow kFeatures[] = {
      "TextArguments<text::MaskText>",
      sizeof(OffsetArguments),
      alignof(OffsetArguments)},
+    {&Problem::dropout, "dropout", Slot::probability, "parts/probability/dropout.cuh", "Dropout", "DropoutArguments",
+     sizeof(DropoutArguments), alignof(DropoutArguments)},
+    {{&Problem::dropout_mask, FunctionKind::dropout_mask},
+     "dropout_mask",
+     Slot::probability,
+     "parts/probability/dropout_mask.cuh",
+     "DropoutMask<text::DropoutMaskText, &::Arguments::dropout_mask>",
+     "TextArguments<text::DropoutMaskText>",
+     sizeof(OffsetArguments),
+     alignof(OffsetArguments)},
 };
 
 // The template that holds the parts of a slot together.
@@ -91,6 +101,8 @@ const char* all_of(Slot slot) {
       return "AllSee";
     case Slot::blocks:
       return "BlocksBy";
+    case Slot::probability:
+      return "Dropping";
     case Slot::softmax:
       break;
   }

@@ -52,7 +52,8 @@ constexpr KindRow kKinds[] = {
     {"tree", "TreeText", false,
      "const int node = key - (seqlen_kv - seqlen_q);\n"
      "return node < 0 || (tree(batch, query, node / 64) >> node % 64 & 1) != 0;",
-     3, kI64}};
+     3, kI64},
+    {"dropout_mask", "DropoutMaskText", false, "dropout_mask(batch, head, query, key)", 4, kBoolean}};
 static_assert(std::size(kKinds) == kFunctionKinds);
 const KindRow& row_of(FunctionKind kind) noexcept { return kKinds[static_cast<std::size_t>(kind)]; }
 

@@ -15,8 +15,8 @@
 namespace flashjit::generator {
 
 // Those of users, and the features of the library that are functions of a tensor.
-enum class FunctionKind : std::uint8_t { score, mask, bias, boolean_mask, documents, tree };
-inline constexpr int kFunctionKinds = 6;
+enum class FunctionKind : std::uint8_t { score, mask, bias, boolean_mask, documents, tree, dropout_mask };
+inline constexpr int kFunctionKinds = 7;
 
 // Of a capture, all that is compiled in.
 struct CaptureType {

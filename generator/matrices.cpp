@@ -10,6 +10,7 @@ constexpr int kRows = 2;              // of a lane
 constexpr int kTileRegisters = 4;     // of eight columns
 constexpr int kOperandRegisters = 4;  // of A, in a step of 16
 constexpr int kColumnsOfWord = 128;   // whose two in eight fill the bits of a word
+constexpr int kTilesKept = 4;         // of eight columns, that KeptPairs tells of
 
 int count_of(int columns) { return (columns + 7) / 8 * kTileRegisters; }
 int row_of(int number) { return number % kTileRegisters / 2; }
@@ -145,6 +146,26 @@ std::string transform(const ScoreMatrix& m) {
   return "  template <class Upper, class Lower>\n" + function("transform(Upper upper, Lower lower)", body);
 }
 
+// Eight columns of a lane's at a time, those of 32 keys: pairs of elements take the place of the first of two.
+std::string drop(const ScoreMatrix& m) {
+  std::string body = "    KeptPairs kept;\n";
+  for (int tile = 0; tile < m.keys / 8; tile += kTilesKept)
+    for (int row = 0; row < kRows; ++row) {
+      body += fmt::format("    kept = {}({});\n", row == 0 ? "upper" : "lower", 8 * tile);
+      Statement statement;
+      statement.open(".reg .b32 pair");
+      for (int t = 0; t < kTilesKept; ++t) {
+        const int first = kTileRegisters * (tile + t) + 2 * row;
+        statement.line("cvt.rn.{0}x2.f32 pair, {1}{2}, {1}{3}", to_string(m.dtype), m.registers, first + 1, first);
+        statement.line("and.b32 pair, pair, %{}", t);
+        statement.line("mov.b32 {}{}, pair", m.registers, first);
+        statement.in("r", fmt::format("kept.x[{}]", t));
+      }
+      body += statement.text();
+    }
+  return "  template <class Upper, class Lower>\n" + function("drop(Upper upper, Lower lower)", body);
+}
+
 std::string maximum(const ScoreMatrix& m) {
   Statement statement;
   statement.open(".reg .f32 pair");
@@ -228,6 +249,7 @@ std::string render(const ScoreMatrix& m) {
                           declare("f32", m.registers, m.keys / 2) + issue(m) + clear(m) + add(m) + hide(m) +
                           maximum(m) + subtract(m) + exponentiate(m);
   if (m.transforms) functions += transform(m);
+  if (m.drops) functions += drop(m);
   if (m.packs) functions += pack(m.registers, m.dtype, m.keys / 4);
   if (!m.takes.empty()) functions += take(m);
   return structure(m.type, functions);
@@ -237,8 +259,11 @@ std::string render(const ProbabilityMatrix& m) {
   const int count = m.keys / 4;
   Statement statement;
   for (int i = 0; i < count; ++i)
-    statement.line("cvt.rn.{}x2.f32 {}{}, {}{}, {}{}", to_string(m.dtype), m.registers, i, m.scores, 2 * i + 1,
-                   m.scores, 2 * i);
+    if (m.takes_pairs)
+      statement.line("mov.b32 {}{}, {}{}", m.registers, i, m.scores, 2 * i);
+    else
+      statement.line("cvt.rn.{}x2.f32 {}{}, {}{}, {}{}", to_string(m.dtype), m.registers, i, m.scores, 2 * i + 1,
+                     m.scores, 2 * i);
   return structure(m.type, declare("b32", m.registers, count) + function("keep()", statement.text()));
 }
 

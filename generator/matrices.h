@@ -24,6 +24,7 @@ struct ScoreMatrix {
   bool packs = false;           // into registers that the compiler sees
   std::string_view takes = {};  // the registers of another matrix that it copies; empty: of none
   bool transforms = false;      // each score, by what the compiler sees
+  bool drops = false;           // probabilities, and becomes the pairs of elements that P takes
 };
 std::string render(const ScoreMatrix& matrix);
 
@@ -32,7 +33,8 @@ struct ProbabilityMatrix {
   std::string_view type, registers;
   DType dtype;
   int keys;
-  std::string_view scores;  // the registers that they are made of
+  std::string_view scores;   // the registers that they are made of
+  bool takes_pairs = false;  // which are there already, in every second register
 };
 std::string render(const ProbabilityMatrix& matrix);
 

@@ -49,6 +49,7 @@ ConfigText::ConfigText(const Problem& problem) {
   use("Predicates", parts_in(Slot::predicate, problem));
   use("Blocks", parts_in(Slot::blocks, problem));
   use("SoftmaxParts", parts_in(Slot::softmax, problem));
+  use("Dropouts", parts_in(Slot::probability, problem));
 }
 
 std::string render(const PlanAssertion& assertion) {

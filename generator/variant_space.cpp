@@ -9,8 +9,10 @@
 
 #include "flashjit/error.h"
 #include "generator/family.h"
+#include "generator/features.h"
 #include "generator/plan.h"
 #include "generator/pruning.h"
+#include "generator/tunables.h"
 
 namespace flashjit::generator {
 namespace {
@@ -48,6 +50,14 @@ std::optional<Variant> first_legal(std::span<const DefaultRule> rules, const Pro
 [[noreturn]] void no_default(const Problem& problem, const Architecture& architecture) {
   throw Error(ErrorCode::unsupported,
               fmt::format("no default variant of {} fits {}", to_string(problem), architecture.name));
+}
+
+// Which probabilities are dropped is decided for so many keys at once: templates/attention/probability.cuh.
+template <class OfFamily>
+std::string why_not_dropping(const Problem& problem, const OfFamily& variant) {
+  constexpr int kKeptKeys = 32;
+  if (!has_part(Slot::probability, problem) || variant.block_kv % kKeptKeys == 0) return {};
+  return must("block_kv", fmt::format("a multiple of {} with dropout", kKeptKeys), variant.block_kv);
 }
 
 using Verdict = VariantExplanation::Verdict;
@@ -91,7 +101,12 @@ class Explanations {
 }  // namespace
 
 std::string why_illegal(const Problem& problem, const Variant& variant, const Architecture& architecture) {
-  return std::visit([&](const auto& of_family) { return why_illegal(problem, of_family, architecture); }, variant);
+  return std::visit(
+      [&](const auto& of_family) {
+        if (std::string why = why_not_dropping(problem, of_family); !why.empty()) return why;
+        return why_illegal(problem, of_family, architecture);
+      },
+      variant);
 }
 
 void require_legal(const Problem& problem, const Variant& variant, const Architecture& architecture) {

@@ -99,6 +99,16 @@ struct BlockMaskArguments {
   unsigned words;
 };
 
+// The dropout of parts/probability/dropout.cuh.
+struct DropoutArguments {
+  const unsigned long long* state;  // seed and offset; null: those that follow
+  unsigned long long seed, offset;
+  unsigned threshold;   // a pair of f16: what 16 random bits, as an f16, are compared with
+  unsigned kept_below;  // all bits: those at or above it are dropped; none: all others are
+  float scale;          // of the output: 1 over the share that is kept
+  int num_heads_q;
+};
+
 // The kernel that makes one: kernels/block_mask.cuh.
 struct BlockMaskMaker {
   unsigned* bits;

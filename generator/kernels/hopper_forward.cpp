@@ -346,7 +346,8 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
                      .key_row_bytes = panels_of(problem.head_dim).columns * kElementBytes,
                      .packs = !p_in_registers,
                      .takes = ahead ? "n" : "",
-                     .transforms = has_part(Slot::score, problem)};
+                     .transforms = has_part(Slot::score, problem),
+                     .drops = has_part(Slot::probability, problem)};
   std::string text = render(scores);
   if (ahead) {
     scores.type = kNextScoreType;
@@ -355,8 +356,12 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
     text += render(scores);
   }
   if (p_in_registers)
-    text += render(ProbabilityMatrix{
-        .type = kProbabilityType, .registers = "p", .dtype = problem.dtype, .keys = variant.block_kv, .scores = "s"});
+    text += render(ProbabilityMatrix{.type = kProbabilityType,
+                                     .registers = "p",
+                                     .dtype = problem.dtype,
+                                     .keys = variant.block_kv,
+                                     .scores = "s",
+                                     .takes_pairs = scores.drops});
   return text + render(OutputMatrix{.type = kOutputType,
                                     .registers = "o",
                                     .dtype = problem.dtype,

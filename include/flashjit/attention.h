@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "flashjit/dropout.h"
 #include "flashjit/function.h"
 #include "flashjit/problem.h"
 #include "flashjit/tensor.h"
@@ -73,6 +74,15 @@ struct AttentionOptions {
   // options and lengths: blocks of keys that no query of a tile sees are passed over then, and those that all see need
   // no mask. Without it the same but for rounding, at the cost of all blocks. Default: none.
   std::optional<Tensor> block_mask;
+  // What probabilities become 0 at random, see dropout.h. A new probability, seed or offset compiles nothing. Default:
+  // none.
+  Dropout dropout;
+  // Seed and offset, in place of those of dropout: i64 [2], contiguous, on the device of q, so that a captured graph
+  // can have others each time it runs. Default: none.
+  std::optional<Tensor> dropout_state;
+  // In place of the random choice: where it is false the probability becomes 0; the output is still divided by 1 -
+  // dropout.probability, exactly. Boolean, shapes as of bias. Not beside dropout_state. Default: none.
+  std::optional<Tensor> dropout_mask;
   // Where to write log(sum(exp(score))) of each row, natural logarithm: f32 [batch, num_heads_q, seqlen_q], last
   // dimension contiguous. A row that sees no key gets -infinity, or its sink. Default: not written.
   std::optional<Tensor> lse;

@@ -28,6 +28,7 @@ struct Problem {
   bool sinks = false;    // each query head has a score that no key stands for; the scores are launch arguments
   bool prefix = false;   // query i sees keys as with causal, and a prefix; the lengths of prefixes are launch arguments
   bool block_mask = false;  // which blocks are visited is read from memory
+  bool dropout = false;     // probabilities become 0 at random; how many, the seed and the offset are launch arguments
   // Features that are functions of a tensor, by its dtype, and users' functions: what problem_of makes of options.
   // Null: none.
   const generator::FunctionText* bias = nullptr;
@@ -36,13 +37,14 @@ struct Problem {
   const generator::FunctionText* tree = nullptr;
   const generator::FunctionText* score = nullptr;
   const generator::FunctionText* mask = nullptr;
+  const generator::FunctionText* dropout_mask = nullptr;
 
   friend bool operator==(const Problem& a, const Problem& b) noexcept {
     return a.dtype == b.dtype && a.head_dim == b.head_dim && a.head_dim_v == b.head_dim_v && a.causal == b.causal &&
            a.window == b.window && a.chunk == b.chunk && a.softcap == b.softcap && a.alibi == b.alibi &&
            a.sinks == b.sinks && a.prefix == b.prefix && a.block_mask == b.block_mask && a.bias == b.bias &&
            a.boolean_mask == b.boolean_mask && a.documents == b.documents && a.tree == b.tree && a.score == b.score &&
-           a.mask == b.mask;
+           a.mask == b.mask && a.dropout == b.dropout && a.dropout_mask == b.dropout_mask;
   }
 };
 

@@ -9,6 +9,7 @@
 #include "generator/dtype.h"
 #include "runtime/api/reference_scores.h"
 #include "runtime/api/reference_tensors.h"
+#include "runtime/call/dropout.h"
 #include "runtime/call/masks.h"
 #include "runtime/call/scores.h"
 #include "runtime/call/tensor_dims.h"
@@ -171,6 +172,9 @@ class Head {
         softcap_(opts.softcap),
         slope_(static_cast<Real>(value_of_head(opts.alibi_slopes, q.batch, q.head, 0))),
         sink_(static_cast<Real>(value_of_head(opts.sinks, q.batch, q.head, -kInfinity))),
+        dropout_(dropout_of(opts)),
+        kept_share_(
+            static_cast<Real>(opts.dropout_mask ? 1 - opts.dropout.probability : kept_share(opts.dropout.probability))),
         scores_(static_cast<std::size_t>(seqlen_kv_)),
         sum_(static_cast<std::size_t>(head_dim_v_)) {}
 
@@ -201,13 +205,14 @@ class Head {
     const Real max = std::max(*std::max_element(first, end), sink_);
     Real total = std::exp(sink_ - max);
     std::fill(sum_.begin(), sum_.end(), Real{0});
+    const std::optional<DropoutRow> random = random_of(row);
     for (std::int64_t key = keys.begin; key < keys.end; ++key) {
       if (hides(scores_[key])) continue;
       const Real p = std::exp(scores_[key] - max);
       total += p;
-      add_multiple(rounded(p), &values_[key * head_dim_v_], sum_.data(), head_dim_v_);
+      if (keeps(random, row, key)) add_multiple(rounded(p), &values_[key * head_dim_v_], sum_.data(), head_dim_v_);
     }
-    for (std::int64_t i = 0; i < head_dim_v_; ++i) out[i] = rounded(sum_[i] / total);
+    for (std::int64_t i = 0; i < head_dim_v_; ++i) out[i] = rounded(sum_[i] / (total * kept_share_));
     return static_cast<double>(max + std::log(total));
   }
 
@@ -243,6 +248,15 @@ class Head {
     if (!opts_.boolean_mask && !opts_.documents && !opts_.tree) return;
     for (std::int64_t key = keys.begin; key < keys.end; ++key)
       if (!is_shown(opts_, place_of(row), key)) scores_[key] = -std::numeric_limits<Real>::infinity();
+  }
+  // Empty where nothing is dropped at random.
+  std::optional<DropoutRow> random_of(std::int64_t row) const {
+    if (opts_.dropout_mask || dropout_.probability == 0) return {};
+    return DropoutRow(dropout_, q_.tensor.shape[heads_dim], q_.batch, q_.head, row);
+  }
+  bool keeps(const std::optional<DropoutRow>& random, std::int64_t row, std::int64_t key) const {
+    if (random) return random->keeps(key);
+    return !opts_.dropout_mask || is_kept(*opts_.dropout_mask, place_of(row), key);
   }
   static bool hides(Real score) { return score == -std::numeric_limits<Real>::infinity(); }
 
@@ -286,9 +300,11 @@ class Head {
   std::vector<Real> values_;  // [seqlen_kv, head_dim_v]
   std::int64_t seqlen_kv_, head_dim_v_;
   Real scale_;
-  Real softcap_;              // 0: none
-  Real slope_;                // 0: none
-  Real sink_;                 // -infinity: none
+  Real softcap_;  // 0: none
+  Real slope_;    // 0: none
+  Real sink_;     // -infinity: none
+  Dropout dropout_;
+  Real kept_share_;           // of probabilities
   std::vector<Real> scores_;  // of one row
   std::vector<Real> sum_;
   std::int64_t first_hooked_ = 0;

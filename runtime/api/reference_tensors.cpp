@@ -68,8 +68,8 @@ Value element(const Tensor& tensor, const std::int64_t (&indices)[kDims]) noexce
   return value;
 }
 
-bool shown_by_boolean_mask(const Tensor& mask, const QueryPlace& place, std::int64_t key) noexcept {
-  return element<std::uint8_t>(mask, {place.batch, place.head, place.query, key}) != 0;
+bool is_true(const Tensor& tensor, const QueryPlace& place, std::int64_t key) noexcept {
+  return element<std::uint8_t>(tensor, {place.batch, place.head, place.query, key}) != 0;
 }
 
 bool shown_by_documents(const Tensor& documents, const QueryPlace& place, std::int64_t key) noexcept {
@@ -100,6 +100,10 @@ void check_tensors_of_scores(const AttentionOptions& opts, const Tensor& q, cons
   if (opts.tree && queries.wanted > keys.wanted)
     reject("tree: seqlen_q must be at most seqlen_kv, as its queries have the last keys, was {} with {} keys",
            queries.wanted, keys.wanted);
+  check_tensor("dropout_mask", opts.dropout_mask, {batch, heads, queries, keys});
+  check_tensor("dropout_state", opts.dropout_state, {{"seed and offset", 2, Size::exact}});
+  if (opts.dropout_state && opts.dropout_state->dtype != DType::i64)
+    reject("dropout_state: dtype must be i64, was {}", to_string(opts.dropout_state->dtype));
   check_tensor("tree", opts.tree,
                {batch,
                 {"seqlen_q", queries.wanted, Size::exact},
@@ -114,8 +118,21 @@ std::int64_t prefix_of(const Tensor& prefix, std::int64_t batch) noexcept {
   return element<std::int32_t>(prefix, {batch});
 }
 
+bool is_kept(const Tensor& dropout_mask, const QueryPlace& place, std::int64_t key) noexcept {
+  return is_true(dropout_mask, place, key);
+}
+
+Dropout dropout_of(const AttentionOptions& opts) noexcept {
+  Dropout dropout = opts.dropout;
+  if (opts.dropout_state) {
+    dropout.seed = element<std::uint64_t>(*opts.dropout_state, {0});
+    dropout.offset = element<std::uint64_t>(*opts.dropout_state, {1});
+  }
+  return dropout;
+}
+
 bool is_shown(const AttentionOptions& opts, const QueryPlace& place, std::int64_t key) noexcept {
-  return (!opts.boolean_mask || shown_by_boolean_mask(*opts.boolean_mask, place, key)) &&
+  return (!opts.boolean_mask || is_true(*opts.boolean_mask, place, key)) &&
          (!opts.documents || shown_by_documents(*opts.documents, place, key)) &&
          (!opts.tree || shown_by_tree(*opts.tree, place, key));
 }

@@ -64,6 +64,21 @@ generator::BlockMaskArguments block_mask_arguments(const ForwardCall& call) {
           static_cast<unsigned>(stride_of(mask, 1)), static_cast<unsigned>(mask.shape[4])};
 }
 
+generator::DropoutArguments dropout_arguments(const ForwardCall& call) {
+  const double probability = call.dropout.probability;
+  const DropoutThreshold threshold = dropout_threshold(probability);
+  const double share = call.problem.dropout_mask ? 1 - probability : kept_share(probability);
+  generator::DropoutArguments arguments{};
+  if (call.dropout_state) arguments.state = static_cast<const unsigned long long*>(call.dropout_state->data);
+  arguments.seed = call.dropout.seed;
+  arguments.offset = call.dropout.offset;
+  arguments.threshold = threshold.bits * 0x10001u;  // in both halves
+  arguments.kept_below = threshold.keeps_below ? ~0u : 0;
+  arguments.scale = static_cast<float>(1 / share);
+  arguments.num_heads_q = static_cast<int>(call.num_heads_q);
+  return arguments;
+}
+
 // Of the library's functions, and of users'.
 template <auto kTensor>
 void write_tensor(const ForwardCall& call, std::byte* at) {
@@ -91,7 +106,9 @@ constexpr PartWriter kPartWriters[] = {
     {{&Problem::documents, FunctionKind::documents}, write_tensor<&ForwardCall::documents>},
     {{&Problem::tree, FunctionKind::tree}, write_tensor<&ForwardCall::tree>},
     {{&Problem::score, FunctionKind::score}, write_function<&ForwardCall::score>},
-    {{&Problem::mask, FunctionKind::mask}, write_function<&ForwardCall::mask>}};
+    {{&Problem::mask, FunctionKind::mask}, write_function<&ForwardCall::mask>},
+    {&Problem::dropout, write<dropout_arguments>},
+    {{&Problem::dropout_mask, FunctionKind::dropout_mask}, write_tensor<&ForwardCall::dropout_mask>}};
 
 void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, std::byte* at) {
   for (const PartWriter& writer : kPartWriters)

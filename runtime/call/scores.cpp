@@ -7,6 +7,7 @@
 
 #include "generator/arguments.h"
 #include "generator/functions.h"
+#include "runtime/call/dropout.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit {
@@ -40,6 +41,7 @@ const generator::FunctionText* function_of(generator::FunctionKind kind, const s
 
 float softmax_scale_of(const AttentionOptions& opts, std::int64_t head_dim) {
   check_softcap(opts.softcap);
+  check(opts.dropout);
   if (!opts.softmax_scale) return 1.0f / std::sqrt(static_cast<float>(head_dim));
   const float scale = *opts.softmax_scale;
   if (!std::isfinite(scale * std::numbers::log2e_v<float>))
@@ -65,12 +67,14 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
           .sinks = opts.sinks.has_value(),
           .prefix = masks.prefix,
           .block_mask = opts.block_mask.has_value(),
+          .dropout = opts.dropout.probability > 0,
           .bias = function_of(FunctionKind::bias, opts.bias),
           .boolean_mask = function_of(FunctionKind::boolean_mask, opts.boolean_mask),
           .documents = function_of(FunctionKind::documents, opts.documents),
           .tree = function_of(FunctionKind::tree, opts.tree),
           .score = opts.score ? opts.score->source() : nullptr,
-          .mask = opts.mask ? opts.mask->source() : nullptr};
+          .mask = opts.mask ? opts.mask->source() : nullptr,
+          .dropout_mask = function_of(FunctionKind::dropout_mask, opts.dropout_mask)};
 }
 
 }  // namespace runtime

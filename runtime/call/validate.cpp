@@ -307,6 +307,19 @@ void add_tensors_of_scores(ForwardCall& call, const AttentionOptions& opts) {
   call.tree = add_called(call, "tree", opts.tree, {batch, {"seqlen_q", call.seqlen_q}, words});
 }
 
+void add_dropout(ForwardCall& call, const AttentionOptions& opts) {
+  call.dropout = opts.dropout;
+  const WantedDim batch{"batch", call.batch, true}, heads{"num_heads", call.num_heads_q, true};
+  const WantedDim queries{"seqlen_q", call.seqlen_q, true}, keys{"seqlen_kv", call.seqlen_kv};
+  call.dropout_mask = add_called(call, "dropout_mask", opts.dropout_mask, {batch, heads, queries, keys});
+  if (!opts.dropout_state) return;
+  if (opts.dropout_mask) reject("dropout_state: must not be given beside dropout_mask, which takes its place");
+  if (opts.dropout_state->dtype != DType::i64)
+    reject("dropout_state: dtype must be i64, was {}", to_string(opts.dropout_state->dtype));
+  add_called(call, "dropout_state", opts.dropout_state, {WantedDim{"seed and offset", 2}});
+  call.dropout_state = &*opts.dropout_state;
+}
+
 // A block mask of so many batch entries and heads, for the lengths of the call.
 void check_block_mask(const ForwardCall& call, const char* name, const Tensor& mask) {
   const Dims wanted = block_mask_dims({call.batch, call.seqlen_q, call.seqlen_kv, call.num_heads_q, 1});
@@ -410,6 +423,7 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   call.sinks = add_of_heads(call, "sinks", opts.sinks);
   add_tensors_of_scores(call, opts);
   add_functions(call, opts);
+  add_dropout(call, opts);
   add_block_mask(call, opts);
   if (call.lse) {
     check_lse(call, *call.lse);

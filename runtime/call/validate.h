@@ -34,7 +34,7 @@ struct Operand {
 // The operands of a call, in the order in which they were checked.
 class Operands {
  public:
-  static constexpr int kMost = 15 + 2 * static_cast<int>(generator::kMaxCaptures);
+  static constexpr int kMost = 17 + 2 * static_cast<int>(generator::kMaxCaptures);
 
   void add(const Operand& operand) { items_[static_cast<std::size_t>(count_++)] = operand; }
   const Operand* begin() const noexcept { return items_.data(); }
@@ -59,7 +59,7 @@ struct ForwardCall {
   const Tensor* sinks = nullptr;         // null: none
   const Tensor* prefix = nullptr;        // null: none
   // Features that are functions of a tensor, as that is called: by batch, heads and lengths. Empty where there is none.
-  Tensor bias, boolean_mask, documents, tree;
+  Tensor bias, boolean_mask, documents, tree, dropout_mask;
   const Tensor* block_mask = nullptr;                             // null: none
   const Score* score = nullptr;                                   // null: none
   const Mask* mask = nullptr;                                     // null: none
@@ -67,6 +67,8 @@ struct ForwardCall {
   std::int64_t batch = 0, seqlen_q = 0, seqlen_kv = 0, num_heads_q = 0, num_heads_kv = 0;
   float softmax_scale = 0;
   float softcap = 0;  // 0: none
+  Dropout dropout;
+  const Tensor* dropout_state = nullptr;  // null: none
   Masks masks;
 
   bool nothing_to_do() const noexcept { return batch == 0 || seqlen_q == 0 || num_heads_q == 0; }

@@ -16,7 +16,7 @@
 namespace flashjit::runtime {
 namespace {
 
-enum Seed : std::uint64_t { seed_of_q = 1, seed_of_k, seed_of_v, seed_of_bias };
+enum Seed : std::uint64_t { seed_of_q = 1, seed_of_k, seed_of_v, seed_of_bias, seed_of_dropout };
 
 // The first has several tiles of any height and several blocks of any width; the second shares a tile among heads; of
 // the third, under a causal mask, most queries see no key; in the fourth maxima jump, from whichever end keys are
@@ -29,6 +29,7 @@ constexpr CallShape kCheckShapes[] = {
 constexpr CallShape kJumpingShape{.batch = 1, .seqlen_q = 260, .seqlen_kv = 840, .num_heads_q = 2, .num_heads_kv = 1};
 constexpr double kJump = 8;     // a power of two: no number is rounded
 constexpr float kSoftcap = 20;  // which bends the scores that jumped, and leaves them a jump
+constexpr double kDropout = 0.1;
 
 constexpr std::int64_t kBlockElements = (1 << 18) - 1;
 constexpr std::int64_t kMostCheckedRows = 16;
@@ -54,6 +55,7 @@ AttentionOptions options_of(const Problem& problem, std::int64_t keys) {
   AttentionOptions options;
   options.causal = problem.causal;
   if (problem.softcap) options.softcap = kSoftcap;
+  if (problem.dropout) options.dropout = {kDropout, seed_of_dropout, 0};
   if (problem.window) options.window = window_of(keys, problem);
   // Beside a window so long that each hides keys that the other one shows.
   if (problem.chunk) options.chunk = problem.window ? 2 * keys : keys;
@@ -117,9 +119,9 @@ OptionTensor make_bias(const Problem& problem, const CallShape& shape) {
 }
 
 // Three of four keys, and of some rows none.
-OptionTensor make_boolean_mask(const CallShape& shape) {
+OptionTensor make_boolean_mask(TensorOption option, const CallShape& shape) {
   constexpr std::int64_t kEmptyRowStep = 23;
-  return tensor_of_scores(&AttentionOptions::boolean_mask, shape, [&](std::int64_t count) {
+  return tensor_of_scores(option, shape, [&](std::int64_t count) {
     HostTensor shown(DType::boolean, {count});
     for (std::int64_t i = 0; i < count; ++i) {
       const bool in_empty_row = i / shape.seqlen_kv % kEmptyRowStep == 1;
@@ -179,10 +181,11 @@ std::vector<OptionTensor> tensors_of(const Problem& problem, const CallShape& sh
   if (problem.alibi) tensors.push_back(tensor_of_heads(&AttentionOptions::alibi_slopes, shape, slope_of));
   if (problem.sinks) tensors.push_back(tensor_of_heads(&AttentionOptions::sinks, shape, sink_of));
   if (problem.bias) tensors.push_back(make_bias(problem, shape));
-  if (problem.boolean_mask) tensors.push_back(make_boolean_mask(shape));
+  if (problem.boolean_mask) tensors.push_back(make_boolean_mask(&AttentionOptions::boolean_mask, shape));
   if (problem.documents) tensors.push_back(make_documents(shape));
   if (problem.prefix) tensors.push_back(make_prefix(shape));
   if (problem.tree) tensors.push_back(make_tree(shape.seqlen_q, shape.seqlen_q));
+  if (problem.dropout_mask) tensors.push_back(make_boolean_mask(&AttentionOptions::dropout_mask, shape));
   return tensors;
 }
 
@@ -195,15 +198,31 @@ Tensor last_of(Tensor tensor, int dim, std::int64_t count = 1) {
   return tensor;
 }
 
-// Of a call with the last rows of the last query head of the last batch entry alone; tree: where to keep one of them.
-AttentionOptions options_of_last(const TuningCall& call, std::int64_t rows, std::optional<OptionTensor>& tree) {
+// What random choice leaves of the last rows, as a mask that makes the same choice for them alone.
+OptionTensor make_random_mask(const TuningCall& call, std::int64_t rows) {
+  const CallShape& shape = call.shape;
+  const std::int64_t keys = shape.seqlen_kv, first = shape.seqlen_q - rows;
+  return packed_tensor(&AttentionOptions::dropout_mask, DType::boolean, {1, 1, rows, keys},
+                       [&](std::int64_t i) -> double {
+                         return keeps(call.options.dropout, shape.num_heads_q, shape.batch - 1, shape.num_heads_q - 1,
+                                      first + i / keys, i % keys);
+                       });
+}
+
+// Of a call with the last rows of the last query head of the last batch entry alone; kept: where to keep what is made
+// for it.
+AttentionOptions options_of_last(const TuningCall& call, std::int64_t rows, std::vector<OptionTensor>& kept) {
   AttentionOptions options = call.options_on_host();
   for (auto* of_heads : {&options.alibi_slopes, &options.sinks})
     if (*of_heads) *of_heads = last_of(**of_heads, 0);
-  for (auto* of_scores : {&options.bias, &options.boolean_mask})
+  for (auto* of_scores : {&options.bias, &options.boolean_mask, &options.dropout_mask})
     if (*of_scores) *of_scores = last_of(last_of(last_of(**of_scores, 0), 1), 2, rows);
   if (options.prefix) options.prefix = last_of(*options.prefix, 0);
-  if (options.tree) options.tree = tree.emplace(make_tree(call.shape.seqlen_q, rows)).view();
+  if (options.tree) options.tree = kept.emplace_back(make_tree(call.shape.seqlen_q, rows)).view();
+  if (options.dropout.probability > 0 && !options.dropout_mask) {
+    options.dropout_mask = kept.emplace_back(make_random_mask(call, rows)).view();
+    options.dropout.probability = 1 - kept_share(options.dropout.probability);
+  }
   return options;
 }
 
@@ -289,8 +308,8 @@ std::int64_t TimedCase::checked_rows() const noexcept {
 Expected TimedCase::expected() const {
   const std::int64_t batch = shape.batch - 1, head = shape.num_heads_kv - 1;
   const std::int64_t rows = checked_rows(), keys = rows > 0 ? shape.seqlen_kv : 0;
-  std::optional<OptionTensor> tree;
-  const AttentionOptions of_head = options_of_last(*this, rows, tree);
+  std::vector<OptionTensor> kept;
+  const AttentionOptions of_head = options_of_last(*this, rows, kept);
   return expect(q.rows(batch, shape.num_heads_q - 1, shape.seqlen_q - rows, rows), k.rows(batch, head, 0, keys),
                 v.rows(batch, head, 0, keys), of_head);
 }

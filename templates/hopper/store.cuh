@@ -4,6 +4,7 @@
 #pragma once
 
 #include "abi.cuh"
+#include "attention/probability.cuh"
 #include "attention/row_end.cuh"
 #include "hopper/shape.cuh"
 #include "hopper/tiles.cuh"
@@ -32,7 +33,7 @@ struct HopperStore {
                                         SmemAddress slab) const {
     const End ends[2] = {end_row(softmax, tile, first_row, 0), end_row(softmax, tile, first_row, 1)};
     uint32 pairs[2 * kChunks];
-    normalize(ends);
+    Config::Output::multiply({factor_of(ends[0]), factor_of(ends[1])});
     Config::Output::pack(pairs);
 #pragma unroll
     for (int panel = 0; panel < VTile::kPanels; panel += Shape::kOutputPanels) {
@@ -63,14 +64,12 @@ struct HopperStore {
                      [&] { return tiles.place_of(tile, first_row + 8 * h + ptx::tid_x() % kWarpSize / 4); });
   }
 
-  __device__ __forceinline__ static void normalize(const End (&ends)[2]) {
-    Config::Output::multiply({factor_of(ends[0]), factor_of(ends[1])});
-  }
-  // A row that saw no key has sum 0 and gives 0.
-  __device__ __forceinline__ static float factor_of(const End& end) {
-    const float inverse = end.total == 0.0f ? 0.0f : ptx::rcp(end.total);
-    if constexpr (Additions::kAny) return inverse * end.kept;
-    return inverse;
+  // What the output is multiplied by. A row that saw no key has sum 0 and gives 0.
+  __device__ __forceinline__ float factor_of(const End& end) const {
+    float factor = end.total == 0.0f ? 0.0f : ptx::rcp(end.total);
+    if constexpr (Additions::kAny) factor *= end.kept;
+    if constexpr (Config::Dropouts::kAny) factor *= typename Config::Dropouts(tiles.args).scale();
+    return factor;
   }
 
   // One lane of each row writes.

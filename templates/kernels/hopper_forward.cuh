@@ -3,6 +3,7 @@
 // block that has finished a tile goes on with the next. docs/kernels/hopper_forward.md explains who waits for whom.
 #pragma once
 
+#include "attention/probability.cuh"
 #include "attention/scores.cuh"
 #include "hopper/block.cuh"
 #include "hopper/block_walk.cuh"
@@ -28,6 +29,7 @@ class HopperConsumer {
   struct NoRows {};
   using KeptRows = typename Choose<Score<Config>::kIsLong, NoRows, Rows>::type;
   using InCommon = Common<1, ScoreRow::kCommon>;
+  using Dropouts = typename Config::Dropouts;
   using Cursor = BlockCursor<Config>;
   static constexpr bool kListed = Config::Blocks::kListed;
   // Whether products that are near 0 have a shorter way to their probabilities.
@@ -158,6 +160,7 @@ class HopperConsumer {
     for (bool first = true;; first = false) {
       release_key();
       const bool raised = self.softmax.take_block(finish_scores<true>(visit, rows, at));
+      drop(visit, at);
       if constexpr (!kOutputEarly) {
         ptx::wgmma_wait_group<0>();
         if (!first || fused) release_value();
@@ -209,6 +212,7 @@ class HopperConsumer {
         release_key();
         raised = self.softmax.take_block(finish_scores<false>(visit, rows, at));
       }
+      drop(visit, at);
       if constexpr (!kOutputEarly) finish_output();
       Probabilities::keep();
       if (raised) Output::multiply(self.softmax.factor);
@@ -278,6 +282,7 @@ class HopperConsumer {
       ptx::wgmma_wait_group<0>();
       softmax_turn.take();
       const bool raised = take_serially(visit, rows, at, is_first);
+      drop(visit, at);
       softmax_turn.hand_over();
       release_key();
       Probabilities::keep();
@@ -320,6 +325,16 @@ class HopperConsumer {
     hide_by_predicates<Scores>(
         rows_of_lane(predicates, warp_row(tile), lane(), [&](int row) { return tiles.place_of(tile, row); }),
         block * Config::kBlockKv, lane());
+  }
+
+  // From the softmax to P V: what probabilities lose once they are in the sum.
+  __device__ __forceinline__ void drop(const Visit& visit, const Cursor& at) const {
+    if constexpr (Dropouts::kAny) {
+      const Tile tile = tile_of(visit);
+      drop_probabilities<Scores>(rows_of_lane(Dropouts(tiles.args), warp_row(tile), lane(),
+                                              [&](int row) { return tiles.place_of(tile, row); }),
+                                 at.block * Config::kBlockKv, lane());
+    }
   }
 
   // Whether masks that are spans hide keys of a block.

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "attention/blocks.cuh"
+#include "attention/probability.cuh"
 #include "attention/scores.cuh"
 #include "attention/tile_scheduler.cuh"
 #include "mma/shape.cuh"
@@ -33,6 +34,7 @@ class ForwardMma {
   // What is kept of it from block to block.
   struct NoRow {};
   using KeptRow = typename Choose<Score<Config>::kIsLong, NoRow, ScoreRow>::type;
+  using Dropouts = typename Config::Dropouts;
 
   static constexpr bool kBegins = Config::Masks::kBegins;
   static constexpr bool kSerial = Config::kPipeline == Pipeline::serial;
@@ -120,7 +122,7 @@ class ForwardMma {
       typename Warp::template Scores<Shape::kMaskedKeys> s;
       self.template compute_scores<Shape::kMaskedKeys>(s, k_slot(i) + piece * KTile::kRowBytes);
       const auto shift = finish_scores<true>(s, i, piece, seen.whole);
-      self.template accumulate_output<Shape::kMaskedKeys>(s, shift, v_slot(i) + piece * VTile::kRowBytes);
+      accumulate_output<Shape::kMaskedKeys>(s, shift, i, piece);
     }
     if constexpr (Config::kVStages == 1 || Config::kKStages == 1) ptx::bar_sync();
     if constexpr (!kSerial && Config::kVStages == 1) request_value<false>(i + 1);
@@ -137,7 +139,7 @@ class ForwardMma {
     request_value<false>(i);
     ptx::cp_async_wait_group<0>();
     ptx::bar_sync();
-    self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(i));
+    accumulate_output<Config::kBlockKv>(s, shift, i, 0);
     ptx::bar_sync();
   }
 
@@ -168,7 +170,7 @@ class ForwardMma {
       ptx::cp_async_wait_group<1>();
       ptx::bar_sync();
     }
-    if (sees) self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(i));
+    if (sees) accumulate_output<Config::kBlockKv>(s, shift, i, 0);
   }
 
   // The clean steps from the first on.
@@ -181,12 +183,12 @@ class ForwardMma {
     for (int i = first + 1; i < end; ++i) {
       if (is_late()) pass_barrier(i, [] { meet_early_warps(); });
       const auto shift = finish_scores<false>(s, i - 1, 0, seen_of_block(i - 1).whole);
-      self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(i - 1));
+      accumulate_output<Config::kBlockKv>(s, shift, i - 1, 0);
       if (!is_late()) pass_barrier(i, [] { meet_late_warps(); });
       self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
     }
     const auto shift = finish_scores<false>(s, end - 1, 0, seen_of_block(end - 1).whole);
-    self.template accumulate_output<Config::kBlockKv>(s, shift, v_slot(end - 1));
+    accumulate_output<Config::kBlockKv>(s, shift, end - 1, 0);
   }
 
   // From Q K^T to the softmax: the scores of step i from the key `piece` on, which also raise the maxima. whole: no
@@ -208,6 +210,23 @@ class ForwardMma {
     if (kBegins && first_key(i) < blocks.clean_first * Config::kBlockKv)
       mask_begin(s, warp_row(), first_of_scores, mask, thread % kWarpSize);
     return self.softmax.template raise_maximum < kEnd || Score<Config>::kMayHide > (s, self.o, common);
+  }
+
+  // From the softmax to the output: the probabilities of step i from the key `piece` on.
+  template <int kKeys, class Scores>
+  __device__ __forceinline__ void accumulate_output(const Scores& s, const typename Warp::Shift& shift, int i,
+                                                    int piece) {
+    const auto kept = [&](int m, int h, int column) {
+      if constexpr (Dropouts::kAny) {
+        static_assert(kKeys % kKeptKeys == 0, "random bits are drawn for as many keys at once");
+        const int lane = thread % kWarpSize;
+        return Dropouts(launch)
+            .row([this] { return place(); })
+            .at(mask.position(warp_row() + 16 * m + 8 * h + lane / 4))
+            .kept(first_key(i) + piece + lane % 4 * 2 + column);
+      }
+    };
+    self.template accumulate_output<kKeys>(s, shift, v_slot(i) + piece * VTile::kRowBytes, kept);
   }
 
   // Asked for each time: the loop has no register to keep the answer in.
@@ -394,7 +413,8 @@ class ForwardMma {
     if (lse != nullptr)
       lse += tile.batch * args.lse_strides.batch + tile.head * args.lse_strides.head + row * args.lse_strides.row;
     normalize(
-        self.o, self.softmax, additions, [this] { return place(); }, lse, args.lse_strides.row, valid_rows, lane);
+        self.o, self.softmax, additions, Dropouts(launch), [this] { return place(); }, lse, args.lse_strides.row,
+        valid_rows, lane);
     const SmemAddress slab = smem + warp * OTile::kBytes;
     char* rows =
         args.out + tile.batch * args.out_strides.batch + tile.head * args.out_strides.head + row * args.out_strides.row;

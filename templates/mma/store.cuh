@@ -12,9 +12,10 @@
 
 // Divides by the sums and writes the LSE. A row that saw no key has sum 0 and gives 0. All rows are of one head, that
 // of place().
-template <int kM, int kN, class Softmax, class Additions, class PlaceOfRow>
+template <int kM, int kN, class Softmax, class Additions, class Dropouts, class PlaceOfRow>
 __device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax& softmax, const Additions& additions,
-                                          PlaceOfRow place, char* lse, int64 lse_stride, int valid_rows, int lane) {
+                                          const Dropouts& dropouts, PlaceOfRow place, char* lse, int64 lse_stride,
+                                          int valid_rows, int lane) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -22,6 +23,7 @@ __device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax&
       const auto end = end_row(additions, softmax, m, h, place);
       float inverse = end.total == 0.0f ? 0.0f : 1.0f / end.total;
       if constexpr (Additions::kAny) inverse *= end.kept;
+      if constexpr (Dropouts::kAny) inverse *= dropouts.scale();
 #pragma unroll
       for (int n = 0; n < kN; ++n) o.x[m][n][2 * h] *= inverse, o.x[m][n][2 * h + 1] *= inverse;
       const int row = 16 * m + 8 * h + lane / 4;

@@ -2,6 +2,7 @@
 // One warp's arithmetic: its 16 or 32 query rows against keys and values in shared memory, with mma.sync.
 #pragma once
 
+#include "attention/probability.cuh"
 #include "mma/online_softmax.cuh"
 #include "mma/shape.cuh"
 #include "ptx/ldmatrix.cuh"
@@ -65,15 +66,26 @@ struct WarpAttention {
   }
 
   // O += exp(S - max) V, with what raise_maximum() made of S. The exponentials of 16 keys are computed between the
-  // products of the 16 before.
-  template <int kKeys>
-  __device__ __forceinline__ void accumulate_output(const Scores<kKeys>& s, const Shift& shift, SmemAddress values) {
+  // products of the 16 before. kept(m, h, column): what of a row stays of the lane's columns among kKeptKeys from
+  // there.
+  template <int kKeys, class Kept>
+  __device__ __forceinline__ void accumulate_output(const Scores<kKeys>& s, const Shift& shift, SmemAddress values,
+                                                    Kept kept) {
     constexpr int kKeySteps = kKeys / 16;
     constexpr int kPairs = 4 * kM;  // pairs of probabilities per lane and key step
     constexpr int kDimSteps = kOutColumns / 2;
     uint32 p[2][kM][4];
+    KeptPairs kept_pairs[kM][2];
+    const auto make_pair = [&](int j, int pair) {
+      const int m = pair / 4, r = pair % 4;
+      exponentiate_pair(p[j % 2], s, shift, j, pair);
+      if constexpr (Config::Dropouts::kAny) {
+        if (j % 2 == 0 && r < 2) kept_pairs[m][r] = kept(m, r, 16 * j);
+        p[j % 2][m][r] &= kept_pairs[m][r % 2].x[j % 2 * 2 + r / 2];
+      }
+    };
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) exponentiate_pair(p[0], s, shift, 0, pair);
+    for (int pair = 0; pair < kPairs; ++pair) make_pair(0, pair);
 #pragma unroll
     for (int j = 0; j < kKeySteps; ++j)
 #pragma unroll
@@ -88,7 +100,7 @@ struct WarpAttention {
         if (j + 1 < kKeySteps)
 #pragma unroll
           for (int pair = 0; pair < kPairs; ++pair)
-            if (pair * kDimSteps / kPairs == n) exponentiate_pair(p[(j + 1) % 2], s, shift, j + 1, pair);
+            if (pair * kDimSteps / kPairs == n) make_pair(j + 1, pair);
       }
   }
 

@@ -49,4 +49,11 @@ __device__ __forceinline__ float tanh(float x) {
   return y;
 }
 
+// set.ge.u32.f16x2 bits, a, b;   all bits of the halves in which a >= b; none for NaN:        PTX ISA 4.2, sm_53
+__device__ __forceinline__ uint32 set_ge_f16x2(uint32 a, uint32 b) {
+  uint32 bits;
+  asm("set.ge.u32.f16x2 %0, %1, %2;" : "=r"(bits) : "r"(a), "r"(b));
+  return bits;
+}
+
 }  // namespace ptx

@@ -13,6 +13,8 @@
 #include "parts/mask/prefix.cuh"
 #include "parts/mask/window.cuh"
 #include "parts/predicate/function.cuh"
+#include "parts/probability/dropout.cuh"
+#include "parts/probability/dropout_mask.cuh"
 #include "parts/score/alibi.cuh"
 #include "parts/score/function.cuh"
 #include "parts/score/softcap.cuh"
@@ -47,6 +49,7 @@ struct MmaLaunch {
   BlockMaskArguments blocks;
   TextArguments<text::ScoreText> score;
   TextArguments<text::MaskText> mask;
+  DropoutArguments dropout;
 };
 
 struct MmaConfig {
@@ -56,6 +59,7 @@ struct MmaConfig {
   using Predicates = AllSee<MaskFunction<text::MaskText, &MmaLaunch::mask>>;
   using Blocks = BlocksBy<BlockMask>;
   using SoftmaxParts = Additions<Sinks>;
+  using Dropouts = Dropping<Dropout, DropoutMask<text::MaskText, &MmaLaunch::mask>>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;
@@ -87,6 +91,8 @@ struct ScoreMatrix {
   static __device__ void hide(const uint32 (&hidden)[2][1]);
   template <class Upper, class Lower>
   static __device__ void transform(Upper upper, Lower lower);
+  template <class Upper, class Lower>
+  static __device__ void drop(Upper upper, Lower lower);
   static __device__ void maximum(float (&seen)[2]);
   static __device__ void subtract(const float (&x)[2]);
   static __device__ void exponentiate(float scale, const float (&shift)[2], float (&sum)[2]);
@@ -113,6 +119,7 @@ struct HopperLaunch {
   BlockMaskArguments blocks;
   TextArguments<text::ScoreText> score;
   TextArguments<text::MaskText> mask;
+  DropoutArguments dropout;
 };
 
 struct HopperConfig {
@@ -122,6 +129,7 @@ struct HopperConfig {
   using Predicates = AllSee<MaskFunction<text::MaskText, &HopperLaunch::mask>>;
   using Blocks = BlocksBy<BlockMask>;
   using SoftmaxParts = Additions<Sinks>;
+  using Dropouts = Dropping<Dropout, DropoutMask<text::MaskText, &HopperLaunch::mask>>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The slot of probabilities: which of them stay once they are in their row's sum, before they meet V. Its contract:
+//   explicit Part(const Arguments&)  the launch's arguments, of which a part reads the member of its own
+//   float scale()                    of the output
+//   Row row(PlaceOfRow place)        what it knows of a row; place() gives its RowPlace
+//   Row Row::at(int position)        of the same head
+//   KeptPairs Row::kept(int first)   of a lane's columns among kKeptKeys keys from a multiple of that on; first: the
+//   key
+//                                    of the first column. Keys that do not exist are asked for, too
+#pragma once
+
+#include "attention/scores.cuh"
+#include "types.cuh"
+
+constexpr int kKeptKeys = 32;
+
+// All bits of what stays and none of what does not, as pairs of probabilities have them: in x[t] the columns 8t and
+// 8t + 1 from a lane's first one.
+struct KeptPairs {
+  uint32 x[kKeptKeys / 8];
+};
+
+// What scales, and what says which ones stay: the last part.
+template <class... Parts>
+struct Dropping;
+
+template <>
+struct Dropping<> {
+  static constexpr bool kAny = false;
+
+  template <class Arguments>
+  __device__ __forceinline__ explicit Dropping(const Arguments&) {}
+};
+
+template <class Part>
+struct Dropping<Part> : Part {
+  static constexpr bool kAny = true;
+
+  using Part::Part;
+};
+
+template <class Part, class Last>
+struct Dropping<Part, Last> : Last {
+  static constexpr bool kAny = true;
+
+  Part part;
+
+  template <class Arguments>
+  __device__ __forceinline__ explicit Dropping(const Arguments& args) : Last(args), part(args) {}
+  __device__ __forceinline__ float scale() const { return part.scale(); }
+};
+
+// Of the lane's two rows in a generated ScoreMatrix, whose columns are keys from first_key on: probabilities become
+// pairs of elements, and those that do not stay are 0.
+template <class Scores, class Rows>
+__device__ __forceinline__ void drop_probabilities(const Rows& rows, int first_key, int lane) {
+  static_assert(Scores::kColumns % kKeptKeys == 0, "random bits are drawn for as many keys at once");
+  const int first_column = first_key + lane % 4 * 2;
+  Scores::drop([&](int column) { return rows.upper.kept(first_column + column); },
+               [&](int column) { return rows.lower.kept(first_column + column); });
+}
