@@ -39,7 +39,7 @@ Examples:
 
 // Options of the library that are tensors, each in a file. Empty: none.
 struct TensorFiles {
-  std::string slopes, sinks, bias, boolean_mask, documents, prefix, tree;
+  std::string slopes, sinks, bias, boolean_mask, documents, prefix, tree, dropout_mask;
 };
 
 // All of them, in the order of --help.
@@ -65,6 +65,8 @@ constexpr TensorOption kTensorOptions[] = {
      "Prefix-LM: queries see the keys up to their own, and so many of the first ones: (batch)"},
     {"--tree", &TensorFiles::tree, &AttentionOptions::tree, DType::i64,
      "Trees of tokens: bit j of a query is whether it sees query j's key; (batch, seqlen_q, words) of 64 bits"},
+    {"--dropout-mask", &TensorFiles::dropout_mask, &AttentionOptions::dropout_mask, DType::boolean,
+     "Where it is false the probability becomes 0, in place of a random choice: shapes as of --bias"},
 };
 
 struct Options {
@@ -185,6 +187,7 @@ void print_json(const Options& options, const Answer& answer, const std::optiona
                {"window", options.features.window.empty() ? Json() : Json({asked.window.left, asked.window.right})},
                {"chunk", options.features.chunk ? Json(*options.features.chunk) : Json()},
                {"softcap", options.features.softcap ? Json(*options.features.softcap) : Json()},
+               {"dropout", options.features.dropout ? Json(*options.features.dropout) : Json()},
                {"score", options.texts.score ? Json(*options.texts.score) : Json()},
                {"mask_text", options.texts.mask() ? Json(*options.texts.mask()) : Json()}};
   for (const TensorOption& option : kTensorOptions) {

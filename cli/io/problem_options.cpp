@@ -47,6 +47,19 @@ CLI::Option* add_softcap_option(CLI::App* subcommand, std::optional<float>& soft
                     "Scores become X * tanh(score / X); from 1e-6 to 1e6, or 0: as they are [default: 0]");
 }
 
+std::vector<CLI::Option*> add_dropout_options(CLI::App* subcommand, FeatureOptions& features) {
+  CLI::Option* const dropout =
+      add_finite(subcommand, "--dropout", features.dropout,
+                 "Probabilities become 0 at random with this probability; at least 0 and below 1 [default: 0]");
+  CLI::Option* const seed =
+      add_seed(subcommand, "--dropout-seed", features.dropout_seed, "Of the random numbers [default: 0]");
+  CLI::Option* const offset = add_seed(subcommand, "--dropout-offset", features.dropout_offset,
+                                       "Calls with other offsets drop others [default: 0]");
+  need(seed, dropout);
+  need(offset, dropout);
+  return {dropout, seed, offset};
+}
+
 CLI::Option* add_bias_dtype_option(CLI::App* subcommand, std::optional<std::string>& dtype, CLI::Option* bias) {
   CLI::Option* const option = add_choice(subcommand, "--bias-dtype", dtype, {"f16", "bf16", "f32"},
                                          "Precision of the bias [default: that of q]");
@@ -84,6 +97,10 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
                "Each row's softmax has one more score, its head's sink, for no key; calls take sinks near 0")};
   const std::vector<CLI::Option*> flags = add_tensor_flags(subcommand, features);
   options.insert(options.end(), flags.begin(), flags.end());
+  const std::vector<CLI::Option*> dropout = add_dropout_options(subcommand, features);
+  options.insert(options.end(), dropout.begin(), dropout.end());
+  options.push_back(add_flag(subcommand, "--dropout-mask", features.dropout_mask,
+                             "A tensor says which probabilities stay; calls take any"));
   return options;
 }
 
@@ -149,8 +166,15 @@ AttentionOptions FeatureOptions::options(bool causal) const {
   options.window = parse_window("--window", window);
   options.chunk = chunk.value_or(0);
   options.softcap = softcap.value_or(0);
+  options.dropout = {dropout.value_or(0), dropout_seed.value_or(0), dropout_offset.value_or(0)};
   // The library knows which caps there are, the same for all problems.
-  for_option("--softcap", [&] { return problem_of(DType::bf16, kHeadDimStep, kHeadDimStep, options); });
+  const auto check = [](const char* name, const AttentionOptions& some) {
+    for_option(name, [&] { return problem_of(DType::bf16, kHeadDimStep, kHeadDimStep, some); });
+  };
+  AttentionOptions of_dropout;
+  of_dropout.dropout = options.dropout;
+  check("--dropout", of_dropout);
+  check("--softcap", options);
   return options;
 }
 
@@ -167,6 +191,7 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
   set(all.documents, documents, DType::i32);
   set(all.prefix, prefix, DType::i32);
   set(all.tree, tree, DType::i64);
+  set(all.dropout_mask, dropout_mask, DType::boolean);
   return for_option("--window", [&] { return problem_of(dtype, dims.head_dim, dims.head_dim_v, all); });
 }
 
@@ -178,6 +203,7 @@ void add_call_features(CLI::App* subcommand, FeatureOptions& features) {
   add_window_option(subcommand, features.window);
   add_chunk_option(subcommand, features.chunk);
   add_softcap_option(subcommand, features.softcap);
+  add_dropout_options(subcommand, features);
 }
 
 void add_problem_options(CLI::App* subcommand, ProblemOptions& options) {

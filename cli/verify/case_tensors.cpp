@@ -63,6 +63,17 @@ class RandomTensors {
     return shown;
   }
 
+  // Two of three, and of some rows none.
+  HostTensor dropout_mask() {
+    HostTensor kept(DType::boolean, dims_of_scores());
+    const auto keys = static_cast<std::size_t>(shape_.seqlen_kv);
+    for (std::size_t row = 0; keys > 0 && row < kept.element_count() / keys; ++row) {
+      const bool is_empty = one_in(10);
+      for (std::size_t key = 0; key < keys; ++key) set(kept, row * keys + key, !is_empty && !one_in(3));
+    }
+    return kept;
+  }
+
   // By rising numbers; with one batch entry for all, in no order.
   HostTensor documents() {
     HostTensor numbers(DType::i32, {or_one(shape_.batch), shape_.seqlen_kv});
@@ -127,6 +138,7 @@ std::vector<OptionTensor> case_tensors(const Problem& problem, const CallShape& 
   if (problem.documents) tensors.push_back({&AttentionOptions::documents, random.documents()});
   if (problem.prefix) tensors.push_back({&AttentionOptions::prefix, random.prefix()});
   if (problem.tree) tensors.push_back({&AttentionOptions::tree, random.tree()});
+  if (problem.dropout_mask) tensors.push_back({&AttentionOptions::dropout_mask, random.dropout_mask()});
   return tensors;
 }
 
