@@ -126,6 +126,9 @@ TEST_CASE(
         "fwd-bf16-d64-causal-window-chunk-softcap-alibi-sinks");
   CHECK(problem("--bias") == "fwd-bf16-d64-bias.bf16");
   CHECK(problem("--bias --dtype f16") == "fwd-f16-d64-bias.f16");
+  CHECK(problem("--dropout 0.1 --dropout-seed 3 --dropout-offset 18446744073709551615 --dropout-mask") ==
+        "fwd-bf16-d64-dropout-dropout_mask");
+  CHECK(problem("--dropout 0") == "fwd-bf16-d64");
   CHECK(problem("--bias --bias-dtype f32 --boolean-mask --documents --tree") ==
         "fwd-bf16-d64-bias.f32-boolean_mask-documents-tree");
   CHECK(problem("--prefix --mask causal --window 9,-1") == "fwd-bf16-d64-window-prefix");

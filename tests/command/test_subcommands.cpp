@@ -275,7 +275,8 @@ TEST_CASE("attend with tensors of scores and masks") {
                          {"--boolean-mask", "m.npy", &AttentionOptions::boolean_mask, shown},
                          {"--documents", "d.npy", &AttentionOptions::documents, documents},
                          {"--prefix", "p.npy", &AttentionOptions::prefix, prefix},
-                         {"--tree", "t.npy", &AttentionOptions::tree, tree}};
+                         {"--tree", "t.npy", &AttentionOptions::tree, tree},
+                         {"--dropout-mask", "m.npy", &AttentionOptions::dropout_mask, shown}};
   const auto attend = [&](const std::string& features, const AttentionOptions& options) {
     CAPTURE(features);
     const Outcome outcome = shop.run("attend q.npy k.npy v.npy -o o.npy --device cpu --check --json " + features);
@@ -299,6 +300,12 @@ TEST_CASE("attend with tensors of scores and masks") {
   }
   const json told = attend(features, options);
   CHECK(told.at("boolean_mask") == "m.npy");
+  AttentionOptions at_random;
+  at_random.dropout = {0.5, 7, 8};
+  CHECK(attend(" --dropout 0.5 --dropout-seed 7 --dropout-offset 8", at_random).at("dropout") == 0.5);
+  CHECK(mentions(shop.refusal("attend q.npy k.npy v.npy -o o.npy --device cpu --dropout 1"),
+                 "--dropout: probability must be at least 0 and below 1, was 1"));
+  CHECK(mentions(shop.refusal("attend q.npy k.npy v.npy -o o.npy --device cpu --dropout-seed 1"), "--dropout"));
   CHECK(told.at("sinks").is_null());
   CHECK(mentions(shop.refusal("attend q.npy k.npy v.npy -o o.npy --device cpu --bias d.npy"),
                  "bias: dtype must be f16, bf16 or f32, was i32"));

@@ -103,6 +103,7 @@ std::vector<TensorProblem> tensor_problems() {
           problem_with(&AttentionOptions::boolean_mask, DType::boolean),
           problem_with(&AttentionOptions::documents, DType::i32),
           problem_with(&AttentionOptions::prefix, DType::i32),
+          problem_with(&AttentionOptions::dropout_mask, DType::boolean),
           problem_with(&AttentionOptions::tree, DType::i64)};
 }
 

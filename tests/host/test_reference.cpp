@@ -115,6 +115,14 @@ reference::Result attend_plainly(const HostTensor& q, const HostTensor& k, const
     if (opts.softcap > 0) score = opts.softcap * std::tanh(score / opts.softcap);
     return score - value_of(opts.alibi_slopes, 0, b, h) * std::fabs(static_cast<double>(distance));
   };
+  const auto stays = [&](std::int64_t b, std::int64_t h, std::int64_t query, std::int64_t key) {
+    if (opts.dropout_mask) return at<bool>(*opts.dropout_mask, {b, h, query, key});
+    Dropout dropout = opts.dropout;
+    if (opts.dropout_state) dropout.seed = at<std::uint64_t>(*opts.dropout_state, {0});
+    if (opts.dropout_state) dropout.offset = at<std::uint64_t>(*opts.dropout_state, {1});
+    return keeps(dropout, heads, b, h, query, key);
+  };
+  const double share = opts.dropout_mask ? 1 - opts.dropout.probability : kept_share(opts.dropout.probability);
   reference::Result result;
   result.shape = {batches, queries, heads, dim_v};
   result.out.resize(static_cast<std::size_t>(batches * queries * heads * dim_v));
@@ -134,9 +142,10 @@ reference::Result attend_plainly(const HostTensor& q, const HostTensor& k, const
           if (opts.bias) score += at<float>(*opts.bias, {b, h, i, j});
           const double weight = std::exp(score);
           total += weight;
+          if (!stays(b, h, i, j)) continue;
           for (std::int64_t d = 0; d < dim_v; ++d) sum[d] += weight * vs[kv_row * dim_v + d];
         }
-        for (std::int64_t d = 0; d < dim_v; ++d) result.out[row * dim_v + d] = total > 0 ? sum[d] / total : 0;
+        for (std::int64_t d = 0; d < dim_v; ++d) result.out[row * dim_v + d] = total > 0 ? sum[d] / total / share : 0;
         result.lse[(b * heads + h) * queries + i] = std::log(total);
       }
   return result;
@@ -559,6 +568,10 @@ TEST_CASE("under random tensors of scores and masks the result is that of a look
     if (up_to(2) == 0) opts.documents = documents.view();
     if (up_to(2) == 0) opts.prefix = prefix.view();
     if (has_tree != 0) opts.tree = Tensor(tree.data(), DType::i64, tree_shape);
+    std::uint64_t state[] = {generator(), generator()};
+    if (up_to(2) == 0) opts.dropout = {static_cast<double>(up_to(9)) / 10, generator(), generator()};
+    if (up_to(2) == 0) opts.dropout_state = Tensor(state, DType::i64, {2});
+    if (up_to(4) == 0) opts.dropout_mask = shown.view();
     CAPTURE(i);
     const reference::Result expected = attend_plainly(q, k, v, opts), result = attend(q, k, v, opts);
     check_near(result.out, expected.out);

@@ -38,7 +38,7 @@ std::vector<Problem> problems_of_features(DType dtype = DType::bf16) {
 // scores may have.
 std::vector<Problem> problems_of_tensors() {
   using generator::FunctionKind, generator::library_function;
-  std::vector<Problem> problems(8, make_problem(false));
+  std::vector<Problem> problems(9, make_problem(false));
   const auto set_bias = [](Problem& problem, DType dtype) {
     problem.bias = &library_function(FunctionKind::bias, dtype);
   };
@@ -56,6 +56,8 @@ std::vector<Problem> problems_of_tensors() {
     set_rest(problem, 0, 4);
   }
   problems[7].window = problems[7].chunk = problems[7].softcap = problems[7].alibi = problems[7].sinks = true;
+  problems[7].dropout = true;
+  problems[8].dropout_mask = &library_function(FunctionKind::dropout_mask, DType::boolean);
   return problems;
 }
 
@@ -274,9 +276,9 @@ TEST_CASE("the sinks of small and timed calls are near 0, and neighbours have di
   }
 }
 
-TEST_CASE("what a kernel gives that forgets the cap, chunks, slopes or sinks does not pass") {
+TEST_CASE("what a kernel gives that forgets the cap, chunks, slopes, sinks or dropout does not pass") {
   Problem problem = make_problem(false);
-  problem.softcap = problem.chunk = problem.alibi = problem.sinks = true;
+  problem.softcap = problem.chunk = problem.alibi = problem.sinks = problem.dropout = true;
   const std::vector<CheckCase> cases = make_check_cases(problem);
   const auto all_pass = [&](auto forget) {
     return std::all_of(cases.begin(), cases.end(), [&](const CheckCase& small) {
@@ -290,6 +292,8 @@ TEST_CASE("what a kernel gives that forgets the cap, chunks, slopes or sinks doe
   };
   CHECK(all_pass([](AttentionOptions&) {}));
   CHECK_FALSE(all_pass([](AttentionOptions& options) { options.softcap = 0; }));
+  CHECK_FALSE(all_pass([](AttentionOptions& options) { options.dropout.probability = 0; }));
+  CHECK_FALSE(all_pass([](AttentionOptions& options) { options.dropout.seed ^= 1; }));
   CHECK_FALSE(all_pass([](AttentionOptions& options) { options.chunk = 0; }));
   CHECK_FALSE(all_pass([](AttentionOptions& options) { options.alibi_slopes.reset(); }));
   CHECK_FALSE(all_pass([](AttentionOptions& options) { options.sinks.reset(); }));

@@ -413,6 +413,44 @@ TEST_CASE("tensors that scores are functions of make the problem, by their dtype
   CHECK(checked.prefix == &*call.opts.prefix);
 }
 
+TEST_CASE("dropout makes the problem, but not by its numbers") {
+  Call call;
+  CHECK_FALSE(call.validate().problem.dropout);
+  call.opts.dropout = {0.25, 1, 2};
+  CHECK(call.validate().problem.dropout);
+  CHECK(call.validate().dropout == call.opts.dropout);
+  call.opts.dropout_state = Tensor(address(6), DType::i64, {2});
+  CHECK(call.validate().dropout_state == &*call.opts.dropout_state);
+  call.opts.dropout_state.reset();
+  call.opts.dropout_mask = Tensor(address(6), DType::boolean, {2, 1, 5, 7});
+  CHECK(call.validate().problem.dropout_mask ==
+        &flashjit::generator::library_function(flashjit::generator::FunctionKind::dropout_mask, DType::boolean));
+  CHECK(call.validate().dropout_mask.shape == Dims{2, 8, 5, 7});
+}
+
+TEST_CASE("dropout that no call may have is named") {
+  CHECK(refusal([](Call& c) { c.opts.dropout.probability = 1; }) ==
+        "dropout: probability must be at least 0 and below 1, was 1");
+  const auto with_state = [](const Tensor& state) {
+    return refusal([&](Call& c) { c.opts.dropout_state = state, c.opts.dropout.probability = 0.5; });
+  };
+  CHECK(with_state(Tensor(address(6), DType::i64, {2})) == "");
+  CHECK(with_state(Tensor(address(6), DType::i32, {2})) == "dropout_state: dtype must be i64, was i32");
+  CHECK(with_state(Tensor(address(6), DType::i64, {3})) ==
+        "dropout_state: seed and offset must be 2, was 3 with shape [3]");
+  CHECK(with_state(Tensor(address(6), DType::i64, {2, 1})) != "");
+  CHECK(with_state(Tensor(address(6), DType::i64, {2}, {2})) != "");
+  const auto with_mask = [](const Tensor& mask) { return refusal([&](Call& c) { c.opts.dropout_mask = mask; }); };
+  CHECK(with_mask(Tensor(address(6), DType::boolean, {1, 8, 5, 7})) == "");
+  CHECK(with_mask(Tensor(address(6), DType::f32, {1, 8, 5, 7})) == "dropout_mask: dtype must be boolean, was f32");
+  CHECK(with_mask(Tensor(address(6), DType::boolean, {1, 8, 5, 1})) ==
+        "dropout_mask: seqlen_kv must be 7, was 1 with shape [1, 8, 5, 1]");
+  CHECK(refusal([](Call& c) {
+          c.opts.dropout_mask = Tensor(address(6), DType::boolean, {1, 8, 5, 7});
+          c.opts.dropout_state = Tensor(address(7), DType::i64, {2});
+        }) == "dropout_state: must not be given beside dropout_mask, which takes its place");
+}
+
 TEST_CASE("a bias or boolean mask that a kernel cannot read is named") {
   const auto with_bias = [](const Tensor& bias) { return refusal([&](Call& c) { c.opts.bias = bias; }); };
   CHECK(with_bias(Tensor(address(6), DType::f16, {2, 8, 5, 7}, {1000, 64, 9, 1})) == "");

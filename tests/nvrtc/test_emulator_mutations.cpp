@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -106,6 +107,24 @@ HostTensor counted(const Setting& setting, int first, int step) {
   return numbers;
 }
 
+// With bits in both halves.
+constexpr std::uint64_t kDropoutSeed = 0x0000002a00000007, kDropoutOffset = 0x0000050000000003;
+
+// Others than those.
+HostTensor state_of_dropout() {
+  HostTensor state(DType::i64, {2});
+  for (int i = 0; i < 2; ++i) store_element(state.data(), DType::i64, i, 1e12 * (3 + 4 * i));
+  return state;
+}
+
+HostTensor kept_of(const Setting& setting) {
+  HostTensor kept(DType::boolean, {setting.batch, setting.num_heads_q, setting.seqlen_q, setting.seqlen_kv});
+  std::mt19937 random(9);
+  for (std::size_t i = 0; i < kept.element_count(); ++i)
+    store_element(kept.data(), DType::boolean, static_cast<std::int64_t>(i), random() % 4 != 0);
+  return kept;
+}
+
 // The inputs of a setting, and what its kernel must compute.
 class Case {
  public:
@@ -121,6 +140,8 @@ class Case {
         query_offsets_(counted(setting, 3, 40)),
         key_offsets_(counted(setting, 11, -4)),
         prefix_(counted(setting, 60, 50)),
+        dropout_state_(state_of_dropout()),
+        dropout_mask_(kept_of(setting)),
         exact_(faultless.reference(q_.view(), k_.view(), v_.view(), options())),
         low_(faultless.reference_in_low_precision(q_.view(), k_.view(), v_.view(), options())) {}
 
@@ -161,6 +182,9 @@ class Case {
     if (setting_.offsets) opts.query_offsets = query_offsets_.view(), opts.key_offsets = key_offsets_.view();
     if (setting_.documents) opts.documents = ids_.view();
     if (setting_.prefix) opts.prefix = prefix_.view();
+    if (setting_.dropout > 0) opts.dropout = {setting_.dropout, kDropoutSeed, kDropoutOffset};
+    if (setting_.dropout_state) opts.dropout_state = dropout_state_.view();
+    if (setting_.dropout_mask) opts.dropout_mask = dropout_mask_.view();
     opts.variant = parse_variant(setting_.variant);
     return opts;
   }
@@ -178,7 +202,8 @@ class Case {
   }
 
   const Setting& setting_;
-  const HostTensor q_, k_, v_, slopes_, sinks_, weights_, ids_, query_offsets_, key_offsets_, prefix_;
+  const HostTensor q_, k_, v_, slopes_, sinks_, weights_, ids_, query_offsets_, key_offsets_, prefix_, dropout_state_,
+      dropout_mask_;
   const reference::Result exact_, low_;
 };
 
@@ -330,6 +355,7 @@ TEST_CASE("softcap and ALiBi") { expect_found(tests::kScoreFaults); }
 TEST_CASE("attention sinks") { expect_found(tests::kSinkFaults); }
 TEST_CASE("chunks") { expect_found(tests::kChunkFaults); }
 TEST_CASE("texts and block masks") { expect_found(tests::kTextFaults); }
+TEST_CASE("dropout") { expect_found(tests::kDropoutFaults); }
 TEST_CASE("the mma.sync family") { expect_found(tests::kMmaFaults); }
 
 TEST_SUITE_END();

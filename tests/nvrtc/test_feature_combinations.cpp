@@ -82,6 +82,7 @@ AttentionOptions options_for(const Problem& problem) {
   if (problem.window) options.window = {60, problem.causal || problem.prefix ? -1 : 25};
   if (problem.chunk) options.chunk = 70;
   if (problem.softcap) options.softcap = 5;
+  if (problem.dropout) options.dropout = {0.3, 1234567890123, 5};
   if (problem.score) options.score = tests::any_score();
   if (problem.mask) options.mask = tests::any_mask();
   return options;
