@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <optional>
+#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "generator/variant_space.h"
 #include "runtime/tuning/tuning_records.h"
 #include "runtime/tuning/tuning_summary.h"
+#include "tests/support/feature.h"
 
 using namespace flashjit;
 using generator::default_variant;
@@ -120,6 +122,22 @@ TEST_CASE("in each range of work the defaults take at most 1.05 times as long as
       CAPTURE(to_string(of.problem));
       const auto alone = [&](const Cell& cell) { return cell.bucket.work == work && cell.problem == of.problem; };
       CHECK(summarize(cells, alone).mean <= 1.05);
+    }
+  }
+}
+
+TEST_CASE("the largest heads have defaults on each architecture, whatever features they have") {
+  std::mt19937 random(21);
+  const std::size_t rows = generator::features().size();
+  for (int i = 0; i < 400; ++i) {
+    Problem problem{.head_dim = 8 * (25 + static_cast<int>(random() % 8)), .head_dim_v = 256};
+    const std::uint32_t features = i == 0 ? ~0u : random();
+    for (std::size_t row = 0; row < rows; ++row)
+      if ((features >> row & 1) != 0) tests::ask(problem, generator::features()[row]);
+    CAPTURE(to_string(problem));
+    for (const Architecture& architecture : architectures()) {
+      CAPTURE(std::string(architecture.name));
+      CHECK_NOTHROW(default_variants(problem, architecture));
     }
   }
 }
