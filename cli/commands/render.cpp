@@ -33,11 +33,7 @@ Problem problem_of(const Options& options) {
   const Texts texts(options.texts);
   ProblemOptions without = options.problem;
   if (options.texts.is_causal()) without.mask = "causal";
-  Problem problem = without.problem();
-  const Problem functions = problem_of(problem.dtype, problem.head_dim, problem.head_dim_v, texts.on_host({}));
-  problem.score = functions.score;
-  problem.mask = functions.mask;
-  return problem;
+  return texts.added_to(without.problem());
 }
 
 int run(const Options& options, const Session& session) {

@@ -148,6 +148,8 @@ CLI::Option* add_flag(CLI::App* subcommand, const std::string& names, bool& valu
 void require(CLI::Option* option) { option->required(); }
 void exclude(CLI::Option* option, CLI::Option* other) { option->excludes(other); }
 void need(CLI::Option* option, CLI::Option* other) { option->needs(other); }
+bool was_given(const CLI::Option* option) { return option->count() > 0; }
+std::string name_of(const CLI::Option* option) { return option->get_name(); }
 
 void run_when_chosen(CLI::App* subcommand, Command& command, Run run) {
   subcommand->callback([&command, run = std::move(run)] { command.run = run; });

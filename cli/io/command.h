@@ -83,6 +83,9 @@ void require(CLI::Option* option);
 void exclude(CLI::Option* option, CLI::Option* other);
 // The option means something only beside the other one.
 void need(CLI::Option* option, CLI::Option* other);
+// On the command line; known when the subcommand runs.
+bool was_given(const CLI::Option* option);
+std::string name_of(const CLI::Option* option);  // "--head-dim"
 
 using Run = std::function<int(const Session&)>;
 void run_when_chosen(CLI::App* subcommand, Command& command, Run run);

@@ -110,6 +110,15 @@ void add_dimension_options(CLI::App* subcommand, ProblemOptions& options) {
              "Head dimension, a multiple of 8 from 8 to 256; 192x128 is 192 for q and k and 128 for v");
 }
 
+CLI::Option* add_dtype_list(CLI::App* subcommand, ProblemLists& lists) {
+  return add_option(subcommand, "--dtype", lists.dtypes, "LIST", "Precisions: bf16, f16");
+}
+
+CLI::Option* add_head_dim_list(CLI::App* subcommand, ProblemLists& lists) {
+  return add_option(subcommand, "--head-dim", lists.head_dims, "LIST",
+                    "Head dimensions, or all; 192x128 is 192 for q and k and 128 for v");
+}
+
 void add_mask_option(CLI::App* subcommand, std::string& mask) {
   add_choice(subcommand, "--mask", mask, mask_words(),
              "Query i sees all keys, or causal: those up to i + seqlen_kv - seqlen_q");
@@ -223,11 +232,18 @@ Problem ProblemOptions::problem() const {
 }
 
 ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists) {
-  return {add_option(subcommand, "--dtype", lists.dtypes, "LIST", "Precisions: bf16, f16"),
-          add_option(subcommand, "--head-dim", lists.head_dims, "LIST",
-                     "Head dimensions, or all; 192x128 is 192 for q and k and 128 for v"),
+  return {add_dtype_list(subcommand, lists), add_head_dim_list(subcommand, lists),
           add_option(subcommand, "--mask", lists.masks, "LIST", "Masks: full, causal"),
           add_feature_options(subcommand, lists.features)};
+}
+
+ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists, TextOptions& texts) {
+  CLI::Option *const dtypes = add_dtype_list(subcommand, lists), *const head_dims =
+                                                                     add_head_dim_list(subcommand, lists);
+  const TextListOptions of_texts = add_text_list_options(subcommand, texts);
+  std::vector<CLI::Option*> features = add_feature_options(subcommand, lists.features);
+  features.insert(features.end(), {of_texts.score, of_texts.captures});
+  return {dtypes, head_dims, of_texts.masks, features};
 }
 
 std::vector<Problem> ProblemLists::problems() const {

@@ -70,9 +70,11 @@ struct ProblemLists {
 };
 struct ProblemListOptions {
   CLI::Option *dtypes, *head_dims, *masks;
-  std::vector<CLI::Option*> features;
+  std::vector<CLI::Option*> features;  // with those of texts
 };
 ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists);
+// With texts, whose masks are to be put into the lists by the caller.
+ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists, TextOptions& texts);
 
 // Their parts. Errors begin with the name: that of an option, or of a line of a file and its field.
 std::vector<DType> parse_dtypes(std::string_view name, std::string_view text);

@@ -21,13 +21,31 @@ bool is_name_part(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-// A mask by its name, or an attempt at one; texts have more than letters and commas.
+// Masks by their names, or an attempt at it; texts have more than letters and commas.
 bool is_word(const std::string& mask) {
   return std::all_of(mask.begin(), mask.end(), [](char c) { return (c >= 'a' && c <= 'z') || c == ','; });
 }
 
 void check_mask(const std::string& option, const std::string& mask) {
   if (is_word(mask)) require_word(option, mask, {"full", "causal"});
+}
+void check_mask_list(const std::string& option, const std::string& mask) {
+  if (is_word(mask)) parse_masks(option, mask);
+}
+
+// What --mask was given.
+struct WordsAndText {
+  std::optional<std::string> words, text;
+};
+WordsAndText split_masks(const std::vector<std::string>& masks) {
+  WordsAndText split;
+  for (const std::string& each : masks) {
+    std::optional<std::string>& of_kind = is_word(each) ? split.words : split.text;
+    if (of_kind)
+      refuse(fmt::format("--mask: must be at most one word and one text, was '{}' and '{}'", *of_kind, each));
+    of_kind = each;
+  }
+  return split;
 }
 
 struct NamedValue {
@@ -79,22 +97,34 @@ void set_tensor(std::optional<Function>& function, const std::string& name, cons
     if (capture.name == name) return function->set({name, tensor});
 }
 
+// The same view in a copy of the memory.
+Tensor moved_to(const DeviceTensor& memory, const CapturedTensor& tensor) {
+  const auto offset = static_cast<const char*>(tensor.view.data) - static_cast<const char*>(tensor.memory.data());
+  Tensor view = tensor.view;
+  view.data = static_cast<char*>(memory.data()) + offset;
+  return view;
+}
+
+CLI::Option* add_score_option(CLI::App* subcommand, TextOptions& options) {
+  return add_option(subcommand, "--score", options.score, "TEXT",
+                    "What becomes of a score: a text over score, query, key, batch and head");
+}
+
+CLI::Option* add_capture_option(CLI::App* subcommand, TextOptions& options) {
+  return add_repeated(subcommand, "--capture", options.captures, "NAME=VALUE",
+                      "What texts have by a name: a number, or a tensor in a .npy file, of any dimensions up to 4; may "
+                      "be given again",
+                      check_capture);
+}
+
 }  // namespace
 
 bool TextOptions::is_causal() const {
   return std::any_of(masks.begin(), masks.end(), [](const std::string& mask) { return cli::is_causal(mask); });
 }
 
-std::optional<std::string> TextOptions::mask() const {
-  std::optional<std::string> word, text;
-  for (const std::string& each : masks) {
-    std::optional<std::string>& of_kind = is_word(each) ? word : text;
-    if (of_kind)
-      refuse(fmt::format("--mask: must be at most one word and one text, was '{}' and '{}'", *of_kind, each));
-    of_kind = each;
-  }
-  return text;
-}
+std::optional<std::string> TextOptions::mask_words() const { return split_masks(masks).words; }
+std::optional<std::string> TextOptions::mask() const { return split_masks(masks).text; }
 
 void add_text_options(CLI::App* subcommand, TextOptions& options) {
   add_repeated(subcommand, "--mask", options.masks, "full|causal|TEXT",
@@ -102,13 +132,17 @@ void add_text_options(CLI::App* subcommand, TextOptions& options) {
                "query, key, batch and head is true. Once with a word and once with a text: what both show "
                "[default: full]",
                check_mask);
-  add_option(subcommand, "--score", options.score, "TEXT",
-             "What becomes of a score: a text over score, query, key, batch and head");
-  add_repeated(
-      subcommand, "--capture", options.captures, "NAME=VALUE",
-      "What texts have by a name: a number, or a tensor in a .npy file, of any dimensions up to 4; may be given "
-      "again",
-      check_capture);
+  add_score_option(subcommand, options);
+  add_capture_option(subcommand, options);
+}
+
+TextListOptions add_text_list_options(CLI::App* subcommand, TextOptions& options) {
+  CLI::Option* const masks = add_repeated(
+      subcommand, "--mask", options.masks, "full|causal|TEXT",
+      "Masks, as a list too: full,causal; or a text over query, key, batch and head. Once with words and once with a "
+      "text: what both show [default: full,causal]",
+      check_mask_list);
+  return {masks, add_score_option(subcommand, options), add_capture_option(subcommand, options)};
 }
 
 Texts::Texts(const TextOptions& options) {
@@ -118,8 +152,7 @@ Texts::Texts(const TextOptions& options) {
     const auto [name, value] = split_capture("--capture", text);
     if (!uses(options.score, name) && !uses(mask, name))
       refuse(fmt::format("--capture: {} must be used in the text of --score or --mask, was in none", name));
-    const Capture capture = is_file(value) ? Capture(name, tensors_.emplace_back(name, read_npy(value)).second.view())
-                                           : number_capture(name, value);
+    const Capture capture = is_file(value) ? Capture(name, add_tensor(name, value)) : number_capture(name, value);
     if (uses(options.score, name)) of_score.push_back(capture);
     if (uses(mask, name)) of_mask.push_back(capture);
   }
@@ -127,18 +160,31 @@ Texts::Texts(const TextOptions& options) {
   if (mask) for_option("--mask", [&] { mask_.emplace(*mask, of_mask); });
 }
 
+const Tensor& Texts::add_tensor(const std::string& name, const std::string& file) {
+  HostTensor memory = read_npy(file);
+  const Tensor view = memory.view();
+  return tensors_.emplace_back(CapturedTensor{name, std::move(memory), view}).view;
+}
+
+Problem Texts::added_to(Problem problem) const {
+  const Problem functions = problem_of(problem.dtype, problem.head_dim, problem.head_dim_v, on_host({}));
+  problem.score = functions.score;
+  problem.mask = functions.mask;
+  return problem;
+}
+
 AttentionOptions Texts::on_host(AttentionOptions options) const {
-  options.score = score_;
-  options.mask = mask_;
+  if (score_) options.score = score_;
+  if (mask_) options.mask = mask_;
   return options;
 }
 
 AttentionOptions Texts::on_device(AttentionOptions options, int device, std::vector<DeviceTensor>& memory) const {
   options = on_host(std::move(options));
-  for (const auto& [name, tensor] : tensors_) {
-    const Tensor view = memory.emplace_back(tensor.to_device(nullptr, device)).view();
-    set_tensor(options.score, name, view);
-    set_tensor(options.mask, name, view);
+  for (const CapturedTensor& tensor : tensors_) {
+    const Tensor view = moved_to(memory.emplace_back(tensor.memory.to_device(nullptr, device)), tensor);
+    set_tensor(options.score, tensor.name, view);
+    set_tensor(options.mask, tensor.name, view);
   }
   return options;
 }

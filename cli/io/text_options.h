@@ -19,25 +19,45 @@ struct TextOptions {
   std::optional<std::string> score;
   std::vector<std::string> captures;  // "name=file.npy", "name=0.5"
 
-  // Both throw Error(invalid_argument) which names the option.
+  // All throw Error(invalid_argument) which names the option.
   bool is_causal() const;
-  std::optional<std::string> mask() const;  // the text
+  std::optional<std::string> mask_words() const;  // "causal"; of a subcommand that takes lists: "full,causal"
+  std::optional<std::string> mask() const;        // the text
 };
 void add_text_options(CLI::App* subcommand, TextOptions& options);
+// Of a subcommand that takes lists of masks.
+struct TextListOptions {
+  CLI::Option *masks, *score, *captures;
+};
+TextListOptions add_text_list_options(CLI::App* subcommand, TextOptions& options);
 
-// The functions, with what their captures' files have.
+// A tensor that texts have by a name, with any strides in packed memory.
+struct CapturedTensor {
+  std::string name;
+  HostTensor memory;
+  Tensor view;  // into the memory
+};
+
+// The functions, with the tensors that they capture.
 class Texts {
  public:
-  // Throws Error(invalid_argument) which names the option, and Error(io).
+  Texts() = default;
+  // With what the files have. Throws Error(invalid_argument) which names the option, and Error(io).
   explicit Texts(const TextOptions& options);
+  Texts(std::optional<Score> score, std::optional<Mask> mask, std::vector<CapturedTensor> tensors)
+      : tensors_(std::move(tensors)), score_(std::move(score)), mask_(std::move(mask)) {}
   Texts(Texts&&) = default;  // the functions point to the tensors
+  Texts& operator=(Texts&&) = default;
 
   bool empty() const { return !score_ && !mask_; }
+  Problem added_to(Problem problem) const;
   AttentionOptions on_host(AttentionOptions options) const;
   AttentionOptions on_device(AttentionOptions options, int device, std::vector<DeviceTensor>& memory) const;
 
  private:
-  std::vector<std::pair<std::string, HostTensor>> tensors_;  // by name
+  const Tensor& add_tensor(const std::string& name, const std::string& file);
+
+  std::vector<CapturedTensor> tensors_;
   std::optional<Score> score_;
   std::optional<Mask> mask_;
 };

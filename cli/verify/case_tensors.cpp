@@ -4,7 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <random>
+
+#include "cli/verify/dice.h"
 
 namespace flashjit::cli {
 namespace {
@@ -40,14 +41,14 @@ DType dtype_of_bias(const Problem& problem) {
 
 class RandomTensors {
  public:
-  explicit RandomTensors(const CallShape& shape)
-      : shape_(shape), generator_(static_cast<std::uint64_t>(shape.seqlen_q * 8191 + shape.seqlen_kv)) {}
+  RandomTensors(const CallShape& shape, std::uint64_t seed)
+      : shape_(shape), dice_((seed << 32) + static_cast<std::uint64_t>(shape.seqlen_q * 8191 + shape.seqlen_kv)) {}
 
   // Normal numbers, and some that hide their key.
   HostTensor bias(DType dtype) {
-    HostTensor values = HostTensor::random_normal(dtype, dims_of_scores(), generator_());
+    HostTensor values = HostTensor::random_normal(dtype, dims_of_scores(), dice_.bits());
     for (std::size_t i = 0; i < values.element_count(); ++i)
-      if (one_in(40)) set(values, i, -std::numeric_limits<double>::infinity());
+      if (dice_.one_in(40)) set(values, i, -std::numeric_limits<double>::infinity());
     return values;
   }
 
@@ -56,9 +57,9 @@ class RandomTensors {
     HostTensor shown(DType::boolean, dims_of_scores());
     const auto keys = static_cast<std::size_t>(shape_.seqlen_kv);
     for (std::size_t row = 0; keys > 0 && row < shown.element_count() / keys; ++row) {
-      const bool is_empty = one_in(8);
+      const bool is_empty = dice_.one_in(8);
       for (std::size_t key = 0; key < keys; ++key)
-        set(shown, row * keys + key, !is_empty && key % 50 != 7 && !one_in(4));
+        set(shown, row * keys + key, !is_empty && key % 50 != 7 && !dice_.one_in(4));
     }
     return shown;
   }
@@ -68,8 +69,8 @@ class RandomTensors {
     HostTensor kept(DType::boolean, dims_of_scores());
     const auto keys = static_cast<std::size_t>(shape_.seqlen_kv);
     for (std::size_t row = 0; keys > 0 && row < kept.element_count() / keys; ++row) {
-      const bool is_empty = one_in(10);
-      for (std::size_t key = 0; key < keys; ++key) set(kept, row * keys + key, !is_empty && !one_in(3));
+      const bool is_empty = dice_.one_in(10);
+      for (std::size_t key = 0; key < keys; ++key) set(kept, row * keys + key, !is_empty && !dice_.one_in(3));
     }
     return kept;
   }
@@ -81,8 +82,8 @@ class RandomTensors {
     std::int64_t document = -3;
     for (std::size_t i = 0; i < numbers.element_count(); ++i) {
       const bool is_middle = static_cast<std::int64_t>(i) % shape_.seqlen_kv == shape_.seqlen_kv / 2;
-      if (is_middle || one_in(40)) ++document;
-      set(numbers, i, static_cast<double>(is_sorted ? document : up_to(2) - 1));
+      if (is_middle || dice_.one_in(40)) ++document;
+      set(numbers, i, static_cast<double>(is_sorted ? document : dice_.from_to(-1, 1)));
     }
     return numbers;
   }
@@ -90,7 +91,7 @@ class RandomTensors {
   // None, all, less than none, and a part.
   HostTensor prefix() {
     HostTensor lengths(DType::i32, {shape_.batch});
-    const std::int64_t part = up_to(shape_.seqlen_kv), all = shape_.seqlen_kv;
+    const std::int64_t part = dice_.from_to(0, shape_.seqlen_kv), all = shape_.seqlen_kv;
     const std::int64_t of_entries[] = {shape_.batch == 1 ? part : 0, part, all, -5};
     for (std::size_t i = 0; i < lengths.element_count(); ++i) set(lengths, i, static_cast<double>(of_entries[i % 4]));
     return lengths;
@@ -103,7 +104,7 @@ class RandomTensors {
     const std::int64_t words = rows.shape()[2];
     for (std::size_t i = 0; i < rows.element_count(); ++i) {
       const std::int64_t at = static_cast<std::int64_t>(i), query = at / words % shape_.seqlen_q;
-      std::uint64_t word = generator_();
+      std::uint64_t word = dice_.bits();
       if (query / kWordBits == at % words) word |= std::uint64_t{1} << query % kWordBits;
       std::memcpy(static_cast<std::uint64_t*>(rows.data()) + i, &word, sizeof(word));  // no double holds it
     }
@@ -114,23 +115,21 @@ class RandomTensors {
   static void set(HostTensor& tensor, std::size_t index, double value) {
     store_element(tensor.data(), tensor.dtype(), static_cast<std::int64_t>(index), value);
   }
-  std::int64_t up_to(std::int64_t most) { return std::uniform_int_distribution<std::int64_t>(0, most)(generator_); }
-  bool one_in(std::int64_t many) { return up_to(many - 1) == 0; }
   // One often stands for all.
-  std::int64_t or_one(std::int64_t size) { return one_in(2) ? 1 : size; }
+  std::int64_t or_one(std::int64_t size) { return dice_.one_in(2) ? 1 : size; }
   Dims dims_of_scores() {
-    return {or_one(shape_.batch), or_one(shape_.num_heads_q), one_in(4) ? 1 : shape_.seqlen_q, shape_.seqlen_kv};
+    return {or_one(shape_.batch), or_one(shape_.num_heads_q), dice_.one_in(4) ? 1 : shape_.seqlen_q, shape_.seqlen_kv};
   }
 
   CallShape shape_;
-  std::mt19937_64 generator_;
+  Dice dice_;
 };
 
 }  // namespace
 
-std::vector<OptionTensor> case_tensors(const Problem& problem, const CallShape& shape) {
+std::vector<OptionTensor> case_tensors(const Problem& problem, const CallShape& shape, std::uint64_t seed) {
   std::vector<OptionTensor> tensors;
-  RandomTensors random(shape);
+  RandomTensors random(shape, seed);
   if (problem.alibi) tensors.push_back({&AttentionOptions::alibi_slopes, for_each_head(shape, slope_of)});
   if (problem.sinks) tensors.push_back({&AttentionOptions::sinks, for_each_head(shape, sink_of)});
   if (problem.bias) tensors.push_back({&AttentionOptions::bias, random.bias(dtype_of_bias(problem))});

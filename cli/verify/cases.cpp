@@ -24,10 +24,6 @@ HostTensor filled_with_nan(DType dtype, const Dims& shape) {
   return tensor;
 }
 
-CallShape call_shape(const CaseShape& shape) {
-  return {shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.heads_q, shape.heads_kv};
-}
-
 std::string describe(const char* what, const reference::Comparison& comparison) {
   return fmt::format("{}: error {:.3g} is above {:.3g}", what, comparison.max_error, comparison.bound);
 }
@@ -76,6 +72,10 @@ std::vector<CaseShape> shapes_for(const Problem& problem, const std::vector<Case
   return chosen;
 }
 
+CallShape call_shape(const CaseShape& shape) {
+  return {shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.heads_q, shape.heads_kv};
+}
+
 std::string to_string(const CaseShape& shape) {
   std::string text =
       fmt::format("b{} q{} kv{} h{}/{}", shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.heads_q, shape.heads_kv);
@@ -84,32 +84,64 @@ std::string to_string(const CaseShape& shape) {
   return text;
 }
 
-VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int device, const AttentionOptions& options,
-                       const References& references)
-    : shape_(shape), device_(device) {
+bool has_predicate(const Problem& problem) {
+  return problem.boolean_mask || problem.documents || problem.tree || problem.mask;
+}
+
+References references_by(Engine& engine) {
+  return {[&engine](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+            return engine.reference(q, k, v, options);
+          },
+          [&engine](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+            return engine.reference_in_low_precision(q, k, v, options);
+          }};
+}
+
+CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const AttentionOptions& options,
+                       std::uint64_t seed) {
   const Dims q_shape{shape.batch, shape.seqlen_q, shape.heads_q, problem.head_dim};
   const Dims k_shape{shape.batch, shape.seqlen_kv, shape.heads_kv, problem.head_dim};
   const Dims v_shape{shape.batch, shape.seqlen_kv, shape.heads_kv, problem.head_dim_v};
-  HostTensor q = HostTensor::random_normal(problem.dtype, q_shape, kSeed, kOutlierRate);
-  HostTensor k = HostTensor::random_normal(problem.dtype, k_shape, kSeed + 1, kOutlierRate);
-  const HostTensor v = HostTensor::random_normal(problem.dtype, v_shape, kSeed + 2, kOutlierRate);
-  shape_scores(shape.scores, q, k);
-  AttentionOptions asked = options;
-  asked.causal = problem.causal;
-  const std::vector<OptionTensor> tensors = case_tensors(problem, call_shape(shape));
-  const AttentionOptions on_host = with_tensors(asked, tensors);
-  exact_ = references.exact(q.view(), k.view(), v.view(), on_host);
-  low_ = references.low(q.view(), k.view(), v.view(), on_host);
-  q_ = in_memory(q).to_device(nullptr, device);
-  k_ = in_memory(k).to_device(nullptr, device);
-  v_ = in_memory(v).to_device(nullptr, device);
-  options_ = with_tensors(asked, tensors, device, tensors_);
-  const Dims out_shape{shape.batch, shape.seqlen_q, shape.heads_q, problem.head_dim_v};
-  poisoned_out_ = in_memory(filled_with_nan(problem.dtype, out_shape));
+  CaseInputs inputs{HostTensor::random_normal(problem.dtype, q_shape, seed, kOutlierRate),
+                    HostTensor::random_normal(problem.dtype, k_shape, seed + 1, kOutlierRate),
+                    HostTensor::random_normal(problem.dtype, v_shape, seed + 2, kOutlierRate), options,
+                    case_tensors(problem, call_shape(shape), seed)};
+  shape_scores(shape.scores, inputs.q, inputs.k);
+  inputs.options.causal = problem.causal;
+  return inputs;
+}
+
+VerifyCase::VerifyCase(const CaseShape& shape, const CaseInputs& inputs, const Texts& texts, int device,
+                       const References& references)
+    : shape_(shape), device_(device) {
+  const AttentionOptions on_host = texts.on_host(with_tensors(inputs.options, inputs.tensors));
+  exact_ = references.exact(inputs.q.view(), inputs.k.view(), inputs.v.view(), on_host);
+  low_ = references.low(inputs.q.view(), inputs.k.view(), inputs.v.view(), on_host);
+  q_ = in_memory(inputs.q).to_device(nullptr, device);
+  k_ = in_memory(inputs.k).to_device(nullptr, device);
+  v_ = in_memory(inputs.v).to_device(nullptr, device);
+  options_ = with_tensors(inputs.options, inputs.tensors, device, tensors_);
+  options_ = texts.on_device(options_, device, tensors_);
+  const Dims out_shape{shape.batch, shape.seqlen_q, shape.heads_q, inputs.v.shape()[3]};
+  poisoned_out_ = in_memory(filled_with_nan(inputs.q.dtype(), out_shape));
   poisoned_lse_ = filled_with_nan(DType::f32, {shape.batch, shape.heads_q, shape.seqlen_q});
 }
 
-CaseOutputs VerifyCase::run(const Variant& variant, const std::function<void(const CaseCall&)>& attention) const {
+VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int device, const AttentionOptions& options,
+                       const References& references, const Texts& texts)
+    : VerifyCase(shape, case_inputs(problem, shape, options, kSeed), texts, device, references) {}
+
+void VerifyCase::make_block_mask(Engine& engine, const CallShape& shape) {
+  const DeviceTensor& blocks =
+      tensors_.emplace_back(DeviceTensor::allocate(DType::i32, block_mask_dims(shape), nullptr, device_));
+  engine.block_mask(options_, shape, blocks);
+  options_.block_mask = blocks.view();
+}
+
+void VerifyCase::make_block_mask(Engine& engine) { make_block_mask(engine, call_shape(shape_)); }
+
+CaseOutputs VerifyCase::run(const std::optional<Variant>& variant,
+                            const std::function<void(const CaseCall&)>& attention) const {
   const DeviceTensor out_memory = poisoned_out_.to_device(nullptr, device_);
   const DeviceTensor lse_memory = poisoned_lse_.to_device(nullptr, device_);
   CaseCall call{view(q_), view(k_), view(v_), view(out_memory), options_};
@@ -128,7 +160,7 @@ std::string VerifyCase::problem_with(CaseOutputs outputs) const {
   return sums.passed ? "" : describe("lse", sums);
 }
 
-std::string VerifyCase::problem_with(Engine& engine, const Variant& variant) const {
+std::string VerifyCase::problem_with(Engine& engine, const std::optional<Variant>& variant) const {
   return problem_with(run(
       variant, [&engine](const CaseCall& call) { engine.attention(call.q, call.k, call.v, call.out, call.options); }));
 }

@@ -6,9 +6,12 @@
 #include <flashjit/reference.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/io/option_tensors.h"
+#include "cli/io/text_options.h"
 #include "cli/verify/case_inputs.h"
 
 namespace flashjit::cli {
@@ -23,6 +26,9 @@ const std::vector<CaseShape>& verify_shapes();
 const std::vector<CaseShape>& emulated_shapes();
 // Those that the problem has: a tree needs a key for each query.
 std::vector<CaseShape> shapes_for(const Problem& problem, const std::vector<CaseShape>& shapes);
+// Whether it has what block masks are made of.
+bool has_predicate(const Problem& problem);
+CallShape call_shape(const CaseShape& shape);
 std::string to_string(const CaseShape& shape);  // "b2 q77 kv1 h4/2", "b1 q130 kv420 h2/1 ramp heads-first"
 
 // A case as attention() is given it.
@@ -46,18 +52,38 @@ struct References {
   };
 };
 
-// Random inputs with outliers, on a device, and what must come out.
+// By the engine, which knows users' functions, too.
+References references_by(Engine& engine);
+
+// What a case computes, in host memory; users' functions come beside it.
+struct CaseInputs {
+  HostTensor q, k, v;
+  AttentionOptions options;  // but for tensors
+  std::vector<OptionTensor> tensors;
+};
+// Random values with outliers. options: window, chunk and cap of a problem that has one.
+CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const AttentionOptions& options,
+                       std::uint64_t seed);
+
+// Inputs on a device, and what must come out.
 class VerifyCase {
  public:
-  // options: window, chunk, cap and users' functions of a problem that has one. The other tensors it makes itself.
+  VerifyCase(const CaseShape& shape, const CaseInputs& inputs, const Texts& texts, int device,
+             const References& references);
+  // With case_inputs().
   VerifyCase(const Problem& problem, const CaseShape& shape, int device, const AttentionOptions& options = {},
-             const References& references = {});
+             const References& references = {}, const Texts& texts = {});
 
-  // What attention, which computes the call, leaves in poisoned memory.
-  CaseOutputs run(const Variant& variant, const std::function<void(const CaseCall&)>& attention) const;
+  // Makes the block mask of the case's predicates; its calls have it from then on. Those of a shape with one batch
+  // entry or head are for all.
+  void make_block_mask(Engine& engine, const CallShape& shape);
+  void make_block_mask(Engine& engine);
+
+  // What attention, which computes the call, leaves in poisoned memory. Without a variant the library chooses one.
+  CaseOutputs run(const std::optional<Variant>& variant, const std::function<void(const CaseCall&)>& attention) const;
   // Empty when output and LSE are right; else what is wrong, in one line.
   std::string problem_with(CaseOutputs outputs) const;
-  std::string problem_with(Engine& engine, const Variant& variant) const;  // runs it first
+  std::string problem_with(Engine& engine, const std::optional<Variant>& variant) const;  // runs it first
 
  private:
   HostTensor in_memory(const HostTensor& tensor) const;  // in the layout of the case, and back
@@ -67,7 +93,7 @@ class VerifyCase {
   AttentionOptions options_;
   reference::Result exact_, low_;
   DeviceTensor q_, k_, v_;
-  std::vector<DeviceTensor> tensors_;  // of the options
+  std::vector<DeviceTensor> tensors_;  // of the options and their functions
   HostTensor poisoned_out_, poisoned_lse_;
   int device_;
 };

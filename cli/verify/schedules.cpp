@@ -33,7 +33,7 @@ void count(const emulator::Report& report, ScheduleOutcome& outcome) {
 // A case under one schedule after the other.
 class ScheduledCase {
  public:
-  ScheduledCase(Engine& engine, const VerifyCase& expected, const Variant& variant)
+  ScheduledCase(Engine& engine, const VerifyCase& expected, const std::optional<Variant>& variant)
       : engine_(engine), expected_(expected), variant_(variant) {}
 
   void run(std::uint64_t seed) {
@@ -68,14 +68,14 @@ class ScheduledCase {
 
   Engine& engine_;
   const VerifyCase& expected_;
-  const Variant& variant_;
+  const std::optional<Variant>& variant_;
   std::optional<CaseOutputs> first_;
   ScheduleOutcome outcome_;
 };
 
 }  // namespace
 
-ScheduleOutcome run_schedules(Engine& engine, const VerifyCase& expected, const Variant& variant,
+ScheduleOutcome run_schedules(Engine& engine, const VerifyCase& expected, const std::optional<Variant>& variant,
                               const Schedules& schedules) {
   ScheduledCase scheduled(engine, expected, variant);
   for (int i = 0; i < schedules.count && scheduled.outcome().problems.empty() && !InterruptGuard::pending(); ++i) {

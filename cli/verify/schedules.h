@@ -4,6 +4,7 @@
 
 #include <flashjit/engine.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ struct ScheduleOutcome {
 
 // Runs the case once for each seed, on an engine that emulates. There must be no findings, output and LSE must be
 // right, and bitwise the same under every seed. The first schedule with a problem is the last that runs.
-ScheduleOutcome run_schedules(Engine& engine, const VerifyCase& expected, const Variant& variant,
+ScheduleOutcome run_schedules(Engine& engine, const VerifyCase& expected, const std::optional<Variant>& variant,
                               const Schedules& schedules);
 
 }  // namespace flashjit::cli

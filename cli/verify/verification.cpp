@@ -22,9 +22,12 @@ std::vector<CaseShape> shapes_for(const Problem& problem, const DeviceInfo& devi
 // What all cases of one problem came to, for each of its variants.
 class Verification {
  public:
-  Verification(const Problem& problem, const AttentionOptions& options, const DeviceInfo& device)
-      : problem_(problem), emulated_(is_emulated(device)), shapes_(shapes_for(problem, device)) {
-    for (const CaseShape& shape : shapes_) cases_.emplace_back(problem, shape, device.ordinal, options);
+  Verification(Engine& engine, const ProblemKernels& kernels, const Texts& texts, const DeviceInfo& device)
+      : problem_(kernels.problem), emulated_(is_emulated(device)), shapes_(shapes_for(problem_, device)) {
+    for (const CaseShape& shape : shapes_) {
+      cases_.emplace_back(problem_, shape, device.ordinal, kernels.options, references_by(engine), texts);
+      if (problem_.block_mask) cases_.back().make_block_mask(engine);
+    }
   }
 
   void run(Engine& engine, const std::vector<Variant>& variants, const VerificationOptions& options,
@@ -81,7 +84,7 @@ class Verification {
 }  // namespace
 
 Tally verify_all(Engine& engine, const DeviceInfo& device, const std::vector<ProblemKernels>& kernels,
-                 const VerificationOptions& options, const InterruptGuard& interrupt) {
+                 const Texts& texts, const VerificationOptions& options, const InterruptGuard& interrupt) {
   std::size_t comparisons = 0;
   for (const ProblemKernels& of_problem : kernels)
     comparisons += of_problem.variants.size() * shapes_for(of_problem.problem, device).size();
@@ -90,7 +93,7 @@ Tally verify_all(Engine& engine, const DeviceInfo& device, const std::vector<Pro
   for (const ProblemKernels& of_problem : kernels) {
     interrupt.check();
     progress.show(to_string(of_problem.problem));
-    Verification verification(of_problem.problem, of_problem.options, device);
+    Verification verification(engine, of_problem, texts, device);
     verification.run(engine, of_problem.variants, options, interrupt, progress);
     verification.add_to(tally, of_problem.variants);
   }

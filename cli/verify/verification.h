@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/io/interrupt.h"
+#include "cli/io/text_options.h"
 #include "cli/verify/schedules.h"
 
 namespace flashjit::cli {
@@ -15,7 +16,7 @@ namespace flashjit::cli {
 // A problem and the variants that have to be right for it.
 struct ProblemKernels {
   Problem problem;
-  AttentionOptions options;  // of its calls, but for tensors
+  AttentionOptions options;  // of its calls, but for tensors and texts
   std::vector<Variant> variants;
 };
 
@@ -37,8 +38,9 @@ struct VerificationOptions {
   Schedules schedules;
 };
 
-// Runs all cases on the engine's device, which must be this one. Tells its progress on stderr.
+// Runs all cases on the engine's device, which must be this one. texts: those of all problems. Tells its progress on
+// stderr.
 Tally verify_all(Engine& engine, const DeviceInfo& device, const std::vector<ProblemKernels>& kernels,
-                 const VerificationOptions& options, const InterruptGuard& interrupt);
+                 const Texts& texts, const VerificationOptions& options, const InterruptGuard& interrupt);
 
 }  // namespace flashjit::cli

@@ -12,13 +12,15 @@
 #include "cli/io/problem_options.h"
 #include "cli/io/streams.h"
 #include "cli/io/table.h"
+#include "cli/io/text_options.h"
+#include "cli/verify/random_verification.h"
 #include "cli/verify/verification.h"
 
 namespace flashjit::cli {
 namespace {
 
 constexpr const char* kEpilog =
-    R"(Compiles the variants in parallel, then runs each over shapes with odd lengths, lengths of 0 and 1, grouped heads and
+    R"help(Compiles the variants in parallel, then runs each over shapes with odd lengths, lengths of 0 and 1, grouped heads and
 rows that see no key, with outliers in the inputs and poisoned outputs, and over scores that ramp, jump, spike or are
 infinite. The bound is that of FlashAttention's tests: twice the error of a plain low-precision computation, plus two
 roundings. Exit code 1 if a kernel is wrong, 2 if there is no GPU.
@@ -27,18 +29,29 @@ With --device emulate no GPU is needed. The kernels of any architecture run in t
 shapes, each under several schedules: which warp runs next and when copies complete. The emulator must find nothing (no
 race, no read of what was never written, ...), and every schedule must give the same bytes.
 
+With --random each combination is a problem of its own with one call: any features together, texts with captures of any
+kind, any head dims, lengths and strides, a block mask or none, a variant of either family or the default, in many cases
+with hard scores, rows that see no key, or NaN in a row. All of it follows from the seed, with which what is wrong is
+listed: --random 1 --seed SEED runs it again.
+
 Examples:
   flashjit verify
   flashjit verify --head-dim 64,128 --dtype bf16 --all-variants --json
   flashjit verify --head-dim 128 --window 1023,0 --softcap 30 --alibi
   flashjit verify --head-dim 64 --chunk 100 --sinks
   flashjit verify --head-dim 128 --bias --bias-dtype f32 --documents
-  flashjit verify --device emulate --arch sm_90a --head-dim 64 --mask causal --schedules 20)";
+  flashjit verify --head-dim 64 --mask causal --mask "(query - key) % step == 0" --capture step=4 --block-mask
+  flashjit verify --random 2000
+  flashjit verify --device emulate --arch sm_90a --head-dim 64 --mask causal --schedules 20)help";
 
 struct Options {
   ProblemLists problems{"bf16,f16", "8,40,64,80,96,128,192x128,64x256,256", "full,causal", {}};
+  TextOptions texts;
+  bool block_mask = false;
   std::string variant;
   bool all_variants = false, json = false;
+  std::optional<int> random;
+  std::vector<const CLI::Option*> not_with_random;
   int jobs = default_compile_threads();
   DeviceChoice device;
   std::optional<int> schedules;
@@ -72,15 +85,17 @@ Json describe(const Failure& failure) {
   return {{"problem", failure.problem}, {"variant", failure.variant}, {"shape", failure.shape}, {"what", failure.what}};
 }
 
+Json describe(const SystemInfo& system, const DeviceInfo& device) {
+  return {{"device", device.name},
+          {"architecture", device.architecture},
+          {"driver", system.driver_version},
+          {"nvrtc", system.nvrtc_version},
+          {"version", system.version}};
+}
+
 void print_json(const SystemInfo& system, const DeviceInfo& device, const Schedules& schedules, const Tally& tally) {
-  Json json = {{"device", device.name},
-               {"architecture", device.architecture},
-               {"driver", system.driver_version},
-               {"nvrtc", system.nvrtc_version},
-               {"version", system.version},
-               {"kernels", tally.kernels},
-               {"comparisons", tally.comparisons},
-               {"wrong_kernels", tally.wrong_kernels}};
+  Json json = describe(system, device);
+  json.update({{"kernels", tally.kernels}, {"comparisons", tally.comparisons}, {"wrong_kernels", tally.wrong_kernels}});
   if (is_emulated(device)) {
     json.update({{"schedules", schedules.count},
                  {"seed", schedules.first_seed},
@@ -105,6 +120,27 @@ void print_text(const DeviceInfo& device, const Schedules& schedules, const Tall
   print_out("{} runs, {} schedules from seed {}: {:.1f} million warp instructions, {:.1f} million a second per core\n",
             tally.runs, schedules.count, schedules.first_seed, static_cast<double>(tally.warp_instructions) / kMillion,
             static_cast<double>(tally.warp_instructions) / kMillion / std::max(tally.emulator_seconds, 1e-9));
+}
+
+void print_json(const SystemInfo& system, const DeviceInfo& device, const Combinations& combinations,
+                const std::vector<RandomFailure>& failures) {
+  Json json = describe(system, device);
+  json.update({{"combinations", combinations.count}, {"seed", combinations.first_seed}, {"wrong", failures.size()}});
+  json["failures"] = Json::array();
+  for (const RandomFailure& each : failures) {
+    Json failure = {{"seed", each.seed}};
+    failure.update(describe(each.failure));
+    json["failures"].push_back(failure);
+  }
+  print_out("{}\n", to_text(json));
+}
+
+void print_text(const DeviceInfo& device, const Combinations& combinations,
+                const std::vector<RandomFailure>& failures) {
+  for (const auto& [seed, failure] : failures)
+    print_out("--seed {}: {}\n  {}\n  {}\n  {}\n", seed, failure.what, failure.problem, failure.variant, failure.shape);
+  print_out("{}: {} random combinations from seed {}, {} wrong\n", device.name, combinations.count,
+            combinations.first_seed, failures.size());
 }
 
 std::vector<ProblemKernels> kernels_to_verify(const Engine& engine, const std::vector<Problem>& problems,
@@ -135,34 +171,108 @@ EngineOptions engine_options(const Options& options, const Session& session) {
   return chosen;
 }
 
+void require_emulated(const DeviceInfo& device, const char* option, const char* condition, bool was_given) {
+  if (was_given && !is_emulated(device))
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: must be given only with {}", option, condition));
+}
+
 Schedules choose_schedules(const Options& options, const DeviceInfo& device) {
+  require_emulated(device, "--schedules", "--device emulate", options.schedules.has_value());
+  require_emulated(device, "--seed", "--device emulate or --random", options.seed && !options.random);
   Schedules chosen;
-  if (!is_emulated(device) && (options.schedules || options.seed)) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("{}: must be given only with --device emulate, was {}",
-                                                         options.schedules ? "--schedules" : "--seed",
-                                                         options.schedules ? *options.schedules : *options.seed));
-  }
   chosen.count = options.schedules.value_or(chosen.count);
   chosen.first_seed = options.seed.value_or(chosen.first_seed);
   return chosen;
 }
 
+void require_nothing_beside_random(const Options& options) {
+  if (!options.random) return;
+  for (const CLI::Option* option : options.not_with_random) {
+    if (was_given(option))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}: must not be given with --random, which draws it", name_of(option)));
+  }
+}
+
+std::vector<Problem> problems_to_verify(const Options& options, const Texts& texts) {
+  ProblemLists lists = options.problems;
+  lists.masks = options.texts.mask_words().value_or(lists.masks);
+  std::vector<Problem> problems = lists.problems();
+  for (Problem& problem : problems) {
+    problem = texts.added_to(problem);
+    if (options.block_mask && !has_predicate(problem))
+      throw Error(ErrorCode::invalid_argument,
+                  "--block-mask: must be made of --boolean-mask, --documents, --tree or a text of --mask, had none");
+    problem.block_mask = options.block_mask;
+  }
+  return problems;
+}
+
+// What all that is compared is compared on.
+struct Place {
+  Engine& engine;
+  const SystemInfo& system;
+  const DeviceInfo& device;
+  const Schedules schedules;
+};
+
+bool verify_combinations(const Options& options, const Place& place, const InterruptGuard& interrupt) {
+  const Combinations combinations{*options.random, place.schedules.first_seed};
+  const std::vector<RandomFailure> failures =
+      verify_random(place.engine, place.device, combinations, {options.jobs, place.schedules}, interrupt);
+  if (options.json) {
+    print_json(place.system, place.device, combinations, failures);
+  } else {
+    print_text(place.device, combinations, failures);
+  }
+  return failures.empty();
+}
+
+bool verify_problems(const Options& options, const std::vector<Problem>& problems, const Texts& texts,
+                     const Place& place, const InterruptGuard& interrupt) {
+  const std::string& architecture = place.device.architecture;
+  const std::vector<ProblemKernels> kernels = kernels_to_verify(place.engine, problems, architecture, options);
+  if (!is_emulated(place.device)) compile_kernels(place.engine, kernels, architecture, options.jobs, interrupt);
+  const Tally tally =
+      verify_all(place.engine, place.device, kernels, texts, {options.jobs, place.schedules}, interrupt);
+  if (options.json) {
+    print_json(place.system, place.device, place.schedules, tally);
+  } else {
+    print_text(place.device, place.schedules, tally);
+  }
+  return tally.wrong_kernels == 0;
+}
+
 int run(const Options& options, const Session& session) {
-  const std::vector<Problem> problems = options.problems.problems();
+  require_nothing_beside_random(options);
+  const Texts texts(options.texts);
+  const std::vector<Problem> problems = problems_to_verify(options, texts);
   const InterruptGuard interrupt;
   Engine engine(engine_options(options, session));
   const SystemInfo system = engine.system();
   const DeviceInfo device = require_device(system, "verify");
-  const Schedules schedules = choose_schedules(options, device);
-  const std::vector<ProblemKernels> kernels = kernels_to_verify(engine, problems, device.architecture, options);
-  if (!is_emulated(device)) compile_kernels(engine, kernels, device.architecture, options.jobs, interrupt);
-  const Tally tally = verify_all(engine, device, kernels, {options.jobs, schedules}, interrupt);
-  if (options.json) {
-    print_json(system, device, schedules, tally);
-  } else {
-    print_text(device, schedules, tally);
-  }
-  return tally.wrong_kernels == 0 ? kSuccess : kCheckFailed;
+  const Place place{engine, system, device, choose_schedules(options, device)};
+  const bool right = options.random ? verify_combinations(options, place, interrupt)
+                                    : verify_problems(options, problems, texts, place, interrupt);
+  return right ? kSuccess : kCheckFailed;
+}
+
+// Which problems and variants; --random draws them.
+void add_problem_choices(CLI::App* verify, Options& options) {
+  const ProblemListOptions lists = add_problem_lists(verify, options.problems, options.texts);
+  CLI::Option* const block_mask =
+      add_flag(verify, "--block-mask", options.block_mask,
+               "Calls have a block mask, which is made of the boolean mask, documents, tree and text of a mask");
+  CLI::Option* const variant = add_option(verify, "--variant", options.variant, "VARIANT",
+                                          "This variant alone [default: the defaults of all buckets and the steps v1 "
+                                          "to v5]");
+  CLI::Option* const all_variants = add_flag(verify, "--all-variants", options.all_variants,
+                                             "Every variant that is listed or pruned by 'flashjit variants --explain'");
+  exclude(all_variants, variant);
+  options.not_with_random = {lists.dtypes, lists.head_dims, lists.masks, block_mask, variant, all_variants};
+  options.not_with_random.insert(options.not_with_random.end(), lists.features.begin(), lists.features.end());
+  add_integer(verify, "--random", options.random, "N", {1, 1000000},
+              "Instead of these, N random combinations of features, each with a kernel and a call of its own");
 }
 
 }  // namespace
@@ -171,13 +281,7 @@ void add_verify(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* verify = add_subcommand(app, command, "verify",
                                     "Compare the kernels on this GPU, or emulated, with the reference", kEpilog);
-  add_problem_lists(verify, options->problems);
-  CLI::Option* variant = add_option(verify, "--variant", options->variant, "VARIANT",
-                                    "This variant alone [default: the defaults of all buckets and the steps v1 "
-                                    "to v5]");
-  exclude(add_flag(verify, "--all-variants", options->all_variants,
-                   "Every variant that is listed or pruned by 'flashjit variants --explain'"),
-          variant);
+  add_problem_choices(verify, *options);
   add_integer(verify, "--jobs", options->jobs, "N", {1, kMostJobs},
               "Kernels compiled or emulated at once; each keeps one core busy");
   add_choice(verify, "--device", options->device.device, {"auto", "gpu", "emulate"},
@@ -186,7 +290,8 @@ void add_verify(CLI::App& app, Command& command) {
   add_integer(verify, "--schedules", options->schedules, "N", {1, 1000000},
               fmt::format("With --device emulate: schedules of each case [default: {}]", Schedules().count));
   add_seed(verify, "--seed", options->seed,
-           "With --device emulate: of the first schedule; the others count on from it [default: 0]");
+           "With --device emulate: of the first schedule; with --random: of the first combination; the others count on "
+           "from it [default: 0]");
   add_flag(verify, "--json", options->json, "Print one JSON object");
   run_when_chosen(verify, command, options, run);
 }

@@ -347,7 +347,8 @@ TEST_CASE("bash completes subcommands, options and words") {
   CHECK(completions({"flashjit", "completion", ""}) == Words{"bash", "zsh", "fish"});
   CHECK(completions({"flashjit", "attend", "q.npy", "--sc"}) == Words{"--score", "--scale"});
   CHECK(completions({"flashjit", "cache", "verify", "--s"}) == Words{"--set-aside"});
-  CHECK(completions({"flashjit", "verify", "--s"}) == Words{"--schedules", "--seed", "--sinks", "--softcap"});
+  CHECK(completions({"flashjit", "verify", "--s"}) ==
+        Words{"--schedules", "--score", "--seed", "--sinks", "--softcap"});
   CHECK(completions({"flashjit", "compile", "--jobs", ""}).empty());
 }
 

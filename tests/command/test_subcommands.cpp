@@ -572,6 +572,33 @@ TEST_CASE("verify in the emulator refuses what it cannot do, by name") {
   CHECK(mentions(shop.refusal("verify --arch sm_80"), "--arch: must be given only with --device emulate"));
 }
 
+TEST_CASE("verify takes texts beside lists of masks, and says what is wrong with them") {
+  const Workshop shop;
+  shop.save("slopes.npy", HostTensor(DType::f32, {4}));
+  const auto refusal = [&](const std::string& options) { return shop.refusal("verify --device emulate " + options); };
+  CHECK(mentions(refusal("--head-dim 8 --dtype bf16 --mask full,causal --mask 'key > a' --capture a=2 --block-mask "
+                         "--score 'score - slope(head)' --capture slope=slopes.npy"),
+                 "/nowhere/libnvrtc.so"));
+  CHECK(mentions(refusal("--mask '(key'"), "--mask: must have balanced brackets"));
+  CHECK(mentions(refusal("--mask full,casual"), "--mask: must be full or causal, was 'casual'"));
+  CHECK(mentions(refusal("--mask full --mask causal"), "--mask: must be at most one word and one text"));
+  CHECK(mentions(refusal("--score 'score + a' --capture b=1"), "--capture: b must be used in the text"));
+  CHECK(mentions(refusal("--block-mask --bias"), "--block-mask: must be made of --boolean-mask, --documents, --tree"));
+}
+
+TEST_CASE("verify draws random combinations from nothing but a seed") {
+  const Workshop shop;
+  CHECK(mentions(shop.refusal("verify --device emulate --random 1 --seed 3"), "--seed 3: "));
+  CHECK(mentions(shop.refusal("verify --random 1 --seed 3"), "verify: needs a GPU"));
+  CHECK(mentions(shop.refusal("verify --random 0"), "--random: must be a whole number from 1 to 1000000, was '0'"));
+  for (const std::string option : {"--head-dim 64", "--mask full", "--mask 'key > 2'", "--score score", "--bias",
+                                   "--window 5,0", "--block-mask", "--variant v1", "--all-variants"}) {
+    const std::string name = option.substr(0, option.find(' '));
+    CHECK(mentions(shop.refusal("verify --random 1 " + option),
+                   name + ": must not be given with --random, which draws it"));
+  }
+}
+
 TEST_CASE("verify and the GPU grids of bench say that they need a GPU") {
   const Workshop shop;
   CHECK(mentions(shop.refusal("verify"), "verify: needs a GPU"));

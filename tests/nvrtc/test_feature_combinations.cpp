@@ -98,28 +98,17 @@ Engine engine_for(const Way& way) {
 // Empty where the combination is right, or refused as it should be.
 std::string try_combination(const Combination& combination) {
   try {
-    Problem problem = problem_with(combination.features);
+    const Problem problem = problem_with(combination.features);
     const std::string name = to_string(problem);
-    const bool with_blocks = problem.block_mask, refused = is_refused(problem);
     Engine engine = engine_for(combination.way);
-    const cli::References references{
-        [&](const auto&... of_call) { return engine.reference(of_call...); },
-        [&](const auto&... of_call) { return engine.reference_in_low_precision(of_call...); }};
-    problem.block_mask = false;  // the test's own, as it is made of the other tensors
-    const CallShape shape{2, 50, 150, 4, 2};
-    const cli::VerifyCase c(problem,
-                            {shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.num_heads_q, shape.num_heads_kv},
-                            kHostMemory, options_for(problem), references);
+    cli::VerifyCase c(problem, {2, 50, 150, 4, 2}, kHostMemory, options_for(problem), cli::references_by(engine));
+    if (problem.block_mask) c.make_block_mask(engine);
     std::string asked;
     const cli::CaseOutputs outputs = c.run(parse_variant(combination.way.variant), [&](const cli::CaseCall& call) {
-      AttentionOptions options = call.options;
-      DeviceTensor blocks = DeviceTensor::allocate(DType::i32, block_mask_dims(shape), nullptr, kHostMemory);
-      if (with_blocks && !refused) engine.block_mask(options, shape, blocks);
-      if (with_blocks) options.block_mask = blocks.view();
-      asked = to_string(problem_of(DType::f16, 32, 32, options));
-      engine.attention(call.q, call.k, call.v, call.out, options);
+      asked = to_string(problem_of(DType::f16, 32, 32, call.options));
+      engine.attention(call.q, call.k, call.v, call.out, call.options);
     });
-    if (refused) return name + ": must be refused";
+    if (is_refused(problem)) return name + ": must be refused";
     if (asked != name) return "calls ask for " + asked + " in place of " + name;
     const std::string what = c.problem_with(outputs);
     return what.empty() ? "" : name + ": " + what;

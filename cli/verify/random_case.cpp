@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/verify/random_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "cli/verify/dice.h"
+#include "cli/verify/random_texts.h"
+
+namespace flashjit::cli {
+namespace {
+
+// The references compute each score on the CPU.
+constexpr std::int64_t kMostScores = 1 << 18;
+constexpr std::int64_t kMostLength = 300;
+
+// Some are 1 or few, some at the edge of a block, and most any.
+std::int64_t random_length(Dice& dice) {
+  switch (dice.from_to(0, 7)) {
+    case 0:
+      return 1;
+    case 1:
+      return dice.from_to(2, 20);
+    case 2:
+    case 3:
+      return 64 * dice.from_to(1, 4) + dice.from_to(-1, 1);
+    default:
+      return dice.from_to(1, kMostLength);
+  }
+}
+
+Scores random_scores(Dice& dice) {
+  if (dice.one_in(2)) return Scores::random;
+  return dice.one_of(std::vector<Scores>(std::begin(kHardScores), std::end(kHardScores)));
+}
+
+CaseShape random_shape(Dice& dice) {
+  CaseShape shape{};
+  shape.seqlen_q = dice.one_in(100) ? 0 : random_length(dice);
+  shape.seqlen_kv = dice.one_in(40) ? 0 : random_length(dice);
+  std::int64_t room = kMostScores / std::max<std::int64_t>(1, shape.seqlen_q * shape.seqlen_kv);
+  const auto take = [&room](std::int64_t wanted) {
+    const std::int64_t taken = std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(1, room));
+    room /= taken;
+    return taken;
+  };
+  const std::int64_t group = take(dice.one_of<std::int64_t>({1, 1, 2, 3, 4, 8}));
+  shape.heads_kv = take(dice.from_to(1, 3));
+  shape.heads_q = group * shape.heads_kv;
+  shape.batch = take(dice.from_to(1, 3));
+  shape.scores = random_scores(dice);
+  shape.heads_first = dice.one_in(3);
+  return shape;
+}
+
+// What an option has before its tensor is made: of a problem only the dtype counts.
+Tensor placeholder(DType dtype) { return {nullptr, dtype, {}}; }
+
+// Every option but the texts, each present by the same chance; of its tensors the dtypes.
+class RandomOptions {
+ public:
+  // One in so many features is there.
+  RandomOptions(Dice& dice, const CaseShape& shape, std::int64_t rarity)
+      : dice_(dice), shape_(shape), rarity_(rarity) {}
+
+  AttentionOptions draw() {
+    AttentionOptions options;
+    add_masks(options);
+    add_scores(options);
+    add_predicates(options);
+    add_dropout(options);
+    return options;
+  }
+  bool has() { return dice_.one_in(rarity_); }
+
+ private:
+  void add_masks(AttentionOptions& options) {
+    options.causal = has();
+    if (has()) options.prefix = placeholder(DType::i32);
+    if (has()) options.chunk = dice_.from_to(1, shape_.seqlen_kv + 40);
+    if (!has()) return;
+    options.window.left = dice_.from_to(-1, shape_.seqlen_kv);
+    if (!options.prefix) options.window.right = dice_.from_to(-1, shape_.seqlen_kv);
+  }
+
+  void add_scores(AttentionOptions& options) {
+    if (has()) options.softcap = dice_.one_of<float>({0.5f, 2, 30, 1000});
+    if (has()) options.alibi_slopes = placeholder(DType::f32);
+    if (has()) options.sinks = placeholder(DType::f32);
+    if (has()) options.bias = placeholder(dice_.one_of<DType>({DType::f16, DType::bf16, DType::f32}));
+    // Hard scores are so under the default scale.
+    if (shape_.scores == Scores::random && dice_.one_in(4))
+      options.softmax_scale = dice_.one_of<float>({0.3f, 1, -0.2f, -1});
+  }
+
+  void add_predicates(AttentionOptions& options) {
+    if (has()) options.boolean_mask = placeholder(DType::boolean);
+    if (has()) options.documents = placeholder(DType::i32);
+    if (has() && shape_.seqlen_q <= shape_.seqlen_kv) options.tree = placeholder(DType::i64);
+  }
+
+  void add_dropout(AttentionOptions& options) {
+    if (has()) options.dropout = {dice_.one_of<double>({0.01, 0.1, 0.5, 0.9}), dice_.bits(), dice_.bits()};
+    if (has()) options.dropout_mask = placeholder(DType::boolean);
+  }
+
+  Dice& dice_;
+  const CaseShape& shape_;
+  std::int64_t rarity_;
+};
+
+int random_head_dim(Dice& dice) {
+  if (dice.one_in(2)) return dice.one_of<int>({64, 128});
+  return static_cast<int>(8 * dice.from_to(1, 32));
+}
+
+struct ProblemDims {
+  DType dtype;
+  int head_dim, head_dim_v;
+};
+ProblemDims random_dims(Dice& dice) {
+  const DType dtype = dice.one_in(2) ? DType::f16 : DType::bf16;
+  const int head_dim = random_head_dim(dice);
+  return {dtype, head_dim, dice.one_in(3) ? random_head_dim(dice) : head_dim};
+}
+
+// Those of each batch entry, near 0 or far.
+HostTensor random_offsets(Dice& dice, std::int64_t batch) {
+  HostTensor offsets(DType::i32, {batch});
+  const std::int64_t most = dice.one_of<std::int64_t>({3, 200});
+  for (std::int64_t i = 0; i < batch; ++i)
+    store_element(offsets.data(), DType::i32, i, static_cast<double>(dice.from_to(-most, most)));
+  return offsets;
+}
+
+HostTensor random_dropout_state(Dice& dice) {
+  HostTensor state(DType::i64, {2});
+  for (int i = 0; i < 2; ++i) static_cast<std::uint64_t*>(state.data())[i] = dice.bits();
+  return state;
+}
+
+void add_nan_row(Dice& dice, HostTensor& q) {
+  const std::int64_t rows = q.shape()[0] * q.shape()[1] * q.shape()[2];
+  if (rows == 0) return;
+  const std::int64_t at = dice.from_to(0, rows - 1) * q.shape()[3];
+  store_element(q.data(), q.dtype(), at, std::numeric_limits<double>::quiet_NaN());
+}
+
+// For one batch entry or one head, now and then, where the predicates are the same for all.
+CallShape block_mask_shape(Dice& dice, const RandomCase& random) {
+  CallShape shape = call_shape(random.shape);
+  const AttentionOptions options = random.texts.on_host(with_tensors(random.inputs.options, random.inputs.tensors));
+  const auto mentions = [&](const char* place) {
+    return options.mask && options.mask->text().find(place) != std::string::npos;
+  };
+  bool by_batch = mentions("batch") || (options.mask && (options.query_offsets || options.key_offsets));
+  for (const std::optional<Tensor>* tensor : {&options.boolean_mask, &options.documents, &options.tree})
+    by_batch |= *tensor && (*tensor)->shape[0] > 1;
+  const bool by_head = mentions("head") || (options.boolean_mask && options.boolean_mask->shape[1] > 1);
+  if (!by_batch && dice.one_in(2)) shape.batch = 1;
+  if (!by_head && dice.one_in(2)) shape.num_heads_q = shape.num_heads_kv = 1;
+  return shape;
+}
+
+bool is_hopper(const Variant& variant) { return std::holds_alternative<HopperVariant>(variant); }
+
+}  // namespace
+
+RandomCase random_case(std::uint64_t seed) {
+  Dice dice(seed);
+  RandomCase random;
+  random.shape = random_shape(dice);
+  // Some have few features and some nearly all.
+  RandomOptions draw(dice, random.shape, dice.one_of<std::int64_t>({2, 4, 8}));
+  const AttentionOptions options = draw.draw();
+  RandomTexts texts(dice, call_shape(random.shape));
+  if (draw.has()) texts.add_score();
+  if (draw.has()) texts.add_mask();
+  random.texts = std::move(texts).texts();
+  const ProblemDims dims = random_dims(dice);
+  random.problem = random.texts.added_to(problem_of(dims.dtype, dims.head_dim, dims.head_dim_v, options));
+  random.inputs = case_inputs(random.problem, random.shape, options, dice.bits());
+  if (!random.texts.empty()) {
+    for (const auto offsets : {&AttentionOptions::query_offsets, &AttentionOptions::key_offsets})
+      if (dice.one_in(4)) random.inputs.tensors.push_back({offsets, random_offsets(dice, random.shape.batch)});
+  }
+  if (options.dropout.probability > 0 && !options.dropout_mask && dice.one_in(3))
+    random.inputs.tensors.push_back({&AttentionOptions::dropout_state, random_dropout_state(dice)});
+  if (dice.one_in(8)) add_nan_row(dice, random.inputs.q);
+  random.problem.block_mask = has_predicate(random.problem) && dice.one_in(2);
+  if (random.problem.block_mask) random.block_mask = block_mask_shape(dice, random);
+  return random;
+}
+
+std::optional<Variant> random_variant(const Engine& engine, const RandomCase& random, std::string_view architecture,
+                                      std::uint64_t seed) {
+  Dice dice(~seed);  // not the choices that made the case
+  if (dice.one_in(4)) return {};
+  std::vector<Variant> variants = engine.variants(random.problem, architecture);
+  const bool has_hopper = std::any_of(variants.begin(), variants.end(), is_hopper);
+  const bool wants_hopper = has_hopper && random.shape.seqlen_kv > 0 && !dice.one_in(3);
+  std::erase_if(variants, [&](const Variant& variant) { return is_hopper(variant) != wants_hopper; });
+  if (variants.empty()) return {};
+  return dice.one_of(variants);
+}
+
+std::string describe(const RandomCase& random) {
+  std::string text = to_string(random.shape);
+  const AttentionOptions options = random.texts.on_host(with_tensors(random.inputs.options, random.inputs.tensors));
+  if (options.window != Window()) text += fmt::format(" window {},{}", options.window.left, options.window.right);
+  if (options.chunk != 0) text += fmt::format(" chunk {}", options.chunk);
+  if (options.softcap != 0) text += fmt::format(" softcap {}", options.softcap);
+  if (options.softmax_scale) text += fmt::format(" scale {}", *options.softmax_scale);
+  if (options.dropout.probability > 0) text += fmt::format(" dropout {}", options.dropout.probability);
+  for (const auto& [name, tensor] : {std::pair{"bias", &options.bias},
+                                     {"boolean mask", &options.boolean_mask},
+                                     {"documents", &options.documents},
+                                     {"tree", &options.tree},
+                                     {"dropout mask", &options.dropout_mask}})
+    if (*tensor) text += fmt::format(" {} {}", name, to_string((*tensor)->shape));
+  if (options.score) text += fmt::format(" score '{}'", options.score->text());
+  if (options.mask) text += fmt::format(" mask '{}'", options.mask->text());
+  if (random.block_mask)
+    text += fmt::format(" block mask for b{} h{}", random.block_mask->batch, random.block_mask->num_heads_q);
+  return text;
+}
+
+}  // namespace flashjit::cli

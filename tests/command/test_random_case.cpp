@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// The random combinations of verify: that they reach every feature and what goes with it, and follow from their seed.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/verify/random_case.h"
+#include "generator/features.h"
+#include "tests/support/same_bytes.h"
+
+namespace {
+
+using namespace flashjit;
+using cli::RandomCase;
+
+constexpr std::uint64_t kSeeds = 400;
+
+const std::vector<RandomCase>& cases() {
+  static const std::vector<RandomCase> drawn = [] {
+    std::vector<RandomCase> list;
+    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) list.push_back(cli::random_case(seed));
+    return list;
+  }();
+  return drawn;
+}
+
+bool any(const std::function<bool(const RandomCase&)>& is_so) {
+  return std::any_of(cases().begin(), cases().end(), is_so);
+}
+
+// As its calls have them in host memory.
+AttentionOptions options_of(const RandomCase& random) {
+  return random.texts.on_host(cli::with_tensors(random.inputs.options, random.inputs.tensors));
+}
+
+// A place with its captures, of the score and of the mask.
+std::vector<Tensor> captured_tensors(const RandomCase& random) {
+  const AttentionOptions options = options_of(random);
+  std::vector<Tensor> tensors;
+  const auto add = [&](const Function& function) {
+    for (const Capture& capture : function.captures())
+      if (const Tensor* const tensor = std::get_if<Tensor>(&capture.value)) tensors.push_back(*tensor);
+  };
+  if (options.score) add(*options.score);
+  if (options.mask) add(*options.mask);
+  return tensors;
+}
+
+}  // namespace
+
+TEST_CASE("every feature of the table is drawn, alone with each other one, and left out") {
+  const std::size_t rows = generator::features().size();
+  for (std::size_t i = 0; i < rows; ++i) {
+    const auto& row = generator::features()[i];
+    CAPTURE(std::string(row.word));
+    CHECK(any([&](const RandomCase& random) { return !row.is_in(random.problem); }));
+    for (std::size_t j = 0; j <= i; ++j) {
+      const auto& other = generator::features()[j];
+      const bool exclude = row.word == "prefix" && other.word == "causal";  // a prefix stands in place of it
+      CAPTURE(std::string(other.word));
+      CHECK(exclude !=
+            any([&](const RandomCase& random) { return row.is_in(random.problem) && other.is_in(random.problem); }));
+    }
+  }
+}
+
+TEST_CASE("calls ask for the problem, but for the block mask, and a block mask has predicates to be made of") {
+  for (const RandomCase& random : cases()) {
+    const std::string name = to_string(random.problem);
+    CAPTURE(name);
+    Problem asked =
+        problem_of(random.problem.dtype, random.problem.head_dim, random.problem.head_dim_v, options_of(random));
+    asked.block_mask = random.block_mask.has_value();
+    CHECK(to_string(asked) == name);
+    CHECK((!random.block_mask || cli::has_predicate(random.problem)));
+    CHECK((!random.problem.tree || random.shape.seqlen_q <= random.shape.seqlen_kv));
+  }
+}
+
+TEST_CASE("shapes are small, and of every kind") {
+  for (const RandomCase& random : cases()) {
+    const cli::CaseShape& shape = random.shape;
+    CHECK(shape.batch * shape.heads_q * shape.seqlen_q * shape.seqlen_kv <= 1 << 18);
+    CHECK(shape.heads_q % shape.heads_kv == 0);
+  }
+  const auto any_shape = [](const std::function<bool(const cli::CaseShape&)>& is_so) {
+    return any([&](const RandomCase& random) { return is_so(random.shape); });
+  };
+  CHECK(any_shape([](const auto& shape) { return shape.seqlen_kv == 0; }));
+  CHECK(any_shape([](const auto& shape) { return shape.seqlen_q == 1; }));
+  CHECK(any_shape([](const auto& shape) { return shape.seqlen_q > 256 && shape.seqlen_kv > 256; }));
+  CHECK(any_shape([](const auto& shape) { return shape.seqlen_q > shape.seqlen_kv; }));
+  CHECK(any_shape([](const auto& shape) { return shape.heads_q == 8 * shape.heads_kv; }));
+  CHECK(any_shape([](const auto& shape) { return shape.heads_first; }));
+  for (const cli::Scores scores : cli::kHardScores)
+    CHECK(any_shape([&](const auto& shape) { return shape.scores == scores; }));
+  CHECK(any([](const RandomCase& random) { return random.problem.head_dim % 16 == 8; }));
+  CHECK(any([](const RandomCase& random) { return random.problem.head_dim != random.problem.head_dim_v; }));
+  CHECK(any([](const RandomCase& random) {
+    const std::vector<double> q = random.inputs.q.to_doubles();
+    return std::any_of(q.begin(), q.end(), [](double value) { return std::isnan(value); });
+  }));
+}
+
+TEST_CASE("captures are of every dtype and rank, packed, apart, repeated and out of order") {
+  std::set<DType> dtypes;
+  std::set<int> ranks;
+  bool packed = false, apart = false, repeated = false, out_of_order = false;
+  for (const RandomCase& random : cases())
+    for (const Tensor& tensor : captured_tensors(random)) {
+      dtypes.insert(tensor.dtype);
+      const int rank = tensor.shape.size();
+      ranks.insert(rank);
+      if (rank < 2) continue;
+      packed |= tensor.strides == packed_strides(tensor.shape);
+      apart |= tensor.strides[rank - 1] > 1;
+      repeated |= *std::min_element(tensor.strides.begin(), tensor.strides.end()) == 0;
+      out_of_order |= tensor.strides[0] < tensor.strides[rank - 1];
+    }
+  CHECK(dtypes.size() == 6);
+  CHECK(ranks == std::set<int>{0, 1, 2, 3, 4});
+  CHECK(packed);
+  CHECK(apart);
+  CHECK(repeated);
+  CHECK(out_of_order);
+}
+
+TEST_CASE("block masks are for each batch entry and head, and for all") {
+  const auto any_mask = [](bool all_entries, bool all_heads) {
+    return any([&](const RandomCase& random) {
+      return random.block_mask && random.shape.batch > 1 && random.shape.heads_q > 1 &&
+             (random.block_mask->batch == 1) == all_entries && (random.block_mask->num_heads_q == 1) == all_heads;
+    });
+  };
+  for (const bool all_entries : {false, true})
+    for (const bool all_heads : {false, true}) CHECK(any_mask(all_entries, all_heads));
+}
+
+TEST_CASE("a case follows from its seed alone, and another seed gives another one") {
+  for (const std::uint64_t seed : {0, 7, 123}) {
+    const RandomCase first = cli::random_case(seed), again = cli::random_case(seed);
+    CHECK(cli::describe(first) == cli::describe(again));
+    CHECK(first.problem == again.problem);
+    CHECK(tests::same_bytes(first.inputs.q, again.inputs.q));
+    CHECK(tests::same_bytes(first.inputs.v, again.inputs.v));
+  }
+  std::set<std::string> all;
+  for (const RandomCase& random : cases()) all.insert(to_string(random.problem) + cli::describe(random));
+  CHECK(all.size() == kSeeds);
+}
