@@ -23,6 +23,12 @@ inline Engine& shared_engine() {
   return *engine;
 }
 
+// The first one.
+inline const DeviceInfo& test_device() {
+  static const DeviceInfo device = shared_engine().system().devices.at(0);
+  return device;
+}
+
 // In parallel, for tests that run many kernels.
 inline void compile_all(const Problem& problem, const std::vector<Variant>& variants, const std::string& architecture) {
   runtime::parallel_for(variants.size(),
@@ -47,9 +53,9 @@ class AttentionCase {
       : q_host(q_values),
         k_host(k_values),
         v_host(v_values),
-        q(q_host.to_device()),
-        k(k_host.to_device()),
-        v(v_host.to_device()),
+        q(q_host.to_device(nullptr, test_device().ordinal)),
+        k(k_host.to_device(nullptr, test_device().ordinal)),
+        v(v_host.to_device(nullptr, test_device().ordinal)),
         out_shape{q_host.shape()[0], q_host.shape()[1], q_host.shape()[2], v_host.shape()[3]},
         lse_shape{q_host.shape()[0], q_host.shape()[2], q_host.shape()[1]} {}
 

@@ -155,6 +155,22 @@ class Models(unittest.TestCase):
         logits = {way: model(tokens(64, 2), attention_mask=mask).logits for way, model in models.items()}
         self.assert_as_exact("llama, padded", {way: values[:, 9:] for way, values in logits.items()})
 
+    def test_masks_are_read_from_memory_where_that_is_the_fallback(self):
+        flashjit.transformers.register(fallback="mask")
+        mask = torch.ones(2, 300, dtype=torch.long, device="cuda")
+        mask[0, 280:] = 0
+        packed = torch.arange(300, device="cuda").remainder(110).unsqueeze(0)
+        for name in ("llama", "gemma2", "gpt_oss", "mistral"):
+            models = self.models[name]
+            with self.subTest(name, mask="padding"):
+                logits = {way: model(tokens(300, 2), attention_mask=mask).logits for way, model in models.items()}
+                self.assert_as_exact(f"{name}, padded", {way: values[:, :280] for way, values in logits.items()})
+            with self.subTest(name, mask="packed sequences"):
+                options = {"position_ids": packed, "use_cache": False}
+                self.assert_as_exact(
+                    f"{name}, packed", {way: model(tokens(300), **options).logits for way, model in models.items()}
+                )
+
     def test_compiled_model_is_one_graph(self):
         for name in ("llama", "qwen", "gemma", "gemma2", "gpt_oss", "llama4", "mistral"):
             with self.subTest(name):
