@@ -179,6 +179,8 @@ FEATURES = {
     "bias": Feature("dense bias", score=biased, options=lambda inputs: {"bias": inputs.bias[None, None]}, bias=True),
     "function": Feature("own function", score=gated, text=gated_text),
     "sinks": Feature("attention sinks", sinks=True, options=lambda inputs: {"sinks": inputs.sinks}, counted=False),
+    "dropout": Feature("dropout of 0.1", options=lambda _: {"dropout": 0.1, "dropout_seed": 1},
+                       flash=lambda _: {"dropout_p": 0.1}, flex=False, counted=False, random=True),
 }
 
 

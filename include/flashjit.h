@@ -133,11 +133,17 @@ typedef struct flashjit_attention_options {
   const DLTensor* key_offsets;    /* kDLInt 32 [batch]; NULL: 0 */
   const DLTensor* block_mask;     /* of flashjit_block_mask: blocks that it shows to be hidden are passed over; NULL:
                                      none is */
+  double dropout;                 /* probabilities become 0 at random with this probability, and the output is divided
+                                     by the share that stays: from 0, for none, to below 1 */
+  uint64_t dropout_seed, dropout_offset; /* what the choice depends on, beside the position: see flashjit/dropout.h */
+  const DLTensor* dropout_state;         /* in their place, kDLInt 64 [2] on the device; NULL: none */
+  const DLTensor* dropout_mask;          /* in place of the choice: false becomes 0: kDLBool 8, shapes as of bias; the
+                                            output is divided by 1 - dropout; NULL: none */
 } flashjit_attention_options;
 #define FLASHJIT_ATTENTION_OPTIONS_INIT                                                                               \
   {                                                                                                                   \
     sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0.0f, 0, NULL, NULL, NULL, \
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL                                                                      \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0.0, 0, 0, NULL, NULL                                               \
   }
 
 /* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention
@@ -161,21 +167,28 @@ flashjit_status flashjit_block_mask_dims(const flashjit_mask_shape* shape, int64
 flashjit_status flashjit_block_mask(flashjit_engine* engine, const flashjit_attention_options* options,
                                     const flashjit_mask_shape* shape, const DLTensor* into);
 
+/* Which probabilities dropout keeps, of calls with these numbers and lengths: 1 or 0 into host memory of shape [batch,
+   num_heads_q, seqlen_q, seqlen_kv], packed. num_heads_q is that of the calls. */
+flashjit_status flashjit_dropout_mask(double probability, uint64_t seed, uint64_t offset,
+                                      const flashjit_mask_shape* shape, uint8_t* kept);
+
 /* What is compiled in: the rest is up to each call. */
 typedef struct flashjit_problem {
   size_t struct_size;
   DLDataType dtype;
   int32_t head_dim, head_dim_v; /* head_dim_v 0: head_dim */
   int32_t causal;
-  int32_t window;   /* 1: of calls that have a window, whatever its size; with right = 0 they are causal, too */
-  int32_t reserved; /* 0 */
-  int32_t softcap;  /* 1: of calls that have a softcap, whatever its value */
-  int32_t alibi;    /* 1: of calls that have alibi_slopes */
-  int32_t sinks;    /* 1: of calls that have sinks */
-  int32_t chunk;    /* 1: of calls that have a chunk, whatever its size */
+  int32_t window;       /* 1: of calls that have a window, whatever its size; with right = 0 they are causal, too */
+  int32_t reserved;     /* 0 */
+  int32_t softcap;      /* 1: of calls that have a softcap, whatever its value */
+  int32_t alibi;        /* 1: of calls that have alibi_slopes */
+  int32_t sinks;        /* 1: of calls that have sinks */
+  int32_t chunk;        /* 1: of calls that have a chunk, whatever its size */
+  int32_t dropout;      /* 1: of calls that have dropout, whatever its probability and seed */
+  int32_t dropout_mask; /* 1: of calls that have dropout_mask */
 } flashjit_problem;
 #define FLASHJIT_PROBLEM_INIT \
-  { sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */
 flashjit_status flashjit_prepare(flashjit_engine* engine, const flashjit_problem* problem, int32_t device);

@@ -16,6 +16,9 @@ enum Argument {
   kChunk,
   kScale,
   kSoftcap,
+  kDropout,
+  kDropoutSeed,
+  kDropoutOffset,
   kScore,
   kMask,
   kOut,
@@ -27,13 +30,23 @@ enum Argument {
   kArguments
 };
 enum { kPositional = kV + 1 };
-static const char* const kNames[kArguments] = {[kQ] = "q",           [kK] = "k",
-                                               [kV] = "v",           [kCausal] = "causal",
-                                               [kWindow] = "window", [kChunk] = "chunk",
-                                               [kScale] = "scale",   [kSoftcap] = "softcap",
-                                               [kScore] = "score",   [kMask] = "mask",
-                                               [kOut] = "out",       [kLse] = "lse",
-                                               [kStream] = "stream", [kVariant] = "variant",
+static const char* const kNames[kArguments] = {[kQ] = "q",
+                                               [kK] = "k",
+                                               [kV] = "v",
+                                               [kCausal] = "causal",
+                                               [kWindow] = "window",
+                                               [kChunk] = "chunk",
+                                               [kScale] = "scale",
+                                               [kSoftcap] = "softcap",
+                                               [kDropout] = "dropout",
+                                               [kDropoutSeed] = "dropout_seed",
+                                               [kDropoutOffset] = "dropout_offset",
+                                               [kScore] = "score",
+                                               [kMask] = "mask",
+                                               [kOut] = "out",
+                                               [kLse] = "lse",
+                                               [kStream] = "stream",
+                                               [kVariant] = "variant",
                                                [kEngine] = "engine"};
 static PyObject* names[kArguments];
 
@@ -387,6 +400,9 @@ static PyObject* attend_by_tables(PyObject* const* values, const GivenFunction* 
                                .chunk = values[kChunk],
                                .scale = values[kScale],
                                .softcap = values[kSoftcap],
+                               .dropout = values[kDropout],
+                               .dropout_seed = values[kDropoutSeed],
+                               .dropout_offset = values[kDropoutOffset],
                                .variant = values[kVariant],
                                .score = score,
                                .mask = mask};

@@ -37,7 +37,7 @@ PyObject* make_engine_type(void);
 /* The handle of an engine, or with None or NULL of the default one, which may be NULL. 0 on failure. */
 int find_engine(PyObject* engine, flashjit_engine** handle);
 /* counters(engine) and prepare(engine, dtype, head_dim, head_dim_v, causal, window, chunk, softcap, alibi, sinks,
-   device) of the module. */
+   dropout, dropout_mask, device) of the module. */
 PyObject* counters(PyObject* module, PyObject* engine);
 PyObject* prepare(PyObject* module, PyObject* args);
 
@@ -83,7 +83,7 @@ typedef struct TensorOption {
   const char* name;
   size_t field;
 } TensorOption;
-enum { kTensorOptions = 10 };
+enum { kTensorOptions = 12 };
 extern const TensorOption tensor_options[kTensorOptions];
 const DLTensor** place_of(flashjit_attention_options* options, const TensorOption* option);
 
@@ -97,7 +97,7 @@ typedef struct Settings {
 } Settings;
 /* What the caller gave for them, NULL or None where it gave nothing. */
 typedef struct GivenSettings {
-  PyObject *engine, *causal, *window, *chunk, *scale, *softcap, *variant;
+  PyObject *engine, *causal, *window, *chunk, *scale, *softcap, *dropout, *dropout_seed, *dropout_offset, *variant;
   const GivenFunction *score, *mask;
 } GivenSettings;
 /* 0 on failure. */
@@ -112,12 +112,14 @@ flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor*
 
 /* --- launch.c ---------------------------------------------------------------------------------------------------- */
 
-/* launch(engine, q, k, v, out, lse, tensors, score, mask, causal, window, chunk, scale, softcap, stream, variant): the
-   call for tensors that Python code described. tensors is a dict of further ones by their names, score and mask are
-   (text, tensors, numbers) or None. */
+/* launch(engine, q, k, v, out, lse, tensors, score, mask, causal, window, chunk, scale, softcap, dropout, dropout_seed,
+   dropout_offset, stream, variant): the call for tensors that Python code described. tensors is a dict of further ones
+   by their names, score and mask are (text, tensors, numbers) or None. */
 PyObject* launch(PyObject* module, PyObject* args);
 /* block_mask(engine, into, tensors, mask, stream, (batch, heads, seqlen_q, seqlen_kv)): likewise. */
 PyObject* make_block_mask(PyObject* module, PyObject* args);
+/* dropout_mask(probability, seed, offset, (batch, heads, seqlen_q, seqlen_kv)): bytes, 1 where a probability stays. */
+PyObject* make_dropout_mask(PyObject* module, PyObject* args);
 /* block_mask_dims(batch, heads, seqlen_q, seqlen_kv) */
 PyObject* block_mask_dims(PyObject* module, PyObject* args);
 

@@ -43,7 +43,8 @@ static void free_engine(PyObject* self) {
 PyDoc_STRVAR(attention_doc,
              "attention($self, q, k, v, *, causal=False, window=None, chunk=None, scale=None, softcap=0.0, "
              "alibi_slopes=None, sinks=None, bias=None, boolean_mask=None, documents=None, prefix=None, tree=None, "
-             "score=None, mask=None, query_offsets=None, key_offsets=None, block_mask=None, out=None, lse=False, "
+             "score=None, mask=None, query_offsets=None, key_offsets=None, block_mask=None, dropout=0.0, "
+             "dropout_seed=0, dropout_offset=0, dropout_state=None, dropout_mask=None, out=None, lse=False, "
              "stream=None, variant=None)\n"
              "--\n\n"
              "As flashjit.attention, with this engine.");
@@ -125,9 +126,9 @@ PyObject* prepare(PyObject* module, PyObject* args) {
   int device;
   flashjit_engine* handle;
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
-  if (!PyArg_ParseTuple(args, "Osiippppppi:prepare", &engine, &dtype, &problem.head_dim, &problem.head_dim_v,
+  if (!PyArg_ParseTuple(args, "Osiippppppppi:prepare", &engine, &dtype, &problem.head_dim, &problem.head_dim_v,
                         &problem.causal, &problem.window, &problem.chunk, &problem.softcap, &problem.alibi,
-                        &problem.sinks, &device) ||
+                        &problem.sinks, &problem.dropout, &problem.dropout_mask, &device) ||
       !read_dtype(dtype, &problem.dtype) || !find_engine(engine, &handle)) {
     return NULL;
   }

@@ -157,9 +157,10 @@ PyObject* launch(PyObject* module, PyObject* args) {
   unsigned long long stream;
   Call call;
   begin(&call);
-  if (!PyArg_ParseTuple(args, "OOOOOOO!OOOOOOOKO:launch", &given.engine, &q, &k, &v, &out, &lse, &PyDict_Type, &further,
-                        &score, &mask, &given.causal, &given.window, &given.chunk, &given.scale, &given.softcap,
-                        &stream, &given.variant) ||
+  if (!PyArg_ParseTuple(args, "OOOOOOO!OOOOOOOOOOKO:launch", &given.engine, &q, &k, &v, &out, &lse, &PyDict_Type,
+                        &further, &score, &mask, &given.causal, &given.window, &given.chunk, &given.scale,
+                        &given.softcap, &given.dropout, &given.dropout_seed, &given.dropout_offset, &stream,
+                        &given.variant) ||
       !read_described(score, &call.score) || !read_described(mask, &call.mask)) {
     return NULL;
   }
@@ -202,6 +203,29 @@ PyObject* make_block_mask(PyObject* module, PyObject* args) {
     Py_END_ALLOW_THREADS;
   }
   return finish(&call, status);
+}
+
+PyObject* make_dropout_mask(PyObject* module, PyObject* args) {
+  (void)module;
+  double probability;
+  unsigned long long seed, offset;
+  flashjit_mask_shape shape;
+  if (!PyArg_ParseTuple(args, "dKK(LLLL):dropout_mask", &probability, &seed, &offset, &shape.batch, &shape.num_heads_q,
+                        &shape.seqlen_q, &shape.seqlen_kv)) {
+    return NULL;
+  }
+  const double bytes =
+      (double)shape.batch * (double)shape.num_heads_q * (double)shape.seqlen_q * (double)shape.seqlen_kv;
+  if (bytes > (double)PY_SSIZE_T_MAX) return PyErr_NoMemory();
+  PyObject* const kept = PyBytes_FromStringAndSize(NULL, bytes > 0 ? (Py_ssize_t)bytes : 0);
+  if (!kept) return NULL;
+  flashjit_status status;
+  Py_BEGIN_ALLOW_THREADS;
+  status = flashjit_dropout_mask(probability, seed, offset, &shape, (uint8_t*)PyBytes_AsString(kept));
+  Py_END_ALLOW_THREADS;
+  if (status == FLASHJIT_OK) return kept;
+  Py_DECREF(kept);
+  return raise_status(status);
 }
 
 PyObject* block_mask_dims(PyObject* module, PyObject* args) {

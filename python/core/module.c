@@ -5,15 +5,15 @@ PyDoc_STRVAR(
     attention_doc,
     "attention(q, k, v, *, causal=False, window=None, chunk=None, scale=None, softcap=0.0, alibi_slopes=None, "
     "sinks=None, bias=None, boolean_mask=None, documents=None, prefix=None, tree=None, score=None, mask=None, "
-    "query_offsets=None, key_offsets=None, block_mask=None, out=None, lse=False, stream=None, variant=None, "
-    "engine=None)\n"
+    "query_offsets=None, key_offsets=None, block_mask=None, dropout=0.0, dropout_seed=0, dropout_offset=0, "
+    "dropout_state=None, dropout_mask=None, out=None, lse=False, stream=None, variant=None, engine=None)\n"
     "--\n\n"
     "softmax(scale * q k^T) v, enqueued on a CUDA stream.\n\n"
     "Parameters\n"
     "----------\n"
     "q : array [batch, seqlen_q, heads_q, head_dim]\n"
-    "    float16 or bfloat16, of any library that speaks DLPack or __cuda_array_interface__. The last dimension is\n"
-    "    contiguous; any strides else, so that [batch, heads, seqlen, dim] is passed as a transposed view.\n"
+    "    float16 or bfloat16, of any library that speaks DLPack or __cuda_array_interface__. Any strides, but a\n"
+    "    contiguous last dimension.\n"
     "k : array [batch, seqlen_kv, heads_kv, head_dim]\n"
     "v : array [batch, seqlen_kv, heads_kv, head_dim_v]\n"
     "    heads_kv divides heads_q.\n"
@@ -56,6 +56,13 @@ PyDoc_STRVAR(
     "    int32: what score and mask call the first query and the first key of each sequence. 0 when None.\n"
     "block_mask : array of int32\n"
     "    What flashjit.block_mask made of boolean_mask, documents, tree and mask, for speed.\n"
+    "dropout : float\n"
+    "    Probability with which those of the softmax become 0; see flashjit.dropout_mask. None when 0 or None.\n"
+    "dropout_seed, dropout_offset : int, from 0 to 2**64 - 1\n"
+    "dropout_state : array [2]\n"
+    "    int64: seed and offset on the device, in place of those.\n"
+    "dropout_mask : array of bool, shapes as of bias\n"
+    "    What stays, in place of a random choice.\n"
     "out : array [batch, seqlen_q, heads_q, head_dim_v]\n"
     "    Written, and returned; a new array when None.\n"
     "lse : bool\n"
@@ -85,6 +92,7 @@ static PyMethodDef functions[] = {
     {"launch", launch, METH_VARARGS, NULL},
     {"block_mask", make_block_mask, METH_VARARGS, NULL},
     {"block_mask_dims", block_mask_dims, METH_VARARGS, NULL},
+    {"dropout_mask", make_dropout_mask, METH_VARARGS, NULL},
     {"prepare", prepare, METH_VARARGS, NULL},
     {"counters", counters, METH_O, NULL},
     {"version", version, METH_NOARGS, NULL},

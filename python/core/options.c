@@ -14,7 +14,9 @@ const TensorOption tensor_options[kTensorOptions] = {
     {"tree", offsetof(flashjit_attention_options, tree)},
     {"query_offsets", offsetof(flashjit_attention_options, query_offsets)},
     {"key_offsets", offsetof(flashjit_attention_options, key_offsets)},
-    {"block_mask", offsetof(flashjit_attention_options, block_mask)}};
+    {"block_mask", offsetof(flashjit_attention_options, block_mask)},
+    {"dropout_state", offsetof(flashjit_attention_options, dropout_state)},
+    {"dropout_mask", offsetof(flashjit_attention_options, dropout_mask)}};
 
 const DLTensor** place_of(flashjit_attention_options* options, const TensorOption* option) {
   return (const DLTensor**)((char*)options + option->field);
@@ -60,6 +62,28 @@ static int read_softcap(PyObject* value, float* softcap) {
   if (!read_number("softcap", must, value, &number)) return 0;
   *softcap = (float)number;
   return (*softcap != 0) == (number != 0) || refuse_value("softcap", must, value);
+}
+
+/* Of 64 bits, without a sign. */
+static int read_counter(const char* name, PyObject* value, uint64_t* counter) {
+  PyObject* const index = PyBool_Check(value) ? NULL : PyNumber_Index(value);
+  *counter = index ? PyLong_AsUnsignedLongLong(index) : 0;
+  Py_XDECREF(index);
+  if (!PyBool_Check(value) && !PyErr_Occurred()) return 1;
+  return refuse_value(name, "an int from 0 to 2**64 - 1", value);
+}
+
+/* True is for prepare(). */
+static int read_dropout(flashjit_attention_options* options, const GivenSettings* given) {
+  static const char must[] = "a number from 0 to below 1, or None";
+  if (is_given(given->dropout)) {
+    if (PyBool_Check(given->dropout)) return refuse_value("dropout", must, given->dropout);
+    if (!read_number("dropout", must, given->dropout, &options->dropout)) return 0;
+  }
+  return (!is_given(given->dropout_seed) ||
+          read_counter("dropout_seed", given->dropout_seed, &options->dropout_seed)) &&
+         (!is_given(given->dropout_offset) ||
+          read_counter("dropout_offset", given->dropout_offset, &options->dropout_offset));
 }
 
 int read_flag(const char* name, PyObject* value) {
@@ -108,7 +132,10 @@ int read_settings(Settings* settings, const GivenSettings* given) {
   flashjit_attention_options* const options = &settings->options;
   *options = defaults;
   if (!find_engine(given->engine, &settings->engine)) return 0;
-  if (!read_masks(settings, given) || !read_scores(options, given) || !read_functions(settings, given)) return 0;
+  if (!read_masks(settings, given) || !read_scores(options, given) || !read_dropout(options, given) ||
+      !read_functions(settings, given)) {
+    return 0;
+  }
   if (!is_given(given->variant) || PyArg_Parse(given->variant, "s:attention", &options->variant)) return 1;
   return refuse_value("variant", "a str without null characters", given->variant);
 }

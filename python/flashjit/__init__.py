@@ -8,6 +8,7 @@ where q, k and v are [batch, seqlen, heads, head_dim], of PyTorch, CuPy, JAX or 
 
 from __future__ import annotations
 
+import importlib
 import operator
 import os
 import pathlib
@@ -23,7 +24,7 @@ from ._nvrtc import find_nvrtc
 __all__ = [
     "CacheMiss", "CompileFailed", "DriverError", "Engine", "Error", "IOFailure", "InvalidArgument", "KernelFault",
     "Mask", "NoCompiler", "NoDevice", "NoDriver", "Score", "Unsupported", "__version__", "attention", "block_mask",
-    "counters", "library_path", "prepare"
+    "counters", "dropout_mask", "library_path", "prepare"
 ]
 
 __version__: str = _core.version()
@@ -62,10 +63,10 @@ class Engine(_core.Engine):
 
     def prepare(self, dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False,
                 device: int = -1, *, window: bool = False, chunk: bool = False, softcap: bool = False,
-                alibi: bool = False, sinks: bool = False) -> None:
+                alibi: bool = False, sinks: bool = False, dropout: bool = False, dropout_mask: bool = False) -> None:
         """As flashjit.prepare, with this engine."""
         prepare(dtype, head_dim, head_dim_v, causal, device, engine=self, window=window, chunk=chunk, softcap=softcap,
-                alibi=alibi, sinks=sinks)
+                alibi=alibi, sinks=sinks, dropout=dropout, dropout_mask=dropout_mask)
 
     def block_mask(self, q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = None, tree: Any = None,
                    mask: AnyMask | None = None, query_offsets: Any = None, key_offsets: Any = None, into: Any = None,
@@ -109,7 +110,7 @@ def block_mask(q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = Non
 
 def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,
             engine: Engine | None = None, *, window: bool = False, chunk: bool = False, softcap: bool = False,
-            alibi: bool = False, sinks: bool = False) -> None:
+            alibi: bool = False, sinks: bool = False, dropout: bool = False, dropout_mask: bool = False) -> None:
     """Make and load every kernel that calls for this problem may need: after it they compile and read nothing.
 
     Parameters
@@ -131,16 +132,39 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
         Whether calls have alibi_slopes.
     sinks : bool
         Whether calls have sinks.
+    dropout : bool
+        Whether calls have dropout, of whatever probability; 0 is none.
+    dropout_mask : bool
+        Whether calls have a dropout_mask.
     """
     dim, dim_v = _to_int("head_dim", head_dim), head_dim if head_dim_v is None else head_dim_v
     if (dim_v := _to_int("head_dim_v", dim_v)) == 0:  # which would stand for head_dim in the library
         raise InvalidArgument("head_dim_v: must be a multiple of 8 from 8 to 256, or None for head_dim, was 0")
-    features = {"window": window, "chunk": chunk, "softcap": softcap, "alibi": alibi, "sinks": sinks}
+    features = {"window": window, "chunk": chunk, "softcap": softcap, "alibi": alibi, "sinks": sinks, "dropout": dropout,
+                "dropout_mask": dropout_mask}
     for name, feature in features.items():
         if not isinstance(feature, bool):
             raise InvalidArgument(f"{name}: must be True or False, whatever value calls have, was {feature!r:.100}")
     _core.prepare(engine, _name_of_dtype(dtype), dim, dim_v, bool(causal), *features.values(),
                   _to_int("device", device))
+
+
+def dropout_mask(shape: tuple[int, int, int, int], probability: float, seed: int = 0, offset: int = 0) -> Any:
+    """Which probabilities flashjit.attention keeps, with dropout=probability, dropout_seed=seed, dropout_offset=offset.
+
+    A NumPy array of bool. shape is (batch, heads_q, seqlen_q, seqlen_kv), those of the call. The choice of key j for
+    query i of head h and batch entry b is a number of 16 bits: half j % 2 of word j // 8 % 4 of a block of Philox4x32
+    with seven rounds. Its counter is i, j & ~25, b * heads_q + h and the lower half of offset; its key is the lower
+    half of seed, and the upper half of seed ^ offset. As a float16 it is compared with a threshold, so that the share
+    which stays is within 2**-16 of 1 - probability.
+    """
+    numpy = importlib.import_module("numpy")
+    counters = [_to_counter(name, number) for name, number in (("seed", seed), ("offset", offset))]
+    sizes = tuple(_to_int("shape", size) for size in shape)
+    if len(sizes) != 4 or not all(0 <= size < 1 << 31 for size in sizes):
+        raise InvalidArgument(f"shape: must be (batch, heads_q, seqlen_q, seqlen_kv), was {shape!r:.100}")
+    kept = _core.dropout_mask(_to_float("probability", probability), *counters, sizes)
+    return numpy.frombuffer(kept, dtype=bool).reshape(sizes)
 
 
 def counters() -> dict[str, int]:
@@ -157,6 +181,23 @@ def _make_default_engine() -> Engine | None:
     """None is the library's own default engine. It knows all but where this interpreter's wheels are."""
     path = find_nvrtc()
     return Engine(nvrtc_path=path) if path else None
+
+
+def _to_counter(name: str, number: Any) -> int:
+    try:
+        value = operator.index(number)
+    except TypeError:
+        value = -1
+    if isinstance(number, bool) or not 0 <= value < 1 << 64:
+        raise InvalidArgument(f"{name}: must be an int from 0 to 2**64 - 1, was {number!r:.100}")
+    return value
+
+
+def _to_float(name: str, number: Any) -> float:
+    try:
+        return float(number)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(f"{name}: must be a number, was {number!r:.100}") from None
 
 
 def _to_int(name: str, value: Any) -> int:

@@ -20,8 +20,8 @@ _LEGACY_STREAM = 1  # the default stream, where 0 stands for nothing
 
 
 def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, chunk: Any = None, scale: Any = None,
-              softcap: Any = None, score: AnyScore | None = None, mask: AnyMask | None = None, out: Any = None,
-              lse: Any = None, stream: Any = None, variant: Any = None, engine: Any = None,
+              softcap: Any = None, dropout: Any = None, dropout_seed: Any = None, dropout_offset: Any = None,
+              score: AnyScore | None = None, mask: AnyMask | None = None, out: Any = None, lse: Any = None, stream: Any = None, variant: Any = None, engine: Any = None,
               tensors: dict[str, Any] | None = None) -> Any:
     """As flashjit.attention, whose further arrays are in a dict by their names."""
     library = _library_of("q", q)
@@ -37,7 +37,8 @@ def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, ch
         _core.launch(engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
                      _export("out", out, handle), None if rows is None else _export("lse", rows, handle),
                      _export_all(tensors or {}, handle), _export_function("score", score, handle),
-                     _export_function("mask", mask, handle), causal, window, chunk, scale, softcap, handle, variant)
+                     _export_function("mask", mask, handle), causal, window, chunk, scale, softcap, dropout,
+                     dropout_seed, dropout_offset, handle, variant)
 
     results = library.run(launch, None if stream is None else stream_handle(stream), q,
                           [out] if rows is None else [out, rows])
@@ -140,11 +141,12 @@ class _Dtypes(NamedTuple):
 
 _F32 = _Dtypes("float32", "float", "float32 (typestr <f4)")
 _I32 = _Dtypes("int32", "int", "int32 (typestr <i4)")
+_I64 = _Dtypes("int64", "long", "int64 (typestr <i8)")
+_BOOLEAN = _Dtypes("bool", "bool", "bool (typestr |b1)")
 _DTYPES = {
     "alibi_slopes": _F32, "sinks": _F32, "lse": _F32, "documents": _I32, "prefix": _I32, "query_offsets": _I32,
     "key_offsets": _I32, "block_mask": _I32, "into": _I32,
-    "tree": _Dtypes("int64", "long", "int64 (typestr <i8)"),
-    "boolean_mask": _Dtypes("bool", "bool", "bool (typestr |b1)"),
+    "tree": _I64, "dropout_state": _I64, "boolean_mask": _BOOLEAN, "dropout_mask": _BOOLEAN,
     "bias": _Dtypes("float16, bfloat16 or float32", "bfloat16", "float16 or float32 (typestr <f2, <f4; bfloat16 needs "
                     "__dlpack__)")}
 _OF_ROWS = _Dtypes("float16 or bfloat16", "bfloat16", "float16 (typestr <f2; bfloat16 needs __dlpack__)")

@@ -16,7 +16,9 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               alibi_slopes: Any = ..., sinks: Any = ..., bias: Any = ..., boolean_mask: Any = ...,
               documents: Any = ..., prefix: Any = ..., tree: Any = ..., score: AnyScore | None = ...,
               mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
-              block_mask: Any = ..., out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
+              block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
+              dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
+              out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
               variant: str | None = ..., engine: Engine | None = ...) -> _Array: ...
 @overload
 def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
@@ -24,7 +26,9 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               alibi_slopes: Any = ..., sinks: Any = ..., bias: Any = ..., boolean_mask: Any = ...,
               documents: Any = ..., prefix: Any = ..., tree: Any = ..., score: AnyScore | None = ...,
               mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
-              block_mask: Any = ..., out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
+              block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
+              dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
+              out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
               variant: str | None = ..., engine: Engine | None = ...) -> tuple[_Array, _Array]: ...
 @overload
 def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
@@ -32,7 +36,9 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               alibi_slopes: Any = ..., sinks: Any = ..., bias: Any = ..., boolean_mask: Any = ...,
               documents: Any = ..., prefix: Any = ..., tree: Any = ..., score: AnyScore | None = ...,
               mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
-              block_mask: Any = ..., out: _Array | None = ..., lse: bool, stream: Any = ...,
+              block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
+              dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
+              out: _Array | None = ..., lse: bool, stream: Any = ...,
               variant: str | None = ..., engine: Engine | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
 class Engine:
@@ -44,7 +50,9 @@ class Engine:
                   alibi_slopes: Any = ..., sinks: Any = ..., bias: Any = ..., boolean_mask: Any = ...,
                   documents: Any = ..., prefix: Any = ..., tree: Any = ..., score: AnyScore | None = ...,
                   mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
-                  block_mask: Any = ..., out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
+                  block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
+                  dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
+                  out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
                   variant: str | None = ...) -> _Array: ...
     @overload
     def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
@@ -52,7 +60,9 @@ class Engine:
                   alibi_slopes: Any = ..., sinks: Any = ..., bias: Any = ..., boolean_mask: Any = ...,
                   documents: Any = ..., prefix: Any = ..., tree: Any = ..., score: AnyScore | None = ...,
                   mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
-                  block_mask: Any = ..., out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
+                  block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
+                  dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
+                  out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
                   variant: str | None = ...) -> tuple[_Array, _Array]: ...
     @overload
     def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
@@ -60,7 +70,9 @@ class Engine:
                   alibi_slopes: Any = ..., sinks: Any = ..., bias: Any = ..., boolean_mask: Any = ...,
                   documents: Any = ..., prefix: Any = ..., tree: Any = ..., score: AnyScore | None = ...,
                   mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
-                  block_mask: Any = ..., out: _Array | None = ..., lse: bool, stream: Any = ...,
+                  block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
+                  dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
+                  out: _Array | None = ..., lse: bool, stream: Any = ...,
                   variant: str | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
 # What _functions.Score and Mask have, with _Tensor in place of arrays.
@@ -68,13 +80,16 @@ _Function = tuple[str, tuple[tuple[str, _Tensor], ...], tuple[tuple[str, Union[i
 
 def launch(engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor | None,
            tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, causal: bool,
-           window: _Window | None, chunk: int | None, scale: float | None, softcap: float | None, stream: int,
+           window: _Window | None, chunk: int | None, scale: float | None, softcap: float | None,
+           dropout: float | None, dropout_seed: int | None, dropout_offset: int | None, stream: int,
            variant: str | None) -> None: ...
 # sizes: (batch, heads, seqlen_q, seqlen_kv)
 def block_mask(engine: Engine | None, into: _Tensor, tensors: dict[str, _Tensor], mask: _Function | None, stream: int,
                sizes: tuple[int, int, int, int]) -> None: ...
 def block_mask_dims(batch: int, heads: int, seqlen_q: int, seqlen_kv: int) -> tuple[int, int, int, int, int]: ...
+# sizes: (batch, heads, seqlen_q, seqlen_kv)
+def dropout_mask(probability: float, seed: int, offset: int, sizes: tuple[int, ...]) -> bytes: ...
 def prepare(engine: Engine | None, dtype: str, head_dim: int, head_dim_v: int, causal: bool, window: bool,
-            chunk: bool, softcap: bool, alibi: bool, sinks: bool, device: int) -> None: ...
+            chunk: bool, softcap: bool, alibi: bool, sinks: bool, dropout: bool, dropout_mask: bool, device: int) -> None: ...
 def counters(engine: Engine | None) -> dict[str, int]: ...
 def version() -> str: ...

@@ -25,12 +25,14 @@ _FUNCTION = "str? {0}=None, str[]? {0}_captures=None, Tensor[]? {0}_tensors=None
     schema="(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, SymInt[]? window=None, "
     "SymInt? chunk=None, float? softcap=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? bias=None, "
     "Tensor? boolean_mask=None, Tensor? documents=None, Tensor? prefix=None, Tensor? tree=None, "
-    "Tensor? query_offsets=None, Tensor? key_offsets=None, Tensor? block_mask=None, "
+    "Tensor? query_offsets=None, Tensor? key_offsets=None, Tensor? block_mask=None, float? dropout=None, "
+    "int? dropout_seed=None, int? dropout_offset=None, Tensor? dropout_state=None, Tensor? dropout_mask=None, "
     f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}) -> (Tensor out, Tensor lse)",
 )
 def attention_forward(
     q, k, v, causal=False, scale=None, window=None, chunk=None, softcap=None, alibi_slopes=None, sinks=None, bias=None,
     boolean_mask=None, documents=None, prefix=None, tree=None, query_offsets=None, key_offsets=None, block_mask=None,
+    dropout=None, dropout_seed=None, dropout_offset=None, dropout_state=None, dropout_mask=None,
     score=None, score_captures=None, score_tensors=None, score_numbers=None,
     mask=None, mask_captures=None, mask_tensors=None, mask_numbers=None,
 ):  # fmt: skip
@@ -38,7 +40,9 @@ def attention_forward(
     return flashjit.attention(
         q, k, v, causal=causal, scale=scale, window=window, chunk=chunk, softcap=softcap, alibi_slopes=alibi_slopes,
         sinks=sinks, bias=bias, boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree,
-        query_offsets=query_offsets, key_offsets=key_offsets, block_mask=block_mask, lse=True,
+        query_offsets=query_offsets, key_offsets=key_offsets, block_mask=block_mask, dropout=dropout,
+        dropout_seed=dropout_seed, dropout_offset=dropout_offset, dropout_state=dropout_state,
+        dropout_mask=dropout_mask, lse=True,
         score=_to_function(flashjit.Score, score, score_captures, score_tensors, score_numbers),
         mask=_to_function(flashjit.Mask, mask, mask_captures, mask_tensors, mask_numbers),
     )  # fmt: skip
@@ -128,6 +132,11 @@ def attention(
     query_offsets: Optional[Tensor] = None,
     key_offsets: Optional[Tensor] = None,
     block_mask: Optional[Tensor] = None,
+    dropout: Optional[float] = 0.0,
+    dropout_seed: int = 0,
+    dropout_offset: int = 0,
+    dropout_state: Optional[Tensor] = None,
+    dropout_mask: Optional[Tensor] = None,
 ) -> Tensor:
     """flashjit.attention inside PyTorch: torch.compile keeps it in one graph, autocast applies to it, and tensors that
     require gradients are taken (backward raises Unsupported).
@@ -139,16 +148,20 @@ def attention(
     scores become softcap * tanh(score / softcap). With alibi_slopes, float32 [heads_q] or [batch, heads_q], the score
     of key j loses slope * |i + seqlen_kv - seqlen_q - j| after that. With sinks, of the same shapes, the softmax of
     each row has one more score, that no key stands for. The other options are those of flashjit.attention; a
-    flashjit.Score or flashjit.Mask captures tensors of PyTorch. Raises what flashjit.attention raises.
+    flashjit.Score or flashjit.Mask captures tensors of PyTorch. Seeds and offsets are from 0 to 2**63 - 1 here, and do
+    not come from PyTorch's generators: torch.randint gives a dropout_state that does. Raises what flashjit.attention raises.
     """
     q, k, v = _as_autocast_wants(q, k, v)
     score, mask = to_function(flashjit.Score, score), to_function(flashjit.Mask, mask)
     tensors = {
         "alibi_slopes": alibi_slopes, "sinks": sinks, "bias": bias, "boolean_mask": boolean_mask,
         "documents": documents, "prefix": prefix, "tree": tree, "query_offsets": query_offsets,
-        "key_offsets": key_offsets, "block_mask": block_mask,
+        "key_offsets": key_offsets, "block_mask": block_mask, "dropout_state": dropout_state, "dropout_mask": dropout_mask,
     }  # fmt: skip
-    options = {"window": window, "chunk": chunk, "softcap": softcap}
+    options = {
+        "window": window, "chunk": chunk, "softcap": softcap, "dropout": dropout, "dropout_seed": dropout_seed,
+        "dropout_offset": dropout_offset,
+    }  # fmt: skip
     given = [tensor for tensor in tensors.values() if tensor is not None]
     for function in (score, mask):
         given += [] if function is None else [tensor for _, tensor in function.tensors]

@@ -28,7 +28,7 @@ _INTERNAL_NAME = "fjit"
 
 # Arguments of attention functions that change the result, and why they are refused. SDPA drops some of them silently.
 _NOT_COMPUTED = {
-    "dropout": "there is no dropout; call model.eval()",
+    "dropout": "there is no backward pass, and no other use of dropout; call model.eval()",
     "position_bias": 'scores take no bias; use attn_implementation="sdpa"',
     "cu_seq_lens_q": "sequences are not packed; pass them one at a time",
     "output_attentions": 'the weights are never in memory; use attn_implementation="eager"',

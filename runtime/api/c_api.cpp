@@ -18,6 +18,8 @@
 #include "generator/functions.h"
 #include "runtime/api/c_struct.h"
 #include "runtime/api/dlpack.h"
+#include "runtime/call/dropout.h"
+#include "runtime/support/parallel.h"
 #include "runtime/support/path_list.h"
 #include "runtime/support/reject.h"
 
@@ -174,6 +176,8 @@ void read_tensors(const flashjit_attention_options& c, MemoryKind kind, flashjit
   read("query_offsets", c.query_offsets, "i32", options.query_offsets);
   read("key_offsets", c.key_offsets, "i32", options.key_offsets);
   read("block_mask", c.block_mask, "i32", options.block_mask);
+  read("dropout_state", c.dropout_state, "i64", options.dropout_state);
+  read("dropout_mask", c.dropout_mask, "boolean", options.dropout_mask);
 }
 
 flashjit::AttentionOptions to_options(const flashjit_attention_options* given, MemoryKind kind) {
@@ -187,6 +191,7 @@ flashjit::AttentionOptions to_options(const flashjit_attention_options* given, M
   if (c.window) options.window = {c.window->left, c.window->right};
   options.chunk = c.chunk;
   options.softcap = c.softcap;
+  options.dropout = {c.dropout, c.dropout_seed, c.dropout_offset};
   require_zero("reserved", c.reserved);
   read_tensors(c, kind, options);
   if (c.score) options.score = to_function<flashjit::Score>("score", *c.score, kind);
@@ -199,6 +204,8 @@ flashjit::Problem to_problem(const flashjit_problem* given) {
   const auto dtype = flashjit::runtime::to_dtype(c.dtype);
   if (!dtype) reject("dtype: must be f16 or bf16, was {}", flashjit::runtime::to_string(c.dtype));
   require_zero("reserved", c.reserved);
+  using flashjit::generator::FunctionKind, flashjit::generator::library_function;
+  const bool has_dropout_mask = to_bool("dropout_mask", c.dropout_mask);
   return {.dtype = *dtype,
           .head_dim = c.head_dim,
           .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
@@ -207,7 +214,10 @@ flashjit::Problem to_problem(const flashjit_problem* given) {
           .chunk = to_bool("chunk", c.chunk),
           .softcap = to_bool("softcap", c.softcap),
           .alibi = to_bool("alibi", c.alibi),
-          .sinks = to_bool("sinks", c.sinks)};
+          .sinks = to_bool("sinks", c.sinks),
+          .dropout = to_bool("dropout", c.dropout),
+          .dropout_mask =
+              has_dropout_mask ? &library_function(FunctionKind::dropout_mask, flashjit::DType::boolean) : nullptr};
 }
 
 flashjit::CallShape to_shape(const flashjit_mask_shape& given) {
@@ -242,6 +252,20 @@ void block_mask(Engine& engine, const flashjit_attention_options* options, const
   const MemoryKind kind = memory_of(engine);
   const flashjit::Tensor mask = flashjit::runtime::to_tensor("into", into, kind, "i32");
   engine.block_mask(to_options(options, kind), sizes, mask);
+}
+
+void dropout_mask(const flashjit::Dropout& dropout, const flashjit::CallShape& shape, std::uint8_t* kept) {
+  flashjit::kept_share(dropout.probability);  // refuses one that is none
+  const auto rows = static_cast<std::size_t>(shape.batch * shape.num_heads_q * shape.seqlen_q);
+  const auto keys = static_cast<std::size_t>(shape.seqlen_kv);
+  if (rows * keys > 0) require("kept", kept);
+  flashjit::runtime::parallel_for(rows, [&](std::size_t i) {
+    const auto row = static_cast<std::int64_t>(i), row_of_heads = row / shape.seqlen_q;
+    const flashjit::runtime::DropoutRow of_row(dropout, shape.num_heads_q, row_of_heads / shape.num_heads_q,
+                                               row_of_heads % shape.num_heads_q, row % shape.seqlen_q);
+    for (std::size_t key = 0; key < keys; ++key)
+      kept[i * keys + key] = of_row.keeps(static_cast<std::int64_t>(key)) ? 1 : 0;
+  });
 }
 
 flashjit_counters to_c(const flashjit::Counters& counted) {
@@ -302,6 +326,11 @@ flashjit_status flashjit_block_mask_dims(const flashjit_mask_shape* shape, int64
 flashjit_status flashjit_block_mask(flashjit_engine* engine, const flashjit_attention_options* options,
                                     const flashjit_mask_shape* shape, const DLTensor* into) {
   return guarded([&] { block_mask(engine_of(engine), options, shape, into); });
+}
+
+flashjit_status flashjit_dropout_mask(double probability, uint64_t seed, uint64_t offset,
+                                      const flashjit_mask_shape* shape, uint8_t* kept) {
+  return guarded([&] { dropout_mask({probability, seed, offset}, to_shape(require("shape", shape)), kept); });
 }
 
 flashjit_status flashjit_prepare(flashjit_engine* engine, const flashjit_problem* problem, int32_t device) {

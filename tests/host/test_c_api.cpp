@@ -373,6 +373,25 @@ TEST_CASE("a text or a capture that cannot be is named") {
   CHECK(refusal([&](Call& c) { c.options.block_mask = &view; }).find("block_mask: must not be given without") == 0);
 }
 
+TEST_CASE("dropout that no call may have is refused through C") {
+  CHECK(refusal([](Call& c) { c.options.dropout = 1; }) ==
+        "dropout: probability must be at least 0 and below 1, was 1");
+  const HostTensor numbers(DType::i32, {2});
+  const DlpackView view(numbers.view(), kDLCPU);
+  CHECK(refusal([&](Call& c) { c.options.dropout_state = &view; }) == "dropout_state: dtype must be i64, was i32");
+  CHECK(refusal([&](Call& c) { c.options.dropout_mask = &view; }).find("dropout_mask: dtype must be bool") == 0);
+  flashjit_mask_shape shape = {1, 2, 3, 4};
+  std::uint8_t kept[24];
+  CHECK(flashjit_dropout_mask(0.5, 1, 2, &shape, kept) == FLASHJIT_OK);
+  CHECK(flashjit_dropout_mask(0.5, 1, 2, &shape, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "kept: must not be null");
+  CHECK(flashjit_dropout_mask(0.5, 1, 2, nullptr, kept) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(flashjit_dropout_mask(-0.5, 1, 2, &shape, kept) == FLASHJIT_INVALID_ARGUMENT);
+  shape.seqlen_kv = -4;
+  CHECK(flashjit_dropout_mask(0.5, 1, 2, &shape, kept) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "shape: seqlen_kv must be from 0 to 1073741824, was -4");
+}
+
 TEST_CASE("block masks have shapes, and are made of something") {
   const EnginePointer engine = make_engine("sm_90a");
   flashjit_mask_shape shape = {1, 2, 65, 513};

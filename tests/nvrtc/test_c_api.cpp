@@ -217,6 +217,40 @@ TEST_CASE("a call of a prepared problem compiles nothing") {
   flashjit_engine_destroy(engine);
 }
 
+TEST_CASE("dropout through C is that of C++, at random, by a state and by a mask") {
+  HostTensor state(DType::i64, {2});
+  for (int i = 0; i < 2; ++i) store_element(state.data(), DType::i64, i, 1e10 + i);
+  constexpr double kProbability = 0.5;
+  constexpr std::uint64_t kSeed = 1234567890123456789u, kOffset = 9876543210u;
+  const flashjit_mask_shape shape = {2, 2, 17, 33};
+  HostTensor kept(DType::boolean, {2, 2, 17, 33});
+  CHECK(flashjit_dropout_mask(kProbability, kSeed, kOffset, &shape, static_cast<std::uint8_t*>(kept.data())) ==
+        FLASHJIT_OK);
+  for (std::int64_t i = 0; i < 2 * 2 * 17 * 33; i += 7)
+    CHECK((load_element(kept.data(), DType::boolean, i) != 0) ==
+          keeps({kProbability, kSeed, kOffset}, 2, i / 33 / 17 / 2, i / 33 / 17 % 2, i / 33 % 17, i % 33));
+  const DlpackView c_state(state.view(), kDLCPU), c_kept(kept.view(), kDLCPU);
+
+  BothCalls at_random;
+  at_random.opts.dropout = {kProbability, kSeed, kOffset};
+  at_random.options.dropout = kProbability;
+  at_random.options.dropout_seed = kSeed;
+  at_random.options.dropout_offset = kOffset;
+  CHECK(at_random.same());
+  BothCalls by_mask;
+  by_mask.opts.dropout.probability = by_mask.options.dropout = kProbability;
+  by_mask.opts.dropout_mask = kept.view();
+  by_mask.options.dropout_mask = &c_kept;
+  CHECK(by_mask.same());
+  CHECK(same_bytes(by_mask.out, at_random.out));
+  BothCalls by_state;
+  by_state.opts.dropout.probability = by_state.options.dropout = kProbability;
+  by_state.opts.dropout_state = state.view();
+  by_state.options.dropout_state = &c_state;
+  CHECK(by_state.same());
+  CHECK_FALSE(same_bytes(by_state.out, at_random.out));
+}
+
 TEST_CASE("what is prepared for caps and slopes serves those of every value") {
   flashjit_engine* const engine = make_engine();
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;

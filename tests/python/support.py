@@ -54,9 +54,31 @@ def visible_keys(queries, keys, causal=False, window=None, chunk=None, boolean_m
     return visible
 
 
+def philox(counter, key):
+    """Philox4x32 with seven rounds, of arrays of uint64 below 2**32."""
+    low = np.uint64(0xffffffff)
+    for _ in range(7):
+        first, second = np.uint64(0xd2511f53) * counter[0], np.uint64(0xcd9e8d57) * counter[2]
+        counter = ((second >> np.uint64(32)) ^ counter[1] ^ key[0], second & low,
+                   (first >> np.uint64(32)) ^ counter[3] ^ key[1], first & low)
+        key = (key[0] + np.uint64(0x9e3779b9)) & low, (key[1] + np.uint64(0xbb67ae85)) & low
+    return counter
+
+
+def random_halves(shape, seed, offset):
+    """The float16 that dropout compares, of (batch, heads, queries, keys), by the words of dropout.h."""
+    batch, head, query, key = (index.astype(np.uint64) for index in np.indices(shape))
+    words = (np.full(shape, word, np.uint64) for word in (offset & 0xffffffff, seed & 0xffffffff, seed >> 32 ^ offset >> 32))
+    offset_low, *keys = words
+    block = philox((query, key & ~np.uint64(25), batch * np.uint64(shape[1]) + head, offset_low), tuple(keys))
+    word = np.choose((key >> np.uint64(3) & np.uint64(3)).astype(int), block)
+    return (word >> np.uint64(16) * (key & np.uint64(1))).astype(np.uint16).view(np.float16)
+
+
 def reference(q, k, v, scale=None, softcap=None, alibi_slopes=None, sinks=None, bias=None, change=None, hidden=None,
-              **masks):
-    """(out, lse) in float64. change makes other scores of [batch, heads, queries, keys]; hidden is bool of that."""
+              kept=None, share=1.0, **masks):
+    """(out, lse) in float64. change makes other scores of [batch, heads, queries, keys]; hidden is bool of that, and so
+    is kept, a share of all."""
     group = q.shape[2] // k.shape[2]
     q, k, v = (np.moveaxis(array.astype(np.float64), 2, 1) for array in (q, k, v))
     k, v = (np.repeat(array, group, axis=1) for array in (k, v))
@@ -81,4 +103,7 @@ def reference(q, k, v, scale=None, softcap=None, alibi_slopes=None, sinks=None, 
         total = total + np.exp(sinks.astype(np.float64)[..., None, None] - top)
     with np.errstate(divide="ignore"):
         lse = (top + np.log(total))[..., 0]
-    return np.moveaxis(weights / np.where(total == 0, 1, total) @ v, 1, 2), lse
+    weights = weights / np.where(total == 0, 1, total)
+    if kept is not None:
+        weights = weights * kept / share
+    return np.moveaxis(weights @ v, 1, 2), lse

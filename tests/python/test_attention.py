@@ -8,7 +8,7 @@ import unittest
 
 import flashjit
 import numpy as np
-from support import emulating_engine, make_inputs, reference
+from support import emulating_engine, make_inputs, random_halves, reference
 
 TOLERANCE = 2e-3  # of values near 1: two roundings to float16
 TANH_ROUNDING = 2**-11  # of a cap
@@ -53,6 +53,41 @@ class Results(unittest.TestCase):
         plain = self.engine.attention(*inputs)
         for none in (None, 0, 0.0, -0.0):
             np.testing.assert_array_equal(self.engine.attention(*inputs, softcap=none), plain)
+
+    def test_dropout(self):
+        inputs = make_inputs()
+        shape = (inputs[0].shape[0], inputs[0].shape[2], inputs[0].shape[1], inputs[1].shape[1])
+        for probability, seed, offset in ((0.25, 0, 0), (0.5, 2**64 - 1, 7), (0.875, 5, 2**63 + 2**31)):
+            with self.subTest(probability=probability, seed=seed, offset=offset):
+                kept = flashjit.dropout_mask(shape, probability, seed, offset)
+                wanted, _ = reference(*inputs, kept=kept, share=1 - probability)
+                options = {"dropout": probability, "dropout_seed": seed, "dropout_offset": offset}
+                out = self.engine.attention(*inputs, **options)
+                np.testing.assert_allclose(out, wanted, atol=TOLERANCE / (1 - probability))
+                state = np.array([seed, offset], np.uint64).view(np.int64)
+                by_state = self.engine.attention(*inputs, dropout=probability, dropout_state=state)
+                np.testing.assert_array_equal(by_state, out)
+                by_mask = self.engine.attention(*inputs, dropout=probability, dropout_mask=kept)
+                np.testing.assert_array_equal(by_mask, out)
+        plain = self.engine.attention(*inputs)
+        for none in (None, 0, 0.0):
+            np.testing.assert_array_equal(self.engine.attention(*inputs, dropout=none, dropout_seed=3), plain)
+
+    def test_what_dropout_keeps(self):
+        shape, halves = (2, 3, 9, 70), random_halves((2, 3, 9, 70), 2**40 + 3, 2**33 + 1)
+        counts = []
+        for probability in (0.1, 0.3, 0.6, 0.95):
+            kept = flashjit.dropout_mask(shape, probability, 2**40 + 3, 2**33 + 1)
+            self.assertEqual(kept.dtype, np.bool_)
+            self.assertAlmostEqual(kept.mean(), 1 - probability, delta=0.03)
+            # One threshold parts all numbers, and what is no number goes with the smaller ones.
+            numbers = ~np.isnan(halves)
+            below = kept if probability <= 0.5 else ~kept
+            self.assertLess(halves[below & numbers].max(), halves[~below & numbers].min())
+            self.assertTrue(below[~numbers].all())
+            counts.append(kept.sum())
+        self.assertEqual(sorted(counts, reverse=True), counts)
+        self.assertEqual(flashjit.dropout_mask((1, 0, 5, 5), 0.5).shape, (1, 0, 5, 5))
 
     def test_slopes(self):
         inputs = make_inputs((2, 16, 4, 64))
@@ -358,6 +393,28 @@ class WrongInput(unittest.TestCase):
     def test_scales(self):
         for scale in ("x", 10**400):
             self.refused(flashjit.InvalidArgument, "^scale: must be a number, was ", *make_inputs(), scale=scale)
+
+    def test_dropout(self):
+        for dropout in ("x", True, [0.5], 10**400):
+            with self.subTest(dropout=dropout):
+                wanted = "^dropout: must be a number from 0 to below 1, or None, was " + re.escape(repr(dropout)[:80])
+                self.refused(flashjit.InvalidArgument, wanted, *make_inputs(), dropout=dropout)
+        for dropout in (1, -0.1, np.nan, np.inf):
+            with self.subTest(dropout=dropout):
+                self.refused(flashjit.InvalidArgument, "^dropout: probability must be at least 0 and below 1, was ",
+                             *make_inputs(), dropout=dropout)
+        for name in ("dropout_seed", "dropout_offset"):
+            for number in (-1, 2**64, 0.5, "x", True):
+                with self.subTest(name=name, number=number):
+                    self.refused(flashjit.InvalidArgument, rf"^{name}: must be an int from 0 to 2\*\*64 - 1, was ",
+                                 *make_inputs(), dropout=0.5, **{name: number})
+        for state in (np.zeros(2, np.int32), np.zeros(3, np.int64)):
+            self.refused(flashjit.InvalidArgument, "^dropout_state: ", *make_inputs(), dropout=0.5, dropout_state=state)
+        self.refused(flashjit.InvalidArgument, "^dropout_mask: rank must be 4", *make_inputs(),
+                     dropout_mask=np.zeros(3, np.bool_))
+        for arguments in (((1, 2, 3), 0.5), ((1, 2, 3, -4), 0.5), ((1, 1, 1, 1), 1.0), ((1, 1, 1, 1), 0.5, -1)):
+            with self.subTest(arguments=arguments), self.assertRaises(flashjit.InvalidArgument):
+                flashjit.dropout_mask(*arguments)
 
     def test_caps(self):
         for softcap in ("x", True, 10**400, 1e-50, [30.0]):

@@ -81,15 +81,16 @@ class Engines(unittest.TestCase):
     def test_prepare_for_options_of_all_values(self):
         emulating_engine()  # skips where nothing compiles
         engine = flashjit.Engine(emulate="sm_90a", cache_directory="")
-        engine.prepare("float16", 64, chunk=True, softcap=True, alibi=True, sinks=True)
-        for feature in ("chunk", "softcap", "alibi", "sinks"):
+        engine.prepare("float16", 64, chunk=True, softcap=True, alibi=True, sinks=True, dropout=True)
+        for feature in ("chunk", "softcap", "alibi", "sinks", "dropout", "dropout_mask"):
             with self.assertRaisesRegex(flashjit.InvalidArgument, f"^{feature}: must be True or False, .* was 30.0$"):
                 engine.prepare("float16", 64, **{feature: 30.0})
         compiles = engine.counters()["compiles"]
         self.assertGreater(compiles, 0)
         for value in (1, 30):
             of_heads = np.full(2, value, np.float32)
-            engine.attention(*make_inputs(), chunk=value, softcap=value, alibi_slopes=of_heads, sinks=of_heads)
+            engine.attention(*make_inputs(), chunk=value, softcap=value, alibi_slopes=of_heads, sinks=of_heads,
+                             dropout=value / 40, dropout_seed=value)
         self.assertEqual(engine.counters()["compiles"], compiles)
 
     def test_the_default_one_is_what_the_environment_says(self):
@@ -107,7 +108,8 @@ class Surface(unittest.TestCase):
         self.assertEqual(list(parameters),
                          ["q", "k", "v", "causal", "window", "chunk", "scale", "softcap", "alibi_slopes", "sinks",
                           "bias", "boolean_mask", "documents", "prefix", "tree", "score", "mask", "query_offsets",
-                          "key_offsets", "block_mask", "out", "lse", "stream", "variant", "engine"])
+                          "key_offsets", "block_mask", "dropout", "dropout_seed", "dropout_offset", "dropout_state",
+                          "dropout_mask", "out", "lse", "stream", "variant", "engine"])
         self.assertEqual(list(inspect.signature(flashjit.Engine.attention).parameters)[1:], list(parameters)[:-1])
         parameters = inspect.signature(flashjit.block_mask).parameters
         self.assertEqual(list(inspect.signature(flashjit.Engine.block_mask).parameters)[1:], list(parameters)[:-1])

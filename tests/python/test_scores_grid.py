@@ -72,7 +72,11 @@ class Features(unittest.TestCase):
             for batch, head in ((0, 0), (1, 1)):
                 single = (tensor[batch, :, head].astype(np.float32) for tensor in (q, k, v))
                 wanted = attended_rows(feature, inputs, *single, batch, head, rows)
-                np.testing.assert_allclose(out[batch, :, head], wanted, atol=TOLERANCE)
+                if feature.random:  # right on average only
+                    along = (out[batch, :, head] * wanted).sum(axis=1) / (wanted * wanted).sum(axis=1)
+                    self.assertAlmostEqual(along.mean(), 1, delta=0.1)
+                else:
+                    np.testing.assert_allclose(out[batch, :, head], wanted, atol=TOLERANCE)
 
     def test_every_feature_is_what_the_reference_says_and_other_inputs_compile_nothing(self):
         for name, feature in FEATURES.items():

@@ -183,6 +183,22 @@ class Operator(CloseTo):
             with self.subTest(**wrong), self.assertRaisesRegex(flashjit.InvalidArgument, f"^{next(iter(wrong))}: "):
                 flashjit.torch.attention(*tensors, **wrong)
 
+    def test_dropout(self):
+        tensors = make_qkv(8, 24)
+        kept = torch.from_numpy(flashjit.dropout_mask((1, 2, 8, 24), 0.5, 3, 4).copy())
+        q, k, v = to_sdpa(*(tensor.float() for tensor in tensors))
+        k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
+        probabilities = torch.softmax(q @ k.transpose(2, 3) * q.shape[3] ** -0.5, dim=3)
+        expected = (probabilities * kept / 0.5 @ v).transpose(1, 2)
+        state = torch.tensor([3, 4])
+        for options in ({"dropout_seed": 3, "dropout_offset": 4}, {"dropout_state": state}, {"dropout_mask": kept}):
+            with self.subTest(**options):
+                self.assert_close(flashjit.torch.attention(*tensors, dropout=0.5, **options), expected)
+                out, _ = torch.ops.flashjit.attention_forward(*tensors, dropout=0.5, **options)
+                self.assert_close(out, expected)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^dropout: "):
+            flashjit.torch.attention(*tensors, dropout=1.0)
+
     def test_masks_and_functions(self):
         tensors = make_qkv(8, 24)
         bias = torch.randn(1, 2, 8, 24, generator=torch.Generator().manual_seed(1))
@@ -338,6 +354,14 @@ class Compiled(CloseTo):
         compiled, graphs = self.compile(attend, dynamic=True)
         for chunk in (3, 6, 9):
             self.assertTrue(torch.equal(compiled(*tensors, chunk), attend(*tensors, chunk)))
+        self.assertEqual(len(graphs), 1)
+
+    def test_one_graph_serves_all_states_of_dropout(self):
+        tensors = make_qkv()
+        attend = lambda q, k, v, state: flashjit.torch.attention(q, k, v, dropout=0.5, dropout_state=state)
+        compiled, graphs = self.compile(attend)
+        for state in (torch.tensor([1, 2]), torch.tensor([3, 4])):
+            self.assertTrue(torch.equal(compiled(*tensors, state), attend(*tensors, state)))
         self.assertEqual(len(graphs), 1)
 
     def test_one_graph_serves_all_slopes_and_sinks(self):

@@ -324,7 +324,7 @@ class AttentionScores(unittest.TestCase):
     def test_features_that_do_not_count_are_not_in_the_mean(self):
         rows = [self.row(name, flashjit=100.0, flex=200.0) for name in FEATURES]
         summary = attention_scores.summarise_over_flex(rows)
-        self.assertEqual(set(FEATURES) - set(summary["by_feature"]), {"plain", "sinks"})
+        self.assertEqual(set(FEATURES) - set(summary["by_feature"]), {"plain", "sinks", "dropout"})
         self.assertIsNone(attention_scores.summarise_over_flex([self.row("plain", flashjit=1.0, flex=2.0)]))
 
     def test_cudnn_counts_by_its_faster_way(self):
