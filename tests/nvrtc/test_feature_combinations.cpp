@@ -75,19 +75,6 @@ std::vector<Combination> in_both_ways(const std::vector<std::uint32_t>& all) {
   return combinations;
 }
 
-// Of a call for the problem; what has a tensor is the case's.
-AttentionOptions options_for(const Problem& problem) {
-  AttentionOptions options;
-  options.causal = problem.causal;
-  if (problem.window) options.window = {60, problem.causal || problem.prefix ? -1 : 25};
-  if (problem.chunk) options.chunk = 70;
-  if (problem.softcap) options.softcap = 5;
-  if (problem.dropout) options.dropout = {0.3, 1234567890123, 5};
-  if (problem.score) options.score = tests::any_score();
-  if (problem.mask) options.mask = tests::any_mask();
-  return options;
-}
-
 Engine engine_for(const Way& way) {
   EngineOptions options = EngineOptions::from_environment();
   options.policy = Policy::off;
@@ -101,7 +88,8 @@ std::string try_combination(const Combination& combination) {
     const Problem problem = problem_with(combination.features);
     const std::string name = to_string(problem);
     Engine engine = engine_for(combination.way);
-    cli::VerifyCase c(problem, {2, 50, 150, 4, 2}, kHostMemory, options_for(problem), cli::references_by(engine));
+    cli::VerifyCase c(problem, {2, 50, 150, 4, 2}, kHostMemory, tests::options_for(problem),
+                      cli::references_by(engine));
     if (problem.block_mask) c.make_block_mask(engine);
     std::string asked;
     const cli::CaseOutputs outputs = c.run(parse_variant(combination.way.variant), [&](const cli::CaseCall& call) {

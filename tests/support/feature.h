@@ -2,7 +2,7 @@
 // For tests that ask problems for features of the table, of whichever kind their rows are.
 #pragma once
 
-#include <flashjit/function.h>
+#include <flashjit/attention.h>
 
 #include "generator/features.h"
 
@@ -23,6 +23,19 @@ inline void ask(Problem& problem, const generator::FeatureRow& row, bool asked =
     problem.*row.asked.flag = asked;
   else
     problem.*row.asked.function = asked ? &any_function(row.asked.kind) : nullptr;
+}
+
+// Of a call for the problem; what has a tensor is the case's.
+inline AttentionOptions options_for(const Problem& problem) {
+  AttentionOptions options;
+  options.causal = problem.causal;
+  if (problem.window) options.window = {60, problem.causal || problem.prefix ? -1 : 25};
+  if (problem.chunk) options.chunk = 70;
+  if (problem.softcap) options.softcap = 5;
+  if (problem.dropout) options.dropout = {0.3, 1234567890123, 5};
+  if (problem.score) options.score = any_score();
+  if (problem.mask) options.mask = any_mask();
+  return options;
 }
 
 }  // namespace flashjit::tests

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every feature of the table under 20 schedules of the emulator, in all ways in which warps and warpgroups wait for
+// each other: no findings, and the same bits under each. A new row of the table is in this test at once.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "cli/verify/cases.h"
+#include "cli/verify/schedules.h"
+#include "runtime/support/parallel.h"
+#include "tests/support/feature.h"
+#include "tests/support/sample.h"
+
+using namespace flashjit;
+
+namespace {
+
+struct Way {
+  const char *architecture, *variant;
+  bool clustered = false;
+};
+constexpr Way kWays[] = {
+    {"sm_80", "mma-q64-kv32-k2-v2"},
+    {"sm_80", "mma-q128-kv32-w8-k2-v3-c1-rotate-qsmem"},
+    {"sm_90a", "hopper-q64-kv32-qs2-whole-lazy-ppoff"},
+    {"sm_90a", "hopper-q128-kv32-s2-qs2-whole-lazy-ppgemm-dynamic-fused"},
+    {"sm_90a", "hopper-q128-kv32-qs1-whole-rare-ppgemm-single-split"},
+    {"sm_90a", "hopper-q128-kv32-serial-ppsoftmax-whole"},
+    {"sm_90a", "hopper-q64-kv32-qs2-whole-cl2-fixed-ppoff-fused", true},
+};
+
+struct Scheduled {
+  Problem problem;
+  Way way;
+};
+
+// A block mask is made of predicates.
+void complete(Problem& problem) {
+  if (!problem.block_mask || cli::has_predicate(problem)) return;
+  problem.documents = &tests::any_function(generator::FunctionKind::documents);
+}
+
+std::vector<Problem> each_feature_and_all() {
+  const Problem plain{.dtype = DType::bf16, .head_dim = 16, .head_dim_v = 16};
+  std::vector<Problem> problems;
+  Problem all = plain;
+  for (const generator::FeatureRow& row : generator::features()) {
+    tests::ask(problems.emplace_back(plain), row);
+    complete(problems.back());
+    tests::ask(all, row);
+  }
+  all.causal = false;  // its prefix stands in place of a causal mask
+  problems.push_back(all);
+  return problems;
+}
+
+std::vector<Scheduled> all_ways() {
+  std::vector<Scheduled> all;
+  for (const Way& way : kWays)
+    for (const Problem& problem : each_feature_and_all())
+      if (!way.clustered || !problem.block_mask) all.push_back({problem, way});  // refused
+  return all;
+}
+
+std::string problem_of_schedules(const Scheduled& scheduled) {
+  EngineOptions options = EngineOptions::from_environment();
+  options.policy = Policy::off;
+  options.emulate = scheduled.way.architecture;
+  Engine engine(options);
+  cli::VerifyCase c(scheduled.problem, {1, 200, 230, 2, 1}, kHostMemory, tests::options_for(scheduled.problem),
+                    cli::references_by(engine));
+  if (scheduled.problem.block_mask) c.make_block_mask(engine);
+  const cli::ScheduleOutcome outcome = run_schedules(engine, c, parse_variant(scheduled.way.variant), {.count = 20});
+  if (outcome.problems.empty()) return outcome.runs == 20 ? "" : fmt::format("{} schedules", outcome.runs);
+  return outcome.problems.front();
+}
+
+}  // namespace
+
+TEST_CASE("under every schedule each feature gives the same bits, and nothing is read before it is there") {
+  const std::vector<Scheduled> chosen = tests::sample(all_ways());
+  std::vector<std::string> problems(chosen.size());
+  runtime::parallel_for(chosen.size(), [&](std::size_t i) { problems[i] = problem_of_schedules(chosen[i]); });
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    CHECK_MESSAGE(problems[i].empty(), to_string(chosen[i].problem), ", ", std::string(chosen[i].way.variant), ": ",
+                  problems[i]);
+}
