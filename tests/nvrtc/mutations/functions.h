@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults of texts, predicates and block masks.
+#pragma once
+
+#include "tests/nvrtc/mutations/mutation.h"
+
+namespace flashjit::tests {
+
+// Softcap where the lazy softmax takes products near 0 by a shorter way.
+inline constexpr Setting with_cap(Setting setting, float cap) {
+  setting.softcap = cap;
+  return setting;
+}
+inline constexpr Setting of_near_scores(bool causal) {
+  Setting setting = of_scores("hopper-kv32-whole-lazy");
+  setting.seqlen_q = 75, setting.seqlen_kv = 149, setting.causal = causal;
+  setting.num_heads_kv = setting.num_heads_q;  // a warpgroup's rows have several blocks on the diagonal
+  return setting;
+}
+inline constexpr Setting kHopperNear = with_cap(of_near_scores(false), 6.0f);
+// Keys that are hidden at the begin, in blocks after the first.
+inline constexpr Setting kHopperNearWindow = [] {
+  Setting setting = with_cap(of_near_scores(true), 20.0f);
+  setting.window = {40, -1};
+  return setting;
+}();
+inline constexpr Setting kHopperNearAndFar = with_cap(of_near_scores(false), 1.5f);
+
+inline constexpr const char* kScoreText = "score * 0.5f + weight(batch, head, query, key) - 0.125f * (query - key)";
+inline constexpr const char* kMaskText = "(query / 7 + key / 5) % 3 != 0";
+inline constexpr Setting with_score(Setting setting, const char* text) {
+  setting.score = text;
+  return setting;
+}
+inline constexpr Setting with_mask(Setting setting, const char* text) {
+  setting.mask = text;
+  return setting;
+}
+inline constexpr Setting with_documents(Setting setting) {
+  setting.documents = true;
+  return setting;
+}
+inline constexpr Setting kHopperScoreText = with_score(of_scores("hopper-kv32-whole"), kScoreText);
+inline constexpr Setting kHopperMaskText = with_mask(of_scores("hopper-kv32-whole"), kMaskText);
+inline constexpr Setting kHopperBothMasks = with_documents(kHopperMaskText);
+inline constexpr Setting kHopperOffsets = [] {
+  Setting setting = with_score(of_scores("hopper-kv32-whole"), "score + 0.01f * float(query) * float(key)");
+  setting.offsets = true;
+  return setting;
+}();
+inline constexpr Setting kMmaScoreText = with_score(of_mma_scores("mma-kv32-k2-v2"), kScoreText);
+inline constexpr Setting kMmaMaskText = with_mask(of_mma_scores("mma-kv32-k2-v2"), kMaskText);
+// The rows of a warp see nothing of the first block that it takes.
+inline constexpr Setting kMmaLateKeys = with_mask(of_mma_scores("mma-kv32-k2-v2"), "key < 40");
+
+inline constexpr Setting with_blocks(Setting setting, const char* mask) {
+  setting.mask = mask, setting.blocks = true;
+  setting.seqlen_q = 200, setting.seqlen_kv = 600, setting.num_heads_q = 2, setting.num_heads_kv = 2;
+  return setting;
+}
+inline constexpr const char* kBlocksText = "key / 100 == query / 70 || key >= 590";
+inline constexpr Setting kHopperBlocks = with_blocks(of_scores("hopper-q128-kv32-whole-qs2-lazy-fused"), kBlocksText);
+inline constexpr Setting kHopperNoBlocks =
+    with_blocks(of_scores("hopper-q64-kv64-whole-ppoff"), "query < 100 && key < 50");
+inline constexpr Setting kMmaBlocks = with_blocks(of_mma_scores("mma-kv32-k2-v2"), kBlocksText);
+
+inline constexpr Setting with_prefix(Setting setting) {
+  setting.prefix = true, setting.seqlen_q = 75, setting.seqlen_kv = 149;
+  return setting;
+}
+inline constexpr Setting kHopperPrefix = with_prefix(of_scores("hopper-kv32-whole"));
+
+inline const std::vector<Mutation> kTextFaults = {
+    {.name = "near: nothing is far",
+     .setting = kHopperNearAndFar,
+     .file = "hopper/deferred_softmax.cuh",
+     .original = "const bool far = static_cast<int>(signs) >= 0;",
+     .replacement = "const bool far = false;"},
+    {.name = "near: another coefficient",
+     .setting = kHopperNear,
+     .file = "parts/score/softcap.cuh",
+     .original = "-0.192871967f",
+     .replacement = "-0.292871967f"},
+    {.name = "near: the last coefficient is left out",
+     .setting = kHopperNear,
+     .file = "parts/score/softcap.cuh",
+     .original = "0.0897885824f",
+     .replacement = "0.0f"},
+    {.name = "near: coefficients without the unit",
+     .setting = kHopperNear,
+     .file = "parts/score/softcap.cuh",
+     .original = "float factor = caps * unit;",
+     .replacement = "float factor = caps;"},
+    {.name = "near: blocks that hide keys, too",
+     .setting = kHopperNearWindow,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "if (is_near && !hides<false>(visit, at.block))",
+     .replacement = "if (is_near)"},
+    {.name = "near: the lower row with the upper one's shift",
+     .setting = kHopperNear,
+     .file = "hopper/deferred_softmax.cuh",
+     .original = "probability(x, -shift.x[0][1], sums[1][column % 2])",
+     .replacement = "probability(x, -shift.x[0][0], sums[1][column % 2])"},
+    {.name = "near: half of a row's sum",
+     .setting = kHopperNear,
+     .file = "hopper/deferred_softmax.cuh",
+     .original = "{sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]}",
+     .replacement = "{sums[0][0] + sums[0][1], sums[1][0]}"},
+    {.name = "text: takes products without their scale",
+     .setting = kHopperScoreText,
+     .file = "parts/score/function.cuh",
+     .original = "text.score(score * taken,",
+     .replacement = "text.score(score,"},
+    {.name = "text: scores in binary logarithms",
+     .setting = kHopperScoreText,
+     .file = "parts/score/function.cuh",
+     .original = "unit(float) const { return kLog2E; }",
+     .replacement = "unit(float) const { return 1.0f; }"},
+    {.name = "text: queries are counted from the diagonal",
+     .setting = kHopperScoreText,
+     .file = "function/text.cuh",
+     .original = " : of_queries[place.batch]) - diagonal;",
+     .replacement = " : of_queries[place.batch]);"},
+    {.name = "text: all rows have the first one's query",
+     .setting = kMmaScoreText,
+     .file = "function/text.cuh",
+     .original = "sequence, position + from_position, from_position,",
+     .replacement = "sequence, query, from_position,"},
+    {.name = "text: queries of all batch entries begin alike",
+     .setting = kHopperOffsets,
+     .file = "function/text.cuh",
+     .original = "of_queries[place.batch]",
+     .replacement = "of_queries[0]"},
+    {.name = "text: keys begin at 0",
+     .setting = kHopperOffsets,
+     .file = "function/text.cuh",
+     .original = "return {first_key + first, offset};",
+     .replacement = "return {first, offset};"},
+    {.name = "text: a difference of positions has the sum of offsets",
+     .setting = kHopperScoreText,
+     .file = "function/position.cuh",
+     .original = "{a.first - b.first, a.offset - b.offset}",
+     .replacement = "{a.first - b.first, a.offset + b.offset}"},
+    {.name = "text: a tensor is packed",
+     .setting = kMmaScoreText,
+     .file = "function/tensor.cuh",
+     .original = "constexpr bool kNeighbours = kPacked && kDim == kRank - 1;",
+     .replacement = "constexpr bool kNeighbours = kDim == kRank - 1;"},
+    {.name = "predicates: one is enough",
+     .setting = kHopperBothMasks,
+     .file = "attention/predicate.cuh",
+     .original = "part.sees(key) && others.sees(key)",
+     .replacement = "part.sees(key) || others.sees(key)"},
+    {.name = "predicates: only the first",
+     .setting = kHopperBothMasks,
+     .file = "attention/predicate.cuh",
+     .original = "part.sees(key) && others.sees(key)",
+     .replacement = "part.sees(key)"},
+    {.name = "predicates: pairs of bits overlap",
+     .setting = kHopperMaskText,
+     .file = "attention/scores.cuh",
+     .original = "seen |= pair << 2 * tile;",
+     .replacement = "seen |= pair << tile;"},
+    {.name = "predicates: what is seen is hidden",
+     .setting = kHopperMaskText,
+     .file = "attention/scores.cuh",
+     .original = "hidden[word] = ~seen;",
+     .replacement = "hidden[word] = seen;"},
+    {.name = "predicates: the lower row sees what the upper one sees",
+     .setting = kHopperMaskText,
+     .file = "attention/scores.cuh",
+     .original = "hidden_by_predicates<kTiles>(rows.lower,",
+     .replacement = "hidden_by_predicates<kTiles>(rows.upper,"},
+    {.name = "predicates of mma: a pair has the first one's bit",
+     .setting = kMmaMaskText,
+     .file = "attention/scores.cuh",
+     .original = "(2 * (n % kTilesOfWord) + e)",
+     .replacement = "(2 * (n % kTilesOfWord))"},
+    {.name = "predicates of mma: not asked",
+     .setting = kMmaMaskText,
+     .file = "kernels/mma_forward.cuh",
+     .original = "      if (!whole)\n",
+     .replacement = "      if (false)\n"},
+    {.name = "block mask: a granule that only some keys of are seen is empty",
+     .setting = kHopperBlocks,
+     .file = "kernels/block_mask.cuh",
+     .original = "(seen.by_some & keys) != 0",
+     .replacement = "(seen.by_some & keys) == keys"},
+    {.name = "block mask: what some see is whole",
+     .setting = kHopperBlocks,
+     .file = "kernels/block_mask.cuh",
+     .original = "(~seen.by_all & keys) == 0",
+     .replacement = "(~seen.by_some & keys) == 0"},
+    {.name = "block mask: of the first query of each granule",
+     .setting = kHopperBlocks,
+     .file = "kernels/block_mask.cuh",
+     .original = "query < end; ++query",
+     .replacement = "query <= first; ++query"},
+    {.name = "block mask: the granules of a word's begin",
+     .setting = kHopperBlocks,
+     .file = "parts/blocks/block_mask.cuh",
+     .original = "first_key / kGranuleKeys % kGranulesOfWord;",
+     .replacement = "0;"},
+    {.name = "block mask: without the tile's last queries",
+     .setting = kHopperBlocks,
+     .file = "parts/blocks/block_mask.cuh",
+     .original = "query <= last_query / kGranuleQueries",
+     .replacement = "query < last_query / kGranuleQueries"},
+    {.name = "listed: all blocks are whole",
+     .setting = kHopperBlocks,
+     .file = "hopper/block_walk.cuh",
+     .original = "whole = seen.whole;",
+     .replacement = "whole = true;"},
+    {.name = "listed: whole blocks are the others",
+     .setting = kHopperBlocks,
+     .file = "hopper/block_walk.cuh",
+     .original = "whole = (noted & 1) == 0;",
+     .replacement = "whole = (noted & 1) != 0;"},
+    {.name = "listed: a block too many",
+     .setting = kHopperBlocks,
+     .file = "hopper/block_walk.cuh",
+     .original = "int listed = 0;",
+     .replacement = "int listed = 1;"},
+    {.name = "listed: consumers expect a block less",
+     .setting = kHopperBlocks,
+     .file = "hopper/block_walk.cuh",
+     .original = "return --left > 0;",
+     .replacement = "return --left > 1;",
+     .kinds = {race, deadlock, mbarrier_phase}},
+    {.name = "listed: a tile of hidden keys visits the first block that there is",
+     .setting = kHopperNoBlocks,
+     .file = "hopper/block_walk.cuh",
+     .original = "return block = tile.end_block - 1;",
+     .replacement = "whole = true;\n"
+                    "    return block = tile.first_block;"},
+    {.name = "listed: the note comes when the keys are on their way",
+     .setting = kHopperBlocks,
+     .file = "hopper/loader.cuh",
+     .original = "    ring.wait_empty();\n"
+                 "    take_note();\n"
+                 "    ptx::mbarrier_arrive_expect_tx(ring.full(), KvTile::kBytes);",
+     .replacement = "    ring.wait_empty();\n"
+                    "    ptx::mbarrier_arrive_expect_tx(ring.full(), KvTile::kBytes);\n"
+                    "    take_note();",
+     .kinds = {race, unwritten_shared}},
+    {.name = "listed, mma: all blocks are whole",
+     .setting = kMmaBlocks,
+     .file = "kernels/mma_forward.cuh",
+     .original = "if (sees) shift = finish_scores<false>(s, i, 0, seen.whole);",
+     .replacement = "if (sees) shift = finish_scores<false>(s, i, 0, true);"},
+    {.name = "prefix: a causal mask",
+     .setting = kHopperPrefix,
+     .file = "parts/mask/prefix.cuh",
+     .original = "return max(position, last_of_prefix);",
+     .replacement = "return position;"},
+    {.name = "prefix: all batch entries have the first one's",
+     .setting = kHopperPrefix,
+     .file = "parts/mask/prefix.cuh",
+     .original = "args.prefix.keys[batch()]",
+     .replacement = "args.prefix.keys[0]"},
+    {.name = "prefix: one key too many",
+     .setting = kHopperPrefix,
+     .file = "parts/mask/prefix.cuh",
+     .original = "max(args.prefix.keys[batch()], 0) - 1",
+     .replacement = "max(args.prefix.keys[batch()], 0)"},
+};
+
+}  // namespace flashjit::tests
