@@ -47,7 +47,7 @@ constexpr KindRow kKinds[] = {
     {"boolean_mask", "BooleanMaskText", false, "boolean_mask(batch, head, query, key)", 4, kBoolean},
     {"documents", "DocumentsText", false,
      "const int own = query + (seqlen_kv - seqlen_q);\n"
-     "return own >= 0 && documents(batch, own) == documents(batch, key);",
+     "return (own >= 0) & (documents(batch, own) == documents(batch, key));",
      2, kI32},
     {"tree", "TreeText", false,
      "const int node = key - (seqlen_kv - seqlen_q);\n"
@@ -192,7 +192,7 @@ class LibraryFunctions {
 };
 
 std::string signature_of(FunctionKind kind) {
-  constexpr const char* kPlace = "int batch, int head, Position query, Position key, int seqlen_q, int seqlen_kv";
+  constexpr const char* kPlace = "int batch, int head, RowPosition query, Position key, int seqlen_q, int seqlen_kv";
   if (row_of(kind).scores)
     return fmt::format("template <class Number> __device__ __forceinline__ Number operator()(Number score, {}) const",
                        kPlace);

@@ -11,6 +11,6 @@ namespace flashjit::runtime {
 // As templates/function/text.cuh and the struct of the function have it.
 void write_function_arguments(const ForwardCall& call, const Function& function, std::byte* at);
 // One of the library's, whose capture is the tensor. Its positions have no offsets.
-void write_function_arguments(const Tensor& tensor, std::byte* at);
+void write_function_arguments(const ForwardCall& call, const Tensor& tensor, std::byte* at);
 
 }  // namespace flashjit::runtime

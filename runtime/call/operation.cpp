@@ -82,7 +82,7 @@ generator::DropoutArguments dropout_arguments(const ForwardCall& call) {
 // Of the library's functions, and of users'.
 template <auto kTensor>
 void write_tensor(const ForwardCall& call, std::byte* at) {
-  write_function_arguments(call.*kTensor, at);
+  write_function_arguments(call, call.*kTensor, at);
 }
 template <auto kFunction>
 void write_function(const ForwardCall& call, std::byte* at) {

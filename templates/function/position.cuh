@@ -45,6 +45,9 @@ struct Position {
   __device__ __forceinline__ double times(double a) const { return a * static_cast<double>(*this); }
 };
 
+// That of a query: the same for all columns of a lane.
+struct RowPosition : Position {};
+
 __device__ __forceinline__ Position operator+(Position a, Position b) {
   return {a.first + b.first, a.offset + b.offset};
 }

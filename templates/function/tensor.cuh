@@ -1,39 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that texts capture.
+// Tensors that texts capture. A text is in a kernel once for each column of a lane, so what one access compiles to,
+// before the compiler finds what columns have in common, decides how long the whole kernel takes to compile: few
+// values, no structs, no branches.
 #pragma once
+
+#include "function/position.cuh"
 
 namespace text {
 
-// Elements in memory, and what a text gets of them.
+// ld.global.nc.type value, [at];   0 where the index is none below the size:                 PTX ISA 3.1, sm_32
+__device__ __forceinline__ unsigned load_below(unsigned size, unsigned index, const unsigned char* at) {
+  unsigned value;
+  asm("{\n\t.reg .pred inside;\n\tsetp.lt.u32 inside, %2, %3;\n\tmov.b32 %0, 0;\n\t"
+      "@inside ld.global.nc.u8 %0, [%1];\n\t}"
+      : "=r"(value)
+      : "l"(at), "r"(index), "r"(size));
+  return value;
+}
+__device__ __forceinline__ unsigned load_below(unsigned size, unsigned index, const unsigned short* at) {
+  unsigned value;
+  asm("{\n\t.reg .pred inside;\n\tsetp.lt.u32 inside, %2, %3;\n\tmov.b32 %0, 0;\n\t"
+      "@inside ld.global.nc.u16 %0, [%1];\n\t}"
+      : "=r"(value)
+      : "l"(at), "r"(index), "r"(size));
+  return value;
+}
+__device__ __forceinline__ unsigned load_below(unsigned size, unsigned index, const unsigned* at) {
+  unsigned value;
+  asm("{\n\t.reg .pred inside;\n\tsetp.lt.u32 inside, %2, %3;\n\tmov.b32 %0, 0;\n\t"
+      "@inside ld.global.nc.b32 %0, [%1];\n\t}"
+      : "=r"(value)
+      : "l"(at), "r"(index), "r"(size));
+  return value;
+}
+__device__ __forceinline__ unsigned long long load_below(unsigned size, unsigned index, const unsigned long long* at) {
+  unsigned long long value;
+  asm("{\n\t.reg .pred inside;\n\tsetp.lt.u32 inside, %2, %3;\n\tmov.b64 %0, 0;\n\t"
+      "@inside ld.global.nc.b64 %0, [%1];\n\t}"
+      : "=l"(value)
+      : "l"(at), "r"(index), "r"(size));
+  return value;
+}
+
+// Elements: their bits in memory, and what a text gets of them.
 struct F16 {
   using Value = float;
-  static constexpr int kBytes = 2;
-  static __device__ __forceinline__ float load(const char* at) {
+  using Bits = unsigned short;
+  static __device__ __forceinline__ float value(unsigned bits) {
     float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(*reinterpret_cast<const unsigned short*>(at)));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<Bits>(bits)));
     return value;
   }
 };
 struct Bf16 {
   using Value = float;
-  static constexpr int kBytes = 2;
-  static __device__ __forceinline__ float load(const char* at) {
-    return __uint_as_float(static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(at)) << 16);
-  }
+  using Bits = unsigned short;
+  static __device__ __forceinline__ float value(unsigned bits) { return __uint_as_float(bits << 16); }
 };
-template <class T>
-struct AsItIs {
-  using Value = T;
-  static constexpr int kBytes = sizeof(T);
-  static __device__ __forceinline__ T load(const char* at) { return *reinterpret_cast<const T*>(at); }
+struct F32 {
+  using Value = float;
+  using Bits = unsigned;
+  static __device__ __forceinline__ float value(unsigned bits) { return __uint_as_float(bits); }
 };
-using F32 = AsItIs<float>;
-using I32 = AsItIs<int>;
-using I64 = AsItIs<long long>;
+struct I32 {
+  using Value = int;
+  using Bits = unsigned;
+  static __device__ __forceinline__ int value(unsigned bits) { return static_cast<int>(bits); }
+};
+struct I64 {
+  using Value = long long;
+  using Bits = unsigned long long;
+  static __device__ __forceinline__ long long value(unsigned long long bits) { return static_cast<long long>(bits); }
+};
 struct Boolean {
   using Value = bool;
-  static constexpr int kBytes = 1;
-  static __device__ __forceinline__ bool load(const char* at) { return *at != 0; }
+  using Bits = unsigned char;
+  static __device__ __forceinline__ bool value(unsigned bits) { return bits != 0; }
 };
 
 // What the host writes of a tensor: runtime/call/function_arguments.cpp. An index outside of it gives 0: a kernel asks
@@ -41,27 +83,30 @@ struct Boolean {
 // the last dimension are neighbours, so that the columns of a lane differ by constants.
 template <class Element, int kRank, bool kPacked>
 struct View {
+  using Value = typename Element::Value;
+  using Bits = typename Element::Bits;
+
   const char* data;
   long long strides[kRank];  // in bytes
   unsigned sizes[kRank];
 
-  using Value = typename Element::Value;
-
  protected:
-  // Index by index, from the first dimension on.
-  struct Place {
-    const char* at;
-    bool inside;
-  };
-  template <int kDim>
-  __device__ __forceinline__ Place step(const Place& from, int index) const {
-    constexpr bool kNeighbours = kPacked && kDim == kRank - 1;
-    const long long stride = kNeighbours ? static_cast<long long>(Element::kBytes) : strides[kDim];
-    return {from.at + index * stride, from.inside && static_cast<unsigned>(index) < sizes[kDim]};
+  __device__ __forceinline__ bool has(int dim, int index) const { return static_cast<unsigned>(index) < sizes[dim]; }
+  // Along the last dimension.
+  __device__ __forceinline__ long long stride() const {
+    return kPacked ? static_cast<long long>(sizeof(Bits)) : strides[kRank - 1];
   }
-  __device__ __forceinline__ Place first(int index) const { return step<0>({data, true}, index); }
-  __device__ __forceinline__ static Value load(const Place& place) {
-    return place.inside ? Element::load(place.at) : Value{};
+  // An element that may be the same for all columns of a lane, in bytes from the first one. Its load is plain and
+  // without a branch: then the compiler makes one of many. Tensors without elements have an address, too.
+  __device__ __forceinline__ Value element(bool inside, long long at) const {
+    const long long mask = -static_cast<long long>(inside);
+    return Element::value(*reinterpret_cast<const Bits*>(data + (at & mask)) & static_cast<Bits>(mask));
+  }
+  // One that moves from column to column along the last dimension; at: of that dimension's first one.
+  __device__ __forceinline__ Value element(bool inside, long long at, Position index) const {
+    const char* const first = data + at + index.first * stride();
+    return Element::value(load_below(inside ? sizes[kRank - 1] : 0, index.first + index.offset,
+                                     reinterpret_cast<const Bits*>(first + index.offset * stride())));
   }
 };
 
@@ -72,29 +117,63 @@ template <class Element, bool kPacked>
 struct Tensor<Element, 0, kPacked> {
   const char* data;
 
-  __device__ __forceinline__ typename Element::Value operator()() const { return Element::load(data); }
+  __device__ __forceinline__ typename Element::Value operator()() const {
+    return Element::value(*reinterpret_cast<const typename Element::Bits*>(data));
+  }
 };
+
 template <class Element, bool kPacked>
 struct Tensor<Element, 1, kPacked> : View<Element, 1, kPacked> {
-  __device__ __forceinline__ typename Element::Value operator()(int i) const { return this->load(this->first(i)); }
+  using Value = typename Element::Value;
+
+  __device__ __forceinline__ Value operator()(int i) const {
+    return this->element(this->has(0, i), i * this->stride());
+  }
+  __device__ __forceinline__ Value operator()(Position i) const { return this->element(true, 0, i); }
+  __device__ __forceinline__ Value operator()(RowPosition i) const { return (*this)(i.first); }
 };
+
 template <class Element, bool kPacked>
 struct Tensor<Element, 2, kPacked> : View<Element, 2, kPacked> {
-  __device__ __forceinline__ typename Element::Value operator()(int i, int j) const {
-    return this->load(this->template step<1>(this->first(i), j));
+  using Value = typename Element::Value;
+
+  __device__ __forceinline__ Value operator()(int i, int j) const {
+    return this->element(this->has(0, i) & this->has(1, j), i * this->strides[0] + j * this->stride());
   }
+  __device__ __forceinline__ Value operator()(int i, Position j) const {
+    return this->element(this->has(0, i), i * this->strides[0], j);
+  }
+  __device__ __forceinline__ Value operator()(int i, RowPosition j) const { return (*this)(i, j.first); }
 };
+
 template <class Element, bool kPacked>
 struct Tensor<Element, 3, kPacked> : View<Element, 3, kPacked> {
-  __device__ __forceinline__ typename Element::Value operator()(int i, int j, int k) const {
-    return this->load(this->template step<2>(this->template step<1>(this->first(i), j), k));
+  using Value = typename Element::Value;
+
+  __device__ __forceinline__ Value operator()(int i, int j, int k) const {
+    return this->element(this->has(0, i) & this->has(1, j) & this->has(2, k),
+                         i * this->strides[0] + j * this->strides[1] + k * this->stride());
   }
+  __device__ __forceinline__ Value operator()(int i, int j, Position k) const {
+    return this->element(this->has(0, i) & this->has(1, j), i * this->strides[0] + j * this->strides[1], k);
+  }
+  __device__ __forceinline__ Value operator()(int i, int j, RowPosition k) const { return (*this)(i, j, k.first); }
 };
+
 template <class Element, bool kPacked>
 struct Tensor<Element, 4, kPacked> : View<Element, 4, kPacked> {
-  __device__ __forceinline__ typename Element::Value operator()(int i, int j, int k, int l) const {
-    const auto of_two = this->template step<1>(this->first(i), j);
-    return this->load(this->template step<3>(this->template step<2>(of_two, k), l));
+  using Value = typename Element::Value;
+
+  __device__ __forceinline__ Value operator()(int i, int j, int k, int l) const {
+    return this->element(this->has(0, i) & this->has(1, j) & this->has(2, k) & this->has(3, l),
+                         i * this->strides[0] + j * this->strides[1] + k * this->strides[2] + l * this->stride());
+  }
+  __device__ __forceinline__ Value operator()(int i, int j, int k, Position l) const {
+    return this->element(this->has(0, i) & this->has(1, j) & this->has(2, k),
+                         i * this->strides[0] + j * this->strides[1] + k * this->strides[2], l);
+  }
+  __device__ __forceinline__ Value operator()(int i, int j, int k, RowPosition l) const {
+    return (*this)(i, j, k, l.first);
   }
 };
 

@@ -29,13 +29,13 @@ __device__ __forceinline__ void open_block(const HopperArguments& args, const Ho
   if constexpr (Config::kCluster > 1) ptx::cluster_sync();
 }
 
-// The producer's warpgroup: one thread announces the tiles and one loads them.
+// The producer's warpgroup: one feeder loads the tiles, and one announces them.
 template <class Config>
 __device__ __forceinline__ void feed(const typename Config::Arguments& args, const HopperShape<Config>& shape) {
   using Shape = HopperShape<Config>;
   if constexpr (Shape::kMovesRegisters) ptx::setmaxnreg_dec<Shape::kProducerRegisters>();
-  if (ptx::tid_x() == 0) produce<Config>(args, shape);
-  if (HopperAnnouncer<Config>::has(ptx::tid_x())) HopperAnnouncer<Config>(args, shape).announce_all();
+  if (Feeder<Config>::is(0, ptx::tid_x())) produce<Config>(args, shape);
+  if (Feeder<Config>::is(1, ptx::tid_x())) HopperAnnouncer<Config>(args, shape).announce_all();
 }
 
 // A warpgroup that the first one feeds.

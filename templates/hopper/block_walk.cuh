@@ -51,38 +51,51 @@ struct BlockWalk {
   __device__ __forceinline__ uint32 note() const { return 0; }
 };
 
-// Those that some row sees.
+// Those that some row sees: found by the lanes of a warp together, kWarpSize blocks at a time.
 template <class Config>
 struct BlockWalk<Config, true> {
   using Tile = HopperTile<Config>;
 
   const ListedBlocks<Config> blocks;
-  int block = 0;
-  bool whole = false;
+  int window = 0;                  // the blocks that were looked at last are window * kWarpSize and on
+  uint32 to_visit = 0, whole = 0;  // of these, a bit for each
+  uint32 found = 0;                // see note()
 
   __device__ __forceinline__ explicit BlockWalk(const typename Config::Arguments& args) : blocks{args} {}
-  __device__ __forceinline__ int begin(const Tile& tile) { return find(tile, tile.end_block); }
+  __device__ __forceinline__ int begin(const Tile& tile) {
+    window = ceil_div(tile.end_block, kWarpSize), to_visit = 0;
+    return find(tile);
+  }
   template <class Step>
   __device__ __forceinline__ int go(const Tile& tile, Step step) {
 #pragma unroll 1
     for (int left = tile.listed; left > 1; --left) {
-      const int before = block;
-      step(before, find(tile, before));
+      const int before = block();
+      step(before, find(tile));
     }
-    return block;
+    return block();
   }
-  __device__ __forceinline__ uint32 note() const { return static_cast<uint32>(block) << 1 | (whole ? 0 : 1); }
+  __device__ __forceinline__ uint32 note() const { return found; }
 
  private:
+  __device__ __forceinline__ int block() const { return static_cast<int>(found >> 1); }
   // The next one below. Where no row of the tile sees any, the last block.
-  __device__ __forceinline__ int find(const Tile& tile, int below) {
-    whole = false;
-    for (block = below - 1; block >= tile.first_block; --block) {
-      const SeenBlock seen = blocks.seen(tile, block);
-      whole = seen.whole;
-      if (seen.some) return block;
+  __device__ __forceinline__ int find(const Tile& tile) {
+    while (to_visit == 0 && window * kWarpSize > tile.first_block) look_at(tile, --window);
+    if (to_visit == 0) {
+      found = static_cast<uint32>(tile.end_block - 1) << 1 | 1;
+    } else {
+      const int bit = kWarpSize - 1 - __clz(static_cast<int>(to_visit));
+      to_visit ^= 1u << bit;
+      found = static_cast<uint32>(window * kWarpSize + bit) << 1 | (~whole >> bit & 1);
     }
-    return block = tile.end_block - 1;
+    return block();
+  }
+  __device__ __forceinline__ void look_at(const Tile& tile, int of_blocks) {
+    const int block = of_blocks * kWarpSize + ptx::tid_x() % kWarpSize;
+    SeenBlock seen{false, false};
+    if (block >= tile.first_block && block < tile.end_block) seen = blocks.seen(tile, block);
+    to_visit = ptx::vote_ballot(seen.some), whole = ptx::vote_ballot(seen.whole);
   }
 };
 

@@ -7,6 +7,18 @@
 #include "hopper/tiles.cuh"
 #include "ptx/tma.cuh"
 
+// Tiles are announced, and their blocks loaded, by a thread each, or where blocks are listed by a warp each, whose
+// lanes look at the list together: of these one speaks.
+template <class Config>
+struct Feeder {
+  static constexpr bool kWarp = Config::Blocks::kListed;
+
+  __device__ __forceinline__ static bool is(int warp, int thread) {
+    return kWarp ? thread / kWarpSize == warp : thread == warp * kWarpSize;
+  }
+  __device__ __forceinline__ static bool leads() { return !kWarp || ptx::tid_x() % kWarpSize == 0; }
+};
+
 // Tells everybody the tiles of this block, one after the other.
 template <class Config>
 struct HopperAnnouncer {
@@ -54,12 +66,9 @@ struct HopperAnnouncer {
     return HopperTiles<Config>::stride() + drawn;
   }
 
-  // Listed blocks are counted by a whole warp, of which one thread speaks.
+ private:
   static constexpr bool kListed = Config::Blocks::kListed;
-  __device__ __forceinline__ static bool has(int thread) {
-    return kListed ? thread / kWarpSize == 1 : thread == kWarpSize;
-  }
-  __device__ __forceinline__ static bool leads() { return !kListed || ptx::tid_x() % kWarpSize == 0; }
+  __device__ __forceinline__ static bool leads() { return Feeder<Config>::leads(); }
 };
 
 template <class Config>
@@ -84,14 +93,16 @@ struct HopperLoader {
 
   __device__ __forceinline__ void request_query(const Tile& tile) {
     using QTile = typename Shape::QTile;
-    queries.wait_empty();
-    ptx::mbarrier_arrive_expect_tx(queries.full(), QTile::kBytes);
+    if (leads()) {
+      queries.wait_empty();
+      ptx::mbarrier_arrive_expect_tx(queries.full(), QTile::kBytes);
 #pragma unroll
-    for (int panel = 0; panel < QTile::kPanels; ++panel)
-      ptx::tma_load(queries.slot() + panel * QTile::kPanelBytes, args.q,
-                    {panel * QTile::kPanelColumns, tile.head << args.packed_heads_log2,
-                     tile.first_row >> args.packed_heads_log2, tile.batch},
-                    queries.full(), ptx::L2Policy::evict_first);
+      for (int panel = 0; panel < QTile::kPanels; ++panel)
+        ptx::tma_load(queries.slot() + panel * QTile::kPanelBytes, args.q,
+                      {panel * QTile::kPanelColumns, tile.head << args.packed_heads_log2,
+                       tile.first_row >> args.packed_heads_log2, tile.batch},
+                      queries.full(), ptx::L2Policy::evict_first);
+    }
     queries.advance();
   }
   // note: of a listed block, for the consumers.
@@ -110,6 +121,12 @@ struct HopperLoader {
   template <class KvTile, class Writer, class TakeNote>
   __device__ __forceinline__ void request(Writer& ring, const TensorMap& map, const Tile& tile, int block,
                                           TakeNote take_note) {
+    if (leads()) load<KvTile>(ring, map, tile, block, take_note);
+    ring.advance();
+  }
+  template <class KvTile, class Writer, class TakeNote>
+  __device__ __forceinline__ void load(const Writer& ring, const TensorMap& map, const Tile& tile, int block,
+                                       TakeNote take_note) const {
     constexpr int kShare = Config::kBlockKv / Config::kCluster;
     ring.wait_empty();
     take_note();
@@ -124,6 +141,6 @@ struct HopperLoader {
       else
         ptx::tma_load_multicast(dst, map, at, ring.full(), (1 << Config::kCluster) - 1, ptx::L2Policy::evict_last);
     }
-    ring.advance();
   }
+  __device__ __forceinline__ static bool leads() { return Feeder<Config>::leads(); }
 };

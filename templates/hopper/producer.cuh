@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that keeps the rings filled, where a block has a warpgroup for it.
+// Who keeps the rings filled, where a block has a warpgroup for it.
 #pragma once
 
 #include "hopper/block_walk.cuh"
 #include "hopper/loader.cuh"
 
-// One thread. Tile after tile, keys one block ahead of values. Where a second query slot is free already, the next
+// A feeder's. Tile after tile, keys one block ahead of values. Where a second query slot is free already, the next
 // tile's query and first keys come before the last values of this one; else after them.
 template <class Config>
 __device__ __forceinline__ void produce(const typename Config::Arguments& args, const HopperShape<Config>& shape) {
@@ -27,7 +27,8 @@ __device__ __forceinline__ void produce(const typename Config::Arguments& args, 
     });
     if constexpr (!Shape::kNextTileFirst) loader.request_value(tile, last);
     if constexpr (Shape::kOneTile) return;
-    announced.give_back(stage, true);
+    if constexpr (Feeder<Config>::kWarp) ptx::bar_warp_sync();  // all of its lanes have read the tile
+    announced.give_back(stage, Feeder<Config>::leads());
     stage = announced.take();
     const SmemAddress next = announced.place.slot(stage);
     const int next_end = Tile::read(next).end_block;
