@@ -47,7 +47,8 @@ constexpr KindRow kKinds[] = {
     {"boolean_mask", "BooleanMaskText", false, "boolean_mask(batch, head, query, key)", 4, kBoolean},
     {"documents", "DocumentsText", false,
      "const int own = query + (seqlen_kv - seqlen_q);\n"
-     "return (own >= 0) & (documents(batch, own) == documents(batch, key));",
+     "const unsigned seen = own >= 0;\n"
+     "return static_cast<unsigned>(documents(batch, own) ^ documents(batch, key)) < seen;",
      2, kI32},
     {"tree", "TreeText", false,
      "const int node = key - (seqlen_kv - seqlen_q);\n"

@@ -110,23 +110,31 @@ __device__ __forceinline__ uint32 columns_below(int bound) {
   return count == 32 ? ~0u : (1u << count) - 1;
 }
 
-// Of the columns that a lane holds of kTiles tiles of eight, those that a row's predicates hide. row: of predicates.
+// Of the columns that a lane holds of kTiles tiles of eight, those that the predicates of its two rows hide. Some tiles
+// at a time: their loads are in flight together, and the code is in the instruction cache.
 template <int kTiles, class Row>
-__device__ __forceinline__ void hidden_by_predicates(const Row& row, int first_column,
-                                                     uint32 (&hidden)[ceil_div(kTiles, kTilesOfWord)]) {
+__device__ __forceinline__ void hidden_by_predicates(const Row& upper, const Row& lower, int first_column,
+                                                     uint32 (&hidden)[2][ceil_div(kTiles, kTilesOfWord)]) {
+  constexpr int kTogether = kTiles % 4 == 0 ? 4 : 2, kBits = 2 * kTogether;
 #pragma unroll
   for (int word = 0; word < ceil_div(kTiles, kTilesOfWord); ++word) {
-    constexpr int kUnrolled = 4;
     const int tiles = word < kTiles / kTilesOfWord ? kTilesOfWord : kTiles % kTilesOfWord;
-    const int first = first_column + 8 * kTilesOfWord * word;
-    uint32 seen = 0;
-#pragma unroll kUnrolled
-    for (int tile = 0; tile < tiles; ++tile) {
-      const uint32 pair = static_cast<uint32>(row.sees({first + 8 * tile, 0})) |
-                          static_cast<uint32>(row.sees({first + 8 * tile, 1})) << 1;
-      seen |= pair << 2 * tile;
+    uint32 seen[2] = {};
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; tile += kTogether) {
+      const int first = first_column + 8 * (kTilesOfWord * word + tile);
+      uint32 by_upper = 0, by_lower = 0;
+#pragma unroll
+      for (int i = 0; i < kBits; ++i) {
+        const Key key{first, i / 2 * 8 + i % 2};
+        if (upper.sees(key)) by_upper |= 1u << i;
+        if (lower.sees(key)) by_lower |= 1u << i;
+      }
+      // From the upper end, so that the first ones are the lowest at last.
+      seen[0] = __funnelshift_r(seen[0], by_upper, kBits), seen[1] = __funnelshift_r(seen[1], by_lower, kBits);
     }
-    hidden[word] = ~seen;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) hidden[h][word] = ~(seen[h] >> (32 - 2 * tiles));
   }
 }
 
@@ -136,8 +144,7 @@ __device__ __forceinline__ void hide_by_predicates(const Rows& rows, int first_k
   constexpr int kTiles = Scores::kColumns / 8;
   uint32 hidden[2][ceil_div(kTiles, kTilesOfWord)];
   const int first_column = first_key + lane % 4 * 2;
-  hidden_by_predicates<kTiles>(rows.upper, first_column, hidden[0]);
-  hidden_by_predicates<kTiles>(rows.lower, first_column, hidden[1]);
+  hidden_by_predicates<kTiles>(rows.upper, rows.lower, first_column, hidden);
   Scores::hide(hidden);
 }
 
@@ -147,18 +154,17 @@ template <int kM, int kN, class Row, class PositionOf>
 __device__ __forceinline__ void hide_by_predicates(Accumulator<kM, kN>& s, const Row& of_head, int first_row,
                                                    int first_key, int lane, PositionOf position_of) {
 #pragma unroll
-  for (int m = 0; m < kM; ++m)
+  for (int m = 0; m < kM; ++m) {
+    const int row = first_row + 16 * m + lane / 4;
+    uint32 hidden[2][ceil_div(kN, kTilesOfWord)];
+    hidden_by_predicates<kN>(of_head.at(position_of(row)), of_head.at(position_of(row + 8)), first_key + lane % 4 * 2,
+                             hidden);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      uint32 hidden[ceil_div(kN, kTilesOfWord)];
-      hidden_by_predicates<kN>(of_head.at(position_of(first_row + 16 * m + 8 * h + lane / 4)), first_key + lane % 4 * 2,
-                               hidden);
+    for (int n = 0; n < kN; ++n)
 #pragma unroll
-      for (int n = 0; n < kN; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if ((hidden[n / kTilesOfWord] >> (2 * (n % kTilesOfWord) + e) & 1) != 0) s.x[m][n][2 * h + e] = -infinity();
-    }
+      for (int e = 0; e < 4; ++e)
+        if ((hidden[e / 2][n / kTilesOfWord] >> (2 * (n % kTilesOfWord) + e % 2) & 1) != 0) s.x[m][n][e] = -infinity();
+  }
 }
 
 // Puts -inf in the place of keys that their row does not see, in a generated ScoreMatrix: rows from first_row, columns
