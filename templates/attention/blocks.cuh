@@ -2,7 +2,7 @@
 // Which key/value blocks a tile of rows visits, and which of them need a mask. Masks that are spans say so by
 // arithmetic. Of what they leave, a part in the slot of blocks may leave out more. Its contract:
 //   explicit Part(const Arguments&)  the launch's arguments, of which a part reads the member of its own
-//   SeenBlock seen<kKeys>(int batch, int head, int first_query, int last_query, int first_key)
+//   SeenGranules granules<kKeys>(int batch, int head, int first_query, int last_query, int first_key)
 //                                    what predicates show these queries of kKeys keys
 #pragma once
 
@@ -13,6 +13,10 @@
 struct SeenBlock {
   bool some;   // some of them sees some key
   bool whole;  // all of them see all keys that there are
+};
+// The same of each kGranuleKeys keys from the first one on: a bit for each.
+struct SeenGranules {
+  uint32 some = ~0u, whole = 0;  // nothing is known
 };
 
 // At most one part.
@@ -32,6 +36,11 @@ struct BlocksBy<Part> : Part {
   static constexpr bool kListed = true;
 
   using Part::Part;
+  template <int kKeys>
+  __device__ __forceinline__ SeenBlock seen(int batch, int head, int first_query, int last_query, int first_key) const {
+    const SeenGranules seen = this->template granules<kKeys>(batch, head, first_query, last_query, first_key);
+    return {seen.some != 0, seen.whole == (1u << kKeys / kGranuleKeys) - 1};
+  }
 };
 
 // Blocks by their number from the first key. A tile visits them from the last to the first. In those from clean_end on

@@ -2,6 +2,7 @@
 // The seam between Q K^T and the softmax: here, and nowhere else, scores become those that the softmax takes.
 #pragma once
 
+#include "attention/blocks.cuh"
 #include "attention/predicate.cuh"
 #include "attention/score.cuh"
 #include "attention/softmax.cuh"
@@ -111,11 +112,15 @@ __device__ __forceinline__ uint32 columns_below(int bound) {
 }
 
 // Of the columns that a lane holds of kTiles tiles of eight, those that the predicates of its two rows hide. Some tiles
-// at a time: their loads are in flight together, and the code is in the instruction cache.
+// at a time: their loads are in flight together, the code is in the instruction cache, and they are passed over where
+// it is known that the warp sees all or nothing of them.
 template <int kTiles, class Row>
 __device__ __forceinline__ void hidden_by_predicates(const Row& upper, const Row& lower, int first_column,
+                                                     SeenGranules known,
                                                      uint32 (&hidden)[2][ceil_div(kTiles, kTilesOfWord)]) {
   constexpr int kTogether = kTiles % 4 == 0 ? 4 : 2, kBits = 2 * kTogether;
+  constexpr int kGranules = 8 * kTogether / kGranuleKeys;  // of keys, in them
+  constexpr uint32 kAll = (1u << kGranules) - 1;
 #pragma unroll
   for (int word = 0; word < ceil_div(kTiles, kTilesOfWord); ++word) {
     const int tiles = word < kTiles / kTilesOfWord ? kTilesOfWord : kTiles % kTilesOfWord;
@@ -123,13 +128,17 @@ __device__ __forceinline__ void hidden_by_predicates(const Row& upper, const Row
 #pragma unroll 1
     for (int tile = 0; tile < tiles; tile += kTogether) {
       const int first = first_column + 8 * (kTilesOfWord * word + tile);
-      uint32 by_upper = 0, by_lower = 0;
+      uint32 by_upper = (known.some & kAll) != 0 ? ~0u : 0, by_lower = by_upper;
+      if ((known.some & kAll) != 0 && (known.whole & kAll) != kAll) {
+        by_upper = by_lower = 0;
 #pragma unroll
-      for (int i = 0; i < kBits; ++i) {
-        const Key key{first, i / 2 * 8 + i % 2};
-        if (upper.sees(key)) by_upper |= 1u << i;
-        if (lower.sees(key)) by_lower |= 1u << i;
+        for (int i = 0; i < kBits; ++i) {
+          const Key key{first, i / 2 * 8 + i % 2};
+          if (upper.sees(key)) by_upper |= 1u << i;
+          if (lower.sees(key)) by_lower |= 1u << i;
+        }
       }
+      known.some >>= kGranules, known.whole >>= kGranules;
       // From the upper end, so that the first ones are the lowest at last.
       seen[0] = __funnelshift_r(seen[0], by_upper, kBits), seen[1] = __funnelshift_r(seen[1], by_lower, kBits);
     }
@@ -140,11 +149,11 @@ __device__ __forceinline__ void hidden_by_predicates(const Row& upper, const Row
 
 // Puts -inf in the place of keys that predicates hide from the two rows of a lane, in a generated ScoreMatrix.
 template <class Scores, class Rows>
-__device__ __forceinline__ void hide_by_predicates(const Rows& rows, int first_key, int lane) {
+__device__ __forceinline__ void hide_by_predicates(const Rows& rows, int first_key, SeenGranules known, int lane) {
   constexpr int kTiles = Scores::kColumns / 8;
   uint32 hidden[2][ceil_div(kTiles, kTilesOfWord)];
   const int first_column = first_key + lane % 4 * 2;
-  hidden_by_predicates<kTiles>(rows.upper, rows.lower, first_column, hidden);
+  hidden_by_predicates<kTiles>(rows.upper, rows.lower, first_column, known, hidden);
   Scores::hide(hidden);
 }
 
@@ -158,7 +167,7 @@ __device__ __forceinline__ void hide_by_predicates(Accumulator<kM, kN>& s, const
     const int row = first_row + 16 * m + lane / 4;
     uint32 hidden[2][ceil_div(kN, kTilesOfWord)];
     hidden_by_predicates<kN>(of_head.at(position_of(row)), of_head.at(position_of(row + 8)), first_key + lane % 4 * 2,
-                             hidden);
+                             SeenGranules{}, hidden);
 #pragma unroll
     for (int n = 0; n < kN; ++n)
 #pragma unroll

@@ -12,14 +12,16 @@ struct ListedBlocks {
 
   const typename Config::Arguments& args;
 
-  // Heads that share a tile have one mask: choose_packed_heads sees to it.
   __device__ __forceinline__ SeenBlock seen(const Tile& tile, int block) const {
-    const int packed_heads_log2 = args.core.packed_heads_log2;
-    const int last_query = args.core.sizes.seqlen_q - 1;
-    const int first = tile.first_row >> packed_heads_log2;
-    const int last = min((tile.first_row + Config::kBlockQ - 1) >> packed_heads_log2, last_query);
-    return typename Config::Blocks(args).template seen<Config::kBlockKv>(tile.batch, tile.head << packed_heads_log2,
-                                                                         first, last, block * Config::kBlockKv);
+    const Queries of = queries(tile, tile.first_row, Config::kBlockQ);
+    return typename Config::Blocks(args).template seen<Config::kBlockKv>(tile.batch, of.head, of.first, of.last,
+                                                                         block * Config::kBlockKv);
+  }
+  // What a warpgroup's rows see, from first_row on.
+  __device__ __forceinline__ SeenGranules granules(const Tile& tile, int first_row, int block) const {
+    const Queries of = queries(tile, first_row, kWarpgroupRows);
+    return typename Config::Blocks(args).template granules<Config::kBlockKv>(tile.batch, of.head, of.first, of.last,
+                                                                             block * Config::kBlockKv);
   }
   // Of a tile, by the lanes of a warp together. Where there are none its last block is visited.
   __device__ __forceinline__ int count(const Tile& tile) const {
@@ -29,6 +31,17 @@ struct ListedBlocks {
       listed += __popc(ptx::vote_ballot(block < tile.end_block && seen(tile, block).some));
     }
     return listed;
+  }
+
+ private:
+  struct Queries {
+    int head, first, last;
+  };
+  // Heads that share a tile have one mask: choose_packed_heads sees to it.
+  __device__ __forceinline__ Queries queries(const Tile& tile, int first_row, int rows) const {
+    const int packed_heads_log2 = args.core.packed_heads_log2;
+    const int last = (first_row + rows - 1) >> packed_heads_log2;
+    return {tile.head << packed_heads_log2, first_row >> packed_heads_log2, min(last, args.core.sizes.seqlen_q - 1)};
   }
 };
 

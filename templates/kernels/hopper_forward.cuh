@@ -152,14 +152,14 @@ class HopperConsumer {
   // finds too low, by the same code, which stands outside the loop over all others.
   __device__ __forceinline__ void visit_blocks(const Visit& visit, bool fused, const Finished& before) {
     Cursor at(visit.listed, visit.blocks.end);
-    const KeptRows rows = kept_rows_of(visit);
+    const KeptRows kept = kept_rows_of(visit);
     bool is_near = true;  // until a block of the tile is not
     issue_first(at, fused);
     self.softmax.reset();
     if constexpr (kOutputEarly) finish_tile_before(fused, before);
     for (bool first = true;; first = false) {
       release_key();
-      const bool raised = self.softmax.take_block(finish_scores<true>(visit, rows, at));
+      const bool raised = self.softmax.take_block(finish_scores<true>(visit, rows_now(visit, kept), at));
       drop(visit, at);
       if constexpr (!kOutputEarly) {
         ptx::wgmma_wait_group<0>();
@@ -171,7 +171,7 @@ class HopperConsumer {
       } else if constexpr (!kOutputEarly) {
         if (fused) store(before);
       }
-      if (!visit_others(visit, rows, at, is_near)) break;
+      if (!visit_others(visit, kept, at, is_near)) break;
       self.recompute_scores(keys.stage());
     }
   }
@@ -199,10 +199,12 @@ class HopperConsumer {
   }
 
   // The blocks after this one. True where it stopped at one that has to be taken exactly, and whose scores are lost.
-  __device__ __forceinline__ bool visit_others(const Visit& visit, const KeptRows& rows, Cursor& at, bool& is_near) {
+  __device__ __forceinline__ bool visit_others(const Visit& visit, const KeptRows& kept, Cursor& at, bool& is_near) {
 #pragma unroll 1
     while (at.go_on(visit.blocks.first)) {
       issue_both(at);
+      const Rows rows = rows_now(visit, kept);  // under the products
+      ptx::wgmma_wait_group<1>();
       bool raised = false;
       if constexpr (kLazy) {
         if constexpr (kOutputEarly) finish_output();
@@ -221,22 +223,20 @@ class HopperConsumer {
   }
 
   // False where the block has to be taken exactly.
-  __device__ __forceinline__ bool take_lazily(const Visit& visit, const KeptRows& rows, const Cursor& at,
-                                              bool& is_near) {
+  __device__ __forceinline__ bool take_lazily(const Visit& visit, const Rows& rows, const Cursor& at, bool& is_near) {
     if constexpr (kHasNear)
       if (is_near && !hides<false>(visit, at.block))
         return self.softmax.take_near_block_lazily(rows.upper.near(self.softmax.scale_log2), is_near);
     return self.softmax.take_block_lazily(finish_scores<false>(visit, rows, at));
   }
 
-  // Scores of the next keys beside P V of the next values; waits for the scores only.
+  // Scores of the next keys beside P V of the next values.
   __device__ __forceinline__ void issue_both(Cursor& at) {
     wait_for_keys(at);
     gemm_turn.take();
     self.issue_scores(keys.stage());
     issue_output();
     gemm_turn.hand_over();
-    ptx::wgmma_wait_group<1>();
   }
 
   __device__ __forceinline__ void wait_for_keys(Cursor& at) {
@@ -269,7 +269,7 @@ class HopperConsumer {
 
   // To the output. A block's products and its softmax follow one another.
   __device__ __forceinline__ void visit_serially(const Visit& visit) {
-    const KeptRows rows = kept_rows_of(visit);
+    const KeptRows kept = kept_rows_of(visit);
     self.softmax.reset();
     Cursor at(visit.listed, visit.blocks.end);
     bool is_first = true;
@@ -281,7 +281,7 @@ class HopperConsumer {
       gemm_turn.hand_over();
       ptx::wgmma_wait_group<0>();
       softmax_turn.take();
-      const bool raised = take_serially(visit, rows, at, is_first);
+      const bool raised = take_serially(visit, rows_now(visit, kept), at, is_first);
       drop(visit, at);
       softmax_turn.hand_over();
       release_key();
@@ -294,8 +294,7 @@ class HopperConsumer {
   }
 
   // Scores to probabilities. True when the output has to be rescaled.
-  __device__ __forceinline__ bool take_serially(const Visit& visit, const KeptRows& rows, const Cursor& at,
-                                                bool is_first) {
+  __device__ __forceinline__ bool take_serially(const Visit& visit, const Rows& rows, const Cursor& at, bool is_first) {
     if (kLazy && !is_first) {
       if (self.softmax.take_block_lazily(finish_scores<true>(visit, rows, at))) return false;
       self.recompute_scores(keys.stage());
@@ -306,12 +305,9 @@ class HopperConsumer {
   // From Q K^T to the softmax, but for what the scores of a row have in common. The first block is the only one with
   // keys that do not exist, and without a mask the only one to hide any.
   template <bool kFirst>
-  __device__ __forceinline__ InCommon finish_scores(const Visit& visit, const KeptRows& rows, const Cursor& at) const {
+  __device__ __forceinline__ InCommon finish_scores(const Visit& visit, const Rows& rows, const Cursor& at) const {
     InCommon common;
-    if constexpr (Score<Config>::kIsLong)
-      common = score_products<Scores>(rows_of(visit), at.block * Config::kBlockKv, lane());
-    else if constexpr (ScoreRow::kChanges)
-      common = score_products<Scores>(rows, at.block * Config::kBlockKv, lane());
+    if constexpr (ScoreRow::kChanges) common = score_products<Scores>(rows, at.block * Config::kBlockKv, lane());
     if constexpr (Config::Predicates::kAny)
       if (!at.is_whole()) hide(visit, at.block);
     mask<kFirst>(visit, at.block);
@@ -322,9 +318,12 @@ class HopperConsumer {
   __device__ __forceinline__ void hide(const Visit& visit, int block) const {
     const Tile tile = tile_of(visit);
     const typename Config::Predicates predicates(tiles.args);
+    SeenGranules known;
+    if constexpr (kListed)
+      known = ListedBlocks<Config>{tiles.args}.granules(tile, tile.first_row + warpgroup * kWarpgroupRows, block);
     hide_by_predicates<Scores>(
         rows_of_lane(predicates, warp_row(tile), lane(), [&](int row) { return tiles.place_of(tile, row); }),
-        block * Config::kBlockKv, lane());
+        block * Config::kBlockKv, known, lane());
   }
 
   // From the softmax to P V: what probabilities lose once they are in the sum.
@@ -356,6 +355,12 @@ class HopperConsumer {
       return {};
     else
       return rows_of(visit);
+  }
+  __device__ __forceinline__ Rows rows_now(const Visit& visit, const KeptRows& kept) const {
+    if constexpr (Score<Config>::kIsLong)
+      return rows_of(visit);
+    else
+      return kept;
   }
   // What the parts in the slot of scores know of the lane's rows.
   __device__ __forceinline__ Rows rows_of(const Visit& visit) const {

@@ -14,7 +14,8 @@ struct BlockMask {
 
   // Of kKeys keys, a multiple of a granule, from first_key on. In few registers: a producer has no others.
   template <int kKeys>
-  __device__ __forceinline__ SeenBlock seen(int batch, int head, int first_query, int last_query, int first_key) const {
+  __device__ __forceinline__ SeenGranules granules(int batch, int head, int first_query, int last_query,
+                                                   int first_key) const {
     constexpr uint32 kGranules = (1u << kKeys / kGranuleKeys) - 1;
     static_assert(kKeys / kGranuleKeys < kGranulesOfWord, "two words hold the granules of a block");
     const uint32 word = first_key / (kGranuleKeys * kGranulesOfWord),
@@ -31,6 +32,6 @@ struct BlockMask {
       every &= __funnelshift_r(mask.bits[at], mask.bits[at + next], shift);
       at += mask.words;
     }
-    return {(some & kGranules) != 0, (every & kGranules) == kGranules};
+    return {some & kGranules, every & kGranules};
   }
 };
