@@ -33,11 +33,12 @@ constexpr FeatureRow kFeatures[] = {
     {{&Problem::bias, FunctionKind::bias},
      "bias",
      Slot::score,
-     kScoreFunction,
+     "parts/score/bias.cuh",
      "ScoreFunction<text::BiasText, &::Arguments::bias>",
      "TextArguments<text::BiasText>",
      sizeof(OffsetArguments),
-     alignof(OffsetArguments)},
+     alignof(OffsetArguments),
+     "FetchedBias<text::BiasText, &::Arguments::bias>"},
     {{&Problem::boolean_mask, FunctionKind::boolean_mask},
      "boolean_mask",
      Slot::predicate,
@@ -109,6 +110,13 @@ const char* all_of(Slot slot) {
   return "Additions";
 }
 
+// row: one that the problem asks for.
+bool is_fetched(const FeatureRow& row, const Problem& problem) noexcept {
+  if (!row.fetched_part) return false;
+  const CaptureType& tensor = (problem.*row.asked.function)->captures.front();
+  return tensor.packed && size_of(tensor.dtype) == 2;
+}
+
 std::size_t round_up(std::size_t bytes, std::size_t alignment) noexcept {
   return (bytes + alignment - 1) / alignment * alignment;
 }
@@ -166,11 +174,19 @@ std::string render_arguments(std::string_view family, const Problem& problem) {
   return "struct Arguments {\n" + members + "};\n";
 }
 
-std::string parts_in(Slot slot, const Problem& problem) {
+std::string parts_in(Slot slot, const Problem& problem, bool fetches) {
   std::string parts;
-  for (const FeatureRow& row : kFeatures)
-    if (row.is_in(problem) && row.slot == slot) parts += (parts.empty() ? "" : ", ") + std::string(row.part);
+  for (const FeatureRow& row : kFeatures) {
+    if (!row.is_in(problem) || row.slot != slot) continue;
+    if (!parts.empty()) parts += ", ";
+    parts += fetches && is_fetched(row, problem) ? row.fetched_part : row.part;
+  }
   return fmt::format("{}<{}>", all_of(slot), parts);
+}
+
+bool fetches_tiles(const Problem& problem) noexcept {
+  return std::any_of(std::begin(kFeatures), std::end(kFeatures),
+                     [&](const FeatureRow& row) { return row.is_in(problem) && is_fetched(row, problem); });
 }
 
 bool has_part(Slot slot, const Problem& problem) noexcept {

@@ -41,6 +41,7 @@ struct FeatureRow {
   const char* arguments = nullptr;     // its struct in abi.cuh; null: it has none
   std::size_t argument_bytes = 0;      // of that; of a function's, what its captures take comes on top
   std::size_t argument_alignment = 1;  // likewise
+  const char* fetched_part = nullptr;  // the struct in place of that one where a kernel fetches tiles of its tensor
 
   bool is_in(const Problem& problem) const noexcept { return asked.in(problem); }
 };
@@ -61,8 +62,10 @@ std::vector<std::string> with_parts(const char* kernel, const Problem& problem);
 std::string render_functions(const Problem& problem);
 // struct Arguments: what a kernel of the family is launched with. family: its struct in abi.cuh.
 std::string render_arguments(std::string_view family, const Problem& problem);
-// The type of a slot: what the problem has in it.
-std::string parts_in(Slot slot, const Problem& problem);
+// The type of a slot: what the problem has in it. fetches: the kernel can fetch tiles of tensors.
+std::string parts_in(Slot slot, const Problem& problem, bool fetches = false);
+// Whether such a kernel does: blocks of a tensor of 16-bit elements, those of a row side by side.
+bool fetches_tiles(const Problem& problem) noexcept;
 bool has_part(Slot slot, const Problem& problem) noexcept;
 
 // What a row that the problem asks for takes of that struct.

@@ -39,13 +39,13 @@ Source plain_source(std::string_view kernel, std::string_view entry, const Probl
 
 }  // namespace
 
-ConfigText::ConfigText(const Problem& problem) {
+ConfigText::ConfigText(const Problem& problem, bool fetches) {
   use("Element", row_of(problem.dtype).element);
   add("int", "kHeadDim", problem.head_dim);
   add("int", "kHeadDimV", problem.head_dim_v);
   use("Arguments", "::Arguments");
   use("Masks", parts_in(Slot::mask, problem));
-  use("ScoreParts", parts_in(Slot::score, problem));
+  use("ScoreParts", parts_in(Slot::score, problem, fetches));
   use("Predicates", parts_in(Slot::predicate, problem));
   use("Blocks", parts_in(Slot::blocks, problem));
   use("SoftmaxParts", parts_in(Slot::softmax, problem));

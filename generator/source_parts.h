@@ -11,10 +11,10 @@
 
 namespace flashjit::generator {
 
-// struct Config, by which a template knows the problem and the variant.
+// struct Config, by which a template knows the problem and the variant. fetches: as of parts_in.
 class ConfigText {
  public:
-  explicit ConfigText(const Problem& problem);
+  explicit ConfigText(const Problem& problem, bool fetches = false);
   void use(std::string_view name, std::string_view type) { members_ += fmt::format("  using {} = {};\n", name, type); }
   template <class Value>
   void add(std::string_view type, std::string_view name, const Value& value) {

@@ -69,6 +69,7 @@ constexpr auto kTunables = std::make_tuple(
 constexpr int kWarpgroupRows = 64;
 constexpr int kWarpgroupThreads = 128;
 constexpr int kElementBytes = 2;
+constexpr int kChunkBytes = 16;
 constexpr int kNoteBytes = 32;      // what the producer tells of listed blocks
 constexpr int kBarrierBytes = 256;  // the barriers of all rings and the next tile's number
 
@@ -374,7 +375,7 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
 }
 
 std::string render_config(const Problem& problem, const HopperVariant& variant) {
-  ConfigText config(problem);
+  ConfigText config(problem, true);
   add_to(config, kTunables, variant);
   config.use("Scores", kScoreType);
   if (variant.overlap == GemmSoftmax::three_stage) config.use("NextScores", kNextScoreType);
@@ -407,16 +408,18 @@ int available_registers(const HopperVariant& variant) {
   return variant.warp_specialized ? kSpecialized[at] : kUniform[at];
 }
 
-// In the order of memory: Q tiles, K ring, V ring, output slot, P, barriers.
+// In the order of memory: Q tiles, K ring, V ring, output slot, P, what parts fetch, barriers.
 Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   const Panels panels = panels_of(problem.head_dim), panels_v = panels_of(problem.head_dim_v);
   const int q_tiles = variant.q_stages * variant.block_q * panels.row_bytes();
   const int rings = variant.stages * variant.block_kv * (panels.row_bytes() + panels_v.row_bytes());
   const int probabilities =
       variant.probabilities == ProbabilitySource::shared ? variant.block_q * variant.block_kv * kElementBytes : 0;
+  const int fetched_row = variant.block_kv * kElementBytes + kChunkBytes;  // no two in the same banks
+  const int fetched = fetches_tiles(problem) ? variant.block_q * fetched_row : 0;
   Plan plan{};
   plan.threads = kWarpgroupThreads * (warpgroups(variant) + (variant.warp_specialized ? 1 : 0));
-  plan.smem_bytes = q_tiles + rings + output_bytes(problem, variant) + probabilities + kBarrierBytes +
+  plan.smem_bytes = q_tiles + rings + output_bytes(problem, variant) + probabilities + fetched + kBarrierBytes +
                     (problem.block_mask ? kNoteBytes : 0);
   plan.registers = estimate_registers(problem, variant);
   plan.argument_bytes = argument_bytes(problem, sizeof(HopperArguments), alignof(HopperArguments));

@@ -13,6 +13,7 @@ constexpr float kLog2E = 1.44269504088896f;
 struct RowPlace {
   int batch, head, position;
   Sequence sequence;
+  SmemAddress fetched = 0;  // what the lane's columns have of what parts fetched, where they fetch
 };
 
 __device__ __forceinline__ float value_of_head(const HeadArguments& values, const RowPlace& place) {

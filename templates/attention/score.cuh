@@ -7,6 +7,7 @@
 // softmax's exponent, which is one addition in place of one for each score. Its contract:
 //   static constexpr bool kMayHide;  it may make -infinity of a score
 //   static constexpr bool kIsLong;   its rows are too much to be kept from block to block: they are found anew
+//   static constexpr bool kFetches;  it fetches tiles of 16-bit elements; at most one part does
 //   explicit Part(const Arguments&)  the launch's arguments, of which a part reads the member of its own
 //   float unit(float taken)          the unit of what it makes, from that of what it takes
 //   template <bool kDefers> Row      what it knows of a row of scores
@@ -29,13 +30,19 @@
 #include "attention/row_place.cuh"
 #include "types.cuh"
 
+// Rows of a tile that was fetched lie so that lanes of a warp read from different banks.
+template <int kKeys>
+constexpr int fetched_row_bytes() {
+  return 2 * kKeys + kChunkBytes;
+}
+
 // The parts one after the other.
 template <class... Parts>
 struct InTurn;
 
 template <>
 struct InTurn<> {
-  static constexpr bool kAny = false, kMayHide = false, kIsLong = false;
+  static constexpr bool kAny = false, kMayHide = false, kIsLong = false, kFetches = false;
 
   template <class Arguments>
   __device__ __forceinline__ explicit InTurn(const Arguments&) {}
@@ -59,6 +66,7 @@ struct InTurn<Part, Rest...> {
   using Others = InTurn<Rest...>;
   static constexpr bool kAny = true;
   static constexpr bool kMayHide = Part::kMayHide || Others::kMayHide, kIsLong = Part::kIsLong || Others::kIsLong;
+  static constexpr bool kFetches = Part::kFetches || Others::kFetches;
 
   Part part;
   Others others;
@@ -84,6 +92,13 @@ struct InTurn<Part, Rest...> {
     __device__ __forceinline__ Row at(int position) const { return {part.at(position), others.at(position)}; }
     __device__ __forceinline__ float apply(float score, Key key) const {
       return others.apply(part.apply(score, key), key);
+    }
+    template <int kKeys>
+    __device__ __forceinline__ static void fetch(const Row& upper, const Row& lower, int first_key, int lane) {
+      if constexpr (Part::kFetches)
+        RowOfPart::template fetch<kKeys>(upper.part, lower.part, first_key, lane);
+      else
+        RowOfOthers::template fetch<kKeys>(upper.others, lower.others, first_key, lane);
     }
     __device__ __forceinline__ auto near(float unit) const { return part.near(unit); }
     __device__ __forceinline__ float common(int first) const {

@@ -90,6 +90,8 @@ struct View {
   long long strides[kRank];  // in bytes
   unsigned sizes[kRank];
 
+  static __device__ __forceinline__ Value value(unsigned bits) { return Element::value(bits); }
+
  protected:
   __device__ __forceinline__ bool has(int dim, int index) const { return static_cast<unsigned>(index) < sizes[dim]; }
   // Along the last dimension.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sizes of the Hopper forward kernel and its map of shared memory:
-//   [ Q tiles | K ring | V ring | output slot | P | barriers, tiles, notes ]
+//   [ Q tiles | K ring | V ring | output slot | P | what parts fetch | barriers, tiles, notes ]
 #pragma once
 
 #include "hopper/tiles.cuh"
@@ -56,8 +56,11 @@ struct HopperShape {
   static constexpr int kValues = kKeys + Config::kStages * KTile::kBytes;
   static constexpr int kOutput = kValues + Config::kStages * VTile::kBytes;
   static constexpr int kProbabilities = kOutput + (kOutputInQuery ? 0 : kConsumerWarps * kWarpOutputBytes);
-  static constexpr int kQueryBarriers =
+  static constexpr int kFetched =
       kProbabilities + (Config::kProbabilitiesInRegisters ? 0 : kWarpgroups * PTile::kBytes);
+  static constexpr int kWarpFetchedBytes =
+      Config::ScoreParts::kFetches ? kStoreRows * fetched_row_bytes<Config::kBlockKv>() : 0;
+  static constexpr int kQueryBarriers = kFetched + kConsumerWarps * kWarpFetchedBytes;
   static constexpr int kKeyBarriers = kQueryBarriers + QRing::kBarrierBytes;
   static constexpr int kValueBarriers = kKeyBarriers + KRing::kBarrierBytes;
   static constexpr int kTileBarriers = kValueBarriers + VRing::kBarrierBytes;

@@ -11,6 +11,7 @@
 #include "hopper/tiles.cuh"
 #include "hopper/turn.cuh"
 #include "hopper/warpgroup_attention.cuh"
+#include "ptx/cp_async.cuh"
 
 template <class Config>
 class HopperConsumer {
@@ -27,6 +28,7 @@ class HopperConsumer {
   using Rows = LaneRows<ScoreRow>;
   // What is kept of them from block to block.
   struct NoRows {};
+  static constexpr bool kFetches = Config::ScoreParts::kFetches;
   using KeptRows = typename Choose<Score<Config>::kIsLong, NoRows, Rows>::type;
   using InCommon = Common<1, ScoreRow::kCommon>;
   using Dropouts = typename Config::Dropouts;
@@ -154,7 +156,7 @@ class HopperConsumer {
     Cursor at(visit.listed, visit.blocks.end);
     const KeptRows kept = kept_rows_of(visit);
     bool is_near = true;  // until a block of the tile is not
-    issue_first(at, fused);
+    issue_first(visit, kept, at, fused);
     self.softmax.reset();
     if constexpr (kOutputEarly) finish_tile_before(fused, before);
     for (bool first = true;; first = false) {
@@ -178,8 +180,9 @@ class HopperConsumer {
 
   // Q K of a tile's first block that the warpgroup sees, and where tiles are fused P V of the block before; waits for
   // the scores only. Each way through here has its own wait, or ptxas would not know what is in flight.
-  __device__ __forceinline__ void issue_first(Cursor& at, bool fused) {
+  __device__ __forceinline__ void issue_first(const Visit& visit, const KeptRows& kept, Cursor& at, bool fused) {
     wait_for_keys(at);
+    fetch(visit, kept, at);
     if (fused) gemm_turn.take();
     self.issue_scores(keys.stage());
     if (fused) {
@@ -202,7 +205,7 @@ class HopperConsumer {
   __device__ __forceinline__ bool visit_others(const Visit& visit, const KeptRows& kept, Cursor& at, bool& is_near) {
 #pragma unroll 1
     while (at.go_on(visit.blocks.first)) {
-      issue_both(at);
+      issue_both(visit, kept, at);
       const Rows rows = rows_now(visit, kept);  // under the products
       ptx::wgmma_wait_group<1>();
       bool raised = false;
@@ -231,8 +234,9 @@ class HopperConsumer {
   }
 
   // Scores of the next keys beside P V of the next values.
-  __device__ __forceinline__ void issue_both(Cursor& at) {
+  __device__ __forceinline__ void issue_both(const Visit& visit, const KeptRows& kept, Cursor& at) {
     wait_for_keys(at);
+    fetch(visit, kept, at);
     gemm_turn.take();
     self.issue_scores(keys.stage());
     issue_output();
@@ -242,6 +246,15 @@ class HopperConsumer {
   __device__ __forceinline__ void wait_for_keys(Cursor& at) {
     keys.wait_full();
     at.read(shape.note(keys.stage()));
+  }
+
+  // What a part in the slot of scores fetches for a block, while its products are computed.
+  __device__ __forceinline__ void fetch(const Visit& visit, const KeptRows& kept, const Cursor& at) const {
+    if constexpr (kFetches) {
+      const Rows rows = rows_now(visit, kept);
+      ptx::bar_warp_sync();  // what was fetched for the block before is read
+      ScoreRow::template fetch<Config::kBlockKv>(rows.upper, rows.lower, at.block * Config::kBlockKv, lane());
+    }
   }
 
   __device__ __forceinline__ void issue_output() {
@@ -276,6 +289,7 @@ class HopperConsumer {
 #pragma unroll 1
     do {
       wait_for_keys(at);
+      fetch(visit, kept, at);
       gemm_turn.take();
       self.issue_scores(keys.stage());
       gemm_turn.hand_over();
@@ -307,6 +321,10 @@ class HopperConsumer {
   template <bool kFirst>
   __device__ __forceinline__ InCommon finish_scores(const Visit& visit, const Rows& rows, const Cursor& at) const {
     InCommon common;
+    if constexpr (kFetches) {
+      ptx::cp_async_wait_all();
+      ptx::bar_warp_sync();
+    }
     if constexpr (ScoreRow::kChanges) common = score_products<Scores>(rows, at.block * Config::kBlockKv, lane());
     if constexpr (Config::Predicates::kAny)
       if (!at.is_whole()) hide(visit, at.block);
@@ -366,7 +384,12 @@ class HopperConsumer {
   __device__ __forceinline__ Rows rows_of(const Visit& visit) const {
     if constexpr (!ScoreRow::kChanges) return {};
     const Tile tile = tile_of(visit);
-    return rows_of_lane(score(), warp_row(tile), lane(), [&](int row) { return tiles.place_of(tile, row); });
+    return rows_of_lane(score(), warp_row(tile), lane(), [&](int row) {
+      RowPlace place = tiles.place_of(tile, row);
+      if constexpr (kFetches)
+        place.fetched = fetched() + (row - warp_row(tile)) * fetched_row_bytes<Config::kBlockKv>() + lane() % 4 * 4;
+      return place;
+    });
   }
 
   // --- Places ------------------------------------------------------------------------------------------------------
@@ -384,6 +407,9 @@ class HopperConsumer {
   }
   __device__ __forceinline__ int warp_row(const Tile& tile) const {
     return tile.first_row + consumer_warp() * Shape::kStoreRows;
+  }
+  __device__ __forceinline__ SmemAddress fetched() const {
+    return shape.smem + Shape::kFetched + consumer_warp() * Shape::kWarpFetchedBytes;
   }
   __device__ __forceinline__ SmemAddress output_slab() const {
     return shape.smem + Shape::kOutput + consumer_warp() * Shape::kWarpOutputBytes;

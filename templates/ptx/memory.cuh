@@ -47,6 +47,16 @@ __device__ __forceinline__ uint32 ld_shared_word(SmemAddress src) {
   return value;
 }
 
+// The same memory for plain loads, which the compiler may merge, of what is ordered by barriers.
+__device__ __forceinline__ const uint32* shared_words(SmemAddress src) {
+  return static_cast<const uint32*>(__cvta_shared_to_generic(src));
+}
+
+// st.shared.u16 [dst], value;                                                                PTX ISA 1.0, sm_10
+__device__ __forceinline__ void st_shared_16(SmemAddress dst, uint32 value) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(dst), "r"(value) : "memory");
+}
+
 // atom.global.add.u32 old, [counter], 1;                                                     PTX ISA 1.1, sm_11
 __device__ __forceinline__ uint32 atom_increment(uint32* counter) {
   uint32 old;

@@ -7,7 +7,7 @@
 #include "ptx/convert.cuh"
 
 struct AlibiSlopes {
-  static constexpr bool kMayHide = false, kIsLong = false;
+  static constexpr bool kMayHide = false, kIsLong = false, kFetches = false;
 
   const HeadArguments& alibi;
 

@@ -9,7 +9,7 @@
 template <class Function, auto kMember>
 struct ScoreFunction {
   static constexpr bool kMayHide = true;  // by -infinity
-  static constexpr bool kIsLong = true;
+  static constexpr bool kIsLong = true, kFetches = false;
 
   const TextArguments<Function>& function;
 

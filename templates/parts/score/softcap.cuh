@@ -38,7 +38,7 @@ struct NearSoftcap {
 };
 
 struct Softcap {
-  static constexpr bool kMayHide = false, kIsLong = false;
+  static constexpr bool kMayHide = false, kIsLong = false, kFetches = false;
 
   const SoftcapArguments& softcap;
 
