@@ -33,12 +33,12 @@ constexpr FeatureRow kFeatures[] = {
     {{&Problem::bias, FunctionKind::bias},
      "bias",
      Slot::score,
-     "parts/score/bias.cuh",
+     kScoreFunction,
      "ScoreFunction<text::BiasText, &::Arguments::bias>",
      "TextArguments<text::BiasText>",
      sizeof(OffsetArguments),
      alignof(OffsetArguments),
-     "FetchedBias<text::BiasText, &::Arguments::bias>"},
+     {"parts/score/fetched_bias.cuh", "FetchedBias<text::BiasText, &::Arguments::bias>"}},
     {{&Problem::boolean_mask, FunctionKind::boolean_mask},
      "boolean_mask",
      Slot::predicate,
@@ -110,9 +110,9 @@ const char* all_of(Slot slot) {
   return "Additions";
 }
 
-// row: one that the problem asks for.
+// Blocks of 16-bit elements are, those of a row side by side. row: one that the problem asks for.
 bool is_fetched(const FeatureRow& row, const Problem& problem) noexcept {
-  if (!row.fetched_part) return false;
+  if (!row.fetched.file) return false;
   const CaptureType& tensor = (problem.*row.asked.function)->captures.front();
   return tensor.packed && size_of(tensor.dtype) == 2;
 }
@@ -153,10 +153,14 @@ std::string spell(const FeatureRow& row, const Problem& problem) {
   return fmt::format("{}.{}", row.word, to_string(function.captures.front().dtype));
 }
 
-std::vector<std::string> with_parts(const char* kernel, const Problem& problem) {
+Part part_of(const FeatureRow& row, const Problem& problem, bool fetches) noexcept {
+  return fetches && is_fetched(row, problem) ? row.fetched : Part{row.file, row.part};
+}
+
+std::vector<std::string> with_parts(const char* kernel, const Problem& problem, bool fetches) {
   std::vector<std::string> files{kernel};
   for (const FeatureRow& row : kFeatures)
-    if (row.is_in(problem)) files.emplace_back(row.file);
+    if (row.is_in(problem)) files.emplace_back(part_of(row, problem, fetches).file);
   return files;
 }
 
@@ -176,15 +180,13 @@ std::string render_arguments(std::string_view family, const Problem& problem) {
 
 std::string parts_in(Slot slot, const Problem& problem, bool fetches) {
   std::string parts;
-  for (const FeatureRow& row : kFeatures) {
-    if (!row.is_in(problem) || row.slot != slot) continue;
-    if (!parts.empty()) parts += ", ";
-    parts += fetches && is_fetched(row, problem) ? row.fetched_part : row.part;
-  }
+  for (const FeatureRow& row : kFeatures)
+    if (row.is_in(problem) && row.slot == slot)
+      parts += (parts.empty() ? "" : ", ") + std::string(part_of(row, problem, fetches).name);
   return fmt::format("{}<{}>", all_of(slot), parts);
 }
 
-bool fetches_tiles(const Problem& problem) noexcept {
+bool is_fetched(const Problem& problem) noexcept {
   return std::any_of(std::begin(kFeatures), std::end(kFeatures),
                      [&](const FeatureRow& row) { return row.is_in(problem) && is_fetched(row, problem); });
 }

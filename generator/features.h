@@ -32,6 +32,12 @@ struct FeatureField {
   friend bool operator==(const FeatureField&, const FeatureField&) = default;
 };
 
+// What a template has for a feature.
+struct Part {
+  const char* file = nullptr;  // in templates/
+  const char* name = nullptr;  // of the struct in it
+};
+
 struct FeatureRow {
   FeatureField asked;
   std::string_view word;  // in the spelling of a problem; also the name of its arguments
@@ -41,7 +47,7 @@ struct FeatureRow {
   const char* arguments = nullptr;     // its struct in abi.cuh; null: it has none
   std::size_t argument_bytes = 0;      // of that; of a function's, what its captures take comes on top
   std::size_t argument_alignment = 1;  // likewise
-  const char* fetched_part = nullptr;  // the struct in place of that one where a kernel fetches tiles of its tensor
+  Part fetched = {};                   // in place of that one, where a kernel fetches blocks of its tensor
 
   bool is_in(const Problem& problem) const noexcept { return asked.in(problem); }
 };
@@ -56,16 +62,19 @@ std::uint64_t function_bits(const Problem& problem) noexcept;
 // In the spelling of a problem: the row's word, and after it what tells a function from others.
 std::string spell(const FeatureRow& row, const Problem& problem);
 
+// What a kernel has of a row that the problem asks for. Of those below, too, fetches: the kernel can fetch blocks of
+// tensors.
+Part part_of(const FeatureRow& row, const Problem& problem, bool fetches) noexcept;
 // The template of a kernel, and those of the parts that the problem has in it.
-std::vector<std::string> with_parts(const char* kernel, const Problem& problem);
+std::vector<std::string> with_parts(const char* kernel, const Problem& problem, bool fetches = false);
 // The structs of the problem's functions, without any change to their texts.
 std::string render_functions(const Problem& problem);
 // struct Arguments: what a kernel of the family is launched with. family: its struct in abi.cuh.
 std::string render_arguments(std::string_view family, const Problem& problem);
-// The type of a slot: what the problem has in it. fetches: the kernel can fetch tiles of tensors.
+// The type of a slot: what the problem has in it.
 std::string parts_in(Slot slot, const Problem& problem, bool fetches = false);
-// Whether such a kernel does: blocks of a tensor of 16-bit elements, those of a row side by side.
-bool fetches_tiles(const Problem& problem) noexcept;
+// Whether a kernel that can fetch blocks does.
+bool is_fetched(const Problem& problem) noexcept;
 bool has_part(Slot slot, const Problem& problem) noexcept;
 
 // What a row that the problem asks for takes of that struct.

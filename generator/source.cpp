@@ -73,7 +73,8 @@ Source render_forward(const KernelSpec& spec, const Templates& templates) {
   source.heading = heading(source.name);
   std::visit(
       [&](const auto& of_family) {
-        source.device_code = templates.flatten(with_parts(template_of(of_family), spec.problem()));
+        source.device_code =
+            templates.flatten(with_parts(template_of(of_family), spec.problem(), can_fetch(of_family)));
         source.generated = kGenerated + render_functions(spec.problem()) +
                            without_comments(render_kernel(spec, of_family, source.entry));
       },

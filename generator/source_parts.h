@@ -34,6 +34,9 @@ struct PlanAssertion {
 };
 std::string render(const PlanAssertion& assertion);
 
+// Whether a family's kernels can fetch blocks of tensors.
+constexpr bool can_fetch(const MmaVariant&) { return false; }
+constexpr bool can_fetch(const HopperVariant&) { return true; }
 // The template of a family's forward kernel.
 const char* template_of(const MmaVariant& variant);
 const char* template_of(const HopperVariant& variant);

@@ -375,7 +375,7 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
 }
 
 std::string render_config(const Problem& problem, const HopperVariant& variant) {
-  ConfigText config(problem, true);
+  ConfigText config(problem, can_fetch(variant));
   add_to(config, kTunables, variant);
   config.use("Scores", kScoreType);
   if (variant.overlap == GemmSoftmax::three_stage) config.use("NextScores", kNextScoreType);
@@ -416,7 +416,7 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   const int probabilities =
       variant.probabilities == ProbabilitySource::shared ? variant.block_q * variant.block_kv * kElementBytes : 0;
   const int fetched_row = variant.block_kv * kElementBytes + kChunkBytes;  // no two in the same banks
-  const int fetched = fetches_tiles(problem) ? variant.block_q * fetched_row : 0;
+  const int fetched = is_fetched(problem) ? variant.block_q * fetched_row : 0;
   Plan plan{};
   plan.threads = kWarpgroupThreads * (warpgroups(variant) + (variant.warp_specialized ? 1 : 0));
   plan.smem_bytes = q_tiles + rings + output_bytes(problem, variant) + probabilities + fetched + kBarrierBytes +

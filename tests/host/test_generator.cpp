@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <regex>
+#include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "flashjit/error.h"
@@ -179,19 +181,25 @@ TEST_CASE("kernels of a family share their device code") {
 }
 
 TEST_CASE("a part is in the text of the problems that have it, and of no others") {
-  for (const FeatureRow& row : features()) {
-    CAPTURE(std::string(row.word));
+  std::set<std::string> parts;
+  for (const FeatureRow& row : features())
+    for (const char* part : {row.file, row.fetched.file})
+      if (part) parts.insert(part);
+  for (const std::string& part : parts) {
+    CAPTURE(part);
     Templates::Files files = embedded_templates().files();
-    REQUIRE(files.contains(row.file));
-    files[row.file] += "struct Added {};\n";
+    REQUIRE(files.contains(part));
+    files[part] += "struct Added {};\n";
     const Templates changed(files);
-    for (const FeatureRow& of_problem : features()) {
+    for (const FeatureRow& row : features()) {
       Problem problem = problem_of(64, 64);
       for (const bool asked : {false, true}) {
-        flashjit::tests::ask(problem, of_problem, asked);
-        const bool has_part = asked && of_problem.file == std::string_view(row.file);
-        for (const char* variant : kOfEachFamily) {
-          const KernelSpec spec(problem, parse_variant(variant), sm_90a());
+        flashjit::tests::ask(problem, row, asked);
+        for (const char* name : kOfEachFamily) {
+          const Variant variant = parse_variant(name);
+          const bool fetches = std::holds_alternative<HopperVariant>(variant);
+          const bool has_part = asked && part_of(row, problem, fetches).file == part;
+          const KernelSpec spec(problem, variant, sm_90a());
           CHECK((render_forward(spec, changed).text() != render_forward(spec).text()) == has_part);
         }
       }
@@ -233,9 +241,11 @@ TEST_CASE("functions stand in the slot behind what the library has there, and th
     problem.bias = &library_function(FunctionKind::bias, DType::f16);
     problem.documents = &library_function(FunctionKind::documents, DType::i32);
     const std::string source = render(problem, variant);
-    CHECK(contains(source,
-                   "using ScoreParts = InTurn<AlibiSlopes, ScoreFunction<text::BiasText, &::Arguments::bias>, "
-                   "ScoreFunction<text::ScoreText, &::Arguments::score>>;"));
+    const bool fetches = std::holds_alternative<HopperVariant>(parse_variant(variant));
+    CHECK(contains(source, std::string("using ScoreParts = InTurn<AlibiSlopes, ") +
+                               (fetches ? "FetchedBias" : "ScoreFunction") +
+                               "<text::BiasText, &::Arguments::bias>, "
+                               "ScoreFunction<text::ScoreText, &::Arguments::score>>;"));
     CHECK(contains(source,
                    "AllSee<MaskFunction<text::DocumentsText, &::Arguments::documents>, "
                    "MaskFunction<text::MaskText, &::Arguments::mask>>;"));

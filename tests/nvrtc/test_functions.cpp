@@ -412,6 +412,48 @@ TEST_CASE("texts come behind the cap, slopes and a bias, and beside masks and si
   }
 }
 
+TEST_CASE("a bias may lie in memory in any way") {
+  const Sizes sizes{.batch = 2, .seqlen_q = 37, .seqlen_kv = 110, .num_heads_q = 6, .num_heads_kv = 2};
+  struct Layout {
+    const char* name;
+    std::int64_t first;  // element
+    Dims shape, strides;
+  };
+  const Layout layouts[] = {
+      {"packed, and no row but the first begins at a chunk", 0, {2, 6, 37, 110}, packed_strides({2, 6, 37, 110})},
+      {"every row begins at a chunk", 0, {2, 6, 37, 110}, {6 * 37 * 112, 37 * 112, 112, 1}},
+      {"every row begins one element behind a chunk", 1, {2, 6, 37, 110}, {6 * 37 * 112, 37 * 112, 112, 1}},
+      {"heads that do not begin at chunks", 0, {1, 6, 37, 110}, {0, 37 * 112 + 4, 112, 1}},
+      {"rows in columns' order of heads", 8, {2, 6, 37, 110}, {6 * 37 * 112, 112, 6 * 112, 1}},
+      {"rows that overlap", 0, {1, 1, 37, 110}, {0, 0, 8, 1}},
+      {"one row for each batch entry", 0, {2, 1, 1, 110}, {112, 0, 0, 1}},
+      {"one row for all", 3, {1, 1, 1, 110}, {0, 0, 0, 1}},
+  };
+  const Way ways[] = {kWays[0], kWays[1], {"sm_90a", "hopper-q128-kv48-qs1-whole-lazy-ppgemm-fused"}};
+  for (const Way& way : ways) {
+    CAPTURE(std::string(way.variant));
+    Engine engine = engine_for(way);
+    for (const DType dtype : {DType::f16, DType::bf16, DType::f32}) {
+      CAPTURE(std::string(to_string(dtype)));
+      HostTensor memory = HostTensor::random_normal(dtype, {2 * 6 * 37 * 112 + 64}, 7);
+      for (const Layout& layout : layouts) {
+        CAPTURE(std::string(layout.name));
+        char* const first =
+            static_cast<char*>(memory.data()) + layout.first * static_cast<std::int64_t>(size_of(dtype));
+        const Tensor bias(first, dtype, layout.shape, layout.strides);
+        AttentionOptions options;
+        options.bias = bias;
+        Case c(sizes);
+        c.run(engine, options, way.variant);
+        const auto at_dim = [&](int dim, int index) { return bias.shape[dim] == 1 ? 0 : index; };
+        c.expect([&](double score, const Place& p) {
+          return score + element(bias, {at_dim(0, p.batch), at_dim(1, p.head), at_dim(2, p.query), p.key});
+        });
+      }
+    }
+  }
+}
+
 TEST_CASE("a block mask has the bits of its predicates, and calls with and without it agree") {
   // Two words of keys, and neither length a multiple of a granule.
   const Sizes sizes{.batch = 2, .seqlen_q = 150, .seqlen_kv = 540, .num_heads_q = 2, .num_heads_kv = 1};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor that is added to scores, [batch, heads, seqlen_q, seqlen_kv], fetched block by block: the four lanes that
-// have a row copy what it has for a block of keys to shared memory while the products of the block are computed.
+// A tensor that is added to scores, [batch, heads, seqlen_q, seqlen_kv], block by block: the four lanes that have a row
+// copy what it has for a block of keys to shared memory, while the products of the block are computed.
 #pragma once
 
 #include "attention/score.cuh"
-#include "parts/score/function.cuh"
+#include "function/text.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/memory.cuh"
 
