@@ -15,14 +15,15 @@ struct PhiloxKey {
 
 __device__ __forceinline__ PhiloxBlock philox(PhiloxBlock counter, PhiloxKey key) {
   constexpr int kRounds = 7;
-  constexpr uint64 kMultipliers[2] = {0xd2511f53, 0xcd9e8d57};
+  constexpr uint32 kMultipliers[2] = {0xd2511f53, 0xcd9e8d57};
   constexpr uint32 kWeyl[2] = {0x9e3779b9, 0xbb67ae85};  // what each round adds to the key
 #pragma unroll
   for (uint32 round = 0; round < kRounds; ++round) {
-    const uint64 first = kMultipliers[0] * counter.x[0], second = kMultipliers[1] * counter.x[2];
+    // By halves: of a product of two 64-bit numbers ptxas adds the upper words' part, which is 0.
+    const uint32 first = counter.x[0], second = counter.x[2];
     counter = {
-        {static_cast<uint32>(second >> 32) ^ counter.x[1] ^ (key.x[0] + round * kWeyl[0]), static_cast<uint32>(second),
-         static_cast<uint32>(first >> 32) ^ counter.x[3] ^ (key.x[1] + round * kWeyl[1]), static_cast<uint32>(first)}};
+        {__umulhi(kMultipliers[1], second) ^ counter.x[1] ^ (key.x[0] + round * kWeyl[0]), kMultipliers[1] * second,
+         __umulhi(kMultipliers[0], first) ^ counter.x[3] ^ (key.x[1] + round * kWeyl[1]), kMultipliers[0] * first}};
   }
   return counter;
 }
