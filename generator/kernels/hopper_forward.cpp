@@ -209,7 +209,7 @@ constexpr DefaultRule kRules[] = {
     {128, 128, Mask::any, "q128+", "hopper-q128-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
      [](const Problem& problem) { return problem.head_dim > 64 && has_score_text(problem); }},
     // Few rows, which see few blocks together, and many keys of which a warp asks at once.
-    {64, 64, Mask::any, "q128+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
+    {64, 64, Mask::any, "q128+", "hopper-q128-kv128-s3-qs2-whole-2stage-ppoff-lazy-dynamic-fused",
      [](const Problem& problem) { return problem.block_mask; }},
 
     {64, 64, Mask::any, "q64", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},

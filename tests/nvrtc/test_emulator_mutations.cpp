@@ -91,6 +91,16 @@ Tensor by_head(const HostTensor& weights) {
                 {strides[0], strides[3], strides[1], strides[2]});
 }
 
+HostTensor bias_of(const Setting& setting) {
+  return HostTensor::random_normal(DType::f16,
+                                   {setting.batch, setting.num_heads_q, setting.seqlen_q, setting.bias_pitch}, 5);
+}
+Tensor without_padding(const HostTensor& bias, std::int64_t keys) {
+  Tensor rows = Tensor(const_cast<void*>(bias.data()), bias.dtype(), bias.shape());
+  rows.shape[3] = keys;
+  return rows;
+}
+
 HostTensor ids_of(const Setting& setting) {
   HostTensor ids(DType::i32, {setting.batch, setting.seqlen_kv});
   for (std::int64_t i = 0; i < setting.batch * setting.seqlen_kv; ++i)
@@ -142,6 +152,7 @@ class Case {
         prefix_(counted(setting, 60, 50)),
         dropout_state_(state_of_dropout()),
         dropout_mask_(kept_of(setting)),
+        bias_(bias_of(setting)),
         exact_(faultless.reference(q_.view(), k_.view(), v_.view(), options())),
         low_(faultless.reference_in_low_precision(q_.view(), k_.view(), v_.view(), options())) {}
 
@@ -181,6 +192,7 @@ class Case {
     if (setting_.mask) opts.mask = Mask(setting_.mask, captures_of(setting_.mask));
     if (setting_.offsets) opts.query_offsets = query_offsets_.view(), opts.key_offsets = key_offsets_.view();
     if (setting_.documents) opts.documents = ids_.view();
+    if (setting_.bias_pitch > 0) opts.bias = without_padding(bias_, setting_.seqlen_kv);
     if (setting_.prefix) opts.prefix = prefix_.view();
     if (setting_.dropout > 0) opts.dropout = {setting_.dropout, kDropoutSeed, kDropoutOffset};
     if (setting_.dropout_state) opts.dropout_state = dropout_state_.view();
@@ -203,7 +215,7 @@ class Case {
 
   const Setting& setting_;
   const HostTensor q_, k_, v_, slopes_, sinks_, weights_, ids_, query_offsets_, key_offsets_, prefix_, dropout_state_,
-      dropout_mask_;
+      dropout_mask_, bias_;
   const reference::Result exact_, low_;
 };
 

@@ -133,9 +133,11 @@ inline const std::vector<Mutation> kDropoutFaults = {
     {.name = "dropout: the first block keeps all",
      .setting = kHopperDropout,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      const bool raised = self.softmax.take_block(finish_scores<true>(visit, rows, at));\n      "
+     .original = "      const bool raised = self.softmax.take_block(finish_scores<true>(visit, rows_now(visit, kept), "
+                 "at));\n      "
                  "drop(visit, at);",
-     .replacement = "      const bool raised = self.softmax.take_block(finish_scores<true>(visit, rows, at));\n      "
+     .replacement = "      const bool raised = self.softmax.take_block(finish_scores<true>(visit, rows_now(visit, "
+                    "kept), at));\n      "
                     "if (!first) drop(visit, at);"},
     {.name = "dropout: keys 16 to 31 have the bits of 0 to 15",
      .setting = kMmaDropout,

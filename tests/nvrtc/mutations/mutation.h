@@ -32,10 +32,11 @@ struct Setting {
   // i32 [batch, key].
   const char* score = nullptr;
   const char* mask = nullptr;
-  bool offsets = false;    // of queries and keys
-  bool documents = false;  // as id
-  bool blocks = false;     // a block mask of mask and documents
-  bool prefix = false;     // of each batch entry its own
+  bool offsets = false;         // of queries and keys
+  bool documents = false;       // as id
+  bool blocks = false;          // a block mask of mask and documents
+  bool prefix = false;          // of each batch entry its own
+  std::int64_t bias_pitch = 0;  // elements from row to row of a bias, f16; 0: there is none
   double dropout = 0;
   bool dropout_state = false;  // seed and offset in memory
   bool dropout_mask = false;

@@ -125,7 +125,7 @@ inline const std::vector<Mutation> kRingFaults = {
      .original = "values.release(signs());",
      .replacement = "values.release(false);",
      .kinds = {deadlock},
-     .found_at = "loader.request_value(tile, last)"},
+     .found_at = "values.wait_full();"},
     {.name = "keys: empty barriers forget the other block of the cluster",
      .setting = kHopperCluster,
      .file = "hopper/block.cuh",
@@ -150,7 +150,7 @@ inline const std::vector<Mutation> kRingFaults = {
     {.name = "tiles: the loader does not give the slot back",
      .setting = kHopper,
      .file = "hopper/producer.cuh",
-     .original = "announced.give_back(stage, true);",
+     .original = "announced.give_back(stage, Feeder<Config>::leads());",
      .replacement = "",
      .kinds = {deadlock},
      .found_at = "announced.wait_empty()"},
@@ -176,6 +176,7 @@ inline const std::vector<Mutation> kWaitFaults = {
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
      .original = "    wait_for_keys(at);\n"
+                 "    fetch(visit, kept, at);\n"
                  "    if (fused) gemm_turn.take();",
      .replacement = "    if (fused) gemm_turn.take();",
      .kinds = {race, unwritten_shared},
@@ -184,6 +185,7 @@ inline const std::vector<Mutation> kWaitFaults = {
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
      .original = "    wait_for_keys(at);\n"
+                 "    fetch(visit, kept, at);\n"
                  "    gemm_turn.take();\n"
                  "    self.issue_scores(keys.stage());\n"
                  "    issue_output();",
@@ -220,6 +222,7 @@ inline const std::vector<Mutation> kWaitFaults = {
      .setting = kHopperSerial,
      .file = "kernels/hopper_forward.cuh",
      .original = "      wait_for_keys(at);\n"
+                 "      fetch(visit, kept, at);\n"
                  "      gemm_turn.take();",
      .replacement = "      gemm_turn.take();",
      .kinds = {race, unwritten_shared},

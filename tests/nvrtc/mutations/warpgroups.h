@@ -32,7 +32,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
                  "    ptx::wgmma_commit_group();",
      .replacement = "    Matrix::issue(a, b);",
      .kinds = {register_in_flight},
-     .found_at = "finish_scores<true>(visit, rows, at)"},
+     .found_at = "finish_scores<true>(visit, rows_now(visit, kept), at)"},
     {.name = "output: not committed",
      .setting = kHopper,
      .file = "hopper/warpgroup_attention.cuh",
@@ -62,16 +62,14 @@ inline const std::vector<Mutation> kWgmmaFaults = {
                     "    }\n"
                     "  }",
      .kinds = {register_in_flight},
-     .found_at = "finish_scores<true>(visit, rows, at)"},
+     .found_at = "finish_scores<true>(visit, rows_now(visit, kept), at)"},
     {.name = "scores: waited for with one group too many",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    gemm_turn.hand_over();\n"
-                 "    ptx::wgmma_wait_group<1>();\n"
-                 "  }",
-     .replacement = "    gemm_turn.hand_over();\n"
-                    "    ptx::wgmma_wait_group<2>();\n"
-                    "  }",
+     .original = "      ptx::wgmma_wait_group<1>();\n"
+                 "      bool raised = false;",
+     .replacement = "      ptx::wgmma_wait_group<2>();\n"
+                    "      bool raised = false;",
      .kinds = {register_in_flight},
      .found_at = "raise_maximum(shift, common)"},
     {.name = "three stages: the next scores are not waited for",
@@ -260,9 +258,13 @@ inline const std::vector<Mutation> kFenceFaults = {
     {.name = "turns: not handed over",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    gemm_turn.hand_over();\n"
-                 "    ptx::wgmma_wait_group<1>();",
-     .replacement = "    ptx::wgmma_wait_group<1>();",
+     .original = "    issue_output();\n"
+                 "    gemm_turn.hand_over();\n"
+                 "  }\n\n"
+                 "  __device__ __forceinline__ void wait_for_keys",
+     .replacement = "    issue_output();\n"
+                    "  }\n\n"
+                    "  __device__ __forceinline__ void wait_for_keys",
      .kinds = {deadlock},
      .found_at = "gemm_turn.take()"},
     {.name = "turns: handed over to oneself",
