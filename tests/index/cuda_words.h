@@ -13,6 +13,8 @@
 
 __device__ constexpr int min(int a, int b) { return a < b ? a : b; }
 __device__ constexpr int max(int a, int b) { return a > b ? a : b; }
+__device__ int __clz(int);
+__device__ void* __cvta_shared_to_generic(unsigned long long);
 __device__ float __fadd_rz(float, float);
 __device__ unsigned __float_as_uint(float);
 __device__ float __fmaf_rn(float, float, float);
@@ -20,6 +22,7 @@ __device__ float __fmul_rz(float, float);
 __device__ unsigned __funnelshift_r(unsigned, unsigned, unsigned);
 __device__ float __int_as_float(int);
 __device__ int __popc(unsigned);
+__device__ unsigned __umulhi(unsigned, unsigned);
 __device__ float __uint_as_float(unsigned);
 __device__ int abs(int);
 __device__ double cospi(double);

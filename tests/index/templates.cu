@@ -16,23 +16,27 @@
 #include "parts/probability/dropout.cuh"
 #include "parts/probability/dropout_mask.cuh"
 #include "parts/score/alibi.cuh"
+#include "parts/score/fetched_bias.cuh"
 #include "parts/score/function.cuh"
 #include "parts/score/softcap.cuh"
 #include "parts/softmax/sinks.cuh"
 
 // In place of the functions that generator/functions.cpp makes of texts.
 namespace text {
+struct BiasText {
+  Tensor<F16, 4, true> bias;
+};
 struct ScoreText {
   Tensor<F16, 4, true> bias;
   float slope;
   template <class Number>
-  __device__ Number operator()(Number score, int batch, int head, Position query, Position key, int, int) const {
+  __device__ Number operator()(Number score, int batch, int head, RowPosition query, Position key, int, int) const {
     return score - slope * abs(query - key) + bias(batch, head, query, key);
   }
 };
 struct MaskText {
   Tensor<I32, 1, false> document;
-  __device__ bool operator()(int, int, Position query, Position key, int, int) const {
+  __device__ bool operator()(int, int, RowPosition query, Position key, int, int) const {
     return document(query) == document(key);
   }
 };
@@ -117,6 +121,7 @@ struct HopperLaunch {
   HeadArguments sinks;
   PrefixArguments prefix;
   BlockMaskArguments blocks;
+  TextArguments<text::BiasText> bias;
   TextArguments<text::ScoreText> score;
   TextArguments<text::MaskText> mask;
   DropoutArguments dropout;
@@ -125,7 +130,8 @@ struct HopperLaunch {
 struct HopperConfig {
   using Arguments = HopperLaunch;
   using Masks = AllOf<CausalMask, WindowMask, ChunkMask, PrefixMask>;
-  using ScoreParts = InTurn<Softcap, AlibiSlopes, ScoreFunction<text::ScoreText, &HopperLaunch::score>>;
+  using ScoreParts = InTurn<Softcap, AlibiSlopes, FetchedBias<text::BiasText, &HopperLaunch::bias>,
+                            ScoreFunction<text::ScoreText, &HopperLaunch::score>>;
   using Predicates = AllSee<MaskFunction<text::MaskText, &HopperLaunch::mask>>;
   using Blocks = BlocksBy<BlockMask>;
   using SoftmaxParts = Additions<Sinks>;
@@ -176,6 +182,7 @@ extern "C" __global__ void __launch_bounds__(128) block_mask(const __grid_consta
 
 struct FunctionScoresLaunch {
   FunctionScores core;
+  TextArguments<text::BiasText> bias;
   TextArguments<text::ScoreText> score;
 };
 extern "C" __global__ void __launch_bounds__(128) function_scores(const __grid_constant__ FunctionScoresLaunch args) {
