@@ -17,7 +17,7 @@
 namespace flashjit::cli {
 namespace {
 
-constexpr const char* kEpilog = R"(
+constexpr const char* kEpilog = R"help(
 
 Needs NVRTC but no GPU and no driver. What is in the cache already is not compiled again. The filled directory
 (FLASHJIT_CACHE_DIR) can be copied to machines that have neither a toolkit nor NVRTC; so can the one file that --bundle
@@ -28,10 +28,11 @@ Examples:
   flashjit compile --arch sm_90a
   flashjit compile --arch sm_80,sm_90a,sm_120a --dtype bf16,f16 --head-dim 64,128,192x128
   flashjit compile --arch all --head-dim all --jobs 8 --json
-  FLASHJIT_POLICY=off flashjit compile --arch sm_90a --bundle kernels.fjb)";
+  flashjit compile --arch sm_90a --mask causal --score "score - slope(head) * abs(query - key)" --capture slope=f32:1
+  FLASHJIT_POLICY=off flashjit compile --arch sm_90a --bundle kernels.fjb)help";
 
 struct Options {
-  ProblemLists problems;
+  TextProblemLists problems{{}, {.masks = {}, .score = {}, .captures = {}, .types_suffice = true}, false};
   std::string architectures, variant = "chosen";
   std::string bundle;  // empty: none
   int jobs = default_compile_threads();
@@ -48,7 +49,8 @@ std::vector<Variant> choose_variants(const Engine& engine, const std::string& te
 
 std::vector<CompileJob> make_jobs(const Engine& engine, const Options& options) {
   std::vector<CompileJob> jobs;
-  const std::vector<Problem> problems = options.problems.problems();
+  const Texts texts(options.problems.texts);
+  const std::vector<Problem> problems = options.problems.problems(texts);
   for (const std::string& architecture : parse_architectures(engine, options.architectures)) {
     for (const Problem& problem : problems) {
       for (const Variant& variant : choose_variants(engine, options.variant, problem, architecture)) {

@@ -22,7 +22,7 @@ Examples:
 
 struct Options {
   ProblemOptions problem;
-  TextOptions texts;
+  TextOptions texts{.masks = {}, .score = {}, .captures = {}, .types_suffice = true};
   std::string variant = "default";
   std::string architecture;
   std::string output;

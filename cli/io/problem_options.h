@@ -70,11 +70,22 @@ struct ProblemLists {
 };
 struct ProblemListOptions {
   CLI::Option *dtypes, *head_dims, *masks;
-  std::vector<CLI::Option*> features;  // with those of texts
+  std::vector<CLI::Option*> features;
 };
 ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists);
-// With texts, whose masks are to be put into the lists by the caller.
-ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists, TextOptions& texts);
+
+// The same, with texts and block masks beside any of them.
+struct TextProblemLists {
+  ProblemLists lists;
+  TextOptions texts;
+  bool block_mask = false;
+
+  // Likewise. made: of the texts.
+  std::vector<Problem> problems(const Texts& made) const;
+};
+ProblemListOptions add_problem_lists(CLI::App* subcommand, TextProblemLists& options);
+// Of what a block mask is made.
+bool has_predicate(const Problem& problem);
 
 // Their parts. Errors begin with the name: that of an option, or of a line of a file and its field.
 std::vector<DType> parse_dtypes(std::string_view name, std::string_view text);

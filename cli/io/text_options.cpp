@@ -70,6 +70,16 @@ bool uses(const std::optional<std::string>& text, const std::string& name) {
   return false;
 }
 
+// "f32:2": of a packed tensor all that a kernel is made for.
+std::optional<Tensor> tensor_of_type(const std::string& option, const std::string& value) {
+  const std::size_t colon = value.find(':');
+  if (colon == value.npos) return std::nullopt;
+  constexpr std::int64_t kSizes[] = {2, 2, 2, 2};  // any will do
+  const auto rank = parse_integer(option + ": dimensions", value.substr(colon + 1), 0, std::size(kSizes));
+  const DType dtype = for_option(option.c_str(), [&] { return parse_dtype(value.substr(0, colon)); });
+  return Tensor(nullptr, dtype, {kSizes, static_cast<std::size_t>(rank)});
+}
+
 bool is_file(const std::string& value) {
   constexpr std::string_view kSuffix = ".npy";
   return value.size() > kSuffix.size() && value.ends_with(kSuffix);
@@ -111,9 +121,10 @@ CLI::Option* add_score_option(CLI::App* subcommand, TextOptions& options) {
 }
 
 CLI::Option* add_capture_option(CLI::App* subcommand, TextOptions& options) {
+  const std::string types = options.types_suffice ? ", or of a tensor its type alone: f32:2 has two dimensions" : "";
   return add_repeated(subcommand, "--capture", options.captures, "NAME=VALUE",
-                      "What texts have by a name: a number, or a tensor in a .npy file, of any dimensions up to 4; may "
-                      "be given again",
+                      "What texts have by a name: a number, or a tensor in a .npy file, of any dimensions up to 4" +
+                          types + "; may be given again",
                       check_capture);
 }
 
@@ -152,12 +163,19 @@ Texts::Texts(const TextOptions& options) {
     const auto [name, value] = split_capture("--capture", text);
     if (!uses(options.score, name) && !uses(mask, name))
       refuse(fmt::format("--capture: {} must be used in the text of --score or --mask, was in none", name));
-    const Capture capture = is_file(value) ? Capture(name, add_tensor(name, value)) : number_capture(name, value);
+    const Capture capture = capture_of(name, value, options.types_suffice);
     if (uses(options.score, name)) of_score.push_back(capture);
     if (uses(mask, name)) of_mask.push_back(capture);
   }
   if (options.score) for_option("--score", [&] { score_.emplace(*options.score, of_score); });
   if (mask) for_option("--mask", [&] { mask_.emplace(*mask, of_mask); });
+}
+
+Capture Texts::capture_of(const std::string& name, const std::string& value, bool types_suffice) {
+  if (is_file(value)) return {name, add_tensor(name, value)};
+  if (const auto tensor = types_suffice ? tensor_of_type("--capture: " + name, value) : std::nullopt)
+    return {name, *tensor};
+  return number_capture(name, value);
 }
 
 const Tensor& Texts::add_tensor(const std::string& name, const std::string& file) {

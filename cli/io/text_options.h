@@ -18,6 +18,7 @@ struct TextOptions {
   std::vector<std::string> masks;  // words and texts
   std::optional<std::string> score;
   std::vector<std::string> captures;  // "name=file.npy", "name=0.5"
+  bool types_suffice = false;         // nothing is computed, so of a tensor "name=f32:2" will do
 
   // All throw Error(invalid_argument) which names the option.
   bool is_causal() const;
@@ -55,6 +56,7 @@ class Texts {
   AttentionOptions on_device(AttentionOptions options, int device, std::vector<DeviceTensor>& memory) const;
 
  private:
+  Capture capture_of(const std::string& name, const std::string& value, bool types_suffice);
   const Tensor& add_tensor(const std::string& name, const std::string& file);
 
   std::vector<CapturedTensor> tensors_;

@@ -84,10 +84,6 @@ std::string to_string(const CaseShape& shape) {
   return text;
 }
 
-bool has_predicate(const Problem& problem) {
-  return problem.boolean_mask || problem.documents || problem.tree || problem.mask;
-}
-
 References references_by(Engine& engine) {
   return {[&engine](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
             return engine.reference(q, k, v, options);

@@ -26,8 +26,6 @@ const std::vector<CaseShape>& verify_shapes();
 const std::vector<CaseShape>& emulated_shapes();
 // Those that the problem has: a tree needs a key for each query.
 std::vector<CaseShape> shapes_for(const Problem& problem, const std::vector<CaseShape>& shapes);
-// Whether it has what block masks are made of.
-bool has_predicate(const Problem& problem);
 CallShape call_shape(const CaseShape& shape);
 std::string to_string(const CaseShape& shape);  // "b2 q77 kv1 h4/2", "b1 q130 kv420 h2/1 ramp heads-first"
 

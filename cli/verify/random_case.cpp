@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/io/problem_options.h"
 #include "cli/verify/dice.h"
 #include "cli/verify/random_texts.h"
 

@@ -45,9 +45,7 @@ Examples:
   flashjit verify --device emulate --arch sm_90a --head-dim 64 --mask causal --schedules 20)help";
 
 struct Options {
-  ProblemLists problems{"bf16,f16", "8,40,64,80,96,128,192x128,64x256,256", "full,causal", {}};
-  TextOptions texts;
-  bool block_mask = false;
+  TextProblemLists problems{{"bf16,f16", "8,40,64,80,96,128,192x128,64x256,256", "full,causal", {}}, {}, false};
   std::string variant;
   bool all_variants = false, json = false;
   std::optional<int> random;
@@ -147,7 +145,7 @@ std::vector<ProblemKernels> kernels_to_verify(const Engine& engine, const std::v
                                               const std::string& architecture, const Options& options) {
   std::vector<ProblemKernels> kernels;
   for (const Problem& problem : problems) {
-    kernels.push_back({problem, options.problems.features.options(problem.causal),
+    kernels.push_back({problem, options.problems.lists.features.options(problem.causal),
                        variants_to_verify(engine, problem, architecture, options)});
   }
   return kernels;
@@ -194,20 +192,6 @@ void require_nothing_beside_random(const Options& options) {
   }
 }
 
-std::vector<Problem> problems_to_verify(const Options& options, const Texts& texts) {
-  ProblemLists lists = options.problems;
-  lists.masks = options.texts.mask_words().value_or(lists.masks);
-  std::vector<Problem> problems = lists.problems();
-  for (Problem& problem : problems) {
-    problem = texts.added_to(problem);
-    if (options.block_mask && !has_predicate(problem))
-      throw Error(ErrorCode::invalid_argument,
-                  "--block-mask: must be made of --boolean-mask, --documents, --tree or a text of --mask, had none");
-    problem.block_mask = options.block_mask;
-  }
-  return problems;
-}
-
 // What all that is compared is compared on.
 struct Place {
   Engine& engine;
@@ -245,8 +229,8 @@ bool verify_problems(const Options& options, const std::vector<Problem>& problem
 
 int run(const Options& options, const Session& session) {
   require_nothing_beside_random(options);
-  const Texts texts(options.texts);
-  const std::vector<Problem> problems = problems_to_verify(options, texts);
+  const Texts texts(options.problems.texts);
+  const std::vector<Problem> problems = options.problems.problems(texts);
   const InterruptGuard interrupt;
   Engine engine(engine_options(options, session));
   const SystemInfo system = engine.system();
@@ -259,17 +243,14 @@ int run(const Options& options, const Session& session) {
 
 // Which problems and variants; --random draws them.
 void add_problem_choices(CLI::App* verify, Options& options) {
-  const ProblemListOptions lists = add_problem_lists(verify, options.problems, options.texts);
-  CLI::Option* const block_mask =
-      add_flag(verify, "--block-mask", options.block_mask,
-               "Calls have a block mask, which is made of the boolean mask, documents, tree and text of a mask");
+  const ProblemListOptions lists = add_problem_lists(verify, options.problems);
   CLI::Option* const variant = add_option(verify, "--variant", options.variant, "VARIANT",
                                           "This variant alone [default: the defaults of all buckets and the steps v1 "
                                           "to v5]");
   CLI::Option* const all_variants = add_flag(verify, "--all-variants", options.all_variants,
                                              "Every variant that is listed or pruned by 'flashjit variants --explain'");
   exclude(all_variants, variant);
-  options.not_with_random = {lists.dtypes, lists.head_dims, lists.masks, block_mask, variant, all_variants};
+  options.not_with_random = {lists.dtypes, lists.head_dims, lists.masks, variant, all_variants};
   options.not_with_random.insert(options.not_with_random.end(), lists.features.begin(), lists.features.end());
   add_integer(verify, "--random", options.random, "N", {1, 1000000},
               "Instead of these, N random combinations of features, each with a kernel and a call of its own");

@@ -196,6 +196,8 @@ std::vector<KernelInfo> EmulatedBackend::prepare(const Problem& problem, int dev
       infos[i] = progress.around(wanted.name(), [&] { return make(wanted).info; });
     }
   });
+  if (const auto maker = block_mask_maker(problem, architecture_, templates_))
+    store_.get(KernelRequest(maker->source, ptx_target(architecture_.name), {}));
   return infos;
 }
 

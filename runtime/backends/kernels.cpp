@@ -77,7 +77,10 @@ Kernels::~Kernels() = default;
 KernelInfo Kernels::compile(const Problem& problem, const Variant& variant, const Architecture& architecture) {
   const WantedKernel wanted({problem, variant, architecture}, templates_);
   ProgressReporter progress(progress_, 1);
-  return wanted.info(progress.around(wanted.name(), [&] { return store_.get(wanted.request); }));
+  const KernelInfo info = wanted.info(progress.around(wanted.name(), [&] { return store_.get(wanted.request); }));
+  if (const auto maker = block_mask_maker(problem, architecture, templates_))
+    store_.get(KernelRequest(maker->source, architecture.name, {}));
+  return info;
 }
 
 const LaunchRecord& Kernels::prepare(const Problem& problem, const Variant& variant, const Device& device) {
@@ -120,6 +123,9 @@ std::vector<KernelInfo> Kernels::prepare_all(const Problem& problem, const std::
     table_.insert(need.key, *ready.record);
     listing.add(ready, need.choice.tuned && ready.record->spec.variant() == need.choice.variant);
   }
+  const Architecture& architecture = require_architecture(device);
+  if (const auto maker = block_mask_maker(problem, architecture, templates_))
+    load(KernelRequest(maker->source, architecture.name, {}), maker->threads, 0, device);
   return std::move(listing.infos);
 }
 

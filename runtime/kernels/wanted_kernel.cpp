@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/kernels/wanted_kernel.h"
 
-#include "generator/source.h"
+#include "generator/features.h"
 #include "generator/variant_space.h"
 
 namespace flashjit::runtime {
@@ -34,6 +34,12 @@ WantedKernel::WantedKernel(const generator::KernelSpec& wanted, const generator:
                {"variant", to_string(wanted.variant())},
                {"threads", std::to_string(wanted.plan().threads)},
                {"smem_bytes", std::to_string(wanted.plan().smem_bytes)}}) {}
+
+std::optional<generator::PlainKernel> block_mask_maker(const Problem& problem, const Architecture& architecture,
+                                                       const generator::Templates& templates) {
+  if (!problem.block_mask || !generator::has_part(generator::Slot::predicate, problem)) return std::nullopt;
+  return generator::render_block_mask(generator::predicates_of(problem), architecture, templates);
+}
 
 std::vector<Variant> variants_of_calls(const Problem& problem, const std::optional<Variant>& variant,
                                        const Architecture& architecture) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "flashjit/engine.h"
+#include "generator/source.h"
 #include "generator/spec.h"
 #include "generator/templates.h"
 #include "runtime/kernels/kernel_store.h"
@@ -24,6 +25,11 @@ struct WantedKernel {
   const std::string& name() const noexcept { return request.source().name; }
   KernelInfo info(const KernelStore::Result& made) const;
 };
+
+// What makes block masks for calls of the problem; null where these have none, or nothing to make one of. Its text
+// depends on the predicates alone.
+std::optional<generator::PlainKernel> block_mask_maker(const Problem& problem, const Architecture& architecture,
+                                                       const generator::Templates& templates);
 
 // What calls for the problem take by the default rules, or the given variant; each once.
 std::vector<Variant> variants_of_calls(const Problem& problem, const std::optional<Variant>& variant,

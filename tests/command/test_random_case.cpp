@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/io/problem_options.h"
 #include "cli/verify/random_case.h"
 #include "generator/features.h"
 #include "tests/support/same_bytes.h"

@@ -348,6 +348,32 @@ TEST_CASE("render shows texts as they were written, with their captures") {
   CHECK(mentions(outcome.out, "AllOf<CausalMask>"));
 }
 
+TEST_CASE("where nothing is computed the type of a captured tensor stands for it") {
+  const Workshop shop;
+  const std::string render = "render --arch sm_90a --head-dim 64 --score 'score - slope(head) + table(0, query, key)' ";
+  const Outcome outcome = shop.run(render + "--capture slope=f16:1 --capture table=i64:3");
+  CHECK(outcome.exit_code == 0);
+  CHECK(mentions(outcome.out, "Tensor<F16, 1, true> slope;"));
+  CHECK(mentions(outcome.out, "Tensor<I64, 3, true> table;"));
+  shop.save("slopes.npy", HostTensor(DType::f16, {4}));
+  shop.save("table.npy", HostTensor(DType::i64, {1, 9, 9}));
+  CHECK(shop.run(render + "--capture slope=slopes.npy --capture table=table.npy").out == outcome.out);
+  CHECK(mentions(shop.refusal(render + "--capture slope=f8:1 --capture table=i64:3"),
+                 "--capture: slope: dtype: must be f16, bf16, f32, i32, i64 or boolean, was f8"));
+  CHECK(mentions(shop.refusal(render + "--capture slope=f16:5 --capture table=i64:3"),
+                 "--capture: slope: dimensions: must be a whole number from 0 to 4, was '5'"));
+  CHECK(mentions(shop.refusal("attend q.npy k.npy v.npy -o o.npy --device emulate --score 'score - a(0)' "
+                              "--capture a=f16:1"),
+                 "--capture: a must be a number or a .npy file, was 'f16:1'"));
+}
+
+TEST_CASE("compile takes texts and block masks") {
+  const Workshop shop;
+  CHECK(mentions(shop.refusal("compile --arch sm_80 --block-mask"),
+                 "--block-mask: must be made of --boolean-mask, --documents, --tree or a text of --mask, had none"));
+  CHECK(mentions(shop.refusal("compile --arch sm_80 --score '#'"), "--score: must not have '#' at line 1, column 1"));
+}
+
 TEST_CASE("attend without a GPU says that it takes the CPU") {
   const Workshop shop;
   const Outcome outcome = shop.run("attend q.npy k.npy v.npy -o o.npy --check --json");

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/io/problem_options.h"
 #include "cli/verify/cases.h"
 #include "tests/gpu/attention_case.h"
 #include "tests/gpu/driver_calls.h"

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "cli/io/problem_options.h"
 #include "cli/verify/cases.h"
 #include "cli/verify/schedules.h"
 #include "runtime/support/parallel.h"

@@ -93,6 +93,23 @@ TEST_CASE("another problem, variant or architecture is another kernel") {
   CHECK(count_entries(directory.path()) == 4);
 }
 
+TEST_CASE("a problem with a block mask is compiled with what makes one, which kernels of the same predicates share") {
+  const TemporaryDirectory directory;
+  Engine engine(options_in(directory.path()));
+  Problem problem = small_problem();
+  problem.mask = Mask("query / 16 == key / 16").source();
+  engine.compile(problem, engine.default_variant(problem, "sm_80"), "sm_80");
+  CHECK(engine.counters().compiles == 1);
+  problem.block_mask = true;
+  engine.compile(problem, engine.default_variant(problem, "sm_80"), "sm_80");
+  CHECK(engine.counters().compiles == 3);
+  problem.head_dim = 32;
+  problem.causal = true;
+  engine.compile(problem, engine.default_variant(problem, "sm_80"), "sm_80");
+  CHECK(engine.counters().compiles == 4);
+  CHECK(count_entries(directory.path()) == 4);
+}
+
 TEST_CASE("sixteen threads that ask for one cold kernel compile it once") {
   const TemporaryDirectory directory;
   Engine engine(options_in(directory.path()));

@@ -581,6 +581,25 @@ TEST_CASE("values, shapes and strides of captures compile nothing; another type 
   }
 }
 
+TEST_CASE("a problem that was prepared with a block mask compiles nothing later, neither for the mask nor for calls") {
+  const HostTensor ids(DType::i32, {110});
+  for (const Way& way : kWays) {
+    CAPTURE(std::string(way.architecture));
+    Engine engine = engine_for(way);
+    Case c;
+    AttentionOptions options;
+    options.mask = Mask("document(key) == document(query)", {{"document", ids.view()}});
+    Problem problem = problem_of(DType::f16, c.sizes.head_dim, c.sizes.head_dim, options);
+    problem.block_mask = true;
+    engine.prepare(problem, -1, parse_variant(way.variant));
+    CHECK(engine.counters().compiles == 2);
+    const DeviceTensor blocks = engine.block_mask(options, c.sizes.shape());
+    options.block_mask = blocks.view();
+    c.run(engine, options, way.variant);
+    CHECK(engine.counters().compiles == 2);
+  }
+}
+
 TEST_CASE("positions compute as whole numbers do, and beside real ones as those") {
   // Of position and the int that it stands for: both must be the same, whatever stands beside them.
   std::string body = "const int i = query, j = key;\nbool same = true;\n";
