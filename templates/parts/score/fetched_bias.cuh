@@ -40,10 +40,11 @@ struct FetchedBias {
     __device__ __forceinline__ static void fetch(const Row& upper, const Row& lower, int first_key, int lane) {
       const Tensor& bias = upper.bias;
       const uint32 in_row = static_cast<uint32>(lane) % kLanes;
-      const int left = (static_cast<int>(bias.sizes[3]) - first_key) * kElementBytes;  // to the end of a row
+      // To the end of the row, of the block's at most: of all keys it could be more bytes than an int holds.
+      const int left = min(static_cast<int>(bias.sizes[3]) - first_key, kKeys) * kElementBytes;
       const int64 all = reinterpret_cast<int64>(bias.data) | bias.strides[0] | bias.strides[1] | bias.strides[2];
       if (all % kChunkBytes == 0) {
-        if (left >= kKeys * kElementBytes) {
+        if (left == kKeys * kElementBytes) {
           upper.template copy_chunks<kKeys>(first_key, in_row);
           lower.template copy_chunks<kKeys>(first_key, in_row);
         } else {
