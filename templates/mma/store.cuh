@@ -21,7 +21,7 @@ __device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax&
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const auto end = end_row(additions, softmax, m, h, place);
-      float inverse = end.total == 0.0f ? 0.0f : 1.0f / end.total;
+      float inverse = end.total == 0.0f ? 0.0f : __frcp_rn(end.total);
       if constexpr (Additions::kAny) inverse *= end.kept;
       if constexpr (Dropouts::kAny) inverse *= dropouts.scale();
 #pragma unroll

@@ -9,6 +9,9 @@
 
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
+#include "flashjit/function.h"
+#include "generator/source.h"
+#include "generator/variant_space.h"
 #include "runtime/kernels/nvrtc.h"
 #include "runtime/kernels/ptxas_log.h"
 #include "tests/support/cache_entries.h"
@@ -75,6 +78,19 @@ TEST_CASE("a virtual target gives PTX with the lines of the source") {
   CHECK(ptx.bytes.find(".loc") != std::string::npos);
   CHECK(ptx.bytes.find('\0') == std::string::npos);
   CHECK(code_of(nvrtc, "", "compute_10") == ErrorCode::unsupported);
+}
+
+TEST_CASE("a quotient in a user's text is one instruction, and rows are still divided exactly") {
+  Nvrtc nvrtc = make_nvrtc();
+  Problem problem;
+  problem.score = Score("cap * tanh(score / cap)", {{"cap", 20.0}}).source();
+  const Architecture& architecture = find_architecture("sm_80");
+  const Variant variant = generator::default_variant(problem, architecture, {});
+  const generator::Source source = generator::render_forward({problem, variant, architecture});
+  const std::string ptx = nvrtc.compile(source.text(), "kernel.cu", "compute_80").bytes;
+  CHECK(ptx.find("div.full.f32") != std::string::npos);
+  CHECK(ptx.find("div.rn.f32") == std::string::npos);
+  CHECK(ptx.find("rcp.rn.f32") != std::string::npos);
 }
 
 TEST_CASE("equal sources give equal cubins") {

@@ -37,7 +37,7 @@ const Kernel kKernels[] = {
      "08a8f8ea95250a8e"},
     {"sm_90a", "fwd-bf16-d128", "mma-q256-kv64-w8-k2-v3-c1-rotate-swizzle-x4-qsmem-rare-natural", "4433aad116a3c976"},
     {"sm_120a", "fwd-bf16-d40-causal", "mma-q128-kv64-w4-k1-v1-c2-overlap-swizzle-x4-qregs-rare-longest",
-     "3094dcd8c7a7f8cb"},
+     "d5231dc9ed75fa69"},
     {"sm_90a", "fwd-bf16-d64", "hopper-q256-kv64-s4-qs2-whole-2stage-ppoff-ws-pregs-cl1-lazy-fixed-natural-fused",
      "825f56b0c3f476dc"},
     {"sm_90a", "fwd-bf16-d64-causal",
