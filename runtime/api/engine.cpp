@@ -86,7 +86,7 @@ void Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
 
 void Engine::block_mask(const AttentionOptions& opts, const CallShape& shape, const Tensor& into) {
   const runtime::ForwardCall call = runtime::validate_block_mask(opts, shape, into);
-  impl_->backend.run(call, opts.stream, [&](const Architecture& architecture) {
+  impl_->backend.run(call.operands, opts.stream, [&](const Architecture& architecture) {
     return runtime::make_block_mask_launch(call, architecture, impl_->templates);
   });
 }

@@ -25,7 +25,7 @@ constexpr int kWarpSize = 32;
 struct Prepared {
   Prepared(runtime::Kernels& kernels, const runtime::ForwardCall& call, const AttentionOptions& opts)
       : driver(Driver::load()),
-        device(runtime::device(runtime::forward_device(driver, call, opts.stream))),
+        device(runtime::device(runtime::device_of(driver, call.operands, opts.stream))),
         context(driver, device.info.ordinal, opts.stream),
         operation(driver, call, runtime::forward_kernel(driver, kernels, call, opts, device.info.ordinal),
                   opts.stream) {}

@@ -72,7 +72,7 @@ void Engine::Impl::apply_functions(const AttentionOptions& on_device, const Call
   const int device = emulated ? kHostMemory : -1;
   DeviceTensor scores = DeviceTensor::from_host(Tensor(rows.scores.data(), kEightBytes, dims), nullptr, device);
   const runtime::ForwardCall call = runtime::validate_function_scores(on_device, shape, scores);
-  backend.run(call, nullptr, [&](const Architecture& architecture) {
+  backend.run(call.operands, nullptr, [&](const Architecture& architecture) {
     return runtime::make_function_scores_launch(call, scores, {rows.batch, rows.head, rows.first_row, rows.count},
                                                 in_f32, architecture, templates);
   });

@@ -36,7 +36,7 @@ class Backend {
   virtual void run(const ForwardCall& call, const AttentionOptions& opts) = 0;
   // Likewise a kernel beside those of attention, that `make` makes for the architecture of the call's device.
   using MakePlainLaunch = std::function<PlainLaunch(const Architecture& architecture)>;
-  virtual void run(const ForwardCall& call, Stream stream, const MakePlainLaunch& make) = 0;
+  virtual void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) = 0;
 };
 
 }  // namespace flashjit::runtime

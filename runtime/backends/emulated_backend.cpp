@@ -97,7 +97,7 @@ struct EmulatedBackend::Kernel {
   // The first report with findings, or else the last one.
   emulator::Report run(const ForwardCall& call, const EmulationOptions& options) const {
     Operation operation(call, spec, options.resident_blocks);
-    const emulator::Memory memory = memory_of(call);
+    const emulator::Memory memory = memory_of(call.operands);
     emulator::Report report;
     for (Launch& launch : operation) {
       report = run(launch, memory, options);
@@ -126,14 +126,14 @@ struct EmulatedBackend::Kernel {
   }
 };
 
-emulator::Memory memory_of(const ForwardCall& call) {
+emulator::Memory memory_of(const Operands& operands) {
   struct Part {
     std::string name;
     MemoryRange range;
     bool writable;
   };
   std::vector<Part> parts;
-  for (const Operand& operand : call.operands)
+  for (const Operand& operand : operands)
     if (!operand.range.empty()) parts.push_back({operand.name, operand.range, operand.written});
   std::stable_sort(parts.begin(), parts.end(),
                    [](const Part& a, const Part& b) { return a.range.begin < b.range.begin; });
@@ -216,14 +216,14 @@ void EmulatedBackend::run(const ForwardCall& call, const AttentionOptions& opts)
   require_clean(emulate(call, opts, options_));
 }
 
-void EmulatedBackend::run(const ForwardCall& call, Stream stream, const MakePlainLaunch& make) {
+void EmulatedBackend::run(const Operands& operands, Stream stream, const MakePlainLaunch& make) {
   require_null(stream);
   const PlainLaunch made = make(architecture_);
   if (made.launch.blocks == 0) return;
   const generator::Source& source = made.kernel.source;
   const KernelStore::Result image = store_.get(KernelRequest(source, ptx_target(architecture_.name), {}));
   const emulator::Program program = parse(source.name, image.image->bytes);
-  require_clean(program.run(source.entry, emulated(made.launch, options_), memory_of(call)));
+  require_clean(program.run(source.entry, emulated(made.launch, options_), memory_of(operands)));
 }
 
 emulator::Report EmulatedBackend::emulate(const ForwardCall& call, const AttentionOptions& opts,

@@ -23,7 +23,7 @@ namespace flashjit::runtime {
 
 // The memory of the call's tensors, each with exactly the bytes that its view spans. Views that share memory, as slices
 // of a fused tensor do, become one buffer.
-emulator::Memory memory_of(const ForwardCall& call);
+emulator::Memory memory_of(const Operands& operands);
 
 // One device, whose memory is the host's and which has no streams.
 class EmulatedBackend : public Backend {
@@ -41,7 +41,7 @@ class EmulatedBackend : public Backend {
   // Both throw what making the kernel throws, and Error(unsupported) for PTX that the emulator does not know; run()
   // throws Error(kernel_fault) for any finding.
   void run(const ForwardCall& call, const AttentionOptions& opts) override;
-  void run(const ForwardCall& call, Stream stream, const MakePlainLaunch& make) override;
+  void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) override;
   emulator::Report emulate(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options);
 
  private:

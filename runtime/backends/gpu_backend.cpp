@@ -25,27 +25,27 @@ std::vector<KernelInfo> GpuBackend::prepare(const Problem& problem, int device, 
 KernelInfo GpuBackend::prepare(const ForwardCall& call, const AttentionOptions& opts) {
   if (call.nothing_to_do()) return {};
   const Driver& driver = Driver::load();
-  const int device = resolve_device(driver, forward_device(driver, call, opts.stream));
+  const int device = resolve_device(driver, device_of(driver, call.operands, opts.stream));
   const ContextScope scope(driver, device, opts.stream);
   return forward_kernel(driver, kernels_, call, opts, device).info;
 }
 
 int GpuBackend::output_device(const ForwardCall& call, Stream stream) const {
-  return forward_device(Driver::load(), call, stream);
+  return device_of(Driver::load(), call.operands, stream);
 }
 
 void GpuBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
   if (call.nothing_to_do()) return;
   const Driver& driver = Driver::load();
-  const int device = forward_device(driver, call, opts.stream);
+  const int device = device_of(driver, call.operands, opts.stream);
   const ContextScope scope(driver, device, opts.stream);
   const LaunchRecord& kernel = forward_kernel(driver, kernels_, call, opts, device);
   GpuOperation(driver, call, kernel, opts.stream).enqueue(driver);
 }
 
-void GpuBackend::run(const ForwardCall& call, Stream stream, const MakePlainLaunch& make) {
+void GpuBackend::run(const Operands& operands, Stream stream, const MakePlainLaunch& make) {
   const Driver& driver = Driver::load();
-  const Device& on = device(resolve_device(driver, forward_device(driver, call, stream)));
+  const Device& on = device(resolve_device(driver, device_of(driver, operands, stream)));
   const ContextScope scope(driver, on.info.ordinal, stream);
   const Architecture& architecture = require_architecture(on);
   PlainLaunch made = make(architecture);

@@ -19,7 +19,7 @@ class GpuBackend : public Backend {
   KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts) override;
   int output_device(const ForwardCall& call, Stream stream) const override;
   void run(const ForwardCall& call, const AttentionOptions& opts) override;
-  void run(const ForwardCall& call, Stream stream, const MakePlainLaunch& make) override;
+  void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) override;
 
  private:
   Kernels& kernels_;

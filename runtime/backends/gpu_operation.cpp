@@ -74,8 +74,8 @@ void enqueue(const Driver& driver, Launch& launch, CUfunction function, Stream s
   driver.check(driver.cuLaunchKernelEx(&config, function, parameters, nullptr), "cuLaunchKernelEx");
 }
 
-int forward_device(const Driver& driver, const ForwardCall& call, Stream stream) {
-  const int device = common_device(driver, call);
+int device_of(const Driver& driver, const Operands& operands, Stream stream) {
+  const int device = common_device(driver, operands);
   const int owner = stream_device(driver, stream);
   if (device >= 0 && owner >= 0 && owner != device) {
     throw Error(ErrorCode::invalid_argument,

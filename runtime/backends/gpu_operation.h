@@ -37,8 +37,9 @@ class GpuOperation {
 // A launch of a kernel beside those of attention, without tensor maps and counters. Throws Error(driver).
 void enqueue(const Driver& driver, Launch& launch, CUfunction function, Stream stream);
 
-// The device that the call runs on. Throws Error(invalid_argument) when pointers or stream do not agree on one.
-int forward_device(const Driver& driver, const ForwardCall& call, Stream stream);
+// The device that a call with these operands runs on. Throws Error(invalid_argument) when pointers or stream do not
+// agree on one.
+int device_of(const Driver& driver, const Operands& operands, Stream stream);
 
 // The call's kernel on the device; made now when it has not been prepared. Throws Error(unsupported) while the stream
 // captures a graph and the kernel is not there, Error(invalid_argument) when the given variant cannot read the call's

@@ -63,9 +63,9 @@ class CommonDevice {
 
 }  // namespace
 
-int common_device(const Driver& driver, const ForwardCall& call) {
+int common_device(const Driver& driver, const Operands& operands) {
   CommonDevice common(driver);
-  for (const Operand& operand : call.operands) common.add(operand.name, operand.range);
+  for (const Operand& operand : operands) common.add(operand.name, operand.range);
   return common.device();
 }
 

@@ -2,13 +2,13 @@
 // Where the memory behind a call's pointers is, as the driver knows it.
 #pragma once
 
-#include "runtime/call/validate.h"
+#include "runtime/call/operands.h"
 #include "runtime/cuda/driver.h"
 
 namespace flashjit::runtime {
 
 // The device that holds the memory of every tensor of the call; -1 when none has elements. Managed memory is taken on
 // any device. Throws Error(invalid_argument) for host memory, unknown memory and tensors on different devices.
-int common_device(const Driver& driver, const ForwardCall& call);
+int common_device(const Driver& driver, const Operands& operands);
 
 }  // namespace flashjit::runtime

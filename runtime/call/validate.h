@@ -2,48 +2,13 @@
 // Checks the views of a call, without CUDA: what they say, not what they point to.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 
 #include "flashjit/attention.h"
-#include "generator/functions.h"
 #include "runtime/call/masks.h"
+#include "runtime/call/operands.h"
 
 namespace flashjit::runtime {
-
-struct MemoryRange {
-  std::uintptr_t begin, end;  // the bytes that a view spans; equal when it has no elements
-  bool dense;                 // it touches all of them
-  bool empty() const noexcept { return begin == end; }
-};
-
-// A tensor of a call. Without initialisers, so that a call pays for the operands that it has.
-struct Operand {
-  // [batch, seqlen, heads, head_dim], [batch, heads, seqlen] of f32, [batch, heads] or [heads] of f32, [batch] of i32,
-  // or what a function captures: a user's, or one of the library's whose last dimension is contiguous.
-  enum class Role { rows, lse, of_heads, of_batch, captured, captured_packed };
-
-  const char* name;
-  const Tensor* tensor;
-  Role role;
-  bool written;
-  MemoryRange range;
-};
-
-// The operands of a call, in the order in which they were checked.
-class Operands {
- public:
-  static constexpr int kMost = 17 + 2 * static_cast<int>(generator::kMaxCaptures);
-
-  void add(const Operand& operand) { items_[static_cast<std::size_t>(count_++)] = operand; }
-  const Operand* begin() const noexcept { return items_.data(); }
-  const Operand* end() const noexcept { return items_.data() + count_; }
-
- private:
-  std::array<Operand, kMost> items_;
-  int count_ = 0;
-};
 
 // A call whose views are consistent. It points into the caller's tensors and lives no longer than the call.
 struct ForwardCall {

@@ -110,6 +110,7 @@ class Call {
   Call& operator=(const Call&) = delete;
 
   operator const runtime::ForwardCall&() const { return call_; }
+  const runtime::Operands& operands() const { return call_.operands; }
 
  private:
   const Tensor q_, k_, v_, out_;
@@ -227,7 +228,8 @@ TEST_CASE("a kernel may touch exactly the bytes that the tensors span") {
   AttentionOptions opts;
   HostTensor out(DType::bf16, {2, 3, 1, 64}), lse(DType::f32, {2, 1, 3});
   opts.lse = lse.view();
-  const emulator::Memory memory = runtime::memory_of(Call(thinned, t.k.view(), t.v.view(), out.view(), opts));
+  const emulator::Memory memory =
+      runtime::memory_of(Call(thinned, t.k.view(), t.v.view(), out.view(), opts).operands());
   REQUIRE(memory.buffers().size() == 5);
   for (const auto& buffer : memory.buffers()) {
     CAPTURE(buffer.name);
@@ -250,7 +252,7 @@ TEST_CASE("tensors that share memory are one buffer, which may be written if any
   const Tensor apart(other.data(), DType::bf16, {2, 4, 1, 64});
   const auto names = [](const runtime::ForwardCall& call) {
     std::vector<std::pair<std::string, bool>> found;
-    const emulator::Memory memory = runtime::memory_of(call);
+    const emulator::Memory memory = runtime::memory_of(call.operands);
     for (const auto& buffer : memory.buffers()) found.emplace_back(buffer.name, buffer.writable);
     std::sort(found.begin(), found.end());
     return found;
