@@ -17,6 +17,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
 
 import attention_features  # noqa: E402
+import attention_gallery  # noqa: E402
 import attention_peers  # noqa: E402
 import attention_scores  # noqa: E402
 import attention_scores_run  # noqa: E402
@@ -453,6 +454,18 @@ class ComparePeers(unittest.TestCase):
                       ["--grid", "scores", "--mask", "full"], ["--grid", "scores", "--head-dim", "256"]):
             with self.subTest(wrong), self.assertRaises(SystemExit), unittest.mock.patch("sys.stderr"):
                 parse(wrong)
+
+    def test_the_grid_of_the_gallery_has_options_of_its_own(self):
+        parse = compare_peers.parse_arguments
+        self.assertEqual(parse(["--grid", "gallery"]).cells, attention_gallery.gallery_grid())
+        chosen = parse(["--grid", "gallery", "--cells", "t5,alibi,heads", "--seqlen", "4096", "--head-dim", "128"]).cells
+        self.assertEqual([(cell.name, cell.shape.mask) for cell in chosen],
+                         [("t5", "full"), ("alibi", "causal"), ("heads", "causal")])
+        causal = parse(["--grid", "gallery", "--mask", "causal"]).cells
+        self.assertTrue(causal and all(cell.shape.causal for cell in causal))
+        for wrong in (["--cells", "plain"], ["--peer", "cudnn"], ["--family", "mma"], ["--seqlen", "512"]):
+            with self.subTest(wrong), self.assertRaises(SystemExit), unittest.mock.patch("sys.stderr"):
+                parse(["--grid", "gallery", *wrong])
 
     def test_a_peer_that_is_not_here_is_told_and_is_an_error_when_asked_for(self):
         def here(name):
