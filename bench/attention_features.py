@@ -150,16 +150,18 @@ class Feature(typing.NamedTuple):
     """A kind of attention. options, text and flash are functions of inputs that give keywords."""
 
     title: str
-    mask: typing.Callable = causal
+    mask: typing.Optional[typing.Callable] = causal  # None: all keys are seen
     score: typing.Optional[typing.Callable] = None
     sinks: bool = False  # a further logit of each row
     options: typing.Optional[typing.Callable] = None  # of flashjit.attention, beside causal
     text: typing.Optional[typing.Callable] = None  # a flashjit.Score; all there is where there are no options
+    predicate: typing.Optional[typing.Callable] = None  # a flashjit.Mask, all there is, as text
     blocks: typing.Tuple[str, ...] = ()  # the options that a block mask is made of
     sdpa: typing.Tuple[str, ...] = ()  # back ends of PyTorch's scaled_dot_product_attention that have it
     bias: bool = False  # it is a bias, which cuDNN takes
     flash: typing.Optional[typing.Callable] = None  # of flash_attn_func; None: FlashAttention-2 does not have it
     mask_of_batch: bool = False  # whether batch entries have masks of their own
+    mask_of_head: bool = False  # likewise
     counted: bool = True  # in the geometric mean over FlexAttention
     flex: bool = True  # whether FlexAttention can do it
     random: bool = False  # rows are right on average only, as with dropout
@@ -192,7 +194,8 @@ def attended_rows(feature, inputs, q, k, v, batch, head, rows):
     scores = q @ k.T / math.sqrt(q.shape[1])
     if feature.score:
         scores = feature.score(inputs)(scores, batch, head, query, key)
-    scores = library.where(feature.mask(inputs)(batch, head, query, key), scores, -math.inf)
+    if feature.mask:
+        scores = library.where(feature.mask(inputs)(batch, head, query, key), scores, -math.inf)
     largest = library.amax(scores, axis=1, keepdims=True)
     weights = library.exp(scores - largest)
     total = weights.sum(axis=1, keepdims=True)

@@ -19,8 +19,9 @@ PEERS = {
     "fa4": "FlashAttention-4",
 }
 FLEX = "flex"
-# Those of the grid scores. The package has all of FlashAttention-2, PyTorch what it compiles of it.
-SCORE_PEERS = {FLEX: "FlexAttention", **{name: PEERS[name] for name in ("cudnn", "fa2", "flash_attn")}}
+# Those of the grids gallery and scores. The package has all of FlashAttention-2, PyTorch what it compiles of it.
+GALLERY_PEERS = {FLEX: "FlexAttention"}
+SCORE_PEERS = {**GALLERY_PEERS, **{name: PEERS[name] for name in ("cudnn", "fa2", "flash_attn")}}
 
 
 def function(name):
@@ -124,16 +125,17 @@ def cudnn_biased(torch, q, k, v, bias):
     return launch
 
 
-def flex(torch, q, k, v, score, mask, batch, sinks=None):
+def flex(torch, q, k, v, score, mask, batch=None, heads=None, sinks=None):
     """FlexAttention with functions of a score and of a position, compiled for these sizes, with its block mask made
-    beforehand. batch: entries that masks tell apart, None if all are alike. sinks: as users of FlexAttention have them,
-    by the log-sum-exp."""
+    beforehand; mask: None shows all keys. batch, heads: those that masks tell apart, None if all are alike. sinks: as
+    users of FlexAttention have them, by the log-sum-exp."""
     module = flex_module()
     # Each cell is compiled for itself: what stays of others is tried first at every call, and there is a limit to it.
     torch.compiler.reset()
     views = [tensor.transpose(1, 2) for tensor in (q, k, v)]
-    lengths = q.shape[1], k.shape[1]
-    blocks = module.create_block_mask(mask, batch, None, *lengths, device=q.device)
+    # Compiled, it holds no mask of every head in memory; for one head compiling takes longer than that is worth.
+    make = torch.compile(module.create_block_mask, dynamic=False) if heads else module.create_block_mask
+    blocks = mask and make(mask, batch, heads, q.shape[1], k.shape[1], device=q.device)
 
     def with_sinks(q, k, v, block_mask, score_mod):
         out, lse = module.flex_attention(q, k, v, score_mod=score_mod, block_mask=block_mask, return_lse=True)

@@ -33,6 +33,11 @@ class ScoreCell(typing.NamedTuple):
     def feature(self):
         return FEATURES[self.name]
 
+    @property
+    def plain(self):
+        """What its sides without the feature compute."""
+        return FEATURES["plain"]
+
     def __str__(self):
         return f"d{self.shape.head_dim:<3} {self.name:<9} {self.shape.seqlen:>5} b{self.shape.batch:<2}"
 
@@ -78,8 +83,8 @@ def label(row):
     return f"{row['feature']}, head dim {row['head_dim']}, {row['seqlen']}"
 
 
-def statistics_over(rows, measure):
-    return statistics_of([(label(row), value) for row in rows if (value := measure(row))])
+def statistics_over(rows, measure, name=label):
+    return statistics_of([(name(row), value) for row in rows if (value := measure(row))])
 
 
 def over_flex(row):

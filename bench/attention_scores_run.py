@@ -49,6 +49,9 @@ class TorchArrays:
     def arange(self, size):
         return self.library.arange(size, device=self.device)
 
+    def whole(self, values):
+        return values.to(self.library.int32)
+
 
 def require_close(out, expected, feature):
     """Whether rows are right, written so that NaN is not; of a random feature, whether they are right on average."""
@@ -113,11 +116,14 @@ class Kernels:
 
     def options(self, feature, inputs, tensors):
         """Keywords of flashjit.attention, with the block mask made."""
+        q, k = tensors[:2]
+        if feature.predicate:
+            mask = feature.predicate(self.flashjit, inputs)
+            return {"mask": mask, "block_mask": self.flashjit.block_mask(q, k, mask=mask)}
         if feature.options is None:
             return {"score": feature.text(self.flashjit, inputs)} if feature.text else {}
         options = feature.options(inputs)
         if feature.blocks:
-            q, k = tensors[:2]
             masks = {name: options[name] for name in feature.blocks}
             options["block_mask"] = self.flashjit.block_mask(q, k, **masks)
         return options
@@ -138,10 +144,11 @@ class Kernels:
         return sides
 
     def flex(self, feature, inputs, tensors):
-        score = feature.score(inputs) if feature.score else None
+        score, mask = (make and make(inputs) for make in (feature.score, feature.mask))
         batch = inputs.batch if feature.mask_of_batch else None
+        heads = inputs.heads if feature.mask_of_head else None
         sinks = inputs.sinks if feature.sinks else None
-        return attention_peers.flex(self.torch, *tensors[:3], score, feature.mask(inputs), batch, sinks)
+        return attention_peers.flex(self.torch, *tensors[:3], score, mask, batch, heads, sinks)
 
     def theirs(self, cell, inputs, tensors):
         """The same of the peers that have the feature."""
@@ -187,13 +194,17 @@ class Checker:
         return launch
 
 
-class ScoreComparison:
-    """The steps of the grid; each returns what the record keeps of it."""
+class Comparison:
+    """Runs cells of a grid whose sides are calls of the Python package and of its peers."""
 
     def __init__(self, kernels, stopwatch, cells):
         self.kernels, self.stopwatch, self.cells = kernels, stopwatch, cells
         self.torch, self.flashjit = kernels.torch, kernels.flashjit
         self.failures = []
+
+    def require_no_failure(self):
+        if self.failures:
+            raise RuntimeError("; ".join(self.failures))
 
     def compiles(self):
         return self.flashjit.counters()["compiles"]
@@ -218,22 +229,31 @@ class ScoreComparison:
             list(pool.map(self.call_once, self.cells))
         self.stopwatch.wait()
 
-    def run(self, cell):
-        """The row of a cell. A side that cannot do it or does it wrong is left out and told; of flashjit that is a
-        failure."""
-        tensors, inputs = self.kernels.tensors(cell.shape), self.kernels.inputs(cell)
+    def sides(self, cell, inputs):
+        """Of a cell: side -> microseconds, and side -> why it was left out, as it cannot do it or does it wrong; of
+        flashjit that is a failure."""
+        tensors = self.kernels.tensors(cell.shape)
         checker = Checker(self.kernels, cell, inputs, tensors)
         ours = self.kernels.ours(cell, inputs, tensors)
         launchers, left_out = {}, {}
         for side, make in {**ours, **self.kernels.theirs(cell, inputs, tensors)}.items():
             try:
-                launchers[side] = checker.checked(make(), PLAIN if side.startswith("plain") else cell.feature)
+                launchers[side] = checker.checked(make(), cell.plain if side.startswith("plain") else cell.feature)
             except Exception as error:  # a peer may raise what it likes
                 left_out[side] = attention_peers.reason(error)[:MOST_LETTERS]
                 if side in ours:
                     self.failures.append(f"{cell}: {side}: {left_out[side]}")
-        times = self.stopwatch.milliseconds(launchers) if launchers else {}
-        return score_row(cell, {side: 1e3 * ms for side, ms in times.items()}, left_out)
+        return self.timed(launchers) if launchers else {}, left_out
+
+    def timed(self, launchers):
+        return {side: 1e3 * ms for side, ms in self.stopwatch.milliseconds(launchers).items()}
+
+
+class ScoreComparison(Comparison):
+    """The steps of the grid; each returns what the record keeps of it."""
+
+    def run(self, cell):
+        return score_row(cell, *self.sides(cell, self.kernels.inputs(cell)))
 
     def block_masks(self):
         """What a block mask of documents costs, made by flashjit's option, by a text and by FlexAttention, and dense
@@ -257,9 +277,6 @@ class ScoreComparison:
             left_out[FLEX] = attention_peers.reason(error)[:MOST_LETTERS]
         return {"seqlen": shape.seqlen, "batch": shape.batch, "head_dim": shape.head_dim, "us": us,
                 "left_out": left_out, "of_dense": block_mask_shares(us), "text_is_the_same": same}
-
-    def timed(self, launchers):
-        return {side: 1e3 * ms for side, ms in self.stopwatch.milliseconds(launchers).items()}
 
     def flex_block_masks(self, inputs, tensors):
         """FlexAttention's, of the same mask with its causal part, as it has no other way to say that."""
@@ -346,7 +363,7 @@ class Progress:
             self.path.write_text(json.dumps(self.record, indent=1) + "\n")
 
 
-def new_record(kernels, stopwatch):
+def new_record(kernels, stopwatch, known=attention_peers.SCORE_PEERS):
     torch = kernels.torch
     return {
         "device": torch.cuda.get_device_name(0),
@@ -354,11 +371,16 @@ def new_record(kernels, stopwatch):
         "torch": torch.__version__,
         "cudnn": torch.backends.cudnn.version(),
         "peers": kernels.peers,
-        "absent": {name: why for name in attention_peers.SCORE_PEERS if (why := attention_peers.missing(name))},
+        "absent": {name: why for name in known if (why := attention_peers.missing(name))},
         "packages": {name: version for name in kernels.peers if (version := attention_peers.version(name))},
         "gemm_tflops": stopwatch.gemm_tflops(),
         "rows": [],
     }
+
+
+def print_conditions(record, masks):
+    print(f"{record['device']}, flashjit {record['version']}, PyTorch {record['torch']}, cuDNN {record['cudnn']}\n"
+          f"forward, bf16, {masks}; medians; a ratio above 1 means that flashjit is faster", flush=True)
 
 
 def run_step(comparison, progress, name, step, show):
@@ -371,12 +393,17 @@ def run_step(comparison, progress, name, step, show):
         progress.keep(comparison.failures[-1])
 
 
+def make_kernels(comparison, progress):
+    """What comes before all that is timed."""
+    progress.record["failures"] = comparison.failures
+    comparison.make_kernels()
+    progress.keep(f"{comparison.compiles()} kernels of flashjit were compiled, the others loaded")
+
+
 def run_grid(comparison, progress, figures):
     """Fills the record: first what is short, then the cells."""
     record = progress.record
-    record["failures"] = comparison.failures
-    comparison.make_kernels()
-    progress.keep(f"{comparison.compiles()} kernels of flashjit were compiled, the others loaded")
+    make_kernels(comparison, progress)
     run_step(comparison, progress, "compiles", comparison.compiles_for_what_is_new, format_compiles)
     with OnFewCores():
         run_step(comparison, progress, "first_calls", comparison.first_calls, format_first_calls)
@@ -393,10 +420,8 @@ def compare_scores(torch, flashjit, stopwatch, peers, arguments, figures):
     kernels = Kernels(torch, flashjit, peers)
     comparison = ScoreComparison(kernels, stopwatch, arguments.cells)
     record = new_record(kernels, stopwatch)
-    print(f"{record['device']}, flashjit {record['version']}, PyTorch {record['torch']}, cuDNN {record['cudnn']}\n"
-          "forward, bf16, causal; medians; a ratio above 1 means that flashjit is faster", flush=True)
+    print_conditions(record, "causal")
     with torch.no_grad():
         run_grid(comparison, Progress(record, arguments.json), figures)
     print(format_score_summary(record["summary"]))
-    if comparison.failures:
-        raise RuntimeError("; ".join(comparison.failures))
+    comparison.require_no_failure()

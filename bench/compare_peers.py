@@ -10,7 +10,9 @@ is bf16, and each cell is checked before it is timed. A ratio above 1 means that
 The grid scores has scores and masks: causal, head dims 64 and 128, beside FlexAttention, cuDNN and FlashAttention-2 where
 they have the same, beside flashjit without it, and, at 16384 tokens, in the mma family. It calls the Python package,
 checks rows against attention in float32, and writes its --json anew after each cell. It also tells what block masks
-cost, how long the first call with a new text takes, and how many compiles new values and lengths bring.
+cost, how long the first call with a new text takes, and how many compiles new values and lengths bring. The grid gallery
+has the functions of docs/masks-and-scores.md, measured likewise: at 4096 and 16384 tokens, beside FlexAttention and
+flashjit without them.
 
 Where the file of figures of this GPU (peers/<device>.json beside this script) has a cell, "best" is cuDNN as measured
 now times the ratio of the best peer to cuDNN in that file, which knows FlashAttention-3, too.
@@ -32,18 +34,21 @@ import statistics
 import sys
 
 sys.dont_write_bytecode = True
+import attention_gallery_run  # noqa: E402
 import attention_peers  # noqa: E402
 import attention_scores_run  # noqa: E402
+from attention_gallery import GALLERY, gallery_grid  # noqa: E402
 from attention_grid import BEST, GRIDS, HEAD_DIMS, MASKS, PeerFigures  # noqa: E402
 from attention_grid import parse_variants, result, slug, summarise  # noqa: E402
-from attention_peers import PEERS, SCORE_PEERS  # noqa: E402
+from attention_peers import GALLERY_PEERS, PEERS, SCORE_PEERS  # noqa: E402
 from attention_scores import FEATURES, score_grid  # noqa: E402
-from attention_scores import HEAD_DIMS as SCORE_HEAD_DIMS, SEQLENS as SCORE_SEQLENS  # noqa: E402
 from flashjit_c import Library  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 BUILT = HERE.parent / "build" / "release" / "libflashjit.so"
-SCORES = "scores"  # the grid that is not of plain attention
+SCORES, GALLERY_GRID = "scores", "gallery"  # the grids that are not of plain attention and run the Python package
+CELL_NAMES = {SCORES: FEATURES, GALLERY_GRID: GALLERY}
+PACKAGE_PEERS = {SCORES: SCORE_PEERS, GALLERY_GRID: GALLERY_PEERS}
 DEFAULT = "default"  # the variant that the library chooses
 FLUSHED_BYTES = 256 << 20
 TURNS = 4  # of each side of a cell
@@ -62,11 +67,13 @@ class Parser(argparse.ArgumentParser):
 
 def parse_arguments(argv=None):
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--grid", choices=(*GRIDS, SCORES), default="full", help="quick: full at two lengths (%(default)s)")
+    parser.add_argument("--grid", choices=(*GRIDS, *CELL_NAMES), default="full",
+                        help="quick: full at two lengths (%(default)s)")
     parser.add_argument("--peer", nargs="*", choices=tuple(SCORE_PEERS | PEERS),
                         help="peers to run; default: all that are here")
-    parser.add_argument("--cells", dest="features", type=feature_names, metavar="NAME[,NAME]",
-                        help=f"of the grid scores; default: all: {', '.join(FEATURES)}")
+    parser.add_argument("--cells", dest="names", type=lambda text: text.split(","), metavar="NAME[,NAME]",
+                        help="of the grids scores and gallery; default: all: "
+                        + "; ".join(", ".join(names) for names in CELL_NAMES.values()))
     parser.add_argument("--head-dim", nargs="+", type=int, choices=HEAD_DIMS, default=HEAD_DIMS)
     parser.add_argument("--mask", nargs="+", choices=MASKS, default=MASKS)
     parser.add_argument("--seqlen", nargs="+", type=int, metavar="N", help="default: those of the grid")
@@ -95,42 +102,35 @@ def parse_arguments(argv=None):
     return arguments
 
 
-def feature_names(text):
-    """Of --cells."""
-    names = text.split(",")
-    if unknown := [name for name in names if name not in FEATURES]:
-        raise argparse.ArgumentTypeError(f"must be of {', '.join(FEATURES)}, was '{unknown[0]}'")
-    return names
-
-
 def check_grid_options(parser, arguments):
     """Refuses what the grid does not have."""
-    scores = arguments.grid == SCORES
-    peers = SCORE_PEERS if scores else PEERS
+    grid = arguments.grid
+    peers = PACKAGE_PEERS.get(grid, PEERS)
     if unknown := [name for name in arguments.peer or () if name not in peers]:
-        parser.error(f"--peer {unknown[0]} is not of the grid {arguments.grid}")
-    if arguments.features and not scores:
-        parser.error("--cells is for --grid scores")
-    if scores and (arguments.variants or arguments.library):
-        parser.error("--grid scores runs the Python package, both families of it: no --library, --family or --variants")
+        parser.error(f"--peer {unknown[0]} is not of the grid {grid}")
+    if arguments.names and grid not in CELL_NAMES:
+        parser.error("--cells is for --grid scores and --grid gallery")
+    if unknown := [name for name in arguments.names or () if name not in CELL_NAMES[grid]]:
+        parser.error(f"--cells must be of {', '.join(CELL_NAMES[grid])}, was '{unknown[0]}'")
+    if grid in CELL_NAMES and (arguments.variants or arguments.library):
+        parser.error(f"--grid {grid} runs the Python package: no --library, --family or --variants")
 
 
 def chosen_cells(arguments):
     """Those of the grid that have what was asked for."""
-    if arguments.grid == SCORES:
-        return chosen_score_cells(arguments)
+    if arguments.grid in CELL_NAMES:
+        return chosen_package_cells(arguments)
     # Asking quick for a length asks for it by name: it has all that full has.
     cells = GRIDS["full" if arguments.grid == "quick" and arguments.seqlen else arguments.grid]
     return [cell for cell in cells if cell.head_dim in arguments.head_dim and cell.mask in arguments.mask
             and (not arguments.seqlen or cell.seqlen in arguments.seqlen)]
 
 
-def chosen_score_cells(arguments):
-    if "causal" not in arguments.mask:
-        return []
-    head_dims = [head_dim for head_dim in SCORE_HEAD_DIMS if head_dim in arguments.head_dim]
-    seqlens = [seqlen for seqlen in SCORE_SEQLENS if not arguments.seqlen or seqlen in arguments.seqlen]
-    return score_grid(arguments.features or tuple(FEATURES), head_dims, seqlens)
+def chosen_package_cells(arguments):
+    grid = score_grid if arguments.grid == SCORES else gallery_grid
+    cells = grid(arguments.names or tuple(CELL_NAMES[arguments.grid]))
+    return [cell for cell in cells if cell.shape.head_dim in arguments.head_dim and cell.shape.mask in arguments.mask
+            and (not arguments.seqlen or cell.shape.seqlen in arguments.seqlen)]
 
 
 def import_torch():
@@ -159,7 +159,7 @@ def find_library():
 
 def import_flashjit():
     if importlib.util.find_spec("flashjit") is None:
-        raise RuntimeError("the grid scores needs the Python package flashjit")
+        raise RuntimeError("the grids scores and gallery need the Python package flashjit")
     import flashjit
 
     return flashjit
@@ -429,17 +429,21 @@ def compare(arguments):
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def compare_scores(arguments):
+def compare_package(arguments):
     torch, flashjit = import_torch(), import_flashjit()
-    figures, _ = read_figures(arguments.peers_file, torch.cuda.get_device_name(0))
-    attention_scores_run.compare_scores(torch, flashjit, Stopwatch(torch, arguments.seconds),
-                                        find_peers(arguments.peer, SCORE_PEERS), arguments, figures)
+    given = torch, flashjit, Stopwatch(torch, arguments.seconds)
+    peers = find_peers(arguments.peer, PACKAGE_PEERS[arguments.grid])
+    if arguments.grid == GALLERY_GRID:
+        attention_gallery_run.compare_gallery(*given, peers, arguments)
+    else:
+        figures, _ = read_figures(arguments.peers_file, torch.cuda.get_device_name(0))
+        attention_scores_run.compare_scores(*given, peers, arguments, figures)
 
 
 def main():
     try:
         arguments = parse_arguments()
-        (compare_scores if arguments.grid == SCORES else compare)(arguments)
+        (compare_package if arguments.grid in CELL_NAMES else compare)(arguments)
     except (RuntimeError, OSError, ValueError) as error:
         sys.exit(f"compare_peers: {error}")
 

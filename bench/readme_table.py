@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fills the tables of README.md and docs/performance.md from the records in bench/results/, so that no figure in them
-is typed by hand.
+"""Fills the tables of README.md, docs/performance.md and docs/masks-and-scores.md from the records in bench/results/, so
+that no figure in them is typed by hand.
 
 A table stands between <!-- table:DEVICE/NAME --> and <!-- /table -->, where bench/results/DEVICE.json is the record and
-NAME is summary, hopper, mma, serving, window, scores, ablation, 5090, jit or python. Where the record lacks the measurement
-there is no table. Peers that did not run beside the record's flashjit come from bench/peers/DEVICE.json, and their
-columns say so.
+NAME is summary, hopper, mma, serving, window, scores, gallery, ablation, 5090, jit or python. Where the record lacks the
+measurement there is no table. Peers that did not run beside the record's flashjit come from bench/peers/DEVICE.json, and
+their columns say so.
 With --check nothing is written and the exit status is 1 if a table is out of date."""
 
 import argparse
@@ -17,14 +17,16 @@ import statistics
 import sys
 
 sys.dont_write_bytecode = True
+import attention_gallery  # noqa: E402
 from attention_features import FEATURES  # noqa: E402
+from attention_gallery import GALLERY  # noqa: E402
 from attention_grid import BEST, Cell, PeerFigures, slug, summarise  # noqa: E402
-from attention_scores import over_cudnn, over_flex, ratio, share_of_plain  # noqa: E402
+from attention_scores import MOST, over_cudnn, over_flex, ratio, share_of_plain  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 PEERS = ROOT / "bench" / "peers"
-FILES = [ROOT / "README.md", ROOT / "docs" / "performance.md"]
+FILES = [ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "masks-and-scores.md"]
 TABLE = re.compile(r"(<!-- table:(?P<device>[a-z0-9-]+)/(?P<name>[a-z0-9]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 SUMMARY_SEQLENS = (1024, 4096, 16384)
 PEER_NAMES = {"cudnn": "cuDNN", "fa2": "FA2", "flash_attn": "flash-attn", "fa3": "FA3", "fa4": "FA4", BEST: "best peer"}
@@ -240,6 +242,16 @@ def window_table(record):
             f"tokens, {window['window']} keys before the query. PyTorch {window['torch']}.")
 
 
+def shown(row, measure, show="{:.2f}".format):
+    """What a measurement of a row says; nothing where there is no row or it was not measured."""
+    value = measure(row) if row else None
+    return "" if value is None else show(value)
+
+
+def microseconds(row):
+    return row["us"].get("flashjit")
+
+
 def scores_table(record):
     """A row for each head dim and feature, and what the summary of the run has beside that."""
     scores = measured(record["steps"], "scores")
@@ -248,16 +260,11 @@ def scores_table(record):
     cells = {(row["head_dim"], row["feature"], row["seqlen"]): row for row in scores["rows"]}
     seqlens = sorted({seqlen for _, _, seqlen in cells})
 
-    def shown(found, measure, show="{:.2f}".format):
-        value = measure(found) if found else None
-        return "" if value is None else show(value)
-
     body = []
     for head_dim, feature in dict.fromkeys((row["head_dim"], row["feature"]) for row in scores["rows"]):
         rows = [cells.get((head_dim, feature, seqlen)) for seqlen in seqlens]
         longest = rows[-1]
-        body.append([str(head_dim), FEATURES[feature].title,
-                     shown(longest, lambda row: row["us"].get("flashjit"), "{:.0f} µs".format),
+        body.append([str(head_dim), FEATURES[feature].title, shown(longest, microseconds, "{:.0f} µs".format),
                      shown(longest, share_of_plain), shown(longest, lambda row: share_of_plain(row, "mma")),
                      shown(longest, lambda row: ratio(row, "text")), shown(longest, over_cudnn),
                      *(shown(row, over_flex) for row in rows)])
@@ -287,6 +294,46 @@ def score_notes(scores):
     return notes
 
 
+def gallery_table(record):
+    """A row for each head dim and function, its times at the largest length."""
+    gallery = measured(record["steps"], "gallery")
+    if not gallery:
+        return None
+    cells = {(row["head_dim"], row["function"], row["seqlen"]): row for row in gallery["rows"]}
+    seqlens = sorted({seqlen for _, _, seqlen in cells})
+    body = []
+    for head_dim, name in dict.fromkeys((row["head_dim"], row["function"]) for row in gallery["rows"]):
+        rows = [cells.get((head_dim, name, seqlen)) for seqlen in seqlens]
+        longest, known = rows[-1], next(row for row in reversed(rows) if row)
+        body.append([str(head_dim), title_with_numbers(known), "causal" if known["causal"] else "full",
+                     shown(longest, lambda row: 100 * row["seen"], "{:.1f} %".format),
+                     shown(longest, microseconds, "{:.0f} µs".format),
+                     shown(longest, attention_gallery.tflops, "{:.0f}".format),
+                     shown(longest, attention_gallery.over_plain),
+                     *(shown(row, attention_gallery.over_flex) for row in rows)])
+    titles = ["head dim", "", "mask", "pairs seen", f"time at {seqlens[-1]}", "TFLOPS of these pairs", "÷ plain",
+              *(f"÷ FlexAttention, {seqlen}" for seqlen in seqlens)]
+    return "\n\n".join([table(titles, body), " ".join([*gallery_notes(gallery), f"PyTorch {gallery['torch']}."])])
+
+
+def title_with_numbers(row):
+    numbers = ", ".join(f"{name} {value:g}" for name, value in row["numbers"].items())
+    return GALLERY[row["function"]].title + (f": {numbers}" if numbers else "")
+
+
+def gallery_notes(gallery):
+    """Sentences about what stands in no cell of the table: the means, and why cells are empty."""
+    notes = [f"÷ FlexAttention, {kind}: geometric mean {values['geometric_mean']:.2f}, in which a cell counts as "
+             f"{MOST:g} at most, smallest {values['minimum']:.2f} ({values['smallest']})."
+             for kind, values in gallery["summary"].items()]
+    whys = {}
+    for row in gallery["rows"]:
+        for side, why in row["left_out"].items():
+            whys.setdefault((side, why), []).append(attention_gallery.label(row))
+    return notes + [f"Left out: {attention_gallery.SIDES[side]} of {'; '.join(labels)}: {why.rstrip('.')}."
+                    for (side, why), labels in whys.items()]
+
+
 TABLES = {  # name -> the step of the record that it shows, and the function that makes it
     "5090": ("bench", ladder_table),
     "ablation": ("bench", ablation_table),
@@ -297,6 +344,7 @@ TABLES = {  # name -> the step of the record that it shows, and the function tha
     "serving": ("serving", serving_table),
     "window": ("window", window_table),
     "scores": ("scores", scores_table),
+    "gallery": ("gallery", gallery_table),
     "python": ("python", python_table),
 }
 

@@ -31,6 +31,29 @@ def make_inputs(shape_q=(1, 16, 2, 64), seqlen_kv=32, heads_kv=2, seed=0):
     return tuple(random.standard_normal(shape).astype(np.float16) for shape in (shape_q, shape_kv, shape_kv))
 
 
+class NumpyArrays:
+    """Of the inputs of the grids scores and gallery."""
+
+    library = np
+
+    @staticmethod
+    def array(values, dtype):
+        return np.array(values, dtype)
+
+    @staticmethod
+    def normal(shape, dtype):
+        name = "float16" if dtype == "bfloat16" else dtype
+        return np.random.default_rng(7).standard_normal(shape).astype(name)
+
+    @staticmethod
+    def arange(size):
+        return np.arange(size)
+
+    @staticmethod
+    def whole(values):
+        return values.astype(np.int32)
+
+
 def visible_keys(queries, keys, causal=False, window=None, chunk=None, boolean_mask=None, documents=None, prefix=None,
                  tree=None):
     """What the masks show together: bool, to be broadcast to [batch, heads, queries, keys]."""

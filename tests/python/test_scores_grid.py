@@ -9,7 +9,7 @@ import unittest
 
 import flashjit
 import numpy as np
-from support import emulating_engine, make_inputs
+from support import NumpyArrays, emulating_engine, make_inputs
 
 sys.path.insert(0, str(pathlib.Path(flashjit.__file__).with_name("bench")))
 
@@ -18,23 +18,6 @@ from attention_scores_run import MmaDefaults  # noqa: E402
 
 SHAPE = (2, 200, 2, 64)  # batch, seqlen, heads, head_dim
 TOLERANCE = 3e-3  # of values near 1: roundings to float16, and tanh
-
-
-class NumpyArrays:
-    library = np
-
-    @staticmethod
-    def array(values, dtype):
-        return np.array(values, dtype)
-
-    @staticmethod
-    def normal(shape, dtype):
-        name = "float16" if dtype == "bfloat16" else dtype
-        return np.random.default_rng(7).standard_normal(shape).astype(name)
-
-    @staticmethod
-    def arange(size):
-        return np.arange(size)
 
 
 class ShortWindow(Inputs):

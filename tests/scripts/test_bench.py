@@ -17,6 +17,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
 
 import attention_features  # noqa: E402
+import attention_gallery  # noqa: E402
 import attention_peers  # noqa: E402
 import attention_scores  # noqa: E402
 import attention_scores_run  # noqa: E402
@@ -454,6 +455,18 @@ class ComparePeers(unittest.TestCase):
             with self.subTest(wrong), self.assertRaises(SystemExit), unittest.mock.patch("sys.stderr"):
                 parse(wrong)
 
+    def test_the_grid_of_the_gallery_has_options_of_its_own(self):
+        parse = compare_peers.parse_arguments
+        self.assertEqual(parse(["--grid", "gallery"]).cells, attention_gallery.gallery_grid())
+        chosen = parse(["--grid", "gallery", "--cells", "t5,alibi,heads", "--seqlen", "4096", "--head-dim", "128"]).cells
+        self.assertEqual([(cell.name, cell.shape.mask) for cell in chosen],
+                         [("t5", "full"), ("alibi", "causal"), ("heads", "causal")])
+        causal = parse(["--grid", "gallery", "--mask", "causal"]).cells
+        self.assertTrue(causal and all(cell.shape.causal for cell in causal))
+        for wrong in (["--cells", "plain"], ["--peer", "cudnn"], ["--family", "mma"], ["--seqlen", "512"]):
+            with self.subTest(wrong), self.assertRaises(SystemExit), unittest.mock.patch("sys.stderr"):
+                parse(["--grid", "gallery", *wrong])
+
     def test_a_peer_that_is_not_here_is_told_and_is_an_error_when_asked_for(self):
         def here(name):
             return "No module named 'x'" if name == "fa4" else None
@@ -564,6 +577,7 @@ class ReadmeTable(unittest.TestCase):
         window = {"date": "today", "seqlen": 16384, "window": 1024, "torch": "2", "rows": [row]}
         self.record["steps"]["window"] = window
         self.record["steps"]["scores"] = self.scores()
+        self.record["steps"]["gallery"] = self.gallery()
         cell = {"pass": "forward", "head_dim": 64, "mask": "causal", "seqlen": 512, "cudnn_tflops": 400.0}
         cell |= {"fa3_tflops": 500.0, "flashjit_over_fa4": 1.254, "best": "fa3", "best_over_cudnn": 1.25}
         fa4 = {"date": "some day", "version": "4.0", "conditions": "beside flashjit: in turns"}
@@ -582,6 +596,14 @@ class ReadmeTable(unittest.TestCase):
         return {"date": "today", "torch": "2", "rows": rows, "summary": attention_scores.summarise_scores(rows),
                 "block_masks": masks, "first_calls": calls, "compiles": {"lengths": 0}}
 
+    @staticmethod
+    def gallery():
+        us = {"alibi": {"flashjit": 1000.0, "plain": 900.0, "flex": 2150.0}, "natten": {"flashjit": 100.0, "plain": 1500.0}}
+        left_out = {"alibi": {}, "natten": {"flex": "out of memory."}}
+        cells = attention_gallery.gallery_grid(tuple(us), [128])
+        rows = [attention_gallery.gallery_row(cell, 0.125, us[cell.name], left_out[cell.name]) for cell in cells]
+        return {"date": "today", "torch": "2", "rows": rows, "summary": attention_gallery.summarise_gallery(rows)}
+
     def fill(self, name, old=""):
         text = f"before\n<!-- table:d/{name} -->\n{old}<!-- /table -->\nafter\n"
         with unittest.mock.patch("readme_table.known_figures", lambda device: self.figures):
@@ -597,6 +619,11 @@ class ReadmeTable(unittest.TestCase):
         expected["scores"] = ["| 128 | ALiBi | 1000 µs | 0.90 | 0.95 | 1.01 |  | 2.15 | 2.15 |",
                               "| 128 | plain | 900 µs |  |  |  | 1.22 |  |  |", "smallest 2.15 (alibi, head dim 128, 4096)",
                               "250 µs by the option, 9000 µs by FlexAttention", "700 to 900 ms", "lengths 0."]
+        expected["gallery"] = ["| 128 | ALiBi | causal | 12.5 % | 1000 µs | 275 | 0.90 | 2.15 | 2.15 |",
+                               "| 128 | neighbourhood of an image (NATTEN): width 128, reach 3 | full | 12.5 % | 100 µs | "
+                               "2749 | 15.00 |  |  |", "÷ FlexAttention, 4096 | ÷ FlexAttention, 16384 |",
+                               "÷ FlexAttention, scores: geometric mean 2.15", "Left out: FlexAttention of natten, head "
+                               "dim 128, 16384; natten, head dim 128, 4096: out of memory. PyTorch 2."]
         expected["python"] = ["| `flashjit.attention` | 7.9 µs | 6.8 µs |", "(1, 2, 3, 4)"]
         self.assertEqual(set(expected), set(readme_table.TABLES))
         for name, figures in expected.items():
@@ -626,6 +653,11 @@ class ReadmeTable(unittest.TestCase):
                 with self.subTest(name, steps=steps):
                     empty = f"before\n<!-- table:d/{name} -->\n<!-- /table -->\nafter\n"
                     self.assertEqual(self.fill(name, old="| 999 |\n"), empty)
+
+    def test_a_gallery_that_was_cut_off_shows_what_it_has(self):
+        gallery = self.record["steps"]["gallery"]
+        gallery["rows"] = [row for row in gallery["rows"] if (row["function"], row["seqlen"]) != ("natten", 16384)]
+        self.assertIn("(NATTEN): width 64, reach 3 | full |  |  |  |  |  |  |", self.fill("gallery"))
 
     def test_filling_twice_changes_nothing(self):
         once = self.fill("hopper")
