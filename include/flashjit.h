@@ -186,11 +186,26 @@ typedef struct flashjit_problem {
   int32_t chunk;        /* 1: of calls that have a chunk, whatever its size */
   int32_t dropout;      /* 1: of calls that have dropout, whatever its probability and seed */
   int32_t dropout_mask; /* 1: of calls that have dropout_mask */
+  DLDataType bias;      /* of the bias that calls have; all 0: they have none */
+  int32_t boolean_mask; /* 1: of calls that have boolean_mask */
+  int32_t documents;    /* 1: of calls that have documents */
+  int32_t prefix;       /* 1: of calls that have prefix; causal then makes no difference, as in calls */
+  int32_t tree;         /* 1: of calls that have tree */
+  int32_t block_mask;   /* 1: of calls that have block_mask; beside what it is made of */
+  /* As calls have them; NULL: they have none. Numbers may be any of the same is_integer. Of a tensor only its type
+     counts: dtype, ndim, and whether the elements of its last dimension are neighbours. data may be NULL, and device
+     anything. */
+  const flashjit_function* score;
+  const flashjit_function* mask;
 } flashjit_problem;
-#define FLASHJIT_PROBLEM_INIT \
-  { sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define FLASHJIT_PROBLEM_INIT                                                                                        \
+  {                                                                                                                  \
+    sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, \
+        NULL                                                                                                         \
+  }
 
-/* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */
+/* Makes and loads all that calls of flashjit_attention for this problem need on this device (-1: the current context's,
+   or 0). */
 flashjit_status flashjit_prepare(flashjit_engine* engine, const flashjit_problem* problem, int32_t device);
 
 /* --- Measuring --------------------------------------------------------------------------------------------------- */

@@ -36,10 +36,8 @@ static inline int is_given(PyObject* value) { return value && value != Py_None; 
 PyObject* make_engine_type(void);
 /* The handle of an engine, or with None or NULL of the default one, which may be NULL. 0 on failure. */
 int find_engine(PyObject* engine, flashjit_engine** handle);
-/* counters(engine) and prepare(engine, dtype, head_dim, head_dim_v, causal, window, chunk, softcap, alibi, sinks,
-   dropout, dropout_mask, device) of the module. */
+/* counters(engine) of the module. */
 PyObject* counters(PyObject* module, PyObject* engine);
-PyObject* prepare(PyObject* module, PyObject* args);
 
 /* --- attention.c ------------------------------------------------------------------------------------------------- */
 
@@ -118,6 +116,10 @@ flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor*
 PyObject* launch(PyObject* module, PyObject* args);
 /* block_mask(engine, into, tensors, mask, stream, (batch, heads, seqlen_q, seqlen_kv)): likewise. */
 PyObject* make_block_mask(PyObject* module, PyObject* args);
+/* prepare(engine, dtype, head_dim, head_dim_v, (causal, window, chunk, softcap, alibi, sinks, boolean_mask, documents,
+   prefix, tree, block_mask, dropout, dropout_mask), bias, score, mask, device): dtype and bias are (code, bits) of
+   DLPack, (0, 0) for no bias; score and mask are as of launch. */
+PyObject* prepare(PyObject* module, PyObject* args);
 /* dropout_mask(probability, seed, offset, (batch, heads, seqlen_q, seqlen_kv)): bytes, 1 where a probability stays. */
 PyObject* make_dropout_mask(PyObject* module, PyObject* args);
 /* block_mask_dims(batch, heads, seqlen_q, seqlen_kv) */

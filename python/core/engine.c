@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <string.h>
-
 #include "python/core/core.h"
 
 typedef struct Engine {
@@ -107,35 +105,4 @@ PyObject* counters(PyObject* module, PyObject* engine) {
   return Py_BuildValue("{sKsKsKsKsKsKsK}", "memory_hits", counted.memory_hits, "disk_hits", counted.disk_hits, "misses",
                        counted.misses, "compiles", counted.compiles, "tunings", counted.tunings, "timed_launches",
                        counted.timed_launches, "records_used", counted.records_used);
-}
-
-static int read_dtype(const char* name, DLDataType* dtype) {
-  const DLDataType f16 = {kDLFloat, 16, 1}, bf16 = {kDLBfloat, 16, 1};
-  if (strcmp(name, "float16") != 0 && strcmp(name, "bfloat16") != 0) {
-    raise_error(FLASHJIT_INVALID_ARGUMENT, "dtype: must be \"float16\" or \"bfloat16\", was \"%s\"", name);
-    return 0;
-  }
-  *dtype = name[0] == 'f' ? f16 : bf16;
-  return 1;
-}
-
-PyObject* prepare(PyObject* module, PyObject* args) {
-  (void)module;
-  PyObject* engine;
-  const char* dtype;
-  int device;
-  flashjit_engine* handle;
-  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
-  if (!PyArg_ParseTuple(args, "Osiippppppppi:prepare", &engine, &dtype, &problem.head_dim, &problem.head_dim_v,
-                        &problem.causal, &problem.window, &problem.chunk, &problem.softcap, &problem.alibi,
-                        &problem.sinks, &problem.dropout, &problem.dropout_mask, &device) ||
-      !read_dtype(dtype, &problem.dtype) || !find_engine(engine, &handle)) {
-    return NULL;
-  }
-  flashjit_status status;
-  Py_BEGIN_ALLOW_THREADS;
-  status = flashjit_prepare(handle, &problem, device);
-  Py_END_ALLOW_THREADS;
-  if (status != FLASHJIT_OK) return raise_status(status);
-  Py_RETURN_NONE;
 }

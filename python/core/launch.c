@@ -122,9 +122,8 @@ static void lend_captures(Call* call, Function* function) {
   }
 }
 
-/* Those of the dict, and what functions capture. */
-static void lend_further(Call* call, PyObject* sources) {
-  lend_options(call, sources);
+/* What functions capture. */
+static void lend_all_captures(Call* call) {
   if (call->settings.options.score) lend_captures(call, &call->settings.score);
   if (call->settings.options.mask) lend_captures(call, &call->settings.mask);
 }
@@ -171,7 +170,8 @@ PyObject* launch(PyObject* module, PyObject* args) {
   const DLTensor* const q_view = lend(&call, "q", q, 0);
   const DLTensor* const k_view = lend(&call, "k", k, 0);
   const DLTensor* const v_view = lend(&call, "v", v, 0);
-  lend_further(&call, further);
+  lend_options(&call, further);
+  lend_all_captures(&call);
   const DLTensor* const out_view = lend(&call, "out", out, 1);
   call.settings.options.lse = lend(&call, "lse", lse, 1);
   const flashjit_status status = call.wrong ? FLASHJIT_OK : run(&call.settings, q_view, k_view, v_view, out_view);
@@ -194,12 +194,46 @@ PyObject* make_block_mask(PyObject* module, PyObject* args) {
   given.mask = &call.mask;
   if (!read_settings(&call.settings, &given)) return NULL;
   call.settings.options.stream = (void*)(uintptr_t)stream;
-  lend_further(&call, further);
+  lend_options(&call, further);
+  lend_all_captures(&call);
   const DLTensor* const into_view = lend(&call, "into", into, 1);
   flashjit_status status = FLASHJIT_OK;
   if (!call.wrong) {
     Py_BEGIN_ALLOW_THREADS;
     status = flashjit_block_mask(call.settings.engine, &call.settings.options, &shape, into_view);
+    Py_END_ALLOW_THREADS;
+  }
+  return finish(&call, status);
+}
+
+/* Of captures only the types are read. */
+PyObject* prepare(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *score, *mask;
+  GivenSettings given = {0};
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  int device;
+  Call call;
+  begin(&call);
+  if (!PyArg_ParseTuple(args, "O(bb)ii(ppppppppppppp)(bb)OOi:prepare", &given.engine, &problem.dtype.code,
+                        &problem.dtype.bits, &problem.head_dim, &problem.head_dim_v, &problem.causal, &problem.window,
+                        &problem.chunk, &problem.softcap, &problem.alibi, &problem.sinks, &problem.boolean_mask,
+                        &problem.documents, &problem.prefix, &problem.tree, &problem.block_mask, &problem.dropout,
+                        &problem.dropout_mask, &problem.bias.code, &problem.bias.bits, &score, &mask, &device) ||
+      !read_described(score, &call.score) || !read_described(mask, &call.mask)) {
+    return NULL;
+  }
+  given.score = &call.score;
+  given.mask = &call.mask;
+  if (!read_settings(&call.settings, &given)) return NULL;
+  lend_all_captures(&call);
+  problem.bias.lanes = problem.bias.bits > 0;
+  problem.score = call.settings.options.score;
+  problem.mask = call.settings.options.mask;
+  flashjit_status status = FLASHJIT_OK;
+  if (!call.wrong) {
+    Py_BEGIN_ALLOW_THREADS;
+    status = flashjit_prepare(call.settings.engine, &problem, device);
     Py_END_ALLOW_THREADS;
   }
   return finish(&call, status);

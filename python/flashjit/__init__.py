@@ -18,7 +18,7 @@ from . import _arrays, _core
 from ._core import attention
 from ._errors import (CacheMiss, CompileFailed, DriverError, Error, InvalidArgument, IOFailure, KernelFault, NoCompiler,
                       NoDevice, NoDriver, Unsupported)
-from ._functions import AnyMask, Mask, Score, to_function
+from ._functions import AnyMask, AnyScore, Mask, Score, to_function
 from ._nvrtc import find_nvrtc
 
 __all__ = [
@@ -63,10 +63,14 @@ class Engine(_core.Engine):
 
     def prepare(self, dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False,
                 device: int = -1, *, window: bool = False, chunk: bool = False, softcap: bool = False,
-                alibi: bool = False, sinks: bool = False, dropout: bool = False, dropout_mask: bool = False) -> None:
+                alibi: bool = False, sinks: bool = False, bias: Any = None, boolean_mask: bool = False,
+                documents: bool = False, prefix: bool = False, tree: bool = False, score: AnyScore | None = None,
+                mask: AnyMask | None = None, block_mask: bool = False, dropout: bool = False,
+                dropout_mask: bool = False) -> None:
         """As flashjit.prepare, with this engine."""
         prepare(dtype, head_dim, head_dim_v, causal, device, engine=self, window=window, chunk=chunk, softcap=softcap,
-                alibi=alibi, sinks=sinks, dropout=dropout, dropout_mask=dropout_mask)
+                alibi=alibi, sinks=sinks, bias=bias, boolean_mask=boolean_mask, documents=documents, prefix=prefix,
+                tree=tree, score=score, mask=mask, block_mask=block_mask, dropout=dropout, dropout_mask=dropout_mask)
 
     def block_mask(self, q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = None, tree: Any = None,
                    mask: AnyMask | None = None, query_offsets: Any = None, key_offsets: Any = None, into: Any = None,
@@ -110,8 +114,13 @@ def block_mask(q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = Non
 
 def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,
             engine: Engine | None = None, *, window: bool = False, chunk: bool = False, softcap: bool = False,
-            alibi: bool = False, sinks: bool = False, dropout: bool = False, dropout_mask: bool = False) -> None:
+            alibi: bool = False, sinks: bool = False, bias: Any = None, boolean_mask: bool = False,
+            documents: bool = False, prefix: bool = False, tree: bool = False, score: AnyScore | None = None,
+            mask: AnyMask | None = None, block_mask: bool = False, dropout: bool = False,
+            dropout_mask: bool = False) -> None:
     """Make and load every kernel that calls for this problem may need: after it they compile and read nothing.
+
+    >>> flashjit.prepare("bfloat16", 128, causal=True, bias="float32")
 
     Parameters
     ----------
@@ -132,6 +141,19 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
         Whether calls have alibi_slopes.
     sinks : bool
         Whether calls have sinks.
+    bias : "float16", "bfloat16", "float32", or what a library has for them
+        The dtype of the bias that calls have; they have none when None.
+    boolean_mask, documents, tree : bool
+        Whether calls have these.
+    prefix : bool
+        Whether calls have a prefix, with causal=True or without.
+    score : flashjit.Score or str
+    mask : flashjit.Mask or str
+        As calls have them, with captures of the same types: arrays of the same dtype and rank, with a contiguous last
+        dimension or without, floats and ints. Their values and shapes may be others, and their memory is not read.
+    block_mask : bool
+        Whether calls have a block_mask, beside what it is made of. flashjit.block_mask has a kernel of its own, which
+        is made when it is first called.
     dropout : bool
         Whether calls have dropout, of whatever probability; 0 is none.
     dropout_mask : bool
@@ -140,13 +162,17 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
     dim, dim_v = _to_int("head_dim", head_dim), head_dim if head_dim_v is None else head_dim_v
     if (dim_v := _to_int("head_dim_v", dim_v)) == 0:  # which would stand for head_dim in the library
         raise InvalidArgument("head_dim_v: must be a multiple of 8 from 8 to 256, or None for head_dim, was 0")
-    features = {"window": window, "chunk": chunk, "softcap": softcap, "alibi": alibi, "sinks": sinks, "dropout": dropout,
-                "dropout_mask": dropout_mask}
-    for name, feature in features.items():
-        if not isinstance(feature, bool):
-            raise InvalidArgument(f"{name}: must be True or False, whatever value calls have, was {feature!r:.100}")
-    _core.prepare(engine, _name_of_dtype(dtype), dim, dim_v, bool(causal), *features.values(),
-                  _to_int("device", device))
+    flags = {"causal": causal, "window": window, "chunk": chunk, "softcap": softcap, "alibi": alibi, "sinks": sinks,
+             "boolean_mask": boolean_mask, "documents": documents, "prefix": prefix, "tree": tree,
+             "block_mask": block_mask, "dropout": dropout, "dropout_mask": dropout_mask}
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise InvalidArgument(f"{name}: must be True or False, whatever value calls have, was {flag!r:.100}")
+    functions = (_arrays.export_function("score", to_function(Score, score), 0),
+                 _arrays.export_function("mask", to_function(Mask, mask), 0))
+    _core.prepare(engine, _to_dtype("dtype", dtype, '"float16" or "bfloat16"'), dim, dim_v, tuple(flags.values()),
+                  (0, 0) if bias is None else _to_dtype("bias", bias, '"float16", "bfloat16", "float32" or None'),
+                  *functions, _to_int("device", device))
 
 
 def dropout_mask(shape: tuple[int, int, int, int], probability: float, seed: int = 0, offset: int = 0) -> Any:
@@ -225,7 +251,10 @@ def _join(paths: _Path | Iterable[_Path] | None) -> str | None:
     return ":".join(_to_text("bundles", path) or "" for path in paths)
 
 
-def _name_of_dtype(dtype: Any) -> str:
-    """ "bfloat16" of "bfloat16", torch.bfloat16, numpy.dtype("bfloat16") and jax.numpy.bfloat16."""
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
-    return name.rpartition(".")[2]
+def _to_dtype(name: str, dtype: Any, must: str) -> tuple[int, int]:
+    """(code, bits) in DLPack's terms of "bfloat16", torch.bfloat16, numpy.dtype("bfloat16") and jax.numpy.bfloat16."""
+    word = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
+    word = word.rpartition(".")[2]
+    if word in _arrays.DLPACK_DTYPES and f'"{word}"' in must:
+        return _arrays.DLPACK_DTYPES[word]
+    raise InvalidArgument(f"{name}: must be {must}, was {dtype!r:.100}")

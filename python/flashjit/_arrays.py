@@ -17,6 +17,8 @@ from ._functions import AnyMask, AnyScore, Mask
 _CPU, _CUDA = 1, 2
 _INT, _FLOAT, _BFLOAT, _BOOL = 0, 2, 4, 6
 _LEGACY_STREAM = 1  # the default stream, where 0 stands for nothing
+# (code, bits) by the names that libraries have in common.
+DLPACK_DTYPES = {"float16": (_FLOAT, 16), "bfloat16": (_BFLOAT, 16), "float32": (_FLOAT, 32)}
 
 
 def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, chunk: Any = None, scale: Any = None,
@@ -36,8 +38,8 @@ def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, ch
     def launch(handle: int) -> None:
         _core.launch(engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
                      _export("out", out, handle), None if rows is None else _export("lse", rows, handle),
-                     _export_all(tensors or {}, handle), _export_function("score", score, handle),
-                     _export_function("mask", mask, handle), causal, window, chunk, scale, softcap, dropout,
+                     _export_all(tensors or {}, handle), export_function("score", score, handle),
+                     export_function("mask", mask, handle), causal, window, chunk, scale, softcap, dropout,
                      dropout_seed, dropout_offset, handle, variant)
 
     results = library.run(launch, None if stream is None else stream_handle(stream), q,
@@ -60,7 +62,7 @@ def block_mask(q: Any, k: Any, *, mask: Mask | None, into: Any, stream: Any, eng
 
     def launch(handle: int) -> None:
         _core.block_mask(engine, _export("into", into, handle), _export_all(tensors, handle),
-                         _export_function("mask", mask, handle), handle, sizes)
+                         export_function("mask", mask, handle), handle, sizes)
 
     results = library.run(launch, None if stream is None else stream_handle(stream), q, [into])
     library.mark_written(into)
@@ -332,7 +334,7 @@ def _export_all(arrays: dict[str, Any], stream: int) -> dict[str, Any]:
     return {name: _export(name, array, stream) for name, array in arrays.items() if array is not None}
 
 
-def _export_function(kind: str, function: AnyScore | AnyMask | None, stream: int) -> Any:
+def export_function(kind: str, function: AnyScore | AnyMask | None, stream: int) -> Any:
     """(text, tensors, numbers), as _core takes them."""
     if function is None:
         return None

@@ -60,17 +60,19 @@ def _to_arguments(name: str, function: "Union[flashjit.Score, flashjit.Mask, Non
     if function is None:
         return {}
     for capture, tensor in function.tensors:
-        if not isinstance(tensor, Tensor):
-            raise flashjit.InvalidArgument(
-                f"{name}: capture {capture}: must be a torch.Tensor, a float, an int or a bool, was "
-                f"{type(tensor).__name__}"
-            )
+        _require_tensor(f"{name}: capture {capture}", tensor, "a torch.Tensor, a float, an int or a bool")
     return {
         name: function.text,
         f"{name}_captures": [capture for capture, _ in (*function.tensors, *function.numbers)],
         f"{name}_tensors": [tensor for _, tensor in function.tensors],
         f"{name}_numbers": [number for _, number in function.numbers],
     }
+
+
+def _require_tensor(name: str, value: "Any", must: str) -> None:
+    """Before the operator, whose dispatcher would refuse it in its own words."""
+    if not isinstance(value, Tensor):
+        raise flashjit.InvalidArgument(f"{name}: must be {must}, was {type(value).__name__}")
 
 
 @attention_forward.register_fake
@@ -167,6 +169,9 @@ def attention(
         given += [] if function is None else [tensor for _, tensor in function.tensors]
     if _only_launches(q, k, v, *given):
         return flashjit.attention(q, k, v, causal=causal, scale=scale, score=score, mask=mask, **options, **tensors)
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            _require_tensor(name, tensor, "a torch.Tensor or None")
     functions = {**_to_arguments("score", score), **_to_arguments("mask", mask)}
     return attention_forward(q, k, v, causal, scale, **options, **tensors, **functions)[0]
 

@@ -32,6 +32,8 @@ namespace {
 using flashjit::Engine;
 using flashjit::Error;
 using flashjit::ErrorCode;
+using flashjit::generator::FunctionKind;
+using flashjit::generator::FunctionText;
 using flashjit::runtime::MemoryKind;
 using flashjit::runtime::reject;
 
@@ -199,25 +201,54 @@ flashjit::AttentionOptions to_options(const flashjit_attention_options* given, M
   return options;
 }
 
+const FunctionText* bias_function(DLDataType given) {
+  if (given.code == 0 && given.bits == 0 && given.lanes == 0) return nullptr;
+  const auto dtype = flashjit::runtime::to_dtype(given);
+  const auto known = flashjit::generator::library_dtypes(FunctionKind::bias);
+  if (!dtype || std::find(known.begin(), known.end(), *dtype) == known.end())
+    reject("bias: must be f16, bf16 or f32, or all 0 for none, was {}", flashjit::runtime::to_string(given));
+  return &flashjit::generator::library_function(FunctionKind::bias, *dtype);
+}
+
+// Of a feature whose tensor has one dtype only.
+const FunctionText* flagged_function(FunctionKind kind, std::int32_t flag) {
+  if (!to_bool(flashjit::generator::word_of(kind), flag)) return nullptr;
+  return &flashjit::generator::library_function(kind, flashjit::generator::library_dtypes(kind).front());
+}
+
+template <typename Function>
+const FunctionText* users_function(const char* name, const flashjit_function* given) {
+  return given ? to_function<Function>(name, *given, MemoryKind::any).source() : nullptr;
+}
+
 flashjit::Problem to_problem(const flashjit_problem* given) {
   const auto c = flashjit::runtime::read_struct(require("problem", given));
   const auto dtype = flashjit::runtime::to_dtype(c.dtype);
   if (!dtype) reject("dtype: must be f16 or bf16, was {}", flashjit::runtime::to_string(c.dtype));
   require_zero("reserved", c.reserved);
-  using flashjit::generator::FunctionKind, flashjit::generator::library_function;
-  const bool has_dropout_mask = to_bool("dropout_mask", c.dropout_mask);
-  return {.dtype = *dtype,
-          .head_dim = c.head_dim,
-          .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
-          .causal = to_bool("causal", c.causal),
-          .window = to_bool("window", c.window),
-          .chunk = to_bool("chunk", c.chunk),
-          .softcap = to_bool("softcap", c.softcap),
-          .alibi = to_bool("alibi", c.alibi),
-          .sinks = to_bool("sinks", c.sinks),
-          .dropout = to_bool("dropout", c.dropout),
-          .dropout_mask =
-              has_dropout_mask ? &library_function(FunctionKind::dropout_mask, flashjit::DType::boolean) : nullptr};
+  flashjit::Problem problem{.dtype = *dtype,
+                            .head_dim = c.head_dim,
+                            .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
+                            .causal = to_bool("causal", c.causal),
+                            .window = to_bool("window", c.window),
+                            .chunk = to_bool("chunk", c.chunk),
+                            .softcap = to_bool("softcap", c.softcap),
+                            .alibi = to_bool("alibi", c.alibi),
+                            .sinks = to_bool("sinks", c.sinks),
+                            .prefix = to_bool("prefix", c.prefix),
+                            .block_mask = to_bool("block_mask", c.block_mask),
+                            .dropout = to_bool("dropout", c.dropout),
+                            .bias = bias_function(c.bias),
+                            .boolean_mask = flagged_function(FunctionKind::boolean_mask, c.boolean_mask),
+                            .documents = flagged_function(FunctionKind::documents, c.documents),
+                            .tree = flagged_function(FunctionKind::tree, c.tree),
+                            .score = users_function<flashjit::Score>("score", c.score),
+                            .mask = users_function<flashjit::Mask>("mask", c.mask),
+                            .dropout_mask = flagged_function(FunctionKind::dropout_mask, c.dropout_mask)};
+  problem.causal = problem.causal && !problem.prefix;  // as masks_of has it for calls
+  if (problem.block_mask && !problem.boolean_mask && !problem.documents && !problem.tree && !problem.mask)
+    reject("block_mask: must not be given without boolean_mask, documents, tree or mask, which it is made of");
+  return problem;
 }
 
 flashjit::CallShape to_shape(const flashjit_mask_shape& given) {

@@ -47,6 +47,7 @@ std::string name_of(DLDevice device) {
 }
 
 void require_memory(const char* name, DLDevice device, MemoryKind kind) {
+  if (kind == MemoryKind::any) return;
   if (kind == MemoryKind::host) {
     if (device.device_type == kDLCPU) return;
     reject("{}: must be in host memory (kDLCPU) for an engine that emulates, was in {}", name, name_of(device));

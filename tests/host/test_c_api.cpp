@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -466,7 +467,13 @@ TEST_CASE("what is prepared is checked") {
                    {"softcap", &flashjit_problem::softcap},
                    {"alibi", &flashjit_problem::alibi},
                    {"sinks", &flashjit_problem::sinks},
-                   {"chunk", &flashjit_problem::chunk}};
+                   {"chunk", &flashjit_problem::chunk},
+                   {"dropout", &flashjit_problem::dropout},
+                   {"dropout_mask", &flashjit_problem::dropout_mask},
+                   {"boolean_mask", &flashjit_problem::boolean_mask},
+                   {"documents", &flashjit_problem::documents},
+                   {"prefix", &flashjit_problem::prefix},
+                   {"tree", &flashjit_problem::tree}};
   for (const auto& feature : kFeatures) {
     CAPTURE(feature.name);
     problem = FLASHJIT_PROBLEM_INIT;
@@ -481,6 +488,66 @@ TEST_CASE("what is prepared is checked") {
   CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "reserved: must be 0, was 1");
   CHECK(flashjit_prepare(engine.get(), nullptr, -1) == FLASHJIT_INVALID_ARGUMENT);
+}
+
+TEST_CASE("a prepared bias has a dtype, and a prepared block mask is made of something") {
+  const EnginePointer engine = make_engine("sm_90a");
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  const auto status = [&] { return flashjit_prepare(engine.get(), &problem, -1); };
+  const auto refused = [&] {
+    CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
+    return last_error();
+  };
+  for (const DLDataType& dtype : {DLDataType{kDLFloat, 16, 1}, {kDLBfloat, 16, 1}, {kDLFloat, 32, 1}}) {
+    problem.bias = dtype;
+    CHECK(status() == FLASHJIT_NO_COMPILER);
+  }
+  problem.bias = {kDLInt, 32, 1};
+  CHECK(refused() == "bias: must be f16, bf16 or f32, or all 0 for none, was i32");
+  problem.bias = {kDLFloat, 64, 1};
+  CHECK(refused() == "bias: must be f16, bf16 or f32, or all 0 for none, was float64");
+  problem.bias = {kDLFloat, 0, 0};
+  CHECK(refused().find("bias: must be f16, bf16 or f32") == 0);
+  problem.bias = {};
+  problem.block_mask = 1;
+  CHECK(refused().find("block_mask: must not be given without boolean_mask, documents, tree or mask") == 0);
+  problem.documents = 1;
+  CHECK(status() == FLASHJIT_NO_COMPILER);
+  problem.block_mask = 2;
+  CHECK(refused() == "block_mask: must be 0 or 1, was 2");
+}
+
+TEST_CASE("prepared functions are checked like those of calls, but for the memory of captures") {
+  const EnginePointer engine = make_engine("sm_90a");
+  const HostTensor host(DType::f32, {2});
+  DlpackView tensor(host.view(), kDLCPU);
+  tensor.data = nullptr;
+  tensor.device = {};
+  flashjit_capture capture = {"slope", &tensor, 0, 0, 0};
+  constexpr std::string_view kText = "score - slope(head)";
+  const flashjit_function function = {sizeof function, kText.data(), kText.size(), &capture, 1};
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  const auto status = [&] { return flashjit_prepare(engine.get(), &problem, -1); };
+  const auto refused = [&] {
+    CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
+    return last_error();
+  };
+  problem.score = &function;
+  CHECK(status() == FLASHJIT_NO_COMPILER);
+  problem.mask = &function;
+  CHECK(status() == FLASHJIT_NO_COMPILER);
+  problem.score = nullptr;
+  capture.name = "slop";
+  CHECK(refused() == "mask: capture slop: must be used in the text, was not");
+  capture.name = "slope";
+  tensor.dtype.bits = 64;
+  CHECK(refused() == "mask: capture slope: dtype must be f16, bf16, f32, i32, i64 or boolean, was float64");
+  tensor.dtype.bits = 32;
+  tensor.shape = nullptr;
+  CHECK(refused() == "mask: capture slope: shape must point to 1 sizes, was null");
+  const flashjit_function nothing = FLASHJIT_FUNCTION_INIT;
+  problem.mask = &nothing;
+  CHECK(refused() == "mask: must have a text, was empty");
 }
 
 TEST_CASE("a struct of a later version is taken as long as it sets nothing new") {
@@ -551,14 +618,22 @@ TEST_CASE("options of every version are taken for ever") {
 }
 
 TEST_CASE("problems of every version are taken for ever") {
-  constexpr std::size_t kFirst = 24, kWithWindow = 32, kWithScores = 48;
-  static_assert(sizeof(flashjit_problem) >= kWithScores);
+  constexpr std::size_t kFirst = 24, kWithWindow = 32, kWithScores = 48, kWithDropout = 56, kWithFunctions = 96;
+  static_assert(sizeof(flashjit_problem) >= kWithFunctions);
+  static_assert(offsetof(flashjit_problem, bias) == kWithDropout);
+  static_assert(offsetof(flashjit_problem, mask) + sizeof(void*) == kWithFunctions);
   const EnginePointer engine = make_engine("sm_90a");
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
   const auto status = [&](std::size_t size) {
     problem.struct_size = size;
     return flashjit_prepare(engine.get(), &problem, -1);
   };
+  problem.boolean_mask = problem.documents = problem.prefix = problem.tree = problem.block_mask = 7;
+  CHECK(status(kWithFunctions) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(status(kWithDropout) == FLASHJIT_NO_COMPILER);
+  problem.dropout = problem.dropout_mask = 7;
+  CHECK(status(kWithDropout) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(status(kWithScores) == FLASHJIT_NO_COMPILER);
   problem.softcap = problem.alibi = problem.sinks = problem.chunk = 7;
   CHECK(status(kWithScores) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(status(kWithWindow) == FLASHJIT_NO_COMPILER);

@@ -7,6 +7,8 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "flashjit.h"
@@ -333,4 +335,184 @@ TEST_CASE("what is prepared for windows serves those of every size") {
   CHECK(flashjit_get_counters(engine, &called) == FLASHJIT_OK);
   CHECK(called.compiles == prepared.compiles);
   flashjit_engine_destroy(engine);
+}
+
+namespace {
+
+// Calls on an engine that has prepared their problem.
+class PreparedCalls {
+ public:
+  explicit PreparedCalls(flashjit_problem problem) {
+    problem.dtype = {kDLFloat, 16, 1};
+    problem.head_dim = 64;
+    const flashjit_status status = flashjit_prepare(engine_, &problem, -1);
+    CHECK_MESSAGE(status == FLASHJIT_OK, std::string(flashjit_last_error()));
+    CHECK(compiles() > 0);
+  }
+  ~PreparedCalls() { flashjit_engine_destroy(engine_); }
+  PreparedCalls(const PreparedCalls&) = delete;
+  PreparedCalls& operator=(const PreparedCalls&) = delete;
+
+  flashjit_engine* engine() const { return engine_; }
+  bool compile_nothing(const flashjit_attention_options& options) const {
+    const std::uint64_t before = compiles();
+    const DlpackView q(queries_.view(), kDLCPU), k(keys_.view(), kDLCPU), out(out_.view(), kDLCPU);
+    const flashjit_status status = flashjit_attention(engine_, &q, &k, &k, &out, &options);
+    CHECK_MESSAGE(status == FLASHJIT_OK, std::string(flashjit_last_error()));
+    return compiles() == before;
+  }
+
+ private:
+  std::uint64_t compiles() const {
+    flashjit_counters counters = FLASHJIT_COUNTERS_INIT;
+    CHECK(flashjit_get_counters(engine_, &counters) == FLASHJIT_OK);
+    return counters.compiles;
+  }
+
+  flashjit_engine* engine_ = make_engine("sm_80");
+  HostTensor queries_ = HostTensor::random_normal(DType::f16, {2, 17, 2, 64}, 1),
+             keys_ = HostTensor::random_normal(DType::f16, {2, 33, 1, 64}, 2), out_{DType::f16, {2, 17, 2, 64}};
+};
+
+flashjit_problem problem_with(std::int32_t flashjit_problem::*feature) {
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  problem.*feature = 1;
+  return problem;
+}
+
+flashjit_problem problem_with_bias(const DLDataType& dtype) {
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  problem.bias = dtype;
+  return problem;
+}
+
+}  // namespace
+
+TEST_CASE("what is prepared for a tensor of scores or masks serves those of every shape and value") {
+  const struct {
+    std::string name;
+    flashjit_problem problem;
+    const DLTensor* flashjit_attention_options::*field;
+    DType dtype;
+    std::vector<Dims> shapes;
+  } cases[] = {
+      {"bf16 bias",
+       problem_with_bias({kDLBfloat, 16, 1}),
+       &flashjit_attention_options::bias,
+       DType::bf16,
+       {{2, 2, 17, 33}, {1, 1, 1, 33}}},
+      {"f32 bias",
+       problem_with_bias({kDLFloat, 32, 1}),
+       &flashjit_attention_options::bias,
+       DType::f32,
+       {{2, 2, 17, 33}, {1, 1, 1, 33}}},
+      {"boolean_mask",
+       problem_with(&flashjit_problem::boolean_mask),
+       &flashjit_attention_options::boolean_mask,
+       DType::boolean,
+       {{2, 1, 17, 33}, {1, 2, 17, 33}}},
+      {"documents",
+       problem_with(&flashjit_problem::documents),
+       &flashjit_attention_options::documents,
+       DType::i32,
+       {{2, 33}, {1, 33}}},
+      {"prefix", problem_with(&flashjit_problem::prefix), &flashjit_attention_options::prefix, DType::i32, {{2}}},
+      {"tree",
+       problem_with(&flashjit_problem::tree),
+       &flashjit_attention_options::tree,
+       DType::i64,
+       {{2, 17, 1}, {1, 17, 2}}}};
+  for (const auto& feature : cases) {
+    CAPTURE(feature.name);
+    const PreparedCalls calls(feature.problem);
+    for (const Dims& shape : feature.shapes) {
+      const HostTensor tensor = counting(feature.dtype, shape, 2 + shape.size());
+      const DlpackView view(tensor.view(), kDLCPU);
+      flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+      options.*feature.field = &view;
+      CHECK(calls.compile_nothing(options));
+    }
+  }
+}
+
+TEST_CASE("what is prepared for prefixes serves calls that are causal, too") {
+  flashjit_problem problem = problem_with(&flashjit_problem::prefix);
+  problem.causal = 1;
+  const PreparedCalls calls(problem);
+  const HostTensor prefix = counting(DType::i32, {2}, 7);
+  const DlpackView view(prefix.view(), kDLCPU);
+  flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+  options.prefix = &view;
+  for (const std::int32_t causal : {0, 1}) {
+    options.causal = causal;
+    CHECK(calls.compile_nothing(options));
+  }
+}
+
+TEST_CASE("what is prepared for block masks serves those of all") {
+  flashjit_problem problem = problem_with(&flashjit_problem::documents);
+  problem.block_mask = 1;
+  const PreparedCalls calls(problem);
+  const HostTensor documents = counting(DType::i32, {1, 33}, 4);
+  const DlpackView view(documents.view(), kDLCPU);
+  flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+  options.documents = &view;
+  for (const flashjit_mask_shape& shape : {flashjit_mask_shape{2, 2, 17, 33}, flashjit_mask_shape{1, 1, 17, 33}}) {
+    std::int64_t dims[FLASHJIT_BLOCK_MASK_RANK];
+    CHECK(flashjit_block_mask_dims(&shape, dims) == FLASHJIT_OK);
+    HostTensor blocks(DType::i32, Dims(dims, FLASHJIT_BLOCK_MASK_RANK));
+    const DlpackView blocks_view(blocks.view(), kDLCPU);
+    options.block_mask = nullptr;
+    CHECK(flashjit_block_mask(calls.engine(), &options, &shape, &blocks_view) == FLASHJIT_OK);
+    options.block_mask = &blocks_view;
+    CHECK(calls.compile_nothing(options));
+  }
+}
+
+namespace {
+
+// Functions that capture a tensor and a number each.
+struct Functions {
+  static constexpr std::string_view kScore = "score - tilt * slope(head)", kMask = "groups(key, column) != 1";
+
+  Functions(const DLTensor& slope, double tilt, const DLTensor& groups, int column)
+      : of_score{{"slope", &slope, 0, 0, 0}, {"tilt", nullptr, tilt, 0, 0}},
+        of_mask{{"groups", &groups, 0, 0, 0}, {"column", nullptr, static_cast<double>(column), 1, 0}} {}
+  Functions(const Functions&) = delete;
+  Functions& operator=(const Functions&) = delete;
+
+  const flashjit_capture of_score[2], of_mask[2];
+  const flashjit_function score = {sizeof score, kScore.data(), kScore.size(), of_score, 2},
+                          mask = {sizeof mask, kMask.data(), kMask.size(), of_mask, 2};
+};
+
+// What was [columns, rows] as [rows, columns]: the elements of the last dimension are no neighbours.
+void transpose(DlpackView& view) {
+  std::swap(view.sizes[0], view.sizes[1]);
+  std::swap(view.steps[0], view.steps[1]);
+}
+
+}  // namespace
+
+TEST_CASE("what is prepared for functions serves captures of every shape and value, and needs none of their memory") {
+  DlpackView slope(Tensor(nullptr, DType::f32, {7}), kDLCPU), groups(Tensor(nullptr, DType::i64, {5, 9}), kDLCPU);
+  slope.device = groups.device = {};
+  transpose(groups);
+  const Functions types(slope, 0, groups, 0);
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  problem.score = &types.score;
+  problem.mask = &types.mask;
+  const PreparedCalls calls(problem);
+  for (const int columns : {2, 3}) {
+    const HostTensor slopes = HostTensor::random_normal(DType::f32, {columns}, 4),
+                     of_keys = counting(DType::i64, {columns, 33}, 5);
+    const DlpackView c_slopes(slopes.view(), kDLCPU);
+    DlpackView c_groups(of_keys.view(), kDLCPU);
+    transpose(c_groups);
+    const Functions functions(c_slopes, 0.25 * columns, c_groups, columns - 1);
+    flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+    options.score = &functions.score;
+    options.mask = &functions.mask;
+    CHECK(calls.compile_nothing(options));
+  }
 }

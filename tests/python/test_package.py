@@ -54,7 +54,7 @@ class Engines(unittest.TestCase):
         engine = emulating_engine()
         for dtype in ("float16", type("float16", (), {}), mock.Mock(__str__=lambda self: "torch.float16")):
             engine.prepare(dtype, 64)
-        message = '^dtype: must be "float16" or "bfloat16", was "float32"$'
+        message = """^dtype: must be "float16" or "bfloat16", was 'float32'$"""
         with self.assertRaisesRegex(flashjit.InvalidArgument, message):
             engine.prepare("float32", 64)
         with self.assertRaisesRegex(flashjit.InvalidArgument, "head_dim"):
@@ -93,6 +93,76 @@ class Engines(unittest.TestCase):
                              dropout=value / 40, dropout_seed=value)
         self.assertEqual(engine.counters()["compiles"], compiles)
 
+    def assert_prepared(self, problem, *calls):
+        """Prepares, and checks that the calls compile nothing."""
+        engine = flashjit.Engine(emulate="sm_80", cache_directory="")
+        engine.prepare("float16", 64, **problem)
+        compiles = engine.counters()["compiles"]
+        self.assertGreater(compiles, 0)
+        for options in calls:
+            engine.attention(*make_inputs(), **options)
+        self.assertEqual(engine.counters()["compiles"], compiles)
+
+    def test_prepare_for_arrays_of_all_shapes(self):
+        emulating_engine()  # skips where nothing compiles
+        ones = np.ones
+        prefixes = {"prefix": ones(1, np.int32)}, {"prefix": np.full(1, 20, np.int32), "causal": True}
+        for problem, *calls in (
+            ({"bias": "float32"}, {"bias": ones((1, 2, 16, 32), np.float32)}, {"bias": ones((1, 1, 1, 32), np.float32)}),
+            ({"bias": np.float16}, {"bias": ones((1, 2, 16, 32), np.float16)}),
+            ({"boolean_mask": True}, {"boolean_mask": ones((1, 2, 16, 32), bool)},
+             {"boolean_mask": ones((1, 1, 16, 32), bool)}),
+            ({"documents": True}, {"documents": ones((1, 32), np.int32)}),
+            ({"prefix": True}, *prefixes), ({"prefix": True, "causal": True}, *prefixes),
+            ({"tree": True}, {"tree": ones((1, 16, 1), np.int64)}, {"tree": ones((1, 16, 2), np.int64)}),
+            ({"dropout": True, "dropout_mask": True},
+             {"dropout": 0.5, "dropout_mask": ones((1, 2, 16, 32), bool)})):
+            with self.subTest(problem):
+                self.assert_prepared(problem, *calls)
+
+    def test_prepare_for_functions_with_all_values(self):
+        emulating_engine()  # skips where nothing compiles
+
+        def functions(heads, tilt, reach):
+            slope, groups = np.ones(heads, np.float32), np.ones((heads, 32), np.int64).T
+            return {"score": flashjit.Score("score - tilt * slope(head)", slope=slope, tilt=tilt),
+                    "mask": flashjit.Mask("query - key < reach * groups(key, 0)", reach=reach, groups=groups)}
+
+        self.assert_prepared(functions(3, 0.0, 0), functions(2, 0.5, 9), functions(5, 2.0, 30))
+        self.assert_prepared({"score": "score * 0.5f"}, {"score": flashjit.Score("score * 0.5f")})
+
+    def test_prepare_for_block_masks(self):
+        engine = emulating_engine()
+        inputs, documents = make_inputs(), np.arange(32, dtype=np.int32)[None] // 8
+        blocks = engine.block_mask(*inputs[:2], documents=documents)
+        self.assert_prepared({"documents": True, "block_mask": True}, {"documents": documents, "block_mask": blocks})
+        mask = flashjit.Mask("key < n", n=9)
+        blocks = engine.block_mask(*inputs[:2], mask=mask)
+        self.assert_prepared({"mask": flashjit.Mask("key < n", n=0), "block_mask": True},
+                             {"mask": mask, "block_mask": blocks})
+
+    def test_prepare_refuses_what_is_no_problem(self):
+        engine = flashjit.Engine(emulate="sm_80", cache_directory="", policy="cache_only")
+        of_bias = '^bias: must be "float16", "bfloat16", "float32" or None, was '
+        wrong = np.ones(2, np.uint8)
+        for options, message in (
+            ({"causal": 2}, "^causal: must be True or False, .* was 2$"),
+            ({"boolean_mask": np.ones((1, 1, 1, 32), bool)}, r"^boolean_mask: must be True or False, .* was array\("),
+            ({"documents": 1}, "^documents: must be True or False, .* was 1$"),
+            ({"prefix": None}, "^prefix: must be True or False, .* was None$"),
+            ({"tree": "yes"}, "^tree: must be True or False, .* was 'yes'$"),
+            ({"block_mask": 1}, "^block_mask: must be True or False, .* was 1$"),
+            ({"block_mask": True}, "^block_mask: must not be given without boolean_mask, documents, tree or mask"),
+            ({"bias": True}, of_bias + "True$"), ({"bias": "int32"}, of_bias + "'int32'$"),
+            ({"bias": np.ones((1, 1, 1, 32), np.float32)}, of_bias + r"array\("),
+            ({"score": True}, "^score: must be a flashjit.Score, a str or None, was True$"),
+            ({"mask": flashjit.Score("score")}, "^mask: must be a flashjit.Mask, a str or None, was Score"),
+            ({"score": "score * (2"}, "^score: must have balanced"),
+            ({"mask": flashjit.Mask("key < 9", n=9)}, "^mask: capture n: must be used"),
+            ({"mask": flashjit.Mask("n(key) < 9", n=wrong)}, "^mask: capture n: dtype must be .* was uint8$")):
+            with self.subTest(options), self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                engine.prepare("float16", 64, **options)
+
     def test_the_default_one_is_what_the_environment_says(self):
         emulating_engine()
         program = ("import flashjit, sys; sys.path.insert(0, sys.argv[1]); from support import make_inputs\n"
@@ -111,6 +181,9 @@ class Surface(unittest.TestCase):
                           "key_offsets", "block_mask", "dropout", "dropout_seed", "dropout_offset", "dropout_state",
                           "dropout_mask", "out", "lse", "stream", "variant", "engine"])
         self.assertEqual(list(inspect.signature(flashjit.Engine.attention).parameters)[1:], list(parameters)[:-1])
+        prepared = list(inspect.signature(flashjit.prepare).parameters)
+        self.assertEqual(["self", *(name for name in prepared if name != "engine")],
+                         list(inspect.signature(flashjit.Engine.prepare).parameters))
         parameters = inspect.signature(flashjit.block_mask).parameters
         self.assertEqual(list(inspect.signature(flashjit.Engine.block_mask).parameters)[1:], list(parameters)[:-1])
 

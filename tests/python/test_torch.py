@@ -245,6 +245,9 @@ class Operator(CloseTo):
             ({"score": flashjit.Score("score * a(0)", a=table.double())}, "^score: capture a: .*float64"),
             ({"documents": torch.zeros(1, 24, dtype=torch.int64)}, "^documents: dtype must be i32, was i64"),
             ({"boolean_mask": torch.zeros(1, 1, 1, 24)}, "^boolean_mask: dtype must be boolean, was f32"),
+            ({"alibi_slopes": [0.5, 0.25]}, "^alibi_slopes: must be a torch.Tensor or None, was list$"),
+            ({"sinks": 0.5}, "^sinks: must be a torch.Tensor or None, was float$"),
+            ({"bias": table.numpy()}, "^bias: must be a torch.Tensor or None, was ndarray$"),
         ):
             for wants_gradient in (False, True):
                 tensors[0].requires_grad_(wants_gradient)
@@ -253,6 +256,15 @@ class Operator(CloseTo):
         array = flashjit.Score("score * a(0)", a=table.numpy())
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^score: capture a: must be a torch.Tensor, .* ndarray$"):
             flashjit.torch.attention(*tensors, score=array)
+
+    def test_prepared_functions_capture_tensors(self):
+        engine = flashjit.Engine(emulate="sm_80", cache_directory="")
+        text = "score * a(head)"
+        engine.prepare(torch.bfloat16, 64, bias=torch.float32, score=flashjit.Score(text, a=torch.ones(5)))
+        compiles = engine.counters()["compiles"]
+        score = flashjit.Score(text, a=torch.tensor([0.5, 2.0]))
+        engine.attention(*make_qkv(8, 24), bias=torch.zeros(1, 1, 1, 24), score=score)
+        self.assertEqual(engine.counters()["compiles"], compiles)
 
     def test_block_masks(self):
         tensors = make_qkv(70, 600)
