@@ -134,6 +134,26 @@ PlainKernel render_function_scores(const Problem& functions, const Architecture&
   return kernel;
 }
 
+PlainKernel render_merge(DType part, DType whole, const Architecture& architecture, const Templates& templates) {
+  constexpr int kThreads = 128;
+  const auto element = [](DType dtype) { return dtype == DType::f32 ? "Single" : row_of(dtype).element; };
+  PlainKernel kernel{{}, kThreads, sizeof(MergeArguments)};
+  Source& source = kernel.source;
+  source.name = fmt::format("merge-{}-{}.{}", to_string(part), to_string(whole), architecture.name);
+  source.entry = "flashjit_merge";
+  source.heading = heading(source.name);
+  source.device_code = templates.flatten({"kernels/merge.cuh"});
+  source.generated = kGenerated + fmt::format(
+                                      "static_assert(sizeof(MergeArguments) == {}, \"host and device arguments "
+                                      "disagree\");\n"
+                                      "extern \"C\" __global__ void __launch_bounds__({}) {}"
+                                      "(const __grid_constant__ MergeArguments args) {{\n"
+                                      "  MergeRows<{}, {}>(args).run();\n"
+                                      "}}\n",
+                                      kernel.argument_bytes, kThreads, source.entry, element(part), element(whole));
+  return kernel;
+}
+
 Source render_mma_ceiling(DType dtype, const Architecture& architecture, const Templates& templates) {
   Source source;
   source.name = fmt::format("mma-ceiling-{}.{}", to_string(dtype), architecture.name);

@@ -40,6 +40,10 @@ Problem users_functions_of(const Problem& problem);
 PlainKernel render_function_scores(const Problem& functions, const Architecture& architecture,
                                    const Templates& templates = embedded_templates());
 
+// Joins partial results of one dtype to one of another or the same: f16, bf16 or f32.
+PlainKernel render_merge(DType part, DType whole, const Architecture& architecture,
+                         const Templates& templates = embedded_templates());
+
 // A loop of nothing but mma.sync: what the tensor cores give to this family of kernels. 256 threads a block;
 // arguments (float* sink, int iterations); one iteration of one warp is kCeilingFlops floating-point operations.
 inline constexpr double kCeilingFlops = 16.0 * 2 * 16 * 8 * 16;

@@ -124,3 +124,23 @@ struct FunctionScores {
   int seqlen_q, seqlen_kv;
   int in_f32;  // whether texts compute in f32, as in attention, and not in f64
 };
+
+// The kernel that joins partial results: kernels/merge.cuh.
+constexpr int kMostMergeParts = 16;
+struct MergePart {
+  const char* out;
+  const char* lse;
+  RowStrides out_strides;
+  RowStrides lse_strides;  // of [batch, head, row] f32, in bytes
+};
+struct MergeArguments {
+  MergePart parts[kMostMergeParts];
+  int count;  // of them
+  char* out;
+  char* lse;  // null: not written
+  RowStrides out_strides, lse_strides;
+  long long rows;  // of all heads and batch entries
+  int seqlen, num_heads;
+  int chunks;          // of eight elements, of a row
+  int row_lanes_log2;  // lanes that have a row
+};

@@ -10,6 +10,8 @@ using SmemAddress = unsigned int;  // a 32-bit address in the shared window
 // The 16-bit element types. In registers two of them travel in one uint32, the lower index in the lower half.
 struct Half {};
 struct BFloat16 {};
+// f32, which only kernels beside those of attention read and write rows of.
+struct Single {};
 
 // Hardware barriers beside number 0, which is the whole block's. A kernel uses those of its family.
 enum class NamedBarrier : uint32 {

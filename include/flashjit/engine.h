@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "flashjit/attention.h"
+#include "flashjit/merge.h"
 #include "flashjit/problem.h"
 #include "flashjit/reference.h"
 #include "flashjit/tensor.h"
@@ -207,6 +208,10 @@ class Engine {
   DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
   void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                  const AttentionOptions& opts = {});
+
+  // See merge.h.
+  void merge(const std::vector<Partial>& parts, const Tensor& out, const MergeOptions& opts = {});
+  DeviceTensor merge(const std::vector<Partial>& parts, const MergeOptions& opts = {});
 
   // What the predicates of the options (boolean_mask, documents, tree, mask) leave of granules of 64 queries and 16
   // keys, for AttentionOptions::block_mask: on opts.stream, for calls with the same predicates and offsets and the

@@ -6,6 +6,7 @@
 #include "flashjit/cache.h"
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
+#include "flashjit/merge.h"
 #include "flashjit/problem.h"
 #include "flashjit/reference.h"
 #include "flashjit/tensor.h"

@@ -26,6 +26,10 @@ Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
 // yardstick for a kernel's.
 Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
+// What flashjit::merge computes of results over parts of the keys, in double precision. At least one, all of one shape.
+// Throws Error(invalid_argument).
+Result merge(const std::vector<Result>& parts);
+
 // A kernel's output against the two results above, by the rule of FlashAttention's tests:
 //   max|out - exact| <= 2 * max|low - exact| + atol,  atol = two roundings of the largest output in the dtype.
 struct Comparison {

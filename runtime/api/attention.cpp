@@ -27,4 +27,12 @@ void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
   default_engine().attention(q, k, v, out, opts);
 }
 
+void merge(const std::vector<Partial>& parts, const Tensor& out, const MergeOptions& opts) {
+  default_engine().merge(parts, out, opts);
+}
+
+DeviceTensor merge(const std::vector<Partial>& parts, const MergeOptions& opts) {
+  return default_engine().merge(parts, opts);
+}
+
 }  // namespace flashjit

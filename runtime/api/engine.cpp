@@ -70,7 +70,7 @@ bool Engine::emulates() const noexcept { return impl_->emulated != nullptr; }
 
 DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
-  const int device = impl_->backend.output_device(call, opts.stream);
+  const int device = impl_->backend.output_device(call.operands, opts.stream);
   DeviceTensor out = DeviceTensor::allocate(q.dtype, call.out_shape(), opts.stream, device);
   runtime::validate_out(call, out);
   impl_->backend.run(call, opts);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "flashjit/engine.h"
 #include "generator/source.h"
@@ -30,6 +31,8 @@ struct Engine::Impl {
                                  bool in_f32);
   void apply_functions(const AttentionOptions& on_device, const CallShape& shape, bool in_f32,
                        const reference::ScoreRows& rows);
+  // At most generator::kMostMergeParts parts.
+  void merge(std::span<const Partial> parts, const Tensor& out, const MergeOptions& opts);
   runtime::TuningRecordsOptions options_of_records() const;
   runtime::AutotunerOptions options_of_autotuner();
 

@@ -361,6 +361,23 @@ void check_same_shape(const char* name, const Dims& shape, const Dims& wanted) {
   reject("{}: shape must be {} like that of exact, was {}", name, to_string(wanted), to_string(shape));
 }
 
+// merged: of the parts before it.
+void add_part(Result& merged, const Result& part) {
+  const std::int64_t seqlen = merged.shape[seqlen_dim], heads = merged.shape[heads_dim];
+  const auto width = static_cast<std::size_t>(merged.shape[head_dim_dim]);
+  for (std::size_t i = 0; i < merged.lse.size(); ++i) {
+    if (part.lse[i] == -kInfinity) continue;
+    const double largest = std::max(merged.lse[i], part.lse[i]);
+    const double before = std::exp(merged.lse[i] - largest), added = std::exp(part.lse[i] - largest);
+    const auto row = static_cast<std::int64_t>(i);
+    const std::int64_t batch_of_row = row / seqlen / heads, head = row / seqlen % heads;
+    const auto first = static_cast<std::size_t>((batch_of_row * seqlen + row % seqlen) * heads + head) * width;
+    for (std::size_t at = first; at < first + width; ++at)
+      merged.out[at] = (before * merged.out[at] + added * part.out[at]) / (before + added);
+    merged.lse[i] = largest + std::log(before + added);
+  }
+}
+
 }  // namespace
 
 Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
@@ -381,6 +398,18 @@ Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
 Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts,
                                   const ScoreHook& hook) {
   return compute<float>(q, k, v, opts, hook);
+}
+
+Result merge(const std::vector<Result>& parts) {
+  if (parts.empty()) reject("parts: must have at least 1, had 0");
+  Result merged = parts.front();
+  std::fill(merged.out.begin(), merged.out.end(), 0.0);
+  std::fill(merged.lse.begin(), merged.lse.end(), -kInfinity);
+  for (const Result& part : parts) {
+    check_same_shape("parts", part.shape, merged.shape);
+    add_part(merged, part);
+  }
+  return merged;
 }
 
 Comparison compare(const HostTensor& out, const Result& exact, const Result& low) {

@@ -29,8 +29,8 @@ class Backend {
   // Makes what this call needs; nothing for a call without output elements. Throws Error.
   virtual KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts) = 0;
 
-  // The device in whose memory a new output of the call belongs. Throws Error.
-  virtual int output_device(const ForwardCall& call, Stream stream) const = 0;
+  // The device in whose memory a new output of a call with these operands belongs. Throws Error.
+  virtual int output_device(const Operands& operands, Stream stream) const = 0;
   // Enqueues the call on its stream, or computes it at once where there are no streams. Its kernel is made now when it
   // has not been prepared. Throws Error.
   virtual void run(const ForwardCall& call, const AttentionOptions& opts) = 0;

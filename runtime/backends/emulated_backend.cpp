@@ -207,7 +207,7 @@ KernelInfo EmulatedBackend::prepare(const ForwardCall& call, const AttentionOpti
   return kernel_of(call, opts).info;
 }
 
-int EmulatedBackend::output_device(const ForwardCall&, Stream stream) const {
+int EmulatedBackend::output_device(const Operands&, Stream stream) const {
   require_null(stream);
   return kHostMemory;
 }

@@ -30,8 +30,8 @@ KernelInfo GpuBackend::prepare(const ForwardCall& call, const AttentionOptions& 
   return forward_kernel(driver, kernels_, call, opts, device).info;
 }
 
-int GpuBackend::output_device(const ForwardCall& call, Stream stream) const {
-  return device_of(Driver::load(), call.operands, stream);
+int GpuBackend::output_device(const Operands& operands, Stream stream) const {
+  return device_of(Driver::load(), operands, stream);
 }
 
 void GpuBackend::run(const ForwardCall& call, const AttentionOptions& opts) {

@@ -17,7 +17,7 @@ class GpuBackend : public Backend {
   void describe(SystemInfo& info) const override;
   std::vector<KernelInfo> prepare(const Problem& problem, int device, const std::optional<Variant>& variant) override;
   KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts) override;
-  int output_device(const ForwardCall& call, Stream stream) const override;
+  int output_device(const Operands& operands, Stream stream) const override;
   void run(const ForwardCall& call, const AttentionOptions& opts) override;
   void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) override;
 

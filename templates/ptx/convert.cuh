@@ -21,6 +21,21 @@ __device__ __forceinline__ uint32 cvt_rn_x2(Half, float low, float high) {
   return pair;
 }
 
+// And back, exactly.
+
+// cvt.f32.f16 value, half;   of both halves:                                                  PTX ISA 1.0, sm_53
+__device__ __forceinline__ void cvt_x2(Half, uint32 pair, float& low, float& high) {
+  asm("{\n\t.reg .b16 lower, upper;\n\tmov.b32 {lower, upper}, %2;\n\t"
+      "cvt.f32.f16 %0, lower;\n\tcvt.f32.f16 %1, upper;\n\t}"
+      : "=f"(low), "=f"(high)
+      : "r"(pair));
+}
+
+// A bf16 is the upper half of an f32.
+__device__ __forceinline__ void cvt_x2(BFloat16, uint32 pair, float& low, float& high) {
+  low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000);
+}
+
 // ex2.approx.ftz.f32 y, x;   2^x, 2 ulp:                                                     PTX ISA 1.4, sm_10
 __device__ __forceinline__ float ex2(float x) {
   float y;

@@ -64,6 +64,23 @@ __device__ __forceinline__ uint32 atom_increment(uint32* counter) {
   return old;
 }
 
+// ld.global.b32 value, [src];                                                                PTX ISA 1.0, sm_10
+__device__ __forceinline__ float ld_global_float(const void* src) {
+  float value;
+  asm volatile("ld.global.b32 %0, [%1];" : "=f"(value) : "l"(src) : "memory");
+  return value;
+}
+
+// ld.global.v4.b32 chunk, [src];                                                             PTX ISA 1.0, sm_10
+__device__ __forceinline__ Chunk ld_global(const void* src) {
+  Chunk chunk;
+  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+               : "l"(src)
+               : "memory");
+  return chunk;
+}
+
 // st.global.b32 [dst], value;                                                                PTX ISA 1.0, sm_10
 __device__ __forceinline__ void st_global(void* dst, float value) {
   asm volatile("st.global.b32 [%0], %1;" ::"l"(dst), "f"(value) : "memory");

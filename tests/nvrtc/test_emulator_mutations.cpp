@@ -6,13 +6,11 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -20,6 +18,7 @@
 #include "flashjit/flashjit.h"
 #include "runtime/support/parallel.h"
 #include "tests/nvrtc/mutations.h"
+#include "tests/support/plant.h"
 #include "tests/support/sample.h"
 #include "tests/support/temporary_directory.h"
 
@@ -30,7 +29,6 @@ using tests::Mutation;
 using tests::Setting;
 namespace fs = std::filesystem;
 
-constexpr const char* kTemplates = FLASHJIT_SOURCE_DIR "/templates";
 constexpr std::uint64_t kSeeds = 8;  // in which a fault has to show
 
 HostTensor filled_with_nan(DType dtype, const Dims& shape) {
@@ -228,24 +226,6 @@ Engine make_engine(const Setting& setting, const fs::path& templates) {
   return Engine(options);
 }
 
-std::string read(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(stream), {});
-}
-
-// The device code with one fault.
-void plant(const Mutation& mutation, const fs::path& directory) {
-  fs::copy(kTemplates, directory, fs::copy_options::recursive);
-  const fs::path file = directory / mutation.file;
-  std::string text = read(file);
-  const std::string original = mutation.original;
-  const std::size_t at = text.find(original);
-  if (at == std::string::npos || text.find(original, at + 1) != std::string::npos)
-    throw std::runtime_error(std::string(mutation.file) + " must have this text once: " + original);
-  text.replace(at, original.size(), mutation.replacement);
-  std::ofstream(file, std::ios::binary | std::ios::trunc) << text;
-}
-
 // The text of "templates/FILE:LINE" or "templates/FILE:LINE in FUNCTION" below the directory; empty where there is
 // none.
 std::string source_line(const fs::path& directory, const std::string& frame) {
@@ -292,7 +272,7 @@ std::string try_mutation(const Mutation& mutation, const Case& c) {
   try {
     const tests::TemporaryDirectory directory;
     const fs::path templates = directory / "templates";
-    plant(mutation, templates);
+    tests::plant(mutation.file, mutation.original, mutation.replacement, templates);
     Engine engine = make_engine(mutation.setting, templates);
     for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
       const Observation seen = c.run(engine, seed);
@@ -322,7 +302,7 @@ const std::vector<const Setting*>& settings() {
 const Case& case_of(const Setting& setting) {
   static const std::map<const Setting*, std::unique_ptr<const Case>> cases = [] {
     std::map<const Setting*, std::unique_ptr<const Case>> made;
-    Engine faultless = make_engine(Setting{}, kTemplates);
+    Engine faultless = make_engine(Setting{}, tests::kTemplates);
     for (const Setting* each : settings()) made[each] = std::make_unique<const Case>(*each, faultless);
     return made;
   }();
@@ -346,7 +326,7 @@ TEST_CASE("without a fault the kernels are clean and right under the same seeds"
   const std::vector<const Setting*> chosen = tests::sample(settings());
   std::vector<std::string> problems(chosen.size());
   runtime::parallel_for(chosen.size(), [&](std::size_t i) {
-    Engine engine = make_engine(*chosen[i], kTemplates);
+    Engine engine = make_engine(*chosen[i], tests::kTemplates);
     for (std::uint64_t seed = 0; seed < kSeeds && problems[i].empty(); ++seed) {
       const Observation seen = case_of(*chosen[i]).run(engine, seed);
       if (!seen.clean()) problems[i] = to_string(seen);

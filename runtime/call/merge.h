@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call that joins partial results: checked, and as a launch.
+#pragma once
+
+#include <span>
+
+#include "flashjit/merge.h"
+#include "generator/templates.h"
+#include "runtime/call/operands.h"
+#include "runtime/call/operation.h"
+
+namespace flashjit::runtime {
+
+// Points into the caller's tensors and lives no longer than the call.
+struct MergeCall {
+  Operands operands;  // of the parts, but for those that are joined in place, and of what is written
+  std::span<const Partial> parts;
+  const Tensor* out = nullptr;
+  const Tensor* lse = nullptr;  // null: not written
+
+  bool nothing_to_do() const noexcept { return out->shape[0] == 0 || out->shape[1] == 0 || out->shape[2] == 0; }
+};
+
+// Of the first part's output, whose device a new output goes to. Throws Error(invalid_argument).
+Operands operands_of_first(const Partial& part);
+// At most generator::kMostMergeParts of them. Throws Error(invalid_argument).
+MergeCall validate_merge(std::span<const Partial> parts, const Tensor& out, const std::optional<Tensor>& lse);
+PlainLaunch make_merge_launch(const MergeCall& call, const Architecture& architecture,
+                              const generator::Templates& templates);
+
+}  // namespace flashjit::runtime
