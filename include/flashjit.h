@@ -167,6 +167,16 @@ flashjit_status flashjit_block_mask_dims(const flashjit_mask_shape* shape, int64
 flashjit_status flashjit_block_mask(flashjit_engine* engine, const flashjit_attention_options* options,
                                     const flashjit_mask_shape* shape, const DLTensor* into);
 
+/* What attention over some of the keys gave. It is as it is here in every version. */
+typedef struct flashjit_partial {
+  const DLTensor* out; /* [batch, seqlen_q, num_heads_q, head_dim_v], kDLFloat 16 or 32 or kDLBfloat 16 */
+  const DLTensor* lse; /* f32 [batch, num_heads_q, seqlen_q] */
+} flashjit_partial;
+/* Joins them to what attention over all of these keys gives, as flashjit::merge does (flashjit/merge.h): out of any of
+   these dtypes, and its log-sum-exp; lse may be NULL with at most 16 parts. A part may lie where the result goes. */
+flashjit_status flashjit_merge(flashjit_engine* engine, const flashjit_partial* parts, size_t part_count,
+                               const DLTensor* out, const DLTensor* lse, void* stream);
+
 /* Which probabilities dropout keeps, of calls with these numbers and lengths: 1 or 0 into host memory of shape [batch,
    num_heads_q, seqlen_q, seqlen_kv], packed. num_heads_q is that of the calls. */
 flashjit_status flashjit_dropout_mask(double probability, uint64_t seed, uint64_t offset,
@@ -191,7 +201,8 @@ typedef struct flashjit_problem {
   int32_t documents;    /* 1: of calls that have documents */
   int32_t prefix;       /* 1: of calls that have prefix; causal then makes no difference, as in calls */
   int32_t tree;         /* 1: of calls that have tree */
-  int32_t block_mask;   /* 1: of calls that have block_mask; beside what it is made of */
+  int32_t block_mask;   /* 1: of calls that have block_mask; beside what it is made of. flashjit_block_mask is prepared,
+                           too */
   /* As calls have them; NULL: they have none. Numbers may be any of the same is_integer. Of a tensor only its type
      counts: dtype, ndim, and whether the elements of its last dimension are neighbours. data may be NULL, and device
      anything. */
@@ -204,8 +215,7 @@ typedef struct flashjit_problem {
         NULL                                                                                                         \
   }
 
-/* Makes and loads all that calls of flashjit_attention for this problem need on this device (-1: the current context's,
-   or 0). */
+/* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */
 flashjit_status flashjit_prepare(flashjit_engine* engine, const flashjit_problem* problem, int32_t device);
 
 /* --- Measuring --------------------------------------------------------------------------------------------------- */

@@ -116,6 +116,8 @@ flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor*
 PyObject* launch(PyObject* module, PyObject* args);
 /* block_mask(engine, into, tensors, mask, stream, (batch, heads, seqlen_q, seqlen_kv)): likewise. */
 PyObject* make_block_mask(PyObject* module, PyObject* args);
+/* merge(engine, ((out, lse), ...), out, lse, stream): likewise. */
+PyObject* merge(PyObject* module, PyObject* args);
 /* prepare(engine, dtype, head_dim, head_dim_v, (causal, window, chunk, softcap, alibi, sinks, boolean_mask, documents,
    prefix, tree, block_mask, dropout, dropout_mask), bias, score, mask, device): dtype and bias are (code, bits) of
    DLPack, (0, 0) for no bias; score and mask are as of launch. */

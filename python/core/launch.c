@@ -82,7 +82,8 @@ enum { kMostLoans = kTensorOptions + 5 + 2 * kMostCaptures };
 typedef struct Call {
   Settings settings;
   GivenFunction score, mask;
-  Loan loans[kMostLoans];
+  Loan own_loans[kMostLoans];
+  Loan* loans; /* these, unless the call has more */
   int loan_count;
   const char *wrong_name, *wrong; /* the first thing that is; it is raised once all is given back */
 } Call;
@@ -137,6 +138,7 @@ static PyObject* finish(Call* call, flashjit_status status) {
 
 /* Without what only becomes known by reading. */
 static void begin(Call* call) {
+  call->loans = call->own_loans;
   call->loan_count = 0;
   call->wrong_name = call->wrong = NULL;
 }
@@ -204,6 +206,56 @@ PyObject* make_block_mask(PyObject* module, PyObject* args) {
     Py_END_ALLOW_THREADS;
   }
   return finish(&call, status);
+}
+
+/* parts: ((out, lse), ...). 0 on failure: then a Python error is set. */
+static int lend_parts(Call* call, PyObject* parts, flashjit_partial* partials) {
+  const Py_ssize_t count = PyTuple_Size(parts);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject *out, *lse;
+    if (!PyArg_ParseTuple(PyTuple_GetItem(parts, i), "OO", &out, &lse)) return 0;
+    partials[i].out = lend(call, "parts", out, 0);
+    partials[i].lse = lend(call, "parts", lse, 0);
+  }
+  return 1;
+}
+
+static PyObject* merge_parts(Call* call, PyObject* parts, PyObject* out, PyObject* lse, flashjit_partial* partials) {
+  const size_t count = (size_t)PyTuple_Size(parts);
+  const int described = lend_parts(call, parts, partials);
+  const DLTensor* const out_view = described ? lend(call, "out", out, 1) : NULL;
+  const DLTensor* const lse_view = described ? lend(call, "lse", lse, 1) : NULL;
+  flashjit_status status = FLASHJIT_OK;
+  if (described && !call->wrong) {
+    Py_BEGIN_ALLOW_THREADS;
+    status = flashjit_merge(call->settings.engine, partials, count, out_view, lse_view, call->settings.options.stream);
+    Py_END_ALLOW_THREADS;
+  }
+  PyObject* const done = finish(call, status);
+  if (described || !done) return done;
+  Py_DECREF(done);
+  return NULL;
+}
+
+PyObject* merge(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *parts, *out, *lse;
+  GivenSettings given = {0};
+  unsigned long long stream;
+  Call call;
+  begin(&call);
+  if (!PyArg_ParseTuple(args, "OO!OOK:merge", &given.engine, &PyTuple_Type, &parts, &out, &lse, &stream) ||
+      !read_settings(&call.settings, &given)) {
+    return NULL;
+  }
+  call.settings.options.stream = (void*)(uintptr_t)stream;
+  const size_t count = (size_t)PyTuple_Size(parts);
+  flashjit_partial* const partials = PyMem_Calloc(count + 1, sizeof(flashjit_partial));
+  call.loans = PyMem_Calloc(2 * count + 2, sizeof(Loan));
+  PyObject* const done = partials && call.loans ? merge_parts(&call, parts, out, lse, partials) : PyErr_NoMemory();
+  PyMem_Free(call.loans);
+  PyMem_Free(partials);
+  return done;
 }
 
 /* Of captures only the types are read. */

@@ -93,6 +93,7 @@ static PyMethodDef functions[] = {
     {"block_mask", make_block_mask, METH_VARARGS, NULL},
     {"block_mask_dims", block_mask_dims, METH_VARARGS, NULL},
     {"dropout_mask", make_dropout_mask, METH_VARARGS, NULL},
+    {"merge", merge, METH_VARARGS, NULL},
     {"prepare", prepare, METH_VARARGS, NULL},
     {"counters", counters, METH_O, NULL},
     {"version", version, METH_NOARGS, NULL},

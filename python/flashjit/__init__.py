@@ -12,7 +12,7 @@ import importlib
 import operator
 import os
 import pathlib
-from typing import Any, Iterable, Union
+from typing import Any, Iterable, Sequence, Union
 
 from . import _arrays, _core
 from ._core import attention
@@ -24,7 +24,7 @@ from ._nvrtc import find_nvrtc
 __all__ = [
     "CacheMiss", "CompileFailed", "DriverError", "Engine", "Error", "IOFailure", "InvalidArgument", "KernelFault",
     "Mask", "NoCompiler", "NoDevice", "NoDriver", "Score", "Unsupported", "__version__", "attention", "block_mask",
-    "counters", "dropout_mask", "library_path", "prepare"
+    "counters", "dropout_mask", "library_path", "merge", "prepare"
 ]
 
 __version__: str = _core.version()
@@ -79,6 +79,11 @@ class Engine(_core.Engine):
         return block_mask(q, k, boolean_mask=boolean_mask, documents=documents, tree=tree, mask=mask,
                           query_offsets=query_offsets, key_offsets=key_offsets, into=into, stream=stream, engine=self)
 
+    def merge(self, parts: Sequence[tuple[Any, Any]], *, out: Any = None, lse: Any = None,
+              stream: Any = None) -> tuple[Any, Any]:
+        """As flashjit.merge, with this engine."""
+        return merge(parts, out=out, lse=lse, stream=stream, engine=self)
+
     def counters(self) -> dict[str, int]:
         """As flashjit.counters, of this engine."""
         return _core.counters(self)
@@ -110,6 +115,30 @@ def block_mask(q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = Non
     offsets = {"query_offsets": query_offsets, "key_offsets": key_offsets}
     return _arrays.block_mask(q, k, **masks, **offsets, mask=to_function(Mask, mask), into=into, stream=stream,
                               engine=engine)
+
+
+def merge(parts: Sequence[tuple[Any, Any]], *, out: Any = None, lse: Any = None, stream: Any = None,
+          engine: Engine | None = None) -> tuple[Any, Any]:
+    """Join attention over parts of the keys to attention over all of them: (out, lse).
+
+    >>> prefix = flashjit.attention(q, k_prefix, v_prefix, lse=True)
+    >>> suffix = flashjit.attention(q, k_suffix, v_suffix, causal=True, lse=True)
+    >>> out, lse = flashjit.merge([prefix, suffix])
+
+    Parameters
+    ----------
+    parts : pairs of arrays, at least one
+        out (batch, seqlen_q, heads, head_dim_v) in float16, bfloat16 or float32, the same for all, and lse (batch,
+        heads, seqlen_q) in float32, as flashjit.attention returns them. A stride may be 0, for what rows share. Where
+        a row saw no key its lse is -infinity, and its out is not looked at. Sinks belong to one part alone.
+    out, lse : arrays
+        Written, and returned; new arrays of the library of the first part, out in the dtype of the parts, when None.
+        An out of another dtype is rounded to that. They may be those of a part, which is then joined in place. With
+        more than 16 parts a 16-bit out is rounded every 15 parts.
+    stream, engine :
+        As of flashjit.attention.
+    """
+    return _arrays.merge(parts, out, lse, stream, engine)
 
 
 def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,
@@ -152,8 +181,7 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
         As calls have them, with captures of the same types: arrays of the same dtype and rank, with a contiguous last
         dimension or without, floats and ints. Their values and shapes may be others, and their memory is not read.
     block_mask : bool
-        Whether calls have a block_mask, beside what it is made of. flashjit.block_mask has a kernel of its own, which
-        is made when it is first called.
+        Whether calls have a block_mask, beside what it is made of. The kernel that makes one is made, too.
     dropout : bool
         Whether calls have dropout, of whatever probability; 0 is none.
     dropout_mask : bool

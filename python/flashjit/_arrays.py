@@ -80,6 +80,41 @@ def _sizes_of_block_mask(q: Any, mask: Mask | None, boolean_mask: Any, documents
     return q.shape[0] if by_batch else 1, q.shape[2] if by_head else 1
 
 
+def merge(parts: Sequence[tuple[Any, Any]], out: Any, lse: Any, stream: Any, engine: Any) -> tuple[Any, Any]:
+    """As flashjit.merge."""
+    pairs = _pairs_of(parts)
+    first = pairs[0][0]
+    library = _library_of("parts[0].out", first)
+    _require_rank("parts[0].out", first)
+    batch, seqlen, heads, _ = first.shape
+    outputs = []
+    for name, given, shape, dtype in (("out", out, first.shape, None), ("lse", lse, (batch, heads, seqlen), "float32")):
+        if given is not None:
+            library.check_out(name, given)
+        outputs.append(library.empty(first, shape, dtype) if given is None else given)
+
+    def launch(handle: int) -> None:
+        described = tuple((_export(f"parts[{i}].out", rows, handle), _export(f"parts[{i}].lse", sums, handle))
+                          for i, (rows, sums) in enumerate(pairs))
+        _core.merge(engine, described, _export("out", outputs[0], handle), _export("lse", outputs[1], handle), handle)
+
+    results = library.run(launch, None if stream is None else stream_handle(stream), first, outputs)
+    for output in outputs:
+        library.mark_written(output)
+    return results[0], results[1]
+
+
+def _pairs_of(parts: Any) -> list[tuple[Any, Any]]:
+    try:
+        pairs = [(out, lse) for out, lse in parts]
+    except (TypeError, ValueError):
+        raise InvalidArgument("parts: must be pairs of out and lse, as flashjit.attention(..., lse=True) returns them, "
+                              f"was {type(parts).__name__}") from None
+    if not pairs:
+        raise InvalidArgument("parts: must have at least 1, had 0")
+    return pairs
+
+
 def _flag(name: str, value: Any) -> bool:
     try:
         return bool(value)
@@ -159,7 +194,11 @@ _OF_CAPTURES = _Dtypes("float16, bfloat16, float32, int32, int64 or bool", "floa
 
 def _dtypes_of(name: str) -> _Dtypes:
     """Of an argument, or of "score: capture slope"."""
-    return _OF_CAPTURES if ": capture " in name else _DTYPES.get(name, _OF_ROWS)
+    if ": capture " in name:
+        return _OF_CAPTURES
+    if name.startswith("parts["):
+        return _F32 if name.endswith("lse") else _DTYPES["bias"]
+    return _DTYPES.get(name, _OF_ROWS)
 
 
 def mark_written(tensor: Any) -> None:

@@ -18,7 +18,8 @@ class _Function:
         if not isinstance(text, str):
             raise InvalidArgument(f"{self._kind}: must be a str, was {text!r:.100}")
         tensors, numbers = [], []
-        for name, value in sorted(captures.items()):
+        for name in sorted(captures):  # which torch.compile can trace; it cannot sort pairs
+            value = captures[name]
             if isinstance(value, (int, float)):
                 numbers.append((name, value))
             elif _is_array(value):

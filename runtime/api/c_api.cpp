@@ -285,6 +285,25 @@ void block_mask(Engine& engine, const flashjit_attention_options* options, const
   engine.block_mask(to_options(options, kind), sizes, mask);
 }
 
+void merge(Engine& engine, const flashjit_partial* parts, std::size_t count, const DLTensor* out, const DLTensor* lse,
+           void* stream) {
+  const MemoryKind kind = memory_of(engine);
+  const auto view = [kind](const std::string& name, const DLTensor* tensor, const char* dtypes) {
+    return flashjit::runtime::to_tensor(name.c_str(), tensor, kind, dtypes);
+  };
+  constexpr const char* kRowDTypes = "f16, bf16 or f32";
+  if (count > 0) require("parts", parts);
+  std::vector<flashjit::Partial> given;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string name = fmt::format("parts[{}]", i);
+    given.push_back({view(name + ".out", parts[i].out, kRowDTypes), view(name + ".lse", parts[i].lse, "f32")});
+  }
+  flashjit::MergeOptions options;
+  if (lse) options.lse = view("lse", lse, "f32");
+  options.stream = static_cast<flashjit::Stream>(stream);
+  engine.merge(given, view("out", out, kRowDTypes), options);
+}
+
 void dropout_mask(const flashjit::Dropout& dropout, const flashjit::CallShape& shape, std::uint8_t* kept) {
   flashjit::kept_share(dropout.probability);  // refuses one that is none
   const auto rows = static_cast<std::size_t>(shape.batch * shape.num_heads_q * shape.seqlen_q);
@@ -357,6 +376,11 @@ flashjit_status flashjit_block_mask_dims(const flashjit_mask_shape* shape, int64
 flashjit_status flashjit_block_mask(flashjit_engine* engine, const flashjit_attention_options* options,
                                     const flashjit_mask_shape* shape, const DLTensor* into) {
   return guarded([&] { block_mask(engine_of(engine), options, shape, into); });
+}
+
+flashjit_status flashjit_merge(flashjit_engine* engine, const flashjit_partial* parts, size_t part_count,
+                               const DLTensor* out, const DLTensor* lse, void* stream) {
+  return guarded([&] { merge(engine_of(engine), parts, part_count, out, lse, stream); });
 }
 
 flashjit_status flashjit_dropout_mask(double probability, uint64_t seed, uint64_t offset,

@@ -5,6 +5,7 @@
 #include "kernels/function_scores.cuh"
 #include "kernels/hopper_ablation.cuh"
 #include "kernels/hopper_forward.cuh"
+#include "kernels/merge.cuh"
 #include "kernels/mma_ceiling.cuh"
 #include "kernels/mma_forward.cuh"
 #include "parts/blocks/block_mask.cuh"
@@ -187,4 +188,8 @@ struct FunctionScoresLaunch {
 };
 extern "C" __global__ void __launch_bounds__(128) function_scores(const __grid_constant__ FunctionScoresLaunch args) {
   FunctionScoresThread<FunctionScoresLaunch>{args}.run();
+}
+
+extern "C" __global__ void __launch_bounds__(128) merge(const __grid_constant__ MergeArguments args) {
+  MergeRows<Single, BFloat16>(args).run();
 }

@@ -197,6 +197,37 @@ TEST_CASE(
   for (std::size_t i = 0; i < with.size(); ++i) CHECK(std::fabs(with[i] - without[i]) <= 2e-3);  // roundings
 }
 
+TEST_CASE("parts are joined through C as in C++, and what is wrong with them is told") {
+  flashjit_engine* const engine = make_engine();
+  const HostTensor out_a = HostTensor::random_normal(DType::f16, {1, 3, 2, 16}, 1),
+                   out_b = HostTensor::random_normal(DType::f16, {1, 3, 2, 16}, 2),
+                   lse_a = HostTensor::random_normal(DType::f32, {1, 2, 3}, 3),
+                   lse_b = HostTensor::random_normal(DType::f32, {1, 2, 3}, 4);
+  const DlpackView c_out_a(out_a.view(), kDLCPU), c_out_b(out_b.view(), kDLCPU), c_lse_a(lse_a.view(), kDLCPU),
+      c_lse_b(lse_b.view(), kDLCPU);
+  HostTensor out(DType::f32, {1, 3, 2, 16}), lse(DType::f32, {1, 2, 3}), expected(DType::f32, {1, 3, 2, 16}),
+      expected_lse(DType::f32, {1, 2, 3});
+  const DlpackView c_out(out.view(), kDLCPU), c_lse(lse.view(), kDLCPU);
+  const flashjit_partial parts[] = {{&c_out_a, &c_lse_a}, {&c_out_b, &c_lse_b}};
+  REQUIRE(flashjit_merge(engine, parts, 2, &c_out, &c_lse, nullptr) == FLASHJIT_OK);
+  MergeOptions opts;
+  opts.lse = expected_lse.view();
+  Engine(emulating()).merge({{out_a.view(), lse_a.view()}, {out_b.view(), lse_b.view()}}, expected.view(), opts);
+  CHECK(same_bytes(out, expected));
+  CHECK(same_bytes(lse, expected_lse));
+  CHECK(flashjit_merge(engine, parts, 2, &c_out, nullptr, nullptr) == FLASHJIT_OK);
+
+  const auto refusal = [&](const flashjit_partial* given, std::size_t count) {
+    CHECK(flashjit_merge(engine, given, count, &c_out, &c_lse, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+    return std::string(flashjit_last_error());
+  };
+  const flashjit_partial lacking[] = {{&c_out_a, &c_lse_a}, {&c_out_b, nullptr}};
+  CHECK(refusal(parts, 0) == "parts: must have at least 1, had 0");
+  CHECK(refusal(nullptr, 2).find("parts: must") == 0);
+  CHECK(refusal(lacking, 2).find("parts[1].lse: must") == 0);
+  flashjit_engine_destroy(engine);
+}
+
 TEST_CASE("a call of a prepared problem compiles nothing") {
   flashjit_engine* const engine = make_engine();
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
