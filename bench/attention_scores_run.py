@@ -92,8 +92,8 @@ class MmaDefaults:
 class Kernels:
     """What flashjit and its peers do for a cell: functions without arguments that enqueue a call."""
 
-    def __init__(self, torch, flashjit, peers, device="cuda"):
-        self.torch, self.flashjit, self.peers = torch, flashjit, peers
+    def __init__(self, torch, flashjit, peers, device="cuda", variants=()):
+        self.torch, self.flashjit, self.peers, self.variants = torch, flashjit, peers, variants
         self.arrays = TorchArrays(torch, device)
         self.mma = MmaDefaults(torch, flashjit)
         torch.manual_seed(0)
@@ -142,6 +142,12 @@ class Kernels:
             if feature is not PLAIN:
                 sides["plain_mma"] = lambda: self.mma_call(tensors, {})
         return sides
+
+    def tried(self, cell, inputs, tensors):
+        """The same of the variants that are listed for the cell. One may be illegal with its feature."""
+        options = functools.lru_cache(lambda: self.options(cell.feature, inputs, tensors))
+        return {listed.spelling: functools.partial(lambda variant: self.call(tensors, options(), variant), listed.spelling)
+                for listed in self.variants if listed.is_for(cell.shape)}
 
     def flex(self, feature, inputs, tensors):
         score, mask = (make and make(inputs) for make in (feature.score, feature.mask))
@@ -231,12 +237,13 @@ class Comparison:
 
     def sides(self, cell, inputs):
         """Of a cell: side -> microseconds, and side -> why it was left out, as it cannot do it or does it wrong; of
-        flashjit that is a failure."""
+        what flashjit chooses that is a failure."""
         tensors = self.kernels.tensors(cell.shape)
         checker = Checker(self.kernels, cell, inputs, tensors)
         ours = self.kernels.ours(cell, inputs, tensors)
+        others = {**self.kernels.tried(cell, inputs, tensors), **self.kernels.theirs(cell, inputs, tensors)}
         launchers, left_out = {}, {}
-        for side, make in {**ours, **self.kernels.theirs(cell, inputs, tensors)}.items():
+        for side, make in {**ours, **others}.items():
             try:
                 launchers[side] = checker.checked(make(), cell.plain if side.startswith("plain") else cell.feature)
             except Exception as error:  # a peer may raise what it likes
@@ -415,9 +422,10 @@ def run_grid(comparison, progress, figures):
         progress.keep(format_score_row(cell, row))
 
 
-def compare_scores(torch, flashjit, stopwatch, peers, arguments, figures):
-    """Runs the cells and prints and writes what they give. RuntimeError when flashjit failed in one of them."""
-    kernels = Kernels(torch, flashjit, peers)
+def compare_scores(torch, flashjit, stopwatch, peers, arguments, figures, variants=()):
+    """Runs the cells and prints and writes what they give. variants: timed beside what the library chooses, in the cells
+    that they are for. RuntimeError when flashjit failed in one of them."""
+    kernels = Kernels(torch, flashjit, peers, variants=variants)
     comparison = ScoreComparison(kernels, stopwatch, arguments.cells)
     record = new_record(kernels, stopwatch)
     print_conditions(record, "causal")

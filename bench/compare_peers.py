@@ -84,8 +84,8 @@ def parse_arguments(argv=None):
     parser.add_argument("--family", choices=("default", "mma", "hopper"), default="default",
                         help="default: what the library chooses; others: the best of variants/FAMILY.txt")
     parser.add_argument("--variants", type=pathlib.Path, metavar="FILE",
-                        help="time each variant that FILE lists for a cell, and take the best; lines: head_dim mask "
-                        "variant [shortest-longest]")
+                        help="time each variant that FILE lists for a cell, and take the best (of the grid scores: "
+                        "beside the default); lines: head_dim mask variant [shortest-longest]")
     parser.add_argument("--peers-file", type=pathlib.Path, metavar="FILE",
                         help="figures of the best peers; default: peers/<device>.json, if there is one")
     arguments = parser.parse_args(argv)
@@ -112,8 +112,10 @@ def check_grid_options(parser, arguments):
         parser.error("--cells is for --grid scores and --grid gallery")
     if unknown := [name for name in arguments.names or () if name not in CELL_NAMES[grid]]:
         parser.error(f"--cells must be of {', '.join(CELL_NAMES[grid])}, was '{unknown[0]}'")
-    if grid in CELL_NAMES and (arguments.variants or arguments.library):
-        parser.error(f"--grid {grid} runs the Python package: no --library, --family or --variants")
+    if grid in CELL_NAMES and (arguments.library or arguments.family != "default"):
+        parser.error(f"--grid {grid} runs the Python package: no --library or --family")
+    if grid == GALLERY_GRID and arguments.variants:
+        parser.error(f"--variants is not for --grid {grid}")
 
 
 def chosen_cells(arguments):
@@ -410,9 +412,13 @@ def measure(comparison, figures, show):
     return rows
 
 
+def read_variants(arguments):
+    """Those of the file; None where there is none."""
+    return parse_variants(arguments.variants.read_text(), arguments.variants) if arguments.variants else None
+
+
 def compare(arguments):
-    listed = parse_variants(arguments.variants.read_text(), arguments.variants) if arguments.variants else None
-    comparison = Comparison(arguments, listed)
+    comparison = Comparison(arguments, read_variants(arguments))
     figures, figures_path = read_figures(arguments.peers_file, comparison.device)
     comparison.make_kernels()
     record = new_record(comparison, arguments, figures)
@@ -437,7 +443,7 @@ def compare_package(arguments):
         attention_gallery_run.compare_gallery(*given, peers, arguments)
     else:
         figures, _ = read_figures(arguments.peers_file, torch.cuda.get_device_name(0))
-        attention_scores_run.compare_scores(*given, peers, arguments, figures)
+        attention_scores_run.compare_scores(*given, peers, arguments, figures, read_variants(arguments) or ())
 
 
 def main():

@@ -449,7 +449,10 @@ class ComparePeers(unittest.TestCase):
         self.assertEqual([(cell.name, cell.shape) for cell in chosen],
                          [(name, paper_cell(64, "causal", 4096)) for name in ("softcap", "alibi")])
         self.assertEqual(parse(["--grid", "scores", "--peer", "flex"]).peer, ["flex"])
-        for wrong in (["--grid", "scores", "--cells", "x"], ["--cells", "alibi"], ["--peer", "flex"],
+        tried = ROOT / "bench" / "variants" / "scores.txt"
+        self.assertEqual(parse(["--grid", "scores", "--variants", str(tried)]).variants, tried)
+        self.assertTrue(parse_variants(tried.read_text(), tried))
+        for wrong in (["--grid", "scores", "--cells", "x"], ["--grid", "gallery", "--variants", str(tried)], ["--cells", "alibi"], ["--peer", "flex"],
                       ["--grid", "scores", "--peer", "fa3"], ["--grid", "scores", "--family", "mma"],
                       ["--grid", "scores", "--mask", "full"], ["--grid", "scores", "--head-dim", "256"]):
             with self.subTest(wrong), self.assertRaises(SystemExit), unittest.mock.patch("sys.stderr"):

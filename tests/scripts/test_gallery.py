@@ -231,8 +231,8 @@ class FakeKernels:
     torch = peers = None
     flashjit = types.SimpleNamespace(counters=lambda: {"compiles": 3, "disk_hits": 0})
 
-    def __init__(self, failing):
-        self.failing = failing
+    def __init__(self, failing, tries=False):
+        self.failing, self.tries = failing, tries
 
     def inputs(self, cell):
         return types.SimpleNamespace(seqlen=cell.shape.seqlen)
@@ -250,6 +250,9 @@ class FakeKernels:
 
     def ours(self, cell, inputs, tensors):
         return {name: self.side(name) for name in ("flashjit", "plain")}
+
+    def tried(self, cell, inputs, tensors):
+        return {"q64": self.side("q64")} if self.tries else {}
 
     def theirs(self, cell, inputs, tensors):
         return {"flex": self.side("flex")}
@@ -279,9 +282,10 @@ class FakeStopwatch:
 class Runs(unittest.TestCase):
     cells = gallery_grid(["relative", "softcap"], [64], [4096])
 
-    def run_grid(self, *failing):
+    def run_grid(self, *failing, tries=False):
         """The record, the comparison, and what was printed."""
-        comparison = attention_gallery_run.GalleryComparison(FakeKernels(failing), FakeStopwatch(), self.cells)
+        kernels = FakeKernels(failing, tries)
+        comparison = attention_gallery_run.GalleryComparison(kernels, FakeStopwatch(), self.cells)
         record = {"rows": []}
         with contextlib.ExitStack() as stack:
             stack.enter_context(unittest.mock.patch.object(attention_scores_run, "Checker", FakeChecker))
@@ -305,6 +309,14 @@ class Runs(unittest.TestCase):
             self.assertEqual((set(row["us"]), row["left_out"]), ({"flashjit", "plain"}, {"flex": "flex refuses"}))
         self.assertEqual((record["summary"], record["failures"]), ({}, []))
         self.assertIn("flex: flex refuses", printed)
+        comparison.require_no_failure()
+
+    def test_a_variant_that_is_tried_is_timed_beside_the_default_and_may_be_illegal(self):
+        record, comparison, _ = self.run_grid(tries=True)
+        self.assertEqual(set(record["rows"][0]["us"]), {"flashjit", "plain", "q64", "flex"})
+        record, comparison, printed = self.run_grid("q64", tries=True)
+        self.assertEqual(set(record["rows"][0]["us"]), {"flashjit", "plain", "flex"})
+        self.assertIn("q64: q64 refuses", printed)
         comparison.require_no_failure()
 
     def test_where_flashjit_refuses_the_run_goes_on_and_fails_in_the_end(self):
