@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "flashjit/reference.h"
 #include "flashjit/tensor.h"
 #include "flashjit/tuning.h"
+#include "runtime/tuning/option_tensors.h"
 
 namespace flashjit::runtime {
 
@@ -22,16 +22,6 @@ struct TensorShapes {
         lse{shape.batch, shape.num_heads_q, shape.seqlen_q} {}
 
   Dims q, k, v, out, lse;
-};
-
-// An option that is a tensor. Rows of a large one share memory.
-struct OptionTensor {
-  Tensor in(const void* place) const { return {const_cast<void*>(place), memory.dtype(), shape, strides}; }
-  Tensor view() const { return in(memory.data()); }
-
-  std::optional<Tensor> AttentionOptions::*option;
-  HostTensor memory;
-  Dims shape, strides;
 };
 
 // What of a call fits beside its q, k and v.
