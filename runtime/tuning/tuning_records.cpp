@@ -150,8 +150,8 @@ std::vector<TuningRecords::Shared> TuningRecords::all(const DeviceIdentity& devi
   for (const std::string& path : paths()) {
     if (!path.starts_with(folder)) continue;
     try {
-      const std::size_t dot = path.find('.', folder.size());
       const std::size_t end = path.size() - cache::kRecordSuffix.size();
+      const std::size_t dot = path.rfind('.', end - 1);  // a problem may have dots, a bucket has none
       const Problem problem = parse_problem(std::string_view(path).substr(folder.size(), dot - folder.size()));
       const ShapeBucket bucket = parse_shape_bucket(std::string_view(path).substr(dot + 1, end - dot - 1));
       if (Shared record = find_locked({device, problem, bucket})) records.push_back(std::move(record));
