@@ -12,10 +12,10 @@ namespace flashjit::runtime {
 
 struct TuningRecords::Wanted {
   Wanted(const DeviceIdentity& on, const Problem& of, const ShapeBucket& in)
-      : device(on), problem(of), bucket(in), path(record_path(on, of, in)) {}
+      : device(on), problem(tuning_class(of)), bucket(in), path(record_path(on, of, in)) {}
 
   const DeviceIdentity& device;
-  const Problem problem;
+  const Problem problem;  // a class; what is legal for it is legal for all that are of it
   const ShapeBucket bucket;
   const std::string path;
 
@@ -162,10 +162,11 @@ std::vector<TuningRecords::Shared> TuningRecords::all(const DeviceIdentity& devi
 }
 
 std::vector<Variant> TuningRecords::chosen(const Problem& problem, const Architecture& architecture) {
+  const std::string file = to_string(tuning_class(problem)) + '.';
   const std::lock_guard lock(mutex_);
   std::vector<Variant> variants;
   for (const std::string& path : paths()) {
-    if (cache::parse_record_path(path)->file.rfind(to_string(problem) + '.', 0) != 0) continue;
+    if (!cache::parse_record_path(path)->file.starts_with(file)) continue;
     const Shared record = find_of_any_device(path);
     if (!record || record->device.architecture != architecture.name) continue;
     const bool is_new = std::find(variants.begin(), variants.end(), record->chosen) == variants.end();
