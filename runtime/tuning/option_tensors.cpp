@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/tuning/option_tensors.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "flashjit/error.h"
-#include "generator/functions.h"
 #include "runtime/support/byte_count.h"
 
 namespace flashjit::runtime {
@@ -106,6 +102,15 @@ std::uint64_t tree_word(std::int64_t tokens, std::int64_t i, std::int64_t word) 
 
 }  // namespace
 
+void OptionTensor::put_into(AttentionOptions& options, const void* place) const {
+  if (option)
+    options.*option = in(place);
+  else if (function == generator::FunctionKind::score)
+    options.score->set({capture, in(place)});
+  else
+    options.mask->set({capture, in(place)});
+}
+
 std::int64_t element_count(DType dtype, const Dims& shape) {
   return static_cast<std::int64_t>(byte_count("shape", dtype, shape) / size_of(dtype));
 }
@@ -132,10 +137,6 @@ OptionTensor make_tree(std::int64_t tokens, std::int64_t rows) {
 }
 
 std::vector<OptionTensor> make_option_tensors(const Problem& problem, const CallShape& shape) {
-  if (problem.score || problem.mask || problem.block_mask)
-    throw Error(ErrorCode::unsupported,
-                fmt::format("problem: must have no users' functions and no block mask to be tuned, was {}",
-                            to_string(problem)));
   std::vector<OptionTensor> tensors;
   if (problem.alibi) tensors.push_back(tensor_of_heads(&AttentionOptions::alibi_slopes, shape, slope_of));
   if (problem.sinks) tensors.push_back(tensor_of_heads(&AttentionOptions::sinks, shape, sink_of));

@@ -9,24 +9,27 @@
 
 #include "flashjit/attention.h"
 #include "flashjit/tensor.h"
+#include "generator/functions.h"
 
 namespace flashjit::runtime {
 
 // Of a large call no more rows are checked: the last ones of a head, alone.
 inline constexpr std::int64_t kMostCheckedRows = 16;
 
-// An option that is a tensor. Rows of a large one share memory.
+// An option that is a tensor, or what a function among the options captures. Rows of a large one share memory.
 struct OptionTensor {
   Tensor in(const void* place) const { return {const_cast<void*>(place), memory.dtype(), shape, strides}; }
   Tensor view() const { return in(memory.data()); }
+  void put_into(AttentionOptions& options, const void* place) const;
 
-  std::optional<Tensor> AttentionOptions::*option;
+  std::optional<Tensor> AttentionOptions::*option;  // null: a capture
   HostTensor memory;
   Dims shape, strides;
+  generator::FunctionKind function = {};  // score or mask, and ...
+  const char* capture = nullptr;          // ... the name there
 };
 
-// One for each feature of the problem that has such. Throws Error(unsupported) for problems with users' functions or a
-// block mask: what these are called with only users know.
+// One for each feature of the problem that has such.
 std::vector<OptionTensor> make_option_tensors(const Problem& problem, const CallShape& shape);
 // The last rows of the tree of so many tokens, as those of a tree with no others.
 OptionTensor make_tree(std::int64_t tokens, std::int64_t rows);

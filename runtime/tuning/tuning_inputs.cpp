@@ -3,6 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include "generator/features.h"
+#include "runtime/support/reject.h"
+#include "runtime/tuning/stand_in_calls.h"
 
 namespace flashjit::runtime {
 namespace {
@@ -25,9 +30,12 @@ constexpr double kDropout = 0.1;
 constexpr std::int64_t kBlockElements = (1 << 18) - 1;
 constexpr std::int64_t kMostCheckedKeys = 1 << 17;  // what the reference does in about a second
 
-Expected expect(const HostTensor& q, const HostTensor& k, const HostTensor& v, const AttentionOptions& options) {
-  return {reference::attention(q.view(), k.view(), v.view(), options),
-          reference::attention_in_low_precision(q.view(), k.view(), v.view(), options)};
+// Of rows of a call for the problem.
+Expected expect(const HostTensor& q, const HostTensor& k, const HostTensor& v, const AttentionOptions& options,
+                const Problem& problem, const RowsInCall& rows) {
+  return {
+      reference::attention(q.view(), k.view(), v.view(), options, stand_in_hook(problem, rows, false)),
+      reference::attention_in_low_precision(q.view(), k.view(), v.view(), options, stand_in_hook(problem, rows, true))};
 }
 
 // Two-sided: one that ended at the query's own key would be causal, and beside a prefix none ends.
@@ -38,6 +46,9 @@ Window window_of(std::int64_t keys, const Problem& problem) {
 
 // Of a call for the problem; keys: that a query sees, if there is a window or there are chunks.
 AttentionOptions options_of(const Problem& problem, std::int64_t keys) {
+  if (problem.block_mask && !generator::has_part(generator::Slot::predicate, problem))
+    reject("problem: must have boolean_mask, documents, tree or mask beside blocks, which are made of them, was {}",
+           to_string(problem));
   AttentionOptions options;
   options.causal = problem.causal;
   if (problem.softcap) options.softcap = kSoftcap;
@@ -45,7 +56,13 @@ AttentionOptions options_of(const Problem& problem, std::int64_t keys) {
   if (problem.window) options.window = window_of(keys, problem);
   // Beside a window so long that each hides keys that the other one shows.
   if (problem.chunk) options.chunk = problem.window ? 2 * keys : keys;
-  return options;
+  return with_stand_ins(problem, std::move(options));
+}
+
+std::vector<OptionTensor> tensors_of(const Problem& problem, const CallShape& shape) {
+  std::vector<OptionTensor> tensors = make_option_tensors(problem, shape);
+  for (OptionTensor& captured : make_captured_tensors(problem, shape)) tensors.push_back(std::move(captured));
+  return tensors;
 }
 
 // Those of the dimension's indices that come last. What stands for all stays.
@@ -108,20 +125,28 @@ void enlarge_middle(HostTensor& k) {
 
 AttentionOptions TuningCall::options_on_host() const {
   AttentionOptions complete = options;
-  for (const OptionTensor& tensor : tensors) complete.*tensor.option = tensor.view();
+  for (const OptionTensor& tensor : tensors) tensor.put_into(complete, tensor.memory.data());
   return complete;
 }
 
-CheckCase::CheckCase(const Problem& problem, const CallShape& given)
-    : TuningCall{with_keys_of_tree(problem, given), options_of(problem, given.seqlen_kv / 5 + 7), {}} {
-  tensors = make_option_tensors(problem, shape);
+CallShape TuningCall::block_mask_shape() const {
+  const std::optional<Tensor> boolean_mask = options_on_host().boolean_mask;
+  const std::int64_t batch = boolean_mask ? boolean_mask->shape[0] : 1,
+                     heads = boolean_mask ? boolean_mask->shape[1] : 1;
+  return {batch, shape.seqlen_q, shape.seqlen_kv, heads, heads};
+}
+
+CheckCase::CheckCase(const Problem& of_problem, const CallShape& given)
+    : TuningCall{
+          of_problem, with_keys_of_tree(of_problem, given), options_of(of_problem, given.seqlen_kv / 5 + 7), {}} {
+  tensors = tensors_of(problem, shape);
   const TensorShapes shapes(problem, shape);
   q = HostTensor::random_normal(problem.dtype, shapes.q, seed_of_q);
   k = HostTensor::random_normal(problem.dtype, shapes.k, seed_of_k);
   v = HostTensor::random_normal(problem.dtype, shapes.v, seed_of_v);
 }
 
-Expected CheckCase::expected() const { return expect(q, k, v, options_on_host()); }
+Expected CheckCase::expected() const { return expect(q, k, v, options_on_host(), problem, {shape}); }
 
 std::vector<CheckCase> make_check_cases(const Problem& problem) {
   std::vector<CheckCase> cases;
@@ -149,28 +174,29 @@ HostTensor RepeatedNormal::rows(std::int64_t batch, std::int64_t head, std::int6
   return rows;
 }
 
-TimedCase::TimedCase(const Problem& problem, const CallShape& given)
-    : TuningCall{with_all_keys(problem, given), {}, {}},
+TimedCase::TimedCase(const Problem& of_problem, const CallShape& given)
+    : TuningCall{of_problem, with_all_keys(of_problem, given), {}, {}},
       q(problem.dtype, TensorShapes(problem, shape).q, seed_of_q),
       k(problem.dtype, TensorShapes(problem, shape).k, seed_of_k),
       v(problem.dtype, TensorShapes(problem, shape).v, seed_of_v) {
   // Now that the sizes are those of tensors that memory may hold.
   options = options_of(problem, given.seqlen_kv);
-  tensors = make_option_tensors(problem, shape);
+  tensors = tensors_of(problem, shape);
 }
 
 std::int64_t TimedCase::checked_rows() const noexcept {
   return shape.seqlen_kv <= kMostCheckedKeys ? std::min(shape.seqlen_q, kMostCheckedRows) : 0;
 }
 
-// Masks are aligned with the last query, so that the last rows alone have the same ones.
+// Masks are aligned with the last query, so that the last rows alone have the same ones; functions are told where these
+// stand.
 Expected TimedCase::expected() const {
-  const std::int64_t batch = shape.batch - 1, head = shape.num_heads_kv - 1;
-  const std::int64_t rows = checked_rows(), keys = rows > 0 ? shape.seqlen_kv : 0;
+  const std::int64_t batch = shape.batch - 1, head = shape.num_heads_kv - 1, head_q = shape.num_heads_q - 1;
+  const std::int64_t rows = checked_rows(), first = shape.seqlen_q - rows, keys = rows > 0 ? shape.seqlen_kv : 0;
   std::vector<OptionTensor> kept;
   const AttentionOptions of_head = options_of_last(*this, rows, kept);
-  return expect(q.rows(batch, shape.num_heads_q - 1, shape.seqlen_q - rows, rows), k.rows(batch, head, 0, keys),
-                v.rows(batch, head, 0, keys), of_head);
+  return expect(q.rows(batch, head_q, first, rows), k.rows(batch, head, 0, keys), v.rows(batch, head, 0, keys), of_head,
+                problem, {shape, batch, head_q, first});
 }
 
 }  // namespace flashjit::runtime

@@ -27,18 +27,22 @@ struct TensorShapes {
 // What of a call fits beside its q, k and v.
 struct TuningCall {
   AttentionOptions options_on_host() const;  // with the tensors
+  // Of the block mask that a problem may have beside them: with one batch entry or head where the predicates are the
+  // same for all. It is made of the predicates where the call runs.
+  CallShape block_mask_shape() const;
 
+  Problem problem;
   CallShape shape;
   AttentionOptions options;           // without them
-  std::vector<OptionTensor> tensors;  // one for each feature of the problem that has such
+  std::vector<OptionTensor> tensors;  // one for each feature of the problem that has such, and what functions capture
 };
 
 struct Expected {
   reference::Result exact, low;
 };
 
-// A small call that is checked whole. Throws Error(unsupported) for problems with users' functions or a block mask:
-// what these are called with only users know.
+// A small call that is checked whole. Throws Error(unsupported) for a problem that is not its own class, and
+// Error(invalid_argument) for a block mask without a predicate.
 struct CheckCase : TuningCall {
   CheckCase(const Problem& problem, const CallShape& shape);
   Expected expected() const;
