@@ -7,6 +7,7 @@
 
 #include "generator/arguments.h"
 #include "generator/functions.h"
+#include "generator/stand_ins.h"
 
 namespace flashjit::generator {
 namespace {
@@ -148,7 +149,8 @@ std::uint64_t function_bits(const Problem& problem) noexcept {
 std::string spell(const FeatureRow& row, const Problem& problem) {
   if (row.asked.flag) return std::string(row.word);
   const FunctionText& function = *(problem.*row.asked.function);
-  if (is_users(function.kind)) return fmt::format("{}.{}", row.word, function.digest);
+  if (is_users(function.kind))
+    return fmt::format("{}.{}", row.word, is_stand_in(function) ? stand_in_of(function).word : function.digest);
   if (library_dtypes(function.kind).size() == 1) return std::string(row.word);
   return fmt::format("{}.{}", row.word, to_string(function.captures.front().dtype));
 }

@@ -10,6 +10,7 @@
 #include "generator/features.h"
 #include "generator/functions.h"
 #include "generator/plan.h"
+#include "generator/stand_ins.h"
 
 namespace flashjit {
 namespace {
@@ -58,18 +59,31 @@ WorkRange work_range(double tiles, int sm_count) noexcept {
   return tiles <= 4 * sms ? WorkRange::up_to_4 : WorkRange::more;
 }
 
-// A feature that is a function of a tensor is spelled with the tensor's dtype where there are several.
+// Those that a spelling tells apart: the library's by the dtype of their tensor, and the stand-ins of users'.
+std::vector<const generator::FunctionText*> spelled_functions(generator::FunctionKind kind) {
+  std::vector<const generator::FunctionText*> functions;
+  for (const DType dtype : generator::library_dtypes(kind))
+    functions.push_back(&generator::library_function(kind, dtype));
+  for (const generator::StandIn& stand_in : generator::stand_ins())
+    if (stand_in.kind == kind) functions.push_back(&generator::function_of(stand_in));
+  return functions;
+}
+
 template <class Take>
 void take_feature(const generator::FeatureRow& row, Problem& problem, Take take) {
   if (row.asked.flag) {
     problem.*row.asked.flag = take("-" + std::string(row.word));
     return;
   }
-  for (const DType dtype : generator::library_dtypes(row.asked.kind)) {
+  for (const generator::FunctionText* function : spelled_functions(row.asked.kind)) {
     Problem with = problem;
-    with.*row.asked.function = &generator::library_function(row.asked.kind, dtype);
+    with.*row.asked.function = function;
     if (take("-" + generator::spell(row, with))) problem = with;
   }
+}
+
+const generator::FunctionText* class_of(const generator::FunctionText* function) {
+  return function ? &generator::function_of(generator::stand_in_of(*function)) : nullptr;
 }
 
 }  // namespace
@@ -107,6 +121,13 @@ Problem parse_problem(std::string_view text) {
   }
   validate(problem);
   return problem;
+}
+
+Problem tuning_class(const Problem& problem) {
+  Problem of_class = problem;
+  of_class.score = class_of(problem.score);
+  of_class.mask = class_of(problem.mask);
+  return of_class;
 }
 
 void validate(const Problem& problem) {

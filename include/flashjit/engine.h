@@ -241,7 +241,8 @@ class Engine {
 
   // --- Tuning (docs/tuning.md) --------------------------------------------------------------------------------------
 
-  // Chooses the variant for the problem and the bucket of this shape by measurement, and keeps the record. When there
+  // Chooses the variant for the problem and the bucket of this shape by measurement, and keeps the record. It is made
+  // for the problem's class (tuning_class): what stands for users' texts is timed, and never a text itself. When there
   // is a record for this device already, that is the answer, unless asked to measure again. Calls of this engine that
   // were made or prepared before keep their variant, unless asked to adopt the new one. While another thread or process
   // tunes the same, it is waited for. Throws Error(unsupported) when the policy is frozen and on an engine that

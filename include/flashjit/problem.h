@@ -48,11 +48,16 @@ struct Problem {
   }
 };
 
-// "fwd-bf16-d128-causal", "fwd-f16-d192-v128-window"; functions by a digest: "fwd-bf16-d64-score.0123456789abcdef".
+// "fwd-bf16-d128-causal", "fwd-f16-d192-v128-window"; functions by a digest: "fwd-bf16-d64-score.0123456789abcdef", or
+// by their class: "fwd-bf16-d64-score.tensors".
 std::string to_string(const Problem& problem);
-// Reads that spelling and no other; one with a user's function says too little to be read. Throws
+// Reads that spelling and no other; one with the digest of a user's function says too little to be read. Throws
 // Error(invalid_argument).
 Problem parse_problem(std::string_view text);
+// The problem with a function of the library in the place of each of a user: the same one for all scores that capture
+// no tensor ("score.arithmetic"), for all that do ("score.tensors"), and likewise for masks. Choices by measurement are
+// made for it, and serve all problems of the class.
+Problem tuning_class(const Problem& problem);
 // Throws Error(invalid_argument) which names the field.
 void validate(const Problem& problem);
 

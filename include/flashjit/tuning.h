@@ -60,10 +60,10 @@ struct TunedCandidate {
 };
 const char* to_string(TunedCandidate::Outcome outcome) noexcept;
 
-// One problem and shape bucket on one device.
+// One class of problems and shape bucket on one device.
 struct TuningRecord {
   DeviceIdentity device;
-  Problem problem;
+  Problem problem;  // a class: tuning_class
   ShapeBucket bucket;
   CallShape shape;                         // that was measured
   Variant chosen;                          // the default, unless another was faster beyond the noise
@@ -75,7 +75,7 @@ struct TuningRecord {
   // complete ("yes", or why not: "budget", "cancelled", "default failed").
   std::vector<std::pair<std::string, std::string>> environment;
 };
-// The file that keeps it, below a cache's directory or in a bundle: tuning/<slug>/<problem>.<bucket>.json
+// The file that keeps it, below a cache's directory or in a bundle: tuning/<slug>/<class of the problem>.<bucket>.json
 std::string record_path(const DeviceIdentity& device, const Problem& problem, const ShapeBucket& bucket);
 // JSON for people and programs; the first is a function of the record alone. The second throws Error(invalid_argument)
 // which says what is wrong with the text, and Error(unsupported) when it is of a newer format or of variants that this
@@ -95,12 +95,13 @@ struct TuneProgress {
 };
 
 struct TuneOptions {
-  double budget_seconds = 20;       // of measuring and compiling together; what is best by then is compared and kept
-  int jobs = 0;                     // kernels compiled at once; 0: as many as cores and free memory allow
-  bool again = false;               // measure although there is a record
-  bool keep = true;                 // write the record to the user's cache
-  bool adopt = false;               // calls of this engine that have used another variant take the new one
-  std::vector<Variant> candidates;  // empty: Engine::variants
+  double budget_seconds = 20;  // of measuring and compiling together; what is best by then is compared and kept
+  int jobs = 0;                // kernels compiled at once; 0: as many as cores and free memory allow
+  bool again = false;          // measure although there is a record
+  bool keep = true;            // write the record to the user's cache
+  // Calls of this engine that have used another variant take the new one, with whatever text of the problem's class.
+  bool adopt = false;
+  std::vector<Variant> candidates;                    // empty: Engine::variants
   std::function<void(const TuneProgress&)> progress;  // what it throws is dropped
   // Asked often, from the calling thread. True: stop, choose the default and keep nothing.
   std::function<bool()> cancelled;

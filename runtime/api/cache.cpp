@@ -107,9 +107,10 @@ class ChosenKernels {
   explicit ChosenKernels(const runtime::CacheLayers& layers)
       : records_({nullptr, layers.all, runtime::builtin_records()}, log_) {}
 
-  // Not one that this release does not know.
+  // Not one that this release does not know, nor one that only stands for users' texts where variants are chosen.
   bool has(const cache::Facts& facts) try {
     const Problem problem = parse_problem(fact(facts, "problem"));
+    if (problem.score || problem.mask) return false;
     const Architecture& architecture = find_architecture(runtime::architecture_of(fact(facts, "architecture")));
     std::vector<Variant>& variants = variants_[{to_string(problem), architecture.name}];
     if (variants.empty()) {

@@ -7,7 +7,7 @@
 
 #include "flashjit/engine.h"
 #include "generator/source.h"
-#include "runtime/api/reference_scores.h"
+#include "runtime/reference/reference_scores.h"
 #include "runtime/backends/emulated_backend.h"
 #include "runtime/backends/gpu_backend.h"
 #include "runtime/backends/kernels.h"

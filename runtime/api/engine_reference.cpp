@@ -5,7 +5,7 @@
 
 #include "flashjit/engine.h"
 #include "runtime/api/engine_impl.h"
-#include "runtime/api/reference_scores.h"
+#include "runtime/reference/reference_scores.h"
 #include "runtime/call/operation.h"
 #include "runtime/support/reject.h"
 

@@ -52,9 +52,9 @@ struct GpuTuningBench::Kernel {
 // The tensors of one call in the device's memory.
 class GpuTuningBench::DeviceCall {
  public:
-  DeviceCall(const Driver& driver, const Problem& problem, const TuningCall& inputs, bool with_lse, Stream stream,
-             int device)
-      : driver_(driver), shapes_(problem, inputs.shape), stream_(stream), options_(inputs.options) {
+  DeviceCall(const Driver& driver, const TuningCall& inputs, bool with_lse, Stream stream, int device)
+      : driver_(driver), shapes_(inputs.problem, inputs.shape), stream_(stream), options_(inputs.options) {
+    const Problem& problem = inputs.problem;
     const auto allocate = [&](DType dtype, const Dims& dims) {
       return DeviceTensor::allocate(dtype, dims, stream, device);
     };
@@ -64,8 +64,9 @@ class GpuTuningBench::DeviceCall {
     out = allocate(problem.dtype, shapes_.out);
     if (with_lse) options_.lse = (lse = allocate(DType::f32, shapes_.lse)).view();
     for (const OptionTensor& tensor : inputs.tensors)
-      options_.*tensor.option =
-          tensor.in(tensors.emplace_back(allocate(tensor.memory.dtype(), tensor.memory.shape())).data());
+      tensor.put_into(options_, tensors.emplace_back(allocate(tensor.memory.dtype(), tensor.memory.shape())).data());
+    if (problem.block_mask)
+      options_.block_mask = (block_mask = allocate(DType::i32, block_mask_dims(inputs.block_mask_shape()))).view();
     call = validate_inputs(q.view(), k.view(), v.view(), options_);
     validate_out(call, out.view());
   }
@@ -90,8 +91,11 @@ class GpuTuningBench::DeviceCall {
     }
   }
 
+  const AttentionOptions& options() const noexcept { return options_; }
+
   DeviceTensor q, k, v, out, lse;
   std::vector<DeviceTensor> tensors;  // like those of the host
+  DeviceTensor block_mask;            // of a problem that has one
   ForwardCall call;                   // points into the others
 
  private:
@@ -132,10 +136,11 @@ GpuTuningBench::GpuTuningBench(KernelStore& store, const generator::Templates& t
       timer_(driver_, device, stream_.get(), true) {
   timed_call_->fill(timed_case_.q.block(), timed_case_.k.block(), timed_case_.v.block(), timed_case_.tensors);
   for (const CheckCase& small : check_cases_) {
-    check_calls_.push_back(
-        std::make_unique<DeviceCall>(driver_, problem_, small, true, stream_.get(), device_.info.ordinal));
+    check_calls_.push_back(std::make_unique<DeviceCall>(driver_, small, true, stream_.get(), device_.info.ordinal));
     check_calls_.back()->fill(small.q, small.k, small.v, small.tensors);
+    if (problem.block_mask) make_block_mask(*check_calls_.back(), small);
   }
+  if (problem.block_mask) make_block_mask(*timed_call_, timed_case_);
   stream_.synchronize();
 }
 
@@ -150,11 +155,30 @@ std::vector<Expected> GpuTuningBench::expected() const {
 }
 
 std::unique_ptr<GpuTuningBench::DeviceCall> GpuTuningBench::make_timed_call() const try {
-  return std::make_unique<DeviceCall>(driver_, problem_, timed_case_, false, stream_.get(), device_.info.ordinal);
+  return std::make_unique<DeviceCall>(driver_, timed_case_, false, stream_.get(), device_.info.ordinal);
 } catch (const Error& error) {
   if (error.code() != ErrorCode::driver) throw;
   throw Error(ErrorCode::driver, fmt::format("shape: its tensors ({}) must fit into the free memory of {}, did not: {}",
                                              describe(timed_case_.shape), device_.info.name, error.what()));
+}
+
+// By the library's own kernel, of the predicates that the call has in memory.
+void GpuTuningBench::make_block_mask(const DeviceCall& on_device, const TuningCall& inputs) {
+  const Tensor into = on_device.block_mask.view();
+  const ForwardCall call = validate_block_mask(on_device.options(), inputs.block_mask_shape(), into);
+  PlainLaunch made = make_block_mask_launch(call, architecture_, templates_);
+  const KernelRequest request(made.kernel.source, architecture_.name, {});
+  if (!block_mask_module_) block_mask_module_ = open_module(*store_.get(request).image, request.source().entry);
+  const Module::Ready ready =
+      block_mask_module_->prepare(device_, request.source().name, made.kernel.threads, made.launch.shared_bytes);
+  enqueue(driver_, made.launch, ready.function, stream_.get());
+}
+
+std::unique_ptr<Module> GpuTuningBench::open_module(const KernelImage& image, const std::string& entry) const {
+  Module::Failure failure;
+  std::unique_ptr<Module> module = Module::open(driver_, image.bytes, entry, failure);
+  if (!module) driver_.check(failure.result, failure.function);
+  return module;
 }
 
 std::vector<TuningBench::Compiled> GpuTuningBench::compile(const std::vector<Variant>& variants,
@@ -190,9 +214,7 @@ TuningBench::Compiled GpuTuningBench::compile_one(const Variant& variant, std::u
 
 // What one launch needs, and no table of the engine's: candidates are gone when the tuning is over.
 void GpuTuningBench::load(Kernel& kernel) {
-  Module::Failure failure;
-  kernel.module = Module::open(driver_, kernel.image->bytes, kernel.entry, failure);
-  if (!kernel.module) driver_.check(failure.result, failure.function);
+  kernel.module = open_module(*kernel.image, kernel.entry);
   LaunchRecord& record = kernel.record;
   const Module::Ready ready =
       kernel.module->prepare(device_, kernel.name, record.spec.plan().threads, record.spec.plan().smem_bytes);

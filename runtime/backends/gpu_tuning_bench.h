@@ -12,6 +12,7 @@
 #include "generator/source.h"
 #include "runtime/backends/gpu_operation.h"
 #include "runtime/cuda/driver.h"
+#include "runtime/cuda/module.h"
 #include "runtime/cuda/private_stream.h"
 #include "runtime/cuda/tile_counters.h"
 #include "runtime/cuda/timer.h"
@@ -29,9 +30,10 @@ namespace flashjit::runtime {
 class GpuTuningBench : public TuningBench {
  public:
   // jobs: kernels that are compiled at once; 0: as many as cores and free memory allow. Store, templates and device
-  // must outlive it. The sizes of the shape are at least 1. Throws Error(invalid_argument) for a shape that cannot be,
-  // Error(driver) when its tensors do not fit into the device's memory, Error(unsupported) when no kernel here runs on
-  // the device.
+  // must outlive it. The problem is its own class, and the sizes of the shape are at least 1. Throws
+  // Error(invalid_argument) for a shape that cannot be and for a block mask without a predicate, Error(driver) when its
+  // tensors do not fit into the device's memory, Error(unsupported) when no kernel here runs on the device, and for a
+  // problem with a block mask what compiling throws.
   GpuTuningBench(KernelStore& store, const generator::Templates& templates, const Device& device,
                  const Problem& problem, const CallShape& shape, int jobs = 0);
   ~GpuTuningBench() override;
@@ -51,6 +53,8 @@ class GpuTuningBench : public TuningBench {
 
   Compiled compile_one(const Variant& variant, std::unique_ptr<Kernel>& kernel) const;
   void load(Kernel& kernel);
+  void make_block_mask(const DeviceCall& on_device, const TuningCall& inputs);
+  std::unique_ptr<Module> open_module(const KernelImage& image, const std::string& entry) const;
   std::string check_small(const Kernel& kernel, std::size_t index);
   std::string check_timed(Kernel& kernel);
   HostTensor checked_rows() const;
@@ -67,6 +71,7 @@ class GpuTuningBench : public TuningBench {
   const TimedCase timed_case_;
   const std::vector<CheckCase> check_cases_;
 
+  std::unique_ptr<Module> block_mask_module_;  // of a problem that has one; runs on the stream until that ends
   const PrivateStream stream_;
   ZeroedMemory counter_memory_;
   TileCounters tile_counters_;

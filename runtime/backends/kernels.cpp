@@ -130,8 +130,26 @@ std::vector<KernelInfo> Kernels::prepare_all(const Problem& problem, const std::
 }
 
 void Kernels::adopt(const Problem& problem, const ShapeBucket& bucket, const Variant& variant, const Device& device) {
-  ProgressReporter progress(progress_, 1);
-  table_.replace(LaunchKey(device.info.ordinal, problem, bucket), *make(problem, variant, device, progress).record);
+  const auto key_of = [&](const Problem& of) { return LaunchKey(device.info.ordinal, of, bucket); };
+  std::vector<Problem> others = others_of_class(problem);
+  std::erase_if(others, [&](const Problem& other) { return !table_.find(key_of(other)); });
+  ProgressReporter progress(progress_, 1 + static_cast<int>(others.size()));
+  table_.replace(key_of(problem), *make(problem, variant, device, progress).record);
+  for (const Problem& other : others)
+    if (const Made made = try_to_make(other, variant, device, progress); made.record)
+      table_.replace(key_of(other), *made.record);
+}
+
+// That have had a kernel.
+std::vector<Problem> Kernels::others_of_class(const Problem& problem) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Problem> others;
+  for (const auto& [key, record] : records_) {
+    const Problem& other = record->spec.problem();
+    const bool is_new = !(other == problem) && std::find(others.begin(), others.end(), other) == others.end();
+    if (is_new && tuning_class(other) == tuning_class(problem)) others.push_back(other);
+  }
+  return others;
 }
 
 // Of every bucket, and of calls without tensor maps where they differ from others.

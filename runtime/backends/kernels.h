@@ -49,7 +49,8 @@ class Kernels {
   // Makes what every call for the problem needs, compiling in parallel. Measures nothing.
   std::vector<KernelInfo> prepare_all(const Problem& problem, const std::optional<Variant>& variant,
                                       const Device& device);
-  // From now on calls with this bucket get this variant.
+  // From now on calls with this bucket get this variant: those of the problem, and those of others of its class that
+  // have had another, unless theirs cannot be made.
   void adopt(const Problem& problem, const ShapeBucket& bucket, const Variant& variant, const Device& device);
   // Any other kernel, for measurements.
   CUfunction load(const KernelRequest& request, int threads, int smem_bytes, const Device& device);
@@ -59,6 +60,7 @@ class Kernels {
   struct Made;
   class Listing;
   const LaunchRecord& prepare(const Problem& problem, const Need& need, const Device& device);
+  std::vector<Problem> others_of_class(const Problem& problem);
   std::vector<Need> needs_of_calls(const Problem& problem, const Device& device);
   Made make(const Problem& problem, const Variant& variant, const Device& device, ProgressReporter& progress);
   Made make(const Problem& problem, const Choice& choice, const Device& device, ProgressReporter& progress);

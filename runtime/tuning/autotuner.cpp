@@ -127,25 +127,26 @@ TuningRecord Autotuner::tune(const Problem& problem, const CallShape& shape, con
     throw Error(ErrorCode::unsupported, "tune: measures nothing when the tuning policy is frozen");
   flashjit::validate(problem);
   validate(shape);
+  const Problem of_class = tuning_class(problem);
   const ShapeBucket bucket = shape_bucket(shape, device.identity.sm_count);
-  TuningRecords::Shared known = options.again ? nullptr : records_.find(device.identity, problem, bucket);
+  TuningRecords::Shared known = options.again ? nullptr : records_.find(device.identity, of_class, bucket);
   if (known) return *known;
 
   // While somebody else measures, we would disturb each other; and what they measure for the same bucket holds here.
   const auto is_over = [&] {
-    if (!options.again) known = records_.find_again(device.identity, problem, bucket);
+    if (!options.again) known = records_.find_again(device.identity, of_class, bucket);
     return known || is_cancelled(options);
   };
   const milliseconds patience = milliseconds(static_cast<std::int64_t>(1e3 * options.budget_seconds)) + kSlack;
   const std::unique_lock<std::mutex> among_threads = wait_for(mutex_of(device.ordinal), patience, is_over);
   std::optional<Turn> among_processes;
-  if (auto lock = records_.lock(device.identity, problem, bucket)) {
-    among_processes.emplace(std::move(*lock), "tuning", to_string(problem) + "." + to_string(bucket), log_);
+  if (auto lock = records_.lock(device.identity, of_class, bucket)) {
+    among_processes.emplace(std::move(*lock), "tuning", to_string(of_class) + "." + to_string(bucket), log_);
     among_processes->take(patience, is_over);
   } else {
     is_over();
   }
-  return known ? *known : measure(problem, shape, options, device);
+  return known ? *known : measure(of_class, shape, options, device);
 }
 
 TuningRecord Autotuner::measure(const Problem& problem, const CallShape& shape, const TuneOptions& options,

@@ -36,7 +36,7 @@ struct Choice {
 
 struct AutotunerOptions {
   TuningPolicy policy = TuningPolicy::recorded;
-  // Measures the problem at this shape on the device with this ordinal, and compiles so many kernels at once.
+  // Measures the class of problems at this shape on the device with this ordinal, and compiles so many kernels at once.
   using MakeBench =
       std::function<std::unique_ptr<TuningBench>(const Problem&, const CallShape&, int ordinal, int jobs)>;
   MakeBench make_bench;

@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/tuning/tuning_inputs.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <functional>
-#include <limits>
+#include <utility>
 
-#include "flashjit/error.h"
-#include "generator/functions.h"
-#include "runtime/support/byte_count.h"
+#include "generator/features.h"
+#include "runtime/support/reject.h"
+#include "runtime/tuning/stand_in_calls.h"
 
 namespace flashjit::runtime {
 namespace {
 
-enum Seed : std::uint64_t { seed_of_q = 1, seed_of_k, seed_of_v, seed_of_bias, seed_of_dropout };
+enum Seed : std::uint64_t { seed_of_q = 1, seed_of_k, seed_of_v, seed_of_dropout = 5 };
 
 // The first has several tiles of any height and several blocks of any width; the second shares a tile among heads; of
 // the third, under a causal mask, most queries see no key; in the fourth maxima jump, from whichever end keys are
@@ -32,16 +28,14 @@ constexpr float kSoftcap = 20;  // which bends the scores that jumped, and leave
 constexpr double kDropout = 0.1;
 
 constexpr std::int64_t kBlockElements = (1 << 18) - 1;
-constexpr std::int64_t kMostCheckedRows = 16;
 constexpr std::int64_t kMostCheckedKeys = 1 << 17;  // what the reference does in about a second
 
-std::int64_t element_count(DType dtype, const Dims& shape) {
-  return static_cast<std::int64_t>(byte_count("shape", dtype, shape) / size_of(dtype));
-}
-
-Expected expect(const HostTensor& q, const HostTensor& k, const HostTensor& v, const AttentionOptions& options) {
-  return {reference::attention(q.view(), k.view(), v.view(), options),
-          reference::attention_in_low_precision(q.view(), k.view(), v.view(), options)};
+// Of rows of a call for the problem.
+Expected expect(const HostTensor& q, const HostTensor& k, const HostTensor& v, const AttentionOptions& options,
+                const Problem& problem, const RowsInCall& rows) {
+  return {
+      reference::attention(q.view(), k.view(), v.view(), options, stand_in_hook(problem, rows, false)),
+      reference::attention_in_low_precision(q.view(), k.view(), v.view(), options, stand_in_hook(problem, rows, true))};
 }
 
 // Two-sided: one that ended at the query's own key would be causal, and beside a prefix none ends.
@@ -52,6 +46,9 @@ Window window_of(std::int64_t keys, const Problem& problem) {
 
 // Of a call for the problem; keys: that a query sees, if there is a window or there are chunks.
 AttentionOptions options_of(const Problem& problem, std::int64_t keys) {
+  if (problem.block_mask && !generator::has_part(generator::Slot::predicate, problem))
+    reject("problem: must have boolean_mask, documents, tree or mask beside blocks, which are made of them, was {}",
+           to_string(problem));
   AttentionOptions options;
   options.causal = problem.causal;
   if (problem.softcap) options.softcap = kSoftcap;
@@ -59,133 +56,12 @@ AttentionOptions options_of(const Problem& problem, std::int64_t keys) {
   if (problem.window) options.window = window_of(keys, problem);
   // Beside a window so long that each hides keys that the other one shows.
   if (problem.chunk) options.chunk = problem.window ? 2 * keys : keys;
-  return options;
-}
-
-// That of ALiBi's paper.
-double slope_of(std::int64_t head, std::int64_t heads) {
-  return std::exp2(-8 * static_cast<double>(head + 1) / static_cast<double>(heads));
-}
-
-// From -1.5 to 1.5, where scores are; neighbours differ.
-double sink_of(std::int64_t head, std::int64_t /*heads*/) { return static_cast<double>(head * 5 % 13 - 6) / 4; }
-
-// Bits that no two numbers share.
-std::uint64_t mix(std::uint64_t number) noexcept {
-  number = (number ^ number >> 32) * 0xd6e8feb86659fd93u;
-  number = (number ^ number >> 32) * 0xd6e8feb86659fd93u;
-  return number ^ number >> 32;
-}
-
-using TensorOption = std::optional<Tensor> AttentionOptions::*;
-
-OptionTensor packed_tensor(TensorOption option, DType dtype, const Dims& shape,
-                           const std::function<double(std::int64_t index)>& value) {
-  OptionTensor tensor{option, HostTensor(dtype, shape), shape, packed_strides(shape)};
-  for (std::int64_t i = 0; i < element_count(dtype, shape); ++i)
-    store_element(tensor.memory.data(), dtype, i, value(i));
-  return tensor;
-}
-
-OptionTensor tensor_of_heads(TensorOption option, const CallShape& shape,
-                             double (*number)(std::int64_t head, std::int64_t heads)) {
-  return packed_tensor(option, DType::f32, {shape.num_heads_q},
-                       [&](std::int64_t head) { return number(head, shape.num_heads_q); });
-}
-
-// [batch, num_heads_q, seqlen_q, seqlen_kv]. A large one is the same for all heads, and its rows begin closer together
-// than they are long, in memory that no cache of today's GPUs holds beside k and v.
-OptionTensor tensor_of_scores(TensorOption option, const CallShape& shape,
-                              const std::function<HostTensor(std::int64_t count)>& make) {
-  constexpr std::int64_t kMostElements = 1 << 23;
-  const Dims whole{shape.batch, shape.num_heads_q, shape.seqlen_q, shape.seqlen_kv};
-  if (const std::int64_t count = element_count(DType::f32, whole); count <= kMostElements)
-    return {option, make(count), whole, packed_strides(whole)};
-  const std::int64_t rows = shape.seqlen_q, keys = shape.seqlen_kv;
-  const std::int64_t room = std::max<std::int64_t>(1, (kMostElements - keys) / std::max<std::int64_t>(1, rows - 1));
-  const std::int64_t step = std::min(keys, room), count = (rows - 1) * step + keys;
-  return {option, make(count), {1, 1, rows, keys}, {count, count, step, 1}};
-}
-
-OptionTensor make_bias(const Problem& problem, const CallShape& shape) {
-  constexpr std::int64_t kHiddenStep = 97;
-  const DType dtype = problem.bias->captures.front().dtype;
-  return tensor_of_scores(&AttentionOptions::bias, shape, [&](std::int64_t count) {
-    HostTensor values = HostTensor::random_normal(dtype, {count}, seed_of_bias);
-    for (std::int64_t i = 0; i < count; i += kHiddenStep)
-      store_element(values.data(), dtype, i, -std::numeric_limits<double>::infinity());
-    return values;
-  });
-}
-
-// Three of four keys, and of some rows none.
-OptionTensor make_boolean_mask(TensorOption option, const CallShape& shape) {
-  constexpr std::int64_t kEmptyRowStep = 23;
-  return tensor_of_scores(option, shape, [&](std::int64_t count) {
-    HostTensor shown(DType::boolean, {count});
-    for (std::int64_t i = 0; i < count; ++i) {
-      const bool in_empty_row = i / shape.seqlen_kv % kEmptyRowStep == 1;
-      store_element(shown.data(), DType::boolean, i, !in_empty_row && mix(static_cast<std::uint64_t>(i)) % 4 != 0);
-    }
-    return shown;
-  });
-}
-
-// Runs of one document, of which there is more than one of each where there are few queries.
-OptionTensor make_documents(const CallShape& shape) {
-  constexpr std::int64_t kDocuments = 4;
-  const std::int64_t run = shape.seqlen_kv / 6 + 3;
-  return packed_tensor(&AttentionOptions::documents, DType::i32, {1, shape.seqlen_kv},
-                       [&](std::int64_t key) { return static_cast<double>(key / run % kDocuments); });
-}
-
-OptionTensor make_prefix(const CallShape& shape) {
-  return packed_tensor(&AttentionOptions::prefix, DType::i32, {shape.batch}, [&](std::int64_t entry) {
-    const std::int64_t lengths[] = {shape.seqlen_kv / 3, 0, shape.seqlen_kv, -1};
-    return static_cast<double>(lengths[entry % 4]);
-  });
-}
-
-constexpr std::int64_t kWordTokens = 64;  // bits
-
-// Tokens of one word, of row i of a tree. The last rows, which are those that may be checked alone, see all tokens
-// before them, as rows of a smaller tree do.
-std::uint64_t tree_word(std::int64_t tokens, std::int64_t i, std::int64_t word) noexcept {
-  const std::int64_t first = word * kWordTokens, first_last = std::max<std::int64_t>(0, tokens - kMostCheckedRows);
-  std::uint64_t bits = mix(static_cast<std::uint64_t>(i * tokens + word));
-  for (std::int64_t bit = 0; bit < kWordTokens; ++bit)
-    if (first + bit == i || (i >= first_last && first + bit < first_last)) bits |= std::uint64_t{1} << bit;
-  return bits;
-}
-
-// Its last rows, as those of a tree with no others.
-OptionTensor make_tree(std::int64_t tokens, std::int64_t rows) {
-  const Dims shape{1, rows, (rows + kWordTokens - 1) / kWordTokens};
-  OptionTensor tree{&AttentionOptions::tree, HostTensor(DType::i64, shape), shape, packed_strides(shape)};
-  auto* const words = static_cast<std::uint64_t*>(tree.memory.data());
-  const std::int64_t first = tokens - rows;
-  for (std::int64_t i = 0; i < rows * shape[2]; ++i) {
-    const std::int64_t row = first + i / shape[2], at = first + i % shape[2] * kWordTokens, shift = at % kWordTokens;
-    words[i] = tree_word(tokens, row, at / kWordTokens) >> shift;
-    if (shift != 0) words[i] |= tree_word(tokens, row, at / kWordTokens + 1) << (kWordTokens - shift);
-  }
-  return tree;
+  return with_stand_ins(problem, std::move(options));
 }
 
 std::vector<OptionTensor> tensors_of(const Problem& problem, const CallShape& shape) {
-  if (problem.score || problem.mask || problem.block_mask)
-    throw Error(ErrorCode::unsupported,
-                fmt::format("problem: must have no users' functions and no block mask to be tuned, was {}",
-                            to_string(problem)));
-  std::vector<OptionTensor> tensors;
-  if (problem.alibi) tensors.push_back(tensor_of_heads(&AttentionOptions::alibi_slopes, shape, slope_of));
-  if (problem.sinks) tensors.push_back(tensor_of_heads(&AttentionOptions::sinks, shape, sink_of));
-  if (problem.bias) tensors.push_back(make_bias(problem, shape));
-  if (problem.boolean_mask) tensors.push_back(make_boolean_mask(&AttentionOptions::boolean_mask, shape));
-  if (problem.documents) tensors.push_back(make_documents(shape));
-  if (problem.prefix) tensors.push_back(make_prefix(shape));
-  if (problem.tree) tensors.push_back(make_tree(shape.seqlen_q, shape.seqlen_q));
-  if (problem.dropout_mask) tensors.push_back(make_boolean_mask(&AttentionOptions::dropout_mask, shape));
+  std::vector<OptionTensor> tensors = make_option_tensors(problem, shape);
+  for (OptionTensor& captured : make_captured_tensors(problem, shape)) tensors.push_back(std::move(captured));
   return tensors;
 }
 
@@ -202,11 +78,11 @@ Tensor last_of(Tensor tensor, int dim, std::int64_t count = 1) {
 OptionTensor make_random_mask(const TuningCall& call, std::int64_t rows) {
   const CallShape& shape = call.shape;
   const std::int64_t keys = shape.seqlen_kv, first = shape.seqlen_q - rows;
-  return packed_tensor(&AttentionOptions::dropout_mask, DType::boolean, {1, 1, rows, keys},
-                       [&](std::int64_t i) -> double {
-                         return keeps(call.options.dropout, shape.num_heads_q, shape.batch - 1, shape.num_heads_q - 1,
-                                      first + i / keys, i % keys);
-                       });
+  return make_packed(&AttentionOptions::dropout_mask, DType::boolean, {1, 1, rows, keys},
+                     [&](std::int64_t i) -> double {
+                       return keeps(call.options.dropout, shape.num_heads_q, shape.batch - 1, shape.num_heads_q - 1,
+                                    first + i / keys, i % keys);
+                     });
 }
 
 // Of a call with the last rows of the last query head of the last batch entry alone; kept: where to keep what is made
@@ -249,12 +125,20 @@ void enlarge_middle(HostTensor& k) {
 
 AttentionOptions TuningCall::options_on_host() const {
   AttentionOptions complete = options;
-  for (const OptionTensor& tensor : tensors) complete.*tensor.option = tensor.view();
+  for (const OptionTensor& tensor : tensors) tensor.put_into(complete, tensor.memory.data());
   return complete;
 }
 
-CheckCase::CheckCase(const Problem& problem, const CallShape& given)
-    : TuningCall{with_keys_of_tree(problem, given), options_of(problem, given.seqlen_kv / 5 + 7), {}} {
+CallShape TuningCall::block_mask_shape() const {
+  const std::optional<Tensor> boolean_mask = options_on_host().boolean_mask;
+  const std::int64_t batch = boolean_mask ? boolean_mask->shape[0] : 1,
+                     heads = boolean_mask ? boolean_mask->shape[1] : 1;
+  return {batch, shape.seqlen_q, shape.seqlen_kv, heads, heads};
+}
+
+CheckCase::CheckCase(const Problem& of_problem, const CallShape& given)
+    : TuningCall{
+          of_problem, with_keys_of_tree(of_problem, given), options_of(of_problem, given.seqlen_kv / 5 + 7), {}} {
   tensors = tensors_of(problem, shape);
   const TensorShapes shapes(problem, shape);
   q = HostTensor::random_normal(problem.dtype, shapes.q, seed_of_q);
@@ -262,7 +146,7 @@ CheckCase::CheckCase(const Problem& problem, const CallShape& given)
   v = HostTensor::random_normal(problem.dtype, shapes.v, seed_of_v);
 }
 
-Expected CheckCase::expected() const { return expect(q, k, v, options_on_host()); }
+Expected CheckCase::expected() const { return expect(q, k, v, options_on_host(), problem, {shape}); }
 
 std::vector<CheckCase> make_check_cases(const Problem& problem) {
   std::vector<CheckCase> cases;
@@ -290,8 +174,8 @@ HostTensor RepeatedNormal::rows(std::int64_t batch, std::int64_t head, std::int6
   return rows;
 }
 
-TimedCase::TimedCase(const Problem& problem, const CallShape& given)
-    : TuningCall{with_all_keys(problem, given), {}, {}},
+TimedCase::TimedCase(const Problem& of_problem, const CallShape& given)
+    : TuningCall{of_problem, with_all_keys(of_problem, given), {}, {}},
       q(problem.dtype, TensorShapes(problem, shape).q, seed_of_q),
       k(problem.dtype, TensorShapes(problem, shape).k, seed_of_k),
       v(problem.dtype, TensorShapes(problem, shape).v, seed_of_v) {
@@ -304,14 +188,15 @@ std::int64_t TimedCase::checked_rows() const noexcept {
   return shape.seqlen_kv <= kMostCheckedKeys ? std::min(shape.seqlen_q, kMostCheckedRows) : 0;
 }
 
-// Masks are aligned with the last query, so that the last rows alone have the same ones.
+// Masks are aligned with the last query, so that the last rows alone have the same ones; functions are told where these
+// stand.
 Expected TimedCase::expected() const {
-  const std::int64_t batch = shape.batch - 1, head = shape.num_heads_kv - 1;
-  const std::int64_t rows = checked_rows(), keys = rows > 0 ? shape.seqlen_kv : 0;
+  const std::int64_t batch = shape.batch - 1, head = shape.num_heads_kv - 1, head_q = shape.num_heads_q - 1;
+  const std::int64_t rows = checked_rows(), first = shape.seqlen_q - rows, keys = rows > 0 ? shape.seqlen_kv : 0;
   std::vector<OptionTensor> kept;
   const AttentionOptions of_head = options_of_last(*this, rows, kept);
-  return expect(q.rows(batch, shape.num_heads_q - 1, shape.seqlen_q - rows, rows), k.rows(batch, head, 0, keys),
-                v.rows(batch, head, 0, keys), of_head);
+  return expect(q.rows(batch, head_q, first, rows), k.rows(batch, head, 0, keys), v.rows(batch, head, 0, keys), of_head,
+                problem, {shape, batch, head_q, first});
 }
 
 }  // namespace flashjit::runtime

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "flashjit/reference.h"
 #include "flashjit/tensor.h"
 #include "flashjit/tuning.h"
+#include "runtime/tuning/option_tensors.h"
 
 namespace flashjit::runtime {
 
@@ -24,31 +24,25 @@ struct TensorShapes {
   Dims q, k, v, out, lse;
 };
 
-// An option that is a tensor. Rows of a large one share memory.
-struct OptionTensor {
-  Tensor in(const void* place) const { return {const_cast<void*>(place), memory.dtype(), shape, strides}; }
-  Tensor view() const { return in(memory.data()); }
-
-  std::optional<Tensor> AttentionOptions::*option;
-  HostTensor memory;
-  Dims shape, strides;
-};
-
 // What of a call fits beside its q, k and v.
 struct TuningCall {
   AttentionOptions options_on_host() const;  // with the tensors
+  // Of the block mask that a problem may have beside them: with one batch entry or head where the predicates are the
+  // same for all. It is made of the predicates where the call runs.
+  CallShape block_mask_shape() const;
 
+  Problem problem;
   CallShape shape;
   AttentionOptions options;           // without them
-  std::vector<OptionTensor> tensors;  // one for each feature of the problem that has such
+  std::vector<OptionTensor> tensors;  // one for each feature of the problem that has such, and what functions capture
 };
 
 struct Expected {
   reference::Result exact, low;
 };
 
-// A small call that is checked whole. Throws Error(unsupported) for problems with users' functions or a block mask:
-// what these are called with only users know.
+// A small call that is checked whole. Throws Error(unsupported) for a problem that is not its own class, and
+// Error(invalid_argument) for a block mask without a predicate.
 struct CheckCase : TuningCall {
   CheckCase(const Problem& problem, const CallShape& shape);
   Expected expected() const;

@@ -62,7 +62,8 @@ TunedCandidate parse_candidate(const Fields& fields) {
 }  // namespace
 
 std::string record_path(const DeviceIdentity& device, const Problem& problem, const ShapeBucket& bucket) {
-  const std::string file = fmt::format("{}.{}{}", to_string(problem), to_string(bucket), cache::kRecordSuffix);
+  const std::string file =
+      fmt::format("{}.{}{}", to_string(tuning_class(problem)), to_string(bucket), cache::kRecordSuffix);
   return cache::to_string(cache::RecordPath{slug(device), file});
 }
 

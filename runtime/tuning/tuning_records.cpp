@@ -12,10 +12,10 @@ namespace flashjit::runtime {
 
 struct TuningRecords::Wanted {
   Wanted(const DeviceIdentity& on, const Problem& of, const ShapeBucket& in)
-      : device(on), problem(of), bucket(in), path(record_path(on, of, in)) {}
+      : device(on), problem(tuning_class(of)), bucket(in), path(record_path(on, of, in)) {}
 
   const DeviceIdentity& device;
-  const Problem problem;
+  const Problem problem;  // a class; what is legal for it is legal for all that are of it
   const ShapeBucket bucket;
   const std::string path;
 
@@ -150,8 +150,8 @@ std::vector<TuningRecords::Shared> TuningRecords::all(const DeviceIdentity& devi
   for (const std::string& path : paths()) {
     if (!path.starts_with(folder)) continue;
     try {
-      const std::size_t dot = path.find('.', folder.size());
       const std::size_t end = path.size() - cache::kRecordSuffix.size();
+      const std::size_t dot = path.rfind('.', end - 1);  // a problem may have dots, a bucket has none
       const Problem problem = parse_problem(std::string_view(path).substr(folder.size(), dot - folder.size()));
       const ShapeBucket bucket = parse_shape_bucket(std::string_view(path).substr(dot + 1, end - dot - 1));
       if (Shared record = find_locked({device, problem, bucket})) records.push_back(std::move(record));
@@ -162,10 +162,11 @@ std::vector<TuningRecords::Shared> TuningRecords::all(const DeviceIdentity& devi
 }
 
 std::vector<Variant> TuningRecords::chosen(const Problem& problem, const Architecture& architecture) {
+  const std::string file = to_string(tuning_class(problem)) + '.';
   const std::lock_guard lock(mutex_);
   std::vector<Variant> variants;
   for (const std::string& path : paths()) {
-    if (cache::parse_record_path(path)->file.rfind(to_string(problem) + '.', 0) != 0) continue;
+    if (!cache::parse_record_path(path)->file.starts_with(file)) continue;
     const Shared record = find_of_any_device(path);
     if (!record || record->device.architecture != architecture.name) continue;
     const bool is_new = std::find(variants.begin(), variants.end(), record->chosen) == variants.end();

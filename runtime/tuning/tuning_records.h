@@ -31,7 +31,8 @@ struct TuningRecordsOptions {
 // The summaries inside the library: generated from runtime/tuning/records/*.json.
 std::vector<std::string_view> builtin_records();
 
-// Thread-safe, and safe with other processes on the same directories.
+// Thread-safe, and safe with other processes on the same directories. A problem is asked for by itself, and has the
+// records of its class.
 class TuningRecords {
  public:
   using Shared = std::shared_ptr<const TuningRecord>;

@@ -104,6 +104,31 @@ TEST_CASE("calls of every kind can be timed") {
   }
 }
 
+TEST_CASE("what stands for users' functions is right and can be timed, with block masks and without") {
+  for (const bool block_mask : {false, true}) {
+    for (const char* functions : {"score.arithmetic-mask.tensors", "score.tensors-mask.arithmetic"}) {
+      const Problem problem =
+          parse_problem(std::string("fwd-bf16-d64-causal-") + (block_mask ? "blocks-" : "") + functions);
+      CAPTURE(to_string(problem));
+      for (const CallShape& shape : {kShape, CallShape{2, 1, 4099, 32, 8}}) {
+        Workbench workbench(problem, shape);
+        std::vector<Variant> variants = some_variants();
+        variants.push_back(generator::default_variant(problem, require_architecture(device(0)), {}));
+        for (const Variant& variant : variants) {
+          CAPTURE(to_string(variant));
+          CHECK(workbench.check(variant) == "");
+          CHECK(workbench.bench.time(variant, 3).size() == 3);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a block mask that depends on heads is made for each of them") {
+  Workbench workbench(parse_problem("fwd-bf16-d64-blocks-boolean_mask"), {3, 100, 300, 4, 2});
+  for (const Variant& variant : some_variants()) CHECK(workbench.check(variant) == "");
+}
+
 TEST_CASE("several kernels are compiled, the results in their order, and told one by one") {
   Workbench workbench(make_problem());
   std::vector<Variant> variants = {parse_variant(kMma), parse_variant("mma-q64-kv32-w4"),

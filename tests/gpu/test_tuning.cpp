@@ -259,3 +259,35 @@ TEST_CASE("what was prepared keeps its variant until the engine is asked to adop
   CHECK(std::any_of(infos.begin(), infos.end(),
                     [&](const KernelInfo& info) { return info.tuned && info.variant == record.chosen; }));
 }
+
+TEST_CASE("what is tuned for one text is adopted by another of its class, and by none of another class") {
+  const TemporaryDirectory directory;
+  Engine engine(options_in(directory));
+  const AttentionCase c;
+  const DeviceTensor out = c.poisoned_out();
+  const auto with_score = [](const Score& score) {
+    AttentionOptions options;
+    options.score = score;
+    return options;
+  };
+  const AttentionOptions first = with_score(Score("score * 0.5f")), second = with_score(Score("score * 2"));
+  const AttentionOptions of_tensors = with_score(Score("score + a(0, 0, head, key)", {{"a", c.q}}));
+  const auto variant_of = [&](const AttentionOptions& options) {
+    return engine.prepare(c.q, c.k, c.v, out, options).variant;
+  };
+  const auto all = {first, second, of_tensors};
+  for (const AttentionOptions& options : all) engine.attention(c.q, c.k, c.v, out, options);
+  const Variant of_other_class = variant_of(of_tensors);
+
+  TuneOptions options = with_candidates({"mma-q64-kv64-w4", "mma-q64-kv32-w4"});
+  options.adopt = true;
+  const Problem problem = problem_of(DType::bf16, 64, 64, first);
+  const TuningRecord record = engine.tune(problem, kCaseShape, options, 0);
+  CHECK(record.problem == tuning_class(problem));
+  CHECK(find(record, record.default_variant).outcome == Outcome::measured);
+  for (const AttentionOptions& each : {first, second}) CHECK(variant_of(each) == record.chosen);
+  CHECK(variant_of(of_tensors) == of_other_class);
+  const std::uint64_t compiles = engine.counters().compiles;
+  for (const AttentionOptions& each : all) engine.attention(c.q, c.k, c.v, out, each);
+  CHECK(engine.counters().compiles == compiles);
+}

@@ -47,6 +47,7 @@ struct World {
   std::function<void()> while_compiling;    // once
   std::atomic<int> benches{0};
   std::atomic<int> launches{0};
+  Problem measured;  // the last one
 };
 
 class WorldBench : public TuningBench {
@@ -113,8 +114,9 @@ class Shop {
     return {layers.user, layers.all, {}};
   }
   static AutotunerOptions options_of(World& world, TuningPolicy policy) {
-    const auto make_bench = [&world](const Problem&, const CallShape&, int, int) {
+    const auto make_bench = [&world](const Problem& problem, const CallShape&, int, int) {
       ++world.benches;
+      world.measured = problem;
       if (!world.bench_error.empty()) throw Error(ErrorCode::driver, world.bench_error);
       return std::make_unique<WorldBench>(world);
     };
@@ -348,6 +350,73 @@ TEST_CASE("a shape that cannot be is refused with the name of its field") {
   CHECK(said_of(&CallShape::num_heads_kv, 0) == "shape: num_heads_kv must be at least 1, was 0");
   CHECK(said_of(&CallShape::num_heads_q, 6) == "shape: num_heads_q must be a multiple of num_heads_kv = 4, was 6");
   CHECK(world.benches == 0);
+}
+
+namespace {
+
+// Of users' texts, two of one class and one of another.
+struct TextProblems {
+  Problem first = with_score(Score("score * 2")), second = with_score(Score("score + a", {{"a", 0.5}}));
+  Problem of_tensors = with_score(Score("score + a(key)", {{"a", Tensor(nullptr, DType::f16, {9})}}));
+
+ private:
+  static Problem with_score(const Score& score) {
+    Problem problem;
+    problem.score = score.source();
+    return problem;
+  }
+};
+
+Variant other_than_default(const Problem& problem) {
+  std::vector<Variant> variants = generator::legal_variants(problem, find_architecture("sm_90a"));
+  std::erase(variants, generator::default_variant(problem, find_architecture("sm_90a"), bucket_of_shape()));
+  return variants.front();
+}
+
+}  // namespace
+
+TEST_CASE("what is measured for one text serves all of its class, and no other") {
+  const TemporaryDirectory directory;
+  const TextProblems texts;
+  World world;
+  world.fastest = other_than_default(texts.first);
+  TuneOptions options;
+  options.candidates = {world.fastest};
+  Shop shop(world, TuningPolicy::recorded, directory.path());
+  const TuningRecord record = shop->tune(texts.first, kShape, options, Shop::device());
+  CHECK(record.chosen == world.fastest);
+  CHECK(record.problem == tuning_class(texts.first));
+  CHECK(world.measured == tuning_class(texts.first));
+  CHECK(std::filesystem::exists(directory / record_path(record.device, texts.second, record.bucket)));
+
+  Shop next(world, TuningPolicy::recorded, directory.path());
+  for (Shop* each : {&shop, &next}) {
+    for (const Problem& problem : {texts.first, texts.second, tuning_class(texts.second)})
+      CHECK((*each)->choose(problem, bucket_of_shape(), Shop::device()).variant == world.fastest);
+    CHECK_FALSE((*each)->choose(texts.of_tensors, bucket_of_shape(), Shop::device()).tuned);
+  }
+  CHECK(to_json(next->tune(texts.second, kShape, options, Shop::device())) == to_json(record));
+  CHECK(next.counters().tunings == 0);
+  CHECK(next.records().chosen(texts.second, find_architecture("sm_90a")) == std::vector{world.fastest});
+  CHECK(next.records().chosen(texts.of_tensors, find_architecture("sm_90a")).empty());
+  REQUIRE(next.records().all(tests::make_h200()).size() == 1);
+  CHECK(next.records().all(tests::make_h200()).front()->problem == tuning_class(texts.first));
+}
+
+TEST_CASE("on first use the first text of a class measures for all of them") {
+  const TextProblems texts;
+  World world;
+  Shop shop(world, TuningPolicy::on_first_use);
+  const auto choose = [&](const Problem& problem) {
+    return shop->choose_for_call(problem, kShape, Shop::device(), [] {});
+  };
+  world.fastest = other_than_default(texts.first);
+  CHECK(choose(texts.first).variant == world.fastest);
+  CHECK(choose(texts.second).variant == world.fastest);
+  CHECK(world.benches == 1);
+  choose(texts.of_tensors);
+  CHECK(world.benches == 2);
+  CHECK(world.measured == tuning_class(texts.of_tensors));
 }
 
 TEST_CASE("threads that tune the same measure it once") {

@@ -138,6 +138,16 @@ TEST_CASE("an export of what is chosen leaves out what a tuning only tried") {
   CHECK(Cache::verify_bundle(bundle).intact == 5);
 }
 
+TEST_CASE("an export of what is chosen leaves out kernels of what stands for users' texts") {
+  const TemporaryDirectory directory;
+  const EngineOptions options = options_in(directory / "cache");
+  Problem problem;
+  problem.score = Score("score / 2").source();
+  const FakeKernel plain{128, "sm_80"}, stands_for_texts{128, "sm_80", false, {}, tuning_class(problem).score};
+  make_fake_kernels(options, {plain, stands_for_texts});
+  CHECK(Cache(options).export_bundle({{}, true}) == make_fake_kernels({}, {plain}));
+}
+
 TEST_CASE("records of all layers are listed by path") {
   Shipped shipped;
   EngineOptions options = options_in(shipped.directory / "cache");

@@ -11,7 +11,7 @@
 
 #include "flashjit/error.h"
 #include "flashjit/reference.h"
-#include "runtime/api/reference_scores.h"
+#include "runtime/reference/reference_scores.h"
 
 using namespace flashjit;
 

@@ -9,6 +9,8 @@
 #include "flashjit/attention.h"
 #include "flashjit/error.h"
 #include "generator/functions.h"
+#include "generator/stand_ins.h"
+#include "runtime/tuning/stand_in_calls.h"
 #include "runtime/tuning/tuning_inputs.h"
 
 using namespace flashjit;
@@ -61,6 +63,27 @@ std::vector<Problem> problems_of_tensors() {
   return problems;
 }
 
+// Those with functions of users: each class alone, with a block mask or without, and all beside others that scores and
+// masks may have.
+std::vector<Problem> problems_of_functions(DType dtype = DType::bf16) {
+  std::vector<Problem> problems;
+  for (const generator::StandIn& each : generator::stand_ins()) {
+    Problem problem = make_problem(false, dtype);
+    (each.kind == generator::FunctionKind::score ? problem.score : problem.mask) = &generator::function_of(each);
+    problem.block_mask = each.kind == generator::FunctionKind::mask && each.tensors.empty();
+    problems.push_back(problem);
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    Problem all = problems_of_tensors()[7];
+    all.score = problems[i].score;
+    all.mask = problems[3 - i].mask;
+    all.dtype = dtype;
+    all.block_mask = true;
+    problems.push_back(all);
+  }
+  return problems;
+}
+
 std::vector<Problem> with(std::vector<Problem> problems, const std::vector<Problem>& others) {
   problems.insert(problems.end(), others.begin(), others.end());
   return problems;
@@ -70,15 +93,21 @@ std::vector<Problem> with(std::vector<Problem> problems, const std::vector<Probl
 double score_under(const CheckCase& small, double product, std::int64_t row, std::int64_t key) {
   const AttentionOptions options = small.options_on_host();
   const double cap = options.softcap, scale = 1 / std::sqrt(static_cast<double>(small.q.shape()[3]));
-  const double score = cap > 0 ? cap * std::tanh(product * scale / cap) : product * scale;
-  if (!options.alibi_slopes) return score;
-  const double slope = load_element(options.alibi_slopes->data, DType::f32, 0);
-  return score - slope * std::abs(static_cast<double>(row + small.shape.seqlen_kv - small.shape.seqlen_q - key));
+  double score = cap > 0 ? cap * std::tanh(product * scale / cap) : product * scale;
+  if (options.alibi_slopes)
+    score -= load_element(options.alibi_slopes->data, DType::f32, 0) *
+             std::abs(static_cast<double>(row + small.shape.seqlen_kv - small.shape.seqlen_q - key));
+  if (!small.problem.score) return score;
+  return generator::stand_in_of(*small.problem.score)
+      .score(score, {0, 0, row, key, small.shape.seqlen_q, small.shape.seqlen_kv});
 }
 
-// What calls with these options get.
-Problem problem_of_calls(const Problem& problem, const AttentionOptions& options) {
-  return problem_of(problem.dtype, problem.head_dim, problem.head_dim_v, options);
+// What the call gets.
+Problem problem_of_call(const TuningCall& call) {
+  AttentionOptions options = call.options_on_host();
+  if (call.problem.block_mask)
+    options.block_mask = Tensor(nullptr, DType::i32, block_mask_dims(call.block_mask_shape()));
+  return problem_of(call.problem.dtype, call.problem.head_dim, call.problem.head_dim_v, options);
 }
 
 // As a device's tensor is filled.
@@ -126,14 +155,15 @@ TEST_CASE("a small tensor takes a block of its own size") {
 TEST_CASE("what is expected of the timed call's last rows is what the whole call gives there") {
   const CallShape shapes[] = {{2, 37, 53, 4, 2}, {1, 5, 40, 2, 1}, {1, 1, 9, 1, 1}, {2, 40, 23, 2, 2}};
   for (const CallShape& shape : shapes) {
-    for (const Problem& problem : with(problems_of_features(), problems_of_tensors())) {
+    for (const Problem& problem : with(with(problems_of_features(), problems_of_tensors()), problems_of_functions())) {
       CAPTURE(shape.seqlen_q);
       CAPTURE(to_string(problem));
       const TimedCase timed(problem, shape);
       const TensorShapes dims(problem, timed.shape);
       const reference::Result whole = reference::attention(
           filled(problem.dtype, dims.q, timed.q.block()).view(), filled(problem.dtype, dims.k, timed.k.block()).view(),
-          filled(problem.dtype, dims.v, timed.v.block()).view(), timed.options_on_host());
+          filled(problem.dtype, dims.v, timed.v.block()).view(), timed.options_on_host(),
+          stand_in_hook(problem, {timed.shape}, false));
       const Expected expected = timed.expected();
       REQUIRE(timed.checked_rows() == std::min<std::int64_t>(16, shape.seqlen_q));
       REQUIRE(expected.exact.shape == Dims{1, timed.checked_rows(), 1, 16});
@@ -145,15 +175,14 @@ TEST_CASE("what is expected of the timed call's last rows is what the whole call
 }
 
 TEST_CASE("the calls of tuning are of the problem that is tuned") {
-  for (const Problem& problem : with(problems_of_features(), problems_of_tensors())) {
+  for (const Problem& problem : with(with(problems_of_features(), problems_of_tensors()), problems_of_functions())) {
     CAPTURE(to_string(problem));
     for (const std::int64_t keys : {1, 2, 3, 40, 4096}) {
       CAPTURE(keys);
       const TimedCase timed(problem, {1, 5, keys, 1, 1});
-      CHECK(problem_of_calls(problem, timed.options_on_host()) == problem);
+      CHECK(problem_of_call(timed) == problem);
     }
-    for (const CheckCase& small : make_check_cases(problem))
-      CHECK(problem_of_calls(problem, small.options_on_host()) == problem);
+    for (const CheckCase& small : make_check_cases(problem)) CHECK(problem_of_call(small) == problem);
   }
 }
 
@@ -247,7 +276,9 @@ TEST_CASE("in one small call maxima jump, from whichever end its keys are visite
     return least;
   };
   constexpr double kLazyLimit = 14;  // log2 of what the sum of a block may come to: deferred_softmax.cuh
-  for (const Problem& problem : problems_of_features()) {
+  std::vector<Problem> problems = with(problems_of_features(), problems_of_functions());
+  std::erase_if(problems, [](const Problem& problem) { return problem.mask != nullptr; });
+  for (const Problem& problem : problems) {
     CAPTURE(to_string(problem));
     const std::vector<CheckCase> cases = make_check_cases(problem);
     CHECK(std::any_of(cases.begin(), cases.end(), [&](const CheckCase& c) { return least_jump(c) > kLazyLimit; }));
@@ -333,13 +364,69 @@ TEST_CASE("the bias of a large timed call takes little memory, and is another on
   }
 }
 
-TEST_CASE("calls of users' functions are not made up") {
+TEST_CASE("what a kernel gives that forgets a function does not pass") {
+  for (const Problem& problem : problems_of_functions(DType::f16)) {
+    CAPTURE(to_string(problem));
+    const Problem forgotten = [&] {
+      Problem without = problem;
+      (problem.score ? without.score : without.mask) = nullptr;
+      return without;
+    }();
+    bool all_pass = true;
+    for (const CheckCase& small : make_check_cases(problem)) {
+      const Expected expected = small.expected();
+      const reference::Result given =
+          reference::attention(small.q.view(), small.k.view(), small.v.view(), small.options_on_host(),
+                               stand_in_hook(forgotten, {small.shape}, false));
+      const HostTensor out = HostTensor::from_doubles(DType::f16, given.shape, given.out.data(), given.out.size());
+      all_pass = all_pass && reference::compare(out, expected.exact, expected.low).passed;
+    }
+    CHECK_FALSE(all_pass);
+  }
+}
+
+TEST_CASE("the functions of a call capture what they are expected to") {
+  Problem problem = make_problem(false);
+  problem.score = Score("score + a(key)", {{"a", Tensor(nullptr, DType::f16, {1})}}).source();
+  const TimedCase timed(tuning_class(problem), {2, 5, 40, 8, 2});
+  const AttentionOptions options = timed.options_on_host();
+  REQUIRE(options.score);
+  REQUIRE(options.score->captures().size() == 2);
+  const auto& factor = std::get<Tensor>(options.score->captures()[0].value);
+  const auto& slope = std::get<Tensor>(options.score->captures()[1].value);
+  CHECK(factor.shape == Dims{40});
+  CHECK(slope.shape == Dims{8});
+  const generator::StandIn& stand_in = generator::stand_in_of(*options.score->source());
+  for (std::int64_t key = 0; key < 40; ++key)
+    for (std::int64_t head = 0; head < 8; ++head) {
+      const double by_text = 3 * load_element(factor.data, DType::f32, key) -
+                             load_element(slope.data, DType::f32, head) * static_cast<double>(std::abs(4 - key));
+      CHECK(stand_in.score(3, {1, head, 4, key, 5, 40}) == by_text);
+    }
+}
+
+TEST_CASE("calls of users' own functions are not made up") {
   Problem problem = make_problem(false);
   problem.mask = Mask("key < query").source();
-  CHECK_THROWS_WITH_AS(make_check_cases(problem),
-                       doctest::Contains("problem: must have no users' functions and no block mask to be tuned, was "),
-                       Error);
+  CHECK_THROWS_WITH_AS(
+      make_check_cases(problem),
+      doctest::Contains("problem: must be the class fwd-bf16-d32-v16-mask.arithmetic to be tuned, was"), Error);
   CHECK_THROWS_AS(TimedCase(problem, {1, 5, 40, 1, 1}), Error);
+}
+
+TEST_CASE("a block mask is made of predicates, for all heads and batch entries where they are the same for all") {
+  Problem problem = make_problem(false);
+  problem.block_mask = true;
+  CHECK_THROWS_WITH_AS(
+      make_check_cases(problem),
+      "problem: must have boolean_mask, documents, tree or mask beside blocks, which are made of them, "
+      "was fwd-bf16-d32-v16-blocks",
+      Error);
+  problem.documents = &generator::library_function(generator::FunctionKind::documents, DType::i32);
+  CHECK(TimedCase(problem, {2, 5, 40, 8, 2}).block_mask_shape() == CallShape{1, 5, 40, 1, 1});
+  problem.boolean_mask = &generator::library_function(generator::FunctionKind::boolean_mask, DType::boolean);
+  CHECK(TimedCase(problem, {2, 5, 40, 8, 2}).block_mask_shape() == CallShape{2, 5, 40, 8, 8});
+  CHECK(TimedCase(problem, {2, 8192, 8192, 8, 2}).block_mask_shape() == CallShape{1, 8192, 8192, 1, 1});
 }
 
 TEST_CASE("small calls expect the reference's result, and no head that was forgotten passes") {

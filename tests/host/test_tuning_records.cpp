@@ -13,6 +13,7 @@
 
 #include "cache/bundle_layer.h"
 #include "cache/record_path.h"
+#include "generator/functions.h"
 #include "runtime/tuning/tuning_records.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/child_process.h"
@@ -309,6 +310,17 @@ TEST_CASE("all of a device's records are listed, each once and as it would be fo
   for (const auto& record : records.get().all(make_h200())) times.push_back(record->chosen_us);
   CHECK(times == std::vector<double>{3, 1, 2});  // -causal. comes before .
   CHECK(records.get().all({}).empty());
+}
+
+TEST_CASE("a record is listed whatever its problem's spelling has in it") {
+  const TemporaryDirectory directory;
+  TuningRecord record = make_record();
+  record.problem.bias = &generator::library_function(generator::FunctionKind::bias, DType::f32);
+  record.chosen = MmaVariant{};
+  put(directory.path(), record);
+  Records records(directory.path());
+  REQUIRE(records.get().all(make_h200()).size() == 1);
+  CHECK(records.get().all(make_h200()).front()->problem == record.problem);
 }
 
 TEST_CASE("what is chosen on all devices of an architecture is listed, each once") {

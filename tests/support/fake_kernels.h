@@ -17,7 +17,8 @@ struct FakeKernel {
   int head_dim;
   std::string architecture;
   bool ptx = false;
-  std::string variant = {};  // empty: the default
+  std::string variant = {};                        // empty: the default
+  const generator::FunctionText* score = nullptr;  // of a user
 };
 
 // Fills the cache of these options with kernels that are real but for their images. Gives a bundle of them.
@@ -29,6 +30,7 @@ inline std::string make_fake_kernels(const EngineOptions& options, const std::ve
   for (const FakeKernel& kernel : kernels) {
     Problem problem;
     problem.head_dim = problem.head_dim_v = kernel.head_dim;
+    problem.score = kernel.score;
     const Architecture& architecture = find_architecture(kernel.architecture);
     const Variant variant =
         kernel.variant.empty() ? generator::default_variant(problem, architecture, {}) : parse_variant(kernel.variant);

@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "generator/dtype.h"
-#include "runtime/api/reference_scores.h"
-#include "runtime/api/reference_tensors.h"
+#include "runtime/reference/reference_scores.h"
+#include "runtime/reference/reference_tensors.h"
 #include "runtime/call/dropout.h"
 #include "runtime/call/masks.h"
 #include "runtime/call/scores.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/api/reference_tensors.h"
+#include "runtime/reference/reference_tensors.h"
 
 #include <cstring>
 #include <span>
