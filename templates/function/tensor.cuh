@@ -78,6 +78,24 @@ struct Boolean {
   static __device__ __forceinline__ bool value(unsigned bits) { return bits != 0; }
 };
 
+// An index of any number type. What no int holds is outside of every tensor, as NaN is.
+struct Index {
+  int value;
+
+  __device__ __forceinline__ Index(int i) : value(i) {}
+  __device__ __forceinline__ Index(unsigned i) : value(static_cast<int>(i)) {}
+  __device__ __forceinline__ Index(long i) : Index(static_cast<long long>(i)) {}
+  __device__ __forceinline__ Index(unsigned long i) : Index(static_cast<unsigned long long>(i)) {}
+  __device__ __forceinline__ Index(long long i) : value(static_cast<int>(i) == i ? static_cast<int>(i) : -1) {}
+  __device__ __forceinline__ Index(unsigned long long i) : value(i >> 31 == 0 ? static_cast<int>(i) : -1) {}
+  __device__ __forceinline__ Index(float i) : value(i == i ? static_cast<int>(i) : -1) {}
+  __device__ __forceinline__ Index(double i) : value(i == i ? static_cast<int>(i) : -1) {}
+  __device__ __forceinline__ Index(Position i) : value(i) {}
+  __device__ __forceinline__ Index(Magnitude i) : value(i) {}
+
+  __device__ __forceinline__ operator int() const { return value; }
+};
+
 // What the host writes of a tensor: runtime/call/function_arguments.cpp. An index outside of it gives 0: a kernel asks
 // for rows and keys that do not exist, too, and a text's mistake reads no memory of others. kPacked: the elements of
 // the last dimension are neighbours, so that the columns of a lane differ by constants.
@@ -128,7 +146,7 @@ template <class Element, bool kPacked>
 struct Tensor<Element, 1, kPacked> : View<Element, 1, kPacked> {
   using Value = typename Element::Value;
 
-  __device__ __forceinline__ Value operator()(int i) const {
+  __device__ __forceinline__ Value operator()(Index i) const {
     return this->element(this->has(0, i), i * this->stride());
   }
   __device__ __forceinline__ Value operator()(Position i) const { return this->element(true, 0, i); }
@@ -139,42 +157,42 @@ template <class Element, bool kPacked>
 struct Tensor<Element, 2, kPacked> : View<Element, 2, kPacked> {
   using Value = typename Element::Value;
 
-  __device__ __forceinline__ Value operator()(int i, int j) const {
+  __device__ __forceinline__ Value operator()(Index i, Index j) const {
     return this->element(this->has(0, i) & this->has(1, j), i * this->strides[0] + j * this->stride());
   }
-  __device__ __forceinline__ Value operator()(int i, Position j) const {
+  __device__ __forceinline__ Value operator()(Index i, Position j) const {
     return this->element(this->has(0, i), i * this->strides[0], j);
   }
-  __device__ __forceinline__ Value operator()(int i, RowPosition j) const { return (*this)(i, j.first); }
+  __device__ __forceinline__ Value operator()(Index i, RowPosition j) const { return (*this)(i, j.first); }
 };
 
 template <class Element, bool kPacked>
 struct Tensor<Element, 3, kPacked> : View<Element, 3, kPacked> {
   using Value = typename Element::Value;
 
-  __device__ __forceinline__ Value operator()(int i, int j, int k) const {
+  __device__ __forceinline__ Value operator()(Index i, Index j, Index k) const {
     return this->element(this->has(0, i) & this->has(1, j) & this->has(2, k),
                          i * this->strides[0] + j * this->strides[1] + k * this->stride());
   }
-  __device__ __forceinline__ Value operator()(int i, int j, Position k) const {
+  __device__ __forceinline__ Value operator()(Index i, Index j, Position k) const {
     return this->element(this->has(0, i) & this->has(1, j), i * this->strides[0] + j * this->strides[1], k);
   }
-  __device__ __forceinline__ Value operator()(int i, int j, RowPosition k) const { return (*this)(i, j, k.first); }
+  __device__ __forceinline__ Value operator()(Index i, Index j, RowPosition k) const { return (*this)(i, j, k.first); }
 };
 
 template <class Element, bool kPacked>
 struct Tensor<Element, 4, kPacked> : View<Element, 4, kPacked> {
   using Value = typename Element::Value;
 
-  __device__ __forceinline__ Value operator()(int i, int j, int k, int l) const {
+  __device__ __forceinline__ Value operator()(Index i, Index j, Index k, Index l) const {
     return this->element(this->has(0, i) & this->has(1, j) & this->has(2, k) & this->has(3, l),
                          i * this->strides[0] + j * this->strides[1] + k * this->strides[2] + l * this->stride());
   }
-  __device__ __forceinline__ Value operator()(int i, int j, int k, Position l) const {
+  __device__ __forceinline__ Value operator()(Index i, Index j, Index k, Position l) const {
     return this->element(this->has(0, i) & this->has(1, j) & this->has(2, k),
                          i * this->strides[0] + j * this->strides[1] + k * this->strides[2], l);
   }
-  __device__ __forceinline__ Value operator()(int i, int j, int k, RowPosition l) const {
+  __device__ __forceinline__ Value operator()(Index i, Index j, Index k, RowPosition l) const {
     return (*this)(i, j, k, l.first);
   }
 };
