@@ -20,7 +20,11 @@ constexpr std::string_view kTaken[] = {
     "seqlen_kv",     "infinity",    "pi",          "Number",     "Position",  "Magnitude",
     "Tensor",        "View",        "Real",        "F16",        "Bf16",      "F32",
     "I32",           "I64",         "RowPosition", "load_below", "Boolean",   "ScoreText",
-    "MaskText",      "text",        "abs",         "cos",        "exp",       "exp2",
+    "MaskText",      "Index",       "IsWhole",     "Whole",      "as_whole",  "RealOf",
+    "Widest",        "Numbers",     "Result",      "atan2",      "fdim",      "fma",
+    "fmax",          "fmin",        "fmod",
+
+    "pow",           "text",        "abs",         "cos",        "exp",       "exp2",
     "log",           "log2",        "max",         "min",        "rsqrt",     "sigmoid",
     "sin",           "sqrt",        "tanh",        "alignas",    "alignof",   "and",
     "and_eq",        "asm",         "auto",        "bitand",     "bitor",     "bool",
@@ -126,7 +130,7 @@ std::string why_no_text(std::string_view text) {
   // In comments, too: a compiler would end there, or go on to the next line.
   if (const std::size_t at = text.find('\0'); at != text.npos)
     return fmt::format("must not have NUL, had one at byte {}", at);
-  if (text.find("\\\n") != text.npos || text.find("\\\r") != text.npos)
+  if (text.find("\\\n") != text.npos || text.find("\\\r") != text.npos || text.ends_with('\\'))
     return "must not have '\\' at the end of a line";
   struct Open {
     char bracket;
@@ -134,11 +138,14 @@ std::string why_no_text(std::string_view text) {
   };
   std::vector<Open> open;
   Pieces pieces(text);
-  bool is_empty = true;
+  bool is_empty = true, is_body = false;
+  std::string first_end;  // of a statement
   for (std::string_view piece = pieces.next(); !piece.empty(); piece = pieces.next()) {
     is_empty = false;
     const char c = piece[0];
     if (is_digit(c)) continue;
+    is_body |= piece == "return";
+    if (c == ';' && first_end.empty()) first_end = pieces.place();
     const std::string why = is_letter(c) ? why_not_name(piece) : why_not_character(c, pieces.following());
     if (!why.empty()) return fmt::format("{} at {}", why, pieces.place());
     if (c == '(' || c == '[' || c == '{') open.push_back({c, pieces.place()});
@@ -152,6 +159,8 @@ std::string why_no_text(std::string_view text) {
   if (pieces.ended_in_comment()) return "must end its comments, '/*' was left open";
   if (!open.empty())
     return fmt::format("must have balanced brackets, '{}' at {} is left open", open.back().bracket, open.back().place);
+  if (!is_body && !first_end.empty())
+    return fmt::format("must be an expression, or a body with 'return', had ';' at {} and no 'return'", first_end);
   return is_empty ? "must have a text, was empty" : "";
 }
 

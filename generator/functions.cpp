@@ -235,16 +235,22 @@ std::string render(const FunctionText& function) {
   std::string members;
   for (const CaptureType& type : function.captures) members += fmt::format("  {} {};\n", member_type(type), type.name);
   const bool is_body = uses_name(function.text, "return");
-  // What closes the function has lines of the text, too: a compiler finds there what a text lacks at its end. A way
-  // through a body that returns nothing is an error, and no warning.
+  // What opens and closes the function has names of its own as files: a compiler finds there what is wrong with the
+  // text as a whole, and what it lacks at its end. A way through a body that returns nothing is an error, and no
+  // warning.
+  const char* const file = word_of(function.kind);
   return fmt::format(
       "namespace text {{\nstruct {} {{\n{}"
       "#pragma nv_diag_error 117,940\n"
-      "  {} {{\n{}\n#line 1 \"{}\"\n{}\n{}}}\n#line 1 \"generated\"\n"
+      "  {} {{\n"
+      "#line 1 \"{}{}\"\n{}\n"
+      "#line 1 \"{}\"\n{}\n"
+      "#line 1 \"{}{}\"\n{}}}\n"
+      "#line 1 \"generated\"\n"
       "#pragma nv_diag_default 117,940\n"
       "}};\n}}\n",
-      row_of(function.kind).name, members, signature_of(function.kind), is_body ? "" : "return (",
-      word_of(function.kind), function.text, is_body ? "" : "); ");
+      row_of(function.kind).name, members, signature_of(function.kind), kBeginOfText, file, is_body ? "" : "return (",
+      file, function.text, kEndOfText, file, is_body ? "" : "); ");
 }
 
 }  // namespace generator
@@ -255,6 +261,13 @@ using generator::FunctionKind;
 
 const generator::FunctionText& find(FunctionKind kind, const std::string& text, const std::vector<Capture>& captures) {
   return generator::find_function(kind, text, captures);
+}
+
+// By their names, so that the order in which they were given makes no other function.
+std::vector<Capture> in_order(std::vector<Capture> captures) {
+  std::stable_sort(captures.begin(), captures.end(),
+                   [](const Capture& a, const Capture& b) { return a.name < b.name; });
+  return captures;
 }
 
 }  // namespace
@@ -274,9 +287,9 @@ void Function::set(const Capture& capture) {
 }
 
 Score::Score(const std::string& text, std::vector<Capture> captures)
-    : Function(find(FunctionKind::score, text, captures), captures) {}
+    : Function(find(FunctionKind::score, text, in_order(captures)), in_order(captures)) {}
 
 Mask::Mask(const std::string& text, std::vector<Capture> captures)
-    : Function(find(FunctionKind::mask, text, captures), captures) {}
+    : Function(find(FunctionKind::mask, text, in_order(captures)), in_order(captures)) {}
 
 }  // namespace flashjit

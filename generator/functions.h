@@ -57,8 +57,10 @@ const FunctionText& library_function(FunctionKind kind, DType dtype);
 // What that capture may be of: each with a function of its own.
 std::span<const DType> library_dtypes(FunctionKind kind) noexcept;
 
-// "score", "mask": also the names by which the compiler knows the files of the texts.
+// "score", "mask": also the names by which the compiler knows the files of the texts. Behind one of these it knows what
+// stands before and behind a text by it.
 const char* word_of(FunctionKind kind) noexcept;
+inline constexpr const char *kBeginOfText = "value of ", *kEndOfText = "end of ";
 bool is_users(FunctionKind kind) noexcept;
 // The definition of the struct that a text becomes.
 std::string render(const FunctionText& function);

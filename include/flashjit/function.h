@@ -37,7 +37,7 @@ struct Capture {
 class Function {
  public:
   const std::string& text() const noexcept;
-  const std::vector<Capture>& captures() const noexcept { return captures_; }
+  const std::vector<Capture>& captures() const noexcept { return captures_; }  // in the order of their names
   // Another value for the capture of this name. Throws Error(invalid_argument).
   void set(const Capture& capture);
   // Equal for equal texts with captures of equal names and types, and for no others.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <utility>
 
 #include "generator/functions.h"
 
@@ -26,33 +27,57 @@ std::vector<std::string_view> lines_of(std::string_view log) {
   return lines;
 }
 
-// "score(2): error: identifier "foo" is undefined"; also errors with a number, "error #20:".
+// "score(2): error: identifier "foo" is undefined"; also errors with a number, "error #20:". file: as the compiler
+// knows it.
+std::optional<TextError> read_heading(std::string_view line, const std::string& file, const char* word) {
+  if (!line.starts_with(file + "(")) return {};
+  TextError error{word, 0, 0, {}, {}, TextError::Place::line};
+  const char* const number = line.data() + file.size() + 1;
+  const char* const end = std::from_chars(number, line.data() + line.size(), error.line).ptr;
+  std::string_view rest = line.substr(static_cast<std::size_t>(end - line.data()));
+  if (end == number || !rest.starts_with("): ")) return {};
+  rest.remove_prefix(3);
+  const std::size_t colon = rest.find(": ");
+  if (colon == rest.npos || rest.substr(0, colon).find("error") == rest.npos) return {};
+  error.message = rest.substr(colon + 2);
+  return error;
+}
+
+// Of a text, or of what stands before and behind it, where a text as a whole is wrong, and what it lacks at its end.
 std::optional<TextError> read_heading(std::string_view line) {
   for (const FunctionKind kind : {FunctionKind::score, FunctionKind::mask}) {
-    const std::string begin = fmt::format("{}(", generator::word_of(kind));
-    if (!line.starts_with(begin)) continue;
-    TextError error{generator::word_of(kind), 0, 0, {}, {}};
-    const char* const number = line.data() + begin.size();
-    const char* const end = std::from_chars(number, line.data() + line.size(), error.line).ptr;
-    std::string_view rest = line.substr(static_cast<std::size_t>(end - line.data()));
-    if (end == number || !rest.starts_with("): ")) return {};
-    rest.remove_prefix(3);
-    const std::size_t colon = rest.find(": ");
-    if (colon == rest.npos || rest.substr(0, colon).find("error") == rest.npos) return {};
-    error.message = rest.substr(colon + 2);
-    return error;
+    const std::string word = generator::word_of(kind);
+    if (auto error = read_heading(line, word, generator::word_of(kind))) return error;
+    for (const auto& [file, place] : {std::pair{generator::kBeginOfText, TextError::Place::whole},
+                                      std::pair{generator::kEndOfText, TextError::Place::end}})
+      if (auto error = read_heading(line, file + word, generator::word_of(kind))) {
+        error->place = place;
+        error->line = 0;
+        return error;
+      }
   }
   return {};
 }
 
 bool is_mark(std::string_view line) {
-  return line.find('^') != line.npos && line.find_first_not_of(" ^~") == line.npos;
+  return line.find('^') != line.npos && line.find_first_not_of(" \t^~") == line.npos;
 }
 
-// A message may go on for some lines; the text's line and the mark below it end it.
+// Of the lines in which a message goes on, what completes it: the others list what else there is.
+void complete(std::string_view line, TextError& error) {
+  const std::size_t first = std::min(line.find_first_not_of(' '), line.size());
+  const std::string_view more = line.substr(first);
+  if (error.message.ends_with(":") && (more.starts_with("argument types") || more.starts_with("operand types")))
+    error.message.append(" ").append(more);
+}
+
+// A message may go on for some lines; the text's line and the mark below it end it. What stands before and behind a
+// text is no excerpt of it.
 void read_excerpt(const std::vector<std::string_view>& lines, std::size_t heading, TextError& error) {
   for (std::size_t i = heading + 1; i < lines.size() && !lines[i].empty(); ++i) {
+    complete(lines[i], error);
     if (!is_mark(lines[i])) continue;
+    if (error.place != TextError::Place::line) return;
     error.column = static_cast<int>(lines[i].find('^') - std::min(kIndent, lines[i].find('^'))) + 1;
     error.excerpt = fmt::format("{}\n{}", lines[i - 1], lines[i]);
     return;
@@ -74,6 +99,8 @@ std::vector<TextError> errors_of_texts(std::string_view log) {
 }
 
 std::string to_string(const TextError& error) {
+  if (error.place == TextError::Place::whole) return fmt::format("{}: {}", error.file, error.message);
+  if (error.place == TextError::Place::end) return fmt::format("{}: at its end: {}", error.file, error.message);
   const std::string column = error.column == 0 ? "" : fmt::format(", column {}", error.column);
   return fmt::format("{}: line {}{}: {}", error.file, error.line, column, error.message);
 }

@@ -9,10 +9,13 @@
 namespace flashjit::runtime {
 
 struct TextError {
-  std::string file;     // "score" or "mask"
-  int line, column;     // in the text, from 1; column 0: not told
-  std::string message;  // the compiler's
-  std::string excerpt;  // the line of the text and a mark below it; empty: not told
+  enum class Place : unsigned char { line, whole, end };
+
+  std::string file;           // "score" or "mask"
+  int line, column;           // in the text, from 1; column 0: not told
+  std::string message;        // the compiler's
+  std::string excerpt;        // the line of the text and a mark below it; empty: not told
+  Place place = Place::line;  // else in no line: wrong is the text as a whole, or what it lacks at its end
 
   bool operator==(const TextError&) const = default;
 };

@@ -69,4 +69,143 @@ __device__ __forceinline__ double log(double x) { return ::log(x); }
 __device__ __forceinline__ double sigmoid(double x) { return 1 / (1 + ::exp(-x)); }
 __device__ __forceinline__ double abs(double x) { return ::fabs(x); }
 
+// --- Of whole numbers and of several, in the widest type that is among them: whole ones count as f32 where a function
+// is of real ones.
+
+template <class T>
+struct IsWhole {
+  static constexpr bool value = IsOtherWhole<T>::value;
+};
+template <>
+struct IsWhole<int> {
+  static constexpr bool value = true;
+};
+template <>
+struct IsWhole<Position> {
+  static constexpr bool value = true;
+};
+template <>
+struct IsWhole<RowPosition> {
+  static constexpr bool value = true;
+};
+template <>
+struct IsWhole<Magnitude> {
+  static constexpr bool value = true;
+};
+template <class T>
+using Whole = typename OnlyIf<T, IsWhole<T>::value>::type;
+
+__device__ __forceinline__ int as_whole(Position a) { return a; }
+__device__ __forceinline__ int as_whole(Magnitude a) { return a; }
+template <class T, class = typename OnlyIf<T, !IsWhole<T>::value || IsOtherWhole<T>::value>::type>
+__device__ __forceinline__ T as_whole(T a) {
+  return a;
+}
+__device__ __forceinline__ int as_whole(int a) { return a; }
+
+// The real number that stands for one of these types beside others.
+template <class T, bool kIsReal>
+struct RealOf {
+  using type = float;
+};
+template <class T>
+struct RealOf<T, true> {
+  using type = T;
+};
+template <class A, class B>
+using Widest = decltype(typename RealOf<A, IsReal<A>::value>::type{} + typename RealOf<B, IsReal<B>::value>::type{});
+template <class A, class B>
+using Numbers =
+    typename OnlyIf<A, (IsReal<A>::value || IsWhole<A>::value) && (IsReal<B>::value || IsWhole<B>::value)>::type;
+
+template <class T, class = Whole<T>>
+__device__ __forceinline__ float tanh(T x) {
+  return tanh(static_cast<float>(x));
+}
+template <class T, class = Whole<T>>
+__device__ __forceinline__ float exp2(T x) {
+  return exp2(static_cast<float>(x));
+}
+template <class T, class = Whole<T>>
+__device__ __forceinline__ float log2(T x) {
+  return log2(static_cast<float>(x));
+}
+template <class T, class = Whole<T>>
+__device__ __forceinline__ float sin(T x) {
+  return sin(static_cast<float>(x));
+}
+template <class T, class = Whole<T>>
+__device__ __forceinline__ float cos(T x) {
+  return cos(static_cast<float>(x));
+}
+template <class T, class = Whole<T>>
+__device__ __forceinline__ float rsqrt(T x) {
+  return rsqrt(static_cast<float>(x));
+}
+template <class T, class = Whole<T>>
+__device__ __forceinline__ float sqrt(T x) {
+  return sqrt(static_cast<float>(x));
+}
+template <class T, class = Whole<T>>
+__device__ __forceinline__ float exp(T x) {
+  return exp(static_cast<float>(x));
+}
+template <class T, class = Whole<T>>
+__device__ __forceinline__ float log(T x) {
+  return log(static_cast<float>(x));
+}
+template <class T, class = Whole<T>>
+__device__ __forceinline__ float sigmoid(T x) {
+  return sigmoid(static_cast<float>(x));
+}
+__device__ __forceinline__ long long abs(long long x) { return x < 0 ? -x : x; }
+
+template <class A, class B, class = Numbers<A, B>>
+__device__ __forceinline__ Widest<A, B> pow(A a, B b) {
+  return ::pow(static_cast<Widest<A, B>>(a), static_cast<Widest<A, B>>(b));
+}
+template <class A, class B, class = Numbers<A, B>>
+__device__ __forceinline__ Widest<A, B> fmod(A a, B b) {
+  return ::fmod(static_cast<Widest<A, B>>(a), static_cast<Widest<A, B>>(b));
+}
+template <class A, class B, class = Numbers<A, B>>
+__device__ __forceinline__ Widest<A, B> atan2(A a, B b) {
+  return ::atan2(static_cast<Widest<A, B>>(a), static_cast<Widest<A, B>>(b));
+}
+template <class A, class B, class = Numbers<A, B>>
+__device__ __forceinline__ Widest<A, B> fdim(A a, B b) {
+  return ::fdim(static_cast<Widest<A, B>>(a), static_cast<Widest<A, B>>(b));
+}
+template <class A, class B, class = Numbers<A, B>>
+__device__ __forceinline__ Widest<A, B> fmin(A a, B b) {
+  return ::fmin(static_cast<Widest<A, B>>(a), static_cast<Widest<A, B>>(b));
+}
+template <class A, class B, class = Numbers<A, B>>
+__device__ __forceinline__ Widest<A, B> fmax(A a, B b) {
+  return ::fmax(static_cast<Widest<A, B>>(a), static_cast<Widest<A, B>>(b));
+}
+template <class A, class B, class C, class = Numbers<A, B>, class = Numbers<A, C>>
+__device__ __forceinline__ Widest<Widest<A, B>, C> fma(A a, B b, C c) {
+  using Result = Widest<Widest<A, B>, C>;
+  return ::fma(static_cast<Result>(a), static_cast<Result>(b), static_cast<Result>(c));
+}
+template <class A, class B, class = Numbers<A, B>>
+__device__ __forceinline__ auto min(A a, B b) {
+  if constexpr (IsReal<A>::value || IsReal<B>::value) {
+    return fmin(a, b);
+  } else {
+    using Result = decltype(as_whole(a) + as_whole(b));
+    return ::min(static_cast<Result>(as_whole(a)), static_cast<Result>(as_whole(b)));
+  }
+}
+template <class A, class B, class = Numbers<A, B>>
+__device__ __forceinline__ auto max(A a, B b) {
+  if constexpr (IsReal<A>::value || IsReal<B>::value) {
+    return fmax(a, b);
+  } else {
+    using Result = decltype(as_whole(a) + as_whole(b));
+    return ::max(static_cast<Result>(as_whole(a)), static_cast<Result>(as_whole(b)));
+  }
+}
+
 }  // namespace text

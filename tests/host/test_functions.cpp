@@ -49,7 +49,7 @@ float numbers[64];
 TEST_CASE("what compilers have to judge is taken") {
   for (const char* text : {"score", "score / 2", "return score;", "if (key > query) return -infinity; return score;",
                            "const Number twice = score * 2;\nreturn twice;", "foo(bar)", "score + 0x1.8p-3f - 1e-3f",
-                           "{ int a[3] = {1, 2, 3}; return score + a[key % 3]; }", "a < b > c : d ? e % f", ";", "?"}) {
+                           "{ int a[3] = {1, 2, 3}; return score + a[key % 3]; }", "a < b > c : d ? e % f", "?"}) {
     CAPTURE(std::string(text));
     CHECK(refusal(text) == "");
   }
@@ -83,8 +83,25 @@ TEST_CASE("what a preprocessor reads is refused, with its place") {
   CHECK(refusal("score \\\n + 1") == "score: must not have '\\' at the end of a line");
   CHECK(refusal("score \\\r\n + 1") == "score: must not have '\\' at the end of a line");
   CHECK(refusal("score // goes on \\\nscore") == "score: must not have '\\' at the end of a line");
+  CHECK(refusal("return score; // \\") == "score: must not have '\\' at the end of a line");
   CHECK(refusal("score + \\u0041") == "score: must not have '\\' at line 1, column 9");
   CHECK(refusal("_Pragma (1)") == "score: must not have names that C++ reserves, had '_Pragma' at line 1, column 1");
+}
+
+TEST_CASE("statements without a return are refused, with the place of the first one's end") {
+  CHECK(refusal("score;") ==
+        "score: must be an expression, or a body with 'return', had ';' at line 1, column 6 and no 'return'");
+  CHECK(refusal("// a;\nfloat x = score; x;") ==
+        "score: must be an expression, or a body with 'return', had ';' at line 2, column 16 and no 'return'");
+}
+
+TEST_CASE("the order in which captures are given makes no other function") {
+  const Score one("score + b - a", {{"b", 1.5}, {"a", 2}}), other("score + b - a", {{"a", 2}, {"b", 1.5}});
+  CHECK(one.source() == other.source());
+  REQUIRE(one.captures().size() == 2);
+  CHECK(one.captures()[0].name == "a");
+  CHECK(std::get<std::int32_t>(one.captures()[0].value) == 2);
+  CHECK(std::get<float>(one.captures()[1].value) == 1.5f);
 }
 
 TEST_CASE("digraphs are refused, and comparisons and remainders beside other operators are not") {
@@ -217,8 +234,6 @@ TEST_CASE("functions are equal when their texts and the types of their captures 
   CHECK(Score("score + a", {{"a", 1}}).source() != score);
   CHECK(Score("score +  a", {{"a", 1.0}}).source() != score);
   CHECK(Mask("score + a", {{"a", 1.0}}).source() != score);
-  CHECK(Score("score + a + b", {{"a", 1.0}, {"b", 1}}).source() !=
-        Score("score + a + b", {{"b", 1}, {"a", 1.0}}).source());
   const auto of_tensor = [](DType dtype, const Dims& shape, const Dims& strides) {
     return Score("score + a(0)", {{"a", Tensor(numbers, dtype, shape, strides)}}).source();
   };
@@ -320,6 +335,39 @@ masked(1): error: of another file
   CHECK(runtime::to_log({errors[2], errors[3]}) ==
         "score: line 2, column 4: identifier \"bar\" is undefined\n     bar(key)\n     ^\n"
         "score: line 7: identifier \"baz\" is undefined\n");
+}
+
+TEST_CASE("what is wrong with a text as a whole has no line, and what completes a message is told with it") {
+  const std::vector<TextError> errors = runtime::errors_of_texts(
+      R"log(value of score(1): error: no suitable conversion function from "const text::Tensor" to "float" exists
+  return (
+         ^
+
+end of mask(1): error: missing return statement at end of non-void function "text::MaskText::operator()"
+  }
+  ^
+
+score(1): error: more than one instance of overloaded function "f" matches the argument list:
+            function "f(int)" (declared at line 7)
+            function "f(long)" (declared at line 8)
+            argument types are: (float)
+  f(score)
+  ^
+
+score(2): error: identifier "foo" is undefined
+  	foo
+  	^
+
+)log");
+  REQUIRE(errors.size() == 4);
+  CHECK(to_string(errors[0]) ==
+        "score: no suitable conversion function from \"const text::Tensor\" to \"float\" exists");
+  CHECK(errors[0].excerpt == "");
+  CHECK(to_string(errors[1]) ==
+        "mask: at its end: missing return statement at end of non-void function \"text::MaskText::operator()\"");
+  CHECK(to_string(errors[2]) ==
+        "score: line 1, column 1: more than one instance of overloaded function \"f\" matches the argument list: "
+        "argument types are: (float)");
 }
 
 TEST_CASE("a log without errors of texts says nothing of them") {

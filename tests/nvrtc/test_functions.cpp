@@ -600,6 +600,56 @@ TEST_CASE("a problem that was prepared with a block mask compiles nothing later,
   }
 }
 
+TEST_CASE("indices of any type are outside of a tensor where no int holds them, as NaN is") {
+  const HostTensor ids = [] {
+    HostTensor far(DType::i64, {4});
+    for (int i = 0; i < 4; ++i) store_element(far.data(), DType::i64, i, 4294967296.0 * (i - 1));
+    return far;
+  }();
+  const HostTensor values = HostTensor::random_normal(DType::f32, {4}, 1);
+  for (const Way& way : kWays) {
+    CAPTURE(std::string(way.architecture));
+    Engine engine = engine_for(way);
+    Case c;
+    AttentionOptions options;
+    // Of the four only the second is 0.
+    options.score =
+        Score("score + values(ids(key % 4)) + values(sqrt(-1.0f)) + values(4294967296ull + head) + values(1e10f)",
+              {{"values", values.view()}, {"ids", ids.view()}});
+    c.run(engine, options, way.variant);
+    c.expect([&](double s, const Place& p) { return s + (p.key % 4 == 1 ? element(values.view(), {0}) : 0); });
+  }
+}
+
+TEST_CASE("functions take whole and real numbers together, in attention and in the reference") {
+  Engine engine = engine_for(kWays[0]);
+  Case c;
+  for (const char* text :
+       {"min(score, 1)", "max(0.25, score)", "score * pow(0.5f, head)", "fmax(score, 0.25f)", "fmin(score, 2)",
+        "fmod(score, 2.0f)", "atan2(score, 1)", "fdim(score, 1)", "fma(score, 2, 1.0f)", "score + log(2)",
+        "score + sqrt(query + 1)", "score + cos(query)", "score + 0.1f * exp(-head)", "score + sigmoid(1)",
+        "score + abs(-3LL)", "score + min(query, key)", "score - max(key, 3)", "score + log(abs(query - key) + 1)"}) {
+    CAPTURE(std::string(text));
+    AttentionOptions options;
+    options.score = Score(text);
+    c.run(engine, options, kWays[0].variant);
+    const auto exact = engine.reference(c.q.view(), c.k.view(), c.v.view(), options),
+               low = engine.reference_in_low_precision(c.q.view(), c.k.view(), c.v.view(), options);
+    CHECK(reference::compare(c.out, exact, low).passed);
+  }
+}
+
+TEST_CASE("a text of a wrong type is told as an error of the text") {
+  Engine engine = engine_for(kWays[0]);
+  Case c;
+  const HostTensor slopes(DType::f32, {4});
+  AttentionOptions options;
+  options.score = Score("slope", {{"slope", slopes.view()}});
+  std::string message;
+  CHECK(tests::code_of([&] { c.run(engine, options, kWays[0].variant); }, &message) == ErrorCode::compile_failed);
+  CHECK(message.starts_with("score: no suitable"));
+}
+
 TEST_CASE("positions compute as whole numbers do, and beside real ones as those") {
   // Of position and the int that it stands for: both must be the same, whatever stands beside them.
   std::string body = "const int i = query, j = key;\nbool same = true;\n";
@@ -669,7 +719,9 @@ TEST_CASE("a text that ends too early, or without a value, is told as an error o
       error = caught;
     }
     CHECK(error.code() == ErrorCode::compile_failed);
-    CHECK(std::string(error.what()).substr(0, 10) == "mask: line");
+    const std::string message = error.what();
+    CAPTURE(message);
+    CHECK((message.starts_with("mask: at its end: ") || message.starts_with("mask: line 1, column ")));
     CHECK(error.log().find("generated") == std::string::npos);
   }
 }
