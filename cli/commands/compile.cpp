@@ -32,7 +32,7 @@ Examples:
   FLASHJIT_POLICY=off flashjit compile --arch sm_90a --bundle kernels.fjb)help";
 
 struct Options {
-  TextProblemLists problems{{}, {.masks = {}, .score = {}, .captures = {}, .types_suffice = true}, false};
+  CallProblemLists problems{{}, {.masks = {}, .score = {}, .captures = {}, .types_suffice = true}};
   std::string architectures, variant = "chosen";
   std::string bundle;  // empty: none
   int jobs = default_compile_threads();

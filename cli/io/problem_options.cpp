@@ -237,13 +237,13 @@ ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists) 
           add_feature_options(subcommand, lists.features)};
 }
 
-ProblemListOptions add_problem_lists(CLI::App* subcommand, TextProblemLists& options) {
-  CLI::Option* const dtypes = add_dtype_list(subcommand, options.lists);
-  CLI::Option* const head_dims = add_head_dim_list(subcommand, options.lists);
-  const TextListOptions of_texts = add_text_list_options(subcommand, options.texts);
-  std::vector<CLI::Option*> features = add_feature_options(subcommand, options.lists.features);
+ProblemListOptions add_problem_lists(CLI::App* subcommand, CallProblemLists& lists) {
+  CLI::Option *const dtypes = add_dtype_list(subcommand, lists), *const head_dims =
+                                                                     add_head_dim_list(subcommand, lists);
+  const TextListOptions of_texts = add_text_list_options(subcommand, lists.texts);
+  std::vector<CLI::Option*> features = add_feature_options(subcommand, lists.features);
   CLI::Option* const block_mask =
-      add_flag(subcommand, "--block-mask", options.block_mask,
+      add_flag(subcommand, "--block-mask", lists.block_mask,
                "Calls have a block mask, which is made of the boolean mask, documents, tree and text of a mask");
   features.insert(features.end(), {of_texts.score, of_texts.captures, block_mask});
   return {dtypes, head_dims, of_texts.masks, features};
@@ -258,12 +258,11 @@ bool has_predicate(const Problem& problem) {
   return problem.boolean_mask || problem.documents || problem.tree || problem.mask;
 }
 
-std::vector<Problem> TextProblemLists::problems(const Texts& made) const {
-  ProblemLists with_words = lists;
-  with_words.masks = texts.mask_words().value_or(lists.masks);
-  std::vector<Problem> problems = with_words.problems();
+std::vector<Problem> CallProblemLists::problems(const Texts& functions) const {
+  std::vector<Problem> problems = combine(parse_dtypes("--dtype", dtypes), parse_head_dims("--head-dim", head_dims),
+                                          parse_masks("--mask", mask_words()), features);
   for (Problem& problem : problems) {
-    problem = made.added_to(problem);
+    problem = functions.added_to(problem);
     if (block_mask && !has_predicate(problem))
       throw Error(ErrorCode::invalid_argument,
                   "--block-mask: must be made of --boolean-mask, --documents, --tree or a text of --mask, had none");

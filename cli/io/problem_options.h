@@ -70,22 +70,22 @@ struct ProblemLists {
 };
 struct ProblemListOptions {
   CLI::Option *dtypes, *head_dims, *masks;
-  std::vector<CLI::Option*> features;
+  std::vector<CLI::Option*> features;  // with those of texts
 };
 ProblemListOptions add_problem_lists(CLI::App* subcommand, ProblemLists& lists);
 
-// The same, with texts and block masks beside any of them.
-struct TextProblemLists {
-  ProblemLists lists;
+// Whether it has what block masks are made of.
+bool has_predicate(const Problem& problem);
+// With what calls have beside tensors of the library: texts, and block masks.
+struct CallProblemLists : ProblemLists {
   TextOptions texts;
   bool block_mask = false;
 
-  // Likewise. made: of the texts.
-  std::vector<Problem> problems(const Texts& made) const;
+  std::string mask_words() const { return texts.mask_words().value_or(masks); }
+  // With the functions of the texts. Throws Error(invalid_argument) which names the option.
+  std::vector<Problem> problems(const Texts& functions) const;
 };
-ProblemListOptions add_problem_lists(CLI::App* subcommand, TextProblemLists& options);
-// Of what a block mask is made.
-bool has_predicate(const Problem& problem);
+ProblemListOptions add_problem_lists(CLI::App* subcommand, CallProblemLists& lists);
 
 // Their parts. Errors begin with the name: that of an option, or of a line of a file and its field.
 std::vector<DType> parse_dtypes(std::string_view name, std::string_view text);

@@ -45,7 +45,7 @@ Examples:
   flashjit verify --device emulate --arch sm_90a --head-dim 64 --mask causal --schedules 20)help";
 
 struct Options {
-  TextProblemLists problems{{"bf16,f16", "8,40,64,80,96,128,192x128,64x256,256", "full,causal", {}}, {}, false};
+  CallProblemLists problems{{"bf16,f16", "8,40,64,80,96,128,192x128,64x256,256", "full,causal", {}}, {}};
   std::string variant;
   bool all_variants = false, json = false;
   std::optional<int> random;
@@ -145,7 +145,7 @@ std::vector<ProblemKernels> kernels_to_verify(const Engine& engine, const std::v
                                               const std::string& architecture, const Options& options) {
   std::vector<ProblemKernels> kernels;
   for (const Problem& problem : problems) {
-    kernels.push_back({problem, options.problems.lists.features.options(problem.causal),
+    kernels.push_back({problem, options.problems.features.options(problem.causal),
                        variants_to_verify(engine, problem, architecture, options)});
   }
   return kernels;
