@@ -27,11 +27,14 @@ namespace flashjit::cli {
 namespace {
 
 constexpr const char* kEpilog =
-    R"(For each problem and shape bucket: compiles the candidates, checks them against the reference, times them in turn, and
+    R"help(For each problem and shape bucket: compiles the candidates, checks them against the reference, times them in turn, and
 keeps a record in the user's cache. Calls on such a device then use the fastest. Shapes of one bucket are tuned once, by
 the first of them. What has a record is not tuned again, and only its kernel is made, so a run that was interrupted, or
 whose budget was spent, goes on when it is started anew. 'flashjit cache export' ships kernels and records.
 docs/tuning.md tells the whole of it.
+
+Texts of --score and --mask are not timed themselves: all that capture no tensor share records, and so do all that do. In
+the table score.arithmetic and score.tensors are these classes.
 
 --shapes FILE has a line for each shape, '#' begins a comment; dtype, head_dim and mask may be lists:
   dtype head_dim mask batch seqlen_q seqlen_kv heads_q heads_kv
@@ -44,7 +47,9 @@ Examples:
   flashjit autotune --grid forward
   flashjit autotune --shapes shapes.txt --budget 300 --device all
   flashjit autotune --head-dim 64,128 --seqlen 512,4096,64x8192 --batch 4 --heads 32 --heads-kv 8 --dry-run
-  flashjit autotune --report tuning.html)";
+  flashjit autotune --head-dim 128 --seqlen 16384 --mask "document(query) == document(key)" --capture document=ids.npy \
+    --block-mask
+  flashjit autotune --report tuning.html)help";
 
 struct Options {
   TuneSelection selection;
@@ -101,7 +106,7 @@ std::vector<TuneResult> tune_device(Engine& engine, const DeviceInfo& device, co
   run_tunings(engine, device.ordinal, run_options, results);
   const bool may_compile = engine.system().policy == Policy::compile;
   if (may_compile && !InterruptGuard::pending())
-    compile_recorded(engine, device.architecture, run_options.jobs, interrupt, results);
+    compile_chosen(engine, device.architecture, run_options.jobs, interrupt, results);
   return results;
 }
 

@@ -103,14 +103,15 @@ bool is_complete(const TuningRecord& record) {
 std::vector<TuneResult> plan_tunings(const std::vector<TuneCase>& cases, const std::vector<TuningRecord>& records,
                                      int sm_count, bool again) {
   std::vector<TuneResult> results;
-  for (const auto& [problem, shape] : cases) {
+  for (const auto& [of_calls, shape] : cases) {
+    const Problem problem = tuning_class(of_calls);
     const ShapeBucket bucket = shape_bucket(shape, sm_count);
-    const bool planned = std::any_of(results.begin(), results.end(), [&, &p = problem](const TuneResult& result) {
-      return result.problem == p && result.bucket == bucket;
+    const bool planned = std::any_of(results.begin(), results.end(), [&](const TuneResult& result) {
+      return result.problem == problem && result.bucket == bucket;
     });
     if (planned) continue;
     const TuningRecord* const record = find_record(records, problem, bucket);
-    TuneResult result{problem, bucket, shape, State::pending, record != nullptr, {}, {}};
+    TuneResult result{problem, of_calls, bucket, shape, State::pending, record != nullptr, {}, {}};
     if (record && !again && is_complete(*record)) {
       result.state = State::recorded;
       result.record = *record;
@@ -139,20 +140,21 @@ void run_tunings(Engine& engine, int device, const TuneRunOptions& options, std:
   }
 }
 
-void compile_recorded(Engine& engine, const std::string& architecture, int jobs, const InterruptGuard& interrupt,
-                      std::vector<TuneResult>& results) {
+void compile_chosen(Engine& engine, const std::string& architecture, int jobs, const InterruptGuard& interrupt,
+                    std::vector<TuneResult>& results) {
   std::vector<CompileJob> kernels;
-  std::vector<TuneResult*> recorded;
+  std::vector<TuneResult*> chosen;
   for (TuneResult& result : results) {
-    if (result.state != State::recorded) continue;
-    kernels.push_back({result.problem, result.record->chosen, architecture});
-    recorded.push_back(&result);
+    const bool is_made = result.state == State::tuned && result.of_calls == result.problem;
+    if (!result.record || is_made) continue;
+    kernels.push_back({result.of_calls, result.record->chosen, architecture});
+    chosen.push_back(&result);
   }
   if (kernels.empty()) return;
   const std::vector<CompileOutcome> outcomes =
       compile_all(engine, kernels, jobs == 0 ? default_compile_threads() : jobs, interrupt);
   for (std::size_t i = 0; i < outcomes.size(); ++i)
-    if (!outcomes[i].kernel) fail(*recorded[i], outcomes[i].problem);
+    if (!outcomes[i].kernel) fail(*chosen[i], outcomes[i].problem);
 }
 
 }  // namespace flashjit::cli

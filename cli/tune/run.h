@@ -20,7 +20,8 @@ struct TuneResult {
     tuned,
     failed,
   };
-  Problem problem;
+  Problem problem;   // a class: that of the calls'
+  Problem of_calls;  // with their own functions
   ShapeBucket bucket;
   CallShape shape;
   State state = State::pending;
@@ -34,8 +35,8 @@ const char* to_string(TuneResult::State state) noexcept;
 bool is_complete(const TuningRecord& record);
 std::string environment_of(const TuningRecord& record, const std::string& name);  // "" when it does not say
 
-// Each problem and bucket once, with the first shape that falls into it. Those that have a complete record are
-// recorded, unless they are to be tuned again.
+// Each class of problems and bucket once, with the first shape that falls into it. Those that have a complete record
+// are recorded, unless they are to be tuned again.
 std::vector<TuneResult> plan_tunings(const std::vector<TuneCase>& cases, const std::vector<TuningRecord>& records,
                                      int sm_count, bool again);
 
@@ -48,10 +49,11 @@ struct TuneRunOptions {
 // rest stays pending. A tuning that fails is a result, unless what it met would meet all of them: then it is thrown.
 void run_tunings(Engine& engine, int device, const TuneRunOptions& options, std::vector<TuneResult>& results);
 
-// Makes the kernels of what is recorded, so that the cache has what calls will take also where nothing had to be
-// measured: a record may have come inside the library or in a bundle. One that the compiler refuses becomes a failed
-// result; every other Error is thrown. jobs: 0 is as many as the machine has cores.
-void compile_recorded(Engine& engine, const std::string& architecture, int jobs, const InterruptGuard& interrupt,
-                      std::vector<TuneResult>& results);
+// Makes the kernels of calls that tuning has not made, so that the cache has them, too: where nothing had to be
+// measured, as a record may have come inside the library or in a bundle, and where calls have functions of their own.
+// One that the compiler refuses becomes a failed result; every other Error is thrown. jobs: 0 is as many as the machine
+// has cores.
+void compile_chosen(Engine& engine, const std::string& architecture, int jobs, const InterruptGuard& interrupt,
+                    std::vector<TuneResult>& results);
 
 }  // namespace flashjit::cli

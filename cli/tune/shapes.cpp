@@ -68,7 +68,9 @@ std::string read_text(const std::string& path) {
 }
 
 std::vector<TuneCase> cases_of_grid(const TuneSelection& selection) {
-  const std::vector<bool> masks = parse_masks("--mask", selection.problems.masks);
+  if (const std::optional<std::string> text = selection.problems.texts.mask())
+    refuse("--mask", fmt::format("must be full, causal or both of them with --grid, was '{}'", *text));
+  const std::vector<bool> masks = parse_masks("--mask", selection.problems.mask_words());
   std::vector<TuneCase> cases;
   for (const DType dtype : parse_dtypes("--dtype", selection.problems.dtypes)) {
     for (const GridCell& cell : forward_grid(dtype)) {
@@ -93,7 +95,7 @@ std::vector<TuneCase> cases_of_lists(const TuneSelection& selection) {
   require_grouping("--heads-kv", shape);
   const std::vector<std::string> lengths = split_list("--seqlen", selection.seqlens);
   std::vector<TuneCase> cases;
-  for (const Problem& problem : selection.problems.problems()) {
+  for (const Problem& problem : selection.problems.problems(Texts(selection.problems.texts))) {
     const AttentionOptions options = selection.problems.features.options(problem.causal);
     for (const std::string& item : lengths) {
       CallShape sizes = parse_lengths(item, shape);

@@ -21,12 +21,13 @@ struct TuneCase {
 // --grid forward, --shapes FILE, or --head-dim with --seqlen: exactly one of the three ways.
 struct TuneSelection {
   std::string grid, shapes, seqlens;
-  ProblemLists problems;
+  CallProblemLists problems;
   int batch = 1, heads = 16;
   std::optional<int> heads_kv;  // default: as many as heads
 
   bool empty() const { return grid.empty() && shapes.empty() && seqlens.empty(); }
-  // All throw Error(invalid_argument), which names the option, and for a file its line and field.
+  // All throw Error(invalid_argument), which names the option, and for a file its line and field. Error(io): of a file
+  // that a text captures.
   std::vector<TuneCase> cases() const;
 };
 

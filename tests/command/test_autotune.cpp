@@ -53,7 +53,7 @@ cli::TuneSelection of_lengths(const std::string& seqlens) {
 }
 
 cli::TuneResult result_of(State state, const TuningRecord& record) {
-  return {record.problem, record.bucket, record.shape, state, false, record, {}};
+  return {record.problem, record.problem, record.bucket, record.shape, state, false, record, {}};
 }
 
 }  // namespace
@@ -77,13 +77,21 @@ TEST_CASE("autotune refuses bad options before it asks for a GPU") {
   CHECK(mentions(refusal("--seqlen 512 --dtype f32"), "--dtype"));
   CHECK(mentions(refusal("--seqlen 512 --mask maybe"), "--mask: must be full or causal, was 'maybe'"));
   CHECK(mentions(refusal("--seqlen 512 --budget 0"), "--budget"));
+  CHECK(mentions(refusal("--seqlen 512 --block-mask"), "--block-mask: must be made of --boolean-mask, --documents"));
+  CHECK(mentions(refusal("--seqlen 512 --capture a=1"), "--capture: a must be used in the text of --score or --mask"));
+  CHECK(mentions(refusal("--seqlen 512 --score 'score + a(key)' --capture a=no.npy"), "no.npy"));
+  CHECK(mentions(refusal("--grid forward --score 'score * 2'"), "--score requires --seqlen"));
+  CHECK(mentions(refusal("--grid forward --block-mask"), "--block-mask requires --seqlen"));
+  CHECK(mentions(refusal("--grid forward --mask 'key < 9'"),
+                 "--mask: must be full, causal or both of them with --grid, was 'key < 9'"));
   CHECK(mentions(refusal("--seqlen 512 --device first"), "--device: must be all or a number, was 'first'"));
   CHECK(mentions(refusal("--report nowhere/page.html"), "--report"));
 }
 
 TEST_CASE("autotune says that it needs a GPU, and writes nothing without one") {
   for (const char* arguments :
-       {"--grid forward", "--seqlen 512 --dry-run", "--report page.html", "--builtin records.json"}) {
+       {"--grid forward", "--seqlen 512 --dry-run", "--report page.html", "--builtin records.json",
+        "--seqlen 512 --score 'score * a' --capture a=2 --mask causal --mask 'key % 3 == 0' --block-mask"}) {
     CHECK(mentions(refusal(arguments), "autotune: needs a GPU"));
   }
 }
@@ -219,6 +227,25 @@ TEST_CASE("what has a complete record is not tuned again unless asked for") {
   CHECK(plan(record) == State::pending);
 }
 
+TEST_CASE("texts are tuned by their class, and shown by it; another text of the class has its record") {
+  cli::TuneSelection selection = of_lengths("4096");
+  selection.problems.texts.masks = {"full", "key % step == 0"};
+  selection.problems.texts.captures = {"step=4"};
+  selection.problems.block_mask = true;
+  const auto plan = cli::plan_tunings(selection.cases(), {}, kSms, false);
+  REQUIRE(plan.size() == 1);
+  CHECK(to_string(plan[0].problem) == "fwd-bf16-d128-blocks-mask.arithmetic");
+  CHECK(plan[0].of_calls.mask == Mask("key % step == 0", {{"step", 4}}).source());
+  CHECK(mentions(cli::table_text(plan), "fwd-bf16-d128-blocks-mask.arithmetic"));
+  CHECK(describe(plan[0])["problem"] == "fwd-bf16-d128-blocks-mask.arithmetic");
+
+  const TuningRecord record = sample_record(plan[0].problem, plan[0].bucket);
+  selection.problems.texts.masks = {"full", "key < step"};
+  CHECK(cli::plan_tunings(selection.cases(), {record}, kSms, false).at(0).state == State::recorded);
+  selection.problems.block_mask = false;
+  CHECK(cli::plan_tunings(selection.cases(), {record}, kSms, false).at(0).state == State::pending);
+}
+
 TEST_CASE("the table counts candidates, and the gain is the geometric mean over all records") {
   const TuningRecord record = sample_record();
   const cli::CandidateCounts counts = cli::count_candidates(record);
@@ -231,7 +258,7 @@ TEST_CASE("the table counts candidates, and the gain is the geometric mean over 
   const std::vector<cli::TuneResult> results = {
       result_of(State::tuned, record),
       result_of(State::recorded, by_default),
-      {record.problem, record.bucket, record.shape, State::failed, false, {}, "no"}};
+      {record.problem, record.problem, record.bucket, record.shape, State::failed, false, {}, "no"}};
   const cli::TuneSummary summary = cli::summarize_results(results);
   CHECK(summary.mean_speedup == doctest::Approx(std::sqrt(801.0 / 749.0)));
   CHECK(summary.default_stayed == 1);

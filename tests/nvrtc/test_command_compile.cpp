@@ -108,14 +108,37 @@ TEST_CASE("autotune makes the kernels of what has a record, and of nothing else"
   record.problem.head_dim = record.problem.head_dim_v = 64;
   record.chosen = flashjit::parse_variant("mma-v1");
   std::vector<flashjit::cli::TuneResult> results = {
-      {record.problem, record.bucket, record.shape, State::recorded, false, record, {}},
-      {record.problem, {}, record.shape, State::recorded, false, record, {}},
-      {flashjit::Problem{}, {}, record.shape, State::pending, false, {}, {}}};
+      {record.problem, record.problem, record.bucket, record.shape, State::recorded, false, record, {}},
+      {record.problem, record.problem, {}, record.shape, State::recorded, false, record, {}},
+      {{}, {}, {}, record.shape, State::pending, false, {}, {}}};
   const flashjit::cli::InterruptGuard interrupt;
-  flashjit::cli::compile_recorded(engine, "sm_90a", 0, interrupt, results);
+  flashjit::cli::compile_chosen(engine, "sm_90a", 0, interrupt, results);
   CHECK(results[0].state == State::recorded);
   CHECK(results[2].state == State::pending);
   CHECK(engine.counters().compiles == 1);
-  flashjit::cli::compile_recorded(engine, "sm_90a", 0, interrupt, results);
+  flashjit::cli::compile_chosen(engine, "sm_90a", 0, interrupt, results);
   CHECK(engine.counters().compiles == 1);
+}
+
+TEST_CASE("autotune makes the kernels of texts, whether their class was tuned now or before") {
+  using State = flashjit::cli::TuneResult::State;
+  const TemporaryDirectory directory;
+  flashjit::EngineOptions options = flashjit::EngineOptions::from_environment();
+  options.cache_directory = directory.path().string();
+  flashjit::Engine engine(options);
+  flashjit::Problem of_calls{flashjit::DType::bf16, 64, 64};
+  of_calls.score = flashjit::Score("score * 0.125f").source();
+  flashjit::TuningRecord record = make_record();
+  record.problem = flashjit::tuning_class(of_calls);
+  record.chosen = flashjit::parse_variant("mma-v1");
+  flashjit::Problem plain = of_calls;
+  plain.score = nullptr;
+  std::vector<flashjit::cli::TuneResult> results = {
+      {record.problem, of_calls, record.bucket, record.shape, State::tuned, false, record, {}},
+      {record.problem, of_calls, {}, record.shape, State::recorded, false, record, {}},
+      {plain, plain, {}, record.shape, State::tuned, false, record, {}}};
+  const flashjit::cli::InterruptGuard interrupt;
+  flashjit::cli::compile_chosen(engine, "sm_90a", 0, interrupt, results);
+  CHECK(engine.counters().compiles == 1);
+  CHECK(engine.compile(of_calls, record.chosen, "sm_90a").origin != flashjit::KernelInfo::Origin::compiled);
 }
