@@ -121,9 +121,13 @@ CLI::Option* add_score_option(CLI::App* subcommand, TextOptions& options) {
 }
 
 CLI::Option* add_capture_option(CLI::App* subcommand, TextOptions& options) {
-  const std::string types = options.types_suffice ? ", or of a tensor its type alone: f32:2 has two dimensions" : "";
+  const std::string types =
+      options.types_suffice
+          ? ", or of a contiguous tensor its type alone, f32:2 for two dimensions (f16, bf16, f32, i32, i64, boolean)"
+          : "";
   return add_repeated(subcommand, "--capture", options.captures, "NAME=VALUE",
-                      "What texts have by a name: a number, or a tensor in a .npy file, of any dimensions up to 4" +
+                      "What texts have by a name: a number, 3 an int and 3.0 a float, or a tensor in a .npy file, of "
+                      "any dimensions up to 4" +
                           types + "; may be given again",
                       check_capture);
 }

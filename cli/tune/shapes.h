@@ -21,7 +21,8 @@ struct TuneCase {
 // --grid forward, --shapes FILE, or --head-dim with --seqlen: exactly one of the three ways.
 struct TuneSelection {
   std::string grid, shapes, seqlens;
-  CallProblemLists problems;
+  // Of texts only the class is tuned.
+  CallProblemLists problems{{}, {.masks = {}, .score = {}, .captures = {}, .types_suffice = true}};
   int batch = 1, heads = 16;
   std::optional<int> heads_kv;  // default: as many as heads
 

@@ -5,8 +5,8 @@
 
 #include "flashjit/engine.h"
 #include "runtime/api/engine_impl.h"
-#include "runtime/reference/reference_scores.h"
 #include "runtime/call/operation.h"
+#include "runtime/reference/reference_scores.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit {

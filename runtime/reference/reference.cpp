@@ -7,12 +7,12 @@
 #include <type_traits>
 
 #include "generator/dtype.h"
-#include "runtime/reference/reference_scores.h"
-#include "runtime/reference/reference_tensors.h"
 #include "runtime/call/dropout.h"
 #include "runtime/call/masks.h"
 #include "runtime/call/scores.h"
 #include "runtime/call/tensor_dims.h"
+#include "runtime/reference/reference_scores.h"
+#include "runtime/reference/reference_tensors.h"
 #include "runtime/support/byte_count.h"
 #include "runtime/support/parallel.h"
 #include "runtime/support/reject.h"
