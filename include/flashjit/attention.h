@@ -74,8 +74,8 @@ struct AttentionOptions {
   // options and lengths: blocks of keys that no query of a tile sees are passed over then, and those that all see need
   // no mask. Without it the same but for rounding, at the cost of all blocks. Default: none.
   std::optional<Tensor> block_mask;
-  // What probabilities become 0 at random, see dropout.h. A new probability, seed or offset compiles nothing. Default:
-  // none.
+  // What probabilities become 0 at random, see dropout.h. A new probability above 0, seed or offset compiles nothing.
+  // Default: none.
   Dropout dropout;
   // Seed and offset, in place of those of dropout: i64 [2], contiguous, on the device of q, so that a captured graph
   // can have others each time it runs. Default: none.

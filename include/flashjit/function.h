@@ -55,7 +55,8 @@ class Function {
 // What becomes of a score before the softmax: C++ for the GPU, an expression or a body with `return`, over
 //   score        softmax_scale * q k^T, after softcap and ALiBi; a number whose type is `Number`
 //   batch, head  of the query, int
-//   query, key   their positions in the sequence, int, from 0 or from what the call's offsets say
+//   query, key   their positions in the sequence, from 0 or from what the call's offsets say: whole numbers that become
+//                int where one is asked for, but cannot be assigned to
 //   seqlen_q, seqlen_kv
 // and the captures: Score("score - slope(head) * abs(query - key)", {{"slope", slopes}}). -infinity hides the key; NaN
 // reaches the row that it is in, and no other. It is code that runs on the GPU, with all that code can do there.

@@ -24,15 +24,15 @@ struct MergeOptions {
   Stream stream = nullptr;
 };
 
-// out = sum of exp(lse_i - lse) out_i, lse = log(sum of exp(lse_i)), in f32, on the GPU that holds the parts (Dao et al.
-// 2023, "Flash-Decoding"). At least one part; all have the shape of out and one dtype, out has that or another of f16,
-// bf16 and f32. head_dim_v is any multiple of 8. Views are as of attention: the last dimension contiguous, pointers
-// 16-byte aligned, other strides multiples of 8 elements, 0 in a part for what several rows share. A part may be out
-// itself, and its lse opts.lse: then it is joined in place; other overlaps are refused. The order of the parts changes
-// nothing but rounding, and parts may be merges themselves: give these f32. More than 16 parts take a launch for each 15
-// further ones, between which a 16-bit out is rounded. A row that saw no key in any part gives 0 and -infinity; NaN in
-// an lse reaches its row. Compiles a kernel for each pair of dtypes once, whatever the shapes. Sinks belong to one
-// part alone. Thread-safe. Throws Error; then nothing was launched or written.
+// out = sum of exp(lse_i - lse) out_i, lse = log(sum of exp(lse_i)), in f32, on the GPU that holds the parts (Dao et
+// al. 2023, "Flash-Decoding"). At least one part; all have the shape of out and one dtype, out has that or another of
+// f16, bf16 and f32. head_dim_v is any multiple of 8. Views are as of attention: the last dimension contiguous,
+// pointers 16-byte aligned, other strides multiples of 8 elements, 0 in a part for what several rows share. A part may
+// be out itself, and its lse opts.lse: then it is joined in place; other overlaps are refused. The order of the parts
+// changes nothing but rounding, and parts may be merges themselves: give these f32. More than 16 parts take a launch
+// for each 15 further ones, between which a 16-bit out is rounded. A row that saw no key in any part gives 0 and
+// -infinity; NaN in an lse reaches its row. Compiles a kernel for each pair of dtypes once, whatever the shapes. Sinks
+// belong to one part alone. Thread-safe. Throws Error; then nothing was launched or written.
 void merge(const std::vector<Partial>& parts, const Tensor& out, const MergeOptions& opts = {});
 // The same into a new tensor of the dtype of the parts, packed, on opts.stream.
 DeviceTensor merge(const std::vector<Partial>& parts, const MergeOptions& opts = {});

@@ -82,7 +82,8 @@ def to_function(kind: type[_Kind], function: Any) -> _Kind | None:
         return function
     if isinstance(function, str):
         return kind(function)
-    raise InvalidArgument(f"{kind._kind}: must be a flashjit.{kind.__name__}, a str or None, was {function!r:.100}")
+    raise InvalidArgument(f"{kind._kind}: must be a flashjit.{kind.__name__}, a str or None, was "
+                          f"{' '.join(repr(function).split()):.100}")
 
 
 def _is_array(value: Any) -> bool:
