@@ -20,7 +20,7 @@ constexpr std::string_view kTaken[] = {
     "seqlen_kv",     "infinity",    "pi",          "Number",     "Position",  "Magnitude",
     "Tensor",        "View",        "Real",        "F16",        "Bf16",      "F32",
     "I32",           "I64",         "RowPosition", "load_below", "Boolean",   "ScoreText",
-    "MaskText",      "Index",       "IsWhole",     "Whole",      "as_whole",  "RealOf",
+    "MaskText",      "Index",       "IsWhole",     "Double",     "as_whole",  "RealOf",
     "Widest",        "Numbers",     "Result",      "atan2",      "fdim",      "fma",
     "fmax",          "fmin",        "fmod",
 

@@ -55,19 +55,57 @@ __device__ __forceinline__ float exp(float x) { return exp2(x * 1.44269504088896
 __device__ __forceinline__ float log(float x) { return log2(x) * 0.693147180559945f; }
 __device__ __forceinline__ float sigmoid(float x) { return 0.5f * tanh(0.5f * x) + 0.5f; }
 __device__ __forceinline__ float abs(float x) { return ::fabsf(x); }
+__device__ __forceinline__ long long abs(long long x) { return x < 0 ? -x : x; }
 
-__device__ __forceinline__ double tanh(double x) { return ::tanh(x); }
-__device__ __forceinline__ double exp2(double x) { return ::exp2(x); }
-__device__ __forceinline__ double log2(double x) { return ::log2(x); }
+// Templates, so that a whole number becomes a float.
+template <class T>
+using Double = typename OnlyIf<T, IsReal<T>::value && sizeof(T) == sizeof(double)>::type;
+
+template <class T, class = Double<T>>
+__device__ __forceinline__ T tanh(T x) {
+  return ::tanh(x);
+}
+template <class T, class = Double<T>>
+__device__ __forceinline__ T exp2(T x) {
+  return ::exp2(x);
+}
+template <class T, class = Double<T>>
+__device__ __forceinline__ T log2(T x) {
+  return ::log2(x);
+}
 // Of half turns: ::sin(x) would be a call for large x.
-__device__ __forceinline__ double sin(double x) { return ::sinpi(x * 0.31830988618379067); }
-__device__ __forceinline__ double cos(double x) { return ::cospi(x * 0.31830988618379067); }
-__device__ __forceinline__ double rsqrt(double x) { return 1 / ::sqrt(x); }
-__device__ __forceinline__ double sqrt(double x) { return ::sqrt(x); }
-__device__ __forceinline__ double exp(double x) { return ::exp(x); }
-__device__ __forceinline__ double log(double x) { return ::log(x); }
-__device__ __forceinline__ double sigmoid(double x) { return 1 / (1 + ::exp(-x)); }
-__device__ __forceinline__ double abs(double x) { return ::fabs(x); }
+template <class T, class = Double<T>>
+__device__ __forceinline__ T sin(T x) {
+  return ::sinpi(x * 0.31830988618379067);
+}
+template <class T, class = Double<T>>
+__device__ __forceinline__ T cos(T x) {
+  return ::cospi(x * 0.31830988618379067);
+}
+template <class T, class = Double<T>>
+__device__ __forceinline__ T rsqrt(T x) {
+  return 1 / ::sqrt(x);
+}
+template <class T, class = Double<T>>
+__device__ __forceinline__ T sqrt(T x) {
+  return ::sqrt(x);
+}
+template <class T, class = Double<T>>
+__device__ __forceinline__ T exp(T x) {
+  return ::exp(x);
+}
+template <class T, class = Double<T>>
+__device__ __forceinline__ T log(T x) {
+  return ::log(x);
+}
+template <class T, class = Double<T>>
+__device__ __forceinline__ T sigmoid(T x) {
+  return 1 / (1 + ::exp(-x));
+}
+template <class T, class = Double<T>>
+__device__ __forceinline__ T abs(T x) {
+  return ::fabs(x);
+}
 
 // --- Of whole numbers and of several, in the widest type that is among them: whole ones count as f32 where a function
 // is of real ones.
@@ -92,8 +130,6 @@ template <>
 struct IsWhole<Magnitude> {
   static constexpr bool value = true;
 };
-template <class T>
-using Whole = typename OnlyIf<T, IsWhole<T>::value>::type;
 
 __device__ __forceinline__ int as_whole(Position a) { return a; }
 __device__ __forceinline__ int as_whole(Magnitude a) { return a; }
@@ -117,48 +153,6 @@ using Widest = decltype(typename RealOf<A, IsReal<A>::value>::type{} + typename 
 template <class A, class B>
 using Numbers =
     typename OnlyIf<A, (IsReal<A>::value || IsWhole<A>::value) && (IsReal<B>::value || IsWhole<B>::value)>::type;
-
-template <class T, class = Whole<T>>
-__device__ __forceinline__ float tanh(T x) {
-  return tanh(static_cast<float>(x));
-}
-template <class T, class = Whole<T>>
-__device__ __forceinline__ float exp2(T x) {
-  return exp2(static_cast<float>(x));
-}
-template <class T, class = Whole<T>>
-__device__ __forceinline__ float log2(T x) {
-  return log2(static_cast<float>(x));
-}
-template <class T, class = Whole<T>>
-__device__ __forceinline__ float sin(T x) {
-  return sin(static_cast<float>(x));
-}
-template <class T, class = Whole<T>>
-__device__ __forceinline__ float cos(T x) {
-  return cos(static_cast<float>(x));
-}
-template <class T, class = Whole<T>>
-__device__ __forceinline__ float rsqrt(T x) {
-  return rsqrt(static_cast<float>(x));
-}
-template <class T, class = Whole<T>>
-__device__ __forceinline__ float sqrt(T x) {
-  return sqrt(static_cast<float>(x));
-}
-template <class T, class = Whole<T>>
-__device__ __forceinline__ float exp(T x) {
-  return exp(static_cast<float>(x));
-}
-template <class T, class = Whole<T>>
-__device__ __forceinline__ float log(T x) {
-  return log(static_cast<float>(x));
-}
-template <class T, class = Whole<T>>
-__device__ __forceinline__ float sigmoid(T x) {
-  return sigmoid(static_cast<float>(x));
-}
-__device__ __forceinline__ long long abs(long long x) { return x < 0 ? -x : x; }
 
 template <class A, class B, class = Numbers<A, B>>
 __device__ __forceinline__ Widest<A, B> pow(A a, B b) {
