@@ -144,10 +144,14 @@ class Kernels:
         return sides
 
     def tried(self, cell, inputs, tensors):
-        """The same of the variants that are listed for the cell. One may be illegal with its feature."""
-        options = functools.lru_cache(lambda: self.options(cell.feature, inputs, tensors))
-        return {listed.spelling: functools.partial(lambda variant: self.call(tensors, options(), variant), listed.spelling)
-                for listed in self.variants if listed.is_for(cell.shape)}
+        """The same of the variants that are listed for the cell, and of the feature as text. One may be illegal."""
+        feature = cell.feature
+        options = functools.lru_cache(lambda: self.options(feature, inputs, tensors))
+        text = functools.lru_cache(lambda: {"score": feature.text(self.flashjit, inputs)})
+        ways = {"": options} | ({"text ": text} if feature.options and feature.text else {})
+        return {name + listed.spelling: functools.partial(
+                    lambda way, variant: self.call(tensors, way(), variant), way, listed.spelling)
+                for listed in self.variants if listed.is_for(cell.shape) for name, way in ways.items()}
 
     def flex(self, feature, inputs, tensors):
         score, mask = (make and make(inputs) for make in (feature.score, feature.mask))

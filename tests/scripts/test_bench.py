@@ -9,6 +9,7 @@ import math
 import pathlib
 import sys
 import tempfile
+import types
 import unittest
 import unittest.mock
 
@@ -457,6 +458,19 @@ class ComparePeers(unittest.TestCase):
                       ["--grid", "scores", "--mask", "full"], ["--grid", "scores", "--head-dim", "256"]):
             with self.subTest(wrong), self.assertRaises(SystemExit), unittest.mock.patch("sys.stderr"):
                 parse(wrong)
+
+    def test_candidates_are_tried_with_the_feature_and_with_its_text(self):
+        kernels = attention_scores_run.Kernels.__new__(attention_scores_run.Kernels)
+        kernels.variants = parse_variants("128 causal hopper-kv64\n64 causal hopper-kv32\n128 full hopper-kv16", "list")
+        kernels.flashjit = types.SimpleNamespace(Score=lambda text, **_: text, attention=print)
+        kernels.options = lambda *_: {"alibi_slopes": 1}
+        cell = attention_scores.ScoreCell("alibi", paper_cell(128, "causal", 4096))
+        tried = kernels.tried(cell, unittest.mock.MagicMock(), [None] * 4)
+        self.assertEqual(list(tried), ["hopper-kv64", "text hopper-kv64"])
+        for name, option in (("hopper-kv64", "alibi_slopes"), ("text hopper-kv64", "score")):
+            keywords = tried[name]().keywords
+            self.assertEqual(keywords["variant"], "hopper-kv64")
+            self.assertIn(option, keywords)
 
     def test_the_grid_of_the_gallery_has_options_of_its_own(self):
         parse = compare_peers.parse_arguments
