@@ -29,7 +29,8 @@ PACKAGE = {
     "_nvrtc.py", "bin/flashjit", "compare.py", "py.typed", "torch.py", "transformers.py", "bench/attention_features.py",
     "bench/attention_gallery.py", "bench/attention_gallery_run.py", "bench/attention_grid.py", "bench/attention_peers.py",
     "bench/attention_scores.py", "bench/attention_scores_run.py", "bench/compare_peers.py", "bench/flashjit_c.py",
-    "bench/peers/nvidia-h200.json", "bench/variants/hopper.txt", "bench/variants/mma.txt"
+    "bench/peers/nvidia-h200.json", "bench/variants/hopper.txt", "bench/variants/mma.txt",
+    "bench/variants/scores.txt"
 }
 LICENSES = {"LICENSE", "THIRD_PARTY_LICENSES.md"}
 
