@@ -173,7 +173,8 @@ typedef struct flashjit_partial {
   const DLTensor* lse; /* f32 [batch, num_heads_q, seqlen_q] */
 } flashjit_partial;
 /* Joins them to what attention over all of these keys gives, as flashjit::merge does (flashjit/merge.h): out of any of
-   these dtypes, and its log-sum-exp; lse may be NULL with at most 16 parts. A part may lie where the result goes. */
+   these dtypes, and its log-sum-exp; lse may be NULL with at most 16 parts. A part may lie where the result goes.
+   With more than 16, out has the dtype of the parts, and what lies there is among the first 16. */
 flashjit_status flashjit_merge(flashjit_engine* engine, const flashjit_partial* parts, size_t part_count,
                                const DLTensor* out, const DLTensor* lse, void* stream);
 

@@ -30,7 +30,8 @@ struct MergeOptions {
 // pointers 16-byte aligned, other strides multiples of 8 elements, 0 in a part for what several rows share. A part may
 // be out itself, and its lse opts.lse: then it is joined in place; other overlaps are refused. The order of the parts
 // changes nothing but rounding, and parts may be merges themselves: give these f32. More than 16 parts take a launch
-// for each 15 further ones, between which a 16-bit out is rounded. A row that saw no key in any part gives 0 and
+// for each 15 further ones, between which a 16-bit out is rounded; out then has the dtype of the parts, and what is
+// joined in place is among the first 16. A row that saw no key in any part gives 0 and
 // -infinity; NaN in an lse reaches its row. Compiles a kernel for each pair of dtypes once, whatever the shapes. Sinks
 // belong to one part alone. Thread-safe. Throws Error; then nothing was launched or written.
 void merge(const std::vector<Partial>& parts, const Tensor& out, const MergeOptions& opts = {});

@@ -134,7 +134,8 @@ def merge(parts: Sequence[tuple[Any, Any]], *, out: Any = None, lse: Any = None,
     out, lse : arrays
         Written, and returned; new arrays of the library of the first part, out in the dtype of the parts, when None.
         An out of another dtype is rounded to that. They may be those of a part, which is then joined in place. With
-        more than 16 parts a 16-bit out is rounded every 15 parts.
+        more than 16 parts a 16-bit out is rounded every 15 parts, is of the dtype of the parts, and what is joined in
+        place is among the first 16.
     stream, engine :
         As of flashjit.attention.
     """

@@ -3,13 +3,13 @@
 #pragma once
 
 #include <memory>
-#include <span>
 
 #include "flashjit/engine.h"
 #include "generator/source.h"
 #include "runtime/backends/emulated_backend.h"
 #include "runtime/backends/gpu_backend.h"
 #include "runtime/backends/kernels.h"
+#include "runtime/call/merge.h"
 #include "runtime/kernels/cache_layers.h"
 #include "runtime/kernels/kernel_store.h"
 #include "runtime/kernels/nvrtc.h"
@@ -31,8 +31,7 @@ struct Engine::Impl {
                                  bool in_f32);
   void apply_functions(const AttentionOptions& on_device, const CallShape& shape, bool in_f32,
                        const reference::ScoreRows& rows);
-  // At most generator::kMostMergeParts parts.
-  void merge(std::span<const Partial> parts, const Tensor& out, const MergeOptions& opts);
+  void merge(const runtime::MergeTurn& turn, const Tensor& out, const MergeOptions& opts);
   runtime::TuningRecordsOptions options_of_records() const;
   runtime::AutotunerOptions options_of_autotuner();
 

@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
+#include <utility>
+
+#include <fmt/format.h>
 
 #include "generator/arguments.h"
 #include "runtime/support/reject.h"
@@ -14,19 +18,6 @@ using generator::kMostMergeParts;
 
 constexpr int kChunkElements = 8;
 constexpr int kMostRowLanes = 32;
-
-// For messages, which operands keep.
-struct PartNames {
-  const char *out, *lse;
-};
-constexpr PartNames kPartNames[] = {
-    {"parts[0].out", "parts[0].lse"},   {"parts[1].out", "parts[1].lse"},   {"parts[2].out", "parts[2].lse"},
-    {"parts[3].out", "parts[3].lse"},   {"parts[4].out", "parts[4].lse"},   {"parts[5].out", "parts[5].lse"},
-    {"parts[6].out", "parts[6].lse"},   {"parts[7].out", "parts[7].lse"},   {"parts[8].out", "parts[8].lse"},
-    {"parts[9].out", "parts[9].lse"},   {"parts[10].out", "parts[10].lse"}, {"parts[11].out", "parts[11].lse"},
-    {"parts[12].out", "parts[12].lse"}, {"parts[13].out", "parts[13].lse"}, {"parts[14].out", "parts[14].lse"},
-    {"parts[15].out", "parts[15].lse"}};
-static_assert(std::size(kPartNames) == kMostMergeParts);
 
 void check_rows(const char* name, const Tensor& tensor) {
   if (tensor.dtype > DType::f32) reject("{}: dtype must be f16, bf16 or f32, was {}", name, to_string(tensor.dtype));
@@ -45,17 +36,29 @@ bool same_view(const Tensor& a, const Tensor& b) {
   return a.data == b.data && a.dtype == b.dtype && a.shape == b.shape && a.strides == b.strides;
 }
 
-void add_part(MergeCall& call, const PartNames& names, const Partial& part) {
+void add_part(MergeCall& call, const MergeCall::PartNames& names, const Partial& part) {
   const Tensor& out = *call.out;
-  check_rows(names.out, part.out);
+  const char *const of_out = names.out.c_str(), *const of_lse = names.lse.c_str();
+  check_rows(of_out, part.out);
   if (part.out.dtype != call.parts[0].out.dtype)
-    reject("{}: dtype must be {} like that of parts[0].out, was {}", names.out, to_string(call.parts[0].out.dtype),
+    reject("{}: dtype must be {} like that of parts[0].out, was {}", of_out, to_string(call.parts[0].out.dtype),
            to_string(part.out.dtype));
-  for (int dim = 0; dim < kRank; ++dim) require_size(names.out, part.out, kRowsRules, dim, out.shape[dim], "out");
-  check_lse(names.lse, part.lse, out);
-  if (!same_view(part.out, out)) add_operand(call.operands, names.out, part.out, Operand::Role::rows, false);
+  for (int dim = 0; dim < kRank; ++dim) require_size(of_out, part.out, kRowsRules, dim, out.shape[dim], "out");
+  check_lse(of_lse, part.lse, out);
+  if (!same_view(part.out, out)) add_operand(call.operands, of_out, part.out, Operand::Role::rows, false);
   if (!call.lse || !same_view(part.lse, *call.lse))
-    add_operand(call.operands, names.lse, part.lse, Operand::Role::lse, false);
+    add_operand(call.operands, of_lse, part.lse, Operand::Role::lse, false);
+}
+
+// What an earlier turn wrote is no longer the part that lay there.
+void check_apart_from_result(const MergeCall& call, const MergeCall::PartNames& names, const Partial& part) {
+  const auto check = [](const std::string& name, const Tensor& given, const char* result, const Tensor& written) {
+    if (same_view(given, written))
+      reject("{}: must be among the first {} parts to be joined in place, was {} itself", name, kMostMergeParts,
+             result);
+  };
+  check(names.out, part.out, "out", *call.out);
+  check(names.lse, part.lse, "lse", *call.lse);
 }
 
 generator::RowStrides byte_strides(const Tensor& rows) {
@@ -93,22 +96,48 @@ generator::MergeArguments arguments_of(const MergeCall& call) {
 
 Operands operands_of_first(const Partial& part) {
   Operands operands;
-  check_rows(kPartNames[0].out, part.out);
-  add_operand(operands, kPartNames[0].out, part.out, Operand::Role::rows, false);
+  constexpr const char* kName = "parts[0].out";
+  check_rows(kName, part.out);
+  add_operand(operands, kName, part.out, Operand::Role::rows, false);
   return operands;
 }
 
-MergeCall validate_merge(std::span<const Partial> parts, const Tensor& out, const std::optional<Tensor>& lse) {
+MergeCall validate_merge(const MergeTurn& turn, const Tensor& out, const std::optional<Tensor>& lse) {
   check_rows("out", out);
   const std::int64_t head_dim = out.shape[head_dim_dim];
   if (head_dim == 0 || head_dim % kChunkElements != 0)
     reject("out: head_dim must be a multiple of {}, was {}", kChunkElements, head_dim);
   if (lse) check_lse("lse", *lse, out);
-  MergeCall call{{}, parts, &out, lse ? &*lse : nullptr};
-  for (std::size_t i = 0; i < parts.size(); ++i) add_part(call, kPartNames[i], parts[i]);
+  MergeCall call{{}, {}, turn.parts, &out, lse ? &*lse : nullptr};
+  call.names.reserve(turn.parts.size());  // operands point to them
+  for (std::size_t i = 0; i < turn.parts.size(); ++i) {
+    const std::size_t index = turn.first + i;
+    call.names.push_back({fmt::format("parts[{}].out", index), fmt::format("parts[{}].lse", index)});
+    add_part(call, call.names.back(), turn.parts[i]);
+    if (turn.first > 0 && i > 0) check_apart_from_result(call, call.names.back(), turn.parts[i]);
+  }
   add_operand(call.operands, "out", out, Operand::Role::rows, true);
   if (call.lse) add_operand(call.operands, "lse", *call.lse, Operand::Role::lse, true);
   return call;
+}
+
+std::vector<MergeTurn> merge_turns(const std::vector<Partial>& parts, const Tensor& out,
+                                   const std::optional<Tensor>& lse) {
+  constexpr std::size_t kMost = kMostMergeParts;
+  if (parts.empty()) reject("parts: must have at least 1, had 0");
+  std::vector<MergeTurn> turns{{0, {parts.begin(), parts.begin() + std::min(kMost, parts.size())}}};
+  if (parts.size() <= kMost) return turns;
+  if (!lse) reject("lse: must be given with more than {} parts, which are joined in turns, was not", kMost);
+  if (out.dtype != parts.front().out.dtype)
+    reject("out: dtype must be {} like that of parts[0].out with more than {} parts, was {}",
+           to_string(parts.front().out.dtype), kMost, to_string(out.dtype));
+  for (std::size_t next = kMost; next < parts.size(); next += kMost - 1) {
+    MergeTurn turn{next - 1, {{out, *lse}}};
+    const auto begin = parts.begin() + static_cast<std::ptrdiff_t>(next);
+    turn.parts.insert(turn.parts.end(), begin, begin + std::min<std::ptrdiff_t>(kMost - 1, parts.end() - begin));
+    turns.push_back(std::move(turn));
+  }
+  return turns;
 }
 
 PlainLaunch make_merge_launch(const MergeCall& call, const Architecture& architecture,

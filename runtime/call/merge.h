@@ -2,7 +2,11 @@
 // A call that joins partial results: checked, and as a launch.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "flashjit/merge.h"
 #include "generator/templates.h"
@@ -11,8 +15,19 @@
 
 namespace flashjit::runtime {
 
-// Points into the caller's tensors and lives no longer than the call.
+// What one launch joins: at most generator::kMostMergeParts parts.
+struct MergeTurn {
+  std::size_t first;  // index of the first among the caller's parts; behind 0 that one is the result so far
+  std::vector<Partial> parts;
+};
+
+// Points into its turn and the caller's tensors and lives no longer than these.
 struct MergeCall {
+  struct PartNames {
+    std::string out, lse;  // for messages
+  };
+
+  std::vector<PartNames> names;
   Operands operands;  // of the parts, but for those that are joined in place, and of what is written
   std::span<const Partial> parts;
   const Tensor* out = nullptr;
@@ -23,8 +38,11 @@ struct MergeCall {
 
 // Of the first part's output, whose device a new output goes to. Throws Error(invalid_argument).
 Operands operands_of_first(const Partial& part);
-// At most generator::kMostMergeParts of them. Throws Error(invalid_argument).
-MergeCall validate_merge(std::span<const Partial> parts, const Tensor& out, const std::optional<Tensor>& lse);
+// At least one. Throws Error(invalid_argument).
+std::vector<MergeTurn> merge_turns(const std::vector<Partial>& parts, const Tensor& out,
+                                   const std::optional<Tensor>& lse);
+// Throws Error(invalid_argument).
+MergeCall validate_merge(const MergeTurn& turn, const Tensor& out, const std::optional<Tensor>& lse);
 PlainLaunch make_merge_launch(const MergeCall& call, const Architecture& architecture,
                               const generator::Templates& templates);
 

@@ -244,6 +244,39 @@ TEST_CASE("bad parts are refused by name, and the next call is right") {
   expect_merged(engine, DType::f16, DType::f16, {1, 4, 2, 32}, 2);
 }
 
+TEST_CASE("a bad part beyond the first turn is refused before anything is written") {
+  Engine engine = engine_with();
+  Parts parts(DType::f16, {1, 4, 2, 32}, 20), longer(DType::f16, {1, 5, 2, 32}, 1);
+  HostTensor out = filled(DType::f16, {1, 4, 2, 32}, 7), lse = filled(DType::f32, {1, 2, 4}, 7);
+  MergeOptions opts;
+  opts.lse = lse.view();
+  const auto refusal = [&](const std::vector<Partial>& given, const Tensor& into) {
+    std::string why = "none";
+    try {
+      engine.merge(given, into, opts);
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    CHECK(load_element(out.data(), DType::f16, 0) == 7);
+    CHECK(load_element(lse.data(), DType::f32, 0) == 7);
+    return why;
+  };
+  const auto with_18th = [&](const Partial& part) {
+    std::vector<Partial> given = parts.views();
+    given[18] = part;
+    return given;
+  };
+  CHECK(refusal(with_18th({longer.outs[0].view(), longer.lses[0].view()}), out.view()) ==
+        "parts[18].out: seqlen must be 4 like that of out, was 5");
+  CHECK(refusal(with_18th({out.view(), parts.lses[18].view()}), out.view()) ==
+        "parts[18].out: must be among the first 16 parts to be joined in place, was out itself");
+  CHECK(refusal(with_18th({parts.outs[18].view(), lse.view()}), out.view()) ==
+        "parts[18].lse: must be among the first 16 parts to be joined in place, was lse itself");
+  CHECK(refusal(parts.views(), HostTensor(DType::f32, {1, 4, 2, 32}).view()) ==
+        "out: dtype must be f16 like that of parts[0].out with more than 16 parts, was f32");
+  expect_merged(engine, DType::f16, DType::f16, {1, 4, 2, 32}, 20);
+}
+
 TEST_CASE("a result is the same under every schedule") {
   Parts parts(DType::f32, {1, 9, 2, 40}, 3);
   std::vector<double> first;
