@@ -4,9 +4,9 @@ what is made of their times. A test compares texts and captures with the page's.
 terms of FlexAttention, which the reference evaluates, too. Needs neither a GPU nor PyTorch.
 
 A row is {"function", "head_dim", "seqlen", "batch", "heads", "causal", "numbers", "seen", "us", "left_out"}. numbers:
-those of the text; seen: the share of the pairs of query and key that the masks show; us: median microseconds of each side
-that ran: flashjit, plain, which is flashjit's attention with the same causal flag and nothing else, and FlexAttention's;
-left_out: side -> why it did not."""
+those of the text; seen: the share of the pairs of query and key that the masks show; us: microseconds of each side that
+ran, the mean of its turns' medians: flashjit, plain, which is flashjit's attention with the same causal flag and
+nothing else, and FlexAttention's; left_out: side -> why it did not."""
 
 import functools
 import itertools

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cells of the grid scores of compare_peers.py, and what is made of their times. Needs neither a GPU nor PyTorch.
 
-A row is {"feature", "head_dim", "seqlen", "batch", "heads", "causal", "us", "left_out"}. us: median microseconds of each
-side that ran; left_out: side -> why it did not. Sides of flashjit: flashjit, text (the same as a text), mma (that
-family's default), and plain and plain_mma, which are causal attention alone and run beside these."""
+A row is {"feature", "head_dim", "seqlen", "batch", "heads", "causal", "us", "left_out"}. us: microseconds of each side
+that ran, the mean of its turns' medians; left_out: side -> why it did not. Sides of flashjit: flashjit, text (the same
+as a text), mma (that family's default), and plain and plain_mma, which are causal attention alone and run beside
+these."""
 
 import itertools
 import statistics

@@ -391,7 +391,7 @@ def new_record(kernels, stopwatch, known=attention_peers.SCORE_PEERS):
 
 def print_conditions(record, masks):
     print(f"{record['device']}, flashjit {record['version']}, PyTorch {record['torch']}, cuDNN {record['cudnn']}\n"
-          f"forward, bf16, {masks}; medians; a ratio above 1 means that flashjit is faster", flush=True)
+          f"forward, bf16, {masks}; means of turns' medians; a ratio above 1 means that flashjit is faster", flush=True)
 
 
 def run_step(comparison, progress, name, step, show):

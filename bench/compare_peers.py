@@ -18,18 +18,23 @@ Where the file of figures of this GPU (peers/<device>.json beside this script) h
 now times the ratio of the best peer to cuDNN in that file, which knows FlashAttention-3, too.
 
 Timing: random normal inputs in (batch, seqlen, heads, head_dim) layout; L2 flushed before each launch by a memset of
-256 MB; events around the launch; medians. Neither side writes the log-sum-exp. The sides of a cell take turns, each
-turn begins with launches that are not counted, and the host does not wait before the whole cell is queued: a pause
-between launches lets the GPU cool and clock higher than it does in steady use, and by different amounts for different
-kernels (3 to 10 % on an H200)."""
+256 MB; events around the launch. Neither side writes the log-sum-exp. The sides of a cell take turns, each turn begins
+with launches that are not counted, and the host does not wait before the whole cell is queued: a pause between launches
+lets the GPU cool and clock higher than it does in steady use, and by different amounts for different kernels (3 to 10 %
+on an H200). So does a side that draws little power, for the one after it (5 to 10 %): hence each turn has the sides in
+another order, drawn such that all have much the same neighbours, and the same in each run. A side's time is the mean
+over its turns of a turn's median."""
 
 import argparse
+import collections
 import concurrent.futures
 import importlib.util
+import itertools
 import json
 import math
 import os
 import pathlib
+import random
 import statistics
 import sys
 
@@ -51,8 +56,10 @@ CELL_NAMES = {SCORES: FEATURES, GALLERY_GRID: GALLERY}
 PACKAGE_PEERS = {SCORES: SCORE_PEERS, GALLERY_GRID: GALLERY_PEERS}
 DEFAULT = "default"  # the variant that the library chooses
 FLUSHED_BYTES = 256 << 20
-TURNS = 4  # of each side of a cell
-UNCOUNTED = 0.2  # of a turn: until the clock is what this side makes it
+TURNS = 8  # of each side of a cell
+DRAWS = 100  # of the orders of the turns, to take the most even
+SEED = 0  # of the draws
+UNCOUNTED = 0.2  # of a turn: until the clock is nearly what this side makes it; what is left evens out over the turns
 CEILING_SIZES = (4096, 8192)  # of the square GEMM that stands for the speed of light
 # Of an output element against FA2, relative where its size is above 1: rounding of P and of the output to bf16.
 MAX_DIFFERENCE = 0.02
@@ -182,7 +189,36 @@ def turn_length(milliseconds, seconds):
     """Launches of one turn, given the time of a launch with its flush: (uncounted, counted)."""
     launches = 1000 * seconds / TURNS / milliseconds
     uncounted = max(1, round(UNCOUNTED * launches))
-    return uncounted, max(3, round(launches) - uncounted)
+    return uncounted, max(1, round(launches) - uncounted)
+
+
+def draw_orders(names, generator):
+    """Of the sides, one for each turn. None comes twice before all that there are have come."""
+    others = min(TURNS, math.factorial(len(names))) - 1  # that an order must differ from
+    orders = []
+    while len(orders) < TURNS:
+        order = generator.sample(names, len(names))
+        if order not in orders[::-1][:others]:
+            orders.append(order)
+    return orders
+
+
+def unevenness(orders):
+    """Least where each side comes equally often after each."""
+    sides = list(itertools.chain(*orders))
+    return sum(count**2 for count in collections.Counter(zip(sides, sides[1:])).values())
+
+
+def turn_orders(names):
+    """The order of the sides in each turn, the same in each run. The most even of many draws: a single one may well
+    have a side come after the same other one in half of the turns."""
+    generator = random.Random(SEED)
+    return min((draw_orders(names, generator) for _ in range(DRAWS)), key=unevenness)
+
+
+def mean_of_medians(turns):
+    """Of each turn's times. One median over all would be that of whichever power state had a few launches more."""
+    return statistics.mean(statistics.median(times) for times in turns)
 
 
 class Stopwatch:
@@ -218,19 +254,18 @@ class Stopwatch:
         return begin.elapsed_time(end) / launches
 
     def milliseconds(self, launchers):
-        """name -> median of its launches. launchers: name -> function."""
+        """name -> mean of its turns' medians. launchers: name -> function."""
+        orders = turn_orders(list(launchers))
         lengths = {name: turn_length(self.estimate(launch), self.seconds) for name, launch in launchers.items()}
-        events = {name: [] for name in launchers}
-        names = list(launchers)
-        for turn in range(TURNS):
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
-                uncounted, counted = lengths[name]
-                for _ in range(uncounted):
-                    self.queue(launchers[name])
-                events[name] += [self.queue(launchers[name]) for _ in range(counted)]
+        turns = {name: [] for name in launchers}  # the events of each
+        for name in itertools.chain(*orders):
+            uncounted, counted = lengths[name]
+            for _ in range(uncounted):
+                self.queue(launchers[name])
+            turns[name].append([self.queue(launchers[name]) for _ in range(counted)])
         self.torch.cuda.synchronize()
-        return {name: statistics.median(a.elapsed_time(b) for a, b in pairs) for name, pairs in events.items()}
+        return {name: mean_of_medians([a.elapsed_time(b) for a, b in pairs] for pairs in events)
+                for name, events in turns.items()}
 
     def gemm_tflops(self):
         """The rate of the faster of some large bf16 GEMMs."""

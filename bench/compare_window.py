@@ -82,7 +82,8 @@ class Comparison:
         return launch
 
     def run(self, head_dim):
-        """Two sides at a time: what runs before a kernel decides the clock that it finds."""
+        """Two sides at a time: what runs before a kernel decides the clock that it finds, and of two each comes after
+        itself and after the other equally often."""
         tensors, window = self.tensors(head_dim), (self.arguments.window, 0)
         flex = flex_launcher(self.torch, tensors, self.arguments.window)
         expected = flex().float()

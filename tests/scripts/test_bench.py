@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python beside the library, without a GPU and without PyTorch."""
 
+import collections
 import contextlib
 import ctypes
 import io
+import itertools
 import json
 import math
 import pathlib
@@ -30,6 +32,34 @@ from attention_features import FEATURES, Inputs, checked_heads, checked_rows  # 
 from attention_grid import SEQLENS, SERVING, Cell, PeerFigures, grid, paper_cell, parse_variants  # noqa: E402
 from attention_grid import result, slug, summarise  # noqa: E402
 from sources_digest import sources_digest  # noqa: E402
+
+
+class FakeGpu:
+    """PyTorch with a GPU as Stopwatch uses it, whose launches take what they are told to."""
+
+    int8 = None
+
+    def __init__(self):
+        self.now, self.launched, self.waits = 0.0, [], []
+        self.cuda = types.SimpleNamespace(Event=self.event, synchronize=lambda: self.waits.append(len(self.launched)))
+
+    def empty(self, *_, **__):
+        return unittest.mock.Mock()
+
+    def event(self, enable_timing):
+        event = types.SimpleNamespace(elapsed_time=lambda later: later.at - event.at)
+        event.record = lambda: setattr(event, "at", self.now)
+        return event
+
+    def launcher(self, name, milliseconds):
+        """milliseconds: of each launch."""
+        left = iter(milliseconds)
+
+        def launch():
+            self.launched.append(name)
+            self.now += next(left)
+
+        return launch
 
 
 class TuningCheck(unittest.TestCase):
@@ -529,7 +559,39 @@ class ComparePeers(unittest.TestCase):
             total = compare_peers.TURNS * (uncounted + counted) * milliseconds
             self.assertAlmostEqual(total, 250, delta=250 * 0.05)
             self.assertLess(uncounted, counted)
-        self.assertEqual(compare_peers.turn_length(1000.0, seconds=0.25), (1, 3))
+        self.assertEqual(compare_peers.turn_length(1000.0, seconds=0.25), (1, 1))
+
+    def test_each_turn_has_every_side_once_in_an_order_of_its_own(self):
+        for sides in range(1, 13):
+            names = [f"side {number}" for number in range(sides)]
+            orders = compare_peers.turn_orders(names)
+            self.assertEqual(orders, compare_peers.turn_orders(names))
+            self.assertEqual([sorted(order) for order in orders], compare_peers.TURNS * [sorted(names)])
+            self.assertEqual(len(set(map(tuple, orders))), min(compare_peers.TURNS, math.factorial(sides)))
+            if sides > 1:  # two or three cannot have eight orders, but need not repeat one at once
+                self.assertTrue(all(order != later for order, later in zip(orders, orders[1:])))
+
+    def test_no_side_comes_mostly_after_the_same_one(self):
+        """Of two sides, each comes after itself and after the other in half of the turns."""
+        for sides in range(2, 13):
+            order = list(itertools.chain(*compare_peers.turn_orders(list(range(sides)))))
+            times = collections.Counter(zip(order, order[1:]))
+            self.assertLessEqual(max(times.values()), compare_peers.TURNS // 2 if sides == 2 else 3)
+
+    def test_a_cell_is_queued_as_a_whole_and_has_the_mean_of_its_turns(self):
+        """Also where they are in two power states, of which a median over all launches would be one or the other."""
+        uncounted, counted = compare_peers.turn_length(4.0, seconds=0.25)
+        gpu = FakeGpu()
+        stopwatch = compare_peers.Stopwatch(gpu, seconds=0.25)
+        turns = {"steady": 8 * [2.0], "changing": 5 * [1.0] + 3 * [1.5]}
+        launches = {name: [ms for turn in turns[name] for ms in uncounted * [9.0] + [turn + 5] + (counted - 1) * [turn]]
+                    for name in turns}
+        launchers = {name: gpu.launcher(name, milliseconds) for name, milliseconds in launches.items()}
+        with unittest.mock.patch.object(stopwatch, "estimate", lambda launch: 4.0):
+            self.assertEqual(stopwatch.milliseconds(launchers), {"steady": 2.0, "changing": 1.1875})
+        order = itertools.chain(*compare_peers.turn_orders(list(turns)))
+        self.assertEqual(gpu.launched, [name for name in order for _ in range(uncounted + counted)])
+        self.assertEqual(gpu.waits, [len(gpu.launched)])
 
     def test_a_row_shows_the_peers_that_ran(self):
         row = {"tflops": {"flashjit": 600.0, "cudnn": 400.0}, "over": {"cudnn": 1.5}, "variant": "default"}
