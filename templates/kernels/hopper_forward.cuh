@@ -34,6 +34,10 @@ class HopperConsumer {
   using Dropouts = typename Config::Dropouts;
   using Cursor = BlockCursor<Config>;
   static constexpr bool kListed = Config::Blocks::kListed;
+  // Whether what makes scores of products is most of the code, so that it stands there once. With dropout the registers
+  // do not suffice for that.
+  static constexpr bool kInOneLoop =
+      (Score<Config>::kIsLong || kFetches || Config::Predicates::kAny) && !Dropouts::kAny;
   // Whether products that are near 0 have a shorter way to their probabilities.
   static constexpr bool kHasNear = kLazy && ScoreRow::kHasNear && !Config::Predicates::kAny;
 
@@ -66,6 +70,8 @@ class HopperConsumer {
       take_query();
       if constexpr (Shape::kSerial)
         visit_serially(visit);
+      else if constexpr (kInOneLoop)
+        visit_blocks_in_one_loop(visit, fused, before);
       else
         visit_blocks(visit, fused, before);
       queries.release(signs());
@@ -175,6 +181,44 @@ class HopperConsumer {
       }
       if (!visit_others(visit, kept, at, is_near)) break;
       self.recompute_scores(keys.stage());
+    }
+  }
+
+  // The same in one loop: a block that has to be taken exactly goes through it once more.
+  __device__ __forceinline__ void visit_blocks_in_one_loop(const Visit& visit, bool fused, const Finished& before) {
+    Cursor at(visit.listed, visit.blocks.end);
+    const KeptRows kept = kept_rows_of(visit);
+    issue_first(visit, kept, at, fused);
+    self.softmax.reset();
+    if constexpr (kOutputEarly) finish_tile_before(fused, before);
+    bool first = true, exactly = true;
+#pragma unroll 1
+    for (;;) {
+      const InCommon common = finish_scores<true>(visit, rows_now(visit, kept), at);
+      bool raised = false;
+      if (exactly) {
+        raised = self.softmax.take_block(common);
+      } else if (!self.softmax.take_block_lazily(common)) {
+        self.recompute_scores(keys.stage());
+        exactly = true;
+        continue;
+      }
+      release_key();
+      if constexpr (!kOutputEarly) {
+        ptx::wgmma_wait_group<0>();
+        if (!first || fused) release_value();
+      }
+      Probabilities::keep();
+      if (!first) {
+        if (raised) Output::multiply(self.softmax.factor);
+      } else if constexpr (!kOutputEarly) {
+        if (fused) store(before);
+      }
+      if (!at.go_on(visit.blocks.first)) break;
+      issue_both(visit, kept, at);
+      ptx::wgmma_wait_group<1>();
+      if constexpr (kOutputEarly) finish_output();
+      first = false, exactly = !kLazy;
     }
   }
 
