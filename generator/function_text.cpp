@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "generator/functions.h"
+#include "generator/text_pieces.h"
 
 namespace flashjit::generator {
 namespace {
@@ -43,65 +44,10 @@ constexpr std::string_view kTaken[] = {
     "typename",      "union",       "unsigned",    "using",      "virtual",   "void",
     "volatile",      "wchar_t",     "while",       "xor",        "xor_eq"};
 
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-
 // C++ has these for itself.
 bool is_reserved(std::string_view name) {
   return name.find("__") != name.npos || (name.size() > 1 && name[0] == '_' && name[1] >= 'A' && name[1] <= 'Z');
 }
-
-// A text in pieces: names, numbers, single other characters. Comments and blanks are left out.
-class Pieces {
- public:
-  explicit Pieces(std::string_view text) : text_(text) {}
-
-  // Empty at the end.
-  std::string_view next() {
-    skip();
-    begin_ = at_;
-    if (at_ == text_.size()) return {};
-    if (is_letter(text_[at_]))
-      while (at_ < text_.size() && (is_letter(text_[at_]) || is_digit(text_[at_]))) ++at_;
-    else if (is_digit(text_[at_]))
-      while (at_ < text_.size() && (is_letter(text_[at_]) || is_digit(text_[at_]) || text_[at_] == '.')) ++at_;
-    else
-      ++at_;
-    return text_.substr(begin_, at_ - begin_);
-  }
-  // Where the last piece stands: "line 1, column 5".
-  std::string place() const {
-    const std::string_view before = text_.substr(0, begin_);
-    const std::size_t line_begin = before.rfind('\n') + 1;
-    return fmt::format("line {}, column {}", std::count(before.begin(), before.end(), '\n') + 1,
-                       begin_ - line_begin + 1);
-  }
-  bool ended_in_comment() const { return ended_in_comment_; }
-  // What follows the last piece without a blank.
-  char following() const { return at_ < text_.size() ? text_[at_] : '\0'; }
-
- private:
-  void skip() {
-    while (at_ < text_.size()) {
-      if (is_blank(text_[at_])) {
-        ++at_;
-      } else if (text_.substr(at_, 2) == "//") {
-        at_ = std::min(text_.find('\n', at_), text_.size());
-      } else if (text_.substr(at_, 2) == "/*") {
-        const std::size_t end = text_.find("*/", at_ + 2);
-        ended_in_comment_ = end == text_.npos;
-        at_ = ended_in_comment_ ? text_.size() : end + 2;
-      } else {
-        return;
-      }
-    }
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0, begin_ = 0;
-  bool ended_in_comment_ = false;
-};
 
 char closing(char opening) { return opening == '(' ? ')' : opening == '[' ? ']' : '}'; }
 
@@ -137,7 +83,7 @@ std::string why_no_text(std::string_view text) {
     std::string place;
   };
   std::vector<Open> open;
-  Pieces pieces(text);
+  TextPieces pieces(text);
   bool is_empty = true, is_body = false;
   std::string first_end;  // of a statement
   for (std::string_view piece = pieces.next(); !piece.empty(); piece = pieces.next()) {
@@ -177,7 +123,7 @@ std::string why_no_capture_name(std::string_view name) {
 }
 
 bool uses_name(std::string_view text, std::string_view name) {
-  Pieces pieces(text);
+  TextPieces pieces(text);
   for (std::string_view piece = pieces.next(); !piece.empty(); piece = pieces.next())
     if (piece == name) return true;
   return false;
