@@ -14,6 +14,7 @@
 
 #include "flashjit/problem.h"
 #include "generator/bucket_words.h"
+#include "generator/features.h"
 
 namespace flashjit::generator {
 
@@ -35,8 +36,13 @@ enum class Mask { any, full, causal, band };
 inline bool has_band(const Problem& problem) { return problem.window || problem.chunk; }
 // Whether rows see fewer keys the earlier they are.
 inline bool has_diagonal(const Problem& problem) { return problem.causal || problem.prefix; }
-// Whether a text becomes part of what is done to each score.
-inline bool has_score_text(const Problem& problem) { return problem.score || problem.bias; }
+// What is done to each score: by a feature, or by a user's text that says the same.
+inline bool has_slopes(const Problem& problem) { return problem.alibi || feature_of_score(problem) == &Problem::alibi; }
+inline bool has_cap(const Problem& problem) { return problem.softcap || feature_of_score(problem) == &Problem::softcap; }
+// Whether a text is computed for each score.
+inline bool has_score_text(const Problem& problem) {
+  return problem.bias || (problem.score && !feature_of_score(problem));
+}
 
 // The values of one part of a bucket, from first to last.
 template <class Range>

@@ -71,7 +71,10 @@ constexpr FeatureRow kFeatures[] = {
      "ScoreFunction<text::ScoreText, &::Arguments::score>",
      "TextArguments<text::ScoreText>",
      sizeof(OffsetArguments),
-     alignof(OffsetArguments)},
+     alignof(OffsetArguments),
+     {},
+     {"parts/score/sloping_function.cuh", "SlopingFunction<text::ScoreText, &::Arguments::score>"},
+     {"parts/score/capping_function.cuh", "CappingFunction<text::ScoreText, &::Arguments::score>"}},
     {{&Problem::mask, FunctionKind::mask},
      "mask",
      Slot::predicate,
@@ -146,6 +149,21 @@ std::uint64_t function_bits(const Problem& problem) noexcept {
   return bits;
 }
 
+bool Problem::*feature_of_score(const Problem& problem) noexcept {
+  bool Problem::*feature = nullptr;
+  switch (problem.score ? problem.score->formula.kind : Formula::Kind::none) {
+    case Formula::Kind::sloping:
+      feature = &Problem::alibi;
+      break;
+    case Formula::Kind::capping:
+      feature = &Problem::softcap;
+      break;
+    case Formula::Kind::none:
+      break;
+  }
+  return feature && problem.*feature ? nullptr : feature;
+}
+
 std::string spell(const FeatureRow& row, const Problem& problem) {
   if (row.asked.flag) return std::string(row.word);
   const FunctionText& function = *(problem.*row.asked.function);
@@ -156,7 +174,17 @@ std::string spell(const FeatureRow& row, const Problem& problem) {
 }
 
 Part part_of(const FeatureRow& row, const Problem& problem, bool fetches) noexcept {
-  return fetches && is_fetched(row, problem) ? row.fetched : Part{row.file, row.part};
+  if (fetches && is_fetched(row, problem)) return row.fetched;
+  const bool is_text = row.asked.function != nullptr;
+  switch (is_text ? (problem.*row.asked.function)->formula.kind : Formula::Kind::none) {
+    case Formula::Kind::sloping:
+      return row.sloping;
+    case Formula::Kind::capping:
+      return row.capping;
+    case Formula::Kind::none:
+      break;
+  }
+  return {row.file, row.part};
 }
 
 std::vector<std::string> with_parts(const char* kernel, const Problem& problem, bool fetches) {

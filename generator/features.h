@@ -47,7 +47,9 @@ struct FeatureRow {
   const char* arguments = nullptr;     // its struct in abi.cuh; null: it has none
   std::size_t argument_bytes = 0;      // of that; of a function's, what its captures take comes on top
   std::size_t argument_alignment = 1;  // likewise
-  Part fetched = {};                   // in place of that one, where a kernel fetches blocks of its tensor
+  // In place of that one:
+  Part fetched = {};                // where a kernel fetches blocks of its tensor
+  Part sloping = {}, capping = {};  // of a text that is such a formula
 
   bool is_in(const Problem& problem) const noexcept { return asked.in(problem); }
 };
@@ -59,6 +61,8 @@ std::span<const FeatureRow> features();
 std::uint32_t feature_bits(const Problem& problem) noexcept;
 // What tells the functions of problems with equal bits apart: with them, all that the rows say of a problem.
 std::uint64_t function_bits(const Problem& problem) noexcept;
+// The feature that a user's score is in other words, by its formula; null: none, or one that the problem has already.
+bool Problem::*feature_of_score(const Problem& problem) noexcept;
 // In the spelling of a problem: the row's word, and after it what tells a function from others.
 std::string spell(const FeatureRow& row, const Problem& problem);
 

@@ -23,7 +23,7 @@ constexpr std::string_view kTaken[] = {
     "I32",           "I64",         "RowPosition", "load_below", "Boolean",   "ScoreText",
     "MaskText",      "Index",       "IsWhole",     "Double",     "as_whole",  "RealOf",
     "Widest",        "Numbers",     "Result",      "atan2",      "fdim",      "fma",
-    "fmax",          "fmin",        "fmod",
+    "fmax",          "fmin",        "fmod",        "formula_slope", "formula_from", "formula_rest", "formula_outer", "formula_inner", "kFormulaOfQuery", "kFormulaHasRest",
 
     "pow",           "text",        "abs",         "cos",        "exp",       "exp2",
     "log",           "log2",        "max",         "min",        "rsqrt",     "sigmoid",

@@ -140,6 +140,8 @@ void check(const char* word, const std::string& text, const std::vector<CaptureT
   }
 }
 
+bool is_body(const std::string& text) { return uses_name(text, "return"); }
+
 // All functions of the process.
 class Functions {
  public:
@@ -151,8 +153,9 @@ class Functions {
     }
     if (is_users(kind)) check(word_of(kind), text, captures);
     auto made =
-        std::make_unique<FunctionText>(FunctionText{kind, text, std::move(captures), 0, digest_of(key), {}, 0, {}});
+        std::make_unique<FunctionText>(FunctionText{kind, text, std::move(captures), 0, digest_of(key), {}, 0, {}, {}});
     lay_out(*made);
+    if (kind == FunctionKind::score && !is_body(text)) made->formula = formula_of(text, made->captures);
     for (const CaptureType& type : made->captures)
       made->labels.push_back(fmt::format("{}: capture {}", word_of(kind), type.name));
     const std::lock_guard lock(mutex_);
@@ -191,6 +194,32 @@ class LibraryFunctions {
  private:
   std::array<std::array<const FunctionText*, 6>, kFunctionKinds> functions_{};
 };
+
+// A member of the struct: a part of its formula.
+std::string render_part(const char* type, const char* name, const char* arguments, const std::string& value) {
+  return fmt::format("  __device__ __forceinline__ {0} {1}({2}) const {{ return static_cast<{0}>({3}); }}\n", type,
+                     name, arguments, value);
+}
+
+// What templates/parts/score/ takes of it.
+std::string render(const Formula& formula) {
+  constexpr const char* kRow = "int batch, int head, RowPosition query, int seqlen_q, int seqlen_kv";
+  const auto or_else = [](const std::string& text, const char* other) { return text.empty() ? other : text; };
+  switch (formula.kind) {
+    case Formula::Kind::none:
+      break;
+    case Formula::Kind::sloping:
+      return fmt::format("  static constexpr bool kFormulaOfQuery = {}, kFormulaHasRest = {};\n", formula.of_query,
+                         !formula.rest.empty()) +
+             render_part("float", "formula_slope", kRow, formula.slope) +
+             render_part("int", "formula_from", kRow, or_else(formula.from, "0")) +
+             render_part("float", "formula_rest", kRow, or_else(formula.rest, "0"));
+    case Formula::Kind::capping:
+      return render_part("float", "formula_outer", "", or_else(formula.outer, "1")) +
+             render_part("float", "formula_inner", "", or_else(formula.inner, "1"));
+  }
+  return {};
+}
 
 std::string signature_of(FunctionKind kind) {
   constexpr const char* kPlace = "int batch, int head, RowPosition query, Position key, int seqlen_q, int seqlen_kv";
@@ -234,7 +263,6 @@ const FunctionText& find_function(FunctionKind kind, const std::string& text, st
 std::string render(const FunctionText& function) {
   std::string members;
   for (const CaptureType& type : function.captures) members += fmt::format("  {} {};\n", member_type(type), type.name);
-  const bool is_body = uses_name(function.text, "return");
   // What opens and closes the function has names of its own as files: a compiler finds there what is wrong with the
   // text as a whole, and what it lacks at its end. A way through a body that returns nothing is an error, and no
   // warning.
@@ -248,9 +276,10 @@ std::string render(const FunctionText& function) {
       "#line 1 \"{}{}\"\n{}}}\n"
       "#line 1 \"generated\"\n"
       "#pragma nv_diag_default 117,940\n"
-      "}};\n}}\n",
-      row_of(function.kind).name, members, signature_of(function.kind), kBeginOfText, file, is_body ? "" : "return (",
-      file, function.text, kEndOfText, file, is_body ? "" : "); ");
+      "{}}};\n}}\n",
+      row_of(function.kind).name, members, signature_of(function.kind), kBeginOfText, file,
+      is_body(function.text) ? "" : "return (", file, function.text, kEndOfText, file,
+      is_body(function.text) ? "" : "); ", render(function.formula));
 }
 
 }  // namespace generator

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "flashjit/function.h"
+#include "generator/formula.h"
 
 namespace flashjit::generator {
 
@@ -43,6 +44,7 @@ struct FunctionText {
   std::vector<std::size_t> offsets;  // of the captures in the struct
   std::size_t bytes;                 // of the struct
   std::vector<std::string> labels;   // of the captures, for messages: "score: capture slope"
+  Formula formula;                   // of a user's score
 };
 
 inline constexpr int kFunctionNumberBits = 24;

@@ -125,7 +125,9 @@ Problem parse_problem(std::string_view text) {
 
 Problem tuning_class(const Problem& problem) {
   Problem of_class = problem;
-  of_class.score = class_of(problem.score);
+  bool Problem::*const feature = generator::feature_of_score(problem);
+  if (feature) of_class.*feature = true;
+  of_class.score = feature ? nullptr : class_of(problem.score);
   of_class.mask = class_of(problem.mask);
   return of_class;
 }

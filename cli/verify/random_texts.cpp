@@ -72,7 +72,7 @@ CapturedTensor random_tensor(Dice& dice, const std::string& name, DType dtype, c
 void RandomTexts::add_score() {
   captures_.clear();
   std::string text;
-  switch (dice_.from_to(0, 7)) {
+  switch (dice_.from_to(0, 9)) {
     case 0:
       text = fmt::format("score + {}", value());
       break;
@@ -95,6 +95,12 @@ void RandomTexts::add_score() {
       break;
     case 6:
       text = fmt::format("{} ? score : score - {}", condition(), value());
+      break;
+    case 7:
+      text = fmt::format("score - 0.03125f * {} * (query - key) + {}", tensor(), real());
+      break;
+    case 8:
+      text = fmt::format("{0} * tanh({1}score / {0})", real(), dice_.one_in(2) ? "-" : "");
       break;
     default:
       text = fmt::format("query == {} && key == {} ? infinity - infinity : score", dice_.from_to(0, 20), number());

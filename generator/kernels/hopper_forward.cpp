@@ -203,9 +203,9 @@ constexpr DefaultRule kRules[] = {
     // With slopes a third warpgroup for what they cost; with a cap and no causal mask what does not spill; with texts a
     // block of fewer keys, as what they compute has to live beside its scores.
     {64, 64, Mask::causal, "q128+ kv8k+ w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
-     [](const Problem& problem) { return problem.alibi; }},
+     [](const Problem& problem) { return has_slopes(problem); }},
     {128, 128, Mask::full, "q128+ kv2k+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused",
-     [](const Problem& problem) { return problem.softcap && !has_score_text(problem); }},
+     [](const Problem& problem) { return has_cap(problem) && !has_score_text(problem); }},
     {128, 128, Mask::any, "q128+", "hopper-q128-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
      [](const Problem& problem) { return problem.head_dim > 64 && has_score_text(problem); }},
     // Few rows, which see few blocks together, and many keys of which a warp asks at once.

@@ -189,6 +189,15 @@ TEST_CASE("texts that are written as options of the library compute what these c
     text.score = Score("score - slope(head) * abs(query + (seqlen_kv - seqlen_q) - key)", {{"slope", slopes_there}});
     option.alibi_slopes = slopes.view();
   }
+  SUBCASE("slopes along the keys, under a causal mask") {
+    text.score = Score("score - slope(head) * (query + (seqlen_kv - seqlen_q) - key)", {{"slope", slopes_there}});
+    option.alibi_slopes = slopes.view();
+    text.causal = option.causal = true;
+  }
+  SUBCASE("softcap") {
+    text.score = Score("cap * tanh(score / cap)", {{"cap", 1.5}});
+    option.softcap = 1.5f;
+  }
   SUBCASE("softcap, as a body") {
     text.score = Score("const auto inside = score / cap;\nreturn cap * tanh(inside);", {{"cap", 1.5}});
     option.softcap = 1.5f;

@@ -356,7 +356,7 @@ namespace {
 
 // Of users' texts, two of one class and one of another.
 struct TextProblems {
-  Problem first = with_score(Score("score * 2")), second = with_score(Score("score + a", {{"a", 0.5}}));
+  Problem first = with_score(Score("score * 2")), second = with_score(Score("score * a", {{"a", 0.5}}));
   Problem of_tensors = with_score(Score("score + a(key)", {{"a", Tensor(nullptr, DType::f16, {9})}}));
 
  private:

@@ -85,8 +85,8 @@ TEST_CASE("the class of a problem is spelled by words, and read back") {
 
 TEST_CASE("all texts of a kind are of one class, but for those that capture tensors") {
   const Problem arithmetic = tuning_class(with_functions(score_of("score * 2"), nullptr));
-  CHECK(tuning_class(with_functions(score_of("tanh(score)"), nullptr)) == arithmetic);
-  CHECK(tuning_class(with_functions(score_of("score + a", {{"a", 1.0}}), nullptr)) == arithmetic);
+  CHECK(tuning_class(with_functions(score_of("score * score"), nullptr)) == arithmetic);
+  CHECK(tuning_class(with_functions(score_of("score * a", {{"a", 1.0}}), nullptr)) == arithmetic);
   const Problem tensors = tuning_class(with_functions(score_of("score + a(0, key)", {{"a", kTable}}), nullptr));
   const Tensor flags(numbers, DType::boolean, {9});
   CHECK(tuning_class(with_functions(score_of("b(key) ? c : score", {{"c", 1}, {"b", flags}}), nullptr)) == tensors);
@@ -96,6 +96,19 @@ TEST_CASE("all texts of a kind are of one class, but for those that capture tens
   CHECK_FALSE(tuning_class(other) == arithmetic);
 }
 
+TEST_CASE("texts that say what an option says are of its class, where the problem does not have it already") {
+  const FunctionText* const sloping = score_of("score - a(head, 0) * (query - key)", {{"a", kTable}});
+  const FunctionText* const capping = score_of("a * tanh(score / a)", {{"a", 9}});
+  CHECK(class_spelling(sloping, nullptr) == "fwd-bf16-d64-alibi");
+  CHECK(class_spelling(capping, nullptr) == "fwd-bf16-d64-softcap");
+  Problem problem = with_functions(sloping, nullptr);
+  problem.alibi = true;
+  CHECK(to_string(tuning_class(problem)) == "fwd-bf16-d64-alibi-score.tensors");
+  problem = with_functions(capping, mask_of("key % 3 == 0"));
+  problem.alibi = problem.causal = true;
+  CHECK(to_string(tuning_class(problem)) == "fwd-bf16-d64-causal-softcap-alibi-mask.arithmetic");
+}
+
 TEST_CASE("the spelling of a text itself has its digest, and says too little to be read") {
   const Problem problem = with_functions(score_of("score * 5"), nullptr);
   CHECK(to_string(problem) == "fwd-bf16-d64-score." + problem.score->digest);
@@ -103,8 +116,17 @@ TEST_CASE("the spelling of a text itself has its digest, and says too little to 
 }
 
 TEST_CASE("a variant is legal for a problem where it is for its class") {
-  const FunctionText* const score = score_of("score + a(0, key) + b(key, 0)", {{"a", kTable}, {"b", kTable}});
-  const Problem problem = with_functions(score, mask_of("key < a", {{"a", 9}}));
+  const FunctionText* score = nullptr;
+  bool has_alibi = false;
+  SUBCASE("any text") { score = score_of("score + a(0, key) + b(key, 0)", {{"a", kTable}, {"b", kTable}}); }
+  SUBCASE("slopes") { score = score_of("score + a(0, 0) * key", {{"a", kTable}}); }
+  SUBCASE("slopes beside slopes") {
+    score = score_of("score + a(0, 0) * key", {{"a", kTable}});
+    has_alibi = true;
+  }
+  SUBCASE("a cap") { score = score_of("9.f * tanh(score)"); }
+  Problem problem = with_functions(score, mask_of("key < a", {{"a", 9}}));
+  problem.alibi = has_alibi;
   for (const char* name : {"sm_80", "sm_90a"}) {
     const Architecture& architecture = find_architecture(name);
     CHECK(legal_variants(problem, architecture) == legal_variants(tuning_class(problem), architecture));

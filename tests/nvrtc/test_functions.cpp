@@ -381,6 +381,68 @@ TEST_CASE("offsets shift what texts call queries and keys, and nothing else") {
   });
 }
 
+TEST_CASE("texts that are formulas have a shorter way, and the values of the text") {
+  const HostTensor slope =
+      counting(DType::f32, {4, 70}, [](int i) { return 0.0625 * (i / 70 + 1) - 0.002 * (i % 70); });
+  const auto slope_of = [&](int head, int query) { return element(slope.view(), {head, query}); };
+  const HostTensor slope_of_heads = counting(DType::f32, {4}, [](int head) { return 0.0625 * head; });
+  const HostTensor key_offsets = counting(DType::i32, {2}, [](int b) { return 50 * b - 20; });
+  AttentionOptions options;
+  ScoreOnHost score;
+  SUBCASE("slopes of heads") {
+    options.score = Score("score - slope(head, 0) * (query + 40 - key)", {{"slope", slope.view()}});
+    score = [&](double s, const Place& p) { return s - slope_of(p.head, 0) * (p.query + 40 - p.key); };
+  }
+  SUBCASE("slopes of queries, and a rest") {
+    options.score = Score("(key - query) * slope(head, query) / 2 + score - 0.25f * n * query",
+                          {{"slope", slope.view()}, {"n", 2}});
+    score = [&](double s, const Place& p) {
+      return (p.key - p.query) * slope_of(p.head, p.query) / 2 + s - 0.5 * p.query;
+    };
+  }
+  SUBCASE("a rest alone, which hides rows") {
+    options.score = Score("score + log2(a * query)", {{"a", 0.5f}});
+    score = [&](double s, const Place& p) { return s + std::log2(0.5 * p.query); };
+  }
+  SUBCASE("keys that count from their offset") {
+    options.key_offsets = key_offsets.view();
+    options.score = Score("score + exp2(-0.5f * (head + 4)) * key");
+    score = [&](double s, const Place& p) { return s + std::exp2(-0.5 * (p.head + 4)) * (p.key + 50 * p.batch - 20); };
+  }
+  SUBCASE("slopes behind slopes") {
+    options.alibi_slopes = slope_of_heads.view();
+    options.score = Score("score + a * (key - query)", {{"a", 0.01f}});
+    score = [&](double s, const Place& p) {
+      return s - 0.0625 * p.head * std::abs(p.query + 40 - p.key) + 0.01f * (p.key - p.query);
+    };
+  }
+  SUBCASE("a cap") {
+    options.score = Score("cap * tanh(score / cap)", {{"cap", 1.5f}});
+    score = [](double s, const Place&) { return 1.5 * std::tanh(s / 1.5); };
+  }
+  SUBCASE("a cap that turns scores round") {
+    options.score = Score("tanh(0.5f * score) * -scale", {{"scale", 3}});
+    score = [](double s, const Place&) { return -3 * std::tanh(0.5 * s); };
+  }
+  SUBCASE("a cap behind slopes") {
+    options.alibi_slopes = slope_of_heads.view();
+    options.score = Score("-cap * tanh(-score / cap)", {{"cap", 2}});
+    score = [](double s, const Place& p) {
+      return 2 * std::tanh((s - 0.0625 * p.head * std::abs(p.query + 40 - p.key)) / 2);
+    };
+  }
+  SUBCASE("a cap of 0") {
+    options.score = Score("cap * tanh(score)", {{"cap", 0.f}});
+    score = [](double, const Place&) { return 0.0; };
+  }
+  REQUIRE(options.score.has_value());
+  expect_in_both_families(options, score);
+  options.causal = true;
+  options.softmax_scale = -1 / std::sqrt(32.f);
+  expect_in_both_families(options,
+                          [&](double s, const Place& p) { return p.key <= p.query + 40 ? score(-s, p) : -kInfinity; });
+}
+
 TEST_CASE("texts come behind the cap, slopes and a bias, and beside masks and sinks") {
   const Sizes sizes{.batch = 2, .seqlen_q = 70, .seqlen_kv = 150, .num_heads_q = 6, .num_heads_kv = 2};
   const HostTensor slopes = counting(DType::f32, {6}, [](int head) { return 0.0625 * head; });
