@@ -195,19 +195,25 @@ std::string why_too_large(const Problem& problem, const HopperVariant& v, const 
 
 // --- Defaults --------------------------------------------------------------------------------------------------------
 
+// Whether what makes scores of products is most of the code, at head dims where it competes with much else.
+bool is_mostly_scores(const Problem& problem) {
+  return problem.head_dim > 64 && (has_score_text(problem) || has_part(Slot::predicate, problem));
+}
+
 // Few queries and full GPUs: chosen from the measurements on the H200 in docs/kernels/hopper_forward.md, and at head
 // dim 96 from the records inside the library. All rules for up to half a tile, one, two or four for each SM: from these
 // records, the fastest that several neighbouring buckets share. For few queries the last line is legal for every
 // problem, for more of them the last two are.
 constexpr DefaultRule kRules[] = {
-    // With slopes a third warpgroup for what they cost; with a cap and no causal mask what does not spill; with texts a
-    // block of fewer keys, as what they compute has to live beside its scores.
+    // With slopes and texts a third warpgroup for what they cost; with a cap and no causal mask what does not spill;
+    // with texts and predicates tiles apart, which is a fifth less to compile and no slower; a block of a bias has its
+    // place in shared memory.
     {64, 64, Mask::causal, "q128+ kv8k+ w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
-     [](const Problem& problem) { return has_slopes(problem); }},
+     [](const Problem& problem) { return (has_slopes(problem) || has_score_text(problem)) && !problem.bias; }},
     {128, 128, Mask::full, "q128+ kv2k+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused",
-     [](const Problem& problem) { return has_cap(problem) && !has_score_text(problem); }},
-    {128, 128, Mask::any, "q128+", "hopper-q128-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
-     [](const Problem& problem) { return problem.head_dim > 64 && has_score_text(problem); }},
+     [](const Problem& problem) { return has_cap(problem) && !is_mostly_scores(problem); }},
+    {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split", is_mostly_scores},
+    {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs1-half-2stage-ppgemm-lazy-dynamic-split", is_mostly_scores},
     // Few rows, which see few blocks together, and many keys of which a warp asks at once.
     {64, 64, Mask::any, "q128+", "hopper-q128-kv128-s3-qs2-whole-2stage-ppoff-lazy-dynamic-fused",
      [](const Problem& problem) { return problem.block_mask; }},
