@@ -351,10 +351,9 @@ TABLES = {  # name -> the step of the record that it shows, and the function tha
 
 def provenance(record, step):
     """Where and when a step of the record ran, and on which sources."""
-    return (
-        f"{record['device']}, CUDA driver {record['driver']}, NVRTC {record['nvrtc']}, "
-        f"{record['steps'][step]['date']}, kernel sources {record['sources'][:12]}."
-    )
+    ran = record["steps"][step]
+    return (f"{record['device']}, CUDA driver {record['driver']}, NVRTC {record['nvrtc']}, {ran['date']}, "
+            f"kernel sources {ran['sources'][:12]}.")
 
 
 def filled(text, load_record):
