@@ -205,11 +205,17 @@ bool is_mostly_scores(const Problem& problem) {
 // records, the fastest that several neighbouring buckets share. For few queries the last line is legal for every
 // problem, for more of them the last two are.
 constexpr DefaultRule kRules[] = {
-    // With slopes and texts a third warpgroup for what they cost; with a cap and no causal mask what does not spill;
-    // with texts and predicates tiles apart, which is a fifth less to compile and no slower; a block of a bias has its
-    // place in shared memory.
+    // With dropout what leaves registers for random numbers; with slopes and texts a third warpgroup for what they
+    // cost; with a cap and no causal mask what does not spill; with texts and predicates tiles apart, which is a fifth
+    // less to compile and no slower; a block of a bias has its place in shared memory.
+    {64, 64, Mask::any, "q128+", "hopper-q128-kv128-s3-qs2-whole-2stage-ppoff-lazy-dynamic-split",
+     [](const Problem& problem) { return has_part(Slot::probability, problem); }},
+    {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split",
+     [](const Problem& problem) { return problem.head_dim > 64 && problem.dropout; }},
     {64, 64, Mask::causal, "q128+ kv8k+ w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
-     [](const Problem& problem) { return (has_slopes(problem) || has_score_text(problem)) && !problem.bias; }},
+     [](const Problem& problem) {
+       return (has_slopes(problem) || has_score_text(problem)) && !problem.bias && !problem.block_mask;
+     }},
     {128, 128, Mask::full, "q128+ kv2k+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused",
      [](const Problem& problem) { return has_cap(problem) && !is_mostly_scores(problem); }},
     {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split", is_mostly_scores},

@@ -4,6 +4,8 @@
 //   explicit Part(const Arguments&)  the launch's arguments, of which a part reads the member of its own
 //   Row row(PlaceOfRow place)        what it knows of a row of scores; place() gives its RowPlace
 //   Row Row::at(int position)        of the same head
+//   Row Row::beside(const Row&)      itself, with what a row of the same batch entry knows of keys: equal, and for the
+//                                    compiler the same, so that it loads once what both ask of a key
 //   bool Row::sees(Key key)          keys that do not exist are asked for, too
 // Predicates may be long, and are asked for one score after the other, in a loop: what they say of a block are words of
 // bits.
@@ -25,6 +27,7 @@ struct AllSee<> {
 
   struct Row {
     __device__ __forceinline__ Row at(int) const { return {}; }
+    __device__ __forceinline__ Row beside(const Row&) const { return {}; }
     __device__ __forceinline__ bool sees(Key) const { return true; }
   };
   template <class PlaceOfRow>
@@ -49,6 +52,9 @@ struct AllSee<Part, Rest...> {
     typename Others::Row others;
 
     __device__ __forceinline__ Row at(int position) const { return {part.at(position), others.at(position)}; }
+    __device__ __forceinline__ Row beside(const Row& other) const {
+      return {part.beside(other.part), others.beside(other.others)};
+    }
     __device__ __forceinline__ bool sees(Key key) const { return part.sees(key) && others.sees(key); }
   };
   template <class PlaceOfRow>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slot of probabilities: which of them stay once they are in their row's sum, before they meet V. Its contract:
+//   static constexpr bool kIsLong;   as of a score's part: attention/score.cuh
 //   explicit Part(const Arguments&)  the launch's arguments, of which a part reads the member of its own
 //   float scale()                    of the output
 //   Row row(PlaceOfRow place)        what it knows of a row; place() gives its RowPlace
@@ -26,7 +27,9 @@ struct Dropping;
 
 template <>
 struct Dropping<> {
-  static constexpr bool kAny = false;
+  static constexpr bool kAny = false, kIsLong = false;
+
+  struct Row {};
 
   template <class Arguments>
   __device__ __forceinline__ explicit Dropping(const Arguments&) {}

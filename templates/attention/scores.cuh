@@ -153,7 +153,7 @@ __device__ __forceinline__ void hide_by_predicates(const Rows& rows, int first_k
   constexpr int kTiles = Scores::kColumns / 8;
   uint32 hidden[2][ceil_div(kTiles, kTilesOfWord)];
   const int first_column = first_key + lane % 4 * 2;
-  hidden_by_predicates<kTiles>(rows.upper, rows.lower, first_column, known, hidden);
+  hidden_by_predicates<kTiles>(rows.upper, rows.lower.beside(rows.upper), first_column, known, hidden);
   Scores::hide(hidden);
 }
 

@@ -29,6 +29,9 @@ struct TextRow {
   __device__ __forceinline__ TextRow at(int position) const {
     return {function, batch, head, sequence, position + from_position, from_position, first_key};
   }
+  __device__ __forceinline__ TextRow beside(const TextRow& other) const {
+    return {function, other.batch, head, sequence, query, from_position, other.first_key};
+  }
   __device__ __forceinline__ text::RowPosition query_position() const { return {{query, 0}}; }
   __device__ __forceinline__ text::Position key_position(int first, int offset) const {
     return {first_key + first, offset};

@@ -134,6 +134,7 @@ struct BlockCursor<Config, true> {
   // Once the block's keys are there.
   __device__ __forceinline__ void read(SmemAddress note) {
     const uint32 noted = ptx::shfl_first(ptx::ld_shared_word(note));
+    ptx::bar_warp_sync();  // one lane will give the slot back for all
     block = static_cast<int>(noted >> 1), whole = (noted & 1) == 0;
   }
   __device__ __forceinline__ bool is_whole() const { return whole; }

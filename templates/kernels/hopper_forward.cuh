@@ -32,6 +32,11 @@ class HopperConsumer {
   using KeptRows = typename Choose<Score<Config>::kIsLong, NoRows, Rows>::type;
   using InCommon = Common<1, ScoreRow::kCommon>;
   using Dropouts = typename Config::Dropouts;
+  struct DropsOfTile {
+    LaneRows<typename Dropouts::Row> drops;
+  };
+  static constexpr bool kKeepsDrops = Dropouts::kAny && !Dropouts::kIsLong;
+  using KeptDrops = typename Choose<kKeepsDrops, DropsOfTile, NoRows>::type;
   using Cursor = BlockCursor<Config>;
   static constexpr bool kListed = Config::Blocks::kListed;
   // Whether what makes scores of products is most of the code, so that it stands there once. With dropout the registers
@@ -93,7 +98,7 @@ class HopperConsumer {
 
  private:
   // What a warpgroup does of a tile. The tile itself stays in shared memory.
-  struct Visit {
+  struct Visit : KeptDrops {
     int stage;  // of its description
     int loaded_first,
         loaded_end;    // the tile's blocks, of which the warpgroup passes over those that no row of its sees
@@ -128,6 +133,7 @@ class HopperConsumer {
       visit.blocks.clean_first = ptx::shfl_first(blocks.clean_first);
     }
     if constexpr (kListed) visit.listed = ptx::shfl_first(tile.listed);
+    if constexpr (kKeepsDrops) visit.drops = drops_of(tile);
     return visit;
   }
   __device__ __forceinline__ Tile tile_of(const Visit& visit) const {
@@ -390,12 +396,14 @@ class HopperConsumer {
 
   // From the softmax to P V: what probabilities lose once they are in the sum.
   __device__ __forceinline__ void drop(const Visit& visit, const Cursor& at) const {
-    if constexpr (Dropouts::kAny) {
-      const Tile tile = tile_of(visit);
-      drop_probabilities<Scores>(rows_of_lane(Dropouts(tiles.args), warp_row(tile), lane(),
-                                              [&](int row) { return tiles.place_of(tile, row); }),
-                                 at.block * Config::kBlockKv, lane());
-    }
+    if constexpr (kKeepsDrops)
+      drop_probabilities<Scores>(visit.drops, at.block * Config::kBlockKv, lane());
+    else if constexpr (Dropouts::kAny)
+      drop_probabilities<Scores>(drops_of(tile_of(visit)), at.block * Config::kBlockKv, lane());
+  }
+  __device__ __forceinline__ auto drops_of(const Tile& tile) const {
+    return rows_of_lane(Dropouts(tiles.args), warp_row(tile), lane(),
+                        [&](int row) { return tiles.place_of(tile, row); });
   }
 
   // Whether masks that are spans hide keys of a block.

@@ -17,6 +17,7 @@ struct MaskFunction {
     TextRow<Function> text;
 
     __device__ __forceinline__ Row at(int position) const { return {text.at(position)}; }
+    __device__ __forceinline__ Row beside(const Row& other) const { return {text.beside(other.text)}; }
     __device__ __forceinline__ bool sees(Key key) const { return text.sees(key.first, key.offset); }
   };
   template <class PlaceOfRow>

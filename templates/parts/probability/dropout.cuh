@@ -11,6 +11,8 @@
 #include "types.cuh"
 
 struct Dropout {
+  static constexpr bool kIsLong = false;
+
   const DropoutArguments& dropout;
 
   template <class Arguments>
@@ -19,7 +21,7 @@ struct Dropout {
   __device__ __forceinline__ float scale() const { return dropout.scale; }
 
   struct Row {
-    const DropoutArguments& dropout;
+    const DropoutArguments* dropout;
     int query, from_position;  // what is added to a position for it
     uint32 row_of_heads, offset;
     PhiloxKey key;
@@ -33,7 +35,7 @@ struct Dropout {
       KeptPairs kept;
 #pragma unroll
       for (int t = 0; t < kKeptKeys / 8; ++t)
-        kept.x[t] = ptx::set_ge_f16x2(drawn.x[t], dropout.threshold) ^ dropout.kept_below;
+        kept.x[t] = ptx::set_ge_f16x2(drawn.x[t], dropout->threshold) ^ dropout->kept_below;
       return kept;
     }
   };
@@ -45,7 +47,7 @@ struct Dropout {
     const uint64 seed = on_device ? dropout.state[0] : dropout.seed;
     const uint64 offset = on_device ? dropout.state[1] : dropout.offset;
     const int from_position = place.sequence.queries - place.sequence.keys;
-    return {dropout,
+    return {&dropout,
             place.position + from_position,
             from_position,
             static_cast<uint32>(place.batch) * dropout.num_heads_q + place.head,

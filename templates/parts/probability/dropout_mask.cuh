@@ -8,6 +8,8 @@
 // kMember: of the launch's arguments.
 template <class Function, auto kMember>
 struct DropoutMask {
+  static constexpr bool kIsLong = true;
+
   const TextArguments<Function>& function;
 
   template <class Arguments>

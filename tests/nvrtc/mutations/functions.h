@@ -58,6 +58,20 @@ inline constexpr Setting kHopperOffsets = [] {
 }();
 inline constexpr Setting kMmaScoreText = with_score(of_mma_scores("mma-kv32-k2-v2"), kScoreText);
 inline constexpr Setting kMmaMaskText = with_mask(of_mma_scores("mma-kv32-k2-v2"), kMaskText);
+// Formulas. Rows have rests of their own, keys begin at an offset.
+inline constexpr const char* kSlopingText =
+    "score - 0.125f * (head + 1) * (query - key) + weight(batch, head, query, 0)";
+inline constexpr Setting with_sloping(Setting setting) {
+  setting.score = kSlopingText, setting.offsets = true;
+  return setting;
+}
+inline constexpr Setting kHopperSloping = with_sloping(of_scores("hopper-kv32-whole"));
+inline constexpr Setting kHopperSlopingCausal = with_causal(kHopperSloping);
+inline constexpr Setting kMmaSloping = with_sloping(of_mma_scores("mma-kv32-k2-v2"));
+inline constexpr Setting kHopperCapping = with_score(of_scores("hopper-kv32-whole"), "-1.5f * tanh(-0.75f * score)");
+// Scores that jump, in the one loop.
+inline constexpr Setting kHopperTextLazy = with_mask(kHopperLazy, kMaskText);
+inline constexpr Setting kHopperTextJumps = with_mask(kHopperJumps, kMaskText);
 // The rows of a warp see nothing of the first block that it takes.
 inline constexpr Setting kMmaLateKeys = with_mask(of_mma_scores("mma-kv32-k2-v2"), "key < 40");
 
@@ -182,6 +196,94 @@ inline const std::vector<Mutation> kTextFaults = {
      .file = "function/tensor.cuh",
      .original = "first + index.offset * stride())",
      .replacement = "first)"},
+    {.name = "sloping: from the key by which kernels know it",
+     .setting = kHopperSloping,
+     .file = "parts/score/sloping_function.cuh",
+     .original = "static_cast<float>(key.first + from)",
+     .replacement = "static_cast<float>(key.first)"},
+    {.name = "sloping: no rest",
+     .setting = kHopperSloping,
+     .file = "parts/score/sloping_function.cuh",
+     .original = "Function::kFormulaHasRest ? score + rest : score",
+     .replacement = "score"},
+    {.name = "sloping: slopes of natural logarithms",
+     .setting = kHopperSloping,
+     .file = "parts/score/sloping_function.cuh",
+     .original = "kLog2E * ptx::rcp(taken)",
+     .replacement = "ptx::rcp(taken)"},
+    {.name = "sloping: keys begin at 0",
+     .setting = kHopperSlopingCausal,
+     .file = "parts/score/sloping_function.cuh",
+     .original = "return text.first_key +",
+     .replacement = "return 0 +"},
+    {.name = "sloping, causal: what the scores have in common begins with the block",
+     .setting = kHopperSlopingCausal,
+     .file = "parts/score/sloping_function.cuh",
+     .original = "static_cast<float>(first + from)",
+     .replacement = "static_cast<float>(first)"},
+    {.name = "sloping, causal: no rest in what the scores have in common",
+     .setting = kHopperSlopingCausal,
+     .file = "parts/score/sloping_function.cuh",
+     .original = "static_cast<float>(first + from), rest)",
+     .replacement = "static_cast<float>(first + from), 0.0f)"},
+    {.name = "sloping, mma: all rows begin where the first one does",
+     .setting = kMmaSloping,
+     .file = "parts/score/sloping_function.cuh",
+     .original = "other.from = other.find_from();",
+     .replacement = "other.from = from;"},
+    {.name = "sloping, mma: all rows have the first one's rest",
+     .setting = kMmaSloping,
+     .file = "parts/score/sloping_function.cuh",
+     .original = "if constexpr (Function::kFormulaOfQuery)",
+     .replacement = "if constexpr (false)"},
+    {.name = "capping: the sign of the cap",
+     .setting = kHopperCapping,
+     .file = "parts/score/capping_function.cuh",
+     .original = "text.formula_outer() < 0.0f ? -caps : caps",
+     .replacement = "caps"},
+    {.name = "capping: no factor inside",
+     .setting = kHopperCapping,
+     .file = "parts/score/capping_function.cuh",
+     .original = " * text.formula_inner()",
+     .replacement = ""},
+    {.name = "capping: no factor outside",
+     .setting = kHopperCapping,
+     .file = "parts/score/capping_function.cuh",
+     .original = "fabsf(text.formula_outer()) * kLog2E",
+     .replacement = "kLog2E"},
+    {.name = "one loop: scores that are lost are not computed again",
+     .setting = kHopperTextLazy,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "        self.recompute_scores(keys.stage());\n"
+                 "        exactly = true;",
+     .replacement = "        exactly = true;"},
+    {.name = "one loop: P V is not waited for",
+     .setting = kHopperMaskText,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "      release_key();\n"
+                 "      if constexpr (!kOutputEarly) {\n"
+                 "        ptx::wgmma_wait_group<0>();\n",
+     .replacement = "      release_key();\n"
+                    "      if constexpr (!kOutputEarly) {\n",
+     .kinds = {register_in_flight, race}},
+    {.name = "one loop: the next scores are not waited for",
+     .setting = kHopperMaskText,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "      ptx::wgmma_wait_group<1>();\n"
+                 "      if constexpr (kOutputEarly) finish_output();\n"
+                 "      first = false",
+     .replacement = "      if constexpr (kOutputEarly) finish_output();\n"
+                    "      first = false",
+     .kinds = {register_in_flight, race}},
+    {.name = "one loop: the output keeps its scale where a maximum rises",
+     .setting = kHopperTextJumps,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "      bool raised = false;\n"
+                 "      if (exactly) {\n"
+                 "        raised = self.softmax.take_block(common);",
+     .replacement = "      bool raised = false;\n"
+                    "      if (exactly) {\n"
+                    "        self.softmax.take_block(common);"},
     {.name = "bias: all queries have the first one's",
      .setting = kHopperBias,
      .file = "parts/score/fetched_bias.cuh",

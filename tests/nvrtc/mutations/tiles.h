@@ -67,16 +67,24 @@ inline const std::vector<Mutation> kRoleFaults = {
     {.name = "fused: the output of the tile before is lost",
      .setting = kHopperFused,
      .file = "kernels/hopper_forward.cuh",
-     .original = "        if (fused) store(before);\n",
-     .replacement = "        if (fused) self.begun = 0;\n"},
+     .original = "        if (fused) store(before);\n"
+                 "      }\n"
+                 "      if (!visit_others(",
+     .replacement = "        if (fused) self.begun = 0;\n"
+                    "      }\n"
+                    "      if (!visit_others("},
     {.name = "fused: probabilities are packed before P V is done",
      .setting = kHopperFused,
      .file = "kernels/hopper_forward.cuh",
-     .original = "        ptx::wgmma_wait_group<0>();\n"
+     .original = "      drop(visit, at);\n"
+                 "      if constexpr (!kOutputEarly) {\n"
+                 "        ptx::wgmma_wait_group<0>();\n"
                  "        if (!first || fused) release_value();\n"
                  "      }\n"
                  "      Probabilities::keep();",
-     .replacement = "        Probabilities::keep();\n"
+     .replacement = "      drop(visit, at);\n"
+                    "      if constexpr (!kOutputEarly) {\n"
+                    "        Probabilities::keep();\n"
                     "        ptx::wgmma_wait_group<0>();\n"
                     "        if (!first || fused) release_value();\n"
                     "      }",
