@@ -19,7 +19,7 @@ struct TextArguments {
 // What a text is told of a row of scores.
 template <class Function>
 struct TextRow {
-  const Function& function;
+  const Function* function;
   int batch, head;
   Sequence sequence;
   int query;          // that it calls so
@@ -38,10 +38,11 @@ struct TextRow {
   }
   template <class Number>
   __device__ __forceinline__ Number score(Number score, int first, int offset) const {
-    return function(score, batch, head, query_position(), key_position(first, offset), sequence.queries, sequence.keys);
+    return (*function)(score, batch, head, query_position(), key_position(first, offset), sequence.queries,
+                       sequence.keys);
   }
   __device__ __forceinline__ bool sees(int first, int offset) const {
-    return function(batch, head, query_position(), key_position(first, offset), sequence.queries, sequence.keys);
+    return (*function)(batch, head, query_position(), key_position(first, offset), sequence.queries, sequence.keys);
   }
 };
 
@@ -51,7 +52,7 @@ __device__ __forceinline__ TextRow<Function> text_row(const TextArguments<Functi
   const int* const of_keys = args.offsets.of_keys;
   const int diagonal = place.sequence.keys - place.sequence.queries;
   const int from_position = (of_queries == nullptr ? 0 : of_queries[place.batch]) - diagonal;
-  return {args.function,
+  return {&args.function,
           place.batch,
           place.head,
           place.sequence,

@@ -198,14 +198,16 @@ class HopperConsumer {
     self.softmax.reset();
     if constexpr (kOutputEarly) finish_tile_before(fused, before);
     bool first = true, exactly = true;
+    Rows rows = rows_now(visit, kept);
 #pragma unroll 1
     for (;;) {
-      const InCommon common = finish_scores<true>(visit, rows_now(visit, kept), at);
+      const InCommon common = finish_scores<true>(visit, rows, at);
       bool raised = false;
       if (exactly) {
         raised = self.softmax.take_block(common);
       } else if (!self.softmax.take_block_lazily(common)) {
         self.recompute_scores(keys.stage());
+        rows = rows_now(visit, kept);
         exactly = true;
         continue;
       }
@@ -222,6 +224,7 @@ class HopperConsumer {
       }
       if (!at.go_on(visit.blocks.first)) break;
       issue_both(visit, kept, at);
+      rows = rows_now(visit, kept);  // under the products
       ptx::wgmma_wait_group<1>();
       if constexpr (kOutputEarly) finish_output();
       first = false, exactly = !kLazy;

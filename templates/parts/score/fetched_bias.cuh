@@ -26,7 +26,7 @@ struct FetchedBias {
   struct Row {
     static constexpr bool kCommon = false, kHasNear = false;
 
-    const Tensor& bias;
+    const Tensor* bias;
     const char* source;   // the row's first element
     SmemAddress fetched;  // the lane's columns
     float taken;          // the unit of what it takes
@@ -38,7 +38,7 @@ struct FetchedBias {
 
     template <int kKeys>
     __device__ __forceinline__ static void fetch(const Row& upper, const Row& lower, int first_key, int lane) {
-      const Tensor& bias = upper.bias;
+      const Tensor& bias = *upper.bias;
       const uint32 in_row = static_cast<uint32>(lane) % kLanes;
       // To the end of the row, of the block's at most: of all keys it could be more bytes than an int holds.
       const int left = min(static_cast<int>(bias.sizes[3]) - first_key, kKeys) * kElementBytes;
@@ -104,7 +104,7 @@ struct FetchedBias {
     // Rows that do not exist have what the last one has.
     const int query =
         min(place.position - (place.sequence.keys - place.sequence.queries), static_cast<int>(bias.sizes[2]) - 1);
-    return {bias, bias.data + place.batch * bias.strides[0] + place.head * bias.strides[1] + query * bias.strides[2],
+    return {&bias, bias.data + place.batch * bias.strides[0] + place.head * bias.strides[1] + query * bias.strides[2],
             place.fetched, taken * kLn2};
   }
 };

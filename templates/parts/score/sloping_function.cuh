@@ -43,11 +43,11 @@ struct SlopingFunction {
     }
 
     __device__ __forceinline__ int find_from() const {
-      return text.first_key + text.function.formula_from(text.batch, text.head, text.query_position(),
-                                                         text.sequence.queries, text.sequence.keys);
+      return text.first_key + text.function->formula_from(text.batch, text.head, text.query_position(),
+                                                          text.sequence.queries, text.sequence.keys);
     }
     __device__ __forceinline__ void find_slope_and_rest() {
-      const Function& of = text.function;
+      const Function& of = *text.function;
       const Sequence& sequence = text.sequence;
       const text::RowPosition query = text.query_position();
       slope = of.formula_slope(text.batch, text.head, query, sequence.queries, sequence.keys) * in_unit;

@@ -255,8 +255,8 @@ inline const std::vector<Mutation> kTextFaults = {
      .setting = kHopperTextLazy,
      .file = "kernels/hopper_forward.cuh",
      .original = "        self.recompute_scores(keys.stage());\n"
-                 "        exactly = true;",
-     .replacement = "        exactly = true;"},
+                 "        rows = rows_now(visit, kept);",
+     .replacement = "        rows = rows_now(visit, kept);"},
     {.name = "one loop: P V is not waited for",
      .setting = kHopperMaskText,
      .file = "kernels/hopper_forward.cuh",
