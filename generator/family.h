@@ -38,7 +38,9 @@ inline bool has_band(const Problem& problem) { return problem.window || problem.
 inline bool has_diagonal(const Problem& problem) { return problem.causal || problem.prefix; }
 // What is done to each score: by a feature, or by a user's text that says the same.
 inline bool has_slopes(const Problem& problem) { return problem.alibi || feature_of_score(problem) == &Problem::alibi; }
-inline bool has_cap(const Problem& problem) { return problem.softcap || feature_of_score(problem) == &Problem::softcap; }
+inline bool has_cap(const Problem& problem) {
+  return problem.softcap || feature_of_score(problem) == &Problem::softcap;
+}
 // Whether a text is computed for each score.
 inline bool has_score_text(const Problem& problem) {
   return problem.bias || (problem.score && !feature_of_score(problem));

@@ -23,7 +23,7 @@ constexpr std::string_view kTaken[] = {
     "I32",           "I64",         "RowPosition", "load_below", "Boolean",   "ScoreText",
     "MaskText",      "Index",       "IsWhole",     "Double",     "as_whole",  "RealOf",
     "Widest",        "Numbers",     "Result",      "atan2",      "fdim",      "fma",
-    "fmax",          "fmin",        "fmod",        "formula_slope", "formula_from", "formula_rest", "formula_outer", "formula_inner", "kFormulaOfQuery", "kFormulaHasRest",
+    "fmax",          "fmin",        "fmod",
 
     "pow",           "text",        "abs",         "cos",        "exp",       "exp2",
     "log",           "log2",        "max",         "min",        "rsqrt",     "sigmoid",
@@ -43,6 +43,10 @@ constexpr std::string_view kTaken[] = {
     "thread_local",  "throw",       "true",        "try",        "typedef",   "typeid",
     "typename",      "union",       "unsigned",    "using",      "virtual",   "void",
     "volatile",      "wchar_t",     "while",       "xor",        "xor_eq"};
+
+// The members of a struct that is a formula (generator/functions.cpp).
+constexpr std::string_view kMembers[] = {"formula_slope", "formula_from",    "formula_rest",   "formula_outer",
+                                         "formula_inner", "kFormulaOfQuery", "kFormulaHasRest"};
 
 // C++ has these for itself.
 bool is_reserved(std::string_view name) {
@@ -117,7 +121,8 @@ std::string why_no_capture_name(std::string_view name) {
     return fmt::format("name: must be an identifier of 1 to {} letters, digits and '_', was \"{}\"", kMaxNameBytes,
                        name.substr(0, kMaxNameBytes));
   if (is_reserved(name)) return fmt::format("{}: must not be a name that C++ reserves", name);
-  if (std::find(std::begin(kTaken), std::end(kTaken), name) != std::end(kTaken))
+  if (std::find(std::begin(kTaken), std::end(kTaken), name) != std::end(kTaken) ||
+      std::find(std::begin(kMembers), std::end(kMembers), name) != std::end(kMembers))
     return fmt::format("{}: must not be a name that texts have already", name);
   return {};
 }
