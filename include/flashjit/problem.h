@@ -55,9 +55,9 @@ std::string to_string(const Problem& problem);
 // Error(invalid_argument).
 Problem parse_problem(std::string_view text);
 // The problem with a function of the library in the place of each of a user: the same one for all scores that capture
-// no tensor ("score.arithmetic"), for all that do ("score.tensors"), and likewise for masks; a score that says what ALiBi
-// or softcap say is of the class of that option. Choices by measurement are made for it, and serve all problems of the
-// class.
+// no tensor ("score.arithmetic"), for all that do ("score.tensors"), and likewise for masks; a score that says what
+// ALiBi or softcap say is of the class of that option. Choices by measurement are made for it, and serve all problems
+// of the class.
 Problem tuning_class(const Problem& problem);
 // Throws Error(invalid_argument) which names the field.
 void validate(const Problem& problem);
