@@ -109,11 +109,12 @@ PlainKernel render_block_mask(const Problem& predicates, const Architecture& arc
           "  using Predicates = {};\n"
           "}};\n"
           "static_assert(sizeof(Arguments) == {}, \"host and device arguments disagree\");\n"
+          "static_assert(kBlockMaskWarps * kWarpSize == {}, \"host and device threads disagree\");\n"
           "extern \"C\" __global__ void __launch_bounds__({}) {}"
           "(const __grid_constant__ Arguments args) {{\n"
           "  BlockMaskGranules<Config>(args).run();\n"
           "}}\n",
-          parts_in(Slot::predicate, predicates), kernel.argument_bytes, kThreads, kernel.source.entry);
+          parts_in(Slot::predicate, predicates), kernel.argument_bytes, kThreads, kThreads, kernel.source.entry);
   return kernel;
 }
 
@@ -126,11 +127,12 @@ PlainKernel render_function_scores(const Problem& functions, const Architecture&
   kernel.source.generated = kGenerated + render_functions(functions) + render_arguments("FunctionScores", functions) +
                             fmt::format(
                                 "static_assert(sizeof(Arguments) == {}, \"host and device arguments disagree\");\n"
+                                "static_assert(kFunctionScoresThreads == {}, \"host and device threads disagree\");\n"
                                 "extern \"C\" __global__ void __launch_bounds__({}) {}"
                                 "(const __grid_constant__ Arguments args) {{\n"
                                 "  FunctionScoresThread<Arguments>{{args}}.run();\n"
                                 "}}\n",
-                                kernel.argument_bytes, kThreads, kernel.source.entry);
+                                kernel.argument_bytes, kThreads, kThreads, kernel.source.entry);
   return kernel;
 }
 
@@ -143,14 +145,16 @@ PlainKernel render_merge(DType part, DType whole, const Architecture& architectu
   source.entry = "flashjit_merge";
   source.heading = heading(source.name);
   source.device_code = templates.flatten({"kernels/merge.cuh"});
-  source.generated = kGenerated + fmt::format(
-                                      "static_assert(sizeof(MergeArguments) == {}, \"host and device arguments "
-                                      "disagree\");\n"
-                                      "extern \"C\" __global__ void __launch_bounds__({}) {}"
-                                      "(const __grid_constant__ MergeArguments args) {{\n"
-                                      "  MergeRows<{}, {}>(args).run();\n"
-                                      "}}\n",
-                                      kernel.argument_bytes, kThreads, source.entry, element(part), element(whole));
+  source.generated =
+      kGenerated + fmt::format(
+                       "static_assert(sizeof(MergeArguments) == {}, \"host and device arguments "
+                       "disagree\");\n"
+                       "static_assert(kMergeThreads == {}, \"host and device threads disagree\");\n"
+                       "extern \"C\" __global__ void __launch_bounds__({}) {}"
+                       "(const __grid_constant__ MergeArguments args) {{\n"
+                       "  MergeRows<{}, {}>(args).run();\n"
+                       "}}\n",
+                       kernel.argument_bytes, kThreads, kThreads, source.entry, element(part), element(whole));
   return kernel;
 }
 
