@@ -190,7 +190,8 @@ class HopperConsumer {
     }
   }
 
-  // The same in one loop: a block that has to be taken exactly goes through it once more.
+  // The same in one loop: a block that has to be taken exactly goes through it once more. What the two have in common
+  // stands in both: as a function of its own it changes the PTX of kernels that have nothing of this.
   __device__ __forceinline__ void visit_blocks_in_one_loop(const Visit& visit, bool fused, const Finished& before) {
     Cursor at(visit.listed, visit.blocks.end);
     const KeptRows kept = kept_rows_of(visit);

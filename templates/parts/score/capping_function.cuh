@@ -9,7 +9,7 @@
 template <class Function, auto kMember>
 struct CappingFunction {
   static constexpr bool kMayHide = false, kIsLong = false, kFetches = false;
-  // Scores of 0 have a unit, too: the softmax divides by it.
+  // Above 0 even where all scores are 0: the softmax multiplies by it, and what masks hide is -infinity.
   static constexpr float kSmallestUnit = 0x1p-100f;
 
   template <bool kDefers>
