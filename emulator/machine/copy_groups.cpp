@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/machine/copy_groups.h"
 
+#include <algorithm>
+
 #include "emulator/machine/shared_address.h"
 
 namespace flashjit::emulator {
@@ -11,10 +13,24 @@ bool is_complete(const CopyGroup& group, bool only_reads) { return (only_reads ?
 }  // namespace
 
 void CopyGroups::commit(LaneMask lanes) {
-  open_->committers = lanes;
+  LaneMask late = 0;
+  for (const auto& group : committed_) {
+    const LaneMask uncommitted = group->issuers & ~group->committers & lanes;
+    group->committers |= uncommitted;
+    late |= uncommitted;
+  }
+  const LaneMask now = lanes & (~late | open_->issuers);
+  if (now == 0) return;
+  open_->committers = now;
   committed_.push_back(std::move(open_));
   open_ = std::make_shared<CopyGroup>();
   ++clock_;
+}
+
+bool CopyGroups::has_uncommitted(LaneMask lanes) const {
+  if ((open_->issuers & lanes) != 0) return true;
+  return std::any_of(committed_.begin(), committed_.end(),
+                     [&](const auto& group) { return (group->issuers & ~group->committers & lanes) != 0; });
 }
 
 std::vector<std::shared_ptr<CopyGroup>> CopyGroups::seal() {
@@ -39,10 +55,12 @@ CopyGroups::Progress CopyGroups::look(LaneMask lanes, std::uint64_t newest, bool
   bool all_before = true;  // are complete, and waited for by whoever issued them
   std::size_t forgettable = 0;
   for (std::size_t i = 0; i < committed_.size(); ++i) {
-    const CopyGroup& group = *committed_[i];
+    CopyGroup& group = *committed_[i];
     const bool complete = is_complete(group, only_reads);
     if (waiting[i] != 0 && !complete) progress.complete = false;
-    all_before = all_before && complete && (group.issuers & ~waiting[i]) == 0;
+    if (complete)
+      for (int kind = only_reads ? 1 : 0; kind < 2; ++kind) group.waited[kind] |= waiting[i];
+    all_before = all_before && complete && (group.issuers & ~group.waited[only_reads ? 1 : 0]) == 0;
     if (!all_before) continue;
     if (group.last != 0) progress.clock = group.last;
     if (group.running == 0 && forgettable == i) ++forgettable;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of asynchronous copies (PTX ISA, "Asynchronous copy operations: completion mechanisms"). Threads
-// have groups each for themselves. Those that lanes commit together are one here, which remembers the lanes; what a
-// lane has waited for is known to its whole warp.
+// have groups each for themselves. What lanes issue together is one here, which remembers who has committed it and
+// waited for it; what all who issued it have waited for is known to the whole warp.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ namespace flashjit::emulator {
 struct CopyGroup {
   Clock last = 0;  // clock of its last copies
   LaneMask issuers = 0, committers = 0;
+  LaneMask waited[2] = {};  // who has waited for it, and for its reads alone
   int running = 0;  // copies
   int reading = 0;  // those of them that have not read their source
 };
@@ -35,8 +36,9 @@ class CopyGroups {
     open_->last = clock_;
     return open_;
   }
+  // By lanes that may have issued copies with others, who commit theirs at another time.
   void commit(LaneMask lanes);
-  bool has_uncommitted() const { return open_->issuers != 0; }
+  bool has_uncommitted(LaneMask lanes) const;
 
   // All groups that still run, the open one, too. What is issued later has a later clock.
   std::vector<std::shared_ptr<CopyGroup>> seal();

@@ -163,7 +163,7 @@ Outcome run_wait_group(Warp& warp, const Instruction& instruction, LaneMask acti
 // Commits what is open, and waits for all.
 Outcome run_wait_all(Warp& warp, const Instruction& instruction, LaneMask active) {
   CopyGroups& groups = groups_of<Which::cp_async>(warp);
-  if (groups.has_uncommitted()) groups.commit(active);
+  if (groups.has_uncommitted(active)) groups.commit(active);
   return run_wait_group<Which::cp_async, false>(warp, instruction, active);
 }
 

@@ -121,6 +121,23 @@ TEST_CASE("cp.async copies what was waited for") {
   FromSource{.body = copy_words(0) + "cp.async.wait_all;\n" + output_words(0)}.check_right(source_words(0, 32));
 }
 
+TEST_CASE("lanes that copy together may wait apart") {
+  const auto halves = [](const std::string& upper, const std::string& lower) {
+    return copy_words(0) + "setp.lt.u32 %p0, %lane, 16;\n@%p0 bra LOWER;\n" + upper + "bra DONE;\nLOWER:\n" + lower +
+           "DONE:\nbar.warp.sync 0xffffffff;\nxor.b32 %r1, %lane, 16;\nmad.lo.u32 %r1, %r1, 4, %smem;\n"
+           "ld.shared.b32 %r5, [%r1];\nst.global.b32 [%out], %r5;\n";
+  };
+  const std::string wait_all = "cp.async.wait_all;\n", commit_and_wait = kCommit + "cp.async.wait_group 0;\n";
+  const std::string none = "mov.u32 %r5, 0;\n";
+  Words crossed = source_words(16, 16);
+  for (const auto word : source_words(0, 16)) crossed.push_back(word);
+  FromSource{.body = halves(wait_all, wait_all)}.check_right(crossed);
+  FromSource{.body = halves(commit_and_wait, wait_all)}.check_right(crossed);
+  FromSource{.body = halves(commit_and_wait, commit_and_wait)}.check_right(crossed);
+  FromSource{.body = halves(wait_all, none)}.check_found(FindingKind::race);
+  FromSource{.body = halves(none, commit_and_wait)}.check_found(FindingKind::race);
+}
+
 TEST_CASE("cp.async that was not waited for is found") {
   const std::string two_groups = copy_words(0) + kCommit + copy_words(32) + kCommit;
   FromSource{.body = two_groups + "cp.async.wait_group 1;\n" + output_words(32)}.check_found(
