@@ -5,8 +5,8 @@
 #include "hopper/block_walk.cuh"
 #include "hopper/loader.cuh"
 
-// A feeder's. Tile after tile, keys one block ahead of values. Where a second query slot is free already, the next
-// tile's query and first keys come before the last values of this one; else after them.
+// A feeder's. Tile after tile, keys one block ahead of values where they have slots for that. Where a second query slot
+// is free already, the next tile's query and first keys come before the last values of this one; else after them.
 template <class Config>
 __device__ __forceinline__ void produce(const typename Config::Arguments& args, const HopperShape<Config>& shape) {
   using Shape = HopperShape<Config>;
@@ -22,8 +22,9 @@ __device__ __forceinline__ void produce(const typename Config::Arguments& args, 
   loader.request_query(tile);
   for (;;) {
     const int last = walk.go(tile, [&](int block, int next) {
+      if constexpr (!Shape::kKeysAhead) loader.request_value(tile, block);
       loader.request_key(tile, next, walk.note());
-      loader.request_value(tile, block);
+      if constexpr (Shape::kKeysAhead) loader.request_value(tile, block);
     });
     if constexpr (!Shape::kNextTileFirst) loader.request_value(tile, last);
     if constexpr (Shape::kOneTile) return;

@@ -40,11 +40,15 @@ struct HopperShape {
   static constexpr int kWarpOutputBytes =
       kOutputInQuery ? kStoreRows * QTile::kRowBytes : kOutputPanels * kOutputPanelBytes;
 
+  // Keys are requested one block ahead of values, unless they have a slot alone: that gets free after the turn of each
+  // warpgroup, and one that passes over the block waits for its values before it gives up its turn.
+  static constexpr bool kKeysAhead = Config::kStages > 1;
+
   // The next tile's query and first keys are requested before the last values of this one, unless the query's slot is
   // free only after those have been used, or shortly before.
   static constexpr bool kSerial = Config::kOverlap == GemmSoftmax::serial;
   static constexpr bool kOneTile = Config::kScheduler == Scheduler::single;
-  static constexpr bool kNextTileFirst = Config::kQStages > 1 && !kOutputInQuery && !kSerial && !kOneTile;
+  static constexpr bool kNextTileFirst = kKeysAhead && Config::kQStages > 1 && !kOutputInQuery && !kSerial && !kOneTile;
 
   using QRing = RingPlace<Config::kQStages, QTile::kBytes>;
   using KRing = RingPlace<Config::kStages, KTile::kBytes>;

@@ -242,6 +242,23 @@ TEST_CASE("under random windows both families agree with the reference") {
   }
 }
 
+TEST_CASE("with a slot for one block a warpgroup may pass over what another one visits") {
+  for (const char* spelling :
+       {"hopper-q128-kv32-s1-qs1-whole-serial-ppsoftmax", "hopper-q128-kv32-s1-qs1-whole-ppgemm-split",
+        "hopper-q128-kv32-s1-qs2-whole-ppgemm-split", "hopper-q192-kv32-s1-qs1-whole-ppgemm-rare-split"}) {
+    CAPTURE(spelling);
+    for (const Window window : {Window{20, 0}, Window{20, 20}, Window{0, 70}}) {
+      CAPTURE(window.left);
+      Case c({1, 300, 300, 2, 1, 64, 64});
+      AttentionOptions opts;
+      opts.window = window;
+      opts.variant = parse_variant(spelling);
+      engine_for("sm_90a").attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
+      c.check(c.out, opts);
+    }
+  }
+}
+
 TEST_CASE("windows of other sizes compile nothing, and the keys that a query sees choose the kernel") {
   Engine engine(emulating("sm_90a"));
   Case c({1, 3, 8192, 1, 1, 64, 64});
