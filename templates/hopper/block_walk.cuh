@@ -133,8 +133,10 @@ struct BlockCursor<Config, true> {
   __device__ __forceinline__ bool go_on(int) { return --left > 0; }
   // Once the block's keys are there.
   __device__ __forceinline__ void read(SmemAddress note) {
-    const uint32 noted = ptx::shfl_first(ptx::ld_shared_word(note));
-    ptx::bar_warp_sync();  // one lane will give the slot back for all
+    // The lane that gives the slot back is the one that reads it: nobody else is to be waited for.
+    uint32 noted = 0;
+    if (ptx::elect()) noted = ptx::ld_shared_word(note);
+    noted = ptx::shfl_from(ptx::elected_lane(), noted);
     block = static_cast<int>(noted >> 1), whole = (noted & 1) == 0;
   }
   __device__ __forceinline__ bool is_whole() const { return whole; }

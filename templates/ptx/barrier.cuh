@@ -61,6 +61,20 @@ __device__ __forceinline__ bool elect() {
   return elected != 0;
 }
 
+// elect.sync lane|_, 0xffffffff;   the lane in which elect() is true:                        PTX ISA 8.0, sm_90
+__device__ __forceinline__ uint32 elected_lane() {
+  uint32 lane;
+  asm volatile("{\n\t.reg .pred p;\n\telect.sync %0|p, 0xffffffff;\n\t}" : "=r"(lane));
+  return lane;
+}
+
+// shfl.sync.idx.b32 y, x, lane, 0x1f, 0xffffffff;                                            PTX ISA 6.0, sm_30
+__device__ __forceinline__ uint32 shfl_from(uint32 lane, uint32 x) {
+  uint32 y;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(y) : "r"(x), "r"(lane));
+  return y;
+}
+
 // shfl.sync.idx.b32 y, x, 0, 0x1f, 0xffffffff;   lane 0's value, known to be the same in all: PTX ISA 6.0, sm_30
 __device__ __forceinline__ int shfl_first(int x) {
   int y;
