@@ -18,8 +18,8 @@ struct CopyGroup {
   Clock last = 0;  // clock of its last copies
   LaneMask issuers = 0, committers = 0;
   LaneMask waited[2] = {};  // who has waited for it, and for its reads alone
-  int running = 0;  // copies
-  int reading = 0;  // those of them that have not read their source
+  int running = 0;          // copies
+  int reading = 0;          // those of them that have not read their source
 };
 
 // The groups of a warp, which are one agent: their copies access shared memory at the clock at which they were issued.
