@@ -6,11 +6,12 @@
 namespace flashjit::generator {
 namespace {
 
-constexpr int kRows = 2;              // of a lane
-constexpr int kTileRegisters = 4;     // of eight columns
-constexpr int kOperandRegisters = 4;  // of A, in a step of 16
-constexpr int kColumnsOfWord = 128;   // whose two in eight fill the bits of a word
-constexpr int kTilesKept = 4;         // of eight columns, that KeptPairs tells of
+constexpr int kRows = 2;                         // of a lane
+constexpr int kTileRegisters = 4;                // of eight columns
+constexpr int kOperandRegisters = 4;             // of A, in a step of 16
+constexpr int kColumnsOfWord = 128;              // whose two in eight fill the bits of a word
+constexpr int kTilesKept = 4;                    // of eight columns, that KeptPairs tells of
+constexpr int kAndOfXor = 0xf0 & (0xcc ^ 0xaa);  // the table of a & (b ^ c)
 
 int count_of(int columns) { return (columns + 7) / 8 * kTileRegisters; }
 int row_of(int number) { return number % kTileRegisters / 2; }
@@ -146,26 +147,6 @@ std::string transform(const ScoreMatrix& m) {
   return "  template <class Upper, class Lower>\n" + function("transform(Upper upper, Lower lower)", body);
 }
 
-// Eight columns of a lane's at a time, those of 32 keys: pairs of elements take the place of the first of two.
-std::string drop(const ScoreMatrix& m) {
-  std::string body = "    KeptPairs kept;\n";
-  for (int tile = 0; tile < m.keys / 8; tile += kTilesKept)
-    for (int row = 0; row < kRows; ++row) {
-      body += fmt::format("    kept = {}({});\n", row == 0 ? "upper" : "lower", 8 * tile);
-      Statement statement;
-      statement.open(".reg .b32 pair");
-      for (int t = 0; t < kTilesKept; ++t) {
-        const int first = kTileRegisters * (tile + t) + 2 * row;
-        statement.line("cvt.rn.{0}x2.f32 pair, {1}{2}, {1}{3}", to_string(m.dtype), m.registers, first + 1, first);
-        statement.line("and.b32 pair, pair, %{}", t);
-        statement.line("mov.b32 {}{}, pair", m.registers, first);
-        statement.in("r", fmt::format("kept.x[{}]", t));
-      }
-      body += statement.text();
-    }
-  return "  template <class Upper, class Lower>\n" + function("drop(Upper upper, Lower lower)", body);
-}
-
 std::string maximum(const ScoreMatrix& m) {
   Statement statement;
   statement.open(".reg .f32 pair");
@@ -188,22 +169,55 @@ std::string subtract(const ScoreMatrix& m) {
   return function("subtract(const float (&x)[2])", statement.in("f", "x[0]").in("f", "x[1]").text());
 }
 
-// 2^(x * scale + shift), and their sums.
+// 2^(x * scale + shift) of a row in tiles of eight columns, and their sums.
+void exponentiate(Statement& statement, const ScoreMatrix& m, int row, int first_tile, int tiles) {
+  for (int n = first_tile; n < first_tile + tiles; ++n)
+    for (int e = 0; e < 2; ++e) {
+      const std::string x = fmt::format("{}{}", m.registers, kTileRegisters * n + 2 * row + e);
+      statement.line("fma.rn.f32 {0}, {0}, %4, %{1}", x, 5 + row);
+      statement.line("ex2.approx.ftz.f32 {0}, {0}", x);
+      statement.line("add.f32 %{0}, %{0}, {1}", 2 * row + e, x);
+    }
+}
+Statement& with_sums(Statement& statement) {
+  for (int i = 0; i < 2 * kRows; ++i) statement.out("+f", fmt::format("sums[{}]", i));
+  return statement.in("f", "scale").in("f", "shift[0]").in("f", "shift[1]");
+}
+std::string with_zero_sums(const std::string& statements) {
+  return "    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};\n" + statements +
+         "    sum[0] = sums[0] + sums[1];\n    sum[1] = sums[2] + sums[3];\n";
+}
+
 std::string exponentiate(const ScoreMatrix& m) {
   Statement statement;
-  for (int row = 0; row < kRows; ++row)
-    for (int n = 0; n < m.keys / 8; ++n)
-      for (int e = 0; e < 2; ++e) {
-        const std::string x = fmt::format("{}{}", m.registers, kTileRegisters * n + 2 * row + e);
-        statement.line("fma.rn.f32 {0}, {0}, %4, %{1}", x, 5 + row);
-        statement.line("ex2.approx.ftz.f32 {0}, {0}", x);
-        statement.line("add.f32 %{0}, %{0}, {1}", 2 * row + e, x);
-      }
-  for (int i = 0; i < 2 * kRows; ++i) statement.out("+f", fmt::format("sums[{}]", i));
-  statement.in("f", "scale").in("f", "shift[0]").in("f", "shift[1]");
+  for (int row = 0; row < kRows; ++row) exponentiate(statement, m, row, 0, m.keys / 8);
   return function("exponentiate(float scale, const float (&shift)[2], float (&sum)[2])",
-                  "    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};\n" + statement.text() +
-                      "    sum[0] = sums[0] + sums[1];\n    sum[1] = sums[2] + sums[3];\n");
+                  with_zero_sums(with_sums(statement).text()));
+}
+
+// The same, and what stays of them, as pairs of elements, to the registers of P: eight columns of a lane's at a time,
+// those of 32 keys.
+std::string exponentiate_and_drop(const ScoreMatrix& m) {
+  std::string body = "    KeptPairs kept;\n";
+  for (int tile = 0; tile < m.keys / 8; tile += kTilesKept)
+    for (int row = 0; row < kRows; ++row) {
+      Statement exponentials, pairs;
+      exponentiate(exponentials, m, row, tile, kTilesKept);
+      pairs.open(".reg .b32 pair");
+      for (int t = 0; t < kTilesKept; ++t) {
+        const int first = kTileRegisters * (tile + t) + 2 * row;
+        pairs.line("cvt.rn.{0}x2.f32 pair, {1}{2}, {1}{3}", to_string(m.dtype), m.registers, first + 1, first);
+        pairs.line("lop3.b32 {}{}, pair, %{}, %{}, {}", m.probabilities, first / 2, t, kTilesKept, kAndOfXor);
+        pairs.in("r", fmt::format("kept.x[{}]", t));
+      }
+      body += fmt::format("    kept = {}({});\n", row == 0 ? "upper" : "lower", 8 * tile) +
+              with_sums(exponentials).text() + pairs.in("r", "flips").text();
+    }
+  return "  template <class Upper, class Lower>\n" +
+         function(
+             "exponentiate(float scale, const float (&shift)[2], float (&sum)[2], Upper upper, Lower lower,\n"
+             "                                                      uint32 flips)",
+             with_zero_sums(body));
 }
 
 std::string take(const ScoreMatrix& m) {
@@ -249,7 +263,7 @@ std::string render(const ScoreMatrix& m) {
                           declare("f32", m.registers, m.keys / 2) + issue(m) + clear(m) + add(m) + hide(m) +
                           maximum(m) + subtract(m) + exponentiate(m);
   if (m.transforms) functions += transform(m);
-  if (m.drops) functions += drop(m);
+  if (!m.probabilities.empty()) functions += exponentiate_and_drop(m);
   if (m.packs) functions += pack(m.registers, m.dtype, m.keys / 4);
   if (!m.takes.empty()) functions += take(m);
   return structure(m.type, functions);
@@ -259,12 +273,10 @@ std::string render(const ProbabilityMatrix& m) {
   const int count = m.keys / 4;
   Statement statement;
   for (int i = 0; i < count; ++i)
-    if (m.takes_pairs)
-      statement.line("mov.b32 {}{}, {}{}", m.registers, i, m.scores, 2 * i);
-    else
-      statement.line("cvt.rn.{}x2.f32 {}{}, {}{}, {}{}", to_string(m.dtype), m.registers, i, m.scores, 2 * i + 1,
-                     m.scores, 2 * i);
-  return structure(m.type, declare("b32", m.registers, count) + function("keep()", statement.text()));
+    statement.line("cvt.rn.{}x2.f32 {}{}, {}{}, {}{}", to_string(m.dtype), m.registers, i, m.scores, 2 * i + 1,
+                   m.scores, 2 * i);
+  return structure(m.type,
+                   declare("b32", m.registers, count) + function("keep()", m.scores.empty() ? "" : statement.text()));
 }
 
 std::string render(const OutputMatrix& m) {

@@ -24,7 +24,8 @@ struct ScoreMatrix {
   bool packs = false;           // into registers that the compiler sees
   std::string_view takes = {};  // the registers of another matrix that it copies; empty: of none
   bool transforms = false;      // each score, by what the compiler sees
-  bool drops = false;           // probabilities, and becomes the pairs of elements that P takes
+  // The registers of P, where probabilities are dropped on their way there; empty: none are.
+  std::string_view probabilities = {};
 };
 std::string render(const ScoreMatrix& matrix);
 
@@ -33,8 +34,7 @@ struct ProbabilityMatrix {
   std::string_view type, registers;
   DType dtype;
   int keys;
-  std::string_view scores;   // the registers that they are made of
-  bool takes_pairs = false;  // which are there already, in every second register
+  std::string_view scores = {};  // the registers that keep() makes them of; empty: they are there already
 };
 std::string render(const ProbabilityMatrix& matrix);
 

@@ -200,14 +200,25 @@ bool is_mostly_scores(const Problem& problem) {
   return problem.head_dim > 64 && (has_score_text(problem) || has_part(Slot::predicate, problem));
 }
 
+// Whether probabilities are dropped, and nothing beside it takes many registers.
+bool is_mostly_dropout(const Problem& problem) {
+  return problem.dropout && !has_score_text(problem) && !problem.bias && !problem.block_mask &&
+         !has_part(Slot::predicate, problem);
+}
+
 // Few queries and full GPUs: chosen from the measurements on the H200 in docs/kernels/hopper_forward.md, and at head
 // dim 96 from the records inside the library. All rules for up to half a tile, one, two or four for each SM: from these
 // records, the fastest that several neighbouring buckets share. For few queries the last line is legal for every
 // problem, for more of them the last two are.
 constexpr DefaultRule kRules[] = {
-    // With dropout what leaves registers for random numbers; with slopes and texts a third warpgroup for what they
-    // cost; with a cap and no causal mask what does not spill; with texts and predicates tiles apart, which is a fifth
-    // less to compile and no slower; a block of a bias has its place in shared memory.
+    // With dropout at head dim 64 three or four warpgroups, one of which computes while others wait, unless predicates
+    // need their registers; with slopes and texts a third one for what they cost; with a cap and no causal mask what
+    // does not spill; with texts and predicates tiles apart, which is a fifth less to compile and no slower; a block of
+    // a bias has its place in shared memory.
+    {64, 64, Mask::any, "q128+ kv8k+ w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
+     is_mostly_dropout},
+    {64, 64, Mask::any, "q128+ w4+", "hopper-q256-kv64-s4-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
+     is_mostly_dropout},
     {64, 64, Mask::any, "q128+", "hopper-q128-kv128-s3-qs2-whole-2stage-ppoff-lazy-dynamic-split",
      [](const Problem& problem) { return has_part(Slot::probability, problem); }},
     {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split",
@@ -220,7 +231,11 @@ constexpr DefaultRule kRules[] = {
      [](const Problem& problem) { return has_cap(problem) && !is_mostly_scores(problem); }},
     {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split", is_mostly_scores},
     {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs1-half-2stage-ppgemm-lazy-dynamic-split", is_mostly_scores},
-    // Few rows, which see few blocks together, and many keys of which a warp asks at once.
+    // Few rows, which see few blocks together, and many keys of which a warp asks at once; of long sequences more rows.
+    {64, 64, Mask::causal, "q128+ kv8k+ w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
+     [](const Problem& problem) {
+       return problem.block_mask && !has_slopes(problem) && !has_score_text(problem) && !problem.bias;
+     }},
     {64, 64, Mask::any, "q128+", "hopper-q128-kv128-s3-qs2-whole-2stage-ppoff-lazy-dynamic-fused",
      [](const Problem& problem) { return problem.block_mask; }},
 
@@ -354,6 +369,7 @@ constexpr int kWgmmaDepth = 16;
 std::string render_matrices(const Problem& problem, const HopperVariant& variant) {
   const bool p_in_registers = variant.probabilities == ProbabilitySource::registers;
   const bool ahead = variant.overlap == GemmSoftmax::three_stage;
+  const bool drops = has_part(Slot::probability, problem);
   ScoreMatrix scores{.type = kScoreType,
                      .registers = "s",
                      .dtype = problem.dtype,
@@ -363,7 +379,7 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
                      .packs = !p_in_registers,
                      .takes = ahead ? "n" : "",
                      .transforms = has_part(Slot::score, problem),
-                     .drops = has_part(Slot::probability, problem)};
+                     .probabilities = drops ? "p" : ""};
   std::string text = render(scores);
   if (ahead) {
     scores.type = kNextScoreType;
@@ -376,8 +392,7 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
                                      .registers = "p",
                                      .dtype = problem.dtype,
                                      .keys = variant.block_kv,
-                                     .scores = "s",
-                                     .takes_pairs = scores.drops});
+                                     .scores = drops ? "" : "s"});
   return text + render(OutputMatrix{.type = kOutputType,
                                     .registers = "o",
                                     .dtype = problem.dtype,

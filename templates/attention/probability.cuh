@@ -3,6 +3,7 @@
 //   static constexpr bool kIsLong;   as of a score's part: attention/score.cuh
 //   explicit Part(const Arguments&)  the launch's arguments, of which a part reads the member of its own
 //   float scale()                    of the output
+//   uint32 flips()                   what KeptPairs are to be XORed with: all bits where they tell what goes
 //   Row row(PlaceOfRow place)        what it knows of a row; place() gives its RowPlace
 //   Row Row::at(int position)        of the same head
 //   KeptPairs Row::kept(int first)   of a lane's columns among kKeptKeys keys from a multiple of that on; first: the
@@ -15,8 +16,8 @@
 
 constexpr int kKeptKeys = 32;
 
-// All bits of what stays and none of what does not, as pairs of probabilities have them: in x[t] the columns 8t and
-// 8t + 1 from a lane's first one.
+// All bits of what stays and none of what does not, once flipped, as pairs of probabilities have them: in x[t] the
+// columns 8t and 8t + 1 from a lane's first one.
 struct KeptPairs {
   uint32 x[kKeptKeys / 8];
 };
@@ -53,12 +54,30 @@ struct Dropping<Part, Last> : Last {
   __device__ __forceinline__ float scale() const { return part.scale(); }
 };
 
-// Of the lane's two rows in a generated ScoreMatrix, whose columns are keys from first_key on: probabilities become
-// pairs of elements, and those that do not stay are 0.
-template <class Scores, class Rows>
-__device__ __forceinline__ void drop_probabilities(const Rows& rows, int first_key, int lane) {
-  static_assert(Scores::kColumns % kKeptKeys == 0, "random bits are drawn for as many keys at once");
-  const int first_column = first_key + lane % 4 * 2;
-  Scores::drop([&](int column) { return rows.upper.kept(first_column + column); },
-               [&](int column) { return rows.lower.kept(first_column + column); });
-}
+// How a generated ScoreMatrix, whose columns are keys from first_key on, becomes probabilities: as they are, in its own
+// registers;
+struct AllStay {
+  template <class Scores>
+  __device__ __forceinline__ void exponentiate(float scale, const float (&shift)[2], float (&sum)[2]) const {
+    Scores::exponentiate(scale, shift, sum);
+  }
+};
+
+// or as pairs of elements of which some are 0, by what is drawn for the lane's two rows.
+template <class Rows>
+struct SomeStay {
+  const Rows rows;
+  uint32 flips;
+  int first_column;
+
+  __device__ __forceinline__ SomeStay(const Rows& rows_, uint32 flips_, int first_key, int lane)
+      : rows(rows_), flips(flips_), first_column(first_key + lane % 4 * 2) {}
+
+  template <class Scores>
+  __device__ __forceinline__ void exponentiate(float scale, const float (&shift)[2], float (&sum)[2]) const {
+    static_assert(Scores::kColumns % kKeptKeys == 0, "random bits are drawn for as many keys at once");
+    Scores::exponentiate(
+        scale, shift, sum, [&](int column) { return rows.upper.kept(first_column + column); },
+        [&](int column) { return rows.lower.kept(first_column + column); }, flips);
+  }
+};

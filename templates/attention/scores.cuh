@@ -124,26 +124,27 @@ __device__ __forceinline__ void hidden_by_predicates(const Row& upper, const Row
 #pragma unroll
   for (int word = 0; word < ceil_div(kTiles, kTilesOfWord); ++word) {
     const int tiles = word < kTiles / kTilesOfWord ? kTilesOfWord : kTiles % kTilesOfWord;
-    uint32 seen[2] = {};
+    uint32 of_rows[2] = {};
 #pragma unroll 1
     for (int tile = 0; tile < tiles; tile += kTogether) {
       const int first = first_column + 8 * (kTilesOfWord * word + tile);
-      uint32 by_upper = (known.some & kAll) != 0 ? ~0u : 0, by_lower = by_upper;
+      uint32 by_upper = (known.some & kAll) != 0 ? 0 : ~0u, by_lower = by_upper;
       if ((known.some & kAll) != 0 && (known.whole & kAll) != kAll) {
         by_upper = by_lower = 0;
 #pragma unroll
         for (int i = 0; i < kBits; ++i) {
           const Key key{first, i / 2 * 8 + i % 2};
-          if (upper.sees(key)) by_upper |= 1u << i;
-          if (lower.sees(key)) by_lower |= 1u << i;
+          by_upper |= static_cast<uint32>(!upper.sees(key)) << i;
+          by_lower |= static_cast<uint32>(!lower.sees(key)) << i;
         }
       }
       known.some >>= kGranules, known.whole >>= kGranules;
       // From the upper end, so that the first ones are the lowest at last.
-      seen[0] = __funnelshift_r(seen[0], by_upper, kBits), seen[1] = __funnelshift_r(seen[1], by_lower, kBits);
+      of_rows[0] = __funnelshift_r(of_rows[0], by_upper, kBits);
+      of_rows[1] = __funnelshift_r(of_rows[1], by_lower, kBits);
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) hidden[h][word] = ~(seen[h] >> (32 - 2 * tiles));
+    for (int h = 0; h < 2; ++h) hidden[h][word] = of_rows[h] >> (32 - 2 * tiles);
   }
 }
 

@@ -3,6 +3,7 @@
 // scores become probabilities in their own registers, which are those of a generated ScoreMatrix.
 #pragma once
 
+#include "attention/probability.cuh"
 #include "attention/softmax.cuh"
 
 template <class Scores, Rescale kRescale>
@@ -49,9 +50,10 @@ struct DeferredSoftmax : SoftmaxRows<1> {
     return true;
   }
 
-  // Scores to probabilities; returns the sums of this lane's.
-  __device__ __forceinline__ void exponentiate(const Shift& shift, float (&block_sum)[2]) const {
-    Scores::exponentiate(scale_log2, {-shift.x[0][0], -shift.x[0][1]}, block_sum);
+  // Scores to probabilities; returns the sums of this lane's. stays: AllStay or SomeStay.
+  template <class Stays>
+  __device__ __forceinline__ void exponentiate(const Shift& shift, float (&block_sum)[2], const Stays& stays) const {
+    stays.template exponentiate<Scores>(scale_log2, {-shift.x[0][0], -shift.x[0][1]}, block_sum);
   }
 
   // All of a block whose maximum is taken. True: rescale() the output.
@@ -61,7 +63,7 @@ struct DeferredSoftmax : SoftmaxRows<1> {
     const bool raised = raise_maximum(shift, common);
     if (raised) sum[0][0] *= factor[0], sum[0][1] *= factor[1];
     float block_sum[2];
-    exponentiate(shift, block_sum);
+    exponentiate(shift, block_sum, AllStay{});
     sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
     return raised;
   }
@@ -73,9 +75,30 @@ struct DeferredSoftmax : SoftmaxRows<1> {
     Shift shift = shift_by_maxima();
     add_common(shift, common);
     float block_sum[2];
-    exponentiate(shift, block_sum);
+    exponentiate(shift, block_sum, AllStay{});
     const bool within = block_sum[0] <= limit && block_sum[1] <= limit;
     if (ptx::vote_any(!within)) return false;
+    sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
+    return true;
+  }
+
+  // Either, by the same exponentials. False: as of take_block_lazily(). raised: as take_block() returns it.
+  template <bool kAny, class Stays>
+  __device__ __forceinline__ bool take_block(const Common<1, kAny>& common, bool exactly, bool& raised,
+                                             const Stays& stays) {
+    Shift shift;
+    if (exactly) {
+      raised = raise_maximum(shift, common);
+      if (raised) sum[0][0] *= factor[0], sum[0][1] *= factor[1];
+    } else {
+      shift = shift_by_maxima();
+      add_common(shift, common);
+      raised = false;
+    }
+    float block_sum[2];
+    exponentiate(shift, block_sum, stays);
+    const bool too_low = !exactly && !(block_sum[0] <= limit && block_sum[1] <= limit);
+    if (ptx::vote_any(too_low)) return false;
     sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
     return true;
   }

@@ -27,8 +27,9 @@ struct HopperShape {
   using PTile = PanelTile<kWarpgroupRows, Config::kBlockKv, power_of_two_in(Config::kBlockKv, 64)>;  // of one warpgroup
 
   // When a warpgroup waits for P V of the block before, with a lazy maximum: before the exponentials, so that the
-  // values are free early, or after them, so that they overlap. Measured: docs/kernels/hopper_forward.md.
-  static constexpr bool kOutputEarly = kWarpgroups > 2 || Config::kHeadDimV > 128;
+  // values are free early, and random numbers have the registers of P, or after them, so that they overlap. Measured:
+  // docs/kernels/hopper_forward.md.
+  static constexpr bool kOutputEarly = kWarpgroups > 2 || Config::kHeadDimV > 128 || Config::Dropouts::kAny;
 
   // The output leaves warp by warp: 16 rows, kOutputPanels panels at a time. In the place of Q its panels lie further
   // apart.

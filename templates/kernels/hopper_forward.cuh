@@ -22,7 +22,8 @@ class HopperConsumer {
   using Probabilities = typename Config::Probabilities;
   using Output = typename Config::Output;
   static constexpr bool kLazy = Config::kRescale == Rescale::lazy;
-  static constexpr bool kOutputEarly = kLazy && Shape::kOutputEarly;
+  // What drops probabilities puts them where P V reads them.
+  static constexpr bool kOutputEarly = (kLazy || Config::Dropouts::kAny) && Shape::kOutputEarly;
   static constexpr bool kBegins = Config::Masks::kBegins;
   using ScoreRow = typename Score<Config>::Row;
   using Rows = LaneRows<ScoreRow>;
@@ -39,10 +40,8 @@ class HopperConsumer {
   using KeptDrops = typename Choose<kKeepsDrops, DropsOfTile, NoRows>::type;
   using Cursor = BlockCursor<Config>;
   static constexpr bool kListed = Config::Blocks::kListed;
-  // Whether what makes scores of products is most of the code, so that it stands there once. With dropout the registers
-  // do not suffice for that.
-  static constexpr bool kInOneLoop =
-      (Score<Config>::kIsLong || kFetches || Config::Predicates::kAny) && !Dropouts::kAny;
+  // Whether what makes probabilities of products is most of the code, so that it stands there once.
+  static constexpr bool kInOneLoop = Score<Config>::kIsLong || kFetches || Config::Predicates::kAny || Dropouts::kAny;
   // Whether products that are near 0 have a shorter way to their probabilities.
   static constexpr bool kHasNear = kLazy && ScoreRow::kHasNear && !Config::Predicates::kAny;
 
@@ -174,7 +173,6 @@ class HopperConsumer {
     for (bool first = true;; first = false) {
       release_key();
       const bool raised = self.softmax.take_block(finish_scores<true>(visit, rows_now(visit, kept), at));
-      drop(visit, at);
       if constexpr (!kOutputEarly) {
         ptx::wgmma_wait_group<0>();
         if (!first || fused) release_value();
@@ -203,10 +201,8 @@ class HopperConsumer {
 #pragma unroll 1
     for (;;) {
       const InCommon common = finish_scores<true>(visit, rows, at);
-      bool raised = false;
-      if (exactly) {
-        raised = self.softmax.take_block(common);
-      } else if (!self.softmax.take_block_lazily(common)) {
+      bool raised;
+      if (!self.softmax.take_block(common, exactly, raised, stays_in(visit, at))) {
         self.recompute_scores(keys.stage());
         rows = rows_now(visit, kept);
         exactly = true;
@@ -271,7 +267,6 @@ class HopperConsumer {
         release_key();
         raised = self.softmax.take_block(finish_scores<false>(visit, rows, at));
       }
-      drop(visit, at);
       if constexpr (!kOutputEarly) finish_output();
       Probabilities::keep();
       if (raised) Output::multiply(self.softmax.factor);
@@ -350,7 +345,6 @@ class HopperConsumer {
       ptx::wgmma_wait_group<0>();
       softmax_turn.take();
       const bool raised = take_serially(visit, rows_now(visit, kept), at, is_first);
-      drop(visit, at);
       softmax_turn.hand_over();
       release_key();
       Probabilities::keep();
@@ -363,11 +357,13 @@ class HopperConsumer {
 
   // Scores to probabilities. True when the output has to be rescaled.
   __device__ __forceinline__ bool take_serially(const Visit& visit, const Rows& rows, const Cursor& at, bool is_first) {
-    if (kLazy && !is_first) {
-      if (self.softmax.take_block_lazily(finish_scores<true>(visit, rows, at))) return false;
+    bool raised;
+    const bool exactly = !kLazy || is_first;
+    if (!self.softmax.take_block(finish_scores<true>(visit, rows, at), exactly, raised, stays_in(visit, at))) {
       self.recompute_scores(keys.stage());
+      self.softmax.take_block(finish_scores<true>(visit, rows, at), true, raised, stays_in(visit, at));
     }
-    return self.softmax.take_block(finish_scores<true>(visit, rows, at));
+    return raised;
   }
 
   // From Q K^T to the softmax, but for what the scores of a row have in common. The first block is the only one with
@@ -398,12 +394,15 @@ class HopperConsumer {
         block * Config::kBlockKv, known, lane());
   }
 
-  // From the softmax to P V: what probabilities lose once they are in the sum.
-  __device__ __forceinline__ void drop(const Visit& visit, const Cursor& at) const {
+  // Which probabilities of a block stay.
+  __device__ __forceinline__ auto stays_in(const Visit& visit, const Cursor& at) const {
+    const int first_key = at.block * Config::kBlockKv;
     if constexpr (kKeepsDrops)
-      drop_probabilities<Scores>(visit.drops, at.block * Config::kBlockKv, lane());
+      return SomeStay(visit.drops, Dropouts(tiles.args).flips(), first_key, lane());
     else if constexpr (Dropouts::kAny)
-      drop_probabilities<Scores>(drops_of(tile_of(visit)), at.block * Config::kBlockKv, lane());
+      return SomeStay(drops_of(tile_of(visit)), Dropouts(tiles.args).flips(), first_key, lane());
+    else
+      return AllStay{};
   }
   __device__ __forceinline__ auto drops_of(const Tile& tile) const {
     return rows_of_lane(Dropouts(tiles.args), warp_row(tile), lane(),

@@ -226,7 +226,9 @@ class ForwardMma {
             .kept(first_key(i) + piece + lane % 4 * 2 + column);
       }
     };
-    self.template accumulate_output<kKeys>(s, shift, v_slot(i) + piece * VTile::kRowBytes, kept);
+    uint32 flips = 0;
+    if constexpr (Dropouts::kAny) flips = Dropouts(launch).flips();
+    self.template accumulate_output<kKeys>(s, shift, v_slot(i) + piece * VTile::kRowBytes, kept, flips);
   }
 
   // Asked for each time: the loop has no register to keep the answer in.

@@ -67,10 +67,10 @@ struct WarpAttention {
 
   // O += exp(S - max) V, with what raise_maximum() made of S. The exponentials of 16 keys are computed between the
   // products of the 16 before. kept(m, h, column): what of a row stays of the lane's columns among kKeptKeys from
-  // there.
+  // there, once XORed with flips.
   template <int kKeys, class Kept>
   __device__ __forceinline__ void accumulate_output(const Scores<kKeys>& s, const Shift& shift, SmemAddress values,
-                                                    Kept kept) {
+                                                    Kept kept, uint32 flips) {
     constexpr int kKeySteps = kKeys / 16;
     constexpr int kPairs = 4 * kM;  // pairs of probabilities per lane and key step
     constexpr int kDimSteps = kOutColumns / 2;
@@ -81,7 +81,7 @@ struct WarpAttention {
       exponentiate_pair(p[j % 2], s, shift, j, pair);
       if constexpr (Config::Dropouts::kAny) {
         if (j % 2 == 0 && r < 2) kept_pairs[m][r] = kept(m, r, 16 * j);
-        p[j % 2][m][r] &= kept_pairs[m][r % 2].x[j % 2 * 2 + r / 2];
+        p[j % 2][m][r] &= kept_pairs[m][r % 2].x[j % 2 * 2 + r / 2] ^ flips;
       }
     };
 #pragma unroll

@@ -19,6 +19,7 @@ struct Dropout {
   __device__ __forceinline__ explicit Dropout(const Arguments& args) : dropout(args.dropout) {}
 
   __device__ __forceinline__ float scale() const { return dropout.scale; }
+  __device__ __forceinline__ uint32 flips() const { return dropout.kept_below; }
 
   struct Row {
     const DropoutArguments* dropout;
@@ -34,8 +35,7 @@ struct Dropout {
           philox({{static_cast<uint32>(query), static_cast<uint32>(first), row_of_heads, offset}}, key);
       KeptPairs kept;
 #pragma unroll
-      for (int t = 0; t < kKeptKeys / 8; ++t)
-        kept.x[t] = ptx::set_ge_f16x2(drawn.x[t], dropout->threshold) ^ dropout->kept_below;
+      for (int t = 0; t < kKeptKeys / 8; ++t) kept.x[t] = ptx::set_ge_f16x2(drawn.x[t], dropout->threshold);
       return kept;
     }
   };

@@ -16,6 +16,7 @@ struct DropoutMask {
   __device__ __forceinline__ explicit DropoutMask(const Arguments& args) : function(args.*kMember) {}
 
   __device__ __forceinline__ float scale() const { return 1.0f; }
+  __device__ __forceinline__ uint32 flips() const { return 0; }
 
   struct Row {
     TextRow<Function> text;

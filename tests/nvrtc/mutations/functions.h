@@ -278,12 +278,27 @@ inline const std::vector<Mutation> kTextFaults = {
     {.name = "one loop: the output keeps its scale where a maximum rises",
      .setting = kHopperTextJumps,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      bool raised = false;\n"
-                 "      if (exactly) {\n"
-                 "        raised = self.softmax.take_block(common);",
-     .replacement = "      bool raised = false;\n"
-                    "      if (exactly) {\n"
-                    "        self.softmax.take_block(common);"},
+     .original = "        if (raised) Output::multiply(self.softmax.factor);\n"
+                 "      } else if constexpr (!kOutputEarly) {\n"
+                 "        if (fused) store(before);\n"
+                 "      }\n"
+                 "      if (!at.go_on(",
+     .replacement = "      } else if constexpr (!kOutputEarly) {\n"
+                    "        if (fused) store(before);\n"
+                    "      }\n"
+                    "      if (!at.go_on("},
+    {.name = "one loop: each lane decides by itself",
+     .setting = kHopperTextLazy,
+     .file = "hopper/deferred_softmax.cuh",
+     .original = "if (ptx::vote_any(too_low)) return false;",
+     .replacement = "if (too_low) return false;",
+     .kinds = {unequal_participation}},
+    {.name = "one loop: sums are as before a maximum rose",
+     .setting = kHopperTextJumps,
+     .file = "hopper/deferred_softmax.cuh",
+     .original = "      raised = raise_maximum(shift, common);\n"
+                 "      if (raised) sum[0][0] *= factor[0], sum[0][1] *= factor[1];",
+     .replacement = "      raised = raise_maximum(shift, common);"},
     {.name = "bias: all queries have the first one's",
      .setting = kHopperBias,
      .file = "parts/score/fetched_bias.cuh",
@@ -335,18 +350,18 @@ inline const std::vector<Mutation> kTextFaults = {
     {.name = "predicates: pairs of bits overlap",
      .setting = kHopperMaskText,
      .file = "attention/scores.cuh",
-     .original = "__funnelshift_r(seen[0], by_upper, kBits)",
-     .replacement = "__funnelshift_r(seen[0], by_upper, kBits - 1)"},
+     .original = "__funnelshift_r(of_rows[0], by_upper, kBits)",
+     .replacement = "__funnelshift_r(of_rows[0], by_upper, kBits - 1)"},
     {.name = "predicates: what is seen is hidden",
      .setting = kHopperMaskText,
      .file = "attention/scores.cuh",
-     .original = "hidden[h][word] = ~(seen[h] >>",
-     .replacement = "hidden[h][word] = (seen[h] >>"},
+     .original = "hidden[h][word] = of_rows[h] >> (32 - 2 * tiles);",
+     .replacement = "hidden[h][word] = ~(of_rows[h] >> (32 - 2 * tiles));"},
     {.name = "predicates: the lower row sees what the upper one sees",
      .setting = kHopperMaskText,
      .file = "attention/scores.cuh",
-     .original = "if (lower.sees(key)) by_lower",
-     .replacement = "if (upper.sees(key)) by_lower"},
+     .original = "static_cast<uint32>(!lower.sees(key))",
+     .replacement = "static_cast<uint32>(!upper.sees(key))"},
     {.name = "predicates of mma: a pair has the first one's bit",
      .setting = kMmaMaskText,
      .file = "attention/scores.cuh",
@@ -420,8 +435,13 @@ inline const std::vector<Mutation> kTextFaults = {
     {.name = "granules: what nobody sees is seen",
      .setting = kHopperBlocks,
      .file = "attention/scores.cuh",
-     .original = "(known.some & kAll) != 0 ? ~0u : 0, by_lower",
-     .replacement = "~0u, by_lower"},
+     .original = "(known.some & kAll) != 0 ? 0 : ~0u, by_lower",
+     .replacement = "0, by_lower"},
+    {.name = "listed: another lane reads the note than the one that tells it",
+     .setting = kHopperBlocks,
+     .file = "hopper/block_walk.cuh",
+     .original = "ptx::shfl_from(ptx::elected_lane(), noted)",
+     .replacement = "ptx::shfl_from(ptx::elected_lane() ^ 1, noted)"},
     {.name = "listed: whole blocks are the others",
      .setting = kHopperBlocks,
      .file = "hopper/block_walk.cuh",
