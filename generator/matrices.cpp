@@ -213,11 +213,10 @@ std::string exponentiate_and_drop(const ScoreMatrix& m) {
       body += fmt::format("    kept = {}({});\n", row == 0 ? "upper" : "lower", 8 * tile) +
               with_sums(exponentials).text() + pairs.in("r", "flips").text();
     }
-  return "  template <class Upper, class Lower>\n" +
-         function(
-             "exponentiate(float scale, const float (&shift)[2], float (&sum)[2], Upper upper, Lower lower,\n"
-             "                                                      uint32 flips)",
-             with_zero_sums(body));
+  return "  template <class Upper, class Lower>\n" + function(
+                                                         "exponentiate(float scale, const float (&shift)[2], float "
+                                                         "(&sum)[2], Upper upper, Lower lower, uint32 flips)",
+                                                         with_zero_sums(body));
 }
 
 std::string take(const ScoreMatrix& m) {

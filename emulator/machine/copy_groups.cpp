@@ -13,15 +13,15 @@ bool is_complete(const CopyGroup& group, bool only_reads) { return (only_reads ?
 }  // namespace
 
 void CopyGroups::commit(LaneMask lanes) {
-  LaneMask late = 0;
-  for (const auto& group : committed_) {
-    const LaneMask uncommitted = group->issuers & ~group->committers & lanes;
-    group->committers |= uncommitted;
-    late |= uncommitted;
-  }
-  const LaneMask now = lanes & (~late | open_->issuers);
-  if (now == 0) return;
-  open_->committers = now;
+  for_each_lane(lanes, [&](int lane) { ++commits_[lane]; });
+  const auto take = [&](CopyGroup& group) {
+    const LaneMask committing = group.issuers & ~group.committers & lanes;
+    group.committers |= committing;
+    for_each_lane(committing, [&](int lane) { group.number[lane] = commits_[lane]; });
+    return committing != 0;
+  };
+  for (const auto& group : committed_) take(*group);
+  if (!take(*open_)) return;
   committed_.push_back(std::move(open_));
   open_ = std::make_shared<CopyGroup>();
   ++clock_;
@@ -45,10 +45,9 @@ std::vector<std::shared_ptr<CopyGroup>> CopyGroups::seal() {
 CopyGroups::Progress CopyGroups::look(LaneMask lanes, std::uint64_t newest, bool only_reads) {
   // The lanes that wait for each group: a lane's groups are those that it committed.
   std::vector<LaneMask> waiting(committed_.size());
-  std::uint64_t newer[kLanes] = {};
-  for (std::size_t i = committed_.size(); i-- > 0;)
+  for (std::size_t i = 0; i < committed_.size(); ++i)
     for_each_lane(committed_[i]->committers & lanes, [&](int lane) {
-      if (newer[lane]++ >= newest) waiting[i] |= LaneMask{1} << lane;
+      if (commits_[lane] - committed_[i]->number[lane] >= newest) waiting[i] |= LaneMask{1} << lane;
     });
 
   Progress progress;
@@ -58,9 +57,10 @@ CopyGroups::Progress CopyGroups::look(LaneMask lanes, std::uint64_t newest, bool
     CopyGroup& group = *committed_[i];
     const bool complete = is_complete(group, only_reads);
     if (waiting[i] != 0 && !complete) progress.complete = false;
-    if (complete)
-      for (int kind = only_reads ? 1 : 0; kind < 2; ++kind) group.waited[kind] |= waiting[i];
-    all_before = all_before && complete && (group.issuers & ~group.waited[only_reads ? 1 : 0]) == 0;
+    if (complete) group.waited_for_reads |= waiting[i];
+    if (complete && !only_reads) group.waited |= waiting[i];
+    const LaneMask waited = only_reads ? group.waited_for_reads : group.waited;
+    all_before = all_before && complete && (group.issuers & ~waited) == 0;
     if (!all_before) continue;
     if (group.last != 0) progress.clock = group.last;
     if (group.running == 0 && forgettable == i) ++forgettable;

@@ -4,6 +4,7 @@
 // waited for it; what all who issued it have waited for is known to the whole warp.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -17,9 +18,10 @@ namespace flashjit::emulator {
 struct CopyGroup {
   Clock last = 0;  // clock of its last copies
   LaneMask issuers = 0, committers = 0;
-  LaneMask waited[2] = {};  // who has waited for it, and for its reads alone
-  int running = 0;          // copies
-  int reading = 0;          // those of them that have not read their source
+  std::array<std::uint64_t, kLanes> number = {};  // of each committer's groups
+  LaneMask waited = 0, waited_for_reads = 0;      // who has
+  int running = 0;                                // copies
+  int reading = 0;                                // those of them that have not read their source
 };
 
 // The groups of a warp, which are one agent: their copies access shared memory at the clock at which they were issued.
@@ -36,7 +38,8 @@ class CopyGroups {
     open_->last = clock_;
     return open_;
   }
-  // By lanes that may have issued copies with others, who commit theirs at another time.
+  // All that each of the lanes has issued and not committed is one group of its own, also where it issued with others,
+  // who commit theirs at another time.
   void commit(LaneMask lanes);
   bool has_uncommitted(LaneMask lanes) const;
 
@@ -53,6 +56,7 @@ class CopyGroups {
 
  private:
   std::optional<Agent> agent_;
+  std::array<std::uint64_t, kLanes> commits_ = {};  // of each lane
   Clock clock_ = 1;
   std::shared_ptr<CopyGroup> open_ = std::make_shared<CopyGroup>();
   std::deque<std::shared_ptr<CopyGroup>> committed_;  // oldest first

@@ -135,6 +135,14 @@ TEST_CASE("lanes that copy together may wait apart") {
   FromSource{.body = halves(commit_and_wait, wait_all)}.check_right(crossed);
   FromSource{.body = halves(commit_and_wait, commit_and_wait)}.check_right(crossed);
   FromSource{.body = halves(wait_all, none)}.check_found(FindingKind::race);
+  // One commit of two copies is one group, whoever committed the first of them before.
+  const std::string twice = copy_words(0) + "setp.lt.u32 %p0, %lane, 16;\n@%p0 cp.async.commit_group;\n" +
+                            copy_words(32) + kCommit + "cp.async.wait_group ";
+  const std::string crossed_words =
+      ";\nbar.warp.sync 0xffffffff;\nxor.b32 %r1, %lane, 16;\nmad.lo.u32 %r1, %r1, 4, %smem;\n"
+      "ld.shared.b32 %r5, [%r1];\nst.global.b32 [%out], %r5;\n";
+  FromSource{.body = twice + "0" + crossed_words}.check_right(crossed);
+  FromSource{.body = twice + "1" + crossed_words}.check_found(FindingKind::race);
   FromSource{.body = halves(none, commit_and_wait)}.check_found(FindingKind::race);
 }
 

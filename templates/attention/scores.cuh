@@ -124,7 +124,7 @@ __device__ __forceinline__ void hidden_by_predicates(const Row& upper, const Row
 #pragma unroll
   for (int word = 0; word < ceil_div(kTiles, kTilesOfWord); ++word) {
     const int tiles = word < kTiles / kTilesOfWord ? kTilesOfWord : kTiles % kTilesOfWord;
-    uint32 of_rows[2] = {};
+    uint32 hidden_bits[2] = {};
 #pragma unroll 1
     for (int tile = 0; tile < tiles; tile += kTogether) {
       const int first = first_column + 8 * (kTilesOfWord * word + tile);
@@ -140,11 +140,11 @@ __device__ __forceinline__ void hidden_by_predicates(const Row& upper, const Row
       }
       known.some >>= kGranules, known.whole >>= kGranules;
       // From the upper end, so that the first ones are the lowest at last.
-      of_rows[0] = __funnelshift_r(of_rows[0], by_upper, kBits);
-      of_rows[1] = __funnelshift_r(of_rows[1], by_lower, kBits);
+      hidden_bits[0] = __funnelshift_r(hidden_bits[0], by_upper, kBits);
+      hidden_bits[1] = __funnelshift_r(hidden_bits[1], by_lower, kBits);
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) hidden[h][word] = of_rows[h] >> (32 - 2 * tiles);
+    for (int h = 0; h < 2; ++h) hidden[h][word] = hidden_bits[h] >> (32 - 2 * tiles);
   }
 }
 

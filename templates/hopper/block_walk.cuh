@@ -134,9 +134,9 @@ struct BlockCursor<Config, true> {
   // Once the block's keys are there.
   __device__ __forceinline__ void read(SmemAddress note) {
     // The lane that gives the slot back is the one that reads it: nobody else is to be waited for.
-    uint32 noted = 0;
-    if (ptx::elect()) noted = ptx::ld_shared_word(note);
-    noted = ptx::shfl_from(ptx::elected_lane(), noted);
+    uint32 reader, noted = 0;
+    if (ptx::elect(reader)) noted = ptx::ld_shared_word(note);
+    noted = ptx::shfl_from(reader, noted);
     block = static_cast<int>(noted >> 1), whole = (noted & 1) == 0;
   }
   __device__ __forceinline__ bool is_whole() const { return whole; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The online softmax of one warp of a warpgroup. P V runs while it computes, so the output is rescaled later, and the
-// scores become probabilities in their own registers, which are those of a generated ScoreMatrix.
+// scores, which are registers of a generated ScoreMatrix, become probabilities there, or with dropout in those of P.
 #pragma once
 
 #include "attention/probability.cuh"
@@ -56,7 +56,7 @@ struct DeferredSoftmax : SoftmaxRows<1> {
     stays.template exponentiate<Scores>(scale_log2, {-shift.x[0][0], -shift.x[0][1]}, block_sum);
   }
 
-  // All of a block whose maximum is taken. True: rescale() the output.
+  // All of a block whose maximum is taken. True: the output must be multiplied by the factors.
   template <bool kAny>
   __device__ __forceinline__ bool take_block(const Common<1, kAny>& common) {
     Shift shift;
@@ -78,27 +78,6 @@ struct DeferredSoftmax : SoftmaxRows<1> {
     exponentiate(shift, block_sum, AllStay{});
     const bool within = block_sum[0] <= limit && block_sum[1] <= limit;
     if (ptx::vote_any(!within)) return false;
-    sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
-    return true;
-  }
-
-  // Either, by the same exponentials. False: as of take_block_lazily(). raised: as take_block() returns it.
-  template <bool kAny, class Stays>
-  __device__ __forceinline__ bool take_block(const Common<1, kAny>& common, bool exactly, bool& raised,
-                                             const Stays& stays) {
-    Shift shift;
-    if (exactly) {
-      raised = raise_maximum(shift, common);
-      if (raised) sum[0][0] *= factor[0], sum[0][1] *= factor[1];
-    } else {
-      shift = shift_by_maxima();
-      add_common(shift, common);
-      raised = false;
-    }
-    float block_sum[2];
-    exponentiate(shift, block_sum, stays);
-    const bool too_low = !exactly && !(block_sum[0] <= limit && block_sum[1] <= limit);
-    if (ptx::vote_any(too_low)) return false;
     sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
     return true;
   }
@@ -125,6 +104,30 @@ struct DeferredSoftmax : SoftmaxRows<1> {
     if (ptx::vote_any(!within)) {
       is_near = !ptx::vote_any(far);
       return false;
+    }
+    sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
+    return true;
+  }
+
+  // As take_block() or take_block_lazily(), by the same exponentials; true: the block is taken, and raised is what the
+  // former returns.
+  template <bool kAny, class Stays>
+  __device__ __forceinline__ bool take_either(const Common<1, kAny>& common, bool exactly, bool& raised,
+                                              const Stays& stays) {
+    Shift shift;
+    if (exactly) {
+      raised = raise_maximum(shift, common);
+      if (raised) sum[0][0] *= factor[0], sum[0][1] *= factor[1];
+    } else {
+      shift = shift_by_maxima();
+      add_common(shift, common);
+      raised = false;
+    }
+    float block_sum[2];
+    exponentiate(shift, block_sum, stays);
+    if constexpr (kRescale == Rescale::lazy) {
+      const bool too_low = !exactly && !(block_sum[0] <= limit && block_sum[1] <= limit);
+      if (ptx::vote_any(too_low)) return false;
     }
     sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
     return true;

@@ -5,8 +5,8 @@
 #include "hopper/block_walk.cuh"
 #include "hopper/loader.cuh"
 
-// A feeder's. Tile after tile, keys one block ahead of values where they have slots for that. Where a second query slot
-// is free already, the next tile's query and first keys come before the last values of this one; else after them.
+// A feeder's. Tile after tile, keys one block ahead of values (but see kKeysAhead). Where a second query slot is free
+// already, the next tile's query and first keys come before the last values of this one; else after them.
 template <class Config>
 __device__ __forceinline__ void produce(const typename Config::Arguments& args, const HopperShape<Config>& shape) {
   using Shape = HopperShape<Config>;

@@ -26,10 +26,11 @@ struct HopperShape {
   using VTile = PanelTile<Config::kBlockKv, Config::kHeadDimV>;
   using PTile = PanelTile<kWarpgroupRows, Config::kBlockKv, power_of_two_in(Config::kBlockKv, 64)>;  // of one warpgroup
 
-  // When a warpgroup waits for P V of the block before, with a lazy maximum: before the exponentials, so that the
-  // values are free early, and random numbers have the registers of P, or after them, so that they overlap. Measured:
-  // docs/kernels/hopper_forward.md.
-  static constexpr bool kOutputEarly = kWarpgroups > 2 || Config::kHeadDimV > 128 || Config::Dropouts::kAny;
+  // When a warpgroup waits for P V of the block before: before the exponentials, with a lazy maximum so that the values
+  // are free early, and with dropout because these write where P V reads; or after them, so that they overlap.
+  // Measured: docs/kernels/hopper_forward.md.
+  static constexpr bool kOutputEarly =
+      Config::Dropouts::kAny || (Config::kRescale == Rescale::lazy && (kWarpgroups > 2 || Config::kHeadDimV > 128));
 
   // The output leaves warp by warp: 16 rows, kOutputPanels panels at a time. In the place of Q its panels lie further
   // apart.
@@ -41,15 +42,15 @@ struct HopperShape {
   static constexpr int kWarpOutputBytes =
       kOutputInQuery ? kStoreRows * QTile::kRowBytes : kOutputPanels * kOutputPanelBytes;
 
-  // Keys are requested one block ahead of values, unless they have a slot alone: that gets free after the turn of each
-  // warpgroup, and one that passes over the block waits for its values before it gives up its turn.
-  static constexpr bool kKeysAhead = Config::kStages > 1;
-
   // The next tile's query and first keys are requested before the last values of this one, unless the query's slot is
   // free only after those have been used, or shortly before.
   static constexpr bool kSerial = Config::kOverlap == GemmSoftmax::serial;
   static constexpr bool kOneTile = Config::kScheduler == Scheduler::single;
-  static constexpr bool kNextTileFirst = kKeysAhead && Config::kQStages > 1 && !kOutputInQuery && !kSerial && !kOneTile;
+
+  // Keys are requested one block ahead of values. But a serial warpgroup keeps its keys until its turn is over; where
+  // they have a slot alone, who passes over the block would wait for its values, and the turn for him.
+  static constexpr bool kKeysAhead = Config::kStages > 1 || !kSerial;
+  static constexpr bool kNextTileFirst = Config::kQStages > 1 && !kOutputInQuery && !kSerial && !kOneTile;
 
   using QRing = RingPlace<Config::kQStages, QTile::kBytes>;
   using KRing = RingPlace<Config::kStages, KTile::kBytes>;

@@ -22,8 +22,7 @@ class HopperConsumer {
   using Probabilities = typename Config::Probabilities;
   using Output = typename Config::Output;
   static constexpr bool kLazy = Config::kRescale == Rescale::lazy;
-  // What drops probabilities puts them where P V reads them.
-  static constexpr bool kOutputEarly = (kLazy || Config::Dropouts::kAny) && Shape::kOutputEarly;
+  static constexpr bool kOutputEarly = Shape::kOutputEarly;
   static constexpr bool kBegins = Config::Masks::kBegins;
   using ScoreRow = typename Score<Config>::Row;
   using Rows = LaneRows<ScoreRow>;
@@ -43,7 +42,7 @@ class HopperConsumer {
   // Whether what makes probabilities of products is most of the code, so that it stands there once.
   static constexpr bool kInOneLoop = Score<Config>::kIsLong || kFetches || Config::Predicates::kAny || Dropouts::kAny;
   // Whether products that are near 0 have a shorter way to their probabilities.
-  static constexpr bool kHasNear = kLazy && ScoreRow::kHasNear && !Config::Predicates::kAny;
+  static constexpr bool kHasNear = kLazy && ScoreRow::kHasNear && !kInOneLoop;
 
  public:
   __device__ __forceinline__ HopperConsumer(const typename Config::Arguments& args_, const Shape& shape_,
@@ -202,7 +201,7 @@ class HopperConsumer {
     for (;;) {
       const InCommon common = finish_scores<true>(visit, rows, at);
       bool raised;
-      if (!self.softmax.take_block(common, exactly, raised, stays_in(visit, at))) {
+      if (!self.softmax.take_either(common, exactly, raised, stays_in(visit, at))) {
         self.recompute_scores(keys.stage());
         rows = rows_now(visit, kept);
         exactly = true;
@@ -357,13 +356,13 @@ class HopperConsumer {
 
   // Scores to probabilities. True when the output has to be rescaled.
   __device__ __forceinline__ bool take_serially(const Visit& visit, const Rows& rows, const Cursor& at, bool is_first) {
-    bool raised;
-    const bool exactly = !kLazy || is_first;
-    if (!self.softmax.take_block(finish_scores<true>(visit, rows, at), exactly, raised, stays_in(visit, at))) {
+#pragma unroll 1
+    for (bool exactly = !kLazy || is_first;; exactly = true) {
+      bool raised;
+      const InCommon common = finish_scores<true>(visit, rows, at);
+      if (self.softmax.take_either(common, exactly, raised, stays_in(visit, at))) return raised;
       self.recompute_scores(keys.stage());
-      self.softmax.take_block(finish_scores<true>(visit, rows, at), true, raised, stays_in(visit, at));
     }
-    return raised;
   }
 
   // From Q K^T to the softmax, but for what the scores of a row have in common. The first block is the only one with

@@ -61,11 +61,12 @@ __device__ __forceinline__ bool elect() {
   return elected != 0;
 }
 
-// elect.sync lane|_, 0xffffffff;   the lane in which elect() is true:                        PTX ISA 8.0, sm_90
-__device__ __forceinline__ uint32 elected_lane() {
-  uint32 lane;
-  asm volatile("{\n\t.reg .pred p;\n\telect.sync %0|p, 0xffffffff;\n\t}" : "=r"(lane));
-  return lane;
+// elect.sync lane|p, 0xffffffff;   the same, and which lane that is:                         PTX ISA 8.0, sm_90
+__device__ __forceinline__ bool elect(uint32& lane) {
+  int elected;
+  asm volatile("{\n\t.reg .pred p;\n\telect.sync %1|p, 0xffffffff;\n\tselp.s32 %0, 1, 0, p;\n\t}"
+               : "=r"(elected), "=r"(lane));
+  return elected != 0;
 }
 
 // shfl.sync.idx.b32 y, x, lane, 0x1f, 0xffffffff;                                            PTX ISA 6.0, sm_30

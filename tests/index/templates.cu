@@ -97,7 +97,8 @@ struct ScoreMatrix {
   template <class Upper, class Lower>
   static __device__ void transform(Upper upper, Lower lower);
   template <class Upper, class Lower>
-  static __device__ void drop(Upper upper, Lower lower);
+  static __device__ void exponentiate(float scale, const float (&shift)[2], float (&sum)[2], Upper upper, Lower lower,
+                                      uint32 flips);
   static __device__ void maximum(float (&seen)[2]);
   static __device__ void subtract(const float (&x)[2]);
   static __device__ void exponentiate(float scale, const float (&shift)[2], float (&sum)[2]);

@@ -53,6 +53,18 @@ TEST_CASE("with a softcap and with ALiBi, too, the defaults compile for every ta
   expect_clean(engine, sample(jobs));
 }
 
+TEST_CASE("with dropout, too, the defaults on Hopper compile without spills") {
+  Engine engine = make_engine();
+  std::vector<Job> jobs;
+  for (const int head_dim : {64, 128})
+    for (const bool causal : {false, true}) {
+      Problem problem = problem_of(head_dim, head_dim, causal);
+      problem.dropout = true;
+      add_defaults(engine, problem, "sm_90a", jobs);
+    }
+  expect_clean(engine, sample(jobs));
+}
+
 TEST_CASE("the steps of the ladder compile for every target") {
   Engine engine = make_engine();
   std::vector<Job> jobs;

@@ -42,28 +42,37 @@ constexpr const char* kFence = "  asm volatile(\"wgmma.fence.sync.aligned;\" :::
 // A kernel that uses all functions of the scores of so many keys.
 std::string kernel_of_scores(DType dtype, int keys) {
   const std::string type = fmt::format("Scores{}", keys);
+  const bool drops = keys % 32 == 0;
+  const std::string drop = fmt::format(
+      "  asm volatile(\".reg .b32 p<{0}>;\");\n"
+      "  const auto kept = [&](int column) {{ return KeptPairs{{{{hidden, hidden, hidden, uint32(column)}}}}; }};\n"
+      "  if (hidden != 1) Scores{1}::exponentiate(0.5f, {{x[0], x[1]}}, x, kept, kept, hidden);\n"
+      "  asm volatile(\"mov.b32 %0, p{2};\" : \"=r\"(fragment[0]));\n",
+      keys / 4, keys, keys / 4 - 1);
   return generator::render(generator::ScoreMatrix{.type = type,
                                                   .registers = "s",
                                                   .dtype = dtype,
                                                   .keys = keys,
                                                   .steps = 2,
                                                   .key_row_bytes = 128,
-                                                  .packs = true}) +
+                                                  .packs = true,
+                                                  .probabilities = drops ? "p" : ""}) +
          fmt::format(
              "extern \"C\" __global__ void scores_{0}(uint32* out, uint64 q, uint64 k, uint32 hidden) {{\n"
              "  const uint64 a[2] = {{q, q + 2}}, b[2] = {{k, k + 2}};\n"
-             "  const uint32 words[2][{1}] = {{{{hidden}}, {{hidden}}}}, fragment[4] = {{hidden, 1, 2, 3}};\n"
+             "  const uint32 words[2][{1}] = {{{{hidden}}, {{hidden}}}};\n"
+             "  uint32 fragment[4] = {{hidden, 1, 2, 3}};\n"
              "  float x[2];\n"
              "  uint32 pairs[{2}];\n"
              "  Scores{0}::declare();\n"
              "{3}  Scores{0}::issue(a, b);\n{4}"
              "  if (hidden != 0) {{\n    Scores{0}::clear();\n    Scores{0}::add(fragment, hidden);\n  }}\n"
              "  Scores{0}::hide(words);\n  Scores{0}::maximum(x);\n  Scores{0}::subtract(x);\n"
-             "  Scores{0}::exponentiate(0.5f, {{x[0], x[1]}}, x);\n"
+             "{5}  Scores{0}::exponentiate(0.5f, {{x[0], x[1]}}, x);\n"
              "  Scores{0}::pack(pairs);\n"
-             "  for (int i = 0; i < {2}; ++i) out[threadIdx.x * {2} + i] = pairs[i] + (x[0] > x[1]);\n"
+             "  for (int i = 0; i < {2}; ++i) out[threadIdx.x * {2} + i] = pairs[i] + (x[0] > x[1]) + fragment[0];\n"
              "}}\n",
-             keys, (keys + 127) / 128, keys / 4, kFence, kWait);
+             keys, (keys + 127) / 128, keys / 4, kFence, kWait, drops ? drop : "");
 }
 
 // One that uses all functions of an output of so many columns, and of probabilities in registers.
@@ -103,7 +112,8 @@ TEST_CASE("matrices of all widths compile, without spills") {
   const Disassembler disassembler;
   for (const DType dtype : {DType::bf16, DType::f16}) {
     std::string source =
-        "using uint32 = unsigned int;\nusing uint64 = unsigned long long;\nusing SmemAddress = uint32;\n";
+        "using uint32 = unsigned int;\nusing uint64 = unsigned long long;\nusing SmemAddress = uint32;\n"
+        "struct KeptPairs {\n  uint32 x[4];\n};\n";
     for (int keys = 16; keys <= 256; keys += 16) source += kernel_of_scores(dtype, keys);
     for (int columns = 8; columns <= 256; columns += 8)
       for (const bool p_in_registers : {false, true}) source += kernel_of_output(dtype, columns, p_in_registers);

@@ -11,6 +11,7 @@ inline constexpr Setting with_dropout(Setting setting, double probability) {
   return setting;
 }
 inline constexpr Setting kHopperDropout = with_dropout(of_scores("hopper-kv32-whole-lazy"), 0.3);
+inline constexpr Setting kHopperDropoutRare = with_dropout(of_scores("hopper-kv32-whole-rare"), 0.3);
 inline constexpr Setting kMmaDropout = with_dropout(of_mma_scores("mma-kv32-k2-v2"), 0.3);
 inline constexpr Setting kMmaDropoutOfMost = with_dropout(of_mma_scores("mma-kv64-k2-v2"), 0.8);
 inline constexpr Setting kHopperDropoutState = [] {
@@ -133,8 +134,14 @@ inline const std::vector<Mutation> kDropoutFaults = {
     {.name = "dropout: P V of the block before is not waited for",
      .setting = kHopperDropout,
      .file = "hopper/shape.cuh",
-     .original = " || Config::Dropouts::kAny;",
-     .replacement = ";",
+     .original = "Config::Dropouts::kAny || (",
+     .replacement = "(",
+     .kinds = {register_in_flight}},
+    {.name = "dropout: P V is waited for early where the maximum is lazy",
+     .setting = kHopperDropoutRare,
+     .file = "hopper/shape.cuh",
+     .original = "Config::Dropouts::kAny || (Config::kRescale == Rescale::lazy && (",
+     .replacement = "(Config::kRescale == Rescale::lazy && (Config::Dropouts::kAny || ",
      .kinds = {register_in_flight}},
     {.name = "dropout: lanes have the columns of the first one",
      .setting = kHopperDropout,

@@ -68,6 +68,7 @@ inline constexpr Setting of_window(const char* variant, const Window& window) {
 }
 inline constexpr Setting kHopperWindow = of_window("hopper-kv32-whole", {70, 60});
 inline constexpr Setting kHopperSerialWindow = of_window("hopper-kv32-serial-ppsoftmax-whole", {70, 60});
+inline constexpr Setting kHopperOneSlot = of_window("hopper-kv32-s1-qs1-serial-ppsoftmax-whole-split", {20, 20});
 inline constexpr Setting kHopperFusedWindow = of_window("hopper-kv32-qs2-whole-fused", {70, 60});
 // Ends before the rows of the last warpgroup begin, which do not exist.
 inline constexpr Setting kHopperNarrow = of_window("hopper-kv32-whole", {3, 1});

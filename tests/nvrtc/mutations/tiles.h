@@ -76,13 +76,13 @@ inline const std::vector<Mutation> kRoleFaults = {
     {.name = "fused: probabilities are packed before P V is done",
      .setting = kHopperFused,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      drop(visit, at);\n"
+     .original = "rows_now(visit, kept), at));\n"
                  "      if constexpr (!kOutputEarly) {\n"
                  "        ptx::wgmma_wait_group<0>();\n"
                  "        if (!first || fused) release_value();\n"
                  "      }\n"
                  "      Probabilities::keep();",
-     .replacement = "      drop(visit, at);\n"
+     .replacement = "rows_now(visit, kept), at));\n"
                     "      if constexpr (!kOutputEarly) {\n"
                     "        Probabilities::keep();\n"
                     "        ptx::wgmma_wait_group<0>();\n"
