@@ -170,7 +170,7 @@ std::string subtract(const ScoreMatrix& m) {
 }
 
 // 2^(x * scale + shift) of a row in tiles of eight columns, and their sums.
-void exponentiate(Statement& statement, const ScoreMatrix& m, int row, int first_tile, int tiles) {
+void add_exponentials(Statement& statement, const ScoreMatrix& m, int row, int first_tile, int tiles) {
   for (int n = first_tile; n < first_tile + tiles; ++n)
     for (int e = 0; e < 2; ++e) {
       const std::string x = fmt::format("{}{}", m.registers, kTileRegisters * n + 2 * row + e);
@@ -190,7 +190,7 @@ std::string with_zero_sums(const std::string& statements) {
 
 std::string exponentiate(const ScoreMatrix& m) {
   Statement statement;
-  for (int row = 0; row < kRows; ++row) exponentiate(statement, m, row, 0, m.keys / 8);
+  for (int row = 0; row < kRows; ++row) add_exponentials(statement, m, row, 0, m.keys / 8);
   return function("exponentiate(float scale, const float (&shift)[2], float (&sum)[2])",
                   with_zero_sums(with_sums(statement).text()));
 }
@@ -202,7 +202,7 @@ std::string exponentiate_and_drop(const ScoreMatrix& m) {
   for (int tile = 0; tile < m.keys / 8; tile += kTilesKept)
     for (int row = 0; row < kRows; ++row) {
       Statement exponentials, pairs;
-      exponentiate(exponentials, m, row, tile, kTilesKept);
+      add_exponentials(exponentials, m, row, tile, kTilesKept);
       pairs.open(".reg .b32 pair");
       for (int t = 0; t < kTilesKept; ++t) {
         const int first = kTileRegisters * (tile + t) + 2 * row;
@@ -213,10 +213,9 @@ std::string exponentiate_and_drop(const ScoreMatrix& m) {
       body += fmt::format("    kept = {}({});\n", row == 0 ? "upper" : "lower", 8 * tile) +
               with_sums(exponentials).text() + pairs.in("r", "flips").text();
     }
-  return "  template <class Upper, class Lower>\n" + function(
-                                                         "exponentiate(float scale, const float (&shift)[2], float "
-                                                         "(&sum)[2], Upper upper, Lower lower, uint32 flips)",
-                                                         with_zero_sums(body));
+  constexpr std::string_view kSignature =
+      "exponentiate(float scale, const float (&shift)[2], float (&sum)[2], Upper upper, Lower lower, uint32 flips)";
+  return "  template <class Upper, class Lower>\n" + function(kSignature, with_zero_sums(body));
 }
 
 std::string take(const ScoreMatrix& m) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/machine/copy_groups.h"
 
-#include <algorithm>
-
 #include "emulator/machine/shared_address.h"
 
 namespace flashjit::emulator {
@@ -15,7 +13,7 @@ bool is_complete(const CopyGroup& group, bool only_reads) { return (only_reads ?
 void CopyGroups::commit(LaneMask lanes) {
   for_each_lane(lanes, [&](int lane) { ++commits_[lane]; });
   const auto take = [&](CopyGroup& group) {
-    const LaneMask committing = group.issuers & ~group.committers & lanes;
+    const LaneMask committing = group.uncommitted() & lanes;
     group.committers |= committing;
     for_each_lane(committing, [&](int lane) { group.number[lane] = commits_[lane]; });
     return committing != 0;
@@ -25,12 +23,6 @@ void CopyGroups::commit(LaneMask lanes) {
   committed_.push_back(std::move(open_));
   open_ = std::make_shared<CopyGroup>();
   ++clock_;
-}
-
-bool CopyGroups::has_uncommitted(LaneMask lanes) const {
-  if ((open_->issuers & lanes) != 0) return true;
-  return std::any_of(committed_.begin(), committed_.end(),
-                     [&](const auto& group) { return (group->issuers & ~group->committers & lanes) != 0; });
 }
 
 std::vector<std::shared_ptr<CopyGroup>> CopyGroups::seal() {

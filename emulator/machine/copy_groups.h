@@ -18,10 +18,12 @@ namespace flashjit::emulator {
 struct CopyGroup {
   Clock last = 0;  // clock of its last copies
   LaneMask issuers = 0, committers = 0;
-  std::array<std::uint64_t, kLanes> number = {};  // of each committer's groups
-  LaneMask waited = 0, waited_for_reads = 0;      // who has
+  std::array<std::uint64_t, kLanes> number = {};  // which one of a committer's groups it is
+  LaneMask waited = 0, waited_for_reads = 0;      // who has waited for its copies, and for what they read
   int running = 0;                                // copies
   int reading = 0;                                // those of them that have not read their source
+
+  LaneMask uncommitted() const { return issuers & ~committers; }
 };
 
 // The groups of a warp, which are one agent: their copies access shared memory at the clock at which they were issued.
@@ -41,7 +43,6 @@ class CopyGroups {
   // All that each of the lanes has issued and not committed is one group of its own, also where it issued with others,
   // who commit theirs at another time.
   void commit(LaneMask lanes);
-  bool has_uncommitted(LaneMask lanes) const;
 
   // All groups that still run, the open one, too. What is issued later has a later clock.
   std::vector<std::shared_ptr<CopyGroup>> seal();
@@ -56,7 +57,7 @@ class CopyGroups {
 
  private:
   std::optional<Agent> agent_;
-  std::array<std::uint64_t, kLanes> commits_ = {};  // of each lane
+  std::array<std::uint64_t, kLanes> commits_ = {};  // by each lane
   Clock clock_ = 1;
   std::shared_ptr<CopyGroup> open_ = std::make_shared<CopyGroup>();
   std::deque<std::shared_ptr<CopyGroup>> committed_;  // oldest first

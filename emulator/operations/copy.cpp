@@ -160,10 +160,9 @@ Outcome run_wait_group(Warp& warp, const Instruction& instruction, LaneMask acti
   return Outcome::next;
 }
 
-// Commits what is open, and waits for all.
+// A commit, and a wait for all.
 Outcome run_wait_all(Warp& warp, const Instruction& instruction, LaneMask active) {
-  CopyGroups& groups = groups_of<Which::cp_async>(warp);
-  if (groups.has_uncommitted(active)) groups.commit(active);
+  groups_of<Which::cp_async>(warp).commit(active);
   return run_wait_group<Which::cp_async, false>(warp, instruction, active);
 }
 

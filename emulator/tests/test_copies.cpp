@@ -121,29 +121,34 @@ TEST_CASE("cp.async copies what was waited for") {
   FromSource{.body = copy_words(0) + "cp.async.wait_all;\n" + output_words(0)}.check_right(source_words(0, 32));
 }
 
-TEST_CASE("lanes that copy together may wait apart") {
-  const auto halves = [](const std::string& upper, const std::string& lower) {
-    return copy_words(0) + "setp.lt.u32 %p0, %lane, 16;\n@%p0 bra LOWER;\n" + upper + "bra DONE;\nLOWER:\n" + lower +
-           "DONE:\nbar.warp.sync 0xffffffff;\nxor.b32 %r1, %lane, 16;\nmad.lo.u32 %r1, %r1, 4, %smem;\n"
-           "ld.shared.b32 %r5, [%r1];\nst.global.b32 [%out], %r5;\n";
+TEST_CASE("lanes that copy together may commit and wait apart") {
+  // Each lane reads what one of the other half has copied.
+  const std::string read_crossed =
+      "bar.warp.sync 0xffffffff;\nxor.b32 %r1, %lane, 16;\nmad.lo.u32 %r1, %r1, 4, %smem;\n"
+      "ld.shared.b32 %r5, [%r1];\nst.global.b32 [%out], %r5;\n";
+  Words crossed = source_words(16, 16);
+  for (const auto word : source_words(0, 16)) crossed.push_back(word);
+  const std::string is_lower = "setp.lt.u32 %p0, %lane, 16;\n";
+
+  const auto halves = [&](const std::string& upper, const std::string& lower) {
+    return copy_words(0) + is_lower + "@%p0 bra LOWER;\n" + upper + "bra DONE;\nLOWER:\n" + lower + "DONE:\n" +
+           read_crossed;
   };
   const std::string wait_all = "cp.async.wait_all;\n", commit_and_wait = kCommit + "cp.async.wait_group 0;\n";
   const std::string none = "mov.u32 %r5, 0;\n";
-  Words crossed = source_words(16, 16);
-  for (const auto word : source_words(0, 16)) crossed.push_back(word);
   FromSource{.body = halves(wait_all, wait_all)}.check_right(crossed);
   FromSource{.body = halves(commit_and_wait, wait_all)}.check_right(crossed);
   FromSource{.body = halves(commit_and_wait, commit_and_wait)}.check_right(crossed);
   FromSource{.body = halves(wait_all, none)}.check_found(FindingKind::race);
-  // One commit of two copies is one group, whoever committed the first of them before.
-  const std::string twice = copy_words(0) + "setp.lt.u32 %p0, %lane, 16;\n@%p0 cp.async.commit_group;\n" +
-                            copy_words(32) + kCommit + "cp.async.wait_group ";
-  const std::string crossed_words =
-      ";\nbar.warp.sync 0xffffffff;\nxor.b32 %r1, %lane, 16;\nmad.lo.u32 %r1, %r1, 4, %smem;\n"
-      "ld.shared.b32 %r5, [%r1];\nst.global.b32 [%out], %r5;\n";
-  FromSource{.body = twice + "0" + crossed_words}.check_right(crossed);
-  FromSource{.body = twice + "1" + crossed_words}.check_found(FindingKind::race);
   FromSource{.body = halves(none, commit_and_wait)}.check_found(FindingKind::race);
+
+  // One commit of two copies is one group, whoever committed the first of them before.
+  const auto wait_after_two = [&](int newest) {
+    return copy_words(0) + is_lower + "@%p0 " + kCommit + copy_words(32) + kCommit +
+           fmt::format("cp.async.wait_group {};\n", newest) + read_crossed;
+  };
+  FromSource{.body = wait_after_two(0)}.check_right(crossed);
+  FromSource{.body = wait_after_two(1)}.check_found(FindingKind::race);
 }
 
 TEST_CASE("cp.async that was not waited for is found") {

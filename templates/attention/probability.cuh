@@ -7,8 +7,7 @@
 //   Row row(PlaceOfRow place)        what it knows of a row; place() gives its RowPlace
 //   Row Row::at(int position)        of the same head
 //   KeptPairs Row::kept(int first)   of a lane's columns among kKeptKeys keys from a multiple of that on; first: the
-//   key
-//                                    of the first column. Keys that do not exist are asked for, too
+//                                    key of the first column. Keys that do not exist are asked for, too
 #pragma once
 
 #include "attention/scores.cuh"
@@ -54,8 +53,7 @@ struct Dropping<Part, Last> : Last {
   __device__ __forceinline__ float scale() const { return part.scale(); }
 };
 
-// How a generated ScoreMatrix, whose columns are keys from first_key on, becomes probabilities: as they are, in its own
-// registers;
+// How a generated ScoreMatrix becomes probabilities. All of them stay: they are in its own registers.
 struct AllStay {
   template <class Scores>
   __device__ __forceinline__ void exponentiate(float scale, const float (&shift)[2], float (&sum)[2]) const {
@@ -63,7 +61,8 @@ struct AllStay {
   }
 };
 
-// or as pairs of elements of which some are 0, by what is drawn for the lane's two rows.
+// Some stay, by what the part knows of the lane's two rows, and the others are 0: they are pairs of elements, in the
+// registers of P. first_key: the matrix's first column.
 template <class Rows>
 struct SomeStay {
   const Rows rows;

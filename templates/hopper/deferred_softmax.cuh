@@ -64,7 +64,7 @@ struct DeferredSoftmax : SoftmaxRows<1> {
     if (raised) sum[0][0] *= factor[0], sum[0][1] *= factor[1];
     float block_sum[2];
     exponentiate(shift, block_sum, AllStay{});
-    sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
+    add(block_sum);
     return raised;
   }
 
@@ -76,9 +76,8 @@ struct DeferredSoftmax : SoftmaxRows<1> {
     add_common(shift, common);
     float block_sum[2];
     exponentiate(shift, block_sum, AllStay{});
-    const bool within = block_sum[0] <= limit && block_sum[1] <= limit;
-    if (ptx::vote_any(!within)) return false;
-    sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
+    if (ptx::vote_any(!is_within(block_sum))) return false;
+    add(block_sum);
     return true;
   }
 
@@ -100,12 +99,11 @@ struct DeferredSoftmax : SoftmaxRows<1> {
                       [&](float x, int column) { return probability(x, -shift.x[0][1], sums[1][column % 2]); });
     const float block_sum[2] = {sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]};
     const bool far = static_cast<int>(signs) >= 0;
-    const bool within = block_sum[0] <= limit && block_sum[1] <= limit && !far;
-    if (ptx::vote_any(!within)) {
+    if (ptx::vote_any(!is_within(block_sum) || far)) {
       is_near = !ptx::vote_any(far);
       return false;
     }
-    sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
+    add(block_sum);
     return true;
   }
 
@@ -126,14 +124,22 @@ struct DeferredSoftmax : SoftmaxRows<1> {
     float block_sum[2];
     exponentiate(shift, block_sum, stays);
     if constexpr (kRescale == Rescale::lazy) {
-      const bool too_low = !exactly && !(block_sum[0] <= limit && block_sum[1] <= limit);
+      const bool too_low = !exactly && !is_within(block_sum);
       if (ptx::vote_any(too_low)) return false;
     }
-    sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
+    add(block_sum);
     return true;
   }
 
  private:
+  // False for NaN, too.
+  __device__ __forceinline__ bool is_within(const float (&block_sum)[2]) const {
+    return block_sum[0] <= limit && block_sum[1] <= limit;
+  }
+  __device__ __forceinline__ void add(const float (&block_sum)[2]) {
+    sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
+  }
+
   // True when a row of the warp is far from 0.
   template <bool kAny>
   __device__ __forceinline__ bool subtract_far(Shift& shift, const Common<1, kAny>& common) const {

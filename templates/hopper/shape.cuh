@@ -42,14 +42,16 @@ struct HopperShape {
   static constexpr int kWarpOutputBytes =
       kOutputInQuery ? kStoreRows * QTile::kRowBytes : kOutputPanels * kOutputPanelBytes;
 
-  // The next tile's query and first keys are requested before the last values of this one, unless the query's slot is
-  // free only after those have been used, or shortly before.
   static constexpr bool kSerial = Config::kOverlap == GemmSoftmax::serial;
   static constexpr bool kOneTile = Config::kScheduler == Scheduler::single;
 
-  // Keys are requested one block ahead of values. But a serial warpgroup keeps its keys until its turn is over; where
-  // they have a slot alone, who passes over the block would wait for its values, and the turn for him.
+  // Keys are requested one block ahead of values. But a serial warpgroup keeps its keys until its turn is over, and a
+  // warpgroup that passes over the block hands on its turn when it has the block's values: with one slot for keys these
+  // come first.
   static constexpr bool kKeysAhead = Config::kStages > 1 || !kSerial;
+
+  // The next tile's query and first keys are requested before the last values of this one, unless the query's slot is
+  // free only after those have been used, or shortly before.
   static constexpr bool kNextTileFirst = Config::kQStages > 1 && !kOutputInQuery && !kSerial && !kOneTile;
 
   using QRing = RingPlace<Config::kQStages, QTile::kBytes>;
