@@ -74,12 +74,12 @@ int estimate_registers(const Problem& problem, const MmaVariant& variant) {
   const int for_two_layouts = head_dim == head_dim_v ? 0 : 2;
   const int for_query = has_diagonal(problem) && query > 32 ? 7 : 0;
   const int for_band = has_band(problem) ? scores / 8 : 0;  // clean steps mask, too
-  const int for_parts = has_part(Slot::score, problem) ? scores * 3 / 8 : 0;
+  const int for_parts = (has_cap(problem) + has_slopes(problem)) * scores / 4;
   const int for_predicates = has_part(Slot::predicate, problem) ? (problem.block_mask ? 56 : 28) : 0;
-  const int for_texts = has_score_text(problem) ? 12 : 0;
+  const int for_texts = has_score_text(problem) ? scores * 3 / 8 + 12 : 0;
   const int for_sinks = problem.sinks ? 2 : 0;
-  return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_band + for_parts +
-         for_predicates + for_texts + for_sinks + for_bands + for_two_layouts;
+  return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_band +
+         std::max(for_parts, for_texts) + for_predicates + for_sinks + for_bands + for_two_layouts;
 }
 
 // --- What goes together ----------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ constexpr DefaultRule kRules[] = {
     {128, 128, Mask::full, "q128+ kv8k+", "mma-q256-kv64-w8-k2-v3-c1-rotate-qsmem"},
     {128, 128, Mask::any, "q64+", "mma-q128-kv64-w4-k2-v1-c2-overlap-qsmem"},
     {128, 128, Mask::any, "q64+", "mma-q128-kv64-w4-k1-v1-c2-overlap-qsmem"},
-    {128, 128, Mask::any, "q64+", "mma-q128-kv48-w4-k2-v1-c2-overlap-qsmem"},
+    {128, 128, Mask::any, "q64+", "mma-q128-kv48-w4-k2-v2-c2-overlap-qsmem"},
     {128, 128, Mask::any, "q64+", "mma-q128-kv64-w4-k2-v1-c1-overlap-qsmem"},
     {128, 128, Mask::any, "q64+", "mma-q128-kv32-w4-k2-v1-c2-overlap-qsmem"},
     {128, 128, Mask::any, "q64+", "mma-q128-kv32-w4-k2-v1-c1-overlap-qsmem"},
