@@ -2,6 +2,7 @@
 """The peers that compare_peers.py runs. Each takes tensors of PyTorch, [batch, seqlen, heads, head_dim], and comes with
 PyTorch or in a package that may not be here."""
 
+import functools
 import importlib
 import importlib.metadata
 
@@ -133,9 +134,7 @@ def flex(torch, q, k, v, score, mask, batch=None, heads=None, sinks=None):
     # Each cell is compiled for itself: what stays of others is tried first at every call, and there is a limit to it.
     torch.compiler.reset()
     views = [tensor.transpose(1, 2) for tensor in (q, k, v)]
-    # Compiled, it holds no mask of every head in memory; for one head compiling takes longer than that is worth.
-    make = torch.compile(module.create_block_mask, dynamic=False) if heads else module.create_block_mask
-    blocks = mask and make(mask, batch, heads, q.shape[1], k.shape[1], device=q.device)
+    blocks = mask and flex_blocks(torch, mask, batch, heads, q.shape[1], k.shape[1], q.device)
 
     def with_sinks(q, k, v, block_mask, score_mod):
         out, lse = module.flex_attention(q, k, v, score_mod=score_mod, block_mask=block_mask, return_lse=True)
@@ -147,6 +146,24 @@ def flex(torch, q, k, v, score, mask, batch=None, heads=None, sinks=None):
         return attention(*views, block_mask=blocks, score_mod=score).transpose(1, 2)
 
     return launch
+
+
+def flex_blocks(torch, mask, batch, heads, seqlen_q, seqlen_kv, device):
+    """The block mask of one call, made head by head: for all at once it holds every head's mask in memory, and compiling
+    that away takes minutes at some lengths."""
+    module = flex_module()
+    make = functools.partial(module.create_block_mask, B=batch, H=None, Q_LEN=seqlen_q, KV_LEN=seqlen_kv, device=device)
+    if not heads:
+        return make(mask)
+    made = [make(functools.partial(mask_of_head, mask, torch.tensor(head, device=device))) for head in range(heads)]
+    parts = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+    return module.BlockMask.from_kv_blocks(
+        *(torch.cat([getattr(of_head, part) for of_head in made], dim=1) for part in parts),
+        BLOCK_SIZE=made[0].BLOCK_SIZE, mask_mod=mask, seq_lengths=(seqlen_q, seqlen_kv))
+
+
+def mask_of_head(mask, head, batch, _, query, key):
+    return mask(batch, head, query, key)
 
 
 def flex_block_mask(torch, mask, batch, seqlen, device):
