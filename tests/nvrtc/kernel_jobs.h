@@ -56,6 +56,8 @@ inline constexpr KnownSpill kKnownSpills[] = {
      "fwd-bf16-d256-causal.hopper-q128-kv64-s2-qs1-half-2stage-ppoff-ws-pregs-cl1-lazy-dynamic-longest-fused.sm_90a",
      40},
     {"13.0", "fwd-bf16-d128-alibi.mma-q128-kv48-w4-k2-v2-c2-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 24},
+    {"12.9", "fwd-bf16-d128-alibi.mma-q128-kv48-w4-k2-v2-c2-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 24},
+    {"13.5", "fwd-bf16-d128-alibi.mma-q128-kv48-w4-k2-v2-c2-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 24},
     {"12.9", "fwd-bf16-d128-causal-alibi.mma-q128-kv32-w4-k2-v1-c1-overlap-swizzle-x4-qsmem-rare-longest.sm_120a", 20},
     {"12.9", "fwd-bf16-d128-causal-alibi.mma-q128-kv32-w4-k2-v1-c1-overlap-swizzle-x4-qsmem-rare-longest.sm_121a", 20},
     {"13.5", "fwd-bf16-d64-causal-window.mma-q128-kv32-w4-k2-v2-c3-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 140},
