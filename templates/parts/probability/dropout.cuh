@@ -23,16 +23,17 @@ struct Dropout {
 
   struct Row {
     const DropoutArguments* dropout;
-    int query, from_position;  // what is added to a position for it
+    int from_position;  // what is added to a position for a query
     uint32 row_of_heads, offset;
-    PhiloxKey key;
+    PhiloxSeries bits;
 
     __device__ __forceinline__ Row at(int position) const {
-      return {dropout, position + from_position, from_position, row_of_heads, offset, key};
+      const uint32 query = position + from_position;
+      return {dropout, from_position, row_of_heads, offset,
+              PhiloxSeries::of({{query, 0, row_of_heads, offset}}, bits.key)};
     }
     __device__ __forceinline__ KeptPairs kept(int first) const {
-      const PhiloxBlock drawn =
-          philox({{static_cast<uint32>(query), static_cast<uint32>(first), row_of_heads, offset}}, key);
+      const PhiloxBlock drawn = bits.block(first);
       KeptPairs kept;
 #pragma unroll
       for (int t = 0; t < kKeptKeys / 8; ++t) kept.x[t] = ptx::set_ge_f16x2(drawn.x[t], dropout->threshold);
@@ -47,11 +48,9 @@ struct Dropout {
     const uint64 seed = on_device ? dropout.state[0] : dropout.seed;
     const uint64 offset = on_device ? dropout.state[1] : dropout.offset;
     const int from_position = place.sequence.queries - place.sequence.keys;
-    return {&dropout,
-            place.position + from_position,
-            from_position,
-            static_cast<uint32>(place.batch) * dropout.num_heads_q + place.head,
-            static_cast<uint32>(offset),
-            {{static_cast<uint32>(seed), static_cast<uint32>(seed >> 32) ^ static_cast<uint32>(offset >> 32)}}};
+    const uint32 row_of_heads = place.batch * dropout.num_heads_q + place.head;
+    const PhiloxKey key{
+        {static_cast<uint32>(seed), static_cast<uint32>(seed >> 32) ^ static_cast<uint32>(offset >> 32)}};
+    return Row{&dropout, from_position, row_of_heads, static_cast<uint32>(offset), {key}}.at(place.position);
   }
 };
