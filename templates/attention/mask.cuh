@@ -58,15 +58,10 @@ struct Mask {
   const typename Config::Masks parts;
 
   template <class Batch>
-  __device__ __forceinline__ Mask(const typename Config::Arguments& args, Batch batch)
-      : Mask(args, sequence_of(args.core.sizes, batch), batch) {}
+  __device__ __forceinline__ Mask(const typename Config::Arguments& args, const Sequence& sequence, Batch batch)
+      : last_existing_key(sequence.keys - 1), diagonal(sequence.keys - sequence.queries), parts(args, batch) {}
 
   __device__ __forceinline__ int position(int query) const { return query + diagonal; }
   __device__ __forceinline__ int first_key(int query) const { return parts.first(position(query)); }
   __device__ __forceinline__ int last_key(int query) const { return parts.last(position(query), last_existing_key); }
-
- private:
-  template <class Batch>
-  __device__ __forceinline__ Mask(const typename Config::Arguments& args, const Sequence& sequence, Batch batch)
-      : last_existing_key(sequence.keys - 1), diagonal(sequence.keys - sequence.queries), parts(args, batch) {}
 };

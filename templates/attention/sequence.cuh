@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the sequence is that a tile belongs to. Nothing else on the device takes lengths from the launch.
+// How long the sequence is that a tile belongs to. Kernels ask for it tile by tile, and nothing else on the device
+// takes lengths from the launch.
 #pragma once
 
 #include "abi.cuh"
@@ -9,8 +10,5 @@ struct Sequence {
   int keys, queries;
 };
 
-// Of the batch entry that batch() gives. It is not asked for while all are equally long.
-template <class Batch>
-__device__ __forceinline__ Sequence sequence_of(const ForwardSizes& sizes, Batch) {
-  return {sizes.seqlen_kv, sizes.seqlen_q};
-}
+// Of every batch entry, while all are equally long.
+__device__ __forceinline__ Sequence sequence_of(const ForwardSizes& sizes) { return {sizes.seqlen_kv, sizes.seqlen_q}; }

@@ -10,18 +10,18 @@ template <class Config>
 struct ListedBlocks {
   using Tile = HopperTile<Config>;
 
-  const typename Config::Arguments& args;
+  const HopperTiles<Config> tiles;
 
   __device__ __forceinline__ SeenBlock seen(const Tile& tile, int block) const {
     const Queries of = queries(tile, tile.first_row, Config::kBlockQ);
-    return typename Config::Blocks(args).template seen<Config::kBlockKv>(tile.batch, of.head, of.first, of.last,
-                                                                         block * Config::kBlockKv);
+    return typename Config::Blocks(tiles.args)
+        .template seen<Config::kBlockKv>(tile.batch, of.head, of.first, of.last, block * Config::kBlockKv);
   }
   // What a warpgroup's rows see, from first_row on.
   __device__ __forceinline__ SeenGranules granules(const Tile& tile, int first_row, int block) const {
     const Queries of = queries(tile, first_row, kWarpgroupRows);
-    return typename Config::Blocks(args).template granules<Config::kBlockKv>(tile.batch, of.head, of.first, of.last,
-                                                                             block * Config::kBlockKv);
+    return typename Config::Blocks(tiles.args)
+        .template granules<Config::kBlockKv>(tile.batch, of.head, of.first, of.last, block * Config::kBlockKv);
   }
   // Of a tile, by the lanes of a warp together. Where there are none its last block is visited.
   __device__ __forceinline__ int count(const Tile& tile) const {
@@ -39,9 +39,10 @@ struct ListedBlocks {
   };
   // Heads that share a tile have one mask: choose_packed_heads sees to it.
   __device__ __forceinline__ Queries queries(const Tile& tile, int first_row, int rows) const {
-    const int packed_heads_log2 = args.core.packed_heads_log2;
+    const int packed_heads_log2 = tiles.args.core.packed_heads_log2;
     const int last = (first_row + rows - 1) >> packed_heads_log2;
-    return {tile.head << packed_heads_log2, first_row >> packed_heads_log2, min(last, args.core.sizes.seqlen_q - 1)};
+    return {tile.head << packed_heads_log2, first_row >> packed_heads_log2,
+            min(last, tiles.sequence_of(tile).queries - 1)};
   }
 };
 
@@ -74,7 +75,7 @@ struct BlockWalk<Config, true> {
   uint32 to_visit = 0, whole = 0;  // of these, a bit for each
   uint32 found = 0;                // see note()
 
-  __device__ __forceinline__ explicit BlockWalk(const typename Config::Arguments& args) : blocks{args} {}
+  __device__ __forceinline__ explicit BlockWalk(const typename Config::Arguments& args) : blocks{{args}} {}
   __device__ __forceinline__ int begin(const Tile& tile) {
     window = ceil_div(tile.end_block, kWarpSize), to_visit = 0;
     return find(tile);

@@ -45,7 +45,7 @@ struct HopperAnnouncer {
     uint32 index = HopperTiles<Config>::first();
     for (;;) {
       Tile tile = tiles.find(index);
-      if constexpr (kListed) tile.listed = ListedBlocks<Config>{tiles.args}.count(tile);
+      if constexpr (kListed) tile.listed = ListedBlocks<Config>{tiles}.count(tile);
       announce(tile);
       if (tile.end_block == 0) return;
       announced.wait_empty();

@@ -85,7 +85,7 @@ struct HopperStore {
       const int row = first_row + lane / 4 + 8 * h;
       const int position = row >> args.packed_heads_log2;
       const int head = (tile.head << args.packed_heads_log2) + (row & last_pack);
-      if (position < args.sizes.seqlen_q)
+      if (position < tiles.sequence_of(tile).queries)
         ptx::st_global(lse + head * args.lse_strides.head + position * args.lse_strides.row,
                        ends[h].log_sum_exp(softmax, 0, h));
     }

@@ -17,8 +17,8 @@ struct PackedMask : Mask<Config> {
   const int packed_heads_log2;
 
   template <class Batch>
-  __device__ __forceinline__ PackedMask(const typename Config::Arguments& args, Batch batch)
-      : Mask<Config>(args, batch), packed_heads_log2(args.core.packed_heads_log2) {}
+  __device__ __forceinline__ PackedMask(const typename Config::Arguments& args, const Sequence& sequence, Batch batch)
+      : Mask<Config>(args, sequence, batch), packed_heads_log2(args.core.packed_heads_log2) {}
   __device__ __forceinline__ int first_key(int row) const { return Mask<Config>::first_key(row >> packed_heads_log2); }
   __device__ __forceinline__ int last_key(int row) const { return Mask<Config>::last_key(row >> packed_heads_log2); }
 };
@@ -89,30 +89,28 @@ struct HopperTiles {
     sizes.num_q_tiles /= Config::kCluster;
     const QueryTile cluster = schedule_tile<Config::Masks::kEnds, Config::kLongestFirst>(sizes, index);
     const int first_of_cluster = cluster.index * Config::kCluster * Config::kBlockQ;
+    Tile tile{0, cluster.head, cluster.batch, 0, 0, 0, 0};
     // What is multicast is loaded for all of the cluster's rows.
     const int last_row = first_of_cluster + Config::kCluster * Config::kBlockQ - 1;
-    const BlockRuns runs = visited(cluster.batch, first_of_cluster, last_row);
-    return {first_of_cluster + cluster_rank<Config>() * Config::kBlockQ,
-            cluster.head,
-            cluster.batch,
-            runs.end,
-            runs.first,
-            cluster.head / sizes.heads_per_group,
-            0};
+    const BlockRuns runs = visited(tile, first_of_cluster, last_row);
+    tile.first_row = first_of_cluster + cluster_rank<Config>() * Config::kBlockQ;
+    tile.end_block = runs.end, tile.first_block = runs.first;
+    tile.kv_head = cluster.head / sizes.heads_per_group;
+    return tile;
   }
 
-  __device__ __forceinline__ PackedMask<Config> mask_of(int batch) const {
-    return {args, [batch] { return batch; }};
+  __device__ __forceinline__ Sequence sequence_of(const Tile&) const { return ::sequence_of(args.core.sizes); }
+  __device__ __forceinline__ PackedMask<Config> mask_of(const Tile& tile) const {
+    const int batch = tile.batch;
+    return {args, sequence_of(tile), [batch] { return batch; }};
   }
   __device__ __forceinline__ RowPlace place_of(const Tile& tile, int row) const {
     const int packed_heads_log2 = args.core.packed_heads_log2;
     const int head = (tile.head << packed_heads_log2) + (row & ((1 << packed_heads_log2) - 1));
-    const int batch = tile.batch;
-    return {batch, head, mask_of(batch).position(row >> packed_heads_log2),
-            sequence_of(args.core.sizes, [batch] { return batch; })};
+    return {tile.batch, head, mask_of(tile).position(row >> packed_heads_log2), sequence_of(tile)};
   }
-  // Of rows of a sequence.
-  __device__ __forceinline__ BlockRuns visited(int batch, int first_row, int last_row) const {
-    return block_runs<Config::kBlockKv, 1>(mask_of(batch), first_row, last_row);
+  // By rows of its sequence.
+  __device__ __forceinline__ BlockRuns visited(const Tile& tile, int first_row, int last_row) const {
+    return block_runs<Config::kBlockKv, 1>(mask_of(tile), first_row, last_row);
   }
 };

@@ -151,7 +151,7 @@ class HopperAblationConsumer {
     visit.stage = announced.take();
     const Tile tile = tile_of(visit);
     const int first_row = tile.first_row + warpgroup * kWarpgroupRows;
-    const BlockRuns blocks = tiles.visited(tile.batch, first_row, first_row + kWarpgroupRows - 1);
+    const BlockRuns blocks = tiles.visited(tile, first_row, first_row + kWarpgroupRows - 1);
     visit.loaded = ptx::shfl_first(tile.end_block);
     visit.blocks = ptx::shfl_first(min(blocks.end, tile.end_block));
     visit.clean = ptx::shfl_first(blocks.clean_end);
@@ -343,7 +343,7 @@ class HopperAblationConsumer {
 
   __device__ __forceinline__ void mask(const Visit& visit, int block) const {
     const Tile tile = tile_of(visit);
-    mask_scores<Scores>(warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
+    mask_scores<Scores>(warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile), lane());
   }
 
   // The last P V of a tile. True when the first scores of the next tile were computed along with it.

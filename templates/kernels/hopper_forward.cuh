@@ -121,7 +121,7 @@ class HopperConsumer {
     visit.stage = announced.take();
     const Tile tile = tile_of(visit);
     const int first_row = tile.first_row + warpgroup * kWarpgroupRows;
-    const BlockRuns blocks = tiles.visited(tile.batch, first_row, first_row + kWarpgroupRows - 1);
+    const BlockRuns blocks = tiles.visited(tile, first_row, first_row + kWarpgroupRows - 1);
     visit.loaded_end = ptx::shfl_first(tile.end_block);
     visit.blocks.end = ptx::shfl_first(min(blocks.end, tile.end_block));
     visit.blocks.clean_end = ptx::shfl_first(blocks.clean_end);
@@ -387,7 +387,7 @@ class HopperConsumer {
     const typename Config::Predicates predicates(tiles.args);
     SeenGranules known;
     if constexpr (kListed)
-      known = ListedBlocks<Config>{tiles.args}.granules(tile, tile.first_row + warpgroup * kWarpgroupRows, block);
+      known = ListedBlocks<Config>{tiles}.granules(tile, tile.first_row + warpgroup * kWarpgroupRows, block);
     hide_by_predicates<Scores>(
         rows_of_lane(predicates, warp_row(tile), lane(), [&](int row) { return tiles.place_of(tile, row); }),
         block * Config::kBlockKv, known, lane());
@@ -419,7 +419,7 @@ class HopperConsumer {
   __device__ __forceinline__ void mask(const Visit& visit, int block) const {
     if (!hides<kFirst>(visit, block)) return;
     const Tile tile = tile_of(visit);
-    mask_scores<Scores>(warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile.batch), lane());
+    mask_scores<Scores>(warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile), lane());
   }
 
   __device__ __forceinline__ KeptRows kept_rows_of(const Visit& visit) const {

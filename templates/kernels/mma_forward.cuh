@@ -56,7 +56,7 @@ class ForwardMma {
         args(arguments.core),
         smem(smem),
         thread(ptx::tid_x()),
-        mask(arguments, [this] { return find_tile().batch; }),
+        mask(arguments, sequence(), [this] { return find_tile().batch; }),
         kept_row(keep_row()),
         listed(arguments),
         additions(arguments),
@@ -367,9 +367,7 @@ class ForwardMma {
     return {tile.batch, tile.head, 0, sequence()};
   }
   // Of the tile's batch entry.
-  __device__ __forceinline__ Sequence sequence() const {
-    return sequence_of(args.sizes, [this] { return find_tile().batch; });
-  }
+  __device__ __forceinline__ Sequence sequence() const { return sequence_of(args.sizes); }
   __device__ __forceinline__ int first_key(int i) const { return (blocks.end - 1 - i) * Config::kBlockKv; }
   __device__ __forceinline__ int warp_row() const { return first_row + thread / kWarpSize * Shape::kWarpRows; }
   // Whether some row of the warp sees a key of a block below those that are masked at the end.

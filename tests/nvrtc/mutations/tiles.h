@@ -233,7 +233,7 @@ inline const std::vector<Mutation> kOutputFaults = {
     {.name = "LSE: a row past the end",
      .setting = kHopper,
      .file = "hopper/store.cuh",
-     .original = "if (position < args.sizes.seqlen_q)",
+     .original = "if (position < tiles.sequence_of(tile).queries)",
      .replacement = "if (position <= args.sizes.seqlen_q)",
      .kinds = {global_out_of_bounds},
      .found_at = "write_lse("},
