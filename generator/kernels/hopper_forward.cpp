@@ -213,8 +213,8 @@ bool is_mostly_dropout(const Problem& problem) {
 constexpr DefaultRule kRules[] = {
     // With dropout at head dim 64 three warpgroups, one of which computes while others wait, in tiles apart, unless
     // predicates need their registers; with slopes and texts a third one for what they cost; with a cap and no causal
-    // mask what does not spill; with texts and predicates tiles apart, which is a fifth less to compile and no slower; a
-    // block of a bias has its place in shared memory.
+    // mask what does not spill; with texts and predicates tiles apart, which is a fifth less to compile and no slower;
+    // a block of a bias has its place in shared memory.
     {64, 64, Mask::any, "q128+ w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split",
      is_mostly_dropout},
     {64, 64, Mask::any, "q128+", "hopper-q128-kv128-s3-qs2-whole-2stage-ppoff-lazy-dynamic-split",
