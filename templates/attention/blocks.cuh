@@ -4,6 +4,8 @@
 //   explicit Part(const Arguments&)  the launch's arguments, of which a part reads the member of its own
 //   SeenGranules granules<kKeys>(int batch, int head, int first_query, int last_query, int first_key)
 //                                    what predicates show these queries of kKeys keys
+//   SeenGranules granules<kKeys>(int batch, int head, int query, int first_key)
+//                                    the same for the queries of one granule
 #pragma once
 
 #include "attention/mask.cuh"

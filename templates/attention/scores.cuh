@@ -144,18 +144,20 @@ __device__ __forceinline__ void hidden_by_predicates(const Row& upper, const Row
       hidden_bits[1] = __funnelshift_r(hidden_bits[1], by_lower, kBits);
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) hidden[h][word] = hidden_bits[h] >> (32 - 2 * tiles);
+    for (int h = 0; h < 2; ++h) hidden[h][word] |= hidden_bits[h] >> (32 - 2 * tiles);
   }
 }
 
-// Puts -inf in the place of keys that predicates hide from the two rows of a lane, in a generated ScoreMatrix.
+// What is hidden from the two rows of a lane of a generated ScoreMatrix: those add to it that hide, and Scores::hide()
+// puts -inf there.
+template <class Scores>
+using HiddenColumns = uint32[2][ceil_div(Scores::kColumns, 8 * kTilesOfWord)];
+
 template <class Scores, class Rows>
-__device__ __forceinline__ void hide_by_predicates(const Rows& rows, int first_key, SeenGranules known, int lane) {
-  constexpr int kTiles = Scores::kColumns / 8;
-  uint32 hidden[2][ceil_div(kTiles, kTilesOfWord)];
+__device__ __forceinline__ void add_hidden_by_predicates(HiddenColumns<Scores>& hidden, const Rows& rows, int first_key,
+                                                         SeenGranules known, int lane) {
   const int first_column = first_key + lane % 4 * 2;
-  hidden_by_predicates<kTiles>(rows.upper, rows.lower.beside(rows.upper), first_column, known, hidden);
-  Scores::hide(hidden);
+  hidden_by_predicates<Scores::kColumns / 8>(rows.upper, rows.lower.beside(rows.upper), first_column, known, hidden);
 }
 
 // The same in accumulators: rows from first_row. of_head: any row of the head that they are of; position_of(row): of a
@@ -166,7 +168,7 @@ __device__ __forceinline__ void hide_by_predicates(Accumulator<kM, kN>& s, const
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
     const int row = first_row + 16 * m + lane / 4;
-    uint32 hidden[2][ceil_div(kN, kTilesOfWord)];
+    uint32 hidden[2][ceil_div(kN, kTilesOfWord)] = {};
     hidden_by_predicates<kN>(of_head.at(position_of(row)), of_head.at(position_of(row + 8)), first_key + lane % 4 * 2,
                              SeenGranules{}, hidden);
 #pragma unroll
@@ -177,24 +179,21 @@ __device__ __forceinline__ void hide_by_predicates(Accumulator<kM, kN>& s, const
   }
 }
 
-// Puts -inf in the place of keys that their row does not see, in a generated ScoreMatrix: rows from first_row, columns
-// that are keys from first_key on.
+// Keys that lie in no span of their row: rows from first_row, columns that are keys from first_key on.
 template <class Scores, class Mask>
-__device__ __forceinline__ void mask_scores(int first_row, int first_key, const Mask& mask, int lane) {
-  constexpr int kWords = ceil_div(Scores::kColumns, 8 * kTilesOfWord);
+__device__ __forceinline__ void add_hidden_by_spans(HiddenColumns<Scores>& hidden, int first_row, int first_key,
+                                                    const Mask& mask, int lane) {
   const int first_column = first_key + lane % 4 * 2;
-  uint32 hidden[2][kWords];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = first_row + 8 * h + lane / 4;
     const int end = mask.last_key(row) + 1 - first_column;
     const int begin = Mask::kBegins ? mask.first_key(row) - first_column : 0;
 #pragma unroll
-    for (int word = 0; word < kWords; ++word) {
+    for (int word = 0; word < ceil_div(Scores::kColumns, 8 * kTilesOfWord); ++word) {
       const int before = 8 * kTilesOfWord * word;
-      hidden[h][word] = ~columns_below(end - before);
+      hidden[h][word] |= ~columns_below(end - before);
       if constexpr (Mask::kBegins) hidden[h][word] |= columns_below(begin - before);
     }
   }
-  Scores::hide(hidden);
 }

@@ -122,11 +122,12 @@ struct View {
     const long long mask = -static_cast<long long>(inside);
     return Element::value(*reinterpret_cast<const Bits*>(data + (at & mask)) & static_cast<Bits>(mask));
   }
-  // One that moves from column to column along the last dimension; at: of that dimension's first one.
+  // One that moves from column to column along the last dimension; at: of that dimension's first one. inside: as a mask
+  // of the size, as a selection would be a branch for most of the compiler's passes.
   __device__ __forceinline__ Value element(bool inside, long long at, Position index) const {
-    const char* const first = data + at + index.first * stride();
-    return Element::value(load_below(inside ? sizes[kRank - 1] : 0, index.first + index.offset,
-                                     reinterpret_cast<const Bits*>(first + index.offset * stride())));
+    return Element::value(
+        load_below(sizes[kRank - 1] & -static_cast<unsigned>(inside), index.first + index.offset,
+                   reinterpret_cast<const Bits*>(data + at + index.first * stride() + index.offset * stride())));
   }
 };
 

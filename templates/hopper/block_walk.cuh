@@ -17,11 +17,12 @@ struct ListedBlocks {
     return typename Config::Blocks(tiles.args)
         .template seen<Config::kBlockKv>(tile.batch, of.head, of.first, of.last, block * Config::kBlockKv);
   }
-  // What a warpgroup's rows see, from first_row on.
+  // What a warpgroup's rows see, from first_row on. They are of one granule.
   __device__ __forceinline__ SeenGranules granules(const Tile& tile, int first_row, int block) const {
+    static_assert(kWarpgroupRows == kGranuleQueries, "tiles begin at a multiple of a warpgroup's rows");
     const Queries of = queries(tile, first_row, kWarpgroupRows);
     return typename Config::Blocks(tiles.args)
-        .template granules<Config::kBlockKv>(tile.batch, of.head, of.first, of.last, block * Config::kBlockKv);
+        .template granules<Config::kBlockKv>(tile.batch, of.head, of.last, block * Config::kBlockKv);
   }
   // Of a tile, by the lanes of a warp together. Where there are none its last block is visited.
   __device__ __forceinline__ int count(const Tile& tile) const {

@@ -343,7 +343,9 @@ class HopperAblationConsumer {
 
   __device__ __forceinline__ void mask(const Visit& visit, int block) const {
     const Tile tile = tile_of(visit);
-    mask_scores<Scores>(warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile), lane());
+    HiddenColumns<Scores> hidden = {};
+    add_hidden_by_spans<Scores>(hidden, warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile), lane());
+    Scores::hide(hidden);
   }
 
   // The last P V of a tile. True when the first scores of the next tile were computed along with it.

@@ -375,21 +375,29 @@ class HopperConsumer {
       ptx::bar_warp_sync();
     }
     if constexpr (ScoreRow::kChanges) common = score_products<Scores>(rows, at.block * Config::kBlockKv, lane());
-    if constexpr (Config::Predicates::kAny)
-      if (!at.is_whole()) hide(visit, at.block);
-    mask<kFirst>(visit, at.block);
+    hide<kFirst>(visit, at);
     return common;
   }
 
-  // What predicates hide.
-  __device__ __forceinline__ void hide(const Visit& visit, int block) const {
+  template <bool kFirst>
+  __device__ __forceinline__ void hide(const Visit& visit, const Cursor& at) const {
+    const bool by_spans = hides<kFirst>(visit, at.block), by_predicates = Config::Predicates::kAny && !at.is_whole();
+    if (!by_spans && !by_predicates) return;
     const Tile tile = tile_of(visit);
+    HiddenColumns<Scores> hidden = {};
+    if (by_predicates) add_hidden_by_predicates(hidden, tile, at.block);
+    if (by_spans)
+      add_hidden_by_spans<Scores>(hidden, warp_row(tile), at.block * Config::kBlockKv, tiles.mask_of(tile), lane());
+    Scores::hide(hidden);
+  }
+  __device__ __forceinline__ void add_hidden_by_predicates(HiddenColumns<Scores>& hidden, const Tile& tile,
+                                                           int block) const {
     const typename Config::Predicates predicates(tiles.args);
     SeenGranules known;
     if constexpr (kListed)
       known = ListedBlocks<Config>{tiles}.granules(tile, tile.first_row + warpgroup * kWarpgroupRows, block);
-    hide_by_predicates<Scores>(
-        rows_of_lane(predicates, warp_row(tile), lane(), [&](int row) { return tiles.place_of(tile, row); }),
+    ::add_hidden_by_predicates<Scores>(
+        hidden, rows_of_lane(predicates, warp_row(tile), lane(), [&](int row) { return tiles.place_of(tile, row); }),
         block * Config::kBlockKv, known, lane());
   }
 
@@ -413,13 +421,6 @@ class HopperConsumer {
   __device__ __forceinline__ static bool hides(const Visit& visit, int block) {
     const bool at_end = (kFirst || Config::Masks::kEnds) && block >= visit.blocks.clean_end;
     return at_end || (kBegins && block < visit.blocks.clean_first);
-  }
-
-  template <bool kFirst>
-  __device__ __forceinline__ void mask(const Visit& visit, int block) const {
-    if (!hides<kFirst>(visit, block)) return;
-    const Tile tile = tile_of(visit);
-    mask_scores<Scores>(warp_row(tile), block * Config::kBlockKv, tiles.mask_of(tile), lane());
   }
 
   __device__ __forceinline__ KeptRows kept_rows_of(const Visit& visit) const {

@@ -20,7 +20,7 @@ inline const std::vector<Mutation> kScoreFaults = {
     {.name = "scores: what masks hide is not hidden",
      .setting = kHopperSoftcap,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    mask<kFirst>(visit, at.block);\n"
+     .original = "    hide<kFirst>(visit, at);\n"
                  "    return common;",
      .replacement = "    return common;"},
     {.name = "ALiBi: scores grow with the distance",
