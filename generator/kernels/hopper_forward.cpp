@@ -214,7 +214,8 @@ constexpr DefaultRule kRules[] = {
     // With dropout at head dim 64 three warpgroups, one of which computes while others wait, in tiles apart, unless
     // predicates need their registers; with slopes and texts a third one for what they cost; with a cap and no causal
     // mask what does not spill; with texts and predicates tiles apart, which is a fifth less to compile and no slower;
-    // a block of a bias has its place in shared memory.
+    // with texts of scores and many keys fewer of them in a block, which is another seventh less to compile and 2 %
+    // slower; a block of a bias has its place in shared memory.
     {64, 64, Mask::any, "q128+ w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split",
      is_mostly_dropout},
     {64, 64, Mask::any, "q128+", "hopper-q128-kv128-s3-qs2-whole-2stage-ppoff-lazy-dynamic-split",
@@ -227,10 +228,12 @@ constexpr DefaultRule kRules[] = {
      }},
     {128, 128, Mask::full, "q128+ kv2k+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused",
      [](const Problem& problem) { return has_cap(problem) && !is_mostly_scores(problem); }},
+    {128, 128, Mask::any, "q128+ kv8k+", "hopper-q128-kv96-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split",
+     [](const Problem& problem) { return is_mostly_scores(problem) && has_score_text(problem); }},
     {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split", is_mostly_scores},
     {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs1-half-2stage-ppgemm-lazy-dynamic-split", is_mostly_scores},
     // Few rows, which see few blocks together, and many keys of which a warp asks at once; of long sequences more rows.
-    {64, 64, Mask::causal, "q128+ kv8k+ w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
+    {64, 64, Mask::causal, "q128+ kvmore w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
      [](const Problem& problem) {
        return problem.block_mask && !has_slopes(problem) && !has_score_text(problem) && !problem.bias;
      }},
