@@ -298,28 +298,32 @@ class ScoreComparison(Comparison):
         return {FLEX: make, "flex_dense_causal": dense}
 
     def first_calls(self):
-        """Seconds of a first call with a text that was never seen, until its result is there."""
+        """Seconds of a first call with a text that was never seen, until its result is there. In turns: other work on the
+        host is then a burden to all kinds."""
         shapes = {cell.shape.head_dim: cell.shape for cell in self.cells}
-        kinds = {kind: {str(head_dim): self.first_calls_of(text, kind, shape) for head_dim, shape in shapes.items()}
-                 for kind, text in NEW_TEXT_KINDS.items()}
+        seconds = {(kind, head_dim): [] for kind in NEW_TEXT_KINDS for head_dim in shapes}
+        for _ in range(NEW_TEXTS):
+            for (kind, head_dim), taken in seconds.items():
+                taken.append(self.first_call(kind, shapes[head_dim]))
+        kinds = {kind: {} for kind in NEW_TEXT_KINDS}
+        for (kind, head_dim), taken in seconds.items():
+            kinds[kind][str(head_dim)] = {"median_s": statistics.median(taken), "largest_s": max(taken)}
         return {"texts": NEW_TEXTS, "cores": len(os.sched_getaffinity(0)), "kinds": kinds}
 
-    def first_calls_of(self, text, kind, shape):
+    def first_call(self, kind, shape):
         tensors = self.kernels.tensors(shape)
         table = self.kernels.arrays.normal((shape.heads, 2 * shape.seqlen), "float32")
         function = {"score": self.flashjit.Score, "mask": self.flashjit.Mask}[kind]
-        seconds = []
-        for _ in range(NEW_TEXTS):
-            number = f"0.{time.time_ns():021d}"  # in no cache of an earlier run either
-            call = self.kernels.call(tensors, {kind: function(text.format(number), table=table)})
-            self.stopwatch.wait()
-            before, began = self.compiles(), time.perf_counter()
-            call()
-            self.stopwatch.wait()
-            seconds.append(time.perf_counter() - began)
-            if self.compiles() == before:
-                raise RuntimeError("a text that was never seen compiled nothing")
-        return {"median_s": statistics.median(seconds), "largest_s": max(seconds)}
+        number = f"0.{time.time_ns():021d}"  # in no cache of an earlier run either
+        call = self.kernels.call(tensors, {kind: function(NEW_TEXT_KINDS[kind].format(number), table=table)})
+        self.stopwatch.wait()
+        before, began = self.compiles(), time.perf_counter()
+        call()
+        self.stopwatch.wait()
+        taken = time.perf_counter() - began
+        if self.compiles() == before:
+            raise RuntimeError("a text that was never seen compiled nothing")
+        return taken
 
     def compiles_for_what_is_new(self):
         """New kernels of calls with other values and tensors, and with other lengths between those of the grid, once the
