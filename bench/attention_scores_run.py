@@ -305,9 +305,8 @@ class ScoreComparison(Comparison):
         for _ in range(NEW_TEXTS):
             for (kind, head_dim), taken in seconds.items():
                 taken.append(self.first_call(kind, shapes[head_dim]))
-        kinds = {kind: {} for kind in NEW_TEXT_KINDS}
-        for (kind, head_dim), taken in seconds.items():
-            kinds[kind][str(head_dim)] = {"median_s": statistics.median(taken), "largest_s": max(taken)}
+        of_texts = {key: {"median_s": statistics.median(taken), "largest_s": max(taken)} for key, taken in seconds.items()}
+        kinds = {kind: {str(head_dim): of_texts[kind, head_dim] for head_dim in shapes} for kind in NEW_TEXT_KINDS}
         return {"texts": NEW_TEXTS, "cores": len(os.sched_getaffinity(0)), "kinds": kinds}
 
     def first_call(self, kind, shape):
