@@ -16,6 +16,7 @@
 #include "generator/matrices.h"
 #include "generator/plan.h"
 #include "generator/source_parts.h"
+#include "generator/stand_ins.h"
 #include "generator/tunables.h"
 #include "generator/variant_space.h"
 
@@ -206,6 +207,11 @@ bool is_mostly_dropout(const Problem& problem) {
          !has_part(Slot::predicate, problem);
 }
 
+// Whether a user's mask asks memory for each key: that is then what takes the time, however wide a block is.
+bool has_fetching_mask(const Problem& problem) {
+  return problem.mask && !stand_in_of(*problem.mask).tensors.empty() && !problem.block_mask;
+}
+
 // Few queries and full GPUs: chosen from the measurements on the H200 in docs/kernels/hopper_forward.md, and at head
 // dim 96 from the records inside the library. All rules for up to half a tile, one, two or four for each SM: from these
 // records, the fastest that several neighbouring buckets share. For few queries the last line is legal for every
@@ -215,19 +221,22 @@ constexpr DefaultRule kRules[] = {
     // predicates need their registers; with slopes and texts a third one for what they cost; with a cap and no causal
     // mask what does not spill; with texts and predicates tiles apart, which is a fifth less to compile and no slower;
     // with texts of scores and many keys fewer of them in a block, which is another seventh less to compile and 2 %
-    // slower; a block of a bias has its place in shared memory.
+    // slower, with masks that ask memory half as many, which is a fifth less and as fast; a block of a bias has its
+    // place in shared memory.
     {64, 64, Mask::any, "q128+ w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split",
      is_mostly_dropout},
     {64, 64, Mask::any, "q128+", "hopper-q128-kv128-s3-qs2-whole-2stage-ppoff-lazy-dynamic-split",
      [](const Problem& problem) { return has_part(Slot::probability, problem); }},
     {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split",
      [](const Problem& problem) { return problem.head_dim > 64 && problem.dropout; }},
+    {64, 64, Mask::causal, "q128+ kv8k+ w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split",
+     [](const Problem& problem) { return has_score_text(problem) && !problem.bias && !problem.block_mask; }},
     {64, 64, Mask::causal, "q128+ kv8k+ w4+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-fused",
-     [](const Problem& problem) {
-       return (has_slopes(problem) || has_score_text(problem)) && !problem.bias && !problem.block_mask;
-     }},
+     [](const Problem& problem) { return has_slopes(problem) && !problem.bias && !problem.block_mask; }},
     {128, 128, Mask::full, "q128+ kv2k+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused",
      [](const Problem& problem) { return has_cap(problem) && !is_mostly_scores(problem); }},
+    {128, 128, Mask::any, "q128+ kv2k+", "hopper-q128-kv64-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split",
+     has_fetching_mask},
     {128, 128, Mask::any, "q128+ kv8k+", "hopper-q128-kv96-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split",
      [](const Problem& problem) { return is_mostly_scores(problem) && has_score_text(problem); }},
     {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-dynamic-split", is_mostly_scores},
