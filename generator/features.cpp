@@ -93,6 +93,8 @@ constexpr FeatureRow kFeatures[] = {
      "TextArguments<text::DropoutMaskText>",
      sizeof(OffsetArguments),
      alignof(OffsetArguments)},
+    {&Problem::ragged, "ragged", Slot::sequences, "parts/sequences/ragged.cuh", "RaggedSequences", "RaggedArguments",
+     sizeof(RaggedArguments), alignof(RaggedArguments)},
 };
 
 // The template that holds the parts of a slot together.
@@ -108,6 +110,8 @@ const char* all_of(Slot slot) {
       return "BlocksBy";
     case Slot::probability:
       return "Dropping";
+    case Slot::sequences:
+      return "SequencesBy";
     case Slot::softmax:
       break;
   }

@@ -129,6 +129,7 @@ Problem tuning_class(const Problem& problem) {
   if (feature) of_class.*feature = true;
   of_class.score = feature ? nullptr : class_of(problem.score);
   of_class.mask = class_of(problem.mask);
+  of_class.ragged = false;  // as batches of its usual lengths
   return of_class;
 }
 

@@ -50,6 +50,7 @@ ConfigText::ConfigText(const Problem& problem, bool fetches) {
   use("Blocks", parts_in(Slot::blocks, problem));
   use("SoftmaxParts", parts_in(Slot::softmax, problem));
   use("Dropouts", parts_in(Slot::probability, problem));
+  use("Sequences", parts_in(Slot::sequences, problem));
 }
 
 std::string render(const PlanAssertion& assertion) {
@@ -133,6 +134,24 @@ PlainKernel render_function_scores(const Problem& functions, const Architecture&
                                 "  FunctionScoresThread<Arguments>{{args}}.run();\n"
                                 "}}\n",
                                 kernel.argument_bytes, kThreads, kThreads, kernel.source.entry);
+  return kernel;
+}
+
+PlainKernel render_batch_plan(const Architecture& architecture, const Templates& templates) {
+  constexpr int kThreads = 1024;
+  PlainKernel kernel{plain_source("batch-plan", "flashjit_batch_plan", {}, architecture), kThreads,
+                     sizeof(BatchPlanMaker)};
+  kernel.source.device_code = templates.flatten({"kernels/batch_plan.cuh"});
+  kernel.source.generated =
+      kGenerated + fmt::format(
+                       "static_assert(sizeof(BatchPlanMaker) == {}, \"host and device arguments disagree\");\n"
+                       "static_assert(kBatchPlanThreads == {}, \"host and device threads disagree\");\n"
+                       "extern \"C\" __global__ void __launch_bounds__({}) {}"
+                       "(const __grid_constant__ BatchPlanMaker args) {{\n"
+                       "  __shared__ BatchPlanShared shared;\n"
+                       "  BatchPlan(args, shared).run();\n"
+                       "}}\n",
+                       kernel.argument_bytes, kThreads, kThreads, kernel.source.entry);
   return kernel;
 }
 

@@ -35,6 +35,8 @@ struct PlainKernel {
 Problem predicates_of(const Problem& problem);
 PlainKernel render_block_mask(const Problem& predicates, const Architecture& architecture,
                               const Templates& templates = embedded_templates());
+// What makes the list of tiles of a ragged batch.
+PlainKernel render_batch_plan(const Architecture& architecture, const Templates& templates = embedded_templates());
 // The problem with its users' functions alone, and what applies them to scores.
 Problem users_functions_of(const Problem& problem);
 PlainKernel render_function_scores(const Problem& functions, const Architecture& architecture,

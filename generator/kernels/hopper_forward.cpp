@@ -71,6 +71,7 @@ constexpr int kWarpgroupRows = 64;
 constexpr int kWarpgroupThreads = 128;
 constexpr int kElementBytes = 2;
 constexpr int kChunkBytes = 16;
+constexpr int kPlaceBytes = 64;     // where two tiles' sequences lie
 constexpr int kNoteBytes = 32;      // what the producer tells of listed blocks
 constexpr int kBarrierBytes = 256;  // the barriers of all rings and the next tile's number
 
@@ -146,10 +147,11 @@ std::string why_incompatible(const HopperVariant& v) {
   return {};
 }
 
-// Blocks of a cluster share K and V, and so would have to list the same blocks.
+// Blocks of a cluster share K and V, and so would have to list the same blocks, and have tiles of one sequence.
 std::string why_not_listed(const Problem& problem, const HopperVariant& v) {
-  if (!problem.block_mask || v.cluster == 1) return {};
-  return must("cluster", "1 with a block mask", v.cluster);
+  if (v.cluster == 1) return {};
+  if (problem.block_mask) return must("cluster", "1 with a block mask", v.cluster);
+  return problem.ragged ? must("cluster", "1 with a ragged batch", v.cluster) : "";
 }
 
 // The kernel of the ablation has no part but the causal mask.
@@ -457,7 +459,7 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   Plan plan{};
   plan.threads = kWarpgroupThreads * (warpgroups(variant) + (variant.warp_specialized ? 1 : 0));
   plan.smem_bytes = q_tiles + rings + output_bytes(problem, variant) + probabilities + fetched + kBarrierBytes +
-                    (problem.block_mask ? kNoteBytes : 0);
+                    (problem.block_mask ? kNoteBytes : 0) + (problem.ragged ? kPlaceBytes : 0);
   plan.registers = estimate_registers(problem, variant);
   plan.argument_bytes = argument_bytes(problem, sizeof(HopperArguments), alignof(HopperArguments));
   plan.panel_columns = panels.columns;

@@ -259,6 +259,7 @@ std::string render_kernel(const KernelSpec& spec, const MmaVariant& variant, std
              "extern \"C\" __global__ void __launch_bounds__({}, {})\n"
              "    {}(const __grid_constant__ Arguments args) {{\n"
              "  extern __shared__ __align__(128) char smem[];\n"
+             "  if (!ForwardMma<Config>::has_tile(args)) return;\n"
              "  bool far = false;\n"
              "  while (!ForwardMma<Config>(args, ptx::cvta_to_shared(smem), far).run()) far = true;\n"
              "}}\n",

@@ -29,6 +29,7 @@ struct Problem {
   bool prefix = false;   // query i sees keys as with causal, and a prefix; the lengths of prefixes are launch arguments
   bool block_mask = false;  // which blocks are visited is read from memory
   bool dropout = false;     // probabilities become 0 at random; how many, the seed and the offset are launch arguments
+  bool ragged = false;      // sequences of different lengths; which ones, and where they lie, are launch arguments
   // Features that are functions of a tensor, by its dtype, and users' functions: what problem_of makes of options.
   // Null: none.
   const generator::FunctionText* bias = nullptr;
@@ -44,7 +45,8 @@ struct Problem {
            a.window == b.window && a.chunk == b.chunk && a.softcap == b.softcap && a.alibi == b.alibi &&
            a.sinks == b.sinks && a.prefix == b.prefix && a.block_mask == b.block_mask && a.bias == b.bias &&
            a.boolean_mask == b.boolean_mask && a.documents == b.documents && a.tree == b.tree && a.score == b.score &&
-           a.mask == b.mask && a.dropout == b.dropout && a.dropout_mask == b.dropout_mask;
+           a.mask == b.mask && a.dropout == b.dropout && a.dropout_mask == b.dropout_mask &&
+           a.ragged == b.ragged;
   }
 };
 

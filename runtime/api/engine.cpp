@@ -4,6 +4,7 @@
 #include "flashjit/version.h"
 #include "generator/variant_space.h"
 #include "runtime/api/engine_impl.h"
+#include "runtime/call/ragged.h"
 #include "runtime/call/validate.h"
 #include "runtime/kernels/template_directory.h"
 
@@ -45,6 +46,18 @@ std::unique_ptr<runtime::EmulatedBackend> emulated_backend_of(const EngineOption
                                                     options.progress, options.emulation);
 }
 
+// Whether packed tensors of a ragged batch have no dimension of batches.
+bool lacks_batch(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) noexcept {
+  return runtime::lacks_batch(q, opts.cu_seqlens_q) || runtime::lacks_batch(k, opts.cu_seqlens_kv) ||
+         runtime::lacks_batch(v, opts.cu_seqlens_kv);
+}
+
+Tensor with_batch_like(const Tensor& q, const Tensor& out, const AttentionOptions& opts) {
+  return runtime::lacks_batch(q, opts.cu_seqlens_q) && runtime::lacks_batch(out, opts.cu_seqlens_q)
+             ? runtime::with_batch(out)
+             : out;
+}
+
 }  // namespace
 
 Engine::Impl::Impl(EngineOptions given)
@@ -69,6 +82,16 @@ Engine::~Engine() = default;
 bool Engine::emulates() const noexcept { return impl_->emulated != nullptr; }
 
 DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
+  if (lacks_batch(q, k, v, opts)) {
+    const runtime::CallWithBatch with(q, k, v, opts);
+    const runtime::ForwardCall call = runtime::validate_inputs(with.q, with.k, with.v, with.opts);
+    Dims shape = call.out_shape();
+    if (runtime::lacks_batch(q, opts.cu_seqlens_q)) shape = {shape[1], shape[2], shape[3]};
+    const int device = impl_->backend.output_device(call.operands, opts.stream);
+    DeviceTensor out = DeviceTensor::allocate(q.dtype, shape, opts.stream, device);
+    attention(q, k, v, out, opts);
+    return out;
+  }
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   const int device = impl_->backend.output_device(call.operands, opts.stream);
   DeviceTensor out = DeviceTensor::allocate(q.dtype, call.out_shape(), opts.stream, device);
@@ -79,6 +102,10 @@ DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v
 
 void Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                        const AttentionOptions& opts) {
+  if (lacks_batch(q, k, v, opts)) {
+    const runtime::CallWithBatch with(q, k, v, opts);
+    return attention(with.q, with.k, with.v, with_batch_like(q, out, opts), with.opts);
+  }
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   runtime::validate_out(call, out);
   impl_->backend.run(call, opts);
@@ -103,6 +130,10 @@ emulator::Report Engine::emulate(const Tensor& q, const Tensor& k, const Tensor&
   if (!impl_->emulated) {
     throw Error(ErrorCode::unsupported, "emulate: needs an engine whose options name an architecture to emulate");
   }
+  if (lacks_batch(q, k, v, opts)) {
+    const runtime::CallWithBatch with(q, k, v, opts);
+    return emulate(with.q, with.k, with.v, with_batch_like(q, out, opts), with.opts, options);
+  }
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   runtime::validate_out(call, out);
   return impl_->emulated->emulate(call, opts, options);
@@ -114,6 +145,10 @@ std::vector<KernelInfo> Engine::prepare(const Problem& problem, int device, cons
 
 KernelInfo Engine::prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                            const AttentionOptions& opts) {
+  if (lacks_batch(q, k, v, opts)) {
+    const runtime::CallWithBatch with(q, k, v, opts);
+    return prepare(with.q, with.k, with.v, with_batch_like(q, out, opts), with.opts);
+  }
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   runtime::validate_out(call, out);
   return impl_->backend.prepare(call, opts);

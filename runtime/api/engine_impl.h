@@ -29,7 +29,7 @@ struct Engine::Impl {
                                               const reference::ScoreHook&);
   reference::Result reference_of(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts,
                                  bool in_f32);
-  void apply_functions(const AttentionOptions& on_device, const CallShape& shape, bool in_f32,
+  void apply_functions(const AttentionOptions& on_device, CallShape shape, bool in_f32,
                        const reference::ScoreRows& rows);
   void merge(const runtime::MergeTurn& turn, const Tensor& out, const MergeOptions& opts);
   runtime::TuningRecordsOptions options_of_records() const;

@@ -6,6 +6,7 @@
 #include "flashjit/engine.h"
 #include "runtime/api/engine_impl.h"
 #include "runtime/call/operation.h"
+#include "runtime/call/ragged.h"
 #include "runtime/reference/reference_scores.h"
 #include "runtime/support/reject.h"
 
@@ -65,10 +66,11 @@ class FunctionsOnDevice {
 }  // namespace
 
 // Applies the functions to rows of scores. Called by several threads at once.
-void Engine::Impl::apply_functions(const AttentionOptions& on_device, const CallShape& shape, bool in_f32,
+void Engine::Impl::apply_functions(const AttentionOptions& on_device, CallShape shape, bool in_f32,
                                    const reference::ScoreRows& rows) {
   if (rows.scores.empty()) return;
-  const Dims dims{rows.count, shape.seqlen_kv};
+  shape.seqlen_q = rows.seqlen_q, shape.seqlen_kv = rows.seqlen_kv;
+  const Dims dims{rows.count, rows.seqlen_kv};
   const int device = emulated ? kHostMemory : -1;
   DeviceTensor scores = DeviceTensor::from_host(Tensor(rows.scores.data(), kEightBytes, dims), nullptr, device);
   const runtime::ForwardCall call = runtime::validate_function_scores(on_device, shape, scores);
@@ -84,8 +86,10 @@ reference::Result Engine::Impl::reference_of(const Tensor& q, const Tensor& k, c
   const auto compute = in_f32 ? static_cast<ReferenceFunction*>(reference::attention_in_low_precision)
                               : static_cast<ReferenceFunction*>(reference::attention);
   if (!opts.score && !opts.mask) return compute(q, k, v, opts, nullptr);
-  if (q.shape.size() != 4 || k.shape.size() != 4) runtime::reject("q: q and k must have rank 4");
-  const CallShape shape{q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2]};
+  if (q.shape.size() < 3 || k.shape.size() < 3) runtime::reject("q: q and k must have rank 4");
+  const bool lacks_batch = runtime::lacks_batch(q, opts.cu_seqlens_q);
+  const std::int64_t batch = opts.cu_seqlens_q ? opts.cu_seqlens_q->shape[0] - 1 : q.shape[0];
+  const CallShape shape{batch, 0, 0, q.shape[lacks_batch ? 1 : 2], 1};
   const FunctionsOnDevice functions(opts, emulated ? kHostMemory : -1);
   return compute(q, k, v, opts,
                  [&](const reference::ScoreRows& rows) { apply_functions(functions.options, shape, in_f32, rows); });

@@ -69,17 +69,19 @@ emulator::TensorElement element_of(DType dtype) {
   return emulator::TensorElement::f32;
 }
 
-emulator::TensorMapDescription description_of(const Tensor& tensor, const TensorMapBox& box) {
-  const TensorMapShape shape = tensor_map_shape(tensor);
+emulator::TensorMapDescription description_of(const MapPlace& place) {
+  const Tensor& tensor = *place.tensor;
+  const TensorMapBox& box = place.box;
+  const TensorMapShape shape = place.ended ? ended_tensor_map_shape(tensor) : tensor_map_shape(tensor);
   const int row_bytes = box.columns * static_cast<int>(size_of(tensor.dtype));
   emulator::TensorMapDescription map;
   map.element = element_of(tensor.dtype);
-  map.rank = static_cast<int>(std::size(shape.sizes));
-  map.address = tensor.data;
+  map.rank = shape.rank;
+  map.address = place.ended ? const_cast<void*>(ended_tensor_map_address(tensor)) : tensor.data;
   std::copy(std::begin(shape.sizes), std::end(shape.sizes), map.sizes.begin());
   std::copy(std::begin(shape.strides), std::end(shape.strides), map.byte_strides.begin());
   map.box = {static_cast<std::uint32_t>(box.columns), static_cast<std::uint32_t>(box.heads),
-             static_cast<std::uint32_t>(box.rows), 1};
+             static_cast<std::uint32_t>(box.rows), 1, 1};
   map.swizzle = row_bytes == 128  ? emulator::TensorSwizzle::bytes_128
                 : row_bytes == 64 ? emulator::TensorSwizzle::bytes_64
                                   : emulator::TensorSwizzle::bytes_32;
@@ -88,19 +90,33 @@ emulator::TensorMapDescription description_of(const Tensor& tensor, const Tensor
 
 }  // namespace
 
+struct EmulatedBackend::PlainProgram {
+  std::string entry;
+  emulator::Program program;
+};
+
 struct EmulatedBackend::Kernel {
   generator::KernelSpec spec;
   std::string entry;
   KernelInfo info;
   emulator::Program program;
+  // What makes the list of tiles of a ragged batch; null for others.
+  const PlainProgram* batch_plan;
 
   // The first report with findings, or else the last one.
   emulator::Report run(const ForwardCall& call, const EmulationOptions& options) const {
-    Operation operation(call, spec, options.resident_blocks);
-    const emulator::Memory memory = memory_of(call.operands);
+    struct alignas(16) Unit {
+      std::byte bytes[16];
+    };
+    std::vector<Unit> scratch((Operation::scratch_bytes(call, spec) + sizeof(Unit) - 1) / sizeof(Unit));
+    Operation operation(call, spec, options.resident_blocks, reinterpret_cast<std::byte*>(scratch.data()));
+    emulator::Memory memory = memory_of(call.operands);
+    if (!scratch.empty()) memory.add("batch_plan", scratch.data(), scratch.size() * sizeof(Unit));
     emulator::Report report;
     for (Launch& launch : operation) {
-      report = run(launch, memory, options);
+      const bool is_plan = batch_plan && &launch == operation.begin();
+      report = is_plan ? batch_plan->program.run(batch_plan->entry, emulated(launch, options), memory)
+                       : run(launch, memory, options);
       if (!report.clean()) break;
     }
     return report;
@@ -110,7 +126,7 @@ struct EmulatedBackend::Kernel {
   emulator::Report run(Launch& launch, emulator::Memory memory, const EmulationOptions& options) const {
     for (int i = 0; i < launch.map_count; ++i) {
       const MapPlace& place = launch.maps[i];
-      launch.write_argument(place.offset, emulator::encode_tensor_map(description_of(*place.tensor, place.box)));
+      launch.write_argument(place.offset, emulator::encode_tensor_map(description_of(place)));
     }
     std::uint32_t tile_counter = 0;
     if (launch.tile_counter_offset != Launch::kNowhere) {
@@ -196,8 +212,8 @@ std::vector<KernelInfo> EmulatedBackend::prepare(const Problem& problem, int dev
       infos[i] = progress.around(wanted.name(), [&] { return make(wanted).info; });
     }
   });
-  if (const auto maker = block_mask_maker(problem, architecture_, templates_))
-    store_.get(KernelRequest(maker->source, ptx_target(architecture_.name), {}));
+  for (const generator::PlainKernel& kernel : kernels_beside(problem, architecture_, templates_))
+    store_.get(KernelRequest(kernel.source, ptx_target(architecture_.name), {}));
   return infos;
 }
 
@@ -220,10 +236,8 @@ void EmulatedBackend::run(const Operands& operands, Stream stream, const MakePla
   require_null(stream);
   const PlainLaunch made = make(architecture_);
   if (made.launch.blocks == 0) return;
-  const generator::Source& source = made.kernel.source;
-  const KernelStore::Result image = store_.get(KernelRequest(source, ptx_target(architecture_.name), {}));
-  const emulator::Program program = parse(source.name, image.image->bytes);
-  require_clean(program.run(source.entry, emulated(made.launch, options_), memory_of(operands)));
+  const PlainProgram plain = make_plain(made.kernel);
+  require_clean(plain.program.run(plain.entry, emulated(made.launch, options_), memory_of(operands)));
 }
 
 emulator::Report EmulatedBackend::emulate(const ForwardCall& call, const AttentionOptions& opts,
@@ -243,11 +257,25 @@ const EmulatedBackend::Kernel* EmulatedBackend::known(const WantedKernel& wanted
   return it == kernels_.end() ? nullptr : it->second.get();
 }
 
+EmulatedBackend::PlainProgram EmulatedBackend::make_plain(const generator::PlainKernel& kernel) {
+  const generator::Source& source = kernel.source;
+  const KernelStore::Result image = store_.get(KernelRequest(source, ptx_target(architecture_.name), {}));
+  return {source.entry, parse(source.name, image.image->bytes)};
+}
+
+const EmulatedBackend::PlainProgram& EmulatedBackend::batch_plan() {
+  std::call_once(batch_plan_made_, [this] {
+    batch_plan_ = std::make_unique<const PlainProgram>(make_plain(generator::render_batch_plan(architecture_, templates_)));
+  });
+  return *batch_plan_;
+}
+
 // Threads that make the same kernel at once compile it once, and each parses it: the first to finish is kept.
 const EmulatedBackend::Kernel& EmulatedBackend::make(const WantedKernel& wanted) {
   const KernelStore::Result made = store_.get(wanted.request);
   auto kernel = std::unique_ptr<const Kernel>(new Kernel{wanted.spec, wanted.request.source().entry, wanted.info(made),
-                                                         parse(wanted.name(), made.image->bytes)});
+                                                         parse(wanted.name(), made.image->bytes),
+                                                         wanted.spec.problem().ragged ? &batch_plan() : nullptr});
   const std::lock_guard lock(mutex_);
   return *kernels_.try_emplace(wanted.request.key().inputs, std::move(kernel)).first->second;
 }

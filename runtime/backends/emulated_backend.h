@@ -45,10 +45,13 @@ class EmulatedBackend : public Backend {
   emulator::Report emulate(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options);
 
  private:
+  struct PlainProgram;
   struct Kernel;
   WantedKernel want(const Problem& problem, const Variant& variant) const;
   const Kernel* known(const WantedKernel& wanted);
   const Kernel& make(const WantedKernel& wanted);
+  PlainProgram make_plain(const generator::PlainKernel& kernel);
+  const PlainProgram& batch_plan();
   Variant variant_of(const ForwardCall& call, const AttentionOptions& opts) const;
   const Kernel& kernel_of(const ForwardCall& call, const AttentionOptions& opts);
 
@@ -57,6 +60,8 @@ class EmulatedBackend : public Backend {
   KernelStore& store_;
   const ProgressCallback progress_;
   const EmulationOptions options_;
+  std::once_flag batch_plan_made_;
+  std::unique_ptr<const PlainProgram> batch_plan_;
   std::mutex mutex_;
   std::map<cache::Digest, std::unique_ptr<const Kernel>> kernels_;  // by the request's inputs; never removed
 };

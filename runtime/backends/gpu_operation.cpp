@@ -33,7 +33,7 @@ void write_tensor_maps(const Driver& driver, Launch& launch) {
   thread_local TensorMapEncoder encoder;
   for (int i = 0; i < launch.map_count; ++i) {
     const MapPlace& place = launch.maps[i];
-    launch.write_argument(place.offset, encoder.encode(driver, i, *place.tensor, place.box));
+    launch.write_argument(place.offset, encoder.encode(driver, i, place));
   }
 }
 
@@ -41,6 +41,12 @@ void write_tensor_maps(const Driver& driver, Launch& launch) {
 void write_tile_counter(const Driver& driver, Launch& launch, TileCounters& counters, Stream stream) {
   std::uint32_t* const counter = is_capturing(driver, stream) ? counters.for_graph() : counters.for_launch();
   launch.write_argument(launch.tile_counter_offset, counter);
+}
+
+DeviceTensor allocate_scratch(std::size_t bytes, Stream stream) {
+  if (bytes == 0) return {};
+  const auto words = static_cast<std::int64_t>(bytes / sizeof(std::int32_t));
+  return DeviceTensor::allocate(DType::i32, {words}, stream);
 }
 
 // Sets every field: a config comes without initial values. A kernel has its cluster's size compiled in: the launch
@@ -59,11 +65,14 @@ void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream) {
 }  // namespace
 
 GpuOperation::GpuOperation(const Driver& driver, const ForwardCall& call, const LaunchRecord& kernel, Stream stream)
-    : operation_(call, kernel.spec, kernel.resident_blocks), functions_{kernel.function} {
+    : scratch_(allocate_scratch(Operation::scratch_bytes(call, kernel.spec), stream)),
+      operation_(call, kernel.spec, kernel.resident_blocks, static_cast<std::byte*>(scratch_.data())),
+      functions_{kernel.batch_plan ? kernel.batch_plan : kernel.function, kernel.function} {
   for (int i = 0; Launch & launch : operation_) {
     set_config(configs_[i++], launch, stream);
     write_tensor_maps(driver, launch);
-    if (kernel.tile_counters) write_tile_counter(driver, launch, *kernel.tile_counters, stream);
+    if (launch.tile_counter_offset != Launch::kNowhere)
+      write_tile_counter(driver, launch, *kernel.tile_counters, stream);
   }
 }
 

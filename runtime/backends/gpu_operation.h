@@ -3,6 +3,7 @@
 #pragma once
 
 #include "flashjit/attention.h"
+#include "flashjit/tensor.h"
 #include "runtime/backends/kernels.h"
 #include "runtime/call/operation.h"
 #include "runtime/call/validate.h"
@@ -29,6 +30,7 @@ class GpuOperation {
   void enqueue(const Driver& driver) { driver.check(launch(driver), "cuLaunchKernelEx"); }
 
  private:
+  DeviceTensor scratch_;  // freed in stream order, behind the launches
   Operation operation_;
   CUfunction functions_[Operation::kMostLaunches];
   CUlaunchConfig configs_[Operation::kMostLaunches];

@@ -78,8 +78,8 @@ KernelInfo Kernels::compile(const Problem& problem, const Variant& variant, cons
   const WantedKernel wanted({problem, variant, architecture}, templates_);
   ProgressReporter progress(progress_, 1);
   const KernelInfo info = wanted.info(progress.around(wanted.name(), [&] { return store_.get(wanted.request); }));
-  if (const auto maker = block_mask_maker(problem, architecture, templates_))
-    store_.get(KernelRequest(maker->source, architecture.name, {}));
+  for (const generator::PlainKernel& kernel : kernels_beside(problem, architecture, templates_))
+    store_.get(KernelRequest(kernel.source, architecture.name, {}));
   return info;
 }
 
@@ -124,8 +124,8 @@ std::vector<KernelInfo> Kernels::prepare_all(const Problem& problem, const std::
     listing.add(ready, need.choice.tuned && ready.record->spec.variant() == need.choice.variant);
   }
   const Architecture& architecture = require_architecture(device);
-  if (const auto maker = block_mask_maker(problem, architecture, templates_))
-    load(KernelRequest(maker->source, architecture.name, {}), maker->threads, 0, device);
+  for (const generator::PlainKernel& kernel : kernels_beside(problem, architecture, templates_))
+    load(KernelRequest(kernel.source, architecture.name, {}), kernel.threads, 0, device);
   return std::move(listing.infos);
 }
 
@@ -167,7 +167,10 @@ Kernels::Made Kernels::make(const Problem& problem, const Variant& variant, cons
                             ProgressReporter& progress) {
   const WantedKernel wanted({problem, variant, require_architecture(device)}, templates_);
   if (const LaunchRecord* ready = known(wanted, device)) return {ready, true};
-  return {progress.around(wanted.name(), [&] { return &record(wanted, store_.get(wanted.request), device); }), false};
+  const CUfunction batch_plan = problem.ragged ? load_batch_plan(device) : nullptr;
+  return {progress.around(wanted.name(),
+                          [&] { return &record(wanted, store_.get(wanted.request), batch_plan, device); }),
+          false};
 }
 
 // What a record chose may be missing where the default is not: in a bundle of the defaults, without a compiler.
@@ -201,13 +204,20 @@ CUfunction Kernels::load(const KernelRequest& request, int threads, int smem_byt
   return module(request, made.image).prepare(device, request.source().name, threads, smem_bytes).function;
 }
 
+CUfunction Kernels::load_batch_plan(const Device& device) {
+  const Architecture& architecture = require_architecture(device);
+  const generator::PlainKernel kernel = generator::render_batch_plan(architecture, templates_);
+  return load(KernelRequest(kernel.source, architecture.name, {}), kernel.threads, 0, device);
+}
+
 const LaunchRecord* Kernels::known(const WantedKernel& wanted, const Device& device) {
   const std::lock_guard lock(mutex_);
   const auto it = records_.find({wanted.request.key().inputs, device.info.ordinal});
   return it == records_.end() ? nullptr : it->second.get();
 }
 
-const LaunchRecord& Kernels::record(const WantedKernel& wanted, const KernelStore::Result& made, const Device& device) {
+const LaunchRecord& Kernels::record(const WantedKernel& wanted, const KernelStore::Result& made, CUfunction batch_plan,
+                                    const Device& device) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<LaunchRecord>& slot = records_[{wanted.request.key().inputs, device.info.ordinal}];
   if (slot) return *slot;
@@ -219,6 +229,7 @@ const LaunchRecord& Kernels::record(const WantedKernel& wanted, const KernelStor
   const Module::Ready loaded =
       module(wanted.request, made.image).prepare(device, wanted.name(), plan.threads, plan.smem_bytes);
   ready->function = loaded.function;
+  ready->batch_plan = batch_plan;
   ready->info = wanted.info(made);
   ready->resident_blocks = loaded.blocks_per_sm * device.info.sm_count;
   if (draws_tiles(wanted.spec.variant())) ready->tile_counters = &tile_counters(device);

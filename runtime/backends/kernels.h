@@ -67,7 +67,9 @@ class Kernels {
   // Without a record where make() throws Error.
   Made try_to_make(const Problem& problem, const Variant& variant, const Device& device, ProgressReporter& progress);
   const LaunchRecord* known(const WantedKernel& wanted, const Device& device);
-  const LaunchRecord& record(const WantedKernel& wanted, const KernelStore::Result& made, const Device& device);
+  CUfunction load_batch_plan(const Device& device);
+  const LaunchRecord& record(const WantedKernel& wanted, const KernelStore::Result& made, CUfunction batch_plan,
+                             const Device& device);
   Module& module(const KernelRequest& request, KernelStore::Shared image);
   TileCounters& tile_counters(const Device& device);
 

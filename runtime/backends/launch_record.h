@@ -16,6 +16,7 @@ struct LaunchRecord {
 
   generator::KernelSpec spec;
   CUfunc_st* function = nullptr;  // a CUfunction
+  CUfunc_st* batch_plan = nullptr;  // likewise, of what makes the list of tiles; null where batches are not ragged
   KernelInfo info;
   int resident_blocks = 0;                // that the device runs at once
   TileCounters* tile_counters = nullptr;  // the device's; null unless the kernel draws its tiles

@@ -19,7 +19,7 @@ class TensorMapEncoder {
 
   // Of a 16-bit tensor that has one; place: below kPlaces. Until the next map of the place. Throws Error(unsupported,
   // driver).
-  const generator::TensorMap& encode(const Driver& driver, int place, const Tensor& tensor, const TensorMapBox& box);
+  const generator::TensorMap& encode(const Driver& driver, int place, const MapPlace& of);
 
  private:
   // All that a map is made of but for its address.

@@ -9,6 +9,8 @@
 
 #include "generator/plan.h"
 #include "generator/variant_space.h"
+#include "runtime/call/ragged.h"
+#include "runtime/call/tensor_dims.h"
 #include "runtime/call/tensor_map.h"
 
 namespace flashjit::runtime {
@@ -51,7 +53,7 @@ struct Tiling {
 std::int64_t round_up_quotient(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) {
-  const std::int64_t tiles = round_up_quotient(call.seqlen_q * tiling.packed_heads, tiling.block_q);
+  const std::int64_t tiles = round_up_quotient(call.usual_seqlen_q * tiling.packed_heads, tiling.block_q);
   return round_up_quotient(tiles, tiling.cluster) * tiling.cluster;
 }
 
@@ -77,6 +79,10 @@ generator::ForwardSizes make_sizes(const ForwardCall& call, const Tiling& tiling
   sizes.num_heads_q = static_cast<std::int32_t>(heads);
   sizes.heads_per_group = static_cast<std::int32_t>(heads_per_group);
   sizes.num_q_tiles = static_cast<std::int32_t>(tiles_of_head(call, tiling));
+  if (call.problem.ragged) {
+    sizes.batch = 1;
+    sizes.num_q_tiles = static_cast<std::int32_t>(most_tiles(call, tiling.block_q, tiling.packed_heads));
+  }
   sizes.heads_per_section =
       static_cast<std::int32_t>(groups_per_section(call, sizes.num_q_tiles, heads_per_group) * heads_per_group);
   return sizes;
@@ -127,7 +133,7 @@ int choose_packed_heads(const ForwardCall& call, const HopperVariant& variant) n
   int best = 1;
   std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
   for (int packed = 1; packed <= generator::kMaxPackedHeads && heads_per_group % packed == 0; packed *= 2) {
-    if (packed > 1 && call.seqlen_q * packed > kMaxRows) break;
+    if (packed > 1 && call.q->shape[seqlen_dim] * packed > kMaxRows) break;
     const Tiling tiling{.block_q = variant.block_q, .packed_heads = packed, .cluster = variant.cluster};
     const std::int64_t tiles = tiles_of_head(call, tiling) * (call.num_heads_q / packed);
     if (tiles < fewest) best = packed, fewest = tiles;

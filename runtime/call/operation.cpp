@@ -2,6 +2,7 @@
 #include "runtime/call/operation.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <new>
 #include <numbers>
@@ -12,6 +13,7 @@
 #include "generator/features.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/function_arguments.h"
+#include "runtime/call/ragged.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
@@ -46,11 +48,6 @@ generator::HeadArguments of_heads(const ForwardCall& call) {
           of_batch ? values.strides[0] * static_cast<std::int64_t>(sizeof(float)) : 0};
 }
 
-// What writes the arguments of the features that have any.
-struct PartWriter {
-  generator::FeatureField feature;
-  void (*write)(const ForwardCall& call, std::byte* at);
-};
 generator::PrefixArguments prefix_arguments(const ForwardCall& call) {
   return {static_cast<const int*>(call.prefix->data)};
 }
@@ -79,17 +76,26 @@ generator::DropoutArguments dropout_arguments(const ForwardCall& call) {
   return arguments;
 }
 
+// What writes the arguments of the features that have any.
+struct PartWriter {
+  generator::FeatureField feature;
+  void (*write)(const ForwardCall& call, std::byte* scratch, std::byte* at);
+};
+void write_ragged(const ForwardCall& call, std::byte* scratch, std::byte* at) {
+  const generator::RaggedArguments arguments = ragged_arguments(call, scratch);
+  std::memcpy(at, &arguments, sizeof(arguments));
+}
 // Of the library's functions, and of users'.
 template <auto kTensor>
-void write_tensor(const ForwardCall& call, std::byte* at) {
+void write_tensor(const ForwardCall& call, std::byte*, std::byte* at) {
   write_function_arguments(call, call.*kTensor, at);
 }
 template <auto kFunction>
-void write_function(const ForwardCall& call, std::byte* at) {
+void write_function(const ForwardCall& call, std::byte*, std::byte* at) {
   write_function_arguments(call, *(call.*kFunction), at);
 }
 template <auto kMake>
-void write(const ForwardCall& call, std::byte* at) {
+void write(const ForwardCall& call, std::byte*, std::byte* at) {
   const auto arguments = kMake(call);
   std::memcpy(at, &arguments, sizeof(arguments));
 }
@@ -108,56 +114,81 @@ constexpr PartWriter kPartWriters[] = {
     {{&Problem::score, FunctionKind::score}, write_function<&ForwardCall::score>},
     {{&Problem::mask, FunctionKind::mask}, write_function<&ForwardCall::mask>},
     {&Problem::dropout, write<dropout_arguments>},
-    {{&Problem::dropout_mask, FunctionKind::dropout_mask}, write_tensor<&ForwardCall::dropout_mask>}};
+    {{&Problem::dropout_mask, FunctionKind::dropout_mask}, write_tensor<&ForwardCall::dropout_mask>},
+    {&Problem::ragged, write_ragged}};
 
-void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, std::byte* at) {
+void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, std::byte* scratch, std::byte* at) {
   for (const PartWriter& writer : kPartWriters)
-    if (writer.feature == row.asked) return writer.write(call, at);
+    if (writer.feature == row.asked) return writer.write(call, scratch, at);
   throw std::logic_error("operation: nothing writes the arguments of " + std::string(row.word));
 }
 
 // Behind those of the kernel itself.
-void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t core_bytes) {
+void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t core_bytes, std::byte* scratch) {
   std::size_t at = core_bytes;
   for (const generator::FeatureRow& row : generator::features()) {
     if (!row.is_in(call.problem) || !row.arguments) continue;
     at = generator::argument_offset(row, at);
-    write_arguments(row, call, launch.arguments + at);
+    write_arguments(row, call, scratch, launch.arguments + at);
     at += generator::argument_bytes(row, call.problem);
   }
 }
 
 // Made where the launch has them: they are most of its bytes.
 template <class Variant>
-const auto& set_arguments(Launch& launch, const ForwardCall& call, const Variant& variant) {
+const auto& set_arguments(Launch& launch, const ForwardCall& call, const Variant& variant, std::byte* scratch) {
   using Arguments = decltype(make_forward_arguments(call, variant));
   static_assert(std::is_trivially_copyable_v<Arguments> && sizeof(Arguments) <= Launch::kMaxBytes - Launch::kPartBytes);
   const auto* arguments = ::new (launch.arguments) Arguments(make_forward_arguments(call, variant));
-  set_part_arguments(launch, call, sizeof(Arguments));
+  set_part_arguments(launch, call, sizeof(Arguments), scratch);
   return *arguments;
 }
 
-void add_map(Launch& launch, std::size_t offset, const Tensor* tensor, const TensorMapBox& box) {
-  launch.maps[launch.map_count++] = {offset, tensor, box};
-}
-
-void bind(Launch& launch, const ForwardCall& call, const MmaVariant& variant, const generator::Plan&, std::int64_t) {
-  const generator::MmaArguments& arguments = set_arguments(launch, call, variant);
+void bind(Launch& launch, const ForwardCall& call, const MmaVariant& variant, const generator::Plan&, std::int64_t,
+          std::byte* scratch) {
+  const generator::MmaArguments& arguments = set_arguments(launch, call, variant, scratch);
   launch.blocks = count_tiles(arguments.sizes);
 }
 
 void bind(Launch& launch, const ForwardCall& call, const HopperVariant& variant, const generator::Plan& plan,
-          std::int64_t resident_blocks) {
+          std::int64_t resident_blocks, std::byte* scratch) {
   using Arguments = generator::HopperArguments;
-  const Arguments& arguments = set_arguments(launch, call, variant);
+  const Arguments& arguments = set_arguments(launch, call, variant, scratch);
   launch.blocks = grid_size(variant, count_tiles(arguments.sizes), resident_blocks);
   launch.cluster = variant.cluster;
   const TensorMapBoxes boxes = tensor_map_boxes(variant, plan, arguments.packed_heads_log2);
-  add_map(launch, offsetof(Arguments, q), call.q, boxes.q);
-  add_map(launch, offsetof(Arguments, k), call.k, boxes.k);
-  add_map(launch, offsetof(Arguments, v), call.v, boxes.v);
-  add_map(launch, offsetof(Arguments, out), call.out, boxes.out);
+  const auto add_map = [&](std::size_t offset, const Tensor* tensor, const TensorMapBox& box) {
+    launch.maps[launch.map_count++] = {offset, tensor, box, call.problem.ragged};
+  };
+  add_map(offsetof(Arguments, q), call.q, boxes.q);
+  add_map(offsetof(Arguments, k), call.k, boxes.k);
+  add_map(offsetof(Arguments, v), call.v, boxes.v);
+  add_map(offsetof(Arguments, out), call.out, boxes.out);
   if (draws_tiles(variant)) launch.tile_counter_offset = offsetof(Arguments, tile_counter);
+}
+
+// How the rows of a head, or of a pack of them, are cut into tiles.
+struct Tiling {
+  int block_rows, packed_heads;
+
+  Tiling(const ForwardCall&, const MmaVariant& variant) : block_rows(variant.block_q), packed_heads(1) {}
+  Tiling(const ForwardCall& call, const HopperVariant& variant)
+      : block_rows(variant.block_q), packed_heads(choose_packed_heads(call, variant)) {}
+};
+Tiling tiling_of(const ForwardCall& call, const Variant& variant) {
+  return std::visit([&](const auto& of_family) { return Tiling(call, of_family); }, variant);
+}
+
+void bind_batch_plan(Launch& launch, const ForwardCall& call, const Variant& variant, std::byte* scratch) {
+  constexpr int kThreads = 1024;
+  const Tiling tiling = tiling_of(call, variant);
+  const std::int64_t tiles = most_tiles(call, tiling.block_rows, tiling.packed_heads);
+  const generator::BatchPlanMaker maker = batch_plan_maker(call, scratch, tiles, tiling.block_rows,
+                                                           std::countr_zero(static_cast<unsigned>(tiling.packed_heads)));
+  launch.write_argument(0, maker);
+  launch.argument_bytes = sizeof(maker);
+  launch.blocks = 1;
+  launch.threads = kThreads;
 }
 
 template <class Arguments>
@@ -165,7 +196,7 @@ PlainLaunch make_plain(const ForwardCall& call, generator::PlainKernel kernel, c
                        std::int64_t threads) {
   PlainLaunch made{std::move(kernel), {}};
   made.launch.write_argument(0, core);
-  set_part_arguments(made.launch, call, sizeof(core));
+  set_part_arguments(made.launch, call, sizeof(core), nullptr);
   made.launch.argument_bytes = made.kernel.argument_bytes;
   made.launch.threads = made.kernel.threads;
   made.launch.blocks = (threads + made.kernel.threads - 1) / made.kernel.threads;
@@ -208,10 +239,19 @@ bool draws_tiles(const Variant& variant) noexcept {
   return hopper && hopper->scheduler == Scheduler::dynamic;
 }
 
-Operation::Operation(const ForwardCall& call, const generator::KernelSpec& kernel, std::int64_t resident_blocks) {
+std::size_t Operation::scratch_bytes(const ForwardCall& call, const generator::KernelSpec& kernel) {
+  if (!call.problem.ragged) return 0;
+  const Tiling tiling = tiling_of(call, kernel.variant());
+  return batch_plan_bytes(most_tiles(call, tiling.block_rows, tiling.packed_heads));
+}
+
+Operation::Operation(const ForwardCall& call, const generator::KernelSpec& kernel, std::int64_t resident_blocks,
+                     std::byte* scratch) {
+  if (call.problem.ragged) bind_batch_plan(launches_[count_++], call, kernel.variant(), scratch);
   Launch& launch = launches_[count_++];
   const generator::Plan& plan = kernel.plan();
-  std::visit([&](const auto& variant) { bind(launch, call, variant, plan, resident_blocks); }, kernel.variant());
+  std::visit([&](const auto& variant) { bind(launch, call, variant, plan, resident_blocks, scratch); },
+             kernel.variant());
   launch.threads = plan.threads;
   launch.shared_bytes = plan.smem_bytes;
   launch.argument_bytes = plan.argument_bytes;

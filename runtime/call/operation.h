@@ -14,13 +14,6 @@
 
 namespace flashjit::runtime {
 
-// A tensor map that belongs at an offset of a launch's arguments.
-struct MapPlace {
-  std::size_t offset;
-  const Tensor* tensor;
-  TensorMapBox box;
-};
-
 struct Launch {
   static constexpr std::size_t kPartBytes = 2304;  // room for the arguments of all parts
   static constexpr std::size_t kMaxBytes = sizeof(generator::HopperArguments) + kPartBytes;
@@ -65,15 +58,19 @@ PlainLaunch make_function_scores_launch(const ForwardCall& call, const Tensor& s
 // Whether blocks of the variant's kernels draw their tiles from a counter.
 bool draws_tiles(const Variant& variant) noexcept;
 
-// Launches in order: each sees what those before it wrote. The i-th one is of the i-th kernel that the operation was
-// made with. It points to the call's tensors.
+// Launches in order: each sees what those before it wrote. The last one is of the kernel that the operation was made
+// with; for a ragged batch the one before it is of what makes its list of tiles (generator::render_batch_plan). It points
+// to the call's tensors.
 class Operation {
  public:
-  static constexpr int kMostLaunches = 1;
+  static constexpr int kMostLaunches = 2;
 
+  // Device memory that the launches have to themselves, with any contents: so many bytes from a multiple of 16 on.
+  static std::size_t scratch_bytes(const ForwardCall& call, const generator::KernelSpec& kernel);
   // For a call that has output elements. resident_blocks: how many blocks of the kernel the device runs at once. Throws
   // Error(invalid_argument) when the call has more tiles than a launch can have blocks.
-  Operation(const ForwardCall& call, const generator::KernelSpec& kernel, std::int64_t resident_blocks);
+  Operation(const ForwardCall& call, const generator::KernelSpec& kernel, std::int64_t resident_blocks,
+            std::byte* scratch);
 
   Launch* begin() noexcept { return launches_; }
   Launch* end() noexcept { return launches_ + count_; }

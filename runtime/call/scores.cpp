@@ -8,6 +8,7 @@
 #include "generator/arguments.h"
 #include "generator/functions.h"
 #include "runtime/call/dropout.h"
+#include "runtime/call/ragged.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit {
@@ -68,6 +69,7 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
           .prefix = masks.prefix,
           .block_mask = opts.block_mask.has_value(),
           .dropout = opts.dropout.probability > 0,
+          .ragged = is_ragged(opts),
           .bias = function_of(FunctionKind::bias, opts.bias),
           .boolean_mask = function_of(FunctionKind::boolean_mask, opts.boolean_mask),
           .documents = function_of(FunctionKind::documents, opts.documents),

@@ -53,7 +53,21 @@ TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept {
     const std::int64_t elements = tensor.shape[dim] > 1 ? tensor.strides[dim] : tensor.shape[3];
     return static_cast<std::uint64_t>(elements) * element;
   };
-  return {{size(3), size(2), size(1), size(0)}, {stride(2), stride(1), stride(0)}};
+  return {kRank, {size(3), size(2), size(1), size(0)}, {stride(2), stride(1), stride(0)}};
+}
+
+TensorMapShape ended_tensor_map_shape(const Tensor& tensor) noexcept {
+  const TensorMapShape whole = tensor_map_shape(tensor);
+  const std::uint64_t rows = whole.sizes[2];
+  return {kRank + 1,
+          {whole.sizes[0], whole.sizes[1], rows, rows + 1, whole.sizes[3]},
+          {whole.strides[0], whole.strides[1], whole.strides[1], whole.strides[2]}};
+}
+
+const void* ended_tensor_map_address(const Tensor& tensor) noexcept {
+  const TensorMapShape whole = tensor_map_shape(tensor);
+  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(tensor.data) -
+                                       whole.sizes[2] * whole.strides[1]);
 }
 
 bool has_tensor_map(const Tensor& tensor) noexcept {

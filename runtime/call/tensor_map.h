@@ -27,11 +27,26 @@ TensorMapBoxes tensor_map_boxes(const HopperVariant& variant, const generator::P
 
 // A [batch, seqlen, heads, head_dim] tensor in the terms of a tensor map: innermost dimension first, strides in bytes.
 struct TensorMapShape {
-  std::uint64_t sizes[4];    // head_dim, heads, seqlen, batch
-  std::uint64_t strides[3];  // of heads, seqlen, batch
+  int rank;
+  std::uint64_t sizes[5];    // head_dim, heads, seqlen, batch
+  std::uint64_t strides[4];  // of heads, seqlen, batch
   bool operator==(const TensorMapShape&) const = default;
 };
 TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept;
+// For sequences that end before the next one begins, of which nothing may be read and written: {head_dim, heads, L, ends,
+// batch}. L is how many rows a batch entry has, and the map begins as many rows before the tensor. Row i of a sequence of
+// n rows that ends before row e is {L - n + i, e}: the copy engine takes rows from the sequence's end on to be outside of
+// the third dimension.
+TensorMapShape ended_tensor_map_shape(const Tensor& tensor) noexcept;
+const void* ended_tensor_map_address(const Tensor& tensor) noexcept;
+
+// A tensor map that belongs at an offset of a launch's arguments.
+struct MapPlace {
+  std::size_t offset;
+  const Tensor* tensor;
+  TensorMapBox box;
+  bool ended;  // as ended_tensor_map_shape says
+};
 
 // False for tensors without elements, and for strides that a tensor map cannot hold.
 bool has_tensor_map(const Tensor& tensor) noexcept;

@@ -42,8 +42,9 @@ void check_heads(const ForwardCall& call) {
 }
 
 void check_tiles(const ForwardCall& call) {
-  std::int64_t tiles = (call.seqlen_q + kSmallestBlockQ - 1) / kSmallestBlockQ;
-  if (__builtin_mul_overflow(tiles, call.batch, &tiles) || __builtin_mul_overflow(tiles, call.num_heads_q, &tiles) ||
+  std::int64_t tiles = (call.q->shape[seqlen_dim] + kSmallestBlockQ - 1) / kSmallestBlockQ;
+  if (__builtin_mul_overflow(tiles, call.q->shape[batch_dim], &tiles) ||
+      __builtin_mul_overflow(tiles + (call.ragged.cu_seqlens_q ? call.batch : 0), call.num_heads_q, &tiles) ||
       tiles > kMaxTiles) {
     reject("q: batch * num_heads * ceil(seqlen / {}) must be at most {}, had shape {}", kSmallestBlockQ, kMaxTiles,
            to_string(call.q->shape));
@@ -87,12 +88,16 @@ void add_captures(ForwardCall& call, const Function& function) {
   }
 }
 
+void check_of_batch(const char* name, const Tensor& values) {
+  if (values.dtype != DType::i32) reject("{}: dtype must be i32, was {}", name, to_string(values.dtype));
+  check_shape(name, values, kOfBatchRules);
+}
+
 // i32 [batch]; null: none.
 const Tensor* add_of_batch(ForwardCall& call, const char* name, const std::optional<Tensor>& values) {
   if (!values) return nullptr;
-  if (values->dtype != DType::i32) reject("{}: dtype must be i32, was {}", name, to_string(values->dtype));
-  check_shape(name, *values, kOfBatchRules);
-  require_size(name, *values, kOfBatchRules, 0, call.batch, "q");
+  check_of_batch(name, *values);
+  require_size(name, *values, kOfBatchRules, 0, call.batch, call.ragged.cu_seqlens_q ? "cu_seqlens_q" : "q");
   add_input(call, name, *values, Operand::Role::of_batch);
   return &*values;
 }
@@ -100,6 +105,59 @@ const Tensor* add_of_batch(ForwardCall& call, const char* name, const std::optio
 const Tensor* add_offsets(ForwardCall& call, const char* name, const std::optional<Tensor>& offsets) {
   if (offsets && !call.score && !call.mask) reject("{}: must not be given without score or mask, which see them", name);
   return add_of_batch(call, name, offsets);
+}
+
+// i32 [batch + 1]; null: none.
+const Tensor* check_offsets_of_rows(const char* name, const std::optional<Tensor>& offsets, const char* rows_name,
+                                    const Tensor& rows) {
+  if (!offsets) return nullptr;
+  check_of_batch(name, *offsets);
+  if (offsets->shape[0] == 0) reject("{}: must have batch + 1 elements, had none", name);
+  if (rows.shape[batch_dim] != 1)
+    reject("{}: batch must be 1, or not be there, beside {}, was {}", rows_name, name, rows.shape[batch_dim]);
+  return &*offsets;
+}
+
+std::int64_t longest(const char* name, std::int64_t bound, std::int64_t rows, bool ragged) {
+  if (bound < 0) reject("{}: must be at least 0, was {}", name, bound);
+  if (bound > 0 && !ragged) reject("{}: must not be given for a batch whose sequences are equally long", name);
+  return bound == 0 ? rows : std::min(bound, rows);
+}
+
+std::int64_t mean(std::int64_t total, std::int64_t count) { return count == 0 ? 0 : (total + count - 1) / count; }
+
+// How many sequences there are, and how long they may be.
+void find_sequences(ForwardCall& call, const AttentionOptions& opts) {
+  const Tensor &q = *call.q, &k = *call.k;
+  Ragged& ragged = call.ragged;
+  ragged.cu_seqlens_q = check_offsets_of_rows("cu_seqlens_q", opts.cu_seqlens_q, "q", q);
+  ragged.cu_seqlens_kv = check_offsets_of_rows("cu_seqlens_kv", opts.cu_seqlens_kv, "k", k);
+  call.batch = ragged.cu_seqlens_q ? ragged.cu_seqlens_q->shape[0] - 1 : q.shape[batch_dim];
+  const char* const like = ragged.cu_seqlens_q ? "cu_seqlens_q" : "q";
+  if (ragged.cu_seqlens_kv)
+    require_size("cu_seqlens_kv", *ragged.cu_seqlens_kv, kOfBatchRules, 0, call.batch + 1, like);
+  else if (!opts.batch_indices_kv)
+    require_size("k", k, kRowsRules, batch_dim, call.batch, like);
+  else if (call.batch > 0 && k.shape[batch_dim] == 0)
+    reject("k: batch must be at least 1 beside batch_indices_kv, was 0");
+  if (ragged.cu_seqlens_kv && opts.batch_indices_kv)
+    reject("batch_indices_kv: must not be given beside cu_seqlens_kv, which says where keys lie");
+  call.seqlen_q = longest("max_seqlen_q", opts.max_seqlen_q, q.shape[seqlen_dim], call.problem.ragged);
+  call.seqlen_kv = longest("max_seqlen_kv", opts.max_seqlen_kv, k.shape[seqlen_dim], call.problem.ragged);
+  call.usual_seqlen_q = ragged.cu_seqlens_q ? mean(q.shape[seqlen_dim], call.batch) : call.seqlen_q;
+  call.usual_seqlen_kv = ragged.cu_seqlens_kv ? mean(k.shape[seqlen_dim], call.batch) : call.seqlen_kv;
+}
+
+void add_ragged(ForwardCall& call, const AttentionOptions& opts) {
+  if (!call.problem.ragged) return;
+  if (opts.block_mask) reject("block_mask: must not be given for a batch whose sequences are not equally long");
+  Ragged& ragged = call.ragged;
+  if (ragged.cu_seqlens_q) add_input(call, "cu_seqlens_q", *ragged.cu_seqlens_q, Operand::Role::of_batch);
+  if (ragged.cu_seqlens_kv) add_input(call, "cu_seqlens_kv", *ragged.cu_seqlens_kv, Operand::Role::of_batch);
+  ragged.seqused_q = add_of_batch(call, "seqused_q", opts.seqused_q);
+  ragged.seqused_kv = add_of_batch(call, "seqused_kv", opts.seqused_kv);
+  ragged.leftpad_kv = add_of_batch(call, "leftpad_kv", opts.leftpad_kv);
+  ragged.batch_indices_kv = add_of_batch(call, "batch_indices_kv", opts.batch_indices_kv);
 }
 
 // A dimension of a tensor that a feature is a function of.
@@ -204,9 +262,9 @@ void add_functions(ForwardCall& call, const AttentionOptions& opts) {
 void check_lse(const ForwardCall& call, const Tensor& lse) {
   require_f32("lse", lse);
   check_shape("lse", lse, kLseRules);
-  require_size("lse", lse, kLseRules, 0, call.batch, "q");
+  require_size("lse", lse, kLseRules, 0, call.q->shape[batch_dim], "q");
   require_size("lse", lse, kLseRules, 1, call.num_heads_q, "q");
-  require_size("lse", lse, kLseRules, 2, call.seqlen_q, "q");
+  require_size("lse", lse, kLseRules, 2, call.q->shape[seqlen_dim], "q");
 }
 
 ForwardCall call_of_shape(const CallShape& shape) {
@@ -221,8 +279,8 @@ ForwardCall call_of_shape(const CallShape& shape) {
 }  // namespace
 
 CallShape tuning_shape(const ForwardCall& call) noexcept {
-  const std::int64_t keys = keys_of_query(call.masks, call.seqlen_kv);
-  return {call.batch, call.seqlen_q, keys, call.num_heads_q, call.num_heads_kv};
+  const std::int64_t keys = keys_of_query(call.masks, call.usual_seqlen_kv);
+  return {call.batch, call.usual_seqlen_q, keys, call.num_heads_q, call.num_heads_kv};
 }
 
 ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
@@ -237,8 +295,7 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   check_head_dim("q", q);
   require_size("k", k, kRowsRules, head_dim_dim, q.shape[head_dim_dim], "q");
   check_head_dim("v", v);
-  require_size("k", k, kRowsRules, batch_dim, q.shape[batch_dim], "q");
-  require_size("v", v, kRowsRules, batch_dim, q.shape[batch_dim], "q");
+  require_size("v", v, kRowsRules, batch_dim, k.shape[batch_dim], "k");
   require_size("v", v, kRowsRules, seqlen_dim, k.shape[seqlen_dim], "k");
   require_size("v", v, kRowsRules, heads_dim, k.shape[heads_dim], "k");
 
@@ -250,10 +307,8 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   call.k = &k;
   call.v = &v;
   call.lse = opts.lse ? &*opts.lse : nullptr;
-  call.batch = q.shape[batch_dim];
-  call.seqlen_q = q.shape[seqlen_dim];
+  find_sequences(call, opts);
   call.num_heads_q = q.shape[heads_dim];
-  call.seqlen_kv = k.shape[seqlen_dim];
   call.num_heads_kv = k.shape[heads_dim];
   call.softmax_scale = softmax_scale_of(opts, call.problem.head_dim);
   call.softcap = opts.softcap;
@@ -262,6 +317,7 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   add_input(call, "q", q);
   add_input(call, "k", k);
   add_input(call, "v", v);
+  add_ragged(call, opts);
   call.alibi_slopes = add_of_heads(call, "alibi_slopes", opts.alibi_slopes);
   call.sinks = add_of_heads(call, "sinks", opts.sinks);
   add_tensors_of_scores(call, opts);
@@ -315,8 +371,8 @@ ForwardCall validate_block_mask(const AttentionOptions& opts, const CallShape& s
 void validate_out(ForwardCall& call, const Tensor& out) {
   check_dtype("out", out, call.problem.dtype);
   check_shape("out", out, kRowsRules);
-  require_size("out", out, kRowsRules, batch_dim, call.batch, "q");
-  require_size("out", out, kRowsRules, seqlen_dim, call.seqlen_q, "q");
+  require_size("out", out, kRowsRules, batch_dim, call.q->shape[batch_dim], "q");
+  require_size("out", out, kRowsRules, seqlen_dim, call.q->shape[seqlen_dim], "q");
   require_size("out", out, kRowsRules, heads_dim, call.num_heads_q, "q");
   require_size("out", out, kRowsRules, head_dim_dim, call.problem.head_dim_v, "v");
   add_output(call, "out", out, Operand::Role::rows);

@@ -7,6 +7,7 @@
 #include "flashjit/attention.h"
 #include "runtime/call/masks.h"
 #include "runtime/call/operands.h"
+#include "runtime/call/ragged.h"
 
 namespace flashjit::runtime {
 
@@ -29,7 +30,10 @@ struct ForwardCall {
   const Score* score = nullptr;                                   // null: none
   const Mask* mask = nullptr;                                     // null: none
   const Tensor *query_offsets = nullptr, *key_offsets = nullptr;  // null: 0
+  Ragged ragged;
+  // Sequences, and how long they are at most; and how long on average, or else the same.
   std::int64_t batch = 0, seqlen_q = 0, seqlen_kv = 0, num_heads_q = 0, num_heads_kv = 0;
+  std::int64_t usual_seqlen_q = 0, usual_seqlen_kv = 0;
   float softmax_scale = 0;
   float softcap = 0;  // 0: none
   Dropout dropout;
@@ -37,7 +41,7 @@ struct ForwardCall {
   Masks masks;
 
   bool nothing_to_do() const noexcept { return batch == 0 || seqlen_q == 0 || num_heads_q == 0; }
-  Dims out_shape() const { return {batch, seqlen_q, num_heads_q, problem.head_dim_v}; }
+  Dims out_shape() const { return {q->shape[0], q->shape[1], num_heads_q, problem.head_dim_v}; }
 };
 
 // What a variant is chosen by: the sizes of the call, with the keys that a query sees in place of all.

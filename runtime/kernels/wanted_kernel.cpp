@@ -35,10 +35,13 @@ WantedKernel::WantedKernel(const generator::KernelSpec& wanted, const generator:
                {"threads", std::to_string(wanted.plan().threads)},
                {"smem_bytes", std::to_string(wanted.plan().smem_bytes)}}) {}
 
-std::optional<generator::PlainKernel> block_mask_maker(const Problem& problem, const Architecture& architecture,
-                                                       const generator::Templates& templates) {
-  if (!problem.block_mask || !generator::has_part(generator::Slot::predicate, problem)) return std::nullopt;
-  return generator::render_block_mask(generator::predicates_of(problem), architecture, templates);
+std::vector<generator::PlainKernel> kernels_beside(const Problem& problem, const Architecture& architecture,
+                                                   const generator::Templates& templates) {
+  std::vector<generator::PlainKernel> kernels;
+  if (problem.block_mask && generator::has_part(generator::Slot::predicate, problem))
+    kernels.push_back(generator::render_block_mask(generator::predicates_of(problem), architecture, templates));
+  if (problem.ragged) kernels.push_back(generator::render_batch_plan(architecture, templates));
+  return kernels;
 }
 
 std::vector<Variant> variants_of_calls(const Problem& problem, const std::optional<Variant>& variant,

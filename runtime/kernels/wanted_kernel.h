@@ -26,10 +26,10 @@ struct WantedKernel {
   KernelInfo info(const KernelStore::Result& made) const;
 };
 
-// What makes block masks for calls of the problem; null where these have none, or nothing to make one of. Its text
-// depends on the predicates alone.
-std::optional<generator::PlainKernel> block_mask_maker(const Problem& problem, const Architecture& architecture,
-                                                       const generator::Templates& templates);
+// What calls of the problem run beside attention: what makes their block masks of their predicates, and what makes the
+// list of tiles of ragged batches.
+std::vector<generator::PlainKernel> kernels_beside(const Problem& problem, const Architecture& architecture,
+                                                   const generator::Templates& templates);
 
 // What calls for the problem take by the default rules, or the given variant; each once.
 std::vector<Variant> variants_of_calls(const Problem& problem, const std::optional<Variant>& variant,

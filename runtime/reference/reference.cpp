@@ -9,10 +9,12 @@
 #include "generator/dtype.h"
 #include "runtime/call/dropout.h"
 #include "runtime/call/masks.h"
+#include "runtime/call/ragged.h"
 #include "runtime/call/scores.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/reference/reference_scores.h"
 #include "runtime/reference/reference_tensors.h"
+#include "runtime/reference/sequences.h"
 #include "runtime/support/byte_count.h"
 #include "runtime/support/parallel.h"
 #include "runtime/support/reject.h"
@@ -50,16 +52,15 @@ void check_dtype(const char* name, const Tensor& tensor, const Tensor& q) {
   reject("{}: dtype must be {} like that of q, was {}", name, to_string(q.dtype), to_string(tensor.dtype));
 }
 
-void check_of_heads(const char* name, const std::optional<Tensor>& given, const Tensor& q) {
+void check_of_heads(const char* name, const std::optional<Tensor>& given, const Tensor& q, std::int64_t batch) {
   if (!given) return;
   const Tensor& values = *given;
   const int rank = values.shape.size();
-  const Dims wanted = rank == 1 ? Dims{q.shape[heads_dim]} : Dims{q.shape[batch_dim], q.shape[heads_dim]};
+  const Dims wanted = rank == 1 ? Dims{q.shape[heads_dim]} : Dims{batch, q.shape[heads_dim]};
   if (values.dtype != DType::f32) reject("{}: dtype must be f32, was {}", name, to_string(values.dtype));
   if (values.shape != wanted || values.strides.size() != rank)
     reject("{}: must be [{}] or [{}, {}], the heads of q and its batch, had shape {} and strides {}", name,
-           q.shape[heads_dim], q.shape[batch_dim], q.shape[heads_dim], to_string(values.shape),
-           to_string(values.strides));
+           q.shape[heads_dim], batch, q.shape[heads_dim], to_string(values.shape), to_string(values.strides));
   if (byte_count(name, values.dtype, values.shape) > 0 && !values.data)
     reject("{}: must point to host memory, was null", name);
 }
@@ -81,9 +82,9 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   check_view("v", v);
   check_dtype("k", k, q);
   check_dtype("v", v, q);
-  check_like("k", k, batch_dim, "q", q);
+  if (!is_ragged(opts)) check_like("k", k, batch_dim, "q", q);
   check_like("k", k, head_dim_dim, "q", q);
-  check_like("v", v, batch_dim, "q", q);
+  check_like("v", v, batch_dim, "k", k);
   check_like("v", v, seqlen_dim, "k", k);
   check_like("v", v, heads_dim, "k", k);
   const std::int64_t heads_q = q.shape[heads_dim], heads_kv = k.shape[heads_dim];
@@ -96,22 +97,24 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   // These refuse what no call may have.
   masks_of(opts);
   softmax_scale_of(opts, q.shape[head_dim_dim]);
-  check_of_heads("alibi_slopes", opts.alibi_slopes, q);
-  check_of_heads("sinks", opts.sinks, q);
-  check_tensors_of_scores(opts, q, k);
+  const SequenceBounds bounds = sequence_bounds(q, k, opts);
+  check_of_heads("alibi_slopes", opts.alibi_slopes, q, bounds.batch);
+  check_of_heads("sinks", opts.sinks, q, bounds.batch);
+  check_tensors_of_scores(opts, bounds, q.shape[heads_dim]);
 }
 
-// One head of one batch entry.
+// One head of one sequence.
 struct HeadView {
   const Tensor& tensor;
-  std::int64_t batch, head;
+  SequenceRows of;
+  std::int64_t head;
 
-  std::int64_t rows() const { return tensor.shape[seqlen_dim]; }
+  std::int64_t rows() const { return of.count; }
   std::int64_t width() const { return tensor.shape[head_dim_dim]; }
   double at(std::int64_t row, std::int64_t column) const {
     const Dims& strides = tensor.strides;
     return load_element(tensor.data, tensor.dtype,
-                        batch * strides[batch_dim] + row * strides[seqlen_dim] + head * strides[heads_dim] +
+                        of.batch * strides[batch_dim] + (of.first + row) * strides[seqlen_dim] + head * strides[heads_dim] +
                             column * strides[head_dim_dim]);
   }
 };
@@ -159,9 +162,11 @@ float low_precision_tanh(float x) {
 template <typename Real>
 class Head {
  public:
-  // hook: empty for none.
-  Head(const HeadView& q, const HeadView& k, const HeadView& v, const AttentionOptions& opts, const ScoreHook& hook)
-      : q_(q),
+  // batch: the sequence; hook: empty for none.
+  Head(std::int64_t batch, const HeadView& q, const HeadView& k, const HeadView& v, const AttentionOptions& opts,
+       const ScoreHook& hook)
+      : batch_(batch),
+        q_(q),
         opts_(opts),
         hook_(hook),
         keys_(unpack<Real>(k, true)),
@@ -170,8 +175,8 @@ class Head {
         head_dim_v_(v.width()),
         scale_(static_cast<Real>(opts.softmax_scale ? *opts.softmax_scale : 1 / std::sqrt(1.0 * q.width()))),
         softcap_(opts.softcap),
-        slope_(static_cast<Real>(value_of_head(opts.alibi_slopes, q.batch, q.head, 0))),
-        sink_(static_cast<Real>(value_of_head(opts.sinks, q.batch, q.head, -kInfinity))),
+        slope_(static_cast<Real>(value_of_head(opts.alibi_slopes, batch, q.head, 0))),
+        sink_(static_cast<Real>(value_of_head(opts.sinks, batch, q.head, -kInfinity))),
         dropout_(dropout_of(opts)),
         kept_share_(
             static_cast<Real>(opts.dropout_mask ? 1 - opts.dropout.probability : kept_share(opts.dropout.probability))),
@@ -187,7 +192,7 @@ class Head {
       score(first_row + i, {0, seqlen_kv_});
       std::copy(scores_.begin(), scores_.end(), hooked_.begin() + i * seqlen_kv_);
     }
-    hook_({q_.batch, q_.head, first_row, count, hooked_});
+    hook_({batch_, q_.head, first_row, count, q_.rows(), seqlen_kv_, hooked_});
   }
 
   // Writes head_dim_v results, and returns the row's LSE.
@@ -222,7 +227,7 @@ class Head {
     bool empty() const { return end <= begin; }
   };
 
-  QueryPlace place_of(std::int64_t row) const { return {q_.batch, q_.head, row, q_.rows(), seqlen_kv_}; }
+  QueryPlace place_of(std::int64_t row) const { return {batch_, q_.head, row, q_.rows(), seqlen_kv_}; }
 
   // What masks leave of the keys that leave the ones between two.
   Span visible_keys(std::int64_t row) const {
@@ -230,7 +235,7 @@ class Head {
     const Window& window = opts_.window;
     Span keys{0, seqlen_kv_};
     if (opts_.prefix)
-      keys.end = std::min(keys.end, std::max(position + 1, prefix_of(*opts_.prefix, q_.batch)));
+      keys.end = std::min(keys.end, std::max(position + 1, prefix_of(*opts_.prefix, batch_)));
     else if (opts_.causal)
       keys.end = std::min(keys.end, position + 1);
     if (window.left >= 0) keys.begin = std::max(keys.begin, position - std::min(window.left, kFarthest));
@@ -252,7 +257,7 @@ class Head {
   // Empty where nothing is dropped at random.
   std::optional<DropoutRow> random_of(std::int64_t row) const {
     if (opts_.dropout_mask || dropout_.probability == 0) return {};
-    return DropoutRow(dropout_, q_.tensor.shape[heads_dim], q_.batch, q_.head, row);
+    return DropoutRow(dropout_, q_.tensor.shape[heads_dim], batch_, q_.head, row);
   }
   bool keeps(const std::optional<DropoutRow>& random, std::int64_t row, std::int64_t key) const {
     if (random) return random->keeps(key);
@@ -293,6 +298,7 @@ class Head {
     return static_cast<Real>(round_to(q_.tensor.dtype, value));
   }
 
+  std::int64_t batch_;
   HeadView q_;
   const AttentionOptions& opts_;
   const ScoreHook& hook_;
@@ -317,33 +323,54 @@ Result make_result(const Tensor& q, const Tensor& v) {
   std::size_t rows = 1;
   for (const Dim dim : {batch_dim, seqlen_dim, heads_dim}) rows *= static_cast<std::size_t>(q.shape[dim]);
   result.out.resize(byte_count("out", DType::f32, result.shape) / size_of(DType::f32));
-  result.lse.resize(rows);
+  result.lse.resize(rows, -kInfinity);
+  return result;
+}
+
+// Rows of a head of a sequence.
+struct Task {
+  std::int64_t sequence, head, first, end;
+};
+std::vector<Task> tasks_of(const std::vector<SequencePlace>& sequences, std::int64_t heads) {
+  std::vector<Task> tasks;
+  for (std::size_t i = 0; i < sequences.size(); ++i)
+    for (std::int64_t head = 0; head < heads; ++head)
+      for (std::int64_t first = 0; first < sequences[i].queries.count; first += kRowsPerTask)
+        tasks.push_back({static_cast<std::int64_t>(i), head, first,
+                         std::min(first + kRowsPerTask, sequences[i].queries.count)});
+  return tasks;
+}
+
+template <typename Real>
+Result compute_with_batch(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts,
+                          const ScoreHook& hook) {
+  check_inputs(q, k, v, opts);
+  Result result = make_result(q, v);
+  if (result.lse.empty()) return result;
+  const std::int64_t rows = q.shape[seqlen_dim], heads = q.shape[heads_dim], head_dim_v = v.shape[head_dim_dim];
+  const std::int64_t heads_per_group = heads / k.shape[heads_dim];
+  const std::vector<SequencePlace> sequences = sequences_of(q, k, opts);
+  const std::vector<Task> tasks = tasks_of(sequences, heads);
+  parallel_for(tasks.size(), [&](std::size_t index) {
+    const Task& task = tasks[index];
+    const auto& [queries, keys] = sequences[static_cast<std::size_t>(task.sequence)];
+    const std::int64_t head_kv = task.head / heads_per_group;
+    Head<Real> worker(task.sequence, {q, queries, task.head}, {k, keys, head_kv}, {v, keys, head_kv}, opts, hook);
+    worker.ask_hook(task.first, task.end - task.first);
+    for (std::int64_t row = task.first; row < task.end; ++row) {
+      const std::int64_t at = queries.first + row;
+      double* out = &result.out[((queries.batch * rows + at) * heads + task.head) * head_dim_v];
+      result.lse[(queries.batch * heads + task.head) * rows + at] = worker.attend(row, out);
+    }
+  });
   return result;
 }
 
 template <typename Real>
 Result compute(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts, const ScoreHook& hook) {
-  check_inputs(q, k, v, opts);
-  Result result = make_result(q, v);
-  if (result.lse.empty()) return result;
-  const std::int64_t seqlen = q.shape[seqlen_dim], heads = q.shape[heads_dim], head_dim_v = v.shape[head_dim_dim];
-  const std::int64_t heads_per_group = heads / k.shape[heads_dim];
-  const std::int64_t tasks_per_head = (seqlen + kRowsPerTask - 1) / kRowsPerTask;
-  const auto tasks = static_cast<std::size_t>(q.shape[batch_dim] * heads * tasks_per_head);
-  parallel_for(tasks, [&](std::size_t task) {
-    const auto index = static_cast<std::int64_t>(task);
-    const std::int64_t batch = index / tasks_per_head / heads, head = index / tasks_per_head % heads;
-    const std::int64_t first = index % tasks_per_head * kRowsPerTask;
-    const std::int64_t head_kv = head / heads_per_group;
-    const std::int64_t end = std::min(first + kRowsPerTask, seqlen);
-    Head<Real> worker({q, batch, head}, {k, batch, head_kv}, {v, batch, head_kv}, opts, hook);
-    worker.ask_hook(first, end - first);
-    for (std::int64_t row = first; row < end; ++row) {
-      double* out = &result.out[((batch * seqlen + row) * heads + head) * head_dim_v];
-      result.lse[(batch * heads + head) * seqlen + row] = worker.attend(row, out);
-    }
-  });
-  return result;
+  if (!is_ragged(opts)) return compute_with_batch<Real>(q, k, v, opts, hook);
+  const CallWithBatch with(q, k, v, opts);
+  return compute_with_batch<Real>(with.q, with.k, with.v, with.opts, hook);
 }
 
 // 0 for equal infinities and where both are NaN, as exact results are behind a NaN of the inputs; NaN when one is.

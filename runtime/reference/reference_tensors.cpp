@@ -87,10 +87,10 @@ bool shown_by_tree(const Tensor& tree, const QueryPlace& place, std::int64_t key
 
 }  // namespace
 
-void check_tensors_of_scores(const AttentionOptions& opts, const Tensor& q, const Tensor& k) {
+void check_tensors_of_scores(const AttentionOptions& opts, const SequenceBounds& bounds, std::int64_t num_heads_q) {
   runtime::problem_of(DType::f32, 1, 1, opts, {});  // refuses their dtypes
-  const SizeRule batch{"batch", q.shape[batch_dim]}, heads{"num_heads", q.shape[heads_dim]};
-  const SizeRule queries{"seqlen_q", q.shape[seqlen_dim]}, keys{"seqlen_kv", k.shape[seqlen_dim], Size::exact};
+  const SizeRule batch{"batch", bounds.batch}, heads{"num_heads", num_heads_q};
+  const SizeRule queries{"seqlen_q", bounds.seqlen_q}, keys{"seqlen_kv", bounds.seqlen_kv, Size::exact};
   check_tensor("bias", opts.bias, {batch, heads, queries, keys});
   check_tensor("boolean_mask", opts.boolean_mask, {batch, heads, queries, keys});
   check_tensor("documents", opts.documents, {batch, keys});

@@ -6,11 +6,12 @@
 #include <cstdint>
 
 #include "flashjit/attention.h"
+#include "runtime/reference/sequences.h"
 
 namespace flashjit::reference {
 
 // Throws Error(invalid_argument).
-void check_tensors_of_scores(const AttentionOptions& opts, const Tensor& q, const Tensor& k);
+void check_tensors_of_scores(const AttentionOptions& opts, const SequenceBounds& bounds, std::int64_t num_heads_q);
 
 // A query of a call, and the lengths of its sequence.
 struct QueryPlace {

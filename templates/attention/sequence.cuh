@@ -1,14 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the sequence is that a tile belongs to. Kernels ask for it tile by tile, and nothing else on the device
-// takes lengths from the launch.
+// The sequences of a batch: how long the one of a tile is, and where its rows lie. Kernels ask for it tile by tile, and
+// nothing else on the device takes lengths from the launch. A part in this slot knows sequences of different lengths.
+// Its contract:
+//   explicit Part(const Arguments&)    the launch's arguments, of which a part reads the member of its own
+//   Place                              what it tells of a tile beside QueryTile, which passes through shared memory
+//   uint32 count(sizes)                tiles of all heads
+//   TileOf<Place> tile(sizes, index)   the one of this index
+//   sequence(sizes, place), first_query(place), first_key(place), query_batch(place, batch), key_batch(place, batch)
 #pragma once
 
 #include "abi.cuh"
+#include "ptx/memory.cuh"
 #include "types.cuh"
 
 struct Sequence {
   int keys, queries;
 };
 
-// Of every batch entry, while all are equally long.
-__device__ __forceinline__ Sequence sequence_of(const ForwardSizes& sizes) { return {sizes.seqlen_kv, sizes.seqlen_q}; }
+struct QueryTile {
+  int index;  // tile of BLOCK_Q rows
+  int head;   // query head
+  int batch;  // entry of the batch: a sequence
+};
+template <class Place>
+struct TileOf : Place, QueryTile {};
+
+// At most one part.
+template <class... Parts>
+struct SequencesBy;
+
+template <class Part>
+struct SequencesBy<Part> : Part {
+  static constexpr bool kRagged = true;
+
+  using Part::Part;
+};

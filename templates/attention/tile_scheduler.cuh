@@ -3,12 +3,7 @@
 #pragma once
 
 #include "abi.cuh"
-
-struct QueryTile {
-  int index;  // tile of BLOCK_Q rows
-  int head;   // query head
-  int batch;
-};
+#include "attention/sequence.cuh"
 
 // natural: the tiles of one head are neighbours, so K and V are read once into L2 for all of them.
 // longest_first: sections of heads whose K and V fit L2 together; within a section the tiles with the most keys come
@@ -35,3 +30,34 @@ __device__ __forceinline__ QueryTile schedule_tile(const ForwardSizes& sizes, ui
   return {static_cast<int>(index), static_cast<int>(head_of_batch % sizes.num_heads_q),
           static_cast<int>(head_of_batch / sizes.num_heads_q)};
 }
+
+// All equally long, each in a batch entry of its own.
+template <>
+struct SequencesBy<> {
+  static constexpr bool kRagged = false;
+  struct Place {
+    static constexpr int kBytes = 0;
+
+    __device__ __forceinline__ void write(SmemAddress) const {}
+    __device__ __forceinline__ void read(SmemAddress) {}
+  };
+  using Tile = TileOf<Place>;
+
+  template <class Arguments>
+  __device__ __forceinline__ explicit SequencesBy(const Arguments&) {}
+
+  __device__ __forceinline__ uint32 count(const ForwardSizes& sizes) const {
+    return static_cast<uint32>(sizes.batch) * sizes.num_heads_q * sizes.num_q_tiles;
+  }
+  template <bool kLastFirst, bool kLongestFirst>
+  __device__ __forceinline__ Tile tile(const ForwardSizes& sizes, uint32 index) const {
+    return {{}, schedule_tile<kLastFirst, kLongestFirst>(sizes, index)};
+  }
+  __device__ __forceinline__ Sequence sequence(const ForwardSizes& sizes, const Place&) const {
+    return {sizes.seqlen_kv, sizes.seqlen_q};
+  }
+  __device__ __forceinline__ static constexpr int first_query(const Place&) { return 0; }
+  __device__ __forceinline__ static constexpr int first_key(const Place&) { return 0; }
+  __device__ __forceinline__ static int query_batch(const Place&, int batch) { return batch; }
+  __device__ __forceinline__ static int key_batch(const Place&, int batch) { return batch; }
+};

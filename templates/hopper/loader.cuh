@@ -76,15 +76,16 @@ struct HopperLoader {
   using Shape = HopperShape<Config>;
   using Tile = HopperTile<Config>;
 
-  const HopperArguments& args;
+  const HopperTiles<Config> tiles;
+  const HopperArguments& args = tiles.args.core;
   const Shape shape;
   const int rank;  // in the cluster
   RingWriter<typename Shape::QRing> queries;
   RingWriter<typename Shape::KRing> keys;
   RingWriter<typename Shape::VRing> values;
 
-  __device__ __forceinline__ HopperLoader(const HopperArguments& args_, const Shape& shape_)
-      : args(args_),
+  __device__ __forceinline__ HopperLoader(const typename Config::Arguments& args_, const Shape& shape_)
+      : tiles{args_},
         shape(shape_),
         rank(cluster_rank<Config>()),
         queries(shape.queries()),
@@ -99,9 +100,8 @@ struct HopperLoader {
 #pragma unroll
       for (int panel = 0; panel < QTile::kPanels; ++panel)
         ptx::tma_load(queries.slot() + panel * QTile::kPanelBytes, args.q,
-                      {panel * QTile::kPanelColumns, tile.head << args.packed_heads_log2,
-                       tile.first_row >> args.packed_heads_log2, tile.batch},
-                      queries.full(), ptx::L2Policy::evict_first);
+                      tiles.query_origin(tile, panel * QTile::kPanelColumns, tile.first_row), queries.full(),
+                      ptx::L2Policy::evict_first);
     }
     queries.advance();
   }
@@ -135,7 +135,7 @@ struct HopperLoader {
 #pragma unroll
     for (int panel = 0; panel < KvTile::kPanels; ++panel) {
       const SmemAddress dst = ring.slot() + panel * KvTile::kPanelBytes + rank * kShare * KvTile::kRowBytes;
-      const ptx::BoxOrigin at{panel * KvTile::kPanelColumns, tile.kv_head, first_key, tile.batch};
+      const auto at = tiles.key_origin(tile, panel * KvTile::kPanelColumns, first_key);
       if constexpr (Config::kCluster == 1)
         ptx::tma_load(dst, map, at, ring.full(), ptx::L2Policy::evict_last);
       else

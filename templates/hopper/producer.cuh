@@ -11,7 +11,7 @@ template <class Config>
 __device__ __forceinline__ void produce(const typename Config::Arguments& args, const HopperShape<Config>& shape) {
   using Shape = HopperShape<Config>;
   using Tile = HopperTile<Config>;
-  HopperLoader<Config> loader(args.core, shape);
+  HopperLoader<Config> loader(args, shape);
   RingReader<typename Shape::TileRing, 1> announced(shape.tiles());
   // A description is read again for each use: this thread has few registers.
   int stage = announced.take();

@@ -21,6 +21,7 @@ struct HopperStore {
   static constexpr int kChunks = ceil_div(Config::kHeadDimV, kChunkElements);
   static constexpr int kStoreRows = Shape::kStoreRows;
 
+  using Sequences = typename Config::Sequences;
   using Additions = typename Config::SoftmaxParts;
   using End = RowEnd<Additions::kAny>;
 
@@ -35,6 +36,8 @@ struct HopperStore {
     uint32 pairs[2 * kChunks];
     Config::Output::multiply({factor_of(ends[0]), factor_of(ends[1])});
     Config::Output::pack(pairs);
+    if constexpr (Sequences::kRagged)
+      if (tiles.sequence_of(tile).keys == 0) clear(pairs);
 #pragma unroll
     for (int panel = 0; panel < VTile::kPanels; panel += Shape::kOutputPanels) {
       if (ptx::elect()) ptx::tma_wait_read();
@@ -72,6 +75,12 @@ struct HopperStore {
     return factor;
   }
 
+  // Rows without keys: what was read in place of values may be NaN, and times 0 it still is.
+  __device__ __forceinline__ static void clear(uint32 (&pairs)[2 * kChunks]) {
+#pragma unroll
+    for (uint32& pair : pairs) pair = 0;
+  }
+
   // One lane of each row writes.
   template <class Softmax>
   __device__ __forceinline__ void write_lse(const Softmax& softmax, const End (&ends)[2],
@@ -79,14 +88,15 @@ struct HopperStore {
     const int lane = ptx::tid_x() % kWarpSize;
     if (lane % 4 != 0) return;
     const int last_pack = (1 << args.packed_heads_log2) - 1;
-    char* const lse = reinterpret_cast<char*>(args.lse) + tile.batch * args.lse_strides.batch;
+    char* const lse = reinterpret_cast<char*>(args.lse) + Sequences::query_batch(tile, tile.batch) * args.lse_strides.batch;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + lane / 4 + 8 * h;
       const int position = row >> args.packed_heads_log2;
       const int head = (tile.head << args.packed_heads_log2) + (row & last_pack);
       if (position < tiles.sequence_of(tile).queries)
-        ptx::st_global(lse + head * args.lse_strides.head + position * args.lse_strides.row,
+        ptx::st_global(lse + head * args.lse_strides.head +
+                           (Sequences::first_query(tile) + position) * args.lse_strides.row,
                        ends[h].log_sum_exp(softmax, 0, h));
     }
   }
@@ -115,9 +125,7 @@ struct HopperStore {
 #pragma unroll
     for (int i = 0; i < Shape::kOutputPanels; ++i)
       if (first_panel + i < VTile::kPanels)
-        ptx::tma_store(args.out,
-                       {(first_panel + i) * VTile::kPanelColumns, tile.head << args.packed_heads_log2,
-                        first_row >> args.packed_heads_log2, tile.batch},
+        ptx::tma_store(args.out, tiles.query_origin(tile, (first_panel + i) * VTile::kPanelColumns, first_row),
                        slab + i * Shape::kOutputPanelBytes);
     ptx::tma_commit_group();
   }

@@ -9,6 +9,7 @@
 #include "attention/tile_scheduler.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/special_registers.cuh"
+#include "ptx/tma.cuh"
 #include "types.cuh"
 
 // Rows of a tile are query positions of packed_heads heads, interleaved: see HopperArguments.
@@ -24,7 +25,9 @@ struct PackedMask : Mask<Config> {
 };
 
 template <class Config>
-struct HopperTile {
+struct HopperTile : Config::Sequences::Place {
+  using Place = typename Config::Sequences::Place;
+
   int first_row;
   int head;  // a pack of query heads
   int batch;
@@ -35,7 +38,8 @@ struct HopperTile {
   int listed;   // of these blocks, how many are visited; only where blocks are listed
 
   // One warp finds the tiles and tells the others through shared memory.
-  static constexpr int kBytes = 2 * sizeof(ptx::Chunk);
+  static constexpr int kPlaceAt = 2 * sizeof(ptx::Chunk);
+  static constexpr int kBytes = kPlaceAt + Place::kBytes;
   static constexpr int kKvHeadAt = sizeof(ptx::Chunk);
   static constexpr int kFirstBlockAt = kKvHeadAt + sizeof(uint32);
   static constexpr int kListedAt = kFirstBlockAt + sizeof(uint32);
@@ -46,14 +50,16 @@ struct HopperTile {
     ptx::st_shared(slot + kKvHeadAt, static_cast<uint32>(kv_head));
     if constexpr (Config::Masks::kBegins) ptx::st_shared(slot + kFirstBlockAt, static_cast<uint32>(first_block));
     if constexpr (Config::Blocks::kListed) ptx::st_shared(slot + kListedAt, static_cast<uint32>(listed));
+    Place::write(slot + kPlaceAt);
   }
   static __device__ __forceinline__ HopperTile read(SmemAddress slot) {
     const ptx::Chunk c = ptx::ld_shared(slot);
     HopperTile tile{
-        static_cast<int>(c.x), static_cast<int>(c.y), static_cast<int>(c.z), static_cast<int>(c.w), 0, 0, 0};
+        {}, static_cast<int>(c.x), static_cast<int>(c.y), static_cast<int>(c.z), static_cast<int>(c.w), 0, 0, 0};
     if constexpr (Config::Masks::kBegins)
       tile.first_block = static_cast<int>(ptx::ld_shared_word(slot + kFirstBlockAt));
     if constexpr (Config::Blocks::kListed) tile.listed = static_cast<int>(ptx::ld_shared_word(slot + kListedAt));
+    tile.Place::read(slot + kPlaceAt);
     return tile;
   }
   static __device__ __forceinline__ HopperTile read_with_kv_head(SmemAddress slot) {
@@ -72,34 +78,33 @@ __device__ __forceinline__ int cluster_rank() {
 template <class Config>
 struct HopperTiles {
   using Tile = HopperTile<Config>;
+  using Sequences = typename Config::Sequences;
 
   const typename Config::Arguments& args;
 
   // Tiles are counted in clusters: the blocks of one take neighbouring tiles of the same head.
-  __device__ __forceinline__ uint32 count() const {
-    const ForwardSizes& sizes = args.core.sizes;
-    return static_cast<uint32>(sizes.batch) * sizes.num_heads_q * (sizes.num_q_tiles / Config::kCluster);
-  }
+  __device__ __forceinline__ uint32 count() const { return Sequences(args).count(sizes()); }
   __device__ __forceinline__ static uint32 first() { return ptx::ctaid_x() / Config::kCluster; }
   __device__ __forceinline__ static uint32 stride() { return ptx::nctaid_x() / Config::kCluster; }
 
   __device__ __forceinline__ Tile find(uint32 index) const {
-    if (index >= count()) return {0, 0, 0, 0, 0, 0, 0};
-    ForwardSizes sizes = args.core.sizes;
-    sizes.num_q_tiles /= Config::kCluster;
-    const QueryTile cluster = schedule_tile<Config::Masks::kEnds, Config::kLongestFirst>(sizes, index);
+    if (index >= count()) return {{}, 0, 0, 0, 0, 0, 0, 0};
+    const auto cluster = Sequences(args).template tile<Config::Masks::kEnds, Config::kLongestFirst>(sizes(), index);
     const int first_of_cluster = cluster.index * Config::kCluster * Config::kBlockQ;
-    Tile tile{0, cluster.head, cluster.batch, 0, 0, 0, 0};
+    Tile tile{cluster, 0, cluster.head, cluster.batch, 0, 0, 0, 0};
     // What is multicast is loaded for all of the cluster's rows.
     const int last_row = first_of_cluster + Config::kCluster * Config::kBlockQ - 1;
     const BlockRuns runs = visited(tile, first_of_cluster, last_row);
     tile.first_row = first_of_cluster + cluster_rank<Config>() * Config::kBlockQ;
     tile.end_block = runs.end, tile.first_block = runs.first;
-    tile.kv_head = cluster.head / sizes.heads_per_group;
+    tile.kv_head = cluster.head / args.core.sizes.heads_per_group;
     return tile;
   }
 
-  __device__ __forceinline__ Sequence sequence_of(const Tile&) const { return ::sequence_of(args.core.sizes); }
+  __device__ __forceinline__ Sequence sequence_of(const Tile& tile) const {
+    if constexpr (Sequences::kRagged) return tile.of;
+    return {args.core.sizes.seqlen_kv, args.core.sizes.seqlen_q};
+  }
   __device__ __forceinline__ PackedMask<Config> mask_of(const Tile& tile) const {
     const int batch = tile.batch;
     return {args, sequence_of(tile), [batch] { return batch; }};
@@ -112,5 +117,35 @@ struct HopperTiles {
   // By rows of its sequence.
   __device__ __forceinline__ BlockRuns visited(const Tile& tile, int first_row, int last_row) const {
     return block_runs<Config::kBlockKv, 1>(mask_of(tile), first_row, last_row);
+  }
+
+  // Where in q and in the output a box of a tile's rows begins.
+  __device__ __forceinline__ auto query_origin(const Tile& tile, int column, int first_row) const {
+    const int head = tile.head << args.core.packed_heads_log2, row = first_row >> args.core.packed_heads_log2;
+    if constexpr (Sequences::kRagged) {
+      const int end = tile.query_row + tile.of.queries;
+      return ptx::EndedBoxOrigin{column, head, args.ragged.query_rows - tile.of.queries + row, end,
+                                 tile.batch_of_queries};
+    } else {
+      return ptx::BoxOrigin{column, head, row, tile.batch};
+    }
+  }
+  // Likewise in k and v. A sequence without keys is read as if it had one, whose scores its masks hide: of a box that lies
+  // outside of its tensor map as a whole, hardware reads what may be nobody's memory.
+  __device__ __forceinline__ auto key_origin(const Tile& tile, int column, int first_key) const {
+    if constexpr (Sequences::kRagged) {
+      const int keys = max(tile.of.keys, 1);
+      return ptx::EndedBoxOrigin{column, tile.kv_head, args.ragged.key_rows - keys + first_key, tile.key_row + keys,
+                                 tile.batch_of_keys};
+    } else {
+      return ptx::BoxOrigin{column, tile.kv_head, first_key, tile.batch};
+    }
+  }
+
+ private:
+  __device__ __forceinline__ ForwardSizes sizes() const {
+    ForwardSizes sizes = args.core.sizes;
+    sizes.num_q_tiles /= Config::kCluster;
+    return sizes;
   }
 };

@@ -81,7 +81,7 @@ class HopperAblationConsumer {
         shape(shape_),
         tiles{args_},
         announcer(args_, shape_),
-        loader(args_.core, shape_),
+        loader(args_, shape_),
         gemm_turn{warpgroup_},
         softmax_turn{warpgroup_},
         queries(shape_.queries()),

@@ -485,6 +485,9 @@ class HopperConsumer {
 
 template <class Config>
 __device__ __forceinline__ void forward_hopper(const typename Config::Arguments& args, SmemAddress smem) {
+  // A launch for a ragged batch has as many blocks as there may be tiles.
+  if constexpr (Config::Sequences::kRagged)
+    if (HopperTiles<Config>::first() >= HopperTiles<Config>{args}.count()) return;
   const HopperShape<Config> shape{smem};
   open_block<Config>(args.core, shape, 1);
   const int warpgroup = ptx::shfl_first(ptx::tid_x() / kWarpgroupSize);

@@ -35,6 +35,8 @@ class ForwardMma {
   struct NoRow {};
   using KeptRow = typename Choose<Score<Config>::kIsLong, NoRow, ScoreRow>::type;
   using Dropouts = typename Config::Dropouts;
+  using Sequences = typename Config::Sequences;
+  using Tile = typename Sequences::Tile;
 
   static constexpr bool kBegins = Config::Masks::kBegins;
   static constexpr bool kSerial = Config::kPipeline == Pipeline::serial;
@@ -62,11 +64,16 @@ class ForwardMma {
         additions(arguments),
         self(Score<Config>(arguments).unit(), smem + thread / kWarpSize * Shape::kWarpRows * QTile::kRowBytes,
              thread % kWarpSize) {
-    const QueryTile tile = find_tile();
+    const Tile tile = find_tile();
     first_row = tile.index * Config::kBlockQ;
     const int last_row = min(first_row + Config::kBlockQ, sequence().queries) - 1;
     blocks = block_runs<Config::kBlockKv, 0>(mask, first_row, last_row);
     if (far) self.softmax.expect_far(), blocks.clean_end = blocks.first;
+  }
+
+  // Whether there is a tile for this block: a launch for a ragged batch has as many blocks as there may be tiles.
+  __device__ __forceinline__ static bool has_tile(const typename Config::Arguments& arguments) {
+    return !Sequences::kRagged || ptx::ctaid_x() < Sequences(arguments).count(arguments.core.sizes);
   }
 
   // False if rows went far from 0 and were not expected to: then nothing is written, and everything is to be done again
@@ -257,9 +264,10 @@ class ForwardMma {
   // --- Copies into shared memory -----------------------------------------------------------------------------------
 
   __device__ __forceinline__ void bring_query() {
-    const QueryTile tile = find_tile();
-    const char* rows =
-        args.q + tile.batch * args.q_strides.batch + tile.head * args.q_strides.head + first_row * args.q_strides.row;
+    const Tile tile = find_tile();
+    const char* rows = args.q + Sequences::query_batch(tile, tile.batch) * args.q_strides.batch +
+                       tile.head * args.q_strides.head + first_row * args.q_strides.row +
+                       Sequences::first_query(tile) * args.q_strides.row;
     QTile::template clear_padding<Config::kHeadDim, Shape::kThreads>(smem, thread);
     QTile::template request<Config::kHeadDim, Shape::kThreads, true>(
         smem, QTile::template source<Config::kHeadDim, Shape::kThreads>(rows, args.q_strides.row, thread),
@@ -348,8 +356,8 @@ class ForwardMma {
 
   // --- Places ------------------------------------------------------------------------------------------------------
 
-  __device__ __forceinline__ QueryTile find_tile() const {
-    return schedule_tile<Config::Masks::kEnds, Config::kLongestFirst>(args.sizes, ptx::ctaid_x());
+  __device__ __forceinline__ Tile find_tile() const {
+    return Sequences(launch).template tile<Config::Masks::kEnds, Config::kLongestFirst>(args.sizes, ptx::ctaid_x());
   }
   // What the parts in the slot of scores know of any row of the tile.
   __device__ __forceinline__ ScoreRow row() const {
@@ -363,11 +371,13 @@ class ForwardMma {
   }
   // Of all rows but for their position.
   __device__ __forceinline__ RowPlace place() const {
-    const QueryTile tile = find_tile();
+    const Tile tile = find_tile();
     return {tile.batch, tile.head, 0, sequence()};
   }
-  // Of the tile's batch entry.
-  __device__ __forceinline__ Sequence sequence() const { return sequence_of(args.sizes); }
+  __device__ __forceinline__ Sequence sequence() const {
+    if constexpr (Sequences::kRagged) return find_tile().of;
+    return {args.sizes.seqlen_kv, args.sizes.seqlen_q};
+  }
   __device__ __forceinline__ int first_key(int i) const { return (blocks.end - 1 - i) * Config::kBlockKv; }
   __device__ __forceinline__ int warp_row() const { return first_row + thread / kWarpSize * Shape::kWarpRows; }
   // Whether some row of the warp sees a key of a block below those that are masked at the end.
@@ -377,7 +387,7 @@ class ForwardMma {
   // By the predicates, where blocks are listed.
   __device__ __forceinline__ SeenBlock seen_of_block(int i) const {
     if constexpr (Config::Blocks::kListed) {
-      const QueryTile tile = find_tile();
+      const Tile tile = find_tile();
       const int last_row = min(first_row + Config::kBlockQ, sequence().queries) - 1;
       return listed.template seen<Config::kBlockKv>(tile.batch, tile.head, first_row, last_row, first_key(i));
     } else {
@@ -392,10 +402,11 @@ class ForwardMma {
   __device__ __forceinline__ int last_visible_key() const { return mask.last_key(warp_row() + Shape::kWarpRows - 1); }
 
   // Where the requests of K and V begin.
-  __device__ __forceinline__ void find_keys(const QueryTile& tile) {
+  __device__ __forceinline__ void find_keys(const Tile& tile) {
     const int kv_head = tile.head / args.sizes.heads_per_group;
-    const char* k = args.k + tile.batch * args.k_strides.batch + kv_head * args.k_strides.head;
-    const char* v = args.v + tile.batch * args.v_strides.batch + kv_head * args.v_strides.head;
+    const int batch = Sequences::key_batch(tile, tile.batch), row = Sequences::first_key(tile);
+    const char* k = args.k + batch * args.k_strides.batch + kv_head * args.k_strides.head + row * args.k_strides.row;
+    const char* v = args.v + batch * args.v_strides.batch + kv_head * args.v_strides.head + row * args.v_strides.row;
     next_key = KTile::template source<Config::kHeadDim, Shape::kThreads>(k + first_key(0) * args.k_strides.row,
                                                                          args.k_strides.row, thread);
     next_value = VTile::template source<Config::kHeadDimV, Shape::kThreads>(v + first_key(0) * args.v_strides.row,
@@ -404,20 +415,22 @@ class ForwardMma {
 
   // Finds its place anew: the loop had no register to keep it in.
   __device__ __forceinline__ void finish() {
-    const QueryTile tile = find_tile();
+    const Tile tile = find_tile();
     const int lane = ptx::tid_x() % kWarpSize;
     const int warp = ptx::tid_x() / kWarpSize;
     const int row = tile.index * Config::kBlockQ + warp * Shape::kWarpRows;
     const int valid_rows = sequence().queries - row;
+    const int batch = Sequences::query_batch(tile, tile.batch), before = Sequences::first_query(tile);
     char* lse = reinterpret_cast<char*>(args.lse);
     if (lse != nullptr)
-      lse += tile.batch * args.lse_strides.batch + tile.head * args.lse_strides.head + row * args.lse_strides.row;
+      lse += batch * args.lse_strides.batch + tile.head * args.lse_strides.head + row * args.lse_strides.row +
+             before * args.lse_strides.row;
     normalize(
         self.o, self.softmax, additions, Dropouts(launch), [this] { return place(); }, lse, args.lse_strides.row,
         valid_rows, lane);
     const SmemAddress slab = smem + warp * OTile::kBytes;
-    char* rows =
-        args.out + tile.batch * args.out_strides.batch + tile.head * args.out_strides.head + row * args.out_strides.row;
+    char* rows = args.out + batch * args.out_strides.batch + tile.head * args.out_strides.head +
+                 row * args.out_strides.row + before * args.out_strides.row;
     store_rows<typename Config::Element, OTile, Config::kHeadDimV>(self.o, slab, rows, args.out_strides.row, valid_rows,
                                                                    lane);
   }

@@ -11,6 +11,10 @@ namespace ptx {
 struct BoxOrigin {
   int column, head, row, batch;
 };
+// The same of a 5-dimensional one, in which rows are counted from `end` on: see parts/sequences/ragged.cuh.
+struct EndedBoxOrigin {
+  int column, head, row, end, batch;
+};
 
 // prefetch.tensormap [map];   so that the first copy need not wait for it:                   PTX ISA 8.0, sm_90
 __device__ __forceinline__ void prefetch_tensormap(const TensorMap& map) {
@@ -32,6 +36,18 @@ __device__ __forceinline__ void tma_load(SmemAddress dst, const TensorMap& map, 
       : "memory");
 }
 
+// cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint
+//     [dst], [map, {column, head, row, end, batch}], [barrier], policy;                      PTX ISA 8.0, sm_90
+__device__ __forceinline__ void tma_load(SmemAddress dst, const TensorMap& map, EndedBoxOrigin at, SmemAddress barrier,
+                                         L2Policy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(dst),
+      "l"(&map), "r"(at.column), "r"(at.head), "r"(at.row), "r"(at.end), "r"(at.batch), "r"(barrier),
+      "l"(static_cast<uint64>(policy))
+      : "memory");
+}
+
 // The same with .multicast::cluster and a mask of ranks: into the same place of several blocks, completing on the
 // barrier of each:                                                                           PTX ISA 8.0, sm_90
 __device__ __forceinline__ void tma_load_multicast(SmemAddress dst, const TensorMap& map, BoxOrigin at,
@@ -49,6 +65,14 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, BoxOrigin at, Sm
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map),
                "r"(at.column), "r"(at.head), "r"(at.row), "r"(at.batch), "r"(src)
                : "memory");
+}
+
+// cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [map, {..}], [src];             PTX ISA 8.0, sm_90
+__device__ __forceinline__ void tma_store(const TensorMap& map, EndedBoxOrigin at, SmemAddress src) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(&map),
+      "r"(at.column), "r"(at.head), "r"(at.row), "r"(at.end), "r"(at.batch), "r"(src)
+      : "memory");
 }
 
 // cp.async.bulk.commit_group;                                                                PTX ISA 8.0, sm_90

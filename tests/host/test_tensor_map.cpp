@@ -195,6 +195,10 @@ FakeMap read(const generator::TensorMap& map) {
 
 constexpr runtime::TensorMapBox kBox{64, 1, 128};
 
+void encode(const runtime::Driver& driver, runtime::TensorMapEncoder& encoder, int place, const Tensor& tensor) {
+  encoder.encode(driver, place, {0, &tensor, kBox, false});
+}
+
 }  // namespace
 
 TEST_CASE("a map that differs in its address alone from the last one at its place is moved there, the same one stays") {
@@ -202,7 +206,7 @@ TEST_CASE("a map that differs in its address alone from the last one at its plac
   runtime::TensorMapEncoder encoder;
   const Dims shape{2, 90, 2, 64};
   const auto encode = [&](int place, const Tensor& tensor, const runtime::TensorMapBox& box = kBox) {
-    const FakeMap made = read(encoder.encode(driver, place, tensor, box));
+    const FakeMap made = read(encoder.encode(driver, place, {0, &tensor, box, false}));
     CHECK(made.address == tensor.data);
     CHECK(made.rows == static_cast<std::uint64_t>(tensor.shape[1]));
   };
@@ -231,9 +235,9 @@ TEST_CASE("a map that could not be encoded is not taken for one") {
   const runtime::Driver driver = fake_driver();
   runtime::TensorMapEncoder encoder;
   const Dims shape{2, 90, 2, 64};
-  encoder.encode(driver, 0, {address(1), DType::bf16, {1, 90, 2, 64}}, kBox);
-  CHECK_THROWS_AS(encoder.encode(driver, 0, {nullptr, DType::bf16, shape}, kBox), Error);
-  encoder.encode(driver, 0, {address(1), DType::bf16, shape}, kBox);
+  encode(driver, encoder, 0, {address(1), DType::bf16, {1, 90, 2, 64}});
+  CHECK_THROWS_AS(encode(driver, encoder, 0, {nullptr, DType::bf16, shape}), Error);
+  encode(driver, encoder, 0, {address(1), DType::bf16, shape});
   CHECK(encoded == 3);
   CHECK(moved == 0);
 }
@@ -243,12 +247,12 @@ TEST_CASE("drivers that cannot move a map encode each address, and those that kn
   driver.cuTensorMapReplaceAddress = nullptr;
   runtime::TensorMapEncoder encoder;
   const Dims shape{2, 90, 2, 64};
-  encoder.encode(driver, 0, {address(1), DType::bf16, shape}, kBox);
-  encoder.encode(driver, 0, {address(2), DType::bf16, shape}, kBox);
+  encode(driver, encoder, 0, {address(1), DType::bf16, shape});
+  encode(driver, encoder, 0, {address(2), DType::bf16, shape});
   CHECK(encoded == 2);
-  encoder.encode(driver, 0, {address(2), DType::bf16, shape}, kBox);
+  encode(driver, encoder, 0, {address(2), DType::bf16, shape});
   CHECK(encoded == 2);
   driver.cuTensorMapEncodeTiled = nullptr;
-  CHECK_THROWS_WITH_AS(encoder.encode(driver, 0, {address(3), DType::bf16, shape}, kBox),
+  CHECK_THROWS_WITH_AS(encode(driver, encoder, 0, {address(3), DType::bf16, shape}),
                        doctest::Contains("must have cuTensorMapEncodeTiled"), Error);
 }
