@@ -99,8 +99,8 @@ struct BlockMaskArguments {
   unsigned words;
 };
 
-// A tile of a ragged batch: its sequence and where that lies. kernels/batch_plan.cuh makes a list of them, and kernels read
-// it by parts/sequences/ragged.cuh.
+// A tile of a ragged batch: its sequence and where that lies. kernels/batch_plan.cuh makes a list of them, and kernels
+// read it by parts/sequences/ragged.cuh.
 struct alignas(16) PlannedTile {
   int sequence;                // entry of the batch
   int index;                   // of the tile in it
@@ -111,8 +111,8 @@ struct alignas(16) PlannedTile {
 struct RaggedArguments {
   const PlannedTile* tiles;  // the longest first
   const unsigned* count;     // of them
-  // Rows of a batch entry of q and k. Their tensor maps begin so many rows before the tensors, and see a sequence by its
-  // end: runtime/call/tensor_map.h.
+  // Rows of a batch entry of q and k. Their tensor maps begin so many rows before the tensors, and see a sequence by
+  // its end: runtime/call/tensor_map.h.
   int query_rows, key_rows;
 };
 
@@ -124,14 +124,14 @@ struct BatchPlanMaker {
   // Each i32 and null where the batch has none. Offsets are of [batch + 1], all others of [batch].
   const int *query_offsets, *key_offsets;
   const int *used_queries, *used_keys;
-  const int *padding_keys;  // before a sequence's first key
-  const int *key_batches;   // where its keys lie
+  const int* padding_keys;  // before a sequence's first key
+  const int* key_batches;   // where its keys lie
   int batch;
   int query_rows, key_rows;  // of a batch entry
   int key_batch_count;
   int block_rows;         // of a tile
   int packed_heads_log2;  // that share it
-  int keys_behind;        // that a query sees after its own position, and all of them together: what tiles are ordered by
+  int keys_behind;  // that a query sees after its own position, and all of them together: what tiles are ordered by
   int most_keys;
 };
 

@@ -57,6 +57,7 @@ struct TensorCase {
   TensorMapDescription map;
   std::array<std::int32_t, 5> at{};
   int shared_offset = 1024;
+  std::ptrdiff_t before = 0;  // bytes from the map's address to the memory
 
   int element() const { return bytes_of(map.element); }
   std::size_t tensor_bytes() const {
@@ -140,7 +141,7 @@ std::string move_image(bool to_shared, std::size_t from, std::size_t bytes) {
 
 Runs run_tensor(const TensorCase& tensor, const SmallKernel& kernel, Buffer& data, Bytes& image, int schedules = 3) {
   TensorMapDescription description = tensor.map;
-  description.address = data.data();
+  description.address = data.data() - tensor.before;
   const TensorMap map = encode_tensor_map(description);
   Memory memory;
   memory.add("tensor", data.data(), data.size);
@@ -384,6 +385,29 @@ TEST_CASE("a tensor is multicast to the blocks of a cluster") {
       [&](std::size_t to, std::ptrdiff_t from) { std::copy_n(data.data() + from, 2, expected.data() + to); });
   CHECK(image == expected);
   CHECK(runs.last.counters.tma_bytes_loaded == 2 * tensor.box_bytes());
+}
+
+TEST_CASE("a map may begin before its memory, unless a load begins outside of it") {
+  for (std::int32_t row = 2; row < 12; ++row) {
+    CAPTURE(row);
+    TensorCase tensor = tensor_of_rank(2, TensorElement::bf16, TensorSwizzle::none);
+    tensor.before = 2 * static_cast<std::ptrdiff_t>(tensor.map.byte_strides[0]);
+    tensor.at = {0, row, 0, 0, 0};
+    Buffer data(tensor.tensor_bytes());
+    Bytes image(kSharedBytes);
+    const bool begins_inside = row < static_cast<std::int32_t>(tensor.map.sizes[1]);
+    const auto runs_of = [&](const std::string& copy) {
+      return run_tensor(tensor, tensor_kernel(initialise() + copy), data, image, 1);
+    };
+    const Runs loads = runs_of(expect(static_cast<int>(tensor.box_bytes())) + tensor_load(tensor) + wait("%smem", "0"));
+    INFO(loads.text());
+    CHECK(loads.findings.empty() == begins_inside);
+    if (!begins_inside) CHECK(loads.has(FindingKind::global_out_of_bounds, "16 bytes"));
+    const Runs stores = runs_of(fmt::format("@%p1 {} {}, [%smem+1024];\n", store_opcode(tensor), tensor.operand()) +
+                                kCommitBulk + kWaitBulk);
+    INFO(stores.text());
+    CHECK(!stores.has(FindingKind::global_out_of_bounds, ""));
+  }
 }
 
 TEST_CASE("tensor copies with operands that they cannot have are found") {

@@ -105,10 +105,13 @@ struct EmulatedBackend::Kernel {
 
   // The first report with findings, or else the last one.
   emulator::Report run(const ForwardCall& call, const EmulationOptions& options) const {
+    // With any contents, as on a GPU.
+    constexpr std::byte kAny{0x5a};
     struct alignas(16) Unit {
       std::byte bytes[16];
     };
     std::vector<Unit> scratch((Operation::scratch_bytes(call, spec) + sizeof(Unit) - 1) / sizeof(Unit));
+    for (Unit& unit : scratch) std::fill(std::begin(unit.bytes), std::end(unit.bytes), kAny);
     Operation operation(call, spec, options.resident_blocks, reinterpret_cast<std::byte*>(scratch.data()));
     emulator::Memory memory = memory_of(call.operands);
     if (!scratch.empty()) memory.add("batch_plan", scratch.data(), scratch.size() * sizeof(Unit));
@@ -265,7 +268,8 @@ EmulatedBackend::PlainProgram EmulatedBackend::make_plain(const generator::Plain
 
 const EmulatedBackend::PlainProgram& EmulatedBackend::batch_plan() {
   std::call_once(batch_plan_made_, [this] {
-    batch_plan_ = std::make_unique<const PlainProgram>(make_plain(generator::render_batch_plan(architecture_, templates_)));
+    batch_plan_ =
+        std::make_unique<const PlainProgram>(make_plain(generator::render_batch_plan(architecture_, templates_)));
   });
   return *batch_plan_;
 }

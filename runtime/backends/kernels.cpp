@@ -168,9 +168,9 @@ Kernels::Made Kernels::make(const Problem& problem, const Variant& variant, cons
   const WantedKernel wanted({problem, variant, require_architecture(device)}, templates_);
   if (const LaunchRecord* ready = known(wanted, device)) return {ready, true};
   const CUfunction batch_plan = problem.ragged ? load_batch_plan(device) : nullptr;
-  return {progress.around(wanted.name(),
-                          [&] { return &record(wanted, store_.get(wanted.request), batch_plan, device); }),
-          false};
+  return {
+      progress.around(wanted.name(), [&] { return &record(wanted, store_.get(wanted.request), batch_plan, device); }),
+      false};
 }
 
 // What a record chose may be missing where the default is not: in a bundle of the defaults, without a compiler.

@@ -15,7 +15,7 @@ struct LaunchRecord {
   explicit LaunchRecord(const generator::KernelSpec& of) : spec(of) {}
 
   generator::KernelSpec spec;
-  CUfunc_st* function = nullptr;  // a CUfunction
+  CUfunc_st* function = nullptr;    // a CUfunction
   CUfunc_st* batch_plan = nullptr;  // likewise, of what makes the list of tiles; null where batches are not ragged
   KernelInfo info;
   int resident_blocks = 0;                // that the device runs at once

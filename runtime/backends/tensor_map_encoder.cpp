@@ -39,11 +39,11 @@ void encode_whole(const Driver& driver, CUtensorMap* map, const TensorMapShape& 
   const cuuint32_t box_sizes[] = {unsigned_of(box.columns), unsigned_of(box.heads), unsigned_of(box.rows), 1, 1};
   const cuuint32_t element_steps[] = {1, 1, 1, 1, 1};
   const int row_bytes = box.columns * static_cast<int>(size_of(dtype));
-  driver.check(
-      driver.cuTensorMapEncodeTiled(map, element_of(dtype), unsigned_of(shape.rank), const_cast<void*>(address),
-                                    shape.sizes, shape.strides, box_sizes, element_steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(row_bytes),
-                                    CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-      "cuTensorMapEncodeTiled");
+  driver.check(driver.cuTensorMapEncodeTiled(map, element_of(dtype), unsigned_of(shape.rank),
+                                             const_cast<void*>(address), shape.sizes, shape.strides, box_sizes,
+                                             element_steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(row_bytes),
+                                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+               "cuTensorMapEncodeTiled");
 }
 
 }  // namespace

@@ -183,8 +183,8 @@ void bind_batch_plan(Launch& launch, const ForwardCall& call, const Variant& var
   constexpr int kThreads = 1024;
   const Tiling tiling = tiling_of(call, variant);
   const std::int64_t tiles = most_tiles(call, tiling.block_rows, tiling.packed_heads);
-  const generator::BatchPlanMaker maker = batch_plan_maker(call, scratch, tiles, tiling.block_rows,
-                                                           std::countr_zero(static_cast<unsigned>(tiling.packed_heads)));
+  const generator::BatchPlanMaker maker = batch_plan_maker(
+      call, scratch, tiles, tiling.block_rows, std::countr_zero(static_cast<unsigned>(tiling.packed_heads)));
   launch.write_argument(0, maker);
   launch.argument_bytes = sizeof(maker);
   launch.blocks = 1;

@@ -59,8 +59,8 @@ PlainLaunch make_function_scores_launch(const ForwardCall& call, const Tensor& s
 bool draws_tiles(const Variant& variant) noexcept;
 
 // Launches in order: each sees what those before it wrote. The last one is of the kernel that the operation was made
-// with; for a ragged batch the one before it is of what makes its list of tiles (generator::render_batch_plan). It points
-// to the call's tensors.
+// with; for a ragged batch the one before it is of what makes its list of tiles (generator::render_batch_plan). It
+// points to the call's tensors.
 class Operation {
  public:
   static constexpr int kMostLaunches = 2;

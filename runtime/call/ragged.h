@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches whose sequences are not equally long: what options say of them, and the list of tiles that a kernel makes of it
-// on the device before attention begins.
+// Batches whose sequences are not equally long: what options say of them, and the list of tiles that a kernel makes of
+// it on the device before attention begins.
 #pragma once
 
 #include <cstddef>

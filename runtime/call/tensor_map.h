@@ -33,10 +33,10 @@ struct TensorMapShape {
   bool operator==(const TensorMapShape&) const = default;
 };
 TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept;
-// For sequences that end before the next one begins, of which nothing may be read and written: {head_dim, heads, L, ends,
-// batch}. L is how many rows a batch entry has, and the map begins as many rows before the tensor. Row i of a sequence of
-// n rows that ends before row e is {L - n + i, e}: the copy engine takes rows from the sequence's end on to be outside of
-// the third dimension.
+// For sequences that end before the next one begins, of which nothing may be read and written: {head_dim, heads, L,
+// ends, batch}. L is how many rows a batch entry has, and the map begins as many rows before the tensor. Row i of a
+// sequence of n rows that ends before row e is {L - n + i, e}: the copy engine takes rows from the sequence's end on to
+// be outside of the third dimension.
 TensorMapShape ended_tensor_map_shape(const Tensor& tensor) noexcept;
 const void* ended_tensor_map_address(const Tensor& tensor) noexcept;
 

@@ -295,7 +295,8 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   check_head_dim("q", q);
   require_size("k", k, kRowsRules, head_dim_dim, q.shape[head_dim_dim], "q");
   check_head_dim("v", v);
-  require_size("v", v, kRowsRules, batch_dim, k.shape[batch_dim], "k");
+  if (!is_ragged(opts)) require_size("k", k, kRowsRules, batch_dim, q.shape[batch_dim], "q");
+  require_size("v", v, kRowsRules, batch_dim, k.shape[batch_dim], is_ragged(opts) ? "k" : "q");
   require_size("v", v, kRowsRules, seqlen_dim, k.shape[seqlen_dim], "k");
   require_size("v", v, kRowsRules, heads_dim, k.shape[heads_dim], "k");
 

@@ -84,7 +84,10 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   check_dtype("v", v, q);
   if (!is_ragged(opts)) check_like("k", k, batch_dim, "q", q);
   check_like("k", k, head_dim_dim, "q", q);
-  check_like("v", v, batch_dim, "k", k);
+  if (is_ragged(opts))
+    check_like("v", v, batch_dim, "k", k);
+  else
+    check_like("v", v, batch_dim, "q", q);
   check_like("v", v, seqlen_dim, "k", k);
   check_like("v", v, heads_dim, "k", k);
   const std::int64_t heads_q = q.shape[heads_dim], heads_kv = k.shape[heads_dim];
@@ -114,8 +117,8 @@ struct HeadView {
   double at(std::int64_t row, std::int64_t column) const {
     const Dims& strides = tensor.strides;
     return load_element(tensor.data, tensor.dtype,
-                        of.batch * strides[batch_dim] + (of.first + row) * strides[seqlen_dim] + head * strides[heads_dim] +
-                            column * strides[head_dim_dim]);
+                        of.batch * strides[batch_dim] + (of.first + row) * strides[seqlen_dim] +
+                            head * strides[heads_dim] + column * strides[head_dim_dim]);
   }
 };
 
@@ -336,8 +339,8 @@ std::vector<Task> tasks_of(const std::vector<SequencePlace>& sequences, std::int
   for (std::size_t i = 0; i < sequences.size(); ++i)
     for (std::int64_t head = 0; head < heads; ++head)
       for (std::int64_t first = 0; first < sequences[i].queries.count; first += kRowsPerTask)
-        tasks.push_back({static_cast<std::int64_t>(i), head, first,
-                         std::min(first + kRowsPerTask, sequences[i].queries.count)});
+        tasks.push_back(
+            {static_cast<std::int64_t>(i), head, first, std::min(first + kRowsPerTask, sequences[i].queries.count)});
   return tasks;
 }
 

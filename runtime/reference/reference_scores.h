@@ -14,7 +14,7 @@ namespace flashjit::reference {
 struct ScoreRows {
   std::int64_t batch, head, first_row, count;
   std::int64_t seqlen_q, seqlen_kv;  // of the sequence
-  std::vector<double>& scores;  // [count, seqlen_kv]
+  std::vector<double>& scores;       // [count, seqlen_kv]
 };
 // Changes scores to what opts.score and opts.mask make of them, hidden ones to -infinity; the library's masks come
 // afterwards. Called by several threads at once.

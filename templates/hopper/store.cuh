@@ -88,16 +88,17 @@ struct HopperStore {
     const int lane = ptx::tid_x() % kWarpSize;
     if (lane % 4 != 0) return;
     const int last_pack = (1 << args.packed_heads_log2) - 1;
-    char* const lse = reinterpret_cast<char*>(args.lse) + Sequences::query_batch(tile, tile.batch) * args.lse_strides.batch;
+    char* const lse =
+        reinterpret_cast<char*>(args.lse) + Sequences::query_batch(tile, tile.batch) * args.lse_strides.batch;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + lane / 4 + 8 * h;
       const int position = row >> args.packed_heads_log2;
       const int head = (tile.head << args.packed_heads_log2) + (row & last_pack);
       if (position < tiles.sequence_of(tile).queries)
-        ptx::st_global(lse + head * args.lse_strides.head +
-                           (Sequences::first_query(tile) + position) * args.lse_strides.row,
-                       ends[h].log_sum_exp(softmax, 0, h));
+        ptx::st_global(
+            lse + head * args.lse_strides.head + (Sequences::first_query(tile) + position) * args.lse_strides.row,
+            ends[h].log_sum_exp(softmax, 0, h));
     }
   }
 

@@ -130,8 +130,8 @@ struct HopperTiles {
       return ptx::BoxOrigin{column, head, row, tile.batch};
     }
   }
-  // Likewise in k and v. A sequence without keys is read as if it had one, whose scores its masks hide: of a box that lies
-  // outside of its tensor map as a whole, hardware reads what may be nobody's memory.
+  // Likewise in k and v. A sequence without keys is read as if it had one, whose scores its masks hide: of a box that
+  // lies outside of its tensor map as a whole, hardware reads what may be nobody's memory.
   __device__ __forceinline__ auto key_origin(const Tile& tile, int column, int first_key) const {
     if constexpr (Sequences::kRagged) {
       const int keys = max(tile.of.keys, 1);

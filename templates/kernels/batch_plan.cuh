@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes the list of tiles of a ragged batch: a tile of BLOCK_Q rows for each that a sequence has, those that see the most
-// keys first. One thread block does it. Tiles have slots before any is known: sequence b begins at slot
-// offset[b] / BLOCK_Q + b, so that no sequence has to wait for the sum of those before it. Whatever stands in memory, no
-// tile leaves the tensors: lengths and places are cut to them.
+// Makes the list of tiles of a ragged batch: a tile of BLOCK_Q rows for each that a sequence has, those that see the
+// most keys first. One thread block does it. Tiles have slots before any is known: those of sequence b begin at slot
+// b + offset[b] / BLOCK_Q, so that no sequence has to wait for the sum of those before it. Whatever stands in memory,
+// no tile leaves the tensors: lengths and places are cut to them.
 #pragma once
 
 #include "abi.cuh"
 #include "ptx/barrier.cuh"
+#include "ptx/memory.cuh"
 #include "ptx/special_registers.cuh"
 #include "types.cuh"
 
@@ -31,13 +32,13 @@ class BatchPlan {
     ptx::bar_sync();
     find_longest();
     ptx::bar_sync();
-    for_each_tile([this](const PlannedTile& tile) { atomicAdd(&shared.first[bucket(tile)], 1u); });
+    for_each_tile([this](const PlannedTile& tile) { ptx::atom_add_shared(first_of(bucket(tile)), 1); });
     ptx::bar_sync();
     const uint32 tiles = add_up();
     if (thread == 0) *args.count = min(tiles, args.most_tiles);
     ptx::bar_sync();
     for_each_tile([this](const PlannedTile& tile) {
-      const uint32 place = atomicAdd(&shared.first[bucket(tile)], 1u);
+      const uint32 place = ptx::atom_add_shared(first_of(bucket(tile)), 1);
       if (place < args.most_tiles) args.tiles[place] = tile;
     });
   }
@@ -80,7 +81,7 @@ class BatchPlan {
 
   __device__ __forceinline__ void find_longest() {
     for (int sequence = thread; sequence < args.batch; sequence += kBatchPlanThreads)
-      atomicMax(&shared.longest, keys(sequence).count);
+      ptx::red_max_shared(ptx::cvta_to_shared(&shared.longest), keys(sequence).count);
   }
 
   __device__ __forceinline__ int64 packed(int rows) const { return static_cast<int64>(rows) << args.packed_heads_log2; }
@@ -88,7 +89,7 @@ class BatchPlan {
     if (args.query_offsets == nullptr)
       return sequence * ((packed(args.query_rows) + args.block_rows - 1) / args.block_rows);
     const int first = sequence < args.batch ? queries(sequence).first : args.query_rows;
-    return packed(first) / args.block_rows + sequence;
+    return sequence + packed(first) / args.block_rows;
   }
 
   // f(tile) for the tiles of this thread.
@@ -122,10 +123,14 @@ class BatchPlan {
   __device__ __forceinline__ int bucket(const PlannedTile& tile) const {
     const int64 end_row = static_cast<int64>(tile.index + 1) * args.block_rows >> args.packed_heads_log2;
     const int64 last = end_row - 1 + tile.keys - tile.queries;
-    const int64 seen = min(min(last + 1 + args.keys_behind, static_cast<int64>(tile.keys)),
-                           static_cast<int64>(args.most_keys));
+    const int64 seen =
+        min(min(last + 1 + args.keys_behind, static_cast<int64>(tile.keys)), static_cast<int64>(args.most_keys));
     const int shift = max(32 - __clz(shared.longest) - 10, 0);
     return kBuckets - 1 - static_cast<int>(max(seen, static_cast<int64>(0)) >> shift);
+  }
+
+  __device__ __forceinline__ SmemAddress first_of(int bucket) const {
+    return ptx::cvta_to_shared(&shared.first[bucket]);
   }
 
   // From the number of tiles in each bucket to the places of their first ones; the number of all. A thread for each.
@@ -146,7 +151,7 @@ class BatchPlan {
   static __device__ __forceinline__ uint32 add_up(uint32 value, int lane) {
 #pragma unroll
     for (int distance = 1; distance < kWarpSize; distance *= 2) {
-      const uint32 other = __shfl_up_sync(~0u, value, distance);
+      const uint32 other = ptx::shfl_from(static_cast<uint32>(max(lane - distance, 0)), value);
       if (lane >= distance) value += other;
     }
     return value;

@@ -64,6 +64,18 @@ __device__ __forceinline__ uint32 atom_increment(uint32* counter) {
   return old;
 }
 
+// atom.shared.add.u32 old, [counter], value;                                                 PTX ISA 1.2, sm_12
+__device__ __forceinline__ uint32 atom_add_shared(SmemAddress counter, uint32 value) {
+  uint32 old;
+  asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(old) : "r"(counter), "r"(value) : "memory");
+  return old;
+}
+
+// red.shared.max.s32 [at], value;                                                            PTX ISA 1.2, sm_12
+__device__ __forceinline__ void red_max_shared(SmemAddress at, int value) {
+  asm volatile("red.shared.max.s32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+
 // ld.global.b32 value, [src];                                                                PTX ISA 1.0, sm_10
 __device__ __forceinline__ float ld_global_float(const void* src) {
   float value;

@@ -71,12 +71,26 @@ TEST_CASE("a dimension of size one gets a legal stride, whatever the view says")
   for (const std::int64_t any : {kAny, std::int64_t{0}, std::int64_t{-7}}) {
     const Tensor one = with_strides({1, 1, 1, 24}, {any, any, any, 1});
     CHECK(has_tensor_map(one));
-    for (const std::uint64_t stride : tensor_map_shape(one).strides) {
+    for (int i = 0; i < 3; ++i) {
+      const std::uint64_t stride = tensor_map_shape(one).strides[i];
       CHECK(stride % 16 == 0);
       CHECK(stride >= 24 * 2);
       CHECK(stride < std::uint64_t{1} << 40);
     }
   }
+}
+
+TEST_CASE("a map by the ends of sequences begins as many rows before the tensor as it has, and has each of its rows") {
+  const Tensor tensor = with_strides({3, 70, 4, 64}, {70 * 512, 512, 64, 1});
+  const auto ended = runtime::ended_tensor_map_shape(tensor);
+  CHECK(ended.rank == 5);
+  const std::uint64_t sizes[] = {64, 4, 70, 71, 3}, strides[] = {64 * 2, 512 * 2, 512 * 2, 70 * 512 * 2};
+  CHECK(std::equal(std::begin(sizes), std::end(sizes), ended.sizes));
+  CHECK(std::equal(std::begin(strides), std::end(strides), ended.strides));
+  // Row 5 of a sequence of 9 rows that ends before row 30, in batch entry 2.
+  const auto begin = reinterpret_cast<std::uintptr_t>(runtime::ended_tensor_map_address(tensor));
+  const std::uintptr_t at = begin + (70 - 9 + 5) * strides[1] + 30 * strides[2] + 2 * strides[3];
+  CHECK(at == reinterpret_cast<std::uintptr_t>(tensor.data) + (2 * 70 + 30 - 9 + 5) * std::uintptr_t{512 * 2});
 }
 
 TEST_CASE("tensors without elements, repeated rows and far strides have no map") {

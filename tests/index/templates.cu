@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels with one configuration each, as the generator ends a rendered source. It is compiled for nobody: editors
 // index it, so that names inside the templates lead somewhere, and a test sees that Clang understands all of it.
+#include "kernels/batch_plan.cuh"
 #include "kernels/block_mask.cuh"
 #include "kernels/function_scores.cuh"
 #include "kernels/hopper_ablation.cuh"
@@ -20,6 +21,7 @@
 #include "parts/score/fetched_bias.cuh"
 #include "parts/score/function.cuh"
 #include "parts/score/softcap.cuh"
+#include "parts/sequences/ragged.cuh"
 #include "parts/softmax/sinks.cuh"
 
 // In place of the functions that generator/functions.cpp makes of texts.
@@ -55,6 +57,7 @@ struct MmaLaunch {
   TextArguments<text::ScoreText> score;
   TextArguments<text::MaskText> mask;
   DropoutArguments dropout;
+  RaggedArguments ragged;
 };
 
 struct MmaConfig {
@@ -65,6 +68,7 @@ struct MmaConfig {
   using Blocks = BlocksBy<BlockMask>;
   using SoftmaxParts = Additions<Sinks>;
   using Dropouts = Dropping<Dropout, DropoutMask<text::MaskText, &MmaLaunch::mask>>;
+  using Sequences = SequencesBy<RaggedSequences>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;
@@ -138,6 +142,7 @@ struct HopperConfig {
   using Blocks = BlocksBy<BlockMask>;
   using SoftmaxParts = Additions<Sinks>;
   using Dropouts = Dropping<Dropout, DropoutMask<text::MaskText, &HopperLaunch::mask>>;
+  using Sequences = SequencesBy<>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;

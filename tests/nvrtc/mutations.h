@@ -6,6 +6,7 @@
 #include "tests/nvrtc/mutations/functions.h"
 #include "tests/nvrtc/mutations/mma.h"
 #include "tests/nvrtc/mutations/pipeline.h"
+#include "tests/nvrtc/mutations/ragged.h"
 #include "tests/nvrtc/mutations/scores.h"
 #include "tests/nvrtc/mutations/sinks_and_chunks.h"
 #include "tests/nvrtc/mutations/tiles.h"
@@ -15,7 +16,8 @@
 namespace flashjit::tests {
 
 inline const std::vector<Mutation>* const kAllMutations[] = {
-    &kRingFaults,   &kWaitFaults,  &kCopyFaults, &kWgmmaFaults, &kFenceFaults, &kRoleFaults, &kOutputFaults,
-    &kWindowFaults, &kScoreFaults, &kSinkFaults, &kChunkFaults, &kMmaFaults,   &kTextFaults, &kDropoutFaults};
+    &kRingFaults,  &kWaitFaults,   &kCopyFaults,   &kWgmmaFaults,   &kFenceFaults,
+    &kRoleFaults,  &kOutputFaults, &kWindowFaults, &kScoreFaults,   &kSinkFaults,
+    &kChunkFaults, &kMmaFaults,    &kTextFaults,   &kDropoutFaults, &kRaggedFaults};
 
 }  // namespace flashjit::tests

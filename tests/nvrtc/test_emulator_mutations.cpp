@@ -29,7 +29,8 @@ using tests::Mutation;
 using tests::Setting;
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kSeeds = 8;  // in which a fault has to show
+constexpr std::uint64_t kSeeds = 8;   // in which a fault has to show
+constexpr std::int32_t kPadding = 7;  // rows before the keys of a ragged setting's first sequence
 
 HostTensor filled_with_nan(DType dtype, const Dims& shape) {
   HostTensor tensor(dtype, shape);
@@ -133,14 +134,28 @@ HostTensor kept_of(const Setting& setting) {
   return kept;
 }
 
+HostTensor ints(const std::vector<std::int32_t>& values) {
+  HostTensor tensor(DType::i32, {static_cast<std::int64_t>(values.size())});
+  std::copy(values.begin(), values.end(), static_cast<std::int32_t*>(tensor.data()));
+  return tensor;
+}
+
+// Where they are ragged, the first rows belong to no sequence.
+HostTensor values_of(const Setting& setting) {
+  HostTensor values = random(setting, setting.seqlen_kv, setting.num_heads_kv, 3);
+  for (std::int64_t i = 0; setting.ragged && i < kPadding * setting.num_heads_kv * setting.head_dim; ++i)
+    store_element(values.data(), setting.dtype, i, std::numeric_limits<double>::quiet_NaN());
+  return values;
+}
+
 // The inputs of a setting, and what its kernel must compute.
 class Case {
  public:
   Case(const Setting& setting, Engine& faultless)
       : setting_(setting),
         q_(random(setting, setting.seqlen_q, setting.num_heads_q, 1)),
-        k_(random(setting, setting.seqlen_kv, setting.num_heads_kv, 2)),
-        v_(random(setting, setting.seqlen_kv, setting.num_heads_kv, 3)),
+        k_(random(setting, 2 * setting.seqlen_kv, setting.num_heads_kv, 2)),
+        v_(values_of(setting)),
         slopes_(slopes_of(setting)),
         sinks_(sinks_of(setting)),
         weights_(weights_of(setting)),
@@ -151,8 +166,12 @@ class Case {
         dropout_state_(state_of_dropout()),
         dropout_mask_(kept_of(setting)),
         bias_(bias_of(setting)),
-        exact_(faultless.reference(q_.view(), k_.view(), v_.view(), options())),
-        low_(faultless.reference_in_low_precision(q_.view(), k_.view(), v_.view(), options())) {}
+        cu_seqlens_q_(ints({0, 40, 40, 55, static_cast<std::int32_t>(setting.seqlen_q)})),
+        cu_seqlens_kv_(ints({0, 60, 80, 80, static_cast<std::int32_t>(setting.seqlen_kv)})),
+        seqused_kv_(ints({57, 20, 0, 61})),
+        leftpad_kv_(ints({kPadding, 0, 0, 2})),
+        exact_(faultless.reference(q_.view(), k(), v_.view(), options())),
+        low_(faultless.reference_in_low_precision(q_.view(), k(), v_.view(), options())) {}
 
   Observation run(Engine& engine, std::uint64_t seed) const {
     HostTensor out = filled_with_nan(setting_.dtype, exact_.shape);
@@ -166,7 +185,7 @@ class Case {
     try {
       const DeviceTensor blocks = setting_.blocks ? block_mask(engine, opts) : DeviceTensor();
       if (setting_.blocks) opts.block_mask = blocks.view();
-      seen.findings = engine.emulate(q_.view(), k_.view(), v_.view(), out.view(), opts, emulation).findings;
+      seen.findings = engine.emulate(q_.view(), k(), v_.view(), out.view(), opts, emulation).findings;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kernel_fault) throw;
       seen.fault = error.what();
@@ -195,8 +214,21 @@ class Case {
     if (setting_.dropout > 0) opts.dropout = {setting_.dropout, kDropoutSeed, kDropoutOffset};
     if (setting_.dropout_state) opts.dropout_state = dropout_state_.view();
     if (setting_.dropout_mask) opts.dropout_mask = dropout_mask_.view();
+    if (setting_.ragged) {
+      opts.cu_seqlens_q = cu_seqlens_q_.view(), opts.cu_seqlens_kv = cu_seqlens_kv_.view();
+      opts.seqused_kv = seqused_kv_.view(), opts.leftpad_kv = leftpad_kv_.view();
+    }
     opts.variant = parse_variant(setting_.variant);
     return opts;
+  }
+
+  // Of each batch entry the second half: what is before it is nobody's memory.
+  Tensor k() const {
+    Tensor view = k_.view();
+    view.shape[1] = setting_.seqlen_kv;
+    view.data = static_cast<char*>(view.data) +
+                setting_.seqlen_kv * view.strides[1] * static_cast<std::int64_t>(size_of(setting_.dtype));
+    return view;
   }
 
   // Those that the text uses.
@@ -213,7 +245,7 @@ class Case {
 
   const Setting& setting_;
   const HostTensor q_, k_, v_, slopes_, sinks_, weights_, ids_, query_offsets_, key_offsets_, prefix_, dropout_state_,
-      dropout_mask_, bias_;
+      dropout_mask_, bias_, cu_seqlens_q_, cu_seqlens_kv_, seqused_kv_, leftpad_kv_;
   const reference::Result exact_, low_;
 };
 
@@ -348,6 +380,7 @@ TEST_CASE("attention sinks") { expect_found(tests::kSinkFaults); }
 TEST_CASE("chunks") { expect_found(tests::kChunkFaults); }
 TEST_CASE("texts and block masks") { expect_found(tests::kTextFaults); }
 TEST_CASE("dropout") { expect_found(tests::kDropoutFaults); }
+TEST_CASE("ragged batches") { expect_found(tests::kRaggedFaults); }
 TEST_CASE("the mma.sync family") { expect_found(tests::kMmaFaults); }
 
 TEST_SUITE_END();

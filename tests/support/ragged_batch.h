@@ -57,17 +57,17 @@ class RaggedBatch {
 
   std::string description() const {
     std::string text = "batch " + std::to_string(batch_) + " heads " + std::to_string(heads_q_) + "/" +
-                       std::to_string(heads_kv_) + (options.causal ? " causal" : "") + " q " +
-                       to_string(q_.shape()) + " k " + to_string(k_.shape()) + ":";
+                       std::to_string(heads_kv_) + (options.causal ? " causal" : "") + " q " + to_string(q_.shape()) +
+                       " k " + to_string(k_.shape()) + ":";
     for (std::int64_t i = 0; i < batch_; ++i)
       text += " " + std::to_string(queries_[i].count) + "x" + std::to_string(keys_[i].count);
     return text;
   }
 
   std::int64_t batch() const { return batch_; }
-  const HostTensor &q() const { return q_; }
-  const HostTensor &k() const { return k_; }
-  const HostTensor &v() const { return v_; }
+  const HostTensor& q() const { return q_; }
+  const HostTensor& k() const { return k_; }
+  const HostTensor& v() const { return v_; }
   Dims out_shape() const {
     Dims shape = q_.shape();
     shape[shape.size() - 1] = choice_.head_dim_v;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of different lengths, anywhere in the tensors: a list of tiles in memory, the longest first, has for each what
-// there is to know of its sequence.
+// Sequences of different lengths, anywhere in the tensors: a list of tiles in memory, the longest first, has for each
+// what there is to know of its sequence.
 #pragma once
 
 #include "abi.cuh"

@@ -40,6 +40,8 @@ struct Setting {
   double dropout = 0;
   bool dropout_state = false;  // seed and offset in memory
   bool dropout_mask = false;
+  bool ragged =
+      false;  // four sequences, one without queries and one without keys, with NaN before the keys of the first
 };
 
 inline constexpr Setting kHopper{.variant = "hopper-kv64-whole"};

@@ -398,14 +398,14 @@ inline const std::vector<Mutation> kCopyFaults = {
      .found_at = "loader.request_query("},
     {.name = "heads of the query are not unpacked",
      .setting = kHopper,
-     .file = "hopper/loader.cuh",
-     .original = "{panel * QTile::kPanelColumns, tile.head << args.packed_heads_log2,",
-     .replacement = "{panel * QTile::kPanelColumns, tile.head,"},
+     .file = "hopper/tiles.cuh",
+     .original = "const int head = tile.head << args.core.packed_heads_log2, row",
+     .replacement = "const int head = tile.head, row"},
     {.name = "keys of the next row",
      .setting = kHopper,
      .file = "hopper/loader.cuh",
-     .original = "tile.kv_head, first_key, tile.batch}",
-     .replacement = "tile.kv_head, first_key + 1, tile.batch}"},
+     .original = "panel * KvTile::kPanelColumns, first_key);",
+     .replacement = "panel * KvTile::kPanelColumns, first_key + 1);"},
 };
 
 }  // namespace flashjit::tests

@@ -133,10 +133,8 @@ inline const std::vector<Mutation> kRoleFaults = {
     {.name = "one tile too few",
      .setting = kHopper,
      .file = "hopper/tiles.cuh",
-     .original = "(sizes.num_q_tiles / Config::kCluster);\n"
-                 "  }",
-     .replacement = "(sizes.num_q_tiles / Config::kCluster) - 1;\n"
-                    "  }"},
+     .original = "return Sequences(args).count(sizes());",
+     .replacement = "return Sequences(args).count(sizes()) - 1;"},
     {.name = "the next tile is drawn without those that all begin with",
      .setting = kHopperFixed,
      .file = "hopper/loader.cuh",
@@ -202,8 +200,8 @@ inline const std::vector<Mutation> kOutputFaults = {
     {.name = "output: sent a row further on",
      .setting = kHopper,
      .file = "hopper/store.cuh",
-     .original = "first_row >> args.packed_heads_log2, tile.batch},",
-     .replacement = "(first_row >> args.packed_heads_log2) + 1, tile.batch},"},
+     .original = "VTile::kPanelColumns, first_row),",
+     .replacement = "VTile::kPanelColumns, first_row + (1 << args.packed_heads_log2)),"},
     {.name = "output: 8 bytes off",
      .setting = kHopper,
      .file = "hopper/store.cuh",
