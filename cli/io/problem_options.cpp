@@ -101,6 +101,8 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
   options.insert(options.end(), dropout.begin(), dropout.end());
   options.push_back(add_flag(subcommand, "--dropout-mask", features.dropout_mask,
                              "A tensor says which probabilities stay; calls take any"));
+  options.push_back(add_flag(subcommand, "--ragged", features.ragged,
+                             "Sequences have different lengths, which tensors say; calls take any, 0 among them"));
   return options;
 }
 
@@ -201,6 +203,7 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
   set(all.prefix, prefix, DType::i32);
   set(all.tree, tree, DType::i64);
   set(all.dropout_mask, dropout_mask, DType::boolean);
+  set(all.seqused_q, ragged, DType::i32);
   return for_option("--window", [&] { return problem_of(dtype, dims.head_dim, dims.head_dim_v, all); });
 }
 

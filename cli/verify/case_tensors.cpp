@@ -97,6 +97,14 @@ class RandomTensors {
     return lengths;
   }
 
+  // None, all and any between.
+  HostTensor lengths(std::int64_t most) {
+    HostTensor lengths(DType::i32, {shape_.batch});
+    for (std::size_t i = 0; i < lengths.element_count(); ++i)
+      set(lengths, i, static_cast<double>(dice_.one_in(5) ? most : dice_.one_in(8) ? 0 : dice_.from_to(0, most)));
+    return lengths;
+  }
+
   // Queries see themselves, and any others.
   HostTensor tree() {
     constexpr std::int64_t kWordBits = 64;
@@ -138,6 +146,11 @@ std::vector<OptionTensor> case_tensors(const Problem& problem, const CallShape& 
   if (problem.prefix) tensors.push_back({&AttentionOptions::prefix, random.prefix()});
   if (problem.tree) tensors.push_back({&AttentionOptions::tree, random.tree()});
   if (problem.dropout_mask) tensors.push_back({&AttentionOptions::dropout_mask, random.dropout_mask()});
+  if (problem.ragged) {
+    tensors.push_back({&AttentionOptions::seqused_q, random.lengths(shape.seqlen_q)});
+    tensors.push_back({&AttentionOptions::seqused_kv, random.lengths(shape.seqlen_kv)});
+    tensors.push_back({&AttentionOptions::leftpad_kv, random.lengths(shape.seqlen_kv / 8)});
+  }
   return tensors;
 }
 

@@ -28,6 +28,21 @@ std::string describe(const char* what, const reference::Comparison& comparison) 
   return fmt::format("{}: error {:.3g} is above {:.3g}", what, comparison.max_error, comparison.bound);
 }
 
+constexpr double kWrittenUnused = 1e30;  // near nothing that a reference has
+
+std::int64_t length_at(const HostTensor& lengths, std::int64_t batch) {
+  return static_cast<std::int64_t>(load_element(lengths.data(), lengths.dtype(), batch));
+}
+
+// Of each batch entry the rows behind so many.
+void poison_from(const HostTensor& lengths, HostTensor& rows) {
+  const Dims& shape = rows.shape();
+  const std::int64_t row = shape[2] * shape[3], entry = shape[1] * row;
+  for (std::int64_t batch = 0; batch < shape[0]; ++batch)
+    for (std::int64_t at = batch * entry + length_at(lengths, batch) * row; at < (batch + 1) * entry; ++at)
+      store_element(rows.data(), rows.dtype(), at, std::numeric_limits<double>::quiet_NaN());
+}
+
 }  // namespace
 
 const std::vector<CaseShape>& verify_shapes() {
@@ -104,6 +119,11 @@ CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const Att
                     case_tensors(problem, call_shape(shape), seed)};
   shape_scores(shape.scores, inputs.q, inputs.k);
   inputs.options.causal = problem.causal;
+  for (const OptionTensor& tensor : inputs.tensors) {
+    if (tensor.option == &AttentionOptions::seqused_q) poison_from(tensor.values, inputs.q);
+    if (tensor.option == &AttentionOptions::seqused_kv)
+      for (HostTensor* values : {&inputs.k, &inputs.v}) poison_from(tensor.values, *values);
+  }
   return inputs;
 }
 
@@ -121,6 +141,8 @@ VerifyCase::VerifyCase(const CaseShape& shape, const CaseInputs& inputs, const T
   const Dims out_shape{shape.batch, shape.seqlen_q, shape.heads_q, inputs.v.shape()[3]};
   poisoned_out_ = in_memory(filled_with_nan(inputs.q.dtype(), out_shape));
   poisoned_lse_ = filled_with_nan(DType::f32, {shape.batch, shape.heads_q, shape.seqlen_q});
+  for (const OptionTensor& tensor : inputs.tensors)
+    if (tensor.option == &AttentionOptions::seqused_q) queries_ = tensor.values;
 }
 
 VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int device, const AttentionOptions& options,
@@ -147,8 +169,26 @@ CaseOutputs VerifyCase::run(const std::optional<Variant>& variant,
   return {in_memory(HostTensor::from_device(out_memory)), HostTensor::from_device(lse_memory)};
 }
 
+// Rows of no query become what the reference has there, unless somebody wrote to them.
+void VerifyCase::clear_unused(CaseOutputs& outputs) const {
+  if (queries_.shape().size() == 0) return;
+  const std::int64_t rows = shape_.seqlen_q, heads = shape_.heads_q, width = outputs.out.shape()[3];
+  const auto clear = [](HostTensor& tensor, std::int64_t at, double value) {
+    const bool is_written = !std::isnan(load_element(tensor.data(), tensor.dtype(), at));
+    store_element(tensor.data(), tensor.dtype(), at, is_written ? kWrittenUnused : value);
+  };
+  for (std::int64_t batch = 0; batch < shape_.batch; ++batch)
+    for (std::int64_t row = length_at(queries_, batch); row < rows; ++row)
+      for (std::int64_t head = 0; head < heads; ++head) {
+        const std::int64_t first = ((batch * rows + row) * heads + head) * width;
+        for (std::int64_t at = first; at < first + width; ++at) clear(outputs.out, at, 0);
+        clear(outputs.lse, (batch * heads + head) * rows + row, -std::numeric_limits<double>::infinity());
+      }
+}
+
 std::string VerifyCase::problem_with(CaseOutputs outputs) const {
   reference::Result exact = exact_;
+  clear_unused(outputs);
   clear_expected_nan(outputs.out, outputs.lse, exact);
   const reference::Comparison values = reference::compare(outputs.out, exact, low_);
   if (!values.passed) return describe("out", values);

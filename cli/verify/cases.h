@@ -86,6 +86,7 @@ class VerifyCase {
  private:
   HostTensor in_memory(const HostTensor& tensor) const;  // in the layout of the case, and back
   Tensor view(const DeviceTensor& tensor) const;
+  void clear_unused(CaseOutputs& outputs) const;
 
   CaseShape shape_;
   AttentionOptions options_;
@@ -93,6 +94,7 @@ class VerifyCase {
   DeviceTensor q_, k_, v_;
   std::vector<DeviceTensor> tensors_;  // of the options and their functions
   HostTensor poisoned_out_, poisoned_lse_;
+  HostTensor queries_;  // of a ragged batch, how many each sequence has
   int device_;
 };
 

@@ -74,6 +74,7 @@ class RandomOptions {
     add_scores(options);
     add_predicates(options);
     add_dropout(options);
+    if (has()) options.seqused_q = placeholder(DType::i32);
     return options;
   }
   bool has() { return dice_.one_in(rarity_); }
@@ -192,7 +193,7 @@ RandomCase random_case(std::uint64_t seed) {
   if (options.dropout.probability > 0 && !options.dropout_mask && dice.one_in(3))
     random.inputs.tensors.push_back({&AttentionOptions::dropout_state, random_dropout_state(dice)});
   if (dice.one_in(8)) add_nan_row(dice, random.inputs.q);
-  random.problem.block_mask = has_predicate(random.problem) && dice.one_in(2);
+  random.problem.block_mask = has_predicate(random.problem) && !random.problem.ragged && dice.one_in(2);
   if (random.problem.block_mask) random.block_mask = block_mask_shape(dice, random);
   return random;
 }

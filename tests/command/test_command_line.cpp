@@ -129,6 +129,7 @@ TEST_CASE(
   CHECK(problem("--dropout 0.1 --dropout-seed 3 --dropout-offset 18446744073709551615 --dropout-mask") ==
         "fwd-bf16-d64-dropout-dropout_mask");
   CHECK(problem("--dropout 0") == "fwd-bf16-d64");
+  CHECK(problem("--ragged") == "fwd-bf16-d64-ragged");
   CHECK(problem("--bias --bias-dtype f32 --boolean-mask --documents --tree") ==
         "fwd-bf16-d64-bias.f32-boolean_mask-documents-tree");
   CHECK(problem("--prefix --mask causal --window 9,-1") == "fwd-bf16-d64-window-prefix");

@@ -93,6 +93,78 @@ TEST_CASE("a wrong rank is named with the rank it must have") {
   CHECK(refusal([](Call& c) { c.q.strides = {1}; }) == "q: must have 4 strides like its shape, had 1");
 }
 
+TEST_CASE("a ragged batch has as many sequences as its tensors say, each no longer than there are rows") {
+  Call call;
+  call.q = Tensor(address(1), DType::bf16, {1, 50, 8, 64});
+  call.out = Tensor(address(4), DType::bf16, {1, 50, 8, 32});
+  call.k = Tensor(address(2), DType::bf16, {5, 70, 4, 64});
+  call.v = Tensor(address(3), DType::bf16, {5, 70, 4, 32});
+  call.opts.lse = Tensor(address(5), DType::f32, {1, 8, 50});
+  call.opts.cu_seqlens_q = Tensor(address(6), DType::i32, {4});
+  call.opts.batch_indices_kv = Tensor(address(7), DType::i32, {3});
+  call.opts.seqused_kv = Tensor(address(8), DType::i32, {3});
+  call.opts.max_seqlen_kv = 60;
+  call.opts.alibi_slopes = Tensor(address(9), DType::f32, {3, 8});
+  call.opts.bias = Tensor(address(10), DType::f16, {3, 1, 50, 60});
+  const ForwardCall checked = call.validate();
+  CHECK(checked.problem.ragged);
+  CHECK(checked.batch == 3);
+  CHECK(checked.seqlen_q == 50);
+  CHECK(checked.seqlen_kv == 60);
+  CHECK(checked.usual_seqlen_q == 17);
+  CHECK(checked.out_shape() == Dims{1, 50, 8, 32});
+}
+
+TEST_CASE("what says where sequences lie is refused by name when it cannot be") {
+  const auto of_batch = [](const Dims& shape, DType dtype = DType::i32) { return Tensor(address(6), dtype, shape); };
+  const auto packed = [&](Call& c, const Dims& offsets) {
+    set_shape(c.q, {1, 5, 8, 64}), set_shape(c.out, {1, 5, 8, 32});
+    c.opts.cu_seqlens_q = of_batch(offsets);
+  };
+  CHECK(refusal([&](Call& c) { packed(c, {3}); }) == "");
+  CHECK(refusal([&](Call& c) { packed(c, {4}); }) == "k: batch must be 3 like that of cu_seqlens_q, was 2");
+  CHECK(refusal([&](Call& c) { packed(c, {0}); }) == "cu_seqlens_q: must have batch + 1 elements, had none");
+  CHECK(refusal([&](Call& c) { c.opts.cu_seqlens_q = of_batch({3}); }) ==
+        "q: batch must be 1, or not be there, beside cu_seqlens_q, was 2");
+  CHECK(refusal([&](Call& c) {
+          packed(c, {3});
+          c.opts.cu_seqlens_q->dtype = DType::i64;
+        }) == "cu_seqlens_q: dtype must be i32, was i64");
+  CHECK(refusal([&](Call& c) {
+          set_shape(c.k, {1, 7, 4, 64}), set_shape(c.v, {1, 7, 4, 32});
+          c.opts.cu_seqlens_kv = of_batch({4});
+        }) == "cu_seqlens_kv: batch must be 3 like that of q, was 4");
+  CHECK(refusal([&](Call& c) { c.opts.seqused_q = of_batch({3}); }) ==
+        "seqused_q: batch must be 2 like that of q, was 3");
+  CHECK(refusal([&](Call& c) {
+          c.opts.seqused_kv = of_batch({2, 1});
+        }).starts_with("seqused_kv: rank must be 1, was 2"));
+  CHECK(refusal([&](Call& c) { c.opts.leftpad_kv = of_batch({2}, DType::f32); }) ==
+        "leftpad_kv: dtype must be i32, was f32");
+  CHECK(refusal([&](Call& c) { c.opts.batch_indices_kv = of_batch({1}); }) ==
+        "batch_indices_kv: batch must be 2 like that of q, was 1");
+  CHECK(refusal([&](Call& c) {
+          set_shape(c.k, {0, 7, 4, 64}), set_shape(c.v, {0, 7, 4, 32});
+          c.opts.batch_indices_kv = of_batch({2});
+        }) == "k: batch must be at least 1 beside batch_indices_kv, was 0");
+  CHECK(refusal([&](Call& c) {
+          set_shape(c.k, {1, 7, 4, 64}), set_shape(c.v, {1, 7, 4, 32});
+          c.opts.cu_seqlens_kv = of_batch({3});
+          c.opts.batch_indices_kv = Tensor(address(7), DType::i32, {2});
+        }) == "batch_indices_kv: must not be given beside cu_seqlens_kv, which says where keys lie");
+  CHECK(refusal([&](Call& c) {
+          c.opts.seqused_q = of_batch({2});
+          c.opts.max_seqlen_q = -1;
+        }) == "max_seqlen_q: must be at least 0, was -1");
+  CHECK(refusal([](Call& c) { c.opts.max_seqlen_kv = 7; }) ==
+        "max_seqlen_kv: must not be given for a batch whose sequences are equally long");
+  CHECK(refusal([&](Call& c) {
+          c.opts.seqused_q = of_batch({2});
+          c.opts.documents = Tensor(address(7), DType::i32, {2, 7});
+          c.opts.block_mask = Tensor(address(8), DType::i32, {2, 8, 1, 2, 1});
+        }) == "block_mask: must not be given for a batch whose sequences are not equally long");
+}
+
 TEST_CASE("a wrong dtype is named with the dtype it must have") {
   CHECK(refusal([](Call& c) { c.q.dtype = DType::f32; }) == "q: dtype must be f16 or bf16, was f32");
   CHECK(refusal([](Call& c) { c.k.dtype = DType::f16; }) == "k: dtype must be bf16 like that of q, was f16");

@@ -31,10 +31,10 @@ struct Combination {
   Way way;
 };
 
-// A block mask is made of predicates.
+// A block mask is made of predicates, for one length of all sequences.
 bool is_refused(const Problem& problem) {
   const bool has_predicate = problem.boolean_mask || problem.documents || problem.tree || problem.mask;
-  return problem.block_mask && !has_predicate;
+  return problem.block_mask && (!has_predicate || problem.ragged);
 }
 
 Problem problem_with(std::uint32_t features) {

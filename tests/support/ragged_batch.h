@@ -25,7 +25,7 @@ class RaggedBatch {
     std::int64_t longest = 200;
   };
 
-  RaggedBatch(std::uint64_t seed, const Choice& choice) : dice_(seed), choice_(choice) {
+  RaggedBatch(std::uint64_t seed, const Choice& choice) : dice_((seed + 1) * 0x9e3779b97f4a7c15), choice_(choice) {
     batch_ = from_to(1, 6);
     heads_kv_ = from_to(1, 2), heads_q_ = heads_kv_ * std::int64_t{1 << from_to(0, 2)};
     make_queries();
