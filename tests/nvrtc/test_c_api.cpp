@@ -179,7 +179,7 @@ TEST_CASE("ragged batches mean through C what they do in C++") {
   Engine in_cpp(emulating());
   flashjit_engine* const engine = make_engine();
   bool was_given[6] = {};
-  for (std::uint64_t seed = 0; seed < 16; ++seed) {
+  for (const std::uint64_t seed : {0, 2, 4, 6, 11, 17, 18, 21}) {  // which give every field
     CAPTURE(seed);
     const tests::RaggedBatch batch(seed, {});
     HostTensor expected(DType::bf16, batch.out_shape()), out(DType::bf16, batch.out_shape()),
