@@ -139,11 +139,24 @@ typedef struct flashjit_attention_options {
   const DLTensor* dropout_state;         /* in their place, kDLInt 64 [2] on the device; NULL: none */
   const DLTensor* dropout_mask;          /* in place of the choice: false becomes 0: kDLBool 8, shapes as of bias; the
                                             output is divided by 1 - dropout; NULL: none */
+  /* Ragged batches: sequences of different lengths, which stand on the device and which the host never reads. All of
+     these are kDLInt 32 and contiguous; NULL: nothing is said. Beside cu_seqlens_q, q and out are [total, num_heads_q,
+     ...] and lse is [num_heads_q, total], or each has a batch of 1 in front; beside cu_seqlens_kv likewise k and v. The
+     rest holds for each sequence by itself; flashjit/attention.h has the rules. */
+  const DLTensor* cu_seqlens_q;     /* query sequence b has the rows from [b] to [b + 1] of q and out: [batch + 1] */
+  const DLTensor* cu_seqlens_kv;    /* likewise of k and v */
+  const DLTensor* seqused_q;        /* of these rows, or of those of batch entry b, the first so many count: [batch] */
+  const DLTensor* seqused_kv;       /* likewise of k and v */
+  const DLTensor* leftpad_kv;       /* and not the first so many of k and v: [batch] */
+  const DLTensor* batch_indices_kv; /* the batch entry of k and v that sequence b has its keys in: [batch]; not beside
+                                       cu_seqlens_kv */
+  int64_t max_seqlen_q, max_seqlen_kv; /* upper bounds of these lengths, for a ragged batch; 0: as many as there are
+                                          rows */
 } flashjit_attention_options;
 #define FLASHJIT_ATTENTION_OPTIONS_INIT                                                                               \
   {                                                                                                                   \
     sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0.0f, 0, NULL, NULL, NULL, \
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0.0, 0, 0, NULL, NULL                                               \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0.0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0     \
   }
 
 /* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention
@@ -190,7 +203,7 @@ typedef struct flashjit_problem {
   int32_t head_dim, head_dim_v; /* head_dim_v 0: head_dim */
   int32_t causal;
   int32_t window;       /* 1: of calls that have a window, whatever its size; with right = 0 they are causal, too */
-  int32_t reserved;     /* 0 */
+  int32_t ragged;       /* 1: of calls that have any of cu_seqlens_q to batch_indices_kv; not beside block_mask */
   int32_t softcap;      /* 1: of calls that have a softcap, whatever its value */
   int32_t alibi;        /* 1: of calls that have alibi_slopes */
   int32_t sinks;        /* 1: of calls that have sinks */

@@ -19,6 +19,8 @@ enum Argument {
   kDropout,
   kDropoutSeed,
   kDropoutOffset,
+  kMaxSeqlenQ,
+  kMaxSeqlenKv,
   kScore,
   kMask,
   kOut,
@@ -41,6 +43,8 @@ static const char* const kNames[kArguments] = {[kQ] = "q",
                                                [kDropout] = "dropout",
                                                [kDropoutSeed] = "dropout_seed",
                                                [kDropoutOffset] = "dropout_offset",
+                                               [kMaxSeqlenQ] = "max_seqlen_q",
+                                               [kMaxSeqlenKv] = "max_seqlen_kv",
                                                [kScore] = "score",
                                                [kMask] = "mask",
                                                [kOut] = "out",
@@ -268,26 +272,33 @@ static int find_stream(const ExchangeApi* api, PyObject* stream, DLDevice device
   return device.device_type == kDLCPU || api->current_stream(device.device_type, device.device_id, handle) == 0;
 }
 
-static int require_rank(const char* name, const DLTensor* tensor) {
-  if (tensor->ndim == 4) return 1;
-  raise_error(FLASHJIT_INVALID_ARGUMENT, "%s: rank must be 4, was %d", name, (int)tensor->ndim);
+/* Packed sequences, whose offsets are given, may lack the dimension of batches. */
+static int require_rank(const char* name, const DLTensor* tensor, const DLTensor* offsets) {
+  if (tensor->ndim == 4 || (offsets && tensor->ndim == 3)) return 1;
+  raise_error(FLASHJIT_INVALID_ARGUMENT, "%s: rank must be %s, was %d", name, offsets ? "3 or 4" : "4",
+              (int)tensor->ndim);
   return 0;
 }
 
-/* [batch, seqlen_q, heads, head_dim_v], like q in all else. */
+static int require_ranks(const DLTensor* q, const DLTensor* v, const flashjit_attention_options* options) {
+  return require_rank("q", q, options->cu_seqlens_q) && require_rank("v", v, options->cu_seqlens_kv);
+}
+
+/* [batch, seqlen_q, heads, head_dim_v], without batch where q has none, like q in all else. */
 static int allocate_out(const ExchangeApi* api, const DLTensor* q, const DLTensor* v, Output* out) {
-  if (!require_rank("q", q) || !require_rank("v", v)) return 0;
-  int64_t shape[] = {q->shape[0], q->shape[1], q->shape[2], v->shape[3]};
-  const DLTensor prototype = {NULL, q->device, 4, q->dtype, shape, NULL, 0};
+  int64_t shape[4];
+  for (int i = 0; i < q->ndim - 1; ++i) shape[i] = q->shape[i];
+  shape[q->ndim - 1] = v->shape[v->ndim - 1];
+  const DLTensor prototype = {NULL, q->device, q->ndim, q->dtype, shape, NULL, 0};
   return allocate(api, prototype, out);
 }
 
-/* f32 [batch, heads, seqlen_q]. */
+/* f32 [batch, heads, seqlen_q], without batch where q has none. */
 static int allocate_lse(const ExchangeApi* api, const DLTensor* q, Output* lse) {
-  if (!require_rank("q", q)) return 0;
-  int64_t shape[] = {q->shape[0], q->shape[2], q->shape[1]};
+  const int heads = q->ndim - 2;
+  int64_t shape[] = {q->shape[0], q->shape[heads], q->shape[heads - 1]};
   const DLDataType f32 = {kDLFloat, 32, 1};
-  const DLTensor prototype = {NULL, q->device, 3, f32, shape, NULL, 0};
+  const DLTensor prototype = {NULL, q->device, q->ndim - 1, f32, shape + (4 - q->ndim), NULL, 0};
   return allocate(api, prototype, lse);
 }
 
@@ -312,7 +323,7 @@ static PyObject* attend(PyObject* const* values, Settings* settings, int with_ls
   PyObject* const given_out = is_given(values[kOut]) ? values[kOut] : NULL;
   DLTensor q, k, v, options[kTensorOptions];
   if (!view(values[kQ], "q", &q) || !view(values[kK], "k", &k) || !view(values[kV], "v", &v) ||
-      !view_options(values, settings, options)) {
+      !view_options(values, settings, options) || !require_ranks(&q, &v, &settings->options)) {
     return NULL;
   }
   if (!find_stream(api, values[kStream], q.device, &settings->options.stream)) return NULL;
@@ -403,6 +414,8 @@ static PyObject* attend_by_tables(PyObject* const* values, const GivenFunction* 
                                .dropout = values[kDropout],
                                .dropout_seed = values[kDropoutSeed],
                                .dropout_offset = values[kDropoutOffset],
+                               .max_seqlen_q = values[kMaxSeqlenQ],
+                               .max_seqlen_kv = values[kMaxSeqlenKv],
                                .variant = values[kVariant],
                                .score = score,
                                .mask = mask};

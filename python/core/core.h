@@ -81,7 +81,7 @@ typedef struct TensorOption {
   const char* name;
   size_t field;
 } TensorOption;
-enum { kTensorOptions = 12 };
+enum { kTensorOptions = 18 };
 extern const TensorOption tensor_options[kTensorOptions];
 const DLTensor** place_of(flashjit_attention_options* options, const TensorOption* option);
 
@@ -95,7 +95,8 @@ typedef struct Settings {
 } Settings;
 /* What the caller gave for them, NULL or None where it gave nothing. */
 typedef struct GivenSettings {
-  PyObject *engine, *causal, *window, *chunk, *scale, *softcap, *dropout, *dropout_seed, *dropout_offset, *variant;
+  PyObject *engine, *causal, *window, *chunk, *scale, *softcap, *dropout, *dropout_seed, *dropout_offset, *max_seqlen_q,
+      *max_seqlen_kv, *variant;
   const GivenFunction *score, *mask;
 } GivenSettings;
 /* 0 on failure. */
@@ -111,16 +112,16 @@ flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor*
 /* --- launch.c ---------------------------------------------------------------------------------------------------- */
 
 /* launch(engine, q, k, v, out, lse, tensors, score, mask, causal, window, chunk, scale, softcap, dropout, dropout_seed,
-   dropout_offset, stream, variant): the call for tensors that Python code described. tensors is a dict of further ones
-   by their names, score and mask are (text, tensors, numbers) or None. */
+   dropout_offset, max_seqlen_q, max_seqlen_kv, stream, variant): the call for tensors that Python code described.
+   tensors is a dict of further ones by their names, score and mask are (text, tensors, numbers) or None. */
 PyObject* launch(PyObject* module, PyObject* args);
 /* block_mask(engine, into, tensors, mask, stream, (batch, heads, seqlen_q, seqlen_kv)): likewise. */
 PyObject* make_block_mask(PyObject* module, PyObject* args);
 /* merge(engine, ((out, lse), ...), out, lse, stream): likewise. */
 PyObject* merge(PyObject* module, PyObject* args);
 /* prepare(engine, dtype, head_dim, head_dim_v, (causal, window, chunk, softcap, alibi, sinks, boolean_mask, documents,
-   prefix, tree, block_mask, dropout, dropout_mask), bias, score, mask, device): dtype and bias are (code, bits) of
-   DLPack, (0, 0) for no bias; score and mask are as of launch. */
+   prefix, tree, block_mask, dropout, dropout_mask, ragged), bias, score, mask, device): dtype and bias are (code, bits)
+   of DLPack, (0, 0) for no bias; score and mask are as of launch. */
 PyObject* prepare(PyObject* module, PyObject* args);
 /* dropout_mask(probability, seed, offset, (batch, heads, seqlen_q, seqlen_kv)): bytes, 1 where a probability stays. */
 PyObject* make_dropout_mask(PyObject* module, PyObject* args);

@@ -158,10 +158,10 @@ PyObject* launch(PyObject* module, PyObject* args) {
   unsigned long long stream;
   Call call;
   begin(&call);
-  if (!PyArg_ParseTuple(args, "OOOOOOO!OOOOOOOOOOKO:launch", &given.engine, &q, &k, &v, &out, &lse, &PyDict_Type,
+  if (!PyArg_ParseTuple(args, "OOOOOOO!OOOOOOOOOOOOKO:launch", &given.engine, &q, &k, &v, &out, &lse, &PyDict_Type,
                         &further, &score, &mask, &given.causal, &given.window, &given.chunk, &given.scale,
-                        &given.softcap, &given.dropout, &given.dropout_seed, &given.dropout_offset, &stream,
-                        &given.variant) ||
+                        &given.softcap, &given.dropout, &given.dropout_seed, &given.dropout_offset, &given.max_seqlen_q,
+                        &given.max_seqlen_kv, &stream, &given.variant) ||
       !read_described(score, &call.score) || !read_described(mask, &call.mask)) {
     return NULL;
   }
@@ -267,11 +267,12 @@ PyObject* prepare(PyObject* module, PyObject* args) {
   int device;
   Call call;
   begin(&call);
-  if (!PyArg_ParseTuple(args, "O(bb)ii(ppppppppppppp)(bb)OOi:prepare", &given.engine, &problem.dtype.code,
+  if (!PyArg_ParseTuple(args, "O(bb)ii(pppppppppppppp)(bb)OOi:prepare", &given.engine, &problem.dtype.code,
                         &problem.dtype.bits, &problem.head_dim, &problem.head_dim_v, &problem.causal, &problem.window,
                         &problem.chunk, &problem.softcap, &problem.alibi, &problem.sinks, &problem.boolean_mask,
                         &problem.documents, &problem.prefix, &problem.tree, &problem.block_mask, &problem.dropout,
-                        &problem.dropout_mask, &problem.bias.code, &problem.bias.bits, &score, &mask, &device) ||
+                        &problem.dropout_mask, &problem.ragged, &problem.bias.code, &problem.bias.bits, &score, &mask,
+                        &device) ||
       !read_described(score, &call.score) || !read_described(mask, &call.mask)) {
     return NULL;
   }

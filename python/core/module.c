@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "python/core/core.h"
 
+/* In two parts, as compilers need not take longer literals. */
 PyDoc_STRVAR(
-    attention_doc,
+    attention_doc_of_arrays,
     "attention(q, k, v, *, causal=False, window=None, chunk=None, scale=None, softcap=0.0, alibi_slopes=None, "
     "sinks=None, bias=None, boolean_mask=None, documents=None, prefix=None, tree=None, score=None, mask=None, "
     "query_offsets=None, key_offsets=None, block_mask=None, dropout=0.0, dropout_seed=0, dropout_offset=0, "
-    "dropout_state=None, dropout_mask=None, out=None, lse=False, stream=None, variant=None, engine=None)\n"
+    "dropout_state=None, dropout_mask=None, cu_seqlens_q=None, cu_seqlens_kv=None, seqused_q=None, seqused_kv=None, "
+    "leftpad_kv=None, batch_indices_kv=None, max_seqlen_q=0, max_seqlen_kv=0, out=None, lse=False, stream=None, "
+    "variant=None, engine=None)\n"
     "--\n\n"
     "softmax(scale * q k^T) v, enqueued on a CUDA stream.\n\n"
     "Parameters\n"
     "----------\n"
     "q : array [batch, seqlen_q, heads_q, head_dim]\n"
     "    float16 or bfloat16, of any library that speaks DLPack or __cuda_array_interface__. Any strides, but a\n"
-    "    contiguous last dimension.\n"
+    "    contiguous last dimension. Beside cu_seqlens_q [total, heads_q, head_dim], and so are out and lse.\n"
     "k : array [batch, seqlen_kv, heads_kv, head_dim]\n"
     "v : array [batch, seqlen_kv, heads_kv, head_dim_v]\n"
-    "    heads_kv divides heads_q.\n"
+    "    heads_kv divides heads_q. Beside cu_seqlens_kv [total, heads_kv, ...].\n"
     "causal : bool\n"
     "    Query i sees the keys up to i + seqlen_kv - seqlen_q.\n"
     "window : (left, right)\n"
@@ -47,7 +52,9 @@ PyDoc_STRVAR(
     "    int32: a query sees keys as with causal, and the first so many.\n"
     "tree : array [batch, seqlen_q, words], batch may be 1 for all\n"
     "    int64. The last seqlen_q keys are the queries' own: query i sees those whose bit is set, key seqlen_kv -\n"
-    "    seqlen_q + j in bit j % 64 of word j // 64, and all keys before them.\n"
+    "    seqlen_q + j in bit j % 64 of word j // 64, and all keys before them.\n");
+PyDoc_STRVAR(
+    attention_doc_of_the_rest,
     "score : flashjit.Score or str\n"
     "    What becomes of scores after all else, as text. They stay when None.\n"
     "mask : flashjit.Mask or str\n"
@@ -63,10 +70,23 @@ PyDoc_STRVAR(
     "    int64: seed and offset on the device, in place of those.\n"
     "dropout_mask : array of bool, shapes as of bias\n"
     "    What stays, in place of a random choice.\n"
+    "cu_seqlens_q, cu_seqlens_kv : array [batch + 1]\n"
+    "    int32, for sequences of different lengths, one behind the other: sequence b has the rows from [b] to\n"
+    "    [b + 1] of q and out, or of k and v. All options hold for each sequence by itself. Not beside block_mask.\n"
+    "seqused_q, seqused_kv : array [batch]\n"
+    "    int32: of the rows of a sequence, packed or in a batch entry of its own, the first so many count.\n"
+    "leftpad_kv : array [batch]\n"
+    "    int32: of these rows of k and v the first so many do not count.\n"
+    "batch_indices_kv : array [batch]\n"
+    "    int32: the batch entry of k and v that has the keys of the sequence. Not beside cu_seqlens_kv.\n"
+    "max_seqlen_q, max_seqlen_kv : int\n"
+    "    Upper bounds of these lengths: bias and other arrays of queries and keys have these sizes, and a kernel is\n"
+    "    chosen by them. As many as there are rows when 0 or None.\n"
     "out : array [batch, seqlen_q, heads_q, head_dim_v]\n"
     "    Written, and returned; a new array when None.\n"
     "lse : bool\n"
-    "    Return (out, lse), where lse is the log-sum-exp of each row: float32 [batch, heads_q, seqlen_q].\n"
+    "    Return (out, lse), where lse is the log-sum-exp of each row: float32 [batch, heads_q, seqlen_q],\n"
+    "    or [heads_q, total].\n"
     "stream : int or object with __cuda_stream__, cuda_stream or ptr\n"
     "    The current stream of q's library when None.\n"
     "variant : str\n"
@@ -80,6 +100,13 @@ PyDoc_STRVAR(
     "------\n"
     "flashjit.Error\n"
     "    Of the kind of what is wrong: InvalidArgument names the argument, what it must be and what it was.");
+
+static char attention_doc[sizeof attention_doc_of_arrays + sizeof attention_doc_of_the_rest - 1];
+
+static void join_attention_doc(void) {
+  strcpy(attention_doc, attention_doc_of_arrays);
+  strcat(attention_doc, attention_doc_of_the_rest);
+}
 
 static PyObject* version(PyObject* module, PyObject* unused) {
   (void)module;
@@ -104,6 +131,7 @@ static struct PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT, .m_name = "_core", .m_size = -1, .m_methods = functions};
 
 PyMODINIT_FUNC PyInit__core(void) {
+  join_attention_doc();
   PyObject* const module = PyModule_Create(&definition);
   if (!module || !prepare_keywords()) return NULL;
   PyObject* const engine = make_engine_type();

@@ -16,7 +16,13 @@ const TensorOption tensor_options[kTensorOptions] = {
     {"key_offsets", offsetof(flashjit_attention_options, key_offsets)},
     {"block_mask", offsetof(flashjit_attention_options, block_mask)},
     {"dropout_state", offsetof(flashjit_attention_options, dropout_state)},
-    {"dropout_mask", offsetof(flashjit_attention_options, dropout_mask)}};
+    {"dropout_mask", offsetof(flashjit_attention_options, dropout_mask)},
+    {"cu_seqlens_q", offsetof(flashjit_attention_options, cu_seqlens_q)},
+    {"cu_seqlens_kv", offsetof(flashjit_attention_options, cu_seqlens_kv)},
+    {"seqused_q", offsetof(flashjit_attention_options, seqused_q)},
+    {"seqused_kv", offsetof(flashjit_attention_options, seqused_kv)},
+    {"leftpad_kv", offsetof(flashjit_attention_options, leftpad_kv)},
+    {"batch_indices_kv", offsetof(flashjit_attention_options, batch_indices_kv)}};
 
 const DLTensor** place_of(flashjit_attention_options* options, const TensorOption* option) {
   return (const DLTensor**)((char*)options + option->field);
@@ -40,13 +46,13 @@ static int read_window(PyObject* pair, flashjit_window* window) {
   return refuse_value("window", "a pair (left, right) of ints of 64 bits, or None", pair);
 }
 
-/* True is for prepare(), and would be chunks of one key. */
-static int read_chunk(PyObject* value, int64_t* chunk) {
+/* A number of rows. True is for prepare(), and would be chunks of one key. */
+static int read_length(const char* name, PyObject* value, int64_t* length) {
   if (!PyBool_Check(value)) {
     Py_INCREF(value);
-    if (take_int64(value, chunk) && *chunk >= 0) return 1;
+    if (take_int64(value, length) && *length >= 0) return 1;
   }
-  return refuse_value("chunk", "an int from 0 to 2**63 - 1, or None", value);
+  return refuse_value(name, "an int from 0 to 2**63 - 1, or None", value);
 }
 
 static int read_number(const char* name, const char* must, PyObject* value, double* number) {
@@ -101,7 +107,14 @@ static int read_masks(Settings* settings, const GivenSettings* given) {
     if (!read_window(given->window, &settings->window)) return 0;
     options->window = &settings->window;
   }
-  return !is_given(given->chunk) || read_chunk(given->chunk, &options->chunk);
+  return !is_given(given->chunk) || read_length("chunk", given->chunk, &options->chunk);
+}
+
+/* Of ragged batches. */
+static int read_bounds(flashjit_attention_options* options, const GivenSettings* given) {
+  return (!is_given(given->max_seqlen_q) || read_length("max_seqlen_q", given->max_seqlen_q, &options->max_seqlen_q)) &&
+         (!is_given(given->max_seqlen_kv) ||
+          read_length("max_seqlen_kv", given->max_seqlen_kv, &options->max_seqlen_kv));
 }
 
 /* What becomes of scores. */
@@ -133,7 +146,7 @@ int read_settings(Settings* settings, const GivenSettings* given) {
   *options = defaults;
   if (!find_engine(given->engine, &settings->engine)) return 0;
   if (!read_masks(settings, given) || !read_scores(options, given) || !read_dropout(options, given) ||
-      !read_functions(settings, given)) {
+      !read_bounds(options, given) || !read_functions(settings, given)) {
     return 0;
   }
   if (!is_given(given->variant) || PyArg_Parse(given->variant, "s:attention", &options->variant)) return 1;

@@ -23,24 +23,26 @@ DLPACK_DTYPES = {"float16": (_FLOAT, 16), "bfloat16": (_BFLOAT, 16), "float32": 
 
 def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, chunk: Any = None, scale: Any = None,
               softcap: Any = None, dropout: Any = None, dropout_seed: Any = None, dropout_offset: Any = None,
-              score: AnyScore | None = None, mask: AnyMask | None = None, out: Any = None, lse: Any = None, stream: Any = None, variant: Any = None, engine: Any = None,
-              tensors: dict[str, Any] | None = None) -> Any:
+              max_seqlen_q: Any = None, max_seqlen_kv: Any = None, score: AnyScore | None = None,
+              mask: AnyMask | None = None, out: Any = None, lse: Any = None, stream: Any = None, variant: Any = None,
+              engine: Any = None, tensors: dict[str, Any] | None = None) -> Any:
     """As flashjit.attention, whose further arrays are in a dict by their names."""
-    library = _library_of("q", q)
-    for name, array in (("q", q), ("v", v)):
-        _require_rank(name, array)
+    library, tensors = _library_of("q", q), tensors or {}
+    for name, array, offsets in (("q", q, "cu_seqlens_q"), ("v", v, "cu_seqlens_kv")):
+        _require_rank(name, array, may_lack_batch=offsets in tensors)
     if out is None:
-        out = library.empty(q, (*q.shape[:3], v.shape[3]))
+        out = library.empty(q, (*q.shape[:-1], v.shape[-1]))
     else:
         library.check_out("out", out)
-    rows = library.empty(q, (q.shape[0], q.shape[2], q.shape[1]), "float32") if _flag("lse", lse) else None
+    *batch, seqlen, heads, _ = q.shape
+    rows = library.empty(q, (*batch, heads, seqlen), "float32") if _flag("lse", lse) else None
 
     def launch(handle: int) -> None:
         _core.launch(engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
                      _export("out", out, handle), None if rows is None else _export("lse", rows, handle),
-                     _export_all(tensors or {}, handle), export_function("score", score, handle),
+                     _export_all(tensors, handle), export_function("score", score, handle),
                      export_function("mask", mask, handle), causal, window, chunk, scale, softcap, dropout,
-                     dropout_seed, dropout_offset, handle, variant)
+                     dropout_seed, dropout_offset, max_seqlen_q, max_seqlen_kv, handle, variant)
 
     results = library.run(launch, None if stream is None else stream_handle(stream), q,
                           [out] if rows is None else [out, rows])
@@ -182,7 +184,8 @@ _I64 = _Dtypes("int64", "long", "int64 (typestr <i8)")
 _BOOLEAN = _Dtypes("bool", "bool", "bool (typestr |b1)")
 _DTYPES = {
     "alibi_slopes": _F32, "sinks": _F32, "lse": _F32, "documents": _I32, "prefix": _I32, "query_offsets": _I32,
-    "key_offsets": _I32, "block_mask": _I32, "into": _I32,
+    "key_offsets": _I32, "block_mask": _I32, "into": _I32, "cu_seqlens_q": _I32, "cu_seqlens_kv": _I32,
+    "seqused_q": _I32, "seqused_kv": _I32, "leftpad_kv": _I32, "batch_indices_kv": _I32,
     "tree": _I64, "dropout_state": _I64, "boolean_mask": _BOOLEAN, "dropout_mask": _BOOLEAN,
     "bias": _Dtypes("float16, bfloat16 or float32", "bfloat16", "float16 or float32 (typestr <f2, <f4; bfloat16 needs "
                     "__dlpack__)")}
@@ -208,11 +211,13 @@ def mark_written(tensor: Any) -> None:
         torch.autograd.graph.increment_version(tensor)
 
 
-def _require_rank(name: str, array: Any) -> None:
+def _require_rank(name: str, array: Any, may_lack_batch: bool = False) -> None:
     if not hasattr(array, "shape"):
         raise _no_array(name, array)
-    if len(array.shape) != 4:
-        raise InvalidArgument(f"{name}: rank must be 4, was {len(array.shape)} with shape {list(array.shape)}")
+    rank = len(array.shape)
+    if rank != 4 and not (may_lack_batch and rank == 3):
+        wanted = "3 or 4" if may_lack_batch else "4"
+        raise InvalidArgument(f"{name}: rank must be {wanted}, was {rank} with shape {list(array.shape)}")
 
 
 # --- Libraries: whose arrays are made, and on which stream -----------------------------------------------------------

@@ -18,8 +18,10 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
               block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
-              out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
-              variant: str | None = ..., engine: Engine | None = ...) -> _Array: ...
+              cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
+              leftpad_kv: Any = ..., batch_indices_kv: Any = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., out: _Array | None = ..., lse: Literal[False] = ...,
+              stream: Any = ..., variant: str | None = ..., engine: Engine | None = ...) -> _Array: ...
 @overload
 def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
               chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
@@ -28,8 +30,10 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
               block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
-              out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
-              variant: str | None = ..., engine: Engine | None = ...) -> tuple[_Array, _Array]: ...
+              cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
+              leftpad_kv: Any = ..., batch_indices_kv: Any = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., out: _Array | None = ..., lse: Literal[True],
+              stream: Any = ..., variant: str | None = ..., engine: Engine | None = ...) -> tuple[_Array, _Array]: ...
 @overload
 def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
               chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
@@ -38,7 +42,9 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
               block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
-              out: _Array | None = ..., lse: bool, stream: Any = ...,
+              cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
+              leftpad_kv: Any = ..., batch_indices_kv: Any = ..., max_seqlen_q: int | None = ...,
+              max_seqlen_kv: int | None = ..., out: _Array | None = ..., lse: bool, stream: Any = ...,
               variant: str | None = ..., engine: Engine | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
 class Engine:
@@ -52,8 +58,10 @@ class Engine:
                   mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
                   block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
-                  out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
-                  variant: str | None = ...) -> _Array: ...
+                  cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
+                  leftpad_kv: Any = ..., batch_indices_kv: Any = ..., max_seqlen_q: int | None = ...,
+                  max_seqlen_kv: int | None = ..., out: _Array | None = ..., lse: Literal[False] = ...,
+                  stream: Any = ..., variant: str | None = ...) -> _Array: ...
     @overload
     def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
                   chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
@@ -62,8 +70,10 @@ class Engine:
                   mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
                   block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
-                  out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
-                  variant: str | None = ...) -> tuple[_Array, _Array]: ...
+                  cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
+                  leftpad_kv: Any = ..., batch_indices_kv: Any = ..., max_seqlen_q: int | None = ...,
+                  max_seqlen_kv: int | None = ..., out: _Array | None = ..., lse: Literal[True],
+                  stream: Any = ..., variant: str | None = ...) -> tuple[_Array, _Array]: ...
     @overload
     def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
                   chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
@@ -72,8 +82,10 @@ class Engine:
                   mask: AnyMask | None = ..., query_offsets: Any = ..., key_offsets: Any = ...,
                   block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
-                  out: _Array | None = ..., lse: bool, stream: Any = ...,
-                  variant: str | None = ...) -> _Array | tuple[_Array, _Array]: ...
+                  cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
+                  leftpad_kv: Any = ..., batch_indices_kv: Any = ..., max_seqlen_q: int | None = ...,
+                  max_seqlen_kv: int | None = ..., out: _Array | None = ..., lse: bool,
+                  stream: Any = ..., variant: str | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
 # What _functions.Score and Mask have, with _Tensor in place of arrays.
 _Function = tuple[str, tuple[tuple[str, _Tensor], ...], tuple[tuple[str, Union[int, float]], ...]]
@@ -81,8 +93,8 @@ _Function = tuple[str, tuple[tuple[str, _Tensor], ...], tuple[tuple[str, Union[i
 def launch(engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor | None,
            tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, causal: bool,
            window: _Window | None, chunk: int | None, scale: float | None, softcap: float | None,
-           dropout: float | None, dropout_seed: int | None, dropout_offset: int | None, stream: int,
-           variant: str | None) -> None: ...
+           dropout: float | None, dropout_seed: int | None, dropout_offset: int | None, max_seqlen_q: int | None,
+           max_seqlen_kv: int | None, stream: int, variant: str | None) -> None: ...
 # sizes: (batch, heads, seqlen_q, seqlen_kv)
 def block_mask(engine: Engine | None, into: _Tensor, tensors: dict[str, _Tensor], mask: _Function | None, stream: int,
                sizes: tuple[int, int, int, int]) -> None: ...
@@ -91,8 +103,8 @@ def block_mask_dims(batch: int, heads: int, seqlen_q: int, seqlen_kv: int) -> tu
 def dropout_mask(probability: float, seed: int, offset: int, sizes: tuple[int, ...]) -> bytes: ...
 def merge(engine: Engine | None, parts: tuple[tuple[_Tensor, _Tensor], ...], out: _Tensor, lse: _Tensor,
           stream: int) -> None: ...
-# dtype and bias: (code, bits) in DLPack's terms, (0, 0) for no bias. flags: (causal, window, chunk, softcap, alibi, sinks,
-# boolean_mask, documents, prefix, tree, block_mask, dropout, dropout_mask)
+# dtype and bias: (code, bits) in DLPack's terms, (0, 0) for no bias. flags: (causal, window, chunk, softcap, alibi,
+# sinks, boolean_mask, documents, prefix, tree, block_mask, dropout, dropout_mask, ragged)
 def prepare(engine: Engine | None, dtype: tuple[int, int], head_dim: int, head_dim_v: int, flags: tuple[bool, ...],
             bias: tuple[int, int], score: _Function | None, mask: _Function | None, device: int) -> None: ...
 def counters(engine: Engine | None) -> dict[str, int]: ...

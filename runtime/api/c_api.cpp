@@ -180,6 +180,12 @@ void read_tensors(const flashjit_attention_options& c, MemoryKind kind, flashjit
   read("block_mask", c.block_mask, "i32", options.block_mask);
   read("dropout_state", c.dropout_state, "i64", options.dropout_state);
   read("dropout_mask", c.dropout_mask, "boolean", options.dropout_mask);
+  read("cu_seqlens_q", c.cu_seqlens_q, "i32", options.cu_seqlens_q);
+  read("cu_seqlens_kv", c.cu_seqlens_kv, "i32", options.cu_seqlens_kv);
+  read("seqused_q", c.seqused_q, "i32", options.seqused_q);
+  read("seqused_kv", c.seqused_kv, "i32", options.seqused_kv);
+  read("leftpad_kv", c.leftpad_kv, "i32", options.leftpad_kv);
+  read("batch_indices_kv", c.batch_indices_kv, "i32", options.batch_indices_kv);
 }
 
 flashjit::AttentionOptions to_options(const flashjit_attention_options* given, MemoryKind kind) {
@@ -194,6 +200,8 @@ flashjit::AttentionOptions to_options(const flashjit_attention_options* given, M
   options.chunk = c.chunk;
   options.softcap = c.softcap;
   options.dropout = {c.dropout, c.dropout_seed, c.dropout_offset};
+  options.max_seqlen_q = c.max_seqlen_q;
+  options.max_seqlen_kv = c.max_seqlen_kv;
   require_zero("reserved", c.reserved);
   read_tensors(c, kind, options);
   if (c.score) options.score = to_function<flashjit::Score>("score", *c.score, kind);
@@ -225,7 +233,6 @@ flashjit::Problem to_problem(const flashjit_problem* given) {
   const auto c = flashjit::runtime::read_struct(require("problem", given));
   const auto dtype = flashjit::runtime::to_dtype(c.dtype);
   if (!dtype) reject("dtype: must be f16 or bf16, was {}", flashjit::runtime::to_string(c.dtype));
-  require_zero("reserved", c.reserved);
   flashjit::Problem problem{.dtype = *dtype,
                             .head_dim = c.head_dim,
                             .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
@@ -238,6 +245,7 @@ flashjit::Problem to_problem(const flashjit_problem* given) {
                             .prefix = to_bool("prefix", c.prefix),
                             .block_mask = to_bool("block_mask", c.block_mask),
                             .dropout = to_bool("dropout", c.dropout),
+                            .ragged = to_bool("ragged", c.ragged),
                             .bias = bias_function(c.bias),
                             .boolean_mask = flagged_function(FunctionKind::boolean_mask, c.boolean_mask),
                             .documents = flagged_function(FunctionKind::documents, c.documents),
@@ -248,6 +256,8 @@ flashjit::Problem to_problem(const flashjit_problem* given) {
   problem.causal = problem.causal && !problem.prefix;  // as masks_of has it for calls
   if (problem.block_mask && !problem.boolean_mask && !problem.documents && !problem.tree && !problem.mask)
     reject("block_mask: must not be given without boolean_mask, documents, tree or mask, which it is made of");
+  if (problem.block_mask && problem.ragged)  // as calls are refused
+    reject("block_mask: must not be given for a batch whose sequences are not equally long");
   return problem;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "flashjit.h"
 #include "flashjit/error.h"
@@ -393,6 +394,75 @@ TEST_CASE("dropout that no call may have is refused through C") {
   CHECK(last_error() == "shape: seqlen_kv must be from 0 to 1073741824, was -4");
 }
 
+TEST_CASE("where the sequences of a ragged batch lie is checked by its names") {
+  const struct {
+    const char* name;
+    const DLTensor* flashjit_attention_options::*field;
+    std::int64_t size;  // for one sequence
+    const char* wrong_size;
+  } kOptions[] = {
+      {"cu_seqlens_q", &flashjit_attention_options::cu_seqlens_q, 2, "k: batch must be 2 like that of cu_seqlens_q"},
+      {"cu_seqlens_kv", &flashjit_attention_options::cu_seqlens_kv, 2, "cu_seqlens_kv: "},
+      {"seqused_q", &flashjit_attention_options::seqused_q, 1, "seqused_q: "},
+      {"seqused_kv", &flashjit_attention_options::seqused_kv, 1, "seqused_kv: "},
+      {"leftpad_kv", &flashjit_attention_options::leftpad_kv, 1, "leftpad_kv: "},
+      {"batch_indices_kv", &flashjit_attention_options::batch_indices_kv, 1, "batch_indices_kv: "}};
+  for (const auto& option : kOptions) {
+    CAPTURE(option.name);
+    const HostTensor tensor(DType::i32, {option.size}), longer(DType::i32, {option.size + 1});
+    DlpackView view(tensor.view(), kDLCPU);
+    const DlpackView longer_view(longer.view(), kDLCPU);
+    Call call;
+    call.options.*option.field = &view;
+    CHECK(call(make_engine("sm_90a")) == FLASHJIT_NO_COMPILER);
+    CHECK(refusal([&](Call& c) { c.options.*option.field = &longer_view; }).find(option.wrong_size) == 0);
+    const auto refused = [&] { return refusal([&](Call& c) { c.options.*option.field = &view; }); };
+    view.dtype = {kDLInt, 64, 1};
+    CHECK(refused() == fmt::format("{}: dtype must be i32, was i64", option.name));
+    view.dtype = {kDLUInt, 32, 1};
+    CHECK(refused() == fmt::format("{}: dtype must be i32, was uint32", option.name));
+    view.device.device_type = kDLCUDA;
+    CHECK(refused().find(fmt::format("{}: must be in host memory (kDLCPU)", option.name)) == 0);
+  }
+}
+
+TEST_CASE("packed tensors lack the dimension of batches where offsets say what their rows are") {
+  const HostTensor offsets(DType::i32, {4});
+  const DlpackView view(offsets.view(), kDLCPU);
+  Call call;
+  for (DLTensor* const tensor : {&call.q, &call.k, &call.v, &call.out, &call.lse}) {
+    --tensor->ndim;
+    ++tensor->shape;
+    ++tensor->strides;
+  }
+  call.options.lse = &call.lse;
+  const EnginePointer engine = make_engine("sm_90a");
+  CHECK(call(engine) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error().find("q: rank must be 4, was 3") == 0);
+  call.options.cu_seqlens_q = &view;
+  CHECK(call(engine) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error().find("k: rank must be 4, was 3") == 0);
+  call.options.cu_seqlens_kv = &view;
+  CHECK(call(engine) == FLASHJIT_NO_COMPILER);
+  call.options.max_seqlen_q = 3;
+  call.options.max_seqlen_kv = 1'000'000;
+  CHECK(call(engine) == FLASHJIT_NO_COMPILER);
+  call.options.max_seqlen_kv = -1;
+  CHECK(call(engine) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "max_seqlen_kv: must be at least 0, was -1");
+}
+
+TEST_CASE("bounds of lengths are for ragged batches") {
+  for (const auto& [name, field] : {std::pair{"max_seqlen_q", &flashjit_attention_options::max_seqlen_q},
+                                    std::pair{"max_seqlen_kv", &flashjit_attention_options::max_seqlen_kv}}) {
+    const auto refused = [field = field](std::int64_t bound) {
+      return refusal([&](Call& c) { c.options.*field = bound; });
+    };
+    CHECK(refused(-1) == fmt::format("{}: must be at least 0, was -1", name));
+    CHECK(refused(5) == fmt::format("{}: must not be given for a batch whose sequences are equally long", name));
+  }
+}
+
 TEST_CASE("block masks have shapes, and are made of something") {
   const EnginePointer engine = make_engine("sm_90a");
   flashjit_mask_shape shape = {1, 2, 65, 513};
@@ -473,7 +543,8 @@ TEST_CASE("what is prepared is checked") {
                    {"boolean_mask", &flashjit_problem::boolean_mask},
                    {"documents", &flashjit_problem::documents},
                    {"prefix", &flashjit_problem::prefix},
-                   {"tree", &flashjit_problem::tree}};
+                   {"tree", &flashjit_problem::tree},
+                   {"ragged", &flashjit_problem::ragged}};
   for (const auto& feature : kFeatures) {
     CAPTURE(feature.name);
     problem = FLASHJIT_PROBLEM_INIT;
@@ -483,10 +554,6 @@ TEST_CASE("what is prepared is checked") {
     CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
     CHECK(last_error() == std::string(feature.name) + ": must be 0 or 1, was 2");
   }
-  problem = FLASHJIT_PROBLEM_INIT;
-  problem.reserved = 1;
-  CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
-  CHECK(last_error() == "reserved: must be 0, was 1");
   CHECK(flashjit_prepare(engine.get(), nullptr, -1) == FLASHJIT_INVALID_ARGUMENT);
 }
 
@@ -515,6 +582,8 @@ TEST_CASE("a prepared bias has a dtype, and a prepared block mask is made of som
   CHECK(status() == FLASHJIT_NO_COMPILER);
   problem.block_mask = 2;
   CHECK(refused() == "block_mask: must be 0 or 1, was 2");
+  problem.block_mask = problem.ragged = 1;
+  CHECK(refused() == "block_mask: must not be given for a batch whose sequences are not equally long");
 }
 
 TEST_CASE("prepared functions are checked like those of calls, but for the memory of captures") {
@@ -588,16 +657,23 @@ TEST_CASE("a struct without its size is refused") {
 
 // What lies behind a struct of the caller's size is not looked at.
 TEST_CASE("options of every version are taken for ever") {
-  constexpr std::size_t kFirst = 48, kWithWindow = 56, kWithScores = 88, kWithFunctions = 168;
+  constexpr std::size_t kFirst = 48, kWithWindow = 56, kWithScores = 88, kWithFunctions = 168, kWithDropout = 208,
+                        kWithRagged = 272;
   static_assert(sizeof(flashjit_engine_options) >= 56 && sizeof(flashjit_counters) >= 64);
   static_assert(sizeof(flashjit_function) >= 40 && sizeof(flashjit_capture) == 32);
-  static_assert(sizeof(flashjit_attention_options) >= kWithFunctions);
+  static_assert(sizeof(flashjit_attention_options) >= kWithRagged);
+  static_assert(offsetof(flashjit_attention_options, cu_seqlens_q) == kWithDropout);
+  static_assert(offsetof(flashjit_attention_options, max_seqlen_kv) + sizeof(std::int64_t) == kWithRagged);
   const EnginePointer engine = make_engine("sm_90a");
   Call call;
   const auto status = [&](std::size_t size) {
     call.options.struct_size = size;
     return call(engine);
   };
+  call.options.max_seqlen_q = -1;
+  CHECK(status(kWithRagged) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "max_seqlen_q: must be at least 0, was -1");
+  CHECK(status(kWithDropout) == FLASHJIT_NO_COMPILER);
   call.options.softcap = -1;
   call.options.chunk = -1;
   call.options.reserved = 1;
@@ -637,7 +713,7 @@ TEST_CASE("problems of every version are taken for ever") {
   problem.softcap = problem.alibi = problem.sinks = problem.chunk = 7;
   CHECK(status(kWithScores) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(status(kWithWindow) == FLASHJIT_NO_COMPILER);
-  problem.window = problem.reserved = 7;
+  problem.window = problem.ragged = 7;
   CHECK(status(kWithWindow) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(status(kFirst) == FLASHJIT_NO_COMPILER);
 }

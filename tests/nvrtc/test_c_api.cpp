@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
 #include <iterator>
 #include <limits>
+#include <list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +16,7 @@
 #include "flashjit.h"
 #include "flashjit/engine.h"
 #include "tests/support/dlpack_view.h"
+#include "tests/support/ragged_batch.h"
 #include "tests/support/same_bytes.h"
 
 namespace {
@@ -153,6 +156,100 @@ TEST_CASE("tensors of scores and masks mean through C what they do in C++") {
     CHECK(calls.same());
     CHECK_FALSE(same_bytes(calls.out, plain));
   }
+}
+
+namespace {
+
+const DLTensor* flashjit_attention_options::*field_of(std::optional<Tensor> AttentionOptions::*option) {
+  constexpr std::pair<std::optional<Tensor> AttentionOptions::*, const DLTensor * flashjit_attention_options::*>
+      kFields[] = {{&AttentionOptions::cu_seqlens_q, &flashjit_attention_options::cu_seqlens_q},
+                   {&AttentionOptions::cu_seqlens_kv, &flashjit_attention_options::cu_seqlens_kv},
+                   {&AttentionOptions::seqused_q, &flashjit_attention_options::seqused_q},
+                   {&AttentionOptions::seqused_kv, &flashjit_attention_options::seqused_kv},
+                   {&AttentionOptions::leftpad_kv, &flashjit_attention_options::leftpad_kv},
+                   {&AttentionOptions::batch_indices_kv, &flashjit_attention_options::batch_indices_kv}};
+  for (const auto& [of_cpp, of_c] : kFields)
+    if (of_cpp == option) return of_c;
+  return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("ragged batches mean through C what they do in C++") {
+  Engine in_cpp(emulating());
+  flashjit_engine* const engine = make_engine();
+  bool was_given[6] = {};
+  for (const std::uint64_t seed : {0, 2, 4, 6, 11, 17, 18, 21}) {  // which give every field
+    CAPTURE(seed);
+    const tests::RaggedBatch batch(seed, {});
+    HostTensor expected(DType::bf16, batch.out_shape()), out(DType::bf16, batch.out_shape()),
+        expected_lse(DType::f32, batch.lse_shape()), lse(DType::f32, batch.lse_shape());
+    AttentionOptions opts = batch.options;
+    opts.max_seqlen_q = opts.max_seqlen_kv = 200;
+    opts.lse = expected_lse.view();
+    in_cpp.attention(batch.q().view(), batch.k().view(), batch.v().view(), expected.view(), opts);
+
+    const DlpackView q(batch.q().view(), kDLCPU), k(batch.k().view(), kDLCPU), v(batch.v().view(), kDLCPU),
+        c_out(out.view(), kDLCPU), c_lse(lse.view(), kDLCPU);
+    flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+    const flashjit_window window = {opts.window.left, opts.window.right};
+    options.causal = opts.causal;
+    options.window = &window;
+    options.lse = &c_lse;
+    options.max_seqlen_q = options.max_seqlen_kv = 200;
+    std::list<DlpackView> views;
+    for (const auto& [option, tensor] : batch.int_tensors())
+      options.*field_of(option) = &views.emplace_back(tensor.view(), kDLCPU);
+    CHECK_MESSAGE(flashjit_attention(engine, &q, &k, &v, &c_out, &options) == FLASHJIT_OK, flashjit_last_error());
+    CHECK(same_bytes(out, expected));
+    CHECK(same_bytes(lse, expected_lse));
+    const DLTensor* const given[] = {options.cu_seqlens_q, options.cu_seqlens_kv, options.seqused_q,
+                                     options.seqused_kv,   options.leftpad_kv,    options.batch_indices_kv};
+    for (std::size_t i = 0; i < std::size(given); ++i) was_given[i] |= given[i] != nullptr;
+  }
+  for (const bool was : was_given) CHECK(was);
+  flashjit_engine_destroy(engine);
+}
+
+TEST_CASE("a packed batch through C is what its sequences are one by one") {
+  const std::int32_t of_queries[] = {0, 5, 5, 22}, of_keys[] = {0, 9, 13, 46};
+  const Dims shape_q{22, 2, 64}, shape_kv{46, 1, 64}, shape_lse{2, 22};
+  const HostTensor q = HostTensor::random_normal(DType::f16, shape_q, 1),
+                   k = HostTensor::random_normal(DType::f16, shape_kv, 2),
+                   v = HostTensor::random_normal(DType::f16, shape_kv, 3);
+  HostTensor out(DType::f16, shape_q), lse(DType::f32, shape_lse), offsets_q(DType::i32, {4}),
+      offsets_kv(DType::i32, {4}), wanted(DType::f16, shape_q), wanted_lse(DType::f32, shape_lse);
+  std::memcpy(offsets_q.data(), of_queries, sizeof of_queries);
+  std::memcpy(offsets_kv.data(), of_keys, sizeof of_keys);
+  flashjit_engine* const engine = make_engine();
+  flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+  options.causal = 1;
+  options.variant = "v3";
+  {
+    const DlpackView c_q(q.view(), kDLCPU), c_k(k.view(), kDLCPU), c_v(v.view(), kDLCPU), c_out(out.view(), kDLCPU),
+        c_lse(lse.view(), kDLCPU), c_offsets_q(offsets_q.view(), kDLCPU), c_offsets_kv(offsets_kv.view(), kDLCPU);
+    options.cu_seqlens_q = &c_offsets_q;
+    options.cu_seqlens_kv = &c_offsets_kv;
+    options.lse = &c_lse;
+    CHECK_MESSAGE(flashjit_attention(engine, &c_q, &c_k, &c_v, &c_out, &options) == FLASHJIT_OK, flashjit_last_error());
+    options.cu_seqlens_q = options.cu_seqlens_kv = nullptr;
+  }
+  const auto rows_of = [](const HostTensor& tensor, std::int64_t heads, std::int64_t first, std::int64_t end) {
+    char* const data = static_cast<char*>(tensor.view().data);
+    return Tensor(data + first * heads * 64 * size_of(DType::f16), DType::f16, {1, end - first, heads, 64});
+  };
+  for (int i = 0; i < 3; ++i) {
+    const std::int64_t first = of_queries[i], end = of_queries[i + 1];
+    const DlpackView c_q(rows_of(q, 2, first, end), kDLCPU), c_out(rows_of(wanted, 2, first, end), kDLCPU),
+        c_k(rows_of(k, 1, of_keys[i], of_keys[i + 1]), kDLCPU), c_v(rows_of(v, 1, of_keys[i], of_keys[i + 1]), kDLCPU);
+    float* const sums = static_cast<float*>(wanted_lse.data()) + first;
+    const DlpackView c_lse(Tensor(sums, DType::f32, {1, 2, end - first}, {44, 22, 1}), kDLCPU);
+    options.lse = &c_lse;
+    CHECK_MESSAGE(flashjit_attention(engine, &c_q, &c_k, &c_v, &c_out, &options) == FLASHJIT_OK, flashjit_last_error());
+  }
+  CHECK(same_bytes(out, wanted));
+  CHECK(same_bytes(lse, wanted_lse));
+  flashjit_engine_destroy(engine);
 }
 
 TEST_CASE(
@@ -476,6 +573,20 @@ TEST_CASE("what is prepared for prefixes serves calls that are causal, too") {
   options.prefix = &view;
   for (const std::int32_t causal : {0, 1}) {
     options.causal = causal;
+    CHECK(calls.compile_nothing(options));
+  }
+}
+
+TEST_CASE("what is prepared for ragged batches serves every way to say where sequences lie") {
+  const PreparedCalls calls(problem_with(&flashjit_problem::ragged));
+  const HostTensor of_sequences = counting(DType::i32, {2}, 7);
+  const DlpackView view(of_sequences.view(), kDLCPU);
+  for (const auto field : {&flashjit_attention_options::seqused_q, &flashjit_attention_options::seqused_kv,
+                           &flashjit_attention_options::leftpad_kv, &flashjit_attention_options::batch_indices_kv}) {
+    flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+    options.*field = &view;
+    CHECK(calls.compile_nothing(options));
+    options.max_seqlen_q = 3;
     CHECK(calls.compile_nothing(options));
   }
 }

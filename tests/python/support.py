@@ -31,6 +31,32 @@ def make_inputs(shape_q=(1, 16, 2, 64), seqlen_kv=32, heads_kv=2, seed=0):
     return tuple(random.standard_normal(shape).astype(np.float16) for shape in (shape_q, shape_kv, shape_kv))
 
 
+class RaggedBatch:
+    """Sequences of these numbers of queries and keys: packed one behind the other, and one by one."""
+
+    def __init__(self, queries=(5, 0, 17, 3), keys=(9, 4, 33, 0), heads=4, heads_kv=2, head_dim=64, head_dim_v=32):
+        random = np.random.default_rng(3)
+        shapes = (heads, head_dim), (heads_kv, head_dim), (heads_kv, head_dim_v)
+        totals = sum(queries), sum(keys), sum(keys)
+        self.packed = tuple(random.standard_normal((total, *shape)).astype(np.float16)
+                            for total, shape in zip(totals, shapes))
+        self.cu_seqlens_q = np.cumsum((0, *queries), dtype=np.int32)
+        self.cu_seqlens_kv = np.cumsum((0, *keys), dtype=np.int32)
+        self.offsets = {"cu_seqlens_q": self.cu_seqlens_q, "cu_seqlens_kv": self.cu_seqlens_kv}
+
+    def sequences(self):
+        """q, k and v of each, with a batch of 1 in front."""
+        q, k, v = self.packed
+        for b in range(len(self.cu_seqlens_q) - 1):
+            of_q, of_kv = (slice(*offsets[b:b + 2]) for offsets in (self.cu_seqlens_q, self.cu_seqlens_kv))
+            yield q[None, of_q], k[None, of_kv], v[None, of_kv]
+
+    def one_by_one(self, engine, **options):
+        """(out, lse), packed, of a call for each."""
+        results = [engine.attention(*sequence, lse=True, **options) for sequence in self.sequences()]
+        return np.concatenate([out[0] for out, _ in results]), np.concatenate([lse[0] for _, lse in results], axis=1)
+
+
 class NumpyArrays:
     """Of the inputs of the grids scores and gallery."""
 

@@ -8,7 +8,7 @@ import unittest
 
 import flashjit
 import numpy as np
-from support import emulating_engine, make_inputs, random_halves, reference
+from support import RaggedBatch, emulating_engine, make_inputs, random_halves, reference
 
 TOLERANCE = 2e-3  # of values near 1: two roundings to float16
 TANH_ROUNDING = 2**-11  # of a cap
@@ -255,6 +255,67 @@ class Results(unittest.TestCase):
             self.assertIs(self.engine.block_mask(*inputs[:2], documents=documents_of, into=out), out)
             np.testing.assert_array_equal(out, np.broadcast_to(made, out.shape))
 
+    def test_packed_sequences(self):
+        batch = RaggedBatch()
+        for options in ({}, {"causal": True}, {"window": (6, 3), "softcap": 2.0}, {"mask": "key % 3 != query % 2"},
+                        {"sinks": np.float32([0.5, -1, 2, 0])}, {"dropout": 0.0, "chunk": 8}):
+            with self.subTest(options):
+                wanted, wanted_lse = batch.one_by_one(self.engine, **options)
+                out, lse = self.engine.attention(*batch.packed, lse=True, **batch.offsets, **options)
+                self.assertEqual((out.shape, out.dtype), ((25, 4, 32), np.float16))
+                self.assertEqual((lse.shape, lse.dtype), ((4, 25), np.float32))
+                np.testing.assert_allclose(out, wanted, atol=TOLERANCE + TANH_ROUNDING)
+                np.testing.assert_allclose(lse, wanted_lse, atol=TOLERANCE + TANH_ROUNDING)
+                bounded = self.engine.attention(*batch.packed, max_seqlen_q=17, max_seqlen_kv=np.int64(33),
+                                                **batch.offsets, **options)
+                np.testing.assert_allclose(bounded, wanted, atol=TOLERANCE + TANH_ROUNDING)
+
+    def test_packed_sequences_with_a_batch_in_front_and_into_memory_of_the_caller(self):
+        batch = RaggedBatch()
+        inputs = [array[None] for array in batch.packed]
+        wanted, wanted_lse = batch.one_by_one(self.engine)
+        out, lse = self.engine.attention(*inputs, lse=True, **batch.offsets)
+        np.testing.assert_allclose(out, wanted[None], atol=TOLERANCE)
+        np.testing.assert_allclose(lse, wanted_lse[None], atol=TOLERANCE)
+        out = np.full_like(wanted, np.nan)
+        self.assertIs(self.engine.attention(*batch.packed, out=out, **batch.offsets), out)
+        np.testing.assert_allclose(out, wanted, atol=TOLERANCE)
+
+    def test_rows_that_belong_to_no_sequence_are_not_written(self):
+        batch = RaggedBatch()
+        wanted, _ = batch.one_by_one(self.engine)
+        longer = np.concatenate([np.full_like(batch.packed[0][:2], np.nan), batch.packed[0]])
+        out = np.full((27, 4, 32), 7, np.float16)
+        offsets = {**batch.offsets, "cu_seqlens_q": batch.cu_seqlens_q + np.int32(2)}
+        self.engine.attention(longer, *batch.packed[1:], out=out, **offsets)
+        self.assertTrue((out[:2] == 7).all())
+        np.testing.assert_allclose(out[2:], wanted, atol=TOLERANCE)
+
+    def test_sequences_in_a_cache_of_keys(self):
+        batch = RaggedBatch(keys=(9, 4, 33, 12))
+        padding, places = np.int32([0, 3, 1, 2]), np.int32([4, 0, 3, 1])
+        caches = [np.full((5, 40, 2, head_dim), np.nan, np.float16) for head_dim in (64, 32)]
+        for (_, *of_sequence), padded, place in zip(batch.sequences(), padding, places):
+            for cache, array in zip(caches, of_sequence):
+                cache[place, padded:padded + array.shape[1]] = array[0]
+        used = np.diff(batch.cu_seqlens_kv) + padding
+        wanted, wanted_lse = batch.one_by_one(self.engine, causal=True)
+        out, lse = self.engine.attention(batch.packed[0], *caches, causal=True, cu_seqlens_q=batch.cu_seqlens_q,
+                                         seqused_kv=used, leftpad_kv=padding, batch_indices_kv=places, lse=True)
+        np.testing.assert_allclose(out, wanted, atol=TOLERANCE)
+        np.testing.assert_allclose(lse, wanted_lse, atol=TOLERANCE)
+
+    def test_some_of_the_rows_of_batch_entries(self):
+        q, k, v = make_inputs((3, 16, 2, 64))
+        queries, keys = np.int32([16, 5, 0]), np.int32([7, 32, 3])
+        out = np.full_like(q, 7)
+        self.engine.attention(q, k, v, causal=True, seqused_q=queries, seqused_kv=keys, out=out)
+        for b in range(3):
+            wanted, _ = reference(q[b:b + 1, :queries[b]], k[b:b + 1, :keys[b]], v[b:b + 1, :keys[b]], causal=True) \
+                if queries[b] else (np.empty((1, 0, 2, 64)), None)
+            np.testing.assert_allclose(out[b:b + 1, :queries[b]], wanted, atol=TOLERANCE)
+            self.assertTrue((out[b, queries[b]:] == 7).all())
+
     def test_grouped_heads(self):
         self.check(make_inputs((2, 16, 4, 64)))
 
@@ -304,11 +365,13 @@ class Results(unittest.TestCase):
         q, k, v = make_inputs()
         out, slopes, sinks = np.empty_like(q), np.ones(2, np.float32), np.zeros(2, np.float32)
         chunk = 10**6  # no object that the interpreter shares
+        used, bound = np.full(1, 9, np.int32), 10**6 + 1
         bias, table, tilt = np.ones((1, 1, 1, 32), np.float32), np.ones(32, np.float32), 0.1234
         score = flashjit.Score("score * tilt + table(key)", table=table, tilt=tilt)
         mask = "".join(["key", " != 0"])  # likewise
-        arguments = (q, k, v, out, slopes, sinks, chunk, bias, table, tilt, score, mask)
-        options = {"chunk": chunk, "alibi_slopes": slopes, "sinks": sinks, "bias": bias, "score": score, "mask": mask}
+        arguments = (q, k, v, out, slopes, sinks, chunk, used, bound, bias, table, tilt, score, mask)
+        options = {"chunk": chunk, "alibi_slopes": slopes, "sinks": sinks, "bias": bias, "score": score, "mask": mask,
+                   "seqused_kv": used, "max_seqlen_kv": bound}
         before = [sys.getrefcount(argument) for argument in arguments]
         result = self.engine.attention(q, k, v, out=out, window=(7, 0), **options)
         del result
@@ -415,6 +478,35 @@ class WrongInput(unittest.TestCase):
         for arguments in (((1, 2, 3), 0.5), ((1, 2, 3, -4), 0.5), ((1, 1, 1, 1), 1.0), ((1, 1, 1, 1), 0.5, -1)):
             with self.subTest(arguments=arguments), self.assertRaises(flashjit.InvalidArgument):
                 flashjit.dropout_mask(*arguments)
+
+    def test_ragged_batches(self):
+        inputs = q, k, v = make_inputs()
+        packed = q[0], k[0], v[0]
+        for name in ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv", "leftpad_kv", "batch_indices_kv"):
+            good = np.zeros(2 if name.startswith("cu") else 1, np.int32)
+            for wrong, message in ((good.astype(np.int64), "dtype must be i32, was i64$"),
+                                   (good[None], "must have rank 1|rank must be 1"),
+                                   (good.tolist(), "must be an array that has __dlpack__ .* was list")):
+                with self.subTest(name=name, message=message):
+                    self.refused(flashjit.InvalidArgument, f"^{name}: ({message})", *inputs, **{name: wrong})
+            self.refused(flashjit.InvalidArgument, "^block_mask: must not be given", *inputs, **{name: good},
+                         documents=np.zeros((1, 32), np.int32), block_mask=np.zeros((1, 1, 1, 1, 1), np.int32))
+        for name in ("max_seqlen_q", "max_seqlen_kv"):
+            for bound in (-1, 2**63, 0.5, "x", True):
+                with self.subTest(name=name, bound=bound):
+                    wanted = rf"^{name}: must be an int from 0 to 2\*\*63 - 1, or None, was "
+                    self.refused(flashjit.InvalidArgument, wanted, *inputs, **{name: bound})
+            self.refused(flashjit.InvalidArgument, f"^{name}: must not be given for a batch whose", *inputs,
+                         **{name: 9})
+        offsets = np.int32([0, 8, 16])
+        self.refused(flashjit.InvalidArgument, "^q: rank must be 4, was 3 with shape", *packed)
+        self.refused(flashjit.InvalidArgument, "^q: rank must be 3 or 4, was 2 with shape", q[0, 0], k, v,
+                     cu_seqlens_q=offsets)
+        self.refused(flashjit.InvalidArgument, "^v: rank must be 4, was 3 with shape", *packed, cu_seqlens_q=offsets)
+        self.refused(flashjit.InvalidArgument, "^k: batch must be 2 like that of cu_seqlens_q, was 1$", packed[0], k, v,
+                     cu_seqlens_q=offsets)
+        self.refused(flashjit.InvalidArgument, "^batch_indices_kv: must not be given beside cu_seqlens_kv", *packed,
+                     cu_seqlens_q=offsets, cu_seqlens_kv=2 * offsets, batch_indices_kv=np.zeros(2, np.int32))
 
     def test_caps(self):
         for softcap in ("x", True, 10**400, 1e-50, [30.0]):

@@ -9,7 +9,7 @@ from unittest import mock
 import flashjit
 import numpy as np
 from dlpack import NewProducer, OldProducer, TableArray
-from support import emulating_engine, make_inputs, reference
+from support import RaggedBatch, emulating_engine, make_inputs, reference
 
 READ_ONLY = 1
 
@@ -185,6 +185,30 @@ class Tables(unittest.TestCase):
         np.testing.assert_allclose(out.array, reference(*self.arrays)[0], atol=2e-3)
         np.testing.assert_allclose(lse.array, reference(*self.arrays)[1], atol=2e-3)
         self.assertEqual(self.counts(), (2, 2, 0))
+
+    def test_packed_sequences(self):
+        batch = RaggedBatch()
+        wanted, wanted_lse = batch.one_by_one(self.engine)
+        packed = [TableArray(array) for array in batch.packed]
+        offsets = {name: TableArray(array) for name, array in batch.offsets.items()}
+        out, lse = self.engine.attention(*packed, lse=True, max_seqlen_q=17, **offsets)
+        np.testing.assert_allclose(out.array, wanted, atol=2e-3)
+        np.testing.assert_allclose(lse.array, wanted_lse, atol=2e-3)
+        self.assertEqual(self.counts(), (2, 2, 0))
+        with_batch = [TableArray(array[None]) for array in batch.packed]
+        out, lse = self.engine.attention(*with_batch, lse=True, **offsets)
+        np.testing.assert_allclose(out.array, wanted[None], atol=2e-3)
+        np.testing.assert_allclose(lse.array, wanted_lse[None], atol=2e-3)
+        self.assertEqual(self.counts(), (4, 4, 0))
+        for inputs, given, message in ((packed, (), "^q: rank must be 4, was 3$"),
+                                       (packed, ("cu_seqlens_q", ), "^v: rank must be 4, was 3$"),
+                                       ([TableArray(np.ones(8, np.float16)), *packed[1:]], offsets,
+                                        "^q: rank must be 3 or 4, was 1$")):
+            with self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                self.engine.attention(*inputs, lse=True, **{name: offsets[name] for name in given})
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^max_seqlen_kv: must be an int .* was True$"):
+            self.engine.attention(*packed, max_seqlen_kv=True, **offsets)
+        self.assertEqual(self.counts(), (4, 4, 0))
 
     def test_the_callers_output(self):
         out = TableArray(np.full(self.arrays[0].shape, np.nan, np.float16))

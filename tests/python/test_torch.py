@@ -199,6 +199,19 @@ class Operator(CloseTo):
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^dropout: "):
             flashjit.torch.attention(*tensors, dropout=1.0)
 
+    def test_packed_sequences(self):
+        tensors = [tensor[0] for tensor in make_qkv(24, 24, head_dim_v=32)]
+        parts = [flashjit.torch.attention(*(tensor[None, of] for tensor in tensors), causal=True)[0]
+                 for of in (slice(0, 7), slice(7, 24))]  # fmt: skip
+        starts = torch.tensor([0, 7, 24], dtype=torch.int32)
+        offsets = {"cu_seqlens_q": starts, "cu_seqlens_kv": starts}
+        self.assert_close(flashjit.torch.attention(*tensors, causal=True, **offsets), torch.cat(parts))
+        out, lse = torch.ops.flashjit.attention_forward(*tensors, causal=True, max_seqlen_q=17, **offsets)
+        self.assert_close(out, torch.cat(parts))
+        self.assertEqual(lse.shape, (2, 24))
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^seqused_kv: dtype must be i32, was i64$"):
+            flashjit.torch.attention(*tensors, seqused_kv=starts[1:].long(), **offsets)
+
     def test_masks_and_functions(self):
         tensors = make_qkv(8, 24)
         bias = torch.randn(1, 2, 8, 24, generator=torch.Generator().manual_seed(1))
@@ -293,6 +306,13 @@ class Operator(CloseTo):
                     torch.ops.flashjit.attention_forward.default, (*tensors, True, 0.5, *options),
                     test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
                 )  # fmt: skip
+                packed = tuple(tensor.detach()[0].requires_grad_(wants_gradient) for tensor in tensors)
+                starts = torch.tensor([0, 5, 16], dtype=torch.int32)
+                torch.library.opcheck(
+                    torch.ops.flashjit.attention_forward.default, packed,
+                    {"cu_seqlens_q": starts, "cu_seqlens_kv": starts, "max_seqlen_q": 11, "sinks": of_heads},
+                    test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+                )  # fmt: skip
                 torch.library.opcheck(
                     torch.ops.flashjit.attention_forward.default, tensors,
                     {"score": "a(head) * score + b", "score_captures": ["a", "b"], "score_tensors": [of_heads],
@@ -374,6 +394,17 @@ class Compiled(CloseTo):
         compiled, graphs = self.compile(attend)
         for state in (torch.tensor([1, 2]), torch.tensor([3, 4])):
             self.assertTrue(torch.equal(compiled(*tensors, state), attend(*tensors, state)))
+        self.assertEqual(len(graphs), 1)
+
+    def test_one_graph_serves_sequences_of_all_lengths(self):
+        tensors = [tensor[0] for tensor in make_qkv(24, 24)]
+        attend = lambda q, k, v, starts: flashjit.torch.attention(
+            q, k, v, cu_seqlens_q=starts, cu_seqlens_kv=starts, max_seqlen_kv=20
+        )
+        compiled, graphs = self.compile(attend)
+        for starts in ([0, 7, 24], [0, 20, 24]):
+            starts = torch.tensor(starts, dtype=torch.int32)
+            self.assertTrue(torch.equal(compiled(*tensors, starts), attend(*tensors, starts)))
         self.assertEqual(len(graphs), 1)
 
     def test_one_graph_serves_all_slopes_and_sinks(self):
