@@ -48,7 +48,9 @@ std::unique_ptr<runtime::EmulatedBackend> emulated_backend_of(const EngineOption
 
 // Whether packed tensors of a ragged batch have no dimension of batches.
 bool lacks_batch(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) noexcept {
-  return runtime::lacks_batch(q, opts.cu_seqlens_q) || runtime::lacks_batch(k, opts.cu_seqlens_kv) ||
+  constexpr int kLseRank = 3;
+  const bool lse_lacks_it = opts.cu_seqlens_q && opts.lse && opts.lse->shape.size() == kLseRank - 1;
+  return lse_lacks_it || runtime::lacks_batch(q, opts.cu_seqlens_q) || runtime::lacks_batch(k, opts.cu_seqlens_kv) ||
          runtime::lacks_batch(v, opts.cu_seqlens_kv);
 }
 
