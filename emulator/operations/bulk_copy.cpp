@@ -91,9 +91,9 @@ bool can_begin_at(Warp& warp, const TensorMapDescription& map, const std::array<
   return false;
 }
 
-// What hardware answers with an illegal address: a load of a box whose first element is outside of the tensor, by any of
-// its coordinates, where the tensor's address is nobody's memory. An H100 (driver 580) ended so 48 of 48 such loads, and
-// none of 8 whose first element was inside. Stores write nothing there.
+// What hardware answers with an illegal address: a load of a box whose first element is outside of the tensor, by any
+// of its coordinates, where the tensor's address is nobody's memory. An H100 (driver 580) ended so 48 of 48 such loads,
+// and none of 8 whose first element was inside. Stores write nothing there.
 bool begins_outside(const TensorMapDescription& map, const std::array<std::int32_t, kMostDimensions>& at) {
   for (std::size_t i = 0; i < static_cast<std::size_t>(map.rank); ++i)
     if (at[i] < 0 || static_cast<std::uint64_t>(at[i]) >= map.sizes[i]) return true;

@@ -86,14 +86,14 @@ struct AttentionOptions {
   // Ragged batches: sequences of different lengths, which stand in device memory and which the host never reads. Packed
   // sequences follow one another: query sequence b has the rows from cu_seqlens_q[b] to cu_seqlens_q[b + 1] of q and of
   // the output, i32 [batch + 1], and q, the output and lse are of batch 1, or lack that dimension: [total, num_heads,
-  // head_dim], lse [num_heads, total]. Likewise k and v by cu_seqlens_kv. Without offsets each sequence has a batch entry
-  // of its own. Of these rows the first seqused_q[b] and seqused_kv[b] count, i32 [batch], and of those of k and v not
-  // the first leftpad_kv[b]. Without cu_seqlens_kv the keys of sequence b may be in batch entry batch_indices_kv[b]. All
-  // contiguous, on the device of q; lengths may be 0 on either side. Masks, positions and what is said of seqlen_q and
-  // seqlen_kv hold for each sequence by itself, batch entries are sequences, and tensors of queries and keys have the
-  // longest lengths. Rows that belong to no sequence are neither read nor written. Offsets that decrease, or lengths and
-  // indices outside of the tensors are cut to what there is. Work is ordered by a kernel in front of the call's, the
-  // longest first. Not beside block_mask. Default: none.
+  // head_dim], lse [num_heads, total]. Likewise k and v by cu_seqlens_kv. Without offsets each sequence has a batch
+  // entry of its own. Of these rows the first seqused_q[b] and seqused_kv[b] count, i32 [batch], and of those of k and
+  // v not the first leftpad_kv[b]. Without cu_seqlens_kv the keys of sequence b may be in batch entry
+  // batch_indices_kv[b]. All contiguous, on the device of q; lengths may be 0 on either side. Masks, positions and what
+  // is said of seqlen_q and seqlen_kv hold for each sequence by itself, batch entries are sequences, and tensors of
+  // queries and keys have the longest lengths. Rows that belong to no sequence are neither read nor written. Offsets
+  // that decrease, or lengths and indices outside of the tensors are cut to what there is. Work is ordered by a kernel
+  // in front of the call's, the longest first. Not beside block_mask. Default: none.
   std::optional<Tensor> cu_seqlens_q, cu_seqlens_kv;
   std::optional<Tensor> seqused_q, seqused_kv;
   std::optional<Tensor> leftpad_kv;

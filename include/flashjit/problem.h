@@ -45,8 +45,7 @@ struct Problem {
            a.window == b.window && a.chunk == b.chunk && a.softcap == b.softcap && a.alibi == b.alibi &&
            a.sinks == b.sinks && a.prefix == b.prefix && a.block_mask == b.block_mask && a.bias == b.bias &&
            a.boolean_mask == b.boolean_mask && a.documents == b.documents && a.tree == b.tree && a.score == b.score &&
-           a.mask == b.mask && a.dropout == b.dropout && a.dropout_mask == b.dropout_mask &&
-           a.ragged == b.ragged;
+           a.mask == b.mask && a.dropout == b.dropout && a.dropout_mask == b.dropout_mask && a.ragged == b.ragged;
   }
 };
 
