@@ -41,19 +41,23 @@ import sys
 sys.dont_write_bytecode = True
 import attention_gallery_run  # noqa: E402
 import attention_peers  # noqa: E402
+import attention_ragged_run  # noqa: E402
 import attention_scores_run  # noqa: E402
 from attention_gallery import GALLERY, gallery_grid  # noqa: E402
 from attention_grid import BEST, GRIDS, HEAD_DIMS, MASKS, PeerFigures  # noqa: E402
 from attention_grid import parse_variants, result, slug, summarise  # noqa: E402
-from attention_peers import GALLERY_PEERS, PEERS, SCORE_PEERS  # noqa: E402
+from attention_peers import GALLERY_PEERS, PEERS, RAGGED_PEERS, SCORE_PEERS  # noqa: E402
+from attention_ragged import BATCHES, ragged_grid  # noqa: E402
 from attention_scores import FEATURES, score_grid  # noqa: E402
 from flashjit_c import Library  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 BUILT = HERE.parent / "build" / "release" / "libflashjit.so"
-SCORES, GALLERY_GRID = "scores", "gallery"  # the grids that are not of plain attention and run the Python package
-CELL_NAMES = {SCORES: FEATURES, GALLERY_GRID: GALLERY}
-PACKAGE_PEERS = {SCORES: SCORE_PEERS, GALLERY_GRID: GALLERY_PEERS}
+# The grids that are not of plain attention and run the Python package.
+SCORES, GALLERY_GRID, RAGGED = "scores", "gallery", "ragged"
+CELL_NAMES = {SCORES: FEATURES, GALLERY_GRID: GALLERY, RAGGED: BATCHES}
+PACKAGE_GRIDS = {SCORES: score_grid, GALLERY_GRID: gallery_grid, RAGGED: ragged_grid}
+PACKAGE_PEERS = {SCORES: SCORE_PEERS, GALLERY_GRID: GALLERY_PEERS, RAGGED: RAGGED_PEERS}
 DEFAULT = "default"  # the variant that the library chooses
 FLUSHED_BYTES = 256 << 20
 TURNS = 8  # of each side of a cell
@@ -79,7 +83,7 @@ def parse_arguments(argv=None):
     parser.add_argument("--peer", nargs="*", choices=tuple(SCORE_PEERS | PEERS),
                         help="peers to run; default: all that are here")
     parser.add_argument("--cells", dest="names", type=lambda text: text.split(","), metavar="NAME[,NAME]",
-                        help="of the grids scores and gallery; default: all: "
+                        help="of the grids scores, gallery and ragged; default: all: "
                         + "; ".join(", ".join(names) for names in CELL_NAMES.values()))
     parser.add_argument("--head-dim", nargs="+", type=int, choices=HEAD_DIMS, default=HEAD_DIMS)
     parser.add_argument("--mask", nargs="+", choices=MASKS, default=MASKS)
@@ -116,12 +120,12 @@ def check_grid_options(parser, arguments):
     if unknown := [name for name in arguments.peer or () if name not in peers]:
         parser.error(f"--peer {unknown[0]} is not of the grid {grid}")
     if arguments.names and grid not in CELL_NAMES:
-        parser.error("--cells is for --grid scores and --grid gallery")
+        parser.error("--cells is for the grids " + ", ".join(CELL_NAMES))
     if unknown := [name for name in arguments.names or () if name not in CELL_NAMES[grid]]:
         parser.error(f"--cells must be of {', '.join(CELL_NAMES[grid])}, was '{unknown[0]}'")
     if grid in CELL_NAMES and (arguments.library or arguments.family != "default"):
         parser.error(f"--grid {grid} runs the Python package: no --library or --family")
-    if grid == GALLERY_GRID and arguments.variants:
+    if grid in (GALLERY_GRID, RAGGED) and arguments.variants:
         parser.error(f"--variants is not for --grid {grid}")
 
 
@@ -136,8 +140,7 @@ def chosen_cells(arguments):
 
 
 def chosen_package_cells(arguments):
-    grid = score_grid if arguments.grid == SCORES else gallery_grid
-    cells = grid(arguments.names or tuple(CELL_NAMES[arguments.grid]))
+    cells = PACKAGE_GRIDS[arguments.grid](arguments.names or tuple(CELL_NAMES[arguments.grid]))
     return [cell for cell in cells if cell.shape.head_dim in arguments.head_dim and cell.shape.mask in arguments.mask
             and (not arguments.seqlen or cell.shape.seqlen in arguments.seqlen)]
 
@@ -168,7 +171,7 @@ def find_library():
 
 def import_flashjit():
     if importlib.util.find_spec("flashjit") is None:
-        raise RuntimeError("the grids scores and gallery need the Python package flashjit")
+        raise RuntimeError(f"the grids {', '.join(CELL_NAMES)} need the Python package flashjit")
     import flashjit
 
     return flashjit
@@ -476,6 +479,8 @@ def compare_package(arguments):
     peers = find_peers(arguments.peer, PACKAGE_PEERS[arguments.grid])
     if arguments.grid == GALLERY_GRID:
         attention_gallery_run.compare_gallery(*given, peers, arguments)
+    elif arguments.grid == RAGGED:
+        attention_ragged_run.compare_ragged(*given, peers, arguments)
     else:
         figures, _ = read_figures(arguments.peers_file, torch.cuda.get_device_name(0))
         attention_scores_run.compare_scores(*given, peers, arguments, figures, read_variants(arguments) or ())

@@ -502,6 +502,15 @@ class ComparePeers(unittest.TestCase):
             self.assertEqual(keywords["variant"], "hopper-kv64")
             self.assertIn(option, keywords)
 
+    def test_the_grid_of_ragged_batches_has_names_and_head_dims(self):
+        parse = compare_peers.parse_arguments
+        chosen = parse(["--grid", "ragged", "--cells", "of_512,long_tailed", "--head-dim", "64"]).cells
+        self.assertEqual([(cell.name, cell.shape.head_dim) for cell in chosen], [("of_512", 64), ("long_tailed", 64)])
+        with contextlib.redirect_stderr(io.StringIO()):
+            for wrong in (["--cells", "t5"], ["--variants", "x"], ["--library", "x"], ["--peer", "cudnn"]):
+                with self.assertRaises(SystemExit):
+                    parse(["--grid", "ragged", *wrong])
+
     def test_the_grid_of_the_gallery_has_options_of_its_own(self):
         parse = compare_peers.parse_arguments
         self.assertEqual(parse(["--grid", "gallery"]).cells, attention_gallery.gallery_grid())
