@@ -88,18 +88,20 @@ struct AttentionOptions {
   // the output, i32 [batch + 1], and q, the output and lse are of batch 1, or lack that dimension: [total, num_heads,
   // head_dim], lse [num_heads, total]. Likewise k and v by cu_seqlens_kv. Without offsets each sequence has a batch
   // entry of its own. Of these rows the first seqused_q[b] and seqused_kv[b] count, i32 [batch], and of those of k and
-  // v not the first leftpad_kv[b]. Without cu_seqlens_kv the keys of sequence b may be in batch entry
-  // batch_indices_kv[b]. All contiguous, on the device of q; lengths may be 0 on either side. Masks, positions and what
-  // is said of seqlen_q and seqlen_kv hold for each sequence by itself, batch entries are sequences, and tensors of
-  // queries and keys have the longest lengths. Rows that belong to no sequence are neither read nor written. Offsets
-  // that decrease, or lengths and indices outside of the tensors are cut to what there is. Work is ordered by a kernel
-  // in front of the call's, the longest first. Not beside block_mask. Default: none.
+  // v not the first leftpad_kv[b], so that seqused_kv[b] - leftpad_kv[b] keys are left. Without cu_seqlens_kv the keys
+  // of sequence b may be in batch entry batch_indices_kv[b]. All contiguous, on the device of q; lengths may be 0 on
+  // either side. Masks, positions and what is said of seqlen_q and seqlen_kv hold for each sequence by itself, batch
+  // entries are sequences, and tensors of queries and keys have the longest lengths. Rows that belong to no sequence
+  // are neither read nor written. Offsets must not decrease: of which rows are computed where they do nothing is
+  // promised, but nothing outside of the tensors is touched, nor where lengths and indices leave them, which are cut to
+  // what there is. Work is ordered by a kernel in front of the call's, the longest first. Not beside block_mask, nor
+  // batch_indices_kv beside cu_seqlens_kv. Default: none.
   std::optional<Tensor> cu_seqlens_q, cu_seqlens_kv;
   std::optional<Tensor> seqused_q, seqused_kv;
   std::optional<Tensor> leftpad_kv;
   std::optional<Tensor> batch_indices_kv;
-  // Upper bounds of these lengths: what tensors of queries and keys are checked by, and a kernel is chosen by. Default:
-  // 0, as many as there are rows.
+  // Upper bounds of these lengths: what tensors of queries and keys are checked by, and a kernel is chosen by. Beside
+  // such tensors nothing is promised of queries and keys beyond them. Default: 0, as many as there are rows.
   std::int64_t max_seqlen_q = 0, max_seqlen_kv = 0;
   // Where to write log(sum(exp(score))) of each row, natural logarithm: f32 [batch, num_heads_q, seqlen_q], last
   // dimension contiguous. A row that sees no key gets -infinity, or its sink. Default: not written.

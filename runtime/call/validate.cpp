@@ -72,7 +72,8 @@ const Tensor* add_of_heads(ForwardCall& call, const char* name, const std::optio
   }
   const Rules rules = rules_of(Operand::Role::of_heads, *values);
   check_shape(name, *values, rules);
-  if (rules.rank > 1) require_size(name, *values, rules, 0, call.batch, "q");
+  if (rules.rank > 1)
+    require_size(name, *values, rules, 0, call.batch, call.ragged.cu_seqlens_q ? "cu_seqlens_q" : "q");
   require_size(name, *values, rules, rules.rank - 1, call.num_heads_q, "q");
   add_input(call, name, *values, Operand::Role::of_heads);
   return &*values;
@@ -93,11 +94,14 @@ void check_of_batch(const char* name, const Tensor& values) {
   check_shape(name, values, kOfBatchRules);
 }
 
+// What says how many sequences there are.
+const char* batch_source(const ForwardCall& call) { return call.ragged.cu_seqlens_q ? "cu_seqlens_q" : "q"; }
+
 // i32 [batch]; null: none.
 const Tensor* add_of_batch(ForwardCall& call, const char* name, const std::optional<Tensor>& values) {
   if (!values) return nullptr;
   check_of_batch(name, *values);
-  require_size(name, *values, kOfBatchRules, 0, call.batch, call.ragged.cu_seqlens_q ? "cu_seqlens_q" : "q");
+  require_size(name, *values, kOfBatchRules, 0, call.batch, batch_source(call));
   add_input(call, name, *values, Operand::Role::of_batch);
   return &*values;
 }
@@ -111,8 +115,9 @@ const Tensor* add_offsets(ForwardCall& call, const char* name, const std::option
 const Tensor* check_offsets_of_rows(const char* name, const std::optional<Tensor>& offsets, const char* rows_name,
                                     const Tensor& rows) {
   if (!offsets) return nullptr;
+  if (offsets->shape.size() == 1 && offsets->shape[0] < 1)
+    reject("{}: must have batch + 1 elements, had {}", name, offsets->shape[0]);
   check_of_batch(name, *offsets);
-  if (offsets->shape[0] == 0) reject("{}: must have batch + 1 elements, had none", name);
   if (rows.shape[batch_dim] != 1)
     reject("{}: batch must be 1, or not be there, beside {}, was {}", rows_name, name, rows.shape[batch_dim]);
   return &*offsets;
@@ -133,12 +138,12 @@ void find_sequences(ForwardCall& call, const AttentionOptions& opts) {
   ragged.cu_seqlens_q = check_offsets_of_rows("cu_seqlens_q", opts.cu_seqlens_q, "q", q);
   ragged.cu_seqlens_kv = check_offsets_of_rows("cu_seqlens_kv", opts.cu_seqlens_kv, "k", k);
   call.batch = ragged.cu_seqlens_q ? ragged.cu_seqlens_q->shape[0] - 1 : q.shape[batch_dim];
-  const char* const like = ragged.cu_seqlens_q ? "cu_seqlens_q" : "q";
-  if (ragged.cu_seqlens_kv)
-    require_size("cu_seqlens_kv", *ragged.cu_seqlens_kv, kOfBatchRules, 0, call.batch + 1, like);
-  else if (!opts.batch_indices_kv)
-    require_size("k", k, kRowsRules, batch_dim, call.batch, like);
-  else if (call.batch > 0 && k.shape[batch_dim] == 0)
+  if (ragged.cu_seqlens_kv && ragged.cu_seqlens_kv->shape[0] != call.batch + 1)
+    reject("cu_seqlens_kv: must have {} elements, one more than {} has sequences, had {}", call.batch + 1,
+           batch_source(call), ragged.cu_seqlens_kv->shape[0]);
+  if (!ragged.cu_seqlens_kv && !opts.batch_indices_kv)
+    require_size("k", k, kRowsRules, batch_dim, call.batch, batch_source(call));
+  if (opts.batch_indices_kv && call.batch > 0 && k.shape[batch_dim] == 0)
     reject("k: batch must be at least 1 beside batch_indices_kv, was 0");
   if (ragged.cu_seqlens_kv && opts.batch_indices_kv)
     reject("batch_indices_kv: must not be given beside cu_seqlens_kv, which says where keys lie");
@@ -192,9 +197,12 @@ Tensor add_called(ForwardCall& call, const char* name, const std::optional<Tenso
   return called;
 }
 
+const char* queries_name(const ForwardCall& call) { return call.problem.ragged ? "max_seqlen_q" : "seqlen_q"; }
+const char* keys_name(const ForwardCall& call) { return call.problem.ragged ? "max_seqlen_kv" : "seqlen_kv"; }
+
 void add_tensors_of_scores(ForwardCall& call, const AttentionOptions& opts) {
   const WantedDim batch{"batch", call.batch, true}, heads{"num_heads", call.num_heads_q, true};
-  const WantedDim queries{"seqlen_q", call.seqlen_q, true}, keys{"seqlen_kv", call.seqlen_kv};
+  const WantedDim queries{queries_name(call), call.seqlen_q, true}, keys{keys_name(call), call.seqlen_kv};
   call.prefix = add_of_batch(call, "prefix", opts.prefix);
   call.bias = add_called(call, "bias", opts.bias, {batch, heads, queries, keys});
   call.boolean_mask = add_called(call, "boolean_mask", opts.boolean_mask, {batch, heads, queries, keys});
@@ -204,13 +212,13 @@ void add_tensors_of_scores(ForwardCall& call, const AttentionOptions& opts) {
            call.seqlen_q, call.seqlen_kv);
   constexpr std::int64_t kWordBits = 64;
   const WantedDim words{"words", (call.seqlen_q + kWordBits - 1) / kWordBits, false, true};
-  call.tree = add_called(call, "tree", opts.tree, {batch, {"seqlen_q", call.seqlen_q}, words});
+  call.tree = add_called(call, "tree", opts.tree, {batch, {queries_name(call), call.seqlen_q}, words});
 }
 
 void add_dropout(ForwardCall& call, const AttentionOptions& opts) {
   call.dropout = opts.dropout;
   const WantedDim batch{"batch", call.batch, true}, heads{"num_heads", call.num_heads_q, true};
-  const WantedDim queries{"seqlen_q", call.seqlen_q, true}, keys{"seqlen_kv", call.seqlen_kv};
+  const WantedDim queries{queries_name(call), call.seqlen_q, true}, keys{keys_name(call), call.seqlen_kv};
   call.dropout_mask = add_called(call, "dropout_mask", opts.dropout_mask, {batch, heads, queries, keys});
   if (!opts.dropout_state) return;
   if (opts.dropout_mask) reject("dropout_state: must not be given beside dropout_mask, which takes its place");

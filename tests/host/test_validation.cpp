@@ -123,7 +123,7 @@ TEST_CASE("what says where sequences lie is refused by name when it cannot be") 
   };
   CHECK(refusal([&](Call& c) { packed(c, {3}); }) == "");
   CHECK(refusal([&](Call& c) { packed(c, {4}); }) == "k: batch must be 3 like that of cu_seqlens_q, was 2");
-  CHECK(refusal([&](Call& c) { packed(c, {0}); }) == "cu_seqlens_q: must have batch + 1 elements, had none");
+  CHECK(refusal([&](Call& c) { packed(c, {0}); }) == "cu_seqlens_q: must have batch + 1 elements, had 0");
   CHECK(refusal([&](Call& c) { c.opts.cu_seqlens_q = of_batch({3}); }) ==
         "q: batch must be 1, or not be there, beside cu_seqlens_q, was 2");
   CHECK(refusal([&](Call& c) {
@@ -133,7 +133,7 @@ TEST_CASE("what says where sequences lie is refused by name when it cannot be") 
   CHECK(refusal([&](Call& c) {
           set_shape(c.k, {1, 7, 4, 64}), set_shape(c.v, {1, 7, 4, 32});
           c.opts.cu_seqlens_kv = of_batch({4});
-        }) == "cu_seqlens_kv: batch must be 3 like that of q, was 4");
+        }) == "cu_seqlens_kv: must have 3 elements, one more than q has sequences, had 4");
   CHECK(refusal([&](Call& c) { c.opts.seqused_q = of_batch({3}); }) ==
         "seqused_q: batch must be 2 like that of q, was 3");
   CHECK(refusal([&](Call& c) {
@@ -163,6 +163,26 @@ TEST_CASE("what says where sequences lie is refused by name when it cannot be") 
           c.opts.documents = Tensor(address(7), DType::i32, {2, 7});
           c.opts.block_mask = Tensor(address(8), DType::i32, {2, 8, 1, 2, 1});
         }) == "block_mask: must not be given for a batch whose sequences are not equally long");
+}
+
+TEST_CASE("of a ragged batch tensors of heads, queries and keys are told what they have to be like") {
+  const auto of_three = [](const std::function<void(Call&)>& change) {
+    return refusal([&](Call& c) {
+      set_shape(c.q, {1, 5, 8, 64}), set_shape(c.out, {1, 5, 8, 32});
+      set_shape(c.k, {3, 7, 4, 64}), set_shape(c.v, {3, 7, 4, 32});
+      c.opts.cu_seqlens_q = Tensor(address(6), DType::i32, {4});
+      change(c);
+    });
+  };
+  CHECK(of_three([](Call& c) {
+          c.opts.alibi_slopes = Tensor(address(7), DType::f32, {1, 8});
+        }) == "alibi_slopes: batch must be 3 like that of cu_seqlens_q, was 1");
+  CHECK(of_three([](Call& c) {
+          c.opts.bias = Tensor(address(7), DType::f16, {3, 1, 4, 7});
+        }).starts_with("bias: max_seqlen_q must be 5, or 1 for all, was 4"));
+  CHECK(of_three([](Call& c) {
+          c.opts.documents = Tensor(address(7), DType::i32, {3, 6});
+        }).starts_with("documents: max_seqlen_kv must be 7, was 6"));
 }
 
 TEST_CASE("a wrong dtype is named with the dtype it must have") {
