@@ -50,7 +50,11 @@ std::vector<Problem> each_feature_and_all() {
     tests::ask(all, row);
   }
   all.causal = false;  // its prefix stands in place of a causal mask
-  problems.push_back(all);
+  // A block mask is for one length of all sequences.
+  for (const bool ragged : {false, true}) {
+    all.ragged = ragged, all.block_mask = !ragged;
+    problems.push_back(all);
+  }
   return problems;
 }
 
@@ -58,7 +62,7 @@ std::vector<Scheduled> all_ways() {
   std::vector<Scheduled> all;
   for (const Way& way : kWays)
     for (const Problem& problem : each_feature_and_all())
-      if (!way.clustered || !problem.block_mask) all.push_back({problem, way});  // refused
+      if (!way.clustered || !(problem.block_mask || problem.ragged)) all.push_back({problem, way});  // refused
   return all;
 }
 
