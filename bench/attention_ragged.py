@@ -18,7 +18,6 @@ HEAD_DIMS = (64, 128)
 DENSE_AT = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # lengths at which the dense kernel is timed
 SEED = 7
 SHORTEST, LONGEST = 16, 16384
-OURS = ("flashjit", "mma")
 
 
 def long_tailed():

@@ -138,20 +138,18 @@ PlainKernel render_function_scores(const Problem& functions, const Architecture&
 }
 
 PlainKernel render_batch_plan(const Architecture& architecture, const Templates& templates) {
-  constexpr int kThreads = 1024;
-  PlainKernel kernel{plain_source("batch-plan", "flashjit_batch_plan", {}, architecture), kThreads,
+  PlainKernel kernel{plain_source("batch-plan", "flashjit_batch_plan", {}, architecture), kBatchPlanThreads,
                      sizeof(BatchPlanMaker)};
   kernel.source.device_code = templates.flatten({"kernels/batch_plan.cuh"});
   kernel.source.generated =
       kGenerated + fmt::format(
                        "static_assert(sizeof(BatchPlanMaker) == {}, \"host and device arguments disagree\");\n"
-                       "static_assert(kBatchPlanThreads == {}, \"host and device threads disagree\");\n"
                        "extern \"C\" __global__ void __launch_bounds__({}) {}"
                        "(const __grid_constant__ BatchPlanMaker args) {{\n"
                        "  __shared__ BatchPlanShared shared;\n"
                        "  BatchPlan(args, shared).run();\n"
                        "}}\n",
-                       kernel.argument_bytes, kThreads, kThreads, kernel.source.entry);
+                       kernel.argument_bytes, kBatchPlanThreads, kernel.source.entry);
   return kernel;
 }
 

@@ -116,7 +116,8 @@ struct RaggedArguments {
   int query_rows, key_rows;
 };
 
-// The kernel that makes that list.
+// The kernel that makes that list, in one thread block.
+constexpr int kBatchPlanThreads = 1024;
 struct BatchPlanMaker {
   unsigned* count;
   PlannedTile* tiles;

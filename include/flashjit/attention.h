@@ -94,7 +94,8 @@ struct AttentionOptions {
   // entries are sequences, and tensors of queries and keys have the longest lengths. Rows that belong to no sequence
   // are neither read nor written. Offsets must not decrease: of which rows are computed where they do nothing is
   // promised, but nothing outside of the tensors is touched, nor where lengths and indices leave them, which are cut to
-  // what there is. Work is ordered by a kernel in front of the call's, the longest first. Not beside block_mask, nor
+  // what there is. Work is ordered by a kernel in front of the call's, the longest
+  // first, in memory that the call allocates and frees in stream order. Not beside block_mask, nor
   // batch_indices_kv beside cu_seqlens_kv. Default: none.
   std::optional<Tensor> cu_seqlens_q, cu_seqlens_kv;
   std::optional<Tensor> seqused_q, seqused_kv;

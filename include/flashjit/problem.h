@@ -57,8 +57,8 @@ std::string to_string(const Problem& problem);
 Problem parse_problem(std::string_view text);
 // The problem with a function of the library in the place of each of a user: the same one for all scores that capture
 // no tensor ("score.arithmetic"), for all that do ("score.tensors"), and likewise for masks; a score that says what
-// ALiBi or softcap say is of the class of that option. Choices by measurement are made for it, and serve all problems
-// of the class.
+// ALiBi or softcap say is of the class of that option. And a ragged batch is of the class of one that is not.
+// Choices by measurement are made for it, and serve all problems of the class.
 Problem tuning_class(const Problem& problem);
 // Throws Error(invalid_argument) which names the field.
 void validate(const Problem& problem);

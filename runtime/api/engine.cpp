@@ -46,20 +46,6 @@ std::unique_ptr<runtime::EmulatedBackend> emulated_backend_of(const EngineOption
                                                     options.progress, options.emulation);
 }
 
-// Whether packed tensors of a ragged batch have no dimension of batches.
-bool lacks_batch(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) noexcept {
-  constexpr int kLseRank = 3;
-  const bool lse_lacks_it = opts.cu_seqlens_q && opts.lse && opts.lse->shape.size() == kLseRank - 1;
-  return lse_lacks_it || runtime::lacks_batch(q, opts.cu_seqlens_q) || runtime::lacks_batch(k, opts.cu_seqlens_kv) ||
-         runtime::lacks_batch(v, opts.cu_seqlens_kv);
-}
-
-Tensor with_batch_like(const Tensor& q, const Tensor& out, const AttentionOptions& opts) {
-  return runtime::lacks_batch(q, opts.cu_seqlens_q) && runtime::lacks_batch(out, opts.cu_seqlens_q)
-             ? runtime::with_batch(out)
-             : out;
-}
-
 }  // namespace
 
 Engine::Impl::Impl(EngineOptions given)
@@ -84,8 +70,8 @@ Engine::~Engine() = default;
 bool Engine::emulates() const noexcept { return impl_->emulated != nullptr; }
 
 DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
-  if (lacks_batch(q, k, v, opts)) {
-    const runtime::CallWithBatch with(q, k, v, opts);
+  if (runtime::CallWithBatch::is_needed(q, k, v, opts)) {
+    const runtime::CallWithBatch with(q, k, v, {}, opts);
     const runtime::ForwardCall call = runtime::validate_inputs(with.q, with.k, with.v, with.opts);
     Dims shape = call.out_shape();
     if (runtime::lacks_batch(q, opts.cu_seqlens_q)) shape = {shape[1], shape[2], shape[3]};
@@ -104,9 +90,9 @@ DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v
 
 void Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                        const AttentionOptions& opts) {
-  if (lacks_batch(q, k, v, opts)) {
-    const runtime::CallWithBatch with(q, k, v, opts);
-    return attention(with.q, with.k, with.v, with_batch_like(q, out, opts), with.opts);
+  if (runtime::CallWithBatch::is_needed(q, k, v, opts)) {
+    const runtime::CallWithBatch with(q, k, v, out, opts);
+    return attention(with.q, with.k, with.v, with.out, with.opts);
   }
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   runtime::validate_out(call, out);
@@ -132,9 +118,9 @@ emulator::Report Engine::emulate(const Tensor& q, const Tensor& k, const Tensor&
   if (!impl_->emulated) {
     throw Error(ErrorCode::unsupported, "emulate: needs an engine whose options name an architecture to emulate");
   }
-  if (lacks_batch(q, k, v, opts)) {
-    const runtime::CallWithBatch with(q, k, v, opts);
-    return emulate(with.q, with.k, with.v, with_batch_like(q, out, opts), with.opts, options);
+  if (runtime::CallWithBatch::is_needed(q, k, v, opts)) {
+    const runtime::CallWithBatch with(q, k, v, out, opts);
+    return emulate(with.q, with.k, with.v, with.out, with.opts, options);
   }
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   runtime::validate_out(call, out);
@@ -147,9 +133,9 @@ std::vector<KernelInfo> Engine::prepare(const Problem& problem, int device, cons
 
 KernelInfo Engine::prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                            const AttentionOptions& opts) {
-  if (lacks_batch(q, k, v, opts)) {
-    const runtime::CallWithBatch with(q, k, v, opts);
-    return prepare(with.q, with.k, with.v, with_batch_like(q, out, opts), with.opts);
+  if (runtime::CallWithBatch::is_needed(q, k, v, opts)) {
+    const runtime::CallWithBatch with(q, k, v, out, opts);
+    return prepare(with.q, with.k, with.v, with.out, with.opts);
   }
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   runtime::validate_out(call, out);

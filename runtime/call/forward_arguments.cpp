@@ -43,13 +43,6 @@ generator::RowStrides lse_strides(const Tensor& lse) {
   return {byte_stride(lse, 0, kElement), byte_stride(lse, 2, kElement), byte_stride(lse, 1, kElement)};
 }
 
-// How query rows are cut into tiles.
-struct Tiling {
-  int block_q;           // rows of a tile
-  int packed_heads = 1;  // that share it
-  int cluster = 1;       // tiles that are computed together, all of the same heads
-};
-
 std::int64_t round_up_quotient(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) {
@@ -81,7 +74,7 @@ generator::ForwardSizes make_sizes(const ForwardCall& call, const Tiling& tiling
   sizes.num_q_tiles = static_cast<std::int32_t>(tiles_of_head(call, tiling));
   if (call.problem.ragged) {
     sizes.batch = 1;
-    sizes.num_q_tiles = static_cast<std::int32_t>(most_tiles(call, tiling.block_q, tiling.packed_heads));
+    sizes.num_q_tiles = static_cast<std::int32_t>(most_tiles(call, tiling));
   }
   sizes.heads_per_section =
       static_cast<std::int32_t>(groups_per_section(call, sizes.num_q_tiles, heads_per_group) * heads_per_group);
@@ -110,20 +103,24 @@ generator::MmaArguments make_forward_arguments(const ForwardCall& call, const Mm
     arguments.lse = static_cast<float*>(call.lse->data);
     arguments.lse_strides = lse_strides(*call.lse);
   }
-  arguments.sizes = make_sizes(call, {.block_q = variant.block_q});
+  arguments.sizes = make_sizes(call, tiling_of(call, variant));
   return arguments;
 }
 
 generator::HopperArguments make_forward_arguments(const ForwardCall& call, const HopperVariant& variant) {
-  const int packed_heads = choose_packed_heads(call, variant);
+  const Tiling tiling = tiling_of(call, variant);
   generator::HopperArguments arguments;
   arguments.lse = call.lse ? static_cast<float*>(call.lse->data) : nullptr;
   arguments.lse_strides = call.lse ? lse_strides(*call.lse) : generator::RowStrides{};
   arguments.tile_counter = nullptr;
-  arguments.sizes =
-      make_sizes(call, {.block_q = variant.block_q, .packed_heads = packed_heads, .cluster = variant.cluster});
-  arguments.packed_heads_log2 = std::countr_zero(static_cast<unsigned>(packed_heads));
+  arguments.sizes = make_sizes(call, tiling);
+  arguments.packed_heads_log2 = tiling.packed_heads_log2();
   return arguments;
+}
+
+Tiling tiling_of(const ForwardCall&, const MmaVariant& variant) noexcept { return {.block_q = variant.block_q}; }
+Tiling tiling_of(const ForwardCall& call, const HopperVariant& variant) noexcept {
+  return {.block_q = variant.block_q, .packed_heads = choose_packed_heads(call, variant), .cluster = variant.cluster};
 }
 
 int choose_packed_heads(const ForwardCall& call, const HopperVariant& variant) noexcept {

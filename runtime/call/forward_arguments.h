@@ -2,6 +2,8 @@
 // From a validated call to what its kernel is given. Needs no CUDA.
 #pragma once
 
+#include <bit>
+
 #include "flashjit/variant.h"
 #include "generator/arguments.h"
 #include "runtime/call/validate.h"
@@ -11,6 +13,17 @@ namespace flashjit::runtime {
 // Whether a call that has no tensor maps (has_tensor_maps) gets generator::default_without_tma in place of what others
 // of its shape get. Throws Error(invalid_argument) when the call asks for a variant that needs them.
 bool takes_default_without_tma(const ForwardCall& call, const AttentionOptions& opts, const Architecture& architecture);
+
+// How the query rows of a head, or of a pack of them, are cut into tiles.
+struct Tiling {
+  int block_q;           // rows of a tile
+  int packed_heads = 1;  // that share it: a power of two
+  int cluster = 1;       // tiles that are computed together, all of the same heads
+
+  int packed_heads_log2() const noexcept { return std::countr_zero(static_cast<unsigned>(packed_heads)); }
+};
+Tiling tiling_of(const ForwardCall& call, const MmaVariant& variant) noexcept;
+Tiling tiling_of(const ForwardCall& call, const HopperVariant& variant) noexcept;
 
 // For a call that has output elements.
 generator::MmaArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant);

@@ -2,7 +2,6 @@
 #include "runtime/call/operation.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <new>
 #include <numbers>
@@ -167,28 +166,15 @@ void bind(Launch& launch, const ForwardCall& call, const HopperVariant& variant,
   if (draws_tiles(variant)) launch.tile_counter_offset = offsetof(Arguments, tile_counter);
 }
 
-// How the rows of a head, or of a pack of them, are cut into tiles.
-struct Tiling {
-  int block_rows, packed_heads;
-
-  Tiling(const ForwardCall&, const MmaVariant& variant) : block_rows(variant.block_q), packed_heads(1) {}
-  Tiling(const ForwardCall& call, const HopperVariant& variant)
-      : block_rows(variant.block_q), packed_heads(choose_packed_heads(call, variant)) {}
-};
 Tiling tiling_of(const ForwardCall& call, const Variant& variant) {
-  return std::visit([&](const auto& of_family) { return Tiling(call, of_family); }, variant);
+  return std::visit([&](const auto& of_family) { return runtime::tiling_of(call, of_family); }, variant);
 }
 
 void bind_batch_plan(Launch& launch, const ForwardCall& call, const Variant& variant, std::byte* scratch) {
-  constexpr int kThreads = 1024;
-  const Tiling tiling = tiling_of(call, variant);
-  const std::int64_t tiles = most_tiles(call, tiling.block_rows, tiling.packed_heads);
-  const generator::BatchPlanMaker maker = batch_plan_maker(
-      call, scratch, tiles, tiling.block_rows, std::countr_zero(static_cast<unsigned>(tiling.packed_heads)));
-  launch.write_argument(0, maker);
-  launch.argument_bytes = sizeof(maker);
+  launch.write_argument(0, batch_plan_maker(call, scratch, tiling_of(call, variant)));
+  launch.argument_bytes = sizeof(generator::BatchPlanMaker);
   launch.blocks = 1;
-  launch.threads = kThreads;
+  launch.threads = generator::kBatchPlanThreads;
 }
 
 template <class Arguments>
@@ -241,8 +227,7 @@ bool draws_tiles(const Variant& variant) noexcept {
 
 std::size_t Operation::scratch_bytes(const ForwardCall& call, const generator::KernelSpec& kernel) {
   if (!call.problem.ragged) return 0;
-  const Tiling tiling = tiling_of(call, kernel.variant());
-  return batch_plan_bytes(most_tiles(call, tiling.block_rows, tiling.packed_heads));
+  return batch_plan_bytes(call, tiling_of(call, kernel.variant()));
 }
 
 Operation::Operation(const ForwardCall& call, const generator::KernelSpec& kernel, std::int64_t resident_blocks,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/call/forward_arguments.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/call/validate.h"
 
@@ -26,6 +27,18 @@ std::int64_t keys_behind(const Masks& masks) noexcept {
   return masks.window.right < 0 ? kAll : std::min(masks.window.right, kAll);
 }
 
+bool lse_lacks_batch(const AttentionOptions& opts) noexcept {
+  constexpr int kRankWithout = kLseRules.rank - 1;
+  return opts.lse && opts.cu_seqlens_q && opts.lse->shape.size() == kRankWithout &&
+         opts.lse->strides.size() == kRankWithout;
+}
+
+Dims with_in_front(std::int64_t value, const Dims& dims) {
+  std::int64_t values[Dims::kMaxRank] = {value};
+  std::copy(dims.begin(), dims.end(), values + 1);
+  return {values, static_cast<std::size_t>(dims.size()) + 1};
+}
+
 }  // namespace
 
 bool is_ragged(const AttentionOptions& opts) noexcept {
@@ -37,36 +50,36 @@ bool lacks_batch(const Tensor& tensor, const std::optional<Tensor>& cu_seqlens) 
   return cu_seqlens && tensor.shape.size() == kRank - 1 && tensor.strides.size() == kRank - 1;
 }
 
+// The stride of a dimension of size 1 is never used.
 Tensor with_batch(const Tensor& tensor) {
-  Dims shape(tensor.shape), strides(tensor.strides);
-  const auto put_in_front = [](const Dims& of, std::int64_t value) {
-    std::int64_t values[Dims::kMaxRank] = {value};
-    std::copy(of.begin(), of.end(), values + 1);
-    return Dims(values, static_cast<std::size_t>(of.size()) + 1);
-  };
-  const std::int64_t elements = tensor.shape.size() > 0 ? tensor.shape[0] * tensor.strides[0] : 1;
-  return {tensor.data, tensor.dtype, put_in_front(shape, 1), put_in_front(strides, elements)};
+  return {tensor.data, tensor.dtype, with_in_front(1, tensor.shape), with_in_front(0, tensor.strides)};
 }
 
-CallWithBatch::CallWithBatch(const Tensor& of_q, const Tensor& of_k, const Tensor& of_v, const AttentionOptions& of)
-    : q(lacks_batch(of_q, of.cu_seqlens_q) ? with_batch(of_q) : of_q),
-      k(lacks_batch(of_k, of.cu_seqlens_kv) ? with_batch(of_k) : of_k),
-      v(lacks_batch(of_v, of.cu_seqlens_kv) ? with_batch(of_v) : of_v),
-      opts(of) {
-  constexpr int kLseRank = 3;
-  if (opts.lse && opts.cu_seqlens_q && opts.lse->shape.size() == kLseRank - 1 &&
-      opts.lse->strides.size() == kLseRank - 1)
-    opts.lse = with_batch(*opts.lse);
+bool CallWithBatch::is_needed(const Tensor& q, const Tensor& k, const Tensor& v,
+                              const AttentionOptions& opts) noexcept {
+  return lacks_batch(q, opts.cu_seqlens_q) || lacks_batch(k, opts.cu_seqlens_kv) ||
+         lacks_batch(v, opts.cu_seqlens_kv) || lse_lacks_batch(opts);
 }
 
-std::int64_t most_tiles(const ForwardCall& call, int block_rows, int packed_heads) noexcept {
-  const std::int64_t rows = call.q->shape[seqlen_dim] * packed_heads;
-  if (call.ragged.cu_seqlens_q) return rows / block_rows + call.batch;
-  return (rows + block_rows - 1) / block_rows * call.batch;
+CallWithBatch::CallWithBatch(const Tensor& of_q, const Tensor& of_k, const Tensor& of_v, const Tensor& of_out,
+                             const AttentionOptions& of)
+    : q(of_q), k(of_k), v(of_v), out(of_out), opts(of) {
+  // An output lacks it if q does: else its rank is wrong.
+  if (lacks_batch(q, of.cu_seqlens_q) && lacks_batch(out, of.cu_seqlens_q)) out = with_batch(out);
+  if (lacks_batch(q, of.cu_seqlens_q)) q = with_batch(q);
+  if (lacks_batch(k, of.cu_seqlens_kv)) k = with_batch(k);
+  if (lacks_batch(v, of.cu_seqlens_kv)) v = with_batch(v);
+  if (lse_lacks_batch(of)) opts.lse = with_batch(*of.lse);
 }
 
-std::size_t batch_plan_bytes(std::int64_t tiles) noexcept {
-  return kHeadBytes + static_cast<std::size_t>(tiles) * sizeof(generator::PlannedTile);
+std::int64_t most_tiles(const ForwardCall& call, const Tiling& tiling) noexcept {
+  const std::int64_t rows = call.q->shape[seqlen_dim] * tiling.packed_heads;
+  if (call.ragged.cu_seqlens_q) return rows / tiling.block_q + call.batch;
+  return (rows + tiling.block_q - 1) / tiling.block_q * call.batch;
+}
+
+std::size_t batch_plan_bytes(const ForwardCall& call, const Tiling& tiling) noexcept {
+  return kHeadBytes + static_cast<std::size_t>(most_tiles(call, tiling)) * sizeof(generator::PlannedTile);
 }
 
 generator::RaggedArguments ragged_arguments(const ForwardCall& call, std::byte* plan) noexcept {
@@ -74,12 +87,11 @@ generator::RaggedArguments ragged_arguments(const ForwardCall& call, std::byte* 
           as_int(call.q->shape[seqlen_dim]), as_int(call.k->shape[seqlen_dim])};
 }
 
-generator::BatchPlanMaker batch_plan_maker(const ForwardCall& call, std::byte* plan, std::int64_t tiles, int block_rows,
-                                           int packed_heads_log2) noexcept {
+generator::BatchPlanMaker batch_plan_maker(const ForwardCall& call, std::byte* plan, const Tiling& tiling) noexcept {
   generator::BatchPlanMaker maker{};
   maker.count = reinterpret_cast<unsigned*>(plan);
   maker.tiles = reinterpret_cast<generator::PlannedTile*>(plan + kHeadBytes);
-  maker.most_tiles = static_cast<unsigned>(tiles);
+  maker.most_tiles = static_cast<unsigned>(most_tiles(call, tiling));
   maker.query_offsets = ints_of(call.ragged.cu_seqlens_q);
   maker.key_offsets = ints_of(call.ragged.cu_seqlens_kv);
   maker.used_queries = ints_of(call.ragged.seqused_q);
@@ -90,10 +102,10 @@ generator::BatchPlanMaker batch_plan_maker(const ForwardCall& call, std::byte* p
   maker.query_rows = as_int(call.q->shape[seqlen_dim]);
   maker.key_rows = as_int(call.k->shape[seqlen_dim]);
   maker.key_batch_count = as_int(call.k->shape[batch_dim]);
-  maker.block_rows = block_rows;
-  maker.packed_heads_log2 = packed_heads_log2;
+  maker.block_rows = tiling.block_q;
+  maker.packed_heads_log2 = tiling.packed_heads_log2();
   maker.keys_behind = as_int(keys_behind(call.masks));
-  maker.most_keys = as_int(most_keys(call.masks, block_rows));
+  maker.most_keys = as_int(most_keys(call.masks, tiling.block_q));
   return maker;
 }
 

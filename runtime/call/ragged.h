@@ -22,23 +22,27 @@ struct Ragged {
 
 bool is_ragged(const AttentionOptions& opts) noexcept;
 
-// A call whose packed tensors have no dimension of batches, as one whose tensors have.
+// Whether a packed tensor has no dimension of batches; the tensor with one in front.
 bool lacks_batch(const Tensor& tensor, const std::optional<Tensor>& cu_seqlens) noexcept;
 Tensor with_batch(const Tensor& tensor);
-struct CallWithBatch {
-  CallWithBatch(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts);
 
-  Tensor q, k, v;
+// A call of which some packed tensor has none, with it.
+struct CallWithBatch {
+  static bool is_needed(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) noexcept;
+  // out may be empty.
+  CallWithBatch(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const AttentionOptions& opts);
+
+  Tensor q, k, v, out;
   AttentionOptions opts;
 };
 
+struct Tiling;
 // Tiles of rows that a batch has at most, of one head or one pack of them.
-std::int64_t most_tiles(const ForwardCall& call, int block_rows, int packed_heads) noexcept;
+std::int64_t most_tiles(const ForwardCall& call, const Tiling& tiling) noexcept;
 
 // What the list takes: its length in the first 16 bytes, then the tiles.
-std::size_t batch_plan_bytes(std::int64_t tiles) noexcept;
+std::size_t batch_plan_bytes(const ForwardCall& call, const Tiling& tiling) noexcept;
 generator::RaggedArguments ragged_arguments(const ForwardCall& call, std::byte* plan) noexcept;
-generator::BatchPlanMaker batch_plan_maker(const ForwardCall& call, std::byte* plan, std::int64_t tiles, int block_rows,
-                                           int packed_heads_log2) noexcept;
+generator::BatchPlanMaker batch_plan_maker(const ForwardCall& call, std::byte* plan, const Tiling& tiling) noexcept;
 
 }  // namespace flashjit::runtime

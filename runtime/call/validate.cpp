@@ -62,6 +62,9 @@ void require_f32(const char* name, const Tensor& tensor) {
   if (tensor.dtype != DType::f32) reject("{}: dtype must be f32, was {}", name, to_string(tensor.dtype));
 }
 
+// What says how many sequences there are.
+const char* batch_source(const ForwardCall& call) { return call.ragged.cu_seqlens_q ? "cu_seqlens_q" : "q"; }
+
 // Null where the call has none.
 const Tensor* add_of_heads(ForwardCall& call, const char* name, const std::optional<Tensor>& values) {
   if (!values) return nullptr;
@@ -72,8 +75,7 @@ const Tensor* add_of_heads(ForwardCall& call, const char* name, const std::optio
   }
   const Rules rules = rules_of(Operand::Role::of_heads, *values);
   check_shape(name, *values, rules);
-  if (rules.rank > 1)
-    require_size(name, *values, rules, 0, call.batch, call.ragged.cu_seqlens_q ? "cu_seqlens_q" : "q");
+  if (rules.rank > 1) require_size(name, *values, rules, 0, call.batch, batch_source(call));
   require_size(name, *values, rules, rules.rank - 1, call.num_heads_q, "q");
   add_input(call, name, *values, Operand::Role::of_heads);
   return &*values;
@@ -93,9 +95,6 @@ void check_of_batch(const char* name, const Tensor& values) {
   if (values.dtype != DType::i32) reject("{}: dtype must be i32, was {}", name, to_string(values.dtype));
   check_shape(name, values, kOfBatchRules);
 }
-
-// What says how many sequences there are.
-const char* batch_source(const ForwardCall& call) { return call.ragged.cu_seqlens_q ? "cu_seqlens_q" : "q"; }
 
 // i32 [batch]; null: none.
 const Tensor* add_of_batch(ForwardCall& call, const char* name, const std::optional<Tensor>& values) {

@@ -372,7 +372,7 @@ Result compute_with_batch(const Tensor& q, const Tensor& k, const Tensor& v, con
 template <typename Real>
 Result compute(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts, const ScoreHook& hook) {
   if (!is_ragged(opts)) return compute_with_batch<Real>(q, k, v, opts, hook);
-  const CallWithBatch with(q, k, v, opts);
+  const CallWithBatch with(q, k, v, {}, opts);
   return compute_with_batch<Real>(with.q, with.k, with.v, with.opts, hook);
 }
 

@@ -6,7 +6,8 @@
 //   Place                              what it tells of a tile beside QueryTile, which passes through shared memory
 //   uint32 count(sizes)                tiles of all heads
 //   TileOf<Place> tile(sizes, index)   the one of this index
-//   sequence(sizes, place), first_query(place), first_key(place), query_batch(place, batch), key_batch(place, batch)
+//   Sequence sequence(sizes, find)     that of the tile which find() gives; where all are alike nothing is found
+//   int first_query(place), first_key(place), query_batch(place, batch), key_batch(place, batch)   where it lies
 #pragma once
 
 #include "abi.cuh"

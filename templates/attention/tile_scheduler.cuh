@@ -53,7 +53,8 @@ struct SequencesBy<> {
   __device__ __forceinline__ Tile tile(const ForwardSizes& sizes, uint32 index) const {
     return {{}, schedule_tile<kLastFirst, kLongestFirst>(sizes, index)};
   }
-  __device__ __forceinline__ Sequence sequence(const ForwardSizes& sizes, const Place&) const {
+  template <class Find>
+  __device__ __forceinline__ static Sequence sequence(const ForwardSizes& sizes, Find) {
     return {sizes.seqlen_kv, sizes.seqlen_q};
   }
   __device__ __forceinline__ static constexpr int first_query(const Place&) { return 0; }

@@ -102,8 +102,7 @@ struct HopperTiles {
   }
 
   __device__ __forceinline__ Sequence sequence_of(const Tile& tile) const {
-    if constexpr (Sequences::kRagged) return tile.of;
-    return {args.core.sizes.seqlen_kv, args.core.sizes.seqlen_q};
+    return Sequences::sequence(args.core.sizes, [&]() -> const Tile& { return tile; });
   }
   __device__ __forceinline__ PackedMask<Config> mask_of(const Tile& tile) const {
     const int batch = tile.batch;

@@ -11,8 +11,6 @@
 #include "ptx/special_registers.cuh"
 #include "types.cuh"
 
-constexpr int kBatchPlanThreads = 1024;
-
 struct BatchPlanShared {
   uint32 first[kBatchPlanThreads];  // of each bucket, a place in the list
   uint32 of_warp[kWarpSize];        // tiles before those of a warp's buckets
@@ -20,7 +18,8 @@ struct BatchPlanShared {
 };
 
 class BatchPlan {
-  static constexpr int kBuckets = kBatchPlanThreads;
+  static constexpr int kBucketsLog2 = 10, kBuckets = 1 << kBucketsLog2;
+  static_assert(kBuckets == kBatchPlanThreads, "a thread adds up a bucket");
 
  public:
   __device__ __forceinline__ BatchPlan(const BatchPlanMaker& args_, BatchPlanShared& shared_)
@@ -125,7 +124,7 @@ class BatchPlan {
     const int64 last = end_row - 1 + tile.keys - tile.queries;
     const int64 seen =
         min(min(last + 1 + args.keys_behind, static_cast<int64>(tile.keys)), static_cast<int64>(args.most_keys));
-    const int shift = max(32 - __clz(shared.longest) - 10, 0);
+    const int shift = max(32 - __clz(shared.longest) - kBucketsLog2, 0);
     return kBuckets - 1 - static_cast<int>(max(seen, static_cast<int64>(0)) >> shift);
   }
 

@@ -375,8 +375,7 @@ class ForwardMma {
     return {tile.batch, tile.head, 0, sequence()};
   }
   __device__ __forceinline__ Sequence sequence() const {
-    if constexpr (Sequences::kRagged) return find_tile().of;
-    return {args.sizes.seqlen_kv, args.sizes.seqlen_q};
+    return Sequences::sequence(args.sizes, [this] { return find_tile(); });
   }
   __device__ __forceinline__ int first_key(int i) const { return (blocks.end - 1 - i) * Config::kBlockKv; }
   __device__ __forceinline__ int warp_row() const { return first_row + thread / kWarpSize * Shape::kWarpRows; }

@@ -750,6 +750,44 @@ TEST_CASE("low precision is near the exact result under sinks and in chunks") {
   check_near(low.lse, attend(q, k, v, opts).lse, 1e-5);
 }
 
+TEST_CASE("each sequence of a ragged batch gets what it gets alone, and rows of none nothing") {
+  const HostTensor q = HostTensor::random_normal(DType::f32, {12, 2, 4}, 1);
+  const HostTensor k = HostTensor::random_normal(DType::f32, {3, 9, 1, 4}, 2), v = k;
+  const auto ints = [](std::initializer_list<std::int32_t> values) {
+    HostTensor tensor(DType::i32, {static_cast<std::int64_t>(values.size())});
+    std::copy(values.begin(), values.end(), static_cast<std::int32_t*>(tensor.data()));
+    return tensor;
+  };
+  const HostTensor starts = ints({1, 6, 6, 11}), used_q = ints({4, 0, 5}), used_kv = ints({9, 5, 7});
+  const HostTensor padding = ints({0, 0, 3}), entries = ints({2, 1, 0});
+  AttentionOptions options;
+  options.causal = true;
+  options.cu_seqlens_q = starts.view(), options.seqused_q = used_q.view(), options.seqused_kv = used_kv.view();
+  options.leftpad_kv = padding.view(), options.batch_indices_kv = entries.view();
+  const reference::Result all = reference::attention(q.view(), k.view(), v.view(), options);
+  REQUIRE(all.shape == Dims{1, 12, 2, 4});
+  std::vector<double> expected(all.out.size(), 0);
+  struct Sequence {
+    std::int64_t first_query, queries, entry, first_key, keys;
+  };
+  for (const Sequence& of : {Sequence{1, 4, 2, 0, 9}, Sequence{6, 5, 0, 3, 4}}) {
+    const auto rows = [](const HostTensor& tensor, std::int64_t first, std::int64_t count, std::int64_t heads) {
+      return Tensor(static_cast<float*>(const_cast<void*>(tensor.data())) + first * heads * 4, DType::f32,
+                    {1, count, heads, 4});
+    };
+    AttentionOptions alone;
+    alone.causal = true;
+    const Tensor of_k = rows(k, of.entry * 9 + of.first_key, of.keys, 1);
+    const reference::Result one = reference::attention(rows(q, of.first_query, of.queries, 2), of_k, of_k, alone);
+    std::copy(one.out.begin(), one.out.end(), expected.begin() + of.first_query * 2 * 4);
+    for (std::int64_t head = 0; head < 2; ++head)
+      for (std::int64_t row = 0; row < of.queries; ++row)
+        CHECK(all.lse[static_cast<std::size_t>(head * 12 + of.first_query + row)] ==
+              one.lse[static_cast<std::size_t>(head * of.queries + row)]);
+  }
+  CHECK(all.out == expected);
+}
+
 TEST_CASE("bad inputs are refused with a line that names the argument") {
   const HostTensor good = random({2, 3, 4, 8}, 1);
   const auto refuses = [&](const char* message, const Tensor& q, const Tensor& k, const Tensor& v,

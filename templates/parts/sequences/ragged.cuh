@@ -47,7 +47,10 @@ struct RaggedSequences {
              static_cast<int>(b.w)},
             {static_cast<int>(a.y), static_cast<int>(index % sizes.num_heads_q), static_cast<int>(a.x)}};
   }
-  __device__ __forceinline__ Sequence sequence(const ForwardSizes&, const Place& place) const { return place.of; }
+  template <class Find>
+  __device__ __forceinline__ static Sequence sequence(const ForwardSizes&, Find find) {
+    return find().of;
+  }
   __device__ __forceinline__ static int first_query(const Place& place) { return place.query_row; }
   __device__ __forceinline__ static int first_key(const Place& place) { return place.key_row; }
   __device__ __forceinline__ static int query_batch(const Place& place, int) { return place.batch_of_queries; }
