@@ -99,17 +99,19 @@ struct BlockMaskArguments {
   unsigned words;
 };
 
-// A tile of a ragged batch: its sequence and where that lies. kernels/batch_plan.cuh makes a list of them, and kernels
-// read it by parts/sequences/ragged.cuh.
+// A tile of a ragged batch: whose it is, and where its sequence lies. kernels/batch_plan.cuh makes a list of them,
+// sequence by sequence, and kernels read it by parts/sequences/ragged.cuh. The tiles of a sequence are all alike: which
+// of them a place is, the scheduler says.
 struct alignas(16) PlannedTile {
   int sequence;                // entry of the batch
-  int index;                   // of the tile in it
+  int first, tiles;            // of the sequence: the place of the first one in the list, and how many there are
+  int heads_per_section;       // see ForwardSizes
   int queries, keys;           // of the sequence
   int first_query, first_key;  // rows of q and k where it begins
   int query_batch, key_batch;  // batch entries of q and k where it lies
 };
 struct RaggedArguments {
-  const PlannedTile* tiles;  // the longest first
+  const PlannedTile* tiles;  // those of the sequence with the most keys first
   const unsigned* count;     // of them
   // Rows of a batch entry of q and k. Their tensor maps begin so many rows before the tensors, and see a sequence by
   // its end: runtime/call/tensor_map.h.
@@ -132,8 +134,10 @@ struct BatchPlanMaker {
   int key_batch_count;
   int block_rows;         // of a tile
   int packed_heads_log2;  // that share it
-  int keys_behind;  // that a query sees after its own position, and all of them together: what tiles are ordered by
-  int most_keys;
+  // Of sections (runtime/call/forward_arguments.h): groups of heads that share keys and heads of one, in packs; keys,
+  // tiles and heads that a section may have.
+  int groups, heads_per_group;
+  int section_keys, section_tiles, section_heads;
 };
 
 // The dropout of parts/probability/dropout.cuh.

@@ -92,11 +92,11 @@ struct AttentionOptions {
   // of sequence b may be in batch entry batch_indices_kv[b]. All contiguous, on the device of q; lengths may be 0 on
   // either side. Masks, positions and what is said of seqlen_q and seqlen_kv hold for each sequence by itself, batch
   // entries are sequences, and tensors of queries and keys have the longest lengths. Rows that belong to no sequence
-  // are neither read nor written. Offsets must not decrease: of which rows are computed where they do nothing is
-  // promised, but nothing outside of the tensors is touched, nor where lengths and indices leave them, which are cut to
-  // what there is. Work is ordered by a kernel in front of the call's, the longest
-  // first, in memory that the call allocates and frees in stream order. Not beside block_mask, nor
-  // batch_indices_kv beside cu_seqlens_kv. Default: none.
+  // are neither read nor written. Where an offset is smaller than the one before it the sequence has no rows, so
+  // zeros behind the last sequence are none; of rows that two sequences share nothing is promised. Nothing outside of
+  // the tensors is touched, wherever lengths and indices point: they are cut to what there is. Work is ordered by a
+  // kernel in front of the call's, the longest sequences first, in memory that the call allocates and frees in stream
+  // order. Not beside block_mask, nor batch_indices_kv beside cu_seqlens_kv. Default: none.
   std::optional<Tensor> cu_seqlens_q, cu_seqlens_kv;
   std::optional<Tensor> seqused_q, seqused_kv;
   std::optional<Tensor> leftpad_kv;

@@ -19,12 +19,7 @@ namespace {
 // In place of a scale of 0: the kernel multiplies masked scores of -infinity by it, and 0 would make them NaN. No score
 // times this is more than 2^-21.
 constexpr float kSmallestScaleLog2 = std::numeric_limits<float>::denorm_min();
-constexpr std::uint32_t kNegatePair = 0x80008000;  // the sign bits of two 16-bit numbers
-// A section of heads: what longest_first orders by length. Its K and V fit L2 together, and where heads have few tiles
-// it is not much longer than two waves of thread blocks, so that loads of one section run beside arithmetic of another.
-constexpr std::int64_t kSectionBytes = 32 << 20;
-constexpr std::int64_t kSectionTiles = 256;
-constexpr std::int64_t kSectionHeads = 32;                // that a section may have whatever their tiles
+constexpr std::uint32_t kNegatePair = 0x80008000;         // the sign bits of two 16-bit numbers
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;  // of packed heads: kernels add tiles to them in 32 bits
 
 // In bytes. The stride of a dimension of size 1 or 0 may be anything and is never used.
@@ -52,9 +47,7 @@ std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) {
 
 // Key/value heads of a section. It may go across batch entries.
 std::int64_t groups_per_section(const ForwardCall& call, std::int64_t tiles_of_head, std::int64_t heads_per_group) {
-  const std::int64_t row_bytes =
-      (call.problem.head_dim + call.problem.head_dim_v) * static_cast<std::int64_t>(size_of(call.problem.dtype));
-  const std::int64_t head_bytes = std::max<std::int64_t>(1, call.seqlen_kv * row_bytes);
+  const std::int64_t head_bytes = std::max<std::int64_t>(1, call.seqlen_kv * row_bytes(call.problem));
   const std::int64_t heads = std::max(kSectionHeads, kSectionTiles / std::max<std::int64_t>(1, tiles_of_head));
   const std::int64_t groups = std::min(kSectionBytes / head_bytes, heads / heads_per_group);
   return std::clamp<std::int64_t>(groups, 1, call.batch * call.num_heads_kv);
@@ -116,6 +109,10 @@ generator::HopperArguments make_forward_arguments(const ForwardCall& call, const
   arguments.sizes = make_sizes(call, tiling);
   arguments.packed_heads_log2 = tiling.packed_heads_log2();
   return arguments;
+}
+
+std::int64_t row_bytes(const Problem& problem) noexcept {
+  return (problem.head_dim + problem.head_dim_v) * static_cast<std::int64_t>(size_of(problem.dtype));
 }
 
 Tiling tiling_of(const ForwardCall&, const MmaVariant& variant) noexcept { return {.block_q = variant.block_q}; }

@@ -25,6 +25,14 @@ struct Tiling {
 Tiling tiling_of(const ForwardCall& call, const MmaVariant& variant) noexcept;
 Tiling tiling_of(const ForwardCall& call, const HopperVariant& variant) noexcept;
 
+// A section of heads: what longest_first orders by length. Its K and V fit L2 together, and where heads have few tiles
+// it is not much longer than two waves of thread blocks, so that loads of one section run beside arithmetic of another.
+constexpr std::int64_t kSectionBytes = 32 << 20;
+constexpr std::int64_t kSectionTiles = 256;
+constexpr std::int64_t kSectionHeads = 32;  // that a section may have whatever their tiles
+// Of a key and its value, of one head.
+std::int64_t row_bytes(const Problem& problem) noexcept;
+
 // For a call that has output elements.
 generator::MmaArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant);
 // The same without the tensor maps, whose bytes are not written, and the tile counter.

@@ -15,18 +15,6 @@ constexpr std::size_t kHeadBytes = alignof(generator::PlannedTile);
 const int* ints_of(const Tensor* tensor) noexcept { return tensor ? static_cast<const int*>(tensor->data) : nullptr; }
 int as_int(std::int64_t value) noexcept { return static_cast<int>(value); }
 
-// With a window or chunks the keys that the queries of a tile see together.
-std::int64_t most_keys(const Masks& masks, int block_rows) noexcept {
-  constexpr std::int64_t kAll = generator::kWindowReach;
-  return std::min(kAll, keys_of_query(masks, kAll) + block_rows);
-}
-
-std::int64_t keys_behind(const Masks& masks) noexcept {
-  if (masks.causal) return 0;
-  constexpr std::int64_t kAll = generator::kWindowReach;
-  return masks.window.right < 0 ? kAll : std::min(masks.window.right, kAll);
-}
-
 bool lse_lacks_batch(const AttentionOptions& opts) noexcept {
   constexpr int kRankWithout = kLseRules.rank - 1;
   return opts.lse && opts.cu_seqlens_q && opts.lse->shape.size() == kRankWithout &&
@@ -104,8 +92,11 @@ generator::BatchPlanMaker batch_plan_maker(const ForwardCall& call, std::byte* p
   maker.key_batch_count = as_int(call.k->shape[batch_dim]);
   maker.block_rows = tiling.block_q;
   maker.packed_heads_log2 = tiling.packed_heads_log2();
-  maker.keys_behind = as_int(keys_behind(call.masks));
-  maker.most_keys = as_int(most_keys(call.masks, tiling.block_q));
+  maker.groups = as_int(call.num_heads_kv);
+  maker.heads_per_group = as_int(call.num_heads_q / call.num_heads_kv / tiling.packed_heads);
+  maker.section_keys = as_int(kSectionBytes / row_bytes(call.problem));
+  maker.section_tiles = as_int(kSectionTiles);
+  maker.section_heads = as_int(kSectionHeads);
   return maker;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes the list of tiles of a ragged batch: a tile of BLOCK_Q rows for each that a sequence has, those that see the
-// most keys first. One thread block does it. Tiles have slots before any is known: those of sequence b begin at slot
-// b + offset[b] / BLOCK_Q, so that no sequence has to wait for the sum of those before it. Whatever stands in memory,
-// no tile leaves the tensors: lengths and places are cut to them.
+// Makes the list of tiles of a ragged batch: those of a sequence are neighbours, so that its keys and values are read
+// once into L2 for all of them, and sequences with the most keys come first, so that the last wave is made of short
+// ones. One thread block does it. Whatever stands in memory, no tile leaves the tensors: lengths and places are cut to
+// them.
 #pragma once
 
 #include "abi.cuh"
@@ -29,17 +29,16 @@ class BatchPlan {
     shared.first[thread] = 0;
     if (thread == 0) shared.longest = 0;
     ptx::bar_sync();
-    find_longest();
+    for_each_sequence(
+        [this](int sequence) { ptx::red_max_shared(ptx::cvta_to_shared(&shared.longest), keys(sequence).count); });
     ptx::bar_sync();
-    for_each_tile([this](const PlannedTile& tile) { ptx::atom_add_shared(first_of(bucket(tile)), 1); });
+    for_each_sequence([this](int sequence) { take_places(sequence); });
     ptx::bar_sync();
     const uint32 tiles = add_up();
     if (thread == 0) *args.count = min(tiles, args.most_tiles);
     ptx::bar_sync();
-    for_each_tile([this](const PlannedTile& tile) {
-      const uint32 place = ptx::atom_add_shared(first_of(bucket(tile)), 1);
-      if (place < args.most_tiles) args.tiles[place] = tile;
-    });
+    for (int sequence = thread / kWarpSize; sequence < args.batch; sequence += kBatchPlanThreads / kWarpSize)
+      write_tiles(sequence, thread % kWarpSize);
   }
 
  private:
@@ -78,54 +77,51 @@ class BatchPlan {
     return min(max(args.key_batches[sequence], 0), args.key_batch_count - 1);
   }
 
-  __device__ __forceinline__ void find_longest() {
-    for (int sequence = thread; sequence < args.batch; sequence += kBatchPlanThreads)
-      ptx::red_max_shared(ptx::cvta_to_shared(&shared.longest), keys(sequence).count);
-  }
-
-  __device__ __forceinline__ int64 packed(int rows) const { return static_cast<int64>(rows) << args.packed_heads_log2; }
-  __device__ __forceinline__ int64 first_slot(int sequence) const {
-    if (args.query_offsets == nullptr)
-      return sequence * ((packed(args.query_rows) + args.block_rows - 1) / args.block_rows);
-    const int first = sequence < args.batch ? queries(sequence).first : args.query_rows;
-    return sequence + packed(first) / args.block_rows;
-  }
-
-  // f(tile) for the tiles of this thread.
+  // f(sequence) for those of this thread.
   template <class F>
-  __device__ __forceinline__ void for_each_tile(F f) const {
-    const int64 slots = first_slot(args.batch);
-    for (int64 slot = thread; slot < slots; slot += kBatchPlanThreads) {
-      const int sequence = sequence_of(slot);
-      const int64 index = slot - first_slot(sequence);
-      const Span rows = queries(sequence);
-      if (index * args.block_rows >= packed(rows.count)) continue;
-      const Span seen = keys(sequence);
-      f(PlannedTile{sequence, static_cast<int>(index), rows.count, seen.count, rows.first, seen.first,
-                    args.query_offsets == nullptr ? sequence : 0, key_batch(sequence)});
-    }
-  }
-  // The last one that begins at the slot or before it.
-  __device__ __forceinline__ int sequence_of(int64 slot) const {
-    int first = 0, end = args.batch;
-    while (end - first > 1) {
-      const int middle = first + (end - first) / 2;
-      if (first_slot(middle) <= slot)
-        first = middle;
-      else
-        end = middle;
-    }
-    return first;
+  __device__ __forceinline__ void for_each_sequence(F f) const {
+    for (int sequence = thread; sequence < args.batch; sequence += kBatchPlanThreads) f(sequence);
   }
 
-  // By the keys that the last query of a tile sees, the most in the first one.
-  __device__ __forceinline__ int bucket(const PlannedTile& tile) const {
-    const int64 end_row = static_cast<int64>(tile.index + 1) * args.block_rows >> args.packed_heads_log2;
-    const int64 last = end_row - 1 + tile.keys - tile.queries;
-    const int64 seen =
-        min(min(last + 1 + args.keys_behind, static_cast<int64>(tile.keys)), static_cast<int64>(args.most_keys));
+  __device__ __forceinline__ int tiles_of(int sequence) const {
+    const int64 rows = static_cast<int64>(queries(sequence).count) << args.packed_heads_log2;
+    return static_cast<int>((rows + args.block_rows - 1) / args.block_rows);
+  }
+  // The one of the longest sequences is the first.
+  __device__ __forceinline__ int bucket(int sequence) const {
     const int shift = max(32 - __clz(shared.longest) - kBucketsLog2, 0);
-    return kBuckets - 1 - static_cast<int>(max(seen, static_cast<int64>(0)) >> shift);
+    return kBuckets - 1 - (keys(sequence).count >> shift);
+  }
+  // For all of its tiles: before the buckets are added up they are counted, then the first place is what this gives.
+  __device__ __forceinline__ uint32 take_places(int sequence) const {
+    return ptx::atom_add_shared(first_of(bucket(sequence)), static_cast<uint32>(tiles_of(sequence)));
+  }
+
+  // As runtime/call/forward_arguments.cpp has it for sequences of one length.
+  __device__ __forceinline__ int heads_per_section(int tiles, int keys) const {
+    const int heads = max(args.section_heads, args.section_tiles / max(tiles, 1));
+    const int groups = min(args.section_keys / max(keys, 1), heads / args.heads_per_group);
+    return min(max(groups, 1), args.groups) * args.heads_per_group;
+  }
+
+  // By all lanes of a warp.
+  __device__ __forceinline__ void write_tiles(int sequence, int lane) const {
+    const int taken = lane == 0 ? static_cast<int>(take_places(sequence)) : 0;
+    const uint32 first = static_cast<uint32>(ptx::shfl_first(taken));
+    const int tiles = tiles_of(sequence);
+    const Span rows = queries(sequence), seen = keys(sequence);
+    const PlannedTile tile{sequence,
+                           static_cast<int>(first),
+                           tiles,
+                           heads_per_section(tiles, seen.count),
+                           rows.count,
+                           seen.count,
+                           rows.first,
+                           seen.first,
+                           args.query_offsets == nullptr ? sequence : 0,
+                           key_batch(sequence)};
+    for (int index = lane; index < tiles; index += kWarpSize)
+      if (first + index < args.most_tiles) args.tiles[first + index] = tile;
   }
 
   __device__ __forceinline__ SmemAddress first_of(int bucket) const {

@@ -2,14 +2,20 @@
 // Ragged batches: every kernel family of the device against the reference, with NaN around every sequence.
 #include <doctest/doctest.h>
 
+#include <cstring>
+#include <vector>
+
 #include "flashjit/flashjit.h"
 #include "tests/gpu/attention_case.h"
+#include "tests/gpu/driver_calls.h"
 #include "tests/support/ragged_batch.h"
 
 namespace {
 
 using namespace flashjit;
 using tests::RaggedBatch;
+using tests::ScopedContext;
+using tests::ScopedStream;
 using tests::shared_engine;
 using tests::test_device;
 
@@ -44,4 +50,100 @@ TEST_CASE("ragged batches with kernels of the mma family") {
       CAPTURE(seed);
       RaggedBatch(seed, {DType::f16, 64, 64, 700}).check(shared_engine(), parse_variant(variant));
     }
+}
+
+namespace {
+
+HostTensor ints(const std::vector<std::int32_t>& values) {
+  HostTensor tensor(DType::i32, {static_cast<std::int64_t>(values.size())});
+  std::memcpy(tensor.data(), values.data(), values.size() * sizeof(std::int32_t));
+  return tensor;
+}
+
+// Three causal sequences somewhere in 400 rows of four heads.
+struct PackedCall {
+  HostTensor q_host, k_host, v_host;
+  DeviceTensor q, k, v, offsets, out;
+  AttentionOptions options;
+
+  explicit PackedCall(std::uint64_t seed)
+      : q_host(HostTensor::random_normal(DType::bf16, {400, 4, 128}, seed)),
+        k_host(HostTensor::random_normal(DType::bf16, {400, 2, 128}, seed + 1)),
+        v_host(HostTensor::random_normal(DType::bf16, {400, 2, 128}, seed + 2)),
+        q(q_host.to_device()),
+        k(k_host.to_device()),
+        v(v_host.to_device()),
+        offsets(ints({0, 0, 0, 0}).to_device()),
+        out(HostTensor(DType::bf16, {400, 4, 128}).to_device()) {
+    options.causal = true;
+    options.cu_seqlens_q = options.cu_seqlens_kv = offsets.view();
+  }
+
+  void enqueue(CUstream stream) {
+    options.stream = stream;
+    shared_engine().attention(q, k, v, out, options);
+  }
+  void set_offsets(const std::vector<std::int32_t>& values) const {
+    const HostTensor tensor = ints(values);
+    DRIVER_CALL(cuMemcpyHtoD, reinterpret_cast<CUdeviceptr>(offsets.data()), tensor.data(),
+                values.size() * sizeof(std::int32_t));
+  }
+  // Of sequences that leave no row out.
+  void check(const std::vector<std::int32_t>& values) const {
+    AttentionOptions of_host = options;
+    const HostTensor tensor = ints(values);
+    of_host.cu_seqlens_q = of_host.cu_seqlens_kv = tensor.view();
+    const auto exact = flashjit::reference::attention(q_host.view(), k_host.view(), v_host.view(), of_host);
+    const auto low =
+        flashjit::reference::attention_in_low_precision(q_host.view(), k_host.view(), v_host.view(), of_host);
+    HostTensor got(DType::bf16, exact.shape);
+    out.copy_to_host(got.data());
+    CHECK(flashjit::reference::compare(got, exact, low).passed);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a graph that was captured with one batch computes others, whose lengths it finds when it runs") {
+  PackedCall call(71);
+  const ScopedContext context(0);
+  const ScopedStream stream;
+  DRIVER_CALL(cuCtxSynchronize);
+  call.enqueue(stream.get());  // makes the kernels
+  stream.synchronize();
+  DRIVER_CALL(cuStreamBeginCapture, stream.get(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  call.enqueue(stream.get());
+  CUgraph graph = nullptr;
+  DRIVER_CALL(cuStreamEndCapture, stream.get(), &graph);
+  CUgraphExec executable = nullptr;
+  DRIVER_CALL(cuGraphInstantiateWithFlags, &executable, graph, 0);
+  for (const std::vector<std::int32_t>& offsets :
+       {std::vector<std::int32_t>{0, 400, 400, 400}, {0, 13, 200, 400}, {0, 400, 0, 0}, {0, 0, 399, 400}}) {
+    CAPTURE(offsets[1]);
+    call.set_offsets(offsets);
+    for (int run = 0; run < 2; ++run) DRIVER_CALL(cuGraphLaunch, executable, stream.get());
+    stream.synchronize();
+    call.check(offsets);
+  }
+  DRIVER_CALL(cuGraphExecDestroy, executable);
+  DRIVER_CALL(cuGraphDestroy, graph);
+}
+
+TEST_CASE("batches on streams of their own do not disturb each other's lists") {
+  const ScopedContext context(0);
+  const ScopedStream streams[4];
+  std::vector<PackedCall> calls;
+  const std::vector<std::int32_t> offsets[4] = {{0, 130, 260, 400}, {0, 400, 400, 400}, {0, 1, 2, 400}, {0, 0, 0, 400}};
+  for (int i = 0; i < 4; ++i) {
+    calls.emplace_back(100 + 10 * i);
+    calls.back().set_offsets(offsets[i]);
+  }
+  DRIVER_CALL(cuCtxSynchronize);
+  for (int round = 0; round < 25; ++round)
+    for (int i = 0; i < 4; ++i) calls[i].enqueue(streams[i].get());
+  for (int i = 0; i < 4; ++i) {
+    CAPTURE(i);
+    streams[i].synchronize();
+    calls[i].check(offsets[i]);
+  }
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of different lengths, anywhere in the tensors: a list of tiles in memory, the longest first, has for each
-// what there is to know of its sequence.
+// Sequences of different lengths, anywhere in the tensors: a list of tiles in memory, sequence by sequence, has for
+// each what there is to know of its sequence.
 #pragma once
 
 #include "abi.cuh"
 #include "attention/sequence.cuh"
+#include "attention/tile_scheduler.cuh"
 
 struct RaggedSequences {
   struct Place {
@@ -35,17 +36,23 @@ struct RaggedSequences {
   __device__ __forceinline__ explicit RaggedSequences(const Arguments& launch) : args(launch.ragged) {}
 
   __device__ __forceinline__ uint32 count(const ForwardSizes& sizes) const { return *args.count * sizes.num_heads_q; }
-  // Heads that share keys are neighbours.
+  // A sequence is scheduled as if it were the whole batch.
   template <bool kLastFirst, bool kLongestFirst>
   __device__ __forceinline__ Tile tile(const ForwardSizes& sizes, uint32 index) const {
     const PlannedTile& planned = args.tiles[index / sizes.num_heads_q];
-    const ptx::Chunk a = ptx::ld_global(&planned.sequence), b = ptx::ld_global(&planned.first_query);
-    return {{{static_cast<int>(a.w), static_cast<int>(a.z)},
-             static_cast<int>(b.x),
-             static_cast<int>(b.y),
-             static_cast<int>(b.z),
-             static_cast<int>(b.w)},
-            {static_cast<int>(a.y), static_cast<int>(index % sizes.num_heads_q), static_cast<int>(a.x)}};
+    const ptx::Chunk place = ptx::ld_global(&planned.sequence), rows = ptx::ld_global(&planned.queries),
+                     batches = ptx::ld_global(&planned.query_batch);
+    ForwardSizes of_sequence = sizes;
+    of_sequence.batch = 1;
+    of_sequence.num_q_tiles = static_cast<int>(place.z);
+    of_sequence.heads_per_section = static_cast<int>(place.w);
+    const QueryTile tile = schedule_tile<kLastFirst, kLongestFirst>(of_sequence, index - place.y * sizes.num_heads_q);
+    return {{{static_cast<int>(rows.y), static_cast<int>(rows.x)},
+             static_cast<int>(rows.z),
+             static_cast<int>(rows.w),
+             static_cast<int>(batches.x),
+             static_cast<int>(batches.y)},
+            {tile.index, tile.head, static_cast<int>(place.x)}};
   }
   template <class Find>
   __device__ __forceinline__ static Sequence sequence(const ForwardSizes&, Find find) {
