@@ -95,6 +95,8 @@ constexpr FeatureRow kFeatures[] = {
      alignof(OffsetArguments)},
     {&Problem::ragged, "ragged", Slot::sequences, "parts/sequences/ragged.cuh", "RaggedSequences", "RaggedArguments",
      sizeof(RaggedArguments), alignof(RaggedArguments)},
+    {&Problem::paged, "paged", Slot::keys, "parts/keys/paged.cuh", "PagedKeys", "PagedArguments",
+     sizeof(PagedArguments), alignof(PagedArguments)},
 };
 
 // The template that holds the parts of a slot together.
@@ -112,6 +114,8 @@ const char* all_of(Slot slot) {
       return "Dropping";
     case Slot::sequences:
       return "SequencesBy";
+    case Slot::keys:
+      return "KeysBy";
     case Slot::softmax:
       break;
   }

@@ -129,7 +129,7 @@ Problem tuning_class(const Problem& problem) {
   if (feature) of_class.*feature = true;
   of_class.score = feature ? nullptr : class_of(problem.score);
   of_class.mask = class_of(problem.mask);
-  of_class.ragged = false;  // as batches of its usual lengths
+  of_class.ragged = of_class.paged = false;  // as batches of its usual lengths
   return of_class;
 }
 
@@ -144,6 +144,9 @@ void validate(const Problem& problem) {
   };
   check("head_dim", problem.head_dim);
   check("head_dim_v", problem.head_dim_v);
+  if (problem.paged && !problem.ragged)
+    throw Error(ErrorCode::invalid_argument,
+                "paged: must not be true without ragged, which says how long sequences are");
 }
 
 std::string to_string(const ShapeBucket& bucket) {

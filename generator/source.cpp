@@ -51,6 +51,7 @@ ConfigText::ConfigText(const Problem& problem, bool fetches) {
   use("SoftmaxParts", parts_in(Slot::softmax, problem));
   use("Dropouts", parts_in(Slot::probability, problem));
   use("Sequences", parts_in(Slot::sequences, problem));
+  use("Keys", parts_in(Slot::keys, problem));
 }
 
 std::string render(const PlanAssertion& assertion) {

@@ -152,11 +152,17 @@ typedef struct flashjit_attention_options {
                                        cu_seqlens_kv */
   int64_t max_seqlen_q, max_seqlen_kv; /* upper bounds of these lengths, for a ragged batch; 0: as many as there are
                                           rows */
+  /* A ragged batch whose keys and values stand in pages: k and v are [pages, page_size, num_heads_kv, ...] with any
+     strides, and key j of sequence b is row j % page_size of page [b][j / page_size], for as many keys as seqused_kv
+     says: kDLInt 32 [batch, entries], the last dimension contiguous. With batch_indices_kv sequence b has that row of
+     the table. Not beside cu_seqlens_kv and leftpad_kv; NULL: none. */
+  const DLTensor* page_table;
 } flashjit_attention_options;
 #define FLASHJIT_ATTENTION_OPTIONS_INIT                                                                               \
   {                                                                                                                   \
     sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0.0f, 0, NULL, NULL, NULL, \
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0.0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0     \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0.0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0,    \
+        NULL                                                                                                          \
   }
 
 /* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention
@@ -203,7 +209,8 @@ typedef struct flashjit_problem {
   int32_t head_dim, head_dim_v; /* head_dim_v 0: head_dim */
   int32_t causal;
   int32_t window;       /* 1: of calls that have a window, whatever its size; with right = 0 they are causal, too */
-  int32_t ragged;       /* 1: of calls that have any of cu_seqlens_q to batch_indices_kv; not beside block_mask */
+  int32_t ragged;       /* 1: of calls that have any of cu_seqlens_q to batch_indices_kv, or page_table; not beside
+                           block_mask */
   int32_t softcap;      /* 1: of calls that have a softcap, whatever its value */
   int32_t alibi;        /* 1: of calls that have alibi_slopes */
   int32_t sinks;        /* 1: of calls that have sinks */
@@ -222,11 +229,13 @@ typedef struct flashjit_problem {
      anything. */
   const flashjit_function* score;
   const flashjit_function* mask;
+  int32_t paged;    /* 1: of calls that have page_table, whatever the size of pages; beside ragged */
+  int32_t reserved; /* 0 */
 } flashjit_problem;
 #define FLASHJIT_PROBLEM_INIT                                                                                        \
   {                                                                                                                  \
     sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, \
-        NULL                                                                                                         \
+        NULL, 0, 0                                                                                                   \
   }
 
 /* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */

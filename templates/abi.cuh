@@ -118,6 +118,18 @@ struct RaggedArguments {
   int query_rows, key_rows;
 };
 
+// The pages of parts/keys/paged.cuh.
+struct PagedArguments {
+  const int* table;      // of [row, entry]: numbers of pages
+  long long row_stride;  // in entries
+  int pages;             // that there are
+  int page_size;         // keys of one
+  // key / page_size is key * magic >> shift, for keys below 2^31 (Granlund and Montgomery 1994, theorem 4.2).
+  unsigned magic;
+  int shift;
+  int box_rows;  // the power of two that divides page_size
+};
+
 // The kernel that makes that list, in one thread block.
 constexpr int kBatchPlanThreads = 1024;
 struct BatchPlanMaker {

@@ -103,6 +103,9 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
                              "A tensor says which probabilities stay; calls take any"));
   options.push_back(add_flag(subcommand, "--ragged", features.ragged,
                              "Sequences have different lengths, which tensors say; calls take any, 0 among them"));
+  options.push_back(
+      add_flag(subcommand, "--paged", features.paged,
+               "The same, with keys and values in pages that a table names; calls take pages of any size"));
   return options;
 }
 
@@ -204,6 +207,7 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
   set(all.tree, tree, DType::i64);
   set(all.dropout_mask, dropout_mask, DType::boolean);
   set(all.seqused_q, ragged, DType::i32);
+  set(all.page_table, paged, DType::i32);
   return for_option("--window", [&] { return problem_of(dtype, dims.head_dim, dims.head_dim_v, all); });
 }
 

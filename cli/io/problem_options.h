@@ -36,7 +36,7 @@ struct FeatureOptions {
   std::optional<std::string> bias_dtype;  // none: that of the problem
   std::optional<float> dropout;           // 0: none
   std::optional<std::uint64_t> dropout_seed, dropout_offset;
-  bool dropout_mask = false, ragged = false;
+  bool dropout_mask = false, ragged = false, paged = false;
 
   // Both throw Error(invalid_argument) which names the option.
   Problem problem(DType dtype, const HeadDims& dims, bool causal) const;

@@ -149,7 +149,7 @@ std::vector<OptionTensor> case_tensors(const Problem& problem, const CallShape& 
   if (problem.ragged) {
     tensors.push_back({&AttentionOptions::seqused_q, random.lengths(shape.seqlen_q)});
     tensors.push_back({&AttentionOptions::seqused_kv, random.lengths(shape.seqlen_kv)});
-    tensors.push_back({&AttentionOptions::leftpad_kv, random.lengths(shape.seqlen_kv / 8)});
+    if (!problem.paged) tensors.push_back({&AttentionOptions::leftpad_kv, random.lengths(shape.seqlen_kv / 8)});
   }
   return tensors;
 }

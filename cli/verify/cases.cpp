@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "cli/verify/case_pages.h"
 #include "cli/verify/case_tensors.h"
 
 namespace flashjit::cli {
@@ -14,6 +15,7 @@ namespace {
 
 constexpr double kOutlierRate = 0.01;
 constexpr std::uint64_t kSeed = 2026;
+constexpr std::int64_t kPageSizes[] = {16, 24, 64, 8, 256, 40, 128};  // which all families take
 
 HostTensor filled_with_nan(DType dtype, const Dims& shape) {
   HostTensor tensor(dtype, shape);
@@ -32,6 +34,18 @@ constexpr double kWrittenUnused = 1e30;  // near nothing that a reference has
 
 std::int64_t length_at(const HostTensor& lengths, std::int64_t batch) {
   return static_cast<std::int64_t>(load_element(lengths.data(), lengths.dtype(), batch));
+}
+
+// With as many keys as there were before, which is fewer than pages have room for.
+void move_into_pages(CaseInputs& inputs, std::uint64_t seed) {
+  inputs.options.max_seqlen_kv = inputs.k.shape()[1];
+  for (const OptionTensor& tensor : inputs.tensors) {
+    if (tensor.option != &AttentionOptions::seqused_kv) continue;
+    CasePages pages = in_pages(inputs.k, inputs.v, tensor.values, kPageSizes[seed % std::size(kPageSizes)], seed);
+    inputs.k = std::move(pages.k), inputs.v = std::move(pages.v);
+    inputs.tensors.push_back({&AttentionOptions::page_table, std::move(pages.table)});
+    return;
+  }
 }
 
 // Of each batch entry the rows behind so many.
@@ -124,6 +138,7 @@ CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const Att
     if (tensor.option == &AttentionOptions::seqused_kv)
       for (HostTensor* values : {&inputs.k, &inputs.v}) poison_from(tensor.values, *values);
   }
+  if (problem.paged) move_into_pages(inputs, seed);
   return inputs;
 }
 

@@ -75,6 +75,7 @@ class RandomOptions {
     add_predicates(options);
     add_dropout(options);
     if (has()) options.seqused_q = placeholder(DType::i32);
+    if (options.seqused_q && dice_.one_in(2)) options.page_table = placeholder(DType::i32);
     return options;
   }
   bool has() { return dice_.one_in(rarity_); }
@@ -218,6 +219,7 @@ std::string describe(const RandomCase& random) {
   if (options.softcap != 0) text += fmt::format(" softcap {}", options.softcap);
   if (options.softmax_scale) text += fmt::format(" scale {}", *options.softmax_scale);
   if (options.dropout.probability > 0) text += fmt::format(" dropout {}", options.dropout.probability);
+  if (options.page_table) text += fmt::format(" pages of {}", random.inputs.k.shape()[1]);
   for (const auto& [name, tensor] : {std::pair{"bias", &options.bias},
                                      {"boolean mask", &options.boolean_mask},
                                      {"documents", &options.documents},

@@ -101,6 +101,14 @@ struct AttentionOptions {
   std::optional<Tensor> seqused_q, seqused_kv;
   std::optional<Tensor> leftpad_kv;
   std::optional<Tensor> batch_indices_kv;
+  // A ragged batch whose keys and values stand in pages, i32 [batch, entries], the last dimension contiguous, on the
+  // device of q: k and v are [pages, page_size, num_heads_kv, head_dim] with any strides, and key j of sequence b is
+  // row j % page_size of page page_table[b][j / page_size], so that a sequence may have entries * page_size keys, of
+  // which seqused_kv[b] count. With batch_indices_kv it is row batch_indices_kv[b] of the table. Pages may be shared.
+  // Neither rows behind a sequence's keys nor entries and pages that these do not need are used, whatever stands there.
+  // A page number outside of the pages is undefined: it reads another page, and no other memory. Any page_size; kernels
+  // of the hopper family want a multiple of 8. Not beside cu_seqlens_kv and leftpad_kv. Default: none.
+  std::optional<Tensor> page_table;
   // Upper bounds of these lengths: what tensors of queries and keys are checked by, and a kernel is chosen by. Beside
   // such tensors nothing is promised of queries and keys beyond them. Default: 0, as many as there are rows.
   std::int64_t max_seqlen_q = 0, max_seqlen_kv = 0;

@@ -30,6 +30,7 @@ struct Problem {
   bool block_mask = false;  // which blocks are visited is read from memory
   bool dropout = false;     // probabilities become 0 at random; how many, the seed and the offset are launch arguments
   bool ragged = false;      // sequences of different lengths; which ones, and where they lie, are launch arguments
+  bool paged = false;       // keys and values of these in pages, whose size and places are launch arguments
   // Features that are functions of a tensor, by its dtype, and users' functions: what problem_of makes of options.
   // Null: none.
   const generator::FunctionText* bias = nullptr;
@@ -45,7 +46,8 @@ struct Problem {
            a.window == b.window && a.chunk == b.chunk && a.softcap == b.softcap && a.alibi == b.alibi &&
            a.sinks == b.sinks && a.prefix == b.prefix && a.block_mask == b.block_mask && a.bias == b.bias &&
            a.boolean_mask == b.boolean_mask && a.documents == b.documents && a.tree == b.tree && a.score == b.score &&
-           a.mask == b.mask && a.dropout == b.dropout && a.dropout_mask == b.dropout_mask && a.ragged == b.ragged;
+           a.mask == b.mask && a.dropout == b.dropout && a.dropout_mask == b.dropout_mask && a.ragged == b.ragged &&
+           a.paged == b.paged;
   }
 };
 
@@ -57,8 +59,8 @@ std::string to_string(const Problem& problem);
 Problem parse_problem(std::string_view text);
 // The problem with a function of the library in the place of each of a user: the same one for all scores that capture
 // no tensor ("score.arithmetic"), for all that do ("score.tensors"), and likewise for masks; a score that says what
-// ALiBi or softcap say is of the class of that option. And a ragged batch is of the class of one that is not.
-// Choices by measurement are made for it, and serve all problems of the class.
+// ALiBi or softcap say is of the class of that option. And a ragged batch, paged or not, is of the class of one that is
+// not. Choices by measurement are made for it, and serve all problems of the class.
 Problem tuning_class(const Problem& problem);
 // Throws Error(invalid_argument) which names the field.
 void validate(const Problem& problem);

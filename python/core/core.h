@@ -81,7 +81,7 @@ typedef struct TensorOption {
   const char* name;
   size_t field;
 } TensorOption;
-enum { kTensorOptions = 18 };
+enum { kTensorOptions = 19 };
 extern const TensorOption tensor_options[kTensorOptions];
 const DLTensor** place_of(flashjit_attention_options* options, const TensorOption* option);
 
@@ -120,8 +120,8 @@ PyObject* make_block_mask(PyObject* module, PyObject* args);
 /* merge(engine, ((out, lse), ...), out, lse, stream): likewise. */
 PyObject* merge(PyObject* module, PyObject* args);
 /* prepare(engine, dtype, head_dim, head_dim_v, (causal, window, chunk, softcap, alibi, sinks, boolean_mask, documents,
-   prefix, tree, block_mask, dropout, dropout_mask, ragged), bias, score, mask, device): dtype and bias are (code, bits)
-   of DLPack, (0, 0) for no bias; score and mask are as of launch. */
+   prefix, tree, block_mask, dropout, dropout_mask, ragged, paged), bias, score, mask, device): dtype and bias are
+   (code, bits) of DLPack, (0, 0) for no bias; score and mask are as of launch. */
 PyObject* prepare(PyObject* module, PyObject* args);
 /* dropout_mask(probability, seed, offset, (batch, heads, seqlen_q, seqlen_kv)): bytes, 1 where a probability stays. */
 PyObject* make_dropout_mask(PyObject* module, PyObject* args);

@@ -267,12 +267,12 @@ PyObject* prepare(PyObject* module, PyObject* args) {
   int device;
   Call call;
   begin(&call);
-  if (!PyArg_ParseTuple(args, "O(bb)ii(pppppppppppppp)(bb)OOi:prepare", &given.engine, &problem.dtype.code,
+  if (!PyArg_ParseTuple(args, "O(bb)ii(ppppppppppppppp)(bb)OOi:prepare", &given.engine, &problem.dtype.code,
                         &problem.dtype.bits, &problem.head_dim, &problem.head_dim_v, &problem.causal, &problem.window,
                         &problem.chunk, &problem.softcap, &problem.alibi, &problem.sinks, &problem.boolean_mask,
                         &problem.documents, &problem.prefix, &problem.tree, &problem.block_mask, &problem.dropout,
-                        &problem.dropout_mask, &problem.ragged, &problem.bias.code, &problem.bias.bits, &score, &mask,
-                        &device) ||
+                        &problem.dropout_mask, &problem.ragged, &problem.paged, &problem.bias.code, &problem.bias.bits,
+                        &score, &mask, &device) ||
       !read_described(score, &call.score) || !read_described(mask, &call.mask)) {
     return NULL;
   }

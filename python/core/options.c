@@ -22,7 +22,8 @@ const TensorOption tensor_options[kTensorOptions] = {
     {"seqused_q", offsetof(flashjit_attention_options, seqused_q)},
     {"seqused_kv", offsetof(flashjit_attention_options, seqused_kv)},
     {"leftpad_kv", offsetof(flashjit_attention_options, leftpad_kv)},
-    {"batch_indices_kv", offsetof(flashjit_attention_options, batch_indices_kv)}};
+    {"batch_indices_kv", offsetof(flashjit_attention_options, batch_indices_kv)},
+    {"page_table", offsetof(flashjit_attention_options, page_table)}};
 
 const DLTensor** place_of(flashjit_attention_options* options, const TensorOption* option) {
   return (const DLTensor**)((char*)options + option->field);

@@ -66,12 +66,12 @@ class Engine(_core.Engine):
                 alibi: bool = False, sinks: bool = False, bias: Any = None, boolean_mask: bool = False,
                 documents: bool = False, prefix: bool = False, tree: bool = False, score: AnyScore | None = None,
                 mask: AnyMask | None = None, block_mask: bool = False, dropout: bool = False,
-                dropout_mask: bool = False, ragged: bool = False) -> None:
+                dropout_mask: bool = False, ragged: bool = False, paged: bool = False) -> None:
         """As flashjit.prepare, with this engine."""
         prepare(dtype, head_dim, head_dim_v, causal, device, engine=self, window=window, chunk=chunk, softcap=softcap,
                 alibi=alibi, sinks=sinks, bias=bias, boolean_mask=boolean_mask, documents=documents, prefix=prefix,
                 tree=tree, score=score, mask=mask, block_mask=block_mask, dropout=dropout, dropout_mask=dropout_mask,
-                ragged=ragged)
+                ragged=ragged, paged=paged)
 
     def block_mask(self, q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = None, tree: Any = None,
                    mask: AnyMask | None = None, query_offsets: Any = None, key_offsets: Any = None, into: Any = None,
@@ -148,7 +148,7 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
             alibi: bool = False, sinks: bool = False, bias: Any = None, boolean_mask: bool = False,
             documents: bool = False, prefix: bool = False, tree: bool = False, score: AnyScore | None = None,
             mask: AnyMask | None = None, block_mask: bool = False, dropout: bool = False,
-            dropout_mask: bool = False, ragged: bool = False) -> None:
+            dropout_mask: bool = False, ragged: bool = False, paged: bool = False) -> None:
     """Make and load every kernel that calls for this problem may need: after it they compile and read nothing.
 
     >>> flashjit.prepare("bfloat16", 128, causal=True, bias="float32")
@@ -189,14 +189,18 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
     dropout_mask : bool
         Whether calls have a dropout_mask.
     ragged : bool
-        Whether calls have any of cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, leftpad_kv and batch_indices_kv.
+        Whether calls have any of cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, leftpad_kv, batch_indices_kv and
+        page_table.
+    paged : bool
+        Whether calls have a page_table, with pages of whatever size; beside ragged=True.
     """
     dim, dim_v = _to_int("head_dim", head_dim), head_dim if head_dim_v is None else head_dim_v
     if (dim_v := _to_int("head_dim_v", dim_v)) == 0:  # which would stand for head_dim in the library
         raise InvalidArgument("head_dim_v: must be a multiple of 8 from 8 to 256, or None for head_dim, was 0")
     flags = {"causal": causal, "window": window, "chunk": chunk, "softcap": softcap, "alibi": alibi, "sinks": sinks,
              "boolean_mask": boolean_mask, "documents": documents, "prefix": prefix, "tree": tree,
-             "block_mask": block_mask, "dropout": dropout, "dropout_mask": dropout_mask, "ragged": ragged}
+             "block_mask": block_mask, "dropout": dropout, "dropout_mask": dropout_mask, "ragged": ragged,
+             "paged": paged}
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise InvalidArgument(f"{name}: must be True or False, whatever value calls have, was {flag!r:.100}")

@@ -185,7 +185,7 @@ _BOOLEAN = _Dtypes("bool", "bool", "bool (typestr |b1)")
 _DTYPES = {
     "alibi_slopes": _F32, "sinks": _F32, "lse": _F32, "documents": _I32, "prefix": _I32, "query_offsets": _I32,
     "key_offsets": _I32, "block_mask": _I32, "into": _I32, "cu_seqlens_q": _I32, "cu_seqlens_kv": _I32,
-    "seqused_q": _I32, "seqused_kv": _I32, "leftpad_kv": _I32, "batch_indices_kv": _I32,
+    "seqused_q": _I32, "seqused_kv": _I32, "leftpad_kv": _I32, "batch_indices_kv": _I32, "page_table": _I32,
     "tree": _I64, "dropout_state": _I64, "boolean_mask": _BOOLEAN, "dropout_mask": _BOOLEAN,
     "bias": _Dtypes("float16, bfloat16 or float32", "bfloat16", "float16 or float32 (typestr <f2, <f4; bfloat16 needs "
                     "__dlpack__)")}

@@ -19,9 +19,10 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
               cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
-              leftpad_kv: Any = ..., batch_indices_kv: Any = ..., max_seqlen_q: int | None = ...,
-              max_seqlen_kv: int | None = ..., out: _Array | None = ..., lse: Literal[False] = ...,
-              stream: Any = ..., variant: str | None = ..., engine: Engine | None = ...) -> _Array: ...
+              leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., out: _Array | None = ...,
+              lse: Literal[False] = ..., stream: Any = ..., variant: str | None = ...,
+              engine: Engine | None = ...) -> _Array: ...
 @overload
 def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
               chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
@@ -31,9 +32,10 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
               cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
-              leftpad_kv: Any = ..., batch_indices_kv: Any = ..., max_seqlen_q: int | None = ...,
-              max_seqlen_kv: int | None = ..., out: _Array | None = ..., lse: Literal[True],
-              stream: Any = ..., variant: str | None = ..., engine: Engine | None = ...) -> tuple[_Array, _Array]: ...
+              leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., out: _Array | None = ...,
+              lse: Literal[True], stream: Any = ..., variant: str | None = ...,
+              engine: Engine | None = ...) -> tuple[_Array, _Array]: ...
 @overload
 def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
               chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
@@ -43,9 +45,10 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
               cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
-              leftpad_kv: Any = ..., batch_indices_kv: Any = ..., max_seqlen_q: int | None = ...,
-              max_seqlen_kv: int | None = ..., out: _Array | None = ..., lse: bool, stream: Any = ...,
-              variant: str | None = ..., engine: Engine | None = ...) -> _Array | tuple[_Array, _Array]: ...
+              leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., out: _Array | None = ...,
+              lse: bool, stream: Any = ..., variant: str | None = ...,
+              engine: Engine | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
 class Engine:
     def __init__(self, policy: str | None = ..., cache_directory: str | None = ..., bundles: str | None = ...,
@@ -59,9 +62,9 @@ class Engine:
                   block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
                   cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
-                  leftpad_kv: Any = ..., batch_indices_kv: Any = ..., max_seqlen_q: int | None = ...,
-                  max_seqlen_kv: int | None = ..., out: _Array | None = ..., lse: Literal[False] = ...,
-                  stream: Any = ..., variant: str | None = ...) -> _Array: ...
+                  leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
+                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., out: _Array | None = ...,
+                  lse: Literal[False] = ..., stream: Any = ..., variant: str | None = ...) -> _Array: ...
     @overload
     def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
                   chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
@@ -71,9 +74,9 @@ class Engine:
                   block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
                   cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
-                  leftpad_kv: Any = ..., batch_indices_kv: Any = ..., max_seqlen_q: int | None = ...,
-                  max_seqlen_kv: int | None = ..., out: _Array | None = ..., lse: Literal[True],
-                  stream: Any = ..., variant: str | None = ...) -> tuple[_Array, _Array]: ...
+                  leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
+                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., out: _Array | None = ...,
+                  lse: Literal[True], stream: Any = ..., variant: str | None = ...) -> tuple[_Array, _Array]: ...
     @overload
     def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
                   chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
@@ -83,9 +86,9 @@ class Engine:
                   block_mask: Any = ..., dropout: float | None = ..., dropout_seed: int | None = ...,
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
                   cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
-                  leftpad_kv: Any = ..., batch_indices_kv: Any = ..., max_seqlen_q: int | None = ...,
-                  max_seqlen_kv: int | None = ..., out: _Array | None = ..., lse: bool,
-                  stream: Any = ..., variant: str | None = ...) -> _Array | tuple[_Array, _Array]: ...
+                  leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
+                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., out: _Array | None = ...,
+                  lse: bool, stream: Any = ..., variant: str | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
 # What _functions.Score and Mask have, with _Tensor in place of arrays.
 _Function = tuple[str, tuple[tuple[str, _Tensor], ...], tuple[tuple[str, Union[int, float]], ...]]
@@ -104,7 +107,7 @@ def dropout_mask(probability: float, seed: int, offset: int, sizes: tuple[int, .
 def merge(engine: Engine | None, parts: tuple[tuple[_Tensor, _Tensor], ...], out: _Tensor, lse: _Tensor,
           stream: int) -> None: ...
 # dtype and bias: (code, bits) in DLPack's terms, (0, 0) for no bias. flags: (causal, window, chunk, softcap, alibi,
-# sinks, boolean_mask, documents, prefix, tree, block_mask, dropout, dropout_mask, ragged)
+# sinks, boolean_mask, documents, prefix, tree, block_mask, dropout, dropout_mask, ragged, paged)
 def prepare(engine: Engine | None, dtype: tuple[int, int], head_dim: int, head_dim_v: int, flags: tuple[bool, ...],
             bias: tuple[int, int], score: _Function | None, mask: _Function | None, device: int) -> None: ...
 def counters(engine: Engine | None) -> dict[str, int]: ...

@@ -28,7 +28,8 @@ _FUNCTION = "str? {0}=None, str[]? {0}_captures=None, Tensor[]? {0}_tensors=None
     "Tensor? query_offsets=None, Tensor? key_offsets=None, Tensor? block_mask=None, float? dropout=None, "
     "int? dropout_seed=None, int? dropout_offset=None, Tensor? dropout_state=None, Tensor? dropout_mask=None, "
     "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_kv=None, Tensor? seqused_q=None, Tensor? seqused_kv=None, "
-    "Tensor? leftpad_kv=None, Tensor? batch_indices_kv=None, SymInt? max_seqlen_q=None, SymInt? max_seqlen_kv=None, "
+    "Tensor? leftpad_kv=None, Tensor? batch_indices_kv=None, Tensor? page_table=None, SymInt? max_seqlen_q=None, "
+    "SymInt? max_seqlen_kv=None, "
     f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}) -> (Tensor out, Tensor lse)",
 )
 def attention_forward(
@@ -36,7 +37,7 @@ def attention_forward(
     boolean_mask=None, documents=None, prefix=None, tree=None, query_offsets=None, key_offsets=None, block_mask=None,
     dropout=None, dropout_seed=None, dropout_offset=None, dropout_state=None, dropout_mask=None,
     cu_seqlens_q=None, cu_seqlens_kv=None, seqused_q=None, seqused_kv=None, leftpad_kv=None, batch_indices_kv=None,
-    max_seqlen_q=None, max_seqlen_kv=None,
+    page_table=None, max_seqlen_q=None, max_seqlen_kv=None,
     score=None, score_captures=None, score_tensors=None, score_numbers=None,
     mask=None, mask_captures=None, mask_tensors=None, mask_numbers=None,
 ):  # fmt: skip
@@ -47,8 +48,8 @@ def attention_forward(
         query_offsets=query_offsets, key_offsets=key_offsets, block_mask=block_mask, dropout=dropout,
         dropout_seed=dropout_seed, dropout_offset=dropout_offset, dropout_state=dropout_state,
         dropout_mask=dropout_mask, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqused_q=seqused_q,
-        seqused_kv=seqused_kv, leftpad_kv=leftpad_kv, batch_indices_kv=batch_indices_kv, max_seqlen_q=max_seqlen_q,
-        max_seqlen_kv=max_seqlen_kv, lse=True,
+        seqused_kv=seqused_kv, leftpad_kv=leftpad_kv, batch_indices_kv=batch_indices_kv, page_table=page_table,
+        max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, lse=True,
         score=_to_function(flashjit.Score, score, score_captures, score_tensors, score_numbers),
         mask=_to_function(flashjit.Mask, mask, mask_captures, mask_tensors, mask_numbers),
     )  # fmt: skip
@@ -151,6 +152,7 @@ def attention(
     seqused_kv: Optional[Tensor] = None,
     leftpad_kv: Optional[Tensor] = None,
     batch_indices_kv: Optional[Tensor] = None,
+    page_table: Optional[Tensor] = None,
     max_seqlen_q: Optional[int] = 0,
     max_seqlen_kv: Optional[int] = 0,
 ) -> Tensor:
@@ -164,10 +166,11 @@ def attention(
     scores become softcap * tanh(score / softcap). With alibi_slopes, float32 [heads_q] or [batch, heads_q], the score
     of key j loses slope * |i + seqlen_kv - seqlen_q - j| after that. With sinks, of the same shapes, the softmax of
     each row has one more score, that no key stands for. With cu_seqlens_q, int32 [batch + 1], q and what is returned
-    are sequences one behind the other, [total, heads_q, ...]; likewise k and v with cu_seqlens_kv. The other options
-    are those of flashjit.attention; a flashjit.Score or flashjit.Mask captures tensors of PyTorch. Seeds and offsets
-    are from 0 to 2**63 - 1 here, and do not come from PyTorch's generators: torch.randint gives a dropout_state that
-    does. Raises what flashjit.attention raises.
+    are sequences one behind the other, [total, heads_q, ...]; likewise k and v with cu_seqlens_kv. With page_table,
+    int32 [batch, entries], k and v are [pages, page_size, heads_kv, ...]. The other options are those of
+    flashjit.attention; a flashjit.Score or flashjit.Mask captures tensors of PyTorch. Seeds and offsets are from 0 to
+    2**63 - 1 here, and do not come from PyTorch's generators: torch.randint gives a dropout_state that does. Raises
+    what flashjit.attention raises.
     """
     q, k, v = _as_autocast_wants(q, k, v)
     score, mask = to_function(flashjit.Score, score), to_function(flashjit.Mask, mask)
@@ -177,7 +180,7 @@ def attention(
         "key_offsets": key_offsets, "block_mask": block_mask, "dropout_state": dropout_state,
         "dropout_mask": dropout_mask, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
         "seqused_q": seqused_q, "seqused_kv": seqused_kv, "leftpad_kv": leftpad_kv,
-        "batch_indices_kv": batch_indices_kv,
+        "batch_indices_kv": batch_indices_kv, "page_table": page_table,
     }  # fmt: skip
     options = {
         "window": window, "chunk": chunk, "softcap": softcap, "dropout": dropout, "dropout_seed": dropout_seed,

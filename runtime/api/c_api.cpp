@@ -186,6 +186,7 @@ void read_tensors(const flashjit_attention_options& c, MemoryKind kind, flashjit
   read("seqused_kv", c.seqused_kv, "i32", options.seqused_kv);
   read("leftpad_kv", c.leftpad_kv, "i32", options.leftpad_kv);
   read("batch_indices_kv", c.batch_indices_kv, "i32", options.batch_indices_kv);
+  read("page_table", c.page_table, "i32", options.page_table);
 }
 
 flashjit::AttentionOptions to_options(const flashjit_attention_options* given, MemoryKind kind) {
@@ -233,6 +234,7 @@ flashjit::Problem to_problem(const flashjit_problem* given) {
   const auto c = flashjit::runtime::read_struct(require("problem", given));
   const auto dtype = flashjit::runtime::to_dtype(c.dtype);
   if (!dtype) reject("dtype: must be f16 or bf16, was {}", flashjit::runtime::to_string(c.dtype));
+  require_zero("reserved", c.reserved);
   flashjit::Problem problem{.dtype = *dtype,
                             .head_dim = c.head_dim,
                             .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
@@ -246,6 +248,7 @@ flashjit::Problem to_problem(const flashjit_problem* given) {
                             .block_mask = to_bool("block_mask", c.block_mask),
                             .dropout = to_bool("dropout", c.dropout),
                             .ragged = to_bool("ragged", c.ragged),
+                            .paged = to_bool("paged", c.paged),
                             .bias = bias_function(c.bias),
                             .boolean_mask = flagged_function(FunctionKind::boolean_mask, c.boolean_mask),
                             .documents = flagged_function(FunctionKind::documents, c.documents),

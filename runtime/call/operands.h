@@ -34,7 +34,7 @@ struct Operand {
 // The operands of a call, in the order in which they were checked.
 class Operands {
  public:
-  static constexpr int kMost = 23 + 2 * static_cast<int>(generator::kMaxCaptures);
+  static constexpr int kMost = 24 + 2 * static_cast<int>(generator::kMaxCaptures);
 
   void add(const Operand& operand) { items_[static_cast<std::size_t>(count_++)] = operand; }
   const Operand* begin() const noexcept { return items_.data(); }
@@ -65,6 +65,8 @@ inline constexpr Rules kLseRules{kLseDimNames, 3, 1, sizeof(float)};
 inline constexpr Rules kOfHeadsRules{kOfHeadsDimNames, 2, 1, sizeof(float)};
 inline constexpr Rules kOfAllBatchesRules{kOfHeadsDimNames + 1, 1, 1, sizeof(float)};  // of all batch entries
 inline constexpr Rules kOfBatchRules{kOfHeadsDimNames, 1, 1, sizeof(std::int32_t)};
+inline constexpr const char* kPageTableDimNames[] = {"batch", "entries"};
+inline constexpr Rules kPageTableRules{kPageTableDimNames, 2, 1, sizeof(std::int32_t)};
 Rules captured_rules(const Tensor& tensor, bool packed_rows);
 Rules rules_of(Operand::Role role, const Tensor& tensor);
 

@@ -114,7 +114,8 @@ constexpr PartWriter kPartWriters[] = {
     {{&Problem::mask, FunctionKind::mask}, write_function<&ForwardCall::mask>},
     {&Problem::dropout, write<dropout_arguments>},
     {{&Problem::dropout_mask, FunctionKind::dropout_mask}, write_tensor<&ForwardCall::dropout_mask>},
-    {&Problem::ragged, write_ragged}};
+    {&Problem::ragged, write_ragged},
+    {&Problem::paged, write<paged_arguments>}};
 
 void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, std::byte* scratch, std::byte* at) {
   for (const PartWriter& writer : kPartWriters)
@@ -155,7 +156,7 @@ void bind(Launch& launch, const ForwardCall& call, const HopperVariant& variant,
   const Arguments& arguments = set_arguments(launch, call, variant, scratch);
   launch.blocks = grid_size(variant, count_tiles(arguments.sizes), resident_blocks);
   launch.cluster = variant.cluster;
-  const TensorMapBoxes boxes = tensor_map_boxes(variant, plan, arguments.packed_heads_log2);
+  const TensorMapBoxes boxes = tensor_map_boxes(call, variant, plan, arguments.packed_heads_log2);
   const auto add_map = [&](std::size_t offset, const Tensor* tensor, const TensorMapBox& box) {
     launch.maps[launch.map_count++] = {offset, tensor, box, call.problem.ragged};
   };

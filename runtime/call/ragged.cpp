@@ -2,10 +2,13 @@
 #include "runtime/call/ragged.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/call/validate.h"
+#include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
 namespace {
@@ -31,7 +34,13 @@ Dims with_in_front(std::int64_t value, const Dims& dims) {
 
 bool is_ragged(const AttentionOptions& opts) noexcept {
   return opts.cu_seqlens_q || opts.cu_seqlens_kv || opts.seqused_q || opts.seqused_kv || opts.leftpad_kv ||
-         opts.batch_indices_kv;
+         opts.batch_indices_kv || opts.page_table;
+}
+
+void require_no_other_places(const AttentionOptions& opts) {
+  if (!opts.page_table) return;
+  for (const auto& [name, other] : {std::pair{"cu_seqlens_kv", &opts.cu_seqlens_kv}, {"leftpad_kv", &opts.leftpad_kv}})
+    if (*other) reject("{}: must not be given beside page_table, which says where keys lie", name);
 }
 
 bool lacks_batch(const Tensor& tensor, const std::optional<Tensor>& cu_seqlens) noexcept {
@@ -70,6 +79,29 @@ std::size_t batch_plan_bytes(const ForwardCall& call, const Tiling& tiling) noex
   return kHeadBytes + static_cast<std::size_t>(most_tiles(call, tiling)) * sizeof(generator::PlannedTile);
 }
 
+std::int64_t key_rows(const Tensor& k, const Tensor* page_table) noexcept {
+  return page_table ? page_table->shape[1] * k.shape[seqlen_dim] : k.shape[seqlen_dim];
+}
+
+generator::PagedArguments paged_arguments(const ForwardCall& call) noexcept {
+  constexpr int kKeyBits = 31;
+  const Tensor& table = *call.ragged.page_table;
+  const auto page_size = static_cast<std::uint64_t>(call.k->shape[seqlen_dim]);
+  const int shift = kKeyBits + std::bit_width(page_size - 1);
+  const std::uint64_t magic = ((std::uint64_t{1} << shift) + page_size - 1) / page_size;
+  return {.table = ints_of(&table),
+          .row_stride = table.shape[0] > 1 ? table.strides[0] : 0,
+          .pages = as_int(call.k->shape[batch_dim]),
+          .page_size = static_cast<int>(page_size),
+          .magic = static_cast<unsigned>(magic),
+          .shift = shift,
+          .box_rows = page_box_rows(*call.k)};
+}
+
+int page_box_rows(const Tensor& k) noexcept {
+  return 1 << std::countr_zero(static_cast<std::uint64_t>(k.shape[seqlen_dim]));
+}
+
 generator::RaggedArguments ragged_arguments(const ForwardCall& call, std::byte* plan) noexcept {
   return {reinterpret_cast<const generator::PlannedTile*>(plan + kHeadBytes), reinterpret_cast<const unsigned*>(plan),
           as_int(call.q->shape[seqlen_dim]), as_int(call.k->shape[seqlen_dim])};
@@ -88,8 +120,8 @@ generator::BatchPlanMaker batch_plan_maker(const ForwardCall& call, std::byte* p
   maker.key_batches = ints_of(call.ragged.batch_indices_kv);
   maker.batch = as_int(call.batch);
   maker.query_rows = as_int(call.q->shape[seqlen_dim]);
-  maker.key_rows = as_int(call.k->shape[seqlen_dim]);
-  maker.key_batch_count = as_int(call.k->shape[batch_dim]);
+  maker.key_rows = as_int(key_rows(*call.k, call.ragged.page_table));
+  maker.key_batch_count = as_int(call.ragged.page_table ? call.ragged.page_table->shape[0] : call.k->shape[batch_dim]);
   maker.block_rows = tiling.block_q;
   maker.packed_heads_log2 = tiling.packed_heads_log2();
   maker.groups = as_int(call.num_heads_kv);

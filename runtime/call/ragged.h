@@ -18,9 +18,13 @@ struct Ragged {
   const Tensor *cu_seqlens_q = nullptr, *cu_seqlens_kv = nullptr;
   const Tensor *seqused_q = nullptr, *seqused_kv = nullptr;
   const Tensor *leftpad_kv = nullptr, *batch_indices_kv = nullptr;
+  const Tensor* page_table = nullptr;
 };
 
 bool is_ragged(const AttentionOptions& opts) noexcept;
+
+// Beside a page table, which says where keys lie. Throws Error(invalid_argument).
+void require_no_other_places(const AttentionOptions& opts);
 
 // Whether a packed tensor has no dimension of batches; the tensor with one in front.
 bool lacks_batch(const Tensor& tensor, const std::optional<Tensor>& cu_seqlens) noexcept;
@@ -39,6 +43,12 @@ struct CallWithBatch {
 struct Tiling;
 // Tiles of rows that a batch has at most, of one head or one pack of them.
 std::int64_t most_tiles(const ForwardCall& call, const Tiling& tiling) noexcept;
+
+// Rows of keys that a sequence may have where no offsets say how many: of a batch entry of k, or of a row of the table.
+std::int64_t key_rows(const Tensor& k, const Tensor* page_table) noexcept;
+// The power of two that divides the size of a page: rows of these lie beside each other.
+int page_box_rows(const Tensor& k) noexcept;
+generator::PagedArguments paged_arguments(const ForwardCall& call) noexcept;
 
 // What the list takes: its length in the first 16 bytes, then the tiles.
 std::size_t batch_plan_bytes(const ForwardCall& call, const Tiling& tiling) noexcept;

@@ -70,6 +70,7 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
           .block_mask = opts.block_mask.has_value(),
           .dropout = opts.dropout.probability > 0,
           .ragged = is_ragged(opts),
+          .paged = opts.page_table.has_value(),
           .bias = function_of(FunctionKind::bias, opts.bias),
           .boolean_mask = function_of(FunctionKind::boolean_mask, opts.boolean_mask),
           .documents = function_of(FunctionKind::documents, opts.documents),

@@ -10,6 +10,7 @@
 namespace flashjit::runtime {
 namespace {
 
+constexpr int kSwizzledRows = 8;                            // after which the swizzle repeats
 constexpr std::int64_t kMaxStride = std::int64_t{1} << 40;  // bytes, exclusive: cuTensorMapEncodeTiled
 
 // Elements, exclusive. The size is a power of two, and a call asks too often to divide.
@@ -34,11 +35,20 @@ void require_tensor_map(const char* name, const Tensor& tensor) {
                          tensor.strides[dim]));
 }
 
+// What one copy brings of a page has to begin where the swizzle of shared memory does.
+bool has_boxes(const ForwardCall& call) noexcept {
+  return !call.problem.paged || call.k->shape[seqlen_dim] % kSwizzledRows == 0;
+}
+
 }  // namespace
 
-TensorMapBoxes tensor_map_boxes(const HopperVariant& variant, const generator::Plan& plan, int packed_heads_log2) {
+TensorMapBoxes tensor_map_boxes(const ForwardCall& call, const HopperVariant& variant, const generator::Plan& plan,
+                                int packed_heads_log2) {
   constexpr int kStoreRows = 16;  // of one warp
-  const int heads = 1 << packed_heads_log2, kv_rows = variant.block_kv / variant.cluster;
+  const int heads = 1 << packed_heads_log2;
+  // Of a page those that a block has as many of, in whole numbers.
+  const int kv_rows = call.problem.paged ? std::min(page_box_rows(*call.k), variant.block_kv & -variant.block_kv)
+                                         : variant.block_kv / variant.cluster;
   return {.q = {.columns = plan.panel_columns, .heads = heads, .rows = variant.block_q / heads},
           .k = {.columns = plan.panel_columns, .heads = 1, .rows = kv_rows},
           .v = {.columns = plan.panel_columns_v, .heads = 1, .rows = kv_rows},
@@ -78,12 +88,15 @@ bool has_tensor_map(const Tensor& tensor) noexcept {
 }
 
 bool has_tensor_maps(const ForwardCall& call) noexcept {
-  return std::all_of(call.operands.begin(), call.operands.end(), [](const Operand& operand) {
-    return operand.role != Operand::Role::rows || has_tensor_map(*operand.tensor);
-  });
+  return has_boxes(call) && std::all_of(call.operands.begin(), call.operands.end(), [](const Operand& operand) {
+           return operand.role != Operand::Role::rows || has_tensor_map(*operand.tensor);
+         });
 }
 
 void require_tensor_maps(const ForwardCall& call) {
+  if (!has_boxes(call))
+    reject("k: page_size must be a multiple of {} for a variant of the hopper family, was {}", kSwizzledRows,
+           call.k->shape[seqlen_dim]);
   for (const Operand& operand : call.operands)
     if (operand.role == Operand::Role::rows) require_tensor_map(operand.name, *operand.tensor);
 }

@@ -23,7 +23,8 @@ struct TensorMapBox {
 struct TensorMapBoxes {
   TensorMapBox q, k, v, out;
 };
-TensorMapBoxes tensor_map_boxes(const HopperVariant& variant, const generator::Plan& plan, int packed_heads_log2);
+TensorMapBoxes tensor_map_boxes(const ForwardCall& call, const HopperVariant& variant, const generator::Plan& plan,
+                                int packed_heads_log2);
 
 // A [batch, seqlen, heads, head_dim] tensor in the terms of a tensor map: innermost dimension first, strides in bytes.
 struct TensorMapShape {

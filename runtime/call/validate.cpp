@@ -122,6 +122,26 @@ const Tensor* check_offsets_of_rows(const char* name, const std::optional<Tensor
   return &*offsets;
 }
 
+// i32 [batch, entries], and of entries of k that are pages; null: none.
+const Tensor* check_page_table(const ForwardCall& call, const AttentionOptions& opts) {
+  if (!opts.page_table) return nullptr;
+  const Tensor& table = *opts.page_table;
+  if (table.dtype != DType::i32) reject("page_table: dtype must be i32, was {}", to_string(table.dtype));
+  check_shape("page_table", table, kPageTableRules);
+  if (!opts.batch_indices_kv)
+    require_size("page_table", table, kPageTableRules, 0, call.batch, batch_source(call));
+  else if (call.batch > 0 && table.shape[0] == 0)
+    reject("page_table: batch must be at least 1 beside batch_indices_kv, was 0");
+  const Tensor& k = *call.k;
+  if (k.shape[seqlen_dim] == 0) reject("k: page_size must be at least 1, was 0");
+  if (k.shape[batch_dim] == 0 && key_rows(k, &table) > 0)
+    reject("k: pages must be at least 1 beside page_table, was 0");
+  if (key_rows(k, &table) > kMaxSize)
+    reject("page_table: entries * page_size must be at most {}, was {} * {}", kMaxSize, table.shape[1],
+           k.shape[seqlen_dim]);
+  return &table;
+}
+
 std::int64_t longest(const char* name, std::int64_t bound, std::int64_t rows, bool ragged) {
   if (bound < 0) reject("{}: must be at least 0, was {}", name, bound);
   if (bound > 0 && !ragged) reject("{}: must not be given for a batch whose sequences are equally long", name);
@@ -134,20 +154,22 @@ std::int64_t mean(std::int64_t total, std::int64_t count) { return count == 0 ? 
 void find_sequences(ForwardCall& call, const AttentionOptions& opts) {
   const Tensor &q = *call.q, &k = *call.k;
   Ragged& ragged = call.ragged;
+  require_no_other_places(opts);
   ragged.cu_seqlens_q = check_offsets_of_rows("cu_seqlens_q", opts.cu_seqlens_q, "q", q);
   ragged.cu_seqlens_kv = check_offsets_of_rows("cu_seqlens_kv", opts.cu_seqlens_kv, "k", k);
   call.batch = ragged.cu_seqlens_q ? ragged.cu_seqlens_q->shape[0] - 1 : q.shape[batch_dim];
   if (ragged.cu_seqlens_kv && ragged.cu_seqlens_kv->shape[0] != call.batch + 1)
     reject("cu_seqlens_kv: must have {} elements, one more than {} has sequences, had {}", call.batch + 1,
            batch_source(call), ragged.cu_seqlens_kv->shape[0]);
-  if (!ragged.cu_seqlens_kv && !opts.batch_indices_kv)
+  ragged.page_table = check_page_table(call, opts);
+  if (!ragged.cu_seqlens_kv && !opts.batch_indices_kv && !ragged.page_table)
     require_size("k", k, kRowsRules, batch_dim, call.batch, batch_source(call));
-  if (opts.batch_indices_kv && call.batch > 0 && k.shape[batch_dim] == 0)
+  if (opts.batch_indices_kv && !ragged.page_table && call.batch > 0 && k.shape[batch_dim] == 0)
     reject("k: batch must be at least 1 beside batch_indices_kv, was 0");
   if (ragged.cu_seqlens_kv && opts.batch_indices_kv)
     reject("batch_indices_kv: must not be given beside cu_seqlens_kv, which says where keys lie");
   call.seqlen_q = longest("max_seqlen_q", opts.max_seqlen_q, q.shape[seqlen_dim], call.problem.ragged);
-  call.seqlen_kv = longest("max_seqlen_kv", opts.max_seqlen_kv, k.shape[seqlen_dim], call.problem.ragged);
+  call.seqlen_kv = longest("max_seqlen_kv", opts.max_seqlen_kv, key_rows(k, ragged.page_table), call.problem.ragged);
   call.usual_seqlen_q = ragged.cu_seqlens_q ? mean(q.shape[seqlen_dim], call.batch) : call.seqlen_q;
   call.usual_seqlen_kv = ragged.cu_seqlens_kv ? mean(k.shape[seqlen_dim], call.batch) : call.seqlen_kv;
 }
@@ -162,6 +184,7 @@ void add_ragged(ForwardCall& call, const AttentionOptions& opts) {
   ragged.seqused_kv = add_of_batch(call, "seqused_kv", opts.seqused_kv);
   ragged.leftpad_kv = add_of_batch(call, "leftpad_kv", opts.leftpad_kv);
   ragged.batch_indices_kv = add_of_batch(call, "batch_indices_kv", opts.batch_indices_kv);
+  if (ragged.page_table) add_input(call, "page_table", *ragged.page_table, Operand::Role::captured_packed);
 }
 
 // A dimension of a tensor that a feature is a function of.

@@ -116,9 +116,11 @@ struct HeadView {
   std::int64_t width() const { return tensor.shape[head_dim_dim]; }
   double at(std::int64_t row, std::int64_t column) const {
     const Dims& strides = tensor.strides;
-    return load_element(tensor.data, tensor.dtype,
-                        of.batch * strides[batch_dim] + (of.first + row) * strides[seqlen_dim] +
-                            head * strides[heads_dim] + column * strides[head_dim_dim]);
+    const std::int64_t place = of.pages.empty()
+                                   ? of.batch * strides[batch_dim] + (of.first + row) * strides[seqlen_dim]
+                                   : of.pages[static_cast<std::size_t>(row / of.page_size)] * strides[batch_dim] +
+                                         row % of.page_size * strides[seqlen_dim];
+    return load_element(tensor.data, tensor.dtype, place + head * strides[heads_dim] + column * strides[head_dim_dim]);
   }
 };
 

@@ -9,9 +9,11 @@
 
 namespace flashjit::reference {
 
-// Rows from the first one on, of a batch entry of a tensor.
+// Rows from the first one on, of a batch entry of a tensor, or of the entries that are its pages.
 struct SequenceRows {
   std::int64_t batch, first, count;
+  std::int64_t page_size = 0;
+  std::vector<std::int64_t> pages = {};  // none: all rows are of the batch entry
 };
 struct SequencePlace {
   SequenceRows queries, keys;

@@ -34,8 +34,8 @@ template <class Config>
 __device__ __forceinline__ void feed(const typename Config::Arguments& args, const HopperShape<Config>& shape) {
   using Shape = HopperShape<Config>;
   if constexpr (Shape::kMovesRegisters) ptx::setmaxnreg_dec<Shape::kProducerRegisters>();
-  if (Feeder<Config>::is(0, ptx::tid_x())) produce<Config>(args, shape);
-  if (Feeder<Config>::is(1, ptx::tid_x())) HopperAnnouncer<Config>(args, shape).announce_all();
+  if (LoadingFeeder<Config>::is(0, ptx::tid_x())) produce<Config>(args, shape);
+  if (AnnouncingFeeder<Config>::is(1, ptx::tid_x())) HopperAnnouncer<Config>(args, shape).announce_all();
 }
 
 // A warpgroup that the first one feeds.

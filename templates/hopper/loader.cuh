@@ -7,17 +7,24 @@
 #include "hopper/tiles.cuh"
 #include "ptx/tma.cuh"
 
-// Tiles are announced, and their blocks loaded, by a thread each, or where blocks are listed by a warp each, whose
-// lanes look at the list together: of these one speaks.
-template <class Config>
+// Tiles are announced, and their blocks loaded, by a thread each, or by a warp each, of whose lanes one speaks.
+template <bool kWarp_>
 struct Feeder {
-  static constexpr bool kWarp = Config::Blocks::kListed;
+  static constexpr bool kWarp = kWarp_;
 
   __device__ __forceinline__ static bool is(int warp, int thread) {
     return kWarp ? thread / kWarpSize == warp : thread == warp * kWarpSize;
   }
   __device__ __forceinline__ static bool leads() { return !kWarp || ptx::tid_x() % kWarpSize == 0; }
 };
+
+// Where blocks are listed, lanes look at the list together. Nothing else keeps them together from tile to tile: a lane
+// that fell two tiles behind would wait for a phase of a barrier that has passed.
+template <class Config>
+using AnnouncingFeeder = Feeder<Config::Blocks::kListed>;
+// There, too, and each lane loads a page.
+template <class Config>
+using LoadingFeeder = Feeder<Config::Blocks::kListed || Config::Keys::kPaged>;
 
 // Tells everybody the tiles of this block, one after the other.
 template <class Config>
@@ -68,13 +75,14 @@ struct HopperAnnouncer {
 
  private:
   static constexpr bool kListed = Config::Blocks::kListed;
-  __device__ __forceinline__ static bool leads() { return Feeder<Config>::leads(); }
+  __device__ __forceinline__ static bool leads() { return AnnouncingFeeder<Config>::leads(); }
 };
 
 template <class Config>
 struct HopperLoader {
   using Shape = HopperShape<Config>;
   using Tile = HopperTile<Config>;
+  using Keys = typename Config::Keys;
 
   const HopperTiles<Config> tiles;
   const HopperArguments& args = tiles.args.core;
@@ -121,8 +129,28 @@ struct HopperLoader {
   template <class KvTile, class Writer, class TakeNote>
   __device__ __forceinline__ void request(Writer& ring, const TensorMap& map, const Tile& tile, int block,
                                           TakeNote take_note) {
-    if (leads()) load<KvTile>(ring, map, tile, block, take_note);
+    if constexpr (Keys::kPaged)
+      load_pages<KvTile>(ring, map, tile, block);
+    else if (leads())
+      load<KvTile>(ring, map, tile, block, take_note);
     ring.advance();
+  }
+  // A lane for each box, which lies in one page. The table is asked before the slot is free.
+  template <class KvTile, class Writer>
+  __device__ __forceinline__ void load_pages(const Writer& ring, const TensorMap& map, const Tile& tile,
+                                             int block) const {
+    constexpr int kMostRows = power_of_two_in(Config::kBlockKv, 256);
+    const int box_rows = min(Keys(tiles.args).box_rows(), kMostRows);
+    const int row = ptx::tid_x() % kWarpSize * box_rows;
+    ptx::EndedBoxOrigin at = tiles.page_origin(tile, block * Config::kBlockKv + row);
+    ring.wait_empty();
+    if (leads()) ptx::mbarrier_arrive_expect_tx(ring.full(), KvTile::kBytes);
+    ptx::bar_warp_sync();
+    if (row >= Config::kBlockKv) return;
+#pragma unroll
+    for (int panel = 0; panel < KvTile::kPanels; ++panel, at.column += KvTile::kPanelColumns)
+      ptx::tma_load(ring.slot() + panel * KvTile::kPanelBytes + row * KvTile::kRowBytes, map, at, ring.full(),
+                    ptx::L2Policy::evict_last);
   }
   template <class KvTile, class Writer, class TakeNote>
   __device__ __forceinline__ void load(const Writer& ring, const TensorMap& map, const Tile& tile, int block,
@@ -142,5 +170,5 @@ struct HopperLoader {
         ptx::tma_load_multicast(dst, map, at, ring.full(), (1 << Config::kCluster) - 1, ptx::L2Policy::evict_last);
     }
   }
-  __device__ __forceinline__ static bool leads() { return Feeder<Config>::leads(); }
+  __device__ __forceinline__ static bool leads() { return LoadingFeeder<Config>::leads(); }
 };

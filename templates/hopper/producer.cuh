@@ -28,8 +28,8 @@ __device__ __forceinline__ void produce(const typename Config::Arguments& args, 
     });
     if constexpr (!Shape::kNextTileFirst) loader.request_value(tile, last);
     if constexpr (Shape::kOneTile) return;
-    if constexpr (Feeder<Config>::kWarp) ptx::bar_warp_sync();  // all of its lanes have read the tile
-    announced.give_back(stage, Feeder<Config>::leads());
+    if constexpr (LoadingFeeder<Config>::kWarp) ptx::bar_warp_sync();  // all of its lanes have read the tile
+    announced.give_back(stage, LoadingFeeder<Config>::leads());
     stage = announced.take();
     const SmemAddress next = announced.place.slot(stage);
     const int next_end = Tile::read(next).end_block;

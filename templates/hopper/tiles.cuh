@@ -4,6 +4,7 @@
 
 #include "abi.cuh"
 #include "attention/blocks.cuh"
+#include "attention/keys.cuh"
 #include "attention/mask.cuh"
 #include "attention/score.cuh"
 #include "attention/tile_scheduler.cuh"
@@ -79,6 +80,7 @@ template <class Config>
 struct HopperTiles {
   using Tile = HopperTile<Config>;
   using Sequences = typename Config::Sequences;
+  using Keys = typename Config::Keys;
 
   const typename Config::Arguments& args;
 
@@ -139,6 +141,12 @@ struct HopperTiles {
     } else {
       return ptx::BoxOrigin{column, tile.kv_head, first_key, tile.batch};
     }
+  }
+  // Likewise where keys stand in pages, whose maps are as those of sequences.
+  __device__ __forceinline__ ptx::EndedBoxOrigin page_origin(const Tile& tile, int first_key) const {
+    const Keys keys(args);
+    const KeyPlace place = keys.place(keys.row(tile.batch_of_keys, tile.of.keys), first_key);
+    return {0, tile.kv_head, keys.batch_rows() - place.end + place.row, place.end, place.batch};
   }
 
  private:

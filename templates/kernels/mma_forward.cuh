@@ -13,6 +13,7 @@
 #pragma once
 
 #include "attention/blocks.cuh"
+#include "attention/keys.cuh"
 #include "attention/probability.cuh"
 #include "attention/scores.cuh"
 #include "attention/tile_scheduler.cuh"
@@ -36,6 +37,7 @@ class ForwardMma {
   using KeptRow = typename Choose<Score<Config>::kIsLong, NoRow, ScoreRow>::type;
   using Dropouts = typename Config::Dropouts;
   using Sequences = typename Config::Sequences;
+  using Keys = typename Config::Keys;
   using Tile = typename Sequences::Tile;
 
   static constexpr bool kBegins = Config::Masks::kBegins;
@@ -330,9 +332,13 @@ class ForwardMma {
   template <bool kChecked>
   __device__ __forceinline__ void request_key(int i) {
     if (i < blocks.count()) {
-      KTile::template request<Config::kHeadDim, Shape::kThreads, kChecked>(k_slot(i), next_key, args.k_strides.row,
-                                                                           sequence().keys - first_key(i), thread);
-      next_key -= Config::kBlockKv * args.k_strides.row;
+      if constexpr (Keys::kPaged) {
+        request_pages<KTile, Config::kHeadDim>(k_slot(i), next_key, args.k_strides, i);
+      } else {
+        KTile::template request<Config::kHeadDim, Shape::kThreads, kChecked>(k_slot(i), next_key, args.k_strides.row,
+                                                                             sequence().keys - first_key(i), thread);
+        next_key -= Config::kBlockKv * args.k_strides.row;
+      }
     }
     ptx::cp_async_commit_group();
   }
@@ -340,11 +346,28 @@ class ForwardMma {
   template <bool kChecked>
   __device__ __forceinline__ void request_value(int i) {
     if (i < blocks.count()) {
-      VTile::template request<Config::kHeadDimV, Shape::kThreads, kChecked>(v_slot(i), next_value, args.v_strides.row,
-                                                                            sequence().keys - first_key(i), thread);
-      next_value -= Config::kBlockKv * args.v_strides.row;
+      if constexpr (Keys::kPaged) {
+        request_pages<VTile, Config::kHeadDimV>(v_slot(i), next_value, args.v_strides, i);
+      } else {
+        VTile::template request<Config::kHeadDimV, Shape::kThreads, kChecked>(v_slot(i), next_value, args.v_strides.row,
+                                                                              sequence().keys - first_key(i), thread);
+        next_value -= Config::kBlockKv * args.v_strides.row;
+      }
     }
     ptx::cp_async_commit_group();
+  }
+
+  // head: where the rows of its first page begin.
+  template <class KvTile, int kColumns>
+  __device__ __forceinline__ void request_pages(SmemAddress slot, const char* head, const RowStrides& strides,
+                                                int i) const {
+    KvTile::template request_found<kColumns, Shape::kThreads>(
+        slot,
+        [&](int row) {
+          const KeyPlace place = Keys(launch).place(key_row, first_key(i) + row);
+          return head + place.batch * strides.batch + place.row * strides.row;
+        },
+        key_row.keys - first_key(i), thread);
   }
 
   __device__ __forceinline__ SmemAddress k_slot(int i) const {
@@ -404,6 +427,11 @@ class ForwardMma {
   __device__ __forceinline__ void find_keys(const Tile& tile) {
     const int kv_head = tile.head / args.sizes.heads_per_group;
     const int batch = Sequences::key_batch(tile, tile.batch), row = Sequences::first_key(tile);
+    if constexpr (Keys::kPaged) {
+      key_row = Keys(launch).row(batch, sequence().keys);
+      next_key = args.k + kv_head * args.k_strides.head, next_value = args.v + kv_head * args.v_strides.head;
+      return;
+    }
     const char* k = args.k + batch * args.k_strides.batch + kv_head * args.k_strides.head + row * args.k_strides.row;
     const char* v = args.v + batch * args.v_strides.batch + kv_head * args.v_strides.head + row * args.v_strides.row;
     next_key = KTile::template source<Config::kHeadDim, Shape::kThreads>(k + first_key(0) * args.k_strides.row,
@@ -444,7 +472,8 @@ class ForwardMma {
   const typename Config::SoftmaxParts additions;
   int first_row;  // of the block
   BlockRuns blocks;
-  const char* next_key;  // this thread's part of the K and V tiles that are requested next
+  const char* next_key;  // this thread's part of the K and V tiles that are requested next; of pages, the first one's
   const char* next_value;
+  typename Keys::Row key_row;
   Warp self;
 };

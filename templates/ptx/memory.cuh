@@ -83,6 +83,13 @@ __device__ __forceinline__ float ld_global_float(const void* src) {
   return value;
 }
 
+// ld.global.b32 value, [src];                                                                PTX ISA 1.0, sm_10
+__device__ __forceinline__ int ld_global_int(const int* src) {
+  int value;
+  asm volatile("ld.global.b32 %0, [%1];" : "=r"(value) : "l"(src) : "memory");
+  return value;
+}
+
 // ld.global.v4.b32 chunk, [src];                                                             PTX ISA 1.0, sm_10
 __device__ __forceinline__ Chunk ld_global(const void* src) {
   Chunk chunk;

@@ -89,6 +89,18 @@ struct SharedTile {
     });
   }
 
+  // The same where rows lie anywhere: row_at(row) is where that one begins.
+  template <int kValidColumns, int kThreads, class RowAt>
+  static __device__ __forceinline__ void request_found(SmemAddress tile, RowAt row_at, int valid_rows, int thread) {
+    for_each_band<kValidColumns / kChunkElements, kThreads>(thread, [&](int row, int chunk, auto step) {
+      constexpr int kStep = decltype(step)::value;
+#pragma unroll 1
+      for (int at = row; at < kRows; at += kStep)
+        ptx::cp_async_16_zero_fill(tile + offset(at, chunk), row_at(at) + chunk * kChunkBytes,
+                                   at < valid_rows ? kChunkBytes : 0);
+    });
+  }
+
   // Zeroes the columns that pad kValidColumns to kColumns. Requests never touch them again.
   template <int kValidColumns, int kThreads>
   static __device__ __forceinline__ void clear_padding(SmemAddress tile, int thread) {

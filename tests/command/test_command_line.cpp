@@ -130,6 +130,7 @@ TEST_CASE(
         "fwd-bf16-d64-dropout-dropout_mask");
   CHECK(problem("--dropout 0") == "fwd-bf16-d64");
   CHECK(problem("--ragged") == "fwd-bf16-d64-ragged");
+  CHECK(problem("--paged") == "fwd-bf16-d64-ragged-paged");
   CHECK(problem("--bias --bias-dtype f32 --boolean-mask --documents --tree") ==
         "fwd-bf16-d64-bias.f32-boolean_mask-documents-tree");
   CHECK(problem("--prefix --mask causal --window 9,-1") == "fwd-bf16-d64-window-prefix");

@@ -30,6 +30,9 @@ TEST_SUITE("sanitizer") {
       if (test_device().architecture == "sm_90a")
         RaggedBatch(seed, {}).check(shared_engine(), parse_variant("hopper-q64-kv64-whole-ppoff-rare"));
       RaggedBatch(seed, {}).check(shared_engine(), parse_variant("mma-q64-kv32"));
+      if (test_device().architecture == "sm_90a")
+        RaggedBatch(seed, {.page_size = 16}).check(shared_engine(), parse_variant("hopper-q64-kv64-whole-ppoff-rare"));
+      RaggedBatch(seed, {.page_size = 24}).check(shared_engine(), parse_variant("mma-q64-kv32"));
     }
   }
 }
@@ -40,6 +43,17 @@ TEST_CASE("ragged batches with the kernels that the library chooses") {
       CAPTURE(head_dim);
       CAPTURE(seed);
       RaggedBatch(seed, {DType::bf16, head_dim, head_dim, 700}).check(shared_engine());
+    }
+}
+
+TEST_CASE("keys and values in pages with the kernels that the library chooses") {
+  std::uint64_t seed = 0;
+  for (const int head_dim : {64, 128, 80, 256})
+    for (const std::int64_t page_size : {1, 8, 16, 48, 64, 100, 256}) {
+      CAPTURE(head_dim);
+      CAPTURE(page_size);
+      CAPTURE(++seed);
+      RaggedBatch(seed, {DType::bf16, head_dim, head_dim, 600, page_size}).check(shared_engine());
     }
 }
 

@@ -426,6 +426,35 @@ TEST_CASE("where the sequences of a ragged batch lie is checked by its names") {
   }
 }
 
+TEST_CASE("a table of pages is checked by its name, and says how many sequences there are keys of") {
+  const HostTensor table(DType::i32, {2, 4}), of_batch(DType::i32, {1});
+  DlpackView view(table.view(), kDLCPU);
+  const DlpackView of_batch_view(of_batch.view(), kDLCPU);
+  const EnginePointer engine = make_engine("sm_90a");
+  Call call;
+  call.options.page_table = &view;
+  call.options.batch_indices_kv = &of_batch_view;
+  CHECK(call(engine) == FLASHJIT_NO_COMPILER);
+  const auto refused = [&] { return refusal([&](Call& c) { c.options.page_table = &view; }); };
+  CHECK(refused() == "page_table: batch must be 1 like that of q, was 2");
+  view.shape[0] = 1;
+  call.options.batch_indices_kv = nullptr;
+  CHECK(call(engine) == FLASHJIT_NO_COMPILER);
+  call.options.leftpad_kv = &of_batch_view;
+  CHECK(call(engine) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "leftpad_kv: must not be given beside page_table, which says where keys lie");
+  view.strides[1] = 2;
+  CHECK(refused() == "page_table: the last dimension must be contiguous (stride 1), its stride was 2");
+  view.ndim = 1;
+  CHECK(refused().find("page_table: rank must be 2, was 1") == 0);
+  view.dtype = {kDLInt, 64, 1};
+  CHECK(refused() == "page_table: dtype must be i32, was i64");
+  view.dtype = {kDLUInt, 32, 1};
+  CHECK(refused() == "page_table: dtype must be i32, was uint32");
+  view.device.device_type = kDLCUDA;
+  CHECK(refused().find("page_table: must be in host memory (kDLCPU)") == 0);
+}
+
 TEST_CASE("packed tensors lack the dimension of batches where offsets say what their rows are") {
   const HostTensor offsets(DType::i32, {4});
   const DlpackView view(offsets.view(), kDLCPU);
@@ -557,6 +586,24 @@ TEST_CASE("what is prepared is checked") {
   CHECK(flashjit_prepare(engine.get(), nullptr, -1) == FLASHJIT_INVALID_ARGUMENT);
 }
 
+TEST_CASE("prepared pages are those of ragged batches") {
+  const EnginePointer engine = make_engine("sm_90a");
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  const auto status = [&] { return flashjit_prepare(engine.get(), &problem, -1); };
+  problem.paged = problem.ragged = 1;
+  CHECK(status() == FLASHJIT_NO_COMPILER);
+  problem.ragged = 0;
+  CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error().find("paged: must not be true without ragged") == 0);
+  problem.paged = 2;
+  CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "paged: must be 0 or 1, was 2");
+  problem.paged = 0;
+  problem.reserved = 1;
+  CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "reserved: must be 0, was 1");
+}
+
 TEST_CASE("a prepared bias has a dtype, and a prepared block mask is made of something") {
   const EnginePointer engine = make_engine("sm_90a");
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
@@ -658,18 +705,23 @@ TEST_CASE("a struct without its size is refused") {
 // What lies behind a struct of the caller's size is not looked at.
 TEST_CASE("options of every version are taken for ever") {
   constexpr std::size_t kFirst = 48, kWithWindow = 56, kWithScores = 88, kWithFunctions = 168, kWithDropout = 208,
-                        kWithRagged = 272;
+                        kWithRagged = 272, kWithPages = 280;
   static_assert(sizeof(flashjit_engine_options) >= 56 && sizeof(flashjit_counters) >= 64);
   static_assert(sizeof(flashjit_function) >= 40 && sizeof(flashjit_capture) == 32);
-  static_assert(sizeof(flashjit_attention_options) >= kWithRagged);
+  static_assert(sizeof(flashjit_attention_options) >= kWithPages);
   static_assert(offsetof(flashjit_attention_options, cu_seqlens_q) == kWithDropout);
   static_assert(offsetof(flashjit_attention_options, max_seqlen_kv) + sizeof(std::int64_t) == kWithRagged);
+  static_assert(offsetof(flashjit_attention_options, page_table) + sizeof(void*) == kWithPages);
   const EnginePointer engine = make_engine("sm_90a");
   Call call;
   const auto status = [&](std::size_t size) {
     call.options.struct_size = size;
     return call(engine);
   };
+  call.options.page_table = &call.q;
+  CHECK(status(kWithPages) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "page_table: dtype must be i32, was bf16");
+  CHECK(status(kWithRagged) == FLASHJIT_NO_COMPILER);
   call.options.max_seqlen_q = -1;
   CHECK(status(kWithRagged) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "max_seqlen_q: must be at least 0, was -1");
@@ -694,16 +746,21 @@ TEST_CASE("options of every version are taken for ever") {
 }
 
 TEST_CASE("problems of every version are taken for ever") {
-  constexpr std::size_t kFirst = 24, kWithWindow = 32, kWithScores = 48, kWithDropout = 56, kWithFunctions = 96;
-  static_assert(sizeof(flashjit_problem) >= kWithFunctions);
+  constexpr std::size_t kFirst = 24, kWithWindow = 32, kWithScores = 48, kWithDropout = 56, kWithFunctions = 96,
+                        kWithPages = 104;
+  static_assert(sizeof(flashjit_problem) >= kWithPages);
   static_assert(offsetof(flashjit_problem, bias) == kWithDropout);
   static_assert(offsetof(flashjit_problem, mask) + sizeof(void*) == kWithFunctions);
+  static_assert(offsetof(flashjit_problem, reserved) + sizeof(std::int32_t) == kWithPages);
   const EnginePointer engine = make_engine("sm_90a");
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
   const auto status = [&](std::size_t size) {
     problem.struct_size = size;
     return flashjit_prepare(engine.get(), &problem, -1);
   };
+  problem.paged = problem.reserved = 7;
+  CHECK(status(kWithPages) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(status(kWithFunctions) == FLASHJIT_NO_COMPILER);
   problem.boolean_mask = problem.documents = problem.prefix = problem.tree = problem.block_mask = 7;
   CHECK(status(kWithFunctions) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(status(kWithDropout) == FLASHJIT_NO_COMPILER);

@@ -365,6 +365,24 @@ TEST_CASE("the captures of functions stand behind the offsets of their sequences
   }
 }
 
+TEST_CASE("a key's page is found by a product, whatever the size of pages") {
+  for (const std::int64_t page_size : {1, 2, 3, 5, 7, 8, 16, 24, 63, 64, 65, 100, 127, 1023, 4096, 65537}) {
+    CAPTURE(page_size);
+    Call call;
+    call.k = Tensor(address(2), DType::bf16, {9, page_size, 2, 64});
+    call.v = Tensor(address(3), DType::bf16, {9, page_size, 2, 32});
+    call.opts.page_table = Tensor(address(6), DType::i32, {2, 4}, {7, 1});
+    const generator::PagedArguments arguments = runtime::paged_arguments(call.validated());
+    CHECK(arguments.row_stride == 7);
+    CHECK(arguments.pages == 9);
+    CHECK(page_size % arguments.box_rows == 0);
+    constexpr std::uint64_t kMost = (std::uint64_t{1} << 31) - 1;
+    for (const std::uint64_t page : {0, 1, 2, 1000, 30000, 1 << 20})
+      for (const std::uint64_t key : {page * page_size, (page + 1) * page_size - 1, kMost - page})
+        if (key <= kMost) CHECK((key * arguments.magic >> arguments.shift) == key / page_size);
+  }
+}
+
 TEST_CASE("arguments begin at a multiple of their alignment, and only those that are asked for take room") {
   for (const generator::FeatureRow& row : generator::features()) {
     CAPTURE(std::string(row.word));
@@ -377,7 +395,11 @@ TEST_CASE("arguments begin at a multiple of their alignment, and only those that
     Problem problem;
     CHECK(generator::argument_bytes(problem, 72, 8) == 72);
     tests::ask(problem, row);
-    CHECK(generator::argument_bytes(problem, 72, 8) == 72 + (generator::argument_bytes(row, problem) + 7) / 8 * 8);
+    Problem without = problem;
+    tests::ask(without, row, false);  // what it cannot be without
+    const std::size_t bytes_before = generator::argument_bytes(without, 72, 8);
+    CHECK(generator::argument_bytes(problem, 72, 8) ==
+          bytes_before + (generator::argument_bytes(row, problem) + 7) / 8 * 8);
   }
   Problem problem;
   problem.window = problem.softcap = problem.alibi = true;

@@ -788,6 +788,36 @@ TEST_CASE("each sequence of a ragged batch gets what it gets alone, and rows of 
   CHECK(all.out == expected);
 }
 
+TEST_CASE("keys in pages are those that the table names, as far as they count") {
+  const HostTensor q = HostTensor::random_normal(DType::f32, {2, 3, 2, 4}, 1);
+  const HostTensor k = HostTensor::random_normal(DType::f32, {2, 8, 1, 4}, 2), v = k;
+  HostTensor pages(DType::f32, {5, 3, 1, 4}), table(DType::i32, {2, 3}), used(DType::i32, {2});
+  constexpr std::int32_t kEntries[] = {4, 0, 2, 1, 3, -9}, kUsed[] = {8, 5};
+  std::copy(std::begin(kEntries), std::end(kEntries), static_cast<std::int32_t*>(table.data()));
+  std::copy(std::begin(kUsed), std::end(kUsed), static_cast<std::int32_t*>(used.data()));
+  for (int sequence = 0; sequence < 2; ++sequence)
+    for (int key = 0; key < kUsed[sequence]; ++key)
+      std::copy_n(static_cast<const float*>(k.data()) + (sequence * 8 + key) * 4, 4,
+                  static_cast<float*>(pages.data()) + (kEntries[sequence * 3 + key / 3] * 3 + key % 3) * 4);
+  AttentionOptions options;
+  options.causal = true, options.seqused_kv = used.view();
+  const reference::Result expected = reference::attention(q.view(), k.view(), v.view(), options);
+  options.page_table = table.view();
+  const reference::Result got = reference::attention(q.view(), pages.view(), pages.view(), options);
+  CHECK(got.out == expected.out);
+  CHECK(got.lse == expected.lse);
+  // What no sequence can have is refused before it is looked at.
+  const HostTensor none(DType::f32, {0, 3, 1, 4}), no_rows(DType::i32, {0, 3});
+  CHECK_THROWS_WITH_AS(reference::attention(q.view(), none.view(), none.view(), options),
+                       "k: pages must be at least 1 beside page_table, was 0", Error);
+  options.page_table = no_rows.view(), options.batch_indices_kv = used.view();
+  CHECK_THROWS_WITH_AS(reference::attention(q.view(), pages.view(), pages.view(), options),
+                       "page_table: batch must be at least 1 beside batch_indices_kv, was 0", Error);
+  options.page_table = {};
+  CHECK_THROWS_WITH_AS(reference::attention(q.view(), none.view(), none.view(), options),
+                       "k: batch must be at least 1 beside batch_indices_kv, was 0", Error);
+}
+
 TEST_CASE("bad inputs are refused with a line that names the argument") {
   const HostTensor good = random({2, 3, 4, 8}, 1);
   const auto refuses = [&](const char* message, const Tensor& q, const Tensor& k, const Tensor& v,

@@ -29,9 +29,10 @@ struct Call {
   Tensor k{address(2), DType::bf16, {2, 90, 2, 64}};
   Tensor v{address(3), DType::bf16, {2, 90, 2, 64}};
   Tensor out{address(4), DType::bf16, {2, 70, 4, 64}};
+  AttentionOptions opts;
 
   runtime::ForwardCall validated() const {
-    runtime::ForwardCall call = runtime::validate_inputs(q, k, v, {});
+    runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
     runtime::validate_out(call, out);
     return call;
   }
@@ -130,7 +131,7 @@ TEST_CASE("boxes hold a tile of packed heads, a block's share of the keys, and a
   variant.block_q = 128, variant.block_kv = 96, variant.cluster = 2;
   generator::Plan plan{};
   plan.panel_columns = 64, plan.panel_columns_v = 32;
-  const runtime::TensorMapBoxes boxes = runtime::tensor_map_boxes(variant, plan, 2);
+  const runtime::TensorMapBoxes boxes = runtime::tensor_map_boxes({}, variant, plan, 2);
   const auto is = [](const runtime::TensorMapBox& box, int columns, int heads, int rows) {
     return box.columns == columns && box.heads == heads && box.rows == rows;
   };
@@ -138,6 +139,26 @@ TEST_CASE("boxes hold a tile of packed heads, a block's share of the keys, and a
   CHECK(is(boxes.k, 64, 1, 48));
   CHECK(is(boxes.v, 32, 1, 48));
   CHECK(is(boxes.out, 32, 4, 4));
+  // Of pages, as many rows as both a page and a block have in whole numbers.
+  variant.cluster = 1;
+  for (const auto& [page_size, rows] : {std::pair{8, 8}, {24, 8}, {48, 16}, {64, 32}, {256, 32}}) {
+    const Tensor pages(address(2), DType::bf16, {9, page_size, 2, 64});
+    runtime::ForwardCall call;
+    call.problem.ragged = call.problem.paged = true, call.k = &pages;
+    CHECK(is(runtime::tensor_map_boxes(call, variant, plan, 0).k, 64, 1, rows));
+  }
+}
+
+TEST_CASE("pages whose rows do not end where the swizzle does have no tensor map") {
+  Call call;
+  const auto refusal_of_pages = [&](std::int64_t page_size) {
+    call.k = Tensor(address(2), DType::bf16, {9, page_size, 2, 64});
+    call.v = Tensor(address(3), DType::bf16, {9, page_size, 2, 64});
+    call.opts.page_table = Tensor(address(6), DType::i32, {2, 3});
+    return call.refusal();
+  };
+  CHECK(refusal_of_pages(24).empty());
+  CHECK(refusal_of_pages(12) == "k: page_size must be a multiple of 8 for a variant of the hopper family, was 12");
 }
 
 TEST_CASE("without tensor maps a call gets a kernel that reads any tensor, where others would be the default") {

@@ -115,6 +115,55 @@ TEST_CASE("a ragged batch has as many sequences as its tensors say, each no long
   CHECK(checked.out_shape() == Dims{1, 50, 8, 32});
 }
 
+TEST_CASE("a paged call has as many keys as the pages of a row hold, and any number of pages") {
+  Call call;
+  call.k = Tensor(address(2), DType::bf16, {90, 16, 4, 64});
+  call.v = Tensor(address(3), DType::bf16, {90, 16, 4, 32});
+  call.opts.page_table = Tensor(address(6), DType::i32, {2, 12}, {40, 1});
+  call.opts.seqused_kv = Tensor(address(7), DType::i32, {2});
+  const ForwardCall checked = call.validate();
+  CHECK(checked.problem.ragged);
+  CHECK(checked.problem.paged);
+  CHECK(checked.batch == 2);
+  CHECK(checked.seqlen_kv == 192);
+  call.opts.max_seqlen_kv = 100;
+  CHECK(call.validate().seqlen_kv == 100);
+}
+
+TEST_CASE("pages are refused by name when they cannot be") {
+  const auto paged = [](Call& c, const Dims& table, const Dims& pages = {90, 16, 4, 64}) {
+    set_shape(c.k, pages), set_shape(c.v, {pages[0], pages[1], pages[2], 32});
+    c.opts.page_table = Tensor(address(6), DType::i32, table);
+  };
+  CHECK(refusal([&](Call& c) { paged(c, {2, 5}); }) == "");
+  CHECK(refusal([&](Call& c) { paged(c, {3, 5}); }) == "page_table: batch must be 2 like that of q, was 3");
+  CHECK(refusal([&](Call& c) { paged(c, {10}); }).starts_with("page_table: rank must be 2, was 1"));
+  CHECK(refusal([&](Call& c) {
+          paged(c, {2, 5});
+          c.opts.page_table->dtype = DType::i64;
+        }) == "page_table: dtype must be i32, was i64");
+  CHECK(refusal([&](Call& c) {
+          paged(c, {2, 5}, {0, 16, 4, 64});
+        }) == "k: pages must be at least 1 beside page_table, was 0");
+  CHECK(refusal([&](Call& c) { paged(c, {2, 5}, {7, 0, 4, 64}); }) == "k: page_size must be at least 1, was 0");
+  CHECK(refusal([&](Call& c) {
+          paged(c, {2, std::int64_t{1} << 27});
+        }) == "page_table: entries * page_size must be at most 1073741824, was 134217728 * 16");
+  const auto of_batch = [](std::int64_t size) { return Tensor(address(7), DType::i32, {size}); };
+  CHECK(refusal([&](Call& c) {
+          paged(c, {2, 5});
+          c.opts.cu_seqlens_kv = of_batch(3);
+        }) == "cu_seqlens_kv: must not be given beside page_table, which says where keys lie");
+  CHECK(refusal([&](Call& c) {
+          paged(c, {2, 5});
+          c.opts.leftpad_kv = of_batch(2);
+        }) == "leftpad_kv: must not be given beside page_table, which says where keys lie");
+  CHECK(refusal([&](Call& c) {
+          paged(c, {0, 5});
+          c.opts.batch_indices_kv = of_batch(2);
+        }) == "page_table: batch must be at least 1 beside batch_indices_kv, was 0");
+}
+
 TEST_CASE("what says where sequences lie is refused by name when it cannot be") {
   const auto of_batch = [](const Dims& shape, DType dtype = DType::i32) { return Tensor(address(6), dtype, shape); };
   const auto packed = [&](Call& c, const Dims& offsets) {

@@ -10,6 +10,7 @@
 #include "kernels/mma_ceiling.cuh"
 #include "kernels/mma_forward.cuh"
 #include "parts/blocks/block_mask.cuh"
+#include "parts/keys/paged.cuh"
 #include "parts/mask/causal.cuh"
 #include "parts/mask/chunk.cuh"
 #include "parts/mask/prefix.cuh"
@@ -58,6 +59,7 @@ struct MmaLaunch {
   TextArguments<text::MaskText> mask;
   DropoutArguments dropout;
   RaggedArguments ragged;
+  PagedArguments paged;
 };
 
 struct MmaConfig {
@@ -69,6 +71,7 @@ struct MmaConfig {
   using SoftmaxParts = Additions<Sinks>;
   using Dropouts = Dropping<Dropout, DropoutMask<text::MaskText, &MmaLaunch::mask>>;
   using Sequences = SequencesBy<RaggedSequences>;
+  using Keys = KeysBy<PagedKeys>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;
@@ -143,6 +146,7 @@ struct HopperConfig {
   using SoftmaxParts = Additions<Sinks>;
   using Dropouts = Dropping<Dropout, DropoutMask<text::MaskText, &HopperLaunch::mask>>;
   using Sequences = SequencesBy<>;
+  using Keys = KeysBy<>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;

@@ -167,7 +167,8 @@ const DLTensor* flashjit_attention_options::*field_of(std::optional<Tensor> Atte
                    {&AttentionOptions::seqused_q, &flashjit_attention_options::seqused_q},
                    {&AttentionOptions::seqused_kv, &flashjit_attention_options::seqused_kv},
                    {&AttentionOptions::leftpad_kv, &flashjit_attention_options::leftpad_kv},
-                   {&AttentionOptions::batch_indices_kv, &flashjit_attention_options::batch_indices_kv}};
+                   {&AttentionOptions::batch_indices_kv, &flashjit_attention_options::batch_indices_kv},
+                   {&AttentionOptions::page_table, &flashjit_attention_options::page_table}};
   for (const auto& [of_cpp, of_c] : kFields)
     if (of_cpp == option) return of_c;
   return nullptr;
@@ -178,19 +179,23 @@ const DLTensor* flashjit_attention_options::*field_of(std::optional<Tensor> Atte
 TEST_CASE("ragged batches mean through C what they do in C++") {
   Engine in_cpp(emulating());
   flashjit_engine* const engine = make_engine();
-  bool was_given[6] = {};
-  for (const std::uint64_t seed : {0, 2, 4, 6, 11, 17, 18, 21}) {  // which give every field
+  bool was_given[7] = {};
+  // Which give every field.
+  constexpr std::pair<std::uint64_t, std::int64_t> kSeedsAndPageSizes[] = {
+      {0, 0}, {2, 0}, {4, 0}, {6, 0}, {11, 0}, {17, 0}, {18, 0}, {21, 0}, {0, 16}, {1, 24}, {2, 5}};
+  for (const auto& [seed, page_size] : kSeedsAndPageSizes) {
     CAPTURE(seed);
-    const tests::RaggedBatch batch(seed, {});
+    CAPTURE(page_size);
+    const tests::RaggedBatch batch(seed, {.page_size = page_size});
     HostTensor expected(DType::bf16, batch.out_shape()), out(DType::bf16, batch.out_shape()),
         expected_lse(DType::f32, batch.lse_shape()), lse(DType::f32, batch.lse_shape());
     AttentionOptions opts = batch.options;
     opts.max_seqlen_q = opts.max_seqlen_kv = 200;
     opts.lse = expected_lse.view();
-    in_cpp.attention(batch.q().view(), batch.k().view(), batch.v().view(), expected.view(), opts);
+    in_cpp.attention(batch.q().view(), batch.k(), batch.v(), expected.view(), opts);
 
-    const DlpackView q(batch.q().view(), kDLCPU), k(batch.k().view(), kDLCPU), v(batch.v().view(), kDLCPU),
-        c_out(out.view(), kDLCPU), c_lse(lse.view(), kDLCPU);
+    const DlpackView q(batch.q().view(), kDLCPU), k(batch.k(), kDLCPU), v(batch.v(), kDLCPU), c_out(out.view(), kDLCPU),
+        c_lse(lse.view(), kDLCPU);
     flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
     const flashjit_window window = {opts.window.left, opts.window.right};
     options.causal = opts.causal;
@@ -204,7 +209,8 @@ TEST_CASE("ragged batches mean through C what they do in C++") {
     CHECK(same_bytes(out, expected));
     CHECK(same_bytes(lse, expected_lse));
     const DLTensor* const given[] = {options.cu_seqlens_q, options.cu_seqlens_kv, options.seqused_q,
-                                     options.seqused_kv,   options.leftpad_kv,    options.batch_indices_kv};
+                                     options.seqused_kv,   options.leftpad_kv,    options.batch_indices_kv,
+                                     options.page_table};
     for (std::size_t i = 0; i < std::size(given); ++i) was_given[i] |= given[i] != nullptr;
   }
   for (const bool was : was_given) CHECK(was);
@@ -587,6 +593,25 @@ TEST_CASE("what is prepared for ragged batches serves every way to say where seq
     options.*field = &view;
     CHECK(calls.compile_nothing(options));
     options.max_seqlen_q = 3;
+    CHECK(calls.compile_nothing(options));
+  }
+}
+
+TEST_CASE("what is prepared for pages serves every table of them") {
+  flashjit_problem problem = problem_with(&flashjit_problem::ragged);
+  problem.paged = 1;
+  const PreparedCalls calls(problem);
+  const HostTensor lengths = counting(DType::i32, {2}, 30), rows = counting(DType::i32, {2}, 2);
+  const DlpackView lengths_view(lengths.view(), kDLCPU), rows_view(rows.view(), kDLCPU);
+  for (const Dims& shape : {Dims{2, 1}, Dims{2, 5}, Dims{3, 2}}) {
+    const HostTensor table = counting(DType::i32, shape, 2);
+    const DlpackView view(table.view(), kDLCPU);
+    flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+    options.page_table = &view;
+    if (shape[0] > 2) options.batch_indices_kv = &rows_view;
+    CHECK(calls.compile_nothing(options));
+    options.seqused_kv = &lengths_view;
+    options.max_seqlen_kv = 30;
     CHECK(calls.compile_nothing(options));
   }
 }

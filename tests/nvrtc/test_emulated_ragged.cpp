@@ -39,6 +39,18 @@ TEST_CASE("sequences of any lengths, packed or padded, with empty ones among the
   }
 }
 
+TEST_CASE("keys and values in pages of any size, in any order, with NaN around them") {
+  for (const std::string architecture : {"sm_80", "sm_90a"})
+    for (const std::int64_t page_size : {1, 8, 16, 24, 64, 100, 256}) {
+      CAPTURE(architecture);
+      CAPTURE(page_size);
+      for (std::uint64_t seed = 0; seed < 6; ++seed) {
+        CAPTURE(seed);
+        RaggedBatch(seed, {.page_size = page_size}).check(engine_for(architecture));
+      }
+    }
+}
+
 namespace {
 
 HostTensor ints(std::initializer_list<int> values) {

@@ -52,7 +52,7 @@ std::vector<Problem> each_feature_and_all() {
   all.causal = false;  // its prefix stands in place of a causal mask
   // A block mask is for one length of all sequences.
   for (const bool ragged : {false, true}) {
-    all.ragged = ragged, all.block_mask = !ragged;
+    all.ragged = all.paged = ragged, all.block_mask = !ragged;
     problems.push_back(all);
   }
   return problems;

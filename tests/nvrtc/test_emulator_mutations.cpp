@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/verify/case_pages.h"
 #include "flashjit/emulator.h"
 #include "flashjit/flashjit.h"
 #include "runtime/support/parallel.h"
@@ -148,6 +149,23 @@ HostTensor values_of(const Setting& setting) {
   return values;
 }
 
+constexpr std::int64_t kPagedKeys = 64;  // that a sequence may have
+
+// Keys and values of four sequences in pages, of which so many count.
+cli::CasePages pages_of(const Setting& setting, const HostTensor& lengths) {
+  const auto rows = [&](std::uint64_t seed) {
+    HostTensor values = HostTensor::random_normal(
+        setting.dtype, {lengths.shape()[0], kPagedKeys, setting.num_heads_kv, setting.head_dim}, seed);
+    const std::int64_t row = setting.num_heads_kv * setting.head_dim;
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(values.element_count()); ++i)
+      if (i / row % kPagedKeys >= load_element(lengths.data(), lengths.dtype(), i / row / kPagedKeys))
+        store_element(values.data(), setting.dtype, i, std::numeric_limits<double>::quiet_NaN());
+    return values;
+  };
+  constexpr std::int64_t kPageSize = 16;
+  return cli::in_pages(rows(6), rows(7), lengths, kPageSize, 8);
+}
+
 // The inputs of a setting, and what its kernel must compute.
 class Case {
  public:
@@ -170,8 +188,9 @@ class Case {
         cu_seqlens_kv_(ints({0, 60, 80, 80, static_cast<std::int32_t>(setting.seqlen_kv)})),
         seqused_kv_(ints({57, 20, 0, 61})),
         leftpad_kv_(ints({kPadding, 0, 0, 2})),
-        exact_(faultless.reference(q_.view(), k(), v_.view(), options())),
-        low_(faultless.reference_in_low_precision(q_.view(), k(), v_.view(), options())) {}
+        pages_(pages_of(setting, seqused_kv_)),
+        exact_(faultless.reference(q_.view(), k(), v(), options())),
+        low_(faultless.reference_in_low_precision(q_.view(), k(), v(), options())) {}
 
   Observation run(Engine& engine, std::uint64_t seed) const {
     HostTensor out = filled_with_nan(setting_.dtype, exact_.shape);
@@ -185,7 +204,7 @@ class Case {
     try {
       const DeviceTensor blocks = setting_.blocks ? block_mask(engine, opts) : DeviceTensor();
       if (setting_.blocks) opts.block_mask = blocks.view();
-      seen.findings = engine.emulate(q_.view(), k(), v_.view(), out.view(), opts, emulation).findings;
+      seen.findings = engine.emulate(q_.view(), k(), v(), out.view(), opts, emulation).findings;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kernel_fault) throw;
       seen.fault = error.what();
@@ -214,22 +233,26 @@ class Case {
     if (setting_.dropout > 0) opts.dropout = {setting_.dropout, kDropoutSeed, kDropoutOffset};
     if (setting_.dropout_state) opts.dropout_state = dropout_state_.view();
     if (setting_.dropout_mask) opts.dropout_mask = dropout_mask_.view();
-    if (setting_.ragged) {
-      opts.cu_seqlens_q = cu_seqlens_q_.view(), opts.cu_seqlens_kv = cu_seqlens_kv_.view();
-      opts.seqused_kv = seqused_kv_.view(), opts.leftpad_kv = leftpad_kv_.view();
-    }
+    if (setting_.ragged) opts.cu_seqlens_q = cu_seqlens_q_.view(), opts.seqused_kv = seqused_kv_.view();
+    if (setting_.paged)
+      opts.page_table = pages_.table.view();
+    else if (setting_.ragged)
+      opts.cu_seqlens_kv = cu_seqlens_kv_.view(), opts.leftpad_kv = leftpad_kv_.view();
     opts.variant = parse_variant(setting_.variant);
     return opts;
   }
 
   // Of each batch entry the second half: what is before it is nobody's memory.
   Tensor k() const {
+    if (setting_.paged) return pages_.k.view();
     Tensor view = k_.view();
     view.shape[1] = setting_.seqlen_kv;
     view.data = static_cast<char*>(view.data) +
                 setting_.seqlen_kv * view.strides[1] * static_cast<std::int64_t>(size_of(setting_.dtype));
     return view;
   }
+
+  Tensor v() const { return setting_.paged ? pages_.v.view() : v_.view(); }
 
   // Those that the text uses.
   std::vector<Capture> captures_of(const std::string& text) const {
@@ -246,6 +269,7 @@ class Case {
   const Setting& setting_;
   const HostTensor q_, k_, v_, slopes_, sinks_, weights_, ids_, query_offsets_, key_offsets_, prefix_, dropout_state_,
       dropout_mask_, bias_, cu_seqlens_q_, cu_seqlens_kv_, seqused_kv_, leftpad_kv_;
+  const cli::CasePages pages_;
   const reference::Result exact_, low_;
 };
 

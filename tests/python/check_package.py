@@ -87,7 +87,7 @@ def without_cuda() -> dict[str, str]:
 def check_pages(build: pathlib.Path, python: pathlib.Path) -> None:
     """The pages with Python; without NVRTC they are skipped."""
     script = ROOT / "tests" / "scripts" / "doc_blocks.py"
-    pages = [ROOT / "docs" / name for name in ("algorithm.md", "python.md", "pytorch.md")]
+    pages = [ROOT / "docs" / name for name in ("algorithm.md", "python.md", "pytorch.md", "howto/ragged-batches.md")]
     status = subprocess.run([sys.executable, script, "--build-dir", build, "--python", python, *pages]).returncode
     assert status in (0, 77), "a code block of a page failed"
 

@@ -51,6 +51,26 @@ class RaggedBatch:
             of_q, of_kv = (slice(*offsets[b:b + 2]) for offsets in (self.cu_seqlens_q, self.cu_seqlens_kv))
             yield q[None, of_q], k[None, of_kv], v[None, of_kv]
 
+    def in_pages(self, page_size, heads_first=False):
+        """k and v in pages in any order, whose memory has rows of heads or heads of rows, and what says where keys are.
+        What no key needs is NaN, or the number of no page."""
+        counts = np.diff(self.cu_seqlens_kv)
+        entries = -(-counts // page_size)
+        table = np.full((len(counts), max(entries) + 2), -1, np.int32)
+        table[:, ::2] = 2**30
+        order = np.random.default_rng(4).permutation(sum(entries) + 2)
+        pages = [np.full((len(order), page_size, *array.shape[1:]), np.nan, np.float16) for array in self.packed[1:]]
+        free = iter(order)
+        for b, (_, *of_sequence) in enumerate(self.sequences()):
+            for entry in range(entries[b]):
+                table[b, entry] = page = next(free)
+                for paged, array in zip(pages, of_sequence):
+                    rows = array[0, entry * page_size:(entry + 1) * page_size]
+                    paged[page, :len(rows)] = rows
+        if heads_first:
+            pages = [np.ascontiguousarray(paged.swapaxes(1, 2)).swapaxes(1, 2) for paged in pages]
+        return pages, {"page_table": table, "seqused_kv": counts}
+
     def one_by_one(self, engine, **options):
         """(out, lse), packed, of a call for each."""
         results = [engine.attention(*sequence, lse=True, **options) for sequence in self.sequences()]

@@ -305,6 +305,31 @@ class Results(unittest.TestCase):
         np.testing.assert_allclose(out, wanted, atol=TOLERANCE)
         np.testing.assert_allclose(lse, wanted_lse, atol=TOLERANCE)
 
+    def test_keys_in_pages(self):
+        batch = RaggedBatch()
+        wanted, wanted_lse = batch.one_by_one(self.engine, causal=True)
+        for page_size in (1, 8, 12, 16, 64):
+            for heads_first in (False, True):
+                with self.subTest(page_size=page_size, heads_first=heads_first):
+                    pages, places = batch.in_pages(page_size, heads_first)
+                    out, lse = self.engine.attention(batch.packed[0], *pages, causal=True, lse=True, max_seqlen_kv=33,
+                                                     cu_seqlens_q=batch.cu_seqlens_q, **places)
+                    self.assertEqual((out.shape, lse.shape), ((25, 4, 32), (4, 25)))
+                    np.testing.assert_allclose(out, wanted, atol=TOLERANCE)
+                    np.testing.assert_allclose(lse, wanted_lse, atol=TOLERANCE)
+
+    def test_shared_pages_and_tables_of_more_sequences(self):
+        q, pages_k, pages_v = make_inputs((5, 8, 2, 64), seqlen_kv=8)
+        inputs, table = (q[:2], pages_k, pages_v), np.int32([[4, 1, 1, -1], [9, 9, 9, 9], [0, 4, 3, -1]])
+        rows, used = np.int32([2, 0]), np.int32([20, 24])
+        keys, values = (pages[table[rows, :3]].reshape(2, 24, 2, 64) for pages in (pages_k, pages_v))
+        for options in ({"seqused_kv": used}, {}):
+            with self.subTest(list(options)):
+                wanted = self.engine.attention(q[:2], keys, values, causal=True, **options)
+                for of_rows, chosen in ((table[:, :3], {"batch_indices_kv": rows}), (table[rows, :3], {})):
+                    out = self.engine.attention(*inputs, causal=True, page_table=of_rows, **chosen, **options)
+                    np.testing.assert_allclose(out, wanted, atol=TOLERANCE)
+
     def test_some_of_the_rows_of_batch_entries(self):
         q, k, v = make_inputs((3, 16, 2, 64))
         queries, keys = np.int32([16, 5, 0]), np.int32([7, 32, 3])
@@ -507,6 +532,35 @@ class WrongInput(unittest.TestCase):
                      cu_seqlens_q=offsets)
         self.refused(flashjit.InvalidArgument, "^batch_indices_kv: must not be given beside cu_seqlens_kv", *packed,
                      cu_seqlens_q=offsets, cu_seqlens_kv=2 * offsets, batch_indices_kv=np.zeros(2, np.int32))
+
+    def test_pages(self):
+        q, k, v = inputs = make_inputs()
+        table, of_batch, offsets = np.zeros((1, 4), np.int32), np.ones(1, np.int32), np.int32([0, 16])
+        for wrong, message in ((table.astype(np.int64), "dtype must be i32, was i64$"),
+                               (table[0], "rank must be 2, was 1 with shape"),
+                               (table.tolist(), "must be an array that has __dlpack__ .* was list"),
+                               (table[:, ::2], "the last dimension must be contiguous"),
+                               (np.zeros((3, 4), np.int32), "batch must be 1 like that of q, was 3$")):
+            with self.subTest(message=message):
+                self.refused(flashjit.InvalidArgument, f"^page_table: {message}", *inputs, page_table=wrong)
+        for options, message in (
+            ({"leftpad_kv": of_batch}, "^leftpad_kv: must not be given beside page_table"),
+            ({"cu_seqlens_kv": offsets}, "^cu_seqlens_kv: must not be given beside page_table"),
+            ({"batch_indices_kv": of_batch, "page_table": table[:0]}, "^page_table: batch must be at least 1 beside"),
+            ({"documents": np.zeros((1, 32), np.int32), "block_mask": np.zeros((1, 1, 1, 1, 1), np.int32)},
+             "^block_mask: must not be given for a batch whose"),
+            ({"bias": np.zeros((1, 1, 1, 32), np.float32)}, "^bias: max_seqlen_kv must be 128, was 32 with shape")):
+            with self.subTest(message=message):
+                self.refused(flashjit.InvalidArgument, message, *inputs, **{"page_table": table, **options})
+        for k_and_v, message in (((k[:0], v[:0]), "^k: pages must be at least 1 beside page_table, was 0$"),
+                                 ((k[:, :0], v[:, :0]), "^k: page_size must be at least 1, was 0$"),
+                                 ((k, v[:0]), "^v: batch must be 1 like that of k, was 0$"),
+                                 ((k, v[:, :8]), "^v: seqlen must be 32 like that of k, was 8$"),
+                                 ((k[0], v[0]), "^v: rank must be 4, was 3 with shape")):
+            with self.subTest(message=message):
+                self.refused(flashjit.InvalidArgument, message, q, *k_and_v, page_table=table)
+        self.refused(flashjit.InvalidArgument, "^k: page_size must be a multiple of 8 for a variant of the hopper", q,
+                     k[:, :12], v[:, :12], page_table=table, variant="hopper-kv64")
 
     def test_caps(self):
         for softcap in ("x", True, 10**400, 1e-50, [30.0]):

@@ -210,6 +210,20 @@ class Tables(unittest.TestCase):
             self.engine.attention(*packed, max_seqlen_kv=True, **offsets)
         self.assertEqual(self.counts(), (4, 4, 0))
 
+    def test_keys_in_pages(self):
+        batch = RaggedBatch()
+        wanted, _ = batch.one_by_one(self.engine)
+        for heads_first in (False, True):
+            pages, places = batch.in_pages(8, heads_first)
+            places = {name: TableArray(array) for name, array in places.items()}
+            inputs = [TableArray(array) for array in (batch.packed[0], *pages)]
+            out = self.engine.attention(*inputs, cu_seqlens_q=TableArray(batch.cu_seqlens_q), **places)
+            np.testing.assert_allclose(out.array, wanted, atol=2e-3)
+        self.assertEqual(self.counts(), (2, 2, 0))
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^page_table: batch must be 1 like that of q, was 4$"):
+            self.engine.attention(*self.inputs, page_table=places["page_table"])
+        self.assertEqual(self.counts(), (3, 2, 1))
+
     def test_the_callers_output(self):
         out = TableArray(np.full(self.arrays[0].shape, np.nan, np.float16))
         references = sys.getrefcount(out)

@@ -118,7 +118,10 @@ class Engines(unittest.TestCase):
             ({"dropout": True, "dropout_mask": True},
              {"dropout": 0.5, "dropout_mask": ones((1, 2, 16, 32), bool)}),
             ({"ragged": True}, {"seqused_kv": ones(1, np.int32), "max_seqlen_kv": 3}, {"leftpad_kv": ones(1, np.int32)},
-             {"seqused_q": ones(1, np.int32), "batch_indices_kv": np.zeros(1, np.int32)})):
+             {"seqused_q": ones(1, np.int32), "batch_indices_kv": np.zeros(1, np.int32)}),
+            ({"ragged": True, "paged": True}, {"page_table": np.zeros((1, 1), np.int32)},
+             {"page_table": np.zeros((3, 5), np.int32), "seqused_kv": np.full(1, 100, np.int32),
+              "batch_indices_kv": ones(1, np.int32), "max_seqlen_kv": 128})):
             with self.subTest(problem):
                 self.assert_prepared(problem, *calls)
 
@@ -157,6 +160,8 @@ class Engines(unittest.TestCase):
             ({"block_mask": True}, "^block_mask: must not be given without boolean_mask, documents, tree or mask"),
             ({"ragged": np.int32([0, 5])}, r"^ragged: must be True or False, .* was array\("),
             ({"ragged": True, "documents": True, "block_mask": True}, "^block_mask: must not be given for a batch"),
+            ({"ragged": True, "paged": 16}, "^paged: must be True or False, .* was 16$"),
+            ({"paged": True}, "^paged: must not be true without ragged"),
             ({"bias": True}, of_bias + "True$"), ({"bias": "int32"}, of_bias + "'int32'$"),
             ({"bias": np.ones((1, 1, 1, 32), np.float32)}, of_bias + r"array\("),
             ({"score": True}, "^score: must be a flashjit.Score, a str or None, was True$"),
@@ -184,8 +189,8 @@ class Surface(unittest.TestCase):
                           "bias", "boolean_mask", "documents", "prefix", "tree", "score", "mask", "query_offsets",
                           "key_offsets", "block_mask", "dropout", "dropout_seed", "dropout_offset", "dropout_state",
                           "dropout_mask", "cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv", "leftpad_kv",
-                          "batch_indices_kv", "max_seqlen_q", "max_seqlen_kv", "out", "lse", "stream", "variant",
-                          "engine"])
+                          "batch_indices_kv", "page_table", "max_seqlen_q", "max_seqlen_kv", "out", "lse", "stream",
+                          "variant", "engine"])
         self.assertEqual(list(inspect.signature(flashjit.Engine.attention).parameters)[1:], list(parameters)[:-1])
         prepared = list(inspect.signature(flashjit.prepare).parameters)
         self.assertEqual(["self", *(name for name in prepared if name != "engine")],

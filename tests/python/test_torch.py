@@ -212,6 +212,25 @@ class Operator(CloseTo):
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^seqused_kv: dtype must be i32, was i64$"):
             flashjit.torch.attention(*tensors, seqused_kv=starts[1:].long(), **offsets)
 
+    def test_keys_in_pages(self):
+        q, keys, values = make_qkv(8, 24, head_dim_v=32)
+        expected = flashjit.torch.attention(q, keys[:, :20], values[:, :20], causal=True)
+        order = torch.tensor([4, 0, 2])
+        table, used = torch.tensor([[4, 0, 2, -1]], dtype=torch.int32), torch.tensor([20], dtype=torch.int32)
+        for heads_first in (False, True):
+            pages = []
+            for tensor in (keys, values):
+                paged = torch.full((5, 8, *tensor.shape[2:]), torch.nan, dtype=torch.bfloat16)
+                paged[order] = tensor[0].unflatten(0, (3, 8))
+                pages.append(paged.transpose(1, 2).contiguous().transpose(1, 2) if heads_first else paged)
+            options = {"page_table": table, "seqused_kv": used}
+            self.assert_close(flashjit.torch.attention(q, *pages, causal=True, **options), expected)
+            out, lse = torch.ops.flashjit.attention_forward(q, *pages, causal=True, max_seqlen_kv=24, **options)
+            self.assert_close(out, expected)
+            self.assertEqual(lse.shape, (1, 2, 8))
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^page_table: dtype must be i32, was i64$"):
+            flashjit.torch.attention(q, *pages, page_table=table.long(), seqused_kv=used)
+
     def test_masks_and_functions(self):
         tensors = make_qkv(8, 24)
         bias = torch.randn(1, 2, 8, 24, generator=torch.Generator().manual_seed(1))
@@ -313,6 +332,12 @@ class Operator(CloseTo):
                     {"cu_seqlens_q": starts, "cu_seqlens_kv": starts, "max_seqlen_q": 11, "sinks": of_heads},
                     test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
                 )  # fmt: skip
+                pages = (tensor.detach()[0].unflatten(0, (2, 8)) for tensor in tensors[1:])
+                torch.library.opcheck(
+                    torch.ops.flashjit.attention_forward.default, (tensors[0], *pages),
+                    {"page_table": torch.tensor([[1, 0, 1]], dtype=torch.int32), "max_seqlen_kv": 24},
+                    test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+                )  # fmt: skip
                 torch.library.opcheck(
                     torch.ops.flashjit.attention_forward.default, tensors,
                     {"score": "a(head) * score + b", "score_captures": ["a", "b"], "score_tensors": [of_heads],
@@ -405,6 +430,16 @@ class Compiled(CloseTo):
         for starts in ([0, 7, 24], [0, 20, 24]):
             starts = torch.tensor(starts, dtype=torch.int32)
             self.assertTrue(torch.equal(compiled(*tensors, starts), attend(*tensors, starts)))
+        self.assertEqual(len(graphs), 1)
+
+    def test_one_graph_serves_all_tables_of_pages(self):
+        q, *pages = (tensor.unflatten(1, (4, 8))[0] for tensor in make_qkv(32, 32))
+        attend = lambda q, k, v, table, used: flashjit.torch.attention(q, k, v, page_table=table, seqused_kv=used)
+        compiled, graphs = self.compile(attend)
+        for entries in ([0, 1, 2], [3, 3, 0]):
+            table = torch.tensor(entries, dtype=torch.int32).repeat(4, 1)
+            used = torch.tensor([0, 24, 7, entries[0]], dtype=torch.int32)
+            self.assertTrue(torch.equal(compiled(q, *pages, table, used), attend(q, *pages, table, used)))
         self.assertEqual(len(graphs), 1)
 
     def test_one_graph_serves_all_slopes_and_sinks(self):

@@ -23,6 +23,7 @@ inline void ask(Problem& problem, const generator::FeatureRow& row, bool asked =
     problem.*row.asked.flag = asked;
   else
     problem.*row.asked.function = asked ? &any_function(row.asked.kind) : nullptr;
+  if (problem.paged) problem.ragged = true;  // only these have pages
 }
 
 // Of a call for the problem; what has a tensor is the case's.

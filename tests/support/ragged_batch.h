@@ -23,13 +23,17 @@ class RaggedBatch {
     DType dtype = DType::bf16;
     int head_dim = 64, head_dim_v = 64;
     std::int64_t longest = 200;
+    std::int64_t page_size = 0;  // of keys and values; 0: these stand in rows
   };
 
   RaggedBatch(std::uint64_t seed, const Choice& choice) : dice_((seed + 1) * 0x9e3779b97f4a7c15), choice_(choice) {
     batch_ = from_to(1, 6);
     heads_kv_ = from_to(1, 2), heads_q_ = heads_kv_ * std::int64_t{1 << from_to(0, 2)};
     make_queries();
-    make_keys();
+    if (choice.page_size > 0)
+      make_pages();
+    else
+      make_keys();
     options.causal = from_to(0, 1) == 1;
     if (from_to(0, 3) == 0) options.window = {from_to(0, 90), options.causal ? -1 : from_to(0, 40)};
   }
@@ -49,7 +53,7 @@ class RaggedBatch {
     const HostTensor out = poison(choice_.dtype, out_shape()), lse = poison(DType::f32, lse_shape());
     const Tensor out_on_device = move(out), lse_on_device = move(lse);
     on_device.lse = lse_on_device, on_device.variant = variant;
-    const Tensor q = move(q_), k = move(k_), v = move(v_);
+    const Tensor q = move(q_), k = view_of_keys(move(k_)), v = view_of_keys(move(v_));
     engine.attention(q, k, v, out_on_device, on_device);
     CAPTURE(description());
     compare(copied(owned, out_on_device, out), copied(owned, lse_on_device, lse));
@@ -58,7 +62,7 @@ class RaggedBatch {
   std::string description() const {
     std::string text = "batch " + std::to_string(batch_) + " heads " + std::to_string(heads_q_) + "/" +
                        std::to_string(heads_kv_) + (options.causal ? " causal" : "") + " q " + to_string(q_.shape()) +
-                       " k " + to_string(k_.shape()) + ":";
+                       " k " + to_string(k_.shape()) + (heads_first_ ? " heads first" : "") + ":";
     for (std::int64_t i = 0; i < batch_; ++i)
       text += " " + std::to_string(queries_[i].count) + "x" + std::to_string(keys_[i].count);
     return text;
@@ -66,8 +70,8 @@ class RaggedBatch {
 
   std::int64_t batch() const { return batch_; }
   const HostTensor& q() const { return q_; }
-  const HostTensor& k() const { return k_; }
-  const HostTensor& v() const { return v_; }
+  Tensor k() const { return view_of_keys(k_.view()); }
+  Tensor v() const { return view_of_keys(v_.view()); }
   Dims out_shape() const {
     Dims shape = q_.shape();
     shape[shape.size() - 1] = choice_.head_dim_v;
@@ -144,8 +148,64 @@ class RaggedBatch {
     fill(v_, of_v, keys_, 3);
   }
 
-  void add(std::optional<Tensor> AttentionOptions::*field, const std::vector<std::int32_t>& values) {
-    HostTensor tensor(DType::i32, {static_cast<std::int64_t>(values.size())});
+  // In any order, now and then shared by two sequences, with rows of heads side by side or heads of rows. Unused
+  // entries of the table are numbers of no page.
+  void make_pages() {
+    const std::int64_t page_size = choice_.page_size;
+    const std::int64_t entries = (choice_.longest + page_size - 1) / page_size + from_to(0, 2);
+    heads_first_ = from_to(0, 1) == 1;
+    std::vector<std::int32_t> used, table(static_cast<std::size_t>(batch_ * entries));
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = i % 2 == 0 ? -1 : 1 << 30;
+    std::vector<std::int32_t> free(static_cast<std::size_t>(batch_ * entries + 3));
+    for (std::size_t i = 0; i < free.size(); ++i) free[i] = static_cast<std::int32_t>(i);
+    std::shuffle(free.begin(), free.end(), dice_);
+    const auto pages = static_cast<std::int64_t>(free.size());
+    std::vector<Rows> rows;
+    for (std::int64_t i = 0; i < batch_; ++i) {
+      const std::int64_t count = length();
+      for (std::int64_t first = 0; first < count; first += page_size) {
+        std::int32_t& page = table[static_cast<std::size_t>(i * entries + first / page_size)];
+        const bool is_full = count - first >= page_size;
+        const bool shares = is_full && i > 0 && from_to(0, 3) == 0 && keys_.back().count >= first + page_size;
+        page = shares ? table[static_cast<std::size_t>((i - 1) * entries + first / page_size)] : free.back();
+        if (!shares) free.pop_back();
+        rows.push_back({page, 0, std::min(count - first, page_size)});
+      }
+      keys_.push_back({0, 0, count});
+      used.push_back(static_cast<std::int32_t>(count));
+    }
+    add(&AttentionOptions::seqused_kv, used);
+    add(&AttentionOptions::page_table, table, Dims{batch_, entries});
+    fill_pages(k_, {pages, page_size, heads_kv_, choice_.head_dim}, rows, 2);
+    fill_pages(v_, {pages, page_size, heads_kv_, choice_.head_dim_v}, rows, 3);
+  }
+
+  void fill_pages(HostTensor& tensor, const Dims& shape, const std::vector<Rows>& rows, std::uint64_t seed) {
+    fill(tensor, shape, rows, seed);
+    if (!heads_first_) return;
+    HostTensor moved(choice_.dtype, {shape[0], shape[2], shape[1], shape[3]});
+    const Tensor to = view_of_keys(moved.view());
+    std::int64_t from = 0;
+    for (std::int64_t page = 0; page < shape[0]; ++page)
+      for (std::int64_t row = 0; row < shape[1]; ++row)
+        for (std::int64_t head = 0; head < shape[2]; ++head)
+          for (std::int64_t column = 0; column < shape[3]; ++column)
+            store_element(to.data, to.dtype, page * to.strides[0] + row * to.strides[1] + head * to.strides[2] + column,
+                          load_element(tensor.data(), tensor.dtype(), from++));
+    tensor = std::move(moved);
+  }
+  Tensor view_of_keys(Tensor tensor) const {
+    if (!heads_first_) return tensor;
+    const Dims shape = tensor.shape, strides = tensor.strides;
+    return {tensor.data,
+            tensor.dtype,
+            {shape[0], shape[2], shape[1], shape[3]},
+            {strides[0], strides[2], strides[1], strides[3]}};
+  }
+
+  void add(std::optional<Tensor> AttentionOptions::*field, const std::vector<std::int32_t>& values,
+           const std::optional<Dims>& shape = {}) {
+    HostTensor tensor(DType::i32, shape.value_or(Dims{static_cast<std::int64_t>(values.size())}));
     std::memcpy(tensor.data(), values.data(), values.size() * sizeof(std::int32_t));
     int_tensors_.emplace_back(field, std::move(tensor));
     options.*field = int_tensors_.back().second.view();
@@ -180,8 +240,8 @@ class RaggedBatch {
 
   // Rows of no sequence are still poison; then they take the reference's place, and the rest has to be near it.
   void compare(HostTensor out, HostTensor lse) const {
-    reference::Result exact = reference::attention(q_.view(), k_.view(), v_.view(), options);
-    reference::Result low = reference::attention_in_low_precision(q_.view(), k_.view(), v_.view(), options);
+    reference::Result exact = reference::attention(q_.view(), k(), v(), options);
+    reference::Result low = reference::attention_in_low_precision(q_.view(), k(), v(), options);
     const std::int64_t rows = exact.shape[1], heads = exact.shape[2], width = exact.shape[3];
     std::vector<bool> used(static_cast<std::size_t>(exact.shape[0] * rows));
     for (const Rows& of : queries_)
@@ -219,6 +279,7 @@ class RaggedBatch {
   Choice choice_;
   std::int64_t batch_ = 0, heads_q_ = 0, heads_kv_ = 0;
   bool packed_queries_ = false;
+  bool heads_first_ = false;  // k_ and v_ are [pages, num_heads, page_size, head_dim]
   std::vector<Rows> queries_, keys_;
   HostTensor q_, k_, v_;
   std::vector<std::pair<std::optional<Tensor> AttentionOptions::*, HostTensor>> int_tensors_;

@@ -40,8 +40,9 @@ struct Setting {
   double dropout = 0;
   bool dropout_state = false;  // seed and offset in memory
   bool dropout_mask = false;
-  bool ragged =
-      false;  // four sequences, one without queries and one without keys, with NaN before the keys of the first
+  // Four sequences, one without queries and one without keys, with NaN before the keys of the first.
+  bool ragged = false;
+  bool paged = false;  // their keys in pages of 16, with NaN in all else
 };
 
 inline constexpr Setting kHopper{.variant = "hopper-kv64-whole"};

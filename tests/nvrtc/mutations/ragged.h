@@ -15,6 +15,12 @@ inline constexpr Setting kHopperRaggedCausal = with_causal(kHopperRagged);
 // A block for each tile that there may be.
 inline constexpr Setting kHopperRaggedSingle = with_sequences(Setting{.variant = "hopper-kv64-single-whole"});
 inline constexpr Setting kMmaRagged = with_sequences(kMma);
+inline constexpr Setting with_pages(Setting setting) {
+  setting.ragged = setting.paged = true;
+  return setting;
+}
+inline constexpr Setting kHopperPaged = with_pages(kHopper);
+inline constexpr Setting kMmaPaged = with_pages(kMma);
 
 inline const std::vector<Mutation> kRaggedFaults = {
     // --- The list
@@ -131,6 +137,56 @@ inline const std::vector<Mutation> kRaggedFaults = {
      .file = "kernels/mma_forward.cuh",
      .original = "before = Sequences::first_query(tile);",
      .replacement = "before = 0;"},
+    // --- Pages
+    {.name = "pages of the first sequence",
+     .setting = kMmaPaged,
+     .file = "parts/keys/paged.cuh",
+     .original = "key_batch * args.row_stride",
+     .replacement = "0 * args.row_stride"},
+    {.name = "the page before",
+     .setting = kHopperPaged,
+     .file = "parts/keys/paged.cuh",
+     .original = "row.pages + entry",
+     .replacement = "row.pages + max(entry - 1, 0)"},
+    {.name = "entries behind the last key are read",
+     .setting = kHopperPaged,
+     .file = "parts/keys/paged.cuh",
+     .original = "key = min(key, row.keys - 1);",
+     .replacement = "",
+     .kinds = {global_out_of_bounds}},
+    {.name = "rows of a page behind the last key are loaded",
+     .setting = kHopperPaged,
+     .file = "parts/keys/paged.cuh",
+     .original = "min(row.keys - first, args.page_size)",
+     .replacement = "args.page_size"},
+    {.name = "a sequence without keys asks the table",
+     .setting = kHopperPaged,
+     .file = "parts/keys/paged.cuh",
+     .original = "if (row.keys == 0) return {0, 0, 1};",
+     .replacement = "",
+     .kinds = {global_out_of_bounds}},
+    {.name = "each lane loads the first page of a block",
+     .setting = kHopperPaged,
+     .file = "hopper/loader.cuh",
+     .original = "block * Config::kBlockKv + row);",
+     .replacement = "block * Config::kBlockKv);"},
+    {.name = "pages of a block lie in one place",
+     .setting = kHopperPaged,
+     .file = "hopper/loader.cuh",
+     .original = "+ row * KvTile::kRowBytes, map",
+     .replacement = ", map",
+     .kinds = {unwritten_shared, race}},
+    {.name = "fewer lanes load than there are pages",
+     .setting = kHopperPaged,
+     .file = "hopper/loader.cuh",
+     .original = "if (row >= Config::kBlockKv) return;",
+     .replacement = "if (row >= Config::kBlockKv / 2) return;",
+     .kinds = {deadlock, unequal_participation}},
+    {.name = "mma: the first row of a page",
+     .setting = kMmaPaged,
+     .file = "kernels/mma_forward.cuh",
+     .original = "place.row * strides.row",
+     .replacement = "0 * strides.row"},
 };
 
 }  // namespace flashjit::tests

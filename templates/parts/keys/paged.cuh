@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keys and values in pages: entries of k and v that stand in any order, and which a row of a table names for each
+// sequence. Of the table nothing is read but what the sequence's keys need.
+#pragma once
+
+#include "abi.cuh"
+#include "attention/keys.cuh"
+#include "ptx/memory.cuh"
+
+struct PagedKeys {
+  struct Row {
+    const int* pages;
+    int keys;
+  };
+
+  const PagedArguments& args;
+
+  template <class Arguments>
+  __device__ __forceinline__ explicit PagedKeys(const Arguments& launch) : args(launch.paged) {}
+
+  __device__ __forceinline__ Row row(int key_batch, int keys) const {
+    return {args.table + key_batch * args.row_stride, keys};
+  }
+  // Keys behind the last one are where that is, and the key of a sequence without any is the first of all pages.
+  __device__ __forceinline__ KeyPlace place(const Row& row, int key) const {
+    if (row.keys == 0) return {0, 0, 1};
+    key = min(key, row.keys - 1);
+    const int entry = static_cast<int>(static_cast<uint64>(key) * args.magic >> args.shift);
+    const int first = entry * args.page_size;
+    return {min(max(ptx::ld_global_int(row.pages + entry), 0), args.pages - 1), key - first,
+            min(row.keys - first, args.page_size)};
+  }
+  __device__ __forceinline__ int box_rows() const { return args.box_rows; }
+  __device__ __forceinline__ int batch_rows() const { return args.page_size; }
+};
