@@ -102,6 +102,9 @@ typedef struct flashjit_function {
 #define FLASHJIT_FUNCTION_INIT \
   { sizeof(flashjit_function), NULL, 0, NULL, 0 }
 
+/* The list of tiles of a ragged batch, for many calls: see Plans. */
+typedef struct flashjit_plan flashjit_plan;
+
 typedef struct flashjit_attention_options {
   size_t struct_size;
   int32_t causal;            /* 0 or 1: query i sees the keys up to i + seqlen_kv - seqlen_q */
@@ -157,12 +160,14 @@ typedef struct flashjit_attention_options {
      says: kDLInt 32 [batch, entries], the last dimension contiguous. With batch_indices_kv sequence b has that row of
      the table. Not beside cu_seqlens_kv and leftpad_kv; NULL: none. */
   const DLTensor* page_table;
+  const flashjit_plan* plan; /* of this ragged batch: the call makes no list of tiles, allocates nothing, and runs the
+                                plan's variant. For the problem and the sizes that it was made for; NULL: none */
 } flashjit_attention_options;
 #define FLASHJIT_ATTENTION_OPTIONS_INIT                                                                               \
   {                                                                                                                   \
     sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0.0f, 0, NULL, NULL, NULL, \
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0.0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0,    \
-        NULL                                                                                                          \
+        NULL, NULL                                                                                                    \
   }
 
 /* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention
@@ -171,6 +176,39 @@ typedef struct flashjit_attention_options {
    (on kDLCPU for an engine that emulates). strides may be NULL: packed. options may be NULL. */
 flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const flashjit_attention_options* options);
+
+/* Plans: the list of tiles of a ragged batch, made once for any number of calls with the same problem and sizes, all
+   layers of a serving step. flashjit/engine.h has the rules. In all of these functions q, k, v and options are those of
+   the calls, without a plan; of q, k and v only sizes, strides and the device count.
+   The calls that have a plan only read it, from any thread; updating or destroying it waits for them to return. It must
+   outlive the work of these calls, and graphs that captured it, and may outlive its engine. */
+
+/* How many words of memory a plan takes, which depends on sizes alone and not on lengths. */
+flashjit_status flashjit_plan_words(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                                    const flashjit_attention_options* options, int64_t* words);
+/* Makes one on the stream of the options, of what offsets, lengths, padding and indices say when the stream comes to
+   it, and the kernels that its calls need. memory is the caller's, kDLInt 32 [words] or more, packed, aligned to 16
+   bytes, on the device of q, and must live as long as the plan's work; NULL: the plan has its own, from the stream's
+   pool. On failure *plan is NULL. */
+flashjit_status flashjit_plan_create(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                                     const flashjit_attention_options* options, const DLTensor* memory,
+                                     flashjit_plan** plan);
+/* Makes it anew in place, for the same problem and sizes: one kernel on the stream, which may be captured. */
+flashjit_status flashjit_plan_update(flashjit_engine* engine, flashjit_plan* plan, const DLTensor* q, const DLTensor* k,
+                                     const DLTensor* v, const flashjit_attention_options* options);
+/* NULL is allowed. Frees memory of its own in the order of the stream that it was made on. */
+void flashjit_plan_destroy(flashjit_plan* plan);
+
+/* What a plan is for. Texts live as long as the plan. */
+typedef struct flashjit_plan_info {
+  size_t struct_size;
+  const char* problem; /* "fwd-bf16-d128-causal-ragged" */
+  const char* variant; /* as the options take it */
+  int64_t words;       /* of its memory */
+} flashjit_plan_info;
+#define FLASHJIT_PLAN_INFO_INIT \
+  { sizeof(flashjit_plan_info), NULL, NULL, 0 }
+flashjit_status flashjit_get_plan_info(const flashjit_plan* plan, flashjit_plan_info* info);
 
 /* The lengths that a block mask is for; batch or num_heads_q 1: for all, where no predicate depends on them. It is as
    it is here in every version. */

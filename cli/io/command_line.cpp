@@ -27,7 +27,8 @@ $HOME/.cache/flashjit), FLASHJIT_CACHE_SIZE (its largest size; default 1G), FLAS
 directories that are only read, DIR:DIR), FLASHJIT_BUNDLES (bundle files that are only read, FILE:FILE),
 FLASHJIT_POLICY (compile, cache_only, off), FLASHJIT_TUNING (off, recorded, on_first_use, frozen),
 FLASHJIT_NVRTC (an exact libnvrtc.so to use), FLASHJIT_DEVICE (gpu; emulate or emulate:ARCH: kernels run in the
-emulator), FLASHJIT_LOG (debug, info, warning), FLASHJIT_TEMPLATE_DIR (device code to use instead of the built-in one).)";
+emulator), FLASHJIT_CHECK_PAGES (1: look at what ragged batches say before each call), FLASHJIT_LOG (debug, info,
+warning), FLASHJIT_TEMPLATE_DIR (device code to use instead of the built-in one).)";
 constexpr const char* kHelpEpilog = R"(Examples:
   flashjit help
   flashjit help cache export)";

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "flashjit/attention.h"
+#include "flashjit/batch_plan.h"
 #include "flashjit/merge.h"
 #include "flashjit/problem.h"
 #include "flashjit/reference.h"
@@ -81,6 +82,11 @@ struct EngineOptions {
   // that attention() returns is in kHostMemory. For small shapes. Empty: kernels run on the GPU.
   std::string emulate;
   EmulationOptions emulation;  // of attention()
+  // For debugging: each call with a ragged batch, and each plan, reads its offsets, lengths, indices and page table
+  // back first, which waits for its stream, and throws Error(invalid_argument) for what no call may say, with the
+  // sequence and the entry of the table: numbers of no page, offsets that decrease, lengths beyond rows, table or
+  // maximum. Not while a graph is captured.
+  bool check_pages = false;
   // These may be called from any thread. What they throw is dropped: a line that cannot be written is no error of a
   // call.
   std::function<void(LogLevel, const std::string&)> log;
@@ -90,10 +96,11 @@ struct EngineOptions {
   // than who started it (set-uid, set-gid, capabilities; see secure_getenv): FLASHJIT_POLICY, FLASHJIT_CACHE_DIR (else
   // $XDG_CACHE_HOME/flashjit, else $HOME/.cache/flashjit, else no directory), FLASHJIT_CACHE_SIZE (bytes, or with K, M,
   // G, T: 512M), FLASHJIT_SYSTEM_CACHE (directories, separated by ":"), FLASHJIT_BUNDLES (files, separated by ":"),
-  // FLASHJIT_TUNING (off, recorded, on_first_use, frozen), FLASHJIT_NVRTC, FLASHJIT_TEMPLATE_DIR, FLASHJIT_DEVICE (gpu;
-  // emulate, which is emulate:sm_90a; emulate:ARCHITECTURE), FLASHJIT_LOG (debug, info, warning: to stderr); and for
-  // nvrtc_directories LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH, VIRTUAL_ENV and CONDA_PREFIX. Throws
-  // Error(invalid_argument) which names the variable. A home that is not there is not made: then it is as if unset.
+  // FLASHJIT_TUNING (off, recorded, on_first_use, frozen), FLASHJIT_NVRTC, FLASHJIT_TEMPLATE_DIR, FLASHJIT_CHECK_PAGES
+  // (1 or 0), FLASHJIT_DEVICE (gpu; emulate, which is emulate:sm_90a; emulate:ARCHITECTURE), FLASHJIT_LOG (debug, info,
+  // warning: to stderr); and for nvrtc_directories LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH, VIRTUAL_ENV and CONDA_PREFIX.
+  // Throws Error(invalid_argument) which names the variable. A home that is not there is not made: then it is as if
+  // unset.
   static EngineOptions from_environment();
 };
 
@@ -208,6 +215,18 @@ class Engine {
   DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
   void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                  const AttentionOptions& opts = {});
+
+  // Makes the list of tiles of a ragged batch on opts.stream, for AttentionOptions::plan of any number of calls with
+  // this problem and these sizes: all layers of a serving step. Of q, k and v only sizes, strides and the device count.
+  // It makes the kernels that these calls need, so that they may be captured in a graph. Of its own memory, or of the
+  // caller's: i32, packed, on the device of q, 16-byte aligned, with at least so many words as plan_dims says, which
+  // depend on sizes alone, not on lengths. Throws Error.
+  BatchPlan plan(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
+  BatchPlan plan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& memory, const AttentionOptions& opts);
+  Dims plan_dims(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
+  // Makes it anew in place, of what offsets, lengths, padding and indices say when the stream comes to it: one kernel,
+  // which may be captured. For the sizes that the plan was made for. Throws Error.
+  void update(BatchPlan& plan, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
   // See merge.h.
   void merge(const std::vector<Partial>& parts, const Tensor& out, const MergeOptions& opts = {});

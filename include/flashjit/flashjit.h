@@ -3,6 +3,7 @@
 #pragma once
 
 #include "flashjit/attention.h"
+#include "flashjit/batch_plan.h"
 #include "flashjit/cache.h"
 #include "flashjit/engine.h"
 #include "flashjit/error.h"

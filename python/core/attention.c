@@ -27,6 +27,7 @@ enum Argument {
   kLse,
   kStream,
   kVariant,
+  kPlan,
   kTensors, /* as tensor_options has them */
   kEngine = kTensors + kTensorOptions,
   kArguments
@@ -51,6 +52,7 @@ static const char* const kNames[kArguments] = {[kQ] = "q",
                                                [kLse] = "lse",
                                                [kStream] = "stream",
                                                [kVariant] = "variant",
+                                               [kPlan] = "plan",
                                                [kEngine] = "engine"};
 static PyObject* names[kArguments];
 
@@ -417,6 +419,7 @@ static PyObject* attend_by_tables(PyObject* const* values, const GivenFunction* 
                                .max_seqlen_q = values[kMaxSeqlenQ],
                                .max_seqlen_kv = values[kMaxSeqlenKv],
                                .variant = values[kVariant],
+                               .plan = values[kPlan],
                                .score = score,
                                .mask = mask};
   Settings settings;

@@ -39,6 +39,15 @@ int find_engine(PyObject* engine, flashjit_engine** handle);
 /* counters(engine) of the module. */
 PyObject* counters(PyObject* module, PyObject* engine);
 
+/* --- plan.c ------------------------------------------------------------------------------------------------------ */
+
+/* Makes flashjit._core.Plan. */
+PyObject* make_plan_type(void);
+/* Where the handle of a flashjit.Plan is, NULL as long as nothing is planned. NULL on failure. */
+flashjit_plan** place_of_plan(PyObject* plan);
+/* Of None or NULL, NULL; of one without a handle a failure. 0 on failure. */
+int find_plan(PyObject* plan, const flashjit_plan** handle);
+
 /* --- attention.c ------------------------------------------------------------------------------------------------- */
 
 /* Made once, when the module is. */
@@ -96,7 +105,7 @@ typedef struct Settings {
 /* What the caller gave for them, NULL or None where it gave nothing. */
 typedef struct GivenSettings {
   PyObject *engine, *causal, *window, *chunk, *scale, *softcap, *dropout, *dropout_seed, *dropout_offset, *max_seqlen_q,
-      *max_seqlen_kv, *variant;
+      *max_seqlen_kv, *variant, *plan;
   const GivenFunction *score, *mask;
 } GivenSettings;
 /* 0 on failure. */
@@ -111,10 +120,14 @@ flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor*
 
 /* --- launch.c ---------------------------------------------------------------------------------------------------- */
 
-/* launch(engine, q, k, v, out, lse, tensors, score, mask, causal, window, chunk, scale, softcap, dropout, dropout_seed,
-   dropout_offset, max_seqlen_q, max_seqlen_kv, stream, variant): the call for tensors that Python code described.
-   tensors is a dict of further ones by their names, score and mask are (text, tensors, numbers) or None. */
+/* launch(engine, q, k, v, out, lse, tensors, score, mask, numbers, plan, stream): the call for tensors that Python code
+   described. tensors is a dict of further ones by their names, score and mask are (text, tensors, numbers) or None,
+   numbers is (causal, window, chunk, scale, softcap, dropout, dropout_seed, dropout_offset, max_seqlen_q,
+   max_seqlen_kv, variant). */
 PyObject* launch(PyObject* module, PyObject* args);
+/* plan(plan, engine, q, k, v, memory, tensors, score, mask, numbers, stream): likewise, into a Plan that is empty; one
+   that is not is made anew, and memory does not count. */
+PyObject* make_plan(PyObject* module, PyObject* args);
 /* block_mask(engine, into, tensors, mask, stream, (batch, heads, seqlen_q, seqlen_kv)): likewise. */
 PyObject* make_block_mask(PyObject* module, PyObject* args);
 /* merge(engine, ((out, lse), ...), out, lse, stream): likewise. */

@@ -151,24 +151,32 @@ static int read_described(PyObject* described, GivenFunction* function) {
                                                   &function->tensors, &PyTuple_Type, &function->numbers);
 }
 
+/* What a call has but for its tensors: functions that are described, the options that are numbers, and a plan. */
+static int read_options(Call* call, PyObject* engine, PyObject* score, PyObject* mask, PyObject* numbers,
+                        PyObject* plan, unsigned long long stream) {
+  GivenSettings given = {.engine = engine, .plan = plan, .score = &call->score, .mask = &call->mask};
+  if (!read_described(score, &call->score) || !read_described(mask, &call->mask) ||
+      !PyArg_ParseTuple(numbers, "OOOOOOOOOOO", &given.causal, &given.window, &given.chunk, &given.scale,
+                        &given.softcap, &given.dropout, &given.dropout_seed, &given.dropout_offset, &given.max_seqlen_q,
+                        &given.max_seqlen_kv, &given.variant) ||
+      !read_settings(&call->settings, &given)) {
+    return 0;
+  }
+  call->settings.options.stream = (void*)(uintptr_t)stream;
+  return 1;
+}
+
 PyObject* launch(PyObject* module, PyObject* args) {
   (void)module;
-  PyObject *q, *k, *v, *out, *lse, *further, *score, *mask;
-  GivenSettings given;
+  PyObject *engine, *q, *k, *v, *out, *lse, *further, *score, *mask, *numbers, *plan;
   unsigned long long stream;
   Call call;
   begin(&call);
-  if (!PyArg_ParseTuple(args, "OOOOOOO!OOOOOOOOOOOOKO:launch", &given.engine, &q, &k, &v, &out, &lse, &PyDict_Type,
-                        &further, &score, &mask, &given.causal, &given.window, &given.chunk, &given.scale,
-                        &given.softcap, &given.dropout, &given.dropout_seed, &given.dropout_offset, &given.max_seqlen_q,
-                        &given.max_seqlen_kv, &stream, &given.variant) ||
-      !read_described(score, &call.score) || !read_described(mask, &call.mask)) {
+  if (!PyArg_ParseTuple(args, "OOOOOOO!OOO!OK:launch", &engine, &q, &k, &v, &out, &lse, &PyDict_Type, &further, &score,
+                        &mask, &PyTuple_Type, &numbers, &plan, &stream) ||
+      !read_options(&call, engine, score, mask, numbers, plan, stream)) {
     return NULL;
   }
-  given.score = &call.score;
-  given.mask = &call.mask;
-  if (!read_settings(&call.settings, &given)) return NULL;
-  call.settings.options.stream = (void*)(uintptr_t)stream;
   const DLTensor* const q_view = lend(&call, "q", q, 0);
   const DLTensor* const k_view = lend(&call, "k", k, 0);
   const DLTensor* const v_view = lend(&call, "v", v, 0);
@@ -177,6 +185,37 @@ PyObject* launch(PyObject* module, PyObject* args) {
   const DLTensor* const out_view = lend(&call, "out", out, 1);
   call.settings.options.lse = lend(&call, "lse", lse, 1);
   const flashjit_status status = call.wrong ? FLASHJIT_OK : run(&call.settings, q_view, k_view, v_view, out_view);
+  return finish(&call, status);
+}
+
+PyObject* make_plan(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *plan, *engine, *q, *k, *v, *memory, *further, *score, *mask, *numbers;
+  unsigned long long stream;
+  Call call;
+  begin(&call);
+  if (!PyArg_ParseTuple(args, "OOOOOOO!OOO!K:plan", &plan, &engine, &q, &k, &v, &memory, &PyDict_Type, &further, &score,
+                        &mask, &PyTuple_Type, &numbers, &stream) ||
+      !read_options(&call, engine, score, mask, numbers, NULL, stream)) {
+    return NULL;
+  }
+  flashjit_plan** const place = place_of_plan(plan);
+  if (!place) return NULL;
+  const DLTensor* const q_view = lend(&call, "q", q, 0);
+  const DLTensor* const k_view = lend(&call, "k", k, 0);
+  const DLTensor* const v_view = lend(&call, "v", v, 0);
+  lend_options(&call, further);
+  lend_all_captures(&call);
+  const DLTensor* const memory_view = lend(&call, "memory", memory, 1);
+  const Settings* const settings = &call.settings;
+  flashjit_status status = FLASHJIT_OK;
+  if (!call.wrong) {
+    Py_BEGIN_ALLOW_THREADS;
+    status =
+        *place ? flashjit_plan_update(settings->engine, *place, q_view, k_view, v_view, &settings->options)
+               : flashjit_plan_create(settings->engine, q_view, k_view, v_view, &settings->options, memory_view, place);
+    Py_END_ALLOW_THREADS;
+  }
   return finish(&call, status);
 }
 

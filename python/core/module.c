@@ -10,8 +10,8 @@ PyDoc_STRVAR(
     "sinks=None, bias=None, boolean_mask=None, documents=None, prefix=None, tree=None, score=None, mask=None, "
     "query_offsets=None, key_offsets=None, block_mask=None, dropout=0.0, dropout_seed=0, dropout_offset=0, "
     "dropout_state=None, dropout_mask=None, cu_seqlens_q=None, cu_seqlens_kv=None, seqused_q=None, seqused_kv=None, "
-    "leftpad_kv=None, batch_indices_kv=None, page_table=None, max_seqlen_q=0, max_seqlen_kv=0, out=None, lse=False, "
-    "stream=None, variant=None, engine=None)\n"
+    "leftpad_kv=None, batch_indices_kv=None, page_table=None, max_seqlen_q=0, max_seqlen_kv=0, plan=None, out=None, "
+    "lse=False, stream=None, variant=None, engine=None)\n"
     "--\n\n"
     "softmax(scale * q k^T) v, enqueued on a CUDA stream.\n\n"
     "Parameters\n"
@@ -87,6 +87,9 @@ PyDoc_STRVAR(
     "max_seqlen_q, max_seqlen_kv : int\n"
     "    Upper bounds of these lengths: bias and other arrays of queries and keys have these sizes, and a kernel is\n"
     "    chosen by them. As many as there are rows when 0 or None.\n"
+    "plan : flashjit.Plan\n"
+    "    What flashjit.plan made for calls with these options and sizes, for speed: the call makes no list of tiles.\n"
+    "    None when None.\n"
     "out : array [batch, seqlen_q, heads_q, head_dim_v]\n"
     "    Written, and returned; a new array when None.\n"
     "lse : bool\n"
@@ -126,6 +129,7 @@ static PyMethodDef functions[] = {
     {"block_mask_dims", block_mask_dims, METH_VARARGS, NULL},
     {"dropout_mask", make_dropout_mask, METH_VARARGS, NULL},
     {"merge", merge, METH_VARARGS, NULL},
+    {"plan", make_plan, METH_VARARGS, NULL},
     {"prepare", prepare, METH_VARARGS, NULL},
     {"counters", counters, METH_O, NULL},
     {"version", version, METH_NOARGS, NULL},
@@ -135,13 +139,32 @@ static PyMethodDef functions[] = {
 static struct PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT, .m_name = "_core", .m_size = -1, .m_methods = functions};
 
+/* Of a new reference, which it takes. */
+static int add(PyObject* module, const char* name, PyObject* value) {
+  if (value && PyModule_AddObject(module, name, value) == 0) return 1;
+  Py_XDECREF(value);
+  return 0;
+}
+
+static PyObject* tensor_option_names(void) {
+  PyObject* const names = PyTuple_New(kTensorOptions);
+  for (int i = 0; names && i < kTensorOptions; ++i) {
+    PyObject* const name = PyUnicode_FromString(tensor_options[i].name);
+    if (name && PyTuple_SetItem(names, i, name) == 0) continue;
+    Py_DECREF(names);
+    return NULL;
+  }
+  return names;
+}
+
 PyMODINIT_FUNC PyInit__core(void) {
   join_attention_doc();
   PyObject* const module = PyModule_Create(&definition);
   if (!module || !prepare_keywords()) return NULL;
-  PyObject* const engine = make_engine_type();
-  if (engine && PyModule_AddObject(module, "Engine", engine) == 0) return module;
-  Py_XDECREF(engine);
+  if (add(module, "Engine", make_engine_type()) && add(module, "Plan", make_plan_type()) &&
+      add(module, "TENSOR_OPTIONS", tensor_option_names())) {
+    return module;
+  }
   Py_DECREF(module);
   return NULL;
 }

@@ -147,7 +147,7 @@ int read_settings(Settings* settings, const GivenSettings* given) {
   *options = defaults;
   if (!find_engine(given->engine, &settings->engine)) return 0;
   if (!read_masks(settings, given) || !read_scores(options, given) || !read_dropout(options, given) ||
-      !read_bounds(options, given) || !read_functions(settings, given)) {
+      !read_bounds(options, given) || !read_functions(settings, given) || !find_plan(given->plan, &options->plan)) {
     return 0;
   }
   if (!is_given(given->variant) || PyArg_Parse(given->variant, "s:attention", &options->variant)) return 1;

@@ -23,8 +23,8 @@ from ._nvrtc import find_nvrtc
 
 __all__ = [
     "CacheMiss", "CompileFailed", "DriverError", "Engine", "Error", "IOFailure", "InvalidArgument", "KernelFault",
-    "Mask", "NoCompiler", "NoDevice", "NoDriver", "Score", "Unsupported", "__version__", "attention", "block_mask",
-    "counters", "dropout_mask", "library_path", "merge", "prepare"
+    "Mask", "NoCompiler", "NoDevice", "NoDriver", "Plan", "Score", "Unsupported", "__version__", "attention",
+    "block_mask", "counters", "dropout_mask", "library_path", "merge", "plan", "prepare"
 ]
 
 __version__: str = _core.version()
@@ -80,6 +80,10 @@ class Engine(_core.Engine):
         return block_mask(q, k, boolean_mask=boolean_mask, documents=documents, tree=tree, mask=mask,
                           query_offsets=query_offsets, key_offsets=key_offsets, into=into, stream=stream, engine=self)
 
+    def plan(self, q: Any, k: Any, v: Any, *, memory: Any = None, stream: Any = None, **options: Any) -> Plan:
+        """As flashjit.plan, with this engine."""
+        return plan(q, k, v, memory=memory, stream=stream, engine=self, **options)
+
     def merge(self, parts: Sequence[tuple[Any, Any]], *, out: Any = None, lse: Any = None,
               stream: Any = None) -> tuple[Any, Any]:
         """As flashjit.merge, with this engine."""
@@ -88,6 +92,63 @@ class Engine(_core.Engine):
     def counters(self) -> dict[str, int]:
         """As flashjit.counters, of this engine."""
         return _core.counters(self)
+
+
+class Plan(_core.Plan):
+    """The list of tiles of a ragged batch, which flashjit.plan makes for flashjit.attention(..., plan=).
+
+    It keeps the caller's memory and its engine alive. Calls with it may be made from any thread, but not while it is
+    updated, and must have finished on the device before memory of the caller is used otherwise.
+
+    Attributes
+    ----------
+    problem : str
+        What is compiled in, "fwd-bf16-d128-causal-ragged".
+    variant : str
+        The kernel of its calls, as variant= takes it.
+    words : int
+        Its memory, in int32.
+    """
+
+    _engine: Engine | None = None
+    _memory: Any = None
+
+    def update(self, q: Any, k: Any, v: Any, *, stream: Any = None, **options: Any) -> None:
+        """Make it anew in place, of what offsets, lengths, padding and indices say when the stream comes to it.
+
+        One kernel on the stream, which a CUDA graph may capture. Arguments are as of flashjit.plan, for the sizes that
+        it was made for.
+        """
+        _arrays.plan(self, q, k, v, self._memory, stream, self._engine, options)
+
+
+def plan(q: Any, k: Any, v: Any, *, memory: Any = None, stream: Any = None, engine: Engine | None = None,
+         **options: Any) -> Plan:
+    """Make the list of tiles of a ragged batch once, for any number of calls: all layers of a serving step.
+
+    >>> plan = flashjit.plan(q, k, v, causal=True, cu_seqlens_q=starts, cu_seqlens_kv=starts)
+    >>> out = flashjit.attention(q, k, v, causal=True, cu_seqlens_q=starts, cu_seqlens_kv=starts, plan=plan)
+
+    Such a call makes no list, allocates nothing for one, and launches one kernel. The list is made on the stream, of
+    what the lengths say then; the kernels that the calls need are made, too. A call must have the same options as here,
+    those that are numbers and arrays with whatever values, and the same sizes.
+
+    Parameters
+    ----------
+    q, k, v : arrays, as those of the calls
+        Their elements are not read.
+    memory : array [words] of int32
+        For the list, on the device of q, contiguous and aligned to 16 bytes; Plan.words says how many a plan for these
+        sizes has, and there may be more. Memory of the library's pool when None.
+    stream, engine :
+        As of flashjit.attention.
+    options :
+        As of flashjit.attention, without plan, out and lse.
+    """
+    made = Plan()
+    _arrays.plan(made, q, k, v, memory, stream, engine, options)
+    made._engine, made._memory = engine, memory
+    return made
 
 
 def block_mask(q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = None, tree: Any = None,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Sequence
 
 from . import _core
 from ._errors import InvalidArgument, Unsupported
-from ._functions import AnyMask, AnyScore, Mask
+from ._functions import AnyMask, AnyScore, Mask, Score, to_function
 
 # DLPack's numbers.
 _CPU, _CUDA = 1, 2
@@ -25,7 +25,7 @@ def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, ch
               softcap: Any = None, dropout: Any = None, dropout_seed: Any = None, dropout_offset: Any = None,
               max_seqlen_q: Any = None, max_seqlen_kv: Any = None, score: AnyScore | None = None,
               mask: AnyMask | None = None, out: Any = None, lse: Any = None, stream: Any = None, variant: Any = None,
-              engine: Any = None, tensors: dict[str, Any] | None = None) -> Any:
+              plan: Any = None, engine: Any = None, tensors: dict[str, Any] | None = None) -> Any:
     """As flashjit.attention, whose further arrays are in a dict by their names."""
     library, tensors = _library_of("q", q), tensors or {}
     for name, array, offsets in (("q", q, "cu_seqlens_q"), ("v", v, "cu_seqlens_kv")):
@@ -36,18 +36,48 @@ def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, ch
         library.check_out("out", out)
     *batch, seqlen, heads, _ = q.shape
     rows = library.empty(q, (*batch, heads, seqlen), "float32") if _flag("lse", lse) else None
+    numbers = (causal, window, chunk, scale, softcap, dropout, dropout_seed, dropout_offset, max_seqlen_q,
+               max_seqlen_kv, variant)
 
     def launch(handle: int) -> None:
         _core.launch(engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
                      _export("out", out, handle), None if rows is None else _export("lse", rows, handle),
                      _export_all(tensors, handle), export_function("score", score, handle),
-                     export_function("mask", mask, handle), causal, window, chunk, scale, softcap, dropout,
-                     dropout_seed, dropout_offset, max_seqlen_q, max_seqlen_kv, handle, variant)
+                     export_function("mask", mask, handle), numbers, plan, handle)
 
     results = library.run(launch, None if stream is None else stream_handle(stream), q,
                           [out] if rows is None else [out, rows])
     library.mark_written(out)
     return results[0] if rows is None else tuple(results)
+
+
+# Options that are no arrays and no functions, as _core takes them.
+_NUMBERS = ("causal", "window", "chunk", "scale", "softcap", "dropout", "dropout_seed", "dropout_offset",
+            "max_seqlen_q", "max_seqlen_kv", "variant")
+_PLANNED = frozenset((*_NUMBERS, "score", "mask", *_core.TENSOR_OPTIONS))
+
+
+def plan(made: _core.Plan, q: Any, k: Any, v: Any, memory: Any, stream: Any, engine: Any,
+         options: dict[str, Any]) -> None:
+    """As flashjit.plan, into a plan that is empty, or flashjit.Plan.update. options are those of calls."""
+    for name in options:
+        if name not in _PLANNED:
+            raise TypeError(f"plan() got an unknown argument {name!r}")
+    library = _library_of("q", q)
+    tensors = {name: options.get(name) for name in _core.TENSOR_OPTIONS}
+    score, mask = to_function(Score, options.get("score")), to_function(Mask, options.get("mask"))
+    numbers = tuple(options.get(name) for name in _NUMBERS)
+    if memory is not None:
+        library.check_out("memory", memory)
+
+    def launch(handle: int) -> None:
+        _core.plan(made, engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
+                   None if memory is None else _export("memory", memory, handle), _export_all(tensors, handle),
+                   export_function("score", score, handle), export_function("mask", mask, handle), numbers, handle)
+
+    library.run(launch, None if stream is None else stream_handle(stream), q, [])
+    if memory is not None:
+        library.mark_written(memory)
 
 
 def block_mask(q: Any, k: Any, *, mask: Mask | None, into: Any, stream: Any, engine: Any, **tensors: Any) -> Any:
@@ -184,7 +214,7 @@ _I64 = _Dtypes("int64", "long", "int64 (typestr <i8)")
 _BOOLEAN = _Dtypes("bool", "bool", "bool (typestr |b1)")
 _DTYPES = {
     "alibi_slopes": _F32, "sinks": _F32, "lse": _F32, "documents": _I32, "prefix": _I32, "query_offsets": _I32,
-    "key_offsets": _I32, "block_mask": _I32, "into": _I32, "cu_seqlens_q": _I32, "cu_seqlens_kv": _I32,
+    "key_offsets": _I32, "block_mask": _I32, "into": _I32, "memory": _I32, "cu_seqlens_q": _I32, "cu_seqlens_kv": _I32,
     "seqused_q": _I32, "seqused_kv": _I32, "leftpad_kv": _I32, "batch_indices_kv": _I32, "page_table": _I32,
     "tree": _I64, "dropout_state": _I64, "boolean_mask": _BOOLEAN, "dropout_mask": _BOOLEAN,
     "bias": _Dtypes("float16, bfloat16 or float32", "bfloat16", "float16 or float32 (typestr <f2, <f4; bfloat16 needs "
@@ -298,7 +328,7 @@ class _Jax(_ArrayApi):
         if stream is not None:
             raise InvalidArgument(f"stream: must be None for arrays of JAX, which has its own, was {stream}")
         jax = importlib.import_module("jax")
-        first, *others = outputs
+        first, *others = outputs or [self.empty(q, (1, ))]  # without one nothing lends a stream
         results = [jax.dlpack.from_dlpack(_Pending(first, launch))]
         results += [jax.dlpack.from_dlpack(other) for other in others]
         # JAX may give the memory of q, k and v away when the caller drops them, without regard to this kernel.
@@ -428,7 +458,7 @@ def _describe_cuda_array(name: str, array: Any) -> Any:
     if kind not in _TYPESTR_CODES:
         raise InvalidArgument(f"{name}: dtype must be {_dtypes_of(name).typestr}, was {kind}")
     address, is_read_only = interface["data"]
-    if is_read_only and name in ("out", "lse", "into"):
+    if is_read_only and name in ("out", "lse", "into", "memory"):
         raise InvalidArgument(f"{name}: must be writable, was read-only")
     size = int(kind[2:])
     strides = interface.get("strides")

@@ -20,8 +20,8 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
               cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
               leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
-              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., out: _Array | None = ...,
-              lse: Literal[False] = ..., stream: Any = ..., variant: str | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., plan: Plan | None = ...,
+              out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ..., variant: str | None = ...,
               engine: Engine | None = ...) -> _Array: ...
 @overload
 def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
@@ -33,8 +33,8 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
               cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
               leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
-              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., out: _Array | None = ...,
-              lse: Literal[True], stream: Any = ..., variant: str | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., plan: Plan | None = ...,
+              out: _Array | None = ..., lse: Literal[True], stream: Any = ..., variant: str | None = ...,
               engine: Engine | None = ...) -> tuple[_Array, _Array]: ...
 @overload
 def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
@@ -46,8 +46,8 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
               cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
               leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
-              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., out: _Array | None = ...,
-              lse: bool, stream: Any = ..., variant: str | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., plan: Plan | None = ...,
+              out: _Array | None = ..., lse: bool, stream: Any = ..., variant: str | None = ...,
               engine: Engine | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
 class Engine:
@@ -63,8 +63,9 @@ class Engine:
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
                   cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
                   leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
-                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., out: _Array | None = ...,
-                  lse: Literal[False] = ..., stream: Any = ..., variant: str | None = ...) -> _Array: ...
+                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., plan: Plan | None = ...,
+                  out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
+                  variant: str | None = ...) -> _Array: ...
     @overload
     def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
                   chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
@@ -75,8 +76,9 @@ class Engine:
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
                   cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
                   leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
-                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., out: _Array | None = ...,
-                  lse: Literal[True], stream: Any = ..., variant: str | None = ...) -> tuple[_Array, _Array]: ...
+                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., plan: Plan | None = ...,
+                  out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
+                  variant: str | None = ...) -> tuple[_Array, _Array]: ...
     @overload
     def attention(self, q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _Window | None = ...,
                   chunk: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
@@ -87,17 +89,32 @@ class Engine:
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
                   cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
                   leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
-                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., out: _Array | None = ...,
-                  lse: bool, stream: Any = ..., variant: str | None = ...) -> _Array | tuple[_Array, _Array]: ...
+                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., plan: Plan | None = ...,
+                  out: _Array | None = ..., lse: bool, stream: Any = ...,
+                  variant: str | None = ...) -> _Array | tuple[_Array, _Array]: ...
+
+class Plan:
+    @property
+    def problem(self) -> str: ...
+    @property
+    def variant(self) -> str: ...
+    @property
+    def words(self) -> int: ...
+
+# The options of attention that are arrays, but for lse.
+TENSOR_OPTIONS: tuple[str, ...]
 
 # What _functions.Score and Mask have, with _Tensor in place of arrays.
 _Function = tuple[str, tuple[tuple[str, _Tensor], ...], tuple[tuple[str, Union[int, float]], ...]]
 
+# numbers: (causal, window, chunk, scale, softcap, dropout, dropout_seed, dropout_offset, max_seqlen_q, max_seqlen_kv,
+# variant), None where they are not given
 def launch(engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor | None,
-           tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, causal: bool,
-           window: _Window | None, chunk: int | None, scale: float | None, softcap: float | None,
-           dropout: float | None, dropout_seed: int | None, dropout_offset: int | None, max_seqlen_q: int | None,
-           max_seqlen_kv: int | None, stream: int, variant: str | None) -> None: ...
+           tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, numbers: tuple[Any, ...],
+           plan: Plan | None, stream: int) -> None: ...
+def plan(plan: Plan, engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, memory: _Tensor | None,
+         tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, numbers: tuple[Any, ...],
+         stream: int) -> None: ...
 # sizes: (batch, heads, seqlen_q, seqlen_kv)
 def block_mask(engine: Engine | None, into: _Tensor, tensors: dict[str, _Tensor], mask: _Function | None, stream: int,
                sizes: tuple[int, int, int, int]) -> None: ...

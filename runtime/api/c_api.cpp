@@ -8,9 +8,11 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "flashjit.h"
+#include "flashjit/batch_plan.h"
 #include "flashjit/engine.h"
 #include "flashjit/error.h"
 #include "flashjit/version.h"
@@ -25,6 +27,14 @@
 
 struct flashjit_engine {
   flashjit::Engine engine;
+};
+
+struct flashjit_plan {
+  explicit flashjit_plan(flashjit::BatchPlan made)
+      : plan(std::move(made)), problem(to_string(plan.problem())), variant(to_string(plan.variant())) {}
+
+  flashjit::BatchPlan plan;
+  std::string problem, variant;
 };
 
 namespace {
@@ -207,6 +217,7 @@ flashjit::AttentionOptions to_options(const flashjit_attention_options* given, M
   read_tensors(c, kind, options);
   if (c.score) options.score = to_function<flashjit::Score>("score", *c.score, kind);
   if (c.mask) options.mask = to_function<flashjit::Mask>("mask", *c.mask, kind);
+  if (c.plan) options.plan = &c.plan->plan;
   return options;
 }
 
@@ -278,16 +289,46 @@ flashjit::CallShape to_shape(const flashjit_mask_shape& given) {
 
 MemoryKind memory_of(const Engine& engine) { return engine.emulates() ? MemoryKind::host : MemoryKind::device; }
 
+flashjit::Tensor to_rows(const char* name, const DLTensor* tensor, MemoryKind kind) {
+  return flashjit::runtime::to_tensor(name, tensor, kind, "f16 or bf16");
+}
+
 void attention(Engine& engine, const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* out,
                const flashjit_attention_options* options) {
   const MemoryKind kind = memory_of(engine);
-  const auto view = [kind](const char* name, const DLTensor* tensor) {
-    return flashjit::runtime::to_tensor(name, tensor, kind, "f16 or bf16");
-  };
   // One after the other, so that of several errors the first is told.
-  const flashjit::Tensor q_view = view("q", q), k_view = view("k", k), v_view = view("v", v),
-                         out_view = view("out", out);
+  const flashjit::Tensor q_view = to_rows("q", q, kind), k_view = to_rows("k", k, kind), v_view = to_rows("v", v, kind),
+                         out_view = to_rows("out", out, kind);
   engine.attention(q_view, k_view, v_view, out_view, to_options(options, kind));
+}
+
+// What a plan is made for: its members are read one after the other, too.
+struct PlannedCall {
+  MemoryKind kind;
+  flashjit::Tensor q, k, v;
+  flashjit::AttentionOptions options;
+
+  PlannedCall(const Engine& engine, const DLTensor* of_q, const DLTensor* of_k, const DLTensor* of_v,
+              const flashjit_attention_options* given)
+      : kind(memory_of(engine)),
+        q(to_rows("q", of_q, kind)),
+        k(to_rows("k", of_k, kind)),
+        v(to_rows("v", of_v, kind)),
+        options(to_options(given, kind)) {}
+};
+
+flashjit::BatchPlan make_plan(Engine& engine, const PlannedCall& call, const DLTensor* memory) {
+  if (!memory) return engine.plan(call.q, call.k, call.v, call.options);
+  const flashjit::Tensor view = flashjit::runtime::to_tensor("memory", memory, call.kind, "i32");
+  return engine.plan(call.q, call.k, call.v, view, call.options);
+}
+
+flashjit_plan_info info_of(const flashjit_plan& plan) {
+  flashjit_plan_info info = FLASHJIT_PLAN_INFO_INIT;
+  info.problem = plan.problem.c_str();
+  info.variant = plan.variant.c_str();
+  info.words = plan.plan.memory().shape[0];
+  return info;
 }
 
 void block_mask(Engine& engine, const flashjit_attention_options* options, const flashjit_mask_shape* shape,
@@ -377,6 +418,42 @@ flashjit_status flashjit_get_counters(flashjit_engine* engine, flashjit_counters
 flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const flashjit_attention_options* options) {
   return guarded([&] { attention(engine_of(engine), q, k, v, out, options); });
+}
+
+flashjit_status flashjit_plan_words(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                                    const flashjit_attention_options* options, int64_t* words) {
+  return guarded([&] {
+    int64_t& result = require("words", words);
+    Engine& made_by = engine_of(engine);
+    const PlannedCall call(made_by, q, k, v, options);
+    result = made_by.plan_dims(call.q, call.k, call.v, call.options)[0];
+  });
+}
+
+flashjit_status flashjit_plan_create(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                                     const flashjit_attention_options* options, const DLTensor* memory,
+                                     flashjit_plan** plan) {
+  return guarded([&] {
+    require("plan", plan) = nullptr;
+    Engine& made_by = engine_of(engine);
+    *plan = new flashjit_plan(make_plan(made_by, PlannedCall(made_by, q, k, v, options), memory));
+  });
+}
+
+flashjit_status flashjit_plan_update(flashjit_engine* engine, flashjit_plan* plan, const DLTensor* q, const DLTensor* k,
+                                     const DLTensor* v, const flashjit_attention_options* options) {
+  return guarded([&] {
+    flashjit::BatchPlan& made = require("plan", plan).plan;
+    Engine& made_by = engine_of(engine);
+    const PlannedCall call(made_by, q, k, v, options);
+    made_by.update(made, call.q, call.k, call.v, call.options);
+  });
+}
+
+void flashjit_plan_destroy(flashjit_plan* plan) { delete plan; }
+
+flashjit_status flashjit_get_plan_info(const flashjit_plan* plan, flashjit_plan_info* info) {
+  return guarded([&] { flashjit::runtime::write_struct(info_of(require("plan", plan)), require("info", info)); });
 }
 
 flashjit_status flashjit_block_mask_dims(const flashjit_mask_shape* shape, int64_t dims[FLASHJIT_BLOCK_MASK_RANK]) {

@@ -63,6 +63,10 @@ Engine::Impl::Impl(EngineOptions given)
       emulated(emulated_backend_of(options, templates, store)),
       backend(emulated ? static_cast<runtime::Backend&>(*emulated) : gpus) {}
 
+void Engine::Impl::check(const runtime::ForwardCall& call, const AttentionOptions& opts) const {
+  if (options.check_pages && call.problem.ragged && !call.nothing_to_do()) backend.check(call, opts);
+}
+
 Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 
 Engine::~Engine() = default;
@@ -84,6 +88,7 @@ DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v
   const int device = impl_->backend.output_device(call.operands, opts.stream);
   DeviceTensor out = DeviceTensor::allocate(q.dtype, call.out_shape(), opts.stream, device);
   runtime::validate_out(call, out);
+  impl_->check(call, opts);
   impl_->backend.run(call, opts);
   return out;
 }
@@ -96,6 +101,7 @@ void Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   }
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   runtime::validate_out(call, out);
+  impl_->check(call, opts);
   impl_->backend.run(call, opts);
 }
 
@@ -124,6 +130,7 @@ emulator::Report Engine::emulate(const Tensor& q, const Tensor& k, const Tensor&
   }
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   runtime::validate_out(call, out);
+  impl_->check(call, opts);
   return impl_->emulated->emulate(call, opts, options);
 }
 

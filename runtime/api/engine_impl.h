@@ -25,6 +25,8 @@ struct Engine::Impl {
 
   // Throws Error(unsupported), which names the member function, on an engine that emulates.
   void require_gpu(const char* function) const;
+  // A call that is about to be made, where options ask for it.
+  void check(const runtime::ForwardCall& call, const AttentionOptions& opts) const;
   using ReferenceFunction = reference::Result(const Tensor&, const Tensor&, const Tensor&, const AttentionOptions&,
                                               const reference::ScoreHook&);
   reference::Result reference_of(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts,

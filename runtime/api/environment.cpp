@@ -97,6 +97,13 @@ std::uint64_t read_cache_size(std::uint64_t otherwise) {
   }
 }
 
+bool read_flag(const char* name) {
+  const std::string wanted = variable(name);
+  if (wanted.empty() || wanted == "0") return false;
+  if (wanted == "1") return true;
+  throw Error(ErrorCode::invalid_argument, fmt::format("{}: must be 1 or 0, was {}", name, wanted));
+}
+
 // The architecture to emulate; empty for the GPU.
 std::string read_emulated_architecture() {
   constexpr std::string_view kDefault = "sm_90a", kPrefix = "emulate:";
@@ -128,6 +135,7 @@ EngineOptions EngineOptions::from_environment() {
   options.nvrtc_directories = find_nvrtc_directories();
   options.template_directory = variable("FLASHJIT_TEMPLATE_DIR");
   options.emulate = read_emulated_architecture();
+  options.check_pages = read_flag("FLASHJIT_CHECK_PAGES");
   options.log = log_to_stderr();
   return options;
 }

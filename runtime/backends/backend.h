@@ -34,6 +34,12 @@ class Backend {
   // Enqueues the call on its stream, or computes it at once where there are no streams. Its kernel is made now when it
   // has not been prepared. Throws Error.
   virtual void run(const ForwardCall& call, const AttentionOptions& opts) = 0;
+  // Reads what a call with a ragged batch says of its sequences, behind the work on its stream, and throws what
+  // check_sequences throws. Nothing while the stream captures a graph.
+  virtual void check(const ForwardCall& call, const AttentionOptions& opts) = 0;
+  // Likewise the kernel that makes the list of tiles of a call with a ragged batch and a variant, into memory that
+  // calls with a plan find it in.
+  virtual void plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) = 0;
   // Likewise a kernel beside those of attention, that `make` makes for the architecture of the call's device.
   using MakePlainLaunch = std::function<PlainLaunch(const Architecture& architecture)>;
   virtual void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) = 0;

@@ -8,6 +8,7 @@
 
 #include "flashjit/error.h"
 #include "generator/variant_space.h"
+#include "runtime/call/check_sequences.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operation.h"
 #include "runtime/kernels/nvrtc.h"
@@ -117,7 +118,7 @@ struct EmulatedBackend::Kernel {
     if (!scratch.empty()) memory.add("batch_plan", scratch.data(), scratch.size() * sizeof(Unit));
     emulator::Report report;
     for (Launch& launch : operation) {
-      const bool is_plan = batch_plan && &launch == operation.begin();
+      const bool is_plan = batch_plan && !call.plan && &launch == operation.begin();
       report = is_plan ? batch_plan->program.run(batch_plan->entry, emulated(launch, options), memory)
                        : run(launch, memory, options);
       if (!report.clean()) break;
@@ -223,7 +224,7 @@ std::vector<KernelInfo> EmulatedBackend::prepare(const Problem& problem, int dev
 KernelInfo EmulatedBackend::prepare(const ForwardCall& call, const AttentionOptions& opts) {
   require_null(opts.stream);
   if (call.nothing_to_do()) return {};
-  return kernel_of(call, opts).info;
+  return kernel_of(call).info;
 }
 
 int EmulatedBackend::output_device(const Operands&, Stream stream) const {
@@ -243,11 +244,27 @@ void EmulatedBackend::run(const Operands& operands, Stream stream, const MakePla
   require_clean(plain.program.run(plain.entry, emulated(made.launch, options_), memory_of(operands)));
 }
 
+void EmulatedBackend::check(const ForwardCall& call, const AttentionOptions& opts) {
+  require_null(opts.stream);
+  check_sequences(call, [](const Tensor& tensor) {
+    const auto* const values = static_cast<const std::int32_t*>(tensor.data);
+    return std::vector<std::int32_t>(values, values + spanned_ints(tensor));
+  });
+}
+
+void EmulatedBackend::plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) {
+  require_null(opts.stream);
+  if (call.nothing_to_do()) return;
+  const PlainProgram& planner = batch_plan();
+  require_clean(planner.program.run(planner.entry, emulated(make_batch_plan_launch(call, memory), options_),
+                                    memory_of(call.operands)));
+}
+
 emulator::Report EmulatedBackend::emulate(const ForwardCall& call, const AttentionOptions& opts,
                                           const EmulationOptions& options) {
   require_null(opts.stream);
   if (call.nothing_to_do()) return {};
-  return kernel_of(call, opts).run(call, options);
+  return kernel_of(call).run(call, options);
 }
 
 WantedKernel EmulatedBackend::want(const Problem& problem, const Variant& variant) const {
@@ -285,15 +302,15 @@ const EmulatedBackend::Kernel& EmulatedBackend::make(const WantedKernel& wanted)
 }
 
 // By the default rules alone: records are about times on real devices.
-Variant EmulatedBackend::variant_of(const ForwardCall& call, const AttentionOptions& opts) const {
-  if (!has_tensor_maps(call) && takes_default_without_tma(call, opts, architecture_))
+Variant EmulatedBackend::variant_of(const ForwardCall& call) const {
+  if (!has_tensor_maps(call) && takes_default_without_tma(call, architecture_))
     return generator::default_without_tma(call.problem, architecture_);
-  if (opts.variant) return *opts.variant;
+  if (call.variant) return *call.variant;
   return generator::default_variant(call.problem, architecture_, shape_bucket(tuning_shape(call), kSmCount));
 }
 
-const EmulatedBackend::Kernel& EmulatedBackend::kernel_of(const ForwardCall& call, const AttentionOptions& opts) {
-  const WantedKernel wanted = want(call.problem, variant_of(call, opts));
+const EmulatedBackend::Kernel& EmulatedBackend::kernel_of(const ForwardCall& call) {
+  const WantedKernel wanted = want(call.problem, variant_of(call));
   if (const Kernel* kernel = known(wanted)) return *kernel;
   ProgressReporter progress(progress_, 1);
   return *progress.around(wanted.name(), [&] { return &make(wanted); });

@@ -42,6 +42,8 @@ class EmulatedBackend : public Backend {
   // throws Error(kernel_fault) for any finding.
   void run(const ForwardCall& call, const AttentionOptions& opts) override;
   void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) override;
+  void check(const ForwardCall& call, const AttentionOptions& opts) override;
+  void plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) override;
   emulator::Report emulate(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options);
 
  private:
@@ -52,8 +54,8 @@ class EmulatedBackend : public Backend {
   const Kernel& make(const WantedKernel& wanted);
   PlainProgram make_plain(const generator::PlainKernel& kernel);
   const PlainProgram& batch_plan();
-  Variant variant_of(const ForwardCall& call, const AttentionOptions& opts) const;
-  const Kernel& kernel_of(const ForwardCall& call, const AttentionOptions& opts);
+  Variant variant_of(const ForwardCall& call) const;
+  const Kernel& kernel_of(const ForwardCall& call);
 
   const Architecture& architecture_;
   const generator::Templates& templates_;

@@ -2,6 +2,7 @@
 #include "runtime/backends/gpu_backend.h"
 
 #include "runtime/backends/gpu_operation.h"
+#include "runtime/call/check_sequences.h"
 #include "runtime/cuda/device.h"
 
 namespace flashjit::runtime {
@@ -41,6 +42,31 @@ void GpuBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
   const ContextScope scope(driver, device, opts.stream);
   const LaunchRecord& kernel = forward_kernel(driver, kernels_, call, opts, device);
   GpuOperation(driver, call, kernel, opts.stream).enqueue(driver);
+}
+
+void GpuBackend::check(const ForwardCall& call, const AttentionOptions& opts) {
+  const Driver& driver = Driver::load();
+  const ContextScope scope(driver, device_of(driver, call.operands, opts.stream), opts.stream);
+  if (is_capturing(driver, opts.stream)) return;
+  check_sequences(call, [&](const Tensor& tensor) {
+    std::vector<std::int32_t> values(spanned_ints(tensor));
+    if (values.empty()) return values;
+    const auto from = reinterpret_cast<CUdeviceptr>(tensor.data);
+    driver.check(driver.cuMemcpyDtoHAsync(values.data(), from, values.size() * sizeof(values[0]), opts.stream),
+                 "cuMemcpyDtoHAsync");
+    driver.check(driver.cuStreamSynchronize(opts.stream), "cuStreamSynchronize");
+    return values;
+  });
+}
+
+void GpuBackend::plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) {
+  if (call.nothing_to_do()) return;
+  const Driver& driver = Driver::load();
+  const int device = device_of(driver, call.operands, opts.stream);
+  const ContextScope scope(driver, device, opts.stream);
+  const LaunchRecord& kernel = forward_kernel(driver, kernels_, call, opts, device);
+  Launch launch = make_batch_plan_launch(call, memory);
+  enqueue(driver, launch, kernel.batch_plan, opts.stream);
 }
 
 void GpuBackend::run(const Operands& operands, Stream stream, const MakePlainLaunch& make) {

@@ -19,6 +19,8 @@ class GpuBackend : public Backend {
   KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts) override;
   int output_device(const Operands& operands, Stream stream) const override;
   void run(const ForwardCall& call, const AttentionOptions& opts) override;
+  void check(const ForwardCall& call, const AttentionOptions& opts) override;
+  void plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) override;
   void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) override;
 
  private:

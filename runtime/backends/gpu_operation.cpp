@@ -12,15 +12,6 @@
 namespace flashjit::runtime {
 namespace {
 
-bool is_capturing(const Driver& driver, Stream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult result = driver.cuStreamIsCapturing(stream, &status);
-  // The default stream answers so while another stream of its context captures.
-  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
-  driver.check(result, "cuStreamIsCapturing");
-  return status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 void require_not_capturing(const Driver& driver, Stream stream) {
   if (!is_capturing(driver, stream)) return;
   throw Error(ErrorCode::unsupported,
@@ -67,7 +58,7 @@ void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream) {
 GpuOperation::GpuOperation(const Driver& driver, const ForwardCall& call, const LaunchRecord& kernel, Stream stream)
     : scratch_(allocate_scratch(Operation::scratch_bytes(call, kernel.spec), stream)),
       operation_(call, kernel.spec, kernel.resident_blocks, static_cast<std::byte*>(scratch_.data())),
-      functions_{kernel.batch_plan ? kernel.batch_plan : kernel.function, kernel.function} {
+      functions_{kernel.batch_plan && !call.plan ? kernel.batch_plan : kernel.function, kernel.function} {
   for (int i = 0; Launch & launch : operation_) {
     set_config(configs_[i++], launch, stream);
     write_tensor_maps(driver, launch);
@@ -81,6 +72,15 @@ void enqueue(const Driver& driver, Launch& launch, CUfunction function, Stream s
   set_config(config, launch, stream);
   void* parameters[] = {launch.arguments};
   driver.check(driver.cuLaunchKernelEx(&config, function, parameters, nullptr), "cuLaunchKernelEx");
+}
+
+bool is_capturing(const Driver& driver, Stream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver.cuStreamIsCapturing(stream, &status);
+  // The default stream answers so while another stream of its context captures.
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+  driver.check(result, "cuStreamIsCapturing");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 int device_of(const Driver& driver, const Operands& operands, Stream stream) {
@@ -101,9 +101,9 @@ const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const
     require_not_capturing(driver, opts.stream);
     return kernels.prepare(call.problem, chosen_by..., on);
   };
-  if (!has_tensor_maps(call) && takes_default_without_tma(call, opts, require_architecture(on)))
+  if (!has_tensor_maps(call) && takes_default_without_tma(call, require_architecture(on)))
     return kernel(WithoutTensorMaps{}, WithoutTensorMaps{});
-  if (opts.variant) return kernel(*opts.variant, *opts.variant);
+  if (call.variant) return kernel(*call.variant, *call.variant);
   const CallShape shape = tuning_shape(call);
   return kernel(shape_bucket(shape, on.info.sm_count), shape, opts.stream);
 }

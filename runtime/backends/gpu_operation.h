@@ -39,6 +39,9 @@ class GpuOperation {
 // A launch of a kernel beside those of attention, without tensor maps and counters. Throws Error(driver).
 void enqueue(const Driver& driver, Launch& launch, CUfunction function, Stream stream);
 
+// Whether work that is enqueued on the stream becomes part of a graph.
+bool is_capturing(const Driver& driver, Stream stream);
+
 // The device that a call with these operands runs on. Throws Error(invalid_argument) when pointers or stream do not
 // agree on one.
 int device_of(const Driver& driver, const Operands& operands, Stream stream);

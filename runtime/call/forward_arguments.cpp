@@ -76,10 +76,9 @@ generator::ForwardSizes make_sizes(const ForwardCall& call, const Tiling& tiling
 
 }  // namespace
 
-bool takes_default_without_tma(const ForwardCall& call, const AttentionOptions& opts,
-                               const Architecture& architecture) {
-  if (opts.variant && std::holds_alternative<HopperVariant>(*opts.variant)) require_tensor_maps(call);
-  return !opts.variant && generator::has_hopper_kernels(architecture);
+bool takes_default_without_tma(const ForwardCall& call, const Architecture& architecture) {
+  if (call.variant && std::holds_alternative<HopperVariant>(*call.variant)) require_tensor_maps(call);
+  return !call.variant && generator::has_hopper_kernels(architecture);
 }
 
 generator::MmaArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant) {

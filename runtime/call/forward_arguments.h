@@ -12,7 +12,7 @@ namespace flashjit::runtime {
 
 // Whether a call that has no tensor maps (has_tensor_maps) gets generator::default_without_tma in place of what others
 // of its shape get. Throws Error(invalid_argument) when the call asks for a variant that needs them.
-bool takes_default_without_tma(const ForwardCall& call, const AttentionOptions& opts, const Architecture& architecture);
+bool takes_default_without_tma(const ForwardCall& call, const Architecture& architecture);
 
 // How the query rows of a head, or of a pack of them, are cut into tiles.
 struct Tiling {

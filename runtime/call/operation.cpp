@@ -9,6 +9,7 @@
 #include <string>
 #include <type_traits>
 
+#include "flashjit/batch_plan.h"
 #include "generator/features.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/function_arguments.h"
@@ -167,12 +168,8 @@ void bind(Launch& launch, const ForwardCall& call, const HopperVariant& variant,
   if (draws_tiles(variant)) launch.tile_counter_offset = offsetof(Arguments, tile_counter);
 }
 
-Tiling tiling_of(const ForwardCall& call, const Variant& variant) {
-  return std::visit([&](const auto& of_family) { return runtime::tiling_of(call, of_family); }, variant);
-}
-
 void bind_batch_plan(Launch& launch, const ForwardCall& call, const Variant& variant, std::byte* scratch) {
-  launch.write_argument(0, batch_plan_maker(call, scratch, tiling_of(call, variant)));
+  launch.write_argument(0, batch_plan_maker(call, scratch, runtime::tiling_of(call, variant)));
   launch.argument_bytes = sizeof(generator::BatchPlanMaker);
   launch.blocks = 1;
   launch.threads = generator::kBatchPlanThreads;
@@ -193,6 +190,16 @@ PlainLaunch make_plain(const ForwardCall& call, generator::PlainKernel kernel, c
 }
 
 }  // namespace
+
+Tiling tiling_of(const ForwardCall& call, const Variant& variant) {
+  return std::visit([&](const auto& of_family) { return tiling_of(call, of_family); }, variant);
+}
+
+Launch make_batch_plan_launch(const ForwardCall& call, const Tensor& memory) {
+  Launch launch;
+  bind_batch_plan(launch, call, *call.variant, static_cast<std::byte*>(memory.data));
+  return launch;
+}
 
 PlainLaunch make_block_mask_launch(const ForwardCall& call, const Architecture& architecture,
                                    const generator::Templates& templates) {
@@ -227,13 +234,14 @@ bool draws_tiles(const Variant& variant) noexcept {
 }
 
 std::size_t Operation::scratch_bytes(const ForwardCall& call, const generator::KernelSpec& kernel) {
-  if (!call.problem.ragged) return 0;
+  if (!call.problem.ragged || call.plan) return 0;
   return batch_plan_bytes(call, tiling_of(call, kernel.variant()));
 }
 
 Operation::Operation(const ForwardCall& call, const generator::KernelSpec& kernel, std::int64_t resident_blocks,
                      std::byte* scratch) {
-  if (call.problem.ragged) bind_batch_plan(launches_[count_++], call, kernel.variant(), scratch);
+  if (call.plan) scratch = static_cast<std::byte*>(call.plan->memory().data);
+  if (call.problem.ragged && !call.plan) bind_batch_plan(launches_[count_++], call, kernel.variant(), scratch);
   Launch& launch = launches_[count_++];
   const generator::Plan& plan = kernel.plan();
   std::visit([&](const auto& variant) { bind(launch, call, variant, plan, resident_blocks, scratch); },

@@ -9,6 +9,7 @@
 #include "generator/arguments.h"
 #include "generator/source.h"
 #include "generator/spec.h"
+#include "runtime/call/forward_arguments.h"
 #include "runtime/call/tensor_map.h"
 #include "runtime/call/validate.h"
 
@@ -55,12 +56,16 @@ PlainLaunch make_function_scores_launch(const ForwardCall& call, const Tensor& s
                                         bool in_f32, const Architecture& architecture,
                                         const generator::Templates& templates);
 
+// What makes the list of tiles of a call with a ragged batch and a variant.
+Launch make_batch_plan_launch(const ForwardCall& call, const Tensor& memory);
+Tiling tiling_of(const ForwardCall& call, const Variant& variant);
+
 // Whether blocks of the variant's kernels draw their tiles from a counter.
 bool draws_tiles(const Variant& variant) noexcept;
 
 // Launches in order: each sees what those before it wrote. The last one is of the kernel that the operation was made
-// with; for a ragged batch the one before it is of what makes its list of tiles (generator::render_batch_plan). It
-// points to the call's tensors.
+// with; for a ragged batch without a plan the one before it is of what makes its list of tiles
+// (generator::render_batch_plan). It points to the call's tensors.
 class Operation {
  public:
   static constexpr int kMostLaunches = 2;

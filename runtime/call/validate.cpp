@@ -9,6 +9,7 @@
 #include "generator/dtype.h"
 #include "generator/features.h"
 #include "generator/source.h"
+#include "runtime/call/plan.h"
 #include "runtime/call/scores.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/support/reject.h"
@@ -297,6 +298,16 @@ void check_lse(const ForwardCall& call, const Tensor& lse) {
   require_size("lse", lse, kLseRules, 2, call.q->shape[seqlen_dim], "q");
 }
 
+// After all that the plan has to agree with.
+void add_plan(ForwardCall& call, const AttentionOptions& opts) {
+  call.variant = opts.variant ? &*opts.variant : nullptr;
+  if (!opts.plan) return;
+  call.plan = opts.plan;
+  if (!call.variant) call.variant = &opts.plan->variant();
+  check_plan(call, *opts.plan);
+  add_input(call, "plan", opts.plan->memory(), Operand::Role::captured_packed);
+}
+
 ForwardCall call_of_shape(const CallShape& shape) {
   ForwardCall call;
   call.batch = shape.batch;
@@ -355,6 +366,7 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   add_functions(call, opts);
   add_dropout(call, opts);
   add_block_mask(call, opts);
+  add_plan(call, opts);
   if (call.lse) {
     check_lse(call, *call.lse);
     add_output(call, "lse", *call.lse, Operand::Role::lse);

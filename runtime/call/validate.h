@@ -39,6 +39,8 @@ struct ForwardCall {
   Dropout dropout;
   const Tensor* dropout_state = nullptr;  // null: none
   Masks masks;
+  const BatchPlan* plan = nullptr;   // null: none
+  const Variant* variant = nullptr;  // that of the plan, or of the options; null: the library chooses
 
   bool nothing_to_do() const noexcept { return batch == 0 || seqlen_q == 0 || num_heads_q == 0; }
   Dims out_shape() const { return {q->shape[0], q->shape[1], num_heads_q, problem.head_dim_v}; }

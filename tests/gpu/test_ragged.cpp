@@ -161,3 +161,39 @@ TEST_CASE("batches on streams of their own do not disturb each other's lists") {
     calls[i].check(offsets[i]);
   }
 }
+
+TEST_CASE("a step that is captured with its plan makes one list for all layers, and allocates nothing") {
+  PackedCall layers[] = {PackedCall(500), PackedCall(600), PackedCall(700)};
+  const ScopedContext context(0);
+  const ScopedStream stream;
+  DRIVER_CALL(cuCtxSynchronize);
+  for (PackedCall& layer : layers) layer.options.cu_seqlens_q = layer.options.cu_seqlens_kv = layers[0].offsets.view();
+  AttentionOptions options = layers[0].options;
+  options.stream = stream.get();
+  BatchPlan plan = shared_engine().plan(layers[0].q, layers[0].k, layers[0].v, options);
+  stream.synchronize();
+  DRIVER_CALL(cuStreamBeginCapture, stream.get(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  shared_engine().update(plan, layers[0].q, layers[0].k, layers[0].v, options);
+  for (PackedCall& layer : layers) {
+    layer.options.plan = &plan;
+    layer.enqueue(stream.get());
+    layer.options.plan = nullptr;
+  }
+  CUgraph graph = nullptr;
+  DRIVER_CALL(cuStreamEndCapture, stream.get(), &graph);
+  std::size_t nodes = 0;
+  DRIVER_CALL(cuGraphGetNodes, graph, nullptr, &nodes);
+  CHECK(nodes == 4);  // kernels, and no memory
+  CUgraphExec executable = nullptr;
+  DRIVER_CALL(cuGraphInstantiateWithFlags, &executable, graph, 0);
+  for (const std::vector<std::int32_t>& offsets :
+       {std::vector<std::int32_t>{0, 400, 400, 400}, {0, 13, 200, 400}, {0, 0, 399, 400}}) {
+    CAPTURE(offsets[1]);
+    layers[0].set_offsets(offsets);
+    DRIVER_CALL(cuGraphLaunch, executable, stream.get());
+    stream.synchronize();
+    for (const PackedCall& layer : layers) layer.check(offsets);
+  }
+  DRIVER_CALL(cuGraphExecDestroy, executable);
+  DRIVER_CALL(cuGraphDestroy, graph);
+}

@@ -492,6 +492,85 @@ TEST_CASE("bounds of lengths are for ragged batches") {
   }
 }
 
+namespace {
+
+// A good call for a plan, up to the compiler that is not there.
+struct PlanCall : Call {
+  HostTensor lengths_host{DType::i32, {1}}, memory_host{DType::i32, {64}};
+  DlpackView lengths{lengths_host.view(), kDLCPU}, memory{memory_host.view(), kDLCPU};
+  EnginePointer engine = make_engine("sm_90a");
+
+  PlanCall() { options.seqused_kv = &lengths; }
+  flashjit_status create(flashjit_plan** plan) const {
+    return flashjit_plan_create(engine.get(), &q, &k, &v, &options, &memory, plan);
+  }
+  flashjit_status words(std::int64_t* words) const {
+    return flashjit_plan_words(engine.get(), &q, &k, &v, &options, words);
+  }
+};
+
+template <typename Change>
+std::string plan_refusal(Change change) {
+  PlanCall call;
+  change(call);
+  auto* plan = reinterpret_cast<flashjit_plan*>(&call);
+  CHECK(call.create(&plan) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(plan == nullptr);
+  return last_error();
+}
+
+}  // namespace
+
+TEST_CASE("what a plan is made for is checked like a call, and a failure makes none") {
+  PlanCall good;
+  auto* plan = reinterpret_cast<flashjit_plan*>(&good);
+  CHECK(good.create(&plan) == FLASHJIT_NO_COMPILER);
+  CHECK(plan == nullptr);
+  std::int64_t words = 0;
+  CHECK(good.words(&words) == FLASHJIT_NO_COMPILER);
+  CHECK(flashjit_plan_create(good.engine.get(), &good.q, &good.k, &good.v, &good.options, nullptr, &plan) ==
+        FLASHJIT_NO_COMPILER);
+  CHECK(plan_refusal([](PlanCall& c) { c.k.ndim = 9; }) == "k: ndim must be from 0 to 8, was 9");
+  CHECK(plan_refusal([](PlanCall& c) {
+          c.v.data = nullptr;
+          c.q.ndim = 9;
+        }).find("q: ") == 0);
+  CHECK(plan_refusal([](PlanCall& c) { c.options.causal = 2; }) == "causal: must be 0 or 1, was 2");
+  CHECK(plan_refusal([](PlanCall& c) { c.options.struct_size = 8; }).find("struct_size: must be sizeof") == 0);
+  CHECK(plan_refusal([](PlanCall& c) { c.options.seqused_kv = nullptr; }) ==
+        "plan: must not be given for a batch whose sequences are equally long");
+  CHECK(plan_refusal([](PlanCall& c) {
+          c.memory.dtype = {kDLUInt, 32, 1};
+        }) == "memory: dtype must be i32, was uint32");
+  CHECK(plan_refusal([](PlanCall& c) {
+          c.memory.device.device_type = kDLCUDA;
+        }).find("memory: must be in host memory (kDLCPU)") == 0);
+}
+
+TEST_CASE("what a plan needs must not be null, but for its memory") {
+  const PlanCall call;
+  flashjit_plan* plan = nullptr;
+  std::int64_t words = 0;
+  CHECK(call.create(nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "plan: must not be null");
+  CHECK(call.words(nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "words: must not be null");
+  flashjit_engine* const engine = call.engine.get();
+  CHECK(flashjit_plan_words(engine, &call.q, nullptr, &call.v, &call.options, &words) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "k: must point to a tensor, was null");
+  CHECK(flashjit_plan_words(engine, &call.q, &call.k, &call.v, nullptr, &words) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "plan: must not be given for a batch whose sequences are equally long");
+  CHECK(flashjit_plan_create(engine, nullptr, &call.k, &call.v, &call.options, nullptr, &plan) ==
+        FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "q: must point to a tensor, was null");
+  CHECK(flashjit_plan_update(engine, nullptr, &call.q, &call.k, &call.v, &call.options) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "plan: must not be null");
+  flashjit_plan_info info = FLASHJIT_PLAN_INFO_INIT;
+  CHECK(flashjit_get_plan_info(nullptr, &info) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "plan: must not be null");
+  flashjit_plan_destroy(nullptr);
+}
+
 TEST_CASE("block masks have shapes, and are made of something") {
   const EnginePointer engine = make_engine("sm_90a");
   flashjit_mask_shape shape = {1, 2, 65, 513};
@@ -705,13 +784,14 @@ TEST_CASE("a struct without its size is refused") {
 // What lies behind a struct of the caller's size is not looked at.
 TEST_CASE("options of every version are taken for ever") {
   constexpr std::size_t kFirst = 48, kWithWindow = 56, kWithScores = 88, kWithFunctions = 168, kWithDropout = 208,
-                        kWithRagged = 272, kWithPages = 280;
+                        kWithRagged = 272, kWithPages = 280, kWithPlan = 288;
   static_assert(sizeof(flashjit_engine_options) >= 56 && sizeof(flashjit_counters) >= 64);
   static_assert(sizeof(flashjit_function) >= 40 && sizeof(flashjit_capture) == 32);
-  static_assert(sizeof(flashjit_attention_options) >= kWithPages);
+  static_assert(sizeof(flashjit_attention_options) >= kWithPlan && sizeof(flashjit_plan_info) >= 32);
   static_assert(offsetof(flashjit_attention_options, cu_seqlens_q) == kWithDropout);
   static_assert(offsetof(flashjit_attention_options, max_seqlen_kv) + sizeof(std::int64_t) == kWithRagged);
   static_assert(offsetof(flashjit_attention_options, page_table) + sizeof(void*) == kWithPages);
+  static_assert(offsetof(flashjit_attention_options, plan) + sizeof(void*) == kWithPlan);
   const EnginePointer engine = make_engine("sm_90a");
   Call call;
   const auto status = [&](std::size_t size) {

@@ -23,10 +23,10 @@ using flashjit::EngineOptions;
 class Environment {
  public:
   explicit Environment(const std::map<std::string, std::string>& variables) {
-    for (const char* name :
-         {"FLASHJIT_POLICY", "FLASHJIT_CACHE_DIR", "FLASHJIT_CACHE_SIZE", "FLASHJIT_SYSTEM_CACHE", "FLASHJIT_BUNDLES",
-          "FLASHJIT_TUNING", "FLASHJIT_NVRTC", "FLASHJIT_TEMPLATE_DIR", "FLASHJIT_DEVICE", "FLASHJIT_LOG",
-          "XDG_CACHE_HOME", "HOME", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    for (const char* name : {"FLASHJIT_POLICY", "FLASHJIT_CACHE_DIR", "FLASHJIT_CACHE_SIZE", "FLASHJIT_SYSTEM_CACHE",
+                             "FLASHJIT_BUNDLES", "FLASHJIT_TUNING", "FLASHJIT_NVRTC", "FLASHJIT_TEMPLATE_DIR",
+                             "FLASHJIT_DEVICE", "FLASHJIT_CHECK_PAGES", "FLASHJIT_LOG", "XDG_CACHE_HOME", "HOME",
+                             "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"}) {
       const char* value = getenv(name);
       before_[name] = value ? std::optional<std::string>(value) : std::nullopt;
       unsetenv(name);
@@ -81,6 +81,7 @@ TEST_CASE("each variable sets its option") {
                                  {"FLASHJIT_NVRTC", "/n/libnvrtc.so"},
                                  {"FLASHJIT_TEMPLATE_DIR", "/t"},
                                  {"FLASHJIT_LOG", "warning"},
+                                 {"FLASHJIT_CHECK_PAGES", "1"},
                                  {"FLASHJIT_CACHE_SIZE", "512M"},
                                  {"FLASHJIT_SYSTEM_CACHE", "/s:relative"},
                                  {"FLASHJIT_BUNDLES", ":/x.fjb::/y.fjb"},
@@ -91,6 +92,7 @@ TEST_CASE("each variable sets its option") {
   CHECK(options.policy == flashjit::Policy::cache_only);
   CHECK(options.nvrtc_path == "/n/libnvrtc.so");
   CHECK(options.template_directory == "/t");
+  CHECK(options.check_pages);
   CHECK(options.log);
   CHECK(options.cache_max_bytes == std::uint64_t{512} << 20);
   CHECK(options.system_cache_directories == std::vector<std::string>{"/s", "relative"});
@@ -166,6 +168,8 @@ TEST_CASE("a value that means nothing is refused with the name of its variable")
         "FLASHJIT_POLICY: policy: must be compile, cache_only or off, was sometimes");
   CHECK(refusal({{"FLASHJIT_TUNING", "always"}}) ==
         "FLASHJIT_TUNING: tuning: must be off, recorded, on_first_use or frozen, was always");
+  CHECK(refusal({{"FLASHJIT_CHECK_PAGES", "yes"}}) == "FLASHJIT_CHECK_PAGES: must be 1 or 0, was yes");
+  CHECK(refusal({{"FLASHJIT_CHECK_PAGES", "0"}}).empty());
   CHECK(refusal({{"FLASHJIT_LOG", "loud"}}) == "FLASHJIT_LOG: must be debug, info or warning, was loud");
   CHECK(refusal({{"FLASHJIT_DEVICE", "cpu"}}) ==
         "FLASHJIT_DEVICE: must be gpu, emulate or emulate:ARCHITECTURE, was cpu");

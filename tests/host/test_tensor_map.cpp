@@ -165,9 +165,9 @@ TEST_CASE("without tensor maps a call gets a kernel that reads any tensor, where
   Call call;
   call.k = Tensor(address(2), DType::bf16, {2, 0, 2, 64});
   call.v = Tensor(address(3), DType::bf16, {2, 0, 2, 64});
-  const runtime::ForwardCall validated = call.validated();
   const auto takes_it = [&](const char* architecture, const AttentionOptions& opts = {}) {
-    return runtime::takes_default_without_tma(validated, opts, find_architecture(architecture));
+    call.opts = opts;
+    return runtime::takes_default_without_tma(call.validated(), find_architecture(architecture));
   };
   CHECK(takes_it("sm_90a"));
   CHECK_FALSE(takes_it("sm_80"));

@@ -258,6 +258,141 @@ TEST_CASE("a packed batch through C is what its sequences are one by one") {
   flashjit_engine_destroy(engine);
 }
 
+namespace {
+
+// A ragged batch for both languages, and a plan for it in C.
+struct PlannedBatch {
+  HostTensor q = HostTensor::random_normal(DType::f16, {22, 2, 64}, 1),
+             k = HostTensor::random_normal(DType::f16, {46, 1, 64}, 2),
+             v = HostTensor::random_normal(DType::f16, {46, 1, 64}, 3), out{DType::f16, {22, 2, 64}},
+             expected{DType::f16, {22, 2, 64}}, of_queries{DType::i32, {4}}, of_keys{DType::i32, {4}};
+  DlpackView c_q{q.view(), kDLCPU}, c_k{k.view(), kDLCPU}, c_v{v.view(), kDLCPU}, c_out{out.view(), kDLCPU},
+      c_of_queries{of_queries.view(), kDLCPU}, c_of_keys{of_keys.view(), kDLCPU};
+  Engine in_cpp{emulating()};
+  flashjit_engine* engine = make_engine();
+  AttentionOptions opts;
+  flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+  flashjit_plan* plan = nullptr;
+
+  PlannedBatch() {
+    set({0, 5, 5, 22}, {0, 9, 13, 46});
+    opts.causal = true, options.causal = 1;
+    opts.cu_seqlens_q = of_queries.view(), options.cu_seqlens_q = &c_of_queries;
+    opts.cu_seqlens_kv = of_keys.view(), options.cu_seqlens_kv = &c_of_keys;
+  }
+  ~PlannedBatch() {
+    flashjit_plan_destroy(plan);
+    flashjit_engine_destroy(engine);
+  }
+  PlannedBatch(const PlannedBatch&) = delete;
+  PlannedBatch& operator=(const PlannedBatch&) = delete;
+
+  void set(const std::vector<std::int32_t>& queries, const std::vector<std::int32_t>& keys) const {
+    std::memcpy(of_queries.view().data, queries.data(), 4 * sizeof(std::int32_t));
+    std::memcpy(of_keys.view().data, keys.data(), 4 * sizeof(std::int32_t));
+  }
+  std::int64_t words() const {
+    std::int64_t words = 0;
+    CHECK_MESSAGE(flashjit_plan_words(engine, &c_q, &c_k, &c_v, &options, &words) == FLASHJIT_OK,
+                  flashjit_last_error());
+    return words;
+  }
+  flashjit_status create(const DLTensor* memory) {
+    return flashjit_plan_create(engine, &c_q, &c_k, &c_v, &options, memory, &plan);
+  }
+  flashjit_status update() { return flashjit_plan_update(engine, plan, &c_q, &c_k, &c_v, &options); }
+  flashjit_status run() {
+    options.plan = plan;
+    const flashjit_status status = flashjit_attention(engine, &c_q, &c_k, &c_v, &c_out, &options);
+    options.plan = nullptr;
+    return status;
+  }
+  // As the call in C++ with a plan of what the lengths are now.
+  bool same() {
+    const BatchPlan of_cpp = in_cpp.plan(q.view(), k.view(), v.view(), opts);
+    opts.plan = &of_cpp;
+    in_cpp.attention(q.view(), k.view(), v.view(), expected.view(), opts);
+    opts.plan = nullptr;
+    CHECK_MESSAGE(run() == FLASHJIT_OK, flashjit_last_error());
+    return same_bytes(out, expected);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a plan through C serves calls as in C++, and is made anew in place") {
+  for (const bool own_memory : {true, false}) {
+    CAPTURE(own_memory);
+    PlannedBatch batch;
+    const HostTensor memory(DType::i32, {batch.words()});
+    const DlpackView view(memory.view(), kDLCPU);
+    REQUIRE_MESSAGE(batch.create(own_memory ? nullptr : &view) == FLASHJIT_OK, flashjit_last_error());
+    CHECK(batch.same());
+    batch.set({0, 17, 20, 22}, {0, 30, 31, 46});
+    CHECK_FALSE(batch.same());  // it has what the lengths were
+    REQUIRE_MESSAGE(batch.update() == FLASHJIT_OK, flashjit_last_error());
+    CHECK(batch.same());
+
+    flashjit_counters before = FLASHJIT_COUNTERS_INIT, after = FLASHJIT_COUNTERS_INIT;
+    CHECK(flashjit_get_counters(batch.engine, &before) == FLASHJIT_OK);
+    CHECK(batch.run() == FLASHJIT_OK);
+    CHECK(flashjit_get_counters(batch.engine, &after) == FLASHJIT_OK);
+    CHECK(after.compiles == before.compiles);
+  }
+}
+
+TEST_CASE("a plan says through C what it is for, and takes the sizes that it was made for") {
+  PlannedBatch batch;
+  const std::int64_t words = batch.words();
+  const HostTensor memory(DType::i32, {words - 1});
+  const DlpackView view(memory.view(), kDLCPU);
+  CHECK(batch.create(&view) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(std::string(flashjit_last_error()).find("memory: must have at least ") == 0);
+  CHECK(batch.plan == nullptr);
+  REQUIRE(batch.create(nullptr) == FLASHJIT_OK);
+  struct {
+    flashjit_plan_info known = FLASHJIT_PLAN_INFO_INIT;
+    std::uint64_t later = 42;
+  } info;
+  info.known.struct_size = sizeof info;
+  CHECK(flashjit_get_plan_info(batch.plan, &info.known) == FLASHJIT_OK);
+  const BatchPlan of_cpp = batch.in_cpp.plan(batch.q.view(), batch.k.view(), batch.v.view(), batch.opts);
+  CHECK(std::string(info.known.problem) == "fwd-f16-d64-causal-ragged");
+  CHECK(std::string(info.known.variant) == to_string(of_cpp.variant()));
+  CHECK(info.known.words == words);
+  CHECK(info.known.struct_size == sizeof info);
+  CHECK(info.later == 42);
+  info.known.struct_size = 8;
+  CHECK(flashjit_get_plan_info(batch.plan, &info.known) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(std::string(flashjit_last_error()) == "struct_size: must be sizeof(flashjit_plan_info), was 8");
+  CHECK(flashjit_get_plan_info(batch.plan, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+
+  const auto refused = [&](const char* message) {
+    CHECK(batch.run() == FLASHJIT_INVALID_ARGUMENT);
+    CHECK(std::string(flashjit_last_error()) == message);
+    CHECK(batch.update() == FLASHJIT_INVALID_ARGUMENT);
+    CHECK(std::string(flashjit_last_error()) == message);
+  };
+  batch.options.causal = 0;
+  refused("plan: must be for fwd-f16-d64-ragged, was for fwd-f16-d64-causal-ragged");
+  batch.options.causal = 1;
+  batch.c_k.shape[0] = batch.c_v.shape[0] = 45;
+  refused("plan: rows of keys must be 45 as in the call, was 46");
+  batch.c_k.shape[0] = batch.c_v.shape[0] = 46;
+  batch.options.plan = batch.plan;
+  CHECK(batch.update() == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(std::string(flashjit_last_error()) == "plan: must not be given where one is made");
+  batch.options.plan = nullptr;
+  CHECK(batch.same());
+}
+
+TEST_CASE("a plan outlives the engine that made it") {
+  PlannedBatch batch;
+  REQUIRE(batch.create(nullptr) == FLASHJIT_OK);
+  flashjit_engine_destroy(std::exchange(batch.engine, make_engine()));
+  CHECK(batch.same());
+}
+
 TEST_CASE(
     "functions, their captures and offsets mean through C what they do in C++, and a block mask changes nothing") {
   BothCalls calls;

@@ -2,6 +2,7 @@
 // Ragged batches without a GPU: real kernels in the emulator, which knows which memory they may touch, against the
 // reference, with NaN around every sequence.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <cstring>
@@ -138,4 +139,230 @@ TEST_CASE("packed tensors may have a batch of one, and a sequence gets what it g
       if (!(std::abs(value - exact.out[i]) < 0.03)) FAIL_CHECK("element ", i, " is ", value, ", not ", exact.out[i]);
     }
   }
+}
+
+namespace {
+
+// Causal, and without keys of its own for the second sequence.
+struct PlannedCall {
+  Packed packed;
+  HostTensor of_queries = ints({0, 33, 33, 90}), of_keys = ints({0, 70, 100, 150});
+  AttentionOptions options;
+
+  PlannedCall() {
+    options.causal = true;
+    options.cu_seqlens_q = of_queries.view(), options.cu_seqlens_kv = of_keys.view();
+  }
+  BatchPlan plan(Engine& engine) const {
+    return engine.plan(packed.q.view(), packed.k.view(), packed.v.view(), options);
+  }
+  HostTensor run(Engine& engine, const BatchPlan* plan) {
+    options.plan = plan;
+    HostTensor out(DType::bf16, {90, 2, 64});
+    engine.attention(packed.q.view(), packed.k.view(), packed.v.view(), out.view(), options);
+    options.plan = nullptr;
+    return out;
+  }
+  std::string refusal(Engine& engine, const BatchPlan& plan) {
+    try {
+      run(engine, &plan);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::invalid_argument);
+      options.plan = nullptr;
+      return error.what();
+    }
+    return "";
+  }
+};
+
+bool same_bytes(const HostTensor& a, const HostTensor& b) {
+  return a.shape() == b.shape() && std::memcmp(a.data(), b.data(), a.element_count() * size_of(a.dtype())) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("calls with a plan give what they give without one, until it is made anew of other lengths") {
+  for (const std::string architecture : {"sm_80", "sm_90a"}) {
+    CAPTURE(architecture);
+    Engine& engine = engine_for(architecture);
+    PlannedCall call;
+    const HostTensor first = call.run(engine, nullptr);
+    BatchPlan plan = call.plan(engine);
+    CHECK(plan.variant() == engine
+                                .prepare(call.packed.q.view(), call.packed.k.view(), call.packed.v.view(),
+                                         HostTensor(DType::bf16, {90, 2, 64}).view(), call.options)
+                                .variant);
+    CHECK(same_bytes(call.run(engine, &plan), first));
+    // It has what the lengths were.
+    static_cast<std::int32_t*>(call.of_queries.data())[1] = 80;
+    static_cast<std::int32_t*>(call.of_queries.data())[2] = 85;
+    const HostTensor second = call.run(engine, nullptr);
+    CHECK_FALSE(same_bytes(second, first));
+    CHECK(same_bytes(call.run(engine, &plan), first));
+    engine.update(plan, call.packed.q.view(), call.packed.k.view(), call.packed.v.view(), call.options);
+    const BatchPlan moved = std::move(plan);
+    CHECK(same_bytes(call.run(engine, &moved), second));
+    CHECK(call.refusal(engine, plan) == "plan: must be made by Engine::plan, was empty");
+  }
+}
+
+TEST_CASE("a plan lies in the caller's memory where that is given, of as many words as it is told") {
+  Engine& engine = engine_for("sm_90a");
+  PlannedCall call;
+  const Tensor q = call.packed.q.view(), k = call.packed.k.view(), v = call.packed.v.view();
+  const Dims words = engine.plan_dims(q, k, v, call.options);
+  const HostTensor memory(DType::i32, words), short_by_one(DType::i32, {words[0] - 1}), floats(DType::f32, words);
+  const BatchPlan plan = engine.plan(q, k, v, memory.view(), call.options);
+  CHECK(plan.memory().data == memory.data());
+  CHECK(same_bytes(call.run(engine, &plan), call.run(engine, nullptr)));
+  const auto refusal = [&](const Tensor& bad) -> std::string {
+    try {
+      engine.plan(q, k, v, bad, call.options);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refusal(short_by_one.view()) ==
+        fmt::format("memory: must have at least {} words, had {}", words[0], words[0] - 1));
+  CHECK(refusal(floats.view()) == "memory: dtype must be i32, was f32");
+  Tensor askew(static_cast<char*>(const_cast<void*>(memory.data())) + 4, DType::i32, words);
+  CHECK(refusal(askew).starts_with("memory: must be aligned to 16 bytes"));
+}
+
+TEST_CASE("a plan is refused by calls that it was not made for, which then are right without it") {
+  Engine& engine = engine_for("sm_90a");
+  PlannedCall call;
+  const BatchPlan plan = call.plan(engine);
+  CHECK(call.refusal(engine, BatchPlan()) == "plan: must be made by Engine::plan, was empty");
+  {
+    PlannedCall other;
+    other.options.causal = false;
+    CHECK(other.refusal(engine, plan) == "plan: must be for fwd-bf16-d64-ragged, was for fwd-bf16-d64-causal-ragged");
+  }
+  {
+    PlannedCall other;
+    other.of_queries = ints({0, 90}), other.of_keys = ints({0, 150});
+    other.options.cu_seqlens_q = other.of_queries.view(), other.options.cu_seqlens_kv = other.of_keys.view();
+    CHECK(other.refusal(engine, plan) == "plan: batch must be 1 as in the call, was 3");
+  }
+  {
+    PlannedCall other;
+    other.packed.k = other.packed.v = HostTensor::random_normal(DType::bf16, {151, 2, 64}, 2);
+    CHECK(other.refusal(engine, plan) == "plan: rows of keys must be 151 as in the call, was 150");
+  }
+  {
+    PlannedCall other;
+    other.options.variant = parse_variant("mma-q64-kv32");
+    CHECK(other.refusal(engine, plan).starts_with("variant: must be hopper-"));
+  }
+  {
+    AttentionOptions dense;
+    dense.plan = &plan;
+    const HostTensor x = HostTensor::random_normal(DType::bf16, {1, 9, 2, 64}, 1);
+    CHECK_THROWS_WITH_AS(engine.attention(x.view(), x.view(), x.view(), dense),
+                         "plan: must not be given for a batch whose sequences are equally long", Error);
+    dense.plan = nullptr;
+    CHECK_THROWS_WITH_AS(engine.plan(x.view(), x.view(), x.view(), dense),
+                         "plan: must not be given for a batch whose sequences are equally long", Error);
+  }
+  call.options.plan = &plan;
+  CHECK_THROWS_WITH_AS(call.plan(engine), "plan: must not be given where one is made", Error);
+  call.options.plan = nullptr;
+  CHECK(same_bytes(call.run(engine, &plan), call.run(engine, nullptr)));
+}
+
+namespace {
+
+Engine& checking_engine() {
+  static Engine engine([] {
+    EngineOptions options = EngineOptions::from_environment();
+    options.policy = Policy::off;
+    options.emulate = "sm_90a";
+    options.check_pages = true;
+    return options;
+  }());
+  return engine;
+}
+
+// Two sequences of 33 and 57 queries, whose keys are in pages of 16.
+struct PagedCall {
+  HostTensor q = HostTensor::random_normal(DType::bf16, {90, 2, 64}, 1);
+  HostTensor pages = HostTensor::random_normal(DType::bf16, {7, 16, 2, 64}, 2);
+  std::vector<std::int32_t> offsets{0, 33, 90}, used{20, 48}, table{6, 0, 99, 3, 3, 1}, rows;
+  std::int64_t max_seqlen_q = 0, max_seqlen_kv = 0;
+
+  // What a call that looks first says; empty: it is right.
+  std::string refusal() {
+    const HostTensor of_queries = tensor(offsets), of_keys = tensor(used), pages_of = tensor(table, {2, 3});
+    const HostTensor rows_of = tensor(rows);
+    AttentionOptions options;
+    options.cu_seqlens_q = of_queries.view(), options.seqused_kv = of_keys.view();
+    options.page_table = pages_of.view();
+    if (!rows.empty()) options.batch_indices_kv = rows_of.view();
+    options.max_seqlen_q = max_seqlen_q, options.max_seqlen_kv = max_seqlen_kv;
+    HostTensor out(DType::bf16, {90, 2, 64});
+    try {
+      checking_engine().attention(q.view(), pages.view(), pages.view(), out.view(), options);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::invalid_argument);
+      CHECK_THROWS_WITH_AS(checking_engine().plan(q.view(), pages.view(), pages.view(), options), error.what(), Error);
+      return error.what();
+    }
+    return "";
+  }
+  static HostTensor tensor(const std::vector<std::int32_t>& values, const Dims& shape = {}) {
+    HostTensor made(DType::i32, shape.size() > 0 ? shape : Dims{static_cast<std::int64_t>(values.size())});
+    std::copy(values.begin(), values.end(), static_cast<std::int32_t*>(made.data()));
+    return made;
+  }
+};
+
+std::string refusal_with(void (*change)(PagedCall& call)) {
+  PagedCall call;
+  change(call);
+  return call.refusal();
+}
+
+}  // namespace
+
+TEST_CASE("with check_pages a call tells what is wrong in memory, and where") {
+  CHECK(refusal_with([](PagedCall&) {}) == "");
+  CHECK(refusal_with([](PagedCall& c) { c.table[1] = 7; }) ==
+        "page_table: entry 1 of sequence 0 must be from 0 to 6, was 7");
+  CHECK(refusal_with([](PagedCall& c) { c.table[5] = -1; }) ==
+        "page_table: entry 2 of sequence 1 must be from 0 to 6, was -1");
+  CHECK(refusal_with([](PagedCall& c) { c.used[1] = 49; }) ==
+        "seqused_kv: must be from 0 to 48, as many rows as sequence 1 has, was 49");
+  CHECK(refusal_with([](PagedCall& c) { c.used[0] = -2; }) ==
+        "seqused_kv: must be from 0 to 48, as many rows as sequence 0 has, was -2");
+  CHECK(refusal_with([](PagedCall& c) { c.offsets[1] = 95; }) == "cu_seqlens_q: must be from 0 to 90, was 95 at 1");
+  CHECK(refusal_with([](PagedCall& c) {
+          c.offsets = {40, 33, 90};
+        }) == "cu_seqlens_q: must not decrease, but to zeros behind the last sequence, was 33 behind 40 at 1");
+  CHECK(refusal_with([](PagedCall& c) { c.offsets = {0, 90, 0}; }) == "");
+  CHECK(refusal_with([](PagedCall& c) {
+          c.rows = {0, 2};
+        }) == "batch_indices_kv: must be from 0 to 1, was 2 of sequence 1");
+  CHECK(refusal_with([](PagedCall& c) { c.rows = {1, 1}; }) == "");
+  CHECK(refusal_with([](PagedCall& c) { c.max_seqlen_q = 56; }) ==
+        "max_seqlen_q: must be at least 57, the length of sequence 1, was 56");
+  CHECK(refusal_with([](PagedCall& c) { c.max_seqlen_kv = 47; }) ==
+        "max_seqlen_kv: must be at least 48, the length of sequence 1, was 47");
+}
+
+TEST_CASE("with check_pages lengths of any batch are looked at, and a batch of one length is not") {
+  Packed packed;
+  const HostTensor of_queries = ints({0, 33, 33, 90}), of_keys = ints({0, 70, 100, 150}), padding = ints({0, 31, 0});
+  AttentionOptions options;
+  options.cu_seqlens_q = of_queries.view(), options.cu_seqlens_kv = of_keys.view();
+  HostTensor out(DType::bf16, {90, 2, 64});
+  const auto call = [&] {
+    checking_engine().attention(packed.q.view(), packed.k.view(), packed.v.view(), out.view(), options);
+  };
+  call();
+  options.leftpad_kv = padding.view();
+  CHECK_THROWS_WITH_AS(call(), "leftpad_kv: must be from 0 to 30, the keys of sequence 1, was 31", Error);
+  const HostTensor x = HostTensor::random_normal(DType::bf16, {1, 9, 2, 64}, 1);
+  checking_engine().attention(x.view(), x.view(), x.view());
 }

@@ -330,6 +330,69 @@ class Results(unittest.TestCase):
                     out = self.engine.attention(*inputs, causal=True, page_table=of_rows, **chosen, **options)
                     np.testing.assert_allclose(out, wanted, atol=TOLERANCE)
 
+    def test_plans(self):
+        batch = RaggedBatch()
+        for options in ({}, {"causal": True}, {"window": (6, 3), "mask": "key % 3 != query % 2"},
+                        {"score": flashjit.Score("score * two", two=2.0), "max_seqlen_q": 17, "scale": 0.2}):
+            with self.subTest(options):
+                options = {**options, **batch.offsets}
+                wanted, wanted_lse = self.engine.attention(*batch.packed, lse=True, **options)
+                plan = self.engine.plan(*batch.packed, **options)
+                for _ in range(2):
+                    out, lse = self.engine.attention(*batch.packed, lse=True, plan=plan, **options)
+                    np.testing.assert_array_equal(out, wanted)
+                    np.testing.assert_array_equal(lse, wanted_lse)
+                out = flashjit.attention(*batch.packed, plan=plan, engine=self.engine, variant=plan.variant, **options)
+                np.testing.assert_array_equal(out, wanted)
+
+    def test_plans_of_pages(self):
+        batch = RaggedBatch()
+        pages, places = batch.in_pages(16)
+        options = {"causal": True, "cu_seqlens_q": batch.cu_seqlens_q, **places}
+        plan = flashjit.plan(batch.packed[0], *pages, engine=self.engine, **options)
+        out = self.engine.attention(batch.packed[0], *pages, plan=plan, **options)
+        np.testing.assert_array_equal(out, self.engine.attention(batch.packed[0], *pages, **options))
+
+    def test_plans_are_made_anew_when_lengths_are_others(self):
+        batch = RaggedBatch()
+        options = {"causal": True, **batch.offsets}
+        plan = self.engine.plan(*batch.packed, **options)
+        first = self.engine.attention(*batch.packed, plan=plan, **options)
+        batch.cu_seqlens_q[1:4] = 20, 22, 25
+        second = self.engine.attention(*batch.packed, **options)
+        self.assertFalse((first == second).all())
+        np.testing.assert_array_equal(self.engine.attention(*batch.packed, plan=plan, **options), first)
+        self.assertIsNone(plan.update(*batch.packed, **options))
+        np.testing.assert_array_equal(self.engine.attention(*batch.packed, plan=plan, **options), second)
+
+    def test_plans_in_memory_of_the_caller(self):
+        batch = RaggedBatch()
+        words = self.engine.plan(*batch.packed, **batch.offsets).words
+        memory = np.full(words + 7, -1, np.int32)
+        plan = self.engine.plan(*batch.packed, memory=memory, **batch.offsets)
+        self.assertTrue((memory[:words] != -1).any())
+        self.assertEqual(plan.words, words + 7)
+        out = self.engine.attention(*batch.packed, plan=plan, **batch.offsets)
+        np.testing.assert_array_equal(out, self.engine.attention(*batch.packed, **batch.offsets))
+        memory[:] = -1
+        plan.update(*batch.packed, **batch.offsets)
+        np.testing.assert_array_equal(self.engine.attention(*batch.packed, plan=plan, **batch.offsets), out)
+
+    def test_what_plans_say(self):
+        batch = RaggedBatch()
+        plan = self.engine.plan(*batch.packed, causal=True, **batch.offsets)
+        self.assertIs(type(plan), flashjit.Plan)
+        self.assertEqual(plan.problem, "fwd-f16-d64-v32-causal-ragged")
+        self.assertRegex(plan.variant, "^hopper-")
+        of_mma = self.engine.plan(*batch.packed, causal=True, variant="v3", **batch.offsets)
+        self.assertRegex(of_mma.variant, "^mma-")
+        out = self.engine.attention(*batch.packed, causal=True, plan=of_mma, **batch.offsets)
+        wanted = self.engine.attention(*batch.packed, causal=True, variant="v3", **batch.offsets)
+        np.testing.assert_array_equal(out, wanted)
+        for name in ("problem", "variant", "words"):
+            with self.assertRaises(AttributeError):
+                setattr(plan, name, getattr(plan, name))
+
     def test_some_of_the_rows_of_batch_entries(self):
         q, k, v = make_inputs((3, 16, 2, 64))
         queries, keys = np.int32([16, 5, 0]), np.int32([7, 32, 3])
@@ -532,6 +595,62 @@ class WrongInput(unittest.TestCase):
                      cu_seqlens_q=offsets)
         self.refused(flashjit.InvalidArgument, "^batch_indices_kv: must not be given beside cu_seqlens_kv", *packed,
                      cu_seqlens_q=offsets, cu_seqlens_kv=2 * offsets, batch_indices_kv=np.zeros(2, np.int32))
+
+    def test_plans(self):
+        batch = RaggedBatch()
+        offsets, q, k, v = batch.offsets, *batch.packed
+        plan = self.engine.plan(q, k, v, **offsets)
+        fewer = {name: array[:-1] for name, array in offsets.items()}
+        for message, inputs, options in (
+            ("plan: rows of keys must be 45 as in the call, was 46", (q, k[:-1], v[:-1]), offsets),
+            ("plan: batch must be 3 as in the call, was 4", (q, k, v), fewer),
+            ("plan: max_seqlen_q must be 9 as in the call, was 25", (q, k, v), {**offsets, "max_seqlen_q": 9}),
+            ("plan: must be for fwd-f16-d64-v32-causal-ragged, was for fwd-f16-d64-v32-ragged", (q, k, v),
+             {**offsets, "causal": True}),
+            ("plan: must not be given for a batch whose sequences are equally long", make_inputs(), {})):
+            with self.subTest(message):
+                self.refused(flashjit.InvalidArgument, f"^{message}$", *inputs, plan=plan, **options)
+                with self.assertRaisesRegex(flashjit.InvalidArgument, f"^{message}$"):
+                    plan.update(*inputs, **options)
+        self.refused(flashjit.InvalidArgument, "^variant: must be hopper-.* like that of the plan, was mma-", q, k, v,
+                     plan=plan, variant="v3", **offsets)
+        self.refused(flashjit.InvalidArgument, "^plan: must be a flashjit.Plan or None, was 3$", q, k, v, plan=3,
+                     **offsets)
+        np.testing.assert_array_equal(self.engine.attention(q, k, v, plan=plan, **offsets),
+                                      self.engine.attention(q, k, v, plan=None, **offsets))
+
+    def test_plans_that_cannot_be_made(self):
+        batch = RaggedBatch()
+        plan = self.engine.plan(*batch.packed, **batch.offsets)
+        words = plan.words
+
+        def refused(kind, message, *inputs, **options):
+            for make in (self.engine.plan, plan.update) if "memory" not in options else (self.engine.plan, ):
+                with self.assertRaisesRegex(kind, message):
+                    make(*inputs, **options)
+
+        refused(flashjit.InvalidArgument, "^plan: must not be given for a batch whose", *make_inputs())
+        refused(flashjit.InvalidArgument, "^q: rank must be 4, was 3 with shape", *batch.packed)
+        refused(flashjit.InvalidArgument, "^k: must be an array that has __dlpack__ .* was str", batch.packed[0], "k",
+                batch.packed[2], **batch.offsets)
+        refused(flashjit.InvalidArgument, "^mask: must be a flashjit.Mask, a str or None, was 3$", *batch.packed,
+                mask=3)
+        refused(flashjit.InvalidArgument, "^window: must be a pair", *batch.packed, window=3, **batch.offsets)
+        for name in ("plan", "out", "lse", "engine_", "casual"):
+            refused(TypeError, rf"^plan\(\) got an unknown argument '{name}'$", *batch.packed, **{name: None})
+        for memory, message in ((np.zeros(words - 1, np.int32), f"must have at least {words} words .* had"),
+                                (np.zeros(words, np.int64), "dtype must be i32, was i64$"),
+                                (np.zeros((words, 1), np.int32), "rank must be 1, was 2"),
+                                (np.zeros(2 * words, np.int32)[::2], "must be packed|.* contiguous"),
+                                ([0] * words, "must be an array that has __dlpack__ .* was list")):
+            with self.subTest(message):
+                refused(flashjit.InvalidArgument, f"^memory: ({message})", *batch.packed, memory=memory,
+                        **batch.offsets)
+        empty = flashjit.Plan()
+        self.refused(flashjit.InvalidArgument, "^plan: must be made by flashjit.plan, was empty$", *batch.packed,
+                     plan=empty, **batch.offsets)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^plan: must be made by flashjit.plan, was empty$"):
+            _ = empty.words
 
     def test_pages(self):
         q, k, v = inputs = make_inputs()

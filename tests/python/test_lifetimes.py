@@ -4,6 +4,7 @@
 import sys
 import types
 import unittest
+import weakref
 from unittest import mock
 
 import flashjit
@@ -76,6 +77,25 @@ class Capsules(unittest.TestCase):
                     self.assertIs(self.engine.block_mask(q, k, mask=mask, into=blocks), blocks)
                     self.check_all_given_back([blocks, reach])
 
+    def test_of_plans(self):
+        batch = RaggedBatch()
+        wanted = self.engine.attention(*batch.packed, **batch.offsets)
+        words = self.engine.plan(*batch.packed, **batch.offsets).words
+        for changes, message in (({}, None), ({"flags": READ_ONLY}, "^memory: must be writable"),
+                                 ({"major": 2}, "^memory: .* version 1$")):
+            memory = NewProducer(np.zeros(words, np.int32), **changes)
+            lengths = NewProducer(batch.cu_seqlens_q)
+            options = {"cu_seqlens_q": lengths, "cu_seqlens_kv": batch.cu_seqlens_kv}
+            with self.subTest(message):
+                if message:
+                    with self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                        self.engine.plan(*batch.packed, memory=memory, **options)
+                else:
+                    plan = self.engine.plan(*batch.packed, memory=memory, **options)
+                    np.testing.assert_array_equal(
+                        self.engine.attention(*batch.packed, plan=plan, **batch.offsets), wanted)
+                self.check_all_given_back([memory, lengths])
+
     def test_when_a_capture_is_refused(self):
         inputs = make_inputs()
         first, second = NewProducer(np.ones(2, np.float32)), NewProducer(np.ones(2, np.float32), major=2)
@@ -113,6 +133,36 @@ class Capsules(unittest.TestCase):
             with self.assertRaisesRegex(flashjit.InvalidArgument, "^v: .* capsule that nobody has used yet$"):
                 self.engine.attention(q, NewProducer(k), NewProducer(v))
         self.assertEqual(producer.deleted, 1)
+
+
+class Plans(unittest.TestCase):
+
+    def test_keep_their_memory_and_their_engine(self):
+        another = emulating_engine()  # skips where nothing compiles
+        batch, engine = RaggedBatch(), flashjit.Engine(emulate="sm_90a", cache_directory="")
+        wanted = another.attention(*batch.packed, **batch.offsets)
+        memory = np.zeros(engine.plan(*batch.packed, **batch.offsets).words, np.int32)
+        kept = weakref.ref(memory), weakref.ref(engine)
+        plan = engine.plan(*batch.packed, memory=memory, **batch.offsets)
+        del memory, engine
+        self.assertNotIn(True, [reference() is None for reference in kept])
+        plan.update(*batch.packed, **batch.offsets)
+        np.testing.assert_array_equal(another.attention(*batch.packed, plan=plan, **batch.offsets), wanted)
+        del plan
+        self.assertEqual([reference() for reference in kept], [None, None])
+
+    def test_calls_give_them_back(self):
+        batch, engine = RaggedBatch(), emulating_engine()
+        plan = engine.plan(*batch.packed, **batch.offsets)
+        arguments = (plan, *batch.packed, *batch.offsets.values())
+        before = [sys.getrefcount(argument) for argument in arguments]
+        engine.attention(*batch.packed, plan=plan, **batch.offsets)
+        plan.update(*batch.packed, **batch.offsets)
+        with self.assertRaises(flashjit.InvalidArgument):
+            engine.attention(*batch.packed, plan=plan, causal=True, **batch.offsets)
+        with self.assertRaises(flashjit.InvalidArgument):
+            plan.update(*batch.packed, causal=True, **batch.offsets)
+        self.assertEqual([sys.getrefcount(argument) for argument in arguments], before)
 
 
 class Tables(unittest.TestCase):
@@ -223,6 +273,21 @@ class Tables(unittest.TestCase):
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^page_table: batch must be 1 like that of q, was 4$"):
             self.engine.attention(*self.inputs, page_table=places["page_table"])
         self.assertEqual(self.counts(), (3, 2, 1))
+
+    def test_plans(self):
+        batch = RaggedBatch()
+        plan = self.engine.plan(*batch.packed, **batch.offsets)
+        inputs = [TableArray(array) for array in batch.packed]
+        offsets = {name: TableArray(array) for name, array in batch.offsets.items()}
+        out = self.engine.attention(*inputs, plan=plan, **offsets)
+        np.testing.assert_array_equal(out.array, self.engine.attention(*batch.packed, **batch.offsets))
+        self.assertEqual(self.counts(), (1, 1, 0))
+        for wrong, message in ((3, "must be a flashjit.Plan or None, was 3$"), (flashjit.Plan(), "must be made by")):
+            with self.assertRaisesRegex(flashjit.InvalidArgument, f"^plan: {message}"):
+                self.engine.attention(*inputs, plan=wrong, **offsets)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^plan: must be for fwd-f16-d64-v32-causal-ragged, was"):
+            self.engine.attention(*inputs, plan=plan, causal=True, **offsets)
+        self.assertEqual(self.counts(), (2, 1, 1))
 
     def test_the_callers_output(self):
         out = TableArray(np.full(self.arrays[0].shape, np.nan, np.float16))

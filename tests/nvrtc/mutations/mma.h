@@ -157,10 +157,12 @@ inline const std::vector<Mutation> kMmaFaults = {
     {.name = "values: their group is not committed",
      .setting = kMmaDeep,
      .file = "kernels/mma_forward.cuh",
-     .original = "      next_value -= Config::kBlockKv * args.v_strides.row;\n"
+     .original = "        next_value -= Config::kBlockKv * args.v_strides.row;\n"
+                 "      }\n"
                  "    }\n"
                  "    ptx::cp_async_commit_group();",
-     .replacement = "      next_value -= Config::kBlockKv * args.v_strides.row;\n"
+     .replacement = "        next_value -= Config::kBlockKv * args.v_strides.row;\n"
+                    "      }\n"
                     "    }",
      .kinds = {race, unwritten_shared},
      .found_at = "self.template compute_scores"},

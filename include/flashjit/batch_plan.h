@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What attention over a ragged batch finds out before it begins, kept for many calls.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "flashjit/problem.h"
+#include "flashjit/tensor.h"
+#include "flashjit/variant.h"
+
+namespace flashjit {
+
+// The list of tiles of a ragged batch, for all layers of a serving step: made by Engine::plan, and given to calls in
+// AttentionOptions::plan. Such calls neither make a list nor allocate memory for it. It has what offsets, lengths,
+// padding and indices said when the device came to it; Engine::update makes it anew in place, in a captured graph too.
+// Movable, not copyable; not synchronised: one thread at a time, but for calls that only have it in their options. It
+// must outlive the calls that have it, as their work on the device, and may outlive the engine.
+class BatchPlan {
+ public:
+  // Of no call.
+  BatchPlan() = default;
+  BatchPlan(BatchPlan&& other) noexcept { *this = std::move(other); }
+  BatchPlan& operator=(BatchPlan&& other) noexcept {
+    problem_ = other.problem_, variant_ = other.variant_, sizes_ = other.sizes_;
+    memory_ = std::exchange(other.memory_, {});
+    owned_ = std::move(other.owned_);
+    return *this;
+  }
+
+  // Of the calls that it is for: all that is compiled in, the kernel, and the sizes that stand on the host.
+  const Problem& problem() const noexcept { return problem_; }
+  const Variant& variant() const noexcept { return variant_; }
+  struct Sizes {
+    std::int64_t batch = 0;       // sequences
+    std::int64_t query_rows = 0;  // of a batch entry of q
+    std::int64_t key_rows = 0;    // of a batch entry of k, or of a row of the page table
+    std::int64_t key_batch = 0;   // batch entries of k, or rows of the page table
+    std::int64_t num_heads_q = 0, num_heads_kv = 0;
+    std::int64_t max_seqlen_q = 0;
+  };
+  const Sizes& sizes() const noexcept { return sizes_; }
+  // Device memory that planning writes and calls read: i32 [words]. Empty: of no call.
+  const Tensor& memory() const noexcept { return memory_; }
+
+ private:
+  friend class Engine;
+
+  Problem problem_;
+  Variant variant_;
+  Sizes sizes_;
+  Tensor memory_;
+  DeviceTensor owned_;  // that memory, where it is not the caller's
+};
+
+}  // namespace flashjit

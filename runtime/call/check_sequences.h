@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a ragged batch says in memory, looked at by the host: EngineOptions::check_pages.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "runtime/call/validate.h"
+
+namespace flashjit::runtime {
+
+// The elements that an i32 tensor of a call spans.
+using ReadInts = std::function<std::vector<std::int32_t>(const Tensor& tensor)>;
+std::size_t spanned_ints(const Tensor& tensor) noexcept;
+
+// Throws Error(invalid_argument) which names the argument and the sequence, and of a page table the entry.
+void check_sequences(const ForwardCall& call, const ReadInts& read);
+
+}  // namespace flashjit::runtime

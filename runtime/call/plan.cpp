@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/call/plan.h"
+
+#include "generator/arguments.h"
+#include "runtime/call/operation.h"
+#include "runtime/call/tensor_dims.h"
+#include "runtime/support/reject.h"
+
+namespace flashjit::runtime {
+namespace {
+
+constexpr const char* kMemoryDimNames[] = {"words"};
+constexpr Rules kMemoryRules{kMemoryDimNames, 1, 1, alignof(generator::PlannedTile)};
+
+struct SizeRow {
+  const char* name;
+  std::int64_t BatchPlan::Sizes::*size;
+};
+constexpr SizeRow kSizeRows[] = {{"batch", &BatchPlan::Sizes::batch},
+                                 {"rows of q", &BatchPlan::Sizes::query_rows},
+                                 {"rows of keys", &BatchPlan::Sizes::key_rows},
+                                 {"batch entries of keys", &BatchPlan::Sizes::key_batch},
+                                 {"num_heads of q", &BatchPlan::Sizes::num_heads_q},
+                                 {"num_heads of k", &BatchPlan::Sizes::num_heads_kv},
+                                 {"max_seqlen_q", &BatchPlan::Sizes::max_seqlen_q}};
+
+void require_ragged(const ForwardCall& call) {
+  if (!call.problem.ragged) reject("plan: must not be given for a batch whose sequences are equally long");
+}
+
+}  // namespace
+
+BatchPlan::Sizes plan_sizes(const ForwardCall& call) noexcept {
+  const Tensor* const table = call.ragged.page_table;
+  return {.batch = call.batch,
+          .query_rows = call.q->shape[seqlen_dim],
+          .key_rows = key_rows(*call.k, table),
+          .key_batch = table ? table->shape[0] : call.k->shape[batch_dim],
+          .num_heads_q = call.num_heads_q,
+          .num_heads_kv = call.num_heads_kv,
+          .max_seqlen_q = call.seqlen_q};
+}
+
+Dims plan_dims(const ForwardCall& call, const Variant& variant) {
+  return {static_cast<std::int64_t>(batch_plan_bytes(call, tiling_of(call, variant)) / sizeof(std::int32_t))};
+}
+
+void check_plan(const ForwardCall& call, const BatchPlan& plan) {
+  require_ragged(call);
+  if (plan.memory().shape.size() == 0) reject("plan: must be made by Engine::plan, was empty");
+  if (!(call.problem == plan.problem()))
+    reject("plan: must be for {}, was for {}", to_string(call.problem), to_string(plan.problem()));
+  if (!(*call.variant == plan.variant()))
+    reject("variant: must be {} like that of the plan, was {}", to_string(plan.variant()), to_string(*call.variant));
+  const BatchPlan::Sizes wanted = plan_sizes(call);
+  for (const auto& [name, size] : kSizeRows)
+    if (wanted.*size != plan.sizes().*size)
+      reject("plan: {} must be {} as in the call, was {}", name, wanted.*size, plan.sizes().*size);
+}
+
+void require_plannable(const ForwardCall& call, const AttentionOptions& opts) {
+  if (opts.plan) reject("plan: must not be given where one is made");
+  require_ragged(call);
+}
+
+void validate_plan_memory(ForwardCall& call, const Tensor& memory, const Variant& variant) {
+  if (memory.dtype != DType::i32) reject("memory: dtype must be i32, was {}", to_string(memory.dtype));
+  check_shape("memory", memory, kMemoryRules);
+  const Dims needed = plan_dims(call, variant);
+  if (memory.shape[0] < needed[0]) reject("memory: must have at least {} words, had {}", needed[0], memory.shape[0]);
+  if (reinterpret_cast<std::uintptr_t>(memory.data) % kMemoryRules.alignment != 0)
+    reject("memory: must be aligned to {} bytes, was at {}", kMemoryRules.alignment, memory.data);
+  add_operand(call.operands, "memory", memory, Operand::Role::captured_packed, true);
+}
+
+}  // namespace flashjit::runtime
