@@ -23,6 +23,7 @@ FLEX = "flex"
 # Those of the grids gallery and scores. The package has all of FlashAttention-2, PyTorch what it compiles of it.
 GALLERY_PEERS = {FLEX: "FlexAttention"}
 RAGGED_PEERS = {"fa2": PEERS["fa2"]}
+DECODE_PEERS = {name: PEERS[name] for name in ("cudnn", "fa2")}
 SCORE_PEERS = {**GALLERY_PEERS, **{name: PEERS[name] for name in ("cudnn", "fa2", "flash_attn")}}
 
 

@@ -39,14 +39,16 @@ import statistics
 import sys
 
 sys.dont_write_bytecode = True
+import attention_decode_run  # noqa: E402
 import attention_gallery_run  # noqa: E402
 import attention_peers  # noqa: E402
 import attention_ragged_run  # noqa: E402
 import attention_scores_run  # noqa: E402
+from attention_decode import GROUPS, decode_grid  # noqa: E402
 from attention_gallery import GALLERY, gallery_grid  # noqa: E402
 from attention_grid import BEST, GRIDS, HEAD_DIMS, MASKS, PeerFigures  # noqa: E402
 from attention_grid import parse_variants, result, slug, summarise  # noqa: E402
-from attention_peers import GALLERY_PEERS, PEERS, RAGGED_PEERS, SCORE_PEERS  # noqa: E402
+from attention_peers import DECODE_PEERS, GALLERY_PEERS, PEERS, RAGGED_PEERS, SCORE_PEERS  # noqa: E402
 from attention_ragged import BATCHES, ragged_grid  # noqa: E402
 from attention_scores import FEATURES, score_grid  # noqa: E402
 from flashjit_c import Library  # noqa: E402
@@ -54,10 +56,10 @@ from flashjit_c import Library  # noqa: E402
 HERE = pathlib.Path(__file__).resolve().parent
 BUILT = HERE.parent / "build" / "release" / "libflashjit.so"
 # The grids that are not of plain attention and run the Python package.
-SCORES, GALLERY_GRID, RAGGED = "scores", "gallery", "ragged"
-CELL_NAMES = {SCORES: FEATURES, GALLERY_GRID: GALLERY, RAGGED: BATCHES}
-PACKAGE_GRIDS = {SCORES: score_grid, GALLERY_GRID: gallery_grid, RAGGED: ragged_grid}
-PACKAGE_PEERS = {SCORES: SCORE_PEERS, GALLERY_GRID: GALLERY_PEERS, RAGGED: RAGGED_PEERS}
+SCORES, GALLERY_GRID, RAGGED, DECODE = "scores", "gallery", "ragged", "decode"
+CELL_NAMES = {SCORES: FEATURES, GALLERY_GRID: GALLERY, RAGGED: BATCHES, DECODE: GROUPS}
+PACKAGE_GRIDS = {SCORES: score_grid, GALLERY_GRID: gallery_grid, RAGGED: ragged_grid, DECODE: decode_grid}
+PACKAGE_PEERS = {SCORES: SCORE_PEERS, GALLERY_GRID: GALLERY_PEERS, RAGGED: RAGGED_PEERS, DECODE: DECODE_PEERS}
 DEFAULT = "default"  # the variant that the library chooses
 FLUSHED_BYTES = 256 << 20
 TURNS = 8  # of each side of a cell
@@ -83,7 +85,7 @@ def parse_arguments(argv=None):
     parser.add_argument("--peer", nargs="*", choices=tuple(SCORE_PEERS | PEERS),
                         help="peers to run; default: all that are here")
     parser.add_argument("--cells", dest="names", type=lambda text: text.split(","), metavar="NAME[,NAME]",
-                        help="of the grids scores, gallery and ragged; default: all: "
+                        help="of the grids scores, gallery, ragged and decode; default: all: "
                         + "; ".join(", ".join(names) for names in CELL_NAMES.values()))
     parser.add_argument("--head-dim", nargs="+", type=int, choices=HEAD_DIMS, default=HEAD_DIMS)
     parser.add_argument("--mask", nargs="+", choices=MASKS, default=MASKS)
@@ -125,7 +127,7 @@ def check_grid_options(parser, arguments):
         parser.error(f"--cells must be of {', '.join(CELL_NAMES[grid])}, was '{unknown[0]}'")
     if grid in CELL_NAMES and (arguments.library or arguments.family != "default"):
         parser.error(f"--grid {grid} runs the Python package: no --library or --family")
-    if grid in (GALLERY_GRID, RAGGED) and arguments.variants:
+    if grid in (GALLERY_GRID, RAGGED, DECODE) and arguments.variants:
         parser.error(f"--variants is not for --grid {grid}")
 
 
@@ -481,6 +483,8 @@ def compare_package(arguments):
         attention_gallery_run.compare_gallery(*given, peers, arguments)
     elif arguments.grid == RAGGED:
         attention_ragged_run.compare_ragged(*given, peers, arguments)
+    elif arguments.grid == DECODE:
+        attention_decode_run.compare_decode(*given, peers, arguments)
     else:
         figures, _ = read_figures(arguments.peers_file, torch.cuda.get_device_name(0))
         attention_scores_run.compare_scores(*given, peers, arguments, figures, read_variants(arguments) or ())
