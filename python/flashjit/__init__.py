@@ -119,7 +119,8 @@ class Plan(_core.Plan):
         One kernel on the stream, which a CUDA graph may capture. Arguments are as of flashjit.plan, for the sizes that
         it was made for.
         """
-        _arrays.plan(self, q, k, v, self._memory, stream, self._engine, options)
+        _ = self.problem  # an empty one is refused
+        _arrays.plan(self, q, k, v, self._memory, stream, self._engine, options, "update")
 
 
 def plan(q: Any, k: Any, v: Any, *, memory: Any = None, stream: Any = None, engine: Engine | None = None,
@@ -146,7 +147,7 @@ def plan(q: Any, k: Any, v: Any, *, memory: Any = None, stream: Any = None, engi
         As of flashjit.attention, without plan, out and lse.
     """
     made = Plan()
-    _arrays.plan(made, q, k, v, memory, stream, engine, options)
+    _arrays.plan(made, q, k, v, memory, stream, engine, options, "plan")
     made._engine, made._memory = engine, memory
     return made
 

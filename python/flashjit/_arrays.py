@@ -58,11 +58,11 @@ _PLANNED = frozenset((*_NUMBERS, "score", "mask", *_core.TENSOR_OPTIONS))
 
 
 def plan(made: _core.Plan, q: Any, k: Any, v: Any, memory: Any, stream: Any, engine: Any,
-         options: dict[str, Any]) -> None:
-    """As flashjit.plan, into a plan that is empty, or flashjit.Plan.update. options are those of calls."""
+         options: dict[str, Any], function: str) -> None:
+    """As flashjit.plan, into a plan that is empty, or flashjit.Plan.update: the function. options are those of calls."""
     for name in options:
         if name not in _PLANNED:
-            raise TypeError(f"plan() got an unknown argument {name!r}")
+            raise TypeError(f"{function}() got an unknown argument {name!r}")
     library = _library_of("q", q)
     tensors = {name: options.get(name) for name in _core.TENSOR_OPTIONS}
     score, mask = to_function(Score, options.get("score")), to_function(Mask, options.get("mask"))

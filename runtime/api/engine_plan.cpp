@@ -48,6 +48,7 @@ BatchPlan Engine::plan(const Tensor& q, const Tensor& k, const Tensor& v, const 
   plan.sizes_ = runtime::plan_sizes(call);
   plan.memory_ = memory;
   update(plan, q, k, v, opts);
+  plan.memory_ = Tensor(memory.data, memory.dtype, runtime::plan_dims(call, plan.variant_));  // what is needed of it
   return plan;
 }
 

@@ -2,7 +2,10 @@
 #include "runtime/call/check_sequences.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "flashjit/batch_plan.h"
+#include "generator/arguments.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/support/reject.h"
 
@@ -62,6 +65,33 @@ void check_bound(const char* name, std::int64_t bound, std::int64_t length, std:
     reject("{}: must be at least {}, the length of sequence {}, was {}", name, length, sequence, bound);
 }
 
+// Those that so many keys of a sequence need, in a row of the table.
+void check_pages(const ForwardCall& call, const Ints& table, std::int64_t sequence, std::int64_t row,
+                 std::int64_t keys) {
+  const std::int64_t page_size = call.k->shape[seqlen_dim], pages = call.k->shape[batch_dim];
+  const std::int64_t first = row * call.ragged.page_table->strides[0];
+  for (std::int64_t entry = 0; entry * page_size < keys; ++entry) {
+    const std::int64_t page = table.at(first + entry);
+    if (page < 0 || page >= pages)
+      reject("page_table: entry {} of sequence {} must be from 0 to {}, was {}", entry, sequence, pages - 1, page);
+  }
+}
+
+// Of a call that goes by the lengths of its plan.
+void check_planned_pages(const ForwardCall& call, const ReadInts& read) {
+  if (!call.ragged.page_table) return;
+  const Ints table("page_table", call.ragged.page_table, read);
+  const std::vector<std::int32_t> plan = read(call.plan->memory());
+  const auto count = static_cast<std::uint32_t>(plan[0]);
+  for (std::size_t i = 0; i < count; ++i) {
+    generator::PlannedTile tile;
+    const std::size_t at = (alignof(generator::PlannedTile) + i * sizeof(tile)) / sizeof(std::int32_t);
+    if (at + sizeof(tile) / sizeof(std::int32_t) > plan.size()) break;
+    std::memcpy(&tile, &plan[at], sizeof(tile));
+    check_pages(call, table, tile.sequence, tile.key_batch, tile.keys);
+  }
+}
+
 class Checker {
  public:
   Checker(const ForwardCall& call, const ReadInts& read)
@@ -74,14 +104,16 @@ class Checker {
         batch_indices_kv_("batch_indices_kv", call.ragged.batch_indices_kv, read),
         page_table_("page_table", call.ragged.page_table, read) {}
 
+  // Keys of sequences without queries are nobody's.
   void check() const {
     const Side queries(cu_seqlens_q_, seqused_q_, call_.q->shape[seqlen_dim]);
     const Side keys(cu_seqlens_kv_, seqused_kv_, key_rows(*call_.k, call_.ragged.page_table));
     queries.check_offsets();
     keys.check_offsets();
     for (std::int64_t sequence = 0; sequence < call_.batch; ++sequence) {
-      check_bound("max_seqlen_q", call_.seqlen_q, queries.length(sequence), sequence);
-      check_keys(sequence, keys.length(sequence));
+      const std::int64_t length = queries.length(sequence);
+      check_bound("max_seqlen_q", call_.seqlen_q, length, sequence);
+      if (length > 0) check_keys(sequence, keys.length(sequence));
     }
   }
 
@@ -91,20 +123,13 @@ class Checker {
     if (padding < 0 || padding > used)
       reject("leftpad_kv: must be from 0 to {}, the keys of sequence {}, was {}", used, sequence, padding);
     check_bound("max_seqlen_kv", call_.seqlen_kv, used - padding, sequence);
+    if (used == 0) return;
     const Tensor* const table = call_.ragged.page_table;
     const std::int64_t entries = table ? table->shape[0] : call_.k->shape[batch_dim];
     const std::int64_t entry = batch_indices_kv_.given ? batch_indices_kv_.at(sequence) : sequence;
     if (batch_indices_kv_.given && (entry < 0 || entry >= entries))
       reject("batch_indices_kv: must be from 0 to {}, was {} of sequence {}", entries - 1, entry, sequence);
-    if (table) check_pages(sequence, entry * table->strides[0], used);
-  }
-  void check_pages(std::int64_t sequence, std::int64_t first, std::int64_t keys) const {
-    const std::int64_t page_size = call_.k->shape[seqlen_dim], pages = call_.k->shape[batch_dim];
-    for (std::int64_t entry = 0; entry * page_size < keys; ++entry) {
-      const std::int64_t page = page_table_.at(first + entry);
-      if (page < 0 || page >= pages)
-        reject("page_table: entry {} of sequence {} must be from 0 to {}, was {}", entry, sequence, pages - 1, page);
-    }
+    if (table) check_pages(call_, page_table_, sequence, entry, used);
   }
 
   const ForwardCall& call_;
@@ -122,6 +147,11 @@ std::size_t spanned_ints(const Tensor& tensor) noexcept {
   return static_cast<std::size_t>(last + 1);
 }
 
-void check_sequences(const ForwardCall& call, const ReadInts& read) { Checker(call, read).check(); }
+void check_sequences(const ForwardCall& call, const ReadInts& read) {
+  if (call.plan)
+    check_planned_pages(call, read);
+  else
+    Checker(call, read).check();
+}
 
 }  // namespace flashjit::runtime

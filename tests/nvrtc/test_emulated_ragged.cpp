@@ -214,6 +214,8 @@ TEST_CASE("a plan lies in the caller's memory where that is given, of as many wo
   const HostTensor memory(DType::i32, words), short_by_one(DType::i32, {words[0] - 1}), floats(DType::f32, words);
   const BatchPlan plan = engine.plan(q, k, v, memory.view(), call.options);
   CHECK(plan.memory().data == memory.data());
+  const HostTensor longer(DType::i32, {words[0] + 100});
+  CHECK(engine.plan(q, k, v, longer.view(), call.options).memory().shape == words);
   CHECK(same_bytes(call.run(engine, &plan), call.run(engine, nullptr)));
   const auto refusal = [&](const Tensor& bad) -> std::string {
     try {
@@ -351,9 +353,28 @@ TEST_CASE("with check_pages a call tells what is wrong in memory, and where") {
         "max_seqlen_kv: must be at least 48, the length of sequence 1, was 47");
 }
 
+TEST_CASE("with check_pages what nobody needs may be anything, and calls with a plan are looked at by its lengths") {
+  CHECK(refusal_with([](PagedCall& c) { c.offsets = {0, 90, 90}, c.used[1] = -5, c.table[3] = -1; }) == "");
+  CHECK(refusal_with([](PagedCall& c) { c.rows = {0, -1}, c.used[1] = 0; }) == "");
+  const HostTensor q = HostTensor::random_normal(DType::bf16, {2, 1, 2, 64}, 1);
+  const HostTensor pages = HostTensor::random_normal(DType::bf16, {7, 16, 2, 64}, 2);
+  HostTensor used = PagedCall::tensor({20, 48}), table = PagedCall::tensor({6, 0, 99, 3, 3, 1}, {2, 3});
+  AttentionOptions options;
+  options.seqused_kv = used.view(), options.page_table = table.view();
+  const BatchPlan plan = checking_engine().plan(q.view(), pages.view(), pages.view(), options);
+  options.plan = &plan;
+  const auto call = [&] { checking_engine().attention(q.view(), pages.view(), pages.view(), options); };
+  call();
+  static_cast<std::int32_t*>(used.data())[1] = 5000;  // the plan has 48
+  call();
+  static_cast<std::int32_t*>(used.data())[1] = 16;
+  static_cast<std::int32_t*>(table.data())[5] = -1;
+  CHECK_THROWS_WITH_AS(call(), "page_table: entry 2 of sequence 1 must be from 0 to 6, was -1", Error);
+}
+
 TEST_CASE("with check_pages lengths of any batch are looked at, and a batch of one length is not") {
   Packed packed;
-  const HostTensor of_queries = ints({0, 33, 33, 90}), of_keys = ints({0, 70, 100, 150}), padding = ints({0, 31, 0});
+  const HostTensor of_queries = ints({0, 33, 33, 90}), of_keys = ints({0, 70, 100, 150}), padding = ints({0, 0, 51});
   AttentionOptions options;
   options.cu_seqlens_q = of_queries.view(), options.cu_seqlens_kv = of_keys.view();
   HostTensor out(DType::bf16, {90, 2, 64});
@@ -362,7 +383,7 @@ TEST_CASE("with check_pages lengths of any batch are looked at, and a batch of o
   };
   call();
   options.leftpad_kv = padding.view();
-  CHECK_THROWS_WITH_AS(call(), "leftpad_kv: must be from 0 to 30, the keys of sequence 1, was 31", Error);
+  CHECK_THROWS_WITH_AS(call(), "leftpad_kv: must be from 0 to 50, the keys of sequence 2, was 51", Error);
   const HostTensor x = HostTensor::random_normal(DType::bf16, {1, 9, 2, 64}, 1);
   checking_engine().attention(x.view(), x.view(), x.view());
 }

@@ -371,7 +371,7 @@ class Results(unittest.TestCase):
         memory = np.full(words + 7, -1, np.int32)
         plan = self.engine.plan(*batch.packed, memory=memory, **batch.offsets)
         self.assertTrue((memory[:words] != -1).any())
-        self.assertEqual(plan.words, words + 7)
+        self.assertEqual(plan.words, words)
         out = self.engine.attention(*batch.packed, plan=plan, **batch.offsets)
         np.testing.assert_array_equal(out, self.engine.attention(*batch.packed, **batch.offsets))
         memory[:] = -1
@@ -637,8 +637,8 @@ class WrongInput(unittest.TestCase):
                 mask=3)
         refused(flashjit.InvalidArgument, "^window: must be a pair", *batch.packed, window=3, **batch.offsets)
         for name in ("plan", "out", "lse", "engine_", "casual"):
-            refused(TypeError, rf"^plan\(\) got an unknown argument '{name}'$", *batch.packed, **{name: None})
-        for memory, message in ((np.zeros(words - 1, np.int32), f"must have at least {words} words .* had"),
+            refused(TypeError, rf"^(plan|update)\(\) got an unknown argument '{name}'$", *batch.packed, **{name: None})
+        for memory, message in ((np.zeros(words - 1, np.int32), f"must have at least {words} words, had"),
                                 (np.zeros(words, np.int64), "dtype must be i32, was i64$"),
                                 (np.zeros((words, 1), np.int32), "rank must be 1, was 2"),
                                 (np.zeros(2 * words, np.int32)[::2], "must be packed|.* contiguous"),
@@ -651,6 +651,8 @@ class WrongInput(unittest.TestCase):
                      plan=empty, **batch.offsets)
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^plan: must be made by flashjit.plan, was empty$"):
             _ = empty.words
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^plan: must be made by flashjit.plan, was empty$"):
+            empty.update(*batch.packed, **batch.offsets)
 
     def test_pages(self):
         q, k, v = inputs = make_inputs()
