@@ -167,7 +167,7 @@ def compare_decode(torch, flashjit, stopwatch, peers, arguments):
     kernels = DecodeKernels(torch, flashjit, peers)
     comparison = DecodeComparison(kernels, GraphStopwatch(torch, stopwatch.gemm_tflops), arguments.cells)
     record = new_record(kernels, comparison.stopwatch, DECODE_PEERS)
-    print_conditions(record, "decode, in graphs")
+    print_conditions(record, "decode, in graphs", "medians of replays")
     progress = Progress(record, arguments.json)
     with torch.no_grad():
         make_kernels(comparison, progress)

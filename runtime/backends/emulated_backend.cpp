@@ -246,9 +246,9 @@ void EmulatedBackend::run(const Operands& operands, Stream stream, const MakePla
 
 void EmulatedBackend::check(const ForwardCall& call, const AttentionOptions& opts) {
   require_null(opts.stream);
-  check_sequences(call, [](const Tensor& tensor) {
-    const auto* const values = static_cast<const std::int32_t*>(tensor.data);
-    return std::vector<std::int32_t>(values, values + spanned_ints(tensor));
+  check_sequences(call, [](const MemoryRange& range) {
+    return std::vector<std::int32_t>(reinterpret_cast<const std::int32_t*>(range.begin),
+                                     reinterpret_cast<const std::int32_t*>(range.end));
   });
 }
 

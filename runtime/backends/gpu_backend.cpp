@@ -48,11 +48,10 @@ void GpuBackend::check(const ForwardCall& call, const AttentionOptions& opts) {
   const Driver& driver = Driver::load();
   const ContextScope scope(driver, device_of(driver, call.operands, opts.stream), opts.stream);
   if (is_capturing(driver, opts.stream)) return;
-  check_sequences(call, [&](const Tensor& tensor) {
-    std::vector<std::int32_t> values(spanned_ints(tensor));
-    if (values.empty()) return values;
-    const auto from = reinterpret_cast<CUdeviceptr>(tensor.data);
-    driver.check(driver.cuMemcpyDtoHAsync(values.data(), from, values.size() * sizeof(values[0]), opts.stream),
+  check_sequences(call, [&](const MemoryRange& range) {
+    std::vector<std::int32_t> values((range.end - range.begin) / sizeof(std::int32_t));
+    if (range.empty()) return values;
+    driver.check(driver.cuMemcpyDtoHAsync(values.data(), range.begin, range.end - range.begin, opts.stream),
                  "cuMemcpyDtoHAsync");
     driver.check(driver.cuStreamSynchronize(opts.stream), "cuStreamSynchronize");
     return values;

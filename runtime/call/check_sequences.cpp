@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
-#include "flashjit/batch_plan.h"
 #include "generator/arguments.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/support/reject.h"
@@ -12,14 +12,16 @@
 namespace flashjit::runtime {
 namespace {
 
-// One of the call's tensors, as far as there is one.
+// One of the call's operands, as far as there is one.
 struct Ints {
   const char* name;
   std::vector<std::int32_t> values;
-  bool given;
+  bool given = false;
 
-  Ints(const char* of, const Tensor* tensor, const ReadInts& read)
-      : name(of), values(tensor ? read(*tensor) : std::vector<std::int32_t>()), given(tensor != nullptr) {}
+  Ints(const char* of, const ForwardCall& call, const ReadInts& read) : name(of) {
+    for (const Operand& operand : call.operands)
+      if (std::string_view(operand.name) == name) values = read(operand.range), given = true;
+  }
   std::int64_t at(std::int64_t index) const { return values[static_cast<std::size_t>(index)]; }
 };
 
@@ -80,8 +82,8 @@ void check_pages(const ForwardCall& call, const Ints& table, std::int64_t sequen
 // Of a call that goes by the lengths of its plan.
 void check_planned_pages(const ForwardCall& call, const ReadInts& read) {
   if (!call.ragged.page_table) return;
-  const Ints table("page_table", call.ragged.page_table, read);
-  const std::vector<std::int32_t> plan = read(call.plan->memory());
+  const Ints table("page_table", call, read);
+  const std::vector<std::int32_t> plan = Ints("plan", call, read).values;
   const auto count = static_cast<std::uint32_t>(plan[0]);
   for (std::size_t i = 0; i < count; ++i) {
     generator::PlannedTile tile;
@@ -96,13 +98,13 @@ class Checker {
  public:
   Checker(const ForwardCall& call, const ReadInts& read)
       : call_(call),
-        cu_seqlens_q_("cu_seqlens_q", call.ragged.cu_seqlens_q, read),
-        cu_seqlens_kv_("cu_seqlens_kv", call.ragged.cu_seqlens_kv, read),
-        seqused_q_("seqused_q", call.ragged.seqused_q, read),
-        seqused_kv_("seqused_kv", call.ragged.seqused_kv, read),
-        leftpad_kv_("leftpad_kv", call.ragged.leftpad_kv, read),
-        batch_indices_kv_("batch_indices_kv", call.ragged.batch_indices_kv, read),
-        page_table_("page_table", call.ragged.page_table, read) {}
+        cu_seqlens_q_("cu_seqlens_q", call, read),
+        cu_seqlens_kv_("cu_seqlens_kv", call, read),
+        seqused_q_("seqused_q", call, read),
+        seqused_kv_("seqused_kv", call, read),
+        leftpad_kv_("leftpad_kv", call, read),
+        batch_indices_kv_("batch_indices_kv", call, read),
+        page_table_("page_table", call, read) {}
 
   // Keys of sequences without queries are nobody's.
   void check() const {
@@ -137,15 +139,6 @@ class Checker {
 };
 
 }  // namespace
-
-std::size_t spanned_ints(const Tensor& tensor) noexcept {
-  std::int64_t last = 0;
-  for (int dim = 0; dim < tensor.shape.size(); ++dim) {
-    if (tensor.shape[dim] == 0) return 0;
-    last += (tensor.shape[dim] - 1) * tensor.strides[dim];
-  }
-  return static_cast<std::size_t>(last + 1);
-}
 
 void check_sequences(const ForwardCall& call, const ReadInts& read) {
   if (call.plan)

@@ -10,9 +10,8 @@
 
 namespace flashjit::runtime {
 
-// The elements that an i32 tensor of a call spans.
-using ReadInts = std::function<std::vector<std::int32_t>(const Tensor& tensor)>;
-std::size_t spanned_ints(const Tensor& tensor) noexcept;
+// The i32 elements that an operand of a call spans.
+using ReadInts = std::function<std::vector<std::int32_t>(const MemoryRange& range)>;
 
 // Throws Error(invalid_argument) which names the argument and the sequence, and of a page table the entry.
 void check_sequences(const ForwardCall& call, const ReadInts& read);

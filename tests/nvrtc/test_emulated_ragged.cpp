@@ -54,8 +54,8 @@ TEST_CASE("keys and values in pages of any size, in any order, with NaN around t
 
 namespace {
 
-HostTensor ints(std::initializer_list<int> values) {
-  HostTensor tensor(DType::i32, {static_cast<std::int64_t>(values.size())});
+HostTensor ints(const std::vector<std::int32_t>& values, const Dims& shape = {}) {
+  HostTensor tensor(DType::i32, shape.size() > 0 ? shape : Dims{static_cast<std::int64_t>(values.size())});
   std::copy(values.begin(), values.end(), static_cast<std::int32_t*>(tensor.data()));
   return tensor;
 }
@@ -296,8 +296,8 @@ struct PagedCall {
 
   // What a call that looks first says; empty: it is right.
   std::string refusal() {
-    const HostTensor of_queries = tensor(offsets), of_keys = tensor(used), pages_of = tensor(table, {2, 3});
-    const HostTensor rows_of = tensor(rows);
+    const HostTensor of_queries = ints(offsets), of_keys = ints(used), pages_of = ints(table, {2, 3});
+    const HostTensor rows_of = ints(rows);
     AttentionOptions options;
     options.cu_seqlens_q = of_queries.view(), options.seqused_kv = of_keys.view();
     options.page_table = pages_of.view();
@@ -312,11 +312,6 @@ struct PagedCall {
       return error.what();
     }
     return "";
-  }
-  static HostTensor tensor(const std::vector<std::int32_t>& values, const Dims& shape = {}) {
-    HostTensor made(DType::i32, shape.size() > 0 ? shape : Dims{static_cast<std::int64_t>(values.size())});
-    std::copy(values.begin(), values.end(), static_cast<std::int32_t*>(made.data()));
-    return made;
   }
 };
 
@@ -358,7 +353,7 @@ TEST_CASE("with check_pages what nobody needs may be anything, and calls with a 
   CHECK(refusal_with([](PagedCall& c) { c.rows = {0, -1}, c.used[1] = 0; }) == "");
   const HostTensor q = HostTensor::random_normal(DType::bf16, {2, 1, 2, 64}, 1);
   const HostTensor pages = HostTensor::random_normal(DType::bf16, {7, 16, 2, 64}, 2);
-  HostTensor used = PagedCall::tensor({20, 48}), table = PagedCall::tensor({6, 0, 99, 3, 3, 1}, {2, 3});
+  HostTensor used = ints({20, 48}), table = ints({6, 0, 99, 3, 3, 1}, {2, 3});
   AttentionOptions options;
   options.seqused_kv = used.view(), options.page_table = table.view();
   const BatchPlan plan = checking_engine().plan(q.view(), pages.view(), pages.view(), options);
