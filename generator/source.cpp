@@ -84,6 +84,12 @@ Source render_forward(const KernelSpec& spec, const Templates& templates) {
   return source;
 }
 
+std::vector<TurnKernel> render_beside(const KernelSpec& spec, const Templates& templates) {
+  std::vector<TurnKernel> kernels;
+  if (spec.problem().ragged) kernels.push_back({Turn::batch_plan, render_batch_plan(spec.architecture(), templates)});
+  return kernels;
+}
+
 Problem predicates_of(const Problem& problem) {
   Problem predicates;
   for (const FeatureRow& row : features())

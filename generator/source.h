@@ -2,8 +2,11 @@
 // The spec of a kernel -> one self-contained CUDA source. Pure: no files, no environment, no CUDA.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "generator/spec.h"
 #include "generator/templates.h"
@@ -31,6 +34,16 @@ struct PlainKernel {
   int threads;                 // of a block
   std::size_t argument_bytes;  // of a launch: the kernel's struct of abi.cuh, and behind it those of the functions
 };
+// The kernels that calls launch, each in its turn.
+enum class Turn : std::uint8_t { batch_plan, attention };
+inline constexpr std::size_t kTurns = 2;
+// Of these what stands beside attention in calls of a kernel.
+struct TurnKernel {
+  Turn turn;
+  PlainKernel kernel;
+};
+std::vector<TurnKernel> render_beside(const KernelSpec& spec, const Templates& templates = embedded_templates());
+
 // The problem with its predicates alone, and what makes a block mask of them.
 Problem predicates_of(const Problem& problem);
 PlainKernel render_block_mask(const Problem& predicates, const Architecture& architecture,

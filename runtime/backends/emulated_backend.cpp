@@ -101,8 +101,7 @@ struct EmulatedBackend::Kernel {
   std::string entry;
   KernelInfo info;
   emulator::Program program;
-  // What makes the list of tiles of a ragged batch; null for others.
-  const PlainProgram* batch_plan;
+  const PlainProgram* beside[generator::kTurns] = {};  // null where calls have no such launch
 
   // The first report with findings, or else the last one.
   emulator::Report run(const ForwardCall& call, const EmulationOptions& options) const {
@@ -115,12 +114,12 @@ struct EmulatedBackend::Kernel {
     for (Unit& unit : scratch) std::fill(std::begin(unit.bytes), std::end(unit.bytes), kAny);
     Operation operation(call, spec, options.resident_blocks, reinterpret_cast<std::byte*>(scratch.data()));
     emulator::Memory memory = memory_of(call.operands);
-    if (!scratch.empty()) memory.add("batch_plan", scratch.data(), scratch.size() * sizeof(Unit));
+    if (!scratch.empty()) memory.add("scratch", scratch.data(), scratch.size() * sizeof(Unit));
     emulator::Report report;
     for (Launch& launch : operation) {
-      const bool is_plan = batch_plan && !call.plan && &launch == operation.begin();
-      report = is_plan ? batch_plan->program.run(batch_plan->entry, emulated(launch, options), memory)
-                       : run(launch, memory, options);
+      const PlainProgram* const plain = beside[static_cast<std::size_t>(launch.turn)];
+      report =
+          plain ? plain->program.run(plain->entry, emulated(launch, options), memory) : run(launch, memory, options);
       if (!report.clean()) break;
     }
     return report;
@@ -216,7 +215,7 @@ std::vector<KernelInfo> EmulatedBackend::prepare(const Problem& problem, int dev
       infos[i] = progress.around(wanted.name(), [&] { return make(wanted).info; });
     }
   });
-  for (const generator::PlainKernel& kernel : kernels_beside(problem, architecture_, templates_))
+  for (const generator::PlainKernel& kernel : kernels_beside(problem, variants, architecture_, templates_))
     store_.get(KernelRequest(kernel.source, ptx_target(architecture_.name), {}));
   return infos;
 }
@@ -255,7 +254,7 @@ void EmulatedBackend::check(const ForwardCall& call, const AttentionOptions& opt
 void EmulatedBackend::plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) {
   require_null(opts.stream);
   if (call.nothing_to_do()) return;
-  const PlainProgram& planner = batch_plan();
+  const PlainProgram& planner = beside(generator::render_batch_plan(architecture_, templates_));
   require_clean(planner.program.run(planner.entry, emulated(make_batch_plan_launch(call, memory), options_),
                                     memory_of(call.operands)));
 }
@@ -283,20 +282,24 @@ EmulatedBackend::PlainProgram EmulatedBackend::make_plain(const generator::Plain
   return {source.entry, parse(source.name, image.image->bytes)};
 }
 
-const EmulatedBackend::PlainProgram& EmulatedBackend::batch_plan() {
-  std::call_once(batch_plan_made_, [this] {
-    batch_plan_ =
-        std::make_unique<const PlainProgram>(make_plain(generator::render_batch_plan(architecture_, templates_)));
-  });
-  return *batch_plan_;
+// The first to finish is kept, as of kernels.
+const EmulatedBackend::PlainProgram& EmulatedBackend::beside(const generator::PlainKernel& kernel) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto it = beside_.find(kernel.source.name); it != beside_.end()) return *it->second;
+  }
+  auto made = std::make_unique<const PlainProgram>(make_plain(kernel));
+  const std::lock_guard lock(mutex_);
+  return *beside_.try_emplace(kernel.source.name, std::move(made)).first->second;
 }
 
 // Threads that make the same kernel at once compile it once, and each parses it: the first to finish is kept.
 const EmulatedBackend::Kernel& EmulatedBackend::make(const WantedKernel& wanted) {
   const KernelStore::Result made = store_.get(wanted.request);
-  auto kernel = std::unique_ptr<const Kernel>(new Kernel{wanted.spec, wanted.request.source().entry, wanted.info(made),
-                                                         parse(wanted.name(), made.image->bytes),
-                                                         wanted.spec.problem().ragged ? &batch_plan() : nullptr});
+  auto kernel = std::unique_ptr<Kernel>(new Kernel{wanted.spec, wanted.request.source().entry, wanted.info(made),
+                                                   parse(wanted.name(), made.image->bytes)});
+  for (const auto& [turn, plain] : generator::render_beside(wanted.spec, templates_))
+    kernel->beside[static_cast<std::size_t>(turn)] = &beside(plain);
   const std::lock_guard lock(mutex_);
   return *kernels_.try_emplace(wanted.request.key().inputs, std::move(kernel)).first->second;
 }

@@ -53,7 +53,7 @@ class EmulatedBackend : public Backend {
   const Kernel* known(const WantedKernel& wanted);
   const Kernel& make(const WantedKernel& wanted);
   PlainProgram make_plain(const generator::PlainKernel& kernel);
-  const PlainProgram& batch_plan();
+  const PlainProgram& beside(const generator::PlainKernel& kernel);
   Variant variant_of(const ForwardCall& call) const;
   const Kernel& kernel_of(const ForwardCall& call);
 
@@ -62,10 +62,9 @@ class EmulatedBackend : public Backend {
   KernelStore& store_;
   const ProgressCallback progress_;
   const EmulationOptions options_;
-  std::once_flag batch_plan_made_;
-  std::unique_ptr<const PlainProgram> batch_plan_;
-  std::mutex mutex_;
-  std::map<cache::Digest, std::unique_ptr<const Kernel>> kernels_;  // by the request's inputs; never removed
+  std::mutex mutex_;                                                   // of the maps
+  std::map<cache::Digest, std::unique_ptr<const Kernel>> kernels_;     // by the request's inputs; never removed
+  std::map<std::string, std::unique_ptr<const PlainProgram>> beside_;  // by the source's name; likewise
 };
 
 }  // namespace flashjit::runtime

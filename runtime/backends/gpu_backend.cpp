@@ -65,7 +65,7 @@ void GpuBackend::plan(const ForwardCall& call, const Tensor& memory, const Atten
   const ContextScope scope(driver, device, opts.stream);
   const LaunchRecord& kernel = forward_kernel(driver, kernels_, call, opts, device);
   Launch launch = make_batch_plan_launch(call, memory);
-  enqueue(driver, launch, kernel.batch_plan, opts.stream);
+  enqueue(driver, launch, kernel.function(launch.turn), opts.stream);
 }
 
 void GpuBackend::run(const Operands& operands, Stream stream, const MakePlainLaunch& make) {

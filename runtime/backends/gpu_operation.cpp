@@ -57,9 +57,9 @@ void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream) {
 
 GpuOperation::GpuOperation(const Driver& driver, const ForwardCall& call, const LaunchRecord& kernel, Stream stream)
     : scratch_(allocate_scratch(Operation::scratch_bytes(call, kernel.spec), stream)),
-      operation_(call, kernel.spec, kernel.resident_blocks, static_cast<std::byte*>(scratch_.data())),
-      functions_{kernel.batch_plan && !call.plan ? kernel.batch_plan : kernel.function, kernel.function} {
+      operation_(call, kernel.spec, kernel.resident_blocks, static_cast<std::byte*>(scratch_.data())) {
   for (int i = 0; Launch & launch : operation_) {
+    functions_[i] = kernel.function(launch.turn);
     set_config(configs_[i++], launch, stream);
     write_tensor_maps(driver, launch);
     if (launch.tile_counter_offset != Launch::kNowhere)

@@ -32,8 +32,8 @@ class GpuOperation {
  private:
   DeviceTensor scratch_;  // freed in stream order, behind the launches
   Operation operation_;
-  CUfunction functions_[Operation::kMostLaunches];
-  CUlaunchConfig configs_[Operation::kMostLaunches];
+  CUfunction functions_[generator::kTurns];
+  CUlaunchConfig configs_[generator::kTurns];
 };
 
 // A launch of a kernel beside those of attention, without tensor maps and counters. Throws Error(driver).

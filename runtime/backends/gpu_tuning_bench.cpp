@@ -218,7 +218,7 @@ void GpuTuningBench::load(Kernel& kernel) {
   LaunchRecord& record = kernel.record;
   const Module::Ready ready =
       kernel.module->prepare(device_, kernel.name, record.spec.plan().threads, record.spec.plan().smem_bytes);
-  record.function = ready.function;
+  record.function(generator::Turn::attention) = ready.function;
   record.resident_blocks = ready.blocks_per_sm * device_.info.sm_count;
   if (draws_tiles(record.spec.variant())) record.tile_counters = &tile_counters_;
   kernel.timed.emplace(driver_, timed_call_->call, record, stream_.get());

@@ -34,6 +34,11 @@ std::vector<Variant> variants_of(const std::vector<Need>& needs) {
 
 }  // namespace
 
+// The functions of what stands beside attention, as a launch record has them.
+struct Kernels::Beside {
+  CUfunction functions[generator::kTurns] = {};
+};
+
 struct Kernels::Made {
   const LaunchRecord* record = nullptr;
   bool from_memory = false;
@@ -78,7 +83,7 @@ KernelInfo Kernels::compile(const Problem& problem, const Variant& variant, cons
   const WantedKernel wanted({problem, variant, architecture}, templates_);
   ProgressReporter progress(progress_, 1);
   const KernelInfo info = wanted.info(progress.around(wanted.name(), [&] { return store_.get(wanted.request); }));
-  for (const generator::PlainKernel& kernel : kernels_beside(problem, architecture, templates_))
+  for (const generator::PlainKernel& kernel : kernels_beside(problem, {variant}, architecture, templates_))
     store_.get(KernelRequest(kernel.source, architecture.name, {}));
   return info;
 }
@@ -124,7 +129,7 @@ std::vector<KernelInfo> Kernels::prepare_all(const Problem& problem, const std::
     listing.add(ready, need.choice.tuned && ready.record->spec.variant() == need.choice.variant);
   }
   const Architecture& architecture = require_architecture(device);
-  for (const generator::PlainKernel& kernel : kernels_beside(problem, architecture, templates_))
+  for (const generator::PlainKernel& kernel : kernels_beside(problem, variants, architecture, templates_))
     load(KernelRequest(kernel.source, architecture.name, {}), kernel.threads, 0, device);
   return std::move(listing.infos);
 }
@@ -167,10 +172,9 @@ Kernels::Made Kernels::make(const Problem& problem, const Variant& variant, cons
                             ProgressReporter& progress) {
   const WantedKernel wanted({problem, variant, require_architecture(device)}, templates_);
   if (const LaunchRecord* ready = known(wanted, device)) return {ready, true};
-  const CUfunction batch_plan = problem.ragged ? load_batch_plan(device) : nullptr;
-  return {
-      progress.around(wanted.name(), [&] { return &record(wanted, store_.get(wanted.request), batch_plan, device); }),
-      false};
+  const Beside beside = load_beside(wanted.spec, device);
+  return {progress.around(wanted.name(), [&] { return &record(wanted, store_.get(wanted.request), beside, device); }),
+          false};
 }
 
 // What a record chose may be missing where the default is not: in a bundle of the defaults, without a compiler.
@@ -204,10 +208,12 @@ CUfunction Kernels::load(const KernelRequest& request, int threads, int smem_byt
   return module(request, made.image).prepare(device, request.source().name, threads, smem_bytes).function;
 }
 
-CUfunction Kernels::load_batch_plan(const Device& device) {
-  const Architecture& architecture = require_architecture(device);
-  const generator::PlainKernel kernel = generator::render_batch_plan(architecture, templates_);
-  return load(KernelRequest(kernel.source, architecture.name, {}), kernel.threads, 0, device);
+Kernels::Beside Kernels::load_beside(const generator::KernelSpec& spec, const Device& device) {
+  Beside beside;
+  for (const auto& [turn, kernel] : generator::render_beside(spec, templates_))
+    beside.functions[static_cast<std::size_t>(turn)] =
+        load(KernelRequest(kernel.source, spec.architecture().name, {}), kernel.threads, 0, device);
+  return beside;
 }
 
 const LaunchRecord* Kernels::known(const WantedKernel& wanted, const Device& device) {
@@ -216,7 +222,7 @@ const LaunchRecord* Kernels::known(const WantedKernel& wanted, const Device& dev
   return it == records_.end() ? nullptr : it->second.get();
 }
 
-const LaunchRecord& Kernels::record(const WantedKernel& wanted, const KernelStore::Result& made, CUfunction batch_plan,
+const LaunchRecord& Kernels::record(const WantedKernel& wanted, const KernelStore::Result& made, const Beside& beside,
                                     const Device& device) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<LaunchRecord>& slot = records_[{wanted.request.key().inputs, device.info.ordinal}];
@@ -228,8 +234,8 @@ const LaunchRecord& Kernels::record(const WantedKernel& wanted, const KernelStor
   const generator::Plan& plan = wanted.spec.plan();
   const Module::Ready loaded =
       module(wanted.request, made.image).prepare(device, wanted.name(), plan.threads, plan.smem_bytes);
-  ready->function = loaded.function;
-  ready->batch_plan = batch_plan;
+  std::copy(std::begin(beside.functions), std::end(beside.functions), ready->functions);
+  ready->function(generator::Turn::attention) = loaded.function;
   ready->info = wanted.info(made);
   ready->resident_blocks = loaded.blocks_per_sm * device.info.sm_count;
   if (draws_tiles(wanted.spec.variant())) ready->tile_counters = &tile_counters(device);

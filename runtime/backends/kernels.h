@@ -67,8 +67,9 @@ class Kernels {
   // Without a record where make() throws Error.
   Made try_to_make(const Problem& problem, const Variant& variant, const Device& device, ProgressReporter& progress);
   const LaunchRecord* known(const WantedKernel& wanted, const Device& device);
-  CUfunction load_batch_plan(const Device& device);
-  const LaunchRecord& record(const WantedKernel& wanted, const KernelStore::Result& made, CUfunction batch_plan,
+  struct Beside;
+  Beside load_beside(const generator::KernelSpec& spec, const Device& device);
+  const LaunchRecord& record(const WantedKernel& wanted, const KernelStore::Result& made, const Beside& beside,
                              const Device& device);
   Module& module(const KernelRequest& request, KernelStore::Shared image);
   TileCounters& tile_counters(const Device& device);

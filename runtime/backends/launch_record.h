@@ -2,7 +2,7 @@
 #pragma once
 
 #include "flashjit/engine.h"
-#include "generator/spec.h"
+#include "generator/source.h"
 
 struct CUfunc_st;
 
@@ -14,9 +14,11 @@ class TileCounters;
 struct LaunchRecord {
   explicit LaunchRecord(const generator::KernelSpec& of) : spec(of) {}
 
+  CUfunc_st*& function(generator::Turn turn) noexcept { return functions[static_cast<std::size_t>(turn)]; }
+  CUfunc_st* function(generator::Turn turn) const noexcept { return functions[static_cast<std::size_t>(turn)]; }
+
   generator::KernelSpec spec;
-  CUfunc_st* function = nullptr;    // a CUfunction
-  CUfunc_st* batch_plan = nullptr;  // likewise, of what makes the list of tiles; null where batches are not ragged
+  CUfunc_st* functions[generator::kTurns] = {};  // each a CUfunction; null where calls have no such launch
   KernelInfo info;
   int resident_blocks = 0;                // that the device runs at once
   TileCounters* tile_counters = nullptr;  // the device's; null unless the kernel draws its tiles

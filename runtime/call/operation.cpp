@@ -169,6 +169,7 @@ void bind(Launch& launch, const ForwardCall& call, const HopperVariant& variant,
 }
 
 void bind_batch_plan(Launch& launch, const ForwardCall& call, const Variant& variant, std::byte* scratch) {
+  launch.turn = generator::Turn::batch_plan;
   launch.write_argument(0, batch_plan_maker(call, scratch, runtime::tiling_of(call, variant)));
   launch.argument_bytes = sizeof(generator::BatchPlanMaker);
   launch.blocks = 1;

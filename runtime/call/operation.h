@@ -21,6 +21,7 @@ struct Launch {
   static constexpr int kMaxMaps = 4;
   static constexpr std::size_t kNowhere = ~std::size_t{0};
 
+  generator::Turn turn = generator::Turn::attention;
   std::int64_t blocks = 0;
   int cluster = 1;       // blocks of one
   int threads = 0;       // of a block
@@ -63,13 +64,11 @@ Tiling tiling_of(const ForwardCall& call, const Variant& variant);
 // Whether blocks of the variant's kernels draw their tiles from a counter.
 bool draws_tiles(const Variant& variant) noexcept;
 
-// Launches in order: each sees what those before it wrote. The last one is of the kernel that the operation was made
-// with; for a ragged batch without a plan the one before it is of what makes its list of tiles
-// (generator::render_batch_plan). It points to the call's tensors.
+// Launches in order: each sees what those before it wrote. Attention's is of the kernel that the operation was made
+// with, the others of what stands beside it (generator::render_beside): for a ragged batch without a plan what makes
+// its list of tiles comes first. It points to the call's tensors.
 class Operation {
  public:
-  static constexpr int kMostLaunches = 2;
-
   // Device memory that the launches have to themselves, with any contents: so many bytes from a multiple of 16 on.
   static std::size_t scratch_bytes(const ForwardCall& call, const generator::KernelSpec& kernel);
   // For a call that has output elements. resident_blocks: how many blocks of the kernel the device runs at once. Throws
@@ -83,7 +82,7 @@ class Operation {
   const Launch* end() const noexcept { return launches_ + count_; }
 
  private:
-  Launch launches_[kMostLaunches];
+  Launch launches_[generator::kTurns];
   int count_ = 0;
 };
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/kernels/wanted_kernel.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "generator/features.h"
 #include "generator/variant_space.h"
 
@@ -35,12 +38,19 @@ WantedKernel::WantedKernel(const generator::KernelSpec& wanted, const generator:
                {"threads", std::to_string(wanted.plan().threads)},
                {"smem_bytes", std::to_string(wanted.plan().smem_bytes)}}) {}
 
-std::vector<generator::PlainKernel> kernels_beside(const Problem& problem, const Architecture& architecture,
+std::vector<generator::PlainKernel> kernels_beside(const Problem& problem, const std::vector<Variant>& variants,
+                                                   const Architecture& architecture,
                                                    const generator::Templates& templates) {
   std::vector<generator::PlainKernel> kernels;
   if (problem.block_mask && generator::has_part(generator::Slot::predicate, problem))
     kernels.push_back(generator::render_block_mask(generator::predicates_of(problem), architecture, templates));
-  if (problem.ragged) kernels.push_back(generator::render_batch_plan(architecture, templates));
+  for (const Variant& variant : variants)
+    for (generator::TurnKernel& beside : generator::render_beside({problem, variant, architecture}, templates)) {
+      const auto is_same = [&](const generator::PlainKernel& other) {
+        return other.source.name == beside.kernel.source.name;
+      };
+      if (std::none_of(kernels.begin(), kernels.end(), is_same)) kernels.push_back(std::move(beside.kernel));
+    }
   return kernels;
 }
 

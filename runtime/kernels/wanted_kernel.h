@@ -26,9 +26,10 @@ struct WantedKernel {
   KernelInfo info(const KernelStore::Result& made) const;
 };
 
-// What calls of the problem run beside attention: what makes their block masks of their predicates, and what makes the
-// list of tiles of ragged batches.
-std::vector<generator::PlainKernel> kernels_beside(const Problem& problem, const Architecture& architecture,
+// What calls for the problem that get one of the variants run beside attention, each once: also what makes their block
+// masks of their predicates.
+std::vector<generator::PlainKernel> kernels_beside(const Problem& problem, const std::vector<Variant>& variants,
+                                                   const Architecture& architecture,
                                                    const generator::Templates& templates);
 
 // What calls for the problem take by the default rules, or the given variant; each once.
