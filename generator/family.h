@@ -114,6 +114,9 @@ inline TileOrder order_for(const Problem& problem) {
   return has_diagonal(problem) ? TileOrder::longest_first : TileOrder::natural;
 }
 
+inline bool splits_kv(const Variant& variant) {
+  return std::visit([](const auto& of_family) { return of_family.split_kv; }, variant);
+}
 // Whether the variant takes a way that only measurements take, for which there is a kernel of its own.
 bool serves_ablation(const HopperVariant& variant) noexcept;
 

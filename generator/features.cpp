@@ -209,8 +209,9 @@ std::string render_functions(const Problem& problem) {
   return text;
 }
 
-std::string render_arguments(std::string_view family, const Problem& problem) {
+std::string render_arguments(std::string_view family, const Problem& problem, bool split_kv) {
   std::string members = fmt::format("  {} core;\n", family);
+  if (split_kv) members += "  SplitArguments splits;\n";
   for (const FeatureRow& row : kFeatures)
     if (row.is_in(problem) && row.arguments) members += fmt::format("  {} {};\n", row.arguments, row.word);
   return "struct Arguments {\n" + members + "};\n";

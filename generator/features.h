@@ -74,8 +74,9 @@ Part part_of(const FeatureRow& row, const Problem& problem, bool fetches) noexce
 std::vector<std::string> with_parts(const char* kernel, const Problem& problem, bool fetches = false);
 // The structs of the problem's functions, without any change to their texts.
 std::string render_functions(const Problem& problem);
-// struct Arguments: what a kernel of the family is launched with. family: its struct in abi.cuh.
-std::string render_arguments(std::string_view family, const Problem& problem);
+// struct Arguments: what a kernel of the family is launched with. family: its struct in abi.cuh. Behind it comes that
+// of split keys, and then those of the parts.
+std::string render_arguments(std::string_view family, const Problem& problem, bool split_kv = false);
 // The type of a slot: what the problem has in it.
 std::string parts_in(Slot slot, const Problem& problem, bool fetches = false);
 // Whether a kernel that can fetch blocks does.
@@ -86,7 +87,7 @@ bool has_part(Slot slot, const Problem& problem) noexcept;
 std::size_t argument_bytes(const FeatureRow& row, const Problem& problem) noexcept;
 // Where in that struct the next part's arguments begin, when all before it take so many bytes.
 std::size_t argument_offset(const FeatureRow& row, std::size_t bytes_before) noexcept;
-// Bytes of that struct.
+// Bytes of that struct. family_bytes: of all that stands before the parts.
 std::size_t argument_bytes(const Problem& problem, std::size_t family_bytes, std::size_t family_alignment) noexcept;
 
 }  // namespace flashjit::generator

@@ -254,6 +254,13 @@ std::string pack(std::string_view registers, DType dtype, int count) {
   return function(fmt::format("pack(uint32 (&pairs)[{}])", count), statement.text());
 }
 
+std::string read(std::string_view registers, int count) {
+  Statement statement;
+  for (int i = 0; i < count; ++i) statement.line("mov.f32 %{}, {}{}", i, registers, i);
+  for (int i = 0; i < count; ++i) statement.out("=f", fmt::format("values[{}]", i));
+  return function(fmt::format("read(float (&values)[{}])", count), statement.text());
+}
+
 }  // namespace
 
 std::string render(const ScoreMatrix& m) {
@@ -280,7 +287,7 @@ std::string render(const ProbabilityMatrix& m) {
 std::string render(const OutputMatrix& m) {
   const int count = count_of(m.columns);
   return structure(m.type, declare("f32", m.registers, count) + issue(m) + multiply(m.registers, count) +
-                               pack(m.registers, m.dtype, count / 2));
+                               pack(m.registers, m.dtype, count / 2) + (m.reads ? read(m.registers, count) : ""));
 }
 
 }  // namespace flashjit::generator

@@ -44,6 +44,7 @@ struct OutputMatrix {
   int columns;                     // the head dim of v
   int steps;                       // of 16 keys
   std::string_view probabilities;  // the registers of P; empty: P is in shared memory
+  bool reads = false;              // into registers that the compiler sees, as they are
 };
 std::string render(const OutputMatrix& matrix);
 

@@ -9,6 +9,7 @@
 #include "generator/arguments.h"
 #include "generator/comments.h"
 #include "generator/dtype.h"
+#include "generator/family.h"
 #include "generator/features.h"
 #include "generator/source_parts.h"
 
@@ -87,6 +88,8 @@ Source render_forward(const KernelSpec& spec, const Templates& templates) {
 std::vector<TurnKernel> render_beside(const KernelSpec& spec, const Templates& templates) {
   std::vector<TurnKernel> kernels;
   if (spec.problem().ragged) kernels.push_back({Turn::batch_plan, render_batch_plan(spec.architecture(), templates)});
+  if (splits_kv(spec.variant()))
+    kernels.push_back({Turn::combine, render_combine(spec.problem().dtype, spec.architecture(), templates)});
   return kernels;
 }
 
@@ -157,6 +160,26 @@ PlainKernel render_batch_plan(const Architecture& architecture, const Templates&
                        "  BatchPlan(args, shared).run();\n"
                        "}}\n",
                        kernel.argument_bytes, kBatchPlanThreads, kernel.source.entry);
+  return kernel;
+}
+
+PlainKernel render_combine(DType dtype, const Architecture& architecture, const Templates& templates) {
+  PlainKernel kernel{{}, kCombineThreads, sizeof(CombineArguments)};
+  Source& source = kernel.source;
+  source.name = fmt::format("combine-{}.{}", to_string(dtype), architecture.name);
+  source.entry = "flashjit_combine";
+  source.heading = heading(source.name);
+  source.device_code = templates.flatten({"kernels/combine.cuh"});
+  source.generated = kGenerated + fmt::format(
+                                      "static_assert(sizeof(CombineArguments) == {}, \"host and device arguments "
+                                      "disagree\");\n"
+                                      "extern \"C\" __global__ void __launch_bounds__({}) {}"
+                                      "(const __grid_constant__ CombineArguments args) {{\n"
+                                      "  __shared__ CombineShared shared;\n"
+                                      "  CombineRows<{}, {}>(args, shared).run();\n"
+                                      "}}\n",
+                                      kernel.argument_bytes, kCombineThreads, source.entry, row_of(dtype).element,
+                                      can_overlap_launches(architecture));
   return kernel;
 }
 

@@ -35,8 +35,8 @@ struct PlainKernel {
   std::size_t argument_bytes;  // of a launch: the kernel's struct of abi.cuh, and behind it those of the functions
 };
 // The kernels that calls launch, each in its turn.
-enum class Turn : std::uint8_t { batch_plan, attention };
-inline constexpr std::size_t kTurns = 2;
+enum class Turn : std::uint8_t { batch_plan, attention, combine };
+inline constexpr std::size_t kTurns = 3;
 // Of these what stands beside attention in calls of a kernel.
 struct TurnKernel {
   Turn turn;
@@ -50,6 +50,9 @@ PlainKernel render_block_mask(const Problem& predicates, const Architecture& arc
                               const Templates& templates = embedded_templates());
 // What makes the list of tiles of a ragged batch.
 PlainKernel render_batch_plan(const Architecture& architecture, const Templates& templates = embedded_templates());
+// What joins the partial results of split keys.
+PlainKernel render_combine(DType dtype, const Architecture& architecture,
+                           const Templates& templates = embedded_templates());
 // The problem with its users' functions alone, and what applies them to scores.
 Problem users_functions_of(const Problem& problem);
 PlainKernel render_function_scores(const Problem& functions, const Architecture& architecture,

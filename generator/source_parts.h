@@ -34,6 +34,8 @@ struct PlanAssertion {
 };
 std::string render(const PlanAssertion& assertion);
 
+// Whether a launch may begin while the one before it still runs (griddepcontrol, PTX ISA 7.8).
+inline bool can_overlap_launches(const Architecture& architecture) { return architecture.major >= 9; }
 // Whether a family's kernels can fetch blocks of tensors.
 constexpr bool can_fetch(const MmaVariant&) { return false; }
 constexpr bool can_fetch(const HopperVariant&) { return true; }

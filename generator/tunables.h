@@ -126,12 +126,21 @@ constexpr Choice<Variant, Enum, kCount> choice(Enum Variant::*field, const Word<
   return {field, words, type, constant};
 }
 
+// A way that kernels have beside their usual one, which is spelled only where it is taken.
+template <class Variant>
+struct Extra : Choice<Variant, bool, 2> {
+  std::string spelling(const Variant& variant) const {
+    return variant.*this->field ? Choice<Variant, bool, 2>::spelling(variant) : std::string();
+  }
+};
+
 // --- Of all rows -----------------------------------------------------------------------------------------------------
 
 template <class Rows, class Variant>
 std::string spell_variant(const Rows& rows, std::string_view family, const Variant& variant) {
   std::string text(family);
-  std::apply([&](const auto&... row) { ((text += '-', text += row.spelling(variant)), ...); }, rows);
+  const auto append = [&](const std::string& part) { text += part.empty() ? part : '-' + part; };
+  std::apply([&](const auto&... row) { (append(row.spelling(variant)), ...); }, rows);
   return text;
 }
 

@@ -109,13 +109,52 @@ struct alignas(16) PlannedTile {
   int queries, keys;           // of the sequence
   int first_query, first_key;  // rows of q and k where it begins
   int query_batch, key_batch;  // batch entries of q and k where it lies
+  int splits;                  // that each of them has: tiles * splits of the list are the sequence's
+  int first_slot;              // of its partial results; below 0: it is not split
+};
+// What stands before the list.
+struct alignas(16) BatchPlanHead {
+  unsigned tiles;        // in it
+  unsigned split_tiles;  // all that are split are among the first so many
+  int split_keys;        // see SplitArguments
 };
 struct RaggedArguments {
   const PlannedTile* tiles;  // those of the sequence with the most keys first
-  const unsigned* count;     // of them
+  const BatchPlanHead* head;
   // Rows of a batch entry of q and k. Their tensor maps begin so many rows before the tensors, and see a sequence by
   // its end: runtime/call/tensor_map.h.
   int query_rows, key_rows;
+};
+
+// Split keys: attention/splits.cuh. A partial result has a slot: of each row of its tile the output by its own sum, and
+// the LSE. Of a tile they follow one another in the order of splits, those of all heads and tiles of a split together:
+// (split * heads + head) * tiles + index, and where batches are not ragged in place of the split (split * batch +
+// entry).
+struct SplitArguments {
+  float* partials;          // of [slot, row, head_dim_v]; null: no tile is split
+  float* lse;               // of [slot, row]
+  int rows;                 // of a slot: as many as a tile has at most
+  int batch;                // entries; the launch's sizes have so many for each split
+  int keys;                 // of a split: a multiple of a block's
+  const int* planned_keys;  // the same, where batches are ragged; null: keys
+};
+
+// The kernel that joins them: kernels/combine.cuh, a thread block for each row.
+constexpr int kCombineThreads = 256;
+struct CombineArguments {
+  const float* partials;
+  const float* lse_of_partials;
+  char* out;
+  char* lse;  // null: not written
+  RowStrides out_strides, lse_strides;
+  int rows;  // of a slot
+  int packed_heads_log2, block_rows;
+  int heads;  // packs of query heads
+  int head_dim_v;
+  // Where batches are not ragged:
+  int batch, tiles, splits, queries;
+  const PlannedTile* planned;  // null: they are not
+  const BatchPlanHead* head;
 };
 
 // The pages of parts/keys/paged.cuh.
@@ -133,7 +172,7 @@ struct PagedArguments {
 // The kernel that makes that list, in one thread block.
 constexpr int kBatchPlanThreads = 1024;
 struct BatchPlanMaker {
-  unsigned* count;
+  BatchPlanHead* head;
   PlannedTile* tiles;
   unsigned most_tiles;
   // Each i32 and null where the batch has none. Offsets are of [batch + 1], all others of [batch].
@@ -150,6 +189,13 @@ struct BatchPlanMaker {
   // tiles and heads that a section may have.
   int groups, heads_per_group;
   int section_keys, section_tiles, section_heads;
+  // Of split keys. wanted_tiles: of all heads that there should be; 0: nothing is split. A split has split_keys keys,
+  // or where that is 0 as many as give that many tiles, at least least_keys; all are multiples of block_keys.
+  int wanted_tiles;
+  int split_keys, least_keys, block_keys;
+  int seen_keys;     // of a tile at most
+  int extra_splits;  // of a tile whose keys begin behind the first one, because spans begin at multiples of their
+                     // length
 };
 
 // The dropout of parts/probability/dropout.cuh.

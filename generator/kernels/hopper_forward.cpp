@@ -50,6 +50,7 @@ constexpr Word<TileOrder> kOrders[] = {{TileOrder::natural, "natural", "false"},
                                        {TileOrder::longest_first, "longest", "true"}};
 constexpr Word<TileBoundary> kBoundaries[] = {{TileBoundary::split, "split", "false"},
                                               {TileBoundary::fused, "fused", "true"}};
+constexpr Word<bool> kSplits[] = {{false, "wholekv", "false"}, {true, "splitkv", "true"}};
 
 using V = HopperVariant;
 constexpr auto kTunables = std::make_tuple(
@@ -63,7 +64,8 @@ constexpr auto kTunables = std::make_tuple(
     choice(&V::probabilities, kProbabilities, "bool", "kProbabilitiesInRegisters"),
     Number<V>{&V::cluster, "cluster", "cl", "kCluster", 1, 2}, choice(&V::rescale, kRescales, "Rescale", "kRescale"),
     choice(&V::scheduler, kSchedulers, "Scheduler", "kScheduler"), choice(&V::order, kOrders, "bool", "kLongestFirst"),
-    choice(&V::boundary, kBoundaries, "bool", "kFusedBoundary"));
+    choice(&V::boundary, kBoundaries, "bool", "kFusedBoundary"),
+    Extra<V>{choice(&V::split_kv, kSplits, "bool", "kSplitKv")});
 
 // --- The plan --------------------------------------------------------------------------------------------------------
 
@@ -72,6 +74,7 @@ constexpr int kWarpgroupThreads = 128;
 constexpr int kElementBytes = 2;
 constexpr int kChunkBytes = 16;
 constexpr int kPlaceBytes = 64;     // where two tiles' sequences lie
+constexpr int kSplitBytes = 32;     // what two tiles have of their keys
 constexpr int kNoteBytes = 32;      // what the producer tells of listed blocks
 constexpr int kBarrierBytes = 256;  // the barriers of all rings and the next tile's number
 
@@ -150,6 +153,7 @@ std::string why_incompatible(const HopperVariant& v) {
 // Blocks of a cluster share K and V, and so would have to list the same blocks, and have tiles of one sequence.
 std::string why_not_listed(const Problem& problem, const HopperVariant& v) {
   if (v.cluster == 1) return {};
+  if (v.split_kv) return must("cluster", "1 with splitkv", v.cluster);
   if (problem.block_mask) return must("cluster", "1 with a block mask", v.cluster);
   return problem.ragged ? must("cluster", "1 with a ragged batch", v.cluster) : "";
 }
@@ -158,6 +162,8 @@ std::string why_not_listed(const Problem& problem, const HopperVariant& v) {
 std::string why_not_served(const Problem& problem, const HopperVariant& v) {
   Problem plain = problem;
   plain.causal = false;
+  if (v.split_kv && serves_ablation(v))
+    return must("a variant without nows, psmem, oquery and 3stage with splitkv", "ws, pregs", spell_variant(v));
   if (feature_bits(plain) == 0 || !serves_ablation(v)) return {};
   return must(fmt::format("a variant without nows, psmem, oquery and 3stage for {}", to_string(problem)), "ws, pregs",
               spell_variant(v));
@@ -410,7 +416,8 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
                                     .dtype = problem.dtype,
                                     .columns = problem.head_dim_v,
                                     .steps = variant.block_kv / kWgmmaDepth,
-                                    .probabilities = p_in_registers ? "p" : ""});
+                                    .probabilities = p_in_registers ? "p" : "",
+                                    .reads = variant.split_kv});
 }
 
 std::string render_config(const Problem& problem, const HopperVariant& variant) {
@@ -459,9 +466,11 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   Plan plan{};
   plan.threads = kWarpgroupThreads * (warpgroups(variant) + (variant.warp_specialized ? 1 : 0));
   plan.smem_bytes = q_tiles + rings + output_bytes(problem, variant) + probabilities + fetched + kBarrierBytes +
-                    (problem.block_mask ? kNoteBytes : 0) + (problem.ragged ? kPlaceBytes : 0);
+                    (problem.block_mask ? kNoteBytes : 0) + (problem.ragged ? kPlaceBytes : 0) +
+                    (variant.split_kv ? kSplitBytes : 0);
   plan.registers = estimate_registers(problem, variant);
-  plan.argument_bytes = argument_bytes(problem, sizeof(HopperArguments), alignof(HopperArguments));
+  plan.argument_bytes = argument_bytes(
+      problem, sizeof(HopperArguments) + (variant.split_kv ? sizeof(SplitArguments) : 0), alignof(HopperArguments));
   plan.panel_columns = panels.columns;
   plan.panel_columns_v = panels_v.columns;
   return plan;
@@ -510,8 +519,8 @@ const char* template_of(const HopperVariant& variant) {
 std::string render_kernel(const KernelSpec& spec, const HopperVariant& variant, std::string_view entry) {
   const Plan& plan = spec.plan();
   const std::string cluster = variant.cluster == 1 ? "" : fmt::format(" __cluster_dims__({}, 1, 1)", variant.cluster);
-  return render_arguments("HopperArguments", spec.problem()) + render_matrices(spec.problem(), variant) +
-         render_config(spec.problem(), variant) +
+  return render_arguments("HopperArguments", spec.problem(), variant.split_kv) +
+         render_matrices(spec.problem(), variant) + render_config(spec.problem(), variant) +
          render({"HopperShape", plan.smem_bytes, plan.threads, plan.argument_bytes}) +
          fmt::format(
              "extern \"C\" __global__ void __launch_bounds__({}, 1){}\n"

@@ -33,6 +33,7 @@ constexpr Word<Rescale> kRescales[] = {
     {Rescale::always, "always", "false"}, {Rescale::rare, "rare", "true"}, {Rescale::lazy, "lazy"}};
 constexpr Word<TileOrder> kOrders[] = {{TileOrder::natural, "natural", "false"},
                                        {TileOrder::longest_first, "longest", "true"}};
+constexpr Word<bool> kSplits[] = {{false, "wholekv", "false"}, {true, "splitkv", "true"}};
 
 using V = MmaVariant;
 constexpr auto kTunables = std::make_tuple(
@@ -43,7 +44,7 @@ constexpr auto kTunables = std::make_tuple(
     Number<V>{&V::ctas_per_sm, "ctas_per_sm", "c", "", 1, 4}, choice(&V::pipeline, kPipelines, "Pipeline", "kPipeline"),
     choice(&V::layout, kLayouts, "bool", "kSwizzle"), Number<V>{&V::ldmatrix, "ldmatrix", "x", "kLdmatrix", 2, 4, 2},
     choice(&V::query, kQueries, "bool", "kQueryInRegisters"), choice(&V::rescale, kRescales, "bool", "kRareRescale"),
-    choice(&V::order, kOrders, "bool", "kLongestFirst"));
+    choice(&V::order, kOrders, "bool", "kLongestFirst"), Extra<V>{choice(&V::split_kv, kSplits, "bool", "kSplitKv")});
 
 // --- The plan --------------------------------------------------------------------------------------------------------
 
@@ -201,7 +202,8 @@ Plan make_plan(const Problem& problem, const MmaVariant& variant) {
   plan.threads = variant.warps * kWarpSize;
   plan.smem_bytes = std::max({q_beside_rings + k_ring + v_ring, q_tile, output});
   plan.registers = estimate_registers(problem, variant);
-  plan.argument_bytes = argument_bytes(problem, sizeof(MmaArguments), alignof(MmaArguments));
+  plan.argument_bytes = argument_bytes(problem, sizeof(MmaArguments) + (variant.split_kv ? sizeof(SplitArguments) : 0),
+                                       alignof(MmaArguments));
   return plan;
 }
 
@@ -253,17 +255,19 @@ const char* template_of(const MmaVariant&) { return "kernels/mma_forward.cuh"; }
 
 std::string render_kernel(const KernelSpec& spec, const MmaVariant& variant, std::string_view entry) {
   const Plan& plan = spec.plan();
-  return render_arguments("MmaArguments", spec.problem()) + render_config(spec.problem(), variant) +
+  const bool overlaps = variant.split_kv && can_overlap_launches(spec.architecture());
+  return render_arguments("MmaArguments", spec.problem(), variant.split_kv) + render_config(spec.problem(), variant) +
          render({"ForwardShape", plan.smem_bytes, plan.threads, plan.argument_bytes}) +
          fmt::format(
              "extern \"C\" __global__ void __launch_bounds__({}, {})\n"
              "    {}(const __grid_constant__ Arguments args) {{\n"
              "  extern __shared__ __align__(128) char smem[];\n"
+             "{}"
              "  if (!ForwardMma<Config>::has_tile(args)) return;\n"
              "  bool far = false;\n"
              "  while (!ForwardMma<Config>(args, ptx::cvta_to_shared(smem), far).run()) far = true;\n"
              "}}\n",
-             plan.threads, variant.ctas_per_sm, entry);
+             plan.threads, variant.ctas_per_sm, entry, overlaps ? "  ptx::launch_dependents();\n" : "");
 }
 
 }  // namespace generator

@@ -45,6 +45,7 @@ struct MmaVariant {
   QuerySource query = QuerySource::shared;
   Rescale rescale = Rescale::rare;  // not lazy
   TileOrder order = TileOrder::natural;
+  bool split_kv = false;  // see HopperVariant
 };
 
 // --- Hopper (TMA, mbarrier, wgmma, setmaxnreg, clusters: sm_90a) -----------------------------------------------------
@@ -94,6 +95,9 @@ struct HopperVariant {
   Scheduler scheduler = Scheduler::dynamic;
   TileOrder order = TileOrder::natural;
   TileBoundary boundary = TileBoundary::split;
+  // Where a call has fewer tiles than the device computes at once, the keys of each are split, and a second launch
+  // combines what comes of them. Spelled only where it is true: "splitkv", and in parts of a spelling "wholekv".
+  bool split_kv = false;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -23,8 +23,9 @@ Variant prepared_variant(runtime::Backend& backend, runtime::ForwardCall& call, 
 Dims Engine::plan_dims(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
   const runtime::CallWithBatch with(q, k, v, {}, opts);
   runtime::ForwardCall call = runtime::validate_inputs(with.q, with.k, with.v, with.opts);
-  runtime::require_plannable(call, with.opts);
-  return runtime::plan_dims(call, prepared_variant(impl_->backend, call, with.opts));
+  runtime::require_plannable(with.opts);
+  const Variant variant = prepared_variant(impl_->backend, call, with.opts);
+  return runtime::plan_dims(call, variant, impl_->backend.sm_count(call.operands, opts.stream));
 }
 
 BatchPlan Engine::plan(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
@@ -41,26 +42,28 @@ BatchPlan Engine::plan(const Tensor& q, const Tensor& k, const Tensor& v, const 
                        const AttentionOptions& opts) {
   const runtime::CallWithBatch with(q, k, v, {}, opts);
   runtime::ForwardCall call = runtime::validate_inputs(with.q, with.k, with.v, with.opts);
-  runtime::require_plannable(call, with.opts);
+  runtime::require_plannable(with.opts);
   BatchPlan plan;
   plan.problem_ = call.problem;
   plan.variant_ = prepared_variant(impl_->backend, call, with.opts);
   plan.sizes_ = runtime::plan_sizes(call);
   plan.memory_ = memory;
   update(plan, q, k, v, opts);
-  plan.memory_ = Tensor(memory.data, memory.dtype, runtime::plan_dims(call, plan.variant_));  // what is needed of it
+  const int sm_count = impl_->backend.sm_count(call.operands, opts.stream);
+  plan.memory_ =
+      Tensor(memory.data, memory.dtype, runtime::plan_dims(call, plan.variant_, sm_count));  // what is needed
   return plan;
 }
 
 void Engine::update(BatchPlan& plan, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
   const runtime::CallWithBatch with(q, k, v, {}, opts);
   runtime::ForwardCall call = runtime::validate_inputs(with.q, with.k, with.v, with.opts);
-  runtime::require_plannable(call, with.opts);
+  runtime::require_plannable(with.opts);
   if (!call.variant) call.variant = &plan.variant_;
   runtime::check_plan(call, plan);
-  runtime::validate_plan_memory(call, plan.memory_, plan.variant_);
+  runtime::validate_plan_memory(call, plan.memory_, plan.variant_, impl_->backend.sm_count(call.operands, opts.stream));
   impl_->check(call, with.opts);
-  impl_->backend.plan(call, plan.memory_, with.opts);
+  if (call.problem.ragged) impl_->backend.plan(call, plan.memory_, with.opts);
 }
 
 }  // namespace flashjit

@@ -31,6 +31,8 @@ class Backend {
 
   // The device in whose memory a new output of a call with these operands belongs. Throws Error.
   virtual int output_device(const Operands& operands, Stream stream) const = 0;
+  // Of the device of a call with these operands. Throws Error.
+  virtual int sm_count(const Operands& operands, Stream stream) const = 0;
   // Enqueues the call on its stream, or computes it at once where there are no streams. Its kernel is made now when it
   // has not been prepared. Throws Error.
   virtual void run(const ForwardCall& call, const AttentionOptions& opts) = 0;

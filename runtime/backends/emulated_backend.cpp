@@ -110,9 +110,10 @@ struct EmulatedBackend::Kernel {
     struct alignas(16) Unit {
       std::byte bytes[16];
     };
-    std::vector<Unit> scratch((Operation::scratch_bytes(call, spec) + sizeof(Unit) - 1) / sizeof(Unit));
+    const DeviceLimits limits{options.resident_blocks, kSmCount};
+    std::vector<Unit> scratch((Operation::scratch_bytes(call, spec, limits) + sizeof(Unit) - 1) / sizeof(Unit));
     for (Unit& unit : scratch) std::fill(std::begin(unit.bytes), std::end(unit.bytes), kAny);
-    Operation operation(call, spec, options.resident_blocks, reinterpret_cast<std::byte*>(scratch.data()));
+    Operation operation(call, spec, limits, reinterpret_cast<std::byte*>(scratch.data()));
     emulator::Memory memory = memory_of(call.operands);
     if (!scratch.empty()) memory.add("scratch", scratch.data(), scratch.size() * sizeof(Unit));
     emulator::Report report;
@@ -231,6 +232,8 @@ int EmulatedBackend::output_device(const Operands&, Stream stream) const {
   return kHostMemory;
 }
 
+int EmulatedBackend::sm_count(const Operands&, Stream) const { return kSmCount; }
+
 void EmulatedBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
   require_clean(emulate(call, opts, options_));
 }
@@ -255,7 +258,7 @@ void EmulatedBackend::plan(const ForwardCall& call, const Tensor& memory, const 
   require_null(opts.stream);
   if (call.nothing_to_do()) return;
   const PlainProgram& planner = beside(generator::render_batch_plan(architecture_, templates_));
-  require_clean(planner.program.run(planner.entry, emulated(make_batch_plan_launch(call, memory), options_),
+  require_clean(planner.program.run(planner.entry, emulated(make_batch_plan_launch(call, memory, kSmCount), options_),
                                     memory_of(call.operands)));
 }
 

@@ -35,6 +35,11 @@ int GpuBackend::output_device(const Operands& operands, Stream stream) const {
   return device_of(Driver::load(), operands, stream);
 }
 
+int GpuBackend::sm_count(const Operands& operands, Stream stream) const {
+  const Driver& driver = Driver::load();
+  return device(resolve_device(driver, device_of(driver, operands, stream))).info.sm_count;
+}
+
 void GpuBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
   if (call.nothing_to_do()) return;
   const Driver& driver = Driver::load();
@@ -64,7 +69,7 @@ void GpuBackend::plan(const ForwardCall& call, const Tensor& memory, const Atten
   const int device = device_of(driver, call.operands, opts.stream);
   const ContextScope scope(driver, device, opts.stream);
   const LaunchRecord& kernel = forward_kernel(driver, kernels_, call, opts, device);
-  Launch launch = make_batch_plan_launch(call, memory);
+  Launch launch = make_batch_plan_launch(call, memory, kernel.limits.sm_count);
   enqueue(driver, launch, kernel.function(launch.turn), opts.stream);
 }
 

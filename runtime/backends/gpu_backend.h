@@ -18,6 +18,7 @@ class GpuBackend : public Backend {
   std::vector<KernelInfo> prepare(const Problem& problem, int device, const std::optional<Variant>& variant) override;
   KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts) override;
   int output_device(const Operands& operands, Stream stream) const override;
+  int sm_count(const Operands& operands, Stream stream) const override;
   void run(const ForwardCall& call, const AttentionOptions& opts) override;
   void check(const ForwardCall& call, const AttentionOptions& opts) override;
   void plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) override;

@@ -40,8 +40,15 @@ DeviceTensor allocate_scratch(std::size_t bytes, Stream stream) {
   return DeviceTensor::allocate(DType::i32, {words}, stream);
 }
 
+CUlaunchAttribute overlapping() {
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  attribute.value.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
 // Sets every field: a config comes without initial values. A kernel has its cluster's size compiled in: the launch
-// needs no attribute, only a grid that is a multiple of it.
+// needs no attribute for it, only a grid that is a multiple of it.
 void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream) {
   config.gridDimX = static_cast<unsigned>(launch.blocks);
   config.gridDimY = config.gridDimZ = 1;
@@ -49,15 +56,16 @@ void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream) {
   config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
   config.hStream = stream;
-  config.attrs = nullptr;
-  config.numAttrs = 0;
+  static CUlaunchAttribute overlaps = overlapping();  // which launches only read
+  config.attrs = launch.overlaps ? &overlaps : nullptr;
+  config.numAttrs = launch.overlaps ? 1 : 0;
 }
 
 }  // namespace
 
 GpuOperation::GpuOperation(const Driver& driver, const ForwardCall& call, const LaunchRecord& kernel, Stream stream)
-    : scratch_(allocate_scratch(Operation::scratch_bytes(call, kernel.spec), stream)),
-      operation_(call, kernel.spec, kernel.resident_blocks, static_cast<std::byte*>(scratch_.data())) {
+    : scratch_(allocate_scratch(Operation::scratch_bytes(call, kernel.spec, kernel.limits), stream)),
+      operation_(call, kernel.spec, kernel.limits, static_cast<std::byte*>(scratch_.data())) {
   for (int i = 0; Launch & launch : operation_) {
     functions_[i] = kernel.function(launch.turn);
     set_config(configs_[i++], launch, stream);

@@ -44,6 +44,7 @@ struct GpuTuningBench::Kernel {
   std::string name, entry;
   KernelStore::Shared image;
   std::unique_ptr<Module> module;
+  std::vector<std::unique_ptr<Module>> beside;
   LaunchRecord record;
   std::optional<GpuOperation> timed;
   bool warm = false;  // the timed call has run
@@ -219,8 +220,13 @@ void GpuTuningBench::load(Kernel& kernel) {
   const Module::Ready ready =
       kernel.module->prepare(device_, kernel.name, record.spec.plan().threads, record.spec.plan().smem_bytes);
   record.function(generator::Turn::attention) = ready.function;
-  record.resident_blocks = ready.blocks_per_sm * device_.info.sm_count;
+  record.limits = {ready.blocks_per_sm * device_.info.sm_count, device_.info.sm_count};
   if (draws_tiles(record.spec.variant())) record.tile_counters = &tile_counters_;
+  for (const auto& [turn, plain] : generator::render_beside(record.spec, templates_)) {
+    const KernelRequest request(plain.source, architecture_.name, {});
+    kernel.beside.push_back(open_module(*store_.get(request).image, request.source().entry));
+    record.function(turn) = kernel.beside.back()->prepare(device_, plain.source.name, plain.threads, 0).function;
+  }
   kernel.timed.emplace(driver_, timed_call_->call, record, stream_.get());
 }
 
@@ -240,7 +246,7 @@ std::string GpuTuningBench::check(const Variant& variant) try {
 std::string GpuTuningBench::check_small(const Kernel& kernel, std::size_t index) {
   const DeviceCall& small = *check_calls_[index];
   LaunchRecord record = kernel.record;
-  record.resident_blocks = std::min(record.resident_blocks, kCheckBlocks);
+  record.limits.resident_blocks = std::min<std::int64_t>(record.limits.resident_blocks, kCheckBlocks);
   GpuOperation operation(driver_, small.call, record, stream_.get());
   for (int i = 0; i < 2; ++i) {
     small.poison();

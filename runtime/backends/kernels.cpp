@@ -237,7 +237,7 @@ const LaunchRecord& Kernels::record(const WantedKernel& wanted, const KernelStor
   std::copy(std::begin(beside.functions), std::end(beside.functions), ready->functions);
   ready->function(generator::Turn::attention) = loaded.function;
   ready->info = wanted.info(made);
-  ready->resident_blocks = loaded.blocks_per_sm * device.info.sm_count;
+  ready->limits = {loaded.blocks_per_sm * device.info.sm_count, device.info.sm_count};
   if (draws_tiles(wanted.spec.variant())) ready->tile_counters = &tile_counters(device);
   slot = std::move(ready);
   return *slot;

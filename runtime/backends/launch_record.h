@@ -3,6 +3,7 @@
 
 #include "flashjit/engine.h"
 #include "generator/source.h"
+#include "runtime/call/operation.h"
 
 struct CUfunc_st;
 
@@ -20,7 +21,7 @@ struct LaunchRecord {
   generator::KernelSpec spec;
   CUfunc_st* functions[generator::kTurns] = {};  // each a CUfunction; null where calls have no such launch
   KernelInfo info;
-  int resident_blocks = 0;                // that the device runs at once
+  DeviceLimits limits;
   TileCounters* tile_counters = nullptr;  // the device's; null unless the kernel draws its tiles
 };
 

@@ -27,23 +27,7 @@ std::int64_t byte_stride(const Tensor& tensor, int dim, std::int64_t element) {
   return tensor.shape[dim] > 1 ? tensor.strides[dim] * element : 0;
 }
 
-generator::RowStrides row_strides(const Tensor& tensor) {
-  const auto element = static_cast<std::int64_t>(size_of(tensor.dtype));
-  return {byte_stride(tensor, 0, element), byte_stride(tensor, 1, element), byte_stride(tensor, 2, element)};
-}
-
-// Of [batch, head, row].
-generator::RowStrides lse_strides(const Tensor& lse) {
-  constexpr std::int64_t kElement = sizeof(float);
-  return {byte_stride(lse, 0, kElement), byte_stride(lse, 2, kElement), byte_stride(lse, 1, kElement)};
-}
-
 std::int64_t round_up_quotient(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) {
-  const std::int64_t tiles = round_up_quotient(call.usual_seqlen_q * tiling.packed_heads, tiling.block_q);
-  return round_up_quotient(tiles, tiling.cluster) * tiling.cluster;
-}
 
 // Key/value heads of a section. It may go across batch entries.
 std::int64_t groups_per_section(const ForwardCall& call, std::int64_t tiles_of_head, std::int64_t heads_per_group) {
@@ -75,6 +59,21 @@ generator::ForwardSizes make_sizes(const ForwardCall& call, const Tiling& tiling
 }
 
 }  // namespace
+
+generator::RowStrides row_strides(const Tensor& tensor) {
+  const auto element = static_cast<std::int64_t>(size_of(tensor.dtype));
+  return {byte_stride(tensor, 0, element), byte_stride(tensor, 1, element), byte_stride(tensor, 2, element)};
+}
+
+generator::RowStrides lse_strides(const Tensor& lse) {
+  constexpr std::int64_t kElement = sizeof(float);
+  return {byte_stride(lse, 0, kElement), byte_stride(lse, 2, kElement), byte_stride(lse, 1, kElement)};
+}
+
+std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) noexcept {
+  const std::int64_t tiles = round_up_quotient(call.usual_seqlen_q * tiling.packed_heads, tiling.block_q);
+  return round_up_quotient(tiles, tiling.cluster) * tiling.cluster;
+}
 
 bool takes_default_without_tma(const ForwardCall& call, const Architecture& architecture) {
   if (call.variant && std::holds_alternative<HopperVariant>(*call.variant)) require_tensor_maps(call);
@@ -114,6 +113,9 @@ std::int64_t row_bytes(const Problem& problem) noexcept {
   return (problem.head_dim + problem.head_dim_v) * static_cast<std::int64_t>(size_of(problem.dtype));
 }
 
+Tiling tiling_of(const ForwardCall& call, const Variant& variant) {
+  return std::visit([&](const auto& of_family) { return tiling_of(call, of_family); }, variant);
+}
 Tiling tiling_of(const ForwardCall&, const MmaVariant& variant) noexcept { return {.block_q = variant.block_q}; }
 Tiling tiling_of(const ForwardCall& call, const HopperVariant& variant) noexcept {
   return {.block_q = variant.block_q, .packed_heads = choose_packed_heads(call, variant), .cluster = variant.cluster};

@@ -24,6 +24,13 @@ struct Tiling {
 };
 Tiling tiling_of(const ForwardCall& call, const MmaVariant& variant) noexcept;
 Tiling tiling_of(const ForwardCall& call, const HopperVariant& variant) noexcept;
+Tiling tiling_of(const ForwardCall& call, const Variant& variant);
+// Of a head, or of a pack of them, by the usual length.
+std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) noexcept;
+
+// In bytes; of [batch, seqlen, heads, head_dim], and of [batch, head, row].
+generator::RowStrides row_strides(const Tensor& tensor);
+generator::RowStrides lse_strides(const Tensor& lse);
 
 // A section of heads: what longest_first orders by length. Its K and V fit L2 together, and where heads have few tiles
 // it is not much longer than two waves of thread blocks, so that loads of one section run beside arithmetic of another.

@@ -11,9 +11,11 @@
 
 #include "flashjit/batch_plan.h"
 #include "generator/features.h"
+#include "generator/source_parts.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/function_arguments.h"
 #include "runtime/call/ragged.h"
+#include "runtime/call/splits.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
@@ -135,27 +137,41 @@ void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t cor
   }
 }
 
+// What launches have to themselves.
+struct OwnMemory {
+  Splitting splitting;
+  Scratch scratch;
+  std::byte* memory;
+};
+
 // Made where the launch has them: they are most of its bytes.
 template <class Variant>
-const auto& set_arguments(Launch& launch, const ForwardCall& call, const Variant& variant, std::byte* scratch) {
+const auto& set_arguments(Launch& launch, const ForwardCall& call, const Variant& variant, const OwnMemory& own) {
   using Arguments = decltype(make_forward_arguments(call, variant));
   static_assert(std::is_trivially_copyable_v<Arguments> && sizeof(Arguments) <= Launch::kMaxBytes - Launch::kPartBytes);
-  const auto* arguments = ::new (launch.arguments) Arguments(make_forward_arguments(call, variant));
-  set_part_arguments(launch, call, sizeof(Arguments), scratch);
+  auto* const arguments = ::new (launch.arguments) Arguments(make_forward_arguments(call, variant));
+  std::size_t core_bytes = sizeof(Arguments);
+  if (variant.split_kv) {
+    arguments->sizes.batch *= static_cast<int>(own.splitting.count);
+    arguments->sizes.num_q_tiles += static_cast<int>(own.splitting.list_entries);
+    launch.write_argument(core_bytes, split_arguments(call, own.splitting, own.scratch, own.memory));
+    core_bytes += sizeof(generator::SplitArguments);
+  }
+  set_part_arguments(launch, call, core_bytes, own.memory);
   return *arguments;
 }
 
-void bind(Launch& launch, const ForwardCall& call, const MmaVariant& variant, const generator::Plan&, std::int64_t,
-          std::byte* scratch) {
-  const generator::MmaArguments& arguments = set_arguments(launch, call, variant, scratch);
+void bind(Launch& launch, const ForwardCall& call, const MmaVariant& variant, const generator::Plan&,
+          const DeviceLimits&, const OwnMemory& own) {
+  const generator::MmaArguments& arguments = set_arguments(launch, call, variant, own);
   launch.blocks = count_tiles(arguments.sizes);
 }
 
 void bind(Launch& launch, const ForwardCall& call, const HopperVariant& variant, const generator::Plan& plan,
-          std::int64_t resident_blocks, std::byte* scratch) {
+          const DeviceLimits& limits, const OwnMemory& own) {
   using Arguments = generator::HopperArguments;
-  const Arguments& arguments = set_arguments(launch, call, variant, scratch);
-  launch.blocks = grid_size(variant, count_tiles(arguments.sizes), resident_blocks);
+  const Arguments& arguments = set_arguments(launch, call, variant, own);
+  launch.blocks = grid_size(variant, count_tiles(arguments.sizes), limits.resident_blocks);
   launch.cluster = variant.cluster;
   const TensorMapBoxes boxes = tensor_map_boxes(call, variant, plan, arguments.packed_heads_log2);
   const auto add_map = [&](std::size_t offset, const Tensor* tensor, const TensorMapBox& box) {
@@ -168,12 +184,24 @@ void bind(Launch& launch, const ForwardCall& call, const HopperVariant& variant,
   if (draws_tiles(variant)) launch.tile_counter_offset = offsetof(Arguments, tile_counter);
 }
 
-void bind_batch_plan(Launch& launch, const ForwardCall& call, const Variant& variant, std::byte* scratch) {
+void bind_batch_plan(Launch& launch, const ForwardCall& call, const Variant& variant, const Splitting& splitting,
+                     std::byte* memory) {
+  generator::BatchPlanMaker maker = batch_plan_maker(call, memory, tiling_of(call, variant));
+  set_splits(maker, call, variant, splitting);
   launch.turn = generator::Turn::batch_plan;
-  launch.write_argument(0, batch_plan_maker(call, scratch, runtime::tiling_of(call, variant)));
-  launch.argument_bytes = sizeof(generator::BatchPlanMaker);
+  launch.write_argument(0, maker);
+  launch.argument_bytes = sizeof(maker);
   launch.blocks = 1;
   launch.threads = generator::kBatchPlanThreads;
+}
+
+void bind_combine(Launch& launch, const ForwardCall& call, const generator::KernelSpec& kernel, const OwnMemory& own) {
+  launch.turn = generator::Turn::combine;
+  launch.write_argument(0, combine_arguments(call, kernel.variant(), own.splitting, own.scratch, own.memory));
+  launch.argument_bytes = sizeof(generator::CombineArguments);
+  launch.blocks = combine_blocks(call, own.splitting);
+  launch.threads = generator::kCombineThreads;
+  launch.overlaps = generator::can_overlap_launches(kernel.architecture());
 }
 
 template <class Arguments>
@@ -192,13 +220,10 @@ PlainLaunch make_plain(const ForwardCall& call, generator::PlainKernel kernel, c
 
 }  // namespace
 
-Tiling tiling_of(const ForwardCall& call, const Variant& variant) {
-  return std::visit([&](const auto& of_family) { return tiling_of(call, of_family); }, variant);
-}
-
-Launch make_batch_plan_launch(const ForwardCall& call, const Tensor& memory) {
+Launch make_batch_plan_launch(const ForwardCall& call, const Tensor& memory, int sm_count) {
   Launch launch;
-  bind_batch_plan(launch, call, *call.variant, static_cast<std::byte*>(memory.data));
+  bind_batch_plan(launch, call, *call.variant, splitting_of(call, *call.variant, sm_count),
+                  static_cast<std::byte*>(memory.data));
   return launch;
 }
 
@@ -234,22 +259,26 @@ bool draws_tiles(const Variant& variant) noexcept {
   return hopper && hopper->scheduler == Scheduler::dynamic;
 }
 
-std::size_t Operation::scratch_bytes(const ForwardCall& call, const generator::KernelSpec& kernel) {
-  if (!call.problem.ragged || call.plan) return 0;
-  return batch_plan_bytes(call, tiling_of(call, kernel.variant()));
+std::size_t Operation::scratch_bytes(const ForwardCall& call, const generator::KernelSpec& kernel,
+                                     const DeviceLimits& limits) {
+  if (call.plan) return 0;
+  return scratch_of(call, kernel.variant(), splitting_of(call, kernel.variant(), limits.sm_count)).bytes;
 }
 
-Operation::Operation(const ForwardCall& call, const generator::KernelSpec& kernel, std::int64_t resident_blocks,
+Operation::Operation(const ForwardCall& call, const generator::KernelSpec& kernel, const DeviceLimits& limits,
                      std::byte* scratch) {
-  if (call.plan) scratch = static_cast<std::byte*>(call.plan->memory().data);
-  if (call.problem.ragged && !call.plan) bind_batch_plan(launches_[count_++], call, kernel.variant(), scratch);
+  OwnMemory own{splitting_of(call, kernel.variant(), limits.sm_count), {}, scratch};
+  own.scratch = scratch_of(call, kernel.variant(), own.splitting);
+  if (call.plan) own.memory = static_cast<std::byte*>(call.plan->memory().data);
+  if (call.problem.ragged && !call.plan)
+    bind_batch_plan(launches_[count_++], call, kernel.variant(), own.splitting, own.memory);
   Launch& launch = launches_[count_++];
   const generator::Plan& plan = kernel.plan();
-  std::visit([&](const auto& variant) { bind(launch, call, variant, plan, resident_blocks, scratch); },
-             kernel.variant());
+  std::visit([&](const auto& variant) { bind(launch, call, variant, plan, limits, own); }, kernel.variant());
   launch.threads = plan.threads;
   launch.shared_bytes = plan.smem_bytes;
   launch.argument_bytes = plan.argument_bytes;
+  if (own.splitting.any()) bind_combine(launches_[count_++], call, kernel, own);
 }
 
 }  // namespace flashjit::runtime

@@ -29,6 +29,7 @@ struct Launch {
   // What the kernel is given, but for what only a device can know.
   alignas(64) std::byte arguments[kMaxBytes];
   std::size_t argument_bytes = 0;
+  bool overlaps = false;  // may begin while the one before it still runs: its kernel waits itself
   MapPlace maps[kMaxMaps];
   int map_count = 0;
   // Where the address of a tile counter belongs: a 32-bit word that is 0, and 0 again afterwards.
@@ -58,8 +59,13 @@ PlainLaunch make_function_scores_launch(const ForwardCall& call, const Tensor& s
                                         const generator::Templates& templates);
 
 // What makes the list of tiles of a call with a ragged batch and a variant.
-Launch make_batch_plan_launch(const ForwardCall& call, const Tensor& memory);
-Tiling tiling_of(const ForwardCall& call, const Variant& variant);
+Launch make_batch_plan_launch(const ForwardCall& call, const Tensor& memory, int sm_count);
+
+// What operations are cut by.
+struct DeviceLimits {
+  std::int64_t resident_blocks = 0;  // of the kernel, that the device runs at once
+  int sm_count = 0;
+};
 
 // Whether blocks of the variant's kernels draw their tiles from a counter.
 bool draws_tiles(const Variant& variant) noexcept;
@@ -70,10 +76,11 @@ bool draws_tiles(const Variant& variant) noexcept;
 class Operation {
  public:
   // Device memory that the launches have to themselves, with any contents: so many bytes from a multiple of 16 on.
-  static std::size_t scratch_bytes(const ForwardCall& call, const generator::KernelSpec& kernel);
-  // For a call that has output elements. resident_blocks: how many blocks of the kernel the device runs at once. Throws
-  // Error(invalid_argument) when the call has more tiles than a launch can have blocks.
-  Operation(const ForwardCall& call, const generator::KernelSpec& kernel, std::int64_t resident_blocks,
+  static std::size_t scratch_bytes(const ForwardCall& call, const generator::KernelSpec& kernel,
+                                   const DeviceLimits& limits);
+  // For a call that has output elements. Throws Error(invalid_argument) when the call has more tiles than a launch can
+  // have blocks.
+  Operation(const ForwardCall& call, const generator::KernelSpec& kernel, const DeviceLimits& limits,
             std::byte* scratch);
 
   Launch* begin() noexcept { return launches_; }

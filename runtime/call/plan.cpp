@@ -2,7 +2,8 @@
 #include "runtime/call/plan.h"
 
 #include "generator/arguments.h"
-#include "runtime/call/operation.h"
+#include "runtime/call/ragged.h"
+#include "runtime/call/splits.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/support/reject.h"
 
@@ -24,10 +25,6 @@ constexpr SizeRow kSizeRows[] = {{"batch", &BatchPlan::Sizes::batch},
                                  {"num_heads of k", &BatchPlan::Sizes::num_heads_kv},
                                  {"max_seqlen_q", &BatchPlan::Sizes::max_seqlen_q}};
 
-void require_ragged(const ForwardCall& call) {
-  if (!call.problem.ragged) reject("plan: must not be given for a batch whose sequences are equally long");
-}
-
 }  // namespace
 
 BatchPlan::Sizes plan_sizes(const ForwardCall& call) noexcept {
@@ -41,12 +38,12 @@ BatchPlan::Sizes plan_sizes(const ForwardCall& call) noexcept {
           .max_seqlen_q = call.seqlen_q};
 }
 
-Dims plan_dims(const ForwardCall& call, const Variant& variant) {
-  return {static_cast<std::int64_t>(batch_plan_bytes(call, tiling_of(call, variant)) / sizeof(std::int32_t))};
+Dims plan_dims(const ForwardCall& call, const Variant& variant, int sm_count) {
+  const Scratch scratch = scratch_of(call, variant, splitting_of(call, variant, sm_count));
+  return {static_cast<std::int64_t>(scratch.bytes / sizeof(std::int32_t))};
 }
 
 void check_plan(const ForwardCall& call, const BatchPlan& plan) {
-  require_ragged(call);
   if (plan.memory().shape.size() == 0) reject("plan: must be made by Engine::plan, was empty");
   if (!(call.problem == plan.problem()))
     reject("plan: must be for {}, was for {}", to_string(call.problem), to_string(plan.problem()));
@@ -58,15 +55,14 @@ void check_plan(const ForwardCall& call, const BatchPlan& plan) {
       reject("plan: {} must be {} as in the call, was {}", name, wanted.*size, plan.sizes().*size);
 }
 
-void require_plannable(const ForwardCall& call, const AttentionOptions& opts) {
+void require_plannable(const AttentionOptions& opts) {
   if (opts.plan) reject("plan: must not be given where one is made");
-  require_ragged(call);
 }
 
-void validate_plan_memory(ForwardCall& call, const Tensor& memory, const Variant& variant) {
+void validate_plan_memory(ForwardCall& call, const Tensor& memory, const Variant& variant, int sm_count) {
   if (memory.dtype != DType::i32) reject("memory: dtype must be i32, was {}", to_string(memory.dtype));
   check_shape("memory", memory, kMemoryRules);
-  const Dims needed = plan_dims(call, variant);
+  const Dims needed = plan_dims(call, variant, sm_count);
   if (memory.shape[0] < needed[0]) reject("memory: must have at least {} words, had {}", needed[0], memory.shape[0]);
   if (reinterpret_cast<std::uintptr_t>(memory.data) % kMemoryRules.alignment != 0)
     reject("memory: must be aligned to {} bytes, was at {}", kMemoryRules.alignment, memory.data);

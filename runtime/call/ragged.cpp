@@ -13,7 +13,7 @@
 namespace flashjit::runtime {
 namespace {
 
-constexpr std::size_t kHeadBytes = alignof(generator::PlannedTile);
+constexpr std::size_t kHeadBytes = sizeof(generator::BatchPlanHead);
 
 const int* ints_of(const Tensor* tensor) noexcept { return tensor ? static_cast<const int*>(tensor->data) : nullptr; }
 int as_int(std::int64_t value) noexcept { return static_cast<int>(value); }
@@ -75,8 +75,14 @@ std::int64_t most_tiles(const ForwardCall& call, const Tiling& tiling) noexcept 
   return (rows + tiling.block_q - 1) / tiling.block_q * call.batch;
 }
 
-std::size_t batch_plan_bytes(const ForwardCall& call, const Tiling& tiling) noexcept {
-  return kHeadBytes + static_cast<std::size_t>(most_tiles(call, tiling)) * sizeof(generator::PlannedTile);
+std::size_t batch_plan_bytes(const ForwardCall& call, const Tiling& tiling, std::int64_t more_tiles) noexcept {
+  return kHeadBytes + static_cast<std::size_t>(most_tiles(call, tiling) + more_tiles) * sizeof(generator::PlannedTile);
+}
+generator::BatchPlanHead* batch_plan_head(std::byte* plan) noexcept {
+  return reinterpret_cast<generator::BatchPlanHead*>(plan);
+}
+generator::PlannedTile* batch_plan_tiles(std::byte* plan) noexcept {
+  return reinterpret_cast<generator::PlannedTile*>(plan + kHeadBytes);
 }
 
 std::int64_t key_rows(const Tensor& k, const Tensor* page_table) noexcept {
@@ -103,14 +109,14 @@ int page_box_rows(const Tensor& k) noexcept {
 }
 
 generator::RaggedArguments ragged_arguments(const ForwardCall& call, std::byte* plan) noexcept {
-  return {reinterpret_cast<const generator::PlannedTile*>(plan + kHeadBytes), reinterpret_cast<const unsigned*>(plan),
-          as_int(call.q->shape[seqlen_dim]), as_int(call.k->shape[seqlen_dim])};
+  return {batch_plan_tiles(plan), batch_plan_head(plan), as_int(call.q->shape[seqlen_dim]),
+          as_int(call.k->shape[seqlen_dim])};
 }
 
 generator::BatchPlanMaker batch_plan_maker(const ForwardCall& call, std::byte* plan, const Tiling& tiling) noexcept {
   generator::BatchPlanMaker maker{};
-  maker.count = reinterpret_cast<unsigned*>(plan);
-  maker.tiles = reinterpret_cast<generator::PlannedTile*>(plan + kHeadBytes);
+  maker.head = batch_plan_head(plan);
+  maker.tiles = batch_plan_tiles(plan);
   maker.most_tiles = static_cast<unsigned>(most_tiles(call, tiling));
   maker.query_offsets = ints_of(call.ragged.cu_seqlens_q);
   maker.key_offsets = ints_of(call.ragged.cu_seqlens_kv);

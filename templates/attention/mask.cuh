@@ -48,20 +48,45 @@ struct AllOf<Part, Rest...> {
   }
 };
 
+// What a tile takes of the keys that its rows see: all of them, or those of a split (attention/splits.cuh).
+template <bool kSplit>
+struct KeySpan {
+  __device__ __forceinline__ static KeySpan all() { return {}; }
+  __device__ __forceinline__ int first_of(int key) const { return key; }
+  __device__ __forceinline__ int last_of(int key) const { return key; }
+};
+
+template <>
+struct KeySpan<true> {
+  int first, end;
+
+  __device__ __forceinline__ static KeySpan all() { return {0, 0x7fffffff}; }
+  __device__ __forceinline__ int first_of(int key) const { return max(key, first); }
+  __device__ __forceinline__ int last_of(int key) const { return min(key, end - 1); }
+};
+
 // The keys of its sequence that a query sees: from the first to the last. None, where the last is before the first.
 template <class Config>
 struct Mask {
-  static constexpr bool kBegins = Config::Masks::kBegins, kEnds = Config::Masks::kEnds;
+  static constexpr bool kBegins = Config::Masks::kBegins || Config::kSplitKv, kEnds = Config::Masks::kEnds;
+  using Span = KeySpan<Config::kSplitKv>;
 
   const int last_existing_key;
   const int diagonal;  // the position of query 0
   const typename Config::Masks parts;
+  const Span span;
 
   template <class Batch>
-  __device__ __forceinline__ Mask(const typename Config::Arguments& args, const Sequence& sequence, Batch batch)
-      : last_existing_key(sequence.keys - 1), diagonal(sequence.keys - sequence.queries), parts(args, batch) {}
+  __device__ __forceinline__ Mask(const typename Config::Arguments& args, const Sequence& sequence, Batch batch,
+                                  const Span& span_)
+      : last_existing_key(sequence.keys - 1),
+        diagonal(sequence.keys - sequence.queries),
+        parts(args, batch),
+        span(span_) {}
 
   __device__ __forceinline__ int position(int query) const { return query + diagonal; }
-  __device__ __forceinline__ int first_key(int query) const { return parts.first(position(query)); }
-  __device__ __forceinline__ int last_key(int query) const { return parts.last(position(query), last_existing_key); }
+  __device__ __forceinline__ int first_key(int query) const { return span.first_of(parts.first(position(query))); }
+  __device__ __forceinline__ int last_key(int query) const {
+    return span.last_of(parts.last(position(query), last_existing_key));
+  }
 };

@@ -55,14 +55,14 @@ struct RowEnd<true> {
   }
 };
 
-// Row (m, h) of a softmax.
+// Row (m, h) of a softmax. adds: of several that a row's keys are split among, one does.
 template <class Additions, class Softmax, class PlaceOfRow>
 __device__ __forceinline__ RowEnd<Additions::kAny> end_row(const Additions& additions, const Softmax& softmax, int m,
-                                                           int h, PlaceOfRow place) {
+                                                           int h, PlaceOfRow place, bool adds) {
   RowEnd<Additions::kAny> end;
   end.total = softmax.total(m, h);
   if constexpr (Additions::kAny) {
-    end.term = additions.term(place);
+    end.term = adds ? additions.term(place) : -infinity();
     const float above = softmax.reference_above(end.term, m, h);
     const bool saw_none = end.total == 0.0f;   // then the reference says nothing
     end.leads = saw_none || !(above >= 0.0f);  // NaN, too

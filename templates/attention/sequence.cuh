@@ -5,7 +5,7 @@
 //   explicit Part(const Arguments&)    the launch's arguments, of which a part reads the member of its own
 //   Place                              what it tells of a tile beside QueryTile, which passes through shared memory
 //   uint32 count(sizes)                tiles of all heads
-//   TileOf<Place> tile(sizes, index)   the one of this index
+//   TileOf<Place> tile<…>(sizes, index)  the one of this index
 //   Sequence sequence(sizes, find)     that of the tile which find() gives; where all are alike nothing is found
 //   int first_query(place), first_key(place), query_batch(place, batch), key_batch(place, batch)   where it lies
 #pragma once
@@ -22,6 +22,8 @@ struct QueryTile {
   int index;  // tile of BLOCK_Q rows
   int head;   // query head
   int batch;  // entry of the batch: a sequence
+  // Where keys are split: which part of them, and where what it makes goes: see TileSplit.
+  int split = 0, slot = -1;
 };
 template <class Place>
 struct TileOf : Place, QueryTile {};

@@ -49,7 +49,7 @@ struct SequencesBy<> {
   __device__ __forceinline__ uint32 count(const ForwardSizes& sizes) const {
     return static_cast<uint32>(sizes.batch) * sizes.num_heads_q * sizes.num_q_tiles;
   }
-  template <bool kLastFirst, bool kLongestFirst>
+  template <bool kLastFirst, bool kLongestFirst, bool kSplit>
   __device__ __forceinline__ Tile tile(const ForwardSizes& sizes, uint32 index) const {
     return {{}, schedule_tile<kLastFirst, kLongestFirst>(sizes, index)};
   }

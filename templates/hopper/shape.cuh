@@ -75,7 +75,8 @@ struct HopperShape {
   static constexpr int kTiles = kTileBarriers + TileRing::kBarrierBytes;
   static constexpr int kNotes = kTiles + TileRing::kStages * TileRing::kSlotBytes;  // one for each stage of the keys
   static constexpr int kNotesBytes = Config::Blocks::kListed ? 32 : 0;
-  static constexpr int kPlaceBytes = TileRing::kStages * HopperTile<Config>::Place::kBytes;
+  static constexpr int kPlaceBytes =
+      TileRing::kStages * (HopperTile<Config>::Place::kBytes + HopperTile<Config>::Split::kBytes);
   static constexpr int kBarrierSpace = 256 + kNotesBytes + kPlaceBytes;
   static constexpr int kSmemBytes = kQueryBarriers + kBarrierSpace;
   static_assert(kNotes + kNotesBytes <= kSmemBytes, "barriers outgrow their space");

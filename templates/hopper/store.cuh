@@ -33,8 +33,10 @@ struct HopperStore {
   __device__ __forceinline__ void write(const Softmax& softmax, const HopperTile<Config>& tile, int first_row,
                                         SmemAddress slab) const {
     const End ends[2] = {end_row(softmax, tile, first_row, 0), end_row(softmax, tile, first_row, 1)};
-    uint32 pairs[2 * kChunks];
     Config::Output::multiply({factor_of(ends[0]), factor_of(ends[1])});
+    if constexpr (Config::kSplitKv)
+      if (tile.is_partial()) return write_partial(softmax, ends, tile, first_row);
+    uint32 pairs[2 * kChunks];
     Config::Output::pack(pairs);
     if constexpr (Sequences::kRagged)
       if (tiles.sequence_of(tile).keys == 0) clear(pairs);
@@ -63,8 +65,9 @@ struct HopperStore {
   template <class Softmax>
   __device__ __forceinline__ End end_row(const Softmax& softmax, const HopperTile<Config>& tile, int first_row,
                                          int h) const {
-    return ::end_row(Additions(tiles.args), softmax, 0, h,
-                     [&] { return tiles.place_of(tile, first_row + 8 * h + ptx::tid_x() % kWarpSize / 4); });
+    return ::end_row(
+        Additions(tiles.args), softmax, 0, h,
+        [&] { return tiles.place_of(tile, first_row + 8 * h + ptx::tid_x() % kWarpSize / 4); }, tile.is_first());
   }
 
   // What the output is multiplied by. A row that saw no key has sum 0 and gives 0.
@@ -79,6 +82,27 @@ struct HopperStore {
   __device__ __forceinline__ static void clear(uint32 (&pairs)[2 * kChunks]) {
 #pragma unroll
     for (uint32& pair : pairs) pair = 0;
+  }
+
+  // The same of a split, in f32 and to a slot of its own.
+  template <class Softmax>
+  __device__ __forceinline__ void write_partial(const Softmax& softmax, const End (&ends)[2],
+                                                const HopperTile<Config>& tile, int first_row) const {
+    const int lane = ptx::tid_x() % kWarpSize;
+    float values[4 * kChunks];
+    Config::Output::read(values);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first_row + lane / 4 + 8 * h, row_of_tile = row - tile.first_row;
+      const SplitArguments& splits = tiles.args.splits;
+      if (row >> args.packed_heads_log2 >= tiles.sequence_of(tile).queries || row_of_tile >= splits.rows) continue;
+      const PartialRow partial(splits, tile.slot, row_of_tile, Config::kHeadDimV);
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk)
+        ptx::st_global(partial.out + kChunkElements * chunk + lane % 4 * 2, values[4 * chunk + 2 * h],
+                       values[4 * chunk + 2 * h + 1]);
+      if (lane % 4 == 0) ptx::st_global(partial.lse, ends[h].log_sum_exp(softmax, 0, h));
+    }
   }
 
   // One lane of each row writes.

@@ -7,6 +7,7 @@
 #include "attention/keys.cuh"
 #include "attention/mask.cuh"
 #include "attention/score.cuh"
+#include "attention/splits.cuh"
 #include "attention/tile_scheduler.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/special_registers.cuh"
@@ -19,15 +20,17 @@ struct PackedMask : Mask<Config> {
   const int packed_heads_log2;
 
   template <class Batch>
-  __device__ __forceinline__ PackedMask(const typename Config::Arguments& args, const Sequence& sequence, Batch batch)
-      : Mask<Config>(args, sequence, batch), packed_heads_log2(args.core.packed_heads_log2) {}
+  __device__ __forceinline__ PackedMask(const typename Config::Arguments& args, const Sequence& sequence, Batch batch,
+                                        const typename Mask<Config>::Span& span)
+      : Mask<Config>(args, sequence, batch, span), packed_heads_log2(args.core.packed_heads_log2) {}
   __device__ __forceinline__ int first_key(int row) const { return Mask<Config>::first_key(row >> packed_heads_log2); }
   __device__ __forceinline__ int last_key(int row) const { return Mask<Config>::last_key(row >> packed_heads_log2); }
 };
 
 template <class Config>
-struct HopperTile : Config::Sequences::Place {
+struct HopperTile : Config::Sequences::Place, TileSplit<Config::kSplitKv> {
   using Place = typename Config::Sequences::Place;
+  using Split = TileSplit<Config::kSplitKv>;
 
   int first_row;
   int head;  // a pack of query heads
@@ -40,7 +43,8 @@ struct HopperTile : Config::Sequences::Place {
 
   // One warp finds the tiles and tells the others through shared memory.
   static constexpr int kPlaceAt = 2 * sizeof(ptx::Chunk);
-  static constexpr int kBytes = kPlaceAt + Place::kBytes;
+  static constexpr int kSplitAt = kPlaceAt + Place::kBytes;
+  static constexpr int kBytes = kSplitAt + Split::kBytes;
   static constexpr int kKvHeadAt = sizeof(ptx::Chunk);
   static constexpr int kFirstBlockAt = kKvHeadAt + sizeof(uint32);
   static constexpr int kListedAt = kFirstBlockAt + sizeof(uint32);
@@ -49,18 +53,19 @@ struct HopperTile : Config::Sequences::Place {
     ptx::st_shared(slot, ptx::Chunk{static_cast<uint32>(first_row), static_cast<uint32>(head),
                                     static_cast<uint32>(batch), static_cast<uint32>(end_block)});
     ptx::st_shared(slot + kKvHeadAt, static_cast<uint32>(kv_head));
-    if constexpr (Config::Masks::kBegins) ptx::st_shared(slot + kFirstBlockAt, static_cast<uint32>(first_block));
+    if constexpr (Mask<Config>::kBegins) ptx::st_shared(slot + kFirstBlockAt, static_cast<uint32>(first_block));
     if constexpr (Config::Blocks::kListed) ptx::st_shared(slot + kListedAt, static_cast<uint32>(listed));
     Place::write(slot + kPlaceAt);
+    Split::write(slot + kSplitAt);
   }
   static __device__ __forceinline__ HopperTile read(SmemAddress slot) {
     const ptx::Chunk c = ptx::ld_shared(slot);
     HopperTile tile{
-        {}, static_cast<int>(c.x), static_cast<int>(c.y), static_cast<int>(c.z), static_cast<int>(c.w), 0, 0, 0};
-    if constexpr (Config::Masks::kBegins)
-      tile.first_block = static_cast<int>(ptx::ld_shared_word(slot + kFirstBlockAt));
+        {}, {}, static_cast<int>(c.x), static_cast<int>(c.y), static_cast<int>(c.z), static_cast<int>(c.w), 0, 0, 0};
+    if constexpr (Mask<Config>::kBegins) tile.first_block = static_cast<int>(ptx::ld_shared_word(slot + kFirstBlockAt));
     if constexpr (Config::Blocks::kListed) tile.listed = static_cast<int>(ptx::ld_shared_word(slot + kListedAt));
     tile.Place::read(slot + kPlaceAt);
+    tile.Split::read(slot + kSplitAt);
     return tile;
   }
   static __device__ __forceinline__ HopperTile read_with_kv_head(SmemAddress slot) {
@@ -90,10 +95,14 @@ struct HopperTiles {
   __device__ __forceinline__ static uint32 stride() { return ptx::nctaid_x() / Config::kCluster; }
 
   __device__ __forceinline__ Tile find(uint32 index) const {
-    if (index >= count()) return {{}, 0, 0, 0, 0, 0, 0, 0};
-    const auto cluster = Sequences(args).template tile<Config::Masks::kEnds, Config::kLongestFirst>(sizes(), index);
+    if (index >= count()) return {{}, {}, 0, 0, 0, 0, 0, 0, 0};
+    const auto cluster = scheduled_tile<Config>(args, sizes(), index);
     const int first_of_cluster = cluster.index * Config::kCluster * Config::kBlockQ;
-    Tile tile{cluster, 0, cluster.head, cluster.batch, 0, 0, 0, 0};
+    Tile tile{cluster, {}, 0, cluster.head, cluster.batch, 0, 0, 0, 0};
+    if constexpr (Config::kSplitKv) {
+      tile.span = KeySpan<true>::all();
+      static_cast<TileSplit<true>&>(tile) = split_of<Config>(args, cluster, mask_of(tile).first_key(first_of_cluster));
+    }
     // What is multicast is loaded for all of the cluster's rows.
     const int last_row = first_of_cluster + Config::kCluster * Config::kBlockQ - 1;
     const BlockRuns runs = visited(tile, first_of_cluster, last_row);
@@ -108,7 +117,7 @@ struct HopperTiles {
   }
   __device__ __forceinline__ PackedMask<Config> mask_of(const Tile& tile) const {
     const int batch = tile.batch;
-    return {args, sequence_of(tile), [batch] { return batch; }};
+    return {args, sequence_of(tile), [batch] { return batch; }, tile.keys()};
   }
   __device__ __forceinline__ RowPlace place_of(const Tile& tile, int row) const {
     const int packed_heads_log2 = args.core.packed_heads_log2;

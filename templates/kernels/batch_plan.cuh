@@ -11,10 +11,18 @@
 #include "ptx/special_registers.cuh"
 #include "types.cuh"
 
+constexpr int kMostSearched = 256;  // sequences, among which a length of splits is looked for
+
 struct BatchPlanShared {
   uint32 first[kBatchPlanThreads];  // of each bucket, a place in the list
   uint32 of_warp[kWarpSize];        // tiles before those of a warp's buckets
   int longest;                      // keys of a sequence
+  // Where keys are split:
+  float sum_of_warp[kWarpSize];
+  int tiles[kMostSearched], blocks[kMostSearched];  // of each sequence: tiles of all heads, and blocks of keys
+  int split_keys;                                   // of a split
+  uint32 slots;                                     // that are taken
+  uint32 split_tiles;
 };
 
 class BatchPlan {
@@ -31,14 +39,21 @@ class BatchPlan {
     ptx::bar_sync();
     for_each_sequence(
         [this](int sequence) { ptx::red_max_shared(ptx::cvta_to_shared(&shared.longest), keys(sequence).count); });
+    if (thread == 0) shared.slots = shared.split_tiles = 0, shared.split_keys = args.split_keys;
     ptx::bar_sync();
+    if (args.wanted_tiles > 0) choose_split_keys();
     for_each_sequence([this](int sequence) { take_places(sequence); });
     ptx::bar_sync();
     const uint32 tiles = add_up();
-    if (thread == 0) *args.count = min(tiles, args.most_tiles);
     ptx::bar_sync();
     for (int sequence = thread / kWarpSize; sequence < args.batch; sequence += kBatchPlanThreads / kWarpSize)
       write_tiles(sequence, thread % kWarpSize);
+    ptx::bar_sync();
+    if (thread == 0) {
+      args.head->tiles = min(tiles, args.most_tiles);
+      args.head->split_tiles = min(shared.split_tiles, args.most_tiles);
+      args.head->split_keys = shared.split_keys;
+    }
   }
 
  private:
@@ -94,8 +109,86 @@ class BatchPlan {
   }
   // For all of its tiles: before the buckets are added up they are counted, then the first place is what this gives.
   __device__ __forceinline__ uint32 take_places(int sequence) const {
-    return ptx::atom_add_shared(first_of(bucket(sequence)), static_cast<uint32>(tiles_of(sequence)));
+    return ptx::atom_add_shared(first_of(bucket(sequence)),
+                                static_cast<uint32>(tiles_of(sequence) * splits_of(keys(sequence).count)));
   }
+
+  // --- Split keys ----------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ int heads() const { return args.groups * args.heads_per_group; }
+  // Of keys that a tile sees.
+  __device__ __forceinline__ int blocks_of(int keys) const {
+    return static_cast<int>((static_cast<int64>(min(keys, args.seen_keys)) + args.block_keys - 1) / args.block_keys);
+  }
+  __device__ __forceinline__ int splits_of_blocks(int blocks, int blocks_of_split) const {
+    const int splits = ceil_div(blocks, blocks_of_split);
+    return splits <= 1 ? 1 : splits + args.extra_splits;
+  }
+  __device__ __forceinline__ int splits_of(int keys) const {
+    if (args.wanted_tiles == 0) return 1;
+    return splits_of_blocks(blocks_of(keys), shared.split_keys / args.block_keys);
+  }
+
+  // A split has at least the share of all keys that each of the wanted tiles would have, so that none is longer than
+  // that. Where there are fewer tiles than are wanted it is the shortest with which there are not more.
+  __device__ __forceinline__ void choose_split_keys() {
+    if (args.split_keys != 0) return;
+    float tiles = 0.0f, work = 0.0f;
+    for_each_sequence([&](int sequence) {
+      const int own = tiles_of(sequence) * heads(), blocks = blocks_of(keys(sequence).count);
+      if (sequence < kMostSearched) shared.tiles[sequence] = own, shared.blocks[sequence] = blocks;
+      tiles += static_cast<float>(own), work += static_cast<float>(own) * static_cast<float>(blocks);
+    });
+    tiles = add_up(tiles), work = add_up(work);
+    const int longest = max(blocks_of(shared.longest), 1);
+    const float share = work / static_cast<float>(args.wanted_tiles);
+    const int least = max(args.least_keys / args.block_keys, min(static_cast<int>(ceilf(share)), longest));
+    if (thread < kWarpSize) {
+      const bool few = tiles < static_cast<float>(args.wanted_tiles) && args.batch <= kMostSearched;
+      const int blocks = few ? search(least, max(longest, least)) : least;
+      if (thread == 0) shared.split_keys = blocks * args.block_keys;
+    }
+    ptx::bar_sync();
+  }
+
+  // The smallest number of blocks from least to most, which is enough, that gives no more than the wanted tiles. By a
+  // warp, whose lanes try a number each.
+  __device__ __forceinline__ int search(int least, int most) const {
+    while (least < most) {
+      const int step = ceil_div(most - least, kWarpSize), own = least + thread * step;
+      const uint32 enough = ptx::vote_ballot(own >= most || is_enough(own));
+      if (enough == 0) {
+        least += (kWarpSize - 1) * step + 1;
+        continue;
+      }
+      const int lane = __ffs(static_cast<int>(enough)) - 1;
+      most = min(most, least + lane * step);
+      if (lane == 0) return most;
+      least += (lane - 1) * step + 1;
+    }
+    return most;
+  }
+  __device__ __forceinline__ bool is_enough(int blocks_of_split) const {
+    int64 tiles = 0;
+    for (int sequence = 0; sequence < args.batch; ++sequence)
+      tiles += static_cast<int64>(shared.tiles[sequence]) * splits_of_blocks(shared.blocks[sequence], blocks_of_split);
+    return tiles <= args.wanted_tiles;
+  }
+
+  // Of all threads; the same in each run, as the order is.
+  __device__ __forceinline__ float add_up(float value) {
+#pragma unroll
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) value += ptx::shfl_xor(value, distance);
+    if (thread % kWarpSize == 0) shared.sum_of_warp[thread / kWarpSize] = value;
+    ptx::bar_sync();
+    float sum = shared.sum_of_warp[thread % kWarpSize];
+#pragma unroll
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) sum += ptx::shfl_xor(sum, distance);
+    ptx::bar_sync();
+    return sum;
+  }
+
+  // -------------------------------------------------------------------------------------------------------------------
 
   // As runtime/call/forward_arguments.cpp has it for sequences of one length.
   __device__ __forceinline__ int heads_per_section(int tiles, int keys) const {
@@ -110,6 +203,12 @@ class BatchPlan {
     const uint32 first = static_cast<uint32>(ptx::shfl_first(taken));
     const int tiles = tiles_of(sequence);
     const Span rows = queries(sequence), seen = keys(sequence);
+    const int splits = splits_of(seen.count), places = tiles * splits;
+    int first_slot = -1;
+    if (splits > 1) {
+      if (lane == 0) first_slot = static_cast<int>(take_slots(static_cast<uint32>(places * heads()), first + places));
+      first_slot = ptx::shfl_first(first_slot);
+    }
     const PlannedTile tile{sequence,
                            static_cast<int>(first),
                            tiles,
@@ -119,9 +218,17 @@ class BatchPlan {
                            rows.first,
                            seen.first,
                            args.query_offsets == nullptr ? sequence : 0,
-                           key_batch(sequence)};
-    for (int index = lane; index < tiles; index += kWarpSize)
+                           key_batch(sequence),
+                           splits,
+                           first_slot};
+    for (int index = lane; index < places; index += kWarpSize)
       if (first + index < args.most_tiles) args.tiles[first + index] = tile;
+  }
+
+  // end: of its tiles in the list.
+  __device__ __forceinline__ uint32 take_slots(uint32 count, uint32 end) const {
+    ptx::red_max_shared(ptx::cvta_to_shared(&shared.split_tiles), static_cast<int>(end));
+    return ptx::atom_add_shared(ptx::cvta_to_shared(&shared.slots), count);
   }
 
   __device__ __forceinline__ SmemAddress first_of(int bucket) const {

@@ -12,6 +12,7 @@
 #include "hopper/turn.cuh"
 #include "hopper/warpgroup_attention.cuh"
 #include "ptx/cp_async.cuh"
+#include "ptx/grid_dependency.cuh"
 
 template <class Config>
 class HopperConsumer {
@@ -23,7 +24,7 @@ class HopperConsumer {
   using Output = typename Config::Output;
   static constexpr bool kLazy = Config::kRescale == Rescale::lazy;
   static constexpr bool kOutputEarly = Shape::kOutputEarly;
-  static constexpr bool kBegins = Config::Masks::kBegins;
+  static constexpr bool kBegins = Mask<Config>::kBegins;
   using ScoreRow = typename Score<Config>::Row;
   using Rows = LaneRows<ScoreRow>;
   // What is kept of them from block to block.
@@ -485,6 +486,7 @@ class HopperConsumer {
 
 template <class Config>
 __device__ __forceinline__ void forward_hopper(const typename Config::Arguments& args, SmemAddress smem) {
+  if constexpr (Config::kSplitKv) ptx::launch_dependents();
   // A launch for a ragged batch has as many blocks as there may be tiles.
   if constexpr (Config::Sequences::kRagged)
     if (HopperTiles<Config>::first() >= HopperTiles<Config>{args}.count()) return;

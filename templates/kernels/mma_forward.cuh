@@ -16,11 +16,13 @@
 #include "attention/keys.cuh"
 #include "attention/probability.cuh"
 #include "attention/scores.cuh"
+#include "attention/splits.cuh"
 #include "attention/tile_scheduler.cuh"
 #include "mma/shape.cuh"
 #include "mma/store.cuh"
 #include "mma/warp_attention.cuh"
 #include "ptx/barrier.cuh"
+#include "ptx/grid_dependency.cuh"
 #include "ptx/special_registers.cuh"
 
 template <class Config>
@@ -40,7 +42,7 @@ class ForwardMma {
   using Keys = typename Config::Keys;
   using Tile = typename Sequences::Tile;
 
-  static constexpr bool kBegins = Config::Masks::kBegins;
+  static constexpr bool kBegins = Mask<Config>::kBegins;
   static constexpr bool kSerial = Config::kPipeline == Pipeline::serial;
   static constexpr bool kRotate = Config::kPipeline == Pipeline::rotate;
   // How many blocks ahead of the one at hand K and V are requested. A ring of one tile is refilled within the step,
@@ -60,7 +62,8 @@ class ForwardMma {
         args(arguments.core),
         smem(smem),
         thread(ptx::tid_x()),
-        mask(arguments, sequence(), [this] { return find_tile().batch; }),
+        mask(
+            arguments, sequence(), [this] { return find_tile().batch; }, keys_of_tile()),
         kept_row(keep_row()),
         listed(arguments),
         additions(arguments),
@@ -380,7 +383,17 @@ class ForwardMma {
   // --- Places ------------------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ Tile find_tile() const {
-    return Sequences(launch).template tile<Config::Masks::kEnds, Config::kLongestFirst>(args.sizes, ptx::ctaid_x());
+    return scheduled_tile<Config>(launch, args.sizes, ptx::ctaid_x());
+  }
+  __device__ __forceinline__ KeySpan<Config::kSplitKv> keys_of_tile() const {
+    if constexpr (Config::kSplitKv) {
+      const Tile tile = find_tile();
+      const Mask<Config> unsplit(
+          launch, sequence(), [&] { return tile.batch; }, KeySpan<true>::all());
+      return split_of<Config>(launch, tile, unsplit.first_key(tile.index * Config::kBlockQ)).keys();
+    } else {
+      return {};
+    }
   }
   // What the parts in the slot of scores know of any row of the tile.
   __device__ __forceinline__ ScoreRow row() const {
@@ -448,18 +461,33 @@ class ForwardMma {
     const int row = tile.index * Config::kBlockQ + warp * Shape::kWarpRows;
     const int valid_rows = sequence().queries - row;
     const int batch = Sequences::query_batch(tile, tile.batch), before = Sequences::first_query(tile);
+    if constexpr (Config::kSplitKv)
+      if (tile.slot >= 0) return finish_partial(tile, warp * Shape::kWarpRows, valid_rows, lane);
     char* lse = reinterpret_cast<char*>(args.lse);
     if (lse != nullptr)
       lse += batch * args.lse_strides.batch + tile.head * args.lse_strides.head + row * args.lse_strides.row +
              before * args.lse_strides.row;
     normalize(
         self.o, self.softmax, additions, Dropouts(launch), [this] { return place(); }, lse, args.lse_strides.row,
-        valid_rows, lane);
+        valid_rows, lane, true);
     const SmemAddress slab = smem + warp * OTile::kBytes;
     char* rows = args.out + batch * args.out_strides.batch + tile.head * args.out_strides.head +
                  row * args.out_strides.row + before * args.out_strides.row;
     store_rows<typename Config::Element, OTile, Config::kHeadDimV>(self.o, slab, rows, args.out_strides.row, valid_rows,
                                                                    lane);
+  }
+
+  // row: the warp's first one in the tile.
+  __device__ __forceinline__ void finish_partial(const Tile& tile, int row, int valid_rows, int lane) {
+    if constexpr (Config::kSplitKv) {
+      valid_rows = min(valid_rows, launch.splits.rows - row);
+      if (valid_rows <= 0) return;
+      const PartialRow partial(launch.splits, tile.slot, row, Config::kHeadDimV);
+      normalize(
+          self.o, self.softmax, additions, Dropouts(launch), [this] { return place(); },
+          reinterpret_cast<char*>(partial.lse), sizeof(float), valid_rows, lane, tile.split == 0);
+      store_partial_rows<Config::kHeadDimV>(self.o, partial.out, valid_rows, lane);
+    }
   }
 
   const typename Config::Arguments& launch;

@@ -5,22 +5,23 @@
 #include "abi.cuh"
 #include "attention/row_end.cuh"
 #include "attention/softmax.cuh"
+#include "attention/splits.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/memory.cuh"
 #include "tile/shared_tile.cuh"
 
 // Divides by the sums and writes the LSE. A row that saw no key has sum 0 and gives 0. All rows are of one head, that
-// of place().
+// of place(). adds: see end_row.
 template <int kM, int kN, class Softmax, class Additions, class Dropouts, class PlaceOfRow>
 __device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax& softmax, const Additions& additions,
                                           const Dropouts& dropouts, PlaceOfRow place, char* lse, int64 lse_stride,
-                                          int valid_rows, int lane) {
+                                          int valid_rows, int lane, bool adds) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const auto end = end_row(additions, softmax, m, h, place);
+      const auto end = end_row(additions, softmax, m, h, place, adds);
       float inverse = end.total == 0.0f ? 0.0f : __frcp_rn(end.total);
       if constexpr (Additions::kAny) inverse *= end.kept;
       if constexpr (Dropouts::kAny) inverse *= dropouts.scale();
@@ -29,6 +30,22 @@ __device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax&
       const int row = 16 * m + 8 * h + lane / 4;
       if (lse != nullptr && lane % 4 == 0 && row < valid_rows)
         *reinterpret_cast<float*>(lse + row * lse_stride) = end.log_sum_exp(softmax, m, h);
+    }
+}
+
+// The output of a split, in f32; row: where the first one goes.
+template <int kHeadDimV, int kM, int kN>
+__device__ __forceinline__ void store_partial_rows(const Accumulator<kM, kN>& o, float* rows, int valid_rows,
+                                                   int lane) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = 16 * m + 8 * h + lane / 4;
+      if (row >= valid_rows) continue;
+#pragma unroll
+      for (int n = 0; n < kHeadDimV / 8; ++n)
+        ptx::st_global(rows + row * kHeadDimV + 8 * n + lane % 4 * 2, o.x[m][n][2 * h], o.x[m][n][2 * h + 1]);
     }
 }
 

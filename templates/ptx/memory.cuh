@@ -105,6 +105,16 @@ __device__ __forceinline__ void st_global(void* dst, float value) {
   asm volatile("st.global.b32 [%0], %1;" ::"l"(dst), "f"(value) : "memory");
 }
 
+// st.global.b32 [dst], value;                                                                PTX ISA 1.0, sm_10
+__device__ __forceinline__ void st_global(void* dst, uint32 value) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(dst), "r"(value) : "memory");
+}
+
+// st.global.v2.b32 [dst], {x, y};                                                            PTX ISA 1.0, sm_10
+__device__ __forceinline__ void st_global(void* dst, float x, float y) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(dst), "f"(x), "f"(y) : "memory");
+}
+
 // st.global.v4.b32 [dst], chunk;                                                             PTX ISA 1.0, sm_10
 __device__ __forceinline__ void st_global(void* dst, Chunk chunk) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(dst), "r"(chunk.x), "r"(chunk.y), "r"(chunk.z),

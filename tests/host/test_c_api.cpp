@@ -537,8 +537,6 @@ TEST_CASE("what a plan is made for is checked like a call, and a failure makes n
         }).find("q: ") == 0);
   CHECK(plan_refusal([](PlanCall& c) { c.options.causal = 2; }) == "causal: must be 0 or 1, was 2");
   CHECK(plan_refusal([](PlanCall& c) { c.options.struct_size = 8; }).find("struct_size: must be sizeof") == 0);
-  CHECK(plan_refusal([](PlanCall& c) { c.options.seqused_kv = nullptr; }) ==
-        "plan: must not be given for a batch whose sequences are equally long");
   CHECK(plan_refusal([](PlanCall& c) {
           c.memory.dtype = {kDLUInt, 32, 1};
         }) == "memory: dtype must be i32, was uint32");
@@ -558,8 +556,6 @@ TEST_CASE("what a plan needs must not be null, but for its memory") {
   flashjit_engine* const engine = call.engine.get();
   CHECK(flashjit_plan_words(engine, &call.q, nullptr, &call.v, &call.options, &words) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "k: must point to a tensor, was null");
-  CHECK(flashjit_plan_words(engine, &call.q, &call.k, &call.v, nullptr, &words) == FLASHJIT_INVALID_ARGUMENT);
-  CHECK(last_error() == "plan: must not be given for a batch whose sequences are equally long");
   CHECK(flashjit_plan_create(engine, nullptr, &call.k, &call.v, &call.options, nullptr, &plan) ==
         FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "q: must point to a tensor, was null");

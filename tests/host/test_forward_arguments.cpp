@@ -57,7 +57,7 @@ Call call_of(std::int64_t seqlen_q, std::int64_t heads_q, std::int64_t heads_kv)
 runtime::Launch launch_of(const Call& call, const char* variant) {
   const runtime::ForwardCall validated = call.validated();
   const Architecture& architecture = find_architecture("sm_90a");
-  const runtime::Operation operation(validated, {validated.problem, parse_variant(variant), architecture}, 132,
+  const runtime::Operation operation(validated, {validated.problem, parse_variant(variant), architecture}, {132, 132},
                                      nullptr);
   REQUIRE(operation.end() - operation.begin() == 1);
   return *operation.begin();

@@ -35,24 +35,33 @@ struct RaggedSequences {
   template <class Arguments>
   __device__ __forceinline__ explicit RaggedSequences(const Arguments& launch) : args(launch.ragged) {}
 
-  __device__ __forceinline__ uint32 count(const ForwardSizes& sizes) const { return *args.count * sizes.num_heads_q; }
-  // A sequence is scheduled as if it were the whole batch.
-  template <bool kLastFirst, bool kLongestFirst>
+  __device__ __forceinline__ uint32 count(const ForwardSizes& sizes) const {
+    return args.head->tiles * sizes.num_heads_q;
+  }
+  // A sequence is scheduled as if it were the whole batch, and its splits were the entries of that.
+  template <bool kLastFirst, bool kLongestFirst, bool kSplit>
   __device__ __forceinline__ Tile tile(const ForwardSizes& sizes, uint32 index) const {
     const PlannedTile& planned = args.tiles[index / sizes.num_heads_q];
     const ptx::Chunk place = ptx::ld_global(&planned.sequence), rows = ptx::ld_global(&planned.queries),
                      batches = ptx::ld_global(&planned.query_batch);
     ForwardSizes of_sequence = sizes;
-    of_sequence.batch = 1;
+    of_sequence.batch = kSplit ? static_cast<int>(batches.z) : 1;
     of_sequence.num_q_tiles = static_cast<int>(place.z);
     of_sequence.heads_per_section = static_cast<int>(place.w);
-    const QueryTile tile = schedule_tile<kLastFirst, kLongestFirst>(of_sequence, index - place.y * sizes.num_heads_q);
+    QueryTile tile = schedule_tile<kLastFirst, kLongestFirst>(of_sequence, index - place.y * sizes.num_heads_q);
+    const int split = tile.batch, first_slot = static_cast<int>(batches.w);
+    tile.batch = static_cast<int>(place.x);
+    if constexpr (kSplit) {
+      tile.split = split;
+      if (first_slot >= 0)
+        tile.slot = first_slot + (split * sizes.num_heads_q + tile.head) * of_sequence.num_q_tiles + tile.index;
+    }
     return {{{static_cast<int>(rows.y), static_cast<int>(rows.x)},
              static_cast<int>(rows.z),
              static_cast<int>(rows.w),
              static_cast<int>(batches.x),
              static_cast<int>(batches.y)},
-            {tile.index, tile.head, static_cast<int>(place.x)}};
+            tile};
   }
   template <class Find>
   __device__ __forceinline__ static Sequence sequence(const ForwardSizes&, Find find) {

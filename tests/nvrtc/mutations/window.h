@@ -89,7 +89,7 @@ inline const std::vector<Mutation> kWindowFaults = {
     {.name = "window: nobody tells the first block of a tile",
      .setting = kHopperWindow,
      .file = "hopper/tiles.cuh",
-     .original = "    if constexpr (Config::Masks::kBegins) ptx::st_shared(slot + kFirstBlockAt, "
+     .original = "    if constexpr (Mask<Config>::kBegins) ptx::st_shared(slot + kFirstBlockAt, "
                  "static_cast<uint32>(first_block));\n",
      .replacement = "",
      .kinds = {unwritten_shared}},

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/call/splits.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "generator/family.h"
+#include "runtime/call/ragged.h"
+#include "runtime/call/tensor_dims.h"
+
+namespace flashjit::runtime {
+namespace {
+
+// A split has at least so many keys: shorter ones take longer to combine than they save.
+constexpr std::int64_t kLeastKeys = 128;
+constexpr std::size_t kAlignment = 16;
+// Of what the device chooses: tiles that are split have at most so many splits for each wanted tile together, as none
+// is shorter than an equal share of all keys (templates/kernels/batch_plan.cuh), and each tile may have one that is
+// shorter and one for where its keys begin.
+constexpr std::int64_t kMostSplitsOfWanted = 4;
+
+std::int64_t ceil_quotient(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+std::int64_t packs(const ForwardCall& call, const Tiling& tiling) { return call.num_heads_q / tiling.packed_heads; }
+
+// Whether keys of some tile begin behind the first one.
+bool begins_late(const ForwardCall& call) { return call.masks.window.left >= 0 || call.masks.chunk > 0; }
+
+// Of seqlen_kv keys, what the queries of a tile see at most.
+std::int64_t keys_of_tile(const ForwardCall& call, const Tiling& tiling) {
+  const std::int64_t queries =
+      std::min<std::int64_t>(call.seqlen_q, ceil_quotient(tiling.block_q, tiling.packed_heads));
+  const std::int64_t of_query = keys_of_query(call.masks, call.seqlen_kv);
+  return std::clamp<std::int64_t>(of_query + queries - 1, 1, std::max<std::int64_t>(call.seqlen_kv, 1));
+}
+
+std::int64_t rows_of_slot(const ForwardCall& call, const Tiling& tiling) {
+  return std::min<std::int64_t>(tiling.block_q, call.seqlen_q * tiling.packed_heads);
+}
+
+// Of tiles that are all alike: as many splits as give no more than the wanted tiles.
+void split_alike(Splitting& splitting, const ForwardCall& call, std::int64_t tiles, std::int64_t keys,
+                 std::int64_t block) {
+  if (2 * tiles > splitting.wanted_tiles) return;
+  const std::int64_t most = splitting.wanted_tiles / tiles, blocks = ceil_quotient(keys, block);
+  const std::int64_t of_split = std::max(ceil_quotient(blocks, most), ceil_quotient(kLeastKeys, block));
+  const std::int64_t count = ceil_quotient(blocks, of_split);
+  if (count == 1) return;
+  splitting.keys = of_split * block;
+  splitting.count = count + begins_late(call);
+  splitting.slots = splitting.count * tiles;
+}
+
+}  // namespace
+
+Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_count) {
+  Splitting splitting;
+  if (!generator::splits_kv(variant) || call.nothing_to_do() || call.seqlen_kv == 0) return splitting;
+  const Tiling tiling = tiling_of(call, variant);
+  splitting.rows = rows_of_slot(call, tiling);
+  splitting.wanted_tiles = sm_count;
+  if (call.problem.ragged) {
+    splitting.slots = kMostSplitsOfWanted * sm_count;
+    splitting.list_entries = ceil_quotient(splitting.slots, packs(call, tiling));
+  } else {
+    const std::int64_t tiles = call.batch * packs(call, tiling) * tiles_of_head(call, tiling);
+    split_alike(splitting, call, tiles, keys_of_tile(call, tiling), block_kv(variant));
+  }
+  return splitting;
+}
+
+Scratch scratch_of(const ForwardCall& call, const Variant& variant, const Splitting& splitting) {
+  Scratch scratch;
+  if (call.problem.ragged)
+    scratch.bytes = aligned(batch_plan_bytes(call, tiling_of(call, variant), splitting.list_entries));
+  if (!splitting.any()) return scratch;
+  const auto rows = static_cast<std::size_t>(splitting.slots * splitting.rows);
+  scratch.partials = scratch.bytes;
+  scratch.lse = scratch.partials + aligned(rows * static_cast<std::size_t>(call.problem.head_dim_v) * sizeof(float));
+  scratch.bytes = scratch.lse + aligned(rows * sizeof(float));
+  return scratch;
+}
+
+generator::SplitArguments split_arguments(const ForwardCall& call, const Splitting& splitting, const Scratch& scratch,
+                                          std::byte* memory) {
+  generator::SplitArguments arguments{};
+  arguments.batch = static_cast<int>(call.batch);
+  if (!splitting.any()) return arguments;
+  arguments.partials = reinterpret_cast<float*>(memory + scratch.partials);
+  arguments.lse = reinterpret_cast<float*>(memory + scratch.lse);
+  arguments.rows = static_cast<int>(splitting.rows);
+  arguments.keys = static_cast<int>(splitting.keys);
+  if (call.problem.ragged) arguments.planned_keys = &batch_plan_head(memory)->split_keys;
+  return arguments;
+}
+
+generator::CombineArguments combine_arguments(const ForwardCall& call, const Variant& variant,
+                                              const Splitting& splitting, const Scratch& scratch, std::byte* memory) {
+  const Tiling tiling = tiling_of(call, variant);
+  generator::CombineArguments arguments{};
+  arguments.partials = reinterpret_cast<const float*>(memory + scratch.partials);
+  arguments.lse_of_partials = reinterpret_cast<const float*>(memory + scratch.lse);
+  arguments.out = static_cast<char*>(call.out->data);
+  arguments.out_strides = row_strides(*call.out);
+  if (call.lse) {
+    arguments.lse = static_cast<char*>(call.lse->data);
+    arguments.lse_strides = lse_strides(*call.lse);
+  }
+  arguments.rows = static_cast<int>(splitting.rows);
+  arguments.packed_heads_log2 = tiling.packed_heads_log2();
+  arguments.block_rows = tiling.block_q;
+  arguments.heads = static_cast<int>(packs(call, tiling));
+  arguments.head_dim_v = call.problem.head_dim_v;
+  if (call.problem.ragged) {
+    arguments.planned = batch_plan_tiles(memory);
+    arguments.head = batch_plan_head(memory);
+    return arguments;
+  }
+  arguments.batch = static_cast<int>(call.batch);
+  arguments.tiles = static_cast<int>(tiles_of_head(call, tiling));
+  arguments.splits = static_cast<int>(splitting.count);
+  arguments.queries = static_cast<int>(call.seqlen_q);
+  return arguments;
+}
+
+std::int64_t combine_blocks(const ForwardCall& call, const Splitting& splitting) noexcept {
+  const std::int64_t tiles = call.problem.ragged ? splitting.wanted_tiles : splitting.slots / splitting.count;
+  return tiles * splitting.rows;
+}
+
+void set_splits(generator::BatchPlanMaker& maker, const ForwardCall& call, const Variant& variant,
+                const Splitting& splitting) {
+  const Tiling tiling = tiling_of(call, variant);
+  maker.most_tiles += static_cast<unsigned>(splitting.list_entries);
+  if (!splitting.any()) return;
+  const int block = block_kv(variant);
+  maker.wanted_tiles = static_cast<int>(splitting.wanted_tiles);
+  maker.split_keys = static_cast<int>(splitting.keys);
+  maker.least_keys = static_cast<int>(ceil_quotient(kLeastKeys, block) * block);
+  maker.block_keys = block;
+  maker.seen_keys = static_cast<int>(keys_of_tile(call, tiling));
+  maker.extra_splits = begins_late(call);
+}
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Joins the partial results of tiles whose keys are split (attention/splits.cuh; Dao et al. 2023, "Flash-Decoding"). A
+// thread block has a row, of which each of its warps adds up every eighth split, from the first on; so what is added to
+// what does not depend on how many splits a row has that see none of its keys.
+#pragma once
+
+#include "abi.cuh"
+#include "attention/row_place.cuh"
+#include "attention/softmax.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/grid_dependency.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/special_registers.cuh"
+#include "types.cuh"
+
+constexpr int kCombineWarps = kCombineThreads / kWarpSize;
+constexpr int kMostColumns = 256;
+constexpr int kColumnsOfLane = 4;
+
+struct CombineShared {
+  float sums[kCombineWarps][kMostColumns];
+};
+
+// kWaits: starts while the kernel in front still runs.
+template <class Element, bool kWaits>
+class CombineRows {
+ public:
+  __device__ __forceinline__ CombineRows(const CombineArguments& args_, CombineShared& shared_)
+      : args(args_), shared(shared_), thread(ptx::tid_x()) {}
+
+  __device__ __forceinline__ void run() const {
+    if constexpr (kWaits) ptx::wait_for_grids();
+    const int64 tiles = args.planned == nullptr ? static_cast<int64>(args.batch) * args.heads * args.tiles
+                                                : static_cast<int64>(args.head->split_tiles) * args.heads;
+    for (int64 at = ptx::ctaid_x(); at < tiles * args.rows; at += ptx::nctaid_x()) {
+      const Row row = find(at / args.rows, static_cast<int>(at % args.rows));
+      if (row.splits > 1) combine(row);
+    }
+  }
+
+ private:
+  // Of the result; splits is 0 where there is none.
+  struct Row {
+    int splits;
+    int64 first, stride;  // of its partial results: rows of all slots
+    int64 out, lse;       // where it goes
+  };
+  // Of exponentials, relative to the largest split's.
+  struct Sum {
+    float shift, total;
+  };
+
+  __device__ __forceinline__ Row find(int64 tile, int row) const {
+    return args.planned == nullptr ? find_in_batch(tile, row) : find_in_list(tile, row);
+  }
+  __device__ __forceinline__ Row find_in_batch(int64 tile, int row) const {
+    const int index = static_cast<int>(tile % args.tiles), head = static_cast<int>(tile / args.tiles % args.heads);
+    const int batch = static_cast<int>(tile / args.tiles / args.heads);
+    const int64 of_split = static_cast<int64>(args.batch) * args.heads * args.tiles;
+    return place({args.splits, tile, of_split}, row, index, head, batch, 0, args.queries);
+  }
+  // The first of a sequence's tiles in the list are those of its first split.
+  __device__ __forceinline__ Row find_in_list(int64 tile, int row) const {
+    const int at = static_cast<int>(tile / args.heads), head = static_cast<int>(tile % args.heads);
+    const PlannedTile& planned = args.planned[at];
+    const int index = at - planned.first;
+    if (planned.first_slot < 0 || index >= planned.tiles) return {};
+    const int64 first = planned.first_slot + static_cast<int64>(head) * planned.tiles + index;
+    return place({planned.splits, first, static_cast<int64>(args.heads) * planned.tiles}, row, index, head,
+                 planned.query_batch, planned.first_query, planned.queries);
+  }
+
+  struct Slots {
+    int splits;
+    int64 first, stride;
+  };
+  __device__ __forceinline__ Row place(const Slots& slots, int row, int index, int head, int batch, int first_query,
+                                       int queries) const {
+    const int of_tile = index * args.block_rows + row;
+    const int position = of_tile >> args.packed_heads_log2;
+    if (position >= queries) return {};
+    const int query_head = (head << args.packed_heads_log2) + (of_tile & ((1 << args.packed_heads_log2) - 1));
+    const auto in = [&](const RowStrides& strides) {
+      return batch * strides.batch + static_cast<int64>(first_query + position) * strides.row +
+             query_head * strides.head;
+    };
+    return {slots.splits, slots.first * args.rows + row, slots.stride * args.rows, in(args.out_strides),
+            in(args.lse_strides)};
+  }
+
+  __device__ __forceinline__ float lse_of(const Row& row, int split) const {
+    return ptx::ld_global_float(args.lse_of_partials + row.first + split * row.stride);
+  }
+  __device__ __forceinline__ float share_of(const Row& row, int split, float shift) const {
+    return ptx::ex2((lse_of(row, split) - shift) * kLog2E);
+  }
+
+  // By the lanes of each warp, all of which find the same.
+  __device__ __forceinline__ Sum sum_of(const Row& row) const {
+    const int lane = thread % kWarpSize;
+    float largest = -infinity();
+    for (int split = lane; split < row.splits; split += kWarpSize) largest = fmaxf(largest, lse_of(row, split));
+#pragma unroll
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2)
+      largest = fmaxf(largest, ptx::shfl_xor(largest, distance));
+    // Where no split saw a key, all shares are 0 for any shift but an infinite one.
+    Sum sum{largest == -infinity() ? 0.0f : largest, 0.0f};
+    for (int split = lane; split < row.splits; split += kWarpSize) sum.total += share_of(row, split, sum.shift);
+#pragma unroll
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) sum.total += ptx::shfl_xor(sum.total, distance);
+    return sum;
+  }
+
+  __device__ __forceinline__ void combine(const Row& row) const {
+    const Sum sum = sum_of(row);
+    add_up_own(row, sum);
+    ptx::bar_sync();
+    const float factor = sum.total == 0.0f ? 0.0f : __frcp_rn(sum.total);
+    for (int column = 2 * thread; column < args.head_dim_v; column += 2 * kCombineThreads)
+      ptx::st_global(args.out + row.out + column * 2,
+                     ptx::cvt_rn_x2(Element{}, factor * sum_at(column), factor * sum_at(column + 1)));
+    if (thread == 0 && args.lse != nullptr)
+      ptx::st_global(args.lse + row.lse,
+                     sum.total == 0.0f ? -infinity() : __fmaf_rn(ptx::lg2(sum.total), kLn2, sum.shift));
+    ptx::bar_sync();  // the sums are read
+  }
+
+  // The splits of this warp, to shared memory.
+  __device__ __forceinline__ void add_up_own(const Row& row, const Sum& sum) const {
+    const int warp = thread / kWarpSize;
+    for (int column = thread % kWarpSize * kColumnsOfLane; column < args.head_dim_v;
+         column += kWarpSize * kColumnsOfLane) {
+      float added[kColumnsOfLane] = {};
+#pragma unroll 4
+      for (int split = warp; split < row.splits; split += kCombineWarps) {
+        const float share = share_of(row, split, sum.shift);
+        // What a split that saw no key has in its output is not looked at.
+        if (share != 0.0f)
+          add(added, share, args.partials + (row.first + split * row.stride) * args.head_dim_v + column);
+      }
+#pragma unroll
+      for (int i = 0; i < kColumnsOfLane; ++i) shared.sums[warp][column + i] = added[i];
+    }
+  }
+  static __device__ __forceinline__ void add(float (&to)[kColumnsOfLane], float share, const float* from) {
+    const ptx::Chunk c = ptx::ld_global(from);
+    to[0] = __fmaf_rn(share, __uint_as_float(c.x), to[0]);
+    to[1] = __fmaf_rn(share, __uint_as_float(c.y), to[1]);
+    to[2] = __fmaf_rn(share, __uint_as_float(c.z), to[2]);
+    to[3] = __fmaf_rn(share, __uint_as_float(c.w), to[3]);
+  }
+  __device__ __forceinline__ float sum_at(int column) const {
+    float sum = 0.0f;
+#pragma unroll
+    for (int warp = 0; warp < kCombineWarps; ++warp) sum += shared.sums[warp][column];
+    return sum;
+  }
+
+  const CombineArguments& args;
+  CombineShared& shared;
+  const int thread;
+};
