@@ -81,8 +81,14 @@ class DecodeKernels:
         cuda = self.torch.cuda
         return {"stream": cuda.current_stream().cuda_stream} if self.device == "cuda" else {}
 
-    def ours(self, q, out, k, v):
-        return lambda: self.flashjit.attention(q, k, v, causal=True, out=out, **self.options())
+    def ours(self, q, out, caches):
+        """A launch for each cache, which have a plan in common."""
+        plan = self.flashjit.plan(q, *caches[0], causal=True)
+
+        def launch(k, v):
+            return self.flashjit.attention(q, k, v, causal=True, out=out, plan=plan, **self.options())
+
+        return [functools.partial(launch, *cache) for cache in caches]
 
     def in_pages(self, tensor, page_size, order):
         """The rows in pages in an order of their own."""
@@ -132,7 +138,7 @@ class DecodeComparison(Comparison):
         kernels = self.kernels
         q, caches = kernels.normal(cell.batch, cell.queries, cell.heads, HEAD_DIM), kernels.caches(cell)
         out = self.torch.empty_like(q)
-        makers = {"flashjit": lambda: [kernels.ours(q, out, *cache) for cache in caches]}
+        makers = {"flashjit": functools.partial(kernels.ours, q, out, caches)}
         for size in PAGE_SIZES if cell.group != "small" else ():
             makers[f"pages_{size}"] = functools.partial(kernels.paged, q, out, caches, size)
         if cell.queries == 1:

@@ -160,8 +160,9 @@ typedef struct flashjit_attention_options {
      says: kDLInt 32 [batch, entries], the last dimension contiguous. With batch_indices_kv sequence b has that row of
      the table. Not beside cu_seqlens_kv and leftpad_kv; NULL: none. */
   const DLTensor* page_table;
-  const flashjit_plan* plan; /* of this ragged batch: the call makes no list of tiles, allocates nothing, and runs the
-                                plan's variant. For the problem and the sizes that it was made for; NULL: none */
+  const flashjit_plan* plan; /* the call makes no list of tiles, allocates nothing, and runs the plan's variant. For the
+                                problem and the sizes that it was made for; calls with one plan must follow one another
+                                on the device. NULL: none */
 } flashjit_attention_options;
 #define FLASHJIT_ATTENTION_OPTIONS_INIT                                                                               \
   {                                                                                                                   \

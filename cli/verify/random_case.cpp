@@ -11,6 +11,7 @@
 #include "cli/io/problem_options.h"
 #include "cli/verify/dice.h"
 #include "cli/verify/random_texts.h"
+#include "flashjit/error.h"
 
 namespace flashjit::cli {
 namespace {
@@ -169,6 +170,14 @@ CallShape block_mask_shape(Dice& dice, const RandomCase& random) {
   return shape;
 }
 
+bool is_legal(const Engine& engine, const Problem& problem, const Variant& variant, std::string_view architecture) {
+  try {
+    engine.render(problem, variant, architecture);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
 bool is_hopper(const Variant& variant) { return std::holds_alternative<HopperVariant>(variant); }
 
 }  // namespace
@@ -208,7 +217,9 @@ std::optional<Variant> random_variant(const Engine& engine, const RandomCase& ra
   const bool wants_hopper = has_hopper && random.shape.seqlen_kv > 0 && !dice.one_in(3);
   std::erase_if(variants, [&](const Variant& variant) { return is_hopper(variant) != wants_hopper; });
   if (variants.empty()) return {};
-  return dice.one_of(variants);
+  const Variant chosen = dice.one_of(variants);
+  const Variant splitting = parse_variant("splitkv", chosen);
+  return dice.one_in(4) && is_legal(engine, random.problem, splitting, architecture) ? splitting : chosen;
 }
 
 std::string describe(const RandomCase& random) {

@@ -257,6 +257,12 @@ constexpr DefaultRule kRules[] = {
     {64, 64, Mask::any, "q128+", "hopper-q128-kv128-s3-qs2-whole-2stage-ppoff-lazy-dynamic-fused",
      [](const Problem& problem) { return problem.block_mask; }},
 
+    // Few queries: blocks of 64 keys, which are split where there are few heads, too.
+    {128, 128, Mask::any, "q64 w05", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv"},
+    {128, 128, Mask::any, "q64", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv",
+     [](const Problem& problem) { return problem.ragged; }},
+    {192, 192, Mask::any, "q64 w05", "hopper-q64-kv64-s2-qs1-whole-2stage-ppoff-rare-dynamic-split-splitkv"},
+    {256, 256, Mask::any, "q64 w05", "hopper-q64-kv32-s3-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv"},
     {64, 64, Mask::any, "q64", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
     {96, 96, Mask::causal, "q64 kvmore w4+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
     {96, 96, Mask::any, "q64 kv2k+ w4+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
@@ -329,7 +335,7 @@ constexpr const char* kGoodSchemes[] = {"2stage-ppgemm-lazy-dynamic-fused", "2st
 // The same for few queries, where a lone warpgroup computes.
 constexpr const char* kLowTiles[] = {"q64-kv128", "q64-kv64"};
 constexpr const char* kLowSchemes[] = {"2stage-ppoff-lazy-dynamic-split", "2stage-ppoff-rare-dynamic-fused",
-                                       "2stage-ppoff-rare-single-split"};
+                                       "2stage-ppoff-rare-single-split", "2stage-ppoff-rare-dynamic-split-splitkv"};
 // Deep rings, where they fit.
 constexpr const char* kDeepTiles[] = {"q128-kv64-s4-qs2-whole", "q256-kv64-s4-qs2-whole"};
 constexpr const char* kDeepSchemes[] = {"2stage-ppgemm-rare-dynamic-fused", "2stage-ppgemm-lazy-dynamic-fused",

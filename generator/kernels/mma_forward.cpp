@@ -247,6 +247,9 @@ std::vector<Candidate> mma_candidates(const Problem& problem, const Architecture
         variant.order = order_for(problem);
         add_most_blocks(variant, problem, architecture, candidates);
       }
+  for (const char* tile :
+       {"mma-q64-w4-kv64-k2-v2-c2-overlap-qregs-splitkv", "mma-q64-w4-kv32-k2-v2-c1-overlap-qsmem-splitkv"})
+    candidates.push_back({parse_variant(tile), {}});
   for (const char* step : {"v1", "v2", "v3", "v4", "v5"}) candidates.push_back({parse_variant(step), {}});
   return candidates;
 }

@@ -216,7 +216,8 @@ class Engine {
   void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                  const AttentionOptions& opts = {});
 
-  // Makes the list of tiles of a ragged batch on opts.stream, for AttentionOptions::plan of any number of calls with
+  // Makes the list of tiles of a ragged batch on opts.stream, and has the memory for the partial results of calls whose
+  // keys are split, of those that are not ragged too: for AttentionOptions::plan of any number of calls with
   // this problem and these sizes: all layers of a serving step. Of q, k and v only sizes, strides and the device count.
   // It makes the kernels that these calls need, so that they may be captured in a graph. Of its own memory, or of the
   // caller's: i32, packed, on the device of q, 16-byte aligned, with at least so many words as plan_dims says, which

@@ -30,7 +30,7 @@ class CombineRows {
       : args(args_), shared(shared_), thread(ptx::tid_x()) {}
 
   __device__ __forceinline__ void run() const {
-    if constexpr (kWaits) ptx::wait_for_grids();
+    if constexpr (kWaits) ptx::launch_dependents(), ptx::wait_for_grids();
     const int64 tiles = args.planned == nullptr ? static_cast<int64>(args.batch) * args.heads * args.tiles
                                                 : static_cast<int64>(args.head->split_tiles) * args.heads;
     for (int64 at = ptx::ctaid_x(); at < tiles * args.rows; at += ptx::nctaid_x()) {

@@ -486,12 +486,17 @@ class HopperConsumer {
 
 template <class Config>
 __device__ __forceinline__ void forward_hopper(const typename Config::Arguments& args, SmemAddress smem) {
-  if constexpr (Config::kSplitKv) ptx::launch_dependents();
+  // Where keys are split launches are short: the next one may begin before this one ends.
+  constexpr bool kOverlaps = Config::kSplitKv;
+  if constexpr (kOverlaps) ptx::launch_dependents();
   // A launch for a ragged batch has as many blocks as there may be tiles.
-  if constexpr (Config::Sequences::kRagged)
+  if constexpr (Config::Sequences::kRagged) {
+    if constexpr (kOverlaps) ptx::wait_for_grids();
     if (HopperTiles<Config>::first() >= HopperTiles<Config>{args}.count()) return;
+  }
   const HopperShape<Config> shape{smem};
   open_block<Config>(args.core, shape, 1);
+  if constexpr (kOverlaps && !Config::Sequences::kRagged) ptx::wait_for_grids();
   const int warpgroup = ptx::shfl_first(ptx::tid_x() / kWarpgroupSize);
   if (warpgroup == 0)
     feed<Config>(args, shape);

@@ -9,6 +9,7 @@
 #include "tests/nvrtc/mutations/ragged.h"
 #include "tests/nvrtc/mutations/scores.h"
 #include "tests/nvrtc/mutations/sinks_and_chunks.h"
+#include "tests/nvrtc/mutations/splits.h"
 #include "tests/nvrtc/mutations/tiles.h"
 #include "tests/nvrtc/mutations/warpgroups.h"
 #include "tests/nvrtc/mutations/window.h"
@@ -16,8 +17,8 @@
 namespace flashjit::tests {
 
 inline const std::vector<Mutation>* const kAllMutations[] = {
-    &kRingFaults,  &kWaitFaults,   &kCopyFaults,   &kWgmmaFaults,   &kFenceFaults,
-    &kRoleFaults,  &kOutputFaults, &kWindowFaults, &kScoreFaults,   &kSinkFaults,
-    &kChunkFaults, &kMmaFaults,    &kTextFaults,   &kDropoutFaults, &kRaggedFaults};
+    &kRingFaults,   &kWaitFaults,    &kCopyFaults,   &kWgmmaFaults, &kFenceFaults, &kRoleFaults,
+    &kOutputFaults, &kWindowFaults,  &kScoreFaults,  &kSinkFaults,  &kChunkFaults, &kMmaFaults,
+    &kTextFaults,   &kDropoutFaults, &kRaggedFaults, &kSplitFaults};
 
 }  // namespace flashjit::tests

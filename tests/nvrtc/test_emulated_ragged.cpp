@@ -52,6 +52,22 @@ TEST_CASE("keys and values in pages of any size, in any order, with NaN around t
     }
 }
 
+TEST_CASE("keys that are split, of few queries and of more than there is room for at once") {
+  for (const std::string architecture : {"sm_80", "sm_90a"}) {
+    CAPTURE(architecture);
+    const Variant variant = parse_variant(architecture == "sm_80" ? "mma-q64-kv32-k2-v2-splitkv"
+                                                                  : "hopper-q64-kv64-qs2-whole-ppoff-split-splitkv");
+    for (const std::int64_t page_size : {0, 16})
+      for (std::uint64_t seed = 0; seed < 12; ++seed) {
+        CAPTURE(seed);
+        CAPTURE(page_size);
+        const std::int64_t queries = seed % 3 == 2 ? 70 : 3;
+        RaggedBatch(seed, {.longest = 900, .longest_queries = queries, .page_size = page_size})
+            .check(engine_for(architecture), variant);
+      }
+  }
+}
+
 namespace {
 
 HostTensor ints(const std::vector<std::int32_t>& values, const Dims& shape = {}) {

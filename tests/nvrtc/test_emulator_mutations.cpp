@@ -185,8 +185,9 @@ class Case {
         dropout_mask_(kept_of(setting)),
         bias_(bias_of(setting)),
         cu_seqlens_q_(ints({0, 40, 40, 55, static_cast<std::int32_t>(setting.seqlen_q)})),
-        cu_seqlens_kv_(ints({0, 60, 80, 80, static_cast<std::int32_t>(setting.seqlen_kv)})),
-        seqused_kv_(ints({57, 20, 0, 61})),
+        cu_seqlens_kv_(ints({0, first_keys(setting), first_keys(setting) + 20, first_keys(setting) + 20,
+                             static_cast<std::int32_t>(setting.seqlen_kv)})),
+        seqused_kv_(setting.long_sequences ? ints({297, 20, 0, 500}) : ints({57, 20, 0, 61})),
         leftpad_kv_(ints({kPadding, 0, 0, 2})),
         pages_(pages_of(setting, seqused_kv_)),
         exact_(faultless.reference(q_.view(), k(), v(), options())),
@@ -241,6 +242,8 @@ class Case {
     opts.variant = parse_variant(setting_.variant);
     return opts;
   }
+
+  static std::int32_t first_keys(const Setting& setting) { return setting.long_sequences ? 300 : 60; }
 
   // Of each batch entry the second half: what is before it is nobody's memory.
   Tensor k() const {
@@ -405,6 +408,8 @@ TEST_CASE("chunks") { expect_found(tests::kChunkFaults); }
 TEST_CASE("texts and block masks") { expect_found(tests::kTextFaults); }
 TEST_CASE("dropout") { expect_found(tests::kDropoutFaults); }
 TEST_CASE("ragged batches") { expect_found(tests::kRaggedFaults); }
+
+TEST_CASE("split keys") { expect_found(tests::kSplitFaults); }
 TEST_CASE("the mma.sync family") { expect_found(tests::kMmaFaults); }
 
 TEST_SUITE_END();

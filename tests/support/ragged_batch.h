@@ -23,7 +23,8 @@ class RaggedBatch {
     DType dtype = DType::bf16;
     int head_dim = 64, head_dim_v = 64;
     std::int64_t longest = 200;
-    std::int64_t page_size = 0;  // of keys and values; 0: these stand in rows
+    std::int64_t longest_queries = 0;  // 0: as long as keys
+    std::int64_t page_size = 0;        // of keys and values; 0: these stand in rows
   };
 
   RaggedBatch(std::uint64_t seed, const Choice& choice) : dice_((seed + 1) * 0x9e3779b97f4a7c15), choice_(choice) {
@@ -96,6 +97,8 @@ class RaggedBatch {
     const std::int64_t kinds[] = {0, 1, 5, 64, 100, 128, 130, choice_.longest};
     return from_to(0, 3) == 0 ? from_to(0, choice_.longest) : kinds[from_to(0, 7)];
   }
+  std::int64_t most_queries() const { return choice_.longest_queries > 0 ? choice_.longest_queries : choice_.longest; }
+  std::int64_t query_length() { return std::min(length(), most_queries()); }
 
   void make_queries() {
     packed_queries_ = from_to(0, 3) > 0;
@@ -103,7 +106,7 @@ class RaggedBatch {
       std::vector<std::int32_t> offsets{0}, used;
       const bool gaps = from_to(0, 1) == 1;
       for (std::int64_t i = 0; i < batch_; ++i) {
-        const std::int64_t count = length();
+        const std::int64_t count = query_length();
         queries_.push_back({0, offsets.back(), count});
         offsets.push_back(static_cast<std::int32_t>(offsets.back() + count + (gaps ? from_to(0, 9) : 0)));
         used.push_back(static_cast<std::int32_t>(count));
@@ -114,11 +117,11 @@ class RaggedBatch {
     } else {
       std::vector<std::int32_t> used;
       for (std::int64_t i = 0; i < batch_; ++i) {
-        queries_.push_back({i, 0, length()});
+        queries_.push_back({i, 0, query_length()});
         used.push_back(static_cast<std::int32_t>(queries_.back().count));
       }
       add(&AttentionOptions::seqused_q, used);
-      fill(q_, {batch_, choice_.longest, heads_q_, choice_.head_dim}, queries_, 1);
+      fill(q_, {batch_, most_queries(), heads_q_, choice_.head_dim}, queries_, 1);
     }
   }
 

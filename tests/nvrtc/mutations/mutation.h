@@ -42,7 +42,8 @@ struct Setting {
   bool dropout_mask = false;
   // Four sequences, one without queries and one without keys, with NaN before the keys of the first.
   bool ragged = false;
-  bool paged = false;  // their keys in pages of 16, with NaN in all else
+  bool long_sequences = false;  // so many keys that these are split
+  bool paged = false;           // their keys in pages of 16, with NaN in all else
 };
 
 inline constexpr Setting kHopper{.variant = "hopper-kv64-whole"};

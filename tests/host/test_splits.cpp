@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the keys of a call are split, and what its launches are given for it.
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "flashjit/error.h"
+#include "runtime/call/operation.h"
+#include "runtime/call/splits.h"
+
+namespace {
+
+using namespace flashjit;
+
+constexpr int kSmCount = 132;
+constexpr const char* kHopper = "hopper-q64-kv64-s2-qs2-whole-ppoff-split-splitkv";
+constexpr const char* kMma = "mma-q64-kv32-splitkv";
+
+void* address(std::uintptr_t index) { return reinterpret_cast<void*>(index << 40); }
+
+struct Call {
+  std::int64_t batch = 1, seqlen_q = 1, seqlen_kv = 4096, heads_q = 32, heads_kv = 8;
+  AttentionOptions opts;
+
+  Tensor rows(int index, std::int64_t seqlen, std::int64_t heads) const {
+    return {address(index), DType::bf16, {batch, seqlen, heads, 128}};
+  }
+};
+
+// What points to tensors, which live as long.
+struct Validated {
+  explicit Validated(const Call& of)
+      : opts(of.opts),
+        q(of.rows(1, of.seqlen_q, of.heads_q)),
+        k(of.rows(2, of.seqlen_kv, of.heads_kv)),
+        v(of.rows(3, of.seqlen_kv, of.heads_kv)),
+        out(of.rows(4, of.seqlen_q, of.heads_q)),
+        call(runtime::validate_inputs(q, k, v, opts)) {
+    runtime::validate_out(call, out);
+  }
+  Validated(const Validated&) = delete;
+  Validated& operator=(const Validated&) = delete;
+
+  AttentionOptions opts;
+  Tensor q, k, v, out;
+  runtime::ForwardCall call;
+};
+
+runtime::Splitting splitting(const Call& call, const char* variant = kHopper) {
+  return runtime::splitting_of(Validated(call).call, parse_variant(variant), kSmCount);
+}
+
+Call of(std::int64_t batch, std::int64_t seqlen_kv) {
+  Call call;
+  call.batch = batch, call.seqlen_kv = seqlen_kv;
+  return call;
+}
+
+}  // namespace
+
+TEST_CASE("as many splits as give no more tiles than multiprocessors, none too short, and none where one would do") {
+  struct {
+    std::int64_t batch, seqlen_kv, count, keys;
+  } const cases[] = {{1, 131072, 16, 8192}, {1, 4096, 16, 256}, {1, 1024, 8, 128}, {1, 129, 2, 128},
+                     {1, 128, 1, 0},        {2, 4096, 8, 512},  {3, 4096, 5, 832}, {8, 16384, 2, 8192},
+                     {9, 16384, 1, 0},      {64, 8192, 1, 0}};
+  for (const auto& [batch, seqlen_kv, count, keys] : cases) {
+    CAPTURE(batch);
+    CAPTURE(seqlen_kv);
+    const runtime::Splitting of_call = splitting(of(batch, seqlen_kv));
+    CHECK(of_call.count == count);
+    CHECK(of_call.keys == keys);
+    CHECK(of_call.any() == (count > 1));
+    if (count == 1) continue;
+    CHECK(of_call.slots == count * batch * 8);
+    CHECK(of_call.slots <= kSmCount);
+    CHECK(of_call.rows == 4);  // of a query of each head of a group
+    CHECK(of_call.count * of_call.keys >= seqlen_kv);
+    CHECK((of_call.count - 1) * of_call.keys < seqlen_kv);
+  }
+}
+
+TEST_CASE("the mma family has a tile for each head, and blocks of its own") {
+  const runtime::Splitting of_call = splitting(of(1, 4096), kMma);
+  CHECK(of_call.count == 4);
+  CHECK(of_call.keys == 1024);
+  CHECK(of_call.rows == 1);
+}
+
+TEST_CASE("of keys that a window or chunks hide no splits are made, and one more for where the others begin") {
+  Call call = of(1, 131072);
+  call.opts.window = {1000, 0};
+  const runtime::Splitting of_window = splitting(call);
+  CHECK(of_window.keys == 128);
+  CHECK(of_window.count == 9);
+  call.opts.window = {}, call.opts.chunk = 500;
+  CHECK(splitting(call).count == 5);
+}
+
+TEST_CASE("variants without it, and calls without keys or queries, are not split") {
+  CHECK(!splitting(of(1, 4096), "hopper-q64-kv64-s2-qs2-whole-ppoff-split").any());
+  CHECK(!splitting(of(1, 0), kMma).any());
+  Call call = of(1, 4096);
+  call.seqlen_q = 0;
+  CHECK(!splitting(call).any());
+}
+
+TEST_CASE("a split call is two launches: batch entries once for each split, then a block for each row") {
+  const Validated with(of(2, 4096));
+  const generator::KernelSpec spec(with.call.problem, parse_variant(kHopper), find_architecture("sm_90a"));
+  const runtime::DeviceLimits limits{264, kSmCount};
+  const std::size_t bytes = runtime::Operation::scratch_bytes(with.call, spec, limits);
+  CHECK(bytes == 128 * 4 * (128 + 1) * sizeof(float));
+  std::byte* const memory = static_cast<std::byte*>(address(9));
+  runtime::Operation operation(with.call, spec, limits, memory);
+  REQUIRE(operation.end() - operation.begin() == 2);
+  const runtime::Launch& attention = operation.begin()[0];
+  const runtime::Launch& combine = operation.begin()[1];
+  CHECK(attention.turn == generator::Turn::attention);
+  CHECK(attention.blocks == 128);
+  generator::HopperArguments core;
+  std::memcpy(static_cast<void*>(&core), attention.arguments, sizeof(core));
+  CHECK(core.sizes.batch == 16);
+  generator::SplitArguments splits;
+  std::memcpy(&splits, attention.arguments + sizeof(core), sizeof(splits));
+  CHECK(splits.partials == static_cast<void*>(memory));
+  CHECK(splits.batch == 2);
+  CHECK(splits.keys == 512);
+  CHECK(splits.planned_keys == nullptr);
+  CHECK(combine.turn == generator::Turn::combine);
+  CHECK(combine.overlaps);
+  CHECK(combine.blocks == 16 * 4);
+}
+
+TEST_CASE("one splitkv belongs to clusters of one and to the kernels that calls get") {
+  const Problem problem{.dtype = DType::bf16, .head_dim = 128, .head_dim_v = 128};
+  const Architecture& architecture = find_architecture("sm_90a");
+  CHECK_NOTHROW(generator::KernelSpec(problem, parse_variant(kHopper), architecture));
+  CHECK_THROWS_AS(generator::KernelSpec(problem, parse_variant("hopper-kv64-whole-fixed-cl2-splitkv"), architecture),
+                  Error);
+  CHECK_THROWS_AS(generator::KernelSpec(problem, parse_variant("hopper-kv64-psmem-splitkv"), architecture), Error);
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults of split keys: of spans, of partial results and of what combines them.
+#pragma once
+
+#include "tests/nvrtc/mutations/ragged.h"
+
+namespace flashjit::tests {
+
+// Five splits of a tile that sees sinks, the last one short, and a sequence of its own for each of three batch entries.
+inline constexpr Setting split_of(const char* architecture, const char* variant) {
+  return {.architecture = architecture,
+          .variant = variant,
+          .causal = true,
+          .seqlen_q = 5,
+          .seqlen_kv = 570,
+          .batch = 3,
+          .sinks = true};
+}
+inline constexpr Setting kHopperSplit = split_of("sm_90a", "hopper-q64-kv64-ppoff-whole-splitkv");
+inline constexpr Setting kMmaSplit = [] {
+  Setting setting = split_of("sm_80", "mma-q64-kv32-splitkv");
+  setting.seqlen_q = 40;  // for several warps
+  return setting;
+}();
+inline constexpr Setting kHopperSplitWindow = [] {
+  Setting setting = kHopperSplit;
+  setting.window = {.left = 200, .right = -1};
+  return setting;
+}();
+inline constexpr Setting with_long_sequences(Setting setting) {
+  setting.seqlen_q = 60, setting.seqlen_kv = 900;
+  setting.ragged = setting.long_sequences = true;
+  setting.batch = 1, setting.causal = false, setting.sinks = false;
+  return setting;
+}
+inline constexpr Setting kHopperSplitRagged = with_long_sequences(kHopperSplit);
+inline constexpr Setting kMmaSplitRagged = with_long_sequences(kMmaSplit);
+
+inline const std::vector<Mutation> kSplitFaults = {
+    // --- Spans
+    {.name = "a split has keys of the next one",
+     .setting = kHopperSplit,
+     .file = "attention/splits.cuh",
+     .original = "{first, first + keys}",
+     .replacement = "{first, first + keys + 1}"},
+    {.name = "a split lacks its last key",
+     .setting = kMmaSplit,
+     .file = "attention/splits.cuh",
+     .original = "{first, first + keys}",
+     .replacement = "{first, first + keys - 1}"},
+    {.name = "splits are counted from the first key, whatever the window",
+     .setting = kHopperSplitWindow,
+     .file = "attention/splits.cuh",
+     .original = "(first_key / keys + tile.split) * keys",
+     .replacement = "tile.split * keys"},
+    {.name = "spans have no begin",
+     .setting = kHopperSplit,
+     .file = "attention/mask.cuh",
+     .original = "return max(key, first);",
+     .replacement = "return key;"},
+    {.name = "a split is told late",
+     .setting = kHopperSplit,
+     .file = "hopper/tiles.cuh",
+     .original = "    Split::write(slot + kSplitAt);\n",
+     .replacement = "",
+     .kinds = {unwritten_shared}},
+    // --- Partial results
+    {.name = "splits of all batch entries are those of the first",
+     .setting = kHopperSplit,
+     .file = "attention/splits.cuh",
+     .original = "    tile.batch %= args.splits.batch;\n",
+     .replacement = "    tile.batch = 0;\n"},
+    {.name = "each split adds the sink",
+     .setting = kHopperSplit,
+     .file = "attention/row_end.cuh",
+     .original = "adds ? additions.term(place) : -infinity()",
+     .replacement = "additions.term(place)"},
+    {.name = "rows that a tile does not have are written",
+     .setting = kHopperSplit,
+     .file = "hopper/store.cuh",
+     .original = " || row_of_tile >= splits.rows) continue;",
+     .replacement = ") (void)0;",
+     .kinds = {global_out_of_bounds, race}},
+    {.name = "mma: splits write where the call wants the result",
+     .setting = kMmaSplit,
+     .file = "kernels/mma_forward.cuh",
+     .original = "if (tile.slot >= 0) return finish_partial(",
+     .replacement = "if (tile.slot < -1) return finish_partial("},
+    {.name = "mma: the rows of a warp have the slots of the first one's",
+     .setting = kMmaSplit,
+     .file = "kernels/mma_forward.cuh",
+     .original = "finish_partial(tile, warp * Shape::kWarpRows, valid_rows, lane)",
+     .replacement = "finish_partial(tile, warp, valid_rows, lane)"},
+    // --- The list
+    {.name = "splits of a sequence are not in the list",
+     .setting = kHopperSplitRagged,
+     .file = "kernels/batch_plan.cuh",
+     .original = "index < places; index += kWarpSize)",
+     .replacement = "index < tiles; index += kWarpSize)",
+     .kinds = {global_out_of_bounds}},
+    {.name = "sequences share their slots",
+     .setting = kMmaSplitRagged,
+     .file = "kernels/batch_plan.cuh",
+     .original = "return ptx::atom_add_shared(ptx::cvta_to_shared(&shared.slots), count);",
+     .replacement = "return 0;"},
+    {.name = "the length of splits is not told",
+     .setting = kHopperSplitRagged,
+     .file = "kernels/batch_plan.cuh",
+     .original = "args.head->split_keys = shared.split_keys;",
+     .replacement = "args.head->split_keys = args.block_keys;"},
+    // --- What combines
+    {.name = "splits weigh the same",
+     .setting = kMmaSplit,
+     .file = "kernels/combine.cuh",
+     .original = "return ptx::ex2((lse_of(row, split) - shift) * kLog2E);",
+     .replacement = "return 1.0f;"},
+    {.name = "a warp's splits are lost",
+     .setting = kHopperSplit,
+     .file = "kernels/combine.cuh",
+     .original = "for (int warp = 0; warp < kCombineWarps; ++warp)",
+     .replacement = "for (int warp = 1; warp < kCombineWarps; ++warp)"},
+    {.name = "the sums of warps are read before they are there",
+     .setting = kHopperSplit,
+     .file = "kernels/combine.cuh",
+     .original = "    add_up_own(row, sum);\n    ptx::bar_sync();\n",
+     .replacement = "    add_up_own(row, sum);\n",
+     .kinds = {race, unwritten_shared}},
+    {.name = "rows of the list's first sequence alone",
+     .setting = kHopperSplitRagged,
+     .file = "kernels/combine.cuh",
+     .original = "const int index = at - planned.first;",
+     .replacement = "const int index = at;"},
+};
+
+}  // namespace flashjit::tests
