@@ -122,7 +122,12 @@ class HopperConsumer {
     visit.stage = announced.take();
     const Tile tile = tile_of(visit);
     const int first_row = tile.first_row + warpgroup * kWarpgroupRows;
-    const BlockRuns blocks = tiles.visited(tile, first_row, first_row + kWarpgroupRows - 1);
+    BlockRuns blocks = tiles.visited(tile, first_row, first_row + kWarpgroupRows - 1);
+    // Of a split all that a warpgroup sees may lie before what is loaded: then it visits a block that its masks hide.
+    if constexpr (Config::kSplitKv) {
+      blocks.end = max(blocks.end, tile.first_block + 1);
+      blocks.first = max(blocks.first, tile.first_block);
+    }
     visit.loaded_end = ptx::shfl_first(tile.end_block);
     visit.blocks.end = ptx::shfl_first(min(blocks.end, tile.end_block));
     visit.blocks.clean_end = ptx::shfl_first(blocks.clean_end);

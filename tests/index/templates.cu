@@ -3,6 +3,7 @@
 // index it, so that names inside the templates lead somewhere, and a test sees that Clang understands all of it.
 #include "kernels/batch_plan.cuh"
 #include "kernels/block_mask.cuh"
+#include "kernels/combine.cuh"
 #include "kernels/function_scores.cuh"
 #include "kernels/hopper_ablation.cuh"
 #include "kernels/hopper_forward.cuh"
@@ -48,6 +49,7 @@ struct MaskText {
 
 struct MmaLaunch {
   MmaArguments core;
+  SplitArguments splits;
   WindowArguments window;
   ChunkArguments chunk;
   SoftcapArguments softcap;
@@ -86,6 +88,7 @@ struct MmaConfig {
   static constexpr bool kQueryInRegisters = true;
   static constexpr bool kRareRescale = true;
   static constexpr bool kLongestFirst = true;
+  static constexpr bool kSplitKv = true;
 };
 
 extern "C" __global__ void __launch_bounds__(256, 1) mma_forward(const __grid_constant__ MmaLaunch args) {
@@ -119,10 +122,12 @@ struct OutputMatrix {
   static __device__ void issue(const uint64 (&v)[4], uint32 adds);
   static __device__ void multiply(const float (&factor)[2]);
   static __device__ void pack(uint32 (&pairs)[16]);
+  static __device__ void read(float (&values)[32]);
 };
 
 struct HopperLaunch {
   HopperArguments core;
+  SplitArguments splits;
   WindowArguments window;
   ChunkArguments chunk;
   SoftcapArguments softcap;
@@ -164,6 +169,7 @@ struct HopperConfig {
   static constexpr Scheduler kScheduler = Scheduler::dynamic;
   static constexpr bool kLongestFirst = true;
   static constexpr bool kFusedBoundary = true;
+  static constexpr bool kSplitKv = true;
   using Scores = ScoreMatrix;
   using Probabilities = ProbabilityMatrix;
   using Output = OutputMatrix;
@@ -202,4 +208,9 @@ extern "C" __global__ void __launch_bounds__(128) function_scores(const __grid_c
 
 extern "C" __global__ void __launch_bounds__(128) merge(const __grid_constant__ MergeArguments args) {
   MergeRows<Single, BFloat16>(args).run();
+}
+
+extern "C" __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant__ CombineArguments args) {
+  __shared__ CombineShared shared;
+  CombineRows<BFloat16, true>(args, shared).run();
 }

@@ -607,7 +607,7 @@ class WrongInput(unittest.TestCase):
             ("plan: max_seqlen_q must be 9 as in the call, was 25", (q, k, v), {**offsets, "max_seqlen_q": 9}),
             ("plan: must be for fwd-f16-d64-v32-causal-ragged, was for fwd-f16-d64-v32-ragged", (q, k, v),
              {**offsets, "causal": True}),
-            ("plan: must be for fwd-f16-d64-v32, was for fwd-f16-d64-v32-ragged", make_inputs(), {})):
+            ("plan: must be for fwd-f16-d64, was for fwd-f16-d64-v32-ragged", make_inputs(), {})):
             with self.subTest(message):
                 self.refused(flashjit.InvalidArgument, f"^{message}$", *inputs, plan=plan, **options)
                 with self.assertRaisesRegex(flashjit.InvalidArgument, f"^{message}$"):
@@ -629,7 +629,6 @@ class WrongInput(unittest.TestCase):
                 with self.assertRaisesRegex(kind, message):
                     make(*inputs, **options)
 
-        refused(flashjit.InvalidArgument, "^plan: must not be given for a batch whose", *make_inputs())
         refused(flashjit.InvalidArgument, "^q: rank must be 4, was 3 with shape", *batch.packed)
         refused(flashjit.InvalidArgument, "^k: must be an array that has __dlpack__ .* was str", batch.packed[0], "k",
                 batch.packed[2], **batch.offsets)

@@ -17,6 +17,9 @@ inline constexpr Setting split_of(const char* architecture, const char* variant)
           .sinks = true};
 }
 inline constexpr Setting kHopperSplit = split_of("sm_90a", "hopper-q64-kv64-ppoff-whole-splitkv");
+// A split behind all keys that the rows of the first warpgroup see.
+inline constexpr Setting kHopperSplitBehind{
+    .variant = "hopper-q128-kv64-whole-splitkv", .causal = true, .seqlen_q = 150, .seqlen_kv = 570, .num_heads_kv = 4};
 inline constexpr Setting kMmaSplit = [] {
   Setting setting = split_of("sm_80", "mma-q64-kv32-splitkv");
   setting.seqlen_q = 40;  // for several warps
@@ -58,6 +61,12 @@ inline const std::vector<Mutation> kSplitFaults = {
      .file = "attention/mask.cuh",
      .original = "return max(key, first);",
      .replacement = "return key;"},
+    {.name = "a warpgroup visits blocks before its split",
+     .setting = kHopperSplitBehind,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "      blocks.end = max(blocks.end, tile.first_block + 1);\n",
+     .replacement = "",
+     .kinds = {deadlock, mbarrier_phase}},
     {.name = "a split is told late",
      .setting = kHopperSplit,
      .file = "hopper/tiles.cuh",
