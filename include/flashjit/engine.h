@@ -250,8 +250,9 @@ class Engine {
                                                const AttentionOptions& opts = {});
 
   // Makes and loads what a call for this problem needs on this device: the variant of every shape bucket, or the given
-  // one; of a problem with a block mask also what makes one, which is not among the kernels that are told. After it
-  // such calls compile, read, load and measure nothing. device -1 is the current context's, or 0; or the emulated one.
+  // one; also what makes a block mask or the list of tiles of ragged batches, and what combines split keys, which are
+  // not among the kernels that are told. After it such calls compile, read, load and measure nothing. device -1 is the
+  // current context's, or 0; or the emulated one.
   std::vector<KernelInfo> prepare(const Problem& problem, int device = -1, const std::optional<Variant>& variant = {});
   // Makes and loads what this one call needs, and says which kernel that is; its origin is what it was when this engine
   // got it. Reads and writes no element. Measures only where the call would: under TuningPolicy::on_first_use. Throws
@@ -290,8 +291,8 @@ class Engine {
   std::vector<VariantExplanation> explain_variants(const Problem& problem, std::string_view architecture) const;
   // The whole source of the kernel, one self-contained file that NVRTC and nvcc accept. Equal inputs give equal bytes.
   std::string render(const Problem& problem, const Variant& variant, std::string_view architecture) const;
-  // Takes the kernel from the cache, or compiles it with NVRTC and fills the cache; of a problem with a block mask also
-  // the kernel that makes one of its predicates.
+  // Takes the kernel from the cache, or compiles it with NVRTC and fills the cache; also what its calls run
+  // beside it: what makes a block mask or the list of tiles of ragged batches, and what combines split keys.
   // Throws Error(no_compiler, compile_failed, cache_miss, invalid_argument).
   KernelInfo compile(const Problem& problem, const Variant& variant, std::string_view architecture);
 

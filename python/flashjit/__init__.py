@@ -130,7 +130,9 @@ def plan(q: Any, k: Any, v: Any, *, memory: Any = None, stream: Any = None, engi
     >>> plan = flashjit.plan(q, k, v, causal=True, cu_seqlens_q=starts, cu_seqlens_kv=starts)
     >>> out = flashjit.attention(q, k, v, causal=True, cu_seqlens_q=starts, cu_seqlens_kv=starts, plan=plan)
 
-    Such a call makes no list, allocates nothing for one, and launches one kernel. The list is made on the stream, of
+    Such a call makes no list, allocates nothing for one, and launches attention alone, and where keys are split what
+    combines them. Their partial results have memory in the plan, also in one of equally long sequences, so calls with
+    the same plan must follow one another on the device. The list is made on the stream, of
     what the lengths say then; the kernels that the calls need are made, too. A call must have the same options as here,
     those that are numbers and arrays with whatever values, and the same sizes.
 
@@ -139,7 +141,7 @@ def plan(q: Any, k: Any, v: Any, *, memory: Any = None, stream: Any = None, engi
     q, k, v : arrays, as those of the calls
         Their elements are not read.
     memory : array [words] of int32
-        For the list, on the device of q, contiguous and aligned to 16 bytes; Plan.words says how many a plan for these
+        For the list and partial results, on the device of q, contiguous and aligned to 16 bytes; Plan.words says how many a plan for these
         sizes has, and there may be more. Memory of the library's pool when None.
     stream, engine :
         As of flashjit.attention.

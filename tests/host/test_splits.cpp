@@ -132,7 +132,7 @@ TEST_CASE("a split call is two launches: batch entries once for each split, then
   CHECK(combine.blocks == 16 * 4);
 }
 
-TEST_CASE("one splitkv belongs to clusters of one and to the kernels that calls get") {
+TEST_CASE("splitkv goes with neither multicast nor the kernel of the ablation") {
   const Problem problem{.dtype = DType::bf16, .head_dim = 128, .head_dim_v = 128};
   const Architecture& architecture = find_architecture("sm_90a");
   CHECK_NOTHROW(generator::KernelSpec(problem, parse_variant(kHopper), architecture));
