@@ -29,9 +29,18 @@ Problem problem_of(const Inputs& inputs) {
 
 }  // namespace
 
+Dims Inputs::out_shape() const {
+  const Dims& shape = q.shape();
+  return {shape[0], shape[1], shape[2], v.shape()[3]};
+}
+
+Dims Inputs::lse_shape() const {
+  const Dims& shape = q.shape();
+  return {shape[0], shape[2], shape[1]};
+}
+
 Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& inputs, const std::string& variant) {
   const Problem problem = problem_of(inputs);
-  const Dims &q_shape = inputs.q.shape(), &k_shape = inputs.k.shape();
   AttentionOptions options = inputs.options;
   if (!variant.empty()) options.variant = choose_variant(engine, variant, problem, device.architecture);
   const ProgressLine progress("attention on " + device.name);
@@ -40,9 +49,8 @@ Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& 
                      v = inputs.v.to_device(nullptr, ordinal);
   std::vector<DeviceTensor> tensors;
   options = inputs.texts.on_device(with_tensors(options, inputs.tensors, ordinal, tensors), ordinal, tensors);
-  const Dims out_shape{q_shape[0], q_shape[1], q_shape[2], inputs.v.shape()[3]};
-  const DeviceTensor out = DeviceTensor::allocate(problem.dtype, out_shape, nullptr, ordinal);
-  const DeviceTensor lse = DeviceTensor::allocate(DType::f32, {q_shape[0], q_shape[2], q_shape[1]}, nullptr, ordinal);
+  const DeviceTensor out = DeviceTensor::allocate(problem.dtype, inputs.out_shape(), nullptr, ordinal);
+  const DeviceTensor lse = DeviceTensor::allocate(DType::f32, inputs.lse_shape(), nullptr, ordinal);
   options.lse = lse.view();
 
   Answer answer;
@@ -60,7 +68,8 @@ Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& 
   measure.repeats = kTimedLaunches;
   answer.speed->kernel_us = engine.measure(q, k, v, out, options, measure).median_us;
   answer.speed->tflops =
-      tflops(forward_flops(q_shape, k_shape[1], out_shape[3], inputs.options), answer.speed->kernel_us);
+      tflops(forward_flops(inputs.q.shape(), inputs.k.shape()[1], inputs.v.shape()[3], inputs.options),
+             answer.speed->kernel_us);
   return answer;
 }
 
@@ -75,9 +84,8 @@ Answer attend_by_reference(const Inputs& inputs) {
   Answer answer;
   answer.device = "CPU reference";
   answer.cpu_ms = milliseconds_since(start);
-  answer.out = HostTensor::from_doubles(inputs.q.dtype(), result.shape, result.out.data(), result.out.size());
-  answer.lse = HostTensor::from_doubles(DType::f32, {result.shape[0], result.shape[2], result.shape[1]},
-                                        result.lse.data(), result.lse.size());
+  answer.out = HostTensor::from_doubles(inputs.q.dtype(), inputs.out_shape(), result.out.data(), result.out.size());
+  answer.lse = HostTensor::from_doubles(DType::f32, inputs.lse_shape(), result.lse.data(), result.lse.size());
   return answer;
 }
 

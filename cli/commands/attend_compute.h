@@ -23,6 +23,8 @@ struct Inputs {
   AttentionOptions options;  // without these
 
   AttentionOptions options_on_host() const { return texts.on_host(with_tensors(options, tensors)); }
+  Dims out_shape() const;  // (batch, seqlen_q, heads_q, head_dim_v)
+  Dims lse_shape() const;  // (batch, heads_q, seqlen_q)
 };
 
 struct Answer {
