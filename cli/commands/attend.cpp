@@ -26,6 +26,10 @@ constexpr const char* kEpilog =
     R"help(Files: little-endian float16, float32 or float64, those of masks bool, int32 or int64; C or Fortran order. Q, K and
 V are (batch, seqlen, heads, head_dim); Q may have more heads than K and V (a multiple), V another head dimension than
 Q and K. Texts are C++ for the GPU, which runs them, or the emulator.
+Sequences of different lengths: see the options from --cu-seqlens-q to --page-table. With --cu-seqlens-q Q and the result
+are (total, heads_q, head_dim) and the LSE is (heads_q, total); with --cu-seqlens-kv so are K and V. Rows of no sequence
+become 0, their LSE -inf. Offsets, lengths, indices and pages that there are not are refused where a kernel runs; the CPU
+cuts them to what there is.
 Output: float32 for bf16, float16 for f16. Files appear whole or not at all; a failed --check writes none.
 
 Examples:
@@ -35,11 +39,13 @@ Examples:
   flashjit attend q.npy k.npy v.npy -o out.npy --mask causal --chunk 8192 --sinks sinks.npy
   flashjit attend q.npy k.npy v.npy -o out.npy --score "score - s(head) * abs(query - key)" --capture s=slopes.npy
   flashjit attend q.npy k.npy v.npy -o out.npy --mask causal --mask "(query - key) % step == 0" --capture step=4
+  flashjit attend q.npy pages_k.npy pages_v.npy -o out.npy --page-table table.npy --seqused-kv lengths.npy
   flashjit attend q.npy k.npy v.npy -o out.npy --check --device emulate --arch sm_80)help";
 
 // Options of the library that are tensors, each in a file. Empty: none.
 struct TensorFiles {
   std::string slopes, sinks, bias, boolean_mask, documents, prefix, tree, dropout_mask;
+  std::string cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, leftpad_kv, batch_indices_kv, page_table;
 };
 
 // All of them, in the order of --help.
@@ -67,6 +73,20 @@ constexpr TensorOption kTensorOptions[] = {
      "Trees of tokens: bit j of a query is whether it sees query j's key; (batch, seqlen_q, words) of 64 bits"},
     {"--dropout-mask", &TensorFiles::dropout_mask, &AttentionOptions::dropout_mask, DType::boolean,
      "Where it is false the probability becomes 0, in place of a random choice: shapes as of --bias"},
+    {"--cu-seqlens-q", &TensorFiles::cu_seqlens_q, &AttentionOptions::cu_seqlens_q, DType::i32,
+     "Sequences follow one another in Q: where each begins, and the end of the last; (batch + 1)"},
+    {"--cu-seqlens-kv", &TensorFiles::cu_seqlens_kv, &AttentionOptions::cu_seqlens_kv, DType::i32,
+     "Likewise in K and V; (batch + 1)"},
+    {"--seqused-q", &TensorFiles::seqused_q, &AttentionOptions::seqused_q, DType::i32,
+     "How many of its rows of Q a sequence uses; (batch)"},
+    {"--seqused-kv", &TensorFiles::seqused_kv, &AttentionOptions::seqused_kv, DType::i32,
+     "Likewise of K and V, or of its pages; (batch)"},
+    {"--leftpad-kv", &TensorFiles::leftpad_kv, &AttentionOptions::leftpad_kv, DType::i32,
+     "How many of these rows are padding before its first key; (batch)"},
+    {"--batch-indices-kv", &TensorFiles::batch_indices_kv, &AttentionOptions::batch_indices_kv, DType::i32,
+     "Which batch entry of K and V, or row of --page-table, a sequence has; (batch)"},
+    {"--page-table", &TensorFiles::page_table, &AttentionOptions::page_table, DType::i32,
+     "K and V are pages, (pages, page_size, heads_kv, head_dim): which ones a sequence has; (batch, entries)"},
 };
 
 struct Options {
@@ -79,14 +99,28 @@ struct Options {
   std::optional<float> scale;
 };
 
-HostTensor read_input(const std::string& path, DType dtype) {
+constexpr int kRank = 4, kPackedRank = 3;
+
+HostTensor reshaped(const HostTensor& tensor, const Dims& shape) {
+  HostTensor other(tensor.dtype(), shape);
+  std::copy_n(static_cast<const char*>(tensor.data()), tensor.element_count() * size_of(tensor.dtype()),
+              static_cast<char*>(other.data()));
+  return other;
+}
+HostTensor without_batch(const HostTensor& tensor) {
+  return reshaped(tensor, Dims(tensor.shape().begin() + 1, static_cast<std::size_t>(tensor.shape().size()) - 1));
+}
+
+// Packed sequences get a batch of 1. offsets: the file of the option that says where they begin; empty: none.
+HostTensor read_input(const std::string& path, DType dtype, const char* offsets_option, const std::string& offsets) {
   HostTensor tensor = read_npy(path, dtype);
-  if (tensor.shape().size() != 4) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: must have 4 dimensions (batch, seqlen, heads, head_dim), has shape {}", path,
-                            to_string(tensor.shape())));
-  }
-  return tensor;
+  const Dims& shape = tensor.shape();
+  if (shape.size() == kRank) return tensor;
+  if (shape.size() == kPackedRank && !offsets.empty()) return reshaped(tensor, {1, shape[0], shape[1], shape[2]});
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{}: must have 4 dimensions (batch, seqlen, heads, head_dim), or 3 (total, heads, head_dim) "
+                          "beside {}, has shape {}",
+                          path, offsets_option, to_string(shape)));
 }
 
 void require_of_heads(const std::string& path, const HostTensor& numbers) {
@@ -115,8 +149,16 @@ AttentionOptions asked_options(const Options& options) {
 Inputs read_inputs(const Options& options, DType dtype) {
   const ProgressLine progress("reading the inputs");
   const AttentionOptions asked = asked_options(options);
-  return {read_input(options.q, dtype),  read_input(options.k, dtype), read_input(options.v, dtype),
-          read_tensors(options.tensors), Texts(options.texts),         asked};
+  const TensorFiles& files = options.tensors;
+  const auto read_kv = [&](const std::string& path) {
+    return read_input(path, dtype, "--cu-seqlens-kv", files.cu_seqlens_kv);
+  };
+  return {read_input(options.q, dtype, "--cu-seqlens-q", files.cu_seqlens_q),
+          read_kv(options.k),
+          read_kv(options.v),
+          read_tensors(files),
+          Texts(options.texts),
+          asked};
 }
 
 bool is_same_file(const std::string& a, const std::string& b) {
@@ -155,6 +197,7 @@ void require_choices(const Options& options) {
 Answer compute(const Options& options, const Session& session, const Inputs& inputs, std::optional<Engine>& engine) {
   EngineOptions engine_options = session.engine_options();
   choose_device(options.device, engine_options);
+  engine_options.check_pages = true;
   if (options.device.device == "cpu") return attend_by_reference(inputs);
   engine.emplace(engine_options);
   const SystemInfo system = engine->system();
@@ -200,7 +243,8 @@ void print_json(const Options& options, const Answer& answer, const std::optiona
                  {"architecture", answer.kernel->architecture},
                  {"compile_ms", answer.kernel->compile_ms},
                  {"first_call_ms", answer.first_call_ms}});
-    if (answer.speed) json.update({{"kernel_us", answer.speed->kernel_us}, {"tflops", answer.speed->tflops}});
+    if (answer.speed) json["kernel_us"] = answer.speed->kernel_us;
+    if (answer.speed && answer.speed->tflops) json["tflops"] = *answer.speed->tflops;
   } else {
     json["cpu_ms"] = answer.cpu_ms;
   }
@@ -222,7 +266,8 @@ void print_text(const Options& options, const Answer& answer, const std::optiona
   if (answer.kernel) {
     print_out("{:<10}{}\n", "variant", to_string(answer.kernel->variant));
     print_out("{:<10}first call {:.2f} ms", "time", answer.first_call_ms);
-    if (answer.speed) print_out(", kernel {:.1f} us, {:.1f} TFLOPS", answer.speed->kernel_us, answer.speed->tflops);
+    if (answer.speed) print_out(", kernel {:.1f} us", answer.speed->kernel_us);
+    if (answer.speed && answer.speed->tflops) print_out(", {:.1f} TFLOPS", *answer.speed->tflops);
     print_out("\n");
   } else {
     print_out("{:<10}{:.1f} ms\n", "time", answer.cpu_ms);
@@ -253,9 +298,11 @@ int run(const Options& options, const Session& session) {
   if (!options.lse.empty()) lse.emplace("--lse", options.lse);
   const Inputs inputs = read_inputs(options, parse_dtype(options.dtype));
   std::optional<Engine> engine;
-  const Answer answer = compute(options, session, inputs, engine);
+  Answer answer = compute(options, session, inputs, engine);
   std::optional<Check> check;
   if (options.check) check = check_against_reference(engine ? &*engine : nullptr, inputs, answer);
+  if (!options.tensors.cu_seqlens_q.empty())
+    answer.out = without_batch(answer.out), answer.lse = without_batch(answer.lse);
   const bool good = !check || check->passed();
   if (good) write_results(answer, output, lse ? &*lse : nullptr);
   (options.json ? print_json : print_text)(options, answer, check);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <limits>
 
 #include "cli/io/device.h"
 #include "cli/io/flops.h"
@@ -25,6 +26,14 @@ double milliseconds_since(Clock::time_point start) {
 Problem problem_of(const Inputs& inputs) {
   return problem_of(inputs.q.dtype(), static_cast<int>(inputs.q.shape()[3]), static_cast<int>(inputs.v.shape()[3]),
                     inputs.options_on_host());
+}
+
+// As that of rows without keys.
+HostTensor empty_lse(const Dims& shape) {
+  HostTensor lse(DType::f32, shape);
+  for (std::size_t i = 0; i < lse.element_count(); ++i)
+    store_element(lse.data(), lse.dtype(), static_cast<std::int64_t>(i), -std::numeric_limits<double>::infinity());
+  return lse;
 }
 
 }  // namespace
@@ -49,8 +58,9 @@ Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& 
                      v = inputs.v.to_device(nullptr, ordinal);
   std::vector<DeviceTensor> tensors;
   options = inputs.texts.on_device(with_tensors(options, inputs.tensors, ordinal, tensors), ordinal, tensors);
-  const DeviceTensor out = DeviceTensor::allocate(problem.dtype, inputs.out_shape(), nullptr, ordinal);
-  const DeviceTensor lse = DeviceTensor::allocate(DType::f32, inputs.lse_shape(), nullptr, ordinal);
+  // Kernels do not write rows that belong to no sequence.
+  const DeviceTensor out = HostTensor(problem.dtype, inputs.out_shape()).to_device(nullptr, ordinal);
+  const DeviceTensor lse = empty_lse(inputs.lse_shape()).to_device(nullptr, ordinal);
   options.lse = lse.view();
 
   Answer answer;
@@ -67,6 +77,7 @@ Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& 
   MeasureOptions measure;
   measure.repeats = kTimedLaunches;
   answer.speed->kernel_us = engine.measure(q, k, v, out, options, measure).median_us;
+  if (problem.ragged) return answer;
   answer.speed->tflops =
       tflops(forward_flops(inputs.q.shape(), inputs.k.shape()[1], inputs.v.shape()[3], inputs.options),
              answer.speed->kernel_us);

@@ -17,7 +17,7 @@
 namespace flashjit::cli {
 
 struct Inputs {
-  HostTensor q, k, v;
+  HostTensor q, k, v;  // of packed sequences in a batch of 1
   std::vector<OptionTensor> tensors;
   Texts texts;
   AttentionOptions options;  // without these
@@ -36,8 +36,8 @@ struct Answer {
   double first_call_ms = 0;  // compiles or loads the kernel, launches, and copies the output back
   // On the GPU:
   struct Speed {
-    double kernel_us = 0;  // median
-    double tflops = 0;
+    double kernel_us = 0;          // median
+    std::optional<double> tflops;  // where all sequences have one length
   };
   std::optional<Speed> speed;
   // By the reference:

@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "cli/io/npy.h"
+#include "cli/verify/case_pages.h"
 #include "tests/support/cache_entries.h"
 #include "tests/support/command.h"
 #include "tests/support/temporary_directory.h"
@@ -79,6 +81,10 @@ class Workshop {
 std::vector<double> rounded(DType dtype, const std::vector<double>& values) {
   return HostTensor::from_doubles(dtype, {static_cast<std::int64_t>(values.size())}, values.data(), values.size())
       .to_doubles();
+}
+
+HostTensor ints(const std::vector<double>& values, const Dims& shape) {
+  return HostTensor::from_doubles(DType::i32, shape, values.data(), values.size());
 }
 
 const std::vector<std::string> kSubcommands = {"info",       "attend", "render",   "variants", "compile", "help",
@@ -311,6 +317,98 @@ TEST_CASE("attend with tensors of scores and masks") {
                  "bias: dtype must be f16, bf16 or f32, was i32"));
   CHECK(mentions(shop.refusal("attend q.npy k.npy v.npy -o b.npy --device cpu --bias b.npy"),
                  "--output: must be another file than --bias"));
+}
+
+TEST_CASE("attend over pages is attend over the same keys in a cache, bit by bit and beside other options") {
+  const Workshop shop;
+  const HostTensor used = ints({7, 4}, {2}), sinks = HostTensor::random_normal(DType::f32, {4}, 4);
+  const cli::CasePages pages =
+      cli::in_pages(shop.load("k.npy", DType::f32), shop.load("v.npy", DType::f32), used, 4, 5);
+  shop.save("used.npy", used);
+  shop.save("sinks.npy", sinks);
+  shop.save("pages_k.npy", pages.k);
+  shop.save("pages_v.npy", pages.v);
+  shop.save("table.npy", pages.table);
+  const auto attend = [&](const std::string& arguments) {
+    const Outcome outcome = shop.run("attend q.npy -o o.npy --lse l.npy --device cpu --check --json " + arguments);
+    CAPTURE(arguments);
+    CAPTURE(outcome.err);
+    REQUIRE(outcome.exit_code == 0);
+    CHECK(json::parse(outcome.out).at("seqused_kv") == "used.npy");
+    return read_bytes(shop.work() / "o.npy") + read_bytes(shop.work() / "l.npy");
+  };
+  for (const std::string features :
+       {"", " --mask causal", " --window 2,1", " --mask causal --sinks sinks.npy --softcap 0.5", " --chunk 4"}) {
+    const std::string in_cache = attend("k.npy v.npy --seqused-kv used.npy" + features);
+    CHECK(attend("pages_k.npy pages_v.npy --page-table table.npy --seqused-kv used.npy" + features) == in_cache);
+  }
+  AttentionOptions options;
+  options.chunk = 4, options.seqused_kv = used.view();
+  CHECK(shop.load("o.npy", DType::f32).to_doubles() == rounded(DType::bf16, shop.expected(DType::bf16, options).out));
+}
+
+TEST_CASE("attend with packed queries gives packed results, in which rows of no sequence are empty") {
+  const Workshop shop;
+  const HostTensor q = HostTensor::random_normal(DType::f32, {8, 4, 16}, 6), starts = ints({0, 3, 7}, {3});
+  const HostTensor of_cache = ints({1, 0}, {2}), padding = ints({2, 0}, {2});
+  shop.save("packed.npy", q);
+  shop.save("starts.npy", starts);
+  shop.save("of_cache.npy", of_cache);
+  shop.save("padding.npy", padding);
+  const Outcome outcome = shop.run(
+      "attend packed.npy k.npy v.npy -o o.npy --lse l.npy --device cpu --check --cu-seqlens-q starts.npy "
+      "--batch-indices-kv of_cache.npy --leftpad-kv padding.npy --json");
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  CHECK(json::parse(outcome.out).at("shape") == json({8, 4, 8}));
+  AttentionOptions options;
+  options.cu_seqlens_q = starts.view(), options.batch_indices_kv = of_cache.view();
+  options.leftpad_kv = padding.view();
+  const HostTensor low_q = q.converted_to(DType::bf16), k = shop.load("k.npy", DType::bf16),
+                   v = shop.load("v.npy", DType::bf16);
+  const reference::Result expected = reference::attention(low_q.view(), k.view(), v.view(), options);
+  const HostTensor out = shop.load("o.npy", DType::f32), lse = shop.load("l.npy", DType::f32);
+  CHECK(out.shape() == Dims{8, 4, 8});
+  CHECK(lse.shape() == Dims{4, 8});
+  CHECK(out.to_doubles() == rounded(DType::bf16, expected.out));
+  CHECK(lse.to_doubles() == rounded(DType::f32, expected.lse));
+  CHECK(out.to_doubles().back() == 0);
+  CHECK(lse.to_doubles().back() == -std::numeric_limits<double>::infinity());
+}
+
+TEST_CASE("attend says what is wrong with pages, lengths and offsets before a kernel is made") {
+  const Workshop shop;
+  shop.save("pages.npy", HostTensor(DType::f32, {6, 4, 2, 16}));
+  shop.save("packed.npy", HostTensor(DType::f32, {8, 4, 16}));
+  shop.save("table.npy", ints({0, 1, 2, 3, 4, 5}, {2, 3}));
+  shop.save("no_page.npy", ints({0, 1, -1, 3, 6, 5}, {2, 3}));
+  shop.save("reals.npy", HostTensor(DType::f32, {2, 3}));
+  shop.save("used.npy", ints({8, 7}, {2}));
+  shop.save("too_long.npy", ints({8, 13}, {2}));
+  shop.save("starts.npy", ints({0, 3, 9}, {3}));
+  const std::string pages = "q.npy pages.npy pages.npy ";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {pages + "--page-table no_page.npy --seqused-kv used.npy",
+       "page_table: entry 1 of sequence 1 must be from 0 to 5, was 6"},
+      {pages + "--page-table no_page.npy", "page_table: entry 2 of sequence 0 must be from 0 to 5, was -1"},
+      {pages + "--page-table table.npy --seqused-kv too_long.npy",
+       "seqused_kv: must be from 0 to 12, as many rows as sequence 1 has, was 13"},
+      {pages + "--page-table reals.npy", "reals.npy: the elements must be bool or little-endian int32 or int64"},
+      {pages + "--page-table used.npy", "page_table: rank must be 2, was 1"},
+      {pages + "--page-table missing.npy", "missing.npy: must be a .npy file, does not exist"},
+      {pages + "--seqused-kv used.npy", "k: batch must be 2 like that of q, was 6"},
+      {pages + "--page-table table.npy --leftpad-kv used.npy", "leftpad_kv: must not be given beside page_table"},
+      {"packed.npy k.npy v.npy --cu-seqlens-q starts.npy", "cu_seqlens_q: must be from 0 to 8, was 9 at 2"},
+      {"packed.npy k.npy v.npy --seqused-kv used.npy",
+       "or 3 (total, heads, head_dim) beside --cu-seqlens-q, has shape"},
+      {"q.npy packed.npy v.npy --cu-seqlens-q starts.npy", "beside --cu-seqlens-kv, has shape [8, 4, 16]"},
+      {pages + "--page-table o.npy", "--output: must be another file than --page-table, was o.npy"}};
+  for (const auto& [arguments, reason] : cases) {
+    const std::string message = shop.refusal("attend " + arguments + " -o o.npy --device emulate");
+    CAPTURE(message);
+    CHECK(mentions(message, reason));
+  }
+  CHECK(mentions(shop.refusal("attend " + pages + "--page-table table.npy -o o.npy --device emulate"), "libnvrtc"));
 }
 
 TEST_CASE("attend takes texts and captures, and says what is wrong with them") {
