@@ -19,7 +19,6 @@ namespace {
 
 constexpr const char* kArchitecture = "sm_90a";
 constexpr std::int64_t kBatch = 4, kSeqlen = 8448, kHeads = 16, kHeadDim = 128;
-constexpr int kRepeats = 30, kQuickRepeats = 5;
 // The rows take turns, so that a drift of the clock meets all of them.
 constexpr int kRounds = 5, kQuickRounds = 1;
 
@@ -86,8 +85,7 @@ void compile_first(const BenchContext& context, const std::vector<Row>& rows) {
 
 void measure_round(const BenchContext& context, const BenchTensors& tensors, std::vector<Row>& rows,
                    ProgressLine& progress) {
-  MeasureOptions measure;
-  measure.repeats = context.options.repeats.value_or(context.options.quick ? kQuickRepeats : kRepeats);
+  const MeasureOptions measure = measure_options(context);
   for (Row& row : rows) {
     context.interrupt.check();
     progress.show(to_string(Variant(row.variant)));

@@ -95,6 +95,13 @@ BenchTensors make_tensors(DType dtype, const Dims& shape, int device) {
           DeviceTensor::allocate(dtype, shape, nullptr, device)};
 }
 
+MeasureOptions measure_options(const BenchContext& context) {
+  constexpr int kRepeats = 30, kQuickRepeats = 5;
+  MeasureOptions measure;
+  measure.repeats = context.options.repeats.value_or(context.options.quick ? kQuickRepeats : kRepeats);
+  return measure;
+}
+
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());

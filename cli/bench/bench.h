@@ -47,6 +47,9 @@ struct BenchTensors {
 };
 BenchTensors make_tensors(DType dtype, const Dims& shape, int device);
 
+// Of a cell: so many launches as were asked for, else 30.
+MeasureOptions measure_options(const BenchContext& context);
+
 double median(std::vector<double> values);
 
 }  // namespace flashjit::cli

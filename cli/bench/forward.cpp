@@ -17,8 +17,6 @@
 namespace flashjit::cli {
 namespace {
 
-constexpr int kRepeats = 30, kQuickRepeats = 5;
-
 void compile_first(const BenchContext& context, const GridVariants& variants, const std::vector<GridCell>& cells,
                    const std::string& architecture) {
   std::vector<CompileJob> jobs;
@@ -32,9 +30,8 @@ Timing measure_cell(const BenchContext& context, const BenchTensors& memory, con
   AttentionOptions options;
   options.causal = cell.problem.causal;
   options.variant = variant;
-  MeasureOptions measure;
-  measure.repeats = context.options.repeats.value_or(context.options.quick ? kQuickRepeats : kRepeats);
-  return context.engine.measure(view(memory.q), view(memory.k), view(memory.v), view(memory.out), options, measure);
+  return context.engine.measure(view(memory.q), view(memory.k), view(memory.v), view(memory.out), options,
+                                measure_options(context));
 }
 
 struct Result {

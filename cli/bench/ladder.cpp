@@ -18,7 +18,6 @@ namespace {
 
 constexpr std::int64_t kHeads = 8, kQueries = 4096, kKeys = 8192;
 constexpr int kHeadDim = 128;
-constexpr int kRepeats = 30, kQuickRepeats = 5;
 // The fastest of the mma family at this shape on an H200, where the default is of another family.
 constexpr const char* kMmaOnHopper = "mma-q256-kv64-w8-k2-v3-c1-rotate";
 
@@ -59,9 +58,7 @@ void bench_ladder(const BenchContext& context, Json& record) {
     progress.show(step.name);
     AttentionOptions options;
     options.variant = step.variant;
-    MeasureOptions measure;
-    measure.repeats = context.options.repeats.value_or(context.options.quick ? kQuickRepeats : kRepeats);
-    const Timing timing = context.engine.measure(q, k, v, out, options, measure);
+    const Timing timing = context.engine.measure(q, k, v, out, options, measure_options(context));
     const double rate = tflops(forward_flops(q_shape, kKeys, kHeadDim, false), timing.median_us);
     record["rows"].push_back({{"step", step.name},
                               {"variant", to_string(step.variant)},
