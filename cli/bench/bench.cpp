@@ -6,8 +6,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <future>
 #include <iterator>
+#include <numeric>
 
 #include "cli/io/date.h"
 #include "cli/io/device.h"
@@ -83,16 +86,39 @@ int run(const BenchOptions& options, const Session& session) {
   return kSuccess;
 }
 
+std::int64_t elements_of(const Dims& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+// The first numbers of the tensor, which repeat behind them: to draw billions would take minutes.
+HostTensor draw(DType dtype, const Dims& shape, std::uint64_t seed) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 25;
+  return HostTensor::random_normal(dtype, {std::min(elements_of(shape), kMost)}, seed);
+}
+
+DeviceTensor on_device(const HostTensor& drawn, const Dims& shape, int device) {
+  HostTensor all(drawn.dtype(), shape);
+  const std::size_t bytes = all.element_count() * size_of(all.dtype());
+  const std::size_t drawn_bytes = drawn.element_count() * size_of(drawn.dtype());
+  for (std::size_t done = 0; done < bytes; done += drawn_bytes)
+    std::memcpy(static_cast<char*>(all.data()) + done, drawn.data(), std::min(drawn_bytes, bytes - done));
+  return all.to_device(nullptr, device);
+}
+
 }  // namespace
 
-BenchTensors make_tensors(DType dtype, const Dims& shape, int device) {
+BenchTensors make_tensors(DType dtype, const Dims& q_shape, const Dims& k_shape, int device) {
   const ProgressLine progress("making random inputs");
-  const auto random = [&](std::uint64_t seed) {
-    return std::async(std::launch::async, [=] { return HostTensor::random_normal(dtype, shape, seed); });
+  const auto drawn = [&](const Dims& shape, std::uint64_t seed) {
+    return std::async(std::launch::async, [=] { return draw(dtype, shape, seed); });
   };
-  auto q = random(1), k = random(2), v = random(3);
-  return {q.get().to_device(nullptr, device), k.get().to_device(nullptr, device), v.get().to_device(nullptr, device),
-          DeviceTensor::allocate(dtype, shape, nullptr, device)};
+  auto q = drawn(q_shape, 1), k = drawn(k_shape, 2), v = drawn(k_shape, 3);
+  return {on_device(q.get(), q_shape, device), on_device(k.get(), k_shape, device), on_device(v.get(), k_shape, device),
+          DeviceTensor::allocate(dtype, q_shape, nullptr, device)};
+}
+
+BenchTensors make_tensors(DType dtype, const Dims& shape, int device) {
+  return make_tensors(dtype, shape, shape, device);
 }
 
 MeasureOptions measure_options(const BenchContext& context) {

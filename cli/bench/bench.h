@@ -41,11 +41,12 @@ void bench_ladder(const BenchContext& context, Json& record);
 // What compiling, looking up, loading and calling cost. Without a GPU only the first two.
 void bench_jit(const BenchContext& context, Json& record);
 
-// Random inputs, and memory for the output, all of one shape.
+// Random inputs, and memory for the output.
 struct BenchTensors {
   DeviceTensor q, k, v, out;
 };
-BenchTensors make_tensors(DType dtype, const Dims& shape, int device);
+BenchTensors make_tensors(DType dtype, const Dims& q_shape, const Dims& k_shape, int device);
+BenchTensors make_tensors(DType dtype, const Dims& shape, int device);  // all of one shape
 
 // Of a cell: so many launches as were asked for, else 30.
 MeasureOptions measure_options(const BenchContext& context);

@@ -45,11 +45,8 @@ void bench_ladder(const BenchContext& context, Json& record) {
   const DeviceInfo gpu = require_device(context.system, "bench --grid 5090");
   const Problem problem{.dtype = context.dtype, .head_dim = kHeadDim, .head_dim_v = kHeadDim};
   const Dims q_shape{1, kQueries, kHeads, kHeadDim}, k_shape{1, kKeys, kHeads, kHeadDim};
+  const BenchTensors tensors = make_tensors(context.dtype, q_shape, k_shape, gpu.ordinal);
   ProgressLine progress("measuring");
-  const DeviceTensor q = HostTensor::random_normal(context.dtype, q_shape, 1).to_device(nullptr, gpu.ordinal);
-  const DeviceTensor k = HostTensor::random_normal(context.dtype, k_shape, 2).to_device(nullptr, gpu.ordinal);
-  const DeviceTensor v = HostTensor::random_normal(context.dtype, k_shape, 3).to_device(nullptr, gpu.ordinal);
-  const DeviceTensor out = DeviceTensor::allocate(context.dtype, q_shape, nullptr, gpu.ordinal);
   const double ceiling = context.engine.measure_mma_ceiling(context.dtype, gpu.ordinal);
   record["mma_ceiling_tflops"] = ceiling;
   Table table({"<step", "us", "TFLOPS", "% of speed of light", "<variant"});
@@ -58,7 +55,8 @@ void bench_ladder(const BenchContext& context, Json& record) {
     progress.show(step.name);
     AttentionOptions options;
     options.variant = step.variant;
-    const Timing timing = context.engine.measure(q, k, v, out, options, measure_options(context));
+    const Timing timing =
+        context.engine.measure(tensors.q, tensors.k, tensors.v, tensors.out, options, measure_options(context));
     const double rate = tflops(forward_flops(q_shape, kKeys, kHeadDim, false), timing.median_us);
     record["rows"].push_back({{"step", step.name},
                               {"variant", to_string(step.variant)},
