@@ -7,6 +7,7 @@
 
 #include "generator/arguments.h"
 #include "generator/dtype.h"
+#include "generator/family.h"
 #include "generator/features.h"
 #include "generator/source.h"
 #include "runtime/call/plan.h"
@@ -305,7 +306,9 @@ void add_plan(ForwardCall& call, const AttentionOptions& opts) {
   call.plan = opts.plan;
   if (!call.variant) call.variant = &opts.plan->variant();
   check_plan(call, *opts.plan);
-  add_input(call, "plan", opts.plan->memory(), Operand::Role::captured_packed);
+  // Where keys are split it has room for their partial results.
+  add_operand(call.operands, "plan", opts.plan->memory(), Operand::Role::captured_packed,
+              generator::splits_kv(*call.variant));
 }
 
 ForwardCall call_of_shape(const CallShape& shape) {

@@ -248,6 +248,27 @@ TEST_CASE("a plan lies in the caller's memory where that is given, of as many wo
   CHECK(refusal(askew).starts_with("memory: must be aligned to 16 bytes"));
 }
 
+TEST_CASE("a plan has room for the partial results of split keys, whether lengths differ or not") {
+  const HostTensor q = HostTensor::random_normal(DType::bf16, {2, 1, 2, 64}, 1);
+  const HostTensor k = HostTensor::random_normal(DType::bf16, {2, 600, 2, 64}, 2), used = ints({600, 300});
+  for (const std::string architecture : {"sm_80", "sm_90a"}) {
+    Engine& engine = engine_for(architecture);
+    for (const bool is_ragged : {false, true}) {
+      CAPTURE(architecture);
+      CAPTURE(is_ragged);
+      AttentionOptions options;
+      options.variant = parse_variant(architecture == "sm_80" ? "mma-q64-kv32-k2-v2-splitkv"
+                                                              : "hopper-q64-kv64-qs2-whole-ppoff-split-splitkv");
+      if (is_ragged) options.seqused_kv = used.view();
+      const DeviceTensor without = engine.attention(q.view(), k.view(), k.view(), options);
+      const BatchPlan plan = engine.plan(q.view(), k.view(), k.view(), options);
+      options.plan = &plan;
+      const DeviceTensor with = engine.attention(q.view(), k.view(), k.view(), options);
+      CHECK(same_bytes(HostTensor::from_device(with), HostTensor::from_device(without)));
+    }
+  }
+}
+
 TEST_CASE("a plan is refused by calls that it was not made for, which then are right without it") {
   Engine& engine = engine_for("sm_90a");
   PlannedCall call;
