@@ -29,14 +29,23 @@ constexpr const char* kEpilog = R"(Grids:
            and warp specialisation are worth, beside the paper's figures. Needs sm_90a.
   5090     the steps v1 to v5 of the RTX 5090 write-up and a default variant of the mma family: batch 1, 8 heads, head
            dimension 128, 4096 queries, 8192 keys. Share of the speed of light, the measured ceiling of mma.sync.
+  decode   one query and a few of each sequence against caches of keys, contiguous and in pages of 16, 64 and 256 rows,
+           with a plan: batch 1 to 64, 1024 to 131072 keys, head dimension 128. GB/s of keys and values.
+  ragged   packed sequences of different lengths, 65536 tokens and a hidden dimension of 2048, causal. TFLOPS, and the
+           share of the rate that the dense kernel has at the same lengths.
+  window   sliding windows of 256, 1024 and 4096 keys, 16384 tokens, hidden dimension 2048, beside the same kernel without
+           one: its time over the share of the blocks of keys that are left.
   jit      per kernel: cold compile, look-up in a filled cache, load from it, host cost of a call beside a bare launch.
            Without a GPU only compiling and looking up.
 Times are medians; kernels are timed by events with a cold L2 cache. A causal mask counts as half of the operations.
+The cells of decode and ragged are those of bench/compare_peers.py, which times decoding in graphs, without what a launch
+by itself costs.
 
 Examples:
   flashjit bench --grid forward --json forward.json
   flashjit bench --grid ablation
   flashjit bench --grid 5090 --repeats 100
+  flashjit bench --grid decode --json decode.json
   flashjit bench --grid jit --quick)";
 
 struct Grid {
@@ -44,11 +53,10 @@ struct Grid {
   void (*run)(const BenchContext&, Json&);
   const char* dtype;  // unless another one is asked for
 };
-constexpr Grid kGrids[] = {{"forward", bench_forward, "bf16"},
-                           {"tuned", bench_tuned, "bf16"},
-                           {"ablation", bench_ablation, "f16"},
-                           {"5090", bench_ladder, "bf16"},
-                           {"jit", bench_jit, "bf16"}};
+constexpr Grid kGrids[] = {{"forward", bench_forward, "bf16"},  {"tuned", bench_tuned, "bf16"},
+                           {"ablation", bench_ablation, "f16"}, {"5090", bench_ladder, "bf16"},
+                           {"decode", bench_decode, "bf16"},    {"ragged", bench_ragged, "bf16"},
+                           {"window", bench_window, "bf16"},    {"jit", bench_jit, "bf16"}};
 
 std::vector<std::string> grid_words() {
   std::vector<std::string> words;

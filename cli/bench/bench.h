@@ -38,6 +38,12 @@ void bench_ablation(const BenchContext& context, Json& record);
 std::vector<Variant> ablation_variants();
 // The steps of the RTX 5090 write-up. Needs a GPU.
 void bench_ladder(const BenchContext& context, Json& record);
+// New queries on caches of keys, contiguous and in pages. Needs a GPU.
+void bench_decode(const BenchContext& context, Json& record);
+// Packed sequences of different lengths, beside what the dense kernel would take for them. Needs a GPU.
+void bench_ragged(const BenchContext& context, Json& record);
+// What a sliding window saves of a kernel's time, beside what it saves of its blocks. Needs a GPU.
+void bench_window(const BenchContext& context, Json& record);
 // What compiling, looking up, loading and calling cost. Without a GPU only the first two.
 void bench_jit(const BenchContext& context, Json& record);
 

@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import pathlib
+import re
 import sys
 import tempfile
 import types
@@ -22,6 +23,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 import attention_features  # noqa: E402
 import attention_gallery  # noqa: E402
 import attention_peers  # noqa: E402
+import attention_ragged  # noqa: E402
 import attention_scores  # noqa: E402
 import attention_scores_run  # noqa: E402
 import compare_peers  # noqa: E402
@@ -510,6 +512,11 @@ class ComparePeers(unittest.TestCase):
             for wrong in (["--cells", "t5"], ["--variants", "x"], ["--library", "x"], ["--peer", "cudnn"]):
                 with self.assertRaises(SystemExit):
                     parse(["--grid", "ragged", *wrong])
+
+    def test_the_command_has_the_lengths_of_the_long_tailed_batch(self):
+        cells = (ROOT / "cli" / "bench" / "cells.cpp").read_text()
+        lengths = re.search(r"kLongTailed\[\] = \{([\d,\s]+)\}", cells)[1]
+        self.assertEqual([int(length) for length in lengths.split(",")], attention_ragged.lengths_of("long_tailed"))
 
     def test_the_grid_of_the_gallery_has_options_of_its_own(self):
         parse = compare_peers.parse_arguments
