@@ -102,7 +102,7 @@ typedef struct flashjit_function {
 #define FLASHJIT_FUNCTION_INIT \
   { sizeof(flashjit_function), NULL, 0, NULL, 0 }
 
-/* The list of tiles of a ragged batch, for many calls: see Plans. */
+/* The list of tiles of a ragged batch, and memory for split keys, for many calls: see Plans. */
 typedef struct flashjit_plan flashjit_plan;
 
 typedef struct flashjit_attention_options {
@@ -178,13 +178,15 @@ typedef struct flashjit_attention_options {
 flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const flashjit_attention_options* options);
 
-/* Plans: the list of tiles of a ragged batch, made once for any number of calls with the same problem and sizes, all
+/* Plans: the list of tiles of a ragged batch made once for any number of calls with the same problem and sizes, all
    layers of a serving step. flashjit/engine.h has the rules. In all of these functions q, k, v and options are those of
    the calls, without a plan; of q, k and v only sizes, strides and the device count.
-   The calls that have a plan only read it, from any thread; updating or destroying it waits for them to return. It must
-   outlive the work of these calls, and graphs that captured it, and may outlive its engine. */
+   Where keys are split a plan is also the memory for partial results, and calls of any batch may have one. Calls with
+   one plan must follow one another on the device, from whichever threads; updating or destroying it waits for those that
+   have begun to return. It must outlive the work of these calls, and graphs that captured it, and may outlive its
+   engine. */
 
-/* How many words of memory a plan takes, which depends on sizes alone and not on lengths. */
+/* How many words of memory a plan takes, which depends on sizes, window and chunk, and not on lengths. */
 flashjit_status flashjit_plan_words(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                     const flashjit_attention_options* options, int64_t* words);
 /* Makes one on the stream of the options, of what offsets, lengths, padding and indices say when the stream comes to

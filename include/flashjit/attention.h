@@ -112,12 +112,14 @@ struct AttentionOptions {
   // of the hopper family want a multiple of 8. Not beside cu_seqlens_kv and leftpad_kv. Default: none.
   std::optional<Tensor> page_table;
   // Upper bounds of these lengths: what tensors of queries and keys are checked by, and a kernel is chosen by. Beside
-  // such tensors nothing is promised of queries and keys beyond them. Default: 0, as many as there are rows.
+  // such tensors nothing is promised of queries and keys beyond them, nor of any sequence of more queries than
+  // max_seqlen_q, whose rows may be wrong. Default: 0, as many as there are rows; more than these count as these.
   std::int64_t max_seqlen_q = 0, max_seqlen_kv = 0;
   // The list of tiles of such a batch, and for any call the memory for partial results where keys are split, made
   // before for many calls (Engine::plan): then the call makes no list, allocates nothing on the device, and runs the
   // plan's variant. Calls with one plan must follow one another on the device. For calls with the problem and the sizes
-  // that it was made for; offsets, lengths, padding and indices have no effect beyond that. Null: none.
+  // that it was made for, and where keys are split the same window and chunk; offsets, lengths, padding and indices
+  // have no effect beyond that. Null: none.
   const BatchPlan* plan = nullptr;
   // Where to write log(sum(exp(score))) of each row, natural logarithm: f32 [batch, num_heads_q, seqlen_q], last
   // dimension contiguous. A row that sees no key gets -infinity, or its sink. Default: not written.

@@ -221,7 +221,7 @@ class Engine {
   // this problem and these sizes: all layers of a serving step. Of q, k and v only sizes, strides and the device count.
   // It makes the kernels that these calls need, so that they may be captured in a graph. Of its own memory, or of the
   // caller's: i32, packed, on the device of q, 16-byte aligned, with at least so many words as plan_dims says, which
-  // depend on sizes alone, not on lengths. Throws Error.
+  // depend on sizes, window and chunk, not on lengths. Throws Error.
   BatchPlan plan(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
   BatchPlan plan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& memory, const AttentionOptions& opts);
   Dims plan_dims(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});

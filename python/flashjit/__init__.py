@@ -97,8 +97,9 @@ class Engine(_core.Engine):
 class Plan(_core.Plan):
     """The list of tiles of a ragged batch, which flashjit.plan makes for flashjit.attention(..., plan=).
 
-    It keeps the caller's memory and its engine alive. Calls with it may be made from any thread, but not while it is
-    updated, and must have finished on the device before memory of the caller is used otherwise.
+    It keeps the caller's memory and its engine alive. Calls with it must follow one another on the device, as on one
+    stream; no thread may update it while others call. They must have finished on the device before memory of the caller
+    is used otherwise.
 
     Attributes
     ----------

@@ -46,7 +46,7 @@ BatchPlan Engine::plan(const Tensor& q, const Tensor& k, const Tensor& v, const 
   BatchPlan plan;
   plan.problem_ = call.problem;
   plan.variant_ = prepared_variant(impl_->backend, call, with.opts);
-  plan.sizes_ = runtime::plan_sizes(call);
+  plan.sizes_ = runtime::plan_sizes(call, plan.variant_);
   plan.memory_ = memory;
   update(plan, q, k, v, opts);
   const int sm_count = impl_->backend.sm_count(call.operands, opts.stream);

@@ -2,6 +2,7 @@
 #include "runtime/call/masks.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "runtime/support/reject.h"
 
@@ -11,6 +12,13 @@ namespace {
 
 void check(const char* side, std::int64_t keys) {
   if (keys < -1) reject("window: {} must be at least 0, or -1 for all keys, was {}", side, keys);
+}
+
+// The sum, but no more than a limit, which a part below 0 reaches alone. No sum on the way is larger.
+std::int64_t at_most(std::int64_t limit, std::initializer_list<std::int64_t> parts) {
+  std::int64_t left = limit;
+  for (const std::int64_t part : parts) left -= part < 0 ? left : std::min(part, left);
+  return limit - left;
 }
 
 }  // namespace
@@ -27,13 +35,18 @@ Masks masks_of(const AttentionOptions& opts) {
 }
 
 std::int64_t keys_of_query(const Masks& masks, std::int64_t seqlen_kv) noexcept {
-  if (masks.chunk > 0) seqlen_kv = std::min(seqlen_kv, masks.chunk);
-  if (!masks.has_window()) return seqlen_kv;
-  // So that no sum is larger than what it is compared with.
-  std::int64_t hidden = seqlen_kv;
-  for (const std::int64_t side : {masks.window.left, masks.causal ? 0 : masks.window.right, std::int64_t{1}})
-    hidden -= side < 0 ? hidden : std::min(side, hidden);
-  return seqlen_kv - hidden;
+  return keys_of_queries(masks, 1, seqlen_kv);
+}
+
+std::int64_t keys_of_queries(const Masks& masks, std::int64_t queries, std::int64_t seqlen_kv) noexcept {
+  const std::int64_t left = masks.window.left, right = masks.causal ? 0 : masks.window.right;
+  const std::int64_t beside = queries - 1;  // the first query, those that are not it
+  std::int64_t keys = at_most(seqlen_kv, {left, right, 1, beside});
+  if (masks.chunk == 0) return keys;
+  // The first key is less than a chunk before the first query. The last is no further than the end of the last chunk.
+  keys = at_most(keys, {masks.chunk - 1, right, 1, beside});
+  const std::int64_t chunks = beside == 0 ? 1 : 2 + (beside - 1) / masks.chunk;
+  return chunks > keys / masks.chunk ? keys : chunks * masks.chunk;
 }
 
 }  // namespace runtime

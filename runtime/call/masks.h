@@ -21,5 +21,7 @@ Masks masks_of(const AttentionOptions& opts);
 
 // What a query sees at most of seqlen_kv keys.
 std::int64_t keys_of_query(const Masks& masks, std::int64_t seqlen_kv) noexcept;
+// From the first key that some of so many neighbouring queries sees to the last one, at most.
+std::int64_t keys_of_queries(const Masks& masks, std::int64_t queries, std::int64_t seqlen_kv) noexcept;
 
 }  // namespace flashjit::runtime

@@ -2,6 +2,7 @@
 #include "runtime/call/plan.h"
 
 #include "generator/arguments.h"
+#include "generator/family.h"
 #include "runtime/call/ragged.h"
 #include "runtime/call/splits.h"
 #include "runtime/call/tensor_dims.h"
@@ -17,25 +18,31 @@ struct SizeRow {
   const char* name;
   std::int64_t BatchPlan::Sizes::*size;
 };
-constexpr SizeRow kSizeRows[] = {{"batch", &BatchPlan::Sizes::batch},
-                                 {"rows of q", &BatchPlan::Sizes::query_rows},
-                                 {"rows of keys", &BatchPlan::Sizes::key_rows},
-                                 {"batch entries of keys", &BatchPlan::Sizes::key_batch},
-                                 {"num_heads of q", &BatchPlan::Sizes::num_heads_q},
-                                 {"num_heads of k", &BatchPlan::Sizes::num_heads_kv},
-                                 {"max_seqlen_q", &BatchPlan::Sizes::max_seqlen_q}};
+constexpr SizeRow kSizeRows[] = {
+    {"batch", &BatchPlan::Sizes::batch},
+    {"rows of q", &BatchPlan::Sizes::query_rows},
+    {"rows of keys", &BatchPlan::Sizes::key_rows},
+    {"batch entries of keys", &BatchPlan::Sizes::key_batch},
+    {"num_heads of q", &BatchPlan::Sizes::num_heads_q},
+    {"num_heads of k", &BatchPlan::Sizes::num_heads_kv},
+    {"max_seqlen_q", &BatchPlan::Sizes::max_seqlen_q},
+    {"query heads of a tile, one with a block mask for many heads,", &BatchPlan::Sizes::heads_of_tile},
+    {"keys that window and chunk show a tile", &BatchPlan::Sizes::seen_keys}};
 
 }  // namespace
 
-BatchPlan::Sizes plan_sizes(const ForwardCall& call) noexcept {
+BatchPlan::Sizes plan_sizes(const ForwardCall& call, const Variant& variant) {
   const Tensor* const table = call.ragged.page_table;
+  const Tiling tiling = tiling_of(call, variant);
   return {.batch = call.batch,
           .query_rows = call.q->shape[seqlen_dim],
           .key_rows = key_rows(*call.k, table),
           .key_batch = table ? table->shape[0] : call.k->shape[batch_dim],
           .num_heads_q = call.num_heads_q,
           .num_heads_kv = call.num_heads_kv,
-          .max_seqlen_q = call.seqlen_q};
+          .max_seqlen_q = call.seqlen_q,
+          .heads_of_tile = tiling.packed_heads,
+          .seen_keys = generator::splits_kv(variant) ? seen_keys(call, tiling) : 0};
 }
 
 Dims plan_dims(const ForwardCall& call, const Variant& variant, int sm_count) {
@@ -49,7 +56,7 @@ void check_plan(const ForwardCall& call, const BatchPlan& plan) {
     reject("plan: must be for {}, was for {}", to_string(call.problem), to_string(plan.problem()));
   if (!(*call.variant == plan.variant()))
     reject("variant: must be {} like that of the plan, was {}", to_string(plan.variant()), to_string(*call.variant));
-  const BatchPlan::Sizes wanted = plan_sizes(call);
+  const BatchPlan::Sizes wanted = plan_sizes(call, *call.variant);
   for (const auto& [name, size] : kSizeRows)
     if (wanted.*size != plan.sizes().*size)
       reject("plan: {} must be {} as in the call, was {}", name, wanted.*size, plan.sizes().*size);

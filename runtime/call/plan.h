@@ -7,7 +7,7 @@
 
 namespace flashjit::runtime {
 
-BatchPlan::Sizes plan_sizes(const ForwardCall& call) noexcept;
+BatchPlan::Sizes plan_sizes(const ForwardCall& call, const Variant& variant);
 
 // The memory that a plan for this variant takes on a device with so many SMs, i32.
 Dims plan_dims(const ForwardCall& call, const Variant& variant, int sm_count);

@@ -27,14 +27,6 @@ std::int64_t packs(const ForwardCall& call, const Tiling& tiling) { return call.
 // Whether keys of some tile begin behind the first one.
 bool begins_late(const ForwardCall& call) { return call.masks.window.left >= 0 || call.masks.chunk > 0; }
 
-// Of seqlen_kv keys, what the queries of a tile see at most.
-std::int64_t keys_of_tile(const ForwardCall& call, const Tiling& tiling) {
-  const std::int64_t queries =
-      std::min<std::int64_t>(call.seqlen_q, ceil_quotient(tiling.block_q, tiling.packed_heads));
-  const std::int64_t of_query = keys_of_query(call.masks, call.seqlen_kv);
-  return std::clamp<std::int64_t>(of_query + queries - 1, 1, std::max<std::int64_t>(call.seqlen_kv, 1));
-}
-
 std::int64_t rows_of_slot(const ForwardCall& call, const Tiling& tiling) {
   return std::min<std::int64_t>(tiling.block_q, call.seqlen_q * tiling.packed_heads);
 }
@@ -54,6 +46,12 @@ void split_alike(Splitting& splitting, const ForwardCall& call, std::int64_t til
 
 }  // namespace
 
+std::int64_t seen_keys(const ForwardCall& call, const Tiling& tiling) noexcept {
+  const std::int64_t queries = ceil_quotient(tiling.block_q, tiling.packed_heads);
+  if (call.problem.ragged) return keys_of_queries(call.masks, queries, std::numeric_limits<std::int32_t>::max());
+  return keys_of_queries(call.masks, std::clamp<std::int64_t>(call.seqlen_q, 1, queries), call.seqlen_kv);
+}
+
 Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_count) {
   Splitting splitting;
   if (!generator::splits_kv(variant) || call.nothing_to_do() || call.seqlen_kv == 0) return splitting;
@@ -65,7 +63,7 @@ Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_c
     splitting.list_entries = ceil_quotient(splitting.slots, packs(call, tiling));
   } else {
     const std::int64_t tiles = call.batch * packs(call, tiling) * tiles_of_head(call, tiling);
-    split_alike(splitting, call, tiles, keys_of_tile(call, tiling), block_kv(variant));
+    split_alike(splitting, call, tiles, seen_keys(call, tiling), block_kv(variant));
   }
   return splitting;
 }
@@ -139,7 +137,7 @@ void set_splits(generator::BatchPlanMaker& maker, const ForwardCall& call, const
   maker.split_keys = static_cast<int>(splitting.keys);
   maker.least_keys = static_cast<int>(ceil_quotient(kLeastKeys, block) * block);
   maker.block_keys = block;
-  maker.seen_keys = static_cast<int>(keys_of_tile(call, tiling));
+  maker.seen_keys = static_cast<int>(seen_keys(call, tiling));
   maker.extra_splits = begins_late(call);
 }
 

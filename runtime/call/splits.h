@@ -22,6 +22,9 @@ struct Splitting {
 
   bool any() const noexcept { return slots > 0; }
 };
+// What the queries of a tile see at most of the keys of a sequence, by window and chunk. Where batches are ragged,
+// however long that is.
+std::int64_t seen_keys(const ForwardCall& call, const Tiling& tiling) noexcept;
 // sm_count: of the device.
 Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_count);
 

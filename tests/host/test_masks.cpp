@@ -33,18 +33,22 @@ bool are(const Masks& masks, bool causal, const Window& window) {
   return masks.causal == causal && masks.window == window;
 }
 
-// By asking of each key whether the query sees it.
-std::int64_t counted_keys(const AttentionOptions& options, std::int64_t seqlen_q, std::int64_t seqlen_kv) {
+bool sees(const AttentionOptions& options, std::int64_t own, std::int64_t key) {
+  const bool too_far_left = options.window.left >= 0 && own - key > options.window.left;
+  const bool too_far_right = options.window.right >= 0 && key - own > options.window.right;
+  const bool in_other_chunk = options.chunk > 0 && own / options.chunk != key / options.chunk;
+  return !too_far_left && !too_far_right && !in_other_chunk && !(options.causal && key > own);
+}
+
+// By asking of each key whether one of the queries sees it: those from a query on of as many as there are keys.
+std::int64_t counted_keys(const AttentionOptions& options, std::int64_t queries, std::int64_t seqlen) {
   std::int64_t most = 0;
-  for (std::int64_t query = 0; query < seqlen_q; ++query) {
-    const std::int64_t own = query + seqlen_kv - seqlen_q;
-    std::int64_t seen = 0;
-    for (std::int64_t key = 0; key < seqlen_kv; ++key) {
-      const bool too_far_left = options.window.left >= 0 && own - key > options.window.left;
-      const bool too_far_right = options.window.right >= 0 && key - own > options.window.right;
-      seen += !too_far_left && !too_far_right && !(options.causal && key > own);
-    }
-    most = std::max(most, seen);
+  for (std::int64_t query = 0; query + queries <= seqlen; ++query) {
+    std::int64_t first = seqlen, last = -1;
+    for (std::int64_t own = query; own < query + queries; ++own)
+      for (std::int64_t key = 0; key < seqlen; ++key)
+        if (sees(options, own, key)) first = std::min(first, key), last = std::max(last, key);
+    most = std::max(most, last + 1 - first);
   }
   return most;
 }
@@ -171,9 +175,46 @@ TEST_CASE("the keys of a query are those that the query with the most sees, wher
           CAPTURE(left);
           CAPTURE(right);
           CAPTURE(causal);
-          CHECK(keys_of_query(options, seqlen_kv) == counted_keys(options, seqlen_kv, seqlen_kv));
+          CHECK(keys_of_query(options, seqlen_kv) == counted_keys(options, 1, seqlen_kv));
         }
       }
+    }
+  }
+}
+
+TEST_CASE("neighbouring queries see no more keys than is said, and as many where masks allow") {
+  constexpr std::int64_t kSeqlen = 40;
+  for (const std::int64_t left : {-1, 0, 3, 11}) {
+    for (const std::int64_t right : {-1, 0, 2, 9}) {
+      for (const std::int64_t chunk : {0, 1, 4, 7, 12, 39, 41}) {
+        for (const bool causal : {false, true}) {
+          for (const std::int64_t queries : {1, 2, 4, 5, 9}) {
+            AttentionOptions options = with({left, right}, causal);
+            options.chunk = chunk;
+            CAPTURE(left);
+            CAPTURE(right);
+            CAPTURE(chunk);
+            CAPTURE(causal);
+            CAPTURE(queries);
+            const std::int64_t counted = counted_keys(options, queries, kSeqlen);
+            const std::int64_t told = runtime::keys_of_queries(masks_of(options), queries, kSeqlen);
+            CHECK(told >= counted);
+            if (chunk == 0 || options.window == Window()) CHECK(told == counted);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("no number is too large to say how many keys queries see") {
+  for (const std::int64_t chunk : {std::int64_t{0}, std::int64_t{1}, kMost}) {
+    for (const Window& window : {Window{}, Window{kMost, kMost}, Window{0, kMost}, Window{kMost, 0}}) {
+      AttentionOptions options = with(window);
+      options.chunk = chunk;
+      const std::int64_t told = runtime::keys_of_queries(masks_of(options), 64, kMost);
+      CHECK(told >= 64);
+      CHECK(runtime::keys_of_queries(masks_of(options), 64, 5) == 5);
     }
   }
 }

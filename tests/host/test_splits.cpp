@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <limits>
 
 #include "flashjit/error.h"
 #include "runtime/call/operation.h"
@@ -85,6 +86,28 @@ TEST_CASE("the mma family has a tile for each head, and blocks of its own") {
   CHECK(of_call.count == 4);
   CHECK(of_call.keys == 1024);
   CHECK(of_call.rows == 1);
+}
+
+TEST_CASE("queries of a tile that stand in two chunks see the keys of both") {
+  Call call = of(1, 515);
+  call.seqlen_q = 20, call.heads_q = 8, call.heads_kv = 1;
+  call.opts.chunk = 248;
+  const runtime::Splitting chunks = splitting(call);
+  CHECK(chunks.keys * (chunks.count - 1) >= 2 * call.opts.chunk);  // one more for where the first one begins
+  call.opts.causal = true;
+  CHECK(splitting(call).keys * (splitting(call).count - 1) >= call.opts.chunk + 7);  // of 8 queries
+}
+
+TEST_CASE("how long the sequences of a ragged batch may be says nothing of what the device splits") {
+  Call call = of(2, 4096);
+  const Tensor used(address(5), DType::i32, {2});
+  call.opts.seqused_kv = used;
+  call.opts.max_seqlen_kv = 100;
+  const Validated ragged(call);
+  const runtime::Tiling tiling = runtime::tiling_of(ragged.call, parse_variant(kHopper));
+  CHECK(runtime::seen_keys(ragged.call, tiling) == std::numeric_limits<std::int32_t>::max());
+  call.opts.window = {99, 0};
+  CHECK(runtime::seen_keys(Validated(call).call, tiling) == 99 + 16);
 }
 
 TEST_CASE("of keys that a window or chunks hide no splits are made, and one more for where the others begin") {

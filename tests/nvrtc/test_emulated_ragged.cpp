@@ -269,6 +269,55 @@ TEST_CASE("a plan has room for the partial results of split keys, whether length
   }
 }
 
+TEST_CASE("a plan of split keys is refused by calls that see more keys or pack other heads") {
+  Engine& engine = engine_for("sm_90a");
+  const HostTensor q = HostTensor::random_normal(DType::bf16, {1, 1, 8, 64}, 1);
+  const HostTensor k = HostTensor::random_normal(DType::bf16, {1, 1024, 1, 64}, 2);
+  const auto refused = [&](AttentionOptions planned, const AttentionOptions& called, const std::string& message) {
+    planned.variant = called.variant;
+    const BatchPlan plan = engine.plan(q.view(), k.view(), k.view(), planned);
+    AttentionOptions options = called;
+    options.plan = &plan;
+    CHECK_THROWS_WITH_AS(engine.attention(q.view(), k.view(), k.view(), options), message.c_str(), Error);
+    planned.plan = &plan;
+    CHECK_NOTHROW(engine.attention(q.view(), k.view(), k.view(), planned));
+  };
+  AttentionOptions narrow, wide;
+  wide.variant = parse_variant("hopper-q64-kv64-qs2-whole-ppoff-split-splitkv");
+  narrow.window = {200, 0}, wide.window = {900, 0};
+  refused(narrow, wide, "plan: keys that window and chunk show a tile must be 901 as in the call, was 201");
+  narrow.window = wide.window = {};
+  narrow.chunk = 100, wide.chunk = 1000;
+  refused(narrow, wide, "plan: keys that window and chunk show a tile must be 1000 as in the call, was 100");
+
+  const HostTensor mask = HostTensor::random_normal(DType::boolean, {1, 1, 1, 1024}, 3);
+  AttentionOptions of_all, of_each;
+  of_all.boolean_mask = of_each.boolean_mask = mask.view();
+  of_all.variant = wide.variant;
+  const DeviceTensor one = engine.block_mask(of_all, {1, 1, 1024, 1, 1}),
+                     eight = engine.block_mask(of_each, {1, 1, 1024, 8, 8});
+  of_all.block_mask = one.view(), of_each.block_mask = eight.view();
+  refused(of_each, of_all,
+          "plan: query heads of a tile, one with a block mask for many heads, must be 8 as in the call, was 1");
+}
+
+TEST_CASE("split keys of a tile whose queries stand in two chunks") {
+  const HostTensor q = HostTensor::random_normal(DType::f16, {1, 20, 8, 64}, 1);
+  const HostTensor k = HostTensor::random_normal(DType::f16, {1, 515, 1, 64}, 2),
+                   v = HostTensor::random_normal(DType::f16, {1, 515, 1, 64}, 3);
+  for (const std::string architecture : {"sm_80", "sm_90a"}) {
+    CAPTURE(architecture);
+    AttentionOptions options;
+    options.chunk = 248;
+    options.variant = parse_variant(architecture == "sm_80" ? "mma-q64-kv32-k2-v2-splitkv"
+                                                            : "hopper-q64-kv64-qs2-whole-ppoff-split-splitkv");
+    const DeviceTensor out = engine_for(architecture).attention(q.view(), k.view(), v.view(), options);
+    const auto exact = reference::attention(q.view(), k.view(), v.view(), options);
+    const auto low = reference::attention_in_low_precision(q.view(), k.view(), v.view(), options);
+    CHECK(reference::compare(HostTensor::from_device(out), exact, low).passed);
+  }
+}
+
 TEST_CASE("a plan is refused by calls that it was not made for, which then are right without it") {
   Engine& engine = engine_for("sm_90a");
   PlannedCall call;
