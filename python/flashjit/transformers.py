@@ -7,7 +7,7 @@ scores that may be capped, with or without attention sinks. A mask that is one o
 
 import functools
 import inspect
-from typing import Any, Iterator, NamedTuple, Optional, Union
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Union
 
 import torch
 from torch import Tensor
@@ -70,19 +70,24 @@ def register(fallback: Optional[str] = None) -> None:
     AttentionMaskInterface.register(_INTERNAL_NAME, functools.partial(make_mask, fallback=fallback))
 
 
+def _wrap(owner: Any, name: str, wrapped: Callable) -> None:
+    """Once: the function owner.name becomes wrapped, which is given it in front of its arguments."""
+    function = getattr(owner, name)
+    if hasattr(function, "knows_flashjit"):
+        return
+    wrapper = functools.wraps(function)(lambda *args, **kwargs: wrapped(function, *args, **kwargs))
+    wrapper.knows_flashjit = True
+    setattr(owner, name, wrapper)
+
+
 def _translate_name(method: str) -> None:
     """Models whose method is given NAME take _INTERNAL_NAME."""
-    correct = getattr(PreTrainedModel, method)
-    if hasattr(correct, "knows_flashjit"):
-        return
 
-    @functools.wraps(correct)
-    def corrected(self, attn_implementation, *args, **kwargs):
+    def corrected(correct, self, attn_implementation, *args, **kwargs):
         name = _INTERNAL_NAME if attn_implementation == NAME else attn_implementation
         return correct(self, name, *args, **kwargs)
 
-    corrected.knows_flashjit = True
-    setattr(PreTrainedModel, method, corrected)
+    _wrap(PreTrainedModel, method, corrected)
 
 
 def _refuse_mask(reason: str) -> None:
