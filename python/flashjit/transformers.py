@@ -3,7 +3,8 @@
 
 FlashJIT computes full and causal attention over all keys, and causal attention in a sliding window or in chunks, of
 scores that may be capped, with or without attention sinks. A mask that is one of these costs nothing; every other one
-(padding, packed sequences, static caches) is refused, or read from memory, or left to SDPA."""
+(padding, packed sequences, static caches) is refused, or read from memory, or left to SDPA. Continuous batching needs no
+masks: its sequences are those of a ragged batch, and where each has one new token their keys are read in their pages."""
 
 import functools
 import inspect
@@ -11,8 +12,9 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional, Union
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, ContinuousBatchingManager, PreTrainedModel
 from transformers import __version__ as _transformers_version
+from transformers.generation.continuous_batching import PagedAttentionCache, initialization
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -25,6 +27,8 @@ NAME = "flashjit"
 # What models are told instead: transformers takes any name with "flash" in it for a package of FlashAttention, which it
 # wants to load, and which finds packed sequences by itself.
 _INTERNAL_NAME = "fjit"
+# While continuous batching has the model, which makes no masks for such names.
+_PACKED_NAME = "flashjit_packed"
 
 # Arguments of attention functions that change the result, and why they are refused. SDPA drops some of them silently.
 _NOT_COMPUTED = {
@@ -68,6 +72,8 @@ def register(fallback: Optional[str] = None) -> None:
     _translate_name("get_correct_attn_implementation")  # of a model inside another
     AttentionInterface.register(_INTERNAL_NAME, functools.partial(attention_forward, fallback=fallback))
     AttentionMaskInterface.register(_INTERNAL_NAME, functools.partial(make_mask, fallback=fallback))
+    if "kwargs" in inspect.signature(PagedAttentionCache.update).parameters:  # since 5.19
+        _batch_continuously()
 
 
 def _wrap(owner: Any, name: str, wrapped: Callable) -> None:
@@ -84,10 +90,31 @@ def _translate_name(method: str) -> None:
     """Models whose method is given NAME take _INTERNAL_NAME."""
 
     def corrected(correct, self, attn_implementation, *args, **kwargs):
-        name = _INTERNAL_NAME if attn_implementation == NAME else attn_implementation
-        return correct(self, name, *args, **kwargs)
+        if attn_implementation == _PACKED_NAME:
+            return _PACKED_NAME
+        ours = attn_implementation in (NAME, f"paged|{NAME}")
+        return correct(self, _INTERNAL_NAME if ours else attn_implementation, *args, **kwargs)
 
     _wrap(PreTrainedModel, method, corrected)
+
+
+def _batch_continuously() -> None:
+    """A model with _INTERNAL_NAME has _PACKED_NAME while a manager of continuous batching runs, which then makes block
+    tables: else it does so for FlashAttention only."""
+
+    def switched(switch, manager, model, *args, **kwargs):
+        if model.config._attn_implementation == _INTERNAL_NAME:
+            model.set_attn_implementation(_PACKED_NAME)
+            manager._original_attn_impl = _INTERNAL_NAME  # what it goes back to
+        switch(manager, model, *args, **kwargs)
+
+    def ensured(ensure, config, *args):
+        if config._attn_implementation != _PACKED_NAME:
+            ensure(config, *args)
+
+    AttentionInterface.register(_PACKED_NAME, packed_attention_forward)
+    _wrap(ContinuousBatchingManager, "switch_to_cb_friendly_attn", switched)
+    _wrap(initialization, "ensure_decode_fast_path_is_available", ensured)
 
 
 def _refuse_mask(reason: str) -> None:
@@ -168,6 +195,71 @@ def _spelled(arguments: "dict[str, Any]") -> "Iterator[tuple[str, Any]]":
             yield name, f"a tensor of shape {tuple(given.shape)}"
         elif given:
             yield name, given
+
+
+def packed_attention_forward(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    scaling: Optional[float] = None,
+    softcap: Optional[float] = None,
+    s_aux: Optional[Tensor] = None,
+    cu_seq_lens_q: Optional[Tensor] = None,
+    cache: Optional[PagedAttentionCache] = None,
+    **kwargs: Any,
+) -> "tuple[Tensor, None]":
+    """The attention function of continuous batching: query is [1, heads_q, total, head_dim], sequences one behind the
+    other, whose keys may begin before. Returns [1, total, heads_q, head_dim_v] and no weights.
+
+    Until transformers 5.24, where models do so themselves, it is given the cache to update: that writes key and value
+    and gives all keys and values of the sequences, or, where there is a block table, what says where they are.
+    """
+    if cu_seq_lens_q is None:
+        raise flashjit.Unsupported(
+            "cu_seq_lens_q: must be given while continuous batching has the model, was None; stop its manager first"
+        )
+    _refuse_what_is_not_computed(**kwargs)
+    if cache is not None:
+        key, value = cache.update(key, value, module.layer_idx, kwargs=kwargs)
+    q, k, v = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))  # [total, heads, head_dim]
+    options = {"scale": scaling, "softcap": softcap, "sinks": None if s_aux is None else s_aux.float()}
+    if kwargs.get("block_table") is not None:
+        where = {name: kwargs[name] for name in ("cu_seq_lens_k", "block_table", "k_cache", "v_cache")}
+        return _attention_over_pages(q, k, v, **where, **options).transpose(0, 1), None
+    out = attention(
+        q, k, v, causal=True, window=_window_of_layer(module), cu_seqlens_q=cu_seq_lens_q,
+        cu_seqlens_kv=kwargs["cu_seq_lens_k"], max_seqlen_q=kwargs["max_length_q"],
+        max_seqlen_kv=kwargs["max_length_k"], **options,
+    )  # fmt: skip
+    return out.unsqueeze(0), None
+
+
+def _window_of_layer(module: torch.nn.Module) -> "Optional[tuple[int, int]]":
+    """By the config, which the cache goes by, too, when it drops keys."""
+    size, types = (getattr(module.config, name, None) for name in ("sliding_window", "layer_types"))
+    slides = size is not None if types is None else types[module.layer_idx] == "sliding_attention"
+    return (size - 1, 0) if slides else None
+
+
+def _attention_over_pages(
+    q: Tensor, k: Tensor, v: Tensor, cu_seq_lens_k: Tensor, block_table: Tensor, k_cache: Tensor, v_cache: Tensor,
+    **options: Any,
+) -> Tensor:  # fmt: skip
+    """Of one token of each sequence, [sequences, heads, head_dim], whose key and value are not in the cache yet. Returns
+    [sequences, 1, heads_q, head_dim_v]."""
+    lengths = cu_seq_lens_k.diff()  # with that token; 0 for sequences that pad the batch
+    # These write once more what the first one does.
+    writer = torch.arange(len(lengths), device=lengths.device).where(lengths > 0, 0)
+    place = (lengths[writer] - 1).unsqueeze(1)
+    page_size = k_cache.shape[1]
+    page = block_table[writer].gather(1, place.long() // page_size)
+    k_cache[page, place % page_size] = k[writer].unsqueeze(1)
+    v_cache[page, place % page_size] = v[writer].unsqueeze(1)
+    return attention(
+        q.unsqueeze(1), k_cache, v_cache, causal=True, page_table=block_table, seqused_kv=lengths, **options
+    )
 
 
 def make_mask(

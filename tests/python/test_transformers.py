@@ -15,6 +15,7 @@ except ImportError as error:
 import flashjit
 import flashjit.transformers
 from flashjit.transformers import LocalMask, make_mask
+from packaging.version import Version  # on which transformers depends
 from support import emulating_engine
 from transformers.masking_utils import (
     causal_mask_function,
@@ -329,6 +330,121 @@ class LocalMasks(Models):
         q, k = torch.zeros(1, 2, 4, 64), torch.zeros(1, 2, 20, 64)
         with self.assertRaisesRegex(flashjit.Unsupported, "^key: must have 19 tokens like the mask, had 20; use"):
             flashjit.transformers.attention_forward(torch.nn.Module(), q, k, k, LocalMask(19, (7, 0)))
+
+
+@unittest.skipIf(
+    Version(transformers.__version__) < Version("5.19"), f"transformers must be 5.19, was {transformers.__version__}"
+)
+class ContinuousBatching(Models):
+    """generate_batch() beside the models' own eager attention on each sequence alone."""
+
+    LENGTHS = (5, 17, 3, 30)  # of prompts: more than a batch has room for, so that some wait and one comes in parts
+
+    def run_batches(self, model, implementation="flashjit", **options):
+        """What generate_batch() gives, and for each call of attention its options and the numbers of queries that its
+        sequences had: the tensors are others by the next step."""
+        calls = []
+        attention = flashjit.transformers.attention
+
+        def recorded(*arrays, **options):
+            offsets = options.get("cu_seqlens_q")
+            calls.append((options, None if offsets is None else offsets.diff().tolist()))
+            return attention(*arrays, **options)
+
+        model.set_attn_implementation(implementation)
+        with mock.patch("flashjit.transformers.attention", recorded):
+            results = model.generate_batch(
+                [tokens(length)[0].tolist() for length in self.LENGTHS],
+                generation_config=transformers.GenerationConfig(
+                    max_new_tokens=8, do_sample=False, eos_token_id=-1, pad_token_id=0),
+                continuous_batching_config=transformers.ContinuousBatchingConfig(
+                    page_size=8, num_blocks=32, max_batch_tokens=24, return_logprobs=True, **options),
+            )  # fmt: skip
+        return list(results.values()), calls
+
+    def check_batches(self, model, results):
+        """The log-probability of each token that was chosen is as near to that in f32 as eager attention's is."""
+        error = {"flashjit": 0.0, "eager": 0.0}
+        self.assertEqual(len(results), len(self.LENGTHS))
+        for result in results:
+            chosen = torch.tensor(result.generated_tokens)
+            everything = torch.tensor([result.prompt_ids + result.generated_tokens[:-1]])
+            exact, eager = (
+                self.logits(model, "eager", dtype, everything)[0, -len(chosen) :].log_softmax(-1)[range(8), chosen]
+                for dtype in (torch.float32, torch.bfloat16)
+            )
+            for name, values in (("flashjit", torch.tensor(result.logprobs)), ("eager", eager)):
+                error[name] = max(error[name], (values - exact).abs().max().item())
+        self.assertLess(error["flashjit"], 2 * error["eager"])
+
+    def test_is_that_of_each_sequence_alone(self):
+        models = make_models_with_local_masks()
+        del models["llama4"]  # continuous batching knows no chunks
+        for name, model in {"llama": make_model(initializer_range=0.2), **models}.items():
+            with self.subTest(name):
+                self.check_batches(model, self.run_batches(model)[0])
+
+    def test_prompts_and_steps_share_ragged_batches(self):
+        _, calls = self.run_batches(make_gemma())
+        queries = [lengths for _, lengths in calls if lengths]
+        self.assertEqual(len(queries), len(calls))
+        self.assertTrue(any(min(lengths) == 1 < max(lengths) for lengths in queries))
+        self.assertEqual({options["window"] for options, _ in calls}, {None, (WINDOW - 1, 0)})
+
+    def test_steps_read_the_pages_of_the_cache(self):
+        _, calls = self.run_batches(make_model())
+        tables = [options["page_table"] for options, lengths in calls if not lengths]
+        self.assertGreater(len(tables), 0)
+        self.assertLess(len(tables), len(calls))
+
+    def test_batches_may_be_padded_and_compiled(self):
+        model = make_model(initializer_range=0.2)
+        eager = transformers.CompileConfig(backend="eager", mode=None, fullgraph=False)
+        torch.compiler.reset()
+        results, _ = self.run_batches(model, varlen_compile_config=eager, decode_compile_config=eager)
+        self.check_batches(model, results)
+
+    def test_name_may_have_the_prefix_of_paged_implementations(self):
+        model = make_model()
+        plain, prefixed = (self.run_batches(model, name)[0] for name in ("flashjit", "paged|flashjit"))
+        for one, other in zip(plain, prefixed):
+            self.assertEqual(one.logprobs, other.logprobs)
+
+    def test_model_is_as_before_once_its_manager_has_stopped(self):
+        model = make_model()
+        expected = model(tokens(16)).logits
+        self.run_batches(model)
+        self.assertTrue(torch.equal(model(tokens(16)).logits, expected))
+
+    def test_other_calls_are_refused_until_then(self):
+        model = make_model()
+        model.set_attn_implementation("flashjit_packed")
+        self.refuse("cu_seq_lens_q: must be given while continuous batching .*, was None; stop", model, tokens(8))
+
+    def test_what_changes_the_result_is_refused(self):
+        q = torch.zeros(1, 2, 4, 64)
+        with self.assertRaisesRegex(flashjit.Unsupported, "output_attentions: must not be given, was True"):
+            flashjit.transformers.packed_attention_forward(
+                torch.nn.Module(), q, q, q, None, cu_seq_lens_q=torch.tensor([0, 4]), output_attentions=True)  # fmt: skip
+
+    def test_sequences_that_pad_a_batch_change_no_page(self):
+        """A batch that is captured in a graph has as many sequences as the graph: those behind the last have no keys,
+        and no pages."""
+        cache = torch.randn(2, 5, 8, 1, 64, generator=torch.Generator().manual_seed(7)).half()
+        q, k, v = torch.randn(3, 1, 1, 4, 64, generator=torch.Generator().manual_seed(8)).half()
+        table = torch.tensor([[4, 2], [3, -1], [-1, -1], [-1, -1]], dtype=torch.int32)
+        lengths = torch.tensor([0, 11, 19, 19, 19], dtype=torch.int32)
+        k_cache, v_cache = cache.clone()
+        out, _ = flashjit.transformers.packed_attention_forward(
+            torch.nn.Module(), q, k, v, None, cu_seq_lens_q=torch.arange(5), cu_seq_lens_k=lengths, block_table=table,
+            k_cache=k_cache, v_cache=v_cache)  # fmt: skip
+        for pages, before, new in ((k_cache, cache[0], k), (v_cache, cache[1], v)):
+            expected = before.clone()
+            expected[2, 2], expected[3, 7] = new[0, :, 0], new[0, :, 1]
+            self.assertTrue(torch.equal(pages, expected))
+        keys, values = (pages[[4, 2]].flatten(0, 1)[None, :11] for pages in (k_cache, v_cache))
+        alone = flashjit.attention(q[:, :, :1].transpose(1, 2), keys, values)
+        self.assertLess((out[:, :1] - alone).abs().max().item(), 2e-3)
 
 
 class Masks(unittest.TestCase):

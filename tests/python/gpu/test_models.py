@@ -13,6 +13,7 @@ except ImportError as error:
 
 import flashjit
 import flashjit.transformers
+from packaging.version import Version  # on which transformers depends
 
 SIZES = {"vocab_size": 512, "intermediate_size": 1024, "num_hidden_layers": 3, "max_position_embeddings": 4096,
          "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}  # fmt: skip
@@ -144,6 +145,38 @@ class Models(unittest.TestCase):
             for length in (WINDOW - 16, 3 * WINDOW):
                 with self.subTest(name, length=length):
                     self.check_generate(name, length)
+
+    def batches(self, model, prompts, count):
+        """What generate_batch() gives for prompts that do not fit one batch, with graphs where it captures any."""
+        results = model.generate_batch(
+            prompts,
+            generation_config=transformers.GenerationConfig(
+                max_new_tokens=count, do_sample=False, eos_token_id=-1, pad_token_id=0),
+            continuous_batching_config=transformers.ContinuousBatchingConfig(
+                page_size=64, num_blocks=256, max_batch_tokens=512, return_logprobs=True),
+        )  # fmt: skip
+        self.assertEqual(len(results), len(prompts))
+        return list(results.values())
+
+    def check_batches(self, name, lengths, count=24):
+        """By the log-probabilities of the tokens that were chosen, in each sequence alone."""
+        models = self.models[name]
+        results = self.batches(models["flashjit"], [tokens(length)[0].tolist() for length in lengths], count)
+        logprobs = {"flashjit": torch.tensor([result.logprobs for result in results])}
+        chosen = torch.tensor([result.generated_tokens for result in results]).unsqueeze(2)
+        for way in ("peer", "exact"):
+            inputs = (torch.tensor([result.prompt_ids + result.generated_tokens[:-1]]).cuda() for result in results)
+            logits = torch.stack([models[way](sequence).logits[0, -count:].float() for sequence in inputs]).cpu()
+            logprobs[way] = logits.log_softmax(-1).gather(2, chosen).squeeze(2)
+        self.assert_as_exact(f"{name}, {len(lengths)} sequences in batches", logprobs)
+
+    @unittest.skipIf(
+        Version(transformers.__version__) < Version("5.19"), f"transformers must be 5.19, was {transformers.__version__}"
+    )
+    def test_continuous_batching(self):
+        for name in ("llama", "qwen", "gemma", "gemma2", "gemma3", "gpt_oss", "mistral"):
+            with self.subTest(name):
+                self.check_batches(name, (5, 700, 64, 1, 130, 260, 3, 511))
 
     def test_padding_is_refused_or_left_to_sdpa(self):
         mask = torch.ones(2, 64, dtype=torch.long, device="cuda")
