@@ -4,9 +4,9 @@
 that no figure in them is typed by hand.
 
 A table stands between <!-- table:DEVICE/NAME --> and <!-- /table -->, where bench/results/DEVICE.json is the record and
-NAME is summary, hopper, mma, serving, window, scores, gallery, ablation, 5090, jit or python. Where the record lacks the
-measurement there is no table. Peers that did not run beside the record's flashjit come from bench/peers/DEVICE.json, and
-their columns say so.
+NAME is summary, hopper, mma, serving, decode, window, scores, gallery, ablation, 5090, jit or python. Where the record
+lacks the measurement there is no table. Peers that did not run beside the record's flashjit come from
+bench/peers/DEVICE.json, and their columns say so.
 With --check nothing is written and the exit status is 1 if a table is out of date."""
 
 import argparse
@@ -18,6 +18,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import attention_gallery  # noqa: E402
+from attention_decode import PAGE_SIZES, over_best  # noqa: E402
 from attention_features import FEATURES  # noqa: E402
 from attention_gallery import GALLERY  # noqa: E402
 from attention_grid import BEST, Cell, PeerFigures, slug, summarise  # noqa: E402
@@ -209,7 +210,7 @@ def hopper_table(record):
 
 
 def serving_table(record):
-    """A row for each shape, in the order in which it was measured."""
+    """A row for each prompt, in the order in which it was measured; decoding has a table of its own."""
     serving = measured(record["steps"], "serving")
     if not serving:
         return None
@@ -217,14 +218,42 @@ def serving_table(record):
     body = []
     for row in serving["rows"]:
         cell = Cell.of(row)
+        if cell.decodes:
+            continue
         tflops = row["tflops"]["flashjit"]
-        rate = f"{cell.gigabytes_per_second(tflops):.0f} GB/s" if cell.decodes else f"{tflops:.0f} TFLOPS"
         ratios = [f"{row['over'][name]:.2f}" if name in row["over"] else "" for name in names]
-        what = "1 query" if cell.decodes else f"{cell.seqlen_q} queries, {cell.mask}"
-        body.append([what, str(cell.seqlen), str(cell.batch), f"{cell.heads} / {cell.heads_kv}",
-                     f"{cell.microseconds(tflops):.0f} µs", rate, *ratios])
-    titles = ["", "keys", "batch", "heads of q / of k and v", "time", "rate", *(f"÷ {PEER_NAMES[name]}" for name in names)]
+        body.append([str(cell.seqlen), str(cell.batch), f"{cell.heads} / {cell.heads_kv}",
+                     f"{cell.microseconds(tflops):.0f} µs", f"{tflops:.0f}", *ratios])
+    titles = ["tokens", "batch", "heads of q / of k and v", "time", "TFLOPS", *(f"÷ {PEER_NAMES[name]}" for name in names)]
     return table(titles, body) + f"\n\nPyTorch {serving['torch']}."
+
+
+def decode_table(record):
+    """A row for each cache of one sequence with 32 heads on 8, and for each large one."""
+    decode = measured(record["steps"], "decode")
+    if not decode:
+        return None
+    shown = [row for row in decode["rows"] if row["group"] == "small" and decode_shape(row)[1:] == (1, 32, 8)]
+    shown += [row for row in decode["rows"] if row["group"] == "large"]
+    body = [[str(keys), str(batch), f"{heads} / {heads_kv}", f"{row['us']['flashjit']:.1f} µs",
+             f"{row['cache_bytes'] / row['us']['flashjit'] / 1e3:.0f} GB/s", f"{over_best(row):.2f}"]
+            for (keys, batch, heads, heads_kv), row in {decode_shape(row): row for row in shown}.items()]
+    titles = ["keys", "batch", "heads of q / of k and v", "time", "rate", "÷ best peer"]
+    return table(titles, body) + "\n\n" + " ".join([*decode_notes(decode["summary"]), f"PyTorch {decode['torch']}."])
+
+
+def decode_shape(row):
+    return row["context"], row["batch"], row["heads"], row["heads_kv"]
+
+
+def decode_notes(summary):
+    means = [f"geometric mean of {values['cells']} {group} caches {values['geometric_mean']:.2f}, from "
+             f"{values['minimum']:.2f} to {values['maximum']:.2f}"
+             for group in ("large", "small") if (values := summary.get(f"{group}_over_best"))]
+    pages = [f"{values['geometric_mean']:.2f} in pages of {size}"
+             for size in PAGE_SIZES if (values := summary.get(f"pages_{size}_of_contiguous"))]
+    notes = [f"÷ best peer: {'; '.join(means)}."]
+    return notes + [f"Of the rate without pages: {', '.join(pages)}."] if pages else notes
 
 
 def window_table(record):
@@ -342,6 +371,7 @@ TABLES = {  # name -> the step of the record that it shows, and the function tha
     "hopper": ("peers", hopper_table),
     "summary": ("peers", summary_table),
     "serving": ("serving", serving_table),
+    "decode": ("decode", decode_table),
     "window": ("window", window_table),
     "scores": ("scores", scores_table),
     "gallery": ("gallery", gallery_table),

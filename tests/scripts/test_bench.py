@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
 
+import attention_decode  # noqa: E402
 import attention_features  # noqa: E402
 import attention_gallery  # noqa: E402
 import attention_peers  # noqa: E402
@@ -658,8 +659,9 @@ class ReadmeTable(unittest.TestCase):
         best = {"date": "yesterday", "peers": {"fa3": "FlashAttention-3"}}
         default = {"torch": "2.11", "gemm_tflops": 700.0, "best_peers": best}
         default["rows"] = [shape | {"tflops": {"flashjit": 525.0}, "over": {"cudnn": 1.345, "best": 1.999}}]
-        decoding = result(Cell(128, "full", 8192, 16, 32, 8, 1), {"default": 3.0, "fa2": 1.5, "cudnn": 4.0}, ["default"])
-        serving = {"date": "today", "torch": "2.11", "rows": [decoding]}
+        sides = {"default": 3.0, "fa2": 1.5, "cudnn": 4.0}
+        served = (Cell(128, "causal", 8192, 4, 32, 8, 8192), Cell(128, "full", 8192, 16, 32, 8, 1))
+        serving = {"date": "today", "torch": "2.11", "rows": [result(cell, sides, ["default"]) for cell in served]}
         bench = {"date": "today", "jit": {"rows": [jit]}, "5090": {"rows": [step]}, "ablation": {"rows": [ablation]}}
         peers = {"date": "today", "mma": mma, "default": default}
         cost = {"torch": "2.11", "python": "3.12", "shape": [1, 2, 3, 4]}
@@ -667,6 +669,7 @@ class ReadmeTable(unittest.TestCase):
         self.record = {"device": "D", "driver": "13.0", "nvrtc": "13.0"}
         self.record["steps"] = {"bench": bench, "peers": peers, "python": {"date": "today", "host_cost": cost}}
         self.record["steps"]["serving"] = serving
+        self.record["steps"]["decode"] = self.decode()
         family = {"plain_us": 1000.4, "window_us": 165.2, "share_of_blocks": 0.15, "over_share": 1.101}
         row = {"head_dim": 64, "choice_us": 165.0, "flex_us": 330.0, "over_flex": 2.0, "families": {"mma": family}}
         window = {"date": "today", "seqlen": 16384, "window": 1024, "torch": "2", "rows": [row]}
@@ -680,6 +683,13 @@ class ReadmeTable(unittest.TestCase):
         fa4 = {"date": "some day", "version": "4.0", "conditions": "beside flashjit: in turns"}
         figures = {"date": "yesterday", "peers": {"fa3": "FlashAttention-3"}, "fa4": fa4, "cells": [cell]}
         self.figures = PeerFigures(json.dumps(figures))
+
+    @staticmethod
+    def decode():
+        cells = attention_decode.decode_grid(["small", "large"])
+        us = {"flashjit": 1000.0, "pages_64": 1250.0, "cudnn": 1200.0, "fa2_heads_first": 1100.0}
+        rows = [attention_decode.decode_row(cell, us, {}) for cell in cells]
+        return {"date": "today", "torch": "2", "rows": rows, "summary": attention_decode.summarise_decode(rows)}
 
     @staticmethod
     def scores():
@@ -711,7 +721,11 @@ class ReadmeTable(unittest.TestCase):
         expected["mma"] = ["1.23", "50 %", "÷ FA2"]
         expected["summary"] = ["÷ cuDNN", "1.34", "÷ FA3 (another run)", "1.08", "75 %", "yesterday (FlashAtt"]
         expected["hopper"] = ["÷ cuDNN", "1.34", "÷ FA4 (some day)", "1.25", "75 %", "1.25 at 64", "beside flashjit."]
-        expected["serving"] = ["| 1 query | 8192 | 16 | 32 / 8 | 716 µs | 750 GB/s | 0.75 | 2.00 |", "÷ cuDNN | ÷ FA2 |"]
+        expected["serving"] = ["| 8192 | 4 | 32 / 8 | 733008 µs | 3 | 0.75 | 2.00 |", "÷ cuDNN | ÷ FA2 |"]
+        expected["decode"] = ["| 1024 | 1 | 32 / 8 | 1000.0 µs | 4 GB/s | 1.10 |",
+                              "| 131072 | 1 | 32 / 8 | 1000.0 µs | 537 GB/s | 1.10 |\n| 8192 | 64 | 32 / 8 |",
+                              "geometric mean of 4 large caches 1.10, from 1.10 to 1.10; geometric mean of 60 small",
+                              "Of the rate without pages: 0.80 in pages of 64. PyTorch 2."]
         expected["window"] = ["| 64 | `mma` | 1000 µs | 165 µs | 15.0 % | 1.10 |", "2.00 times as long"]
         expected["scores"] = ["| 128 | ALiBi | 1000 µs | 0.90 | 0.95 | 1.01 |  | 2.15 | 2.15 |",
                               "| 128 | plain | 900 µs |  |  |  | 1.22 |  |  |", "smallest 2.15 (alibi, head dim 128, 4096)",
@@ -750,6 +764,10 @@ class ReadmeTable(unittest.TestCase):
                 with self.subTest(name, steps=steps):
                     empty = f"before\n<!-- table:d/{name} -->\n<!-- /table -->\nafter\n"
                     self.assertEqual(self.fill(name, old="| 999 |\n"), empty)
+
+    def test_what_decodes_is_in_the_table_of_decoding_alone(self):
+        self.assertNotIn("| 8192 | 16 | 32 / 8 |", self.fill("serving"))
+        self.assertNotIn("| 8 | 32 / 8 |", self.fill("decode"))
 
     def test_a_gallery_that_was_cut_off_shows_what_it_has(self):
         gallery = self.record["steps"]["gallery"]
