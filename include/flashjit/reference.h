@@ -10,7 +10,7 @@
 namespace flashjit::reference {
 
 struct Result {
-  Dims shape;               // [batch, seqlen_q, num_heads_q, head_dim_v]
+  Dims shape;               // [batch, seqlen_q, num_heads_q, head_dim_v]; without batch where q is packed without one
   std::vector<double> out;  // packed
   std::vector<double> lse;  // packed [batch, num_heads_q, seqlen_q], natural logarithm
 };
@@ -38,7 +38,8 @@ struct Comparison {
   bool passed = false;  // false for NaN too, but where the exact result is NaN
 };
 Comparison compare(const HostTensor& out, const Result& exact, const Result& low);
-// Absolute difference of the natural-log LSE, by the same rule; infinities must agree exactly.
+// Absolute difference of the natural-log LSE, by the same rule; infinities must agree exactly. lse has the shape that
+// flashjit::attention gives it.
 Comparison compare_lse(const HostTensor& lse, const Result& exact, const Result& low);
 
 }  // namespace flashjit::reference

@@ -77,8 +77,8 @@ DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v
   if (runtime::CallWithBatch::is_needed(q, k, v, opts)) {
     const runtime::CallWithBatch with(q, k, v, {}, opts);
     const runtime::ForwardCall call = runtime::validate_inputs(with.q, with.k, with.v, with.opts);
-    Dims shape = call.out_shape();
-    if (runtime::lacks_batch(q, opts.cu_seqlens_q)) shape = {shape[1], shape[2], shape[3]};
+    const Dims with_batch = call.out_shape();
+    const Dims shape = runtime::lacks_batch(q, opts.cu_seqlens_q) ? runtime::without_batch(with_batch) : with_batch;
     const int device = impl_->backend.output_device(call.operands, opts.stream);
     DeviceTensor out = DeviceTensor::allocate(q.dtype, shape, opts.stream, device);
     attention(q, k, v, out, opts);

@@ -52,6 +52,8 @@ Tensor with_batch(const Tensor& tensor) {
   return {tensor.data, tensor.dtype, with_in_front(1, tensor.shape), with_in_front(0, tensor.strides)};
 }
 
+Dims without_batch(const Dims& dims) { return {dims.begin() + 1, static_cast<std::size_t>(dims.size()) - 1}; }
+
 bool CallWithBatch::is_needed(const Tensor& q, const Tensor& k, const Tensor& v,
                               const AttentionOptions& opts) noexcept {
   return lacks_batch(q, opts.cu_seqlens_q) || lacks_batch(k, opts.cu_seqlens_kv) ||

@@ -29,6 +29,7 @@ void require_no_other_places(const AttentionOptions& opts);
 // Whether a packed tensor has no dimension of batches; the tensor with one in front.
 bool lacks_batch(const Tensor& tensor, const std::optional<Tensor>& cu_seqlens) noexcept;
 Tensor with_batch(const Tensor& tensor);
+Dims without_batch(const Dims& dims);
 
 // A call of which some packed tensor has none, with it.
 struct CallWithBatch {

@@ -375,7 +375,9 @@ template <typename Real>
 Result compute(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts, const ScoreHook& hook) {
   if (!is_ragged(opts)) return compute_with_batch<Real>(q, k, v, opts, hook);
   const CallWithBatch with(q, k, v, {}, opts);
-  return compute_with_batch<Real>(with.q, with.k, with.v, with.opts, hook);
+  Result result = compute_with_batch<Real>(with.q, with.k, with.v, with.opts, hook);
+  if (lacks_batch(q, opts.cu_seqlens_q)) result.shape = without_batch(result.shape);
+  return result;
 }
 
 // 0 for equal infinities and where both are NaN, as exact results are behind a NaN of the inputs; NaN when one is.
@@ -393,10 +395,16 @@ void check_same_shape(const char* name, const Dims& shape, const Dims& wanted) {
   reject("{}: shape must be {} like that of exact, was {}", name, to_string(wanted), to_string(shape));
 }
 
+// Of results of this shape.
+Dims lse_shape(const Dims& out) {
+  return out.size() == kRank ? Dims{out[batch_dim], out[heads_dim], out[seqlen_dim]} : Dims{out[1], out[0]};
+}
+
 // merged: of the parts before it.
 void add_part(Result& merged, const Result& part) {
-  const std::int64_t seqlen = merged.shape[seqlen_dim], heads = merged.shape[heads_dim];
-  const auto width = static_cast<std::size_t>(merged.shape[head_dim_dim]);
+  const Dims rows = lse_shape(merged.shape);
+  const std::int64_t seqlen = rows[rows.size() - 1], heads = rows[rows.size() - 2];
+  const auto width = static_cast<std::size_t>(merged.shape[merged.shape.size() - 1]);
   for (std::size_t i = 0; i < merged.lse.size(); ++i) {
     if (part.lse[i] == -kInfinity) continue;
     const double largest = std::max(merged.lse[i], part.lse[i]);
@@ -468,7 +476,7 @@ Comparison compare_lse(const HostTensor& lse, const Result& exact, const Result&
   // either direction. Relative: its scores are sums in f32, whose errors grow with them. Both are far below what a lost
   // key, a wrong scale or the wrong base of the logarithm does to a short row.
   constexpr double kAbsolute = 2e-3, kRelative = 1e-5;
-  check_same_shape("lse", lse.shape(), {exact.shape[0], exact.shape[2], exact.shape[1]});
+  check_same_shape("lse", lse.shape(), lse_shape(exact.shape));
   check_same_shape("low", low.shape, exact.shape);
   Comparison comparison;
   double low_error = 0, largest = 0;

@@ -765,7 +765,7 @@ TEST_CASE("each sequence of a ragged batch gets what it gets alone, and rows of 
   options.cu_seqlens_q = starts.view(), options.seqused_q = used_q.view(), options.seqused_kv = used_kv.view();
   options.leftpad_kv = padding.view(), options.batch_indices_kv = entries.view();
   const reference::Result all = reference::attention(q.view(), k.view(), v.view(), options);
-  REQUIRE(all.shape == Dims{1, 12, 2, 4});
+  REQUIRE(all.shape == Dims{12, 2, 4});
   std::vector<double> expected(all.out.size(), 0);
   struct Sequence {
     std::int64_t first_query, queries, entry, first_key, keys;
@@ -786,6 +786,37 @@ TEST_CASE("each sequence of a ragged batch gets what it gets alone, and rows of 
               one.lse[static_cast<std::size_t>(head * of.queries + row)]);
   }
   CHECK(all.out == expected);
+}
+
+TEST_CASE("results of packed queries have a batch as the queries do, and are compared and merged so") {
+  const HostTensor q = HostTensor::random_normal(DType::f16, {7, 2, 4}, 1),
+                   k = HostTensor::random_normal(DType::f16, {7, 1, 4}, 2);
+  HostTensor starts(DType::i32, {3});
+  constexpr std::int32_t kStarts[] = {0, 4, 7};
+  std::copy(std::begin(kStarts), std::end(kStarts), static_cast<std::int32_t*>(starts.data()));
+  AttentionOptions options;
+  options.cu_seqlens_q = options.cu_seqlens_kv = starts.view();
+  const auto with_batch = [](Tensor tensor) { return Tensor(tensor.data, tensor.dtype, {1, 7, tensor.shape[1], 4}); };
+  for (const bool packed : {true, false}) {
+    CAPTURE(packed);
+    const Tensor queries = packed ? q.view() : with_batch(q.view()), keys = packed ? k.view() : with_batch(k.view());
+    const reference::Result exact = reference::attention(queries, keys, keys, options);
+    const reference::Result low = reference::attention_in_low_precision(queries, keys, keys, options);
+    const Dims lse_shape = packed ? Dims{2, 7} : Dims{1, 2, 7};
+    HostTensor out = HostTensor::from_doubles(DType::f16, queries.shape, low.out.data(), low.out.size());
+    HostTensor lse = HostTensor::from_doubles(DType::f32, lse_shape, low.lse.data(), low.lse.size());
+    CHECK(reference::compare(out, exact, low).passed);
+    CHECK(reference::compare_lse(lse, exact, low).passed);
+    store_element(out.data(), DType::f16, 30, 9);
+    store_element(lse.data(), DType::f32, 12, 9);
+    CHECK(!reference::compare(out, exact, low).passed);
+    CHECK(!reference::compare_lse(lse, exact, low).passed);
+    const reference::Result merged = reference::merge({exact, exact});  // twice the keys
+    CHECK(merged.shape == queries.shape);
+    check_near(merged.out, exact.out, 1e-12);
+    for (std::size_t row = 0; row < exact.lse.size(); ++row)
+      CHECK(merged.lse[row] == doctest::Approx(exact.lse[row] + std::log(2)));
+  }
 }
 
 TEST_CASE("keys in pages are those that the table names, as far as they count") {
