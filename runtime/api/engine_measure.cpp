@@ -7,6 +7,7 @@
 #include "flashjit/engine.h"
 #include "runtime/api/engine_impl.h"
 #include "runtime/backends/gpu_operation.h"
+#include "runtime/call/ragged.h"
 #include "runtime/cuda/timer.h"
 #include "runtime/support/statistics.h"
 
@@ -36,12 +37,13 @@ struct Prepared {
   runtime::GpuOperation operation;
 };
 
-runtime::ForwardCall call_with_work(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                                    const AttentionOptions& opts) {
-  runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
-  runtime::validate_out(call, out);
+// Of tensors that outlive it.
+runtime::ForwardCall call_with_work(const runtime::CallWithBatch& with) {
+  runtime::ForwardCall call = runtime::validate_inputs(with.q, with.k, with.v, with.opts);
+  runtime::validate_out(call, with.out);
   if (!call.nothing_to_do()) return call;
-  throw Error(ErrorCode::invalid_argument, "q: must have elements to be measured, had shape " + to_string(q.shape));
+  throw Error(ErrorCode::invalid_argument,
+              "q: must have elements to be measured, had shape " + to_string(with.q.shape));
 }
 
 // Launches of the ceiling kernel of one dtype on one device.
@@ -90,8 +92,9 @@ void Engine::Impl::require_gpu(const char* function) const {
 Timing Engine::measure(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                        const AttentionOptions& opts, const MeasureOptions& options) {
   impl_->require_gpu("measure");
-  const runtime::ForwardCall call = call_with_work(q, k, v, out, opts);
-  Prepared prepared(impl_->kernels, call, opts);
+  const runtime::CallWithBatch with(q, k, v, out, opts);
+  const runtime::ForwardCall call = call_with_work(with);
+  Prepared prepared(impl_->kernels, call, with.opts);
   return runtime::measure_kernel(prepared.driver, prepared.device, opts.stream, options,
                                  [&] { prepared.operation.enqueue(prepared.driver); });
 }
@@ -99,8 +102,9 @@ Timing Engine::measure(const Tensor& q, const Tensor& k, const Tensor& v, const 
 HostCost Engine::measure_host_cost(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                    const AttentionOptions& opts) {
   impl_->require_gpu("measure_host_cost");
-  const runtime::ForwardCall call = call_with_work(q, k, v, out, opts);
-  Prepared prepared(impl_->kernels, call, opts);
+  const runtime::CallWithBatch with(q, k, v, out, opts);
+  const runtime::ForwardCall call = call_with_work(with);
+  Prepared prepared(impl_->kernels, call, with.opts);
   const Driver& driver = prepared.driver;
   return runtime::measure_host(
       driver, opts.stream, [&] { attention(q, k, v, out, opts); }, [&] { prepared.operation.launch(driver); });

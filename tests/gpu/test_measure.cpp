@@ -2,7 +2,9 @@
 // The measurements run, repeat as often as asked and compute what the call computes. No figure is judged here.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "tests/gpu/attention_case.h"
 
@@ -33,6 +35,30 @@ TEST_CASE("the host cost of a call is told beside that of a bare launch") {
   CHECK(cost.call_us > 0);
   CHECK(cost.bare_launch_us > 0);
   c.check_out(out);
+}
+
+TEST_CASE("packed sequences are measured as they are called, without a dimension of batches") {
+  const Dims shape{90, 2, 64};
+  const HostTensor q = HostTensor::random_normal(DType::bf16, shape, 1),
+                   k = HostTensor::random_normal(DType::bf16, shape, 2),
+                   v = HostTensor::random_normal(DType::bf16, shape, 3);
+  HostTensor starts(DType::i32, {4});
+  constexpr std::int32_t kStarts[] = {0, 40, 41, 90};
+  std::copy(std::begin(kStarts), std::end(kStarts), static_cast<std::int32_t*>(starts.data()));
+  AttentionOptions on_host, options;
+  on_host.causal = options.causal = true;
+  on_host.cu_seqlens_q = on_host.cu_seqlens_kv = starts.view();
+  const reference::Result exact = reference::attention(q.view(), k.view(), v.view(), on_host);
+  const reference::Result low = reference::attention_in_low_precision(q.view(), k.view(), v.view(), on_host);
+
+  const DeviceTensor there[] = {q.to_device(), k.to_device(), v.to_device()}, offsets = starts.to_device();
+  options.cu_seqlens_q = options.cu_seqlens_kv = offsets.view();
+  const HostTensor poison = AttentionCase::poisoned(DType::bf16, shape);
+  const DeviceTensor measured = poison.to_device(), timed = poison.to_device();
+  CHECK(shared_engine().measure(there[0], there[1], there[2], measured, options).min_us > 0);
+  CHECK(shared_engine().measure_host_cost(there[0], there[1], there[2], timed, options).call_us > 0);
+  for (const DeviceTensor* out : {&measured, &timed})
+    CHECK(reference::compare(HostTensor::from_device(*out), exact, low).passed);
 }
 
 TEST_CASE("the ceiling of mma.sync is a rate, alike for both element types") {
