@@ -9,6 +9,7 @@
 #include "tests/gpu/attention_case.h"
 #include "tests/gpu/driver_calls.h"
 #include "tests/support/ragged_batch.h"
+#include "tests/support/scattered_pages.h"
 
 namespace {
 
@@ -55,6 +56,56 @@ TEST_CASE("keys and values in pages with the kernels that the library chooses") 
       CAPTURE(++seed);
       RaggedBatch(seed, {DType::bf16, head_dim, head_dim, 600, page_size}).check(shared_engine());
     }
+}
+
+namespace {
+
+// A pool of keys or of values, of NaN but for these pages.
+class DevicePool {
+ public:
+  explicit DevicePool(const Dims& shape) : memory_(DeviceTensor::allocate(DType::bf16, shape)) {
+    DRIVER_CALL(cuMemsetD8, address(), 0xff, memory_.size_bytes());
+  }
+  void operator()(std::size_t place, const char* rows, std::size_t bytes) const {
+    DRIVER_CALL(cuMemcpyHtoD, address() + place, rows, bytes);
+  }
+  Tensor view() const { return memory_.view(); }
+
+ private:
+  CUdeviceptr address() const { return reinterpret_cast<CUdeviceptr>(memory_.data()); }
+  DeviceTensor memory_;
+};
+
+}  // namespace
+
+TEST_CASE("pages and rows of a cache are found behind its first 2^31 elements, and pages behind the first 65536") {
+  const Dims shape{66'000, 64, 4, 128};
+  const tests::ScatteredPages pages(shape, {5000, 3001}), rows(shape, {64, 33});
+  const ScopedContext context(0);
+  std::size_t free_bytes = 0, total_bytes = 0;
+  DRIVER_CALL(cuMemGetInfo, &free_bytes, &total_bytes);
+  if (free_bytes < 2 * pages.pool_bytes() + (std::size_t{1} << 30)) {
+    MESSAGE("device 0 has no room for twice " << pages.pool_bytes() << " bytes: nothing to test");
+    return;
+  }
+  const DevicePool k(shape), v(shape);
+  for (const char* variant : {"", "mma-q64-kv32"}) {
+    CAPTURE(variant);
+    for (const bool paged : {true, false}) {
+      CAPTURE(paged);
+      const tests::ScatteredPages& batch = paged ? pages : rows;
+      batch.put_keys(k);
+      batch.put_values(v);
+      const DeviceTensor q = batch.q().to_device(), used = batch.used().to_device(),
+                         where = (paged ? batch.table() : batch.first_pages()).to_device();
+      AttentionOptions options;
+      options.causal = true;
+      options.seqused_kv = used.view();
+      (paged ? options.page_table : options.batch_indices_kv) = where.view();
+      if (*variant) options.variant = parse_variant(variant);
+      batch.check(HostTensor::from_device(shared_engine().attention(q, k.view(), v.view(), options)));
+    }
+  }
 }
 
 TEST_CASE("ragged batches with kernels of the mma family") {

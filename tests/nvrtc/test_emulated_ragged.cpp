@@ -11,6 +11,7 @@
 
 #include "flashjit/flashjit.h"
 #include "tests/support/ragged_batch.h"
+#include "tests/support/scattered_pages.h"
 
 namespace {
 
@@ -50,6 +51,31 @@ TEST_CASE("keys and values in pages of any size, in any order, with NaN around t
         RaggedBatch(seed, {.page_size = page_size}).check(engine_for(architecture));
       }
     }
+}
+
+TEST_CASE("pages are found anywhere in a pool of more than 65536, by rows of a table with 40000 entries") {
+  for (const int head_dim : {16, 64}) {
+    CAPTURE(head_dim);
+    const Dims shape{70'000, 8, 1, head_dim};
+    const tests::ScatteredPages pages(shape, {2400, 1601});
+    HostTensor k(DType::bf16, shape), v(DType::bf16, shape);
+    const auto fill = [](HostTensor& pool) {
+      std::memset(pool.data(), 0xff, pool.element_count() * size_of(pool.dtype()));  // NaN
+      return [to = static_cast<char*>(pool.data())](std::size_t place, const char* rows, std::size_t bytes) {
+        std::memcpy(to + place, rows, bytes);
+      };
+    };
+    pages.put_keys(fill(k));
+    pages.put_values(fill(v));
+    AttentionOptions options;
+    options.causal = true;
+    options.page_table = pages.table().view(), options.seqused_kv = pages.used().view();
+    for (const std::string architecture : {"sm_80", "sm_90a"}) {
+      CAPTURE(architecture);
+      Engine& engine = engine_for(architecture);
+      pages.check(HostTensor::from_device(engine.attention(pages.q().view(), k.view(), v.view(), options)));
+    }
+  }
 }
 
 TEST_CASE("keys that are split, of few queries and of more than there is room for at once") {
