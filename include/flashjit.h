@@ -182,9 +182,8 @@ flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, c
    layers of a serving step. flashjit/engine.h has the rules. In all of these functions q, k, v and options are those of
    the calls, without a plan; of q, k and v only sizes, strides and the device count.
    Where keys are split a plan is also the memory for partial results, and calls of any batch may have one. Calls with
-   one plan must follow one another on the device, from whichever threads; updating or destroying it waits for those that
-   have begun to return. It must outlive the work of these calls, and graphs that captured it, and may outlive its
-   engine. */
+   one plan must follow one another on the device, from whichever threads; updating or destroying it waits for calls
+   that have begun. It must outlive their work, and graphs that captured it, and may outlive its engine. */
 
 /* How many words of memory a plan takes, which depends on sizes, window and chunk, and not on lengths. */
 flashjit_status flashjit_plan_words(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
