@@ -178,7 +178,7 @@ typedef struct flashjit_attention_options {
 flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const flashjit_attention_options* options);
 
-/* Plans: the list of tiles of a ragged batch made once for any number of calls with the same problem and sizes, all
+/* Plans: the list of tiles of a ragged batch is made once, for any number of calls with the same problem and sizes: all
    layers of a serving step. flashjit/engine.h has the rules. In all of these functions q, k, v and options are those of
    the calls, without a plan; of q, k and v only sizes, strides and the device count.
    Where keys are split a plan is also the memory for partial results, and calls of any batch may have one. Calls with

@@ -34,7 +34,8 @@ double visited_blocks(std::int64_t seqlen, std::int64_t block_q, std::int64_t bl
 }  // namespace
 
 double DecodeCell::cache_bytes() const {
-  return 2.0 * 2.0 * static_cast<double>(batch * context * heads_kv * kHeadDim);
+  constexpr double kElementBytes = 2, kKeysAndValues = 2;
+  return kKeysAndValues * kElementBytes * static_cast<double>(batch * context * heads_kv * kHeadDim);
 }
 
 std::vector<DecodeCell> decode_grid(bool quick) {

@@ -118,8 +118,8 @@ struct AttentionOptions {
   // The list of tiles of such a batch, and for any call the memory for partial results where keys are split, made
   // before for many calls (Engine::plan): then the call makes no list, allocates nothing on the device, and runs the
   // plan's variant. Calls with one plan must follow one another on the device. For calls with the problem and the sizes
-  // that it was made for, and where keys are split the same window and chunk; offsets, lengths, padding and indices
-  // have no effect beyond that. Null: none.
+  // that it was made for, where keys are split also the same window and chunk, and a block mask of one head or of many
+  // as there; offsets, lengths, padding and indices have no effect beyond that. Null: none.
   const BatchPlan* plan = nullptr;
   // Where to write log(sum(exp(score))) of each row, natural logarithm: f32 [batch, num_heads_q, seqlen_q], last
   // dimension contiguous. A row that sees no key gets -infinity, or its sink. Default: not written.

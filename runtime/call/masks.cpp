@@ -40,12 +40,12 @@ std::int64_t keys_of_query(const Masks& masks, std::int64_t seqlen_kv) noexcept 
 
 std::int64_t keys_of_queries(const Masks& masks, std::int64_t queries, std::int64_t seqlen_kv) noexcept {
   const std::int64_t left = masks.window.left, right = masks.causal ? 0 : masks.window.right;
-  const std::int64_t beside = queries - 1;  // the first query, those that are not it
-  std::int64_t keys = at_most(seqlen_kv, {left, right, 1, beside});
+  const std::int64_t others = queries - 1;  // behind the first one
+  std::int64_t keys = at_most(seqlen_kv, {left, right, 1, others});
   if (masks.chunk == 0) return keys;
   // The first key is less than a chunk before the first query. The last is no further than the end of the last chunk.
-  keys = at_most(keys, {masks.chunk - 1, right, 1, beside});
-  const std::int64_t chunks = beside == 0 ? 1 : 2 + (beside - 1) / masks.chunk;
+  keys = at_most(keys, {masks.chunk - 1, right, 1, others});
+  const std::int64_t chunks = others == 0 ? 1 : 2 + (others - 1) / masks.chunk;
   return chunks > keys / masks.chunk ? keys : chunks * masks.chunk;
 }
 
