@@ -117,6 +117,8 @@ inline TileOrder order_for(const Problem& problem) {
 inline bool splits_kv(const Variant& variant) {
   return std::visit([](const auto& of_family) { return of_family.split_kv; }, variant);
 }
+// Whether its tiles have so few rows that warps share them, and blocks of a cluster split a tile's keys.
+bool shares_rows(const Variant& variant) noexcept;
 // Whether the variant takes a way that only measurements take, for which there is a kernel of its own.
 bool serves_ablation(const HopperVariant& variant) noexcept;
 

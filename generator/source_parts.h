@@ -38,7 +38,8 @@ std::string render(const PlanAssertion& assertion);
 inline bool can_overlap_launches(const Architecture& architecture) { return architecture.major >= 9; }
 // Whether a family's kernels can fetch blocks of tensors.
 constexpr bool can_fetch(const MmaVariant&) { return false; }
-constexpr bool can_fetch(const HopperVariant&) { return true; }
+// Not where warps share rows.
+constexpr bool can_fetch(const HopperVariant& variant) { return variant.block_q % 64 == 0; }
 // The template of a family's forward kernel.
 const char* template_of(const MmaVariant& variant);
 const char* template_of(const HopperVariant& variant);

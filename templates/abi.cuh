@@ -137,6 +137,8 @@ struct SplitArguments {
   int batch;                // entries; the launch's sizes have so many for each split
   int keys;                 // of a split: a multiple of a block's
   const int* planned_keys;  // the same, where batches are ragged; null: keys
+  char* out;                // where the rows of tiles that are not split go; of kernels without a tensor map for it
+  RowStrides out_strides;
 };
 
 // The kernel that joins them: kernels/combine.cuh, a thread block for each row.

@@ -54,7 +54,7 @@ constexpr Word<bool> kSplits[] = {{false, "wholekv", "false"}, {true, "splitkv",
 
 using V = HopperVariant;
 constexpr auto kTunables = std::make_tuple(
-    Number<V>{&V::block_q, "block_q", "q", "kBlockQ", 64, 256, 64},
+    Number<V>{&V::block_q, "block_q", "q", "kBlockQ"},
     Number<V>{&V::block_kv, "block_kv", "kv", "kBlockKv", 16, 256, 16},
     Number<V>{&V::stages, "stages", "s", "kStages", 1, 4}, Number<V>{&V::q_stages, "q_stages", "qs", "kQStages", 1, 2},
     choice(&V::output, kOutputs, "OutputSlot", "kOutputSlot"),
@@ -71,6 +71,8 @@ constexpr auto kTunables = std::make_tuple(
 
 constexpr int kWarpgroupRows = 64;
 constexpr int kWarpgroupThreads = 128;
+constexpr int kSharedRows = 16;      // that the warps of a warpgroup share
+constexpr int kFeederThreads = 64;   // of the two warps that load for them
 constexpr int kElementBytes = 2;
 constexpr int kChunkBytes = 16;
 constexpr int kPlaceBytes = 64;     // where two tiles' sequences lie
@@ -78,13 +80,22 @@ constexpr int kSplitBytes = 32;     // what two tiles have of their keys
 constexpr int kNoteBytes = 32;      // what the producer tells of listed blocks
 constexpr int kBarrierBytes = 256;  // the barriers of all rings and the next tile's number
 
-int warpgroups(const HopperVariant& variant) { return variant.block_q / kWarpgroupRows; }
+bool shares_rows(const HopperVariant& variant) { return variant.block_q == kSharedRows; }
+int warpgroups(const HopperVariant& variant) { return shares_rows(variant) ? 1 : variant.block_q / kWarpgroupRows; }
+
+// Of a warp that has all rows: the output and the query, unless that is long, and scores and P of its keys.
+int estimate_registers_of_shared_rows(const Problem& problem, const HopperVariant& variant) {
+  constexpr int kLongestKeptQuery = 128, kWarps = kWarpgroupThreads / 32, kRest = 48;
+  const int query = problem.head_dim > kLongestKeptQuery ? 0 : problem.head_dim / 4;
+  return problem.head_dim_v / 2 + query + variant.block_kv / kWarps * 3 / 4 + kRest;
+}
 
 // Registers a thread needs: the accumulators, P, and the rest for addresses, descriptors, softmax state and the loop. P
 // neither takes the place of S register by register nor goes to shared memory piece by piece, so that it always counts.
 // The rest and the surcharges were fitted to what ptxas 13.0 makes of the variants: those above the limit spill, those
 // below do not.
 int estimate_registers(const Problem& problem, const HopperVariant& variant) {
+  if (shares_rows(variant)) return estimate_registers_of_shared_rows(problem, variant);
   const int scores = variant.block_kv / 2;
   const int second_scores = variant.overlap == GemmSoftmax::three_stage ? scores : 0;
   const int probabilities = variant.block_kv / 4;
@@ -99,7 +110,16 @@ int estimate_registers(const Problem& problem, const HopperVariant& variant) {
   return scores + second_scores + probabilities + output + rest + for_overlap + for_store + for_loads + for_cluster;
 }
 
+// What the warps that share rows have made, and what they have made together: PartialRows of hopper/joined_row.cuh.
+int parts_bytes(const Problem& problem, const HopperVariant& variant) {
+  if (!shares_rows(variant)) return 0;
+  constexpr int kParts = 5, kColumnsOfProducts = 16, kApart = 32, kStateBytes = 8;
+  const int columns = (problem.head_dim_v + kColumnsOfProducts - 1) / kColumnsOfProducts * kColumnsOfProducts;
+  return kParts * kSharedRows * (columns * static_cast<int>(sizeof(float)) + kApart + kStateBytes);
+}
+
 int output_bytes(const Problem& problem, const HopperVariant& variant) {
+  if (shares_rows(variant)) return 0;
   const Panels panels = panels_of(problem.head_dim_v);
   switch (variant.output) {
     case OutputSlot::query:
@@ -131,6 +151,31 @@ std::string why_not_unspecialized(const HopperVariant& v) {
   if (v.scheduler == Scheduler::dynamic) return must("scheduler", "single or fixed with nows", "dynamic");
   if (v.stages < 2) return must("stages", "2 to 4 with nows", v.stages);
   return {};
+}
+
+// Warps that share rows wait for nobody, and each keeps what it has of the output: much of what there is to choose for
+// warpgroups says nothing to them.
+std::string why_not_shared(const Problem& problem, const HopperVariant& v) {
+  const auto with = [](std::string_view what) { return fmt::format("{} with q{}", what, kSharedRows); };
+  if (v.block_kv % kWarpgroupRows != 0) return must("block_kv", with("64, 128, 192 or 256"), v.block_kv);
+  if (problem.dropout && v.block_kv % 128 != 0) return must("block_kv", with("128 or 256 for dropout"), v.block_kv);
+  if (v.q_stages != 1) return must("q_stages", with("1"), v.q_stages);
+  if (v.output != OutputSlot::whole) return must("output", with("whole"), spell(kOutputs, v.output));
+  if (v.overlap != GemmSoftmax::serial) return must("overlap", with("serial"), spell(kOverlaps, v.overlap));
+  if (v.ping_pong != PingPong::off) return must("ping_pong", with("ppoff"), spell(kPingPongs, v.ping_pong));
+  if (!v.warp_specialized) return must("warp_specialized", with("ws"), "nows");
+  if (v.probabilities != ProbabilitySource::registers) return must("probabilities", with("pregs"), "psmem");
+  if (v.cluster != 1) return must("cluster", with("1"), v.cluster);
+  if (v.rescale == Rescale::lazy) return must("rescale", with("always or rare"), "lazy");
+  if (v.scheduler != Scheduler::single) return must("scheduler", with("single"), spell(kSchedulers, v.scheduler));
+  if (v.boundary != TileBoundary::split) return must("boundary", with("split"), "fused");
+  if (!v.split_kv) return must("split_kv", with("splitkv"), "wholekv");
+  return {};
+}
+
+std::string why_no_block_q(const HopperVariant& v) {
+  if (shares_rows(v) || (v.block_q % kWarpgroupRows == 0 && v.block_q >= kWarpgroupRows && v.block_q <= 256)) return {};
+  return must("block_q", fmt::format("{} or a multiple of 64 from 64 to 256", kSharedRows), v.block_q);
 }
 
 std::string why_incompatible(const HopperVariant& v) {
@@ -391,6 +436,7 @@ constexpr std::string_view kScoreType = "ScoreMatrix", kNextScoreType = "NextSco
 constexpr int kWgmmaDepth = 16;
 
 std::string render_matrices(const Problem& problem, const HopperVariant& variant) {
+  if (shares_rows(variant)) return {};
   const bool p_in_registers = variant.probabilities == ProbabilitySource::registers;
   const bool ahead = variant.overlap == GemmSoftmax::three_stage;
   const bool drops = has_part(Slot::probability, problem);
@@ -426,9 +472,17 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
                                     .reads = variant.split_kv});
 }
 
+// Of one SM: so many have registers, and shared memory where the rings are short.
+int blocks_at_once(const Problem& problem, const HopperVariant& variant, const Plan& plan) {
+  constexpr int kSmemOfSm = 228 * 1024, kReserved = 1024, kMostColumns = 128;
+  const bool fits = 2 * (plan.smem_bytes + kReserved) <= kSmemOfSm && problem.head_dim_v <= kMostColumns;
+  return shares_rows(variant) && fits ? 2 : 1;
+}
+
 std::string render_config(const Problem& problem, const HopperVariant& variant) {
   ConfigText config(problem, can_fetch(variant));
   add_to(config, kTunables, variant);
+  if (shares_rows(variant)) return config.text();
   config.use("Scores", kScoreType);
   if (variant.overlap == GemmSoftmax::three_stage) config.use("NextScores", kNextScoreType);
   if (variant.probabilities == ProbabilitySource::registers) config.use("Probabilities", kProbabilityType);
@@ -456,6 +510,8 @@ Panels panels_of(int head_dim) {
 int available_registers(const HopperVariant& variant) {
   constexpr int kSpecialized[] = {228, 232, 160, 112};
   constexpr int kUniform[] = {255, 255, 168, 128};
+  constexpr int kOfSharedRows = 255;
+  if (shares_rows(variant)) return kOfSharedRows;
   const int at = warpgroups(variant) - 1;
   return variant.warp_specialized ? kSpecialized[at] : kUniform[at];
 }
@@ -468,10 +524,11 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   const int probabilities =
       variant.probabilities == ProbabilitySource::shared ? variant.block_q * variant.block_kv * kElementBytes : 0;
   const int fetched_row = variant.block_kv * kElementBytes + kChunkBytes;  // no two in the same banks
-  const int fetched = is_fetched(problem) ? variant.block_q * fetched_row : 0;
+  const int fetched = is_fetched(problem) && can_fetch(variant) ? variant.block_q * fetched_row : 0;
   Plan plan{};
-  plan.threads = kWarpgroupThreads * (warpgroups(variant) + (variant.warp_specialized ? 1 : 0));
-  plan.smem_bytes = q_tiles + rings + output_bytes(problem, variant) + probabilities + fetched + kBarrierBytes +
+  plan.threads = kWarpgroupThreads * warpgroups(variant) +
+                 (shares_rows(variant) ? kFeederThreads : variant.warp_specialized ? kWarpgroupThreads : 0);
+  plan.smem_bytes = q_tiles + std::max(rings, parts_bytes(problem, variant)) + output_bytes(problem, variant) + probabilities + fetched + kBarrierBytes +
                     (problem.block_mask ? kNoteBytes : 0) + (problem.ragged ? kPlaceBytes : 0) +
                     (variant.split_kv ? kSplitBytes : 0);
   plan.registers = estimate_registers(problem, variant);
@@ -480,6 +537,11 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   plan.panel_columns = panels.columns;
   plan.panel_columns_v = panels_v.columns;
   return plan;
+}
+
+bool shares_rows(const Variant& variant) noexcept {
+  const auto* hopper = std::get_if<HopperVariant>(&variant);
+  return hopper && shares_rows(*hopper);
 }
 
 bool serves_ablation(const HopperVariant& v) noexcept {
@@ -492,7 +554,11 @@ bool has_hopper_kernels(const Architecture& architecture) noexcept { return arch
 std::string why_illegal(const Problem& problem, const HopperVariant& variant, const Architecture& architecture) {
   if (!has_hopper_kernels(architecture))
     return must("architecture of the hopper family", kArchitecture, architecture.name);
+  if (std::string why = why_no_block_q(variant); !why.empty()) return why;
   if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
+  if (shares_rows(variant)) {
+    if (std::string why = why_not_shared(problem, variant); !why.empty()) return why;
+  }
   if (std::string why = why_incompatible(variant); !why.empty()) return why;
   if (std::string why = why_not_served(problem, variant); !why.empty()) return why;
   if (std::string why = why_not_listed(problem, variant); !why.empty()) return why;
@@ -519,7 +585,9 @@ std::vector<Candidate> hopper_candidates(const Problem& problem, const Architect
 }
 
 const char* template_of(const HopperVariant& variant) {
-  return serves_ablation(variant) ? "kernels/hopper_ablation.cuh" : "kernels/hopper_forward.cuh";
+  return serves_ablation(variant) ? "kernels/hopper_ablation.cuh"
+         : shares_rows(variant)   ? "kernels/hopper_decode.cuh"
+                                  : "kernels/hopper_forward.cuh";
 }
 
 std::string render_kernel(const KernelSpec& spec, const HopperVariant& variant, std::string_view entry) {
@@ -529,12 +597,15 @@ std::string render_kernel(const KernelSpec& spec, const HopperVariant& variant, 
          render_matrices(spec.problem(), variant) + render_config(spec.problem(), variant) +
          render({"HopperShape", plan.smem_bytes, plan.threads, plan.argument_bytes}) +
          fmt::format(
-             "extern \"C\" __global__ void __launch_bounds__({}, 1){}\n"
+             "extern \"C\" __global__ void __launch_bounds__({}, {}){}\n"
              "    {}(const __grid_constant__ Arguments args) {{\n"
              "  extern __shared__ __align__(1024) char smem[];\n"  // a swizzle repeats after 1024 bytes
              "  {}<Config>(args, ptx::cvta_to_shared(smem));\n"
              "}}\n",
-             plan.threads, cluster, entry, serves_ablation(variant) ? "forward_hopper_ablation" : "forward_hopper");
+             plan.threads, blocks_at_once(spec.problem(), variant, plan), cluster, entry,
+             serves_ablation(variant) ? "forward_hopper_ablation"
+             : shares_rows(variant)   ? "forward_hopper_decode"
+                                      : "forward_hopper");
 }
 
 }  // namespace generator

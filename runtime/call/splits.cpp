@@ -13,6 +13,8 @@ namespace {
 
 // A split has at least so many keys: shorter ones take longer to combine than they save.
 constexpr std::int64_t kLeastKeys = 128;
+// Up to here the blocks of a cluster are enough.
+constexpr std::int64_t kKeysOfCluster = 16384;
 constexpr std::size_t kAlignment = 16;
 // Of what the device chooses: tiles that are split have at most so many splits for each wanted tile together, as none
 // is shorter than an equal share of all keys (templates/kernels/batch_plan.cuh), and each tile may have one that is
@@ -26,6 +28,12 @@ std::int64_t packs(const ForwardCall& call, const Tiling& tiling) { return call.
 
 // Whether keys of some tile begin behind the first one.
 bool begins_late(const ForwardCall& call) { return call.masks.window.left >= 0 || call.masks.chunk > 0; }
+
+// At most, where batches are ragged.
+std::int64_t tiles_of_call(const ForwardCall& call, const Tiling& tiling) {
+  if (call.problem.ragged) return most_tiles(call, tiling) * packs(call, tiling);
+  return call.batch * packs(call, tiling) * tiles_of_head(call, tiling);
+}
 
 std::int64_t rows_of_slot(const ForwardCall& call, const Tiling& tiling) {
   return std::min<std::int64_t>(tiling.block_q, call.seqlen_q * tiling.packed_heads);
@@ -44,6 +52,15 @@ void split_alike(Splitting& splitting, const ForwardCall& call, std::int64_t til
   splitting.slots = splitting.count * tiles;
 }
 
+// Blocks of a cluster, where they split the keys of a tile: half as many as there are multiprocessors fit whatever its
+// size, and pairs always do.
+int cluster_of(std::int64_t tiles, std::int64_t keys, int sm_count) {
+  int cluster = 1;
+  for (const int size : {2, 4, 8})
+    if (tiles * size <= (size == 2 ? sm_count : sm_count / 2) && keys >= size * kLeastKeys) cluster = size;
+  return cluster;
+}
+
 }  // namespace
 
 std::int64_t seen_keys(const ForwardCall& call, const Tiling& tiling) noexcept {
@@ -57,13 +74,14 @@ Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_c
   if (!generator::splits_kv(variant) || call.nothing_to_do() || call.seqlen_kv == 0) return splitting;
   const Tiling tiling = tiling_of(call, variant);
   splitting.rows = rows_of_slot(call, tiling);
-  splitting.wanted_tiles = sm_count;
+  const std::int64_t tiles = tiles_of_call(call, tiling), keys = std::min(seen_keys(call, tiling), call.seqlen_kv);
+  if (generator::shares_rows(variant)) splitting.cluster = cluster_of(tiles, keys, sm_count);
+  splitting.wanted_tiles = sm_count / splitting.cluster;
   if (call.problem.ragged) {
-    splitting.slots = kMostSplitsOfWanted * sm_count;
+    splitting.slots = kMostSplitsOfWanted * splitting.wanted_tiles;
     splitting.list_entries = ceil_quotient(splitting.slots, packs(call, tiling));
-  } else {
-    const std::int64_t tiles = call.batch * packs(call, tiling) * tiles_of_head(call, tiling);
-    split_alike(splitting, call, tiles, seen_keys(call, tiling), block_kv(variant));
+  } else if (splitting.cluster == 1 || keys > kKeysOfCluster) {
+    split_alike(splitting, call, tiles, keys, block_kv(variant));
   }
   return splitting;
 }
@@ -84,6 +102,8 @@ generator::SplitArguments split_arguments(const ForwardCall& call, const Splitti
                                           std::byte* memory) {
   generator::SplitArguments arguments{};
   arguments.batch = static_cast<int>(call.batch);
+  arguments.out = static_cast<char*>(call.out->data);
+  arguments.out_strides = row_strides(*call.out);
   if (!splitting.any()) return arguments;
   arguments.partials = reinterpret_cast<float*>(memory + scratch.partials);
   arguments.lse = reinterpret_cast<float*>(memory + scratch.lse);

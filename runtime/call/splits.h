@@ -13,6 +13,7 @@ namespace flashjit::runtime {
 
 // How the keys of a call's tiles are split. Where batches are ragged the device chooses, within this.
 struct Splitting {
+  int cluster = 1;                // thread blocks that have a tile or a split of it together
   std::int64_t wanted_tiles = 0;  // 0: nothing is split
   std::int64_t keys = 0;          // of a split; 0: the device chooses
   std::int64_t count = 1;         // splits of a tile; where batches are ragged nothing

@@ -62,6 +62,24 @@ __device__ __forceinline__ Common<1, Row::kCommon> score_products(const LaneRows
   return common;
 }
 
+// The same in accumulators of one tile of rows.
+template <int kN, class Row>
+__device__ __forceinline__ Common<1, Row::kCommon> score_products(Accumulator<1, kN>& s, const LaneRows<Row>& rows,
+                                                                  int first_key, int lane) {
+  const int first_column = first_key + lane % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kN; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const Row& row = e < 2 ? rows.upper : rows.lower;
+      s.x[0][n][e] = row.apply(s.x[0][n][e], {first_column, 8 * n + e % 2});
+    }
+  Common<1, Row::kCommon> common;
+  if constexpr (Row::kCommon)
+    common.x[0][0] = rows.upper.common(first_column), common.x[0][1] = rows.lower.common(first_column);
+  return common;
+}
+
 // --- By comparison: the mma family, which masks few columns at a time, and has no registers to spare ---------------
 
 // Puts -inf in the columns that hides(column, bound) names: rows from first_row, columns that are keys from first_key
@@ -160,22 +178,26 @@ __device__ __forceinline__ void add_hidden_by_predicates(HiddenColumns<Scores>& 
   hidden_by_predicates<Scores::kColumns / 8>(rows.upper, rows.lower.beside(rows.upper), first_column, known, hidden);
 }
 
-// The same in accumulators: rows from first_row. of_head: any row of the head that they are of; position_of(row): of a
-// query.
+// The same in accumulators: of the tile m of rows, the lane's two.
+template <int kM, int kN, class Row>
+__device__ __forceinline__ void hide_by_predicates(Accumulator<kM, kN>& s, int m, const Row& upper, const Row& lower,
+                                                   int first_key, int lane) {
+  uint32 hidden[2][ceil_div(kN, kTilesOfWord)] = {};
+  hidden_by_predicates<kN>(upper, lower, first_key + lane % 4 * 2, SeenGranules{}, hidden);
+#pragma unroll
+  for (int n = 0; n < kN; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if ((hidden[e / 2][n / kTilesOfWord] >> (2 * (n % kTilesOfWord) + e % 2) & 1) != 0) s.x[m][n][e] = -infinity();
+}
+// Rows from first_row. of_head: any row of the head that they are of; position_of(row): of a query.
 template <int kM, int kN, class Row, class PositionOf>
 __device__ __forceinline__ void hide_by_predicates(Accumulator<kM, kN>& s, const Row& of_head, int first_row,
                                                    int first_key, int lane, PositionOf position_of) {
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
     const int row = first_row + 16 * m + lane / 4;
-    uint32 hidden[2][ceil_div(kN, kTilesOfWord)] = {};
-    hidden_by_predicates<kN>(of_head.at(position_of(row)), of_head.at(position_of(row + 8)), first_key + lane % 4 * 2,
-                             SeenGranules{}, hidden);
-#pragma unroll
-    for (int n = 0; n < kN; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        if ((hidden[e / 2][n / kTilesOfWord] >> (2 * (n % kTilesOfWord) + e % 2) & 1) != 0) s.x[m][n][e] = -infinity();
+    hide_by_predicates(s, m, of_head.at(position_of(row)), of_head.at(position_of(row + 8)), first_key, lane);
   }
 }
 

@@ -96,6 +96,10 @@ struct SoftmaxRows {
     raised = fmaxf(raised, before);
     maximum[m][h] = raised;
     if constexpr (!kAnywhere) return ptx::ex2((before - raised) * scale_log2);
+    return factor_between(before, raised);
+  }
+  // For what was summed while a row's maximum was another one.
+  __device__ __forceinline__ float factor_between(float before, float raised) const {
     // Towards zero the difference of finite numbers is finite, so that a scale of almost 0 leaves no NaN.
     return ptx::ex2(__fadd_rz(before, -raised) * scale_log2 + (rounded_away(raised) - rounded_away(before)));
   }
@@ -146,6 +150,15 @@ struct SoftmaxRows {
     if constexpr (kAny) subtracted -= is_far(maximum[m][h]) ? common.x[m][h] : 0.0f;
     shift.x[m][h] = is_far(maximum[m][h]) ? 0.0f : shift.x[m][h];
     return subtracted;
+  }
+
+  // exp of two neighbouring scores as a pair of elements, and into the sum.
+  template <class Element>
+  __device__ __forceinline__ uint32 exponentiate(const float (&s)[4], const Shift& shift, int m, int h) {
+    const float p0 = ptx::ex2(__fmaf_rn(s[2 * h], scale_log2, -shift.x[m][h]));
+    const float p1 = ptx::ex2(__fmaf_rn(s[2 * h + 1], scale_log2, -shift.x[m][h]));
+    sum[m][h] += p0 + p1;
+    return ptx::cvt_rn_x2(Element{}, p0, p1);
   }
 
   // The whole row's sum, in each of its four lanes.

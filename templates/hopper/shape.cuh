@@ -3,6 +3,7 @@
 //   [ Q tiles | K ring | V ring | output slot | P | what parts fetch | barriers, tiles, notes ]
 #pragma once
 
+#include "hopper/joined_row.cuh"
 #include "hopper/tiles.cuh"
 #include "pipeline/ring.cuh"
 #include "tile/panel_tile.cuh"
@@ -10,11 +11,13 @@
 
 template <class Config>
 struct HopperShape {
-  static constexpr int kWarpgroups = Config::kBlockQ / kWarpgroupRows;  // of consumers
+  static constexpr int kWarpgroups = ceil_div(Config::kBlockQ, kWarpgroupRows);  // of consumers
   static constexpr int kConsumerThreads = kWarpgroups * kWarpgroupSize;
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
   static constexpr int kProducerWarpgroups = Config::kWarpSpecialized ? 1 : 0;
-  static constexpr int kThreads = kConsumerThreads + kProducerWarpgroups * kWarpgroupSize;
+  static constexpr int kProducerWarps =
+      kWarpsShareRows<Config> ? 2 : kProducerWarpgroups * (kWarpgroupSize / kWarpSize);
+  static constexpr int kThreads = kConsumerThreads + kProducerWarps * kWarpSize;
 
   // Registers after setmaxnreg: together at most what the block had at its launch, 65536 / kThreads for each thread.
   static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32;
@@ -41,6 +44,12 @@ struct HopperShape {
   static constexpr int kOutputPanelBytes = kOutputInQuery ? QTile::kPanelBytes : kStoreRows * VTile::kRowBytes;
   static constexpr int kWarpOutputBytes =
       kOutputInQuery ? kStoreRows * QTile::kRowBytes : kOutputPanels * kOutputPanelBytes;
+  static constexpr bool kHasOutputSlot = !kOutputInQuery && !kWarpsShareRows<Config>;
+
+  // Where warps share rows, what each of them has made takes the place of keys and values when all of these are used,
+  // and then what they have made together.
+  using Part = PartialRows<kStoreRows, round_up(Config::kHeadDimV, 16)>;
+  static constexpr int kPartsBytes = kWarpsShareRows<Config> ? (kConsumerWarps + 1) * Part::kBytes : 0;
 
   static constexpr bool kSerial = Config::kOverlap == GemmSoftmax::serial;
   static constexpr bool kOneTile = Config::kScheduler == Scheduler::single;
@@ -62,8 +71,10 @@ struct HopperShape {
 
   static constexpr int kKeys = Config::kQStages * QTile::kBytes;
   static constexpr int kValues = kKeys + Config::kStages * KTile::kBytes;
-  static constexpr int kOutput = kValues + Config::kStages * VTile::kBytes;
-  static constexpr int kProbabilities = kOutput + (kOutputInQuery ? 0 : kConsumerWarps * kWarpOutputBytes);
+  static constexpr int kParts = kKeys;
+  static constexpr int kRingsEnd = kValues + Config::kStages * VTile::kBytes;
+  static constexpr int kOutput = kRingsEnd > kParts + kPartsBytes ? kRingsEnd : kParts + kPartsBytes;
+  static constexpr int kProbabilities = kOutput + (kHasOutputSlot ? kConsumerWarps * kWarpOutputBytes : 0);
   static constexpr int kFetched =
       kProbabilities + (Config::kProbabilitiesInRegisters ? 0 : kWarpgroups * PTile::kBytes);
   static constexpr int kWarpFetchedBytes =

@@ -75,6 +75,11 @@ struct HopperTile : Config::Sequences::Place, TileSplit<Config::kSplitKv> {
   }
 };
 
+// Whether a tile has too few rows for a warpgroup, so that its warps share them (kernels/hopper_decode.cuh). Then the
+// blocks of a cluster, too, have keys of their own of the same tile.
+template <class Config>
+inline constexpr bool kWarpsShareRows = Config::kBlockQ < kWarpgroupRows;
+
 template <class Config>
 __device__ __forceinline__ int cluster_rank() {
   if constexpr (Config::kCluster == 1) return 0;
@@ -91,7 +96,10 @@ struct HopperTiles {
 
   // Tiles are counted in clusters: the blocks of one take neighbouring tiles of the same head.
   __device__ __forceinline__ uint32 count() const { return Sequences(args).count(sizes()); }
-  __device__ __forceinline__ static uint32 first() { return ptx::ctaid_x() / Config::kCluster; }
+  __device__ __forceinline__ static uint32 first() {
+    if constexpr (kWarpsShareRows<Config>) return ptx::ctaid_x() / ptx::cluster_nctarank();
+    return ptx::ctaid_x() / Config::kCluster;
+  }
   __device__ __forceinline__ static uint32 stride() { return ptx::nctaid_x() / Config::kCluster; }
 
   __device__ __forceinline__ Tile find(uint32 index) const {
@@ -105,11 +113,21 @@ struct HopperTiles {
     }
     // What is multicast is loaded for all of the cluster's rows.
     const int last_row = first_of_cluster + Config::kCluster * Config::kBlockQ - 1;
+    if constexpr (kWarpsShareRows<Config>) tile.span = share_of_block(tile.span, visited(tile, first_of_cluster, last_row));
     const BlockRuns runs = visited(tile, first_of_cluster, last_row);
     tile.first_row = first_of_cluster + cluster_rank<Config>() * Config::kBlockQ;
     tile.end_block = runs.end, tile.first_block = runs.first;
     tile.kv_head = cluster.head / args.core.sizes.heads_per_group;
     return tile;
+  }
+
+  // Of the blocks of keys that a tile visits, those of this block of the cluster. A tile that sees no key of its span
+  // visits a block outside of it.
+  __device__ __forceinline__ static KeySpan<true> share_of_block(const KeySpan<true>& span, const BlockRuns& runs) {
+    const int share = ceil_div(runs.count(), static_cast<int>(ptx::cluster_nctarank()));
+    const int first = runs.first + static_cast<int>(ptx::cluster_ctarank()) * share;
+    return {span.first_of(min(first, runs.end) * Config::kBlockKv),
+            min(span.end, min(first + share, runs.end) * Config::kBlockKv)};
   }
 
   __device__ __forceinline__ Sequence sequence_of(const Tile& tile) const {

@@ -55,15 +55,6 @@ struct OnlineSoftmax : SoftmaxRows<kM> {
     return shift;
   }
 
-  // exp of two neighbouring scores as a pair of elements, and into the sum.
-  template <class Element>
-  __device__ __forceinline__ uint32 exponentiate(const float (&s)[4], const Shift& shift, int m, int h) {
-    const float p0 = ptx::ex2(__fmaf_rn(s[2 * h], scale_log2, -shift.x[m][h]));
-    const float p1 = ptx::ex2(__fmaf_rn(s[2 * h + 1], scale_log2, -shift.x[m][h]));
-    sum[m][h] += p0 + p1;
-    return ptx::cvt_rn_x2(Element{}, p0, p1);
-  }
-
  private:
   // Such a row's sum becomes NaN, which nothing undoes: what was computed of it is thrown away.
   template <bool kAnywhere>

@@ -12,6 +12,8 @@ struct ForwardShape {
   static constexpr int kThreads = Config::kWarps * kWarpSize;
   static constexpr int kWarpRows = Config::kBlockQ / Config::kWarps;
   static constexpr int kM = kWarpRows / 16;  // mma tiles of rows
+  static constexpr bool kQueryInRegisters = Config::kQueryInRegisters;
+  static constexpr int kLdmatrix = Config::kLdmatrix;  // matrices at once
   static constexpr int kPaddedHeadDim = round_up(Config::kHeadDim, 16);
   static constexpr int kPaddedHeadDimV = round_up(Config::kHeadDimV, 16);
   // Masked blocks are taken in pieces of this many keys, so that a warp skips what lies above its diagonal.

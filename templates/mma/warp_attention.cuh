@@ -9,9 +9,10 @@
 #include "ptx/mma.cuh"
 #include "tile/shared_tile.cuh"
 
-template <class Config>
+// Shape: of its tiles, and what of them stays in registers. Softmax_: of its rows.
+template <class Config, class Shape = ForwardShape<Config>,
+          class Softmax_ = OnlineSoftmax<Shape::kM, Config::kRareRescale>>
 struct WarpAttention {
-  using Shape = ForwardShape<Config>;
   using QTile = typename Shape::QTile;
   using KTile = typename Shape::KTile;
   using VTile = typename Shape::VTile;
@@ -20,11 +21,11 @@ struct WarpAttention {
   static constexpr int kM = Shape::kM;
   static constexpr int kOutColumns = Shape::kPaddedHeadDimV / 8;  // mma tiles of the output
   static constexpr int kQSteps = Shape::kPaddedHeadDim / 16;      // k16 steps of Q K^T
-  static constexpr int kKeptSteps = Config::kQueryInRegisters ? kQSteps : 1;
+  static constexpr int kKeptSteps = Shape::kQueryInRegisters ? kQSteps : 1;
 
   template <int kKeys>
   using Scores = Accumulator<kM, kKeys / 8>;
-  using Softmax = OnlineSoftmax<kM, Config::kRareRescale>;
+  using Softmax = Softmax_;
   using Shift = typename Softmax::Shift;
 
   Softmax softmax;
@@ -50,8 +51,8 @@ struct WarpAttention {
 #pragma unroll
     for (int k = 0; k < kQSteps; ++k) {
       uint32 loaded[kM][4];
-      if constexpr (!Config::kQueryInRegisters) load_query(loaded, k);
-      const auto& q = Config::kQueryInRegisters ? kept_query[k % kKeptSteps] : loaded;
+      if constexpr (!Shape::kQueryInRegisters) load_query(loaded, k);
+      const auto& q = Shape::kQueryInRegisters ? kept_query[k % kKeptSteps] : loaded;
 #pragma unroll
       for (int n = 0; n < kKeys / 16; ++n) {
         uint32 b[4];
@@ -113,7 +114,7 @@ struct WarpAttention {
 
   // Keys 16n..16n+15, dims 16k..16k+15 as two B operands.
   __device__ __forceinline__ void load_key_fragment(uint32 (&b)[4], SmemAddress keys, int n, int k) const {
-    if constexpr (Config::kLdmatrix == 4) {
+    if constexpr (Shape::kLdmatrix == 4) {
       const uint32 at = KTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
       ptx::ldmatrix_x4(b, keys + KTile::move(at, 16 * n, 2 * k));
     } else {
@@ -125,7 +126,7 @@ struct WarpAttention {
 
   // Keys 16j..16j+15, dims 16n..16n+15 of V as two B operands.
   __device__ __forceinline__ void load_value_fragment(uint32 (&b)[4], SmemAddress values, int j, int n) const {
-    if constexpr (Config::kLdmatrix == 4) {
+    if constexpr (Shape::kLdmatrix == 4) {
       const uint32 at = VTile::offset(lane % 16, lane / 16);
       ptx::ldmatrix_x4_trans(b, values + VTile::move(at, 16 * j, 2 * n));
     } else {

@@ -30,6 +30,16 @@ __device__ __forceinline__ void st_shared(SmemAddress dst, Chunk chunk) {
                : "memory");
 }
 
+// st.shared.v2.b32 [dst], {x, y};                                                            PTX ISA 1.0, sm_10
+__device__ __forceinline__ void st_shared(SmemAddress dst, float x, float y) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(dst), "f"(x), "f"(y) : "memory");
+}
+
+// ld.shared.v2.b32 {x, y}, [src];                                                            PTX ISA 1.0, sm_10
+__device__ __forceinline__ void ld_shared(SmemAddress src, float& x, float& y) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(src) : "memory");
+}
+
 // ld.shared.v4.b32 chunk, [src];                                                             PTX ISA 1.0, sm_10
 __device__ __forceinline__ Chunk ld_shared(SmemAddress src) {
   Chunk chunk;
@@ -113,6 +123,11 @@ __device__ __forceinline__ void st_global(void* dst, uint32 value) {
 // st.global.v2.b32 [dst], {x, y};                                                            PTX ISA 1.0, sm_10
 __device__ __forceinline__ void st_global(void* dst, float x, float y) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(dst), "f"(x), "f"(y) : "memory");
+}
+
+// st.global.v2.b32 [dst], {x, y};                                                            PTX ISA 1.0, sm_10
+__device__ __forceinline__ void st_global(void* dst, uint32 x, uint32 y) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(dst), "r"(x), "r"(y) : "memory");
 }
 
 // st.global.v4.b32 [dst], chunk;                                                             PTX ISA 1.0, sm_10

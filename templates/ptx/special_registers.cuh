@@ -35,4 +35,11 @@ __device__ __forceinline__ uint32 cluster_ctarank() {
   return x;
 }
 
+// mov.u32 x, %cluster_nctarank;                                                              PTX ISA 7.8, sm_90
+__device__ __forceinline__ uint32 cluster_nctarank() {
+  uint32 x;
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(x));
+  return x;
+}
+
 }  // namespace ptx

@@ -24,6 +24,11 @@ struct PanelTile {
   static __device__ __forceinline__ uint32 offset(uint32 row, uint32 chunk) {
     return chunk / kChunksOfRow * kPanelBytes + row * kRowBytes + swizzled(row, chunk) * kChunkBytes;
   }
+  // From the offset of (row, chunk) that of chunk + moved_chunks in row + moved_rows: as SharedTile::move.
+  static __device__ __forceinline__ uint32 move(uint32 lane_offset, int moved_rows, int moved_chunks) {
+    return (lane_offset ^ (moved_chunks % kChunksOfRow * kChunkBytes)) + moved_rows * kRowBytes +
+           moved_chunks / kChunksOfRow * kPanelBytes;
+  }
   // Where a chunk lies in its panel's row.
   static __device__ __forceinline__ uint32 swizzled(uint32 row, uint32 chunk) {
     return (chunk % kChunksOfRow) ^ (row / (8 / kChunksOfRow) % kChunksOfRow);

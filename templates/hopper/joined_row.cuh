@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What several warps have made of the same rows, each by keys of its own, and what all of them together have (Dao et
+// al. 2023, "Flash-Decoding"). It travels through shared memory, of one thread block or of a cluster's.
+#pragma once
+
+#include "attention/softmax.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/special_registers.cuh"
+#include "types.cuh"
+
+// One part: of each row the output before it is divided by the sum, in f32, and the maximum and the sum themselves.
+template <int kRows_, int kColumns_>
+struct PartialRows {
+  static constexpr int kRows = kRows_;
+  static constexpr int kColumns = kColumns_;
+  // Four rows of what a warp writes at once lie in different banks.
+  static constexpr int kRowBytes = kColumns * 4 + 32;
+  static constexpr int kStates = kRows * kRowBytes;
+  static constexpr int kStateBytes = 8;
+  static constexpr int kBytes = kStates + kRows * kStateBytes;
+
+  SmemAddress place;
+
+  __device__ __forceinline__ SmemAddress row(int row) const { return place + row * kRowBytes; }
+  __device__ __forceinline__ SmemAddress state(int row) const { return place + kStates + row * kStateBytes; }
+
+  // By a warp that has all rows.
+  template <int kNo>
+  __device__ __forceinline__ void write(const SoftmaxRows<1>& softmax, const Accumulator<1, kNo>& o, int lane) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int of_lane = 8 * h + lane / 4;
+      const float total = softmax.total(0, h);
+#pragma unroll
+      for (int n = 0; n < kNo; ++n)
+        ptx::st_shared(row(of_lane) + 32 * n + lane % 4 * 8, o.x[0][n][2 * h], o.x[0][n][2 * h + 1]);
+      if (lane % 4 == 0) ptx::st_shared(state(of_lane), softmax.maximum[0][h], total);
+    }
+  }
+};
+
+// A row of all parts, which a warp has together: a lane has kColumnsOfLane neighbouring columns, and the same further
+// on of rows that are longer.
+template <class Part>
+struct JoinedRow : SoftmaxRows<1> {
+  static constexpr int kColumnsOfLane = 4;
+  static constexpr int kColumnsOfWarp = kColumnsOfLane * kWarpSize;
+  static constexpr int kPasses = ceil_div(Part::kColumns, kColumnsOfWarp);
+
+  float o[kPasses][kColumnsOfLane];
+
+  __device__ __forceinline__ explicit JoinedRow(float scale) : SoftmaxRows(scale) {}
+
+  // As of SoftmaxRows, of the row that there is.
+  __device__ __forceinline__ float total(int, int) const { return sum[0][0]; }
+  // Where a pass has the lane's first column. It may lie behind the last one.
+  __device__ __forceinline__ static int column(int pass, int lane) {
+    return pass * kColumnsOfWarp + lane * kColumnsOfLane;
+  }
+
+  // Of so many parts, at most one for each lane. part_at(i): where it is; kInCluster: maybe in another block.
+  template <bool kInCluster, class PartAt>
+  __device__ __forceinline__ void join(int parts, int row, int lane, PartAt part_at) {
+    float of_part = -kLargestFloat, sum_of_part = 0.0f;
+    if (lane < parts) load_state<kInCluster>(part_at(lane).state(row), of_part, sum_of_part);
+    float largest = of_part;
+#pragma unroll
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2)
+      largest = fmaxf(largest, ptx::shfl_xor(largest, distance));
+    maximum[0][0] = largest;
+    const float factor = factor_between(of_part, largest);
+    float total = sum_of_part * factor;
+#pragma unroll
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) total += ptx::shfl_xor(total, distance);
+    sum[0][0] = total;
+    add_up<kInCluster>(parts, row, lane, factor, part_at);
+  }
+
+  // As a part of a further one.
+  __device__ __forceinline__ void write(const Part& part, int row, int lane) const {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass)
+      if (column(pass, lane) < Part::kColumns)
+        ptx::st_shared(part.row(row) + 4 * column(pass, lane),
+                       {__float_as_uint(o[pass][0]), __float_as_uint(o[pass][1]), __float_as_uint(o[pass][2]),
+                        __float_as_uint(o[pass][3])});
+    if (lane == 0) ptx::st_shared(part.state(row), maximum[0][0], sum[0][0]);
+  }
+
+ private:
+  template <bool kInCluster>
+  __device__ __forceinline__ static void load_state(SmemAddress at, float& of_part, float& sum_of_part) {
+    if constexpr (kInCluster)
+      ptx::ld_cluster(at, of_part, sum_of_part);
+    else
+      ptx::ld_shared(at, of_part, sum_of_part);
+  }
+  template <bool kInCluster>
+  __device__ __forceinline__ static ptx::Chunk load(SmemAddress at) {
+    if constexpr (kInCluster)
+      return ptx::ld_cluster(at);
+    else
+      return ptx::ld_shared(at);
+  }
+
+  // factor: of the part that the lane has.
+  template <bool kInCluster, class PartAt>
+  __device__ __forceinline__ void add_up(int parts, int row, int lane, float factor, PartAt part_at) {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass)
+#pragma unroll
+      for (int i = 0; i < kColumnsOfLane; ++i) o[pass][i] = 0.0f;
+#pragma unroll 4
+    for (int part = 0; part < parts; ++part) {
+      const float share = __uint_as_float(ptx::shfl_from(part, __float_as_uint(factor)));
+      const SmemAddress from = part_at(part).row(row);
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass) {
+        const ptx::Chunk c =
+            load<kInCluster>(from + 4 * min(column(pass, lane), Part::kColumns - kColumnsOfLane));
+        o[pass][0] = __fmaf_rn(share, __uint_as_float(c.x), o[pass][0]);
+        o[pass][1] = __fmaf_rn(share, __uint_as_float(c.y), o[pass][1]);
+        o[pass][2] = __fmaf_rn(share, __uint_as_float(c.z), o[pass][2]);
+        o[pass][3] = __fmaf_rn(share, __uint_as_float(c.w), o[pass][3]);
+      }
+    }
+  }
+};

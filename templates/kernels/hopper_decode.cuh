@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention forward for Hopper where a tile has few rows: 16, which four warps share, each with a quarter of a block's
+// keys. They multiply with mma.sync out of what the copy engine brings, and none waits for another before the end, where
+// what they have made is joined in shared memory. So is what the blocks of a cluster have made, which split a tile's
+// keys among them; how many they are is known at launch. A thread block has one tile. docs/kernels/decode.md has the
+// reasons.
+#pragma once
+
+#include "attention/probability.cuh"
+#include "attention/row_end.cuh"
+#include "attention/scores.cuh"
+#include "hopper/block.cuh"
+#include "hopper/block_walk.cuh"
+#include "hopper/joined_row.cuh"
+#include "hopper/loader.cuh"
+#include "hopper/tiles.cuh"
+#include "hopper/warp_softmax.cuh"
+#include "mma/warp_attention.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/grid_dependency.cuh"
+
+template <class Config>
+struct DecodeWarpShape : HopperShape<Config> {
+  static constexpr int kM = 1;
+  static constexpr int kPaddedHeadDim = round_up(Config::kHeadDim, 16);
+  static constexpr int kPaddedHeadDimV = round_up(Config::kHeadDimV, 16);
+  static constexpr bool kQueryInRegisters = Config::kHeadDim <= 128;
+  static constexpr int kLdmatrix = 4;
+};
+
+// The tile of this thread block. All lanes of a warp ask where blocks are listed.
+template <class Config>
+__device__ __forceinline__ HopperTile<Config> tile_of_block(const HopperTiles<Config>& tiles) {
+  HopperTile<Config> tile = tiles.find(HopperTiles<Config>::first());
+  if constexpr (Config::Blocks::kListed) tile.listed = ListedBlocks<Config>{tiles}.count(tile);
+  return tile;
+}
+
+// --- The feeders: one of the keys and the query, one of the values --------------------------------------------------
+
+template <class Config>
+__device__ __forceinline__ void feed_keys(HopperLoader<Config>& loader, const HopperTile<Config>& tile) {
+  BlockWalk<Config> walk(loader.tiles.args);
+  const int first = walk.begin(tile);
+  loader.request_key(tile, first, walk.note());
+  loader.request_query(tile);
+  walk.go(tile, [&](int, int next) { loader.request_key(tile, next, walk.note()); });
+}
+
+template <class Config>
+__device__ __forceinline__ void feed_values(HopperLoader<Config>& loader, const HopperTile<Config>& tile) {
+  BlockWalk<Config> walk(loader.tiles.args);
+  walk.begin(tile);
+  loader.request_value(tile, walk.go(tile, [&](int block, int) { loader.request_value(tile, block); }));
+}
+
+// --- The consumers --------------------------------------------------------------------------------------------------
+
+template <class Config>
+class DecodeConsumer {
+  using Shape = HopperShape<Config>;
+  using Tile = HopperTile<Config>;
+  using KTile = typename Shape::KTile;
+  using VTile = typename Shape::VTile;
+  using Warp = WarpAttention<Config, DecodeWarpShape<Config>, WarpSoftmax<Config::kRescale>>;
+  static constexpr int kKeys = Config::kBlockKv / Shape::kConsumerWarps;  // of a block, a warp's
+  using Scores = typename Warp::template Scores<kKeys>;
+  using ScoreRow = typename Score<Config>::Row;
+  using Rows = LaneRows<ScoreRow>;
+  struct NoRows {};
+  // What is kept of them from block to block.
+  using KeptRows = typename Choose<Score<Config>::kIsLong, NoRows, Rows>::type;
+  using InCommon = Common<1, ScoreRow::kCommon>;
+  using Dropouts = typename Config::Dropouts;
+  using Additions = typename Config::SoftmaxParts;
+  using Sequences = typename Config::Sequences;
+  using Part = typename Shape::Part;
+  using Row = JoinedRow<Part>;
+
+ public:
+  __device__ __forceinline__ DecodeConsumer(const typename Config::Arguments& args_, const Shape& shape_, int warp_)
+      : args(args_),
+        shape(shape_),
+        tiles{args_},
+        tile(tile_of_block(tiles)),
+        blocks(tiles.visited(tile, tile.first_row, tile.first_row + Config::kBlockQ - 1)),
+        warp(warp_),
+        lane(ptx::tid_x() % kWarpSize),
+        self(score().unit(), shape_.queries().slot(0), lane) {}
+
+  __device__ __forceinline__ void run() {
+    take_query();
+    visit_blocks();
+    meet_warps();  // nobody reads keys and values any more
+    part(warp).write(self.softmax, self.o, lane);
+    meet_warps();
+    const int blocks_of_cluster = static_cast<int>(ptx::cluster_nctarank());
+    if (blocks_of_cluster == 1)
+      join_warps([&](Row& row, int at) { finish(row, at); });
+    else
+      join_cluster(blocks_of_cluster);
+  }
+
+ private:
+  // --- The blocks of the tile ----------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void take_query() {
+    RingReader<typename Shape::QRing, 1> queries(shape.queries());
+    queries.wait_full();
+    if constexpr (DecodeWarpShape<Config>::kQueryInRegisters) self.keep_query();
+  }
+
+  __device__ __forceinline__ void visit_blocks() {
+    RingReader<typename Shape::KRing, 1> keys(shape.keys());
+    RingReader<typename Shape::VRing, 1> values(shape.values());
+    BlockCursor<Config> at(tile.listed, blocks.end);
+    const KeptRows kept = kept_rows();
+#pragma unroll 1
+    do {
+      keys.wait_full();
+      at.read(shape.note(keys.stage()));
+      Scores s;
+      self.template compute_scores<kKeys>(s, keys.slot() + warp * kKeys * KTile::kRowBytes);
+      keys.release(ptx::elect());
+      const auto shift = self.softmax.raise_maximum(s, self.o, finish_scores(s, rows_now(kept), at));
+      values.wait_full();
+      accumulate_output(s, shift, values.slot() + warp * kKeys * VTile::kRowBytes, at.block);
+      values.release(ptx::elect());
+    } while (at.go_on(blocks.first));
+  }
+
+  // From Q K^T to the softmax, but for what the scores of a row have in common.
+  __device__ __forceinline__ InCommon finish_scores(Scores& s, const Rows& rows, const BlockCursor<Config>& at) const {
+    const int first_key = first_key_of(at.block);
+    InCommon common;
+    if (args.core.sizes.query_sign != 0) change_sign(s);
+    if constexpr (ScoreRow::kChanges) common = score_products(s, rows, first_key, lane);
+    if constexpr (Config::Predicates::kAny)
+      if (!at.is_whole()) hide_by_predicates(s, first_key);
+    const auto mask = tiles.mask_of(tile);
+    if (at.block >= blocks.clean_end) mask_end(s, tile.first_row, first_key, mask, lane);
+    if (at.block < blocks.clean_first) mask_begin(s, tile.first_row, first_key, mask, lane);
+    return common;
+  }
+  // For a negative scale: the scores of -Q with the scale's magnitude, so that the softmax may take maxima.
+  __device__ __forceinline__ static void change_sign(Scores& s) {
+#pragma unroll
+    for (auto& column : s.x[0])
+#pragma unroll
+      for (float& x : column) x = -x;
+  }
+  __device__ __forceinline__ void hide_by_predicates(Scores& s, int first_key) const {
+    const auto rows = rows_of_lane(typename Config::Predicates(args), tile.first_row, lane,
+                                   [&](int row) { return tiles.place_of(tile, row); });
+    ::hide_by_predicates(s, 0, rows.upper, rows.lower.beside(rows.upper), first_key, lane);
+  }
+
+  __device__ __forceinline__ void accumulate_output(const Scores& s, const typename Warp::Shift& shift,
+                                                    SmemAddress values, int block) {
+    const auto kept = [&](int, int h, int column) {
+      if constexpr (Dropouts::kAny) {
+        static_assert(kKeys % kKeptKeys == 0, "random bits are drawn for as many keys at once");
+        return Dropouts(args)
+            .row([&] { return tiles.place_of(tile, tile.first_row + 8 * h + lane / 4); })
+            .kept(first_key_of(block) + lane % 4 * 2 + column);
+      }
+    };
+    uint32 flips = 0;
+    if constexpr (Dropouts::kAny) flips = Dropouts(args).flips();
+    self.template accumulate_output<kKeys>(s, shift, values, kept, flips);
+  }
+
+  // What the parts in the slot of scores know of the lane's rows.
+  __device__ __forceinline__ Rows rows_of_tile() const {
+    if constexpr (!ScoreRow::kChanges)
+      return {};
+    else
+      return rows_of_lane(score(), tile.first_row, lane, [&](int row) { return tiles.place_of(tile, row); });
+  }
+  __device__ __forceinline__ KeptRows kept_rows() const {
+    if constexpr (Score<Config>::kIsLong)
+      return {};
+    else
+      return rows_of_tile();
+  }
+  __device__ __forceinline__ Rows rows_now(const KeptRows& kept) const {
+    if constexpr (Score<Config>::kIsLong)
+      return rows_of_tile();
+    else
+      return kept;
+  }
+
+  // --- The end of the tile -------------------------------------------------------------------------------------------
+
+  // The rows that there are of what this block's warps have made, one after the other to use(row, which).
+  template <class Use>
+  __device__ __forceinline__ void join_warps(Use use) const {
+#pragma unroll 1
+    for (int at = warp; at < rows(); at += Shape::kConsumerWarps) {
+      Row row(self.softmax.scale_log2);
+      row.template join<false>(Shape::kConsumerWarps, at, lane, [&](int i) { return part(i); });
+      use(row, at);
+    }
+  }
+
+  // The first block has what the others have made. None ends before it is read.
+  __device__ __forceinline__ void join_cluster(int blocks_of_cluster) const {
+    const Part own = part(Shape::kConsumerWarps);
+    join_warps([&](const Row& row, int at) { row.write(own, at, lane); });
+    ptx::cluster_sync();
+    if (ptx::cluster_ctarank() == 0) {
+#pragma unroll 1
+      for (int at = warp; at < rows(); at += Shape::kConsumerWarps) {
+        Row row(self.softmax.scale_log2);
+        row.template join<true>(blocks_of_cluster, at, lane,
+                                [&](int i) { return Part{ptx::in_block_of_cluster(own.place, i)}; });
+        finish(row, at);
+      }
+    }
+    ptx::cluster_sync();
+  }
+
+  // Divides by the sum, and writes the row and its LSE.
+  __device__ __forceinline__ void finish(Row& row, int at) const {
+    const int of_sequence = tile.first_row + at;
+    const auto end = end_row(
+        Additions(args), row, 0, 0, [&] { return tiles.place_of(tile, of_sequence); }, tile.is_first());
+    float factor = end.total == 0.0f ? 0.0f : ptx::rcp(end.total);
+    if constexpr (Additions::kAny) factor *= end.kept;
+    if constexpr (Dropouts::kAny) factor *= Dropouts(args).scale();
+    // Without keys what was read in place of values may be NaN, and times 0 it still is.
+    const bool has_keys = tiles.sequence_of(tile).keys > 0;
+#pragma unroll
+    for (auto& pass : row.o)
+#pragma unroll
+      for (float& x : pass) x = has_keys ? x * factor : 0.0f;
+    const float lse = end.log_sum_exp(row, 0, 0);
+    if (tile.is_partial())
+      write_partial(row, at, lse);
+    else
+      write(row, of_sequence, lse);
+  }
+
+  __device__ __forceinline__ void write(const Row& row, int of_sequence, float lse) const {
+    const int packed_heads_log2 = args.core.packed_heads_log2;
+    const int head = (tile.head << packed_heads_log2) + (of_sequence & ((1 << packed_heads_log2) - 1));
+    const int query = Sequences::first_query(tile) + (of_sequence >> packed_heads_log2);
+    const int batch = Sequences::query_batch(tile, tile.batch);
+    const auto in = [&](const RowStrides& strides) {
+      return batch * strides.batch + query * strides.row + head * strides.head;
+    };
+    char* const out = args.splits.out + in(args.splits.out_strides);
+    for_each_pass([&](int pass, int column) {
+      const auto& o = row.o[pass];
+      ptx::st_global(out + 2 * column, ptx::cvt_rn_x2(typename Config::Element{}, o[0], o[1]),
+                     ptx::cvt_rn_x2(typename Config::Element{}, o[2], o[3]));
+    });
+    if (lane == 0 && args.core.lse != nullptr)
+      ptx::st_global(reinterpret_cast<char*>(args.core.lse) + in(args.core.lse_strides), lse);
+  }
+  __device__ __forceinline__ void write_partial(const Row& row, int at, float lse) const {
+    const PartialRow partial(args.splits, tile.slot, at, Config::kHeadDimV);
+    for_each_pass([&](int pass, int column) {
+      const auto& o = row.o[pass];
+      ptx::st_global(partial.out + column, ptx::Chunk{__float_as_uint(o[0]), __float_as_uint(o[1]),
+                                                      __float_as_uint(o[2]), __float_as_uint(o[3])});
+    });
+    if (lane == 0) ptx::st_global(partial.lse, lse);
+  }
+  // Of the lane's columns that there are: body(pass, first of them).
+  template <class Body>
+  __device__ __forceinline__ void for_each_pass(Body body) const {
+#pragma unroll
+    for (int pass = 0; pass < Row::kPasses; ++pass)
+      if (Row::column(pass, lane) < Config::kHeadDimV) body(pass, Row::column(pass, lane));
+  }
+
+  __device__ __forceinline__ static void meet_warps() {
+    ptx::bar_sync<Shape::kConsumerThreads>(NamedBarrier::first_warpgroup);
+  }
+
+  // --- Places ------------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ Score<Config> score() const { return Score<Config>(args); }
+  __device__ __forceinline__ Part part(int i) const { return {shape.smem + Shape::kParts + i * Part::kBytes}; }
+  // Of a block, the first one of this warp.
+  __device__ __forceinline__ int first_key_of(int block) const { return block * Config::kBlockKv + warp * kKeys; }
+  // Of the tile, those that there are.
+  __device__ __forceinline__ int rows() const {
+    return min((tiles.sequence_of(tile).queries << args.core.packed_heads_log2) - tile.first_row, Config::kBlockQ);
+  }
+
+  const typename Config::Arguments& args;
+  const Shape shape;
+  const HopperTiles<Config> tiles;
+  const Tile tile;
+  const BlockRuns blocks;
+  const int warp, lane;
+  Warp self;
+};
+
+template <class Config>
+__device__ __forceinline__ void forward_hopper_decode(const typename Config::Arguments& args, SmemAddress smem) {
+  // Launches are short: the next one may begin before this one ends.
+  ptx::launch_dependents();
+  const HopperTiles<Config> tiles{args};
+  // A launch for a ragged batch has as many blocks as there may be tiles.
+  if constexpr (Config::Sequences::kRagged) {
+    ptx::wait_for_grids();
+    if (HopperTiles<Config>::first() >= tiles.count()) return;
+  }
+  const HopperShape<Config> shape{smem};
+  open_block<Config>(args.core, shape, 0);
+  if constexpr (!Config::Sequences::kRagged) ptx::wait_for_grids();
+  const int warp = ptx::shfl_first(ptx::tid_x() / kWarpSize);
+  if (warp >= HopperShape<Config>::kProducerWarps) {
+    DecodeConsumer<Config>(args, shape, warp - HopperShape<Config>::kProducerWarps).run();
+    return;
+  }
+  if (!LoadingFeeder<Config>::is(warp, ptx::tid_x())) return;
+  HopperLoader<Config> loader(args, shape);
+  if (warp == 0)
+    feed_keys(loader, tile_of_block(tiles));
+  else
+    feed_values(loader, tile_of_block(tiles));
+}
