@@ -21,6 +21,7 @@ constexpr double kMmaSyncShare = 0.6;
 // Tiles of so few rows serve calls of few queries. There memory decides, and the tensor cores wait whatever feeds them.
 constexpr int kFewRows = 64;
 constexpr double kFarBelow = 1.6;
+constexpr int kWarpgroupRows = 64;  // of one wgmma
 
 // K and V are read once for each group of rows that computes together and written once for each thread block.
 double bytes_per_kflop(const Problem& problem, int rows, int block_q, int block_kv, int other_elements) {
@@ -37,14 +38,14 @@ double traffic(const Problem& problem, const MmaVariant& v) {
 }
 
 double traffic(const Problem& problem, const HopperVariant& v) {
-  constexpr int kWarpgroupRows = 64;
-  const int query = kWarpgroupRows * problem.head_dim;
-  const int written_and_read = v.probabilities == ProbabilitySource::shared ? 2 * kWarpgroupRows * v.block_kv : 0;
-  return bytes_per_kflop(problem, kWarpgroupRows, v.block_q, v.block_kv, query + written_and_read);
+  const int rows = std::min(v.block_q, kWarpgroupRows);
+  const int query = rows * problem.head_dim;
+  const int written_and_read = v.probabilities == ProbabilitySource::shared ? 2 * rows * v.block_kv : 0;
+  return bytes_per_kflop(problem, rows, v.block_q, v.block_kv, query + written_and_read);
 }
 
 double share_of_instruction(const MmaVariant&) { return kMmaSyncShare; }
-double share_of_instruction(const HopperVariant&) { return 1; }
+double share_of_instruction(const HopperVariant& v) { return v.block_q < kWarpgroupRows ? kMmaSyncShare : 1; }
 
 }  // namespace
 

@@ -178,6 +178,9 @@ bool is_legal(const Engine& engine, const Problem& problem, const Variant& varia
     return false;
   }
 }
+// Of kernels whose warps share rows.
+const std::vector<const char*> kSharedRows{"hopper-q16-kv64-s2-qs1-whole-serial-ppoff-rare-single-split-splitkv",
+                                           "hopper-q16-kv128-s1-qs1-whole-serial-ppoff-always-single-split-splitkv"};
 bool is_hopper(const Variant& variant) { return std::holds_alternative<HopperVariant>(variant); }
 
 }  // namespace
@@ -218,8 +221,9 @@ std::optional<Variant> random_variant(const Engine& engine, const RandomCase& ra
   std::erase_if(variants, [&](const Variant& variant) { return is_hopper(variant) != wants_hopper; });
   if (variants.empty()) return {};
   const Variant chosen = dice.one_of(variants);
-  const Variant splitting = parse_variant("splitkv", chosen);
-  return dice.one_in(4) && is_legal(engine, random.problem, splitting, architecture) ? splitting : chosen;
+  const Variant splitting = wants_hopper && dice.one_in(2) ? parse_variant(dice.one_of(kSharedRows))
+                                                           : parse_variant("splitkv", chosen);
+  return is_legal(engine, random.problem, splitting, architecture) ? splitting : chosen;
 }
 
 std::string describe(const RandomCase& random) {

@@ -158,7 +158,8 @@ std::string why_not_unspecialized(const HopperVariant& v) {
 std::string why_not_shared(const Problem& problem, const HopperVariant& v) {
   const auto with = [](std::string_view what) { return fmt::format("{} with q{}", what, kSharedRows); };
   if (v.block_kv % kWarpgroupRows != 0) return must("block_kv", with("64, 128, 192 or 256"), v.block_kv);
-  if (problem.dropout && v.block_kv % 128 != 0) return must("block_kv", with("128 or 256 for dropout"), v.block_kv);
+  if (has_part(Slot::probability, problem) && v.block_kv % 128 != 0)
+    return must("block_kv", with("128 or 256 for dropout"), v.block_kv);
   if (v.q_stages != 1) return must("q_stages", with("1"), v.q_stages);
   if (v.output != OutputSlot::whole) return must("output", with("whole"), spell(kOutputs, v.output));
   if (v.overlap != GemmSoftmax::serial) return must("overlap", with("serial"), spell(kOverlaps, v.overlap));
@@ -381,6 +382,9 @@ constexpr const char* kGoodSchemes[] = {"2stage-ppgemm-lazy-dynamic-fused", "2st
 constexpr const char* kLowTiles[] = {"q64-kv128", "q64-kv64"};
 constexpr const char* kLowSchemes[] = {"2stage-ppoff-lazy-dynamic-split", "2stage-ppoff-rare-dynamic-fused",
                                        "2stage-ppoff-rare-single-split", "2stage-ppoff-rare-dynamic-split-splitkv"};
+// For even fewer, whose rows warps share.
+constexpr const char* kSharedTiles[] = {"q16-kv64-s3", "q16-kv64-s2", "q16-kv128-s2"};
+constexpr const char* kSharedScheme = "qs1-whole-serial-ppoff-rare-single-split-splitkv";
 // Deep rings, where they fit.
 constexpr const char* kDeepTiles[] = {"q128-kv64-s4-qs2-whole", "q256-kv64-s4-qs2-whole"};
 constexpr const char* kDeepSchemes[] = {"2stage-ppgemm-rare-dynamic-fused", "2stage-ppgemm-lazy-dynamic-fused",
@@ -579,6 +583,7 @@ std::vector<Candidate> hopper_candidates(const Problem& problem, const Architect
     for (const char* scheme : kGoodSchemes) candidates.add_stored(tile, scheme);
   for (const char* tile : kLowTiles)
     for (const char* scheme : kLowSchemes) candidates.add_stored(tile, scheme);
+  for (const char* tile : kSharedTiles) candidates.add(tile, kSharedScheme);
   for (const char* tile : kDeepTiles)
     for (const char* scheme : kDeepSchemes) candidates.add(tile, scheme);
   return std::move(candidates.list);
