@@ -7,6 +7,7 @@
 //   static constexpr bool kBegins;   some span begins behind the first key
 //   static constexpr bool kEnds;     spans of neighbouring rows end at different keys
 //   static constexpr bool kEndsAtPosition;  no span goes behind the position
+//   static constexpr bool kInMemory;  spans are known by what a launch before this one may have written
 //   Part(const Arguments&, Batch batch)   the launch's arguments, of which a part reads the member of its own; batch()
 //                                    gives the batch entry, and is only called by who needs it
 //   int first(int position), last(int position)   the span; keys that do not exist may lie in it
@@ -21,7 +22,7 @@ struct AllOf;
 
 template <>
 struct AllOf<> {
-  static constexpr bool kBegins = false, kEnds = false, kEndsAtPosition = false;
+  static constexpr bool kBegins = false, kEnds = false, kEndsAtPosition = false, kInMemory = false;
 
   template <class Arguments, class Batch>
   __device__ __forceinline__ AllOf(const Arguments&, Batch) {}
@@ -35,6 +36,7 @@ struct AllOf<Part, Rest...> {
   static constexpr bool kBegins = Part::kBegins || AllOf<Rest...>::kBegins;
   static constexpr bool kEnds = Part::kEnds || AllOf<Rest...>::kEnds;
   static constexpr bool kEndsAtPosition = Part::kEndsAtPosition || AllOf<Rest...>::kEndsAtPosition;
+  static constexpr bool kInMemory = Part::kInMemory || AllOf<Rest...>::kInMemory;
 
   Part part;
   AllOf<Rest...> rest;

@@ -54,11 +54,11 @@ __device__ __forceinline__ auto scheduled_tile(const typename Config::Arguments&
       Sequences(args).template tile<Config::Masks::kEnds, Config::kLongestFirst, Config::kSplitKv>(sizes, index);
   // To the scheduler the batch has its entries once for each split.
   if constexpr (Config::kSplitKv && !Sequences::kRagged) {
-    tile.slot = args.splits.partials == nullptr
-                    ? -1
-                    : (tile.batch * sizes.num_heads_q + tile.head) * sizes.num_q_tiles + tile.index;
-    tile.split = tile.batch / args.splits.batch;
-    tile.batch %= args.splits.batch;
+    if (args.splits.partials != nullptr) {
+      tile.slot = (tile.batch * sizes.num_heads_q + tile.head) * sizes.num_q_tiles + tile.index;
+      tile.split = tile.batch / args.splits.batch;
+      tile.batch %= args.splits.batch;
+    }
   }
   return tile;
 }

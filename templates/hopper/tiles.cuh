@@ -80,6 +80,9 @@ struct HopperTile : Config::Sequences::Place, TileSplit<Config::kSplitKv> {
 template <class Config>
 inline constexpr bool kWarpsShareRows = Config::kBlockQ < kWarpgroupRows;
 
+// Of a cluster whose size is known at launch: a power of two.
+__device__ __forceinline__ int cluster_size_log2() { return 31 - __clz(static_cast<int>(ptx::cluster_nctarank())); }
+
 template <class Config>
 __device__ __forceinline__ int cluster_rank() {
   if constexpr (Config::kCluster == 1) return 0;
@@ -97,7 +100,7 @@ struct HopperTiles {
   // Tiles are counted in clusters: the blocks of one take neighbouring tiles of the same head.
   __device__ __forceinline__ uint32 count() const { return Sequences(args).count(sizes()); }
   __device__ __forceinline__ static uint32 first() {
-    if constexpr (kWarpsShareRows<Config>) return ptx::ctaid_x() / ptx::cluster_nctarank();
+    if constexpr (kWarpsShareRows<Config>) return ptx::ctaid_x() >> cluster_size_log2();
     return ptx::ctaid_x() / Config::kCluster;
   }
   __device__ __forceinline__ static uint32 stride() { return ptx::nctaid_x() / Config::kCluster; }
@@ -124,7 +127,7 @@ struct HopperTiles {
   // Of the blocks of keys that a tile visits, those of this block of the cluster. A tile that sees no key of its span
   // visits a block outside of it.
   __device__ __forceinline__ static KeySpan<true> share_of_block(const KeySpan<true>& span, const BlockRuns& runs) {
-    const int share = ceil_div(runs.count(), static_cast<int>(ptx::cluster_nctarank()));
+    const int share = (runs.count() + static_cast<int>(ptx::cluster_nctarank()) - 1) >> cluster_size_log2();
     const int first = runs.first + static_cast<int>(ptx::cluster_ctarank()) * share;
     return {span.first_of(min(first, runs.end) * Config::kBlockKv),
             min(span.end, min(first + share, runs.end) * Config::kBlockKv)};

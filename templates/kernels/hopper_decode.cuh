@@ -28,14 +28,6 @@ struct DecodeWarpShape : HopperShape<Config> {
   static constexpr int kLdmatrix = 4;
 };
 
-// The tile of this thread block. All lanes of a warp ask where blocks are listed.
-template <class Config>
-__device__ __forceinline__ HopperTile<Config> tile_of_block(const HopperTiles<Config>& tiles) {
-  HopperTile<Config> tile = tiles.find(HopperTiles<Config>::first());
-  if constexpr (Config::Blocks::kListed) tile.listed = ListedBlocks<Config>{tiles}.count(tile);
-  return tile;
-}
-
 // --- The feeders: one of the keys and the query, one of the values --------------------------------------------------
 
 template <class Config>
@@ -78,11 +70,12 @@ class DecodeConsumer {
   using Row = JoinedRow<Part>;
 
  public:
-  __device__ __forceinline__ DecodeConsumer(const typename Config::Arguments& args_, const Shape& shape_, int warp_)
+  __device__ __forceinline__ DecodeConsumer(const typename Config::Arguments& args_, const Shape& shape_,
+                                            const Tile& tile_, int warp_)
       : args(args_),
         shape(shape_),
         tiles{args_},
-        tile(tile_of_block(tiles)),
+        tile(tile_),
         blocks(tiles.visited(tile, tile.first_row, tile.first_row + Config::kBlockQ - 1)),
         warp(warp_),
         lane(ptx::tid_x() % kWarpSize),
@@ -301,26 +294,28 @@ class DecodeConsumer {
 
 template <class Config>
 __device__ __forceinline__ void forward_hopper_decode(const typename Config::Arguments& args, SmemAddress smem) {
-  // Launches are short: the next one may begin before this one ends.
+  // Launches are short: the next one may begin before this one ends. It finds its tile meanwhile, unless that is said
+  // by what this one may write.
+  constexpr bool kTileInMemory = Config::Sequences::kRagged || Config::Masks::kInMemory;
   ptx::launch_dependents();
   const HopperTiles<Config> tiles{args};
+  if constexpr (kTileInMemory) ptx::wait_for_grids();
   // A launch for a ragged batch has as many blocks as there may be tiles.
-  if constexpr (Config::Sequences::kRagged) {
-    ptx::wait_for_grids();
-    if (HopperTiles<Config>::first() >= tiles.count()) return;
-  }
+  if (Config::Sequences::kRagged && HopperTiles<Config>::first() >= tiles.count()) return;
+  HopperTile<Config> tile = tiles.find(HopperTiles<Config>::first());
   const HopperShape<Config> shape{smem};
   open_block<Config>(args.core, shape, 0);
-  if constexpr (!Config::Sequences::kRagged) ptx::wait_for_grids();
+  if constexpr (!kTileInMemory) ptx::wait_for_grids();
+  if constexpr (Config::Blocks::kListed) tile.listed = ListedBlocks<Config>{tiles}.count(tile);
   const int warp = ptx::shfl_first(ptx::tid_x() / kWarpSize);
   if (warp >= HopperShape<Config>::kProducerWarps) {
-    DecodeConsumer<Config>(args, shape, warp - HopperShape<Config>::kProducerWarps).run();
+    DecodeConsumer<Config>(args, shape, tile, warp - HopperShape<Config>::kProducerWarps).run();
     return;
   }
   if (!LoadingFeeder<Config>::is(warp, ptx::tid_x())) return;
   HopperLoader<Config> loader(args, shape);
   if (warp == 0)
-    feed_keys(loader, tile_of_block(tiles));
+    feed_keys(loader, tile);
   else
-    feed_values(loader, tile_of_block(tiles));
+    feed_values(loader, tile);
 }

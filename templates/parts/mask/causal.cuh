@@ -5,7 +5,7 @@
 #include "types.cuh"
 
 struct CausalMask {
-  static constexpr bool kBegins = false, kEnds = true, kEndsAtPosition = true;
+  static constexpr bool kBegins = false, kEnds = true, kEndsAtPosition = true, kInMemory = false;
 
   template <class Arguments, class Batch>
   __device__ __forceinline__ CausalMask(const Arguments&, Batch) {}

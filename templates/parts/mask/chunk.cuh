@@ -6,7 +6,7 @@
 #include "types.cuh"
 
 struct ChunkMask {
-  static constexpr bool kBegins = true, kEnds = true, kEndsAtPosition = false;
+  static constexpr bool kBegins = true, kEnds = true, kEndsAtPosition = false, kInMemory = false;
 
   const ChunkArguments& chunk;
 

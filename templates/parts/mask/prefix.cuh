@@ -6,7 +6,7 @@
 #include "types.cuh"
 
 struct PrefixMask {
-  static constexpr bool kBegins = false, kEnds = true, kEndsAtPosition = false;
+  static constexpr bool kBegins = false, kEnds = true, kEndsAtPosition = false, kInMemory = true;
 
   const int last_of_prefix;
 

@@ -6,7 +6,7 @@
 #include "types.cuh"
 
 struct WindowMask {
-  static constexpr bool kBegins = true, kEnds = true, kEndsAtPosition = false;
+  static constexpr bool kBegins = true, kEnds = true, kEndsAtPosition = false, kInMemory = false;
 
   const WindowArguments& window;
 
