@@ -204,15 +204,17 @@ std::string why_not_listed(const Problem& problem, const HopperVariant& v) {
   return problem.ragged ? must("cluster", "1 with a ragged batch", v.cluster) : "";
 }
 
-// The kernel of the ablation has no part but the causal mask.
+// The kernel of the ablation has no part but the causal mask, and splits nothing.
 std::string why_not_served(const Problem& problem, const HopperVariant& v) {
   Problem plain = problem;
   plain.causal = false;
-  if (v.split_kv && serves_ablation(v))
-    return must("a variant without nows, psmem, oquery and 3stage with splitkv", "ws, pregs", spell_variant(v));
-  if (feature_bits(plain) == 0 || !serves_ablation(v)) return {};
-  return must(fmt::format("a variant without nows, psmem, oquery and 3stage for {}", to_string(problem)), "ws, pregs",
-              spell_variant(v));
+  if (!v.split_kv && feature_bits(plain) == 0) return {};
+  const std::string with = v.split_kv ? " with splitkv" : " for " + to_string(problem);
+  if (!v.warp_specialized) return must("warp_specialized", "ws" + with, "nows");
+  if (v.probabilities == ProbabilitySource::shared) return must("probabilities", "pregs" + with, "psmem");
+  if (v.output == OutputSlot::query) return must("output", "half or whole" + with, "oquery");
+  if (v.overlap == GemmSoftmax::three_stage) return must("overlap", "serial or 2stage" + with, "3stage");
+  return {};
 }
 
 // --- What the problem allows -----------------------------------------------------------------------------------------
