@@ -179,8 +179,8 @@ bool is_legal(const Engine& engine, const Problem& problem, const Variant& varia
   }
 }
 // Of kernels whose warps share rows.
-const std::vector<const char*> kSharedRows{"hopper-q16-kv64-s2-qs1-whole-serial-ppoff-rare-single-split-splitkv",
-                                           "hopper-q16-kv128-s1-qs1-whole-serial-ppoff-always-single-split-splitkv"};
+const std::vector<const char*> kSharedRows{"hopper-q16-kv64-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv",
+                                           "hopper-q16-kv128-s1-qs1-whole-serial-ppoff-always-fixed-split-splitkv"};
 bool is_hopper(const Variant& variant) { return std::holds_alternative<HopperVariant>(variant); }
 
 }  // namespace

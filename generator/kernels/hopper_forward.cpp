@@ -71,8 +71,8 @@ constexpr auto kTunables = std::make_tuple(
 
 constexpr int kWarpgroupRows = 64;
 constexpr int kWarpgroupThreads = 128;
-constexpr int kSharedRows = 16;      // that the warps of a warpgroup share
-constexpr int kFeederThreads = 64;   // of the two warps that load for them
+constexpr int kSharedRows = 16;     // that the warps of a warpgroup share
+constexpr int kFeederThreads = 64;  // of the two warps that load for them
 constexpr int kElementBytes = 2;
 constexpr int kChunkBytes = 16;
 constexpr int kPlaceBytes = 64;     // where two tiles' sequences lie
@@ -168,7 +168,7 @@ std::string why_not_shared(const Problem& problem, const HopperVariant& v) {
   if (v.probabilities != ProbabilitySource::registers) return must("probabilities", with("pregs"), "psmem");
   if (v.cluster != 1) return must("cluster", with("1"), v.cluster);
   if (v.rescale == Rescale::lazy) return must("rescale", with("always or rare"), "lazy");
-  if (v.scheduler != Scheduler::single) return must("scheduler", with("single"), spell(kSchedulers, v.scheduler));
+  if (v.scheduler != Scheduler::fixed) return must("scheduler", with("fixed"), spell(kSchedulers, v.scheduler));
   if (v.boundary != TileBoundary::split) return must("boundary", with("split"), "fused");
   if (!v.split_kv) return must("split_kv", with("splitkv"), "wholekv");
   return {};
@@ -386,7 +386,7 @@ constexpr const char* kLowSchemes[] = {"2stage-ppoff-lazy-dynamic-split", "2stag
                                        "2stage-ppoff-rare-single-split", "2stage-ppoff-rare-dynamic-split-splitkv"};
 // For even fewer, whose rows warps share.
 constexpr const char* kSharedTiles[] = {"q16-kv64-s3", "q16-kv64-s2", "q16-kv128-s2"};
-constexpr const char* kSharedScheme = "qs1-whole-serial-ppoff-rare-single-split-splitkv";
+constexpr const char* kSharedScheme = "qs1-whole-serial-ppoff-rare-fixed-split-splitkv";
 // Deep rings, where they fit.
 constexpr const char* kDeepTiles[] = {"q128-kv64-s4-qs2-whole", "q256-kv64-s4-qs2-whole"};
 constexpr const char* kDeepSchemes[] = {"2stage-ppgemm-rare-dynamic-fused", "2stage-ppgemm-lazy-dynamic-fused",
@@ -532,11 +532,12 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   const int fetched_row = variant.block_kv * kElementBytes + kChunkBytes;  // no two in the same banks
   const int fetched = is_fetched(problem) && can_fetch(variant) ? variant.block_q * fetched_row : 0;
   Plan plan{};
-  plan.threads = kWarpgroupThreads * warpgroups(variant) +
-                 (shares_rows(variant) ? kFeederThreads : variant.warp_specialized ? kWarpgroupThreads : 0);
-  plan.smem_bytes = q_tiles + std::max(rings, parts_bytes(problem, variant)) + output_bytes(problem, variant) + probabilities + fetched + kBarrierBytes +
-                    (problem.block_mask ? kNoteBytes : 0) + (problem.ragged ? kPlaceBytes : 0) +
-                    (variant.split_kv ? kSplitBytes : 0);
+  plan.threads = kWarpgroupThreads * warpgroups(variant) + (shares_rows(variant)       ? kFeederThreads
+                                                            : variant.warp_specialized ? kWarpgroupThreads
+                                                                                       : 0);
+  plan.smem_bytes = q_tiles + std::max(rings, parts_bytes(problem, variant)) + output_bytes(problem, variant) +
+                    probabilities + fetched + kBarrierBytes + (problem.block_mask ? kNoteBytes : 0) +
+                    (problem.ragged ? kPlaceBytes : 0) + (variant.split_kv ? kSplitBytes : 0);
   plan.registers = estimate_registers(problem, variant);
   plan.argument_bytes = argument_bytes(
       problem, sizeof(HopperArguments) + (variant.split_kv ? sizeof(SplitArguments) : 0), alignof(HopperArguments));

@@ -171,9 +171,9 @@ void bind(Launch& launch, const ForwardCall& call, const HopperVariant& variant,
           const DeviceLimits& limits, const OwnMemory& own) {
   using Arguments = generator::HopperArguments;
   const Arguments& arguments = set_arguments(launch, call, variant, own);
-  launch.cluster = variant.cluster * own.splitting.cluster;
-  launch.blocks =
-      grid_size(variant, count_tiles(arguments.sizes), limits.resident_blocks) * own.splitting.cluster;
+  const int cluster = own.splitting.cluster;
+  launch.cluster = variant.cluster * cluster;
+  launch.blocks = grid_size(variant, count_tiles(arguments.sizes), limits.resident_blocks / cluster) * cluster;
   launch.overlaps = variant.split_kv;
   const TensorMapBoxes boxes = tensor_map_boxes(call, variant, plan, arguments.packed_heads_log2);
   const auto add_map = [&](std::size_t offset, const Tensor* tensor, const TensorMapBox& box) {

@@ -78,7 +78,7 @@ Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_c
   if (generator::shares_rows(variant)) splitting.cluster = cluster_of(tiles, keys, sm_count);
   splitting.wanted_tiles = sm_count / splitting.cluster;
   if (call.problem.ragged) {
-    splitting.slots = kMostSplitsOfWanted * splitting.wanted_tiles;
+    splitting.slots = kMostSplitsOfWanted * sm_count;  // whatever the cluster: calls with a plan may have another
     splitting.list_entries = ceil_quotient(splitting.slots, packs(call, tiling));
   } else if (splitting.cluster == 1 || keys > kKeysOfCluster) {
     split_alike(splitting, call, tiles, keys, block_kv(variant));

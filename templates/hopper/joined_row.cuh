@@ -118,8 +118,7 @@ struct JoinedRow : SoftmaxRows<1> {
       const SmemAddress from = part_at(part).row(row);
 #pragma unroll
       for (int pass = 0; pass < kPasses; ++pass) {
-        const ptx::Chunk c =
-            load<kInCluster>(from + 4 * min(column(pass, lane), Part::kColumns - kColumnsOfLane));
+        const ptx::Chunk c = load<kInCluster>(from + 4 * min(column(pass, lane), Part::kColumns - kColumnsOfLane));
         o[pass][0] = __fmaf_rn(share, __uint_as_float(c.x), o[pass][0]);
         o[pass][1] = __fmaf_rn(share, __uint_as_float(c.y), o[pass][1]);
         o[pass][2] = __fmaf_rn(share, __uint_as_float(c.z), o[pass][2]);

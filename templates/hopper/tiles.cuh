@@ -103,7 +103,10 @@ struct HopperTiles {
     if constexpr (kWarpsShareRows<Config>) return ptx::ctaid_x() >> cluster_size_log2();
     return ptx::ctaid_x() / Config::kCluster;
   }
-  __device__ __forceinline__ static uint32 stride() { return ptx::nctaid_x() / Config::kCluster; }
+  __device__ __forceinline__ static uint32 stride() {
+    if constexpr (kWarpsShareRows<Config>) return ptx::nctaid_x() >> cluster_size_log2();
+    return ptx::nctaid_x() / Config::kCluster;
+  }
 
   __device__ __forceinline__ Tile find(uint32 index) const {
     if (index >= count()) return {{}, {}, 0, 0, 0, 0, 0, 0, 0};
@@ -116,7 +119,8 @@ struct HopperTiles {
     }
     // What is multicast is loaded for all of the cluster's rows.
     const int last_row = first_of_cluster + Config::kCluster * Config::kBlockQ - 1;
-    if constexpr (kWarpsShareRows<Config>) tile.span = share_of_block(tile.span, visited(tile, first_of_cluster, last_row));
+    if constexpr (kWarpsShareRows<Config>)
+      tile.span = share_of_block(tile.span, visited(tile, first_of_cluster, last_row));
     const BlockRuns runs = visited(tile, first_of_cluster, last_row);
     tile.first_row = first_of_cluster + cluster_rank<Config>() * Config::kBlockQ;
     tile.end_block = runs.end, tile.first_block = runs.first;

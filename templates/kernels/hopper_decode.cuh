@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention forward for Hopper where a tile has few rows: 16, which four warps share, each with a quarter of a block's
-// keys. They multiply with mma.sync out of what the copy engine brings, and none waits for another before the end, where
-// what they have made is joined in shared memory. So is what the blocks of a cluster have made, which split a tile's
-// keys among them; how many they are is known at launch. A thread block has one tile. docs/kernels/decode.md has the
-// reasons.
+// keys. They multiply with mma.sync out of what the copy engine brings, and none waits for another before the end,
+// where what they have made is joined in shared memory. So is what the blocks of a cluster have made, which split a
+// tile's keys among them; how many they are is known at launch. docs/kernels/decode.md has the reasons.
 #pragma once
 
 #include "attention/probability.cuh"
@@ -28,6 +27,30 @@ struct DecodeWarpShape : HopperShape<Config> {
   static constexpr int kLdmatrix = 4;
 };
 
+// When the blocks of a cluster have made what they join, and when it is joined: by all of their threads.
+struct ClusterJoin {
+  __device__ __forceinline__ static int blocks() { return static_cast<int>(ptx::cluster_nctarank()); }
+  __device__ __forceinline__ static void stand_by() {
+    if (blocks() > 1) ptx::cluster_sync(), ptx::cluster_sync();
+  }
+};
+
+// The tiles of this thread block, from the given one on, by all of its threads: use(tile). None begins with the next
+// one before all have ended.
+template <class Config, class Use>
+__device__ __forceinline__ void for_each_tile(const HopperTiles<Config>& tiles, HopperTile<Config> tile, Use use) {
+#pragma unroll 1
+  for (uint32 index = HopperTiles<Config>::first();;) {
+    if constexpr (Config::Blocks::kListed) tile.listed = ListedBlocks<Config>{tiles}.count(tile);
+    use(tile);
+    index += HopperTiles<Config>::stride();
+    if (index >= tiles.count()) return;
+    ptx::fence_proxy_async();  // what was joined lies where the next keys go
+    ptx::bar_sync();
+    tile = tiles.find(index);
+  }
+}
+
 // --- The feeders: one of the keys and the query, one of the values --------------------------------------------------
 
 template <class Config>
@@ -46,8 +69,37 @@ __device__ __forceinline__ void feed_values(HopperLoader<Config>& loader, const 
   loader.request_value(tile, walk.go(tile, [&](int block, int) { loader.request_value(tile, block); }));
 }
 
+// By one thread of a warp, or by all of it.
+template <class Config>
+__device__ __forceinline__ void feed(const HopperTiles<Config>& tiles, const HopperShape<Config>& shape,
+                                     const HopperTile<Config>& first, int warp) {
+  HopperLoader<Config> loader(tiles.args, shape);
+  for_each_tile(tiles, first, [&](const HopperTile<Config>& tile) {
+    if (LoadingFeeder<Config>::is(warp, ptx::tid_x())) {
+      if (warp == 0)
+        feed_keys(loader, tile);
+      else
+        feed_values(loader, tile);
+    }
+    ClusterJoin::stand_by();
+  });
+}
+
 // --- The consumers --------------------------------------------------------------------------------------------------
 
+template <class Config>
+struct DecodeRings {
+  using Shape = HopperShape<Config>;
+
+  RingReader<typename Shape::QRing, 1> queries;
+  RingReader<typename Shape::KRing, 1> keys;
+  RingReader<typename Shape::VRing, 1> values;
+
+  __device__ __forceinline__ explicit DecodeRings(const Shape& shape)
+      : queries(shape.queries()), keys(shape.keys()), values(shape.values()) {}
+};
+
+// Of one tile, a warp.
 template <class Config>
 class DecodeConsumer {
   using Shape = HopperShape<Config>;
@@ -70,16 +122,17 @@ class DecodeConsumer {
   using Row = JoinedRow<Part>;
 
  public:
-  __device__ __forceinline__ DecodeConsumer(const typename Config::Arguments& args_, const Shape& shape_,
-                                            const Tile& tile_, int warp_)
-      : args(args_),
+  __device__ __forceinline__ DecodeConsumer(const HopperTiles<Config>& tiles_, const Shape& shape_,
+                                            DecodeRings<Config>& rings_, const Tile& tile_, int warp_)
+      : args(tiles_.args),
         shape(shape_),
-        tiles{args_},
+        tiles(tiles_),
+        rings(rings_),
         tile(tile_),
         blocks(tiles.visited(tile, tile.first_row, tile.first_row + Config::kBlockQ - 1)),
         warp(warp_),
         lane(ptx::tid_x() % kWarpSize),
-        self(score().unit(), shape_.queries().slot(0), lane) {}
+        self(score().unit(), rings_.queries.slot(), lane) {}
 
   __device__ __forceinline__ void run() {
     take_query();
@@ -87,39 +140,36 @@ class DecodeConsumer {
     meet_warps();  // nobody reads keys and values any more
     part(warp).write(self.softmax, self.o, lane);
     meet_warps();
-    const int blocks_of_cluster = static_cast<int>(ptx::cluster_nctarank());
-    if (blocks_of_cluster == 1)
+    if (ClusterJoin::blocks() == 1)
       join_warps([&](Row& row, int at) { finish(row, at); });
     else
-      join_cluster(blocks_of_cluster);
+      join_cluster();
   }
 
  private:
   // --- The blocks of the tile ----------------------------------------------------------------------------------------
 
   __device__ __forceinline__ void take_query() {
-    RingReader<typename Shape::QRing, 1> queries(shape.queries());
-    queries.wait_full();
+    rings.queries.wait_full();
     if constexpr (DecodeWarpShape<Config>::kQueryInRegisters) self.keep_query();
   }
 
   __device__ __forceinline__ void visit_blocks() {
-    RingReader<typename Shape::KRing, 1> keys(shape.keys());
-    RingReader<typename Shape::VRing, 1> values(shape.values());
     BlockCursor<Config> at(tile.listed, blocks.end);
     const KeptRows kept = kept_rows();
 #pragma unroll 1
     do {
-      keys.wait_full();
-      at.read(shape.note(keys.stage()));
+      rings.keys.wait_full();
+      at.read(shape.note(rings.keys.stage()));
       Scores s;
-      self.template compute_scores<kKeys>(s, keys.slot() + warp * kKeys * KTile::kRowBytes);
-      keys.release(ptx::elect());
+      self.template compute_scores<kKeys>(s, rings.keys.slot() + warp * kKeys * KTile::kRowBytes);
+      rings.keys.release(ptx::elect());
       const auto shift = self.softmax.raise_maximum(s, self.o, finish_scores(s, rows_now(kept), at));
-      values.wait_full();
-      accumulate_output(s, shift, values.slot() + warp * kKeys * VTile::kRowBytes, at.block);
-      values.release(ptx::elect());
+      rings.values.wait_full();
+      accumulate_output(s, shift, rings.values.slot() + warp * kKeys * VTile::kRowBytes, at.block);
+      rings.values.release(ptx::elect());
     } while (at.go_on(blocks.first));
+    rings.queries.release(ptx::elect());
   }
 
   // From Q K^T to the softmax, but for what the scores of a row have in common.
@@ -197,7 +247,7 @@ class DecodeConsumer {
   }
 
   // The first block has what the others have made. None ends before it is read.
-  __device__ __forceinline__ void join_cluster(int blocks_of_cluster) const {
+  __device__ __forceinline__ void join_cluster() const {
     const Part own = part(Shape::kConsumerWarps);
     join_warps([&](const Row& row, int at) { row.write(own, at, lane); });
     ptx::cluster_sync();
@@ -205,7 +255,7 @@ class DecodeConsumer {
 #pragma unroll 1
       for (int at = warp; at < rows(); at += Shape::kConsumerWarps) {
         Row row(self.softmax.scale_log2);
-        row.template join<true>(blocks_of_cluster, at, lane,
+        row.template join<true>(ClusterJoin::blocks(), at, lane,
                                 [&](int i) { return Part{ptx::in_block_of_cluster(own.place, i)}; });
         finish(row, at);
       }
@@ -285,8 +335,9 @@ class DecodeConsumer {
 
   const typename Config::Arguments& args;
   const Shape shape;
-  const HopperTiles<Config> tiles;
-  const Tile tile;
+  const HopperTiles<Config>& tiles;
+  DecodeRings<Config>& rings;
+  const Tile& tile;
   const BlockRuns blocks;
   const int warp, lane;
   Warp self;
@@ -302,20 +353,14 @@ __device__ __forceinline__ void forward_hopper_decode(const typename Config::Arg
   if constexpr (kTileInMemory) ptx::wait_for_grids();
   // A launch for a ragged batch has as many blocks as there may be tiles.
   if (Config::Sequences::kRagged && HopperTiles<Config>::first() >= tiles.count()) return;
-  HopperTile<Config> tile = tiles.find(HopperTiles<Config>::first());
+  const HopperTile<Config> first = tiles.find(HopperTiles<Config>::first());
   const HopperShape<Config> shape{smem};
   open_block<Config>(args.core, shape, 0);
   if constexpr (!kTileInMemory) ptx::wait_for_grids();
-  if constexpr (Config::Blocks::kListed) tile.listed = ListedBlocks<Config>{tiles}.count(tile);
   const int warp = ptx::shfl_first(ptx::tid_x() / kWarpSize);
-  if (warp >= HopperShape<Config>::kProducerWarps) {
-    DecodeConsumer<Config>(args, shape, tile, warp - HopperShape<Config>::kProducerWarps).run();
-    return;
-  }
-  if (!LoadingFeeder<Config>::is(warp, ptx::tid_x())) return;
-  HopperLoader<Config> loader(args, shape);
-  if (warp == 0)
-    feed_keys(loader, tile);
-  else
-    feed_values(loader, tile);
+  if (warp < HopperShape<Config>::kProducerWarps) return feed(tiles, shape, first, warp);
+  DecodeRings<Config> rings(shape);
+  for_each_tile(tiles, first, [&](const HopperTile<Config>& tile) {
+    DecodeConsumer<Config>(tiles, shape, rings, tile, warp - HopperShape<Config>::kProducerWarps).run();
+  });
 }
