@@ -127,12 +127,12 @@ struct RaggedArguments {
 };
 
 // Split keys: attention/splits.cuh. A partial result has a slot: of each row of its tile the output by its own sum, and
-// the LSE. Of a tile they follow one another in the order of splits, those of all heads and tiles of a split together:
+// what that is. Of a tile they follow one another in the order of splits, those of all heads and tiles of a split together:
 // (split * heads + head) * tiles + index, and where batches are not ragged in place of the split (split * batch +
 // entry).
 struct SplitArguments {
   float* partials;          // of [slot, row, head_dim_v]; null: no tile is split
-  float* lse;               // of [slot, row]
+  float* weights;           // of [slot, row, 2]: the binary logarithm of the sum of exponentials, as Log2 has it
   int rows;                 // of a slot: as many as a tile has at most
   int batch;                // entries; the launch's sizes have so many for each split
   int keys;                 // of a split: a multiple of a block's
@@ -145,7 +145,7 @@ struct SplitArguments {
 constexpr int kCombineThreads = 256;
 struct CombineArguments {
   const float* partials;
-  const float* lse_of_partials;
+  const float* weights_of_partials;
   char* out;
   char* lse;  // null: not written
   RowStrides out_strides, lse_strides;

@@ -93,8 +93,9 @@ Scratch scratch_of(const ForwardCall& call, const Variant& variant, const Splitt
   if (!splitting.any()) return scratch;
   const auto rows = static_cast<std::size_t>(splitting.slots * splitting.rows);
   scratch.partials = scratch.bytes;
-  scratch.lse = scratch.partials + aligned(rows * static_cast<std::size_t>(call.problem.head_dim_v) * sizeof(float));
-  scratch.bytes = scratch.lse + aligned(rows * sizeof(float));
+  scratch.weights =
+      scratch.partials + aligned(rows * static_cast<std::size_t>(call.problem.head_dim_v) * sizeof(float));
+  scratch.bytes = scratch.weights + aligned(2 * rows * sizeof(float));
   return scratch;
 }
 
@@ -106,7 +107,7 @@ generator::SplitArguments split_arguments(const ForwardCall& call, const Splitti
   arguments.out_strides = row_strides(*call.out);
   if (!splitting.any()) return arguments;
   arguments.partials = reinterpret_cast<float*>(memory + scratch.partials);
-  arguments.lse = reinterpret_cast<float*>(memory + scratch.lse);
+  arguments.weights = reinterpret_cast<float*>(memory + scratch.weights);
   arguments.rows = static_cast<int>(splitting.rows);
   arguments.keys = static_cast<int>(splitting.keys);
   if (call.problem.ragged) arguments.planned_keys = &batch_plan_head(memory)->split_keys;
@@ -118,7 +119,7 @@ generator::CombineArguments combine_arguments(const ForwardCall& call, const Var
   const Tiling tiling = tiling_of(call, variant);
   generator::CombineArguments arguments{};
   arguments.partials = reinterpret_cast<const float*>(memory + scratch.partials);
-  arguments.lse_of_partials = reinterpret_cast<const float*>(memory + scratch.lse);
+  arguments.weights_of_partials = reinterpret_cast<const float*>(memory + scratch.weights);
   arguments.out = static_cast<char*>(call.out->data);
   arguments.out_strides = row_strides(*call.out);
   if (call.lse) {

@@ -31,7 +31,7 @@ Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_c
 
 // What the launches of a call have to themselves: the list of tiles of a ragged batch, and partial results.
 struct Scratch {
-  std::size_t partials = 0, lse = 0;  // where they begin
+  std::size_t partials = 0, weights = 0;  // where they begin
   std::size_t bytes = 0;
 };
 Scratch scratch_of(const ForwardCall& call, const Variant& variant, const Splitting& splitting);

@@ -39,6 +39,10 @@ struct RowEnd {
   __device__ __forceinline__ float log_sum_exp(const Softmax& softmax, int m, int h) const {
     return softmax.log_sum_exp(m, h, total);
   }
+  template <class Softmax>
+  __device__ __forceinline__ Log2 log2_sum_exp(const Softmax& softmax, int m, int h) const {
+    return softmax.log2_sum_exp(m, h, total);
+  }
 };
 
 // The larger one of the softmax's reference and the added term is what the total is relative to.
@@ -52,6 +56,10 @@ struct RowEnd<true> {
   template <class Softmax>
   __device__ __forceinline__ float log_sum_exp(const Softmax& softmax, int m, int h) const {
     return leads ? (term + ptx::lg2(total)) * kLn2 : softmax.log_sum_exp(m, h, total);
+  }
+  template <class Softmax>
+  __device__ __forceinline__ Log2 log2_sum_exp(const Softmax& softmax, int m, int h) const {
+    return leads ? Log2{term, ptx::lg2(total)} : softmax.log2_sum_exp(m, h, total);
   }
 };
 

@@ -35,6 +35,15 @@ struct Accumulator {
   }
 };
 
+// A binary logarithm that an f32 has no room for: the sum of two of them, of which the second is the smaller one.
+struct Log2 {
+  float high, low;
+
+  __device__ __forceinline__ bool operator<(const Log2& other) const {
+    return high < other.high || (high == other.high && low < other.low);
+  }
+};
+
 // What all scores of a row in a block lack: of the rows of a lane, as SoftmaxRows has them. Empty where they lack
 // nothing.
 template <int kM, bool kAny>
@@ -176,6 +185,13 @@ struct SoftmaxRows {
   __device__ __forceinline__ float log_sum_exp(int m, int h, float row_total) const {
     const float above = (ptx::lg2(row_total) - rounded_away(maximum[m][h])) * kLn2;
     return row_total == 0.0f ? -infinity() : __fmaf_rn(maximum[m][h], scale_log2 * kLn2, above);
+  }
+  // The same, binary, and as exact beside a large maximum.
+  __device__ __forceinline__ Log2 log2_sum_exp(int m, int h, float row_total) const {
+    if (row_total == 0.0f) return {-infinity(), 0.0f};
+    const float high = in_base_2(maximum[m][h]);
+    const float lost = is_far(maximum[m][h]) ? __fmaf_rn(maximum[m][h], scale_log2, -high) : 0.0f;
+    return {high, lost + ptx::lg2(row_total)};
   }
 
  private:

@@ -8,6 +8,7 @@
 #include "abi.cuh"
 #include "attention/mask.cuh"
 #include "attention/sequence.cuh"
+#include "attention/softmax.cuh"
 #include "attention/tile_scheduler.cuh"
 #include "ptx/memory.cuh"
 #include "types.cuh"
@@ -76,10 +77,11 @@ __device__ __forceinline__ TileSplit<true> split_of(const typename Config::Argum
 // Of a row of a partial result.
 struct PartialRow {
   float* out;
-  float* lse;
+  float* weight;
 
   __device__ __forceinline__ PartialRow(const SplitArguments& splits, int slot, int row, int columns) {
     const int64 at = static_cast<int64>(slot) * splits.rows + row;
-    out = splits.partials + at * columns, lse = splits.lse + at;
+    out = splits.partials + at * columns, weight = splits.weights + 2 * at;
   }
+  __device__ __forceinline__ void write_weight(const Log2& log2) const { ptx::st_global(weight, log2.high, log2.low); }
 };

@@ -101,7 +101,7 @@ struct HopperStore {
       for (int chunk = 0; chunk < kChunks; ++chunk)
         ptx::st_global(partial.out + kChunkElements * chunk + lane % 4 * 2, values[4 * chunk + 2 * h],
                        values[4 * chunk + 2 * h + 1]);
-      if (lane % 4 == 0) ptx::st_global(partial.lse, ends[h].log_sum_exp(softmax, 0, h));
+      if (lane % 4 == 0) partial.write_weight(ends[h].log2_sum_exp(softmax, 0, h));
     }
   }
 

@@ -48,7 +48,8 @@ class CombineRows {
   };
   // Of exponentials, relative to the largest split's.
   struct Sum {
-    float shift, total;
+    Log2 shift;
+    float total;
   };
 
   __device__ __forceinline__ Row find(int64 tile, int row) const {
@@ -89,27 +90,36 @@ class CombineRows {
             in(args.lse_strides)};
   }
 
-  __device__ __forceinline__ float lse_of(const Row& row, int split) const {
-    return ptx::ld_global_float(args.lse_of_partials + row.first + split * row.stride);
+  __device__ __forceinline__ Log2 weight_of(const Row& row, int split) const {
+    Log2 weight;
+    ptx::ld_global(args.weights_of_partials + 2 * (row.first + split * row.stride), weight.high, weight.low);
+    return weight;
   }
-  __device__ __forceinline__ float share_of(const Row& row, int split, float shift) const {
-    return ptx::ex2((lse_of(row, split) - shift) * kLog2E);
+  __device__ __forceinline__ float share_of(const Row& row, int split, const Log2& shift) const {
+    const Log2 weight = weight_of(row, split);
+    return ptx::ex2(weight.high - shift.high + (weight.low - shift.low));
   }
 
+  __device__ __forceinline__ static Log2 larger(const Log2& a, const Log2& b) { return a < b ? b : a; }
   // By the lanes of each warp, all of which find the same.
   __device__ __forceinline__ Sum sum_of(const Row& row) const {
     const int lane = thread % kWarpSize;
-    float largest = -infinity();
-    for (int split = lane; split < row.splits; split += kWarpSize) largest = fmaxf(largest, lse_of(row, split));
+    Log2 largest{-infinity(), 0.0f};
+    for (int split = lane; split < row.splits; split += kWarpSize) largest = larger(largest, weight_of(row, split));
 #pragma unroll
     for (int distance = kWarpSize / 2; distance > 0; distance /= 2)
-      largest = fmaxf(largest, ptx::shfl_xor(largest, distance));
+      largest = larger(largest, {ptx::shfl_xor(largest.high, distance), ptx::shfl_xor(largest.low, distance)});
     // Where no split saw a key, all shares are 0 for any shift but an infinite one.
-    Sum sum{largest == -infinity() ? 0.0f : largest, 0.0f};
+    Sum sum{largest.high == -infinity() ? Log2{0.0f, 0.0f} : largest, 0.0f};
     for (int split = lane; split < row.splits; split += kWarpSize) sum.total += share_of(row, split, sum.shift);
 #pragma unroll
     for (int distance = kWarpSize / 2; distance > 0; distance /= 2) sum.total += ptx::shfl_xor(sum.total, distance);
     return sum;
+  }
+
+  __device__ __forceinline__ static float natural_lse_of(const Sum& sum) {
+    const float low = (sum.shift.low + ptx::lg2(sum.total)) * kLn2;
+    return sum.total == 0.0f ? -infinity() : __fmaf_rn(sum.shift.high, kLn2, low);
   }
 
   __device__ __forceinline__ void combine(const Row& row) const {
@@ -120,9 +130,7 @@ class CombineRows {
     for (int column = 2 * thread; column < args.head_dim_v; column += 2 * kCombineThreads)
       ptx::st_global(args.out + row.out + column * 2,
                      ptx::cvt_rn_x2(Element{}, factor * sum_at(column), factor * sum_at(column + 1)));
-    if (thread == 0 && args.lse != nullptr)
-      ptx::st_global(args.lse + row.lse,
-                     sum.total == 0.0f ? -infinity() : __fmaf_rn(ptx::lg2(sum.total), kLn2, sum.shift));
+    if (thread == 0 && args.lse != nullptr) ptx::st_global(args.lse + row.lse, natural_lse_of(sum));
     ptx::bar_sync();  // the sums are read
   }
 

@@ -277,11 +277,10 @@ class DecodeConsumer {
     for (auto& pass : row.o)
 #pragma unroll
       for (float& x : pass) x = has_keys ? x * factor : 0.0f;
-    const float lse = end.log_sum_exp(row, 0, 0);
     if (tile.is_partial())
-      write_partial(row, at, lse);
+      write_partial(row, at, end.log2_sum_exp(row, 0, 0));
     else
-      write(row, of_sequence, lse);
+      write(row, of_sequence, end.log_sum_exp(row, 0, 0));
   }
 
   __device__ __forceinline__ void write(const Row& row, int of_sequence, float lse) const {
@@ -301,14 +300,14 @@ class DecodeConsumer {
     if (lane == 0 && args.core.lse != nullptr)
       ptx::st_global(reinterpret_cast<char*>(args.core.lse) + in(args.core.lse_strides), lse);
   }
-  __device__ __forceinline__ void write_partial(const Row& row, int at, float lse) const {
+  __device__ __forceinline__ void write_partial(const Row& row, int at, const Log2& weight) const {
     const PartialRow partial(args.splits, tile.slot, at, Config::kHeadDimV);
     for_each_pass([&](int pass, int column) {
       const auto& o = row.o[pass];
       ptx::st_global(partial.out + column, ptx::Chunk{__float_as_uint(o[0]), __float_as_uint(o[1]),
                                                       __float_as_uint(o[2]), __float_as_uint(o[3])});
     });
-    if (lane == 0) ptx::st_global(partial.lse, lse);
+    if (lane == 0) partial.write_weight(weight);
   }
   // Of the lane's columns that there are: body(pass, first of them).
   template <class Body>

@@ -468,8 +468,11 @@ class ForwardMma {
       lse += batch * args.lse_strides.batch + tile.head * args.lse_strides.head + row * args.lse_strides.row +
              before * args.lse_strides.row;
     normalize(
-        self.o, self.softmax, additions, Dropouts(launch), [this] { return place(); }, lse, args.lse_strides.row,
-        valid_rows, lane, true);
+        self.o, self.softmax, additions, Dropouts(launch), [this] { return place(); }, valid_rows, lane, true,
+        lse != nullptr,
+        [lse, stride = args.lse_strides.row, this](int of_warp, const auto& end, int m, int h) {
+          *reinterpret_cast<float*>(lse + of_warp * stride) = end.log_sum_exp(self.softmax, m, h);
+        });
     const SmemAddress slab = smem + warp * OTile::kBytes;
     char* rows = args.out + batch * args.out_strides.batch + tile.head * args.out_strides.head +
                  row * args.out_strides.row + before * args.out_strides.row;
@@ -484,8 +487,12 @@ class ForwardMma {
       if (valid_rows <= 0) return;
       const PartialRow partial(launch.splits, tile.slot, row, Config::kHeadDimV);
       normalize(
-          self.o, self.softmax, additions, Dropouts(launch), [this] { return place(); },
-          reinterpret_cast<char*>(partial.lse), sizeof(float), valid_rows, lane, tile.split == 0);
+          self.o, self.softmax, additions, Dropouts(launch), [this] { return place(); }, valid_rows, lane,
+          tile.split == 0, true,
+          [&](int of_warp, const auto& end, int m, int h) {
+            PartialRow(launch.splits, tile.slot, row + of_warp, Config::kHeadDimV)
+                .write_weight(end.log2_sum_exp(self.softmax, m, h));
+          });
       store_partial_rows<Config::kHeadDimV>(self.o, partial.out, valid_rows, lane);
     }
   }

@@ -11,12 +11,12 @@
 #include "ptx/memory.cuh"
 #include "tile/shared_tile.cuh"
 
-// Divides by the sums and writes the LSE. A row that saw no key has sum 0 and gives 0. All rows are of one head, that
-// of place(). adds: see end_row.
-template <int kM, int kN, class Softmax, class Additions, class Dropouts, class PlaceOfRow>
+// Divides by the sums. A row that saw no key has sum 0 and gives 0. All rows are of one head, that of place(). adds:
+// see end_row. Where it tells: tell(row, end, m, h) of the rows that there are, by one lane of each.
+template <int kM, int kN, class Softmax, class Additions, class Dropouts, class PlaceOfRow, class Tell>
 __device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax& softmax, const Additions& additions,
-                                          const Dropouts& dropouts, PlaceOfRow place, char* lse, int64 lse_stride,
-                                          int valid_rows, int lane, bool adds) {
+                                          const Dropouts& dropouts, PlaceOfRow place, int valid_rows, int lane,
+                                          bool adds, bool tells, Tell tell) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -28,8 +28,7 @@ __device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax&
 #pragma unroll
       for (int n = 0; n < kN; ++n) o.x[m][n][2 * h] *= inverse, o.x[m][n][2 * h + 1] *= inverse;
       const int row = 16 * m + 8 * h + lane / 4;
-      if (lse != nullptr && lane % 4 == 0 && row < valid_rows)
-        *reinterpret_cast<float*>(lse + row * lse_stride) = end.log_sum_exp(softmax, m, h);
+      if (tells && lane % 4 == 0 && row < valid_rows) tell(row, end, m, h);
     }
 }
 

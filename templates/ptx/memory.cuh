@@ -110,6 +110,11 @@ __device__ __forceinline__ Chunk ld_global(const void* src) {
   return chunk;
 }
 
+// ld.global.v2.b32 {x, y}, [src];                                                            PTX ISA 1.0, sm_10
+__device__ __forceinline__ void ld_global(const float* src, float& x, float& y) {
+  asm volatile("ld.global.v2.b32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(src) : "memory");
+}
+
 // st.global.b32 [dst], value;                                                                PTX ISA 1.0, sm_10
 __device__ __forceinline__ void st_global(void* dst, float value) {
   asm volatile("st.global.b32 [%0], %1;" ::"l"(dst), "f"(value) : "memory");
