@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "runtime/backends/memory_place.h"
 #include "runtime/backends/tensor_map_encoder.h"
 #include "runtime/call/forward_arguments.h"
@@ -40,15 +43,31 @@ DeviceTensor allocate_scratch(std::size_t bytes, Stream stream) {
   return DeviceTensor::allocate(DType::i32, {words}, stream);
 }
 
-CUlaunchAttribute overlapping() {
-  CUlaunchAttribute attribute{};
-  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-  attribute.value.programmaticStreamSerializationAllowed = 1;
-  return attribute;
+// Those that a launch may have, the one that lets it overlap first.
+struct LaunchAttributes {
+  static constexpr int kSizes = 4;  // of clusters: 1, 2, 4 and 8
+
+  explicit LaunchAttributes(int cluster) {
+    list[0].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    list[0].value.programmaticStreamSerializationAllowed = 1;
+    list[1].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    list[1].value.clusterDim.x = static_cast<unsigned>(cluster);
+    list[1].value.clusterDim.y = list[1].value.clusterDim.z = 1;
+  }
+  CUlaunchAttribute list[2] = {};
+};
+
+// Which launches only read.
+void set_attributes(CUlaunchConfig& config, const Launch& launch) {
+  static LaunchAttributes of_size[LaunchAttributes::kSizes] = {LaunchAttributes(1), LaunchAttributes(2),
+                                                               LaunchAttributes(4), LaunchAttributes(8)};
+  const int log2 = std::countr_zero(static_cast<unsigned>(launch.cluster));
+  const int size = launch.sizes_cluster ? std::min(log2, LaunchAttributes::kSizes - 1) : 0;
+  config.attrs = of_size[size].list + (launch.overlaps ? 0 : 1);
+  config.numAttrs = static_cast<unsigned>(launch.overlaps) + (size > 0 ? 1 : 0);
 }
 
-// Sets every field: a config comes without initial values. A kernel has its cluster's size compiled in: the launch
-// needs no attribute for it, only a grid that is a multiple of it.
+// Sets every field: a config comes without initial values.
 void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream) {
   config.gridDimX = static_cast<unsigned>(launch.blocks);
   config.gridDimY = config.gridDimZ = 1;
@@ -56,9 +75,7 @@ void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream) {
   config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
   config.hStream = stream;
-  static CUlaunchAttribute overlaps = overlapping();  // which launches only read
-  config.attrs = launch.overlaps ? &overlaps : nullptr;
-  config.numAttrs = launch.overlaps ? 1 : 0;
+  set_attributes(config, launch);
 }
 
 }  // namespace

@@ -173,6 +173,7 @@ void bind(Launch& launch, const ForwardCall& call, const HopperVariant& variant,
   const Arguments& arguments = set_arguments(launch, call, variant, own);
   const int cluster = own.splitting.cluster;
   launch.cluster = variant.cluster * cluster;
+  launch.sizes_cluster = cluster > 1;
   launch.blocks = grid_size(variant, count_tiles(arguments.sizes), limits.resident_blocks / cluster) * cluster;
   launch.overlaps = variant.split_kv;
   const TensorMapBoxes boxes = tensor_map_boxes(call, variant, plan, arguments.packed_heads_log2);

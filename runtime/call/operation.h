@@ -23,9 +23,10 @@ struct Launch {
 
   generator::Turn turn = generator::Turn::attention;
   std::int64_t blocks = 0;
-  int cluster = 1;       // blocks of one
-  int threads = 0;       // of a block
-  int shared_bytes = 0;  // dynamic shared memory of a block
+  int cluster = 1;             // blocks of one
+  bool sizes_cluster = false;  // whether the launch says so; else the kernel has it compiled in
+  int threads = 0;             // of a block
+  int shared_bytes = 0;        // dynamic shared memory of a block
   // What the kernel is given, but for what only a device can know.
   alignas(64) std::byte arguments[kMaxBytes];
   std::size_t argument_bytes = 0;
