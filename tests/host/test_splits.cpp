@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "flashjit/error.h"
 #include "runtime/call/operation.h"
@@ -15,6 +16,7 @@ using namespace flashjit;
 
 constexpr int kSmCount = 132;
 constexpr const char* kHopper = "hopper-q64-kv64-s2-qs2-whole-ppoff-split-splitkv";
+constexpr const char* kSharedRows = "hopper-q16-kv64-s2-qs1-whole-serial-ppoff-fixed-splitkv";
 constexpr const char* kMma = "mma-q64-kv32-splitkv";
 
 void* address(std::uintptr_t index) { return reinterpret_cast<void*>(index << 40); }
@@ -120,6 +122,34 @@ TEST_CASE("of keys that a window or chunks hide no splits are made, and one more
   CHECK(splitting(call).count == 5);
 }
 
+TEST_CASE("where warps share rows a cluster splits the keys of a tile, of as many blocks as fit") {
+  for (const auto& [batch, seqlen_kv, cluster] :
+       {std::tuple{1, 4096, 8}, {2, 4096, 4}, {4, 4096, 2}, {8, 4096, 2}, {9, 4096, 1}, {1, 600, 4}, {1, 255, 1}}) {
+    CAPTURE(batch);
+    CAPTURE(seqlen_kv);
+    const runtime::Splitting split = splitting(of(batch, seqlen_kv), kSharedRows);
+    CHECK(split.cluster == cluster);
+    CHECK(!split.any());
+    CHECK(splitting(of(batch, seqlen_kv)).cluster == 1);
+  }
+  const runtime::Splitting longer = splitting(of(1, 65536), kSharedRows);
+  CHECK(longer.cluster == 8);
+  CHECK(longer.count == 2);
+}
+
+TEST_CASE("the launch says how large such a cluster is, and has as many blocks for each tile") {
+  const Validated with(of(2, 4096));
+  const generator::KernelSpec spec(with.call.problem, parse_variant(kSharedRows), find_architecture("sm_90a"));
+  runtime::Operation operation(with.call, spec, {264, kSmCount}, nullptr);
+  REQUIRE(operation.end() - operation.begin() == 1);
+  const runtime::Launch& attention = operation.begin()[0];
+  CHECK(attention.sizes_cluster);
+  CHECK(attention.cluster == 4);
+  CHECK(attention.blocks == 2 * 8 * 4);
+  runtime::Operation few(with.call, spec, {20, kSmCount}, nullptr);
+  CHECK(few.begin()->blocks == 20);
+}
+
 TEST_CASE("variants without it, and calls without keys or queries, are not split") {
   CHECK(!splitting(of(1, 4096), "hopper-q64-kv64-s2-qs2-whole-ppoff-split").any());
   CHECK(!splitting(of(1, 0), kMma).any());
@@ -133,7 +163,7 @@ TEST_CASE("a split call is two launches: batch entries once for each split, then
   const generator::KernelSpec spec(with.call.problem, parse_variant(kHopper), find_architecture("sm_90a"));
   const runtime::DeviceLimits limits{264, kSmCount};
   const std::size_t bytes = runtime::Operation::scratch_bytes(with.call, spec, limits);
-  CHECK(bytes == 128 * 4 * (128 + 1) * sizeof(float));
+  CHECK(bytes == 128 * 4 * (128 + 2) * sizeof(float));
   std::byte* const memory = static_cast<std::byte*>(address(9));
   runtime::Operation operation(with.call, spec, limits, memory);
   REQUIRE(operation.end() - operation.begin() == 2);

@@ -6,6 +6,7 @@
 #include "kernels/combine.cuh"
 #include "kernels/function_scores.cuh"
 #include "kernels/hopper_ablation.cuh"
+#include "kernels/hopper_decode.cuh"
 #include "kernels/hopper_forward.cuh"
 #include "kernels/merge.cuh"
 #include "kernels/mma_ceiling.cuh"
@@ -183,6 +184,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_forward(const __grid
 extern "C" __global__ void __launch_bounds__(384, 1) hopper_ablation(const __grid_constant__ HopperLaunch args) {
   extern __shared__ __align__(1024) char smem[];
   forward_hopper_ablation<HopperConfig>(args, ptx::cvta_to_shared(smem));
+}
+
+// Few rows, which warps share.
+struct DecodeConfig : HopperConfig {
+  using ScoreParts = InTurn<Softcap, AlibiSlopes, ScoreFunction<text::ScoreText, &HopperLaunch::score>>;
+  static constexpr int kBlockQ = 16;
+  static constexpr int kBlockKv = 128;
+  static constexpr int kQStages = 1;
+  static constexpr GemmSoftmax kOverlap = GemmSoftmax::serial;
+  static constexpr PingPong kPingPong = PingPong::off;
+  static constexpr int kCluster = 1;
+  static constexpr Rescale kRescale = Rescale::rare;
+  static constexpr Scheduler kScheduler = Scheduler::fixed;
+  static constexpr bool kFusedBoundary = false;
+};
+
+extern "C" __global__ void __launch_bounds__(192, 2) hopper_decode(const __grid_constant__ HopperLaunch args) {
+  extern __shared__ __align__(1024) char smem[];
+  forward_hopper_decode<DecodeConfig>(args, ptx::cvta_to_shared(smem));
 }
 
 struct BlockMaskLaunch {

@@ -2,6 +2,7 @@
 // All faults that test_emulator_mutations.cpp plants, by what they are in.
 #pragma once
 
+#include "tests/nvrtc/mutations/decode.h"
 #include "tests/nvrtc/mutations/dropout.h"
 #include "tests/nvrtc/mutations/functions.h"
 #include "tests/nvrtc/mutations/mma.h"
@@ -19,6 +20,6 @@ namespace flashjit::tests {
 inline const std::vector<Mutation>* const kAllMutations[] = {
     &kRingFaults,   &kWaitFaults,    &kCopyFaults,   &kWgmmaFaults, &kFenceFaults, &kRoleFaults,
     &kOutputFaults, &kWindowFaults,  &kScoreFaults,  &kSinkFaults,  &kChunkFaults, &kMmaFaults,
-    &kTextFaults,   &kDropoutFaults, &kRaggedFaults, &kSplitFaults};
+    &kTextFaults,   &kDropoutFaults, &kRaggedFaults, &kSplitFaults, &kDecodeFaults};
 
 }  // namespace flashjit::tests

@@ -410,6 +410,7 @@ TEST_CASE("dropout") { expect_found(tests::kDropoutFaults); }
 TEST_CASE("ragged batches") { expect_found(tests::kRaggedFaults); }
 
 TEST_CASE("split keys") { expect_found(tests::kSplitFaults); }
+TEST_CASE("tiles of few rows") { expect_found(tests::kDecodeFaults); }
 TEST_CASE("the mma.sync family") { expect_found(tests::kMmaFaults); }
 
 TEST_SUITE_END();

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults of tiles of few rows: of warps that share them, of clusters, and of what joins both.
+#pragma once
+
+#include "tests/nvrtc/mutations/splits.h"
+
+namespace flashjit::tests {
+
+inline constexpr const char* kSharedRowsVariant = "hopper-q16-kv64-s2-qs1-whole-serial-ppoff-fixed-splitkv";
+
+// Tiles of which clusters of four blocks have one each.
+inline constexpr Setting kSharedRows = [] {
+  Setting setting = split_of("sm_90a", kSharedRowsVariant);
+  setting.batch = 1;
+  return setting;
+}();
+// More tiles than blocks that run at once, each a cluster of its own.
+inline constexpr Setting kManySharedRows = [] {
+  Setting setting = kSharedRows;
+  setting.seqlen_q = 200, setting.seqlen_kv = 250, setting.batch = 3;
+  return setting;
+}();
+// Beside splits of the grid, among them some of which a tile sees no key.
+inline constexpr Setting kSharedRowsSplit = [] {
+  Setting setting = kSharedRows;
+  setting.seqlen_q = 257, setting.seqlen_kv = 400;
+  return setting;
+}();
+inline constexpr Setting kSharedRowsRagged = with_long_sequences(kSharedRows);
+
+inline const std::vector<Mutation> kDecodeFaults = {
+    // --- A warp's keys
+    {.name = "warps take the keys of the first one",
+     .setting = kSharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "rings.keys.slot() + warp * kKeys * KTile::kRowBytes",
+     .replacement = "rings.keys.slot()"},
+    {.name = "warps take the values of the first one",
+     .setting = kSharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "rings.values.slot() + warp * kKeys * VTile::kRowBytes",
+     .replacement = "rings.values.slot()"},
+    {.name = "keys are given back before they are read",
+     .setting = kSharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "      Scores s;\n",
+     .replacement = "      Scores s;\n      rings.keys.release(ptx::elect());\n",
+     .kinds = {race, mbarrier_phase, deadlock}},
+    {.name = "the mask of a warp's keys begins with the block",
+     .setting = kSharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "return block * Config::kBlockKv + warp * kKeys;",
+     .replacement = "return block * Config::kBlockKv;"},
+    {.name = "the end of what rows see is not masked",
+     .setting = kSharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "if (at.block >= blocks.clean_end) mask_end(",
+     .replacement = "if (at.block < 0) mask_end("},
+    {.name = "sums are not rescaled",
+     .setting = kSharedRows,
+     .file = "hopper/warp_softmax.cuh",
+     .original = "      sum[0][h] *= factor;\n",
+     .replacement = ""},
+    // --- What joins warps
+    {.name = "parts are written while keys are read",
+     .setting = kSharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "    meet_warps();  // nobody reads keys and values any more\n",
+     .replacement = "",
+     .kinds = {race}},
+    {.name = "parts are read before they are written",
+     .setting = kSharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "    part(warp).write(self.softmax, self.o, lane);\n    meet_warps();\n",
+     .replacement = "    part(warp).write(self.softmax, self.o, lane);\n",
+     .kinds = {race, unwritten_shared}},
+    {.name = "a warp's part is not joined",
+     .setting = kSharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "row.template join<false>(Shape::kConsumerWarps,",
+     .replacement = "row.template join<false>(Shape::kConsumerWarps - 1,"},
+    {.name = "parts weigh the same",
+     .setting = kSharedRows,
+     .file = "hopper/joined_row.cuh",
+     .original = "const float factor = factor_between(of_part, largest);",
+     .replacement = "const float factor = 1.0f;"},
+    {.name = "parts are joined by the first one's weight",
+     .setting = kSharedRows,
+     .file = "hopper/joined_row.cuh",
+     .original = "__uint_as_float(ptx::shfl_from(part, __float_as_uint(factor)))",
+     .replacement = "__uint_as_float(ptx::shfl_from(0, __float_as_uint(factor)))"},
+    // --- Clusters
+    {.name = "blocks of a cluster take the same keys",
+     .setting = kSharedRows,
+     .file = "hopper/tiles.cuh",
+     .original = "runs.first + static_cast<int>(ptx::cluster_ctarank()) * share",
+     .replacement = "runs.first"},
+    {.name = "a block's share has no end",
+     .setting = kSharedRows,
+     .file = "hopper/tiles.cuh",
+     .original = "min(span.end, min(first + share, runs.end) * Config::kBlockKv)",
+     .replacement = "span.end"},
+    {.name = "a share leaves its split",
+     .setting = kSharedRowsSplit,
+     .file = "hopper/tiles.cuh",
+     .original = "span.first_of(min(first, runs.end) * Config::kBlockKv)",
+     .replacement = "min(first, runs.end) * Config::kBlockKv"},
+    {.name = "the cluster's rows are read before they are there",
+     .setting = kSharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "    ptx::cluster_sync();\n    if (ptx::cluster_ctarank() == 0) {",
+     .replacement = "    if (ptx::cluster_ctarank() == 0) {",
+     .kinds = {race, unwritten_shared, deadlock}},
+    {.name = "the first block joins its own rows alone",
+     .setting = kSharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "Part{ptx::in_block_of_cluster(own.place, i)}",
+     .replacement = "Part{ptx::in_block_of_cluster(own.place, 0 * i)}"},
+    {.name = "feeders do not stand by",
+     .setting = kSharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "    ClusterJoin::stand_by();\n",
+     .replacement = "    if (warp == 0) ClusterJoin::stand_by();\n",
+     .kinds = {deadlock}},
+    // --- One tile after the other
+    {.name = "the next keys come while rows are joined",
+     .setting = kManySharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "    ptx::bar_sync();\n    tile = tiles.find(index);",
+     .replacement = "    tile = tiles.find(index);",
+     .kinds = {race, missing_proxy_fence, mbarrier_phase}},
+    {.name = "the next keys come without a fence",
+     .setting = kManySharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "    ptx::fence_proxy_async();  // what was joined lies where the next keys go\n",
+     .replacement = "",
+     .kinds = {missing_proxy_fence}},
+    {.name = "the query's slot is not given back",
+     .setting = kManySharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "    rings.queries.release(ptx::elect());\n",
+     .replacement = "    rings.queries.release(false);\n",
+     .kinds = {deadlock}},
+    {.name = "every tile is a block's first one",
+     .setting = kManySharedRows,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "    tile = tiles.find(index);",
+     .replacement = "    tile = tiles.find(HopperTiles<Config>::first());"},
+    // --- The list
+    {.name = "a list is read before it is made",
+     .setting = kSharedRowsRagged,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "Config::Sequences::kRagged || Config::Masks::kInMemory",
+     .replacement = "Config::Masks::kInMemory",
+     .kinds = {race, global_out_of_bounds}},
+};
+
+}  // namespace flashjit::tests
