@@ -108,6 +108,9 @@ struct DefaultRule {
 };
 std::span<const DefaultRule> mma_default_rules();
 std::span<const DefaultRule> hopper_default_rules();
+// Likewise, where what comes of a row is to depend on it alone: variants of which equal rows are equal bit by bit.
+std::span<const DefaultRule> mma_invariant_rules();
+std::span<const DefaultRule> hopper_invariant_rules();
 
 // Tiles below a diagonal differ in length, and only they do.
 inline TileOrder order_for(const Problem& problem) {

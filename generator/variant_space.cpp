@@ -130,6 +130,25 @@ Variant default_without_tma(const Problem& problem, const Architecture& architec
   no_default(problem, architecture);
 }
 
+Variant invariant_variant(const Problem& problem, const Architecture& architecture, const ShapeBucket& bucket,
+                          bool with_tma) {
+  validate(problem);
+  if (with_tma)
+    if (const auto variant = first_legal(hopper_invariant_rules(), problem, architecture, bucket)) return *variant;
+  if (const auto variant = first_legal(mma_invariant_rules(), problem, architecture, bucket)) return *variant;
+  no_default(problem, architecture);
+}
+
+// Otherwise a row's maximum depends on those of other rows, and where warps share rows what is added to what on how
+// many queries there are.
+std::string why_not_invariant(const Variant& variant) {
+  const bool always = std::visit([](const auto& of) { return of.rescale == Rescale::always; }, variant);
+  if (!always) return must("rescale", "always with fixed_split_size", to_string(variant));
+  if (!splits_kv(variant)) return must("split_kv", "splitkv with fixed_split_size", to_string(variant));
+  if (shares_rows(variant)) return must("block_q", "64 or more with fixed_split_size", block_q(variant));
+  return {};
+}
+
 std::vector<Variant> default_variants(const Problem& problem, const Architecture& architecture) {
   std::vector<Variant> variants;
   const auto add = [&](const Variant& variant) {

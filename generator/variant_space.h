@@ -25,6 +25,12 @@ bool has_hopper_kernels(const Architecture& architecture) noexcept;
 Variant default_variant(const Problem& problem, const Architecture& architecture, const ShapeBucket& bucket);
 // For calls whose tensors TMA cannot describe: of the mma family, which reads any.
 Variant default_without_tma(const Problem& problem, const Architecture& architecture);
+// For calls whose keys have splits of a fixed size: one by which equal rows have equal results. with_tma: TMA can
+// describe the call's tensors.
+Variant invariant_variant(const Problem& problem, const Architecture& architecture, const ShapeBucket& bucket,
+                          bool with_tma);
+// Empty, or why a variant is none of these.
+std::string why_not_invariant(const Variant& variant);
 // All of these, each once: those of the largest shapes first, that without TMA last.
 std::vector<Variant> default_variants(const Problem& problem, const Architecture& architecture);
 

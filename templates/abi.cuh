@@ -139,6 +139,7 @@ struct SplitArguments {
   const int* planned_keys;  // the same, where batches are ragged; null: keys
   char* out;                // where the rows of tiles that are not split go; of kernels without a tensor map for it
   RowStrides out_strides;
+  int fixed;  // 1: what comes of a row is to depend on that row alone, bit by bit
 };
 
 // The kernel that joins them: kernels/combine.cuh, a thread block for each row.
@@ -153,6 +154,7 @@ struct CombineArguments {
   int packed_heads_log2, block_rows;
   int heads;  // packs of query heads
   int head_dim_v;
+  int fixed;  // see SplitArguments
   // Where batches are not ragged:
   int batch, tiles, splits, queries;
   const PlannedTile* planned;  // null: they are not

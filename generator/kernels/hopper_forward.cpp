@@ -365,6 +365,14 @@ constexpr DefaultRule kRules[] = {
     {256, 64, Mask::causal, "q128+", "hopper-q128-kv64-s2-qs1-whole-2stage-ppgemm-rare-dynamic-split"},
 };
 
+// For results that depend on their row alone: at a head dim blocks of as many keys whatever the number of queries.
+constexpr DefaultRule kInvariantRules[] = {
+    {128, 128, Mask::any, "q128+", "hopper-q128-kv64-s3-qs2-whole-2stage-ppgemm-always-dynamic-split-splitkv"},
+    {128, 128, Mask::any, "q64+", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-always-dynamic-split-splitkv"},
+    {192, 192, Mask::any, "q64+", "hopper-q64-kv64-s2-qs1-whole-2stage-ppoff-always-dynamic-split-splitkv"},
+    {256, 256, Mask::any, "q64+", "hopper-q64-kv32-s3-qs1-whole-2stage-ppoff-always-dynamic-split-splitkv"},
+};
+
 // --- The space -------------------------------------------------------------------------------------------------------
 
 constexpr const char* kTiles[] = {"q128-kv128", "q128-kv176", "q128-kv96", "q128-kv80", "q128-kv64", "q128-kv48",
@@ -574,6 +582,7 @@ std::string why_illegal(const Problem& problem, const HopperVariant& variant, co
 }
 
 std::span<const DefaultRule> hopper_default_rules() { return kRules; }
+std::span<const DefaultRule> hopper_invariant_rules() { return kInvariantRules; }
 
 std::vector<Candidate> hopper_candidates(const Problem& problem, const Architecture& architecture) {
   if (!has_hopper_kernels(architecture)) return {};

@@ -142,6 +142,12 @@ constexpr DefaultRule kRules[] = {
     {256, 256, Mask::any, "q64+", "mma-q64-kv32-w4-k1-v1-c1-overlap-qsmem"},
 };
 
+// For results that depend on their row alone: blocks of as many keys whatever the number of queries.
+constexpr DefaultRule kInvariantRules[] = {
+    {256, 256, Mask::any, "q64+", "mma-q64-kv32-w4-k2-v2-c2-overlap-qregs-always-splitkv"},
+    {256, 256, Mask::any, "q64+", "mma-q64-kv32-w4-k1-v1-c1-overlap-qsmem-always-splitkv"},
+};
+
 // --- The space -------------------------------------------------------------------------------------------------------
 
 struct Tile {
@@ -237,6 +243,7 @@ std::string why_illegal(const Problem& problem, const MmaVariant& variant, const
 }
 
 std::span<const DefaultRule> mma_default_rules() { return kRules; }
+std::span<const DefaultRule> mma_invariant_rules() { return kInvariantRules; }
 
 std::vector<Candidate> mma_candidates(const Problem& problem, const Architecture& architecture) {
   std::vector<Candidate> candidates;
@@ -267,7 +274,7 @@ std::string render_kernel(const KernelSpec& spec, const MmaVariant& variant, std
              "  extern __shared__ __align__(128) char smem[];\n"
              "{}"
              "  if (!ForwardMma<Config>::has_tile(args)) return;\n"
-             "  bool far = false;\n"
+             "  bool far = ForwardMma<Config>::expects_far(args);\n"
              "  while (!ForwardMma<Config>(args, ptx::cvta_to_shared(smem), far).run()) far = true;\n"
              "}}\n",
              plan.threads, variant.ctas_per_sm, entry, overlaps ? "  ptx::launch_dependents();\n" : "");

@@ -115,6 +115,15 @@ struct AttentionOptions {
   // such tensors nothing is promised of queries and keys beyond them, nor of any sequence of more queries than
   // max_seqlen_q, whose rows may be wrong. Default: 0, as many as there are rows; more than these count as these.
   std::int64_t max_seqlen_q = 0, max_seqlen_kv = 0;
+  // Batch-invariant: the keys of each sequence are split so many at a time from its first one on, rounded up to a
+  // multiple of 64, and what comes of a row depends, bit by bit, on its query, on the keys that it sees and their
+  // values, and on what else the options say of them: not on the other rows, the sequence's place in the batch, nor on
+  // how many queries it has, so that a token decoded alone is what it is in a prompt. On devices of one architecture,
+  // and unless some calls have tensors that TMA can describe and others none. Takes a variant of its own: one that is
+  // given must have always and splitkv. Calls have memory for the partial results of all rows, head_dim_v + 2 floats
+  // for each fixed_split_size keys, and of ragged batches max_seqlen_kv is a limit then. Default: 0, keys are split as
+  // the GPU wants it.
+  std::int64_t fixed_split_size = 0;
   // The list of tiles of such a batch, and for any call the memory for partial results where keys are split, made
   // before for many calls (Engine::plan): then the call makes no list, allocates nothing on the device, and runs the
   // plan's variant. Calls with one plan must follow one another on the device. For calls with the problem and the sizes

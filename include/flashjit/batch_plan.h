@@ -40,7 +40,8 @@ class BatchPlan {
     std::int64_t num_heads_q = 0, num_heads_kv = 0;
     std::int64_t max_seqlen_q = 0;
     std::int64_t heads_of_tile = 0;  // query heads that share one: depends on the heads of a block mask
-    std::int64_t seen_keys = 0;      // of a tile, by window and chunk; 0 where the variant splits no keys
+    std::int64_t fixed_split_size = 0;
+    std::int64_t seen_keys = 0;  // of a tile, by window and chunk; 0 where the variant splits no keys
   };
   const Sizes& sizes() const noexcept { return sizes_; }
   // Device memory that planning writes and calls read: i32 [words]. Empty: of no call.

@@ -309,6 +309,9 @@ const EmulatedBackend::Kernel& EmulatedBackend::make(const WantedKernel& wanted)
 
 // By the default rules alone: records are about times on real devices.
 Variant EmulatedBackend::variant_of(const ForwardCall& call) const {
+  if (call.fixed_split > 0 && !call.variant)
+    return generator::invariant_variant(call.problem, architecture_, shape_bucket(tuning_shape(call), kSmCount),
+                                        has_tensor_maps(call));
   if (!has_tensor_maps(call) && takes_default_without_tma(call, architecture_))
     return generator::default_without_tma(call.problem, architecture_);
   if (call.variant) return *call.variant;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "generator/variant_space.h"
 #include "runtime/backends/memory_place.h"
 #include "runtime/backends/tensor_map_encoder.h"
 #include "runtime/call/forward_arguments.h"
@@ -126,6 +127,12 @@ const LaunchRecord& forward_kernel(const Driver& driver, Kernels& kernels, const
     require_not_capturing(driver, opts.stream);
     return kernels.prepare(call.problem, chosen_by..., on);
   };
+  if (call.fixed_split > 0 && !call.variant) {
+    const Variant variant =
+        generator::invariant_variant(call.problem, require_architecture(on),
+                                     shape_bucket(tuning_shape(call), on.info.sm_count), has_tensor_maps(call));
+    return kernel(variant, variant);
+  }
   if (!has_tensor_maps(call) && takes_default_without_tma(call, require_architecture(on)))
     return kernel(WithoutTensorMaps{}, WithoutTensorMaps{});
   if (call.variant) return kernel(*call.variant, *call.variant);

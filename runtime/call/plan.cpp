@@ -27,6 +27,7 @@ constexpr SizeRow kSizeRows[] = {
     {"num_heads of k", &BatchPlan::Sizes::num_heads_kv},
     {"max_seqlen_q", &BatchPlan::Sizes::max_seqlen_q},
     {"query heads of a tile, one with a block mask for many heads,", &BatchPlan::Sizes::heads_of_tile},
+    {"fixed_split_size", &BatchPlan::Sizes::fixed_split_size},
     {"keys that window and chunk show a tile", &BatchPlan::Sizes::seen_keys}};
 
 }  // namespace
@@ -42,6 +43,7 @@ BatchPlan::Sizes plan_sizes(const ForwardCall& call, const Variant& variant) {
           .num_heads_kv = call.num_heads_kv,
           .max_seqlen_q = call.seqlen_q,
           .heads_of_tile = tiling.packed_heads,
+          .fixed_split_size = call.fixed_split,
           .seen_keys = generator::splits_kv(variant) ? seen_keys(call, tiling) : 0};
 }
 

@@ -13,6 +13,7 @@ namespace {
 
 // A split has at least so many keys: shorter ones take longer to combine than they save.
 constexpr std::int64_t kLeastKeys = 128;
+constexpr std::int64_t kMostFixedKeys = std::int64_t{1} << 30;
 // Up to here the blocks of a cluster are enough.
 constexpr std::int64_t kKeysOfCluster = 16384;
 constexpr std::size_t kAlignment = 16;
@@ -52,6 +53,20 @@ void split_alike(Splitting& splitting, const ForwardCall& call, std::int64_t til
   splitting.slots = splitting.count * tiles;
 }
 
+// Of a fixed size, whatever the batch: all tiles have as many as the longest may have.
+Splitting split_alike_everywhere(Splitting splitting, const ForwardCall& call, const Tiling& tiling, int sm_count) {
+  constexpr std::int64_t kStep = 64;  // a multiple of the blocks of all variants for it
+  const std::int64_t keys = std::min(seen_keys(call, tiling), call.seqlen_kv);
+  splitting.keys = ceil_quotient(std::min(call.fixed_split, kMostFixedKeys), kStep) * kStep;
+  splitting.wanted_tiles = sm_count;
+  const std::int64_t most = ceil_quotient(keys, splitting.keys);
+  if (most <= 1) return splitting;
+  splitting.count = most + begins_late(call);
+  splitting.slots = splitting.count * tiles_of_call(call, tiling);
+  if (call.problem.ragged) splitting.list_entries = most_tiles(call, tiling) * (splitting.count - 1);
+  return splitting;
+}
+
 // Blocks of a cluster, where they split the keys of a tile: half as many as there are multiprocessors fit whatever its
 // size, and pairs always do.
 int cluster_of(std::int64_t tiles, std::int64_t keys, int sm_count) {
@@ -74,6 +89,7 @@ Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_c
   if (!generator::splits_kv(variant) || call.nothing_to_do() || call.seqlen_kv == 0) return splitting;
   const Tiling tiling = tiling_of(call, variant);
   splitting.rows = rows_of_slot(call, tiling);
+  if (call.fixed_split > 0) return split_alike_everywhere(splitting, call, tiling, sm_count);
   const std::int64_t tiles = tiles_of_call(call, tiling), keys = std::min(seen_keys(call, tiling), call.seqlen_kv);
   if (generator::shares_rows(variant)) splitting.cluster = cluster_of(tiles, keys, sm_count);
   splitting.wanted_tiles = sm_count / splitting.cluster;
@@ -103,6 +119,7 @@ generator::SplitArguments split_arguments(const ForwardCall& call, const Splitti
                                           std::byte* memory) {
   generator::SplitArguments arguments{};
   arguments.batch = static_cast<int>(call.batch);
+  arguments.fixed = call.fixed_split > 0;
   arguments.out = static_cast<char*>(call.out->data);
   arguments.out_strides = row_strides(*call.out);
   if (!splitting.any()) return arguments;
@@ -131,6 +148,7 @@ generator::CombineArguments combine_arguments(const ForwardCall& call, const Var
   arguments.block_rows = tiling.block_q;
   arguments.heads = static_cast<int>(packs(call, tiling));
   arguments.head_dim_v = call.problem.head_dim_v;
+  arguments.fixed = call.fixed_split > 0;
   if (call.problem.ragged) {
     arguments.planned = batch_plan_tiles(memory);
     arguments.head = batch_plan_head(memory);
@@ -158,7 +176,9 @@ void set_splits(generator::BatchPlanMaker& maker, const ForwardCall& call, const
   maker.split_keys = static_cast<int>(splitting.keys);
   maker.least_keys = static_cast<int>(ceil_quotient(kLeastKeys, block) * block);
   maker.block_keys = block;
-  maker.seen_keys = static_cast<int>(seen_keys(call, tiling));
+  // Of splits of a fixed size there is room for so many alone.
+  const std::int64_t most_keys = call.fixed_split > 0 ? call.seqlen_kv : std::numeric_limits<std::int32_t>::max();
+  maker.seen_keys = static_cast<int>(std::min(seen_keys(call, tiling), most_keys));
   maker.extra_splits = begins_late(call);
 }
 

@@ -10,6 +10,7 @@
 #include "generator/family.h"
 #include "generator/features.h"
 #include "generator/source.h"
+#include "generator/variant_space.h"
 #include "runtime/call/plan.h"
 #include "runtime/call/scores.h"
 #include "runtime/call/tensor_dims.h"
@@ -302,6 +303,10 @@ void check_lse(const ForwardCall& call, const Tensor& lse) {
 // After all that the plan has to agree with.
 void add_plan(ForwardCall& call, const AttentionOptions& opts) {
   call.variant = opts.variant ? &*opts.variant : nullptr;
+  call.fixed_split = opts.fixed_split_size;
+  if (call.fixed_split < 0) reject("fixed_split_size: must be at least 1, or 0 for none, was {}", call.fixed_split);
+  if (call.fixed_split > 0 && call.variant)
+    if (const std::string why = generator::why_not_invariant(*call.variant); !why.empty()) reject("{}", why);
   if (!opts.plan) return;
   call.plan = opts.plan;
   if (!call.variant) call.variant = &opts.plan->variant();

@@ -39,6 +39,7 @@ struct ForwardCall {
   Dropout dropout;
   const Tensor* dropout_state = nullptr;  // null: none
   Masks masks;
+  std::int64_t fixed_split = 0;      // keys of each split; 0: as the GPU wants it
   const BatchPlan* plan = nullptr;   // null: none
   const Variant* variant = nullptr;  // that of the plan, or of the options; null: the library chooses
 

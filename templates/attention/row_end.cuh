@@ -11,6 +11,13 @@
 #include "ptx/convert.cuh"
 #include "types.cuh"
 
+// What a call is told of a row that ends. Where keys are split it is the same, bit by bit, whether the row's are or
+// not.
+template <bool kSplit, class End, class Softmax>
+__device__ __forceinline__ float told_lse(const End& end, const Softmax& softmax, int m, int h) {
+  return kSplit ? end.log2_sum_exp(softmax, m, h).natural() : end.log_sum_exp(softmax, m, h);
+}
+
 // At most one part.
 template <class... Parts>
 struct Additions;

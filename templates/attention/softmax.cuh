@@ -42,6 +42,10 @@ struct Log2 {
   __device__ __forceinline__ bool operator<(const Log2& other) const {
     return high < other.high || (high == other.high && low < other.low);
   }
+  // In an f32 all the same, and natural.
+  __device__ __forceinline__ float natural() const {
+    return high == -infinity() ? high : __fmaf_rn(high, kLn2, low * kLn2);
+  }
 };
 
 // What all scores of a row in a block lack: of the rows of a lane, as SoftmaxRows has them. Empty where they lack

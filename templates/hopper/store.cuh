@@ -122,7 +122,7 @@ struct HopperStore {
       if (position < tiles.sequence_of(tile).queries)
         ptx::st_global(
             lse + head * args.lse_strides.head + (Sequences::first_query(tile) + position) * args.lse_strides.row,
-            ends[h].log_sum_exp(softmax, 0, h));
+            told_lse<Config::kSplitKv>(ends[h], softmax, 0, h));
     }
   }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Joins the partial results of tiles whose keys are split (attention/splits.cuh; Dao et al. 2023, "Flash-Decoding"). A
-// thread block has a row, of which each of its warps adds up every eighth split, from the first on; so what is added to
-// what does not depend on how many splits a row has that see none of its keys.
+// thread block has a row, of which each of its warps adds up every eighth split, from the first on. Or, where what
+// comes of a row is to depend on it alone, each thread adds up all splits in their order: then those that see none of
+// its keys change nothing, wherever they stand.
 #pragma once
 
 #include "abi.cuh"
@@ -35,7 +36,7 @@ class CombineRows {
                                                 : static_cast<int64>(args.head->split_tiles) * args.heads;
     for (int64 at = ptx::ctaid_x(); at < tiles * args.rows; at += ptx::nctaid_x()) {
       const Row row = find(at / args.rows, static_cast<int>(at % args.rows));
-      if (row.splits > 1) combine(row);
+      if (row.splits > 1) args.fixed != 0 ? combine_in_order(row) : combine(row);
     }
   }
 
@@ -118,8 +119,7 @@ class CombineRows {
   }
 
   __device__ __forceinline__ static float natural_lse_of(const Sum& sum) {
-    const float low = (sum.shift.low + ptx::lg2(sum.total)) * kLn2;
-    return sum.total == 0.0f ? -infinity() : __fmaf_rn(sum.shift.high, kLn2, low);
+    return sum.total == 0.0f ? -infinity() : Log2{sum.shift.high, sum.shift.low + ptx::lg2(sum.total)}.natural();
   }
 
   __device__ __forceinline__ void combine(const Row& row) const {
@@ -132,6 +132,30 @@ class CombineRows {
                      ptx::cvt_rn_x2(Element{}, factor * sum_at(column), factor * sum_at(column + 1)));
     if (thread == 0 && args.lse != nullptr) ptx::st_global(args.lse + row.lse, natural_lse_of(sum));
     ptx::bar_sync();  // the sums are read
+  }
+
+  __device__ __forceinline__ void combine_in_order(const Row& row) const {
+    Sum sum{{-infinity(), 0.0f}, 0.0f};
+    for (int split = 0; split < row.splits; ++split) sum.shift = larger(sum.shift, weight_of(row, split));
+    if (sum.shift.high == -infinity()) sum.shift = {0.0f, 0.0f};
+#pragma unroll 4
+    for (int split = 0; split < row.splits; ++split) sum.total += share_of(row, split, sum.shift);
+    const float factor = sum.total == 0.0f ? 0.0f : __frcp_rn(sum.total);
+    for (int column = 2 * thread; column < args.head_dim_v; column += 2 * kCombineThreads) {
+      float added[2] = {};
+#pragma unroll 4
+      for (int split = 0; split < row.splits; ++split) {
+        const float share = share_of(row, split, sum.shift);
+        float partial[2];
+        ptx::ld_global(args.partials + (row.first + split * row.stride) * args.head_dim_v + column, partial[0],
+                       partial[1]);
+        // What a split that saw no key has in its output is not looked at.
+        if (share != 0.0f)
+          added[0] = __fmaf_rn(share, partial[0], added[0]), added[1] = __fmaf_rn(share, partial[1], added[1]);
+      }
+      ptx::st_global(args.out + row.out + column * 2, ptx::cvt_rn_x2(Element{}, factor * added[0], factor * added[1]));
+    }
+    if (thread == 0 && args.lse != nullptr) ptx::st_global(args.lse + row.lse, natural_lse_of(sum));
   }
 
   // The splits of this warp, to shared memory.

@@ -280,7 +280,7 @@ class DecodeConsumer {
     if (tile.is_partial())
       write_partial(row, at, end.log2_sum_exp(row, 0, 0));
     else
-      write(row, of_sequence, end.log_sum_exp(row, 0, 0));
+      write(row, of_sequence, told_lse<true>(end, row, 0, 0));
   }
 
   __device__ __forceinline__ void write(const Row& row, int of_sequence, float lse) const {

@@ -76,6 +76,11 @@ class ForwardMma {
     if (far) self.softmax.expect_far(), blocks.clean_end = blocks.first;
   }
 
+  // Whether rows are to be taken as if they were far from 0, by a way on which none depends on others of its tile.
+  __device__ __forceinline__ static bool expects_far(const typename Config::Arguments& arguments) {
+    if constexpr (Config::kSplitKv) return arguments.splits.fixed != 0;
+    return false;
+  }
   // Whether there is a tile for this block: a launch for a ragged batch has as many blocks as there may be tiles.
   __device__ __forceinline__ static bool has_tile(const typename Config::Arguments& arguments) {
     return !Sequences::kRagged || ptx::ctaid_x() < Sequences(arguments).count(arguments.core.sizes);
@@ -471,7 +476,7 @@ class ForwardMma {
         self.o, self.softmax, additions, Dropouts(launch), [this] { return place(); }, valid_rows, lane, true,
         lse != nullptr,
         [lse, stride = args.lse_strides.row, this](int of_warp, const auto& end, int m, int h) {
-          *reinterpret_cast<float*>(lse + of_warp * stride) = end.log_sum_exp(self.softmax, m, h);
+          *reinterpret_cast<float*>(lse + of_warp * stride) = told_lse<Config::kSplitKv>(end, self.softmax, m, h);
         });
     const SmemAddress slab = smem + warp * OTile::kBytes;
     char* rows = args.out + batch * args.out_strides.batch + tile.head * args.out_strides.head +
