@@ -163,12 +163,14 @@ typedef struct flashjit_attention_options {
   const flashjit_plan* plan; /* the call makes no list of tiles, allocates nothing, and runs the plan's variant. For the
                                 problem and the sizes that it was made for; calls with one plan must follow one another
                                 on the device. NULL: none */
+  int64_t fixed_split_size;  /* batch-invariant: keys are split so many at a time, and what comes of a row depends, bit
+                                by bit, on that row alone (attention.h). 0: as the GPU wants it */
 } flashjit_attention_options;
 #define FLASHJIT_ATTENTION_OPTIONS_INIT                                                                               \
   {                                                                                                                   \
     sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0.0f, 0, NULL, NULL, NULL, \
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0.0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0,    \
-        NULL, NULL                                                                                                    \
+        NULL, NULL, 0                                                                                                 \
   }
 
 /* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention

@@ -105,7 +105,7 @@ typedef struct Settings {
 /* What the caller gave for them, NULL or None where it gave nothing. */
 typedef struct GivenSettings {
   PyObject *engine, *causal, *window, *chunk, *scale, *softcap, *dropout, *dropout_seed, *dropout_offset, *max_seqlen_q,
-      *max_seqlen_kv, *variant, *plan;
+      *max_seqlen_kv, *fixed_split_size, *variant, *plan;
   const GivenFunction *score, *mask;
 } GivenSettings;
 /* 0 on failure. */
@@ -123,7 +123,7 @@ flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor*
 /* launch(engine, q, k, v, out, lse, tensors, score, mask, numbers, plan, stream): the call for tensors that Python code
    described. tensors is a dict of further ones by their names, score and mask are (text, tensors, numbers) or None,
    numbers is (causal, window, chunk, scale, softcap, dropout, dropout_seed, dropout_offset, max_seqlen_q,
-   max_seqlen_kv, variant). */
+   max_seqlen_kv, fixed_split_size, variant). */
 PyObject* launch(PyObject* module, PyObject* args);
 /* plan(plan, engine, q, k, v, memory, tensors, score, mask, numbers, stream): likewise, into a Plan that is empty; one
    that is not is made anew, and memory does not count. */

@@ -156,9 +156,9 @@ static int read_options(Call* call, PyObject* engine, PyObject* score, PyObject*
                         PyObject* plan, unsigned long long stream) {
   GivenSettings given = {.engine = engine, .plan = plan, .score = &call->score, .mask = &call->mask};
   if (!read_described(score, &call->score) || !read_described(mask, &call->mask) ||
-      !PyArg_ParseTuple(numbers, "OOOOOOOOOOO", &given.causal, &given.window, &given.chunk, &given.scale,
+      !PyArg_ParseTuple(numbers, "OOOOOOOOOOOO", &given.causal, &given.window, &given.chunk, &given.scale,
                         &given.softcap, &given.dropout, &given.dropout_seed, &given.dropout_offset, &given.max_seqlen_q,
-                        &given.max_seqlen_kv, &given.variant) ||
+                        &given.max_seqlen_kv, &given.fixed_split_size, &given.variant) ||
       !read_settings(&call->settings, &given)) {
     return 0;
   }

@@ -111,11 +111,13 @@ static int read_masks(Settings* settings, const GivenSettings* given) {
   return !is_given(given->chunk) || read_length("chunk", given->chunk, &options->chunk);
 }
 
-/* Of ragged batches. */
+/* Numbers of rows: of ragged batches, and of splits. */
 static int read_bounds(flashjit_attention_options* options, const GivenSettings* given) {
   return (!is_given(given->max_seqlen_q) || read_length("max_seqlen_q", given->max_seqlen_q, &options->max_seqlen_q)) &&
          (!is_given(given->max_seqlen_kv) ||
-          read_length("max_seqlen_kv", given->max_seqlen_kv, &options->max_seqlen_kv));
+          read_length("max_seqlen_kv", given->max_seqlen_kv, &options->max_seqlen_kv)) &&
+         (!is_given(given->fixed_split_size) ||
+          read_length("fixed_split_size", given->fixed_split_size, &options->fixed_split_size));
 }
 
 /* What becomes of scores. */

@@ -23,8 +23,8 @@ DLPACK_DTYPES = {"float16": (_FLOAT, 16), "bfloat16": (_BFLOAT, 16), "float32": 
 
 def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, chunk: Any = None, scale: Any = None,
               softcap: Any = None, dropout: Any = None, dropout_seed: Any = None, dropout_offset: Any = None,
-              max_seqlen_q: Any = None, max_seqlen_kv: Any = None, score: AnyScore | None = None,
-              mask: AnyMask | None = None, out: Any = None, lse: Any = None, stream: Any = None, variant: Any = None,
+              max_seqlen_q: Any = None, max_seqlen_kv: Any = None, fixed_split_size: Any = None,
+              score: AnyScore | None = None, mask: AnyMask | None = None, out: Any = None, lse: Any = None, stream: Any = None, variant: Any = None,
               plan: Any = None, engine: Any = None, tensors: dict[str, Any] | None = None) -> Any:
     """As flashjit.attention, whose further arrays are in a dict by their names."""
     library, tensors = _library_of("q", q), tensors or {}
@@ -37,7 +37,7 @@ def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, ch
     *batch, seqlen, heads, _ = q.shape
     rows = library.empty(q, (*batch, heads, seqlen), "float32") if _flag("lse", lse) else None
     numbers = (causal, window, chunk, scale, softcap, dropout, dropout_seed, dropout_offset, max_seqlen_q,
-               max_seqlen_kv, variant)
+               max_seqlen_kv, fixed_split_size, variant)
 
     def launch(handle: int) -> None:
         _core.launch(engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
@@ -53,7 +53,7 @@ def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, ch
 
 # Options that are no arrays and no functions, as _core takes them.
 _NUMBERS = ("causal", "window", "chunk", "scale", "softcap", "dropout", "dropout_seed", "dropout_offset",
-            "max_seqlen_q", "max_seqlen_kv", "variant")
+            "max_seqlen_q", "max_seqlen_kv", "fixed_split_size", "variant")
 _PLANNED = frozenset((*_NUMBERS, "score", "mask", *_core.TENSOR_OPTIONS))
 
 

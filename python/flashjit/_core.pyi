@@ -20,7 +20,8 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
               cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
               leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
-              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., plan: Plan | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., fixed_split_size: int | None = ...,
+              plan: Plan | None = ...,
               out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ..., variant: str | None = ...,
               engine: Engine | None = ...) -> _Array: ...
 @overload
@@ -33,7 +34,8 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
               cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
               leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
-              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., plan: Plan | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., fixed_split_size: int | None = ...,
+              plan: Plan | None = ...,
               out: _Array | None = ..., lse: Literal[True], stream: Any = ..., variant: str | None = ...,
               engine: Engine | None = ...) -> tuple[_Array, _Array]: ...
 @overload
@@ -46,7 +48,8 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
               cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
               leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
-              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., plan: Plan | None = ...,
+              max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., fixed_split_size: int | None = ...,
+              plan: Plan | None = ...,
               out: _Array | None = ..., lse: bool, stream: Any = ..., variant: str | None = ...,
               engine: Engine | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
@@ -63,7 +66,8 @@ class Engine:
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
                   cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
                   leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
-                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., plan: Plan | None = ...,
+                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., fixed_split_size: int | None = ...,
+                  plan: Plan | None = ...,
                   out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
                   variant: str | None = ...) -> _Array: ...
     @overload
@@ -76,7 +80,8 @@ class Engine:
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
                   cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
                   leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
-                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., plan: Plan | None = ...,
+                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., fixed_split_size: int | None = ...,
+                  plan: Plan | None = ...,
                   out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
                   variant: str | None = ...) -> tuple[_Array, _Array]: ...
     @overload
@@ -89,7 +94,8 @@ class Engine:
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
                   cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
                   leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ...,
-                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., plan: Plan | None = ...,
+                  max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., fixed_split_size: int | None = ...,
+                  plan: Plan | None = ...,
                   out: _Array | None = ..., lse: bool, stream: Any = ...,
                   variant: str | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
@@ -108,7 +114,7 @@ TENSOR_OPTIONS: tuple[str, ...]
 _Function = tuple[str, tuple[tuple[str, _Tensor], ...], tuple[tuple[str, Union[int, float]], ...]]
 
 # numbers: (causal, window, chunk, scale, softcap, dropout, dropout_seed, dropout_offset, max_seqlen_q, max_seqlen_kv,
-# variant), None where they are not given
+# fixed_split_size, variant), None where they are not given
 def launch(engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor | None,
            tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, numbers: tuple[Any, ...],
            plan: Plan | None, stream: int) -> None: ...

@@ -29,7 +29,7 @@ _FUNCTION = "str? {0}=None, str[]? {0}_captures=None, Tensor[]? {0}_tensors=None
     "int? dropout_seed=None, int? dropout_offset=None, Tensor? dropout_state=None, Tensor? dropout_mask=None, "
     "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_kv=None, Tensor? seqused_q=None, Tensor? seqused_kv=None, "
     "Tensor? leftpad_kv=None, Tensor? batch_indices_kv=None, Tensor? page_table=None, SymInt? max_seqlen_q=None, "
-    "SymInt? max_seqlen_kv=None, "
+    "SymInt? max_seqlen_kv=None, SymInt? fixed_split_size=None, "
     f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}) -> (Tensor out, Tensor lse)",
 )
 def attention_forward(
@@ -37,7 +37,7 @@ def attention_forward(
     boolean_mask=None, documents=None, prefix=None, tree=None, query_offsets=None, key_offsets=None, block_mask=None,
     dropout=None, dropout_seed=None, dropout_offset=None, dropout_state=None, dropout_mask=None,
     cu_seqlens_q=None, cu_seqlens_kv=None, seqused_q=None, seqused_kv=None, leftpad_kv=None, batch_indices_kv=None,
-    page_table=None, max_seqlen_q=None, max_seqlen_kv=None,
+    page_table=None, max_seqlen_q=None, max_seqlen_kv=None, fixed_split_size=None,
     score=None, score_captures=None, score_tensors=None, score_numbers=None,
     mask=None, mask_captures=None, mask_tensors=None, mask_numbers=None,
 ):  # fmt: skip
@@ -49,7 +49,7 @@ def attention_forward(
         dropout_seed=dropout_seed, dropout_offset=dropout_offset, dropout_state=dropout_state,
         dropout_mask=dropout_mask, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqused_q=seqused_q,
         seqused_kv=seqused_kv, leftpad_kv=leftpad_kv, batch_indices_kv=batch_indices_kv, page_table=page_table,
-        max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, lse=True,
+        max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, fixed_split_size=fixed_split_size, lse=True,
         score=_to_function(flashjit.Score, score, score_captures, score_tensors, score_numbers),
         mask=_to_function(flashjit.Mask, mask, mask_captures, mask_tensors, mask_numbers),
     )  # fmt: skip
@@ -155,6 +155,7 @@ def attention(
     page_table: Optional[Tensor] = None,
     max_seqlen_q: Optional[int] = 0,
     max_seqlen_kv: Optional[int] = 0,
+    fixed_split_size: Optional[int] = 0,
 ) -> Tensor:
     """flashjit.attention inside PyTorch: torch.compile keeps it in one graph, autocast applies to it, and tensors that
     require gradients are taken (backward raises Unsupported).
@@ -185,6 +186,7 @@ def attention(
     options = {
         "window": window, "chunk": chunk, "softcap": softcap, "dropout": dropout, "dropout_seed": dropout_seed,
         "dropout_offset": dropout_offset, "max_seqlen_q": max_seqlen_q, "max_seqlen_kv": max_seqlen_kv,
+        "fixed_split_size": fixed_split_size,
     }  # fmt: skip
     given = [tensor for tensor in tensors.values() if tensor is not None]
     for function in (score, mask):

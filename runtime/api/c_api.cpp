@@ -218,6 +218,7 @@ flashjit::AttentionOptions to_options(const flashjit_attention_options* given, M
   if (c.score) options.score = to_function<flashjit::Score>("score", *c.score, kind);
   if (c.mask) options.mask = to_function<flashjit::Mask>("mask", *c.mask, kind);
   if (c.plan) options.plan = &c.plan->plan;
+  options.fixed_split_size = c.fixed_split_size;
   return options;
 }
 

@@ -780,20 +780,25 @@ TEST_CASE("a struct without its size is refused") {
 // What lies behind a struct of the caller's size is not looked at.
 TEST_CASE("options of every version are taken for ever") {
   constexpr std::size_t kFirst = 48, kWithWindow = 56, kWithScores = 88, kWithFunctions = 168, kWithDropout = 208,
-                        kWithRagged = 272, kWithPages = 280, kWithPlan = 288;
+                        kWithRagged = 272, kWithPages = 280, kWithPlan = 288, kWithFixedSplits = 296;
   static_assert(sizeof(flashjit_engine_options) >= 56 && sizeof(flashjit_counters) >= 64);
   static_assert(sizeof(flashjit_function) >= 40 && sizeof(flashjit_capture) == 32);
-  static_assert(sizeof(flashjit_attention_options) >= kWithPlan && sizeof(flashjit_plan_info) >= 32);
+  static_assert(sizeof(flashjit_attention_options) >= kWithFixedSplits && sizeof(flashjit_plan_info) >= 32);
   static_assert(offsetof(flashjit_attention_options, cu_seqlens_q) == kWithDropout);
   static_assert(offsetof(flashjit_attention_options, max_seqlen_kv) + sizeof(std::int64_t) == kWithRagged);
   static_assert(offsetof(flashjit_attention_options, page_table) + sizeof(void*) == kWithPages);
   static_assert(offsetof(flashjit_attention_options, plan) + sizeof(void*) == kWithPlan);
+  static_assert(offsetof(flashjit_attention_options, fixed_split_size) + sizeof(std::int64_t) == kWithFixedSplits);
   const EnginePointer engine = make_engine("sm_90a");
   Call call;
   const auto status = [&](std::size_t size) {
     call.options.struct_size = size;
     return call(engine);
   };
+  call.options.fixed_split_size = -1;
+  CHECK(status(kWithFixedSplits) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "fixed_split_size: must be at least 1, or 0 for none, was -1");
+  CHECK(status(kWithPlan) == FLASHJIT_NO_COMPILER);
   call.options.page_table = &call.q;
   CHECK(status(kWithPages) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "page_table: dtype must be i32, was bf16");

@@ -345,6 +345,13 @@ class Results(unittest.TestCase):
                 out = flashjit.attention(*batch.packed, plan=plan, engine=self.engine, variant=plan.variant, **options)
                 np.testing.assert_array_equal(out, wanted)
 
+    def test_splits_of_a_fixed_size(self):
+        """A row is the same alone and in the prompt."""
+        q, k, v = make_inputs((1, 150, 2, 64), seqlen_kv=150)
+        whole = self.engine.attention(q, k, v, causal=True, fixed_split_size=64)
+        alone = self.engine.attention(q[:, 119:120], k[:, :120], v[:, :120], causal=True, fixed_split_size=64)
+        np.testing.assert_array_equal(whole[:, 119:120], alone)
+
     def test_plans_of_pages(self):
         batch = RaggedBatch()
         pages, places = batch.in_pages(16)
@@ -579,11 +586,12 @@ class WrongInput(unittest.TestCase):
                     self.refused(flashjit.InvalidArgument, f"^{name}: ({message})", *inputs, **{name: wrong})
             self.refused(flashjit.InvalidArgument, "^block_mask: must not be given", *inputs, **{name: good},
                          documents=np.zeros((1, 32), np.int32), block_mask=np.zeros((1, 1, 1, 1, 1), np.int32))
-        for name in ("max_seqlen_q", "max_seqlen_kv"):
+        for name in ("max_seqlen_q", "max_seqlen_kv", "fixed_split_size"):
             for bound in (-1, 2**63, 0.5, "x", True):
                 with self.subTest(name=name, bound=bound):
                     wanted = rf"^{name}: must be an int from 0 to 2\*\*63 - 1, or None, was "
                     self.refused(flashjit.InvalidArgument, wanted, *inputs, **{name: bound})
+        for name in ("max_seqlen_q", "max_seqlen_kv"):
             self.refused(flashjit.InvalidArgument, f"^{name}: must not be given for a batch whose", *inputs,
                          **{name: 9})
         offsets = np.int32([0, 8, 16])
