@@ -20,13 +20,18 @@ inline constexpr Setting kManySharedRows = [] {
   setting.seqlen_q = 200, setting.seqlen_kv = 250, setting.batch = 3;
   return setting;
 }();
-// Beside splits of the grid, among them some of which a tile sees no key.
-inline constexpr Setting kSharedRowsSplit = [] {
+// Each block raises the maxima.
+inline constexpr Setting kSharedRowsAlways = [] {
   Setting setting = kSharedRows;
-  setting.seqlen_q = 257, setting.seqlen_kv = 400;
+  setting.variant = "hopper-q16-kv64-s2-qs1-whole-serial-ppoff-always-fixed-splitkv";
   return setting;
 }();
-inline constexpr Setting kSharedRowsRagged = with_long_sequences(kSharedRows);
+// Splits of the grid, among them some of which a tile sees no key.
+inline constexpr Setting kSharedRowsSplit = [] {
+  Setting setting = kSharedRows;
+  setting.seqlen_q = 257, setting.seqlen_kv = 200;
+  return setting;
+}();
 
 inline const std::vector<Mutation> kDecodeFaults = {
     // --- A warp's keys
@@ -57,7 +62,7 @@ inline const std::vector<Mutation> kDecodeFaults = {
      .original = "if (at.block >= blocks.clean_end) mask_end(",
      .replacement = "if (at.block < 0) mask_end("},
     {.name = "sums are not rescaled",
-     .setting = kSharedRows,
+     .setting = kSharedRowsAlways,
      .file = "hopper/warp_softmax.cuh",
      .original = "      sum[0][h] *= factor;\n",
      .replacement = ""},
@@ -140,19 +145,12 @@ inline const std::vector<Mutation> kDecodeFaults = {
      .file = "kernels/hopper_decode.cuh",
      .original = "    rings.queries.release(ptx::elect());\n",
      .replacement = "    rings.queries.release(false);\n",
-     .kinds = {deadlock}},
+     .kinds = {deadlock, unequal_participation}},
     {.name = "every tile is a block's first one",
      .setting = kManySharedRows,
      .file = "kernels/hopper_decode.cuh",
      .original = "    tile = tiles.find(index);",
      .replacement = "    tile = tiles.find(HopperTiles<Config>::first());"},
-    // --- The list
-    {.name = "a list is read before it is made",
-     .setting = kSharedRowsRagged,
-     .file = "kernels/hopper_decode.cuh",
-     .original = "Config::Sequences::kRagged || Config::Masks::kInMemory",
-     .replacement = "Config::Masks::kInMemory",
-     .kinds = {race, global_out_of_bounds}},
 };
 
 }  // namespace flashjit::tests
