@@ -38,6 +38,29 @@ Source plain_source(std::string_view kernel, std::string_view entry, const Probl
   return source;
 }
 
+// A kernel without functions.
+struct PlainText {
+  std::string name;  // without the architecture
+  const char *entry, *device_code;
+  const char* arguments;  // its struct of abi.cuh
+  std::string work;       // what is made of them and run
+};
+PlainKernel plain_kernel(const PlainText& text, int threads, std::size_t argument_bytes,
+                         const Architecture& architecture, const Templates& templates) {
+  PlainKernel kernel{plain_source(text.name, text.entry, {}, architecture), threads, argument_bytes};
+  kernel.source.device_code = templates.flatten({text.device_code});
+  kernel.source.generated =
+      kGenerated + fmt::format(
+                       "static_assert(sizeof({0}) == {1}, \"host and device arguments disagree\");\n"
+                       "extern \"C\" __global__ void __launch_bounds__({2}) {3}(const __grid_constant__ {0} args) {{\n"
+                       "  {4}.run();\n"
+                       "}}\n",
+                       text.arguments, argument_bytes, threads, text.entry, text.work);
+  return kernel;
+}
+
+const char* element_or_single(DType dtype) { return dtype == DType::f32 ? "Single" : generator::row_of(dtype).element; }
+
 }  // namespace
 
 ConfigText::ConfigText(const Problem& problem, bool fetches) {
@@ -148,61 +171,24 @@ PlainKernel render_function_scores(const Problem& functions, const Architecture&
 }
 
 PlainKernel render_batch_plan(const Architecture& architecture, const Templates& templates) {
-  PlainKernel kernel{plain_source("batch-plan", "flashjit_batch_plan", {}, architecture), kBatchPlanThreads,
-                     sizeof(BatchPlanMaker)};
-  kernel.source.device_code = templates.flatten({"kernels/batch_plan.cuh"});
-  kernel.source.generated =
-      kGenerated + fmt::format(
-                       "static_assert(sizeof(BatchPlanMaker) == {}, \"host and device arguments disagree\");\n"
-                       "extern \"C\" __global__ void __launch_bounds__({}) {}"
-                       "(const __grid_constant__ BatchPlanMaker args) {{\n"
-                       "  __shared__ BatchPlanShared shared;\n"
-                       "  BatchPlan(args, shared).run();\n"
-                       "}}\n",
-                       kernel.argument_bytes, kBatchPlanThreads, kernel.source.entry);
-  return kernel;
+  return plain_kernel({"batch-plan", "flashjit_batch_plan", "kernels/batch_plan.cuh", "BatchPlanMaker",
+                       "__shared__ BatchPlanShared shared;\n  BatchPlan(args, shared)"},
+                      kBatchPlanThreads, sizeof(BatchPlanMaker), architecture, templates);
 }
 
 PlainKernel render_combine(DType dtype, const Architecture& architecture, const Templates& templates) {
-  PlainKernel kernel{{}, kCombineThreads, sizeof(CombineArguments)};
-  Source& source = kernel.source;
-  source.name = fmt::format("combine-{}.{}", to_string(dtype), architecture.name);
-  source.entry = "flashjit_combine";
-  source.heading = heading(source.name);
-  source.device_code = templates.flatten({"kernels/combine.cuh"});
-  source.generated = kGenerated + fmt::format(
-                                      "static_assert(sizeof(CombineArguments) == {}, \"host and device arguments "
-                                      "disagree\");\n"
-                                      "extern \"C\" __global__ void __launch_bounds__({}) {}"
-                                      "(const __grid_constant__ CombineArguments args) {{\n"
-                                      "  __shared__ CombineShared shared;\n"
-                                      "  CombineRows<{}, {}>(args, shared).run();\n"
-                                      "}}\n",
-                                      kernel.argument_bytes, kCombineThreads, source.entry, row_of(dtype).element,
-                                      can_overlap_launches(architecture));
-  return kernel;
+  return plain_kernel(
+      {fmt::format("combine-{}", to_string(dtype)), "flashjit_combine", "kernels/combine.cuh", "CombineArguments",
+       fmt::format("__shared__ CombineShared shared;\n  CombineRows<{}, {}>(args, shared)", row_of(dtype).element,
+                   can_overlap_launches(architecture))},
+      kCombineThreads, sizeof(CombineArguments), architecture, templates);
 }
 
 PlainKernel render_merge(DType part, DType whole, const Architecture& architecture, const Templates& templates) {
-  constexpr int kThreads = 128;
-  const auto element = [](DType dtype) { return dtype == DType::f32 ? "Single" : row_of(dtype).element; };
-  PlainKernel kernel{{}, kThreads, sizeof(MergeArguments)};
-  Source& source = kernel.source;
-  source.name = fmt::format("merge-{}-{}.{}", to_string(part), to_string(whole), architecture.name);
-  source.entry = "flashjit_merge";
-  source.heading = heading(source.name);
-  source.device_code = templates.flatten({"kernels/merge.cuh"});
-  source.generated =
-      kGenerated + fmt::format(
-                       "static_assert(sizeof(MergeArguments) == {}, \"host and device arguments "
-                       "disagree\");\n"
-                       "static_assert(kMergeThreads == {}, \"host and device threads disagree\");\n"
-                       "extern \"C\" __global__ void __launch_bounds__({}) {}"
-                       "(const __grid_constant__ MergeArguments args) {{\n"
-                       "  MergeRows<{}, {}>(args).run();\n"
-                       "}}\n",
-                       kernel.argument_bytes, kThreads, kThreads, source.entry, element(part), element(whole));
-  return kernel;
+  return plain_kernel(
+      {fmt::format("merge-{}-{}", to_string(part), to_string(whole)), "flashjit_merge", "kernels/merge.cuh",
+       "MergeArguments", fmt::format("MergeRows<{}, {}>(args)", element_or_single(part), element_or_single(whole))},
+      kMergeThreads, sizeof(MergeArguments), architecture, templates);
 }
 
 Source render_mma_ceiling(DType dtype, const Architecture& architecture, const Templates& templates) {

@@ -229,6 +229,7 @@ struct FunctionScores {
 };
 
 // The kernel that joins partial results: kernels/merge.cuh.
+constexpr int kMergeThreads = 128;
 constexpr int kMostMergeParts = 16;
 struct MergePart {
   const char* out;

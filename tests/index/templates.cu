@@ -226,7 +226,7 @@ extern "C" __global__ void __launch_bounds__(128) function_scores(const __grid_c
   FunctionScoresThread<FunctionScoresLaunch>{args}.run();
 }
 
-extern "C" __global__ void __launch_bounds__(128) merge(const __grid_constant__ MergeArguments args) {
+extern "C" __global__ void __launch_bounds__(kMergeThreads) merge(const __grid_constant__ MergeArguments args) {
   MergeRows<Single, BFloat16>(args).run();
 }
 
