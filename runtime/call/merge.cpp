@@ -2,13 +2,13 @@
 #include "runtime/call/merge.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "generator/arguments.h"
+#include "runtime/call/forward_arguments.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
@@ -17,7 +17,6 @@ namespace {
 using generator::kMostMergeParts;
 
 constexpr int kChunkElements = 8;
-constexpr int kMostRowLanes = 32;
 
 void check_rows(const char* name, const Tensor& tensor) {
   if (tensor.dtype > DType::f32) reject("{}: dtype must be f16, bf16 or f32, was {}", name, to_string(tensor.dtype));
@@ -30,10 +29,6 @@ void check_lse(const char* name, const Tensor& lse, const Tensor& out) {
   require_size(name, lse, kLseRules, 0, out.shape[batch_dim], "out");
   require_size(name, lse, kLseRules, 1, out.shape[heads_dim], "out");
   require_size(name, lse, kLseRules, 2, out.shape[seqlen_dim], "out");
-}
-
-bool same_view(const Tensor& a, const Tensor& b) {
-  return a.data == b.data && a.dtype == b.dtype && a.shape == b.shape && a.strides == b.strides;
 }
 
 void add_part(MergeCall& call, const MergeCall::PartNames& names, const Partial& part) {
@@ -61,34 +56,24 @@ void check_apart_from_result(const MergeCall& call, const MergeCall::PartNames& 
   check(names.lse, part.lse, "lse", *call.lse);
 }
 
-generator::RowStrides byte_strides(const Tensor& rows) {
-  const auto bytes = static_cast<std::int64_t>(size_of(rows.dtype));
-  return {rows.strides[batch_dim] * bytes, rows.strides[seqlen_dim] * bytes, rows.strides[heads_dim] * bytes};
-}
-generator::RowStrides byte_strides_of_lse(const Tensor& lse) {
-  constexpr std::int64_t kBytes = sizeof(float);
-  return {lse.strides[0] * kBytes, lse.strides[2] * kBytes, lse.strides[1] * kBytes};
-}
-
 generator::MergeArguments arguments_of(const MergeCall& call) {
   const Tensor& out = *call.out;
   generator::MergeArguments arguments{};
   for (const Partial& part : call.parts)
     arguments.parts[arguments.count++] = {static_cast<const char*>(part.out.data),
-                                          static_cast<const char*>(part.lse.data), byte_strides(part.out),
-                                          byte_strides_of_lse(part.lse)};
+                                          static_cast<const char*>(part.lse.data), row_strides(part.out),
+                                          lse_strides(part.lse)};
   arguments.out = static_cast<char*>(out.data);
-  arguments.out_strides = byte_strides(out);
+  arguments.out_strides = row_strides(out);
   if (call.lse) {
     arguments.lse = static_cast<char*>(call.lse->data);
-    arguments.lse_strides = byte_strides_of_lse(*call.lse);
+    arguments.lse_strides = lse_strides(*call.lse);
   }
   arguments.rows = out.shape[batch_dim] * out.shape[seqlen_dim] * out.shape[heads_dim];
   arguments.seqlen = static_cast<int>(out.shape[seqlen_dim]);
   arguments.num_heads = static_cast<int>(out.shape[heads_dim]);
   arguments.chunks = static_cast<int>(out.shape[head_dim_dim] / kChunkElements);
-  const auto lanes = std::min<unsigned>(std::bit_ceil(static_cast<unsigned>(arguments.chunks)), kMostRowLanes);
-  arguments.row_lanes_log2 = std::countr_zero(lanes);
+  arguments.row_lanes_log2 = row_lanes_log2(arguments.chunks);
   return arguments;
 }
 
@@ -142,16 +127,12 @@ std::vector<MergeTurn> merge_turns(const std::vector<Partial>& parts, const Tens
 
 PlainLaunch make_merge_launch(const MergeCall& call, const Architecture& architecture,
                               const generator::Templates& templates) {
-  constexpr std::int64_t kMaxBlocks = (std::int64_t{1} << 31) - 1;
   const generator::MergeArguments arguments = arguments_of(call);
-  PlainLaunch made{generator::render_merge(call.parts[0].out.dtype, call.out->dtype, architecture, templates), {}};
+  generator::PlainKernel kernel =
+      generator::render_merge(call.parts[0].out.dtype, call.out->dtype, architecture, templates);
+  const std::int64_t rows_of_block = kernel.threads >> arguments.row_lanes_log2;
+  PlainLaunch made = plain_launch(std::move(kernel), (arguments.rows + rows_of_block - 1) / rows_of_block, "out");
   made.launch.write_argument(0, arguments);
-  made.launch.argument_bytes = made.kernel.argument_bytes;
-  made.launch.threads = made.kernel.threads;
-  const std::int64_t rows_of_block = made.kernel.threads >> arguments.row_lanes_log2;
-  made.launch.blocks = (arguments.rows + rows_of_block - 1) / rows_of_block;
-  if (made.launch.blocks > kMaxBlocks)
-    reject("out: must give at most {} thread blocks, gave {}", kMaxBlocks, made.launch.blocks);
   return made;
 }
 

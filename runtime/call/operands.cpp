@@ -119,6 +119,10 @@ Rules rules_of(Operand::Role role, const Tensor& tensor) {
   return kRowsRules;
 }
 
+bool same_view(const Tensor& a, const Tensor& b) noexcept {
+  return a.data == b.data && a.dtype == b.dtype && a.shape == b.shape && a.strides == b.strides;
+}
+
 void check_shape(const char* name, const Tensor& tensor, const Rules& rules) {
   if (tensor.shape.size() != rules.rank) {
     reject("{}: rank must be {}, was {} with shape {}", name, rules.rank, tensor.shape.size(), to_string(tensor.shape));

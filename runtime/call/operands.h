@@ -70,6 +70,8 @@ inline constexpr Rules kPageTableRules{kPageTableDimNames, 2, 1, sizeof(std::int
 Rules captured_rules(const Tensor& tensor, bool packed_rows);
 Rules rules_of(Operand::Role role, const Tensor& tensor);
 
+bool same_view(const Tensor& a, const Tensor& b) noexcept;
+
 // All throw Error(invalid_argument), which begins with the name.
 // Rank, and sizes from 0 to kMaxSize.
 void check_shape(const char* name, const Tensor& tensor, const Rules& rules);

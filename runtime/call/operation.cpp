@@ -2,6 +2,7 @@
 #include "runtime/call/operation.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <new>
 #include <numbers>
@@ -210,18 +211,28 @@ void bind_combine(Launch& launch, const ForwardCall& call, const generator::Kern
 template <class Arguments>
 PlainLaunch make_plain(const ForwardCall& call, generator::PlainKernel kernel, const Arguments& core,
                        std::int64_t threads) {
-  PlainLaunch made{std::move(kernel), {}};
+  const std::int64_t blocks = (threads + kernel.threads - 1) / kernel.threads;
+  PlainLaunch made = plain_launch(std::move(kernel), blocks, "shape");
   made.launch.write_argument(0, core);
   set_part_arguments(made.launch, call, sizeof(core), nullptr);
-  made.launch.argument_bytes = made.kernel.argument_bytes;
-  made.launch.threads = made.kernel.threads;
-  made.launch.blocks = (threads + made.kernel.threads - 1) / made.kernel.threads;
-  if (made.launch.blocks > kMaxBlocks)
-    reject("shape: must give at most {} thread blocks, gave {}", kMaxBlocks, made.launch.blocks);
   return made;
 }
 
 }  // namespace
+
+PlainLaunch plain_launch(generator::PlainKernel kernel, std::int64_t blocks, const char* name) {
+  if (blocks > kMaxBlocks) reject("{}: must give at most {} thread blocks, gave {}", name, kMaxBlocks, blocks);
+  PlainLaunch made{std::move(kernel), {}};
+  made.launch.argument_bytes = made.kernel.argument_bytes;
+  made.launch.threads = made.kernel.threads;
+  made.launch.blocks = blocks;
+  return made;
+}
+
+int row_lanes_log2(int chunks) noexcept {
+  constexpr unsigned kWarpLanes = 32;
+  return std::countr_zero(std::min(std::bit_ceil(static_cast<unsigned>(chunks)), kWarpLanes));
+}
 
 Launch make_batch_plan_launch(const ForwardCall& call, const Tensor& memory, int sm_count) {
   Launch launch;

@@ -47,6 +47,11 @@ struct PlainLaunch {
   generator::PlainKernel kernel;
   Launch launch;
 };
+// Of so many blocks, its arguments yet to be written. Throws Error(invalid_argument), which begins with the name, for
+// more than a launch can have.
+PlainLaunch plain_launch(generator::PlainKernel kernel, std::int64_t blocks, const char* name);
+// How many lanes of a warp have a row of so many chunks, where kernels give each a chunk at a time.
+int row_lanes_log2(int chunks) noexcept;
 // call: of validate_block_mask.
 PlainLaunch make_block_mask_launch(const ForwardCall& call, const Architecture& architecture,
                                    const generator::Templates& templates);
