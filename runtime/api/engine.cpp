@@ -64,7 +64,8 @@ Engine::Impl::Impl(EngineOptions given)
       backend(emulated ? static_cast<runtime::Backend&>(*emulated) : gpus) {}
 
 void Engine::Impl::check(const runtime::ForwardCall& call, const AttentionOptions& opts) const {
-  if (options.check_pages && call.problem.ragged && !call.nothing_to_do()) backend.check(call, opts);
+  if (!options.check_pages || !call.problem.ragged || call.nothing_to_do()) return;
+  backend.look_at(call.operands, opts.stream, [&](const runtime::ReadInts& read) { check_sequences(call, read); });
 }
 
 Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "flashjit/engine.h"
+#include "runtime/call/check_sequences.h"
 #include "runtime/call/operation.h"
 #include "runtime/call/validate.h"
 
@@ -36,9 +37,10 @@ class Backend {
   // Enqueues the call on its stream, or computes it at once where there are no streams. Its kernel is made now when it
   // has not been prepared. Throws Error.
   virtual void run(const ForwardCall& call, const AttentionOptions& opts) = 0;
-  // Reads what a call with a ragged batch says of its sequences, behind the work on its stream, and throws what
-  // check_sequences throws. Nothing while the stream captures a graph.
-  virtual void check(const ForwardCall& call, const AttentionOptions& opts) = 0;
+  // Lets `look` read operands of a call, behind the work on its stream, and throws what it throws. Nothing while the
+  // stream captures a graph.
+  using Look = std::function<void(const ReadInts& read)>;
+  virtual void look_at(const Operands& operands, Stream stream, const Look& look) = 0;
   // Likewise the kernel that makes the list of tiles of a call with a ragged batch and a variant, into memory that
   // calls with a plan find it in.
   virtual void plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) = 0;

@@ -8,7 +8,6 @@
 
 #include "flashjit/error.h"
 #include "generator/variant_space.h"
-#include "runtime/call/check_sequences.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operation.h"
 #include "runtime/kernels/nvrtc.h"
@@ -246,9 +245,9 @@ void EmulatedBackend::run(const Operands& operands, Stream stream, const MakePla
   require_clean(plain.program.run(plain.entry, emulated(made.launch, options_), memory_of(operands)));
 }
 
-void EmulatedBackend::check(const ForwardCall& call, const AttentionOptions& opts) {
-  require_null(opts.stream);
-  check_sequences(call, [](const MemoryRange& range) {
+void EmulatedBackend::look_at(const Operands&, Stream stream, const Look& look) {
+  require_null(stream);
+  look([](const MemoryRange& range) {
     return std::vector<std::int32_t>(reinterpret_cast<const std::int32_t*>(range.begin),
                                      reinterpret_cast<const std::int32_t*>(range.end));
   });

@@ -2,7 +2,6 @@
 #include "runtime/backends/gpu_backend.h"
 
 #include "runtime/backends/gpu_operation.h"
-#include "runtime/call/check_sequences.h"
 #include "runtime/cuda/device.h"
 
 namespace flashjit::runtime {
@@ -49,16 +48,16 @@ void GpuBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
   GpuOperation(driver, call, kernel, opts.stream).enqueue(driver);
 }
 
-void GpuBackend::check(const ForwardCall& call, const AttentionOptions& opts) {
+void GpuBackend::look_at(const Operands& operands, Stream stream, const Look& look) {
   const Driver& driver = Driver::load();
-  const ContextScope scope(driver, device_of(driver, call.operands, opts.stream), opts.stream);
-  if (is_capturing(driver, opts.stream)) return;
-  check_sequences(call, [&](const MemoryRange& range) {
+  const ContextScope scope(driver, device_of(driver, operands, stream), stream);
+  if (is_capturing(driver, stream)) return;
+  look([&](const MemoryRange& range) {
     std::vector<std::int32_t> values((range.end - range.begin) / sizeof(std::int32_t));
     if (range.empty()) return values;
-    driver.check(driver.cuMemcpyDtoHAsync(values.data(), range.begin, range.end - range.begin, opts.stream),
+    driver.check(driver.cuMemcpyDtoHAsync(values.data(), range.begin, range.end - range.begin, stream),
                  "cuMemcpyDtoHAsync");
-    driver.check(driver.cuStreamSynchronize(opts.stream), "cuStreamSynchronize");
+    driver.check(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
     return values;
   });
 }

@@ -20,7 +20,7 @@ class GpuBackend : public Backend {
   int output_device(const Operands& operands, Stream stream) const override;
   int sm_count(const Operands& operands, Stream stream) const override;
   void run(const ForwardCall& call, const AttentionOptions& opts) override;
-  void check(const ForwardCall& call, const AttentionOptions& opts) override;
+  void look_at(const Operands& operands, Stream stream, const Look& look) override;
   void plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) override;
   void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) override;
 

@@ -18,8 +18,8 @@ struct Ints {
   std::vector<std::int32_t> values;
   bool given = false;
 
-  Ints(const char* of, const ForwardCall& call, const ReadInts& read) : name(of) {
-    for (const Operand& operand : call.operands)
+  Ints(const char* of, const Operands& operands, const ReadInts& read) : name(of) {
+    for (const Operand& operand : operands)
       if (std::string_view(operand.name) == name) values = read(operand.range), given = true;
   }
   std::int64_t at(std::int64_t index) const { return values[static_cast<std::size_t>(index)]; }
@@ -67,30 +67,52 @@ void check_bound(const char* name, std::int64_t bound, std::int64_t length, std:
     reject("{}: must be at least {}, the length of sequence {}, was {}", name, length, sequence, bound);
 }
 
-// Those that so many keys of a sequence need, in a row of the table.
-void check_pages(const ForwardCall& call, const Ints& table, std::int64_t sequence, std::int64_t row,
-                 std::int64_t keys) {
-  const std::int64_t page_size = call.k->shape[seqlen_dim], pages = call.k->shape[batch_dim];
-  const std::int64_t first = row * call.ragged.page_table->strides[0];
-  for (std::int64_t entry = 0; entry * page_size < keys; ++entry) {
-    const std::int64_t page = table.at(first + entry);
-    if (page < 0 || page >= pages)
-      reject("page_table: entry {} of sequence {} must be from 0 to {}, was {}", entry, sequence, pages - 1, page);
+// Where sequences lie in a cache: in its pages, or where there is no table in its batch entries.
+class Places {
+ public:
+  Places(const Tensor& cache, const Tensor* table, const Operands& operands, const ReadInts& read)
+      : cache_(cache),
+        table_(table),
+        batch_indices_kv_("batch_indices_kv", operands, read),
+        page_table_("page_table", operands, read) {}
+
+  // Of the sequence's keys from first to end.
+  void check(std::int64_t sequence, std::int64_t first, std::int64_t end) const {
+    const std::int64_t entries = table_ ? table_->shape[0] : cache_.shape[batch_dim];
+    const std::int64_t entry = batch_indices_kv_.given ? batch_indices_kv_.at(sequence) : sequence;
+    if (batch_indices_kv_.given && (entry < 0 || entry >= entries))
+      reject("batch_indices_kv: must be from 0 to {}, was {} of sequence {}", entries - 1, entry, sequence);
+    check_pages(sequence, entry, first, end);
   }
-}
+  // Likewise, in a row of the table.
+  void check_pages(std::int64_t sequence, std::int64_t row, std::int64_t first, std::int64_t end) const {
+    if (!table_) return;
+    const std::int64_t page_size = cache_.shape[seqlen_dim], pages = cache_.shape[batch_dim];
+    for (std::int64_t entry = first / page_size; entry * page_size < end; ++entry) {
+      const std::int64_t page = page_table_.at(row * table_->strides[0] + entry);
+      if (page < 0 || page >= pages)
+        reject("page_table: entry {} of sequence {} must be from 0 to {}, was {}", entry, sequence, pages - 1, page);
+    }
+  }
+
+ private:
+  const Tensor& cache_;
+  const Tensor* const table_;
+  const Ints batch_indices_kv_, page_table_;
+};
 
 // Of a call that goes by the lengths of its plan.
 void check_planned_pages(const ForwardCall& call, const ReadInts& read) {
   if (!call.ragged.page_table) return;
-  const Ints table("page_table", call, read);
-  const std::vector<std::int32_t> plan = Ints("plan", call, read).values;
+  const Places places(*call.k, call.ragged.page_table, call.operands, read);
+  const std::vector<std::int32_t> plan = Ints("plan", call.operands, read).values;
   const auto count = static_cast<std::uint32_t>(plan[0]);
   for (std::size_t i = 0; i < count; ++i) {
     generator::PlannedTile tile;
     const std::size_t at = (alignof(generator::PlannedTile) + i * sizeof(tile)) / sizeof(std::int32_t);
     if (at + sizeof(tile) / sizeof(std::int32_t) > plan.size()) break;
     std::memcpy(&tile, &plan[at], sizeof(tile));
-    check_pages(call, table, tile.sequence, tile.key_batch, tile.keys);
+    places.check_pages(tile.sequence, tile.key_batch, 0, tile.keys);
   }
 }
 
@@ -98,13 +120,12 @@ class Checker {
  public:
   Checker(const ForwardCall& call, const ReadInts& read)
       : call_(call),
-        cu_seqlens_q_("cu_seqlens_q", call, read),
-        cu_seqlens_kv_("cu_seqlens_kv", call, read),
-        seqused_q_("seqused_q", call, read),
-        seqused_kv_("seqused_kv", call, read),
-        leftpad_kv_("leftpad_kv", call, read),
-        batch_indices_kv_("batch_indices_kv", call, read),
-        page_table_("page_table", call, read) {}
+        cu_seqlens_q_("cu_seqlens_q", call.operands, read),
+        cu_seqlens_kv_("cu_seqlens_kv", call.operands, read),
+        seqused_q_("seqused_q", call.operands, read),
+        seqused_kv_("seqused_kv", call.operands, read),
+        leftpad_kv_("leftpad_kv", call.operands, read),
+        places_(*call.k, call.ragged.page_table, call.operands, read) {}
 
   // Keys of sequences without queries are nobody's.
   void check() const {
@@ -125,17 +146,12 @@ class Checker {
     if (padding < 0 || padding > used)
       reject("leftpad_kv: must be from 0 to {}, the keys of sequence {}, was {}", used, sequence, padding);
     check_bound("max_seqlen_kv", call_.seqlen_kv, used - padding, sequence);
-    if (used == 0) return;
-    const Tensor* const table = call_.ragged.page_table;
-    const std::int64_t entries = table ? table->shape[0] : call_.k->shape[batch_dim];
-    const std::int64_t entry = batch_indices_kv_.given ? batch_indices_kv_.at(sequence) : sequence;
-    if (batch_indices_kv_.given && (entry < 0 || entry >= entries))
-      reject("batch_indices_kv: must be from 0 to {}, was {} of sequence {}", entries - 1, entry, sequence);
-    if (table) check_pages(call_, page_table_, sequence, entry, used);
+    if (used > 0) places_.check(sequence, 0, used);
   }
 
   const ForwardCall& call_;
-  const Ints cu_seqlens_q_, cu_seqlens_kv_, seqused_q_, seqused_kv_, leftpad_kv_, batch_indices_kv_, page_table_;
+  const Ints cu_seqlens_q_, cu_seqlens_kv_, seqused_q_, seqused_kv_, leftpad_kv_;
+  const Places places_;
 };
 
 }  // namespace
