@@ -191,6 +191,18 @@ PlainKernel render_merge(DType part, DType whole, const Architecture& architectu
       kMergeThreads, sizeof(MergeArguments), architecture, templates);
 }
 
+PlainKernel render_append(DType dtype, Rotary rotary, DType table, const Architecture& architecture,
+                          const Templates& templates) {
+  constexpr const char* kRotary[] = {"none", "halves", "neighbours"};
+  const char* const word = kRotary[static_cast<std::size_t>(rotary)];
+  std::string name = fmt::format("append-{}", to_string(dtype));
+  if (rotary != Rotary::none) name += fmt::format("-rotary-{}-{}", word, to_string(table));
+  return plain_kernel({name, "flashjit_append", "kernels/append.cuh", "AppendArguments",
+                       fmt::format("__shared__ AppendShared shared;\n  AppendToken<{}, Rotary::{}, {}>(args, shared)",
+                                   row_of(dtype).element, word, element_or_single(table))},
+                      kAppendThreads, sizeof(AppendArguments), architecture, templates);
+}
+
 Source render_mma_ceiling(DType dtype, const Architecture& architecture, const Templates& templates) {
   Source source;
   source.name = fmt::format("mma-ceiling-{}.{}", to_string(dtype), architecture.name);

@@ -62,6 +62,12 @@ PlainKernel render_function_scores(const Problem& functions, const Architecture&
 PlainKernel render_merge(DType part, DType whole, const Architecture& architecture,
                          const Templates& templates = embedded_templates());
 
+// Writes new keys and values, f16 or bf16, into a cache; with rotary embedding it turns them by sines and cosines of a
+// dtype.
+enum class Rotary : std::uint8_t { none, halves, neighbours };
+PlainKernel render_append(DType dtype, Rotary rotary, DType table, const Architecture& architecture,
+                          const Templates& templates = embedded_templates());
+
 // A loop of nothing but mma.sync: what the tensor cores give to this family of kernels. 256 threads a block;
 // arguments (float* sink, int iterations); one iteration of one warp is kCeilingFlops floating-point operations.
 inline constexpr double kCeilingFlops = 16.0 * 2 * 16 * 8 * 16;

@@ -248,3 +248,44 @@ struct MergeArguments {
   int chunks;          // of eight elements, of a row
   int row_lanes_log2;  // lanes that have a row
 };
+
+// The kernel that writes new keys and values into a cache: kernels/append.cuh, some thread blocks for each new token.
+constexpr int kAppendThreads = 128;
+// A number for each token.
+struct TokenNumbers {
+  const char* first;  // null: none
+  int are_i64;        // and not i32
+};
+// A row for each head of a token: of k, v or q.
+struct AppendedRows {
+  const char* from;
+  char* to;
+  RowStrides from_strides, to_strides;  // of [batch, seqlen, ...], and of a cache [pages, page_size, ...]
+  int heads;                            // 0: there is no such tensor
+  int chunks;                           // of eight elements, of a row
+  int turned;                           // of its first chunks every two that turn together; 0: none turns
+  int to_cache;                         // and not to where they come from, in another tensor
+};
+constexpr int kAppendedTensors = 3;
+struct AppendArguments {
+  AppendedRows rows[kAppendedTensors];
+  int new_rows;          // of a batch entry of k
+  int blocks_of_token;   // thread blocks
+  int row_lanes_log2;    // lanes that have a row
+  int pages, page_size;  // page_size is at least 1, even where no page is
+  TokenNumbers slots;
+  // Without slots: sequences. Each null where there is none.
+  const int* offsets;  // of [batch + 1]: where new tokens of a sequence begin; null: each has a batch entry
+  const int* used;     // of [batch]: rows of its keys, the new ones included
+  const int* padding;  // of [batch]: rows before its first key
+  const int* entries;  // of [batch]: its page in a cache without a table, or its row of the table; null: its number
+  int batch;
+  const int* table;  // of [row, entry]: numbers of pages; null: a sequence has one page
+  long long table_stride;
+  int table_rows, table_entries;
+  // What rows turn by: of [position, pairs of elements that turn].
+  const char *cosines, *sines;
+  long long cosines_stride, sines_stride;  // in bytes
+  int positions;
+  TokenNumbers position_of_token;  // none: the token's place in its sequence
+};

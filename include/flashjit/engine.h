@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "flashjit/append.h"
 #include "flashjit/attention.h"
 #include "flashjit/batch_plan.h"
 #include "flashjit/merge.h"
@@ -82,10 +83,10 @@ struct EngineOptions {
   // that attention() returns is in kHostMemory. For small shapes. Empty: kernels run on the GPU.
   std::string emulate;
   EmulationOptions emulation;  // of attention()
-  // For debugging: each call with a ragged batch, and each plan, reads its offsets, lengths, indices and page table
-  // back first, which waits for its stream, and throws Error(invalid_argument) for what no call may say, with the
-  // sequence and the entry of the table: numbers of no page, offsets that decrease, lengths beyond rows, table or
-  // maximum. Not while a graph is captured.
+  // For debugging: each call with a ragged batch, each plan and each append reads its offsets, lengths, indices, slots
+  // and page table back first, which waits for its stream, and throws Error(invalid_argument) for what no call may say,
+  // with the sequence and the entry of the table: numbers of no page, offsets that decrease, lengths beyond rows, table
+  // or maximum. Not while a graph is captured.
   bool check_pages = false;
   // These may be called from any thread. What they throw is dropped: a line that cannot be written is no error of a
   // call.
@@ -232,6 +233,10 @@ class Engine {
   // See merge.h.
   void merge(const std::vector<Partial>& parts, const Tensor& out, const MergeOptions& opts = {});
   DeviceTensor merge(const std::vector<Partial>& parts, const MergeOptions& opts = {});
+
+  // See append.h.
+  void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache,
+              const AppendOptions& opts);
 
   // What the predicates of the options (boolean_mask, documents, tree, mask) leave of granules of 64 queries and 16
   // keys, for AttentionOptions::block_mask: on opts.stream, for calls with the same predicates and offsets and the

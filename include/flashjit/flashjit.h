@@ -2,6 +2,7 @@
 // Everything: #include <flashjit/flashjit.h>.
 #pragma once
 
+#include "flashjit/append.h"
 #include "flashjit/attention.h"
 #include "flashjit/batch_plan.h"
 #include "flashjit/cache.h"

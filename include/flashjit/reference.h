@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "flashjit/append.h"
 #include "flashjit/attention.h"
 #include "flashjit/tensor.h"
 
@@ -29,6 +30,10 @@ Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor
 // What flashjit::merge computes of results over parts of the keys, in double precision. At least one, all of one shape.
 // Throws Error(invalid_argument).
 Result merge(const std::vector<Result>& parts);
+
+// What flashjit::append writes, into caches in host memory: shapes, strides and options mean the same; opts.stream is
+// not used. What turns is computed in double precision and rounded once. Throws Error(invalid_argument).
+void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache, const AppendOptions& opts);
 
 // A kernel's output against the two results above, by the rule of FlashAttention's tests:
 //   max|out - exact| <= 2 * max|low - exact| + atol,  atol = two roundings of the largest output in the dtype.

@@ -27,6 +27,10 @@ void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
   default_engine().attention(q, k, v, out, opts);
 }
 
+void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache, const AppendOptions& opts) {
+  default_engine().append(k, v, k_cache, v_cache, opts);
+}
+
 void merge(const std::vector<Partial>& parts, const Tensor& out, const MergeOptions& opts) {
   default_engine().merge(parts, out, opts);
 }

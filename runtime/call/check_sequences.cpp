@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "generator/arguments.h"
+#include "runtime/call/append.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/support/reject.h"
 
@@ -14,15 +15,23 @@ namespace {
 
 // One of the call's operands, as far as there is one.
 struct Ints {
-  const char* name;
+  const char* name = "";
   std::vector<std::int32_t> values;
-  bool given = false;
+  bool given = false, are_i64 = false;
 
+  Ints() = default;
   Ints(const char* of, const Operands& operands, const ReadInts& read) : name(of) {
     for (const Operand& operand : operands)
-      if (std::string_view(operand.name) == name) values = read(operand.range), given = true;
+      if (std::string_view(operand.name) == name)
+        values = read(operand.range), given = true, are_i64 = operand.tensor->dtype == DType::i64;
   }
-  std::int64_t at(std::int64_t index) const { return values[static_cast<std::size_t>(index)]; }
+  std::int64_t at(std::int64_t index) const {
+    const auto i = static_cast<std::size_t>(index);
+    if (!are_i64) return values[i];
+    std::int64_t value = 0;
+    std::memcpy(&value, &values[2 * i], sizeof(value));
+    return value;
+  }
 };
 
 // Where sequences of q, or of k and v, lie.
@@ -154,7 +163,71 @@ class Checker {
   const Places places_;
 };
 
+// Of new tokens.
+class TokenChecker {
+ public:
+  TokenChecker(const AppendCall& call, const ReadInts& read)
+      : call_(call),
+        slots_("slots", call.operands, read),
+        positions_("positions", call.operands, read),
+        cu_seqlens_("cu_seqlens", call.operands, read),
+        seqused_kv_("seqused_kv", call.operands, read),
+        leftpad_kv_("leftpad_kv", call.operands, read),
+        places_(call.k_cache, call.opts.page_table ? &*call.opts.page_table : nullptr, call.operands, read) {}
+
+  void check() const {
+    if (slots_.given)
+      check_slots();
+    else
+      check_sequences();
+  }
+
+ private:
+  void check_slots() const {
+    const std::int64_t rows = call_.k_cache.shape[batch_dim] * call_.k_cache.shape[seqlen_dim];
+    for (std::int64_t token = 0; token < call_.tokens(); ++token) {
+      if (slots_.at(token) >= rows)
+        reject("slots: must be below {}, as many rows as k_cache has, was {} of token {}", rows, slots_.at(token),
+               token);
+      if (slots_.at(token) >= 0) check_position(token);
+    }
+  }
+  void check_sequences() const {
+    const Ints none{};
+    const Side added(cu_seqlens_, none, call_.k.shape[seqlen_dim]), keys(none, seqused_kv_, call_.rows_of_sequence());
+    added.check_offsets();
+    for (std::int64_t sequence = 0; sequence < call_.batch; ++sequence)
+      if (added.length(sequence) > 0) check_sequence(sequence, added.length(sequence), keys.length(sequence));
+  }
+  void check_sequence(std::int64_t sequence, std::int64_t added, std::int64_t used) const {
+    const std::int64_t padding = leftpad_kv_.given ? leftpad_kv_.at(sequence) : 0;
+    if (used < added)
+      reject("seqused_kv: must be at least {}, the new tokens of sequence {}, was {}", added, sequence, used);
+    if (padding < 0 || padding > used - added)
+      reject("leftpad_kv: must be from 0 to {}, the rows before the new tokens of sequence {}, was {}", used - added,
+             sequence, padding);
+    places_.check(sequence, used - added, used);
+    const std::int64_t first = cu_seqlens_.given ? cu_seqlens_.at(sequence) : sequence * added;
+    for (std::int64_t token = first; positions_.given && token < first + added; ++token) check_position(token);
+    if (call_.opts.rotary_cos && !positions_.given && used - padding > call_.opts.rotary_cos->shape[0])
+      reject("rotary_cos: positions must be at least {}, the keys of sequence {}, was {}", used - padding, sequence,
+             call_.opts.rotary_cos->shape[0]);
+  }
+  void check_position(std::int64_t token) const {
+    if (!positions_.given) return;
+    const std::int64_t last = call_.opts.rotary_cos->shape[0] - 1, position = positions_.at(token);
+    if (position < 0 || position > last)
+      reject("positions: must be from 0 to {}, was {} of token {}", last, position, token);
+  }
+
+  const AppendCall& call_;
+  const Ints slots_, positions_, cu_seqlens_, seqused_kv_, leftpad_kv_;
+  const Places places_;
+};
+
 }  // namespace
+
+void check_tokens(const AppendCall& call, const ReadInts& read) { TokenChecker(call, read).check(); }
 
 void check_sequences(const ForwardCall& call, const ReadInts& read) {
   if (call.plan)

@@ -106,6 +106,8 @@ Rules rules_of(Operand::Role role, const Tensor& tensor) {
   switch (role) {
     case Operand::Role::of_batch:
       return kOfBatchRules;
+    case Operand::Role::rotary:
+      return kRotaryRules;
     case Operand::Role::captured:
     case Operand::Role::captured_packed:
       return captured_rules(tensor, role == Operand::Role::captured_packed);

@@ -21,8 +21,9 @@ struct MemoryRange {
 // A tensor of a call. Without initialisers, so that a call pays for the operands that it has.
 struct Operand {
   // [batch, seqlen, heads, head_dim], [batch, heads, seqlen] of f32, [batch, heads] or [heads] of f32, [batch] of i32,
-  // or what a function captures: a user's, or one of the library's whose last dimension is contiguous.
-  enum class Role { rows, lse, of_heads, of_batch, captured, captured_packed };
+  // [positions, rotary_dim / 2], or what a function captures: a user's, or one of the library's whose last dimension is
+  // contiguous.
+  enum class Role { rows, lse, of_heads, of_batch, rotary, captured, captured_packed };
 
   const char* name;
   const Tensor* tensor;
@@ -65,6 +66,8 @@ inline constexpr Rules kLseRules{kLseDimNames, 3, 1, sizeof(float)};
 inline constexpr Rules kOfHeadsRules{kOfHeadsDimNames, 2, 1, sizeof(float)};
 inline constexpr Rules kOfAllBatchesRules{kOfHeadsDimNames + 1, 1, 1, sizeof(float)};  // of all batch entries
 inline constexpr Rules kOfBatchRules{kOfHeadsDimNames, 1, 1, sizeof(std::int32_t)};
+inline constexpr const char* kRotaryDimNames[] = {"positions", "rotary_dim / 2"};
+inline constexpr Rules kRotaryRules{kRotaryDimNames, 2, kStrideStep, kAlignment};
 inline constexpr const char* kPageTableDimNames[] = {"batch", "entries"};
 inline constexpr Rules kPageTableRules{kPageTableDimNames, 2, 1, sizeof(std::int32_t)};
 Rules captured_rules(const Tensor& tensor, bool packed_rows);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels with one configuration each, as the generator ends a rendered source. It is compiled for nobody: editors
 // index it, so that names inside the templates lead somewhere, and a test sees that Clang understands all of it.
+#include "kernels/append.cuh"
 #include "kernels/batch_plan.cuh"
 #include "kernels/block_mask.cuh"
 #include "kernels/combine.cuh"
@@ -233,4 +234,9 @@ extern "C" __global__ void __launch_bounds__(kMergeThreads) merge(const __grid_c
 extern "C" __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant__ CombineArguments args) {
   __shared__ CombineShared shared;
   CombineRows<BFloat16, true>(args, shared).run();
+}
+
+extern "C" __global__ void __launch_bounds__(kAppendThreads) append(const __grid_constant__ AppendArguments args) {
+  __shared__ AppendShared shared;
+  AppendToken<BFloat16, Rotary::neighbours, Single>(args, shared).run();
 }

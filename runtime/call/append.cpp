@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/call/append.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "generator/arguments.h"
+#include "generator/dtype.h"
+#include "runtime/call/forward_arguments.h"
+#include "runtime/call/ragged.h"
+#include "runtime/support/reject.h"
+
+namespace flashjit::runtime {
+namespace {
+
+using Option = std::pair<const char*, const std::optional<Tensor>*>;
+
+void require_none(std::initializer_list<Option> options, const char* why) {
+  for (const auto& [name, tensor] : options)
+    if (*tensor) reject("{}: must not be given {}", name, why);
+}
+
+void check_choice(const AppendOptions& opts) {
+  if (opts.slots) {
+    require_none({{"seqused_kv", &opts.seqused_kv},
+                  {"cu_seqlens", &opts.cu_seqlens},
+                  {"page_table", &opts.page_table},
+                  {"batch_indices_kv", &opts.batch_indices_kv},
+                  {"leftpad_kv", &opts.leftpad_kv}},
+                 "beside slots, which say where tokens go");
+  } else if (!opts.seqused_kv) {
+    reject("seqused_kv: must be given without slots, was not");
+  }
+  if (opts.page_table) require_none({{"leftpad_kv", &opts.leftpad_kv}}, "beside page_table");
+  if (opts.rotary_cos.has_value() != opts.rotary_sin.has_value())
+    reject("{}: must be given beside {}, was not", opts.rotary_cos ? "rotary_sin" : "rotary_cos",
+           opts.rotary_cos ? "rotary_cos" : "rotary_sin");
+  if (!opts.rotary_cos)
+    require_none({{"positions", &opts.positions}, {"q", &opts.q}, {"q_out", &opts.q_out}}, "without rotary_cos");
+  if (opts.rotary_interleaved && !opts.rotary_cos)
+    reject("rotary_interleaved: must be false without rotary_cos, was true");
+  if (opts.rotary_cos && opts.slots && !opts.positions)
+    reject("positions: must be given beside slots with rotary_cos, was not");
+  if (opts.q.has_value() != opts.q_out.has_value())
+    reject("{}: must be given beside {}, was not", opts.q ? "q_out" : "q", opts.q ? "q" : "q_out");
+}
+
+// A tensor of tokens, with a dimension of batches.
+Tensor of_tokens(const char* name, const Tensor& tensor, const AppendOptions& opts) {
+  if (tensor.shape.size() != kRank - 1 || tensor.strides.size() != kRank - 1) return tensor;
+  if (!opts.slots && !opts.cu_seqlens) reject("{}: rank must be 4 without slots and cu_seqlens, was 3", name);
+  return with_batch(tensor);
+}
+
+// Of the same dtype as k, and in these dimensions of the same size as another.
+void check_rows_like(const char* name, const Tensor& tensor, DType dtype, std::initializer_list<Dim> dims,
+                     const char* like, const Tensor& other) {
+  if (tensor.dtype != dtype)
+    reject("{}: dtype must be {} like that of k, was {}", name, to_string(dtype), to_string(tensor.dtype));
+  check_shape(name, tensor, kRowsRules);
+  for (const Dim dim : dims) require_size(name, tensor, kRowsRules, dim, other.shape[dim], like);
+}
+
+void check_head_dim_of_rows(const char* name, const Tensor& tensor) {
+  const std::int64_t head_dim = tensor.shape[head_dim_dim];
+  if (head_dim == 0 || head_dim % kStrideStep != 0)
+    reject("{}: head_dim must be a multiple of {}, was {}", name, kStrideStep, head_dim);
+}
+
+void check_all_rows(const AppendCall& call) {
+  const Tensor& k = call.k;
+  if (!generator::has_kernels(k.dtype))
+    reject("k: dtype must be {}, was {}", generator::kernel_dtypes(), to_string(k.dtype));
+  check_rows_like("k", k, k.dtype, {}, "k", k);
+  check_rows_like("v", call.v, k.dtype, {batch_dim, seqlen_dim, heads_dim}, "k", k);
+  check_rows_like("k_cache", call.k_cache, k.dtype, {heads_dim, head_dim_dim}, "k", k);
+  check_rows_like("v_cache", call.v_cache, k.dtype, {batch_dim, seqlen_dim}, "k_cache", call.k_cache);
+  check_rows_like("v_cache", call.v_cache, k.dtype, {heads_dim, head_dim_dim}, "v", call.v);
+  check_head_dim_of_rows("k", k);
+  check_head_dim_of_rows("v", call.v);
+  if (!call.opts.q) return;
+  check_rows_like("q", call.q, k.dtype, {batch_dim, seqlen_dim, head_dim_dim}, "k", k);
+  check_rows_like("q_out", call.q_out, k.dtype, {batch_dim, seqlen_dim, heads_dim, head_dim_dim}, "q", call.q);
+}
+
+// i32, or i64 where that may be, and of so many elements.
+void add_numbers(AppendCall& call, const char* name, const std::optional<Tensor>& numbers, std::int64_t wanted,
+                 const char* of_what, bool may_be_i64) {
+  if (!numbers) return;
+  if (numbers->dtype != DType::i32 && !(may_be_i64 && numbers->dtype == DType::i64))
+    reject("{}: dtype must be i32{}, was {}", name, may_be_i64 ? " or i64" : "", to_string(numbers->dtype));
+  check_shape(name, *numbers, kOfBatchRules);
+  if (numbers->shape[0] != wanted)
+    reject("{}: must have {} elements, {}, had {}", name, wanted, of_what, numbers->shape[0]);
+  add_operand(call.operands, name, *numbers, Operand::Role::captured_packed, false);
+}
+
+void add_sequences(AppendCall& call) {
+  const AppendOptions& opts = call.opts;
+  call.batch = call.k.shape[batch_dim];
+  if (opts.cu_seqlens) {
+    if (opts.cu_seqlens->shape.size() == 1) call.batch = std::max<std::int64_t>(opts.cu_seqlens->shape[0] - 1, 0);
+    if (call.k.shape[batch_dim] != 1)
+      reject("k: batch must be 1, or not be there, beside cu_seqlens, was {}", call.k.shape[batch_dim]);
+    add_numbers(call, "cu_seqlens", opts.cu_seqlens, call.batch + 1, "one more than there are sequences", false);
+  }
+  constexpr const char* kOfSequences = "one for each sequence";
+  add_numbers(call, "seqused_kv", opts.seqused_kv, call.batch, kOfSequences, false);
+  add_numbers(call, "batch_indices_kv", opts.batch_indices_kv, call.batch, kOfSequences, false);
+  add_numbers(call, "leftpad_kv", opts.leftpad_kv, call.batch, kOfSequences, false);
+  const char* const like = opts.cu_seqlens ? "cu_seqlens" : "k";
+  if (!opts.page_table) {
+    if (!opts.batch_indices_kv) require_size("k_cache", call.k_cache, kRowsRules, batch_dim, call.batch, like);
+    return;
+  }
+  const Tensor& table = *opts.page_table;
+  if (table.dtype != DType::i32) reject("page_table: dtype must be i32, was {}", to_string(table.dtype));
+  check_shape("page_table", table, kPageTableRules);
+  if (!opts.batch_indices_kv) require_size("page_table", table, kPageTableRules, 0, call.batch, like);
+  add_operand(call.operands, "page_table", table, Operand::Role::captured_packed, false);
+}
+
+void add_rotary_table(AppendCall& call, const char* name, const Tensor& table) {
+  if (table.dtype > DType::f32) reject("{}: dtype must be f16, bf16 or f32, was {}", name, to_string(table.dtype));
+  check_shape(name, table, kRotaryRules);
+  if (table.shape[0] == 0) reject("{}: positions must be at least 1, was 0", name);
+  const std::int64_t half = table.shape[1], most = call.k.shape[head_dim_dim] / 2;
+  if (half == 0 || half % kStrideStep != 0 || half > most)
+    reject("{}: rotary_dim / 2 must be a multiple of {} from {} to {}, half of head_dim, was {}", name, kStrideStep,
+           kStrideStep, most, half);
+  const Tensor& cosines = *call.opts.rotary_cos;
+  if (table.dtype != cosines.dtype || table.shape != cosines.shape)
+    reject("{}: must be {} of shape {} like rotary_cos, was {} of shape {}", name, to_string(cosines.dtype),
+           to_string(cosines.shape), to_string(table.dtype), to_string(table.shape));
+  add_operand(call.operands, name, table, Operand::Role::rotary, false);
+}
+
+// --- As a launch -----------------------------------------------------------------------------------------------------
+
+const int* elements_of(const std::optional<Tensor>& tensor) {
+  return tensor ? static_cast<const int*>(tensor->data) : nullptr;
+}
+generator::TokenNumbers numbers_of(const std::optional<Tensor>& tensor) {
+  if (!tensor) return {};
+  return {static_cast<const char*>(tensor->data), tensor->dtype == DType::i64};
+}
+
+generator::AppendedRows appended_rows(const Tensor& from, const Tensor& to, std::int64_t rotary_half, bool to_cache) {
+  return {static_cast<const char*>(from.data),
+          static_cast<char*>(to.data),
+          row_strides(from),
+          row_strides(to),
+          static_cast<int>(from.shape[heads_dim]),
+          static_cast<int>(from.shape[head_dim_dim] / kStrideStep),
+          static_cast<int>(rotary_half / kStrideStep),
+          to_cache};
+}
+
+void set_sequences(generator::AppendArguments& arguments, const AppendCall& call) {
+  const AppendOptions& opts = call.opts;
+  arguments.offsets = elements_of(opts.cu_seqlens);
+  arguments.used = elements_of(opts.seqused_kv);
+  arguments.padding = elements_of(opts.leftpad_kv);
+  arguments.entries = elements_of(opts.batch_indices_kv);
+  arguments.batch = static_cast<int>(call.batch);
+  arguments.table = elements_of(opts.page_table);
+  if (!opts.page_table) return;
+  arguments.table_stride = opts.page_table->strides[0];
+  arguments.table_rows = static_cast<int>(opts.page_table->shape[0]);
+  arguments.table_entries = static_cast<int>(opts.page_table->shape[1]);
+}
+
+void set_rotary(generator::AppendArguments& arguments, const AppendOptions& opts) {
+  if (!opts.rotary_cos) return;
+  const auto bytes = static_cast<std::int64_t>(size_of(opts.rotary_cos->dtype));
+  arguments.cosines = static_cast<const char*>(opts.rotary_cos->data);
+  arguments.sines = static_cast<const char*>(opts.rotary_sin->data);
+  arguments.positions = static_cast<int>(opts.rotary_cos->shape[0]);
+  if (arguments.positions > 1) {
+    arguments.cosines_stride = opts.rotary_cos->strides[0] * bytes;
+    arguments.sines_stride = opts.rotary_sin->strides[0] * bytes;
+  }
+  arguments.position_of_token = numbers_of(opts.positions);
+}
+
+generator::AppendArguments append_arguments(const AppendCall& call) {
+  const AppendOptions& opts = call.opts;
+  const std::int64_t rotary_half = opts.rotary_cos ? opts.rotary_cos->shape[1] : 0;
+  generator::AppendArguments arguments{};
+  arguments.rows[0] = appended_rows(call.k, call.k_cache, rotary_half, true);
+  arguments.rows[1] = appended_rows(call.v, call.v_cache, 0, true);
+  if (opts.q) arguments.rows[2] = appended_rows(call.q, call.q_out, rotary_half, false);
+  arguments.new_rows = static_cast<int>(call.k.shape[seqlen_dim]);
+  const std::int64_t page_size = call.k_cache.shape[seqlen_dim];
+  arguments.pages = page_size > 0 ? static_cast<int>(call.k_cache.shape[batch_dim]) : 0;
+  arguments.page_size = static_cast<int>(std::max<std::int64_t>(page_size, 1));
+  arguments.slots = numbers_of(opts.slots);
+  set_sequences(arguments, call);
+  set_rotary(arguments, opts);
+  arguments.row_lanes_log2 = row_lanes_log2(std::max(arguments.rows[0].chunks, arguments.rows[1].chunks));
+  const int rows_of_block = generator::kAppendThreads >> arguments.row_lanes_log2;
+  arguments.blocks_of_token = static_cast<int>((call.heads_of_token() + rows_of_block - 1) / rows_of_block);
+  return arguments;
+}
+
+generator::Rotary rotary_of(const AppendOptions& opts) {
+  if (!opts.rotary_cos) return generator::Rotary::none;
+  return opts.rotary_interleaved ? generator::Rotary::neighbours : generator::Rotary::halves;
+}
+
+}  // namespace
+
+AppendCall::AppendCall(const Tensor& of_k, const Tensor& of_v, const Tensor& of_k_cache, const Tensor& of_v_cache,
+                       const AppendOptions& of)
+    : k_cache(of_k_cache), v_cache(of_v_cache), opts(of) {
+  check_choice(opts);
+  k = of_tokens("k", of_k, opts), v = of_tokens("v", of_v, opts);
+  if (opts.q) q = of_tokens("q", *opts.q, opts), q_out = of_tokens("q_out", *opts.q_out, opts);
+  check_all_rows(*this);
+  add_operand(operands, "k", k, Operand::Role::rows, false);
+  add_operand(operands, "v", v, Operand::Role::rows, false);
+  constexpr const char* kOfTokens = "one for each token of k";
+  add_numbers(*this, "slots", opts.slots, tokens(), kOfTokens, true);
+  if (!opts.slots) add_sequences(*this);
+  if (opts.rotary_cos) {
+    add_rotary_table(*this, "rotary_cos", *opts.rotary_cos);
+    add_rotary_table(*this, "rotary_sin", *opts.rotary_sin);
+    add_numbers(*this, "positions", opts.positions, tokens(), kOfTokens, true);
+  }
+  if (opts.q && !same_view(q, q_out)) add_operand(operands, "q", q, Operand::Role::rows, false);
+  add_operand(operands, "k_cache", k_cache, Operand::Role::rows, true);
+  add_operand(operands, "v_cache", v_cache, Operand::Role::rows, true);
+  if (opts.q) add_operand(operands, "q_out", q_out, Operand::Role::rows, true);
+}
+
+std::int64_t AppendCall::heads_of_token() const noexcept {
+  return 2 * k.shape[heads_dim] + (opts.q ? q.shape[heads_dim] : 0);
+}
+
+std::int64_t AppendCall::rows_of_sequence() const noexcept {
+  return key_rows(k_cache, opts.page_table ? &*opts.page_table : nullptr);
+}
+
+PlainLaunch make_append_launch(const AppendCall& call, const Architecture& architecture,
+                               const generator::Templates& templates) {
+  const generator::AppendArguments arguments = append_arguments(call);
+  const DType table = call.opts.rotary_cos ? call.opts.rotary_cos->dtype : call.k.dtype;
+  std::int64_t blocks = 0;
+  if (__builtin_mul_overflow(call.tokens(), arguments.blocks_of_token, &blocks)) blocks = INT64_MAX;
+  PlainLaunch made = plain_launch(
+      generator::render_append(call.k.dtype, rotary_of(call.opts), table, architecture, templates), blocks, "k");
+  made.launch.write_argument(0, arguments);
+  return made;
+}
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call that writes new keys and values into a cache: checked, and as a launch.
+#pragma once
+
+#include <cstdint>
+
+#include "flashjit/append.h"
+#include "generator/templates.h"
+#include "runtime/call/operands.h"
+#include "runtime/call/operation.h"
+
+namespace flashjit::runtime {
+
+// Points into itself and the caller's tensors and lives no longer than these.
+struct AppendCall {
+  // Throws Error(invalid_argument).
+  AppendCall(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache, const AppendOptions& opts);
+  AppendCall(const AppendCall&) = delete;
+
+  Tensor k, v, q, q_out;  // of four dimensions; q and q_out are empty where there are none
+  const Tensor &k_cache, &v_cache;
+  const AppendOptions& opts;
+  Operands operands;
+  std::int64_t batch = 0;  // sequences; 0 beside slots
+
+  std::int64_t tokens() const noexcept { return k.shape[batch_dim] * k.shape[seqlen_dim]; }
+  std::int64_t heads_of_token() const noexcept;  // of k, v and q
+  // Rows that a sequence may have.
+  std::int64_t rows_of_sequence() const noexcept;
+  bool nothing_to_do() const noexcept { return tokens() == 0 || heads_of_token() == 0; }
+};
+
+PlainLaunch make_append_launch(const AppendCall& call, const Architecture& architecture,
+                               const generator::Templates& templates);
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// New keys and values written into a cache on the CPU, by the words of include/flashjit/append.h.
+#include "runtime/call/append.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "flashjit/reference.h"
+#include "runtime/call/tensor_dims.h"
+
+namespace flashjit::reference {
+namespace {
+
+using runtime::AppendCall;
+
+std::int64_t number(const Tensor& numbers, std::int64_t index) {
+  return static_cast<std::int64_t>(load_element(numbers.data, numbers.dtype, index));
+}
+// Where there is none: otherwise.
+std::int64_t number(const std::optional<Tensor>& numbers, std::int64_t index, std::int64_t otherwise) {
+  return numbers ? number(*numbers, index) : otherwise;
+}
+
+// A token in a tensor.
+struct TokenPlace {
+  std::int64_t batch, row;  // of a cache, page and row
+
+  bool is_in(const Tensor& tensor) const noexcept {
+    return batch >= 0 && batch < tensor.shape[runtime::batch_dim] && row >= 0 &&
+           row < tensor.shape[runtime::seqlen_dim];
+  }
+  // The first element of a head.
+  std::int64_t head(const Tensor& tensor, std::int64_t head) const noexcept {
+    return batch * tensor.strides[runtime::batch_dim] + row * tensor.strides[runtime::seqlen_dim] +
+           head * tensor.strides[runtime::heads_dim];
+  }
+};
+
+class Appender {
+ public:
+  explicit Appender(const AppendCall& call) : call_(call), opts_(call.opts) {}
+
+  void by_slots() const {
+    const std::int64_t page_size = call_.k_cache.shape[runtime::seqlen_dim];
+    for (std::int64_t token = 0; token < call_.tokens(); ++token) {
+      const std::int64_t slot = number(*opts_.slots, token);
+      const bool exists = slot >= 0 && page_size > 0;
+      write(token, exists ? TokenPlace{slot / page_size, slot % page_size} : kNowhere, 0);
+    }
+  }
+  void by_sequences() const {
+    const std::int64_t rows = call_.k.shape[runtime::seqlen_dim];
+    for (std::int64_t sequence = 0; sequence < call_.batch; ++sequence) {
+      const std::int64_t begin = number(opts_.cu_seqlens, sequence, sequence * rows);
+      const std::int64_t end =
+          opts_.cu_seqlens ? std::min(number(*opts_.cu_seqlens, sequence + 1), rows) : begin + rows;
+      for (std::int64_t token = std::max<std::int64_t>(begin, 0); token < end; ++token) {
+        const std::int64_t row = number(*opts_.seqused_kv, sequence) - (end - token);
+        write(token, place_of(sequence, row), row - number(opts_.leftpad_kv, sequence, 0));
+      }
+    }
+  }
+
+ private:
+  static constexpr TokenPlace kNowhere{-1, -1};
+
+  TokenPlace place_of(std::int64_t sequence, std::int64_t row) const {
+    const std::int64_t entry = number(opts_.batch_indices_kv, sequence, sequence);
+    if (!opts_.page_table) return {entry, row};
+    const Tensor& table = *opts_.page_table;
+    if (entry < 0 || entry >= table.shape[0] || row < 0 || row >= call_.rows_of_sequence()) return kNowhere;
+    const std::int64_t page_size = call_.k_cache.shape[runtime::seqlen_dim];
+    return {number(table, entry * table.strides[0] + row / page_size), row % page_size};
+  }
+
+  void write(std::int64_t token, const TokenPlace& target, std::int64_t position) const {
+    const std::int64_t rows = call_.k.shape[runtime::seqlen_dim];
+    const TokenPlace source{token / rows, token % rows};
+    position = number(opts_.positions, token, position);
+    if (target.is_in(call_.k_cache)) {
+      move(call_.k, source, call_.k_cache, target, position, true);
+      move(call_.v, source, call_.v_cache, target, position, false);
+    }
+    if (opts_.q) move(call_.q, source, call_.q_out, source, position, true);
+  }
+  void move(const Tensor& from, const TokenPlace& source, const Tensor& to, const TokenPlace& target,
+            std::int64_t position, bool turns) const {
+    for (std::int64_t head = 0; head < from.shape[runtime::heads_dim]; ++head) {
+      const std::int64_t bytes = static_cast<std::int64_t>(size_of(from.dtype));
+      const char* const row = static_cast<const char*>(from.data) + source.head(from, head) * bytes;
+      char* const into = static_cast<char*>(to.data) + target.head(to, head) * bytes;
+      std::memmove(into, row, static_cast<std::size_t>(from.shape[runtime::head_dim_dim] * bytes));
+      if (turns && opts_.rotary_cos) turn(into, from.dtype, position);
+    }
+  }
+  // In place.
+  void turn(void* row, DType dtype, std::int64_t position) const {
+    const Tensor &cosines = *opts_.rotary_cos, &sines = *opts_.rotary_sin;
+    position = std::clamp<std::int64_t>(position, 0, cosines.shape[0] - 1);
+    const std::int64_t half = cosines.shape[1];
+    for (std::int64_t i = 0; i < half; ++i) {
+      const std::int64_t first = opts_.rotary_interleaved ? 2 * i : i;
+      const std::int64_t second = opts_.rotary_interleaved ? first + 1 : i + half;
+      const double x = load_element(row, dtype, first), y = load_element(row, dtype, second);
+      const double cosine = load_element(cosines.data, cosines.dtype, position * cosines.strides[0] + i);
+      const double sine = load_element(sines.data, sines.dtype, position * sines.strides[0] + i);
+      store_element(row, dtype, first, x * cosine - y * sine);
+      store_element(row, dtype, second, y * cosine + x * sine);
+    }
+  }
+
+  const AppendCall& call_;
+  const AppendOptions& opts_;
+};
+
+}  // namespace
+
+void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache, const AppendOptions& opts) {
+  const AppendCall call(k, v, k_cache, v_cache, opts);
+  if (opts.slots)
+    Appender(call).by_slots();
+  else
+    Appender(call).by_sequences();
+}
+
+}  // namespace flashjit::reference

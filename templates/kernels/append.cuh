@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes new keys and values into a cache, and turns keys, and queries beside them, by their positions (rotary
+// embedding: Su et al. 2021, "RoFormer"). The thread blocks of a token each find out where it goes; then some lanes of
+// a warp have a row, two chunks of eight elements at a time where these turn together. Whoever writes a chunk of a
+// query has read it, so it may stay where it lies. Whatever stands in memory, nothing outside of the caches is written.
+#pragma once
+
+#include "abi.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/special_registers.cuh"
+#include "tile/octet.cuh"
+#include "types.cuh"
+
+// Which elements of a row turn together: one of its first half with one of the second, or neighbours.
+enum class Rotary { none, halves, neighbours };
+
+struct AppendShared {
+  int sequence;  // of the block's token
+};
+
+// Table: of the elements of sines and cosines.
+template <class Element, Rotary kRotary, class Table>
+class AppendToken {
+ public:
+  __device__ __forceinline__ AppendToken(const AppendArguments& args_, AppendShared& shared_)
+      : args(args_), shared(shared_), thread(ptx::tid_x()) {}
+
+  __device__ __forceinline__ void run() const {
+    const uint32 block = ptx::ctaid_x(), blocks_of_token = static_cast<uint32>(args.blocks_of_token);
+    const int64 token = block / blocks_of_token;
+    const Target target = args.slots.first != nullptr ? target_of_slot(token) : target_in_sequence(token);
+    const Place source{token / args.new_rows, token % args.new_rows};
+    uint32 row = (block % blocks_of_token) * (kAppendThreads >> args.row_lanes_log2) +
+                 static_cast<uint32>(thread >> args.row_lanes_log2);
+#pragma unroll 1
+    for (const AppendedRows& rows : args.rows) {
+      if (row < static_cast<uint32>(rows.heads)) move(rows, static_cast<int>(row), source, target);
+      row -= static_cast<uint32>(rows.heads);
+    }
+  }
+
+ private:
+  // A token in a tensor: in a batch entry, or on a page.
+  struct Place {
+    int64 batch, row;
+
+    __device__ __forceinline__ int64 in(const RowStrides& strides) const {
+      return batch * strides.batch + row * strides.row;
+    }
+  };
+  // Where a token goes.
+  struct Target {
+    bool exists;  // false: it is of no sequence, and nothing of it is read or written
+    bool in_cache;
+    Place cache;
+    int64 position;
+  };
+
+  static __device__ __forceinline__ int64 number(const TokenNumbers& numbers, int64 token) {
+    if (numbers.are_i64 != 0) return reinterpret_cast<const int64*>(numbers.first)[token];
+    return reinterpret_cast<const int*>(numbers.first)[token];
+  }
+  static __device__ __forceinline__ bool is_below(int64 index, int count) { return index >= 0 && index < count; }
+
+  __device__ __forceinline__ Target target_of(const Place& place, int64 token, int64 position) const {
+    if (args.position_of_token.first != nullptr) position = number(args.position_of_token, token);
+    return {true, is_below(place.batch, args.pages) && is_below(place.row, args.page_size), place, position};
+  }
+  __device__ __forceinline__ Target target_of_slot(int64 token) const {
+    const int64 slot = number(args.slots, token);
+    return target_of({slot / args.page_size, slot % args.page_size}, token, 0);
+  }
+  // The last of a sequence's new tokens is its last key.
+  __device__ __forceinline__ Target target_in_sequence(int64 token) const {
+    const int sequence = sequence_of(token);
+    if (sequence < 0) return {};
+    const int64 end = args.offsets == nullptr ? (static_cast<int64>(sequence) + 1) * args.new_rows
+                                              : min(args.offsets[sequence + 1], args.new_rows);
+    const int64 row = args.used[sequence] - (end - token);
+    const int64 position = args.padding == nullptr ? row : row - args.padding[sequence];
+    return target_of(place_of(args.entries == nullptr ? sequence : args.entries[sequence], row), token, position);
+  }
+  // Whichever thread finds it says so.
+  __device__ __forceinline__ int sequence_of(int64 token) const {
+    if (args.offsets == nullptr) return static_cast<int>(token / args.new_rows);
+    if (thread == 0) shared.sequence = -1;
+    ptx::bar_sync();
+    for (int sequence = thread; sequence < args.batch; sequence += kAppendThreads)
+      if (args.offsets[sequence] <= token && token < args.offsets[sequence + 1]) shared.sequence = sequence;
+    ptx::bar_sync();
+    return shared.sequence;
+  }
+  __device__ __forceinline__ Place place_of(int entry, int64 row) const {
+    if (args.table == nullptr) return {entry, row};
+    const int64 rows = static_cast<int64>(args.table_entries) * args.page_size;
+    if (!is_below(entry, args.table_rows) || row < 0 || row >= rows) return {-1, 0};
+    return {args.table[entry * args.table_stride + row / args.page_size], row % args.page_size};
+  }
+
+  // --- Rows ----------------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void move(const AppendedRows& rows, int head, const Place& source,
+                                       const Target& target) const {
+    if (!target.exists || (rows.to_cache != 0 && !target.in_cache)) return;
+    const char* const from = rows.from + source.in(rows.from_strides) + head * rows.from_strides.head;
+    char* const to =
+        rows.to + (rows.to_cache != 0 ? target.cache : source).in(rows.to_strides) + head * rows.to_strides.head;
+    const int lanes = 1 << args.row_lanes_log2;
+    for (int i = thread & (lanes - 1); i < rows.chunks - rows.turned; i += lanes) {
+      if (kRotary != Rotary::none && i < rows.turned)
+        turn(from, to, i, rows.turned, target.position);
+      else
+        copy(from, to, i + rows.turned);
+    }
+  }
+  static __device__ __forceinline__ void copy(const char* from, char* to, int chunk) {
+    ptx::st_global(to + chunk * kChunkBytes, ptx::ld_global(from + chunk * kChunkBytes));
+  }
+
+  // The index-th of so many times two chunks.
+  __device__ __forceinline__ void turn(const char* from, char* to, int index, int turned, int64 position) const {
+    const int first = kRotary == Rotary::halves ? index : 2 * index;
+    const int second = kRotary == Rotary::halves ? index + turned : first + 1;
+    Octet x = load(from, first), y = load(from, second);
+    position = min(max(position, static_cast<int64>(0)), static_cast<int64>(args.positions) - 1);
+    const Octet cosine = entry(args.cosines + position * args.cosines_stride, index);
+    const Octet sine = entry(args.sines + position * args.sines_stride, index);
+#pragma unroll
+    for (int i = 0; i < kChunkElements; ++i) {
+      if constexpr (kRotary == Rotary::halves) {
+        turn(x.x[i], y.x[i], cosine.x[i], sine.x[i]);
+      } else {
+        Octet& pairs = i < kChunkElements / 2 ? x : y;
+        turn(pairs.x[2 * i % kChunkElements], pairs.x[2 * i % kChunkElements + 1], cosine.x[i], sine.x[i]);
+      }
+    }
+    Octets<Element>::store(to + first * kChunkBytes, x);
+    Octets<Element>::store(to + second * kChunkBytes, y);
+  }
+  static __device__ __forceinline__ Octet load(const char* row, int chunk) {
+    return Octets<Element>::load(row + chunk * kChunkBytes);
+  }
+  static __device__ __forceinline__ Octet entry(const char* row, int index) {
+    return Octets<Table>::load(row + index * Octets<Table>::kBytes);
+  }
+  static __device__ __forceinline__ void turn(float& x, float& y, float cosine, float sine) {
+    const float turned = __fmaf_rn(x, cosine, -(y * sine));
+    y = __fmaf_rn(y, cosine, x * sine);
+    x = turned;
+  }
+
+  const AppendArguments& args;
+  AppendShared& shared;
+  const int thread;
+};
