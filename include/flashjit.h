@@ -239,6 +239,35 @@ typedef struct flashjit_partial {
 flashjit_status flashjit_merge(flashjit_engine* engine, const flashjit_partial* parts, size_t part_count,
                                const DLTensor* out, const DLTensor* lse, void* stream);
 
+/* Where new tokens go, and what becomes of them on the way; flashjit/append.h has the rules. NULL: nothing is said.
+   Whole numbers are kDLInt 32, slots and positions also kDLInt 64, and contiguous, with one for each token of k (total)
+   or each sequence (batch). */
+typedef struct flashjit_append_options {
+  size_t struct_size;
+  void* stream;                     /* CUstream or cudaStream_t; NULL: the default stream */
+  const DLTensor* slots;            /* row [t] % page_size of page [t] / page_size; negative: nowhere: [total]. Beside
+                                       none of the following five, of which else seqused_kv must be given */
+  const DLTensor* seqused_kv;       /* rows of a sequence with its new tokens, which are the last ones: [batch] */
+  const DLTensor* cu_seqlens;       /* sequence b has the new tokens from [b] to [b + 1]: [batch + 1] */
+  const DLTensor* page_table;       /* the pages of its rows: [batch, entries] */
+  const DLTensor* batch_indices_kv; /* the batch entry of the caches, or row of the table, that it has: [batch] */
+  const DLTensor* leftpad_kv;       /* rows before its first key: [batch]; not beside page_table */
+  const DLTensor* rotary_cos;       /* k, and q, turn by these angles: kDLFloat 16 or 32 or kDLBfloat 16 [positions, */
+  const DLTensor* rotary_sin;       /* rotary_dim / 2] */
+  const DLTensor* positions;        /* of each token; NULL: its place in its sequence: [total] */
+  const DLTensor* q;          /* queries of the same tokens, and where they go when they have turned; q_out may be */
+  const DLTensor* q_out;      /* q itself */
+  int32_t rotary_interleaved; /* 0: elements i and i + rotary_dim / 2 turn together; 1: 2 i and 2 i + 1 */
+  int32_t reserved;           /* 0 */
+} flashjit_append_options;
+#define FLASHJIT_APPEND_OPTIONS_INIT \
+  { sizeof(flashjit_append_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0 }
+/* Writes new keys and values, [batch, seqlen, num_heads_kv, ...] or beside slots or cu_seqlens also [total, ...], into
+   their rows of the caches, [pages, page_size, num_heads_kv, ...] or without pages [batch, seqlen, ...], as
+   flashjit::append does (flashjit/append.h): all of kDLFloat 16 or kDLBfloat 16, in one launch. */
+flashjit_status flashjit_append(flashjit_engine* engine, const DLTensor* k, const DLTensor* v, const DLTensor* k_cache,
+                                const DLTensor* v_cache, const flashjit_append_options* options);
+
 /* Which probabilities dropout keeps, of calls with these numbers and lengths: 1 or 0 into host memory of shape [batch,
    num_heads_q, seqlen_q, seqlen_kv], packed. num_heads_q is that of the calls. */
 flashjit_status flashjit_dropout_mask(double probability, uint64_t seed, uint64_t offset,

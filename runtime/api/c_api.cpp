@@ -359,6 +359,40 @@ void merge(Engine& engine, const flashjit_partial* parts, std::size_t count, con
   engine.merge(given, view("out", out, kRowDTypes), options);
 }
 
+flashjit::AppendOptions to_options(const flashjit_append_options& c, MemoryKind kind) {
+  flashjit::AppendOptions options;
+  const auto set = [kind](std::optional<flashjit::Tensor>& option, const char* name, const DLTensor* tensor,
+                          const char* dtypes = "i32") {
+    if (tensor) option = flashjit::runtime::to_tensor(name, tensor, kind, dtypes);
+  };
+  constexpr const char *kOfTokens = "i32 or i64", *kOfTables = "f16, bf16 or f32", *kOfRows = "f16 or bf16";
+  set(options.slots, "slots", c.slots, kOfTokens);
+  set(options.seqused_kv, "seqused_kv", c.seqused_kv);
+  set(options.cu_seqlens, "cu_seqlens", c.cu_seqlens);
+  set(options.page_table, "page_table", c.page_table);
+  set(options.batch_indices_kv, "batch_indices_kv", c.batch_indices_kv);
+  set(options.leftpad_kv, "leftpad_kv", c.leftpad_kv);
+  set(options.rotary_cos, "rotary_cos", c.rotary_cos, kOfTables);
+  set(options.rotary_sin, "rotary_sin", c.rotary_sin, kOfTables);
+  set(options.positions, "positions", c.positions, kOfTokens);
+  set(options.q, "q", c.q, kOfRows);
+  set(options.q_out, "q_out", c.q_out, kOfRows);
+  options.rotary_interleaved = to_bool("rotary_interleaved", c.rotary_interleaved);
+  require_zero("reserved", c.reserved);
+  options.stream = static_cast<flashjit::Stream>(c.stream);
+  return options;
+}
+
+void append(Engine& engine, const DLTensor* k, const DLTensor* v, const DLTensor* k_cache, const DLTensor* v_cache,
+            const flashjit_append_options* options) {
+  const MemoryKind kind = memory_of(engine);
+  const auto view = [kind](const char* name, const DLTensor* tensor) {
+    return flashjit::runtime::to_tensor(name, tensor, kind, "f16 or bf16");
+  };
+  engine.append(view("k", k), view("v", v), view("k_cache", k_cache), view("v_cache", v_cache),
+                to_options(flashjit::runtime::read_struct(require("options", options)), kind));
+}
+
 void dropout_mask(const flashjit::Dropout& dropout, const flashjit::CallShape& shape, std::uint8_t* kept) {
   flashjit::kept_share(dropout.probability);  // refuses one that is none
   const auto rows = static_cast<std::size_t>(shape.batch * shape.num_heads_q * shape.seqlen_q);
@@ -472,6 +506,11 @@ flashjit_status flashjit_block_mask(flashjit_engine* engine, const flashjit_atte
 flashjit_status flashjit_merge(flashjit_engine* engine, const flashjit_partial* parts, size_t part_count,
                                const DLTensor* out, const DLTensor* lse, void* stream) {
   return guarded([&] { merge(engine_of(engine), parts, part_count, out, lse, stream); });
+}
+
+flashjit_status flashjit_append(flashjit_engine* engine, const DLTensor* k, const DLTensor* v, const DLTensor* k_cache,
+                                const DLTensor* v_cache, const flashjit_append_options* options) {
+  return guarded([&] { append(engine_of(engine), k, v, k_cache, v_cache, options); });
 }
 
 flashjit_status flashjit_dropout_mask(double probability, uint64_t seed, uint64_t offset,

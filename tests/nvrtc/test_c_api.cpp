@@ -435,6 +435,55 @@ TEST_CASE(
   for (std::size_t i = 0; i < with.size(); ++i) CHECK(std::fabs(with[i] - without[i]) <= 2e-3);  // roundings
 }
 
+TEST_CASE("new keys are written through C as in C++, and what is wrong with them is told") {
+  flashjit_engine* const engine = make_engine();
+  const HostTensor k = HostTensor::random_normal(DType::f16, {2, 3, 2, 32}, 1),
+                   q = HostTensor::random_normal(DType::f16, {2, 3, 4, 32}, 2),
+                   table = HostTensor::random_normal(DType::f32, {40, 16}, 3);
+  const std::vector<double> lengths{7, 30}, pages{3, 0, 1, 2}, tokens{0, 9, 4, 30, 2, 39};
+  const HostTensor used = HostTensor::from_doubles(DType::i32, {2}, lengths.data(), 2),
+                   page_table = HostTensor::from_doubles(DType::i32, {2, 2}, pages.data(), 4),
+                   positions = HostTensor::from_doubles(DType::i64, {6}, tokens.data(), 6);
+  HostTensor k_cache(DType::f16, {4, 16, 2, 32}), v_cache = k_cache, q_out(DType::f16, {2, 3, 4, 32}),
+                                                  expected_k = k_cache, expected_v = k_cache, expected_q = q_out;
+  AppendOptions opts;
+  opts.seqused_kv = used.view(), opts.page_table = page_table.view(), opts.positions = positions.view();
+  opts.rotary_cos = opts.rotary_sin = table.view(), opts.rotary_interleaved = true;
+  opts.q = q.view(), opts.q_out = expected_q.view();
+  Engine(emulating()).append(k.view(), k.view(), expected_k.view(), expected_v.view(), opts);
+
+  const DlpackView c_k(k.view(), kDLCPU), c_q(q.view(), kDLCPU), c_table(table.view(), kDLCPU),
+      c_used(used.view(), kDLCPU), c_pages(page_table.view(), kDLCPU), c_positions(positions.view(), kDLCPU),
+      c_k_cache(k_cache.view(), kDLCPU), c_v_cache(v_cache.view(), kDLCPU), c_q_out(q_out.view(), kDLCPU);
+  flashjit_append_options options = FLASHJIT_APPEND_OPTIONS_INIT;
+  options.seqused_kv = &c_used, options.page_table = &c_pages, options.positions = &c_positions;
+  options.rotary_cos = options.rotary_sin = &c_table, options.rotary_interleaved = 1;
+  options.q = &c_q, options.q_out = &c_q_out;
+  REQUIRE(flashjit_append(engine, &c_k, &c_k, &c_k_cache, &c_v_cache, &options) == FLASHJIT_OK);
+  CHECK(same_bytes(k_cache, expected_k));
+  CHECK(same_bytes(v_cache, expected_v));
+  CHECK(same_bytes(q_out, expected_q));
+
+  const auto refusal = [&](const DLTensor* given_k, const flashjit_append_options* given) {
+    CHECK(flashjit_append(engine, given_k, &c_k, &c_k_cache, &c_v_cache, given) == FLASHJIT_INVALID_ARGUMENT);
+    return std::string(flashjit_last_error());
+  };
+  CHECK(refusal(&c_k, nullptr) == "options: must not be null");
+  CHECK(refusal(nullptr, &options) == "k: must point to a tensor, was null");
+  flashjit_append_options bad = options;
+  bad.rotary_interleaved = 2;
+  CHECK(refusal(&c_k, &bad) == "rotary_interleaved: must be 0 or 1, was 2");
+  bad = options, bad.struct_size = 8;
+  CHECK(refusal(&c_k, &bad) == "struct_size: must be sizeof(flashjit_append_options), was 8");
+  bad = options, bad.reserved = 1;
+  CHECK(refusal(&c_k, &bad) == "reserved: must be 0, was 1");
+  bad = options, bad.slots = &c_positions;
+  CHECK(refusal(&c_k, &bad) == "seqused_kv: must not be given beside slots, which say where tokens go");
+  bad = options, bad.q_out = nullptr;
+  CHECK(refusal(&c_k, &bad) == "q_out: must be given beside q, was not");
+  flashjit_engine_destroy(engine);
+}
+
 TEST_CASE("parts are joined through C as in C++, and what is wrong with them is told") {
   flashjit_engine* const engine = make_engine();
   const HostTensor out_a = HostTensor::random_normal(DType::f16, {1, 3, 2, 16}, 1),
