@@ -92,7 +92,8 @@ typedef struct TensorOption {
 } TensorOption;
 enum { kTensorOptions = 19 };
 extern const TensorOption tensor_options[kTensorOptions];
-const DLTensor** place_of(flashjit_attention_options* options, const TensorOption* option);
+/* options: the struct that has the field. */
+const DLTensor** place_of(void* options, const TensorOption* option);
 
 /* What does not depend on where the tensors come from. options.variant points into the Python text, and what else
    options point to lies here. */
@@ -132,6 +133,8 @@ PyObject* make_plan(PyObject* module, PyObject* args);
 PyObject* make_block_mask(PyObject* module, PyObject* args);
 /* merge(engine, ((out, lse), ...), out, lse, stream): likewise. */
 PyObject* merge(PyObject* module, PyObject* args);
+/* append(engine, k, v, k_cache, v_cache, q_out, tensors, rotary_interleaved, stream): likewise; q_out may be None. */
+PyObject* append(PyObject* module, PyObject* args);
 /* prepare(engine, dtype, head_dim, head_dim_v, (causal, window, chunk, softcap, alibi, sinks, boolean_mask, documents,
    prefix, tree, block_mask, dropout, dropout_mask, ragged, paged), bias, score, mask, device): dtype and bias are
    (code, bits) of DLPack, (0, 0) for no bias; score and mask are as of launch. */

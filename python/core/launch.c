@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The call for arrays that Python code has made capsules or descriptions of (flashjit/_arrays.py). */
+#include <stddef.h>
+
 #include "python/core/core.h"
 
 enum { kMaxRank = 8 };
@@ -99,21 +101,33 @@ static const DLTensor* lend(Call* call, const char* name, PyObject* source, int 
   return call->wrong ? NULL : &loan->view;
 }
 
+/* Fields of a struct. */
+typedef struct TensorOptions {
+  const TensorOption* first;
+  int count;
+  void* fields;
+} TensorOptions;
+
 /* NULL: there is none of this name. */
-static const TensorOption* find_option(PyObject* name) {
-  for (int i = 0; i < kTensorOptions; ++i) {
-    if (PyUnicode_CompareWithASCIIString(name, tensor_options[i].name) == 0) return &tensor_options[i];
+static const TensorOption* find_option(const TensorOptions* options, PyObject* name) {
+  for (int i = 0; i < options->count; ++i) {
+    if (PyUnicode_CompareWithASCIIString(name, options->first[i].name) == 0) return &options->first[i];
   }
   return NULL;
 }
 
-static void lend_options(Call* call, PyObject* sources) {
+static void lend_named(Call* call, const TensorOptions* options, PyObject* sources) {
   PyObject *name, *source;
   for (Py_ssize_t i = 0; PyDict_Next(sources, &i, &name, &source);) {
-    const TensorOption* const option = find_option(name);
-    const DLTensor** const place = option ? place_of(&call->settings.options, option) : NULL;
+    const TensorOption* const option = find_option(options, name);
+    const DLTensor** const place = option ? place_of(options->fields, option) : NULL;
     if (place && !*place) *place = lend(call, option->name, source, 0);
   }
+}
+
+static void lend_options(Call* call, PyObject* sources) {
+  const TensorOptions options = {tensor_options, kTensorOptions, &call->settings.options};
+  lend_named(call, &options, sources);
 }
 
 static void lend_captures(Call* call, Function* function) {
@@ -295,6 +309,47 @@ PyObject* merge(PyObject* module, PyObject* args) {
   PyMem_Free(call.loans);
   PyMem_Free(partials);
   return done;
+}
+
+static const TensorOption append_tensors[] = {{"slots", offsetof(flashjit_append_options, slots)},
+                                              {"seqused_kv", offsetof(flashjit_append_options, seqused_kv)},
+                                              {"cu_seqlens", offsetof(flashjit_append_options, cu_seqlens)},
+                                              {"page_table", offsetof(flashjit_append_options, page_table)},
+                                              {"batch_indices_kv", offsetof(flashjit_append_options, batch_indices_kv)},
+                                              {"leftpad_kv", offsetof(flashjit_append_options, leftpad_kv)},
+                                              {"rotary_cos", offsetof(flashjit_append_options, rotary_cos)},
+                                              {"rotary_sin", offsetof(flashjit_append_options, rotary_sin)},
+                                              {"positions", offsetof(flashjit_append_options, positions)},
+                                              {"q", offsetof(flashjit_append_options, q)}};
+
+PyObject* append(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *k, *v, *k_cache, *v_cache, *q_out, *further;
+  GivenSettings given = {0};
+  flashjit_append_options options = FLASHJIT_APPEND_OPTIONS_INIT;
+  unsigned long long stream;
+  Call call;
+  begin(&call);
+  if (!PyArg_ParseTuple(args, "OOOOOOO!pK:append", &given.engine, &k, &v, &k_cache, &v_cache, &q_out, &PyDict_Type,
+                        &further, &options.rotary_interleaved, &stream) ||
+      !read_settings(&call.settings, &given)) {
+    return NULL;
+  }
+  const TensorOptions tensors = {append_tensors, sizeof append_tensors / sizeof *append_tensors, &options};
+  options.stream = (void*)(uintptr_t)stream;
+  const DLTensor* const k_view = lend(&call, "k", k, 0);
+  const DLTensor* const v_view = lend(&call, "v", v, 0);
+  lend_named(&call, &tensors, further);
+  const DLTensor* const k_cache_view = lend(&call, "k_cache", k_cache, 1);
+  const DLTensor* const v_cache_view = lend(&call, "v_cache", v_cache, 1);
+  options.q_out = lend(&call, "q_out", q_out, 1);
+  flashjit_status status = FLASHJIT_OK;
+  if (!call.wrong) {
+    Py_BEGIN_ALLOW_THREADS;
+    status = flashjit_append(call.settings.engine, k_view, v_view, k_cache_view, v_cache_view, &options);
+    Py_END_ALLOW_THREADS;
+  }
+  return finish(&call, status);
 }
 
 /* Of captures only the types are read. */

@@ -130,6 +130,7 @@ static PyObject* version(PyObject* module, PyObject* unused) {
 static PyMethodDef functions[] = {
     {"attention", (PyCFunction)(void (*)(void))attention_function, METH_FASTCALL | METH_KEYWORDS, attention_doc},
     {"launch", launch, METH_VARARGS, NULL},
+    {"append", append, METH_VARARGS, NULL},
     {"block_mask", make_block_mask, METH_VARARGS, NULL},
     {"block_mask_dims", block_mask_dims, METH_VARARGS, NULL},
     {"dropout_mask", make_dropout_mask, METH_VARARGS, NULL},

@@ -25,7 +25,7 @@ const TensorOption tensor_options[kTensorOptions] = {
     {"batch_indices_kv", offsetof(flashjit_attention_options, batch_indices_kv)},
     {"page_table", offsetof(flashjit_attention_options, page_table)}};
 
-const DLTensor** place_of(flashjit_attention_options* options, const TensorOption* option) {
+const DLTensor** place_of(void* options, const TensorOption* option) {
   return (const DLTensor**)((char*)options + option->field);
 }
 

@@ -23,7 +23,7 @@ from ._nvrtc import find_nvrtc
 
 __all__ = [
     "CacheMiss", "CompileFailed", "DriverError", "Engine", "Error", "IOFailure", "InvalidArgument", "KernelFault",
-    "Mask", "NoCompiler", "NoDevice", "NoDriver", "Plan", "Score", "Unsupported", "__version__", "attention",
+    "Mask", "NoCompiler", "NoDevice", "NoDriver", "Plan", "Score", "Unsupported", "__version__", "append", "attention",
     "block_mask", "counters", "dropout_mask", "library_path", "merge", "plan", "prepare"
 ]
 
@@ -88,6 +88,16 @@ class Engine(_core.Engine):
               stream: Any = None) -> tuple[Any, Any]:
         """As flashjit.merge, with this engine."""
         return merge(parts, out=out, lse=lse, stream=stream, engine=self)
+
+    def append(self, k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seqused_kv: Any = None,
+               cu_seqlens: Any = None, page_table: Any = None, batch_indices_kv: Any = None, leftpad_kv: Any = None,
+               rotary_cos: Any = None, rotary_sin: Any = None, rotary_interleaved: bool = False,
+               positions: Any = None, q: Any = None, q_out: Any = None, stream: Any = None) -> Any:
+        """As flashjit.append, with this engine."""
+        return append(k, v, k_cache, v_cache, slots=slots, seqused_kv=seqused_kv, cu_seqlens=cu_seqlens,
+                      page_table=page_table, batch_indices_kv=batch_indices_kv, leftpad_kv=leftpad_kv,
+                      rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved,
+                      positions=positions, q=q, q_out=q_out, stream=stream, engine=self)
 
     def counters(self) -> dict[str, int]:
         """As flashjit.counters, of this engine."""
@@ -206,6 +216,59 @@ def merge(parts: Sequence[tuple[Any, Any]], *, out: Any = None, lse: Any = None,
         As of flashjit.attention.
     """
     return _arrays.merge(parts, out, lse, stream, engine)
+
+
+def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seqused_kv: Any = None,
+           cu_seqlens: Any = None, page_table: Any = None, batch_indices_kv: Any = None, leftpad_kv: Any = None,
+           rotary_cos: Any = None, rotary_sin: Any = None, rotary_interleaved: bool = False, positions: Any = None,
+           q: Any = None, q_out: Any = None, stream: Any = None, engine: Engine | None = None) -> Any:
+    """Write new keys and values into the cache that attention reads, turned by their positions or as they are.
+
+    >>> q = flashjit.append(k, v, k_pages, v_pages, slots=slots, rotary_cos=cos, rotary_sin=sin, positions=positions,
+    ...                     q=q)
+
+    One launch, which reads all that says where on the device. Where anything points outside of the caches nothing is
+    written.
+
+    Parameters
+    ----------
+    k : array [batch, seqlen, heads_kv, head_dim]
+    v : array [batch, seqlen, heads_kv, head_dim_v]
+        float16 or bfloat16. Beside slots or cu_seqlens also [total, heads_kv, ...].
+    k_cache, v_cache : arrays [pages, page_size, heads_kv, ...]
+        Written. Without pages [batch, seqlen, heads_kv, ...]. Any strides, but a contiguous last dimension.
+    slots : array [total]
+        int32 or int64: token t goes to row slots[t] % page_size of page slots[t] // page_size; negative: nowhere. Beside
+        none of the following five.
+    seqused_kv : array [batch]
+        int32: the rows of each sequence with its new tokens, which are the last of them: the same as for the
+        flashjit.attention of the step. Must be given without slots.
+    cu_seqlens : array [batch + 1]
+        int32: sequence b has the new tokens from cu_seqlens[b] to cu_seqlens[b + 1], where k and v are packed.
+    page_table : array [batch, entries]
+        int32: row r of sequence b is row r % page_size of page [b, r // page_size].
+    batch_indices_kv : array [batch]
+        int32: the batch entry of the caches, or the row of the table, of each sequence.
+    leftpad_kv : array [batch]
+        int32: rows before a sequence's first key. Not beside page_table.
+    rotary_cos, rotary_sin : arrays [positions, rotary_dim // 2]
+        float16, bfloat16 or float32: each pair (x, y) of the first rotary_dim elements of a row of k, and of q, becomes
+        (x cos - y sin, y cos + x sin), in float32. Nothing turns when None.
+    rotary_interleaved : bool
+        Pairs are elements 2 i and 2 i + 1, as in GPT-J, and not i and i + rotary_dim // 2, as in GPT-NeoX.
+    positions : array [total]
+        int32 or int64, of each token. Must be given beside slots. Its place in its sequence when None.
+    q : array [batch, seqlen, heads_q, head_dim], or [total, heads_q, head_dim]
+        Queries of the same tokens, which turn as k does.
+    q_out : array, as q
+        Written, and returned; may be q itself. A new array of q's library when None.
+    stream, engine :
+        As of flashjit.attention.
+    """
+    tensors = {"slots": slots, "seqused_kv": seqused_kv, "cu_seqlens": cu_seqlens, "page_table": page_table,
+               "batch_indices_kv": batch_indices_kv, "leftpad_kv": leftpad_kv, "rotary_cos": rotary_cos,
+               "rotary_sin": rotary_sin, "positions": positions, "q": q}
+    return _arrays.append(k, v, k_cache, v_cache, q_out, rotary_interleaved, stream, engine, tensors)
 
 
 def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,

@@ -136,6 +136,29 @@ def merge(parts: Sequence[tuple[Any, Any]], out: Any, lse: Any, stream: Any, eng
     return results[0], results[1]
 
 
+def append(k: Any, v: Any, k_cache: Any, v_cache: Any, q_out: Any, interleaved: Any, stream: Any, engine: Any,
+           tensors: dict[str, Any]) -> Any:
+    """As flashjit.append, whose further arrays are in a dict by their names."""
+    interleaved, q = _flag("rotary_interleaved", interleaved), tensors["q"]
+    if q is not None and q_out is None:
+        q_out = _library_of("q", q).empty(q, q.shape)
+    written = {"k_cache": k_cache, "v_cache": v_cache, **({} if q_out is None else {"q_out": q_out})}
+    libraries = {name: _library_of(name, array) for name, array in written.items()}
+    for name, array in written.items():
+        libraries[name].check_out(name, array)
+
+    def launch(handle: int) -> None:
+        views = {name: _export(name, array, handle) for name, array in written.items()}
+        _core.append(engine, _export("k", k, handle), _export("v", v, handle), views["k_cache"], views["v_cache"],
+                     views.get("q_out"), _export_all(tensors, handle), interleaved, handle)
+
+    library = libraries["k_cache"]
+    library.run(launch, None if stream is None else stream_handle(stream), k_cache, [])
+    for name, array in written.items():
+        libraries[name].mark_written(array)
+    return q_out
+
+
 def _pairs_of(parts: Any) -> list[tuple[Any, Any]]:
     try:
         pairs = [(out, lse) for out, lse in parts]
@@ -211,14 +234,17 @@ class _Dtypes(NamedTuple):
 _F32 = _Dtypes("float32", "float", "float32 (typestr <f4)")
 _I32 = _Dtypes("int32", "int", "int32 (typestr <i4)")
 _I64 = _Dtypes("int64", "long", "int64 (typestr <i8)")
+_I32_OR_I64 = _Dtypes("int32 or int64", "int", "int32 or int64 (typestr <i4, <i8)")
+_FLOATS = _Dtypes("float16, bfloat16 or float32", "bfloat16", "float16 or float32 (typestr <f2, <f4; bfloat16 needs "
+                  "__dlpack__)")
 _BOOLEAN = _Dtypes("bool", "bool", "bool (typestr |b1)")
 _DTYPES = {
     "alibi_slopes": _F32, "sinks": _F32, "lse": _F32, "documents": _I32, "prefix": _I32, "query_offsets": _I32,
     "key_offsets": _I32, "block_mask": _I32, "into": _I32, "memory": _I32, "cu_seqlens_q": _I32, "cu_seqlens_kv": _I32,
     "seqused_q": _I32, "seqused_kv": _I32, "leftpad_kv": _I32, "batch_indices_kv": _I32, "page_table": _I32,
+    "cu_seqlens": _I32, "slots": _I32_OR_I64, "positions": _I32_OR_I64,
     "tree": _I64, "dropout_state": _I64, "boolean_mask": _BOOLEAN, "dropout_mask": _BOOLEAN,
-    "bias": _Dtypes("float16, bfloat16 or float32", "bfloat16", "float16 or float32 (typestr <f2, <f4; bfloat16 needs "
-                    "__dlpack__)")}
+    "rotary_cos": _FLOATS, "rotary_sin": _FLOATS, "bias": _FLOATS}
 _OF_ROWS = _Dtypes("float16 or bfloat16", "bfloat16", "float16 (typestr <f2; bfloat16 needs __dlpack__)")
 _OF_CAPTURES = _Dtypes("float16, bfloat16, float32, int32, int64 or bool", "float",
                        "float16, float32, int32, int64 or bool (typestr <f2, <f4, <i4, <i8, |b1; bfloat16 needs "
@@ -230,7 +256,7 @@ def _dtypes_of(name: str) -> _Dtypes:
     if ": capture " in name:
         return _OF_CAPTURES
     if name.startswith("parts["):
-        return _F32 if name.endswith("lse") else _DTYPES["bias"]
+        return _F32 if name.endswith("lse") else _FLOATS
     return _DTYPES.get(name, _OF_ROWS)
 
 
@@ -322,7 +348,7 @@ class _Jax(_ArrayApi):
             return jax.numpy.empty(shape, dtype=getattr(jax.numpy, dtype) if dtype else like.dtype)
 
     def check_out(self, name: str, out: Any) -> None:
-        raise InvalidArgument(f"{name}: must be None for arrays of JAX, which are immutable; use what is returned")
+        raise InvalidArgument(f"{name}: must not be an array of JAX, which are immutable")
 
     def run(self, launch: Any, stream: int | None, q: Any, outputs: list[Any]) -> list[Any]:
         if stream is not None:
@@ -458,7 +484,7 @@ def _describe_cuda_array(name: str, array: Any) -> Any:
     if kind not in _TYPESTR_CODES:
         raise InvalidArgument(f"{name}: dtype must be {_dtypes_of(name).typestr}, was {kind}")
     address, is_read_only = interface["data"]
-    if is_read_only and name in ("out", "lse", "into", "memory"):
+    if is_read_only and name in ("out", "lse", "into", "memory", "k_cache", "v_cache", "q_out"):
         raise InvalidArgument(f"{name}: must be writable, was read-only")
     size = int(kind[2:])
     strides = interface.get("strides")

@@ -129,6 +129,9 @@ def block_mask_dims(batch: int, heads: int, seqlen_q: int, seqlen_kv: int) -> tu
 def dropout_mask(probability: float, seed: int, offset: int, sizes: tuple[int, ...]) -> bytes: ...
 def merge(engine: Engine | None, parts: tuple[tuple[_Tensor, _Tensor], ...], out: _Tensor, lse: _Tensor,
           stream: int) -> None: ...
+# tensors: the options that are arrays, but for q_out.
+def append(engine: Engine | None, k: _Tensor, v: _Tensor, k_cache: _Tensor, v_cache: _Tensor, q_out: _Tensor | None,
+           tensors: dict[str, _Tensor], rotary_interleaved: bool, stream: int) -> None: ...
 # dtype and bias: (code, bits) in DLPack's terms, (0, 0) for no bias. flags: (causal, window, chunk, softcap, alibi,
 # sinks, boolean_mask, documents, prefix, tree, block_mask, dropout, dropout_mask, ragged, paged)
 def prepare(engine: Engine | None, dtype: tuple[int, int], head_dim: int, head_dim_v: int, flags: tuple[bool, ...],

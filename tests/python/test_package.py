@@ -195,7 +195,7 @@ class Surface(unittest.TestCase):
         prepared = list(inspect.signature(flashjit.prepare).parameters)
         self.assertEqual(["self", *(name for name in prepared if name != "engine")],
                          list(inspect.signature(flashjit.Engine.prepare).parameters))
-        for name in ("block_mask", "merge", "plan"):
+        for name in ("append", "block_mask", "merge", "plan"):
             parameters = list(inspect.signature(getattr(flashjit, name)).parameters)
             parameters.remove("engine")
             self.assertEqual(list(inspect.signature(getattr(flashjit.Engine, name)).parameters)[1:], parameters)
