@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a server does in a step: prompts of different lengths go through attention together, then each sequence gets one
-// token after the other. Keys and values stand in pages of a pool, as they come; all layers of a step have one plan. On
-// the GPU, or with FLASHJIT_DEVICE=emulate without one.
+// token after the other. Keys and values of new tokens are appended to pages of a pool, which attention reads by the
+// same lengths; all layers of a step have one plan. On the GPU, or with FLASHJIT_DEVICE=emulate without one.
 #include <flashjit/flashjit.h>
 
 #include <algorithm>
@@ -36,14 +36,14 @@ std::vector<std::int32_t> make_table() {
   return free;
 }
 
-// Of a layer. Nothing here makes keys of new tokens: those of all tokens to come are there from the start.
+// Of a layer, and the same on the host for the reference. Empty as yet.
 struct LayerCache {
   HostTensor k, v;
   DeviceTensor k_there, v_there;
 
-  LayerCache(std::uint64_t seed, int device)
-      : k(HostTensor::random_normal(kDType, {kPages, kPageSize, kHeadsKv, kHeadDim}, seed)),
-        v(HostTensor::random_normal(kDType, {kPages, kPageSize, kHeadsKv, kHeadDim}, seed + 1)),
+  explicit LayerCache(int device)
+      : k(kDType, {kPages, kPageSize, kHeadsKv, kHeadDim}),
+        v(k),
         k_there(k.to_device(nullptr, device)),
         v_there(v.to_device(nullptr, device)) {}
 };
@@ -53,16 +53,19 @@ class Step {
  public:
   Step(const std::vector<std::int32_t>& queries, const std::vector<std::int32_t>& lengths, const HostTensor& table,
        int device)
-      : offsets_(make_offsets(queries)), lengths_(ints(lengths, {batch()})), device_(device) {
-    const std::int64_t total = std::accumulate(queries.begin(), queries.end(), std::int64_t{0});
-    q_ = HostTensor::random_normal(kDType, {total, kHeadsQ, kHeadDim}, 99);
+      : offsets_(make_offsets(queries)),
+        lengths_(ints(lengths, {batch()})),
+        total_(std::accumulate(queries.begin(), queries.end(), std::int64_t{0})),
+        seed_(static_cast<std::uint64_t>(lengths[0])),
+        device_(device) {
+    q_ = HostTensor::random_normal(kDType, {total_, kHeadsQ, kHeadDim}, seed_);
     on_host_.causal = true;
     on_host_.cu_seqlens_q = offsets_.view(), on_host_.seqused_kv = lengths_.view();
     on_host_.page_table = table.view();
   }
 
   // The largest distance from the reference, in multiples of what 16 bits allow; at most 1 is right.
-  double run(Engine& engine, const std::vector<LayerCache>& layers, const DeviceTensor& table) const {
+  double run(Engine& engine, std::vector<LayerCache>& layers, const DeviceTensor& table) const {
     const DeviceTensor q = q_.to_device(nullptr, device_), offsets = offsets_.to_device(nullptr, device_),
                        lengths = lengths_.to_device(nullptr, device_);
     AttentionOptions options = on_host_;
@@ -70,8 +73,11 @@ class Step {
     const BatchPlan plan = engine.plan(q, layers[0].k_there, layers[0].v_there, options);
     options.plan = &plan;
     double worst = 0;
-    for (const LayerCache& layer : layers)
-      worst = std::max(worst, distance(engine.attention(q, layer.k_there, layer.v_there, options), layer));
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      append(engine, layers[i], 1000 * (i + 1) + seed_, options);
+      const DeviceTensor out = engine.attention(q, layers[i].k_there, layers[i].v_there, options);
+      worst = std::max(worst, distance(out, layers[i]));
+    }
     return worst;
   }
 
@@ -81,6 +87,21 @@ class Step {
     std::vector<std::int32_t> offsets{0};
     for (const std::int32_t count : queries) offsets.push_back(offsets.back() + count);
     return ints(offsets, {batch() + 1});
+  }
+  // Keys and values of the new tokens, which a model would compute, into the pages that attention finds them in.
+  void append(Engine& engine, LayerCache& layer, std::uint64_t seed, const AttentionOptions& options) const {
+    const Dims shape{total_, kHeadsKv, kHeadDim};
+    const HostTensor k = HostTensor::random_normal(kDType, shape, seed),
+                     v = HostTensor::random_normal(kDType, shape, seed + 500);
+    engine.append(k.to_device(nullptr, device_), v.to_device(nullptr, device_), layer.k_there, layer.v_there,
+                  places(options));
+    reference::append(k.view(), v.view(), layer.k.view(), layer.v.view(), places(on_host_));
+  }
+  static AppendOptions places(const AttentionOptions& options) {
+    AppendOptions appended;
+    appended.cu_seqlens = options.cu_seqlens_q, appended.seqused_kv = options.seqused_kv;
+    appended.page_table = options.page_table;
+    return appended;
   }
   double distance(const DeviceTensor& out, const LayerCache& layer) const {
     const reference::Result exact = reference::attention(q_.view(), layer.k.view(), layer.v.view(), on_host_);
@@ -93,6 +114,8 @@ class Step {
   }
 
   HostTensor offsets_, lengths_, q_;
+  std::int64_t total_;  // new tokens
+  std::uint64_t seed_;
   int device_;
   AttentionOptions on_host_;
 };
@@ -103,7 +126,7 @@ int main() try {
   Engine engine;
   const int device = engine.emulates() ? kHostMemory : -1;
   std::vector<LayerCache> layers;
-  for (int layer = 0; layer < kLayers; ++layer) layers.emplace_back(10 + 2 * layer, device);
+  for (int layer = 0; layer < kLayers; ++layer) layers.emplace_back(device);
   const HostTensor table = ints(make_table(), {static_cast<std::int64_t>(kPrompts.size()), kEntries});
   const DeviceTensor table_there = table.to_device(nullptr, device);
 
