@@ -70,7 +70,7 @@ consteval RangeSpan<Range> parse_range_span(std::string_view text, const std::st
 
 // Buckets, in the words of their names: "q128+ kv8k+ w2-w4". What of a part is not named may be anything.
 struct BucketSpan {
-  RangeSpan<QueryRange> queries = parse_range_span<QueryRange>("q64+", kQueryWords);
+  RangeSpan<QueryRange> queries = parse_range_span<QueryRange>("q16+", kQueryWords);
   RangeSpan<KeyRange> keys = parse_range_span<KeyRange>("kv1k+", kKeyWords);
   RangeSpan<WorkRange> work = parse_range_span<WorkRange>("w05+", kWorkWords);
 

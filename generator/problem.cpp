@@ -25,7 +25,17 @@ std::string_view word_of(const std::string_view (&words)[kCount], Range range) n
   return index < kCount ? words[index] : "?";
 }
 
-QueryRange query_range(std::int64_t seqlen_q) noexcept {
+// Heads of a group that may share a tile: templates divide rows by powers of two.
+std::int64_t most_packed_heads(const CallShape& shape) noexcept {
+  const std::int64_t heads_per_group = shape.num_heads_q / shape.num_heads_kv;
+  std::int64_t packed = 1;
+  while (packed < generator::kMaxPackedHeads && heads_per_group % (2 * packed) == 0) packed *= 2;
+  return packed;
+}
+
+QueryRange query_range(const CallShape& shape) noexcept {
+  const std::int64_t seqlen_q = shape.seqlen_q;
+  if (seqlen_q <= 16 && seqlen_q * most_packed_heads(shape) <= 16) return QueryRange::up_to_16;
   if (seqlen_q <= 64) return QueryRange::up_to_64;
   return seqlen_q <= 128 ? QueryRange::up_to_128 : QueryRange::more;
 }
@@ -159,7 +169,7 @@ ShapeBucket parse_shape_bucket(std::string_view text) {
     if (to_string(bucket) == text) return bucket;
   }
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("bucket: must be like q64-kv1k-w05 or qmore-kv8k-w2, was {}", text));
+              fmt::format("bucket: must be like q16-kv1k-w05 or qmore-kv8k-w2, was {}", text));
 }
 
 std::vector<ShapeBucket> shape_buckets() {
@@ -175,7 +185,7 @@ std::vector<ShapeBucket> shape_buckets() {
 }
 
 ShapeBucket shape_bucket(const CallShape& shape, int sm_count) noexcept {
-  return {query_range(shape.seqlen_q), key_range(shape.seqlen_kv), work_range(count_tiles(shape), sm_count)};
+  return {query_range(shape), key_range(shape.seqlen_kv), work_range(count_tiles(shape), sm_count)};
 }
 
 }  // namespace flashjit

@@ -125,7 +125,7 @@ Variant default_variant(const Problem& problem, const Architecture& architecture
 Variant default_without_tma(const Problem& problem, const Architecture& architecture) {
   validate(problem);
   // Most such calls are odd corners (no keys, repeated rows): one kernel for all of their shapes will do.
-  constexpr ShapeBucket kOddCorner{QueryRange::up_to_64, KeyRange::below_1k, WorkRange::up_to_half};
+  constexpr ShapeBucket kOddCorner{QueryRange::up_to_16, KeyRange::below_1k, WorkRange::up_to_half};
   if (const auto variant = first_legal(mma_default_rules(), problem, architecture, kOddCorner)) return *variant;
   no_default(problem, architecture);
 }

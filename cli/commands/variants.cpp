@@ -17,9 +17,10 @@ namespace flashjit::cli {
 namespace {
 
 constexpr const char* kEpilog =
-    R"(A default is for buckets of shapes. q64, q128, qmore: up to 64 queries, up to 128, more; kv1k, kv2k, kv8k, kvmore: below
-1024 keys, 2048, 8192, more; w05, w1, w2, w4, wmore: up to half a tile of 128 rows for each SM, up to 1, 2, 4, more. Here
-w2-w4 is both, kv2k+ that and all larger ones, and what of a part is not named may be anything; --json lists each bucket.
+    R"(A default is for buckets of shapes. q16, q64, q128, qmore: up to 16 rows, which are queries of heads that share a tile, up to
+64 queries, up to 128, more; kv1k, kv2k, kv8k, kvmore: below 1024 keys, 2048, 8192, more; w05, w1, w2, w4, wmore: up to
+half a tile of 128 rows for each SM, up to 1, 2, 4, more. Here w2-w4 is both, kv2k+ that and all larger ones, and what of
+a part is not named may be anything; --json lists each bucket.
 
 --explain lists every combination that is considered. A verdict is kept; pruned: legal, but the model sees it far below
 the best; replaced: another that only shares out shared memory or an SM differently is tried in its place; or illegal.

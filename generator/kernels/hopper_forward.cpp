@@ -268,6 +268,8 @@ bool has_fetching_mask(const Problem& problem) {
   return problem.mask && !stand_in_of(*problem.mask).tensors.empty() && !problem.block_mask;
 }
 
+bool is_ragged(const Problem& problem) { return problem.ragged; }
+
 // Few queries and full GPUs: chosen from the measurements on the H200 in docs/kernels/hopper_forward.md, and at head
 // dim 96 from the records inside the library. All rules for up to half a tile, one, two or four for each SM: from these
 // records, the fastest that several neighbouring buckets share. For few queries the last line is legal for every
@@ -305,18 +307,28 @@ constexpr DefaultRule kRules[] = {
     {64, 64, Mask::any, "q128+", "hopper-q128-kv128-s3-qs2-whole-2stage-ppoff-lazy-dynamic-fused",
      [](const Problem& problem) { return problem.block_mask; }},
 
+    // Few rows: warps share them, and the keys of tiles are split where these are few, or of unknown lengths. More
+    // tiles
+    // than half of the multiprocessors are taken by warpgroups from head dim 97 on, and up to there by those whose keys
+    // are not split.
+    {64, 64, Mask::any, "q16", "hopper-q16-kv128-s4-qs1-whole-serial-ppoff-rare-fixed-split-splitkv", is_ragged},
+    {128, 128, Mask::any, "q16", "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv", is_ragged},
+    {64, 64, Mask::any, "q16 w05", "hopper-q16-kv128-s3-qs1-whole-serial-ppoff-rare-fixed-split-splitkv"},
+    {128, 128, Mask::any, "q16 w05", "hopper-q16-kv64-s3-qs1-whole-serial-ppoff-rare-fixed-split-splitkv"},
+    {256, 256, Mask::any, "q16 kv1k-kv8k w05", "hopper-q16-kv64-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv"},
+    {128, 128, Mask::any, "q16", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv",
+     [](const Problem& problem) { return problem.head_dim > 96; }},
     // Few queries: blocks of 64 keys, which are split where there are few heads, too.
-    {128, 128, Mask::any, "q64 w05", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv"},
-    {128, 128, Mask::any, "q64", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv",
-     [](const Problem& problem) { return problem.ragged; }},
-    {192, 192, Mask::any, "q64 w05", "hopper-q64-kv64-s2-qs1-whole-2stage-ppoff-rare-dynamic-split-splitkv"},
-    {256, 256, Mask::any, "q64 w05", "hopper-q64-kv32-s3-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv"},
-    {64, 64, Mask::any, "q64", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
-    {96, 96, Mask::causal, "q64 kvmore w4+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
-    {96, 96, Mask::any, "q64 kv2k+ w4+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
-    {96, 96, Mask::full, "q64 kv8k+ w2", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
-    {192, 128, Mask::any, "q64", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
-    {256, 256, Mask::any, "q64", "hopper-q64-kv32-s3-qs2-whole-2stage-ppoff-rare-dynamic-split"},
+    {128, 128, Mask::any, "q16-q64 w05", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv"},
+    {128, 128, Mask::any, "q16-q64", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv", is_ragged},
+    {192, 192, Mask::any, "q16-q64 w05", "hopper-q64-kv64-s2-qs1-whole-2stage-ppoff-rare-dynamic-split-splitkv"},
+    {256, 256, Mask::any, "q16-q64 w05", "hopper-q64-kv32-s3-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv"},
+    {64, 64, Mask::any, "q16-q64", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
+    {96, 96, Mask::causal, "q16-q64 kvmore w4+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-lazy-fixed-fused"},
+    {96, 96, Mask::any, "q16-q64 kv2k+ w4+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
+    {96, 96, Mask::full, "q16-q64 kv8k+ w2", "hopper-q128-kv128-s2-qs2-whole-2stage-ppgemm-rare-fixed-fused"},
+    {192, 128, Mask::any, "q16-q64", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
+    {256, 256, Mask::any, "q16-q64", "hopper-q64-kv32-s3-qs2-whole-2stage-ppoff-rare-dynamic-split"},
 
     {64, 64, Mask::any, "q128+ kv2k+ w05", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split"},
     {64, 64, Mask::full, "q128+ kv1k w05", "hopper-q64-kv128-s2-qs2-whole-2stage-ppoff-rare-dynamic-split"},
@@ -368,9 +380,9 @@ constexpr DefaultRule kRules[] = {
 // For results that depend on their row alone: at a head dim blocks of as many keys whatever the number of queries.
 constexpr DefaultRule kInvariantRules[] = {
     {128, 128, Mask::any, "q128+", "hopper-q128-kv64-s3-qs2-whole-2stage-ppgemm-always-dynamic-split-splitkv"},
-    {128, 128, Mask::any, "q64+", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-always-dynamic-split-splitkv"},
-    {192, 192, Mask::any, "q64+", "hopper-q64-kv64-s2-qs1-whole-2stage-ppoff-always-dynamic-split-splitkv"},
-    {256, 256, Mask::any, "q64+", "hopper-q64-kv32-s3-qs1-whole-2stage-ppoff-always-dynamic-split-splitkv"},
+    {128, 128, Mask::any, "q16+", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-always-dynamic-split-splitkv"},
+    {192, 192, Mask::any, "q16+", "hopper-q64-kv64-s2-qs1-whole-2stage-ppoff-always-dynamic-split-splitkv"},
+    {256, 256, Mask::any, "q16+", "hopper-q64-kv32-s3-qs1-whole-2stage-ppoff-always-dynamic-split-splitkv"},
 };
 
 // --- The space -------------------------------------------------------------------------------------------------------
@@ -393,7 +405,7 @@ constexpr const char* kLowTiles[] = {"q64-kv128", "q64-kv64"};
 constexpr const char* kLowSchemes[] = {"2stage-ppoff-lazy-dynamic-split", "2stage-ppoff-rare-dynamic-fused",
                                        "2stage-ppoff-rare-single-split", "2stage-ppoff-rare-dynamic-split-splitkv"};
 // For even fewer, whose rows warps share.
-constexpr const char* kSharedTiles[] = {"q16-kv64-s3", "q16-kv64-s2", "q16-kv128-s2"};
+constexpr const char* kSharedTiles[] = {"q16-kv64-s3", "q16-kv64-s2", "q16-kv128-s3", "q16-kv128-s2"};
 constexpr const char* kSharedScheme = "qs1-whole-serial-ppoff-rare-fixed-split-splitkv";
 // Deep rings, where they fit.
 constexpr const char* kDeepTiles[] = {"q128-kv64-s4-qs2-whole", "q256-kv64-s4-qs2-whole"};

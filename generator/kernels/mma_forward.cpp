@@ -114,9 +114,9 @@ bool is_last_resort(const MmaVariant& v) {
 // What stands above fits large shared memory (sm_80, 90, 100, 103); what does not fit the 99 KiB of sm_86, 89 and 120
 // falls through to a later line. Chosen from the measurements on the H200 in docs/kernels/forward_mma.md.
 constexpr DefaultRule kRules[] = {
-    {128, 128, Mask::any, "q64", "mma-q64-kv64-w4-k2-v2-c2-overlap-qregs"},
-    {128, 128, Mask::any, "q64", "mma-q64-kv64-w4-k2-v2-c1-overlap-qregs"},
-    {256, 256, Mask::any, "q64", "mma-q64-kv32-w4-k2-v2-c1-overlap-qsmem"},
+    {128, 128, Mask::any, "q16-q64", "mma-q64-kv64-w4-k2-v2-c2-overlap-qregs"},
+    {128, 128, Mask::any, "q16-q64", "mma-q64-kv64-w4-k2-v2-c1-overlap-qregs"},
+    {256, 256, Mask::any, "q16-q64", "mma-q64-kv32-w4-k2-v2-c1-overlap-qsmem"},
 
     // With a window all tiles are equally long, and narrow blocks leave less of them outside.
     {64, 64, Mask::band, "q128+", "mma-q128-kv32-w4-k2-v2-c3-overlap-qsmem-natural"},
@@ -125,27 +125,27 @@ constexpr DefaultRule kRules[] = {
     {64, 64, Mask::full, "q128+ kv1k-kv2k", "mma-q128-kv128-w4-k1-v1-c2-overlap-qsmem"},
     {64, 64, Mask::full, "q128+ kv8k+", "mma-q128-kv96-w4-k1-v1-c2-overlap-qregs"},
     {64, 64, Mask::causal, "q128+ kv1k-kv2k", "mma-q128-kv32-w4-k2-v2-c3-overlap-qsmem"},
-    {64, 64, Mask::any, "q64+", "mma-q128-kv64-w4-k1-v1-c2-overlap-qregs"},
+    {64, 64, Mask::any, "q16+", "mma-q128-kv64-w4-k1-v1-c2-overlap-qregs"},
 
     {128, 128, Mask::full, "q128+ kv8k+", "mma-q256-kv64-w8-k2-v3-c1-rotate-qsmem"},
-    {128, 128, Mask::any, "q64+", "mma-q128-kv64-w4-k2-v1-c2-overlap-qsmem"},
-    {128, 128, Mask::any, "q64+", "mma-q128-kv64-w4-k1-v1-c2-overlap-qsmem"},
-    {128, 128, Mask::any, "q64+", "mma-q128-kv48-w4-k2-v2-c2-overlap-qsmem"},
-    {128, 128, Mask::any, "q64+", "mma-q128-kv64-w4-k2-v1-c1-overlap-qsmem"},
-    {128, 128, Mask::any, "q64+", "mma-q128-kv32-w4-k2-v1-c2-overlap-qsmem"},
-    {128, 128, Mask::any, "q64+", "mma-q128-kv32-w4-k2-v1-c1-overlap-qsmem"},
+    {128, 128, Mask::any, "q16+", "mma-q128-kv64-w4-k2-v1-c2-overlap-qsmem"},
+    {128, 128, Mask::any, "q16+", "mma-q128-kv64-w4-k1-v1-c2-overlap-qsmem"},
+    {128, 128, Mask::any, "q16+", "mma-q128-kv48-w4-k2-v2-c2-overlap-qsmem"},
+    {128, 128, Mask::any, "q16+", "mma-q128-kv64-w4-k2-v1-c1-overlap-qsmem"},
+    {128, 128, Mask::any, "q16+", "mma-q128-kv32-w4-k2-v1-c2-overlap-qsmem"},
+    {128, 128, Mask::any, "q16+", "mma-q128-kv32-w4-k2-v1-c1-overlap-qsmem"},
 
     {256, 256, Mask::any, "q128+ kv1k-kv2k", "mma-q64-kv64-w4-k1-v1-c2-overlap-qsmem"},
-    {256, 256, Mask::any, "q64+", "mma-q128-kv128-w8-k1-v1-c1-overlap-qsmem"},
-    {256, 256, Mask::any, "q64+", "mma-q128-kv64-w8-k1-v1-c1-overlap-qsmem"},
-    {256, 256, Mask::any, "q64+", "mma-q64-kv64-w4-k1-v1-c1-overlap-qsmem"},
-    {256, 256, Mask::any, "q64+", "mma-q64-kv32-w4-k1-v1-c1-overlap-qsmem"},
+    {256, 256, Mask::any, "q16+", "mma-q128-kv128-w8-k1-v1-c1-overlap-qsmem"},
+    {256, 256, Mask::any, "q16+", "mma-q128-kv64-w8-k1-v1-c1-overlap-qsmem"},
+    {256, 256, Mask::any, "q16+", "mma-q64-kv64-w4-k1-v1-c1-overlap-qsmem"},
+    {256, 256, Mask::any, "q16+", "mma-q64-kv32-w4-k1-v1-c1-overlap-qsmem"},
 };
 
 // For results that depend on their row alone: blocks of as many keys whatever the number of queries.
 constexpr DefaultRule kInvariantRules[] = {
-    {256, 256, Mask::any, "q64+", "mma-q64-kv32-w4-k2-v2-c2-overlap-qregs-always-splitkv"},
-    {256, 256, Mask::any, "q64+", "mma-q64-kv32-w4-k1-v1-c1-overlap-qsmem-always-splitkv"},
+    {256, 256, Mask::any, "q16+", "mma-q64-kv32-w4-k2-v2-c2-overlap-qregs-always-splitkv"},
+    {256, 256, Mask::any, "q16+", "mma-q64-kv32-w4-k1-v1-c1-overlap-qsmem-always-splitkv"},
 };
 
 // --- The space -------------------------------------------------------------------------------------------------------

@@ -79,7 +79,8 @@ struct CallShape {
 
 // What of a call's shape decides which variant is best: how many queries a head has, how many keys, and how much work
 // there is for each SM. The boundaries are where the best variant changed in measurements on the H200 (docs/tuning.md).
-enum class QueryRange : std::uint8_t { up_to_64, up_to_128, more };
+// Queries of a head, but for up_to_16: these are rows, of all heads that have k and v in common and share a tile.
+enum class QueryRange : std::uint8_t { up_to_16, up_to_64, up_to_128, more };
 enum class KeyRange : std::uint8_t { below_1k, below_2k, below_8k, more };
 // Tiles of 128 rows, of all heads and batch entries, for each SM. A row is a query of a head; heads that have k and v
 // in common share a tile where that makes fewer, as in kernels of the hopper family.
@@ -94,9 +95,9 @@ struct ShapeBucket {
     return a.queries == b.queries && a.keys == b.keys && a.work == b.work;
   }
 };
-std::string to_string(const ShapeBucket& bucket);       // "q64-kv1k-w05", "q128-kv8k-w2", "qmore-kvmore-wmore"
+std::string to_string(const ShapeBucket& bucket);       // "q16-kv1k-w05", "q128-kv8k-w2", "qmore-kvmore-wmore"
 ShapeBucket parse_shape_bucket(std::string_view text);  // reads that; throws Error(invalid_argument)
-std::vector<ShapeBucket> shape_buckets();               // all 60
+std::vector<ShapeBucket> shape_buckets();               // all 80
 // Any sizes of 0 and more, however large, num_heads_kv and sm_count at least 1.
 ShapeBucket shape_bucket(const CallShape& shape, int sm_count) noexcept;
 

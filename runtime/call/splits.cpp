@@ -14,8 +14,8 @@ namespace {
 // A split has at least so many keys: shorter ones take longer to combine than they save.
 constexpr std::int64_t kLeastKeys = 128;
 constexpr std::int64_t kMostFixedKeys = std::int64_t{1} << 30;
-// Up to here the blocks of a cluster are enough.
-constexpr std::int64_t kKeysOfCluster = 16384;
+// Where warps share rows: of a block of a cluster, and of a tile (docs/kernels/decode.md, "How many splits").
+constexpr std::int64_t kLeastKeysOfBlock = 256, kLeastKeysOfPairs = 2048, kMostKeysOfClusters = 8192;
 constexpr std::size_t kAlignment = 16;
 // Of what the device chooses: tiles that are split have at most so many splits for each wanted tile together, as none
 // is shorter than an equal share of all keys (templates/kernels/batch_plan.cuh), and each tile may have one that is
@@ -67,13 +67,17 @@ Splitting split_alike_everywhere(Splitting splitting, const ForwardCall& call, c
   return splitting;
 }
 
-// Blocks of a cluster, where they split the keys of a tile: half as many as there are multiprocessors fit whatever its
-// size, and pairs always do.
+// Where warps share rows, that many blocks are as fast as the memory is, and more of them disturb each other there.
+std::int64_t wanted_of_shared_rows(int sm_count) { return sm_count / 2; }
+
+// Blocks of a cluster, where they split the keys of a tile: as many as are wanted. Many keys are split by the grid, as
+// combining them is little beside, unless pairs of blocks are all that is wanted.
 int cluster_of(std::int64_t tiles, std::int64_t keys, int sm_count) {
   int cluster = 1;
   for (const int size : {2, 4, 8})
-    if (tiles * size <= (size == 2 ? sm_count : sm_count / 2) && keys >= size * kLeastKeys) cluster = size;
-  return cluster;
+    if (tiles * size <= wanted_of_shared_rows(sm_count) && keys >= size * kLeastKeysOfBlock) cluster = size;
+  const bool pays = cluster == 2 ? keys >= kLeastKeysOfPairs : keys <= kMostKeysOfClusters;
+  return pays ? cluster : 1;
 }
 
 }  // namespace
@@ -91,14 +95,18 @@ Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_c
   splitting.rows = rows_of_slot(call, tiling);
   if (call.fixed_split > 0) return split_alike_everywhere(splitting, call, tiling, sm_count);
   const std::int64_t tiles = tiles_of_call(call, tiling), keys = std::min(seen_keys(call, tiling), call.seqlen_kv);
-  if (generator::shares_rows(variant)) splitting.cluster = cluster_of(tiles, keys, sm_count);
-  splitting.wanted_tiles = sm_count / splitting.cluster;
+  splitting.wanted_tiles = sm_count;
   if (call.problem.ragged) {
-    splitting.slots = kMostSplitsOfWanted * sm_count;  // whatever the cluster: calls with a plan may have another
+    splitting.slots = kMostSplitsOfWanted * sm_count;
     splitting.list_entries = ceil_quotient(splitting.slots, packs(call, tiling));
-  } else if (splitting.cluster == 1 || keys > kKeysOfCluster) {
-    split_alike(splitting, call, tiles, keys, block_kv(variant));
+    return splitting;
   }
+  if (generator::shares_rows(variant)) {
+    splitting.cluster = cluster_of(tiles, keys, sm_count);
+    if (keys <= kMostKeysOfClusters) return splitting;
+    splitting.wanted_tiles = wanted_of_shared_rows(sm_count) / splitting.cluster;
+  }
+  split_alike(splitting, call, tiles, keys, block_kv(variant));
   return splitting;
 }
 

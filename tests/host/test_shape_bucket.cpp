@@ -35,7 +35,9 @@ std::string refusal(const std::string& text) {
 }  // namespace
 
 TEST_CASE("the boundaries of queries and keys") {
-  CHECK(queries(0) == QueryRange::up_to_64);
+  CHECK(queries(0) == QueryRange::up_to_16);
+  CHECK(queries(16) == QueryRange::up_to_16);
+  CHECK(queries(17) == QueryRange::up_to_64);
   CHECK(queries(64) == QueryRange::up_to_64);
   CHECK(queries(65) == QueryRange::up_to_128);
   CHECK(queries(128) == QueryRange::up_to_128);
@@ -49,6 +51,20 @@ TEST_CASE("the boundaries of queries and keys") {
   CHECK(keys(8191) == KeyRange::below_8k);
   CHECK(keys(8192) == KeyRange::more);
   CHECK(keys(kHuge) == KeyRange::more);
+}
+
+TEST_CASE("few rows are queries of all heads that share a tile") {
+  const auto queries_of = [](std::int64_t seqlen_q, std::int64_t heads_q, std::int64_t heads_kv) {
+    return shape_bucket({1, seqlen_q, 4096, heads_q, heads_kv}, 132).queries;
+  };
+  CHECK(queries_of(4, 32, 8) == QueryRange::up_to_16);
+  CHECK(queries_of(5, 32, 8) == QueryRange::up_to_64);
+  CHECK(queries_of(1, 64, 1) == QueryRange::up_to_16);  // at most 16 share one
+  CHECK(queries_of(2, 64, 1) == QueryRange::up_to_64);
+  CHECK(queries_of(16, 28, 4) == QueryRange::up_to_16);  // groups of 7 cannot be divided
+  CHECK(queries_of(8, 24, 4) == QueryRange::up_to_16);   // groups of 6 in three pairs
+  CHECK(queries_of(9, 24, 4) == QueryRange::up_to_64);
+  CHECK(queries_of(kHuge, kHuge, 1) == QueryRange::more);
 }
 
 TEST_CASE("the boundaries of work, in tiles for each SM") {
@@ -107,16 +123,16 @@ TEST_CASE("no size is too large") {
   CHECK(work(std::int64_t{4} * sm_count + 1, sm_count) == WorkRange::more);
 }
 
-TEST_CASE("there are 60 buckets, each with one spelling that is read back") {
+TEST_CASE("there are 80 buckets, each with one spelling that is read back") {
   const std::vector<ShapeBucket> buckets = shape_buckets();
   std::set<std::string> spellings;
   for (const ShapeBucket& bucket : buckets) {
     CHECK(parse_shape_bucket(to_string(bucket)) == bucket);
     spellings.insert(to_string(bucket));
   }
-  CHECK(buckets.size() == 60);
-  CHECK(spellings.size() == 60);
-  CHECK(to_string(ShapeBucket{QueryRange::up_to_64, KeyRange::below_1k, WorkRange::up_to_half}) == "q64-kv1k-w05");
+  CHECK(buckets.size() == 80);
+  CHECK(spellings.size() == 80);
+  CHECK(to_string(ShapeBucket{QueryRange::up_to_16, KeyRange::below_1k, WorkRange::up_to_half}) == "q16-kv1k-w05");
   CHECK(to_string(ShapeBucket{QueryRange::up_to_128, KeyRange::below_8k, WorkRange::up_to_2}) == "q128-kv8k-w2");
   CHECK(to_string(ShapeBucket{}) == "qmore-kvmore-wmore");
 }
@@ -124,6 +140,6 @@ TEST_CASE("there are 60 buckets, each with one spelling that is read back") {
 TEST_CASE("other texts are no buckets") {
   for (const char* text : {"", "q64", "q64-kv1k", "q64-kv1k-w0", "q64-kv1k-w05-", " q64-kv1k-w05", "Q64-kv1k-w05",
                            "q64-kv4k-w05", "q?-kv1k-w05"}) {
-    CHECK(refusal(text) == std::string("bucket: must be like q64-kv1k-w05 or qmore-kv8k-w2, was ") + text);
+    CHECK(refusal(text) == std::string("bucket: must be like q16-kv1k-w05 or qmore-kv8k-w2, was ") + text);
   }
 }

@@ -122,9 +122,16 @@ TEST_CASE("of keys that a window or chunks hide no splits are made, and one more
   CHECK(splitting(call).count == 5);
 }
 
-TEST_CASE("where warps share rows a cluster splits the keys of a tile, of as many blocks as fit") {
-  for (const auto& [batch, seqlen_kv, cluster] :
-       {std::tuple{1, 4096, 8}, {2, 4096, 4}, {4, 4096, 2}, {8, 4096, 2}, {9, 4096, 1}, {1, 600, 4}, {1, 127, 1}}) {
+TEST_CASE("where warps share rows clusters split the keys of a tile, in half as many blocks as multiprocessors") {
+  for (const auto& [batch, seqlen_kv, cluster] : {std::tuple{1, 4096, 8},
+                                                  {2, 4096, 4},
+                                                  {4, 4096, 2},
+                                                  {4, 2047, 1},  // pairs save little
+                                                  {8, 4096, 1},
+                                                  {1, 2047, 4},  // none has fewer than 256 keys
+                                                  {1, 600, 1},
+                                                  {4, 16384, 2},
+                                                  {8, 16384, 1}}) {
     CAPTURE(batch);
     CAPTURE(seqlen_kv);
     const runtime::Splitting split = splitting(of(batch, seqlen_kv), kSharedRows);
@@ -132,9 +139,24 @@ TEST_CASE("where warps share rows a cluster splits the keys of a tile, of as man
     CHECK(!split.any());
     CHECK(splitting(of(batch, seqlen_kv)).cluster == 1);
   }
-  const runtime::Splitting longer = splitting(of(1, 65536), kSharedRows);
-  CHECK(longer.cluster == 8);
-  CHECK(longer.count == 2);
+}
+
+TEST_CASE("where warps share rows the grid splits the keys of a tile that has many, in as many blocks") {
+  const runtime::Splitting alone = splitting(of(1, 65536), kSharedRows);
+  CHECK(alone.cluster == 1);
+  CHECK(alone.count == 8);
+  CHECK(splitting(of(2, 65536), kSharedRows).count == 4);
+  CHECK(splitting(of(1, 8192), kSharedRows).count == 1);
+}
+
+TEST_CASE("of a ragged batch the device splits what there is, whatever the kernel") {
+  Call call = of(2, 4096);
+  const Tensor used(address(5), DType::i32, {2});
+  call.opts.seqused_kv = used;
+  for (const char* variant : {kHopper, kSharedRows}) {
+    CHECK(splitting(call, variant).cluster == 1);
+    CHECK(splitting(call, variant).wanted_tiles == kSmCount);
+  }
 }
 
 TEST_CASE("the launch says how large such a cluster is, and has as many blocks for each tile") {
