@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -97,6 +98,7 @@ struct Options {
   DeviceChoice device;
   bool check = false, json = false;
   std::optional<float> scale;
+  int fixed_split_size = 0;
 };
 
 constexpr int kRank = 4, kPackedRank = 3;
@@ -143,6 +145,7 @@ std::vector<OptionTensor> read_tensors(const TensorFiles& files) {
 AttentionOptions asked_options(const Options& options) {
   AttentionOptions asked = options.features.options(options.texts.is_causal());
   asked.softmax_scale = options.scale;
+  asked.fixed_split_size = options.fixed_split_size;
   return asked;
 }
 
@@ -326,6 +329,9 @@ void add_attend(CLI::App& app, Command& command) {
   for (const TensorOption& option : kTensorOptions)
     add_option(attend, option.name, options->tensors.*option.file, "FILE", option.help);
   add_finite(attend, "--scale", options->scale, "Factor on the scores [default: 1/sqrt(head_dim)]");
+  add_integer(attend, "--fixed-split-size", options->fixed_split_size, "N", {0, std::numeric_limits<int>::max()},
+              "Split the keys into parts of so many, whatever the batch: a row's bits depend on that row alone "
+              "[default: as the GPU wants it]");
   add_dtype_option(attend, options->dtype, "Precision to compute in");
   add_choice(attend, "--device", options->device.device, {"auto", "gpu", "emulate", "cpu"},
              "gpu, emulate (the GPU's kernel in the emulator: for small shapes), cpu (the reference in double "

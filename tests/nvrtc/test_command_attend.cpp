@@ -67,7 +67,8 @@ class Workshop {
 TEST_CASE("attend over pages gives the bytes that the same keys in a cache give, in both families") {
   const Workshop shop;
   for (const std::string architecture : {"sm_80", "sm_90a"}) {
-    for (const std::string features : {"", " --mask causal --window 20,0 --sinks sinks.npy"}) {
+    for (const std::string features :
+         {"", " --mask causal --window 20,0 --sinks sinks.npy", " --fixed-split-size 64"}) {
       const std::string options = " --arch " + architecture + features;
       CAPTURE(options);
       CHECK(shop.attend("pages_k.npy pages_v.npy --page-table table.npy" + options) ==
