@@ -75,10 +75,11 @@ constexpr int kSharedRows = 16;     // that the warps of a warpgroup share
 constexpr int kFeederThreads = 64;  // of the two warps that load for them
 constexpr int kElementBytes = 2;
 constexpr int kChunkBytes = 16;
-constexpr int kPlaceBytes = 64;     // where two tiles' sequences lie
-constexpr int kSplitBytes = 32;     // what two tiles have of their keys
-constexpr int kNoteBytes = 32;      // what the producer tells of listed blocks
-constexpr int kBarrierBytes = 256;  // the barriers of all rings and the next tile's number
+constexpr int kPlaceBytes = 64;      // where two tiles' sequences lie
+constexpr int kSplitBytes = 32;      // what two tiles have of their keys
+constexpr int kNoteBytes = 32;       // what the producer tells of listed blocks
+constexpr int kSwizzleBytes = 1024;  // after which the widest one repeats
+constexpr int kBarrierBytes = 256;   // the barriers of all rings and the next tile's number
 
 bool shares_rows(const HopperVariant& variant) { return variant.block_q == kSharedRows; }
 int warpgroups(const HopperVariant& variant) { return shares_rows(variant) ? 1 : variant.block_q / kWarpgroupRows; }
@@ -546,7 +547,8 @@ int available_registers(const HopperVariant& variant) {
 // In the order of memory: Q tiles, K ring, V ring, output slot, P, what parts fetch, barriers.
 Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   const Panels panels = panels_of(problem.head_dim), panels_v = panels_of(problem.head_dim_v);
-  const int q_tiles = variant.q_stages * variant.block_q * panels.row_bytes();
+  const int q_bytes = variant.q_stages * variant.block_q * panels.row_bytes();
+  const int q_tiles = (q_bytes + kSwizzleBytes - 1) / kSwizzleBytes * kSwizzleBytes;
   const int rings = variant.stages * variant.block_kv * (panels.row_bytes() + panels_v.row_bytes());
   const int probabilities =
       variant.probabilities == ProbabilitySource::shared ? variant.block_q * variant.block_kv * kElementBytes : 0;

@@ -69,7 +69,9 @@ struct HopperShape {
   static constexpr int kKnownTiles = 2;  // the present one and the next
   using TileRing = RingPlace<kKnownTiles, HopperTile<Config>::kBytes>;
 
-  static constexpr int kKeys = Config::kQStages * QTile::kBytes;
+  // What repeats in the widest swizzle begins where it repeats; of few narrow rows Q has less than that.
+  static constexpr int kSwizzleBytes = 1024;
+  static constexpr int kKeys = round_up(Config::kQStages * QTile::kBytes, kSwizzleBytes);
   static constexpr int kValues = kKeys + Config::kStages * KTile::kBytes;
   static constexpr int kParts = kKeys;
   static constexpr int kRingsEnd = kValues + Config::kStages * VTile::kBytes;

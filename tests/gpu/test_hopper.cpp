@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of the hopper family, in what only they have: TMA, packed heads, clusters and tiles that are drawn.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/verify/cases.h"
@@ -88,6 +90,15 @@ TEST_CASE("each scheme of the hopper family, on lengths that end within a block"
     }
 }
 
+TEST_CASE("rows that warps share, alone, in a cluster, and where the grid splits their keys") {
+  if (!has_hopper()) return;
+  for (const std::int64_t seqlen_kv : {200, 2100, 8300}) {
+    CAPTURE(seqlen_kv);
+    check(AttentionCase(Sizes{1, 3, seqlen_kv, 2, 1, 16, 72}),
+          options_of("hopper-q16-kv64-s2-qs1-whole-serial-ppoff-fixed-split-splitkv", true));
+  }
+}
+
 TEST_SUITE_END();
 TEST_SUITE_BEGIN("hopper");
 
@@ -125,13 +136,29 @@ TEST_CASE("few queries of any group share tiles") {
   if (!has_hopper()) return;
   for (const std::int64_t group : {1, 2, 3, 4, 8, 16})
     for (const std::int64_t seqlen_q : {1, 2, 3, 4, 5, 63, 130})
-      for (const char* variant : {"hopper-q64-kv64-ppoff", "hopper-q128-kv64-s2-qs2-whole-lazy-fused-longest",
-                                  "hopper-q128-kv64-ppoff-cl2-single"}) {
+      for (const char* variant :
+           {"hopper-q64-kv64-ppoff", "hopper-q128-kv64-s2-qs2-whole-lazy-fused-longest",
+            "hopper-q128-kv64-ppoff-cl2-single", "hopper-q16-kv64-qs1-whole-serial-ppoff-fixed-split-splitkv"}) {
         CAPTURE(group);
         CAPTURE(seqlen_q);
         CAPTURE(std::string(variant));
         check(AttentionCase(Sizes{2, seqlen_q, 150, 2 * group, 2, 64, 64}), options_of(variant, seqlen_q % 2 == 1));
       }
+}
+
+TEST_CASE("rows that warps share, whose keys warps, clusters and the grid split") {
+  if (!has_hopper()) return;
+  for (const char* tile : {"kv64-s3", "kv64-s1", "kv128-s2"})
+    for (const auto& [head_dim, head_dim_v] : {std::pair<std::int64_t, std::int64_t>{8, 88}, {16, 128}, {128, 128}})
+      for (const std::int64_t seqlen_kv : {1, 150, 1100, 2100, 5000, 20'000})
+        for (const std::int64_t batch : {1, 3, 40}) {
+          CAPTURE(std::string(tile));
+          CAPTURE(head_dim);
+          CAPTURE(seqlen_kv);
+          CAPTURE(batch);
+          const std::string variant = fmt::format("hopper-q16-{}-qs1-whole-serial-ppoff-fixed-split-splitkv", tile);
+          check(AttentionCase(Sizes{batch, 3, seqlen_kv, 4, 2, head_dim, head_dim_v}), options_of(variant, true));
+        }
 }
 
 TEST_CASE("clusters pad the tiles of a head") {
