@@ -17,6 +17,7 @@ struct Single {};
 enum class NamedBarrier : uint32 {
   early_arrived = 1,
   late_arrived = 2,
+  next_tile = 1,        // of a block that takes one tile after the other together
   first_turn = 1,       // of up to four warpgroups, one each
   first_warpgroup = 5,  // likewise
 };

@@ -46,7 +46,7 @@ __device__ __forceinline__ void for_each_tile(const HopperTiles<Config>& tiles, 
     index += HopperTiles<Config>::stride();
     if (index >= tiles.count()) return;
     ptx::fence_proxy_async();  // what was joined lies where the next keys go
-    ptx::bar_sync();
+    ptx::bar_sync<HopperShape<Config>::kThreads>(NamedBarrier::next_tile);
     tile = tiles.find(index);
   }
 }

@@ -131,7 +131,7 @@ inline const std::vector<Mutation> kDecodeFaults = {
     {.name = "the next keys come while rows are joined",
      .setting = kManySharedRows,
      .file = "kernels/hopper_decode.cuh",
-     .original = "    ptx::bar_sync();\n    tile = tiles.find(index);",
+     .original = "    ptx::bar_sync<HopperShape<Config>::kThreads>(NamedBarrier::next_tile);\n    tile = tiles.find(index);",
      .replacement = "    tile = tiles.find(index);",
      .kinds = {race, missing_proxy_fence, mbarrier_phase}},
     {.name = "the next keys come without a fence",
