@@ -17,7 +17,7 @@ struct Single {};
 enum class NamedBarrier : uint32 {
   early_arrived = 1,
   late_arrived = 2,
-  next_tile = 1,        // of a block that takes one tile after the other together
+  tile_done = 1,        // by the warps that share its rows, before the next one's keys come
   first_turn = 1,       // of up to four warpgroups, one each
   first_warpgroup = 5,  // likewise
 };

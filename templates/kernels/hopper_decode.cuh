@@ -35,9 +35,9 @@ struct ClusterJoin {
   }
 };
 
-// The tiles of this thread block, from the given one on, by all of its threads: use(tile). None begins with the next
-// one before all have ended.
-template <class Config, class Use>
+// The tiles of this thread block, from the given one on: use(tile), by feeders or by consumers. No feeder begins with
+// the next one before all consumers have ended.
+template <bool kFeeds, class Config, class Use>
 __device__ __forceinline__ void for_each_tile(const HopperTiles<Config>& tiles, HopperTile<Config> tile, Use use) {
 #pragma unroll 1
   for (uint32 index = HopperTiles<Config>::first();;) {
@@ -45,8 +45,12 @@ __device__ __forceinline__ void for_each_tile(const HopperTiles<Config>& tiles, 
     use(tile);
     index += HopperTiles<Config>::stride();
     if (index >= tiles.count()) return;
-    ptx::fence_proxy_async();  // what was joined lies where the next keys go
-    ptx::bar_sync<HopperShape<Config>::kThreads>(NamedBarrier::next_tile);
+    if constexpr (kFeeds) {
+      ptx::bar_sync<HopperShape<Config>::kThreads>(NamedBarrier::tile_done);
+    } else {
+      ptx::fence_proxy_async();  // what was joined lies where the next keys go
+      ptx::bar_arrive<HopperShape<Config>::kThreads>(NamedBarrier::tile_done);
+    }
     tile = tiles.find(index);
   }
 }
@@ -74,7 +78,7 @@ template <class Config>
 __device__ __forceinline__ void feed(const HopperTiles<Config>& tiles, const HopperShape<Config>& shape,
                                      const HopperTile<Config>& first, int warp) {
   HopperLoader<Config> loader(tiles.args, shape);
-  for_each_tile(tiles, first, [&](const HopperTile<Config>& tile) {
+  for_each_tile<true>(tiles, first, [&](const HopperTile<Config>& tile) {
     if (LoadingFeeder<Config>::is(warp, ptx::tid_x())) {
       if (warp == 0)
         feed_keys(loader, tile);
@@ -359,7 +363,7 @@ __device__ __forceinline__ void forward_hopper_decode(const typename Config::Arg
   const int warp = ptx::shfl_first(ptx::tid_x() / kWarpSize);
   if (warp < HopperShape<Config>::kProducerWarps) return feed(tiles, shape, first, warp);
   DecodeRings<Config> rings(shape);
-  for_each_tile(tiles, first, [&](const HopperTile<Config>& tile) {
+  for_each_tile<false>(tiles, first, [&](const HopperTile<Config>& tile) {
     DecodeConsumer<Config>(tiles, shape, rings, tile, warp - HopperShape<Config>::kProducerWarps).run();
   });
 }

@@ -8,13 +8,18 @@ namespace flashjit::tests {
 
 inline constexpr const char* kSharedRowsVariant = "hopper-q16-kv64-s2-qs1-whole-serial-ppoff-fixed-splitkv";
 
-// Tiles of which clusters of four blocks have one each.
 inline constexpr Setting kSharedRows = [] {
   Setting setting = split_of("sm_90a", kSharedRowsVariant);
   setting.batch = 1;
   return setting;
 }();
-// More tiles than blocks that run at once, each a cluster of its own.
+// Tiles of which clusters of four blocks have one each.
+inline constexpr Setting kSharedRowsCluster = [] {
+  Setting setting = kSharedRows;
+  setting.seqlen_kv = 1100;
+  return setting;
+}();
+// More tiles than blocks that run at once.
 inline constexpr Setting kManySharedRows = [] {
   Setting setting = kSharedRows;
   setting.seqlen_q = 200, setting.seqlen_kv = 250, setting.batch = 3;
@@ -24,12 +29,6 @@ inline constexpr Setting kManySharedRows = [] {
 inline constexpr Setting kSharedRowsAlways = [] {
   Setting setting = kSharedRows;
   setting.variant = "hopper-q16-kv64-s2-qs1-whole-serial-ppoff-always-fixed-splitkv";
-  return setting;
-}();
-// Splits of the grid, among them some of which a tile sees no key.
-inline constexpr Setting kSharedRowsSplit = [] {
-  Setting setting = kSharedRows;
-  setting.seqlen_q = 257, setting.seqlen_kv = 200;
   return setting;
 }();
 
@@ -96,33 +95,28 @@ inline const std::vector<Mutation> kDecodeFaults = {
      .replacement = "__uint_as_float(ptx::shfl_from(0, __float_as_uint(factor)))"},
     // --- Clusters
     {.name = "blocks of a cluster take the same keys",
-     .setting = kSharedRows,
+     .setting = kSharedRowsCluster,
      .file = "hopper/tiles.cuh",
      .original = "runs.first + static_cast<int>(ptx::cluster_ctarank()) * share",
      .replacement = "runs.first"},
     {.name = "a block's share has no end",
-     .setting = kSharedRows,
+     .setting = kSharedRowsCluster,
      .file = "hopper/tiles.cuh",
      .original = "min(span.end, min(first + share, runs.end) * Config::kBlockKv)",
      .replacement = "span.end"},
-    {.name = "a share leaves its split",
-     .setting = kSharedRowsSplit,
-     .file = "hopper/tiles.cuh",
-     .original = "span.first_of(min(first, runs.end) * Config::kBlockKv)",
-     .replacement = "min(first, runs.end) * Config::kBlockKv"},
     {.name = "the cluster's rows are read before they are there",
-     .setting = kSharedRows,
+     .setting = kSharedRowsCluster,
      .file = "kernels/hopper_decode.cuh",
      .original = "    ptx::cluster_sync();\n    if (ptx::cluster_ctarank() == 0) {",
      .replacement = "    if (ptx::cluster_ctarank() == 0) {",
      .kinds = {race, unwritten_shared, deadlock}},
     {.name = "the first block joins its own rows alone",
-     .setting = kSharedRows,
+     .setting = kSharedRowsCluster,
      .file = "kernels/hopper_decode.cuh",
      .original = "Part{ptx::in_block_of_cluster(own.place, i)}",
      .replacement = "Part{ptx::in_block_of_cluster(own.place, 0 * i)}"},
     {.name = "feeders do not stand by",
-     .setting = kSharedRows,
+     .setting = kSharedRowsCluster,
      .file = "kernels/hopper_decode.cuh",
      .original = "    ClusterJoin::stand_by();\n",
      .replacement = "    if (warp == 0) ClusterJoin::stand_by();\n",
@@ -131,13 +125,13 @@ inline const std::vector<Mutation> kDecodeFaults = {
     {.name = "the next keys come while rows are joined",
      .setting = kManySharedRows,
      .file = "kernels/hopper_decode.cuh",
-     .original = "    ptx::bar_sync<HopperShape<Config>::kThreads>(NamedBarrier::next_tile);\n    tile = tiles.find(index);",
-     .replacement = "    tile = tiles.find(index);",
+     .original = "ptx::bar_sync<HopperShape<Config>::kThreads>(NamedBarrier::tile_done);",
+     .replacement = "",
      .kinds = {race, missing_proxy_fence, mbarrier_phase}},
     {.name = "the next keys come without a fence",
      .setting = kManySharedRows,
      .file = "kernels/hopper_decode.cuh",
-     .original = "    ptx::fence_proxy_async();  // what was joined lies where the next keys go\n",
+     .original = "      ptx::fence_proxy_async();  // what was joined lies where the next keys go\n",
      .replacement = "",
      .kinds = {missing_proxy_fence}},
     {.name = "the query's slot is not given back",
