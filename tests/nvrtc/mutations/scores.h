@@ -86,8 +86,10 @@ inline const std::vector<Mutation> kScoreFaults = {
     {.name = "rows: what the upper one's scores have in common is the lower one's",
      .setting = kHopperAlibiCausal,
      .file = "attention/scores.cuh",
-     .original = "common.x[0][0] = rows.upper.common(first_column)",
-     .replacement = "common.x[0][0] = rows.lower.common(first_column)"},
+     .original = "Scores::transform(upper, lower);\n  Common<1, Row::kCommon> common;\n"
+                 "  if constexpr (Row::kCommon)\n    common.x[0][0] = rows.upper.common(first_column)",
+     .replacement = "Scores::transform(upper, lower);\n  Common<1, Row::kCommon> common;\n"
+                    "  if constexpr (Row::kCommon)\n    common.x[0][0] = rows.lower.common(first_column)"},
     {.name = "rows: all warps have the first one's",
      .setting = kHopperAlibi,
      .file = "kernels/hopper_forward.cuh",
