@@ -34,8 +34,9 @@ std::int64_t most_packed_heads(const CallShape& shape) noexcept {
 }
 
 QueryRange query_range(const CallShape& shape) noexcept {
+  constexpr std::int64_t kFewRows = 16;
   const std::int64_t seqlen_q = shape.seqlen_q;
-  if (seqlen_q <= 16 && seqlen_q * most_packed_heads(shape) <= 16) return QueryRange::up_to_16;
+  if (seqlen_q <= kFewRows && seqlen_q * most_packed_heads(shape) <= kFewRows) return QueryRange::up_to_16;
   if (seqlen_q <= 64) return QueryRange::up_to_64;
   return seqlen_q <= 128 ? QueryRange::up_to_128 : QueryRange::more;
 }
@@ -49,9 +50,8 @@ KeyRange key_range(std::int64_t seqlen_kv) noexcept {
 // As few as sharing gives. A double has room for any product, and is exact up to far beyond the last boundary.
 double count_tiles(const CallShape& shape) noexcept {
   constexpr std::int64_t kTile = 128;
-  const std::int64_t heads_per_group = shape.num_heads_q / shape.num_heads_kv;
   double fewest = 0;
-  for (int packed = 1; packed <= generator::kMaxPackedHeads && heads_per_group % packed == 0; packed *= 2) {
+  for (std::int64_t packed = 1; packed <= most_packed_heads(shape); packed *= 2) {
     if (packed > 1 && shape.seqlen_q > kTile) break;  // then it saves next to nothing
     const std::int64_t rows = shape.seqlen_q * packed;
     const auto tiles_of_pack = static_cast<double>(rows / kTile + (rows % kTile != 0));

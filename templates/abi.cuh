@@ -127,9 +127,9 @@ struct RaggedArguments {
 };
 
 // Split keys: attention/splits.cuh. A partial result has a slot: of each row of its tile the output by its own sum, and
-// what that is. Of a tile they follow one another in the order of splits, those of all heads and tiles of a split together:
-// (split * heads + head) * tiles + index, and where batches are not ragged in place of the split (split * batch +
-// entry).
+// what that is. Of a tile they follow one another in the order of splits, those of all heads and tiles of a split
+// together: (split * heads + head) * tiles + index, and where batches are not ragged in place of the split
+// (split * batch + entry).
 struct SplitArguments {
   float* partials;          // of [slot, row, head_dim_v]; null: no tile is split
   float* weights;           // of [slot, row, 2]: the binary logarithm of the sum of exponentials, as Log2 has it

@@ -27,7 +27,8 @@ double rate(const TuningRecord& record, double microseconds) {
 std::string code(const Variant& variant) { return "<code>" + html_text(to_string(variant)) + "</code>"; }
 
 std::string bucket_words(const ShapeBucket& bucket) {
-  static const char* const kQueries[] = {"up to 16 rows", "up to 64 queries", "65 to 128 queries", "more than 128 queries"};
+  static const char* const kQueries[] = {"up to 16 rows", "up to 64 queries", "65 to 128 queries",
+                                         "more than 128 queries"};
   static const char* const kKeys[] = {"fewer than 1024 keys", "1024 to 2047 keys", "2048 to 8191 keys",
                                       "8192 keys and more"};
   static const char* const kWork[] = {"at most half a tile for each SM", "up to 1 tile for each SM",

@@ -221,8 +221,8 @@ std::optional<Variant> random_variant(const Engine& engine, const RandomCase& ra
   std::erase_if(variants, [&](const Variant& variant) { return is_hopper(variant) != wants_hopper; });
   if (variants.empty()) return {};
   const Variant chosen = dice.one_of(variants);
-  const Variant splitting = wants_hopper && dice.one_in(2) ? parse_variant(dice.one_of(kSharedRows))
-                                                           : parse_variant("splitkv", chosen);
+  const Variant splitting =
+      wants_hopper && dice.one_in(2) ? parse_variant(dice.one_of(kSharedRows)) : parse_variant("splitkv", chosen);
   return is_legal(engine, random.problem, splitting, architecture) ? splitting : chosen;
 }
 

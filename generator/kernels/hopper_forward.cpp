@@ -308,9 +308,8 @@ constexpr DefaultRule kRules[] = {
     {64, 64, Mask::any, "q128+", "hopper-q128-kv128-s3-qs2-whole-2stage-ppoff-lazy-dynamic-fused",
      [](const Problem& problem) { return problem.block_mask; }},
 
-    // Few rows: warps share them, and keys are split where tiles are few or lengths unknown. Of more tiles keys are
-    // split
-    // at head dims from 97 to 128, by kernels of 64 rows.
+    // Few rows: warps share them, and keys are split where tiles are few or lengths unknown. Where tiles are many, keys
+    // are split at head dims from 97 to 128, by kernels of 64 rows.
     {64, 64, Mask::any, "q16", "hopper-q16-kv128-s4-qs1-whole-serial-ppoff-rare-fixed-split-splitkv", is_ragged},
     {128, 128, Mask::any, "q16", "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv", is_ragged},
     {256, 256, Mask::any, "q16", "hopper-q16-kv64-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv", is_ragged},

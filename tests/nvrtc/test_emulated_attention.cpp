@@ -122,6 +122,17 @@ HostTensor of_heads(const std::vector<double>& heads) {
   return HostTensor::from_doubles(DType::f32, {static_cast<std::int64_t>(heads.size())}, heads.data(), heads.size());
 }
 
+// By a kernel whose warps share the rows of a tile.
+void check_shared_rows(const Sizes& sizes, bool causal) {
+  Case c(sizes);
+  AttentionOptions opts;
+  opts.causal = causal;
+  opts.lse = c.lse.view();
+  opts.variant = parse_variant("hopper-q16-kv64-s2-qs1-whole-serial-ppoff-fixed-split-splitkv");
+  engine_for("sm_90a").attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
+  c.check(c.out, opts);
+}
+
 }  // namespace
 
 TEST_CASE("both families compute attention on the CPU") {
@@ -635,34 +646,21 @@ TEST_CASE("every scheduler of the Hopper family, and clusters") {
 }
 
 TEST_CASE("rows that warps share, for head dims of every width of panels") {
-  Engine& engine = engine_for("sm_90a");
   for (const std::int64_t head_dim : {8, 16, 24, 40, 128})
     for (const std::int64_t head_dim_v : {8, 24, 64, 136}) {
       CAPTURE(head_dim);
       CAPTURE(head_dim_v);
-      Case c({1, 5, 150, 4, 2, head_dim, head_dim_v});
-      AttentionOptions opts;
-      opts.lse = c.lse.view();
-      opts.variant = parse_variant("hopper-q16-kv64-s2-qs1-whole-serial-ppoff-fixed-split-splitkv");
-      engine.attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
-      c.check(c.out, opts);
+      check_shared_rows({1, 5, 150, 4, 2, head_dim, head_dim_v}, false);
     }
 }
 
 TEST_CASE("keys of rows that warps share are split by clusters, by pairs and by the grid") {
-  Engine& engine = engine_for("sm_90a");
   for (const auto& [seqlen_q, seqlen_kv] : {std::pair<std::int64_t, std::int64_t>{3, 2100}, {520, 2100}, {3, 8300}})
     for (const bool causal : {false, true}) {
       CAPTURE(seqlen_q);
       CAPTURE(seqlen_kv);
       CAPTURE(causal);
-      Case c({1, seqlen_q, seqlen_kv, 2, 1, 16, 64});
-      AttentionOptions opts;
-      opts.causal = causal;
-      opts.lse = c.lse.view();
-      opts.variant = parse_variant("hopper-q16-kv64-s2-qs1-whole-serial-ppoff-fixed-split-splitkv");
-      engine.attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
-      c.check(c.out, opts);
+      check_shared_rows({1, seqlen_q, seqlen_kv, 2, 1, 16, 64}, causal);
     }
 }
 
