@@ -116,6 +116,8 @@ const char* all_of(Slot slot) {
       return "SequencesBy";
     case Slot::keys:
       return "KeysBy";
+    case Slot::stored:
+      return "StoredAs";
     case Slot::softmax:
       break;
   }

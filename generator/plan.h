@@ -14,8 +14,10 @@ struct Plan {
   int smem_bytes;              // dynamic shared memory of a block
   int registers;               // estimate per thread, by the family's model
   std::size_t argument_bytes;  // of a launch
-  // hopper: columns of one TMA box of q and k, and of v and the output: 64, 32 or 16. 0 in other families.
-  int panel_columns, panel_columns_v;
+  // hopper: columns of one TMA box: 64, 32 or 16. 0 in other families.
+  struct {
+    int q, k, v, out;
+  } box_columns;
 };
 
 Plan make_plan(const Problem& problem, const Variant& variant);

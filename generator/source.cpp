@@ -76,6 +76,7 @@ ConfigText::ConfigText(const Problem& problem, bool fetches) {
   use("Dropouts", parts_in(Slot::probability, problem));
   use("Sequences", parts_in(Slot::sequences, problem));
   use("Keys", parts_in(Slot::keys, problem));
+  use("Stored", parts_in(Slot::stored, problem));
 }
 
 std::string render(const PlanAssertion& assertion) {

@@ -563,8 +563,7 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   plan.registers = estimate_registers(problem, variant);
   plan.argument_bytes = argument_bytes(
       problem, sizeof(HopperArguments) + (variant.split_kv ? sizeof(SplitArguments) : 0), alignof(HopperArguments));
-  plan.panel_columns = panels.columns;
-  plan.panel_columns_v = panels_v.columns;
+  plan.box_columns = {panels.columns, panels.columns, panels_v.columns, panels_v.columns};
   return plan;
 }
 

@@ -49,10 +49,10 @@ TensorMapBoxes tensor_map_boxes(const ForwardCall& call, const HopperVariant& va
   // Of a page those that a block has as many of, in whole numbers.
   const int kv_rows = call.problem.paged ? std::min(page_box_rows(*call.k), variant.block_kv & -variant.block_kv)
                                          : variant.block_kv / variant.cluster;
-  return {.q = {.columns = plan.panel_columns, .heads = heads, .rows = variant.block_q / heads},
-          .k = {.columns = plan.panel_columns, .heads = 1, .rows = kv_rows},
-          .v = {.columns = plan.panel_columns_v, .heads = 1, .rows = kv_rows},
-          .out = {.columns = plan.panel_columns_v, .heads = heads, .rows = kStoreRows / heads}};
+  return {.q = {.columns = plan.box_columns.q, .heads = heads, .rows = variant.block_q / heads},
+          .k = {.columns = plan.box_columns.k, .heads = 1, .rows = kv_rows},
+          .v = {.columns = plan.box_columns.v, .heads = 1, .rows = kv_rows},
+          .out = {.columns = plan.box_columns.out, .heads = heads, .rows = kStoreRows / heads}};
 }
 
 TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept {

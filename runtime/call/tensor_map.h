@@ -14,7 +14,7 @@ namespace flashjit::runtime {
 
 // What one copy brings of a tensor: this much of each dimension, of one batch entry.
 struct TensorMapBox {
-  int columns;  // of head_dim: 16, 32 or 64, each with the swizzle of its row's width
+  int columns;  // of head_dim: rows of 32, 64 or 128 bytes, each with the swizzle of its width
   int heads, rows;
   bool operator==(const TensorMapBox&) const = default;
 };

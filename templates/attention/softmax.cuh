@@ -33,6 +33,14 @@ struct Accumulator {
 #pragma unroll
         for (int e = 0; e < 4; ++e) x[m][n][e] = 0.0f;
   }
+  __device__ __forceinline__ void multiply(float factor) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int n = 0; n < kN; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[m][n][e] *= factor;
+  }
 };
 
 // A binary logarithm that an f32 has no room for: the sum of two of them, of which the second is the smaller one.
@@ -165,12 +173,14 @@ struct SoftmaxRows {
     return subtracted;
   }
 
-  // exp of two neighbouring scores as a pair of elements, and into the sum.
-  template <class Element>
-  __device__ __forceinline__ uint32 exponentiate(const float (&s)[4], const Shift& shift, int m, int h) {
-    const float p0 = ptx::ex2(__fmaf_rn(s[2 * h], scale_log2, -shift.x[m][h]));
-    const float p1 = ptx::ex2(__fmaf_rn(s[2 * h + 1], scale_log2, -shift.x[m][h]));
+  // exp of two neighbouring scores as a pair of elements, and into the sum. weigh(p0, p1): what becomes of them after
+  // that.
+  template <class Element, class Weigh>
+  __device__ __forceinline__ uint32 exponentiate(const float (&s)[4], const Shift& shift, int m, int h, Weigh weigh) {
+    float p0 = ptx::ex2(__fmaf_rn(s[2 * h], scale_log2, -shift.x[m][h]));
+    float p1 = ptx::ex2(__fmaf_rn(s[2 * h + 1], scale_log2, -shift.x[m][h]));
     sum[m][h] += p0 + p1;
+    weigh(p0, p1);
     return ptx::cvt_rn_x2(Element{}, p0, p1);
   }
 

@@ -124,6 +124,10 @@ struct HopperLoader {
   }
 
  private:
+  // Of the tensor.
+  template <class KvTile>
+  static constexpr int kColumnsOfPanel = KvTile::kPanelColumns* Shape::kElementsOfWord;
+
   // A tile of keys or values. In a cluster each block brings its share of the rows to all. take_note: once the slot is
   // free.
   template <class KvTile, class Writer, class TakeNote>
@@ -148,7 +152,7 @@ struct HopperLoader {
     ptx::bar_warp_sync();
     if (row >= Config::kBlockKv) return;
 #pragma unroll
-    for (int panel = 0; panel < KvTile::kPanels; ++panel, at.column += KvTile::kPanelColumns)
+    for (int panel = 0; panel < KvTile::kPanels; ++panel, at.column += kColumnsOfPanel<KvTile>)
       ptx::tma_load(ring.slot() + panel * KvTile::kPanelBytes + row * KvTile::kRowBytes, map, at, ring.full(),
                     ptx::L2Policy::evict_last);
   }
@@ -163,7 +167,7 @@ struct HopperLoader {
 #pragma unroll
     for (int panel = 0; panel < KvTile::kPanels; ++panel) {
       const SmemAddress dst = ring.slot() + panel * KvTile::kPanelBytes + rank * kShare * KvTile::kRowBytes;
-      const auto at = tiles.key_origin(tile, panel * KvTile::kPanelColumns, first_key);
+      const auto at = tiles.key_origin(tile, panel * kColumnsOfPanel<KvTile>, first_key);
       if constexpr (Config::kCluster == 1)
         ptx::tma_load(dst, map, at, ring.full(), ptx::L2Policy::evict_last);
       else

@@ -3,6 +3,7 @@
 //   [ Q tiles | K ring | V ring | output slot | P | what parts fetch | barriers, tiles, notes ]
 #pragma once
 
+#include "attention/stored.cuh"
 #include "hopper/joined_row.cuh"
 #include "hopper/tiles.cuh"
 #include "pipeline/ring.cuh"
@@ -25,8 +26,10 @@ struct HopperShape {
   static constexpr bool kMovesRegisters = Config::kWarpSpecialized && kWarpgroups > 1;
 
   using QTile = PanelTile<Config::kBlockQ, Config::kHeadDim>;
-  using KTile = PanelTile<Config::kBlockKv, Config::kHeadDim>;
-  using VTile = PanelTile<Config::kBlockKv, Config::kHeadDimV>;
+  // Of K and V columns are words of 16 bits.
+  static constexpr int kElementsOfWord = Config::Stored::kElementsOfWord;
+  using KTile = PanelTile<Config::kBlockKv, ceil_div(Config::kHeadDim, kElementsOfWord)>;
+  using VTile = PanelTile<Config::kBlockKv, ceil_div(Config::kHeadDimV, kElementsOfWord)>;
   using PTile = PanelTile<kWarpgroupRows, Config::kBlockKv, power_of_two_in(Config::kBlockKv, 64)>;  // of one warpgroup
 
   // When a warpgroup waits for P V of the block before: before the exponentials, with a lazy maximum so that the values

@@ -176,7 +176,16 @@ struct HopperTiles {
       return ptx::BoxOrigin{column, tile.kv_head, first_key, tile.batch};
     }
   }
-  // Likewise where keys stand in pages, whose maps are as those of sequences.
+  // Where a key that there is lies.
+  __device__ __forceinline__ KeyPlace place_of_key(const Tile& tile, int key) const {
+    if constexpr (Keys::kPaged) {
+      const Keys keys(args);
+      return keys.place(keys.row(tile.batch_of_keys, tile.of.keys), key);
+    } else {
+      return {Sequences::key_batch(tile, tile.batch), Sequences::first_key(tile) + key, 0};
+    }
+  }
+  // As key_origin, where keys stand in pages, whose maps are as those of sequences.
   __device__ __forceinline__ ptx::EndedBoxOrigin page_origin(const Tile& tile, int first_key) const {
     const Keys keys(args);
     const KeyPlace place = keys.place(keys.row(tile.batch_of_keys, tile.of.keys), first_key);

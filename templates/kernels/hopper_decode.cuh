@@ -8,6 +8,7 @@
 #include "attention/probability.cuh"
 #include "attention/row_end.cuh"
 #include "attention/scores.cuh"
+#include "attention/stored.cuh"
 #include "hopper/block.cuh"
 #include "hopper/block_walk.cuh"
 #include "hopper/joined_row.cuh"
@@ -110,7 +111,8 @@ class DecodeConsumer {
   using Tile = HopperTile<Config>;
   using KTile = typename Shape::KTile;
   using VTile = typename Shape::VTile;
-  using Warp = WarpAttention<Config, DecodeWarpShape<Config>, WarpSoftmax<Config::kRescale>>;
+  using Fragments = typename Config::Stored::template Fragments<Config, DecodeWarpShape<Config>>;
+  using Warp = WarpAttention<Config, DecodeWarpShape<Config>, WarpSoftmax<Config::kRescale>, Fragments>;
   static constexpr int kKeys = Config::kBlockKv / Shape::kConsumerWarps;  // of a block, a warp's
   using Scores = typename Warp::template Scores<kKeys>;
   using ScoreRow = typename Score<Config>::Row;
@@ -136,13 +138,15 @@ class DecodeConsumer {
         blocks(tiles.visited(tile, tile.first_row, tile.first_row + Config::kBlockQ - 1)),
         warp(warp_),
         lane(ptx::tid_x() % kWarpSize),
+        scales(tiles, tile, lane),
         self(score().unit(), rings_.queries.slot(), lane) {}
 
   __device__ __forceinline__ void run() {
     take_query();
     visit_blocks();
     meet_warps();  // nobody reads keys and values any more
-    part(warp).write(self.softmax, self.o, lane);
+    scales.apply_to_output(self.o);
+    part(warp).template write<Fragments>(self.softmax, self.o, lane);
     meet_warps();
     if (ClusterJoin::blocks() == 1)
       join_warps([&](Row& row, int at) { finish(row, at); });
@@ -165,13 +169,17 @@ class DecodeConsumer {
     do {
       rings.keys.wait_full();
       at.read(shape.note(rings.keys.stage()));
+      scales.find(first_key_of(at.block));
       Scores s;
       self.template compute_scores<kKeys>(s, rings.keys.slot() + warp * kKeys * KTile::kRowBytes);
       rings.keys.release(ptx::elect());
+      scales.apply_to_scores(s);
       const auto shift = self.softmax.raise_maximum(s, self.o, finish_scores(s, rows_now(kept), at));
+      scales.raise(self.o);
       rings.values.wait_full();
       accumulate_output(s, shift, rings.values.slot() + warp * kKeys * VTile::kRowBytes, at.block);
       rings.values.release(ptx::elect());
+      scales.look_ahead();
     } while (at.go_on(blocks.first));
     rings.queries.release(ptx::elect());
   }
@@ -214,7 +222,7 @@ class DecodeConsumer {
     };
     uint32 flips = 0;
     if constexpr (Dropouts::kAny) flips = Dropouts(args).flips();
-    self.template accumulate_output<kKeys>(s, shift, values, kept, flips);
+    self.template accumulate_output<kKeys>(s, shift, values, kept, flips, scales);
   }
 
   // What the parts in the slot of scores know of the lane's rows.
@@ -343,6 +351,7 @@ class DecodeConsumer {
   const Tile& tile;
   const BlockRuns blocks;
   const int warp, lane;
+  typename Config::Stored::template Scales<Config> scales;
   Warp self;
 };
 

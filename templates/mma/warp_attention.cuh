@@ -3,19 +3,20 @@
 #pragma once
 
 #include "attention/probability.cuh"
+#include "attention/stored.cuh"
+#include "mma/fragments.cuh"
 #include "mma/online_softmax.cuh"
 #include "mma/shape.cuh"
-#include "ptx/ldmatrix.cuh"
 #include "ptx/mma.cuh"
 #include "tile/shared_tile.cuh"
 
-// Shape: of its tiles, and what of them stays in registers. Softmax_: of its rows.
+// Shape: of its tiles, and what of them stays in registers. Softmax_: of its rows. Fragments_: how operands come out of
+// shared memory.
 template <class Config, class Shape = ForwardShape<Config>,
-          class Softmax_ = OnlineSoftmax<Shape::kM, Config::kRareRescale>>
+          class Softmax_ = OnlineSoftmax<Shape::kM, Config::kRareRescale>,
+          class Fragments_ = ElementFragments<Config, Shape>>
 struct WarpAttention {
-  using QTile = typename Shape::QTile;
-  using KTile = typename Shape::KTile;
-  using VTile = typename Shape::VTile;
+  using Fragments = Fragments_;
   using Element = typename Config::Element;
 
   static constexpr int kM = Shape::kM;
@@ -41,7 +42,7 @@ struct WarpAttention {
 
   __device__ __forceinline__ void keep_query() {
 #pragma unroll
-    for (int k = 0; k < kQSteps; ++k) load_query(kept_query[k % kKeptSteps], k);
+    for (int k = 0; k < kQSteps; ++k) Fragments::load_query(kept_query[k % kKeptSteps], q_rows, lane, k);
   }
 
   // S = Q K^T for kKeys keys that begin at a row which is a multiple of 16.
@@ -51,12 +52,12 @@ struct WarpAttention {
 #pragma unroll
     for (int k = 0; k < kQSteps; ++k) {
       uint32 loaded[kM][4];
-      if constexpr (!Shape::kQueryInRegisters) load_query(loaded, k);
+      if constexpr (!Shape::kQueryInRegisters) Fragments::load_query(loaded, q_rows, lane, k);
       const auto& q = Shape::kQueryInRegisters ? kept_query[k % kKeptSteps] : loaded;
 #pragma unroll
       for (int n = 0; n < kKeys / 16; ++n) {
         uint32 b[4];
-        load_key_fragment(b, keys, n, k);
+        Fragments::load_keys(b, keys, lane, n, k);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
           ptx::mma_m16n8k16(Element{}, s.x[m][2 * n], q[m], b[0], b[1]);
@@ -68,10 +69,10 @@ struct WarpAttention {
 
   // O += exp(S - max) V, with what raise_maximum() made of S. The exponentials of 16 keys are computed between the
   // products of the 16 before. kept(m, h, column): what of a row stays of the lane's columns among kKeptKeys from
-  // there, once XORed with flips.
-  template <int kKeys, class Kept>
+  // there, once XORed with flips. scales: what V is stored with, see attention/stored.cuh.
+  template <int kKeys, class Kept, class Scales = StoredAs<>::Scales<Config>>
   __device__ __forceinline__ void accumulate_output(const Scores<kKeys>& s, const Shift& shift, SmemAddress values,
-                                                    Kept kept, uint32 flips) {
+                                                    Kept kept, uint32 flips, const Scales& scales = {}) {
     constexpr int kKeySteps = kKeys / 16;
     constexpr int kPairs = 4 * kM;  // pairs of probabilities per lane and key step
     constexpr int kDimSteps = kOutColumns / 2;
@@ -79,7 +80,7 @@ struct WarpAttention {
     KeptPairs kept_pairs[kM][2];
     const auto make_pair = [&](int j, int pair) {
       const int m = pair / 4, r = pair % 4;
-      exponentiate_pair(p[j % 2], s, shift, j, pair);
+      exponentiate_pair(p[j % 2], s, shift, scales, j, pair);
       if constexpr (Config::Dropouts::kAny) {
         if (j % 2 == 0 && r < 2) kept_pairs[m][r] = kept(m, r, 16 * j);
         p[j % 2][m][r] &= kept_pairs[m][r % 2].x[j % 2 * 2 + r / 2] ^ flips;
@@ -92,7 +93,7 @@ struct WarpAttention {
 #pragma unroll
       for (int n = 0; n < kDimSteps; ++n) {
         uint32 b[4];
-        load_value_fragment(b, values, j, n);
+        Fragments::load_values(b, values, lane, j, n);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
           ptx::mma_m16n8k16(Element{}, o.x[m][2 * n], p[j % 2][m], b[0], b[1]);
@@ -106,41 +107,12 @@ struct WarpAttention {
   }
 
  private:
-  __device__ __forceinline__ void load_query(uint32 (&q)[kM][4], int k) const {
-    const uint32 at = QTile::offset(lane % 16, lane / 16);
-#pragma unroll
-    for (int m = 0; m < kM; ++m) ptx::ldmatrix_x4(q[m], q_rows + QTile::move(at, 16 * m, 2 * k));
-  }
-
-  // Keys 16n..16n+15, dims 16k..16k+15 as two B operands.
-  __device__ __forceinline__ void load_key_fragment(uint32 (&b)[4], SmemAddress keys, int n, int k) const {
-    if constexpr (Shape::kLdmatrix == 4) {
-      const uint32 at = KTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-      ptx::ldmatrix_x4(b, keys + KTile::move(at, 16 * n, 2 * k));
-    } else {
-      const uint32 at = KTile::offset(lane % 8, lane / 8 % 2);
-      ptx::ldmatrix_x2(b[0], b[1], keys + KTile::move(at, 16 * n, 2 * k));
-      ptx::ldmatrix_x2(b[2], b[3], keys + KTile::move(at, 16 * n + 8, 2 * k));
-    }
-  }
-
-  // Keys 16j..16j+15, dims 16n..16n+15 of V as two B operands.
-  __device__ __forceinline__ void load_value_fragment(uint32 (&b)[4], SmemAddress values, int j, int n) const {
-    if constexpr (Shape::kLdmatrix == 4) {
-      const uint32 at = VTile::offset(lane % 16, lane / 16);
-      ptx::ldmatrix_x4_trans(b, values + VTile::move(at, 16 * j, 2 * n));
-    } else {
-      const uint32 at = VTile::offset(lane % 16, 0);
-      ptx::ldmatrix_x2_trans(b[0], b[1], values + VTile::move(at, 16 * j, 2 * n));
-      ptx::ldmatrix_x2_trans(b[2], b[3], values + VTile::move(at, 16 * j, 2 * n + 1));
-    }
-  }
-
   // Register r of the A operand holds the rows of half r % 2 and the keys of mma tile r / 2: the layout of S.
-  template <class S>
-  __device__ __forceinline__ void exponentiate_pair(uint32 (&p)[kM][4], const S& s, const Shift& shift, int j,
-                                                    int pair) {
-    const int m = pair / 4, r = pair % 4;
-    p[m][r] = softmax.template exponentiate<Element>(s.x[m][2 * j + r / 2], shift, m, r % 2);
+  template <class S, class Scales>
+  __device__ __forceinline__ void exponentiate_pair(uint32 (&p)[kM][4], const S& s, const Shift& shift,
+                                                    const Scales& scales, int j, int pair) {
+    const int m = pair / 4, r = pair % 4, n = 2 * j + r / 2;
+    p[m][r] = softmax.template exponentiate<Element>(s.x[m][n], shift, m, r % 2,
+                                                     [&](float& p0, float& p1) { scales.apply_to_values(p0, p1, n); });
   }
 };

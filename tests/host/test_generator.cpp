@@ -65,7 +65,7 @@ TEST_CASE("the mma family pads head dims to the next multiple of 16 and no furth
     const Plan plan = plan_of("mma-q64-kv32-w4-k1-v1", head_dim, 264 - head_dim);
     CHECK(plan.smem_bytes == std::max(2 * ((64 + 32) * d + 32 * dv), 2 * 64 * dv));
     CHECK(plan.threads == 128);
-    CHECK(plan.panel_columns == 0);
+    CHECK(plan.box_columns.q == 0);
   }
 }
 
@@ -85,15 +85,15 @@ TEST_CASE("the hopper plan of known variants") {
   CHECK(plain.threads == 384);
   CHECK(plain.smem_bytes == 32768 + 2 * (32768 + 32768) + kBarriers);
   CHECK(plain.registers == 64 + 32 + 64 + 36);
-  CHECK(plain.panel_columns == 64);
-  CHECK(plain.panel_columns_v == 64);
+  CHECK(plain.box_columns.q == 64);
+  CHECK(plain.box_columns.v == 64);
 
   // Rows of 80 and 24 elements lie in panels of 2 x 64 and 1 x 32.
   const Plan narrow = plan_of("hopper-q192-kv48-s3-qs2-whole", 80, 24);
   CHECK(narrow.threads == 512);
   CHECK(narrow.smem_bytes == 2 * 192 * 256 + 3 * 48 * (256 + 64) + 192 * 64 + kBarriers);
-  CHECK(narrow.panel_columns == 64);
-  CHECK(narrow.panel_columns_v == 32);
+  CHECK(narrow.box_columns.q == 64);
+  CHECK(narrow.box_columns.v == 32);
 
   // Half of 5 panels is 3.
   const Plan half = plan_of("hopper-q64-kv32-s1-half-ppoff-nows-single", 16, 256);

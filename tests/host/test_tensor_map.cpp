@@ -130,7 +130,7 @@ TEST_CASE("boxes hold a tile of packed heads, a block's share of the keys, and a
   HopperVariant variant;
   variant.block_q = 128, variant.block_kv = 96, variant.cluster = 2;
   generator::Plan plan{};
-  plan.panel_columns = 64, plan.panel_columns_v = 32;
+  plan.box_columns = {64, 64, 32, 32};
   const runtime::TensorMapBoxes boxes = runtime::tensor_map_boxes({}, variant, plan, 2);
   const auto is = [](const runtime::TensorMapBox& box, int columns, int heads, int rows) {
     return box.columns == columns && box.heads == heads && box.rows == rows;

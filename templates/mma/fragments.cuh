@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operands of a warp's products, out of shared memory where Q, K and V lie in the elements that are multiplied.
+#pragma once
+
+#include "attention/softmax.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/memory.cuh"
+#include "types.cuh"
+
+// Shape: of the tiles, and how many matrices an ldmatrix brings.
+template <class Config, class Shape>
+struct ElementFragments {
+  using QTile = typename Shape::QTile;
+  using KTile = typename Shape::KTile;
+  using VTile = typename Shape::VTile;
+  static constexpr int kM = Shape::kM;
+
+  // Dims 16k..16k+15 as A operands.
+  __device__ __forceinline__ static void load_query(uint32 (&q)[kM][4], const SmemAddress& rows, int lane, int k) {
+    const uint32 at = QTile::offset(lane % 16, lane / 16);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) ptx::ldmatrix_x4(q[m], rows + QTile::move(at, 16 * m, 2 * k));
+  }
+
+  // Keys 16n..16n+15, dims 16k..16k+15 as two B operands.
+  __device__ __forceinline__ static void load_keys(uint32 (&b)[4], SmemAddress keys, int lane, int n, int k) {
+    if constexpr (Shape::kLdmatrix == 4) {
+      const uint32 at = KTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+      ptx::ldmatrix_x4(b, keys + KTile::move(at, 16 * n, 2 * k));
+    } else {
+      const uint32 at = KTile::offset(lane % 8, lane / 8 % 2);
+      ptx::ldmatrix_x2(b[0], b[1], keys + KTile::move(at, 16 * n, 2 * k));
+      ptx::ldmatrix_x2(b[2], b[3], keys + KTile::move(at, 16 * n + 8, 2 * k));
+    }
+  }
+
+  // Keys 16j..16j+15, dims 16n..16n+15 of V as two B operands.
+  __device__ __forceinline__ static void load_values(uint32 (&b)[4], SmemAddress values, int lane, int j, int n) {
+    if constexpr (Shape::kLdmatrix == 4) {
+      const uint32 at = VTile::offset(lane % 16, lane / 16);
+      ptx::ldmatrix_x4_trans(b, values + VTile::move(at, 16 * j, 2 * n));
+    } else {
+      const uint32 at = VTile::offset(lane % 16, 0);
+      ptx::ldmatrix_x2_trans(b[0], b[1], values + VTile::move(at, 16 * j, 2 * n));
+      ptx::ldmatrix_x2_trans(b[2], b[3], values + VTile::move(at, 16 * j, 2 * n + 1));
+    }
+  }
+
+  // What a lane has of a row of the output, of half h, to where the row's first column is, in f32.
+  template <int kNo>
+  __device__ __forceinline__ static void store_row(SmemAddress row, const Accumulator<1, kNo>& o, int h, int lane) {
+#pragma unroll
+    for (int n = 0; n < kNo; ++n) ptx::st_shared(row + 32 * n + lane % 4 * 8, o.x[0][n][2 * h], o.x[0][n][2 * h + 1]);
+  }
+};
