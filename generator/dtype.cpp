@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -76,6 +77,26 @@ void write(void* data, std::int64_t index, T value) noexcept {
   std::memcpy(static_cast<T*>(data) + index, &value, sizeof(T));
 }
 
+// E4m3 is what a 16-bit format with as many bits of exponent would be, without the bits that it has not: numbers of the
+// largest exponent are numbers, but for the last one.
+constexpr Format kE4m3{3, 7};
+constexpr double kLargestE4m3 = 448;
+constexpr std::uint8_t kE4m3Nan = 0x7f;
+
+std::uint8_t encode_e4m3(double value) noexcept {
+  const std::uint8_t sign = std::signbit(value) ? 0x80 : 0;
+  if (std::isnan(value)) return sign | kE4m3Nan;
+  return sign | static_cast<std::uint8_t>(encode(kE4m3, std::min(std::abs(value), kLargestE4m3)));
+}
+
+double decode_e4m3(std::uint8_t bits) noexcept {
+  const double sign = (bits & 0x80) != 0 ? -1.0 : 1.0;
+  const int exponent = bits >> kE4m3.mantissa_bits & 0xf, mantissa = bits & 0x7;
+  if ((bits & kE4m3Nan) == kE4m3Nan) return std::numeric_limits<double>::quiet_NaN();
+  if (exponent == 0) return sign * std::ldexp(mantissa, 1 - kE4m3.exponent_bias - kE4m3.mantissa_bits);
+  return sign * std::ldexp(8 + mantissa, exponent - kE4m3.exponent_bias - kE4m3.mantissa_bits);
+}
+
 double load_f16(const void* data, std::int64_t index) noexcept { return decode_f16(read<std::uint16_t>(data, index)); }
 double load_bf16(const void* data, std::int64_t index) noexcept {
   return decode_bf16(read<std::uint16_t>(data, index));
@@ -84,6 +105,9 @@ double load_f32(const void* data, std::int64_t index) noexcept { return read<flo
 void store_f16(void* data, std::int64_t index, double value) noexcept { write(data, index, encode(kF16, value)); }
 void store_bf16(void* data, std::int64_t index, double value) noexcept { write(data, index, encode(kBf16, value)); }
 void store_f32(void* data, std::int64_t index, double value) noexcept { write(data, index, static_cast<float>(value)); }
+
+double load_e4m3(const void* data, std::int64_t index) noexcept { return decode_e4m3(read<std::uint8_t>(data, index)); }
+void store_e4m3(void* data, std::int64_t index, double value) noexcept { write(data, index, encode_e4m3(value)); }
 
 // Whole numbers: to the nearest even, and those beyond the type to its ends; NaN is 0.
 template <typename T>
@@ -117,6 +141,7 @@ constexpr DTypeRow kRows[] = {
     {DType::i32, "i32", 4, 0.5, nullptr, load_whole<std::int32_t>, store_whole<std::int32_t>},
     {DType::i64, "i64", 8, 0.5, nullptr, load_whole<std::int64_t>, store_whole<std::int64_t>},
     {DType::boolean, "boolean", 1, 0.5, nullptr, load_boolean, store_boolean},
+    {DType::e4m3, "e4m3", 1, 0x1p-4, nullptr, load_e4m3, store_e4m3},
 };
 
 // "f16, bf16 or f32", of the rows that are wanted.
@@ -148,6 +173,10 @@ bool has_kernels(DType dtype) noexcept {
 
 std::string all_dtypes() {
   return names_of([](const DTypeRow&) { return true; });
+}
+
+std::string captured_dtypes() {
+  return names_of([](const DTypeRow& row) { return row.dtype != DType::e4m3; });
 }
 
 std::string kernel_dtypes() {

@@ -16,7 +16,7 @@ struct DTypeRow {
   const char* name;   // as users write it
   std::size_t bytes;  // of one element
   double rounding;    // half the distance from 1 to the next larger number: what one rounding near 1 can do
-  // The type of templates/types.cuh that kernels of this dtype compute with; null: q, k and v cannot have it.
+  // The type of templates/types.cuh that kernels of this dtype compute with; null: q and the output cannot have it.
   const char* element;
   // One element as a double, and a double rounded to the nearest element, ties to even.
   double (*load)(const void* data, std::int64_t index) noexcept;
@@ -29,8 +29,9 @@ const DTypeRow* find_dtype(DType dtype) noexcept;
 // Of a DType that exists.
 const DTypeRow& row_of(DType dtype) noexcept;
 bool has_kernels(DType dtype) noexcept;
-// For messages: "f16, bf16 or f32", and those of them that q, k and v can have.
+// For messages: "f16, bf16 or f32", those of them that q can have, and those that functions can capture.
 std::string all_dtypes();
 std::string kernel_dtypes();
+std::string captured_dtypes();
 
 }  // namespace flashjit::generator

@@ -125,6 +125,9 @@ bool shares_rows(const Variant& variant) noexcept;
 // Whether the variant takes a way that only measurements take, for which there is a kernel of its own.
 bool serves_ablation(const HopperVariant& variant) noexcept;
 
+// Whether no kernel of the mma family serves it, which reads what the copy engine cannot be told of, too.
+bool needs_tma(const Problem& problem) noexcept;
+
 // why_illegal of variant_space.h for one family.
 std::string why_illegal(const Problem& problem, const MmaVariant& variant, const Architecture& architecture);
 std::string why_illegal(const Problem& problem, const HopperVariant& variant, const Architecture& architecture);

@@ -97,6 +97,9 @@ constexpr FeatureRow kFeatures[] = {
      sizeof(RaggedArguments), alignof(RaggedArguments)},
     {&Problem::paged, "paged", Slot::keys, "parts/keys/paged.cuh", "PagedKeys", "PagedArguments",
      sizeof(PagedArguments), alignof(PagedArguments)},
+    {&Problem::e4m3, "e4m3", Slot::stored, "parts/stored/e4m3.cuh", "E4m3", "E4m3Arguments", sizeof(E4m3Arguments),
+     alignof(E4m3Arguments)},
+    {&Problem::token_scales, "token_scales", Slot::stored, "parts/stored/token_scales.cuh", "TokenScales"},
 };
 
 // The template that holds the parts of a slot together.

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "flashjit/error.h"
+#include "generator/dtype.h"
 #include "generator/function_text.h"
 
 namespace flashjit {
@@ -72,6 +73,7 @@ const char* element_of(DType dtype) {
     case DType::boolean:
       return "Boolean";
     case DType::f32:
+    case DType::e4m3:
       break;
   }
   return "F32";
@@ -123,6 +125,8 @@ std::string digest_of(const std::string& key) {
 
 void check_capture(const char* word, const CaptureType& type) {
   if (const std::string why = why_no_capture_name(type.name); !why.empty()) reject("{}: capture {}", word, why);
+  if (type.dtype == DType::e4m3)
+    reject("{}: capture {}: dtype must be {}, was e4m3", word, type.name, captured_dtypes());
   if (type.rank > kMaxRank)
     reject("{}: capture {}: rank must be at most {}, was {}", word, type.name, kMaxRank, type.rank);
 }

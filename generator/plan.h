@@ -14,7 +14,7 @@ struct Plan {
   int smem_bytes;              // dynamic shared memory of a block
   int registers;               // estimate per thread, by the family's model
   std::size_t argument_bytes;  // of a launch
-  // hopper: columns of one TMA box: 64, 32 or 16. 0 in other families.
+  // hopper: columns of one TMA box: 64, 32 or 16 of 16 bits each, or twice as many of 8. 0 in other families.
   struct {
     int q, k, v, out;
   } box_columns;
@@ -32,6 +32,9 @@ struct Panels {
   int row_bytes() const;  // of all panels
 };
 Panels panels_of(int head_dim);
+// The same of keys and values, whose elements may be smaller: so many are in 16 bits.
+int kv_elements_of_word(const Problem& problem);
+Panels kv_panels_of(const Problem& problem, int head_dim);
 
 // Registers that a consumer thread of a hopper variant may have.
 int available_registers(const HopperVariant& variant);

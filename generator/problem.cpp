@@ -98,6 +98,8 @@ const generator::FunctionText* class_of(const generator::FunctionText* function)
 
 }  // namespace
 
+DType kv_dtype(const Problem& problem) noexcept { return problem.e4m3 ? DType::e4m3 : problem.dtype; }
+
 std::string to_string(const Problem& problem) {
   std::string text = fmt::format("fwd-{}-d{}", to_string(problem.dtype), problem.head_dim);
   if (problem.head_dim_v != problem.head_dim) text += fmt::format("-v{}", problem.head_dim_v);
@@ -157,6 +159,8 @@ void validate(const Problem& problem) {
   if (problem.paged && !problem.ragged)
     throw Error(ErrorCode::invalid_argument,
                 "paged: must not be true without ragged, which says how long sequences are");
+  if (problem.token_scales && !problem.e4m3)
+    throw Error(ErrorCode::invalid_argument, "token_scales: must not be true without e4m3, which has scales");
 }
 
 std::string to_string(const ShapeBucket& bucket) {

@@ -48,8 +48,9 @@ std::optional<Variant> first_legal(std::span<const DefaultRule> rules, const Pro
 }
 
 [[noreturn]] void no_default(const Problem& problem, const Architecture& architecture) {
+  const std::string_view why = needs_tma(problem) ? ": keys and values of e4m3 need the hopper family, of sm_90a" : "";
   throw Error(ErrorCode::unsupported,
-              fmt::format("no default variant of {} fits {}", to_string(problem), architecture.name));
+              fmt::format("no default variant of {} fits {}{}", to_string(problem), architecture.name, why));
 }
 
 // Which probabilities are dropped is decided for so many keys at once: templates/attention/probability.cuh.
@@ -99,6 +100,8 @@ class Explanations {
 };
 
 }  // namespace
+
+bool needs_tma(const Problem& problem) noexcept { return has_part(Slot::stored, problem); }
 
 std::string why_illegal(const Problem& problem, const Variant& variant, const Architecture& architecture) {
   return std::visit(
@@ -157,7 +160,7 @@ std::vector<Variant> default_variants(const Problem& problem, const Architecture
   const std::vector<ShapeBucket> buckets = shape_buckets();
   std::for_each(buckets.rbegin(), buckets.rend(),
                 [&](const ShapeBucket& bucket) { add(default_variant(problem, architecture, bucket)); });
-  add(default_without_tma(problem, architecture));
+  if (!needs_tma(problem)) add(default_without_tma(problem, architecture));
   return variants;
 }
 

@@ -173,6 +173,16 @@ struct PagedArguments {
   int box_rows;  // the power of two that divides page_size
 };
 
+// What keys and values of fewer bits are multiplied by: f32 of [batch, seqlen, head] like k and v, strides in bytes,
+// and 0 where one stands for all. parts/stored/e4m3.cuh
+struct ScaleTensor {
+  const char* first;  // null: 1
+  RowStrides strides;
+};
+struct E4m3Arguments {
+  ScaleTensor keys, values;
+};
+
 // The kernel that makes that list, in one thread block.
 constexpr int kBatchPlanThreads = 1024;
 struct BatchPlanMaker {
@@ -288,4 +298,16 @@ struct AppendArguments {
   long long cosines_stride, sines_stride;  // in bytes
   int positions;
   TokenNumbers position_of_token;  // none: the token's place in its sequence
+};
+
+// The same where caches are of e4m3: kernels/append_e4m3.cuh.
+constexpr int kAppendedCaches = 2;  // the first of the tensors
+struct AppendedScales {
+  char* first;         // f32; null: 1
+  RowStrides strides;  // as of a ScaleTensor
+  int are_written;     // and not read: one for each token and head
+};
+struct AppendToE4m3Arguments {
+  AppendArguments core;
+  AppendedScales scales[kAppendedCaches];
 };

@@ -106,6 +106,12 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
   options.push_back(
       add_flag(subcommand, "--paged", features.paged,
                "The same, with keys and values in pages that a table names; calls take pages of any size"));
+  CLI::Option* const e4m3 = add_flag(subcommand, "--e4m3", features.e4m3,
+                                     "Keys and values are of e4m3, with a scale for all keys of a head; needs sm_90a");
+  options.push_back(e4m3);
+  options.push_back(add_flag(subcommand, "--token-scales", features.token_scales,
+                             "The same, with a scale for each key of each head"));
+  need(options.back(), e4m3);
   return options;
 }
 
@@ -208,7 +214,9 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
   set(all.dropout_mask, dropout_mask, DType::boolean);
   set(all.seqused_q, ragged, DType::i32);
   set(all.page_table, paged, DType::i32);
-  return for_option("--window", [&] { return problem_of(dtype, dims.head_dim, dims.head_dim_v, all); });
+  if (token_scales) all.k_scale = all.v_scale = Tensor(nullptr, DType::f32, {0, 0, 0});
+  const DType of_kv = e4m3 ? DType::e4m3 : dtype;
+  return for_option("--window", [&] { return problem_of(dtype, dims.head_dim, dims.head_dim_v, all, of_kv); });
 }
 
 void add_dtype_option(CLI::App* subcommand, std::string& dtype, const std::string& help) {

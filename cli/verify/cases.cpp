@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "cli/verify/case_pages.h"
+#include "cli/verify/case_scales.h"
 #include "cli/verify/case_tensors.h"
 
 namespace flashjit::cli {
@@ -36,14 +37,24 @@ std::int64_t length_at(const HostTensor& lengths, std::int64_t batch) {
   return static_cast<std::int64_t>(load_element(lengths.data(), lengths.dtype(), batch));
 }
 
+// What has rows of keys: k, v, and scales of each of these.
+std::vector<HostTensor*> of_keys(CaseInputs& inputs) {
+  std::vector<HostTensor*> tensors{&inputs.k, &inputs.v};
+  for (OptionTensor& tensor : inputs.tensors)
+    if (tensor.values.shape().size() == 3 &&
+        (tensor.option == &AttentionOptions::k_scale || tensor.option == &AttentionOptions::v_scale))
+      tensors.push_back(&tensor.values);
+  return tensors;
+}
+
 // With as many keys as there were before, which is fewer than pages have room for.
 void move_into_pages(CaseInputs& inputs, std::uint64_t seed) {
   inputs.options.max_seqlen_kv = inputs.k.shape()[1];
   for (const OptionTensor& tensor : inputs.tensors) {
     if (tensor.option != &AttentionOptions::seqused_kv) continue;
-    CasePages pages = in_pages(inputs.k, inputs.v, tensor.values, kPageSizes[seed % std::size(kPageSizes)], seed);
-    inputs.k = std::move(pages.k), inputs.v = std::move(pages.v);
-    inputs.tensors.push_back({&AttentionOptions::page_table, std::move(pages.table)});
+    const PageOrder order(inputs.k.shape(), tensor.values, kPageSizes[seed % std::size(kPageSizes)], seed);
+    for (HostTensor* rows : of_keys(inputs)) *rows = order.moved(*rows);
+    inputs.tensors.push_back({&AttentionOptions::page_table, order.table()});
     return;
   }
 }
@@ -51,7 +62,7 @@ void move_into_pages(CaseInputs& inputs, std::uint64_t seed) {
 // Of each batch entry the rows behind so many.
 void poison_from(const HostTensor& lengths, HostTensor& rows) {
   const Dims& shape = rows.shape();
-  const std::int64_t row = shape[2] * shape[3], entry = shape[1] * row;
+  const std::int64_t row = shape.size() == 3 ? shape[2] : shape[2] * shape[3], entry = shape[1] * row;
   for (std::int64_t batch = 0; batch < shape[0]; ++batch)
     for (std::int64_t at = batch * entry + length_at(lengths, batch) * row; at < (batch + 1) * entry; ++at)
       store_element(rows.data(), rows.dtype(), at, std::numeric_limits<double>::quiet_NaN());
@@ -96,8 +107,9 @@ const std::vector<CaseShape>& emulated_shapes() {
 
 std::vector<CaseShape> shapes_for(const Problem& problem, const std::vector<CaseShape>& shapes) {
   std::vector<CaseShape> chosen;
-  std::copy_if(shapes.begin(), shapes.end(), std::back_inserter(chosen),
-               [&](const CaseShape& shape) { return !problem.tree || shape.seqlen_q <= shape.seqlen_kv; });
+  std::copy_if(shapes.begin(), shapes.end(), std::back_inserter(chosen), [&](const CaseShape& shape) {
+    return (!problem.tree || shape.seqlen_q <= shape.seqlen_kv) && (!problem.e4m3 || shape.seqlen_kv > 0);
+  });
   return chosen;
 }
 
@@ -132,11 +144,12 @@ CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const Att
                     HostTensor::random_normal(problem.dtype, v_shape, seed + 2, kOutlierRate), options,
                     case_tensors(problem, call_shape(shape), seed)};
   shape_scores(shape.scores, inputs.q, inputs.k);
+  if (problem.e4m3) store_as_e4m3(inputs.k, inputs.v, problem.token_scales, seed, inputs.tensors);
   inputs.options.causal = problem.causal;
   for (const OptionTensor& tensor : inputs.tensors) {
     if (tensor.option == &AttentionOptions::seqused_q) poison_from(tensor.values, inputs.q);
     if (tensor.option == &AttentionOptions::seqused_kv)
-      for (HostTensor* values : {&inputs.k, &inputs.v}) poison_from(tensor.values, *values);
+      for (HostTensor* values : of_keys(inputs)) poison_from(tensor.values, *values);
   }
   if (problem.paged) move_into_pages(inputs, seed);
   return inputs;
@@ -149,8 +162,9 @@ VerifyCase::VerifyCase(const CaseShape& shape, const CaseInputs& inputs, const T
   exact_ = references.exact(inputs.q.view(), inputs.k.view(), inputs.v.view(), on_host);
   low_ = references.low(inputs.q.view(), inputs.k.view(), inputs.v.view(), on_host);
   q_ = in_memory(inputs.q).to_device(nullptr, device);
-  k_ = in_memory(inputs.k).to_device(nullptr, device);
-  v_ = in_memory(inputs.v).to_device(nullptr, device);
+  head_dim_ = inputs.k.shape()[3], head_dim_v_ = inputs.v.shape()[3];
+  k_ = in_memory(with_whole_rows(inputs.k)).to_device(nullptr, device);
+  v_ = in_memory(with_whole_rows(inputs.v)).to_device(nullptr, device);
   options_ = with_tensors(inputs.options, inputs.tensors, device, tensors_);
   options_ = texts.on_device(options_, device, tensors_);
   const Dims out_shape{shape.batch, shape.seqlen_q, shape.heads_q, inputs.v.shape()[3]};
@@ -178,6 +192,7 @@ CaseOutputs VerifyCase::run(const std::optional<Variant>& variant,
   const DeviceTensor out_memory = poisoned_out_.to_device(nullptr, device_);
   const DeviceTensor lse_memory = poisoned_lse_.to_device(nullptr, device_);
   CaseCall call{view(q_), view(k_), view(v_), view(out_memory), options_};
+  call.k.shape[3] = head_dim_, call.v.shape[3] = head_dim_v_;
   call.options.variant = variant;
   call.options.lse = lse_memory.view();
   attention(call);

@@ -24,7 +24,7 @@ struct CaseShape {
 const std::vector<CaseShape>& verify_shapes();
 // Fewer and smaller ones for the emulator: odd lengths, grouped heads, tiles and key/value blocks in plenty.
 const std::vector<CaseShape>& emulated_shapes();
-// Those that the problem has: a tree needs a key for each query.
+// Those that the problem has: a tree needs a key for each query, and a cache of e4m3 a key.
 std::vector<CaseShape> shapes_for(const Problem& problem, const std::vector<CaseShape>& shapes);
 CallShape call_shape(const CaseShape& shape);
 std::string to_string(const CaseShape& shape);  // "b2 q77 kv1 h4/2", "b1 q130 kv420 h2/1 ramp heads-first"
@@ -91,7 +91,8 @@ class VerifyCase {
   CaseShape shape_;
   AttentionOptions options_;
   reference::Result exact_, low_;
-  DeviceTensor q_, k_, v_;
+  std::int64_t head_dim_ = 0, head_dim_v_ = 0;
+  DeviceTensor q_, k_, v_;             // the latter two with room behind rows that have no multiple of 16 bytes
   std::vector<DeviceTensor> tensors_;  // of the options and their functions
   HostTensor poisoned_out_, poisoned_lse_;
   HostTensor queries_;  // of a ragged batch, how many each sequence has

@@ -132,6 +132,16 @@ ProblemDims random_dims(Dice& dice) {
   return {dtype, head_dim, dice.one_in(3) ? random_head_dim(dice) : head_dim};
 }
 
+// By dice of its own, so that the rest is the same without it.
+struct Stored {
+  bool e4m3 = false, token_scales = false;
+};
+Stored random_stored(std::uint64_t seed) {
+  Dice dice(seed ^ 0xe4e3);
+  const bool e4m3 = dice.one_in(4);
+  return {e4m3, e4m3 && dice.one_in(2)};
+}
+
 // Those of each batch entry, near 0 or far.
 HostTensor random_offsets(Dice& dice, std::int64_t batch) {
   HostTensor offsets(DType::i32, {batch});
@@ -185,9 +195,10 @@ bool is_hopper(const Variant& variant) { return std::holds_alternative<HopperVar
 
 }  // namespace
 
-RandomCase random_case(std::uint64_t seed) {
+RandomCase random_case(std::uint64_t seed, bool with_e4m3) {
   Dice dice(seed);
   RandomCase random;
+  const Stored stored = with_e4m3 ? random_stored(seed) : Stored{};
   random.shape = random_shape(dice);
   // Some have few features and some nearly all.
   RandomOptions draw(dice, random.shape, dice.one_of<std::int64_t>({2, 4, 8}));
@@ -198,6 +209,8 @@ RandomCase random_case(std::uint64_t seed) {
   random.texts = std::move(texts).texts();
   const ProblemDims dims = random_dims(dice);
   random.problem = random.texts.added_to(problem_of(dims.dtype, dims.head_dim, dims.head_dim_v, options));
+  random.problem.e4m3 = stored.e4m3, random.problem.token_scales = stored.token_scales;
+  if (stored.e4m3) random.shape.seqlen_kv = std::max<std::int64_t>(1, random.shape.seqlen_kv);
   random.inputs = case_inputs(random.problem, random.shape, options, dice.bits());
   if (!random.texts.empty()) {
     for (const auto offsets : {&AttentionOptions::query_offsets, &AttentionOptions::key_offsets})

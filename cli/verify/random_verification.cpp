@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <optional>
+#include <string_view>
 
 #include "cli/io/device.h"
 #include "cli/io/parallel.h"
@@ -15,6 +16,8 @@
 
 namespace flashjit::cli {
 namespace {
+
+constexpr std::string_view kArchitectureOfE4m3 = "sm_90a";
 
 // Whether the combination is to blame: what is missing, or a device that a kernel has broken, meets all that follow.
 bool is_of_combination(const Error& error) {
@@ -32,7 +35,7 @@ std::string compare(Engine& engine, const DeviceInfo& device, const RandomCase& 
 }
 
 std::optional<RandomFailure> try_seed(Engine& engine, const DeviceInfo& device, std::uint64_t seed, int schedules) {
-  const RandomCase random = random_case(seed);
+  const RandomCase random = random_case(seed, device.architecture == kArchitectureOfE4m3);
   std::optional<Variant> variant;
   std::string what;
   try {

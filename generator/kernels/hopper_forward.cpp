@@ -81,6 +81,8 @@ constexpr int kNoteBytes = 32;       // what the producer tells of listed blocks
 constexpr int kSwizzleBytes = 1024;  // after which the widest one repeats
 constexpr int kBarrierBytes = 256;   // the barriers of all rings and the next tile's number
 
+int round_up(int bytes, int unit) { return (bytes + unit - 1) / unit * unit; }
+
 bool shares_rows(const HopperVariant& variant) { return variant.block_q == kSharedRows; }
 int warpgroups(const HopperVariant& variant) { return shares_rows(variant) ? 1 : variant.block_q / kWarpgroupRows; }
 
@@ -115,7 +117,7 @@ int estimate_registers(const Problem& problem, const HopperVariant& variant) {
 int parts_bytes(const Problem& problem, const HopperVariant& variant) {
   if (!shares_rows(variant)) return 0;
   constexpr int kParts = 5, kColumnsOfProducts = 16, kApart = 32, kStateBytes = 8;
-  const int columns = (problem.head_dim_v + kColumnsOfProducts - 1) / kColumnsOfProducts * kColumnsOfProducts;
+  const int columns = round_up(problem.head_dim_v, kColumnsOfProducts);
   return kParts * kSharedRows * (columns * static_cast<int>(sizeof(float)) + kApart + kStateBytes);
 }
 
@@ -197,6 +199,13 @@ std::string why_incompatible(const HopperVariant& v) {
   return {};
 }
 
+// What is stored in 8 bits becomes elements in registers, which wgmma does not take keys and values from.
+std::string why_not_stored(const Problem& problem, const HopperVariant& v) {
+  if (!has_part(Slot::stored, problem) || shares_rows(v)) return {};
+  return must("block_q", fmt::format("{} for keys and values of {}", kSharedRows, to_string(kv_dtype(problem))),
+              v.block_q);
+}
+
 // Blocks of a cluster share K and V, and so would have to list the same blocks, and have tiles of one sequence.
 std::string why_not_listed(const Problem& problem, const HopperVariant& v) {
   if (v.cluster == 1) return {};
@@ -270,12 +279,20 @@ bool has_fetching_mask(const Problem& problem) {
 }
 
 bool is_ragged(const Problem& problem) { return problem.ragged; }
+bool is_stored_in_8_bits(const Problem& problem) { return has_part(Slot::stored, problem); }
 
 // Few queries and full GPUs: chosen from the measurements on the H200 in docs/kernels/hopper_forward.md, and at head
 // dim 96 from the records inside the library. All rules for up to half a tile, one, two or four for each SM: from these
 // records, the fastest that several neighbouring buckets share. For few queries the last line is legal for every
 // problem, for more of them the last two are.
 constexpr DefaultRule kRules[] = {
+    // Of keys and values in 8 bits, however many queries, by analogy: with twice the slots of others as many of their
+    // bytes are on the way; for dropout blocks of twice as many keys.
+    {256, 256, Mask::any, "q64+", "hopper-q16-kv64-s4-qs1-whole-serial-ppoff-rare-fixed-split-splitkv",
+     is_stored_in_8_bits},
+    {256, 256, Mask::any, "q64+", "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv",
+     is_stored_in_8_bits},
+
     // With dropout at head dim 64 three warpgroups, one of which computes while others wait, in tiles apart, unless
     // predicates need their registers; with slopes and texts a third one for what they cost; with a cap and no causal
     // mask what does not spill; with texts and predicates tiles apart, which is a fifth less to compile and no slower;
@@ -407,6 +424,7 @@ constexpr const char* kLowSchemes[] = {"2stage-ppoff-lazy-dynamic-split", "2stag
                                        "2stage-ppoff-rare-single-split", "2stage-ppoff-rare-dynamic-split-splitkv"};
 // For even fewer, whose rows warps share.
 constexpr const char* kSharedTiles[] = {"q16-kv64-s3", "q16-kv64-s2", "q16-kv128-s3", "q16-kv128-s2"};
+constexpr const char* kSharedTilesOf8Bits[] = {"q16-kv64-s4", "q16-kv128-s3", "q16-kv128-s4"};
 constexpr const char* kSharedScheme = "qs1-whole-serial-ppoff-rare-fixed-split-splitkv";
 // Deep rings, where they fit.
 constexpr const char* kDeepTiles[] = {"q128-kv64-s4-qs2-whole", "q256-kv64-s4-qs2-whole"};
@@ -532,6 +550,13 @@ Panels panels_of(int head_dim) {
   return {columns, (head_dim + columns - 1) / columns};
 }
 
+int kv_elements_of_word(const Problem& problem) { return static_cast<int>(kElementBytes / size_of(kv_dtype(problem))); }
+
+Panels kv_panels_of(const Problem& problem, int head_dim) {
+  const int of_word = kv_elements_of_word(problem);
+  return panels_of((head_dim + of_word - 1) / of_word);
+}
+
 // After setmaxnreg the consumers have what the producer gives up; without a producer, what the launch gives to each. A
 // lone consumer has as many from the start, of which ptxas spares some.
 int available_registers(const HopperVariant& variant) {
@@ -545,10 +570,10 @@ int available_registers(const HopperVariant& variant) {
 
 // In the order of memory: Q tiles, K ring, V ring, output slot, P, what parts fetch, barriers.
 Plan make_plan(const Problem& problem, const HopperVariant& variant) {
-  const Panels panels = panels_of(problem.head_dim), panels_v = panels_of(problem.head_dim_v);
-  const int q_bytes = variant.q_stages * variant.block_q * panels.row_bytes();
-  const int q_tiles = (q_bytes + kSwizzleBytes - 1) / kSwizzleBytes * kSwizzleBytes;
-  const int rings = variant.stages * variant.block_kv * (panels.row_bytes() + panels_v.row_bytes());
+  const Panels panels = panels_of(problem.head_dim);
+  const Panels panels_k = kv_panels_of(problem, problem.head_dim), panels_v = kv_panels_of(problem, problem.head_dim_v);
+  const int q_tiles = round_up(variant.q_stages * variant.block_q * panels.row_bytes(), kSwizzleBytes);
+  const int rings = variant.stages * variant.block_kv * (panels_k.row_bytes() + panels_v.row_bytes());
   const int probabilities =
       variant.probabilities == ProbabilitySource::shared ? variant.block_q * variant.block_kv * kElementBytes : 0;
   const int fetched_row = variant.block_kv * kElementBytes + kChunkBytes;  // no two in the same banks
@@ -563,7 +588,9 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   plan.registers = estimate_registers(problem, variant);
   plan.argument_bytes = argument_bytes(
       problem, sizeof(HopperArguments) + (variant.split_kv ? sizeof(SplitArguments) : 0), alignof(HopperArguments));
-  plan.box_columns = {panels.columns, panels.columns, panels_v.columns, panels_v.columns};
+  const int of_word = kv_elements_of_word(problem);
+  plan.box_columns = {panels.columns, panels_k.columns * of_word, panels_v.columns * of_word,
+                      panels_of(problem.head_dim_v).columns};
   return plan;
 }
 
@@ -589,6 +616,7 @@ std::string why_illegal(const Problem& problem, const HopperVariant& variant, co
   }
   if (std::string why = why_incompatible(variant); !why.empty()) return why;
   if (std::string why = why_not_served(problem, variant); !why.empty()) return why;
+  if (std::string why = why_not_stored(problem, variant); !why.empty()) return why;
   if (std::string why = why_not_listed(problem, variant); !why.empty()) return why;
   if (std::string why = why_no_output_slot(problem, variant); !why.empty()) return why;
   return why_too_large(problem, variant, architecture);
@@ -609,6 +637,8 @@ std::vector<Candidate> hopper_candidates(const Problem& problem, const Architect
   for (const char* tile : kLowTiles)
     for (const char* scheme : kLowSchemes) candidates.add_stored(tile, scheme);
   for (const char* tile : kSharedTiles) candidates.add(tile, kSharedScheme);
+  if (is_stored_in_8_bits(problem))
+    for (const char* tile : kSharedTilesOf8Bits) candidates.add(tile, kSharedScheme);
   for (const char* tile : kDeepTiles)
     for (const char* scheme : kDeepSchemes) candidates.add(tile, scheme);
   return std::move(candidates.list);

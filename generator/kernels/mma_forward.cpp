@@ -216,6 +216,7 @@ Plan make_plan(const Problem& problem, const MmaVariant& variant) {
 std::string why_illegal(const Problem& problem, const MmaVariant& variant, const Architecture& architecture) {
   if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
   if (std::string why = why_incompatible(variant); !why.empty()) return why;
+  if (needs_tma(problem)) return must("family", "hopper for " + to_string(problem), "mma");
   // With a third of the registers ptxas spills in the prologue of larger head dims.
   constexpr int kManyBlocksHeadDim = 64;
   if (variant.ctas_per_sm > 2 && std::max(problem.head_dim, problem.head_dim_v) > kManyBlocksHeadDim)

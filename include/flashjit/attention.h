@@ -111,6 +111,12 @@ struct AttentionOptions {
   // A page number outside of the pages is undefined: it reads another page, and no other memory. Any page_size; kernels
   // of the hopper family want a multiple of 8. Not beside cu_seqlens_kv and leftpad_kv. Default: none.
   std::optional<Tensor> page_table;
+  // What k and v of e4m3 are multiplied by to become what was stored: f32, one number for all, [1], for each head,
+  // [num_heads_kv], or for each token and head, which is the shape of k without its last dimension: [batch, seqlen_kv,
+  // num_heads_kv], [total, num_heads_kv] beside cu_seqlens_kv, or [pages, page_size, num_heads_kv]. Any strides, on the
+  // device of q. Both or none, and both for each token or neither. Scales of rows that belong to no sequence are not
+  // read; others must be finite. Only beside k and v of e4m3. Default: 1.
+  std::optional<Tensor> k_scale, v_scale;
   // Upper bounds of these lengths: what tensors of queries and keys are checked by, and a kernel is chosen by. Beside
   // such tensors nothing is promised of queries and keys beyond them, nor of any sequence of more queries than
   // max_seqlen_q, whose rows may be wrong. Default: 0, as many as there are rows; more than these count as these.
@@ -145,15 +151,17 @@ struct AttentionOptions {
 Dims block_mask_dims(const CallShape& shape);
 // What is compiled for calls with these options: for Engine::prepare, compile, variants, … A window that ends at the
 // query's own key is a causal mask. Throws Error(invalid_argument) for options that no call may have.
-Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts);
+// kv_dtype: of k and v; default: dtype, that of q.
+Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts,
+                   std::optional<DType> kv_dtype = {});
 // The number of keys that a query sees at most, of seqlen_kv that there are: what a variant is chosen by in place of
 // seqlen_kv. Throws Error(invalid_argument) for a window or a chunk that no call may have.
 std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv);
 
 // softmax(scale * q k^T) v on the GPU that holds q, k and v.
 //   q  [batch, seqlen_q,  num_heads_q,  head_dim]      f16 or bf16
-//   k  [batch, seqlen_kv, num_heads_kv, head_dim]      the dtype of q
-//   v  [batch, seqlen_kv, num_heads_kv, head_dim_v]    the dtype of q
+//   k  [batch, seqlen_kv, num_heads_kv, head_dim]      the dtype of q, or e4m3
+//   v  [batch, seqlen_kv, num_heads_kv, head_dim_v]    the dtype of k
 //   -> [batch, seqlen_q,  num_heads_q,  head_dim_v]    the dtype of q, packed, on opts.stream
 // head_dim and head_dim_v are multiples of 8 from 8 to 256; num_heads_kv divides num_heads_q (query head h reads
 // key/value head h / (num_heads_q / num_heads_kv)). Lengths may be 0; a row that sees no key gives 0. The last
@@ -163,7 +171,9 @@ std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv)
 // k the rows that see that key; a row whose scores are all -infinity is as one that sees no key. In v it also reaches
 // rows shortly before those, and beside a window or chunks rows shortly after them, because the tensor cores multiply
 // what masks hide by 0; so v must be finite behind the mask too, and no larger than 1e28 in magnitude, as sums in f32
-// exceed the result on the way. Memory outside of the tensors reaches nothing. The first call for a problem compiles a
+// exceed the result on the way. k and v of e4m3 are for caches, see k_scale: they are read by kernels of the hopper
+// family alone, and must have at least one row and strides above 0 that are multiples of 16 elements; without
+// fixed_split_size. Memory outside of the tensors reaches nothing. The first call for a problem compiles a
 // kernel or loads it from the cache; later calls only launch. Thread-safe. Throws Error; after an error nothing was
 // launched or written and the CUDA context is as before.
 DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});

@@ -17,9 +17,10 @@ namespace flashjit {
 // A CUDA stream: what the driver calls CUstream and the runtime cudaStream_t. Null is the default stream.
 using Stream = CUstream_st*;
 
-enum class DType : std::uint8_t { f16, bf16, f32, i32, i64, boolean };
+// e4m3 is OCP's E4M3 of 8 bits: up to 448 in magnitude, without infinities (what PyTorch calls float8_e4m3fn).
+enum class DType : std::uint8_t { f16, bf16, f32, i32, i64, boolean, e4m3 };
 
-const char* to_string(DType dtype) noexcept;  // "f16", "bf16", "f32"
+const char* to_string(DType dtype) noexcept;  // "f16", "bf16", "f32", …
 DType parse_dtype(const std::string& text);   // throws Error(invalid_argument)
 std::size_t size_of(DType dtype) noexcept;    // bytes of one element
 
@@ -137,7 +138,8 @@ class HostTensor {
   std::vector<unsigned char> bytes_;
 };
 
-// One element of packed memory as a double, and back (round to nearest even; overflow becomes infinity).
+// One element of packed memory as a double, and back (round to nearest even; overflow becomes infinity, in e4m3 the
+// largest number).
 double load_element(const void* data, DType dtype, std::int64_t index) noexcept;
 void store_element(void* data, DType dtype, std::int64_t index, double value) noexcept;
 

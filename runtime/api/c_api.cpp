@@ -146,7 +146,7 @@ flashjit::Capture to_capture(const char* function, const flashjit_capture& given
   const std::string label = fmt::format("{}: capture {}", function, name);
   require_zero((label + ": reserved").c_str(), given.reserved);
   if (given.tensor)
-    return {name, to_tensor(label.c_str(), given.tensor, kind, flashjit::generator::all_dtypes().c_str())};
+    return {name, to_tensor(label.c_str(), given.tensor, kind, flashjit::generator::captured_dtypes().c_str())};
   if (!to_bool((label + ": is_integer").c_str(), given.is_integer)) {
     if (std::isfinite(given.number) && std::fabs(given.number) > std::numeric_limits<float>::max())
       reject("{}: must be a number of f32, was {}", label, given.number);

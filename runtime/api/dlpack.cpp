@@ -6,7 +6,8 @@
 namespace flashjit::runtime {
 namespace {
 
-constexpr std::uint8_t kBool = 6;  // kDLBool, which DLPack has had since version 0.8
+constexpr std::uint8_t kBool = 6;   // kDLBool, which DLPack has had since version 0.8
+constexpr std::uint8_t kE4m3 = 10;  // kDLFloat8_e4m3fn, since 1.1
 
 bool is(DLDataType dtype, std::uint8_t code, int bits) noexcept {
   return dtype.code == code && dtype.bits == bits && dtype.lanes == 1;
@@ -26,6 +27,8 @@ const char* name_of(std::uint8_t code) noexcept {
       return "complex";
     case kBool:
       return "bool";
+    case kE4m3:
+      return "float8_e4m3fn";
     default:
       return nullptr;  // types that DLPack got later
   }
@@ -82,6 +85,7 @@ std::optional<DType> to_dtype(DLDataType dtype) noexcept {
   if (is(dtype, kDLInt, 32)) return DType::i32;
   if (is(dtype, kDLInt, 64)) return DType::i64;
   if (is(dtype, kBool, 8)) return DType::boolean;
+  if (is(dtype, kE4m3, 8)) return DType::e4m3;
   return std::nullopt;
 }
 

@@ -63,6 +63,8 @@ emulator::TensorElement element_of(DType dtype) {
       return emulator::TensorElement::f16;
     case DType::bf16:
       return emulator::TensorElement::bf16;
+    case DType::e4m3:
+      return emulator::TensorElement::u8;
     default:
       break;
   }

@@ -60,8 +60,8 @@ class GpuTuningBench::DeviceCall {
       return DeviceTensor::allocate(dtype, dims, stream, device);
     };
     q = allocate(problem.dtype, shapes_.q);
-    k = allocate(problem.dtype, shapes_.k);
-    v = allocate(problem.dtype, shapes_.v);
+    k = allocate(kv_dtype(problem), shapes_.k);
+    v = allocate(kv_dtype(problem), shapes_.v);
     out = allocate(problem.dtype, shapes_.out);
     if (with_lse) options_.lse = (lse = allocate(DType::f32, shapes_.lse)).view();
     for (const OptionTensor& tensor : inputs.tensors)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "generator/family.h"
 #include "generator/variant_space.h"
 #include "runtime/call/operation.h"
 #include "runtime/cuda/relaxed_capture.h"
@@ -164,7 +165,8 @@ std::vector<Need> Kernels::needs_of_calls(const Problem& problem, const Device& 
   std::vector<Need> needs;
   for (const ShapeBucket& bucket : shape_buckets())
     needs.push_back({LaunchKey(where.ordinal, problem, bucket), autotuner_.choose(problem, bucket, where)});
-  if (generator::has_hopper_kernels(architecture)) needs.push_back(need_without_tensor_maps(problem, device));
+  if (generator::has_hopper_kernels(architecture) && !generator::needs_tma(problem))
+    needs.push_back(need_without_tensor_maps(problem, device));
   return needs;
 }
 

@@ -17,6 +17,8 @@ CUtensorMapDataType element_of(DType dtype) {
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     case DType::bf16:
       return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case DType::e4m3:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT8;
     default:
       break;
   }

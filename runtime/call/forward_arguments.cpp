@@ -7,6 +7,7 @@
 #include <limits>
 #include <numbers>
 
+#include "generator/family.h"
 #include "generator/plan.h"
 #include "generator/variant_space.h"
 #include "runtime/call/ragged.h"
@@ -76,7 +77,9 @@ std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) noexce
 }
 
 bool takes_default_without_tma(const ForwardCall& call, const Architecture& architecture) {
-  if (call.variant && std::holds_alternative<HopperVariant>(*call.variant)) require_tensor_maps(call);
+  const bool of_hopper =
+      call.variant ? std::holds_alternative<HopperVariant>(*call.variant) : generator::needs_tma(call.problem);
+  if (of_hopper) require_tensor_maps(call);
   return !call.variant && generator::has_hopper_kernels(architecture);
 }
 
@@ -110,7 +113,7 @@ generator::HopperArguments make_forward_arguments(const ForwardCall& call, const
 }
 
 std::int64_t row_bytes(const Problem& problem) noexcept {
-  return (problem.head_dim + problem.head_dim_v) * static_cast<std::int64_t>(size_of(problem.dtype));
+  return (problem.head_dim + problem.head_dim_v) * static_cast<std::int64_t>(size_of(kv_dtype(problem)));
 }
 
 Tiling tiling_of(const ForwardCall& call, const Variant& variant) {

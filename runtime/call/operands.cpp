@@ -98,6 +98,11 @@ void check_apart(const char* name, const MemoryRange& written, const char* other
 
 }  // namespace
 
+Rules rows_rules(const Tensor& tensor) {
+  const int step = static_cast<int>(kAlignment / std::max<std::size_t>(size_of(tensor.dtype), 1));
+  return {kDimNames, kRank, step, kAlignment};
+}
+
 Rules captured_rules(const Tensor& tensor, bool packed_rows) {
   return {kCapturedDimNames, tensor.shape.size(), 1, size_of(tensor.dtype), packed_rows};
 }
@@ -118,7 +123,7 @@ Rules rules_of(Operand::Role role, const Tensor& tensor) {
     case Operand::Role::rows:
       break;
   }
-  return kRowsRules;
+  return rows_rules(tensor);
 }
 
 bool same_view(const Tensor& a, const Tensor& b) noexcept {

@@ -35,7 +35,7 @@ struct Operand {
 // The operands of a call, in the order in which they were checked.
 class Operands {
  public:
-  static constexpr int kMost = 25 + 2 * static_cast<int>(generator::kMaxCaptures);
+  static constexpr int kMost = 27 + 2 * static_cast<int>(generator::kMaxCaptures);
 
   void add(const Operand& operand) { items_[static_cast<std::size_t>(count_++)] = operand; }
   const Operand* begin() const noexcept { return items_.data(); }
@@ -55,7 +55,7 @@ struct Rules {
   bool packed_rows = true;   // the last dimension is contiguous
 };
 inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;  // kernels add block sizes to lengths in 32 bits
-inline constexpr int kStrideStep = 8;                            // elements: rows are copied in pieces of 16 bytes
+inline constexpr int kStrideStep = 8;  // elements, of 16 bits: rows are copied in pieces of 16 bytes
 inline constexpr std::uintptr_t kAlignment = 16;
 inline constexpr const char* kLseDimNames[] = {"batch", "num_heads", "seqlen"};
 inline constexpr const char* kOfHeadsDimNames[] = {"batch", "num_heads"};
@@ -70,6 +70,7 @@ inline constexpr const char* kRotaryDimNames[] = {"positions", "rotary_dim / 2"}
 inline constexpr Rules kRotaryRules{kRotaryDimNames, 2, kStrideStep, kAlignment};
 inline constexpr const char* kPageTableDimNames[] = {"batch", "entries"};
 inline constexpr Rules kPageTableRules{kPageTableDimNames, 2, 1, sizeof(std::int32_t)};
+Rules rows_rules(const Tensor& tensor);  // kRowsRules, in steps of its elements
 Rules captured_rules(const Tensor& tensor, bool packed_rows);
 Rules rules_of(Operand::Role role, const Tensor& tensor);
 

@@ -16,6 +16,7 @@
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/function_arguments.h"
 #include "runtime/call/ragged.h"
+#include "runtime/call/scales.h"
 #include "runtime/call/splits.h"
 #include "runtime/support/reject.h"
 
@@ -79,6 +80,10 @@ generator::DropoutArguments dropout_arguments(const ForwardCall& call) {
   return arguments;
 }
 
+generator::E4m3Arguments e4m3_arguments(const ForwardCall& call) {
+  return {scale_tensor(call.k_scale), scale_tensor(call.v_scale)};
+}
+
 // What writes the arguments of the features that have any.
 struct PartWriter {
   generator::FeatureField feature;
@@ -119,7 +124,8 @@ constexpr PartWriter kPartWriters[] = {
     {&Problem::dropout, write<dropout_arguments>},
     {{&Problem::dropout_mask, FunctionKind::dropout_mask}, write_tensor<&ForwardCall::dropout_mask>},
     {&Problem::ragged, write_ragged},
-    {&Problem::paged, write<paged_arguments>}};
+    {&Problem::paged, write<paged_arguments>},
+    {&Problem::e4m3, write<e4m3_arguments>}};
 
 void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, std::byte* scratch, std::byte* at) {
   for (const PartWriter& writer : kPartWriters)

@@ -9,6 +9,7 @@
 #include "generator/functions.h"
 #include "runtime/call/dropout.h"
 #include "runtime/call/ragged.h"
+#include "runtime/call/scales.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit {
@@ -55,7 +56,9 @@ float softmax_scale_of(const AttentionOptions& opts, std::int64_t head_dim) {
   return scale;
 }
 
-Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts, const Masks& masks) {
+Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts, const Masks& masks,
+                   std::optional<DType> kv_dtype) {
+  const bool is_e4m3 = kv_dtype == DType::e4m3;
   using generator::FunctionKind;
   return {.dtype = dtype,
           .head_dim = head_dim,
@@ -71,6 +74,8 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
           .dropout = opts.dropout.probability > 0,
           .ragged = is_ragged(opts),
           .paged = opts.page_table.has_value(),
+          .e4m3 = is_e4m3,
+          .token_scales = is_e4m3 && GivenScales{opts.k_scale, opts.v_scale}.of_tokens(),
           .bias = function_of(FunctionKind::bias, opts.bias),
           .boolean_mask = function_of(FunctionKind::boolean_mask, opts.boolean_mask),
           .documents = function_of(FunctionKind::documents, opts.documents),
@@ -89,8 +94,11 @@ Dims block_mask_dims(const CallShape& shape) {
           round_up_quotient(shape.seqlen_kv, kKeysOfWord)};
 }
 
-Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts) {
-  const Problem problem = runtime::problem_of(dtype, head_dim, head_dim_v, opts, runtime::masks_of(opts));
+Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts,
+                   std::optional<DType> kv_dtype) {
+  if (kv_dtype && *kv_dtype != dtype && *kv_dtype != DType::e4m3)
+    runtime::reject("kv_dtype: must be {} like dtype, or e4m3, was {}", to_string(dtype), to_string(*kv_dtype));
+  const Problem problem = runtime::problem_of(dtype, head_dim, head_dim_v, opts, runtime::masks_of(opts), kv_dtype);
   validate(problem);
   runtime::softmax_scale_of(opts, head_dim);
   return problem;

@@ -12,6 +12,7 @@ namespace flashjit::runtime {
 float softmax_scale_of(const AttentionOptions& opts, std::int64_t head_dim);
 
 // It may still be one that validate() refuses. Throws Error(invalid_argument) for tensors of a wrong dtype.
-Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts, const Masks& masks);
+Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts, const Masks& masks,
+                   std::optional<DType> kv_dtype = {});
 
 }  // namespace flashjit::runtime

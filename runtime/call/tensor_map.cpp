@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kSwizzledRows = 8;                            // after which the swizzle repeats
 constexpr std::int64_t kMaxStride = std::int64_t{1} << 40;  // bytes, exclusive: cuTensorMapEncodeTiled
+constexpr std::uint64_t kStrideBytes = 16;                  // of which strides are multiples: likewise
 
 // Elements, exclusive. The size is a power of two, and a call asks too often to divide.
 std::int64_t max_stride_of(const Tensor& tensor) { return kMaxStride >> std::countr_zero(size_of(tensor.dtype)); }
@@ -59,9 +60,9 @@ TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept {
   const auto size = [&](int dim) { return static_cast<std::uint64_t>(tensor.shape[dim]); };
   const std::uint64_t element = size_of(tensor.dtype);
   // The view's stride of a dimension of size 1 may be anything, the map's may not.
+  const std::uint64_t row = (size(3) * element + kStrideBytes - 1) / kStrideBytes * kStrideBytes;
   const auto stride = [&](int dim) {
-    const std::int64_t elements = tensor.shape[dim] > 1 ? tensor.strides[dim] : tensor.shape[3];
-    return static_cast<std::uint64_t>(elements) * element;
+    return tensor.shape[dim] > 1 ? static_cast<std::uint64_t>(tensor.strides[dim]) * element : row;
   };
   return {kRank, {size(3), size(2), size(1), size(0)}, {stride(2), stride(1), stride(0)}};
 }

@@ -12,6 +12,7 @@
 #include "generator/source.h"
 #include "generator/variant_space.h"
 #include "runtime/call/plan.h"
+#include "runtime/call/scales.h"
 #include "runtime/call/scores.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/support/reject.h"
@@ -27,6 +28,16 @@ constexpr int kMaxHeadDim = 256;
 void check_dtype(const char* name, const Tensor& tensor, DType wanted) {
   if (tensor.dtype == wanted) return;
   reject("{}: dtype must be {} like that of q, was {}", name, to_string(wanted), to_string(tensor.dtype));
+}
+
+void check_kv_dtypes(const Tensor& q, const Tensor& k, const Tensor& v) {
+  if (k.dtype != DType::e4m3) {
+    if (k.dtype != q.dtype)
+      reject("k: dtype must be {} like that of q, or e4m3, was {}", to_string(q.dtype), to_string(k.dtype));
+    check_dtype("v", v, q.dtype);
+  } else if (v.dtype != k.dtype) {
+    reject("v: dtype must be e4m3 like that of k, was {}", to_string(v.dtype));
+  }
 }
 
 void check_head_dim(const char* name, const Tensor& tensor) {
@@ -240,6 +251,13 @@ void add_tensors_of_scores(ForwardCall& call, const AttentionOptions& opts) {
   call.tree = add_called(call, "tree", opts.tree, {batch, {queries_name(call), call.seqlen_q}, words});
 }
 
+void add_scales(ForwardCall& call, const AttentionOptions& opts) {
+  const GivenScales scales{opts.k_scale, opts.v_scale};
+  check_scales(scales, "k", *call.k);
+  add_scales(call.operands, scales, false);
+  call.k_scale = in_one_form(opts.k_scale, *call.k), call.v_scale = in_one_form(opts.v_scale, *call.k);
+}
+
 void add_dropout(ForwardCall& call, const AttentionOptions& opts) {
   call.dropout = opts.dropout;
   const WantedDim batch{"batch", call.batch, true}, heads{"num_heads", call.num_heads_q, true};
@@ -305,6 +323,8 @@ void add_plan(ForwardCall& call, const AttentionOptions& opts) {
   call.variant = opts.variant ? &*opts.variant : nullptr;
   call.fixed_split = opts.fixed_split_size;
   if (call.fixed_split < 0) reject("fixed_split_size: must be at least 1, or 0 for none, was {}", call.fixed_split);
+  if (call.fixed_split > 0 && call.problem.e4m3)
+    reject("fixed_split_size: must be 0 where k and v are of e4m3, was {}", call.fixed_split);
   if (call.fixed_split > 0 && call.variant)
     if (const std::string why = generator::why_not_invariant(*call.variant); !why.empty()) reject("{}", why);
   if (!opts.plan) return;
@@ -336,8 +356,7 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   if (!generator::has_kernels(q.dtype)) {
     reject("q: dtype must be {}, was {}", generator::kernel_dtypes(), to_string(q.dtype));
   }
-  check_dtype("k", k, q.dtype);
-  check_dtype("v", v, q.dtype);
+  check_kv_dtypes(q, k, v);
   check_shape("q", q, kRowsRules);
   check_shape("k", k, kRowsRules);
   check_shape("v", v, kRowsRules);
@@ -352,7 +371,7 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   ForwardCall call;
   call.masks = masks_of(opts);
   call.problem = problem_of(q.dtype, static_cast<int>(q.shape[head_dim_dim]), static_cast<int>(v.shape[head_dim_dim]),
-                            opts, call.masks);
+                            opts, call.masks, k.dtype);
   call.q = &q;
   call.k = &k;
   call.v = &v;
@@ -368,6 +387,7 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   add_input(call, "k", k);
   add_input(call, "v", v);
   add_ragged(call, opts);
+  add_scales(call, opts);
   call.alibi_slopes = add_of_heads(call, "alibi_slopes", opts.alibi_slopes);
   call.sinks = add_of_heads(call, "sinks", opts.sinks);
   add_tensors_of_scores(call, opts);

@@ -10,6 +10,7 @@
 #include "runtime/call/dropout.h"
 #include "runtime/call/masks.h"
 #include "runtime/call/ragged.h"
+#include "runtime/call/scales.h"
 #include "runtime/call/scores.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/reference/reference_scores.h"
@@ -35,7 +36,6 @@ void check_view(const char* name, const Tensor& tensor) {
   if (tensor.strides.size() != kRank) {
     reject("{}: must have {} strides like its shape, had {}", name, kRank, tensor.strides.size());
   }
-  if (tensor.dtype > DType::f32) reject("{}: dtype must be f16, bf16 or f32, was {}", name, to_string(tensor.dtype));
   const std::size_t bytes = byte_count(name, tensor.dtype, tensor.shape);
   if (tensor.shape[head_dim_dim] == 0) reject("{}: head_dim must be at least 1, was 0", name);
   if (bytes > 0 && !tensor.data) reject("{}: must point to host memory, was null", name);
@@ -47,9 +47,10 @@ void check_like(const char* name, const Tensor& tensor, Dim dim, const char* oth
          tensor.shape[dim]);
 }
 
-void check_dtype(const char* name, const Tensor& tensor, const Tensor& q) {
-  if (tensor.dtype == q.dtype) return;
-  reject("{}: dtype must be {} like that of q, was {}", name, to_string(q.dtype), to_string(tensor.dtype));
+void check_dtype(const char* name, const Tensor& tensor, const char* other_name, const Tensor& other) {
+  if (tensor.dtype == other.dtype) return;
+  reject("{}: dtype must be {} like that of {}, was {}", name, to_string(other.dtype), other_name,
+         to_string(tensor.dtype));
 }
 
 void check_of_heads(const char* name, const std::optional<Tensor>& given, const Tensor& q, std::int64_t batch) {
@@ -80,8 +81,10 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   check_view("q", q);
   check_view("k", k);
   check_view("v", v);
-  check_dtype("k", k, q);
-  check_dtype("v", v, q);
+  if (q.dtype > DType::f32) reject("q: dtype must be f16, bf16 or f32, was {}", to_string(q.dtype));
+  if (k.dtype != DType::e4m3) check_dtype("k", k, "q", q);
+  check_dtype("v", v, k.dtype == DType::e4m3 ? "k" : "q", k.dtype == DType::e4m3 ? k : q);
+  check_scales({opts.k_scale, opts.v_scale}, "k", k);
   if (!is_ragged(opts)) check_like("k", k, batch_dim, "q", q);
   check_like("k", k, head_dim_dim, "q", q);
   if (is_ragged(opts))
@@ -111,16 +114,25 @@ struct HeadView {
   const Tensor& tensor;
   SequenceRows of;
   std::int64_t head;
+  Tensor scale = {};  // what rows are multiplied by, as in_one_form makes it; without data: nothing
 
   std::int64_t rows() const { return of.count; }
   std::int64_t width() const { return tensor.shape[head_dim_dim]; }
   double at(std::int64_t row, std::int64_t column) const {
-    const Dims& strides = tensor.strides;
-    const std::int64_t place = of.pages.empty()
+    return load_element(tensor.data, tensor.dtype, place(tensor, row) + column * tensor.strides[head_dim_dim]);
+  }
+  double scale_of(std::int64_t row) const {
+    return scale.data ? load_element(scale.data, scale.dtype, place(scale, row)) : 1;
+  }
+
+ private:
+  std::int64_t place(const Tensor& in, std::int64_t row) const {
+    const Dims& strides = in.strides;
+    const std::int64_t first = of.pages.empty()
                                    ? of.batch * strides[batch_dim] + (of.first + row) * strides[seqlen_dim]
                                    : of.pages[static_cast<std::size_t>(row / of.page_size)] * strides[batch_dim] +
                                          row % of.page_size * strides[seqlen_dim];
-    return load_element(tensor.data, tensor.dtype, place + head * strides[heads_dim] + column * strides[head_dim_dim]);
+    return first + head * strides[heads_dim];
   }
 };
 
@@ -130,8 +142,9 @@ std::vector<Real> unpack(const HeadView& view, bool transposed) {
   const std::int64_t rows = view.rows(), width = view.width();
   std::vector<Real> values(static_cast<std::size_t>(rows * width));
   for (std::int64_t row = 0; row < rows; ++row) {
+    const double scale = view.scale_of(row);
     for (std::int64_t column = 0; column < width; ++column) {
-      values[transposed ? column * rows + row : row * width + column] = static_cast<Real>(view.at(row, column));
+      values[transposed ? column * rows + row : row * width + column] = static_cast<Real>(view.at(row, column) * scale);
     }
   }
   return values;
@@ -360,7 +373,8 @@ Result compute_with_batch(const Tensor& q, const Tensor& k, const Tensor& v, con
     const Task& task = tasks[index];
     const auto& [queries, keys] = sequences[static_cast<std::size_t>(task.sequence)];
     const std::int64_t head_kv = task.head / heads_per_group;
-    Head<Real> worker(task.sequence, {q, queries, task.head}, {k, keys, head_kv}, {v, keys, head_kv}, opts, hook);
+    Head<Real> worker(task.sequence, {q, queries, task.head}, {k, keys, head_kv, in_one_form(opts.k_scale, k)},
+                      {v, keys, head_kv, in_one_form(opts.v_scale, v)}, opts, hook);
     worker.ask_hook(task.first, task.end - task.first);
     for (std::int64_t row = task.first; row < task.end; ++row) {
       const std::int64_t at = queries.first + row;

@@ -88,6 +88,12 @@ OptionTensor make_prefix(const CallShape& shape) {
   });
 }
 
+// For each token and head, near 1.
+OptionTensor make_scales(TensorOption option, const CallShape& shape) {
+  return make_packed(option, DType::f32, {shape.batch, shape.seqlen_kv, shape.num_heads_kv},
+                     [](std::int64_t i) { return 0.75 + static_cast<double>(i * 5 % 16) / 32; });
+}
+
 constexpr std::int64_t kWordTokens = 64;  // bits
 
 // Tokens of one word, of row i of a tree. The last rows, which are those that may be checked alone, see all tokens
@@ -146,6 +152,9 @@ std::vector<OptionTensor> make_option_tensors(const Problem& problem, const Call
   if (problem.prefix) tensors.push_back(make_prefix(shape));
   if (problem.tree) tensors.push_back(make_tree(shape.seqlen_q, shape.seqlen_q));
   if (problem.dropout_mask) tensors.push_back(make_boolean_mask(&AttentionOptions::dropout_mask, shape));
+  if (problem.token_scales)
+    for (const TensorOption option : {&AttentionOptions::k_scale, &AttentionOptions::v_scale})
+      tensors.push_back(make_scales(option, shape));
   return tensors;
 }
 

@@ -94,6 +94,8 @@ AttentionOptions options_of_last(const TuningCall& call, std::int64_t rows, std:
   for (auto* of_scores : {&options.bias, &options.boolean_mask, &options.dropout_mask})
     if (*of_scores) *of_scores = last_of(last_of(last_of(**of_scores, 0), 1), 2, rows);
   if (options.prefix) options.prefix = last_of(*options.prefix, 0);
+  for (auto* of_tokens : {&options.k_scale, &options.v_scale})
+    if (*of_tokens) *of_tokens = last_of(last_of(**of_tokens, 0), 2);
   if (options.tree) options.tree = kept.emplace_back(make_tree(call.shape.seqlen_q, rows)).view();
   if (options.dropout.probability > 0 && !options.dropout_mask) {
     options.dropout_mask = kept.emplace_back(make_random_mask(call, rows)).view();
@@ -142,8 +144,8 @@ CheckCase::CheckCase(const Problem& of_problem, const CallShape& given)
   tensors = tensors_of(problem, shape);
   const TensorShapes shapes(problem, shape);
   q = HostTensor::random_normal(problem.dtype, shapes.q, seed_of_q);
-  k = HostTensor::random_normal(problem.dtype, shapes.k, seed_of_k);
-  v = HostTensor::random_normal(problem.dtype, shapes.v, seed_of_v);
+  k = HostTensor::random_normal(kv_dtype(problem), shapes.k, seed_of_k);
+  v = HostTensor::random_normal(kv_dtype(problem), shapes.v, seed_of_v);
 }
 
 Expected CheckCase::expected() const { return expect(q, k, v, options_on_host(), problem, {shape}); }
@@ -177,8 +179,8 @@ HostTensor RepeatedNormal::rows(std::int64_t batch, std::int64_t head, std::int6
 TimedCase::TimedCase(const Problem& of_problem, const CallShape& given)
     : TuningCall{of_problem, with_all_keys(of_problem, given), {}, {}},
       q(problem.dtype, TensorShapes(problem, shape).q, seed_of_q),
-      k(problem.dtype, TensorShapes(problem, shape).k, seed_of_k),
-      v(problem.dtype, TensorShapes(problem, shape).v, seed_of_v) {
+      k(kv_dtype(problem), TensorShapes(problem, shape).k, seed_of_k),
+      v(kv_dtype(problem), TensorShapes(problem, shape).v, seed_of_v) {
   // Now that the sizes are those of tensors that memory may hold.
   options = options_of(problem, given.seqlen_kv);
   tensors = tensors_of(problem, shape);

@@ -36,6 +36,24 @@ __device__ __forceinline__ void cvt_x2(BFloat16, uint32 pair, float& low, float&
   low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000);
 }
 
+// cvt.rn.f16x2.e4m3x2 pair, bytes;   of both halves of a word, exactly:                      PTX ISA 8.1, sm_89
+__device__ __forceinline__ void cvt_rn_f16x2_e4m3x4(uint32 bytes, uint32& low, uint32& high) {
+  asm("{\n\t.reg .b16 lower, upper;\n\tmov.b32 {lower, upper}, %2;\n\t"
+      "cvt.rn.f16x2.e4m3x2 %0, lower;\n\tcvt.rn.f16x2.e4m3x2 %1, upper;\n\t}"
+      : "=r"(low), "=r"(high)
+      : "r"(bytes));
+}
+
+// cvt.rn.satfinite.e4m3x2.f32 pair, high, low;   four of them, the first in the lowest byte:   PTX ISA 8.1, sm_89
+__device__ __forceinline__ uint32 cvt_rn_satfinite_e4m3x4(float a, float b, float c, float d) {
+  uint32 bytes;
+  asm("{\n\t.reg .b16 lower, upper;\n\tcvt.rn.satfinite.e4m3x2.f32 lower, %2, %1;\n\t"
+      "cvt.rn.satfinite.e4m3x2.f32 upper, %4, %3;\n\tmov.b32 %0, {lower, upper};\n\t}"
+      : "=r"(bytes)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return bytes;
+}
+
 // ex2.approx.ftz.f32 y, x;   2^x, 2 ulp:                                                     PTX ISA 1.4, sm_10
 __device__ __forceinline__ float ex2(float x) {
   float y;

@@ -43,7 +43,7 @@ std::vector<std::string> subcommands(const std::string& path) {
 
 std::vector<std::string> long_options(const std::string& path) {
   const std::string help = run(path + " --help").out;
-  const std::regex option("\n  (?:-\\w,)?(--[a-z-]+)");
+  const std::regex option("\n  (?:-\\w,)?(--[a-z0-9-]+)");
   std::vector<std::string> found;
   for (std::sregex_iterator each(help.begin(), help.end(), option), end; each != end; ++each)
     found.push_back((*each)[1]);

@@ -76,12 +76,14 @@ TEST_CASE("calls ask for the problem, but for the block mask, and a block mask h
   for (const RandomCase& random : cases()) {
     const std::string name = to_string(random.problem);
     CAPTURE(name);
-    Problem asked =
-        problem_of(random.problem.dtype, random.problem.head_dim, random.problem.head_dim_v, options_of(random));
+    Problem asked = problem_of(random.problem.dtype, random.problem.head_dim, random.problem.head_dim_v,
+                               options_of(random), kv_dtype(random.problem));
     asked.block_mask = random.block_mask.has_value();
     CHECK(to_string(asked) == name);
     CHECK((!random.block_mask || cli::has_predicate(random.problem)));
     CHECK((!random.problem.tree || random.shape.seqlen_q <= random.shape.seqlen_kv));
+    CHECK((!random.problem.e4m3 || random.shape.seqlen_kv > 0));
+    CHECK(random.inputs.k.dtype() == kv_dtype(random.problem));
   }
 }
 

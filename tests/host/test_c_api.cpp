@@ -125,7 +125,7 @@ TEST_CASE("types that attention does not take are named as DLPack has them") {
   CHECK(with_q(kDLUInt, 32, 1) == "q: dtype must be f16 or bf16, was uint32");
   CHECK(with_q(kDLFloat, 16, 2) == "q: dtype must be f16 or bf16, was float16x2");
   CHECK(with_q(17, 4, 2) == "q: dtype must be f16 or bf16, was DLPack's type 17 of 4x2 bits");
-  CHECK(with_q(kDLFloat, 16, 1) == "k: dtype must be f16 like that of q, was bf16");
+  CHECK(with_q(kDLFloat, 16, 1) == "k: dtype must be f16 like that of q, or e4m3, was bf16");
 }
 
 TEST_CASE("tensors lie where the engine computes") {

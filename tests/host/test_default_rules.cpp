@@ -139,8 +139,23 @@ TEST_CASE("the largest heads have defaults on each architecture, whatever featur
     CAPTURE(to_string(problem));
     for (const Architecture& architecture : architectures()) {
       CAPTURE(std::string(architecture.name));
-      CHECK_NOTHROW(default_variants(problem, architecture));
+      Problem served = problem;
+      if (architecture.name != std::string("sm_90a")) served.e4m3 = served.token_scales = false;
+      CHECK_NOTHROW(default_variants(served, architecture));
     }
+  }
+}
+
+TEST_CASE("keys and values of e4m3 have tiles of 16 rows on sm_90a, and no kernel elsewhere") {
+  const Problem problem{.e4m3 = true};
+  for (const Architecture& architecture : architectures()) {
+    CAPTURE(std::string(architecture.name));
+    if (architecture.name == std::string("sm_90a")) {
+      for (const Variant& variant : default_variants(problem, architecture)) CHECK(block_q(variant) == 16);
+      continue;
+    }
+    CHECK_THROWS_WITH_AS(default_variants(problem, architecture),
+                         doctest::Contains("keys and values of e4m3 need the hopper family, of sm_90a"), Error);
   }
 }
 

@@ -51,6 +51,8 @@ std::size_t count(const std::string& text, const std::string& part) {
 
 // One legal variant of each family for any problem.
 constexpr const char* kOfEachFamily[] = {"mma-q64-kv32", "hopper-q64-kv32-ppoff-whole"};
+constexpr const char* kOfEachKernel[] = {kOfEachFamily[0], kOfEachFamily[1],
+                                         "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv"};
 
 }  // namespace
 
@@ -101,6 +103,26 @@ TEST_CASE("the hopper plan of known variants") {
   CHECK(half.smem_bytes == 64 * 32 + 32 * (32 + 512) + 64 * 256 + kBarriers);
   CHECK(plan_of("hopper-q64-kv32-s1-half-ppoff", 64, 136).smem_bytes ==
         64 * 128 + 32 * (128 + 384) + 64 * 2 * 128 + kBarriers);
+}
+
+TEST_CASE("the plan of tiles whose warps share rows, of 16 bits and of 8") {
+  constexpr int kBarriers = 256 + 32;
+  const Variant variant = parse_variant("hopper-q16-kv64-s4-qs1-whole-serial-ppoff-rare-fixed-splitkv");
+  Problem problem = problem_of(128, 128);
+  CHECK(make_plan(problem, variant).smem_bytes == 16 * 256 + 4 * 64 * 2 * 256 + kBarriers);
+  problem.e4m3 = true;
+  const Plan stored = make_plan(problem, variant);
+  CHECK(stored.smem_bytes == 16 * 256 + 4 * 64 * 2 * 128 + kBarriers);
+  CHECK(stored.box_columns.q == 64);
+  CHECK(stored.box_columns.k == 128);
+  // The query's 512 bytes leave the keys a place where swizzles begin; 32 and 192 bytes of a row are panels of 32 and
+  // two of 128.
+  problem.head_dim = 16, problem.head_dim_v = 192;
+  const Plan narrow = make_plan(problem, variant);
+  CHECK(narrow.smem_bytes == 1024 + 4 * 64 * (32 + 256) + kBarriers);
+  CHECK(narrow.box_columns.k == 32);
+  CHECK(narrow.box_columns.v == 128);
+  CHECK(narrow.box_columns.out == 64);
 }
 
 TEST_CASE("what a way of a hopper variant takes at least") {
@@ -195,12 +217,13 @@ TEST_CASE("a part is in the text of the problems that have it, and of no others"
       Problem problem = problem_of(64, 64);
       for (const bool asked : {false, true}) {
         flashjit::tests::ask(problem, row, asked);
-        for (const char* name : kOfEachFamily) {
+        for (const char* name : kOfEachKernel) {
           const Variant variant = parse_variant(name);
-          const bool fetches = std::holds_alternative<HopperVariant>(variant);
+          const bool fetches = std::holds_alternative<HopperVariant>(variant) && block_q(variant) != 16;
           const bool has_part = std::any_of(features().begin(), features().end(), [&](const FeatureRow& other) {
             return other.is_in(problem) && part_of(other, problem, fetches).file == part;
           });
+          if (problem.e4m3 && block_q(variant) != 16) continue;
           const KernelSpec spec(problem, variant, sm_90a());
           CHECK((render_forward(spec, changed).text() != render_forward(spec).text()) == has_part);
         }

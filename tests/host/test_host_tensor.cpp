@@ -133,6 +133,37 @@ TEST_CASE("half way between two neighbours the even one wins, and beside it the 
   }
 }
 
+TEST_CASE("e4m3 is rounded to nearest even, ends at 448 and has no infinity") {
+  const auto value_of = [](int bits) {
+    const auto byte = static_cast<std::uint8_t>(bits);
+    return load_element(&byte, DType::e4m3, 0);
+  };
+  const auto bits_of = [](double value) {
+    std::uint8_t byte = 0;
+    store_element(&byte, DType::e4m3, 0, value);
+    return static_cast<int>(byte);
+  };
+  CHECK(value_of(0x01) == 0x1p-9);
+  CHECK(value_of(0x08) == 0x1p-6);
+  CHECK(value_of(0x38) == 1);
+  CHECK(value_of(0xb9) == -1.125);
+  CHECK(value_of(0x7e) == 448);
+  CHECK(std::isnan(value_of(0x7f)));
+  CHECK(std::isnan(value_of(0xff)));
+  for (int bits = 0; bits < 0x7e; ++bits) {
+    CAPTURE(bits);
+    const double below = value_of(bits), above = value_of(bits + 1), middle = (below + above) / 2;
+    CHECK(bits_of(below) == bits);
+    CHECK(bits_of(-below) == (bits | 0x80));
+    CHECK(bits_of(middle) == (bits % 2 == 0 ? bits : bits + 1));
+    CHECK(bits_of(std::nextafter(middle, 0)) == bits);
+    CHECK(bits_of(std::nextafter(middle, kInfinity)) == bits + 1);
+  }
+  CHECK(bits_of(1e9) == 0x7e);
+  CHECK(bits_of(-kInfinity) == 0xfe);
+  CHECK((bits_of(std::numeric_limits<double>::quiet_NaN()) & 0x7f) == 0x7f);
+}
+
 TEST_CASE("f32 elements are rounded once and addressed by their index") {
   float memory[3] = {};
   store_element(memory, DType::f32, 1, 1.0 + 0x1p-24 + 0x1p-50);
@@ -148,7 +179,7 @@ TEST_CASE("dtypes have names and sizes") {
   CHECK(size_of(DType::f16) == 2);
   CHECK(size_of(DType::bf16) == 2);
   CHECK(size_of(DType::f32) == 4);
-  CHECK_THROWS_WITH_AS(parse_dtype("float16"), "dtype: must be f16, bf16, f32, i32, i64 or boolean, was float16",
+  CHECK_THROWS_WITH_AS(parse_dtype("float16"), "dtype: must be f16, bf16, f32, i32, i64, boolean or e4m3, was float16",
                        Error);
 }
 

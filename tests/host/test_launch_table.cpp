@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <bit>
 #include <thread>
 #include <unordered_set>
 #include <vector>
@@ -39,9 +40,10 @@ std::vector<Problem> with_any_features(const Problem& problem) {
   for (const flashjit::generator::FeatureRow& row : flashjit::generator::features()) {
     const std::vector<Problem> without = problems;
     for (Problem with : without) {
-      const bool is_ragged = with.ragged;
+      const int features = std::popcount(flashjit::generator::feature_bits(with));
       flashjit::tests::ask(with, row);
-      if (is_ragged == with.ragged || !with.paged) problems.push_back(with);  // else it is there already
+      // One that brings another with it is there already.
+      if (std::popcount(flashjit::generator::feature_bits(with)) == features + 1) problems.push_back(with);
     }
   }
   return problems;

@@ -176,6 +176,10 @@ TEST_CASE("without tensor maps a call gets a kernel that reads any tensor, where
   CHECK_FALSE(takes_it("sm_90a", opts));
   opts.variant = HopperVariant();
   CHECK_THROWS_AS(takes_it("sm_90a", opts), Error);
+  // What no other kernel reads is told so.
+  call.k.dtype = call.v.dtype = DType::e4m3;
+  CHECK_THROWS_WITH_AS(takes_it("sm_90a"), "k: seqlen must be at least 1, was 0, for a variant of the hopper family",
+                       Error);
 }
 
 TEST_CASE("the default without tensor maps reads any tensor: it is not of the hopper family") {

@@ -107,7 +107,8 @@ Problem problem_of_call(const TuningCall& call) {
   AttentionOptions options = call.options_on_host();
   if (call.problem.block_mask)
     options.block_mask = Tensor(nullptr, DType::i32, block_mask_dims(call.block_mask_shape()));
-  return problem_of(call.problem.dtype, call.problem.head_dim, call.problem.head_dim_v, options);
+  return problem_of(call.problem.dtype, call.problem.head_dim, call.problem.head_dim_v, options,
+                    kv_dtype(call.problem));
 }
 
 // As a device's tensor is filled.

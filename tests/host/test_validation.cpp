@@ -236,12 +236,69 @@ TEST_CASE("of a ragged batch tensors of heads, queries and keys are told what th
 
 TEST_CASE("a wrong dtype is named with the dtype it must have") {
   CHECK(refusal([](Call& c) { c.q.dtype = DType::f32; }) == "q: dtype must be f16 or bf16, was f32");
-  CHECK(refusal([](Call& c) { c.k.dtype = DType::f16; }) == "k: dtype must be bf16 like that of q, was f16");
+  CHECK(refusal([](Call& c) { c.k.dtype = DType::f16; }) == "k: dtype must be bf16 like that of q, or e4m3, was f16");
   CHECK(refusal([](Call& c) { c.v.dtype = DType::f32; }) == "v: dtype must be bf16 like that of q, was f32");
   CHECK(refusal([](Call& c) { c.out.dtype = DType::f16; }) == "out: dtype must be bf16 like that of q, was f16");
   CHECK(refusal([](Call& c) {
           c.opts.lse = Tensor(address(5), DType::bf16, {2, 8, 5});
         }) == "lse: dtype must be f32, was bf16");
+}
+
+TEST_CASE("keys and values of e4m3 go with scales for all, for heads or for tokens, in one form") {
+  Call call;
+  call.k.dtype = call.v.dtype = DType::e4m3;
+  const auto set = [&](const Dims& of_k, const Dims& of_v) {
+    call.opts.k_scale = Tensor(address(7), DType::f32, of_k), call.opts.v_scale = Tensor(address(8), DType::f32, of_v);
+  };
+  CHECK(to_string(call.validate().problem) == "fwd-bf16-d64-v32-e4m3");
+  CHECK(call.validate().k_scale.data == nullptr);
+  set({1}, {4});
+  const ForwardCall of_heads = call.validate();
+  CHECK(to_string(of_heads.problem) == "fwd-bf16-d64-v32-e4m3");
+  CHECK(of_heads.problem == flashjit::problem_of(DType::bf16, 64, 32, call.opts, DType::e4m3));
+  CHECK(of_heads.k_scale.strides == Dims{0, 0, 0});
+  CHECK(of_heads.v_scale.strides == Dims{0, 0, 1});
+  set({2, 7, 4}, {2, 7, 4});
+  const ForwardCall of_tokens = call.validate();
+  CHECK(to_string(of_tokens.problem) == "fwd-bf16-d64-v32-e4m3-token_scales");
+  CHECK(of_tokens.k_scale.strides == Dims{28, 4, 1});
+  CHECK(of_tokens.v_scale.data == address(8));
+  call.opts.page_table = Tensor(address(9), DType::i32, {2, 3});
+  CHECK(to_string(call.validate().problem) == "fwd-bf16-d64-v32-ragged-paged-e4m3-token_scales");
+}
+
+TEST_CASE("scales that do not fit, and what does not go with e4m3, are named") {
+  const auto stored = [](const auto& change) {
+    return refusal([&](Call& c) {
+      c.k.dtype = c.v.dtype = DType::e4m3;
+      change(c);
+    });
+  };
+  const auto scales = [&](const Tensor& of_k, const Tensor& of_v) {
+    return stored([&](Call& c) { c.opts.k_scale = of_k, c.opts.v_scale = of_v; });
+  };
+  const auto f32 = [](int at, const Dims& shape) {
+    return Tensor(address(static_cast<std::uintptr_t>(at)), DType::f32, shape);
+  };
+  CHECK(stored([](Call&) {}) == "");
+  CHECK(stored([](Call& c) { c.v.dtype = DType::bf16; }) == "v: dtype must be e4m3 like that of k, was bf16");
+  CHECK(stored([](Call& c) { c.k.strides[2] = 72; }) ==
+        "k: the stride of num_heads must be a multiple of 16 elements, was 72");
+  CHECK(stored([](Call& c) { c.out.dtype = DType::e4m3; }) == "out: dtype must be bf16 like that of q, was e4m3");
+  CHECK(refusal([](Call& c) { c.q.dtype = DType::e4m3; }) == "q: dtype must be f16 or bf16, was e4m3");
+  CHECK(stored([](Call& c) { c.opts.fixed_split_size = 64; }) ==
+        "fixed_split_size: must be 0 where k and v are of e4m3, was 64");
+  CHECK(refusal([&](Call& c) { c.opts.k_scale = c.opts.v_scale = f32(7, {1}); }) ==
+        "k_scale: must not be given unless k is of e4m3, which was of bf16");
+  CHECK(stored([&](Call& c) { c.opts.k_scale = f32(7, {1}); }) == "v_scale: must be given beside k_scale, was not");
+  CHECK(scales(f32(7, {2}), f32(8, {1})) == "k_scale: must have 1 element, or one for each of the 4 heads of k, had 2");
+  CHECK(scales(f32(7, {7, 4}), f32(8, {7, 4})) ==
+        "k_scale: must be [1], [num_heads], or k without its last dimension, had rank 2 with shape [7, 4]");
+  CHECK(scales(f32(7, {2, 7, 4}), f32(8, {2, 7, 1})) == "v_scale: num_heads must be 4 like that of k, was 1");
+  CHECK(scales(f32(7, {2, 7, 4}), f32(8, {4})) ==
+        "v_scale: must have one number for each token like k_scale, or neither, had the shapes [4] and [2, 7, 4]");
+  CHECK(scales(Tensor(address(7), DType::bf16, {1}), f32(8, {1})) == "k_scale: dtype must be f32, was bf16");
+  CHECK(scales(Tensor(nullptr, DType::f32, {1}), f32(8, {1})) == "k_scale: must point to its elements, was null");
 }
 
 TEST_CASE("sizes that do not fit together are named") {

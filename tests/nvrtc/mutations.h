@@ -11,6 +11,7 @@
 #include "tests/nvrtc/mutations/scores.h"
 #include "tests/nvrtc/mutations/sinks_and_chunks.h"
 #include "tests/nvrtc/mutations/splits.h"
+#include "tests/nvrtc/mutations/stored.h"
 #include "tests/nvrtc/mutations/tiles.h"
 #include "tests/nvrtc/mutations/warpgroups.h"
 #include "tests/nvrtc/mutations/window.h"
@@ -18,8 +19,8 @@
 namespace flashjit::tests {
 
 inline const std::vector<Mutation>* const kAllMutations[] = {
-    &kRingFaults,   &kWaitFaults,    &kCopyFaults,   &kWgmmaFaults, &kFenceFaults, &kRoleFaults,
-    &kOutputFaults, &kWindowFaults,  &kScoreFaults,  &kSinkFaults,  &kChunkFaults, &kMmaFaults,
-    &kTextFaults,   &kDropoutFaults, &kRaggedFaults, &kSplitFaults, &kDecodeFaults};
+    &kRingFaults,   &kWaitFaults,    &kCopyFaults,   &kWgmmaFaults, &kFenceFaults,  &kRoleFaults,
+    &kOutputFaults, &kWindowFaults,  &kScoreFaults,  &kSinkFaults,  &kChunkFaults,  &kMmaFaults,
+    &kTextFaults,   &kDropoutFaults, &kRaggedFaults, &kSplitFaults, &kDecodeFaults, &kStoredFaults};
 
 }  // namespace flashjit::tests

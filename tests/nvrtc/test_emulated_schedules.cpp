@@ -17,7 +17,7 @@ namespace {
 
 struct Way {
   const char *architecture, *variant;
-  bool clustered = false;
+  bool clustered = false, reads_e4m3 = false;
 };
 constexpr Way kWays[] = {
     {"sm_80", "mma-q64-kv32-k2-v2"},
@@ -27,6 +27,7 @@ constexpr Way kWays[] = {
     {"sm_90a", "hopper-q128-kv32-qs1-whole-rare-ppgemm-single-split"},
     {"sm_90a", "hopper-q128-kv32-serial-ppsoftmax-whole"},
     {"sm_90a", "hopper-q64-kv32-qs2-whole-cl2-fixed-ppoff-fused", true},
+    {"sm_90a", "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv", false, true},
 };
 
 struct Scheduled {
@@ -61,8 +62,10 @@ std::vector<Problem> each_feature_and_all() {
 std::vector<Scheduled> all_ways() {
   std::vector<Scheduled> all;
   for (const Way& way : kWays)
-    for (const Problem& problem : each_feature_and_all())
+    for (Problem problem : each_feature_and_all()) {
+      if (!way.reads_e4m3) problem.e4m3 = problem.token_scales = false;
       if (!way.clustered || !(problem.block_mask || problem.ragged)) all.push_back({problem, way});  // refused
+    }
   return all;
 }
 

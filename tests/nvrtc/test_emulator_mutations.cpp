@@ -149,6 +149,23 @@ HostTensor values_of(const Setting& setting) {
   return values;
 }
 
+HostTensor stored(const Setting& setting, const HostTensor& rows) {
+  return setting.e4m3 ? rows.converted_to(DType::e4m3) : rows;
+}
+// For each head, or for each token and head: powers of two that differ from one to the next, and are the larger the
+// further in front.
+HostTensor scales_of(const Setting& setting, const Tensor& rows, std::int64_t step) {
+  const Dims& shape = rows.shape;
+  HostTensor scales(DType::f32, setting.token_scales ? Dims{shape[0], shape[1], shape[2]} : Dims{shape[2]});
+  const std::int64_t last = scales.shape().size() > 1 ? shape[1] - 1 : 0;
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(scales.element_count()); ++i) {
+    const std::int64_t blocks_behind = last == 0 ? 0 : (last - i / shape[2] % shape[1]) / 64;
+    store_element(scales.data(), DType::f32, i,
+                  std::ldexp(1, static_cast<int>((i + 1) * step % 7 % 5 + blocks_behind) - 2));
+  }
+  return scales;
+}
+
 constexpr std::int64_t kPagedKeys = 64;  // that a sequence may have
 
 // Keys and values of four sequences in pages, of which so many count.
@@ -160,7 +177,7 @@ cli::CasePages pages_of(const Setting& setting, const HostTensor& lengths) {
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(values.element_count()); ++i)
       if (i / row % kPagedKeys >= load_element(lengths.data(), lengths.dtype(), i / row / kPagedKeys))
         store_element(values.data(), setting.dtype, i, std::numeric_limits<double>::quiet_NaN());
-    return values;
+    return stored(setting, values);
   };
   constexpr std::int64_t kPageSize = 16;
   return cli::in_pages(rows(6), rows(7), lengths, kPageSize, 8);
@@ -172,8 +189,8 @@ class Case {
   Case(const Setting& setting, Engine& faultless)
       : setting_(setting),
         q_(random(setting, setting.seqlen_q, setting.num_heads_q, 1)),
-        k_(random(setting, 2 * setting.seqlen_kv, setting.num_heads_kv, 2)),
-        v_(values_of(setting)),
+        k_(stored(setting, random(setting, 2 * setting.seqlen_kv, setting.num_heads_kv, 2))),
+        v_(stored(setting, values_of(setting))),
         slopes_(slopes_of(setting)),
         sinks_(sinks_of(setting)),
         weights_(weights_of(setting)),
@@ -190,6 +207,8 @@ class Case {
         seqused_kv_(setting.long_sequences ? ints({297, 20, 0, 500}) : ints({57, 20, 0, 61})),
         leftpad_kv_(ints({kPadding, 0, 0, 2})),
         pages_(pages_of(setting, seqused_kv_)),
+        k_scale_(scales_of(setting, v(), 1)),
+        v_scale_(scales_of(setting, v(), 5)),
         exact_(faultless.reference(q_.view(), k(), v(), options())),
         low_(faultless.reference_in_low_precision(q_.view(), k(), v(), options())) {}
 
@@ -239,6 +258,7 @@ class Case {
       opts.page_table = pages_.table.view();
     else if (setting_.ragged)
       opts.cu_seqlens_kv = cu_seqlens_kv_.view(), opts.leftpad_kv = leftpad_kv_.view();
+    if (setting_.e4m3) opts.k_scale = k_scale_.view(), opts.v_scale = v_scale_.view();
     opts.variant = parse_variant(setting_.variant);
     return opts;
   }
@@ -251,7 +271,7 @@ class Case {
     Tensor view = k_.view();
     view.shape[1] = setting_.seqlen_kv;
     view.data = static_cast<char*>(view.data) +
-                setting_.seqlen_kv * view.strides[1] * static_cast<std::int64_t>(size_of(setting_.dtype));
+                setting_.seqlen_kv * view.strides[1] * static_cast<std::int64_t>(size_of(view.dtype));
     return view;
   }
 
@@ -273,6 +293,7 @@ class Case {
   const HostTensor q_, k_, v_, slopes_, sinks_, weights_, ids_, query_offsets_, key_offsets_, prefix_, dropout_state_,
       dropout_mask_, bias_, cu_seqlens_q_, cu_seqlens_kv_, seqused_kv_, leftpad_kv_;
   const cli::CasePages pages_;
+  const HostTensor k_scale_, v_scale_;
   const reference::Result exact_, low_;
 };
 
@@ -411,6 +432,7 @@ TEST_CASE("ragged batches") { expect_found(tests::kRaggedFaults); }
 
 TEST_CASE("split keys") { expect_found(tests::kSplitFaults); }
 TEST_CASE("tiles of few rows") { expect_found(tests::kDecodeFaults); }
+TEST_CASE("keys and values of e4m3") { expect_found(tests::kStoredFaults); }
 TEST_CASE("the mma.sync family") { expect_found(tests::kMmaFaults); }
 
 TEST_SUITE_END();

@@ -9,7 +9,8 @@
 
 namespace flashjit::tests {
 
-constexpr std::uint8_t kDlpackBool = 6;  // kDLBool, which older headers lack
+constexpr std::uint8_t kDlpackBool = 6;   // kDLBool, which older headers lack
+constexpr std::uint8_t kDlpackE4m3 = 10;  // kDLFloat8_e4m3fn, likewise
 
 inline std::uint8_t code_of(DType dtype) noexcept {
   switch (dtype) {
@@ -20,6 +21,8 @@ inline std::uint8_t code_of(DType dtype) noexcept {
       return kDLInt;
     case DType::boolean:
       return kDlpackBool;
+    case DType::e4m3:
+      return kDlpackE4m3;
     case DType::f16:
     case DType::f32:
       break;

@@ -23,7 +23,8 @@ inline void ask(Problem& problem, const generator::FeatureRow& row, bool asked =
     problem.*row.asked.flag = asked;
   else
     problem.*row.asked.function = asked ? &any_function(row.asked.kind) : nullptr;
-  if (problem.paged) problem.ragged = true;  // only these have pages
+  if (problem.paged) problem.ragged = true;       // only these have pages
+  if (problem.token_scales) problem.e4m3 = true;  // only these have scales
 }
 
 // Of a call for the problem; what has a tensor is the case's.

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/verify/case_scales.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace flashjit::cli {
+namespace {
+
+constexpr double kLargest = 448;
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+enum class ScalesOf { tokens, heads, all, none };
+
+Dims shape_of(ScalesOf of, const Dims& rows) {
+  if (of == ScalesOf::tokens) return {rows[0], rows[1], rows[2]};
+  return {of == ScalesOf::heads ? rows[2] : 1};
+}
+// Of a row, counted through the tensor.
+std::int64_t place_of(ScalesOf of, std::int64_t row, std::int64_t heads) {
+  return of == ScalesOf::tokens ? row : of == ScalesOf::heads ? row % heads : 0;
+}
+
+// The largest number of those that have one scale becomes the largest that there is.
+HostTensor scales_of(const HostTensor& rows, ScalesOf of) {
+  const Dims& shape = rows.shape();
+  std::vector<double> scales(static_cast<std::size_t>(HostTensor(DType::f32, shape_of(of, shape)).element_count()),
+                             kNan);
+  for (std::size_t i = 0; i < rows.element_count(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    const double value = std::abs(load_element(rows.data(), rows.dtype(), at));
+    double& scale = scales[static_cast<std::size_t>(place_of(of, at / shape[3], shape[2]))];
+    if (std::isfinite(value) && !(scale >= value / kLargest)) scale = value / kLargest;
+  }
+  return HostTensor::from_doubles(DType::f32, shape_of(of, shape), scales.data(), scales.size());
+}
+
+HostTensor stored(const HostTensor& rows, ScalesOf of, const HostTensor& scales) {
+  const Dims& shape = rows.shape();
+  HostTensor as_e4m3(DType::e4m3, shape);
+  for (std::size_t i = 0; i < rows.element_count(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    const double scale =
+        of == ScalesOf::none ? 1 : load_element(scales.data(), DType::f32, place_of(of, at / shape[3], shape[2]));
+    const double value = load_element(rows.data(), rows.dtype(), at);
+    store_element(as_e4m3.data(), DType::e4m3, at, value == 0 ? 0 : value / scale);
+  }
+  return as_e4m3;
+}
+
+}  // namespace
+
+void store_as_e4m3(HostTensor& k, HostTensor& v, bool token_scales, std::uint64_t seed,
+                   std::vector<OptionTensor>& tensors) {
+  constexpr ScalesOf kOthers[] = {ScalesOf::heads, ScalesOf::all, ScalesOf::none};
+  const ScalesOf of = token_scales ? ScalesOf::tokens : kOthers[seed % std::size(kOthers)];
+  const auto store = [&](HostTensor& rows, std::optional<Tensor> AttentionOptions::*option) {
+    HostTensor scales = scales_of(rows, of);
+    rows = stored(rows, of, scales);
+    if (of != ScalesOf::none) tensors.push_back({option, std::move(scales)});
+  };
+  store(k, &AttentionOptions::k_scale);
+  store(v, &AttentionOptions::v_scale);
+}
+
+HostTensor with_whole_rows(const HostTensor& rows) {
+  const std::int64_t step = static_cast<std::int64_t>(16 / size_of(rows.dtype()));
+  const Dims& shape = rows.shape();
+  const std::int64_t columns = shape[3], whole = (columns + step - 1) / step * step;
+  if (columns == whole) return rows;
+  HostTensor padded(rows.dtype(), {shape[0], shape[1], shape[2], whole});
+  for (std::size_t i = 0; i < padded.element_count(); ++i) {
+    const auto at = static_cast<std::int64_t>(i), row = at / whole, column = at % whole;
+    const double value = column < columns ? load_element(rows.data(), rows.dtype(), row * columns + column) : kNan;
+    store_element(padded.data(), rows.dtype(), at, value);
+  }
+  return padded;
+}
+
+}  // namespace flashjit::cli

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keys and values of a case as a cache of e4m3 has them.
+#pragma once
+
+#include <flashjit/tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "cli/io/option_tensors.h"
+
+namespace flashjit::cli {
+
+// Makes k and v e4m3, and adds the scales that go with them: for each token and head, or else for each head, for all of
+// them, or none, as the seed says. NaN stays, and becomes a scale of NaN where a token has nothing else.
+void store_as_e4m3(HostTensor& k, HostTensor& v, bool token_scales, std::uint64_t seed,
+                   std::vector<OptionTensor>& tensors);
+
+// Rows of so many elements that they begin at multiples of 16 bytes; behind their own they have NaN.
+HostTensor with_whole_rows(const HostTensor& rows);
+
+}  // namespace flashjit::cli

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scales that keys and values of e4m3 are stored with, as kernels and the reference take them: in one form.
+#pragma once
+
+#include <optional>
+
+#include "flashjit/tensor.h"
+#include "generator/arguments.h"
+#include "runtime/call/operands.h"
+
+namespace flashjit::runtime {
+
+// As a caller gives them; the tensors are optional.
+struct GivenScales {
+  const std::optional<Tensor>&k, &v;
+
+  // Whether each key of a head has one of its own.
+  bool of_tokens() const noexcept { return k && k->shape.size() > 1; }
+};
+
+// rows: k as [batch, seqlen, num_heads, head_dim], called rows_name. Throws Error(invalid_argument).
+void check_scales(const GivenScales& scales, const char* rows_name, const Tensor& rows);
+// Adds those that there are to the operands of a call.
+void add_scales(Operands& operands, const GivenScales& scales, bool written);
+
+// Checked scales as [batch, seqlen, num_heads], with strides of 0 where one stands for all. Without data where there is
+// none, which means 1.
+Tensor in_one_form(const std::optional<Tensor>& scale, const Tensor& rows) noexcept;
+generator::ScaleTensor scale_tensor(const Tensor& in_one_form) noexcept;
+
+}  // namespace flashjit::runtime

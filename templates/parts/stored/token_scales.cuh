@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// A scale for each key of each head, and one for its value: products are multiplied by the key's, and probabilities by
+// the value's. Those of the block below are asked for as soon as these have been used.
+#pragma once
+
+#include "abi.cuh"
+#include "attention/keys.cuh"
+#include "attention/softmax.cuh"
+#include "hopper/tiles.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/memory.cuh"
+#include "types.cuh"
+
+struct TokenScales {
+  // Probabilities are of 16 bits, so what they are multiplied by is near 1: the values' scales by a power of two, which
+  // is raised where one needs it, as the softmax raises a maximum, and which the output is multiplied by at the end.
+  template <class Config>
+  class Scales {
+   public:
+    template <class Tiles, class Tile>
+    __device__ __forceinline__ Scales(const Tiles& tiles_, const Tile& tile_, int lane)
+        : tiles(tiles_), tile(tile_), keys(tiles.sequence_of(tile).keys), column(lane % 4 * 2) {}
+
+    __device__ __forceinline__ void find(int first_key) {
+      if (first_key != found) {
+        load(of_keys, scales().keys, first_key);
+        load(of_values, scales().values, first_key);
+      }
+      found = first_key - Config::kBlockKv;
+    }
+    template <int kNs>
+    __device__ __forceinline__ void apply_to_scores(Accumulator<1, kNs>& s) {
+      static_assert(kNs == kTiles);
+#pragma unroll
+      for (int n = 0; n < kNs; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s.x[0][n][e] *= of_keys[n][e % 2];
+      load(of_keys, scales().keys, found);
+    }
+    template <int kNo>
+    __device__ __forceinline__ void raise(Accumulator<1, kNo>& o) {
+      float largest = 0.0f;
+#pragma unroll
+      for (const auto& pair : of_values) largest = fmaxf(largest, fmaxf(fabsf(pair[0]), fabsf(pair[1])));
+      if (ptx::vote_any(largest >= 2.0f * reference)) {
+        largest = fmaxf(largest, ptx::shfl_xor(largest, 1));
+        const float raised = power_of_two_below(fmaxf(largest, ptx::shfl_xor(largest, 2)));
+        o.multiply(reference * inverse(raised));
+        reference = raised;
+      }
+#pragma unroll
+      for (auto& pair : of_values) pair[0] *= inverse(reference), pair[1] *= inverse(reference);
+    }
+    __device__ __forceinline__ void apply_to_values(float& p0, float& p1, int n) const {
+      p0 *= of_values[n][0], p1 *= of_values[n][1];
+    }
+    __device__ __forceinline__ void look_ahead() { load(of_values, scales().values, found); }
+    template <int kNo>
+    __device__ __forceinline__ void apply_to_output(Accumulator<1, kNo>& o) const {
+      o.multiply(reference);
+    }
+
+   private:
+    static constexpr int kTiles = Config::kBlockKv / 4 / 8;  // of eight keys, of a warp
+    using Pairs = float[kTiles][2];
+
+    // 0 for keys that there are not.
+    __device__ __forceinline__ void load(Pairs& pairs, const ScaleTensor& from, int first_key) const {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const int key = first_key + 8 * n + column;
+        pairs[n][0] = pairs[n][1] = 0.0f;
+        // Two neighbours of eight keys are in one page.
+        if (key < 0 || key >= keys) continue;
+        const KeyPlace place = tiles.place_of_key(tile, key);
+        const char* const at = from.first + place.batch * from.strides.batch + place.row * from.strides.row +
+                               tile.kv_head * from.strides.head;
+        pairs[n][0] = ptx::ld_global_float(at);
+        if (key + 1 < keys) pairs[n][1] = ptx::ld_global_float(at + from.strides.row);
+      }
+    }
+    // From 2^-126 to 2^126, so that its inverse is one, too.
+    __device__ __forceinline__ static float power_of_two_below(float x) {
+      constexpr uint32 kExponent = 0x7f800000, kSmallest = 0x00800000, kLargest = 0x7e800000;
+      return __uint_as_float(min(max(__float_as_uint(x) & kExponent, kSmallest), kLargest));
+    }
+    __device__ __forceinline__ static float inverse(float power_of_two) {
+      constexpr uint32 kOneTwice = 0x7f000000;
+      return __uint_as_float(kOneTwice - __float_as_uint(power_of_two));
+    }
+
+    __device__ __forceinline__ const E4m3Arguments& scales() const { return tiles.args.e4m3; }
+
+    const HopperTiles<Config>& tiles;
+    const HopperTile<Config>& tile;
+    const int keys, column;
+    int found = -Config::kBlockKv;  // what was asked for is of the keys from here on
+    Pairs of_keys, of_values;
+    float reference = power_of_two_below(0.0f);
+  };
+};
