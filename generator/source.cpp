@@ -192,16 +192,28 @@ PlainKernel render_merge(DType part, DType whole, const Architecture& architectu
       kMergeThreads, sizeof(MergeArguments), architecture, templates);
 }
 
-PlainKernel render_append(DType dtype, Rotary rotary, DType table, const Architecture& architecture,
-                          const Templates& templates) {
+bool converts_to_e4m3(const Architecture& architecture) noexcept {
+  return architecture.major > 8 || (architecture.major == 8 && architecture.minor >= 9);
+}
+
+PlainKernel render_append(const AppendKernel& wanted, const Architecture& architecture, const Templates& templates) {
   constexpr const char* kRotary[] = {"none", "halves", "neighbours"};
-  const char* const word = kRotary[static_cast<std::size_t>(rotary)];
-  std::string name = fmt::format("append-{}", to_string(dtype));
-  if (rotary != Rotary::none) name += fmt::format("-rotary-{}-{}", word, to_string(table));
-  return plain_kernel({name, "flashjit_append", "kernels/append.cuh", "AppendArguments",
-                       fmt::format("__shared__ AppendShared shared;\n  AppendToken<{}, Rotary::{}, {}>(args, shared)",
-                                   row_of(dtype).element, word, element_or_single(table))},
-                      kAppendThreads, sizeof(AppendArguments), architecture, templates);
+  const char* const word = kRotary[static_cast<std::size_t>(wanted.rotary)];
+  std::string name = fmt::format("append-{}", to_string(wanted.dtype));
+  if (wanted.to_e4m3) name += "-e4m3";
+  if (wanted.rotary != Rotary::none) name += fmt::format("-rotary-{}-{}", word, to_string(wanted.table));
+  const std::string types =
+      fmt::format("{}, Rotary::{}, {}", row_of(wanted.dtype).element, word, element_or_single(wanted.table));
+  constexpr const char* kEntry = "flashjit_append";
+  if (!wanted.to_e4m3)
+    return plain_kernel({name, kEntry, "kernels/append.cuh", "AppendArguments",
+                         fmt::format("__shared__ AppendShared shared;\n  AppendToken<{}>(args, shared)", types)},
+                        kAppendThreads, sizeof(AppendArguments), architecture, templates);
+  return plain_kernel(
+      {name, kEntry, "kernels/append_e4m3.cuh", "AppendToE4m3Arguments",
+       fmt::format("__shared__ AppendShared shared;\n  AppendToken<{}, E4m3Cache>(args.core, shared, {{args.scales}})",
+                   types)},
+      kAppendThreads, sizeof(AppendToE4m3Arguments), architecture, templates);
 }
 
 Source render_mma_ceiling(DType dtype, const Architecture& architecture, const Templates& templates) {

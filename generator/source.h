@@ -62,11 +62,19 @@ PlainKernel render_function_scores(const Problem& functions, const Architecture&
 PlainKernel render_merge(DType part, DType whole, const Architecture& architecture,
                          const Templates& templates = embedded_templates());
 
-// Writes new keys and values, f16 or bf16, into a cache; with rotary embedding it turns them by sines and cosines of a
-// dtype.
+// Writes new keys and values, f16 or bf16, into a cache of their dtype or of e4m3; with rotary embedding it turns them
+// by sines and cosines of a dtype.
 enum class Rotary : std::uint8_t { none, halves, neighbours };
-PlainKernel render_append(DType dtype, Rotary rotary, DType table, const Architecture& architecture,
+struct AppendKernel {
+  DType dtype;
+  Rotary rotary = Rotary::none;
+  DType table = dtype;
+  bool to_e4m3 = false;  // on architectures that convert to it
+};
+PlainKernel render_append(const AppendKernel& wanted, const Architecture& architecture,
                           const Templates& templates = embedded_templates());
+// Whether an architecture has instructions for it (PTX ISA 8.1, "cvt").
+bool converts_to_e4m3(const Architecture& architecture) noexcept;
 
 // A loop of nothing but mma.sync: what the tensor cores give to this family of kernels. 256 threads a block;
 // arguments (float* sink, int iterations); one iteration of one warp is kCeilingFlops floating-point operations.

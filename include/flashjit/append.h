@@ -44,6 +44,11 @@ struct AppendOptions {
   // Queries of the same tokens, [batch, seqlen, num_heads_q, head_dim] or as k without the first, and where they go
   // when they are turned as keys are: the same shape; q itself, or memory apart from all else. Only beside rotary_cos.
   std::optional<Tensor> q, q_out;
+  // What elements of caches of e4m3 are multiplied by to become what was stored: f32, as k_scale and v_scale of
+  // attention are, either for both. Of all heads or of each head they are read, [1] or [num_heads_kv]: rows are divided
+  // by them. Of each token and head they are written, k_cache without its last dimension: of each row the largest
+  // magnitude over 448, at least 2^-126. Only beside caches of e4m3. Default: 1.
+  std::optional<Tensor> k_scale, v_scale;
   // The call is asynchronous on this stream.
   Stream stream = nullptr;
 };
@@ -51,16 +56,17 @@ struct AppendOptions {
 // Writes each new key and value into its row of the caches, and nothing else, in one launch.
 //   k        [batch, seqlen, num_heads_kv, head_dim]     f16 or bf16; beside slots or cu_seqlens also [total, ...]
 //   v        [batch, seqlen, num_heads_kv, head_dim_v]   the dtype of k
-//   k_cache  [pages, page_size, num_heads_kv, head_dim]  the dtype of k; without pages [batch, seqlen, ...]
-//   v_cache  [pages, page_size, num_heads_kv, head_dim_v]
-// Bits are copied where nothing turns. head_dim and head_dim_v are any multiples of 8. Views are as of attention: the
-// last dimension contiguous, pointers 16-byte aligned, the other strides multiples of 8 elements, so heads may come
-// before rows, and both caches may be parts of one pool. They must not overlap the inputs. A row outside of the caches
-// or of the table, and one of a page that is none, is not written; a position outside of rotary_cos is undefined, and
-// reads nothing else. Of two tokens that go to the same row one is left, or parts of both. A kernel for each dtype,
-// pairing and dtype of rotary_cos is compiled once, or loaded from the cache, whatever the shapes; once that has been
-// called, calls may be captured in a CUDA graph. Allocates nothing on the device. Thread-safe. Throws Error; then
-// nothing was launched or written.
+//   k_cache  [pages, page_size, num_heads_kv, head_dim]  the dtype of k, or e4m3; without pages [batch, seqlen, ...]
+//   v_cache  [pages, page_size, num_heads_kv, head_dim_v]  the dtype of k_cache
+// Bits are copied where nothing turns. Into e4m3 numbers are rounded to the nearest one once they are turned and
+// divided, those above 448 in magnitude to 448 and NaN to NaN; that takes compute capability 8.9 or more. head_dim and
+// head_dim_v are any multiples of 8. Views are as of attention: the last dimension contiguous, pointers 16-byte
+// aligned, the other strides multiples of 8 elements, of e4m3 16, so heads may come before rows, and both caches may be
+// parts of one pool. They must not overlap the inputs. A row outside of the caches or of the table, and one of a page
+// that is none, is not written; a position outside of rotary_cos is undefined, and reads nothing else. Of two tokens
+// that go to the same row one is left, or parts of both. A kernel for each dtype, pairing and dtype of rotary_cos is
+// compiled once, or loaded from the cache, whatever the shapes; once that has been called, calls may be captured in a
+// CUDA graph. Allocates nothing on the device. Thread-safe. Throws Error; then nothing was launched or written.
 void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache, const AppendOptions& opts);
 
 }  // namespace flashjit

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "flashjit/error.h"
 #include "generator/arguments.h"
 #include "generator/dtype.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/ragged.h"
+#include "runtime/call/scales.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
@@ -73,9 +75,15 @@ void check_all_rows(const AppendCall& call) {
     reject("k: dtype must be {}, was {}", generator::kernel_dtypes(), to_string(k.dtype));
   check_rows_like("k", k, k.dtype, {}, "k", k);
   check_rows_like("v", call.v, k.dtype, {batch_dim, seqlen_dim, heads_dim}, "k", k);
-  check_rows_like("k_cache", call.k_cache, k.dtype, {heads_dim, head_dim_dim}, "k", k);
-  check_rows_like("v_cache", call.v_cache, k.dtype, {batch_dim, seqlen_dim}, "k_cache", call.k_cache);
-  check_rows_like("v_cache", call.v_cache, k.dtype, {heads_dim, head_dim_dim}, "v", call.v);
+  const DType cached = call.k_cache.dtype;
+  if (cached != k.dtype && cached != DType::e4m3)
+    reject("k_cache: dtype must be {} like that of k, or e4m3, was {}", to_string(k.dtype), to_string(cached));
+  if (call.v_cache.dtype != cached)
+    reject("v_cache: dtype must be {} like that of k_cache, was {}", to_string(cached), to_string(call.v_cache.dtype));
+  check_rows_like("k_cache", call.k_cache, cached, {heads_dim, head_dim_dim}, "k", k);
+  check_rows_like("v_cache", call.v_cache, cached, {batch_dim, seqlen_dim}, "k_cache", call.k_cache);
+  check_rows_like("v_cache", call.v_cache, cached, {heads_dim, head_dim_dim}, "v", call.v);
+  check_scales(call.scales(), "k_cache", call.k_cache);
   check_head_dim_of_rows("k", k);
   check_head_dim_of_rows("v", call.v);
   if (!call.opts.q) return;
@@ -203,6 +211,11 @@ generator::AppendArguments append_arguments(const AppendCall& call) {
   return arguments;
 }
 
+generator::AppendedScales scales_of(const AppendCall& call, const std::optional<Tensor>& scale) {
+  const generator::ScaleTensor of = scale_tensor(in_one_form(scale, call.k_cache));
+  return {const_cast<char*>(of.first), of.strides, call.scales().of_tokens()};
+}
+
 generator::Rotary rotary_of(const AppendOptions& opts) {
   if (!opts.rotary_cos) return generator::Rotary::none;
   return opts.rotary_interleaved ? generator::Rotary::neighbours : generator::Rotary::halves;
@@ -228,8 +241,10 @@ AppendCall::AppendCall(const Tensor& of_k, const Tensor& of_v, const Tensor& of_
     add_numbers(*this, "positions", opts.positions, tokens(), kOfTokens, true);
   }
   if (opts.q && !same_view(q, q_out)) add_operand(operands, "q", q, Operand::Role::rows, false);
+  if (!scales().of_tokens()) add_scales(operands, scales(), false);
   add_operand(operands, "k_cache", k_cache, Operand::Role::rows, true);
   add_operand(operands, "v_cache", v_cache, Operand::Role::rows, true);
+  if (scales().of_tokens()) add_scales(operands, scales(), true);
   if (opts.q) add_operand(operands, "q_out", q_out, Operand::Role::rows, true);
 }
 
@@ -245,11 +260,22 @@ PlainLaunch make_append_launch(const AppendCall& call, const Architecture& archi
                                const generator::Templates& templates) {
   const generator::AppendArguments arguments = append_arguments(call);
   const DType table = call.opts.rotary_cos ? call.opts.rotary_cos->dtype : call.k.dtype;
+  const bool to_e4m3 = call.k_cache.dtype == DType::e4m3;
+  if (to_e4m3 && !generator::converts_to_e4m3(architecture))
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("k_cache: dtype must be {} like that of k on {}, which has no instruction for e4m3, was e4m3",
+                    to_string(call.k.dtype), architecture.name));
   std::int64_t blocks = 0;
   if (__builtin_mul_overflow(call.tokens(), arguments.blocks_of_token, &blocks)) blocks = INT64_MAX;
-  PlainLaunch made = plain_launch(
-      generator::render_append(call.k.dtype, rotary_of(call.opts), table, architecture, templates), blocks, "k");
-  made.launch.write_argument(0, arguments);
+  const generator::AppendKernel wanted{call.k.dtype, rotary_of(call.opts), table, to_e4m3};
+  PlainLaunch made = plain_launch(generator::render_append(wanted, architecture, templates), blocks, "k");
+  if (to_e4m3)
+    made.launch.write_argument(
+        0, generator::AppendToE4m3Arguments{arguments,
+                                            {scales_of(call, call.opts.k_scale), scales_of(call, call.opts.v_scale)}});
+  else
+    made.launch.write_argument(0, arguments);
   return made;
 }
 

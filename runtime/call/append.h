@@ -8,6 +8,7 @@
 #include "generator/templates.h"
 #include "runtime/call/operands.h"
 #include "runtime/call/operation.h"
+#include "runtime/call/scales.h"
 
 namespace flashjit::runtime {
 
@@ -23,6 +24,7 @@ struct AppendCall {
   Operands operands;
   std::int64_t batch = 0;  // sequences; 0 beside slots
 
+  GivenScales scales() const noexcept { return {opts.k_scale, opts.v_scale}; }
   std::int64_t tokens() const noexcept { return k.shape[batch_dim] * k.shape[seqlen_dim]; }
   std::int64_t heads_of_token() const noexcept;  // of k, v and q
   // Rows that a sequence may have.

@@ -3,7 +3,10 @@
 #include "runtime/call/append.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <vector>
 
 #include "flashjit/reference.h"
 #include "runtime/call/tensor_dims.h"
@@ -78,20 +81,50 @@ class Appender {
     const TokenPlace source{token / rows, token % rows};
     position = number(opts_.positions, token, position);
     if (target.is_in(call_.k_cache)) {
-      move(call_.k, source, call_.k_cache, target, position, true);
-      move(call_.v, source, call_.v_cache, target, position, false);
+      move(call_.k, source, call_.k_cache, target, position, true, opts_.k_scale);
+      move(call_.v, source, call_.v_cache, target, position, false, opts_.v_scale);
     }
-    if (opts_.q) move(call_.q, source, call_.q_out, source, position, true);
+    if (opts_.q) move(call_.q, source, call_.q_out, source, position, true, {});
   }
   void move(const Tensor& from, const TokenPlace& source, const Tensor& to, const TokenPlace& target,
-            std::int64_t position, bool turns) const {
+            std::int64_t position, bool turns, const std::optional<Tensor>& scale) const {
     for (std::int64_t head = 0; head < from.shape[runtime::heads_dim]; ++head) {
-      const std::int64_t bytes = static_cast<std::int64_t>(size_of(from.dtype));
-      const char* const row = static_cast<const char*>(from.data) + source.head(from, head) * bytes;
-      char* const into = static_cast<char*>(to.data) + target.head(to, head) * bytes;
-      std::memmove(into, row, static_cast<std::size_t>(from.shape[runtime::head_dim_dim] * bytes));
-      if (turns && opts_.rotary_cos) turn(into, from.dtype, position);
+      const char* const row = element_of(from, source.head(from, head));
+      char* const into = element_of(to, target.head(to, head));
+      const std::int64_t width = from.shape[runtime::head_dim_dim];
+      const bool has_rotary = turns && opts_.rotary_cos;
+      if (to.dtype == DType::e4m3) {
+        std::vector<float> values(static_cast<std::size_t>(width));
+        for (std::int64_t i = 0; i < width; ++i)
+          values[static_cast<std::size_t>(i)] = static_cast<float>(load_element(row, from.dtype, i));
+        if (has_rotary) turn(values.data(), DType::f32, position);
+        store_scaled(values, into, scale, target, head);
+      } else {
+        std::memmove(into, row, static_cast<std::size_t>(width) * size_of(from.dtype));
+        if (has_rotary) turn(into, from.dtype, position);
+      }
     }
+  }
+  static char* element_of(const Tensor& tensor, std::int64_t index) {
+    return static_cast<char*>(tensor.data) + index * static_cast<std::int64_t>(size_of(tensor.dtype));
+  }
+  // In e4m3, divided by their scale, which those of tokens are given here.
+  void store_scaled(const std::vector<float>& values, void* into, const std::optional<Tensor>& scale,
+                    const TokenPlace& target, std::int64_t head) const {
+    constexpr float kLargest = 448;
+    float divisor = 1;
+    if (scale) {
+      const Tensor form = runtime::in_one_form(scale, call_.k_cache);
+      const std::int64_t at = target.head(form, head);
+      if (call_.scales().of_tokens()) {
+        float largest = 0;
+        for (const float value : values) largest = std::fmax(largest, std::fabs(value));
+        store_element(form.data, DType::f32, at, std::max(largest / kLargest, std::numeric_limits<float>::min()));
+      }
+      divisor = static_cast<float>(load_element(form.data, DType::f32, at));
+    }
+    for (std::size_t i = 0; i < values.size(); ++i)
+      store_element(into, DType::e4m3, static_cast<std::int64_t>(i), values[i] / divisor);
   }
   // In place.
   void turn(void* row, DType dtype, std::int64_t position) const {

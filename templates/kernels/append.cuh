@@ -19,12 +19,28 @@ struct AppendShared {
   int sequence;  // of the block's token
 };
 
-// Table: of the elements of sines and cosines.
-template <class Element, Rotary kRotary, class Table>
+// Neighbouring lanes of a warp that have a row together.
+struct RowLanes {
+  int count;  // a power of two
+  int own;    // of the lane, the place among them
+
+  __device__ __forceinline__ RowLanes(int count_, int thread) : count(count_), own(thread & (count_ - 1)) {}
+  __device__ __forceinline__ uint32 members() const {
+    return 0xffffffffu >> (kWarpSize - count) << (ptx::tid_x() % kWarpSize - own);
+  }
+};
+
+// A cache of the elements that come in.
+struct SameCache {
+  static constexpr bool kConverts = false;
+};
+
+// Table: of the elements of sines and cosines. Cache: what rows become there.
+template <class Element, Rotary kRotary, class Table, class Cache = SameCache>
 class AppendToken {
  public:
-  __device__ __forceinline__ AppendToken(const AppendArguments& args_, AppendShared& shared_)
-      : args(args_), shared(shared_), thread(ptx::tid_x()) {}
+  __device__ __forceinline__ AppendToken(const AppendArguments& args_, AppendShared& shared_, const Cache& cache_ = {})
+      : args(args_), shared(shared_), cache(cache_), thread(ptx::tid_x()) {}
 
   __device__ __forceinline__ void run() const {
     const uint32 block = ptx::ctaid_x(), blocks_of_token = static_cast<uint32>(args.blocks_of_token);
@@ -107,6 +123,8 @@ class AppendToken {
     char* const to =
         rows.to + (rows.to_cache != 0 ? target.cache : source).in(rows.to_strides) + head * rows.to_strides.head;
     const int lanes = 1 << args.row_lanes_log2;
+    if constexpr (Cache::kConverts)
+      if (rows.to_cache != 0) return convert(rows, head, from, to, target);
     for (int i = thread & (lanes - 1); i < rows.chunks - rows.turned; i += lanes) {
       if (kRotary != Rotary::none && i < rows.turned)
         turn(from, to, i, rows.turned, target.position);
@@ -118,8 +136,29 @@ class AppendToken {
     ptx::st_global(to + chunk * kChunkBytes, ptx::ld_global(from + chunk * kChunkBytes));
   }
 
-  // The index-th of so many times two chunks.
+  __device__ __forceinline__ void convert(const AppendedRows& rows, int head, const char* from, char* to,
+                                          const Target& target) const {
+    const RowLanes lanes(1 << args.row_lanes_log2, thread);
+    const int which = static_cast<int>(&rows - args.rows);
+    const RowStrides& strides = cache.scales[which].strides;
+    const int count = rows.chunks - rows.turned;
+    cache.write(which, to, target.cache.in(strides) + head * strides.head, lanes, [&](auto use) {
+      for (int i = lanes.own; i < count; i += lanes.count) {
+        if (kRotary != Rotary::none && i < rows.turned)
+          turn(from, i, rows.turned, target.position, use);
+        else
+          use(i + rows.turned, load(from, i + rows.turned));
+      }
+    });
+  }
+
   __device__ __forceinline__ void turn(const char* from, char* to, int index, int turned, int64 position) const {
+    turn(from, index, turned, position,
+         [&](int chunk, const Octet& x) { Octets<Element>::store(to + chunk * kChunkBytes, x); });
+  }
+  // The index-th of so many times two chunks: use(chunk, octet) what becomes of both.
+  template <class Use>
+  __device__ __forceinline__ void turn(const char* from, int index, int turned, int64 position, Use use) const {
     const int first = kRotary == Rotary::halves ? index : 2 * index;
     const int second = kRotary == Rotary::halves ? index + turned : first + 1;
     Octet x = load(from, first), y = load(from, second);
@@ -135,8 +174,8 @@ class AppendToken {
         turn(pairs.x[2 * i % kChunkElements], pairs.x[2 * i % kChunkElements + 1], cosine.x[i], sine.x[i]);
       }
     }
-    Octets<Element>::store(to + first * kChunkBytes, x);
-    Octets<Element>::store(to + second * kChunkBytes, y);
+    use(first, x);
+    use(second, y);
   }
   static __device__ __forceinline__ Octet load(const char* row, int chunk) {
     return Octets<Element>::load(row + chunk * kChunkBytes);
@@ -152,5 +191,6 @@ class AppendToken {
 
   const AppendArguments& args;
   AppendShared& shared;
+  const Cache cache;
   const int thread;
 };

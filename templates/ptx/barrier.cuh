@@ -83,6 +83,13 @@ __device__ __forceinline__ int shfl_first(int x) {
   return y;
 }
 
+// shfl.sync.bfly.b32 y, x, lane_xor, 0x1f, members;   among these lanes alone:                PTX ISA 6.0, sm_30
+__device__ __forceinline__ float shfl_xor(uint32 members, float x, int lane_xor) {
+  float y;
+  asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, %3;" : "=f"(y) : "f"(x), "r"(lane_xor), "r"(members));
+  return y;
+}
+
 // shfl.sync.bfly.b32 y, x, lane_xor, 0x1f, 0xffffffff;                                       PTX ISA 6.0, sm_30
 __device__ __forceinline__ float shfl_xor(float x, int lane_xor) {
   float y;

@@ -86,7 +86,7 @@ TEST_CASE("kernels of all dtypes and pairings compile for every target without s
     for (const generator::Rotary rotary :
          {generator::Rotary::none, generator::Rotary::halves, generator::Rotary::neighbours}) {
       const DType table = architecture.major == 9 ? DType::bf16 : DType::f32;
-      const generator::Source source = generator::render_append(DType::bf16, rotary, table, architecture).source;
+      const generator::Source source = generator::render_append({DType::bf16, rotary, table}, architecture).source;
       const runtime::CompiledImage image = nvrtc.compile(source.text(), source.name, architecture.name);
       CAPTURE(source.name);
       CHECK(image.spill_bytes == 0);

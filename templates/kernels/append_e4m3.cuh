@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernel that appends to a cache does where that is of e4m3: a row is divided by its scale, which memory has,
+// or which becomes such that the largest of its numbers is the largest that there is.
+#pragma once
+
+#include "kernels/append.cuh"
+#include "ptx/convert.cuh"
+
+struct E4m3Cache {
+  static constexpr bool kConverts = true;
+  static constexpr int kChunkBytes = kChunkElements;
+  static constexpr float kLargest = 448.0f;
+  static constexpr float kSmallestScale = 1.17549435e-38f;  // a normal number: what is divided by it is no NaN
+
+  const AppendedScales (&scales)[kAppendedCaches];
+
+  // By the lanes of a row together. each_octet(use): the lane's chunks, use(chunk, octet). at: of the row's scale.
+  template <class EachOctet>
+  __device__ __forceinline__ void write(int which, char* to, int64 at, const RowLanes& lanes,
+                                        EachOctet each_octet) const {
+    const float scale = scale_of_row(scales[which], at, lanes, each_octet);
+    each_octet([&](int chunk, const Octet& x) {
+      const auto four = [&](int i) {
+        return ptx::cvt_rn_satfinite_e4m3x4(x.x[i] / scale, x.x[i + 1] / scale, x.x[i + 2] / scale, x.x[i + 3] / scale);
+      };
+      ptx::st_global(to + chunk * kChunkBytes, four(0), four(4));
+    });
+  }
+
+ private:
+  template <class EachOctet>
+  __device__ __forceinline__ static float scale_of_row(const AppendedScales& of, int64 at, const RowLanes& lanes,
+                                                       EachOctet each_octet) {
+    if (of.are_written == 0) return of.first == nullptr ? 1.0f : ptx::ld_global_float(of.first + at);
+    float largest = 0.0f;
+    each_octet([&](int, const Octet& x) {
+#pragma unroll
+      for (float value : x.x) largest = fmaxf(largest, fabsf(value));
+    });
+    for (int distance = lanes.count / 2; distance > 0; distance /= 2)
+      largest = fmaxf(largest, ptx::shfl_xor(lanes.members(), largest, distance));
+    const float scale = fmaxf(largest / kLargest, kSmallestScale);
+    if (lanes.own == 0) ptx::st_global(of.first + at, scale);
+    return scale;
+  }
+};
