@@ -165,18 +165,23 @@ typedef struct flashjit_attention_options {
                                 on the device. NULL: none */
   int64_t fixed_split_size;  /* batch-invariant: keys are split so many at a time, and what comes of a row depends, bit
                                 by bit, on that row alone (attention.h). 0: as the GPU wants it */
+  /* What k and v of kDLFloat8_e4m3fn are multiplied by to become what was stored: f32 [1], [num_heads_kv], or k without
+     its last dimension. Both or none, both for each token or neither; NULL: 1. */
+  const DLTensor* k_scale;
+  const DLTensor* v_scale;
 } flashjit_attention_options;
 #define FLASHJIT_ATTENTION_OPTIONS_INIT                                                                               \
   {                                                                                                                   \
     sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0.0f, 0, NULL, NULL, NULL, \
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0.0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0,    \
-        NULL, NULL, 0                                                                                                 \
+        NULL, NULL, 0, NULL, NULL                                                                                     \
   }
 
 /* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention
    (flashjit/attention.h): q [batch, seqlen_q, num_heads_q, head_dim], k and v [batch, seqlen_kv, num_heads_kv, ...],
-   out [batch, seqlen_q, num_heads_q, head_dim_v] in the caller's memory, all of kDLFloat 16 or kDLBfloat 16 on kDLCUDA
-   (on kDLCPU for an engine that emulates). strides may be NULL: packed. options may be NULL. */
+   out [batch, seqlen_q, num_heads_q, head_dim_v] in the caller's memory, all of kDLFloat 16 or kDLBfloat 16, k and v
+   also of kDLFloat8_e4m3fn 8, on kDLCUDA (on kDLCPU for an engine that emulates). strides may be NULL: packed. options
+   may be NULL. */
 flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const flashjit_attention_options* options);
 
@@ -259,12 +264,20 @@ typedef struct flashjit_append_options {
   const DLTensor* q_out;      /* q itself */
   int32_t rotary_interleaved; /* 0: elements i and i + rotary_dim / 2 turn together; 1: 2 i and 2 i + 1 */
   int32_t reserved;           /* 0 */
+  /* Of caches of kDLFloat8_e4m3fn, as attention takes them: f32 [1] or [num_heads_kv], by which rows are divided; or
+     k_cache without its last dimension, which are written: the largest magnitude of a row over 448. NULL: 1. */
+  const DLTensor* k_scale;
+  const DLTensor* v_scale;
 } flashjit_append_options;
-#define FLASHJIT_APPEND_OPTIONS_INIT \
-  { sizeof(flashjit_append_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0 }
+#define FLASHJIT_APPEND_OPTIONS_INIT                                                                               \
+  {                                                                                                                \
+    sizeof(flashjit_append_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, \
+        NULL, NULL                                                                                                 \
+  }
 /* Writes new keys and values, [batch, seqlen, num_heads_kv, ...] or beside slots or cu_seqlens also [total, ...], into
    their rows of the caches, [pages, page_size, num_heads_kv, ...] or without pages [batch, seqlen, ...], as
-   flashjit::append does (flashjit/append.h): all of kDLFloat 16 or kDLBfloat 16, in one launch. */
+   flashjit::append does (flashjit/append.h): all of kDLFloat 16 or kDLBfloat 16, the caches also of kDLFloat8_e4m3fn 8,
+   in one launch. */
 flashjit_status flashjit_append(flashjit_engine* engine, const DLTensor* k, const DLTensor* v, const DLTensor* k_cache,
                                 const DLTensor* v_cache, const flashjit_append_options* options);
 
@@ -300,13 +313,15 @@ typedef struct flashjit_problem {
      anything. */
   const flashjit_function* score;
   const flashjit_function* mask;
-  int32_t paged;    /* 1: of calls that have page_table, whatever the size of pages; beside ragged */
-  int32_t reserved; /* 0 */
+  int32_t paged;        /* 1: of calls that have page_table, whatever the size of pages; beside ragged */
+  int32_t reserved;     /* 0 */
+  int32_t e4m3;         /* 1: of calls whose k and v are of kDLFloat8_e4m3fn */
+  int32_t token_scales; /* 1: of those with a scale for each token and head */
 } flashjit_problem;
 #define FLASHJIT_PROBLEM_INIT                                                                                        \
   {                                                                                                                  \
     sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, \
-        NULL, 0, 0                                                                                                   \
+        NULL, 0, 0, 0, 0                                                                                             \
   }
 
 /* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */

@@ -197,6 +197,8 @@ void read_tensors(const flashjit_attention_options& c, MemoryKind kind, flashjit
   read("leftpad_kv", c.leftpad_kv, "i32", options.leftpad_kv);
   read("batch_indices_kv", c.batch_indices_kv, "i32", options.batch_indices_kv);
   read("page_table", c.page_table, "i32", options.page_table);
+  read("k_scale", c.k_scale, "f32", options.k_scale);
+  read("v_scale", c.v_scale, "f32", options.v_scale);
 }
 
 flashjit::AttentionOptions to_options(const flashjit_attention_options* given, MemoryKind kind) {
@@ -261,6 +263,8 @@ flashjit::Problem to_problem(const flashjit_problem* given) {
                             .dropout = to_bool("dropout", c.dropout),
                             .ragged = to_bool("ragged", c.ragged),
                             .paged = to_bool("paged", c.paged),
+                            .e4m3 = to_bool("e4m3", c.e4m3),
+                            .token_scales = to_bool("token_scales", c.token_scales),
                             .bias = bias_function(c.bias),
                             .boolean_mask = flagged_function(FunctionKind::boolean_mask, c.boolean_mask),
                             .documents = flagged_function(FunctionKind::documents, c.documents),
@@ -290,15 +294,20 @@ flashjit::CallShape to_shape(const flashjit_mask_shape& given) {
 
 MemoryKind memory_of(const Engine& engine) { return engine.emulates() ? MemoryKind::host : MemoryKind::device; }
 
+constexpr const char *kRowDTypes = "f16 or bf16", *kKeyDTypes = "f16, bf16 or e4m3";
+
 flashjit::Tensor to_rows(const char* name, const DLTensor* tensor, MemoryKind kind) {
-  return flashjit::runtime::to_tensor(name, tensor, kind, "f16 or bf16");
+  return flashjit::runtime::to_tensor(name, tensor, kind, kRowDTypes);
+}
+flashjit::Tensor to_keys(const char* name, const DLTensor* tensor, MemoryKind kind) {
+  return flashjit::runtime::to_tensor(name, tensor, kind, kKeyDTypes);
 }
 
 void attention(Engine& engine, const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* out,
                const flashjit_attention_options* options) {
   const MemoryKind kind = memory_of(engine);
   // One after the other, so that of several errors the first is told.
-  const flashjit::Tensor q_view = to_rows("q", q, kind), k_view = to_rows("k", k, kind), v_view = to_rows("v", v, kind),
+  const flashjit::Tensor q_view = to_rows("q", q, kind), k_view = to_keys("k", k, kind), v_view = to_keys("v", v, kind),
                          out_view = to_rows("out", out, kind);
   engine.attention(q_view, k_view, v_view, out_view, to_options(options, kind));
 }
@@ -313,8 +322,8 @@ struct PlannedCall {
               const flashjit_attention_options* given)
       : kind(memory_of(engine)),
         q(to_rows("q", of_q, kind)),
-        k(to_rows("k", of_k, kind)),
-        v(to_rows("v", of_v, kind)),
+        k(to_keys("k", of_k, kind)),
+        v(to_keys("v", of_v, kind)),
         options(to_options(given, kind)) {}
 };
 
@@ -346,17 +355,17 @@ void merge(Engine& engine, const flashjit_partial* parts, std::size_t count, con
   const auto view = [kind](const std::string& name, const DLTensor* tensor, const char* dtypes) {
     return flashjit::runtime::to_tensor(name.c_str(), tensor, kind, dtypes);
   };
-  constexpr const char* kRowDTypes = "f16, bf16 or f32";
+  constexpr const char* kPartDTypes = "f16, bf16 or f32";
   if (count > 0) require("parts", parts);
   std::vector<flashjit::Partial> given;
   for (std::size_t i = 0; i < count; ++i) {
     const std::string name = fmt::format("parts[{}]", i);
-    given.push_back({view(name + ".out", parts[i].out, kRowDTypes), view(name + ".lse", parts[i].lse, "f32")});
+    given.push_back({view(name + ".out", parts[i].out, kPartDTypes), view(name + ".lse", parts[i].lse, "f32")});
   }
   flashjit::MergeOptions options;
   if (lse) options.lse = view("lse", lse, "f32");
   options.stream = static_cast<flashjit::Stream>(stream);
-  engine.merge(given, view("out", out, kRowDTypes), options);
+  engine.merge(given, view("out", out, kPartDTypes), options);
 }
 
 flashjit::AppendOptions to_options(const flashjit_append_options& c, MemoryKind kind) {
@@ -365,7 +374,7 @@ flashjit::AppendOptions to_options(const flashjit_append_options& c, MemoryKind 
                           const char* dtypes = "i32") {
     if (tensor) option = flashjit::runtime::to_tensor(name, tensor, kind, dtypes);
   };
-  constexpr const char *kOfTokens = "i32 or i64", *kOfTables = "f16, bf16 or f32", *kOfRows = "f16 or bf16";
+  constexpr const char *kOfTokens = "i32 or i64", *kOfTables = "f16, bf16 or f32";
   set(options.slots, "slots", c.slots, kOfTokens);
   set(options.seqused_kv, "seqused_kv", c.seqused_kv);
   set(options.cu_seqlens, "cu_seqlens", c.cu_seqlens);
@@ -375,8 +384,10 @@ flashjit::AppendOptions to_options(const flashjit_append_options& c, MemoryKind 
   set(options.rotary_cos, "rotary_cos", c.rotary_cos, kOfTables);
   set(options.rotary_sin, "rotary_sin", c.rotary_sin, kOfTables);
   set(options.positions, "positions", c.positions, kOfTokens);
-  set(options.q, "q", c.q, kOfRows);
-  set(options.q_out, "q_out", c.q_out, kOfRows);
+  set(options.q, "q", c.q, kRowDTypes);
+  set(options.q_out, "q_out", c.q_out, kRowDTypes);
+  set(options.k_scale, "k_scale", c.k_scale, "f32");
+  set(options.v_scale, "v_scale", c.v_scale, "f32");
   options.rotary_interleaved = to_bool("rotary_interleaved", c.rotary_interleaved);
   require_zero("reserved", c.reserved);
   options.stream = static_cast<flashjit::Stream>(c.stream);
@@ -386,10 +397,8 @@ flashjit::AppendOptions to_options(const flashjit_append_options& c, MemoryKind 
 void append(Engine& engine, const DLTensor* k, const DLTensor* v, const DLTensor* k_cache, const DLTensor* v_cache,
             const flashjit_append_options* options) {
   const MemoryKind kind = memory_of(engine);
-  const auto view = [kind](const char* name, const DLTensor* tensor) {
-    return flashjit::runtime::to_tensor(name, tensor, kind, "f16 or bf16");
-  };
-  engine.append(view("k", k), view("v", v), view("k_cache", k_cache), view("v_cache", v_cache),
+  engine.append(to_rows("k", k, kind), to_rows("v", v, kind), to_keys("k_cache", k_cache, kind),
+                to_keys("v_cache", v_cache, kind),
                 to_options(flashjit::runtime::read_struct(require("options", options)), kind));
 }
 

@@ -679,6 +679,20 @@ TEST_CASE("prepared pages are those of ragged batches") {
   CHECK(last_error() == "reserved: must be 0, was 1");
 }
 
+TEST_CASE("prepared scales of tokens are those of e4m3") {
+  const EnginePointer engine = make_engine("sm_90a");
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  const auto status = [&] { return flashjit_prepare(engine.get(), &problem, -1); };
+  problem.e4m3 = problem.token_scales = 1;
+  CHECK(status() == FLASHJIT_NO_COMPILER);
+  problem.e4m3 = 0;
+  CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "token_scales: must not be true without e4m3, which has scales");
+  problem.e4m3 = 2;
+  CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "e4m3: must be 0 or 1, was 2");
+}
+
 TEST_CASE("a prepared bias has a dtype, and a prepared block mask is made of something") {
   const EnginePointer engine = make_engine("sm_90a");
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
@@ -780,16 +794,18 @@ TEST_CASE("a struct without its size is refused") {
 // What lies behind a struct of the caller's size is not looked at.
 TEST_CASE("options of every version are taken for ever") {
   constexpr std::size_t kFirst = 48, kWithWindow = 56, kWithScores = 88, kWithFunctions = 168, kWithDropout = 208,
-                        kWithRagged = 272, kWithPages = 280, kWithPlan = 288, kWithFixedSplits = 296;
+                        kWithRagged = 272, kWithPages = 280, kWithPlan = 288, kWithFixedSplits = 296, kWithScales = 312;
   static_assert(sizeof(flashjit_engine_options) >= 56 && sizeof(flashjit_counters) >= 64);
   static_assert(sizeof(flashjit_function) >= 40 && sizeof(flashjit_capture) == 32);
-  static_assert(sizeof(flashjit_attention_options) >= kWithFixedSplits && sizeof(flashjit_plan_info) >= 32);
-  static_assert(sizeof(flashjit_append_options) >= 112);
+  static_assert(sizeof(flashjit_attention_options) >= kWithScales && sizeof(flashjit_plan_info) >= 32);
+  static_assert(sizeof(flashjit_append_options) >= 128);
+  static_assert(offsetof(flashjit_append_options, reserved) + sizeof(std::int32_t) == 112);
   static_assert(offsetof(flashjit_attention_options, cu_seqlens_q) == kWithDropout);
   static_assert(offsetof(flashjit_attention_options, max_seqlen_kv) + sizeof(std::int64_t) == kWithRagged);
   static_assert(offsetof(flashjit_attention_options, page_table) + sizeof(void*) == kWithPages);
   static_assert(offsetof(flashjit_attention_options, plan) + sizeof(void*) == kWithPlan);
   static_assert(offsetof(flashjit_attention_options, fixed_split_size) + sizeof(std::int64_t) == kWithFixedSplits);
+  static_assert(offsetof(flashjit_attention_options, v_scale) + sizeof(void*) == kWithScales);
   const EnginePointer engine = make_engine("sm_90a");
   Call call;
   const auto status = [&](std::size_t size) {
@@ -829,8 +845,9 @@ TEST_CASE("options of every version are taken for ever") {
 
 TEST_CASE("problems of every version are taken for ever") {
   constexpr std::size_t kFirst = 24, kWithWindow = 32, kWithScores = 48, kWithDropout = 56, kWithFunctions = 96,
-                        kWithPages = 104;
-  static_assert(sizeof(flashjit_problem) >= kWithPages);
+                        kWithPages = 104, kWithE4m3 = 112;
+  static_assert(sizeof(flashjit_problem) >= kWithE4m3);
+  static_assert(offsetof(flashjit_problem, token_scales) + sizeof(std::int32_t) == kWithE4m3);
   static_assert(offsetof(flashjit_problem, bias) == kWithDropout);
   static_assert(offsetof(flashjit_problem, mask) + sizeof(void*) == kWithFunctions);
   static_assert(offsetof(flashjit_problem, reserved) + sizeof(std::int32_t) == kWithPages);
@@ -840,6 +857,9 @@ TEST_CASE("problems of every version are taken for ever") {
     problem.struct_size = size;
     return flashjit_prepare(engine.get(), &problem, -1);
   };
+  problem.e4m3 = problem.token_scales = 7;
+  CHECK(status(kWithE4m3) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(status(kWithPages) == FLASHJIT_NO_COMPILER);
   problem.paged = problem.reserved = 7;
   CHECK(status(kWithPages) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(status(kWithFunctions) == FLASHJIT_NO_COMPILER);

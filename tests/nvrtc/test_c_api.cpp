@@ -484,6 +484,41 @@ TEST_CASE("new keys are written through C as in C++, and what is wrong with them
   flashjit_engine_destroy(engine);
 }
 
+TEST_CASE("a cache of e4m3 is written and read through C as in C++") {
+  flashjit_engine* const engine = make_engine();
+  const HostTensor k = HostTensor::random_normal(DType::f16, {1, 20, 2, 32}, 1),
+                   q = HostTensor::random_normal(DType::f16, {1, 3, 4, 32}, 2), used = counting(DType::i32, {1}, 1);
+  store_element(const_cast<void*>(used.data()), DType::i32, 0, 20);
+  HostTensor k_cache(DType::e4m3, {1, 24, 2, 32}), v_cache = k_cache, k_scale(DType::f32, {1, 24, 2}),
+                                                   v_scale = k_scale, out(DType::f16, {1, 3, 4, 32});
+  HostTensor expected_k = k_cache, expected_v = v_cache, expected_scale = k_scale, other_scale = v_scale,
+             expected = out;
+  AppendOptions append;
+  append.seqused_kv = used.view(), append.k_scale = expected_scale.view(), append.v_scale = other_scale.view();
+  AttentionOptions attention;
+  attention.seqused_kv = used.view(), attention.k_scale = append.k_scale, attention.v_scale = append.v_scale;
+  Engine reference(emulating());
+  reference.append(k.view(), k.view(), expected_k.view(), expected_v.view(), append);
+  reference.attention(q.view(), expected_k.view(), expected_v.view(), expected.view(), attention);
+
+  const DlpackView c_k(k.view(), kDLCPU), c_q(q.view(), kDLCPU), c_used(used.view(), kDLCPU),
+      c_k_cache(k_cache.view(), kDLCPU), c_v_cache(v_cache.view(), kDLCPU), c_k_scale(k_scale.view(), kDLCPU),
+      c_v_scale(v_scale.view(), kDLCPU), c_out(out.view(), kDLCPU);
+  flashjit_append_options to_cache = FLASHJIT_APPEND_OPTIONS_INIT;
+  to_cache.seqused_kv = &c_used, to_cache.k_scale = &c_k_scale, to_cache.v_scale = &c_v_scale;
+  REQUIRE(flashjit_append(engine, &c_k, &c_k, &c_k_cache, &c_v_cache, &to_cache) == FLASHJIT_OK);
+  CHECK(same_bytes(k_cache, expected_k));
+  CHECK(same_bytes(k_scale, expected_scale));
+  flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+  options.seqused_kv = &c_used, options.k_scale = &c_k_scale, options.v_scale = &c_v_scale;
+  REQUIRE(flashjit_attention(engine, &c_q, &c_k_cache, &c_v_cache, &c_out, &options) == FLASHJIT_OK);
+  CHECK(same_bytes(out, expected));
+  options.v_scale = nullptr;
+  CHECK(flashjit_attention(engine, &c_q, &c_k_cache, &c_v_cache, &c_out, &options) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(std::string(flashjit_last_error()) == "v_scale: must be given beside k_scale, was not");
+  flashjit_engine_destroy(engine);
+}
+
 TEST_CASE("parts are joined through C as in C++, and what is wrong with them is told") {
   flashjit_engine* const engine = make_engine();
   const HostTensor out_a = HostTensor::random_normal(DType::f16, {1, 3, 2, 16}, 1),
