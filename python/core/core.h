@@ -90,7 +90,7 @@ typedef struct TensorOption {
   const char* name;
   size_t field;
 } TensorOption;
-enum { kTensorOptions = 19 };
+enum { kTensorOptions = 21 };
 extern const TensorOption tensor_options[kTensorOptions];
 /* options: the struct that has the field. */
 const DLTensor** place_of(void* options, const TensorOption* option);
@@ -136,8 +136,8 @@ PyObject* merge(PyObject* module, PyObject* args);
 /* append(engine, k, v, k_cache, v_cache, q_out, tensors, rotary_interleaved, stream): likewise; q_out may be None. */
 PyObject* append(PyObject* module, PyObject* args);
 /* prepare(engine, dtype, head_dim, head_dim_v, (causal, window, chunk, softcap, alibi, sinks, boolean_mask, documents,
-   prefix, tree, block_mask, dropout, dropout_mask, ragged, paged), bias, score, mask, device): dtype and bias are
-   (code, bits) of DLPack, (0, 0) for no bias; score and mask are as of launch. */
+   prefix, tree, block_mask, dropout, dropout_mask, ragged, paged, e4m3, token_scales), bias, score, mask, device):
+   dtype and bias are (code, bits) of DLPack, (0, 0) for no bias; score and mask are as of launch. */
 PyObject* prepare(PyObject* module, PyObject* args);
 /* dropout_mask(probability, seed, offset, (batch, heads, seqlen_q, seqlen_kv)): bytes, 1 where a probability stays. */
 PyObject* make_dropout_mask(PyObject* module, PyObject* args);

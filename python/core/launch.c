@@ -320,7 +320,9 @@ static const TensorOption append_tensors[] = {{"slots", offsetof(flashjit_append
                                               {"rotary_cos", offsetof(flashjit_append_options, rotary_cos)},
                                               {"rotary_sin", offsetof(flashjit_append_options, rotary_sin)},
                                               {"positions", offsetof(flashjit_append_options, positions)},
-                                              {"q", offsetof(flashjit_append_options, q)}};
+                                              {"q", offsetof(flashjit_append_options, q)},
+                                              {"k_scale", offsetof(flashjit_append_options, k_scale)},
+                                              {"v_scale", offsetof(flashjit_append_options, v_scale)}};
 
 PyObject* append(PyObject* module, PyObject* args) {
   (void)module;
@@ -361,12 +363,12 @@ PyObject* prepare(PyObject* module, PyObject* args) {
   int device;
   Call call;
   begin(&call);
-  if (!PyArg_ParseTuple(args, "O(bb)ii(ppppppppppppppp)(bb)OOi:prepare", &given.engine, &problem.dtype.code,
+  if (!PyArg_ParseTuple(args, "O(bb)ii(ppppppppppppppppp)(bb)OOi:prepare", &given.engine, &problem.dtype.code,
                         &problem.dtype.bits, &problem.head_dim, &problem.head_dim_v, &problem.causal, &problem.window,
                         &problem.chunk, &problem.softcap, &problem.alibi, &problem.sinks, &problem.boolean_mask,
                         &problem.documents, &problem.prefix, &problem.tree, &problem.block_mask, &problem.dropout,
-                        &problem.dropout_mask, &problem.ragged, &problem.paged, &problem.bias.code, &problem.bias.bits,
-                        &score, &mask, &device) ||
+                        &problem.dropout_mask, &problem.ragged, &problem.paged, &problem.e4m3, &problem.token_scales,
+                        &problem.bias.code, &problem.bias.bits, &score, &mask, &device) ||
       !read_described(score, &call.score) || !read_described(mask, &call.mask)) {
     return NULL;
   }

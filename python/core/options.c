@@ -23,7 +23,9 @@ const TensorOption tensor_options[kTensorOptions] = {
     {"seqused_kv", offsetof(flashjit_attention_options, seqused_kv)},
     {"leftpad_kv", offsetof(flashjit_attention_options, leftpad_kv)},
     {"batch_indices_kv", offsetof(flashjit_attention_options, batch_indices_kv)},
-    {"page_table", offsetof(flashjit_attention_options, page_table)}};
+    {"page_table", offsetof(flashjit_attention_options, page_table)},
+    {"k_scale", offsetof(flashjit_attention_options, k_scale)},
+    {"v_scale", offsetof(flashjit_attention_options, v_scale)}};
 
 const DLTensor** place_of(void* options, const TensorOption* option) {
   return (const DLTensor**)((char*)options + option->field);

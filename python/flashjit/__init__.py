@@ -66,12 +66,13 @@ class Engine(_core.Engine):
                 alibi: bool = False, sinks: bool = False, bias: Any = None, boolean_mask: bool = False,
                 documents: bool = False, prefix: bool = False, tree: bool = False, score: AnyScore | None = None,
                 mask: AnyMask | None = None, block_mask: bool = False, dropout: bool = False,
-                dropout_mask: bool = False, ragged: bool = False, paged: bool = False) -> None:
+                dropout_mask: bool = False, ragged: bool = False, paged: bool = False, e4m3: bool = False,
+                token_scales: bool = False) -> None:
         """As flashjit.prepare, with this engine."""
         prepare(dtype, head_dim, head_dim_v, causal, device, engine=self, window=window, chunk=chunk, softcap=softcap,
                 alibi=alibi, sinks=sinks, bias=bias, boolean_mask=boolean_mask, documents=documents, prefix=prefix,
                 tree=tree, score=score, mask=mask, block_mask=block_mask, dropout=dropout, dropout_mask=dropout_mask,
-                ragged=ragged, paged=paged)
+                ragged=ragged, paged=paged, e4m3=e4m3, token_scales=token_scales)
 
     def block_mask(self, q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = None, tree: Any = None,
                    mask: AnyMask | None = None, query_offsets: Any = None, key_offsets: Any = None, into: Any = None,
@@ -92,12 +93,14 @@ class Engine(_core.Engine):
     def append(self, k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seqused_kv: Any = None,
                cu_seqlens: Any = None, page_table: Any = None, batch_indices_kv: Any = None, leftpad_kv: Any = None,
                rotary_cos: Any = None, rotary_sin: Any = None, rotary_interleaved: bool = False,
-               positions: Any = None, q: Any = None, q_out: Any = None, stream: Any = None) -> Any:
+               positions: Any = None, q: Any = None, q_out: Any = None, k_scale: Any = None, v_scale: Any = None,
+               stream: Any = None) -> Any:
         """As flashjit.append, with this engine."""
         return append(k, v, k_cache, v_cache, slots=slots, seqused_kv=seqused_kv, cu_seqlens=cu_seqlens,
                       page_table=page_table, batch_indices_kv=batch_indices_kv, leftpad_kv=leftpad_kv,
                       rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved,
-                      positions=positions, q=q, q_out=q_out, stream=stream, engine=self)
+                      positions=positions, q=q, q_out=q_out, k_scale=k_scale, v_scale=v_scale, stream=stream,
+                      engine=self)
 
     def counters(self) -> dict[str, int]:
         """As flashjit.counters, of this engine."""
@@ -221,7 +224,8 @@ def merge(parts: Sequence[tuple[Any, Any]], *, out: Any = None, lse: Any = None,
 def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seqused_kv: Any = None,
            cu_seqlens: Any = None, page_table: Any = None, batch_indices_kv: Any = None, leftpad_kv: Any = None,
            rotary_cos: Any = None, rotary_sin: Any = None, rotary_interleaved: bool = False, positions: Any = None,
-           q: Any = None, q_out: Any = None, stream: Any = None, engine: Engine | None = None) -> Any:
+           q: Any = None, q_out: Any = None, k_scale: Any = None, v_scale: Any = None, stream: Any = None,
+           engine: Engine | None = None) -> Any:
     """Write new keys and values into the cache that attention reads, turned by their positions or as they are.
 
     >>> q = flashjit.append(k, v, k_pages, v_pages, slots=slots, rotary_cos=cos, rotary_sin=sin, positions=positions,
@@ -236,7 +240,8 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seq
     v : array [batch, seqlen, heads_kv, head_dim_v]
         float16 or bfloat16. Beside slots or cu_seqlens also [total, heads_kv, ...].
     k_cache, v_cache : arrays [pages, page_size, heads_kv, ...]
-        Written. Without pages [batch, seqlen, heads_kv, ...]. Any strides, but a contiguous last dimension.
+        Written. Without pages [batch, seqlen, heads_kv, ...]. Any strides, but a contiguous last dimension. The dtype
+        of k, or float8_e4m3fn, into which numbers are rounded, at most to 448 (compute capability 8.9 or more).
     slots : array [total]
         int32 or int64: token t goes to row slots[t] % page_size of page slots[t] // page_size; negative: nowhere. Beside
         none of the following five.
@@ -262,12 +267,15 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seq
         Queries of the same tokens, which turn as k does.
     q_out : array, as q
         Written, and returned; may be q itself. A new array of q's library when None.
+    k_scale, v_scale : arrays
+        float32, for caches of float8_e4m3fn, as flashjit.attention takes them. [1] or [heads_kv]: rows are divided by
+        them. k_cache without its last dimension: written, of each row the largest magnitude over 448. 1 when None.
     stream, engine :
         As of flashjit.attention.
     """
     tensors = {"slots": slots, "seqused_kv": seqused_kv, "cu_seqlens": cu_seqlens, "page_table": page_table,
                "batch_indices_kv": batch_indices_kv, "leftpad_kv": leftpad_kv, "rotary_cos": rotary_cos,
-               "rotary_sin": rotary_sin, "positions": positions, "q": q}
+               "rotary_sin": rotary_sin, "positions": positions, "q": q, "k_scale": k_scale, "v_scale": v_scale}
     return _arrays.append(k, v, k_cache, v_cache, q_out, rotary_interleaved, stream, engine, tensors)
 
 
@@ -276,7 +284,8 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
             alibi: bool = False, sinks: bool = False, bias: Any = None, boolean_mask: bool = False,
             documents: bool = False, prefix: bool = False, tree: bool = False, score: AnyScore | None = None,
             mask: AnyMask | None = None, block_mask: bool = False, dropout: bool = False,
-            dropout_mask: bool = False, ragged: bool = False, paged: bool = False) -> None:
+            dropout_mask: bool = False, ragged: bool = False, paged: bool = False, e4m3: bool = False,
+            token_scales: bool = False) -> None:
     """Make and load every kernel that calls for this problem may need: after it they compile and read nothing.
 
     >>> flashjit.prepare("bfloat16", 128, causal=True, bias="float32")
@@ -321,6 +330,10 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
         page_table.
     paged : bool
         Whether calls have a page_table, with pages of whatever size; beside ragged=True.
+    e4m3 : bool
+        Whether calls have k and v of float8_e4m3fn.
+    token_scales : bool
+        Whether these have a k_scale and a v_scale for each token; beside e4m3=True.
     """
     dim, dim_v = _to_int("head_dim", head_dim), head_dim if head_dim_v is None else head_dim_v
     if (dim_v := _to_int("head_dim_v", dim_v)) == 0:  # which would stand for head_dim in the library
@@ -328,7 +341,7 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
     flags = {"causal": causal, "window": window, "chunk": chunk, "softcap": softcap, "alibi": alibi, "sinks": sinks,
              "boolean_mask": boolean_mask, "documents": documents, "prefix": prefix, "tree": tree,
              "block_mask": block_mask, "dropout": dropout, "dropout_mask": dropout_mask, "ragged": ragged,
-             "paged": paged}
+             "paged": paged, "e4m3": e4m3, "token_scales": token_scales}
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise InvalidArgument(f"{name}: must be True or False, whatever value calls have, was {flag!r:.100}")

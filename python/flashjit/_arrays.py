@@ -15,7 +15,7 @@ from ._functions import AnyMask, AnyScore, Mask, Score, to_function
 
 # DLPack's numbers.
 _CPU, _CUDA = 1, 2
-_INT, _FLOAT, _BFLOAT, _BOOL = 0, 2, 4, 6
+_INT, _FLOAT, _BFLOAT, _BOOL, _E4M3 = 0, 2, 4, 6, 10
 _LEGACY_STREAM = 1  # the default stream, where 0 stands for nothing
 # (code, bits) by the names that libraries have in common.
 DLPACK_DTYPES = {"float16": (_FLOAT, 16), "bfloat16": (_BFLOAT, 16), "float32": (_FLOAT, 32)}
@@ -142,13 +142,16 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, q_out: Any, interleaved: 
     interleaved, q = _flag("rotary_interleaved", interleaved), tensors["q"]
     if q is not None and q_out is None:
         q_out = _library_of("q", q).empty(q, q.shape)
-    written = {"k_cache": k_cache, "v_cache": v_cache, **({} if q_out is None else {"q_out": q_out})}
+    views_of = {"k_cache": k_cache, "v_cache": v_cache, **({} if q_out is None else {"q_out": q_out})}
+    # Those of tokens are written, too.
+    scales = {name: tensors[name] for name in ("k_scale", "v_scale") if len(getattr(tensors[name], "shape", ())) > 1}
+    written = {**views_of, **scales}
     libraries = {name: _library_of(name, array) for name, array in written.items()}
     for name, array in written.items():
         libraries[name].check_out(name, array)
 
     def launch(handle: int) -> None:
-        views = {name: _export(name, array, handle) for name, array in written.items()}
+        views = {name: _export(name, array, handle) for name, array in views_of.items()}
         _core.append(engine, _export("k", k, handle), _export("v", v, handle), views["k_cache"], views["v_cache"],
                      views.get("q_out"), _export_all(tensors, handle), interleaved, handle)
 
@@ -244,8 +247,10 @@ _DTYPES = {
     "seqused_q": _I32, "seqused_kv": _I32, "leftpad_kv": _I32, "batch_indices_kv": _I32, "page_table": _I32,
     "cu_seqlens": _I32, "slots": _I32_OR_I64, "positions": _I32_OR_I64,
     "tree": _I64, "dropout_state": _I64, "boolean_mask": _BOOLEAN, "dropout_mask": _BOOLEAN,
-    "rotary_cos": _FLOATS, "rotary_sin": _FLOATS, "bias": _FLOATS}
+    "rotary_cos": _FLOATS, "rotary_sin": _FLOATS, "bias": _FLOATS, "k_scale": _F32, "v_scale": _F32}
 _OF_ROWS = _Dtypes("float16 or bfloat16", "bfloat16", "float16 (typestr <f2; bfloat16 needs __dlpack__)")
+_OF_KEYS = _Dtypes("float16, bfloat16 or float8_e4m3fn", "bfloat16", "float16 (typestr <f2; bfloat16 and float8_e4m3fn "
+                   "need __dlpack__)")
 _OF_CAPTURES = _Dtypes("float16, bfloat16, float32, int32, int64 or bool", "float",
                        "float16, float32, int32, int64 or bool (typestr <f2, <f4, <i4, <i8, |b1; bfloat16 needs "
                        "__dlpack__)")
@@ -257,7 +262,7 @@ def _dtypes_of(name: str) -> _Dtypes:
         return _OF_CAPTURES
     if name.startswith("parts["):
         return _F32 if name.endswith("lse") else _FLOATS
-    return _DTYPES.get(name, _OF_ROWS)
+    return _DTYPES.get(name, _OF_KEYS if name in ("k", "v", "k_cache", "v_cache") else _OF_ROWS)
 
 
 def mark_written(tensor: Any) -> None:
@@ -423,6 +428,8 @@ def _no_array(name: str, array: Any) -> InvalidArgument:
 def _export(name: str, array: Any, stream: int) -> Any:
     if _known_library(type(array)) is _LIBRARIES["torch"]:
         return _describe_torch(name, array)
+    if str(getattr(array, "dtype", "")) == "float8_e4m3fn" and _known_library(type(array)) is _LIBRARIES["numpy"]:
+        return _describe_e4m3_of_numpy(array)
     if hasattr(array, "__dlpack__"):
         return _to_capsule(name, array, stream)
     if hasattr(array, "__cuda_array_interface__"):
@@ -459,7 +466,7 @@ def _to_capsule(name: str, array: Any, stream: int) -> Any:
 
 _TORCH_CODES = {
     "torch.float16": _FLOAT, "torch.bfloat16": _BFLOAT, "torch.float32": _FLOAT, "torch.int32": _INT,
-    "torch.int64": _INT, "torch.bool": _BOOL}
+    "torch.int64": _INT, "torch.bool": _BOOL, "torch.float8_e4m3fn": _E4M3}
 _TYPESTR_CODES = {"<f2": _FLOAT, "<f4": _FLOAT, "<i4": _INT, "<i8": _INT, "|b1": _BOOL}
 
 
@@ -476,6 +483,11 @@ def _describe_torch(name: str, tensor: Any) -> Any:
                               f"{name.rpartition(' ')[2]}.{wanted.torch_method}()")
     return (tensor.data_ptr(), devices[tensor.device.type], tensor.device.index or 0, _TORCH_CODES[str(tensor.dtype)],
             8 * tensor.element_size(), tensor.shape, tensor.stride())
+
+
+def _describe_e4m3_of_numpy(array: Any) -> Any:
+    """Of ml_dtypes, which NumPy has no word of DLPack for. An element is a byte."""
+    return array.ctypes.data, _CPU, 0, _E4M3, 8, array.shape, array.strides
 
 
 def _describe_cuda_array(name: str, array: Any) -> Any:

@@ -28,8 +28,8 @@ _FUNCTION = "str? {0}=None, str[]? {0}_captures=None, Tensor[]? {0}_tensors=None
     "Tensor? query_offsets=None, Tensor? key_offsets=None, Tensor? block_mask=None, float? dropout=None, "
     "int? dropout_seed=None, int? dropout_offset=None, Tensor? dropout_state=None, Tensor? dropout_mask=None, "
     "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_kv=None, Tensor? seqused_q=None, Tensor? seqused_kv=None, "
-    "Tensor? leftpad_kv=None, Tensor? batch_indices_kv=None, Tensor? page_table=None, SymInt? max_seqlen_q=None, "
-    "SymInt? max_seqlen_kv=None, SymInt? fixed_split_size=None, "
+    "Tensor? leftpad_kv=None, Tensor? batch_indices_kv=None, Tensor? page_table=None, Tensor? k_scale=None, "
+    "Tensor? v_scale=None, SymInt? max_seqlen_q=None, SymInt? max_seqlen_kv=None, SymInt? fixed_split_size=None, "
     f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}) -> (Tensor out, Tensor lse)",
 )
 def attention_forward(
@@ -37,7 +37,7 @@ def attention_forward(
     boolean_mask=None, documents=None, prefix=None, tree=None, query_offsets=None, key_offsets=None, block_mask=None,
     dropout=None, dropout_seed=None, dropout_offset=None, dropout_state=None, dropout_mask=None,
     cu_seqlens_q=None, cu_seqlens_kv=None, seqused_q=None, seqused_kv=None, leftpad_kv=None, batch_indices_kv=None,
-    page_table=None, max_seqlen_q=None, max_seqlen_kv=None, fixed_split_size=None,
+    page_table=None, k_scale=None, v_scale=None, max_seqlen_q=None, max_seqlen_kv=None, fixed_split_size=None,
     score=None, score_captures=None, score_tensors=None, score_numbers=None,
     mask=None, mask_captures=None, mask_tensors=None, mask_numbers=None,
 ):  # fmt: skip
@@ -49,7 +49,7 @@ def attention_forward(
         dropout_seed=dropout_seed, dropout_offset=dropout_offset, dropout_state=dropout_state,
         dropout_mask=dropout_mask, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqused_q=seqused_q,
         seqused_kv=seqused_kv, leftpad_kv=leftpad_kv, batch_indices_kv=batch_indices_kv, page_table=page_table,
-        max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, fixed_split_size=fixed_split_size, lse=True,
+        k_scale=k_scale, v_scale=v_scale, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, fixed_split_size=fixed_split_size, lse=True,
         score=_to_function(flashjit.Score, score, score_captures, score_tensors, score_numbers),
         mask=_to_function(flashjit.Mask, mask, mask_captures, mask_tensors, mask_numbers),
     )  # fmt: skip
@@ -116,7 +116,9 @@ def _as_autocast_wants(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor
     if not torch.is_autocast_enabled(device):
         return q, k, v
     dtype = torch.get_autocast_dtype(device)
-    return q.to(dtype), k.to(dtype), v.to(dtype)
+    # What is stored in 8 bits has scales of its own.
+    k, v = (rows if rows.dtype == torch.float8_e4m3fn else rows.to(dtype) for rows in (k, v))
+    return q.to(dtype), k, v
 
 
 def attention(
@@ -153,6 +155,8 @@ def attention(
     leftpad_kv: Optional[Tensor] = None,
     batch_indices_kv: Optional[Tensor] = None,
     page_table: Optional[Tensor] = None,
+    k_scale: Optional[Tensor] = None,
+    v_scale: Optional[Tensor] = None,
     max_seqlen_q: Optional[int] = 0,
     max_seqlen_kv: Optional[int] = 0,
     fixed_split_size: Optional[int] = 0,
@@ -182,6 +186,7 @@ def attention(
         "dropout_mask": dropout_mask, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
         "seqused_q": seqused_q, "seqused_kv": seqused_kv, "leftpad_kv": leftpad_kv,
         "batch_indices_kv": batch_indices_kv, "page_table": page_table,
+        "k_scale": k_scale, "v_scale": v_scale,
     }  # fmt: skip
     options = {
         "window": window, "chunk": chunk, "softcap": softcap, "dropout": dropout, "dropout_seed": dropout_seed,

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caches of float8_e4m3fn, written by flashjit.append and read by flashjit.attention, in the emulator."""
+
+import unittest
+
+import flashjit
+import numpy as np
+from support import emulating_engine
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+
+class Stored(np.ndarray):
+    """Bytes as ml_dtypes has float8_e4m3fn: NumPy tells its name, and has no word of DLPack for it."""
+
+    @property
+    def dtype(self):
+        return "float8_e4m3fn"
+
+
+def stored(shape):
+    return np.zeros(shape, np.uint8).view(Stored)
+
+
+def numbers(array):
+    """What bytes of e4m3 mean."""
+    bits = np.asarray(array).view(np.uint8).astype(np.int32)
+    sign, exponent, mantissa = 1 - 2 * (bits >> 7), bits >> 3 & 15, bits & 7
+    magnitude = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0**(exponent - 10))
+    return sign * magnitude
+
+
+def attend(q, k, v):
+    """In float64; one key/value head for each query head."""
+    scores = np.einsum("bqhd,bkhd->bhqk", q.astype(np.float64), k) / np.sqrt(q.shape[-1])
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("bhqk,bkhd->bqhd", weights / weights.sum(-1, keepdims=True), v)
+
+
+class Caches(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.engine = emulating_engine()
+        random = np.random.default_rng(5)
+        cls.q, cls.k, cls.v = (random.standard_normal((1, rows, 2, 64)).astype(np.float16) for rows in (3, 40, 40))
+        cls.used = np.int32([40])
+
+    def check(self, k_scale, v_scale, scaled=lambda scale: scale[..., None]):
+        k_cache, v_cache = stored((1, 48, 2, 64)), stored((1, 48, 2, 64))
+        scales = {} if k_scale is None else {"k_scale": k_scale, "v_scale": v_scale}
+        self.engine.append(self.k, self.v, k_cache, v_cache, seqused_kv=self.used, **scales)
+        keys, values = numbers(k_cache)[:, :40], numbers(v_cache)[:, :40]
+        if k_scale is not None:
+            keys, values = keys * scaled(k_scale), values * scaled(v_scale)
+        np.testing.assert_allclose(keys, self.k, rtol=1 / 16, atol=1e-2)
+        out = self.engine.attention(self.q, k_cache, v_cache, seqused_kv=self.used, **scales)
+        np.testing.assert_allclose(out, attend(self.q, keys, values), atol=4e-3)
+
+    def test_no_scales(self):
+        self.check(None, None)
+
+    def test_scales_of_all_and_of_heads(self):
+        self.check(np.float32([0.01]), np.float32([0.02]))
+        self.check(np.float32([0.01, 0.03]), np.float32([0.02, 0.05]))
+
+    def test_scales_of_tokens_are_written(self):
+        k_scale, v_scale = np.zeros((1, 48, 2), np.float32), np.zeros((1, 48, 2), np.float32)
+        self.check(k_scale, v_scale, lambda scale: scale[:, :40, :, None])
+        np.testing.assert_allclose(k_scale[:, :40], np.abs(self.k.astype(np.float32)).max(-1) / 448, rtol=1e-6)
+        self.assertFalse(k_scale[:, 40:].any())
+
+    def test_bad_input(self):
+        k_cache = stored((1, 48, 2, 64))
+        one = np.float32([1])
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^v: dtype must be e4m3 like that of k, was f16$"):
+            self.engine.attention(self.q, k_cache, np.zeros((1, 48, 2, 64), np.float16))
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^v_scale: must be given beside k_scale, was not$"):
+            self.engine.attention(self.q, k_cache, k_cache, k_scale=one)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^k_scale: must not be given unless k is of e4m3"):
+            self.engine.attention(self.q, self.k, self.v, k_scale=one, v_scale=one)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^q: dtype must be f16 or bf16, was e4m3$"):
+            self.engine.attention(stored((1, 3, 2, 64)), k_cache, k_cache, out=self.q.copy())
+
+    def test_prepare(self):
+        self.engine.prepare("float16", 64, ragged=True, e4m3=True)
+        before = self.engine.counters()["compiles"]
+        self.check(None, None)
+        self.assertLessEqual(self.engine.counters()["compiles"], before + 1)  # but for append's
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^token_scales: must not be true without e4m3"):
+            self.engine.prepare("float16", 64, token_scales=True)
+
+    @unittest.skipUnless(torch, "PyTorch cannot be imported")
+    def test_pytorch(self):
+        q, k, v = (torch.from_numpy(rows).to(torch.bfloat16) for rows in (self.q, self.k, self.v))
+        caches = [torch.zeros(1, 48, 2, 64).to(torch.float8_e4m3fn) for _ in range(2)]
+        scales = {name: torch.zeros(1, 48, 2) for name in ("k_scale", "v_scale")}
+        used = torch.from_numpy(self.used)
+        self.engine.append(k, v, *caches, seqused_kv=used, **scales)
+        keys, values = (cache.float()[:, :40] * scale[:, :40, :, None]
+                        for cache, scale in zip(caches, scales.values()))
+        torch.testing.assert_close(keys, k.float(), rtol=1 / 16, atol=1e-2)
+        out = self.engine.attention(q, *caches, seqused_kv=used, **scales)
+        wanted = attend(q.float().numpy(), keys.double().numpy(), values.double().numpy())
+        np.testing.assert_allclose(out.float().numpy(), wanted, atol=2e-2)
+
+
+if __name__ == "__main__":
+    unittest.main()
