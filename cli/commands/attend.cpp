@@ -41,12 +41,14 @@ Examples:
   flashjit attend q.npy k.npy v.npy -o out.npy --score "score - s(head) * abs(query - key)" --capture s=slopes.npy
   flashjit attend q.npy k.npy v.npy -o out.npy --mask causal --mask "(query - key) % step == 0" --capture step=4
   flashjit attend q.npy pages_k.npy pages_v.npy -o out.npy --page-table table.npy --seqused-kv lengths.npy
+  flashjit attend q.npy k.npy v.npy -o out.npy --e4m3 --k-scale of_k.npy --v-scale of_v.npy
   flashjit attend q.npy k.npy v.npy -o out.npy --check --device emulate --arch sm_80)help";
 
 // Options of the library that are tensors, each in a file. Empty: none.
 struct TensorFiles {
   std::string slopes, sinks, bias, boolean_mask, documents, prefix, tree, dropout_mask;
   std::string cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, leftpad_kv, batch_indices_kv, page_table;
+  std::string k_scale, v_scale;
 };
 
 // All of them, in the order of --help.
@@ -88,6 +90,9 @@ constexpr TensorOption kTensorOptions[] = {
      "Which batch entry of K and V, or row of --page-table, a sequence has; (batch)"},
     {"--page-table", &TensorFiles::page_table, &AttentionOptions::page_table, DType::i32,
      "K and V are pages, (pages, page_size, heads_kv, head_dim): which ones a sequence has; (batch, entries)"},
+    {"--k-scale", &TensorFiles::k_scale, &AttentionOptions::k_scale, DType::f32,
+     "With --e4m3, what K is multiplied by: (1), (heads_kv), or K without its last dimension"},
+    {"--v-scale", &TensorFiles::v_scale, &AttentionOptions::v_scale, DType::f32, "Likewise V"},
 };
 
 struct Options {
@@ -96,7 +101,7 @@ struct Options {
   TextOptions texts;
   FeatureOptions features;
   DeviceChoice device;
-  bool check = false, json = false;
+  bool check = false, json = false, e4m3 = false;
   std::optional<float> scale;
   int fixed_split_size = 0;
 };
@@ -137,7 +142,8 @@ std::vector<OptionTensor> read_tensors(const TensorFiles& files) {
     const std::string& path = files.*option.file;
     if (path.empty()) continue;
     tensors.push_back({option.option, option.dtype ? read_npy(path, *option.dtype) : read_npy(path)});
-    if (option.dtype == DType::f32) require_of_heads(path, tensors.back().values);
+    if (option.option == &AttentionOptions::alibi_slopes || option.option == &AttentionOptions::sinks)
+      require_of_heads(path, tensors.back().values);
   }
   return tensors;
 }
@@ -154,7 +160,7 @@ Inputs read_inputs(const Options& options, DType dtype) {
   const AttentionOptions asked = asked_options(options);
   const TensorFiles& files = options.tensors;
   const auto read_kv = [&](const std::string& path) {
-    return read_input(path, dtype, "--cu-seqlens-kv", files.cu_seqlens_kv);
+    return read_input(path, options.e4m3 ? DType::e4m3 : dtype, "--cu-seqlens-kv", files.cu_seqlens_kv);
   };
   return {read_input(options.q, dtype, "--cu-seqlens-q", files.cu_seqlens_q),
           read_kv(options.k),
@@ -229,6 +235,7 @@ void print_json(const Options& options, const Answer& answer, const std::optiona
   const AttentionOptions asked = asked_options(options);
   Json json = {{"device", answer.device},
                {"dtype", options.dtype},
+               {"e4m3", options.e4m3},
                {"mask", options.texts.is_causal() ? "causal" : "full"},
                {"window", options.features.window.empty() ? Json() : Json({asked.window.left, asked.window.right})},
                {"chunk", options.features.chunk ? Json(*options.features.chunk) : Json()},
@@ -333,6 +340,8 @@ void add_attend(CLI::App& app, Command& command) {
               "Split the keys into parts of so many, whatever the batch: a row's bits depend on that row alone "
               "[default: as the GPU wants it]");
   add_dtype_option(attend, options->dtype, "Precision to compute in");
+  add_flag(attend, "--e4m3", options->e4m3,
+           "K and V are what a cache of e4m3 has: their numbers are rounded to it; needs sm_90a, or the CPU");
   add_choice(attend, "--device", options->device.device, {"auto", "gpu", "emulate", "cpu"},
              "gpu, emulate (the GPU's kernel in the emulator: for small shapes), cpu (the reference in double "
              "precision), or auto: the GPU if there is one, else the CPU");

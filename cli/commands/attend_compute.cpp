@@ -25,7 +25,7 @@ double milliseconds_since(Clock::time_point start) {
 
 Problem problem_of(const Inputs& inputs) {
   return problem_of(inputs.q.dtype(), static_cast<int>(inputs.q.shape()[3]), static_cast<int>(inputs.v.shape()[3]),
-                    inputs.options_on_host());
+                    inputs.options_on_host(), inputs.k.dtype());
 }
 
 // As that of rows without keys.

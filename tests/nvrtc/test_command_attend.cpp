@@ -37,6 +37,14 @@ class Workshop {
     save("pages_k.npy", pages.k);
     save("pages_v.npy", pages.v);
     save("table.npy", pages.table);
+    const cli::PageOrder order(k.shape(), used, 16, 5);
+    for (const std::string name : {"of_k.npy", "of_v.npy"}) {
+      HostTensor scales(DType::f32, {3, 90, 2});
+      for (std::int64_t i = 0; i < 540; ++i)
+        store_element(scales.data(), DType::f32, i, 0.25 * static_cast<double>(1 + i * 5 % 7));
+      save(name, scales);
+      save("pages_" + name, order.moved(scales));
+    }
   }
 
   // The bytes of result and LSE.
@@ -75,4 +83,13 @@ TEST_CASE("attend over pages gives the bytes that the same keys in a cache give,
             shop.attend("k.npy v.npy" + options));
     }
   }
+}
+
+TEST_CASE("attend takes a cache of e4m3 with scales, in pages or not") {
+  const Workshop shop;
+  const std::string options = " --e4m3 --arch sm_90a";
+  CHECK(shop.attend("pages_k.npy pages_v.npy --page-table table.npy --k-scale pages_of_k.npy --v-scale pages_of_v.npy" +
+                    options) == shop.attend("k.npy v.npy --k-scale of_k.npy --v-scale of_v.npy" + options));
+  CHECK(shop.attend("k.npy v.npy" + options) !=
+        shop.attend("k.npy v.npy --k-scale of_k.npy --v-scale of_v.npy" + options));
 }
