@@ -30,7 +30,8 @@ constexpr const char* kEpilog = R"(Grids:
   5090     the steps v1 to v5 of the RTX 5090 write-up and a default variant of the mma family: batch 1, 8 heads, head
            dimension 128, 4096 queries, 8192 keys. Share of the speed of light, the measured ceiling of mma.sync.
   decode   one query and a few of each sequence against caches of keys, contiguous and in pages of 16, 64 and 256 rows,
-           with a plan: batch 1 to 64, 1024 to 131072 keys, head dimension 128. GB/s of keys and values.
+           with a plan: batch 1 to 64, 1024 to 131072 keys, head dimension 128. GB/s of keys and values, with --e4m3 of
+           a cache of half as many bytes.
   ragged   packed sequences of different lengths, 65536 tokens and a hidden dimension of 2048, causal. TFLOPS, and the
            share of the rate that the dense kernel has at the same lengths.
   window   sliding windows of 256, 1024 and 4096 keys, 16384 tokens, hidden dimension 2048, beside the same kernel without
@@ -84,6 +85,9 @@ int run(const BenchOptions& options, const Session& session) {
   if (!options.json.empty()) file.emplace("--json", options.json);
   const InterruptGuard interrupt;
   Engine engine(session.gpu_engine_options());
+  if (options.e4m3 && options.grid != "decode")
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("--e4m3: must be given with --grid decode only, was with {}", options.grid));
   const BenchContext context{options, session, interrupt, engine, engine.system(), parse_dtype(dtype)};
   Json record = new_record(context.system, options.grid, dtype);
   grid->run(context, record);
@@ -153,6 +157,8 @@ void add_bench(CLI::App& app, Command& command) {
   add_option(bench, "--json", options->json, "FILE", "Also write the record to this file");
   add_integer(bench, "--repeats", options->repeats, "N", {1, 100000},
               "Timed launches of a cell [default: 30], or cold compiles and loads of a kernel [default: 3]");
+  CLI::Option* const e4m3 = add_flag(bench, "--e4m3", options->e4m3, "Grid decode: keys and values are of e4m3");
+  need(add_flag(bench, "--token-scales", options->token_scales, "With a scale for each key of each head"), e4m3);
   add_flag(bench, "--quick", options->quick, "Fewer cells and repeats, for a first look");
   run_when_chosen(bench, command, options, run);
 }

@@ -17,7 +17,7 @@ struct BenchOptions {
   std::string grid, json, architecture;
   std::optional<std::string> dtype;  // default: the grid's own
   std::optional<int> repeats;        // likewise
-  bool quick = false;
+  bool quick = false, e4m3 = false, token_scales = false;
 };
 
 struct BenchContext {
@@ -27,6 +27,8 @@ struct BenchContext {
   Engine& engine;
   SystemInfo system;
   DType dtype;
+
+  DType kv_dtype() const { return options.e4m3 ? DType::e4m3 : dtype; }
 };
 
 // The grid of the FlashAttention-3 paper. Needs a GPU.
@@ -50,6 +52,7 @@ void bench_jit(const BenchContext& context, Json& record);
 // Random inputs, and memory for the output.
 struct BenchTensors {
   DeviceTensor q, k, v, out;
+  DeviceTensor scales = {};  // of each token and head of k and of v; without data: none
 };
 BenchTensors make_tensors(DType dtype, const Dims& q_shape, const Dims& k_shape, int device);
 BenchTensors make_tensors(DType dtype, const Dims& shape, int device);  // all of one shape

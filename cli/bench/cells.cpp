@@ -33,9 +33,10 @@ double visited_blocks(std::int64_t seqlen, std::int64_t block_q, std::int64_t bl
 
 }  // namespace
 
-double DecodeCell::cache_bytes() const {
-  constexpr double kElementBytes = 2, kKeysAndValues = 2;
-  return kKeysAndValues * kElementBytes * static_cast<double>(batch * context * heads_kv * kHeadDim);
+double DecodeCell::cache_bytes(DType dtype) const {
+  constexpr double kKeysAndValues = 2;
+  const auto elements = static_cast<double>(batch * context * heads_kv * kHeadDim);
+  return kKeysAndValues * static_cast<double>(size_of(dtype)) * elements;
 }
 
 std::vector<DecodeCell> decode_grid(bool quick) {

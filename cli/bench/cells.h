@@ -22,7 +22,7 @@ struct DecodeCell {
   Dims q_shape() const { return {batch, queries, heads, kHeadDim}; }
   Dims k_shape() const { return {batch, context, heads_kv, kHeadDim}; }
   bool has_pages() const { return group != "small"; }
-  double cache_bytes() const;  // of keys and values in 16 bits
+  double cache_bytes(DType dtype = DType::bf16) const;  // of keys and values
 };
 std::vector<DecodeCell> decode_grid(bool quick = false);
 

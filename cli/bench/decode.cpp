@@ -18,12 +18,12 @@ namespace {
 constexpr std::int64_t kPageSizes[] = {16, 64, 256};
 
 // Half of the GPU is enough for caches beside all else.
-std::vector<DecodeCell> cells_for(const DeviceInfo& gpu, bool quick) {
-  std::vector<DecodeCell> cells = decode_grid(quick);
+std::vector<DecodeCell> cells_for(const BenchContext& context, const DeviceInfo& gpu) {
+  std::vector<DecodeCell> cells = decode_grid(context.options.quick);
   const std::size_t all = cells.size();
   cells.erase(std::remove_if(cells.begin(), cells.end(),
                              [&](const DecodeCell& cell) {
-                               return cell.cache_bytes() > static_cast<double>(gpu.memory_bytes) / 2;
+                               return cell.cache_bytes(context.kv_dtype()) > static_cast<double>(gpu.memory_bytes) / 2;
                              }),
               cells.end());
   if (cells.size() < all) tell("{} cells are left out: their caches do not fit", all - cells.size());
@@ -36,15 +36,27 @@ BenchTensors tensors_for(const BenchContext& context, const std::vector<DecodeCe
   const auto elements = [](const Dims& shape) { return shape[0] * shape[1] * shape[2] * shape[3]; };
   for (const DecodeCell& cell : cells)
     q = std::max(q, elements(cell.q_shape())), k = std::max(k, elements(cell.k_shape()));
-  return make_tensors(context.dtype, Dims{q}, Dims{k}, device);
+  if (!context.options.e4m3) return make_tensors(context.dtype, Dims{q}, Dims{k}, device);
+  BenchTensors tensors = make_tensors(context.dtype, Dims{q}, device);
+  BenchTensors cache = make_tensors(DType::e4m3, Dims{k}, device);
+  tensors.k = std::move(cache.k), tensors.v = std::move(cache.v);
+  if (context.options.token_scales) {
+    HostTensor near_one(DType::f32, {k / DecodeCell::kHeadDim});
+    for (std::int64_t i = 0; i < near_one.shape()[0]; ++i)
+      store_element(near_one.data(), DType::f32, i, 0.75 + static_cast<double>(i * 5 % 16) / 32);
+    tensors.scales = near_one.to_device(nullptr, device);
+  }
+  return tensors;
 }
 
 struct Result {
   DecodeCell cell;
   Variant variant;         // of contiguous keys
   std::vector<double> us;  // of these, then of pages
+  DType kv_dtype;
 
-  double gigabytes_per_second() const { return cell.cache_bytes() / us[0] / 1e3; }
+  double cache_bytes() const { return cell.cache_bytes(kv_dtype); }
+  double gigabytes_per_second() const { return cache_bytes() / us[0] / 1e3; }
 };
 
 Result measure_cell(const BenchContext& context, const DecodeCell& cell, const BenchTensors& tensors) {
@@ -54,7 +66,7 @@ Result measure_cell(const BenchContext& context, const DecodeCell& cell, const B
     if (cell.has_pages()) calls.emplace_back(context.engine, cell, page_size, tensors);
   std::vector<TimedCall> timed;
   for (const DecodeCall& call : calls) timed.push_back(call.timed());
-  return {cell, calls.front().variant(), time_in_turns(context, timed)};
+  return {cell, calls.front().variant(), time_in_turns(context, timed), context.kv_dtype()};
 }
 
 Json describe(const Result& result) {
@@ -67,7 +79,7 @@ Json describe(const Result& result) {
           {"heads_kv", cell.heads_kv},
           {"context", cell.context},
           {"queries", cell.queries},
-          {"cache_bytes", cell.cache_bytes()},
+          {"cache_bytes", result.cache_bytes()},
           {"variant", to_string(result.variant)},
           {"us", us},
           {"gigabytes_per_second", result.gigabytes_per_second()}};
@@ -92,7 +104,7 @@ std::vector<std::string> table_row(const Result& result) {
 
 void bench_decode(const BenchContext& context, Json& record) {
   const DeviceInfo gpu = require_device(context.system, "bench --grid decode");
-  const std::vector<DecodeCell> cells = cells_for(gpu, context.options.quick);
+  const std::vector<DecodeCell> cells = cells_for(context, gpu);
   const BenchTensors tensors = tensors_for(context, cells, gpu.ordinal);
   std::vector<std::string> titles = {"<group", "batch", "heads", "context", "queries", "us", "GB/s"};
   for (const std::int64_t page_size : kPageSizes) titles.push_back(fmt::format("pages of {} us", page_size));
@@ -109,8 +121,11 @@ void bench_decode(const BenchContext& context, Json& record) {
       table.add_row(table_row(result));
     }
   }
-  print_out("{}, {}, head dimension {}, causal\n{}", gpu.name, to_string(context.dtype), DecodeCell::kHeadDim,
-            table.text());
+  print_out("{}, {}{}, head dimension {}, causal\n{}", gpu.name, to_string(context.dtype),
+            !context.options.e4m3          ? ""
+            : context.options.token_scales ? " on e4m3 with scales of tokens"
+                                           : " on e4m3",
+            DecodeCell::kHeadDim, table.text());
 }
 
 }  // namespace flashjit::cli

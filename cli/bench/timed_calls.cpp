@@ -45,6 +45,9 @@ DecodeCall::DecodeCall(Engine& engine, const DecodeCell& cell, std::int64_t page
            view(tensors.out, cell.q_shape()),
            {}};
   call_.options.causal = true;
+  if (tensors.scales.data())
+    call_.options.k_scale = call_.options.v_scale =
+        Tensor(tensors.scales.data(), DType::f32, {kept[0], kept[1], kept[2]});
   if (page_size > 0) {
     std::vector<std::int32_t> order(static_cast<std::size_t>(pages));
     std::iota(order.begin(), order.end(), 0);

@@ -43,6 +43,22 @@ TEST_CASE("new queries over contiguous keys and over pages, with a plan, in memo
   }
 }
 
+TEST_CASE("new queries over a cache of e4m3, with scales of tokens or none") {
+  const DecodeCell cell{"large", 2, 8, 2, 512, 2};
+  BenchTensors tensors = make_tensors(DType::bf16, Dims{1 << 14}, kHostMemory);
+  BenchTensors cache = make_tensors(DType::e4m3, Dims{1 << 19}, kHostMemory);
+  tensors.k = std::move(cache.k), tensors.v = std::move(cache.v);
+  for (const bool token_scales : {false, true}) {
+    if (token_scales)
+      tensors.scales = HostTensor::random_normal(DType::f32, {1 << 12}, 1).to_device(nullptr, kHostMemory);
+    for (const std::int64_t page_size : {0, 16}) {
+      const DecodeCall call(engine(), cell, page_size, tensors);
+      CHECK(call.timed().options.k_scale.has_value() == token_scales);
+      CHECK(is_right(call.timed()));
+    }
+  }
+}
+
 TEST_CASE("packed sequences") {
   const RaggedCell cell{"some", 128, {70, 1, 33}};
   CHECK(is_right(RaggedCall(cell, make_tensors(DType::bf16, Dims{104, 2048}, kHostMemory)).timed()));
