@@ -54,6 +54,13 @@ __device__ __forceinline__ uint32 cvt_rn_satfinite_e4m3x4(float a, float b, floa
   return bytes;
 }
 
+// prmt.b32 y, x, 0, order;   bytes of x in the order of four digits, the lowest byte's last:     PTX ISA 2.0, sm_20
+__device__ __forceinline__ uint32 prmt(uint32 x, uint32 order) {
+  uint32 y;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(y) : "r"(x), "r"(order));
+  return y;
+}
+
 // ex2.approx.ftz.f32 y, x;   2^x, 2 ulp:                                                     PTX ISA 1.4, sm_10
 __device__ __forceinline__ float ex2(float x) {
   float y;

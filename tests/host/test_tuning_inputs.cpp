@@ -40,7 +40,7 @@ std::vector<Problem> problems_of_features(DType dtype = DType::bf16) {
 // scores may have.
 std::vector<Problem> problems_of_tensors() {
   using generator::FunctionKind, generator::library_function;
-  std::vector<Problem> problems(9, make_problem(false));
+  std::vector<Problem> problems(11, make_problem(false));
   const auto set_bias = [](Problem& problem, DType dtype) {
     problem.bias = &library_function(FunctionKind::bias, dtype);
   };
@@ -60,6 +60,7 @@ std::vector<Problem> problems_of_tensors() {
   problems[7].window = problems[7].chunk = problems[7].softcap = problems[7].alibi = problems[7].sinks = true;
   problems[7].dropout = true;
   problems[8].dropout_mask = &library_function(FunctionKind::dropout_mask, DType::boolean);
+  problems[9].e4m3 = problems[10].e4m3 = problems[10].token_scales = true;
   return problems;
 }
 
@@ -161,10 +162,11 @@ TEST_CASE("what is expected of the timed call's last rows is what the whole call
       CAPTURE(to_string(problem));
       const TimedCase timed(problem, shape);
       const TensorShapes dims(problem, timed.shape);
-      const reference::Result whole = reference::attention(
-          filled(problem.dtype, dims.q, timed.q.block()).view(), filled(problem.dtype, dims.k, timed.k.block()).view(),
-          filled(problem.dtype, dims.v, timed.v.block()).view(), timed.options_on_host(),
-          stand_in_hook(problem, {timed.shape}, false));
+      const reference::Result whole =
+          reference::attention(filled(problem.dtype, dims.q, timed.q.block()).view(),
+                               filled(kv_dtype(problem), dims.k, timed.k.block()).view(),
+                               filled(kv_dtype(problem), dims.v, timed.v.block()).view(), timed.options_on_host(),
+                               stand_in_hook(problem, {timed.shape}, false));
       const Expected expected = timed.expected();
       REQUIRE(timed.checked_rows() == std::min<std::int64_t>(16, shape.seqlen_q));
       REQUIRE(expected.exact.shape == Dims{1, timed.checked_rows(), 1, 16});

@@ -2,6 +2,7 @@
 // The kernels with one configuration each, as the generator ends a rendered source. It is compiled for nobody: editors
 // index it, so that names inside the templates lead somewhere, and a test sees that Clang understands all of it.
 #include "kernels/append.cuh"
+#include "kernels/append_e4m3.cuh"
 #include "kernels/batch_plan.cuh"
 #include "kernels/block_mask.cuh"
 #include "kernels/combine.cuh"
@@ -27,6 +28,8 @@
 #include "parts/score/softcap.cuh"
 #include "parts/sequences/ragged.cuh"
 #include "parts/softmax/sinks.cuh"
+#include "parts/stored/e4m3.cuh"
+#include "parts/stored/token_scales.cuh"
 
 // In place of the functions that generator/functions.cpp makes of texts.
 namespace text {
@@ -76,6 +79,7 @@ struct MmaConfig {
   using Dropouts = Dropping<Dropout, DropoutMask<text::MaskText, &MmaLaunch::mask>>;
   using Sequences = SequencesBy<RaggedSequences>;
   using Keys = KeysBy<PagedKeys>;
+  using Stored = StoredAs<>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;
@@ -141,6 +145,7 @@ struct HopperLaunch {
   TextArguments<text::ScoreText> score;
   TextArguments<text::MaskText> mask;
   DropoutArguments dropout;
+  E4m3Arguments e4m3;
 };
 
 struct HopperConfig {
@@ -154,6 +159,7 @@ struct HopperConfig {
   using Dropouts = Dropping<Dropout, DropoutMask<text::MaskText, &HopperLaunch::mask>>;
   using Sequences = SequencesBy<>;
   using Keys = KeysBy<>;
+  using Stored = StoredAs<>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;
@@ -199,6 +205,7 @@ struct DecodeConfig : HopperConfig {
   static constexpr Rescale kRescale = Rescale::rare;
   static constexpr Scheduler kScheduler = Scheduler::fixed;
   static constexpr bool kFusedBoundary = false;
+  using Stored = StoredAs<E4m3, TokenScales>;
 };
 
 extern "C" __global__ void __launch_bounds__(192, 2) hopper_decode(const __grid_constant__ HopperLaunch args) {
@@ -239,4 +246,10 @@ extern "C" __global__ void __launch_bounds__(kCombineThreads) combine(const __gr
 extern "C" __global__ void __launch_bounds__(kAppendThreads) append(const __grid_constant__ AppendArguments args) {
   __shared__ AppendShared shared;
   AppendToken<BFloat16, Rotary::neighbours, Single>(args, shared).run();
+}
+
+extern "C" __global__ void __launch_bounds__(kAppendThreads)
+    append_to_e4m3(const __grid_constant__ AppendToE4m3Arguments args) {
+  __shared__ AppendShared shared;
+  AppendToken<BFloat16, Rotary::halves, Single, E4m3Cache>(args.core, shared, {args.scales}).run();
 }

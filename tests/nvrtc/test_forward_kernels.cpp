@@ -65,6 +65,22 @@ TEST_CASE("with dropout, too, the defaults on Hopper compile without spills") {
   expect_clean(engine, sample(jobs));
 }
 
+TEST_CASE(
+    "on caches of e4m3, too, the defaults compile without spills, and two blocks fit an SM at head dims up to 128") {
+  Engine engine = make_engine();
+  std::vector<Job> jobs;
+  for (const int head_dim : {16, 64, 128, 192, 256})
+    for (const DType dtype : {DType::f16, DType::bf16})
+      for (const bool token_scales : {false, true})
+        for (const bool paged : {false, true}) {
+          Problem problem = problem_of(head_dim, head_dim, true, dtype);
+          problem.e4m3 = true, problem.token_scales = token_scales;
+          problem.ragged = problem.paged = paged;
+          add_defaults(engine, problem, "sm_90a", jobs);
+        }
+  expect_clean(engine, sample(jobs));
+}
+
 TEST_CASE("the steps of the ladder compile for every target") {
   Engine engine = make_engine();
   std::vector<Job> jobs;

@@ -59,8 +59,8 @@ struct E4m3Fragments {
     constexpr uint32 kEvenThenOdd = 0x3120;
     uint32 upper, lower;
     ptx::ldmatrix_x2_trans(upper, lower, values + VTile::move(VTile::offset(lane % 16, 0), 16 * j, n));
-    neighbours_of_e4m3(Element{}, __byte_perm(upper, 0, kEvenThenOdd), b[0], b[2]);
-    neighbours_of_e4m3(Element{}, __byte_perm(lower, 0, kEvenThenOdd), b[1], b[3]);
+    neighbours_of_e4m3(Element{}, ptx::prmt(upper, kEvenThenOdd), b[0], b[2]);
+    neighbours_of_e4m3(Element{}, ptx::prmt(lower, kEvenThenOdd), b[1], b[3]);
   }
 
   // As ElementFragments: of sixteen columns a lane has four neighbouring ones.
