@@ -126,7 +126,9 @@ struct HopperLoader {
  private:
   // Of the tensor.
   template <class KvTile>
-  static constexpr int kColumnsOfPanel = KvTile::kPanelColumns* Shape::kElementsOfWord;
+  __device__ __forceinline__ static constexpr int columns_of_panel() {
+    return KvTile::kPanelColumns * Shape::kElementsOfWord;
+  }
 
   // A tile of keys or values. In a cluster each block brings its share of the rows to all. take_note: once the slot is
   // free.
@@ -152,7 +154,7 @@ struct HopperLoader {
     ptx::bar_warp_sync();
     if (row >= Config::kBlockKv) return;
 #pragma unroll
-    for (int panel = 0; panel < KvTile::kPanels; ++panel, at.column += kColumnsOfPanel<KvTile>)
+    for (int panel = 0; panel < KvTile::kPanels; ++panel, at.column += columns_of_panel<KvTile>())
       ptx::tma_load(ring.slot() + panel * KvTile::kPanelBytes + row * KvTile::kRowBytes, map, at, ring.full(),
                     ptx::L2Policy::evict_last);
   }
@@ -167,7 +169,7 @@ struct HopperLoader {
 #pragma unroll
     for (int panel = 0; panel < KvTile::kPanels; ++panel) {
       const SmemAddress dst = ring.slot() + panel * KvTile::kPanelBytes + rank * kShare * KvTile::kRowBytes;
-      const auto at = tiles.key_origin(tile, panel * kColumnsOfPanel<KvTile>, first_key);
+      const auto at = tiles.key_origin(tile, panel * columns_of_panel<KvTile>(), first_key);
       if constexpr (Config::kCluster == 1)
         ptx::tma_load(dst, map, at, ring.full(), ptx::L2Policy::evict_last);
       else

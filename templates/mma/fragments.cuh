@@ -13,6 +13,8 @@ struct ElementFragments {
   using QTile = typename Shape::QTile;
   using KTile = typename Shape::KTile;
   using VTile = typename Shape::VTile;
+  // What values are multiplied as, and so the probabilities that they meet.
+  using Value = typename Config::Element;
   static constexpr int kM = Shape::kM;
 
   // Dims 16k..16k+15 as A operands.

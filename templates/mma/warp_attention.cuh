@@ -18,6 +18,7 @@ template <class Config, class Shape = ForwardShape<Config>,
 struct WarpAttention {
   using Fragments = Fragments_;
   using Element = typename Config::Element;
+  using Value = typename Fragments::Value;
 
   static constexpr int kM = Shape::kM;
   static constexpr int kOutColumns = Shape::kPaddedHeadDimV / 8;  // mma tiles of the output
@@ -96,8 +97,8 @@ struct WarpAttention {
         Fragments::load_values(b, values, lane, j, n);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-          ptx::mma_m16n8k16(Element{}, o.x[m][2 * n], p[j % 2][m], b[0], b[1]);
-          ptx::mma_m16n8k16(Element{}, o.x[m][2 * n + 1], p[j % 2][m], b[2], b[3]);
+          ptx::mma_m16n8k16(Value{}, o.x[m][2 * n], p[j % 2][m], b[0], b[1]);
+          ptx::mma_m16n8k16(Value{}, o.x[m][2 * n + 1], p[j % 2][m], b[2], b[3]);
         }
         if (j + 1 < kKeySteps)
 #pragma unroll
@@ -112,7 +113,7 @@ struct WarpAttention {
   __device__ __forceinline__ void exponentiate_pair(uint32 (&p)[kM][4], const S& s, const Shift& shift,
                                                     const Scales& scales, int j, int pair) {
     const int m = pair / 4, r = pair % 4, n = 2 * j + r / 2;
-    p[m][r] = softmax.template exponentiate<Element>(s.x[m][n], shift, m, r % 2,
-                                                     [&](float& p0, float& p1) { scales.apply_to_values(p0, p1, n); });
+    p[m][r] = softmax.template exponentiate<Value>(s.x[m][n], shift, m, r % 2,
+                                                   [&](float& p0, float& p1) { scales.apply_to_values(p0, p1, n); });
   }
 };

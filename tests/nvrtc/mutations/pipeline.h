@@ -405,8 +405,8 @@ inline const std::vector<Mutation> kCopyFaults = {
     {.name = "keys of the next row",
      .setting = kHopper,
      .file = "hopper/loader.cuh",
-     .original = "panel * KvTile::kPanelColumns, first_key);",
-     .replacement = "panel * KvTile::kPanelColumns, first_key + 1);"},
+     .original = "panel * columns_of_panel<KvTile>(), first_key);",
+     .replacement = "panel * columns_of_panel<KvTile>(), first_key + 1);"},
 };
 
 }  // namespace flashjit::tests
