@@ -288,9 +288,9 @@ bool is_stored_in_8_bits(const Problem& problem) { return has_part(Slot::stored,
 constexpr DefaultRule kRules[] = {
     // Of keys and values in 8 bits, however many queries, by analogy: with twice the slots of others as many of their
     // bytes are on the way; for dropout blocks of twice as many keys.
-    {256, 256, Mask::any, "q64+", "hopper-q16-kv64-s4-qs1-whole-serial-ppoff-rare-fixed-split-splitkv",
+    {256, 256, Mask::any, "q16+", "hopper-q16-kv64-s4-qs1-whole-serial-ppoff-rare-fixed-split-splitkv",
      is_stored_in_8_bits},
-    {256, 256, Mask::any, "q64+", "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv",
+    {256, 256, Mask::any, "q16+", "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv",
      is_stored_in_8_bits},
 
     // With dropout at head dim 64 three warpgroups, one of which computes while others wait, in tiles apart, unless
