@@ -14,6 +14,7 @@ HEAD_DIM = 128
 ELEMENT_BYTES = 2
 PAGE_SIZES = (16, 64, 256)
 PEER_SIDES = ("cudnn", "cudnn_heads_first", "fa2", "fa2_heads_first")
+E4M3_SIDES = ("e4m3", "e4m3_token_scales")  # the same cache in 8 bits, with a scale for each head, or token and head
 PAGED_BYTES = 100e6  # of a cache from which on pages are compared with none
 HEADS = ((32, 8), (32, 32), (64, 8))
 
@@ -33,8 +34,16 @@ class DecodeCell(typing.NamedTuple):
 
     @property
     def cache_bytes(self):
-        """Of keys and values."""
+        """Of keys and values of 16 bits."""
         return 2 * self.batch * self.context * self.heads_kv * HEAD_DIM * ELEMENT_BYTES
+
+    @property
+    def page_sizes(self):
+        return PAGE_SIZES if self.group in ("large", "queries") else ()
+
+    @property
+    def has_peers(self):
+        return self.group in ("large", "small")
 
     def __str__(self):
         return (f"{self.group:<7} batch {self.batch:>2} heads {self.heads}/{self.heads_kv:<2} context {self.context:>6} "
@@ -55,7 +64,13 @@ def queries():
     return [DecodeCell("queries", 64, 32, 8, 8192, count) for count in (1, 2, 4)]
 
 
-GROUPS = {"large": large, "small": small, "queries": queries}
+def e4m3():
+    sizes = ((64, 32, 8, 8192), (16, 32, 8, 32768), (1, 32, 8, 131072), (64, 64, 8, 4096), (8, 32, 8, 4096),
+             *((1, 32, 8, context) for context in (1024, 4096, 16384)))
+    return [DecodeCell("e4m3", *of_cell) for of_cell in sizes]
+
+
+GROUPS = {"large": large, "small": small, "queries": queries, "e4m3": e4m3}
 
 
 def decode_grid(names=tuple(GROUPS)):
@@ -92,12 +107,18 @@ def of_one_query(row, rows):
     return row["us"]["flashjit"] / one["us"]["flashjit"]
 
 
+def of_16_bits(row, side):
+    """How many times as many tokens a second a cache of 8 bits gives."""
+    return row["us"]["flashjit"] / row["us"][side] if {"flashjit", side} <= row["us"].keys() else None
+
+
 def summarise_decode(rows):
     """measure -> geometric mean, smallest and largest value over the rows that have it."""
     measures = {f"{group}_over_best": lambda row, group=group: over_best(row) if row["group"] == group else None
                 for group in ("large", "small")}
     measures |= {f"pages_{size}_of_contiguous": lambda row, size=size: of_contiguous(row, size) for size in PAGE_SIZES}
     measures["queries_of_one"] = lambda row: of_one_query(row, rows)
+    measures |= {f"{side}_of_16_bits": lambda row, side=side: of_16_bits(row, side) for side in E4M3_SIDES}
     summary = {}
     for name, measure in measures.items():
         if values := [value for row in rows if (value := measure(row))]:

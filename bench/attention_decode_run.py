@@ -7,7 +7,7 @@ import math
 import statistics
 
 import attention_peers
-from attention_decode import HEAD_DIM, PAGE_SIZES, PEER_SIDES, decode_row, format_decode_row, format_decode_summary
+from attention_decode import E4M3_SIDES, HEAD_DIM, PEER_SIDES, decode_row, format_decode_row, format_decode_summary
 from attention_decode import summarise_decode
 from attention_peers import DECODE_PEERS
 from attention_scores_run import MOST_LETTERS, Comparison, Progress, make_kernels, new_record, print_conditions
@@ -111,6 +111,28 @@ class DecodeKernels:
 
         return [functools.partial(launch, *cache) for cache in moved]
 
+    def in_e4m3(self, tensor, of_tokens):
+        """The numbers, and what they are to be multiplied by: a scale for each head, or for each row of each head."""
+        largest = tensor.abs().amax(-1) if of_tokens else tensor.abs().amax((0, 1, 3))
+        scales = largest.float() / self.torch.finfo(self.torch.float8_e4m3fn).max
+        return (tensor / scales.unsqueeze(-1)).to(self.torch.float8_e4m3fn), scales
+
+    def stored_in_8_bits(self, q, out, caches, of_tokens):
+        """A launch for each cache, which have a plan in common."""
+        stored = [[self.in_e4m3(tensor, of_tokens) for tensor in cache] for cache in caches]
+
+        def arguments(keys, values):
+            return (q, keys[0], values[0]), {"causal": True, "k_scale": keys[1], "v_scale": values[1]}
+
+        tensors, options = arguments(*stored[0])
+        plan = self.flashjit.plan(*tensors, **options)
+
+        def launch(*cache):
+            tensors, options = arguments(*cache)
+            return self.flashjit.attention(*tensors, out=out, plan=plan, **options, **self.options())
+
+        return [functools.partial(launch, *cache) for cache in stored]
+
     def theirs(self, q, k, v, side):
         if side.endswith("_heads_first"):
             k, v = (tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (k, v))
@@ -139,9 +161,11 @@ class DecodeComparison(Comparison):
         q, caches = kernels.normal(cell.batch, cell.queries, cell.heads, HEAD_DIM), kernels.caches(cell)
         out = self.torch.empty_like(q)
         makers = {"flashjit": functools.partial(kernels.ours, q, out, caches)}
-        for size in PAGE_SIZES if cell.group != "small" else ():
+        for size in cell.page_sizes:
             makers[f"pages_{size}"] = functools.partial(kernels.paged, q, out, caches, size)
-        if cell.queries == 1:
+        for side in E4M3_SIDES if cell.group == "e4m3" else ():
+            makers[side] = functools.partial(kernels.stored_in_8_bits, q, out, caches, side == "e4m3_token_scales")
+        if cell.has_peers:
             for side in PEER_SIDES:
                 if side.removesuffix("_heads_first") in kernels.peers:
                     makers[side] = lambda side=side: [kernels.theirs(q, *cache, side) for cache in caches]

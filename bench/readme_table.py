@@ -253,7 +253,12 @@ def decode_notes(summary):
     pages = [f"{values['geometric_mean']:.2f} in pages of {size}"
              for size in PAGE_SIZES if (values := summary.get(f"pages_{size}_of_contiguous"))]
     notes = [f"÷ best peer: {'; '.join(means)}."]
-    return notes + [f"Of the rate without pages: {', '.join(pages)}."] if pages else notes
+    if pages:
+        notes.append(f"Of the rate without pages: {', '.join(pages)}.")
+    if values := summary.get("e4m3_of_16_bits"):
+        notes.append(f"A cache of e4m3: {values['geometric_mean']:.2f} times the tokens a second, from "
+                     f"{values['minimum']:.2f} to {values['maximum']:.2f} in {values['cells']} caches.")
+    return notes
 
 
 def window_table(record):
