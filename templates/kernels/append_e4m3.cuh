@@ -20,8 +20,9 @@ struct E4m3Cache {
                                         EachOctet each_octet) const {
     const float scale = scale_of_row(scales[which], at, lanes, each_octet);
     each_octet([&](int chunk, const Octet& x) {
+      const auto quotient = [&](int i) { return __fdiv_rn(x.x[i], scale); };  // as every caller would round it
       const auto four = [&](int i) {
-        return ptx::cvt_rn_satfinite_e4m3x4(x.x[i] / scale, x.x[i + 1] / scale, x.x[i + 2] / scale, x.x[i + 3] / scale);
+        return ptx::cvt_rn_satfinite_e4m3x4(quotient(i), quotient(i + 1), quotient(i + 2), quotient(i + 3));
       };
       ptx::st_global(to + chunk * kChunkBytes, four(0), four(4));
     });
@@ -39,7 +40,7 @@ struct E4m3Cache {
     });
     for (int distance = lanes.count / 2; distance > 0; distance /= 2)
       largest = fmaxf(largest, ptx::shfl_xor(lanes.members(), largest, distance));
-    const float scale = fmaxf(largest / kLargest, kSmallestScale);
+    const float scale = fmaxf(__fdiv_rn(largest, kLargest), kSmallestScale);
     if (lanes.own == 0) ptx::st_global(of.first + at, scale);
     return scale;
   }

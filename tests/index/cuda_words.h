@@ -20,6 +20,7 @@ __device__ float __fadd_rz(float, float);
 __device__ unsigned __float_as_uint(float);
 __device__ int __ffs(int);
 __device__ float __fmaf_rn(float, float, float);
+__device__ float __fdiv_rn(float, float);
 __device__ float __fmul_rz(float, float);
 __device__ float __frcp_rn(float);
 __device__ unsigned __funnelshift_r(unsigned, unsigned, unsigned);

@@ -222,7 +222,7 @@ TEST_CASE("planted faults of what is written in e4m3 are found") {
   };
   constexpr const char* kFile = "kernels/append_e4m3.cuh";
   const Fault faults[] = {
-      {"largest / kLargest", "largest", ScalesOf::tokens},
+      {"__fdiv_rn(largest, kLargest)", "largest", ScalesOf::tokens},
       {"distance = lanes.count / 2", "distance = lanes.count / 4", ScalesOf::tokens},
       {"if (lanes.own == 0) ptx::st_global(of.first + at, scale);", "", ScalesOf::tokens},
       {"fmaxf(largest, fabsf(value))", "fmaxf(largest, value)", ScalesOf::tokens},
