@@ -12,6 +12,7 @@
 #include "types.cuh"
 
 constexpr int kMostSearched = 256;  // sequences, among which a length of splits is looked for
+constexpr float kMostOfShare = 4.0f / 3;
 
 struct BatchPlanShared {
   uint32 first[kBatchPlanThreads];  // of each bucket, a place in the list
@@ -129,8 +130,9 @@ class BatchPlan {
     return splits_of_blocks(blocks_of(keys), shared.split_keys / args.block_keys);
   }
 
-  // A split has at least the share of all keys that each of the wanted tiles would have, so that none is longer than
-  // that. Where there are fewer tiles than are wanted it is the shortest with which there are not more.
+  // A split has at least the share of all keys that each of the wanted tiles would have. Where there are fewer tiles
+  // than are wanted it is the shortest with which there are not more, but at most a third longer than that share, so
+  // that a few long sequences do not end long after all others.
   __device__ __forceinline__ void choose_split_keys() {
     if (args.split_keys != 0) return;
     float tiles = 0.0f, work = 0.0f;
@@ -143,9 +145,10 @@ class BatchPlan {
     const int longest = max(blocks_of(shared.longest), 1);
     const float share = work / static_cast<float>(args.wanted_tiles);
     const int least = max(args.least_keys / args.block_keys, min(static_cast<int>(ceilf(share)), longest));
+    const int most = max(least, min(static_cast<int>(ceilf(share * kMostOfShare)), longest));
     if (thread < kWarpSize) {
       const bool few = tiles < static_cast<float>(args.wanted_tiles) && args.batch <= kMostSearched;
-      const int blocks = few ? search(least, max(longest, least)) : least;
+      const int blocks = few ? search(least, most) : least;
       if (thread == 0) shared.split_keys = blocks * args.block_keys;
     }
     ptx::bar_sync();

@@ -40,12 +40,15 @@ struct ClusterJoin {
 // the next one before all consumers have ended.
 template <bool kFeeds, class Config, class Use>
 __device__ __forceinline__ void for_each_tile(const HopperTiles<Config>& tiles, HopperTile<Config> tile, Use use) {
+  // There and back, as the list of a ragged batch has the longest ones first.
+  uint32 step = 2 * (HopperTiles<Config>::stride() - HopperTiles<Config>::first()) - 1;
 #pragma unroll 1
   for (uint32 index = HopperTiles<Config>::first();;) {
     if constexpr (Config::Blocks::kListed) tile.listed = ListedBlocks<Config>{tiles}.count(tile);
     use(tile);
-    index += HopperTiles<Config>::stride();
+    index += step;
     if (index >= tiles.count()) return;
+    step = 2 * HopperTiles<Config>::stride() - step;
     if constexpr (kFeeds) {
       ptx::bar_sync<HopperShape<Config>::kThreads>(NamedBarrier::tile_done);
     } else {
