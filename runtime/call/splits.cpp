@@ -67,15 +67,24 @@ Splitting split_alike_everywhere(Splitting splitting, const ForwardCall& call, c
   return splitting;
 }
 
-// Where warps share rows, that many blocks are as fast as the memory is, and more of them disturb each other there.
-std::int64_t wanted_of_shared_rows(int sm_count) { return sm_count / 2; }
+// Where warps share rows, half as many blocks as multiprocessors are as fast as the memory is, and more of them disturb
+// each other there. Keys and values of 8 bits take longer to become elements, the more so the fewer a row has of them;
+// but clusters do not find room for as many blocks as multiprocessors where a block is large.
+struct Wanted {
+  std::int64_t of_clusters, of_grid, of_ragged;
+};
+Wanted wanted_of_shared_rows(const Problem& problem, int sm_count) {
+  if (!problem.e4m3) return {sm_count / 2, sm_count / 2, sm_count};
+  if (problem.head_dim > 64) return {sm_count / 2, sm_count, sm_count};
+  return {sm_count, sm_count, 2 * sm_count};
+}
 
 // Blocks of a cluster, where they split the keys of a tile: as many as are wanted. Many keys are split by the grid, as
 // combining them is little beside, unless pairs of blocks are all that is wanted.
-int cluster_of(std::int64_t tiles, std::int64_t keys, int sm_count) {
+int cluster_of(std::int64_t tiles, std::int64_t keys, std::int64_t wanted) {
   int cluster = 1;
   for (const int size : {2, 4, 8})
-    if (tiles * size <= wanted_of_shared_rows(sm_count) && keys >= size * kLeastKeysOfBlock) cluster = size;
+    if (tiles * size <= wanted && keys >= size * kLeastKeysOfBlock) cluster = size;
   const bool pays = cluster == 2 ? keys >= kLeastKeysOfPairs : keys <= kMostKeysOfClusters;
   return pays ? cluster : 1;
 }
@@ -95,16 +104,19 @@ Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_c
   splitting.rows = rows_of_slot(call, tiling);
   if (call.fixed_split > 0) return split_alike_everywhere(splitting, call, tiling, sm_count);
   const std::int64_t tiles = tiles_of_call(call, tiling), keys = std::min(seen_keys(call, tiling), call.seqlen_kv);
-  splitting.wanted_tiles = sm_count;
+  const bool shared = generator::shares_rows(variant);
+  const Wanted wanted = shared ? wanted_of_shared_rows(call.problem, sm_count) : Wanted{0, sm_count, sm_count};
+  splitting.wanted_tiles = wanted.of_grid;
   if (call.problem.ragged) {
-    splitting.slots = kMostSplitsOfWanted * sm_count;
+    splitting.wanted_tiles = wanted.of_ragged;
+    splitting.slots = kMostSplitsOfWanted * splitting.wanted_tiles;
     splitting.list_entries = ceil_quotient(splitting.slots, packs(call, tiling));
     return splitting;
   }
-  if (generator::shares_rows(variant)) {
-    splitting.cluster = cluster_of(tiles, keys, sm_count);
+  if (shared) {
+    splitting.cluster = cluster_of(tiles, keys, wanted.of_clusters);
     if (keys <= kMostKeysOfClusters) return splitting;
-    splitting.wanted_tiles = wanted_of_shared_rows(sm_count) / splitting.cluster;
+    splitting.wanted_tiles /= splitting.cluster;
   }
   split_alike(splitting, call, tiles, keys, block_kv(variant));
   return splitting;
