@@ -3,10 +3,9 @@
 // issues a copy: its accesses of shared memory are checked against what its warp knows then, and it happens later.
 #include <fmt/format.h>
 
-#include "emulator/machine/block_state.h"
-#include "emulator/machine/shared_address.h"
 #include "emulator/memory/bulk_copy.h"
 #include "emulator/memory/tensor_map.h"
+#include "emulator/operations/landing.h"
 #include "emulator/operations/reduction.h"
 
 namespace flashjit::emulator {
@@ -166,21 +165,7 @@ void put_load(const Load& load, SharedMemory& shared, std::uint32_t offset) {
     });
 }
 
-struct Destination {
-  Block* block = nullptr;
-  std::uint32_t offset = 0, mbarrier = 0;
-};
-
-// False after a report.
-bool is_alive(Warp& warp, Block& block) {
-  if (!block.ended()) return true;
-  warp.report(FindingKind::left_in_flight, [&] {
-    return fmt::format("writes the shared memory of block {} of the cluster, which has ended", block.rank());
-  });
-  return false;
-}
-
-void issue_load(Warp& warp, const std::shared_ptr<const Load>& load, const Destination& to) {
+void issue_load(Warp& warp, const std::shared_ptr<const Load>& load, const Landing& to) {
   if (!is_alive(warp, *to.block)) return;
   Mbarriers& barriers = to.block->state().mbarriers;
   const Mbarrier* const barrier = barriers.find(warp, to.mbarrier, Mbarriers::User::copy);
@@ -225,18 +210,10 @@ std::vector<Block*> find_blocks(Warp& warp, const BulkCopy& copy, Block* address
 
 void start_load(Warp& warp, const BulkCopy& copy, const std::shared_ptr<const Load>& load, std::uint64_t address,
                 std::uint64_t mbarrier, int lane, LaneMask active) {
-  const auto to = find_aligned_shared(warp, copy.shared_space, address, load->box.shared_bytes, copy.alignment());
-  const auto at = find_aligned_shared(warp, copy.shared_space, mbarrier, kMbarrierBytes, kMbarrierBytes);
-  if (!to.block || !at.block) return;
-  if (to.block != at.block) {
-    warp.report(FindingKind::bad_operand, [&] {
-      return fmt::format("the mbarrier must be in the block of the destination, {}, was in {}", to.block->rank(),
-                         at.block->rank());
-    });
-    return;
-  }
-  for (Block* const block : find_blocks(warp, copy, to.block, lane, active))
-    issue_load(warp, load, {block, to.offset, at.offset});
+  const auto to = find_landing(warp, copy.shared_space, address, load->box.shared_bytes, copy.alignment(), mbarrier);
+  if (!to) return;
+  for (Block* const block : find_blocks(warp, copy, to->block, lane, active))
+    issue_load(warp, load, {block, to->offset, to->mbarrier});
 }
 
 // Null after a report.

@@ -7,6 +7,7 @@
 #include "emulator/machine/lanes.h"
 #include "emulator/machine/memory_access.h"
 #include "emulator/machine/shared_address.h"
+#include "emulator/operations/async_store.h"
 
 namespace flashjit::emulator {
 namespace {
@@ -129,6 +130,7 @@ void decode_ld(Decoding& decoding, Instruction& instruction) {
 
 // PTX ISA 9.7.9 st. A third operand is a cache policy.
 void decode_st(Decoding& decoding, Instruction& instruction) {
+  if (decoding.take("async")) return decode_async_store(decoding, instruction);
   take_move(decoding, instruction, {.registers = 1, .address = 0, .stores = true});
   if (instruction.op_class == OpClass::parameter) decoding.fail("parameters of a kernel cannot be written");
 }
