@@ -113,10 +113,10 @@ int estimate_registers(const Problem& problem, const HopperVariant& variant) {
   return scores + second_scores + probabilities + output + rest + for_overlap + for_store + for_loads + for_cluster;
 }
 
-// What the warps that share rows have made, and what they have made together: PartialRows of hopper/joined_row.cuh.
+// What the warps that share rows have made, and the other blocks of a cluster: PartialRows of hopper/joined_row.cuh.
 int parts_bytes(const Problem& problem, const HopperVariant& variant) {
   if (!shares_rows(variant)) return 0;
-  constexpr int kParts = 5, kColumnsOfProducts = 16, kApart = 32, kStateBytes = 8;
+  constexpr int kParts = 11, kColumnsOfProducts = 16, kApart = 32, kStateBytes = 8;
   const int columns = round_up(problem.head_dim_v, kColumnsOfProducts);
   return kParts * kSharedRows * (columns * static_cast<int>(sizeof(float)) + kApart + kStateBytes);
 }

@@ -23,6 +23,7 @@ __device__ __forceinline__ void open_block(const HopperArguments& args, const Ho
     shape.keys().init(Shape::kConsumerWarps * Config::kCluster);
     shape.values().init(Shape::kConsumerWarps * Config::kCluster);
     shape.tiles().init(Shape::kConsumerWarps + producers);
+    if constexpr (kWarpsShareRows<Config>) shape.joins().init(1);
     ptx::fence_mbarrier_init();
   }
   ptx::bar_sync();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What several warps have made of the same rows, each by keys of its own, and what all of them together have (Dao et
-// al. 2023, "Flash-Decoding"). It travels through shared memory, of one thread block or of a cluster's.
+// al. 2023, "Flash-Decoding"). It travels through shared memory, also to another block of the cluster.
 #pragma once
 
 #include "attention/softmax.cuh"
@@ -20,6 +20,7 @@ struct PartialRows {
   static constexpr int kStates = kRows * kRowBytes;
   static constexpr int kStateBytes = 8;
   static constexpr int kBytes = kStates + kRows * kStateBytes;
+  static constexpr int kSentBytes = kColumns * 4 + kStateBytes;  // of a row
 
   SmemAddress place;
 
@@ -58,11 +59,11 @@ struct JoinedRow : SoftmaxRows<1> {
     return pass * kColumnsOfWarp + lane * kColumnsOfLane;
   }
 
-  // Of so many parts, at most one for each lane. part_at(i): where it is; kInCluster: maybe in another block.
-  template <bool kInCluster, class PartAt>
+  // Of so many parts, at most one for each lane. part_at(i): where it is.
+  template <class PartAt>
   __device__ __forceinline__ void join(int parts, int row, int lane, PartAt part_at) {
     float of_part = -kLargestFloat, sum_of_part = 0.0f;
-    if (lane < parts) load_state<kInCluster>(part_at(lane).state(row), of_part, sum_of_part);
+    if (lane < parts) ptx::ld_shared(part_at(lane).state(row), of_part, sum_of_part);
     float largest = of_part;
 #pragma unroll
     for (int distance = kWarpSize / 2; distance > 0; distance /= 2)
@@ -73,38 +74,24 @@ struct JoinedRow : SoftmaxRows<1> {
 #pragma unroll
     for (int distance = kWarpSize / 2; distance > 0; distance /= 2) total += ptx::shfl_xor(total, distance);
     sum[0][0] = total;
-    add_up<kInCluster>(parts, row, lane, factor, part_at);
+    add_up(parts, row, lane, factor, part_at);
   }
 
-  // As a part of a further one.
-  __device__ __forceinline__ void write(const Part& part, int row, int lane) const {
+  // As a part in another block of the cluster, whose barrier counts the bytes.
+  __device__ __forceinline__ void send(const Part& part, int row, int lane, SmemAddress barrier) const {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass)
       if (column(pass, lane) < Part::kColumns)
-        ptx::st_shared(part.row(row) + 4 * column(pass, lane),
-                       {__float_as_uint(o[pass][0]), __float_as_uint(o[pass][1]), __float_as_uint(o[pass][2]),
-                        __float_as_uint(o[pass][3])});
-    if (lane == 0) ptx::st_shared(part.state(row), maximum[0][0], sum[0][0]);
+        ptx::st_async(part.row(row) + 4 * column(pass, lane),
+                      {__float_as_uint(o[pass][0]), __float_as_uint(o[pass][1]), __float_as_uint(o[pass][2]),
+                       __float_as_uint(o[pass][3])},
+                      barrier);
+    if (lane == 0) ptx::st_async(part.state(row), maximum[0][0], sum[0][0], barrier);
   }
 
  private:
-  template <bool kInCluster>
-  __device__ __forceinline__ static void load_state(SmemAddress at, float& of_part, float& sum_of_part) {
-    if constexpr (kInCluster)
-      ptx::ld_cluster(at, of_part, sum_of_part);
-    else
-      ptx::ld_shared(at, of_part, sum_of_part);
-  }
-  template <bool kInCluster>
-  __device__ __forceinline__ static ptx::Chunk load(SmemAddress at) {
-    if constexpr (kInCluster)
-      return ptx::ld_cluster(at);
-    else
-      return ptx::ld_shared(at);
-  }
-
   // factor: of the part that the lane has.
-  template <bool kInCluster, class PartAt>
+  template <class PartAt>
   __device__ __forceinline__ void add_up(int parts, int row, int lane, float factor, PartAt part_at) {
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass)
@@ -116,7 +103,7 @@ struct JoinedRow : SoftmaxRows<1> {
       const SmemAddress from = part_at(part).row(row);
 #pragma unroll
       for (int pass = 0; pass < kPasses; ++pass) {
-        const ptx::Chunk c = load<kInCluster>(from + 4 * min(column(pass, lane), Part::kColumns - kColumnsOfLane));
+        const ptx::Chunk c = ptx::ld_shared(from + 4 * min(column(pass, lane), Part::kColumns - kColumnsOfLane));
         o[pass][0] = __fmaf_rn(share, __uint_as_float(c.x), o[pass][0]);
         o[pass][1] = __fmaf_rn(share, __uint_as_float(c.y), o[pass][1]);
         o[pass][2] = __fmaf_rn(share, __uint_as_float(c.z), o[pass][2]);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "attention/stored.cuh"
+#include "hopper/cluster_join.cuh"
 #include "hopper/joined_row.cuh"
 #include "hopper/tiles.cuh"
 #include "pipeline/ring.cuh"
@@ -50,9 +51,11 @@ struct HopperShape {
   static constexpr bool kHasOutputSlot = !kOutputInQuery && !kWarpsShareRows<Config>;
 
   // Where warps share rows, what each of them has made takes the place of keys and values when all of these are used,
-  // and then what they have made together.
+  // and after it what the other blocks of a cluster have made.
   using Part = PartialRows<kStoreRows, round_up(Config::kHeadDimV, 16)>;
-  static constexpr int kPartsBytes = kWarpsShareRows<Config> ? (kConsumerWarps + 1) * Part::kBytes : 0;
+  static constexpr int kPartsBytes =
+      kWarpsShareRows<Config> ? (kConsumerWarps + kMostBlocksOfCluster - 1) * Part::kBytes : 0;
+  using JoinRing = RingPlace<1, kPartsBytes>;
 
   static constexpr bool kSerial = Config::kOverlap == GemmSoftmax::serial;
   static constexpr bool kOneTile = Config::kScheduler == Scheduler::single;
@@ -95,7 +98,10 @@ struct HopperShape {
       TileRing::kStages * (HopperTile<Config>::Place::kBytes + HopperTile<Config>::Split::kBytes);
   static constexpr int kBarrierSpace = 256 + kNotesBytes + kPlaceBytes;
   static constexpr int kSmemBytes = kQueryBarriers + kBarrierSpace;
-  static_assert(kNotes + kNotesBytes <= kSmemBytes, "barriers outgrow their space");
+  static constexpr int kJoinBarriers = kNotes + kNotesBytes;
+  static constexpr int kJoinBarrierBytes = kWarpsShareRows<Config> ? JoinRing::kBarrierBytes : 0;
+  static_assert(kJoinBarriers + kJoinBarrierBytes <= kSmemBytes, "barriers outgrow their space");
+  static_assert(kJoinBarriers % kMbarrierBytes == 0, "notes are of whole barriers' size");
 
   // The rings of a block whose shared memory starts at smem.
   SmemAddress smem;
@@ -104,5 +110,7 @@ struct HopperShape {
   __device__ __forceinline__ VRing values() const { return {smem + kValueBarriers, smem + kValues}; }
   // What the producer notes of the block whose keys are in a slot, where blocks are listed.
   __device__ __forceinline__ SmemAddress note(int stage) const { return smem + kNotes + 4 * stage; }
+  __device__ __forceinline__ Part part(int i) const { return {smem + kParts + i * Part::kBytes}; }
+  __device__ __forceinline__ JoinRing joins() const { return {smem + kJoinBarriers, smem + kParts}; }
   __device__ __forceinline__ TileRing tiles() const { return {smem + kTileBarriers, smem + kTiles}; }
 };

@@ -11,12 +11,12 @@
 #include "attention/stored.cuh"
 #include "hopper/block.cuh"
 #include "hopper/block_walk.cuh"
+#include "hopper/cluster_join.cuh"
 #include "hopper/joined_row.cuh"
 #include "hopper/loader.cuh"
 #include "hopper/tiles.cuh"
 #include "hopper/warp_softmax.cuh"
 #include "mma/warp_attention.cuh"
-#include "ptx/cluster.cuh"
 #include "ptx/grid_dependency.cuh"
 
 template <class Config>
@@ -26,14 +26,6 @@ struct DecodeWarpShape : HopperShape<Config> {
   static constexpr int kPaddedHeadDimV = round_up(Config::kHeadDimV, 16);
   static constexpr bool kQueryInRegisters = Config::kHeadDim <= 128;
   static constexpr int kLdmatrix = 4;
-};
-
-// When the blocks of a cluster have made what they join, and when it is joined: by all of their threads.
-struct ClusterJoin {
-  __device__ __forceinline__ static int blocks() { return static_cast<int>(ptx::cluster_nctarank()); }
-  __device__ __forceinline__ static void stand_by() {
-    if (blocks() > 1) ptx::cluster_sync(), ptx::cluster_sync();
-  }
 };
 
 // The tiles of this thread block, from the given one on: use(tile), by feeders or by consumers. No feeder begins with
@@ -89,7 +81,6 @@ __device__ __forceinline__ void feed(const HopperTiles<Config>& tiles, const Hop
       else
         feed_values(loader, tile);
     }
-    ClusterJoin::stand_by();
   });
 }
 
@@ -129,14 +120,17 @@ class DecodeConsumer {
   using Sequences = typename Config::Sequences;
   using Part = typename Shape::Part;
   using Row = JoinedRow<Part>;
+  using Join = ClusterJoin<Shape>;
 
  public:
   __device__ __forceinline__ DecodeConsumer(const HopperTiles<Config>& tiles_, const Shape& shape_,
-                                            DecodeRings<Config>& rings_, const Tile& tile_, int warp_)
+                                            DecodeRings<Config>& rings_, const Join& cluster_, const Tile& tile_,
+                                            int warp_)
       : args(tiles_.args),
         shape(shape_),
         tiles(tiles_),
         rings(rings_),
+        cluster(cluster_),
         tile(tile_),
         blocks(tiles.visited(tile, tile.first_row, tile.first_row + Config::kBlockQ - 1)),
         warp(warp_),
@@ -148,11 +142,12 @@ class DecodeConsumer {
     take_query();
     visit_blocks();
     meet_warps();  // nobody reads keys and values any more
+    if (Join::blocks() > 1 && Join::rank() == 0 && warp == 0) cluster.make_room(rows(), lane);
     scales.apply_to_output(self.o);
-    part(warp).template write<Fragments>(self.softmax, self.o, lane);
+    shape.part(warp).template write<Fragments>(self.softmax, self.o, lane);
     meet_warps();
-    if (ClusterJoin::blocks() == 1)
-      join_warps([&](Row& row, int at) { finish(row, at); });
+    if (Join::rank() > 0)
+      join(Shape::kConsumerWarps, [&](const Row& row, int at) { cluster.send(row, at, lane); });
     else
       join_cluster();
   }
@@ -250,32 +245,20 @@ class DecodeConsumer {
 
   // --- The end of the tile -------------------------------------------------------------------------------------------
 
-  // The rows that there are of what this block's warps have made, one after the other to use(row, which).
+  // The rows that there are of so many parts, one after the other to use(row, which).
   template <class Use>
-  __device__ __forceinline__ void join_warps(Use use) const {
+  __device__ __forceinline__ void join(int parts, Use use) const {
 #pragma unroll 1
     for (int at = warp; at < rows(); at += Shape::kConsumerWarps) {
       Row row(self.softmax.scale_log2);
-      row.template join<false>(Shape::kConsumerWarps, at, lane, [&](int i) { return part(i); });
+      row.join(parts, at, lane, [&](int i) { return shape.part(i); });
       use(row, at);
     }
   }
 
-  // The first block has what the others have made. None ends before it is read.
   __device__ __forceinline__ void join_cluster() const {
-    const Part own = part(Shape::kConsumerWarps);
-    join_warps([&](const Row& row, int at) { row.write(own, at, lane); });
-    ptx::cluster_sync();
-    if (ptx::cluster_ctarank() == 0) {
-#pragma unroll 1
-      for (int at = warp; at < rows(); at += Shape::kConsumerWarps) {
-        Row row(self.softmax.scale_log2);
-        row.template join<true>(ClusterJoin::blocks(), at, lane,
-                                [&](int i) { return Part{ptx::in_block_of_cluster(own.place, i)}; });
-        finish(row, at);
-      }
-    }
-    ptx::cluster_sync();
+    cluster.wait_for_rows();
+    join(Shape::kConsumerWarps + Join::blocks() - 1, [&](Row& row, int at) { finish(row, at); });
   }
 
   // Divides by the sum, and writes the row and its LSE.
@@ -339,7 +322,6 @@ class DecodeConsumer {
   // --- Places ------------------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ Score<Config> score() const { return Score<Config>(args); }
-  __device__ __forceinline__ Part part(int i) const { return {shape.smem + Shape::kParts + i * Part::kBytes}; }
   // Of a block, the first one of this warp.
   __device__ __forceinline__ int first_key_of(int block) const { return block * Config::kBlockKv + warp * kKeys; }
   // Of the tile, those that there are.
@@ -351,6 +333,7 @@ class DecodeConsumer {
   const Shape shape;
   const HopperTiles<Config>& tiles;
   DecodeRings<Config>& rings;
+  const Join& cluster;
   const Tile& tile;
   const BlockRuns blocks;
   const int warp, lane;
@@ -371,11 +354,19 @@ __device__ __forceinline__ void forward_hopper_decode(const typename Config::Arg
   const HopperTile<Config> first = tiles.find(HopperTiles<Config>::first());
   const HopperShape<Config> shape{smem};
   open_block<Config>(args.core, shape, 0);
+  using Join = ClusterJoin<HopperShape<Config>>;
+  Join::announce();
   if constexpr (!kTileInMemory) ptx::wait_for_grids();
   const int warp = ptx::shfl_first(ptx::tid_x() / kWarpSize);
-  if (warp < HopperShape<Config>::kProducerWarps) return feed(tiles, shape, first, warp);
+  if (warp < HopperShape<Config>::kProducerWarps) {
+    feed(tiles, shape, first, warp);
+    return Join::meet();
+  }
   DecodeRings<Config> rings(shape);
+  Join cluster(shape);
+  Join::meet();
   for_each_tile<false>(tiles, first, [&](const HopperTile<Config>& tile) {
-    DecodeConsumer<Config>(tiles, shape, rings, tile, warp - HopperShape<Config>::kProducerWarps).run();
+    DecodeConsumer<Config>(tiles, shape, rings, cluster, tile, warp - HopperShape<Config>::kProducerWarps).run();
+    cluster.end_tile();
   });
 }

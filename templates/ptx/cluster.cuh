@@ -11,6 +11,12 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory");
 }
 
+// barrier.cluster.arrive;   release, and without a wait:                                     PTX ISA 7.8, sm_90
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive;" ::: "memory"); }
+
+// barrier.cluster.wait;   acquire, after the arrivals of all threads:                        PTX ISA 7.8, sm_90
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
+
 // mapa.shared::cluster.u32 remote, address, rank;   the same place in another block:         PTX ISA 7.8, sm_90
 __device__ __forceinline__ SmemAddress in_block_of_cluster(SmemAddress address, uint32 rank) {
   SmemAddress remote;
@@ -18,19 +24,20 @@ __device__ __forceinline__ SmemAddress in_block_of_cluster(SmemAddress address, 
   return remote;
 }
 
-// ld.shared::cluster.v2.b32 {x, y}, [src];                                                   PTX ISA 7.8, sm_90
-__device__ __forceinline__ void ld_cluster(SmemAddress src, float& x, float& y) {
-  asm volatile("ld.shared::cluster.v2.b32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(src) : "memory");
+// st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [dst], chunk, [barrier];   both in the same block;
+// the bytes are there when its barrier has counted them:                                     PTX ISA 8.1, sm_90
+__device__ __forceinline__ void st_async(SmemAddress dst, Chunk chunk, SmemAddress barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(dst),
+      "r"(chunk.x), "r"(chunk.y), "r"(chunk.z), "r"(chunk.w), "r"(barrier)
+      : "memory");
 }
 
-// ld.shared::cluster.v4.b32 chunk, [src];                                                    PTX ISA 7.8, sm_90
-__device__ __forceinline__ Chunk ld_cluster(SmemAddress src) {
-  Chunk chunk;
-  asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
-               : "r"(src)
+// st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [dst], {x, y}, [barrier];   PTX ISA 8.1, sm_90
+__device__ __forceinline__ void st_async(SmemAddress dst, float x, float y, SmemAddress barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(dst),
+               "f"(x), "f"(y), "r"(barrier)
                : "memory");
-  return chunk;
 }
 
 }  // namespace ptx

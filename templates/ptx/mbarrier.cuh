@@ -47,4 +47,14 @@ __device__ __forceinline__ void mbarrier_wait(SmemAddress barrier, uint32 parity
       : "memory");
 }
 
+// mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [barrier], parity;   the same, for what other blocks
+// of the cluster have done before:                                                           PTX ISA 8.0, sm_90
+__device__ __forceinline__ void mbarrier_wait_cluster(SmemAddress barrier, uint32 parity) {
+  asm volatile(
+      "{\n\t.reg .pred done;\n\tagain:\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n\t"
+      "@done bra finished;\n\tbra again;\n\tfinished:\n\t}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
 }  // namespace ptx
