@@ -26,7 +26,7 @@ class ClusterJoin {
 
   // By all threads, each once: the block's barriers are there; those of the other blocks are.
   __device__ __forceinline__ static void announce() {
-    if (blocks() > 1) ptx::cluster_arrive();
+    if (blocks() > 1) ptx::cluster_arrive_relaxed();
   }
   __device__ __forceinline__ static void meet() {
     if (blocks() > 1) ptx::cluster_wait();

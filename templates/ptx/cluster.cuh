@@ -11,8 +11,10 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory");
 }
 
-// barrier.cluster.arrive;   release, and without a wait:                                     PTX ISA 7.8, sm_90
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive;" ::: "memory"); }
+// barrier.cluster.arrive.relaxed;   which orders nothing but what fence.mbarrier_init has:   PTX ISA 8.0, sm_90
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 
 // barrier.cluster.wait;   acquire, after the arrivals of all threads:                        PTX ISA 7.8, sm_90
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
