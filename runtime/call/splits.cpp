@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kLeastKeys = 128;
 constexpr std::int64_t kMostFixedKeys = std::int64_t{1} << 30;
 // Where warps share rows: of a block of a cluster, and of a tile (docs/kernels/decode.md, "How many splits").
-constexpr std::int64_t kLeastKeysOfBlock = 256, kLeastKeysOfPairs = 2048, kMostKeysOfClusters = 8192;
+constexpr std::int64_t kLeastKeysOfBlock = 128, kLeastKeysOfPairs = 512, kMostKeysOfClusters = 8192;
 constexpr std::size_t kAlignment = 16;
 // Of what the device chooses: tiles that are split have at most so many splits for each wanted tile together, as none
 // is shorter than an equal share of all keys (templates/kernels/batch_plan.cuh), and each tile may have one that is

@@ -40,13 +40,15 @@ struct PartialRows {
   }
 };
 
-// A row of all parts, which a warp has together: a lane has kColumnsOfLane neighbouring columns, and the same further
-// on of rows that are longer.
+// A row of all parts, which half a warp has together: a lane has kColumnsOfLane neighbouring columns, and the same
+// further on of rows that are longer.
 template <class Part>
 struct JoinedRow : SoftmaxRows<1> {
+  static constexpr int kLanes = 16;
+  static constexpr int kRowsOfWarp = kWarpSize / kLanes;
   static constexpr int kColumnsOfLane = 4;
-  static constexpr int kColumnsOfWarp = kColumnsOfLane * kWarpSize;
-  static constexpr int kPasses = ceil_div(Part::kColumns, kColumnsOfWarp);
+  static constexpr int kColumnsOfPass = kColumnsOfLane * kLanes;
+  static constexpr int kPasses = ceil_div(Part::kColumns, kColumnsOfPass);
 
   float o[kPasses][kColumnsOfLane];
 
@@ -56,23 +58,27 @@ struct JoinedRow : SoftmaxRows<1> {
   __device__ __forceinline__ float total(int, int) const { return sum[0][0]; }
   // Where a pass has the lane's first column. It may lie behind the last one.
   __device__ __forceinline__ static int column(int pass, int lane) {
-    return pass * kColumnsOfWarp + lane * kColumnsOfLane;
+    return pass * kColumnsOfPass + lane % kLanes * kColumnsOfLane;
   }
+  __device__ __forceinline__ static bool is_first_lane(int lane) { return lane % kLanes == 0; }
 
-  // Of so many parts, at most one for each lane. part_at(i): where it is.
-  template <class PartAt>
+  // By a whole warp, whose halves may have different rows. Of so many parts, at most kMostParts, a power of two.
+  // part_at(i): where it is.
+  template <int kMostParts, class PartAt>
   __device__ __forceinline__ void join(int parts, int row, int lane, PartAt part_at) {
+    static_assert(kMostParts <= kLanes, "a lane weighs one part");
+    const int own = lane % kMostParts;
     float of_part = -kLargestFloat, sum_of_part = 0.0f;
-    if (lane < parts) ptx::ld_shared(part_at(lane).state(row), of_part, sum_of_part);
+    if (own < parts) ptx::ld_shared(part_at(own).state(row), of_part, sum_of_part);
     float largest = of_part;
 #pragma unroll
-    for (int distance = kWarpSize / 2; distance > 0; distance /= 2)
+    for (int distance = kMostParts / 2; distance > 0; distance /= 2)
       largest = fmaxf(largest, ptx::shfl_xor(largest, distance));
     maximum[0][0] = largest;
     const float factor = factor_between(of_part, largest);
     float total = sum_of_part * factor;
 #pragma unroll
-    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) total += ptx::shfl_xor(total, distance);
+    for (int distance = kMostParts / 2; distance > 0; distance /= 2) total += ptx::shfl_xor(total, distance);
     sum[0][0] = total;
     add_up(parts, row, lane, factor, part_at);
   }
@@ -86,7 +92,7 @@ struct JoinedRow : SoftmaxRows<1> {
                       {__float_as_uint(o[pass][0]), __float_as_uint(o[pass][1]), __float_as_uint(o[pass][2]),
                        __float_as_uint(o[pass][3])},
                       barrier);
-    if (lane == 0) ptx::st_async(part.state(row), maximum[0][0], sum[0][0], barrier);
+    if (is_first_lane(lane)) ptx::st_async(part.state(row), maximum[0][0], sum[0][0], barrier);
   }
 
  private:
@@ -99,7 +105,7 @@ struct JoinedRow : SoftmaxRows<1> {
       for (int i = 0; i < kColumnsOfLane; ++i) o[pass][i] = 0.0f;
 #pragma unroll 4
     for (int part = 0; part < parts; ++part) {
-      const float share = __uint_as_float(ptx::shfl_from(part, __float_as_uint(factor)));
+      const float share = __uint_as_float(ptx::shfl_from(lane / kLanes * kLanes + part, __float_as_uint(factor)));
       const SmemAddress from = part_at(part).row(row);
 #pragma unroll
       for (int pass = 0; pass < kPasses; ++pass) {

@@ -55,6 +55,7 @@ struct HopperShape {
   using Part = PartialRows<kStoreRows, round_up(Config::kHeadDimV, 16)>;
   static constexpr int kPartsBytes =
       kWarpsShareRows<Config> ? (kConsumerWarps + kMostBlocksOfCluster - 1) * Part::kBytes : 0;
+  static constexpr int kMostParts = 16;  // a power of two that is no less
   using JoinRing = RingPlace<1, kPartsBytes>;
 
   static constexpr bool kSerial = Config::kOverlap == GemmSoftmax::serial;

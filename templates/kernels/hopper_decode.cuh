@@ -147,7 +147,7 @@ class DecodeConsumer {
     shape.part(warp).template write<Fragments>(self.softmax, self.o, lane);
     meet_warps();
     if (Join::rank() > 0)
-      join(Shape::kConsumerWarps, [&](const Row& row, int at) { cluster.send(row, at, lane); });
+      join<Shape::kConsumerWarps>(Shape::kConsumerWarps, [&](const Row& row, int at) { cluster.send(row, at, lane); });
     else
       join_cluster();
   }
@@ -245,20 +245,22 @@ class DecodeConsumer {
 
   // --- The end of the tile -------------------------------------------------------------------------------------------
 
-  // The rows that there are of so many parts, one after the other to use(row, which).
-  template <class Use>
+  // The rows that there are of so many parts to use(row, which).
+  template <int kMostParts, class Use>
   __device__ __forceinline__ void join(int parts, Use use) const {
+    const int last = rows() - 1;
 #pragma unroll 1
-    for (int at = warp; at < rows(); at += Shape::kConsumerWarps) {
+    for (int first = warp; first <= last; first += Row::kRowsOfWarp * Shape::kConsumerWarps) {
+      const int at = first + lane / Row::kLanes * Shape::kConsumerWarps;
       Row row(self.softmax.scale_log2);
-      row.join(parts, at, lane, [&](int i) { return shape.part(i); });
-      use(row, at);
+      row.template join<kMostParts>(parts, min(at, last), lane, [&](int i) { return shape.part(i); });
+      if (at <= last) use(row, at);
     }
   }
 
   __device__ __forceinline__ void join_cluster() const {
     cluster.wait_for_rows();
-    join(Shape::kConsumerWarps + Join::blocks() - 1, [&](Row& row, int at) { finish(row, at); });
+    join<Shape::kMostParts>(Shape::kConsumerWarps + Join::blocks() - 1, [&](Row& row, int at) { finish(row, at); });
   }
 
   // Divides by the sum, and writes the row and its LSE.
@@ -295,7 +297,7 @@ class DecodeConsumer {
       ptx::st_global(out + 2 * column, ptx::cvt_rn_x2(typename Config::Element{}, o[0], o[1]),
                      ptx::cvt_rn_x2(typename Config::Element{}, o[2], o[3]));
     });
-    if (lane == 0 && args.core.lse != nullptr)
+    if (Row::is_first_lane(lane) && args.core.lse != nullptr)
       ptx::st_global(reinterpret_cast<char*>(args.core.lse) + in(args.core.lse_strides), lse);
   }
   __device__ __forceinline__ void write_partial(const Row& row, int at, const Log2& weight) const {
@@ -305,7 +307,7 @@ class DecodeConsumer {
       ptx::st_global(partial.out + column, ptx::Chunk{__float_as_uint(o[0]), __float_as_uint(o[1]),
                                                       __float_as_uint(o[2]), __float_as_uint(o[3])});
     });
-    if (lane == 0) partial.write_weight(weight);
+    if (Row::is_first_lane(lane)) partial.write_weight(weight);
   }
   // Of the lane's columns that there are: body(pass, first of them).
   template <class Body>
