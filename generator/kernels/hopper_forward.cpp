@@ -288,8 +288,7 @@ bool is_stored_in_8_bits(const Problem& problem) { return has_part(Slot::stored,
 constexpr DefaultRule kRules[] = {
     // Of keys and values in 8 bits, however many queries. Their bytes become elements for longer than they come, so
     // blocks of many keys, of which a warp has two sixteens to work on; at head dims up to 64 two blocks a
-    // multiprocessor
-    // are the faster for it, above one with many slots.
+    // multiprocessor are the faster for it, above one with many slots.
     {64, 64, Mask::any, "q16+", "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv",
      is_stored_in_8_bits},
     {128, 128, Mask::any, "q16+", "hopper-q16-kv128-s4-qs1-whole-serial-ppoff-rare-fixed-split-splitkv",

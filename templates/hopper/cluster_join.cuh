@@ -24,12 +24,14 @@ class ClusterJoin {
   __device__ __forceinline__ static int blocks() { return static_cast<int>(ptx::cluster_nctarank()); }
   __device__ __forceinline__ static int rank() { return static_cast<int>(ptx::cluster_ctarank()); }
 
-  // By all threads, each once: the block's barriers are there; those of the other blocks are.
+  // By all threads of all blocks, as they begin: this block's barriers are there.
   __device__ __forceinline__ static void announce() {
     if (blocks() > 1) ptx::cluster_arrive_relaxed();
   }
-  __device__ __forceinline__ static void meet() {
-    if (blocks() > 1) ptx::cluster_wait();
+  // By all of them, when they are done with a tile's keys: those of the other blocks are there, too.
+  __device__ __forceinline__ void meet() {
+    if (blocks() > 1 && !met) ptx::cluster_wait();
+    met = true;
   }
 
   // By a warp of the first block. So many rows come from each other one.
@@ -55,4 +57,5 @@ class ClusterJoin {
 
   const Shape shape;
   uint32 parity = 0;
+  bool met = false;
 };

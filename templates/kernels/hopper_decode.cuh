@@ -74,6 +74,7 @@ template <class Config>
 __device__ __forceinline__ void feed(const HopperTiles<Config>& tiles, const HopperShape<Config>& shape,
                                      const HopperTile<Config>& first, int warp) {
   HopperLoader<Config> loader(tiles.args, shape);
+  ClusterJoin<HopperShape<Config>> cluster(shape);
   for_each_tile<true>(tiles, first, [&](const HopperTile<Config>& tile) {
     if (LoadingFeeder<Config>::is(warp, ptx::tid_x())) {
       if (warp == 0)
@@ -81,6 +82,7 @@ __device__ __forceinline__ void feed(const HopperTiles<Config>& tiles, const Hop
       else
         feed_values(loader, tile);
     }
+    cluster.meet();
   });
 }
 
@@ -124,8 +126,7 @@ class DecodeConsumer {
 
  public:
   __device__ __forceinline__ DecodeConsumer(const HopperTiles<Config>& tiles_, const Shape& shape_,
-                                            DecodeRings<Config>& rings_, const Join& cluster_, const Tile& tile_,
-                                            int warp_)
+                                            DecodeRings<Config>& rings_, Join& cluster_, const Tile& tile_, int warp_)
       : args(tiles_.args),
         shape(shape_),
         tiles(tiles_),
@@ -142,6 +143,7 @@ class DecodeConsumer {
     take_query();
     visit_blocks();
     meet_warps();  // nobody reads keys and values any more
+    cluster.meet();
     if (Join::blocks() > 1 && Join::rank() == 0 && warp == 0) cluster.make_room(rows(), lane);
     scales.apply_to_output(self.o);
     shape.part(warp).template write<Fragments>(self.softmax, self.o, lane);
@@ -335,7 +337,7 @@ class DecodeConsumer {
   const Shape shape;
   const HopperTiles<Config>& tiles;
   DecodeRings<Config>& rings;
-  const Join& cluster;
+  Join& cluster;
   const Tile& tile;
   const BlockRuns blocks;
   const int warp, lane;
@@ -360,13 +362,9 @@ __device__ __forceinline__ void forward_hopper_decode(const typename Config::Arg
   Join::announce();
   if constexpr (!kTileInMemory) ptx::wait_for_grids();
   const int warp = ptx::shfl_first(ptx::tid_x() / kWarpSize);
-  if (warp < HopperShape<Config>::kProducerWarps) {
-    feed(tiles, shape, first, warp);
-    return Join::meet();
-  }
+  if (warp < HopperShape<Config>::kProducerWarps) return feed(tiles, shape, first, warp);
   DecodeRings<Config> rings(shape);
   Join cluster(shape);
-  Join::meet();
   for_each_tile<false>(tiles, first, [&](const HopperTile<Config>& tile) {
     DecodeConsumer<Config>(tiles, shape, rings, cluster, tile, warp - HopperShape<Config>::kProducerWarps).run();
     cluster.end_tile();

@@ -67,6 +67,11 @@ __device__ __forceinline__ void st_shared_16(SmemAddress dst, uint32 value) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(dst), "r"(value) : "memory");
 }
 
+// prefetch.global.L2 [src];                                                                  PTX ISA 2.0, sm_20
+__device__ __forceinline__ void prefetch_global_l2(const void* src) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(src) : "memory");
+}
+
 // atom.global.add.u32 old, [counter], 1;                                                     PTX ISA 1.1, sm_11
 __device__ __forceinline__ uint32 atom_increment(uint32* counter) {
   uint32 old;

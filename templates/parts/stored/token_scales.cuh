@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A scale for each key of each head, and one for its value: products are multiplied by the key's, and probabilities by
-// the value's. Those of the block below are asked for as soon as these have been used.
+// the value's. Those of the block below are loaded as soon as these have been used.
 #pragma once
 
 #include "abi.cuh"
@@ -19,7 +19,7 @@ struct TokenScales {
    public:
     template <class Tiles, class Tile>
     __device__ __forceinline__ Scales(const Tiles& tiles_, const Tile& tile_, int lane)
-        : tiles(tiles_), tile(tile_), keys(tiles.sequence_of(tile).keys), column(lane % 4 * 2) {}
+        : tiles(tiles_), tile(tile_), keys(tiles.sequence_of(tile).keys), own(lane), column(lane % 4 * 2) {}
 
     __device__ __forceinline__ void find(int first_key) {
       if (first_key != found) {
@@ -54,16 +54,31 @@ struct TokenScales {
     __device__ __forceinline__ void apply_to_values(float& p0, float& p1, int n) const {
       p0 *= of_values[n][0], p1 *= of_values[n][1];
     }
-    __device__ __forceinline__ void look_ahead() { load(of_values, scales().values, found); }
+    __device__ __forceinline__ void look_ahead() {
+      load(of_values, scales().values, found);
+      ask_for(found - kBlocksAhead * Config::kBlockKv + own);
+    }
     template <int kNo>
     __device__ __forceinline__ void apply_to_output(Accumulator<1, kNo>& o) const {
       o.multiply(reference);
     }
 
    private:
-    static constexpr int kTiles = Config::kBlockKv / 4 / 8;  // of eight keys, of a warp
+    static constexpr int kKeys = Config::kBlockKv / 4;  // of a block, a warp's
+    static constexpr int kTiles = kKeys / 8;            // of eight keys
+    static constexpr int kBlocksAhead = 2;              // of what is loaded
     using Pairs = float[kTiles][2];
 
+    // Loads take longer than a block where memory is busy, unless L2 has what they read. A lane asks for a key's.
+    __device__ __forceinline__ void ask_for(int key) const {
+      if (own >= kKeys || key < 0 || key >= keys) return;
+      const KeyPlace place = tiles.place_of_key(tile, key);
+      ptx::prefetch_global_l2(at(scales().keys, place));
+      ptx::prefetch_global_l2(at(scales().values, place));
+    }
+    __device__ __forceinline__ const char* at(const ScaleTensor& of, const KeyPlace& place) const {
+      return of.first + place.batch * of.strides.batch + place.row * of.strides.row + tile.kv_head * of.strides.head;
+    }
     // 0 for keys that there are not.
     __device__ __forceinline__ void load(Pairs& pairs, const ScaleTensor& from, int first_key) const {
 #pragma unroll
@@ -73,10 +88,9 @@ struct TokenScales {
         // Two neighbours of eight keys are in one page.
         if (key < 0 || key >= keys) continue;
         const KeyPlace place = tiles.place_of_key(tile, key);
-        const char* const at = from.first + place.batch * from.strides.batch + place.row * from.strides.row +
-                               tile.kv_head * from.strides.head;
-        pairs[n][0] = ptx::ld_global_float(at);
-        if (key + 1 < keys) pairs[n][1] = ptx::ld_global_float(at + from.strides.row);
+        const char* const first = at(from, place);
+        pairs[n][0] = ptx::ld_global_float(first);
+        if (key + 1 < keys) pairs[n][1] = ptx::ld_global_float(first + from.strides.row);
       }
     }
     // From 2^-126 to 2^126, so that its inverse is one, too.
@@ -93,7 +107,7 @@ struct TokenScales {
 
     const HopperTiles<Config>& tiles;
     const HopperTile<Config>& tile;
-    const int keys, column;
+    const int keys, own, column;
     int found = -Config::kBlockKv;  // what was asked for is of the keys from here on
     Pairs of_keys, of_values;
     float reference = power_of_two_below(0.0f);

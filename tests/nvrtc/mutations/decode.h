@@ -135,9 +135,9 @@ inline const std::vector<Mutation> kDecodeFaults = {
      .replacement = "join<Shape::kMostParts>(Shape::kConsumerWarps + max(Join::blocks() - 4, 0),"},
     {.name = "blocks do not await that all have begun",
      .setting = kSharedRowsCluster,
-     .file = "kernels/hopper_decode.cuh",
-     .original = "  Join cluster(shape);\n  Join::meet();\n",
-     .replacement = "  Join cluster(shape);\n",
+     .file = "hopper/cluster_join.cuh",
+     .original = "    if (blocks() > 1 && !met) ptx::cluster_wait();\n",
+     .replacement = "",
      .kinds = {mbarrier_not_initialised, missing_proxy_fence, barrier_mismatch, deadlock}},
     // --- One tile after the other
     {.name = "the next keys come while rows are joined",
