@@ -292,7 +292,9 @@ class _ArrayApi:
         return namespace.empty(shape, dtype=getattr(namespace, dtype) if dtype else like.dtype, device=like.device)
 
     def check_out(self, name: str, out: Any) -> None:
-        """Raise when arrays of this library cannot be written."""
+        """Raise when an array of this library cannot be written."""
+        if not getattr(getattr(out, "flags", None), "writeable", True):  # NumPy's
+            raise InvalidArgument(f"{name}: must be writable, was read-only")
 
     def mark_written(self, out: Any) -> None:
         """Tell the library that its array was written, where it asks to be told."""

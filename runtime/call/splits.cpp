@@ -60,7 +60,8 @@ Splitting split_alike_everywhere(Splitting splitting, const ForwardCall& call, c
   splitting.keys = ceil_quotient(std::min(call.fixed_split, kMostFixedKeys), kStep) * kStep;
   splitting.wanted_tiles = sm_count;
   const std::int64_t most = ceil_quotient(keys, splitting.keys);
-  if (most <= 1) return splitting;
+  // Even a few keys that a tile sees of many may lie in two splits.
+  if (call.seqlen_kv <= splitting.keys || (most <= 1 && !begins_late(call))) return splitting;
   splitting.count = most + begins_late(call);
   splitting.slots = splitting.count * tiles_of_call(call, tiling);
   if (call.problem.ragged) splitting.list_entries = most_tiles(call, tiling) * (splitting.count - 1);

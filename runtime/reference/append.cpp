@@ -118,7 +118,8 @@ class Appender {
       const std::int64_t at = target.head(form, head);
       if (call_.scales().of_tokens()) {
         float largest = 0;
-        for (const float value : values) largest = std::fmax(largest, std::fabs(value));
+        for (const float value : values)
+          if (std::isfinite(value)) largest = std::max(largest, std::fabs(value));
         store_element(form.data, DType::f32, at, std::max(largest / kLargest, std::numeric_limits<float>::min()));
       }
       divisor = static_cast<float>(load_element(form.data, DType::f32, at));

@@ -28,7 +28,7 @@ class ClusterJoin {
   __device__ __forceinline__ static void announce() {
     if (blocks() > 1) ptx::cluster_arrive_relaxed();
   }
-  // By all of them, when they are done with a tile's keys: those of the other blocks are there, too.
+  // By all of them, before they wait for each other: those of the other blocks are there, too.
   __device__ __forceinline__ void meet() {
     if (blocks() > 1 && !met) ptx::cluster_wait();
     met = true;

@@ -10,6 +10,7 @@ struct E4m3Cache {
   static constexpr bool kConverts = true;
   static constexpr int kChunkBytes = kChunkElements;
   static constexpr float kLargest = 448.0f;
+  static constexpr float kLargestFloat = 3.40282347e38f;    // infinity has no scale
   static constexpr float kSmallestScale = 1.17549435e-38f;  // a normal number: what is divided by it is no NaN
 
   const AppendedScales (&scales)[kAppendedCaches];
@@ -36,7 +37,7 @@ struct E4m3Cache {
     float largest = 0.0f;
     each_octet([&](int, const Octet& x) {
 #pragma unroll
-      for (float value : x.x) largest = fmaxf(largest, fabsf(value));
+      for (float value : x.x) largest = fabsf(value) <= kLargestFloat ? fmaxf(largest, fabsf(value)) : largest;
     });
     for (int distance = lanes.count / 2; distance > 0; distance /= 2)
       largest = fmaxf(largest, ptx::shfl_xor(lanes.members(), largest, distance));

@@ -127,6 +127,9 @@ class BatchPlan {
   }
   __device__ __forceinline__ int splits_of(int keys) const {
     if (args.wanted_tiles == 0) return 1;
+    // Of a fixed length they depend on where keys lie alone: even a few of many may lie in two of them.
+    if (args.split_keys != 0 && keys > args.split_keys)
+      return ceil_div(blocks_of(keys), args.split_keys / args.block_keys) + args.extra_splits;
     return splits_of_blocks(blocks_of(keys), shared.split_keys / args.block_keys);
   }
 

@@ -53,20 +53,23 @@ __device__ __forceinline__ void for_each_tile(const HopperTiles<Config>& tiles, 
 
 // --- The feeders: one of the keys and the query, one of the values --------------------------------------------------
 
+// What needs no consumer, as slots are empty.
 template <class Config>
-__device__ __forceinline__ void feed_keys(HopperLoader<Config>& loader, const HopperTile<Config>& tile) {
-  BlockWalk<Config> walk(loader.tiles.args);
+__device__ __forceinline__ void begin_feeding(HopperLoader<Config>& loader, BlockWalk<Config>& walk,
+                                              const HopperTile<Config>& tile, int warp) {
   const int first = walk.begin(tile);
+  if (warp > 0) return;
   loader.request_key(tile, first, walk.note());
   loader.request_query(tile);
-  walk.go(tile, [&](int, int next) { loader.request_key(tile, next, walk.note()); });
 }
 
 template <class Config>
-__device__ __forceinline__ void feed_values(HopperLoader<Config>& loader, const HopperTile<Config>& tile) {
-  BlockWalk<Config> walk(loader.tiles.args);
-  walk.begin(tile);
-  loader.request_value(tile, walk.go(tile, [&](int block, int) { loader.request_value(tile, block); }));
+__device__ __forceinline__ void go_on_feeding(HopperLoader<Config>& loader, BlockWalk<Config>& walk,
+                                              const HopperTile<Config>& tile, int warp) {
+  if (warp == 0)
+    walk.go(tile, [&](int, int next) { loader.request_key(tile, next, walk.note()); });
+  else
+    loader.request_value(tile, walk.go(tile, [&](int block, int) { loader.request_value(tile, block); }));
 }
 
 // By one thread of a warp, or by all of it.
@@ -75,14 +78,12 @@ __device__ __forceinline__ void feed(const HopperTiles<Config>& tiles, const Hop
                                      const HopperTile<Config>& first, int warp) {
   HopperLoader<Config> loader(tiles.args, shape);
   ClusterJoin<HopperShape<Config>> cluster(shape);
+  const bool loads = LoadingFeeder<Config>::is(warp, ptx::tid_x());
   for_each_tile<true>(tiles, first, [&](const HopperTile<Config>& tile) {
-    if (LoadingFeeder<Config>::is(warp, ptx::tid_x())) {
-      if (warp == 0)
-        feed_keys(loader, tile);
-      else
-        feed_values(loader, tile);
-    }
+    BlockWalk<Config> walk(tiles.args);
+    if (loads) begin_feeding(loader, walk, tile, warp);
     cluster.meet();
+    if (loads) go_on_feeding(loader, walk, tile, warp);
   });
 }
 
@@ -143,7 +144,6 @@ class DecodeConsumer {
     take_query();
     visit_blocks();
     meet_warps();  // nobody reads keys and values any more
-    cluster.meet();
     if (Join::blocks() > 1 && Join::rank() == 0 && warp == 0) cluster.make_room(rows(), lane);
     scales.apply_to_output(self.o);
     shape.part(warp).template write<Fragments>(self.softmax, self.o, lane);
@@ -365,6 +365,7 @@ __device__ __forceinline__ void forward_hopper_decode(const typename Config::Arg
   if (warp < HopperShape<Config>::kProducerWarps) return feed(tiles, shape, first, warp);
   DecodeRings<Config> rings(shape);
   Join cluster(shape);
+  cluster.meet();
   for_each_tile<false>(tiles, first, [&](const HopperTile<Config>& tile) {
     DecodeConsumer<Config>(tiles, shape, rings, cluster, tile, warp - HopperShape<Config>::kProducerWarps).run();
     cluster.end_tile();

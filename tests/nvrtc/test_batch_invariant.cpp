@@ -116,7 +116,8 @@ class Sequence {
   Computed run(const HostTensor& q, const HostTensor& k, const HostTensor& v, AttentionOptions options,
                bool planned = false) const {
     options.causal = true, options.fixed_split_size = kSize;
-    options.window = options_.window, options.sinks = options_.sinks, options.softcap = options_.softcap;
+    options.window = options_.window, options.chunk = options_.chunk, options.sinks = options_.sinks,
+    options.softcap = options_.softcap;
     Computed made{HostTensor(DType::bf16, q.shape()), HostTensor(DType::f32, {q.shape()[0], kHeads, q.shape()[1]})};
     BatchPlan plan;
     if (planned) plan = engine_.plan(q.view(), k.view(), v.view(), options), options.plan = &plan;
@@ -149,13 +150,16 @@ class Sequence {
 
 TEST_CASE("with splits of a fixed size a row is the same bit by bit, whatever it is computed with") {
   const HostTensor sinks = HostTensor::random_normal(DType::f32, {kHeads}, 5);
-  AttentionOptions window, sinking;
+  AttentionOptions window, narrow, chunk, sinking;
   window.window = {190, 0};
+  // What is seen would fit a split, but lies in two.
+  narrow.window = {99, 0}, chunk.chunk = 100;
   sinking.sinks = sinks.view(), sinking.softcap = 20;
   for (const std::string architecture : {"sm_80", "sm_90a"}) {
-    for (const AttentionOptions& options : {AttentionOptions{}, window, sinking}) {
+    for (const AttentionOptions& options : {AttentionOptions{}, window, narrow, chunk, sinking}) {
       CAPTURE(architecture);
       CAPTURE(options.window.left);
+      CAPTURE(options.chunk);
       CAPTURE(options.softcap);
       const Sequence sequence(architecture, options);
       for (const std::int64_t position : {3, 127, 200, 332}) {
