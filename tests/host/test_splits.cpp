@@ -126,10 +126,10 @@ TEST_CASE("where warps share rows clusters split the keys of a tile, in half as 
   for (const auto& [batch, seqlen_kv, cluster] : {std::tuple{1, 4096, 8},
                                                   {2, 4096, 4},
                                                   {4, 4096, 2},
-                                                  {4, 2047, 1},  // pairs save little
+                                                  {4, 511, 1},  // pairs save little
                                                   {8, 4096, 1},
-                                                  {1, 2047, 4},  // none has fewer than 256 keys
-                                                  {1, 600, 1},
+                                                  {1, 1023, 4},  // none has fewer than 128 keys
+                                                  {1, 300, 1},
                                                   {4, 16384, 2},
                                                   {8, 16384, 1}}) {
     CAPTURE(batch);
