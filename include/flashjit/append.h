@@ -45,8 +45,8 @@ struct AppendOptions {
   // when they are turned as keys are: the same shape; q itself, or memory apart from all else. Only beside rotary_cos.
   std::optional<Tensor> q, q_out;
   // What elements of caches of e4m3 are multiplied by to become what was stored: f32, as k_scale and v_scale of
-  // attention are, either for both. Of all heads or of each head they are read, [1] or [num_heads_kv]: rows are divided
-  // by them. Of each token and head they are written, k_cache without its last dimension: of each row the largest
+  // attention are, both or none. Of all heads or of each head they are read, [1] or [num_heads_kv]: rows are divided by
+  // them. Of each token and head they are written, k_cache without its last dimension: of each row the largest finite
   // magnitude over 448, at least 2^-126. Only beside caches of e4m3. Default: 1.
   std::optional<Tensor> k_scale, v_scale;
   // The call is asynchronous on this stream.

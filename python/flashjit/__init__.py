@@ -266,10 +266,12 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seq
     q : array [batch, seqlen, heads_q, head_dim], or [total, heads_q, head_dim]
         Queries of the same tokens, which turn as k does.
     q_out : array, as q
-        Written, and returned; may be q itself. A new array of q's library when None.
+        Written, and returned; may be q itself. A new array of q's library when None, whose rows of tokens that go
+        nowhere are not written.
     k_scale, v_scale : arrays
         float32, for caches of float8_e4m3fn, as flashjit.attention takes them. [1] or [heads_kv]: rows are divided by
-        them. k_cache without its last dimension: written, of each row the largest magnitude over 448. 1 when None.
+        them. k_cache without its last dimension: written, of each row the largest finite magnitude over 448. Both or
+        none; 1 when None.
     stream, engine :
         As of flashjit.attention.
     """
