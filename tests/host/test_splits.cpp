@@ -22,22 +22,22 @@ constexpr const char* kMma = "mma-q64-kv32-splitkv";
 void* address(std::uintptr_t index) { return reinterpret_cast<void*>(index << 40); }
 
 struct Call {
-  std::int64_t batch = 1, seqlen_q = 1, seqlen_kv = 4096, heads_q = 32, heads_kv = 8;
+  std::int64_t batch = 1, seqlen_q = 1, seqlen_kv = 4096, heads_q = 32, heads_kv = 8, head_dim = 128;
+  DType kv_dtype = DType::bf16;
   AttentionOptions opts;
 
-  Tensor rows(int index, std::int64_t seqlen, std::int64_t heads) const {
-    return {address(index), DType::bf16, {batch, seqlen, heads, 128}};
-  }
+  Tensor queries(int index) const { return {address(index), DType::bf16, {batch, seqlen_q, heads_q, head_dim}}; }
+  Tensor keys(int index) const { return {address(index), kv_dtype, {batch, seqlen_kv, heads_kv, head_dim}}; }
 };
 
 // What points to tensors, which live as long.
 struct Validated {
   explicit Validated(const Call& of)
       : opts(of.opts),
-        q(of.rows(1, of.seqlen_q, of.heads_q)),
-        k(of.rows(2, of.seqlen_kv, of.heads_kv)),
-        v(of.rows(3, of.seqlen_kv, of.heads_kv)),
-        out(of.rows(4, of.seqlen_q, of.heads_q)),
+        q(of.queries(1)),
+        k(of.keys(2)),
+        v(of.keys(3)),
+        out(of.queries(4)),
         call(runtime::validate_inputs(q, k, v, opts)) {
     runtime::validate_out(call, out);
   }
@@ -147,6 +147,23 @@ TEST_CASE("where warps share rows the grid splits the keys of a tile that has ma
   CHECK(alone.count == 8);
   CHECK(splitting(of(2, 65536), kSharedRows).count == 4);
   CHECK(splitting(of(1, 8192), kSharedRows).count == 1);
+}
+
+TEST_CASE("keys of 8 bits are split for more blocks, in clusters only where head dims are small") {
+  const Tensor used(address(5), DType::i32, {1});
+  for (const bool is_small : {false, true}) {
+    CAPTURE(is_small);
+    const auto stored = [&](std::int64_t batch, std::int64_t seqlen_kv) {
+      Call call = of(batch, seqlen_kv);
+      call.kv_dtype = DType::e4m3, call.head_dim = is_small ? 64 : 128;
+      return call;
+    };
+    CHECK(splitting(stored(1, 65536), kSharedRows).count == 16);
+    CHECK(splitting(stored(4, 4096), kSharedRows).cluster == (is_small ? 4 : 2));
+    Call ragged = stored(1, 4096);
+    ragged.opts.seqused_kv = used;
+    CHECK(splitting(ragged, kSharedRows).wanted_tiles == (is_small ? 2 : 1) * kSmCount);
+  }
 }
 
 TEST_CASE("of a ragged batch the device splits what there is, whatever the kernel") {
