@@ -96,25 +96,30 @@ struct JoinedRow : SoftmaxRows<1> {
   }
 
  private:
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (auto& of_pass : o)
+#pragma unroll
+      for (float& x : of_pass) x = 0.0f;
+  }
+  __device__ __forceinline__ void add(int pass, float share, const ptx::Chunk& c) {
+    o[pass][0] = __fmaf_rn(share, __uint_as_float(c.x), o[pass][0]);
+    o[pass][1] = __fmaf_rn(share, __uint_as_float(c.y), o[pass][1]);
+    o[pass][2] = __fmaf_rn(share, __uint_as_float(c.z), o[pass][2]);
+    o[pass][3] = __fmaf_rn(share, __uint_as_float(c.w), o[pass][3]);
+  }
+
   // factor: of the part that the lane has.
   template <class PartAt>
   __device__ __forceinline__ void add_up(int parts, int row, int lane, float factor, PartAt part_at) {
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass)
-#pragma unroll
-      for (int i = 0; i < kColumnsOfLane; ++i) o[pass][i] = 0.0f;
+    clear();
 #pragma unroll 4
     for (int part = 0; part < parts; ++part) {
       const float share = __uint_as_float(ptx::shfl_from(lane / kLanes * kLanes + part, __float_as_uint(factor)));
       const SmemAddress from = part_at(part).row(row);
 #pragma unroll
-      for (int pass = 0; pass < kPasses; ++pass) {
-        const ptx::Chunk c = ptx::ld_shared(from + 4 * min(column(pass, lane), Part::kColumns - kColumnsOfLane));
-        o[pass][0] = __fmaf_rn(share, __uint_as_float(c.x), o[pass][0]);
-        o[pass][1] = __fmaf_rn(share, __uint_as_float(c.y), o[pass][1]);
-        o[pass][2] = __fmaf_rn(share, __uint_as_float(c.z), o[pass][2]);
-        o[pass][3] = __fmaf_rn(share, __uint_as_float(c.w), o[pass][3]);
-      }
+      for (int pass = 0; pass < kPasses; ++pass)
+        add(pass, share, ptx::ld_shared(from + 4 * min(column(pass, lane), Part::kColumns - kColumnsOfLane)));
     }
   }
 };

@@ -7,7 +7,7 @@
 
 #include "abi.cuh"
 #include "attention/row_place.cuh"
-#include "attention/softmax.cuh"
+#include "attention/split_rows.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/grid_dependency.cuh"
@@ -36,21 +36,15 @@ class CombineRows {
                                                 : static_cast<int64>(args.head->split_tiles) * args.heads;
     for (int64 at = ptx::ctaid_x(); at < tiles * args.rows; at += ptx::nctaid_x()) {
       const Row row = find(at / args.rows, static_cast<int>(at % args.rows));
-      if (row.splits > 1) args.fixed != 0 ? combine_in_order(row) : combine(row);
+      if (row.from.splits > 1) args.fixed != 0 ? combine_in_order(row) : combine(row);
     }
   }
 
  private:
-  // Of the result; splits is 0 where there is none.
+  // Of the result; there are no splits where there is none.
   struct Row {
-    int splits;
-    int64 first, stride;  // of its partial results: rows of all slots
-    int64 out, lse;       // where it goes
-  };
-  // Of exponentials, relative to the largest split's.
-  struct Sum {
-    Log2 shift;
-    float total;
+    SplitRow from;
+    int64 out, lse;  // where it goes
   };
 
   __device__ __forceinline__ Row find(int64 tile, int row) const {
@@ -87,89 +81,68 @@ class CombineRows {
       return batch * strides.batch + static_cast<int64>(first_query + position) * strides.row +
              query_head * strides.head;
     };
-    return {slots.splits, slots.first * args.rows + row, slots.stride * args.rows, in(args.out_strides),
+    const int64 first = slots.first * args.rows + row;
+    return {{args.partials + first * args.head_dim_v, args.weights_of_partials + 2 * first, slots.splits,
+             slots.stride * args.rows, args.head_dim_v},
+            in(args.out_strides),
             in(args.lse_strides)};
   }
 
-  __device__ __forceinline__ Log2 weight_of(const Row& row, int split) const {
-    Log2 weight;
-    ptx::ld_global(args.weights_of_partials + 2 * (row.first + split * row.stride), weight.high, weight.low);
-    return weight;
-  }
-  __device__ __forceinline__ float share_of(const Row& row, int split, const Log2& shift) const {
-    const Log2 weight = weight_of(row, split);
-    return ptx::ex2(weight.high - shift.high + (weight.low - shift.low));
-  }
-
-  __device__ __forceinline__ static Log2 larger(const Log2& a, const Log2& b) { return a < b ? b : a; }
   // By the lanes of each warp, all of which find the same.
-  __device__ __forceinline__ Sum sum_of(const Row& row) const {
+  __device__ __forceinline__ SplitSum sum_of(const SplitRow& row) const {
     const int lane = thread % kWarpSize;
-    Log2 largest{-infinity(), 0.0f};
-    for (int split = lane; split < row.splits; split += kWarpSize) largest = larger(largest, weight_of(row, split));
-#pragma unroll
-    for (int distance = kWarpSize / 2; distance > 0; distance /= 2)
-      largest = larger(largest, {ptx::shfl_xor(largest.high, distance), ptx::shfl_xor(largest.low, distance)});
-    // Where no split saw a key, all shares are 0 for any shift but an infinite one.
-    Sum sum{largest.high == -infinity() ? Log2{0.0f, 0.0f} : largest, 0.0f};
-    for (int split = lane; split < row.splits; split += kWarpSize) sum.total += share_of(row, split, sum.shift);
+    SplitSum sum = SplitSum::none_above(largest_weight<kWarpSize>(row, lane));
+    for (int split = lane; split < row.splits; split += kWarpSize) sum.total += row.share(split, sum.shift);
 #pragma unroll
     for (int distance = kWarpSize / 2; distance > 0; distance /= 2) sum.total += ptx::shfl_xor(sum.total, distance);
     return sum;
   }
 
-  __device__ __forceinline__ static float natural_lse_of(const Sum& sum) {
-    return sum.total == 0.0f ? -infinity() : Log2{sum.shift.high, sum.shift.low + ptx::lg2(sum.total)}.natural();
-  }
-
   __device__ __forceinline__ void combine(const Row& row) const {
-    const Sum sum = sum_of(row);
-    add_up_own(row, sum);
+    const SplitSum sum = sum_of(row.from);
+    add_up_own(row.from, sum);
     ptx::bar_sync();
     const float factor = sum.total == 0.0f ? 0.0f : __frcp_rn(sum.total);
     for (int column = 2 * thread; column < args.head_dim_v; column += 2 * kCombineThreads)
       ptx::st_global(args.out + row.out + column * 2,
                      ptx::cvt_rn_x2(Element{}, factor * sum_at(column), factor * sum_at(column + 1)));
-    if (thread == 0 && args.lse != nullptr) ptx::st_global(args.lse + row.lse, natural_lse_of(sum));
+    if (thread == 0 && args.lse != nullptr) ptx::st_global(args.lse + row.lse, sum.natural_lse());
     ptx::bar_sync();  // the sums are read
   }
 
   __device__ __forceinline__ void combine_in_order(const Row& row) const {
-    Sum sum{{-infinity(), 0.0f}, 0.0f};
-    for (int split = 0; split < row.splits; ++split) sum.shift = larger(sum.shift, weight_of(row, split));
-    if (sum.shift.high == -infinity()) sum.shift = {0.0f, 0.0f};
+    const SplitRow& from = row.from;
+    Log2 largest{-infinity(), 0.0f};
+    for (int split = 0; split < from.splits; ++split) largest = larger(largest, from.weight(split));
+    SplitSum sum = SplitSum::none_above(largest);
 #pragma unroll 4
-    for (int split = 0; split < row.splits; ++split) sum.total += share_of(row, split, sum.shift);
+    for (int split = 0; split < from.splits; ++split) sum.total += from.share(split, sum.shift);
     const float factor = sum.total == 0.0f ? 0.0f : __frcp_rn(sum.total);
     for (int column = 2 * thread; column < args.head_dim_v; column += 2 * kCombineThreads) {
       float added[2] = {};
 #pragma unroll 4
-      for (int split = 0; split < row.splits; ++split) {
-        const float share = share_of(row, split, sum.shift);
+      for (int split = 0; split < from.splits; ++split) {
+        const float share = from.share(split, sum.shift);
         float partial[2];
-        ptx::ld_global(args.partials + (row.first + split * row.stride) * args.head_dim_v + column, partial[0],
-                       partial[1]);
-        // What a split that saw no key has in its output is not looked at.
+        ptx::ld_global(from.partial(split) + column, partial[0], partial[1]);
         if (share != 0.0f)
           added[0] = __fmaf_rn(share, partial[0], added[0]), added[1] = __fmaf_rn(share, partial[1], added[1]);
       }
       ptx::st_global(args.out + row.out + column * 2, ptx::cvt_rn_x2(Element{}, factor * added[0], factor * added[1]));
     }
-    if (thread == 0 && args.lse != nullptr) ptx::st_global(args.lse + row.lse, natural_lse_of(sum));
+    if (thread == 0 && args.lse != nullptr) ptx::st_global(args.lse + row.lse, sum.natural_lse());
   }
 
   // The splits of this warp, to shared memory.
-  __device__ __forceinline__ void add_up_own(const Row& row, const Sum& sum) const {
+  __device__ __forceinline__ void add_up_own(const SplitRow& row, const SplitSum& sum) const {
     const int warp = thread / kWarpSize;
     for (int column = thread % kWarpSize * kColumnsOfLane; column < args.head_dim_v;
          column += kWarpSize * kColumnsOfLane) {
       float added[kColumnsOfLane] = {};
 #pragma unroll 4
       for (int split = warp; split < row.splits; split += kCombineWarps) {
-        const float share = share_of(row, split, sum.shift);
-        // What a split that saw no key has in its output is not looked at.
-        if (share != 0.0f)
-          add(added, share, args.partials + (row.first + split * row.stride) * args.head_dim_v + column);
+        const float share = row.share(split, sum.shift);
+        if (share != 0.0f) add(added, share, row.partial(split) + column);
       }
 #pragma unroll
       for (int i = 0; i < kColumnsOfLane; ++i) shared.sums[warp][column + i] = added[i];

@@ -247,17 +247,26 @@ class DecodeConsumer {
 
   // --- The end of the tile -------------------------------------------------------------------------------------------
 
-  // The rows that there are of so many parts to use(row, which).
-  template <int kMostParts, class Use>
-  __device__ __forceinline__ void join(int parts, Use use) const {
+  // The rows that there are: make(row, which) by half a warp each, of which some may have no row and make another's,
+  // and use(row, which).
+  template <class Make, class Use>
+  __device__ __forceinline__ void for_each_row(Make make, Use use) const {
     const int last = rows() - 1;
 #pragma unroll 1
     for (int first = warp; first <= last; first += Row::kRowsOfWarp * Shape::kConsumerWarps) {
       const int at = first + lane / Row::kLanes * Shape::kConsumerWarps;
       Row row(self.softmax.scale_log2);
-      row.template join<kMostParts>(parts, min(at, last), lane, [&](int i) { return shape.part(i); });
+      make(row, min(at, last));
       if (at <= last) use(row, at);
     }
+  }
+
+  // The rows of so many parts to use(row, which).
+  template <int kMostParts, class Use>
+  __device__ __forceinline__ void join(int parts, Use use) const {
+    for_each_row(
+        [&](Row& row, int at) { row.template join<kMostParts>(parts, at, lane, [&](int i) { return shape.part(i); }); },
+        use);
   }
 
   __device__ __forceinline__ void join_cluster() const {

@@ -120,8 +120,8 @@ inline const std::vector<Mutation> kSplitFaults = {
     // --- What combines
     {.name = "splits weigh the same",
      .setting = kMmaSplit,
-     .file = "kernels/combine.cuh",
-     .original = "return ptx::ex2(weight.high - shift.high + (weight.low - shift.low));",
+     .file = "attention/split_rows.cuh",
+     .original = "return ptx::ex2(own.high - shift.high + (own.low - shift.low));",
      .replacement = "return 1.0f;"},
     {.name = "a warp's splits are lost",
      .setting = kHopperSplit,
