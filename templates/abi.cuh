@@ -140,6 +140,9 @@ struct SplitArguments {
   char* out;                // where the rows of tiles that are not split go; of kernels without a tensor map for it
   RowStrides out_strides;
   int fixed;  // 1: what comes of a row is to depend on that row alone, bit by bit
+  // Of ragged batches, one for the first slot of each tile: how many of its splits are written. 0 before and after every
+  // launch; of kernels that join splits themselves.
+  unsigned* counters;
 };
 
 // The kernel that joins them: kernels/combine.cuh, a thread block for each row.
@@ -210,6 +213,7 @@ struct BatchPlanMaker {
   int seen_keys;     // of a tile at most
   int extra_splits;  // of a tile whose keys begin behind the first one, because spans begin at multiples of their
                      // length
+  unsigned* counters;  // see SplitArguments; null: nothing is counted
 };
 
 // The dropout of parts/probability/dropout.cuh.

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "flashjit/batch_plan.h"
+#include "generator/family.h"
 #include "generator/features.h"
 #include "generator/source_parts.h"
 #include "runtime/call/forward_arguments.h"
@@ -197,7 +198,7 @@ void bind(Launch& launch, const ForwardCall& call, const HopperVariant& variant,
 void bind_batch_plan(Launch& launch, const ForwardCall& call, const Variant& variant, const Splitting& splitting,
                      std::byte* memory) {
   generator::BatchPlanMaker maker = batch_plan_maker(call, memory, tiling_of(call, variant));
-  set_splits(maker, call, variant, splitting);
+  set_splits(maker, call, variant, splitting, memory);
   launch.turn = generator::Turn::batch_plan;
   launch.write_argument(0, maker);
   launch.argument_bytes = sizeof(maker);
@@ -298,7 +299,8 @@ Operation::Operation(const ForwardCall& call, const generator::KernelSpec& kerne
   launch.threads = plan.threads;
   launch.shared_bytes = plan.smem_bytes;
   launch.argument_bytes = plan.argument_bytes;
-  if (own.splitting.any()) bind_combine(launches_[count_++], call, kernel, own);
+  if (own.splitting.any() && !generator::joins_splits(call.problem, kernel.variant()))
+    bind_combine(launches_[count_++], call, kernel, own);
 }
 
 }  // namespace flashjit::runtime

@@ -132,7 +132,9 @@ Scratch scratch_of(const ForwardCall& call, const Variant& variant, const Splitt
   scratch.partials = scratch.bytes;
   scratch.weights =
       scratch.partials + aligned(rows * static_cast<std::size_t>(call.problem.head_dim_v) * sizeof(float));
-  scratch.bytes = scratch.weights + aligned(2 * rows * sizeof(float));
+  scratch.counters = scratch.weights + aligned(2 * rows * sizeof(float));
+  const bool counts = generator::joins_splits(call.problem, variant);
+  scratch.bytes = scratch.counters + aligned(counts ? static_cast<std::size_t>(splitting.slots) * sizeof(unsigned) : 0);
   return scratch;
 }
 
@@ -148,7 +150,9 @@ generator::SplitArguments split_arguments(const ForwardCall& call, const Splitti
   arguments.weights = reinterpret_cast<float*>(memory + scratch.weights);
   arguments.rows = static_cast<int>(splitting.rows);
   arguments.keys = static_cast<int>(splitting.keys);
-  if (call.problem.ragged) arguments.planned_keys = &batch_plan_head(memory)->split_keys;
+  if (!call.problem.ragged) return arguments;
+  arguments.planned_keys = &batch_plan_head(memory)->split_keys;
+  arguments.counters = reinterpret_cast<unsigned*>(memory + scratch.counters);
   return arguments;
 }
 
@@ -188,7 +192,7 @@ std::int64_t combine_blocks(const ForwardCall& call, const Splitting& splitting)
 }
 
 void set_splits(generator::BatchPlanMaker& maker, const ForwardCall& call, const Variant& variant,
-                const Splitting& splitting) {
+                const Splitting& splitting, std::byte* memory) {
   const Tiling tiling = tiling_of(call, variant);
   maker.most_tiles += static_cast<unsigned>(splitting.list_entries);
   if (!splitting.any()) return;
@@ -201,6 +205,8 @@ void set_splits(generator::BatchPlanMaker& maker, const ForwardCall& call, const
   const std::int64_t most_keys = call.fixed_split > 0 ? call.seqlen_kv : std::numeric_limits<std::int32_t>::max();
   maker.seen_keys = static_cast<int>(std::min(seen_keys(call, tiling), most_keys));
   maker.extra_splits = begins_late(call);
+  if (generator::joins_splits(call.problem, variant))
+    maker.counters = reinterpret_cast<unsigned*>(memory + scratch_of(call, variant, splitting).counters);
 }
 
 }  // namespace flashjit::runtime

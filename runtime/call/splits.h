@@ -31,7 +31,7 @@ Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_c
 
 // What the launches of a call have to themselves: the list of tiles of a ragged batch, and partial results.
 struct Scratch {
-  std::size_t partials = 0, weights = 0;  // where they begin
+  std::size_t partials = 0, weights = 0, counters = 0;  // where they begin; counters where blocks join splits
   std::size_t bytes = 0;
 };
 Scratch scratch_of(const ForwardCall& call, const Variant& variant, const Splitting& splitting);
@@ -45,6 +45,6 @@ std::int64_t combine_blocks(const ForwardCall& call, const Splitting& splitting)
 
 // What the kernel that makes the list is told of it.
 void set_splits(generator::BatchPlanMaker& maker, const ForwardCall& call, const Variant& variant,
-                const Splitting& splitting);
+                const Splitting& splitting, std::byte* memory);
 
 }  // namespace flashjit::runtime

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Split keys (Dao et al. 2023, "Flash-Decoding"): where a launch has fewer tiles than a GPU computes at once, the keys
 // of a tile are cut into spans of equal length, and each is a tile of its own to the scheduler. What it makes is a
-// partial result, which kernels/combine.cuh joins with the others. Spans begin at multiples of their length, the first
-// one with the first key that the tile sees, so that where a span ends depends on nothing else.
+// partial result, which kernels/combine.cuh joins with the others, or the block that comes last. Spans begin at multiples
+// of their length, the first one with the first key that the tile sees, so that where a span ends depends on nothing
+// else.
 #pragma once
 
 #include "abi.cuh"
 #include "attention/mask.cuh"
 #include "attention/sequence.cuh"
 #include "attention/softmax.cuh"
+#include "attention/split_rows.cuh"
 #include "attention/tile_scheduler.cuh"
 #include "ptx/memory.cuh"
 #include "types.cuh"
@@ -31,10 +33,14 @@ struct TileSplit<true> {
   int index;  // among those of the tile
   int slot;   // of the partial result; below 0: the tile is not split, and its result goes where the call wants it
   KeySpan<true> span;
+  // Of a ragged batch: how many the tile has, and how far apart their slots are. For who has found the tile; nobody is
+  // told them.
+  int count = 1, stride = 0;
 
   __device__ __forceinline__ const KeySpan<true>& keys() const { return span; }
   __device__ __forceinline__ bool is_first() const { return index == 0; }
   __device__ __forceinline__ bool is_partial() const { return slot >= 0; }
+  __device__ __forceinline__ int first_slot() const { return slot - index * stride; }
   __device__ __forceinline__ void write(SmemAddress at) const {
     ptx::st_shared(at, ptx::Chunk{static_cast<uint32>(index), static_cast<uint32>(slot),
                                   static_cast<uint32>(span.first), static_cast<uint32>(span.end)});
@@ -71,7 +77,7 @@ __device__ __forceinline__ TileSplit<true> split_of(const typename Config::Argum
   if (tile.slot < 0) return {0, tile.slot, KeySpan<true>::all()};
   const int keys = args.splits.planned_keys == nullptr ? args.splits.keys : *args.splits.planned_keys;
   const int first = (first_key / keys + tile.split) * keys;
-  return {tile.split, tile.slot, {first, first + keys}};
+  return {tile.split, tile.slot, {first, first + keys}, tile.splits, tile.slot_stride};
 }
 
 // Of a row of a partial result.
@@ -82,6 +88,12 @@ struct PartialRow {
   __device__ __forceinline__ PartialRow(const SplitArguments& splits, int slot, int row, int columns) {
     const int64 at = static_cast<int64>(slot) * splits.rows + row;
     out = splits.partials + at * columns, weight = splits.weights + 2 * at;
+  }
+  // The same row of all splits of the tile.
+  __device__ __forceinline__ static SplitRow of_all(const SplitArguments& splits, const TileSplit<true>& tile, int row,
+                                                    int columns) {
+    const PartialRow first(splits, tile.first_slot(), row, columns);
+    return {first.out, first.weight, tile.count, static_cast<int64>(tile.stride) * splits.rows, columns};
   }
   __device__ __forceinline__ void write_weight(const Log2& log2) const { ptx::st_global(weight, log2.high, log2.low); }
 };

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "attention/softmax.cuh"
+#include "attention/split_rows.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/memory.cuh"
@@ -83,6 +84,25 @@ struct JoinedRow : SoftmaxRows<1> {
     add_up(parts, row, lane, factor, part_at);
   }
 
+  // The same of all splits, in their order, divided by their sum, which this gives.
+  __device__ __forceinline__ SplitSum join_splits(const SplitRow& from, int lane) {
+    SplitSum sum = SplitSum::none_above(largest_weight<kLanes>(from, lane));
+    clear();
+#pragma unroll 1
+    for (int first = 0; first < from.splits; first += kLanes) {
+      const int own = first + lane % kLanes;
+      const float weighed = own < from.splits ? from.share(own, sum.shift) : 0.0f;
+#pragma unroll 4
+      for (int split = first; split < min(first + kLanes, from.splits); ++split) {
+        const float share = of_lane(split - first, lane, weighed);
+        sum.total += share;
+        add_split(share, from, split, lane);
+      }
+    }
+    divide_by(sum.total);
+    return sum;
+  }
+
   // As a part in another block of the cluster, whose barrier counts the bytes.
   __device__ __forceinline__ void send(const Part& part, int row, int lane, SmemAddress barrier) const {
 #pragma unroll
@@ -109,13 +129,33 @@ struct JoinedRow : SoftmaxRows<1> {
     o[pass][3] = __fmaf_rn(share, __uint_as_float(c.w), o[pass][3]);
   }
 
+  __device__ __forceinline__ void add_split(float share, const SplitRow& from, int split, int lane) {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int of_lane = min(column(pass, lane), from.columns - kColumnsOfLane);
+      const ptx::Chunk c = ptx::ld_global(from.partial(split) + of_lane);
+      if (share != 0.0f) add(pass, share, c);
+    }
+  }
+  __device__ __forceinline__ void divide_by(float total) {
+    const float factor = total == 0.0f ? 0.0f : __frcp_rn(total);
+#pragma unroll
+    for (auto& of_pass : o)
+#pragma unroll
+      for (float& x : of_pass) x *= factor;
+  }
+  // What the row's lane of that number has.
+  __device__ __forceinline__ static float of_lane(int index, int lane, float value) {
+    return __uint_as_float(ptx::shfl_from(lane / kLanes * kLanes + index, __float_as_uint(value)));
+  }
+
   // factor: of the part that the lane has.
   template <class PartAt>
   __device__ __forceinline__ void add_up(int parts, int row, int lane, float factor, PartAt part_at) {
     clear();
 #pragma unroll 4
     for (int part = 0; part < parts; ++part) {
-      const float share = __uint_as_float(ptx::shfl_from(lane / kLanes * kLanes + part, __float_as_uint(factor)));
+      const float share = of_lane(part, lane, factor);
       const SmemAddress from = part_at(part).row(row);
 #pragma unroll
       for (int pass = 0; pass < kPasses; ++pass)

@@ -214,6 +214,7 @@ class BatchPlan {
     if (splits > 1) {
       if (lane == 0) first_slot = static_cast<int>(take_slots(static_cast<uint32>(places * heads()), first + places));
       first_slot = ptx::shfl_first(first_slot);
+      if (args.counters != nullptr) clear_counters(first_slot, tiles * heads(), lane);
     }
     const PlannedTile tile{sequence,
                            static_cast<int>(first),
@@ -235,6 +236,10 @@ class BatchPlan {
   __device__ __forceinline__ uint32 take_slots(uint32 count, uint32 end) const {
     ptx::red_max_shared(ptx::cvta_to_shared(&shared.split_tiles), static_cast<int>(end));
     return ptx::atom_add_shared(ptx::cvta_to_shared(&shared.slots), count);
+  }
+
+  __device__ __forceinline__ void clear_counters(int first_slot, int count, int lane) const {
+    for (int index = lane; index < count; index += kWarpSize) args.counters[first_slot + index] = 0;
   }
 
   __device__ __forceinline__ SmemAddress first_of(int bucket) const {

@@ -124,6 +124,7 @@ class DecodeConsumer {
   using Part = typename Shape::Part;
   using Row = JoinedRow<Part>;
   using Join = ClusterJoin<Shape>;
+  static constexpr bool kJoinsSplits = Sequences::kRagged && Config::kSplitKv;
 
  public:
   __device__ __forceinline__ DecodeConsumer(const HopperTiles<Config>& tiles_, const Shape& shape_,
@@ -149,9 +150,11 @@ class DecodeConsumer {
     shape.part(warp).template write<Fragments>(self.softmax, self.o, lane);
     meet_warps();
     if (Join::rank() > 0)
-      join<Shape::kConsumerWarps>(Shape::kConsumerWarps, [&](const Row& row, int at) { cluster.send(row, at, lane); });
-    else
-      join_cluster();
+      return join<Shape::kConsumerWarps>(Shape::kConsumerWarps,
+                                         [&](const Row& row, int at) { cluster.send(row, at, lane); });
+    join_cluster();
+    if constexpr (kJoinsSplits)
+      if (tile.is_partial() && comes_last()) join_splits();
   }
 
  private:
@@ -272,6 +275,29 @@ class DecodeConsumer {
   __device__ __forceinline__ void join_cluster() const {
     cluster.wait_for_rows();
     join<Shape::kMostParts>(Shape::kConsumerWarps + Join::blocks() - 1, [&](Row& row, int at) { finish(row, at); });
+  }
+
+  // Whether all other splits of the tile have been written before this one. What they have written is seen then.
+  __device__ __forceinline__ bool comes_last() const {
+    const SmemAddress answer = shape.part(0).place;
+    meet_warps();  // the split's rows are written, and parts have been read
+    if (warp == 0 && lane == 0) {
+      uint32* const counter = args.splits.counters + tile.first_slot();
+      const bool last = ptx::atom_increment_acq_rel(counter) + 1 == static_cast<uint32>(tile.count);
+      if (last) *counter = 0;
+      ptx::st_shared(answer, static_cast<uint32>(last));
+    }
+    meet_warps();
+    return ptx::ld_shared_word(answer) != 0;
+  }
+
+  __device__ __forceinline__ void join_splits() const {
+    SplitSum sum;
+    for_each_row(
+        [&](Row& row, int at) {
+          sum = row.join_splits(PartialRow::of_all(args.splits, tile, at, Config::kHeadDimV), lane);
+        },
+        [&](const Row& row, int at) { write(row, tile.first_row + at, sum.natural_lse()); });
   }
 
   // Divides by the sum, and writes the row and its LSE.

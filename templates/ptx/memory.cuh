@@ -79,6 +79,13 @@ __device__ __forceinline__ uint32 atom_increment(uint32* counter) {
   return old;
 }
 
+// atom.acq_rel.gpu.global.add.u32 old, [counter], 1;                                         PTX ISA 6.0, sm_70
+__device__ __forceinline__ uint32 atom_increment_acq_rel(uint32* counter) {
+  uint32 old;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(old) : "l"(counter) : "memory");
+  return old;
+}
+
 // atom.shared.add.u32 old, [counter], value;                                                 PTX ISA 1.2, sm_12
 __device__ __forceinline__ uint32 atom_add_shared(SmemAddress counter, uint32 value) {
   uint32 old;

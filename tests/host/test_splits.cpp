@@ -224,6 +224,33 @@ TEST_CASE("a split call is two launches: batch entries once for each split, then
   CHECK(combine.blocks == 16 * 4);
 }
 
+TEST_CASE(
+    "of a ragged batch blocks of tiles of few rows join splits themselves, in memory that the list's launch clears") {
+  Call ragged = of(2, 4096);
+  const Tensor used(address(5), DType::i32, {2});
+  ragged.opts.seqused_kv = used;
+  const Validated with(ragged);
+  std::byte* const memory = static_cast<std::byte*>(address(9));
+  for (const char* variant : {kHopper, kSharedRows}) {
+    CAPTURE(variant);
+    const bool joins = variant == kSharedRows;
+    const generator::KernelSpec spec(with.call.problem, parse_variant(variant), find_architecture("sm_90a"));
+    runtime::Operation operation(with.call, spec, {264, kSmCount}, memory);
+    REQUIRE(operation.end() - operation.begin() == (joins ? 2 : 3));
+    generator::BatchPlanMaker maker;
+    std::memcpy(static_cast<void*>(&maker), operation.begin()[0].arguments, sizeof(maker));
+    CHECK((maker.counters != nullptr) == joins);
+    if (!joins) continue;
+    generator::SplitArguments splits;
+    std::memcpy(&splits, operation.begin()[1].arguments + sizeof(generator::HopperArguments), sizeof(splits));
+    CHECK(maker.counters == splits.counters);
+    const auto slots = static_cast<std::size_t>(splitting(ragged, variant).slots);
+    CHECK(reinterpret_cast<std::byte*>(splits.counters + slots) ==
+          memory + runtime::Operation::scratch_bytes(with.call, spec, {264, kSmCount}));
+    CHECK(static_cast<void*>(splits.counters) == splits.weights + 2 * slots * static_cast<std::size_t>(splits.rows));
+  }
+}
+
 TEST_CASE("splitkv goes with neither multicast nor the kernel of the ablation") {
   const Problem problem{.dtype = DType::bf16, .head_dim = 128, .head_dim_v = 128};
   const Architecture& architecture = find_architecture("sm_90a");

@@ -78,11 +78,22 @@ TEST_CASE("pages are found anywhere in a pool of more than 65536, by rows of a t
   }
 }
 
+namespace {
+
+struct SplittingVariant {
+  const char *architecture, *spelling;
+};
+constexpr SplittingVariant kSplittingVariants[] = {
+    {"sm_80", "mma-q64-kv32-k2-v2-splitkv"},
+    {"sm_90a", "hopper-q64-kv64-qs2-whole-ppoff-split-splitkv"},
+    {"sm_90a", "hopper-q16-kv64-s2-qs1-whole-serial-ppoff-fixed-splitkv"}};
+
+}  // namespace
+
 TEST_CASE("keys that are split, of few queries and of more than there is room for at once") {
-  for (const std::string architecture : {"sm_80", "sm_90a"}) {
-    CAPTURE(architecture);
-    const Variant variant = parse_variant(architecture == "sm_80" ? "mma-q64-kv32-k2-v2-splitkv"
-                                                                  : "hopper-q64-kv64-qs2-whole-ppoff-split-splitkv");
+  for (const auto& [architecture, spelling] : kSplittingVariants) {
+    CAPTURE(spelling);
+    const Variant variant = parse_variant(spelling);
     for (const std::int64_t page_size : {0, 16})
       for (std::uint64_t seed = 0; seed < 12; ++seed) {
         CAPTURE(seed);
@@ -274,23 +285,24 @@ TEST_CASE("a plan lies in the caller's memory where that is given, of as many wo
   CHECK(refusal(askew).starts_with("memory: must be aligned to 16 bytes"));
 }
 
-TEST_CASE("a plan has room for the partial results of split keys, whether lengths differ or not") {
+TEST_CASE("a plan has room for the partial results of split keys, whether lengths differ or not, call after call") {
   const HostTensor q = HostTensor::random_normal(DType::bf16, {2, 1, 2, 64}, 1);
   const HostTensor k = HostTensor::random_normal(DType::bf16, {2, 600, 2, 64}, 2), used = ints({600, 300});
-  for (const std::string architecture : {"sm_80", "sm_90a"}) {
+  for (const auto& [architecture, variant] : kSplittingVariants) {
     Engine& engine = engine_for(architecture);
     for (const bool is_ragged : {false, true}) {
-      CAPTURE(architecture);
+      CAPTURE(variant);
       CAPTURE(is_ragged);
       AttentionOptions options;
-      options.variant = parse_variant(architecture == "sm_80" ? "mma-q64-kv32-k2-v2-splitkv"
-                                                              : "hopper-q64-kv64-qs2-whole-ppoff-split-splitkv");
+      options.variant = parse_variant(variant);
       if (is_ragged) options.seqused_kv = used.view();
       const DeviceTensor without = engine.attention(q.view(), k.view(), k.view(), options);
       const BatchPlan plan = engine.plan(q.view(), k.view(), k.view(), options);
       options.plan = &plan;
-      const DeviceTensor with = engine.attention(q.view(), k.view(), k.view(), options);
-      CHECK(same_bytes(HostTensor::from_device(with), HostTensor::from_device(without)));
+      for (int call = 0; call < 2; ++call) {
+        const DeviceTensor with = engine.attention(q.view(), k.view(), k.view(), options);
+        CHECK(same_bytes(HostTensor::from_device(with), HostTensor::from_device(without)));
+      }
     }
   }
 }

@@ -52,9 +52,10 @@ struct RaggedSequences {
     const int split = tile.batch, first_slot = static_cast<int>(batches.w);
     tile.batch = static_cast<int>(place.x);
     if constexpr (kSplit) {
-      tile.split = split;
+      tile.split = split, tile.splits = of_sequence.batch;
+      tile.slot_stride = sizes.num_heads_q * of_sequence.num_q_tiles;
       if (first_slot >= 0)
-        tile.slot = first_slot + (split * sizes.num_heads_q + tile.head) * of_sequence.num_q_tiles + tile.index;
+        tile.slot = first_slot + split * tile.slot_stride + tile.head * of_sequence.num_q_tiles + tile.index;
     }
     return {{{static_cast<int>(rows.y), static_cast<int>(rows.x)},
              static_cast<int>(rows.z),

@@ -32,6 +32,9 @@ inline constexpr Setting kSharedRowsAlways = [] {
   return setting;
 }();
 
+// Tiles of several splits each.
+inline constexpr Setting kSharedRowsRagged = with_long_sequences(kSharedRows);
+
 inline const std::vector<Mutation> kDecodeFaults = {
     // --- A warp's keys
     {.name = "warps take the keys of the first one",
@@ -91,8 +94,8 @@ inline const std::vector<Mutation> kDecodeFaults = {
     {.name = "parts are joined by the first one's weight",
      .setting = kSharedRows,
      .file = "hopper/joined_row.cuh",
-     .original = "__uint_as_float(ptx::shfl_from(lane / kLanes * kLanes + part, __float_as_uint(factor)))",
-     .replacement = "__uint_as_float(ptx::shfl_from(0, __float_as_uint(factor)))"},
+     .original = "of_lane(part, lane, factor)",
+     .replacement = "of_lane(0, lane, factor)"},
     // --- Clusters
     {.name = "blocks of a cluster take the same keys",
      .setting = kSharedRowsCluster,
@@ -139,6 +142,38 @@ inline const std::vector<Mutation> kDecodeFaults = {
      .original = "    if (blocks() > 1 && !met) ptx::cluster_wait();\n",
      .replacement = "",
      .kinds = {mbarrier_not_initialised, missing_proxy_fence, barrier_mismatch, deadlock}},
+    // --- What joins splits
+    {.name = "nobody comes last",
+     .setting = kSharedRowsRagged,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "ptx::atom_increment_acq_rel(counter) + 1 ==",
+     .replacement = "ptx::atom_increment_acq_rel(counter) =="},
+    {.name = "all tiles count with the first one's counter",
+     .setting = kSharedRowsRagged,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "args.splits.counters + tile.first_slot()",
+     .replacement = "args.splits.counters"},
+    {.name = "counters have any contents",
+     .setting = kSharedRowsRagged,
+     .file = "kernels/batch_plan.cuh",
+     .original = "args.counters[first_slot + index] = 0;",
+     .replacement = ";"},
+    {.name = "who comes last is read before it is said",
+     .setting = kSharedRowsRagged,
+     .file = "kernels/hopper_decode.cuh",
+     .original = "    meet_warps();\n    return ptx::ld_shared_word(answer) != 0;\n",
+     .replacement = "    return ptx::ld_shared_word(answer) != 0;\n",
+     .kinds = {race}},
+    {.name = "the last split is not joined",
+     .setting = kSharedRowsRagged,
+     .file = "hopper/joined_row.cuh",
+     .original = "split < min(first + kLanes, from.splits)",
+     .replacement = "split < min(first + kLanes, from.splits - 1)"},
+    {.name = "the slots of a tile's splits are neighbours",
+     .setting = kSharedRowsRagged,
+     .file = "attention/splits.cuh",
+     .original = "static_cast<int64>(tile.stride) * splits.rows",
+     .replacement = "splits.rows"},
     // --- One tile after the other
     {.name = "the next keys come while rows are joined",
      .setting = kManySharedRows,
