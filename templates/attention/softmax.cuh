@@ -33,6 +33,13 @@ struct Accumulator {
 #pragma unroll
         for (int e = 0; e < 4; ++e) x[m][n][e] = 0.0f;
   }
+  // Of half the rows of a lane.
+  __device__ __forceinline__ void multiply_rows(int half, float factor) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int n = 0; n < kN; ++n) x[m][n][2 * half] *= factor, x[m][n][2 * half + 1] *= factor;
+  }
   __device__ __forceinline__ void multiply(float factor) {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
@@ -173,13 +180,18 @@ struct SoftmaxRows {
     return subtracted;
   }
 
-  // exp of two neighbouring scores as a pair of elements, and into the sum. weigh(p0, p1): what becomes of them after
-  // that.
+  // exp of two neighbouring scores, and into the sum.
+  __device__ __forceinline__ void exponentials(const float (&s)[4], const Shift& shift, int m, int h, float& p0,
+                                               float& p1) {
+    p0 = ptx::ex2(__fmaf_rn(s[2 * h], scale_log2, -shift.x[m][h]));
+    p1 = ptx::ex2(__fmaf_rn(s[2 * h + 1], scale_log2, -shift.x[m][h]));
+    sum[m][h] += p0 + p1;
+  }
+  // As a pair of elements. weigh(p0, p1): what becomes of them after the sum.
   template <class Element, class Weigh>
   __device__ __forceinline__ uint32 exponentiate(const float (&s)[4], const Shift& shift, int m, int h, Weigh weigh) {
-    float p0 = ptx::ex2(__fmaf_rn(s[2 * h], scale_log2, -shift.x[m][h]));
-    float p1 = ptx::ex2(__fmaf_rn(s[2 * h + 1], scale_log2, -shift.x[m][h]));
-    sum[m][h] += p0 + p1;
+    float p0, p1;
+    exponentials(s, shift, m, h, p0, p1);
     weigh(p0, p1);
     return ptx::cvt_rn_x2(Element{}, p0, p1);
   }

@@ -16,9 +16,8 @@ struct WarpSoftmax : SoftmaxRows<1> {
 
   // Takes the maximum of new scores into account: rescales the sums and the output where it has to. The scores and the
   // result go to exponentiate().
-  template <int kNs, int kNo, bool kAny>
-  __device__ __forceinline__ Shift raise_maximum(Accumulator<1, kNs>& s, Accumulator<1, kNo>& o,
-                                                 const Common<1, kAny>& common) {
+  template <int kNs, class Output, bool kAny>
+  __device__ __forceinline__ Shift raise_maximum(Accumulator<1, kNs>& s, Output& o, const Common<1, kAny>& common) {
     float seen[2] = {seen_maximum(s, 0, 0), seen_maximum(s, 0, 1)};
     if constexpr (kAny) seen[0] += common.x[0][0], seen[1] += common.x[0][1];
     Shift shift = shift_by_maxima();
@@ -35,14 +34,13 @@ struct WarpSoftmax : SoftmaxRows<1> {
   }
 
  private:
-  template <int kNo>
-  __device__ __forceinline__ void rescale(const float (&seen)[2], Accumulator<1, kNo>& o) {
+  template <class Output>
+  __device__ __forceinline__ void rescale(const float (&seen)[2], Output& o) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float factor = raise(seen[h], 0, h);
       sum[0][h] *= factor;
-#pragma unroll
-      for (int n = 0; n < kNo; ++n) o.x[0][n][2 * h] *= factor, o.x[0][n][2 * h + 1] *= factor;
+      o.multiply_rows(h, factor);
     }
   }
 };
