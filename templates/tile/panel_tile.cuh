@@ -20,9 +20,11 @@ struct PanelTile {
   static constexpr int kBytes = kPanels * kPanelBytes;
   static constexpr int kChunksOfRow = kRowBytes / kChunkBytes;
 
-  // Byte offset of a 16-byte chunk, for generic reads and writes.
+  // Byte offset of a 16-byte chunk, for generic reads and writes. The swizzle is one of addresses: panels of fewer than
+  // eight rows begin within it.
   static __device__ __forceinline__ uint32 offset(uint32 row, uint32 chunk) {
-    return chunk / kChunksOfRow * kPanelBytes + row * kRowBytes + swizzled(row, chunk) * kChunkBytes;
+    const uint32 panel = chunk / kChunksOfRow;
+    return panel * kPanelBytes + row * kRowBytes + swizzled(row + panel * (kRows % 8), chunk) * kChunkBytes;
   }
   // From the offset of (row, chunk) that of chunk + moved_chunks in row + moved_rows: as SharedTile::move.
   static __device__ __forceinline__ uint32 move(uint32 lane_offset, int moved_rows, int moved_chunks) {
