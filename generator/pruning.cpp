@@ -17,11 +17,14 @@ constexpr double kFlopsPerCycle = 4096;
 constexpr double kSmemBytesPerCycle = 128;
 // A loop of nothing but mma.sync, measured: 589 of those 989 TFLOPS.
 constexpr double kMmaSyncShare = 0.6;
+// 128 FFMA in a cycle.
+constexpr double kFmaShare = 2 * 128 / kFlopsPerCycle;
 
 // Tiles of so few rows serve calls of few queries. There memory decides, and the tensor cores wait whatever feeds them.
 constexpr int kFewRows = 64;
 constexpr double kFarBelow = 1.6;
 constexpr int kWarpgroupRows = 64;  // of one wgmma
+constexpr int kMmaRows = 16;        // of one mma.sync
 
 // K and V are read once for each group of rows that computes together and written once for each thread block.
 double bytes_per_kflop(const Problem& problem, int rows, int block_q, int block_kv, int other_elements) {
@@ -45,7 +48,9 @@ double traffic(const Problem& problem, const HopperVariant& v) {
 }
 
 double share_of_instruction(const MmaVariant&) { return kMmaSyncShare; }
-double share_of_instruction(const HopperVariant& v) { return v.block_q < kWarpgroupRows ? kMmaSyncShare : 1; }
+double share_of_instruction(const HopperVariant& v) {
+  return v.block_q >= kWarpgroupRows ? 1 : v.block_q >= kMmaRows ? kMmaSyncShare : kFmaShare;
+}
 
 }  // namespace
 

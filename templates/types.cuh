@@ -34,6 +34,7 @@ enum class Scheduler { single, fixed, dynamic };
 constexpr int kWarpSize = 32;
 constexpr int kWarpgroupSize = 128;
 constexpr int kWarpgroupRows = 64;  // of one wgmma
+constexpr int kMmaRows = 16;        // of one mma.sync
 constexpr int kChunkBytes = 16;     // what one cp.async moves and one ldmatrix lane addresses
 constexpr int kChunkElements = 8;
 

@@ -71,7 +71,8 @@ constexpr auto kTunables = std::make_tuple(
 
 constexpr int kWarpgroupRows = 64;
 constexpr int kWarpgroupThreads = 128;
-constexpr int kSharedRows = 16;     // that the warps of a warpgroup share
+constexpr int kMmaRows = 16;        // that the warps of a warpgroup share, where mma.sync multiplies them
+constexpr int kFmaRows[] = {4, 8};  // where FFMA does
 constexpr int kFeederThreads = 64;  // of the two warps that load for them
 constexpr int kElementBytes = 2;
 constexpr int kChunkBytes = 16;
@@ -83,14 +84,19 @@ constexpr int kBarrierBytes = 256;   // the barriers of all rings and the next t
 
 int round_up(int bytes, int unit) { return (bytes + unit - 1) / unit * unit; }
 
-bool shares_rows(const HopperVariant& variant) { return variant.block_q == kSharedRows; }
+bool shares_rows(const HopperVariant& variant) { return variant.block_q <= kMmaRows; }
+bool uses_tensor_cores(const HopperVariant& variant) { return variant.block_q >= kMmaRows; }
 int warpgroups(const HopperVariant& variant) { return shares_rows(variant) ? 1 : variant.block_q / kWarpgroupRows; }
 
-// Of a warp that has all rows: the output and the query, unless that is long, and scores and P of its keys.
+// Of a warp that has all rows: the output and the query, unless that is long, and scores and P of its keys. Without
+// tensor cores a lane has some dims of all rows in f32.
 int estimate_registers_of_shared_rows(const Problem& problem, const HopperVariant& variant) {
   constexpr int kLongestKeptQuery = 128, kWarps = kWarpgroupThreads / 32, kRest = 48;
+  constexpr int kDimsOfLane = 8;
+  const int scores = variant.block_kv / kWarps * 3 / 4;
+  if (!uses_tensor_cores(variant)) return 2 * variant.block_q * kDimsOfLane + scores + kRest;
   const int query = problem.head_dim > kLongestKeptQuery ? 0 : problem.head_dim / 4;
-  return problem.head_dim_v / 2 + query + variant.block_kv / kWarps * 3 / 4 + kRest;
+  return problem.head_dim_v / 2 + query + scores + kRest;
 }
 
 // Registers a thread needs: the accumulators, P, and the rest for addresses, descriptors, softmax state and the loop. P
@@ -116,9 +122,10 @@ int estimate_registers(const Problem& problem, const HopperVariant& variant) {
 // What the warps that share rows have made, and the other blocks of a cluster: PartialRows of hopper/joined_row.cuh.
 int parts_bytes(const Problem& problem, const HopperVariant& variant) {
   if (!shares_rows(variant)) return 0;
-  constexpr int kParts = 11, kColumnsOfProducts = 16, kApart = 32, kStateBytes = 8;
+  constexpr int kParts = 11, kColumnsOfProducts = 16, kStateBytes = 8;
+  const int apart = uses_tensor_cores(variant) ? 32 : 0;
   const int columns = round_up(problem.head_dim_v, kColumnsOfProducts);
-  return kParts * kSharedRows * (columns * static_cast<int>(sizeof(float)) + kApart + kStateBytes);
+  return kParts * variant.block_q * (columns * static_cast<int>(sizeof(float)) + apart + kStateBytes);
 }
 
 int output_bytes(const Problem& problem, const HopperVariant& variant) {
@@ -159,7 +166,7 @@ std::string why_not_unspecialized(const HopperVariant& v) {
 // Warps that share rows wait for nobody, and each keeps what it has of the output: much of what there is to choose for
 // warpgroups says nothing to them.
 std::string why_not_shared(const Problem& problem, const HopperVariant& v) {
-  const auto with = [](std::string_view what) { return fmt::format("{} with q{}", what, kSharedRows); };
+  const auto with = [&v](std::string_view what) { return fmt::format("{} with q{}", what, v.block_q); };
   if (v.block_kv % kWarpgroupRows != 0) return must("block_kv", with("64, 128, 192 or 256"), v.block_kv);
   if (has_part(Slot::probability, problem) && v.block_kv % 128 != 0)
     return must("block_kv", with("128 or 256 for dropout"), v.block_kv);
@@ -178,8 +185,12 @@ std::string why_not_shared(const Problem& problem, const HopperVariant& v) {
 }
 
 std::string why_no_block_q(const HopperVariant& v) {
-  if (shares_rows(v) || (v.block_q % kWarpgroupRows == 0 && v.block_q >= kWarpgroupRows && v.block_q <= 256)) return {};
-  return must("block_q", fmt::format("{} or a multiple of 64 from 64 to 256", kSharedRows), v.block_q);
+  const bool by_fma = std::find(std::begin(kFmaRows), std::end(kFmaRows), v.block_q) != std::end(kFmaRows);
+  const bool of_warpgroups = v.block_q % kWarpgroupRows == 0 && v.block_q >= kWarpgroupRows && v.block_q <= 256;
+  if (by_fma || v.block_q == kMmaRows || of_warpgroups) return {};
+  return must("block_q",
+              fmt::format("{}, {}, {} or a multiple of 64 from 64 to 256", kFmaRows[0], kFmaRows[1], kMmaRows),
+              v.block_q);
 }
 
 std::string why_incompatible(const HopperVariant& v) {
@@ -199,10 +210,11 @@ std::string why_incompatible(const HopperVariant& v) {
   return {};
 }
 
-// What is stored in 8 bits becomes elements in registers, which wgmma does not take keys and values from.
+// What is stored in 8 bits becomes elements in registers, which wgmma does not take keys and values from, in the
+// layouts of mma.sync.
 std::string why_not_stored(const Problem& problem, const HopperVariant& v) {
-  if (!has_part(Slot::stored, problem) || shares_rows(v)) return {};
-  return must("block_q", fmt::format("{} for keys and values of {}", kSharedRows, to_string(kv_dtype(problem))),
+  if (!has_part(Slot::stored, problem) || v.block_q == kMmaRows) return {};
+  return must("block_q", fmt::format("{} for keys and values of {}", kMmaRows, to_string(kv_dtype(problem))),
               v.block_q);
 }
 
@@ -524,8 +536,10 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
 
 // Of one SM: so many have registers, and shared memory where the rings are short.
 int blocks_at_once(const Problem& problem, const HopperVariant& variant, const Plan& plan) {
-  constexpr int kSmemOfSm = 228 * 1024, kReserved = 1024, kMostColumns = 128;
-  const bool fits = 2 * (plan.smem_bytes + kReserved) <= kSmemOfSm && problem.head_dim_v <= kMostColumns;
+  constexpr int kSmemOfSm = 228 * 1024, kReserved = 1024, kMostColumns = 128, kRegistersOfTwo = 168;
+  const bool has_registers =
+      uses_tensor_cores(variant) ? problem.head_dim_v <= kMostColumns : plan.registers <= kRegistersOfTwo;
+  const bool fits = 2 * (plan.smem_bytes + kReserved) <= kSmemOfSm && has_registers;
   return shares_rows(variant) && fits ? 2 : 1;
 }
 

@@ -83,7 +83,8 @@ enum class TileBoundary : std::uint8_t {
 struct HopperVariant {
   // Query rows of a thread block: 64 for each consumer warpgroup, of which there are 1 to 4; or 16, which four warps
   // share, each with a quarter of a block's keys. Most other choices are made then, and a launch may have clusters of
-  // up to eight blocks that split a tile's keys (docs/kernels/decode.md).
+  // up to eight blocks that split a tile's keys (docs/kernels/decode.md). So it is with 8 and with 4, whose products do
+  // without tensor cores: only who asks for these gets them.
   int block_q = 128;
   int block_kv = 128;  // keys and values of one step: a multiple of 16 from 16 to 256
   int stages = 2;      // tiles in each of the K and the V ring: 1 to 4

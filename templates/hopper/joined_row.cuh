@@ -16,8 +16,8 @@ template <int kRows_, int kColumns_>
 struct PartialRows {
   static constexpr int kRows = kRows_;
   static constexpr int kColumns = kColumns_;
-  // Four rows of what a warp writes at once lie in different banks.
-  static constexpr int kRowBytes = kColumns * 4 + 32;
+  // Four rows of what a warp writes at once lie in different banks. Of few rows each lane has many columns.
+  static constexpr int kRowBytes = kColumns * 4 + (kRows > 8 ? 32 : 0);
   static constexpr int kStates = kRows * kRowBytes;
   static constexpr int kStateBytes = 8;
   static constexpr int kBytes = kStates + kRows * kStateBytes;
@@ -38,6 +38,15 @@ struct PartialRows {
       Fragments::store_row(row(of_lane), o, h, lane);
       if (lane % 4 == 0) ptx::st_shared(state(of_lane), softmax.maximum[0][h], total);
     }
+  }
+  // The same of an output that knows where its rows are, as FmaOutput does.
+  template <class, class Output>
+  __device__ __forceinline__ void write(const SoftmaxRows<1>& softmax, const Output& o, int lane) const {
+    static_assert(kRows <= 8, "a lane has one row's state");
+    const int of_lane = lane / 4;
+    const float total = softmax.total(0, 0);
+    o.write(*this);
+    if (lane % 4 == 0 && of_lane < kRows) ptx::st_shared(state(of_lane), softmax.maximum[0][0], total);
   }
 };
 

@@ -52,7 +52,8 @@ struct HopperShape {
 
   // Where warps share rows, what each of them has made takes the place of keys and values when all of these are used,
   // and after it what the other blocks of a cluster have made.
-  using Part = PartialRows<kStoreRows, round_up(Config::kHeadDimV, 16)>;
+  static constexpr int kPartRows = Config::kBlockQ < kStoreRows ? Config::kBlockQ : kStoreRows;
+  using Part = PartialRows<kPartRows, round_up(Config::kHeadDimV, 16)>;
   static constexpr int kPartsBytes =
       kWarpsShareRows<Config> ? (kConsumerWarps + kMostBlocksOfCluster - 1) * Part::kBytes : 0;
   static constexpr int kMostParts = 16;  // a power of two that is no less

@@ -79,6 +79,9 @@ struct HopperTile : Config::Sequences::Place, TileSplit<Config::kSplitKv> {
 // blocks of a cluster, too, have keys of their own of the same tile.
 template <class Config>
 inline constexpr bool kWarpsShareRows = Config::kBlockQ < kWarpgroupRows;
+// Whether these have as many as mma.sync multiplies at once. Fewer of them FFMA multiplies.
+template <class Config>
+inline constexpr bool kUsesTensorCores = Config::kBlockQ >= kMmaRows;
 
 // Of a cluster whose size is known at launch: a power of two.
 __device__ __forceinline__ int cluster_size_log2() { return 31 - __clz(static_cast<int>(ptx::cluster_nctarank())); }

@@ -2,7 +2,8 @@
 // Attention forward for Hopper where a tile has few rows: 16, which four warps share, each with a quarter of a block's
 // keys. They multiply with mma.sync out of what the copy engine brings, and none waits for another before the end,
 // where what they have made is joined in shared memory. So is what the blocks of a cluster have made, which split a
-// tile's keys among them; how many they are is known at launch. docs/kernels/decode.md has the reasons.
+// tile's keys among them; how many they are is known at launch. Tiles of 4 and of 8 rows differ in nothing but that
+// FFMA multiplies. docs/kernels/decode.md has the reasons.
 #pragma once
 
 #include "attention/probability.cuh"
@@ -12,6 +13,7 @@
 #include "hopper/block.cuh"
 #include "hopper/block_walk.cuh"
 #include "hopper/cluster_join.cuh"
+#include "hopper/fma_attention.cuh"
 #include "hopper/joined_row.cuh"
 #include "hopper/loader.cuh"
 #include "hopper/tiles.cuh"
@@ -24,7 +26,7 @@ struct DecodeWarpShape : HopperShape<Config> {
   static constexpr int kM = 1;
   static constexpr int kPaddedHeadDim = round_up(Config::kHeadDim, 16);
   static constexpr int kPaddedHeadDimV = round_up(Config::kHeadDimV, 16);
-  static constexpr bool kQueryInRegisters = Config::kHeadDim <= 128;
+  static constexpr bool kQueryInRegisters = Config::kHeadDim <= 128 || !kUsesTensorCores<Config>;
   static constexpr int kLdmatrix = 4;
 };
 
@@ -109,7 +111,10 @@ class DecodeConsumer {
   using KTile = typename Shape::KTile;
   using VTile = typename Shape::VTile;
   using Fragments = typename Config::Stored::template Fragments<Config, DecodeWarpShape<Config>>;
-  using Warp = WarpAttention<Config, DecodeWarpShape<Config>, WarpSoftmax<Config::kRescale>, Fragments>;
+  using Softmax = WarpSoftmax<Config::kRescale>;
+  using Warp =
+      typename Choose<kUsesTensorCores<Config>, WarpAttention<Config, DecodeWarpShape<Config>, Softmax, Fragments>,
+                      FmaAttention<Config, Shape, Softmax>>::type;
   static constexpr int kKeys = Config::kBlockKv / Shape::kConsumerWarps;  // of a block, a warp's
   using Scores = typename Warp::template Scores<kKeys>;
   using ScoreRow = typename Score<Config>::Row;

@@ -207,6 +207,9 @@ TEST_CASE("heads of a group share a tile when that makes fewer tiles") {
            Expected{192, 32, 2, 128, 2},  // one and a half
            Expected{65, 4, 1, 128, 4},    // 3 tiles for 4 heads, not 4
            Expected{1, 4, 1, 64, 4},
+           Expected{1, 16, 1, 4, 4},  // no more than a tile has rows
+           Expected{3, 16, 1, 4, 4},
+           Expected{1, 16, 1, 8, 8},
        }) {
     CAPTURE(e.seqlen_q);
     CAPTURE(e.heads_q);

@@ -140,6 +140,7 @@ TEST_CASE("the rate is bounded by the traffic and by the instruction") {
   CHECK(rate("hopper-q128-kv128", 128) == 1.0);
   CHECK(rate("hopper-q64-kv32", 128) == doctest::Approx(1000.0 / 4096 * 128 / bytes("hopper-q64-kv32", 128)));
   CHECK(rate("mma-q256-kv64-w8-qregs", 64) == 0.6);
+  CHECK(rate("hopper-q8-kv64", 128) == 0.0625);
   CHECK(rate("mma-q64-kv64-w4-qsmem", 64) < 0.5);
   CHECK(attainable_rate(problem_of(64, 64), MmaVariant{}, find_architecture("sm_80")) == 0);
 }

@@ -85,8 +85,9 @@ TEST_CASE("the hopper family is legal on sm_90a only") {
 }
 
 TEST_CASE("a hopper field out of its range is refused with what it must be") {
-  for (const int block_q : {0, 32, 96, 320})
-    CHECK(contains(why(("hopper-q" + std::to_string(block_q)).c_str()), "block_q must be 16 or a multiple of 64"));
+  for (const int block_q : {0, 1, 2, 7, 12, 32, 96, 320})
+    CHECK(
+        contains(why(("hopper-q" + std::to_string(block_q)).c_str()), "block_q must be 4, 8, 16 or a multiple of 64"));
   for (const int block_kv : {0, 8, 24, 272})
     CHECK(contains(why(("hopper-kv" + std::to_string(block_kv)).c_str()), "block_kv must be a multiple of 16"));
   CHECK(contains(why("hopper-s0"), "stages must be 1 to 4, was 0"));
@@ -98,8 +99,11 @@ TEST_CASE("a hopper field out of its range is refused with what it must be") {
 }
 
 TEST_CASE("where warps share rows most choices are made") {
-  const std::string shared = "hopper-q16-kv64-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv";
-  CHECK(why(shared.c_str()) == "");
+  const std::string rest = "-kv64-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv", shared = "hopper-q16" + rest;
+  for (const char* rows : {"q4", "q8", "q16"})
+    for (int head_dim = 8; head_dim <= 256; head_dim += 8)
+      CHECK(why(("hopper-" + (rows + rest)).c_str(), head_dim, head_dim) == "");
+  CHECK(contains(why("hopper-q4-kv96"), "block_kv must be 64, 128, 192 or 256 with q4, was 96"));
   for (const auto& [part, message] : {std::pair{"kv96", "block_kv must be 64, 128, 192 or 256 with q16, was 96"},
                                       {"qs2", "q_stages must be 1 with q16, was 2"},
                                       {"half", "output must be whole with q16, was half"},
@@ -119,6 +123,19 @@ TEST_CASE("where warps share rows most choices are made") {
   dropping.dropout = true;
   CHECK(contains(why_illegal(dropping, parse_variant(shared), sm_90a()),
                  "block_kv must be 128 or 256 for dropout with q16"));
+}
+
+TEST_CASE("keys of 8 bits are for tiles that mma.sync multiplies") {
+  Problem stored = problem_of(128, 128, false);
+  stored.e4m3 = true;
+  const std::string rest = "-kv64-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv";
+  CHECK(why_illegal(stored, parse_variant("hopper-q16" + rest), sm_90a()) == "");
+  for (const char* rows : {"4", "8", "64"})
+    CHECK(contains(why_illegal(stored, parse_variant("hopper-q" + (rows + rest)), sm_90a()), "block_q must be 16 for"));
+}
+
+TEST_CASE("no list names tiles that are multiplied without tensor cores") {
+  for (const Variant& variant : legal_variants(problem_of(128, 128, false), sm_90a())) CHECK(block_q(variant) >= 16);
 }
 
 TEST_CASE("ping-pong needs two warpgroups, and softmax order the serial overlap") {

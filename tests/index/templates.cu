@@ -213,6 +213,17 @@ extern "C" __global__ void __launch_bounds__(192, 2) hopper_decode(const __grid_
   forward_hopper_decode<DecodeConfig>(args, ptx::cvta_to_shared(smem));
 }
 
+// Fewer, which are multiplied without tensor cores.
+struct FmaDecodeConfig : DecodeConfig {
+  static constexpr int kBlockQ = 4;
+  using Stored = StoredAs<>;
+};
+
+extern "C" __global__ void __launch_bounds__(192, 2) hopper_fma_decode(const __grid_constant__ HopperLaunch args) {
+  extern __shared__ __align__(1024) char smem[];
+  forward_hopper_decode<FmaDecodeConfig>(args, ptx::cvta_to_shared(smem));
+}
+
 struct BlockMaskLaunch {
   BlockMaskMaker core;
   TextArguments<text::MaskText> mask;
