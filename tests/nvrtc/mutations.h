@@ -15,12 +15,13 @@
 #include "tests/nvrtc/mutations/tiles.h"
 #include "tests/nvrtc/mutations/warpgroups.h"
 #include "tests/nvrtc/mutations/window.h"
+#include "tests/nvrtc/mutations/without_tensor_cores.h"
 
 namespace flashjit::tests {
 
 inline const std::vector<Mutation>* const kAllMutations[] = {
-    &kRingFaults,   &kWaitFaults,    &kCopyFaults,   &kWgmmaFaults, &kFenceFaults,  &kRoleFaults,
-    &kOutputFaults, &kWindowFaults,  &kScoreFaults,  &kSinkFaults,  &kChunkFaults,  &kMmaFaults,
-    &kTextFaults,   &kDropoutFaults, &kRaggedFaults, &kSplitFaults, &kDecodeFaults, &kStoredFaults};
+    &kRingFaults,   &kWaitFaults,  &kCopyFaults,   &kWgmmaFaults,  &kFenceFaults, &kRoleFaults, &kOutputFaults,
+    &kWindowFaults, &kScoreFaults, &kSinkFaults,   &kChunkFaults,  &kMmaFaults,   &kTextFaults, &kDropoutFaults,
+    &kRaggedFaults, &kSplitFaults, &kDecodeFaults, &kStoredFaults, &kFmaFaults};
 
 }  // namespace flashjit::tests

@@ -123,12 +123,12 @@ HostTensor of_heads(const std::vector<double>& heads) {
 }
 
 // By a kernel whose warps share the rows of a tile.
-void check_shared_rows(const Sizes& sizes, bool causal) {
-  Case c(sizes);
+void check_shared_rows(const std::string& rows, const Sizes& sizes, bool causal, DType dtype = DType::bf16) {
+  Case c(sizes, dtype);
   AttentionOptions opts;
   opts.causal = causal;
   opts.lse = c.lse.view();
-  opts.variant = parse_variant("hopper-q16-kv64-s2-qs1-whole-serial-ppoff-fixed-split-splitkv");
+  opts.variant = parse_variant("hopper-" + rows + "-kv64-s2-qs1-whole-serial-ppoff-fixed-split-splitkv");
   engine_for("sm_90a").attention(c.q.view(), c.k.view(), c.v.view(), c.out.view(), opts);
   c.check(c.out, opts);
 }
@@ -650,18 +650,52 @@ TEST_CASE("rows that warps share, for head dims of every width of panels") {
     for (const std::int64_t head_dim_v : {8, 24, 64, 136}) {
       CAPTURE(head_dim);
       CAPTURE(head_dim_v);
-      check_shared_rows({1, 5, 150, 4, 2, head_dim, head_dim_v}, false);
+      check_shared_rows("q16", {1, 5, 150, 4, 2, head_dim, head_dim_v}, false);
     }
 }
 
+TEST_CASE("rows that warps share without tensor cores, for head dims of as many lanes as there may be") {
+  for (const std::string rows : {"q4", "q8"})
+    for (const DType dtype : {DType::bf16, DType::f16})
+      for (const auto& [head_dim, head_dim_v] : {std::pair<std::int64_t, std::int64_t>{8, 256},
+                                                 {16, 16},
+                                                 {24, 72},
+                                                 {40, 8},
+                                                 {64, 128},
+                                                 {80, 32},
+                                                 {128, 64},
+                                                 {136, 24},
+                                                 {192, 192},
+                                                 {256, 48}}) {
+        CAPTURE(rows);
+        CAPTURE(std::string(to_string(dtype)));
+        CAPTURE(head_dim);
+        CAPTURE(head_dim_v);
+        check_shared_rows(rows, {1, 5, 150, 4, 2, head_dim, head_dim_v}, false, dtype);
+      }
+}
+
+TEST_CASE("queries of any group share tiles of few rows") {
+  for (const std::string rows : {"q4", "q8", "q16"})
+    for (const std::int64_t group : {1, 2, 3, 4, 8, 16})
+      for (const std::int64_t seqlen_q : {1, 2, 5}) {
+        CAPTURE(rows);
+        CAPTURE(group);
+        CAPTURE(seqlen_q);
+        check_shared_rows(rows, {1, seqlen_q, 150, 2 * group, 2, 64, 64}, seqlen_q % 2 == 1);
+      }
+}
+
 TEST_CASE("keys of rows that warps share are split by clusters, by pairs and by the grid") {
-  for (const auto& [seqlen_q, seqlen_kv] : {std::pair<std::int64_t, std::int64_t>{3, 2100}, {520, 2100}, {3, 8300}})
-    for (const bool causal : {false, true}) {
-      CAPTURE(seqlen_q);
-      CAPTURE(seqlen_kv);
-      CAPTURE(causal);
-      check_shared_rows({1, seqlen_q, seqlen_kv, 2, 1, 16, 64}, causal);
-    }
+  for (const std::string rows : {"q4", "q8", "q16"})
+    for (const auto& [seqlen_q, seqlen_kv] : {std::pair<std::int64_t, std::int64_t>{3, 2100}, {520, 2100}, {3, 8300}})
+      for (const bool causal : {false, true}) {
+        CAPTURE(rows);
+        CAPTURE(seqlen_q);
+        CAPTURE(seqlen_kv);
+        CAPTURE(causal);
+        check_shared_rows(rows, {1, seqlen_q, seqlen_kv, 2, 1, 16, 64}, causal);
+      }
 }
 
 TEST_CASE("what threads read and write themselves is in their own block of a cluster") {

@@ -28,6 +28,7 @@ constexpr Way kWays[] = {
     {"sm_90a", "hopper-q128-kv32-serial-ppsoftmax-whole"},
     {"sm_90a", "hopper-q64-kv32-qs2-whole-cl2-fixed-ppoff-fused", true},
     {"sm_90a", "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv", false, true},
+    {"sm_90a", "hopper-q8-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv"},
 };
 
 struct Scheduled {

@@ -27,7 +27,8 @@ struct Way {
 // Small blocks, so that masks leave some whole and pass over others.
 constexpr Way kWays[] = {{"sm_80", "mma-q64-kv32-k2-v2"},
                          {"sm_90a", "hopper-q64-kv32-qs2-whole-lazy-ppoff"},
-                         {"sm_90a", "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv", true}};
+                         {"sm_90a", "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv", true},
+                         {"sm_90a", "hopper-q4-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv"}};
 
 struct Combination {
   std::uint32_t features;  // a bit for each row of the table

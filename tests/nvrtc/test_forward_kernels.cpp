@@ -2,6 +2,7 @@
 // What NVRTC and ptxas make of the forward kernels. No GPU: it compiles for all targets on any machine.
 #include <doctest/doctest.h>
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -78,6 +79,21 @@ TEST_CASE(
           problem.ragged = problem.paged = paged;
           add_defaults(engine, problem, "sm_90a", jobs);
         }
+  expect_clean(engine, sample(jobs));
+}
+
+TEST_CASE("tiles of 4 and of 8 rows compile without spills, with few parts and with many") {
+  Engine engine = make_engine();
+  std::vector<Job> jobs;
+  for (const int head_dim : {16, 64, 128, 192, 256})
+    for (const DType dtype : {DType::f16, DType::bf16})
+      for (const auto& [tile, many] :
+           {std::pair{"q4-kv64-s2", false}, {"q4-kv128-s1", true}, {"q8-kv64-s2", false}, {"q8-kv128-s1", true}}) {
+        Problem problem = problem_of(head_dim, head_dim, true, dtype);
+        problem.dropout = problem.softcap = problem.alibi = problem.ragged = problem.paged = many;
+        const std::string variant = "hopper-" + std::string(tile) + "-qs1-whole-serial-ppoff-rare-fixed-split-splitkv";
+        jobs.push_back({problem, parse_variant(variant), "sm_90a"});
+      }
   expect_clean(engine, sample(jobs));
 }
 
