@@ -191,6 +191,13 @@ bool is_legal(const Engine& engine, const Problem& problem, const Variant& varia
 // Of kernels whose warps share rows.
 const std::vector<const char*> kSharedRows{"hopper-q16-kv64-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv",
                                            "hopper-q16-kv128-s1-qs1-whole-serial-ppoff-always-fixed-split-splitkv"};
+// Of those that multiply them without tensor cores, too, which keys of 8 bits are not for.
+const std::vector<const char*> kFewRows{kSharedRows[0],
+                                        kSharedRows[1],
+                                        "hopper-q4-kv64-s1-qs1-whole-serial-ppoff-always-fixed-split-splitkv",
+                                        "hopper-q4-kv128-s1-qs1-whole-serial-ppoff-rare-fixed-split-splitkv",
+                                        "hopper-q8-kv64-s2-qs1-whole-serial-ppoff-rare-fixed-split-splitkv",
+                                        "hopper-q8-kv128-s1-qs1-whole-serial-ppoff-always-fixed-split-splitkv"};
 bool is_hopper(const Variant& variant) { return std::holds_alternative<HopperVariant>(variant); }
 
 }  // namespace
@@ -234,8 +241,9 @@ std::optional<Variant> random_variant(const Engine& engine, const RandomCase& ra
   std::erase_if(variants, [&](const Variant& variant) { return is_hopper(variant) != wants_hopper; });
   if (variants.empty()) return {};
   const Variant chosen = dice.one_of(variants);
-  const Variant splitting =
-      wants_hopper && dice.one_in(2) ? parse_variant(dice.one_of(kSharedRows)) : parse_variant("splitkv", chosen);
+  const Variant splitting = wants_hopper && dice.one_in(2)
+                                ? parse_variant(dice.one_of(random.problem.e4m3 ? kSharedRows : kFewRows))
+                                : parse_variant("splitkv", chosen);
   return is_legal(engine, random.problem, splitting, architecture) ? splitting : chosen;
 }
 

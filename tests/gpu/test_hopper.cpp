@@ -92,11 +92,13 @@ TEST_CASE("each scheme of the hopper family, on lengths that end within a block"
 
 TEST_CASE("rows that warps share, alone, in a cluster, and where the grid splits their keys") {
   if (!has_hopper()) return;
-  for (const std::int64_t seqlen_kv : {200, 2100, 8300}) {
-    CAPTURE(seqlen_kv);
-    check(AttentionCase(Sizes{1, 3, seqlen_kv, 2, 1, 16, 72}),
-          options_of("hopper-q16-kv64-s2-qs1-whole-serial-ppoff-fixed-split-splitkv", true));
-  }
+  for (const char* rows : {"q4", "q8", "q16"})
+    for (const std::int64_t seqlen_kv : {200, 2100, 8300}) {
+      CAPTURE(std::string(rows));
+      CAPTURE(seqlen_kv);
+      check(AttentionCase(Sizes{1, 3, seqlen_kv, 2, 1, 16, 72}),
+            options_of(fmt::format("hopper-{}-kv64-s2-qs1-whole-serial-ppoff-fixed-split-splitkv", rows), true));
+    }
 }
 
 TEST_SUITE_END();
@@ -138,7 +140,9 @@ TEST_CASE("few queries of any group share tiles") {
     for (const std::int64_t seqlen_q : {1, 2, 3, 4, 5, 63, 130})
       for (const char* variant :
            {"hopper-q64-kv64-ppoff", "hopper-q128-kv64-s2-qs2-whole-lazy-fused-longest",
-            "hopper-q128-kv64-ppoff-cl2-single", "hopper-q16-kv64-qs1-whole-serial-ppoff-fixed-split-splitkv"}) {
+            "hopper-q128-kv64-ppoff-cl2-single", "hopper-q16-kv64-qs1-whole-serial-ppoff-fixed-split-splitkv",
+            "hopper-q8-kv64-qs1-whole-serial-ppoff-fixed-split-splitkv",
+            "hopper-q4-kv64-qs1-whole-serial-ppoff-fixed-split-splitkv"}) {
         CAPTURE(group);
         CAPTURE(seqlen_q);
         CAPTURE(std::string(variant));
@@ -148,7 +152,8 @@ TEST_CASE("few queries of any group share tiles") {
 
 TEST_CASE("rows that warps share, whose keys warps, clusters and the grid split") {
   if (!has_hopper()) return;
-  for (const char* tile : {"kv64-s3", "kv64-s1", "kv128-s2"})
+  for (const char* tile :
+       {"q16-kv64-s3", "q16-kv64-s1", "q16-kv128-s2", "q8-kv64-s3", "q8-kv128-s2", "q4-kv64-s3", "q4-kv128-s2"})
     for (const auto& [head_dim, head_dim_v] : {std::pair<std::int64_t, std::int64_t>{8, 88}, {16, 128}, {128, 128}})
       for (const std::int64_t seqlen_kv : {1, 150, 1100, 2100, 5000, 20'000})
         for (const std::int64_t batch : {1, 3, 40}) {
@@ -156,7 +161,7 @@ TEST_CASE("rows that warps share, whose keys warps, clusters and the grid split"
           CAPTURE(head_dim);
           CAPTURE(seqlen_kv);
           CAPTURE(batch);
-          const std::string variant = fmt::format("hopper-q16-{}-qs1-whole-serial-ppoff-fixed-split-splitkv", tile);
+          const std::string variant = fmt::format("hopper-{}-qs1-whole-serial-ppoff-fixed-split-splitkv", tile);
           check(AttentionCase(Sizes{batch, 3, seqlen_kv, 4, 2, head_dim, head_dim_v}), options_of(variant, true));
         }
 }

@@ -31,9 +31,10 @@ TEST_SUITE("sanitizer") {
       if (test_device().architecture == "sm_90a")
         RaggedBatch(seed, {}).check(shared_engine(), parse_variant("hopper-q64-kv64-whole-ppoff-rare"));
       RaggedBatch(seed, {}).check(shared_engine(), parse_variant("mma-q64-kv32"));
-      if (test_device().architecture == "sm_90a")
-        RaggedBatch(seed, {}).check(shared_engine(),
-                                    parse_variant("hopper-q16-kv64-qs1-whole-serial-ppoff-fixed-split-splitkv"));
+      for (const std::string rows : {"q4", "q8", "q16"})
+        if (test_device().architecture == "sm_90a")
+          RaggedBatch(seed, {}).check(
+              shared_engine(), parse_variant("hopper-" + rows + "-kv64-qs1-whole-serial-ppoff-fixed-split-splitkv"));
       if (test_device().architecture == "sm_90a")
         RaggedBatch(seed, {.page_size = 16}).check(shared_engine(), parse_variant("hopper-q64-kv64-whole-ppoff-rare"));
       RaggedBatch(seed, {.page_size = 24}).check(shared_engine(), parse_variant("mma-q64-kv32"));
