@@ -62,23 +62,36 @@ class AttentionCase {
   DeviceTensor poisoned_out() const { return poisoned(q_host.dtype(), out_shape).to_device(nullptr, q.device()); }
   DeviceTensor poisoned_lse() const { return poisoned(DType::f32, lse_shape).to_device(nullptr, q.device()); }
 
-  void check_out(const HostTensor& out, const AttentionOptions& opts = {}) const {
-    const auto exact = reference::attention(q_host.view(), k_host.view(), v_host.view(), opts);
-    const auto low = reference::attention_in_low_precision(q_host.view(), k_host.view(), v_host.view(), opts);
-    const reference::Comparison comparison = reference::compare(out, exact, low);
-    CAPTURE(comparison.max_error);
-    CAPTURE(comparison.bound);
-    CHECK(comparison.passed);
+  // What the call should give, and how far off it may be.
+  struct Expected {
+    reference::Result exact, low;
+
+    void check_out(const HostTensor& out) const { check(reference::compare(out, exact, low)); }
+    void check_out(const DeviceTensor& out) const { check_out(HostTensor::from_device(out)); }
+    void check_lse(const DeviceTensor& lse) const {
+      check(reference::compare_lse(HostTensor::from_device(lse), exact, low));
+    }
+
+   private:
+    static void check(const reference::Comparison& comparison) {
+      CAPTURE(comparison.max_error);
+      CAPTURE(comparison.bound);
+      CHECK(comparison.passed);
+    }
+  };
+  Expected expected(const AttentionOptions& opts) const {
+    return {reference::attention(q_host.view(), k_host.view(), v_host.view(), opts),
+            reference::attention_in_low_precision(q_host.view(), k_host.view(), v_host.view(), opts)};
   }
-  void check_out(const DeviceTensor& out, const AttentionOptions& opts = {}) const {
-    check_out(HostTensor::from_device(out), opts);
+
+  template <class Out>
+  void check_out(const Out& out, const AttentionOptions& opts = {}) const {
+    expected(opts).check_out(out);
   }
-  void check_lse(const DeviceTensor& lse, const AttentionOptions& opts = {}) const {
-    const auto exact = reference::attention(q_host.view(), k_host.view(), v_host.view(), opts);
-    const auto low = reference::attention_in_low_precision(q_host.view(), k_host.view(), v_host.view(), opts);
-    const reference::Comparison comparison = reference::compare_lse(HostTensor::from_device(lse), exact, low);
-    CAPTURE(comparison.max_error);
-    CHECK(comparison.passed);
+  void check_out_and_lse(const DeviceTensor& out, const DeviceTensor& lse, const AttentionOptions& opts) const {
+    const Expected both = expected(opts);
+    both.check_out(out);
+    both.check_lse(lse);
   }
 
   // NaN everywhere: what a kernel forgets to write shows.

@@ -45,8 +45,7 @@ TEST_CASE("causal attention writes its output and LSE into the caller's memory")
     opts.causal = true;
     opts.lse = lse.view();
     shared_engine().attention(c.q, c.k, c.v, out, opts);
-    c.check_out(out, opts);
-    c.check_lse(lse, opts);
+    c.check_out_and_lse(out, lse, opts);
   }
 }
 

@@ -35,8 +35,7 @@ TEST_CASE("a call through C computes with its options") {
   AttentionOptions opts;
   opts.causal = true;
   opts.softmax_scale = 0.25f;
-  c.check_out(out, opts);
-  c.check_lse(lse, opts);
+  c.check_out_and_lse(out, lse, opts);
 }
 
 TEST_CASE("a prepared problem compiles nothing more through C") {

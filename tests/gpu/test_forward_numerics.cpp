@@ -23,8 +23,7 @@ void check(const AttentionCase& c, const AttentionOptions& given = {}) {
   AttentionOptions opts = given;
   opts.lse = lse.view();
   shared_engine().attention(c.q, c.k, c.v, out, opts);
-  c.check_out(out, opts);
-  c.check_lse(lse, opts);
+  c.check_out_and_lse(out, lse, opts);
 }
 
 std::string architecture() { return shared_engine().system().devices.at(0).architecture; }
