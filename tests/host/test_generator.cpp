@@ -132,9 +132,9 @@ TEST_CASE("the plan of tiles whose warps share rows, of 16 bits and of 8") {
                    256)
         .smem_bytes;
   };
-  CHECK(shortest("q16") == 1024 + 5 * 16 * (256 * 4 + 32 + 8) + kBarriers);
-  CHECK(shortest("q8") == 1024 + 5 * 8 * (256 * 4 + 8) + kBarriers);
-  CHECK(shortest("q4") == 1024 + 64 * (32 + 512) + kBarriers);
+  CHECK(shortest("q16") == 1024 + parts(256) + kBarriers);
+  CHECK(shortest("q8") == 1024 + 11 * 8 * (256 * 4 + 8) + kBarriers);
+  CHECK(shortest("q4") == 1024 + 11 * 4 * (256 * 4 + 8) + kBarriers);
 }
 
 TEST_CASE("what a way of a hopper variant takes at least") {
