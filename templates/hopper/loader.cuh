@@ -5,6 +5,7 @@
 #include "hopper/block_walk.cuh"
 #include "hopper/shape.cuh"
 #include "hopper/tiles.cuh"
+#include "ptx/barrier.cuh"
 #include "ptx/tma.cuh"
 
 // Tiles are announced, and their blocks loaded, by a thread each, or by a warp each, of whose lanes one speaks.
@@ -141,18 +142,33 @@ struct HopperLoader {
       load<KvTile>(ring, map, tile, block, take_note);
     ring.advance();
   }
-  // A lane for each box, which lies in one page. The table is asked before the slot is free.
+  // Boxes lie in one page each. A lane for each asks the table, before the slot is free; then one lane speaks for all:
+  // copies that lanes issue themselves are a loop over these, of twice as many instructions for each.
   template <class KvTile, class Writer>
   __device__ __forceinline__ void load_pages(const Writer& ring, const TensorMap& map, const Tile& tile,
                                              int block) const {
     constexpr int kMostRows = power_of_two_in(Config::kBlockKv, 256);
-    const int box_rows = min(Keys(tiles.args).box_rows(), kMostRows);
-    const int row = ptx::tid_x() % kWarpSize * box_rows;
-    ptx::EndedBoxOrigin at = tiles.page_origin(tile, block * Config::kBlockKv + row);
+    const int box_rows = min(Keys(tiles.args).box_rows(), kMostRows), lane = ptx::tid_x() % kWarpSize;
+    const ptx::EndedBoxOrigin of_lane = tiles.page_origin(tile, block * Config::kBlockKv + lane * box_rows);
     ring.wait_empty();
-    if (leads()) ptx::mbarrier_arrive_expect_tx(ring.full(), KvTile::kBytes);
-    ptx::bar_warp_sync();
-    if (row >= Config::kBlockKv) return;
+    const bool speaks = ptx::elect();
+    if (speaks) ptx::mbarrier_arrive_expect_tx(ring.full(), KvTile::kBytes);
+#pragma unroll 4
+    for (int box = 0; box * box_rows < Config::kBlockKv; ++box) {
+      const ptx::EndedBoxOrigin at = from_lane_of(box, of_lane);
+      if (speaks) load_box<KvTile>(ring, map, at, box * box_rows);
+    }
+  }
+  // Head and column are the same in all lanes.
+  __device__ __forceinline__ static ptx::EndedBoxOrigin from_lane_of(int box, ptx::EndedBoxOrigin at) {
+    at.row = static_cast<int>(ptx::shfl_from(box, at.row));
+    at.end = static_cast<int>(ptx::shfl_from(box, at.end));
+    at.batch = static_cast<int>(ptx::shfl_from(box, at.batch));
+    return at;
+  }
+  template <class KvTile, class Writer>
+  __device__ __forceinline__ void load_box(const Writer& ring, const TensorMap& map, ptx::EndedBoxOrigin at,
+                                           int row) const {
 #pragma unroll
     for (int panel = 0; panel < KvTile::kPanels; ++panel, at.column += columns_of_panel<KvTile>())
       ptx::tma_load(ring.slot() + panel * KvTile::kPanelBytes + row * KvTile::kRowBytes, map, at, ring.full(),
