@@ -99,8 +99,9 @@ struct HopperVariant {
   Scheduler scheduler = Scheduler::dynamic;
   TileOrder order = TileOrder::natural;
   TileBoundary boundary = TileBoundary::split;
-  // Where a call has fewer tiles than the device computes at once, the keys of each are split, and a second launch
-  // combines what comes of them. Spelled only where it is true: "splitkv", and in parts of a spelling "wholekv".
+  // Where a call has fewer tiles than the device computes at once, the keys of each are split. A second launch combines
+  // what comes of them, or in ragged batches, of tiles of up to 16 rows, the block that comes last. Spelled only where
+  // it is true: "splitkv", and in parts of a spelling "wholekv".
   bool split_kv = false;
 };
 
