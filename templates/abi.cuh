@@ -140,8 +140,8 @@ struct SplitArguments {
   char* out;                // where the rows of tiles that are not split go; of kernels without a tensor map for it
   RowStrides out_strides;
   int fixed;  // 1: what comes of a row is to depend on that row alone, bit by bit
-  // Of ragged batches, one for the first slot of each tile: how many of its splits are written. 0 before and after every
-  // launch; of kernels that join splits themselves.
+  // Of ragged batches, one for the first slot of each tile: how many of its splits are written. 0 before and after
+  // every launch; of kernels that join splits themselves.
   unsigned* counters;
 };
 
@@ -210,9 +210,9 @@ struct BatchPlanMaker {
   // or where that is 0 as many as give that many tiles, at least least_keys; all are multiples of block_keys.
   int wanted_tiles;
   int split_keys, least_keys, block_keys;
-  int seen_keys;     // of a tile at most
-  int extra_splits;  // of a tile whose keys begin behind the first one, because spans begin at multiples of their
-                     // length
+  int seen_keys;       // of a tile at most
+  int extra_splits;    // of a tile whose keys begin behind the first one, because spans begin at multiples of their
+                       // length
   unsigned* counters;  // see SplitArguments; null: nothing is counted
 };
 

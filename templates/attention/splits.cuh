@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Split keys (Dao et al. 2023, "Flash-Decoding"): where a launch has fewer tiles than a GPU computes at once, the keys
 // of a tile are cut into spans of equal length, and each is a tile of its own to the scheduler. What it makes is a
-// partial result, which kernels/combine.cuh joins with the others, or the block that comes last. Spans begin at multiples
-// of their length, the first one with the first key that the tile sees, so that where a span ends depends on nothing
-// else.
+// partial result, which kernels/combine.cuh joins with the others, or the block that comes last. Spans begin at
+// multiples of their length, the first one with the first key that the tile sees, so that where a span ends depends on
+// nothing else.
 #pragma once
 
 #include "abi.cuh"
