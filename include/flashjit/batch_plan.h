@@ -33,15 +33,17 @@ class BatchPlan {
   const Problem& problem() const noexcept { return problem_; }
   const Variant& variant() const noexcept { return variant_; }
   struct Sizes {
-    std::int64_t batch = 0;       // sequences
-    std::int64_t query_rows = 0;  // of a batch entry of q
-    std::int64_t key_rows = 0;    // of a batch entry of k, or of a row of the page table
-    std::int64_t key_batch = 0;   // batch entries of k, or rows of the page table
+    std::int64_t batch = 0;        // sequences
+    std::int64_t query_batch = 0;  // batch entries of q: 1 where sequences are packed
+    std::int64_t query_rows = 0;   // of a batch entry of q
+    std::int64_t key_rows = 0;     // of a batch entry of k, or of a row of the page table
+    std::int64_t key_batch = 0;    // batch entries of k, or rows of the page table
     std::int64_t num_heads_q = 0, num_heads_kv = 0;
     std::int64_t max_seqlen_q = 0;
     std::int64_t heads_of_tile = 0;  // query heads that share one: depends on the heads of a block mask
     std::int64_t fixed_split_size = 0;
-    std::int64_t seen_keys = 0;  // of a tile, by window and chunk; 0 where the variant splits no keys
+    std::int64_t seen_keys = 0;     // of a tile, by window and chunk; 0 where the variant splits no keys
+    std::int64_t fixed_splits = 0;  // of a tile, of fixed_split_size, by max_seqlen_kv too; 0 without
   };
   const Sizes& sizes() const noexcept { return sizes_; }
   // Device memory that planning writes and calls read: i32 [words]. Empty: of no call.

@@ -20,6 +20,7 @@ struct SizeRow {
 };
 constexpr SizeRow kSizeRows[] = {
     {"batch", &BatchPlan::Sizes::batch},
+    {"batch entries of q", &BatchPlan::Sizes::query_batch},
     {"rows of q", &BatchPlan::Sizes::query_rows},
     {"rows of keys", &BatchPlan::Sizes::key_rows},
     {"batch entries of keys", &BatchPlan::Sizes::key_batch},
@@ -28,7 +29,8 @@ constexpr SizeRow kSizeRows[] = {
     {"max_seqlen_q", &BatchPlan::Sizes::max_seqlen_q},
     {"query heads of a tile, one with a block mask for many heads,", &BatchPlan::Sizes::heads_of_tile},
     {"fixed_split_size", &BatchPlan::Sizes::fixed_split_size},
-    {"keys that window and chunk show a tile", &BatchPlan::Sizes::seen_keys}};
+    {"keys that window and chunk show a tile", &BatchPlan::Sizes::seen_keys},
+    {"splits of that size, by max_seqlen_kv, window and chunk,", &BatchPlan::Sizes::fixed_splits}};
 
 }  // namespace
 
@@ -36,6 +38,7 @@ BatchPlan::Sizes plan_sizes(const ForwardCall& call, const Variant& variant) {
   const Tensor* const table = call.ragged.page_table;
   const Tiling tiling = tiling_of(call, variant);
   return {.batch = call.batch,
+          .query_batch = call.q->shape[batch_dim],
           .query_rows = call.q->shape[seqlen_dim],
           .key_rows = key_rows(*call.k, table),
           .key_batch = table ? table->shape[0] : call.k->shape[batch_dim],
@@ -44,7 +47,8 @@ BatchPlan::Sizes plan_sizes(const ForwardCall& call, const Variant& variant) {
           .max_seqlen_q = call.seqlen_q,
           .heads_of_tile = tiling.packed_heads,
           .fixed_split_size = call.fixed_split,
-          .seen_keys = generator::splits_kv(variant) ? seen_keys(call, tiling) : 0};
+          .seen_keys = generator::splits_kv(variant) ? seen_keys(call, tiling) : 0,
+          .fixed_splits = call.fixed_split > 0 ? splitting_of(call, variant, 0).count : 0};
 }
 
 Dims plan_dims(const ForwardCall& call, const Variant& variant, int sm_count) {

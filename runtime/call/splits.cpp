@@ -27,8 +27,16 @@ std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlig
 
 std::int64_t packs(const ForwardCall& call, const Tiling& tiling) { return call.num_heads_q / tiling.packed_heads; }
 
-// Whether keys of some tile begin behind the first one.
-bool begins_late(const ForwardCall& call) { return call.masks.window.left >= 0 || call.masks.chunk > 0; }
+std::int64_t all_keys(const ForwardCall& call) {
+  return call.problem.ragged ? std::numeric_limits<std::int32_t>::max() : call.seqlen_kv;
+}
+
+// Of a tile, beyond those that the keys which it sees fill: for where these begin, if not with the first one. Who may
+// see all keys has as many as these fill, wherever its own begin.
+std::int64_t extra_splits(const ForwardCall& call, const Tiling& tiling) {
+  const bool begins_late = call.masks.window.left >= 0 || call.masks.chunk > 0;
+  return begins_late && seen_keys(call, tiling) < all_keys(call) ? 1 : 0;
+}
 
 // At most, where batches are ragged.
 std::int64_t tiles_of_call(const ForwardCall& call, const Tiling& tiling) {
@@ -41,15 +49,14 @@ std::int64_t rows_of_slot(const ForwardCall& call, const Tiling& tiling) {
 }
 
 // Of tiles that are all alike: as many splits as give no more than the wanted tiles.
-void split_alike(Splitting& splitting, const ForwardCall& call, std::int64_t tiles, std::int64_t keys,
-                 std::int64_t block) {
+void split_alike(Splitting& splitting, std::int64_t tiles, std::int64_t keys, std::int64_t block, std::int64_t extra) {
   if (2 * tiles > splitting.wanted_tiles) return;
   const std::int64_t most = splitting.wanted_tiles / tiles, blocks = ceil_quotient(keys, block);
   const std::int64_t of_split = std::max(ceil_quotient(blocks, most), ceil_quotient(kLeastKeys, block));
   const std::int64_t count = ceil_quotient(blocks, of_split);
   if (count == 1) return;
   splitting.keys = of_split * block;
-  splitting.count = count + begins_late(call);
+  splitting.count = count + extra;
   splitting.slots = splitting.count * tiles;
 }
 
@@ -59,10 +66,10 @@ Splitting split_alike_everywhere(Splitting splitting, const ForwardCall& call, c
   const std::int64_t keys = std::min(seen_keys(call, tiling), call.seqlen_kv);
   splitting.keys = ceil_quotient(std::min(call.fixed_split, kMostFixedKeys), kStep) * kStep;
   splitting.wanted_tiles = sm_count;
-  const std::int64_t most = ceil_quotient(keys, splitting.keys);
+  const std::int64_t most = ceil_quotient(keys, splitting.keys), extra = extra_splits(call, tiling);
   // Even a few keys that a tile sees of many may lie in two splits.
-  if (call.seqlen_kv <= splitting.keys || (most <= 1 && !begins_late(call))) return splitting;
-  splitting.count = most + begins_late(call);
+  if (call.seqlen_kv <= splitting.keys || most + extra <= 1) return splitting;
+  splitting.count = most + extra;
   splitting.slots = splitting.count * tiles_of_call(call, tiling);
   if (call.problem.ragged) splitting.list_entries = most_tiles(call, tiling) * (splitting.count - 1);
   return splitting;
@@ -94,7 +101,7 @@ int cluster_of(std::int64_t tiles, std::int64_t keys, std::int64_t wanted) {
 
 std::int64_t seen_keys(const ForwardCall& call, const Tiling& tiling) noexcept {
   const std::int64_t queries = ceil_quotient(tiling.block_q, tiling.packed_heads);
-  if (call.problem.ragged) return keys_of_queries(call.masks, queries, std::numeric_limits<std::int32_t>::max());
+  if (call.problem.ragged) return keys_of_queries(call.masks, queries, all_keys(call));
   return keys_of_queries(call.masks, std::clamp<std::int64_t>(call.seqlen_q, 1, queries), call.seqlen_kv);
 }
 
@@ -119,7 +126,7 @@ Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_c
     if (keys <= kMostKeysOfClusters) return splitting;
     splitting.wanted_tiles /= splitting.cluster;
   }
-  split_alike(splitting, call, tiles, keys, block_kv(variant));
+  split_alike(splitting, tiles, keys, block_kv(variant), extra_splits(call, tiling));
   return splitting;
 }
 
@@ -204,7 +211,7 @@ void set_splits(generator::BatchPlanMaker& maker, const ForwardCall& call, const
   // Of splits of a fixed size there is room for so many alone.
   const std::int64_t most_keys = call.fixed_split > 0 ? call.seqlen_kv : std::numeric_limits<std::int32_t>::max();
   maker.seen_keys = static_cast<int>(std::min(seen_keys(call, tiling), most_keys));
-  maker.extra_splits = begins_late(call);
+  maker.extra_splits = static_cast<int>(extra_splits(call, tiling));
   if (generator::joins_splits(call.problem, variant))
     maker.counters = reinterpret_cast<unsigned*>(memory + scratch_of(call, variant, splitting).counters);
 }

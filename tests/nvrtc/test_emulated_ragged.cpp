@@ -356,6 +356,65 @@ TEST_CASE("split keys of a tile whose queries stand in two chunks") {
   }
 }
 
+TEST_CASE("a plan of splits of a fixed size is refused by calls whose sequences may have more of them") {
+  Engine& engine = engine_for("sm_90a");
+  const HostTensor q = HostTensor::random_normal(DType::bf16, {2, 2, 64}, 1);
+  const HostTensor k = HostTensor::random_normal(DType::bf16, {2, 1408, 1, 64}, 2);
+  const HostTensor starts = ints({0, 1, 2}), used = ints({100, 60});
+  AttentionOptions planned;
+  planned.cu_seqlens_q = starts.view(), planned.seqused_kv = used.view();
+  planned.max_seqlen_q = 1, planned.max_seqlen_kv = 128, planned.fixed_split_size = 64;
+  BatchPlan plan = engine.plan(q.view(), k.view(), k.view(), planned);
+  AttentionOptions longer = planned;
+  longer.max_seqlen_kv = 1400;
+  const std::string refusal =
+      "plan: splits of that size, by max_seqlen_kv, window and chunk, must be 22 as in the call, was 2";
+  CHECK_THROWS_WITH_AS(engine.update(plan, q.view(), k.view(), k.view(), longer), refusal.c_str(), Error);
+  longer.plan = planned.plan = &plan;
+  CHECK_THROWS_WITH_AS(engine.attention(q.view(), k.view(), k.view(), longer), refusal.c_str(), Error);
+  CHECK_NOTHROW(engine.attention(q.view(), k.view(), k.view(), planned));
+}
+
+TEST_CASE("a window that hides no keys before a query takes no more splits than none does") {
+  Engine& engine = engine_for("sm_90a");
+  const HostTensor q = HostTensor::random_normal(DType::bf16, {2, 2, 64}, 1);
+  const HostTensor k = HostTensor::random_normal(DType::bf16, {2, 1408, 1, 64}, 2);
+  const HostTensor starts = ints({0, 1, 2}), used = ints({1400, 900});
+  for (const std::int64_t fixed : {0, 64}) {
+    CAPTURE(fixed);
+    AttentionOptions planned;
+    planned.cu_seqlens_q = starts.view(), planned.seqused_kv = used.view();
+    planned.max_seqlen_q = 1, planned.fixed_split_size = fixed;
+    planned.window = {-1, 10};
+    const BatchPlan plan = engine.plan(q.view(), k.view(), k.view(), planned);
+    AttentionOptions called = planned;
+    called.window = {std::numeric_limits<std::int32_t>::max(), 10};
+    planned.plan = called.plan = &plan;
+    const DeviceTensor unlimited = engine.attention(q.view(), k.view(), k.view(), planned);
+    const DeviceTensor limited = engine.attention(q.view(), k.view(), k.view(), called);
+    CHECK(same_bytes(HostTensor::from_device(limited), HostTensor::from_device(unlimited)));
+  }
+}
+
+TEST_CASE("a plan for packed queries is refused by calls whose sequences have a batch entry each, and the reverse") {
+  Engine& engine = engine_for("sm_90a");
+  const HostTensor packed = HostTensor::random_normal(DType::bf16, {3, 2, 64}, 1);
+  const HostTensor padded = HostTensor::random_normal(DType::bf16, {3, 3, 2, 64}, 2);
+  const HostTensor k = HostTensor::random_normal(DType::bf16, {3, 600, 1, 64}, 3);
+  const HostTensor starts = ints({0, 1, 2, 3}), used = ints({600, 300, 7});
+  AttentionOptions of_packed, of_padded;
+  of_packed.seqused_kv = of_padded.seqused_kv = used.view();
+  of_packed.cu_seqlens_q = starts.view();
+  const BatchPlan packed_plan = engine.plan(packed.view(), k.view(), k.view(), of_packed),
+                  padded_plan = engine.plan(padded.view(), k.view(), k.view(), of_padded);
+  of_packed.plan = &padded_plan, of_padded.plan = &packed_plan;
+  of_packed.variant = padded_plan.variant(), of_padded.variant = packed_plan.variant();
+  CHECK_THROWS_WITH_AS(engine.attention(packed.view(), k.view(), k.view(), of_packed),
+                       "plan: batch entries of q must be 1 as in the call, was 3", Error);
+  CHECK_THROWS_WITH_AS(engine.attention(padded.view(), k.view(), k.view(), of_padded),
+                       "plan: batch entries of q must be 3 as in the call, was 1", Error);
+}
+
 TEST_CASE("a plan is refused by calls that it was not made for, which then are right without it") {
   Engine& engine = engine_for("sm_90a");
   PlannedCall call;
