@@ -209,7 +209,7 @@ void set_splits(generator::BatchPlanMaker& maker, const ForwardCall& call, const
   maker.least_keys = static_cast<int>(ceil_quotient(kLeastKeys, block) * block);
   maker.block_keys = block;
   // Of splits of a fixed size there is room for so many alone.
-  const std::int64_t most_keys = call.fixed_split > 0 ? call.seqlen_kv : std::numeric_limits<std::int32_t>::max();
+  const std::int64_t most_keys = call.fixed_split > 0 ? call.seqlen_kv : all_keys(call);
   maker.seen_keys = static_cast<int>(std::min(seen_keys(call, tiling), most_keys));
   maker.extra_splits = static_cast<int>(extra_splits(call, tiling));
   if (generator::joins_splits(call.problem, variant))
