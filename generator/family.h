@@ -122,11 +122,10 @@ inline bool splits_kv(const Variant& variant) {
 }
 // Whether its tiles have so few rows that warps share them, and blocks of a cluster split a tile's keys.
 bool shares_rows(const Variant& variant) noexcept;
-// Whether partial results of split keys are joined by the block that comes last of those that have the tile, and by no
-// other kernel: who makes the list of a ragged batch clears what such blocks are counted with.
-inline bool joins_splits(const Problem& problem, const Variant& variant) noexcept {
-  return problem.ragged && splits_kv(variant) && shares_rows(variant);
-}
+// Whether the block that comes last of those that have a tile can join their partial results of split keys, so that no
+// other kernel has to. Someone must have cleared what such blocks are counted with: who makes a plan, or the list of a
+// ragged batch.
+inline bool can_join_splits(const Variant& variant) noexcept { return splits_kv(variant) && shares_rows(variant); }
 // Whether the variant takes a way that only measurements take, for which there is a kernel of its own.
 bool serves_ablation(const HopperVariant& variant) noexcept;
 

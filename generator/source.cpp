@@ -112,7 +112,7 @@ Source render_forward(const KernelSpec& spec, const Templates& templates) {
 std::vector<TurnKernel> render_beside(const KernelSpec& spec, const Templates& templates) {
   std::vector<TurnKernel> kernels;
   if (spec.problem().ragged) kernels.push_back({Turn::batch_plan, render_batch_plan(spec.architecture(), templates)});
-  if (splits_kv(spec.variant()) && !joins_splits(spec.problem(), spec.variant()))
+  if (splits_kv(spec.variant()) && !(spec.problem().ragged && can_join_splits(spec.variant())))
     kernels.push_back({Turn::combine, render_combine(spec.problem().dtype, spec.architecture(), templates)});
   return kernels;
 }

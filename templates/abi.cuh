@@ -140,8 +140,8 @@ struct SplitArguments {
   char* out;                // where the rows of tiles that are not split go; of kernels without a tensor map for it
   RowStrides out_strides;
   int fixed;  // 1: what comes of a row is to depend on that row alone, bit by bit
-  // Of ragged batches, one for the first slot of each tile: how many of its splits are written. 0 before and after
-  // every launch; of kernels that join splits themselves.
+  // One for the first slot of each tile: how many of its splits are written. 0 before and after every launch. Null
+  // where another kernel joins them; of those that cannot do it themselves anything.
   unsigned* counters;
 };
 

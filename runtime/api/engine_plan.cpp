@@ -63,7 +63,7 @@ void Engine::update(BatchPlan& plan, const Tensor& q, const Tensor& k, const Ten
   runtime::check_plan(call, plan);
   runtime::validate_plan_memory(call, plan.memory_, plan.variant_, impl_->backend.sm_count(call.operands, opts.stream));
   impl_->check(call, with.opts);
-  if (call.problem.ragged) impl_->backend.plan(call, plan.memory_, with.opts);
+  impl_->backend.plan(call, plan.memory_, with.opts);
 }
 
 }  // namespace flashjit

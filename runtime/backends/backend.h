@@ -41,8 +41,8 @@ class Backend {
   // stream captures a graph.
   using Look = std::function<void(const ReadInts& read)>;
   virtual void look_at(const Operands& operands, Stream stream, const Look& look) = 0;
-  // Likewise the kernel that makes the list of tiles of a call with a ragged batch and a variant, into memory that
-  // calls with a plan find it in.
+  // Likewise what calls with a plan find in its memory, for a call with a variant: the list of tiles of a ragged batch,
+  // which a kernel makes, and counters at 0.
   virtual void plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) = 0;
   // Likewise a kernel beside those of attention, that `make` makes for the architecture of the call's device.
   using MakePlainLaunch = std::function<PlainLaunch(const Architecture& architecture)>;

@@ -10,6 +10,7 @@
 #include "generator/variant_space.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operation.h"
+#include "runtime/call/splits.h"
 #include "runtime/kernels/nvrtc.h"
 #include "runtime/support/parallel.h"
 
@@ -258,6 +259,10 @@ void EmulatedBackend::look_at(const Operands&, Stream stream, const Look& look) 
 void EmulatedBackend::plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) {
   require_null(opts.stream);
   if (call.nothing_to_do()) return;
+  if (!call.problem.ragged) {
+    std::ranges::fill(counters_of_plan(call, *call.variant, memory, kSmCount), std::byte{0});
+    return;
+  }
   const PlainProgram& planner = beside(generator::render_batch_plan(architecture_, templates_));
   require_clean(planner.program.run(planner.entry, emulated(make_batch_plan_launch(call, memory, kSmCount), options_),
                                     memory_of(call.operands)));

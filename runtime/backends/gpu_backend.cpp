@@ -1,10 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/backends/gpu_backend.h"
 
+#include <span>
+
 #include "runtime/backends/gpu_operation.h"
+#include "runtime/call/splits.h"
 #include "runtime/cuda/device.h"
 
 namespace flashjit::runtime {
+namespace {
+
+void clear(const Driver& driver, std::span<std::byte> memory, Stream stream) {
+  if (memory.empty()) return;
+  driver.check(driver.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory.data()), 0, memory.size(), stream),
+               "cuMemsetD8Async");
+}
+
+}  // namespace
 
 void GpuBackend::describe(SystemInfo& info) const {
   info.driver_version = Driver::installed_version();
@@ -68,6 +80,8 @@ void GpuBackend::plan(const ForwardCall& call, const Tensor& memory, const Atten
   const int device = device_of(driver, call.operands, opts.stream);
   const ContextScope scope(driver, device, opts.stream);
   const LaunchRecord& kernel = forward_kernel(driver, kernels_, call, opts, device);
+  if (!call.problem.ragged)
+    return clear(driver, counters_of_plan(call, *call.variant, memory, kernel.limits.sm_count), opts.stream);
   Launch launch = make_batch_plan_launch(call, memory, kernel.limits.sm_count);
   enqueue(driver, launch, kernel.function(launch.turn), opts.stream);
 }

@@ -162,7 +162,7 @@ const auto& set_arguments(Launch& launch, const ForwardCall& call, const Variant
   if (variant.split_kv) {
     arguments->sizes.batch *= static_cast<int>(own.splitting.count);
     arguments->sizes.num_q_tiles += static_cast<int>(own.splitting.list_entries);
-    launch.write_argument(core_bytes, split_arguments(call, own.splitting, own.scratch, own.memory));
+    launch.write_argument(core_bytes, split_arguments(call, variant, own.splitting, own.scratch, own.memory));
     core_bytes += sizeof(generator::SplitArguments);
   }
   set_part_arguments(launch, call, core_bytes, own.memory);
@@ -299,7 +299,7 @@ Operation::Operation(const ForwardCall& call, const generator::KernelSpec& kerne
   launch.threads = plan.threads;
   launch.shared_bytes = plan.smem_bytes;
   launch.argument_bytes = plan.argument_bytes;
-  if (own.splitting.any() && !generator::joins_splits(call.problem, kernel.variant()))
+  if (own.splitting.any() && !joins_splits(call, kernel.variant()))
     bind_combine(launches_[count_++], call, kernel, own);
 }
 

@@ -140,13 +140,25 @@ Scratch scratch_of(const ForwardCall& call, const Variant& variant, const Splitt
   scratch.weights =
       scratch.partials + aligned(rows * static_cast<std::size_t>(call.problem.head_dim_v) * sizeof(float));
   scratch.counters = scratch.weights + aligned(2 * rows * sizeof(float));
-  const bool counts = generator::joins_splits(call.problem, variant);
+  const bool counts = generator::can_join_splits(variant);
   scratch.bytes = scratch.counters + aligned(counts ? static_cast<std::size_t>(splitting.slots) * sizeof(unsigned) : 0);
   return scratch;
 }
 
-generator::SplitArguments split_arguments(const ForwardCall& call, const Splitting& splitting, const Scratch& scratch,
-                                          std::byte* memory) {
+bool joins_splits(const ForwardCall& call, const Variant& variant) noexcept {
+  return (call.problem.ragged || call.plan) && generator::can_join_splits(variant);
+}
+
+std::span<std::byte> counters_of_plan(const ForwardCall& call, const Variant& variant, const Tensor& memory,
+                                      int sm_count) {
+  const Splitting splitting = splitting_of(call, variant, sm_count);
+  if (!splitting.any() || !generator::can_join_splits(variant)) return {};
+  const Scratch scratch = scratch_of(call, variant, splitting);
+  return {static_cast<std::byte*>(memory.data) + scratch.counters, scratch.bytes - scratch.counters};
+}
+
+generator::SplitArguments split_arguments(const ForwardCall& call, const Variant& variant, const Splitting& splitting,
+                                          const Scratch& scratch, std::byte* memory) {
   generator::SplitArguments arguments{};
   arguments.batch = static_cast<int>(call.batch);
   arguments.fixed = call.fixed_split > 0;
@@ -157,9 +169,8 @@ generator::SplitArguments split_arguments(const ForwardCall& call, const Splitti
   arguments.weights = reinterpret_cast<float*>(memory + scratch.weights);
   arguments.rows = static_cast<int>(splitting.rows);
   arguments.keys = static_cast<int>(splitting.keys);
-  if (!call.problem.ragged) return arguments;
-  arguments.planned_keys = &batch_plan_head(memory)->split_keys;
-  arguments.counters = reinterpret_cast<unsigned*>(memory + scratch.counters);
+  if (joins_splits(call, variant)) arguments.counters = reinterpret_cast<unsigned*>(memory + scratch.counters);
+  if (call.problem.ragged) arguments.planned_keys = &batch_plan_head(memory)->split_keys;
   return arguments;
 }
 
@@ -212,7 +223,7 @@ void set_splits(generator::BatchPlanMaker& maker, const ForwardCall& call, const
   const std::int64_t most_keys = call.fixed_split > 0 ? call.seqlen_kv : all_keys(call);
   maker.seen_keys = static_cast<int>(std::min(seen_keys(call, tiling), most_keys));
   maker.extra_splits = static_cast<int>(extra_splits(call, tiling));
-  if (generator::joins_splits(call.problem, variant))
+  if (joins_splits(call, variant))
     maker.counters = reinterpret_cast<unsigned*>(memory + scratch_of(call, variant, splitting).counters);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "generator/arguments.h"
 #include "runtime/call/forward_arguments.h"
@@ -31,13 +32,20 @@ Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_c
 
 // What the launches of a call have to themselves: the list of tiles of a ragged batch, and partial results.
 struct Scratch {
-  std::size_t partials = 0, weights = 0, counters = 0;  // where they begin; counters where blocks join splits
+  std::size_t partials = 0, weights = 0, counters = 0;  // where they begin; counters where blocks can join splits
   std::size_t bytes = 0;
 };
 Scratch scratch_of(const ForwardCall& call, const Variant& variant, const Splitting& splitting);
 
-generator::SplitArguments split_arguments(const ForwardCall& call, const Splitting& splitting, const Scratch& scratch,
-                                          std::byte* memory);
+// Whether blocks join the splits of this call themselves. A call without plan or list has nobody who clears counters.
+bool joins_splits(const ForwardCall& call, const Variant& variant) noexcept;
+// Of the memory of a plan for a batch that is not ragged, what must be 0 before the first call: the counters of blocks
+// that join splits. Empty where there are none.
+std::span<std::byte> counters_of_plan(const ForwardCall& call, const Variant& variant, const Tensor& memory,
+                                      int sm_count);
+
+generator::SplitArguments split_arguments(const ForwardCall& call, const Variant& variant, const Splitting& splitting,
+                                          const Scratch& scratch, std::byte* memory);
 generator::CombineArguments combine_arguments(const ForwardCall& call, const Variant& variant,
                                               const Splitting& splitting, const Scratch& scratch, std::byte* memory);
 // Thread blocks of that launch.

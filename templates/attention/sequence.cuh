@@ -24,7 +24,7 @@ struct QueryTile {
   int batch;  // entry of the batch: a sequence
   // Where keys are split: which part of them, and where what it makes goes: see TileSplit.
   int split = 0, slot = -1;
-  int splits = 1, slot_stride = 0;  // of a ragged batch: how many the tile has, and how far apart their slots are
+  int splits = 1, slot_stride = 0;  // how many the tile has, and how far apart their slots are
 };
 template <class Place>
 struct TileOf : Place, QueryTile {};

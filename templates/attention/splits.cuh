@@ -33,8 +33,7 @@ struct TileSplit<true> {
   int index;  // among those of the tile
   int slot;   // of the partial result; below 0: the tile is not split, and its result goes where the call wants it
   KeySpan<true> span;
-  // Of a ragged batch: how many the tile has, and how far apart their slots are. For who has found the tile; nobody is
-  // told them.
+  // How many the tile has, and how far apart their slots are. For who has found the tile; nobody is told them.
   int count = 1, stride = 0;
 
   __device__ __forceinline__ const KeySpan<true>& keys() const { return span; }
@@ -65,6 +64,8 @@ __device__ __forceinline__ auto scheduled_tile(const typename Config::Arguments&
       tile.slot = (tile.batch * sizes.num_heads_q + tile.head) * sizes.num_q_tiles + tile.index;
       tile.split = tile.batch / args.splits.batch;
       tile.batch %= args.splits.batch;
+      tile.splits = sizes.batch / args.splits.batch;
+      tile.slot_stride = args.splits.batch * sizes.num_heads_q * sizes.num_q_tiles;
     }
   }
   return tile;

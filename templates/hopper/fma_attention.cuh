@@ -10,10 +10,6 @@
 #include "ptx/memory.cuh"
 #include "types.cuh"
 
-__device__ __forceinline__ float from_lane(uint32 lane, float x) {
-  return __uint_as_float(ptx::shfl_from(lane, __float_as_uint(x)));
-}
-
 // x[i] of a lane l and x[0] of lane l ^ i * kDistance are parts of one sum, which the latter returns. One shuffle less
 // than there are numbers.
 template <int kDistance, int kCount>
@@ -108,7 +104,7 @@ struct FmaOutput {
     if (half != 0) return;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const float of_row = from_lane(4 * row(r), factor);
+      const float of_row = ptx::shfl_from(4 * row(r), factor);
 #pragma unroll
       for (float& of_dim : x[r]) of_dim *= of_row;
     }
@@ -205,7 +201,7 @@ struct FmaAttention {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int owner = lane % 4 * 8 + KeyLanes::owner_of(lane / 4 % kRows);
-        s.x[0][n][e] = kOwned == 1 ? from_lane(owner + 4 * e, owned[0]) : from_lane(owner, owned[e % kOwned]);
+        s.x[0][n][e] = kOwned == 1 ? ptx::shfl_from(owner + 4 * e, owned[0]) : ptx::shfl_from(owner, owned[e % kOwned]);
         s.x[0][n][2 + e] = 0.0f;
       }
     }
@@ -226,7 +222,7 @@ struct FmaAttention {
         drop(p, kept_pairs.x[n % 4] ^ flips);
       }
       const uint32 from = 4 * o.row(0) + lane / 8;
-      const float first = from_lane(from, p[0]), second = from_lane(from, p[1]);
+      const float first = ptx::shfl_from(from, p[0]), second = ptx::shfl_from(from, p[1]);
       if constexpr (kOwned == 1) {
         add_values(values, n, 0, lane / 4 % 2 == 0 ? first : second);
       } else {

@@ -155,7 +155,7 @@ struct JoinedRow : SoftmaxRows<1> {
   }
   // What the row's lane of that number has.
   __device__ __forceinline__ static float of_lane(int index, int lane, float value) {
-    return __uint_as_float(ptx::shfl_from(lane / kLanes * kLanes + index, __float_as_uint(value)));
+    return ptx::shfl_from(lane / kLanes * kLanes + index, value);
   }
 
   // factor: of the part that the lane has.

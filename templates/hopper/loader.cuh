@@ -161,9 +161,9 @@ struct HopperLoader {
   }
   // Head and column are the same in all lanes.
   __device__ __forceinline__ static ptx::EndedBoxOrigin from_lane_of(int box, ptx::EndedBoxOrigin at) {
-    at.row = static_cast<int>(ptx::shfl_from(box, at.row));
-    at.end = static_cast<int>(ptx::shfl_from(box, at.end));
-    at.batch = static_cast<int>(ptx::shfl_from(box, at.batch));
+    at.row = ptx::shfl_from(box, at.row);
+    at.end = ptx::shfl_from(box, at.end);
+    at.batch = ptx::shfl_from(box, at.batch);
     return at;
   }
   template <class KvTile, class Writer>

@@ -129,7 +129,6 @@ class DecodeConsumer {
   using Part = typename Shape::Part;
   using Row = JoinedRow<Part>;
   using Join = ClusterJoin<Shape>;
-  static constexpr bool kJoinsSplits = Sequences::kRagged && Config::kSplitKv;
 
  public:
   __device__ __forceinline__ DecodeConsumer(const HopperTiles<Config>& tiles_, const Shape& shape_,
@@ -158,8 +157,7 @@ class DecodeConsumer {
       return join<Shape::kConsumerWarps>(Shape::kConsumerWarps,
                                          [&](const Row& row, int at) { cluster.send(row, at, lane); });
     join_cluster();
-    if constexpr (kJoinsSplits)
-      if (tile.is_partial() && comes_last()) join_splits();
+    if (tile.is_partial() && args.splits.counters != nullptr && comes_last()) join_splits();
   }
 
  private:
@@ -368,9 +366,11 @@ class DecodeConsumer {
   __device__ __forceinline__ Score<Config> score() const { return Score<Config>(args); }
   // Of a block, the first one of this warp.
   __device__ __forceinline__ int first_key_of(int block) const { return block * Config::kBlockKv + warp * kKeys; }
-  // Of the tile, those that there are.
+  // Of the tile, those that there are. A sequence may have more queries than the call said: its slot has no room for
+  // them.
   __device__ __forceinline__ int rows() const {
-    return min((tiles.sequence_of(tile).queries << args.core.packed_heads_log2) - tile.first_row, Config::kBlockQ);
+    const int most = tile.is_partial() ? args.splits.rows : Config::kBlockQ;
+    return min((tiles.sequence_of(tile).queries << args.core.packed_heads_log2) - tile.first_row, most);
   }
 
   const typename Config::Arguments& args;

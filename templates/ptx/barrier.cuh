@@ -76,6 +76,13 @@ __device__ __forceinline__ uint32 shfl_from(uint32 lane, uint32 x) {
   return y;
 }
 
+__device__ __forceinline__ int shfl_from(uint32 lane, int x) {
+  return static_cast<int>(shfl_from(lane, static_cast<uint32>(x)));
+}
+__device__ __forceinline__ float shfl_from(uint32 lane, float x) {
+  return __uint_as_float(shfl_from(lane, __float_as_uint(x)));
+}
+
 // shfl.sync.idx.b32 y, x, 0, 0x1f, 0xffffffff;   lane 0's value, known to be the same in all: PTX ISA 6.0, sm_30
 __device__ __forceinline__ int shfl_first(int x) {
   int y;

@@ -4,8 +4,10 @@
 
 #include <cstring>
 #include <limits>
+#include <span>
 #include <tuple>
 
+#include "flashjit/batch_plan.h"
 #include "flashjit/error.h"
 #include "runtime/call/operation.h"
 #include "runtime/call/splits.h"
@@ -249,6 +251,29 @@ TEST_CASE(
           memory + runtime::Operation::scratch_bytes(with.call, spec, {264, kSmCount}));
     CHECK(static_cast<void*>(splits.counters) == splits.weights + 2 * slots * static_cast<std::size_t>(splits.rows));
   }
+}
+
+TEST_CASE("with a plan blocks of tiles of few rows join splits of any batch, with counters at the end of its memory") {
+  const Call call = of(1, 65536);
+  const Validated with(call);
+  const Variant shared = parse_variant(kSharedRows), other = parse_variant(kHopper);
+  CHECK_FALSE(runtime::joins_splits(with.call, shared));  // nobody has cleared any
+  const BatchPlan plan;
+  runtime::ForwardCall planned = with.call;
+  planned.plan = &plan;
+  CHECK(runtime::joins_splits(planned, shared));
+  CHECK_FALSE(runtime::joins_splits(planned, other));
+  const generator::KernelSpec spec(with.call.problem, shared, find_architecture("sm_90a"));
+  const std::size_t bytes = runtime::Operation::scratch_bytes(with.call, spec, {264, kSmCount});
+  const Tensor memory(address(9), DType::i32, {static_cast<std::int64_t>(bytes / sizeof(std::int32_t))});
+  const std::span<std::byte> counters = runtime::counters_of_plan(with.call, shared, memory, kSmCount);
+  const auto slots = static_cast<std::size_t>(splitting(call, kSharedRows).slots);
+  CHECK(slots > 0);
+  CHECK(counters.size() >= slots * sizeof(unsigned));
+  CHECK(counters.data() + counters.size() == static_cast<std::byte*>(memory.data) + bytes);
+  CHECK(runtime::counters_of_plan(with.call, other, memory, kSmCount).empty());
+  const Validated of_clusters(of(1, 4096));
+  CHECK(runtime::counters_of_plan(of_clusters.call, shared, memory, kSmCount).empty());
 }
 
 TEST_CASE("splitkv goes with neither multicast nor the kernel of the ablation") {

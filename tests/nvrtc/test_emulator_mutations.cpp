@@ -217,6 +217,8 @@ class Case {
     HostTensor lse = filled_with_nan(DType::f32, {setting_.batch, setting_.num_heads_q, setting_.seqlen_q});
     AttentionOptions opts = options();
     opts.lse = lse.view();
+    BatchPlan plan;
+    if (setting_.planned) plan = engine.plan(q_.view(), k(), v(), opts), opts.plan = &plan;
     Observation seen;
     seen.seed = seed;
     EmulationOptions emulation;

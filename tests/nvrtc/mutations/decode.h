@@ -35,6 +35,14 @@ inline constexpr Setting kSharedRowsAlways = [] {
 // Tiles of several splits each.
 inline constexpr Setting kSharedRowsRagged = with_long_sequences(kSharedRows);
 
+// Likewise, of a batch that is not ragged: with a plan.
+inline constexpr Setting kSharedRowsPlanned = [] {
+  Setting setting = kSharedRows;
+  setting.batch = 2, setting.seqlen_kv = 8300;  // fewer are split by clusters
+  setting.planned = true;
+  return setting;
+}();
+
 inline const std::vector<Mutation> kDecodeFaults = {
     // --- A warp's keys
     {.name = "warps take the keys of the first one",
@@ -174,6 +182,16 @@ inline const std::vector<Mutation> kDecodeFaults = {
      .file = "attention/splits.cuh",
      .original = "static_cast<int64>(tile.stride) * splits.rows",
      .replacement = "splits.rows"},
+    {.name = "the first split is taken for all of a planned tile",
+     .setting = kSharedRowsPlanned,
+     .file = "attention/splits.cuh",
+     .original = "      tile.splits = sizes.batch / args.splits.batch;\n",
+     .replacement = "      tile.splits = 1;\n"},
+    {.name = "splits of a planned tile have the slots of other batch entries",
+     .setting = kSharedRowsPlanned,
+     .file = "attention/splits.cuh",
+     .original = "args.splits.batch * sizes.num_heads_q * sizes.num_q_tiles;",
+     .replacement = "sizes.num_heads_q * sizes.num_q_tiles;"},
     // --- One tile after the other
     {.name = "the next keys come while rows are joined",
      .setting = kManySharedRows,
