@@ -30,7 +30,8 @@ struct MmaArguments {
   float* lse;  // null: not written
   RowStrides q_strides, k_strides, v_strides, out_strides;
   RowStrides lse_strides;  // of [batch, head, row] f32, in bytes
-  ForwardSizes sizes;
+  ForwardSizes sizes;      // in packs of heads
+  int packed_heads_log2;   // attention/packed_heads.cuh; 0 where keys are not split
 };
 
 // What TMA copies by: a CUtensorMap, which only the driver reads (CUDA driver API, "Tensor Map Object Management").
@@ -47,9 +48,7 @@ struct HopperArguments {
   RowStrides lse_strides;
   unsigned* tile_counter;  // 0 before and after every launch; null unless the scheduler is dynamic
   ForwardSizes sizes;      // in packs of heads; num_q_tiles is a multiple of the cluster's size
-  // Row r of a tile is query position r >> packed_heads_log2 of the (r & (packed_heads - 1))th of packed_heads
-  // neighbouring query heads of one group, so that short sequences fill a tile.
-  int packed_heads_log2;
+  int packed_heads_log2;   // attention/packed_heads.cuh
 };
 
 // --- Of parts -------------------------------------------------------------------------------------------------------

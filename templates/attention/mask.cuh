@@ -13,6 +13,7 @@
 //   int first(int position), last(int position)   the span; keys that do not exist may lie in it
 #pragma once
 
+#include "attention/packed_heads.cuh"
 #include "attention/sequence.cuh"
 #include "types.cuh"
 
@@ -91,4 +92,17 @@ struct Mask {
   __device__ __forceinline__ int last_key(int query) const {
     return span.last_of(parts.last(position(query), last_existing_key));
   }
+};
+
+// By rows of tiles that heads share.
+template <class Config>
+struct PackedMask : Mask<Config> {
+  const PackedHeads heads;
+
+  template <class Batch>
+  __device__ __forceinline__ PackedMask(const typename Config::Arguments& args, const Sequence& sequence, Batch batch,
+                                        const typename Mask<Config>::Span& span)
+      : Mask<Config>(args, sequence, batch, span), heads{args.core.packed_heads_log2} {}
+  __device__ __forceinline__ int first_key(int row) const { return Mask<Config>::first_key(heads.query(row)); }
+  __device__ __forceinline__ int last_key(int row) const { return Mask<Config>::last_key(heads.query(row)); }
 };

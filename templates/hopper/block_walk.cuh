@@ -40,10 +40,9 @@ struct ListedBlocks {
   };
   // Heads that share a tile have one mask: choose_packed_heads sees to it.
   __device__ __forceinline__ Queries queries(const Tile& tile, int first_row, int rows) const {
-    const int packed_heads_log2 = tiles.args.core.packed_heads_log2;
-    const int last = (first_row + rows - 1) >> packed_heads_log2;
-    return {tile.head << packed_heads_log2, first_row >> packed_heads_log2,
-            min(last, tiles.sequence_of(tile).queries - 1)};
+    const PackedHeads heads = tiles.heads();
+    return {heads.first(tile.head), heads.query(first_row),
+            min(heads.query(first_row + rows - 1), tiles.sequence_of(tile).queries - 1)};
   }
 };
 

@@ -117,7 +117,7 @@ struct HopperStore {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + lane / 4 + 8 * h;
-      const int position = row >> args.packed_heads_log2;
+      const int position = tiles.heads().query(row);
       const int head = (tile.head << args.packed_heads_log2) + (row & last_pack);
       if (position < tiles.sequence_of(tile).queries)
         ptx::st_global(

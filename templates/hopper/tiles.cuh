@@ -6,6 +6,7 @@
 #include "attention/blocks.cuh"
 #include "attention/keys.cuh"
 #include "attention/mask.cuh"
+#include "attention/packed_heads.cuh"
 #include "attention/score.cuh"
 #include "attention/splits.cuh"
 #include "attention/tile_scheduler.cuh"
@@ -13,19 +14,6 @@
 #include "ptx/special_registers.cuh"
 #include "ptx/tma.cuh"
 #include "types.cuh"
-
-// Rows of a tile are query positions of packed_heads heads, interleaved: see HopperArguments.
-template <class Config>
-struct PackedMask : Mask<Config> {
-  const int packed_heads_log2;
-
-  template <class Batch>
-  __device__ __forceinline__ PackedMask(const typename Config::Arguments& args, const Sequence& sequence, Batch batch,
-                                        const typename Mask<Config>::Span& span)
-      : Mask<Config>(args, sequence, batch, span), packed_heads_log2(args.core.packed_heads_log2) {}
-  __device__ __forceinline__ int first_key(int row) const { return Mask<Config>::first_key(row >> packed_heads_log2); }
-  __device__ __forceinline__ int last_key(int row) const { return Mask<Config>::last_key(row >> packed_heads_log2); }
-};
 
 template <class Config>
 struct HopperTile : Config::Sequences::Place, TileSplit<Config::kSplitKv> {
@@ -140,6 +128,7 @@ struct HopperTiles {
             min(span.end, min(first + share, runs.end) * Config::kBlockKv)};
   }
 
+  __device__ __forceinline__ PackedHeads heads() const { return {args.core.packed_heads_log2}; }
   __device__ __forceinline__ Sequence sequence_of(const Tile& tile) const {
     return Sequences::sequence(args.core.sizes, [&]() -> const Tile& { return tile; });
   }
@@ -148,9 +137,7 @@ struct HopperTiles {
     return {args, sequence_of(tile), [batch] { return batch; }, tile.keys()};
   }
   __device__ __forceinline__ RowPlace place_of(const Tile& tile, int row) const {
-    const int packed_heads_log2 = args.core.packed_heads_log2;
-    const int head = (tile.head << packed_heads_log2) + (row & ((1 << packed_heads_log2) - 1));
-    return {tile.batch, head, mask_of(tile).position(row >> packed_heads_log2), sequence_of(tile)};
+    return {tile.batch, heads().head(tile.head, row), mask_of(tile).position(heads().query(row)), sequence_of(tile)};
   }
   // By rows of its sequence.
   __device__ __forceinline__ BlockRuns visited(const Tile& tile, int first_row, int last_row) const {
@@ -159,7 +146,7 @@ struct HopperTiles {
 
   // Where in q and in the output a box of a tile's rows begins.
   __device__ __forceinline__ auto query_origin(const Tile& tile, int column, int first_row) const {
-    const int head = tile.head << args.core.packed_heads_log2, row = first_row >> args.core.packed_heads_log2;
+    const int head = heads().first(tile.head), row = heads().query(first_row);
     if constexpr (Sequences::kRagged) {
       const int end = tile.query_row + tile.of.queries;
       return ptx::EndedBoxOrigin{column, head, args.ragged.query_rows - tile.of.queries + row, end,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "abi.cuh"
+#include "attention/packed_heads.cuh"
 #include "attention/row_place.cuh"
 #include "attention/split_rows.cuh"
 #include "ptx/barrier.cuh"
@@ -74,9 +75,10 @@ class CombineRows {
   __device__ __forceinline__ Row place(const Slots& slots, int row, int index, int head, int batch, int first_query,
                                        int queries) const {
     const int of_tile = index * args.block_rows + row;
-    const int position = of_tile >> args.packed_heads_log2;
+    const PackedHeads heads{args.packed_heads_log2};
+    const int position = heads.query(of_tile);
     if (position >= queries) return {};
-    const int query_head = (head << args.packed_heads_log2) + (of_tile & ((1 << args.packed_heads_log2) - 1));
+    const int query_head = heads.head(head, of_tile);
     const auto in = [&](const RowStrides& strides) {
       return batch * strides.batch + static_cast<int64>(first_query + position) * strides.row +
              query_head * strides.head;

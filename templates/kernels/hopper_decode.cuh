@@ -324,9 +324,9 @@ class DecodeConsumer {
   }
 
   __device__ __forceinline__ void write(const Row& row, int of_sequence, float lse) const {
-    const int packed_heads_log2 = args.core.packed_heads_log2;
-    const int head = (tile.head << packed_heads_log2) + (of_sequence & ((1 << packed_heads_log2) - 1));
-    const int query = Sequences::first_query(tile) + (of_sequence >> packed_heads_log2);
+    const PackedHeads heads = tiles.heads();
+    const int head = heads.head(tile.head, of_sequence);
+    const int query = Sequences::first_query(tile) + heads.query(of_sequence);
     const int batch = Sequences::query_batch(tile, tile.batch);
     const auto in = [&](const RowStrides& strides) {
       return batch * strides.batch + query * strides.row + head * strides.head;
@@ -370,7 +370,7 @@ class DecodeConsumer {
   // them.
   __device__ __forceinline__ int rows() const {
     const int most = tile.is_partial() ? args.splits.rows : Config::kBlockQ;
-    return min((tiles.sequence_of(tile).queries << args.core.packed_heads_log2) - tile.first_row, most);
+    return min(tiles.heads().rows(tiles.sequence_of(tile).queries) - tile.first_row, most);
   }
 
   const typename Config::Arguments& args;
