@@ -31,7 +31,7 @@ constexpr const char* kEpilog = R"(Grids:
            dimension 128, 4096 queries, 8192 keys. Share of the speed of light, the measured ceiling of mma.sync.
   decode   one query and a few of each sequence against caches of keys, contiguous and in pages of 16, 64 and 256 rows,
            with a plan: batch 1 to 64, 1024 to 131072 keys, head dimension 128. GB/s of keys and values, with --e4m3 of
-           a cache of half as many bytes.
+           a cache of half as many bytes. Host time of a call with contiguous keys beside bare launches of its kernels.
   ragged   packed sequences of different lengths, 65536 tokens and a hidden dimension of 2048, causal. TFLOPS, and the
            share of the rate that the dense kernel has at the same lengths.
   window   sliding windows of 256, 1024 and 4096 keys, 16384 tokens, hidden dimension 2048, beside the same kernel without

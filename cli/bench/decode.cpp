@@ -53,6 +53,7 @@ struct Result {
   DecodeCell cell;
   Variant variant;         // of contiguous keys
   std::vector<double> us;  // of these, then of pages
+  HostCost host;           // of a call with contiguous keys
   DType kv_dtype;
 
   double cache_bytes() const { return cell.cache_bytes(kv_dtype); }
@@ -66,7 +67,9 @@ Result measure_cell(const BenchContext& context, const DecodeCell& cell, const B
     if (cell.has_pages()) calls.emplace_back(context.engine, cell, page_size, tensors);
   std::vector<TimedCall> timed;
   for (const DecodeCall& call : calls) timed.push_back(call.timed());
-  return {cell, calls.front().variant(), time_in_turns(context, timed), context.kv_dtype()};
+  const TimedCall& call = timed.front();
+  const HostCost host = context.engine.measure_host_cost(call.q, call.k, call.v, call.out, call.options);
+  return {cell, calls.front().variant(), time_in_turns(context, timed), host, context.kv_dtype()};
 }
 
 Json describe(const Result& result) {
@@ -82,6 +85,8 @@ Json describe(const Result& result) {
           {"cache_bytes", result.cache_bytes()},
           {"variant", to_string(result.variant)},
           {"us", us},
+          {"call_us", result.host.call_us},
+          {"bare_launch_us", result.host.bare_launch_us},
           {"gigabytes_per_second", result.gigabytes_per_second()}};
 }
 
@@ -96,6 +101,9 @@ std::vector<std::string> table_row(const Result& result) {
                                   fmt::format("{:.0f}", result.gigabytes_per_second())};
   for (std::size_t i = 1; i <= std::size(kPageSizes); ++i)
     row.push_back(i < result.us.size() ? fmt::format("{:.1f}", result.us[i]) : "");
+  const HostCost& host = result.host;
+  for (const double us : {host.call_us, host.bare_launch_us, host.call_us / host.bare_launch_us})
+    row.push_back(fmt::format("{:.2f}", us));
   row.push_back(to_string(result.variant));
   return row;
 }
@@ -108,7 +116,7 @@ void bench_decode(const BenchContext& context, Json& record) {
   const BenchTensors tensors = tensors_for(context, cells, gpu.ordinal);
   std::vector<std::string> titles = {"<group", "batch", "heads", "context", "queries", "us", "GB/s"};
   for (const std::int64_t page_size : kPageSizes) titles.push_back(fmt::format("pages of {} us", page_size));
-  titles.emplace_back("<variant");
+  titles.insert(titles.end(), {"call us", "bare launch us", "ratio", "<variant"});
   Table table(titles);
   {
     ProgressLine progress("measuring", static_cast<int>(cells.size()));
