@@ -93,6 +93,7 @@ constexpr int kReservedSmem = 1024;  // the driver's share of shared memory for 
 std::string why_incompatible(const MmaVariant& v) {
   if (v.block_q != 16 * v.warps && v.block_q != 32 * v.warps)
     return must("block_q", "16 or 32 rows for each warp", v.block_q);
+  if (v.split_kv && v.block_q != 16 * v.warps) return must("block_q", "16 rows for each warp with splitkv", v.block_q);
   if (v.pipeline == Pipeline::serial && (v.k_stages != 1 || v.v_stages != 1))
     return must("stages", "k1 and v1 with the serial pipeline", std::max(v.k_stages, v.v_stages));
   if (v.pipeline == Pipeline::rotate && (v.k_stages != 2 || v.v_stages != 3))
@@ -112,11 +113,13 @@ bool is_last_resort(const MmaVariant& v) {
 // --- Defaults --------------------------------------------------------------------------------------------------------
 
 // What stands above fits large shared memory (sm_80, 90, 100, 103); what does not fit the 99 KiB of sm_86, 89 and 120
-// falls through to a later line. Chosen from the measurements on the H200 in docs/kernels/forward_mma.md.
+// falls through to a later line. Chosen from the measurements on the H200 in docs/kernels/forward_mma.md, where few
+// queries share a tile on an H100.
 constexpr DefaultRule kRules[] = {
-    {128, 128, Mask::any, "q16-q64", "mma-q64-kv64-w4-k2-v2-c2-overlap-qregs"},
-    {128, 128, Mask::any, "q16-q64", "mma-q64-kv64-w4-k2-v2-c1-overlap-qregs"},
-    {256, 256, Mask::any, "q16-q64", "mma-q64-kv32-w4-k2-v2-c1-overlap-qsmem"},
+    {128, 128, Mask::any, "q16-q64 w05", "mma-q64-kv64-w4-k3-v3-c1-overlap-qregs-splitkv"},
+    {128, 128, Mask::any, "q16-q64", "mma-q64-kv64-w4-k2-v2-c2-overlap-qregs-splitkv"},
+    {128, 128, Mask::any, "q16-q64", "mma-q64-kv64-w4-k2-v2-c1-overlap-qregs-splitkv"},
+    {256, 256, Mask::any, "q16-q64", "mma-q64-kv32-w4-k2-v2-c1-overlap-qsmem-splitkv"},
 
     // With a window all tiles are equally long, and narrow blocks leave less of them outside.
     {64, 64, Mask::band, "q128+", "mma-q128-kv32-w4-k2-v2-c3-overlap-qsmem-natural"},

@@ -45,7 +45,7 @@ struct MmaVariant {
   QuerySource query = QuerySource::shared;
   Rescale rescale = Rescale::rare;  // not lazy
   TileOrder order = TileOrder::natural;
-  bool split_kv = false;  // see HopperVariant
+  bool split_kv = false;  // see HopperVariant; heads of a group share tiles then, and a warp has 16 rows
 };
 
 // --- Hopper (TMA, mbarrier, wgmma, setmaxnreg, clusters: sm_90a) -----------------------------------------------------
@@ -100,8 +100,8 @@ struct HopperVariant {
   TileOrder order = TileOrder::natural;
   TileBoundary boundary = TileBoundary::split;
   // Where a call has fewer tiles than the device computes at once, the keys of each are split. A second launch combines
-  // what comes of them, or in ragged batches, of tiles of up to 16 rows, the block that comes last. Spelled only where
-  // it is true: "splitkv", and in parts of a spelling "wholekv".
+  // what comes of them, or in ragged batches and with a plan, of tiles of up to 16 rows, the block that comes last.
+  // Spelled only where it is true: "splitkv", and in parts of a spelling "wholekv".
   bool split_kv = false;
 };
 

@@ -97,7 +97,9 @@ generator::MmaArguments make_forward_arguments(const ForwardCall& call, const Mm
     arguments.lse = static_cast<float*>(call.lse->data);
     arguments.lse_strides = lse_strides(*call.lse);
   }
-  arguments.sizes = make_sizes(call, tiling_of(call, variant));
+  const Tiling tiling = tiling_of(call, variant);
+  arguments.sizes = make_sizes(call, tiling);
+  arguments.packed_heads_log2 = tiling.packed_heads_log2();
   return arguments;
 }
 
@@ -119,12 +121,18 @@ std::int64_t row_bytes(const Problem& problem) noexcept {
 Tiling tiling_of(const ForwardCall& call, const Variant& variant) {
   return std::visit([&](const auto& of_family) { return tiling_of(call, of_family); }, variant);
 }
-Tiling tiling_of(const ForwardCall&, const MmaVariant& variant) noexcept { return {.block_q = variant.block_q}; }
+Tiling tiling_of(const ForwardCall& call, const MmaVariant& variant) noexcept {
+  Tiling tiling{.block_q = variant.block_q};
+  if (variant.split_kv) tiling.packed_heads = choose_packed_heads(call, tiling);
+  return tiling;
+}
 Tiling tiling_of(const ForwardCall& call, const HopperVariant& variant) noexcept {
-  return {.block_q = variant.block_q, .packed_heads = choose_packed_heads(call, variant), .cluster = variant.cluster};
+  Tiling tiling{.block_q = variant.block_q, .cluster = variant.cluster};
+  tiling.packed_heads = choose_packed_heads(call, tiling);
+  return tiling;
 }
 
-int choose_packed_heads(const ForwardCall& call, const HopperVariant& variant) noexcept {
+int choose_packed_heads(const ForwardCall& call, const Tiling& unpacked) noexcept {
   // Heads that share a tile visit the same blocks.
   if (call.block_mask && call.block_mask->shape[1] > 1) return 1;
   const std::int64_t heads_per_group = call.num_heads_q / call.num_heads_kv;
@@ -132,7 +140,8 @@ int choose_packed_heads(const ForwardCall& call, const HopperVariant& variant) n
   std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
   for (int packed = 1; packed <= generator::kMaxPackedHeads && heads_per_group % packed == 0; packed *= 2) {
     if (packed > 1 && call.q->shape[seqlen_dim] * packed > kMaxRows) break;
-    const Tiling tiling{.block_q = variant.block_q, .packed_heads = packed, .cluster = variant.cluster};
+    Tiling tiling = unpacked;
+    tiling.packed_heads = packed;
     const std::int64_t tiles = tiles_of_head(call, tiling) * (call.num_heads_q / packed);
     if (tiles < fewest) best = packed, fewest = tiles;
   }

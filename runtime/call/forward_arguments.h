@@ -46,7 +46,8 @@ generator::MmaArguments make_forward_arguments(const ForwardCall& call, const Mm
 generator::HopperArguments make_forward_arguments(const ForwardCall& call, const HopperVariant& variant);
 
 // Neighbouring query heads of a group that share a tile, so that it has fewer rows past the end: a power of two.
-int choose_packed_heads(const ForwardCall& call, const HopperVariant& variant) noexcept;
+// unpacked: tiles of one head.
+int choose_packed_heads(const ForwardCall& call, const Tiling& unpacked) noexcept;
 
 // Tiles of all heads. Throws Error(invalid_argument) when there are more than a launch can have blocks.
 std::int64_t count_tiles(const generator::ForwardSizes& sizes);

@@ -13,3 +13,11 @@ struct PackedHeads {
   __device__ __forceinline__ int first(int pack) const { return pack << log2; }
   __device__ __forceinline__ int head(int pack, int row) const { return first(pack) + (row & ((1 << log2) - 1)); }
 };
+
+// The same where each has tiles of its own.
+struct OneHead {
+  __device__ __forceinline__ int rows(int queries) const { return queries; }
+  __device__ __forceinline__ int query(int row) const { return row; }
+  __device__ __forceinline__ int first(int head) const { return head; }
+  __device__ __forceinline__ int head(int head, int) const { return head; }
+};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention forward with mma.sync, ldmatrix and cp.async (sm_80 and later). Essay: docs/kernels/forward_mma.md.
 //
-// A block computes BLOCK_Q rows of one head; each warp owns 16 or 32 of them from scores to output, so that softmax
-// needs no exchange between warps. K and V tiles of BLOCK_KV keys pass through rings in shared memory, the last keys
-// first. Blocks with keys that a row must not see or that do not exist, at the begin and where masks say so at the end,
-// go through a loop of their own. The clean blocks between them follow one of three pipelines:
+// A block computes BLOCK_Q rows of one head, or where keys may be split of the heads of a group that share a tile; each
+// warp owns 16 or 32 of them from scores to output, so that softmax needs no exchange between warps. K and V tiles of
+// BLOCK_KV keys pass through rings in shared memory, the last keys first. Blocks with keys that a row must not see or
+// that do not exist, at the begin and where masks say so at the end, go through a loop of their own. The clean blocks
+// between them follow one of three pipelines:
 //   serial    request K, wait, S = Q K^T, request V, wait, softmax and O += P V
 //   overlap   when step i begins, the tiles of a later step are requested, after one barrier
 //   rotate    the same, and half of the warps pass the barrier of a step before their softmax, the other half after
@@ -34,9 +35,14 @@ class ForwardMma {
   using OTile = typename Shape::OTile;
   using Warp = WarpAttention<Config>;
   using ScoreRow = typename Score<Config>::Row;
-  // What is kept of it from block to block.
-  struct NoRow {};
-  using KeptRow = typename Choose<Score<Config>::kIsLong, NoRow, ScoreRow>::type;
+  // Heads share tiles. Then the parts in the slots have to be asked for each of a lane's two rows, else for any row of
+  // the tile, whose position is all that differs.
+  static constexpr bool kPacks = Config::kSplitKv;
+  using TileMask = typename Choose<kPacks, PackedMask<Config>, Mask<Config>>::type;
+  using ScoreRows = typename Choose<kPacks, LaneRows<ScoreRow>, ScoreRow>::type;
+  // What is kept of them from block to block.
+  struct NoRows {};
+  using KeptRows = typename Choose<Score<Config>::kIsLong, NoRows, ScoreRows>::type;
   using Dropouts = typename Config::Dropouts;
   using Sequences = typename Config::Sequences;
   using Keys = typename Config::Keys;
@@ -64,14 +70,14 @@ class ForwardMma {
         thread(ptx::tid_x()),
         mask(
             arguments, sequence(), [this] { return find_tile().batch; }, keys_of_tile()),
-        kept_row(keep_row()),
+        kept_rows(keep_rows()),
         listed(arguments),
         additions(arguments),
         self(Score<Config>(arguments).unit(), smem + thread / kWarpSize * Shape::kWarpRows * QTile::kRowBytes,
              thread % kWarpSize) {
     const Tile tile = find_tile();
     first_row = tile.index * Config::kBlockQ;
-    const int last_row = min(first_row + Config::kBlockQ, sequence().queries) - 1;
+    const int last_row = min(first_row + Config::kBlockQ, heads().rows(sequence().queries)) - 1;
     blocks = block_runs<Config::kBlockKv, 0>(mask, first_row, last_row);
     if (far) self.softmax.expect_far(), blocks.clean_end = blocks.first;
   }
@@ -135,7 +141,7 @@ class ForwardMma {
     const SeenBlock seen = seen_of_block(i);
 #pragma unroll 1
     for (int piece = first_piece(i); piece < Config::kBlockKv; piece += Shape::kMaskedKeys) {
-      if (!seen.some || first_key(i) + piece > last_visible_key()) break;
+      if (!seen.some || !has_rows() || first_key(i) + piece > last_visible_key()) break;
       typename Warp::template Scores<Shape::kMaskedKeys> s;
       self.template compute_scores<Shape::kMaskedKeys>(s, k_slot(i) + piece * KTile::kRowBytes);
       const auto shift = finish_scores<true>(s, i, piece, seen.whole);
@@ -175,7 +181,7 @@ class ForwardMma {
     }
     if constexpr (Config::kKStages > 1) request_key<false>(i + kKeyLead);
     const SeenBlock seen = seen_of_block(i);
-    const bool sees = seen.some && sees_block(i);
+    const bool sees = seen.some && has_rows() && sees_block(i);
     if (sees) self.template compute_scores<Config::kBlockKv>(s, k_slot(i));
     if constexpr (Config::kKStages == 1) {
       ptx::bar_sync();
@@ -214,19 +220,34 @@ class ForwardMma {
   __device__ __forceinline__ auto finish_scores(Scores& s, int i, int piece, bool whole) {
     const int first_of_scores = first_key(i) + piece;
     Common<Shape::kM, ScoreRow::kCommon> common;
-    const auto position_of = [this](int query) { return mask.position(query); };
     if constexpr (Score<Config>::kIsLong)
-      common = score_products(s, row(), warp_row(), first_of_scores, thread % kWarpSize, position_of);
+      common = score(s, rows(), first_of_scores);
     else if constexpr (ScoreRow::kChanges)
-      common = score_products(s, kept_row, warp_row(), first_of_scores, thread % kWarpSize, position_of);
+      common = score(s, kept_rows, first_of_scores);
     if constexpr (Config::Predicates::kAny)
-      if (!whole)
-        hide_by_predicates(s, typename Config::Predicates(launch).row([this] { return place(); }), warp_row(),
-                           first_of_scores, thread % kWarpSize, position_of);
+      if (!whole) hide(s, first_of_scores);
     if constexpr (kEnd) mask_end(s, warp_row(), first_of_scores, mask, thread % kWarpSize);
     if (kBegins && first_key(i) < blocks.clean_first * Config::kBlockKv)
       mask_begin(s, warp_row(), first_of_scores, mask, thread % kWarpSize);
     return self.softmax.template raise_maximum < kEnd || Score<Config>::kMayHide > (s, self.o, common);
+  }
+
+  template <class Scores>
+  __device__ __forceinline__ auto score(Scores& s, const ScoreRows& of, int first_of_scores) const {
+    if constexpr (kPacks)
+      return score_products(s, of, first_of_scores, thread % kWarpSize);
+    else
+      return score_products(s, of, warp_row(), first_of_scores, thread % kWarpSize,
+                            [this](int query) { return mask.position(query); });
+  }
+  template <class Scores>
+  __device__ __forceinline__ void hide(Scores& s, int first_of_scores) const {
+    const auto of = rows_in(typename Config::Predicates(launch));
+    if constexpr (kPacks)
+      hide_by_predicates(s, 0, of.upper, of.lower.beside(of.upper), first_of_scores, thread % kWarpSize);
+    else
+      hide_by_predicates(s, of, warp_row(), first_of_scores, thread % kWarpSize,
+                         [this](int query) { return mask.position(query); });
   }
 
   // From the softmax to the output: the probabilities of step i from the key `piece` on.
@@ -236,16 +257,20 @@ class ForwardMma {
     const auto kept = [&](int m, int h, int column) {
       if constexpr (Dropouts::kAny) {
         static_assert(kKeys % kKeptKeys == 0, "random bits are drawn for as many keys at once");
-        const int lane = thread % kWarpSize;
-        return Dropouts(launch)
-            .row([this] { return place(); })
-            .at(mask.position(warp_row() + 16 * m + 8 * h + lane / 4))
-            .kept(first_key(i) + piece + lane % 4 * 2 + column);
+        const int lane = thread % kWarpSize, row = warp_row() + 16 * m + 8 * h + lane / 4;
+        return kept_in(row).kept(first_key(i) + piece + lane % 4 * 2 + column);
       }
     };
     uint32 flips = 0;
     if constexpr (Dropouts::kAny) flips = Dropouts(launch).flips();
     self.template accumulate_output<kKeys>(s, shift, v_slot(i) + piece * VTile::kRowBytes, kept, flips);
+  }
+
+  __device__ __forceinline__ auto kept_in(int row) const {
+    if constexpr (kPacks)
+      return Dropouts(launch).row([&] { return place_of(row); });
+    else
+      return Dropouts(launch).row([this] { return place(); }).at(mask.position(row));
   }
 
   // Asked for each time: the loop has no register to keep the answer in.
@@ -279,9 +304,14 @@ class ForwardMma {
                        tile.head * args.q_strides.head + first_row * args.q_strides.row +
                        Sequences::first_query(tile) * args.q_strides.row;
     QTile::template clear_padding<Config::kHeadDim, Shape::kThreads>(smem, thread);
-    QTile::template request<Config::kHeadDim, Shape::kThreads, true>(
-        smem, QTile::template source<Config::kHeadDim, Shape::kThreads>(rows, args.q_strides.row, thread),
-        args.q_strides.row, sequence().queries - first_row, thread);
+    if constexpr (kPacks)
+      QTile::template request_found<Config::kHeadDim, Shape::kThreads>(
+          smem, [&](int row) { return in_tile(args.q, args.q_strides, tile, first_row + row); },
+          rows_of_sequence() - first_row, thread);
+    else
+      QTile::template request<Config::kHeadDim, Shape::kThreads, true>(
+          smem, QTile::template source<Config::kHeadDim, Shape::kThreads>(rows, args.q_strides.row, thread),
+          args.q_strides.row, sequence().queries - first_row, thread);
     ptx::cp_async_commit_group();
     if (args.sizes.query_sign != 0) flip_query();
     if constexpr (Config::kQueryInRegisters) {
@@ -393,33 +423,63 @@ class ForwardMma {
   __device__ __forceinline__ KeySpan<Config::kSplitKv> keys_of_tile() const {
     if constexpr (Config::kSplitKv) {
       const Tile tile = find_tile();
-      const Mask<Config> unsplit(
+      const TileMask unsplit(
           launch, sequence(), [&] { return tile.batch; }, KeySpan<true>::all());
       return split_of<Config>(launch, tile, unsplit.first_key(tile.index * Config::kBlockQ)).keys();
     } else {
       return {};
     }
   }
-  // What the parts in the slot of scores know of any row of the tile.
-  __device__ __forceinline__ ScoreRow row() const {
-    return Score<Config>(launch).row([this] { return place(); });
+  // What the parts in a slot, of scores or of predicates, know of rows.
+  template <class Slot>
+  __device__ __forceinline__ auto rows_in(const Slot& slot) const {
+    if constexpr (kPacks)
+      return rows_of_lane(slot, found_warp_row(), thread % kWarpSize, [this](int row) { return place_of(row); });
+    else
+      return slot.row([this] { return place(); });
   }
-  __device__ __forceinline__ KeptRow keep_row() const {
+  __device__ __forceinline__ ScoreRows rows() const { return rows_in(Score<Config>(launch)); }
+  __device__ __forceinline__ KeptRows keep_rows() const {
     if constexpr (Score<Config>::kIsLong)
       return {};
     else
-      return row();
+      return rows();
   }
   // Of all rows but for their position.
   __device__ __forceinline__ RowPlace place() const {
     const Tile tile = find_tile();
     return {tile.batch, tile.head, 0, sequence()};
   }
+  __device__ __forceinline__ RowPlace place_of(int row) const {
+    const Tile tile = find_tile();
+    return {tile.batch, heads().head(tile.head, row), mask.position(heads().query(row)), sequence()};
+  }
+  __device__ __forceinline__ auto heads() const {
+    if constexpr (kPacks)
+      return PackedHeads{args.packed_heads_log2};
+    else
+      return OneHead{};
+  }
+  // Of a tile's heads together.
+  __device__ __forceinline__ int rows_of_sequence() const { return heads().rows(sequence().queries); }
+  // A row of the tile's in a tensor of queries, by what the tensor begins with.
+  template <class T>
+  __device__ __forceinline__ T* in_tile(T* first, const RowStrides& strides, const Tile& tile, int row) const {
+    return first + Sequences::query_batch(tile, tile.batch) * strides.batch +
+           heads().head(tile.head, row) * strides.head +
+           (Sequences::first_query(tile) + heads().query(row)) * strides.row;
+  }
   __device__ __forceinline__ Sequence sequence() const {
     return Sequences::sequence(args.sizes, [this] { return find_tile(); });
   }
   __device__ __forceinline__ int first_key(int i) const { return (blocks.end - 1 - i) * Config::kBlockKv; }
   __device__ __forceinline__ int warp_row() const { return first_row + thread / kWarpSize * Shape::kWarpRows; }
+  // The same by who has not kept where the tile begins.
+  __device__ __forceinline__ int found_warp_row() const {
+    return find_tile().index * Config::kBlockQ + thread / kWarpSize * Shape::kWarpRows;
+  }
+  // Whether the warp has any: of few it helps to load keys alone.
+  __device__ __forceinline__ bool has_rows() const { return !kPacks || warp_row() < rows_of_sequence(); }
   // Whether some row of the warp sees a key of a block below those that are masked at the end.
   __device__ __forceinline__ bool sees_block(int i) const {
     return !kBegins || first_key(i) + Config::kBlockKv > mask.first_key(warp_row());
@@ -428,8 +488,9 @@ class ForwardMma {
   __device__ __forceinline__ SeenBlock seen_of_block(int i) const {
     if constexpr (Config::Blocks::kListed) {
       const Tile tile = find_tile();
-      const int last_row = min(first_row + Config::kBlockQ, sequence().queries) - 1;
-      return listed.template seen<Config::kBlockKv>(tile.batch, tile.head, first_row, last_row, first_key(i));
+      const int last_row = min(first_row + Config::kBlockQ, heads().rows(sequence().queries)) - 1;
+      return listed.template seen<Config::kBlockKv>(tile.batch, heads().first(tile.head), heads().query(first_row),
+                                                    heads().query(last_row), first_key(i));
     } else {
       return {true, false};
     }
@@ -464,19 +525,19 @@ class ForwardMma {
     const int lane = ptx::tid_x() % kWarpSize;
     const int warp = ptx::tid_x() / kWarpSize;
     const int row = tile.index * Config::kBlockQ + warp * Shape::kWarpRows;
-    const int valid_rows = sequence().queries - row;
+    const int valid_rows = rows_of_sequence() - row;
+    if constexpr (kPacks)
+      return tile.slot < 0 ? finish_packed(tile, row, valid_rows, lane) : finish_partial(tile, row, valid_rows, lane);
     const int batch = Sequences::query_batch(tile, tile.batch), before = Sequences::first_query(tile);
-    if constexpr (Config::kSplitKv)
-      if (tile.slot >= 0) return finish_partial(tile, warp * Shape::kWarpRows, valid_rows, lane);
     char* lse = reinterpret_cast<char*>(args.lse);
     if (lse != nullptr)
       lse += batch * args.lse_strides.batch + tile.head * args.lse_strides.head + row * args.lse_strides.row +
              before * args.lse_strides.row;
     normalize(
-        self.o, self.softmax, additions, Dropouts(launch), [this] { return place(); }, valid_rows, lane, true,
+        self.o, self.softmax, additions, Dropouts(launch), [this](int) { return place(); }, valid_rows, lane, true,
         lse != nullptr,
         [lse, stride = args.lse_strides.row, this](int of_warp, const auto& end, int m, int h) {
-          *reinterpret_cast<float*>(lse + of_warp * stride) = told_lse<Config::kSplitKv>(end, self.softmax, m, h);
+          *reinterpret_cast<float*>(lse + of_warp * stride) = told_lse<false>(end, self.softmax, m, h);
         });
     const SmemAddress slab = smem + warp * OTile::kBytes;
     char* rows = args.out + batch * args.out_strides.batch + tile.head * args.out_strides.head +
@@ -485,17 +546,32 @@ class ForwardMma {
                                                                    lane);
   }
 
-  // row: the warp's first one in the tile.
+  // row: the warp's first one.
+  __device__ __forceinline__ void finish_packed(const Tile& tile, int row, int valid_rows, int lane) {
+    normalize(
+        self.o, self.softmax, additions, Dropouts(launch), [&](int of_warp) { return place_of(row + of_warp); },
+        valid_rows, lane, true, args.lse != nullptr,
+        [&](int of_warp, const auto& end, int m, int h) {
+          char* const lse = in_tile(reinterpret_cast<char*>(args.lse), args.lse_strides, tile, row + of_warp);
+          *reinterpret_cast<float*>(lse) = told_lse<true>(end, self.softmax, m, h);
+        });
+    store_found_rows<typename Config::Element, OTile, Config::kHeadDimV>(
+        self.o, smem + ptx::tid_x() / kWarpSize * OTile::kBytes,
+        [&](int of_warp) { return in_tile(args.out, args.out_strides, tile, row + of_warp); }, valid_rows, lane);
+  }
+
+  // The same of a split.
   __device__ __forceinline__ void finish_partial(const Tile& tile, int row, int valid_rows, int lane) {
     if constexpr (Config::kSplitKv) {
-      valid_rows = min(valid_rows, launch.splits.rows - row);
+      const int of_tile = row - tile.index * Config::kBlockQ;
+      valid_rows = min(valid_rows, launch.splits.rows - of_tile);
       if (valid_rows <= 0) return;
-      const PartialRow partial(launch.splits, tile.slot, row, Config::kHeadDimV);
+      const PartialRow partial(launch.splits, tile.slot, of_tile, Config::kHeadDimV);
       normalize(
-          self.o, self.softmax, additions, Dropouts(launch), [this] { return place(); }, valid_rows, lane,
-          tile.split == 0, true,
+          self.o, self.softmax, additions, Dropouts(launch), [&](int of_warp) { return place_of(row + of_warp); },
+          valid_rows, lane, tile.split == 0, true,
           [&](int of_warp, const auto& end, int m, int h) {
-            PartialRow(launch.splits, tile.slot, row + of_warp, Config::kHeadDimV)
+            PartialRow(launch.splits, tile.slot, of_tile + of_warp, Config::kHeadDimV)
                 .write_weight(end.log2_sum_exp(self.softmax, m, h));
           });
       store_partial_rows<Config::kHeadDimV>(self.o, partial.out, valid_rows, lane);
@@ -506,8 +582,8 @@ class ForwardMma {
   const MmaArguments& args;
   const SmemAddress smem;
   const int thread;
-  const Mask<Config> mask;
-  const KeptRow kept_row;
+  const TileMask mask;
+  const KeptRows kept_rows;
   const typename Config::Blocks listed;
   const typename Config::SoftmaxParts additions;
   int first_row;  // of the block

@@ -11,17 +11,18 @@
 #include "ptx/memory.cuh"
 #include "tile/shared_tile.cuh"
 
-// Divides by the sums. A row that saw no key has sum 0 and gives 0. All rows are of one head, that of place(). adds:
-// see end_row. Where it tells: tell(row, end, m, h) of the rows that there are, by one lane of each.
-template <int kM, int kN, class Softmax, class Additions, class Dropouts, class PlaceOfRow, class Tell>
+// Divides by the sums. A row that saw no key has sum 0 and gives 0. place_of(row): by who asks for its head. adds: see
+// end_row. Where it tells: tell(row, end, m, h) of the rows that there are, by one lane of each.
+template <int kM, int kN, class Softmax, class Additions, class Dropouts, class PlaceOf, class Tell>
 __device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax& softmax, const Additions& additions,
-                                          const Dropouts& dropouts, PlaceOfRow place, int valid_rows, int lane,
+                                          const Dropouts& dropouts, PlaceOf place_of, int valid_rows, int lane,
                                           bool adds, bool tells, Tell tell) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const auto end = end_row(additions, softmax, m, h, place, adds);
+      const auto end = end_row(
+          additions, softmax, m, h, [&] { return place_of(16 * m + 8 * h + lane / 4); }, adds);
       float inverse = end.total == 0.0f ? 0.0f : __frcp_rn(end.total);
       if constexpr (Additions::kAny) inverse *= end.kept;
       if constexpr (Dropouts::kAny) inverse *= dropouts.scale();
@@ -48,10 +49,10 @@ __device__ __forceinline__ void store_partial_rows(const Accumulator<kM, kN>& o,
     }
 }
 
-// Writes the warp's rows through its own slab of shared memory, so that global memory sees whole chunks.
-template <class Element, class Tile, int kHeadDimV, int kM, int kN>
-__device__ __forceinline__ void store_rows(const Accumulator<kM, kN>& o, SmemAddress slab, char* rows, int64 row_stride,
-                                           int valid_rows, int lane) {
+// The warp's rows into its own slab of shared memory, through which they leave, so that global memory sees whole
+// chunks.
+template <class Element, class Tile, int kM, int kN>
+__device__ __forceinline__ void gather_rows(const Accumulator<kM, kN>& o, SmemAddress slab, int lane) {
   ptx::bar_warp_sync();
   const SmemAddress at = slab + Tile::offset(lane / 4, 0) + lane % 4 * 4;
 #pragma unroll
@@ -63,6 +64,12 @@ __device__ __forceinline__ void store_rows(const Accumulator<kM, kN>& o, SmemAdd
         ptx::st_shared(Tile::move(at, 16 * m + 8 * h, n),
                        ptx::cvt_rn_x2(Element{}, o.x[m][n][2 * h], o.x[m][n][2 * h + 1]));
   ptx::bar_warp_sync();
+}
+
+template <class Element, class Tile, int kHeadDimV, int kM, int kN>
+__device__ __forceinline__ void store_rows(const Accumulator<kM, kN>& o, SmemAddress slab, char* rows, int64 row_stride,
+                                           int valid_rows, int lane) {
+  gather_rows<Element, Tile>(o, slab, lane);
   for_each_band<kHeadDimV / kChunkElements, kWarpSize>(lane, [&](int row, int chunk, auto step) {
     constexpr int kStep = decltype(step)::value;
     char* dst = rows + row * row_stride + chunk * kChunkBytes;
@@ -70,5 +77,17 @@ __device__ __forceinline__ void store_rows(const Accumulator<kM, kN>& o, SmemAdd
     for (int i = 0; i < Tile::kRows; i += kStep, dst += kStep * row_stride)
       if (row + i < valid_rows && row + i < Tile::kRows)
         ptx::st_global(dst, ptx::ld_shared(slab + Tile::offset(row + i, chunk)));
+  });
+}
+
+// The same where rows lie anywhere: row_at(row) is where that one begins.
+template <class Element, class Tile, int kHeadDimV, int kM, int kN, class RowAt>
+__device__ __forceinline__ void store_found_rows(const Accumulator<kM, kN>& o, SmemAddress slab, RowAt row_at,
+                                                 int valid_rows, int lane) {
+  gather_rows<Element, Tile>(o, slab, lane);
+  for_each_band<kHeadDimV / kChunkElements, kWarpSize>(lane, [&](int row, int chunk, auto step) {
+#pragma unroll 1
+    for (int at = row; at < min(Tile::kRows, valid_rows); at += decltype(step)::value)
+      ptx::st_global(row_at(at) + chunk * kChunkBytes, ptx::ld_shared(slab + Tile::offset(at, chunk)));
   });
 }

@@ -633,7 +633,7 @@ TEST_CASE("variants marks one default for each bucket, and spells many buckets i
     CHECK(buckets == all);
     const std::string table = shop.run("variants --head-dim 128 --arch " + architecture).out;
     CHECK(mentions(table, list.front().at("variant").get<std::string>()));
-    CHECK(mentions(table, architecture == "sm_86" ? " q16-q64\n" : " q16 w05\n"));
+    CHECK(mentions(table, architecture == "sm_86" ? " q16-q64 w05\n" : " q16 w05\n"));
     CHECK(mentions(table, architecture == "sm_86" ? " q128+\n" : " q128+ w05\n"));
   }
 }

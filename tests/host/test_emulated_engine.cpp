@@ -105,7 +105,8 @@ class Call {
       : q_(q), k_(k), v_(v), out_(out), opts_(opts), call_(runtime::validate_inputs(q_, k_, v_, opts_)) {
     runtime::validate_out(call_, out_);
   }
-  explicit Call(Tensors& t) : Call(t.q.view(), t.k.view(), t.v.view(), t.out.view()) {}
+  explicit Call(Tensors& t, const AttentionOptions& opts = {})
+      : Call(t.q.view(), t.k.view(), t.v.view(), t.out.view(), opts) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
@@ -117,6 +118,13 @@ class Call {
   const AttentionOptions opts_;
   runtime::ForwardCall call_;
 };
+
+// Of a kernel whose arguments are MmaArguments alone.
+AttentionOptions whole() {
+  AttentionOptions opts;
+  opts.variant = parse_variant("mma-q64-kv64");
+  return opts;
+}
 
 }  // namespace
 
@@ -267,7 +275,7 @@ TEST_CASE("tensors that share memory are one buffer, which may be written if any
 TEST_CASE("the kernel gets the call's arguments and writes the caller's memory") {
   StoringDevice device(offsetof(generator::MmaArguments, out));
   Tensors t;
-  const Call call(t);
+  const Call call(t, whole());
   (*device).run(call, {});
   CHECK(load_element(t.out.data(), DType::bf16, 1) == 1.0);
   const emulator::Report report = (*device).emulate(call, {}, {});
@@ -278,7 +286,7 @@ TEST_CASE("the kernel gets the call's arguments and writes the caller's memory")
 TEST_CASE("a finding is an error that has them all, or stands in the report") {
   StoringDevice device(offsetof(generator::MmaArguments, k));
   Tensors t;
-  const Call call(t);
+  const Call call(t, whole());
   const emulator::Report report = (*device).emulate(call, {}, {});
   REQUIRE(report.findings.size() == 1);
   CHECK(report.findings[0].kind == emulator::FindingKind::global_out_of_bounds);

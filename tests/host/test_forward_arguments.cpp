@@ -215,7 +215,7 @@ TEST_CASE("heads of a group share a tile when that makes fewer tiles") {
     CAPTURE(e.heads_q);
     CAPTURE(e.heads_kv);
     const Call call = call_of(e.seqlen_q, e.heads_q, e.heads_kv);
-    CHECK(runtime::choose_packed_heads(call.validated(), of_rows(e.block_q)) == e.packed_heads);
+    CHECK(runtime::choose_packed_heads(call.validated(), {.block_q = e.block_q}) == e.packed_heads);
     CHECK((1 << call.arguments(of_rows(e.block_q)).packed_heads_log2) == e.packed_heads);
   }
 }

@@ -85,11 +85,14 @@ TEST_CASE("as many splits as give no more tiles than multiprocessors, none too s
   }
 }
 
-TEST_CASE("the mma family has a tile for each head, and blocks of its own") {
+TEST_CASE("the mma family packs heads where it splits keys, and nowhere else") {
   const runtime::Splitting of_call = splitting(of(1, 4096), kMma);
-  CHECK(of_call.count == 4);
-  CHECK(of_call.keys == 1024);
-  CHECK(of_call.rows == 1);
+  CHECK(of_call.count == 16);
+  CHECK(of_call.keys == 256);
+  CHECK(of_call.rows == 4);
+  const Validated with(of(1, 4096));
+  CHECK(runtime::tiling_of(with.call, parse_variant(kMma)).packed_heads == 4);
+  CHECK(runtime::tiling_of(with.call, parse_variant("mma-q64-kv32")).packed_heads == 1);
 }
 
 TEST_CASE("queries of a tile that stand in two chunks see the keys of both") {

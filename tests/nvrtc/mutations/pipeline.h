@@ -400,7 +400,7 @@ inline const std::vector<Mutation> kCopyFaults = {
     {.name = "heads of the query are not unpacked",
      .setting = kHopper,
      .file = "hopper/tiles.cuh",
-     .original = "const int head = tile.head << args.core.packed_heads_log2, row",
+     .original = "const int head = heads().first(tile.head), row",
      .replacement = "const int head = tile.head, row"},
     {.name = "keys of the next row",
      .setting = kHopper,

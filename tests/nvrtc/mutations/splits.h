@@ -22,7 +22,7 @@ inline constexpr Setting kHopperSplitBehind{
     .variant = "hopper-q128-kv64-whole-splitkv", .causal = true, .seqlen_q = 150, .seqlen_kv = 570, .num_heads_kv = 4};
 inline constexpr Setting kMmaSplit = [] {
   Setting setting = split_of("sm_80", "mma-q64-kv32-splitkv");
-  setting.seqlen_q = 40;  // for several warps
+  setting.seqlen_q = 30;  // for several warps, where two heads share a tile
   return setting;
 }();
 inline constexpr Setting kHopperSplitWindow = [] {
@@ -93,13 +93,34 @@ inline const std::vector<Mutation> kSplitFaults = {
     {.name = "mma: splits write where the call wants the result",
      .setting = kMmaSplit,
      .file = "kernels/mma_forward.cuh",
-     .original = "if (tile.slot >= 0) return finish_partial(",
-     .replacement = "if (tile.slot < -1) return finish_partial("},
+     .original = "return tile.slot < 0 ?",
+     .replacement = "return tile.slot < 1 << 30 ?"},
     {.name = "mma: the rows of a warp have the slots of the first one's",
      .setting = kMmaSplit,
      .file = "kernels/mma_forward.cuh",
-     .original = "finish_partial(tile, warp * Shape::kWarpRows, valid_rows, lane)",
-     .replacement = "finish_partial(tile, warp, valid_rows, lane)"},
+     .original = "const int of_tile = row - tile.index * Config::kBlockQ;",
+     .replacement = "const int of_tile = ptx::tid_x() / kWarpSize;"},
+    // --- Heads that share a tile
+    {.name = "mma: the queries of a pack are those of its first head",
+     .setting = kMmaSplit,
+     .file = "kernels/mma_forward.cuh",
+     .original = "heads().head(tile.head, row) * strides.head",
+     .replacement = "heads().first(tile.head) * strides.head"},
+    {.name = "mma: rows of a pack add the sink of its first head",
+     .setting = kMmaSplit,
+     .file = "kernels/mma_forward.cuh",
+     .original = "return {tile.batch, heads().head(tile.head, row),",
+     .replacement = "return {tile.batch, heads().first(tile.head),"},
+    {.name = "mma: packed rows see what as many queries see",
+     .setting = kMmaSplit,
+     .file = "attention/mask.cuh",
+     .original = "Mask<Config>::last_key(heads.query(row))",
+     .replacement = "Mask<Config>::last_key(row)"},
+    {.name = "mma: a warp beyond the queries of one head has no rows",
+     .setting = kMmaSplit,
+     .file = "kernels/mma_forward.cuh",
+     .original = "warp_row() < rows_of_sequence()",
+     .replacement = "warp_row() < sequence().queries"},
     // --- The list
     {.name = "splits of a sequence are not in the list",
      .setting = kHopperSplitRagged,
