@@ -119,8 +119,8 @@ struct AttentionOptions {
   std::optional<Tensor> k_scale, v_scale;
   // Upper bounds of these lengths: what tensors of queries and keys are checked by, and a kernel is chosen by. Beside
   // such tensors nothing is promised of queries and keys beyond them. Where a sequence has more queries than
-  // max_seqlen_q, or with fixed_split_size more keys than max_seqlen_kv, rows of any sequence may be wrong. Default: 0,
-  // as many as there are rows; more than these count as these.
+  // max_seqlen_q, or with fixed_split_size more keys than max_seqlen_kv, its rows may be wrong. Default: 0, as many as
+  // there are rows; more than these count as these.
   std::int64_t max_seqlen_q = 0, max_seqlen_kv = 0;
   // Batch-invariant: the keys of each sequence are split so many at a time from its first one on, rounded up to a
   // multiple of 64, and what comes of a row depends, bit by bit, on its query, on the keys that it sees and their

@@ -145,9 +145,8 @@ def plan(q: Any, k: Any, v: Any, *, memory: Any = None, stream: Any = None, engi
     >>> out = flashjit.attention(q, k, v, causal=True, cu_seqlens_q=starts, cu_seqlens_kv=starts, plan=plan)
 
     Such a call makes no list, allocates nothing for one, and launches attention alone, or where keys are split and tiles
-    have more than 16 rows, or lengths are the same, that and what combines them. Partial results have memory in the
-    plan, also in one of equally long sequences, so calls with the same plan must follow one another on the device. The
-    list is made on the stream, of what the lengths say then; the kernels that the calls need are made, too. A call must
+    have more than 16 rows, that and what combines them. Partial results have memory in the plan, also in one of equally
+    long sequences, so calls with the same plan must follow one another on the device. The list is made on the stream, of what the lengths say then; the kernels that the calls need are made, too. A call must
     have the same options as here, those that are numbers and arrays with whatever values, and the same sizes.
 
     Parameters
