@@ -197,8 +197,8 @@ flashjit_status flashjit_plan_words(flashjit_engine* engine, const DLTensor* q, 
                                     const flashjit_attention_options* options, int64_t* words);
 /* Makes one on the stream of the options, of what offsets, lengths, padding and indices say when the stream comes to
    it, and the kernels that its calls need. memory is the caller's, kDLInt 32 [words] or more, packed, aligned to 16
-   bytes, on the device of q, and must live as long as the plan's work; NULL: the plan has its own, from the stream's
-   pool. On failure *plan is NULL. */
+   bytes, on the device of q, must live as long as the plan's work, and nobody else may write to it meanwhile; NULL: the
+   plan has its own, from the stream's pool. On failure *plan is NULL. */
 flashjit_status flashjit_plan_create(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                      const flashjit_attention_options* options, const DLTensor* memory,
                                      flashjit_plan** plan);

@@ -12,11 +12,12 @@
 namespace flashjit {
 
 // For all layers of a serving step: made by Engine::plan, and given to calls in AttentionOptions::plan. Of a ragged
-// batch it is the list of tiles, and where a variant splits keys the memory for partial results, which no one else may
-// write to as long as calls have it. Such calls neither make a list nor allocate memory. The list has what offsets, lengths, padding and indices said when the device came to
-// it; Engine::update makes it anew in place, in a captured graph too. Calls with the same plan must follow one another
-// on the device. Movable, not copyable; not synchronised: one thread at a time, but for calls that only have it in
-// their options. It must outlive the calls that have it, as their work on the device, and may outlive the engine.
+// batch it is the list of tiles, and where a variant splits keys the memory for partial results. Nobody else may write
+// to it as long as calls have it. Such calls neither make a list nor allocate memory. The list has what offsets,
+// lengths, padding and indices said when the device came to it; Engine::update makes it anew in place, in a captured
+// graph too. Calls with the same plan must follow one another on the device. Movable, not copyable; not synchronised:
+// one thread at a time, but for calls that only have it in their options. It must outlive the calls that have it, as
+// their work on the device, and may outlive the engine.
 class BatchPlan {
  public:
   // Of no call.

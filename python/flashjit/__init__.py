@@ -155,7 +155,8 @@ def plan(q: Any, k: Any, v: Any, *, memory: Any = None, stream: Any = None, engi
         Their elements are not read.
     memory : array [words] of int32
         For the list and partial results, on the device of q, contiguous and aligned to 16 bytes; Plan.words says how
-        many a plan for these sizes has, and there may be more. Memory of the library's pool when None.
+        many a plan for these sizes has, and there may be more. Nobody else may write to it as long as calls have the
+        plan. Memory of the library's pool when None.
     stream, engine :
         As of flashjit.attention.
     options :

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "flashjit/error.h"
+#include "generator/family.h"
 #include "generator/features.h"
 #include "generator/plan.h"
 #include "generator/variant_space.h"
@@ -268,10 +269,13 @@ TEST_CASE("other architectures have mma defaults") {
     if (architecture.name == std::string("sm_90a")) continue;
     for (const Variant& variant : default_variants(problem_of(128, 128), architecture))
       CHECK(std::holds_alternative<MmaVariant>(variant));
-    for (const ShapeBucket& bucket : shape_buckets())
-      if (bucket.queries <= QueryRange::up_to_64 && bucket.work == WorkRange::up_to_half)
-        CHECK(default_without_tma(problem_of(128, 128), architecture) ==
-              default_variant(problem_of(128, 128), architecture, bucket));
+    for (const ShapeBucket& bucket : shape_buckets()) {
+      if (bucket.queries > QueryRange::up_to_64) continue;
+      const Variant variant = default_variant(problem_of(128, 128), architecture, bucket);
+      CHECK(generator::splits_kv(variant));
+      const bool is_first = variant == default_without_tma(problem_of(128, 128), architecture);
+      CHECK(is_first == (bucket.work == WorkRange::up_to_half));
+    }
   }
 }
 

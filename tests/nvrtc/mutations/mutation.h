@@ -44,9 +44,9 @@ struct Setting {
   bool ragged = false;
   bool long_sequences = false;  // so many keys that these are split
   bool paged = false;           // their keys in pages of 16, with NaN in all else
-  bool planned = false;
-  bool e4m3 = false;          // keys and values, with a scale for each head
-  bool token_scales = false;  // and for each token
+  bool planned = false;         // called with a plan
+  bool e4m3 = false;            // keys and values, with a scale for each head
+  bool token_scales = false;    // and for each token
 };
 
 inline constexpr Setting kHopper{.variant = "hopper-kv64-whole"};
