@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "flashjit/problem.h"
@@ -11,6 +12,10 @@
 
 namespace flashjit {
 
+namespace runtime {
+class RememberedCalls;
+}
+
 // For all layers of a serving step: made by Engine::plan, and given to calls in AttentionOptions::plan. Of a ragged
 // batch it is the list of tiles, and where a variant splits keys the memory for partial results. Nobody else may write
 // to it as long as calls have it. Such calls neither make a list nor allocate memory. The list has what offsets,
@@ -18,6 +23,8 @@ namespace flashjit {
 // graph too. Calls with the same plan must follow one another on the device. Movable, not copyable; not synchronised:
 // one thread at a time, but for calls that only have it in their options. It must outlive the calls that have it, as
 // their work on the device, and may outlive the engine.
+// A call that differs from an earlier one with the plan in addresses alone, as those of a model's layers do, costs the
+// host little more than its launch; whether such an address is of the device's memory is looked at once.
 class BatchPlan {
  public:
   // Of no call.
@@ -27,6 +34,7 @@ class BatchPlan {
     problem_ = other.problem_, variant_ = other.variant_, sizes_ = other.sizes_;
     memory_ = std::exchange(other.memory_, {});
     owned_ = std::move(other.owned_);
+    remembered_ = std::move(other.remembered_);
     return *this;
   }
 
@@ -58,6 +66,7 @@ class BatchPlan {
   Sizes sizes_;
   Tensor memory_;
   DeviceTensor owned_;  // that memory, where it is not the caller's
+  std::shared_ptr<runtime::RememberedCalls> remembered_;
 };
 
 }  // namespace flashjit

@@ -194,7 +194,8 @@ struct Timing {
   int repeats = 0;
 };
 struct HostCost {
-  double call_us = 0;         // host time of one attention() into caller's memory, median
+  double call_us = 0;         // host time of one attention() into caller's memory, median, with k and v in each other's
+                              // place where they are alike, so that it has other ones than a call before it had
   double bare_launch_us = 0;  // host time of cuLaunchKernelEx with the same kernel and parameters, in the same run
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flashjit/engine.h"
 
+#include "flashjit/batch_plan.h"
 #include "flashjit/version.h"
 #include "generator/variant_space.h"
 #include "runtime/api/engine_impl.h"
@@ -68,6 +69,29 @@ void Engine::Impl::check(const runtime::ForwardCall& call, const AttentionOption
   backend.look_at(call.operands, opts.stream, [&](const runtime::ReadInts& read) { check_sequences(call, read); });
 }
 
+void Engine::Impl::run(const runtime::GivenCall& given) {
+  const auto& [q, k, v, out, opts] = given;
+  if (runtime::CallWithBatch::is_needed(q, k, v, opts)) {
+    const runtime::CallWithBatch with(q, k, v, out, opts);
+    return run({with.q, with.k, with.v, with.out, with.opts});
+  }
+  runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
+  runtime::validate_out(call, out);
+  check(call, opts);
+  backend.run(call, opts);
+}
+
+// Not where each call is to be looked at anew.
+bool Engine::Impl::repeat(const runtime::GivenCall& call) {
+  const BatchPlan* const plan = call.opts.plan;
+  return plan && plan->remembered_ && !options.check_pages && backend.repeat(*plan->remembered_, call);
+}
+
+void Engine::Impl::remember(const runtime::GivenCall& call) {
+  const BatchPlan* const plan = call.opts.plan;
+  if (plan && plan->remembered_ && !options.check_pages) backend.remember(*plan->remembered_, call);
+}
+
 Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 
 Engine::~Engine() = default;
@@ -96,14 +120,10 @@ DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v
 
 void Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                        const AttentionOptions& opts) {
-  if (runtime::CallWithBatch::is_needed(q, k, v, opts)) {
-    const runtime::CallWithBatch with(q, k, v, out, opts);
-    return attention(with.q, with.k, with.v, with.out, with.opts);
-  }
-  runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
-  runtime::validate_out(call, out);
-  impl_->check(call, opts);
-  impl_->backend.run(call, opts);
+  const runtime::GivenCall call{q, k, v, out, opts};
+  if (impl_->repeat(call)) return;
+  impl_->run(call);
+  impl_->remember(call);
 }
 
 void Engine::block_mask(const AttentionOptions& opts, const CallShape& shape, const Tensor& into) {

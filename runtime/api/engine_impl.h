@@ -25,6 +25,10 @@ struct Engine::Impl {
 
   // Throws Error(unsupported), which names the member function, on an engine that emulates.
   void require_gpu(const char* function) const;
+  void run(const runtime::GivenCall& call);
+  // As an earlier call with its plan, from which it differs in addresses alone; false: there is none.
+  bool repeat(const runtime::GivenCall& call);
+  void remember(const runtime::GivenCall& call);
   // A call that is about to be made, where options ask for it.
   void check(const runtime::ForwardCall& call, const AttentionOptions& opts) const;
   using ReferenceFunction = reference::Result(const Tensor&, const Tensor&, const Tensor&, const AttentionOptions&,

@@ -2,6 +2,7 @@
 // Plans: what calls for ragged batches find out first, kept.
 #include "flashjit/batch_plan.h"
 #include "runtime/api/engine_impl.h"
+#include "runtime/backends/remembered_calls.h"
 #include "runtime/call/plan.h"
 #include "runtime/call/ragged.h"
 
@@ -48,6 +49,7 @@ BatchPlan Engine::plan(const Tensor& q, const Tensor& k, const Tensor& v, const 
   plan.variant_ = prepared_variant(impl_->backend, call, with.opts);
   plan.sizes_ = runtime::plan_sizes(call, plan.variant_);
   plan.memory_ = memory;
+  plan.remembered_ = std::make_shared<runtime::RememberedCalls>();
   update(plan, q, k, v, opts);
   const int sm_count = impl_->backend.sm_count(call.operands, opts.stream);
   plan.memory_ =

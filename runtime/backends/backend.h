@@ -8,10 +8,13 @@
 
 #include "flashjit/engine.h"
 #include "runtime/call/check_sequences.h"
+#include "runtime/call/given_call.h"
 #include "runtime/call/operation.h"
 #include "runtime/call/validate.h"
 
 namespace flashjit::runtime {
+
+class RememberedCalls;
 
 // Thread-safe.
 class Backend {
@@ -37,6 +40,11 @@ class Backend {
   // Enqueues the call on its stream, or computes it at once where there are no streams. Its kernel is made now when it
   // has not been prepared. Throws Error.
   virtual void run(const ForwardCall& call, const AttentionOptions& opts) = 0;
+  // Enqueues a call with a plan as an earlier one with it, where it differs from that in addresses alone; false: it
+  // does not, and nothing was done. Throws Error.
+  virtual bool repeat(const RememberedCalls& /*earlier*/, const GivenCall& /*call*/) { return false; }
+  // Has those that follow repeat a call with a plan that ran, where that can be.
+  virtual void remember(RememberedCalls& /*calls*/, const GivenCall& /*call*/) {}
   // Lets `look` read operands of a call, behind the work on its stream, and throws what it throws. Nothing while the
   // stream captures a graph.
   using Look = std::function<void(const ReadInts& read)>;

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/backends/gpu_backend.h"
 
+#include <atomic>
+#include <memory>
 #include <span>
 
 #include "runtime/backends/gpu_operation.h"
+#include "runtime/backends/remembered_calls.h"
+#include "runtime/call/ragged.h"
 #include "runtime/call/splits.h"
 #include "runtime/cuda/device.h"
 
@@ -16,7 +20,14 @@ void clear(const Driver& driver, std::span<std::byte> memory, Stream stream) {
                "cuMemsetD8Async");
 }
 
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> next{0};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
 }  // namespace
+
+GpuBackend::GpuBackend(Kernels& kernels) : number_(next_number()), kernels_(kernels) {}
 
 void GpuBackend::describe(SystemInfo& info) const {
   info.driver_version = Driver::installed_version();
@@ -58,6 +69,24 @@ void GpuBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
   const ContextScope scope(driver, device, opts.stream);
   const LaunchRecord& kernel = forward_kernel(driver, kernels_, call, opts, device);
   GpuOperation(driver, call, kernel, opts.stream).enqueue(driver);
+}
+
+bool GpuBackend::repeat(const RememberedCalls& earlier, const GivenCall& call) {
+  return earlier.repeat(Driver::load(), call, number_);
+}
+
+void GpuBackend::remember(RememberedCalls& calls, const GivenCall& given) {
+  const Driver& driver = Driver::load();
+  if (calls.full() || !driver.cuTensorMapReplaceAddress) return;
+  const CallWithBatch with(given.q, given.k, given.v, given.out, given.opts);
+  ForwardCall call = validate_inputs(with.q, with.k, with.v, with.opts);
+  validate_out(call, with.out);
+  if (call.nothing_to_do()) return;
+  const Stream stream = given.opts.stream;
+  const int device = device_of(driver, call.operands, stream);
+  const ContextScope scope(driver, device, stream);
+  const LaunchRecord& kernel = forward_kernel(driver, kernels_, call, with.opts, device);
+  calls.add(std::make_unique<RememberedCall>(driver, given, kernel, RememberedCall::Where{number_, device}));
 }
 
 void GpuBackend::look_at(const Operands& operands, Stream stream, const Look& look) {

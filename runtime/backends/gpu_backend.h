@@ -12,7 +12,7 @@ namespace flashjit::runtime {
 // The GPUs of this process. Opens the driver with the first call or preparation.
 class GpuBackend : public Backend {
  public:
-  explicit GpuBackend(Kernels& kernels) : kernels_(kernels) {}
+  explicit GpuBackend(Kernels& kernels);
 
   void describe(SystemInfo& info) const override;
   std::vector<KernelInfo> prepare(const Problem& problem, int device, const std::optional<Variant>& variant) override;
@@ -20,11 +20,14 @@ class GpuBackend : public Backend {
   int output_device(const Operands& operands, Stream stream) const override;
   int sm_count(const Operands& operands, Stream stream) const override;
   void run(const ForwardCall& call, const AttentionOptions& opts) override;
+  bool repeat(const RememberedCalls& earlier, const GivenCall& call) override;
+  void remember(RememberedCalls& calls, const GivenCall& call) override;
   void look_at(const Operands& operands, Stream stream, const Look& look) override;
   void plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) override;
   void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) override;
 
  private:
+  const std::uint64_t number_;  // that no other backend of the process has, not even a later one
   Kernels& kernels_;
 };
 

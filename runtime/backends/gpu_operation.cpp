@@ -32,12 +32,6 @@ void write_tensor_maps(const Driver& driver, Launch& launch) {
   }
 }
 
-// The address of a counter of its own.
-void write_tile_counter(const Driver& driver, Launch& launch, TileCounters& counters, Stream stream) {
-  std::uint32_t* const counter = is_capturing(driver, stream) ? counters.for_graph() : counters.for_launch();
-  launch.write_argument(launch.tile_counter_offset, counter);
-}
-
 DeviceTensor allocate_scratch(std::size_t bytes, Stream stream) {
   if (bytes == 0) return {};
   const auto words = static_cast<std::int64_t>(bytes / sizeof(std::int32_t));
@@ -68,7 +62,9 @@ void set_attributes(CUlaunchConfig& config, const Launch& launch) {
   config.numAttrs = static_cast<unsigned>(launch.overlaps) + (size > 0 ? 1 : 0);
 }
 
-// Sets every field: a config comes without initial values.
+}  // namespace
+
+// A config comes without initial values.
 void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream) {
   config.gridDimX = static_cast<unsigned>(launch.blocks);
   config.gridDimY = config.gridDimZ = 1;
@@ -79,7 +75,9 @@ void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream) {
   set_attributes(config, launch);
 }
 
-}  // namespace
+std::uint32_t* next_tile_counter(const Driver& driver, TileCounters& counters, Stream stream) {
+  return is_capturing(driver, stream) ? counters.for_graph() : counters.for_launch();
+}
 
 GpuOperation::GpuOperation(const Driver& driver, const ForwardCall& call, const LaunchRecord& kernel, Stream stream)
     : scratch_(allocate_scratch(Operation::scratch_bytes(call, kernel.spec, kernel.limits), stream)),
@@ -89,7 +87,7 @@ GpuOperation::GpuOperation(const Driver& driver, const ForwardCall& call, const 
     set_config(configs_[i++], launch, stream);
     write_tensor_maps(driver, launch);
     if (launch.tile_counter_offset != Launch::kNowhere)
-      write_tile_counter(driver, launch, *kernel.tile_counters, stream);
+      launch.write_argument(launch.tile_counter_offset, next_tile_counter(driver, *kernel.tile_counters, stream));
   }
 }
 

@@ -36,6 +36,11 @@ class GpuOperation {
   CUlaunchConfig configs_[generator::kTurns];
 };
 
+// How a launch is enqueued: every field is set.
+void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream);
+// A counter of its own for a launch on the stream.
+std::uint32_t* next_tile_counter(const Driver& driver, TileCounters& counters, Stream stream);
+
 // A launch of a kernel beside those of attention, without tensor maps and counters. Throws Error(driver).
 void enqueue(const Driver& driver, Launch& launch, CUfunction function, Stream stream);
 

@@ -69,4 +69,9 @@ int common_device(const Driver& driver, const Operands& operands) {
   return common.device();
 }
 
+int device_of_memory(const Driver& driver, std::uintptr_t address) {
+  const Place place = place_of(driver, static_cast<CUdeviceptr>(address));
+  return place.type == CU_MEMORYTYPE_DEVICE ? place.device : -1;
+}
+
 }  // namespace flashjit::runtime

@@ -11,4 +11,7 @@ namespace flashjit::runtime {
 // any device. Throws Error(invalid_argument) for host memory, unknown memory and tensors on different devices.
 int common_device(const Driver& driver, const Operands& operands);
 
+// The device whose memory an address is of; -1 for managed and any other memory.
+int device_of_memory(const Driver& driver, std::uintptr_t address);
+
 }  // namespace flashjit::runtime

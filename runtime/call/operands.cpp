@@ -88,14 +88,6 @@ void check_written_once(const char* name, const Tensor& tensor) {
   }
 }
 
-// Views that interleave in one buffer, as slices of a fused tensor do, are no overlap; those without gaps always are.
-void check_apart(const char* name, const MemoryRange& written, const char* other_name, const MemoryRange& other) {
-  const bool meet = written.begin < other.end && other.begin < written.end;
-  if (meet && ((written.dense && other.dense) || written.begin == other.begin)) {
-    reject("{}: must not overlap {}, shared memory at {:#x}", name, other_name, std::max(written.begin, other.begin));
-  }
-}
-
 }  // namespace
 
 Rules rows_rules(const Tensor& tensor) {
@@ -150,11 +142,19 @@ void require_size(const char* name, const Tensor& tensor, const Rules& rules, in
   reject("{}: {} must be {} like that of {}, was {}", name, rules.dim_names[dim], wanted, like, tensor.shape[dim]);
 }
 
+bool overlap(const MemoryRange& written, const MemoryRange& other) noexcept {
+  const bool meet = written.begin < other.end && other.begin < written.end;
+  return meet && ((written.dense && other.dense) || written.begin == other.begin);
+}
+
 void add_operand(Operands& operands, const char* name, const Tensor& tensor, Operand::Role role, bool written) {
   const MemoryRange range = check_view(name, tensor, rules_of(role, tensor));
   if (written && !range.empty()) {
     check_written_once(name, tensor);
-    for (const Operand& other : operands) check_apart(name, range, other.name, other.range);
+    for (const Operand& other : operands)
+      if (overlap(range, other.range))
+        reject("{}: must not overlap {}, shared memory at {:#x}", name, other.name,
+               std::max(range.begin, other.range.begin));
   }
   operands.add({name, &tensor, role, written, range});
 }

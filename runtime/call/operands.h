@@ -76,11 +76,14 @@ Rules rules_of(Operand::Role role, const Tensor& tensor);
 
 bool same_view(const Tensor& a, const Tensor& b) noexcept;
 
-// All throw Error(invalid_argument), which begins with the name.
+// These throw Error(invalid_argument), which begins with the name.
 // Rank, and sizes from 0 to kMaxSize.
 void check_shape(const char* name, const Tensor& tensor, const Rules& rules);
 void require_size(const char* name, const Tensor& tensor, const Rules& rules, int dim, std::int64_t wanted,
                   const char* like);
+// Whether what is written there shares memory with another view. Views that interleave in one buffer, as slices of a
+// fused tensor do, are no overlap; those without gaps always are.
+bool overlap(const MemoryRange& written, const MemoryRange& other) noexcept;
 // Adds a tensor whose shape and dtype were checked: looks at what the view says else, and at its memory. What is
 // written must have each element once, and none that the call reads or writes elsewhere.
 void add_operand(Operands& operands, const char* name, const Tensor& tensor, Operand::Role role, bool written);

@@ -121,11 +121,16 @@ int resolve_device(const Driver& driver, int ordinal) {
   return current < 0 ? 0 : current;
 }
 
-int stream_device(const Driver& driver, Stream stream) noexcept {
-  if (is_default(stream)) return -1;
-  // Not by cuStreamGetDevice: it fails on a stream that captures, and ends the capture.
+CUcontext stream_context(const Driver& driver, Stream stream) noexcept {
   CUcontext context = nullptr;
-  if (driver.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) return -1;
+  if (is_default(stream) || driver.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) return nullptr;
+  return context;
+}
+
+int stream_device(const Driver& driver, Stream stream) noexcept {
+  // Not by cuStreamGetDevice: it fails on a stream that captures, and ends the capture.
+  CUcontext context = stream_context(driver, stream);
+  if (!context) return -1;
   if (driver.cuCtxPushCurrent(context) != CUDA_SUCCESS) return -1;
   const int owner = current_device(driver);
   driver.cuCtxPopCurrent(&context);

@@ -28,6 +28,8 @@ const Architecture& require_architecture(const Device& device);
 int current_device(const Driver& driver) noexcept;
 // -1 becomes the current context's device, or 0.
 int resolve_device(const Driver& driver, int ordinal);
+// The context of a stream; null for the default streams, which are in any, and when it cannot be said.
+CUcontext stream_context(const Driver& driver, Stream stream) noexcept;
 // The device of a stream; -1 for the default streams, which are on any, and when it cannot be said.
 int stream_device(const Driver& driver, Stream stream) noexcept;
 
