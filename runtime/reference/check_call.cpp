@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/reference/check_call.h"
+
+#include <cmath>
+
+#include "runtime/call/masks.h"
+#include "runtime/call/ragged.h"
+#include "runtime/call/scales.h"
+#include "runtime/call/scores.h"
+#include "runtime/call/tensor_dims.h"
+#include "runtime/reference/reference_tensors.h"
+#include "runtime/reference/sequences.h"
+#include "runtime/support/byte_count.h"
+#include "runtime/support/reject.h"
+
+namespace flashjit::reference {
+
+using namespace runtime;
+
+namespace {
+
+void check_view(const char* name, const Tensor& tensor) {
+  if (tensor.shape.size() != kRank) {
+    reject("{}: rank must be {}, was {} with shape {}", name, kRank, tensor.shape.size(), to_string(tensor.shape));
+  }
+  if (tensor.strides.size() != kRank) {
+    reject("{}: must have {} strides like its shape, had {}", name, kRank, tensor.strides.size());
+  }
+  const std::size_t bytes = byte_count(name, tensor.dtype, tensor.shape);
+  if (tensor.shape[head_dim_dim] == 0) reject("{}: head_dim must be at least 1, was 0", name);
+  if (bytes > 0 && !tensor.data) reject("{}: must point to host memory, was null", name);
+}
+
+void check_like(const char* name, const Tensor& tensor, Dim dim, const char* other_name, const Tensor& other) {
+  if (tensor.shape[dim] == other.shape[dim]) return;
+  reject("{}: {} must be {} like that of {}, was {}", name, kDimNames[dim], other.shape[dim], other_name,
+         tensor.shape[dim]);
+}
+
+void check_dtype(const char* name, const Tensor& tensor, const char* other_name, const Tensor& other) {
+  if (tensor.dtype == other.dtype) return;
+  reject("{}: dtype must be {} like that of {}, was {}", name, to_string(other.dtype), other_name,
+         to_string(tensor.dtype));
+}
+
+void check_of_heads(const char* name, const std::optional<Tensor>& given, const Tensor& q, std::int64_t batch) {
+  if (!given) return;
+  const Tensor& values = *given;
+  const int rank = values.shape.size();
+  const Dims wanted = rank == 1 ? Dims{q.shape[heads_dim]} : Dims{batch, q.shape[heads_dim]};
+  if (values.dtype != DType::f32) reject("{}: dtype must be f32, was {}", name, to_string(values.dtype));
+  if (values.shape != wanted || values.strides.size() != rank)
+    reject("{}: must be [{}] or [{}, {}], the heads of q and its batch, had shape {} and strides {}", name,
+           q.shape[heads_dim], batch, q.shape[heads_dim], to_string(values.shape), to_string(values.strides));
+  if (byte_count(name, values.dtype, values.shape) > 0 && !values.data)
+    reject("{}: must point to host memory, was null", name);
+}
+
+}  // namespace
+
+void check_functions(const AttentionOptions& opts) {
+  for (const char* name : {opts.score ? "score" : nullptr, opts.mask ? "mask" : nullptr})
+    if (name)
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("{}: must not be given to reference::attention, which has no compiler; "
+                              "Engine::reference takes it",
+                              name));
+  for (const char* name : {opts.query_offsets ? "query_offsets" : nullptr, opts.key_offsets ? "key_offsets" : nullptr})
+    if (name) reject("{}: must not be given without score or mask, which see them", name);
+}
+
+void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
+  check_view("q", q);
+  check_view("k", k);
+  check_view("v", v);
+  if (q.dtype > DType::f32) reject("q: dtype must be f16, bf16 or f32, was {}", to_string(q.dtype));
+  if (k.dtype != DType::e4m3) check_dtype("k", k, "q", q);
+  check_dtype("v", v, k.dtype == DType::e4m3 ? "k" : "q", k.dtype == DType::e4m3 ? k : q);
+  check_scales({opts.k_scale, opts.v_scale}, "k", k);
+  if (!is_ragged(opts)) check_like("k", k, batch_dim, "q", q);
+  check_like("k", k, head_dim_dim, "q", q);
+  if (is_ragged(opts))
+    check_like("v", v, batch_dim, "k", k);
+  else
+    check_like("v", v, batch_dim, "q", q);
+  check_like("v", v, seqlen_dim, "k", k);
+  check_like("v", v, heads_dim, "k", k);
+  const std::int64_t heads_q = q.shape[heads_dim], heads_kv = k.shape[heads_dim];
+  if (heads_q > 0 && (heads_kv == 0 || heads_q % heads_kv != 0)) {
+    reject("k: num_heads must divide the {} of q, was {}", heads_q, heads_kv);
+  }
+  if (opts.softmax_scale && !std::isfinite(*opts.softmax_scale)) {
+    reject("softmax_scale: must be finite, was {}", *opts.softmax_scale);
+  }
+  // These refuse what no call may have.
+  masks_of(opts);
+  softmax_scale_of(opts, q.shape[head_dim_dim]);
+  const SequenceBounds bounds = sequence_bounds(q, k, opts);
+  check_of_heads("alibi_slopes", opts.alibi_slopes, q, bounds.batch);
+  check_of_heads("sinks", opts.sinks, q, bounds.batch);
+  check_tensors_of_scores(opts, bounds, q.shape[heads_dim]);
+}
+
+}  // namespace flashjit::reference
