@@ -254,6 +254,13 @@ class Engine {
   reference::Result reference(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
   reference::Result reference_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v,
                                                const AttentionOptions& opts = {});
+  // Likewise reference::attention_backward and attention_backward_in_low_precision. score is differentiated by central
+  // differences in f64, which is good to ten digits where it is smooth. Nothing is told of what it captures.
+  reference::Gradients reference_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                          const AttentionOptions& opts = {}, const std::optional<Tensor>& dlse = {});
+  reference::Gradients reference_backward_in_low_precision(const Tensor& dout, const Tensor& q, const Tensor& k,
+                                                           const Tensor& v, const AttentionOptions& opts = {},
+                                                           const std::optional<Tensor>& dlse = {});
 
   // Makes and loads what a call for this problem needs on this device: the variant of every shape bucket, or the given
   // one; also what makes a block mask or the list of tiles of ragged batches, and what combines split keys, which are

@@ -2,6 +2,7 @@
 // Attention on the CPU in double precision: the oracle for tests, and the way out on machines without a GPU.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "flashjit/append.h"
@@ -27,6 +28,24 @@ Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
 // yardstick for a kernel's.
 Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
+// Gradients of a number that depends on the output by dout and on the LSE by dlse, packed in the shapes of what they
+// are of; empty where there is no such option.
+struct Gradients {
+  std::vector<double> dq, dk, dv;
+  std::vector<double> dalibi_slopes, dsinks, dbias;
+};
+// Of attention() with these inputs and options, from host memory. dout has the shape of the output, f16, bf16 or f32;
+// dlse is f32 in the shape of the LSE, without it 0. What stands for several rows, keys, heads or batch entries gets
+// the sum of their gradients; rows that belong to no sequence get 0. Not of k and v of e4m3. Thread-safe, uses all
+// cores. Throws Error(invalid_argument), and for opts.score and opts.mask Error(unsupported).
+Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                             const AttentionOptions& opts = {}, const std::optional<Tensor>& dlse = {});
+// The same with what low precision does to it: as attention_in_low_precision, with gradients of scores rounded to the
+// dtype of q before they are multiplied, and an output that was rounded to it.
+Gradients attention_backward_in_low_precision(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                              const AttentionOptions& opts = {},
+                                              const std::optional<Tensor>& dlse = {});
+
 // What flashjit::merge computes of results over parts of the keys, in double precision. At least one, all of one shape.
 // Throws Error(invalid_argument).
 Result merge(const std::vector<Result>& parts);
@@ -45,6 +64,8 @@ struct Comparison {
 Comparison compare(const HostTensor& out, const Result& exact, const Result& low);
 // Absolute difference of the natural-log LSE, by the same rule; infinities must agree exactly. lse has the shape that
 // flashjit::attention gives it.
+// A gradient, by the same rule.
+Comparison compare(const HostTensor& gradient, const std::vector<double>& exact, const std::vector<double>& low);
 Comparison compare_lse(const HostTensor& lse, const Result& exact, const Result& low);
 
 }  // namespace flashjit::reference

@@ -31,10 +31,7 @@ struct Engine::Impl {
   void remember(const runtime::GivenCall& call);
   // A call that is about to be made, where options ask for it.
   void check(const runtime::ForwardCall& call, const AttentionOptions& opts) const;
-  using ReferenceFunction = reference::Result(const Tensor&, const Tensor&, const Tensor&, const AttentionOptions&,
-                                              const reference::ScoreHook&);
-  reference::Result reference_of(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts,
-                                 bool in_f32);
+  class UsersFunctions;
   void apply_functions(const AttentionOptions& on_device, CallShape shape, bool in_f32,
                        const reference::ScoreRows& rows);
   void merge(const runtime::MergeTurn& turn, const Tensor& out, const MergeOptions& opts);

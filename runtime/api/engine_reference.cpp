@@ -81,27 +81,59 @@ void Engine::Impl::apply_functions(const AttentionOptions& on_device, CallShape 
   scores.copy_to_host(rows.scores.data());
 }
 
-reference::Result Engine::Impl::reference_of(const Tensor& q, const Tensor& k, const Tensor& v,
-                                             const AttentionOptions& opts, bool in_f32) {
-  const auto compute = in_f32 ? static_cast<ReferenceFunction*>(reference::attention_in_low_precision)
-                              : static_cast<ReferenceFunction*>(reference::attention);
-  if (!opts.score && !opts.mask) return compute(q, k, v, opts, nullptr);
-  if (q.shape.size() < 3 || k.shape.size() < 3) runtime::reject("q: q and k must have rank 4");
-  const bool lacks_batch = runtime::lacks_batch(q, opts.cu_seqlens_q);
-  const std::int64_t batch = opts.cu_seqlens_q ? opts.cu_seqlens_q->shape[0] - 1 : q.shape[0];
-  const CallShape shape{batch, 0, 0, q.shape[lacks_batch ? 1 : 2], 1};
-  const FunctionsOnDevice functions(opts, emulated ? kHostMemory : -1);
-  return compute(q, k, v, opts,
-                 [&](const reference::ScoreRows& rows) { apply_functions(functions.options, shape, in_f32, rows); });
-}
+// What the users' functions of a call make of scores; it lives no longer than they.
+class Engine::Impl::UsersFunctions {
+ public:
+  UsersFunctions(Impl& engine, const Tensor& q, const AttentionOptions& opts)
+      : engine_(engine),
+        there_(opts.score || opts.mask),
+        shape_(there_ ? shape_of(q, opts) : CallShape{}),
+        on_device_(there_ ? opts : AttentionOptions{}, engine.emulated ? kHostMemory : -1) {}
+
+  reference::ScoreHook hook(bool in_f32) const {
+    if (!there_) return nullptr;
+    return [this, in_f32](const reference::ScoreRows& rows) {
+      engine_.apply_functions(on_device_.options, shape_, in_f32, rows);
+    };
+  }
+
+ private:
+  static CallShape shape_of(const Tensor& q, const AttentionOptions& opts) {
+    if (q.shape.size() < 3) runtime::reject("q: must have rank 4");
+    const bool lacks_batch = runtime::lacks_batch(q, opts.cu_seqlens_q);
+    const std::int64_t batch = opts.cu_seqlens_q ? opts.cu_seqlens_q->shape[0] - 1 : q.shape[0];
+    return {batch, 0, 0, q.shape[lacks_batch ? 1 : 2], 1};
+  }
+
+  Impl& engine_;
+  const bool there_;
+  const CallShape shape_;
+  const FunctionsOnDevice on_device_;
+};
 
 reference::Result Engine::reference(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
-  return impl_->reference_of(q, k, v, opts, false);
+  const Impl::UsersFunctions functions(*impl_, q, opts);
+  return reference::attention(q, k, v, opts, functions.hook(false));
 }
 
 reference::Result Engine::reference_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v,
                                                      const AttentionOptions& opts) {
-  return impl_->reference_of(q, k, v, opts, true);
+  const Impl::UsersFunctions functions(*impl_, q, opts);
+  return reference::attention_in_low_precision(q, k, v, opts, functions.hook(true));
+}
+
+reference::Gradients Engine::reference_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                                const AttentionOptions& opts, const std::optional<Tensor>& dlse) {
+  const Impl::UsersFunctions functions(*impl_, q, opts);
+  return reference::attention_backward({dout, q, k, v, opts, dlse}, functions.hook(false));
+}
+
+reference::Gradients Engine::reference_backward_in_low_precision(const Tensor& dout, const Tensor& q, const Tensor& k,
+                                                                 const Tensor& v, const AttentionOptions& opts,
+                                                                 const std::optional<Tensor>& dlse) {
+  const Impl::UsersFunctions functions(*impl_, q, opts);
+  return reference::attention_backward_in_low_precision({dout, q, k, v, opts, dlse}, functions.hook(true),
+                                                        functions.hook(false));
 }
 
 }  // namespace flashjit

@@ -2,6 +2,7 @@
 // Kernels' results against those of the reference.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "flashjit/reference.h"
 #include "generator/dtype.h"
@@ -37,18 +38,25 @@ Dims lse_shape(const Dims& out) {
 Comparison compare(const HostTensor& out, const Result& exact, const Result& low) {
   check_same_shape("out", out.shape(), exact.shape);
   check_same_shape("low", low.shape, exact.shape);
+  return compare(out, exact.out, low.out);
+}
+
+Comparison compare(const HostTensor& values, const std::vector<double>& exact, const std::vector<double>& low) {
+  for (const auto& [name, count] : {std::pair{"gradient", values.element_count()}, {"low", low.size()}})
+    if (count != exact.size())
+      runtime::reject("{}: must have {} elements like exact, had {}", name, exact.size(), count);
   Comparison comparison;
   double low_error = 0, largest = 0;
-  for (std::size_t i = 0; i < exact.out.size(); ++i) {
-    const double value = load_element(out.data(), out.dtype(), static_cast<std::int64_t>(i));
-    raise(comparison.max_error, distance(value, exact.out[i]));
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const double value = load_element(values.data(), values.dtype(), static_cast<std::int64_t>(i));
+    raise(comparison.max_error, distance(value, exact[i]));
     // A yardstick that overflowed would let everything pass.
-    if (std::isfinite(low.out[i]) && std::isfinite(exact.out[i])) {
-      low_error = std::max(low_error, distance(low.out[i], exact.out[i]));
-      largest = std::max(largest, std::abs(exact.out[i]));
+    if (std::isfinite(low[i]) && std::isfinite(exact[i])) {
+      low_error = std::max(low_error, distance(low[i], exact[i]));
+      largest = std::max(largest, std::abs(exact[i]));
     }
   }
-  comparison.bound = 2 * low_error + 2 * generator::row_of(out.dtype()).rounding * largest;
+  comparison.bound = 2 * low_error + 2 * generator::row_of(values.dtype()).rounding * largest;
   comparison.passed = comparison.max_error <= comparison.bound;
   return comparison;
 }

@@ -35,7 +35,7 @@ class Head {
   Head(std::int64_t batch, const HeadView& q, const HeadView& k, const HeadView& v, const AttentionOptions& opts,
        const ScoreHook& hook)
       : dtype_(q.tensor.dtype),
-        scores_(batch, q, k, opts, hook),
+        scores_(batch, q, k, opts, {hook}),
         values_(unpack<Real>(v, false)),
         head_dim_v_(v.width()),
         sum_(static_cast<std::size_t>(head_dim_v_)) {}

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "flashjit/reference.h"
@@ -25,5 +26,16 @@ Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
                  const ScoreHook& hook);
 Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts,
                                   const ScoreHook& hook);
+
+// Gradients by a call as it was given. A function of scores is differentiated by central differences of what the hook
+// in double precision makes of them.
+struct GivenBackward {
+  const Tensor &dout, &q, &k, &v;
+  const AttentionOptions& opts;
+  const std::optional<Tensor>& dlse;
+};
+Gradients attention_backward(const GivenBackward& call, const ScoreHook& hook);
+Gradients attention_backward_in_low_precision(const GivenBackward& call, const ScoreHook& in_low_precision,
+                                              const ScoreHook& hook);
 
 }  // namespace flashjit::reference

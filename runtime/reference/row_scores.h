@@ -30,17 +30,23 @@ struct KeyRange {
 // What masks leave of the keys of a row, that leave the ones between two.
 KeyRange visible_keys(const AttentionOptions& opts, const QueryPlace& place) noexcept;
 
+// How options make scores, by derivatives too where they are wanted. Both may be empty: no functions of users'.
+struct ScoreHooks {
+  const ScoreHook& scores;
+  const ScoreHook* in_double = nullptr;  // by which derivatives are found; null: none are wanted
+};
+
 // Real = double is the oracle. Real = float is the yardstick, with tanh of low precision.
 template <typename Real>
 class RowScores {
  public:
-  // batch: the sequence; hook: empty for none.
+  // batch: the sequence.
   RowScores(std::int64_t batch, const HeadView& q, const HeadView& k, const AttentionOptions& opts,
-            const ScoreHook& hook)
+            const ScoreHooks& hooks)
       : batch_(batch),
         q_(q),
         opts_(opts),
-        hook_(hook),
+        hooks_(hooks),
         keys_(unpack<Real>(k, true)),
         seqlen_kv_(k.rows()),
         scale_(static_cast<Real>(opts.softmax_scale ? *opts.softmax_scale : 1 / std::sqrt(1.0 * q.width()))),
@@ -50,28 +56,28 @@ class RowScores {
         dropout_(dropout_of(opts)),
         kept_share_(static_cast<Real>(opts.dropout_mask ? 1 - opts.dropout.probability
                                                         : flashjit::kept_share(opts.dropout.probability))),
-        scores_(static_cast<std::size_t>(seqlen_kv_)) {}
+        scores_(static_cast<std::size_t>(seqlen_kv_)),
+        cap_slopes_(hooks.in_double ? scores_.size() : 0) {}
 
   // Before any of these rows: what the hook makes of their scores.
   void ask_hook(std::int64_t first_row, std::int64_t count) {
-    if (!hook_) return;
+    if (!hooks_.scores) return;
     first_hooked_ = first_row;
     hooked_.resize(static_cast<std::size_t>(count * seqlen_kv_));
     for (std::int64_t i = 0; i < count; ++i) {
       score(first_row + i, {0, seqlen_kv_});
       std::copy(scores_.begin(), scores_.end(), hooked_.begin() + i * seqlen_kv_);
     }
-    hook_({batch_, q_.head, first_row, count, q_.rows(), seqlen_kv_, hooked_});
+    if (hooks_.in_double) find_slopes(first_row, count);
+    hooks_.scores({batch_, q_.head, first_row, count, q_.rows(), seqlen_kv_, hooked_});
   }
 
   // Makes the scores of a row. The keys of which it sees some; empty where it sees none.
   KeyRange of_row(std::int64_t row) {
     const KeyRange keys = visible_keys(opts_, place_of(row));
     if (keys.empty()) return {};
-    if (hook_)
-      take_hooked(row, keys);
-    else
-      score(row, keys);
+    if (!hooks_.scores || hooks_.in_double) score(row, keys);  // by which the slopes of the cap are found, too
+    if (hooks_.scores) take_hooked(row, keys);
     hide(row, keys);
     const auto first = scores_.begin() + keys.begin, end = scores_.begin() + keys.end;
     if (std::all_of(first, end, [](Real s) { return s == -kInfinity; })) return {};
@@ -91,6 +97,13 @@ class RowScores {
     return !opts_.dropout_mask || is_kept(*opts_.dropout_mask, place_of(row_), key);
   }
 
+  // Derivatives of the row's scores, where they are wanted: by what users' functions get, and by scaled products.
+  Real by_function(std::int64_t key) const {
+    return hooks_.scores ? static_cast<Real>(slopes_[(row_ - first_hooked_) * seqlen_kv_ + key]) : Real{1};
+  }
+  Real by_product(std::int64_t key) const { return by_function(key) * (softcap_ != 0 ? cap_slopes_[key] : Real{1}); }
+
+  Real scale() const noexcept { return scale_; }
   Real sink() const noexcept { return sink_; }              // -infinity: none
   Real kept_share() const noexcept { return kept_share_; }  // of probabilities
 
@@ -106,6 +119,23 @@ class RowScores {
       if (!is_shown(opts_, place_of(row), key)) scores_[key] = -kInfinity;
   }
 
+  // From scores that hooked_ has, by central differences: 10 digits of a smooth function. 0 where it hides the key.
+  void find_slopes(std::int64_t first_row, std::int64_t count) {
+    const auto moved = [&](double by) {
+      std::vector<double> scores = hooked_;
+      for (double& score : scores) score += by * std::max(1.0, std::abs(score));
+      (*hooks_.in_double)({batch_, q_.head, first_row, count, q_.rows(), seqlen_kv_, scores});
+      return scores;
+    };
+    constexpr double kStep = 1e-5;
+    const std::vector<double> below = moved(-kStep);
+    slopes_ = moved(kStep);
+    for (std::size_t i = 0; i < slopes_.size(); ++i) {
+      const double slope = (slopes_[i] - below[i]) / (2 * kStep * std::max(1.0, std::abs(hooked_[i])));
+      slopes_[i] = std::isfinite(slope) ? slope : 0;
+    }
+  }
+
   void take_hooked(std::int64_t row, const KeyRange& keys) {
     const double* const hooked = &hooked_[(row - first_hooked_) * seqlen_kv_];
     for (std::int64_t key = keys.begin; key < keys.end; ++key) scores_[key] = static_cast<Real>(hooked[key]);
@@ -117,13 +147,21 @@ class RowScores {
     std::fill_n(scores, count, Real{0});
     for (std::int64_t i = 0; i < q_.width(); ++i)
       add_multiple(static_cast<Real>(q_.at(row, i)), &keys_[i * seqlen_kv_ + keys.begin], scores, count);
-    for (std::int64_t key = 0; key < count; ++key)
-      scores[key] = changed(scores[key] * scale_, place_of(row), keys.begin + key);
+    for (std::int64_t key = 0; key < count; ++key) {
+      scores[key] *= scale_;
+      if (softcap_ != 0) scores[key] = capped(scores[key], keys.begin + key);
+      scores[key] = changed(scores[key], place_of(row), keys.begin + key);
+    }
   }
 
-  // What the options make of a score.
+  Real capped(Real score, std::int64_t key) {
+    const Real share = tanh(score / softcap_);
+    if (hooks_.in_double) cap_slopes_[key] = 1 - share * share;
+    return softcap_ * share;
+  }
+
+  // What the options make of a capped score.
   Real changed(Real score, const QueryPlace& place, std::int64_t key) const {
-    if (softcap_ != 0) score = softcap_ * tanh(score / softcap_);
     if (slope_ != 0) score -= slope_ * static_cast<Real>(std::abs(place.position() - key));
     if (opts_.bias) score += static_cast<Real>(bias_of(*opts_.bias, place, key));
     return score;
@@ -137,7 +175,7 @@ class RowScores {
   std::int64_t batch_;
   HeadView q_;
   const AttentionOptions& opts_;
-  const ScoreHook& hook_;
+  const ScoreHooks hooks_;
   std::vector<Real> keys_;  // [head_dim, seqlen_kv]
   std::int64_t seqlen_kv_;
   Real scale_;
@@ -146,12 +184,12 @@ class RowScores {
   Real sink_;
   Dropout dropout_;
   Real kept_share_;
-  std::vector<Real> scores_;  // of one row
+  std::vector<Real> scores_, cap_slopes_;  // of one row
   Real max_ = 0;
   std::optional<runtime::DropoutRow> random_;  // empty where nothing is dropped at random
   std::int64_t row_ = 0;
   std::int64_t first_hooked_ = 0;
-  std::vector<double> hooked_;  // of the rows from there on, [rows, seqlen_kv]
+  std::vector<double> hooked_, slopes_;  // of the rows from there on, [rows, seqlen_kv]
 };
 
 }  // namespace flashjit::reference

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "flashjit/flashjit.h"
+#include "runtime/reference/reference_scores.h"
 #include "tests/support/error_code.h"
 
 namespace {
@@ -699,6 +700,32 @@ TEST_CASE("functions take whole and real numbers together, in attention and in t
                low = engine.reference_in_low_precision(c.q.view(), c.k.view(), c.v.view(), options);
     CHECK(reference::compare(c.out, exact, low).passed);
   }
+}
+
+TEST_CASE("the reference differentiates a text that the device applies") {
+  Engine engine = engine_for(kWays[0]);
+  const Case c({.batch = 1, .seqlen_q = 5, .seqlen_kv = 9, .num_heads_q = 2, .num_heads_kv = 1, .head_dim = 8});
+  AttentionOptions options;
+  options.softcap = 3;
+  options.score = Score("sin(score) + score * score / 8");
+  options.mask = Mask("key % 3 != query % 3");
+  const HostTensor dout = HostTensor::random_normal(DType::f16, c.q.shape(), 9);
+  const auto by_text = engine.reference_backward(dout.view(), c.q.view(), c.k.view(), c.v.view(), options);
+  const reference::ScoreHook hook = [](const reference::ScoreRows& rows) {
+    for (std::int64_t i = 0; i < rows.count; ++i)
+      for (std::int64_t key = 0; key < rows.seqlen_kv; ++key) {
+        double& score = rows.scores[static_cast<std::size_t>(i * rows.seqlen_kv + key)];
+        score = key % 3 == (rows.first_row + i) % 3 ? -kInfinity : std::sin(score) + score * score / 8;
+      }
+  };
+  AttentionOptions plain;
+  plain.softcap = 3;
+  const auto by_hook =
+      reference::attention_backward({dout.view(), c.q.view(), c.k.view(), c.v.view(), plain, std::nullopt}, hook);
+  for (const auto& [text, wanted] :
+       {std::pair{&by_text.dq, &by_hook.dq}, {&by_text.dk, &by_hook.dk}, {&by_text.dv, &by_hook.dv}})
+    for (std::size_t i = 0; i < wanted->size(); ++i) CHECK(std::abs((*text)[i] - (*wanted)[i]) < 1e-8);
+  CHECK(std::abs(by_hook.dq.front()) > 1e-3);
 }
 
 TEST_CASE("a text of a wrong type is told as an error of the text") {
