@@ -23,8 +23,9 @@ class RememberedCalls;
 // graph too. Calls with the same plan must follow one another on the device. Movable, not copyable; not synchronised:
 // one thread at a time, but for calls that only have it in their options. It must outlive the calls that have it, as
 // their work on the device, and may outlive the engine.
-// A call that differs from an earlier one with the plan in addresses alone, as those of a model's layers do, costs the
-// host little more than its launch; whether such an address is of the device's memory is looked at once.
+// A call into the caller's memory that differs from an earlier one with the plan in addresses alone, as those of a
+// model's layers do, costs the host little more than its launch. The driver is asked once whether an address is of the
+// device's memory: one that becomes that of other memory while the plan lives is not found out.
 class BatchPlan {
  public:
   // Of no call.

@@ -42,9 +42,9 @@ class Backend {
   virtual void run(const ForwardCall& call, const AttentionOptions& opts) = 0;
   // Enqueues a call with a plan as an earlier one with it, where it differs from that in addresses alone; false: it
   // does not, and nothing was done. Throws Error.
-  virtual bool repeat(const RememberedCalls& /*earlier*/, const GivenCall& /*call*/) { return false; }
+  virtual bool repeat(RememberedCalls& /*earlier*/, const GivenCall& /*call*/) { return false; }
   // Has those that follow repeat a call with a plan that ran, where that can be.
-  virtual void remember(RememberedCalls& /*calls*/, const GivenCall& /*call*/) {}
+  virtual void remember(RememberedCalls& /*calls*/, const GivenCall& /*call*/) noexcept {}
   // Lets `look` read operands of a call, behind the work on its stream, and throws what it throws. Nothing while the
   // stream captures a graph.
   using Look = std::function<void(const ReadInts& read)>;

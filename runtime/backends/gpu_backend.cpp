@@ -71,13 +71,21 @@ void GpuBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
   GpuOperation(driver, call, kernel, opts.stream).enqueue(driver);
 }
 
-bool GpuBackend::repeat(const RememberedCalls& earlier, const GivenCall& call) {
+bool GpuBackend::repeat(RememberedCalls& earlier, const GivenCall& call) {
   return earlier.repeat(Driver::load(), call, number_);
 }
 
-void GpuBackend::remember(RememberedCalls& calls, const GivenCall& given) {
+void GpuBackend::remember(RememberedCalls& calls, const GivenCall& given) noexcept {
+  try {
+    if (calls.wants_more()) try_to_remember(calls, given);
+  } catch (const std::exception&) {
+    // The call has run: those that follow do without.
+  }
+}
+
+void GpuBackend::try_to_remember(RememberedCalls& calls, const GivenCall& given) {
   const Driver& driver = Driver::load();
-  if (calls.full() || !driver.cuTensorMapReplaceAddress) return;
+  if (!driver.cuTensorMapReplaceAddress) return;
   const CallWithBatch with(given.q, given.k, given.v, given.out, given.opts);
   ForwardCall call = validate_inputs(with.q, with.k, with.v, with.opts);
   validate_out(call, with.out);
@@ -86,7 +94,8 @@ void GpuBackend::remember(RememberedCalls& calls, const GivenCall& given) {
   const int device = device_of(driver, call.operands, stream);
   const ContextScope scope(driver, device, stream);
   const LaunchRecord& kernel = forward_kernel(driver, kernels_, call, with.opts, device);
-  calls.add(std::make_unique<RememberedCall>(driver, given, kernel, RememberedCall::Where{number_, device}));
+  const RememberedCall::Where where{number_, device};
+  calls.add(driver, std::make_shared<RememberedCall>(driver, given, kernel, where), given, number_);
 }
 
 void GpuBackend::look_at(const Operands& operands, Stream stream, const Look& look) {

@@ -20,13 +20,15 @@ class GpuBackend : public Backend {
   int output_device(const Operands& operands, Stream stream) const override;
   int sm_count(const Operands& operands, Stream stream) const override;
   void run(const ForwardCall& call, const AttentionOptions& opts) override;
-  bool repeat(const RememberedCalls& earlier, const GivenCall& call) override;
-  void remember(RememberedCalls& calls, const GivenCall& call) override;
+  bool repeat(RememberedCalls& earlier, const GivenCall& call) override;
+  void remember(RememberedCalls& calls, const GivenCall& call) noexcept override;
   void look_at(const Operands& operands, Stream stream, const Look& look) override;
   void plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) override;
   void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) override;
 
  private:
+  void try_to_remember(RememberedCalls& calls, const GivenCall& call);
+
   const std::uint64_t number_;  // that no other backend of the process has, not even a later one
   Kernels& kernels_;
 };

@@ -31,17 +31,18 @@ RememberedCall::RememberedCall(const Driver& driver, const GivenCall& call, cons
   }
 }
 
-bool RememberedCall::repeat(const Driver& driver, const GivenCall& call, const CallTensors& tensors,
+bool RememberedCall::serves(const Driver& driver, const GivenCall& call, const CallTensors& tensors,
                             std::uint64_t backend) const {
-  if (backend != where_.backend || !operation_.serves(call, tensors)) return false;
-  if (!is_there(driver, tensors, call.opts.stream)) return false;
+  return backend == where_.backend && operation_.serves(call, tensors) && is_there(driver, tensors, call.opts.stream);
+}
+
+void RememberedCall::repeat(const Driver& driver, const CallTensors& tensors, Stream stream) const {
   CUcontext current = nullptr;
   std::optional<ContextScope> scope;
   if (driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context_)
-    scope.emplace(driver, where_.device, call.opts.stream);
+    scope.emplace(driver, where_.device, stream);
   for (std::size_t i = 0; i < enqueued_.size(); ++i)
-    enqueue(driver, operation_.launches()[i], enqueued_[i], tensors, call.opts.stream);
-  return true;
+    enqueue(driver, operation_.launches()[i], enqueued_[i], tensors, stream);
 }
 
 bool RememberedCall::is_there(const Driver& driver, const CallTensors& tensors, Stream stream) const {
@@ -76,23 +77,35 @@ void RememberedCall::enqueue(const Driver& driver, const MovableOperation::Movab
   driver.check(driver.cuLaunchKernelEx(&config, made.function, parameters, nullptr), "cuLaunchKernelEx");
 }
 
-void RememberedCalls::add(std::unique_ptr<RememberedCall> call) noexcept {
-  count_.fetch_add(1, std::memory_order_relaxed);
-  const RememberedCall* first = first_.load(std::memory_order_relaxed);
-  do call->next_ = first;
-  while (!first_.compare_exchange_weak(first, call.get(), std::memory_order_release, std::memory_order_relaxed));
-  call.release();
-}
-
-bool RememberedCalls::repeat(const Driver& driver, const GivenCall& call, std::uint64_t backend) const {
+bool RememberedCalls::repeat(const Driver& driver, const GivenCall& call, std::uint64_t backend) {
   const CallTensors tensors(call);
-  for (const RememberedCall* one = first_.load(std::memory_order_acquire); one; one = one->next_)
-    if (one->repeat(driver, call, tensors, backend)) return true;
-  return false;
+  const auto one = find(driver, call, tensors, backend);
+  if (!one) return false;
+  one->repeat(driver, tensors, call.opts.stream);
+  if (!repeated_.load(std::memory_order_relaxed)) repeated_.store(true, std::memory_order_relaxed);
+  return true;
 }
 
-RememberedCalls::~RememberedCalls() {
-  for (const RememberedCall* one = first_.load(); one;) delete std::exchange(one, one->next_);
+bool RememberedCalls::wants_more() const noexcept {
+  return added_.load(std::memory_order_relaxed) < kMost || repeated_.load(std::memory_order_relaxed);
+}
+
+void RememberedCalls::add(const Driver& driver, std::shared_ptr<const RememberedCall> one, const GivenCall& call,
+                          std::uint64_t backend) {
+  const CallTensors tensors(call);
+  const std::lock_guard lock(mutex_);
+  const std::size_t count = added_.load(std::memory_order_relaxed);
+  added_.store(count + 1, std::memory_order_relaxed);
+  repeated_.store(false, std::memory_order_relaxed);
+  if (!one->serves(driver, call, tensors, backend) || find(driver, call, tensors, backend)) return;
+  calls_[count % kMost].store(std::move(one));
+}
+
+std::shared_ptr<const RememberedCall> RememberedCalls::find(const Driver& driver, const GivenCall& call,
+                                                            const CallTensors& tensors, std::uint64_t backend) const {
+  for (const auto& each : calls_)
+    if (auto one = each.load(std::memory_order_acquire); one && one->serves(driver, call, tensors, backend)) return one;
+  return nullptr;
 }
 
 }  // namespace flashjit::runtime

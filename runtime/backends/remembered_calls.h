@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "runtime/backends/launch_record.h"
@@ -42,12 +43,12 @@ class RememberedCall {
   // cuTensorMapReplaceAddress. Throws Error.
   RememberedCall(const Driver& driver, const GivenCall& call, const LaunchRecord& record, const Where& where);
 
-  // Enqueues a call that differs from it in nothing that matters. False: it does, and nothing was enqueued.
-  // Thread-safe. Throws Error(driver).
-  bool repeat(const Driver& driver, const GivenCall& call, const CallTensors& tensors, std::uint64_t backend) const;
+  // Whether a call differs from it in nothing that matters.
+  bool serves(const Driver& driver, const GivenCall& call, const CallTensors& tensors, std::uint64_t backend) const;
+  // Enqueues one that it serves. Thread-safe. Throws Error(driver).
+  void repeat(const Driver& driver, const CallTensors& tensors, Stream stream) const;
 
  private:
-  friend class RememberedCalls;
   struct EncodedMap {
     std::size_t offset;
     int tensor;
@@ -71,28 +72,32 @@ class RememberedCall {
   const MovableOperation operation_;
   std::vector<Enqueued> enqueued_;
   mutable KnownAddresses known_;
-  const RememberedCall* next_ = nullptr;
 };
 
-// Those of a plan. Thread-safe; readers take no lock.
+// Those of a plan, the latest of each kind. Thread-safe.
 class RememberedCalls {
  public:
-  // A plan has calls of few kinds: with lse and without, say. More are not remembered.
-  static constexpr int kMost = 4;
-
   RememberedCalls() = default;
-  ~RememberedCalls();
   RememberedCalls(const RememberedCalls&) = delete;
   RememberedCalls& operator=(const RememberedCalls&) = delete;
 
-  bool full() const noexcept { return count_.load(std::memory_order_relaxed) >= kMost; }
-  void add(std::unique_ptr<RememberedCall> call) noexcept;
-  // By the first that can.
-  bool repeat(const Driver& driver, const GivenCall& call, std::uint64_t backend) const;
+  // By one that serves the call. False: there is none, and nothing was enqueued.
+  bool repeat(const Driver& driver, const GivenCall& call, std::uint64_t backend);
+  // Whether another one would pay: where each call is of a kind of its own, none does.
+  bool wants_more() const noexcept;
+  // In place of the oldest where there are many; not one that does not even serve its own call, nor a second for it.
+  void add(const Driver& driver, std::shared_ptr<const RememberedCall> one, const GivenCall& call,
+           std::uint64_t backend);
 
  private:
-  std::atomic<const RememberedCall*> first_{nullptr};
-  std::atomic<int> count_{0};
+  static constexpr std::size_t kMost = 4;  // with and without lse, say, each in two alignments
+  std::shared_ptr<const RememberedCall> find(const Driver& driver, const GivenCall& call, const CallTensors& tensors,
+                                             std::uint64_t backend) const;
+
+  std::array<std::atomic<std::shared_ptr<const RememberedCall>>, kMost> calls_;
+  std::mutex mutex_;  // of who adds
+  std::atomic<std::size_t> added_{0};
+  std::atomic<bool> repeated_{false};  // since one was added
 };
 
 }  // namespace flashjit::runtime

@@ -2,6 +2,7 @@
 #include "runtime/call/given_call.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <tuple>
 #include <type_traits>
@@ -45,17 +46,20 @@ bool same_layout(const Tensor& a, const Tensor& b) noexcept {
   return a.dtype == b.dtype && a.shape == b.shape && a.strides == b.strides;
 }
 
+// Of captures of one type. A function may tell -0 from 0.
+bool same_number(const Capture& a, const Capture& b) noexcept {
+  if (const auto* number = std::get_if<float>(&a.value))
+    return std::bit_cast<std::uint32_t>(*number) == std::bit_cast<std::uint32_t>(std::get<float>(b.value));
+  const auto* number = std::get_if<std::int32_t>(&a.value);
+  return !number || *number == std::get<std::int32_t>(b.value);
+}
+
 // The same function where sources are equal, with names and types of captures; tensors that it captures may differ.
 template <class Function>
 bool same_but_for_tensors(const std::optional<Function>& a, const std::optional<Function>& b) noexcept {
   if (!a || !b) return a.has_value() == b.has_value();
-  return a->source() == b->source() && std::equal(a->captures().begin(), a->captures().end(), b->captures().begin(),
-                                                  [](const Capture& x, const Capture& y) {
-                                                    if (const auto* number = std::get_if<float>(&x.value))
-                                                      return *number == std::get<float>(y.value);
-                                                    const auto* number = std::get_if<std::int32_t>(&x.value);
-                                                    return !number || *number == std::get<std::int32_t>(y.value);
-                                                  });
+  return a->source() == b->source() &&
+         std::equal(a->captures().begin(), a->captures().end(), b->captures().begin(), same_number);
 }
 
 }  // namespace

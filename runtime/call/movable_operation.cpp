@@ -17,7 +17,7 @@ constexpr int kPlanMemory = -1;  // in place of a tensor
 // is at the same tensor in both is an address.
 constexpr std::uintptr_t kApart = std::uintptr_t{1} << 44;  // more than a device has
 constexpr std::uintptr_t kShift = (std::uintptr_t{1} << 40) + (std::uintptr_t{1} << 20);
-constexpr std::uintptr_t kMostAlignment = 4096;
+constexpr std::uintptr_t kMostAlignment = 4096;  // that anything asks of a tensor, and more
 
 std::vector<std::uintptr_t> nowhere(const GivenCall& call, std::uintptr_t shift) {
   const CallTensors tensors(call);

@@ -16,6 +16,8 @@ class MovableOperation {
  public:
   // Of a call with a plan, for others with it. Throws Error(invalid_argument) as validation does.
   MovableOperation(const GivenCall& call, const generator::KernelSpec& kernel, const DeviceLimits& limits);
+  MovableOperation(const MovableOperation&) = delete;
+  MovableOperation& operator=(const MovableOperation&) = delete;
 
   // Whether the call is one that it serves: it differs from that which it was made of in nothing but addresses, these
   // are aligned as those were, and what is written has no part in other tensors.

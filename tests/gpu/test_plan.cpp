@@ -138,7 +138,54 @@ TEST_CASE("layers with one plan may be on any stream, and captured") {
   DRIVER_CALL(cuGraphDestroy, graph);
 }
 
-TEST_CASE("a plan serves engines that come after the one that made it") {
+TEST_CASE("calls of many kinds with one plan, by turns and again and again") {
+  const BatchPlan plan = layers().plan();
+  const std::vector<float> scales{0.125f, 0.25f, 0.0625f, 0.5f, 1.f, 0.75f};
+  std::vector<AttentionCase::Expected> expected;
+  for (const float scale : scales) {
+    AttentionOptions options;
+    options.softmax_scale = scale;
+    expected.push_back(layers().cases[0].expected(options));
+  }
+  const DeviceTensor out = layers().cases[0].poisoned_out();
+  for (int round = 0; round < 3; ++round)
+    for (std::size_t i = 0; i < scales.size(); ++i) {
+      AttentionOptions options = with(plan);
+      options.softmax_scale = scales[i];
+      for (int again = 0; again <= round; ++again)
+        shared_engine().attention(layers().cases[0].q, layers().cases[0].k, layers().cases[0].v, out, options);
+      expected[i].check_out(out);
+    }
+}
+
+TEST_CASE("layers whose keys and values stand in pages, and packed ones, with a plan each") {
+  constexpr tests::Sizes kPaged{2, 2, 3072, 8, 2, 64, 64};
+  constexpr std::int64_t kPage = 64;
+  HostTensor numbers(DType::i32, {2, kPaged.seqlen_kv / kPage}), lengths(DType::i32, {2}), offsets(DType::i32, {3});
+  for (std::int64_t i = 0; i < 2 * kPaged.seqlen_kv / kPage; ++i)
+    store_element(numbers.data(), DType::i32, i, static_cast<double>(i));
+  for (const std::int64_t i : {0, 1}) store_element(lengths.data(), DType::i32, i, kPaged.seqlen_kv);
+  for (const std::int64_t i : {0, 1, 2}) store_element(offsets.data(), DType::i32, i, static_cast<double>(2 * i));
+  const DeviceTensor table = numbers.to_device(), used = lengths.to_device(), queries = offsets.to_device();
+  BatchPlan plan;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    CAPTURE(seed);
+    const AttentionCase c(kPaged, DType::bf16, 100 + 10 * seed);
+    const DeviceTensor out = c.poisoned_out();
+    const Dims pages{2 * kPaged.seqlen_kv / kPage, kPage, 2, 64}, packed{4, 8, 64};
+    const Tensor q(c.q.data(), DType::bf16, packed), k(c.k.data(), DType::bf16, pages),
+        v(c.v.data(), DType::bf16, pages), into(out.data(), DType::bf16, packed);
+    AttentionOptions options;
+    options.page_table = table, options.seqused_kv = used, options.cu_seqlens_q = queries;
+    options.max_seqlen_q = 2;
+    if (seed == 0) plan = shared_engine().plan(q, k, v, options);
+    options.plan = &plan;
+    shared_engine().attention(q, k, v, into, options);
+    c.check_out(out);
+  }
+}
+
+TEST_CASE("a plan serves engines that come after the one that made it, and several by turns") {
   EngineOptions own = EngineOptions::from_environment();
   own.policy = Policy::off;
   BatchPlan plan;
@@ -148,6 +195,9 @@ TEST_CASE("a plan serves engines that come after the one that made it") {
     for (std::size_t i = 0; i < layers().cases.size(); ++i) check_layer(i, with(plan), false, engine);
   }
   check_layer(1, with(plan), false);
+  Engine other(own);
+  for (int turn = 0; turn < 6; ++turn)
+    check_layer(turn % 3, with(plan), false, turn % 2 == 0 ? other : shared_engine());
 }
 
 TEST_CASE("threads that share a plan from its first call on all get right results") {

@@ -226,21 +226,21 @@ TEST_CASE("a call that differs in more than addresses is not served") {
   CHECK(refuses([](Call& c) { c.v.strides[1] = 128; }));
 }
 
-TEST_CASE("numbers that functions capture are compared, tensors may be elsewhere") {
+TEST_CASE("numbers that functions capture are compared bit by bit, tensors may be elsewhere") {
   const auto with_number = [](const Capture& number) {
     Call call;
     call.opts.score = Score("score * x + b(head)", {number, {"b", f32({8})}});
     return call;
   };
-  const Call call = with_number({"x", 0.5});
-  const MovableOperation made(
-      call.given(), kernel_of(validated_of({call.q, call.k, call.v, call.out, call.opts}), "sm_90a", true), kLimits);
-  const auto serves = [&](const Call& other) {
-    return made.serves(other.given(), runtime::CallTensors(other.given()));
+  const auto serves = [](const Call& made, const Call& other) {
+    const generator::KernelSpec kernel =
+        kernel_of(validated_of({made.q, made.k, made.v, made.out, made.opts}), "sm_90a", true);
+    return MovableOperation(made.given(), kernel, kLimits).serves(other.given(), runtime::CallTensors(other.given()));
   };
-  CHECK(serves(with_number({"x", 0.5})));
-  CHECK(!serves(with_number({"x", 0.75})));
-  CHECK(!serves(with_number({"x", 1})));
+  CHECK(serves(with_number({"x", 0.5}), with_number({"x", 0.5})));
+  CHECK(!serves(with_number({"x", 0.5}), with_number({"x", 0.75})));
+  CHECK(!serves(with_number({"x", 0.5}), with_number({"x", 1})));
+  CHECK(!serves(with_number({"x", 0.0}), with_number({"x", -0.0})));
 }
 
 TEST_CASE("a call whose tensors lie where none may is not served") {

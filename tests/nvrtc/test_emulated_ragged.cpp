@@ -9,8 +9,10 @@
 #include <limits>
 #include <string>
 
+#include "flashjit/batch_plan.h"
 #include "flashjit/emulator.h"
 #include "flashjit/flashjit.h"
+#include "runtime/call/movable_operation.h"
 #include "tests/support/ragged_batch.h"
 #include "tests/support/scattered_pages.h"
 
@@ -609,4 +611,28 @@ TEST_CASE("with check_pages lengths of any batch are looked at, and a batch of o
   CHECK_THROWS_WITH_AS(call(), "leftpad_kv: must be from 0 to 50, the keys of sequence 2, was 51", Error);
   const HostTensor x = HostTensor::random_normal(DType::bf16, {1, 9, 2, 64}, 1);
   checking_engine().attention(x.view(), x.view(), x.view());
+}
+
+TEST_CASE(
+    "launches of a call with a plan that are moved keep to the plan's memory, where nothing else may be written") {
+  Engine& engine = engine_for("sm_90a");
+  const HostTensor q = HostTensor::random_normal(DType::bf16, {2, 1, 8, 64}, 1);
+  const HostTensor k = HostTensor::random_normal(DType::bf16, {2, 4096, 2, 64}, 2);
+  HostTensor out(DType::bf16, q.shape());
+  AttentionOptions options;
+  const BatchPlan plan = engine.plan(q.view(), k.view(), k.view(), options);
+  options.plan = &plan;
+  const Tensor q_view = q.view(), k_view = k.view(), out_view = out.view();
+  const auto serves = [&](const runtime::MovableOperation& operation, const Tensor& into) {
+    const runtime::GivenCall call{q_view, k_view, k_view, into, options};
+    return operation.serves(call, runtime::CallTensors(call));
+  };
+  const generator::KernelSpec kernel(plan.problem(), plan.variant(), find_architecture("sm_90a"));
+  const runtime::MovableOperation operation({q_view, k_view, k_view, out_view, options}, kernel, {132, 132});
+  CHECK(serves(operation, out_view));
+  Tensor moved = out_view;
+  moved.data =
+      static_cast<char*>(plan.memory().data) +
+      (reinterpret_cast<std::uintptr_t>(out_view.data) - reinterpret_cast<std::uintptr_t>(plan.memory().data)) % 16;
+  CHECK(!serves(operation, moved));
 }
