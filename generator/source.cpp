@@ -16,8 +16,6 @@
 namespace flashjit::generator {
 namespace {
 
-constexpr const char* kGenerated = "#line 1 \"generated\"\n";
-
 std::string heading(std::string_view name) {
   return fmt::format(
       "// {}\n// Rendered by libflashjit. One self-contained file: NVRTC and nvcc compile it as it is.\n"
@@ -32,22 +30,24 @@ Source plain_source(std::string_view kernel, std::string_view entry, const Probl
   source.name = kernel;
   for (const FeatureRow& row : features())
     if (row.is_in(functions)) source.name += "-" + spell(row, functions);
-  source.name += fmt::format(".{}", architecture.name);
+  return named_source(source.name + fmt::format(".{}", architecture.name), entry);
+}
+
+const char* element_or_single(DType dtype) { return dtype == DType::f32 ? "Single" : generator::row_of(dtype).element; }
+
+}  // namespace
+
+Source named_source(std::string name, std::string_view entry) {
+  Source source;
+  source.name = std::move(name);
   source.entry = entry;
   source.heading = heading(source.name);
   return source;
 }
 
-// A kernel without functions.
-struct PlainText {
-  std::string name;  // without the architecture
-  const char *entry, *device_code;
-  const char* arguments;  // its struct of abi.cuh
-  std::string work;       // what is made of them and run
-};
 PlainKernel plain_kernel(const PlainText& text, int threads, std::size_t argument_bytes,
                          const Architecture& architecture, const Templates& templates) {
-  PlainKernel kernel{plain_source(text.name, text.entry, {}, architecture), threads, argument_bytes};
+  PlainKernel kernel{plain_source(text.name, text.entry, {}, architecture), threads, argument_bytes, 0};
   kernel.source.device_code = templates.flatten({text.device_code});
   kernel.source.generated =
       kGenerated + fmt::format(
@@ -58,10 +58,6 @@ PlainKernel plain_kernel(const PlainText& text, int threads, std::size_t argumen
                        text.arguments, argument_bytes, threads, text.entry, text.work);
   return kernel;
 }
-
-const char* element_or_single(DType dtype) { return dtype == DType::f32 ? "Single" : generator::row_of(dtype).element; }
-
-}  // namespace
 
 ConfigText::ConfigText(const Problem& problem, bool fetches) {
   use("Element", row_of(problem.dtype).element);
@@ -94,10 +90,7 @@ std::string Source::text() const {
 }
 
 Source render_forward(const KernelSpec& spec, const Templates& templates) {
-  Source source;
-  source.name = spec.name();
-  source.entry = "flashjit_forward";
-  source.heading = heading(source.name);
+  Source source = named_source(spec.name(), "flashjit_forward");
   std::visit(
       [&](const auto& of_family) {
         source.device_code =
@@ -134,7 +127,7 @@ Problem users_functions_of(const Problem& problem) {
 PlainKernel render_block_mask(const Problem& predicates, const Architecture& architecture, const Templates& templates) {
   constexpr int kThreads = 128;
   PlainKernel kernel{plain_source("block-mask", "flashjit_block_mask", predicates, architecture), kThreads,
-                     argument_bytes(predicates, sizeof(BlockMaskMaker), alignof(BlockMaskMaker))};
+                     argument_bytes(predicates, sizeof(BlockMaskMaker), alignof(BlockMaskMaker)), 0};
   kernel.source.device_code = templates.flatten(with_parts("kernels/block_mask.cuh", predicates));
   kernel.source.generated =
       kGenerated + render_functions(predicates) + render_arguments("BlockMaskMaker", predicates) +
@@ -157,7 +150,7 @@ PlainKernel render_function_scores(const Problem& functions, const Architecture&
                                    const Templates& templates) {
   constexpr int kThreads = 128;
   PlainKernel kernel{plain_source("function-scores", "flashjit_function_scores", functions, architecture), kThreads,
-                     argument_bytes(functions, sizeof(FunctionScores), alignof(FunctionScores))};
+                     argument_bytes(functions, sizeof(FunctionScores), alignof(FunctionScores)), 0};
   kernel.source.device_code = templates.flatten({"kernels/function_scores.cuh"});
   kernel.source.generated = kGenerated + render_functions(functions) + render_arguments("FunctionScores", functions) +
                             fmt::format(
@@ -217,10 +210,8 @@ PlainKernel render_append(const AppendKernel& wanted, const Architecture& archit
 }
 
 Source render_mma_ceiling(DType dtype, const Architecture& architecture, const Templates& templates) {
-  Source source;
-  source.name = fmt::format("mma-ceiling-{}.{}", to_string(dtype), architecture.name);
-  source.entry = "flashjit_mma_ceiling";
-  source.heading = heading(source.name);
+  Source source =
+      named_source(fmt::format("mma-ceiling-{}.{}", to_string(dtype), architecture.name), "flashjit_mma_ceiling");
   source.device_code = templates.flatten({"kernels/mma_ceiling.cuh"});
   source.generated =
       kGenerated + fmt::format(

@@ -33,6 +33,7 @@ struct PlainKernel {
   Source source;
   int threads;                 // of a block
   std::size_t argument_bytes;  // of a launch: the kernel's struct of abi.cuh, and behind it those of the functions
+  int smem_bytes;              // dynamic shared memory of a block
 };
 // The kernels that calls launch, each in its turn.
 enum class Turn : std::uint8_t { batch_plan, attention, combine };

@@ -34,6 +34,20 @@ struct PlanAssertion {
 };
 std::string render(const PlanAssertion& assertion);
 
+// What stands before the generated part of a source.
+inline constexpr const char* kGenerated = "#line 1 \"generated\"\n";
+// With its heading.
+Source named_source(std::string name, std::string_view entry);
+// A kernel without functions.
+struct PlainText {
+  std::string name;  // without the architecture
+  const char *entry, *device_code;
+  const char* arguments;  // its struct of abi.cuh
+  std::string work;       // what is made of them and run
+};
+PlainKernel plain_kernel(const PlainText& text, int threads, std::size_t argument_bytes,
+                         const Architecture& architecture, const Templates& templates);
+
 // Whether a launch may begin while the one before it still runs (griddepcontrol, PTX ISA 7.8).
 inline bool can_overlap_launches(const Architecture& architecture) { return architecture.major >= 9; }
 // Whether a family's kernels can fetch blocks of tensors.

@@ -314,3 +314,45 @@ struct AppendToE4m3Arguments {
   AppendArguments core;
   AppendedScales scales[kAppendedCaches];
 };
+
+// --- Gradients
+// --------------------------------------------------------------------------------------------------------
+
+// The kernel of kernels/mma_backward.cuh, a thread block for each tile of keys.
+struct BackwardArguments {
+  const char *q, *k, *v, *dout;
+  RowStrides q_strides, k_strides, v_strides, dout_strides;
+  // What kernels/backward_rows.cuh makes, of [batch, head, query]:
+  const float *lse_log2, *row_sums;
+  float* dq;      // sums of [batch, head, query, head_dim], without the scale; null: not wanted
+  char *dk, *dv;  // null: not wanted
+  RowStrides dk_strides, dv_strides;
+  ForwardSizes sizes;
+  float scale;  // with its sign
+};
+
+// What a kernel that goes row by row through queries knows of these.
+constexpr int kBackwardRowsThreads = 128;
+struct BackwardRows {
+  long long count;  // of all heads and batch entries
+  int seqlen, num_heads;
+  int lanes_log2;  // lanes that have a row
+};
+struct BackwardPrepareArguments {
+  BackwardRows rows;
+  const char *out, *dout;
+  const char *lse, *dlse;  // f32; dlse null: 0
+  RowStrides out_strides, dout_strides, lse_strides, dlse_strides;
+  float *lse_log2, *row_sums;
+  float* dq;      // to be 0; null: none
+  int chunks;     // of eight elements, of a row of the output
+  int dq_chunks;  // likewise of dq
+};
+struct BackwardFinishArguments {
+  BackwardRows rows;
+  const float* sums;
+  char* dq;
+  RowStrides dq_strides;
+  int chunks;  // of eight elements, of a row
+  float scale;
+};

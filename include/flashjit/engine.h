@@ -12,6 +12,7 @@
 
 #include "flashjit/append.h"
 #include "flashjit/attention.h"
+#include "flashjit/backward.h"
 #include "flashjit/batch_plan.h"
 #include "flashjit/merge.h"
 #include "flashjit/problem.h"
@@ -217,6 +218,14 @@ class Engine {
   DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
   void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                  const AttentionOptions& opts = {});
+
+  // See backward.h.
+  Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                               const Tensor& lse, const AttentionOptions& opts = {},
+                               const std::optional<Tensor>& dlse = {});
+  void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                          const Tensor& lse, const GradientTensors& into, const AttentionOptions& opts = {},
+                          const std::optional<Tensor>& dlse = {});
 
   // Makes the list of tiles of a ragged batch on opts.stream, and has the memory for the partial results of calls whose
   // keys are split, of those that are not ragged too: for AttentionOptions::plan of any number of calls with

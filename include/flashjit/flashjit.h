@@ -4,6 +4,7 @@
 
 #include "flashjit/append.h"
 #include "flashjit/attention.h"
+#include "flashjit/backward.h"
 #include "flashjit/batch_plan.h"
 #include "flashjit/cache.h"
 #include "flashjit/engine.h"

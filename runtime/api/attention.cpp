@@ -27,6 +27,17 @@ void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
   default_engine().attention(q, k, v, out, opts);
 }
 
+Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                             const Tensor& lse, const AttentionOptions& opts, const std::optional<Tensor>& dlse) {
+  return default_engine().attention_backward(dout, q, k, v, out, lse, opts, dlse);
+}
+
+void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                        const Tensor& lse, const GradientTensors& into, const AttentionOptions& opts,
+                        const std::optional<Tensor>& dlse) {
+  default_engine().attention_backward(dout, q, k, v, out, lse, into, opts, dlse);
+}
+
 void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache, const AppendOptions& opts) {
   default_engine().append(k, v, k_cache, v_cache, opts);
 }

@@ -132,7 +132,7 @@ void GpuBackend::run(const Operands& operands, Stream stream, const MakePlainLau
   PlainLaunch made = make(architecture);
   if (made.launch.blocks == 0) return;
   const KernelRequest request(made.kernel.source, architecture.name, {});
-  enqueue(driver, made.launch, kernels_.load(request, made.kernel.threads, 0, on), stream);
+  enqueue(driver, made.launch, kernels_.load(request, made.kernel.threads, made.kernel.smem_bytes, on), stream);
 }
 
 }  // namespace flashjit::runtime

@@ -131,7 +131,7 @@ std::vector<KernelInfo> Kernels::prepare_all(const Problem& problem, const std::
   }
   const Architecture& architecture = require_architecture(device);
   for (const generator::PlainKernel& kernel : kernels_beside(problem, variants, architecture, templates_))
-    load(KernelRequest(kernel.source, architecture.name, {}), kernel.threads, 0, device);
+    load(KernelRequest(kernel.source, architecture.name, {}), kernel.threads, kernel.smem_bytes, device);
   return std::move(listing.infos);
 }
 
@@ -214,7 +214,7 @@ Kernels::Beside Kernels::load_beside(const generator::KernelSpec& spec, const De
   Beside beside;
   for (const auto& [turn, kernel] : generator::render_beside(spec, templates_))
     beside.functions[static_cast<std::size_t>(turn)] =
-        load(KernelRequest(kernel.source, spec.architecture().name, {}), kernel.threads, 0, device);
+        load(KernelRequest(kernel.source, spec.architecture().name, {}), kernel.threads, kernel.smem_bytes, device);
   return beside;
 }
 

@@ -134,7 +134,8 @@ void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, 
   throw std::logic_error("operation: nothing writes the arguments of " + std::string(row.word));
 }
 
-// Behind those of the kernel itself.
+}  // namespace
+
 void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t core_bytes, std::byte* scratch) {
   std::size_t at = core_bytes;
   for (const generator::FeatureRow& row : generator::features()) {
@@ -144,6 +145,8 @@ void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t cor
     at += generator::argument_bytes(row, call.problem);
   }
 }
+
+namespace {
 
 // What launches have to themselves.
 struct OwnMemory {
@@ -232,6 +235,7 @@ PlainLaunch plain_launch(generator::PlainKernel kernel, std::int64_t blocks, con
   PlainLaunch made{std::move(kernel), {}};
   made.launch.argument_bytes = made.kernel.argument_bytes;
   made.launch.threads = made.kernel.threads;
+  made.launch.shared_bytes = made.kernel.smem_bytes;
   made.launch.blocks = blocks;
   return made;
 }

@@ -15,6 +15,8 @@
 //                                    place() gives the row's RowPlace, and is only called by who needs it
 //   Row Row::at(int position)        of the same head
 //   float Row::apply(float score, Key key)
+//   static constexpr bool kIsCurved;   apply() has a derivative that is not 1 everywhere:
+//   float Row::derivative(float made)  by its score, both in natural logarithms, from what apply() made of it
 //   static constexpr bool Row::kCommon; float Row::common(int first)
 //                                    where kDefers: what apply() leaves out of all scores of keys from first on
 //   static constexpr bool Row::kHasNear; Near Row::near(float unit)
@@ -42,7 +44,7 @@ struct InTurn;
 
 template <>
 struct InTurn<> {
-  static constexpr bool kAny = false, kMayHide = false, kIsLong = false, kFetches = false;
+  static constexpr bool kAny = false, kMayHide = false, kIsLong = false, kFetches = false, kIsCurved = false;
 
   template <class Arguments>
   __device__ __forceinline__ explicit InTurn(const Arguments&) {}
@@ -53,6 +55,7 @@ struct InTurn<> {
 
     __device__ __forceinline__ Row at(int) const { return {}; }
     __device__ __forceinline__ float apply(float score, Key) const { return score; }
+    __device__ __forceinline__ float apply_with_derivative(float&, Key) const { return 1.0f; }
   };
   __device__ __forceinline__ float unit(float taken) const { return taken; }
   template <bool kDefers, class PlaceOfRow>
@@ -67,6 +70,7 @@ struct InTurn<Part, Rest...> {
   static constexpr bool kAny = true;
   static constexpr bool kMayHide = Part::kMayHide || Others::kMayHide, kIsLong = Part::kIsLong || Others::kIsLong;
   static constexpr bool kFetches = Part::kFetches || Others::kFetches;
+  static constexpr bool kIsCurved = Part::kIsCurved || Others::kIsCurved;
 
   Part part;
   Others others;
@@ -92,6 +96,12 @@ struct InTurn<Part, Rest...> {
     __device__ __forceinline__ Row at(int position) const { return {part.at(position), others.at(position)}; }
     __device__ __forceinline__ float apply(float score, Key key) const {
       return others.apply(part.apply(score, key), key);
+    }
+    // The derivative of what the score becomes, which the caller has then.
+    __device__ __forceinline__ float apply_with_derivative(float& score, Key key) const {
+      score = part.apply(score, key);
+      const float derivative = part.derivative(score);
+      return derivative * others.apply_with_derivative(score, key);
     }
     template <int kKeys>
     __device__ __forceinline__ static void fetch(const Row& upper, const Row& lower, int first_key, int lane) {

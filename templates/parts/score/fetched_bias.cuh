@@ -13,7 +13,7 @@
 template <class Function, auto kMember>
 struct FetchedBias {
   static constexpr bool kMayHide = true;  // by -infinity
-  static constexpr bool kIsLong = false, kFetches = true;
+  static constexpr bool kIsLong = false, kFetches = true, kIsCurved = false;
   static constexpr int kElementBytes = 2, kLanes = 4;
   using Tensor = decltype(Function::bias);
 
@@ -35,6 +35,8 @@ struct FetchedBias {
       const uint32 pair = *ptx::shared_words(fetched + key.offset / 2 * 2 * kElementBytes);
       return __fmaf_rn(score, taken, Tensor::value(key.offset % 2 == 0 ? pair & 0xffff : pair >> 16));
     }
+
+    __device__ __forceinline__ float derivative(float) const { return 1.0f; }
 
     template <int kKeys>
     __device__ __forceinline__ static void fetch(const Row& upper, const Row& lower, int first_key, int lane) {

@@ -10,6 +10,7 @@ template <class Function, auto kMember>
 struct ScoreFunction {
   static constexpr bool kMayHide = true;  // by -infinity
   static constexpr bool kIsLong = true, kFetches = false;
+  static constexpr bool kIsCurved = false;  // of a bias; users' texts have no backward kernels
 
   const TextArguments<Function>& function;
 
@@ -27,6 +28,7 @@ struct ScoreFunction {
     __device__ __forceinline__ float apply(float score, Key key) const {
       return text.score(score * taken, key.first, key.offset);
     }
+    __device__ __forceinline__ float derivative(float) const { return 1.0f; }
   };
   __device__ __forceinline__ float unit(float) const { return kLog2E; }
   template <bool kDefers, class PlaceOfRow>

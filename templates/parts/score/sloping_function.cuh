@@ -10,7 +10,7 @@
 template <class Function, auto kMember>
 struct SlopingFunction {
   static constexpr bool kMayHide = true;  // by -infinity
-  static constexpr bool kIsLong = false, kFetches = false;
+  static constexpr bool kIsLong = false, kFetches = false, kIsCurved = false;
 
   const TextArguments<Function>& function;
 
@@ -38,6 +38,7 @@ struct SlopingFunction {
       const float along = static_cast<float>(key.first + from) + offset;
       return __fmaf_rn(slope, along, Function::kFormulaHasRest ? score + rest : score);
     }
+    __device__ __forceinline__ float derivative(float) const { return 1.0f; }
     __device__ __forceinline__ float common(int first) const {
       return __fmaf_rn(slope, static_cast<float>(first + from), rest);
     }

@@ -38,7 +38,7 @@ struct NearSoftcap {
 };
 
 struct Softcap {
-  static constexpr bool kMayHide = false, kIsLong = false, kFetches = false;
+  static constexpr bool kMayHide = false, kIsLong = false, kFetches = false, kIsCurved = true;
 
   const SoftcapArguments& softcap;
 
@@ -54,6 +54,7 @@ struct Softcap {
 
     __device__ __forceinline__ Row at(int) const { return *this; }
     __device__ __forceinline__ float apply(float score, Key) const { return ptx::tanh(score * caps); }
+    __device__ __forceinline__ float derivative(float made) const { return __fmaf_rn(-made, made, 1.0f); }
   };
   __device__ __forceinline__ float unit(float) const { return softcap.cap_log2; }
   template <bool kDefers, class PlaceOfRow>

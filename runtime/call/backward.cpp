@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/call/backward.h"
+
+#include "generator/backward.h"
+#include "runtime/call/forward_arguments.h"
+#include "runtime/call/operands.h"
+#include "runtime/support/reject.h"
+
+namespace flashjit::runtime {
+namespace {
+
+constexpr std::int64_t kChunkElements = 8;
+
+[[noreturn]] void refuse(const char* name) {
+  throw Error(ErrorCode::unsupported, fmt::format("{}: must not be given, it has no backward kernels yet", name));
+}
+
+void check_options(const AttentionOptions& opts) {
+  struct Row {
+    const char* name;
+    std::optional<Tensor> AttentionOptions::*option;
+  };
+  using O = AttentionOptions;
+  constexpr Row kRagged[] = {{"cu_seqlens_q", &O::cu_seqlens_q}, {"cu_seqlens_kv", &O::cu_seqlens_kv},
+                             {"seqused_q", &O::seqused_q},       {"seqused_kv", &O::seqused_kv},
+                             {"leftpad_kv", &O::leftpad_kv},     {"batch_indices_kv", &O::batch_indices_kv},
+                             {"page_table", &O::page_table}};
+  for (const auto& [name, option] : kRagged)
+    if (opts.*option) refuse(name);
+  if (opts.score) refuse("score");
+  if (opts.plan) reject("plan: must not be given for gradients, was");
+  if (opts.variant) reject("variant: must not be given for gradients, was {}", to_string(*opts.variant));
+  if (opts.fixed_split_size != 0) reject("fixed_split_size: must be 0 for gradients, was {}", opts.fixed_split_size);
+  if (opts.lse) reject("lse: must not be given among the options for gradients, which take it as an argument, was");
+}
+
+// In place of a tensor [batch, seqlen, heads, head_dim] of the call's queries.
+void check_rows(const char* name, const Tensor& tensor, DType dtype, const Dims& shape) {
+  if (tensor.dtype != dtype) reject("{}: dtype must be {}, was {}", name, to_string(dtype), to_string(tensor.dtype));
+  check_shape(name, tensor, rows_rules(tensor));
+  if (tensor.shape != shape) reject("{}: shape must be {}, was {}", name, to_string(shape), to_string(tensor.shape));
+}
+
+void check_lse(const char* name, const Tensor& lse, const Dims& out) {
+  const Dims shape{out[batch_dim], out[heads_dim], out[seqlen_dim]};
+  if (lse.dtype != DType::f32) reject("{}: dtype must be f32, was {}", name, to_string(lse.dtype));
+  check_shape(name, lse, kLseRules);
+  if (lse.shape != shape) reject("{}: shape must be {}, was {}", name, to_string(shape), to_string(lse.shape));
+}
+
+void add_gradients(BackwardCall& call) {
+  const GivenGradients& given = call.given;
+  const auto& [dq, dk, dv] = given.into;
+  if (dk && dv && dk->dtype != dv->dtype)
+    reject("dv: dtype must be {} like that of dk, was {}", to_string(dk->dtype), to_string(dv->dtype));
+  call.key_gradient = dk ? dk->dtype : dv ? dv->dtype : given.k.dtype;
+  if (call.key_gradient != given.k.dtype && call.key_gradient != DType::f32)
+    reject("{}: dtype must be {} or f32, was {}", dk ? "dk" : "dv", to_string(given.k.dtype),
+           to_string(call.key_gradient));
+  struct Row {
+    const char* name;
+    const std::optional<Tensor>& tensor;
+    DType dtype;
+    const Dims& shape;
+  };
+  for (const auto& [name, tensor, dtype, shape] : {Row{"dq", dq, given.q.dtype, given.q.shape},
+                                                   {"dk", dk, call.key_gradient, given.k.shape},
+                                                   {"dv", dv, call.key_gradient, given.v.shape}}) {
+    if (!tensor) continue;
+    check_rows(name, *tensor, dtype, shape);
+    add_operand(call.forward.operands, name, *tensor, Operand::Role::rows, true);
+  }
+}
+
+char* data_of(const std::optional<Tensor>& tensor) { return tensor ? static_cast<char*>(tensor->data) : nullptr; }
+generator::RowStrides strides_of(const std::optional<Tensor>& tensor) {
+  return tensor ? row_strides(*tensor) : generator::RowStrides{};
+}
+
+// Of queries, with the lanes that rows of so many chunks take.
+generator::BackwardRows rows_of(const BackwardCall& call, int chunks) {
+  const Dims& q = call.given.q.shape;
+  return {.count = q[batch_dim] * q[heads_dim] * q[seqlen_dim],
+          .seqlen = static_cast<int>(q[seqlen_dim]),
+          .num_heads = static_cast<int>(q[heads_dim]),
+          .lanes_log2 = row_lanes_log2(chunks)};
+}
+
+PlainLaunch row_launch(generator::PlainKernel kernel, const generator::BackwardRows& rows) {
+  const std::int64_t rows_of_block = kernel.threads >> rows.lanes_log2;
+  return plain_launch(std::move(kernel), (rows.count + rows_of_block - 1) / rows_of_block, "q");
+}
+
+float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
+float* row_sums(const BackwardCall& call) {
+  const Dims& shape = call.scratch.rows.shape;
+  return floats(call.scratch.rows) + shape[1] * shape[2] * shape[3];
+}
+int chunks_of(std::int64_t head_dim) { return static_cast<int>(head_dim / kChunkElements); }
+
+}  // namespace
+
+bool BackwardCall::nothing_to_do() const noexcept { return forward.batch == 0 || forward.num_heads_q == 0; }
+
+BackwardScratch backward_scratch(const GivenGradients& given) noexcept {
+  const Dims& q = given.q.shape;
+  if (q.size() != kRank) return {};
+  BackwardScratch scratch;
+  scratch.rows = Tensor(nullptr, DType::f32, {2, q[batch_dim], q[heads_dim], q[seqlen_dim]});
+  if (given.into.dq)
+    scratch.dq = Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], q[seqlen_dim], q[head_dim_dim]});
+  return scratch;
+}
+
+BackwardCall validate_backward(const GivenGradients& given, const BackwardScratch& scratch) {
+  check_options(given.opts);
+  BackwardCall call{validate_inputs(given.q, given.k, given.v, given.opts), given, scratch};
+  if (call.forward.problem.e4m3) refuse("k: e4m3");
+  call.forward.problem = generator::backward_problem(call.forward.problem);
+  const Dims out = call.forward.out_shape();
+  Operands& operands = call.forward.operands;
+  for (const auto& [name, tensor] : {std::pair{"out", &given.out}, {"dout", &given.dout}}) {
+    check_rows(name, *tensor, given.q.dtype, out);
+    add_operand(operands, name, *tensor, Operand::Role::rows, false);
+  }
+  call.forward.out = &given.out;
+  for (const auto& [name, tensor] : {std::pair{"lse", &given.lse}, {"dlse", given.dlse ? &*given.dlse : nullptr}}) {
+    if (!tensor) continue;
+    check_lse(name, *tensor, out);
+    add_operand(operands, name, *tensor, Operand::Role::lse, false);
+  }
+  add_gradients(call);
+  for (const Tensor* tensor : {&call.scratch.rows, &call.scratch.dq})
+    if (tensor->data) add_operand(operands, "scratch", *tensor, Operand::Role::captured_packed, true);
+  return call;
+}
+
+PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,
+                                         const generator::Templates& templates) {
+  const GivenGradients& given = call.given;
+  generator::BackwardPrepareArguments arguments{};
+  arguments.chunks = chunks_of(given.out.shape[head_dim_dim]);
+  arguments.dq_chunks = chunks_of(given.q.shape[head_dim_dim]);
+  arguments.rows = rows_of(call, arguments.chunks);
+  arguments.out = static_cast<const char*>(given.out.data);
+  arguments.dout = static_cast<const char*>(given.dout.data);
+  arguments.lse = static_cast<const char*>(given.lse.data);
+  arguments.dlse = data_of(given.dlse);
+  arguments.out_strides = row_strides(given.out), arguments.dout_strides = row_strides(given.dout);
+  arguments.lse_strides = lse_strides(given.lse);
+  if (given.dlse) arguments.dlse_strides = lse_strides(*given.dlse);
+  arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
+  arguments.dq = floats(call.scratch.dq);
+  PlainLaunch made =
+      row_launch(generator::render_backward_prepare(given.q.dtype, architecture, templates), arguments.rows);
+  made.launch.write_argument(0, arguments);
+  return made;
+}
+
+PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture,
+                                 const generator::Templates& templates) {
+  const GivenGradients& given = call.given;
+  const generator::MmaArguments of_forward = make_forward_arguments(call.forward, MmaVariant{});
+  generator::BackwardArguments arguments{};
+  arguments.q = of_forward.q, arguments.k = of_forward.k, arguments.v = of_forward.v;
+  arguments.dout = static_cast<const char*>(given.dout.data);
+  arguments.q_strides = of_forward.q_strides, arguments.k_strides = of_forward.k_strides;
+  arguments.v_strides = of_forward.v_strides, arguments.dout_strides = row_strides(given.dout);
+  arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
+  arguments.dq = floats(call.scratch.dq);
+  arguments.dk = data_of(given.into.dk), arguments.dv = data_of(given.into.dv);
+  arguments.dk_strides = strides_of(given.into.dk), arguments.dv_strides = strides_of(given.into.dv);
+  arguments.sizes = of_forward.sizes;
+  arguments.scale = call.forward.softmax_scale;
+  const int block_kv = generator::backward_tiles(call.forward.problem, architecture).block_kv;
+  const std::int64_t tiles = (given.k.shape[seqlen_dim] + block_kv - 1) / block_kv;
+  PlainLaunch made =
+      plain_launch(generator::render_backward(call.forward.problem, call.key_gradient, architecture, templates),
+                   call.forward.batch * call.forward.num_heads_kv * tiles, "k");
+  made.launch.write_argument(0, arguments);
+  set_part_arguments(made.launch, call.forward, sizeof(arguments), nullptr);
+  return made;
+}
+
+PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architecture& architecture,
+                                        const generator::Templates& templates) {
+  const GivenGradients& given = call.given;
+  generator::BackwardFinishArguments arguments{};
+  arguments.chunks = chunks_of(given.q.shape[head_dim_dim]);
+  arguments.rows = rows_of(call, arguments.chunks);
+  arguments.sums = floats(call.scratch.dq);
+  arguments.dq = data_of(given.into.dq);
+  arguments.dq_strides = strides_of(given.into.dq);
+  arguments.scale = call.forward.softmax_scale;
+  PlainLaunch made =
+      row_launch(generator::render_backward_finish(given.q.dtype, architecture, templates), arguments.rows);
+  made.launch.write_argument(0, arguments);
+  return made;
+}
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call for gradients: checked, and as launches.
+#pragma once
+
+#include <optional>
+
+#include "flashjit/backward.h"
+#include "generator/templates.h"
+#include "runtime/call/operation.h"
+#include "runtime/call/validate.h"
+
+namespace flashjit::runtime {
+
+// As its caller gave it.
+struct GivenGradients {
+  const Tensor &dout, &q, &k, &v, &out, &lse;
+  const GradientTensors& into;
+  const AttentionOptions& opts;
+  const std::optional<Tensor>& dlse;
+};
+
+// Memory that its launches share: f32, packed.
+struct BackwardScratch {
+  Tensor rows;  // [2, batch, num_heads_q, seqlen_q]: LSE and row sums
+  Tensor dq;    // [batch, num_heads_q, seqlen_q, head_dim]; empty where it is not wanted
+};
+BackwardScratch backward_scratch(const GivenGradients& given) noexcept;
+
+// Points into the caller's tensors and lives no longer than the call.
+struct BackwardCall {
+  ForwardCall forward;  // with what the backward kernel knows of its problem
+  const GivenGradients& given;
+  BackwardScratch scratch;
+  DType key_gradient = DType::f32;  // of dk and dv
+
+  bool nothing_to_do() const noexcept;
+};
+// scratch: with memory. Throws Error(invalid_argument), and Error(unsupported) for what has no backward kernels.
+BackwardCall validate_backward(const GivenGradients& given, const BackwardScratch& scratch);
+
+// In this order.
+PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,
+                                         const generator::Templates& templates);
+PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture,
+                                 const generator::Templates& templates);
+// Where dq is wanted.
+PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architecture& architecture,
+                                        const generator::Templates& templates);
+
+}  // namespace flashjit::runtime

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of attention with mma.sync (sm_80 and later), after FlashAttention-2. Essay: docs/kernels/backward.md.
+//
+// A block has BLOCK_KV keys of one key/value head and goes through the tiles of BLOCK_Q queries that see any of them,
+// of all query heads of the group, so that dK and dV stay in registers. For each tile:
+//   S = Q K^T,  P = exp(S - LSE)        dP = dO V^T,  dS = P (dP - D)          rows: queries
+//   dV += P^T dO                        dK += dS^T Q                           rows: keys
+//   dQ += dS K                          by reductions in global memory, in f32
+// P and dS pass through shared memory in 16 bits. LSE and D are of kernels/backward_rows.cuh, which runs before, and
+// rounds dQ afterwards.
+#pragma once
+
+#include "attention/mask.cuh"
+#include "attention/probability.cuh"
+#include "attention/scores.cuh"
+#include "attention/softmax.cuh"
+#include "mma/backward_shape.cuh"
+#include "mma/operands.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/reduction.cuh"
+#include "ptx/special_registers.cuh"
+
+template <class Config>
+class BackwardMma {
+  using Shape = BackwardShape<Config>;
+  using Element = typename Config::Element;
+  using KTile = typename Shape::KTile;
+  using VTile = typename Shape::VTile;
+  using QTile = typename Shape::QTile;
+  using OTile = typename Shape::OTile;
+  using STile = typename Shape::STile;
+  using ScoreParts = typename Config::ScoreParts;
+  using ScoreRow = typename ScoreParts::template Row<false>;
+  using Dropouts = typename Config::Dropouts;
+  using Predicates = typename Config::Predicates;
+  // A warp takes its columns a piece at a time, so that registers have room for dK and dV.
+  static constexpr int kPieceKeys = Shape::kKeysOfWarp < kKeptKeys ? Shape::kKeysOfWarp : kKeptKeys;
+  static_assert(Shape::kKeysOfWarp % kPieceKeys == 0 && kKeptKeys % kPieceKeys == 0, "pieces must fill their rows");
+  using Scores = Accumulator<1, kPieceKeys / 8>;
+
+  struct KeyTile {
+    int index, head, batch;  // head: of keys and values
+  };
+
+ public:
+  __device__ __forceinline__ BackwardMma(const typename Config::Arguments& arguments, SmemAddress smem)
+      : launch(arguments),
+        args(arguments.core),
+        smem(smem),
+        thread(ptx::tid_x()),
+        tile(find_tile()),
+        first_key(tile.index * Config::kBlockKv),
+        mask(arguments, sequence(), [this] { return tile.batch; }, {}),
+        parts(arguments),
+        predicates(arguments) {}
+
+  __device__ __forceinline__ void run() {
+    dk.clear(), dv.clear();
+    find_queries();
+    if (first_tile < end_tile) {
+      bring_keys();
+      const int steps = (end_tile - first_tile) * args.sizes.heads_per_group;
+      clear_ring_padding();
+      request_queries(0);
+#pragma unroll 1
+      for (int i = 0; i < steps; ++i) step(i, steps);
+    }
+    store<Shape::kKeyDimTiles, Config::kHeadDim>(dk, args.dk, args.dk_strides, args.scale);
+    store<Shape::kValueDimTiles, Config::kHeadDimV>(dv, args.dv, args.dv_strides, 1.0f);
+  }
+
+ private:
+  // --- One tile of queries ------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void step(int i, int steps) {
+    ptx::cp_async_wait_group<0>();
+    ptx::bar_sync();
+    if constexpr (Config::kStages > 1)
+      if (i + 1 < steps) request_queries(i + 1);
+#pragma unroll 1
+    for (int piece = 0; piece < Shape::kKeysOfWarp; piece += kPieceKeys)
+      differentiate(i, part_of_row() * Shape::kKeysOfWarp + piece);
+    ptx::bar_sync();
+    add_keys<Shape::kValueDimTiles, OTile>(dv, smem + Shape::kProbabilities, o_slot(i), Shape::kPaddedHeadDimV / 16);
+    add_keys<Shape::kKeyDimTiles, QTile>(dk, smem + Shape::kGradients, q_slot(i), Shape::kPaddedHeadDim / 16);
+    if constexpr (Config::kStages == 1) {
+      ptx::bar_sync();  // the next queries come where these were, while dQ is computed
+      if (i + 1 < steps) request_queries(i + 1);
+    }
+    add_queries(i);
+    // P and dS are written again behind the next step's barrier.
+  }
+
+  // P and dS of a piece of the block's columns, to shared memory.
+  __device__ __forceinline__ void differentiate(int i, int column) {
+    Scores s, dp, derivatives;
+    multiply<QTile, KTile, Shape::kPaddedHeadDim / 16>(s, q_slot(i), smem, column);
+    multiply<OTile, VTile, Shape::kPaddedHeadDimV / 16>(dp, o_slot(i), smem + Shape::kValues, column);
+    const int row = first_query(i) + warp_row();
+    const RowPlace place{tile.batch, head_of(i), 0, sequence()};
+    score(s, derivatives, place, row, column);
+    hide(s, place, row, column);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int query = row + 8 * h + lane() / 4;
+      const Row of = row_of(place.head, query);
+      const KeptPairs kept = kept_of(place, query, column);
+#pragma unroll
+      for (int n = 0; n < kPieceKeys / 8; ++n) {
+        const uint32 stays = stays_of(kept, n, column);
+        float p[2], ds[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          p[e] = ptx::ex2(__fmaf_rn(s.x[0][n][2 * h + e], unit(), -of.lse_log2));
+          float gradient = dp.x[0][n][2 * h + e];
+          if constexpr (Dropouts::kAny) gradient = (stays >> 16 * e & 0xffff) != 0 ? gradient * dropout_scale() : 0.0f;
+          ds[e] = p[e] * (gradient - of.sum);
+          if constexpr (ScoreParts::kIsCurved) ds[e] *= derivatives.x[0][n][2 * h + e];
+          if (p[e] == 0.0f) ds[e] = 0.0f;  // what is hidden is 0 whatever its value is
+          if constexpr (Dropouts::kAny) p[e] *= dropout_scale();
+        }
+        uint32 pair = ptx::cvt_rn_x2(Element{}, p[0], p[1]);
+        if constexpr (Dropouts::kAny) pair &= stays;
+        const uint32 at =
+            STile::move(STile::offset(lane() / 4, 0) + lane() % 4 * 4, warp_row() + 8 * h, column / 8 + n);
+        ptx::st_shared(smem + Shape::kProbabilities + at, pair);
+        ptx::st_shared(smem + Shape::kGradients + at, ptx::cvt_rn_x2(Element{}, ds[0], ds[1]));
+      }
+    }
+  }
+
+  // Rows of queries by rows of keys.
+  template <class Rows, class Columns, int kSteps>
+  __device__ __forceinline__ void multiply(Scores& s, SmemAddress rows, SmemAddress columns, int column) const {
+    s.clear();
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      uint32 a[4];
+      Operands<Rows>::rows_as_a(a, rows, warp_row(), k, lane());
+#pragma unroll
+      for (int n = 0; n < kPieceKeys / 16; ++n) {
+        uint32 b[4];
+        Operands<Columns>::rows_as_b(b, columns, column + 16 * n, k, lane());
+        ptx::mma_m16n8k16(Element{}, s.x[0][2 * n], a, b[0], b[1]);
+        ptx::mma_m16n8k16(Element{}, s.x[0][2 * n + 1], a, b[2], b[3]);
+      }
+    }
+  }
+
+  // Products become scores; derivatives: theirs by the products, where these are not 1.
+  __device__ __forceinline__ void score(Scores& s, Scores& derivatives, const RowPlace& place, int row,
+                                        int column) const {
+    if (args.sizes.query_sign != 0) s.multiply(-1.0f);  // the unit is positive, so that what is hidden is 0
+    if constexpr (ScoreRow::kChanges) {
+      const int first = first_key + column + lane() % 4 * 2;
+      const ScoreRow of_head =
+          parts.template row<false>([&] { return at_position(place, mask.position(row)); }, args.sizes.scale_log2);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const ScoreRow of = of_head.at(mask.position(row + 8 * h + lane() / 4));
+#pragma unroll
+        for (int n = 0; n < kPieceKeys / 8; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& x = s.x[0][n][2 * h + e];
+            if constexpr (ScoreParts::kIsCurved)
+              derivatives.x[0][n][2 * h + e] = of.apply_with_derivative(x, {first, 8 * n + e});
+            else
+              x = of.apply(x, {first, 8 * n + e});
+          }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void hide(Scores& s, const RowPlace& place, int row, int column) const {
+    const int first = first_key + column, last = first + kPieceKeys - 1;
+    if constexpr (Predicates::kAny)
+      hide_by_predicates(s, predicates.row([&] { return at_position(place, mask.position(row)); }), row, first, lane(),
+                         [this](int query) { return mask.position(query); });
+    if (mask.last_key(row) < last) mask_end(s, row, first, mask, lane());
+    if constexpr (Mask<Config>::kBegins)
+      if (mask.first_key(row + kMmaRows - 1) > first) mask_begin(s, row, first, mask, lane());
+  }
+
+  // Rows: this warp's 16 keys; of the queries' products.
+  template <int kDimTiles, class Columns>
+  __device__ __forceinline__ void add_keys(Accumulator<1, 2 * kDimTiles>& sum, SmemAddress of_scores,
+                                           SmemAddress columns, int dim_tiles) const {
+#pragma unroll 1
+    for (int k = 0; k < Config::kBlockQ / 16; ++k) {
+      uint32 a[4];
+      Operands<STile>::columns_as_a(a, of_scores, warp() % Shape::kKeyWarps, 16 * k, lane());
+#pragma unroll
+      for (int n = 0; n < kDimTiles; ++n) {
+        const int tile_of_dims = dim_part() * kDimTiles + n;
+        if (Shape::kDimParts > 1 && tile_of_dims >= dim_tiles) break;
+        uint32 b[4];
+        Operands<Columns>::columns_as_b(b, columns, tile_of_dims, 16 * k, lane());
+        ptx::mma_m16n8k16(Element{}, sum.x[0][2 * n], a, b[0], b[1]);
+        ptx::mma_m16n8k16(Element{}, sum.x[0][2 * n + 1], a, b[2], b[3]);
+      }
+    }
+  }
+
+  // Rows: this warp's 16 queries. 16 dims at a time, as registers are full of dK and dV.
+  __device__ __forceinline__ void add_queries(int i) const {
+    if (args.dq == nullptr) return;
+    const int row = first_query(i) + warp_row();
+    float* const to = args.dq + row_index(head_of(i), row) * Config::kHeadDim;
+#pragma unroll 1
+    for (int n = 0; n < Shape::kQueryDimTiles; ++n) {
+      const int tile_of_dims = part_of_row() * Shape::kQueryDimTiles + n;
+      if (Shape::kPartsOfRow > 1 && tile_of_dims >= Shape::kPaddedHeadDim / 16) break;
+      Accumulator<1, 2> sum;
+      sum.clear();
+#pragma unroll
+      for (int k = 0; k < Config::kBlockKv / 16; ++k) {
+        uint32 a[4], b[4];
+        Operands<STile>::rows_as_a(a, smem + Shape::kGradients, warp_row(), k, lane());
+        Operands<KTile>::columns_as_b(b, smem, tile_of_dims, 16 * k, lane());
+        ptx::mma_m16n8k16(Element{}, sum.x[0][0], a, b[0], b[1]);
+        ptx::mma_m16n8k16(Element{}, sum.x[0][1], a, b[2], b[3]);
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int dim = 16 * tile_of_dims + 8 * half;
+        if (dim >= Config::kHeadDim) continue;
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          if (row + 8 * h + lane() / 4 < args.sizes.seqlen_q)
+            reduce(to + (8 * h + lane() / 4) * Config::kHeadDim + dim + lane() % 4 * 2, sum.x[0][half][2 * h],
+                   sum.x[0][half][2 * h + 1]);
+      }
+    }
+  }
+  __device__ __forceinline__ static void reduce(float* to, float x, float y) {
+    if constexpr (Config::kReducesPairs)
+      ptx::red_add(to, x, y);
+    else
+      ptx::red_add(to, x), ptx::red_add(to + 1, y);
+  }
+
+  // --- Copies -------------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void bring_keys() {
+    KTile::template clear_padding<Config::kHeadDim, Shape::kThreads>(smem, thread);
+    VTile::template clear_padding<Config::kHeadDimV, Shape::kThreads>(smem + Shape::kValues, thread);
+    request<KTile, Config::kHeadDim>(smem, args.k, args.k_strides, tile.head, first_key, args.sizes.seqlen_kv);
+    request<VTile, Config::kHeadDimV>(smem + Shape::kValues, args.v, args.v_strides, tile.head, first_key,
+                                      args.sizes.seqlen_kv);
+  }
+  __device__ __forceinline__ void clear_ring_padding() {
+#pragma unroll
+    for (int i = 0; i < Config::kStages; ++i) {
+      QTile::template clear_padding<Config::kHeadDim, Shape::kThreads>(q_slot(i), thread);
+      OTile::template clear_padding<Config::kHeadDimV, Shape::kThreads>(o_slot(i), thread);
+    }
+  }
+  __device__ __forceinline__ void request_queries(int i) {
+    request<QTile, Config::kHeadDim>(q_slot(i), args.q, args.q_strides, head_of(i), first_query(i),
+                                     args.sizes.seqlen_q);
+    request<OTile, Config::kHeadDimV>(o_slot(i), args.dout, args.dout_strides, head_of(i), first_query(i),
+                                      args.sizes.seqlen_q);
+    ptx::cp_async_commit_group();
+  }
+  template <class Rows, int kColumns>
+  __device__ __forceinline__ void request(SmemAddress to, const char* tensor, const RowStrides& strides, int head,
+                                          int row, int rows) const {
+    const char* const first = tensor + tile.batch * strides.batch + head * strides.head + row * strides.row;
+    Rows::template request<kColumns, Shape::kThreads, true>(
+        to, Rows::template source<kColumns, Shape::kThreads>(first, strides.row, thread), strides.row, rows - row,
+        thread);
+  }
+  __device__ __forceinline__ SmemAddress q_slot(int i) const {
+    return smem + Shape::kQRing + static_cast<uint32>(i) % Config::kStages * QTile::kBytes;
+  }
+  __device__ __forceinline__ SmemAddress o_slot(int i) const {
+    return smem + Shape::kORing + static_cast<uint32>(i) % Config::kStages * OTile::kBytes;
+  }
+
+  template <int kDimTiles, int kColumns>
+  __device__ __forceinline__ void store(const Accumulator<1, 2 * kDimTiles>& sum, char* to, const RowStrides& strides,
+                                        float scale) const {
+    if (to == nullptr) return;
+    using Stored = typename Config::GradientElement;
+    constexpr int kBytes = Config::kGradientBytes;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int key = first_key + warp() % Shape::kKeyWarps * 16 + 8 * h + lane() / 4;
+      if (key >= args.sizes.seqlen_kv) continue;
+      char* const row = to + tile.batch * strides.batch + tile.head * strides.head + key * strides.row;
+#pragma unroll
+      for (int n = 0; n < 2 * kDimTiles; ++n) {
+        const int dim = dim_part() * kDimTiles * 16 + 8 * n;
+        if (dim >= kColumns) break;
+        store_pair(Stored{}, row + (dim + lane() % 4 * 2) * kBytes, sum.x[0][n][2 * h] * scale,
+                   sum.x[0][n][2 * h + 1] * scale);
+      }
+    }
+  }
+  __device__ __forceinline__ static void store_pair(Single, char* to, float x, float y) { ptx::st_global(to, x, y); }
+  template <class Stored>
+  __device__ __forceinline__ static void store_pair(Stored, char* to, float x, float y) {
+    ptx::st_global(to, ptx::cvt_rn_x2(Stored{}, x, y));
+  }
+
+  // --- Places -------------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ KeyTile find_tile() const {
+    const uint32 tiles = ceil_div(args.sizes.seqlen_kv, Config::kBlockKv);
+    const uint32 heads = args.sizes.num_heads_q / args.sizes.heads_per_group, block = ptx::ctaid_x();
+    return {static_cast<int>(block % tiles), static_cast<int>(block / tiles % heads),
+            static_cast<int>(block / tiles / heads)};
+  }
+  // The tiles of queries that see a key of the block. What rows see neither begins nor ends earlier than what rows
+  // before them see.
+  __device__ __forceinline__ void find_queries() {
+    const int tiles = ceil_div(args.sizes.seqlen_q, Config::kBlockQ), last_key = first_key + Config::kBlockKv - 1;
+    first_tile = first_where(0, tiles, [&](int i) { return mask.last_key(last_row_of(i)) >= first_key; });
+    end_tile = tiles;
+    if constexpr (Mask<Config>::kBegins)
+      end_tile = first_where(first_tile, tiles, [&](int i) { return mask.first_key(i * Config::kBlockQ) > last_key; });
+  }
+  template <class Is>
+  __device__ __forceinline__ static int first_where(int begin, int end, Is is) {
+#pragma unroll 1
+    while (begin < end) {
+      const int middle = (begin + end) / 2;
+      if (is(middle))
+        end = middle;
+      else
+        begin = middle + 1;
+    }
+    return begin;
+  }
+  __device__ __forceinline__ int last_row_of(int i) const {
+    return min((i + 1) * Config::kBlockQ, args.sizes.seqlen_q) - 1;
+  }
+
+  struct Row {
+    float lse_log2, sum;
+  };
+  __device__ __forceinline__ Row row_of(int head, int query) const {
+    if (query >= args.sizes.seqlen_q) return {infinity(), 0.0f};
+    const int64 at = row_index(head, query);
+    return {ptx::ld_global_float(args.lse_log2 + at), ptx::ld_global_float(args.row_sums + at)};
+  }
+  __device__ __forceinline__ int64 row_index(int head, int query) const {
+    return (static_cast<int64>(tile.batch) * args.sizes.num_heads_q + head) * args.sizes.seqlen_q + query;
+  }
+  // Of as many keys as are drawn at once, the block's column among them.
+  __device__ __forceinline__ KeptPairs kept_of(const RowPlace& place, int query, int column) const {
+    if constexpr (Dropouts::kAny) {
+      const Dropouts dropouts(launch);
+      KeptPairs kept = dropouts.row([&] { return at_position(place, mask.position(query)); })
+                           .kept(first_key + column / kKeptKeys * kKeptKeys + lane() % 4 * 2);
+#pragma unroll
+      for (uint32& pair : kept.x) pair ^= dropouts.flips();
+      return kept;
+    } else {
+      return {};
+    }
+  }
+  // Where a piece has half as many columns as are drawn at once, every other one is the second half of those.
+  __device__ __forceinline__ static uint32 stays_of(const KeptPairs& kept, int n, int column) {
+    constexpr int kHalf = kKeptKeys / 16;
+    static_assert(kPieceKeys == kKeptKeys || 2 * kPieceKeys == kKeptKeys, "a piece must be all or half of them");
+    if constexpr (kPieceKeys == kKeptKeys) return kept.x[n];
+    return column % kKeptKeys == 0 ? kept.x[n % kHalf] : kept.x[n % kHalf + kHalf];
+  }
+
+  __device__ __forceinline__ static RowPlace at_position(const RowPlace& place, int position) {
+    return {place.batch, place.head, position, place.sequence};
+  }
+  __device__ __forceinline__ Sequence sequence() const { return {args.sizes.seqlen_kv, args.sizes.seqlen_q}; }
+  __device__ __forceinline__ float unit() const { return parts.unit(args.sizes.scale_log2); }
+  __device__ __forceinline__ float dropout_scale() const { return Dropouts(launch).scale(); }
+  // Steps go through the heads of the group, one after the other.
+  __device__ __forceinline__ int head_of(int i) const {
+    return tile.head * args.sizes.heads_per_group + i / (end_tile - first_tile);
+  }
+  __device__ __forceinline__ int first_query(int i) const {
+    return (first_tile + i % (end_tile - first_tile)) * Config::kBlockQ;
+  }
+  __device__ __forceinline__ int lane() const { return thread % kWarpSize; }
+  __device__ __forceinline__ int warp() const { return thread / kWarpSize; }
+  __device__ __forceinline__ int warp_row() const { return warp() % Shape::kQueryWarps * 16; }
+  __device__ __forceinline__ int part_of_row() const { return warp() / Shape::kQueryWarps; }
+  __device__ __forceinline__ int dim_part() const { return warp() / Shape::kKeyWarps; }
+
+  const typename Config::Arguments& launch;
+  const BackwardArguments& args;
+  const SmemAddress smem;
+  const int thread;
+  const KeyTile tile;
+  const int first_key;
+  const Mask<Config> mask;
+  const ScoreParts parts;
+  const Predicates predicates;
+  int first_tile, end_tile;  // of queries
+  Accumulator<1, 2 * Shape::kKeyDimTiles> dk;
+  Accumulator<1, 2 * Shape::kValueDimTiles> dv;
+};

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients on the GPU against the reference.
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "tests/gpu/attention_case.h"
+#include "tests/support/backward_case.h"
+
+namespace {
+
+using namespace flashjit;
+using Case = tests::BackwardCase;
+using Sizes = tests::BackwardSizes;
+using tests::shared_engine;
+
+}  // namespace
+
+TEST_SUITE("sanitizer") {
+  TEST_CASE("gradients of narrow and of wide heads") {
+    for (const int head_dim : {64, 72, 160}) {
+      Case c({.head_dim = head_dim, .head_dim_v = head_dim});
+      c.options.causal = true, c.options.softcap = 4, c.options.dropout = {0.2, 5, 6};
+      c.check(shared_engine());
+    }
+  }
+}
+
+TEST_CASE("gradients of head dims of every kind") {
+  for (const int head_dim : {8, 24, 40, 72, 96, 104, 136, 176, 200, 248}) {
+    CAPTURE(head_dim);
+    Case c({.batch = 1, .seqlen_q = 200, .seqlen_kv = 333, .head_dim = head_dim, .head_dim_v = 256 - head_dim});
+    c.options.causal = head_dim % 16 == 0;
+    c.check(shared_engine());
+  }
+}
+
+TEST_CASE("gradients of everything that changes scores and probabilities") {
+  const auto changes = tests::changes_of_scores();
+  for (std::size_t i = 0; i < changes.size(); ++i)
+    for (const int head_dim : {64, 128, 192}) {
+      CAPTURE(i);
+      CAPTURE(head_dim);
+      Case c({.head_dim = head_dim, .head_dim_v = head_dim}, i % 2 == 0 ? DType::bf16 : DType::f16);
+      changes[i](c);
+      c.check(shared_engine(), i % 3 == 0);
+    }
+}
+
+TEST_CASE("gradients of long sequences, with windows and grouped heads") {
+  for (const int head_dim : {64, 128, 256}) {
+    Case c({.batch = 1,
+            .seqlen_q = 1500,
+            .seqlen_kv = 2100,
+            .num_heads_q = 6,
+            .num_heads_kv = 2,
+            .head_dim = head_dim,
+            .head_dim_v = head_dim});
+    c.options.window = {700, 0};
+    c.check(shared_engine());
+  }
+}
+
+TEST_CASE("dk and dv have the same bits in every run") {
+  const Case c({.batch = 2, .seqlen_q = 600, .seqlen_kv = 600});
+  const DeviceTensor q = c.q.to_device(), k = c.k.to_device(), v = c.v.to_device(), dout = c.dout.to_device();
+  const DeviceTensor lse = DeviceTensor::allocate(DType::f32, c.lse_shape());
+  AttentionOptions options;
+  options.lse = lse;
+  const DeviceTensor out = shared_engine().attention(q, k, v, options);
+  const auto gradients = [&] { return shared_engine().attention_backward(dout, q, k, v, out, lse); };
+  const Gradients first = gradients();
+  const std::vector<double> dk = HostTensor::from_device(first.dk).to_doubles();
+  const std::vector<double> dv = HostTensor::from_device(first.dv).to_doubles();
+  for (int run = 0; run < 20; ++run) {
+    const Gradients again = gradients();
+    CHECK(HostTensor::from_device(again.dk).to_doubles() == dk);
+    CHECK(HostTensor::from_device(again.dv).to_doubles() == dv);
+  }
+}

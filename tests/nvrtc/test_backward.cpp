@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients by kernels in the emulator, against the reference.
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "flashjit/flashjit.h"
+#include "generator/backward.h"
+#include "runtime/kernels/kernel_store.h"
+#include "runtime/kernels/nvrtc.h"
+#include "runtime/support/logger.h"
+#include "runtime/support/parallel.h"
+#include "tests/support/backward_case.h"
+#include "tests/support/error_code.h"
+#include "tests/support/plant.h"
+#include "tests/support/sample.h"
+#include "tests/support/temporary_directory.h"
+
+namespace {
+
+using namespace flashjit;
+using tests::code_of;
+
+Engine& engine_for(const std::string& architecture) {
+  const auto emulating = [](const char* name) {
+    EngineOptions options = EngineOptions::from_environment();
+    options.policy = Policy::off;
+    options.emulate = name;
+    return options;
+  };
+  static Engine sm_80(emulating("sm_80")), sm_86(emulating("sm_86")), sm_90a(emulating("sm_90a"));
+  return architecture == "sm_80" ? sm_80 : architecture == "sm_86" ? sm_86 : sm_90a;
+}
+
+Engine engine_with(const std::string& template_directory) {
+  EngineOptions options = EngineOptions::from_environment();
+  options.policy = Policy::off;
+  options.emulate = "sm_80";
+  options.template_directory = template_directory;
+  return Engine(options);
+}
+
+using Case = tests::BackwardCase;
+using Sizes = tests::BackwardSizes;
+using O = AttentionOptions;
+
+}  // namespace
+
+TEST_CASE("gradients by kernels for much shared memory and for little, of every kind of head dim") {
+  for (const char* architecture : {"sm_80", "sm_86", "sm_90a"})
+    for (const auto& [head_dim, head_dim_v] :
+         {std::pair{64, 64}, {128, 128}, {256, 256}, {8, 8}, {40, 24}, {80, 80}, {192, 128}, {24, 152}, {248, 200}})
+      for (const DType dtype : {DType::bf16, DType::f16}) {
+        if (dtype == DType::f16 && head_dim > 64) continue;
+        CAPTURE(head_dim);
+        CAPTURE(head_dim_v);
+        Sizes sizes;
+        sizes.head_dim = head_dim, sizes.head_dim_v = head_dim_v;
+        if (head_dim > 64) sizes.batch = 1;
+        Case(sizes, dtype).check(engine_for(architecture));
+      }
+}
+
+TEST_CASE("gradients below masks that are spans, of any lengths") {
+  const std::vector<std::function<void(Case&)>> masks{
+      [](Case& c) { c.options.causal = true; }, [](Case& c) { c.options.causal = true, c.options.window.left = 20; },
+      [](Case& c) {
+        c.options.window = {30, 9};
+      },
+      [](Case& c) { c.options.chunk = 24; },
+      [](Case& c) { c.values(&O::prefix, DType::i32, {c.sizes.batch}, [](std::int64_t i) { return 50. - 30. * i; }); }};
+  for (std::size_t i = 0; i < masks.size(); ++i)
+    for (const auto& [queries, keys] : {std::pair{70, 100}, {130, 40}, {1, 129}, {64, 64}, {3, 5}}) {
+      CAPTURE(i);
+      CAPTURE(queries);
+      CAPTURE(keys);
+      Sizes sizes;
+      sizes.seqlen_q = queries, sizes.seqlen_kv = keys, sizes.head_dim = sizes.head_dim_v = 32;
+      Case c(sizes);
+      masks[i](c);
+      c.check(engine_for("sm_80"));
+    }
+}
+
+TEST_CASE("gradients of everything that changes scores and probabilities") {
+  const auto changes = tests::changes_of_scores();
+  for (std::size_t i = 0; i < changes.size(); ++i)
+    for (const int head_dim : {32, 136}) {
+      if (head_dim == 136 && i % 3 != 2) continue;  // tiles of 32
+      CAPTURE(i);
+      CAPTURE(head_dim);
+      Sizes sizes;
+      sizes.head_dim = sizes.head_dim_v = head_dim;
+      Case c(sizes);
+      changes[i](c);
+      c.check(engine_for(i % 2 == 0 ? "sm_86" : "sm_90a"), i % 4 == 0);
+    }
+}
+
+TEST_CASE("gradients of some of the tensors, and of empty ones") {
+  Engine& engine = engine_for("sm_80");
+  const Case c;
+  const auto gradients_of = [&](GradientTensors into) {
+    HostTensor out(DType::bf16, c.dout.shape()), lse(DType::f32, c.lse_shape());
+    AttentionOptions options;
+    options.lse = lse.view();
+    engine.attention(c.q.view(), c.k.view(), c.v.view(), out.view(), options);
+    engine.attention_backward(c.dout.view(), c.q.view(), c.k.view(), c.v.view(), out.view(), lse.view(), into);
+  };
+  HostTensor dq(DType::bf16, c.q.shape()), dk(DType::bf16, c.k.shape()), dv(DType::bf16, c.v.shape());
+  gradients_of({dq.view(), dk.view(), dv.view()});
+  HostTensor alone(DType::bf16, c.q.shape());
+  gradients_of({alone.view(), {}, {}});
+  CHECK(reference::compare(alone, dq.to_doubles(), dq.to_doubles()).max_error < 0.02);  // sums in any order
+  HostTensor keys(DType::f32, c.k.shape()), values(DType::bf16, c.v.shape());
+  gradients_of({{}, {}, values.view()});
+  CHECK(values.to_doubles() == dv.to_doubles());
+  gradients_of({{}, keys.view(), {}});
+  CHECK(keys.converted_to(DType::bf16).to_doubles() == dk.to_doubles());
+  Case no_keys({.seqlen_kv = 0}), no_queries({.seqlen_q = 0});
+  no_keys.check(engine);
+  no_queries.check(engine);
+}
+
+TEST_CASE("a wrong call for gradients is refused by the name of what is wrong") {
+  Engine& engine = engine_for("sm_80");
+  Case c;
+  HostTensor out(DType::bf16, c.dout.shape()), lse(DType::f32, c.lse_shape()), dq(DType::bf16, c.q.shape()),
+      dk(DType::bf16, c.k.shape()), dv(DType::f32, c.v.shape());
+  const HostTensor offsets = HostTensor(DType::i32, {3});
+  std::string message;
+  const auto code = [&](const Tensor& dout, const GradientTensors& into, const AttentionOptions& options = {}) {
+    return code_of(
+        [&] {
+          engine.attention_backward(dout, c.q.view(), c.k.view(), c.v.view(), out.view(), lse.view(), into, options);
+        },
+        &message);
+  };
+  const auto name = [&] { return message.substr(0, message.find(':')); };
+  CHECK(code(c.dout.view(), {{}, dk.view(), dv.view()}) == ErrorCode::invalid_argument);
+  CHECK(name() == "dv");
+  CHECK(code(lse.view(), {dq.view(), {}, {}}) == ErrorCode::invalid_argument);
+  CHECK(name() == "dout");
+  CHECK(code(c.dout.view(), {c.q.view(), {}, {}}) == ErrorCode::invalid_argument);
+  CHECK(name() == "dq");
+  AttentionOptions options;
+  options.cu_seqlens_q = offsets.view();
+  CHECK(code(c.dout.view(), {dq.view(), {}, {}}, options) == ErrorCode::unsupported);
+  CHECK(name() == "cu_seqlens_q");
+  options = {};
+  options.score = Score("score");
+  CHECK(code(c.dout.view(), {dq.view(), {}, {}}, options) == ErrorCode::unsupported);
+  CHECK(name() == "score");
+  options = {};
+  options.fixed_split_size = 64;
+  CHECK(code(c.dout.view(), {dq.view(), {}, {}}, options) == ErrorCode::invalid_argument);
+  CHECK(name() == "fixed_split_size");
+}
+
+TEST_CASE("backward kernels compile for every target without spills") {
+  std::vector<runtime::KernelRequest> all;
+  for (const Architecture& architecture : architectures())
+    for (const int head_dim : {64, 96, 128, 256})
+      for (const bool many : {false, true}) {
+        Problem problem;
+        problem.head_dim = problem.head_dim_v = head_dim;
+        problem.causal = problem.softcap = problem.dropout = many;
+        const generator::PlainKernel kernel = generator::render_backward(problem, DType::bf16, architecture);
+        all.emplace_back(kernel.source, architecture.name, cache::Facts{});
+      }
+  const EngineOptions options = EngineOptions::from_environment();
+  const runtime::Logger log(nullptr);
+  runtime::Nvrtc nvrtc({options.nvrtc_path, options.nvrtc_directories}, log);
+  runtime::KernelStoreOptions without_cache;
+  without_cache.policy = Policy::off;
+  runtime::KernelStore store(without_cache, nvrtc, log);
+  const std::vector<runtime::KernelRequest> requests = tests::sample(all);
+  std::vector<std::string> faults(requests.size());
+  runtime::parallel_for(requests.size(), [&](std::size_t i) {
+    const auto image = store.get(requests[i]).image;
+    if (image->spill_bytes != 0 || image->stack_bytes != 0 || image->registers == 0)
+      faults[i] = requests[i].source().name + " spills " + std::to_string(image->spill_bytes);
+  });
+  for (const std::string& fault : faults) CHECK(fault == "");
+}
+
+TEST_CASE("planted faults of the backward kernels are found") {
+  struct Fault {
+    const char *name, *file, *original, *replacement;
+  };
+  constexpr const char *kMain = "kernels/mma_backward.cuh", *kRows = "kernels/backward_rows.cuh";
+  const Fault faults[] = {
+      {"queries are read before they have come", kMain, "    ptx::cp_async_wait_group<0>();\n", ""},
+      {"a step does not wait for the warps of the one before", kMain, "cp_async_wait_group<0>();\n    ptx::bar_sync();",
+       "cp_async_wait_group<0>();"},
+      {"dS is read before all warps have written theirs", kMain, "+ piece);\n    ptx::bar_sync();", "+ piece);"},
+      {"the next queries come while these are read", kMain,
+       "ptx::bar_sync();  // the next queries come where these were, while dQ is computed", ""},
+      {"hidden keys have their gradients", kMain, "if (p[e] == 0.0f) ds[e] = 0.0f;", "if (p[e] == 0.0f) ds[e] = 1.0f;"},
+      {"the row sum is passed over", kMain, "(gradient - of.sum)", "(gradient)"},
+      {"the derivative of the cap is passed over", kMain, "ds[e] *= derivatives.x[0][n][2 * h + e];", ""},
+      {"dropped probabilities keep their gradients", kMain, "? gradient * dropout_scale() : 0.0f;",
+       "? gradient : gradient;"},
+      {"dropped probabilities reach dV", kMain, "pair &= stays;", ";"},
+      {"of a group the first head alone is seen", kMain, "+ i / (end_tile - first_tile);", ";"},
+      {"tiles before the diagonal are left out", kMain, ">= first_key; });", "> first_key + 64; });"},
+      {"rows beyond the last query are added to", kMain, "lane() / 4 < args.sizes.seqlen_q)", "lane() / 4 >= 0)"},
+      {"keys beyond the last are written", kMain, "if (key >= args.sizes.seqlen_kv) continue;", ""},
+      {"dK lacks the scale", kMain, "args.dk_strides, args.scale);", "args.dk_strides, 1.0f);"},
+      {"dQ is not cleared", kRows, "      clear(row);\n", ""},
+      {"dQ lacks the scale", kRows, "x *= args.scale;", "x *= 1.0f;"},
+      {"the gradient of the LSE is added", kRows, "sum -= ptx::ld", "sum += ptx::ld"},
+      {"lanes of a row do not share their sums", kRows, "sum += ptx::shfl_xor(sum, lanes / 2);", ";"},
+  };
+  for (const Fault& fault : tests::sample(std::vector<Fault>(std::begin(faults), std::end(faults)))) {
+    CAPTURE(std::string(fault.name));
+    const tests::TemporaryDirectory directory;
+    tests::plant(fault.file, fault.original, fault.replacement, directory / "templates");
+    Engine engine = engine_with((directory / "templates").string());
+    bool right = true;
+    try {
+      for (int i = 0; right && i < 4; ++i) {
+        Case c({.seqlen_q = 150, .seqlen_kv = 200, .head_dim = 32, .head_dim_v = 32});
+        if (i % 2 == 1) c.options.causal = true, c.options.softcap = 1, c.options.dropout = {0.4, 1, 2};
+        if (i >= 2)
+          c.values(&O::boolean_mask, DType::boolean, {1, 1, 150, 200}, [](std::int64_t at) { return at / 200 != 7; });
+        c.dlse = HostTensor::random_normal(DType::f32, c.lse_shape(), 5);
+        right = c.what_is_wrong(engine) == "";
+      }
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kernel_fault);
+      right = false;
+    }
+    CHECK_FALSE(right);
+  }
+}

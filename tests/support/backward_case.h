@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call for gradients with its inputs on the host, and the check of what an engine makes of it.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <list>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "flashjit/flashjit.h"
+
+namespace flashjit::tests {
+
+struct BackwardSizes {
+  std::int64_t batch = 2, seqlen_q = 70, seqlen_kv = 100, num_heads_q = 4, num_heads_kv = 2;
+  int head_dim = 64, head_dim_v = 64;
+};
+
+class BackwardCase {
+ public:
+  explicit BackwardCase(const BackwardSizes& s = {}, DType dtype = DType::bf16)
+      : sizes(s),
+        q(HostTensor::random_normal(dtype, {s.batch, s.seqlen_q, s.num_heads_q, s.head_dim}, 1)),
+        k(HostTensor::random_normal(dtype, {s.batch, s.seqlen_kv, s.num_heads_kv, s.head_dim}, 2)),
+        v(HostTensor::random_normal(dtype, {s.batch, s.seqlen_kv, s.num_heads_kv, s.head_dim_v}, 3)),
+        dout(HostTensor::random_normal(dtype, {s.batch, s.seqlen_q, s.num_heads_q, s.head_dim_v}, 4)) {}
+
+  void values(std::optional<Tensor> AttentionOptions::*option, DType dtype, const Dims& shape,
+              const std::function<double(std::int64_t)>& value) {
+    HostTensor& tensor = kept_.emplace_back(dtype, shape);
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(tensor.element_count()); ++i)
+      store_element(tensor.data(), dtype, i, value(i));
+    options.*option = tensor.view();
+    tensors_.emplace_back(option, &tensor);
+  }
+  Dims lse_shape() const { return {sizes.batch, sizes.num_heads_q, sizes.seqlen_q}; }
+
+  void check(Engine& engine, bool in_f32 = false) { CHECK(what_is_wrong(engine, in_f32) == ""); }
+
+  // Forward and backward on the engine's device, by what the reference says of the same tensors. Empty: nothing.
+  std::string what_is_wrong(Engine& engine, bool in_f32 = false) const {
+    const int device = engine.emulates() ? kHostMemory : -1;
+    std::list<DeviceTensor> there;
+    const auto move = [&](const HostTensor& tensor) {
+      return there.emplace_back(tensor.to_device(nullptr, device)).view();
+    };
+    AttentionOptions of = options;
+    for (const auto& [option, tensor] : tensors_) of.*option = move(*tensor);
+    const Tensor on_q = move(q), on_k = move(k), on_v = move(v), on_dout = move(dout);
+    const Tensor out = move(poisoned(q.dtype(), dout.shape())), lse = move(poisoned(DType::f32, lse_shape()));
+    AttentionOptions forward = of;
+    forward.lse = lse;
+    engine.attention(on_q, on_k, on_v, out, forward);
+    std::optional<Tensor> on_dlse;
+    if (dlse) on_dlse = move(*dlse);
+    const DType of_keys = in_f32 ? DType::f32 : k.dtype();
+    const DeviceTensor dq = poisoned(q.dtype(), q.shape()).to_device(nullptr, device),
+                       dk = poisoned(of_keys, k.shape()).to_device(nullptr, device),
+                       dv = poisoned(of_keys, v.shape()).to_device(nullptr, device);
+    engine.attention_backward(on_dout, on_q, on_k, on_v, out, lse, {dq.view(), dk.view(), dv.view()}, of, on_dlse);
+    std::optional<Tensor> here_dlse;
+    if (dlse) here_dlse = dlse->view();
+    const auto exact = reference::attention_backward(dout.view(), q.view(), k.view(), v.view(), options, here_dlse);
+    const auto low =
+        reference::attention_backward_in_low_precision(dout.view(), q.view(), k.view(), v.view(), options, here_dlse);
+    return compare("dq", HostTensor::from_device(dq), exact.dq, low.dq) +
+           compare("dk", HostTensor::from_device(dk), exact.dk, low.dk) +
+           compare("dv", HostTensor::from_device(dv), exact.dv, low.dv);
+  }
+
+  BackwardSizes sizes;
+  HostTensor q, k, v, dout;
+  std::optional<HostTensor> dlse;
+  AttentionOptions options;
+
+ private:
+  static HostTensor poisoned(DType dtype, const Dims& shape) {
+    HostTensor tensor(dtype, shape);
+    for (std::size_t i = 0; i < tensor.element_count(); ++i)
+      store_element(tensor.data(), dtype, static_cast<std::int64_t>(i), std::numeric_limits<double>::quiet_NaN());
+    return tensor;
+  }
+  static std::string compare(const std::string& name, const HostTensor& got, const std::vector<double>& exact,
+                             const std::vector<double>& low) {
+    const reference::Comparison comparison = reference::compare(got, exact, low);
+    if (comparison.passed) return "";
+    return name + " is off by " + std::to_string(comparison.max_error) + ", at most " +
+           std::to_string(comparison.bound) + " may be; ";
+  }
+
+  std::list<HostTensor> kept_;
+  std::vector<std::pair<std::optional<Tensor> AttentionOptions::*, const HostTensor*>> tensors_;
+};
+
+// Each changes scores or probabilities of a case with 70 queries and 100 keys of 4 heads in a batch of 2.
+inline std::vector<std::function<void(BackwardCase&)>> changes_of_scores() {
+  using O = AttentionOptions;
+  using Case = BackwardCase;
+  return {[](Case& c) { c.options.softcap = 2; },
+          [](Case& c) { c.options.softmax_scale = -0.3f; },
+          [](Case& c) { c.options.softmax_scale = 0.f; },
+          [](Case& c) { c.values(&O::alibi_slopes, DType::f32, {4}, [](std::int64_t i) { return 0.1 * (i + 1); }); },
+          [](Case& c) {
+            c.options.causal = true, c.options.softcap = 5;
+            c.values(&O::alibi_slopes, DType::f32, {2, 4}, [](std::int64_t i) { return 0.03 * i; });
+          },
+          [](Case& c) { c.values(&O::sinks, DType::f32, {4}, [](std::int64_t i) { return 2. - i; }); },
+          [](Case& c) {
+            c.values(&O::bias, DType::f32, {1, 4, 70, 100}, [](std::int64_t i) { return (i * 7 % 13) * .2; });
+          },
+          [](Case& c) {
+            c.values(&O::bias, DType::bf16, {2, 1, 1, 100}, [](std::int64_t i) { return (i * 7 % 13) * .2; });
+          },
+          [](Case& c) {
+            c.values(&O::boolean_mask, DType::boolean, {2, 1, 70, 100},
+                     [](std::int64_t i) { return i / 100 != 3 && i % 5 != 2; });
+          },
+          [](Case& c) {
+            c.values(&O::documents, DType::i32, {1, 100}, [](std::int64_t i) { return i / 30 % 2; });
+          },
+          [](Case& c) {
+            c.values(&O::tree, DType::i64, {2, 70, 2}, [](std::int64_t i) { return 1 + i * 37 % 1000; });
+          },
+          [](Case& c) {
+            c.options.dropout = {0.3, 99, 7};
+          },
+          [](Case& c) {
+            c.options.dropout = {0.8, 99, 7}, c.options.causal = true;
+          },
+          [](Case& c) {
+            c.options.dropout.probability = 0.25;
+            c.values(&O::dropout_mask, DType::boolean, {2, 4, 70, 100}, [](std::int64_t i) { return i % 4 != 1; });
+          },
+          [](Case& c) { c.dlse = HostTensor::random_normal(DType::f32, c.lse_shape(), 8); }};
+}
+
+}  // namespace flashjit::tests
