@@ -15,7 +15,7 @@
 namespace flashjit::generator {
 namespace {
 
-constexpr int kElementBytes = 2;
+constexpr int kBytesOfElement = 2;
 
 // The first that is wide enough and fits the shared memory, which the last ones of their width do everywhere. By
 // measurements on an H100: docs/kernels/backward.md.
@@ -32,7 +32,7 @@ int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
 int smem_bytes(const Problem& problem, const BackwardTiles& tiles) {
   const int columns = padded(problem.head_dim) + padded(problem.head_dim_v);
   const int rows = tiles.block_kv + tiles.stages * tiles.block_q;
-  return (rows * columns + 2 * tiles.block_q * tiles.block_kv) * kElementBytes;
+  return (rows * columns + 2 * tiles.block_q * tiles.block_kv) * kBytesOfElement;
 }
 
 std::string render_config(const Problem& problem, const BackwardTiles& tiles, DType gradient,
@@ -45,8 +45,8 @@ std::string render_config(const Problem& problem, const BackwardTiles& tiles, DT
     members += fmt::format("  static constexpr {} {} = {};\n", type, name, value);
   };
   const bool in_f32 = gradient == DType::f32;
-  use("Element", row_of(problem.dtype).element);
-  use("GradientElement", in_f32 ? "Single" : row_of(gradient).element);
+  use("Element", generator::row_of(problem.dtype).element);
+  use("GradientElement", in_f32 ? "Single" : generator::row_of(gradient).element);
   use("Arguments", "::Arguments");
   use("Masks", parts_in(Slot::mask, problem));
   use("ScoreParts", parts_in(Slot::score, problem));
@@ -54,7 +54,7 @@ std::string render_config(const Problem& problem, const BackwardTiles& tiles, DT
   use("Dropouts", parts_in(Slot::probability, problem));
   add("int", "kHeadDim", problem.head_dim);
   add("int", "kHeadDimV", problem.head_dim_v);
-  add("int", "kGradientBytes", in_f32 ? 4 : kElementBytes);
+  add("int", "kGradientBytes", in_f32 ? 4 : kBytesOfElement);
   add("int", "kBlockQ", tiles.block_q);
   add("int", "kBlockKv", tiles.block_kv);
   add("int", "kWarps", tiles.warps);
@@ -111,14 +111,14 @@ PlainKernel render_backward(const Problem& problem, DType gradient, const Archit
 PlainKernel render_backward_prepare(DType dtype, const Architecture& architecture, const Templates& templates) {
   return plain_kernel(
       {fmt::format("backward-prepare-{}", to_string(dtype)), "flashjit_backward_prepare", "kernels/backward_rows.cuh",
-       "BackwardPrepareArguments", fmt::format("BackwardPrepare<{}>{{args}}", row_of(dtype).element)},
+       "BackwardPrepareArguments", fmt::format("BackwardPrepare<{}>{{args}}", generator::row_of(dtype).element)},
       kBackwardRowsThreads, sizeof(BackwardPrepareArguments), architecture, templates);
 }
 
 PlainKernel render_backward_finish(DType dtype, const Architecture& architecture, const Templates& templates) {
   return plain_kernel(
       {fmt::format("backward-finish-{}", to_string(dtype)), "flashjit_backward_finish", "kernels/backward_rows.cuh",
-       "BackwardFinishArguments", fmt::format("BackwardFinish<{}>{{args}}", row_of(dtype).element)},
+       "BackwardFinishArguments", fmt::format("BackwardFinish<{}>{{args}}", generator::row_of(dtype).element)},
       kBackwardRowsThreads, sizeof(BackwardFinishArguments), architecture, templates);
 }
 

@@ -9,8 +9,9 @@
 
 namespace flashjit {
 
-// Where gradients of q, k and v go; those that are empty are not computed. Shapes and strides as of the tensors that
-// they are of, which they must not overlap. dq has the dtype of q; dk and dv that of k, or both are f32.
+// Where gradients of q, k and v go; those that are empty are not computed. Each has the shape of the tensor that it is
+// of, any strides that this could have, and no part in any other tensor of the call. dq has the dtype of q; dk and dv
+// that of k, or both are f32.
 struct GradientTensors {
   std::optional<Tensor> dq, dk, dv;
 };
@@ -21,15 +22,25 @@ struct Gradients {
 };
 
 // Gradients of a number that depends on the output of attention(q, k, v, opts) by dout, and on its LSE by dlse.
-//   dout, out  [batch, seqlen_q, num_heads_q, head_dim_v]  the dtype of q; what the call gave
+//   dout, out  [batch, seqlen_q, num_heads_q, head_dim_v]  the dtype of q; what the call gave. Strides as of out there,
+//   so
+//                                                          the last dimension is contiguous
 //   lse, dlse  [batch, num_heads_q, seqlen_q]              f32; likewise. Without dlse nothing depends on the LSE
-// opts as of that call, but for lse, which is empty. Key/value heads get the sums of their groups' gradients. A bias,
-// slopes and sinks act, and get no gradients; block_mask is not used.
-// Kernels are of the mma.sync family on all architectures. There are none yet for score, for ragged batches and for k
-// and v of e4m3: Error(unsupported) names the option; plan, variant and fixed_split_size must not be given. dq is a sum
-// by atomic additions in f32, whose order, and so its last bits, may differ from run to run; dk and dv do not. The call
-// allocates head_dim + 2 floats for each row of q in stream order, and frees them. Thread-safe. Throws Error; after an
-// error of arguments nothing was written.
+// opts as of that call, with its dropout, but without lse, plan, variant and fixed_split_size, which must not be given.
+// Key/value heads get the sums of their groups' gradients. A bias, slopes and sinks act, and get no gradients; mask, as
+// text, acts; block_mask is not used. score, ragged batches and k and v of e4m3 have no kernels yet: Error(unsupported)
+// names the option.
+//
+// Kernels are of the mma.sync family on all architectures, and made at the first call. dq is a sum by atomic additions
+// in f32, whose order, and so its last bits, may differ from run to run; dk and dv do not. The call allocates two
+// floats for each row of q, and for dq head_dim more, in stream order, and frees them. A call may be captured in a
+// graph once an equal one has run.
+//
+// Probabilities are computed anew from scores and LSE, whose roundings in f32 no longer cancel: below 2^14 in magnitude
+// gradients are right to what 16 bits show; from 2^17 on they lose digits, and from 2^23 on they are wrong and may be
+// infinite or NaN. So hide keys by a mask, or by a bias of -infinity or down to -65504, and not by one of -1e9, in
+// whose rows nothing else is seen. NaN and infinity in q, k, v or dout may reach all gradients of their batch entry and
+// heads. Thread-safe. Throws Error; after an error of arguments nothing was written.
 Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                              const Tensor& lse, const AttentionOptions& opts = {},
                              const std::optional<Tensor>& dlse = {});

@@ -62,10 +62,10 @@ struct Comparison {
   bool passed = false;  // false for NaN too, but where the exact result is NaN
 };
 Comparison compare(const HostTensor& out, const Result& exact, const Result& low);
-// Absolute difference of the natural-log LSE, by the same rule; infinities must agree exactly. lse has the shape that
-// flashjit::attention gives it.
 // A gradient, by the same rule.
 Comparison compare(const HostTensor& gradient, const std::vector<double>& exact, const std::vector<double>& low);
+// Absolute difference of the natural-log LSE, by the same rule; infinities must agree exactly. lse has the shape that
+// flashjit::attention gives it.
 Comparison compare_lse(const HostTensor& lse, const Result& exact, const Result& low);
 
 }  // namespace flashjit::reference

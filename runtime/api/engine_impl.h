@@ -31,7 +31,6 @@ struct Engine::Impl {
   void remember(const runtime::GivenCall& call);
   // A call that is about to be made, where options ask for it.
   void check(const runtime::ForwardCall& call, const AttentionOptions& opts) const;
-  class UsersFunctions;
   void apply_functions(const AttentionOptions& on_device, CallShape shape, bool in_f32,
                        const reference::ScoreRows& rows);
   void merge(const runtime::MergeTurn& turn, const Tensor& out, const MergeOptions& opts);

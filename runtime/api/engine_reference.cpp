@@ -63,28 +63,11 @@ class FunctionsOnDevice {
   std::vector<DeviceTensor> owned_;
 };
 
-}  // namespace
-
-// Applies the functions to rows of scores. Called by several threads at once.
-void Engine::Impl::apply_functions(const AttentionOptions& on_device, CallShape shape, bool in_f32,
-                                   const reference::ScoreRows& rows) {
-  if (rows.scores.empty()) return;
-  shape.seqlen_q = rows.seqlen_q, shape.seqlen_kv = rows.seqlen_kv;
-  const Dims dims{rows.count, rows.seqlen_kv};
-  const int device = emulated ? kHostMemory : -1;
-  DeviceTensor scores = DeviceTensor::from_host(Tensor(rows.scores.data(), kEightBytes, dims), nullptr, device);
-  const runtime::ForwardCall call = runtime::validate_function_scores(on_device, shape, scores);
-  backend.run(call.operands, nullptr, [&](const Architecture& architecture) {
-    return runtime::make_function_scores_launch(call, scores, {rows.batch, rows.head, rows.first_row, rows.count},
-                                                in_f32, architecture, templates);
-  });
-  scores.copy_to_host(rows.scores.data());
-}
-
 // What the users' functions of a call make of scores; it lives no longer than they.
-class Engine::Impl::UsersFunctions {
+template <class Engine>
+class UsersFunctions {
  public:
-  UsersFunctions(Impl& engine, const Tensor& q, const AttentionOptions& opts)
+  UsersFunctions(Engine& engine, const Tensor& q, const AttentionOptions& opts)
       : engine_(engine),
         there_(opts.score || opts.mask),
         shape_(there_ ? shape_of(q, opts) : CallShape{}),
@@ -105,33 +88,51 @@ class Engine::Impl::UsersFunctions {
     return {batch, 0, 0, q.shape[lacks_batch ? 1 : 2], 1};
   }
 
-  Impl& engine_;
+  Engine& engine_;
   const bool there_;
   const CallShape shape_;
   const FunctionsOnDevice on_device_;
 };
 
+}  // namespace
+
+// Applies the functions to rows of scores. Called by several threads at once.
+void Engine::Impl::apply_functions(const AttentionOptions& on_device, CallShape shape, bool in_f32,
+                                   const reference::ScoreRows& rows) {
+  if (rows.scores.empty()) return;
+  shape.seqlen_q = rows.seqlen_q, shape.seqlen_kv = rows.seqlen_kv;
+  const Dims dims{rows.count, rows.seqlen_kv};
+  const int device = emulated ? kHostMemory : -1;
+  DeviceTensor scores = DeviceTensor::from_host(Tensor(rows.scores.data(), kEightBytes, dims), nullptr, device);
+  const runtime::ForwardCall call = runtime::validate_function_scores(on_device, shape, scores);
+  backend.run(call.operands, nullptr, [&](const Architecture& architecture) {
+    return runtime::make_function_scores_launch(call, scores, {rows.batch, rows.head, rows.first_row, rows.count},
+                                                in_f32, architecture, templates);
+  });
+  scores.copy_to_host(rows.scores.data());
+}
+
 reference::Result Engine::reference(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
-  const Impl::UsersFunctions functions(*impl_, q, opts);
+  const UsersFunctions functions(*impl_, q, opts);
   return reference::attention(q, k, v, opts, functions.hook(false));
 }
 
 reference::Result Engine::reference_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v,
                                                      const AttentionOptions& opts) {
-  const Impl::UsersFunctions functions(*impl_, q, opts);
+  const UsersFunctions functions(*impl_, q, opts);
   return reference::attention_in_low_precision(q, k, v, opts, functions.hook(true));
 }
 
 reference::Gradients Engine::reference_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                                 const AttentionOptions& opts, const std::optional<Tensor>& dlse) {
-  const Impl::UsersFunctions functions(*impl_, q, opts);
+  const UsersFunctions functions(*impl_, q, opts);
   return reference::attention_backward({dout, q, k, v, opts, dlse}, functions.hook(false));
 }
 
 reference::Gradients Engine::reference_backward_in_low_precision(const Tensor& dout, const Tensor& q, const Tensor& k,
                                                                  const Tensor& v, const AttentionOptions& opts,
                                                                  const std::optional<Tensor>& dlse) {
-  const Impl::UsersFunctions functions(*impl_, q, opts);
+  const UsersFunctions functions(*impl_, q, opts);
   return reference::attention_backward_in_low_precision({dout, q, k, v, opts, dlse}, functions.hook(true),
                                                         functions.hook(false));
 }

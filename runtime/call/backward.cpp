@@ -51,12 +51,12 @@ void check_lse(const char* name, const Tensor& lse, const Dims& out) {
 void add_gradients(BackwardCall& call) {
   const GivenGradients& given = call.given;
   const auto& [dq, dk, dv] = given.into;
-  if (dk && dv && dk->dtype != dv->dtype)
-    reject("dv: dtype must be {} like that of dk, was {}", to_string(dk->dtype), to_string(dv->dtype));
   call.key_gradient = dk ? dk->dtype : dv ? dv->dtype : given.k.dtype;
   if (call.key_gradient != given.k.dtype && call.key_gradient != DType::f32)
     reject("{}: dtype must be {} or f32, was {}", dk ? "dk" : "dv", to_string(given.k.dtype),
            to_string(call.key_gradient));
+  if (dk && dv && dk->dtype != dv->dtype)
+    reject("dv: dtype must be {} like that of dk, was {}", to_string(dk->dtype), to_string(dv->dtype));
   struct Row {
     const char* name;
     const std::optional<Tensor>& tensor;
@@ -75,6 +75,15 @@ void add_gradients(BackwardCall& call) {
 char* data_of(const std::optional<Tensor>& tensor) { return tensor ? static_cast<char*>(tensor->data) : nullptr; }
 generator::RowStrides strides_of(const std::optional<Tensor>& tensor) {
   return tensor ? row_strides(*tensor) : generator::RowStrides{};
+}
+
+// For heads of keys and values that no head of queries has: their gradients are 0.
+generator::ForwardSizes sizes_without_queries(const ForwardCall& call) {
+  generator::ForwardSizes sizes{};
+  sizes.batch = static_cast<int>(call.batch);
+  sizes.seqlen_kv = static_cast<int>(call.seqlen_kv);
+  sizes.num_heads_q = static_cast<int>(call.num_heads_kv), sizes.heads_per_group = 1;
+  return sizes;
 }
 
 // Of queries, with the lanes that rows of so many chunks take.
@@ -100,7 +109,10 @@ int chunks_of(std::int64_t head_dim) { return static_cast<int>(head_dim / kChunk
 
 }  // namespace
 
-bool BackwardCall::nothing_to_do() const noexcept { return forward.batch == 0 || forward.num_heads_q == 0; }
+bool BackwardCall::nothing_to_do() const noexcept {
+  const auto& [dq, dk, dv] = given.into;
+  return forward.batch == 0 || forward.num_heads_kv == 0 || (!dq && !dk && !dv);
+}
 
 BackwardScratch backward_scratch(const GivenGradients& given) noexcept {
   const Dims& q = given.q.shape;
@@ -115,7 +127,8 @@ BackwardScratch backward_scratch(const GivenGradients& given) noexcept {
 BackwardCall validate_backward(const GivenGradients& given, const BackwardScratch& scratch) {
   check_options(given.opts);
   BackwardCall call{validate_inputs(given.q, given.k, given.v, given.opts), given, scratch};
-  if (call.forward.problem.e4m3) refuse("k: e4m3");
+  if (call.forward.problem.e4m3)
+    throw Error(ErrorCode::unsupported, "k: must not be e4m3, which has no backward kernels yet");
   call.forward.problem = generator::backward_problem(call.forward.problem);
   const Dims out = call.forward.out_shape();
   Operands& operands = call.forward.operands;
@@ -160,7 +173,9 @@ PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Archite
 PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture,
                                  const generator::Templates& templates) {
   const GivenGradients& given = call.given;
-  const generator::MmaArguments of_forward = make_forward_arguments(call.forward, MmaVariant{});
+  const bool has_queries = call.forward.num_heads_q > 0;
+  generator::MmaArguments of_forward{};
+  if (has_queries) of_forward = make_forward_arguments(call.forward, MmaVariant{});
   generator::BackwardArguments arguments{};
   arguments.q = of_forward.q, arguments.k = of_forward.k, arguments.v = of_forward.v;
   arguments.dout = static_cast<const char*>(given.dout.data);
@@ -171,6 +186,7 @@ PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& a
   arguments.dk = data_of(given.into.dk), arguments.dv = data_of(given.into.dv);
   arguments.dk_strides = strides_of(given.into.dk), arguments.dv_strides = strides_of(given.into.dv);
   arguments.sizes = of_forward.sizes;
+  if (!has_queries) arguments.sizes = sizes_without_queries(call.forward);
   arguments.scale = call.forward.softmax_scale;
   const int block_kv = generator::backward_tiles(call.forward.problem, architecture).block_kv;
   const std::int64_t tiles = (given.k.shape[seqlen_dim] + block_kv - 1) / block_kv;

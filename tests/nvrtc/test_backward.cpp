@@ -122,6 +122,9 @@ TEST_CASE("gradients of some of the tensors, and of empty ones") {
   Case no_keys({.seqlen_kv = 0}), no_queries({.seqlen_q = 0});
   no_keys.check(engine);
   no_queries.check(engine);
+  Case no_heads({.num_heads_q = 0});
+  no_heads.check(engine);
+  gradients_of({});
 }
 
 TEST_CASE("a wrong call for gradients is refused by the name of what is wrong") {
@@ -141,6 +144,9 @@ TEST_CASE("a wrong call for gradients is refused by the name of what is wrong") 
   const auto name = [&] { return message.substr(0, message.find(':')); };
   CHECK(code(c.dout.view(), {{}, dk.view(), dv.view()}) == ErrorCode::invalid_argument);
   CHECK(name() == "dv");
+  const HostTensor whole(DType::i32, c.k.shape());
+  CHECK(code(c.dout.view(), {{}, whole.view(), dv.view()}) == ErrorCode::invalid_argument);
+  CHECK(name() == "dk");
   CHECK(code(lse.view(), {dq.view(), {}, {}}) == ErrorCode::invalid_argument);
   CHECK(name() == "dout");
   CHECK(code(c.dout.view(), {c.q.view(), {}, {}}) == ErrorCode::invalid_argument);
