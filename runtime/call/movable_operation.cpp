@@ -72,7 +72,10 @@ MovableOperation::MovableOperation(const GivenCall& call, const generator::Kerne
     : layout_(call), with_(moved(call, nowhere(call, 0))), addresses_(nowhere(call, 0)) {
   const CallWithBatch shifted_with = moved(call, nowhere(call, kShift));
   const ForwardCall made = validated(with_), shifted_call = validated(shifted_with);
-  const Operation operation(made, kernel, limits, nullptr), shifted(shifted_call, kernel, limits, nullptr);
+  // With a plan it is empty. Of other calls nothing is launched, so it need not stay.
+  std::vector<std::byte> scratch(Operation::scratch_bytes(made, kernel, limits));
+  const Operation operation(made, kernel, limits, scratch.data()),
+      shifted(shifted_call, kernel, limits, scratch.data());
   const Launch* of_launch = shifted.begin();
   for (const Launch& launch : operation) {
     MovableLaunch& movable = launches_.emplace_back();

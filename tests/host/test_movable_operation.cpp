@@ -143,7 +143,8 @@ void check_moved(const Call& call, const generator::KernelSpec& kernel) {
   const runtime::CallWithBatch with(elsewhere.q, elsewhere.k, elsewhere.v, elsewhere.out, elsewhere.opts);
   runtime::ForwardCall validated = runtime::validate_inputs(with.q, with.k, with.v, with.opts);
   runtime::validate_out(validated, with.out);
-  const runtime::Operation wanted(validated, kernel, kLimits, nullptr);
+  std::vector<std::byte> scratch(runtime::Operation::scratch_bytes(validated, kernel, kLimits));
+  const runtime::Operation wanted(validated, kernel, kLimits, scratch.data());
 
   const runtime::CallTensors tensors(elsewhere.given());
   CHECK(movable.serves(elsewhere.given(), tensors));
