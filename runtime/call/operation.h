@@ -50,8 +50,8 @@ struct PlainLaunch {
 // Of so many blocks, its arguments yet to be written. Throws Error(invalid_argument), which begins with the name, for
 // more than a launch can have.
 PlainLaunch plain_launch(generator::PlainKernel kernel, std::int64_t blocks, const char* name);
-// Writes the arguments of the parts of the call's problem behind core_bytes of the kernel itself. scratch: what a ragged
-// batch has its list in.
+// Writes the arguments of the parts of the call's problem behind core_bytes of the kernel itself. scratch: what a
+// ragged batch has its list in.
 void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t core_bytes, std::byte* scratch);
 // How many lanes of a warp have a row of so many chunks, where kernels give each a chunk at a time.
 int row_lanes_log2(int chunks) noexcept;
