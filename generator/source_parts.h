@@ -14,6 +14,8 @@ namespace flashjit::generator {
 // struct Config, by which a template knows the problem and the variant. fetches: as of parts_in.
 class ConfigText {
  public:
+  // Empty: of a kernel that names the slots that it has.
+  ConfigText() = default;
   explicit ConfigText(const Problem& problem, bool fetches = false);
   void use(std::string_view name, std::string_view type) { members_ += fmt::format("  using {} = {};\n", name, type); }
   template <class Value>

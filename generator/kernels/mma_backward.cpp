@@ -10,12 +10,11 @@
 #include "generator/backward.h"
 #include "generator/dtype.h"
 #include "generator/features.h"
+#include "generator/kernels/mma.h"
 #include "generator/source_parts.h"
 
 namespace flashjit::generator {
 namespace {
-
-constexpr int kBytesOfElement = 2;
 
 // The first that is wide enough and fits the shared memory, which the last ones of their width do everywhere. By
 // measurements on an H100: docs/kernels/backward.md.
@@ -26,42 +25,34 @@ struct TileRow {
 constexpr TileRow kTiles[] = {{64, {128, 128, 8, 1}}, {64, {64, 64, 4, 2}},  {128, {64, 128, 8, 1}},
                               {128, {64, 64, 8, 1}},  {256, {64, 64, 8, 1}}, {256, {32, 32, 4, 1}}};
 
-int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
-
 // As BackwardShape lays it out.
 int smem_bytes(const Problem& problem, const BackwardTiles& tiles) {
   const int columns = padded(problem.head_dim) + padded(problem.head_dim_v);
   const int rows = tiles.block_kv + tiles.stages * tiles.block_q;
-  return (rows * columns + 2 * tiles.block_q * tiles.block_kv) * kBytesOfElement;
+  return (rows * columns + 2 * tiles.block_q * tiles.block_kv) * kElementBytes;
 }
 
 std::string render_config(const Problem& problem, const BackwardTiles& tiles, DType gradient,
                           const Architecture& architecture) {
-  std::string members;
-  const auto use = [&](const char* name, const std::string& type) {
-    members += fmt::format("  using {} = {};\n", name, type);
-  };
-  const auto add = [&](const char* type, const char* name, int value) {
-    members += fmt::format("  static constexpr {} {} = {};\n", type, name, value);
-  };
+  ConfigText config;
   const bool in_f32 = gradient == DType::f32;
-  use("Element", generator::row_of(problem.dtype).element);
-  use("GradientElement", in_f32 ? "Single" : generator::row_of(gradient).element);
-  use("Arguments", "::Arguments");
-  use("Masks", parts_in(Slot::mask, problem));
-  use("ScoreParts", parts_in(Slot::score, problem));
-  use("Predicates", parts_in(Slot::predicate, problem));
-  use("Dropouts", parts_in(Slot::probability, problem));
-  add("int", "kHeadDim", problem.head_dim);
-  add("int", "kHeadDimV", problem.head_dim_v);
-  add("int", "kGradientBytes", in_f32 ? 4 : kBytesOfElement);
-  add("int", "kBlockQ", tiles.block_q);
-  add("int", "kBlockKv", tiles.block_kv);
-  add("int", "kWarps", tiles.warps);
-  add("int", "kStages", tiles.stages);
-  add("bool", "kSplitKv", 0);
-  add("bool", "kReducesPairs", architecture.major >= 9);
-  return "struct Config {\n" + members + "};\n";
+  config.use("Element", row_of(problem.dtype).element);
+  config.use("GradientElement", in_f32 ? "Single" : row_of(gradient).element);
+  config.use("Arguments", "::Arguments");
+  config.use("Masks", parts_in(Slot::mask, problem));
+  config.use("ScoreParts", parts_in(Slot::score, problem));
+  config.use("Predicates", parts_in(Slot::predicate, problem));
+  config.use("Dropouts", parts_in(Slot::probability, problem));
+  config.add("int", "kHeadDim", problem.head_dim);
+  config.add("int", "kHeadDimV", problem.head_dim_v);
+  config.add("int", "kGradientBytes", in_f32 ? 4 : kElementBytes);
+  config.add("int", "kBlockQ", tiles.block_q);
+  config.add("int", "kBlockKv", tiles.block_kv);
+  config.add("int", "kWarps", tiles.warps);
+  config.add("int", "kStages", tiles.stages);
+  config.add("bool", "kSplitKv", false);
+  config.add("bool", "kReducesPairs", architecture.major >= 9);
+  return config.text();
 }
 
 }  // namespace
@@ -85,7 +76,7 @@ PlainKernel render_backward(const Problem& problem, DType gradient, const Archit
                             const Templates& templates) {
   const BackwardTiles tiles = backward_tiles(problem, architecture);
   PlainKernel kernel{};
-  kernel.threads = tiles.warps * 32;
+  kernel.threads = tiles.warps * kWarpSize;
   kernel.argument_bytes = argument_bytes(problem, sizeof(BackwardArguments), alignof(BackwardArguments));
   kernel.smem_bytes = smem_bytes(problem, tiles);
   Source& source = kernel.source;
@@ -111,14 +102,14 @@ PlainKernel render_backward(const Problem& problem, DType gradient, const Archit
 PlainKernel render_backward_prepare(DType dtype, const Architecture& architecture, const Templates& templates) {
   return plain_kernel(
       {fmt::format("backward-prepare-{}", to_string(dtype)), "flashjit_backward_prepare", "kernels/backward_rows.cuh",
-       "BackwardPrepareArguments", fmt::format("BackwardPrepare<{}>{{args}}", generator::row_of(dtype).element)},
+       "BackwardPrepareArguments", fmt::format("BackwardPrepare<{}>{{args}}", row_of(dtype).element)},
       kBackwardRowsThreads, sizeof(BackwardPrepareArguments), architecture, templates);
 }
 
 PlainKernel render_backward_finish(DType dtype, const Architecture& architecture, const Templates& templates) {
   return plain_kernel(
       {fmt::format("backward-finish-{}", to_string(dtype)), "flashjit_backward_finish", "kernels/backward_rows.cuh",
-       "BackwardFinishArguments", fmt::format("BackwardFinish<{}>{{args}}", generator::row_of(dtype).element)},
+       "BackwardFinishArguments", fmt::format("BackwardFinish<{}>{{args}}", row_of(dtype).element)},
       kBackwardRowsThreads, sizeof(BackwardFinishArguments), architecture, templates);
 }
 

@@ -12,6 +12,7 @@
 #include "generator/arguments.h"
 #include "generator/family.h"
 #include "generator/features.h"
+#include "generator/kernels/mma.h"
 #include "generator/plan.h"
 #include "generator/source_parts.h"
 #include "generator/tunables.h"
@@ -47,12 +48,6 @@ constexpr auto kTunables = std::make_tuple(
     choice(&V::order, kOrders, "bool", "kLongestFirst"), Extra<V>{choice(&V::split_kv, kSplits, "bool", "kSplitKv")});
 
 // --- The plan --------------------------------------------------------------------------------------------------------
-
-constexpr int kWarpSize = 32;
-constexpr int kElementBytes = 2;
-
-// Head dims inside the kernel: mma.sync takes 16 columns at a time.
-int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
 
 // Registers a thread needs: the output and score accumulators, two key steps of probabilities, a Q fragment or all of
 // Q, the softmax state, and the rest for addresses, one K or V fragment and the loop. The rest and the surcharges were

@@ -33,14 +33,15 @@ struct Gradients {
 //
 // Kernels are of the mma.sync family on all architectures, and made at the first call. dq is a sum by atomic additions
 // in f32, whose order, and so its last bits, may differ from run to run; dk and dv do not. The call allocates two
-// floats for each row of q, and for dq head_dim more, in stream order, and frees them. A call may be captured in a
-// graph once an equal one has run.
+// floats for each row of q, and for dq head_dim more, in stream order, and frees them.
 //
-// Probabilities are computed anew from scores and LSE, whose roundings in f32 no longer cancel: below 2^14 in magnitude
-// gradients are right to what 16 bits show; from 2^17 on they lose digits, and from 2^23 on they are wrong and may be
-// infinite or NaN. So hide keys by a mask, or by a bias of -infinity or down to -65504, and not by one of -1e9, in
-// whose rows nothing else is seen. NaN and infinity in q, k, v or dout may reach all gradients of their batch entry and
-// heads. Thread-safe. Throws Error; after an error of arguments nothing was written.
+// Probabilities are computed anew from scores and LSE, whose roundings in f32 do not cancel: with an LSE of 10,000 in
+// magnitude gradients are as right as elsewhere, from 2^17 on they lose digits, and far beyond that they are wrong and
+// may be infinite or NaN. So hide keys by a mask, or by a bias of -infinity or down to -65504, and not by one of -1e9,
+// in rows that see nothing else. NaN and infinity in q, k, v or dout may reach all gradients of their batch entry and
+// heads.
+//
+// Thread-safe. Throws Error; after an error of arguments nothing was written.
 Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                              const Tensor& lse, const AttentionOptions& opts = {},
                              const std::optional<Tensor>& dlse = {});

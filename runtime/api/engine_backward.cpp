@@ -10,14 +10,14 @@ void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tenso
                                 const Tensor& out, const Tensor& lse, const GradientTensors& into,
                                 const AttentionOptions& opts, const std::optional<Tensor>& dlse) {
   const runtime::GivenGradients given{dout, q, k, v, out, lse, into, opts, dlse};
-  runtime::BackwardScratch scratch = runtime::backward_scratch(given);
-  const runtime::BackwardCall checked = runtime::validate_backward(given, scratch);
-  if (checked.nothing_to_do()) return;
-  const int device = impl_->backend.output_device(checked.forward.operands, opts.stream);
+  runtime::BackwardCall call = runtime::validate_backward(given);
+  if (call.nothing_to_do()) return;
+  const int device = impl_->backend.output_device(call.forward.operands, opts.stream);
+  runtime::BackwardScratch scratch = runtime::backward_scratch(call);
   DeviceTensor rows = DeviceTensor::allocate(DType::f32, scratch.rows.shape, opts.stream, device), dq;
   scratch.rows = rows;
   if (into.dq) scratch.dq = dq = DeviceTensor::allocate(DType::f32, scratch.dq.shape, opts.stream, device);
-  const runtime::BackwardCall call = runtime::validate_backward(given, scratch);
+  runtime::add_scratch(call, scratch);
   const auto run = [&](auto make) {
     impl_->backend.run(call.forward.operands, opts.stream,
                        [&](const Architecture& architecture) { return make(call, architecture, impl_->templates); });
@@ -32,7 +32,7 @@ Gradients Engine::attention_backward(const Tensor& dout, const Tensor& q, const 
                                      const std::optional<Tensor>& dlse) {
   const GradientTensors none;
   const runtime::GivenGradients given{dout, q, k, v, out, lse, none, opts, dlse};
-  const runtime::BackwardCall checked = runtime::validate_backward(given, {});
+  const runtime::BackwardCall checked = runtime::validate_backward(given);
   const int device = impl_->backend.output_device(checked.forward.operands, opts.stream);
   Gradients made{DeviceTensor::allocate(q.dtype, q.shape, opts.stream, device),
                  DeviceTensor::allocate(k.dtype, k.shape, opts.stream, device),

@@ -28,10 +28,10 @@ void check_options(const AttentionOptions& opts) {
   for (const auto& [name, option] : kRagged)
     if (opts.*option) refuse(name);
   if (opts.score) refuse("score");
-  if (opts.plan) reject("plan: must not be given for gradients, was");
+  if (opts.plan) reject("plan: must not be given for gradients");
   if (opts.variant) reject("variant: must not be given for gradients, was {}", to_string(*opts.variant));
   if (opts.fixed_split_size != 0) reject("fixed_split_size: must be 0 for gradients, was {}", opts.fixed_split_size);
-  if (opts.lse) reject("lse: must not be given among the options for gradients, which take it as an argument, was");
+  if (opts.lse) reject("lse: must not be given among the options for gradients, which take it as an argument");
 }
 
 // In place of a tensor [batch, seqlen, heads, head_dim] of the call's queries.
@@ -114,19 +114,9 @@ bool BackwardCall::nothing_to_do() const noexcept {
   return forward.batch == 0 || forward.num_heads_kv == 0 || (!dq && !dk && !dv);
 }
 
-BackwardScratch backward_scratch(const GivenGradients& given) noexcept {
-  const Dims& q = given.q.shape;
-  if (q.size() != kRank) return {};
-  BackwardScratch scratch;
-  scratch.rows = Tensor(nullptr, DType::f32, {2, q[batch_dim], q[heads_dim], q[seqlen_dim]});
-  if (given.into.dq)
-    scratch.dq = Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], q[seqlen_dim], q[head_dim_dim]});
-  return scratch;
-}
-
-BackwardCall validate_backward(const GivenGradients& given, const BackwardScratch& scratch) {
+BackwardCall validate_backward(const GivenGradients& given) {
   check_options(given.opts);
-  BackwardCall call{validate_inputs(given.q, given.k, given.v, given.opts), given, scratch};
+  BackwardCall call{validate_inputs(given.q, given.k, given.v, given.opts), given, {}};
   if (call.forward.problem.e4m3)
     throw Error(ErrorCode::unsupported, "k: must not be e4m3, which has no backward kernels yet");
   call.forward.problem = generator::backward_problem(call.forward.problem);
@@ -143,9 +133,22 @@ BackwardCall validate_backward(const GivenGradients& given, const BackwardScratc
     add_operand(operands, name, *tensor, Operand::Role::lse, false);
   }
   add_gradients(call);
-  for (const Tensor* tensor : {&call.scratch.rows, &call.scratch.dq})
-    if (tensor->data) add_operand(operands, "scratch", *tensor, Operand::Role::captured_packed, true);
   return call;
+}
+
+BackwardScratch backward_scratch(const BackwardCall& call) {
+  const Dims& q = call.given.q.shape;
+  BackwardScratch scratch;
+  scratch.rows = Tensor(nullptr, DType::f32, {2, q[batch_dim], q[heads_dim], q[seqlen_dim]});
+  if (call.given.into.dq)
+    scratch.dq = Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], q[seqlen_dim], q[head_dim_dim]});
+  return scratch;
+}
+
+void add_scratch(BackwardCall& call, const BackwardScratch& scratch) {
+  call.scratch = scratch;
+  for (const Tensor* tensor : {&call.scratch.rows, &call.scratch.dq})
+    if (tensor->data) add_operand(call.forward.operands, "scratch", *tensor, Operand::Role::captured_packed, true);
 }
 
 PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,

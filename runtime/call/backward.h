@@ -24,7 +24,6 @@ struct BackwardScratch {
   Tensor rows;  // [2, batch, num_heads_q, seqlen_q]: LSE and row sums
   Tensor dq;    // [batch, num_heads_q, seqlen_q, head_dim]; empty where it is not wanted
 };
-BackwardScratch backward_scratch(const GivenGradients& given) noexcept;
 
 // Points into the caller's tensors and lives no longer than the call.
 struct BackwardCall {
@@ -35,8 +34,11 @@ struct BackwardCall {
 
   bool nothing_to_do() const noexcept;
 };
-// scratch: with memory. Throws Error(invalid_argument), and Error(unsupported) for what has no backward kernels.
-BackwardCall validate_backward(const GivenGradients& given, const BackwardScratch& scratch);
+// Without scratch. Throws Error(invalid_argument), and Error(unsupported) for what has no backward kernels.
+BackwardCall validate_backward(const GivenGradients& given);
+// What it takes, without memory; and then with it, before the launches are made.
+BackwardScratch backward_scratch(const BackwardCall& call);
+void add_scratch(BackwardCall& call, const BackwardScratch& scratch);
 
 // In this order.
 PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,

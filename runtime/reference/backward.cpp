@@ -60,7 +60,7 @@ std::size_t packed_place(const Dims& shape, const std::int64_t (&indices)[kDims]
 }
 
 std::size_t place_of_head(const Dims& shape, std::int64_t batch, std::int64_t head) noexcept {
-  return static_cast<std::size_t>(shape.size() == 1 ? head : (shape[0] > 1 ? batch : 0) * shape[1] + head);
+  return shape.size() == 1 ? packed_place(shape, {head}) : packed_place(shape, {batch, head});
 }
 
 // Tensors with the dimension of batches; the LSE of the options is its gradient.
@@ -96,10 +96,9 @@ class BackwardHead {
         p_(static_cast<std::size_t>(place.keys.count)) {}
 
   void run(Sums& sums) {
-    constexpr std::int64_t kRowsAtOnce = 128;  // of a hook
     const std::int64_t rows = place_.queries.count;
-    for (std::int64_t first = 0; first < rows; first += kRowsAtOnce) {
-      const std::int64_t end = std::min(rows, first + kRowsAtOnce);
+    for (std::int64_t first = 0; first < rows; first += kRowsOfTask) {
+      const std::int64_t end = std::min(rows, first + kRowsOfTask);
       scores_.ask_hook(first, end - first);
       for (std::int64_t row = first; row < end; ++row) add_row(row, sums);
     }
@@ -215,7 +214,7 @@ class BackwardHead {
 
 void check_backward(const Inputs& inputs) {
   check_inputs(inputs.q, inputs.k, inputs.v, inputs.opts);
-  if (inputs.k.dtype == DType::e4m3) reject("k: must not be e4m3, which has no gradient, was");
+  if (inputs.k.dtype == DType::e4m3) reject("k: must not be e4m3, which has no gradient");
   const Dims out{inputs.q.shape[batch_dim], inputs.q.shape[seqlen_dim], inputs.q.shape[heads_dim],
                  inputs.v.shape[head_dim_dim]};
   if (inputs.dout.shape != out || inputs.dout.strides.size() != out.size())

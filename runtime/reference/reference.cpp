@@ -25,7 +25,6 @@ namespace {
 using namespace runtime;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr std::int64_t kRowsPerTask = 128;  // enough to pay for unpacking the keys and values of a head, and for a hook
 
 // With Real = float probabilities and results are rounded to the dtype.
 template <typename Real>
@@ -90,9 +89,9 @@ std::vector<Task> tasks_of(const std::vector<SequencePlace>& sequences, std::int
   std::vector<Task> tasks;
   for (std::size_t i = 0; i < sequences.size(); ++i)
     for (std::int64_t head = 0; head < heads; ++head)
-      for (std::int64_t first = 0; first < sequences[i].queries.count; first += kRowsPerTask)
+      for (std::int64_t first = 0; first < sequences[i].queries.count; first += kRowsOfTask)
         tasks.push_back(
-            {static_cast<std::int64_t>(i), head, first, std::min(first + kRowsPerTask, sequences[i].queries.count)});
+            {static_cast<std::int64_t>(i), head, first, std::min(first + kRowsOfTask, sequences[i].queries.count)});
   return tasks;
 }
 

@@ -16,6 +16,9 @@
 
 namespace flashjit::reference {
 
+// At once: enough to pay for unpacking the keys and values of a head, and for a hook.
+inline constexpr std::int64_t kRowsOfTask = 128;
+
 // One of f32 [num_heads] or [batch, num_heads].
 double value_of_head(const std::optional<Tensor>& values, std::int64_t batch, std::int64_t head, double none) noexcept;
 double round_to(DType dtype, double value) noexcept;

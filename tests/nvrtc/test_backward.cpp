@@ -14,6 +14,7 @@
 #include "runtime/support/parallel.h"
 #include "tests/nvrtc/kernel_jobs.h"
 #include "tests/support/backward_case.h"
+#include "tests/support/emulating_engine.h"
 #include "tests/support/error_code.h"
 #include "tests/support/plant.h"
 #include "tests/support/sample.h"
@@ -23,22 +24,10 @@ namespace {
 
 using namespace flashjit;
 using tests::code_of;
-
-Engine& engine_for(const std::string& architecture) {
-  const auto emulating = [](const char* name) {
-    EngineOptions options = EngineOptions::from_environment();
-    options.policy = Policy::off;
-    options.emulate = name;
-    return options;
-  };
-  static Engine sm_80(emulating("sm_80")), sm_86(emulating("sm_86")), sm_90a(emulating("sm_90a"));
-  return architecture == "sm_80" ? sm_80 : architecture == "sm_86" ? sm_86 : sm_90a;
-}
+using tests::engine_for;
 
 Engine engine_with(const std::string& template_directory) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
-  options.emulate = "sm_80";
+  EngineOptions options = tests::emulating("sm_80");
   options.template_directory = template_directory;
   return Engine(options);
 }
@@ -98,6 +87,15 @@ TEST_CASE("gradients of everything that changes scores and probabilities") {
       changes[i](c);
       c.check(engine_for(i % 2 == 0 ? "sm_86" : "sm_90a"), i % 4 == 0);
     }
+}
+
+TEST_CASE("gradients of rows whose LSE is far from 0") {
+  for (const double far : {-10000., 10000.}) {
+    CAPTURE(far);
+    Case c;
+    c.values(&O::bias, DType::f32, {1, 1, 1, 100}, [&](std::int64_t) { return far; });
+    c.check(engine_for("sm_80"));
+  }
 }
 
 TEST_CASE("gradients of some of the tensors, and of empty ones") {

@@ -8,23 +8,14 @@
 #include <vector>
 
 #include "flashjit/flashjit.h"
+#include "tests/support/emulating_engine.h"
 
 namespace {
 
 using namespace flashjit;
+using tests::engine_for;
 
 constexpr std::int64_t kKeys = 333, kHeads = 4, kHeadsKv = 2, kDim = 64, kSize = 100;  // 100: splits of 128
-
-Engine& engine_for(const std::string& architecture) {
-  const auto emulating = [](const char* name) {
-    EngineOptions options = EngineOptions::from_environment();
-    options.policy = Policy::off;
-    options.emulate = name;
-    return options;
-  };
-  static Engine sm_80(emulating("sm_80")), sm_90a(emulating("sm_90a"));
-  return architecture == "sm_80" ? sm_80 : sm_90a;
-}
 
 HostTensor ints(const std::vector<std::int32_t>& values) {
   HostTensor tensor(DType::i32, {static_cast<std::int64_t>(values.size())});

@@ -13,6 +13,7 @@
 #include "flashjit/emulator.h"
 #include "flashjit/flashjit.h"
 #include "runtime/support/parallel.h"
+#include "tests/support/emulating_engine.h"
 #include "tests/support/large_scores.h"
 #include "tests/support/same_bytes.h"
 #include "tests/support/surrounded_by_nan.h"
@@ -21,19 +22,9 @@
 namespace {
 
 using namespace flashjit;
+using tests::emulating;
+using tests::engine_for;
 using tests::same_bytes;
-
-EngineOptions emulating(const std::string& architecture) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
-  options.emulate = architecture;
-  return options;
-}
-
-Engine& engine_for(const std::string& architecture) {
-  static Engine sm_80(emulating("sm_80")), sm_90a(emulating("sm_90a"));
-  return architecture == "sm_80" ? sm_80 : sm_90a;
-}
 
 struct Sizes {
   std::int64_t batch = 1, seqlen_q = 130, seqlen_kv = 200, num_heads_q = 4, num_heads_kv = 2, head_dim = 64,

@@ -13,24 +13,15 @@
 #include "flashjit/emulator.h"
 #include "flashjit/flashjit.h"
 #include "runtime/call/movable_operation.h"
+#include "tests/support/emulating_engine.h"
 #include "tests/support/ragged_batch.h"
 #include "tests/support/scattered_pages.h"
 
 namespace {
 
 using namespace flashjit;
+using tests::engine_for;
 using tests::RaggedBatch;
-
-Engine& engine_for(const std::string& architecture) {
-  const auto emulating = [](const char* name) {
-    EngineOptions options = EngineOptions::from_environment();
-    options.policy = Policy::off;
-    options.emulate = name;
-    return options;
-  };
-  static Engine sm_80(emulating("sm_80")), sm_90a(emulating("sm_90a"));
-  return architecture == "sm_80" ? sm_80 : sm_90a;
-}
 
 }  // namespace
 

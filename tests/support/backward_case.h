@@ -66,9 +66,9 @@ class BackwardCase {
     engine.attention_backward(on_dout, on_q, on_k, on_v, out, lse, {dq.view(), dk.view(), dv.view()}, of, on_dlse);
     std::optional<Tensor> here_dlse;
     if (dlse) here_dlse = dlse->view();
-    const auto exact = reference::attention_backward(dout.view(), q.view(), k.view(), v.view(), options, here_dlse);
+    const auto exact = engine.reference_backward(dout.view(), q.view(), k.view(), v.view(), options, here_dlse);
     const auto low =
-        reference::attention_backward_in_low_precision(dout.view(), q.view(), k.view(), v.view(), options, here_dlse);
+        engine.reference_backward_in_low_precision(dout.view(), q.view(), k.view(), v.view(), options, here_dlse);
     return compare("dq", HostTensor::from_device(dq), exact.dq, low.dq) +
            compare("dk", HostTensor::from_device(dk), exact.dk, low.dk) +
            compare("dv", HostTensor::from_device(dv), exact.dv, low.dv);

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engines that emulate an architecture and leave nothing on the disk.
+#pragma once
+
+#include <string>
+
+#include "flashjit/engine.h"
+
+namespace flashjit::tests {
+
+inline EngineOptions emulating(const std::string& architecture) {
+  EngineOptions options = EngineOptions::from_environment();
+  options.policy = Policy::off;
+  options.emulate = architecture;
+  return options;
+}
+
+// One of each, for all tests of a program: it compiles each kernel once.
+inline Engine& engine_for(const std::string& architecture) {
+  static Engine sm_80(emulating("sm_80")), sm_86(emulating("sm_86")), sm_90a(emulating("sm_90a"));
+  return architecture == "sm_80" ? sm_80 : architecture == "sm_86" ? sm_86 : sm_90a;
+}
+
+}  // namespace flashjit::tests
