@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/api/c_arguments.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "generator/dtype.h"
+#include "generator/functions.h"
+#include "runtime/api/c_struct.h"
+#include "runtime/support/path_list.h"
+
+namespace flashjit::runtime {
+namespace {
+
+using generator::FunctionKind;
+using generator::FunctionText;
+
+void require_zero(const char* name, std::int32_t value) {
+  if (value != 0) reject("{}: must be 0, was {}", name, value);
+}
+
+// The interface leaves room for further values.
+bool to_bool(const char* name, std::int32_t value) {
+  if (value != 0 && value != 1) reject("{}: must be 0 or 1, was {}", name, value);
+  return value == 1;
+}
+
+// What refuses a spelling repeats it; so one that is longer than any is not handed on.
+Variant to_variant(std::string_view spelling) {
+  constexpr std::size_t kLongest = 200;
+  if (spelling.size() <= kLongest) return parse_variant(spelling);
+  reject("variant: must have at most {} characters, had {}", kLongest, spelling.size());
+}
+
+Capture to_capture(const char* function, const flashjit_capture& given, MemoryKind kind) {
+  const char* const name = given.name ? given.name : "";  // which is refused like every other wrong name
+  const std::string label = fmt::format("{}: capture {}", function, name);
+  require_zero((label + ": reserved").c_str(), given.reserved);
+  if (given.tensor) return {name, to_tensor(label.c_str(), given.tensor, kind, generator::captured_dtypes().c_str())};
+  if (!to_bool((label + ": is_integer").c_str(), given.is_integer)) {
+    if (std::isfinite(given.number) && std::fabs(given.number) > std::numeric_limits<float>::max())
+      reject("{}: must be a number of f32, was {}", label, given.number);
+    return {name, given.number};
+  }
+  using Limits = std::numeric_limits<std::int32_t>;
+  if (!(given.number >= Limits::min() && given.number <= Limits::max()) || given.number != std::trunc(given.number))
+    reject("{}: must be a whole number of 32 bits, was {}", label, given.number);
+  return {name, static_cast<std::int32_t>(given.number)};
+}
+
+template <typename Function>
+Function to_function(const char* name, const flashjit_function& given, MemoryKind kind) {
+  const auto c = read_struct(given);
+  const auto require_some = [&](const char* what, const void* pointer, std::size_t count) {
+    if (!pointer && count > 0) reject("{}: {} must not be null, as there are {}", name, what, count);
+  };
+  require_some("text", c.text, c.text_size);
+  require_some("captures", c.captures, c.capture_count);
+  if (c.capture_count > generator::kMaxCaptures)  // before one is read
+    reject("{}: must have at most {} captures, had {}", name, generator::kMaxCaptures, c.capture_count);
+  std::vector<Capture> captures;
+  for (std::size_t i = 0; i < c.capture_count; ++i) captures.push_back(to_capture(name, c.captures[i], kind));
+  return Function(c.text ? std::string(c.text, c.text_size) : std::string(), std::move(captures));
+}
+
+void read_tensors(const flashjit_attention_options& c, MemoryKind kind, AttentionOptions& options) {
+  const auto read = [kind](const char* name, const DLTensor* given, const char* wanted, auto& option) {
+    if (given) option = to_tensor(name, given, kind, wanted);
+  };
+  read("lse", c.lse, "f32", options.lse);
+  read("alibi_slopes", c.alibi_slopes, "f32", options.alibi_slopes);
+  read("sinks", c.sinks, "f32", options.sinks);
+  read("bias", c.bias, "f16, bf16 or f32", options.bias);
+  read("boolean_mask", c.boolean_mask, "boolean", options.boolean_mask);
+  read("documents", c.documents, "i32", options.documents);
+  read("prefix", c.prefix, "i32", options.prefix);
+  read("tree", c.tree, "i64", options.tree);
+  read("query_offsets", c.query_offsets, "i32", options.query_offsets);
+  read("key_offsets", c.key_offsets, "i32", options.key_offsets);
+  read("block_mask", c.block_mask, "i32", options.block_mask);
+  read("dropout_state", c.dropout_state, "i64", options.dropout_state);
+  read("dropout_mask", c.dropout_mask, "boolean", options.dropout_mask);
+  read("cu_seqlens_q", c.cu_seqlens_q, "i32", options.cu_seqlens_q);
+  read("cu_seqlens_kv", c.cu_seqlens_kv, "i32", options.cu_seqlens_kv);
+  read("seqused_q", c.seqused_q, "i32", options.seqused_q);
+  read("seqused_kv", c.seqused_kv, "i32", options.seqused_kv);
+  read("leftpad_kv", c.leftpad_kv, "i32", options.leftpad_kv);
+  read("batch_indices_kv", c.batch_indices_kv, "i32", options.batch_indices_kv);
+  read("page_table", c.page_table, "i32", options.page_table);
+  read("k_scale", c.k_scale, "f32", options.k_scale);
+  read("v_scale", c.v_scale, "f32", options.v_scale);
+}
+
+const FunctionText* bias_function(DLDataType given) {
+  if (given.code == 0 && given.bits == 0 && given.lanes == 0) return nullptr;
+  const auto dtype = to_dtype(given);
+  const auto known = generator::library_dtypes(FunctionKind::bias);
+  if (!dtype || std::find(known.begin(), known.end(), *dtype) == known.end())
+    reject("bias: must be f16, bf16 or f32, or all 0 for none, was {}", to_string(given));
+  return &generator::library_function(FunctionKind::bias, *dtype);
+}
+
+// Of a feature whose tensor has one dtype only.
+const FunctionText* flagged_function(FunctionKind kind, std::int32_t flag) {
+  if (!to_bool(generator::word_of(kind), flag)) return nullptr;
+  return &generator::library_function(kind, generator::library_dtypes(kind).front());
+}
+
+template <typename Function>
+const FunctionText* users_function(const char* name, const flashjit_function* given) {
+  return given ? to_function<Function>(name, *given, MemoryKind::any).source() : nullptr;
+}
+
+}  // namespace
+
+EngineOptions to_engine_options(const flashjit_engine_options* given) {
+  auto options = EngineOptions::from_environment();
+  if (!given) return options;
+  const auto c = read_struct(*given);
+  if (c.policy) options.policy = parse_policy(c.policy);
+  if (c.cache_directory) options.cache_directory = c.cache_directory;
+  if (c.bundles) options.bundles = split_paths(c.bundles);
+  if (c.tuning) options.tuning = parse_tuning_policy(c.tuning);
+  if (c.emulate) options.emulate = c.emulate;
+  if (c.nvrtc_path) options.nvrtc_path = c.nvrtc_path;
+  return options;
+}
+
+AttentionOptions to_attention_options(const flashjit_attention_options* given, MemoryKind kind) {
+  AttentionOptions options;
+  if (!given) return options;
+  const auto c = read_struct(*given);
+  options.causal = to_bool("causal", c.causal);
+  if (to_bool("has_softmax_scale", c.has_softmax_scale)) options.softmax_scale = c.softmax_scale;
+  options.stream = static_cast<Stream>(c.stream);
+  if (c.variant) options.variant = to_variant(c.variant);
+  if (c.window) options.window = {c.window->left, c.window->right};
+  options.chunk = c.chunk;
+  options.softcap = c.softcap;
+  options.dropout = {c.dropout, c.dropout_seed, c.dropout_offset};
+  options.max_seqlen_q = c.max_seqlen_q;
+  options.max_seqlen_kv = c.max_seqlen_kv;
+  require_zero("reserved", c.reserved);
+  read_tensors(c, kind, options);
+  if (c.score) options.score = to_function<Score>("score", *c.score, kind);
+  if (c.mask) options.mask = to_function<Mask>("mask", *c.mask, kind);
+  if (c.plan) options.plan = &c.plan->plan;
+  options.fixed_split_size = c.fixed_split_size;
+  return options;
+}
+
+AppendOptions to_append_options(const flashjit_append_options* given, MemoryKind kind) {
+  const auto c = read_struct(require("options", given));
+  AppendOptions options;
+  const auto set = [kind](std::optional<Tensor>& option, const char* name, const DLTensor* tensor,
+                          const char* dtypes = "i32") {
+    if (tensor) option = to_tensor(name, tensor, kind, dtypes);
+  };
+  constexpr const char *kOfTokens = "i32 or i64", *kOfTables = "f16, bf16 or f32";
+  set(options.slots, "slots", c.slots, kOfTokens);
+  set(options.seqused_kv, "seqused_kv", c.seqused_kv);
+  set(options.cu_seqlens, "cu_seqlens", c.cu_seqlens);
+  set(options.page_table, "page_table", c.page_table);
+  set(options.batch_indices_kv, "batch_indices_kv", c.batch_indices_kv);
+  set(options.leftpad_kv, "leftpad_kv", c.leftpad_kv);
+  set(options.rotary_cos, "rotary_cos", c.rotary_cos, kOfTables);
+  set(options.rotary_sin, "rotary_sin", c.rotary_sin, kOfTables);
+  set(options.positions, "positions", c.positions, kOfTokens);
+  set(options.q, "q", c.q, kRowDTypes);
+  set(options.q_out, "q_out", c.q_out, kRowDTypes);
+  set(options.k_scale, "k_scale", c.k_scale, "f32");
+  set(options.v_scale, "v_scale", c.v_scale, "f32");
+  options.rotary_interleaved = to_bool("rotary_interleaved", c.rotary_interleaved);
+  require_zero("reserved", c.reserved);
+  options.stream = static_cast<Stream>(c.stream);
+  return options;
+}
+
+Problem to_problem(const flashjit_problem* given) {
+  const auto c = read_struct(require("problem", given));
+  const auto dtype = to_dtype(c.dtype);
+  if (!dtype) reject("dtype: must be f16 or bf16, was {}", to_string(c.dtype));
+  require_zero("reserved", c.reserved);
+  Problem problem{.dtype = *dtype,
+                  .head_dim = c.head_dim,
+                  .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
+                  .causal = to_bool("causal", c.causal),
+                  .window = to_bool("window", c.window),
+                  .chunk = to_bool("chunk", c.chunk),
+                  .softcap = to_bool("softcap", c.softcap),
+                  .alibi = to_bool("alibi", c.alibi),
+                  .sinks = to_bool("sinks", c.sinks),
+                  .prefix = to_bool("prefix", c.prefix),
+                  .block_mask = to_bool("block_mask", c.block_mask),
+                  .dropout = to_bool("dropout", c.dropout),
+                  .ragged = to_bool("ragged", c.ragged),
+                  .paged = to_bool("paged", c.paged),
+                  .e4m3 = to_bool("e4m3", c.e4m3),
+                  .token_scales = to_bool("token_scales", c.token_scales),
+                  .bias = bias_function(c.bias),
+                  .boolean_mask = flagged_function(FunctionKind::boolean_mask, c.boolean_mask),
+                  .documents = flagged_function(FunctionKind::documents, c.documents),
+                  .tree = flagged_function(FunctionKind::tree, c.tree),
+                  .score = users_function<Score>("score", c.score),
+                  .mask = users_function<Mask>("mask", c.mask),
+                  .dropout_mask = flagged_function(FunctionKind::dropout_mask, c.dropout_mask)};
+  problem.causal = problem.causal && !problem.prefix;  // as masks_of has it for calls
+  if (problem.block_mask && !problem.boolean_mask && !problem.documents && !problem.tree && !problem.mask)
+    reject("block_mask: must not be given without boolean_mask, documents, tree or mask, which it is made of");
+  if (problem.block_mask && problem.ragged)  // as calls are refused
+    reject("block_mask: must not be given for a batch whose sequences are not equally long");
+  return problem;
+}
+
+CallShape to_shape(const flashjit_mask_shape& given) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;  // as of calls; more would overflow on the way
+  const auto check = [&](const char* name, std::int64_t size) {
+    if (size < 0 || size > kMost) reject("shape: {} must be from 0 to {}, was {}", name, kMost, size);
+  };
+  check("batch", given.batch);
+  check("num_heads_q", given.num_heads_q);
+  check("seqlen_q", given.seqlen_q);
+  check("seqlen_kv", given.seqlen_kv);
+  return {given.batch, given.seqlen_q, given.seqlen_kv, given.num_heads_q, 1};
+}
+
+}  // namespace flashjit::runtime
