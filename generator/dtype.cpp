@@ -105,6 +105,8 @@ double load_f32(const void* data, std::int64_t index) noexcept { return read<flo
 void store_f16(void* data, std::int64_t index, double value) noexcept { write(data, index, encode(kF16, value)); }
 void store_bf16(void* data, std::int64_t index, double value) noexcept { write(data, index, encode(kBf16, value)); }
 void store_f32(void* data, std::int64_t index, double value) noexcept { write(data, index, static_cast<float>(value)); }
+double load_f64(const void* data, std::int64_t index) noexcept { return read<double>(data, index); }
+void store_f64(void* data, std::int64_t index, double value) noexcept { write(data, index, value); }
 
 double load_e4m3(const void* data, std::int64_t index) noexcept { return decode_e4m3(read<std::uint8_t>(data, index)); }
 void store_e4m3(void* data, std::int64_t index, double value) noexcept { write(data, index, encode_e4m3(value)); }
@@ -142,6 +144,7 @@ constexpr DTypeRow kRows[] = {
     {DType::i64, "i64", 8, 0.5, nullptr, load_whole<std::int64_t>, store_whole<std::int64_t>},
     {DType::boolean, "boolean", 1, 0.5, nullptr, load_boolean, store_boolean},
     {DType::e4m3, "e4m3", 1, 0x1p-4, nullptr, load_e4m3, store_e4m3},
+    {DType::f64, "f64", 8, 0x1p-53, nullptr, load_f64, store_f64},
 };
 
 // "f16, bf16 or f32", of the rows that are wanted.
@@ -175,8 +178,10 @@ std::string all_dtypes() {
   return names_of([](const DTypeRow&) { return true; });
 }
 
+bool may_be_captured(DType dtype) noexcept { return find_dtype(dtype) && dtype != DType::e4m3 && dtype != DType::f64; }
+
 std::string captured_dtypes() {
-  return names_of([](const DTypeRow& row) { return row.dtype != DType::e4m3; });
+  return names_of([](const DTypeRow& row) { return may_be_captured(row.dtype); });
 }
 
 std::string kernel_dtypes() {

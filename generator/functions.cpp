@@ -72,8 +72,7 @@ const char* element_of(DType dtype) {
       return "I64";
     case DType::boolean:
       return "Boolean";
-    case DType::f32:
-    case DType::e4m3:
+    default:
       break;
   }
   return "F32";
@@ -125,8 +124,8 @@ std::string digest_of(const std::string& key) {
 
 void check_capture(const char* word, const CaptureType& type) {
   if (const std::string why = why_no_capture_name(type.name); !why.empty()) reject("{}: capture {}", word, why);
-  if (type.dtype == DType::e4m3)
-    reject("{}: capture {}: dtype must be {}, was e4m3", word, type.name, captured_dtypes());
+  if (!may_be_captured(type.dtype))
+    reject("{}: capture {}: dtype must be {}, was {}", word, type.name, captured_dtypes(), to_string(type.dtype));
   if (type.rank > kMaxRank)
     reject("{}: capture {}: rank must be at most {}, was {}", word, type.name, kMaxRank, type.rank);
 }

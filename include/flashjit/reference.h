@@ -18,7 +18,7 @@ struct Result {
 };
 
 // What flashjit::attention computes, from host memory: shapes, strides and options mean the same; opts.stream,
-// opts.variant, opts.block_mask and opts.lse are not used. f16, bf16 and f32 inputs; any head_dim from 1. Uses all
+// opts.variant, opts.block_mask and opts.lse are not used. f16, bf16, f32 and f64 inputs; any head_dim from 1. Uses all
 // cores; thread-safe. Throws Error(invalid_argument), and for opts.score and opts.mask, which need a compiler,
 // Error(unsupported).
 Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
@@ -34,10 +34,10 @@ struct Gradients {
   std::vector<double> dq, dk, dv;
   std::vector<double> dalibi_slopes, dsinks, dbias;
 };
-// Of attention() with these inputs and options, from host memory. dout has the shape of the output, f16, bf16 or f32;
-// dlse is f32 in the shape of the LSE, without it 0. What stands for several rows, keys, heads or batch entries gets
-// the sum of their gradients; rows that belong to no sequence get 0. Not of k and v of e4m3. Thread-safe, uses all
-// cores. Throws Error(invalid_argument), and for opts.score and opts.mask Error(unsupported).
+// Of attention() with these inputs and options, from host memory. dout has the shape of the output, any of these
+// dtypes; dlse is f32 or f64 in the shape of the LSE, without it 0. What stands for several rows, keys, heads or batch
+// entries gets the sum of their gradients; rows that belong to no sequence get 0. Not of k and v of e4m3. Thread-safe,
+// uses all cores. Throws Error(invalid_argument), and for opts.score and opts.mask Error(unsupported).
 Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                              const AttentionOptions& opts = {}, const std::optional<Tensor>& dlse = {});
 // The same with what low precision does to it: as attention_in_low_precision, with gradients of scores rounded to the

@@ -18,7 +18,7 @@ namespace flashjit {
 using Stream = CUstream_st*;
 
 // e4m3 is OCP's E4M3 of 8 bits: up to 448 in magnitude, without infinities (what PyTorch calls float8_e4m3fn).
-enum class DType : std::uint8_t { f16, bf16, f32, i32, i64, boolean, e4m3 };
+enum class DType : std::uint8_t { f16, bf16, f32, i32, i64, boolean, e4m3, f64 };
 
 const char* to_string(DType dtype) noexcept;  // "f16", "bf16", "f32", …
 DType parse_dtype(const std::string& text);   // throws Error(invalid_argument)

@@ -86,6 +86,7 @@ std::optional<DType> to_dtype(DLDataType dtype) noexcept {
   if (is(dtype, kDLInt, 64)) return DType::i64;
   if (is(dtype, kBool, 8)) return DType::boolean;
   if (is(dtype, kE4m3, 8)) return DType::e4m3;
+  if (is(dtype, kDLFloat, 64)) return DType::f64;
   return std::nullopt;
 }
 

@@ -13,9 +13,6 @@
 namespace flashjit {
 namespace {
 
-// An f64, as this library has no dtype of that name.
-constexpr DType kEightBytes = DType::i64;
-
 // Packed in host memory.
 HostTensor packed(const Tensor& tensor) {
   HostTensor copy(tensor.dtype, tensor.shape);
@@ -103,7 +100,7 @@ void Engine::Impl::apply_functions(const AttentionOptions& on_device, CallShape 
   shape.seqlen_q = rows.seqlen_q, shape.seqlen_kv = rows.seqlen_kv;
   const Dims dims{rows.count, rows.seqlen_kv};
   const int device = emulated ? kHostMemory : -1;
-  DeviceTensor scores = DeviceTensor::from_host(Tensor(rows.scores.data(), kEightBytes, dims), nullptr, device);
+  DeviceTensor scores = DeviceTensor::from_host(Tensor(rows.scores.data(), DType::f64, dims), nullptr, device);
   const runtime::ForwardCall call = runtime::validate_function_scores(on_device, shape, scores);
   backend.run(call.operands, nullptr, [&](const Architecture& architecture) {
     return runtime::make_function_scores_launch(call, scores, {rows.batch, rows.head, rows.first_row, rows.count},

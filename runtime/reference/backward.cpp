@@ -219,9 +219,10 @@ void check_backward(const Inputs& inputs) {
                  inputs.v.shape[head_dim_dim]};
   if (inputs.dout.shape != out || inputs.dout.strides.size() != out.size())
     reject("dout: must have the shape {} of the output, had {}", to_string(out), to_string(inputs.dout.shape));
-  if (inputs.opts.lse && (inputs.opts.lse->shape != lse_shape(out) || inputs.opts.lse->dtype != DType::f32))
-    reject("dlse: must be f32 {}, was {} {}", to_string(lse_shape(out)), to_string(inputs.opts.lse->dtype),
-           to_string(inputs.opts.lse->shape));
+  const std::optional<Tensor>& dlse = inputs.opts.lse;
+  if (dlse && (dlse->shape != lse_shape(out) || (dlse->dtype != DType::f32 && dlse->dtype != DType::f64)))
+    reject("dlse: must be f32 or f64 {}, was {} {}", to_string(lse_shape(out)), to_string(dlse->dtype),
+           to_string(dlse->shape));
   for (const auto& [name, tensor] :
        {std::pair{"dout", &inputs.dout}, {"dlse", inputs.opts.lse ? &*inputs.opts.lse : nullptr}})
     if (tensor && byte_count(name, tensor->dtype, tensor->shape) > 0 && !tensor->data)

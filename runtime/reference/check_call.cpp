@@ -73,7 +73,8 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   check_view("q", q);
   check_view("k", k);
   check_view("v", v);
-  if (q.dtype > DType::f32) reject("q: dtype must be f16, bf16 or f32, was {}", to_string(q.dtype));
+  if (q.dtype > DType::f32 && q.dtype != DType::f64)
+    reject("q: dtype must be f16, bf16, f32 or f64, was {}", to_string(q.dtype));
   if (k.dtype != DType::e4m3) check_dtype("k", k, "q", q);
   check_dtype("v", v, k.dtype == DType::e4m3 ? "k" : "q", k.dtype == DType::e4m3 ? k : q);
   check_scales({opts.k_scale, opts.v_scale}, "k", k);

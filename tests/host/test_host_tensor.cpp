@@ -179,8 +179,8 @@ TEST_CASE("dtypes have names and sizes") {
   CHECK(size_of(DType::f16) == 2);
   CHECK(size_of(DType::bf16) == 2);
   CHECK(size_of(DType::f32) == 4);
-  CHECK_THROWS_WITH_AS(parse_dtype("float16"), "dtype: must be f16, bf16, f32, i32, i64, boolean or e4m3, was float16",
-                       Error);
+  CHECK_THROWS_WITH_AS(parse_dtype("float16"),
+                       "dtype: must be f16, bf16, f32, i32, i64, boolean, e4m3 or f64, was float16", Error);
 }
 
 TEST_CASE("dims hold up to eight sizes") {

@@ -25,6 +25,7 @@ inline std::uint8_t code_of(DType dtype) noexcept {
       return kDlpackE4m3;
     case DType::f16:
     case DType::f32:
+    case DType::f64:
       break;
   }
   return kDLFloat;
