@@ -185,6 +185,23 @@ typedef struct flashjit_attention_options {
 flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const flashjit_attention_options* options);
 
+/* Where gradients of q, k and v go; NULL: not computed. Each has the shape of what it is of, in the caller's memory: dq
+   in the dtype of q; dk and dv in that of k, or both in f32. */
+typedef struct flashjit_gradients {
+  size_t struct_size;
+  const DLTensor *dq, *dk, *dv;
+} flashjit_gradients;
+#define FLASHJIT_GRADIENTS_INIT \
+  { sizeof(flashjit_gradients), NULL, NULL, NULL }
+/* Gradients of a number that depends on what flashjit_attention gave, on out by dout, of its shape and dtype, and on
+   lse by dlse, f32 (NULL: not), enqueued on the stream. Rules are those of flashjit::attention_backward
+   (flashjit/backward.h). options are those of that call, but without lse, plan, variant and fixed_split_size; may be
+   NULL. FLASHJIT_UNSUPPORTED for what has no backward kernels. */
+flashjit_status flashjit_attention_backward(flashjit_engine* engine, const DLTensor* dout, const DLTensor* q,
+                                            const DLTensor* k, const DLTensor* v, const DLTensor* out,
+                                            const DLTensor* lse, const DLTensor* dlse, const flashjit_gradients* into,
+                                            const flashjit_attention_options* options);
+
 /* Plans: the list of tiles of a ragged batch is made once, for any number of calls with the same problem and sizes: all
    layers of a serving step. flashjit/engine.h has the rules. In all of these functions q, k, v and options are those of
    the calls, without a plan; of q, k and v only sizes, strides and the device count.
@@ -326,6 +343,19 @@ typedef struct flashjit_problem {
 
 /* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */
 flashjit_status flashjit_prepare(flashjit_engine* engine, const flashjit_problem* problem, int32_t device);
+
+/* --- Reference --------------------------------------------------------------------------------------------------- */
+
+/* What flashjit_attention computes, on the CPU in double precision: flashjit::Engine::reference. Tensors are in host
+   memory: q, k and v of kDLFloat 16, 32 or 64 or kDLBfloat 16, out and lse, which may be NULL, of kDLFloat 64. options
+   may be NULL; its lse must be. Texts are applied by the engine's device. */
+flashjit_status flashjit_reference(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                                   const DLTensor* out, const DLTensor* lse, const flashjit_attention_options* options);
+/* Its gradients, all into kDLFloat 64: flashjit::Engine::reference_backward. dout has the shape of out and any of these
+   dtypes; dlse, f32 or f64, may be NULL. */
+flashjit_status flashjit_reference_backward(flashjit_engine* engine, const DLTensor* dout, const DLTensor* q,
+                                            const DLTensor* k, const DLTensor* v, const DLTensor* dlse,
+                                            const flashjit_gradients* into, const flashjit_attention_options* options);
 
 /* --- Measuring --------------------------------------------------------------------------------------------------- */
 

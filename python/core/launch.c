@@ -79,7 +79,7 @@ static void give_back(Loan* loan) {
   if (loan->versioned && loan->versioned->deleter) loan->versioned->deleter(loan->versioned);
 }
 
-enum { kMostLoans = kTensorOptions + 5 + 2 * kMostCaptures };
+enum { kMostLoans = kTensorOptions + 10 + 2 * kMostCaptures };
 
 typedef struct Call {
   Settings settings;
@@ -199,6 +199,101 @@ PyObject* launch(PyObject* module, PyObject* args) {
   const DLTensor* const out_view = lend(&call, "out", out, 1);
   call.settings.options.lse = lend(&call, "lse", lse, 1);
   const flashjit_status status = call.wrong ? FLASHJIT_OK : run(&call.settings, q_view, k_view, v_view, out_view);
+  return finish(&call, status);
+}
+
+/* None is a gradient that is not to be computed. */
+static flashjit_gradients lend_gradients(Call* call, PyObject* dq, PyObject* dk, PyObject* dv) {
+  flashjit_gradients into = FLASHJIT_GRADIENTS_INIT;
+  into.dq = lend(call, "dq", dq, 1);
+  into.dk = lend(call, "dk", dk, 1);
+  into.dv = lend(call, "dv", dv, 1);
+  return into;
+}
+
+PyObject* backward(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *engine, *dout, *q, *k, *v, *out, *lse, *dlse, *dq, *dk, *dv, *further, *score, *mask, *numbers;
+  unsigned long long stream;
+  Call call;
+  begin(&call);
+  if (!PyArg_ParseTuple(args, "OOOOOOOO(OOO)O!OOO!K:backward", &engine, &dout, &q, &k, &v, &out, &lse, &dlse, &dq, &dk,
+                        &dv, &PyDict_Type, &further, &score, &mask, &PyTuple_Type, &numbers, &stream) ||
+      !read_options(&call, engine, score, mask, numbers, NULL, stream)) {
+    return NULL;
+  }
+  const DLTensor* const dout_view = lend(&call, "dout", dout, 0);
+  const DLTensor* const q_view = lend(&call, "q", q, 0);
+  const DLTensor* const k_view = lend(&call, "k", k, 0);
+  const DLTensor* const v_view = lend(&call, "v", v, 0);
+  const DLTensor* const out_view = lend(&call, "out", out, 0);
+  const DLTensor* const lse_view = lend(&call, "lse", lse, 0);
+  const DLTensor* const dlse_view = lend(&call, "dlse", dlse, 0);
+  lend_options(&call, further);
+  lend_all_captures(&call);
+  const flashjit_gradients into = lend_gradients(&call, dq, dk, dv);
+  flashjit_status status = FLASHJIT_OK;
+  if (!call.wrong) {
+    Py_BEGIN_ALLOW_THREADS;
+    status = flashjit_attention_backward(call.settings.engine, dout_view, q_view, k_view, v_view, out_view, lse_view,
+                                         dlse_view, &into, &call.settings.options);
+    Py_END_ALLOW_THREADS;
+  }
+  return finish(&call, status);
+}
+
+PyObject* reference(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *engine, *q, *k, *v, *out, *lse, *further, *score, *mask, *numbers;
+  Call call;
+  begin(&call);
+  if (!PyArg_ParseTuple(args, "OOOOOOO!OOO!:reference", &engine, &q, &k, &v, &out, &lse, &PyDict_Type, &further, &score,
+                        &mask, &PyTuple_Type, &numbers) ||
+      !read_options(&call, engine, score, mask, numbers, NULL, 0)) {
+    return NULL;
+  }
+  const DLTensor* const q_view = lend(&call, "q", q, 0);
+  const DLTensor* const k_view = lend(&call, "k", k, 0);
+  const DLTensor* const v_view = lend(&call, "v", v, 0);
+  lend_options(&call, further);
+  lend_all_captures(&call);
+  const DLTensor* const out_view = lend(&call, "out", out, 1);
+  const DLTensor* const lse_view = lend(&call, "lse", lse, 1);
+  flashjit_status status = FLASHJIT_OK;
+  if (!call.wrong) {
+    Py_BEGIN_ALLOW_THREADS;
+    status =
+        flashjit_reference(call.settings.engine, q_view, k_view, v_view, out_view, lse_view, &call.settings.options);
+    Py_END_ALLOW_THREADS;
+  }
+  return finish(&call, status);
+}
+
+PyObject* reference_backward(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *engine, *dout, *q, *k, *v, *dlse, *dq, *dk, *dv, *further, *score, *mask, *numbers;
+  Call call;
+  begin(&call);
+  if (!PyArg_ParseTuple(args, "OOOOOO(OOO)O!OOO!:reference_backward", &engine, &dout, &q, &k, &v, &dlse, &dq, &dk, &dv,
+                        &PyDict_Type, &further, &score, &mask, &PyTuple_Type, &numbers) ||
+      !read_options(&call, engine, score, mask, numbers, NULL, 0)) {
+    return NULL;
+  }
+  const DLTensor* const dout_view = lend(&call, "dout", dout, 0);
+  const DLTensor* const q_view = lend(&call, "q", q, 0);
+  const DLTensor* const k_view = lend(&call, "k", k, 0);
+  const DLTensor* const v_view = lend(&call, "v", v, 0);
+  const DLTensor* const dlse_view = lend(&call, "dlse", dlse, 0);
+  lend_options(&call, further);
+  lend_all_captures(&call);
+  const flashjit_gradients into = lend_gradients(&call, dq, dk, dv);
+  flashjit_status status = FLASHJIT_OK;
+  if (!call.wrong) {
+    Py_BEGIN_ALLOW_THREADS;
+    status = flashjit_reference_backward(call.settings.engine, dout_view, q_view, k_view, v_view, dlse_view, &into,
+                                         &call.settings.options);
+    Py_END_ALLOW_THREADS;
+  }
   return finish(&call, status);
 }
 

@@ -24,7 +24,8 @@ from ._nvrtc import find_nvrtc
 __all__ = [
     "CacheMiss", "CompileFailed", "DriverError", "Engine", "Error", "IOFailure", "InvalidArgument", "KernelFault",
     "Mask", "NoCompiler", "NoDevice", "NoDriver", "Plan", "Score", "Unsupported", "__version__", "append", "attention",
-    "block_mask", "counters", "dropout_mask", "library_path", "merge", "plan", "prepare"
+    "attention_backward", "block_mask", "counters", "dropout_mask", "library_path", "merge", "plan", "prepare", "reference",
+    "reference_backward"
 ]
 
 __version__: str = _core.version()
@@ -84,6 +85,22 @@ class Engine(_core.Engine):
     def plan(self, q: Any, k: Any, v: Any, *, memory: Any = None, stream: Any = None, **options: Any) -> Plan:
         """As flashjit.plan, with this engine."""
         return plan(q, k, v, memory=memory, stream=stream, engine=self, **options)
+
+    def attention_backward(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, dlse: Any = None,
+                           dq: Any = None, dk: Any = None, dv: Any = None, stream: Any = None,
+                           **options: Any) -> tuple[Any, Any, Any]:
+        """As flashjit.attention_backward, with this engine."""
+        return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, {"dq": dq, "dk": dk, "dv": dv}, stream, self,
+                                          options)
+
+    def reference(self, q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
+        """As flashjit.reference, with this engine."""
+        return _arrays.reference(q, k, v, self, options)
+
+    def reference_backward(self, dout: Any, q: Any, k: Any, v: Any, *, dlse: Any = None,
+                           **options: Any) -> tuple[Any, Any, Any]:
+        """As flashjit.reference_backward, with this engine."""
+        return _arrays.reference_backward(dout, q, k, v, dlse, self, options)
 
     def merge(self, parts: Sequence[tuple[Any, Any]], *, out: Any = None, lse: Any = None,
               stream: Any = None) -> tuple[Any, Any]:
@@ -166,6 +183,68 @@ def plan(q: Any, k: Any, v: Any, *, memory: Any = None, stream: Any = None, engi
     _arrays.plan(made, q, k, v, memory, stream, engine, options, "plan")
     made._engine, made._memory = engine, memory
     return made
+
+
+def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, dlse: Any = None, dq: Any = None,
+                       dk: Any = None, dv: Any = None, stream: Any = None, engine: Engine | None = None,
+                       **options: Any) -> tuple[Any, Any, Any]:
+    """Gradients (dq, dk, dv) of a number that depends on what flashjit.attention gave, on out by dout.
+
+    >>> out, lse = flashjit.attention(q, k, v, causal=True, lse=True)
+    >>> dq, dk, dv = flashjit.attention_backward(dout, q, k, v, out, lse, causal=True)
+
+    Heads of keys and values get the sums of their groups' gradients. dq is a sum by atomic additions, whose last bits
+    may differ from run to run. Probabilities are computed anew from scores and lse: with scores beyond 2**17 in
+    magnitude gradients lose digits, and far beyond they are wrong, so hide keys by masks and not by a bias of -1e9.
+
+    Parameters
+    ----------
+    dout : array, as out
+    q, k, v : arrays, as those of the call
+        float16 or bfloat16.
+    out, lse : arrays
+        What the call returned, with lse=True.
+    dlse : array, as lse
+        By which the number depends on lse. None: not.
+    dq, dk, dv : arrays, or False
+        Written, and returned; new arrays of q's library and dtype when None. dk and dv may both be given in float32.
+        Not computed when False, and None is returned for it.
+    stream, engine :
+        As of flashjit.attention.
+    options :
+        Those of the call, without out, lse, plan, variant and fixed_split_size. There are no backward kernels yet for
+        score, ragged batches and pages: Unsupported. Slopes, sinks and biases act and get no gradients.
+    """
+    return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, {"dq": dq, "dk": dk, "dv": dv}, stream, engine,
+                                      options)
+
+
+def reference(q: Any, k: Any, v: Any, *, engine: Engine | None = None, **options: Any) -> tuple[Any, Any]:
+    """What flashjit.attention computes, on the CPU in double precision: (out, lse), NumPy arrays of float64.
+
+    >>> out, lse = flashjit.reference(q, k, v, causal=True)
+
+    Parameters
+    ----------
+    q, k, v : arrays in host memory
+        float16, bfloat16, float32 or float64, k and v also float8_e4m3fn, of any head_dim.
+    engine :
+        Its device applies score and mask, which are texts; nothing else needs one. The default engine when None.
+    options :
+        As of flashjit.attention, those that are arrays in host memory. stream, variant and block_mask make no
+        difference.
+    """
+    return _arrays.reference(q, k, v, engine, options)
+
+
+def reference_backward(dout: Any, q: Any, k: Any, v: Any, *, dlse: Any = None, engine: Engine | None = None,
+                       **options: Any) -> tuple[Any, Any, Any]:
+    """Gradients (dq, dk, dv) of a number that depends on what flashjit.reference gives by dout, and on lse by dlse.
+
+    NumPy arrays of float64. Arguments are as there; dout is of any of those dtypes, dlse of float32 or float64. A score
+    that is a text is differentiated by central differences.
+    """
+    return _arrays.reference_backward(dout, q, k, v, dlse, engine, options)
 
 
 def block_mask(q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = None, tree: Any = None,

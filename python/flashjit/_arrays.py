@@ -54,30 +54,103 @@ def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, ch
 # Options that are no arrays and no functions, as _core takes them.
 _NUMBERS = ("causal", "window", "chunk", "scale", "softcap", "dropout", "dropout_seed", "dropout_offset",
             "max_seqlen_q", "max_seqlen_kv", "fixed_split_size", "variant")
-_PLANNED = frozenset((*_NUMBERS, "score", "mask", *_core.TENSOR_OPTIONS))
+_NAMES = frozenset((*_NUMBERS, "score", "mask", *_core.TENSOR_OPTIONS))
+
+
+class _Options:
+    """Options of calls, given by their names to the function."""
+
+    def __init__(self, options: dict[str, Any], function: str) -> None:
+        for name in options:
+            if name not in _NAMES:
+                raise TypeError(f"{function}() got an unknown argument {name!r}")
+        self._tensors = {name: options.get(name) for name in _core.TENSOR_OPTIONS}
+        self._score, self._mask = to_function(Score, options.get("score")), to_function(Mask, options.get("mask"))
+        self._numbers = tuple(options.get(name) for name in _NUMBERS)
+
+    def export(self, stream: int) -> tuple[Any, ...]:
+        """(tensors, score, mask, numbers), as _core takes them."""
+        return (_export_all(self._tensors, stream), export_function("score", self._score, stream),
+                export_function("mask", self._mask, stream), self._numbers)
 
 
 def plan(made: _core.Plan, q: Any, k: Any, v: Any, memory: Any, stream: Any, engine: Any,
          options: dict[str, Any], function: str) -> None:
     """As flashjit.plan, into a plan that is empty, or flashjit.Plan.update: the function. options are those of calls."""
-    for name in options:
-        if name not in _PLANNED:
-            raise TypeError(f"{function}() got an unknown argument {name!r}")
-    library = _library_of("q", q)
-    tensors = {name: options.get(name) for name in _core.TENSOR_OPTIONS}
-    score, mask = to_function(Score, options.get("score")), to_function(Mask, options.get("mask"))
-    numbers = tuple(options.get(name) for name in _NUMBERS)
+    given, library = _Options(options, function), _library_of("q", q)
     if memory is not None:
         library.check_out("memory", memory)
 
     def launch(handle: int) -> None:
         _core.plan(made, engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
-                   None if memory is None else _export("memory", memory, handle), _export_all(tensors, handle),
-                   export_function("score", score, handle), export_function("mask", mask, handle), numbers, handle)
+                   None if memory is None else _export("memory", memory, handle), *given.export(handle), handle)
 
     library.run(launch, None if stream is None else stream_handle(stream), q, [])
     if memory is not None:
         library.mark_written(memory)
+
+
+def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dlse: Any, into: dict[str, Any],
+                       stream: Any, engine: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """As flashjit.attention_backward, whose dq, dk and dv are in a dict by their names."""
+    given, library = _Options(options, "attention_backward"), _library_of("q", q)
+    gradients = []
+    for (name, array), like in zip(into.items(), (("q", q), ("k", k), ("v", v))):
+        _require_rank(*like)
+        if array is None:
+            array = library.empty(q, like[1].shape)
+        elif array is not False:
+            library.check_out(name, array)
+        gradients.append(None if array is False else array)
+    wanted = [array for array in gradients if array is not None]
+    read = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
+
+    def launch(handle: int) -> None:
+        _core.backward(engine, *(_export(name, array, handle) for name, array in read.items()),
+                       None if dlse is None else _export("dlse", dlse, handle),
+                       tuple(None if array is None else _export(name, array, handle)
+                             for name, array in zip(into, gradients)), *given.export(handle), handle)
+
+    if not wanted:  # checked all the same
+        launch(0)
+        return None, None, None
+    results = iter(library.run(launch, None if stream is None else stream_handle(stream), q, wanted))
+    for array in wanted:
+        library.mark_written(array)
+    dq, dk, dv = (None if array is None else next(results) for array in gradients)
+    return dq, dk, dv
+
+
+def reference(q: Any, k: Any, v: Any, engine: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """As flashjit.reference."""
+    given, numpy = _Options(options, "reference"), importlib.import_module("numpy")
+    for name, array, offsets in (("q", q, "cu_seqlens_q"), ("v", v, "cu_seqlens_kv")):
+        _require_rank(name, array, may_lack_batch=options.get(offsets) is not None)
+    *batch, seqlen, heads, _ = q.shape
+    out, lse = numpy.empty((*batch, seqlen, heads, v.shape[-1])), numpy.empty((*batch, heads, seqlen))
+    _core.reference(engine, *(_export_host(name, array) for name, array in (("q", q), ("k", k), ("v", v))),
+                    _export("out", out, 0), _export("lse", lse, 0), *given.export(0))
+    return out, lse
+
+
+def _export_host(name: str, array: Any) -> Any:
+    """Of any dtype that the reference takes: calls of kernels refuse float64 of PyTorch, and tell how to round it."""
+    if str(getattr(array, "dtype", "")) != "torch.float64":
+        return _export(name, array, 0)
+    check_tensor(name, array)
+    return _export(name, array.detach().cpu().numpy(), 0)
+
+
+def reference_backward(dout: Any, q: Any, k: Any, v: Any, dlse: Any, engine: Any,
+                       options: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """As flashjit.reference_backward."""
+    given, numpy = _Options(options, "reference_backward"), importlib.import_module("numpy")
+    read = {"dout": dout, "q": q, "k": k, "v": v}
+    views = [_export_host(name, array) for name, array in read.items()]
+    dq, dk, dv = (numpy.empty(tuple(array.shape)) for array in (q, k, v))
+    _core.reference_backward(engine, *views, None if dlse is None else _export_host("dlse", dlse),
+                             (_export("dq", dq, 0), _export("dk", dk, 0), _export("dv", dv, 0)), *given.export(0))
+    return dq, dk, dv
 
 
 def block_mask(q: Any, k: Any, *, mask: Mask | None, into: Any, stream: Any, engine: Any, **tensors: Any) -> Any:
@@ -247,7 +320,8 @@ _DTYPES = {
     "seqused_q": _I32, "seqused_kv": _I32, "leftpad_kv": _I32, "batch_indices_kv": _I32, "page_table": _I32,
     "cu_seqlens": _I32, "slots": _I32_OR_I64, "positions": _I32_OR_I64,
     "tree": _I64, "dropout_state": _I64, "boolean_mask": _BOOLEAN, "dropout_mask": _BOOLEAN,
-    "rotary_cos": _FLOATS, "rotary_sin": _FLOATS, "bias": _FLOATS, "k_scale": _F32, "v_scale": _F32}
+    "rotary_cos": _FLOATS, "rotary_sin": _FLOATS, "bias": _FLOATS, "k_scale": _F32, "v_scale": _F32,
+    "dlse": _F32, "dk": _FLOATS, "dv": _FLOATS}
 _OF_ROWS = _Dtypes("float16 or bfloat16", "bfloat16", "float16 (typestr <f2; bfloat16 needs __dlpack__)")
 _OF_KEYS = _Dtypes("float16, bfloat16 or float8_e4m3fn", "bfloat16", "float16 (typestr <f2; bfloat16 and float8_e4m3fn "
                    "need __dlpack__)")
@@ -492,13 +566,16 @@ def _describe_e4m3_of_numpy(array: Any) -> Any:
     return array.ctypes.data, _CPU, 0, _E4M3, 8, array.shape, array.strides
 
 
+_WRITTEN = ("out", "lse", "into", "memory", "k_cache", "v_cache", "q_out", "dq", "dk", "dv")
+
+
 def _describe_cuda_array(name: str, array: Any) -> Any:
     interface = array.__cuda_array_interface__
     kind = interface["typestr"]
     if kind not in _TYPESTR_CODES:
         raise InvalidArgument(f"{name}: dtype must be {_dtypes_of(name).typestr}, was {kind}")
     address, is_read_only = interface["data"]
-    if is_read_only and name in ("out", "lse", "into", "memory", "k_cache", "v_cache", "q_out"):
+    if is_read_only and name in _WRITTEN:
         raise InvalidArgument(f"{name}: must be writable, was read-only")
     size = int(kind[2:])
     strides = interface.get("strides")

@@ -30,6 +30,25 @@ void attention(Engine& engine, const DLTensor* q, const DLTensor* k, const DLTen
   engine.attention(q_view, k_view, v_view, out_view, to_attention_options(options, kind));
 }
 
+void attention_backward(Engine& engine, const DLTensor* dout, const DLTensor* q, const DLTensor* k, const DLTensor* v,
+                        const DLTensor* out, const DLTensor* lse, const DLTensor* dlse, const flashjit_gradients& into,
+                        const flashjit_attention_options* options) {
+  const MemoryKind kind = memory_of(engine);
+  // One after the other, as above.
+  const flashjit::Tensor of_out = to_rows("dout", dout, kind), q_view = to_rows("q", q, kind),
+                         k_view = to_keys("k", k, kind), v_view = to_keys("v", v, kind),
+                         out_view = to_rows("out", out, kind), lse_view = to_tensor("lse", lse, kind, "f32");
+  const auto view = [kind](const char* name, const DLTensor* tensor, const char* dtypes) {
+    return tensor ? std::optional(to_tensor(name, tensor, kind, dtypes)) : std::nullopt;
+  };
+  const std::optional<flashjit::Tensor> of_lse = view("dlse", dlse, "f32");
+  constexpr const char* kKeyGradients = "f16, bf16 or f32";
+  const flashjit::GradientTensors gradients{view("dq", into.dq, kRowDTypes), view("dk", into.dk, kKeyGradients),
+                                            view("dv", into.dv, kKeyGradients)};
+  engine.attention_backward(of_out, q_view, k_view, v_view, out_view, lse_view, gradients,
+                            to_attention_options(options, kind), of_lse);
+}
+
 // What a plan is made for: its members are read one after the other, too.
 struct PlannedCall {
   MemoryKind kind;
@@ -141,6 +160,15 @@ flashjit_status flashjit_get_counters(flashjit_engine* engine, flashjit_counters
 flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const flashjit_attention_options* options) {
   return guarded([&] { attention(engine_of(engine), q, k, v, out, options); });
+}
+
+flashjit_status flashjit_attention_backward(flashjit_engine* engine, const DLTensor* dout, const DLTensor* q,
+                                            const DLTensor* k, const DLTensor* v, const DLTensor* out,
+                                            const DLTensor* lse, const DLTensor* dlse, const flashjit_gradients* into,
+                                            const flashjit_attention_options* options) {
+  return guarded([&] {
+    attention_backward(engine_of(engine), dout, q, k, v, out, lse, dlse, read_struct(require("into", into)), options);
+  });
 }
 
 flashjit_status flashjit_plan_words(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,

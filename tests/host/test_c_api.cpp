@@ -5,15 +5,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "flashjit.h"
 #include "flashjit/error.h"
+#include "flashjit/reference.h"
 #include "flashjit/version.h"
 #include "tests/support/dlpack_view.h"
 
@@ -115,7 +118,7 @@ TEST_CASE("types that attention does not take are named as DLPack has them") {
   const auto with_q = [](std::uint8_t code, std::uint8_t bits, std::uint16_t lanes) {
     return refusal([=](Call& c) { c.q.dtype = {code, bits, lanes}; });
   };
-  CHECK(with_q(kDLFloat, 64, 1) == "q: dtype must be f16 or bf16, was float64");
+  CHECK(with_q(kDLFloat, 64, 1) == "q: dtype must be f16 or bf16, was f64");
   CHECK(with_q(kDLFloat, 32, 1) == "q: dtype must be f16 or bf16, was f32");
   CHECK(with_q(kDLInt, 8, 1) == "q: dtype must be f16 or bf16, was int8");
   CHECK(with_q(kDLInt, 32, 1) == "q: dtype must be f16 or bf16, was i32");
@@ -146,7 +149,7 @@ TEST_CASE("options are checked like tensors") {
       change(c.lse);
     });
   };
-  CHECK(with_lse([](DLTensor& lse) { lse.dtype.bits = 64; }) == "lse: dtype must be f32, was float64");
+  CHECK(with_lse([](DLTensor& lse) { lse.dtype.bits = 64; }) == "lse: dtype must be f32, was f64");
   CHECK(with_lse([](DLTensor& lse) { lse.dtype.bits = 16; }) == "lse: dtype must be f32, was f16");
   CHECK(with_lse([](DLTensor& lse) { lse.ndim = 2; }).find("lse: rank must be 3, was 2") == 0);
   CHECK(refusal([](Call& c) { c.options.causal = 2; }) == "causal: must be 0 or 1, was 2");
@@ -230,7 +233,7 @@ TEST_CASE("slopes and sinks are of the heads, or of batch entries and heads") {
     is_refused(of_others, as_it_is, "num_heads must be 2 like that of q, was 3");
     is_refused(in_f16, as_it_is, "dtype must be f32, was f16");
     is_refused(
-        of_heads, [](DLTensor& view) { view.dtype.bits = 64; }, "dtype must be f32, was float64");
+        of_heads, [](DLTensor& view) { view.dtype.bits = 64; }, "dtype must be f32, was f64");
     is_refused(
         of_heads, [](DLTensor& view) { view.ndim = 0; }, "must be [num_heads] or");
     is_refused(
@@ -334,7 +337,7 @@ TEST_CASE("a text or a capture that cannot be is named") {
   CHECK(function_refusal([](FunctionCall& c) { c.capture.name = nullptr; }).find("score: capture name: must be an") ==
         0);
   CHECK(function_refusal([](FunctionCall& c) { c.tensor.dtype.bits = 64; }) ==
-        "score: capture slope: dtype must be f16, bf16, f32, i32, i64 or boolean, was float64");
+        "score: capture slope: dtype must be f16, bf16, f32, i32, i64 or boolean, was f64");
   CHECK(function_refusal([](FunctionCall& c) {
           c.tensor.device.device_type = kDLCUDA;
         }).find("score: capture slope: must be in host memory (kDLCPU)") == 0);
@@ -602,6 +605,128 @@ TEST_CASE("block masks have shapes, and are made of something") {
   CHECK(last_error() == "into: must point to a tensor, was null");
 }
 
+namespace {
+
+// A good call for gradients, up to the compiler that is not there.
+struct BackwardCall : Call {
+  HostTensor dout_host{DType::bf16, {1, 5, 2, 64}}, dlse_host{DType::f32, {1, 2, 5}},
+      dq_host{DType::bf16, {1, 5, 2, 64}}, dk_host{DType::f32, {1, 7, 1, 64}}, dv_host{DType::f32, {1, 7, 1, 64}};
+  DlpackView dout{dout_host.view(), kDLCPU}, dlse{dlse_host.view(), kDLCPU}, dq{dq_host.view(), kDLCPU},
+      dk{dk_host.view(), kDLCPU}, dv{dv_host.view(), kDLCPU};
+  flashjit_gradients into = FLASHJIT_GRADIENTS_INIT;
+
+  BackwardCall() { into.dq = &dq, into.dk = &dk, into.dv = &dv; }
+  flashjit_status operator()(const EnginePointer& engine) const {
+    return flashjit_attention_backward(engine.get(), &dout, &q, &k, &v, &out, &lse, &dlse, &into, &options);
+  }
+};
+
+template <typename Change>
+std::string backward_refusal(Change change, flashjit_status status = FLASHJIT_INVALID_ARGUMENT) {
+  BackwardCall call;
+  change(call);
+  CHECK(call(make_engine("sm_90a")) == status);
+  return last_error();
+}
+
+}  // namespace
+
+TEST_CASE("a call for gradients reaches the compiler, whichever it asks for") {
+  const EnginePointer engine = make_engine("sm_90a");
+  BackwardCall call;
+  CHECK(call(engine) == FLASHJIT_NO_COMPILER);
+  call.into.dq = nullptr;
+  CHECK(call(engine) == FLASHJIT_NO_COMPILER);
+  call.into.dk = call.into.dv = nullptr;
+  CHECK(call(engine) == FLASHJIT_OK);
+  const flashjit_gradients of_queries = {sizeof of_queries, &call.dq, nullptr, nullptr};
+  CHECK(flashjit_attention_backward(engine.get(), &call.dout, &call.q, &call.k, &call.v, &call.out, &call.lse, nullptr,
+                                    &of_queries, nullptr) == FLASHJIT_NO_COMPILER);
+}
+
+TEST_CASE("tensors of a call for gradients are checked by their names") {
+  const EnginePointer engine = make_engine("sm_90a");
+  const BackwardCall good;
+  CHECK(flashjit_attention_backward(engine.get(), &good.dout, &good.q, &good.k, &good.v, &good.out, &good.lse, nullptr,
+                                    nullptr, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "into: must not be null");
+  CHECK(flashjit_attention_backward(engine.get(), &good.dout, &good.q, &good.k, &good.v, &good.out, nullptr, nullptr,
+                                    &good.into, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "lse: must point to a tensor, was null");
+  CHECK(backward_refusal([](BackwardCall& c) { c.dout.dtype.code = kDLFloat; }) == "dout: dtype must be bf16, was f16");
+  CHECK(backward_refusal([](BackwardCall& c) { c.dq.dtype = {kDLFloat, 32, 1}; }) == "dq: dtype must be bf16, was f32");
+  CHECK(backward_refusal([](BackwardCall& c) {
+          c.dk.dtype = {kDLInt, 32, 1};
+        }) == "dk: dtype must be bf16 or f32, was i32");
+  CHECK(backward_refusal([](BackwardCall& c) {
+          c.dv.dtype = {kDLBfloat, 16, 1};
+        }) == "dv: dtype must be f32 like that of dk, was bf16");
+  CHECK(backward_refusal([](BackwardCall& c) { c.dlse.ndim = 2; }).find("dlse: rank must be 3, was 2") == 0);
+  CHECK(backward_refusal([](BackwardCall& c) { c.dv.device.device_type = kDLCUDA; }).find("dv: must be in host") == 0);
+  CHECK(backward_refusal([](BackwardCall& c) { c.into.struct_size = 8; }) ==
+        "struct_size: must be sizeof(flashjit_gradients), was 8");
+  CHECK(backward_refusal([](BackwardCall& c) { c.options.variant = "v3"; }).find("variant: must not be given") == 0);
+  CHECK(backward_refusal([](BackwardCall& c) { c.options.lse = &c.lse; }).find("lse: must not be given among") == 0);
+}
+
+TEST_CASE("what has no backward kernels is unsupported through C") {
+  HostTensor lengths(DType::i32, {1});
+  const DlpackView used(lengths.view(), kDLCPU);
+  CHECK(backward_refusal([&](BackwardCall& c) { c.options.seqused_kv = &used; }, FLASHJIT_UNSUPPORTED) ==
+        "seqused_kv: must not be given, it has no backward kernels yet");
+}
+
+TEST_CASE("the reference through C is that of C++, in doubles") {
+  const EnginePointer engine = make_engine("");  // without a GPU and without a compiler
+  const auto doubles = [](const Dims& shape, std::uint64_t seed) {
+    return HostTensor::random_normal(DType::f32, shape, seed).converted_to(DType::f64);
+  };
+  const Dims of_q{1, 5, 2, 6}, of_k{1, 7, 1, 6}, of_v{1, 7, 1, 3}, of_out{1, 5, 2, 3}, of_lse{1, 2, 5};
+  const HostTensor q = doubles(of_q, 1), k = doubles(of_k, 2), v = doubles(of_v, 3), dout = doubles(of_out, 4),
+                   dlse = doubles(of_lse, 5);
+  HostTensor out(DType::f64, of_out), lse(DType::f64, of_lse), dq(DType::f64, of_q), dk(DType::f64, of_k),
+      dv(DType::f64, of_v);
+  const DlpackView c_q(q.view(), kDLCPU), c_k(k.view(), kDLCPU), c_v(v.view(), kDLCPU), c_dout(dout.view(), kDLCPU),
+      c_dlse(dlse.view(), kDLCPU), c_out(out.view(), kDLCPU), c_lse(lse.view(), kDLCPU), c_dq(dq.view(), kDLCPU),
+      c_dk(dk.view(), kDLCPU), c_dv(dv.view(), kDLCPU);
+  flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+  options.causal = 1, options.softcap = 2;
+  REQUIRE_MESSAGE(flashjit_reference(engine.get(), &c_q, &c_k, &c_v, &c_out, &c_lse, &options) == FLASHJIT_OK,
+                  last_error());
+  const flashjit_gradients into = {sizeof into, &c_dq, &c_dk, &c_dv};
+  REQUIRE_MESSAGE(
+      flashjit_reference_backward(engine.get(), &c_dout, &c_q, &c_k, &c_v, &c_dlse, &into, &options) == FLASHJIT_OK,
+      last_error());
+  AttentionOptions opts;
+  opts.causal = true, opts.softcap = 2;
+  const auto expected = reference::attention(q.view(), k.view(), v.view(), opts);
+  const auto gradients = reference::attention_backward(dout.view(), q.view(), k.view(), v.view(), opts, dlse.view());
+  const auto is = [](const HostTensor& got, const std::vector<double>& values) {
+    return got.element_count() == values.size() &&
+           std::memcmp(got.data(), values.data(), values.size() * sizeof(double)) == 0;
+  };
+  CHECK(is(out, expected.out));
+  CHECK(is(lse, expected.lse));
+  CHECK(is(dq, gradients.dq));
+  CHECK(is(dk, gradients.dk));
+  CHECK(is(dv, gradients.dv));
+
+  const auto refused = [&](const DLTensor* to, const DLTensor* to_lse) {
+    CHECK(flashjit_reference(engine.get(), &c_q, &c_k, &c_v, to, to_lse, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+    return last_error();
+  };
+  CHECK(flashjit_reference(engine.get(), &c_q, &c_k, &c_v, &c_out, nullptr, nullptr) == FLASHJIT_OK);
+  CHECK(refused(nullptr, nullptr) == "out: must not be null");
+  CHECK(refused(&c_q, nullptr) == "out: shape must be [1, 5, 2, 3], was [1, 5, 2, 6]");
+  CHECK(refused(&c_out, &c_out) == "lse: shape must be [1, 2, 5], was [1, 5, 2, 3]");
+  const Call in_16_bits;
+  CHECK(refused(&in_16_bits.out, nullptr) == "out: dtype must be f64, was bf16");
+  options.lse = &c_lse;
+  CHECK(flashjit_reference_backward(engine.get(), &c_dout, &c_q, &c_k, &c_v, nullptr, &into, &options) ==
+        FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error().find("lse: must not be given among") == 0);
+}
+
 TEST_CASE("engine options are checked, and a failure makes no engine") {
   const auto message = [](const char* flashjit_engine_options::*field, const char* value) {
     flashjit_engine_options options = FLASHJIT_ENGINE_OPTIONS_INIT;
@@ -708,7 +833,7 @@ TEST_CASE("a prepared bias has a dtype, and a prepared block mask is made of som
   problem.bias = {kDLInt, 32, 1};
   CHECK(refused() == "bias: must be f16, bf16 or f32, or all 0 for none, was i32");
   problem.bias = {kDLFloat, 64, 1};
-  CHECK(refused() == "bias: must be f16, bf16 or f32, or all 0 for none, was float64");
+  CHECK(refused() == "bias: must be f16, bf16 or f32, or all 0 for none, was f64");
   problem.bias = {kDLFloat, 0, 0};
   CHECK(refused().find("bias: must be f16, bf16 or f32") == 0);
   problem.bias = {};
@@ -746,7 +871,7 @@ TEST_CASE("prepared functions are checked like those of calls, but for the memor
   CHECK(refused() == "mask: capture slop: must be used in the text, was not");
   capture.name = "slope";
   tensor.dtype.bits = 64;
-  CHECK(refused() == "mask: capture slope: dtype must be f16, bf16, f32, i32, i64 or boolean, was float64");
+  CHECK(refused() == "mask: capture slope: dtype must be f16, bf16, f32, i32, i64 or boolean, was f64");
   tensor.dtype.bits = 32;
   tensor.shape = nullptr;
   CHECK(refused() == "mask: capture slope: shape must point to 1 sizes, was null");

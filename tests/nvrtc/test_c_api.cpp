@@ -550,6 +550,40 @@ TEST_CASE("parts are joined through C as in C++, and what is wrong with them is 
   flashjit_engine_destroy(engine);
 }
 
+TEST_CASE("gradients through C are those of C++") {
+  const auto rows = [](std::int64_t seed) { return HostTensor::random_normal(DType::f16, {1, 17, 4, 64}, seed); };
+  const auto keys = [](std::int64_t seed) { return HostTensor::random_normal(DType::f16, {1, 33, 2, 64}, seed); };
+  const HostTensor q = rows(1), k = keys(2), v = keys(3), dout = rows(4),
+                   dlse = HostTensor::random_normal(DType::f32, {1, 4, 17}, 5);
+  HostTensor out(DType::f16, {1, 17, 4, 64}), lse(DType::f32, {1, 4, 17});
+  EngineOptions engine_options = emulating();
+  engine_options.emulate = "sm_80";
+  Engine in_cpp(engine_options);
+  AttentionOptions opts;
+  opts.causal = true, opts.softcap = 3, opts.lse = lse.view();
+  in_cpp.attention(q.view(), k.view(), v.view(), out.view(), opts);
+  opts.lse.reset();
+  HostTensor dq(DType::f16, q.shape()), dk(DType::f32, k.shape()), dv(DType::f32, k.shape()),
+      c_dq(DType::f16, q.shape()), c_dk(DType::f32, k.shape()), c_dv(DType::f32, k.shape());
+  in_cpp.attention_backward(dout.view(), q.view(), k.view(), v.view(), out.view(), lse.view(),
+                            {dq.view(), dk.view(), dv.view()}, opts, dlse.view());
+
+  const DlpackView of_dout(dout.view(), kDLCPU), of_q(q.view(), kDLCPU), of_k(k.view(), kDLCPU), of_v(v.view(), kDLCPU),
+      of_out(out.view(), kDLCPU), of_lse(lse.view(), kDLCPU), of_dlse(dlse.view(), kDLCPU), into_q(c_dq.view(), kDLCPU),
+      into_k(c_dk.view(), kDLCPU), into_v(c_dv.view(), kDLCPU);
+  flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+  options.causal = 1, options.softcap = 3;
+  const flashjit_gradients into = {sizeof into, &into_q, &into_k, &into_v};
+  flashjit_engine* const engine = make_engine("sm_80");
+  CHECK_MESSAGE(flashjit_attention_backward(engine, &of_dout, &of_q, &of_k, &of_v, &of_out, &of_lse, &of_dlse, &into,
+                                            &options) == FLASHJIT_OK,
+                flashjit_last_error());
+  flashjit_engine_destroy(engine);
+  CHECK(same_bytes(c_dq, dq));
+  CHECK(same_bytes(c_dk, dk));
+  CHECK(same_bytes(c_dv, dv));
+}
+
 TEST_CASE("a call of a prepared problem compiles nothing") {
   flashjit_engine* const engine = make_engine();
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;

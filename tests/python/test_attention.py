@@ -513,7 +513,7 @@ class WrongInput(unittest.TestCase):
     def test_dtypes(self):
         q, k, v = make_inputs()
         self.refused(flashjit.InvalidArgument, "^q: dtype must be f16 or bf16, was f32", q.astype(np.float32), k, v)
-        self.refused(flashjit.InvalidArgument, "^q: dtype must be f16 or bf16, was float64", q.astype(np.float64), k, v)
+        self.refused(flashjit.InvalidArgument, "^q: dtype must be f16 or bf16, was f64", q.astype(np.float64), k, v)
         self.refused(flashjit.InvalidArgument, "^k: dtype must be f16 like that of q", q, k.astype(np.float32), v)
         self.refused(flashjit.InvalidArgument, "^v: must be an array that DLPack can describe", q, k, v.astype(object))
 
@@ -711,7 +711,7 @@ class WrongInput(unittest.TestCase):
         wide = np.ones((1, 4), np.float32)[:, ::2]
         for wrong, message in (([1.0, 1.0], "must be an array that has __dlpack__ .* was list"),
                                (0.5, "must be an array that has __dlpack__ .* was float"),
-                               (values.astype(np.float64), "dtype must be f32, was float64$"),
+                               (values.astype(np.float64), "dtype must be f32, was f64$"),
                                (values.astype(np.float16), "dtype must be f32, was f16$"),
                                (values.astype(object), "must be an array that DLPack can describe, in float32, was"),
                                (np.ones(3, np.float32), "num_heads must be 2 like that of q, was 3$"),
@@ -756,7 +756,7 @@ class WrongInput(unittest.TestCase):
             ("score + head(0)", {"head": array}, "^score: capture head: must not be a name that texts have already$"),
             ("score", {"a\0b": array}, "^score: must be given captures with names without null characters"),
             ("score", {"a b": 1}, "^score: capture name: must be an identifier"),
-            ("score * a(0)", {"a": array.astype(np.float64)}, "^score: capture a: dtype must be f16, .* was float64$"),
+            ("score * a(0)", {"a": array.astype(np.float64)}, "^score: capture a: dtype must be f16, .* was f64$"),
             ("score * a(0)", {"a": np.ones((1,) * 5, np.float32)}, "^score: capture a: rank must be at most 4, was 5$"),
             ("score * a(0)", {"a": array.astype(object)}, "^score: capture a: must be an array that DLPack can"),
             ("score * a", {"a": 2**31}, "^score: capture a: must be a whole number of 32 bits, was 2147483648$"),

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flashjit.attention_backward on an engine that emulates: arrays are in host memory. Needs NVRTC."""
+
+import unittest
+
+import flashjit
+import numpy as np
+from support import emulating_engine, make_inputs
+
+TOLERANCE = 6e-3  # of gradients of about 1, whose factors are rounded to float16
+
+
+def gradients_in_double(dout, q, k, v, dlse=None, added=0.0):
+    """dq, dk and dv, heads of keys with the sums of their groups."""
+    group = q.shape[2] // k.shape[2]
+    q, dout, k, v = (x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, dout, k, v))
+    k, v = (np.repeat(x, group, axis=1) for x in (k, v))
+    scale = q.shape[3]**-0.5
+    scores = q @ k.swapaxes(2, 3) * scale + added
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    sums = (dout * (p @ v)).sum(-1, keepdims=True) - (0 if dlse is None else dlse[..., None])
+    ds = p * (dout @ v.swapaxes(2, 3) - sums)
+    dq, dk, dv = ds @ k * scale, ds.swapaxes(2, 3) @ q * scale, p.swapaxes(2, 3) @ dout
+    dk, dv = (x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2) for x in (dk, dv))
+    return tuple(x.transpose(0, 2, 1, 3) for x in (dq, dk, dv))
+
+
+def causal(queries, keys):
+    return np.where(np.arange(keys) <= np.arange(queries)[:, None] + keys - queries, 0.0, -np.inf)
+
+
+class Backward(unittest.TestCase):
+
+    def setUp(self):
+        self.engine = emulating_engine()
+        self.qkv = make_inputs((2, 16, 4, 64), 40, 2)
+        random = np.random.default_rng(4)
+        self.dout = random.standard_normal(self.qkv[0].shape).astype(np.float16)
+        self.dlse = random.standard_normal((2, 4, 16)).astype(np.float32)
+
+    def forward(self, **options):
+        return self.engine.attention(*self.qkv, lse=True, **options)
+
+    def assert_close(self, gradients, expected):
+        for name, gradient, exact in zip(("dq", "dk", "dv"), gradients, expected):
+            np.testing.assert_allclose(gradient.astype(np.float64), exact, atol=TOLERANCE, rtol=TOLERANCE, err_msg=name)
+
+    def test_gradients_are_those_of_the_formula(self):
+        gradients = self.engine.attention_backward(self.dout, *self.qkv, *self.forward())
+        self.assertEqual([x.dtype for x in gradients], [np.float16] * 3)
+        self.assert_close(gradients, gradients_in_double(self.dout, *self.qkv))
+
+    def test_of_a_mask_and_of_the_log_sum_exp(self):
+        gradients = self.engine.attention_backward(self.dout, *self.qkv, *self.forward(causal=True), dlse=self.dlse,
+                                                   causal=True)
+        self.assert_close(gradients, gradients_in_double(self.dout, *self.qkv, self.dlse, causal(16, 40)))
+
+    def test_into_memory_of_the_caller_in_float32(self):
+        q, k, v = self.qkv
+        dq = np.full_like(q, np.nan)
+        dk, dv = (np.full(x.shape, np.nan, np.float32) for x in (k, v))
+        given = self.engine.attention_backward(self.dout, *self.qkv, *self.forward(), dq=dq, dk=dk, dv=dv)
+        self.assertTrue(all(one is other for one, other in zip(given, (dq, dk, dv))))
+        self.assert_close(given, gradients_in_double(self.dout, *self.qkv))
+
+    def test_any_of_them(self):
+        out, lse = self.forward()
+        every = self.engine.attention_backward(self.dout, *self.qkv, out, lse)
+        for wanted in range(8):
+            left_out = {name: False for i, name in enumerate(("dq", "dk", "dv")) if not wanted >> i & 1}
+            with self.subTest(left_out=list(left_out)):
+                gradients = self.engine.attention_backward(self.dout, *self.qkv, out, lse, **left_out)
+                for name, gradient, expected in zip(("dq", "dk", "dv"), gradients, every):
+                    if name in left_out:
+                        self.assertIsNone(gradient)
+                    else:
+                        np.testing.assert_array_equal(gradient, expected)
+
+    def test_the_reference_is_the_formula(self):
+        out, lse = self.engine.reference(*self.qkv, causal=True)
+        rounded, rounded_lse = self.forward(causal=True)
+        np.testing.assert_allclose(out, rounded, atol=2e-3)
+        np.testing.assert_allclose(lse, rounded_lse, atol=2e-3)
+        gradients = self.engine.reference_backward(self.dout, *self.qkv, dlse=self.dlse, causal=True)
+        for gradient, exact in zip(gradients, gradients_in_double(self.dout, *self.qkv, self.dlse, causal(16, 40))):
+            np.testing.assert_allclose(gradient, exact, rtol=1e-12, atol=1e-12)
+
+    def test_the_reference_takes_doubles_and_texts(self):
+        q, k, v = (x.astype(np.float64) + 1e-9 for x in self.qkv)  # which no smaller type tells from q, k, v
+        gradients = self.engine.reference_backward(self.dout, q, k, v, score="2 * score")
+        for gradient, exact in zip(gradients, gradients_in_double(self.dout, 2 * q, k, v)):
+            scale = 2 if gradient.shape == q.shape else 1
+            np.testing.assert_allclose(gradient, scale * exact, rtol=1e-8, atol=1e-8)
+        for call, message in (
+            (lambda: self.engine.reference(q, k.astype(np.float32), v), "^k: dtype must be f64 like that of q, was f32$"),
+            (lambda: self.engine.reference(q.astype(np.int32), k, v), "^q: dtype must be f16, bf16, f32 or f64, was i32$"),
+            (lambda: self.engine.reference(q[0], k, v), "^q: rank must be 4, was 3"),
+            (lambda: self.engine.reference_backward(self.dout[:, 1:], q, k, v), "^dout: must have the shape"),
+            (lambda: self.engine.reference_backward(self.dout, q, k, v, dlse=self.dout), "^dlse: must be f32 or f64"),
+        ):  # yapf: disable
+            with self.subTest(message), self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                call()
+
+    def test_refuses_by_name(self):
+        out, lse = self.forward()
+        read_only = np.empty_like(self.qkv[0])
+        read_only.flags.writeable = False
+        for arguments, options, message in (
+            ((self.dout.astype(np.float32), *self.qkv, out, lse), {}, "^dout: dtype must be f16, was f32$"),
+            ((self.dout, *self.qkv, out, lse.astype(np.float64)), {}, "^lse: "),
+            ((self.dout, *self.qkv, out, None), {}, "^lse: must be an array"),
+            ((self.dout[0], *self.qkv, out, lse), {}, "^dout: rank must be 4, was 3"),
+            ((self.dout, *self.qkv, out, lse), {"dq": read_only}, "^dq: must be writable, was read-only$"),
+            ((self.dout, *self.qkv, out, lse), {"dk": np.empty_like(self.qkv[1]), "dv": np.empty(2)}, "^dv: "),
+            ((self.dout, *self.qkv, out, lse), {"dv": True}, "^dv: must be an array .* was bool"),
+            ((self.dout, *self.qkv, out, lse), {"dlse": lse[0]}, "^dlse: rank must be 3, was 2"),
+            ((self.dout, *self.qkv, out, lse), {"variant": "v3"}, "^variant: must not be given for gradients"),
+            ((self.dout, *self.qkv, out, lse), {"window": 3}, "^window: "),
+        ):  # yapf: disable
+            with self.subTest(message), self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                self.engine.attention_backward(*arguments, **options)
+        with self.assertRaisesRegex(TypeError, "unknown argument 'plan'"):
+            self.engine.attention_backward(self.dout, *self.qkv, out, lse, plan=None)
+        with self.assertRaisesRegex(flashjit.Unsupported, "^score: "):
+            self.engine.attention_backward(self.dout, *self.qkv, out, lse, score="2 * score")
+        self.assert_close(self.engine.attention_backward(self.dout, *self.qkv, out, lse),
+                          gradients_in_double(self.dout, *self.qkv))
+
+
+if __name__ == "__main__":
+    unittest.main()
