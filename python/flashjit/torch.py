@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashJIT for PyTorch 2.5 or later: an operator that torch.compile keeps in its graph, and functions over it.
+"""FlashJIT for PyTorch 2.5 or later: operators that torch.compile keeps in its graph, and functions over them.
 
 flashjit.attention takes tensors of PyTorch, too, and costs the host least. What is here is for graphs, gradients,
 autocast, and for code that calls torch.nn.functional.scaled_dot_product_attention."""
@@ -12,17 +12,14 @@ from torch import Tensor
 import flashjit
 from flashjit._functions import to_function
 
-__all__ = ["attention", "attention_forward", "scaled_dot_product_attention"]
+__all__ = ["attention", "attention_backward", "attention_forward", "scaled_dot_product_attention"]
 
 
 # Functions travel through graphs as a text, the names of its captures, and these: the tensors first.
 _FUNCTION = "str? {0}=None, str[]? {0}_captures=None, Tensor[]? {0}_tensors=None, Scalar[]? {0}_numbers=None"
-
-
-@torch.library.custom_op(
-    "flashjit::attention_forward",
-    mutates_args=(),
-    schema="(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, SymInt[]? window=None, "
+# The options of both operators, with the types that a schema has for them.
+_OPTIONS = (
+    "bool causal=False, float? scale=None, SymInt[]? window=None, "
     "SymInt? chunk=None, float? softcap=None, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? bias=None, "
     "Tensor? boolean_mask=None, Tensor? documents=None, Tensor? prefix=None, Tensor? tree=None, "
     "Tensor? query_offsets=None, Tensor? key_offsets=None, Tensor? block_mask=None, float? dropout=None, "
@@ -30,29 +27,64 @@ _FUNCTION = "str? {0}=None, str[]? {0}_captures=None, Tensor[]? {0}_tensors=None
     "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_kv=None, Tensor? seqused_q=None, Tensor? seqused_kv=None, "
     "Tensor? leftpad_kv=None, Tensor? batch_indices_kv=None, Tensor? page_table=None, Tensor? k_scale=None, "
     "Tensor? v_scale=None, SymInt? max_seqlen_q=None, SymInt? max_seqlen_kv=None, SymInt? fixed_split_size=None, "
-    f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}) -> (Tensor out, Tensor lse)",
+    f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}"
 )
-def attention_forward(
-    q, k, v, causal=False, scale=None, window=None, chunk=None, softcap=None, alibi_slopes=None, sinks=None, bias=None,
-    boolean_mask=None, documents=None, prefix=None, tree=None, query_offsets=None, key_offsets=None, block_mask=None,
-    dropout=None, dropout_seed=None, dropout_offset=None, dropout_state=None, dropout_mask=None,
-    cu_seqlens_q=None, cu_seqlens_kv=None, seqused_q=None, seqused_kv=None, leftpad_kv=None, batch_indices_kv=None,
-    page_table=None, k_scale=None, v_scale=None, max_seqlen_q=None, max_seqlen_kv=None, fixed_split_size=None,
-    score=None, score_captures=None, score_tensors=None, score_numbers=None,
-    mask=None, mask_captures=None, mask_tensors=None, mask_numbers=None,
-):  # fmt: skip
-    """The operator: flashjit.attention with its log-sum-exp, (out, lse)."""
-    return flashjit.attention(
-        q, k, v, causal=causal, scale=scale, window=window, chunk=chunk, softcap=softcap, alibi_slopes=alibi_slopes,
-        sinks=sinks, bias=bias, boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree,
-        query_offsets=query_offsets, key_offsets=key_offsets, block_mask=block_mask, dropout=dropout,
-        dropout_seed=dropout_seed, dropout_offset=dropout_offset, dropout_state=dropout_state,
-        dropout_mask=dropout_mask, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqused_q=seqused_q,
-        seqused_kv=seqused_kv, leftpad_kv=leftpad_kv, batch_indices_kv=batch_indices_kv, page_table=page_table,
-        k_scale=k_scale, v_scale=v_scale, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, fixed_split_size=fixed_split_size, lse=True,
-        score=_to_function(flashjit.Score, score, score_captures, score_tensors, score_numbers),
-        mask=_to_function(flashjit.Mask, mask, mask_captures, mask_tensors, mask_numbers),
+_NAMES = tuple(option.partition("=")[0].rpartition(" ")[2] for option in _OPTIONS.split(", "))
+
+
+@torch.library.custom_op(
+    "flashjit::attention_forward",
+    mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor out, Tensor lse)",
+)
+def attention_forward(q, k, v, *options, **named_options):
+    """The operator: flashjit.attention with its log-sum-exp, (out, lse); of float64 flashjit.reference."""
+    keywords = _to_keywords(options, named_options)
+    if q.dtype == torch.float64:
+        return _from_numpy(flashjit.reference(q, k, v, **keywords), q)
+    return flashjit.attention(q, k, v, lse=True, **keywords)
+
+
+@torch.library.custom_op(
+    "flashjit::attention_backward",
+    mutates_args=(),
+    schema="(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor? dlse, bool[3] wanted, "
+    f"{_OPTIONS}) -> (Tensor dq, Tensor dk, Tensor dv)",
+)
+def attention_backward(dout, q, k, v, out, lse, dlse, wanted, *options, **named_options):
+    """The operator: flashjit.attention_backward, whose gradients are empty where they are not wanted; of float64
+    flashjit.reference_backward."""
+    keywords = _to_keywords(options, named_options)
+    if q.dtype == torch.float64:
+        gradients = _from_numpy(flashjit.reference_backward(dout, q, k, v, dlse=dlse, **keywords), q)
+        return tuple(gradient if is_wanted else q.new_empty(0) for gradient, is_wanted in zip(gradients, wanted))
+    into = {name: None if is_wanted else False for name, is_wanted in zip(("dq", "dk", "dv"), wanted)}
+    gradients = flashjit.attention_backward(
+        _as_rows(dout), q, k, v, out, lse, dlse=None if dlse is None else dlse.contiguous(), **into,
+        **keywords,
     )  # fmt: skip
+    return tuple(q.new_empty(0) if gradient is None else gradient for gradient in gradients)
+
+
+def _from_numpy(arrays, like: Tensor):
+    return tuple(torch.from_numpy(array).to(like.device) for array in arrays)
+
+
+def _as_rows(tensor: Tensor) -> Tensor:
+    """As kernels read them: autograd makes gradients of whatever strides, those of sum() are all 0."""
+    *strides, of_elements = tensor.stride()
+    if of_elements == 1 and all(stride % 8 == 0 for stride in strides) and tensor.data_ptr() % 16 == 0:
+        return tensor
+    return tensor.contiguous()
+
+
+def _to_keywords(options, named_options):
+    """Options of an operator as flashjit.attention takes them."""
+    keywords = {**dict(zip(_NAMES, options)), **named_options}
+    for name, kind in (("score", flashjit.Score), ("mask", flashjit.Mask)):
+        parts = (keywords.pop(f"{name}_{part}", None) for part in ("captures", "tensors", "numbers"))
+        keywords[name] = _to_function(kind, keywords.pop(name, None), *parts)
+    return keywords
 
 
 def _to_function(kind, text, captures, tensors, numbers):
@@ -87,24 +119,73 @@ def _shapes(q, k, v, *options, **named_options):
     *batch, seqlen_q, heads_q, _ = q.shape  # packed sequences have no batch
     return (
         q.new_empty((*batch, seqlen_q, heads_q, v.shape[-1])),
-        q.new_empty((*batch, heads_q, seqlen_q), dtype=torch.float32),
+        q.new_empty((*batch, heads_q, seqlen_q), dtype=torch.promote_types(q.dtype, torch.float32)),
     )
 
 
-def _backward(ctx, grad_out, grad_lse):
-    raise flashjit.Unsupported(
-        "flashjit::attention_forward has no backward yet: call it under torch.no_grad() or torch.inference_mode(), or "
-        "train with torch.nn.functional.scaled_dot_product_attention"
+@attention_backward.register_fake
+def _shapes_of_gradients(dout, q, k, v, out, lse, dlse, wanted, *options, **named_options):
+    return tuple(
+        torch.empty_like(tensor, memory_format=torch.contiguous_format) if is_wanted else q.new_empty(0)
+        for tensor, is_wanted in zip((q, k, v), wanted)
     )
 
 
-attention_forward.register_autograd(_backward)
+def _keep(ctx, inputs, output):
+    """What a backward needs: tensors where autograd watches over them, in lists too, and what else there is."""
+    tensors = []
+
+    def put(value):
+        if isinstance(value, Tensor):
+            tensors.append(value)
+            return _Place(len(tensors) - 1)
+        return [put(element) for element in value] if isinstance(value, (list, tuple)) else value
+
+    ctx.kept = [put(value) for value in (*output, *inputs)]
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors)
+
+
+class _Place(int):
+    """Of a tensor among those that are saved."""
+
+
+def _backward(ctx, dout, dlse):
+    for name, needed in zip(_NAMES, ctx.needs_input_grad[3:]):
+        if needed is True or isinstance(needed, (list, tuple)) and any(needed):
+            raise flashjit.Unsupported(
+                f"{name}: must not require a gradient, which there is for q, k and v alone; pass {name}.detach()"
+            )
+
+    saved = ctx.saved_tensors  # once, as checkpoints compute them again for it
+
+    def take(value):
+        if isinstance(value, _Place):
+            return saved[value]
+        return [take(element) for element in value] if isinstance(value, list) else value
+
+    out, lse, q, k, v, *options = (take(value) for value in ctx.kept)
+    wanted = list(ctx.needs_input_grad[:3])
+    dout = torch.zeros_like(out) if dout is None else dout
+    gradients = attention_backward(dout, q, k, v, out, lse, dlse, wanted, *options)
+    of_options = ([None] * len(option) if _is_tensors(option) else None for option in options)
+    return (*(gradient if needed else None for gradient, needed in zip(gradients, wanted)), *of_options)
+
+
+def _is_tensors(option: Any) -> bool:
+    """A list that autograd wants a list of gradients for."""
+    return isinstance(option, list) and all(isinstance(element, Tensor) for element in option)
+
+
+attention_forward.register_autograd(_backward, setup_context=_keep)
 
 
 def _only_launches(*tensors: Tensor) -> bool:
     """Whether nobody watches the call: no graph is recorded and no gradient is wanted. Then the operator's dispatch,
     which costs the host more than the launch, can be left out."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    if tensors[0].dtype == torch.float64:  # which the operator gives to the reference
         return False
     if not all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors):
         return False
@@ -113,7 +194,7 @@ def _only_launches(*tensors: Tensor) -> bool:
 
 def _as_autocast_wants(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor, Tensor]":
     device = q.device.type
-    if not torch.is_autocast_enabled(device):
+    if not torch.is_autocast_enabled(device) or q.dtype == torch.float64:
         return q, k, v
     dtype = torch.get_autocast_dtype(device)
     # What is stored in 8 bits has scales of its own.
@@ -161,8 +242,10 @@ def attention(
     max_seqlen_kv: Optional[int] = 0,
     fixed_split_size: Optional[int] = 0,
 ) -> Tensor:
-    """flashjit.attention inside PyTorch: torch.compile keeps it in one graph, autocast applies to it, and tensors that
-    require gradients are taken (backward raises Unsupported).
+    """flashjit.attention inside PyTorch: torch.compile keeps it in one graph, autocast applies to it, and q, k and v get
+    gradients, those of flashjit.attention_backward: what that has no kernels for raises Unsupported in the backward,
+    and so does an option that requires a gradient. Of float64 it is flashjit.reference, with its gradients, on the CPU:
+    for torch.autograd.gradcheck.
 
     q is [batch, seqlen_q, heads_q, head_dim], k and v are [batch, seqlen_kv, heads_kv, ...]; returns
     [batch, seqlen_q, heads_q, head_dim_v]. With causal, query i sees the keys up to i + seqlen_kv - seqlen_q. With

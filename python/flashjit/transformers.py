@@ -32,7 +32,6 @@ _PACKED_NAME = "flashjit_packed"
 
 # Arguments of attention functions that change the result, and why they are refused. SDPA drops some of them silently.
 _NOT_COMPUTED = {
-    "dropout": "there is no backward pass, and no other use of dropout; call model.eval()",
     "position_bias": 'scores take no bias; use attn_implementation="sdpa"',
     "cu_seq_lens_q": "sequences are not packed; pass them one at a time",
     "output_attentions": 'the weights are never in memory; use attn_implementation="eager"',
@@ -144,9 +143,11 @@ def attention_forward(
     No mask stands for a causal or a full one, as is_causal or else the module says: make_mask has seen to that. Whether
     a layer has a window its mask says, not the argument sliding_window, which not all models pass.
     """
-    _refuse_what_is_not_computed(dropout=dropout, **kwargs)
+    _refuse_what_is_not_computed(**kwargs)
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     options = {"scale": scaling, "softcap": softcap, "sinks": None if s_aux is None else s_aux.float()}
+    if dropout:
+        options |= {"dropout": dropout, "dropout_state": _random_state(query.device)}
     if attention_mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         return attention(q, k, v, causal=causal, **options), None
@@ -157,7 +158,14 @@ def attention_forward(
     if fallback == "mask":
         return attention(q, k, v, **_in_memory(attention_mask[..., : k.shape[1]]), **options), None
     _refuse_what_sdpa_drops(softcap=softcap, s_aux=s_aux)
-    return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+    return sdpa_attention_forward(
+        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+    )
+
+
+def _random_state(device: torch.device) -> Tensor:
+    """Seed and offset of dropout, of PyTorch's generator: checkpoints draw the same ones again."""
+    return torch.randint(torch.iinfo(torch.int64).max, (2,), dtype=torch.int64, device=device)
 
 
 def _attention_nearby(q: Tensor, k: Tensor, v: Tensor, mask: LocalMask, **options: Any) -> Tensor:

@@ -10,6 +10,7 @@ except ImportError as error:
     raise unittest.SkipTest(f"PyTorch cannot be imported: {error}") from error
 
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flashjit
@@ -22,9 +23,10 @@ ROUNDING = 2e-2  # of P and of the output to bf16, for outputs of about 1
 
 def setUpModule():
     """All calls on the default engine go to the emulating one."""
-    patch = mock.patch.object(flashjit, "attention", emulating_engine().attention)
-    patch.start()
-    unittest.addModuleCleanup(patch.stop)
+    for name in ("attention", "attention_backward"):
+        patch = mock.patch.object(flashjit, name, getattr(emulating_engine(), name))
+        patch.start()
+        unittest.addModuleCleanup(patch.stop)
 
 
 def random_tensors(*shapes):
@@ -274,7 +276,7 @@ class Operator(CloseTo):
         for options, message in (
             ({"score": 3}, "^score: must be a flashjit.Score, a str or None, was 3$"),
             ({"mask": flashjit.Mask("key < a(0)", a=table.to("meta"))}, "^mask: capture a: must be a dense .* on meta"),
-            ({"score": flashjit.Score("score * a(0)", a=table.double())}, "^score: capture a: .*float64"),
+            ({"score": flashjit.Score("score * a(0)", a=table.double())}, "^score: capture a: .* was f64$"),
             ({"documents": torch.zeros(1, 24, dtype=torch.int64)}, "^documents: dtype must be i32, was i64"),
             ({"boolean_mask": torch.zeros(1, 1, 1, 24)}, "^boolean_mask: dtype must be boolean, was f32"),
             ({"alibi_slopes": [0.5, 0.25]}, "^alibi_slopes: must be a torch.Tensor or None, was list$"),
@@ -312,7 +314,7 @@ class Operator(CloseTo):
             with self.assertRaisesRegex(flashjit.Unsupported, f"^{name}: must not require a gradient"):
                 flashjit.attention(*tensors, **{name: values})
             out = flashjit.torch.attention(*tensors, **{name: values})
-            with self.assertRaisesRegex(flashjit.Unsupported, "no backward yet"):
+            with self.assertRaisesRegex(flashjit.Unsupported, f"^{name}: must not require a gradient"):
                 out.sum().backward()
 
     def test_says_of_itself_what_is_true(self):
@@ -346,16 +348,6 @@ class Operator(CloseTo):
                     test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
                 )  # fmt: skip
 
-    def test_backward_is_refused_and_forward_is_not(self):
-        q, k, v = make_qkv()
-        expected = flashjit.torch.attention(q, k, v)
-        out = flashjit.torch.attention(q.requires_grad_(), k, v)
-        self.assertTrue(torch.equal(out, expected))
-        with self.assertRaisesRegex(flashjit.Unsupported, r"no backward yet: .*torch\.no_grad\(\)"):
-            out.sum().backward()
-        with torch.no_grad():
-            self.assertTrue(torch.equal(flashjit.torch.attention(q, k, v), expected))
-
     def test_is_left_out_where_nobody_watches(self):
         tensors = make_qkv()
         expected = flashjit.torch.attention(*tensors)
@@ -366,6 +358,168 @@ class Operator(CloseTo):
         with torch.no_grad(), mock.patch("flashjit.torch.attention_forward") as operator:
             flashjit.torch.attention(*tensors, sinks=torch.nn.Parameter(torch.zeros(2)))
         operator.assert_not_called()
+
+
+def gradients_by(function, *tensors):
+    """Of tensors, of a sum in which each element of the output has a weight of its own."""
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
+    out = function(*leaves)
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(9))
+    (out.float() * weights).sum().backward()
+    return [leaf.grad for leaf in leaves]
+
+
+def in_f32(q, k, v, added=0.0, softcap=None):
+    """Attention by the words of PyTorch."""
+    q, k, v = (tensor.float().transpose(1, 2) for tensor in (q, k, v))
+    k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
+    scores = q @ k.transpose(2, 3) * q.shape[3] ** -0.5
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    return (torch.softmax(scores + added, dim=3) @ v).transpose(1, 2)
+
+
+class Gradients(CloseTo):
+    def assert_all_close(self, actual, expected):
+        for name, one, other in zip("qkv", actual, expected, strict=True):
+            with self.subTest(name):
+                self.assertEqual(one.dtype, torch.bfloat16)
+                self.assertLess((one.float() - other.float()).abs().max(), ROUNDING * other.float().abs().max())
+
+    def test_are_those_of_the_formula(self):
+        tensors = make_qkv(24, 40, heads=4, heads_kv=2, head_dim_v=32)
+        hidden = torch.where(visible(24, 40, 40, 0), 0.0, -torch.inf)
+        for options, of_formula in (({}, {}), ({"causal": True}, {"added": hidden}),
+                                    ({"causal": True, "softcap": 2.0}, {"added": hidden, "softcap": 2.0})):  # fmt: skip
+            self.assert_all_close(gradients_by(lambda *qkv: flashjit.torch.attention(*qkv, **options), *tensors),
+                                  gradients_by(lambda *qkv: in_f32(*qkv, **of_formula), *tensors))  # fmt: skip
+
+    def test_of_pytorchs_own_function(self):
+        tensors = to_sdpa(*make_qkv(16, 16))
+        bias = torch.randn(1, 1, 16, 16, generator=torch.Generator().manual_seed(1))
+        for options in ({"is_causal": True}, {"attn_mask": bias}, {"attn_mask": bias > -0.5}):
+            options["enable_gqa"] = True
+            ours = lambda *qkv: flashjit.torch.scaled_dot_product_attention(*qkv, **options)
+            self.assert_all_close(gradients_by(ours, *tensors), gradients_by(
+                lambda *qkv: sdpa_in_f32(*qkv, **options), *tensors))  # fmt: skip
+
+    def test_of_the_log_sum_exp(self):
+        q, k, v = (tensor.requires_grad_() for tensor in make_qkv())
+        weights = torch.randn(1, 2, 16, generator=torch.Generator().manual_seed(5))
+        _, lse = torch.ops.flashjit.attention_forward(q, k, v)
+        (lse * weights).sum().backward()
+        of_q, of_k, of_v = (tensor.grad.clone() for tensor in (q, k, v))
+        self.assertEqual(of_v.abs().max(), 0)
+        q.grad = k.grad = None
+        scores = torch.einsum("bqhd,bkd->bhqk", q.float(), k[:, :, 0].float()) / 8
+        (scores.logsumexp(-1) * weights).sum().backward()
+        self.assert_close(of_q, q.grad)
+        self.assert_close(of_k, k.grad)
+
+    def test_only_what_is_wanted_is_computed(self):
+        tensors = make_qkv()
+        expected = gradients_by(flashjit.torch.attention, *tensors)
+        for wanted in range(3):
+            leaves = [tensor.clone().requires_grad_(i == wanted) for i, tensor in enumerate(tensors)]
+            out = flashjit.torch.attention(*leaves)
+            weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(9))
+            with mock.patch.object(flashjit, "attention_backward", wraps=flashjit.attention_backward) as backward:
+                (out.float() * weights).sum().backward()
+            left_out = [name for name in ("dq", "dk", "dv") if backward.call_args.kwargs[name] is False]
+            self.assertEqual(left_out, [name for i, name in enumerate(("dq", "dk", "dv")) if i != wanted])
+            self.assertTrue(torch.equal(leaves[wanted].grad, expected[wanted]))
+
+    def test_gradients_of_any_strides_come_in(self):
+        q, k, v = (tensor.requires_grad_() for tensor in make_qkv())
+        flashjit.torch.attention(q, k, v).sum().backward()  # strides of 0
+        of_sum = q.grad.clone()
+        q.grad = None
+        flashjit.torch.attention(q, k, v).backward(torch.ones(1, 2, 64, 16, dtype=torch.bfloat16).permute(0, 3, 1, 2))
+        self.assertTrue(torch.equal(of_sum, q.grad))
+
+    def test_dropout_is_the_same_in_both_directions(self):
+        tensors = make_qkv()
+        kept = torch.from_numpy(flashjit.dropout_mask((1, 2, 16, 16), 0.5, 3, 4).copy())
+        attend = lambda *qkv, **options: flashjit.torch.attention(*qkv, dropout=0.5, **options)
+        by_mask = gradients_by(lambda *qkv: attend(*qkv, dropout_mask=kept), *tensors)
+        by_seed = gradients_by(lambda *qkv: attend(*qkv, dropout_seed=3, dropout_offset=4), *tensors)
+        by_state = gradients_by(lambda *qkv: attend(*qkv, dropout_state=torch.tensor([3, 4])), *tensors)
+        for one, other, third in zip(by_mask, by_seed, by_state):
+            self.assertTrue(torch.equal(other, third))
+            self.assertLess((one.float() - other.float()).abs().max(), ROUNDING * one.float().abs().max())
+
+    def test_under_autocast_and_with_checkpoints(self):
+        q, k, v = (tensor.float().requires_grad_() for tensor in make_qkv())
+        with torch.autocast("cpu", torch.bfloat16):
+            flashjit.torch.attention(q, k, v, causal=True).float().square().sum().backward()
+        expected = [tensor.grad.clone() for tensor in (q, k, v)]
+        self.assertEqual({gradient.dtype for gradient in expected}, {torch.float32})
+        q.grad = k.grad = v.grad = None
+        with torch.autocast("cpu", torch.bfloat16):
+            out = checkpoint(lambda *qkv: flashjit.torch.attention(*qkv, causal=True), q, k, v, use_reentrant=False)
+        out.float().square().sum().backward()
+        for tensor, gradient in zip((q, k, v), expected):
+            self.assertTrue(torch.equal(tensor.grad, gradient))
+
+    def test_of_a_compiled_function_in_one_graph(self):
+        tensors = make_qkv()
+        attend = lambda q, k, v: 2 * flashjit.torch.attention(q + 0, k, v, causal=True, softcap=2.0)
+        torch.compiler.reset()
+        compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+        for one, other in zip(gradients_by(compiled, *tensors), gradients_by(attend, *tensors)):
+            self.assertTrue(torch.equal(one, other))
+
+    def test_what_has_none_says_so(self):
+        for name, options in (
+            ("score", {"score": "2 * score"}), ("seqused_kv", {"seqused_kv": torch.tensor([9], dtype=torch.int32)})
+        ):  # fmt: skip
+            q, k, v = (tensor.requires_grad_() for tensor in make_qkv())
+            out = flashjit.torch.attention(q, k, v, **options)
+            with self.subTest(name), self.assertRaisesRegex(flashjit.Unsupported, f"^{name}: "):
+                out.sum().backward()
+        captured = torch.ones(2, requires_grad=True)
+        out = flashjit.torch.attention(*make_qkv(), mask=flashjit.Mask("key < 9 * a(0)", a=captured))
+        with self.assertRaisesRegex(flashjit.Unsupported, "^mask_tensors: must not require a gradient"):
+            out.sum().backward()
+
+    def test_of_a_text_that_is_a_mask(self):
+        tensors = make_qkv()
+        mask = flashjit.Mask("key < n(head)", n=torch.tensor([5, 12]))
+        hidden = torch.where(torch.arange(16) < torch.tensor([5, 12]).view(2, 1, 1), 0.0, -torch.inf)
+        self.assert_all_close(gradients_by(lambda *qkv: flashjit.torch.attention(*qkv, mask=mask), *tensors),
+                              gradients_by(lambda *qkv: in_f32(*qkv, added=hidden), *tensors))  # fmt: skip
+
+    def test_in_double_precision_by_finite_differences(self):
+        generator = torch.Generator().manual_seed(3)
+        q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+                   for shape in ((1, 5, 4, 6), (1, 7, 2, 6), (1, 7, 2, 3)))  # fmt: skip
+        starts = torch.tensor([0, 2, 5], dtype=torch.int32)
+        for options in ({}, {"causal": True, "softcap": 2.0}, {"window": (2, 1), "sinks": torch.ones(4)},
+                        {"dropout": 0.4, "dropout_seed": 8}, {"cu_seqlens_q": starts, "cu_seqlens_kv": starts}):
+            if "cu_seqlens_q" in options:
+                attend = lambda q, k, v: torch.ops.flashjit.attention_forward(q[0], k[0], v[0], **options)
+            else:
+                attend = lambda q, k, v: torch.ops.flashjit.attention_forward(q, k, v, **options)
+            with self.subTest(list(options)):
+                self.assertTrue(torch.autograd.gradcheck(attend, (q, k, v)))
+        out = flashjit.torch.attention(q, k, v)
+        self.assertEqual(out.dtype, torch.float64)
+        exact = in_f32(*(tensor.detach() for tensor in (q, k, v)))
+        self.assertLess((out - exact).abs().max(), 1e-6)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            self.assertTrue(torch.equal(flashjit.torch.attention(q, k, v), out))
+
+    def test_the_operator_says_of_itself_what_is_true(self):
+        q, k, v = make_qkv()
+        out, lse = torch.ops.flashjit.attention_forward(q, k, v, True)
+        for wanted in ([True] * 3, [False, True, False]):
+            torch.library.opcheck(torch.ops.flashjit.attention_backward.default, (out, q, k, v, out, lse, None, wanted, True),
+                                  test_utils=("test_schema", "test_faketensor"))  # fmt: skip
+        q.requires_grad_()
+        torch.library.opcheck(torch.ops.flashjit.attention_forward.default, (q, k, v, True),
+                              {"mask": "key < a(0)", "mask_captures": ["a"], "mask_tensors": [torch.tensor([9])]},
+                              test_utils=("test_schema", "test_autograd_registration", "test_faketensor",
+                                          "test_aot_dispatch_static"))  # fmt: skip
 
 
 class Compiled(CloseTo):

@@ -36,9 +36,10 @@ INSTEAD = r'use attn_implementation="sdpa", or flashjit\.transformers\.register\
 
 def setUpModule():
     """All calls on the default engine go to the emulating one."""
-    patch = mock.patch.object(flashjit, "attention", emulating_engine().attention)
-    patch.start()
-    unittest.addModuleCleanup(patch.stop)
+    for name in ("attention", "attention_backward"):
+        patch = mock.patch.object(flashjit, name, getattr(emulating_engine(), name))
+        patch.start()
+        unittest.addModuleCleanup(patch.stop)
 
 
 def make_model(config=None, **options):
@@ -172,8 +173,8 @@ class Prefill(Models):
     def test_what_changes_the_result_is_refused_with_and_without_fallback(self):
         for fallback in (None, "mask", "sdpa"):
             flashjit.transformers.register(fallback)
-            self.refuse("dropout: must not be given, was 0.5: .*eval", make_model(attention_dropout=0.5).train(),
-                        tokens(8))
+            self.refuse("output_attentions: must not be given, was True: ", make_model(), tokens(8),
+                        output_attentions=True)
 
     def test_fallback_loses_neither_caps_nor_sinks(self):
         flashjit.transformers.register(fallback="sdpa")
@@ -185,11 +186,51 @@ class Prefill(Models):
         self.refuse(r"s_aux: must not be given beside a mask .*SDPA.*, was a tensor of shape \(2,\); .*eager",
                     make_gpt_oss(), tokens(16, 2), attention_mask=padding)
 
-    def test_training_is_refused_at_the_backward_pass(self):
+
+
+class Trains(Models):
+    """Models in training."""
+
+    def gradients(self, model, implementation, dtype):
+        """Of all parameters, of the loss of a language model, in f32."""
+        model = copy.deepcopy(model).to(dtype).train()
+        model.set_attn_implementation(implementation)
         with torch.enable_grad():
-            logits = make_model().train()(tokens(16)).logits
-            with self.assertRaisesRegex(flashjit.Unsupported, "no backward yet"):
-                logits.sum().backward()
+            model(tokens(24, 2), labels=tokens(24, 2)).loss.backward()
+        return {name: parameter.grad.float() for name, parameter in model.named_parameters()}
+
+    def test_gradients_are_as_near_to_f32_as_those_of_sdpa(self):
+        for config in (transformers.LlamaConfig(**SMALL),
+                       transformers.Gemma2Config(**SMALL, query_pre_attn_scalar=64, attn_logit_softcapping=30.0)):
+            model, peer = make_model(config), "eager" if config.model_type == "gemma2" else "sdpa"
+            exact = self.gradients(model, peer, torch.float32)
+            low = self.gradients(model, peer, torch.bfloat16)
+            for name, gradient in self.gradients(model, flashjit.transformers.NAME, torch.bfloat16).items():
+                with self.subTest(config.model_type, name=name):
+                    bound = 2 * (low[name] - exact[name]).abs().max().item() + 1e-5
+                    self.assertLess((gradient - exact[name]).abs().max().item(), bound)
+
+    def test_dropout_is_pytorchs_to_seed(self):
+        model = make_model(attention_dropout=0.5).train()
+        logits = []
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            logits.append(model(tokens(16)).logits)
+        self.assertTrue(torch.equal(logits[0], logits[1]))
+        self.assertFalse(torch.equal(logits[0], logits[2]))
+
+    def test_checkpoints_drop_the_same(self):
+        gradients = []
+        for checkpoints in (False, True):
+            model = make_model(attention_dropout=0.5).train()
+            if checkpoints:
+                model.gradient_checkpointing_enable({"use_reentrant": False})
+            torch.manual_seed(5)
+            with torch.enable_grad():
+                model(tokens(16), labels=tokens(16), use_cache=False).loss.backward()
+            gradients.append([parameter.grad for parameter in model.parameters()])
+        for one, other in zip(*gradients):
+            self.assertTrue(torch.equal(one, other))
 
 
 class Generate(Models):

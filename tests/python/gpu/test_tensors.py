@@ -217,11 +217,17 @@ class BadInput(OnGpu):
             flashjit.attention(tensors[0][..., :60], *tensors[1:])
         self.assert_close(flashjit.attention(*tensors), *tensors)
 
-    def test_backward_is_refused(self):
-        q, k, v = make_qkv()
-        out = flashjit.torch.attention(q.requires_grad_(), k, v)
-        with self.assertRaisesRegex(flashjit.Unsupported, "no backward yet"):
-            out.sum().backward()
+    def test_gradients_are_as_near_as_those_of_sdpa(self):
+        tensors, peers, exact = ([tensor.detach().to(dtype).requires_grad_() for tensor in make_qkv()]
+                                 for dtype in (torch.bfloat16, torch.bfloat16, torch.float32))  # fmt: skip
+        flashjit.torch.attention(*tensors, causal=True).square().sum().backward()
+        for leaves in (peers, exact):
+            query, key, value = (leaf.transpose(1, 2) for leaf in leaves)
+            out = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+            out.square().sum().backward()
+        for ours, theirs, wanted in zip(tensors, peers, exact):
+            bound = 2 * (theirs.grad.float() - wanted.grad).abs().max().item() + 1e-3
+            self.assertLess((ours.grad.float() - wanted.grad).abs().max().item(), bound)
 
 
 if __name__ == "__main__":
