@@ -70,6 +70,8 @@ TEST_CASE("keys and values of e4m3 at head dims of every kind") {
   for (const auto& [head_dim, head_dim_v] : tests::sample(all))
     for (const DType dtype : {DType::f16, DType::bf16})
       for (const bool token_scales : {false, true}) {
+        const bool of_this_dim = (dtype == DType::f16) == (head_dim % 16 == 0);  // by turns, but for the common one
+        if (head_dim != 128 && of_this_dim != token_scales) continue;
         const Problem problem{.dtype = dtype,
                               .head_dim = head_dim,
                               .head_dim_v = head_dim_v,
