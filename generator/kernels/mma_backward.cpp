@@ -5,34 +5,66 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
+#include <tuple>
 
+#include "flashjit/error.h"
 #include "generator/arguments.h"
 #include "generator/backward.h"
 #include "generator/dtype.h"
 #include "generator/features.h"
 #include "generator/kernels/mma.h"
 #include "generator/source_parts.h"
+#include "generator/tunables.h"
 
-namespace flashjit::generator {
+namespace flashjit {
 namespace {
+
+constexpr std::string_view kFamily = "mma";
+
+}  // namespace
+
+namespace generator {
+namespace {
+
+using V = BackwardVariant;
+constexpr auto kTunables = std::make_tuple(Number<V>{&V::block_q, "block_q", "q", "kBlockQ", 16, 128, 16},
+                                           Number<V>{&V::block_kv, "block_kv", "kv", "kBlockKv", 16, 128, 16},
+                                           Number<V>{&V::warps, "warps", "w", "kWarps", 4, 8, 4},
+                                           Number<V>{&V::row_tiles, "row_tiles", "r", "kRowTiles", 1, 2},
+                                           Number<V>{&V::stages, "stages", "s", "kStages", 1, 2});
 
 // The first that is wide enough and fits the shared memory, which the last ones of their width do everywhere. By
 // measurements on an H100: docs/kernels/backward.md.
-struct TileRow {
+struct DefaultRow {
   int max_head_dim;
-  BackwardTiles tiles;
+  BackwardVariant variant;
 };
-constexpr TileRow kTiles[] = {{64, {128, 128, 8, 1}}, {64, {64, 64, 4, 2}},  {128, {64, 128, 8, 1}},
-                              {128, {64, 64, 8, 1}},  {256, {64, 64, 8, 1}}, {256, {32, 32, 4, 1}}};
+constexpr DefaultRow kDefaults[] = {{64, {128, 128, 8, 1, 1}}, {64, {64, 64, 4, 1, 2}},  {128, {64, 128, 8, 1, 1}},
+                                    {128, {64, 64, 8, 1, 1}},  {256, {64, 64, 8, 1, 1}}, {256, {32, 32, 4, 1, 1}}};
 
 // As BackwardShape lays it out.
-int smem_bytes(const Problem& problem, const BackwardTiles& tiles) {
+int smem_bytes(const Problem& problem, const BackwardVariant& variant) {
   const int columns = padded(problem.head_dim) + padded(problem.head_dim_v);
-  const int rows = tiles.block_kv + tiles.stages * tiles.block_q;
-  return (rows * columns + 2 * tiles.block_q * tiles.block_kv) * kElementBytes;
+  const int rows = variant.block_kv + variant.stages * variant.block_q;
+  return (rows * columns + 2 * variant.block_q * variant.block_kv) * kElementBytes;
 }
 
-std::string render_config(const Problem& problem, const BackwardTiles& tiles, DType gradient,
+// Whether warps can share out both kinds of products alike, each with so many rows, and take columns of scores 32 or 16
+// at a time.
+bool can_be_shared_out(const BackwardVariant& variant) {
+  const int rows_of_warp = 16 * variant.row_tiles, query_warps = variant.block_q / rows_of_warp,
+            key_warps = variant.block_kv / rows_of_warp;
+  const auto are_all_of = [&](int warps, int rows) {
+    return warps > 0 && warps * rows_of_warp == rows && variant.warps % warps == 0;
+  };
+  if (!are_all_of(query_warps, variant.block_q) || !are_all_of(key_warps, variant.block_kv)) return false;
+  const int parts_of_row = variant.warps / query_warps, keys_of_warp = variant.block_kv / parts_of_row;
+  return keys_of_warp * parts_of_row == variant.block_kv &&
+         (keys_of_warp == 16 || (keys_of_warp > 0 && keys_of_warp % 32 == 0));
+}
+
+std::string render_config(const Problem& problem, const BackwardVariant& variant, DType gradient,
                           const Architecture& architecture) {
   ConfigText config;
   const bool in_f32 = gradient == DType::f32;
@@ -46,10 +78,7 @@ std::string render_config(const Problem& problem, const BackwardTiles& tiles, DT
   config.add("int", "kHeadDim", problem.head_dim);
   config.add("int", "kHeadDimV", problem.head_dim_v);
   config.add("int", "kGradientBytes", in_f32 ? 4 : kElementBytes);
-  config.add("int", "kBlockQ", tiles.block_q);
-  config.add("int", "kBlockKv", tiles.block_kv);
-  config.add("int", "kWarps", tiles.warps);
-  config.add("int", "kStages", tiles.stages);
+  add_to(config, kTunables, variant);
   config.add("bool", "kSplitKv", false);
   config.add("bool", "kReducesPairs", architecture.major >= 9);
   return config.text();
@@ -64,30 +93,39 @@ Problem backward_problem(const Problem& problem) {
   return of_scores;
 }
 
-BackwardTiles backward_tiles(const Problem& problem, const Architecture& architecture) {
+BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture) {
   const int head_dim = std::max(problem.head_dim, problem.head_dim_v);
-  const auto row = std::find_if(std::begin(kTiles), std::end(kTiles), [&](const TileRow& each) {
-    return head_dim <= each.max_head_dim && smem_bytes(problem, each.tiles) <= architecture.smem_per_block;
+  const auto row = std::find_if(std::begin(kDefaults), std::end(kDefaults), [&](const DefaultRow& each) {
+    return head_dim <= each.max_head_dim && smem_bytes(problem, each.variant) <= architecture.smem_per_block;
   });
-  return row->tiles;
+  return row->variant;
 }
 
-PlainKernel render_backward(const Problem& problem, DType gradient, const Architecture& architecture,
-                            const Templates& templates) {
-  const BackwardTiles tiles = backward_tiles(problem, architecture);
+std::string why_illegal(const Problem& problem, const BackwardVariant& variant, const Architecture& architecture) {
+  std::string why = why_out_of_range(kTunables, variant);
+  if (!why.empty()) return why;
+  if (!can_be_shared_out(variant))
+    return must("warps", "such that they share out rows and columns alike", to_string(variant));
+  if (const int bytes = smem_bytes(problem, variant); bytes > architecture.smem_per_block)
+    return fmt::format("variant: {} must take at most {} bytes of shared memory on {}, takes {}", to_string(variant),
+                       architecture.smem_per_block, architecture.name, bytes);
+  return {};
+}
+
+PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, DType gradient,
+                            const Architecture& architecture, const Templates& templates) {
   PlainKernel kernel{};
-  kernel.threads = tiles.warps * kWarpSize;
+  kernel.threads = variant.warps * kWarpSize;
   kernel.argument_bytes = argument_bytes(problem, sizeof(BackwardArguments), alignof(BackwardArguments));
-  kernel.smem_bytes = smem_bytes(problem, tiles);
+  kernel.smem_bytes = smem_bytes(problem, variant);
   Source& source = kernel.source;
   const std::string of_forward = to_string(problem);
-  source = named_source(fmt::format("bwd-{}{}.mma-q{}-kv{}-w{}-s{}.{}", of_forward.substr(of_forward.find('-') + 1),
-                                    gradient == DType::f32 ? "-f32" : "", tiles.block_q, tiles.block_kv, tiles.warps,
-                                    tiles.stages, architecture.name),
+  source = named_source(fmt::format("bwd-{}{}.{}.{}", of_forward.substr(of_forward.find('-') + 1),
+                                    gradient == DType::f32 ? "-f32" : "", to_string(variant), architecture.name),
                         "flashjit_backward");
   source.device_code = templates.flatten(with_parts("kernels/mma_backward.cuh", problem));
   source.generated = kGenerated + render_functions(problem) + render_arguments("BackwardArguments", problem) +
-                     render_config(problem, tiles, gradient, architecture) +
+                     render_config(problem, variant, gradient, architecture) +
                      render({"BackwardShape", kernel.smem_bytes, kernel.threads, kernel.argument_bytes}) +
                      fmt::format(
                          "extern \"C\" __global__ void __launch_bounds__({})\n"
@@ -113,4 +151,29 @@ PlainKernel render_backward_finish(DType dtype, const Architecture& architecture
       kBackwardRowsThreads, sizeof(BackwardFinishArguments), architecture, templates);
 }
 
-}  // namespace flashjit::generator
+}  // namespace generator
+
+bool operator==(const BackwardVariant& a, const BackwardVariant& b) noexcept {
+  return generator::equal(generator::kTunables, a, b);
+}
+
+std::string to_string(const BackwardVariant& variant) {
+  return generator::spell_variant(generator::kTunables, kFamily, variant);
+}
+
+BackwardVariant parse_backward_variant(std::string_view text) {
+  BackwardVariant variant;
+  std::string_view rest = text;
+  if (rest == kFamily || rest.starts_with(std::string(kFamily) + '-')) rest.remove_prefix(kFamily.size());
+  while (!rest.empty()) {
+    if (rest.front() == '-') rest.remove_prefix(1);
+    const std::string_view part = rest.substr(0, rest.find('-'));
+    if (generator::read_part(generator::kTunables, part, variant) == nullptr)
+      throw Error(ErrorCode::invalid_argument, fmt::format("variant: '{}' must be like {}, which has no '{}'", text,
+                                                           to_string(BackwardVariant()), part));
+    rest.remove_prefix(part.size());
+  }
+  return variant;
+}
+
+}  // namespace flashjit

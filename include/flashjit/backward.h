@@ -3,6 +3,8 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "flashjit/attention.h"
 #include "flashjit/tensor.h"
@@ -16,16 +18,37 @@ struct GradientTensors {
   std::optional<Tensor> dq, dk, dv;
 };
 
+// How the kernel is tuned that makes dq, dk and dv: the mma.sync family's, which is all there is yet.
+// mma-q64-kv128-w8-r1-s1
+struct BackwardVariant {
+  int block_q = 64;    // queries of one step: a multiple of 16 up to 128
+  int block_kv = 128;  // keys and values of a thread block: likewise
+  int warps = 8;       // 4 or 8, which share out all products alike
+  int row_tiles = 1;   // tiles of 16 rows that a warp has of each product: 1 or 2
+  int stages = 1;      // tiles of queries in shared memory: 1 or 2
+};
+bool operator==(const BackwardVariant& a, const BackwardVariant& b) noexcept;
+inline bool operator!=(const BackwardVariant& a, const BackwardVariant& b) noexcept { return !(a == b); }
+std::string to_string(const BackwardVariant& variant);
+// Reads that spelling; parts that are not named are as above. Throws Error(invalid_argument).
+BackwardVariant parse_backward_variant(std::string_view text);
+
+struct BackwardOptions {
+  std::optional<Tensor> dlse;              // by which the number depends on the LSE; without it it does not
+  std::optional<BackwardVariant> variant;  // without it the library chooses
+};
+
 // In memory of their own, packed, in the dtypes of q, k and v.
 struct Gradients {
   DeviceTensor dq, dk, dv;
 };
 
-// Gradients of a number that depends on the output of attention(q, k, v, opts) by dout, and on its LSE by dlse.
+// Gradients of a number that depends on the output of attention(q, k, v, opts) by dout, and on its LSE by dlse of
+// the backward options.
 //   dout, out  [batch, seqlen_q, num_heads_q, head_dim_v]  the dtype of q; what the call gave. Strides as of out there,
 //   so
 //                                                          the last dimension is contiguous
-//   lse, dlse  [batch, num_heads_q, seqlen_q]              f32; likewise. Without dlse nothing depends on the LSE
+//   lse, dlse  [batch, num_heads_q, seqlen_q]              f32; likewise
 // opts as of that call, with its dropout, but without lse, plan, variant and fixed_split_size, which must not be given.
 // Key/value heads get the sums of their groups' gradients. A bias, slopes and sinks act, and get no gradients; mask, as
 // text, acts; block_mask is not used. score, ragged batches and k and v of e4m3 have no kernels yet: Error(unsupported)
@@ -44,10 +67,10 @@ struct Gradients {
 // Thread-safe. Throws Error; after an error of arguments nothing was written.
 Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                              const Tensor& lse, const AttentionOptions& opts = {},
-                             const std::optional<Tensor>& dlse = {});
+                             const BackwardOptions& backward = {});
 // The same into memory of the caller.
 void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                         const Tensor& lse, const GradientTensors& into, const AttentionOptions& opts = {},
-                        const std::optional<Tensor>& dlse = {});
+                        const BackwardOptions& backward = {});
 
 }  // namespace flashjit

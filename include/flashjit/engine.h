@@ -222,10 +222,10 @@ class Engine {
   // See backward.h.
   Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                const Tensor& lse, const AttentionOptions& opts = {},
-                               const std::optional<Tensor>& dlse = {});
+                               const BackwardOptions& backward = {});
   void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                           const Tensor& lse, const GradientTensors& into, const AttentionOptions& opts = {},
-                          const std::optional<Tensor>& dlse = {});
+                          const BackwardOptions& backward = {});
 
   // Makes the list of tiles of a ragged batch on opts.stream, and has the memory for the partial results of calls whose
   // keys are split, of those that are not ragged too: for AttentionOptions::plan of any number of calls with

@@ -28,14 +28,14 @@ void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
 }
 
 Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                             const Tensor& lse, const AttentionOptions& opts, const std::optional<Tensor>& dlse) {
-  return default_engine().attention_backward(dout, q, k, v, out, lse, opts, dlse);
+                             const Tensor& lse, const AttentionOptions& opts, const BackwardOptions& backward) {
+  return default_engine().attention_backward(dout, q, k, v, out, lse, opts, backward);
 }
 
 void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                         const Tensor& lse, const GradientTensors& into, const AttentionOptions& opts,
-                        const std::optional<Tensor>& dlse) {
-  default_engine().attention_backward(dout, q, k, v, out, lse, into, opts, dlse);
+                        const BackwardOptions& backward) {
+  default_engine().attention_backward(dout, q, k, v, out, lse, into, opts, backward);
 }
 
 void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache, const AppendOptions& opts) {

@@ -41,12 +41,17 @@ void attention_backward(Engine& engine, const DLTensor* dout, const DLTensor* q,
   const auto view = [kind](const char* name, const DLTensor* tensor, const char* dtypes) {
     return tensor ? std::optional(to_tensor(name, tensor, kind, dtypes)) : std::nullopt;
   };
-  const std::optional<flashjit::Tensor> of_lse = view("dlse", dlse, "f32");
+  flashjit::BackwardOptions backward;
+  backward.dlse = view("dlse", dlse, "f32");
   constexpr const char* kKeyGradients = "f16, bf16 or f32";
   const flashjit::GradientTensors gradients{view("dq", into.dq, kRowDTypes), view("dk", into.dk, kKeyGradients),
                                             view("dv", into.dv, kKeyGradients)};
+  flashjit_attention_options given = FLASHJIT_ATTENTION_OPTIONS_INIT;
+  if (options) given = read_struct(*options);
+  if (given.variant) backward.variant = flashjit::parse_backward_variant(require_short("variant", given.variant));
+  given.struct_size = sizeof given, given.variant = nullptr;  // which is not one of forward's
   engine.attention_backward(of_out, q_view, k_view, v_view, out_view, lse_view, gradients,
-                            to_attention_options(options, kind), of_lse);
+                            to_attention_options(&given, kind), backward);
 }
 
 // What a plan is made for: its members are read one after the other, too.

@@ -30,13 +30,6 @@ bool to_bool(const char* name, std::int32_t value) {
   return value == 1;
 }
 
-// What refuses a spelling repeats it; so one that is longer than any is not handed on.
-Variant to_variant(std::string_view spelling) {
-  constexpr std::size_t kLongest = 200;
-  if (spelling.size() <= kLongest) return parse_variant(spelling);
-  reject("variant: must have at most {} characters, had {}", kLongest, spelling.size());
-}
-
 Capture to_capture(const char* function, const flashjit_capture& given, MemoryKind kind) {
   const char* const name = given.name ? given.name : "";  // which is refused like every other wrong name
   const std::string label = fmt::format("{}: capture {}", function, name);
@@ -118,6 +111,12 @@ const FunctionText* users_function(const char* name, const flashjit_function* gi
 
 }  // namespace
 
+std::string_view require_short(const char* name, std::string_view spelling) {
+  constexpr std::size_t kLongest = 200;
+  if (spelling.size() <= kLongest) return spelling;
+  reject("{}: must have at most {} characters, had {}", name, kLongest, spelling.size());
+}
+
 EngineOptions to_engine_options(const flashjit_engine_options* given) {
   auto options = EngineOptions::from_environment();
   if (!given) return options;
@@ -138,7 +137,7 @@ AttentionOptions to_attention_options(const flashjit_attention_options* given, M
   options.causal = to_bool("causal", c.causal);
   if (to_bool("has_softmax_scale", c.has_softmax_scale)) options.softmax_scale = c.softmax_scale;
   options.stream = static_cast<Stream>(c.stream);
-  if (c.variant) options.variant = to_variant(c.variant);
+  if (c.variant) options.variant = parse_variant(require_short("variant", c.variant));
   if (c.window) options.window = {c.window->left, c.window->right};
   options.chunk = c.chunk;
   options.softcap = c.softcap;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "flashjit.h"
@@ -46,6 +47,8 @@ inline Tensor to_keys(const char* name, const DLTensor* tensor, MemoryKind kind)
   return to_tensor(name, tensor, kind, kKeyDTypes);
 }
 
+// What refuses a spelling repeats it; so one that is longer than any is not handed on.
+std::string_view require_short(const char* name, std::string_view spelling);
 EngineOptions to_engine_options(const flashjit_engine_options* given);
 AttentionOptions to_attention_options(const flashjit_attention_options* given, MemoryKind kind);
 AppendOptions to_append_options(const flashjit_append_options* given, MemoryKind kind);

@@ -8,8 +8,8 @@ namespace flashjit {
 
 void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& out, const Tensor& lse, const GradientTensors& into,
-                                const AttentionOptions& opts, const std::optional<Tensor>& dlse) {
-  const runtime::GivenGradients given{dout, q, k, v, out, lse, into, opts, dlse};
+                                const AttentionOptions& opts, const BackwardOptions& backward) {
+  const runtime::GivenGradients given{dout, q, k, v, out, lse, into, opts, backward};
   runtime::BackwardCall call = runtime::validate_backward(given);
   if (call.nothing_to_do()) return;
   const int device = impl_->backend.output_device(call.forward.operands, opts.stream);
@@ -29,15 +29,15 @@ void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tenso
 
 Gradients Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                      const Tensor& out, const Tensor& lse, const AttentionOptions& opts,
-                                     const std::optional<Tensor>& dlse) {
+                                     const BackwardOptions& backward) {
   const GradientTensors none;
-  const runtime::GivenGradients given{dout, q, k, v, out, lse, none, opts, dlse};
+  const runtime::GivenGradients given{dout, q, k, v, out, lse, none, opts, backward};
   const runtime::BackwardCall checked = runtime::validate_backward(given);
   const int device = impl_->backend.output_device(checked.forward.operands, opts.stream);
   Gradients made{DeviceTensor::allocate(q.dtype, q.shape, opts.stream, device),
                  DeviceTensor::allocate(k.dtype, k.shape, opts.stream, device),
                  DeviceTensor::allocate(v.dtype, v.shape, opts.stream, device)};
-  attention_backward(dout, q, k, v, out, lse, {made.dq.view(), made.dk.view(), made.dv.view()}, opts, dlse);
+  attention_backward(dout, q, k, v, out, lse, {made.dq.view(), made.dk.view(), made.dv.view()}, opts, backward);
   return made;
 }
 

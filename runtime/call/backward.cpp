@@ -29,7 +29,10 @@ void check_options(const AttentionOptions& opts) {
     if (opts.*option) refuse(name);
   if (opts.score) refuse("score");
   if (opts.plan) reject("plan: must not be given for gradients");
-  if (opts.variant) reject("variant: must not be given for gradients, was {}", to_string(*opts.variant));
+  if (opts.variant)
+    reject(
+        "variant: must not be given among the options for gradients, whose kernels have variants of their own, was {}",
+        to_string(*opts.variant));
   if (opts.fixed_split_size != 0) reject("fixed_split_size: must be 0 for gradients, was {}", opts.fixed_split_size);
   if (opts.lse) reject("lse: must not be given among the options for gradients, which take it as an argument");
 }
@@ -100,6 +103,14 @@ PlainLaunch row_launch(generator::PlainKernel kernel, const generator::BackwardR
   return plain_launch(std::move(kernel), (rows.count + rows_of_block - 1) / rows_of_block, "q");
 }
 
+BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& architecture) {
+  const std::optional<BackwardVariant>& asked = call.given.backward.variant;
+  if (!asked) return generator::default_backward_variant(call.forward.problem, architecture);
+  const std::string why = generator::why_illegal(call.forward.problem, *asked, architecture);
+  if (!why.empty()) throw Error(ErrorCode::invalid_argument, why);
+  return *asked;
+}
+
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
 float* row_sums(const BackwardCall& call) {
   const Dims& shape = call.scratch.rows.shape;
@@ -127,7 +138,8 @@ BackwardCall validate_backward(const GivenGradients& given) {
     add_operand(operands, name, *tensor, Operand::Role::rows, false);
   }
   call.forward.out = &given.out;
-  for (const auto& [name, tensor] : {std::pair{"lse", &given.lse}, {"dlse", given.dlse ? &*given.dlse : nullptr}}) {
+  for (const auto& [name, tensor] :
+       {std::pair{"lse", &given.lse}, {"dlse", given.backward.dlse ? &*given.backward.dlse : nullptr}}) {
     if (!tensor) continue;
     check_lse(name, *tensor, out);
     add_operand(operands, name, *tensor, Operand::Role::lse, false);
@@ -161,10 +173,10 @@ PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Archite
   arguments.out = static_cast<const char*>(given.out.data);
   arguments.dout = static_cast<const char*>(given.dout.data);
   arguments.lse = static_cast<const char*>(given.lse.data);
-  arguments.dlse = data_of(given.dlse);
+  arguments.dlse = data_of(given.backward.dlse);
   arguments.out_strides = row_strides(given.out), arguments.dout_strides = row_strides(given.dout);
   arguments.lse_strides = lse_strides(given.lse);
-  if (given.dlse) arguments.dlse_strides = lse_strides(*given.dlse);
+  if (given.backward.dlse) arguments.dlse_strides = lse_strides(*given.backward.dlse);
   arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
   arguments.dq = floats(call.scratch.dq);
   PlainLaunch made =
@@ -191,11 +203,11 @@ PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& a
   arguments.sizes = of_forward.sizes;
   if (!has_queries) arguments.sizes = sizes_without_queries(call.forward);
   arguments.scale = call.forward.softmax_scale;
-  const int block_kv = generator::backward_tiles(call.forward.problem, architecture).block_kv;
-  const std::int64_t tiles = (given.k.shape[seqlen_dim] + block_kv - 1) / block_kv;
-  PlainLaunch made =
-      plain_launch(generator::render_backward(call.forward.problem, call.key_gradient, architecture, templates),
-                   call.forward.batch * call.forward.num_heads_kv * tiles, "k");
+  const BackwardVariant variant = chosen_variant(call, architecture);
+  const std::int64_t tiles = (given.k.shape[seqlen_dim] + variant.block_kv - 1) / variant.block_kv;
+  PlainLaunch made = plain_launch(
+      generator::render_backward(call.forward.problem, variant, call.key_gradient, architecture, templates),
+      call.forward.batch * call.forward.num_heads_kv * tiles, "k");
   made.launch.write_argument(0, arguments);
   set_part_arguments(made.launch, call.forward, sizeof(arguments), nullptr);
   return made;

@@ -16,7 +16,7 @@ struct GivenGradients {
   const Tensor &dout, &q, &k, &v, &out, &lse;
   const GradientTensors& into;
   const AttentionOptions& opts;
-  const std::optional<Tensor>& dlse;
+  const BackwardOptions& backward;
 };
 
 // Memory that its launches share: f32, packed.

@@ -39,7 +39,7 @@ class BackwardMma {
   // A warp takes its columns a piece at a time, so that registers have room for dK and dV.
   static constexpr int kPieceKeys = Shape::kKeysOfWarp < kKeptKeys ? Shape::kKeysOfWarp : kKeptKeys;
   static_assert(Shape::kKeysOfWarp % kPieceKeys == 0 && kKeptKeys % kPieceKeys == 0, "pieces must fill their rows");
-  using Scores = Accumulator<1, kPieceKeys / 8>;
+  using Scores = Accumulator<Shape::kRowTiles, kPieceKeys / 8>;
 
   struct KeyTile {
     int index, head, batch;  // head: of keys and values
@@ -104,8 +104,8 @@ class BackwardMma {
     score(s, derivatives, place, row, column);
     hide(s, place, row, column);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int query = row + 8 * h + lane() / 4;
+    for (int half = 0; half < 2 * Shape::kRowTiles; ++half) {
+      const int m = half / 2, first = half % 2 * 2, query = row + 8 * half + lane() / 4;
       const Row of = row_of(place.head, query);
       const KeptPairs kept = kept_of(place, query, column);
 #pragma unroll
@@ -114,18 +114,18 @@ class BackwardMma {
         float p[2], ds[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          p[e] = ptx::ex2(__fmaf_rn(s.x[0][n][2 * h + e], unit(), -of.lse_log2));
-          float gradient = dp.x[0][n][2 * h + e];
+          p[e] = ptx::ex2(__fmaf_rn(s.x[m][n][first + e], unit(), -of.lse_log2));
+          float gradient = dp.x[m][n][first + e];
           if constexpr (Dropouts::kAny) gradient = (stays >> 16 * e & 0xffff) != 0 ? gradient * dropout_scale() : 0.0f;
           ds[e] = p[e] * (gradient - of.sum);
-          if constexpr (ScoreParts::kIsCurved) ds[e] *= derivatives.x[0][n][2 * h + e];
+          if constexpr (ScoreParts::kIsCurved) ds[e] *= derivatives.x[m][n][first + e];
           if (p[e] == 0.0f) ds[e] = 0.0f;  // what is hidden is 0 whatever its value is
           if constexpr (Dropouts::kAny) p[e] *= dropout_scale();
         }
         uint32 pair = ptx::cvt_rn_x2(Element{}, p[0], p[1]);
         if constexpr (Dropouts::kAny) pair &= stays;
         const uint32 at =
-            STile::move(STile::offset(lane() / 4, 0) + lane() % 4 * 4, warp_row() + 8 * h, column / 8 + n);
+            STile::move(STile::offset(lane() / 4, 0) + lane() % 4 * 4, warp_row() + 8 * half, column / 8 + n);
         ptx::st_shared(smem + Shape::kProbabilities + at, pair);
         ptx::st_shared(smem + Shape::kGradients + at, ptx::cvt_rn_x2(Element{}, ds[0], ds[1]));
       }
@@ -138,15 +138,26 @@ class BackwardMma {
     s.clear();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
-      uint32 a[4];
-      Operands<Rows>::rows_as_a(a, rows, warp_row(), k, lane());
+      uint32 a[Shape::kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < Shape::kRowTiles; ++m) Operands<Rows>::rows_as_a(a[m], rows, warp_row() + 16 * m, k, lane());
 #pragma unroll
       for (int n = 0; n < kPieceKeys / 16; ++n) {
         uint32 b[4];
         Operands<Columns>::rows_as_b(b, columns, column + 16 * n, k, lane());
-        ptx::mma_m16n8k16(Element{}, s.x[0][2 * n], a, b[0], b[1]);
-        ptx::mma_m16n8k16(Element{}, s.x[0][2 * n + 1], a, b[2], b[3]);
+        add_products(s, n, a, b);
       }
+    }
+  }
+
+  // Of all tiles of rows with two of columns.
+  template <int kTiles>
+  __device__ __forceinline__ static void add_products(Accumulator<Shape::kRowTiles, kTiles>& sum, int n,
+                                                      const uint32 (&a)[Shape::kRowTiles][4], const uint32 (&b)[4]) {
+#pragma unroll
+    for (int m = 0; m < Shape::kRowTiles; ++m) {
+      ptx::mma_m16n8k16(Element{}, sum.x[m][2 * n], a[m], b[0], b[1]);
+      ptx::mma_m16n8k16(Element{}, sum.x[m][2 * n + 1], a[m], b[2], b[3]);
     }
   }
 
@@ -159,15 +170,15 @@ class BackwardMma {
       const ScoreRow of_head =
           parts.template row<false>([&] { return at_position(place, mask.position(row)); }, args.sizes.scale_log2);
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const ScoreRow of = of_head.at(mask.position(row + 8 * h + lane() / 4));
+      for (int half = 0; half < 2 * Shape::kRowTiles; ++half) {
+        const ScoreRow of = of_head.at(mask.position(row + 8 * half + lane() / 4));
 #pragma unroll
         for (int n = 0; n < kPieceKeys / 8; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            float& x = s.x[0][n][2 * h + e];
+            float& x = s.x[half / 2][n][half % 2 * 2 + e];
             if constexpr (ScoreParts::kIsCurved)
-              derivatives.x[0][n][2 * h + e] = of.apply_with_derivative(x, {first, 8 * n + e});
+              derivatives.x[half / 2][n][half % 2 * 2 + e] = of.apply_with_derivative(x, {first, 8 * n + e});
             else
               x = of.apply(x, {first, 8 * n + e});
           }
@@ -182,30 +193,32 @@ class BackwardMma {
                          [this](int query) { return mask.position(query); });
     if (mask.last_key(row) < last) mask_end(s, row, first, mask, lane());
     if constexpr (Mask<Config>::kBegins)
-      if (mask.first_key(row + kMmaRows - 1) > first) mask_begin(s, row, first, mask, lane());
+      if (mask.first_key(row + Shape::kRowsOfWarp - 1) > first) mask_begin(s, row, first, mask, lane());
   }
 
-  // Rows: this warp's 16 keys; of the queries' products.
+  // Rows: this warp's keys; of the queries' products.
   template <int kDimTiles, class Columns>
-  __device__ __forceinline__ void add_keys(Accumulator<1, 2 * kDimTiles>& sum, SmemAddress of_scores,
+  __device__ __forceinline__ void add_keys(Accumulator<Shape::kRowTiles, 2 * kDimTiles>& sum, SmemAddress of_scores,
                                            SmemAddress columns, int dim_tiles) const {
 #pragma unroll 1
     for (int k = 0; k < Config::kBlockQ / 16; ++k) {
-      uint32 a[4];
-      Operands<STile>::columns_as_a(a, of_scores, warp() % Shape::kKeyWarps, 16 * k, lane());
+      uint32 a[Shape::kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < Shape::kRowTiles; ++m)
+        Operands<STile>::columns_as_a(a[m], of_scores, warp() % Shape::kKeyWarps * Shape::kRowTiles + m, 16 * k,
+                                      lane());
 #pragma unroll
       for (int n = 0; n < kDimTiles; ++n) {
         const int tile_of_dims = dim_part() * kDimTiles + n;
         if (Shape::kDimParts > 1 && tile_of_dims >= dim_tiles) break;
         uint32 b[4];
         Operands<Columns>::columns_as_b(b, columns, tile_of_dims, 16 * k, lane());
-        ptx::mma_m16n8k16(Element{}, sum.x[0][2 * n], a, b[0], b[1]);
-        ptx::mma_m16n8k16(Element{}, sum.x[0][2 * n + 1], a, b[2], b[3]);
+        add_products(sum, n, a, b);
       }
     }
   }
 
-  // Rows: this warp's 16 queries. 16 dims at a time, as registers are full of dK and dV.
+  // Rows: this warp's queries. 16 dims at a time, as registers are full of dK and dV.
   __device__ __forceinline__ void add_queries(int i) const {
     if (args.dq == nullptr) return;
     const int row = first_query(i) + warp_row();
@@ -214,25 +227,26 @@ class BackwardMma {
     for (int n = 0; n < Shape::kQueryDimTiles; ++n) {
       const int tile_of_dims = part_of_row() * Shape::kQueryDimTiles + n;
       if (Shape::kPartsOfRow > 1 && tile_of_dims >= Shape::kPaddedHeadDim / 16) break;
-      Accumulator<1, 2> sum;
+      Accumulator<Shape::kRowTiles, 2> sum;
       sum.clear();
 #pragma unroll
       for (int k = 0; k < Config::kBlockKv / 16; ++k) {
-        uint32 a[4], b[4];
-        Operands<STile>::rows_as_a(a, smem + Shape::kGradients, warp_row(), k, lane());
+        uint32 a[Shape::kRowTiles][4], b[4];
+#pragma unroll
+        for (int m = 0; m < Shape::kRowTiles; ++m)
+          Operands<STile>::rows_as_a(a[m], smem + Shape::kGradients, warp_row() + 16 * m, k, lane());
         Operands<KTile>::columns_as_b(b, smem, tile_of_dims, 16 * k, lane());
-        ptx::mma_m16n8k16(Element{}, sum.x[0][0], a, b[0], b[1]);
-        ptx::mma_m16n8k16(Element{}, sum.x[0][1], a, b[2], b[3]);
+        add_products(sum, 0, a, b);
       }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int dim = 16 * tile_of_dims + 8 * half;
+      for (int n = 0; n < 2; ++n) {
+        const int dim = 16 * tile_of_dims + 8 * n;
         if (dim >= Config::kHeadDim) continue;
 #pragma unroll
-        for (int h = 0; h < 2; ++h)
-          if (row + 8 * h + lane() / 4 < args.sizes.seqlen_q)
-            reduce(to + (8 * h + lane() / 4) * Config::kHeadDim + dim + lane() % 4 * 2, sum.x[0][half][2 * h],
-                   sum.x[0][half][2 * h + 1]);
+        for (int half = 0; half < 2 * Shape::kRowTiles; ++half)
+          if (row + 8 * half + lane() / 4 < args.sizes.seqlen_q)
+            reduce(to + (8 * half + lane() / 4) * Config::kHeadDim + dim + lane() % 4 * 2,
+                   sum.x[half / 2][n][half % 2 * 2], sum.x[half / 2][n][half % 2 * 2 + 1]);
       }
     }
   }
@@ -282,22 +296,22 @@ class BackwardMma {
   }
 
   template <int kDimTiles, int kColumns>
-  __device__ __forceinline__ void store(const Accumulator<1, 2 * kDimTiles>& sum, char* to, const RowStrides& strides,
-                                        float scale) const {
+  __device__ __forceinline__ void store(const Accumulator<Shape::kRowTiles, 2 * kDimTiles>& sum, char* to,
+                                        const RowStrides& strides, float scale) const {
     if (to == nullptr) return;
     using Stored = typename Config::GradientElement;
     constexpr int kBytes = Config::kGradientBytes;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int key = first_key + warp() % Shape::kKeyWarps * 16 + 8 * h + lane() / 4;
+    for (int half = 0; half < 2 * Shape::kRowTiles; ++half) {
+      const int key = first_key + warp() % Shape::kKeyWarps * Shape::kRowsOfWarp + 8 * half + lane() / 4;
       if (key >= args.sizes.seqlen_kv) continue;
       char* const row = to + tile.batch * strides.batch + tile.head * strides.head + key * strides.row;
 #pragma unroll
       for (int n = 0; n < 2 * kDimTiles; ++n) {
         const int dim = dim_part() * kDimTiles * 16 + 8 * n;
         if (dim >= kColumns) break;
-        store_pair(Stored{}, row + (dim + lane() % 4 * 2) * kBytes, sum.x[0][n][2 * h] * scale,
-                   sum.x[0][n][2 * h + 1] * scale);
+        store_pair(Stored{}, row + (dim + lane() % 4 * 2) * kBytes, sum.x[half / 2][n][half % 2 * 2] * scale,
+                   sum.x[half / 2][n][half % 2 * 2 + 1] * scale);
       }
     }
   }
@@ -387,7 +401,7 @@ class BackwardMma {
   }
   __device__ __forceinline__ int lane() const { return thread % kWarpSize; }
   __device__ __forceinline__ int warp() const { return thread / kWarpSize; }
-  __device__ __forceinline__ int warp_row() const { return warp() % Shape::kQueryWarps * 16; }
+  __device__ __forceinline__ int warp_row() const { return warp() % Shape::kQueryWarps * Shape::kRowsOfWarp; }
   __device__ __forceinline__ int part_of_row() const { return warp() / Shape::kQueryWarps; }
   __device__ __forceinline__ int dim_part() const { return warp() / Shape::kKeyWarps; }
 
@@ -401,6 +415,6 @@ class BackwardMma {
   const ScoreParts parts;
   const Predicates predicates;
   int first_tile, end_tile;  // of queries
-  Accumulator<1, 2 * Shape::kKeyDimTiles> dk;
-  Accumulator<1, 2 * Shape::kValueDimTiles> dv;
+  Accumulator<Shape::kRowTiles, 2 * Shape::kKeyDimTiles> dk;
+  Accumulator<Shape::kRowTiles, 2 * Shape::kValueDimTiles> dv;
 };

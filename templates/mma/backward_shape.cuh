@@ -12,8 +12,10 @@ struct BackwardShape {
   static constexpr int kPaddedHeadDim = round_up(Config::kHeadDim, 16);
   static constexpr int kPaddedHeadDimV = round_up(Config::kHeadDimV, 16);
 
-  // Of products whose rows are queries a warp has 16 rows and a part of the columns; likewise where they are keys.
-  static constexpr int kQueryWarps = Config::kBlockQ / 16, kKeyWarps = Config::kBlockKv / 16;
+  // Of products whose rows are queries a warp has some tiles of 16 rows and a part of the columns; likewise where they
+  // are keys. More tiles take less of shared memory: each operand of the columns serves all of them.
+  static constexpr int kRowTiles = Config::kRowTiles, kRowsOfWarp = 16 * kRowTiles;
+  static constexpr int kQueryWarps = Config::kBlockQ / kRowsOfWarp, kKeyWarps = Config::kBlockKv / kRowsOfWarp;
   static constexpr int kPartsOfRow = Config::kWarps / kQueryWarps, kDimParts = Config::kWarps / kKeyWarps;
   static constexpr int kKeysOfWarp = Config::kBlockKv / kPartsOfRow;
   static_assert(kQueryWarps * kPartsOfRow == Config::kWarps && kKeyWarps * kDimParts == Config::kWarps &&

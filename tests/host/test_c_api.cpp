@@ -665,7 +665,8 @@ TEST_CASE("tensors of a call for gradients are checked by their names") {
   CHECK(backward_refusal([](BackwardCall& c) { c.dv.device.device_type = kDLCUDA; }).find("dv: must be in host") == 0);
   CHECK(backward_refusal([](BackwardCall& c) { c.into.struct_size = 8; }) ==
         "struct_size: must be sizeof(flashjit_gradients), was 8");
-  CHECK(backward_refusal([](BackwardCall& c) { c.options.variant = "v3"; }).find("variant: must not be given") == 0);
+  CHECK(backward_refusal([](BackwardCall& c) { c.options.variant = "v3"; }) ==
+        "variant: 'v3' must be like mma-q64-kv128-w8-r1-s1, which has no 'v3'");
   CHECK(backward_refusal([](BackwardCall& c) { c.options.lse = &c.lse; }).find("lse: must not be given among") == 0);
 }
 

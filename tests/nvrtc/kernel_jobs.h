@@ -62,8 +62,8 @@ inline constexpr KnownSpill kKnownSpills[] = {
     {"12.9", "fwd-bf16-d128-causal-alibi.mma-q128-kv32-w4-k2-v1-c1-overlap-swizzle-x4-qsmem-rare-longest.sm_121a", 20},
     {"13.5", "fwd-bf16-d64-causal-window.mma-q128-kv32-w4-k2-v2-c3-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 140},
     {"13.5", "fwd-bf16-d128-window.mma-q128-kv32-w4-k2-v2-c2-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 164},
-    {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-s1.sm_120a", 8},
-    {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-s1.sm_121a", 8},
+    {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-r1-s1.sm_120a", 8},
+    {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-r1-s1.sm_121a", 8},
 };
 
 inline int known_spill(const std::string& nvrtc, const std::string& kernel) {

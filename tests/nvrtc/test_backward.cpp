@@ -53,6 +53,51 @@ TEST_CASE("gradients by kernels for much shared memory and for little, of every 
       }
 }
 
+TEST_CASE("gradients by variants, of every way in which warps share out the products") {
+  struct Way {
+    const char* variant;
+    int head_dim, head_dim_v;
+  };
+  for (const auto& [variant, head_dim, head_dim_v] : {Way{"q64-kv128-w8-r2-s1", 128, 128},
+                                                      {"q128-kv128-w8-r2-s1", 64, 64},
+                                                      {"q64-kv64-w8-r2-s1", 256, 200},
+                                                      {"q32-kv64-w4-r2-s2", 40, 72},
+                                                      {"q32-kv128-w4-r2-s2", 64, 24},
+                                                      {"q64-kv32-w4-r1-s2", 80, 80},
+                                                      {"q16-kv64-w4-r1-s1", 64, 128}}) {
+    CAPTURE(std::string(variant));
+    Case c({.batch = 1, .head_dim = head_dim, .head_dim_v = head_dim_v});
+    c.variant = parse_backward_variant(variant);
+    c.options.causal = true, c.options.window.left = 45;
+    c.options.softcap = 5, c.options.dropout = {0.3, 99, 7};
+    c.values(&O::documents, DType::i32, {1, 100}, [](std::int64_t i) { return i / 60; });
+    c.check(engine_for("sm_80"));
+  }
+}
+
+TEST_CASE("variants that there are no kernels of are refused, and spelled variants are read") {
+  const Problem problem;
+  const auto why = [&](const char* variant, const char* architecture = "sm_80") {
+    for (const Architecture& each : architectures())
+      if (each.name == std::string(architecture))
+        return generator::why_illegal(problem, parse_backward_variant(variant), each);
+    return std::string("no such architecture");
+  };
+  CHECK(why("mma-q64-kv128-w8-r2-s1") == "");
+  CHECK(why("q64-kv128-w8-r2-s1", "sm_86") ==
+        "variant: mma-q64-kv128-w8-r2-s1 must take at most 101376 bytes of shared memory on sm_86, takes 131072");
+  CHECK(why("q72") == "variant: block_q must be a multiple of 16 from 16 to 128, was 72");
+  CHECK(why("w6") == "variant: warps must be 4 or 8, was 6");
+  CHECK(why("r3") == "variant: row_tiles must be 1 or 2, was 3");
+  for (const char* apart : {"q48", "q16-r2", "kv48-w4", "q32-kv32-w4-r2", "q16-kv48-w4"})
+    CHECK(why(apart).find("variant: warps must be such that they share out rows and columns alike, was mma-") == 0);
+  for (const char* spelling : {"mma-q64-kv128-w8-r1-s1", "mma-q16-kv64-w4-r2-s2"})
+    CHECK(to_string(parse_backward_variant(spelling)) == spelling);
+  CHECK(parse_backward_variant("mma") == BackwardVariant{});
+  for (const char* wrong : {"hopper-q64", "mma-q64--kv64", "mma-", "q", "q64-x1"})
+    CHECK_THROWS_AS(parse_backward_variant(wrong), Error);
+}
+
 TEST_CASE("gradients below masks that are spans, of any lengths") {
   const std::vector<std::function<void(Case&)>> masks{
       [](Case& c) { c.options.causal = true; }, [](Case& c) { c.options.causal = true, c.options.window.left = 20; },
@@ -172,7 +217,8 @@ TEST_CASE("backward kernels compile for every target without spills") {
         Problem problem;
         problem.head_dim = problem.head_dim_v = head_dim;
         problem.causal = problem.softcap = problem.dropout = many;
-        const generator::PlainKernel kernel = generator::render_backward(problem, DType::bf16, architecture);
+        const generator::PlainKernel kernel = generator::render_backward(
+            problem, generator::default_backward_variant(problem, architecture), DType::bf16, architecture);
         all.emplace_back(kernel.source, architecture.name, cache::Facts{});
       }
   const EngineOptions options = EngineOptions::from_environment();

@@ -566,7 +566,7 @@ TEST_CASE("gradients through C are those of C++") {
   HostTensor dq(DType::f16, q.shape()), dk(DType::f32, k.shape()), dv(DType::f32, k.shape()),
       c_dq(DType::f16, q.shape()), c_dk(DType::f32, k.shape()), c_dv(DType::f32, k.shape());
   in_cpp.attention_backward(dout.view(), q.view(), k.view(), v.view(), out.view(), lse.view(),
-                            {dq.view(), dk.view(), dv.view()}, opts, dlse.view());
+                            {dq.view(), dk.view(), dv.view()}, opts, {dlse.view(), {}});
 
   const DlpackView of_dout(dout.view(), kDLCPU), of_q(q.view(), kDLCPU), of_k(k.view(), kDLCPU), of_v(v.view(), kDLCPU),
       of_out(out.view(), kDLCPU), of_lse(lse.view(), kDLCPU), of_dlse(dlse.view(), kDLCPU), into_q(c_dq.view(), kDLCPU),

@@ -77,6 +77,14 @@ class Backward(unittest.TestCase):
                     else:
                         np.testing.assert_array_equal(gradient, expected)
 
+    def test_by_a_variant(self):
+        expected = gradients_in_double(self.dout, *self.qkv)
+        for variant in ("mma-q64-kv64-w8-r1-s2", "q32-kv64-w4-r2"):
+            self.assert_close(self.engine.attention_backward(self.dout, *self.qkv, *self.forward(), variant=variant),
+                              expected)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^variant: row_tiles must be 1 or 2, was 3$"):
+            self.engine.attention_backward(self.dout, *self.qkv, *self.forward(), variant="r3")
+
     def test_the_reference_is_the_formula(self):
         out, lse = self.engine.reference(*self.qkv, causal=True)
         rounded, rounded_lse = self.forward(causal=True)
@@ -115,7 +123,7 @@ class Backward(unittest.TestCase):
             ((self.dout, *self.qkv, out, lse), {"dk": np.empty_like(self.qkv[1]), "dv": np.empty(2)}, "^dv: "),
             ((self.dout, *self.qkv, out, lse), {"dv": True}, "^dv: must be an array .* was bool"),
             ((self.dout, *self.qkv, out, lse), {"dlse": lse[0]}, "^dlse: rank must be 3, was 2"),
-            ((self.dout, *self.qkv, out, lse), {"variant": "v3"}, "^variant: must not be given for gradients"),
+            ((self.dout, *self.qkv, out, lse), {"variant": "v3"}, "^variant: 'v3' must be like mma-q64-kv128-w8-r1-s1"),
             ((self.dout, *self.qkv, out, lse), {"window": 3}, "^window: "),
         ):  # yapf: disable
             with self.subTest(message), self.assertRaisesRegex(flashjit.InvalidArgument, message):

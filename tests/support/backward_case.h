@@ -63,7 +63,8 @@ class BackwardCase {
     const DeviceTensor dq = poisoned(q.dtype(), q.shape()).to_device(nullptr, device),
                        dk = poisoned(of_keys, k.shape()).to_device(nullptr, device),
                        dv = poisoned(of_keys, v.shape()).to_device(nullptr, device);
-    engine.attention_backward(on_dout, on_q, on_k, on_v, out, lse, {dq.view(), dk.view(), dv.view()}, of, on_dlse);
+    engine.attention_backward(on_dout, on_q, on_k, on_v, out, lse, {dq.view(), dk.view(), dv.view()}, of,
+                              {on_dlse, variant});
     std::optional<Tensor> here_dlse;
     if (dlse) here_dlse = dlse->view();
     const auto exact = engine.reference_backward(dout.view(), q.view(), k.view(), v.view(), options, here_dlse);
@@ -77,6 +78,7 @@ class BackwardCase {
   BackwardSizes sizes;
   HostTensor q, k, v, dout;
   std::optional<HostTensor> dlse;
+  std::optional<BackwardVariant> variant;
   AttentionOptions options;
 
  private:
