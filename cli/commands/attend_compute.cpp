@@ -4,6 +4,7 @@
 #include <flashjit/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 
@@ -36,6 +37,91 @@ HostTensor empty_lse(const Dims& shape) {
   return lse;
 }
 
+// A call with all that it reads and writes in memory of a device.
+struct CallOnDevice {
+  CallOnDevice(const Inputs& inputs, int ordinal)
+      : device(ordinal),
+        q(inputs.q.to_device(nullptr, ordinal)),
+        k(inputs.k.to_device(nullptr, ordinal)),
+        v(inputs.v.to_device(nullptr, ordinal)),
+        // Kernels do not write rows that belong to no sequence.
+        out(HostTensor(inputs.q.dtype(), inputs.out_shape()).to_device(nullptr, ordinal)),
+        lse(empty_lse(inputs.lse_shape()).to_device(nullptr, ordinal)),
+        options(
+            inputs.texts.on_device(with_tensors(inputs.options, inputs.tensors, ordinal, tensors), ordinal, tensors)) {}
+
+  int device;
+  DeviceTensor q, k, v, out, lse;
+  std::vector<DeviceTensor> tensors;  // of the options
+  AttentionOptions options;           // without lse
+};
+
+Answer::Speed measured_speed(Engine& engine, const CallOnDevice& call, const AttentionOptions& options,
+                             const Inputs& inputs) {
+  MeasureOptions measure;
+  measure.repeats = kTimedLaunches;
+  Answer::Speed speed;
+  speed.kernel_us = engine.measure(call.q, call.k, call.v, call.out, options, measure).median_us;
+  if (problem_of(inputs).ragged) return speed;
+  speed.tflops = tflops(forward_flops(inputs.q.shape(), inputs.k.shape()[1], inputs.v.shape()[3], inputs.options),
+                        speed.kernel_us);
+  return speed;
+}
+
+// Gradients by kernels, from the output and LSE that the call has by now.
+void add_gradients(Engine& engine, const CallOnDevice& call, const GradientInputs& asked, Answer& answer) {
+  const Clock::time_point start = Clock::now();
+  const DeviceTensor dout = asked.dout.to_device(nullptr, call.device);
+  std::optional<DeviceTensor> dlse, dq, dk, dv;
+  const auto view = [](const std::optional<DeviceTensor>& tensor) {
+    return tensor ? std::optional<Tensor>(tensor->view()) : std::nullopt;
+  };
+  const auto allocate_like = [&](const DeviceTensor& tensor) {
+    return DeviceTensor::allocate(tensor.view().dtype, tensor.view().shape, nullptr, call.device);
+  };
+  if (asked.dlse) dlse = asked.dlse->to_device(nullptr, call.device);
+  if (asked.dq) dq = allocate_like(call.q);
+  if (asked.dk) dk = allocate_like(call.k);
+  if (asked.dv) dv = allocate_like(call.v);
+  engine.attention_backward(dout, call.q, call.k, call.v, call.out, call.lse, {view(dq), view(dk), view(dv)},
+                            call.options, {view(dlse), {}});
+  if (dq) answer.dq = HostTensor::from_device(*dq);
+  if (dk) answer.dk = HostTensor::from_device(*dk);
+  if (dv) answer.dv = HostTensor::from_device(*dv);
+  answer.first_backward_ms = milliseconds_since(start);
+}
+
+std::optional<Tensor> view_of(const std::optional<HostTensor>& tensor) {
+  return tensor ? std::optional<Tensor>(tensor->view()) : std::nullopt;
+}
+
+void add_reference_gradients(const Inputs& inputs, Answer& answer) {
+  const GradientInputs& asked = *inputs.gradients;
+  const reference::Gradients all =
+      reference::attention_backward(asked.dout.view(), inputs.q.view(), inputs.k.view(), inputs.v.view(),
+                                    inputs.options_on_host(), view_of(asked.dlse));
+  const auto rounded = [](const std::vector<double>& gradient, const HostTensor& of) {
+    return HostTensor::from_doubles(of.dtype(), of.shape(), gradient.data(), gradient.size());
+  };
+  if (asked.dq) answer.dq = rounded(all.dq, inputs.q);
+  if (asked.dk) answer.dk = rounded(all.dk, inputs.k);
+  if (asked.dv) answer.dv = rounded(all.dv, inputs.v);
+}
+
+void compare_gradients(Engine* engine, const Inputs& inputs, const Answer& answer, Check& check) {
+  const Tensor q = inputs.q.view(), k = inputs.k.view(), v = inputs.v.view(), dout = inputs.gradients->dout.view();
+  const std::optional<Tensor> dlse = view_of(inputs.gradients->dlse);
+  const AttentionOptions options = inputs.options_on_host();
+  const reference::Gradients exact = engine != nullptr ? engine->reference_backward(dout, q, k, v, options, dlse)
+                                                       : reference::attention_backward(dout, q, k, v, options, dlse);
+  const reference::Gradients low = engine != nullptr
+                                       ? engine->reference_backward_in_low_precision(dout, q, k, v, options, dlse)
+                                       : reference::attention_backward_in_low_precision(dout, q, k, v, options, dlse);
+  if (answer.dq) check.push_back({"dq", reference::compare(*answer.dq, exact.dq, low.dq)});
+  if (answer.dk) check.push_back({"dk", reference::compare(*answer.dk, exact.dk, low.dk)});
+  if (answer.dv) check.push_back({"dv", reference::compare(*answer.dv, exact.dv, low.dv)});
+}
+
 }  // namespace
 
 Dims Inputs::out_shape() const {
@@ -50,37 +136,25 @@ Dims Inputs::lse_shape() const {
 
 Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& inputs, const std::string& variant) {
   const Problem problem = problem_of(inputs);
-  AttentionOptions options = inputs.options;
-  if (!variant.empty()) options.variant = choose_variant(engine, variant, problem, device.architecture);
+  std::optional<Variant> chosen;
+  if (!variant.empty()) chosen = choose_variant(engine, variant, problem, device.architecture);
   const ProgressLine progress("attention on " + device.name);
-  const int ordinal = device.ordinal;
-  const DeviceTensor q = inputs.q.to_device(nullptr, ordinal), k = inputs.k.to_device(nullptr, ordinal),
-                     v = inputs.v.to_device(nullptr, ordinal);
-  std::vector<DeviceTensor> tensors;
-  options = inputs.texts.on_device(with_tensors(options, inputs.tensors, ordinal, tensors), ordinal, tensors);
-  // Kernels do not write rows that belong to no sequence.
-  const DeviceTensor out = HostTensor(problem.dtype, inputs.out_shape()).to_device(nullptr, ordinal);
-  const DeviceTensor lse = empty_lse(inputs.lse_shape()).to_device(nullptr, ordinal);
-  options.lse = lse.view();
+  const CallOnDevice call(inputs, device.ordinal);
+  AttentionOptions options = call.options;
+  options.variant = chosen;
+  options.lse = call.lse.view();
 
   Answer answer;
   answer.device = device.name;
   const Clock::time_point start = Clock::now();
-  engine.attention(q, k, v, out, options);
-  answer.out = HostTensor::from_device(out);
+  engine.attention(call.q, call.k, call.v, call.out, options);
+  answer.out = HostTensor::from_device(call.out);
   answer.first_call_ms = milliseconds_since(start);
-  answer.lse = HostTensor::from_device(lse);
+  answer.lse = HostTensor::from_device(call.lse);
+  if (inputs.gradients) add_gradients(engine, call, *inputs.gradients, answer);
   if (answer.out.element_count() == 0) return answer;  // no kernel ran
-  answer.kernel = engine.prepare(q, k, v, out, options);
-  if (is_emulated(device)) return answer;
-  answer.speed.emplace();
-  MeasureOptions measure;
-  measure.repeats = kTimedLaunches;
-  answer.speed->kernel_us = engine.measure(q, k, v, out, options, measure).median_us;
-  if (problem.ragged) return answer;
-  answer.speed->tflops =
-      tflops(forward_flops(inputs.q.shape(), inputs.k.shape()[1], inputs.v.shape()[3], inputs.options),
-             answer.speed->kernel_us);
+  answer.kernel = engine.prepare(call.q, call.k, call.v, call.out, options);
+  if (!is_emulated(device)) answer.speed = measured_speed(engine, call, options, inputs);
   return answer;
 }
 
@@ -94,6 +168,7 @@ Answer attend_by_reference(const Inputs& inputs) {
       reference::attention(inputs.q.view(), inputs.k.view(), inputs.v.view(), inputs.options_on_host());
   Answer answer;
   answer.device = "CPU reference";
+  if (inputs.gradients) add_reference_gradients(inputs, answer);
   answer.cpu_ms = milliseconds_since(start);
   answer.out = HostTensor::from_doubles(inputs.q.dtype(), inputs.out_shape(), result.out.data(), result.out.size());
   answer.lse = HostTensor::from_doubles(DType::f32, inputs.lse_shape(), result.lse.data(), result.lse.size());
@@ -108,7 +183,14 @@ Check check_against_reference(Engine* engine, const Inputs& inputs, const Answer
       engine != nullptr ? engine->reference(q, k, v, options) : reference::attention(q, k, v, options);
   const reference::Result low = engine != nullptr ? engine->reference_in_low_precision(q, k, v, options)
                                                   : reference::attention_in_low_precision(q, k, v, options);
-  return {reference::compare(answer.out, exact, low), reference::compare_lse(answer.lse, exact, low)};
+  Check check{{"out", reference::compare(answer.out, exact, low)},
+              {"lse", reference::compare_lse(answer.lse, exact, low)}};
+  if (inputs.gradients) compare_gradients(engine, inputs, answer, check);
+  return check;
+}
+
+bool has_passed(const Check& check) {
+  return std::all_of(check.begin(), check.end(), [](const Compared& each) { return each.comparison.passed; });
 }
 
 }  // namespace flashjit::cli

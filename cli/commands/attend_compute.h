@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The work of flashjit attend: by a kernel on the GPU or in the emulator, or by the reference on the CPU, and the
+// The work of flashjit attend: by kernels on the GPU or in the emulator, or by the reference on the CPU, and the
 // comparison with the reference.
 #pragma once
 
@@ -16,11 +16,19 @@
 
 namespace flashjit::cli {
 
+// What gradients are asked for, and of what.
+struct GradientInputs {
+  HostTensor dout;                 // the dtype and shape of the output
+  std::optional<HostTensor> dlse;  // f32, the shape of the LSE
+  bool dq = false, dk = false, dv = false;
+};
+
 struct Inputs {
   HostTensor q, k, v;  // of packed sequences in a batch of 1
   std::vector<OptionTensor> tensors;
   Texts texts;
-  AttentionOptions options;  // without these
+  AttentionOptions options;                 // without these
+  std::optional<GradientInputs> gradients;  // none: they are not asked for
 
   AttentionOptions options_on_host() const { return texts.on_host(with_tensors(options, tensors)); }
   Dims out_shape() const;  // (batch, seqlen_q, heads_q, head_dim_v)
@@ -28,12 +36,14 @@ struct Inputs {
 };
 
 struct Answer {
-  HostTensor out;      // the dtype of q
-  HostTensor lse;      // f32
-  std::string device;  // "NVIDIA H200", "emulated sm_90a" or "CPU reference"
+  HostTensor out;                        // the dtype of q
+  HostTensor lse;                        // f32
+  std::optional<HostTensor> dq, dk, dv;  // those that are asked for; the dtype of q
+  std::string device;                    // "NVIDIA H200", "emulated sm_90a" or "CPU reference"
   // By a kernel:
   std::optional<KernelInfo> kernel;
-  double first_call_ms = 0;  // compiles or loads the kernel, launches, and copies the output back
+  double first_call_ms = 0;      // compiles or loads the kernel, launches, and copies the output back
+  double first_backward_ms = 0;  // likewise of the gradients
   // On the GPU:
   struct Speed {
     double kernel_us = 0;          // median
@@ -49,10 +59,13 @@ Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& 
 // Throws Error(unsupported) for inputs with texts, which a CPU does not run.
 Answer attend_by_reference(const Inputs& inputs);
 
-struct Check {
-  reference::Comparison out, lse;
-  bool passed() const { return out.passed && lse.passed; }
+// A result beside that of the reference.
+struct Compared {
+  const char* name;  // "out", "lse", "dq", ...
+  reference::Comparison comparison;
 };
+using Check = std::vector<Compared>;
+bool has_passed(const Check& check);
 // engine: that of the answer; null for one of the reference itself.
 Check check_against_reference(Engine* engine, const Inputs& inputs, const Answer& answer);
 

@@ -61,6 +61,11 @@ class Workshop {
     const HostTensor q = q_.converted_to(dtype), k = k_.converted_to(dtype), v = v_.converted_to(dtype);
     return reference::attention(q.view(), k.view(), v.view(), options);
   }
+  reference::Gradients expected_gradients(const HostTensor& dout, DType dtype, const AttentionOptions& options,
+                                          const std::optional<Tensor>& dlse) const {
+    const HostTensor q = q_.converted_to(dtype), k = k_.converted_to(dtype), v = v_.converted_to(dtype);
+    return reference::attention_backward(dout.converted_to(dtype).view(), q.view(), k.view(), v.view(), options, dlse);
+  }
 
  private:
   std::vector<std::pair<std::string, std::string>> contents() const {
@@ -540,6 +545,7 @@ TEST_CASE("attend refuses bad input and leaves the files as they were") {
       {"q.npy k.npy v.npy -o pipe", "--output: pipe must be a regular file or not exist"},
       {"q.npy k.npy v.npy -o nowhere/o.npy", "--output: nowhere/o.npy cannot be written"},
       {"q.npy k.npy v.npy -o new.npy --lse nowhere/l.npy", "--lse: nowhere/l.npy cannot be written"},
+      {"q.npy k.npy v.npy -o new.npy --lse ./new.npy", "--lse: must be another file than --output, was ./new.npy"},
       {"q.npy k.npy v.npy -o ''", "--output"}};
   for (const auto& [arguments, reason] : cases) {
     const std::string message = shop.refusal("attend " + arguments);
@@ -547,6 +553,102 @@ TEST_CASE("attend refuses bad input and leaves the files as they were") {
     CHECK(mentions(message, reason));
   }
   CHECK(shop.run("attend q.npy k.npy v.npy -o o.npy --device cpu").exit_code == 0);
+}
+
+TEST_CASE("attend writes the gradients that the reference has, those that are asked for") {
+  const Workshop shop;
+  const HostTensor dout = HostTensor::random_normal(DType::f32, {2, 5, 4, 8}, 4);
+  const HostTensor dlse = HostTensor::random_normal(DType::f32, {2, 4, 5}, 5);
+  shop.save("dout.npy", dout);
+  shop.save("dlse.npy", dlse);
+  AttentionOptions options;
+  options.causal = true;
+  const auto attend = [&](const std::string& arguments) {
+    const Outcome outcome = shop.run("attend q.npy k.npy v.npy --device cpu --check --json --mask causal " + arguments);
+    CAPTURE(arguments);
+    CAPTURE(outcome.err);
+    REQUIRE(outcome.exit_code == 0);
+    return json::parse(outcome.out);
+  };
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const reference::Gradients expected = shop.expected_gradients(dout, dtype, options, dlse.view());
+    const json told = attend(fmt::format(
+        "--grad dout.npy --dlse dlse.npy --dq dq.npy --dk dk.npy --dv dv.npy --dtype {}", to_string(dtype)));
+    CHECK(told.at("output").is_null());
+    CHECK(told.at("dk") == "dk.npy");
+    for (const char* name : {"out", "lse", "dq", "dk", "dv"}) CHECK(told.at("check").at(name).at("passed") == true);
+    CHECK(shop.load("dq.npy", dtype).shape() == Dims{2, 5, 4, 16});
+    CHECK(shop.load("dv.npy", dtype).shape() == Dims{2, 9, 2, 8});
+    CHECK(shop.load("dq.npy", dtype).to_doubles() == rounded(dtype, expected.dq));
+    CHECK(shop.load("dk.npy", dtype).to_doubles() == rounded(dtype, expected.dk));
+    CHECK(shop.load("dv.npy", dtype).to_doubles() == rounded(dtype, expected.dv));
+    CHECK(mentions(read_bytes(shop.work() / "dq.npy"), dtype == DType::bf16 ? "'<f4'" : "'<f2'"));
+  }
+  const json told = attend("--grad dout.npy --dk alone.npy -o o.npy --lse l.npy");
+  CHECK(told.at("dq").is_null());
+  CHECK(told.at("output") == "o.npy");
+  CHECK(!told.at("check").contains("dq"));
+  CHECK(shop.load("alone.npy", DType::f32).to_doubles() ==
+        rounded(DType::bf16, shop.expected_gradients(dout, DType::bf16, options, {}).dk));
+  CHECK(shop.load("o.npy", DType::f32).to_doubles() == rounded(DType::bf16, shop.expected(DType::bf16, options).out));
+}
+
+TEST_CASE("attend on the CPU has gradients of packed sequences, in whose rows of none they are 0") {
+  const Workshop shop;
+  const HostTensor q = HostTensor::random_normal(DType::f32, {8, 4, 16}, 1);
+  const HostTensor dout = HostTensor::random_normal(DType::f32, {8, 4, 8}, 2);
+  const HostTensor dlse = HostTensor::random_normal(DType::f32, {4, 8}, 3);
+  shop.save("packed.npy", q);
+  shop.save("dout.npy", dout);
+  shop.save("dlse.npy", dlse);
+  shop.save("starts.npy", ints({0, 3, 7}, {3}));
+  const Outcome outcome = shop.run(
+      "attend packed.npy k.npy v.npy --device cpu --check --cu-seqlens-q starts.npy --grad dout.npy --dlse dlse.npy "
+      "--dq dq.npy --dv dv.npy");
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  CHECK(mentions(outcome.out, "written   dq.npy, dv.npy\n"));
+  CHECK(shop.load("dv.npy", DType::f32).shape() == Dims{2, 9, 2, 8});
+  const HostTensor dq = shop.load("dq.npy", DType::f32);
+  CHECK(dq.shape() == Dims{8, 4, 16});
+  const std::vector<double> values = dq.to_doubles();
+  const auto last = values.end() - 4 * 16;
+  CHECK(std::all_of(last, values.end(), [](double value) { return value == 0; }));
+  CHECK(std::none_of(values.begin(), last, [](double value) { return value == 0; }));
+}
+
+TEST_CASE("attend says what is wrong with gradients, and what has none, before a kernel is made") {
+  const Workshop shop;
+  shop.save("dout.npy", HostTensor(DType::f32, {2, 5, 4, 8}));
+  shop.save("dlse.npy", HostTensor(DType::f32, {2, 4, 5}));
+  shop.save("used.npy", ints({5, 4}, {2}));
+  const std::string dq = "--grad dout.npy --dq dq.npy ";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "--output: must be given where --grad is not"},
+      {"--lse l.npy", "--output: must be given where --grad is not"},
+      {"-o o.npy --dk dk.npy", "--dk: must be given only with --grad, was dk.npy"},
+      {"-o o.npy --dlse dlse.npy", "--dlse: must be given only with --grad, was dlse.npy"},
+      {"-o o.npy --grad dout.npy", "--grad: must be given with --dq, --dk or --dv, was given with none of them"},
+      {"--grad missing.npy --dq dq.npy", "missing.npy: must be a .npy file, does not exist"},
+      {"--grad q.npy --dq dq.npy", "q.npy: must have the shape of the output, [2, 5, 4, 8], has shape [2, 5, 4, 16]"},
+      {"--grad dlse.npy --dq dq.npy", "dlse.npy: must have 4 dimensions"},
+      {dq + "--dlse dout.npy", "dout.npy: must have the shape of the LSE, [2, 4, 5], has shape [2, 5, 4, 8]"},
+      {dq + "--dk ./dq.npy", "--dk: must be another file than --dq, was ./dq.npy"},
+      {dq + "-o dout.npy", "--output: must be another file than --grad, was dout.npy"},
+      {dq + "--dlse dq.npy", "--dq: must be another file than --dlse, was dq.npy"},
+      {dq + "--dv nowhere/dv.npy", "--dv: nowhere/dv.npy cannot be written"},
+      {dq + "--score 'score / 2'", "--score: must not be given with --grad, it has no backward kernels yet"},
+      {dq + "--e4m3", "--e4m3: must not be given with --grad, it has no gradients yet"},
+      {dq + "--variant v1", "--variant: must not be given with --grad, whose kernels have none, was v1"},
+      {dq + "--fixed-split-size 64", "--fixed-split-size: must be 0 with --grad, whose kernels split no keys, was 64"},
+      {dq + "--seqused-q used.npy", "--seqused-q: must be given with --grad only on the CPU (--device cpu)"},
+      {dq + "--page-table used.npy", "--page-table: must be given with --grad only on the CPU (--device cpu)"}};
+  for (const auto& [arguments, reason] : cases) {
+    const std::string message = shop.refusal("attend q.npy k.npy v.npy --device emulate " + arguments);
+    CAPTURE(message);
+    CHECK(mentions(message, reason));
+  }
+  CHECK(mentions(shop.refusal("attend q.npy k.npy v.npy --device emulate " + dq), "libnvrtc"));
 }
 
 TEST_CASE("render gives the same bytes each time, on stdout and in a file") {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// flashjit attend of pages, in the emulator.
+// flashjit attend of pages and with gradients, in the emulator.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -49,24 +51,28 @@ class Workshop {
 
   // The bytes of result and LSE.
   std::string attend(const std::string& arguments) const {
+    run("q.npy -o o.npy --lse l.npy --device emulate --cu-seqlens-q starts.npy --seqused-kv used.npy " + arguments);
+    return read_bytes(directory_ / "o.npy") + read_bytes(directory_ / "l.npy");
+  }
+  // What it says of the comparison with the reference, which passes.
+  nlohmann::json run(const std::string& arguments) const {
     const char* const nvrtc = std::getenv("FLASHJIT_NVRTC");
     const Outcome outcome =
         run_command(directory_.path(),
                     fmt::format("{} FLASHJIT_POLICY=off FLASHJIT_NVRTC='{}'", kBareEnvironment, nvrtc ? nvrtc : ""),
-                    "attend q.npy -o o.npy --lse l.npy --device emulate --check --json --cu-seqlens-q starts.npy "
-                    "--seqused-kv used.npy " +
-                        arguments);
+                    "attend --check --json " + arguments);
     CAPTURE(outcome.err);
     REQUIRE(outcome.exit_code == 0);
-    CHECK(nlohmann::json::parse(outcome.out).at("check").at("passed") == true);
-    return read_bytes(directory_ / "o.npy") + read_bytes(directory_ / "l.npy");
+    const nlohmann::json check = nlohmann::json::parse(outcome.out).at("check");
+    CHECK(check.at("passed") == true);
+    return check;
   }
-
- private:
   void save(const std::string& name, const HostTensor& tensor) const {
     write_bytes(directory_ / name, cli::npy_bytes(tensor));
   }
+  HostTensor load(const std::string& name) const { return cli::read_npy((directory_ / name).string(), DType::f32); }
 
+ private:
   TemporaryDirectory directory_;
 };
 
@@ -92,4 +98,43 @@ TEST_CASE("attend takes a cache of e4m3 with scales, in pages or not") {
                     options) == shop.attend("k.npy v.npy --k-scale of_k.npy --v-scale of_v.npy" + options));
   CHECK(shop.attend("k.npy v.npy" + options) !=
         shop.attend("k.npy v.npy --k-scale of_k.npy --v-scale of_v.npy" + options));
+}
+
+TEST_CASE("attend gives the gradients by kernels that the CPU gives, within what low precision makes of them") {
+  const Workshop shop;
+  shop.save("four.npy", HostTensor::random_normal(DType::f32, {3, 70, 4, 32}, 1));
+  shop.save("dout.npy", HostTensor::random_normal(DType::f32, {3, 70, 4, 32}, 6));
+  shop.save("dlse.npy", HostTensor::random_normal(DType::f32, {3, 4, 70}, 7));
+  struct Call {
+    std::string architecture, options;
+    std::vector<std::string> gradients;
+  };
+  const std::vector<std::string> all{"dq", "dk", "dv"};
+  const Call calls[] = {{"sm_80", "", all},
+                        {"sm_90a", "--dlse dlse.npy --mask causal --softcap 5 --sinks sinks.npy", all},
+                        {"sm_80", "--dtype f16 --alibi-slopes sinks.npy --dropout 0.3 --dropout-seed 5", {"dk"}}};
+  for (const auto& [architecture, options, gradients] : calls) {
+    CAPTURE(options);
+    const std::string call = "four.npy k.npy v.npy --grad dout.npy " + options;
+    std::string by_kernel = call + " --device emulate --arch " + architecture, by_cpu = call + " --device cpu";
+    for (const std::string& name : gradients) {
+      by_kernel += fmt::format(" --{0} {0}.npy", name);
+      by_cpu += fmt::format(" --{0} exact_{0}.npy", name);
+    }
+    const nlohmann::json check = shop.run(by_kernel);
+    CHECK(check.size() == 3 + gradients.size());
+    shop.run(by_cpu);
+    for (const std::string& name : gradients) {
+      const std::vector<double> got = shop.load(name + ".npy").to_doubles();
+      const std::vector<double> exact = shop.load("exact_" + name + ".npy").to_doubles();
+      double difference = 0;
+      for (std::size_t i = 0; i < exact.size(); ++i) difference = std::max(difference, std::abs(got[i] - exact[i]));
+      CAPTURE(name);
+      CHECK(difference <= 2 * check.at(name).at("bound").get<double>());
+      CHECK(difference > 0);
+    }
+  }
+  const std::string text = "--mask causal --mask '(query - key) % step != 1' --capture step=3";
+  CHECK(shop.run("four.npy k.npy v.npy --grad dout.npy --dq dq.npy --dv dv.npy --device emulate --arch sm_86 " + text)
+            .size() == 5);
 }
