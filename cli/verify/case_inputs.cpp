@@ -134,6 +134,23 @@ Tensor view_with_heads_first(const Tensor& memory) {
           {strides[0], strides[2], strides[1], strides[3]}};
 }
 
+HostTensor CaseLayout::in_memory(const HostTensor& packed) const {
+  return heads_first ? swap_seqlen_and_heads(packed) : packed;
+}
+
+Tensor CaseLayout::view(const DeviceTensor& memory) const {
+  return heads_first ? view_with_heads_first(memory) : memory.view();
+}
+
+HostTensor filled_with_nan(DType dtype, const Dims& shape) {
+  HostTensor tensor(dtype, shape);
+  const auto count = static_cast<std::int64_t>(tensor.element_count());
+  for (std::int64_t i = 0; i < count; ++i) {
+    store_element(tensor.data(), dtype, i, std::numeric_limits<double>::quiet_NaN());
+  }
+  return tensor;
+}
+
 void clear_expected_nan(HostTensor& out, HostTensor& lse, reference::Result& exact) {
   clear_expected_nan(out, exact.out);
   clear_expected_nan(lse, exact.lse);

@@ -36,6 +36,16 @@ HostTensor swap_seqlen_and_heads(const HostTensor& tensor);
 // A [batch, seqlen, heads, head_dim] view of [batch, heads, seqlen, head_dim] memory.
 Tensor view_with_heads_first(const Tensor& memory);
 
+// How the tensors of a case that have heads lie in memory.
+struct CaseLayout {
+  bool heads_first = false;  // [batch, heads, seqlen, head_dim]
+
+  HostTensor in_memory(const HostTensor& packed) const;  // and back
+  Tensor view(const DeviceTensor& memory) const;
+};
+
+HostTensor filled_with_nan(DType dtype, const Dims& shape);
+
 // Where a result is NaN and exact is too, both become 0 and compare as equal. Any other NaN stays.
 void clear_expected_nan(HostTensor& out, HostTensor& lse, reference::Result& exact);
 

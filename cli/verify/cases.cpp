@@ -18,19 +18,6 @@ constexpr double kOutlierRate = 0.01;
 constexpr std::uint64_t kSeed = 2026;
 constexpr std::int64_t kPageSizes[] = {16, 24, 64, 8, 256, 40, 128};  // which all families take
 
-HostTensor filled_with_nan(DType dtype, const Dims& shape) {
-  HostTensor tensor(dtype, shape);
-  const auto count = static_cast<std::int64_t>(tensor.element_count());
-  for (std::int64_t i = 0; i < count; ++i) {
-    store_element(tensor.data(), dtype, i, std::numeric_limits<double>::quiet_NaN());
-  }
-  return tensor;
-}
-
-std::string describe(const char* what, const reference::Comparison& comparison) {
-  return fmt::format("{}: error {:.3g} is above {:.3g}", what, comparison.max_error, comparison.bound);
-}
-
 constexpr double kWrittenUnused = 1e30;  // near nothing that a reference has
 
 std::int64_t length_at(const HostTensor& lengths, std::int64_t batch) {
@@ -157,18 +144,18 @@ CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const Att
 
 VerifyCase::VerifyCase(const CaseShape& shape, const CaseInputs& inputs, const Texts& texts, int device,
                        const References& references)
-    : shape_(shape), device_(device) {
+    : shape_(shape), layout_{shape.heads_first}, device_(device) {
   const AttentionOptions on_host = texts.on_host(with_tensors(inputs.options, inputs.tensors));
   exact_ = references.exact(inputs.q.view(), inputs.k.view(), inputs.v.view(), on_host);
   low_ = references.low(inputs.q.view(), inputs.k.view(), inputs.v.view(), on_host);
-  q_ = in_memory(inputs.q).to_device(nullptr, device);
+  q_ = layout_.in_memory(inputs.q).to_device(nullptr, device);
   head_dim_ = inputs.k.shape()[3], head_dim_v_ = inputs.v.shape()[3];
-  k_ = in_memory(with_whole_rows(inputs.k)).to_device(nullptr, device);
-  v_ = in_memory(with_whole_rows(inputs.v)).to_device(nullptr, device);
+  k_ = layout_.in_memory(with_whole_rows(inputs.k)).to_device(nullptr, device);
+  v_ = layout_.in_memory(with_whole_rows(inputs.v)).to_device(nullptr, device);
   options_ = with_tensors(inputs.options, inputs.tensors, device, tensors_);
   options_ = texts.on_device(options_, device, tensors_);
   const Dims out_shape{shape.batch, shape.seqlen_q, shape.heads_q, inputs.v.shape()[3]};
-  poisoned_out_ = in_memory(filled_with_nan(inputs.q.dtype(), out_shape));
+  poisoned_out_ = layout_.in_memory(filled_with_nan(inputs.q.dtype(), out_shape));
   poisoned_lse_ = filled_with_nan(DType::f32, {shape.batch, shape.heads_q, shape.seqlen_q});
   for (const OptionTensor& tensor : inputs.tensors)
     if (tensor.option == &AttentionOptions::seqused_q) queries_ = tensor.values;
@@ -191,18 +178,30 @@ CaseOutputs VerifyCase::run(const std::optional<Variant>& variant,
                             const std::function<void(const CaseCall&)>& attention) const {
   const DeviceTensor out_memory = poisoned_out_.to_device(nullptr, device_);
   const DeviceTensor lse_memory = poisoned_lse_.to_device(nullptr, device_);
-  CaseCall call{view(q_), view(k_), view(v_), view(out_memory), options_};
+  CaseCall call{layout_.view(q_), layout_.view(k_), layout_.view(v_), layout_.view(out_memory), options_};
   call.k.shape[3] = head_dim_, call.v.shape[3] = head_dim_v_;
   call.options.variant = variant;
   call.options.lse = lse_memory.view();
   attention(call);
-  return {in_memory(HostTensor::from_device(out_memory)), HostTensor::from_device(lse_memory)};
+  return {{"out", layout_.in_memory(HostTensor::from_device(out_memory))},
+          {"lse", HostTensor::from_device(lse_memory)}};
+}
+
+CaseOutputs VerifyCase::run(Engine& engine, const std::optional<Variant>& variant) const {
+  return run(variant, [&](const CaseCall& call) { engine.attention(call.q, call.k, call.v, call.out, call.options); });
+}
+
+CaseOutputs VerifyCase::emulate(Engine& engine, const std::optional<Variant>& variant, const EmulationOptions& options,
+                                emulator::Report& report) const {
+  return run(variant, [&](const CaseCall& call) {
+    report = engine.emulate(call.q, call.k, call.v, call.out, call.options, options);
+  });
 }
 
 // Rows of no query become what the reference has there, unless somebody wrote to them.
-void VerifyCase::clear_unused(CaseOutputs& outputs) const {
+void VerifyCase::clear_unused(HostTensor& out, HostTensor& lse) const {
   if (queries_.shape().size() == 0) return;
-  const std::int64_t rows = shape_.seqlen_q, heads = shape_.heads_q, width = outputs.out.shape()[3];
+  const std::int64_t rows = shape_.seqlen_q, heads = shape_.heads_q, width = out.shape()[3];
   const auto clear = [](HostTensor& tensor, std::int64_t at, double value) {
     const bool is_written = !std::isnan(load_element(tensor.data(), tensor.dtype(), at));
     store_element(tensor.data(), tensor.dtype(), at, is_written ? kWrittenUnused : value);
@@ -211,32 +210,18 @@ void VerifyCase::clear_unused(CaseOutputs& outputs) const {
     for (std::int64_t row = length_at(queries_, batch); row < rows; ++row)
       for (std::int64_t head = 0; head < heads; ++head) {
         const std::int64_t first = ((batch * rows + row) * heads + head) * width;
-        for (std::int64_t at = first; at < first + width; ++at) clear(outputs.out, at, 0);
-        clear(outputs.lse, (batch * heads + head) * rows + row, -std::numeric_limits<double>::infinity());
+        for (std::int64_t at = first; at < first + width; ++at) clear(out, at, 0);
+        clear(lse, (batch * heads + head) * rows + row, -std::numeric_limits<double>::infinity());
       }
 }
 
 std::string VerifyCase::problem_with(CaseOutputs outputs) const {
   reference::Result exact = exact_;
-  clear_unused(outputs);
-  clear_expected_nan(outputs.out, outputs.lse, exact);
-  const reference::Comparison values = reference::compare(outputs.out, exact, low_);
-  if (!values.passed) return describe("out", values);
-  const reference::Comparison sums = reference::compare_lse(outputs.lse, exact, low_);
-  return sums.passed ? "" : describe("lse", sums);
-}
-
-std::string VerifyCase::problem_with(Engine& engine, const std::optional<Variant>& variant) const {
-  return problem_with(run(
-      variant, [&engine](const CaseCall& call) { engine.attention(call.q, call.k, call.v, call.out, call.options); }));
-}
-
-HostTensor VerifyCase::in_memory(const HostTensor& tensor) const {
-  return shape_.heads_first ? swap_seqlen_and_heads(tensor) : tensor;
-}
-
-Tensor VerifyCase::view(const DeviceTensor& tensor) const {
-  return shape_.heads_first ? view_with_heads_first(tensor) : tensor.view();
+  HostTensor &out = outputs[0].values, &lse = outputs[1].values;
+  clear_unused(out, lse);
+  clear_expected_nan(out, lse, exact);
+  const std::string of_out = cli::problem_with("out", reference::compare(out, exact, low_));
+  return of_out.empty() ? cli::problem_with("lse", reference::compare_lse(lse, exact, low_)) : of_out;
 }
 
 }  // namespace flashjit::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cases of flashjit verify, and one of them run by one kernel.
+// The cases of flashjit verify, and one of them computed by attention.
 #pragma once
 
 #include <flashjit/engine.h>
@@ -13,6 +13,7 @@
 #include "cli/io/option_tensors.h"
 #include "cli/io/text_options.h"
 #include "cli/verify/case_inputs.h"
+#include "cli/verify/compared_case.h"
 
 namespace flashjit::cli {
 
@@ -33,9 +34,6 @@ std::string to_string(const CaseShape& shape);  // "b2 q77 kv1 h4/2", "b1 q130 k
 struct CaseCall {
   Tensor q, k, v, out;
   AttentionOptions options;  // with lse
-};
-struct CaseOutputs {
-  HostTensor out, lse;  // packed, whatever the layout of the case
 };
 
 // What tells what must come out.
@@ -64,7 +62,7 @@ CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const Att
                        std::uint64_t seed);
 
 // Inputs on a device, and what must come out.
-class VerifyCase {
+class VerifyCase : public ComparedCase {
  public:
   VerifyCase(const CaseShape& shape, const CaseInputs& inputs, const Texts& texts, int device,
              const References& references);
@@ -77,18 +75,19 @@ class VerifyCase {
   void make_block_mask(Engine& engine, const CallShape& shape);
   void make_block_mask(Engine& engine);
 
-  // What attention, which computes the call, leaves in poisoned memory. Without a variant the library chooses one.
+  // What attention, which computes the call, leaves in poisoned memory.
   CaseOutputs run(const std::optional<Variant>& variant, const std::function<void(const CaseCall&)>& attention) const;
-  // Empty when output and LSE are right; else what is wrong, in one line.
-  std::string problem_with(CaseOutputs outputs) const;
-  std::string problem_with(Engine& engine, const std::optional<Variant>& variant) const;  // runs it first
+  CaseOutputs run(Engine& engine, const std::optional<Variant>& variant) const override;
+  CaseOutputs emulate(Engine& engine, const std::optional<Variant>& variant, const EmulationOptions& options,
+                      emulator::Report& report) const override;
+  std::string problem_with(CaseOutputs outputs) const override;
+  using ComparedCase::problem_with;
 
  private:
-  HostTensor in_memory(const HostTensor& tensor) const;  // in the layout of the case, and back
-  Tensor view(const DeviceTensor& tensor) const;
-  void clear_unused(CaseOutputs& outputs) const;
+  void clear_unused(HostTensor& out, HostTensor& lse) const;
 
   CaseShape shape_;
+  CaseLayout layout_;
   AttentionOptions options_;
   reference::Result exact_, low_;
   std::int64_t head_dim_ = 0, head_dim_v_ = 0;

@@ -5,19 +5,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <memory>
 #include <optional>
-#include <string_view>
 
 #include "cli/io/device.h"
 #include "cli/io/parallel.h"
 #include "cli/io/progress.h"
-#include "cli/verify/random_case.h"
 #include "cli/verify/schedules.h"
 
 namespace flashjit::cli {
 namespace {
-
-constexpr std::string_view kArchitectureOfE4m3 = "sm_90a";
 
 // Whether the combination is to blame: what is missing, or a device that a kernel has broken, meets all that follow.
 bool is_of_combination(const Error& error) {
@@ -26,28 +23,26 @@ bool is_of_combination(const Error& error) {
 }
 
 // Empty when the case is right.
-std::string compare(Engine& engine, const DeviceInfo& device, const RandomCase& random,
-                    const std::optional<Variant>& variant, const Schedules& schedules) {
-  VerifyCase expected(random.shape, random.inputs, random.texts, device.ordinal, references_by(engine));
-  if (random.block_mask) expected.make_block_mask(engine, *random.block_mask);
-  if (!is_emulated(device)) return expected.problem_with(engine, variant);
-  return fmt::format("{}", fmt::join(run_schedules(engine, expected, variant, schedules).problems, "; "));
+std::string compare(Engine& engine, const DeviceInfo& device, const RandomComparison& random,
+                    const Schedules& schedules) {
+  const std::unique_ptr<ComparedCase> expected = random.make_case();
+  if (!is_emulated(device)) return expected->problem_with(engine, random.variant);
+  return fmt::format("{}", fmt::join(run_schedules(engine, *expected, random.variant, schedules).problems, "; "));
 }
 
-std::optional<RandomFailure> try_seed(Engine& engine, const DeviceInfo& device, std::uint64_t seed, int schedules) {
-  const RandomCase random = random_case(seed, device.architecture == kArchitectureOfE4m3);
-  std::optional<Variant> variant;
+std::optional<RandomFailure> try_seed(Engine& engine, const DeviceInfo& device, const Pass& pass, std::uint64_t seed,
+                                      int schedules) {
+  RandomComparison random;
   std::string what;
   try {
-    variant = random_variant(engine, random, device.architecture, seed);
-    what = compare(engine, device, random, variant, {schedules, seed});
+    random = pass.draw(engine, device, seed);
+    what = compare(engine, device, random, {schedules, seed});
   } catch (const Error& error) {
     if (!is_of_combination(error)) throw Error(error.code(), fmt::format("--seed {}: {}", seed, error.what()));
     what = error.what();
   }
   if (what.empty()) return {};
-  return RandomFailure{seed,
-                       {to_string(random.problem), variant ? to_string(*variant) : "default", describe(random), what}};
+  return RandomFailure{seed, {random.problem, spelling(random.variant), random.call, what}};
 }
 
 }  // namespace
@@ -58,7 +53,7 @@ std::vector<RandomFailure> verify_random(Engine& engine, const DeviceInfo& devic
   std::vector<std::optional<RandomFailure>> outcomes(static_cast<std::size_t>(combinations.count));
   // Side by side on a GPU, too: most of the time goes into compiling, and each combination has a kernel of its own.
   run_parallel(outcomes.size(), options.jobs, interrupt, [&](std::size_t i) {
-    outcomes[i] = try_seed(engine, device, combinations.first_seed + i, options.schedules.count);
+    outcomes[i] = try_seed(engine, device, options.pass, combinations.first_seed + i, options.schedules.count);
     progress.advance();
   });
   std::vector<RandomFailure> failures;

@@ -33,7 +33,7 @@ void count(const emulator::Report& report, ScheduleOutcome& outcome) {
 // A case under one schedule after the other.
 class ScheduledCase {
  public:
-  ScheduledCase(Engine& engine, const VerifyCase& expected, const std::optional<Variant>& variant)
+  ScheduledCase(Engine& engine, const ComparedCase& expected, const std::optional<Variant>& variant)
       : engine_(engine), expected_(expected), variant_(variant) {}
 
   void run(std::uint64_t seed) {
@@ -52,9 +52,7 @@ class ScheduledCase {
     EmulationOptions emulation;
     emulation.seed = seed;
     emulator::Report report;
-    CaseOutputs outputs = expected_.run(variant_, [&](const CaseCall& call) {
-      report = engine_.emulate(call.q, call.k, call.v, call.out, call.options, emulation);
-    });
+    CaseOutputs outputs = expected_.emulate(engine_, variant_, emulation, report);
     count(report, outcome_);
     if (!report.clean()) return describe(report);
     if (!first_) {
@@ -62,12 +60,14 @@ class ScheduledCase {
       first_ = std::move(outputs);
       return what.empty() ? std::vector<std::string>() : std::vector{what};
     }
-    const bool same = same_bytes(outputs.out, first_->out) && same_bytes(outputs.lse, first_->lse);
-    return same ? std::vector<std::string>() : std::vector<std::string>{"the output is not that of the first seed"};
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+      if (!same_bytes(outputs[i].values, (*first_)[i].values))
+        return {fmt::format("{}: the bytes are not those of the first seed", outputs[i].name)};
+    return {};
   }
 
   Engine& engine_;
-  const VerifyCase& expected_;
+  const ComparedCase& expected_;
   const std::optional<Variant>& variant_;
   std::optional<CaseOutputs> first_;
   ScheduleOutcome outcome_;
@@ -75,7 +75,7 @@ class ScheduledCase {
 
 }  // namespace
 
-ScheduleOutcome run_schedules(Engine& engine, const VerifyCase& expected, const std::optional<Variant>& variant,
+ScheduleOutcome run_schedules(Engine& engine, const ComparedCase& expected, const std::optional<Variant>& variant,
                               const Schedules& schedules) {
   ScheduledCase scheduled(engine, expected, variant);
   for (int i = 0; i < schedules.count && scheduled.outcome().problems.empty() && !InterruptGuard::pending(); ++i) {

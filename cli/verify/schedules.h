@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/verify/cases.h"
+#include "cli/verify/compared_case.h"
 
 namespace flashjit::cli {
 
@@ -24,9 +24,9 @@ struct ScheduleOutcome {
   double seconds = 0;  // in the emulator
 };
 
-// Runs the case once for each seed, on an engine that emulates. There must be no findings, output and LSE must be
-// right, and bitwise the same under every seed. The first schedule with a problem is the last that runs.
-ScheduleOutcome run_schedules(Engine& engine, const VerifyCase& expected, const std::optional<Variant>& variant,
+// Runs the case once for each seed, on an engine that emulates. There must be no findings, its outputs must be right,
+// and bitwise the same under every seed. The first schedule with a problem is the last that runs.
+ScheduleOutcome run_schedules(Engine& engine, const ComparedCase& expected, const std::optional<Variant>& variant,
                               const Schedules& schedules);
 
 }  // namespace flashjit::cli

@@ -4,21 +4,24 @@
 
 #include <flashjit/engine.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/io/interrupt.h"
 #include "cli/io/text_options.h"
+#include "cli/verify/pass.h"
 #include "cli/verify/schedules.h"
 
 namespace flashjit::cli {
 
-// A problem and the variants that have to be right for it.
+// A problem and the variants that have to be right for it; none: what the library chooses.
 struct ProblemKernels {
-  Problem problem;
-  AttentionOptions options;  // of its calls, but for tensors and texts
-  std::vector<Variant> variants;
+  ProblemCalls calls;
+  std::vector<std::optional<Variant>> variants;
 };
+// "default" in place of none.
+std::string spelling(const std::optional<Variant>& variant);
 
 struct Failure {
   std::string problem, variant, shape, what;
@@ -34,6 +37,7 @@ struct Tally {
 };
 
 struct VerificationOptions {
+  const Pass& pass = passes().front();
   int jobs = 1;  // cases that are emulated at once
   Schedules schedules;
 };

@@ -145,18 +145,21 @@ std::vector<ProblemKernels> kernels_to_verify(const Engine& engine, const std::v
                                               const std::string& architecture, const Options& options) {
   std::vector<ProblemKernels> kernels;
   for (const Problem& problem : problems) {
-    kernels.push_back({problem, options.problems.features.options(problem.causal),
-                       variants_to_verify(engine, problem, architecture, options)});
+    const std::vector<Variant> variants = variants_to_verify(engine, problem, architecture, options);
+    kernels.push_back(
+        {{problem, options.problems.features.options(problem.causal)}, {variants.begin(), variants.end()}});
   }
   return kernels;
 }
 
-// Of the GPU; the emulator's are compiled by the first case that needs them, beside those that run already.
+// Of the GPU and with a variant; the emulator's are compiled by the first case that needs them, beside those that run
+// already.
 void compile_kernels(Engine& engine, const std::vector<ProblemKernels>& kernels, const std::string& architecture,
                      int threads, const InterruptGuard& interrupt) {
   std::vector<CompileJob> jobs;
   for (const ProblemKernels& of_problem : kernels) {
-    for (const Variant& variant : of_problem.variants) jobs.push_back({of_problem.problem, variant, architecture});
+    for (const std::optional<Variant>& variant : of_problem.variants)
+      if (variant) jobs.push_back({of_problem.calls.problem, *variant, architecture});
   }
   for (const CompileOutcome& outcome : compile_all(engine, jobs, threads, interrupt)) {
     if (!outcome.kernel) throw Error(ErrorCode::compile_failed, outcome.problem, outcome.log);
@@ -192,18 +195,18 @@ void require_nothing_beside_random(const Options& options) {
   }
 }
 
-// What all that is compared is compared on.
+// What all that is compared is compared on, and how.
 struct Place {
   Engine& engine;
   const SystemInfo& system;
   const DeviceInfo& device;
-  const Schedules schedules;
+  const VerificationOptions options;
 };
 
 bool verify_combinations(const Options& options, const Place& place, const InterruptGuard& interrupt) {
-  const Combinations combinations{*options.random, place.schedules.first_seed};
+  const Combinations combinations{*options.random, place.options.schedules.first_seed};
   const std::vector<RandomFailure> failures =
-      verify_random(place.engine, place.device, combinations, {options.jobs, place.schedules}, interrupt);
+      verify_random(place.engine, place.device, combinations, place.options, interrupt);
   if (options.json) {
     print_json(place.system, place.device, combinations, failures);
   } else {
@@ -217,12 +220,11 @@ bool verify_problems(const Options& options, const std::vector<Problem>& problem
   const std::string& architecture = place.device.architecture;
   const std::vector<ProblemKernels> kernels = kernels_to_verify(place.engine, problems, architecture, options);
   if (!is_emulated(place.device)) compile_kernels(place.engine, kernels, architecture, options.jobs, interrupt);
-  const Tally tally =
-      verify_all(place.engine, place.device, kernels, texts, {options.jobs, place.schedules}, interrupt);
+  const Tally tally = verify_all(place.engine, place.device, kernels, texts, place.options, interrupt);
   if (options.json) {
-    print_json(place.system, place.device, place.schedules, tally);
+    print_json(place.system, place.device, place.options.schedules, tally);
   } else {
-    print_text(place.device, place.schedules, tally);
+    print_text(place.device, place.options.schedules, tally);
   }
   return tally.wrong_kernels == 0;
 }
@@ -235,7 +237,7 @@ int run(const Options& options, const Session& session) {
   Engine engine(engine_options(options, session));
   const SystemInfo system = engine.system();
   const DeviceInfo device = require_device(system, "verify");
-  const Place place{engine, system, device, choose_schedules(options, device)};
+  const Place place{engine, system, device, {passes().front(), options.jobs, choose_schedules(options, device)}};
   const bool right = options.random ? verify_combinations(options, place, interrupt)
                                     : verify_problems(options, problems, texts, place, interrupt);
   return right ? kSuccess : kCheckFailed;
