@@ -331,6 +331,12 @@ class Engine {
   // Error(kernel_fault) when there are findings. Throws Error(unsupported) on an engine that does not emulate.
   emulator::Report emulate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                            const AttentionOptions& opts = {}, const EmulationOptions& options = {});
+  // The same of attention_backward(), of whose launches it tells the first that has findings, or else the one that
+  // computes gradients.
+  emulator::Report emulate_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const Tensor& out, const Tensor& lse, const GradientTensors& into,
+                                    const AttentionOptions& opts = {}, const BackwardOptions& backward = {},
+                                    const EmulationOptions& options = {});
 
   // --- Measuring on the GPU -----------------------------------------------------------------------------------------
 

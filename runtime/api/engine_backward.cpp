@@ -5,6 +5,25 @@
 #include "runtime/call/backward.h"
 
 namespace flashjit {
+namespace {
+
+struct BackwardMemory {
+  DeviceTensor rows, dq;
+};
+
+// What the launches of the call share, for as long as they are enqueued.
+BackwardMemory allocate_scratch(runtime::BackwardCall& call, const runtime::Backend& backend) {
+  const Stream stream = call.given.opts.stream;
+  const int device = backend.output_device(call.forward.operands, stream);
+  runtime::BackwardScratch scratch = runtime::backward_scratch(call);
+  BackwardMemory memory;
+  scratch.rows = memory.rows = DeviceTensor::allocate(DType::f32, scratch.rows.shape, stream, device);
+  if (call.given.into.dq) scratch.dq = memory.dq = DeviceTensor::allocate(DType::f32, scratch.dq.shape, stream, device);
+  runtime::add_scratch(call, scratch);
+  return memory;
+}
+
+}  // namespace
 
 void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& out, const Tensor& lse, const GradientTensors& into,
@@ -12,12 +31,7 @@ void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tenso
   const runtime::GivenGradients given{dout, q, k, v, out, lse, into, opts, backward};
   runtime::BackwardCall call = runtime::validate_backward(given);
   if (call.nothing_to_do()) return;
-  const int device = impl_->backend.output_device(call.forward.operands, opts.stream);
-  runtime::BackwardScratch scratch = runtime::backward_scratch(call);
-  DeviceTensor rows = DeviceTensor::allocate(DType::f32, scratch.rows.shape, opts.stream, device), dq;
-  scratch.rows = rows;
-  if (into.dq) scratch.dq = dq = DeviceTensor::allocate(DType::f32, scratch.dq.shape, opts.stream, device);
-  runtime::add_scratch(call, scratch);
+  const BackwardMemory memory = allocate_scratch(call, impl_->backend);
   const auto run = [&](auto make) {
     impl_->backend.run(call.forward.operands, opts.stream,
                        [&](const Architecture& architecture) { return make(call, architecture, impl_->templates); });
@@ -25,6 +39,29 @@ void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tenso
   run(runtime::make_backward_prepare_launch);
   run(runtime::make_backward_launch);
   if (into.dq) run(runtime::make_backward_finish_launch);
+}
+
+emulator::Report Engine::emulate_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                          const Tensor& out, const Tensor& lse, const GradientTensors& into,
+                                          const AttentionOptions& opts, const BackwardOptions& backward,
+                                          const EmulationOptions& options) {
+  if (!impl_->emulated)
+    throw Error(ErrorCode::unsupported,
+                "emulate_backward: needs an engine whose options name an architecture to emulate");
+  const runtime::GivenGradients given{dout, q, k, v, out, lse, into, opts, backward};
+  runtime::BackwardCall call = runtime::validate_backward(given);
+  if (call.nothing_to_do()) return {};
+  const BackwardMemory memory = allocate_scratch(call, impl_->backend);
+  const auto emulate = [&](auto make) {
+    const auto made = [&](const Architecture& architecture) { return make(call, architecture, impl_->templates); };
+    return impl_->emulated->emulate(call.forward.operands, opts.stream, made, options);
+  };
+  emulator::Report prepared = emulate(runtime::make_backward_prepare_launch);
+  if (!prepared.clean()) return prepared;
+  emulator::Report report = emulate(runtime::make_backward_launch);
+  if (!report.clean() || !into.dq) return report;
+  emulator::Report finished = emulate(runtime::make_backward_finish_launch);
+  return finished.clean() ? report : finished;
 }
 
 Gradients Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,

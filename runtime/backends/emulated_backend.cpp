@@ -241,11 +241,7 @@ void EmulatedBackend::run(const ForwardCall& call, const AttentionOptions& opts)
 }
 
 void EmulatedBackend::run(const Operands& operands, Stream stream, const MakePlainLaunch& make) {
-  require_null(stream);
-  const PlainLaunch made = make(architecture_);
-  if (made.launch.blocks == 0) return;
-  const PlainProgram plain = make_plain(made.kernel);
-  require_clean(plain.program.run(plain.entry, emulated(made.launch, options_), memory_of(operands)));
+  require_clean(emulate(operands, stream, make, options_));
 }
 
 void EmulatedBackend::look_at(const Operands&, Stream stream, const Look& look) {
@@ -273,6 +269,15 @@ emulator::Report EmulatedBackend::emulate(const ForwardCall& call, const Attenti
   require_null(opts.stream);
   if (call.nothing_to_do()) return {};
   return kernel_of(call).run(call, options);
+}
+
+emulator::Report EmulatedBackend::emulate(const Operands& operands, Stream stream, const MakePlainLaunch& make,
+                                          const EmulationOptions& options) {
+  require_null(stream);
+  const PlainLaunch made = make(architecture_);
+  if (made.launch.blocks == 0) return {};
+  const PlainProgram plain = make_plain(made.kernel);
+  return plain.program.run(plain.entry, emulated(made.launch, options), memory_of(operands));
 }
 
 WantedKernel EmulatedBackend::want(const Problem& problem, const Variant& variant) const {

@@ -46,6 +46,8 @@ class EmulatedBackend : public Backend {
   void look_at(const Operands& operands, Stream stream, const Look& look) override;
   void plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) override;
   emulator::Report emulate(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options);
+  emulator::Report emulate(const Operands& operands, Stream stream, const MakePlainLaunch& make,
+                           const EmulationOptions& options);
 
  private:
   struct PlainProgram;

@@ -210,6 +210,10 @@ TEST_CASE("what needs a GPU says so, and what needs the emulator too") {
   on_gpu.emulate.clear();
   CHECK(code_of([&] { Engine(on_gpu).emulate(t.q.view(), t.k.view(), t.v.view(), t.out.view()); }) ==
         ErrorCode::unsupported);
+  CHECK(code_of([&] {
+          Engine(on_gpu).emulate_backward(t.out.view(), t.q.view(), t.k.view(), t.v.view(), t.out.view(), t.out.view(),
+                                          {});
+        }) == ErrorCode::unsupported);
 }
 
 TEST_CASE("host memory is a place for tensors, without a driver") {
