@@ -9,6 +9,8 @@
 
 namespace flashjit::cli {
 
+inline constexpr double kOutlierRate = 0.01;  // of rows of random inputs
+
 // How the scores of a row change with the key. Kernels visit the last keys first. All but random and equal are mirrored
 // in odd rows, so that neighbouring rows of a warp never agree on what to do.
 enum class Scores : std::uint8_t {
@@ -27,6 +29,8 @@ inline constexpr Scores kHardScores[] = {Scores::ramp,         Scores::jumps,   
                                          Scores::spike_middle, Scores::spike_last, Scores::equal,
                                          Scores::very_low,     Scores::huge,       Scores::infinite};
 const char* to_string(Scores scores) noexcept;
+// Whether some are infinite, or so far from 0 that f32 does not tell neighbouring numbers apart.
+inline bool is_far(Scores scores) { return scores == Scores::huge || scores == Scores::infinite; }
 
 // Gives random q and k, [batch, seqlen, heads, head_dim], such scores under the default scale.
 void shape_scores(Scores scores, HostTensor& q, HostTensor& k);

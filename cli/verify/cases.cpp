@@ -14,8 +14,6 @@
 namespace flashjit::cli {
 namespace {
 
-constexpr double kOutlierRate = 0.01;
-constexpr std::uint64_t kSeed = 2026;
 constexpr std::int64_t kPageSizes[] = {16, 24, 64, 8, 256, 40, 128};  // which all families take
 
 constexpr double kWrittenUnused = 1e30;  // near nothing that a reference has
@@ -163,7 +161,7 @@ VerifyCase::VerifyCase(const CaseShape& shape, const CaseInputs& inputs, const T
 
 VerifyCase::VerifyCase(const Problem& problem, const CaseShape& shape, int device, const AttentionOptions& options,
                        const References& references, const Texts& texts)
-    : VerifyCase(shape, case_inputs(problem, shape, options, kSeed), texts, device, references) {}
+    : VerifyCase(shape, case_inputs(problem, shape, options, kCaseSeed), texts, device, references) {}
 
 void VerifyCase::make_block_mask(Engine& engine, const CallShape& shape) {
   const DeviceTensor& blocks =

@@ -57,6 +57,7 @@ struct CaseInputs {
   AttentionOptions options;  // but for tensors
   std::vector<OptionTensor> tensors;
 };
+inline constexpr std::uint64_t kCaseSeed = 2026;  // of all cases that are not random ones
 // Random values with outliers. options: window, chunk and cap of a problem that has one.
 CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const AttentionOptions& options,
                        std::uint64_t seed);

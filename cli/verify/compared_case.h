@@ -13,8 +13,9 @@
 namespace flashjit::cli {
 
 struct CaseOutput {
-  const char* name;   // "out", "lse"
-  HostTensor values;  // packed, whatever the layout of the case
+  const char* name;        // "out", "lse", "dq", ...
+  HostTensor values;       // packed, whatever the layout of the case
+  bool any_order = false;  // a sum whose order, and so its last bits, schedules decide
 };
 using CaseOutputs = std::vector<CaseOutput>;
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/verify/pass.h"
 
+#include <algorithm>
+
 #include "cli/io/device.h"
+#include "cli/verify/backward_case.h"
 #include "cli/verify/random_case.h"
 
 namespace flashjit::cli {
@@ -22,7 +25,9 @@ std::unique_ptr<ComparedCase> make_forward(Engine& engine, const DeviceInfo& dev
 }
 
 RandomComparison draw_forward(Engine& engine, const DeviceInfo& device, std::uint64_t seed) {
-  const auto random = std::make_shared<RandomCase>(random_case(seed, device.architecture == kArchitectureOfE4m3));
+  RandomScope scope;
+  scope.e4m3 = device.architecture == kArchitectureOfE4m3;
+  const auto random = std::make_shared<RandomCase>(random_case(seed, scope));
   const auto make = [random, &engine, ordinal = device.ordinal]() -> std::unique_ptr<ComparedCase> {
     auto made =
         std::make_unique<VerifyCase>(random->shape, random->inputs, random->texts, ordinal, references_by(engine));
@@ -33,11 +38,38 @@ RandomComparison draw_forward(Engine& engine, const DeviceInfo& device, std::uin
           make};
 }
 
+// An LSE of f32 does not give the probabilities of far scores again.
+std::vector<CaseShape> backward_shapes(const Problem& problem, bool emulated) {
+  std::vector<CaseShape> shapes = forward_shapes(problem, emulated);
+  std::erase_if(shapes, [](const CaseShape& shape) { return is_far(shape.scores); });
+  return shapes;
+}
+
+std::unique_ptr<ComparedCase> make_backward(Engine& engine, const DeviceInfo& device, const ProblemCalls& calls,
+                                            const CaseShape& shape, const Texts& texts) {
+  const CaseInputs inputs = case_inputs(calls.problem, shape, calls.options, kCaseSeed);
+  return std::make_unique<BackwardCase>(engine, shape, inputs, texts, device.ordinal, GradientChoices{}, kCaseSeed);
+}
+
+RandomComparison draw_backward(Engine& engine, const DeviceInfo& device, std::uint64_t seed) {
+  const auto random = std::make_shared<RandomCase>(random_case(seed, kBackwardScope));
+  const GradientChoices choices = random_gradients(seed);
+  const auto make = [random, choices, seed, &engine, ordinal = device.ordinal]() -> std::unique_ptr<ComparedCase> {
+    return std::make_unique<BackwardCase>(engine, random->shape, random->inputs, random->texts, ordinal, choices, seed);
+  };
+  return {to_string(random->problem), describe(*random) + " " + to_string(choices), {}, make};
+}
+
 }  // namespace
 
 const std::vector<Pass>& passes() {
-  static const std::vector<Pass> all = {{"forward", forward_shapes, make_forward, draw_forward}};
+  static const std::vector<Pass> all = {{"forward", true, forward_shapes, make_forward, draw_forward},
+                                        {"backward", false, backward_shapes, make_backward, draw_backward}};
   return all;
+}
+
+const Pass& find_pass(std::string_view word) {
+  return *std::find_if(passes().begin(), passes().end(), [&](const Pass& pass) { return pass.word == word; });
 }
 
 }  // namespace flashjit::cli

@@ -33,12 +33,14 @@ struct RandomComparison {
 
 struct Pass {
   const char* word;
+  bool has_variants;
   // Those that the problem has, fewer and smaller ones for the emulator.
   std::vector<CaseShape> (*shapes)(const Problem& problem, bool emulated);
   std::unique_ptr<ComparedCase> (*make_case)(Engine& engine, const DeviceInfo& device, const ProblemCalls& calls,
                                              const CaseShape& shape, const Texts& texts);
   RandomComparison (*draw)(Engine& engine, const DeviceInfo& device, std::uint64_t seed);
 };
-const std::vector<Pass>& passes();
+const std::vector<Pass>& passes();             // forward is the first
+const Pass& find_pass(std::string_view word);  // one of theirs
 
 }  // namespace flashjit::cli

@@ -202,16 +202,18 @@ bool is_hopper(const Variant& variant) { return std::holds_alternative<HopperVar
 
 }  // namespace
 
-RandomCase random_case(std::uint64_t seed, bool with_e4m3) {
+RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
   Dice dice(seed);
   RandomCase random;
-  const Stored stored = with_e4m3 ? random_stored(seed) : Stored{};
+  const Stored stored = scope.e4m3 ? random_stored(seed) : Stored{};
   random.shape = random_shape(dice);
+  if (!scope.far_scores && is_far(random.shape.scores)) random.shape.scores = Scores::random;
   // Some have few features and some nearly all.
   RandomOptions draw(dice, random.shape, dice.one_of<std::int64_t>({2, 4, 8}));
-  const AttentionOptions options = draw.draw();
+  AttentionOptions options = draw.draw();
+  if (!scope.sequences) options.seqused_q.reset(), options.page_table.reset();
   RandomTexts texts(dice, call_shape(random.shape));
-  if (draw.has()) texts.add_score();
+  if (draw.has() && scope.scores_as_text) texts.add_score();
   if (draw.has()) texts.add_mask();
   random.texts = std::move(texts).texts();
   const ProblemDims dims = random_dims(dice);
@@ -225,10 +227,17 @@ RandomCase random_case(std::uint64_t seed, bool with_e4m3) {
   }
   if (options.dropout.probability > 0 && !options.dropout_mask && dice.one_in(3))
     random.inputs.tensors.push_back({&AttentionOptions::dropout_state, random_dropout_state(dice)});
-  if (dice.one_in(8)) add_nan_row(dice, random.inputs.q);
-  random.problem.block_mask = has_predicate(random.problem) && !random.problem.ragged && dice.one_in(2);
+  if (scope.far_scores && dice.one_in(8)) add_nan_row(dice, random.inputs.q);
+  random.problem.block_mask =
+      scope.block_masks && has_predicate(random.problem) && !random.problem.ragged && dice.one_in(2);
   if (random.problem.block_mask) random.block_mask = block_mask_shape(dice, random);
   return random;
+}
+
+GradientChoices random_gradients(std::uint64_t seed) {
+  Dice dice(~seed);
+  const std::int64_t wanted = dice.from_to(1, 7);
+  return {(wanted & 1) != 0, (wanted & 2) != 0, (wanted & 4) != 0, dice.one_in(2), dice.one_in(3)};
 }
 
 std::optional<Variant> random_variant(const Engine& engine, const RandomCase& random, std::string_view architecture,

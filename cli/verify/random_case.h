@@ -10,6 +10,7 @@
 #include <string>
 
 #include "cli/io/text_options.h"
+#include "cli/verify/backward_case.h"
 #include "cli/verify/cases.h"
 
 namespace flashjit::cli {
@@ -21,8 +22,20 @@ struct RandomCase {
   Texts texts;
   std::optional<CallShape> block_mask;  // what it is to be made for; none where the problem has none
 };
-// with_e4m3: some have keys and values of e4m3, which not every architecture reads.
-RandomCase random_case(std::uint64_t seed, bool with_e4m3 = true);
+// What some have and others do without.
+struct RandomScope {
+  bool e4m3 = true;       // keys and values, which not every architecture reads
+  bool sequences = true;  // of different lengths
+  bool scores_as_text = true;
+  bool block_masks = true;
+  bool far_scores = true;  // infinite ones, such that f32 tells no neighbours apart, and NaN
+};
+// What backward kernels take.
+inline constexpr RandomScope kBackwardScope{false, false, false, false, false};
+RandomCase random_case(std::uint64_t seed, const RandomScope& scope = {});
+
+// What a call for gradients of the case asks for; at least one.
+GradientChoices random_gradients(std::uint64_t seed);
 
 // One that can run the case, of either family where the architecture has both; or none, which leaves it to the library.
 std::optional<Variant> random_variant(const Engine& engine, const RandomCase& random, std::string_view architecture,

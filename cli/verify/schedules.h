@@ -25,7 +25,8 @@ struct ScheduleOutcome {
 };
 
 // Runs the case once for each seed, on an engine that emulates. There must be no findings, its outputs must be right,
-// and bitwise the same under every seed. The first schedule with a problem is the last that runs.
+// and but for sums in any order bitwise the same under every seed. The first schedule with a problem is the last that
+// runs.
 ScheduleOutcome run_schedules(Engine& engine, const ComparedCase& expected, const std::optional<Variant>& variant,
                               const Schedules& schedules);
 

@@ -29,6 +29,11 @@ With --device emulate no GPU is needed. The kernels of any architecture run in t
 shapes, each under several schedules: which warp runs next and when copies complete. The emulator must find nothing (no
 race, no read of what was never written, ...), and every schedule must give the same bytes.
 
+With --pass backward it is gradients of Q, K and V, which start from output and LSE of the reference. Their kernels have no
+variants; masks and scores are as above, but for texts of scores, sequences of different lengths and e4m3, and scores so far
+from 0 that an LSE of f32 does not give their probabilities again. The gradient of Q is a sum in any order, so it is right
+under every schedule, and the others give the same bytes.
+
 With --random each combination is a problem of its own with one call: any features together, texts with captures of any
 kind, any head dims, lengths and strides, a block mask or none, a variant of either family or the default, in many cases
 with hard scores, rows that see no key, or NaN in a row. All of it follows from the seed, with which what is wrong is
@@ -41,15 +46,18 @@ Examples:
   flashjit verify --head-dim 64 --chunk 100 --sinks
   flashjit verify --head-dim 128 --bias --bias-dtype f32 --documents
   flashjit verify --head-dim 64 --mask causal --mask "(query - key) % step == 0" --capture step=4 --block-mask
+  flashjit verify --pass backward --head-dim 64,128
   flashjit verify --random 2000
+  flashjit verify --pass backward --random 500 --seed 7
   flashjit verify --device emulate --arch sm_90a --head-dim 64 --mask causal --schedules 20)help";
 
 struct Options {
+  std::string pass = passes().front().word;
   CallProblemLists problems{{"bf16,f16", "8,40,64,80,96,128,192x128,64x256,256", "full,causal", {}}, {}};
   std::string variant;
   bool all_variants = false, json = false;
   std::optional<int> random;
-  std::vector<const CLI::Option*> not_with_random;
+  std::vector<const CLI::Option*> not_with_random, not_with_backward;
   int jobs = default_compile_threads();
   DeviceChoice device;
   std::optional<int> schedules;
@@ -145,9 +153,10 @@ std::vector<ProblemKernels> kernels_to_verify(const Engine& engine, const std::v
                                               const std::string& architecture, const Options& options) {
   std::vector<ProblemKernels> kernels;
   for (const Problem& problem : problems) {
+    kernels.push_back({{problem, options.problems.features.options(problem.causal)}, {std::nullopt}});
+    if (!find_pass(options.pass).has_variants) continue;
     const std::vector<Variant> variants = variants_to_verify(engine, problem, architecture, options);
-    kernels.push_back(
-        {{problem, options.problems.features.options(problem.causal)}, {variants.begin(), variants.end()}});
+    kernels.back().variants.assign(variants.begin(), variants.end());
   }
   return kernels;
 }
@@ -186,13 +195,17 @@ Schedules choose_schedules(const Options& options, const DeviceInfo& device) {
   return chosen;
 }
 
-void require_nothing_beside_random(const Options& options) {
-  if (!options.random) return;
-  for (const CLI::Option* option : options.not_with_random) {
+void require_absent(const std::vector<const CLI::Option*>& options, const char* beside) {
+  for (const CLI::Option* option : options) {
     if (was_given(option))
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}: must not be given with --random, which draws it", name_of(option)));
+      throw Error(ErrorCode::invalid_argument, fmt::format("{}: must not be given with {}", name_of(option), beside));
   }
+}
+
+void require_fitting(const Options& options) {
+  if (options.random) require_absent(options.not_with_random, "--random, which draws it");
+  if (!find_pass(options.pass).has_variants)
+    require_absent(options.not_with_backward, "--pass backward, whose kernels have no such thing yet");
 }
 
 // What all that is compared is compared on, and how.
@@ -230,14 +243,14 @@ bool verify_problems(const Options& options, const std::vector<Problem>& problem
 }
 
 int run(const Options& options, const Session& session) {
-  require_nothing_beside_random(options);
+  require_fitting(options);
   const Texts texts(options.problems.texts);
   const std::vector<Problem> problems = options.problems.problems(texts);
   const InterruptGuard interrupt;
   Engine engine(engine_options(options, session));
   const SystemInfo system = engine.system();
   const DeviceInfo device = require_device(system, "verify");
-  const Place place{engine, system, device, {passes().front(), options.jobs, choose_schedules(options, device)}};
+  const Place place{engine, system, device, {find_pass(options.pass), options.jobs, choose_schedules(options, device)}};
   const bool right = options.random ? verify_combinations(options, place, interrupt)
                                     : verify_problems(options, problems, texts, place, interrupt);
   return right ? kSuccess : kCheckFailed;
@@ -252,6 +265,12 @@ void add_problem_choices(CLI::App* verify, Options& options) {
   CLI::Option* const all_variants = add_flag(verify, "--all-variants", options.all_variants,
                                              "Every variant that is listed or pruned by 'flashjit variants --explain'");
   exclude(all_variants, variant);
+  options.not_with_backward = {variant, all_variants};
+  for (const CLI::Option* feature : lists.features) {
+    const std::string name = name_of(feature);
+    for (const char* without : {"--ragged", "--paged", "--e4m3", "--token-scales", "--score", "--block-mask"})
+      if (name == without) options.not_with_backward.push_back(feature);
+  }
   options.not_with_random = {lists.dtypes, lists.head_dims, lists.masks, variant, all_variants};
   options.not_with_random.insert(options.not_with_random.end(), lists.features.begin(), lists.features.end());
   add_integer(verify, "--random", options.random, "N", {1, 1000000},
@@ -264,6 +283,9 @@ void add_verify(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* verify = add_subcommand(app, command, "verify",
                                     "Compare the kernels on this GPU, or emulated, with the reference", kEpilog);
+  std::vector<std::string> words;
+  for (const Pass& pass : passes()) words.push_back(pass.word);
+  add_choice(verify, "--pass", options->pass, words, "What is compared: output and LSE, or gradients");
   add_problem_choices(verify, *options);
   add_integer(verify, "--jobs", options->jobs, "N", {1, kMostJobs},
               "Kernels compiled or emulated at once; each keeps one core busy");

@@ -158,3 +158,26 @@ TEST_CASE("a case follows from its seed alone, and another seed gives another on
   for (const RandomCase& random : cases()) all.insert(to_string(random.problem) + cli::describe(random));
   CHECK(all.size() == kSeeds);
 }
+
+TEST_CASE("calls for gradients have what has them, by the same features otherwise, and ask for any of them") {
+  std::set<std::string> choices;
+  std::set<std::string> words;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const RandomCase random = cli::random_case(seed, cli::kBackwardScope);
+    const Problem& problem = random.problem;
+    CHECK_FALSE((problem.ragged || problem.paged || problem.e4m3 || problem.score || problem.block_mask));
+    CHECK_FALSE(cli::is_far(random.shape.scores));
+    const std::vector<double> q = random.inputs.q.to_doubles();
+    CHECK(std::all_of(q.begin(), q.end(), [](double value) { return std::isfinite(value); }));
+    for (const auto& row : generator::features())
+      if (row.is_in(problem)) words.insert(std::string(row.word));
+    choices.insert(cli::to_string(cli::random_gradients(seed)));
+  }
+  for (const auto& row : generator::features()) {
+    CAPTURE(std::string(row.word));
+    const bool has_none = std::set<std::string>{"ragged", "paged", "e4m3", "token_scales", "score", "blocks"}.count(
+                              std::string(row.word)) != 0;
+    CHECK((words.count(std::string(row.word)) == 0) == has_none);
+  }
+  CHECK(choices.size() == 7 * 2 * 2);
+}

@@ -825,6 +825,20 @@ TEST_CASE("verify draws random combinations from nothing but a seed") {
   }
 }
 
+TEST_CASE("verify of gradients refuses what has none, by name") {
+  const Workshop shop;
+  for (const std::string option : {"--ragged", "--paged", "--e4m3", "--score score", "--documents --block-mask",
+                                   "--variant v1", "--all-variants"}) {
+    const std::string name =
+        option.substr(option.rfind("--"), option.find(' ', option.rfind("--")) - option.rfind("--"));
+    CHECK(mentions(shop.refusal("verify --pass backward --device emulate " + option),
+                   name + ": must not be given with --pass backward"));
+  }
+  CHECK(mentions(shop.refusal("verify --pass sideways"), "--pass: must be forward or backward, was 'sideways'"));
+  CHECK(mentions(shop.refusal("verify --pass backward"), "verify: needs a GPU"));
+  CHECK(mentions(shop.refusal("verify --pass backward --device emulate --random 1 --seed 3"), "--seed 3: "));
+}
+
 TEST_CASE("verify and the GPU grids of bench say that they need a GPU") {
   const Workshop shop;
   CHECK(mentions(shop.refusal("verify"), "verify: needs a GPU"));

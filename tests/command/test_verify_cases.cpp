@@ -8,7 +8,9 @@
 #include <optional>
 #include <vector>
 
+#include "cli/verify/backward_case.h"
 #include "cli/verify/cases.h"
+#include "flashjit/engine.h"
 
 namespace {
 
@@ -43,6 +45,39 @@ std::string problem_of_kernel(const VerifyCase& c, const std::function<void(Atte
   }));
 }
 void forget_nothing(AttentionOptions&) {}
+
+// Likewise of one that computes gradients in double precision.
+std::string problem_of_backward(const cli::BackwardCase& c, const std::function<void(cli::BackwardCaseCall&)>& forget) {
+  return c.problem_with(c.run([&](const cli::BackwardCaseCall& given) {
+    cli::BackwardCaseCall call = given;
+    forget(call);
+    const reference::Gradients gradients =
+        reference::attention_backward(call.dout, call.q, call.k, call.v, call.options, call.dlse);
+    const auto write = [](const std::vector<double>& values, const std::optional<Tensor>& to) {
+      for (std::size_t i = 0; to && i < values.size(); ++i)
+        store_element(to->data, to->dtype, static_cast<std::int64_t>(i), values[i]);
+    };
+    write(gradients.dq, call.into.dq);
+    write(gradients.dk, call.into.dk);
+    write(gradients.dv, call.into.dv);
+  }));
+}
+
+cli::BackwardCase backward_case(Engine& engine, const Problem& problem, const CaseShape& shape,
+                                const AttentionOptions& options, const cli::GradientChoices& choices = {}) {
+  return {engine, shape, cli::case_inputs(problem, shape, options, 1), cli::Texts(), kHostMemory, choices, 1};
+}
+
+// Of which nothing but the reference is used.
+Engine& engine() {
+  static Engine engine([] {
+    EngineOptions options;
+    options.policy = Policy::off;
+    options.emulate = "sm_80";
+    return options;
+  }());
+  return engine;
+}
 
 }  // namespace
 
@@ -143,4 +178,59 @@ TEST_CASE("hard scores stay within their bounds under a cap, in chunks, with slo
         const VerifyCase c(problem, {1, 70, 200, 2, 1, scores}, kHostMemory, with_sizes(problem, 10, 100));
         CHECK(problem_of_kernel(c, forget_nothing) == "");
       }
+}
+
+TEST_CASE("right gradients are right, and those that forget something are wrong") {
+  const Problem problem{.dtype = DType::bf16,
+                        .head_dim = 32,
+                        .head_dim_v = 16,
+                        .causal = true,
+                        .softcap = true,
+                        .alibi = true,
+                        .sinks = true};
+  const AttentionOptions sizes = with_sizes(problem, 2, 0);
+  const cli::BackwardCase c = backward_case(engine(), problem, kShape, sizes);
+  using Call = cli::BackwardCaseCall;
+  CHECK(problem_of_backward(c, [](Call&) {}) == "");
+  CHECK(problem_of_backward(c, [](Call& call) { call.options.causal = false; }) != "");
+  CHECK(problem_of_backward(c, [](Call& call) { call.options.softcap = 0; }) != "");
+  CHECK(problem_of_backward(c, [](Call& call) { call.options.alibi_slopes.reset(); }) != "");
+  CHECK(problem_of_backward(c, [](Call& call) { call.options.sinks.reset(); }) != "");
+  CHECK(problem_of_backward(c, [](Call& call) { call.dlse.reset(); }) != "");
+  CHECK(problem_of_backward(c, [](Call& call) { call.options.softmax_scale = 0.17f; }) != "");
+  for (const auto gradient : {&GradientTensors::dq, &GradientTensors::dk, &GradientTensors::dv})
+    CHECK(problem_of_backward(c, [&](Call& call) { (call.into.*gradient).reset(); }) != "");  // NaN stays
+}
+
+TEST_CASE("a case asks for the gradients that were chosen, and in f32 where that was") {
+  const Problem problem{.dtype = DType::f16, .head_dim = 16, .head_dim_v = 8};
+  const cli::GradientChoices choices{.dq = false, .dk = true, .dv = false, .has_dlse = false, .in_f32 = true};
+  const cli::BackwardCase c = backward_case(engine(), problem, kShape, {}, choices);
+  const std::string what = problem_of_backward(c, [](cli::BackwardCaseCall& call) {
+    CHECK_FALSE(call.into.dq);
+    CHECK_FALSE(call.into.dv);
+    CHECK_FALSE(call.dlse);
+    REQUIRE(call.into.dk);
+    CHECK(call.into.dk->dtype == DType::f32);
+  });
+  CHECK(what == "");
+  CHECK(cli::to_string(choices) == "gradients of k in f32");
+}
+
+TEST_CASE("gradients of one key, of one query and of none have a bound that rounding in f32 meets") {
+  const Problem problem{.dtype = DType::f16, .head_dim = 64, .head_dim_v = 64};
+  for (const CaseShape& shape : {CaseShape{1, 1, 1, 1, 1}, CaseShape{2, 9, 1, 4, 2}, CaseShape{1, 1, 40, 2, 1},
+                                 CaseShape{1, 0, 5, 2, 1}, CaseShape{1, 5, 0, 2, 1}}) {
+    CAPTURE(cli::to_string(shape));
+    const cli::BackwardCase c = backward_case(engine(), problem, shape, {}, {.has_dlse = false});
+    CHECK(problem_of_backward(c, [](cli::BackwardCaseCall&) {}) == "");
+    const bool has_scores = shape.seqlen_q > 0 && shape.seqlen_kv > 1;
+    const auto halve = [](cli::BackwardCaseCall& call) { call.options.softmax_scale = 1.f / 16; };
+    CHECK((problem_of_backward(c, halve) != "") == has_scores);
+    HostTensor changed(DType::f32, {shape.batch, shape.heads_q, shape.seqlen_q});
+    for (std::size_t i = 0; i < changed.element_count(); ++i)
+      store_element(changed.data(), DType::f32, static_cast<std::int64_t>(i), 0.01);
+    const auto add_dlse = [&](cli::BackwardCaseCall& call) { call.dlse = changed.view(); };
+    CHECK((problem_of_backward(c, add_dlse) != "") == (shape.seqlen_q > 0 && shape.seqlen_kv == 1));
+  }
 }

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/verify/backward_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace flashjit::cli {
+namespace {
+
+constexpr std::int64_t kFew = 200;  // rows or keys, all heads together
+constexpr int kDraws = 2, kDrawsOfFew = 12;
+
+int draws_of(const CaseShape& shape) {
+  const std::int64_t rows = shape.seqlen_q * shape.heads_q, keys = shape.seqlen_kv * shape.heads_kv;
+  return shape.batch * std::min(rows, keys) <= kFew ? kDrawsOfFew : kDraws;
+}
+
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+// What output and LSE do to the number whose gradients are computed.
+struct Upstream {
+  HostTensor dout, dlse;
+};
+Upstream random_upstream(DType dtype, const Dims& out, const Dims& lse, bool has_dlse, std::uint64_t seed) {
+  return {HostTensor::random_normal(dtype, out, seed, kOutlierRate),
+          has_dlse ? HostTensor::random_normal(DType::f32, lse, seed + 1) : HostTensor(DType::f32, lse)};
+}
+
+// That by the LSE comes out of a row's sum of dout and output, so what is wrong with the sum can be put there.
+Upstream with_rounded_sums(const Upstream& upstream, const reference::Result& forward) {
+  constexpr double kRounding = 1.0 / (1 << 22);  // of some additions in f32
+  Upstream rounded = upstream;
+  const std::vector<double> dout = upstream.dout.to_doubles();
+  const std::int64_t rows = forward.shape[1], heads = forward.shape[2], width = forward.shape[3];
+  for (std::size_t i = 0; i < forward.lse.size(); ++i) {
+    const std::int64_t at = static_cast<std::int64_t>(i), row = at % rows, head = at / rows % heads;
+    const std::int64_t first = ((at / (rows * heads) * rows + row) * heads + head) * width;
+    double sum = 0;
+    for (auto j = static_cast<std::size_t>(first); j < static_cast<std::size_t>(first + width); ++j)
+      sum += std::abs(dout[j] * forward.out[j]);
+    const double before = load_element(upstream.dlse.data(), DType::f32, at);
+    store_element(rounded.dlse.data(), DType::f32, at, before + (at % 2 == 0 ? kRounding : -kRounding) * sum);
+  }
+  return rounded;
+}
+
+// Gradients of a call in double precision, and how far others may be from them.
+class GradientReferences {
+ public:
+  GradientReferences(Engine& engine, const CaseInputs& inputs, const AttentionOptions& options)
+      : engine_(engine), q_(inputs.q.view()), k_(inputs.k.view()), v_(inputs.v.view()), options_(options) {}
+
+  reference::Gradients exact(const Upstream& upstream) const {
+    return engine_.reference_backward(upstream.dout.view(), q_, k_, v_, options_, upstream.dlse.view());
+  }
+  reference::Gradients low(const Upstream& upstream) const {
+    return engine_.reference_backward_in_low_precision(upstream.dout.view(), q_, k_, v_, options_,
+                                                       upstream.dlse.view());
+  }
+  void measure(const reference::Gradients& one, const reference::Gradients& other) {
+    dq = std::max(dq, distance(one.dq, other.dq));
+    dk = std::max(dk, distance(one.dk, other.dk));
+    dv = std::max(dv, distance(one.dv, other.dv));
+  }
+
+  double dq = 0, dk = 0, dv = 0;  // the yardsticks
+
+ private:
+  Engine& engine_;
+  const Tensor q_, k_, v_;
+  const AttentionOptions& options_;
+};
+
+}  // namespace
+
+std::string to_string(const GradientChoices& choices) {
+  std::string text = "gradients of";
+  for (const auto& [name, is_wanted] : {std::pair{" q", choices.dq}, {" k", choices.dk}, {" v", choices.dv}})
+    if (is_wanted) text += name;
+  if (choices.in_f32) text += " in f32";
+  if (choices.has_dlse) text += ", with dlse";
+  return text;
+}
+
+BackwardCase::BackwardCase(Engine& engine, const CaseShape& shape, const CaseInputs& inputs, const Texts& texts,
+                           int device, const GradientChoices& choices, std::uint64_t seed)
+    : layout_{shape.heads_first}, device_(device) {
+  const AttentionOptions on_host = texts.on_host(with_tensors(inputs.options, inputs.tensors));
+  const reference::Result forward = engine.reference(inputs.q.view(), inputs.k.view(), inputs.v.view(), on_host);
+  const DType dtype = inputs.q.dtype(), of_keys = choices.in_f32 ? DType::f32 : dtype;
+  const Dims lse_shape{shape.batch, shape.heads_q, shape.seqlen_q};
+  const auto upstream_of = [&](std::uint64_t draw) {
+    return random_upstream(dtype, forward.shape, lse_shape, choices.has_dlse, seed + 3 + 2 * draw);
+  };
+  const Upstream upstream = upstream_of(0);
+  GradientReferences references(engine, inputs, on_host);
+  const reference::Gradients exact = references.exact(upstream);
+  references.measure(exact, references.low(upstream));
+  references.measure(exact, references.exact(with_rounded_sums(upstream, forward)));
+  for (int draw = 1; draw < draws_of(shape); ++draw) {
+    const Upstream other = upstream_of(static_cast<std::uint64_t>(draw));
+    references.measure(references.exact(other), references.low(other));
+  }
+  using T = GradientTensors;
+  if (choices.dq) add_gradient("dq", &T::dq, exact.dq, references.dq, inputs.q, dtype);
+  if (choices.dk) add_gradient("dk", &T::dk, exact.dk, references.dk, inputs.k, of_keys);
+  if (choices.dv) add_gradient("dv", &T::dv, exact.dv, references.dv, inputs.v, of_keys);
+  call_.q = move_rows(inputs.q), call_.k = move_rows(inputs.k), call_.v = move_rows(inputs.v);
+  call_.dout = move_rows(upstream.dout);
+  call_.out = move_rows(HostTensor::from_doubles(dtype, forward.shape, forward.out.data(), forward.out.size()));
+  call_.lse = move(HostTensor::from_doubles(DType::f32, lse_shape, forward.lse.data(), forward.lse.size()));
+  if (choices.has_dlse) call_.dlse = move(upstream.dlse);
+  call_.options = with_tensors(inputs.options, inputs.tensors, device, tensors_);
+  call_.options = texts.on_device(call_.options, device, tensors_);
+}
+
+void BackwardCase::add_gradient(const char* name, std::optional<Tensor> GradientTensors::*tensor,
+                                const std::vector<double>& exact, double yardstick, const HostTensor& of, DType dtype) {
+  HostTensor poisoned = layout_.in_memory(filled_with_nan(dtype, of.shape()));
+  gradients_.push_back({name, tensor, exact, yardstick, std::move(poisoned), tensor == &GradientTensors::dq});
+}
+
+Tensor BackwardCase::move(const HostTensor& tensor) {
+  return tensors_.emplace_back(tensor.to_device(nullptr, device_)).view();
+}
+
+Tensor BackwardCase::move_rows(const HostTensor& tensor) {
+  return layout_.view(tensors_.emplace_back(layout_.in_memory(tensor).to_device(nullptr, device_)));
+}
+
+CaseOutputs BackwardCase::run(const std::function<void(const BackwardCaseCall&)>& attention_backward) const {
+  std::vector<DeviceTensor> memory;
+  BackwardCaseCall call = call_;
+  for (const Gradient& gradient : gradients_) {
+    memory.push_back(gradient.poisoned.to_device(nullptr, device_));
+    call.into.*gradient.tensor = layout_.view(memory.back());
+  }
+  attention_backward(call);
+  CaseOutputs outputs;
+  for (std::size_t i = 0; i < gradients_.size(); ++i)
+    outputs.push_back(
+        {gradients_[i].name, layout_.in_memory(HostTensor::from_device(memory[i])), gradients_[i].any_order});
+  return outputs;
+}
+
+CaseOutputs BackwardCase::run(Engine& engine, const std::optional<Variant>& /*variant*/) const {
+  return run([&](const BackwardCaseCall& call) {
+    engine.attention_backward(call.dout, call.q, call.k, call.v, call.out, call.lse, call.into, call.options,
+                              {call.dlse, {}});
+  });
+}
+
+CaseOutputs BackwardCase::emulate(Engine& engine, const std::optional<Variant>& /*variant*/,
+                                  const EmulationOptions& options, emulator::Report& report) const {
+  return run([&](const BackwardCaseCall& call) {
+    report = engine.emulate_backward(call.dout, call.q, call.k, call.v, call.out, call.lse, call.into, call.options,
+                                     {call.dlse, {}}, options);
+  });
+}
+
+std::string BackwardCase::problem_with(CaseOutputs outputs) const {
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    const Gradient& gradient = gradients_[i];
+    std::vector<double> low = gradient.exact;
+    for (double& value : low) value += gradient.yardstick;
+    const reference::Comparison comparison = reference::compare(outputs[i].values, gradient.exact, low);
+    const std::string what = cli::problem_with(gradient.name, comparison);
+    if (!what.empty()) return what;
+  }
+  return "";
+}
+
+}  // namespace flashjit::cli
