@@ -147,14 +147,15 @@ def slug(device):
 
 class PeerFigures:
     """A file of bench/peers: how the best peer of each cell compares with cuDNN, measured once, because not every peer
-    can be run wherever this can. A rate moves by some percent with power and clocks; a ratio of two much less."""
+    can be run wherever this can. A rate moves by some percent with power and clocks; a ratio of two much less.
+    of_pass: forward or backward, each of which has cells of its own."""
 
-    def __init__(self, text):
-        self.record = json.loads(text)
+    def __init__(self, text, of_pass="forward"):
+        self.record, self.of_pass = json.loads(text), of_pass
         self.cells = {
             paper_cell(cell["head_dim"], cell["mask"], cell["seqlen"]): cell
             for cell in self.record["cells"]
-            if cell["pass"] == "forward"
+            if cell["pass"] == of_pass
         }
 
     def best(self, cell, cudnn_tflops):
@@ -165,12 +166,13 @@ class PeerFigures:
 
     def ratios(self, row):
         """flashjit over the peers that the file knows beside cuDNN: FlashAttention-3 by its ratio to cuDNN, which the row
-        has too; FlashAttention-4 as it was measured beside flashjit."""
+        has too; FlashAttention-4 as it was measured beside flashjit, backward by its ratio to cuDNN, too."""
         known = self.cells.get(paper_cell(row["head_dim"], "causal" if row["causal"] else "full", row["seqlen"]))
         if known is None or "cudnn" not in row["over"]:
             return {}
-        return {"fa3": row["over"]["cudnn"] * known["cudnn_tflops"] / known["fa3_tflops"],
-                "fa4": known["flashjit_over_fa4"]}
+        over_cudnn = row["over"]["cudnn"]
+        fa4 = over_cudnn / known["fa4_over_cudnn"] if self.of_pass == "backward" else known["flashjit_over_fa4"]
+        return {"fa3": over_cudnn * known["cudnn_tflops"] / known["fa3_tflops"], "fa4": fa4}
 
     def fa4_feature(self, name, head_dim, seqlen):
         """FlashAttention-4 with a score, causal, and what is known of the plain kernels of that run; None if it was not

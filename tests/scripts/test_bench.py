@@ -221,9 +221,14 @@ class Peers(unittest.TestCase):
         files = list((ROOT / "bench" / "peers").glob("*.json"))
         self.assertTrue(files)
         for path in files:
-            figures = PeerFigures(path.read_text())
+            figures, backward = (PeerFigures(path.read_text(), of_pass) for of_pass in ("forward", "backward"))
             self.assertEqual(slug(figures.record["device"]), path.stem)
             self.assertEqual(set(figures.cells), set(grid()))
+            self.assertEqual(set(backward.cells), set(grid()))
+            for cell in backward.cells.values():
+                over_cudnn = {"cudnn": 1, "fa3": cell["fa3_tflops"] / cell["cudnn_tflops"], "fa4": cell["fa4_over_cudnn"]}
+                self.assertEqual(cell["best"], max(over_cudnn, key=over_cudnn.get))
+                self.assertAlmostEqual(cell["best_over_cudnn"], over_cudnn[cell["best"]], delta=0.001)
             for cell in figures.cells.values():
                 best = max(cell["cudnn_tflops"], cell["fa3_tflops"])
                 self.assertEqual(cell[f"{cell['best']}_tflops"], best)
