@@ -24,6 +24,7 @@ FLEX = "flex"
 GALLERY_PEERS = {FLEX: "FlexAttention"}
 RAGGED_PEERS = {"fa2": PEERS["fa2"]}
 DECODE_PEERS = {name: PEERS[name] for name in ("cudnn", "fa2")}
+BACKWARD_PEERS = DECODE_PEERS
 SCORE_PEERS = {**GALLERY_PEERS, **{name: PEERS[name] for name in ("cudnn", "fa2", "flash_attn")}}
 
 
@@ -98,6 +99,31 @@ def fa2_operator(torch, q, k, v, window_size=(None, None), alibi_slopes=None):
         return attention(q, k, v, None, None, q.shape[1], k.shape[1], 0.0, True, False, **options)[0]
 
     return launch
+
+
+def fa2_backward(torch, dout, q, k, v, causal, window=None):
+    """FlashAttention-2 of PyTorch: runs its forward and returns a function that enqueues its backward alone, by the operator
+    that autograd calls, and returns (dq, dk, dv). window: keys before the query's own."""
+    lengths = q.shape[1], k.shape[1]
+    options = {} if window is None else {"window_size_left": window, "window_size_right": 0}
+    out, lse, state, unused, _ = torch.ops.aten._flash_attention_forward(q, k, v, None, None, *lengths, 0.0, causal, False,
+                                                                        **options)
+    backward = torch.ops.aten._flash_attention_backward
+    return lambda: backward(dout, q, k, v, out, lse, None, None, *lengths, 0.0, causal, state, unused, **options)
+
+
+def cudnn_backward(torch, dout, q, k, v, causal):
+    """cuDNN, likewise."""
+    dout, q, k, v = (tensor.transpose(1, 2) for tensor in (dout, q, k, v))
+    with_lse = True
+    out, lse, *of_call, seed, offset, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, with_lse, 0.0,
+                                                                                             causal, False)
+    given = dout, q, k, v, out, lse, seed, offset, None, *of_call, 0.0, causal
+    backward = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
+    return lambda: tuple(gradient.transpose(1, 2) for gradient in backward(*given))
+
+
+BACKWARD = {"cudnn": cudnn_backward, "fa2": fa2_backward}
 
 
 def cudnn_masked(torch, q, k, v, bias):

@@ -392,9 +392,9 @@ def new_record(kernels, stopwatch, known=attention_peers.SCORE_PEERS):
     }
 
 
-def print_conditions(record, masks, times="means of turns' medians"):
+def print_conditions(record, masks, times="means of turns' medians", of_pass="forward"):
     print(f"{record['device']}, flashjit {record['version']}, PyTorch {record['torch']}, cuDNN {record['cudnn']}\n"
-          f"forward, bf16, {masks}; {times}; a ratio above 1 means that flashjit is faster", flush=True)
+          f"{of_pass}, bf16, {masks}; {times}; a ratio above 1 means that flashjit is faster", flush=True)
 
 
 def run_step(comparison, progress, name, step, show):

@@ -14,8 +14,13 @@ cost, how long the first call with a new text takes, and how many compiles new v
 has the functions of docs/masks-and-scores.md, measured likewise: at 4096 and 16384 tokens, beside FlexAttention and
 flashjit without them.
 
+--pass backward times the gradients of q, k and v alone, without the forward that they need, on the same shapes, beside
+PyTorch's cuDNN and FlashAttention-2, by the Python package; each side's are compared with FlashAttention-2's first. FLOPs
+are 2.5 times those of forward. Beside the 36 cells (--cells paper) it has grouped heads beside equal ones, a window beside
+none, and dk and dv in f32 beside 16 bits; --grid quick: the paper's shapes at two lengths.
+
 Where the file of figures of this GPU (peers/<device>.json beside this script) has a cell, "best" is cuDNN as measured
-now times the ratio of the best peer to cuDNN in that file, which knows FlashAttention-3, too.
+now times the ratio of the best peer to cuDNN in that file, which knows FlashAttention-3 and, backward, -4, too.
 
 Timing: random normal inputs in (batch, seqlen, heads, head_dim) layout; L2 flushed before each launch by a memset of
 256 MB; events around the launch. Neither side writes the log-sum-exp. The sides of a cell take turns, each turn begins
@@ -39,16 +44,19 @@ import statistics
 import sys
 
 sys.dont_write_bytecode = True
+import attention_backward_run  # noqa: E402
 import attention_decode_run  # noqa: E402
 import attention_gallery_run  # noqa: E402
 import attention_peers  # noqa: E402
 import attention_ragged_run  # noqa: E402
 import attention_scores_run  # noqa: E402
+from attention_backward import PAPER, backward_grid  # noqa: E402
+from attention_backward import GROUPS as BACKWARD_GROUPS  # noqa: E402
 from attention_decode import GROUPS, decode_grid  # noqa: E402
 from attention_gallery import GALLERY, gallery_grid  # noqa: E402
-from attention_grid import BEST, GRIDS, HEAD_DIMS, MASKS, PeerFigures  # noqa: E402
+from attention_grid import BEST, GRIDS, HEAD_DIMS, MASKS, QUICK_SEQLENS, PeerFigures  # noqa: E402
 from attention_grid import parse_variants, result, slug, summarise  # noqa: E402
-from attention_peers import DECODE_PEERS, GALLERY_PEERS, PEERS, RAGGED_PEERS, SCORE_PEERS  # noqa: E402
+from attention_peers import BACKWARD_PEERS, DECODE_PEERS, GALLERY_PEERS, PEERS, RAGGED_PEERS, SCORE_PEERS  # noqa: E402
 from attention_ragged import BATCHES, ragged_grid  # noqa: E402
 from attention_scores import FEATURES, score_grid  # noqa: E402
 from flashjit_c import Library  # noqa: E402
@@ -57,9 +65,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 BUILT = HERE.parent / "build" / "release" / "libflashjit.so"
 # The grids that are not of plain attention and run the Python package.
 SCORES, GALLERY_GRID, RAGGED, DECODE = "scores", "gallery", "ragged", "decode"
-CELL_NAMES = {SCORES: FEATURES, GALLERY_GRID: GALLERY, RAGGED: BATCHES, DECODE: GROUPS}
-PACKAGE_GRIDS = {SCORES: score_grid, GALLERY_GRID: gallery_grid, RAGGED: ragged_grid, DECODE: decode_grid}
-PACKAGE_PEERS = {SCORES: SCORE_PEERS, GALLERY_GRID: GALLERY_PEERS, RAGGED: RAGGED_PEERS, DECODE: DECODE_PEERS}
+FORWARD, BACKWARD = "forward", "backward"  # the passes; the latter has a grid of its own
+CELL_NAMES = {SCORES: FEATURES, GALLERY_GRID: GALLERY, RAGGED: BATCHES, DECODE: GROUPS, BACKWARD: BACKWARD_GROUPS}
+PACKAGE_GRIDS = {SCORES: score_grid, GALLERY_GRID: gallery_grid, RAGGED: ragged_grid, DECODE: decode_grid,
+                 BACKWARD: backward_grid}
+PACKAGE_PEERS = {SCORES: SCORE_PEERS, GALLERY_GRID: GALLERY_PEERS, RAGGED: RAGGED_PEERS, DECODE: DECODE_PEERS,
+                 BACKWARD: BACKWARD_PEERS}
 DEFAULT = "default"  # the variant that the library chooses
 FLUSHED_BYTES = 256 << 20
 TURNS = 8  # of each side of a cell
@@ -80,12 +91,14 @@ class Parser(argparse.ArgumentParser):
 
 def parse_arguments(argv=None):
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--grid", choices=(*GRIDS, *CELL_NAMES), default="full",
+    parser.add_argument("--grid", choices=(*GRIDS, *(grid for grid in CELL_NAMES if grid != BACKWARD)), default="full",
                         help="quick: full at two lengths (%(default)s)")
+    parser.add_argument("--pass", dest="of_pass", choices=(FORWARD, BACKWARD), default=FORWARD,
+                        help="backward: of the grids full and quick (%(default)s)")
     parser.add_argument("--peer", nargs="*", choices=tuple(SCORE_PEERS | PEERS),
                         help="peers to run; default: all that are here")
     parser.add_argument("--cells", dest="names", type=lambda text: text.split(","), metavar="NAME[,NAME]",
-                        help="of the grids scores, gallery, ragged and decode; default: all: "
+                        help="of the grids scores, gallery, ragged and decode, and of backward; default: all: "
                         + "; ".join(", ".join(names) for names in CELL_NAMES.values()))
     parser.add_argument("--head-dim", nargs="+", type=int, choices=HEAD_DIMS, default=HEAD_DIMS)
     parser.add_argument("--mask", nargs="+", choices=MASKS, default=MASKS)
@@ -108,6 +121,8 @@ def parse_arguments(argv=None):
         parser.error("--variants must not be given with --family mma or hopper, which has a file of its own")
     if arguments.family != "default":
         arguments.variants = HERE / "variants" / f"{arguments.family}.txt"
+    if arguments.of_pass == BACKWARD:
+        choose_backward_grid(parser, arguments)
     check_grid_options(parser, arguments)
     arguments.cells = chosen_cells(arguments)
     if not arguments.cells:
@@ -115,9 +130,20 @@ def parse_arguments(argv=None):
     return arguments
 
 
+def choose_backward_grid(parser, arguments):
+    """The grid of that pass, in place of what it is called like forward's."""
+    if arguments.grid not in ("full", "quick"):
+        parser.error(f"--grid {arguments.grid} is of --pass forward")
+    if arguments.grid == "quick":
+        arguments.names = arguments.names or [PAPER]
+        arguments.seqlen = arguments.seqlen or QUICK_SEQLENS
+    arguments.grid = BACKWARD
+
+
 def check_grid_options(parser, arguments):
     """Refuses what the grid does not have."""
     grid = arguments.grid
+    shown = "--pass backward" if grid == BACKWARD else f"--grid {grid}"
     peers = PACKAGE_PEERS.get(grid, PEERS)
     if unknown := [name for name in arguments.peer or () if name not in peers]:
         parser.error(f"--peer {unknown[0]} is not of the grid {grid}")
@@ -126,9 +152,9 @@ def check_grid_options(parser, arguments):
     if unknown := [name for name in arguments.names or () if name not in CELL_NAMES[grid]]:
         parser.error(f"--cells must be of {', '.join(CELL_NAMES[grid])}, was '{unknown[0]}'")
     if grid in CELL_NAMES and (arguments.library or arguments.family != "default"):
-        parser.error(f"--grid {grid} runs the Python package: no --library or --family")
-    if grid in (GALLERY_GRID, RAGGED, DECODE) and arguments.variants:
-        parser.error(f"--variants is not for --grid {grid}")
+        parser.error(f"{shown} runs the Python package: no --library or --family")
+    if grid in (GALLERY_GRID, RAGGED, DECODE, BACKWARD) and arguments.variants:
+        parser.error(f"--variants is not for {shown}")
 
 
 def chosen_cells(arguments):
@@ -372,12 +398,12 @@ class Comparison:
         return result(cell, {name: cell.flops() / ms / 1e9 for name, ms in times.items()}, ours, figures)
 
 
-def read_figures(path, device):
+def read_figures(path, device, of_pass=FORWARD):
     """PeerFigures and the file they are from; (None, None) when there is none for the device."""
     path = path or HERE / "peers" / f"{slug(device)}.json"
     if not path.exists() and path.parent == HERE / "peers":
         return None, None
-    return PeerFigures(path.read_text()), path
+    return PeerFigures(path.read_text(), of_pass), path
 
 
 def format_header(cell, peers):
@@ -485,6 +511,9 @@ def compare_package(arguments):
         attention_ragged_run.compare_ragged(*given, peers, arguments)
     elif arguments.grid == DECODE:
         attention_decode_run.compare_decode(*given, peers, arguments)
+    elif arguments.grid == BACKWARD:
+        figures, _ = read_figures(arguments.peers_file, torch.cuda.get_device_name(0), BACKWARD)
+        attention_backward_run.compare_backward(*given, peers, arguments, figures)
     else:
         figures, _ = read_figures(arguments.peers_file, torch.cuda.get_device_name(0))
         attention_scores_run.compare_scores(*given, peers, arguments, figures, read_variants(arguments) or ())

@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
 
+import attention_backward  # noqa: E402
 import attention_decode  # noqa: E402
 import attention_features  # noqa: E402
 import attention_gallery  # noqa: E402
@@ -535,6 +536,21 @@ class ComparePeers(unittest.TestCase):
         for wrong in (["--cells", "plain"], ["--peer", "cudnn"], ["--family", "mma"], ["--seqlen", "512"]):
             with self.subTest(wrong), self.assertRaises(SystemExit), unittest.mock.patch("sys.stderr"):
                 parse(["--grid", "gallery", *wrong])
+
+    def test_backward_has_the_grids_full_and_quick(self):
+        parse = compare_peers.parse_arguments
+        self.assertEqual(parse(["--pass", "forward"]).cells, grid())
+        self.assertEqual(parse(["--pass", "backward"]).cells, attention_backward.backward_grid())
+        self.assertEqual([cell.shape for cell in parse(["--pass", "backward", "--cells", "paper"]).cells], grid())
+        quick = parse(["--pass", "backward", "--grid", "quick", "--head-dim", "256"]).cells
+        self.assertEqual([cell.shape for cell in quick], grid([256], seqlens=[1024, 8192]))
+        windows = parse(["--pass", "backward", "--cells", "window", "--head-dim", "64", "--peer", "fa2"])
+        self.assertEqual([str(cell).split() for cell in windows.cells], [["window", "d64", "causal", "16384", "b1", "h32"]])
+        with contextlib.redirect_stderr(io.StringIO()):
+            for wrong in (["--grid", "serving"], ["--cells", "t5"], ["--variants", "x"], ["--family", "mma"], ["--peer", "fa3"],
+                          ["--library", "x"], ["--grid", "backward"]):
+                with self.subTest(wrong), self.assertRaises(SystemExit):
+                    parse(["--pass", "backward", *wrong])
 
     def test_a_peer_that_is_not_here_is_told_and_is_an_error_when_asked_for(self):
         def here(name):
