@@ -4,8 +4,8 @@
 that no figure in them is typed by hand.
 
 A table stands between <!-- table:DEVICE/NAME --> and <!-- /table -->, where bench/results/DEVICE.json is the record and
-NAME is summary, hopper, mma, serving, decode, window, scores, gallery, ablation, 5090, jit or python. Where the record
-lacks the measurement there is no table. Peers that did not run beside the record's flashjit come from
+NAME is summary, hopper, mma, backward, serving, decode, window, scores, gallery, ablation, 5090, jit or python. Where the
+record lacks the measurement there is no table. Peers that did not run beside the record's flashjit come from
 bench/peers/DEVICE.json, and their columns say so.
 With --check nothing is written and the exit status is 1 if a table is out of date."""
 
@@ -18,6 +18,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import attention_gallery  # noqa: E402
+from attention_backward import PAPER  # noqa: E402
 from attention_decode import PAGE_SIZES, over_best  # noqa: E402
 from attention_features import FEATURES  # noqa: E402
 from attention_gallery import GALLERY  # noqa: E402
@@ -115,10 +116,10 @@ def python_table(record):
     return table(["host cost of a call from Python", "median", "smallest"], rows) + "\n\n" + text
 
 
-def known_figures(device):
+def known_figures(device, of_pass="forward"):
     """PeerFigures of bench/peers; None when there is no file for the device."""
     path = PEERS / f"{slug(device)}.json"
-    return PeerFigures(path.read_text()) if path.exists() else None
+    return PeerFigures(path.read_text(), of_pass) if path.exists() else None
 
 
 class Ratios:
@@ -145,6 +146,8 @@ class Ratios:
     def notes(self):
         """What the titles cannot say."""
         record = self.figures.record if self.figures else None
+        if self.figures and self.figures.of_pass == "backward":
+            return self.notes_of_backward()
         notes = {
             "fa3": lambda: f"FA3 was measured in another run, on {record['date']} ({record['peers']['fa3']}), and stands "
                            "here by its ratio to cuDNN, which ran both times.",
@@ -152,6 +155,13 @@ class Ratios:
                            f"{record['fa4']['conditions'].partition(':')[0]}.",
         }
         return [note() for peer, note in notes.items() if peer in self.elsewhere]
+
+    def notes_of_backward(self):
+        record = self.figures.record
+        versions = {"fa3": (record["date"], record["peers"]["fa3"]),
+                    "fa4": (record["fa4"]["date"], record["fa4"]["version"])}
+        return [f"{PEER_NAMES[peer]} was measured in another run, on {date} ({version}), and stands here by its ratio to "
+                "cuDNN, which ran both times." for peer, (date, version) in versions.items() if peer in self.elsewhere]
 
     def describe(self, peer, values):
         by_head_dim = ", ".join(f"{mean:.2f} at {head_dim}" for head_dim, mean in values["by_head_dim"].items())
@@ -207,6 +217,25 @@ def hopper_table(record):
     peers = measured(record["steps"], "peers", "default")
     figures = known_figures(record["device"])
     return peers and peers_table(peers, peers["gemm_tflops"], "of a bf16 GEMM", figures)
+
+
+def backward_table(record):
+    """The shapes of the paper like hopper_table, and of the other groups what their sides say together."""
+    backward = measured(record["steps"], "backward")
+    paper = backward and [row for row in backward["rows"] if row["group"] == PAPER]
+    if not paper:
+        return None
+    figures = known_figures(record["device"], "backward")
+    text = peers_table({**backward, "rows": paper}, backward["gemm_tflops"], "of a bf16 GEMM", figures)
+    return " ".join([text, *backward_notes(backward["summary"])])
+
+
+def backward_notes(summary):
+    titles = {"of_equal_heads": "32 heads on 8, of the rate with as many heads of keys as of queries",
+              "over_share": "A window of 1024 keys at 16384 tokens, time over its share of the time without one",
+              "f32_over_16_bits": "dk and dv in f32, time over that in 16 bits"}
+    return [f"{title}: {values['geometric_mean']:.2f}, from {values['minimum']:.2f} to {values['maximum']:.2f}."
+            for name, title in titles.items() if (values := summary.get(name))]
 
 
 def serving_table(record):
@@ -375,6 +404,7 @@ TABLES = {  # name -> the step of the record that it shows, and the function tha
     "mma": ("peers", mma_table),
     "hopper": ("peers", hopper_table),
     "summary": ("peers", summary_table),
+    "backward": ("backward", backward_table),
     "serving": ("serving", serving_table),
     "decode": ("decode", decode_table),
     "window": ("window", window_table),

@@ -691,6 +691,7 @@ class ReadmeTable(unittest.TestCase):
         self.record["steps"] = {"bench": bench, "peers": peers, "python": {"date": "today", "host_cost": cost}}
         self.record["steps"]["serving"] = serving
         self.record["steps"]["decode"] = self.decode()
+        self.record["steps"]["backward"] = self.backward()
         family = {"plain_us": 1000.4, "window_us": 165.2, "share_of_blocks": 0.15, "over_share": 1.101}
         row = {"head_dim": 64, "choice_us": 165.0, "flex_us": 330.0, "over_flex": 2.0, "families": {"mma": family}}
         window = {"date": "today", "seqlen": 16384, "window": 1024, "torch": "2", "rows": [row]}
@@ -702,8 +703,21 @@ class ReadmeTable(unittest.TestCase):
         cell = {"pass": "forward", "head_dim": 64, "mask": "causal", "seqlen": 512, "cudnn_tflops": 400.0}
         cell |= {"fa3_tflops": 500.0, "flashjit_over_fa4": 1.254, "best": "fa3", "best_over_cudnn": 1.25}
         fa4 = {"date": "some day", "version": "4.0", "conditions": "beside flashjit: in turns"}
-        figures = {"date": "yesterday", "peers": {"fa3": "FlashAttention-3"}, "fa4": fa4, "cells": [cell]}
+        backward = {**cell, "pass": "backward", "fa4_over_cudnn": 1.28, "best": "fa4", "best_over_cudnn": 1.28}
+        figures = {"date": "yesterday", "peers": {"fa3": "FlashAttention-3"}, "fa4": fa4, "cells": [cell, backward]}
         self.figures = PeerFigures(json.dumps(figures))
+        self.figures_of_backward = PeerFigures(json.dumps(figures), "backward")
+
+    @staticmethod
+    def backward():
+        us = {"flashjit": 1000.0, "cudnn": 1280.0, "fa2": 1500.0}
+        others = {"grouped": {"flashjit": 1000.0, "equal_heads": 980.0}, "window": {"flashjit": 160.0, "plain": 1000.0},
+                  "f32": {"flashjit": 1000.0, "f32": 1030.0}}
+        cells = {attention_backward.BackwardCell("paper", paper_cell(64, "causal", 512)): us}
+        cells |= {attention_backward.backward_grid([group])[0]: of_group for group, of_group in others.items()}
+        rows = [attention_backward.backward_row(cell, of_cell, {}) for cell, of_cell in cells.items()]
+        return {"date": "today", "torch": "2", "gemm_tflops": 700.0, "rows": rows,
+                "summary": attention_backward.summarise_backward(rows)}
 
     @staticmethod
     def decode():
@@ -734,7 +748,8 @@ class ReadmeTable(unittest.TestCase):
 
     def fill(self, name, old=""):
         text = f"before\n<!-- table:d/{name} -->\n{old}<!-- /table -->\nafter\n"
-        with unittest.mock.patch("readme_table.known_figures", lambda device: self.figures):
+        figures = {"forward": self.figures, "backward": self.figures_of_backward}
+        with unittest.mock.patch("readme_table.known_figures", lambda device, of_pass="forward": figures[of_pass]):
             return readme_table.filled(text, lambda device: self.record)
 
     def test_every_table_shows_its_figures(self):
@@ -743,6 +758,10 @@ class ReadmeTable(unittest.TestCase):
         expected["summary"] = ["÷ cuDNN", "1.34", "÷ FA3 (another run)", "1.08", "75 %", "yesterday (FlashAtt"]
         expected["hopper"] = ["÷ cuDNN", "1.34", "÷ FA4 (some day)", "1.25", "75 %", "1.25 at 64", "beside flashjit."]
         expected["serving"] = ["| 8192 | 4 | 32 / 8 | 733008 µs | 3 | 0.75 | 2.00 |", "÷ cuDNN | ÷ FA2 |"]
+        expected["backward"] = ["| 64 | causal | TFLOPS | 86 |", "÷ cuDNN | 1.28 |", "÷ FA2 | 1.50 |", "÷ best peer | 1.00 |",
+                                "÷ FA3 (another run) | 1.02 |", "÷ FA4 (some day) | 1.00 |", "FA4 was measured in another run, "
+                                "on some day (4.0), and stands here by its ratio to cuDNN", "of queries: 0.98, from 0.98 to "
+                                "0.98. A window", "time without one: 1.32,", "16 bits: 1.03,"]
         expected["decode"] = ["| 1024 | 1 | 32 / 8 | 1000.0 µs | 4 GB/s | 1.10 |",
                               "| 131072 | 1 | 32 / 8 | 1000.0 µs | 537 GB/s | 1.10 |\n| 8192 | 64 | 32 / 8 |",
                               "geometric mean of 4 large caches 1.10, from 1.10 to 1.10; geometric mean of 60 small",
