@@ -348,7 +348,7 @@ flashjit_status flashjit_prepare(flashjit_engine* engine, const flashjit_problem
 /* --- Reference --------------------------------------------------------------------------------------------------- */
 
 /* What flashjit_attention computes, on the CPU in double precision: flashjit::Engine::reference. Tensors are in host
-   memory: q, k and v of kDLFloat 16, 32 or 64 or kDLBfloat 16, out and lse, which may be NULL, of kDLFloat 64. options
+   memory: q, k and v of kDLFloat 16, 32 or 64 or kDLBfloat 16, out, and lse, which may be NULL, of kDLFloat 64. options
    may be NULL; its lse must be. Texts are applied by the engine's device. */
 flashjit_status flashjit_reference(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const DLTensor* lse, const flashjit_attention_options* options);

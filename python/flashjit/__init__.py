@@ -207,7 +207,8 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *,
     dlse : array, as lse
         By which the number depends on lse. None: not.
     dq, dk, dv : arrays, or False
-        Written, and returned; new arrays of q's library and dtype when None. dk and dv may both be given in float32.
+        Written, and returned; new arrays of q's library and dtype when None. dk and dv may be given in float32, and
+        a new one beside it has that, too.
         Not computed when False, and None is returned for it.
     stream, engine :
         As of flashjit.attention.
@@ -232,8 +233,8 @@ def reference(q: Any, k: Any, v: Any, *, engine: Engine | None = None, **options
     engine :
         Its device applies score and mask, which are texts; nothing else needs one. The default engine when None.
     options :
-        As of flashjit.attention, those that are arrays in host memory. stream, variant and block_mask make no
-        difference.
+        As of flashjit.attention, without plan, out, lse and stream; those that are arrays in host memory. variant and
+        block_mask make no difference, and scale and softcap are of float32, as kernels have them.
     """
     return _arrays.reference(q, k, v, engine, options)
 

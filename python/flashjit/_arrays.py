@@ -94,11 +94,13 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dl
                        stream: Any, engine: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
     """As flashjit.attention_backward, whose dq, dk and dv are in a dict by their names."""
     given, library = _Options(options, "attention_backward"), _library_of("q", q)
+    for name, array, offsets in (("q", q, "cu_seqlens_q"), ("k", k, "cu_seqlens_kv"), ("v", v, "cu_seqlens_kv")):
+        _require_rank(name, array, may_lack_batch=options.get(offsets) is not None)
+    of_keys = "float32" if any(_is_float32(into[name]) for name in ("dk", "dv")) else None  # which both have
     gradients = []
-    for (name, array), like in zip(into.items(), (("q", q), ("k", k), ("v", v))):
-        _require_rank(*like)
+    for (name, array), like, dtype in zip(into.items(), (q, k, v), (None, of_keys, of_keys)):
         if array is None:
-            array = library.empty(q, like[1].shape)
+            array = library.empty(q, like.shape, dtype)
         elif array is not False:
             library.check_out(name, array)
         gradients.append(None if array is False else array)
@@ -121,6 +123,10 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dl
     return dq, dk, dv
 
 
+def _is_float32(array: Any) -> bool:
+    return str(getattr(array, "dtype", "")).rpartition(".")[2] == "float32"
+
+
 def reference(q: Any, k: Any, v: Any, engine: Any, options: dict[str, Any]) -> tuple[Any, Any]:
     """As flashjit.reference."""
     given, numpy = _Options(options, "reference"), importlib.import_module("numpy")
@@ -137,6 +143,9 @@ def _export_host(name: str, array: Any) -> Any:
     """Of any dtype that the reference takes: calls of kernels refuse float64 of PyTorch, and tell how to round it."""
     if str(getattr(array, "dtype", "")) != "torch.float64":
         return _export(name, array, 0)
+    if str(array.layout) != "torch.strided" or array.is_meta:
+        raise InvalidArgument(f"{name}: must be a dense tensor that has memory, was on {array.device} with layout "
+                              f"{array.layout}")
     check_tensor(name, array)
     return _export(name, array.detach().cpu().numpy(), 0)
 

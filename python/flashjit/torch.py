@@ -8,6 +8,7 @@ from typing import Any, Optional, Sequence, Union
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import flashjit
 from flashjit._functions import to_function
@@ -39,10 +40,9 @@ _NAMES = tuple(option.partition("=")[0].rpartition(" ")[2] for option in _OPTION
 )
 def attention_forward(q, k, v, *options, **named_options):
     """The operator: flashjit.attention with its log-sum-exp, (out, lse); of float64 flashjit.reference."""
-    keywords = _to_keywords(options, named_options)
     if q.dtype == torch.float64:
-        return _from_numpy(flashjit.reference(q, k, v, **keywords), q)
-    return flashjit.attention(q, k, v, lse=True, **keywords)
+        return _from_numpy(flashjit.reference(q, k, v, **_to_keywords(*_for_reference(options, named_options))), q)
+    return flashjit.attention(q, k, v, lse=True, **_to_keywords(options, named_options))
 
 
 @torch.library.custom_op(
@@ -54,14 +54,14 @@ def attention_forward(q, k, v, *options, **named_options):
 def attention_backward(dout, q, k, v, out, lse, dlse, wanted, *options, **named_options):
     """The operator: flashjit.attention_backward, whose gradients are empty where they are not wanted; of float64
     flashjit.reference_backward."""
-    keywords = _to_keywords(options, named_options)
     if q.dtype == torch.float64:
+        keywords = _to_keywords(*_for_reference(options, named_options))
         gradients = _from_numpy(flashjit.reference_backward(dout, q, k, v, dlse=dlse, **keywords), q)
         return tuple(gradient if is_wanted else q.new_empty(0) for gradient, is_wanted in zip(gradients, wanted))
     into = {name: None if is_wanted else False for name, is_wanted in zip(("dq", "dk", "dv"), wanted)}
     gradients = flashjit.attention_backward(
         _as_rows(dout), q, k, v, out, lse, dlse=None if dlse is None else dlse.contiguous(), **into,
-        **keywords,
+        **_to_keywords(options, named_options),
     )  # fmt: skip
     return tuple(q.new_empty(0) if gradient is None else gradient for gradient in gradients)
 
@@ -70,12 +70,23 @@ def _from_numpy(arrays, like: Tensor):
     return tuple(torch.from_numpy(array).to(like.device) for array in arrays)
 
 
+def _for_reference(options, named_options):
+    """In host memory, and numbers of float64 in float32, which is what there is of slopes, sinks and biases."""
+
+    def move(value):
+        if isinstance(value, Tensor):
+            return value.cpu().float() if value.dtype == torch.float64 else value.cpu()
+        return [move(element) for element in value] if isinstance(value, (list, tuple)) else value
+
+    return [move(value) for value in options], {name: move(value) for name, value in named_options.items()}
+
+
 def _as_rows(tensor: Tensor) -> Tensor:
-    """As kernels read them: autograd makes gradients of whatever strides, those of sum() are all 0."""
+    """As kernels read them: autograd makes gradients of whatever strides, those of sum() are all 0, and anywhere."""
     *strides, of_elements = tensor.stride()
     if of_elements == 1 and all(stride % 8 == 0 for stride in strides) and tensor.data_ptr() % 16 == 0:
         return tensor
-    return tensor.contiguous()
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _to_keywords(options, named_options):
@@ -114,8 +125,26 @@ def _require_tensor(name: str, value: "Any", must: str) -> None:
         raise flashjit.InvalidArgument(f"{name}: must be {must}, was {type(value).__name__}")
 
 
+def _require_one_device(q, k, v, options, named_options):
+    """PyTorch asks for shapes alone where any tensor is on meta, and would give out memory that nobody wrote."""
+    given = {"k": k, "v": v, **dict(zip(_NAMES, options)), **named_options}
+    for name, value in given.items():
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(tensor, Tensor) and tensor.device != q.device:
+                raise flashjit.InvalidArgument(f"{name}: must be on {q.device} like q, was on {tensor.device}")
+
+
+def _require_no_tangent(name: str, tensor: Tensor) -> None:
+    """Which an operator would drop."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    if forward_ad.unpack_dual(tensor).tangent is not None:
+        raise flashjit.Unsupported(f"{name}: must have no tangent, as there is no forward-mode derivative")
+
+
 @attention_forward.register_fake
 def _shapes(q, k, v, *options, **named_options):
+    _require_one_device(q, k, v, options, named_options)
     *batch, seqlen_q, heads_q, _ = q.shape  # packed sequences have no batch
     return (
         q.new_empty((*batch, seqlen_q, heads_q, v.shape[-1])),
@@ -151,12 +180,6 @@ class _Place(int):
 
 
 def _backward(ctx, dout, dlse):
-    for name, needed in zip(_NAMES, ctx.needs_input_grad[3:]):
-        if needed is True or isinstance(needed, (list, tuple)) and any(needed):
-            raise flashjit.Unsupported(
-                f"{name}: must not require a gradient, which there is for q, k and v alone; pass {name}.detach()"
-            )
-
     saved = ctx.saved_tensors  # once, as checkpoints compute them again for it
 
     def take(value):
@@ -165,6 +188,9 @@ def _backward(ctx, dout, dlse):
         return [take(element) for element in value] if isinstance(value, list) else value
 
     out, lse, q, k, v, *options = (take(value) for value in ctx.kept)
+    keywords = dict(zip(_NAMES, options))
+    _require_no_gradient(dict(zip(_NAMES, ctx.needs_input_grad[3:])), keywords)
+    options = {**keywords, "fixed_split_size": None}.values()  # by which no gradient differs
     wanted = list(ctx.needs_input_grad[:3])
     dout = torch.zeros_like(out) if dout is None else dout
     gradients = attention_backward(dout, q, k, v, out, lse, dlse, wanted, *options)
@@ -172,12 +198,28 @@ def _backward(ctx, dout, dlse):
     return (*(gradient if needed else None for gradient, needed in zip(gradients, wanted)), *of_options)
 
 
+def _require_no_gradient(needed: "dict[str, Any]", options: "dict[str, Any]") -> None:
+    must = "must not require a gradient, which there is for q, k and v alone; pass"
+    for name, needs in needed.items():
+        if needs is True:
+            raise flashjit.Unsupported(f"{name}: {must} {name}.detach()")
+        if isinstance(needs, (list, tuple)) and any(needs):
+            function = name.partition("_")[0]
+            capture = options[f"{function}_captures"][list(needs).index(True)]
+            raise flashjit.Unsupported(f"{function}: capture {capture}: {must} {capture}.detach()")
+
+
 def _is_tensors(option: Any) -> bool:
     """A list that autograd wants a list of gradients for."""
     return isinstance(option, list) and all(isinstance(element, Tensor) for element in option)
 
 
+def _backward_of_backward(ctx, *gradients):
+    raise flashjit.Unsupported("flashjit::attention_backward has no gradients itself: it is differentiated only once")
+
+
 attention_forward.register_autograd(_backward, setup_context=_keep)
+attention_backward.register_autograd(_backward_of_backward)
 
 
 def _only_launches(*tensors: Tensor) -> bool:
@@ -194,7 +236,8 @@ def _only_launches(*tensors: Tensor) -> bool:
 
 def _as_autocast_wants(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor, Tensor]":
     device = q.device.type
-    if not torch.is_autocast_enabled(device) or q.dtype == torch.float64:
+    is_available = torch.amp.is_autocast_available(device)  # not on meta
+    if not is_available or not torch.is_autocast_enabled(device) or q.dtype == torch.float64:
         return q, k, v
     dtype = torch.get_autocast_dtype(device)
     # What is stored in 8 bits has scales of its own.
@@ -245,7 +288,7 @@ def attention(
     """flashjit.attention inside PyTorch: torch.compile keeps it in one graph, autocast applies to it, and q, k and v get
     gradients, those of flashjit.attention_backward: what that has no kernels for raises Unsupported in the backward,
     and so does an option that requires a gradient. Of float64 it is flashjit.reference, with its gradients, on the CPU:
-    for torch.autograd.gradcheck.
+    for torch.autograd.gradcheck; slopes, sinks and biases are rounded to float32 there.
 
     q is [batch, seqlen_q, heads_q, head_dim], k and v are [batch, seqlen_kv, heads_kv, ...]; returns
     [batch, seqlen_q, heads_q, head_dim_v]. With causal, query i sees the keys up to i + seqlen_kv - seqlen_q. With
@@ -260,6 +303,9 @@ def attention(
     2**63 - 1 here, and do not come from PyTorch's generators: torch.randint gives a dropout_state that does. Raises
     what flashjit.attention raises.
     """
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        _require_tensor(name, tensor, "a torch.Tensor")
+        _require_no_tangent(name, tensor)
     q, k, v = _as_autocast_wants(q, k, v)
     score, mask = to_function(flashjit.Score, score), to_function(flashjit.Mask, mask)
     tensors = {

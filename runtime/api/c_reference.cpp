@@ -23,11 +23,11 @@ using flashjit::Tensor;
 constexpr const char* kRows = "f16, bf16, f32 or f64";
 
 Tensor host_view(const char* name, const DLTensor* tensor, const char* dtypes = kRows) {
-  return to_tensor(name, tensor, MemoryKind::host, dtypes);
+  return to_tensor(name, tensor, MemoryKind::reference, dtypes);
 }
 
 flashjit::AttentionOptions options_of(const flashjit_attention_options* given) {
-  flashjit::AttentionOptions options = to_attention_options(given, MemoryKind::host);
+  flashjit::AttentionOptions options = to_attention_options(given, MemoryKind::reference);
   if (options.lse) reject("lse: must not be given among the options of the reference, which takes it as an argument");
   return options;
 }
@@ -65,6 +65,13 @@ class Doubles {
   std::optional<Tensor> tensor_;
 };
 
+// [total, heads, head_dim], or with a batch.
+bool has_rows(const Tensor& tensor) {
+  const Dims& shape = tensor.shape;
+  return (shape.size() == 3 || shape.size() == 4) &&
+         std::all_of(shape.begin(), shape.end(), [](std::int64_t size) { return size >= 0; });
+}
+
 // Of an output [..., seqlen_q, num_heads_q, head_dim_v]: [..., num_heads_q, seqlen_q].
 Dims lse_dims(const Dims& out) {
   Dims dims(out.begin(), static_cast<std::size_t>(std::max(0, out.size() - 1)));
@@ -78,7 +85,7 @@ void compute(Engine& engine, const DLTensor* q, const DLTensor* k, const DLTenso
   // One after the other, so that of several errors the first is told.
   const Tensor q_view = host_view("q", q), k_view = host_view("k", k, kKeys), v_view = host_view("v", v, kKeys);
   const Doubles to("out", &require("out", out)), to_lse("lse", lse);
-  if (q_view.shape.size() > 0 && v_view.shape.size() > 0) {  // else they are refused by their names
+  if (has_rows(q_view) && has_rows(v_view)) {  // else they are refused by their names
     Dims shape = q_view.shape;
     shape[shape.size() - 1] = v_view.shape[v_view.shape.size() - 1];
     to.require_shape(shape);
@@ -96,9 +103,11 @@ void compute_backward(Engine& engine, const DLTensor* dout, const DLTensor* q, c
   std::optional<Tensor> of_lse;
   if (dlse) of_lse = host_view("dlse", dlse, "f32 or f64");
   const Doubles dq("dq", into.dq), dk("dk", into.dk), dv("dv", into.dv);
-  dq.require_shape(q_view.shape);
-  dk.require_shape(k_view.shape);
-  dv.require_shape(v_view.shape);
+  if (has_rows(q_view) && has_rows(k_view) && has_rows(v_view)) {
+    dq.require_shape(q_view.shape);
+    dk.require_shape(k_view.shape);
+    dv.require_shape(v_view.shape);
+  }
   const flashjit::reference::Gradients gradients =
       engine.reference_backward(of_out, q_view, k_view, v_view, options_of(options), of_lse);
   dq.write(gradients.dq);

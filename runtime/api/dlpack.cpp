@@ -51,9 +51,10 @@ std::string name_of(DLDevice device) {
 
 void require_memory(const char* name, DLDevice device, MemoryKind kind) {
   if (kind == MemoryKind::any) return;
-  if (kind == MemoryKind::host) {
+  if (kind != MemoryKind::device) {
     if (device.device_type == kDLCPU) return;
-    reject("{}: must be in host memory (kDLCPU) for an engine that emulates, was in {}", name, name_of(device));
+    reject("{}: must be in host memory (kDLCPU) for {}, was in {}", name,
+           kind == MemoryKind::reference ? "the reference" : "an engine that emulates", name_of(device));
   }
   if (device.device_type == kDLCUDA || device.device_type == kDLCUDAManaged) return;
   reject("{}: must be in the memory of a GPU (kDLCUDA), was in {}; copy it there, or use an engine that emulates", name,

@@ -12,7 +12,7 @@
 namespace flashjit::runtime {
 
 // Where an engine takes tensors from. any: only the tensor's type counts, and nothing reads its memory.
-enum class MemoryKind { device, host, any };
+enum class MemoryKind { device, host, reference, any };
 
 std::optional<DType> to_dtype(DLDataType dtype) noexcept;
 // For messages: as DType has it, and else "int16", "float64", "float32x4".

@@ -219,6 +219,8 @@ void check_backward(const Inputs& inputs) {
                  inputs.v.shape[head_dim_dim]};
   if (inputs.dout.shape != out || inputs.dout.strides.size() != out.size())
     reject("dout: must have the shape {} of the output, had {}", to_string(out), to_string(inputs.dout.shape));
+  if (inputs.dout.dtype > DType::f32 && inputs.dout.dtype != DType::f64)
+    reject("dout: dtype must be f16, bf16, f32 or f64, was {}", to_string(inputs.dout.dtype));
   const std::optional<Tensor>& dlse = inputs.opts.lse;
   if (dlse && (dlse->shape != lse_shape(out) || (dlse->dtype != DType::f32 && dlse->dtype != DType::f64)))
     reject("dlse: must be f32 or f64 {}, was {} {}", to_string(lse_shape(out)), to_string(dlse->dtype),

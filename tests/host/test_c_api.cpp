@@ -720,6 +720,12 @@ TEST_CASE("the reference through C is that of C++, in doubles") {
   CHECK(refused(nullptr, nullptr) == "out: must not be null");
   CHECK(refused(&c_q, nullptr) == "out: shape must be [1, 5, 2, 3], was [1, 5, 2, 6]");
   CHECK(refused(&c_out, &c_out) == "lse: shape must be [1, 2, 5], was [1, 5, 2, 3]");
+  DlpackView on_gpu(q.view(), kDLCUDA), flat(q.view(), kDLCPU);
+  flat.ndim = 1;
+  CHECK(flashjit_reference(engine.get(), &on_gpu, &c_k, &c_v, &c_out, nullptr, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "q: must be in host memory (kDLCPU) for the reference, was in the memory of a GPU (kDLCUDA)");
+  CHECK(flashjit_reference(engine.get(), &flat, &c_k, &c_v, &c_out, nullptr, nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error().find("q: rank must be 4, was 1") == 0);
   const Call in_16_bits;
   CHECK(refused(&in_16_bits.out, nullptr) == "out: dtype must be f64, was bf16");
   options.lse = &c_lse;

@@ -64,6 +64,11 @@ class Backward(unittest.TestCase):
         self.assertTrue(all(one is other for one, other in zip(given, (dq, dk, dv))))
         self.assert_close(given, gradients_in_double(self.dout, *self.qkv))
 
+    def test_a_new_one_has_the_dtype_of_the_other(self):
+        _, k, _ = self.qkv
+        dk = np.empty(k.shape, np.float32)
+        self.assertEqual(self.engine.attention_backward(self.dout, *self.qkv, *self.forward(), dk=dk)[2].dtype, np.float32)
+
     def test_any_of_them(self):
         out, lse = self.forward()
         every = self.engine.attention_backward(self.dout, *self.qkv, out, lse)
@@ -105,6 +110,7 @@ class Backward(unittest.TestCase):
             (lambda: self.engine.reference(q.astype(np.int32), k, v), "^q: dtype must be f16, bf16, f32 or f64, was i32$"),
             (lambda: self.engine.reference(q[0], k, v), "^q: rank must be 4, was 3"),
             (lambda: self.engine.reference_backward(self.dout[:, 1:], q, k, v), "^dout: must have the shape"),
+            (lambda: self.engine.reference_backward(self.dout.astype(np.int32), q, k, v), "^dout: dtype must be f16"),
             (lambda: self.engine.reference_backward(self.dout, q, k, v, dlse=self.dout), "^dlse: must be f32 or f64"),
         ):  # yapf: disable
             with self.subTest(message), self.assertRaisesRegex(flashjit.InvalidArgument, message):
@@ -130,6 +136,10 @@ class Backward(unittest.TestCase):
                 self.engine.attention_backward(*arguments, **options)
         with self.assertRaisesRegex(TypeError, "unknown argument 'plan'"):
             self.engine.attention_backward(self.dout, *self.qkv, out, lse, plan=None)
+        starts = np.array([0, 16], np.int32)
+        with self.assertRaisesRegex(flashjit.Unsupported, "^cu_seqlens_q: "):
+            self.engine.attention_backward(self.dout[0], *(x[0] for x in self.qkv), out[0], lse[0], cu_seqlens_q=starts,
+                                           cu_seqlens_kv=starts)
         with self.assertRaisesRegex(flashjit.Unsupported, "^score: "):
             self.engine.attention_backward(self.dout, *self.qkv, out, lse, score="2 * score")
         self.assert_close(self.engine.attention_backward(self.dout, *self.qkv, out, lse),

@@ -437,6 +437,45 @@ class Gradients(CloseTo):
         flashjit.torch.attention(q, k, v).backward(torch.ones(1, 2, 64, 16, dtype=torch.bfloat16).permute(0, 3, 1, 2))
         self.assertTrue(torch.equal(of_sum, q.grad))
 
+    def test_gradients_come_in_from_anywhere_in_memory(self):
+        q, k, v = (tensor.requires_grad_() for tensor in make_qkv())
+        first = torch.zeros(1, dtype=torch.bfloat16, requires_grad=True)
+        torch.cat([first, flashjit.torch.attention(q, k, v).flatten()]).sum().backward()  # behind one element
+        behind = q.grad.clone()
+        q.grad = None
+        flashjit.torch.attention(q, k, v).sum().backward()
+        self.assertTrue(torch.equal(behind, q.grad))
+
+    def test_splits_of_a_fixed_size_make_no_difference(self):
+        tensors = make_qkv()
+        for one, other in zip(gradients_by(lambda *qkv: flashjit.torch.attention(*qkv, fixed_split_size=64), *tensors),
+                              gradients_by(flashjit.torch.attention, *tensors)):  # fmt: skip
+            self.assertLess((one.float() - other.float()).abs().max(), ROUNDING * other.float().abs().max())
+
+    def test_what_is_differentiated_otherwise_is_refused(self):
+        q, k, v = (tensor.requires_grad_() for tensor in make_qkv())
+        gradient, = torch.autograd.grad(flashjit.torch.attention(q, k, v).sum(), q, create_graph=True)
+        with self.assertRaisesRegex(flashjit.Unsupported, "differentiated only once"):
+            gradient.sum().backward()
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(q.detach(), torch.ones_like(q))
+            for tensors in ((dual, k, v), (dual, k.detach(), v.detach())):
+                with self.assertRaisesRegex(flashjit.Unsupported, "^q: must have no tangent"):
+                    flashjit.torch.attention(*tensors)
+
+    def test_no_tensor_is_on_another_device(self):
+        q, k, v = (tensor.requires_grad_() for tensor in make_qkv())
+        sinks = torch.zeros(2, device="meta")
+        for tensors, options, message in (((q, k.to("meta"), v), {}, "^k: must be on cpu like q, was on meta$"),
+                                          ((q, k, v), {"sinks": sinks}, "^sinks: must be on cpu like q, was on meta$")):
+            with self.subTest(message), self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                flashjit.torch.attention(*tensors, **options)
+        on_meta = flashjit.torch.attention(*(tensor.to("meta") for tensor in (q, k, v)))
+        self.assertEqual((on_meta.shape, on_meta.device.type), (q.shape, "meta"))
+        for wrong in (([1.0], k, v), (q, None, v)):
+            with self.assertRaisesRegex(flashjit.InvalidArgument, "^[qk]: must be a torch.Tensor, was "):
+                flashjit.torch.attention(*wrong)
+
     def test_dropout_is_the_same_in_both_directions(self):
         tensors = make_qkv()
         kept = torch.from_numpy(flashjit.dropout_mask((1, 2, 16, 16), 0.5, 3, 4).copy())
@@ -479,7 +518,7 @@ class Gradients(CloseTo):
                 out.sum().backward()
         captured = torch.ones(2, requires_grad=True)
         out = flashjit.torch.attention(*make_qkv(), mask=flashjit.Mask("key < 9 * a(0)", a=captured))
-        with self.assertRaisesRegex(flashjit.Unsupported, "^mask_tensors: must not require a gradient"):
+        with self.assertRaisesRegex(flashjit.Unsupported, "^mask: capture a: must not require a gradient"):
             out.sum().backward()
 
     def test_of_a_text_that_is_a_mask(self):
@@ -508,6 +547,9 @@ class Gradients(CloseTo):
         self.assertLess((out - exact).abs().max(), 1e-6)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             self.assertTrue(torch.equal(flashjit.torch.attention(q, k, v), out))
+        bias = torch.zeros(5, 7, dtype=torch.float64).masked_fill(torch.arange(7) > 4, -torch.inf)
+        masked = flashjit.torch.scaled_dot_product_attention(*to_sdpa(q, k, v), attn_mask=bias, enable_gqa=True)
+        self.assertLess((masked - flashjit.torch.attention(q, k[:, :5], v[:, :5]).transpose(1, 2)).abs().max(), 1e-12)
 
     def test_the_operator_says_of_itself_what_is_true(self):
         q, k, v = make_qkv()
