@@ -15,7 +15,12 @@ from attention_peers import BACKWARD_PEERS
 OVER_FORWARD = 2.5  # five products of matrices where forward has two
 WINDOW = 1024  # keys before the query's own
 PAPER = "paper"
-OURS = ("flashjit", "equal_heads", "plain", "f32")
+# By head dim, beside the default: what may be faster, by the counting in docs/kernels/backward.md.
+VARIANTS = {
+    64: ("q128-kv128-w8-r2-s1", "q64-kv128-w8-r2-s1", "q64-kv128-w4-r2-s2", "q64-kv64-w4-r1-s2"),
+    128: ("q64-kv128-w8-r2-s1", "q64-kv64-w4-r2-s1", "q64-kv64-w8-r2-s1"),
+    256: ("q64-kv64-w8-r2-s1", "q32-kv64-w8-r1-s1"),
+}
 
 
 class Problem(typing.NamedTuple):
@@ -24,6 +29,7 @@ class Problem(typing.NamedTuple):
     shape: Cell
     window: typing.Optional[int] = None
     dtype_kv: str = "bfloat16"  # of dk and dv
+    variant: typing.Optional[str] = None  # None: the library chooses
 
 
 class BackwardCell(typing.NamedTuple):
@@ -48,7 +54,7 @@ class BackwardCell(typing.NamedTuple):
         return OVER_FORWARD * self.shape.flops() * share_of_pairs(self.shape.seqlen, self.window)
 
     def __str__(self):
-        return f"{self.group:<7} {self.shape}"
+        return f"{self.group:<8} {self.shape}"
 
 
 OTHER_SIDES = {
@@ -56,13 +62,15 @@ OTHER_SIDES = {
     "grouped": lambda shape: {"equal_heads": Problem(shape._replace(heads_kv=shape.heads))},
     "window": lambda shape: {"plain": Problem(shape)},
     "f32": lambda shape: {"f32": Problem(shape, dtype_kv="float32")},
+    "variants": lambda shape: {name: Problem(shape, variant=name) for name in VARIANTS[shape.head_dim]},
 }
-PEERS_OF_GROUP = {PAPER: tuple(BACKWARD_PEERS), "grouped": tuple(BACKWARD_PEERS), "window": ("fa2", ), "f32": ()}
+PEERS_OF_GROUP = {PAPER: tuple(BACKWARD_PEERS), "grouped": tuple(BACKWARD_PEERS), "window": ("fa2", ), "f32": (), "variants": ()}
 GROUPS = {
     PAPER: grid,
     "grouped": lambda: [prefill(seqlen, 32, 8) for seqlen in (1024, 4096, 16384)],
     "window": lambda: [paper_cell(head_dim, "causal", 16384) for head_dim in (64, 128)],
     "f32": lambda: [paper_cell(head_dim, "causal", 4096) for head_dim in (64, 128, 256)],
+    "variants": lambda: [paper_cell(head_dim, mask, 4096) for head_dim in VARIANTS for mask in ("full", "causal")],
 }
 
 
@@ -114,9 +122,16 @@ def f32_over_16_bits(row):
     return ratio(row, "f32", "flashjit")
 
 
-MEASURES = {"of_equal_heads": of_equal_heads, "over_share": over_share, "f32_over_16_bits": f32_over_16_bits}
+def of_fastest_variant(row):
+    """The fastest variant's time over that of the default."""
+    us = row["us"]
+    return min(us.values()) / us["flashjit"] if row["group"] == "variants" and "flashjit" in us else None
+
+
+MEASURES = {"of_equal_heads": of_equal_heads, "over_share": over_share, "f32_over_16_bits": f32_over_16_bits,
+            "of_fastest_variant": of_fastest_variant}
 TITLES = {"of_equal_heads": "of the rate with equal heads", "over_share": "time over the window's share",
-          "f32_over_16_bits": "time with dk and dv in f32"}
+          "f32_over_16_bits": "time with dk and dv in f32", "of_fastest_variant": "time by the fastest variant"}
 
 
 def label(row):

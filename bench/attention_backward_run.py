@@ -56,6 +56,8 @@ class BackwardKernels:
         if problem.window is not None:
             options["window"] = problem.window, 0
         out, lse = self.flashjit.attention(q, k, v, lse=True, **options)
+        if problem.variant is not None:
+            options["variant"] = problem.variant
         dtypes = "bfloat16", problem.dtype_kv, problem.dtype_kv
         gradients = {name: self.torch.full_like(tensor, math.nan, dtype=getattr(self.torch, dtype))
                      for name, tensor, dtype in zip(GRADIENTS, (q, k, v), dtypes)}

@@ -15,6 +15,7 @@ import unittest
 from unittest import mock
 
 import flashjit
+import numpy
 from support import emulating_engine
 
 sys.path.insert(0, str(pathlib.Path(flashjit.__file__).with_name("bench")))
@@ -40,18 +41,27 @@ class Grid(unittest.TestCase):
         self.assertEqual([cell.shape for cell in backward_grid((PAPER, ))], grid())
         self.assertEqual({(cell.shape.heads, cell.shape.heads_kv) for cell in backward_grid(("grouped", ))}, {(32, 8)})
         self.assertEqual({cell.shape.seqlen for cell in backward_grid(("window", ))}, {16384})
-        self.assertEqual(len(set(backward_grid())), 36 + 3 + 2 + 3)
+        self.assertEqual(len(set(backward_grid())), 36 + 3 + 2 + 3 + 6)
 
     def test_each_group_has_its_sides(self):
         cells = {cell.group: cell for cell in backward_grid()}
         sides = {group: (list(cell.ours), list(cell.peers)) for group, cell in cells.items()}
         self.assertEqual(sides, {PAPER: (["flashjit"], ["cudnn", "fa2"]),
                                  "grouped": (["flashjit", "equal_heads"], ["cudnn", "fa2"]),
-                                 "window": (["flashjit", "plain"], ["fa2"]), "f32": (["flashjit", "f32"], [])})
+                                 "window": (["flashjit", "plain"], ["fa2"]), "f32": (["flashjit", "f32"], []),
+                                 "variants": (["flashjit", *attention_backward.VARIANTS[256]], [])})
         grouped, window, f32 = (cells[group].ours for group in ("grouped", "window", "f32"))
         self.assertEqual([problem.shape.heads_kv for problem in grouped.values()], [8, 32])
         self.assertEqual([problem.window for problem in window.values()], [1024, None])
         self.assertEqual([problem.dtype_kv for problem in f32.values()], ["bfloat16", "float32"])
+
+    def test_variants_are_kernels_of_the_head_dim(self):
+        for head_dim, variants in attention_backward.VARIANTS.items():
+            rows = numpy.zeros((1, 16, 1, head_dim), numpy.float16)
+            lse = numpy.zeros((1, 1, 16), numpy.float32)
+            for variant in variants:
+                with self.subTest(variant, head_dim=head_dim):
+                    emulating_engine().attention_backward(rows, rows, rows, rows, rows, lse, variant=variant)
 
     def test_flops_are_of_five_products_over_the_pairs_that_are_seen(self):
         full, causal = (BackwardCell(PAPER, paper_cell(128, mask, 4096)) for mask in ("full", "causal"))
