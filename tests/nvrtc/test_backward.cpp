@@ -252,7 +252,9 @@ TEST_CASE("planted faults of the backward kernels are found") {
        "ptx::bar_sync();  // the next queries come where these were, while dQ is computed", ""},
       {"hidden keys have their gradients", kMain, "if (p[e] == 0.0f) ds[e] = 0.0f;", "if (p[e] == 0.0f) ds[e] = 1.0f;"},
       {"the row sum is passed over", kMain, "(gradient - of.sum)", "(gradient)"},
-      {"the derivative of the cap is passed over", kMain, "ds[e] *= derivatives.x[0][n][2 * h + e];", ""},
+      {"the derivative of the cap is passed over", kMain, "ds[e] *= derivatives.x[m][n][first + e];", ""},
+      {"both tiles of a warp's keys are the first", kMain, "* Shape::kRowTiles + m, 16 * k,",
+       "* Shape::kRowTiles, 16 * k,"},
       {"dropped probabilities keep their gradients", kMain, "? gradient * dropout_scale() : 0.0f;",
        "? gradient : gradient;"},
       {"dropped probabilities reach dV", kMain, "pair &= stays;", ";"},
@@ -275,7 +277,10 @@ TEST_CASE("planted faults of the backward kernels are found") {
     try {
       for (int i = 0; right && i < 4; ++i) {
         Case c({.seqlen_q = 150, .seqlen_kv = 200, .head_dim = 32, .head_dim_v = 32});
-        if (i % 2 == 1) c.options.causal = true, c.options.softcap = 1, c.options.dropout = {0.4, 1, 2};
+        if (i % 2 == 1) {
+          c.variant = parse_backward_variant("q128-kv128-w8-r2-s1");
+          c.options.causal = true, c.options.softcap = 1, c.options.dropout = {0.4, 1, 2};
+        }
         if (i >= 2)
           c.values(&O::boolean_mask, DType::boolean, {1, 1, 150, 200}, [](std::int64_t at) { return at / 200 != 7; });
         c.dlse = HostTensor::random_normal(DType::f32, c.lse_shape(), 5);
