@@ -84,7 +84,7 @@ void add_gradients(Engine& engine, const CallOnDevice& call, const GradientInput
   if (asked.dk) dk = allocate_like(call.k);
   if (asked.dv) dv = allocate_like(call.v);
   engine.attention_backward(dout, call.q, call.k, call.v, call.out, call.lse, {view(dq), view(dk), view(dv)},
-                            call.options, {view(dlse), {}});
+                            call.options, {view(dlse), asked.variant});
   if (dq) answer.dq = HostTensor::from_device(*dq);
   if (dk) answer.dk = HostTensor::from_device(*dk);
   if (dv) answer.dv = HostTensor::from_device(*dv);

@@ -21,6 +21,7 @@ struct GradientInputs {
   HostTensor dout;                 // the dtype and shape of the output
   std::optional<HostTensor> dlse;  // f32, the shape of the LSE
   bool dq = false, dk = false, dv = false;
+  std::optional<BackwardVariant> variant;
 };
 
 struct Inputs {

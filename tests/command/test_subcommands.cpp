@@ -639,7 +639,9 @@ TEST_CASE("attend says what is wrong with gradients, and what has none, before a
       {dq + "--dv nowhere/dv.npy", "--dv: nowhere/dv.npy cannot be written"},
       {dq + "--score 'score / 2'", "--score: must not be given with --grad, it has no backward kernels yet"},
       {dq + "--e4m3", "--e4m3: must not be given with --grad, it has no gradients yet"},
-      {dq + "--variant v1", "--variant: must not be given with --grad, whose kernels have none, was v1"},
+      {dq + "--grad-variant v1",
+       "--grad-variant: variant: 'v1' must be like mma-q64-kv128-w8-r1-s1, which has no 'v1'"},
+      {"-o o.npy --grad-variant w8", "--grad-variant: must be given only with --grad, was w8"},
       {dq + "--fixed-split-size 64", "--fixed-split-size: must be 0 with --grad, whose kernels split no keys, was 64"},
       {dq + "--seqused-q used.npy", "--seqused-q: must be given with --grad only on the CPU (--device cpu)"},
       {dq + "--page-table used.npy", "--page-table: must be given with --grad only on the CPU (--device cpu)"}};
@@ -649,6 +651,8 @@ TEST_CASE("attend says what is wrong with gradients, and what has none, before a
     CHECK(mentions(message, reason));
   }
   CHECK(mentions(shop.refusal("attend q.npy k.npy v.npy --device emulate " + dq), "libnvrtc"));
+  CHECK(mentions(shop.refusal("attend q.npy k.npy v.npy --device cpu --grad-variant w8 " + dq),
+                 "--grad-variant: must not be given with --device cpu"));
 }
 
 TEST_CASE("render gives the same bytes each time, on stdout and in a file") {
