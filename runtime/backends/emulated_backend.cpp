@@ -276,7 +276,7 @@ emulator::Report EmulatedBackend::emulate(const Operands& operands, Stream strea
   require_null(stream);
   const PlainLaunch made = make(architecture_);
   if (made.launch.blocks == 0) return {};
-  const PlainProgram plain = make_plain(made.kernel);
+  const PlainProgram& plain = beside(made.kernel);
   return plain.program.run(plain.entry, emulated(made.launch, options), memory_of(operands));
 }
 
@@ -290,21 +290,19 @@ const EmulatedBackend::Kernel* EmulatedBackend::known(const WantedKernel& wanted
   return it == kernels_.end() ? nullptr : it->second.get();
 }
 
-EmulatedBackend::PlainProgram EmulatedBackend::make_plain(const generator::PlainKernel& kernel) {
-  const generator::Source& source = kernel.source;
-  const KernelStore::Result image = store_.get(KernelRequest(source, ptx_target(architecture_.name), {}));
-  return {source.entry, parse(source.name, image.image->bytes)};
-}
-
 // The first to finish is kept, as of kernels.
 const EmulatedBackend::PlainProgram& EmulatedBackend::beside(const generator::PlainKernel& kernel) {
+  const generator::Source& source = kernel.source;
+  const KernelRequest request(source, ptx_target(architecture_.name), {});
+  const cache::Digest& inputs = request.key().inputs;
   {
     const std::lock_guard lock(mutex_);
-    if (const auto it = beside_.find(kernel.source.name); it != beside_.end()) return *it->second;
+    if (const auto it = beside_.find(inputs); it != beside_.end()) return *it->second;
   }
-  auto made = std::make_unique<const PlainProgram>(make_plain(kernel));
+  const KernelStore::Result image = store_.get(request);
+  auto made = std::make_unique<const PlainProgram>(PlainProgram{source.entry, parse(source.name, image.image->bytes)});
   const std::lock_guard lock(mutex_);
-  return *beside_.try_emplace(kernel.source.name, std::move(made)).first->second;
+  return *beside_.try_emplace(inputs, std::move(made)).first->second;
 }
 
 // Threads that make the same kernel at once compile it once, and each parses it: the first to finish is kept.

@@ -55,7 +55,6 @@ class EmulatedBackend : public Backend {
   WantedKernel want(const Problem& problem, const Variant& variant) const;
   const Kernel* known(const WantedKernel& wanted);
   const Kernel& make(const WantedKernel& wanted);
-  PlainProgram make_plain(const generator::PlainKernel& kernel);
   const PlainProgram& beside(const generator::PlainKernel& kernel);
   Variant variant_of(const ForwardCall& call) const;
   const Kernel& kernel_of(const ForwardCall& call);
@@ -65,9 +64,9 @@ class EmulatedBackend : public Backend {
   KernelStore& store_;
   const ProgressCallback progress_;
   const EmulationOptions options_;
-  std::mutex mutex_;                                                   // of the maps
-  std::map<cache::Digest, std::unique_ptr<const Kernel>> kernels_;     // by the request's inputs; never removed
-  std::map<std::string, std::unique_ptr<const PlainProgram>> beside_;  // by the source's name; likewise
+  std::mutex mutex_;                                                     // of the maps
+  std::map<cache::Digest, std::unique_ptr<const Kernel>> kernels_;       // by the request's inputs; never removed
+  std::map<cache::Digest, std::unique_ptr<const PlainProgram>> beside_;  // likewise
 };
 
 }  // namespace flashjit::runtime
