@@ -22,7 +22,7 @@ struct GradientChoices {
   bool has_dlse = true;  // something depends on the LSE
   bool in_f32 = false;   // dk and dv
 };
-std::string to_string(const GradientChoices& choices);  // "dq dk in f32, dlse"
+std::string to_string(const GradientChoices& choices);  // "gradients of q k in f32, with dlse"
 
 // A case as attention_backward() is given it.
 struct BackwardCaseCall {

@@ -50,10 +50,12 @@ int smem_bytes(const Problem& problem, const BackwardVariant& variant) {
   return (rows * columns + 2 * variant.block_q * variant.block_kv) * kElementBytes;
 }
 
-// Whether warps can share out both kinds of products alike, each with so many rows, and take columns of scores 32 or 16
-// at a time.
+constexpr int kTileRows = 16;   // of mma.m16n8k16
+constexpr int kPieceKeys = 32;  // columns of scores that a warp takes at once, or half of them where it has no more
+
+// Whether warps can share out both kinds of products alike.
 bool can_be_shared_out(const BackwardVariant& variant) {
-  const int rows_of_warp = 16 * variant.row_tiles, query_warps = variant.block_q / rows_of_warp,
+  const int rows_of_warp = kTileRows * variant.row_tiles, query_warps = variant.block_q / rows_of_warp,
             key_warps = variant.block_kv / rows_of_warp;
   const auto are_all_of = [&](int warps, int rows) {
     return warps > 0 && warps * rows_of_warp == rows && variant.warps % warps == 0;
@@ -61,7 +63,7 @@ bool can_be_shared_out(const BackwardVariant& variant) {
   if (!are_all_of(query_warps, variant.block_q) || !are_all_of(key_warps, variant.block_kv)) return false;
   const int parts_of_row = variant.warps / query_warps, keys_of_warp = variant.block_kv / parts_of_row;
   return keys_of_warp * parts_of_row == variant.block_kv &&
-         (keys_of_warp == 16 || (keys_of_warp > 0 && keys_of_warp % 32 == 0));
+         (keys_of_warp == kPieceKeys / 2 || (keys_of_warp > 0 && keys_of_warp % kPieceKeys == 0));
 }
 
 std::string render_config(const Problem& problem, const BackwardVariant& variant, DType gradient,

@@ -24,7 +24,7 @@ struct BackwardVariant {
   int block_q = 64;    // queries of one step: a multiple of 16 up to 128
   int block_kv = 128;  // keys and values of a thread block: likewise
   int warps = 8;       // 4 or 8, which share out all products alike
-  int row_tiles = 1;   // tiles of 16 rows that a warp has of each product: 1 or 2
+  int row_tiles = 1;   // tiles of 16 rows that a warp has of each product: 1; or 2, which has run in the emulator alone
   int stages = 1;      // tiles of queries in shared memory: 1 or 2
 };
 bool operator==(const BackwardVariant& a, const BackwardVariant& b) noexcept;
@@ -45,10 +45,9 @@ struct Gradients {
 
 // Gradients of a number that depends on the output of attention(q, k, v, opts) by dout, and on its LSE by dlse of
 // the backward options.
-//   dout, out  [batch, seqlen_q, num_heads_q, head_dim_v]  the dtype of q; what the call gave. Strides as of out there,
-//   so
-//                                                          the last dimension is contiguous
-//   lse, dlse  [batch, num_heads_q, seqlen_q]              f32; likewise
+//   dout, out  [batch, seqlen_q, num_heads_q, head_dim_v]  the dtype of q; out is what the call gave. Strides as of out
+//                                                          there: the last dimension is contiguous
+//   lse, dlse  [batch, num_heads_q, seqlen_q]              f32; likewise, natural logarithm
 // opts as of that call, with its dropout, but without lse, plan, variant and fixed_split_size, which must not be given.
 // Key/value heads get the sums of their groups' gradients. A bias, slopes and sinks act, and get no gradients; mask, as
 // text, acts; block_mask is not used. score, ragged batches and k and v of e4m3 have no kernels yet: Error(unsupported)

@@ -101,6 +101,18 @@ static const DLTensor* lend(Call* call, const char* name, PyObject* source, int 
   return call->wrong ? NULL : &loan->view;
 }
 
+typedef struct Inputs {
+  const DLTensor *q, *k, *v;
+} Inputs;
+
+static Inputs lend_inputs(Call* call, PyObject* q, PyObject* k, PyObject* v) {
+  Inputs inputs;
+  inputs.q = lend(call, "q", q, 0);
+  inputs.k = lend(call, "k", k, 0);
+  inputs.v = lend(call, "v", v, 0);
+  return inputs;
+}
+
 /* Fields of a struct. */
 typedef struct TensorOptions {
   const TensorOption* first;
@@ -191,14 +203,12 @@ PyObject* launch(PyObject* module, PyObject* args) {
       !read_options(&call, engine, score, mask, numbers, plan, stream)) {
     return NULL;
   }
-  const DLTensor* const q_view = lend(&call, "q", q, 0);
-  const DLTensor* const k_view = lend(&call, "k", k, 0);
-  const DLTensor* const v_view = lend(&call, "v", v, 0);
+  const Inputs inputs = lend_inputs(&call, q, k, v);
   lend_options(&call, further);
   lend_all_captures(&call);
   const DLTensor* const out_view = lend(&call, "out", out, 1);
   call.settings.options.lse = lend(&call, "lse", lse, 1);
-  const flashjit_status status = call.wrong ? FLASHJIT_OK : run(&call.settings, q_view, k_view, v_view, out_view);
+  const flashjit_status status = call.wrong ? FLASHJIT_OK : run(&call.settings, inputs.q, inputs.k, inputs.v, out_view);
   return finish(&call, status);
 }
 
@@ -223,9 +233,7 @@ PyObject* backward(PyObject* module, PyObject* args) {
     return NULL;
   }
   const DLTensor* const dout_view = lend(&call, "dout", dout, 0);
-  const DLTensor* const q_view = lend(&call, "q", q, 0);
-  const DLTensor* const k_view = lend(&call, "k", k, 0);
-  const DLTensor* const v_view = lend(&call, "v", v, 0);
+  const Inputs inputs = lend_inputs(&call, q, k, v);
   const DLTensor* const out_view = lend(&call, "out", out, 0);
   const DLTensor* const lse_view = lend(&call, "lse", lse, 0);
   const DLTensor* const dlse_view = lend(&call, "dlse", dlse, 0);
@@ -235,8 +243,8 @@ PyObject* backward(PyObject* module, PyObject* args) {
   flashjit_status status = FLASHJIT_OK;
   if (!call.wrong) {
     Py_BEGIN_ALLOW_THREADS;
-    status = flashjit_attention_backward(call.settings.engine, dout_view, q_view, k_view, v_view, out_view, lse_view,
-                                         dlse_view, &into, &call.settings.options);
+    status = flashjit_attention_backward(call.settings.engine, dout_view, inputs.q, inputs.k, inputs.v, out_view,
+                                         lse_view, dlse_view, &into, &call.settings.options);
     Py_END_ALLOW_THREADS;
   }
   return finish(&call, status);
@@ -252,9 +260,7 @@ PyObject* reference(PyObject* module, PyObject* args) {
       !read_options(&call, engine, score, mask, numbers, NULL, 0)) {
     return NULL;
   }
-  const DLTensor* const q_view = lend(&call, "q", q, 0);
-  const DLTensor* const k_view = lend(&call, "k", k, 0);
-  const DLTensor* const v_view = lend(&call, "v", v, 0);
+  const Inputs inputs = lend_inputs(&call, q, k, v);
   lend_options(&call, further);
   lend_all_captures(&call);
   const DLTensor* const out_view = lend(&call, "out", out, 1);
@@ -262,8 +268,8 @@ PyObject* reference(PyObject* module, PyObject* args) {
   flashjit_status status = FLASHJIT_OK;
   if (!call.wrong) {
     Py_BEGIN_ALLOW_THREADS;
-    status =
-        flashjit_reference(call.settings.engine, q_view, k_view, v_view, out_view, lse_view, &call.settings.options);
+    status = flashjit_reference(call.settings.engine, inputs.q, inputs.k, inputs.v, out_view, lse_view,
+                                &call.settings.options);
     Py_END_ALLOW_THREADS;
   }
   return finish(&call, status);
@@ -280,9 +286,7 @@ PyObject* reference_backward(PyObject* module, PyObject* args) {
     return NULL;
   }
   const DLTensor* const dout_view = lend(&call, "dout", dout, 0);
-  const DLTensor* const q_view = lend(&call, "q", q, 0);
-  const DLTensor* const k_view = lend(&call, "k", k, 0);
-  const DLTensor* const v_view = lend(&call, "v", v, 0);
+  const Inputs inputs = lend_inputs(&call, q, k, v);
   const DLTensor* const dlse_view = lend(&call, "dlse", dlse, 0);
   lend_options(&call, further);
   lend_all_captures(&call);
@@ -290,8 +294,8 @@ PyObject* reference_backward(PyObject* module, PyObject* args) {
   flashjit_status status = FLASHJIT_OK;
   if (!call.wrong) {
     Py_BEGIN_ALLOW_THREADS;
-    status = flashjit_reference_backward(call.settings.engine, dout_view, q_view, k_view, v_view, dlse_view, &into,
-                                         &call.settings.options);
+    status = flashjit_reference_backward(call.settings.engine, dout_view, inputs.q, inputs.k, inputs.v, dlse_view,
+                                         &into, &call.settings.options);
     Py_END_ALLOW_THREADS;
   }
   return finish(&call, status);
@@ -310,9 +314,7 @@ PyObject* make_plan(PyObject* module, PyObject* args) {
   }
   flashjit_plan** const place = place_of_plan(plan);
   if (!place) return NULL;
-  const DLTensor* const q_view = lend(&call, "q", q, 0);
-  const DLTensor* const k_view = lend(&call, "k", k, 0);
-  const DLTensor* const v_view = lend(&call, "v", v, 0);
+  const Inputs inputs = lend_inputs(&call, q, k, v);
   lend_options(&call, further);
   lend_all_captures(&call);
   const DLTensor* const memory_view = lend(&call, "memory", memory, 1);
@@ -320,9 +322,9 @@ PyObject* make_plan(PyObject* module, PyObject* args) {
   flashjit_status status = FLASHJIT_OK;
   if (!call.wrong) {
     Py_BEGIN_ALLOW_THREADS;
-    status =
-        *place ? flashjit_plan_update(settings->engine, *place, q_view, k_view, v_view, &settings->options)
-               : flashjit_plan_create(settings->engine, q_view, k_view, v_view, &settings->options, memory_view, place);
+    status = *place ? flashjit_plan_update(settings->engine, *place, inputs.q, inputs.k, inputs.v, &settings->options)
+                    : flashjit_plan_create(settings->engine, inputs.q, inputs.k, inputs.v, &settings->options,
+                                           memory_view, place);
     Py_END_ALLOW_THREADS;
   }
   return finish(&call, status);
