@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that make gradients. Those of attention are of the mma.sync family: generator/kernels/mma_backward.cpp.
+// The kernels that make gradients, of all families.
 #pragma once
 
 #include <string>
@@ -12,10 +12,23 @@ namespace flashjit::generator {
 // What of a problem its backward kernel knows: not what stands in the LSE already.
 Problem backward_problem(const Problem& problem);
 
-// For a problem that has backward kernels.
-BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture);
+// For a problem that has backward kernels. has_tensor_maps: whether the call's tensors have some.
+BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture,
+                                         bool has_tensor_maps = true);
 // Empty where there is such a kernel, else one line that says why not.
 std::string why_illegal(const Problem& problem, const BackwardVariant& variant, const Architecture& architecture);
+
+// How a kernel has what belongs to queries, in f32: LSE, row sums, and dQ before it is rounded.
+struct QueryLayout {
+  int rows = 1;      // of which a head's queries are padded to a multiple
+  int columns;       // of dQ
+  bool tiles = false;  // whether dQ lies as hopper/backward_shape.cuh says, in two parts of so many columns each:
+  int part_columns = 0;
+  bool parts_are_rows = false;
+};
+QueryLayout query_layout(const Problem& problem, const BackwardVariant& variant);
+int block_q(const BackwardVariant& variant) noexcept;
+int block_kv(const BackwardVariant& variant) noexcept;
 
 // problem: of backward_problem, without scores of users'. variant: a legal one. gradient: of k and v, their dtype or
 // f32.
@@ -26,5 +39,8 @@ PlainKernel render_backward_prepare(DType dtype, const Architecture& architectur
                                     const Templates& templates = embedded_templates());
 PlainKernel render_backward_finish(DType dtype, const Architecture& architecture,
                                    const Templates& templates = embedded_templates());
+// The same for a layout of tiles.
+PlainKernel render_backward_finish_tiles(DType dtype, const Architecture& architecture,
+                                         const Templates& templates = embedded_templates());
 
 }  // namespace flashjit::generator

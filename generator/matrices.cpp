@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
+
 namespace flashjit::generator {
 namespace {
 
@@ -84,14 +86,15 @@ std::string wgmma(DType dtype, int columns) {
   return fmt::format("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1}", columns, to_string(dtype));
 }
 
-std::string issue(const ScoreMatrix& m) {
+// Rows by rows of shared memory.
+std::string issue(std::string_view name, std::string_view registers, DType dtype, int columns, int steps) {
   Statement statement;
-  const std::string product = wgmma(m.dtype, m.keys), d = list(m.registers, 0, m.keys / 2);
-  for (int step = 0; step < m.steps; ++step)
-    statement.line("{} {{{}}}, %{}, %{}, {}, 1, 1, 0, 0", product, d, step, m.steps + step, step == 0 ? 0 : 1);
+  const std::string product = wgmma(dtype, columns), d = list(registers, 0, columns / 2);
+  for (int step = 0; step < steps; ++step)
+    statement.line("{} {{{}}}, %{}, %{}, {}, 1, 1, 0, 0", product, d, step, steps + step, step == 0 ? 0 : 1);
   for (const char* operand : {"q", "k"})
-    for (int step = 0; step < m.steps; ++step) statement.in("l", fmt::format("{}[{}]", operand, step));
-  return function(fmt::format("issue(const uint64 (&q)[{0}], const uint64 (&k)[{0}])", m.steps), statement.text());
+    for (int step = 0; step < steps; ++step) statement.in("l", fmt::format("{}[{}]", operand, step));
+  return function(fmt::format("{0}(const uint64 (&q)[{1}], const uint64 (&k)[{1}])", name, steps), statement.text());
 }
 
 std::string clear(const ScoreMatrix& m) {
@@ -134,15 +137,15 @@ std::string hide(const ScoreMatrix& m) {
 
 // Score by score through a register of the compiler's, which ptxas leaves out. The upper and the lower row of a lane
 // change them, each told how far a column is from the lane's first one.
-std::string transform(const ScoreMatrix& m) {
+std::string transform(std::string_view registers, int columns) {
   std::string body = "    float x;\n";
-  for (int i = 0; i < m.keys / 2; ++i) {
+  for (int i = 0; i < columns / 2; ++i) {
     const int offset = i / kTileRegisters * 8 + i % 2;
     body += fmt::format(
         "    asm volatile(\"mov.f32 %0, {0}{1};\" : \"=f\"(x));\n"
         "    x = {2}(x, {3});\n"
         "    asm volatile(\"mov.f32 {0}{1}, %0;\" ::\"f\"(x));\n",
-        m.registers, i, row_of(i) == 0 ? "upper" : "lower", offset);
+        registers, i, row_of(i) == 0 ? "upper" : "lower", offset);
   }
   return "  template <class Upper, class Lower>\n" + function("transform(Upper upper, Lower lower)", body);
 }
@@ -261,13 +264,49 @@ std::string read(std::string_view registers, int count) {
   return function(fmt::format("read(float (&values)[{}])", count), statement.text());
 }
 
+// Sixteen bytes of a thread's at a time, those of a warpgroup one after the other.
+std::string store(std::string_view registers, int count) {
+  constexpr int kBytes = 16 * 128;
+  Statement statement;
+  for (int i = 0; i < count; i += kTileRegisters)
+    statement.line("st.shared.v4.f32 [%0 + {}], {{{}}}", i / kTileRegisters * kBytes,
+                   list(registers, i, kTileRegisters));
+  return function("store(SmemAddress at)", statement.in("r", "at").text());
+}
+
+// Pairs of neighbouring queries of a key: P and dP to P and dS, both as pairs of elements.
+std::string differentiate(const DerivativeMatrix& m) {
+  std::string body = "    float p[2], dp[2];\n    uint32 probabilities, derivatives;\n";
+  for (int i = 0; i < m.queries / 4; ++i) {
+    const int first = 2 * i;
+    body += fmt::format(
+        "    asm volatile(\"mov.f32 %0, {0}{2};\\n\\tmov.f32 %1, {0}{3};\\n\\tmov.f32 %2, {1}{2};\\n\\tmov.f32 %3, {1}{3};\"\n"
+        "                 : \"=f\"(p[0]), \"=f\"(p[1]), \"=f\"(dp[0]), \"=f\"(dp[1]));\n"
+        "    {4}(p, dp, {5}, probabilities, derivatives);\n"
+        "    asm volatile(\"mov.b32 {6}{8}, %0;\\n\\tmov.b32 {7}{8}, %1;\" ::\"r\"(probabilities), \"r\"(derivatives));\n",
+        m.scores, m.gradients, first, first + 1, row_of(first) == 0 ? "upper" : "lower", first / kTileRegisters * 8,
+        m.probabilities, m.derivatives, i);
+  }
+  return "  template <class Upper, class Lower>\n" + function("differentiate(Upper upper, Lower lower)", body);
+}
+
+// Rows of memory are queries. Sixteen of them at a time.
+std::string store_transposed(const DerivativeMatrix& m) {
+  Statement statement;
+  for (int step = 0; step < m.queries / 16; ++step)
+    statement.line("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0 + {}], {{{}}}", 16 * step * m.row_bytes,
+                   list(m.derivatives, kOperandRegisters * step, kOperandRegisters));
+  return function("store(SmemAddress at)", statement.in("r", "at").text());
+}
+
 }  // namespace
 
 std::string render(const ScoreMatrix& m) {
   std::string functions = fmt::format("  static constexpr int kColumns = {};\n", m.keys) +
-                          declare("f32", m.registers, m.keys / 2) + issue(m) + clear(m) + add(m) + hide(m) +
+                          declare("f32", m.registers, m.keys / 2) +
+                          issue("issue", m.registers, m.dtype, m.keys, m.steps) + clear(m) + add(m) + hide(m) +
                           maximum(m) + subtract(m) + exponentiate(m);
-  if (m.transforms) functions += transform(m);
+  if (m.transforms) functions += transform(m.registers, m.keys);
   if (!m.probabilities.empty()) functions += exponentiate_and_drop(m);
   if (m.packs) functions += pack(m.registers, m.dtype, m.keys / 4);
   if (!m.takes.empty()) functions += take(m);
@@ -287,7 +326,20 @@ std::string render(const ProbabilityMatrix& m) {
 std::string render(const OutputMatrix& m) {
   const int count = count_of(m.columns);
   return structure(m.type, declare("f32", m.registers, count) + issue(m) + multiply(m.registers, count) +
-                               pack(m.registers, m.dtype, count / 2) + (m.reads ? read(m.registers, count) : ""));
+                               pack(m.registers, m.dtype, count / 2) + (m.reads ? read(m.registers, count) : "") +
+                               (m.stores ? store(m.registers, count) : ""));
+}
+
+std::string render(const DerivativeMatrix& m) {
+  std::string declarations;
+  for (const auto& [type, registers, count] :
+       {std::tuple{"f32", m.scores, m.queries / 2}, {"f32", m.gradients, m.queries / 2},
+        {"b32", m.probabilities, m.queries / 4}, {"b32", m.derivatives, m.queries / 4}})
+    declarations += fmt::format("    asm volatile(\".reg .{} {}<{}>;\");\n", type, registers, count);
+  return structure(m.type, function("declare()", declarations) +
+                               issue("issue_scores", m.scores, m.dtype, m.queries, m.score_steps) +
+                               issue("issue_gradients", m.gradients, m.dtype, m.queries, m.gradient_steps) +
+                               transform(m.scores, m.queries) + differentiate(m) + store_transposed(m));
 }
 
 }  // namespace flashjit::generator

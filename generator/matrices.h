@@ -45,7 +45,18 @@ struct OutputMatrix {
   int steps;                       // of 16 keys
   std::string_view probabilities;  // the registers of P; empty: P is in shared memory
   bool reads = false;              // into registers that the compiler sees, as they are
+  bool stores = false;             // to shared memory, as they are
 };
 std::string render(const OutputMatrix& matrix);
+
+// Of a backward kernel, rows are keys: S^T and dP^T, and P^T and dS^T as A fragments of wgmma.
+struct DerivativeMatrix {
+  std::string_view type, scores, gradients, probabilities, derivatives;  // the struct, and the names of registers
+  DType dtype;
+  int queries;                    // columns: a multiple of 16 up to 256
+  int score_steps, gradient_steps;  // of 16, along the head dims
+  int row_bytes;                  // in a panel of dS
+};
+std::string render(const DerivativeMatrix& matrix);
 
 }  // namespace flashjit::generator

@@ -315,8 +315,7 @@ struct AppendToE4m3Arguments {
   AppendedScales scales[kAppendedCaches];
 };
 
-// --- Gradients
-// --------------------------------------------------------------------------------------------------------
+// --- Gradients ------------------------------------------------------------------------------------------------------
 
 // The kernel of kernels/mma_backward.cuh, a thread block for each tile of keys.
 struct BackwardArguments {
@@ -331,11 +330,25 @@ struct BackwardArguments {
   float scale;  // with its sign
 };
 
+// The kernel of kernels/hopper_backward.cuh, likewise. Tensor maps as of HopperArguments: boxes have BLOCK_Q rows of q and
+// dout, and BLOCK_KV of k and v.
+struct HopperBackwardArguments {
+  TensorMap q, k, v, dout;
+  const float *lse_log2, *row_sums;  // a head's queries padded to tiles of BLOCK_Q
+  float* dq;                         // tiles as hopper/backward_shape.cuh has them, for backward_rows.cuh
+  char *dk, *dv;
+  RowStrides dk_strides, dv_strides;
+  ForwardSizes sizes;
+  float scale;
+};
+
 // What a kernel that goes row by row through queries knows of these.
 constexpr int kBackwardRowsThreads = 128;
 struct BackwardRows {
-  long long count;  // of all heads and batch entries
-  int seqlen, num_heads;
+  long long count;  // of all heads and batch entries, with those that pad
+  int seqlen;
+  int padded_seqlen;
+  int num_heads;
   int lanes_log2;  // lanes that have a row
 };
 struct BackwardPrepareArguments {
@@ -354,5 +367,16 @@ struct BackwardFinishArguments {
   char* dq;
   RowStrides dq_strides;
   int chunks;  // of eight elements, of a row
+  float scale;
+};
+// The same of tiles, a thread block for each part of one.
+struct BackwardTilesArguments {
+  const float* sums;
+  char* dq;
+  RowStrides dq_strides;
+  int seqlen, num_heads, head_dim;
+  int tiles;           // of a head
+  int part_chunks;     // of eight dims
+  int parts_are_rows;  // and not dims
   float scale;
 };

@@ -20,6 +20,7 @@ enum class NamedBarrier : uint32 {
   tile_done = 1,        // by the warps that share its rows, before the next one's keys come
   first_turn = 1,       // of up to four warpgroups, one each
   first_warpgroup = 5,  // likewise
+  derivatives = 1,      // of the scores, by the warpgroups of a backward kernel
 };
 
 enum class Pipeline { serial, overlap, rotate };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that the host knows of the mma.sync backward kernel and of what goes row by row before and behind it: tiles,
-// shared memory and source. docs/kernels/backward.md has the reasons.
+// All that the host knows of the mma.sync backward kernel: tiles, shared memory and source. docs/kernels/backward.md has
+// the reasons.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,9 +8,8 @@
 #include <string_view>
 #include <tuple>
 
-#include "flashjit/error.h"
 #include "generator/arguments.h"
-#include "generator/backward.h"
+#include "generator/backward_family.h"
 #include "generator/dtype.h"
 #include "generator/features.h"
 #include "generator/kernels/mma.h"
@@ -18,16 +17,10 @@
 #include "generator/tunables.h"
 
 namespace flashjit {
-namespace {
-
-constexpr std::string_view kFamily = "mma";
-
-}  // namespace
-
 namespace generator {
 namespace {
 
-using V = BackwardVariant;
+using V = MmaBackwardVariant;
 constexpr auto kTunables = std::make_tuple(Number<V>{&V::block_q, "block_q", "q", "kBlockQ", 16, 128, 16},
                                            Number<V>{&V::block_kv, "block_kv", "kv", "kBlockKv", 16, 128, 16},
                                            Number<V>{&V::warps, "warps", "w", "kWarps", 4, 8, 4},
@@ -38,13 +31,16 @@ constexpr auto kTunables = std::make_tuple(Number<V>{&V::block_q, "block_q", "q"
 // measurements on an H100: docs/kernels/backward.md.
 struct DefaultRow {
   int max_head_dim;
-  BackwardVariant variant;
+  MmaBackwardVariant variant;
 };
-constexpr DefaultRow kDefaults[] = {{64, {128, 128, 8, 1, 1}}, {64, {64, 64, 4, 1, 2}},  {128, {64, 128, 8, 1, 1}},
-                                    {128, {64, 64, 8, 1, 1}},  {256, {64, 64, 8, 1, 1}}, {256, {32, 32, 4, 1, 1}}};
+constexpr DefaultRow kDefaults[] = {{64, {64, 128, 4, 2, 2}},
+                                    {128, {64, 128, 8, 1, 1}},
+                                    {128, {64, 64, 8, 1, 1}},
+                                    {256, {64, 64, 8, 2, 1}},
+                                    {256, {32, 32, 4, 1, 1}}};
 
 // As BackwardShape lays it out.
-int smem_bytes(const Problem& problem, const BackwardVariant& variant) {
+int smem_bytes(const Problem& problem, const MmaBackwardVariant& variant) {
   const int columns = padded(problem.head_dim) + padded(problem.head_dim_v);
   const int rows = variant.block_kv + variant.stages * variant.block_q;
   return (rows * columns + 2 * variant.block_q * variant.block_kv) * kElementBytes;
@@ -54,7 +50,7 @@ constexpr int kTileRows = 16;   // of mma.m16n8k16
 constexpr int kPieceKeys = 32;  // columns of scores that a warp takes at once, or half of them where it has no more
 
 // Whether warps can share out both kinds of products alike.
-bool can_be_shared_out(const BackwardVariant& variant) {
+bool can_be_shared_out(const MmaBackwardVariant& variant) {
   const int rows_of_warp = kTileRows * variant.row_tiles, query_warps = variant.block_q / rows_of_warp,
             key_warps = variant.block_kv / rows_of_warp;
   const auto are_all_of = [&](int warps, int rows) {
@@ -66,7 +62,7 @@ bool can_be_shared_out(const BackwardVariant& variant) {
          (keys_of_warp == kPieceKeys / 2 || (keys_of_warp > 0 && keys_of_warp % kPieceKeys == 0));
 }
 
-std::string render_config(const Problem& problem, const BackwardVariant& variant, DType gradient,
+std::string render_config(const Problem& problem, const MmaBackwardVariant& variant, DType gradient,
                           const Architecture& architecture) {
   ConfigText config;
   const bool in_f32 = gradient == DType::f32;
@@ -88,14 +84,7 @@ std::string render_config(const Problem& problem, const BackwardVariant& variant
 
 }  // namespace
 
-Problem backward_problem(const Problem& problem) {
-  Problem of_scores = problem;
-  of_scores.sinks = false;       // they are in the LSE
-  of_scores.block_mask = false;  // which leaves out no more than what is 0
-  return of_scores;
-}
-
-BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture) {
+MmaBackwardVariant default_mma_backward(const Problem& problem, const Architecture& architecture) {
   const int head_dim = std::max(problem.head_dim, problem.head_dim_v);
   const auto row = std::find_if(std::begin(kDefaults), std::end(kDefaults), [&](const DefaultRow& each) {
     return head_dim <= each.max_head_dim && smem_bytes(problem, each.variant) <= architecture.smem_per_block;
@@ -103,28 +92,25 @@ BackwardVariant default_backward_variant(const Problem& problem, const Architect
   return row->variant;
 }
 
-std::string why_illegal(const Problem& problem, const BackwardVariant& variant, const Architecture& architecture) {
+std::string why_illegal(const Problem& problem, const MmaBackwardVariant& variant, const Architecture& architecture) {
   std::string why = why_out_of_range(kTunables, variant);
   if (!why.empty()) return why;
   if (!can_be_shared_out(variant))
-    return must("warps", "such that they share out rows and columns alike", to_string(variant));
+    return must("warps", "such that they share out rows and columns alike", spell_variant(variant));
   if (const int bytes = smem_bytes(problem, variant); bytes > architecture.smem_per_block)
-    return fmt::format("variant: {} must take at most {} bytes of shared memory on {}, takes {}", to_string(variant),
+    return fmt::format("variant: {} must take at most {} bytes of shared memory on {}, takes {}", spell_variant(variant),
                        architecture.smem_per_block, architecture.name, bytes);
   return {};
 }
 
-PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, DType gradient,
+PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& variant, DType gradient,
                             const Architecture& architecture, const Templates& templates) {
   PlainKernel kernel{};
   kernel.threads = variant.warps * kWarpSize;
   kernel.argument_bytes = argument_bytes(problem, sizeof(BackwardArguments), alignof(BackwardArguments));
   kernel.smem_bytes = smem_bytes(problem, variant);
   Source& source = kernel.source;
-  const std::string of_forward = to_string(problem);
-  source = named_source(fmt::format("bwd-{}{}.{}.{}", of_forward.substr(of_forward.find('-') + 1),
-                                    gradient == DType::f32 ? "-f32" : "", to_string(variant), architecture.name),
-                        "flashjit_backward");
+  source = named_backward_source(problem, gradient, spell_variant(variant), architecture);
   source.device_code = templates.flatten(with_parts("kernels/mma_backward.cuh", problem));
   source.generated = kGenerated + render_functions(problem) + render_arguments("BackwardArguments", problem) +
                      render_config(problem, variant, gradient, architecture) +
@@ -139,43 +125,17 @@ PlainKernel render_backward(const Problem& problem, const BackwardVariant& varia
   return kernel;
 }
 
-PlainKernel render_backward_prepare(DType dtype, const Architecture& architecture, const Templates& templates) {
-  return plain_kernel(
-      {fmt::format("backward-prepare-{}", to_string(dtype)), "flashjit_backward_prepare", "kernels/backward_rows.cuh",
-       "BackwardPrepareArguments", fmt::format("BackwardPrepare<{}>{{args}}", row_of(dtype).element)},
-      kBackwardRowsThreads, sizeof(BackwardPrepareArguments), architecture, templates);
+std::string spell_variant(const MmaBackwardVariant& variant) {
+  return spell_variant(kTunables, family_name(variant), variant);
 }
+const void* read_part(std::string_view part, MmaBackwardVariant& variant) { return read_part(kTunables, part, variant); }
 
-PlainKernel render_backward_finish(DType dtype, const Architecture& architecture, const Templates& templates) {
-  return plain_kernel(
-      {fmt::format("backward-finish-{}", to_string(dtype)), "flashjit_backward_finish", "kernels/backward_rows.cuh",
-       "BackwardFinishArguments", fmt::format("BackwardFinish<{}>{{args}}", row_of(dtype).element)},
-      kBackwardRowsThreads, sizeof(BackwardFinishArguments), architecture, templates);
-}
+QueryLayout query_layout(const Problem& problem, const MmaBackwardVariant&) { return {.columns = problem.head_dim}; }
 
 }  // namespace generator
 
-bool operator==(const BackwardVariant& a, const BackwardVariant& b) noexcept {
+bool operator==(const MmaBackwardVariant& a, const MmaBackwardVariant& b) noexcept {
   return generator::equal(generator::kTunables, a, b);
-}
-
-std::string to_string(const BackwardVariant& variant) {
-  return generator::spell_variant(generator::kTunables, kFamily, variant);
-}
-
-BackwardVariant parse_backward_variant(std::string_view text) {
-  BackwardVariant variant;
-  std::string_view rest = text;
-  if (rest == kFamily || rest.starts_with(std::string(kFamily) + '-')) rest.remove_prefix(kFamily.size());
-  while (!rest.empty()) {
-    if (rest.front() == '-') rest.remove_prefix(1);
-    const std::string_view part = rest.substr(0, rest.find('-'));
-    if (generator::read_part(generator::kTunables, part, variant) == nullptr)
-      throw Error(ErrorCode::invalid_argument, fmt::format("variant: '{}' must be like {}, which has no '{}'", text,
-                                                           to_string(BackwardVariant()), part));
-    rest.remove_prefix(part.size());
-  }
-  return variant;
 }
 
 }  // namespace flashjit

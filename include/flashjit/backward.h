@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "flashjit/attention.h"
 #include "flashjit/tensor.h"
@@ -18,19 +19,30 @@ struct GradientTensors {
   std::optional<Tensor> dq, dk, dv;
 };
 
-// How the kernel is tuned that makes dq, dk and dv: the mma.sync family's, which is all there is yet.
+// How the kernel is tuned that makes dq, dk and dv. That of the mma.sync family, for all architectures:
 // mma-q64-kv128-w8-r1-s1
-struct BackwardVariant {
+struct MmaBackwardVariant {
   int block_q = 64;    // queries of one step: a multiple of 16 up to 128
   int block_kv = 128;  // keys and values of a thread block: likewise
   int warps = 8;       // 4 or 8, which share out all products alike
-  int row_tiles = 1;   // tiles of 16 rows that a warp has of each product: 1; or 2, which has run in the emulator alone
+  int row_tiles = 1;   // tiles of 16 rows that a warp has of each product: 1 or 2
   int stages = 1;      // tiles of queries in shared memory: 1 or 2
 };
-bool operator==(const BackwardVariant& a, const BackwardVariant& b) noexcept;
-inline bool operator!=(const BackwardVariant& a, const BackwardVariant& b) noexcept { return !(a == b); }
+// That of the Hopper family, for sm_90a, masks that are spans of keys, and head dims up to 128: hopper-q64-kv128-s2
+struct HopperBackwardVariant {
+  int block_q = 64;    // queries of one step: 64 for a head_dim above 64, else 128
+  int block_kv = 128;  // keys and values of a thread block: 128
+  int stages = 2;      // tiles of queries in shared memory: 1 or 2
+};
+bool operator==(const MmaBackwardVariant& a, const MmaBackwardVariant& b) noexcept;
+bool operator==(const HopperBackwardVariant& a, const HopperBackwardVariant& b) noexcept;
+inline bool operator!=(const MmaBackwardVariant& a, const MmaBackwardVariant& b) noexcept { return !(a == b); }
+inline bool operator!=(const HopperBackwardVariant& a, const HopperBackwardVariant& b) noexcept { return !(a == b); }
+
+using BackwardVariant = std::variant<MmaBackwardVariant, HopperBackwardVariant>;
 std::string to_string(const BackwardVariant& variant);
-// Reads that spelling; parts that are not named are as above. Throws Error(invalid_argument).
+// Reads that spelling; parts that are not named are as above, and without a family in front it is of mma. Throws
+// Error(invalid_argument).
 BackwardVariant parse_backward_variant(std::string_view text);
 
 struct BackwardOptions {

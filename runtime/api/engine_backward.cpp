@@ -11,10 +11,11 @@ struct BackwardMemory {
   DeviceTensor rows, dq;
 };
 
-// What the launches of the call share, for as long as they are enqueued.
-BackwardMemory allocate_scratch(runtime::BackwardCall& call, const runtime::Backend& backend) {
+// Chooses its kernel, and what the launches share for as long as they are enqueued.
+BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& backend) {
   const Stream stream = call.given.opts.stream;
   const int device = backend.output_device(call.forward.operands, stream);
+  runtime::choose_variant(call, backend.architecture(call.forward.operands, stream));
   runtime::BackwardScratch scratch = runtime::backward_scratch(call);
   BackwardMemory memory;
   scratch.rows = memory.rows = DeviceTensor::allocate(DType::f32, scratch.rows.shape, stream, device);
@@ -31,7 +32,7 @@ void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tenso
   const runtime::GivenGradients given{dout, q, k, v, out, lse, into, opts, backward};
   runtime::BackwardCall call = runtime::validate_backward(given);
   if (call.nothing_to_do()) return;
-  const BackwardMemory memory = allocate_scratch(call, impl_->backend);
+  const BackwardMemory memory = make_ready(call, impl_->backend);
   const auto run = [&](auto make) {
     impl_->backend.run(call.forward.operands, opts.stream,
                        [&](const Architecture& architecture) { return make(call, architecture, impl_->templates); });
@@ -51,7 +52,7 @@ emulator::Report Engine::emulate_backward(const Tensor& dout, const Tensor& q, c
   const runtime::GivenGradients given{dout, q, k, v, out, lse, into, opts, backward};
   runtime::BackwardCall call = runtime::validate_backward(given);
   if (call.nothing_to_do()) return {};
-  const BackwardMemory memory = allocate_scratch(call, impl_->backend);
+  const BackwardMemory memory = make_ready(call, impl_->backend);
   const auto emulate = [&](auto make) {
     const auto made = [&](const Architecture& architecture) { return make(call, architecture, impl_->templates); };
     return impl_->emulated->emulate(call.forward.operands, opts.stream, made, options);

@@ -37,6 +37,7 @@ class Backend {
   virtual int output_device(const Operands& operands, Stream stream) const = 0;
   // Of the device of a call with these operands. Throws Error.
   virtual int sm_count(const Operands& operands, Stream stream) const = 0;
+  virtual const Architecture& architecture(const Operands& operands, Stream stream) const = 0;
   // Enqueues the call on its stream, or computes it at once where there are no streams. Its kernel is made now when it
   // has not been prepared. Throws Error.
   virtual void run(const ForwardCall& call, const AttentionOptions& opts) = 0;
@@ -52,7 +53,7 @@ class Backend {
   // Likewise what calls with a plan find in its memory, for a call with a variant: the list of tiles of a ragged batch,
   // which a kernel makes, and counters at 0.
   virtual void plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) = 0;
-  // Likewise a kernel beside those of attention, that `make` makes for the architecture of the call's device.
+  // Likewise a kernel beside those of forward attention, that `make` makes for the architecture of the call's device.
   using MakePlainLaunch = std::function<PlainLaunch(const Architecture& architecture)>;
   virtual void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) = 0;
 };

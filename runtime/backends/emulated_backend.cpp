@@ -40,19 +40,6 @@ emulator::Program parse(const std::string& kernel, const std::string& ptx) {
   }
 }
 
-// Without tensor maps and tile counters.
-emulator::Launch emulated(const Launch& launch, const EmulationOptions& options) {
-  emulator::Launch copy;
-  copy.grid.x = static_cast<unsigned>(launch.blocks);
-  copy.block.x = static_cast<unsigned>(launch.threads);
-  copy.cluster.x = static_cast<unsigned>(launch.cluster);
-  copy.resident_clusters = std::max(1, options.resident_blocks / launch.cluster);
-  copy.dynamic_shared_bytes = static_cast<std::size_t>(launch.shared_bytes);
-  copy.seed = options.seed;
-  copy.parameters.assign(launch.arguments, launch.arguments + launch.argument_bytes);
-  return copy;
-}
-
 void require_clean(const emulator::Report& report) {
   if (report.clean()) return;
   throw Error(ErrorCode::kernel_fault, to_string(report.findings.front()), to_string(report));
@@ -89,6 +76,23 @@ emulator::TensorMapDescription description_of(const MapPlace& place) {
                 : row_bytes == 64 ? emulator::TensorSwizzle::bytes_64
                                   : emulator::TensorSwizzle::bytes_32;
   return map;
+}
+
+// Without tile counters.
+emulator::Launch emulated(const Launch& launch, const EmulationOptions& options) {
+  emulator::Launch copy;
+  copy.grid.x = static_cast<unsigned>(launch.blocks);
+  copy.block.x = static_cast<unsigned>(launch.threads);
+  copy.cluster.x = static_cast<unsigned>(launch.cluster);
+  copy.resident_clusters = std::max(1, options.resident_blocks / launch.cluster);
+  copy.dynamic_shared_bytes = static_cast<std::size_t>(launch.shared_bytes);
+  copy.seed = options.seed;
+  copy.parameters.assign(launch.arguments, launch.arguments + launch.argument_bytes);
+  for (int i = 0; i < launch.map_count; ++i) {
+    const emulator::TensorMap map = emulator::encode_tensor_map(description_of(launch.maps[i]));
+    std::memcpy(copy.parameters.data() + launch.maps[i].offset, &map, sizeof(map));
+  }
+  return copy;
 }
 
 }  // namespace
@@ -130,10 +134,6 @@ struct EmulatedBackend::Kernel {
 
  private:
   emulator::Report run(Launch& launch, emulator::Memory memory, const EmulationOptions& options) const {
-    for (int i = 0; i < launch.map_count; ++i) {
-      const MapPlace& place = launch.maps[i];
-      launch.write_argument(place.offset, emulator::encode_tensor_map(description_of(place)));
-    }
     std::uint32_t tile_counter = 0;
     if (launch.tile_counter_offset != Launch::kNowhere) {
       launch.write_argument(launch.tile_counter_offset, &tile_counter);
@@ -235,6 +235,8 @@ int EmulatedBackend::output_device(const Operands&, Stream stream) const {
 }
 
 int EmulatedBackend::sm_count(const Operands&, Stream) const { return kSmCount; }
+
+const Architecture& EmulatedBackend::architecture(const Operands&, Stream) const { return architecture_; }
 
 void EmulatedBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
   require_clean(emulate(call, opts, options_));

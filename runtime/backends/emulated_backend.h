@@ -39,6 +39,7 @@ class EmulatedBackend : public Backend {
   KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts) override;
   int output_device(const Operands& operands, Stream stream) const override;
   int sm_count(const Operands& operands, Stream stream) const override;
+  const Architecture& architecture(const Operands& operands, Stream stream) const override;
   // Both throw what making the kernel throws, and Error(unsupported) for PTX that the emulator does not know; run()
   // throws Error(kernel_fault) for any finding.
   void run(const ForwardCall& call, const AttentionOptions& opts) override;

@@ -62,6 +62,11 @@ int GpuBackend::sm_count(const Operands& operands, Stream stream) const {
   return device(resolve_device(driver, device_of(driver, operands, stream))).info.sm_count;
 }
 
+const Architecture& GpuBackend::architecture(const Operands& operands, Stream stream) const {
+  const Driver& driver = Driver::load();
+  return require_architecture(device(resolve_device(driver, device_of(driver, operands, stream))));
+}
+
 void GpuBackend::run(const ForwardCall& call, const AttentionOptions& opts) {
   if (call.nothing_to_do()) return;
   const Driver& driver = Driver::load();
@@ -131,6 +136,7 @@ void GpuBackend::run(const Operands& operands, Stream stream, const MakePlainLau
   const Architecture& architecture = require_architecture(on);
   PlainLaunch made = make(architecture);
   if (made.launch.blocks == 0) return;
+  write_tensor_maps(driver, made.launch);
   const KernelRequest request(made.kernel.source, architecture.name, {});
   enqueue(driver, made.launch, kernels_.load(request, made.kernel.threads, made.kernel.smem_bytes, on), stream);
 }

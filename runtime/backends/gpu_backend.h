@@ -19,6 +19,7 @@ class GpuBackend : public Backend {
   KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts) override;
   int output_device(const Operands& operands, Stream stream) const override;
   int sm_count(const Operands& operands, Stream stream) const override;
+  const Architecture& architecture(const Operands& operands, Stream stream) const override;
   void run(const ForwardCall& call, const AttentionOptions& opts) override;
   bool repeat(RememberedCalls& earlier, const GivenCall& call) override;
   void remember(RememberedCalls& calls, const GivenCall& call) noexcept override;

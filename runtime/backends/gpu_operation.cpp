@@ -23,15 +23,6 @@ void require_not_capturing(const Driver& driver, Stream stream) {
               "the capture), this one was not");
 }
 
-void write_tensor_maps(const Driver& driver, Launch& launch) {
-  static_assert(Launch::kMaxMaps <= TensorMapEncoder::kPlaces);
-  thread_local TensorMapEncoder encoder;
-  for (int i = 0; i < launch.map_count; ++i) {
-    const MapPlace& place = launch.maps[i];
-    launch.write_argument(place.offset, encoder.encode(driver, i, place));
-  }
-}
-
 DeviceTensor allocate_scratch(std::size_t bytes, Stream stream) {
   if (bytes == 0) return {};
   const auto words = static_cast<std::int64_t>(bytes / sizeof(std::int32_t));
@@ -63,6 +54,15 @@ void set_attributes(CUlaunchConfig& config, const Launch& launch) {
 }
 
 }  // namespace
+
+void write_tensor_maps(const Driver& driver, Launch& launch) {
+  static_assert(Launch::kMaxMaps <= TensorMapEncoder::kPlaces);
+  thread_local TensorMapEncoder encoder;
+  for (int i = 0; i < launch.map_count; ++i) {
+    const MapPlace& place = launch.maps[i];
+    launch.write_argument(place.offset, encoder.encode(driver, i, place));
+  }
+}
 
 // A config comes without initial values.
 void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream) {

@@ -38,10 +38,12 @@ class GpuOperation {
 
 // How a launch is enqueued: every field is set.
 void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream);
+// Into its arguments. Throws Error(driver).
+void write_tensor_maps(const Driver& driver, Launch& launch);
 // A counter of its own for a launch on the stream.
 std::uint32_t* next_tile_counter(const Driver& driver, TileCounters& counters, Stream stream);
 
-// A launch of a kernel beside those of attention, without tensor maps and counters. Throws Error(driver).
+// A launch of a kernel beside those of forward attention, without counters. Throws Error(driver).
 void enqueue(const Driver& driver, Launch& launch, CUfunction function, Stream stream);
 
 // Whether work that is enqueued on the stream becomes part of a graph.

@@ -2,8 +2,10 @@
 #include "runtime/call/backward.h"
 
 #include "generator/backward.h"
+#include "generator/plan.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operands.h"
+#include "runtime/call/tensor_map.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
@@ -89,12 +91,13 @@ generator::ForwardSizes sizes_without_queries(const ForwardCall& call) {
   return sizes;
 }
 
-// Of queries, with the lanes that rows of so many chunks take.
+// Of queries as the launches share them, with the lanes that rows of so many chunks take.
 generator::BackwardRows rows_of(const BackwardCall& call, int chunks) {
-  const Dims& q = call.given.q.shape;
-  return {.count = q[batch_dim] * q[heads_dim] * q[seqlen_dim],
-          .seqlen = static_cast<int>(q[seqlen_dim]),
-          .num_heads = static_cast<int>(q[heads_dim]),
+  const Dims& shared = call.scratch.rows.shape;
+  return {.count = shared[1] * shared[2] * shared[3],
+          .seqlen = static_cast<int>(call.given.q.shape[seqlen_dim]),
+          .padded_seqlen = static_cast<int>(shared[3]),
+          .num_heads = static_cast<int>(shared[2]),
           .lanes_log2 = row_lanes_log2(chunks)};
 }
 
@@ -105,9 +108,11 @@ PlainLaunch row_launch(generator::PlainKernel kernel, const generator::BackwardR
 
 BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& architecture) {
   const std::optional<BackwardVariant>& asked = call.given.backward.variant;
-  if (!asked) return generator::default_backward_variant(call.forward.problem, architecture);
-  const std::string why = generator::why_illegal(call.forward.problem, *asked, architecture);
+  const Problem& problem = call.forward.problem;
+  if (!asked) return generator::default_backward_variant(problem, architecture, has_tensor_maps(call.forward));
+  const std::string why = generator::why_illegal(problem, *asked, architecture);
   if (!why.empty()) throw Error(ErrorCode::invalid_argument, why);
+  if (std::holds_alternative<HopperBackwardVariant>(*asked)) require_tensor_maps(call.forward);
   return *asked;
 }
 
@@ -116,6 +121,7 @@ float* row_sums(const BackwardCall& call) {
   const Dims& shape = call.scratch.rows.shape;
   return floats(call.scratch.rows) + shape[1] * shape[2] * shape[3];
 }
+std::int64_t tiles_of(std::int64_t seqlen, int rows) { return (seqlen + rows - 1) / rows; }
 int chunks_of(std::int64_t head_dim) { return static_cast<int>(head_dim / kChunkElements); }
 
 }  // namespace
@@ -127,7 +133,7 @@ bool BackwardCall::nothing_to_do() const noexcept {
 
 BackwardCall validate_backward(const GivenGradients& given) {
   check_options(given.opts);
-  BackwardCall call{validate_inputs(given.q, given.k, given.v, given.opts), given, {}};
+  BackwardCall call{validate_inputs(given.q, given.k, given.v, given.opts), given, {}, {}};
   if (call.forward.problem.e4m3)
     throw Error(ErrorCode::unsupported, "k: must not be e4m3, which has no backward kernels yet");
   call.forward.problem = generator::backward_problem(call.forward.problem);
@@ -148,12 +154,17 @@ BackwardCall validate_backward(const GivenGradients& given) {
   return call;
 }
 
+void choose_variant(BackwardCall& call, const Architecture& architecture) {
+  call.variant = chosen_variant(call, architecture);
+}
+
 BackwardScratch backward_scratch(const BackwardCall& call) {
   const Dims& q = call.given.q.shape;
+  const generator::QueryLayout layout = generator::query_layout(call.forward.problem, call.variant);
+  const std::int64_t rows = tiles_of(q[seqlen_dim], layout.rows) * layout.rows;
   BackwardScratch scratch;
-  scratch.rows = Tensor(nullptr, DType::f32, {2, q[batch_dim], q[heads_dim], q[seqlen_dim]});
-  if (call.given.into.dq)
-    scratch.dq = Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], q[seqlen_dim], q[head_dim_dim]});
+  scratch.rows = Tensor(nullptr, DType::f32, {2, q[batch_dim], q[heads_dim], rows});
+  if (call.given.into.dq) scratch.dq = Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], rows, layout.columns});
   return scratch;
 }
 
@@ -168,7 +179,7 @@ PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Archite
   const GivenGradients& given = call.given;
   generator::BackwardPrepareArguments arguments{};
   arguments.chunks = chunks_of(given.out.shape[head_dim_dim]);
-  arguments.dq_chunks = chunks_of(given.q.shape[head_dim_dim]);
+  if (given.into.dq) arguments.dq_chunks = chunks_of(call.scratch.dq.shape[3]);
   arguments.rows = rows_of(call, arguments.chunks);
   arguments.out = static_cast<const char*>(given.out.data);
   arguments.dout = static_cast<const char*>(given.dout.data);
@@ -185,37 +196,91 @@ PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Archite
   return made;
 }
 
-PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture,
-                                 const generator::Templates& templates) {
-  const GivenGradients& given = call.given;
+namespace {
+
+// What the families' kernels are told alike.
+template <class Arguments>
+void set_common(Arguments& arguments, const BackwardCall& call, const generator::ForwardSizes& sizes) {
+  const auto& [dq, dk, dv] = call.given.into;
+  arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
+  arguments.dq = floats(call.scratch.dq);
+  arguments.dk = data_of(dk), arguments.dv = data_of(dv);
+  arguments.dk_strides = strides_of(dk), arguments.dv_strides = strides_of(dv);
+  arguments.sizes = sizes;
+  arguments.scale = call.forward.softmax_scale;
+}
+
+std::size_t set_arguments(Launch& launch, const BackwardCall& call, const MmaBackwardVariant&) {
   const bool has_queries = call.forward.num_heads_q > 0;
   generator::MmaArguments of_forward{};
   if (has_queries) of_forward = make_forward_arguments(call.forward, MmaVariant{});
   generator::BackwardArguments arguments{};
   arguments.q = of_forward.q, arguments.k = of_forward.k, arguments.v = of_forward.v;
-  arguments.dout = static_cast<const char*>(given.dout.data);
+  arguments.dout = static_cast<const char*>(call.given.dout.data);
   arguments.q_strides = of_forward.q_strides, arguments.k_strides = of_forward.k_strides;
-  arguments.v_strides = of_forward.v_strides, arguments.dout_strides = row_strides(given.dout);
-  arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
-  arguments.dq = floats(call.scratch.dq);
-  arguments.dk = data_of(given.into.dk), arguments.dv = data_of(given.into.dv);
-  arguments.dk_strides = strides_of(given.into.dk), arguments.dv_strides = strides_of(given.into.dv);
-  arguments.sizes = of_forward.sizes;
-  if (!has_queries) arguments.sizes = sizes_without_queries(call.forward);
+  arguments.v_strides = of_forward.v_strides, arguments.dout_strides = row_strides(call.given.dout);
+  set_common(arguments, call, has_queries ? of_forward.sizes : sizes_without_queries(call.forward));
+  launch.write_argument(0, arguments);
+  return sizeof(arguments);
+}
+
+// All of its tensors have elements.
+std::size_t set_arguments(Launch& launch, const BackwardCall& call, const HopperBackwardVariant& variant) {
+  using Arguments = generator::HopperBackwardArguments;
+  Arguments arguments{};
+  generator::ForwardSizes sizes = make_forward_arguments(call.forward, MmaVariant{}).sizes;
+  sizes.num_q_tiles = static_cast<int>(tiles_of(call.forward.seqlen_q, variant.block_q));
+  set_common(arguments, call, sizes);
+  launch.write_argument(0, arguments);
+  const Problem& problem = call.forward.problem;
+  const auto add_map = [&](std::size_t offset, const Tensor& tensor, int head_dim, int rows) {
+    launch.maps[launch.map_count++] = {offset, &tensor, {generator::panels_of(head_dim).columns, 1, rows}, false};
+  };
+  add_map(offsetof(Arguments, q), call.given.q, problem.head_dim, variant.block_q);
+  add_map(offsetof(Arguments, k), call.given.k, problem.head_dim, variant.block_kv);
+  add_map(offsetof(Arguments, v), call.given.v, problem.head_dim_v, variant.block_kv);
+  add_map(offsetof(Arguments, dout), call.given.dout, problem.head_dim_v, variant.block_q);
+  return sizeof(arguments);
+}
+
+PlainLaunch make_finish_tiles_launch(const BackwardCall& call, const generator::QueryLayout& layout,
+                                     const Architecture& architecture, const generator::Templates& templates) {
+  constexpr int kParts = 2;
+  const Dims& q = call.given.q.shape;
+  generator::BackwardTilesArguments arguments{};
+  arguments.sums = floats(call.scratch.dq);
+  arguments.dq = data_of(call.given.into.dq);
+  arguments.dq_strides = strides_of(call.given.into.dq);
+  arguments.seqlen = static_cast<int>(q[seqlen_dim]), arguments.num_heads = static_cast<int>(q[heads_dim]);
+  arguments.head_dim = static_cast<int>(q[head_dim_dim]);
+  arguments.tiles = static_cast<int>(tiles_of(q[seqlen_dim], layout.rows));
+  arguments.part_chunks = chunks_of(layout.part_columns), arguments.parts_are_rows = layout.parts_are_rows;
   arguments.scale = call.forward.softmax_scale;
-  const BackwardVariant variant = chosen_variant(call, architecture);
-  const std::int64_t tiles = (given.k.shape[seqlen_dim] + variant.block_kv - 1) / variant.block_kv;
-  PlainLaunch made = plain_launch(
-      generator::render_backward(call.forward.problem, variant, call.key_gradient, architecture, templates),
-      call.forward.batch * call.forward.num_heads_kv * tiles, "k");
+  PlainLaunch made = plain_launch(generator::render_backward_finish_tiles(call.given.q.dtype, architecture, templates),
+                                  q[batch_dim] * q[heads_dim] * arguments.tiles * kParts, "q");
   made.launch.write_argument(0, arguments);
-  set_part_arguments(made.launch, call.forward, sizeof(arguments), nullptr);
+  return made;
+}
+
+}  // namespace
+
+PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture,
+                                 const generator::Templates& templates) {
+  const std::int64_t tiles = tiles_of(call.given.k.shape[seqlen_dim], generator::block_kv(call.variant));
+  PlainLaunch made = plain_launch(
+      generator::render_backward(call.forward.problem, call.variant, call.key_gradient, architecture, templates),
+      call.forward.batch * call.forward.num_heads_kv * tiles, "k");
+  const std::size_t core_bytes =
+      std::visit([&](const auto& of_family) { return set_arguments(made.launch, call, of_family); }, call.variant);
+  set_part_arguments(made.launch, call.forward, core_bytes, nullptr);
   return made;
 }
 
 PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architecture& architecture,
                                         const generator::Templates& templates) {
   const GivenGradients& given = call.given;
+  const generator::QueryLayout layout = generator::query_layout(call.forward.problem, call.variant);
+  if (layout.tiles) return make_finish_tiles_launch(call, layout, architecture, templates);
   generator::BackwardFinishArguments arguments{};
   arguments.chunks = chunks_of(given.q.shape[head_dim_dim]);
   arguments.rows = rows_of(call, arguments.chunks);

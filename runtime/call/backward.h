@@ -19,23 +19,26 @@ struct GivenGradients {
   const BackwardOptions& backward;
 };
 
-// Memory that its launches share: f32, packed.
+// Memory that its launches share: f32, packed, by the layout of the variant.
 struct BackwardScratch {
-  Tensor rows;  // [2, batch, num_heads_q, seqlen_q]: LSE and row sums
-  Tensor dq;    // [batch, num_heads_q, seqlen_q, head_dim]; empty where it is not wanted
+  Tensor rows;  // [2, batch, num_heads_q, padded seqlen_q]: LSE and row sums
+  Tensor dq;    // [batch, num_heads_q, padded seqlen_q, columns]; empty where it is not wanted
 };
 
 // Points into the caller's tensors and lives no longer than the call.
 struct BackwardCall {
   ForwardCall forward;  // with what the backward kernel knows of its problem
   const GivenGradients& given;
+  BackwardVariant variant;  // once it was chosen
   BackwardScratch scratch;
   DType key_gradient = DType::f32;  // of dk and dv
 
   bool nothing_to_do() const noexcept;
 };
-// Without scratch. Throws Error(invalid_argument), and Error(unsupported) for what has no backward kernels.
+// Without variant and scratch. Throws Error(invalid_argument), and Error(unsupported) for what has no backward kernels.
 BackwardCall validate_backward(const GivenGradients& given);
+// The asked one, or the default. Throws Error(invalid_argument).
+void choose_variant(BackwardCall& call, const Architecture& architecture);
 // What it takes, without memory; and then with it, before the launches are made.
 BackwardScratch backward_scratch(const BackwardCall& call);
 void add_scratch(BackwardCall& call, const BackwardScratch& scratch);

@@ -21,8 +21,8 @@ struct BackwardRow {
     const int64 thread = static_cast<int64>(ptx::ctaid_x()) * kBackwardRowsThreads + ptx::tid_x();
     lane = static_cast<int>(thread) & ((1 << rows.lanes_log2) - 1);
     index = thread >> rows.lanes_log2;
-    const int64 of_heads = index / rows.seqlen;
-    query = static_cast<int>(index % rows.seqlen);
+    const int64 of_heads = index / rows.padded_seqlen;
+    query = static_cast<int>(index % rows.padded_seqlen);
     head = static_cast<int>(of_heads % rows.num_heads), batch = static_cast<int>(of_heads / rows.num_heads);
   }
   __device__ __forceinline__ int64 in(const RowStrides& strides) const {
@@ -36,19 +36,20 @@ struct BackwardPrepare {
 
   __device__ __forceinline__ void run() const {
     const BackwardRow row(args.rows);
-    const bool exists = row.index < args.rows.count;
+    const bool is_row = row.index < args.rows.count, exists = is_row && row.query < args.rows.seqlen;
     float sum = 0.0f;
-    if (exists) {
-      sum = sum_of(row);
-      clear(row);
-    }
+    if (exists) sum = sum_of(row);
+    if (is_row) clear(row);
 #pragma unroll 1
     for (int lanes = 1 << args.rows.lanes_log2; lanes > 1; lanes /= 2) sum += ptx::shfl_xor(sum, lanes / 2);
-    if (!exists || row.lane != 0) return;
-    if (args.dlse != nullptr) sum -= ptx::ld_global_float(args.dlse + row.in(args.dlse_strides));
-    const float lse = ptx::ld_global_float(args.lse + row.in(args.lse_strides));
+    if (!is_row || row.lane != 0) return;
+    float lse = -infinity();
+    if (exists) {
+      if (args.dlse != nullptr) sum -= ptx::ld_global_float(args.dlse + row.in(args.dlse_strides));
+      lse = ptx::ld_global_float(args.lse + row.in(args.lse_strides));
+    }
     args.row_sums[row.index] = sum;
-    // All probabilities of a row that sees nothing are 0.
+    // All probabilities of a row that sees nothing are 0, and of one that pads.
     args.lse_log2[row.index] = lse == -infinity() ? infinity() : lse * kLog2E;
   }
 
@@ -88,5 +89,47 @@ struct BackwardFinish {
       for (float& x : sum.x) x *= args.scale;
       Octets<Element>::store(args.dq + row.in(args.dq_strides) + chunk * Octets<Element>::kBytes, sum);
     }
+  }
+};
+
+// The same where a tile's parts lie as the registers of a warpgroup: [chunk][thread][4]. Four neighbouring threads have
+// the eight dims of a chunk, of two rows.
+template <class Element>
+struct BackwardFinishTiles {
+  const BackwardTilesArguments& args;
+
+  __device__ __forceinline__ void run() const {
+    constexpr int kParts = 2, kRows = 64, kRowsOfWarp = 16, kPairs = kRows / 2;
+    constexpr int kBytesOfChunk = kWarpgroupSize * kChunkBytes;
+    const uint32 block = ptx::ctaid_x(), part = block % kParts, tile = block / kParts % args.tiles,
+                 of_heads = block / kParts / args.tiles;
+    const int batch = static_cast<int>(of_heads / args.num_heads), head = static_cast<int>(of_heads % args.num_heads);
+    const char* const sums = reinterpret_cast<const char*>(args.sums) +
+                             static_cast<int64>(block) * args.part_chunks * kBytesOfChunk;
+    char* const to = args.dq + batch * args.dq_strides.batch + head * args.dq_strides.head;
+    const bool are_rows = args.parts_are_rows != 0;
+    const int first_row = are_rows ? (tile * kParts + part) * kRows : tile * kRows;
+    const int first_chunk = are_rows ? 0 : part * args.part_chunks;
+#pragma unroll 1
+    for (int i = ptx::tid_x(); i < kPairs * args.part_chunks; i += kBackwardRowsThreads) {
+      const int chunk = i % args.part_chunks, pair = i / args.part_chunks;
+      const int row = first_row + pair / 8 * kRowsOfWarp + pair % 8;
+      if ((first_chunk + chunk) * kChunkElements >= args.head_dim) continue;
+      const char* const from = sums + chunk * kBytesOfChunk + pair * 4 * kChunkBytes;
+      const Octet first = Octets<Single>::load(from), second = Octets<Single>::load(from + 2 * kChunkBytes);
+      char* const chunk_to = to + (first_chunk + chunk) * Octets<Element>::kBytes;
+      store(chunk_to, row, {first.x[0], first.x[1], first.x[4], first.x[5], second.x[0], second.x[1], second.x[4],
+                            second.x[5]});
+      store(chunk_to, row + 8, {first.x[2], first.x[3], first.x[6], first.x[7], second.x[2], second.x[3], second.x[6],
+                                second.x[7]});
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void store(char* to, int row, Octet sum) const {
+    if (row >= args.seqlen) return;
+#pragma unroll
+    for (float& x : sum.x) x *= args.scale;
+    Octets<Element>::store(to + row * args.dq_strides.row, sum);
   }
 };

@@ -10,6 +10,8 @@
 // rounds dQ afterwards.
 #pragma once
 
+#include "attention/gradient.cuh"
+#include "attention/key_tile.cuh"
 #include "attention/mask.cuh"
 #include "attention/probability.cuh"
 #include "attention/scores.cuh"
@@ -41,17 +43,13 @@ class BackwardMma {
   static_assert(Shape::kKeysOfWarp % kPieceKeys == 0 && kKeptKeys % kPieceKeys == 0, "pieces must fill their rows");
   using Scores = Accumulator<Shape::kRowTiles, kPieceKeys / 8>;
 
-  struct KeyTile {
-    int index, head, batch;  // head: of keys and values
-  };
-
  public:
   __device__ __forceinline__ BackwardMma(const typename Config::Arguments& arguments, SmemAddress smem)
       : launch(arguments),
         args(arguments.core),
         smem(smem),
         thread(ptx::tid_x()),
-        tile(find_tile()),
+        tile(KeyTile::of_block<Config>(args.sizes)),
         first_key(tile.index * Config::kBlockKv),
         mask(arguments, sequence(), [this] { return tile.batch; }, {}),
         parts(arguments),
@@ -59,10 +57,10 @@ class BackwardMma {
 
   __device__ __forceinline__ void run() {
     dk.clear(), dv.clear();
-    find_queries();
-    if (first_tile < end_tile) {
+    tiles = QueryTiles::beside<Config>(first_key, args.sizes, mask);
+    if (tiles.count() > 0) {
       bring_keys();
-      const int steps = (end_tile - first_tile) * args.sizes.heads_per_group;
+      const int steps = tiles.count() * args.sizes.heads_per_group;
       clear_ring_padding();
       request_queries(0);
 #pragma unroll 1
@@ -310,49 +308,13 @@ class BackwardMma {
       for (int n = 0; n < 2 * kDimTiles; ++n) {
         const int dim = dim_part() * kDimTiles * 16 + 8 * n;
         if (dim >= kColumns) break;
-        store_pair(Stored{}, row + (dim + lane() % 4 * 2) * kBytes, sum.x[half / 2][n][half % 2 * 2] * scale,
+        store_gradients(Stored{}, row + (dim + lane() % 4 * 2) * kBytes, sum.x[half / 2][n][half % 2 * 2] * scale,
                    sum.x[half / 2][n][half % 2 * 2 + 1] * scale);
       }
     }
   }
-  __device__ __forceinline__ static void store_pair(Single, char* to, float x, float y) { ptx::st_global(to, x, y); }
-  template <class Stored>
-  __device__ __forceinline__ static void store_pair(Stored, char* to, float x, float y) {
-    ptx::st_global(to, ptx::cvt_rn_x2(Stored{}, x, y));
-  }
 
   // --- Places -------------------------------------------------------------------------------------------------------
-
-  __device__ __forceinline__ KeyTile find_tile() const {
-    const uint32 tiles = ceil_div(args.sizes.seqlen_kv, Config::kBlockKv);
-    const uint32 heads = args.sizes.num_heads_q / args.sizes.heads_per_group, block = ptx::ctaid_x();
-    return {static_cast<int>(block % tiles), static_cast<int>(block / tiles % heads),
-            static_cast<int>(block / tiles / heads)};
-  }
-  // The tiles of queries that see a key of the block. What rows see neither begins nor ends earlier than what rows
-  // before them see.
-  __device__ __forceinline__ void find_queries() {
-    const int tiles = ceil_div(args.sizes.seqlen_q, Config::kBlockQ), last_key = first_key + Config::kBlockKv - 1;
-    first_tile = first_where(0, tiles, [&](int i) { return mask.last_key(last_row_of(i)) >= first_key; });
-    end_tile = tiles;
-    if constexpr (Mask<Config>::kBegins)
-      end_tile = first_where(first_tile, tiles, [&](int i) { return mask.first_key(i * Config::kBlockQ) > last_key; });
-  }
-  template <class Is>
-  __device__ __forceinline__ static int first_where(int begin, int end, Is is) {
-#pragma unroll 1
-    while (begin < end) {
-      const int middle = (begin + end) / 2;
-      if (is(middle))
-        end = middle;
-      else
-        begin = middle + 1;
-    }
-    return begin;
-  }
-  __device__ __forceinline__ int last_row_of(int i) const {
-    return min((i + 1) * Config::kBlockQ, args.sizes.seqlen_q) - 1;
-  }
 
   struct Row {
     float lse_log2, sum;
@@ -394,10 +356,10 @@ class BackwardMma {
   __device__ __forceinline__ float dropout_scale() const { return Dropouts(launch).scale(); }
   // Steps go through the heads of the group, one after the other.
   __device__ __forceinline__ int head_of(int i) const {
-    return tile.head * args.sizes.heads_per_group + i / (end_tile - first_tile);
+    return tile.head * args.sizes.heads_per_group + i / tiles.count();
   }
   __device__ __forceinline__ int first_query(int i) const {
-    return (first_tile + i % (end_tile - first_tile)) * Config::kBlockQ;
+    return (tiles.first + i % tiles.count()) * Config::kBlockQ;
   }
   __device__ __forceinline__ int lane() const { return thread % kWarpSize; }
   __device__ __forceinline__ int warp() const { return thread / kWarpSize; }
@@ -414,7 +376,7 @@ class BackwardMma {
   const Mask<Config> mask;
   const ScoreParts parts;
   const Predicates predicates;
-  int first_tile, end_tile;  // of queries
+  QueryTiles tiles;
   Accumulator<Shape::kRowTiles, 2 * Shape::kKeyDimTiles> dk;
   Accumulator<Shape::kRowTiles, 2 * Shape::kValueDimTiles> dv;
 };

@@ -75,6 +75,22 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, EndedBoxOrigin a
       : "memory");
 }
 
+// Without a tensor map: some multiple of 16 bytes, from and to multiples of 16.
+
+// cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [dst], [src], bytes, [barrier]; PTX ISA 8.0, sm_90
+__device__ __forceinline__ void bulk_load(SmemAddress dst, const void* src, uint32 bytes, SmemAddress barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
+               "l"(src), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+// cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [dst], [src], bytes;            PTX ISA 8.0, sm_90
+__device__ __forceinline__ void bulk_add(float* dst, SmemAddress src, uint32 bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(dst), "r"(src),
+               "r"(bytes)
+               : "memory");
+}
+
 // cp.async.bulk.commit_group;                                                                PTX ISA 8.0, sm_90
 __device__ __forceinline__ void tma_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 

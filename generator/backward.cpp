@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "generator/backward.h"
+
+#include <fmt/format.h>
+
+#include "flashjit/error.h"
+#include "generator/arguments.h"
+#include "generator/backward_family.h"
+#include "generator/dtype.h"
+#include "generator/source_parts.h"
+
+namespace flashjit {
+
+std::string to_string(const BackwardVariant& variant) {
+  return std::visit([](const auto& of_family) { return generator::spell_variant(of_family); }, variant);
+}
+
+BackwardVariant parse_backward_variant(std::string_view text) {
+  BackwardVariant variant;
+  std::string_view rest = text;
+  for (const BackwardVariant& plain : {BackwardVariant(MmaBackwardVariant{}), BackwardVariant(HopperBackwardVariant{})}) {
+    const std::string family =
+        std::visit([](const auto& of_family) { return generator::family_name(of_family); }, plain);
+    if (rest != family && !rest.starts_with(family + '-')) continue;
+    variant = plain;
+    rest.remove_prefix(family.size());
+    break;
+  }
+  while (!rest.empty()) {
+    if (rest.front() == '-') rest.remove_prefix(1);
+    const std::string_view part = rest.substr(0, rest.find('-'));
+    if (std::visit([&](auto& of_family) { return generator::read_part(part, of_family); }, variant) == nullptr)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("variant: '{}' must be like {} or {}, which has no '{}'", text,
+                              to_string(MmaBackwardVariant()), to_string(HopperBackwardVariant()), part));
+    rest.remove_prefix(part.size());
+  }
+  return variant;
+}
+
+namespace generator {
+
+Problem backward_problem(const Problem& problem) {
+  Problem of_scores = problem;
+  of_scores.sinks = false;       // they are in the LSE
+  of_scores.block_mask = false;  // which leaves out no more than what is 0
+  return of_scores;
+}
+
+BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture,
+                                         bool has_tensor_maps) {
+  const HopperBackwardVariant hopper = default_hopper_backward(problem);
+  if (has_tensor_maps && why_illegal(problem, hopper, architecture).empty()) return hopper;
+  return default_mma_backward(problem, architecture);
+}
+
+std::string why_illegal(const Problem& problem, const BackwardVariant& variant, const Architecture& architecture) {
+  return std::visit([&](const auto& of_family) { return why_illegal(problem, of_family, architecture); }, variant);
+}
+
+QueryLayout query_layout(const Problem& problem, const BackwardVariant& variant) {
+  return std::visit([&](const auto& of_family) { return query_layout(problem, of_family); }, variant);
+}
+int block_q(const BackwardVariant& variant) noexcept {
+  return std::visit([](const auto& of_family) { return of_family.block_q; }, variant);
+}
+int block_kv(const BackwardVariant& variant) noexcept {
+  return std::visit([](const auto& of_family) { return of_family.block_kv; }, variant);
+}
+
+Source named_backward_source(const Problem& problem, DType gradient, const std::string& variant,
+                             const Architecture& architecture) {
+  const std::string of_forward = to_string(problem);
+  return named_source(fmt::format("bwd-{}{}.{}.{}", of_forward.substr(of_forward.find('-') + 1),
+                                  gradient == DType::f32 ? "-f32" : "", variant, architecture.name),
+                      "flashjit_backward");
+}
+
+PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, DType gradient,
+                            const Architecture& architecture, const Templates& templates) {
+  return std::visit(
+      [&](const auto& of_family) { return render_backward(problem, of_family, gradient, architecture, templates); },
+      variant);
+}
+
+PlainKernel render_backward_prepare(DType dtype, const Architecture& architecture, const Templates& templates) {
+  return plain_kernel(
+      {fmt::format("backward-prepare-{}", to_string(dtype)), "flashjit_backward_prepare", "kernels/backward_rows.cuh",
+       "BackwardPrepareArguments", fmt::format("BackwardPrepare<{}>{{args}}", row_of(dtype).element)},
+      kBackwardRowsThreads, sizeof(BackwardPrepareArguments), architecture, templates);
+}
+
+PlainKernel render_backward_finish(DType dtype, const Architecture& architecture, const Templates& templates) {
+  return plain_kernel(
+      {fmt::format("backward-finish-{}", to_string(dtype)), "flashjit_backward_finish", "kernels/backward_rows.cuh",
+       "BackwardFinishArguments", fmt::format("BackwardFinish<{}>{{args}}", row_of(dtype).element)},
+      kBackwardRowsThreads, sizeof(BackwardFinishArguments), architecture, templates);
+}
+
+PlainKernel render_backward_finish_tiles(DType dtype, const Architecture& architecture, const Templates& templates) {
+  return plain_kernel({fmt::format("backward-finish-tiles-{}", to_string(dtype)), "flashjit_backward_finish_tiles",
+                       "kernels/backward_rows.cuh", "BackwardTilesArguments",
+                       fmt::format("BackwardFinishTiles<{}>{{args}}", row_of(dtype).element)},
+                      kBackwardRowsThreads, sizeof(BackwardTilesArguments), architecture, templates);
+}
+
+}  // namespace generator
+}  // namespace flashjit

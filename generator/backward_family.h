@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each family knows of its own backward kernels: generator/kernels/<family>_backward.cpp.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "flashjit/backward.h"
+#include "generator/backward.h"
+#include "generator/source.h"
+
+namespace flashjit::generator {
+
+constexpr const char* family_name(const MmaBackwardVariant&) { return "mma"; }
+constexpr const char* family_name(const HopperBackwardVariant&) { return "hopper"; }
+
+std::string spell_variant(const MmaBackwardVariant& variant);
+std::string spell_variant(const HopperBackwardVariant& variant);
+// The field that the part of a spelling names, which has its value then; null: none.
+const void* read_part(std::string_view part, MmaBackwardVariant& variant);
+const void* read_part(std::string_view part, HopperBackwardVariant& variant);
+
+// The fastest that is legal. Of the Hopper family there may be none.
+MmaBackwardVariant default_mma_backward(const Problem& problem, const Architecture& architecture);
+HopperBackwardVariant default_hopper_backward(const Problem& problem);
+
+// As of generator/backward.h.
+std::string why_illegal(const Problem& problem, const MmaBackwardVariant& variant, const Architecture& architecture);
+std::string why_illegal(const Problem& problem, const HopperBackwardVariant& variant, const Architecture& architecture);
+QueryLayout query_layout(const Problem& problem, const MmaBackwardVariant& variant);
+QueryLayout query_layout(const Problem& problem, const HopperBackwardVariant& variant);
+PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& variant, DType gradient,
+                            const Architecture& architecture, const Templates& templates);
+PlainKernel render_backward(const Problem& problem, const HopperBackwardVariant& variant, DType gradient,
+                            const Architecture& architecture, const Templates& templates);
+// The name and the entry of a source.
+Source named_backward_source(const Problem& problem, DType gradient, const std::string& variant,
+                             const Architecture& architecture);
+
+}  // namespace flashjit::generator

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// All that the host knows of the Hopper backward kernel: tiles, what of them is legal, shared memory and source.
+// docs/kernels/backward.md has the reasons.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <tuple>
+
+#include "generator/arguments.h"
+#include "generator/backward_family.h"
+#include "generator/dtype.h"
+#include "generator/family.h"
+#include "generator/features.h"
+#include "generator/matrices.h"
+#include "generator/plan.h"
+#include "generator/source_parts.h"
+#include "generator/tunables.h"
+#include "generator/variant_space.h"
+
+namespace flashjit {
+namespace generator {
+namespace {
+
+using V = HopperBackwardVariant;
+constexpr auto kTunables = std::make_tuple(Number<V>{&V::block_q, "block_q", "q", "kBlockQ", 64, 128, 64},
+                                           Number<V>{&V::block_kv, "block_kv", "kv", "kBlockKv", 128, 128, 64},
+                                           Number<V>{&V::stages, "stages", "s", "kStages", 1, 2});
+
+constexpr int kWarpgroupThreads = 128, kWarpgroupRows = 64, kWgmmaDepth = 16;
+constexpr int kParts = 2;  // of a tile of dQ: one of each warpgroup
+constexpr int kElementBytes = 2, kFloatBytes = 4;
+constexpr int kWidestRows = 64;  // head dims of which a tile's parts are rows
+constexpr int kWidest = 128;     // head dims of which dK and dV are in registers
+
+int threads(const HopperBackwardVariant& variant) {
+  return kWarpgroupThreads + variant.block_kv / kWarpgroupRows * kWarpgroupThreads;
+}
+
+// As HopperBackwardShape lays it out.
+int smem_bytes(const Problem& problem, const HopperBackwardVariant& variant) {
+  constexpr int kBarrierBytes = 128, kDerivativeTiles = 2;
+  const int columns_bytes = panels_of(problem.head_dim).row_bytes() + panels_of(problem.head_dim_v).row_bytes();
+  const QueryLayout layout = query_layout(problem, variant);
+  return (variant.block_kv + variant.stages * variant.block_q) * columns_bytes +
+         kDerivativeTiles * variant.block_q * variant.block_kv * kElementBytes +
+         kParts * kWarpgroupRows * layout.part_columns * kFloatBytes + 2 * variant.stages * variant.block_q * kFloatBytes +
+         kBarrierBytes;
+}
+
+std::string render_matrices(const Problem& problem, const HopperBackwardVariant& variant) {
+  const auto steps = [](int columns) { return (columns + kWgmmaDepth - 1) / kWgmmaDepth; };
+  OutputMatrix gradient{.type = "KeyGradientMatrix",
+                        .registers = "k",
+                        .dtype = problem.dtype,
+                        .columns = problem.head_dim,
+                        .steps = steps(variant.block_q),
+                        .probabilities = "g",
+                        .reads = true};
+  std::string text = render(DerivativeMatrix{.type = "DerivativeMatrix",
+                                             .scores = "s",
+                                             .gradients = "t",
+                                             .probabilities = "p",
+                                             .derivatives = "g",
+                                             .dtype = problem.dtype,
+                                             .queries = variant.block_q,
+                                             .score_steps = steps(problem.head_dim),
+                                             .gradient_steps = steps(problem.head_dim_v),
+                                             .row_bytes = kWarpgroupRows * kElementBytes}) +
+                     render(gradient);
+  gradient.type = "ValueGradientMatrix", gradient.registers = "v";
+  gradient.columns = problem.head_dim_v, gradient.probabilities = "p";
+  text += render(gradient);
+  return text + render(OutputMatrix{.type = "QueryGradientMatrix",
+                                    .registers = "q",
+                                    .dtype = problem.dtype,
+                                    .columns = query_layout(problem, variant).part_columns,
+                                    .steps = steps(variant.block_kv),
+                                    .probabilities = "",
+                                    .stores = true});
+}
+
+std::string render_config(const Problem& problem, const HopperBackwardVariant& variant, DType gradient) {
+  ConfigText config;
+  const bool in_f32 = gradient == DType::f32;
+  config.use("Element", row_of(problem.dtype).element);
+  config.use("GradientElement", in_f32 ? "Single" : row_of(gradient).element);
+  config.use("Arguments", "::Arguments");
+  config.use("Masks", parts_in(Slot::mask, problem));
+  config.use("Scores", "DerivativeMatrix");
+  config.use("KeyGradient", "KeyGradientMatrix");
+  config.use("ValueGradient", "ValueGradientMatrix");
+  config.use("QueryGradient", "QueryGradientMatrix");
+  config.add("int", "kHeadDim", problem.head_dim);
+  config.add("int", "kHeadDimV", problem.head_dim_v);
+  config.add("int", "kGradientBytes", in_f32 ? kFloatBytes : kElementBytes);
+  add_to(config, kTunables, variant);
+  config.add("bool", "kSplitKv", false);
+  return config.text();
+}
+
+}  // namespace
+
+HopperBackwardVariant default_hopper_backward(const Problem& problem) {
+  return {.block_q = problem.head_dim > kWidestRows ? 64 : 128};
+}
+
+std::string why_illegal(const Problem& problem, const HopperBackwardVariant& variant, const Architecture& architecture) {
+  if (!has_hopper_kernels(architecture)) return must("architecture of the hopper family", "sm_90a", architecture.name);
+  if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
+  for (const Slot slot : {Slot::score, Slot::predicate, Slot::probability})
+    if (has_part(slot, problem)) return must("family", "mma for " + to_string(problem), family_name(variant));
+  if (const int head_dim = std::max(problem.head_dim, problem.head_dim_v); head_dim > kWidest)
+    return must("family", fmt::format("mma for head dims above {}", kWidest), family_name(variant));
+  const bool is_wide = problem.head_dim > kWidestRows;
+  if (is_wide != (variant.block_q == kWarpgroupRows))
+    return must("block_q", is_wide ? "64 for a head_dim above 64" : "128 for a head_dim up to 64", variant.block_q);
+  if (!is_wide && problem.head_dim_v > kWidestRows)
+    return must("family", "mma for a head_dim up to 64 and a head_dim_v above it", family_name(variant));
+  if (const int bytes = smem_bytes(problem, variant); bytes > architecture.smem_per_block)
+    return fmt::format("variant: {} must take at most {} bytes of shared memory on {}, takes {}", spell_variant(variant),
+                       architecture.smem_per_block, architecture.name, bytes);
+  return {};
+}
+
+QueryLayout query_layout(const Problem& problem, const HopperBackwardVariant& variant) {
+  QueryLayout layout{.rows = variant.block_q, .columns = problem.head_dim, .tiles = true};
+  layout.parts_are_rows = variant.block_q == kParts * kWarpgroupRows;
+  layout.part_columns = layout.parts_are_rows ? problem.head_dim : kWarpgroupRows;
+  layout.columns = layout.parts_are_rows ? layout.part_columns : kParts * layout.part_columns;
+  return layout;
+}
+
+PlainKernel render_backward(const Problem& problem, const HopperBackwardVariant& variant, DType gradient,
+                            const Architecture& architecture, const Templates& templates) {
+  PlainKernel kernel{};
+  kernel.threads = threads(variant);
+  kernel.argument_bytes =
+      argument_bytes(problem, sizeof(HopperBackwardArguments), alignof(HopperBackwardArguments));
+  kernel.smem_bytes = smem_bytes(problem, variant);
+  Source& source = kernel.source;
+  source = named_backward_source(problem, gradient, spell_variant(variant), architecture);
+  source.device_code = templates.flatten(with_parts("kernels/hopper_backward.cuh", problem));
+  source.generated = kGenerated + render_functions(problem) + render_arguments("HopperBackwardArguments", problem) +
+                     render_matrices(problem, variant) + render_config(problem, variant, gradient) +
+                     render({"HopperBackwardShape", kernel.smem_bytes, kernel.threads, kernel.argument_bytes}) +
+                     fmt::format(
+                         "extern \"C\" __global__ void __launch_bounds__({}, 1)\n"
+                         "    {}(const __grid_constant__ Arguments args) {{\n"
+                         "  extern __shared__ __align__(1024) char smem[];\n"  // a swizzle repeats after 1024 bytes
+                         "  backward_hopper<Config>(args, ptx::cvta_to_shared(smem));\n"
+                         "}}\n",
+                         kernel.threads, source.entry);
+  return kernel;
+}
+
+std::string spell_variant(const HopperBackwardVariant& variant) {
+  return spell_variant(kTunables, family_name(variant), variant);
+}
+const void* read_part(std::string_view part, HopperBackwardVariant& variant) {
+  return read_part(kTunables, part, variant);
+}
+
+}  // namespace generator
+
+bool operator==(const HopperBackwardVariant& a, const HopperBackwardVariant& b) noexcept {
+  return generator::equal(generator::kTunables, a, b);
+}
+
+}  // namespace flashjit
