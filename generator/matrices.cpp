@@ -238,7 +238,7 @@ std::string issue(const OutputMatrix& m) {
     const std::string p = in_registers ? "{" + list(m.probabilities, kOperandRegisters * step, kOperandRegisters) + "}"
                                        : fmt::format("%{}", m.steps + step);
     statement.line("{} {{{}}}, {}, %{}, {}, 1, 1, {}1", product, d, p, step, step == 0 ? "adds" : "1",
-                   in_registers ? "" : "0, ");
+                   in_registers ? "" : m.transposes ? "1, " : "0, ");
   }
   for (int step = 0; step < m.steps; ++step) statement.in("l", fmt::format("v[{}]", step));
   if (!in_registers)
@@ -265,13 +265,13 @@ std::string read(std::string_view registers, int count) {
 }
 
 // Sixteen bytes of a thread's at a time, those of a warpgroup one after the other.
-std::string store(std::string_view registers, int count) {
+std::string send(std::string_view signature, const char* instruction, const char* address, std::string_view registers,
+                 int count) {
   constexpr int kBytes = 16 * 128;
   Statement statement;
   for (int i = 0; i < count; i += kTileRegisters)
-    statement.line("st.shared.v4.f32 [%0 + {}], {{{}}}", i / kTileRegisters * kBytes,
-                   list(registers, i, kTileRegisters));
-  return function("store(SmemAddress at)", statement.in("r", "at").text());
+    statement.line("{} [%0 + {}], {{{}}}", instruction, i / kTileRegisters * kBytes, list(registers, i, kTileRegisters));
+  return function(signature, statement.in(address, "at").text());
 }
 
 // Pairs of neighbouring queries of a key: P and dP to P and dS, both as pairs of elements.
@@ -291,12 +291,12 @@ std::string differentiate(const DerivativeMatrix& m) {
 }
 
 // Rows of memory are queries. Sixteen of them at a time.
-std::string store_transposed(const DerivativeMatrix& m) {
+std::string store_transposed(std::string_view signature, std::string_view registers, const DerivativeMatrix& m) {
   Statement statement;
   for (int step = 0; step < m.queries / 16; ++step)
     statement.line("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0 + {}], {{{}}}", 16 * step * m.row_bytes,
-                   list(m.derivatives, kOperandRegisters * step, kOperandRegisters));
-  return function("store(SmemAddress at)", statement.in("r", "at").text());
+                   list(registers, kOperandRegisters * step, kOperandRegisters));
+  return function(signature, statement.in("r", "at").text());
 }
 
 }  // namespace
@@ -327,7 +327,8 @@ std::string render(const OutputMatrix& m) {
   const int count = count_of(m.columns);
   return structure(m.type, declare("f32", m.registers, count) + issue(m) + multiply(m.registers, count) +
                                pack(m.registers, m.dtype, count / 2) + (m.reads ? read(m.registers, count) : "") +
-                               (m.stores ? store(m.registers, count) : ""));
+                               (m.stores ? send("store(SmemAddress at)", "st.shared.v4.f32", "r", m.registers, count) : "") +
+                               (m.adds ? send("add_to(float* at)", "red.global.add.v4.f32", "l", m.registers, count) : ""));
 }
 
 std::string render(const DerivativeMatrix& m) {
@@ -336,10 +337,13 @@ std::string render(const DerivativeMatrix& m) {
        {std::tuple{"f32", m.scores, m.queries / 2}, {"f32", m.gradients, m.queries / 2},
         {"b32", m.probabilities, m.queries / 4}, {"b32", m.derivatives, m.queries / 4}})
     declarations += fmt::format("    asm volatile(\".reg .{} {}<{}>;\");\n", type, registers, count);
-  return structure(m.type, function("declare()", declarations) +
+  return structure(m.type, fmt::format("  static constexpr int kQueries = {};\n", m.queries) +
+                               function("declare()", declarations) +
                                issue("issue_scores", m.scores, m.dtype, m.queries, m.score_steps) +
                                issue("issue_gradients", m.gradients, m.dtype, m.queries, m.gradient_steps) +
-                               transform(m.scores, m.queries) + differentiate(m) + store_transposed(m));
+                               transform(m.scores, m.queries) + differentiate(m) +
+                               store_transposed("store_probabilities(SmemAddress at)", m.probabilities, m) +
+                               store_transposed("store_derivatives(SmemAddress at)", m.derivatives, m));
 }
 
 }  // namespace flashjit::generator

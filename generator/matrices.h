@@ -46,6 +46,8 @@ struct OutputMatrix {
   std::string_view probabilities;  // the registers of P; empty: P is in shared memory
   bool reads = false;              // into registers that the compiler sees, as they are
   bool stores = false;             // to shared memory, as they are
+  bool adds = false;               // to global memory, likewise
+  bool transposes = false;         // P in shared memory, whose rows are then keys
 };
 std::string render(const OutputMatrix& matrix);
 

@@ -338,8 +338,9 @@ struct HopperBackwardArguments {
   float* dq;                         // tiles as hopper/backward_shape.cuh has them, for backward_rows.cuh
   char *dk, *dv;
   RowStrides dk_strides, dv_strides;
-  ForwardSizes sizes;
+  ForwardSizes sizes;  // num_q_tiles: of BLOCK_Q
   float scale;
+  unsigned* tile_counter;  // 0 before
 };
 
 // What a kernel that goes row by row through queries knows of these.
@@ -357,7 +358,8 @@ struct BackwardPrepareArguments {
   const char *lse, *dlse;  // f32; dlse null: 0
   RowStrides out_strides, dout_strides, lse_strides, dlse_strides;
   float *lse_log2, *row_sums;
-  float* dq;      // to be 0; null: none
+  float* dq;               // to be 0; null: none
+  unsigned* tile_counter;  // to be 0; null: none
   int chunks;     // of eight elements, of a row of the output
   int dq_chunks;  // likewise of dq
 };

@@ -25,60 +25,69 @@ namespace {
 
 using V = HopperBackwardVariant;
 constexpr auto kTunables = std::make_tuple(Number<V>{&V::block_q, "block_q", "q", "kBlockQ", 64, 128, 64},
-                                           Number<V>{&V::block_kv, "block_kv", "kv", "kBlockKv", 128, 128, 64},
+                                           Number<V>{&V::block_kv, "block_kv", "kv", "kBlockKv", 64, 128, 64},
                                            Number<V>{&V::stages, "stages", "s", "kStages", 1, 2});
 
 constexpr int kWarpgroupThreads = 128, kWarpgroupRows = 64, kWgmmaDepth = 16;
 constexpr int kParts = 2;  // of a tile of dQ: one of each warpgroup
 constexpr int kElementBytes = 2, kFloatBytes = 4;
 constexpr int kWidestRows = 64;  // head dims of which a tile's parts are rows
-constexpr int kWidest = 128;     // head dims of which dK and dV are in registers
+constexpr int kWidestAlone = 128;  // head dims of which a warpgroup holds dK and dV of 64 keys
+constexpr int kPanelColumns = 64;
+constexpr int kWidePanels = 4;  // of heads that are wide: warpgroups share them out
+constexpr int kThreads = kWarpgroupThreads + kParts * kWarpgroupThreads;
 
-int threads(const HopperBackwardVariant& variant) {
-  return kWarpgroupThreads + variant.block_kv / kWarpgroupRows * kWarpgroupThreads;
-}
+// Whether warpgroups share keys.
+bool shares_keys(const HopperBackwardVariant& variant) { return variant.block_kv == kWarpgroupRows; }
 
-// As HopperBackwardShape lays it out.
+// As hopper/backward_shape.cuh lays it out.
 int smem_bytes(const Problem& problem, const HopperBackwardVariant& variant) {
-  constexpr int kBarrierBytes = 128, kDerivativeTiles = 2;
+  constexpr int kBarrierBytes = 256, kDerivativeTiles = 2;
   const int columns_bytes = panels_of(problem.head_dim).row_bytes() + panels_of(problem.head_dim_v).row_bytes();
-  const QueryLayout layout = query_layout(problem, variant);
-  return (variant.block_kv + variant.stages * variant.block_q) * columns_bytes +
-         kDerivativeTiles * variant.block_q * variant.block_kv * kElementBytes +
-         kParts * kWarpgroupRows * layout.part_columns * kFloatBytes + 2 * variant.stages * variant.block_q * kFloatBytes +
-         kBarrierBytes;
+  const int tile_bytes = variant.block_q * variant.block_kv * kElementBytes;
+  const int own = shares_keys(variant) ? 2 * kDerivativeTiles * tile_bytes
+                                       : kDerivativeTiles * tile_bytes + kParts * kWarpgroupRows *
+                                                                             query_layout(problem, variant).part_columns *
+                                                                             kFloatBytes;
+  return (variant.block_kv + variant.stages * variant.block_q) * columns_bytes + own +
+         2 * variant.stages * variant.block_q * kFloatBytes + kBarrierBytes;
 }
 
+// Of dK, dV and dQ a warpgroup of wide heads has some dims, and P and dS in shared memory.
 std::string render_matrices(const Problem& problem, const HopperBackwardVariant& variant) {
   const auto steps = [](int columns) { return (columns + kWgmmaDepth - 1) / kWgmmaDepth; };
+  const bool shares = shares_keys(variant);
+  const int part_columns = query_layout(problem, variant).part_columns;
   OutputMatrix gradient{.type = "KeyGradientMatrix",
                         .registers = "k",
                         .dtype = problem.dtype,
-                        .columns = problem.head_dim,
+                        .columns = shares ? part_columns : problem.head_dim,
                         .steps = steps(variant.block_q),
-                        .probabilities = "g",
-                        .reads = true};
+                        .probabilities = shares ? "" : "g",
+                        .reads = true,
+                        .transposes = shares};
   std::string text = render(DerivativeMatrix{.type = "DerivativeMatrix",
                                              .scores = "s",
                                              .gradients = "t",
                                              .probabilities = "p",
                                              .derivatives = "g",
                                              .dtype = problem.dtype,
-                                             .queries = variant.block_q,
+                                             .queries = shares ? variant.block_q / kParts : variant.block_q,
                                              .score_steps = steps(problem.head_dim),
                                              .gradient_steps = steps(problem.head_dim_v),
-                                             .row_bytes = kWarpgroupRows * kElementBytes}) +
+                                             .row_bytes = kPanelColumns * kElementBytes}) +
                      render(gradient);
   gradient.type = "ValueGradientMatrix", gradient.registers = "v";
-  gradient.columns = problem.head_dim_v, gradient.probabilities = "p";
+  if (!shares) gradient.columns = problem.head_dim_v, gradient.probabilities = "p";
   text += render(gradient);
   return text + render(OutputMatrix{.type = "QueryGradientMatrix",
                                     .registers = "q",
                                     .dtype = problem.dtype,
-                                    .columns = query_layout(problem, variant).part_columns,
+                                    .columns = part_columns,
                                     .steps = steps(variant.block_kv),
                                     .probabilities = "",
-                                    .stores = true});
+                                    .stores = !shares,
+                                    .adds = shares});
 }
 
 std::string render_config(const Problem& problem, const HopperBackwardVariant& variant, DType gradient) {
@@ -97,12 +106,37 @@ std::string render_config(const Problem& problem, const HopperBackwardVariant& v
   config.add("int", "kGradientBytes", in_f32 ? kFloatBytes : kElementBytes);
   add_to(config, kTunables, variant);
   config.add("bool", "kSplitKv", false);
+  config.add("bool", "kLongestFirst", order_for(problem) == TileOrder::longest_first);
   return config.text();
 }
 
 }  // namespace
 
+namespace {
+
+// Empty where tiles go with head dims.
+std::string why_not_shared_out(const Problem& problem, const HopperBackwardVariant& variant) {
+  const int head_dim = problem.head_dim, head_dim_v = problem.head_dim_v;
+  const auto of_mma = [&](const char* what) {
+    return must("family", fmt::format("mma for {}", what), family_name(variant));
+  };
+  const bool is_wide = std::max(head_dim, head_dim_v) > kWidestAlone;
+  if (is_wide && (panels_of(head_dim).count != kWidePanels || panels_of(head_dim_v).count != kWidePanels))
+    return of_mma("head dims that are not both up to 128 or both above 192");
+  if (!is_wide && head_dim <= kWidestRows && head_dim_v > kWidestRows)
+    return of_mma("a head_dim up to 64 and a head_dim_v above it");
+  const HopperBackwardVariant right = default_hopper_backward(problem);
+  if (variant.block_kv != right.block_kv)
+    return must("block_kv", fmt::format("{} for these head dims", right.block_kv), variant.block_kv);
+  if (variant.block_q != right.block_q)
+    return must("block_q", fmt::format("{} for these head dims", right.block_q), variant.block_q);
+  return {};
+}
+
+}  // namespace
+
 HopperBackwardVariant default_hopper_backward(const Problem& problem) {
+  if (std::max(problem.head_dim, problem.head_dim_v) > kWidestAlone) return {.block_q = 64, .block_kv = 64};
   return {.block_q = problem.head_dim > kWidestRows ? 64 : 128};
 }
 
@@ -111,13 +145,7 @@ std::string why_illegal(const Problem& problem, const HopperBackwardVariant& var
   if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
   for (const Slot slot : {Slot::score, Slot::predicate, Slot::probability})
     if (has_part(slot, problem)) return must("family", "mma for " + to_string(problem), family_name(variant));
-  if (const int head_dim = std::max(problem.head_dim, problem.head_dim_v); head_dim > kWidest)
-    return must("family", fmt::format("mma for head dims above {}", kWidest), family_name(variant));
-  const bool is_wide = problem.head_dim > kWidestRows;
-  if (is_wide != (variant.block_q == kWarpgroupRows))
-    return must("block_q", is_wide ? "64 for a head_dim above 64" : "128 for a head_dim up to 64", variant.block_q);
-  if (!is_wide && problem.head_dim_v > kWidestRows)
-    return must("family", "mma for a head_dim up to 64 and a head_dim_v above it", family_name(variant));
+  if (std::string why = why_not_shared_out(problem, variant); !why.empty()) return why;
   if (const int bytes = smem_bytes(problem, variant); bytes > architecture.smem_per_block)
     return fmt::format("variant: {} must take at most {} bytes of shared memory on {}, takes {}", spell_variant(variant),
                        architecture.smem_per_block, architecture.name, bytes);
@@ -127,7 +155,9 @@ std::string why_illegal(const Problem& problem, const HopperBackwardVariant& var
 QueryLayout query_layout(const Problem& problem, const HopperBackwardVariant& variant) {
   QueryLayout layout{.rows = variant.block_q, .columns = problem.head_dim, .tiles = true};
   layout.parts_are_rows = variant.block_q == kParts * kWarpgroupRows;
-  layout.part_columns = layout.parts_are_rows ? problem.head_dim : kWarpgroupRows;
+  layout.part_columns = layout.parts_are_rows   ? problem.head_dim
+                        : shares_keys(variant) ? kWidePanels / kParts * kPanelColumns
+                                               : kPanelColumns;
   layout.columns = layout.parts_are_rows ? layout.part_columns : kParts * layout.part_columns;
   return layout;
 }
@@ -135,23 +165,25 @@ QueryLayout query_layout(const Problem& problem, const HopperBackwardVariant& va
 PlainKernel render_backward(const Problem& problem, const HopperBackwardVariant& variant, DType gradient,
                             const Architecture& architecture, const Templates& templates) {
   PlainKernel kernel{};
-  kernel.threads = threads(variant);
+  kernel.threads = kThreads;
   kernel.argument_bytes =
       argument_bytes(problem, sizeof(HopperBackwardArguments), alignof(HopperBackwardArguments));
   kernel.smem_bytes = smem_bytes(problem, variant);
   Source& source = kernel.source;
   source = named_backward_source(problem, gradient, spell_variant(variant), architecture);
-  source.device_code = templates.flatten(with_parts("kernels/hopper_backward.cuh", problem));
+  source.device_code = templates.flatten(with_parts(
+      shares_keys(variant) ? "kernels/hopper_backward_wide.cuh" : "kernels/hopper_backward.cuh", problem));
   source.generated = kGenerated + render_functions(problem) + render_arguments("HopperBackwardArguments", problem) +
                      render_matrices(problem, variant) + render_config(problem, variant, gradient) +
-                     render({"HopperBackwardShape", kernel.smem_bytes, kernel.threads, kernel.argument_bytes}) +
+                     render({shares_keys(variant) ? "HopperBackwardWideShape" : "HopperBackwardShape", kernel.smem_bytes, kernel.threads, kernel.argument_bytes}) +
                      fmt::format(
                          "extern \"C\" __global__ void __launch_bounds__({}, 1)\n"
                          "    {}(const __grid_constant__ Arguments args) {{\n"
                          "  extern __shared__ __align__(1024) char smem[];\n"  // a swizzle repeats after 1024 bytes
-                         "  backward_hopper<Config>(args, ptx::cvta_to_shared(smem));\n"
+                         "  {}<Config>(args, ptx::cvta_to_shared(smem));\n"
                          "}}\n",
-                         kernel.threads, source.entry);
+                         kernel.threads, source.entry,
+                         shares_keys(variant) ? "backward_hopper_wide" : "backward_hopper");
   return kernel;
 }
 

@@ -11,6 +11,7 @@
 #include "generator/arguments.h"
 #include "generator/backward_family.h"
 #include "generator/dtype.h"
+#include "generator/family.h"
 #include "generator/features.h"
 #include "generator/kernels/mma.h"
 #include "generator/source_parts.h"
@@ -78,6 +79,7 @@ std::string render_config(const Problem& problem, const MmaBackwardVariant& vari
   config.add("int", "kGradientBytes", in_f32 ? 4 : kElementBytes);
   add_to(config, kTunables, variant);
   config.add("bool", "kSplitKv", false);
+  config.add("bool", "kLongestFirst", order_for(problem) == TileOrder::longest_first);
   config.add("bool", "kReducesPairs", architecture.major >= 9);
   return config.text();
 }

@@ -12,10 +12,10 @@ struct BackwardMemory {
 };
 
 // Chooses its kernel, and what the launches share for as long as they are enqueued.
-BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& backend) {
+BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& backend, std::int64_t resident_blocks) {
   const Stream stream = call.given.opts.stream;
   const int device = backend.output_device(call.forward.operands, stream);
-  runtime::choose_variant(call, backend.architecture(call.forward.operands, stream));
+  runtime::choose_variant(call, backend.architecture(call.forward.operands, stream), resident_blocks);
   runtime::BackwardScratch scratch = runtime::backward_scratch(call);
   BackwardMemory memory;
   scratch.rows = memory.rows = DeviceTensor::allocate(DType::f32, scratch.rows.shape, stream, device);
@@ -32,7 +32,8 @@ void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tenso
   const runtime::GivenGradients given{dout, q, k, v, out, lse, into, opts, backward};
   runtime::BackwardCall call = runtime::validate_backward(given);
   if (call.nothing_to_do()) return;
-  const BackwardMemory memory = make_ready(call, impl_->backend);
+  const BackwardMemory memory =
+      make_ready(call, impl_->backend, impl_->backend.resident_blocks(call.forward.operands, opts.stream));
   const auto run = [&](auto make) {
     impl_->backend.run(call.forward.operands, opts.stream,
                        [&](const Architecture& architecture) { return make(call, architecture, impl_->templates); });
@@ -52,7 +53,7 @@ emulator::Report Engine::emulate_backward(const Tensor& dout, const Tensor& q, c
   const runtime::GivenGradients given{dout, q, k, v, out, lse, into, opts, backward};
   runtime::BackwardCall call = runtime::validate_backward(given);
   if (call.nothing_to_do()) return {};
-  const BackwardMemory memory = make_ready(call, impl_->backend);
+  const BackwardMemory memory = make_ready(call, impl_->backend, options.resident_blocks);
   const auto emulate = [&](auto make) {
     const auto made = [&](const Architecture& architecture) { return make(call, architecture, impl_->templates); };
     return impl_->emulated->emulate(call.forward.operands, opts.stream, made, options);

@@ -40,6 +40,7 @@ class EmulatedBackend : public Backend {
   int output_device(const Operands& operands, Stream stream) const override;
   int sm_count(const Operands& operands, Stream stream) const override;
   const Architecture& architecture(const Operands& operands, Stream stream) const override;
+  std::int64_t resident_blocks(const Operands&, Stream) const override { return options_.resident_blocks; }
   // Both throw what making the kernel throws, and Error(unsupported) for PTX that the emulator does not know; run()
   // throws Error(kernel_fault) for any finding.
   void run(const ForwardCall& call, const AttentionOptions& opts) override;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/call/backward.h"
 
+#include <algorithm>
+
 #include "generator/backward.h"
 #include "generator/plan.h"
 #include "runtime/call/forward_arguments.h"
@@ -91,13 +93,28 @@ generator::ForwardSizes sizes_without_queries(const ForwardCall& call) {
   return sizes;
 }
 
-// Of queries as the launches share them, with the lanes that rows of so many chunks take.
+std::int64_t tiles_of(std::int64_t seqlen, int rows) { return (seqlen + rows - 1) / rows; }
+
+generator::QueryLayout layout_of(const BackwardCall& call) {
+  return generator::query_layout(call.forward.problem, call.variant);
+}
+std::int64_t padded_seqlen(const BackwardCall& call) {
+  const int rows = layout_of(call).rows;
+  return tiles_of(call.given.q.shape[seqlen_dim], rows) * rows;
+}
+// With those that pad.
+std::int64_t rows_of_all(const BackwardCall& call) {
+  const Dims& q = call.given.q.shape;
+  return q[batch_dim] * q[heads_dim] * padded_seqlen(call);
+}
+
+// Of queries, with the lanes that rows of so many chunks take.
 generator::BackwardRows rows_of(const BackwardCall& call, int chunks) {
-  const Dims& shared = call.scratch.rows.shape;
-  return {.count = shared[1] * shared[2] * shared[3],
-          .seqlen = static_cast<int>(call.given.q.shape[seqlen_dim]),
-          .padded_seqlen = static_cast<int>(shared[3]),
-          .num_heads = static_cast<int>(shared[2]),
+  const Dims& q = call.given.q.shape;
+  return {.count = rows_of_all(call),
+          .seqlen = static_cast<int>(q[seqlen_dim]),
+          .padded_seqlen = static_cast<int>(padded_seqlen(call)),
+          .num_heads = static_cast<int>(q[heads_dim]),
           .lanes_log2 = row_lanes_log2(chunks)};
 }
 
@@ -117,11 +134,11 @@ BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& arc
 }
 
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
-float* row_sums(const BackwardCall& call) {
-  const Dims& shape = call.scratch.rows.shape;
-  return floats(call.scratch.rows) + shape[1] * shape[2] * shape[3];
+// In the memory of rows: the LSE, the row sums, and a counter.
+float* row_sums(const BackwardCall& call) { return floats(call.scratch.rows) + rows_of_all(call); }
+unsigned* tile_counter(const BackwardCall& call) {
+  return reinterpret_cast<unsigned*>(row_sums(call) + rows_of_all(call));
 }
-std::int64_t tiles_of(std::int64_t seqlen, int rows) { return (seqlen + rows - 1) / rows; }
 int chunks_of(std::int64_t head_dim) { return static_cast<int>(head_dim / kChunkElements); }
 
 }  // namespace
@@ -133,7 +150,7 @@ bool BackwardCall::nothing_to_do() const noexcept {
 
 BackwardCall validate_backward(const GivenGradients& given) {
   check_options(given.opts);
-  BackwardCall call{validate_inputs(given.q, given.k, given.v, given.opts), given, {}, {}};
+  BackwardCall call{validate_inputs(given.q, given.k, given.v, given.opts), given, {}, 0, {}};
   if (call.forward.problem.e4m3)
     throw Error(ErrorCode::unsupported, "k: must not be e4m3, which has no backward kernels yet");
   call.forward.problem = generator::backward_problem(call.forward.problem);
@@ -154,17 +171,17 @@ BackwardCall validate_backward(const GivenGradients& given) {
   return call;
 }
 
-void choose_variant(BackwardCall& call, const Architecture& architecture) {
+void choose_variant(BackwardCall& call, const Architecture& architecture, std::int64_t resident_blocks) {
   call.variant = chosen_variant(call, architecture);
+  call.resident_blocks = resident_blocks;
 }
 
 BackwardScratch backward_scratch(const BackwardCall& call) {
   const Dims& q = call.given.q.shape;
-  const generator::QueryLayout layout = generator::query_layout(call.forward.problem, call.variant);
-  const std::int64_t rows = tiles_of(q[seqlen_dim], layout.rows) * layout.rows;
   BackwardScratch scratch;
-  scratch.rows = Tensor(nullptr, DType::f32, {2, q[batch_dim], q[heads_dim], rows});
-  if (call.given.into.dq) scratch.dq = Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], rows, layout.columns});
+  scratch.rows = Tensor(nullptr, DType::f32, {2 * rows_of_all(call) + 1});
+  if (call.given.into.dq)
+    scratch.dq = Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], padded_seqlen(call), layout_of(call).columns});
   return scratch;
 }
 
@@ -190,6 +207,7 @@ PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Archite
   if (given.backward.dlse) arguments.dlse_strides = lse_strides(*given.backward.dlse);
   arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
   arguments.dq = floats(call.scratch.dq);
+  arguments.tile_counter = tile_counter(call);
   PlainLaunch made =
       row_launch(generator::render_backward_prepare(given.q.dtype, architecture, templates), arguments.rows);
   made.launch.write_argument(0, arguments);
@@ -197,6 +215,16 @@ PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Archite
 }
 
 namespace {
+
+// Heads of keys whose queries, with what belongs to them, fit L2 together.
+int heads_per_section(const BackwardCall& call, std::int64_t heads_per_group) {
+  const Dims& q = call.given.q.shape;
+  const std::int64_t row_bytes = (q[head_dim_dim] + call.forward.problem.head_dim_v) * size_of(call.given.q.dtype) +
+                                 layout_of(call).columns * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t head_bytes = std::max<std::int64_t>(1, q[seqlen_dim] * heads_per_group * row_bytes);
+  return static_cast<int>(
+      std::clamp<std::int64_t>(kSectionBytes / head_bytes, 1, call.forward.batch * call.forward.num_heads_kv));
+}
 
 // What the families' kernels are told alike.
 template <class Arguments>
@@ -207,6 +235,7 @@ void set_common(Arguments& arguments, const BackwardCall& call, const generator:
   arguments.dk = data_of(dk), arguments.dv = data_of(dv);
   arguments.dk_strides = strides_of(dk), arguments.dv_strides = strides_of(dv);
   arguments.sizes = sizes;
+  arguments.sizes.heads_per_section = heads_per_section(call, std::max(1, sizes.heads_per_group));
   arguments.scale = call.forward.softmax_scale;
 }
 
@@ -231,7 +260,9 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
   generator::ForwardSizes sizes = make_forward_arguments(call.forward, MmaVariant{}).sizes;
   sizes.num_q_tiles = static_cast<int>(tiles_of(call.forward.seqlen_q, variant.block_q));
   set_common(arguments, call, sizes);
+  arguments.tile_counter = tile_counter(call);
   launch.write_argument(0, arguments);
+  launch.blocks = std::min(launch.blocks, call.resident_blocks);
   const Problem& problem = call.forward.problem;
   const auto add_map = [&](std::size_t offset, const Tensor& tensor, int head_dim, int rows) {
     launch.maps[launch.map_count++] = {offset, &tensor, {generator::panels_of(head_dim).columns, 1, rows}, false};
@@ -243,9 +274,10 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
   return sizeof(arguments);
 }
 
-PlainLaunch make_finish_tiles_launch(const BackwardCall& call, const generator::QueryLayout& layout,
-                                     const Architecture& architecture, const generator::Templates& templates) {
+PlainLaunch make_finish_tiles_launch(const BackwardCall& call, const Architecture& architecture,
+                                     const generator::Templates& templates) {
   constexpr int kParts = 2;
+  const generator::QueryLayout layout = layout_of(call);
   const Dims& q = call.given.q.shape;
   generator::BackwardTilesArguments arguments{};
   arguments.sums = floats(call.scratch.dq);
@@ -279,8 +311,7 @@ PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& a
 PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architecture& architecture,
                                         const generator::Templates& templates) {
   const GivenGradients& given = call.given;
-  const generator::QueryLayout layout = generator::query_layout(call.forward.problem, call.variant);
-  if (layout.tiles) return make_finish_tiles_launch(call, layout, architecture, templates);
+  if (layout_of(call).tiles) return make_finish_tiles_launch(call, architecture, templates);
   generator::BackwardFinishArguments arguments{};
   arguments.chunks = chunks_of(given.q.shape[head_dim_dim]);
   arguments.rows = rows_of(call, arguments.chunks);

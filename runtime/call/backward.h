@@ -21,7 +21,7 @@ struct GivenGradients {
 
 // Memory that its launches share: f32, packed, by the layout of the variant.
 struct BackwardScratch {
-  Tensor rows;  // [2, batch, num_heads_q, padded seqlen_q]: LSE and row sums
+  Tensor rows;  // LSE and row sums, of [batch, num_heads_q, padded seqlen_q] each, and a counter
   Tensor dq;    // [batch, num_heads_q, padded seqlen_q, columns]; empty where it is not wanted
 };
 
@@ -30,6 +30,7 @@ struct BackwardCall {
   ForwardCall forward;  // with what the backward kernel knows of its problem
   const GivenGradients& given;
   BackwardVariant variant;  // once it was chosen
+  std::int64_t resident_blocks = 0;
   BackwardScratch scratch;
   DType key_gradient = DType::f32;  // of dk and dv
 
@@ -37,8 +38,9 @@ struct BackwardCall {
 };
 // Without variant and scratch. Throws Error(invalid_argument), and Error(unsupported) for what has no backward kernels.
 BackwardCall validate_backward(const GivenGradients& given);
-// The asked one, or the default. Throws Error(invalid_argument).
-void choose_variant(BackwardCall& call, const Architecture& architecture);
+// The asked one, or the default. resident_blocks: that the device runs at once where an SM has room for one. Throws
+// Error(invalid_argument).
+void choose_variant(BackwardCall& call, const Architecture& architecture, std::int64_t resident_blocks);
 // What it takes, without memory; and then with it, before the launches are made.
 BackwardScratch backward_scratch(const BackwardCall& call);
 void add_scratch(BackwardCall& call, const BackwardScratch& scratch);

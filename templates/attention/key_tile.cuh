@@ -5,19 +5,27 @@
 
 #include "abi.cuh"
 #include "attention/mask.cuh"
-#include "attention/sequence.cuh"
-#include "ptx/special_registers.cuh"
+#include "attention/tile_scheduler.cuh"
 #include "types.cuh"
 
 struct KeyTile {
   int index, head, batch;  // head: of keys and values
 
+  __device__ __forceinline__ static int tiles_of_head(const ForwardSizes& sizes, int block_kv) {
+    return ceil_div(sizes.seqlen_kv, block_kv);
+  }
+  __device__ __forceinline__ static uint32 count(const ForwardSizes& sizes, int block_kv) {
+    return static_cast<uint32>(sizes.batch * (sizes.num_heads_q / sizes.heads_per_group)) *
+           tiles_of_head(sizes, block_kv);
+  }
+  // In the order of forward's, with keys in place of queries: of these the first see the most.
   template <class Config>
-  __device__ __forceinline__ static KeyTile of_block(const ForwardSizes& sizes) {
-    const uint32 tiles = ceil_div(sizes.seqlen_kv, Config::kBlockKv);
-    const uint32 heads = sizes.num_heads_q / sizes.heads_per_group, block = ptx::ctaid_x();
-    return {static_cast<int>(block % tiles), static_cast<int>(block / tiles % heads),
-            static_cast<int>(block / tiles / heads)};
+  __device__ __forceinline__ static KeyTile find(const ForwardSizes& sizes, uint32 index) {
+    ForwardSizes of_keys = sizes;
+    of_keys.num_q_tiles = tiles_of_head(sizes, Config::kBlockKv);
+    of_keys.num_heads_q = sizes.num_heads_q / sizes.heads_per_group;
+    const QueryTile tile = schedule_tile<false, Config::kLongestFirst>(of_keys, index);
+    return {tile.index, tile.head, tile.batch};
   }
 };
 

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes of the Hopper backward kernel and its map of shared memory:
-//   [ K | V | Q ring | dO ring | dS ring | dQ | LSE and D of the rings | barriers ]
+// Sizes of the Hopper backward kernels and their maps of shared memory:
+//   [ K | V | Q ring | dO ring | a kernel's own tiles | LSE and D of the rings | barriers, indices of tiles ]
 #pragma once
 
 #include "pipeline/ring.cuh"
 #include "tile/panel_tile.cuh"
 #include "types.cuh"
 
-template <class Config>
-struct HopperBackwardShape {
-  static constexpr int kWarpgroups = Config::kBlockKv / kWarpgroupRows;  // of consumers: 64 keys each
+// What both kernels have. kOwnBytes: of their own tiles. kWriters: warps beside the consumers that read what the loader
+// announces.
+template <class Config, int kOwnBytes, int kWriters>
+struct HopperBackwardRings {
+  static constexpr int kWarpgroups = 2;  // of consumers
   static constexpr int kConsumerThreads = kWarpgroups * kWarpgroupSize;
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
-  static constexpr int kWarpgroupWarps = kWarpgroupSize / kWarpSize;
   static constexpr int kThreads = kWarpgroupSize + kConsumerThreads;
-  static_assert(kWarpgroups == 2, "two warpgroups share out dQ");
 
   // Registers after setmaxnreg: together what the block had at its launch.
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
@@ -23,61 +23,119 @@ struct HopperBackwardShape {
   using VTile = PanelTile<Config::kBlockKv, Config::kHeadDimV>;
   using QTile = PanelTile<Config::kBlockQ, Config::kHeadDim>;
   using OTile = PanelTile<Config::kBlockQ, Config::kHeadDimV>;  // of dO
-  using STile = PanelTile<Config::kBlockQ, Config::kBlockKv>;   // of dS: a panel for each warpgroup
+  using STile = PanelTile<Config::kBlockQ, Config::kBlockKv>;   // of P or dS: panels of 64 keys
+  static constexpr int kDerivativeTiles = 2;                    // one is read while the next is written
 
-  // Each warpgroup makes 64 rows of a tile of dQ, or of 64 rows its 64 dims: a part, which lies in memory as in
-  // registers, [eight columns][thread][4].
-  static constexpr bool kPartsAreRows = Config::kBlockQ == kWarpgroups * kWarpgroupRows;
-  static constexpr int kPartColumns = kPartsAreRows ? Config::kHeadDim : kWarpgroupRows;
-  static constexpr int kPartBytes = kWarpgroupRows * kPartColumns * static_cast<int>(sizeof(float));
-  static_assert(kPartsAreRows || (Config::kBlockQ == kWarpgroupRows && KTile::kPanels == kWarpgroups),
-                "warpgroups must share out dQ");
-
+  using KRing = RingPlace<1, KTile::kBytes>;
+  using VRing = RingPlace<1, VTile::kBytes>;
   using QRing = RingPlace<Config::kStages, QTile::kBytes>;
   using ORing = RingPlace<Config::kStages, OTile::kBytes>;
-  static constexpr int kDerivativeTiles = 2;  // one is read while the next is written
+  using TileRing = RingPlace<2, 16>;  // the indices of the present tile of keys and of the next
   static constexpr int kNumbersBytes = Config::kBlockQ * static_cast<int>(sizeof(float));  // one for each query
 
   static constexpr int kValues = KTile::kBytes;
   static constexpr int kQRing = kValues + VTile::kBytes;
   static constexpr int kORing = kQRing + Config::kStages * QTile::kBytes;
-  static constexpr int kDerivatives = kORing + Config::kStages * OTile::kBytes;
-  static constexpr int kQueryGradients = kDerivatives + kDerivativeTiles * STile::kBytes;
-  static constexpr int kLse = kQueryGradients + kWarpgroups * kPartBytes;
+  static constexpr int kOwn = kORing + Config::kStages * OTile::kBytes;
+  static constexpr int kLse = kOwn + kOwnBytes;
   static constexpr int kRowSums = kLse + Config::kStages * kNumbersBytes;
   static constexpr int kQueryBarriers = kRowSums + Config::kStages * kNumbersBytes;
   static constexpr int kGradientBarriers = kQueryBarriers + QRing::kBarrierBytes;
-  static constexpr int kKeyBarrier = kGradientBarriers + ORing::kBarrierBytes;
-  static constexpr int kValueBarrier = kKeyBarrier + kMbarrierBytes;
-  static constexpr int kPartBarriers = kValueBarrier + kMbarrierBytes;  // full ones, then empty ones
-  static constexpr int kBarrierSpace = 128;
+  static constexpr int kKeyBarriers = kGradientBarriers + ORing::kBarrierBytes;
+  static constexpr int kValueBarriers = kKeyBarriers + KRing::kBarrierBytes;
+  static constexpr int kTileBarriers = kValueBarriers + VRing::kBarrierBytes;
+  static constexpr int kTiles = kTileBarriers + TileRing::kBarrierBytes;
+  static constexpr int kOwnBarriers = kTiles + TileRing::kStages * TileRing::kSlotBytes;
+  static constexpr int kBarrierSpace = 256;
   static constexpr int kSmemBytes = kQueryBarriers + kBarrierSpace;
-  static_assert(kPartBarriers + 2 * kWarpgroups * kMbarrierBytes <= kSmemBytes, "barriers outgrow their space");
 
   SmemAddress smem;
-  __device__ __forceinline__ SmemAddress keys() const { return smem; }
-  __device__ __forceinline__ SmemAddress values() const { return smem + kValues; }
+  __device__ __forceinline__ KRing keys() const { return {smem + kKeyBarriers, smem}; }
+  __device__ __forceinline__ VRing values() const { return {smem + kValueBarriers, smem + kValues}; }
   __device__ __forceinline__ QRing queries() const { return {smem + kQueryBarriers, smem + kQRing}; }
   __device__ __forceinline__ ORing gradients() const { return {smem + kGradientBarriers, smem + kORing}; }
   __device__ __forceinline__ SmemAddress lse(int stage) const { return smem + kLse + stage * kNumbersBytes; }
   __device__ __forceinline__ SmemAddress row_sums(int stage) const { return smem + kRowSums + stage * kNumbersBytes; }
-  __device__ __forceinline__ SmemAddress key_barrier() const { return smem + kKeyBarrier; }
-  __device__ __forceinline__ SmemAddress value_barrier() const { return smem + kValueBarrier; }
-  // Of a part of dQ: full when its warpgroup has written it, empty when it is read.
-  __device__ __forceinline__ SmemAddress part(int i) const { return smem + kQueryGradients + i * kPartBytes; }
-  __device__ __forceinline__ SmemAddress part_full(int i) const { return smem + kPartBarriers + i * kMbarrierBytes; }
-  __device__ __forceinline__ SmemAddress part_empty(int i) const { return part_full(kWarpgroups + i); }
+  __device__ __forceinline__ TileRing tiles() const { return {smem + kTileBarriers, smem + kTiles}; }
 
   __device__ __forceinline__ void init_barriers() const {
+    keys().init(kConsumerWarps);
+    values().init(kConsumerWarps);
     queries().init(kConsumerWarps);
     gradients().init(kConsumerWarps);
-    ptx::mbarrier_init(key_barrier(), 1);
-    ptx::mbarrier_init(value_barrier(), 1);
+    tiles().init(kConsumerWarps + kWriters);
+  }
+};
+
+// Where a warpgroup has 64 keys of its own: dS passes through shared memory, and dQ on its way out. Each warpgroup makes
+// 64 rows of a tile of dQ, or of 64 rows its 64 dims: a part, which lies in memory as in registers, [eight columns]
+// [thread][4].
+template <class Config>
+struct HopperBackwardParts {
+  static constexpr int kWarpgroups = 2;
+  static constexpr bool kAreRows = Config::kBlockQ == kWarpgroups * kWarpgroupRows;
+  static constexpr int kColumns = kAreRows ? Config::kHeadDim : kWarpgroupRows;
+  static constexpr int kBytes = kWarpgroupRows * kColumns * static_cast<int>(sizeof(float));
+  static constexpr int kDerivativeBytes = 2 * Config::kBlockQ * Config::kBlockKv * 2;
+  static constexpr int kOwnBytes = kDerivativeBytes + kWarpgroups * kBytes;
+};
+template <class Config>
+struct HopperBackwardShape : HopperBackwardRings<Config, HopperBackwardParts<Config>::kOwnBytes, 2> {
+  using Parts = HopperBackwardParts<Config>;
+  using Rings = HopperBackwardRings<Config, Parts::kOwnBytes, 2>;
+  using STile = typename Rings::STile;
+  static constexpr int kWarpgroups = Rings::kWarpgroups;
+  static_assert(Config::kBlockKv == kWarpgroups * kWarpgroupRows, "each warpgroup has 64 keys");
+  static_assert(Parts::kAreRows || (Config::kBlockQ == kWarpgroupRows && Rings::KTile::kPanels == kWarpgroups),
+                "warpgroups must share out dQ");
+  static_assert(Parts::kDerivativeBytes == Rings::kDerivativeTiles * STile::kBytes, "tiles of dS have their place");
+
+  using PartRing = RingPlace<1, Parts::kBytes>;
+  static constexpr int kParts = Rings::kOwn + Parts::kDerivativeBytes;
+  static_assert(Rings::kOwnBarriers + kWarpgroups * PartRing::kBarrierBytes <= Rings::kSmemBytes,
+                "barriers outgrow their space");
+
+  __device__ __forceinline__ SmemAddress derivatives(int stage) const {
+    return this->smem + Rings::kOwn + stage * STile::kBytes;
+  }
+  // Of dQ: full when its warpgroup has written it, empty when it is read.
+  __device__ __forceinline__ PartRing part(int i) const {
+    return {this->smem + Rings::kOwnBarriers + i * PartRing::kBarrierBytes, this->smem + kParts + i * Parts::kBytes};
+  }
+  __device__ __forceinline__ void init_barriers() const {
+    Rings::init_barriers();
 #pragma unroll
-    for (int i = 0; i < kWarpgroups; ++i) {
-      ptx::mbarrier_init(part_full(i), kWarpgroupWarps);
-      ptx::mbarrier_init(part_empty(i), 1);
-    }
+    for (int i = 0; i < kWarpgroups; ++i) part(i).init(1, kWarpgroupSize / kWarpSize);
+    ptx::fence_mbarrier_init();
+  }
+};
+
+// Where warpgroups share 64 keys, for heads whose dK and dV of 128 keys registers cannot hold: each has the scores of
+// half of the queries, and half of the dims of all three gradients. P and dS pass through shared memory.
+template <class Config>
+struct HopperBackwardWideShape
+    : HopperBackwardRings<Config, 2 * 2 * Config::kBlockQ * Config::kBlockKv * 2, 0> {
+  using Rings = HopperBackwardRings<Config, 2 * 2 * Config::kBlockQ * Config::kBlockKv * 2, 0>;
+  using STile = typename Rings::STile;
+  static constexpr int kWarpgroups = Rings::kWarpgroups;
+  static constexpr int kQueriesOfWarpgroup = Config::kBlockQ / kWarpgroups;
+  static constexpr int kPanelsOfWarpgroup = Rings::KTile::kPanels / kWarpgroups;
+  static constexpr int kColumns = kPanelsOfWarpgroup * Rings::KTile::kPanelColumns;
+  static constexpr int kPartBytes = kWarpgroupRows * kColumns * static_cast<int>(sizeof(float));
+  static_assert(Config::kBlockKv == kWarpgroupRows && Config::kBlockQ == kWarpgroupRows, "tiles of 64 by 64");
+  static_assert(kPanelsOfWarpgroup * kWarpgroups == Rings::KTile::kPanels &&
+                    Rings::VTile::kPanels == Rings::KTile::kPanels,
+                "warpgroups must share out the dims");
+  static_assert(Rings::kOwnBarriers <= Rings::kSmemBytes, "barriers outgrow their space");
+
+  __device__ __forceinline__ SmemAddress probabilities(int stage) const {
+    return this->smem + Rings::kOwn + stage * STile::kBytes;
+  }
+  __device__ __forceinline__ SmemAddress derivatives(int stage) const {
+    return probabilities(Rings::kDerivativeTiles + stage);
+  }
+  __device__ __forceinline__ void init_barriers() const {
+    Rings::init_barriers();
     ptx::fence_mbarrier_init();
   }
 };

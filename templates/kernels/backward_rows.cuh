@@ -37,6 +37,7 @@ struct BackwardPrepare {
   __device__ __forceinline__ void run() const {
     const BackwardRow row(args.rows);
     const bool is_row = row.index < args.rows.count, exists = is_row && row.query < args.rows.seqlen;
+    if (ptx::ctaid_x() == 0 && ptx::tid_x() == 0 && args.tile_counter != nullptr) *args.tile_counter = 0;
     float sum = 0.0f;
     if (exists) sum = sum_of(row);
     if (is_row) clear(row);

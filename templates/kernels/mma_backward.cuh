@@ -49,7 +49,7 @@ class BackwardMma {
         args(arguments.core),
         smem(smem),
         thread(ptx::tid_x()),
-        tile(KeyTile::of_block<Config>(args.sizes)),
+        tile(KeyTile::find<Config>(args.sizes, ptx::ctaid_x())),
         first_key(tile.index * Config::kBlockKv),
         mask(arguments, sequence(), [this] { return tile.batch; }, {}),
         parts(arguments),

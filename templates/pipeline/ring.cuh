@@ -22,11 +22,12 @@ struct RingPlace {
   }
   __device__ __forceinline__ SmemAddress slot(int stage) const { return slots + stage * kSlotBytes; }
 
-  // A slot is full after one arrival and the bytes that it announces, empty after every user's arrival.
-  __device__ __forceinline__ void init(uint32 users) const {
+  // A slot is full after the arrivals of all that fill it, usually one, and the bytes that it announces, empty after
+  // every user's arrival.
+  __device__ __forceinline__ void init(uint32 users, uint32 fillers = 1) const {
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbarrier_init(full(stage), 1);
+      ptx::mbarrier_init(full(stage), fillers);
       ptx::mbarrier_init(empty(stage), users);
     }
   }
@@ -62,7 +63,9 @@ struct RingWriter {
   const Place place;
   RingCursor<Place::kStages> cursor;
 
-  __device__ __forceinline__ explicit RingWriter(const Place& place_) : place(place_) {}
+  // cursor_: of another ring that advances with this one.
+  __device__ __forceinline__ explicit RingWriter(const Place& place_, const RingCursor<Place::kStages>& cursor_ = {})
+      : place(place_), cursor(cursor_) {}
   __device__ __forceinline__ void wait_empty() const {
     ptx::mbarrier_wait(place.empty(cursor.stage()), cursor.parity() ^ 1);
   }

@@ -98,6 +98,11 @@ __device__ __forceinline__ float shfl_xor(uint32 members, float x, int lane_xor)
 }
 
 // shfl.sync.bfly.b32 y, x, lane_xor, 0x1f, 0xffffffff;                                       PTX ISA 6.0, sm_30
+__device__ __forceinline__ uint32 shfl_xor(uint32 x, int lane_xor) {
+  uint32 y;
+  asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(y) : "r"(x), "r"(lane_xor));
+  return y;
+}
 __device__ __forceinline__ float shfl_xor(float x, int lane_xor) {
   float y;
   asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(y) : "f"(x), "r"(lane_xor));

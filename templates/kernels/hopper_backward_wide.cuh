@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same for wide heads, whose dK and dV of 128 keys registers cannot hold: a thread block has 64 keys, and its two
+// warpgroups share out the queries of the scores, and the dims of all three gradients. P and dS pass through shared
+// memory. dQ leaves by reductions from registers, as shared memory has no room for it and no time.
+// docs/kernels/backward.md explains who waits for whom.
+#pragma once
+
+#include "hopper/backward_loader.cuh"
+#include "hopper/backward_scores.cuh"
+#include "hopper/backward_shape.cuh"
+#include "hopper/backward_store.cuh"
+#include "hopper/backward_work.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/special_registers.cuh"
+#include "ptx/wgmma.cuh"
+
+template <class Config>
+class HopperBackwardWideConsumer {
+  using Shape = HopperBackwardWideShape<Config>;
+  using Work = HopperBackwardWork<Config>;
+  using KTile = typename Shape::KTile;
+  using VTile = typename Shape::VTile;
+  using QTile = typename Shape::QTile;
+  using OTile = typename Shape::OTile;
+  using STile = typename Shape::STile;
+  // Generated, without members: their registers are known to PTX alone.
+  using Matrix = typename Config::Scores;  // S^T, dP^T, and P^T and dS^T of them
+  using KeyGradient = typename Config::KeyGradient;
+  using ValueGradient = typename Config::ValueGradient;
+  using QueryGradient = typename Config::QueryGradient;
+  using Scores = HopperBackwardScores<Config>;
+  static constexpr int kDimSteps = ceil_div(Config::kHeadDim, 16), kValueDimSteps = ceil_div(Config::kHeadDimV, 16);
+  static constexpr int kSteps = kWarpgroupRows / 16;  // of 64 queries, and of 64 keys
+
+ public:
+  __device__ __forceinline__ HopperBackwardWideConsumer(const typename Config::Arguments& launch_, const Shape& shape_,
+                                                        int warpgroup_)
+      : launch(launch_),
+        args(launch_.core),
+        shape(shape_),
+        warpgroup(warpgroup_),
+        tiles(shape_.tiles()),
+        keys(shape_.keys()),
+        values(shape_.values()),
+        queries(shape_.queries()),
+        gradients(shape_.gradients()),
+        scores(args.sizes) {}
+
+  __device__ __forceinline__ void run() {
+    Matrix::declare();
+    KeyGradient::declare();
+    ValueGradient::declare();
+    QueryGradient::declare();
+    for_each_tile_of_warp<Config>(launch, tiles, [this](const Work& work) { take(work); });
+  }
+
+ private:
+  __device__ __forceinline__ void take(const Work& work) {
+    if (work.steps > 0) {
+      keys.wait_full();
+      values.wait_full();
+    }
+    typename Work::Step at = work.first_step();
+#pragma unroll 1
+    for (int i = 0; i < work.steps; ++i) {
+      step(work, at, i == 0, i + 1 == work.steps);
+      work.advance(at);
+    }
+    const HopperBackwardStore<Config> store{work, work.first_key};
+    const int first = warpgroup * Shape::kColumns;
+    store.template write<ValueGradient, Shape::kColumns, Config::kHeadDimV>(args.dv, args.dv_strides, first, 1.0f);
+    store.template write<KeyGradient, Shape::kColumns, Config::kHeadDim>(args.dk, args.dk_strides, first, args.scale);
+  }
+
+  // --- A tile of queries. Nothing is in flight before and after it -------------------------------------------------
+
+  __device__ __forceinline__ void step(const Work& work, const typename Work::Step& at, bool is_first, bool is_last) {
+    queries.wait_full();
+    issue_scores();
+    gradients.wait_full();
+    issue_probability_gradients();
+    ptx::wgmma_wait_group<1>();
+    const int own = warpgroup * Shape::kQueriesOfWarpgroup;
+    const uint32 own_bytes = own * sizeof(float);
+    const bool hides = scores.exponentiate(work, work.first_key, at.tile * Config::kBlockQ + own,
+                                           shape.lse(queries.stage()) + own_bytes);
+    ptx::wgmma_wait_group<0>();
+    if (is_last) values.release(signs());
+    scores.differentiate(hides, shape.row_sums(gradients.stage()) + own_bytes);
+    const SmemAddress probabilities = shape.probabilities(derivative.stage()),
+                      derivatives = shape.derivatives(derivative.stage());
+    derivative.advance();
+    Matrix::store_probabilities(Scores::template place_in<STile>(probabilities, own));
+    Matrix::store_derivatives(Scores::template place_in<STile>(derivatives, own));
+    ptx::fence_proxy_async();
+    ptx::bar_sync<Shape::kConsumerThreads>(NamedBarrier::derivatives);
+    add<ValueGradient, OTile>(STile::n_major(probabilities), gradients.slot(), is_first);
+    multiply_queries(derivatives);
+    add<KeyGradient, QTile>(STile::n_major(derivatives), queries.slot(), is_first);
+    ptx::wgmma_wait_group<2>();
+    gradients.release(signs());
+    ptx::wgmma_wait_group<1>();
+    if (is_last) keys.release(signs());
+    if (args.dq != nullptr) QueryGradient::add_to(part_of(work, at));
+    ptx::wgmma_wait_group<0>();
+    queries.release(signs());
+  }
+
+  __device__ __forceinline__ void issue_scores() const {
+    issue_rows<kDimSteps, KTile, QTile>(keys.slot(), queries.slot(),
+                                        [](auto& keys, auto& rows) { Matrix::issue_scores(keys, rows); });
+  }
+  __device__ __forceinline__ void issue_probability_gradients() const {
+    issue_rows<kValueDimSteps, VTile, OTile>(values.slot(), gradients.slot(),
+                                             [](auto& values, auto& rows) { Matrix::issue_gradients(values, rows); });
+  }
+  // All keys by the warpgroup's rows of queries.
+  template <int kDepth, class Keys, class Rows, class Issue>
+  __device__ __forceinline__ void issue_rows(SmemAddress keys, SmemAddress rows, Issue issue) const {
+    const SmemAddress own = rows + warpgroup * Shape::kQueriesOfWarpgroup * Rows::kRowBytes;
+    uint64 a[kDepth], b[kDepth];
+#pragma unroll
+    for (int k = 0; k < kDepth; ++k) {
+      a[k] = Keys::k_major(keys) + Keys::k_major_step(k);
+      b[k] = Rows::k_major(own) + Rows::k_major_step(k);
+    }
+    ptx::wgmma_fence();
+    issue(a, b);
+    ptx::wgmma_commit_group();
+  }
+  // The warpgroup's dims. scores: queries by keys.
+  template <class Gradient, class Rows>
+  __device__ __forceinline__ void add(uint64 scores, SmemAddress rows, bool is_first) const {
+    uint64 a[kSteps], b[kSteps];
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      a[k] = scores + STile::n_major_step(k);
+      b[k] = Rows::n_major(rows + warpgroup * Shape::kPanelsOfWarpgroup * Rows::kPanelBytes) + Rows::n_major_step(k);
+    }
+    ptx::wgmma_fence();
+    Gradient::issue(a, b, is_first ? 0 : 1);
+    ptx::wgmma_commit_group();
+  }
+  __device__ __forceinline__ void multiply_queries(SmemAddress derivatives) const {
+    uint64 a[kSteps], b[kSteps];
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      a[k] = STile::k_major(derivatives) + STile::k_major_step(k);
+      b[k] = KTile::n_major(keys.slot() + warpgroup * Shape::kPanelsOfWarpgroup * KTile::kPanelBytes) +
+             KTile::n_major_step(k);
+    }
+    ptx::wgmma_fence();
+    QueryGradient::issue(a, b, 0);
+    ptx::wgmma_commit_group();
+  }
+  // Of dQ, the thread's place in it.
+  __device__ __forceinline__ float* part_of(const Work& work, const typename Work::Step& at) const {
+    constexpr int kFloats = Shape::kPartBytes / static_cast<int>(sizeof(float)), kFloatsOfThread = 4;
+    return args.dq + (work.index_of(at) * Shape::kWarpgroups + warpgroup) * kFloats +
+           ptx::tid_x() % kWarpgroupSize * kFloatsOfThread;
+  }
+
+  // One thread of each warp, for the others.
+  __device__ __forceinline__ static bool signs() { return ptx::elect(); }
+
+  const typename Config::Arguments& launch;
+  const HopperBackwardArguments& args;
+  const Shape shape;
+  const int warpgroup;
+  RingReader<typename Shape::TileRing, 1> tiles;
+  RingReader<typename Shape::KRing, 1> keys;
+  RingReader<typename Shape::VRing, 1> values;
+  RingReader<typename Shape::QRing, 1> queries;
+  RingReader<typename Shape::ORing, 1> gradients;
+  RingCursor<Shape::kDerivativeTiles> derivative;
+  const Scores scores;
+};
+
+template <class Config>
+__device__ __forceinline__ void backward_hopper_wide(const typename Config::Arguments& args, SmemAddress smem) {
+  using Shape = HopperBackwardWideShape<Config>;
+  const Shape shape{smem};
+  open_backward_block(args.core, shape);
+  const int warpgroup = ptx::shfl_first(ptx::tid_x() / kWarpgroupSize);
+  if (warpgroup == 0) {
+    ptx::setmaxnreg_dec<Shape::kProducerRegisters>();
+    if (ptx::tid_x() == 0) HopperBackwardLoader<Config, Shape>{args, shape}.run();
+  } else {
+    ptx::setmaxnreg_inc<Shape::kConsumerRegisters>();
+    HopperBackwardWideConsumer<Config>(args, shape, warpgroup - 1).run();
+  }
+}
