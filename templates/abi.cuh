@@ -338,7 +338,7 @@ struct HopperBackwardArguments {
   float* dq;                         // tiles as hopper/backward_shape.cuh has them, for backward_rows.cuh
   char *dk, *dv;
   RowStrides dk_strides, dv_strides;
-  ForwardSizes sizes;  // num_q_tiles: of BLOCK_Q
+  ForwardSizes sizes;  // num_q_tiles: of BLOCK_Q; scale_log2 with its sign, query_sign unused
   float scale;
   unsigned* tile_counter;  // 0 before
 };

@@ -25,8 +25,7 @@ namespace {
 
 using V = HopperBackwardVariant;
 constexpr auto kTunables = std::make_tuple(Number<V>{&V::block_q, "block_q", "q", "kBlockQ", 64, 128, 64},
-                                           Number<V>{&V::block_kv, "block_kv", "kv", "kBlockKv", 64, 128, 64},
-                                           Number<V>{&V::stages, "stages", "s", "kStages", 1, 2});
+                                           Number<V>{&V::block_kv, "block_kv", "kv", "kBlockKv", 64, 128, 64});
 
 constexpr int kWarpgroupThreads = 128, kWarpgroupRows = 64, kWgmmaDepth = 16;
 constexpr int kParts = 2;  // of a tile of dQ: one of each warpgroup
@@ -42,15 +41,15 @@ bool shares_keys(const HopperBackwardVariant& variant) { return variant.block_kv
 
 // As hopper/backward_shape.cuh lays it out.
 int smem_bytes(const Problem& problem, const HopperBackwardVariant& variant) {
-  constexpr int kBarrierBytes = 256, kDerivativeTiles = 2;
+  constexpr int kBarrierBytes = 256, kStages = 2;
   const int columns_bytes = panels_of(problem.head_dim).row_bytes() + panels_of(problem.head_dim_v).row_bytes();
   const int tile_bytes = variant.block_q * variant.block_kv * kElementBytes;
-  const int own = shares_keys(variant) ? 2 * kDerivativeTiles * tile_bytes
-                                       : kDerivativeTiles * tile_bytes + kParts * kWarpgroupRows *
+  const int own = shares_keys(variant) ? 2 * kStages * tile_bytes
+                                       : kStages * tile_bytes + kParts * kWarpgroupRows *
                                                                              query_layout(problem, variant).part_columns *
                                                                              kFloatBytes;
-  return (variant.block_kv + variant.stages * variant.block_q) * columns_bytes + own +
-         2 * variant.stages * variant.block_q * kFloatBytes + kBarrierBytes;
+  return (variant.block_kv + kStages * variant.block_q) * columns_bytes + own +
+         2 * kStages * variant.block_q * kFloatBytes + kBarrierBytes;
 }
 
 // Of dK, dV and dQ a warpgroup of wide heads has some dims, and P and dS in shared memory.

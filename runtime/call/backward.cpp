@@ -2,6 +2,7 @@
 #include "runtime/call/backward.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "generator/backward.h"
 #include "generator/plan.h"
@@ -259,10 +260,12 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
   Arguments arguments{};
   generator::ForwardSizes sizes = make_forward_arguments(call.forward, MmaVariant{}).sizes;
   sizes.num_q_tiles = static_cast<int>(tiles_of(call.forward.seqlen_q, variant.block_q));
+  sizes.scale_log2 = std::copysign(sizes.scale_log2, call.forward.softmax_scale);
   set_common(arguments, call, sizes);
   arguments.tile_counter = tile_counter(call);
   launch.write_argument(0, arguments);
   launch.blocks = std::min(launch.blocks, call.resident_blocks);
+  launch.overlaps = true;
   const Problem& problem = call.forward.problem;
   const auto add_map = [&](std::size_t offset, const Tensor& tensor, int head_dim, int rows) {
     launch.maps[launch.map_count++] = {offset, &tensor, {generator::panels_of(head_dim).columns, 1, rows}, false};
@@ -290,6 +293,7 @@ PlainLaunch make_finish_tiles_launch(const BackwardCall& call, const Architectur
   arguments.scale = call.forward.softmax_scale;
   PlainLaunch made = plain_launch(generator::render_backward_finish_tiles(call.given.q.dtype, architecture, templates),
                                   q[batch_dim] * q[heads_dim] * arguments.tiles * kParts, "q");
+  made.launch.overlaps = true;
   made.launch.write_argument(0, arguments);
   return made;
 }

@@ -5,6 +5,7 @@
 #include "hopper/backward_shape.cuh"
 #include "hopper/backward_work.cuh"
 #include "ptx/barrier.cuh"
+#include "ptx/grid_dependency.cuh"
 #include "ptx/special_registers.cuh"
 #include "ptx/tma.cuh"
 
@@ -19,7 +20,7 @@ struct HopperBackwardLoader {
   const HopperBackwardArguments& args = launch.core;
   RingWriter<typename Shape::TileRing> tiles{shape.tiles()};
   RingCursor<1> tile;               // of K and V
-  RingCursor<Config::kStages> step;  // of Q and dO
+  RingCursor<Shape::kStages> step;  // of Q and dO
 
   // The next tile is drawn when the last step of this one has been requested, which is a step or two ahead.
   __device__ __forceinline__ void run() {
@@ -64,7 +65,7 @@ struct HopperBackwardLoader {
     ptx::mbarrier_arrive_expect_tx(ring.full(), Rows::kBytes + Shape::kNumbersBytes);
     bring_rows<Rows>(map, ring.slot(), {0, at.head, at.tile * Config::kBlockQ, work.keys.batch}, ring.full(),
                      ptx::L2Policy::evict_last);
-    ptx::bulk_load(to, numbers + work.index_of(at) * Config::kBlockQ, Shape::kNumbersBytes, ring.full());
+    ptx::bulk_load(to, numbers + static_cast<int64>(at.index) * Config::kBlockQ, Shape::kNumbersBytes, ring.full());
   }
   template <class Rows, class Place>
   __device__ __forceinline__ void bring_keys(const Place& place, const TensorMap& map, const Work& work) const {
@@ -83,7 +84,7 @@ struct HopperBackwardLoader {
   }
 };
 
-// The block's barriers, and its descriptors on their way.
+// The block's barriers, its descriptors on their way, and the launch before this one done.
 template <class Shape>
 __device__ __forceinline__ void open_backward_block(const HopperBackwardArguments& args, const Shape& shape) {
   if (ptx::tid_x() == 0) {
@@ -94,4 +95,5 @@ __device__ __forceinline__ void open_backward_block(const HopperBackwardArgument
     shape.init_barriers();
   }
   ptx::bar_sync();
+  ptx::wait_for_grids();
 }

@@ -17,10 +17,10 @@ struct HopperBackwardScores {
   using Work = HopperBackwardWork<Config>;
   using Element = typename Config::Element;
 
-  const float unit;  // what scores are multiplied by, with its sign
+  const float unit;  // what products are multiplied by
 
   __device__ __forceinline__ explicit HopperBackwardScores(const ForwardSizes& sizes)
-      : unit(sizes.query_sign != 0 ? -sizes.scale_log2 : sizes.scale_log2) {}
+      : unit(sizes.scale_log2) {}
 
   // To P. Whether masks hide any of it. lse: of the first query.
   __device__ __forceinline__ bool exponentiate(const Work& work, int first_key, int first_query,

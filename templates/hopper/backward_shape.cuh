@@ -12,34 +12,34 @@
 template <class Config, int kOwnBytes, int kWriters>
 struct HopperBackwardRings {
   static constexpr int kWarpgroups = 2;  // of consumers
+  static constexpr int kStages = 2;      // of Q and dO
   static constexpr int kConsumerThreads = kWarpgroups * kWarpgroupSize;
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
   static constexpr int kThreads = kWarpgroupSize + kConsumerThreads;
 
   // Registers after setmaxnreg: together what the block had at its launch.
-  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
   using KTile = PanelTile<Config::kBlockKv, Config::kHeadDim>;
   using VTile = PanelTile<Config::kBlockKv, Config::kHeadDimV>;
   using QTile = PanelTile<Config::kBlockQ, Config::kHeadDim>;
   using OTile = PanelTile<Config::kBlockQ, Config::kHeadDimV>;  // of dO
   using STile = PanelTile<Config::kBlockQ, Config::kBlockKv>;   // of P or dS: panels of 64 keys
-  static constexpr int kDerivativeTiles = 2;                    // one is read while the next is written
 
   using KRing = RingPlace<1, KTile::kBytes>;
   using VRing = RingPlace<1, VTile::kBytes>;
-  using QRing = RingPlace<Config::kStages, QTile::kBytes>;
-  using ORing = RingPlace<Config::kStages, OTile::kBytes>;
+  using QRing = RingPlace<kStages, QTile::kBytes>;
+  using ORing = RingPlace<kStages, OTile::kBytes>;
   using TileRing = RingPlace<2, 16>;  // the indices of the present tile of keys and of the next
   static constexpr int kNumbersBytes = Config::kBlockQ * static_cast<int>(sizeof(float));  // one for each query
 
   static constexpr int kValues = KTile::kBytes;
   static constexpr int kQRing = kValues + VTile::kBytes;
-  static constexpr int kORing = kQRing + Config::kStages * QTile::kBytes;
-  static constexpr int kOwn = kORing + Config::kStages * OTile::kBytes;
+  static constexpr int kORing = kQRing + kStages * QTile::kBytes;
+  static constexpr int kOwn = kORing + kStages * OTile::kBytes;
   static constexpr int kLse = kOwn + kOwnBytes;
-  static constexpr int kRowSums = kLse + Config::kStages * kNumbersBytes;
-  static constexpr int kQueryBarriers = kRowSums + Config::kStages * kNumbersBytes;
+  static constexpr int kRowSums = kLse + kStages * kNumbersBytes;
+  static constexpr int kQueryBarriers = kRowSums + kStages * kNumbersBytes;
   static constexpr int kGradientBarriers = kQueryBarriers + QRing::kBarrierBytes;
   static constexpr int kKeyBarriers = kGradientBarriers + ORing::kBarrierBytes;
   static constexpr int kValueBarriers = kKeyBarriers + KRing::kBarrierBytes;
@@ -88,15 +88,18 @@ struct HopperBackwardShape : HopperBackwardRings<Config, HopperBackwardParts<Con
   static_assert(Config::kBlockKv == kWarpgroups * kWarpgroupRows, "each warpgroup has 64 keys");
   static_assert(Parts::kAreRows || (Config::kBlockQ == kWarpgroupRows && Rings::KTile::kPanels == kWarpgroups),
                 "warpgroups must share out dQ");
-  static_assert(Parts::kDerivativeBytes == Rings::kDerivativeTiles * STile::kBytes, "tiles of dS have their place");
+  static_assert(Parts::kDerivativeBytes == Rings::kStages * STile::kBytes, "tiles of dS have their place");
 
   using PartRing = RingPlace<1, Parts::kBytes>;
+  using DerivativeRing = RingPlace<Rings::kStages, STile::kBytes>;
+  static constexpr int kDerivativeBarriers = Rings::kOwnBarriers + kWarpgroups * PartRing::kBarrierBytes;
   static constexpr int kParts = Rings::kOwn + Parts::kDerivativeBytes;
-  static_assert(Rings::kOwnBarriers + kWarpgroups * PartRing::kBarrierBytes <= Rings::kSmemBytes,
+  static_assert(kDerivativeBarriers + DerivativeRing::kBarrierBytes <= Rings::kSmemBytes,
                 "barriers outgrow their space");
 
-  __device__ __forceinline__ SmemAddress derivatives(int stage) const {
-    return this->smem + Rings::kOwn + stage * STile::kBytes;
+  // Both warpgroups fill a tile and both use it.
+  __device__ __forceinline__ DerivativeRing derivatives() const {
+    return {this->smem + kDerivativeBarriers, this->smem + Rings::kOwn};
   }
   // Of dQ: full when its warpgroup has written it, empty when it is read.
   __device__ __forceinline__ PartRing part(int i) const {
@@ -106,6 +109,7 @@ struct HopperBackwardShape : HopperBackwardRings<Config, HopperBackwardParts<Con
     Rings::init_barriers();
 #pragma unroll
     for (int i = 0; i < kWarpgroups; ++i) part(i).init(1, kWarpgroupSize / kWarpSize);
+    derivatives().init(Rings::kConsumerWarps, Rings::kConsumerWarps);
     ptx::fence_mbarrier_init();
   }
 };
@@ -132,7 +136,7 @@ struct HopperBackwardWideShape
     return this->smem + Rings::kOwn + stage * STile::kBytes;
   }
   __device__ __forceinline__ SmemAddress derivatives(int stage) const {
-    return probabilities(Rings::kDerivativeTiles + stage);
+    return probabilities(Rings::kStages + stage);
   }
   __device__ __forceinline__ void init_barriers() const {
     Rings::init_barriers();

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attention/gradient.cuh"
-#include "hopper/backward_work.cuh"
+#include "attention/key_tile.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/special_registers.cuh"
@@ -11,11 +11,12 @@
 
 template <class Config>
 struct HopperBackwardStore {
-  using Work = HopperBackwardWork<Config>;
   using Stored = typename Config::GradientElement;
 
-  const Work& work;
+  const ForwardSizes& sizes;
+  const KeyTile keys;
   const int first_key;
+  const bool is_zero;
 
   // kColumns of them, from first_column on, of rows of kHeadDim.
   template <class Matrix, int kColumns, int kHeadDim>
@@ -23,12 +24,12 @@ struct HopperBackwardStore {
     if (to == nullptr) return;
     float values[kColumns / 2];
     Matrix::read(values);
-    if (work.steps == 0) clear(values);
+    if (is_zero) clear(values);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int key = first_key + ptx::tid_x() % kWarpgroupSize / kWarpSize * 16 + 8 * half + lane() / 4;
-      char* const row = to + work.keys.batch * strides.batch + work.keys.head * strides.head + key * strides.row;
-      const int columns = key < work.args.sizes.seqlen_kv ? kHeadDim - first_column : 0;
+      char* const row = to + keys.batch * strides.batch + keys.head * strides.head + key * strides.row;
+      const int columns = key < sizes.seqlen_kv ? kHeadDim - first_column : 0;
       write_row<kColumns>(values, half, columns, row + first_column * Config::kGradientBytes, scale);
     }
   }

@@ -34,21 +34,22 @@ struct HopperBackwardWork {
   // Through heads and tiles, one after the other.
   struct Step {
     int head, tile;
+    int index;  // among the tiles of queries of all heads
   };
   __device__ __forceinline__ Step first_step() const {
-    return {keys.head * args.sizes.heads_per_group, queries.first};
+    const int head = keys.head * args.sizes.heads_per_group, tile = queries.first;
+    return {head, tile, (keys.batch * args.sizes.num_heads_q + head) * args.sizes.num_q_tiles + tile};
   }
   __device__ __forceinline__ void advance(Step& step) const {
-    if (++step.tile == queries.end) ++step.head, step.tile = queries.first;
-  }
-  // Among all tiles of queries.
-  __device__ __forceinline__ int64 index_of(const Step& step) const {
-    return (static_cast<int64>(keys.batch) * args.sizes.num_heads_q + step.head) * args.sizes.num_q_tiles + step.tile;
+    ++step.index;
+    if (++step.tile != queries.end) return;
+    ++step.head, step.tile = queries.first;
+    step.index += args.sizes.num_q_tiles - queries.count();
   }
 };
 
-// Goes through the tiles that the loader announces. index_in: reads an index from its slot; signs(): whether this thread
-// speaks for those that read together.
+// Goes through the tiles that the loader announces, of which each stays in its slot until it is done. index_in: reads
+// an index from there; signs(): whether this thread speaks for those that read together.
 template <class Config, class Tiles, class IndexIn, class Signs, class Take>
 __device__ __forceinline__ void for_each_tile(const typename Config::Arguments& launch, Tiles& tiles, IndexIn index_in,
                                               Signs signs, Take take) {
@@ -56,19 +57,17 @@ __device__ __forceinline__ void for_each_tile(const typename Config::Arguments& 
   for (;;) {
     tiles.wait_full();
     const uint32 index = index_in(tiles.slot());
-    tiles.release(signs());
     if (index >= HopperBackwardWork<Config>::count(launch.core)) return;
     take(HopperBackwardWork<Config>(launch, index));
+    tiles.release(signs());
   }
 }
 // For a whole warp: the index is known to be the same in all of its lanes, so that descriptors are in uniform registers.
+__device__ __forceinline__ uint32 tile_of_warp(SmemAddress slot) {
+  return static_cast<uint32>(ptx::shfl_first(static_cast<int>(ptx::ld_shared_word(slot))));
+}
 template <class Config, class Tiles, class Take>
 __device__ __forceinline__ void for_each_tile_of_warp(const typename Config::Arguments& launch, Tiles& tiles,
                                                       Take take) {
-  for_each_tile<Config>(
-      launch, tiles,
-      [](SmemAddress slot) {
-        return static_cast<uint32>(ptx::shfl_first(static_cast<int>(ptx::ld_shared_word(slot))));
-      },
-      [] { return ptx::elect(); }, take);
+  for_each_tile<Config>(launch, tiles, tile_of_warp, [] { return ptx::elect(); }, take);
 }

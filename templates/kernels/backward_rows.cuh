@@ -7,6 +7,7 @@
 #include "attention/row_place.cuh"
 #include "attention/softmax.cuh"
 #include "ptx/barrier.cuh"
+#include "ptx/grid_dependency.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/special_registers.cuh"
 #include "tile/octet.cuh"
@@ -100,6 +101,7 @@ struct BackwardFinishTiles {
   const BackwardTilesArguments& args;
 
   __device__ __forceinline__ void run() const {
+    ptx::wait_for_grids();
     constexpr int kParts = 2, kRows = 64, kRowsOfWarp = 16, kPairs = kRows / 2;
     constexpr int kBytesOfChunk = kWarpgroupSize * kChunkBytes;
     const uint32 block = ptx::ctaid_x(), part = block % kParts, tile = block / kParts % args.tiles,

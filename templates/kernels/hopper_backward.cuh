@@ -46,7 +46,7 @@ struct HopperBackwardWriter {
       parts.wait_full();
       if (work.args.dq != nullptr) {
         constexpr int kFloats = Shape::Parts::kBytes / static_cast<int>(sizeof(float));
-        ptx::bulk_add(work.args.dq + (work.index_of(step) * Shape::kWarpgroups + part) * kFloats, parts.slot(),
+        ptx::bulk_add(work.args.dq + (static_cast<int64>(step.index) * Shape::kWarpgroups + part) * kFloats, parts.slot(),
                       Shape::Parts::kBytes);
         ptx::tma_commit_group();
         ptx::tma_wait_read();
@@ -83,10 +83,10 @@ class HopperBackwardConsumer {
         warpgroup(warpgroup_),
         tiles(shape_.tiles()),
         keys(shape_.keys()),
-        values(shape_.values()),
         queries(shape_.queries()),
-        gradients(shape_.gradients()),
         part(shape_.part(warpgroup_)),
+        written(shape_.derivatives()),
+        read(shape_.derivatives()),
         scores(args.sizes) {}
 
   __device__ __forceinline__ void run() {
@@ -101,45 +101,63 @@ class HopperBackwardConsumer {
   __device__ __forceinline__ void take(const Work& work) {
     if (work.steps > 0) {
       keys.wait_full();
-      values.wait_full();
+      values().wait_full();
     }
-    int tile = work.queries.first;
+    if (work.steps > 0) {
+      int tile = work.queries.first;
+      step<true>(work, tile * Config::kBlockQ, work.steps == 1);
 #pragma unroll 1
-    for (int i = 0; i < work.steps; ++i) {
-      step(work, tile * Config::kBlockQ, i == 0, i + 1 == work.steps);
-      if (++tile == work.queries.end) tile = work.queries.first;
+      for (int i = 1; i < work.steps; ++i) {
+        if (++tile == work.queries.end) tile = work.queries.first;
+        step<false>(work, tile * Config::kBlockQ, i + 1 == work.steps);
+      }
+      read.wait_full();
+      multiply_queries(read.slot());
+      ptx::wgmma_wait_group<0>();
+      read.release(signs());
+      keys.release(signs());
+      send_queries();
     }
-    const HopperBackwardStore<Config> store{work, first_key(work)};
+    const KeyTile tile = KeyTile::find<Config>(args.sizes, tile_of_warp(tiles.slot()));
+    const HopperBackwardStore<Config> store{args.sizes, tile, tile.index * Config::kBlockKv + own_keys(), work.steps == 0};
     store.template write<ValueGradient, Config::kHeadDimV, Config::kHeadDimV>(args.dv, args.dv_strides, 0, 1.0f);
     store.template write<KeyGradient, Config::kHeadDim, Config::kHeadDim>(args.dk, args.dk_strides, 0, args.scale);
   }
 
   // --- A tile of queries. Nothing is in flight before and after it -------------------------------------------------
 
-  __device__ __forceinline__ void step(const Work& work, int first_query, bool is_first, bool is_last) {
+  // dQ is that of the step before, so that a warpgroup need not wait for the other.
+  template <bool kIsFirst>
+  __device__ __forceinline__ void step(const Work& work, int first_query, bool is_last) {
     queries.wait_full();
     issue_scores();
-    gradients.wait_full();
+    gradients().wait_full();
     issue_probability_gradients();
     ptx::wgmma_wait_group<1>();
-    const bool hides = scores.exponentiate(work, first_key(work), first_query, shape.lse(queries.stage()));
+    const bool hides = scores.exponentiate(work, work.first_key + own_keys(), first_query, shape.lse(queries.stage()));
     ptx::wgmma_wait_group<0>();
-    if (is_last) values.release(signs());
-    scores.differentiate(hides, shape.row_sums(gradients.stage()));
-    const SmemAddress derivatives = shape.derivatives(derivative.stage());
-    derivative.advance();
+    if (is_last) values().release(signs());
+    scores.differentiate(hides, shape.row_sums(queries.stage()));
+    written.wait_empty();
     Scores::store_derivatives(HopperBackwardScores<Config>::template place_in<STile>(
-        derivatives + warpgroup * STile::kPanelBytes, 0));
-    add<ValueGradient, OTile>(gradients.slot(), is_first);
+        written.slot() + warpgroup * STile::kPanelBytes, 0));
+    add<ValueGradient, OTile>(gradients().slot(), kIsFirst);
     ptx::fence_proxy_async();
-    ptx::bar_sync<Shape::kConsumerThreads>(NamedBarrier::derivatives);
-    multiply_queries(derivatives);
-    ptx::wgmma_wait_group<1>();
-    gradients.release(signs());
-    add<KeyGradient, QTile>(queries.slot(), is_first);
-    ptx::wgmma_wait_group<1>();
-    if (is_last) keys.release(signs());
-    send_queries();
+    ptx::bar_warp_sync();
+    if (signs()) ptx::mbarrier_arrive(written.full());
+    written.advance();
+    if constexpr (!kIsFirst) {
+      read.wait_full();
+      multiply_queries(read.slot());
+    }
+    add<KeyGradient, QTile>(queries.slot(), kIsFirst);
+    ptx::wgmma_wait_group<kIsFirst ? 1 : 2>();
+    gradients().release(signs());
+    if constexpr (!kIsFirst) {
+      ptx::wgmma_wait_group<1>();
+      read.release(signs());
+      send_queries();
+    }
     ptx::wgmma_wait_group<0>();
     queries.release(signs());
   }
@@ -149,7 +167,7 @@ class HopperBackwardConsumer {
                                         [](auto& keys, auto& rows) { Scores::issue_scores(keys, rows); });
   }
   __device__ __forceinline__ void issue_probability_gradients() const {
-    issue_rows<kValueDimSteps, VTile, OTile>(values.slot(), gradients.slot(),
+    issue_rows<kValueDimSteps, VTile, OTile>(values().slot(), gradients().slot(),
                                              [](auto& values, auto& rows) { Scores::issue_gradients(values, rows); });
   }
   // The warpgroup's keys by all rows of queries.
@@ -198,8 +216,13 @@ class HopperBackwardConsumer {
     part.advance();
   }
 
-  __device__ __forceinline__ int first_key(const Work& work) const {
-    return work.first_key + warpgroup * kWarpgroupRows;
+  __device__ __forceinline__ int own_keys() const { return warpgroup * kWarpgroupRows; }
+  // Rings that advance with those of keys and of queries.
+  __device__ __forceinline__ RingReader<typename Shape::VRing, 1> values() const {
+    return {shape.values(), keys.cursor};
+  }
+  __device__ __forceinline__ RingReader<typename Shape::ORing, 1> gradients() const {
+    return {shape.gradients(), queries.cursor};
   }
   // One thread of each warp, for the others.
   __device__ __forceinline__ static bool signs() { return ptx::elect(); }
@@ -210,11 +233,10 @@ class HopperBackwardConsumer {
   const int warpgroup;
   RingReader<typename Shape::TileRing, 1> tiles;
   RingReader<typename Shape::KRing, 1> keys;
-  RingReader<typename Shape::VRing, 1> values;
   RingReader<typename Shape::QRing, 1> queries;
-  RingReader<typename Shape::ORing, 1> gradients;
   RingWriter<typename Shape::PartRing> part;
-  RingCursor<Shape::kDerivativeTiles> derivative;
+  RingWriter<typename Shape::DerivativeRing> written;
+  RingReader<typename Shape::DerivativeRing, 1> read;
   const HopperBackwardScores<Config> scores;
 };
 

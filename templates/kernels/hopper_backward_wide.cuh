@@ -33,17 +33,13 @@ class HopperBackwardWideConsumer {
   static constexpr int kSteps = kWarpgroupRows / 16;  // of 64 queries, and of 64 keys
 
  public:
-  __device__ __forceinline__ HopperBackwardWideConsumer(const typename Config::Arguments& launch_, const Shape& shape_,
-                                                        int warpgroup_)
+  __device__ __forceinline__ HopperBackwardWideConsumer(const typename Config::Arguments& launch_, const Shape& shape_)
       : launch(launch_),
         args(launch_.core),
         shape(shape_),
-        warpgroup(warpgroup_),
         tiles(shape_.tiles()),
         keys(shape_.keys()),
-        values(shape_.values()),
         queries(shape_.queries()),
-        gradients(shape_.gradients()),
         scores(args.sizes) {}
 
   __device__ __forceinline__ void run() {
@@ -58,7 +54,7 @@ class HopperBackwardWideConsumer {
   __device__ __forceinline__ void take(const Work& work) {
     if (work.steps > 0) {
       keys.wait_full();
-      values.wait_full();
+      values().wait_full();
     }
     typename Work::Step at = work.first_step();
 #pragma unroll 1
@@ -66,8 +62,10 @@ class HopperBackwardWideConsumer {
       step(work, at, i == 0, i + 1 == work.steps);
       work.advance(at);
     }
-    const HopperBackwardStore<Config> store{work, work.first_key};
-    const int first = warpgroup * Shape::kColumns;
+    // Found anew, as registers are few in between.
+    const KeyTile tile = KeyTile::find<Config>(args.sizes, tile_of_warp(tiles.slot()));
+    const HopperBackwardStore<Config> store{args.sizes, tile, tile.index * Config::kBlockKv, work.steps == 0};
+    const int first = warpgroup() * Shape::kColumns;
     store.template write<ValueGradient, Shape::kColumns, Config::kHeadDimV>(args.dv, args.dv_strides, first, 1.0f);
     store.template write<KeyGradient, Shape::kColumns, Config::kHeadDim>(args.dk, args.dk_strides, first, args.scale);
   }
@@ -77,47 +75,46 @@ class HopperBackwardWideConsumer {
   __device__ __forceinline__ void step(const Work& work, const typename Work::Step& at, bool is_first, bool is_last) {
     queries.wait_full();
     issue_scores();
-    gradients.wait_full();
+    gradients().wait_full();
     issue_probability_gradients();
     ptx::wgmma_wait_group<1>();
-    const int own = warpgroup * Shape::kQueriesOfWarpgroup;
+    const int own = warpgroup() * Shape::kQueriesOfWarpgroup;
     const uint32 own_bytes = own * sizeof(float);
     const bool hides = scores.exponentiate(work, work.first_key, at.tile * Config::kBlockQ + own,
                                            shape.lse(queries.stage()) + own_bytes);
     ptx::wgmma_wait_group<0>();
-    if (is_last) values.release(signs());
-    scores.differentiate(hides, shape.row_sums(gradients.stage()) + own_bytes);
-    const SmemAddress probabilities = shape.probabilities(derivative.stage()),
-                      derivatives = shape.derivatives(derivative.stage());
-    derivative.advance();
+    if (is_last) values().release(signs());
+    scores.differentiate(hides, shape.row_sums(queries.stage()) + own_bytes);
+    const SmemAddress probabilities = shape.probabilities(queries.stage()),
+                      derivatives = shape.derivatives(queries.stage());
     Matrix::store_probabilities(Scores::template place_in<STile>(probabilities, own));
     Matrix::store_derivatives(Scores::template place_in<STile>(derivatives, own));
     ptx::fence_proxy_async();
     ptx::bar_sync<Shape::kConsumerThreads>(NamedBarrier::derivatives);
-    add<ValueGradient, OTile>(STile::n_major(probabilities), gradients.slot(), is_first);
     multiply_queries(derivatives);
+    add<ValueGradient, OTile>(STile::n_major(probabilities), gradients().slot(), is_first);
     add<KeyGradient, QTile>(STile::n_major(derivatives), queries.slot(), is_first);
     ptx::wgmma_wait_group<2>();
-    gradients.release(signs());
-    ptx::wgmma_wait_group<1>();
     if (is_last) keys.release(signs());
+    // What this takes beside the products is the longer for each that has ended before.
     if (args.dq != nullptr) QueryGradient::add_to(part_of(work, at));
     ptx::wgmma_wait_group<0>();
+    gradients().release(signs());
     queries.release(signs());
   }
 
   __device__ __forceinline__ void issue_scores() const {
-    issue_rows<kDimSteps, KTile, QTile>(keys.slot(), queries.slot(),
+    issue_rows<kDimSteps, KTile, QTile>(shape.keys().slot(0), queries.slot(),
                                         [](auto& keys, auto& rows) { Matrix::issue_scores(keys, rows); });
   }
   __device__ __forceinline__ void issue_probability_gradients() const {
-    issue_rows<kValueDimSteps, VTile, OTile>(values.slot(), gradients.slot(),
+    issue_rows<kValueDimSteps, VTile, OTile>(shape.values().slot(0), gradients().slot(),
                                              [](auto& values, auto& rows) { Matrix::issue_gradients(values, rows); });
   }
   // All keys by the warpgroup's rows of queries.
   template <int kDepth, class Keys, class Rows, class Issue>
   __device__ __forceinline__ void issue_rows(SmemAddress keys, SmemAddress rows, Issue issue) const {
-    const SmemAddress own = rows + warpgroup * Shape::kQueriesOfWarpgroup * Rows::kRowBytes;
+    const SmemAddress own = rows + warpgroup() * Shape::kQueriesOfWarpgroup * Rows::kRowBytes;
     uint64 a[kDepth], b[kDepth];
 #pragma unroll
     for (int k = 0; k < kDepth; ++k) {
@@ -135,7 +132,7 @@ class HopperBackwardWideConsumer {
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       a[k] = scores + STile::n_major_step(k);
-      b[k] = Rows::n_major(rows + warpgroup * Shape::kPanelsOfWarpgroup * Rows::kPanelBytes) + Rows::n_major_step(k);
+      b[k] = Rows::n_major(rows + warpgroup() * Shape::kPanelsOfWarpgroup * Rows::kPanelBytes) + Rows::n_major_step(k);
     }
     ptx::wgmma_fence();
     Gradient::issue(a, b, is_first ? 0 : 1);
@@ -146,7 +143,7 @@ class HopperBackwardWideConsumer {
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       a[k] = STile::k_major(derivatives) + STile::k_major_step(k);
-      b[k] = KTile::n_major(keys.slot() + warpgroup * Shape::kPanelsOfWarpgroup * KTile::kPanelBytes) +
+      b[k] = KTile::n_major(shape.keys().slot(0) + warpgroup() * Shape::kPanelsOfWarpgroup * KTile::kPanelBytes) +
              KTile::n_major_step(k);
     }
     ptx::wgmma_fence();
@@ -156,23 +153,28 @@ class HopperBackwardWideConsumer {
   // Of dQ, the thread's place in it.
   __device__ __forceinline__ float* part_of(const Work& work, const typename Work::Step& at) const {
     constexpr int kFloats = Shape::kPartBytes / static_cast<int>(sizeof(float)), kFloatsOfThread = 4;
-    return args.dq + (work.index_of(at) * Shape::kWarpgroups + warpgroup) * kFloats +
+    return args.dq + (static_cast<int64>(at.index) * Shape::kWarpgroups + warpgroup()) * kFloats +
            ptx::tid_x() % kWarpgroupSize * kFloatsOfThread;
   }
 
+  // Rings that advance with those of keys and of queries.
+  __device__ __forceinline__ RingReader<typename Shape::VRing, 1> values() const {
+    return {shape.values(), keys.cursor};
+  }
+  __device__ __forceinline__ RingReader<typename Shape::ORing, 1> gradients() const {
+    return {shape.gradients(), queries.cursor};
+  }
+  // Asked for each time, as the loop has no register to keep it in.
+  __device__ __forceinline__ static int warpgroup() { return ptx::shfl_first(ptx::tid_x() / kWarpgroupSize) - 1; }
   // One thread of each warp, for the others.
   __device__ __forceinline__ static bool signs() { return ptx::elect(); }
 
   const typename Config::Arguments& launch;
   const HopperBackwardArguments& args;
   const Shape shape;
-  const int warpgroup;
   RingReader<typename Shape::TileRing, 1> tiles;
   RingReader<typename Shape::KRing, 1> keys;
-  RingReader<typename Shape::VRing, 1> values;
   RingReader<typename Shape::QRing, 1> queries;
-  RingReader<typename Shape::ORing, 1> gradients;
-  RingCursor<Shape::kDerivativeTiles> derivative;
   const Scores scores;
 };
 
@@ -187,6 +189,6 @@ __device__ __forceinline__ void backward_hopper_wide(const typename Config::Argu
     if (ptx::tid_x() == 0) HopperBackwardLoader<Config, Shape>{args, shape}.run();
   } else {
     ptx::setmaxnreg_inc<Shape::kConsumerRegisters>();
-    HopperBackwardWideConsumer<Config>(args, shape, warpgroup - 1).run();
+    HopperBackwardWideConsumer<Config>(args, shape).run();
   }
 }

@@ -80,7 +80,9 @@ struct RingReader {
   const Place place;
   RingCursor<Place::kStages> cursor;
 
-  __device__ __forceinline__ explicit RingReader(const Place& place_) : place(place_) {}
+  // cursor_: of another ring that advances with this one.
+  __device__ __forceinline__ RingReader(const Place& place_, const RingCursor<Place::kStages>& cursor_ = {})
+      : place(place_), cursor(cursor_) {}
   __device__ __forceinline__ void wait_full() const { ptx::mbarrier_wait(place.full(cursor.stage()), cursor.parity()); }
   __device__ __forceinline__ int stage() const { return cursor.stage(); }
   __device__ __forceinline__ SmemAddress slot() const { return place.slot(cursor.stage()); }
