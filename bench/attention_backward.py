@@ -15,11 +15,13 @@ from attention_peers import BACKWARD_PEERS
 OVER_FORWARD = 2.5  # five products of matrices where forward has two
 WINDOW = 1024  # keys before the query's own
 PAPER = "paper"
-# By head dim, beside the default: what may be faster, by the counting in docs/kernels/backward.md.
+# By head dim: the mma family's defaults where shared memory is large, and what may be faster, by the counting in
+# docs/kernels/backward.md.
+MMA = {64: "mma-q128-kv128-w8-r1-s1", 128: "mma-q64-kv128-w8-r1-s1", 256: "mma-q64-kv64-w8-r1-s1"}
 VARIANTS = {
-    64: ("q128-kv128-w8-r2-s1", "q64-kv128-w8-r2-s1", "q64-kv128-w4-r2-s2", "q64-kv64-w4-r1-s2"),
-    128: ("q64-kv128-w8-r2-s1", "q64-kv64-w4-r2-s1", "q64-kv64-w8-r2-s1"),
-    256: ("q64-kv64-w8-r2-s1", "q32-kv64-w8-r1-s1"),
+    64: (MMA[64], "mma-q64-kv128-w4-r2-s2", "mma-q128-kv128-w8-r2-s1"),
+    128: (MMA[128], "mma-q64-kv128-w8-r2-s1", "mma-q64-kv64-w4-r2-s1"),
+    256: (MMA[256], "mma-q64-kv64-w8-r2-s1"),
 }
 
 
@@ -58,7 +60,7 @@ class BackwardCell(typing.NamedTuple):
 
 
 OTHER_SIDES = {
-    PAPER: lambda shape: {},
+    PAPER: lambda shape: {"mma": Problem(shape, variant=MMA[shape.head_dim])},
     "grouped": lambda shape: {"equal_heads": Problem(shape._replace(heads_kv=shape.heads))},
     "window": lambda shape: {"plain": Problem(shape)},
     "f32": lambda shape: {"f32": Problem(shape, dtype_kv="float32")},
@@ -122,15 +124,20 @@ def f32_over_16_bits(row):
     return ratio(row, "f32", "flashjit")
 
 
+def mma_over_fa2(row):
+    """Their rates."""
+    return ratio(row, "fa2", "mma")
+
+
 def of_fastest_variant(row):
     """The fastest variant's time over that of the default."""
     us = row["us"]
     return min(us.values()) / us["flashjit"] if row["group"] == "variants" and "flashjit" in us else None
 
 
-MEASURES = {"of_equal_heads": of_equal_heads, "over_share": over_share, "f32_over_16_bits": f32_over_16_bits,
+MEASURES = {"mma_over_fa2": mma_over_fa2, "of_equal_heads": of_equal_heads, "over_share": over_share, "f32_over_16_bits": f32_over_16_bits,
             "of_fastest_variant": of_fastest_variant}
-TITLES = {"of_equal_heads": "of the rate with equal heads", "over_share": "time over the window's share",
+TITLES = {"mma_over_fa2": "mma / fa2", "of_equal_heads": "of the rate with equal heads", "over_share": "time over the window's share",
           "f32_over_16_bits": "time with dk and dv in f32", "of_fastest_variant": "time by the fastest variant"}
 
 

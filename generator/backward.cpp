@@ -16,23 +16,23 @@ std::string to_string(const BackwardVariant& variant) {
 }
 
 BackwardVariant parse_backward_variant(std::string_view text) {
-  BackwardVariant variant;
+  BackwardVariant plain;
   std::string_view rest = text;
-  for (const BackwardVariant& plain : {BackwardVariant(MmaBackwardVariant{}), BackwardVariant(HopperBackwardVariant{})}) {
-    const std::string family =
-        std::visit([](const auto& of_family) { return generator::family_name(of_family); }, plain);
+  for (const BackwardVariant& of_family :
+       {BackwardVariant(MmaBackwardVariant{}), BackwardVariant(HopperBackwardVariant{})}) {
+    const std::string family = std::visit([](const auto& each) { return generator::family_name(each); }, of_family);
     if (rest != family && !rest.starts_with(family + '-')) continue;
-    variant = plain;
+    plain = of_family;
     rest.remove_prefix(family.size());
     break;
   }
+  BackwardVariant variant = plain;
   while (!rest.empty()) {
     if (rest.front() == '-') rest.remove_prefix(1);
     const std::string_view part = rest.substr(0, rest.find('-'));
     if (std::visit([&](auto& of_family) { return generator::read_part(part, of_family); }, variant) == nullptr)
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("variant: '{}' must be like {} or {}, which has no '{}'", text,
-                              to_string(MmaBackwardVariant()), to_string(HopperBackwardVariant()), part));
+                  fmt::format("variant: '{}' must be like {}, which has no '{}'", text, to_string(plain), part));
     rest.remove_prefix(part.size());
   }
   return variant;

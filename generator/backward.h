@@ -20,8 +20,8 @@ std::string why_illegal(const Problem& problem, const BackwardVariant& variant, 
 
 // How a kernel has what belongs to queries, in f32: LSE, row sums, and dQ before it is rounded.
 struct QueryLayout {
-  int rows = 1;      // of which a head's queries are padded to a multiple
-  int columns;       // of dQ
+  int rows = 1;        // of which a head's queries are padded to a multiple
+  int columns;         // of dQ
   bool tiles = false;  // whether dQ lies as hopper/backward_shape.cuh says, in two parts of so many columns each:
   int part_columns = 0;
   bool parts_are_rows = false;

@@ -238,7 +238,9 @@ std::string issue(const OutputMatrix& m) {
     const std::string p = in_registers ? "{" + list(m.probabilities, kOperandRegisters * step, kOperandRegisters) + "}"
                                        : fmt::format("%{}", m.steps + step);
     statement.line("{} {{{}}}, {}, %{}, {}, 1, 1, {}1", product, d, p, step, step == 0 ? "adds" : "1",
-                   in_registers ? "" : m.transposes ? "1, " : "0, ");
+                   in_registers   ? ""
+                   : m.transposes ? "1, "
+                                  : "0, ");
   }
   for (int step = 0; step < m.steps; ++step) statement.in("l", fmt::format("v[{}]", step));
   if (!in_registers)
@@ -270,7 +272,8 @@ std::string send(std::string_view signature, const char* instruction, const char
   constexpr int kBytes = 16 * 128;
   Statement statement;
   for (int i = 0; i < count; i += kTileRegisters)
-    statement.line("{} [%0 + {}], {{{}}}", instruction, i / kTileRegisters * kBytes, list(registers, i, kTileRegisters));
+    statement.line("{} [%0 + {}], {{{}}}", instruction, i / kTileRegisters * kBytes,
+                   list(registers, i, kTileRegisters));
   return function(signature, statement.in(address, "at").text());
 }
 
@@ -280,10 +283,12 @@ std::string differentiate(const DerivativeMatrix& m) {
   for (int i = 0; i < m.queries / 4; ++i) {
     const int first = 2 * i;
     body += fmt::format(
-        "    asm volatile(\"mov.f32 %0, {0}{2};\\n\\tmov.f32 %1, {0}{3};\\n\\tmov.f32 %2, {1}{2};\\n\\tmov.f32 %3, {1}{3};\"\n"
+        "    asm volatile(\"mov.f32 %0, {0}{2};\\n\\tmov.f32 %1, {0}{3};\\n\\tmov.f32 %2, {1}{2};\\n\\tmov.f32 %3, "
+        "{1}{3};\"\n"
         "                 : \"=f\"(p[0]), \"=f\"(p[1]), \"=f\"(dp[0]), \"=f\"(dp[1]));\n"
         "    {4}(p, dp, {5}, probabilities, derivatives);\n"
-        "    asm volatile(\"mov.b32 {6}{8}, %0;\\n\\tmov.b32 {7}{8}, %1;\" ::\"r\"(probabilities), \"r\"(derivatives));\n",
+        "    asm volatile(\"mov.b32 {6}{8}, %0;\\n\\tmov.b32 {7}{8}, %1;\" ::\"r\"(probabilities), "
+        "\"r\"(derivatives));\n",
         m.scores, m.gradients, first, first + 1, row_of(first) == 0 ? "upper" : "lower", first / kTileRegisters * 8,
         m.probabilities, m.derivatives, i);
   }
@@ -325,17 +330,19 @@ std::string render(const ProbabilityMatrix& m) {
 
 std::string render(const OutputMatrix& m) {
   const int count = count_of(m.columns);
-  return structure(m.type, declare("f32", m.registers, count) + issue(m) + multiply(m.registers, count) +
-                               pack(m.registers, m.dtype, count / 2) + (m.reads ? read(m.registers, count) : "") +
-                               (m.stores ? send("store(SmemAddress at)", "st.shared.v4.f32", "r", m.registers, count) : "") +
-                               (m.adds ? send("add_to(float* at)", "red.global.add.v4.f32", "l", m.registers, count) : ""));
+  return structure(m.type,
+                   declare("f32", m.registers, count) + issue(m) + multiply(m.registers, count) +
+                       pack(m.registers, m.dtype, count / 2) + (m.reads ? read(m.registers, count) : "") +
+                       (m.stores ? send("store(SmemAddress at)", "st.shared.v4.f32", "r", m.registers, count) : "") +
+                       (m.adds ? send("add_to(float* at)", "red.global.add.v4.f32", "l", m.registers, count) : ""));
 }
 
 std::string render(const DerivativeMatrix& m) {
   std::string declarations;
-  for (const auto& [type, registers, count] :
-       {std::tuple{"f32", m.scores, m.queries / 2}, {"f32", m.gradients, m.queries / 2},
-        {"b32", m.probabilities, m.queries / 4}, {"b32", m.derivatives, m.queries / 4}})
+  for (const auto& [type, registers, count] : {std::tuple{"f32", m.scores, m.queries / 2},
+                                               {"f32", m.gradients, m.queries / 2},
+                                               {"b32", m.probabilities, m.queries / 4},
+                                               {"b32", m.derivatives, m.queries / 4}})
     declarations += fmt::format("    asm volatile(\".reg .{} {}<{}>;\");\n", type, registers, count);
   return structure(m.type, fmt::format("  static constexpr int kQueries = {};\n", m.queries) +
                                function("declare()", declarations) +

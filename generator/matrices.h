@@ -55,9 +55,9 @@ std::string render(const OutputMatrix& matrix);
 struct DerivativeMatrix {
   std::string_view type, scores, gradients, probabilities, derivatives;  // the struct, and the names of registers
   DType dtype;
-  int queries;                    // columns: a multiple of 16 up to 256
+  int queries;                      // columns: a multiple of 16 up to 256
   int score_steps, gradient_steps;  // of 16, along the head dims
-  int row_bytes;                  // in a panel of dS
+  int row_bytes;                    // in a panel of dS
 };
 std::string render(const DerivativeMatrix& matrix);
 

@@ -330,8 +330,8 @@ struct BackwardArguments {
   float scale;  // with its sign
 };
 
-// The kernel of kernels/hopper_backward.cuh, likewise. Tensor maps as of HopperArguments: boxes have BLOCK_Q rows of q and
-// dout, and BLOCK_KV of k and v.
+// The kernel of kernels/hopper_backward.cuh, likewise. Tensor maps as of HopperArguments: boxes have BLOCK_Q rows of q
+// and dout, and BLOCK_KV of k and v.
 struct HopperBackwardArguments {
   TensorMap q, k, v, dout;
   const float *lse_log2, *row_sums;  // a head's queries padded to tiles of BLOCK_Q
@@ -360,8 +360,8 @@ struct BackwardPrepareArguments {
   float *lse_log2, *row_sums;
   float* dq;               // to be 0; null: none
   unsigned* tile_counter;  // to be 0; null: none
-  int chunks;     // of eight elements, of a row of the output
-  int dq_chunks;  // likewise of dq
+  int chunks;              // of eight elements, of a row of the output
+  int dq_chunks;           // likewise of dq
 };
 struct BackwardFinishArguments {
   BackwardRows rows;

@@ -191,7 +191,8 @@ void add_gradient_options(CLI::App* attend, AttendOptions& options) {
   add_option(attend, "--dlse", options.dlse, "FILE",
              "With --grad, likewise with respect to the LSE: float32 (batch, heads_q, seqlen_q) [default: 0]");
   add_option(attend, "--grad-variant", options.grad_variant, "VARIANT",
-             "With --grad, the kernel that makes gradients, as mma-q64-kv128-w8-r1-s1 [default: the best guess]");
+             "With --grad, the kernel that makes gradients, as mma-q64-kv128-w8-r1-s1 or hopper-q64-kv128 [default: "
+             "the best guess]");
   add_option(attend, "--dq", options.dq, "FILE", "With --grad, write the gradient of Q, in its shape");
   add_option(attend, "--dk", options.dk, "FILE", "Likewise of K");
   add_option(attend, "--dv", options.dv, "FILE", "Likewise of V");

@@ -30,7 +30,7 @@ constexpr auto kTunables = std::make_tuple(Number<V>{&V::block_q, "block_q", "q"
 constexpr int kWarpgroupThreads = 128, kWarpgroupRows = 64, kWgmmaDepth = 16;
 constexpr int kParts = 2;  // of a tile of dQ: one of each warpgroup
 constexpr int kElementBytes = 2, kFloatBytes = 4;
-constexpr int kWidestRows = 64;  // head dims of which a tile's parts are rows
+constexpr int kWidestRows = 64;    // head dims of which a tile's parts are rows
 constexpr int kWidestAlone = 128;  // head dims of which a warpgroup holds dK and dV of 64 keys
 constexpr int kPanelColumns = 64;
 constexpr int kWidePanels = 4;  // of heads that are wide: warpgroups share them out
@@ -44,10 +44,10 @@ int smem_bytes(const Problem& problem, const HopperBackwardVariant& variant) {
   constexpr int kBarrierBytes = 256, kStages = 2;
   const int columns_bytes = panels_of(problem.head_dim).row_bytes() + panels_of(problem.head_dim_v).row_bytes();
   const int tile_bytes = variant.block_q * variant.block_kv * kElementBytes;
-  const int own = shares_keys(variant) ? 2 * kStages * tile_bytes
-                                       : kStages * tile_bytes + kParts * kWarpgroupRows *
-                                                                             query_layout(problem, variant).part_columns *
-                                                                             kFloatBytes;
+  const int own =
+      shares_keys(variant)
+          ? 2 * kStages * tile_bytes
+          : kStages * tile_bytes + kParts * kWarpgroupRows * query_layout(problem, variant).part_columns * kFloatBytes;
   return (variant.block_kv + kStages * variant.block_q) * columns_bytes + own +
          2 * kStages * variant.block_q * kFloatBytes + kBarrierBytes;
 }
@@ -139,22 +139,23 @@ HopperBackwardVariant default_hopper_backward(const Problem& problem) {
   return {.block_q = problem.head_dim > kWidestRows ? 64 : 128};
 }
 
-std::string why_illegal(const Problem& problem, const HopperBackwardVariant& variant, const Architecture& architecture) {
+std::string why_illegal(const Problem& problem, const HopperBackwardVariant& variant,
+                        const Architecture& architecture) {
   if (!has_hopper_kernels(architecture)) return must("architecture of the hopper family", "sm_90a", architecture.name);
   if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
   for (const Slot slot : {Slot::score, Slot::predicate, Slot::probability})
     if (has_part(slot, problem)) return must("family", "mma for " + to_string(problem), family_name(variant));
   if (std::string why = why_not_shared_out(problem, variant); !why.empty()) return why;
   if (const int bytes = smem_bytes(problem, variant); bytes > architecture.smem_per_block)
-    return fmt::format("variant: {} must take at most {} bytes of shared memory on {}, takes {}", spell_variant(variant),
-                       architecture.smem_per_block, architecture.name, bytes);
+    return fmt::format("variant: {} must take at most {} bytes of shared memory on {}, takes {}",
+                       spell_variant(variant), architecture.smem_per_block, architecture.name, bytes);
   return {};
 }
 
 QueryLayout query_layout(const Problem& problem, const HopperBackwardVariant& variant) {
   QueryLayout layout{.rows = variant.block_q, .columns = problem.head_dim, .tiles = true};
   layout.parts_are_rows = variant.block_q == kParts * kWarpgroupRows;
-  layout.part_columns = layout.parts_are_rows   ? problem.head_dim
+  layout.part_columns = layout.parts_are_rows  ? problem.head_dim
                         : shares_keys(variant) ? kWidePanels / kParts * kPanelColumns
                                                : kPanelColumns;
   layout.columns = layout.parts_are_rows ? layout.part_columns : kParts * layout.part_columns;
@@ -165,24 +166,24 @@ PlainKernel render_backward(const Problem& problem, const HopperBackwardVariant&
                             const Architecture& architecture, const Templates& templates) {
   PlainKernel kernel{};
   kernel.threads = kThreads;
-  kernel.argument_bytes =
-      argument_bytes(problem, sizeof(HopperBackwardArguments), alignof(HopperBackwardArguments));
+  kernel.argument_bytes = argument_bytes(problem, sizeof(HopperBackwardArguments), alignof(HopperBackwardArguments));
   kernel.smem_bytes = smem_bytes(problem, variant);
   Source& source = kernel.source;
   source = named_backward_source(problem, gradient, spell_variant(variant), architecture);
-  source.device_code = templates.flatten(with_parts(
-      shares_keys(variant) ? "kernels/hopper_backward_wide.cuh" : "kernels/hopper_backward.cuh", problem));
-  source.generated = kGenerated + render_functions(problem) + render_arguments("HopperBackwardArguments", problem) +
-                     render_matrices(problem, variant) + render_config(problem, variant, gradient) +
-                     render({shares_keys(variant) ? "HopperBackwardWideShape" : "HopperBackwardShape", kernel.smem_bytes, kernel.threads, kernel.argument_bytes}) +
-                     fmt::format(
-                         "extern \"C\" __global__ void __launch_bounds__({}, 1)\n"
-                         "    {}(const __grid_constant__ Arguments args) {{\n"
-                         "  extern __shared__ __align__(1024) char smem[];\n"  // a swizzle repeats after 1024 bytes
-                         "  {}<Config>(args, ptx::cvta_to_shared(smem));\n"
-                         "}}\n",
-                         kernel.threads, source.entry,
-                         shares_keys(variant) ? "backward_hopper_wide" : "backward_hopper");
+  source.device_code = templates.flatten(
+      with_parts(shares_keys(variant) ? "kernels/hopper_backward_wide.cuh" : "kernels/hopper_backward.cuh", problem));
+  source.generated =
+      kGenerated + render_functions(problem) + render_arguments("HopperBackwardArguments", problem) +
+      render_matrices(problem, variant) + render_config(problem, variant, gradient) +
+      render({shares_keys(variant) ? "HopperBackwardWideShape" : "HopperBackwardShape", kernel.smem_bytes,
+              kernel.threads, kernel.argument_bytes}) +
+      fmt::format(
+          "extern \"C\" __global__ void __launch_bounds__({}, 1)\n"
+          "    {}(const __grid_constant__ Arguments args) {{\n"
+          "  extern __shared__ __align__(1024) char smem[];\n"  // a swizzle repeats after 1024 bytes
+          "  {}<Config>(args, ptx::cvta_to_shared(smem));\n"
+          "}}\n",
+          kernel.threads, source.entry, shares_keys(variant) ? "backward_hopper_wide" : "backward_hopper");
   return kernel;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that the host knows of the mma.sync backward kernel: tiles, shared memory and source. docs/kernels/backward.md has
-// the reasons.
+// All that the host knows of the mma.sync backward kernel: tiles, shared memory and source. docs/kernels/backward.md
+// has the reasons.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,11 +34,8 @@ struct DefaultRow {
   int max_head_dim;
   MmaBackwardVariant variant;
 };
-constexpr DefaultRow kDefaults[] = {{64, {64, 128, 4, 2, 2}},
-                                    {128, {64, 128, 8, 1, 1}},
-                                    {128, {64, 64, 8, 1, 1}},
-                                    {256, {64, 64, 8, 2, 1}},
-                                    {256, {32, 32, 4, 1, 1}}};
+constexpr DefaultRow kDefaults[] = {{64, {128, 128, 8, 1, 1}}, {64, {64, 64, 4, 1, 2}},  {128, {64, 128, 8, 1, 1}},
+                                    {128, {64, 64, 8, 1, 1}},  {256, {64, 64, 8, 1, 1}}, {256, {32, 32, 4, 1, 1}}};
 
 // As BackwardShape lays it out.
 int smem_bytes(const Problem& problem, const MmaBackwardVariant& variant) {
@@ -100,8 +97,8 @@ std::string why_illegal(const Problem& problem, const MmaBackwardVariant& varian
   if (!can_be_shared_out(variant))
     return must("warps", "such that they share out rows and columns alike", spell_variant(variant));
   if (const int bytes = smem_bytes(problem, variant); bytes > architecture.smem_per_block)
-    return fmt::format("variant: {} must take at most {} bytes of shared memory on {}, takes {}", spell_variant(variant),
-                       architecture.smem_per_block, architecture.name, bytes);
+    return fmt::format("variant: {} must take at most {} bytes of shared memory on {}, takes {}",
+                       spell_variant(variant), architecture.smem_per_block, architecture.name, bytes);
   return {};
 }
 
@@ -130,7 +127,9 @@ PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& va
 std::string spell_variant(const MmaBackwardVariant& variant) {
   return spell_variant(kTunables, family_name(variant), variant);
 }
-const void* read_part(std::string_view part, MmaBackwardVariant& variant) { return read_part(kTunables, part, variant); }
+const void* read_part(std::string_view part, MmaBackwardVariant& variant) {
+  return read_part(kTunables, part, variant);
+}
 
 QueryLayout query_layout(const Problem& problem, const MmaBackwardVariant&) { return {.columns = problem.head_dim}; }
 

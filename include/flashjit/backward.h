@@ -28,8 +28,8 @@ struct MmaBackwardVariant {
   int row_tiles = 1;   // tiles of 16 rows that a warp has of each product: 1 or 2
   int stages = 1;      // tiles of queries in shared memory: 1 or 2
 };
-// That of the Hopper family, for sm_90a, masks that are spans of keys (causal, window, chunk, prefix), and head dims that
-// are both up to 128 or both from 200 to 256: hopper-q64-kv128
+// That of the Hopper family, for sm_90a, masks that are spans of keys (causal, window, chunk, prefix), and head dims
+// that are both up to 128 or both from 200 to 256: hopper-q64-kv128
 struct HopperBackwardVariant {
   int block_q = 64;    // queries of one step: 64 for a head_dim above 64, else 128
   int block_kv = 128;  // keys and values of a thread block: 128 for head dims up to 128, else 64

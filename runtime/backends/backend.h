@@ -39,7 +39,9 @@ class Backend {
   virtual int sm_count(const Operands& operands, Stream stream) const = 0;
   virtual const Architecture& architecture(const Operands& operands, Stream stream) const = 0;
   // Blocks that it runs at once where an SM has room for one.
-  virtual std::int64_t resident_blocks(const Operands& operands, Stream stream) const { return sm_count(operands, stream); }
+  virtual std::int64_t resident_blocks(const Operands& operands, Stream stream) const {
+    return sm_count(operands, stream);
+  }
   // Enqueues the call on its stream, or computes it at once where there are no streams. Its kernel is made now when it
   // has not been prepared. Throws Error.
   virtual void run(const ForwardCall& call, const AttentionOptions& opts) = 0;

@@ -182,7 +182,8 @@ BackwardScratch backward_scratch(const BackwardCall& call) {
   BackwardScratch scratch;
   scratch.rows = Tensor(nullptr, DType::f32, {2 * rows_of_all(call) + 1});
   if (call.given.into.dq)
-    scratch.dq = Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], padded_seqlen(call), layout_of(call).columns});
+    scratch.dq =
+        Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], padded_seqlen(call), layout_of(call).columns});
   return scratch;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread block of a backward kernel goes through: BLOCK_KV keys of one head, and beside them the tiles of BLOCK_Q
-// queries that see any of them, of all query heads of the group one after the other.
+// What a thread block of a backward kernel goes through: BLOCK_KV keys of one head, and beside them the tiles of
+// BLOCK_Q queries that see any of them, of all query heads of the group one after the other.
 #pragma once
 
 #include "abi.cuh"

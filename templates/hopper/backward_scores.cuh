@@ -19,8 +19,7 @@ struct HopperBackwardScores {
 
   const float unit;  // what products are multiplied by
 
-  __device__ __forceinline__ explicit HopperBackwardScores(const ForwardSizes& sizes)
-      : unit(sizes.scale_log2) {}
+  __device__ __forceinline__ explicit HopperBackwardScores(const ForwardSizes& sizes) : unit(sizes.scale_log2) {}
 
   // To P. Whether masks hide any of it. lse: of the first query.
   __device__ __forceinline__ bool exponentiate(const Work& work, int first_key, int first_query,

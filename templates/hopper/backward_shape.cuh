@@ -67,9 +67,9 @@ struct HopperBackwardRings {
   }
 };
 
-// Where a warpgroup has 64 keys of its own: dS passes through shared memory, and dQ on its way out. Each warpgroup makes
-// 64 rows of a tile of dQ, or of 64 rows its 64 dims: a part, which lies in memory as in registers, [eight columns]
-// [thread][4].
+// Where a warpgroup has 64 keys of its own: dS passes through shared memory, and dQ on its way out. Each warpgroup
+// makes 64 rows of a tile of dQ, or of 64 rows its 64 dims: a part, which lies in memory as in registers, [eight
+// columns] [thread][4].
 template <class Config>
 struct HopperBackwardParts {
   static constexpr int kWarpgroups = 2;
@@ -117,8 +117,7 @@ struct HopperBackwardShape : HopperBackwardRings<Config, HopperBackwardParts<Con
 // Where warpgroups share 64 keys, for heads whose dK and dV of 128 keys registers cannot hold: each has the scores of
 // half of the queries, and half of the dims of all three gradients. P and dS pass through shared memory.
 template <class Config>
-struct HopperBackwardWideShape
-    : HopperBackwardRings<Config, 2 * 2 * Config::kBlockQ * Config::kBlockKv * 2, 0> {
+struct HopperBackwardWideShape : HopperBackwardRings<Config, 2 * 2 * Config::kBlockQ * Config::kBlockKv * 2, 0> {
   using Rings = HopperBackwardRings<Config, 2 * 2 * Config::kBlockQ * Config::kBlockKv * 2, 0>;
   using STile = typename Rings::STile;
   static constexpr int kWarpgroups = Rings::kWarpgroups;
@@ -135,9 +134,7 @@ struct HopperBackwardWideShape
   __device__ __forceinline__ SmemAddress probabilities(int stage) const {
     return this->smem + Rings::kOwn + stage * STile::kBytes;
   }
-  __device__ __forceinline__ SmemAddress derivatives(int stage) const {
-    return probabilities(Rings::kStages + stage);
-  }
+  __device__ __forceinline__ SmemAddress derivatives(int stage) const { return probabilities(Rings::kStages + stage); }
   __device__ __forceinline__ void init_barriers() const {
     Rings::init_barriers();
     ptx::fence_mbarrier_init();

@@ -40,8 +40,8 @@ struct HopperBackwardStore {
 #pragma unroll
     for (float& x : values) x = 0.0f;
   }
-  // The first ones of them. Of eight columns a lane has two. Of 16 bits the lanes of a row exchange theirs, so that each
-  // has eight of a chunk.
+  // The first ones of them. Of eight columns a lane has two. Of 16 bits the lanes of a row exchange theirs, so that
+  // each has eight of a chunk.
   template <int kColumns>
   __device__ __forceinline__ static void write_row(const float (&values)[kColumns / 2], int half, int columns,
                                                    char* row, float scale) {

@@ -62,12 +62,14 @@ __device__ __forceinline__ void for_each_tile(const typename Config::Arguments& 
     tiles.release(signs());
   }
 }
-// For a whole warp: the index is known to be the same in all of its lanes, so that descriptors are in uniform registers.
+// For a whole warp: the index is known to be the same in all of its lanes, so that descriptors are in uniform
+// registers.
 __device__ __forceinline__ uint32 tile_of_warp(SmemAddress slot) {
   return static_cast<uint32>(ptx::shfl_first(static_cast<int>(ptx::ld_shared_word(slot))));
 }
 template <class Config, class Tiles, class Take>
 __device__ __forceinline__ void for_each_tile_of_warp(const typename Config::Arguments& launch, Tiles& tiles,
                                                       Take take) {
-  for_each_tile<Config>(launch, tiles, tile_of_warp, [] { return ptx::elect(); }, take);
+  for_each_tile<Config>(
+      launch, tiles, tile_of_warp, [] { return ptx::elect(); }, take);
 }

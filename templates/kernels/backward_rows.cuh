@@ -107,8 +107,8 @@ struct BackwardFinishTiles {
     const uint32 block = ptx::ctaid_x(), part = block % kParts, tile = block / kParts % args.tiles,
                  of_heads = block / kParts / args.tiles;
     const int batch = static_cast<int>(of_heads / args.num_heads), head = static_cast<int>(of_heads % args.num_heads);
-    const char* const sums = reinterpret_cast<const char*>(args.sums) +
-                             static_cast<int64>(block) * args.part_chunks * kBytesOfChunk;
+    const char* const sums =
+        reinterpret_cast<const char*>(args.sums) + static_cast<int64>(block) * args.part_chunks * kBytesOfChunk;
     char* const to = args.dq + batch * args.dq_strides.batch + head * args.dq_strides.head;
     const bool are_rows = args.parts_are_rows != 0;
     const int first_row = are_rows ? (tile * kParts + part) * kRows : tile * kRows;
@@ -121,10 +121,10 @@ struct BackwardFinishTiles {
       const char* const from = sums + chunk * kBytesOfChunk + pair * 4 * kChunkBytes;
       const Octet first = Octets<Single>::load(from), second = Octets<Single>::load(from + 2 * kChunkBytes);
       char* const chunk_to = to + (first_chunk + chunk) * Octets<Element>::kBytes;
-      store(chunk_to, row, {first.x[0], first.x[1], first.x[4], first.x[5], second.x[0], second.x[1], second.x[4],
-                            second.x[5]});
-      store(chunk_to, row + 8, {first.x[2], first.x[3], first.x[6], first.x[7], second.x[2], second.x[3], second.x[6],
-                                second.x[7]});
+      store(chunk_to, row,
+            {first.x[0], first.x[1], first.x[4], first.x[5], second.x[0], second.x[1], second.x[4], second.x[5]});
+      store(chunk_to, row + 8,
+            {first.x[2], first.x[3], first.x[6], first.x[7], second.x[2], second.x[3], second.x[6], second.x[7]});
     }
   }
 

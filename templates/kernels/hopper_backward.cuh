@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of attention for Hopper: a producer warp feeds the copy engine, two warpgroups of 64 keys each multiply, and
-// a warp for each of them sends dQ on its way. docs/kernels/backward.md explains who waits for whom.
+// Gradients of attention for Hopper: a producer warp feeds the copy engine, two warpgroups of 64 keys each multiply,
+// and a warp for each of them sends dQ on its way. docs/kernels/backward.md explains who waits for whom.
 //
 // A thread block takes tiles of BLOCK_KV keys of one key/value head, with dK and dV in registers, and goes through the
 // tiles of BLOCK_Q queries that see any of them, of all query heads of the group. In each step:
@@ -46,8 +46,8 @@ struct HopperBackwardWriter {
       parts.wait_full();
       if (work.args.dq != nullptr) {
         constexpr int kFloats = Shape::Parts::kBytes / static_cast<int>(sizeof(float));
-        ptx::bulk_add(work.args.dq + (static_cast<int64>(step.index) * Shape::kWarpgroups + part) * kFloats, parts.slot(),
-                      Shape::Parts::kBytes);
+        ptx::bulk_add(work.args.dq + (static_cast<int64>(step.index) * Shape::kWarpgroups + part) * kFloats,
+                      parts.slot(), Shape::Parts::kBytes);
         ptx::tma_commit_group();
         ptx::tma_wait_read();
       }
@@ -119,7 +119,8 @@ class HopperBackwardConsumer {
       send_queries();
     }
     const KeyTile tile = KeyTile::find<Config>(args.sizes, tile_of_warp(tiles.slot()));
-    const HopperBackwardStore<Config> store{args.sizes, tile, tile.index * Config::kBlockKv + own_keys(), work.steps == 0};
+    const HopperBackwardStore<Config> store{args.sizes, tile, tile.index * Config::kBlockKv + own_keys(),
+                                            work.steps == 0};
     store.template write<ValueGradient, Config::kHeadDimV, Config::kHeadDimV>(args.dv, args.dv_strides, 0, 1.0f);
     store.template write<KeyGradient, Config::kHeadDim, Config::kHeadDim>(args.dk, args.dk_strides, 0, args.scale);
   }
@@ -139,8 +140,8 @@ class HopperBackwardConsumer {
     if (is_last) values().release(signs());
     scores.differentiate(hides, shape.row_sums(queries.stage()));
     written.wait_empty();
-    Scores::store_derivatives(HopperBackwardScores<Config>::template place_in<STile>(
-        written.slot() + warpgroup * STile::kPanelBytes, 0));
+    Scores::store_derivatives(
+        HopperBackwardScores<Config>::template place_in<STile>(written.slot() + warpgroup * STile::kPanelBytes, 0));
     add<ValueGradient, OTile>(gradients().slot(), kIsFirst);
     ptx::fence_proxy_async();
     ptx::bar_warp_sync();
@@ -151,14 +152,13 @@ class HopperBackwardConsumer {
       multiply_queries(read.slot());
     }
     add<KeyGradient, QTile>(queries.slot(), kIsFirst);
-    ptx::wgmma_wait_group<kIsFirst ? 1 : 2>();
-    gradients().release(signs());
     if constexpr (!kIsFirst) {
       ptx::wgmma_wait_group<1>();
       read.release(signs());
       send_queries();
     }
     ptx::wgmma_wait_group<0>();
+    gradients().release(signs());
     queries.release(signs());
   }
 

@@ -309,7 +309,7 @@ class BackwardMma {
         const int dim = dim_part() * kDimTiles * 16 + 8 * n;
         if (dim >= kColumns) break;
         store_gradients(Stored{}, row + (dim + lane() % 4 * 2) * kBytes, sum.x[half / 2][n][half % 2 * 2] * scale,
-                   sum.x[half / 2][n][half % 2 * 2 + 1] * scale);
+                        sum.x[half / 2][n][half % 2 * 2 + 1] * scale);
       }
     }
   }

@@ -18,11 +18,13 @@ using tests::shared_engine;
 
 TEST_SUITE("sanitizer") {
   TEST_CASE("gradients of narrow and of wide heads") {
-    for (const int head_dim : {64, 72, 160}) {
-      Case c({.head_dim = head_dim, .head_dim_v = head_dim});
-      c.options.causal = true, c.options.softcap = 4, c.options.dropout = {0.2, 5, 6};
-      c.check(shared_engine());
-    }
+    for (const int head_dim : {64, 72, 160, 256})
+      for (const bool is_plain : {true, false}) {  // where there are more families, of another one
+        Case c({.head_dim = head_dim, .head_dim_v = head_dim});
+        c.options.causal = true;
+        if (!is_plain) c.options.softcap = 4, c.options.dropout = {0.2, 5, 6};
+        c.check(shared_engine());
+      }
   }
 }
 
@@ -57,6 +59,10 @@ TEST_CASE("gradients of long sequences, with windows and grouped heads") {
             .head_dim = head_dim,
             .head_dim_v = head_dim});
     c.options.window = {700, 0};
+    c.check(shared_engine());
+    c.variant = parse_backward_variant(head_dim == 64    ? "mma-q128-kv128-w8-r1-s1"
+                                       : head_dim == 128 ? "mma-q64-kv128-w8-r2-s1"
+                                                         : "mma-q32-kv32-w4-r1-s1");
     c.check(shared_engine());
   }
 }

@@ -26,8 +26,8 @@ using namespace flashjit;
 using tests::code_of;
 using tests::engine_for;
 
-Engine engine_with(const std::string& template_directory) {
-  EngineOptions options = tests::emulating("sm_80");
+Engine engine_with(const std::string& template_directory, const char* architecture = "sm_80") {
+  EngineOptions options = tests::emulating(architecture);
   options.template_directory = template_directory;
   return Engine(options);
 }
@@ -75,8 +75,70 @@ TEST_CASE("gradients by variants, of every way in which warps share out the prod
   }
 }
 
+TEST_CASE("gradients by Hopper's kernels, of several tiles of keys and under many schedules") {
+  struct Sides {
+    int head_dim, head_dim_v;
+  };
+  for (const auto& [head_dim, head_dim_v] : {Sides{64, 64}, {48, 16}, {128, 128}, {72, 104}, {256, 256}, {200, 232}})
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      CAPTURE(head_dim);
+      CAPTURE(seed);
+      EngineOptions options = tests::emulating("sm_90a");
+      options.emulation.seed = seed;
+      Engine engine(options);
+      Case c({.batch = 1,
+              .seqlen_q = 150,
+              .seqlen_kv = head_dim > 128 ? 200 : 300,
+              .num_heads_q = 2,
+              .num_heads_kv = 1,
+              .head_dim = head_dim,
+              .head_dim_v = head_dim_v});
+      c.variant = parse_backward_variant(head_dim > 128  ? "hopper-q64-kv64"
+                                         : head_dim > 64 ? "hopper-q64-kv128"
+                                                         : "hopper-q128-kv128");
+      c.options.causal = seed % 2 == 0;
+      if (seed % 4 == 3) c.options.window = {100, 10};
+      if (seed % 5 == 4) c.options.softmax_scale = -0.2f;
+      c.check(engine, seed % 3 == 0);
+    }
+}
+
+TEST_CASE("what Hopper's kernels cannot read or do not have goes to the mma family") {
+  const Architecture& hopper = find_architecture("sm_90a");
+  Problem problem;
+  problem.head_dim = problem.head_dim_v = 128;
+  const auto family_of = [&](bool has_tensor_maps = true) {
+    return to_string(generator::default_backward_variant(problem, hopper, has_tensor_maps)).substr(0, 3);
+  };
+  CHECK(family_of() == "hop");
+  CHECK(family_of(false) == "mma");
+  problem.softcap = true;
+  CHECK(family_of() == "mma");
+  problem.softcap = false;
+  problem.head_dim = 160;
+  CHECK(family_of() == "mma");
+  // Rows that lie on each other have no tensor map.
+  Case c({.batch = 1, .num_heads_q = 2, .num_heads_kv = 2});
+  const auto gradients = [&](const std::optional<BackwardVariant>& variant) {
+    Engine& engine = engine_for("sm_90a");
+    HostTensor out(DType::bf16, c.dout.shape()), lse(DType::f32, c.lse_shape()), dq(DType::bf16, c.q.shape());
+    Tensor dout = c.dout.view();
+    dout.strides[1] = 0;
+    AttentionOptions options;
+    options.lse = lse.view();
+    engine.attention(c.q.view(), c.k.view(), c.v.view(), out.view(), options);
+    engine.attention_backward(dout, c.q.view(), c.k.view(), c.v.view(), out.view(), lse.view(), {dq.view(), {}, {}}, {},
+                              {{}, variant});
+  };
+  gradients(std::nullopt);
+  std::string message;
+  CHECK(code_of([&] { gradients(parse_backward_variant("hopper-q128-kv128")); }, &message) ==
+        ErrorCode::invalid_argument);
+  CHECK(message.find("dout: the stride of seqlen must be from 1 to") == 0);
+}
+
 TEST_CASE("variants that there are no kernels of are refused, and spelled variants are read") {
-  const Problem problem;
+  Problem problem;
   const auto why = [&](const char* variant, const char* architecture = "sm_80") {
     for (const Architecture& each : architectures())
       if (each.name == std::string(architecture))
@@ -91,10 +153,24 @@ TEST_CASE("variants that there are no kernels of are refused, and spelled varian
   CHECK(why("r3") == "variant: row_tiles must be 1 or 2, was 3");
   for (const char* apart : {"q48", "q16-r2", "kv48-w4", "q32-kv32-w4-r2", "q16-kv48-w4"})
     CHECK(why(apart).find("variant: warps must be such that they share out rows and columns alike, was mma-") == 0);
-  for (const char* spelling : {"mma-q64-kv128-w8-r1-s1", "mma-q16-kv64-w4-r2-s2"})
+  CHECK(why("hopper-q64-kv128") == "variant: architecture of the hopper family must be sm_90a, was sm_80");
+  problem.head_dim = problem.head_dim_v = 128;
+  CHECK(why("hopper-q64-kv128", "sm_90a") == "");
+  CHECK(why("hopper-q96", "sm_90a") == "variant: block_q must be 64 or 128, was 96");
+  CHECK(why("hopper-q128", "sm_90a") == "variant: block_q must be 64 for these head dims, was 128");
+  CHECK(why("hopper-q64-kv64", "sm_90a") == "variant: block_kv must be 128 for these head dims, was 64");
+  problem.head_dim = 200;
+  CHECK(why("hopper", "sm_90a") ==
+        "variant: family must be mma for head dims that are not both up to 128 or both above 192, was hopper");
+  problem.head_dim = problem.head_dim_v = 256;
+  CHECK(why("hopper-kv64", "sm_90a") == "");
+  problem.alibi = true;
+  CHECK(why("hopper-kv64", "sm_90a").find("variant: family must be mma for fwd-bf16-d256-alibi, was hopper") == 0);
+  for (const char* spelling : {"mma-q64-kv128-w8-r1-s1", "mma-q16-kv64-w4-r2-s2", "hopper-q128-kv128"})
     CHECK(to_string(parse_backward_variant(spelling)) == spelling);
   CHECK(parse_backward_variant("mma") == BackwardVariant{});
-  for (const char* wrong : {"hopper-q64", "mma-q64--kv64", "mma-", "q", "q64-x1"})
+  CHECK(parse_backward_variant("hopper") == BackwardVariant(HopperBackwardVariant{}));
+  for (const char* wrong : {"hopper-q64-w8", "hopper64", "mma-q64--kv64", "mma-", "q", "q64-x1"})
     CHECK_THROWS_AS(parse_backward_variant(wrong), Error);
 }
 
@@ -116,6 +192,7 @@ TEST_CASE("gradients below masks that are spans, of any lengths") {
       Case c(sizes);
       masks[i](c);
       c.check(engine_for("sm_80"));
+      c.check(engine_for("sm_90a"));
     }
 }
 
@@ -258,13 +335,13 @@ TEST_CASE("planted faults of the backward kernels are found") {
       {"dropped probabilities keep their gradients", kMain, "? gradient * dropout_scale() : 0.0f;",
        "? gradient : gradient;"},
       {"dropped probabilities reach dV", kMain, "pair &= stays;", ";"},
-      {"of a group the first head alone is seen", kMain, "+ i / (end_tile - first_tile);", ";"},
-      {"tiles before the diagonal are left out", kMain, ">= first_key; });", "> first_key + 64; });"},
+      {"of a group the first head alone is seen", kMain, "+ i / tiles.count();", ";"},
+      {"tiles before the diagonal are left out", "attention/key_tile.cuh", ">= first_key;", "> first_key + 64;"},
       {"rows beyond the last query are added to", kMain, "lane() / 4 < args.sizes.seqlen_q)", "lane() / 4 >= 0)"},
       {"keys beyond the last are written", kMain, "if (key >= args.sizes.seqlen_kv) continue;", ""},
       {"dK lacks the scale", kMain, "args.dk_strides, args.scale);", "args.dk_strides, 1.0f);"},
-      {"dQ is not cleared", kRows, "      clear(row);\n", ""},
-      {"dQ lacks the scale", kRows, "x *= args.scale;", "x *= 1.0f;"},
+      {"dQ is not cleared", kRows, "    if (is_row) clear(row);\n", ""},
+      {"dQ lacks the scale", kRows, "x *= args.scale;\n      Octets", "x *= 1.0f;\n      Octets"},
       {"the gradient of the LSE is added", kRows, "sum -= ptx::ld", "sum += ptx::ld"},
       {"lanes of a row do not share their sums", kRows, "sum += ptx::shfl_xor(sum, lanes / 2);", ";"},
   };
@@ -284,6 +361,100 @@ TEST_CASE("planted faults of the backward kernels are found") {
         if (i >= 2)
           c.values(&O::boolean_mask, DType::boolean, {1, 1, 150, 200}, [](std::int64_t at) { return at / 200 != 7; });
         c.dlse = HostTensor::random_normal(DType::f32, c.lse_shape(), 5);
+        right = c.what_is_wrong(engine) == "";
+      }
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kernel_fault);
+      right = false;
+    }
+    CHECK_FALSE(right);
+  }
+}
+
+TEST_CASE("planted faults of Hopper's backward kernels are found") {
+  struct Fault {
+    const char *name, *file, *original, *replacement;
+    bool is_wide;
+  };
+  constexpr const char *kNarrow = "kernels/hopper_backward.cuh", *kWide = "kernels/hopper_backward_wide.cuh",
+                       *kScores = "hopper/backward_scores.cuh", *kLoader = "hopper/backward_loader.cuh",
+                       *kWork = "hopper/backward_work.cuh", *kStore = "hopper/backward_store.cuh",
+                       *kRows = "kernels/backward_rows.cuh";
+  const Fault faults[] = {
+      {"dS is read before the other warpgroup has written its keys", kNarrow,
+       "    if constexpr (!kIsFirst) {\n      read.wait_full();", "    if constexpr (!kIsFirst) {", false},
+      {"dS is written while it is read", kNarrow, "    written.wait_empty();\n", "", false},
+      {"dS without a fence", kNarrow, "gradients().slot(), kIsFirst);\n    ptx::fence_proxy_async();",
+       "gradients().slot(), kIsFirst);", false},
+      {"the place of dQ is written before it was read", kNarrow, "    part.wait_empty();\n", "", false},
+      {"dQ without a fence", kNarrow, "* kChunkBytes);\n    ptx::fence_proxy_async();", "* kChunkBytes);", false},
+      {"dQ leaves before it has come", kNarrow, "      parts.wait_full();\n", "", false},
+      {"the place of dQ is given back before it was read", kNarrow, "        ptx::tma_wait_read();\n", "", false},
+      {"dQ lacks the last step of a tile", kNarrow,
+       "      multiply_queries(read.slot());\n      ptx::wgmma_wait_group<0>();", "      ptx::wgmma_wait_group<0>();",
+       false},
+      {"queries are given back before dK was computed", kNarrow,
+       "    ptx::wgmma_wait_group<0>();\n    gradients().release(signs());", "    gradients().release(signs());",
+       false},
+      {"values are given back before dP was computed", kNarrow,
+       "    ptx::wgmma_wait_group<0>();\n    if (is_last) values().release(signs());",
+       "    if (is_last) values().release(signs());\n    ptx::wgmma_wait_group<0>();", false},
+      {"dV goes on from the tile before", kNarrow, "gradients().slot(), kIsFirst);", "gradients().slot(), false);",
+       false},
+      {"probabilities are made of products that are not there", kNarrow,
+       "    ptx::wgmma_wait_group<1>();\n    const bool", "    const bool", false},
+      {"the other warpgroup's keys are stored", kNarrow, "* Config::kBlockKv + own_keys()", "* Config::kBlockKv",
+       false},
+      {"dQ of all steps goes to the first", kNarrow, "++i, work.advance(step))", "++i)", false},
+      {"what masks hide is seen", kScores, "    if (hides) hide(", "    if (false) hide(", false},
+      {"what masks hide has gradients", kScores, "if (kHides && p[e] == 0.0f) ds[e] = 0.0f;",
+       "if (kHides && p[e] == 0.0f) ds[e] = 1.0f;", false},
+      {"the row sum is passed over", kScores, "(dp[e] - of[e])", "dp[e]", false},
+      {"masks are those of the queries before", kScores, "first_query + lane() % 4 * 2;",
+       "first_query + lane() % 4 * 2 - 8;", false},
+      {"a tile is announced before the one before the last was read", kLoader, "      tiles.wait_empty();\n", "",
+       false},
+      {"keys come while others are used", kLoader,
+       "    ring.wait_empty();\n    ptx::mbarrier_arrive_expect_tx(ring.full(), Rows::kBytes);",
+       "    ptx::mbarrier_arrive_expect_tx(ring.full(), Rows::kBytes);", false},
+      {"LSE is that of the first tile", kLoader, "numbers + static_cast<int64>(at.index)",
+       "numbers + static_cast<int64>(0)", false},
+      {"the second head of a group begins where the first has ended", kWork,
+       "    step.index += args.sizes.num_q_tiles - queries.count();\n", "", false},
+      {"keys beyond the last are written", kStore, "key < sizes.seqlen_kv ? ", "key >= 0 ? ", false},
+      {"lanes exchange the wrong pairs", kStore, "is_upper ? pairs[i] : pairs[i + bit]",
+       "is_upper ? pairs[i + bit] : pairs[i]", false},
+      {"dQ of tiles lacks the scale", kRows, "x *= args.scale;\n    Octets", "x *= 1.0f;\n    Octets", false},
+      {"parts of dQ are read the wrong way round", kRows, "are_rows ? 0 : part * args.part_chunks",
+       "are_rows ? 0 : (1 - part) * args.part_chunks", true},
+      {"P and dS are read before both warpgroups have written theirs", kWide,
+       "    ptx::bar_sync<Shape::kConsumerThreads>(NamedBarrier::derivatives);\n", "", true},
+      {"P and dS without a fence", kWide, "    ptx::fence_proxy_async();\n", "", true},
+      {"dQ leaves before it was computed", kWide, "    ptx::wgmma_wait_group<2>();\n", "", true},
+      {"both warpgroups have the first queries", kWide, "const int own = warpgroup() *", "const int own = 0 *", true},
+      {"queries are given back before dK and dV were computed", kWide,
+       "    ptx::wgmma_wait_group<0>();\n    gradients()", "    gradients()", true},
+      {"both warpgroups have the first dims of dQ", kWide, "* Shape::kWarpgroups + warpgroup()) * kFloats",
+       "* Shape::kWarpgroups) * kFloats", true},
+  };
+  for (const Fault& fault : tests::sample(std::vector<Fault>(std::begin(faults), std::end(faults)))) {
+    CAPTURE(std::string(fault.name));
+    const tests::TemporaryDirectory directory;
+    tests::plant(fault.file, fault.original, fault.replacement, directory / "templates");
+    Engine engine = engine_with((directory / "templates").string(), "sm_90a");
+    bool right = true;
+    try {
+      for (int i = 0; right && i < 3; ++i) {
+        const int head_dim = fault.is_wide ? 256 : i == 1 ? 128 : 64;
+        Case c({.batch = 1,
+                .seqlen_q = 330,
+                .seqlen_kv = 300,
+                .num_heads_q = 2,
+                .num_heads_kv = 1,
+                .head_dim = head_dim,
+                .head_dim_v = head_dim});
+        if (i != 1) c.options.causal = true;
+        if (i == 2) c.options.window = {60, 0};
         right = c.what_is_wrong(engine) == "";
       }
     } catch (const Error& error) {

@@ -46,7 +46,7 @@ class Grid(unittest.TestCase):
     def test_each_group_has_its_sides(self):
         cells = {cell.group: cell for cell in backward_grid()}
         sides = {group: (list(cell.ours), list(cell.peers)) for group, cell in cells.items()}
-        self.assertEqual(sides, {PAPER: (["flashjit"], ["cudnn", "fa2"]),
+        self.assertEqual(sides, {PAPER: (["flashjit", "mma"], ["cudnn", "fa2"]),
                                  "grouped": (["flashjit", "equal_heads"], ["cudnn", "fa2"]),
                                  "window": (["flashjit", "plain"], ["fa2"]), "f32": (["flashjit", "f32"], []),
                                  "variants": (["flashjit", *attention_backward.VARIANTS[256]], [])})
