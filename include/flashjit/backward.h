@@ -65,9 +65,10 @@ struct Gradients {
 // text, acts; block_mask is not used. score, ragged batches and k and v of e4m3 have no kernels yet: Error(unsupported)
 // names the option.
 //
-// Kernels are of the mma.sync family on all architectures, and made at the first call. dq is a sum by atomic additions
-// in f32, whose order, and so its last bits, may differ from run to run; dk and dv do not. The call allocates two
-// floats for each row of q, and for dq head_dim more, in stream order, and frees them.
+// Kernels are made at the first call: on sm_90a of the Hopper family where that has them, else of mma.sync. dq is a sum
+// by atomic additions in f32, whose order, and so its last bits, may differ from run to run; dk and dv do not. The call
+// allocates in stream order, and frees, two floats for each row of q, and for dq head_dim more; the Hopper family pads
+// rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256.
 //
 // Probabilities are computed anew from scores and LSE, whose roundings in f32 do not cancel: with an LSE of 10,000 in
 // magnitude gradients are as right as elsewhere, from 2^17 on they lose digits, and far beyond that they are wrong and

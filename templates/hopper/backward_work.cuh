@@ -71,5 +71,10 @@ template <class Config, class Tiles, class Take>
 __device__ __forceinline__ void for_each_tile_of_warp(const typename Config::Arguments& launch, Tiles& tiles,
                                                       Take take) {
   for_each_tile<Config>(
-      launch, tiles, tile_of_warp, [] { return ptx::elect(); }, take);
+      launch, tiles, tile_of_warp,
+      [] {
+        ptx::bar_warp_sync();
+        return ptx::elect();
+      },
+      take);
 }

@@ -144,7 +144,6 @@ class HopperBackwardConsumer {
         HopperBackwardScores<Config>::template place_in<STile>(written.slot() + warpgroup * STile::kPanelBytes, 0));
     add<ValueGradient, OTile>(gradients().slot(), kIsFirst);
     ptx::fence_proxy_async();
-    ptx::bar_warp_sync();
     if (signs()) ptx::mbarrier_arrive(written.full());
     written.advance();
     if constexpr (!kIsFirst) {
@@ -211,7 +210,6 @@ class HopperBackwardConsumer {
     part.wait_empty();
     QueryGradient::store(part.slot() + ptx::tid_x() % kWarpgroupSize * kChunkBytes);
     ptx::fence_proxy_async();
-    ptx::bar_warp_sync();
     if (signs()) ptx::mbarrier_arrive(part.full());
     part.advance();
   }
@@ -224,8 +222,11 @@ class HopperBackwardConsumer {
   __device__ __forceinline__ RingReader<typename Shape::ORing, 1> gradients() const {
     return {shape.gradients(), queries.cursor};
   }
-  // One thread of each warp, for the others.
-  __device__ __forceinline__ static bool signs() { return ptx::elect(); }
+  // One thread of each warp, for the others, whose reads are done.
+  __device__ __forceinline__ static bool signs() {
+    ptx::bar_warp_sync();
+    return ptx::elect();
+  }
 
   const typename Config::Arguments& launch;
   const HopperBackwardArguments& args;

@@ -166,8 +166,11 @@ class HopperBackwardWideConsumer {
   }
   // Asked for each time, as the loop has no register to keep it in.
   __device__ __forceinline__ static int warpgroup() { return ptx::shfl_first(ptx::tid_x() / kWarpgroupSize) - 1; }
-  // One thread of each warp, for the others.
-  __device__ __forceinline__ static bool signs() { return ptx::elect(); }
+  // One thread of each warp, for the others, whose reads are done.
+  __device__ __forceinline__ static bool signs() {
+    ptx::bar_warp_sync();
+    return ptx::elect();
+  }
 
   const typename Config::Arguments& launch;
   const HopperBackwardArguments& args;
