@@ -47,10 +47,9 @@ Problem backward_problem(const Problem& problem) {
   return of_scores;
 }
 
-BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture,
-                                         bool has_tensor_maps) {
+BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture, bool suits_hopper) {
   const HopperBackwardVariant hopper = default_hopper_backward(problem);
-  if (has_tensor_maps && why_illegal(problem, hopper, architecture).empty()) return hopper;
+  if (suits_hopper && why_illegal(problem, hopper, architecture).empty()) return hopper;
   return default_mma_backward(problem, architecture);
 }
 

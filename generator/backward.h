@@ -12,9 +12,9 @@ namespace flashjit::generator {
 // What of a problem its backward kernel knows: not what stands in the LSE already.
 Problem backward_problem(const Problem& problem);
 
-// For a problem that has backward kernels. has_tensor_maps: whether the call's tensors have some.
+// For a problem that has backward kernels. suits_hopper: whether the call's tensors do.
 BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture,
-                                         bool has_tensor_maps = true);
+                                         bool suits_hopper = true);
 // Empty where there is such a kernel, else one line that says why not.
 std::string why_illegal(const Problem& problem, const BackwardVariant& variant, const Architecture& architecture);
 

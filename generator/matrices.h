@@ -40,9 +40,9 @@ std::string render(const ProbabilityMatrix& matrix);
 
 struct OutputMatrix {
   std::string_view type, registers;
-  DType dtype;                     // of P and V
-  int columns;                     // the head dim of v
-  int steps;                       // of 16 keys
+  DType dtype;                     // of P and V, or of what stands in their place for gradients
+  int columns;                     // the head dim of v, or those of a gradient
+  int steps;                       // of 16 keys, or of 16 queries
   std::string_view probabilities;  // the registers of P; empty: P is in shared memory
   bool reads = false;              // into registers that the compiler sees, as they are
   bool stores = false;             // to shared memory, as they are

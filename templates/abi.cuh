@@ -9,16 +9,17 @@ struct RowStrides {
   long long batch, row, head;
 };
 
-// What every forward kernel is told of the call.
+// What every kernel of attention is told of the call.
 struct ForwardSizes {
   float scale_log2;     // |softmax_scale| * log2(e), never 0: see make_forward_arguments
   unsigned query_sign;  // XORed into pairs of q elements: flips their sign when the scale is negative
   int batch;
   int seqlen_q, seqlen_kv;
   int num_heads_q;
-  int heads_per_group;    // query heads that share one key/value head
-  int num_q_tiles;        // of one head: ceil(seqlen_q / rows of a tile)
-  int heads_per_section;  // longest_first: heads whose K and V fit L2 together
+  int heads_per_group;  // query heads that share one key/value head
+  int num_q_tiles;      // of one head: ceil(seqlen_q / rows of a tile)
+  // longest_first: heads whose K and V fit L2 together; for gradients heads of keys, with what their queries have.
+  int heads_per_section;
 };
 
 // The mma.sync family.
@@ -330,8 +331,8 @@ struct BackwardArguments {
   float scale;  // with its sign
 };
 
-// The kernel of kernels/hopper_backward.cuh, likewise. Tensor maps as of HopperArguments: boxes have BLOCK_Q rows of q
-// and dout, and BLOCK_KV of k and v.
+// Those of kernels/hopper_backward.cuh and hopper_backward_wide.cuh, whose thread blocks draw tiles of keys. Tensor
+// maps as of HopperArguments: boxes have BLOCK_Q rows of q and dout, and BLOCK_KV of k and v.
 struct HopperBackwardArguments {
   TensorMap q, k, v, dout;
   const float *lse_log2, *row_sums;  // a head's queries padded to tiles of BLOCK_Q

@@ -109,10 +109,6 @@ std::string render_config(const Problem& problem, const HopperBackwardVariant& v
   return config.text();
 }
 
-}  // namespace
-
-namespace {
-
 // Empty where tiles go with head dims.
 std::string why_not_shared_out(const Problem& problem, const HopperBackwardVariant& variant) {
   const int head_dim = problem.head_dim, head_dim_v = problem.head_dim_v;

@@ -28,8 +28,9 @@ struct MmaBackwardVariant {
   int row_tiles = 1;   // tiles of 16 rows that a warp has of each product: 1 or 2
   int stages = 1;      // tiles of queries in shared memory: 1 or 2
 };
-// That of the Hopper family, for sm_90a, masks that are spans of keys (causal, window, chunk, prefix), and head dims
-// that are both up to 128 or both from 200 to 256: hopper-q64-kv128
+// That of the Hopper family, for sm_90a, masks that are spans of keys (causal, window, chunk, prefix), head dims that
+// are both up to 64, both up to 128 with a head_dim above 64, or both from 200 to 256, and tensors q, k, v and dout
+// that are not empty and have no stride of 0: hopper-q64-kv128
 struct HopperBackwardVariant {
   int block_q = 64;    // queries of one step: 64 for a head_dim above 64, else 128
   int block_kv = 128;  // keys and values of a thread block: 128 for head dims up to 128, else 64
@@ -41,8 +42,8 @@ inline bool operator!=(const HopperBackwardVariant& a, const HopperBackwardVaria
 
 using BackwardVariant = std::variant<MmaBackwardVariant, HopperBackwardVariant>;
 std::string to_string(const BackwardVariant& variant);
-// Reads that spelling; parts that are not named are as above, and without a family in front it is of mma. Throws
-// Error(invalid_argument).
+// Reads that spelling; parts that are not named are as above, whatever head dims want, and without a family in front it
+// is of mma. Throws Error(invalid_argument).
 BackwardVariant parse_backward_variant(std::string_view text);
 
 struct BackwardOptions {
@@ -65,10 +66,10 @@ struct Gradients {
 // text, acts; block_mask is not used. score, ragged batches and k and v of e4m3 have no kernels yet: Error(unsupported)
 // names the option.
 //
-// Kernels are made at the first call: on sm_90a of the Hopper family where that has them, else of mma.sync. dq is a sum
-// by atomic additions in f32, whose order, and so its last bits, may differ from run to run; dk and dv do not. The call
-// allocates in stream order, and frees, two floats for each row of q, and for dq head_dim more; the Hopper family pads
-// rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256.
+// Kernels are made at the first call: of the Hopper family where that has them and there are 64 queries or more, else
+// of mma.sync. dq is a sum by atomic additions in f32, whose order, and so its last bits, may differ from run to run;
+// dk and dv do not. The call allocates in stream order, and frees, two floats for each row of q, and for dq head_dim
+// more; the Hopper family pads rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256.
 //
 // Probabilities are computed anew from scores and LSE, whose roundings in f32 do not cancel: with an LSE of 10,000 in
 // magnitude gradients are as right as elsewhere, from 2^17 on they lose digits, and far beyond that they are wrong and

@@ -214,8 +214,8 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *,
         As of flashjit.attention.
     options :
         Those of the call, without out, lse, plan and fixed_split_size; variant is one of the backward kernels,
-        "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". There are no backward kernels yet for score, ragged batches and pages: Unsupported.
-        Slopes, sinks and biases act and get no gradients.
+        "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". There are no backward kernels yet for score, ragged batches and
+        pages: Unsupported. Slopes, sinks and biases act and get no gradients.
     """
     return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, {"dq": dq, "dk": dk, "dv": dv}, stream, engine,
                                       options)

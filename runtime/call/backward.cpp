@@ -2,6 +2,7 @@
 #include "runtime/call/backward.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "generator/backward.h"
@@ -124,13 +125,27 @@ PlainLaunch row_launch(generator::PlainKernel kernel, const generator::BackwardR
   return plain_launch(std::move(kernel), (rows.count + rows_of_block - 1) / rows_of_block, "q");
 }
 
+// What kernels of the Hopper family have tensor maps of.
+std::array<std::pair<const char*, const Tensor*>, 4> mapped_tensors(const BackwardCall& call) {
+  const GivenGradients& given = call.given;
+  return {{{"q", &given.q}, {"k", &given.k}, {"v", &given.v}, {"dout", &given.dout}}};
+}
+// Of few queries a tile would be padding for the most part, in memory too.
+bool suits_hopper(const BackwardCall& call) {
+  constexpr std::int64_t kFewQueries = 64;
+  const auto tensors = mapped_tensors(call);
+  return call.forward.seqlen_q >= kFewQueries &&
+         std::all_of(tensors.begin(), tensors.end(), [](const auto& each) { return has_tensor_map(*each.second); });
+}
+
 BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& architecture) {
   const std::optional<BackwardVariant>& asked = call.given.backward.variant;
   const Problem& problem = call.forward.problem;
-  if (!asked) return generator::default_backward_variant(problem, architecture, has_tensor_maps(call.forward));
+  if (!asked) return generator::default_backward_variant(problem, architecture, suits_hopper(call));
   const std::string why = generator::why_illegal(problem, *asked, architecture);
   if (!why.empty()) throw Error(ErrorCode::invalid_argument, why);
-  if (std::holds_alternative<HopperBackwardVariant>(*asked)) require_tensor_maps(call.forward);
+  if (std::holds_alternative<HopperBackwardVariant>(*asked))
+    for (const auto& [name, tensor] : mapped_tensors(call)) require_tensor_map(name, *tensor);
   return *asked;
 }
 
@@ -174,7 +189,7 @@ BackwardCall validate_backward(const GivenGradients& given) {
 
 void choose_variant(BackwardCall& call, const Architecture& architecture, std::int64_t resident_blocks) {
   call.variant = chosen_variant(call, architecture);
-  call.resident_blocks = resident_blocks;
+  call.resident_blocks = std::max<std::int64_t>(1, resident_blocks);
 }
 
 BackwardScratch backward_scratch(const BackwardCall& call) {
@@ -209,7 +224,7 @@ PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Archite
   if (given.backward.dlse) arguments.dlse_strides = lse_strides(*given.backward.dlse);
   arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
   arguments.dq = floats(call.scratch.dq);
-  arguments.tile_counter = tile_counter(call);
+  if (std::holds_alternative<HopperBackwardVariant>(call.variant)) arguments.tile_counter = tile_counter(call);
   PlainLaunch made =
       row_launch(generator::render_backward_prepare(given.q.dtype, architecture, templates), arguments.rows);
   made.launch.write_argument(0, arguments);

@@ -23,19 +23,6 @@ bool stride_fits(const Tensor& tensor, int dim, std::int64_t max_stride) {
   return tensor.shape[dim] == 1 || (elements > 0 && elements < max_stride);
 }
 
-void require_tensor_map(const char* name, const Tensor& tensor) {
-  const auto refuse = [&](const std::string& message) {
-    reject("{}: {} for a variant of the hopper family", name, message);
-  };
-  for (int dim = 0; dim < kRank; ++dim)
-    if (tensor.shape[dim] == 0) refuse(fmt::format("{} must be at least 1, was 0,", kDimNames[dim]));
-  const std::int64_t max_stride = max_stride_of(tensor);
-  for (int dim = 0; dim < kRank - 1; ++dim)
-    if (!stride_fits(tensor, dim, max_stride))
-      refuse(fmt::format("the stride of {} must be from 1 to {} elements, was {},", kDimNames[dim], max_stride - 1,
-                         tensor.strides[dim]));
-}
-
 // What one copy brings of a page has to begin where the swizzle of shared memory does.
 bool has_boxes(const ForwardCall& call) noexcept {
   return !call.problem.paged || call.k->shape[seqlen_dim] % kSwizzledRows == 0;
@@ -79,6 +66,19 @@ const void* ended_tensor_map_address(const Tensor& tensor) noexcept {
   const TensorMapShape whole = tensor_map_shape(tensor);
   return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(tensor.data) -
                                        whole.sizes[2] * whole.strides[1]);
+}
+
+void require_tensor_map(const char* name, const Tensor& tensor) {
+  const auto refuse = [&](const std::string& message) {
+    reject("{}: {} for a variant of the hopper family", name, message);
+  };
+  for (int dim = 0; dim < kRank; ++dim)
+    if (tensor.shape[dim] == 0) refuse(fmt::format("{} must be at least 1, was 0,", kDimNames[dim]));
+  const std::int64_t max_stride = max_stride_of(tensor);
+  for (int dim = 0; dim < kRank - 1; ++dim)
+    if (!stride_fits(tensor, dim, max_stride))
+      refuse(fmt::format("the stride of {} must be from 1 to {} elements, was {},", kDimNames[dim], max_stride - 1,
+                         tensor.strides[dim]));
 }
 
 bool has_tensor_map(const Tensor& tensor) noexcept {

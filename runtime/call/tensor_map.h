@@ -53,7 +53,9 @@ struct MapPlace {
 bool has_tensor_map(const Tensor& tensor) noexcept;
 // Of every operand with rows.
 bool has_tensor_maps(const ForwardCall& call) noexcept;
-// Throws Error(invalid_argument) which names the tensor that has none.
+// Throws Error(invalid_argument) which begins with the name where the tensor has none.
+void require_tensor_map(const char* name, const Tensor& tensor);
+// Of every operand with rows.
 void require_tensor_maps(const ForwardCall& call);
 
 }  // namespace flashjit::runtime

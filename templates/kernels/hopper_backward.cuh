@@ -222,7 +222,7 @@ class HopperBackwardConsumer {
   __device__ __forceinline__ RingReader<typename Shape::ORing, 1> gradients() const {
     return {shape.gradients(), queries.cursor};
   }
-  // One thread of each warp, for the others, whose reads are done.
+  // One thread of each warp, for the others, whose reads and writes are done.
   __device__ __forceinline__ static bool signs() {
     ptx::bar_warp_sync();
     return ptx::elect();

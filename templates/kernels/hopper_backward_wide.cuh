@@ -166,7 +166,7 @@ class HopperBackwardWideConsumer {
   }
   // Asked for each time, as the loop has no register to keep it in.
   __device__ __forceinline__ static int warpgroup() { return ptx::shfl_first(ptx::tid_x() / kWarpgroupSize) - 1; }
-  // One thread of each warp, for the others, whose reads are done.
+  // One thread of each warp, for the others, whose reads and writes are done.
   __device__ __forceinline__ static bool signs() {
     ptx::bar_warp_sync();
     return ptx::elect();

@@ -192,7 +192,13 @@ TEST_CASE("gradients below masks that are spans, of any lengths") {
       Case c(sizes);
       masks[i](c);
       c.check(engine_for("sm_80"));
-      c.check(engine_for("sm_90a"));
+      sizes.head_dim = sizes.head_dim_v = i % 3 == 0 ? 32 : i % 3 == 1 ? 128 : 256;
+      Case on_hopper(sizes);
+      masks[i](on_hopper);
+      on_hopper.variant = parse_backward_variant(i % 3 == 0   ? "hopper-q128"
+                                                 : i % 3 == 1 ? "hopper-q64"
+                                                              : "hopper-kv64");
+      on_hopper.check(engine_for("sm_90a"));
     }
 }
 
@@ -297,6 +303,19 @@ TEST_CASE("backward kernels compile for every target without spills") {
         const generator::PlainKernel kernel = generator::render_backward(
             problem, generator::default_backward_variant(problem, architecture), DType::bf16, architecture);
         all.emplace_back(kernel.source, architecture.name, cache::Facts{});
+      }
+  const Architecture& hopper = find_architecture("sm_90a");
+  for (const int head_dim : {40, 64, 96, 128, 256})
+    for (const DType dtype : {DType::bf16, DType::f16})
+      for (const bool has_window : {false, true}) {
+        Problem problem;
+        problem.dtype = dtype;
+        problem.head_dim = problem.head_dim_v = head_dim;
+        problem.causal = true, problem.window = has_window;
+        const BackwardVariant variant = generator::default_backward_variant(problem, hopper);
+        CHECK(std::holds_alternative<HopperBackwardVariant>(variant));
+        all.emplace_back(generator::render_backward(problem, variant, has_window ? DType::f32 : dtype, hopper).source,
+                         hopper.name, cache::Facts{});
       }
   const EngineOptions options = EngineOptions::from_environment();
   const runtime::Logger log(nullptr);

@@ -65,7 +65,7 @@ inline const std::vector<Mutation> kRingFaults = {
     {.name = "full barriers expect two arrivals",
      .setting = kHopper,
      .file = "pipeline/ring.cuh",
-     .original = "ptx::mbarrier_init(full(stage), 1);",
+     .original = "ptx::mbarrier_init(full(stage), fillers);",
      .replacement = "ptx::mbarrier_init(full(stage), 2);",
      .kinds = {deadlock},
      .found_at = "visit.stage = announced.take()"},
