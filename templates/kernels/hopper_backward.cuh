@@ -102,8 +102,6 @@ class HopperBackwardConsumer {
     if (work.steps > 0) {
       keys.wait_full();
       values().wait_full();
-    }
-    if (work.steps > 0) {
       int tile = work.queries.first;
       step<true>(work, tile * Config::kBlockQ, work.steps == 1);
 #pragma unroll 1
