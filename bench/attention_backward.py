@@ -135,10 +135,11 @@ def of_fastest_variant(row):
     return min(us.values()) / us["flashjit"] if row["group"] == "variants" and "flashjit" in us else None
 
 
-MEASURES = {"mma_over_fa2": mma_over_fa2, "of_equal_heads": of_equal_heads, "over_share": over_share, "f32_over_16_bits": f32_over_16_bits,
-            "of_fastest_variant": of_fastest_variant}
-TITLES = {"mma_over_fa2": "mma / fa2", "of_equal_heads": "of the rate with equal heads", "over_share": "time over the window's share",
-          "f32_over_16_bits": "time with dk and dv in f32", "of_fastest_variant": "time by the fastest variant"}
+MEASURES = {"mma_over_fa2": mma_over_fa2, "of_equal_heads": of_equal_heads, "over_share": over_share,
+            "f32_over_16_bits": f32_over_16_bits, "of_fastest_variant": of_fastest_variant}
+TITLES = {"mma_over_fa2": "mma / fa2", "of_equal_heads": "of the rate with equal heads",
+          "over_share": "time over the window's share", "f32_over_16_bits": "time with dk and dv in f32",
+          "of_fastest_variant": "time by the fastest variant"}
 
 
 def label(row):

@@ -7,6 +7,8 @@
 #include "generator/arguments.h"
 #include "generator/backward_family.h"
 #include "generator/dtype.h"
+#include "generator/family.h"
+#include "generator/features.h"
 #include "generator/source_parts.h"
 
 namespace flashjit {
@@ -60,9 +62,6 @@ std::string why_illegal(const Problem& problem, const BackwardVariant& variant, 
 QueryLayout query_layout(const Problem& problem, const BackwardVariant& variant) {
   return std::visit([&](const auto& of_family) { return query_layout(problem, of_family); }, variant);
 }
-int block_q(const BackwardVariant& variant) noexcept {
-  return std::visit([](const auto& of_family) { return of_family.block_q; }, variant);
-}
 int block_kv(const BackwardVariant& variant) noexcept {
   return std::visit([](const auto& of_family) { return of_family.block_kv; }, variant);
 }
@@ -73,6 +72,21 @@ Source named_backward_source(const Problem& problem, DType gradient, const std::
   return named_source(fmt::format("bwd-{}{}.{}.{}", of_forward.substr(of_forward.find('-') + 1),
                                   gradient == DType::f32 ? "-f32" : "", variant, architecture.name),
                       "flashjit_backward");
+}
+
+ConfigText backward_config(const Problem& problem, DType gradient) {
+  ConfigText config;
+  const bool in_f32 = gradient == DType::f32;
+  config.use("Element", row_of(problem.dtype).element);
+  config.use("GradientElement", in_f32 ? "Single" : row_of(gradient).element);
+  config.use("Arguments", "::Arguments");
+  config.use("Masks", parts_in(Slot::mask, problem));
+  config.add("int", "kHeadDim", problem.head_dim);
+  config.add("int", "kHeadDimV", problem.head_dim_v);
+  config.add("int", "kGradientBytes", size_of(gradient));
+  config.add("bool", "kSplitKv", false);
+  config.add("bool", "kLongestFirst", order_for(problem) == TileOrder::longest_first);
+  return config;
 }
 
 PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, DType gradient,

@@ -18,7 +18,8 @@ BackwardVariant default_backward_variant(const Problem& problem, const Architect
 // Empty where there is such a kernel, else one line that says why not.
 std::string why_illegal(const Problem& problem, const BackwardVariant& variant, const Architecture& architecture);
 
-// How a kernel has what belongs to queries, in f32: LSE, row sums, and dQ before it is rounded.
+// How a kernel has what belongs to queries, in f32, of [batch, head, padded query]: LSE, row sums, and with columns dQ
+// before it is rounded.
 struct QueryLayout {
   int rows = 1;        // of which a head's queries are padded to a multiple
   int columns;         // of dQ
@@ -27,7 +28,6 @@ struct QueryLayout {
   bool parts_are_rows = false;
 };
 QueryLayout query_layout(const Problem& problem, const BackwardVariant& variant);
-int block_q(const BackwardVariant& variant) noexcept;
 int block_kv(const BackwardVariant& variant) noexcept;
 
 // problem: of backward_problem, without scores of users'. variant: a legal one. gradient: of k and v, their dtype or

@@ -8,6 +8,7 @@
 #include "flashjit/backward.h"
 #include "generator/backward.h"
 #include "generator/source.h"
+#include "generator/source_parts.h"
 
 namespace flashjit::generator {
 
@@ -33,6 +34,8 @@ PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& va
                             const Architecture& architecture, const Templates& templates);
 PlainKernel render_backward(const Problem& problem, const HopperBackwardVariant& variant, DType gradient,
                             const Architecture& architecture, const Templates& templates);
+// What all of them are told by struct Config. gradient: the dtype of dk and dv.
+ConfigText backward_config(const Problem& problem, DType gradient);
 // The name and the entry of a source.
 Source named_backward_source(const Problem& problem, DType gradient, const std::string& variant,
                              const Architecture& architecture);

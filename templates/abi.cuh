@@ -373,6 +373,7 @@ struct BackwardFinishArguments {
   float scale;
 };
 // The same of tiles, a thread block for each part of one.
+constexpr int kBackwardParts = 2;
 struct BackwardTilesArguments {
   const float* sums;
   char* dq;

@@ -28,7 +28,7 @@ constexpr auto kTunables = std::make_tuple(Number<V>{&V::block_q, "block_q", "q"
                                            Number<V>{&V::block_kv, "block_kv", "kv", "kBlockKv", 64, 128, 64});
 
 constexpr int kWarpgroupThreads = 128, kWarpgroupRows = 64, kWgmmaDepth = 16;
-constexpr int kParts = 2;  // of a tile of dQ: one of each warpgroup
+constexpr int kParts = kBackwardParts;  // of a tile of dQ: one of each warpgroup
 constexpr int kElementBytes = 2, kFloatBytes = 4;
 constexpr int kWidestRows = 64;    // head dims of which a tile's parts are rows
 constexpr int kWidestAlone = 128;  // head dims of which a warpgroup holds dK and dV of 64 keys
@@ -90,22 +90,12 @@ std::string render_matrices(const Problem& problem, const HopperBackwardVariant&
 }
 
 std::string render_config(const Problem& problem, const HopperBackwardVariant& variant, DType gradient) {
-  ConfigText config;
-  const bool in_f32 = gradient == DType::f32;
-  config.use("Element", row_of(problem.dtype).element);
-  config.use("GradientElement", in_f32 ? "Single" : row_of(gradient).element);
-  config.use("Arguments", "::Arguments");
-  config.use("Masks", parts_in(Slot::mask, problem));
+  ConfigText config = backward_config(problem, gradient);
   config.use("Scores", "DerivativeMatrix");
   config.use("KeyGradient", "KeyGradientMatrix");
   config.use("ValueGradient", "ValueGradientMatrix");
   config.use("QueryGradient", "QueryGradientMatrix");
-  config.add("int", "kHeadDim", problem.head_dim);
-  config.add("int", "kHeadDimV", problem.head_dim_v);
-  config.add("int", "kGradientBytes", in_f32 ? kFloatBytes : kElementBytes);
   add_to(config, kTunables, variant);
-  config.add("bool", "kSplitKv", false);
-  config.add("bool", "kLongestFirst", order_for(problem) == TileOrder::longest_first);
   return config.text();
 }
 

@@ -62,21 +62,11 @@ bool can_be_shared_out(const MmaBackwardVariant& variant) {
 
 std::string render_config(const Problem& problem, const MmaBackwardVariant& variant, DType gradient,
                           const Architecture& architecture) {
-  ConfigText config;
-  const bool in_f32 = gradient == DType::f32;
-  config.use("Element", row_of(problem.dtype).element);
-  config.use("GradientElement", in_f32 ? "Single" : row_of(gradient).element);
-  config.use("Arguments", "::Arguments");
-  config.use("Masks", parts_in(Slot::mask, problem));
+  ConfigText config = backward_config(problem, gradient);
   config.use("ScoreParts", parts_in(Slot::score, problem));
   config.use("Predicates", parts_in(Slot::predicate, problem));
   config.use("Dropouts", parts_in(Slot::probability, problem));
-  config.add("int", "kHeadDim", problem.head_dim);
-  config.add("int", "kHeadDimV", problem.head_dim_v);
-  config.add("int", "kGradientBytes", in_f32 ? 4 : kElementBytes);
   add_to(config, kTunables, variant);
-  config.add("bool", "kSplitKv", false);
-  config.add("bool", "kLongestFirst", order_for(problem) == TileOrder::longest_first);
   config.add("bool", "kReducesPairs", architecture.major >= 9);
   return config.text();
 }

@@ -295,7 +295,6 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
 
 PlainLaunch make_finish_tiles_launch(const BackwardCall& call, const Architecture& architecture,
                                      const generator::Templates& templates) {
-  constexpr int kParts = 2;
   const generator::QueryLayout layout = layout_of(call);
   const Dims& q = call.given.q.shape;
   generator::BackwardTilesArguments arguments{};
@@ -308,7 +307,7 @@ PlainLaunch make_finish_tiles_launch(const BackwardCall& call, const Architectur
   arguments.part_chunks = chunks_of(layout.part_columns), arguments.parts_are_rows = layout.parts_are_rows;
   arguments.scale = call.forward.softmax_scale;
   PlainLaunch made = plain_launch(generator::render_backward_finish_tiles(call.given.q.dtype, architecture, templates),
-                                  q[batch_dim] * q[heads_dim] * arguments.tiles * kParts, "q");
+                                  q[batch_dim] * q[heads_dim] * arguments.tiles * generator::kBackwardParts, "q");
   made.launch.overlaps = true;
   made.launch.write_argument(0, arguments);
   return made;

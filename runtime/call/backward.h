@@ -29,8 +29,8 @@ struct BackwardScratch {
 struct BackwardCall {
   ForwardCall forward;  // with what the backward kernel knows of its problem
   const GivenGradients& given;
-  BackwardVariant variant;  // once it was chosen
-  std::int64_t resident_blocks = 0;
+  BackwardVariant variant;           // once it was chosen
+  std::int64_t resident_blocks = 0;  // likewise: of a launch whose blocks take tiles one after the other
   BackwardScratch scratch;
   DType key_gradient = DType::f32;  // of dk and dv
 

@@ -7,12 +7,16 @@
 #include "tile/panel_tile.cuh"
 #include "types.cuh"
 
+constexpr int kBackwardWarpgroups = 2;  // of consumers
+constexpr int kBackwardStages = 2;      // of Q and dO, and of P and dS
+template <class Config>
+inline constexpr int kScoreRingBytes = kBackwardStages* PanelTile<Config::kBlockQ, Config::kBlockKv>::kBytes;
+
 // What both kernels have. kOwnBytes: of their own tiles. kWriters: warps beside the consumers that read what the loader
 // announces.
 template <class Config, int kOwnBytes, int kWriters>
 struct HopperBackwardRings {
-  static constexpr int kWarpgroups = 2;  // of consumers
-  static constexpr int kStages = 2;      // of Q and dO
+  static constexpr int kWarpgroups = kBackwardWarpgroups, kStages = kBackwardStages;
   static constexpr int kConsumerThreads = kWarpgroups * kWarpgroupSize;
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
   static constexpr int kThreads = kWarpgroupSize + kConsumerThreads;
@@ -72,28 +76,25 @@ struct HopperBackwardRings {
 // columns] [thread][4].
 template <class Config>
 struct HopperBackwardParts {
-  static constexpr int kWarpgroups = 2;
-  static constexpr bool kAreRows = Config::kBlockQ == kWarpgroups * kWarpgroupRows;
+  static constexpr bool kAreRows = Config::kBlockQ == kBackwardWarpgroups * kWarpgroupRows;
   static constexpr int kColumns = kAreRows ? Config::kHeadDim : kWarpgroupRows;
   static constexpr int kBytes = kWarpgroupRows * kColumns * static_cast<int>(sizeof(float));
-  static constexpr int kDerivativeBytes = 2 * Config::kBlockQ * Config::kBlockKv * 2;
-  static constexpr int kOwnBytes = kDerivativeBytes + kWarpgroups * kBytes;
+  static constexpr int kOwnBytes = kScoreRingBytes<Config> + kBackwardWarpgroups * kBytes;
 };
 template <class Config>
-struct HopperBackwardShape : HopperBackwardRings<Config, HopperBackwardParts<Config>::kOwnBytes, 2> {
+struct HopperBackwardShape : HopperBackwardRings<Config, HopperBackwardParts<Config>::kOwnBytes, kBackwardWarpgroups> {
   using Parts = HopperBackwardParts<Config>;
-  using Rings = HopperBackwardRings<Config, Parts::kOwnBytes, 2>;
+  using Rings = HopperBackwardRings<Config, Parts::kOwnBytes, kBackwardWarpgroups>;
   using STile = typename Rings::STile;
   static constexpr int kWarpgroups = Rings::kWarpgroups;
   static_assert(Config::kBlockKv == kWarpgroups * kWarpgroupRows, "each warpgroup has 64 keys");
   static_assert(Parts::kAreRows || (Config::kBlockQ == kWarpgroupRows && Rings::KTile::kPanels == kWarpgroups),
                 "warpgroups must share out dQ");
-  static_assert(Parts::kDerivativeBytes == Rings::kStages * STile::kBytes, "tiles of dS have their place");
 
   using PartRing = RingPlace<1, Parts::kBytes>;
   using DerivativeRing = RingPlace<Rings::kStages, STile::kBytes>;
   static constexpr int kDerivativeBarriers = Rings::kOwnBarriers + kWarpgroups * PartRing::kBarrierBytes;
-  static constexpr int kParts = Rings::kOwn + Parts::kDerivativeBytes;
+  static constexpr int kParts = Rings::kOwn + kScoreRingBytes<Config>;
   static_assert(kDerivativeBarriers + DerivativeRing::kBarrierBytes <= Rings::kSmemBytes,
                 "barriers outgrow their space");
 
@@ -117,8 +118,8 @@ struct HopperBackwardShape : HopperBackwardRings<Config, HopperBackwardParts<Con
 // Where warpgroups share 64 keys, for heads whose dK and dV of 128 keys registers cannot hold: each has the scores of
 // half of the queries, and half of the dims of all three gradients. P and dS pass through shared memory.
 template <class Config>
-struct HopperBackwardWideShape : HopperBackwardRings<Config, 2 * 2 * Config::kBlockQ * Config::kBlockKv * 2, 0> {
-  using Rings = HopperBackwardRings<Config, 2 * 2 * Config::kBlockQ * Config::kBlockKv * 2, 0>;
+struct HopperBackwardWideShape : HopperBackwardRings<Config, 2 * kScoreRingBytes<Config>, 0> {
+  using Rings = HopperBackwardRings<Config, 2 * kScoreRingBytes<Config>, 0>;
   using STile = typename Rings::STile;
   static constexpr int kWarpgroups = Rings::kWarpgroups;
   static constexpr int kQueriesOfWarpgroup = Config::kBlockQ / kWarpgroups;

@@ -62,6 +62,11 @@ __device__ __forceinline__ void for_each_tile(const typename Config::Arguments& 
     tiles.release(signs());
   }
 }
+// One thread of a warp, for the others, whose reads and writes are done.
+__device__ __forceinline__ bool signs_for_warp() {
+  ptx::bar_warp_sync();
+  return ptx::elect();
+}
 // For a whole warp: the index is known to be the same in all of its lanes, so that descriptors are in uniform
 // registers.
 __device__ __forceinline__ uint32 tile_of_warp(SmemAddress slot) {
@@ -70,11 +75,5 @@ __device__ __forceinline__ uint32 tile_of_warp(SmemAddress slot) {
 template <class Config, class Tiles, class Take>
 __device__ __forceinline__ void for_each_tile_of_warp(const typename Config::Arguments& launch, Tiles& tiles,
                                                       Take take) {
-  for_each_tile<Config>(
-      launch, tiles, tile_of_warp,
-      [] {
-        ptx::bar_warp_sync();
-        return ptx::elect();
-      },
-      take);
+  for_each_tile<Config>(launch, tiles, tile_of_warp, signs_for_warp, take);
 }

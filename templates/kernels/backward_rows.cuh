@@ -102,7 +102,7 @@ struct BackwardFinishTiles {
 
   __device__ __forceinline__ void run() const {
     ptx::wait_for_grids();
-    constexpr int kParts = 2, kRows = 64, kRowsOfWarp = 16, kPairs = kRows / 2;
+    constexpr int kParts = kBackwardParts, kRows = 64, kRowsOfWarp = 16, kPairs = kRows / 2;
     constexpr int kBytesOfChunk = kWarpgroupSize * kChunkBytes;
     const uint32 block = ptx::ctaid_x(), part = block % kParts, tile = block / kParts % args.tiles,
                  of_heads = block / kParts / args.tiles;

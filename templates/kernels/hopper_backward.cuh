@@ -9,8 +9,8 @@
 //   dQ += dS K                              rows: queries; dS through shared memory
 #pragma once
 
+#include "hopper/backward_consumer.cuh"
 #include "hopper/backward_loader.cuh"
-#include "hopper/backward_scores.cuh"
 #include "hopper/backward_shape.cuh"
 #include "hopper/backward_store.cuh"
 #include "hopper/backward_work.cuh"
@@ -58,43 +58,33 @@ struct HopperBackwardWriter {
 
 // A warpgroup of 64 keys.
 template <class Config>
-class HopperBackwardConsumer {
+class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardShape<Config>> {
   using Shape = HopperBackwardShape<Config>;
+  using Base = HopperBackwardWarpgroup<Config, Shape>;
+  using Base::args, Base::gradients, Base::keys, Base::queries, Base::scores, Base::shape, Base::signs, Base::tiles,
+      Base::values;
   using Work = HopperBackwardWork<Config>;
   using KTile = typename Shape::KTile;
   using VTile = typename Shape::VTile;
   using QTile = typename Shape::QTile;
   using OTile = typename Shape::OTile;
   using STile = typename Shape::STile;
-  // Generated, without members: their registers are known to PTX alone.
-  using Scores = typename Config::Scores;  // S^T, dP^T, and P^T and dS^T of them
-  using KeyGradient = typename Config::KeyGradient;
-  using ValueGradient = typename Config::ValueGradient;
-  using QueryGradient = typename Config::QueryGradient;
-  static constexpr int kDimSteps = ceil_div(Config::kHeadDim, 16), kValueDimSteps = ceil_div(Config::kHeadDimV, 16);
+  using typename Base::Matrix, typename Base::KeyGradient, typename Base::ValueGradient, typename Base::QueryGradient;
+  using Scores = HopperBackwardScores<Config>;
   static constexpr int kQuerySteps = Config::kBlockQ / 16, kKeySteps = Config::kBlockKv / 16;
 
  public:
-  __device__ __forceinline__ HopperBackwardConsumer(const typename Config::Arguments& launch_, const Shape& shape_,
+  __device__ __forceinline__ HopperBackwardConsumer(const typename Config::Arguments& launch, const Shape& shape,
                                                     int warpgroup_)
-      : launch(launch_),
-        args(launch_.core),
-        shape(shape_),
+      : Base(launch, shape),
         warpgroup(warpgroup_),
-        tiles(shape_.tiles()),
-        keys(shape_.keys()),
-        queries(shape_.queries()),
-        part(shape_.part(warpgroup_)),
-        written(shape_.derivatives()),
-        read(shape_.derivatives()),
-        scores(args.sizes) {}
+        part(shape.part(warpgroup_)),
+        written(shape.derivatives()),
+        read(shape.derivatives()) {}
 
   __device__ __forceinline__ void run() {
-    Scores::declare();
-    KeyGradient::declare();
-    ValueGradient::declare();
-    QueryGradient::declare();
-    for_each_tile_of_warp<Config>(launch, tiles, [this](const Work& work) { take(work); });
+    Base::declare();
+    for_each_tile_of_warp<Config>(this->launch, tiles, [this](const Work& work) { take(work); });
   }
 
  private:
@@ -138,8 +128,7 @@ class HopperBackwardConsumer {
     if (is_last) values().release(signs());
     scores.differentiate(hides, shape.row_sums(queries.stage()));
     written.wait_empty();
-    Scores::store_derivatives(
-        HopperBackwardScores<Config>::template place_in<STile>(written.slot() + warpgroup * STile::kPanelBytes, 0));
+    Matrix::store_derivatives(Scores::template place_in<STile>(written.slot() + warpgroup * STile::kPanelBytes, 0));
     add<ValueGradient, OTile>(gradients().slot(), kIsFirst);
     ptx::fence_proxy_async();
     if (signs()) ptx::mbarrier_arrive(written.full());
@@ -159,26 +148,19 @@ class HopperBackwardConsumer {
     queries.release(signs());
   }
 
+  // The warpgroup's keys by all rows of queries.
   __device__ __forceinline__ void issue_scores() const {
-    issue_rows<kDimSteps, KTile, QTile>(keys.slot(), queries.slot(),
-                                        [](auto& keys, auto& rows) { Scores::issue_scores(keys, rows); });
+    Base::template issue_rows<Base::kDimSteps, KTile, QTile>(
+        own_rows<KTile>(keys.slot()), queries.slot(), [](auto& keys, auto& rows) { Matrix::issue_scores(keys, rows); });
   }
   __device__ __forceinline__ void issue_probability_gradients() const {
-    issue_rows<kValueDimSteps, VTile, OTile>(values().slot(), gradients().slot(),
-                                             [](auto& values, auto& rows) { Scores::issue_gradients(values, rows); });
+    Base::template issue_rows<Base::kValueDimSteps, VTile, OTile>(
+        own_rows<VTile>(values().slot()), gradients().slot(),
+        [](auto& values, auto& rows) { Matrix::issue_gradients(values, rows); });
   }
-  // The warpgroup's keys by all rows of queries.
-  template <int kSteps, class Keys, class Rows, class Issue>
-  __device__ __forceinline__ void issue_rows(SmemAddress keys, SmemAddress rows, Issue issue) const {
-    uint64 a[kSteps], b[kSteps];
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      a[k] = Keys::k_major(keys + warpgroup * kWarpgroupRows * Keys::kRowBytes) + Keys::k_major_step(k);
-      b[k] = Rows::k_major(rows) + Rows::k_major_step(k);
-    }
-    ptx::wgmma_fence();
-    issue(a, b);
-    ptx::wgmma_commit_group();
+  template <class Keys>
+  __device__ __forceinline__ SmemAddress own_rows(SmemAddress keys) const {
+    return keys + warpgroup * kWarpgroupRows * Keys::kRowBytes;
   }
   template <class Gradient, class Rows>
   __device__ __forceinline__ static void add(SmemAddress rows, bool is_first) {
@@ -213,30 +195,11 @@ class HopperBackwardConsumer {
   }
 
   __device__ __forceinline__ int own_keys() const { return warpgroup * kWarpgroupRows; }
-  // Rings that advance with those of keys and of queries.
-  __device__ __forceinline__ RingReader<typename Shape::VRing, 1> values() const {
-    return {shape.values(), keys.cursor};
-  }
-  __device__ __forceinline__ RingReader<typename Shape::ORing, 1> gradients() const {
-    return {shape.gradients(), queries.cursor};
-  }
-  // One thread of each warp, for the others, whose reads and writes are done.
-  __device__ __forceinline__ static bool signs() {
-    ptx::bar_warp_sync();
-    return ptx::elect();
-  }
 
-  const typename Config::Arguments& launch;
-  const HopperBackwardArguments& args;
-  const Shape shape;
   const int warpgroup;
-  RingReader<typename Shape::TileRing, 1> tiles;
-  RingReader<typename Shape::KRing, 1> keys;
-  RingReader<typename Shape::QRing, 1> queries;
   RingWriter<typename Shape::PartRing> part;
   RingWriter<typename Shape::DerivativeRing> written;
   RingReader<typename Shape::DerivativeRing, 1> read;
-  const HopperBackwardScores<Config> scores;
 };
 
 template <class Config>

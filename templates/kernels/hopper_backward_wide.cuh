@@ -5,8 +5,8 @@
 // docs/kernels/backward.md explains who waits for whom.
 #pragma once
 
+#include "hopper/backward_consumer.cuh"
 #include "hopper/backward_loader.cuh"
-#include "hopper/backward_scores.cuh"
 #include "hopper/backward_shape.cuh"
 #include "hopper/backward_store.cuh"
 #include "hopper/backward_work.cuh"
@@ -15,39 +15,27 @@
 #include "ptx/wgmma.cuh"
 
 template <class Config>
-class HopperBackwardWideConsumer {
+class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwardWideShape<Config>> {
   using Shape = HopperBackwardWideShape<Config>;
+  using Base = HopperBackwardWarpgroup<Config, Shape>;
+  using Base::args, Base::gradients, Base::keys, Base::queries, Base::scores, Base::shape, Base::signs, Base::tiles,
+      Base::values;
   using Work = HopperBackwardWork<Config>;
   using KTile = typename Shape::KTile;
   using VTile = typename Shape::VTile;
   using QTile = typename Shape::QTile;
   using OTile = typename Shape::OTile;
   using STile = typename Shape::STile;
-  // Generated, without members: their registers are known to PTX alone.
-  using Matrix = typename Config::Scores;  // S^T, dP^T, and P^T and dS^T of them
-  using KeyGradient = typename Config::KeyGradient;
-  using ValueGradient = typename Config::ValueGradient;
-  using QueryGradient = typename Config::QueryGradient;
+  using typename Base::Matrix, typename Base::KeyGradient, typename Base::ValueGradient, typename Base::QueryGradient;
   using Scores = HopperBackwardScores<Config>;
-  static constexpr int kDimSteps = ceil_div(Config::kHeadDim, 16), kValueDimSteps = ceil_div(Config::kHeadDimV, 16);
   static constexpr int kSteps = kWarpgroupRows / 16;  // of 64 queries, and of 64 keys
 
  public:
-  __device__ __forceinline__ HopperBackwardWideConsumer(const typename Config::Arguments& launch_, const Shape& shape_)
-      : launch(launch_),
-        args(launch_.core),
-        shape(shape_),
-        tiles(shape_.tiles()),
-        keys(shape_.keys()),
-        queries(shape_.queries()),
-        scores(args.sizes) {}
+  using Base::Base;
 
   __device__ __forceinline__ void run() {
-    Matrix::declare();
-    KeyGradient::declare();
-    ValueGradient::declare();
-    QueryGradient::declare();
-    for_each_tile_of_warp<Config>(launch, tiles, [this](const Work& work) { take(work); });
+    Base::declare();
+    for_each_tile_of_warp<Config>(this->launch, tiles, [this](const Work& work) { take(work); });
   }
 
  private:
@@ -103,27 +91,20 @@ class HopperBackwardWideConsumer {
     queries.release(signs());
   }
 
+  // All keys by the warpgroup's rows of queries.
   __device__ __forceinline__ void issue_scores() const {
-    issue_rows<kDimSteps, KTile, QTile>(shape.keys().slot(0), queries.slot(),
-                                        [](auto& keys, auto& rows) { Matrix::issue_scores(keys, rows); });
+    Base::template issue_rows<Base::kDimSteps, KTile, QTile>(
+        shape.keys().slot(0), own_rows<QTile>(queries.slot()),
+        [](auto& keys, auto& rows) { Matrix::issue_scores(keys, rows); });
   }
   __device__ __forceinline__ void issue_probability_gradients() const {
-    issue_rows<kValueDimSteps, VTile, OTile>(shape.values().slot(0), gradients().slot(),
-                                             [](auto& values, auto& rows) { Matrix::issue_gradients(values, rows); });
+    Base::template issue_rows<Base::kValueDimSteps, VTile, OTile>(
+        shape.values().slot(0), own_rows<OTile>(gradients().slot()),
+        [](auto& values, auto& rows) { Matrix::issue_gradients(values, rows); });
   }
-  // All keys by the warpgroup's rows of queries.
-  template <int kDepth, class Keys, class Rows, class Issue>
-  __device__ __forceinline__ void issue_rows(SmemAddress keys, SmemAddress rows, Issue issue) const {
-    const SmemAddress own = rows + warpgroup() * Shape::kQueriesOfWarpgroup * Rows::kRowBytes;
-    uint64 a[kDepth], b[kDepth];
-#pragma unroll
-    for (int k = 0; k < kDepth; ++k) {
-      a[k] = Keys::k_major(keys) + Keys::k_major_step(k);
-      b[k] = Rows::k_major(own) + Rows::k_major_step(k);
-    }
-    ptx::wgmma_fence();
-    issue(a, b);
-    ptx::wgmma_commit_group();
+  template <class Rows>
+  __device__ __forceinline__ static SmemAddress own_rows(SmemAddress rows) {
+    return rows + warpgroup() * Shape::kQueriesOfWarpgroup * Rows::kRowBytes;
   }
   // The warpgroup's dims. scores: queries by keys.
   template <class Gradient, class Rows>
@@ -157,28 +138,8 @@ class HopperBackwardWideConsumer {
            ptx::tid_x() % kWarpgroupSize * kFloatsOfThread;
   }
 
-  // Rings that advance with those of keys and of queries.
-  __device__ __forceinline__ RingReader<typename Shape::VRing, 1> values() const {
-    return {shape.values(), keys.cursor};
-  }
-  __device__ __forceinline__ RingReader<typename Shape::ORing, 1> gradients() const {
-    return {shape.gradients(), queries.cursor};
-  }
   // Asked for each time, as the loop has no register to keep it in.
   __device__ __forceinline__ static int warpgroup() { return ptx::shfl_first(ptx::tid_x() / kWarpgroupSize) - 1; }
-  // One thread of each warp, for the others, whose reads and writes are done.
-  __device__ __forceinline__ static bool signs() {
-    ptx::bar_warp_sync();
-    return ptx::elect();
-  }
-
-  const typename Config::Arguments& launch;
-  const HopperBackwardArguments& args;
-  const Shape shape;
-  RingReader<typename Shape::TileRing, 1> tiles;
-  RingReader<typename Shape::KRing, 1> keys;
-  RingReader<typename Shape::QRing, 1> queries;
-  const Scores scores;
 };
 
 template <class Config>
