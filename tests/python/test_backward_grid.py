@@ -193,11 +193,12 @@ class Runs(unittest.TestCase):
             record = json.loads(path.read_text())
         self.assertEqual([row["left_out"] for row in record["rows"]], [{}] * len(CELLS))
         self.assertEqual([list(row["us"]) for row in record["rows"]],
-                         [["flashjit", "cudnn", "fa2"]] * 2 + [["flashjit", "equal_heads", "cudnn", "fa2"],
-                                                               ["flashjit", "plain", "fa2"], ["flashjit", "f32"]])
+                         [["flashjit", "mma", "cudnn", "fa2"]] * 2 + [["flashjit", "equal_heads", "cudnn", "fa2"],
+                                                                      ["flashjit", "plain", "fa2"], ["flashjit", "f32"]])
         self.assertEqual((record["failures"], record["best_peers"]["date"]), ([], "some day"))
         self.assertEqual(record["summary"][PAPER]["fa2"]["cells"], 2)
-        for text in ("backward, bf16", "flashjit / cudnn: geometric mean 2.000", "time with dk and dv in f32"):
+        for text in ("backward, bf16", "flashjit / cudnn: geometric mean 3.000", "time with dk and dv in f32",
+                     "mma / fa2: geometric mean 2.000"):
             self.assertIn(text, printed)
 
     def test_what_is_wrong_is_not_timed_and_fails_when_it_is_ours(self):
@@ -215,7 +216,7 @@ class Runs(unittest.TestCase):
         kernels = BackwardKernels(self.torch, flashjit, ["cudnn"], CELLS, "cpu", makers)
         comparison = BackwardComparison(kernels, Stopwatch(), CELLS)
         row = comparison.run(CELLS[0])
-        self.assertEqual((list(row["us"]), list(row["left_out"])), (["flashjit"], ["cudnn"]))
+        self.assertEqual((list(row["us"]), list(row["left_out"])), (["flashjit", "mma"], ["cudnn"]))
         comparison.require_no_failure()
 
     def test_one_wrong_row_is_found(self):
