@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::uintptr_t kParameterAlignment = 64;  // of tensor maps
 constexpr int kLongestTurn = 128;                   // instructions of one warp before another may run
+constexpr int kLongestWait = 1000;                  // turns of others before the slow warp has one
 
 std::byte* place_aligned(std::vector<std::byte>& storage, const std::byte* data, std::size_t bytes) {
   storage.resize(bytes + kParameterAlignment);
@@ -117,7 +118,8 @@ Cluster::Cluster(LaunchState& launch, Extent id) : launch_(launch), id_(id) {
 
 Cluster::~Cluster() = default;
 
-// One of those that can run, each with the same chance; the slow one only when it is alone.
+// One of those that can run, each with the same chance. The slow one only when it is alone, or when others had so many
+// turns that they may be waiting for it in a loop: every warp of a running block makes progress, in the end.
 Warp* Cluster::choose_warp() {
   Warp* chosen = nullptr;
   std::uint64_t found = 0;
@@ -127,7 +129,10 @@ Warp* Cluster::choose_warp() {
       if (random().one_in(++found)) chosen = warp.get();
     }
   }
-  return chosen || !slow_ || slow_->ended() || !slow_->can_run() ? chosen : slow_;
+  if (!slow_ || slow_->ended() || !slow_->can_run()) return chosen;
+  if (chosen && ++turns_of_others_ < kLongestWait) return chosen;
+  turns_of_others_ = 0;
+  return slow_;
 }
 
 bool Cluster::advance() {

@@ -120,7 +120,9 @@ class Cluster {
   std::uint64_t events_ = 1;
   std::vector<Later> pending_;
   Warp* running_ = nullptr;
-  Warp* slow_ = nullptr;  // in half of the clusters one warp runs only when no other can: all get ahead of it
+  // In half of the clusters one warp hardly runs while another can: all get ahead of it.
+  Warp* slow_ = nullptr;
+  int turns_of_others_ = 0;
   std::vector<std::unique_ptr<Block>> blocks_;
 };
 

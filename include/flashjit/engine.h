@@ -52,6 +52,8 @@ struct EmulationOptions {
   std::uint64_t seed = 0;
   // Thread blocks that the emulated device runs at once. So few that a persistent kernel's blocks have several tiles.
   int resident_blocks = 2;
+  // Of warps, of one launch; a kernel that reaches it is reported as one that makes no progress. 0: no limit.
+  std::uint64_t most_instructions = 0;
 };
 
 struct EngineOptions {

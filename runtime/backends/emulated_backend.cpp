@@ -87,6 +87,7 @@ emulator::Launch emulated(const Launch& launch, const EmulationOptions& options)
   copy.resident_clusters = std::max(1, options.resident_blocks / launch.cluster);
   copy.dynamic_shared_bytes = static_cast<std::size_t>(launch.shared_bytes);
   copy.seed = options.seed;
+  copy.most_instructions = options.most_instructions;
   copy.parameters.assign(launch.arguments, launch.arguments + launch.argument_bytes);
   for (int i = 0; i < launch.map_count; ++i) {
     const emulator::TensorMap map = emulator::encode_tensor_map(description_of(launch.maps[i]));
