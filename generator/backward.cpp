@@ -110,11 +110,10 @@ PlainKernel render_backward_finish(DType dtype, const Architecture& architecture
       kBackwardRowsThreads, sizeof(BackwardFinishArguments), architecture, templates);
 }
 
-PlainKernel render_backward_finish_tiles(DType dtype, const Architecture& architecture, const Templates& templates) {
-  return plain_kernel({fmt::format("backward-finish-tiles-{}", to_string(dtype)), "flashjit_backward_finish_tiles",
-                       "kernels/backward_rows.cuh", "BackwardTilesArguments",
-                       fmt::format("BackwardFinishTiles<{}>{{args}}", row_of(dtype).element)},
-                      kBackwardRowsThreads, sizeof(BackwardTilesArguments), architecture, templates);
+PlainKernel render_backward_clear(const Architecture& architecture, const Templates& templates) {
+  return plain_kernel({"backward-clear", "flashjit_backward_clear", "kernels/backward_rows.cuh",
+                       "BackwardClearArguments", "BackwardClear{args}"},
+                      kBackwardRowsThreads, sizeof(BackwardClearArguments), architecture, templates);
 }
 
 }  // namespace generator

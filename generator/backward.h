@@ -21,11 +21,9 @@ std::string why_illegal(const Problem& problem, const BackwardVariant& variant, 
 // How a kernel has what belongs to queries, in f32, of [batch, head, padded query]: LSE, row sums, and with columns dQ
 // before it is rounded.
 struct QueryLayout {
-  int rows = 1;        // of which a head's queries are padded to a multiple
-  int columns;         // of dQ
-  bool tiles = false;  // whether dQ lies as hopper/backward_shape.cuh says, in two parts of so many columns each:
-  int part_columns = 0;
-  bool parts_are_rows = false;
+  int rows = 1;           // of which a head's queries are padded to a multiple
+  int columns;            // of dQ
+  bool is_whole = false;  // whether no kernel need stand before it and behind it, but for counters that are 0
 };
 QueryLayout query_layout(const Problem& problem, const BackwardVariant& variant);
 int block_kv(const BackwardVariant& variant) noexcept;
@@ -34,13 +32,13 @@ int block_kv(const BackwardVariant& variant) noexcept;
 // f32.
 PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, DType gradient,
                             const Architecture& architecture, const Templates& templates = embedded_templates());
-// What goes row by row through queries before it, and behind it where their gradients are wanted. dtype: of q.
+// Where it is not whole: what goes row by row through queries before it, and behind it where their gradients are
+// wanted. dtype: of q.
 PlainKernel render_backward_prepare(DType dtype, const Architecture& architecture,
                                     const Templates& templates = embedded_templates());
 PlainKernel render_backward_finish(DType dtype, const Architecture& architecture,
                                    const Templates& templates = embedded_templates());
-// The same for a layout of tiles.
-PlainKernel render_backward_finish_tiles(DType dtype, const Architecture& architecture,
-                                         const Templates& templates = embedded_templates());
+// Where it is whole: what makes counters 0.
+PlainKernel render_backward_clear(const Architecture& architecture, const Templates& templates = embedded_templates());
 
 }  // namespace flashjit::generator

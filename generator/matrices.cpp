@@ -259,6 +259,12 @@ std::string pack(std::string_view registers, DType dtype, int count) {
   return function(fmt::format("pack(uint32 (&pairs)[{}])", count), statement.text());
 }
 
+std::string clear(std::string_view registers, int count) {
+  Statement statement;
+  for (int i = 0; i < count; ++i) statement.line("mov.f32 {}{}, 0f00000000", registers, i);
+  return function("clear()", statement.text());
+}
+
 std::string read(std::string_view registers, int count) {
   Statement statement;
   for (int i = 0; i < count; ++i) statement.line("mov.f32 %{}, {}{}", i, registers, i);
@@ -332,7 +338,8 @@ std::string render(const OutputMatrix& m) {
   const int count = count_of(m.columns);
   return structure(m.type,
                    declare("f32", m.registers, count) + issue(m) + multiply(m.registers, count) +
-                       pack(m.registers, m.dtype, count / 2) + (m.reads ? read(m.registers, count) : "") +
+                       pack(m.registers, m.dtype, count / 2) +
+                       (m.reads ? clear(m.registers, count) + read(m.registers, count) : "") +
                        (m.stores ? send("store(SmemAddress at)", "st.shared.v4.f32", "r", m.registers, count) : "") +
                        (m.adds ? send("add_to(float* at)", "red.global.add.v4.f32", "l", m.registers, count) : ""));
 }

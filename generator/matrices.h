@@ -44,7 +44,7 @@ struct OutputMatrix {
   int columns;                     // the head dim of v, or those of a gradient
   int steps;                       // of 16 keys, or of 16 queries
   std::string_view probabilities;  // the registers of P; empty: P is in shared memory
-  bool reads = false;              // into registers that the compiler sees, as they are
+  bool reads = false;              // into registers that the compiler sees, as they are, and is cleared
   bool stores = false;             // to shared memory, as they are
   bool adds = false;               // to global memory, likewise
   bool transposes = false;         // P in shared memory, whose rows are then keys

@@ -331,17 +331,24 @@ struct BackwardArguments {
   float scale;  // with its sign
 };
 
-// Those of kernels/hopper_backward.cuh and hopper_backward_wide.cuh, whose thread blocks draw tiles of keys. Tensor
-// maps as of HopperArguments: boxes have BLOCK_Q rows of q and dout, and BLOCK_KV of k and v.
+// Those of kernels/hopper_backward.cuh and hopper_backward_wide.cuh, whose thread blocks draw jobs. Tensor maps as of
+// HopperArguments: boxes have BLOCK_Q rows of q, dout and out, and BLOCK_KV of k and v.
 struct HopperBackwardArguments {
-  TensorMap q, k, v, dout;
-  const float *lse_log2, *row_sums;  // a head's queries padded to tiles of BLOCK_Q
-  float* dq;                         // tiles as hopper/backward_shape.cuh has them, for backward_rows.cuh
-  char *dk, *dv;
-  RowStrides dk_strides, dv_strides;
-  ForwardSizes sizes;  // num_q_tiles: of BLOCK_Q; scale_log2 with its sign, query_sign unused
+  TensorMap q, k, v, dout, out;
+  const char *lse, *dlse;  // f32; dlse null: 0
+  RowStrides lse_strides, dlse_strides;
+  // Scratch, a head's queries padded to tiles of BLOCK_Q:
+  float *lse_log2, *row_sums;
+  float* dq_sums;      // tiles as hopper/backward_shape.cuh has them
+  unsigned* counters;  // 0 before: HopperBackwardCounters
+  char *dq, *dk, *dv;  // null: not wanted
+  RowStrides dq_strides, dk_strides, dv_strides;
+  ForwardSizes sizes;  // num_q_tiles: of BLOCK_Q; heads_per_section: of keys; scale_log2 with its sign
   float scale;
-  unsigned* tile_counter;  // 0 before
+};
+struct BackwardClearArguments {
+  unsigned* counters;  // to be 0
+  long long count;
 };
 
 // What a kernel that goes row by row through queries knows of these.
@@ -359,10 +366,9 @@ struct BackwardPrepareArguments {
   const char *lse, *dlse;  // f32; dlse null: 0
   RowStrides out_strides, dout_strides, lse_strides, dlse_strides;
   float *lse_log2, *row_sums;
-  float* dq;               // to be 0; null: none
-  unsigned* tile_counter;  // to be 0; null: none
-  int chunks;              // of eight elements, of a row of the output
-  int dq_chunks;           // likewise of dq
+  float* dq;      // to be 0; null: none
+  int chunks;     // of eight elements, of a row of the output
+  int dq_chunks;  // likewise of dq
 };
 struct BackwardFinishArguments {
   BackwardRows rows;
@@ -370,17 +376,5 @@ struct BackwardFinishArguments {
   char* dq;
   RowStrides dq_strides;
   int chunks;  // of eight elements, of a row
-  float scale;
-};
-// The same of tiles, a thread block for each part of one.
-constexpr int kBackwardParts = 2;
-struct BackwardTilesArguments {
-  const float* sums;
-  char* dq;
-  RowStrides dq_strides;
-  int seqlen, num_heads, head_dim;
-  int tiles;           // of a head
-  int part_chunks;     // of eight dims
-  int parts_are_rows;  // and not dims
   float scale;
 };

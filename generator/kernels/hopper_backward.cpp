@@ -28,7 +28,7 @@ constexpr auto kTunables = std::make_tuple(Number<V>{&V::block_q, "block_q", "q"
                                            Number<V>{&V::block_kv, "block_kv", "kv", "kBlockKv", 64, 128, 64});
 
 constexpr int kWarpgroupThreads = 128, kWarpgroupRows = 64, kWgmmaDepth = 16;
-constexpr int kParts = kBackwardParts;  // of a tile of dQ: one of each warpgroup
+constexpr int kParts = 2;  // of a tile of dQ: one of each warpgroup
 constexpr int kElementBytes = 2, kFloatBytes = 4;
 constexpr int kWidestRows = 64;    // head dims of which a tile's parts are rows
 constexpr int kWidestAlone = 128;  // head dims of which a warpgroup holds dK and dV of 64 keys
@@ -39,16 +39,24 @@ constexpr int kThreads = kWarpgroupThreads + kParts * kWarpgroupThreads;
 // Whether warpgroups share keys.
 bool shares_keys(const HopperBackwardVariant& variant) { return variant.block_kv == kWarpgroupRows; }
 
+bool parts_are_rows(const HopperBackwardVariant& variant) { return variant.block_q == kParts * kWarpgroupRows; }
+// Of dQ, those that a warpgroup has.
+int columns_of_part(const Problem& problem, const HopperBackwardVariant& variant) {
+  if (parts_are_rows(variant)) return problem.head_dim;
+  return shares_keys(variant) ? kWidePanels / kParts * kPanelColumns : kPanelColumns;
+}
+
 // As hopper/backward_shape.cuh lays it out.
 int smem_bytes(const Problem& problem, const HopperBackwardVariant& variant) {
   constexpr int kBarrierBytes = 256, kStages = 2;
-  const int columns_bytes = panels_of(problem.head_dim).row_bytes() + panels_of(problem.head_dim_v).row_bytes();
+  const int row_bytes = panels_of(problem.head_dim).row_bytes(),
+            row_bytes_v = panels_of(problem.head_dim_v).row_bytes();
   const int tile_bytes = variant.block_q * variant.block_kv * kElementBytes;
-  const int own =
-      shares_keys(variant)
-          ? 2 * kStages * tile_bytes
-          : kStages * tile_bytes + kParts * kWarpgroupRows * query_layout(problem, variant).part_columns * kFloatBytes;
-  return (variant.block_kv + kStages * variant.block_q) * columns_bytes + own +
+  const int own = shares_keys(variant) ? 2 * kStages * tile_bytes
+                                       : kStages * tile_bytes +
+                                             kParts * kWarpgroupRows * columns_of_part(problem, variant) * kFloatBytes;
+  return variant.block_kv * (row_bytes + row_bytes_v) +
+         kStages * variant.block_q * (std::max(row_bytes, row_bytes_v) + row_bytes_v) + own +
          2 * kStages * variant.block_q * kFloatBytes + kBarrierBytes;
 }
 
@@ -56,7 +64,7 @@ int smem_bytes(const Problem& problem, const HopperBackwardVariant& variant) {
 std::string render_matrices(const Problem& problem, const HopperBackwardVariant& variant) {
   const auto steps = [](int columns) { return (columns + kWgmmaDepth - 1) / kWgmmaDepth; };
   const bool shares = shares_keys(variant);
-  const int part_columns = query_layout(problem, variant).part_columns;
+  const int part_columns = columns_of_part(problem, variant);
   OutputMatrix gradient{.type = "KeyGradientMatrix",
                         .registers = "k",
                         .dtype = problem.dtype,
@@ -139,13 +147,10 @@ std::string why_illegal(const Problem& problem, const HopperBackwardVariant& var
 }
 
 QueryLayout query_layout(const Problem& problem, const HopperBackwardVariant& variant) {
-  QueryLayout layout{.rows = variant.block_q, .columns = problem.head_dim, .tiles = true};
-  layout.parts_are_rows = variant.block_q == kParts * kWarpgroupRows;
-  layout.part_columns = layout.parts_are_rows  ? problem.head_dim
-                        : shares_keys(variant) ? kWidePanels / kParts * kPanelColumns
-                                               : kPanelColumns;
-  layout.columns = layout.parts_are_rows ? layout.part_columns : kParts * layout.part_columns;
-  return layout;
+  const int part_columns = columns_of_part(problem, variant);
+  return {.rows = variant.block_q,
+          .columns = parts_are_rows(variant) ? part_columns : kParts * part_columns,
+          .is_whole = true};
 }
 
 PlainKernel render_backward(const Problem& problem, const HopperBackwardVariant& variant, DType gradient,

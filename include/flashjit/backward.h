@@ -29,8 +29,8 @@ struct MmaBackwardVariant {
   int stages = 1;      // tiles of queries in shared memory: 1 or 2
 };
 // That of the Hopper family, for sm_90a, masks that are spans of keys (causal, window, chunk, prefix), head dims that
-// are both up to 64, both up to 128 with a head_dim above 64, or both from 200 to 256, and tensors q, k, v and dout
-// that are not empty and have no stride of 0: hopper-q64-kv128
+// are both up to 64, both up to 128 with a head_dim above 64, or both from 200 to 256, and tensors q, k, v, dout and
+// out that are not empty and have no stride of 0: hopper-q64-kv128
 struct HopperBackwardVariant {
   int block_q = 64;    // queries of one step: 64 for a head_dim above 64, else 128
   int block_kv = 128;  // keys and values of a thread block: 128 for head dims up to 128, else 64
@@ -69,7 +69,8 @@ struct Gradients {
 // Kernels are made at the first call: of the Hopper family where that has them and there are 64 queries or more, else
 // of mma.sync. dq is a sum by atomic additions in f32, whose order, and so its last bits, may differ from run to run;
 // dk and dv do not. The call allocates in stream order, and frees, two floats for each row of q, and for dq head_dim
-// more; the Hopper family pads rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256.
+// more; the Hopper family pads rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256, and has
+// two counters for each head of k.
 //
 // Probabilities are computed anew from scores and LSE, whose roundings in f32 do not cancel: with an LSE of 10,000 in
 // magnitude gradients are as right as elsewhere, from 2^17 on they lose digits, and far beyond that they are wrong and

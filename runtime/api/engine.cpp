@@ -59,6 +59,7 @@ Engine::Impl::Impl(EngineOptions given)
       store({options.policy, cache.user, cache.all, options.compile_wait}, nvrtc, log),
       records(options_of_records(), log),
       autotuner(options_of_autotuner(), records, store.tally(), log),
+      plain_kernels(templates),
       kernels(templates, store, autotuner, log, options.progress),
       gpus(kernels),
       emulated(emulated_backend_of(options, templates, store)),
@@ -129,7 +130,7 @@ void Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
 void Engine::block_mask(const AttentionOptions& opts, const CallShape& shape, const Tensor& into) {
   const runtime::ForwardCall call = runtime::validate_block_mask(opts, shape, into);
   impl_->backend.run(call.operands, opts.stream, [&](const Architecture& architecture) {
-    return runtime::make_block_mask_launch(call, architecture, impl_->templates);
+    return runtime::make_block_mask_launch(call, architecture, impl_->plain_kernels);
   });
 }
 

@@ -14,7 +14,7 @@ void Engine::append(const Tensor& k, const Tensor& v, const Tensor& k_cache, con
     impl_->backend.look_at(call.operands, opts.stream,
                            [&](const runtime::ReadInts& read) { check_tokens(call, read); });
   impl_->backend.run(call.operands, opts.stream, [&](const Architecture& architecture) {
-    return runtime::make_append_launch(call, architecture, impl_->templates);
+    return runtime::make_append_launch(call, architecture, impl_->plain_kernels);
   });
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/backends/gpu_backend.h"
 #include "runtime/backends/kernels.h"
 #include "runtime/call/merge.h"
+#include "runtime/call/plain_kernels.h"
 #include "runtime/kernels/cache_layers.h"
 #include "runtime/kernels/kernel_store.h"
 #include "runtime/kernels/nvrtc.h"
@@ -47,6 +48,7 @@ struct Engine::Impl {
   runtime::KernelStore store;
   runtime::TuningRecords records;
   runtime::Autotuner autotuner;
+  runtime::PlainKernels plain_kernels;
   runtime::Kernels kernels;
   runtime::GpuBackend gpus;
   const std::unique_ptr<runtime::EmulatedBackend> emulated;  // null: kernels run on the GPUs

@@ -13,7 +13,7 @@ void Engine::Impl::merge(const runtime::MergeTurn& turn, const Tensor& out, cons
   const runtime::MergeCall call = runtime::validate_merge(turn, out, opts.lse);
   if (call.nothing_to_do()) return;
   backend.run(call.operands, opts.stream, [&](const Architecture& architecture) {
-    return runtime::make_merge_launch(call, architecture, templates);
+    return runtime::make_merge_launch(call, architecture, plain_kernels);
   });
 }
 

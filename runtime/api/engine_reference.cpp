@@ -104,7 +104,7 @@ void Engine::Impl::apply_functions(const AttentionOptions& on_device, CallShape 
   const runtime::ForwardCall call = runtime::validate_function_scores(on_device, shape, scores);
   backend.run(call.operands, nullptr, [&](const Architecture& architecture) {
     return runtime::make_function_scores_launch(call, scores, {rows.batch, rows.head, rows.first_row, rows.count},
-                                                in_f32, architecture, templates);
+                                                in_f32, architecture, plain_kernels);
   });
   scores.copy_to_host(rows.scores.data());
 }

@@ -137,8 +137,7 @@ void GpuBackend::run(const Operands& operands, Stream stream, const MakePlainLau
   PlainLaunch made = make(architecture);
   if (made.launch.blocks == 0) return;
   write_tensor_maps(driver, made.launch);
-  const KernelRequest request(made.kernel.source, architecture.name, {});
-  enqueue(driver, made.launch, kernels_.load(request, made.kernel.threads, made.kernel.smem_bytes, on), stream);
+  enqueue(driver, made.launch, kernels_.function_of(made.kernel, on), stream);
 }
 
 }  // namespace flashjit::runtime

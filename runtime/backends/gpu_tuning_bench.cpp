@@ -167,7 +167,8 @@ std::unique_ptr<GpuTuningBench::DeviceCall> GpuTuningBench::make_timed_call() co
 void GpuTuningBench::make_block_mask(const DeviceCall& on_device, const TuningCall& inputs) {
   const Tensor into = on_device.block_mask.view();
   const ForwardCall call = validate_block_mask(on_device.options(), inputs.block_mask_shape(), into);
-  PlainLaunch made = make_block_mask_launch(call, architecture_, templates_);
+  PlainKernels plain_kernels(templates_);
+  PlainLaunch made = make_block_mask_launch(call, architecture_, plain_kernels);
   const KernelRequest request(made.kernel.source, architecture_.name, {});
   if (!block_mask_module_) block_mask_module_ = open_module(*store_.get(request).image, request.source().entry);
   const Module::Ready ready =

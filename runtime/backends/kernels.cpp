@@ -201,6 +201,18 @@ Kernels::Made Kernels::try_to_make(const Problem& problem, const Variant& varian
   }
 }
 
+CUfunction Kernels::function_of(const generator::PlainKernel& kernel, const Device& device) {
+  const std::pair key(&kernel, device.info.ordinal);
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto it = functions_.find(key); it != functions_.end()) return it->second;
+  }
+  const KernelRequest request(kernel.source, require_architecture(device).name, {});
+  const CUfunction function = load(request, kernel.threads, kernel.smem_bytes, device);
+  const std::lock_guard lock(mutex_);
+  return functions_.try_emplace(key, function).first->second;
+}
+
 CUfunction Kernels::load(const KernelRequest& request, int threads, int smem_bytes, const Device& device) {
   const KernelStore::Result made = store_.get(request);
   const std::lock_guard lock(mutex_);

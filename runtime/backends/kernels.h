@@ -52,6 +52,8 @@ class Kernels {
   // From now on calls with this bucket get this variant: those of the problem, and those of others of its class that
   // have had another, unless theirs cannot be made.
   void adopt(const Problem& problem, const ShapeBucket& bucket, const Variant& variant, const Device& device);
+  // One beside those of attention; it must outlive this.
+  CUfunction function_of(const generator::PlainKernel& kernel, const Device& device);
   // Any other kernel, for measurements.
   CUfunction load(const KernelRequest& request, int threads, int smem_bytes, const Device& device);
 
@@ -84,6 +86,7 @@ class Kernels {
   std::map<cache::Digest, std::unique_ptr<Module>> modules_;  // by the request's inputs
   std::map<int, std::unique_ptr<DeviceCounters>> counters_;   // by device
   std::map<std::pair<cache::Digest, int>, std::unique_ptr<LaunchRecord>> records_;  // by inputs and device
+  std::map<std::pair<const generator::PlainKernel*, int>, CUfunction> functions_;   // by kernel and device
 };
 
 }  // namespace flashjit::runtime

@@ -15,7 +15,7 @@ class Driver;
 // time. One that does not differ at all is the last one.
 class TensorMapEncoder {
  public:
-  static constexpr int kPlaces = 4;
+  static constexpr int kPlaces = 5;
 
   // Of a 16-bit tensor that has one; place: below kPlaces. Until the next map of the place. Throws Error(unsupported,
   // driver).

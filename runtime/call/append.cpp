@@ -256,8 +256,7 @@ std::int64_t AppendCall::rows_of_sequence() const noexcept {
   return key_rows(k_cache, opts.page_table ? &*opts.page_table : nullptr);
 }
 
-PlainLaunch make_append_launch(const AppendCall& call, const Architecture& architecture,
-                               const generator::Templates& templates) {
+PlainLaunch make_append_launch(const AppendCall& call, const Architecture& architecture, PlainKernels& kernels) {
   const generator::AppendArguments arguments = append_arguments(call);
   const DType table = call.opts.rotary_cos ? call.opts.rotary_cos->dtype : call.k.dtype;
   const bool to_e4m3 = call.k_cache.dtype == DType::e4m3;
@@ -269,7 +268,11 @@ PlainLaunch make_append_launch(const AppendCall& call, const Architecture& archi
   std::int64_t blocks = 0;
   if (__builtin_mul_overflow(call.tokens(), arguments.blocks_of_token, &blocks)) blocks = INT64_MAX;
   const generator::AppendKernel wanted{call.k.dtype, rotary_of(call.opts), table, to_e4m3};
-  PlainLaunch made = plain_launch(generator::render_append(wanted, architecture, templates), blocks, "k");
+  const generator::PlainKernel& kernel =
+      kernels.get(fmt::format("append {} {} {} {} {}", to_string(wanted.dtype), static_cast<int>(wanted.rotary),
+                              to_string(wanted.table), wanted.to_e4m3, architecture.name),
+                  [&](const auto& templates) { return generator::render_append(wanted, architecture, templates); });
+  PlainLaunch made = plain_launch(kernel, blocks, "k");
   if (to_e4m3)
     made.launch.write_argument(
         0, generator::AppendToE4m3Arguments{arguments,

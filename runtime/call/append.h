@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "flashjit/append.h"
-#include "generator/templates.h"
 #include "runtime/call/operands.h"
 #include "runtime/call/operation.h"
 #include "runtime/call/scales.h"
@@ -32,7 +31,6 @@ struct AppendCall {
   bool nothing_to_do() const noexcept { return tokens() == 0 || heads_of_token() == 0; }
 };
 
-PlainLaunch make_append_launch(const AppendCall& call, const Architecture& architecture,
-                               const generator::Templates& templates);
+PlainLaunch make_append_launch(const AppendCall& call, const Architecture& architecture, PlainKernels& kernels);
 
 }  // namespace flashjit::runtime

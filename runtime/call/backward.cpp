@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "generator/backward.h"
+#include "generator/family.h"
 #include "generator/plan.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operands.h"
@@ -120,15 +121,15 @@ generator::BackwardRows rows_of(const BackwardCall& call, int chunks) {
           .lanes_log2 = row_lanes_log2(chunks)};
 }
 
-PlainLaunch row_launch(generator::PlainKernel kernel, const generator::BackwardRows& rows) {
+PlainLaunch row_launch(const generator::PlainKernel& kernel, const generator::BackwardRows& rows) {
   const std::int64_t rows_of_block = kernel.threads >> rows.lanes_log2;
-  return plain_launch(std::move(kernel), (rows.count + rows_of_block - 1) / rows_of_block, "q");
+  return plain_launch(kernel, (rows.count + rows_of_block - 1) / rows_of_block, "q");
 }
 
 // What kernels of the Hopper family have tensor maps of.
-std::array<std::pair<const char*, const Tensor*>, 4> mapped_tensors(const BackwardCall& call) {
+std::array<std::pair<const char*, const Tensor*>, 5> mapped_tensors(const BackwardCall& call) {
   const GivenGradients& given = call.given;
-  return {{{"q", &given.q}, {"k", &given.k}, {"v", &given.v}, {"dout", &given.dout}}};
+  return {{{"q", &given.q}, {"k", &given.k}, {"v", &given.v}, {"dout", &given.dout}, {"out", &given.out}}};
 }
 // Of few queries a tile would be padding for the most part, in memory too.
 bool suits_hopper(const BackwardCall& call) {
@@ -150,10 +151,12 @@ BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& arc
 }
 
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
-// In the memory of rows: the LSE, the row sums, and a counter.
+// In the memory of rows: the LSE, the row sums, and counters, as HopperBackwardCounters has them.
 float* row_sums(const BackwardCall& call) { return floats(call.scratch.rows) + rows_of_all(call); }
-unsigned* tile_counter(const BackwardCall& call) {
-  return reinterpret_cast<unsigned*>(row_sums(call) + rows_of_all(call));
+unsigned* counters(const BackwardCall& call) { return reinterpret_cast<unsigned*>(row_sums(call) + rows_of_all(call)); }
+std::int64_t counters_of(const BackwardCall& call) {
+  constexpr std::int64_t kOfHead = 2;
+  return is_whole(call) ? 1 + kOfHead * call.forward.batch * call.forward.num_heads_kv : 0;
 }
 int chunks_of(std::int64_t head_dim) { return static_cast<int>(head_dim / kChunkElements); }
 
@@ -163,6 +166,8 @@ bool BackwardCall::nothing_to_do() const noexcept {
   const auto& [dq, dk, dv] = given.into;
   return forward.batch == 0 || forward.num_heads_kv == 0 || (!dq && !dk && !dv);
 }
+
+bool is_whole(const BackwardCall& call) { return layout_of(call).is_whole; }
 
 BackwardCall validate_backward(const GivenGradients& given) {
   check_options(given.opts);
@@ -195,7 +200,7 @@ void choose_variant(BackwardCall& call, const Architecture& architecture, std::i
 BackwardScratch backward_scratch(const BackwardCall& call) {
   const Dims& q = call.given.q.shape;
   BackwardScratch scratch;
-  scratch.rows = Tensor(nullptr, DType::f32, {2 * rows_of_all(call) + 1});
+  scratch.rows = Tensor(nullptr, DType::f32, {2 * rows_of_all(call) + counters_of(call)});
   if (call.given.into.dq)
     scratch.dq =
         Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], padded_seqlen(call), layout_of(call).columns});
@@ -208,39 +213,70 @@ void add_scratch(BackwardCall& call, const BackwardScratch& scratch) {
     if (tensor->data) add_operand(call.forward.operands, "scratch", *tensor, Operand::Role::captured_packed, true);
 }
 
-PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,
-                                         const generator::Templates& templates) {
+namespace {
+
+// What rows are prepared from, and where to.
+template <class Arguments>
+void set_rows(Arguments& arguments, const BackwardCall& call) {
   const GivenGradients& given = call.given;
-  generator::BackwardPrepareArguments arguments{};
-  arguments.chunks = chunks_of(given.out.shape[head_dim_dim]);
-  if (given.into.dq) arguments.dq_chunks = chunks_of(call.scratch.dq.shape[3]);
-  arguments.rows = rows_of(call, arguments.chunks);
-  arguments.out = static_cast<const char*>(given.out.data);
-  arguments.dout = static_cast<const char*>(given.dout.data);
   arguments.lse = static_cast<const char*>(given.lse.data);
   arguments.dlse = data_of(given.backward.dlse);
-  arguments.out_strides = row_strides(given.out), arguments.dout_strides = row_strides(given.dout);
   arguments.lse_strides = lse_strides(given.lse);
   if (given.backward.dlse) arguments.dlse_strides = lse_strides(*given.backward.dlse);
   arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
+}
+
+PlainLaunch make_rows_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
+  const GivenGradients& given = call.given;
+  generator::BackwardPrepareArguments arguments{};
+  set_rows(arguments, call);
+  arguments.out = static_cast<const char*>(given.out.data);
+  arguments.dout = static_cast<const char*>(given.dout.data);
+  arguments.out_strides = row_strides(given.out), arguments.dout_strides = row_strides(given.dout);
+  arguments.chunks = chunks_of(given.out.shape[head_dim_dim]);
+  if (given.into.dq) arguments.dq_chunks = chunks_of(call.scratch.dq.shape[3]);
+  arguments.rows = rows_of(call, arguments.chunks);
   arguments.dq = floats(call.scratch.dq);
-  if (std::holds_alternative<HopperBackwardVariant>(call.variant)) arguments.tile_counter = tile_counter(call);
-  PlainLaunch made =
-      row_launch(generator::render_backward_prepare(given.q.dtype, architecture, templates), arguments.rows);
+  const generator::PlainKernel& kernel = kernels.get(
+      fmt::format("backward-prepare {} {}", to_string(given.q.dtype), architecture.name), [&](const auto& templates) {
+        return generator::render_backward_prepare(given.q.dtype, architecture, templates);
+      });
+  PlainLaunch made = row_launch(kernel, arguments.rows);
   made.launch.write_argument(0, arguments);
   return made;
 }
 
+PlainLaunch make_clear_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
+  const generator::BackwardClearArguments arguments{counters(call), counters_of(call)};
+  const generator::PlainKernel& kernel =
+      kernels.get(fmt::format("backward-clear {}", architecture.name),
+                  [&](const auto& templates) { return generator::render_backward_clear(architecture, templates); });
+  PlainLaunch made = plain_launch(kernel, tiles_of(arguments.count, kernel.threads), "k");
+  made.launch.write_argument(0, arguments);
+  return made;
+}
+
+}  // namespace
+
+PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,
+                                         PlainKernels& kernels) {
+  return is_whole(call) ? make_clear_launch(call, architecture, kernels)
+                        : make_rows_launch(call, architecture, kernels);
+}
+
 namespace {
 
-// Heads of keys whose queries, with what belongs to them, fit L2 together.
-int heads_per_section(const BackwardCall& call, std::int64_t heads_per_group) {
+// Heads of keys whose queries, with what belongs to them, fit so many bytes.
+std::int64_t heads_in(const BackwardCall& call, std::int64_t bytes) {
   const Dims& q = call.given.q.shape;
   const std::int64_t row_bytes = (q[head_dim_dim] + call.forward.problem.head_dim_v) * size_of(call.given.q.dtype) +
                                  layout_of(call).columns * static_cast<std::int64_t>(sizeof(float));
-  const std::int64_t head_bytes = std::max<std::int64_t>(1, q[seqlen_dim] * heads_per_group * row_bytes);
-  return static_cast<int>(
-      std::clamp<std::int64_t>(kSectionBytes / head_bytes, 1, call.forward.batch * call.forward.num_heads_kv));
+  return bytes * std::max<std::int64_t>(1, call.forward.num_heads_kv) /
+         std::max<std::int64_t>(1, q[seqlen_dim] * q[heads_dim] * row_bytes);
+}
+int clamp_section(const BackwardCall& call, std::int64_t heads) {
+  const std::int64_t all = call.forward.batch * call.forward.num_heads_kv;
+  return static_cast<int>(std::clamp<std::int64_t>(heads, 1, std::max<std::int64_t>(1, all)));
 }
 
 // What the families' kernels are told alike.
@@ -248,11 +284,9 @@ template <class Arguments>
 void set_common(Arguments& arguments, const BackwardCall& call, const generator::ForwardSizes& sizes) {
   const auto& [dq, dk, dv] = call.given.into;
   arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
-  arguments.dq = floats(call.scratch.dq);
   arguments.dk = data_of(dk), arguments.dv = data_of(dv);
   arguments.dk_strides = strides_of(dk), arguments.dv_strides = strides_of(dv);
   arguments.sizes = sizes;
-  arguments.sizes.heads_per_section = heads_per_section(call, std::max(1, sizes.heads_per_group));
   arguments.scale = call.forward.softmax_scale;
 }
 
@@ -265,7 +299,9 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const MmaBac
   arguments.dout = static_cast<const char*>(call.given.dout.data);
   arguments.q_strides = of_forward.q_strides, arguments.k_strides = of_forward.k_strides;
   arguments.v_strides = of_forward.v_strides, arguments.dout_strides = row_strides(call.given.dout);
+  arguments.dq = floats(call.scratch.dq);
   set_common(arguments, call, has_queries ? of_forward.sizes : sizes_without_queries(call.forward));
+  arguments.sizes.heads_per_section = clamp_section(call, heads_in(call, kSectionBytes));
   launch.write_argument(0, arguments);
   return sizeof(arguments);
 }
@@ -278,9 +314,19 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
   sizes.num_q_tiles = static_cast<int>(tiles_of(call.forward.seqlen_q, variant.block_q));
   sizes.scale_log2 = std::copysign(sizes.scale_log2, call.forward.softmax_scale);
   set_common(arguments, call, sizes);
-  arguments.tile_counter = tile_counter(call);
+  // So many tiles of keys that there are jobs for all blocks between one section's and what waits for them. What sees
+  // keys of different numbers begins with the longest of more heads, of three sections at a time.
+  const std::int64_t tiles = tiles_of(call.forward.seqlen_kv, variant.block_kv);
+  std::int64_t heads = (call.resident_blocks + tiles - 1) / tiles;
+  if (generator::order_for(call.forward.problem) == TileOrder::longest_first)
+    heads = std::max(heads, heads_in(call, kSectionBytes / 2));
+  arguments.sizes.heads_per_section = clamp_section(call, heads);
+  set_rows(arguments, call);
+  arguments.dq_sums = floats(call.scratch.dq);
+  arguments.dq = data_of(call.given.into.dq), arguments.dq_strides = strides_of(call.given.into.dq);
+  arguments.counters = counters(call);
   launch.write_argument(0, arguments);
-  launch.blocks = std::min(launch.blocks, call.resident_blocks);
+  launch.blocks = call.resident_blocks;
   launch.overlaps = true;
   const Problem& problem = call.forward.problem;
   const auto add_map = [&](std::size_t offset, const Tensor& tensor, int head_dim, int rows) {
@@ -290,37 +336,22 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
   add_map(offsetof(Arguments, k), call.given.k, problem.head_dim, variant.block_kv);
   add_map(offsetof(Arguments, v), call.given.v, problem.head_dim_v, variant.block_kv);
   add_map(offsetof(Arguments, dout), call.given.dout, problem.head_dim_v, variant.block_q);
+  add_map(offsetof(Arguments, out), call.given.out, problem.head_dim_v, variant.block_q);
   return sizeof(arguments);
-}
-
-PlainLaunch make_finish_tiles_launch(const BackwardCall& call, const Architecture& architecture,
-                                     const generator::Templates& templates) {
-  const generator::QueryLayout layout = layout_of(call);
-  const Dims& q = call.given.q.shape;
-  generator::BackwardTilesArguments arguments{};
-  arguments.sums = floats(call.scratch.dq);
-  arguments.dq = data_of(call.given.into.dq);
-  arguments.dq_strides = strides_of(call.given.into.dq);
-  arguments.seqlen = static_cast<int>(q[seqlen_dim]), arguments.num_heads = static_cast<int>(q[heads_dim]);
-  arguments.head_dim = static_cast<int>(q[head_dim_dim]);
-  arguments.tiles = static_cast<int>(tiles_of(q[seqlen_dim], layout.rows));
-  arguments.part_chunks = chunks_of(layout.part_columns), arguments.parts_are_rows = layout.parts_are_rows;
-  arguments.scale = call.forward.softmax_scale;
-  PlainLaunch made = plain_launch(generator::render_backward_finish_tiles(call.given.q.dtype, architecture, templates),
-                                  q[batch_dim] * q[heads_dim] * arguments.tiles * generator::kBackwardParts, "q");
-  made.launch.overlaps = true;
-  made.launch.write_argument(0, arguments);
-  return made;
 }
 
 }  // namespace
 
-PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture,
-                                 const generator::Templates& templates) {
+PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
   const std::int64_t tiles = tiles_of(call.given.k.shape[seqlen_dim], generator::block_kv(call.variant));
-  PlainLaunch made = plain_launch(
-      generator::render_backward(call.forward.problem, call.variant, call.key_gradient, architecture, templates),
-      call.forward.batch * call.forward.num_heads_kv * tiles, "k");
+  const Problem& problem = call.forward.problem;
+  const generator::PlainKernel& kernel = kernels.get(
+      fmt::format("backward {} {} {} {}", to_string(problem), to_string(call.variant), to_string(call.key_gradient),
+                  architecture.name),
+      [&](const auto& templates) {
+        return generator::render_backward(problem, call.variant, call.key_gradient, architecture, templates);
+      });
+  PlainLaunch made = plain_launch(kernel, call.forward.batch * call.forward.num_heads_kv * tiles, "k");
   const std::size_t core_bytes =
       std::visit([&](const auto& of_family) { return set_arguments(made.launch, call, of_family); }, call.variant);
   set_part_arguments(made.launch, call.forward, core_bytes, nullptr);
@@ -328,9 +359,8 @@ PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& a
 }
 
 PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architecture& architecture,
-                                        const generator::Templates& templates) {
+                                        PlainKernels& kernels) {
   const GivenGradients& given = call.given;
-  if (layout_of(call).tiles) return make_finish_tiles_launch(call, architecture, templates);
   generator::BackwardFinishArguments arguments{};
   arguments.chunks = chunks_of(given.q.shape[head_dim_dim]);
   arguments.rows = rows_of(call, arguments.chunks);
@@ -338,8 +368,10 @@ PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architec
   arguments.dq = data_of(given.into.dq);
   arguments.dq_strides = strides_of(given.into.dq);
   arguments.scale = call.forward.softmax_scale;
-  PlainLaunch made =
-      row_launch(generator::render_backward_finish(given.q.dtype, architecture, templates), arguments.rows);
+  const generator::PlainKernel& kernel = kernels.get(
+      fmt::format("backward-finish {} {}", to_string(given.q.dtype), architecture.name),
+      [&](const auto& templates) { return generator::render_backward_finish(given.q.dtype, architecture, templates); });
+  PlainLaunch made = row_launch(kernel, arguments.rows);
   made.launch.write_argument(0, arguments);
   return made;
 }

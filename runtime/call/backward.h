@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "flashjit/backward.h"
-#include "generator/templates.h"
 #include "runtime/call/operation.h"
 #include "runtime/call/validate.h"
 
@@ -21,7 +20,7 @@ struct GivenGradients {
 
 // Memory that its launches share: f32, packed, by the layout of the variant.
 struct BackwardScratch {
-  Tensor rows;  // LSE and row sums, of [batch, num_heads_q, padded seqlen_q] each, and a counter
+  Tensor rows;  // LSE and row sums, of [batch, num_heads_q, padded seqlen_q] each, and counters
   Tensor dq;    // [batch, num_heads_q, padded seqlen_q, columns]; empty where it is not wanted
 };
 
@@ -45,13 +44,15 @@ void choose_variant(BackwardCall& call, const Architecture& architecture, std::i
 BackwardScratch backward_scratch(const BackwardCall& call);
 void add_scratch(BackwardCall& call, const BackwardScratch& scratch);
 
+// Whether no launch stands behind that of gradients.
+bool is_whole(const BackwardCall& call);
+
 // In this order.
 PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,
-                                         const generator::Templates& templates);
-PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture,
-                                 const generator::Templates& templates);
-// Where dq is wanted.
+                                         PlainKernels& kernels);
+PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels);
+// Where that is not so and dq is wanted.
 PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architecture& architecture,
-                                        const generator::Templates& templates);
+                                        PlainKernels& kernels);
 
 }  // namespace flashjit::runtime

@@ -125,13 +125,14 @@ std::vector<MergeTurn> merge_turns(const std::vector<Partial>& parts, const Tens
   return turns;
 }
 
-PlainLaunch make_merge_launch(const MergeCall& call, const Architecture& architecture,
-                              const generator::Templates& templates) {
+PlainLaunch make_merge_launch(const MergeCall& call, const Architecture& architecture, PlainKernels& kernels) {
   const generator::MergeArguments arguments = arguments_of(call);
-  generator::PlainKernel kernel =
-      generator::render_merge(call.parts[0].out.dtype, call.out->dtype, architecture, templates);
+  const DType from = call.parts[0].out.dtype, to = call.out->dtype;
+  const generator::PlainKernel& kernel =
+      kernels.get(fmt::format("merge {} {} {}", to_string(from), to_string(to), architecture.name),
+                  [&](const auto& templates) { return generator::render_merge(from, to, architecture, templates); });
   const std::int64_t rows_of_block = kernel.threads >> arguments.row_lanes_log2;
-  PlainLaunch made = plain_launch(std::move(kernel), (arguments.rows + rows_of_block - 1) / rows_of_block, "out");
+  PlainLaunch made = plain_launch(kernel, (arguments.rows + rows_of_block - 1) / rows_of_block, "out");
   made.launch.write_argument(0, arguments);
   return made;
 }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "flashjit/merge.h"
-#include "generator/templates.h"
 #include "runtime/call/operands.h"
 #include "runtime/call/operation.h"
 
@@ -43,7 +42,6 @@ std::vector<MergeTurn> merge_turns(const std::vector<Partial>& parts, const Tens
                                    const std::optional<Tensor>& lse);
 // Throws Error(invalid_argument).
 MergeCall validate_merge(const MergeTurn& turn, const Tensor& out, const std::optional<Tensor>& lse);
-PlainLaunch make_merge_launch(const MergeCall& call, const Architecture& architecture,
-                              const generator::Templates& templates);
+PlainLaunch make_merge_launch(const MergeCall& call, const Architecture& architecture, PlainKernels& kernels);
 
 }  // namespace flashjit::runtime

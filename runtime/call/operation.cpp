@@ -219,10 +219,10 @@ void bind_combine(Launch& launch, const ForwardCall& call, const generator::Kern
 }
 
 template <class Arguments>
-PlainLaunch make_plain(const ForwardCall& call, generator::PlainKernel kernel, const Arguments& core,
+PlainLaunch make_plain(const ForwardCall& call, const generator::PlainKernel& kernel, const Arguments& core,
                        std::int64_t threads) {
   const std::int64_t blocks = (threads + kernel.threads - 1) / kernel.threads;
-  PlainLaunch made = plain_launch(std::move(kernel), blocks, "shape");
+  PlainLaunch made = plain_launch(kernel, blocks, "shape");
   made.launch.write_argument(0, core);
   set_part_arguments(made.launch, call, sizeof(core), nullptr);
   return made;
@@ -230,9 +230,9 @@ PlainLaunch make_plain(const ForwardCall& call, generator::PlainKernel kernel, c
 
 }  // namespace
 
-PlainLaunch plain_launch(generator::PlainKernel kernel, std::int64_t blocks, const char* name) {
+PlainLaunch plain_launch(const generator::PlainKernel& kernel, std::int64_t blocks, const char* name) {
   if (blocks > kMaxBlocks) reject("{}: must give at most {} thread blocks, gave {}", name, kMaxBlocks, blocks);
-  PlainLaunch made{std::move(kernel), {}};
+  PlainLaunch made{kernel, {}};
   made.launch.argument_bytes = made.kernel.argument_bytes;
   made.launch.threads = made.kernel.threads;
   made.launch.shared_bytes = made.kernel.smem_bytes;
@@ -252,8 +252,7 @@ Launch make_batch_plan_launch(const ForwardCall& call, const Tensor& memory, int
   return launch;
 }
 
-PlainLaunch make_block_mask_launch(const ForwardCall& call, const Architecture& architecture,
-                                   const generator::Templates& templates) {
+PlainLaunch make_block_mask_launch(const ForwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
   constexpr std::int64_t kWarp = 32;
   const Tensor& mask = *call.block_mask;
   const generator::BlockMaskMaker core{static_cast<unsigned*>(mask.data),
@@ -265,18 +264,22 @@ PlainLaunch make_block_mask_launch(const ForwardCall& call, const Architecture& 
                                        static_cast<int>(call.seqlen_q),
                                        static_cast<int>(call.seqlen_kv)};
   const std::int64_t warps = mask.shape[0] * mask.shape[1] * mask.shape[2] * mask.shape[4];
-  return make_plain(call, generator::render_block_mask(call.problem, architecture, templates), core, warps * kWarp);
+  const generator::PlainKernel& kernel = kernels.get(
+      fmt::format("block-mask {} {}", to_string(call.problem), architecture.name),
+      [&](const auto& templates) { return generator::render_block_mask(call.problem, architecture, templates); });
+  return make_plain(call, kernel, core, warps * kWarp);
 }
 
 PlainLaunch make_function_scores_launch(const ForwardCall& call, const Tensor& scores, const RowsOfHead& rows,
-                                        bool in_f32, const Architecture& architecture,
-                                        const generator::Templates& templates) {
+                                        bool in_f32, const Architecture& architecture, PlainKernels& kernels) {
   const generator::FunctionScores core{static_cast<double*>(scores.data), static_cast<int>(rows.batch),
                                        static_cast<int>(rows.head),       static_cast<int>(rows.first),
                                        static_cast<int>(rows.count),      static_cast<int>(call.seqlen_q),
                                        static_cast<int>(call.seqlen_kv),  in_f32};
-  return make_plain(call, generator::render_function_scores(call.problem, architecture, templates), core,
-                    rows.count * call.seqlen_kv);
+  const generator::PlainKernel& kernel = kernels.get(
+      fmt::format("function-scores {} {}", to_string(call.problem), architecture.name),
+      [&](const auto& templates) { return generator::render_function_scores(call.problem, architecture, templates); });
+  return make_plain(call, kernel, core, rows.count * call.seqlen_kv);
 }
 
 bool draws_tiles(const Variant& variant) noexcept {

@@ -10,6 +10,7 @@
 #include "generator/source.h"
 #include "generator/spec.h"
 #include "runtime/call/forward_arguments.h"
+#include "runtime/call/plain_kernels.h"
 #include "runtime/call/tensor_map.h"
 #include "runtime/call/validate.h"
 
@@ -18,7 +19,7 @@ namespace flashjit::runtime {
 struct Launch {
   static constexpr std::size_t kPartBytes = 2304;  // room for the arguments of all parts
   static constexpr std::size_t kMaxBytes = sizeof(generator::HopperArguments) + kPartBytes;
-  static constexpr int kMaxMaps = 4;
+  static constexpr int kMaxMaps = 5;
   static constexpr std::size_t kNowhere = ~std::size_t{0};
 
   generator::Turn turn = generator::Turn::attention;
@@ -44,28 +45,26 @@ struct Launch {
 
 // A launch of a kernel beside those of attention. It points to the tensors of the call that it was made of.
 struct PlainLaunch {
-  generator::PlainKernel kernel;
+  const generator::PlainKernel& kernel;  // of the engine's
   Launch launch;
 };
 // Of so many blocks, its arguments yet to be written. Throws Error(invalid_argument), which begins with the name, for
 // more than a launch can have.
-PlainLaunch plain_launch(generator::PlainKernel kernel, std::int64_t blocks, const char* name);
+PlainLaunch plain_launch(const generator::PlainKernel& kernel, std::int64_t blocks, const char* name);
 // Writes the arguments of the parts of the call's problem behind core_bytes of the kernel itself. scratch: what a
 // ragged batch has its list in.
 void set_part_arguments(Launch& launch, const ForwardCall& call, std::size_t core_bytes, std::byte* scratch);
 // How many lanes of a warp have a row of so many chunks, where kernels give each a chunk at a time.
 int row_lanes_log2(int chunks) noexcept;
 // call: of validate_block_mask.
-PlainLaunch make_block_mask_launch(const ForwardCall& call, const Architecture& architecture,
-                                   const generator::Templates& templates);
+PlainLaunch make_block_mask_launch(const ForwardCall& call, const Architecture& architecture, PlainKernels& kernels);
 
 // call: of validate_function_scores; rows: of one head of a batch entry, from the first one on.
 struct RowsOfHead {
   std::int64_t batch, head, first, count;
 };
 PlainLaunch make_function_scores_launch(const ForwardCall& call, const Tensor& scores, const RowsOfHead& rows,
-                                        bool in_f32, const Architecture& architecture,
-                                        const generator::Templates& templates);
+                                        bool in_f32, const Architecture& architecture, PlainKernels& kernels);
 
 // What makes the list of tiles of a call with a ragged batch and a variant.
 Launch make_batch_plan_launch(const ForwardCall& call, const Tensor& memory, int sm_count);

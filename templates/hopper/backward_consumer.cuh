@@ -3,6 +3,7 @@
 // keys by rows of queries.
 #pragma once
 
+#include "hopper/backward_rows.cuh"
 #include "hopper/backward_scores.cuh"
 #include "hopper/backward_work.cuh"
 #include "pipeline/ring.cuh"
@@ -21,7 +22,7 @@ struct HopperBackwardWarpgroup {
       : launch(launch_),
         args(launch_.core),
         shape(shape_),
-        tiles(shape_.tiles()),
+        jobs(shape_.jobs()),
         keys(shape_.keys()),
         queries(shape_.queries()),
         scores(args.sizes) {}
@@ -31,6 +32,38 @@ struct HopperBackwardWarpgroup {
     KeyGradient::declare();
     ValueGradient::declare();
     QueryGradient::declare();
+  }
+
+  // To begin with. Nothing of a tile lives until the next, so that other jobs have registers.
+  __device__ __forceinline__ static void clear_gradients() {
+    KeyGradient::clear();
+    ValueGradient::clear();
+  }
+
+  // take(tile): the gradients of its keys.
+  template <class Take>
+  __device__ __forceinline__ void take_jobs(Take take) {
+    for_each_job(jobs, HopperBackwardJob::read_by_warp, [&](const HopperBackwardJob& job) {
+      if (job.kind == HopperBackwardKind::keys) return take(job.tile);
+      const HopperBackwardRowsJob<Config, Shape> rows{args, {args, job.tile}};
+      const auto next = [&](auto use) { take_step(use); };
+      if (job.kind == HopperBackwardKind::finish) return rows.finish(next);
+      rows.prepare(next);
+      tell(HopperBackwardCounters{args.counters}.prepared(HopperBackwardJobs<Config>(args.sizes).index_of(job.tile)));
+    });
+  }
+  // Of the rings of Q and dO. Here and for jobs each thread says for itself that it has read: that one can say it for
+  // its warp compute-sanitizer does not know, and it was no slower.
+  template <class Use>
+  __device__ __forceinline__ void take_step(Use use) {
+    queries.wait_full();
+    gradients().wait_full();
+    use(queries.slot(), gradients().slot());
+    queries.release(true);
+  }
+  // Others, what this warp has done.
+  __device__ __forceinline__ static void tell(uint32* counter) {
+    if (signs()) ptx::red_increment_release(counter);
   }
 
   // A: a tile of keys or values from its first row on; B: likewise of queries or of dO.
@@ -55,12 +88,15 @@ struct HopperBackwardWarpgroup {
     return {shape.gradients(), queries.cursor};
   }
   // One thread of each warp, for the others, whose reads and writes are done.
-  __device__ __forceinline__ static bool signs() { return signs_for_warp(); }
+  __device__ __forceinline__ static bool signs() {
+    ptx::bar_warp_sync();
+    return ptx::elect();
+  }
 
   const typename Config::Arguments& launch;
   const HopperBackwardArguments& args;
   const Shape shape;
-  RingReader<typename Shape::TileRing, 1> tiles;
+  RingReader<typename Shape::JobRing, 1> jobs;
   RingReader<typename Shape::KRing, 1> keys;
   RingReader<typename Shape::QRing, 1> queries;
   const HopperBackwardScores<Config> scores;

@@ -2,6 +2,7 @@
 // Who feeds the warpgroups of the Hopper backward kernel.
 #pragma once
 
+#include "hopper/backward_rows.cuh"
 #include "hopper/backward_shape.cuh"
 #include "hopper/backward_work.cuh"
 #include "ptx/barrier.cuh"
@@ -9,41 +10,97 @@
 #include "ptx/special_registers.cuh"
 #include "ptx/tma.cuh"
 
-// One thread: draws tiles, and brings all that they need.
+// One thread: draws jobs, and brings all that tiles of keys need.
 template <class Config, class Shape>
 struct HopperBackwardLoader {
   using Work = HopperBackwardWork<Config>;
   using Step = typename Work::Step;
+  using Job = HopperBackwardJob;
+  using Kind = HopperBackwardKind;
 
   const typename Config::Arguments& launch;
   const Shape shape;
   const HopperBackwardArguments& args = launch.core;
-  RingWriter<typename Shape::TileRing> tiles{shape.tiles()};
+  const HopperBackwardCounters counters{args.counters};
+  RingWriter<typename Shape::JobRing> jobs{shape.jobs()};
   RingCursor<1> tile;               // of K and V
   RingCursor<Shape::kStages> step;  // of Q and dO
 
-  // The next tile is drawn when the last step of this one has been requested, which is a step or two ahead.
+  // The next job is drawn when the last step of this one has been requested, which is a step or two ahead.
   __device__ __forceinline__ void run() {
-    uint32 index = ptx::ctaid_x();
     for (;;) {
-      tiles.wait_empty();
-      ptx::st_shared(tiles.slot(), index);
-      ptx::mbarrier_arrive(tiles.full());
-      tiles.advance();
-      if (index >= Work::count(args)) return;
-      const Work work(launch, index);
-      if (work.steps > 0) bring(work);
-      index = ptx::nctaid_x() + ptx::atom_increment(args.tile_counter);
+      const Job job = draw();
+      jobs.wait_empty();
+      job.write(jobs.slot());
+      ptx::mbarrier_arrive(jobs.full());
+      jobs.advance();
+      if (job.kind == Kind::end) return;
+      if (job.kind == Kind::keys) {
+        const Work work(launch, job.tile);
+        if (work.steps > 0) bring(work);
+      } else if (job.kind == Kind::prepare) {
+        bring_outputs({args, job.tile});
+      } else {
+        bring_sums({args, job.tile});
+      }
     }
   }
 
  private:
+  // One that can be done.
+  __device__ __forceinline__ Job draw() const {
+    const HopperBackwardJobs<Config> all(args.sizes);
+    Job job;
+    do {
+      job = all.of(ptx::atom_increment(counters.tickets));
+      if (job.kind == Kind::finish && args.dq == nullptr) job.kind = Kind::nothing;
+    } while (job.kind == Kind::nothing);
+    const uint32 head = all.index_of(job.tile);
+    if (job.kind == Kind::keys) await(counters.prepared(head), all.rows * Shape::kConsumerWarps);
+    if (job.kind == Kind::finish) await(counters.added(head), all.tiles * Shape::kAdders);
+    return job;
+  }
+  __device__ __forceinline__ static void await(const uint32* counter, uint32 count) {
+    while (ptx::ld_acquire(counter) != count) {
+    }
+    ptx::fence_proxy_async_global();
+  }
+  // For jobs of rows.
+  __device__ __forceinline__ void bring_outputs(const HopperBackwardRows<Config>& rows) {
+    using Tile = typename Shape::OTile;
+#pragma unroll 1
+    for (int i = 0; i < rows.tiles; ++i) {
+      const ptx::BoxOrigin at{0, rows.head, (rows.first_tile + i) * Config::kBlockQ, rows.batch};
+      wait_step();
+      bring<Tile>(shape.queries(), step, args.out, at, ptx::L2Policy::evict_first);
+      bring<Tile>(shape.gradients(), step, args.dout, at, ptx::L2Policy::evict_last);
+      step.advance();
+    }
+  }
+  __device__ __forceinline__ void bring_sums(const HopperBackwardRows<Config>& rows) {
+    static_assert(Shape::kPartBytes <= Shape::kQueryBytes, "parts of dQ must fit where Q lies");
+    const char* from =
+        reinterpret_cast<const char*>(args.dq_sums) + rows.first_tile_of_all() * Shape::kWarpgroups * Shape::kPartBytes;
+#pragma unroll 1
+    for (int i = 0; i < rows.tiles * Shape::kWarpgroups; ++i, from += Shape::kPartBytes) {
+      wait_step();
+      const SmemAddress full = shape.queries().full(step.stage());
+      ptx::mbarrier_arrive_expect_tx(full, Shape::kPartBytes);
+      ptx::bulk_load(shape.queries().slot(step.stage()), from, Shape::kPartBytes, full);
+      ptx::mbarrier_arrive(shape.gradients().full(step.stage()));
+      step.advance();
+    }
+  }
+
   // In the order in which places become free.
   __device__ __forceinline__ void bring(const Work& work) {
     Step at = work.first_step();
     bring_queries(work, at);
-    bring_keys<typename Shape::VTile>(shape.values(), args.v, work);
-    bring_keys<typename Shape::KTile>(shape.keys(), args.k, work);
+    const ptx::BoxOrigin keys{0, work.keys.head, work.first_key, work.keys.batch};
+    RingWriter<typename Shape::VRing>(shape.values(), tile).wait_empty();
+    bring<typename Shape::VTile>(shape.values(), tile, args.v, keys, ptx::L2Policy::evict_first);
+    RingWriter<typename Shape::KRing>(shape.keys(), tile).wait_empty();
+    bring<typename Shape::KTile>(shape.keys(), tile, args.k, keys, ptx::L2Policy::evict_first);
     tile.advance();
 #pragma unroll 1
     for (int i = 1; i < work.steps; ++i) {
@@ -52,28 +109,29 @@ struct HopperBackwardLoader {
     }
   }
   __device__ __forceinline__ void bring_queries(const Work& work, const Step& at) {
-    bring<typename Shape::QTile>(shape.queries(), args.q, args.lse_log2, shape.lse(step.stage()), work, at);
-    bring<typename Shape::OTile>(shape.gradients(), args.dout, args.row_sums, shape.row_sums(step.stage()), work, at);
+    using QTile = typename Shape::QTile;
+    using OTile = typename Shape::OTile;
+    const ptx::BoxOrigin origin{0, at.head, at.tile * Config::kBlockQ, work.keys.batch};
+    const int64 first = static_cast<int64>(at.index) * Config::kBlockQ;
+    const int stage = step.stage();
+    wait_step();
+    bring<QTile, Shape::kNumbersBytes>(shape.queries(), step, args.q, origin, ptx::L2Policy::evict_last);
+    ptx::bulk_load(shape.lse(stage), args.lse_log2 + first, Shape::kNumbersBytes, shape.queries().full(stage));
+    bring<OTile, Shape::kNumbersBytes>(shape.gradients(), step, args.dout, origin, ptx::L2Policy::evict_last);
+    ptx::bulk_load(shape.row_sums(stage), args.row_sums + first, Shape::kNumbersBytes, shape.gradients().full(stage));
     step.advance();
   }
-  // Rows of queries, and a number for each.
-  template <class Rows, class Place>
-  __device__ __forceinline__ void bring(const Place& place, const TensorMap& map, const float* numbers, SmemAddress to,
-                                        const Work& work, const Step& at) const {
-    const RingWriter<Place> ring(place, step);
-    ring.wait_empty();
-    ptx::mbarrier_arrive_expect_tx(ring.full(), Rows::kBytes + Shape::kNumbersBytes);
-    bring_rows<Rows>(map, ring.slot(), {0, at.head, at.tile * Config::kBlockQ, work.keys.batch}, ring.full(),
-                     ptx::L2Policy::evict_last);
-    ptx::bulk_load(to, numbers + static_cast<int64>(at.index) * Config::kBlockQ, Shape::kNumbersBytes, ring.full());
+  // Until there is a place for a step of Q and dO.
+  __device__ __forceinline__ void wait_step() const {
+    RingWriter<typename Shape::QRing>(shape.queries(), step).wait_empty();
   }
-  template <class Rows, class Place>
-  __device__ __forceinline__ void bring_keys(const Place& place, const TensorMap& map, const Work& work) const {
-    const RingWriter<Place> ring(place, tile);
-    ring.wait_empty();
-    ptx::mbarrier_arrive_expect_tx(ring.full(), Rows::kBytes);
-    bring_rows<Rows>(map, ring.slot(), {0, work.keys.head, work.first_key, work.keys.batch}, ring.full(),
-                     ptx::L2Policy::evict_first);
+  // kMoreBytes: that the caller brings, too.
+  template <class Rows, int kMoreBytes = 0, class Place, class Cursor>
+  __device__ __forceinline__ void bring(const Place& place, const Cursor& cursor, const TensorMap& map,
+                                        const ptx::BoxOrigin& at, ptx::L2Policy policy) const {
+    const RingWriter<Place> ring(place, cursor);
+    ptx::mbarrier_arrive_expect_tx(ring.full(), Rows::kBytes + kMoreBytes);
+    bring_rows<Rows>(map, ring.slot(), at, ring.full(), policy);
   }
   template <class Rows>
   __device__ __forceinline__ static void bring_rows(const TensorMap& map, SmemAddress to, ptx::BoxOrigin at,
@@ -92,6 +150,7 @@ __device__ __forceinline__ void open_backward_block(const HopperBackwardArgument
     ptx::prefetch_tensormap(args.q);
     ptx::prefetch_tensormap(args.v);
     ptx::prefetch_tensormap(args.dout);
+    ptx::prefetch_tensormap(args.out);
     shape.init_barriers();
   }
   ptx::bar_sync();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sizes of the Hopper backward kernels and their maps of shared memory:
-//   [ K | V | Q ring | dO ring | a kernel's own tiles | LSE and D of the rings | barriers, indices of tiles ]
+//   [ K | V | Q ring | dO ring | a kernel's own tiles | LSE and D of the rings | barriers, jobs ]
 #pragma once
 
+#include "hopper/backward_work.cuh"
 #include "pipeline/ring.cuh"
 #include "tile/panel_tile.cuh"
 #include "types.cuh"
@@ -32,14 +33,16 @@ struct HopperBackwardRings {
 
   using KRing = RingPlace<1, KTile::kBytes>;
   using VRing = RingPlace<1, VTile::kBytes>;
-  using QRing = RingPlace<kStages, QTile::kBytes>;
+  // Of Q, and of O, which may be wider.
+  static constexpr int kQueryBytes = QTile::kBytes > OTile::kBytes ? QTile::kBytes : OTile::kBytes;
+  using QRing = RingPlace<kStages, kQueryBytes>;
   using ORing = RingPlace<kStages, OTile::kBytes>;
-  using TileRing = RingPlace<2, 16>;  // the indices of the present tile of keys and of the next
+  using JobRing = RingPlace<2, HopperBackwardJob::kBytes>;  // the present one and the next
   static constexpr int kNumbersBytes = Config::kBlockQ * static_cast<int>(sizeof(float));  // one for each query
 
   static constexpr int kValues = KTile::kBytes;
   static constexpr int kQRing = kValues + VTile::kBytes;
-  static constexpr int kORing = kQRing + kStages * QTile::kBytes;
+  static constexpr int kORing = kQRing + kStages * kQueryBytes;
   static constexpr int kOwn = kORing + kStages * OTile::kBytes;
   static constexpr int kLse = kOwn + kOwnBytes;
   static constexpr int kRowSums = kLse + kStages * kNumbersBytes;
@@ -47,9 +50,9 @@ struct HopperBackwardRings {
   static constexpr int kGradientBarriers = kQueryBarriers + QRing::kBarrierBytes;
   static constexpr int kKeyBarriers = kGradientBarriers + ORing::kBarrierBytes;
   static constexpr int kValueBarriers = kKeyBarriers + KRing::kBarrierBytes;
-  static constexpr int kTileBarriers = kValueBarriers + VRing::kBarrierBytes;
-  static constexpr int kTiles = kTileBarriers + TileRing::kBarrierBytes;
-  static constexpr int kOwnBarriers = kTiles + TileRing::kStages * TileRing::kSlotBytes;
+  static constexpr int kJobBarriers = kValueBarriers + VRing::kBarrierBytes;
+  static constexpr int kJobs = kJobBarriers + JobRing::kBarrierBytes;
+  static constexpr int kOwnBarriers = kJobs + JobRing::kStages * JobRing::kSlotBytes;
   static constexpr int kBarrierSpace = 256;
   static constexpr int kSmemBytes = kQueryBarriers + kBarrierSpace;
 
@@ -57,17 +60,18 @@ struct HopperBackwardRings {
   __device__ __forceinline__ KRing keys() const { return {smem + kKeyBarriers, smem}; }
   __device__ __forceinline__ VRing values() const { return {smem + kValueBarriers, smem + kValues}; }
   __device__ __forceinline__ QRing queries() const { return {smem + kQueryBarriers, smem + kQRing}; }
+  // Of dO, whose places are given back with those of Q.
   __device__ __forceinline__ ORing gradients() const { return {smem + kGradientBarriers, smem + kORing}; }
   __device__ __forceinline__ SmemAddress lse(int stage) const { return smem + kLse + stage * kNumbersBytes; }
   __device__ __forceinline__ SmemAddress row_sums(int stage) const { return smem + kRowSums + stage * kNumbersBytes; }
-  __device__ __forceinline__ TileRing tiles() const { return {smem + kTileBarriers, smem + kTiles}; }
+  __device__ __forceinline__ JobRing jobs() const { return {smem + kJobBarriers, smem + kJobs}; }
 
   __device__ __forceinline__ void init_barriers() const {
     keys().init(kConsumerWarps);
     values().init(kConsumerWarps);
-    queries().init(kConsumerWarps);
-    gradients().init(kConsumerWarps);
-    tiles().init(kConsumerWarps + kWriters);
+    queries().init(kConsumerThreads);
+    gradients().init(kConsumerThreads);
+    jobs().init(kConsumerThreads + kWriters);
   }
 };
 
@@ -91,6 +95,9 @@ struct HopperBackwardShape : HopperBackwardRings<Config, HopperBackwardParts<Con
   static_assert(Parts::kAreRows || (Config::kBlockQ == kWarpgroupRows && Rings::KTile::kPanels == kWarpgroups),
                 "warpgroups must share out dQ");
 
+  static constexpr bool kPartsAreRows = Parts::kAreRows;
+  static constexpr int kPartBytes = Parts::kBytes, kPartChunks = Parts::kColumns / kChunkElements;
+  static constexpr int kAdders = kWarpgroups;  // that tell when a tile of keys has added all that it has to dQ
   using PartRing = RingPlace<1, Parts::kBytes>;
   using DerivativeRing = RingPlace<Rings::kStages, STile::kBytes>;
   static constexpr int kDerivativeBarriers = Rings::kOwnBarriers + kWarpgroups * PartRing::kBarrierBytes;
@@ -126,6 +133,9 @@ struct HopperBackwardWideShape : HopperBackwardRings<Config, 2 * kScoreRingBytes
   static constexpr int kPanelsOfWarpgroup = Rings::KTile::kPanels / kWarpgroups;
   static constexpr int kColumns = kPanelsOfWarpgroup * Rings::KTile::kPanelColumns;
   static constexpr int kPartBytes = kWarpgroupRows * kColumns * static_cast<int>(sizeof(float));
+  static constexpr bool kPartsAreRows = false;
+  static constexpr int kAdders = Rings::kConsumerWarps;  // that tell when a tile of keys has added all to dQ
+  static constexpr int kPartChunks = kColumns / kChunkElements;
   static_assert(Config::kBlockKv == kWarpgroupRows && Config::kBlockQ == kWarpgroupRows, "tiles of 64 by 64");
   static_assert(kPanelsOfWarpgroup * kWarpgroups == Rings::KTile::kPanels &&
                     Rings::VTile::kPanels == Rings::KTile::kPanels,

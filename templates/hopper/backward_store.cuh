@@ -16,7 +16,6 @@ struct HopperBackwardStore {
   const ForwardSizes& sizes;
   const KeyTile keys;
   const int first_key;
-  const bool is_zero;
 
   // kColumns of them, from first_column on, of rows of kHeadDim.
   template <class Matrix, int kColumns, int kHeadDim>
@@ -24,7 +23,6 @@ struct HopperBackwardStore {
     if (to == nullptr) return;
     float values[kColumns / 2];
     Matrix::read(values);
-    if (is_zero) clear(values);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int key = first_key + ptx::tid_x() % kWarpgroupSize / kWarpSize * 16 + 8 * half + lane() / 4;
@@ -35,11 +33,6 @@ struct HopperBackwardStore {
   }
 
  private:
-  template <int kCount>
-  __device__ __forceinline__ static void clear(float (&values)[kCount]) {
-#pragma unroll
-    for (float& x : values) x = 0.0f;
-  }
   // The first ones of them. Of eight columns a lane has two. Of 16 bits the lanes of a row exchange theirs, so that
   // each has eight of a chunk.
   template <int kColumns>

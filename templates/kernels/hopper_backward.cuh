@@ -28,31 +28,35 @@ struct HopperBackwardWriter {
   const typename Config::Arguments& launch;
   const Shape shape;
   const int part;
-  RingReader<typename Shape::TileRing, 1> tiles{shape.tiles()};
+  const HopperBackwardArguments& args = launch.core;
+  RingReader<typename Shape::JobRing, 1> jobs{shape.jobs()};
   RingReader<typename Shape::PartRing, 1> parts{shape.part(part)};
 
   __device__ __forceinline__ void run() {
-    for_each_tile<Config>(
-        launch, tiles, [](SmemAddress slot) { return ptx::ld_shared_word(slot); }, [] { return true; },
-        [this](const Work& work) { add(work); });
-    ptx::tma_wait();
+    for_each_job(jobs, HopperBackwardJob::read, [this](const HopperBackwardJob& job) {
+      if (job.kind == HopperBackwardKind::keys) add(Work(launch, job.tile));
+    });
   }
 
  private:
   __device__ __forceinline__ void add(const Work& work) {
+    ptx::fence_proxy_async_global();
     typename Work::Step step = work.first_step();
 #pragma unroll 1
     for (int i = 0; i < work.steps; ++i, work.advance(step)) {
       parts.wait_full();
-      if (work.args.dq != nullptr) {
+      if (args.dq != nullptr) {
         constexpr int kFloats = Shape::Parts::kBytes / static_cast<int>(sizeof(float));
-        ptx::bulk_add(work.args.dq + (static_cast<int64>(step.index) * Shape::kWarpgroups + part) * kFloats,
+        ptx::bulk_add(args.dq_sums + (static_cast<int64>(step.index) * Shape::kWarpgroups + part) * kFloats,
                       parts.slot(), Shape::Parts::kBytes);
         ptx::tma_commit_group();
         ptx::tma_wait_read();
       }
       parts.release(true);
     }
+    ptx::tma_wait();
+    const uint32 head = HopperBackwardJobs<Config>(args.sizes).index_of(work.keys);
+    ptx::red_increment_release(HopperBackwardCounters{args.counters}.added(head));
   }
 };
 
@@ -61,8 +65,7 @@ template <class Config>
 class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardShape<Config>> {
   using Shape = HopperBackwardShape<Config>;
   using Base = HopperBackwardWarpgroup<Config, Shape>;
-  using Base::args, Base::gradients, Base::keys, Base::queries, Base::scores, Base::shape, Base::signs, Base::tiles,
-      Base::values;
+  using Base::args, Base::gradients, Base::keys, Base::queries, Base::scores, Base::shape, Base::signs, Base::values;
   using Work = HopperBackwardWork<Config>;
   using KTile = typename Shape::KTile;
   using VTile = typename Shape::VTile;
@@ -74,41 +77,36 @@ class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardSha
   static constexpr int kQuerySteps = Config::kBlockQ / 16, kKeySteps = Config::kBlockKv / 16;
 
  public:
-  __device__ __forceinline__ HopperBackwardConsumer(const typename Config::Arguments& launch, const Shape& shape,
-                                                    int warpgroup_)
-      : Base(launch, shape),
-        warpgroup(warpgroup_),
-        part(shape.part(warpgroup_)),
-        written(shape.derivatives()),
-        read(shape.derivatives()) {}
+  using Base::Base;
 
   __device__ __forceinline__ void run() {
     Base::declare();
-    for_each_tile_of_warp<Config>(this->launch, tiles, [this](const Work& work) { take(work); });
+    Base::take_jobs([this](const KeyTile& tile) { take(Work(this->launch, tile)); });
   }
 
  private:
   __device__ __forceinline__ void take(const Work& work) {
+    Base::clear_gradients();
     if (work.steps > 0) {
       keys.wait_full();
       values().wait_full();
       int tile = work.queries.first;
-      step<true>(work, tile * Config::kBlockQ, work.steps == 1);
+      int left = work.steps - 1;
+      step<true>(work, tile * Config::kBlockQ, left == 0);
 #pragma unroll 1
-      for (int i = 1; i < work.steps; ++i) {
+      while (left > 0) {
         if (++tile == work.queries.end) tile = work.queries.first;
-        step<false>(work, tile * Config::kBlockQ, i + 1 == work.steps);
+        step<false>(work, tile * Config::kBlockQ, --left == 0);
       }
-      read.wait_full();
-      multiply_queries(read.slot());
+      read().wait_full();
+      multiply_queries(read().slot());
       ptx::wgmma_wait_group<0>();
-      read.release(signs());
+      read().release(signs());
       keys.release(signs());
       send_queries();
     }
-    const KeyTile tile = KeyTile::find<Config>(args.sizes, tile_of_warp(tiles.slot()));
-    const HopperBackwardStore<Config> store{args.sizes, tile, tile.index * Config::kBlockKv + own_keys(),
-                                            work.steps == 0};
+    const KeyTile tile = HopperBackwardJob::read_by_warp(this->jobs.slot()).tile;
+    const HopperBackwardStore<Config> store{args.sizes, tile, tile.index * Config::kBlockKv + own_keys()};
     store.template write<ValueGradient, Config::kHeadDimV, Config::kHeadDimV>(args.dv, args.dv_strides, 0, 1.0f);
     store.template write<KeyGradient, Config::kHeadDim, Config::kHeadDim>(args.dk, args.dk_strides, 0, args.scale);
   }
@@ -127,25 +125,25 @@ class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardSha
     ptx::wgmma_wait_group<0>();
     if (is_last) values().release(signs());
     scores.differentiate(hides, shape.row_sums(queries.stage()));
+    const auto written = this->written();
     written.wait_empty();
-    Matrix::store_derivatives(Scores::template place_in<STile>(written.slot() + warpgroup * STile::kPanelBytes, 0));
-    add<ValueGradient, OTile>(gradients().slot(), kIsFirst);
+    Matrix::store_derivatives(Scores::template place_in<STile>(written.slot() + warpgroup() * STile::kPanelBytes, 0));
+    add<ValueGradient, OTile>(gradients().slot());
     ptx::fence_proxy_async();
     if (signs()) ptx::mbarrier_arrive(written.full());
-    written.advance();
     if constexpr (!kIsFirst) {
-      read.wait_full();
-      multiply_queries(read.slot());
+      read().wait_full();
+      multiply_queries(read().slot());
     }
-    add<KeyGradient, QTile>(queries.slot(), kIsFirst);
+    add<KeyGradient, QTile>(queries.slot());
     if constexpr (!kIsFirst) {
       ptx::wgmma_wait_group<1>();
-      read.release(signs());
+      read().release(signs());
       send_queries();
     }
+    derivatives.advance();
     ptx::wgmma_wait_group<0>();
-    gradients().release(signs());
-    queries.release(signs());
+    queries.release(true);
   }
 
   // The warpgroup's keys by all rows of queries.
@@ -160,22 +158,22 @@ class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardSha
   }
   template <class Keys>
   __device__ __forceinline__ SmemAddress own_rows(SmemAddress keys) const {
-    return keys + warpgroup * kWarpgroupRows * Keys::kRowBytes;
+    return keys + warpgroup() * kWarpgroupRows * Keys::kRowBytes;
   }
   template <class Gradient, class Rows>
-  __device__ __forceinline__ static void add(SmemAddress rows, bool is_first) {
+  __device__ __forceinline__ static void add(SmemAddress rows) {
     uint64 b[kQuerySteps];
 #pragma unroll
     for (int k = 0; k < kQuerySteps; ++k) b[k] = Rows::n_major(rows) + Rows::n_major_step(k);
     ptx::wgmma_fence();
-    Gradient::issue(b, is_first ? 0 : 1);
+    Gradient::issue(b, 1);
     ptx::wgmma_commit_group();
   }
   // The warpgroup's part of dS K.
   __device__ __forceinline__ void multiply_queries(SmemAddress derivatives) const {
     constexpr bool kRows = Shape::Parts::kAreRows;
-    const SmemAddress rows = derivatives + (kRows ? warpgroup * kWarpgroupRows * STile::kRowBytes : 0);
-    const SmemAddress columns = keys.slot() + (kRows ? 0 : warpgroup * KTile::kPanelBytes);
+    const SmemAddress rows = derivatives + (kRows ? warpgroup() * kWarpgroupRows * STile::kRowBytes : 0);
+    const SmemAddress columns = keys.slot() + (kRows ? 0 : warpgroup() * KTile::kPanelBytes);
     uint64 a[kKeySteps], b[kKeySteps];
 #pragma unroll
     for (int k = 0; k < kKeySteps; ++k) {
@@ -187,19 +185,26 @@ class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardSha
     ptx::wgmma_commit_group();
   }
   __device__ __forceinline__ void send_queries() {
+    const RingWriter<typename Shape::PartRing> part(shape.part(warpgroup()), RingCursor<1>(derivatives.before()));
     part.wait_empty();
     QueryGradient::store(part.slot() + ptx::tid_x() % kWarpgroupSize * kChunkBytes);
     ptx::fence_proxy_async();
     if (signs()) ptx::mbarrier_arrive(part.full());
-    part.advance();
   }
 
-  __device__ __forceinline__ int own_keys() const { return warpgroup * kWarpgroupRows; }
+  // dS of this step, and of the one before.
+  __device__ __forceinline__ RingWriter<typename Shape::DerivativeRing> written() const {
+    return RingWriter<typename Shape::DerivativeRing>(shape.derivatives(), derivatives);
+  }
+  __device__ __forceinline__ RingReader<typename Shape::DerivativeRing, 1> read() const {
+    return {shape.derivatives(), derivatives.before()};
+  }
+  __device__ __forceinline__ int own_keys() const { return warpgroup() * kWarpgroupRows; }
 
-  const int warpgroup;
-  RingWriter<typename Shape::PartRing> part;
-  RingWriter<typename Shape::DerivativeRing> written;
-  RingReader<typename Shape::DerivativeRing, 1> read;
+  // Asked for each time, as the loop has no register to keep it in.
+  __device__ __forceinline__ static int warpgroup() { return ptx::shfl_first(ptx::tid_x() / kWarpgroupSize) - 1; }
+
+  RingCursor<Shape::kStages> derivatives;  // of this step's
 };
 
 template <class Config>
@@ -218,6 +223,6 @@ __device__ __forceinline__ void backward_hopper(const typename Config::Arguments
       HopperBackwardWriter<Config>{args, shape, warp - 1}.run();
   } else {
     ptx::setmaxnreg_inc<Shape::kConsumerRegisters>();
-    HopperBackwardConsumer<Config>(args, shape, warpgroup - 1).run();
+    HopperBackwardConsumer<Config>(args, shape).run();
   }
 }

@@ -18,8 +18,7 @@ template <class Config>
 class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwardWideShape<Config>> {
   using Shape = HopperBackwardWideShape<Config>;
   using Base = HopperBackwardWarpgroup<Config, Shape>;
-  using Base::args, Base::gradients, Base::keys, Base::queries, Base::scores, Base::shape, Base::signs, Base::tiles,
-      Base::values;
+  using Base::args, Base::gradients, Base::keys, Base::queries, Base::scores, Base::shape, Base::signs, Base::values;
   using Work = HopperBackwardWork<Config>;
   using KTile = typename Shape::KTile;
   using VTile = typename Shape::VTile;
@@ -35,11 +34,12 @@ class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwar
 
   __device__ __forceinline__ void run() {
     Base::declare();
-    for_each_tile_of_warp<Config>(this->launch, tiles, [this](const Work& work) { take(work); });
+    Base::take_jobs([this](const KeyTile& tile) { take(Work(this->launch, tile)); });
   }
 
  private:
   __device__ __forceinline__ void take(const Work& work) {
+    Base::clear_gradients();
     if (work.steps > 0) {
       keys.wait_full();
       values().wait_full();
@@ -47,20 +47,22 @@ class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwar
     typename Work::Step at = work.first_step();
 #pragma unroll 1
     for (int i = 0; i < work.steps; ++i) {
-      step(work, at, i == 0, i + 1 == work.steps);
+      step(work, at, i + 1 == work.steps);
       work.advance(at);
     }
-    // Found anew, as registers are few in between.
-    const KeyTile tile = KeyTile::find<Config>(args.sizes, tile_of_warp(tiles.slot()));
-    const HopperBackwardStore<Config> store{args.sizes, tile, tile.index * Config::kBlockKv, work.steps == 0};
+    // Read anew, as registers are few in between.
+    const KeyTile tile = HopperBackwardJob::read_by_warp(this->jobs.slot()).tile;
+    const HopperBackwardStore<Config> store{args.sizes, tile, tile.index * Config::kBlockKv};
     const int first = warpgroup() * Shape::kColumns;
     store.template write<ValueGradient, Shape::kColumns, Config::kHeadDimV>(args.dv, args.dv_strides, first, 1.0f);
     store.template write<KeyGradient, Shape::kColumns, Config::kHeadDim>(args.dk, args.dk_strides, first, args.scale);
+    const uint32 head = HopperBackwardJobs<Config>(args.sizes).index_of(tile);
+    Base::tell(HopperBackwardCounters{args.counters}.added(head));
   }
 
   // --- A tile of queries. Nothing is in flight before and after it -------------------------------------------------
 
-  __device__ __forceinline__ void step(const Work& work, const typename Work::Step& at, bool is_first, bool is_last) {
+  __device__ __forceinline__ void step(const Work& work, const typename Work::Step& at, bool is_last) {
     queries.wait_full();
     issue_scores();
     gradients().wait_full();
@@ -80,15 +82,14 @@ class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwar
     ptx::fence_proxy_async();
     ptx::bar_sync<Shape::kConsumerThreads>(NamedBarrier::derivatives);
     multiply_queries(derivatives);
-    add<ValueGradient, OTile>(STile::n_major(probabilities), gradients().slot(), is_first);
-    add<KeyGradient, QTile>(STile::n_major(derivatives), queries.slot(), is_first);
+    add<ValueGradient, OTile>(STile::n_major(probabilities), gradients().slot());
+    add<KeyGradient, QTile>(STile::n_major(derivatives), queries.slot());
     ptx::wgmma_wait_group<2>();
     if (is_last) keys.release(signs());
     // What this takes beside the products is the longer for each that has ended before.
     if (args.dq != nullptr) QueryGradient::add_to(part_of(work, at));
     ptx::wgmma_wait_group<0>();
-    gradients().release(signs());
-    queries.release(signs());
+    queries.release(true);
   }
 
   // All keys by the warpgroup's rows of queries.
@@ -108,7 +109,7 @@ class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwar
   }
   // The warpgroup's dims. scores: queries by keys.
   template <class Gradient, class Rows>
-  __device__ __forceinline__ void add(uint64 scores, SmemAddress rows, bool is_first) const {
+  __device__ __forceinline__ void add(uint64 scores, SmemAddress rows) const {
     uint64 a[kSteps], b[kSteps];
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
@@ -116,7 +117,7 @@ class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwar
       b[k] = Rows::n_major(rows + warpgroup() * Shape::kPanelsOfWarpgroup * Rows::kPanelBytes) + Rows::n_major_step(k);
     }
     ptx::wgmma_fence();
-    Gradient::issue(a, b, is_first ? 0 : 1);
+    Gradient::issue(a, b, 1);
     ptx::wgmma_commit_group();
   }
   __device__ __forceinline__ void multiply_queries(SmemAddress derivatives) const {
@@ -134,7 +135,7 @@ class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwar
   // Of dQ, the thread's place in it.
   __device__ __forceinline__ float* part_of(const Work& work, const typename Work::Step& at) const {
     constexpr int kFloats = Shape::kPartBytes / static_cast<int>(sizeof(float)), kFloatsOfThread = 4;
-    return args.dq + (static_cast<int64>(at.index) * Shape::kWarpgroups + warpgroup()) * kFloats +
+    return args.dq_sums + (static_cast<int64>(at.index) * Shape::kWarpgroups + warpgroup()) * kFloats +
            ptx::tid_x() % kWarpgroupSize * kFloatsOfThread;
   }
 

@@ -51,7 +51,19 @@ template <int kStages>
 class RingCursor<kStages, true> {
   uint32 count_ = 0;
 
+  template <int kOtherStages, bool kPowerOfTwo>
+  friend class RingCursor;
+
  public:
+  RingCursor() = default;
+  // With that of another ring, whose every advance is one of this ring's; and as it was one advance before.
+  template <int kOtherStages>
+  __device__ __forceinline__ explicit RingCursor(const RingCursor<kOtherStages, true>& other) : count_(other.count_) {}
+  __device__ __forceinline__ RingCursor before() const {
+    RingCursor cursor = *this;
+    --cursor.count_;
+    return cursor;
+  }
   __device__ __forceinline__ int stage() const { return count_ % kStages; }
   __device__ __forceinline__ uint32 parity() const { return count_ / kStages % 2; }
   __device__ __forceinline__ void advance() { ++count_; }

@@ -86,6 +86,18 @@ __device__ __forceinline__ uint32 atom_increment_acq_rel(uint32* counter) {
   return old;
 }
 
+// red.release.gpu.global.add.u32 [counter], 1;   says what the thread has done before:         PTX ISA 6.0, sm_70
+__device__ __forceinline__ void red_increment_release(uint32* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
+// ld.acquire.gpu.global.u32 value, [src];   and sees what was done before it was written:       PTX ISA 6.0, sm_70
+__device__ __forceinline__ uint32 ld_acquire(const uint32* src) {
+  uint32 value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(src) : "memory");
+  return value;
+}
+
 // atom.shared.add.u32 old, [counter], value;                                                 PTX ISA 1.2, sm_12
 __device__ __forceinline__ uint32 atom_add_shared(SmemAddress counter, uint32 value) {
   uint32 old;

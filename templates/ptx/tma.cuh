@@ -84,6 +84,12 @@ __device__ __forceinline__ void bulk_load(SmemAddress dst, const void* src, uint
                : "memory");
 }
 
+// cp.async.bulk.global.shared::cta.bulk_group [dst], [src], bytes;                             PTX ISA 8.0, sm_90
+__device__ __forceinline__ void bulk_store(float* dst, SmemAddress src, uint32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src), "r"(bytes)
+               : "memory");
+}
+
 // cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [dst], [src], bytes;            PTX ISA 8.0, sm_90
 __device__ __forceinline__ void bulk_add(float* dst, SmemAddress src, uint32 bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(dst), "r"(src),
@@ -102,5 +108,9 @@ __device__ __forceinline__ void tma_wait() { asm volatile("cp.async.bulk.wait_gr
 
 // fence.proxy.async.shared::cta;   what this thread wrote is seen by the copy engine and wgmma: PTX ISA 8.0, sm_90
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// fence.proxy.async.global;   between what this thread knows of global memory and what the copy engine does with it
+// next:                                                                                      PTX ISA 8.0, sm_90
+__device__ __forceinline__ void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 }  // namespace ptx

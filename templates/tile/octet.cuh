@@ -20,8 +20,8 @@ template <class Element>
 struct Octets {
   static constexpr int kBytes = 16;
 
-  static __device__ __forceinline__ Octet load(const char* at) {
-    const ptx::Chunk pairs = ptx::ld_global(at);
+  static __device__ __forceinline__ Octet load(const char* at) { return of(ptx::ld_global(at)); }
+  static __device__ __forceinline__ Octet of(const ptx::Chunk& pairs) {
     Octet octet;
     ptx::cvt_x2(Element{}, pairs.x, octet.x[0], octet.x[1]);
     ptx::cvt_x2(Element{}, pairs.y, octet.x[2], octet.x[3]);

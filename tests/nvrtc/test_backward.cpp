@@ -29,6 +29,7 @@ using tests::engine_for;
 Engine engine_with(const std::string& template_directory, const char* architecture = "sm_80") {
   EngineOptions options = tests::emulating(architecture);
   options.template_directory = template_directory;
+  options.emulation.most_instructions = 30'000'000;  // where faults make blocks wait for each other
   return Engine(options);
 }
 
@@ -79,7 +80,8 @@ TEST_CASE("gradients by Hopper's kernels, of several tiles of keys and under man
   struct Sides {
     int head_dim, head_dim_v;
   };
-  for (const auto& [head_dim, head_dim_v] : {Sides{64, 64}, {48, 16}, {128, 128}, {72, 104}, {256, 256}, {200, 232}})
+  for (const auto& [head_dim, head_dim_v] :
+       {Sides{64, 64}, {48, 16}, {16, 64}, {128, 128}, {72, 104}, {256, 256}, {200, 232}})
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       CAPTURE(head_dim);
       CAPTURE(seed);
@@ -398,28 +400,26 @@ TEST_CASE("planted faults of Hopper's backward kernels are found") {
   constexpr const char *kNarrow = "kernels/hopper_backward.cuh", *kWide = "kernels/hopper_backward_wide.cuh",
                        *kScores = "hopper/backward_scores.cuh", *kLoader = "hopper/backward_loader.cuh",
                        *kWork = "hopper/backward_work.cuh", *kStore = "hopper/backward_store.cuh",
-                       *kRows = "kernels/backward_rows.cuh";
+                       *kJobs = "hopper/backward_rows.cuh";
   const Fault faults[] = {
       {"dS is read before the other warpgroup has written its keys", kNarrow,
-       "    if constexpr (!kIsFirst) {\n      read.wait_full();", "    if constexpr (!kIsFirst) {", false},
+       "    if constexpr (!kIsFirst) {\n      read().wait_full();", "    if constexpr (!kIsFirst) {", false},
       {"dS is written while it is read", kNarrow, "    written.wait_empty();\n", "", false},
-      {"dS without a fence", kNarrow, "gradients().slot(), kIsFirst);\n    ptx::fence_proxy_async();",
-       "gradients().slot(), kIsFirst);", false},
+      {"dS without a fence", kNarrow, "gradients().slot());\n    ptx::fence_proxy_async();", "gradients().slot());",
+       false},
       {"the place of dQ is written before it was read", kNarrow, "    part.wait_empty();\n", "", false},
       {"dQ without a fence", kNarrow, "* kChunkBytes);\n    ptx::fence_proxy_async();", "* kChunkBytes);", false},
       {"dQ leaves before it has come", kNarrow, "      parts.wait_full();\n", "", false},
       {"the place of dQ is given back before it was read", kNarrow, "        ptx::tma_wait_read();\n", "", false},
       {"dQ lacks the last step of a tile", kNarrow,
-       "      multiply_queries(read.slot());\n      ptx::wgmma_wait_group<0>();", "      ptx::wgmma_wait_group<0>();",
+       "      multiply_queries(read().slot());\n      ptx::wgmma_wait_group<0>();", "      ptx::wgmma_wait_group<0>();",
        false},
       {"queries are given back before dK was computed", kNarrow,
-       "    ptx::wgmma_wait_group<0>();\n    gradients().release(signs());", "    gradients().release(signs());",
-       false},
+       "    ptx::wgmma_wait_group<0>();\n    queries.release(true);", "    queries.release(true);", false},
       {"values are given back before dP was computed", kNarrow,
        "    ptx::wgmma_wait_group<0>();\n    if (is_last) values().release(signs());",
        "    if (is_last) values().release(signs());\n    ptx::wgmma_wait_group<0>();", false},
-      {"dV goes on from the tile before", kNarrow, "gradients().slot(), kIsFirst);", "gradients().slot(), false);",
-       false},
+      {"gradients go on from the tile before", kNarrow, "    Base::clear_gradients();\n", "", false},
       {"probabilities are made of products that are not there", kNarrow,
        "    ptx::wgmma_wait_group<1>();\n    const bool", "    const bool", false},
       {"the other warpgroup's keys are stored", kNarrow, "* Config::kBlockKv + own_keys()", "* Config::kBlockKv",
@@ -431,28 +431,35 @@ TEST_CASE("planted faults of Hopper's backward kernels are found") {
       {"the row sum is passed over", kScores, "(dp[e] - of[e])", "dp[e]", false},
       {"masks are those of the queries before", kScores, "first_query + lane() % 4 * 2;",
        "first_query + lane() % 4 * 2 - 8;", false},
-      {"a tile is announced before the one before the last was read", kLoader, "      tiles.wait_empty();\n", "",
-       false},
+      {"a job is announced before the one before the last was read", kLoader, "      jobs.wait_empty();\n", "", false},
       {"keys come while others are used", kLoader,
-       "    ring.wait_empty();\n    ptx::mbarrier_arrive_expect_tx(ring.full(), Rows::kBytes);",
-       "    ptx::mbarrier_arrive_expect_tx(ring.full(), Rows::kBytes);", false},
-      {"LSE is that of the first tile", kLoader, "numbers + static_cast<int64>(at.index)",
-       "numbers + static_cast<int64>(0)", false},
+       "    RingWriter<typename Shape::KRing>(shape.keys(), tile).wait_empty();\n", "", false},
+      {"LSE is that of the first tile", kLoader, "args.lse_log2 + first", "args.lse_log2", false},
       {"the second head of a group begins where the first has ended", kWork,
        "    step.index += args.sizes.num_q_tiles - queries.count();\n", "", false},
+      {"queries come while others are used", kLoader,
+       "    RingWriter<typename Shape::QRing>(shape.queries(), step).wait_empty();\n", "", false},
+      {"keys do not wait for what is prepared for them", kLoader, "if (job.kind == Kind::keys) await(",
+       "if (false) await(", false},
+      {"dQ is rounded before all have added to it", kLoader, "if (job.kind == Kind::finish) await(",
+       "if (false) await(", false},
+      {"the row sums are those of the tile before", kJobs, "(rows.first_tile_of_all() + tile) * kTileRows + row]",
+       "(rows.first_tile_of_all() + max(tile - 1, 0)) * kTileRows + row]", false},
+      {"dQ is added to what was there", kJobs, "    if (args.dq != nullptr) clear();\n", "", false},
+      {"jobs of rows leave out the last head", kWork, "* sizes.heads_per_group) {}", "* 1) {}", false},
       {"keys beyond the last are written", kStore, "key < sizes.seqlen_kv ? ", "key >= 0 ? ", false},
       {"lanes exchange the wrong pairs", kStore, "is_upper ? pairs[i] : pairs[i + bit]",
        "is_upper ? pairs[i + bit] : pairs[i]", false},
-      {"dQ of tiles lacks the scale", kRows, "x *= args.scale;\n    Octets", "x *= 1.0f;\n    Octets", false},
-      {"parts of dQ are read the wrong way round", kRows, "are_rows ? 0 : part * args.part_chunks",
-       "are_rows ? 0 : (1 - part) * args.part_chunks", true},
+      {"dQ lacks the scale", kJobs, "x *= args.scale;", "x *= 1.0f;", false},
+      {"parts of dQ are read the wrong way round", kJobs, "kAreRows ? 0 : part % Shape::kWarpgroups * kChunks;",
+       "kAreRows ? 0 : (part + 1) % Shape::kWarpgroups * kChunks;", true},
       {"P and dS are read before both warpgroups have written theirs", kWide,
        "    ptx::bar_sync<Shape::kConsumerThreads>(NamedBarrier::derivatives);\n", "", true},
       {"P and dS without a fence", kWide, "    ptx::fence_proxy_async();\n", "", true},
       {"dQ leaves before it was computed", kWide, "    ptx::wgmma_wait_group<2>();\n", "", true},
       {"both warpgroups have the first queries", kWide, "const int own = warpgroup() *", "const int own = 0 *", true},
       {"queries are given back before dK and dV were computed", kWide,
-       "    ptx::wgmma_wait_group<0>();\n    gradients()", "    gradients()", true},
+       "    ptx::wgmma_wait_group<0>();\n    queries.release", "    queries.release", true},
       {"both warpgroups have the first dims of dQ", kWide, "* Shape::kWarpgroups + warpgroup()) * kFloats",
        "* Shape::kWarpgroups) * kFloats", true},
   };

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs of rows of queries, by the warps that otherwise multiply. The loader brings what they need through the rings of
+// Q and dO: before the gradients of keys O and dO, a tile a step, of which come the row sums of dO O, less the gradient
+// of the LSE; beside them the LSE in binary logarithms and zeros for dQ. And behind them the sums of dQ, a part of a
+// tile a step, which are rounded.
+#pragma once
+
+#include "abi.cuh"
+#include "attention/gradient.cuh"
+#include "hopper/backward_work.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/special_registers.cuh"
+#include "ptx/tma.cuh"
+#include "tile/octet.cuh"
+#include "types.cuh"
+
+// Which rows, for the loader and for those who compute.
+template <class Config>
+struct HopperBackwardRows {
+  static constexpr int kTileRows = Config::kBlockQ, kRows = HopperBackwardJob::kRows;
+  static_assert(kRows % kTileRows == 0, "jobs must have whole tiles");
+
+  const HopperBackwardArguments& args;
+  const int batch, head;  // of queries
+  const int first_tile, tiles;
+
+  __device__ __forceinline__ HopperBackwardRows(const HopperBackwardArguments& args_, const KeyTile& job)
+      : HopperBackwardRows(args_, job, ceil_div(args_.sizes.num_q_tiles * kTileRows, kRows)) {}
+
+  __device__ __forceinline__ int first() const { return first_tile * kTileRows; }
+  // Among those of all heads.
+  __device__ __forceinline__ int64 first_tile_of_all() const {
+    return static_cast<int64>(batch * args.sizes.num_heads_q + head) * args.sizes.num_q_tiles + first_tile;
+  }
+
+ private:
+  __device__ __forceinline__ HopperBackwardRows(const HopperBackwardArguments& args_, const KeyTile& job,
+                                                int jobs_of_head)
+      : args(args_),
+        batch(job.batch),
+        head(job.head * args.sizes.heads_per_group + job.index / jobs_of_head),
+        first_tile(job.index % jobs_of_head * (kRows / kTileRows)),
+        tiles(min(args.sizes.num_q_tiles - first_tile, kRows / kTileRows)) {}
+};
+
+__device__ constexpr int lanes_for(int chunks) {
+  int lanes = 1;
+  while (lanes < chunks && lanes < kWarpSize) lanes *= 2;
+  return lanes;
+}
+
+template <class Config, class Shape>
+struct HopperBackwardRowsJob {
+  using Rows = HopperBackwardRows<Config>;
+  using Element = typename Config::Element;
+  using OTile = typename Shape::OTile;
+  static constexpr int kThreads = Shape::kConsumerThreads, kTileRows = Rows::kTileRows;
+
+  const HopperBackwardArguments& args;
+  const Rows rows;
+
+  // Each warp its own. next(use): the next step of the rings, use(slot of Q, slot of dO).
+  template <class Next>
+  __device__ __forceinline__ void prepare(Next next) const {
+    // What it reads is on its way meanwhile.
+    static_assert(Rows::kRows == kThreads, "each thread has one");
+    const int query = rows.first() + thread();
+    const float lse = query < args.sizes.seqlen_q ? number(args.lse, args.lse_strides, query) : -infinity();
+    if (args.dq != nullptr) clear();
+#pragma unroll 1
+    for (int i = 0; i < rows.tiles; ++i) next([&](SmemAddress out, SmemAddress dout) { sum_rows(i, out, dout); });
+    if (thread() < rows.tiles * kTileRows)
+      args.lse_log2[rows.first_tile_of_all() * kTileRows + thread()] = backward_lse(lse);
+    ptx::fence_proxy_async_global();
+  }
+  template <class Next>
+  __device__ __forceinline__ void finish(Next next) const {
+#pragma unroll 1
+    for (int i = 0; i < rows.tiles * Shape::kWarpgroups; ++i)
+      next([&](SmemAddress sums, SmemAddress) { round_part(i, sums); });
+  }
+
+ private:
+  __device__ __forceinline__ void clear() const {
+    constexpr int kTileBytes = Shape::kWarpgroups * Shape::kPartBytes;
+    char* const to = reinterpret_cast<char*>(args.dq_sums) + rows.first_tile_of_all() * kTileBytes;
+#pragma unroll 4
+    for (int at = thread() * kChunkBytes; at < rows.tiles * kTileBytes; at += kThreads * kChunkBytes)
+      ptx::st_global(to + at, ptx::Chunk{});
+  }
+
+  // Some lanes have a row, a chunk each.
+  __device__ __forceinline__ void sum_rows(int tile, SmemAddress out, SmemAddress dout) const {
+    constexpr int kChunks = Config::kHeadDimV / kChunkElements, kLanes = lanes_for(kChunks);
+    const int lane = thread() % kLanes;
+#pragma unroll
+    for (int first = 0; first < kTileRows; first += kThreads / kLanes) {
+      const int row = first + thread() / kLanes, query = (rows.first_tile + tile) * kTileRows + row;
+      float sum = 0.0f;
+      if (lane < kChunks && row < kTileRows) {
+        const Octet of_out = Octets<Element>::of(ptx::ld_shared(out + OTile::offset(row, lane))),
+                    of_dout = Octets<Element>::of(ptx::ld_shared(dout + OTile::offset(row, lane)));
+#pragma unroll
+        for (int i = 0; i < kChunkElements; ++i) sum = __fmaf_rn(of_out.x[i], of_dout.x[i], sum);
+      }
+#pragma unroll
+      for (int lanes = kLanes; lanes > 1; lanes /= 2) sum += ptx::shfl_xor(sum, lanes / 2);
+      if (lane != 0 || row >= kTileRows) continue;
+      if (args.dlse != nullptr && query < args.sizes.seqlen_q) sum -= number(args.dlse, args.dlse_strides, query);
+      args.row_sums[(rows.first_tile_of_all() + tile) * kTileRows + row] = sum;
+    }
+  }
+
+  // It lies as registers of a warpgroup, [eight columns][thread][4]: four neighbouring threads have the eight dims of a
+  // chunk, of two rows.
+  __device__ __forceinline__ void round_part(int part, SmemAddress sums) const {
+    constexpr int kPairs = kWarpgroupRows / 2, kChunks = Shape::kPartChunks, kRowsOfWarp = 16;
+    constexpr bool kAreRows = Shape::kPartsAreRows;
+    const int first_row = rows.first() + (kAreRows ? part : part / Shape::kWarpgroups) * kWarpgroupRows;
+    const int first_chunk = kAreRows ? 0 : part % Shape::kWarpgroups * kChunks;
+#pragma unroll 1
+    for (int i = thread(); i < kPairs * kChunks; i += kThreads) {
+      const int pair = i / kChunks, chunk = i % kChunks;
+      if ((first_chunk + chunk) * kChunkElements >= Config::kHeadDim) continue;
+      float x[4], y[4], z[4], w[4];
+      load(sums + (chunk * kWarpgroupSize + pair * 4) * kChunkBytes, x, y, z, w);
+      const int row = first_row + pair / 8 * kRowsOfWarp + pair % 8;
+      store(row, first_chunk + chunk, {x[0], x[1], y[0], y[1], z[0], z[1], w[0], w[1]});
+      store(row + 8, first_chunk + chunk, {x[2], x[3], y[2], y[3], z[2], z[3], w[2], w[3]});
+    }
+  }
+  __device__ __forceinline__ static void load(SmemAddress at, float (&x)[4], float (&y)[4], float (&z)[4],
+                                              float (&w)[4]) {
+    load(at, x), load(at + kChunkBytes, y), load(at + 2 * kChunkBytes, z), load(at + 3 * kChunkBytes, w);
+  }
+  __device__ __forceinline__ static void load(SmemAddress at, float (&x)[4]) {
+    const ptx::Chunk chunk = ptx::ld_shared(at);
+    x[0] = __uint_as_float(chunk.x), x[1] = __uint_as_float(chunk.y);
+    x[2] = __uint_as_float(chunk.z), x[3] = __uint_as_float(chunk.w);
+  }
+  __device__ __forceinline__ void store(int row, int chunk, Octet sum) const {
+    if (row >= args.sizes.seqlen_q) return;
+#pragma unroll
+    for (float& x : sum.x) x *= args.scale;
+    Octets<Element>::store(args.dq + rows.batch * args.dq_strides.batch + rows.head * args.dq_strides.head +
+                               row * args.dq_strides.row + chunk * kChunkBytes,
+                           sum);
+  }
+
+  __device__ __forceinline__ float number(const char* tensor, const RowStrides& strides, int query) const {
+    return ptx::ld_global_float(tensor + rows.batch * strides.batch + rows.head * strides.head + query * strides.row);
+  }
+  __device__ __forceinline__ static int thread() { return ptx::tid_x() - kWarpgroupSize; }
+};
