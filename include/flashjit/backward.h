@@ -69,8 +69,8 @@ struct Gradients {
 // Kernels are made at the first call: of the Hopper family where that has them and there are 64 queries or more, else
 // of mma.sync. dq is a sum by atomic additions in f32, whose order, and so its last bits, may differ from run to run;
 // dk and dv do not. The call allocates in stream order, and frees, two floats for each row of q, and for dq head_dim
-// more; the Hopper family pads rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256, and has
-// two counters for each head of k.
+// more; the Hopper family pads rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256, and
+// has two counters for each head of k.
 //
 // Probabilities are computed anew from scores and LSE, whose roundings in f32 do not cancel: with an LSE of 10,000 in
 // magnitude gradients are as right as elsewhere, from 2^17 on they lose digits, and far beyond that they are wrong and
