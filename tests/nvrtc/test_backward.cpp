@@ -105,6 +105,27 @@ TEST_CASE("gradients by Hopper's kernels, of several tiles of keys and under man
     }
 }
 
+TEST_CASE("gradients by Hopper's kernels do not depend on how many blocks run at once") {
+  for (const int head_dim : {64, 128, 256})
+    for (const int blocks : {1, 3, 24}) {  // with fewer heads of keys in a section, and with one section for all
+      CAPTURE(head_dim);
+      CAPTURE(blocks);
+      EngineOptions options = tests::emulating("sm_90a");
+      options.emulation.resident_blocks = blocks, options.emulation.seed = blocks;
+      options.emulation.most_instructions = 100'000'000;  // where blocks would wait for each other for ever
+      Engine engine(options);
+      Case c({.batch = 2,
+              .seqlen_q = 300,
+              .seqlen_kv = 280,
+              .num_heads_q = 6,
+              .num_heads_kv = 3,
+              .head_dim = head_dim,
+              .head_dim_v = head_dim});
+      if (blocks == 3) c.options.causal = true;
+      c.check(engine, blocks == 1);
+    }
+}
+
 TEST_CASE("what Hopper's kernels cannot read or do not have goes to the mma family") {
   const Architecture& hopper = find_architecture("sm_90a");
   Problem problem;
