@@ -215,21 +215,21 @@ void add_scratch(BackwardCall& call, const BackwardScratch& scratch) {
 
 namespace {
 
-// What rows are prepared from, and where to.
+// The LSE as the caller gave it, and what depends on it.
 template <class Arguments>
-void set_rows(Arguments& arguments, const BackwardCall& call) {
+void set_lse(Arguments& arguments, const BackwardCall& call) {
   const GivenGradients& given = call.given;
   arguments.lse = static_cast<const char*>(given.lse.data);
   arguments.dlse = data_of(given.backward.dlse);
   arguments.lse_strides = lse_strides(given.lse);
   if (given.backward.dlse) arguments.dlse_strides = lse_strides(*given.backward.dlse);
-  arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
 }
 
 PlainLaunch make_rows_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
   const GivenGradients& given = call.given;
   generator::BackwardPrepareArguments arguments{};
-  set_rows(arguments, call);
+  set_lse(arguments, call);
+  arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
   arguments.out = static_cast<const char*>(given.out.data);
   arguments.dout = static_cast<const char*>(given.dout.data);
   arguments.out_strides = row_strides(given.out), arguments.dout_strides = row_strides(given.dout);
@@ -321,7 +321,7 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
   if (generator::order_for(call.forward.problem) == TileOrder::longest_first)
     heads = std::max(heads, heads_in(call, kSectionBytes / 2));
   arguments.sizes.heads_per_section = clamp_section(call, heads);
-  set_rows(arguments, call);
+  set_lse(arguments, call);
   arguments.dq_sums = floats(call.scratch.dq);
   arguments.dq = data_of(call.given.into.dq), arguments.dq_strides = strides_of(call.given.into.dq);
   arguments.counters = counters(call);

@@ -14,10 +14,6 @@ struct KeyTile {
   __device__ __forceinline__ static int tiles_of_head(const ForwardSizes& sizes, int block_kv) {
     return ceil_div(sizes.seqlen_kv, block_kv);
   }
-  __device__ __forceinline__ static uint32 count(const ForwardSizes& sizes, int block_kv) {
-    return static_cast<uint32>(sizes.batch * (sizes.num_heads_q / sizes.heads_per_group)) *
-           tiles_of_head(sizes, block_kv);
-  }
   // In the order of forward's, with keys in place of queries: of these the first see the most.
   template <class Config>
   __device__ __forceinline__ static KeyTile find(const ForwardSizes& sizes, uint32 index) {

@@ -3,6 +3,7 @@
 // keys by rows of queries.
 #pragma once
 
+#include "hopper/backward_jobs.cuh"
 #include "hopper/backward_rows.cuh"
 #include "hopper/backward_scores.cuh"
 #include "hopper/backward_work.cuh"

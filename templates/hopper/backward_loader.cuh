@@ -2,6 +2,7 @@
 // Who feeds the warpgroups of the Hopper backward kernel.
 #pragma once
 
+#include "hopper/backward_jobs.cuh"
 #include "hopper/backward_rows.cuh"
 #include "hopper/backward_shape.cuh"
 #include "hopper/backward_work.cuh"

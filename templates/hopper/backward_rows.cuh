@@ -7,7 +7,7 @@
 
 #include "abi.cuh"
 #include "attention/gradient.cuh"
-#include "hopper/backward_work.cuh"
+#include "hopper/backward_jobs.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/special_registers.cuh"
@@ -123,16 +123,13 @@ struct HopperBackwardRowsJob {
     for (int i = thread(); i < kPairs * kChunks; i += kThreads) {
       const int pair = i / kChunks, chunk = i % kChunks;
       if ((first_chunk + chunk) * kChunkElements >= Config::kHeadDim) continue;
-      float x[4], y[4], z[4], w[4];
-      load(sums + (chunk * kWarpgroupSize + pair * 4) * kChunkBytes, x, y, z, w);
+      float x[4][4];  // of thread, register
+#pragma unroll
+      for (int of = 0; of < 4; ++of) load(sums + (chunk * kWarpgroupSize + pair * 4 + of) * kChunkBytes, x[of]);
       const int row = first_row + pair / 8 * kRowsOfWarp + pair % 8;
-      store(row, first_chunk + chunk, {x[0], x[1], y[0], y[1], z[0], z[1], w[0], w[1]});
-      store(row + 8, first_chunk + chunk, {x[2], x[3], y[2], y[3], z[2], z[3], w[2], w[3]});
+      store(row, first_chunk + chunk, {x[0][0], x[0][1], x[1][0], x[1][1], x[2][0], x[2][1], x[3][0], x[3][1]});
+      store(row + 8, first_chunk + chunk, {x[0][2], x[0][3], x[1][2], x[1][3], x[2][2], x[2][3], x[3][2], x[3][3]});
     }
-  }
-  __device__ __forceinline__ static void load(SmemAddress at, float (&x)[4], float (&y)[4], float (&z)[4],
-                                              float (&w)[4]) {
-    load(at, x), load(at + kChunkBytes, y), load(at + 2 * kChunkBytes, z), load(at + 3 * kChunkBytes, w);
   }
   __device__ __forceinline__ static void load(SmemAddress at, float (&x)[4]) {
     const ptx::Chunk chunk = ptx::ld_shared(at);

@@ -3,7 +3,7 @@
 //   [ K | V | Q ring | dO ring | a kernel's own tiles | LSE and D of the rings | barriers, jobs ]
 #pragma once
 
-#include "hopper/backward_work.cuh"
+#include "hopper/backward_jobs.cuh"
 #include "pipeline/ring.cuh"
 #include "tile/panel_tile.cuh"
 #include "types.cuh"

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "hopper/backward_consumer.cuh"
+#include "hopper/backward_jobs.cuh"
 #include "hopper/backward_loader.cuh"
 #include "hopper/backward_shape.cuh"
 #include "hopper/backward_store.cuh"

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "hopper/backward_consumer.cuh"
+#include "hopper/backward_jobs.cuh"
 #include "hopper/backward_loader.cuh"
 #include "hopper/backward_shape.cuh"
 #include "hopper/backward_store.cuh"

@@ -84,12 +84,6 @@ __device__ __forceinline__ void bulk_load(SmemAddress dst, const void* src, uint
                : "memory");
 }
 
-// cp.async.bulk.global.shared::cta.bulk_group [dst], [src], bytes;                             PTX ISA 8.0, sm_90
-__device__ __forceinline__ void bulk_store(float* dst, SmemAddress src, uint32 bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src), "r"(bytes)
-               : "memory");
-}
-
 // cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [dst], [src], bytes;            PTX ISA 8.0, sm_90
 __device__ __forceinline__ void bulk_add(float* dst, SmemAddress src, uint32 bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(dst), "r"(src),

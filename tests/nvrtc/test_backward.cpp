@@ -16,22 +16,13 @@
 #include "tests/support/backward_case.h"
 #include "tests/support/emulating_engine.h"
 #include "tests/support/error_code.h"
-#include "tests/support/plant.h"
 #include "tests/support/sample.h"
-#include "tests/support/temporary_directory.h"
 
 namespace {
 
 using namespace flashjit;
 using tests::code_of;
 using tests::engine_for;
-
-Engine engine_with(const std::string& template_directory, const char* architecture = "sm_80") {
-  EngineOptions options = tests::emulating(architecture);
-  options.template_directory = template_directory;
-  options.emulation.most_instructions = 30'000'000;  // where faults make blocks wait for each other
-  return Engine(options);
-}
 
 using Case = tests::BackwardCase;
 using Sizes = tests::BackwardSizes;
@@ -355,159 +346,4 @@ TEST_CASE("backward kernels compile for every target without spills") {
       faults[i] = requests[i].source().name + " spills " + std::to_string(image->spill_bytes);
   });
   for (const std::string& fault : faults) CHECK(fault == "");
-}
-
-TEST_CASE("planted faults of the backward kernels are found") {
-  struct Fault {
-    const char *name, *file, *original, *replacement;
-  };
-  constexpr const char *kMain = "kernels/mma_backward.cuh", *kRows = "kernels/backward_rows.cuh";
-  const Fault faults[] = {
-      {"queries are read before they have come", kMain, "    ptx::cp_async_wait_group<0>();\n", ""},
-      {"a step does not wait for the warps of the one before", kMain, "cp_async_wait_group<0>();\n    ptx::bar_sync();",
-       "cp_async_wait_group<0>();"},
-      {"dS is read before all warps have written theirs", kMain, "+ piece);\n    ptx::bar_sync();", "+ piece);"},
-      {"the next queries come while these are read", kMain,
-       "ptx::bar_sync();  // the next queries come where these were, while dQ is computed", ""},
-      {"hidden keys have their gradients", kMain, "if (p[e] == 0.0f) ds[e] = 0.0f;", "if (p[e] == 0.0f) ds[e] = 1.0f;"},
-      {"the row sum is passed over", kMain, "(gradient - of.sum)", "(gradient)"},
-      {"the derivative of the cap is passed over", kMain, "ds[e] *= derivatives.x[m][n][first + e];", ""},
-      {"both tiles of a warp's keys are the first", kMain, "* Shape::kRowTiles + m, 16 * k,",
-       "* Shape::kRowTiles, 16 * k,"},
-      {"dropped probabilities keep their gradients", kMain, "? gradient * dropout_scale() : 0.0f;",
-       "? gradient : gradient;"},
-      {"dropped probabilities reach dV", kMain, "pair &= stays;", ";"},
-      {"of a group the first head alone is seen", kMain, "+ i / tiles.count();", ";"},
-      {"tiles before the diagonal are left out", "attention/key_tile.cuh", ">= first_key;", "> first_key + 64;"},
-      {"rows beyond the last query are added to", kMain, "lane() / 4 < args.sizes.seqlen_q)", "lane() / 4 >= 0)"},
-      {"keys beyond the last are written", kMain, "if (key >= args.sizes.seqlen_kv) continue;", ""},
-      {"dK lacks the scale", kMain, "args.dk_strides, args.scale);", "args.dk_strides, 1.0f);"},
-      {"dQ is not cleared", kRows, "    if (is_row) clear(row);\n", ""},
-      {"dQ lacks the scale", kRows, "x *= args.scale;\n      Octets", "x *= 1.0f;\n      Octets"},
-      {"the gradient of the LSE is added", kRows, "sum -= ptx::ld", "sum += ptx::ld"},
-      {"lanes of a row do not share their sums", kRows, "sum += ptx::shfl_xor(sum, lanes / 2);", ";"},
-  };
-  for (const Fault& fault : tests::sample(std::vector<Fault>(std::begin(faults), std::end(faults)))) {
-    CAPTURE(std::string(fault.name));
-    const tests::TemporaryDirectory directory;
-    tests::plant(fault.file, fault.original, fault.replacement, directory / "templates");
-    Engine engine = engine_with((directory / "templates").string());
-    bool right = true;
-    try {
-      for (int i = 0; right && i < 4; ++i) {
-        Case c({.seqlen_q = 150, .seqlen_kv = 200, .head_dim = 32, .head_dim_v = 32});
-        if (i % 2 == 1) {
-          c.variant = parse_backward_variant("q128-kv128-w8-r2-s1");
-          c.options.causal = true, c.options.softcap = 1, c.options.dropout = {0.4, 1, 2};
-        }
-        if (i >= 2)
-          c.values(&O::boolean_mask, DType::boolean, {1, 1, 150, 200}, [](std::int64_t at) { return at / 200 != 7; });
-        c.dlse = HostTensor::random_normal(DType::f32, c.lse_shape(), 5);
-        right = c.what_is_wrong(engine) == "";
-      }
-    } catch (const Error& error) {
-      CHECK(error.code() == ErrorCode::kernel_fault);
-      right = false;
-    }
-    CHECK_FALSE(right);
-  }
-}
-
-TEST_CASE("planted faults of Hopper's backward kernels are found") {
-  struct Fault {
-    const char *name, *file, *original, *replacement;
-    bool is_wide;
-  };
-  constexpr const char *kNarrow = "kernels/hopper_backward.cuh", *kWide = "kernels/hopper_backward_wide.cuh",
-                       *kScores = "hopper/backward_scores.cuh", *kLoader = "hopper/backward_loader.cuh",
-                       *kWork = "hopper/backward_work.cuh", *kStore = "hopper/backward_store.cuh",
-                       *kJobs = "hopper/backward_rows.cuh";
-  const Fault faults[] = {
-      {"dS is read before the other warpgroup has written its keys", kNarrow,
-       "    if constexpr (!kIsFirst) {\n      read().wait_full();", "    if constexpr (!kIsFirst) {", false},
-      {"dS is written while it is read", kNarrow, "    written.wait_empty();\n", "", false},
-      {"dS without a fence", kNarrow, "gradients().slot());\n    ptx::fence_proxy_async();", "gradients().slot());",
-       false},
-      {"the place of dQ is written before it was read", kNarrow, "    part.wait_empty();\n", "", false},
-      {"dQ without a fence", kNarrow, "* kChunkBytes);\n    ptx::fence_proxy_async();", "* kChunkBytes);", false},
-      {"dQ leaves before it has come", kNarrow, "      parts.wait_full();\n", "", false},
-      {"the place of dQ is given back before it was read", kNarrow, "        ptx::tma_wait_read();\n", "", false},
-      {"dQ lacks the last step of a tile", kNarrow,
-       "      multiply_queries(read().slot());\n      ptx::wgmma_wait_group<0>();", "      ptx::wgmma_wait_group<0>();",
-       false},
-      {"queries are given back before dK was computed", kNarrow,
-       "    ptx::wgmma_wait_group<0>();\n    queries.release(true);", "    queries.release(true);", false},
-      {"values are given back before dP was computed", kNarrow,
-       "    ptx::wgmma_wait_group<0>();\n    if (is_last) values().release(signs());",
-       "    if (is_last) values().release(signs());\n    ptx::wgmma_wait_group<0>();", false},
-      {"gradients go on from the tile before", kNarrow, "    Base::clear_gradients();\n", "", false},
-      {"probabilities are made of products that are not there", kNarrow,
-       "    ptx::wgmma_wait_group<1>();\n    const bool", "    const bool", false},
-      {"the other warpgroup's keys are stored", kNarrow, "* Config::kBlockKv + own_keys()", "* Config::kBlockKv",
-       false},
-      {"dQ of all steps goes to the first", kNarrow, "++i, work.advance(step))", "++i)", false},
-      {"what masks hide is seen", kScores, "    if (hides) hide(", "    if (false) hide(", false},
-      {"what masks hide has gradients", kScores, "if (kHides && p[e] == 0.0f) ds[e] = 0.0f;",
-       "if (kHides && p[e] == 0.0f) ds[e] = 1.0f;", false},
-      {"the row sum is passed over", kScores, "(dp[e] - of[e])", "dp[e]", false},
-      {"masks are those of the queries before", kScores, "first_query + lane() % 4 * 2;",
-       "first_query + lane() % 4 * 2 - 8;", false},
-      {"a job is announced before the one before the last was read", kLoader, "      jobs.wait_empty();\n", "", false},
-      {"keys come while others are used", kLoader,
-       "    RingWriter<typename Shape::KRing>(shape.keys(), tile).wait_empty();\n", "", false},
-      {"LSE is that of the first tile", kLoader, "args.lse_log2 + first", "args.lse_log2", false},
-      {"the second head of a group begins where the first has ended", kWork,
-       "    step.index += args.sizes.num_q_tiles - queries.count();\n", "", false},
-      {"queries come while others are used", kLoader,
-       "    RingWriter<typename Shape::QRing>(shape.queries(), step).wait_empty();\n", "", false},
-      {"keys do not wait for what is prepared for them", kLoader, "if (job.kind == Kind::keys) await(",
-       "if (false) await(", false},
-      {"dQ is rounded before all have added to it", kLoader, "if (job.kind == Kind::finish) await(",
-       "if (false) await(", false},
-      {"the row sums are those of the tile before", kJobs, "(rows.first_tile_of_all() + tile) * kTileRows + row]",
-       "(rows.first_tile_of_all() + max(tile - 1, 0)) * kTileRows + row]", false},
-      {"dQ is added to what was there", kJobs, "    if (args.dq != nullptr) clear();\n", "", false},
-      {"jobs of rows leave out the last head", kWork, "* sizes.heads_per_group) {}", "* 1) {}", false},
-      {"keys beyond the last are written", kStore, "key < sizes.seqlen_kv ? ", "key >= 0 ? ", false},
-      {"lanes exchange the wrong pairs", kStore, "is_upper ? pairs[i] : pairs[i + bit]",
-       "is_upper ? pairs[i + bit] : pairs[i]", false},
-      {"dQ lacks the scale", kJobs, "x *= args.scale;", "x *= 1.0f;", false},
-      {"parts of dQ are read the wrong way round", kJobs, "kAreRows ? 0 : part % Shape::kWarpgroups * kChunks;",
-       "kAreRows ? 0 : (part + 1) % Shape::kWarpgroups * kChunks;", true},
-      {"P and dS are read before both warpgroups have written theirs", kWide,
-       "    ptx::bar_sync<Shape::kConsumerThreads>(NamedBarrier::derivatives);\n", "", true},
-      {"P and dS without a fence", kWide, "    ptx::fence_proxy_async();\n", "", true},
-      {"dQ leaves before it was computed", kWide, "    ptx::wgmma_wait_group<2>();\n", "", true},
-      {"both warpgroups have the first queries", kWide, "const int own = warpgroup() *", "const int own = 0 *", true},
-      {"queries are given back before dK and dV were computed", kWide,
-       "    ptx::wgmma_wait_group<0>();\n    queries.release", "    queries.release", true},
-      {"both warpgroups have the first dims of dQ", kWide, "* Shape::kWarpgroups + warpgroup()) * kFloats",
-       "* Shape::kWarpgroups) * kFloats", true},
-  };
-  for (const Fault& fault : tests::sample(std::vector<Fault>(std::begin(faults), std::end(faults)))) {
-    CAPTURE(std::string(fault.name));
-    const tests::TemporaryDirectory directory;
-    tests::plant(fault.file, fault.original, fault.replacement, directory / "templates");
-    Engine engine = engine_with((directory / "templates").string(), "sm_90a");
-    bool right = true;
-    try {
-      for (int i = 0; right && i < 3; ++i) {
-        const int head_dim = fault.is_wide ? 256 : i == 1 ? 128 : 64;
-        Case c({.batch = 1,
-                .seqlen_q = 330,
-                .seqlen_kv = 300,
-                .num_heads_q = 2,
-                .num_heads_kv = 1,
-                .head_dim = head_dim,
-                .head_dim_v = head_dim});
-        if (i != 1) c.options.causal = true;
-        if (i == 2) c.options.window = {60, 0};
-        right = c.what_is_wrong(engine) == "";
-      }
-    } catch (const Error& error) {
-      CHECK(error.code() == ErrorCode::kernel_fault);
-      right = false;
-    }
-    CHECK_FALSE(right);
-  }
 }
