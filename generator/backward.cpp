@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "flashjit/error.h"
 #include "generator/arguments.h"
 #include "generator/backward_family.h"
@@ -62,19 +64,32 @@ std::string why_illegal(const Problem& problem, const BackwardVariant& variant, 
 QueryLayout query_layout(const Problem& problem, const BackwardVariant& variant) {
   return std::visit([&](const auto& of_family) { return query_layout(problem, of_family); }, variant);
 }
+TileOrder backward_order(const Problem& problem, const BackwardTraits& traits) {
+  constexpr int kNarrow = 64;
+  const TileOrder order = order_for(problem);
+  if (!traits.deterministic) return order;
+  const bool is_wide = std::max(problem.head_dim, problem.head_dim_v) > kNarrow;
+  return order == TileOrder::longest_first && is_wide ? TileOrder::natural : TileOrder::longest_first;
+}
+
+int block_q(const BackwardVariant& variant) noexcept {
+  return std::visit([](const auto& of_family) { return of_family.block_q; }, variant);
+}
 int block_kv(const BackwardVariant& variant) noexcept {
   return std::visit([](const auto& of_family) { return of_family.block_kv; }, variant);
 }
 
-Source named_backward_source(const Problem& problem, DType gradient, const std::string& variant,
+Source named_backward_source(const Problem& problem, const BackwardTraits& traits, const std::string& variant,
                              const Architecture& architecture) {
   const std::string of_forward = to_string(problem);
-  return named_source(fmt::format("bwd-{}{}.{}.{}", of_forward.substr(of_forward.find('-') + 1),
-                                  gradient == DType::f32 ? "-f32" : "", variant, architecture.name),
+  return named_source(fmt::format("bwd-{}{}{}.{}.{}", of_forward.substr(of_forward.find('-') + 1),
+                                  traits.key_gradient == DType::f32 ? "-f32" : "",
+                                  traits.deterministic ? "-deterministic" : "", variant, architecture.name),
                       "flashjit_backward");
 }
 
-ConfigText backward_config(const Problem& problem, DType gradient) {
+ConfigText backward_config(const Problem& problem, const BackwardTraits& traits) {
+  const DType gradient = traits.key_gradient;
   ConfigText config;
   const bool in_f32 = gradient == DType::f32;
   config.use("Element", row_of(problem.dtype).element);
@@ -85,14 +100,15 @@ ConfigText backward_config(const Problem& problem, DType gradient) {
   config.add("int", "kHeadDimV", problem.head_dim_v);
   config.add("int", "kGradientBytes", size_of(gradient));
   config.add("bool", "kSplitKv", false);
-  config.add("bool", "kLongestFirst", order_for(problem) == TileOrder::longest_first);
+  config.add("bool", "kDeterministic", traits.deterministic);
+  config.add("bool", "kLongestFirst", backward_order(problem, traits) == TileOrder::longest_first);
   return config;
 }
 
-PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, DType gradient,
+PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, const BackwardTraits& traits,
                             const Architecture& architecture, const Templates& templates) {
   return std::visit(
-      [&](const auto& of_family) { return render_backward(problem, of_family, gradient, architecture, templates); },
+      [&](const auto& of_family) { return render_backward(problem, of_family, traits, architecture, templates); },
       variant);
 }
 

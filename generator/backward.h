@@ -18,19 +18,29 @@ BackwardVariant default_backward_variant(const Problem& problem, const Architect
 // Empty where there is such a kernel, else one line that says why not.
 std::string why_illegal(const Problem& problem, const BackwardVariant& variant, const Architecture& architecture);
 
+// What a backward kernel is told beside its problem and its variant.
+struct BackwardTraits {
+  DType key_gradient;          // of dk and dv: that of k and v, or f32
+  bool deterministic = false;  // dq is summed in the same order in every run
+};
+
 // How a kernel has what belongs to queries, in f32, of [batch, head, padded query]: LSE, row sums, and with columns dQ
 // before it is rounded.
 struct QueryLayout {
   int rows = 1;           // of which a head's queries are padded to a multiple
   int columns;            // of dQ
   bool is_whole = false;  // whether no kernel need stand before it and behind it, but for counters that are 0
+  int adders;             // that take turns at the dQ of a tile of queries, where that is deterministic
 };
 QueryLayout query_layout(const Problem& problem, const BackwardVariant& variant);
+// In which tiles of keys are taken, by measurement: docs/kernels/backward.md. longest_first: those of several heads by
+// turns, which is also how tiles of one head wait less for each other.
+TileOrder backward_order(const Problem& problem, const BackwardTraits& traits);
+int block_q(const BackwardVariant& variant) noexcept;
 int block_kv(const BackwardVariant& variant) noexcept;
 
-// problem: of backward_problem, without scores of users'. variant: a legal one. gradient: of k and v, their dtype or
-// f32.
-PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, DType gradient,
+// problem: of backward_problem, without scores of users'. variant: a legal one.
+PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, const BackwardTraits& traits,
                             const Architecture& architecture, const Templates& templates = embedded_templates());
 // Where it is not whole: what goes row by row through queries before it, and behind it where their gradients are
 // wanted. dtype: of q.
@@ -38,7 +48,7 @@ PlainKernel render_backward_prepare(DType dtype, const Architecture& architectur
                                     const Templates& templates = embedded_templates());
 PlainKernel render_backward_finish(DType dtype, const Architecture& architecture,
                                    const Templates& templates = embedded_templates());
-// Where it is whole: what makes counters 0.
+// What makes counters 0.
 PlainKernel render_backward_clear(const Architecture& architecture, const Templates& templates = embedded_templates());
 
 }  // namespace flashjit::generator

@@ -190,9 +190,11 @@ flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, c
 typedef struct flashjit_gradients {
   size_t struct_size;
   const DLTensor *dq, *dk, *dv;
+  int32_t deterministic; /* 0 or 1: dq is the same, bit by bit, in every run with the same inputs */
+  int32_t reserved;      /* 0 */
 } flashjit_gradients;
 #define FLASHJIT_GRADIENTS_INIT \
-  { sizeof(flashjit_gradients), NULL, NULL, NULL }
+  { sizeof(flashjit_gradients), NULL, NULL, NULL, 0, 0 }
 /* Gradients of a number that depends on what flashjit_attention gave, on out by dout, of its shape and dtype, and on
    lse by dlse, f32 (NULL: not), enqueued on the stream. Rules are those of flashjit::attention_backward
    (flashjit/backward.h). options are those of that call, but without lse, plan and fixed_split_size; variant is one of

@@ -327,8 +327,10 @@ struct BackwardArguments {
   float* dq;      // sums of [batch, head, query, head_dim], without the scale; null: not wanted
   char *dk, *dv;  // null: not wanted
   RowStrides dk_strides, dv_strides;
-  ForwardSizes sizes;
-  float scale;  // with its sign
+  ForwardSizes sizes;  // num_q_tiles: of BLOCK_Q
+  float scale;         // with its sign
+  // Of deterministic sums, 0 before: of tiles of keys that were taken, and QueryTurns.
+  unsigned *tickets, *turns;
 };
 
 // Those of kernels/hopper_backward.cuh and hopper_backward_wide.cuh, whose thread blocks draw jobs. Tensor maps as of
@@ -341,6 +343,7 @@ struct HopperBackwardArguments {
   float *lse_log2, *row_sums;
   float* dq_sums;      // tiles as hopper/backward_shape.cuh has them
   unsigned* counters;  // 0 before: HopperBackwardCounters
+  unsigned* turns;     // of deterministic sums, likewise: QueryTurns
   char *dq, *dk, *dv;  // null: not wanted
   RowStrides dq_strides, dk_strides, dv_strides;
   ForwardSizes sizes;  // num_q_tiles: of BLOCK_Q; heads_per_section: of keys; scale_log2 with its sign

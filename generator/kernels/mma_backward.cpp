@@ -60,9 +60,9 @@ bool can_be_shared_out(const MmaBackwardVariant& variant) {
          (keys_of_warp == kPieceKeys / 2 || (keys_of_warp > 0 && keys_of_warp % kPieceKeys == 0));
 }
 
-std::string render_config(const Problem& problem, const MmaBackwardVariant& variant, DType gradient,
+std::string render_config(const Problem& problem, const MmaBackwardVariant& variant, const BackwardTraits& traits,
                           const Architecture& architecture) {
-  ConfigText config = backward_config(problem, gradient);
+  ConfigText config = backward_config(problem, traits);
   config.use("ScoreParts", parts_in(Slot::score, problem));
   config.use("Predicates", parts_in(Slot::predicate, problem));
   config.use("Dropouts", parts_in(Slot::probability, problem));
@@ -92,17 +92,17 @@ std::string why_illegal(const Problem& problem, const MmaBackwardVariant& varian
   return {};
 }
 
-PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& variant, DType gradient,
+PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& variant, const BackwardTraits& traits,
                             const Architecture& architecture, const Templates& templates) {
   PlainKernel kernel{};
   kernel.threads = variant.warps * kWarpSize;
   kernel.argument_bytes = argument_bytes(problem, sizeof(BackwardArguments), alignof(BackwardArguments));
   kernel.smem_bytes = smem_bytes(problem, variant);
   Source& source = kernel.source;
-  source = named_backward_source(problem, gradient, spell_variant(variant), architecture);
+  source = named_backward_source(problem, traits, spell_variant(variant), architecture);
   source.device_code = templates.flatten(with_parts("kernels/mma_backward.cuh", problem));
   source.generated = kGenerated + render_functions(problem) + render_arguments("BackwardArguments", problem) +
-                     render_config(problem, variant, gradient, architecture) +
+                     render_config(problem, variant, traits, architecture) +
                      render({"BackwardShape", kernel.smem_bytes, kernel.threads, kernel.argument_bytes}) +
                      fmt::format(
                          "extern \"C\" __global__ void __launch_bounds__({})\n"
@@ -121,7 +121,9 @@ const void* read_part(std::string_view part, MmaBackwardVariant& variant) {
   return read_part(kTunables, part, variant);
 }
 
-QueryLayout query_layout(const Problem& problem, const MmaBackwardVariant&) { return {.columns = problem.head_dim}; }
+QueryLayout query_layout(const Problem& problem, const MmaBackwardVariant&) {
+  return {.columns = problem.head_dim, .adders = 1};
+}
 
 }  // namespace generator
 

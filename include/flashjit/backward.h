@@ -49,6 +49,7 @@ BackwardVariant parse_backward_variant(std::string_view text);
 struct BackwardOptions {
   std::optional<Tensor> dlse;              // by which the number depends on the LSE; without it it does not
   std::optional<BackwardVariant> variant;  // without it the library chooses
+  bool deterministic = false;              // dq is the same, bit by bit, in every run with the same inputs
 };
 
 // In memory of their own, packed, in the dtypes of q, k and v.

@@ -126,8 +126,8 @@ flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor*
    numbers is (causal, window, chunk, scale, softcap, dropout, dropout_seed, dropout_offset, max_seqlen_q,
    max_seqlen_kv, fixed_split_size, variant). */
 PyObject* launch(PyObject* module, PyObject* args);
-/* backward(engine, dout, q, k, v, out, lse, dlse, (dq, dk, dv), tensors, score, mask, numbers, stream): likewise. dlse
-   may be None, and so may gradients that are not to be computed. */
+/* backward(engine, dout, q, k, v, out, lse, dlse, (dq, dk, dv), deterministic, tensors, score, mask, numbers, stream):
+   likewise. dlse may be None, and so may gradients that are not to be computed. */
 PyObject* backward(PyObject* module, PyObject* args);
 /* reference(engine, q, k, v, out, lse, tensors, score, mask, numbers): likewise, on the CPU. */
 PyObject* reference(PyObject* module, PyObject* args);

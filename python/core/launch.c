@@ -224,11 +224,12 @@ static flashjit_gradients lend_gradients(Call* call, PyObject* dq, PyObject* dk,
 PyObject* backward(PyObject* module, PyObject* args) {
   (void)module;
   PyObject *engine, *dout, *q, *k, *v, *out, *lse, *dlse, *dq, *dk, *dv, *further, *score, *mask, *numbers;
+  int deterministic;
   unsigned long long stream;
   Call call;
   begin(&call);
-  if (!PyArg_ParseTuple(args, "OOOOOOOO(OOO)O!OOO!K:backward", &engine, &dout, &q, &k, &v, &out, &lse, &dlse, &dq, &dk,
-                        &dv, &PyDict_Type, &further, &score, &mask, &PyTuple_Type, &numbers, &stream) ||
+  if (!PyArg_ParseTuple(args, "OOOOOOOO(OOO)pO!OOO!K:backward", &engine, &dout, &q, &k, &v, &out, &lse, &dlse, &dq, &dk,
+                        &dv, &deterministic, &PyDict_Type, &further, &score, &mask, &PyTuple_Type, &numbers, &stream) ||
       !read_options(&call, engine, score, mask, numbers, NULL, stream)) {
     return NULL;
   }
@@ -239,7 +240,8 @@ PyObject* backward(PyObject* module, PyObject* args) {
   const DLTensor* const dlse_view = lend(&call, "dlse", dlse, 0);
   lend_options(&call, further);
   lend_all_captures(&call);
-  const flashjit_gradients into = lend_gradients(&call, dq, dk, dv);
+  flashjit_gradients into = lend_gradients(&call, dq, dk, dv);
+  into.deterministic = deterministic;
   flashjit_status status = FLASHJIT_OK;
   if (!call.wrong) {
     Py_BEGIN_ALLOW_THREADS;

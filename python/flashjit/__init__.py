@@ -87,11 +87,11 @@ class Engine(_core.Engine):
         return plan(q, k, v, memory=memory, stream=stream, engine=self, **options)
 
     def attention_backward(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, dlse: Any = None,
-                           dq: Any = None, dk: Any = None, dv: Any = None, stream: Any = None,
-                           **options: Any) -> tuple[Any, Any, Any]:
+                           dq: Any = None, dk: Any = None, dv: Any = None, deterministic: bool = False,
+                           stream: Any = None, **options: Any) -> tuple[Any, Any, Any]:
         """As flashjit.attention_backward, with this engine."""
-        return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, {"dq": dq, "dk": dk, "dv": dv}, stream, self,
-                                          options)
+        return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, {"dq": dq, "dk": dk, "dv": dv},
+                                          deterministic, stream, self, options)
 
     def reference(self, q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
         """As flashjit.reference, with this engine."""
@@ -186,15 +186,14 @@ def plan(q: Any, k: Any, v: Any, *, memory: Any = None, stream: Any = None, engi
 
 
 def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, dlse: Any = None, dq: Any = None,
-                       dk: Any = None, dv: Any = None, stream: Any = None, engine: Engine | None = None,
-                       **options: Any) -> tuple[Any, Any, Any]:
+                       dk: Any = None, dv: Any = None, deterministic: bool = False, stream: Any = None,
+                       engine: Engine | None = None, **options: Any) -> tuple[Any, Any, Any]:
     """Gradients (dq, dk, dv) of a number that depends on what flashjit.attention gave, on out by dout.
 
     >>> out, lse = flashjit.attention(q, k, v, causal=True, lse=True)
     >>> dq, dk, dv = flashjit.attention_backward(dout, q, k, v, out, lse, causal=True)
 
-    Heads of keys and values get the sums of their groups' gradients. dq is a sum by atomic additions, whose last bits
-    may differ from run to run. Probabilities are computed anew from scores and lse: with scores beyond 2**17 in
+    Heads of keys and values get the sums of their groups' gradients. Probabilities are computed anew from scores and lse: with scores beyond 2**17 in
     magnitude gradients lose digits, and far beyond they are wrong, so hide keys by masks and not by a bias of -1e9.
 
     Parameters
@@ -210,6 +209,9 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *,
         Written, and returned; new arrays of q's library and dtype when None. dk and dv may be given in float32, and
         a new one beside it has that, too.
         Not computed when False, and None is returned for it.
+    deterministic : bool
+        dq is the same, bit by bit, in every run with the same inputs. False: it is a sum in any order, whose last bits
+        may differ. dk and dv are always the same.
     stream, engine :
         As of flashjit.attention.
     options :
@@ -217,8 +219,8 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *,
         "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". There are no backward kernels yet for score, ragged batches and
         pages: Unsupported. Slopes, sinks and biases act and get no gradients.
     """
-    return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, {"dq": dq, "dk": dk, "dv": dv}, stream, engine,
-                                      options)
+    return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, {"dq": dq, "dk": dk, "dv": dv}, deterministic,
+                                      stream, engine, options)
 
 
 def reference(q: Any, k: Any, v: Any, *, engine: Engine | None = None, **options: Any) -> tuple[Any, Any]:

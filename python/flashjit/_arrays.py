@@ -91,7 +91,7 @@ def plan(made: _core.Plan, q: Any, k: Any, v: Any, memory: Any, stream: Any, eng
 
 
 def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dlse: Any, into: dict[str, Any],
-                       stream: Any, engine: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
+                       deterministic: bool, stream: Any, engine: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
     """As flashjit.attention_backward, whose dq, dk and dv are in a dict by their names."""
     given, library = _Options(options, "attention_backward"), _library_of("q", q)
     for name, array, offsets in (("q", q, "cu_seqlens_q"), ("k", k, "cu_seqlens_kv"), ("v", v, "cu_seqlens_kv")):
@@ -111,7 +111,7 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dl
         _core.backward(engine, *(_export(name, array, handle) for name, array in read.items()),
                        None if dlse is None else _export("dlse", dlse, handle),
                        tuple(None if array is None else _export(name, array, handle)
-                             for name, array in zip(into, gradients)), *given.export(handle), handle)
+                             for name, array in zip(into, gradients)), deterministic, *given.export(handle), handle)
 
     if not wanted:  # checked all the same
         launch(0)

@@ -127,7 +127,7 @@ def launch(engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tens
 # gradients: (dq, dk, dv), None where one is not to be computed
 def backward(engine: Engine | None, dout: _Tensor, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor,
              dlse: _Tensor | None, gradients: tuple[_Tensor | None, _Tensor | None, _Tensor | None],
-             tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, numbers: tuple[Any, ...],
+             deterministic: bool, tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, numbers: tuple[Any, ...],
              stream: int) -> None: ...
 def plan(plan: Plan, engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, memory: _Tensor | None,
          tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, numbers: tuple[Any, ...],

@@ -43,6 +43,7 @@ void attention_backward(Engine& engine, const DLTensor* dout, const DLTensor* q,
   };
   flashjit::BackwardOptions backward;
   backward.dlse = view("dlse", dlse, "f32");
+  backward.deterministic = is_deterministic(into);
   constexpr const char* kKeyGradients = "f16, bf16 or f32";
   const flashjit::GradientTensors gradients{view("dq", into.dq, kRowDTypes), view("dk", into.dk, kKeyGradients),
                                             view("dv", into.dv, kKeyGradients)};

@@ -180,6 +180,11 @@ AppendOptions to_append_options(const flashjit_append_options* given, MemoryKind
   return options;
 }
 
+bool is_deterministic(const flashjit_gradients& given) {
+  require_zero("reserved", given.reserved);
+  return to_bool("deterministic", given.deterministic);
+}
+
 Problem to_problem(const flashjit_problem* given) {
   const auto c = read_struct(require("problem", given));
   const auto dtype = to_dtype(c.dtype);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients, on the engine's device.
+#include <utility>
+
 #include "flashjit/engine.h"
 #include "runtime/api/engine_impl.h"
 #include "runtime/call/backward.h"
@@ -24,6 +26,16 @@ BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& b
   return memory;
 }
 
+// One after the other, until one says that it was not well.
+template <class Run>
+void run_launches(const runtime::BackwardCall& call, Run run) {
+  const bool is_whole = runtime::is_whole(call);
+  if (runtime::counters_of(call) > 0 && !run(runtime::make_backward_clear_launch)) return;
+  if (!is_whole && !run(runtime::make_backward_prepare_launch)) return;
+  if (!run(runtime::make_backward_launch)) return;
+  if (!is_whole && call.given.into.dq) run(runtime::make_backward_finish_launch);
+}
+
 }  // namespace
 
 void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -34,14 +46,12 @@ void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tenso
   if (call.nothing_to_do()) return;
   const BackwardMemory memory =
       make_ready(call, impl_->backend, impl_->backend.resident_blocks(call.forward.operands, opts.stream));
-  const auto run = [&](auto make) {
+  run_launches(call, [&](auto make) {
     impl_->backend.run(call.forward.operands, opts.stream, [&](const Architecture& architecture) {
       return make(call, architecture, impl_->plain_kernels);
     });
-  };
-  run(runtime::make_backward_prepare_launch);
-  run(runtime::make_backward_launch);
-  if (into.dq && !runtime::is_whole(call)) run(runtime::make_backward_finish_launch);
+    return true;
+  });
 }
 
 emulator::Report Engine::emulate_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -55,16 +65,15 @@ emulator::Report Engine::emulate_backward(const Tensor& dout, const Tensor& q, c
   runtime::BackwardCall call = runtime::validate_backward(given);
   if (call.nothing_to_do()) return {};
   const BackwardMemory memory = make_ready(call, impl_->backend, options.resident_blocks);
-  const auto emulate = [&](auto make) {
+  emulator::Report report;
+  run_launches(call, [&](auto make) {
     const auto made = [&](const Architecture& architecture) { return make(call, architecture, impl_->plain_kernels); };
-    return impl_->emulated->emulate(call.forward.operands, opts.stream, made, options);
-  };
-  emulator::Report prepared = emulate(runtime::make_backward_prepare_launch);
-  if (!prepared.clean()) return prepared;
-  emulator::Report report = emulate(runtime::make_backward_launch);
-  if (!report.clean() || !into.dq || runtime::is_whole(call)) return report;
-  emulator::Report finished = emulate(runtime::make_backward_finish_launch);
-  return finished.clean() ? report : finished;
+    emulator::Report next = impl_->emulated->emulate(call.forward.operands, opts.stream, made, options);
+    const bool is_clean = next.clean(), is_of_gradients = make == runtime::make_backward_launch;
+    if (is_of_gradients || !is_clean) report = std::move(next);
+    return is_clean;
+  });
+  return report;
 }
 
 Gradients Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,

@@ -151,13 +151,25 @@ BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& arc
 }
 
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
-// In the memory of rows: the LSE, the row sums, and counters, as HopperBackwardCounters has them.
+bool is_deterministic(const BackwardCall& call) { return call.given.backward.deterministic && call.given.into.dq; }
+generator::BackwardTraits traits_of(const BackwardCall& call) { return {call.key_gradient, is_deterministic(call)}; }
+std::int64_t query_tiles(const BackwardCall& call) {
+  return tiles_of(call.given.q.shape[seqlen_dim], generator::block_q(call.variant));
+}
+// In the memory of rows: the LSE, the row sums, and counters: of tickets, with what else HopperBackwardCounters has,
+// and of turns.
 float* row_sums(const BackwardCall& call) { return floats(call.scratch.rows) + rows_of_all(call); }
 unsigned* counters(const BackwardCall& call) { return reinterpret_cast<unsigned*>(row_sums(call) + rows_of_all(call)); }
-std::int64_t counters_of(const BackwardCall& call) {
+std::int64_t tickets_of(const BackwardCall& call) {
   constexpr std::int64_t kOfHead = 2;
-  return is_whole(call) ? 1 + kOfHead * call.forward.batch * call.forward.num_heads_kv : 0;
+  return is_whole(call) ? 1 + kOfHead * call.forward.batch * call.forward.num_heads_kv : is_deterministic(call) ? 1 : 0;
 }
+std::int64_t turns_of(const BackwardCall& call) {
+  if (!is_deterministic(call)) return 0;
+  const Dims& q = call.given.q.shape;
+  return q[batch_dim] * q[heads_dim] * query_tiles(call) * layout_of(call).adders;
+}
+unsigned* turns(const BackwardCall& call) { return turns_of(call) == 0 ? nullptr : counters(call) + tickets_of(call); }
 int chunks_of(std::int64_t head_dim) { return static_cast<int>(head_dim / kChunkElements); }
 
 }  // namespace
@@ -168,6 +180,7 @@ bool BackwardCall::nothing_to_do() const noexcept {
 }
 
 bool is_whole(const BackwardCall& call) { return layout_of(call).is_whole; }
+std::int64_t counters_of(const BackwardCall& call) { return tickets_of(call) + turns_of(call); }
 
 BackwardCall validate_backward(const GivenGradients& given) {
   check_options(given.opts);
@@ -225,7 +238,10 @@ void set_lse(Arguments& arguments, const BackwardCall& call) {
   if (given.backward.dlse) arguments.dlse_strides = lse_strides(*given.backward.dlse);
 }
 
-PlainLaunch make_rows_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
+}  // namespace
+
+PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,
+                                         PlainKernels& kernels) {
   const GivenGradients& given = call.given;
   generator::BackwardPrepareArguments arguments{};
   set_lse(arguments, call);
@@ -246,7 +262,8 @@ PlainLaunch make_rows_launch(const BackwardCall& call, const Architecture& archi
   return made;
 }
 
-PlainLaunch make_clear_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
+PlainLaunch make_backward_clear_launch(const BackwardCall& call, const Architecture& architecture,
+                                       PlainKernels& kernels) {
   const generator::BackwardClearArguments arguments{counters(call), counters_of(call)};
   const generator::PlainKernel& kernel =
       kernels.get(fmt::format("backward-clear {}", architecture.name),
@@ -254,14 +271,6 @@ PlainLaunch make_clear_launch(const BackwardCall& call, const Architecture& arch
   PlainLaunch made = plain_launch(kernel, tiles_of(arguments.count, kernel.threads), "k");
   made.launch.write_argument(0, arguments);
   return made;
-}
-
-}  // namespace
-
-PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,
-                                         PlainKernels& kernels) {
-  return is_whole(call) ? make_clear_launch(call, architecture, kernels)
-                        : make_rows_launch(call, architecture, kernels);
 }
 
 namespace {
@@ -287,7 +296,9 @@ void set_common(Arguments& arguments, const BackwardCall& call, const generator:
   arguments.dk = data_of(dk), arguments.dv = data_of(dv);
   arguments.dk_strides = strides_of(dk), arguments.dv_strides = strides_of(dv);
   arguments.sizes = sizes;
+  arguments.sizes.num_q_tiles = static_cast<int>(query_tiles(call));
   arguments.scale = call.forward.softmax_scale;
+  arguments.turns = turns(call);
 }
 
 std::size_t set_arguments(Launch& launch, const BackwardCall& call, const MmaBackwardVariant&) {
@@ -300,6 +311,7 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const MmaBac
   arguments.q_strides = of_forward.q_strides, arguments.k_strides = of_forward.k_strides;
   arguments.v_strides = of_forward.v_strides, arguments.dout_strides = row_strides(call.given.dout);
   arguments.dq = floats(call.scratch.dq);
+  arguments.tickets = counters(call);
   set_common(arguments, call, has_queries ? of_forward.sizes : sizes_without_queries(call.forward));
   arguments.sizes.heads_per_section = clamp_section(call, heads_in(call, kSectionBytes));
   launch.write_argument(0, arguments);
@@ -311,15 +323,16 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
   using Arguments = generator::HopperBackwardArguments;
   Arguments arguments{};
   generator::ForwardSizes sizes = make_forward_arguments(call.forward, MmaVariant{}).sizes;
-  sizes.num_q_tiles = static_cast<int>(tiles_of(call.forward.seqlen_q, variant.block_q));
   sizes.scale_log2 = std::copysign(sizes.scale_log2, call.forward.softmax_scale);
   set_common(arguments, call, sizes);
   // So many tiles of keys that there are jobs for all blocks between one section's and what waits for them. What sees
   // keys of different numbers begins with the longest of more heads, of three sections at a time.
+  constexpr std::int64_t kMostHeads = 16;
   const std::int64_t tiles = tiles_of(call.forward.seqlen_kv, variant.block_kv);
   std::int64_t heads = (call.resident_blocks + tiles - 1) / tiles;
-  if (generator::order_for(call.forward.problem) == TileOrder::longest_first)
+  if (generator::backward_order(call.forward.problem, traits_of(call)) == TileOrder::longest_first)
     heads = std::max(heads, heads_in(call, kSectionBytes / 2));
+  heads = std::min(heads, kMostHeads);  // as the rows of the first section and of the last two go by themselves
   arguments.sizes.heads_per_section = clamp_section(call, heads);
   set_lse(arguments, call);
   arguments.dq_sums = floats(call.scratch.dq);
@@ -345,12 +358,13 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
 PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
   const std::int64_t tiles = tiles_of(call.given.k.shape[seqlen_dim], generator::block_kv(call.variant));
   const Problem& problem = call.forward.problem;
-  const generator::PlainKernel& kernel = kernels.get(
-      fmt::format("backward {} {} {} {}", to_string(problem), to_string(call.variant), to_string(call.key_gradient),
-                  architecture.name),
-      [&](const auto& templates) {
-        return generator::render_backward(problem, call.variant, call.key_gradient, architecture, templates);
-      });
+  const generator::BackwardTraits traits = traits_of(call);
+  const generator::PlainKernel& kernel =
+      kernels.get(fmt::format("backward {} {} {} {} {}", to_string(problem), to_string(call.variant),
+                              to_string(traits.key_gradient), traits.deterministic, architecture.name),
+                  [&](const auto& templates) {
+                    return generator::render_backward(problem, call.variant, traits, architecture, templates);
+                  });
   PlainLaunch made = plain_launch(kernel, call.forward.batch * call.forward.num_heads_kv * tiles, "k");
   const std::size_t core_bytes =
       std::visit([&](const auto& of_family) { return set_arguments(made.launch, call, of_family); }, call.variant);

@@ -44,14 +44,19 @@ void choose_variant(BackwardCall& call, const Architecture& architecture, std::i
 BackwardScratch backward_scratch(const BackwardCall& call);
 void add_scratch(BackwardCall& call, const BackwardScratch& scratch);
 
-// Whether no launch stands behind that of gradients.
+// Whether the launch of gradients prepares its rows and finishes dq itself.
 bool is_whole(const BackwardCall& call);
+// That the launch of gradients finds 0.
+std::int64_t counters_of(const BackwardCall& call);
 
-// In this order.
+// In this order. Where there are counters:
+PlainLaunch make_backward_clear_launch(const BackwardCall& call, const Architecture& architecture,
+                                       PlainKernels& kernels);
+// Where it is not whole:
 PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,
                                          PlainKernels& kernels);
 PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels);
-// Where that is not so and dq is wanted.
+// Where it is not whole and dq is wanted:
 PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architecture& architecture,
                                         PlainKernels& kernels);
 

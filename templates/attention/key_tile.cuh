@@ -14,13 +14,14 @@ struct KeyTile {
   __device__ __forceinline__ static int tiles_of_head(const ForwardSizes& sizes, int block_kv) {
     return ceil_div(sizes.seqlen_kv, block_kv);
   }
-  // In the order of forward's, with keys in place of queries: of these the first see the most.
+  // In the order of forward's, with keys in place of queries: of these the first see the most. Where tiles take turns,
+  // the last come first: attention/turns.cuh.
   template <class Config>
   __device__ __forceinline__ static KeyTile find(const ForwardSizes& sizes, uint32 index) {
     ForwardSizes of_keys = sizes;
     of_keys.num_q_tiles = tiles_of_head(sizes, Config::kBlockKv);
     of_keys.num_heads_q = sizes.num_heads_q / sizes.heads_per_group;
-    const QueryTile tile = schedule_tile<false, Config::kLongestFirst>(of_keys, index);
+    const QueryTile tile = schedule_tile<Config::kDeterministic, Config::kLongestFirst>(of_keys, index);
     return {tile.index, tile.head, tile.batch};
   }
 };

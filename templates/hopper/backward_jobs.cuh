@@ -83,13 +83,13 @@ struct HopperBackwardJobs {
   __device__ __forceinline__ Job rows_of(Kind kind, uint32 section, uint32 index) const {
     return job(kind, section * section_heads + index / rows, index % rows);
   }
-  // The first tiles see the most queries.
+  // The first tiles see the most queries. Where tiles take turns, the last come first: attention/turns.cuh.
   __device__ __forceinline__ Job keys_of(uint32 section, uint32 index) const {
     if (index >= section_heads * tiles) return job(Kind::nothing, 0, 0);
     constexpr bool kLongestFirst = Config::kLongestFirst;
     const uint32 tile = kLongestFirst ? index / section_heads : index % tiles;
     const uint32 head = kLongestFirst ? index % section_heads : index / tiles;
-    return job(Kind::keys, section * section_heads + head, tile);
+    return job(Kind::keys, section * section_heads + head, Config::kDeterministic ? tiles - 1 - tile : tile);
   }
   // A section before the first has no heads, as one behind the last.
   __device__ __forceinline__ Job job(Kind kind, uint32 head, uint32 index) const {

@@ -125,8 +125,8 @@ struct HopperBackwardShape : HopperBackwardRings<Config, HopperBackwardParts<Con
 // Where warpgroups share 64 keys, for heads whose dK and dV of 128 keys registers cannot hold: each has the scores of
 // half of the queries, and half of the dims of all three gradients. P and dS pass through shared memory.
 template <class Config>
-struct HopperBackwardWideShape : HopperBackwardRings<Config, 2 * kScoreRingBytes<Config>, 0> {
-  using Rings = HopperBackwardRings<Config, 2 * kScoreRingBytes<Config>, 0>;
+struct HopperBackwardWideShape : HopperBackwardRings<Config, 2 * kScoreRingBytes<Config>, Config::kDeterministic> {
+  using Rings = HopperBackwardRings<Config, 2 * kScoreRingBytes<Config>, Config::kDeterministic>;
   using STile = typename Rings::STile;
   static constexpr int kWarpgroups = Rings::kWarpgroups;
   static constexpr int kQueriesOfWarpgroup = Config::kBlockQ / kWarpgroups;
@@ -140,14 +140,18 @@ struct HopperBackwardWideShape : HopperBackwardRings<Config, 2 * kScoreRingBytes
   static_assert(kPanelsOfWarpgroup * kWarpgroups == Rings::KTile::kPanels &&
                     Rings::VTile::kPanels == Rings::KTile::kPanels,
                 "warpgroups must share out the dims");
-  static_assert(Rings::kOwnBarriers <= Rings::kSmemBytes, "barriers outgrow their space");
+  using TurnRing = RingPlace<1, 0>;
+  static_assert(Rings::kOwnBarriers + TurnRing::kBarrierBytes <= Rings::kSmemBytes, "barriers outgrow their space");
 
   __device__ __forceinline__ SmemAddress probabilities(int stage) const {
     return this->smem + Rings::kOwn + stage * STile::kBytes;
   }
   __device__ __forceinline__ SmemAddress derivatives(int stage) const { return probabilities(Rings::kStages + stage); }
+  // Where tiles of keys take turns: full while it is this one's, empty when all warps have added.
+  __device__ __forceinline__ TurnRing turn() const { return {this->smem + Rings::kOwnBarriers, this->smem}; }
   __device__ __forceinline__ void init_barriers() const {
     Rings::init_barriers();
+    if constexpr (Config::kDeterministic) turn().init(Rings::kConsumerWarps);
     ptx::fence_mbarrier_init();
   }
 };

@@ -9,6 +9,7 @@
 //   dQ += dS K                              rows: queries; dS through shared memory
 #pragma once
 
+#include "attention/turns.cuh"
 #include "hopper/backward_consumer.cuh"
 #include "hopper/backward_jobs.cuh"
 #include "hopper/backward_loader.cuh"
@@ -43,22 +44,41 @@ struct HopperBackwardWriter {
   __device__ __forceinline__ void add(const Work& work) {
     ptx::fence_proxy_async_global();
     typename Work::Step step = work.first_step();
+    bool is_our_turn = false;
 #pragma unroll 1
-    for (int i = 0; i < work.steps; ++i, work.advance(step)) {
+    for (int i = 0; i < work.steps; ++i) {
       parts.wait_full();
       if (args.dq != nullptr) {
-        constexpr int kFloats = Shape::Parts::kBytes / static_cast<int>(sizeof(float));
-        ptx::bulk_add(args.dq_sums + (static_cast<int64>(step.index) * Shape::kWarpgroups + part) * kFloats,
-                      parts.slot(), Shape::Parts::kBytes);
-        ptx::tma_commit_group();
-        ptx::tma_wait_read();
+        if constexpr (Config::kDeterministic) await(work, step, is_our_turn);
+        add_part(step);
       }
       parts.release(true);
+      const int added = step.index;
+      work.advance(step);
+      if constexpr (Config::kDeterministic) {
+        if (args.dq == nullptr) continue;
+        // Asked for the next while this one lands: one way to global memory less.
+        is_our_turn = i + 1 < work.steps && turns().has_come(work.keys, step.index, step.tile, work.mask);
+        ptx::tma_wait();
+        turns().pass(added);
+      }
     }
     ptx::tma_wait();
     const uint32 head = HopperBackwardJobs<Config>(args.sizes).index_of(work.keys);
     ptx::red_increment_release(HopperBackwardCounters{args.counters}.added(head));
   }
+  __device__ __forceinline__ void add_part(const typename Work::Step& step) const {
+    constexpr int kFloats = Shape::Parts::kBytes / static_cast<int>(sizeof(float));
+    ptx::bulk_add(args.dq_sums + (static_cast<int64>(step.index) * Shape::kWarpgroups + part) * kFloats, parts.slot(),
+                  Shape::Parts::kBytes);
+    ptx::tma_commit_group();
+    ptx::tma_wait_read();
+  }
+  __device__ __forceinline__ void await(const Work& work, const typename Work::Step& step, bool has_come) const {
+    if (!has_come) turns().await(work.keys, step.index, step.tile, work.mask);
+    ptx::fence_proxy_async_global();
+  }
+  __device__ __forceinline__ QueryTurns<Config> turns() const { return {args, part, Shape::kAdders}; }
 };
 
 // A warpgroup of 64 keys.

@@ -5,6 +5,7 @@
 // docs/kernels/backward.md explains who waits for whom.
 #pragma once
 
+#include "attention/turns.cuh"
 #include "hopper/backward_consumer.cuh"
 #include "hopper/backward_jobs.cuh"
 #include "hopper/backward_loader.cuh"
@@ -14,6 +15,39 @@
 #include "ptx/barrier.cuh"
 #include "ptx/special_registers.cuh"
 #include "ptx/wgmma.cuh"
+
+// One thread, where tiles of keys take turns: waits for those of this block and passes them on, so that nobody who
+// multiplies waits for global memory.
+template <class Config>
+struct HopperBackwardTurnKeeper {
+  using Shape = HopperBackwardWideShape<Config>;
+  using Work = HopperBackwardWork<Config>;
+
+  const typename Config::Arguments& launch;
+  const Shape shape;
+  RingReader<typename Shape::JobRing, 1> jobs{shape.jobs()};
+  RingWriter<typename Shape::TurnRing> turn{shape.turn()};
+
+  __device__ __forceinline__ void run() {
+    for_each_job(jobs, HopperBackwardJob::read, [this](const HopperBackwardJob& job) {
+      if (job.kind == HopperBackwardKind::keys && launch.core.dq != nullptr) keep(Work(launch, job.tile));
+    });
+  }
+
+ private:
+  __device__ __forceinline__ void keep(const Work& work) {
+    const QueryTurns<Config> turns(launch.core, 0, 1);
+    typename Work::Step step = work.first_step();
+#pragma unroll 1
+    for (int i = 0; i < work.steps; ++i, work.advance(step)) {
+      turns.await(work.keys, step.index, step.tile, work.mask);
+      ptx::mbarrier_arrive(turn.full());
+      turn.advance();
+      turn.wait_empty();
+      turns.pass(step.index);
+    }
+  }
+};
 
 template <class Config>
 class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwardWideShape<Config>> {
@@ -88,7 +122,7 @@ class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwar
     ptx::wgmma_wait_group<2>();
     if (is_last) keys.release(signs());
     // What this takes beside the products is the longer for each that has ended before.
-    if (args.dq != nullptr) QueryGradient::add_to(part_of(work, at));
+    if (args.dq != nullptr) add_part(work, at);
     ptx::wgmma_wait_group<0>();
     queries.release(true);
   }
@@ -133,6 +167,11 @@ class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwar
     QueryGradient::issue(a, b, 0);
     ptx::wgmma_commit_group();
   }
+  __device__ __forceinline__ void add_part(const Work& work, const typename Work::Step& at) {
+    if constexpr (Config::kDeterministic) turn.wait_full();
+    QueryGradient::add_to(part_of(work, at));
+    if constexpr (Config::kDeterministic) turn.release(signs());
+  }
   // Of dQ, the thread's place in it.
   __device__ __forceinline__ float* part_of(const Work& work, const typename Work::Step& at) const {
     constexpr int kFloats = Shape::kPartBytes / static_cast<int>(sizeof(float)), kFloatsOfThread = 4;
@@ -142,6 +181,8 @@ class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwar
 
   // Asked for each time, as the loop has no register to keep it in.
   __device__ __forceinline__ static int warpgroup() { return ptx::shfl_first(ptx::tid_x() / kWarpgroupSize) - 1; }
+
+  RingReader<typename Shape::TurnRing, 1> turn{shape.turn()};
 };
 
 template <class Config>
@@ -153,6 +194,8 @@ __device__ __forceinline__ void backward_hopper_wide(const typename Config::Argu
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<Shape::kProducerRegisters>();
     if (ptx::tid_x() == 0) HopperBackwardLoader<Config, Shape>{args, shape}.run();
+    if constexpr (Config::kDeterministic)
+      if (ptx::tid_x() == kWarpSize) HopperBackwardTurnKeeper<Config>{args, shape}.run();
   } else {
     ptx::setmaxnreg_inc<Shape::kConsumerRegisters>();
     HopperBackwardWideConsumer<Config>(args, shape).run();

@@ -16,6 +16,7 @@
 #include "attention/probability.cuh"
 #include "attention/scores.cuh"
 #include "attention/softmax.cuh"
+#include "attention/turns.cuh"
 #include "mma/backward_shape.cuh"
 #include "mma/operands.cuh"
 #include "ptx/barrier.cuh"
@@ -49,7 +50,7 @@ class BackwardMma {
         args(arguments.core),
         smem(smem),
         thread(ptx::tid_x()),
-        tile(KeyTile::find<Config>(args.sizes, ptx::ctaid_x())),
+        tile(KeyTile::find<Config>(args.sizes, ticket())),
         first_key(tile.index * Config::kBlockKv),
         mask(arguments, sequence(), [this] { return tile.batch; }, {}),
         parts(arguments),
@@ -65,6 +66,10 @@ class BackwardMma {
       request_queries(0);
 #pragma unroll 1
       for (int i = 0; i < steps; ++i) step(i, steps);
+      if constexpr (Config::kDeterministic) {
+        ptx::bar_sync();
+        pass_turn(steps - 1);
+      }
     }
     store<Shape::kKeyDimTiles, Config::kHeadDim>(dk, args.dk, args.dk_strides, args.scale);
     store<Shape::kValueDimTiles, Config::kHeadDimV>(dv, args.dv, args.dv_strides, 1.0f);
@@ -76,6 +81,8 @@ class BackwardMma {
   __device__ __forceinline__ void step(int i, int steps) {
     ptx::cp_async_wait_group<0>();
     ptx::bar_sync();
+    if constexpr (Config::kDeterministic)
+      if (i > 0) pass_turn(i - 1);
     if constexpr (Config::kStages > 1)
       if (i + 1 < steps) request_queries(i + 1);
 #pragma unroll 1
@@ -88,6 +95,7 @@ class BackwardMma {
       ptx::bar_sync();  // the next queries come where these were, while dQ is computed
       if (i + 1 < steps) request_queries(i + 1);
     }
+    if (args.dq != nullptr) turns().await(tile, tile_index(i), tile_of(i), mask);
     add_queries(i);
     // P and dS are written again behind the next step's barrier.
   }
@@ -248,6 +256,11 @@ class BackwardMma {
       }
     }
   }
+  // One thread for all, behind a barrier that comes anyway.
+  __device__ __forceinline__ void pass_turn(int i) const {
+    if (args.dq != nullptr && thread == 0) turns().pass(tile_index(i));
+  }
+  __device__ __forceinline__ QueryTurns<Config> turns() const { return {args, 0, 1}; }
   __device__ __forceinline__ static void reduce(float* to, float x, float y) {
     if constexpr (Config::kReducesPairs)
       ptx::red_add(to, x, y);
@@ -316,6 +329,18 @@ class BackwardMma {
 
   // --- Places -------------------------------------------------------------------------------------------------------
 
+  // Which tile of keys: where they take turns the next one, as blocks need not begin in the order of their index.
+  __device__ __forceinline__ uint32 ticket() const {
+    if constexpr (Config::kDeterministic) {
+      if (thread == 0) ptx::st_shared(smem, ptx::atom_increment(args.tickets));
+      ptx::bar_sync();
+      const uint32 drawn = ptx::ld_shared_word(smem);
+      ptx::bar_sync();
+      return drawn;
+    }
+    return ptx::ctaid_x();
+  }
+
   struct Row {
     float lse_log2, sum;
   };
@@ -358,8 +383,11 @@ class BackwardMma {
   __device__ __forceinline__ int head_of(int i) const {
     return tile.head * args.sizes.heads_per_group + i / tiles.count();
   }
-  __device__ __forceinline__ int first_query(int i) const {
-    return (tiles.first + i % tiles.count()) * Config::kBlockQ;
+  __device__ __forceinline__ int tile_of(int i) const { return tiles.first + i % tiles.count(); }
+  __device__ __forceinline__ int first_query(int i) const { return tile_of(i) * Config::kBlockQ; }
+  // Among those of all heads.
+  __device__ __forceinline__ int tile_index(int i) const {
+    return (tile.batch * args.sizes.num_heads_q + head_of(i)) * args.sizes.num_q_tiles + tile_of(i);
   }
   __device__ __forceinline__ int lane() const { return thread % kWarpSize; }
   __device__ __forceinline__ int warp() const { return thread / kWarpSize; }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/gpu/attention_case.h"
+#include "tests/gpu/driver_calls.h"
 #include "tests/support/backward_case.h"
 
 namespace {
@@ -23,6 +24,10 @@ TEST_SUITE("sanitizer") {
         Case c({.head_dim = head_dim, .head_dim_v = head_dim});
         c.options.causal = true;
         if (!is_plain) c.options.softcap = 4, c.options.dropout = {0.2, 5, 6};
+        c.deterministic = !is_plain;
+        c.check(shared_engine());
+        if (!is_plain || head_dim == 160) continue;
+        c.deterministic = true;
         c.check(shared_engine());
       }
   }
@@ -83,4 +88,50 @@ TEST_CASE("dk and dv have the same bits in every run") {
     CHECK(HostTensor::from_device(again.dk).to_doubles() == dk);
     CHECK(HostTensor::from_device(again.dv).to_doubles() == dv);
   }
+}
+
+// Beside a stream that keeps half of the SMs busy, so that thread blocks of a launch do not all begin at once.
+TEST_CASE("deterministic gradients have the same bits in every one of 1000 runs beside a busy stream") {
+  const tests::ScopedStream busy_stream;
+  const HostTensor long_keys = HostTensor::random_normal(DType::bf16, {1, 8192, 1, 128}, 9);
+  const DeviceTensor busy_k = long_keys.to_device(), busy_v = long_keys.to_device();
+  const DeviceTensor busy_q = HostTensor::random_normal(DType::bf16, {1, 128, 66, 128}, 10).to_device();
+  const DeviceTensor busy_out = DeviceTensor::allocate(DType::bf16, busy_q.view().shape);
+  AttentionOptions of_busy;
+  of_busy.stream = busy_stream.get();
+  for (const char* variant : {"", "mma-q64-kv128-w8-r1-s1"})
+    for (const int head_dim : {64, 128, 256}) {
+      if (*variant && head_dim != 128) continue;
+      CAPTURE(head_dim);
+      // More tiles of keys than SMs.
+      const Case c({.batch = 2,
+                    .seqlen_q = 1500,
+                    .seqlen_kv = 1500,
+                    .num_heads_q = 16,
+                    .num_heads_kv = 8,
+                    .head_dim = head_dim,
+                    .head_dim_v = head_dim});
+      const DeviceTensor q = c.q.to_device(), k = c.k.to_device(), v = c.v.to_device(), dout = c.dout.to_device();
+      const DeviceTensor lse = DeviceTensor::allocate(DType::f32, c.lse_shape());
+      AttentionOptions options;
+      options.causal = head_dim != 64;
+      AttentionOptions forward = options;
+      forward.lse = lse;
+      const DeviceTensor out = shared_engine().attention(q, k, v, forward);
+      BackwardOptions backward;
+      backward.deterministic = true;
+      if (*variant) backward.variant = parse_backward_variant(variant);
+      std::vector<std::byte> first;
+      int different = 0;
+      for (int run = 0; run < 1000; ++run) {
+        shared_engine().attention(busy_q, busy_k, busy_v, busy_out, of_busy);
+        const Gradients made = shared_engine().attention_backward(dout, q, k, v, out, lse, options, backward);
+        const HostTensor dq = HostTensor::from_device(made.dq);
+        const auto* const bytes = static_cast<const std::byte*>(dq.data());
+        const std::vector<std::byte> bits(bytes, bytes + dq.element_count() * size_of(dq.dtype()));
+        if (first.empty()) first = bits;
+        different += bits != first;
+      }
+      CHECK(different == 0);
+    }
 }

@@ -639,7 +639,7 @@ TEST_CASE("a call for gradients reaches the compiler, whichever it asks for") {
   CHECK(call(engine) == FLASHJIT_NO_COMPILER);
   call.into.dk = call.into.dv = nullptr;
   CHECK(call(engine) == FLASHJIT_OK);
-  const flashjit_gradients of_queries = {sizeof of_queries, &call.dq, nullptr, nullptr};
+  const flashjit_gradients of_queries = {sizeof of_queries, &call.dq, nullptr, nullptr, 0, 0};
   CHECK(flashjit_attention_backward(engine.get(), &call.dout, &call.q, &call.k, &call.v, &call.out, &call.lse, nullptr,
                                     &of_queries, nullptr) == FLASHJIT_NO_COMPILER);
 }
@@ -694,7 +694,7 @@ TEST_CASE("the reference through C is that of C++, in doubles") {
   options.causal = 1, options.softcap = 2;
   REQUIRE_MESSAGE(flashjit_reference(engine.get(), &c_q, &c_k, &c_v, &c_out, &c_lse, &options) == FLASHJIT_OK,
                   last_error());
-  const flashjit_gradients into = {sizeof into, &c_dq, &c_dk, &c_dv};
+  const flashjit_gradients into = {sizeof into, &c_dq, &c_dk, &c_dv, 0, 0};
   REQUIRE_MESSAGE(
       flashjit_reference_backward(engine.get(), &c_dout, &c_q, &c_k, &c_v, &c_dlse, &into, &options) == FLASHJIT_OK,
       last_error());

@@ -117,6 +117,50 @@ TEST_CASE("gradients by Hopper's kernels do not depend on how many blocks run at
     }
 }
 
+TEST_CASE("deterministic gradients have the same bits under every schedule, with any number of blocks") {
+  struct Way {
+    const char *architecture, *variant;
+    int head_dim;
+  };
+  for (const auto& [architecture, variant, head_dim] : {Way{"sm_80", "mma-q64-kv64-w8-r1-s1", 64},
+                                                        {"sm_86", "mma-q32-kv32-w4-r1-s1", 200},
+                                                        {"sm_90a", "mma-q64-kv128-w8-r1-s1", 72},
+                                                        {"sm_90a", "hopper-q128-kv128", 64},
+                                                        {"sm_90a", "hopper-q64-kv128", 128},
+                                                        {"sm_90a", "hopper-q64-kv64", 256}})
+    for (const int mask : {0, 1, 2}) {
+      CAPTURE(architecture);
+      CAPTURE(variant);
+      CAPTURE(mask);
+      Case c({.batch = 1,
+              .seqlen_q = 290,
+              .seqlen_kv = 330,
+              .num_heads_q = 2,
+              .num_heads_kv = 1,
+              .head_dim = head_dim,
+              .head_dim_v = head_dim},
+             DType::f16);  // whose last bits tell more
+      c.variant = parse_backward_variant(variant);
+      c.deterministic = true;
+      if (mask == 1) c.options.causal = true;
+      if (mask == 2) c.options.window = {100, 30};
+      std::vector<double> first;
+      for (const int blocks : {1, 2, 5, 24}) {
+        CAPTURE(blocks);
+        EngineOptions options = tests::emulating(architecture);
+        options.emulation.resident_blocks = blocks, options.emulation.seed = 7 * mask + blocks;
+        options.emulation.most_instructions = 100'000'000;  // where blocks would wait for each other for ever
+        Engine engine(options);
+        if (first.empty()) {
+          c.check(engine);
+          first = c.make(engine).dq.to_doubles();
+        } else {
+          CHECK(c.make(engine).dq.to_doubles() == first);
+        }
+      }
+    }
+}
+
 TEST_CASE("what Hopper's kernels cannot read or do not have goes to the mma family") {
   const Architecture& hopper = find_architecture("sm_90a");
   Problem problem;
@@ -315,7 +359,7 @@ TEST_CASE("backward kernels compile for every target without spills") {
         problem.head_dim = problem.head_dim_v = head_dim;
         problem.causal = problem.softcap = problem.dropout = many;
         const generator::PlainKernel kernel = generator::render_backward(
-            problem, generator::default_backward_variant(problem, architecture), DType::bf16, architecture);
+            problem, generator::default_backward_variant(problem, architecture), {DType::bf16, many}, architecture);
         all.emplace_back(kernel.source, architecture.name, cache::Facts{});
       }
   const Architecture& hopper = find_architecture("sm_90a");
@@ -328,8 +372,11 @@ TEST_CASE("backward kernels compile for every target without spills") {
         problem.causal = true, problem.window = has_window;
         const BackwardVariant variant = generator::default_backward_variant(problem, hopper);
         CHECK(std::holds_alternative<HopperBackwardVariant>(variant));
-        all.emplace_back(generator::render_backward(problem, variant, has_window ? DType::f32 : dtype, hopper).source,
-                         hopper.name, cache::Facts{});
+        for (const bool deterministic : {false, true})
+          all.emplace_back(
+              generator::render_backward(problem, variant, {has_window ? DType::f32 : dtype, deterministic}, hopper)
+                  .source,
+              hopper.name, cache::Facts{});
       }
   const EngineOptions options = EngineOptions::from_environment();
   const runtime::Logger log(nullptr);

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,24 +25,32 @@ struct Fault {
   bool is_wide = false;
 };
 
-// By one of so many cases. what_is_wrong(i, engine): empty where case i is right.
+// By one of so many cases. is_right(i, options): of engines whose templates have the fault.
 void check_found(const Fault& fault, const char* architecture, int cases,
-                 const std::function<std::string(int, Engine&)>& what_is_wrong) {
+                 const std::function<bool(int, const EngineOptions&)>& is_right) {
   CAPTURE(std::string(fault.name));
   const tests::TemporaryDirectory directory;
   tests::plant(fault.file, fault.original, fault.replacement, directory / "templates");
   EngineOptions options = tests::emulating(architecture);
   options.template_directory = (directory / "templates").string();
   options.emulation.most_instructions = 30'000'000;  // where blocks wait for each other for ever
-  Engine engine(options);
   bool right = true;
   try {
-    for (int i = 0; right && i < cases; ++i) right = what_is_wrong(i, engine) == "";
+    for (int i = 0; right && i < cases; ++i) right = is_right(i, options);
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::kernel_fault);
     right = false;
   }
   CHECK_FALSE(right);
+}
+// By one engine for all. what_is_wrong(i, engine): empty where case i is right.
+void check_found(const Fault& fault, const char* architecture, int cases,
+                 const std::function<std::string(int, Engine&)>& what_is_wrong) {
+  std::optional<Engine> engine;
+  check_found(fault, architecture, cases, [&](int i, const EngineOptions& options) {
+    if (!engine) engine.emplace(options);
+    return what_is_wrong(i, *engine) == "";
+  });
 }
 
 }  // namespace
@@ -100,7 +109,7 @@ TEST_CASE("planted faults of Hopper's backward kernels are found") {
       {"the place of dQ is written before it was read", kNarrow, "    part.wait_empty();\n", ""},
       {"dQ without a fence", kNarrow, "* kChunkBytes);\n    ptx::fence_proxy_async();", "* kChunkBytes);"},
       {"dQ leaves before it has come", kNarrow, "      parts.wait_full();\n", ""},
-      {"the place of dQ is given back before it was read", kNarrow, "        ptx::tma_wait_read();\n", ""},
+      {"the place of dQ is given back before it was read", kNarrow, "    ptx::tma_wait_read();\n", ""},
       {"dQ lacks the last step of a tile", kNarrow,
        "      multiply_queries(read().slot());\n      ptx::wgmma_wait_group<0>();",
        "      ptx::wgmma_wait_group<0>();"},
@@ -113,7 +122,7 @@ TEST_CASE("planted faults of Hopper's backward kernels are found") {
       {"probabilities are made of products that are not there", kNarrow,
        "    ptx::wgmma_wait_group<1>();\n    const bool", "    const bool"},
       {"the other warpgroup's keys are stored", kNarrow, "* Config::kBlockKv + own_keys()", "* Config::kBlockKv"},
-      {"dQ of all steps goes to the first", kNarrow, "++i, work.advance(step))", "++i)"},
+      {"dQ of all steps goes to the first", kNarrow, "      work.advance(step);\n", ""},
       {"what masks hide is seen", kScores, "    if (hides) hide(", "    if (false) hide("},
       {"what masks hide has gradients", kScores, "if (kHides && p[e] == 0.0f) ds[e] = 0.0f;",
        "if (kHides && p[e] == 0.0f) ds[e] = 1.0f;"},
@@ -166,4 +175,77 @@ TEST_CASE("planted faults of Hopper's backward kernels are found") {
       if (i == 2) c.options.window = {60, 0};
       return c.what_is_wrong(engine);
     });
+}
+
+TEST_CASE("planted faults of deterministic gradients are found") {
+  struct FaultOfTurns {
+    Fault fault;
+    const char *architecture, *variant;
+    int head_dim;
+    bool is_causal = false;
+  };
+  constexpr const char *kTurns = "attention/turns.cuh", *kTile = "attention/key_tile.cuh",
+                       *kNarrow = "kernels/hopper_backward.cuh", *kWide = "kernels/hopper_backward_wide.cuh",
+                       *kMma = "kernels/mma_backward.cuh", *kTickets = "hopper/backward_jobs.cuh";
+  constexpr const char *kOfNarrow = "hopper-q64-kv128", *kOfWide = "hopper-q64-kv64", *kOfMma = "q64-kv64-w8-r1-s1";
+  const char* const await = "while (!has_come(keys, index, tile, mask))";
+  const std::vector<FaultOfTurns> faults{
+      {{"nobody waits for a turn", kTurns, await, "while (false)"}, "sm_80", kOfMma, 64},
+      {{"nobody waits for a turn", kTurns, await, "while (false)"}, "sm_90a", kOfWide, 200},
+      {{"a turn is passed before the sum has landed", kNarrow, "        ptx::tma_wait();\n        turns().pass(added);",
+        "        turns().pass(added);"},
+       "sm_90a",
+       kOfNarrow,
+       72},
+      {{"the next turn is taken for this block's", kNarrow, "turns().has_come(", "!turns().has_come("},
+       "sm_90a",
+       kOfNarrow,
+       72},
+      {{"a turn is passed before all warps have added", kWide, "      turn.wait_empty();\n", ""},
+       "sm_90a",
+       kOfWide,
+       200},
+      {{"a turn is passed before all warps have added", kMma,
+        "    ptx::bar_sync();\n    if constexpr (Config::kDeterministic)\n      if (i > 0) pass_turn(i - 1);",
+        "    if constexpr (Config::kDeterministic)\n      if (i > 0) pass_turn(i - 1);\n    ptx::bar_sync();"},
+       "sm_80",
+       kOfMma,
+       64},
+      {{"the last tile of keys comes last", kTile, "schedule_tile<Config::kDeterministic,", "schedule_tile<false,"},
+       "sm_80",
+       kOfMma,
+       64},
+      {{"the last tile of keys comes last", kTickets, "Config::kDeterministic ? tiles - 1 - tile : tile", "tile"},
+       "sm_90a",
+       kOfNarrow,
+       72},
+      {{"a turn is that of a tile which sees no key of the last", kTurns, "last_beside(tile, mask) - keys.index",
+        "(ceil_div(330, Config::kBlockKv) - 1) - keys.index"},
+       "sm_90a",
+       kOfNarrow,
+       72,
+       true},
+  };
+  for (const FaultOfTurns& each : tests::sample(faults)) {
+    std::vector<double> first;
+    check_found(each.fault, each.architecture, 6, [&](int i, const EngineOptions& planted) {
+      Case c({.batch = 1,
+              .seqlen_q = 290,
+              .seqlen_kv = 330,
+              .num_heads_q = 4,
+              .num_heads_kv = 2,
+              .head_dim = each.head_dim,
+              .head_dim_v = each.head_dim},
+             DType::f16);  // whose last bits tell more
+      c.variant = parse_backward_variant(each.variant);
+      c.deterministic = true;
+      c.options.causal = each.is_causal;
+      EngineOptions options = planted;
+      options.emulation.seed = i, options.emulation.resident_blocks = i % 2 == 0 ? 12 : 2;
+      Engine engine(options);
+      const std::vector<double> dq = c.make(engine).dq.to_doubles();
+      if (first.empty()) first = dq;
+      return dq == first;
+    });
+  }
 }

@@ -43,8 +43,11 @@ class BackwardCase {
 
   void check(Engine& engine, bool in_f32 = false) { CHECK(what_is_wrong(engine, in_f32) == ""); }
 
-  // Forward and backward on the engine's device, by what the reference says of the same tensors. Empty: nothing.
-  std::string what_is_wrong(Engine& engine, bool in_f32 = false) const {
+  struct Made {
+    HostTensor dq, dk, dv;
+  };
+  // Forward and backward on the engine's device.
+  Made make(Engine& engine, bool in_f32 = false) const {
     const int device = engine.emulates() ? kHostMemory : -1;
     std::list<DeviceTensor> there;
     const auto move = [&](const HostTensor& tensor) {
@@ -64,21 +67,27 @@ class BackwardCase {
                        dk = poisoned(of_keys, k.shape()).to_device(nullptr, device),
                        dv = poisoned(of_keys, v.shape()).to_device(nullptr, device);
     engine.attention_backward(on_dout, on_q, on_k, on_v, out, lse, {dq.view(), dk.view(), dv.view()}, of,
-                              {on_dlse, variant});
+                              {on_dlse, variant, deterministic});
+    return {HostTensor::from_device(dq), HostTensor::from_device(dk), HostTensor::from_device(dv)};
+  }
+
+  // By what the reference says of the same tensors. Empty: nothing.
+  std::string what_is_wrong(Engine& engine, bool in_f32 = false) const {
+    const Made made = make(engine, in_f32);
     std::optional<Tensor> here_dlse;
     if (dlse) here_dlse = dlse->view();
     const auto exact = engine.reference_backward(dout.view(), q.view(), k.view(), v.view(), options, here_dlse);
     const auto low =
         engine.reference_backward_in_low_precision(dout.view(), q.view(), k.view(), v.view(), options, here_dlse);
-    return compare("dq", HostTensor::from_device(dq), exact.dq, low.dq) +
-           compare("dk", HostTensor::from_device(dk), exact.dk, low.dk) +
-           compare("dv", HostTensor::from_device(dv), exact.dv, low.dv);
+    return compare("dq", made.dq, exact.dq, low.dq) + compare("dk", made.dk, exact.dk, low.dk) +
+           compare("dv", made.dv, exact.dv, low.dv);
   }
 
   BackwardSizes sizes;
   HostTensor q, k, v, dout;
   std::optional<HostTensor> dlse;
   std::optional<BackwardVariant> variant;
+  bool deterministic = false;
   AttentionOptions options;
 
  private:
