@@ -110,6 +110,13 @@ PlainKernel render_backward_finish(DType dtype, const Architecture& architecture
       kBackwardRowsThreads, sizeof(BackwardFinishArguments), architecture, templates);
 }
 
+PlainKernel render_sink_gradients(const Architecture& architecture, const Templates& templates) {
+  return plain_kernel(
+      {"sink-gradients", "flashjit_sink_gradients", "kernels/head_gradients.cuh", "SinkGradientArguments",
+       "__shared__ HeadGradientShared shared;\n  HeadGradient<SinkTerms>{args.sum, {args}, shared}"},
+      kHeadGradientThreads, sizeof(SinkGradientArguments), architecture, templates);
+}
+
 PlainKernel render_backward_clear(const Architecture& architecture, const Templates& templates) {
   return plain_kernel({"backward-clear", "flashjit_backward_clear", "kernels/backward_rows.cuh",
                        "BackwardClearArguments", "BackwardClear{args}"},

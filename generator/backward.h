@@ -38,6 +38,8 @@ PlainKernel render_backward_prepare(DType dtype, const Architecture& architectur
                                     const Templates& templates = embedded_templates());
 PlainKernel render_backward_finish(DType dtype, const Architecture& architecture,
                                    const Templates& templates = embedded_templates());
+// Behind it: the gradients of sinks.
+PlainKernel render_sink_gradients(const Architecture& architecture, const Templates& templates = embedded_templates());
 // Where it is whole: what makes counters 0.
 PlainKernel render_backward_clear(const Architecture& architecture, const Templates& templates = embedded_templates());
 

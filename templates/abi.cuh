@@ -378,3 +378,19 @@ struct BackwardFinishArguments {
   int chunks;  // of eight elements, of a row
   float scale;
 };
+
+// The kernels of kernels/head_gradients.cuh, a thread block for each number: of [heads], or [batch, heads].
+constexpr int kHeadGradientThreads = 256;
+struct HeadGradientArguments {
+  float* gradients;
+  long long batch_stride;  // of them, in elements
+  int heads;               // of queries
+  int batch;               // entries that a number is for: all, or 1
+  int terms;               // that a head of a batch entry has
+  int padded_terms;        // for which there is memory
+};
+struct SinkGradientArguments {
+  HeadGradientArguments sum;  // its terms are queries
+  HeadArguments sinks;
+  const float *lse_log2, *row_sums;  // as the backward kernel has them
+};

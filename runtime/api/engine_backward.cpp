@@ -34,14 +34,10 @@ void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tenso
   if (call.nothing_to_do()) return;
   const BackwardMemory memory =
       make_ready(call, impl_->backend, impl_->backend.resident_blocks(call.forward.operands, opts.stream));
-  const auto run = [&](auto make) {
+  for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call))
     impl_->backend.run(call.forward.operands, opts.stream, [&](const Architecture& architecture) {
       return make(call, architecture, impl_->plain_kernels);
     });
-  };
-  run(runtime::make_backward_prepare_launch);
-  run(runtime::make_backward_launch);
-  if (into.dq && !runtime::is_whole(call)) run(runtime::make_backward_finish_launch);
 }
 
 emulator::Report Engine::emulate_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -55,16 +51,14 @@ emulator::Report Engine::emulate_backward(const Tensor& dout, const Tensor& q, c
   runtime::BackwardCall call = runtime::validate_backward(given);
   if (call.nothing_to_do()) return {};
   const BackwardMemory memory = make_ready(call, impl_->backend, options.resident_blocks);
-  const auto emulate = [&](auto make) {
+  emulator::Report report;  // of the gradients' own launch, where none has findings
+  for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call)) {
     const auto made = [&](const Architecture& architecture) { return make(call, architecture, impl_->plain_kernels); };
-    return impl_->emulated->emulate(call.forward.operands, opts.stream, made, options);
-  };
-  emulator::Report prepared = emulate(runtime::make_backward_prepare_launch);
-  if (!prepared.clean()) return prepared;
-  emulator::Report report = emulate(runtime::make_backward_launch);
-  if (!report.clean() || !into.dq || runtime::is_whole(call)) return report;
-  emulator::Report finished = emulate(runtime::make_backward_finish_launch);
-  return finished.clean() ? report : finished;
+    emulator::Report of_launch = impl_->emulated->emulate(call.forward.operands, opts.stream, made, options);
+    if (!of_launch.clean()) return of_launch;
+    if (make == runtime::make_backward_launch) report = std::move(of_launch);
+  }
+  return report;
 }
 
 Gradients Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,

@@ -10,6 +10,7 @@
 #include "generator/plan.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operands.h"
+#include "runtime/call/option_gradients.h"
 #include "runtime/call/tensor_map.h"
 #include "runtime/support/reject.h"
 
@@ -60,7 +61,7 @@ void check_lse(const char* name, const Tensor& lse, const Dims& out) {
 
 void add_gradients(BackwardCall& call) {
   const GivenGradients& given = call.given;
-  const auto& [dq, dk, dv] = given.into;
+  const std::optional<Tensor>&dq = given.into.dq, &dk = given.into.dk, &dv = given.into.dv;
   call.key_gradient = dk ? dk->dtype : dv ? dv->dtype : given.k.dtype;
   if (call.key_gradient != given.k.dtype && call.key_gradient != DType::f32)
     reject("{}: dtype must be {} or f32, was {}", dk ? "dk" : "dv", to_string(given.k.dtype),
@@ -100,10 +101,6 @@ std::int64_t tiles_of(std::int64_t seqlen, int rows) { return (seqlen + rows - 1
 
 generator::QueryLayout layout_of(const BackwardCall& call) {
   return generator::query_layout(call.forward.problem, call.variant);
-}
-std::int64_t padded_seqlen(const BackwardCall& call) {
-  const int rows = layout_of(call).rows;
-  return tiles_of(call.given.q.shape[seqlen_dim], rows) * rows;
 }
 // With those that pad.
 std::int64_t rows_of_all(const BackwardCall& call) {
@@ -151,8 +148,7 @@ BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& arc
 }
 
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
-// In the memory of rows: the LSE, the row sums, and counters, as HopperBackwardCounters has them.
-float* row_sums(const BackwardCall& call) { return floats(call.scratch.rows) + rows_of_all(call); }
+// In the memory of rows, behind LSE and row sums: counters, as HopperBackwardCounters has them.
 unsigned* counters(const BackwardCall& call) { return reinterpret_cast<unsigned*>(row_sums(call) + rows_of_all(call)); }
 std::int64_t counters_of(const BackwardCall& call) {
   constexpr std::int64_t kOfHead = 2;
@@ -163,11 +159,18 @@ int chunks_of(std::int64_t head_dim) { return static_cast<int>(head_dim / kChunk
 }  // namespace
 
 bool BackwardCall::nothing_to_do() const noexcept {
-  const auto& [dq, dk, dv] = given.into;
-  return forward.batch == 0 || forward.num_heads_kv == 0 || (!dq && !dk && !dv);
+  const bool is_empty = forward.batch == 0 || forward.num_heads_kv == 0;
+  return (is_empty || (!given.into.dq && !given.into.dk && !given.into.dv)) && !has_option_gradients(*this);
 }
 
 bool is_whole(const BackwardCall& call) { return layout_of(call).is_whole; }
+
+std::int64_t padded_seqlen(const BackwardCall& call) {
+  const int rows = layout_of(call).rows;
+  return tiles_of(call.given.q.shape[seqlen_dim], rows) * rows;
+}
+float* lse_log2(const BackwardCall& call) { return floats(call.scratch.rows); }
+float* row_sums(const BackwardCall& call) { return lse_log2(call) + rows_of_all(call); }
 
 BackwardCall validate_backward(const GivenGradients& given) {
   check_options(given.opts);
@@ -189,6 +192,7 @@ BackwardCall validate_backward(const GivenGradients& given) {
     add_operand(operands, name, *tensor, Operand::Role::lse, false);
   }
   add_gradients(call);
+  add_option_gradients(call);
   return call;
 }
 
@@ -229,7 +233,7 @@ PlainLaunch make_rows_launch(const BackwardCall& call, const Architecture& archi
   const GivenGradients& given = call.given;
   generator::BackwardPrepareArguments arguments{};
   set_lse(arguments, call);
-  arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
+  arguments.lse_log2 = lse_log2(call), arguments.row_sums = row_sums(call);
   arguments.out = static_cast<const char*>(given.out.data);
   arguments.dout = static_cast<const char*>(given.dout.data);
   arguments.out_strides = row_strides(given.out), arguments.dout_strides = row_strides(given.dout);
@@ -282,8 +286,8 @@ int clamp_section(const BackwardCall& call, std::int64_t heads) {
 // What the families' kernels are told alike.
 template <class Arguments>
 void set_common(Arguments& arguments, const BackwardCall& call, const generator::ForwardSizes& sizes) {
-  const auto& [dq, dk, dv] = call.given.into;
-  arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
+  const std::optional<Tensor>&dk = call.given.into.dk, &dv = call.given.into.dv;
+  arguments.lse_log2 = lse_log2(call), arguments.row_sums = row_sums(call);
   arguments.dk = data_of(dk), arguments.dv = data_of(dv);
   arguments.dk_strides = strides_of(dk), arguments.dv_strides = strides_of(dv);
   arguments.sizes = sizes;
@@ -374,6 +378,19 @@ PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architec
   PlainLaunch made = row_launch(kernel, arguments.rows);
   made.launch.write_argument(0, arguments);
   return made;
+}
+
+std::vector<MakeBackwardLaunch> backward_launches(const BackwardCall& call) {
+  std::vector<MakeBackwardLaunch> launches;
+  const GradientTensors& into = call.given.into;
+  const bool of_rows = into.dq || into.dk || into.dv;
+  if (call.forward.batch > 0 && call.forward.num_heads_kv > 0 && (of_rows || has_option_gradients(call))) {
+    launches.push_back(make_backward_prepare_launch);
+    if (of_rows || is_whole(call)) launches.push_back(make_backward_launch);
+    if (into.dq && !is_whole(call)) launches.push_back(make_backward_finish_launch);
+  }
+  if (has_sink_gradients(call)) launches.push_back(make_sink_gradient_launch);
+  return launches;
 }
 
 }  // namespace flashjit::runtime

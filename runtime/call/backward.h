@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "flashjit/backward.h"
 #include "runtime/call/operation.h"
@@ -44,15 +45,20 @@ void choose_variant(BackwardCall& call, const Architecture& architecture, std::i
 BackwardScratch backward_scratch(const BackwardCall& call);
 void add_scratch(BackwardCall& call, const BackwardScratch& scratch);
 
-// Whether no launch stands behind that of gradients.
+// Whether no launch need stand before that of gradients, but one that clears counters, and none behind it for dq.
 bool is_whole(const BackwardCall& call);
+// In the memory of rows.
+std::int64_t padded_seqlen(const BackwardCall& call);
+float* lse_log2(const BackwardCall& call);
+float* row_sums(const BackwardCall& call);
 
-// In this order.
 PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,
                                          PlainKernels& kernels);
 PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels);
-// Where that is not so and dq is wanted.
 PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architecture& architecture,
                                         PlainKernels& kernels);
+// What makes the launches of a call, one after the other: those above that it wants, and those of its options.
+using MakeBackwardLaunch = PlainLaunch (*)(const BackwardCall&, const Architecture&, PlainKernels&);
+std::vector<MakeBackwardLaunch> backward_launches(const BackwardCall& call);
 
 }  // namespace flashjit::runtime

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -63,16 +65,22 @@ class BackwardCase {
     const DeviceTensor dq = poisoned(q.dtype(), q.shape()).to_device(nullptr, device),
                        dk = poisoned(of_keys, k.shape()).to_device(nullptr, device),
                        dv = poisoned(of_keys, v.shape()).to_device(nullptr, device);
-    engine.attention_backward(on_dout, on_q, on_k, on_v, out, lse, {dq.view(), dk.view(), dv.view()}, of,
-                              {on_dlse, variant});
+    GradientTensors into{dq.view(), dk.view(), dv.view()};
+    const std::list<OptionGradient> made = option_gradients(in_f32, device, into);
+    engine.attention_backward(on_dout, on_q, on_k, on_v, out, lse, into, of, {on_dlse, variant});
     std::optional<Tensor> here_dlse;
     if (dlse) here_dlse = dlse->view();
     const auto exact = engine.reference_backward(dout.view(), q.view(), k.view(), v.view(), options, here_dlse);
     const auto low =
         engine.reference_backward_in_low_precision(dout.view(), q.view(), k.view(), v.view(), options, here_dlse);
-    return compare("dq", HostTensor::from_device(dq), exact.dq, low.dq) +
-           compare("dk", HostTensor::from_device(dk), exact.dk, low.dk) +
-           compare("dv", HostTensor::from_device(dv), exact.dv, low.dv);
+    std::string wrong = compare("dq", HostTensor::from_device(dq), exact.dq, low.dq) +
+                        compare("dk", HostTensor::from_device(dk), exact.dk, low.dk) +
+                        compare("dv", HostTensor::from_device(dv), exact.dv, low.dv);
+    for (const auto& [row, got] : made) {
+      const std::vector<double>& values = exact.*row->values;
+      wrong += compare(row->name, HostTensor::from_device(got), values, lowered(engine, row->values, values, low));
+    }
+    return wrong;
   }
 
   BackwardSizes sizes;
@@ -80,8 +88,53 @@ class BackwardCase {
   std::optional<HostTensor> dlse;
   std::optional<BackwardVariant> variant;
   AttentionOptions options;
+  bool of_options = false;  // whether options that are given get gradients, too
 
  private:
+  struct OptionGradientRow {
+    const char* name;
+    std::optional<Tensor> AttentionOptions::*option;
+    std::optional<Tensor> GradientTensors::*into;
+    std::vector<double> reference::Gradients::*values;
+  };
+  static constexpr OptionGradientRow kOptionGradients[] = {
+      {"dsinks", &AttentionOptions::sinks, &GradientTensors::dsinks, &reference::Gradients::dsinks}};
+  using OptionGradient = std::pair<const OptionGradientRow*, DeviceTensor>;
+
+  // Of few numbers, each of which is a sum of what many roundings do, how far low precision leads them astray is a
+  // matter of luck: what it does to several calls like this one at most.
+  std::vector<double> lowered(Engine& engine, std::vector<double> reference::Gradients::*of,
+                              const std::vector<double>& exact, const reference::Gradients& low) const {
+    const auto distance = [of](const reference::Gradients& a, const reference::Gradients& b) {
+      double largest = 0;
+      for (std::size_t i = 0; i < (a.*of).size(); ++i) largest = std::max(largest, std::abs((a.*of)[i] - (b.*of)[i]));
+      return largest;
+    };
+    double yardstick = 0;
+    for (std::size_t i = 0; i < exact.size(); ++i) yardstick = std::max(yardstick, std::abs(exact[i] - (low.*of)[i]));
+    for (std::uint64_t seed = 60; seed < 66; ++seed) {
+      const HostTensor other = HostTensor::random_normal(q.dtype(), dout.shape(), seed);
+      yardstick = std::max(
+          yardstick,
+          distance(engine.reference_backward(other.view(), q.view(), k.view(), v.view(), options),
+                   engine.reference_backward_in_low_precision(other.view(), q.view(), k.view(), v.view(), options)));
+    }
+    std::vector<double> made = exact;
+    for (double& value : made) value += yardstick;
+    return made;
+  }
+
+  std::list<OptionGradient> option_gradients(bool in_f32, int device, GradientTensors& into) const {
+    std::list<OptionGradient> made;
+    for (const OptionGradientRow& row : kOptionGradients) {
+      const std::optional<Tensor>& option = options.*row.option;
+      if (!of_options || !option) continue;
+      const DType dtype = in_f32 ? DType::f32 : option->dtype;
+      made.emplace_back(&row, poisoned(dtype, option->shape).to_device(nullptr, device));
+      into.*row.into = made.back().second.view();
+    }
+    return made;
+  }
   static HostTensor poisoned(DType dtype, const Dims& shape) {
     HostTensor tensor(dtype, shape);
     for (std::size_t i = 0; i < tensor.element_count(); ++i)
