@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "flashjit/error.h"
 #include "generator/arguments.h"
 #include "generator/backward_family.h"
@@ -66,12 +68,19 @@ int block_kv(const BackwardVariant& variant) noexcept {
   return std::visit([](const auto& of_family) { return of_family.block_kv; }, variant);
 }
 
-Source named_backward_source(const Problem& problem, DType gradient, const std::string& variant,
+std::string to_string(const KernelGradients& gradients) {
+  return fmt::format("{}{}{}", to_string(gradients.of_keys), gradients.slopes ? "-dslopes" : "",
+                     gradients.bias ? "-dbias" : "");
+}
+
+Source named_backward_source(const Problem& problem, const KernelGradients& gradients, const std::string& variant,
                              const Architecture& architecture) {
-  const std::string of_forward = to_string(problem);
-  return named_source(fmt::format("bwd-{}{}.{}.{}", of_forward.substr(of_forward.find('-') + 1),
-                                  gradient == DType::f32 ? "-f32" : "", variant, architecture.name),
-                      "flashjit_backward");
+  const std::string of_forward = to_string(problem), made = to_string(gradients);
+  return named_source(
+      fmt::format("bwd-{}{}.{}.{}", of_forward.substr(of_forward.find('-') + 1),
+                  gradients.of_keys == problem.dtype ? made.substr(std::min(made.find('-'), made.size())) : '-' + made,
+                  variant, architecture.name),
+      "flashjit_backward");
 }
 
 ConfigText backward_config(const Problem& problem, DType gradient) {
@@ -89,10 +98,10 @@ ConfigText backward_config(const Problem& problem, DType gradient) {
   return config;
 }
 
-PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, DType gradient,
+PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, const KernelGradients& gradients,
                             const Architecture& architecture, const Templates& templates) {
   return std::visit(
-      [&](const auto& of_family) { return render_backward(problem, of_family, gradient, architecture, templates); },
+      [&](const auto& of_family) { return render_backward(problem, of_family, gradients, architecture, templates); },
       variant);
 }
 
@@ -115,6 +124,21 @@ PlainKernel render_sink_gradients(const Architecture& architecture, const Templa
       {"sink-gradients", "flashjit_sink_gradients", "kernels/head_gradients.cuh", "SinkGradientArguments",
        "__shared__ HeadGradientShared shared;\n  HeadGradient<SinkTerms>{args.sum, {args}, shared}"},
       kHeadGradientThreads, sizeof(SinkGradientArguments), architecture, templates);
+}
+
+PlainKernel render_slope_gradients(const Architecture& architecture, const Templates& templates) {
+  return plain_kernel(
+      {"slope-gradients", "flashjit_slope_gradients", "kernels/head_gradients.cuh", "SlopeGradientSumsArguments",
+       "__shared__ HeadGradientShared shared;\n  HeadGradient<SlopeTerms>{args.sum, {args}, shared}"},
+      kHeadGradientThreads, sizeof(SlopeGradientSumsArguments), architecture, templates);
+}
+
+PlainKernel render_bias_gradient(DType dtype, const Architecture& architecture, const Templates& templates) {
+  return plain_kernel(
+      {fmt::format("bias-gradient-{}", to_string(dtype)), "flashjit_bias_gradient", "kernels/bias_gradient.cuh",
+       "BiasGradientRowsArguments",
+       fmt::format("BiasGradientRows<{}>{{args}}", dtype == DType::f32 ? "Single" : row_of(dtype).element)},
+      kBackwardRowsThreads, sizeof(BiasGradientRowsArguments), architecture, templates);
 }
 
 PlainKernel render_backward_clear(const Architecture& architecture, const Templates& templates) {

@@ -28,9 +28,18 @@ struct QueryLayout {
 QueryLayout query_layout(const Problem& problem, const BackwardVariant& variant);
 int block_kv(const BackwardVariant& variant) noexcept;
 
-// problem: of backward_problem, without scores of users'. variant: a legal one. gradient: of k and v, their dtype or
-// f32.
-PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, DType gradient,
+// What a kernel makes, beside dq.
+struct KernelGradients {
+  DType of_keys;                      // dtype of dk and dv: of k and v, or f32
+  bool slopes = false, bias = false;  // which the mma family alone has
+
+  KernelGradients(DType of_keys_, bool slopes_ = false, bool bias_ = false)
+      : of_keys(of_keys_), slopes(slopes_), bias(bias_) {}
+};
+std::string to_string(const KernelGradients& gradients);  // "bf16-dslopes-dbias"
+
+// problem: of backward_problem, without scores of users'. variant: a legal one.
+PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, const KernelGradients& gradients,
                             const Architecture& architecture, const Templates& templates = embedded_templates());
 // Where it is not whole: what goes row by row through queries before it, and behind it where their gradients are
 // wanted. dtype: of q.
@@ -38,8 +47,11 @@ PlainKernel render_backward_prepare(DType dtype, const Architecture& architectur
                                     const Templates& templates = embedded_templates());
 PlainKernel render_backward_finish(DType dtype, const Architecture& architecture,
                                    const Templates& templates = embedded_templates());
-// Behind it: the gradients of sinks.
+// Behind it: the gradients of sinks; the sums of those of slopes; that of a bias in its dtype.
 PlainKernel render_sink_gradients(const Architecture& architecture, const Templates& templates = embedded_templates());
+PlainKernel render_slope_gradients(const Architecture& architecture, const Templates& templates = embedded_templates());
+PlainKernel render_bias_gradient(DType dtype, const Architecture& architecture,
+                                 const Templates& templates = embedded_templates());
 // Where it is whole: what makes counters 0.
 PlainKernel render_backward_clear(const Architecture& architecture, const Templates& templates = embedded_templates());
 

@@ -14,11 +14,11 @@ namespace flashjit {
 
 // Where gradients of q, k and v go; those that are empty are not computed. Each has the shape of the tensor that it is
 // of, any strides that this could have, and no part in any other tensor of the call. dq has the dtype of q; dk and dv
-// that of k, or both are f32. Those of options want the option, of which each number gets the sum over all that it
-// stands for: dsinks is f32.
+// that of k, or both are f32. Those of options want the option: of the bias, which is of its dtype or f32, of
+// alibi_slopes and of sinks, which are f32. Each number gets the sum over all that it stands for.
 struct GradientTensors {
   std::optional<Tensor> dq, dk, dv;
-  std::optional<Tensor> dsinks = std::nullopt;
+  std::optional<Tensor> dbias = std::nullopt, dslopes = std::nullopt, dsinks = std::nullopt;
 };
 
 // How the kernel is tuned that makes dq, dk and dv. That of the mma.sync family, for all architectures:

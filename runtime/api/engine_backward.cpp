@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients, on the engine's device.
+#include <utility>
+#include <vector>
+
 #include "flashjit/engine.h"
 #include "runtime/api/engine_impl.h"
 #include "runtime/call/backward.h"
@@ -7,9 +10,7 @@
 namespace flashjit {
 namespace {
 
-struct BackwardMemory {
-  DeviceTensor rows, dq;
-};
+using BackwardMemory = std::vector<DeviceTensor>;
 
 // Chooses its kernel, and what the launches share for as long as they are enqueued.
 BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& backend, std::int64_t resident_blocks) {
@@ -18,8 +19,9 @@ BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& b
   runtime::choose_variant(call, backend.architecture(call.forward.operands, stream), resident_blocks);
   runtime::BackwardScratch scratch = runtime::backward_scratch(call);
   BackwardMemory memory;
-  scratch.rows = memory.rows = DeviceTensor::allocate(DType::f32, scratch.rows.shape, stream, device);
-  if (call.given.into.dq) scratch.dq = memory.dq = DeviceTensor::allocate(DType::f32, scratch.dq.shape, stream, device);
+  for (Tensor* const tensor : {&scratch.rows, &scratch.dq, &scratch.slopes, &scratch.bias})
+    if (tensor->shape.size() > 0)
+      *tensor = memory.emplace_back(DeviceTensor::allocate(DType::f32, tensor->shape, stream, device)).view();
   runtime::add_scratch(call, scratch);
   return memory;
 }

@@ -160,7 +160,7 @@ int chunks_of(std::int64_t head_dim) { return static_cast<int>(head_dim / kChunk
 
 bool BackwardCall::nothing_to_do() const noexcept {
   const bool is_empty = forward.batch == 0 || forward.num_heads_kv == 0;
-  return (is_empty || (!given.into.dq && !given.into.dk && !given.into.dv)) && !has_option_gradients(*this);
+  return (is_empty || (!given.into.dq && !given.into.dk && !given.into.dv)) && !option_gradients(*this).any();
 }
 
 bool is_whole(const BackwardCall& call) { return layout_of(call).is_whole; }
@@ -208,12 +208,14 @@ BackwardScratch backward_scratch(const BackwardCall& call) {
   if (call.given.into.dq)
     scratch.dq =
         Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], padded_seqlen(call), layout_of(call).columns});
+  scratch.slopes = slope_gradient_sums(call);
+  scratch.bias = bias_gradient_sums(call);
   return scratch;
 }
 
 void add_scratch(BackwardCall& call, const BackwardScratch& scratch) {
   call.scratch = scratch;
-  for (const Tensor* tensor : {&call.scratch.rows, &call.scratch.dq})
+  for (const Tensor* tensor : {&call.scratch.rows, &call.scratch.dq, &call.scratch.slopes, &call.scratch.bias})
     if (tensor->data) add_operand(call.forward.operands, "scratch", *tensor, Operand::Role::captured_packed, true);
 }
 
@@ -250,8 +252,11 @@ PlainLaunch make_rows_launch(const BackwardCall& call, const Architecture& archi
   return made;
 }
 
-PlainLaunch make_clear_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
-  const generator::BackwardClearArguments arguments{counters(call), counters_of(call)};
+}  // namespace
+
+PlainLaunch make_clear_launch(unsigned* words, std::int64_t count, const Architecture& architecture,
+                              PlainKernels& kernels) {
+  const generator::BackwardClearArguments arguments{words, count};
   const generator::PlainKernel& kernel =
       kernels.get(fmt::format("backward-clear {}", architecture.name),
                   [&](const auto& templates) { return generator::render_backward_clear(architecture, templates); });
@@ -260,11 +265,9 @@ PlainLaunch make_clear_launch(const BackwardCall& call, const Architecture& arch
   return made;
 }
 
-}  // namespace
-
 PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,
                                          PlainKernels& kernels) {
-  return is_whole(call) ? make_clear_launch(call, architecture, kernels)
+  return is_whole(call) ? make_clear_launch(counters(call), counters_of(call), architecture, kernels)
                         : make_rows_launch(call, architecture, kernels);
 }
 
@@ -349,16 +352,18 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
 PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
   const std::int64_t tiles = tiles_of(call.given.k.shape[seqlen_dim], generator::block_kv(call.variant));
   const Problem& problem = call.forward.problem;
-  const generator::PlainKernel& kernel = kernels.get(
-      fmt::format("backward {} {} {} {}", to_string(problem), to_string(call.variant), to_string(call.key_gradient),
-                  architecture.name),
-      [&](const auto& templates) {
-        return generator::render_backward(problem, call.variant, call.key_gradient, architecture, templates);
-      });
+  const generator::KernelGradients gradients = kernel_gradients(call);
+  const generator::PlainKernel& kernel =
+      kernels.get(fmt::format("backward {} {} {} {}", to_string(problem), to_string(call.variant), to_string(gradients),
+                              architecture.name),
+                  [&](const auto& templates) {
+                    return generator::render_backward(problem, call.variant, gradients, architecture, templates);
+                  });
   PlainLaunch made = plain_launch(kernel, call.forward.batch * call.forward.num_heads_kv * tiles, "k");
   const std::size_t core_bytes =
       std::visit([&](const auto& of_family) { return set_arguments(made.launch, call, of_family); }, call.variant);
   set_part_arguments(made.launch, call.forward, core_bytes, nullptr);
+  set_score_gradients(made.launch, call);
   return made;
 }
 
@@ -383,13 +388,17 @@ PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architec
 std::vector<MakeBackwardLaunch> backward_launches(const BackwardCall& call) {
   std::vector<MakeBackwardLaunch> launches;
   const GradientTensors& into = call.given.into;
-  const bool of_rows = into.dq || into.dk || into.dv;
-  if (call.forward.batch > 0 && call.forward.num_heads_kv > 0 && (of_rows || has_option_gradients(call))) {
+  const OptionGradients of_options = option_gradients(call);
+  if (of_options.bias) launches.push_back(make_bias_clear_launch);
+  if (call.forward.batch > 0 && call.forward.num_heads_kv > 0) {
     launches.push_back(make_backward_prepare_launch);
-    if (of_rows || is_whole(call)) launches.push_back(make_backward_launch);
+    if (into.dq || into.dk || into.dv || of_options.of_scores() || is_whole(call))
+      launches.push_back(make_backward_launch);
     if (into.dq && !is_whole(call)) launches.push_back(make_backward_finish_launch);
   }
-  if (has_sink_gradients(call)) launches.push_back(make_sink_gradient_launch);
+  if (of_options.sinks) launches.push_back(make_sink_gradient_launch);
+  if (of_options.slopes) launches.push_back(make_slope_gradient_launch);
+  if (of_options.bias && call.scratch.bias.data) launches.push_back(make_bias_gradient_launch);
   return launches;
 }
 

@@ -23,6 +23,8 @@ struct GivenGradients {
 struct BackwardScratch {
   Tensor rows;  // LSE and row sums, of [batch, num_heads_q, padded seqlen_q] each, and counters
   Tensor dq;    // [batch, num_heads_q, padded seqlen_q, columns]; empty where it is not wanted
+  // Likewise empty: sums of the kernel for the gradients of options, see runtime/call/option_gradients.h.
+  Tensor slopes, bias;
 };
 
 // Points into the caller's tensors and lives no longer than the call.
@@ -52,6 +54,9 @@ std::int64_t padded_seqlen(const BackwardCall& call);
 float* lse_log2(const BackwardCall& call);
 float* row_sums(const BackwardCall& call);
 
+// Words that are to be 0.
+PlainLaunch make_clear_launch(unsigned* words, std::int64_t count, const Architecture& architecture,
+                              PlainKernels& kernels);
 PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,
                                          PlainKernels& kernels);
 PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels);

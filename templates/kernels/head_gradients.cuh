@@ -29,6 +29,13 @@ struct SinkTerms {
   }
 };
 
+// As parts/score_gradient/slopes.cuh leaves them.
+struct SlopeTerms {
+  const SlopeGradientSumsArguments& args;
+
+  __device__ __forceinline__ float term(int, int, int64 at) const { return ptx::ld_global_float(args.sums + at); }
+};
+
 template <class Terms>
 struct HeadGradient {
   const HeadGradientArguments& args;

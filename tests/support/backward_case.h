@@ -98,6 +98,8 @@ class BackwardCase {
     std::vector<double> reference::Gradients::*values;
   };
   static constexpr OptionGradientRow kOptionGradients[] = {
+      {"dbias", &AttentionOptions::bias, &GradientTensors::dbias, &reference::Gradients::dbias},
+      {"dslopes", &AttentionOptions::alibi_slopes, &GradientTensors::dslopes, &reference::Gradients::dslopes},
       {"dsinks", &AttentionOptions::sinks, &GradientTensors::dsinks, &reference::Gradients::dsinks}};
   using OptionGradient = std::pair<const OptionGradientRow*, DeviceTensor>;
 
