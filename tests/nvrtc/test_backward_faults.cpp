@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -166,4 +167,65 @@ TEST_CASE("planted faults of Hopper's backward kernels are found") {
       if (i == 2) c.options.window = {60, 0};
       return c.what_is_wrong(engine);
     });
+}
+
+TEST_CASE("planted faults of the gradients of options are found") {
+  constexpr const char *kMain = "kernels/mma_backward.cuh", *kHeads = "kernels/head_gradients.cuh",
+                       *kRows = "kernels/bias_gradient.cuh", *kSlopes = "parts/score_gradient/slopes.cuh",
+                       *kBias = "parts/score_gradient/bias.cuh", *kClear = "kernels/backward_rows.cuh",
+                       *kSlot = "attention/score_gradient.cuh";
+  const std::vector<Fault> faults{
+      {"derivatives are those in front of the cap", kMain, "p[e] == 0.0f ? 0.0f : ds[e], at",
+       "p[e] == 0.0f ? 0.0f : ds[e] * derivatives.x[m][n][first + e], at"},
+      {"all columns of a lane are the first", kMain, "{first_key + column + lane() % 4 * 2, 8 * n + e}",
+       "{first_key + column + lane() % 4 * 2, 0}"},
+      {"heads of a group end together", kMain, "if ((i + 1) % tiles.count() == 0) end_head",
+       "if (i + 1 == steps) end_head"},
+      {"of two gradients the first alone is made", kSlot, "    others.add(derivative, place, key);\n", ""},
+      {"slopes add to scores", kSlopes, "__fmaf_rn(-derivative", "__fmaf_rn(derivative"},
+      {"lanes do not share their sums of slopes", kSlopes, "sum += ptx::shfl_xor(sum, lanes / 2);", ";"},
+      {"the next head has this one's sum, too", kSlopes, "    sum = 0.0f;\n", ""},
+      {"all warps store to one place", kSlopes, "of.index * of.warps + of.warp", "of.index * of.warps"},
+      {"rows of a bias are those of keys", kBias, "place.position - (place.sequence.keys - place.sequence.queries)",
+       "place.position"},
+      {"a bias is all heads'", kBias, "place.head * args.head_stride", "0"},
+      {"a bias is not cleared", kClear, "args.counters[index] = 0;", "args.counters[index] = 0x40000000;"},
+      {"the rounded bias is all heads'", kRows, "head * args.strides.head", "0"},
+      {"the end of a row is left as it was", kRows, "key < args.keys)", "key + 1 < args.keys)"},
+      {"a row goes on behind its last key", kRows, "key < args.keys)", "key >= 0)"},
+      {"sinks have the gradient's other sign", kHeads, "-p * ptx::ld", "p * ptx::ld"},
+      {"sinks are in natural logarithms", kHeads, "{batch, head, 0, {}}) * kLog2E", "{batch, head, 0, {}})"},
+      {"sinks have the first batch entry's alone", kHeads, "first + static_cast<int>(i / args.terms)", "first"},
+      {"heads lie side by side without what pads them", kHeads, "of_head * args.padded_terms", "of_head * args.terms"},
+      {"warps do not wait for each other's sums", kHeads, "    ptx::bar_sync();\n", ""},
+  };
+  for (const Fault& fault : tests::sample(faults))
+    check_found(fault, "sm_90a", 3, [](int i, Engine& engine) {
+      Case c({.seqlen_q = 150, .seqlen_kv = 200, .head_dim = 64, .head_dim_v = 64});
+      c.of_options = true;
+      c.dlse = HostTensor::random_normal(DType::f32, c.lse_shape(), 5);
+      c.values(&O::sinks, DType::f32, {4}, [](std::int64_t head) { return 2. - head; });
+      if (i == 2) return c.what_is_wrong(engine);  // by the Hopper family, whose rows are padded
+      const Dims of_heads = i == 0 ? Dims{4} : Dims{2, 4};
+      c.options.softcap = 1;
+      c.values(&O::alibi_slopes, DType::f32, of_heads, [](std::int64_t at) { return 0.02 * at; });
+      c.values(&O::bias, DType::bf16, {2, 4, i == 0 ? 150 : 1, 200}, [](std::int64_t at) { return at * 5 % 11 * .1; });
+      return c.what_is_wrong(engine);
+    });
+}
+
+TEST_CASE("what is not finite in keys that a bias is added to reaches nothing outside of its gradient") {
+  const auto is_clean = [](Engine& engine) {
+    Case c({.batch = 1, .seqlen_q = 70, .seqlen_kv = 100, .head_dim = 32, .head_dim_v = 32});
+    c.of_options = true;
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(c.k.element_count()); ++i)
+      store_element(c.k.data(), c.k.dtype(), i, std::numeric_limits<double>::quiet_NaN());
+    c.values(&O::bias, DType::f32, {1, 4, 70, 100}, [](std::int64_t) { return 0.5; });
+    c.what_is_wrong(engine);
+    return std::string();
+  };
+  CHECK(is_clean(tests::engine_for("sm_80")) == "");
+  for (const char* guard : {"query >= place.sequence.queries ||", "|| at >= place.sequence.keys"})
+    check_found({guard, "parts/score_gradient/bias.cuh", guard, ""}, "sm_80", 1,
+                [&](int, Engine& engine) { return is_clean(engine); });
 }
