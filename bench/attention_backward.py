@@ -14,7 +14,7 @@ from attention_peers import BACKWARD_PEERS
 
 OVER_FORWARD = 2.5  # five products of matrices where forward has two
 WINDOW = 1024  # keys before the query's own
-PAPER = "paper"
+PAPER, DETERMINISTIC = "paper", "deterministic"
 # By head dim: the mma family's defaults where shared memory is large, and what may be faster, by the counting in
 # docs/kernels/backward.md.
 MMA = {64: "mma-q128-kv128-w8-r1-s1", 128: "mma-q64-kv128-w8-r1-s1", 256: "mma-q64-kv64-w8-r1-s1"}
@@ -32,6 +32,7 @@ class Problem(typing.NamedTuple):
     window: typing.Optional[int] = None
     dtype_kv: str = "bfloat16"  # of dk and dv
     variant: typing.Optional[str] = None  # None: the library chooses
+    deterministic: bool = False
 
 
 class BackwardCell(typing.NamedTuple):
@@ -45,7 +46,8 @@ class BackwardCell(typing.NamedTuple):
     @property
     def ours(self):
         """side -> Problem. Beside flashjit stands what its group compares it with."""
-        return {"flashjit": Problem(self.shape, self.window), **OTHER_SIDES[self.group](self.shape)}
+        ours = Problem(self.shape, self.window, deterministic=self.group == DETERMINISTIC)
+        return {"flashjit": ours, **OTHER_SIDES[self.group](self.shape)}
 
     @property
     def peers(self):
@@ -64,14 +66,17 @@ OTHER_SIDES = {
     "grouped": lambda shape: {"equal_heads": Problem(shape._replace(heads_kv=shape.heads))},
     "window": lambda shape: {"plain": Problem(shape)},
     "f32": lambda shape: {"f32": Problem(shape, dtype_kv="float32")},
+    DETERMINISTIC: lambda shape: {"any_order": Problem(shape)},
     "variants": lambda shape: {name: Problem(shape, variant=name) for name in VARIANTS[shape.head_dim]},
 }
-PEERS_OF_GROUP = {PAPER: tuple(BACKWARD_PEERS), "grouped": tuple(BACKWARD_PEERS), "window": ("fa2", ), "f32": (), "variants": ()}
+PEERS_OF_GROUP = {PAPER: tuple(BACKWARD_PEERS), "grouped": tuple(BACKWARD_PEERS), "window": ("fa2", ), "f32": (),
+                  DETERMINISTIC: tuple(BACKWARD_PEERS), "variants": ()}
 GROUPS = {
     PAPER: grid,
     "grouped": lambda: [prefill(seqlen, 32, 8) for seqlen in (1024, 4096, 16384)],
     "window": lambda: [paper_cell(head_dim, "causal", 16384) for head_dim in (64, 128)],
     "f32": lambda: [paper_cell(head_dim, "causal", 4096) for head_dim in (64, 128, 256)],
+    DETERMINISTIC: grid,
     "variants": lambda: [paper_cell(head_dim, mask, 4096) for head_dim in VARIANTS for mask in ("full", "causal")],
 }
 
@@ -129,6 +134,11 @@ def mma_over_fa2(row):
     return ratio(row, "fa2", "mma")
 
 
+def of_any_order(row):
+    """The rate of deterministic gradients as a share of that of others."""
+    return ratio(row, "any_order", "flashjit")
+
+
 def of_fastest_variant(row):
     """The fastest variant's time over that of the default."""
     us = row["us"]
@@ -136,17 +146,17 @@ def of_fastest_variant(row):
 
 
 MEASURES = {"mma_over_fa2": mma_over_fa2, "of_equal_heads": of_equal_heads, "over_share": over_share,
-            "f32_over_16_bits": f32_over_16_bits, "of_fastest_variant": of_fastest_variant}
+            "f32_over_16_bits": f32_over_16_bits, "of_any_order": of_any_order, "of_fastest_variant": of_fastest_variant}
 TITLES = {"mma_over_fa2": "mma / fa2", "of_equal_heads": "of the rate with equal heads",
           "over_share": "time over the window's share", "f32_over_16_bits": "time with dk and dv in f32",
-          "of_fastest_variant": "time by the fastest variant"}
+          "of_any_order": "of the rate in any order", "of_fastest_variant": "time by the fastest variant"}
 
 
 def label(row):
     return f"head dim {row['head_dim']}, {'causal' if row['causal'] else 'full'}, {row['seqlen']}"
 
 
-def summarise_paper(rows):
+def summarise_peers(rows):
     """peer -> what summarise() of attention_grid says of it, and the cell of the smallest ratio."""
     summary = summarise(rows)
     for peer, values in summary.items():
@@ -155,8 +165,9 @@ def summarise_paper(rows):
 
 
 def summarise_backward(rows):
-    """The shapes of the paper by peers, and of each measure the geometric mean, the smallest and the largest value."""
-    summary = {PAPER: summarise_paper([row for row in rows if row["group"] == PAPER])}
+    """The shapes of the paper by peers, likewise of deterministic gradients, and of each measure the geometric mean, the
+    smallest and the largest value."""
+    summary = {group: summarise_peers([row for row in rows if row["group"] == group]) for group in (PAPER, DETERMINISTIC)}
     for name, measure in MEASURES.items():
         if values := [value for row in rows if (value := measure(row))]:
             summary[name] = {"geometric_mean": statistics.geometric_mean(values), "minimum": min(values),
@@ -176,11 +187,12 @@ def format_backward_row(cell, row):
 
 def format_backward_summary(summary):
     lines = []
-    for peer, values in summary[PAPER].items():
-        by_head_dim = ", ".join(f"d{head_dim} {mean:.3f}" for head_dim, mean in values["by_head_dim"].items())
-        lines.append(f"flashjit / {'the best peer' if peer == BEST else peer}: geometric mean "
-                     f"{values['geometric_mean']:.3f} ({by_head_dim}), smallest {values['minimum']:.3f} "
-                     f"({values['smallest']}), {values['cells']} cells")
+    for group, how in ((PAPER, ""), (DETERMINISTIC, ", both deterministic")):
+        for peer, values in summary[group].items():
+            by_head_dim = ", ".join(f"d{head_dim} {mean:.3f}" for head_dim, mean in values["by_head_dim"].items())
+            lines.append(f"flashjit / {'the best peer' if peer == BEST else peer}{how}: geometric mean "
+                         f"{values['geometric_mean']:.3f} ({by_head_dim}), smallest {values['minimum']:.3f} "
+                         f"({values['smallest']}), {values['cells']} cells")
     for name in MEASURES:
         if values := summary.get(name):
             lines.append(f"{TITLES[name]}: geometric mean {values['geometric_mean']:.3f}, from {values['minimum']:.3f} to "

@@ -58,6 +58,8 @@ class BackwardKernels:
         out, lse = self.flashjit.attention(q, k, v, lse=True, **options)
         if problem.variant is not None:
             options["variant"] = problem.variant
+        if problem.deterministic:
+            options["deterministic"] = True
         dtypes = "bfloat16", problem.dtype_kv, problem.dtype_kv
         gradients = {name: self.torch.full_like(tensor, math.nan, dtype=getattr(self.torch, dtype))
                      for name, tensor, dtype in zip(GRADIENTS, (q, k, v), dtypes)}
@@ -66,7 +68,8 @@ class BackwardKernels:
     def theirs(self, name, problem):
         """A peer's likewise."""
         windowed = {} if problem.window is None else {"window": problem.window}
-        return self.makers[name](self.torch, *self.inputs(problem.shape), problem.shape.causal, **windowed)
+        launch = self.makers[name](self.torch, *self.inputs(problem.shape), problem.shape.causal, **windowed)
+        return attention_peers.deterministic(self.torch, launch) if problem.deterministic else launch
 
 
 class BackwardComparison(Comparison):

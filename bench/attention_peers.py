@@ -126,6 +126,22 @@ def cudnn_backward(torch, dout, q, k, v, causal):
 BACKWARD = {"cudnn": cudnn_backward, "fa2": fa2_backward}
 
 
+def deterministic(torch, launch):
+    """The same, told by PyTorch's switch to give the same bits in every run. Memory that nobody has written yet stays as it
+    is, which PyTorch would fill otherwise."""
+
+    def launch_so():
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.use_deterministic_algorithms(True)
+        try:
+            return launch()
+        finally:
+            torch.use_deterministic_algorithms(before)
+
+    return launch_so
+
+
 def cudnn_masked(torch, q, k, v, bias):
     """cuDNN with a bias and a causal mask as PyTorch's function takes them: the mask as -infinity in the bias, which
     [seqlen, seqlen] is for all batch entries and heads."""

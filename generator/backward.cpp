@@ -64,10 +64,10 @@ std::string why_illegal(const Problem& problem, const BackwardVariant& variant, 
 QueryLayout query_layout(const Problem& problem, const BackwardVariant& variant) {
   return std::visit([&](const auto& of_family) { return query_layout(problem, of_family); }, variant);
 }
-TileOrder backward_order(const Problem& problem, const BackwardTraits& traits) {
+TileOrder backward_order(const Problem& problem, bool deterministic) {
   constexpr int kNarrow = 64;
   const TileOrder order = order_for(problem);
-  if (!traits.deterministic) return order;
+  if (!deterministic) return order;
   const bool is_wide = std::max(problem.head_dim, problem.head_dim_v) > kNarrow;
   return order == TileOrder::longest_first && is_wide ? TileOrder::natural : TileOrder::longest_first;
 }
@@ -79,36 +79,41 @@ int block_kv(const BackwardVariant& variant) noexcept {
   return std::visit([](const auto& of_family) { return of_family.block_kv; }, variant);
 }
 
-Source named_backward_source(const Problem& problem, const BackwardTraits& traits, const std::string& variant,
-                             const Architecture& architecture) {
-  const std::string of_forward = to_string(problem);
-  return named_source(fmt::format("bwd-{}{}{}.{}.{}", of_forward.substr(of_forward.find('-') + 1),
-                                  traits.key_gradient == DType::f32 ? "-f32" : "",
-                                  traits.deterministic ? "-deterministic" : "", variant, architecture.name),
-                      "flashjit_backward");
+std::string to_string(const KernelGradients& gradients) {
+  return fmt::format("{}{}{}{}", to_string(gradients.of_keys), gradients.slopes ? "-dslopes" : "",
+                     gradients.bias ? "-dbias" : "", gradients.deterministic ? "-deterministic" : "");
 }
 
-ConfigText backward_config(const Problem& problem, const BackwardTraits& traits) {
-  const DType gradient = traits.key_gradient;
+Source named_backward_source(const Problem& problem, const KernelGradients& gradients, const std::string& variant,
+                             const Architecture& architecture) {
+  const std::string of_forward = to_string(problem), made = to_string(gradients);
+  return named_source(
+      fmt::format("bwd-{}{}.{}.{}", of_forward.substr(of_forward.find('-') + 1),
+                  gradients.of_keys == problem.dtype ? made.substr(std::min(made.find('-'), made.size())) : '-' + made,
+                  variant, architecture.name),
+      "flashjit_backward");
+}
+
+ConfigText backward_config(const Problem& problem, const KernelGradients& gradients) {
+  const DType of_keys = gradients.of_keys;
   ConfigText config;
-  const bool in_f32 = gradient == DType::f32;
   config.use("Element", row_of(problem.dtype).element);
-  config.use("GradientElement", in_f32 ? "Single" : row_of(gradient).element);
+  config.use("GradientElement", of_keys == DType::f32 ? "Single" : row_of(of_keys).element);
   config.use("Arguments", "::Arguments");
   config.use("Masks", parts_in(Slot::mask, problem));
   config.add("int", "kHeadDim", problem.head_dim);
   config.add("int", "kHeadDimV", problem.head_dim_v);
-  config.add("int", "kGradientBytes", size_of(gradient));
+  config.add("int", "kGradientBytes", size_of(of_keys));
   config.add("bool", "kSplitKv", false);
-  config.add("bool", "kDeterministic", traits.deterministic);
-  config.add("bool", "kLongestFirst", backward_order(problem, traits) == TileOrder::longest_first);
+  config.add("bool", "kDeterministic", gradients.deterministic);
+  config.add("bool", "kLongestFirst", backward_order(problem, gradients.deterministic) == TileOrder::longest_first);
   return config;
 }
 
-PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, const BackwardTraits& traits,
+PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, const KernelGradients& gradients,
                             const Architecture& architecture, const Templates& templates) {
   return std::visit(
-      [&](const auto& of_family) { return render_backward(problem, of_family, traits, architecture, templates); },
+      [&](const auto& of_family) { return render_backward(problem, of_family, gradients, architecture, templates); },
       variant);
 }
 
@@ -124,6 +129,28 @@ PlainKernel render_backward_finish(DType dtype, const Architecture& architecture
       {fmt::format("backward-finish-{}", to_string(dtype)), "flashjit_backward_finish", "kernels/backward_rows.cuh",
        "BackwardFinishArguments", fmt::format("BackwardFinish<{}>{{args}}", row_of(dtype).element)},
       kBackwardRowsThreads, sizeof(BackwardFinishArguments), architecture, templates);
+}
+
+PlainKernel render_sink_gradients(const Architecture& architecture, const Templates& templates) {
+  return plain_kernel(
+      {"sink-gradients", "flashjit_sink_gradients", "kernels/head_gradients.cuh", "SinkGradientArguments",
+       "__shared__ HeadGradientShared shared;\n  HeadGradient<SinkTerms>{args.sum, {args}, shared}"},
+      kHeadGradientThreads, sizeof(SinkGradientArguments), architecture, templates);
+}
+
+PlainKernel render_slope_gradients(const Architecture& architecture, const Templates& templates) {
+  return plain_kernel(
+      {"slope-gradients", "flashjit_slope_gradients", "kernels/head_gradients.cuh", "SlopeGradientSumsArguments",
+       "__shared__ HeadGradientShared shared;\n  HeadGradient<SlopeTerms>{args.sum, {args}, shared}"},
+      kHeadGradientThreads, sizeof(SlopeGradientSumsArguments), architecture, templates);
+}
+
+PlainKernel render_bias_gradient(DType dtype, const Architecture& architecture, const Templates& templates) {
+  return plain_kernel(
+      {fmt::format("bias-gradient-{}", to_string(dtype)), "flashjit_bias_gradient", "kernels/bias_gradient.cuh",
+       "BiasGradientRowsArguments",
+       fmt::format("BiasGradientRows<{}>{{args}}", dtype == DType::f32 ? "Single" : row_of(dtype).element)},
+      kBackwardRowsThreads, sizeof(BiasGradientRowsArguments), architecture, templates);
 }
 
 PlainKernel render_backward_clear(const Architecture& architecture, const Templates& templates) {

@@ -18,12 +18,6 @@ BackwardVariant default_backward_variant(const Problem& problem, const Architect
 // Empty where there is such a kernel, else one line that says why not.
 std::string why_illegal(const Problem& problem, const BackwardVariant& variant, const Architecture& architecture);
 
-// What a backward kernel is told beside its problem and its variant.
-struct BackwardTraits {
-  DType key_gradient;          // of dk and dv: that of k and v, or f32
-  bool deterministic = false;  // dq is summed in the same order in every run
-};
-
 // How a kernel has what belongs to queries, in f32, of [batch, head, padded query]: LSE, row sums, and with columns dQ
 // before it is rounded.
 struct QueryLayout {
@@ -35,12 +29,20 @@ struct QueryLayout {
 QueryLayout query_layout(const Problem& problem, const BackwardVariant& variant);
 // In which tiles of keys are taken, by measurement: docs/kernels/backward.md. longest_first: those of several heads by
 // turns, which is also how tiles of one head wait less for each other.
-TileOrder backward_order(const Problem& problem, const BackwardTraits& traits);
+TileOrder backward_order(const Problem& problem, bool deterministic);
 int block_q(const BackwardVariant& variant) noexcept;
 int block_kv(const BackwardVariant& variant) noexcept;
 
+// What a kernel makes, beside dq, and how.
+struct KernelGradients {
+  DType of_keys;                      // dtype of dk and dv: of k and v, or f32
+  bool slopes = false, bias = false;  // which the mma family alone has
+  bool deterministic = false;         // dq is summed in the same order in every run
+};
+std::string to_string(const KernelGradients& gradients);  // "bf16-dslopes-dbias-deterministic"
+
 // problem: of backward_problem, without scores of users'. variant: a legal one.
-PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, const BackwardTraits& traits,
+PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, const KernelGradients& gradients,
                             const Architecture& architecture, const Templates& templates = embedded_templates());
 // Where it is not whole: what goes row by row through queries before it, and behind it where their gradients are
 // wanted. dtype: of q.
@@ -48,7 +50,12 @@ PlainKernel render_backward_prepare(DType dtype, const Architecture& architectur
                                     const Templates& templates = embedded_templates());
 PlainKernel render_backward_finish(DType dtype, const Architecture& architecture,
                                    const Templates& templates = embedded_templates());
-// What makes counters 0.
+// Behind it: the gradients of sinks; the sums of those of slopes; that of a bias in its dtype.
+PlainKernel render_sink_gradients(const Architecture& architecture, const Templates& templates = embedded_templates());
+PlainKernel render_slope_gradients(const Architecture& architecture, const Templates& templates = embedded_templates());
+PlainKernel render_bias_gradient(DType dtype, const Architecture& architecture,
+                                 const Templates& templates = embedded_templates());
+// What makes words 0.
 PlainKernel render_backward_clear(const Architecture& architecture, const Templates& templates = embedded_templates());
 
 }  // namespace flashjit::generator

@@ -30,14 +30,15 @@ std::string why_illegal(const Problem& problem, const MmaBackwardVariant& varian
 std::string why_illegal(const Problem& problem, const HopperBackwardVariant& variant, const Architecture& architecture);
 QueryLayout query_layout(const Problem& problem, const MmaBackwardVariant& variant);
 QueryLayout query_layout(const Problem& problem, const HopperBackwardVariant& variant);
-PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& variant, const BackwardTraits& traits,
+PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& variant, const KernelGradients& gradients,
                             const Architecture& architecture, const Templates& templates);
-PlainKernel render_backward(const Problem& problem, const HopperBackwardVariant& variant, const BackwardTraits& traits,
-                            const Architecture& architecture, const Templates& templates);
+PlainKernel render_backward(const Problem& problem, const HopperBackwardVariant& variant,
+                            const KernelGradients& gradients, const Architecture& architecture,
+                            const Templates& templates);
 // What all of them are told by struct Config.
-ConfigText backward_config(const Problem& problem, const BackwardTraits& traits);
+ConfigText backward_config(const Problem& problem, const KernelGradients& gradients);
 // The name and the entry of a source.
-Source named_backward_source(const Problem& problem, const BackwardTraits& traits, const std::string& variant,
+Source named_backward_source(const Problem& problem, const KernelGradients& gradients, const std::string& variant,
                              const Architecture& architecture);
 
 }  // namespace flashjit::generator

@@ -214,12 +214,12 @@ std::string render_functions(const Problem& problem) {
   return text;
 }
 
-std::string render_arguments(std::string_view family, const Problem& problem, bool split_kv) {
+std::string render_arguments(std::string_view family, const Problem& problem, bool split_kv, std::string_view behind) {
   std::string members = fmt::format("  {} core;\n", family);
   if (split_kv) members += "  SplitArguments splits;\n";
   for (const FeatureRow& row : kFeatures)
     if (row.is_in(problem) && row.arguments) members += fmt::format("  {} {};\n", row.arguments, row.word);
-  return "struct Arguments {\n" + members + "};\n";
+  return fmt::format("struct Arguments {{\n{}{}}};\n", members, behind);
 }
 
 std::string parts_in(Slot slot, const Problem& problem, bool fetches) {

@@ -75,8 +75,9 @@ std::vector<std::string> with_parts(const char* kernel, const Problem& problem, 
 // The structs of the problem's functions, without any change to their texts.
 std::string render_functions(const Problem& problem);
 // struct Arguments: what a kernel of the family is launched with. family: its struct in abi.cuh. Behind it comes that
-// of split keys, and then those of the parts.
-std::string render_arguments(std::string_view family, const Problem& problem, bool split_kv = false);
+// of split keys, then those of the parts, and then these members.
+std::string render_arguments(std::string_view family, const Problem& problem, bool split_kv = false,
+                             std::string_view behind = {});
 // The type of a slot: what the problem has in it.
 std::string parts_in(Slot slot, const Problem& problem, bool fetches = false);
 // Whether a kernel that can fetch blocks does.

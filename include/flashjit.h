@@ -185,16 +185,18 @@ typedef struct flashjit_attention_options {
 flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const flashjit_attention_options* options);
 
-/* Where gradients of q, k and v go; NULL: not computed. Each has the shape of what it is of, in the caller's memory: dq
-   in the dtype of q; dk and dv in that of k, or both in f32. */
+/* Where gradients of q, k and v go, and of the bias, the slopes and the sinks of the options; NULL: not computed. Each
+   has the shape of what it is of, in the caller's memory: dq in the dtype of q; dk and dv in that of k, or both in f32;
+   dbias in that of the bias or in f32; dslopes and dsinks in f32. */
 typedef struct flashjit_gradients {
   size_t struct_size;
   const DLTensor *dq, *dk, *dv;
-  int32_t deterministic; /* 0 or 1: dq is the same, bit by bit, in every run with the same inputs */
+  const DLTensor *dbias, *dslopes, *dsinks;
+  int32_t deterministic; /* 0 or 1: all of them are the same, bit by bit, in every run with the same inputs */
   int32_t reserved;      /* 0 */
 } flashjit_gradients;
 #define FLASHJIT_GRADIENTS_INIT \
-  { sizeof(flashjit_gradients), NULL, NULL, NULL, 0, 0 }
+  { sizeof(flashjit_gradients), NULL, NULL, NULL, NULL, NULL, NULL, 0, 0 }
 /* Gradients of a number that depends on what flashjit_attention gave, on out by dout, of its shape and dtype, and on
    lse by dlse, f32 (NULL: not), enqueued on the stream. Rules are those of flashjit::attention_backward
    (flashjit/backward.h). options are those of that call, but without lse, plan and fixed_split_size; variant is one of

@@ -381,3 +381,42 @@ struct BackwardFinishArguments {
   int chunks;  // of eight elements, of a row
   float scale;
 };
+
+// What parts/score_gradient/ write to, behind the arguments of all other parts.
+struct SlopeGradientArguments {
+  float* sums;  // of [batch, query head, tile of keys, warp]
+};
+struct BiasGradientArguments {
+  float* sums;                                        // packed in the shape of the bias; 0 before
+  long long batch_stride, head_stride, query_stride;  // in elements; 0: one for all
+};
+
+// The kernels of kernels/head_gradients.cuh, a thread block for each number: of [heads], or [batch, heads].
+constexpr int kHeadGradientThreads = 256;
+struct HeadGradientArguments {
+  float* gradients;
+  long long batch_stride;  // of them, in elements
+  int heads;               // of queries
+  int batch;               // entries that a number is for: all, or 1
+  int terms;               // that a head of a batch entry has
+  int padded_terms;        // for which there is memory
+};
+struct SinkGradientArguments {
+  HeadGradientArguments sum;  // its terms are queries
+  HeadArguments sinks;
+  const float *lse_log2, *row_sums;  // as the backward kernel has them
+};
+struct SlopeGradientSumsArguments {
+  HeadGradientArguments sum;  // its terms are those of SlopeGradientArguments
+  const float* sums;
+};
+
+// The kernel of kernels/bias_gradient.cuh.
+constexpr int kBiasGradientKeys = 512;  // of a thread block
+struct BiasGradientRowsArguments {
+  const float* sums;  // of [batch, heads, queries, keys]
+  char* gradients;
+  RowStrides strides;
+  int heads, queries, keys;
+  int blocks_of_row;
+};

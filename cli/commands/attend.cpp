@@ -31,9 +31,9 @@ Sequences of different lengths: see the options from --cu-seqlens-q to --page-ta
 are (total, heads_q, head_dim) and the LSE is (heads_q, total); with --cu-seqlens-kv so are K and V. Rows of no sequence
 become 0, their LSE -inf. Offsets, lengths, indices and pages that there are not are refused where a kernel runs; the CPU
 cuts them to what there is.
-From --grad, the gradient of some number with respect to the result, follow those of Q, K and V: a key/value head has the
-sum of its group's. What is an option beside these acts and gets none. There are no gradients yet with --score and --e4m3,
-nor, but on the CPU, of sequences of different lengths.
+From --grad, the gradient of some number with respect to the result, follow those of Q, K and V, and of --bias,
+--alibi-slopes and --sinks: what stands for several heads, rows or batch entries has the sum of theirs. There are no
+gradients yet with --score and --e4m3, nor, but on the CPU, of sequences of different lengths.
 Output: float32 for bf16, float16 for f16. Files appear whole or not at all; a failed --check writes none.
 
 Examples:
@@ -99,6 +99,7 @@ void print_json(const AttendOptions& options, const Answer& answer, const std::o
   }
   json["grad"] = options.grad.empty() ? Json() : Json(options.grad);
   json["grad_variant"] = options.grad_variant.empty() ? Json() : Json(options.grad_variant);
+  json["deterministic"] = options.deterministic;
   json["dlse"] = options.dlse.empty() ? Json() : Json(options.dlse);
   json["shape"] = std::vector<std::int64_t>(answer.out.shape().begin(), answer.out.shape().end());
   if (answer.kernel) {
@@ -187,15 +188,21 @@ int run(const AttendOptions& options, const Session& session) {
 
 void add_gradient_options(CLI::App* attend, AttendOptions& options) {
   add_option(attend, "--grad", options.grad, "FILE",
-             "Gradient of a number with respect to the result, in its shape: also compute those of Q, K and V");
+             "Gradient of a number with respect to the result, in its shape: also compute those of Q, K, V and "
+             "options");
   add_option(attend, "--dlse", options.dlse, "FILE",
              "With --grad, likewise with respect to the LSE: float32 (batch, heads_q, seqlen_q) [default: 0]");
   add_option(attend, "--grad-variant", options.grad_variant, "VARIANT",
              "With --grad, the kernel that makes gradients, as mma-q64-kv128-w8-r1-s1 or hopper-q64-kv128 [default: "
              "the best guess]");
+  add_flag(attend, "--deterministic", options.deterministic,
+           "With --grad, gradients that are the same, bit by bit, in every run");
   add_option(attend, "--dq", options.dq, "FILE", "With --grad, write the gradient of Q, in its shape");
   add_option(attend, "--dk", options.dk, "FILE", "Likewise of K");
   add_option(attend, "--dv", options.dv, "FILE", "Likewise of V");
+  add_option(attend, "--dbias", options.dbias, "FILE", "Likewise of --bias");
+  add_option(attend, "--dslopes", options.dslopes, "FILE", "Likewise of --alibi-slopes");
+  add_option(attend, "--dsinks", options.dsinks, "FILE", "Likewise of --sinks");
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "cli/io/device.h"
 #include "cli/io/flops.h"
@@ -68,44 +70,69 @@ Answer::Speed measured_speed(Engine& engine, const CallOnDevice& call, const Att
   return speed;
 }
 
-// Gradients by kernels, from the output and LSE that the call has by now.
-void add_gradients(Engine& engine, const CallOnDevice& call, const GradientInputs& asked, Answer& answer) {
-  const Clock::time_point start = Clock::now();
-  const DeviceTensor dout = asked.dout.to_device(nullptr, call.device);
-  std::optional<DeviceTensor> dlse, dq, dk, dv;
-  const auto view = [](const std::optional<DeviceTensor>& tensor) {
-    return tensor ? std::optional<Tensor>(tensor->view()) : std::nullopt;
-  };
-  const auto allocate_like = [&](const DeviceTensor& tensor) {
-    return DeviceTensor::allocate(tensor.view().dtype, tensor.view().shape, nullptr, call.device);
-  };
-  if (asked.dlse) dlse = asked.dlse->to_device(nullptr, call.device);
-  if (asked.dq) dq = allocate_like(call.q);
-  if (asked.dk) dk = allocate_like(call.k);
-  if (asked.dv) dv = allocate_like(call.v);
-  engine.attention_backward(dout, call.q, call.k, call.v, call.out, call.lse, {view(dq), view(dk), view(dv)},
-                            call.options, {view(dlse), asked.variant});
-  if (dq) answer.dq = HostTensor::from_device(*dq);
-  if (dk) answer.dk = HostTensor::from_device(*dk);
-  if (dv) answer.dv = HostTensor::from_device(*dv);
-  answer.first_backward_ms = milliseconds_since(start);
+struct GradientRow {
+  const char* name;
+  bool GradientInputs::*asked;
+  std::optional<HostTensor> Answer::*answer;
+  std::optional<Tensor> GradientTensors::*into;
+  std::vector<double> reference::Gradients::*values;
+  HostTensor Inputs::*of;  // null: it is of an option
+  std::optional<Tensor> AttentionOptions::*of_option = nullptr;
+};
+using G = GradientInputs;
+using R = reference::Gradients;
+using T = GradientTensors;
+using O = AttentionOptions;
+constexpr GradientRow kGradients[] = {
+    {"dq", &G::dq, &Answer::dq, &T::dq, &R::dq, &Inputs::q},
+    {"dk", &G::dk, &Answer::dk, &T::dk, &R::dk, &Inputs::k},
+    {"dv", &G::dv, &Answer::dv, &T::dv, &R::dv, &Inputs::v},
+    {"dbias", &G::dbias, &Answer::dbias, &T::dbias, &R::dbias, nullptr, &O::bias},
+    {"dslopes", &G::dslopes, &Answer::dslopes, &T::dslopes, &R::dslopes, nullptr, &O::alibi_slopes},
+    {"dsinks", &G::dsinks, &Answer::dsinks, &T::dsinks, &R::dsinks, nullptr, &O::sinks}};
+
+// What the gradient is of, wherever its memory is.
+Tensor original(const GradientRow& row, const Inputs& inputs, const AttentionOptions& options) {
+  return row.of ? (inputs.*row.of).view() : *(options.*row.of_option);
 }
 
 std::optional<Tensor> view_of(const std::optional<HostTensor>& tensor) {
   return tensor ? std::optional<Tensor>(tensor->view()) : std::nullopt;
 }
 
+// Gradients by kernels, from the output and LSE that the call has by now.
+void add_gradients(Engine& engine, const CallOnDevice& call, const Inputs& inputs, Answer& answer) {
+  const Clock::time_point start = Clock::now();
+  const GradientInputs& asked = *inputs.gradients;
+  const DeviceTensor dout = asked.dout.to_device(nullptr, call.device);
+  DeviceTensor dlse;
+  if (asked.dlse) dlse = asked.dlse->to_device(nullptr, call.device);
+  std::vector<std::pair<std::optional<HostTensor> Answer::*, DeviceTensor>> made;
+  GradientTensors into;
+  for (const GradientRow& row : kGradients) {
+    if (!(asked.*row.asked)) continue;
+    const Tensor of = original(row, inputs, call.options);
+    made.emplace_back(row.answer, DeviceTensor::allocate(of.dtype, of.shape, nullptr, call.device));
+    into.*row.into = made.back().second.view();
+  }
+  const std::optional<Tensor> of_lse = asked.dlse ? std::optional<Tensor>(dlse.view()) : std::nullopt;
+  engine.attention_backward(dout, call.q, call.k, call.v, call.out, call.lse, into, call.options,
+                            {of_lse, asked.variant, asked.deterministic});
+  for (const auto& [gradient, memory] : made) answer.*gradient = HostTensor::from_device(memory);
+  answer.first_backward_ms = milliseconds_since(start);
+}
+
 void add_reference_gradients(const Inputs& inputs, Answer& answer) {
   const GradientInputs& asked = *inputs.gradients;
-  const reference::Gradients all =
-      reference::attention_backward(asked.dout.view(), inputs.q.view(), inputs.k.view(), inputs.v.view(),
-                                    inputs.options_on_host(), view_of(asked.dlse));
-  const auto rounded = [](const std::vector<double>& gradient, const HostTensor& of) {
-    return HostTensor::from_doubles(of.dtype(), of.shape(), gradient.data(), gradient.size());
-  };
-  if (asked.dq) answer.dq = rounded(all.dq, inputs.q);
-  if (asked.dk) answer.dk = rounded(all.dk, inputs.k);
-  if (asked.dv) answer.dv = rounded(all.dv, inputs.v);
+  const AttentionOptions options = inputs.options_on_host();
+  const reference::Gradients all = reference::attention_backward(asked.dout.view(), inputs.q.view(), inputs.k.view(),
+                                                                 inputs.v.view(), options, view_of(asked.dlse));
+  for (const GradientRow& row : kGradients) {
+    if (!(asked.*row.asked)) continue;
+    const Tensor of = original(row, inputs, options);
+    const std::vector<double>& values = all.*row.values;
+    answer.*row.answer = HostTensor::from_doubles(of.dtype, of.shape, values.data(), values.size());
+  }
 }
 
 void compare_gradients(Engine* engine, const Inputs& inputs, const Answer& answer, Check& check) {
@@ -117,9 +144,9 @@ void compare_gradients(Engine* engine, const Inputs& inputs, const Answer& answe
   const reference::Gradients low = engine != nullptr
                                        ? engine->reference_backward_in_low_precision(dout, q, k, v, options, dlse)
                                        : reference::attention_backward_in_low_precision(dout, q, k, v, options, dlse);
-  if (answer.dq) check.push_back({"dq", reference::compare(*answer.dq, exact.dq, low.dq)});
-  if (answer.dk) check.push_back({"dk", reference::compare(*answer.dk, exact.dk, low.dk)});
-  if (answer.dv) check.push_back({"dv", reference::compare(*answer.dv, exact.dv, low.dv)});
+  for (const GradientRow& row : kGradients)
+    if (const std::optional<HostTensor>& gradient = answer.*row.answer)
+      check.push_back({row.name, reference::compare(*gradient, exact.*row.values, low.*row.values)});
 }
 
 }  // namespace
@@ -151,7 +178,7 @@ Answer attend_by_kernel(Engine& engine, const DeviceInfo& device, const Inputs& 
   answer.out = HostTensor::from_device(call.out);
   answer.first_call_ms = milliseconds_since(start);
   answer.lse = HostTensor::from_device(call.lse);
-  if (inputs.gradients) add_gradients(engine, call, *inputs.gradients, answer);
+  if (inputs.gradients) add_gradients(engine, call, inputs, answer);
   if (answer.out.element_count() == 0) return answer;  // no kernel ran
   answer.kernel = engine.prepare(call.q, call.k, call.v, call.out, options);
   if (!is_emulated(device)) answer.speed = measured_speed(engine, call, options, inputs);

@@ -21,7 +21,9 @@ struct GradientInputs {
   HostTensor dout;                 // the dtype and shape of the output
   std::optional<HostTensor> dlse;  // f32, the shape of the LSE
   bool dq = false, dk = false, dv = false;
+  bool dbias = false, dslopes = false, dsinks = false;
   std::optional<BackwardVariant> variant;
+  bool deterministic = false;
 };
 
 struct Inputs {
@@ -37,10 +39,11 @@ struct Inputs {
 };
 
 struct Answer {
-  HostTensor out;                        // the dtype of q
-  HostTensor lse;                        // f32
-  std::optional<HostTensor> dq, dk, dv;  // those that are asked for; the dtype of q
-  std::string device;                    // "NVIDIA H200", "emulated sm_90a" or "CPU reference"
+  HostTensor out;  // the dtype of q
+  HostTensor lse;  // f32
+  // Those that are asked for, in the dtypes of what they are of.
+  std::optional<HostTensor> dq, dk, dv, dbias, dslopes, dsinks;
+  std::string device;  // "NVIDIA H200", "emulated sm_90a" or "CPU reference"
   // By a kernel:
   std::optional<KernelInfo> kernel;
   double first_call_ms = 0;      // compiles or loads the kernel, launches, and copies the output back

@@ -64,8 +64,11 @@ GradientInputs read_gradients(const AttendOptions& options, const Inputs& inputs
   const std::string& offsets = options.tensors.cu_seqlens_q;
   GradientInputs gradients;
   gradients.dq = !options.dq.empty(), gradients.dk = !options.dk.empty(), gradients.dv = !options.dv.empty();
+  gradients.dbias = !options.dbias.empty(), gradients.dslopes = !options.dslopes.empty();
+  gradients.dsinks = !options.dsinks.empty();
   gradients.dout = read_input(options.grad, inputs.q.dtype(), "--cu-seqlens-q", offsets);
   require_shape(options.grad, gradients.dout, "output", inputs.out_shape());
+  gradients.deterministic = options.deterministic;
   if (!options.grad_variant.empty()) gradients.variant = parse_backward_variant(options.grad_variant);
   if (options.dlse.empty()) return gradients;
   HostTensor dlse = read_npy(options.dlse, DType::f32);

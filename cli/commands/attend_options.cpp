@@ -53,7 +53,13 @@ constexpr ResultFile kResultFiles[] = {
     {"--lse", &AttendOptions::lse, [](const Answer& answer) -> const HostTensor& { return answer.lse; }},
     {"--dq", &AttendOptions::dq, [](const Answer& answer) -> const HostTensor& { return *answer.dq; }, true},
     {"--dk", &AttendOptions::dk, [](const Answer& answer) -> const HostTensor& { return *answer.dk; }, true},
-    {"--dv", &AttendOptions::dv, [](const Answer& answer) -> const HostTensor& { return *answer.dv; }, true}};
+    {"--dv", &AttendOptions::dv, [](const Answer& answer) -> const HostTensor& { return *answer.dv; }, true},
+    {"--dbias", &AttendOptions::dbias, [](const Answer& answer) -> const HostTensor& { return *answer.dbias; }, true,
+     "--bias", &TensorFiles::bias},
+    {"--dslopes", &AttendOptions::dslopes, [](const Answer& answer) -> const HostTensor& { return *answer.dslopes; },
+     true, "--alibi-slopes", &TensorFiles::slopes},
+    {"--dsinks", &AttendOptions::dsinks, [](const Answer& answer) -> const HostTensor& { return *answer.dsinks; }, true,
+     "--sinks", &TensorFiles::sinks}};
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorCode::invalid_argument, what); }
 
@@ -86,11 +92,16 @@ void require_results(const AttendOptions& options) {
     if (!result->is_gradient) continue;
     if (!has_grad)
       refuse(fmt::format("{}: must be given only with --grad, was {}", result->option, options.*result->path));
+    if (result->of_file && (options.tensors.*result->of_file).empty())
+      refuse(fmt::format("{}: must be given only with {}, was {}", result->option, result->of_option,
+                         options.*result->path));
     wants_gradient = true;
   }
   for (const auto& [option, given] : {std::pair{"--dlse", &options.dlse}, {"--grad-variant", &options.grad_variant}})
     if (!given->empty() && !has_grad) refuse(fmt::format("{}: must be given only with --grad, was {}", option, *given));
-  if (has_grad && !wants_gradient) refuse("--grad: must be given with --dq, --dk or --dv, was given with none of them");
+  if (options.deterministic && !has_grad) refuse("--deterministic: must be given only with --grad");
+  if (has_grad && !wants_gradient)
+    refuse("--grad: must be given with --dq, --dk, --dv or another result, was given with none of them");
   if (options.output.empty() && !has_grad) refuse("--output: must be given where --grad is not");
 }
 

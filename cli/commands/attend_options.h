@@ -34,7 +34,8 @@ std::span<const TensorOption> tensor_options();
 
 struct AttendOptions {
   std::string q, k, v, output, lse, dtype = "bf16", variant;
-  std::string grad, grad_variant, dlse, dq, dk, dv;
+  std::string grad, grad_variant, dlse, dq, dk, dv, dbias, dslopes, dsinks;
+  bool deterministic = false;
   TensorFiles tensors;
   TextOptions texts;
   FeatureOptions features;
@@ -50,6 +51,8 @@ struct ResultFile {
   std::string AttendOptions::*path;
   const HostTensor& (*of)(const Answer& answer);
   bool is_gradient = false;
+  const char* of_option = nullptr;  // the gradient of this one, whose file is
+  std::string TensorFiles::*of_file = nullptr;
 };
 std::span<const ResultFile> result_files();
 // In the same order.

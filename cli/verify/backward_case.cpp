@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 namespace flashjit::cli {
@@ -49,6 +50,23 @@ Upstream with_rounded_sums(const Upstream& upstream, const reference::Result& fo
   return rounded;
 }
 
+struct GradientRow {
+  const char* name;
+  std::optional<Tensor> GradientTensors::*tensor;
+  std::vector<double> reference::Gradients::*values;
+  std::optional<Tensor> AttentionOptions::*option;  // null: it is of q, k or v
+  bool any_order;                                   // see CaseOutput
+};
+using T = GradientTensors;
+using R = reference::Gradients;
+using O = AttentionOptions;
+constexpr GradientRow kGradients[] = {{"dq", &T::dq, &R::dq, nullptr, true},
+                                      {"dk", &T::dk, &R::dk, nullptr, false},
+                                      {"dv", &T::dv, &R::dv, nullptr, false},
+                                      {"dbias", &T::dbias, &R::dbias, &O::bias, true},
+                                      {"dslopes", &T::dslopes, &R::dslopes, &O::alibi_slopes, false},
+                                      {"dsinks", &T::dsinks, &R::dsinks, &O::sinks, false}};
+
 // Gradients of a call in double precision, and how far others may be from them.
 class GradientReferences {
  public:
@@ -63,12 +81,11 @@ class GradientReferences {
                                                        upstream.dlse.view());
   }
   void measure(const reference::Gradients& one, const reference::Gradients& other) {
-    dq = std::max(dq, distance(one.dq, other.dq));
-    dk = std::max(dk, distance(one.dk, other.dk));
-    dv = std::max(dv, distance(one.dv, other.dv));
+    for (std::size_t i = 0; i < std::size(kGradients); ++i)
+      yardsticks[i] = std::max(yardsticks[i], distance(one.*kGradients[i].values, other.*kGradients[i].values));
   }
 
-  double dq = 0, dk = 0, dv = 0;  // the yardsticks
+  double yardsticks[std::size(kGradients)] = {};  // in the order of the rows
 
  private:
   Engine& engine_;
@@ -79,8 +96,9 @@ class GradientReferences {
 }  // namespace
 
 std::string to_string(const GradientChoices& choices) {
-  std::string text = "gradients of";
-  for (const auto& [name, is_wanted] : {std::pair{" q", choices.dq}, {" k", choices.dk}, {" v", choices.dv}})
+  std::string text = choices.deterministic ? "deterministic gradients of" : "gradients of";
+  for (const auto& [name, is_wanted] :
+       {std::pair{" q", choices.dq}, {" k", choices.dk}, {" v", choices.dv}, {" options", choices.of_options}})
     if (is_wanted) text += name;
   if (choices.in_f32) text += " in f32";
   if (choices.has_dlse) text += ", with dlse";
@@ -106,23 +124,30 @@ BackwardCase::BackwardCase(Engine& engine, const CaseShape& shape, const CaseInp
     const Upstream other = upstream_of(static_cast<std::uint64_t>(draw));
     references.measure(references.exact(other), references.low(other));
   }
-  using T = GradientTensors;
-  if (choices.dq) add_gradient("dq", &T::dq, exact.dq, references.dq, inputs.q, dtype);
-  if (choices.dk) add_gradient("dk", &T::dk, exact.dk, references.dk, inputs.k, of_keys);
-  if (choices.dv) add_gradient("dv", &T::dv, exact.dv, references.dv, inputs.v, of_keys);
+  const HostTensor* const of[] = {&inputs.q, &inputs.k, &inputs.v};
+  const bool is_wanted[] = {choices.dq, choices.dk, choices.dv};
+  for (std::size_t i = 0; i < std::size(kGradients); ++i) {
+    const GradientRow& row = kGradients[i];
+    const std::optional<Tensor> option = row.option ? on_host.*row.option : std::nullopt;
+    if (row.option ? !option || !choices.of_options : !is_wanted[i]) continue;
+    if (row.tensor == &T::dbias && choices.deterministic) continue;  // which of most biases is refused
+    const CaseLayout layout = row.option ? CaseLayout{} : layout_;
+    const DType of_gradient = row.tensor == &T::dq ? dtype
+                              : !row.option        ? of_keys
+                              : choices.in_f32     ? DType::f32
+                                                   : option->dtype;
+    HostTensor poisoned = layout.in_memory(filled_with_nan(of_gradient, option ? option->shape : of[i]->shape()));
+    gradients_.push_back({row.name, row.tensor, exact.*row.values, references.yardsticks[i], std::move(poisoned),
+                          layout, row.any_order && !choices.deterministic});
+  }
   call_.q = move_rows(inputs.q), call_.k = move_rows(inputs.k), call_.v = move_rows(inputs.v);
   call_.dout = move_rows(upstream.dout);
   call_.out = move_rows(HostTensor::from_doubles(dtype, forward.shape, forward.out.data(), forward.out.size()));
   call_.lse = move(HostTensor::from_doubles(DType::f32, lse_shape, forward.lse.data(), forward.lse.size()));
   if (choices.has_dlse) call_.dlse = move(upstream.dlse);
+  call_.deterministic = choices.deterministic;
   call_.options = with_tensors(inputs.options, inputs.tensors, device, tensors_);
   call_.options = texts.on_device(call_.options, device, tensors_);
-}
-
-void BackwardCase::add_gradient(const char* name, std::optional<Tensor> GradientTensors::*tensor,
-                                const std::vector<double>& exact, double yardstick, const HostTensor& of, DType dtype) {
-  HostTensor poisoned = layout_.in_memory(filled_with_nan(dtype, of.shape()));
-  gradients_.push_back({name, tensor, exact, yardstick, std::move(poisoned), tensor == &GradientTensors::dq});
 }
 
 Tensor BackwardCase::move(const HostTensor& tensor) {
@@ -138,20 +163,20 @@ CaseOutputs BackwardCase::run(const std::function<void(const BackwardCaseCall&)>
   BackwardCaseCall call = call_;
   for (const Gradient& gradient : gradients_) {
     memory.push_back(gradient.poisoned.to_device(nullptr, device_));
-    call.into.*gradient.tensor = layout_.view(memory.back());
+    call.into.*gradient.tensor = gradient.layout.view(memory.back());
   }
   attention_backward(call);
   CaseOutputs outputs;
   for (std::size_t i = 0; i < gradients_.size(); ++i)
-    outputs.push_back(
-        {gradients_[i].name, layout_.in_memory(HostTensor::from_device(memory[i])), gradients_[i].any_order});
+    outputs.push_back({gradients_[i].name, gradients_[i].layout.in_memory(HostTensor::from_device(memory[i])),
+                       gradients_[i].any_order});
   return outputs;
 }
 
 CaseOutputs BackwardCase::run(Engine& engine, const std::optional<Variant>& /*variant*/) const {
   return run([&](const BackwardCaseCall& call) {
     engine.attention_backward(call.dout, call.q, call.k, call.v, call.out, call.lse, call.into, call.options,
-                              {call.dlse, {}});
+                              {call.dlse, {}, call.deterministic});
   });
 }
 
@@ -159,7 +184,7 @@ CaseOutputs BackwardCase::emulate(Engine& engine, const std::optional<Variant>& 
                                   const EmulationOptions& options, emulator::Report& report) const {
   return run([&](const BackwardCaseCall& call) {
     report = engine.emulate_backward(call.dout, call.q, call.k, call.v, call.out, call.lse, call.into, call.options,
-                                     {call.dlse, {}}, options);
+                                     {call.dlse, {}, call.deterministic}, options);
   });
 }
 

@@ -20,9 +20,11 @@ namespace flashjit::cli {
 struct GradientChoices {
   bool dq = true, dk = true, dv = true;
   bool has_dlse = true;  // something depends on the LSE
-  bool in_f32 = false;   // dk and dv
+  bool in_f32 = false;   // dk and dv, and those of options
+  bool of_options = true;
+  bool deterministic = false;
 };
-std::string to_string(const GradientChoices& choices);  // "gradients of q k in f32, with dlse"
+std::string to_string(const GradientChoices& choices);  // "deterministic gradients of q k options in f32, with dlse"
 
 // A case as attention_backward() is given it.
 struct BackwardCaseCall {
@@ -30,6 +32,7 @@ struct BackwardCaseCall {
   GradientTensors into;
   AttentionOptions options;
   std::optional<Tensor> dlse;
+  bool deterministic = false;
 };
 
 // Output and LSE are those of the reference, so that what is wrong is wrong in the backward kernels. Where few rows or
@@ -57,10 +60,9 @@ class BackwardCase : public ComparedCase {
     std::vector<double> exact;
     double yardstick;     // what low precision may make of it
     HostTensor poisoned;  // in the layout of the case
+    CaseLayout layout;    // of an option: none
     bool any_order;       // see CaseOutput
   };
-  void add_gradient(const char* name, std::optional<Tensor> GradientTensors::*tensor, const std::vector<double>& exact,
-                    double yardstick, const HostTensor& of, DType dtype);
   Tensor move(const HostTensor& tensor);       // to the device
   Tensor move_rows(const HostTensor& tensor);  // likewise, in the layout of the case
 

@@ -237,7 +237,8 @@ RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
 GradientChoices random_gradients(std::uint64_t seed) {
   Dice dice(~seed);
   const std::int64_t wanted = dice.from_to(1, 7);
-  return {(wanted & 1) != 0, (wanted & 2) != 0, (wanted & 4) != 0, dice.one_in(2), dice.one_in(3)};
+  return {(wanted & 1) != 0, (wanted & 2) != 0, (wanted & 4) != 0, dice.one_in(2),
+          dice.one_in(3),    dice.one_in(2),    dice.one_in(2)};
 }
 
 std::optional<Variant> random_variant(const Engine& engine, const RandomCase& random, std::string_view architecture,

@@ -97,8 +97,9 @@ std::string render_matrices(const Problem& problem, const HopperBackwardVariant&
                                     .adds = shares});
 }
 
-std::string render_config(const Problem& problem, const HopperBackwardVariant& variant, const BackwardTraits& traits) {
-  ConfigText config = backward_config(problem, traits);
+std::string render_config(const Problem& problem, const HopperBackwardVariant& variant,
+                          const KernelGradients& gradients) {
+  ConfigText config = backward_config(problem, gradients);
   config.use("Scores", "DerivativeMatrix");
   config.use("KeyGradient", "KeyGradientMatrix");
   config.use("ValueGradient", "ValueGradientMatrix");
@@ -154,19 +155,20 @@ QueryLayout query_layout(const Problem& problem, const HopperBackwardVariant& va
           .adders = shares_keys(variant) ? 1 : kParts};
 }
 
-PlainKernel render_backward(const Problem& problem, const HopperBackwardVariant& variant, const BackwardTraits& traits,
-                            const Architecture& architecture, const Templates& templates) {
+PlainKernel render_backward(const Problem& problem, const HopperBackwardVariant& variant,
+                            const KernelGradients& gradients, const Architecture& architecture,
+                            const Templates& templates) {
   PlainKernel kernel{};
   kernel.threads = kThreads;
   kernel.argument_bytes = argument_bytes(problem, sizeof(HopperBackwardArguments), alignof(HopperBackwardArguments));
   kernel.smem_bytes = smem_bytes(problem, variant);
   Source& source = kernel.source;
-  source = named_backward_source(problem, traits, spell_variant(variant), architecture);
+  source = named_backward_source(problem, gradients, spell_variant(variant), architecture);
   source.device_code = templates.flatten(
       with_parts(shares_keys(variant) ? "kernels/hopper_backward_wide.cuh" : "kernels/hopper_backward.cuh", problem));
   source.generated =
       kGenerated + render_functions(problem) + render_arguments("HopperBackwardArguments", problem) +
-      render_matrices(problem, variant) + render_config(problem, variant, traits) +
+      render_matrices(problem, variant) + render_config(problem, variant, gradients) +
       render({shares_keys(variant) ? "HopperBackwardWideShape" : "HopperBackwardShape", kernel.smem_bytes,
               kernel.threads, kernel.argument_bytes}) +
       fmt::format(

@@ -14,6 +14,7 @@
 #include "generator/family.h"
 #include "generator/features.h"
 #include "generator/kernels/mma.h"
+#include "generator/score_gradients.h"
 #include "generator/source_parts.h"
 #include "generator/tunables.h"
 
@@ -60,10 +61,11 @@ bool can_be_shared_out(const MmaBackwardVariant& variant) {
          (keys_of_warp == kPieceKeys / 2 || (keys_of_warp > 0 && keys_of_warp % kPieceKeys == 0));
 }
 
-std::string render_config(const Problem& problem, const MmaBackwardVariant& variant, const BackwardTraits& traits,
+std::string render_config(const Problem& problem, const MmaBackwardVariant& variant, const KernelGradients& gradients,
                           const Architecture& architecture) {
-  ConfigText config = backward_config(problem, traits);
+  ConfigText config = backward_config(problem, gradients);
   config.use("ScoreParts", parts_in(Slot::score, problem));
+  config.use("ScoreGradients", score_gradient_parts(gradients));
   config.use("Predicates", parts_in(Slot::predicate, problem));
   config.use("Dropouts", parts_in(Slot::probability, problem));
   add_to(config, kTunables, variant);
@@ -92,17 +94,20 @@ std::string why_illegal(const Problem& problem, const MmaBackwardVariant& varian
   return {};
 }
 
-PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& variant, const BackwardTraits& traits,
+PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& variant, const KernelGradients& gradients,
                             const Architecture& architecture, const Templates& templates) {
   PlainKernel kernel{};
   kernel.threads = variant.warps * kWarpSize;
-  kernel.argument_bytes = argument_bytes(problem, sizeof(BackwardArguments), alignof(BackwardArguments));
+  kernel.argument_bytes =
+      argument_bytes(problem, sizeof(BackwardArguments), alignof(BackwardArguments)) + score_gradient_bytes(gradients);
   kernel.smem_bytes = smem_bytes(problem, variant);
   Source& source = kernel.source;
-  source = named_backward_source(problem, traits, spell_variant(variant), architecture);
-  source.device_code = templates.flatten(with_parts("kernels/mma_backward.cuh", problem));
-  source.generated = kGenerated + render_functions(problem) + render_arguments("BackwardArguments", problem) +
-                     render_config(problem, variant, traits, architecture) +
+  source = named_backward_source(problem, gradients, spell_variant(variant), architecture);
+  source.device_code =
+      templates.flatten(with_score_gradients(with_parts("kernels/mma_backward.cuh", problem), gradients));
+  source.generated = kGenerated + render_functions(problem) +
+                     render_arguments("BackwardArguments", problem, false, score_gradient_members(gradients)) +
+                     render_config(problem, variant, gradients, architecture) +
                      render({"BackwardShape", kernel.smem_bytes, kernel.threads, kernel.argument_bytes}) +
                      fmt::format(
                          "extern \"C\" __global__ void __launch_bounds__({})\n"

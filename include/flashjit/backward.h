@@ -14,9 +14,11 @@ namespace flashjit {
 
 // Where gradients of q, k and v go; those that are empty are not computed. Each has the shape of the tensor that it is
 // of, any strides that this could have, and no part in any other tensor of the call. dq has the dtype of q; dk and dv
-// that of k, or both are f32.
+// that of k, or both are f32. Those of options want the option: of the bias, which is of its dtype or f32, of
+// alibi_slopes and of sinks, which are f32. Each number gets the sum over all that it stands for.
 struct GradientTensors {
   std::optional<Tensor> dq, dk, dv;
+  std::optional<Tensor> dbias = std::nullopt, dslopes = std::nullopt, dsinks = std::nullopt;
 };
 
 // How the kernel is tuned that makes dq, dk and dv. That of the mma.sync family, for all architectures:
@@ -49,10 +51,10 @@ BackwardVariant parse_backward_variant(std::string_view text);
 struct BackwardOptions {
   std::optional<Tensor> dlse;              // by which the number depends on the LSE; without it it does not
   std::optional<BackwardVariant> variant;  // without it the library chooses
-  bool deterministic = false;              // dq is the same, bit by bit, in every run with the same inputs
+  bool deterministic = false;              // all gradients are the same, bit by bit, in every run with the same inputs
 };
 
-// In memory of their own, packed, in the dtypes of q, k and v.
+// In memory of their own, packed, in the dtypes of q, k and v. Those of options go into the caller's memory alone.
 struct Gradients {
   DeviceTensor dq, dk, dv;
 };
@@ -63,15 +65,20 @@ struct Gradients {
 //                                                          there: the last dimension is contiguous
 //   lse, dlse  [batch, num_heads_q, seqlen_q]              f32; likewise, natural logarithm
 // opts as of that call, with its dropout, but without lse, plan, variant and fixed_split_size, which must not be given.
-// Key/value heads get the sums of their groups' gradients. A bias, slopes and sinks act, and get no gradients; mask, as
-// text, acts; block_mask is not used. score, ragged batches and k and v of e4m3 have no kernels yet: Error(unsupported)
-// names the option.
+// Key/value heads get the sums of their groups' gradients. mask, as text, acts; block_mask is not used. score, ragged
+// batches and k and v of e4m3 have no kernels yet: Error(unsupported) names the option.
 //
 // Kernels are made at the first call: of the Hopper family where that has them and there are 64 queries or more, else
-// of mma.sync. dq is a sum by atomic additions in f32, whose order, and so its last bits, may differ from run to run;
-// dk and dv do not. The call allocates in stream order, and frees, two floats for each row of q, and for dq head_dim
-// more; the Hopper family pads rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256, and
-// has two counters for each head of k.
+// of mma.sync. dq is a sum by atomic additions in f32, whose order, and so its last bits, may differ from run to run,
+// and so is dbias where the bias stands for more than one batch entry, head or query; the others do not. deterministic:
+// thread blocks add to a row of dq one after the other, always in the same order, whatever else runs on the GPU; such a
+// dbias is refused by Error(unsupported). docs/kernels/backward.md says what it costs.
+//
+// The call allocates in stream order, and frees, two floats for each row of q, and for dq head_dim more; the Hopper
+// family pads rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256, and has two counters
+// for each head of k. A deterministic dq has one or two counters more for each head and tile of queries. For dslopes
+// there are up to eight floats more for each query head and 32 to 128 keys, and for a dbias that is not packed f32 as
+// many as it has elements.
 //
 // Probabilities are computed anew from scores and LSE, whose roundings in f32 do not cancel: with an LSE of 10,000 in
 // magnitude gradients are as right as elsewhere, from 2^17 on they lose digits, and far beyond that they are wrong and

@@ -32,7 +32,7 @@ Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor
 // are of; empty where there is no such option.
 struct Gradients {
   std::vector<double> dq, dk, dv;
-  std::vector<double> dalibi_slopes, dsinks, dbias;
+  std::vector<double> dslopes, dsinks, dbias;
 };
 // Of attention() with these inputs and options, from host memory. dout has the shape of the output, any of these
 // dtypes; dlse is f32 or f64 in the shape of the LSE, without it 0. What stands for several rows, keys, heads or batch

@@ -126,12 +126,13 @@ flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor*
    numbers is (causal, window, chunk, scale, softcap, dropout, dropout_seed, dropout_offset, max_seqlen_q,
    max_seqlen_kv, fixed_split_size, variant). */
 PyObject* launch(PyObject* module, PyObject* args);
-/* backward(engine, dout, q, k, v, out, lse, dlse, (dq, dk, dv), deterministic, tensors, score, mask, numbers, stream):
-   likewise. dlse may be None, and so may gradients that are not to be computed. */
+/* backward(engine, dout, q, k, v, out, lse, dlse, (dq, dk, dv, dbias, dslopes, dsinks), deterministic, tensors, score,
+   mask, numbers, stream): likewise. dlse may be None, and so may gradients that are not to be computed. */
 PyObject* backward(PyObject* module, PyObject* args);
 /* reference(engine, q, k, v, out, lse, tensors, score, mask, numbers): likewise, on the CPU. */
 PyObject* reference(PyObject* module, PyObject* args);
-/* reference_backward(engine, dout, q, k, v, dlse, (dq, dk, dv), tensors, score, mask, numbers): likewise. */
+/* reference_backward(engine, dout, q, k, v, dlse, gradients, tensors, score, mask, numbers): likewise, gradients as of
+   backward. */
 PyObject* reference_backward(PyObject* module, PyObject* args);
 /* plan(plan, engine, q, k, v, memory, tensors, score, mask, numbers, stream): likewise, into a Plan that is empty; one
    that is not is made anew, and memory does not count. */

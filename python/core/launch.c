@@ -212,24 +212,34 @@ PyObject* launch(PyObject* module, PyObject* args) {
   return finish(&call, status);
 }
 
-/* None is a gradient that is not to be computed. */
-static flashjit_gradients lend_gradients(Call* call, PyObject* dq, PyObject* dk, PyObject* dv) {
+/* Borrowed, in the order of the interface's tuple; None is one that is not to be computed. */
+typedef struct Gradients {
+  PyObject *dq, *dk, *dv, *dbias, *dslopes, *dsinks;
+} Gradients;
+
+static flashjit_gradients lend_gradients(Call* call, const Gradients* given) {
   flashjit_gradients into = FLASHJIT_GRADIENTS_INIT;
-  into.dq = lend(call, "dq", dq, 1);
-  into.dk = lend(call, "dk", dk, 1);
-  into.dv = lend(call, "dv", dv, 1);
+  into.dq = lend(call, "dq", given->dq, 1);
+  into.dk = lend(call, "dk", given->dk, 1);
+  into.dv = lend(call, "dv", given->dv, 1);
+  into.dbias = lend(call, "dbias", given->dbias, 1);
+  into.dslopes = lend(call, "dslopes", given->dslopes, 1);
+  into.dsinks = lend(call, "dsinks", given->dsinks, 1);
   return into;
 }
 
 PyObject* backward(PyObject* module, PyObject* args) {
   (void)module;
-  PyObject *engine, *dout, *q, *k, *v, *out, *lse, *dlse, *dq, *dk, *dv, *further, *score, *mask, *numbers;
+  PyObject *engine, *dout, *q, *k, *v, *out, *lse, *dlse, *further, *score, *mask, *numbers;
+  Gradients gradients;
   int deterministic;
   unsigned long long stream;
   Call call;
   begin(&call);
-  if (!PyArg_ParseTuple(args, "OOOOOOOO(OOO)pO!OOO!K:backward", &engine, &dout, &q, &k, &v, &out, &lse, &dlse, &dq, &dk,
-                        &dv, &deterministic, &PyDict_Type, &further, &score, &mask, &PyTuple_Type, &numbers, &stream) ||
+  if (!PyArg_ParseTuple(args, "OOOOOOOO(OOOOOO)pO!OOO!K:backward", &engine, &dout, &q, &k, &v, &out, &lse, &dlse,
+                        &gradients.dq, &gradients.dk, &gradients.dv, &gradients.dbias, &gradients.dslopes,
+                        &gradients.dsinks, &deterministic, &PyDict_Type, &further, &score, &mask, &PyTuple_Type,
+                        &numbers, &stream) ||
       !read_options(&call, engine, score, mask, numbers, NULL, stream)) {
     return NULL;
   }
@@ -240,7 +250,7 @@ PyObject* backward(PyObject* module, PyObject* args) {
   const DLTensor* const dlse_view = lend(&call, "dlse", dlse, 0);
   lend_options(&call, further);
   lend_all_captures(&call);
-  flashjit_gradients into = lend_gradients(&call, dq, dk, dv);
+  flashjit_gradients into = lend_gradients(&call, &gradients);
   into.deterministic = deterministic;
   flashjit_status status = FLASHJIT_OK;
   if (!call.wrong) {
@@ -279,11 +289,13 @@ PyObject* reference(PyObject* module, PyObject* args) {
 
 PyObject* reference_backward(PyObject* module, PyObject* args) {
   (void)module;
-  PyObject *engine, *dout, *q, *k, *v, *dlse, *dq, *dk, *dv, *further, *score, *mask, *numbers;
+  PyObject *engine, *dout, *q, *k, *v, *dlse, *further, *score, *mask, *numbers;
+  Gradients gradients;
   Call call;
   begin(&call);
-  if (!PyArg_ParseTuple(args, "OOOOOO(OOO)O!OOO!:reference_backward", &engine, &dout, &q, &k, &v, &dlse, &dq, &dk, &dv,
-                        &PyDict_Type, &further, &score, &mask, &PyTuple_Type, &numbers) ||
+  if (!PyArg_ParseTuple(args, "OOOOOO(OOOOOO)O!OOO!:reference_backward", &engine, &dout, &q, &k, &v, &dlse,
+                        &gradients.dq, &gradients.dk, &gradients.dv, &gradients.dbias, &gradients.dslopes,
+                        &gradients.dsinks, &PyDict_Type, &further, &score, &mask, &PyTuple_Type, &numbers) ||
       !read_options(&call, engine, score, mask, numbers, NULL, 0)) {
     return NULL;
   }
@@ -292,7 +304,7 @@ PyObject* reference_backward(PyObject* module, PyObject* args) {
   const DLTensor* const dlse_view = lend(&call, "dlse", dlse, 0);
   lend_options(&call, further);
   lend_all_captures(&call);
-  const flashjit_gradients into = lend_gradients(&call, dq, dk, dv);
+  const flashjit_gradients into = lend_gradients(&call, &gradients);
   flashjit_status status = FLASHJIT_OK;
   if (!call.wrong) {
     Py_BEGIN_ALLOW_THREADS;

@@ -87,20 +87,22 @@ class Engine(_core.Engine):
         return plan(q, k, v, memory=memory, stream=stream, engine=self, **options)
 
     def attention_backward(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, dlse: Any = None,
-                           dq: Any = None, dk: Any = None, dv: Any = None, deterministic: bool = False,
-                           stream: Any = None, **options: Any) -> tuple[Any, Any, Any]:
+                           dq: Any = None, dk: Any = None, dv: Any = None, dbias: Any = None, dslopes: Any = None,
+                           dsinks: Any = None, deterministic: bool = False, stream: Any = None,
+                           **options: Any) -> tuple[Any, ...]:
         """As flashjit.attention_backward, with this engine."""
-        return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, {"dq": dq, "dk": dk, "dv": dv},
-                                          deterministic, stream, self, options)
+        into = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias, "dslopes": dslopes, "dsinks": dsinks}
+        return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, into, deterministic, stream, self, options)
 
     def reference(self, q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
         """As flashjit.reference, with this engine."""
         return _arrays.reference(q, k, v, self, options)
 
-    def reference_backward(self, dout: Any, q: Any, k: Any, v: Any, *, dlse: Any = None,
-                           **options: Any) -> tuple[Any, Any, Any]:
+    def reference_backward(self, dout: Any, q: Any, k: Any, v: Any, *, dlse: Any = None, dbias: bool = False,
+                           dslopes: bool = False, dsinks: bool = False, **options: Any) -> tuple[Any, ...]:
         """As flashjit.reference_backward, with this engine."""
-        return _arrays.reference_backward(dout, q, k, v, dlse, self, options)
+        asked = {"dbias": dbias, "dslopes": dslopes, "dsinks": dsinks}
+        return _arrays.reference_backward(dout, q, k, v, dlse, self, asked, options)
 
     def merge(self, parts: Sequence[tuple[Any, Any]], *, out: Any = None, lse: Any = None,
               stream: Any = None) -> tuple[Any, Any]:
@@ -186,15 +188,17 @@ def plan(q: Any, k: Any, v: Any, *, memory: Any = None, stream: Any = None, engi
 
 
 def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, dlse: Any = None, dq: Any = None,
-                       dk: Any = None, dv: Any = None, deterministic: bool = False, stream: Any = None,
-                       engine: Engine | None = None, **options: Any) -> tuple[Any, Any, Any]:
+                       dk: Any = None, dv: Any = None, dbias: Any = None, dslopes: Any = None, dsinks: Any = None,
+                       deterministic: bool = False, stream: Any = None, engine: Engine | None = None,
+                       **options: Any) -> tuple[Any, ...]:
     """Gradients (dq, dk, dv) of a number that depends on what flashjit.attention gave, on out by dout.
 
     >>> out, lse = flashjit.attention(q, k, v, causal=True, lse=True)
     >>> dq, dk, dv = flashjit.attention_backward(dout, q, k, v, out, lse, causal=True)
 
-    Heads of keys and values get the sums of their groups' gradients. Probabilities are computed anew from scores and lse: with scores beyond 2**17 in
-    magnitude gradients lose digits, and far beyond they are wrong, so hide keys by masks and not by a bias of -1e9.
+    Heads of keys and values get the sums of their groups' gradients. Probabilities are computed anew from scores and
+    lse: with scores beyond 2**17 in magnitude gradients lose digits, and far beyond they are wrong, so hide keys by
+    masks and not by a bias of -1e9.
 
     Parameters
     ----------
@@ -209,18 +213,23 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *,
         Written, and returned; new arrays of q's library and dtype when None. dk and dv may be given in float32, and
         a new one beside it has that, too.
         Not computed when False, and None is returned for it.
+    dbias, dslopes, dsinks : arrays, or True
+        Gradients of bias, alibi_slopes and sinks, each the sum over all that a number stands for. Written, and returned
+        behind dv in this order; new arrays like the options when True. dbias may be given in float32, too; dslopes and
+        dsinks are float32. Not computed, and not returned, when None.
     deterministic : bool
-        dq is the same, bit by bit, in every run with the same inputs. False: it is a sum in any order, whose last bits
-        may differ. dk and dv are always the same.
+        All of them are the same, bit by bit, in every run with the same inputs. False: dq, and dbias of a bias that
+        several batch entries, heads or queries share, are sums in any order, whose last bits may differ. True refuses
+        the latter: Unsupported.
     stream, engine :
         As of flashjit.attention.
     options :
         Those of the call, without out, lse, plan and fixed_split_size; variant is one of the backward kernels,
         "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". There are no backward kernels yet for score, ragged batches and
-        pages: Unsupported. Slopes, sinks and biases act and get no gradients.
+        pages: Unsupported.
     """
-    return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, {"dq": dq, "dk": dk, "dv": dv}, deterministic,
-                                      stream, engine, options)
+    into = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias, "dslopes": dslopes, "dsinks": dsinks}
+    return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, into, deterministic, stream, engine, options)
 
 
 def reference(q: Any, k: Any, v: Any, *, engine: Engine | None = None, **options: Any) -> tuple[Any, Any]:
@@ -241,14 +250,17 @@ def reference(q: Any, k: Any, v: Any, *, engine: Engine | None = None, **options
     return _arrays.reference(q, k, v, engine, options)
 
 
-def reference_backward(dout: Any, q: Any, k: Any, v: Any, *, dlse: Any = None, engine: Engine | None = None,
-                       **options: Any) -> tuple[Any, Any, Any]:
+def reference_backward(dout: Any, q: Any, k: Any, v: Any, *, dlse: Any = None, dbias: bool = False,
+                       dslopes: bool = False, dsinks: bool = False, engine: Engine | None = None,
+                       **options: Any) -> tuple[Any, ...]:
     """Gradients (dq, dk, dv) of a number that depends on what flashjit.reference gives by dout, and on lse by dlse.
 
     NumPy arrays of float64. Arguments are as there; dout is of any of those dtypes, dlse of float32 or float64. A score
-    that is a text is differentiated by central differences.
+    that is a text is differentiated by central differences. With dbias, dslopes and dsinks the gradients of bias,
+    alibi_slopes and sinks are returned behind dv, in this order.
     """
-    return _arrays.reference_backward(dout, q, k, v, dlse, engine, options)
+    asked = {"dbias": dbias, "dslopes": dslopes, "dsinks": dsinks}
+    return _arrays.reference_backward(dout, q, k, v, dlse, engine, asked, options)
 
 
 def block_mask(q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = None, tree: Any = None,

@@ -90,9 +90,27 @@ def plan(made: _core.Plan, q: Any, k: Any, v: Any, memory: Any, stream: Any, eng
         library.mark_written(memory)
 
 
+# Of options, by their names.
+_OPTION_GRADIENTS = {"dbias": "bias", "dslopes": "alibi_slopes", "dsinks": "sinks"}
+
+
+def _like_option(name: str, options: dict[str, Any]) -> Any:
+    """What the gradient of this name is of."""
+    array = options.get(_OPTION_GRADIENTS[name])
+    if array is None:
+        raise InvalidArgument(f"{name}: must not be given without {_OPTION_GRADIENTS[name]}, of which it is the "
+                              "gradient")
+    return array
+
+
+def _is_asked(value: Any) -> bool:
+    """Of an option's gradient: by an array, or by True."""
+    return value is not None and value is not False
+
+
 def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dlse: Any, into: dict[str, Any],
-                       deterministic: bool, stream: Any, engine: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """As flashjit.attention_backward, whose dq, dk and dv are in a dict by their names."""
+                       deterministic: bool, stream: Any, engine: Any, options: dict[str, Any]) -> tuple[Any, ...]:
+    """As flashjit.attention_backward, whose gradients are in a dict by their names, in the order of _core."""
     given, library = _Options(options, "attention_backward"), _library_of("q", q)
     for name, array, offsets in (("q", q, "cu_seqlens_q"), ("k", k, "cu_seqlens_kv"), ("v", v, "cu_seqlens_kv")):
         _require_rank(name, array, may_lack_batch=options.get(offsets) is not None)
@@ -104,14 +122,24 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dl
         elif array is not False:
             library.check_out(name, array)
         gradients.append(None if array is False else array)
+    asked = [name for name in _OPTION_GRADIENTS if _is_asked(into[name])]
+    for name in _OPTION_GRADIENTS:
+        array = into[name] if name in asked else None
+        if array is True:
+            like = _like_option(name, options)
+            array = _library_of(_OPTION_GRADIENTS[name], like).empty(like, tuple(like.shape))
+        elif array is not None:
+            library.check_out(name, array)
+        gradients.append(array)
     wanted = [array for array in gradients if array is not None]
     read = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
+    is_deterministic = _flag("deterministic", deterministic)
 
     def launch(handle: int) -> None:
         _core.backward(engine, *(_export(name, array, handle) for name, array in read.items()),
                        None if dlse is None else _export("dlse", dlse, handle),
                        tuple(None if array is None else _export(name, array, handle)
-                             for name, array in zip(into, gradients)), deterministic, *given.export(handle), handle)
+                             for name, array in zip(into, gradients)), is_deterministic, *given.export(handle), handle)
 
     if not wanted:  # checked all the same
         launch(0)
@@ -119,8 +147,8 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dl
     results = iter(library.run(launch, None if stream is None else stream_handle(stream), q, wanted))
     for array in wanted:
         library.mark_written(array)
-    dq, dk, dv = (None if array is None else next(results) for array in gradients)
-    return dq, dk, dv
+    made = [None if array is None else next(results) for array in gradients]
+    return (*made[:3], *(array for array in made[3:] if array is not None))
 
 
 def _is_float32(array: Any) -> bool:
@@ -150,16 +178,19 @@ def _export_host(name: str, array: Any) -> Any:
     return _export(name, array.detach().cpu().numpy(), 0)
 
 
-def reference_backward(dout: Any, q: Any, k: Any, v: Any, dlse: Any, engine: Any,
-                       options: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """As flashjit.reference_backward."""
+def reference_backward(dout: Any, q: Any, k: Any, v: Any, dlse: Any, engine: Any, asked: dict[str, Any],
+                       options: dict[str, Any]) -> tuple[Any, ...]:
+    """As flashjit.reference_backward, whose flags are in a dict by their names, in the order of _core."""
     given, numpy = _Options(options, "reference_backward"), importlib.import_module("numpy")
     read = {"dout": dout, "q": q, "k": k, "v": v}
     views = [_export_host(name, array) for name, array in read.items()]
-    dq, dk, dv = (numpy.empty(tuple(array.shape)) for array in (q, k, v))
+    like = dict(zip(("dq", "dk", "dv"), (q, k, v)))
+    like.update((name, _like_option(name, options)) for name, is_asked in asked.items() if _flag(name, is_asked))
+    gradients = {name: numpy.empty(tuple(array.shape)) for name, array in like.items()}
     _core.reference_backward(engine, *views, None if dlse is None else _export_host("dlse", dlse),
-                             (_export("dq", dq, 0), _export("dk", dk, 0), _export("dv", dv, 0)), *given.export(0))
-    return dq, dk, dv
+                             tuple(_export(name, gradients[name], 0) if name in gradients else None
+                                   for name in ("dq", "dk", "dv", *asked)), *given.export(0))
+    return tuple(gradients.values())
 
 
 def block_mask(q: Any, k: Any, *, mask: Mask | None, into: Any, stream: Any, engine: Any, **tensors: Any) -> Any:

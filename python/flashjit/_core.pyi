@@ -124,10 +124,10 @@ _Function = tuple[str, tuple[tuple[str, _Tensor], ...], tuple[tuple[str, Union[i
 def launch(engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor | None,
            tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, numbers: tuple[Any, ...],
            plan: Plan | None, stream: int) -> None: ...
-# gradients: (dq, dk, dv), None where one is not to be computed
+# gradients: (dq, dk, dv, dbias, dslopes, dsinks), None where one is not to be computed
 def backward(engine: Engine | None, dout: _Tensor, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor,
-             dlse: _Tensor | None, gradients: tuple[_Tensor | None, _Tensor | None, _Tensor | None],
-             deterministic: bool, tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, numbers: tuple[Any, ...],
+             dlse: _Tensor | None, gradients: tuple[_Tensor | None, ...], deterministic: bool,
+             tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, numbers: tuple[Any, ...],
              stream: int) -> None: ...
 def plan(plan: Plan, engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, memory: _Tensor | None,
          tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, numbers: tuple[Any, ...],
@@ -136,7 +136,7 @@ def reference(engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, out: _T
               tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None,
               numbers: tuple[Any, ...]) -> None: ...
 def reference_backward(engine: Engine | None, dout: _Tensor, q: _Tensor, k: _Tensor, v: _Tensor, dlse: _Tensor | None,
-                       gradients: tuple[_Tensor, _Tensor, _Tensor], tensors: dict[str, _Tensor],
+                       gradients: tuple[_Tensor | None, ...], tensors: dict[str, _Tensor],
                        score: _Function | None, mask: _Function | None, numbers: tuple[Any, ...]) -> None: ...
 # sizes: (batch, heads, seqlen_q, seqlen_kv)
 def block_mask(engine: Engine | None, into: _Tensor, tensors: dict[str, _Tensor], mask: _Function | None, stream: int,

@@ -33,6 +33,10 @@ _OPTIONS = (
 _NAMES = tuple(option.partition("=")[0].rpartition(" ")[2] for option in _OPTIONS.split(", "))
 
 
+# The options that have gradients, by the names of these.
+_OPTION_GRADIENTS = {"dbias": "bias", "dslopes": "alibi_slopes", "dsinks": "sinks"}
+
+
 @torch.library.custom_op(
     "flashjit::attention_forward",
     mutates_args=(),
@@ -48,22 +52,35 @@ def attention_forward(q, k, v, *options, **named_options):
 @torch.library.custom_op(
     "flashjit::attention_backward",
     mutates_args=(),
-    schema="(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor? dlse, bool[3] wanted, "
-    f"{_OPTIONS}) -> (Tensor dq, Tensor dk, Tensor dv)",
+    schema="(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor? dlse, bool[6] wanted, "
+    "bool deterministic, "
+    f"{_OPTIONS}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dslopes, Tensor dsinks)",
 )
-def attention_backward(dout, q, k, v, out, lse, dlse, wanted, *options, **named_options):
+def attention_backward(dout, q, k, v, out, lse, dlse, wanted, deterministic, *options, **named_options):
     """The operator: flashjit.attention_backward, whose gradients are empty where they are not wanted; of float64
     flashjit.reference_backward."""
     if q.dtype == torch.float64:
         keywords = _to_keywords(*_for_reference(options, named_options))
-        gradients = _from_numpy(flashjit.reference_backward(dout, q, k, v, dlse=dlse, **keywords), q)
-        return tuple(gradient if is_wanted else q.new_empty(0) for gradient, is_wanted in zip(gradients, wanted))
+        asked = {name: is_wanted for name, is_wanted in zip(_OPTION_GRADIENTS, wanted[3:]) if is_wanted}
+        gradients = _from_numpy(flashjit.reference_backward(dout, q, k, v, dlse=dlse, **asked, **keywords), q)
+        given = {**dict(zip(_NAMES, options)), **named_options}
+        of_options = (x.to(given[_OPTION_GRADIENTS[name]].dtype) for name, x in zip(asked, gradients[3:]))
+        of_rows = (gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted))
+        return _in_all_places((*of_rows, *of_options), wanted, q)
     into = {name: None if is_wanted else False for name, is_wanted in zip(("dq", "dk", "dv"), wanted)}
+    into.update((name, True) for name, is_wanted in zip(_OPTION_GRADIENTS, wanted[3:]) if is_wanted)
     gradients = flashjit.attention_backward(
         _as_rows(dout), q, k, v, out, lse, dlse=None if dlse is None else dlse.contiguous(), **into,
-        **_to_keywords(options, named_options),
+        deterministic=deterministic, **_to_keywords(options, named_options),
     )  # fmt: skip
-    return tuple(q.new_empty(0) if gradient is None else gradient for gradient in gradients)
+    return _in_all_places(gradients, wanted, q)
+
+
+def _in_all_places(gradients, wanted, q: Tensor):
+    """Of q, k and v all, and of options those that are wanted: empty where they are not."""
+    of_options = iter(gradients[3:])
+    every = (*gradients[:3], *(next(of_options) if is_wanted else None for is_wanted in wanted[3:]))
+    return tuple(q.new_empty(0) if gradient is None else gradient for gradient in every)
 
 
 def _from_numpy(arrays, like: Tensor):
@@ -153,10 +170,12 @@ def _shapes(q, k, v, *options, **named_options):
 
 
 @attention_backward.register_fake
-def _shapes_of_gradients(dout, q, k, v, out, lse, dlse, wanted, *options, **named_options):
+def _shapes_of_gradients(dout, q, k, v, out, lse, dlse, wanted, deterministic, *options, **named_options):
+    keywords = {**dict(zip(_NAMES, options)), **named_options}
+    of_options = (keywords.get(option) for option in _OPTION_GRADIENTS.values())
     return tuple(
         torch.empty_like(tensor, memory_format=torch.contiguous_format) if is_wanted else q.new_empty(0)
-        for tensor, is_wanted in zip((q, k, v), wanted)
+        for tensor, is_wanted in zip((q, k, v, *of_options), wanted)
     )
 
 
@@ -189,19 +208,23 @@ def _backward(ctx, dout, dlse):
 
     out, lse, q, k, v, *options = (take(value) for value in ctx.kept)
     keywords = dict(zip(_NAMES, options))
-    _require_no_gradient(dict(zip(_NAMES, ctx.needs_input_grad[3:])), keywords)
+    needed = dict(zip(_NAMES, ctx.needs_input_grad[3:]))
+    _require_no_gradient(needed, keywords)
     options = {**keywords, "fixed_split_size": None}.values()  # by which no gradient differs
-    wanted = list(ctx.needs_input_grad[:3])
+    wanted = [*ctx.needs_input_grad[:3], *(needed.get(option, False) for option in _OPTION_GRADIENTS.values())]
     dout = torch.zeros_like(out) if dout is None else dout
-    gradients = attention_backward(dout, q, k, v, out, lse, dlse, wanted, *options)
-    of_options = ([None] * len(option) if _is_tensors(option) else None for option in options)
-    return (*(gradient if needed else None for gradient, needed in zip(gradients, wanted)), *of_options)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    every = attention_backward(dout, q, k, v, out, lse, dlse, wanted, deterministic, *options)
+    gradients = [gradient if is_wanted else None for gradient, is_wanted in zip(every, wanted)]
+    of_options = dict(zip(_OPTION_GRADIENTS.values(), gradients[3:]))
+    others = ([None] * len(option) if _is_tensors(option) else of_options.get(name) for name, option in keywords.items())
+    return (*gradients[:3], *others)
 
 
 def _require_no_gradient(needed: "dict[str, Any]", options: "dict[str, Any]") -> None:
-    must = "must not require a gradient, which there is for q, k and v alone; pass"
+    must = "must not require a gradient, which there is for q, k, v, bias, alibi_slopes and sinks alone; pass"
     for name, needs in needed.items():
-        if needs is True:
+        if needs is True and name not in _OPTION_GRADIENTS.values():
             raise flashjit.Unsupported(f"{name}: {must} {name}.detach()")
         if isinstance(needs, (list, tuple)) and any(needs):
             function = name.partition("_")[0]
@@ -285,10 +308,11 @@ def attention(
     max_seqlen_kv: Optional[int] = 0,
     fixed_split_size: Optional[int] = 0,
 ) -> Tensor:
-    """flashjit.attention inside PyTorch: torch.compile keeps it in one graph, autocast applies to it, and q, k and v get
-    gradients, those of flashjit.attention_backward: what that has no kernels for raises Unsupported in the backward,
-    and so does an option that requires a gradient. Of float64 it is flashjit.reference, with its gradients, on the CPU:
-    for torch.autograd.gradcheck; slopes, sinks and biases are rounded to float32 there.
+    """flashjit.attention inside PyTorch: torch.compile keeps it in one graph, autocast applies to it, and q, k, v, bias,
+    alibi_slopes and sinks get gradients, those of flashjit.attention_backward: what that has no kernels for raises
+    Unsupported in the backward, and so does another option that requires a gradient. They are deterministic where
+    torch.use_deterministic_algorithms says so. Of float64 it is flashjit.reference, with its gradients, on the CPU: for
+    torch.autograd.gradcheck; slopes, sinks and biases are rounded to float32 there.
 
     q is [batch, seqlen_q, heads_q, head_dim], k and v are [batch, seqlen_kv, heads_kv, ...]; returns
     [batch, seqlen_q, heads_q, head_dim_v]. With causal, query i sees the keys up to i + seqlen_kv - seqlen_q. With

@@ -45,8 +45,10 @@ void attention_backward(Engine& engine, const DLTensor* dout, const DLTensor* q,
   backward.dlse = view("dlse", dlse, "f32");
   backward.deterministic = is_deterministic(into);
   constexpr const char* kKeyGradients = "f16, bf16 or f32";
-  const flashjit::GradientTensors gradients{view("dq", into.dq, kRowDTypes), view("dk", into.dk, kKeyGradients),
-                                            view("dv", into.dv, kKeyGradients)};
+  const flashjit::GradientTensors gradients{
+      view("dq", into.dq, kRowDTypes),      view("dk", into.dk, kKeyGradients),
+      view("dv", into.dv, kKeyGradients),   view("dbias", into.dbias, kKeyGradients),
+      view("dslopes", into.dslopes, "f32"), view("dsinks", into.dsinks, "f32")};
   flashjit_attention_options given = FLASHJIT_ATTENTION_OPTIONS_INIT;
   if (options) given = read_struct(*options);
   if (given.variant) backward.variant = flashjit::parse_backward_variant(require_short("variant", given.variant));

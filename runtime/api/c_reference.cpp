@@ -49,6 +49,11 @@ class Doubles {
     if (!tensor_->data && !is_empty) reject("{}: must point to host memory, was null", name_);
   }
 
+  void require_shape_of(const char* option, const std::optional<Tensor>& of) const {
+    if (tensor_ && !of) reject("{}: must not be given without {}, of which it is the gradient", name_, option);
+    if (tensor_) require_shape(of->shape);
+  }
+
   void write(const std::vector<double>& packed) const {
     if (!tensor_) return;
     const Dims steps = flashjit::packed_strides(tensor_->shape);
@@ -103,16 +108,24 @@ void compute_backward(Engine& engine, const DLTensor* dout, const DLTensor* q, c
   std::optional<Tensor> of_lse;
   if (dlse) of_lse = host_view("dlse", dlse, "f32 or f64");
   const Doubles dq("dq", into.dq), dk("dk", into.dk), dv("dv", into.dv);
+  const flashjit::AttentionOptions given = options_of(options);
+  const Doubles dbias("dbias", into.dbias), dslopes("dslopes", into.dslopes), dsinks("dsinks", into.dsinks);
+  dbias.require_shape_of("bias", given.bias);
+  dslopes.require_shape_of("alibi_slopes", given.alibi_slopes);
+  dsinks.require_shape_of("sinks", given.sinks);
   if (has_rows(q_view) && has_rows(k_view) && has_rows(v_view)) {
     dq.require_shape(q_view.shape);
     dk.require_shape(k_view.shape);
     dv.require_shape(v_view.shape);
   }
   const flashjit::reference::Gradients gradients =
-      engine.reference_backward(of_out, q_view, k_view, v_view, options_of(options), of_lse);
+      engine.reference_backward(of_out, q_view, k_view, v_view, given, of_lse);
   dq.write(gradients.dq);
   dk.write(gradients.dk);
   dv.write(gradients.dv);
+  dbias.write(gradients.dbias);
+  dslopes.write(gradients.dslopes);
+  dsinks.write(gradients.dsinks);
 }
 
 }  // namespace

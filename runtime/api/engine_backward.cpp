@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients, on the engine's device.
 #include <utility>
+#include <vector>
 
 #include "flashjit/engine.h"
 #include "runtime/api/engine_impl.h"
@@ -9,9 +10,7 @@
 namespace flashjit {
 namespace {
 
-struct BackwardMemory {
-  DeviceTensor rows, dq;
-};
+using BackwardMemory = std::vector<DeviceTensor>;
 
 // Chooses its kernel, and what the launches share for as long as they are enqueued.
 BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& backend, std::int64_t resident_blocks) {
@@ -20,20 +19,11 @@ BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& b
   runtime::choose_variant(call, backend.architecture(call.forward.operands, stream), resident_blocks);
   runtime::BackwardScratch scratch = runtime::backward_scratch(call);
   BackwardMemory memory;
-  scratch.rows = memory.rows = DeviceTensor::allocate(DType::f32, scratch.rows.shape, stream, device);
-  if (call.given.into.dq) scratch.dq = memory.dq = DeviceTensor::allocate(DType::f32, scratch.dq.shape, stream, device);
+  for (Tensor* const tensor : {&scratch.rows, &scratch.dq, &scratch.slopes, &scratch.bias})
+    if (tensor->shape.size() > 0)
+      *tensor = memory.emplace_back(DeviceTensor::allocate(DType::f32, tensor->shape, stream, device)).view();
   runtime::add_scratch(call, scratch);
   return memory;
-}
-
-// One after the other, until one says that it was not well.
-template <class Run>
-void run_launches(const runtime::BackwardCall& call, Run run) {
-  const bool is_whole = runtime::is_whole(call);
-  if (runtime::counters_of(call) > 0 && !run(runtime::make_backward_clear_launch)) return;
-  if (!is_whole && !run(runtime::make_backward_prepare_launch)) return;
-  if (!run(runtime::make_backward_launch)) return;
-  if (!is_whole && call.given.into.dq) run(runtime::make_backward_finish_launch);
 }
 
 }  // namespace
@@ -46,12 +36,10 @@ void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tenso
   if (call.nothing_to_do()) return;
   const BackwardMemory memory =
       make_ready(call, impl_->backend, impl_->backend.resident_blocks(call.forward.operands, opts.stream));
-  run_launches(call, [&](auto make) {
+  for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call))
     impl_->backend.run(call.forward.operands, opts.stream, [&](const Architecture& architecture) {
       return make(call, architecture, impl_->plain_kernels);
     });
-    return true;
-  });
 }
 
 emulator::Report Engine::emulate_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -65,14 +53,13 @@ emulator::Report Engine::emulate_backward(const Tensor& dout, const Tensor& q, c
   runtime::BackwardCall call = runtime::validate_backward(given);
   if (call.nothing_to_do()) return {};
   const BackwardMemory memory = make_ready(call, impl_->backend, options.resident_blocks);
-  emulator::Report report;
-  run_launches(call, [&](auto make) {
+  emulator::Report report;  // of the gradients' own launch, where none has findings
+  for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call)) {
     const auto made = [&](const Architecture& architecture) { return make(call, architecture, impl_->plain_kernels); };
-    emulator::Report next = impl_->emulated->emulate(call.forward.operands, opts.stream, made, options);
-    const bool is_clean = next.clean(), is_of_gradients = make == runtime::make_backward_launch;
-    if (is_of_gradients || !is_clean) report = std::move(next);
-    return is_clean;
-  });
+    emulator::Report of_launch = impl_->emulated->emulate(call.forward.operands, opts.stream, made, options);
+    if (!of_launch.clean()) return of_launch;
+    if (make == runtime::make_backward_launch) report = std::move(of_launch);
+  }
   return report;
 }
 

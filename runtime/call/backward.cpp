@@ -10,6 +10,7 @@
 #include "generator/plan.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operands.h"
+#include "runtime/call/option_gradients.h"
 #include "runtime/call/tensor_map.h"
 #include "runtime/support/reject.h"
 
@@ -60,7 +61,7 @@ void check_lse(const char* name, const Tensor& lse, const Dims& out) {
 
 void add_gradients(BackwardCall& call) {
   const GivenGradients& given = call.given;
-  const auto& [dq, dk, dv] = given.into;
+  const std::optional<Tensor>&dq = given.into.dq, &dk = given.into.dk, &dv = given.into.dv;
   call.key_gradient = dk ? dk->dtype : dv ? dv->dtype : given.k.dtype;
   if (call.key_gradient != given.k.dtype && call.key_gradient != DType::f32)
     reject("{}: dtype must be {} or f32, was {}", dk ? "dk" : "dv", to_string(given.k.dtype),
@@ -100,10 +101,6 @@ std::int64_t tiles_of(std::int64_t seqlen, int rows) { return (seqlen + rows - 1
 
 generator::QueryLayout layout_of(const BackwardCall& call) {
   return generator::query_layout(call.forward.problem, call.variant);
-}
-std::int64_t padded_seqlen(const BackwardCall& call) {
-  const int rows = layout_of(call).rows;
-  return tiles_of(call.given.q.shape[seqlen_dim], rows) * rows;
 }
 // With those that pad.
 std::int64_t rows_of_all(const BackwardCall& call) {
@@ -151,14 +148,12 @@ BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& arc
 }
 
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
-bool is_deterministic(const BackwardCall& call) { return call.given.backward.deterministic && call.given.into.dq; }
-generator::BackwardTraits traits_of(const BackwardCall& call) { return {call.key_gradient, is_deterministic(call)}; }
+bool is_deterministic(const BackwardCall& call) { return kernel_gradients(call).deterministic; }
 std::int64_t query_tiles(const BackwardCall& call) {
   return tiles_of(call.given.q.shape[seqlen_dim], generator::block_q(call.variant));
 }
-// In the memory of rows: the LSE, the row sums, and counters: of tickets, with what else HopperBackwardCounters has,
-// and of turns.
-float* row_sums(const BackwardCall& call) { return floats(call.scratch.rows) + rows_of_all(call); }
+// In the memory of rows, behind LSE and row sums: counters: of tickets, with what else HopperBackwardCounters has, and
+// of turns.
 unsigned* counters(const BackwardCall& call) { return reinterpret_cast<unsigned*>(row_sums(call) + rows_of_all(call)); }
 std::int64_t tickets_of(const BackwardCall& call) {
   constexpr std::int64_t kOfHead = 2;
@@ -170,17 +165,23 @@ std::int64_t turns_of(const BackwardCall& call) {
   return q[batch_dim] * q[heads_dim] * query_tiles(call) * layout_of(call).adders;
 }
 unsigned* turns(const BackwardCall& call) { return turns_of(call) == 0 ? nullptr : counters(call) + tickets_of(call); }
+std::int64_t counters_of(const BackwardCall& call) { return tickets_of(call) + turns_of(call); }
 int chunks_of(std::int64_t head_dim) { return static_cast<int>(head_dim / kChunkElements); }
 
 }  // namespace
 
 bool BackwardCall::nothing_to_do() const noexcept {
-  const auto& [dq, dk, dv] = given.into;
-  return forward.batch == 0 || forward.num_heads_kv == 0 || (!dq && !dk && !dv);
+  const bool is_empty = forward.batch == 0 || forward.num_heads_kv == 0;
+  return (is_empty || (!given.into.dq && !given.into.dk && !given.into.dv)) && !option_gradients(*this).any();
 }
 
 bool is_whole(const BackwardCall& call) { return layout_of(call).is_whole; }
-std::int64_t counters_of(const BackwardCall& call) { return tickets_of(call) + turns_of(call); }
+std::int64_t padded_seqlen(const BackwardCall& call) {
+  const int rows = layout_of(call).rows;
+  return tiles_of(call.given.q.shape[seqlen_dim], rows) * rows;
+}
+float* lse_log2(const BackwardCall& call) { return floats(call.scratch.rows); }
+float* row_sums(const BackwardCall& call) { return lse_log2(call) + rows_of_all(call); }
 
 BackwardCall validate_backward(const GivenGradients& given) {
   check_options(given.opts);
@@ -202,6 +203,7 @@ BackwardCall validate_backward(const GivenGradients& given) {
     add_operand(operands, name, *tensor, Operand::Role::lse, false);
   }
   add_gradients(call);
+  add_option_gradients(call);
   return call;
 }
 
@@ -217,12 +219,14 @@ BackwardScratch backward_scratch(const BackwardCall& call) {
   if (call.given.into.dq)
     scratch.dq =
         Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], padded_seqlen(call), layout_of(call).columns});
+  scratch.slopes = slope_gradient_sums(call);
+  scratch.bias = bias_gradient_sums(call);
   return scratch;
 }
 
 void add_scratch(BackwardCall& call, const BackwardScratch& scratch) {
   call.scratch = scratch;
-  for (const Tensor* tensor : {&call.scratch.rows, &call.scratch.dq})
+  for (const Tensor* tensor : {&call.scratch.rows, &call.scratch.dq, &call.scratch.slopes, &call.scratch.bias})
     if (tensor->data) add_operand(call.forward.operands, "scratch", *tensor, Operand::Role::captured_packed, true);
 }
 
@@ -245,7 +249,7 @@ PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Archite
   const GivenGradients& given = call.given;
   generator::BackwardPrepareArguments arguments{};
   set_lse(arguments, call);
-  arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
+  arguments.lse_log2 = lse_log2(call), arguments.row_sums = row_sums(call);
   arguments.out = static_cast<const char*>(given.out.data);
   arguments.dout = static_cast<const char*>(given.dout.data);
   arguments.out_strides = row_strides(given.out), arguments.dout_strides = row_strides(given.dout);
@@ -262,15 +266,20 @@ PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Archite
   return made;
 }
 
-PlainLaunch make_backward_clear_launch(const BackwardCall& call, const Architecture& architecture,
-                                       PlainKernels& kernels) {
-  const generator::BackwardClearArguments arguments{counters(call), counters_of(call)};
+PlainLaunch make_clear_launch(unsigned* words, std::int64_t count, const Architecture& architecture,
+                              PlainKernels& kernels) {
+  const generator::BackwardClearArguments arguments{words, count};
   const generator::PlainKernel& kernel =
       kernels.get(fmt::format("backward-clear {}", architecture.name),
                   [&](const auto& templates) { return generator::render_backward_clear(architecture, templates); });
   PlainLaunch made = plain_launch(kernel, tiles_of(arguments.count, kernel.threads), "k");
   made.launch.write_argument(0, arguments);
   return made;
+}
+
+PlainLaunch make_counters_clear_launch(const BackwardCall& call, const Architecture& architecture,
+                                       PlainKernels& kernels) {
+  return make_clear_launch(counters(call), counters_of(call), architecture, kernels);
 }
 
 namespace {
@@ -291,8 +300,8 @@ int clamp_section(const BackwardCall& call, std::int64_t heads) {
 // What the families' kernels are told alike.
 template <class Arguments>
 void set_common(Arguments& arguments, const BackwardCall& call, const generator::ForwardSizes& sizes) {
-  const auto& [dq, dk, dv] = call.given.into;
-  arguments.lse_log2 = floats(call.scratch.rows), arguments.row_sums = row_sums(call);
+  const std::optional<Tensor>&dk = call.given.into.dk, &dv = call.given.into.dv;
+  arguments.lse_log2 = lse_log2(call), arguments.row_sums = row_sums(call);
   arguments.dk = data_of(dk), arguments.dv = data_of(dv);
   arguments.dk_strides = strides_of(dk), arguments.dv_strides = strides_of(dv);
   arguments.sizes = sizes;
@@ -330,7 +339,7 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
   constexpr std::int64_t kMostHeads = 16;
   const std::int64_t tiles = tiles_of(call.forward.seqlen_kv, variant.block_kv);
   std::int64_t heads = (call.resident_blocks + tiles - 1) / tiles;
-  if (generator::backward_order(call.forward.problem, traits_of(call)) == TileOrder::longest_first)
+  if (generator::backward_order(call.forward.problem, is_deterministic(call)) == TileOrder::longest_first)
     heads = std::max(heads, heads_in(call, kSectionBytes / 2));
   heads = std::min(heads, kMostHeads);  // as the rows of the first section and of the last two go by themselves
   arguments.sizes.heads_per_section = clamp_section(call, heads);
@@ -358,17 +367,18 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
 PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
   const std::int64_t tiles = tiles_of(call.given.k.shape[seqlen_dim], generator::block_kv(call.variant));
   const Problem& problem = call.forward.problem;
-  const generator::BackwardTraits traits = traits_of(call);
+  const generator::KernelGradients gradients = kernel_gradients(call);
   const generator::PlainKernel& kernel =
-      kernels.get(fmt::format("backward {} {} {} {} {}", to_string(problem), to_string(call.variant),
-                              to_string(traits.key_gradient), traits.deterministic, architecture.name),
+      kernels.get(fmt::format("backward {} {} {} {}", to_string(problem), to_string(call.variant), to_string(gradients),
+                              architecture.name),
                   [&](const auto& templates) {
-                    return generator::render_backward(problem, call.variant, traits, architecture, templates);
+                    return generator::render_backward(problem, call.variant, gradients, architecture, templates);
                   });
   PlainLaunch made = plain_launch(kernel, call.forward.batch * call.forward.num_heads_kv * tiles, "k");
   const std::size_t core_bytes =
       std::visit([&](const auto& of_family) { return set_arguments(made.launch, call, of_family); }, call.variant);
   set_part_arguments(made.launch, call.forward, core_bytes, nullptr);
+  set_score_gradients(made.launch, call);
   return made;
 }
 
@@ -388,6 +398,24 @@ PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architec
   PlainLaunch made = row_launch(kernel, arguments.rows);
   made.launch.write_argument(0, arguments);
   return made;
+}
+
+std::vector<MakeBackwardLaunch> backward_launches(const BackwardCall& call) {
+  std::vector<MakeBackwardLaunch> launches;
+  const GradientTensors& into = call.given.into;
+  const OptionGradients of_options = option_gradients(call);
+  if (of_options.bias) launches.push_back(make_bias_clear_launch);
+  if (call.forward.batch > 0 && call.forward.num_heads_kv > 0) {
+    if (counters_of(call) > 0) launches.push_back(make_counters_clear_launch);
+    if (!is_whole(call)) launches.push_back(make_backward_prepare_launch);
+    if (into.dq || into.dk || into.dv || of_options.of_scores() || is_whole(call))
+      launches.push_back(make_backward_launch);
+    if (into.dq && !is_whole(call)) launches.push_back(make_backward_finish_launch);
+  }
+  if (of_options.sinks) launches.push_back(make_sink_gradient_launch);
+  if (of_options.slopes) launches.push_back(make_slope_gradient_launch);
+  if (of_options.bias && call.scratch.bias.data) launches.push_back(make_bias_gradient_launch);
+  return launches;
 }
 
 }  // namespace flashjit::runtime

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "flashjit/backward.h"
 #include "runtime/call/operation.h"
@@ -22,6 +23,8 @@ struct GivenGradients {
 struct BackwardScratch {
   Tensor rows;  // LSE and row sums, of [batch, num_heads_q, padded seqlen_q] each, and counters
   Tensor dq;    // [batch, num_heads_q, padded seqlen_q, columns]; empty where it is not wanted
+  // Likewise empty: sums of the kernel for the gradients of options, see runtime/call/option_gradients.h.
+  Tensor slopes, bias;
 };
 
 // Points into the caller's tensors and lives no longer than the call.
@@ -46,18 +49,23 @@ void add_scratch(BackwardCall& call, const BackwardScratch& scratch);
 
 // Whether the launch of gradients prepares its rows and finishes dq itself.
 bool is_whole(const BackwardCall& call);
-// That the launch of gradients finds 0.
-std::int64_t counters_of(const BackwardCall& call);
+// In the memory of rows.
+std::int64_t padded_seqlen(const BackwardCall& call);
+float* lse_log2(const BackwardCall& call);
+float* row_sums(const BackwardCall& call);
 
-// In this order. Where there are counters:
-PlainLaunch make_backward_clear_launch(const BackwardCall& call, const Architecture& architecture,
+// Words that are to be 0.
+PlainLaunch make_clear_launch(unsigned* words, std::int64_t count, const Architecture& architecture,
+                              PlainKernels& kernels);
+PlainLaunch make_counters_clear_launch(const BackwardCall& call, const Architecture& architecture,
                                        PlainKernels& kernels);
-// Where it is not whole:
 PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,
                                          PlainKernels& kernels);
 PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels);
-// Where it is not whole and dq is wanted:
 PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architecture& architecture,
                                         PlainKernels& kernels);
+// What makes the launches of a call, one after the other: those above that it wants, and those of its options.
+using MakeBackwardLaunch = PlainLaunch (*)(const BackwardCall&, const Architecture&, PlainKernels&);
+std::vector<MakeBackwardLaunch> backward_launches(const BackwardCall& call);
 
 }  // namespace flashjit::runtime

@@ -71,6 +71,12 @@ generator::RowStrides lse_strides(const Tensor& lse) {
   return {byte_stride(lse, 0, kElement), byte_stride(lse, 2, kElement), byte_stride(lse, 1, kElement)};
 }
 
+generator::HeadArguments head_arguments(const Tensor& values) {
+  const bool of_batch = values.shape.size() > 1 && values.shape[0] > 1;
+  return {static_cast<const char*>(values.data),
+          of_batch ? values.strides[0] * static_cast<std::int64_t>(sizeof(float)) : 0};
+}
+
 std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) noexcept {
   const std::int64_t tiles = round_up_quotient(call.usual_seqlen_q * tiling.packed_heads, tiling.block_q);
   return round_up_quotient(tiles, tiling.cluster) * tiling.cluster;

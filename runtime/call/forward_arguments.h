@@ -31,6 +31,8 @@ std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) noexce
 // In bytes; of [batch, seqlen, heads, head_dim], and of [batch, head, row].
 generator::RowStrides row_strides(const Tensor& tensor);
 generator::RowStrides lse_strides(const Tensor& lse);
+// Of [heads], or [batch, heads].
+generator::HeadArguments head_arguments(const Tensor& values);
 
 // A section of heads: what longest_first orders by length. Its K and V fit L2 together, and where heads have few tiles
 // it is not much longer than two waves of thread blocks, so that loads of one section run beside arithmetic of another.

@@ -47,10 +47,7 @@ generator::SoftcapArguments softcap_arguments(const ForwardCall& call) {
 
 template <auto kValues>
 generator::HeadArguments of_heads(const ForwardCall& call) {
-  const Tensor& values = *(call.*kValues);
-  const bool of_batch = values.shape.size() > 1 && values.shape[0] > 1;
-  return {static_cast<const char*>(values.data),
-          of_batch ? values.strides[0] * static_cast<std::int64_t>(sizeof(float)) : 0};
+  return head_arguments(*(call.*kValues));
 }
 
 generator::PrefixArguments prefix_arguments(const ForwardCall& call) {

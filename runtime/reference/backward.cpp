@@ -178,7 +178,7 @@ class BackwardHead {
     for (std::int64_t key = keys.begin; key < keys.end; ++key) {
       const Real before = ds_[key] * scores_.by_function(key);  // of what the function gets
       if (opts.alibi_slopes)
-        sums.gradients.dalibi_slopes[place_of_head(opts.alibi_slopes->shape, sequence_, head_)] -=
+        sums.gradients.dslopes[place_of_head(opts.alibi_slopes->shape, sequence_, head_)] -=
             before * static_cast<Real>(std::abs(position - key));
       if (opts.bias) sums.gradients.dbias[packed_place(opts.bias->shape, {sequence_, head_, row, key})] += before;
     }
@@ -236,7 +236,7 @@ Gradients make_gradients(const Inputs& inputs) {
   made.dq.resize(element_count(inputs.q.shape));
   made.dk.resize(element_count(inputs.k.shape));
   made.dv.resize(element_count(inputs.v.shape));
-  made.dalibi_slopes = zeros(inputs.opts.alibi_slopes);
+  made.dslopes = zeros(inputs.opts.alibi_slopes);
   made.dsinks = zeros(inputs.opts.sinks);
   made.dbias = zeros(inputs.opts.bias);
   return made;

@@ -14,6 +14,7 @@
 #include "attention/key_tile.cuh"
 #include "attention/mask.cuh"
 #include "attention/probability.cuh"
+#include "attention/score_gradient.cuh"
 #include "attention/scores.cuh"
 #include "attention/softmax.cuh"
 #include "attention/turns.cuh"
@@ -37,6 +38,7 @@ class BackwardMma {
   using STile = typename Shape::STile;
   using ScoreParts = typename Config::ScoreParts;
   using ScoreRow = typename ScoreParts::template Row<false>;
+  using ScoreGradients = typename Config::ScoreGradients;
   using Dropouts = typename Config::Dropouts;
   using Predicates = typename Config::Predicates;
   // A warp takes its columns a piece at a time, so that registers have room for dK and dV.
@@ -54,7 +56,8 @@ class BackwardMma {
         first_key(tile.index * Config::kBlockKv),
         mask(arguments, sequence(), [this] { return tile.batch; }, {}),
         parts(arguments),
-        predicates(arguments) {}
+        predicates(arguments),
+        score_gradients(arguments) {}
 
   __device__ __forceinline__ void run() {
     dk.clear(), dv.clear();
@@ -70,6 +73,8 @@ class BackwardMma {
         ptx::bar_sync();
         pass_turn(steps - 1);
       }
+    } else if constexpr (ScoreGradients::kAny) {
+      for (int i = 0; i < args.sizes.heads_per_group; ++i) end_head(tile.head * args.sizes.heads_per_group + i);
     }
     store<Shape::kKeyDimTiles, Config::kHeadDim>(dk, args.dk, args.dk_strides, args.scale);
     store<Shape::kValueDimTiles, Config::kHeadDimV>(dv, args.dv, args.dv_strides, 1.0f);
@@ -97,6 +102,8 @@ class BackwardMma {
     }
     if (args.dq != nullptr) turns().await(tile, tile_index(i), tile_of(i), mask);
     add_queries(i);
+    if constexpr (ScoreGradients::kAny)
+      if ((i + 1) % tiles.count() == 0) end_head(head_of(i));
     // P and dS are written again behind the next step's barrier.
   }
 
@@ -124,6 +131,9 @@ class BackwardMma {
           float gradient = dp.x[m][n][first + e];
           if constexpr (Dropouts::kAny) gradient = (stays >> 16 * e & 0xffff) != 0 ? gradient * dropout_scale() : 0.0f;
           ds[e] = p[e] * (gradient - of.sum);
+          if constexpr (ScoreGradients::kAny)
+            score_gradients.add(p[e] == 0.0f ? 0.0f : ds[e], at_position(place, mask.position(query)),
+                                {first_key + column + lane() % 4 * 2, 8 * n + e});
           if constexpr (ScoreParts::kIsCurved) ds[e] *= derivatives.x[m][n][first + e];
           if (p[e] == 0.0f) ds[e] = 0.0f;  // what is hidden is 0 whatever its value is
           if constexpr (Dropouts::kAny) p[e] *= dropout_scale();
@@ -268,6 +278,12 @@ class BackwardMma {
       ptx::red_add(to, x), ptx::red_add(to + 1, y);
   }
 
+  __device__ __forceinline__ void end_head(int head) {
+    const int64 of_head = static_cast<int64>(tile.batch) * args.sizes.num_heads_q + head;
+    score_gradients.end_head(
+        {of_head * KeyTile::tiles_of_head(args.sizes, Config::kBlockKv) + tile.index, Config::kWarps, warp(), lane()});
+  }
+
   // --- Copies -------------------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ void bring_keys() {
@@ -404,6 +420,7 @@ class BackwardMma {
   const Mask<Config> mask;
   const ScoreParts parts;
   const Predicates predicates;
+  ScoreGradients score_gradients;
   QueryTiles tiles;
   Accumulator<Shape::kRowTiles, 2 * Shape::kKeyDimTiles> dk;
   Accumulator<Shape::kRowTiles, 2 * Shape::kValueDimTiles> dv;

@@ -179,5 +179,5 @@ TEST_CASE("calls for gradients have what has them, by the same features otherwis
                               std::string(row.word)) != 0;
     CHECK((words.count(std::string(row.word)) == 0) == has_none);
   }
-  CHECK(choices.size() == 7 * 2 * 2);
+  CHECK(choices.size() == 7 * 2 * 2 * 2);
 }

@@ -584,6 +584,13 @@ TEST_CASE("attend writes the gradients that the reference has, those that are as
     CHECK(shop.load("dv.npy", dtype).to_doubles() == rounded(dtype, expected.dv));
     CHECK(mentions(read_bytes(shop.work() / "dq.npy"), dtype == DType::bf16 ? "'<f4'" : "'<f2'"));
   }
+  const HostTensor sinks = HostTensor::random_normal(DType::f32, {4}, 6);
+  shop.save("sinks.npy", sinks);
+  AttentionOptions with_sinks = options;
+  with_sinks.sinks = sinks.view();
+  CHECK(attend("--sinks sinks.npy --grad dout.npy --dsinks dsinks.npy").at("dsinks") == "dsinks.npy");
+  CHECK(shop.load("dsinks.npy", DType::f32).to_doubles() ==
+        rounded(DType::f32, shop.expected_gradients(dout, DType::bf16, with_sinks, {}).dsinks));
   const json told = attend("--grad dout.npy --dk alone.npy -o o.npy --lse l.npy");
   CHECK(told.at("dq").is_null());
   CHECK(told.at("output") == "o.npy");
@@ -628,7 +635,9 @@ TEST_CASE("attend says what is wrong with gradients, and what has none, before a
       {"--lse l.npy", "--output: must be given where --grad is not"},
       {"-o o.npy --dk dk.npy", "--dk: must be given only with --grad, was dk.npy"},
       {"-o o.npy --dlse dlse.npy", "--dlse: must be given only with --grad, was dlse.npy"},
-      {"-o o.npy --grad dout.npy", "--grad: must be given with --dq, --dk or --dv, was given with none of them"},
+      {"-o o.npy --grad dout.npy",
+       "--grad: must be given with --dq, --dk, --dv or another result, was given with none of them"},
+      {"-o o.npy --grad dout.npy --dbias db.npy", "--dbias: must be given only with --bias, was db.npy"},
       {"--grad missing.npy --dq dq.npy", "missing.npy: must be a .npy file, does not exist"},
       {"--grad q.npy --dq dq.npy", "q.npy: must have the shape of the output, [2, 5, 4, 8], has shape [2, 5, 4, 16]"},
       {"--grad dlse.npy --dq dq.npy", "dlse.npy: must have 4 dimensions"},

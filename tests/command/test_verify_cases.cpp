@@ -60,6 +60,9 @@ std::string problem_of_backward(const cli::BackwardCase& c, const std::function<
     write(gradients.dq, call.into.dq);
     write(gradients.dk, call.into.dk);
     write(gradients.dv, call.into.dv);
+    write(gradients.dbias, call.into.dbias);
+    write(gradients.dslopes, call.into.dslopes);
+    write(gradients.dsinks, call.into.dsinks);
   }));
 }
 
@@ -198,17 +201,20 @@ TEST_CASE("right gradients are right, and those that forget something are wrong"
   CHECK(problem_of_backward(c, [](Call& call) { call.options.sinks.reset(); }) != "");
   CHECK(problem_of_backward(c, [](Call& call) { call.dlse.reset(); }) != "");
   CHECK(problem_of_backward(c, [](Call& call) { call.options.softmax_scale = 0.17f; }) != "");
-  for (const auto gradient : {&GradientTensors::dq, &GradientTensors::dk, &GradientTensors::dv})
+  for (const auto gradient : {&GradientTensors::dq, &GradientTensors::dk, &GradientTensors::dv,
+                              &GradientTensors::dslopes, &GradientTensors::dsinks})
     CHECK(problem_of_backward(c, [&](Call& call) { (call.into.*gradient).reset(); }) != "");  // NaN stays
 }
 
 TEST_CASE("a case asks for the gradients that were chosen, and in f32 where that was") {
-  const Problem problem{.dtype = DType::f16, .head_dim = 16, .head_dim_v = 8};
-  const cli::GradientChoices choices{.dq = false, .dk = true, .dv = false, .has_dlse = false, .in_f32 = true};
+  const Problem problem{.dtype = DType::f16, .head_dim = 16, .head_dim_v = 8, .sinks = true};
+  const cli::GradientChoices choices{
+      .dq = false, .dk = true, .dv = false, .has_dlse = false, .in_f32 = true, .of_options = false};
   const cli::BackwardCase c = backward_case(engine(), problem, kShape, {}, choices);
   const std::string what = problem_of_backward(c, [](cli::BackwardCaseCall& call) {
     CHECK_FALSE(call.into.dq);
     CHECK_FALSE(call.into.dv);
+    CHECK_FALSE(call.into.dsinks);
     CHECK_FALSE(call.dlse);
     REQUIRE(call.into.dk);
     CHECK(call.into.dk->dtype == DType::f32);

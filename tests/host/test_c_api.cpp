@@ -639,9 +639,16 @@ TEST_CASE("a call for gradients reaches the compiler, whichever it asks for") {
   CHECK(call(engine) == FLASHJIT_NO_COMPILER);
   call.into.dk = call.into.dv = nullptr;
   CHECK(call(engine) == FLASHJIT_OK);
-  const flashjit_gradients of_queries = {sizeof of_queries, &call.dq, nullptr, nullptr, 0, 0};
+  flashjit_gradients of_queries = FLASHJIT_GRADIENTS_INIT;
+  of_queries.dq = &call.dq;
   CHECK(flashjit_attention_backward(engine.get(), &call.dout, &call.q, &call.k, &call.v, &call.out, &call.lse, nullptr,
                                     &of_queries, nullptr) == FLASHJIT_NO_COMPILER);
+  const HostTensor sinks(DType::f32, {2}), dsinks(DType::f32, {2});
+  const DlpackView of_options(sinks.view(), kDLCPU), gradient(dsinks.view(), kDLCPU);
+  call.options.sinks = &of_options, call.into.dsinks = &gradient;
+  CHECK(call(engine) == FLASHJIT_NO_COMPILER);
+  call.into.struct_size = 32;  // of a version that had none for options
+  CHECK(call(engine) == FLASHJIT_OK);
 }
 
 TEST_CASE("tensors of a call for gradients are checked by their names") {
@@ -668,6 +675,8 @@ TEST_CASE("tensors of a call for gradients are checked by their names") {
   CHECK(backward_refusal([](BackwardCall& c) { c.options.variant = "v3"; }) ==
         "variant: 'v3' must be like mma-q64-kv128-w8-r1-s1, which has no 'v3'");
   CHECK(backward_refusal([](BackwardCall& c) { c.options.lse = &c.lse; }).find("lse: must not be given among") == 0);
+  CHECK(backward_refusal([](BackwardCall& c) { c.into.dbias = &c.dq; }) ==
+        "dbias: must not be given without bias, of which it is the gradient");
 }
 
 TEST_CASE("what has no backward kernels is unsupported through C") {
@@ -694,13 +703,22 @@ TEST_CASE("the reference through C is that of C++, in doubles") {
   options.causal = 1, options.softcap = 2;
   REQUIRE_MESSAGE(flashjit_reference(engine.get(), &c_q, &c_k, &c_v, &c_out, &c_lse, &options) == FLASHJIT_OK,
                   last_error());
-  const flashjit_gradients into = {sizeof into, &c_dq, &c_dk, &c_dv, 0, 0};
+  const HostTensor bias = doubles({1, 1, 1, 7}, 6).converted_to(DType::f32);
+  HostTensor dbias(DType::f64, {1, 1, 1, 7});
+  const DlpackView c_bias(bias.view(), kDLCPU), c_dbias(dbias.view(), kDLCPU);
+  flashjit_gradients into = FLASHJIT_GRADIENTS_INIT;
+  into.dq = &c_dq, into.dk = &c_dk, into.dv = &c_dv, into.dbias = &c_dbias;
+  CHECK(flashjit_reference_backward(engine.get(), &c_dout, &c_q, &c_k, &c_v, &c_dlse, &into, &options) ==
+        FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "dbias: must not be given without bias, of which it is the gradient");
+  options.bias = &c_bias;
   REQUIRE_MESSAGE(
       flashjit_reference_backward(engine.get(), &c_dout, &c_q, &c_k, &c_v, &c_dlse, &into, &options) == FLASHJIT_OK,
       last_error());
   AttentionOptions opts;
   opts.causal = true, opts.softcap = 2;
   const auto expected = reference::attention(q.view(), k.view(), v.view(), opts);
+  opts.bias = bias.view();
   const auto gradients = reference::attention_backward(dout.view(), q.view(), k.view(), v.view(), opts, dlse.view());
   const auto is = [](const HostTensor& got, const std::vector<double>& values) {
     return got.element_count() == values.size() &&
@@ -711,6 +729,7 @@ TEST_CASE("the reference through C is that of C++, in doubles") {
   CHECK(is(dq, gradients.dq));
   CHECK(is(dk, gradients.dk));
   CHECK(is(dv, gradients.dv));
+  CHECK(is(dbias, gradients.dbias));
 
   const auto refused = [&](const DLTensor* to, const DLTensor* to_lse) {
     CHECK(flashjit_reference(engine.get(), &c_q, &c_k, &c_v, to, to_lse, nullptr) == FLASHJIT_INVALID_ARGUMENT);

@@ -168,7 +168,7 @@ TEST_CASE("gradients of ALiBi's slopes, for all batch entries and for each") {
     Case c;
     c.options.softcap = 2;
     HostTensor& slopes = c.floats(&O::alibi_slopes, shape, 0.5);
-    c.check("slopes", slopes, c.check().dalibi_slopes);
+    c.check("slopes", slopes, c.check().dslopes);
   }
 }
 

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
-#include <optional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -177,75 +177,63 @@ TEST_CASE("planted faults of Hopper's backward kernels are found") {
     });
 }
 
-TEST_CASE("planted faults of deterministic gradients are found") {
-  struct FaultOfTurns {
-    Fault fault;
-    const char *architecture, *variant;
-    int head_dim;
-    bool is_causal = false;
+TEST_CASE("planted faults of the gradients of options are found") {
+  constexpr const char *kMain = "kernels/mma_backward.cuh", *kHeads = "kernels/head_gradients.cuh",
+                       *kRows = "kernels/bias_gradient.cuh", *kSlopes = "parts/score_gradient/slopes.cuh",
+                       *kBias = "parts/score_gradient/bias.cuh", *kClear = "kernels/backward_rows.cuh",
+                       *kSlot = "attention/score_gradient.cuh";
+  const std::vector<Fault> faults{
+      {"derivatives are those in front of the cap", kMain, "p[e] == 0.0f ? 0.0f : ds[e], at",
+       "p[e] == 0.0f ? 0.0f : ds[e] * derivatives.x[m][n][first + e], at"},
+      {"all columns of a lane are the first", kMain, "{first_key + column + lane() % 4 * 2, 8 * n + e}",
+       "{first_key + column + lane() % 4 * 2, 0}"},
+      {"heads of a group end together", kMain, "if ((i + 1) % tiles.count() == 0) end_head",
+       "if (i + 1 == steps) end_head"},
+      {"of two gradients the first alone is made", kSlot, "    others.add(derivative, place, key);\n", ""},
+      {"slopes add to scores", kSlopes, "__fmaf_rn(-derivative", "__fmaf_rn(derivative"},
+      {"lanes do not share their sums of slopes", kSlopes, "sum += ptx::shfl_xor(sum, lanes / 2);", ";"},
+      {"the next head has this one's sum, too", kSlopes, "    sum = 0.0f;\n", ""},
+      {"all warps store to one place", kSlopes, "of.index * of.warps + of.warp", "of.index * of.warps"},
+      {"rows of a bias are those of keys", kBias, "place.position - (place.sequence.keys - place.sequence.queries)",
+       "place.position"},
+      {"a bias is all heads'", kBias, "place.head * args.head_stride", "0"},
+      {"a bias is not cleared", kClear, "args.counters[index] = 0;", "args.counters[index] = 0x40000000;"},
+      {"the rounded bias is all heads'", kRows, "head * args.strides.head", "0"},
+      {"the end of a row is left as it was", kRows, "key < args.keys)", "key + 1 < args.keys)"},
+      {"a row goes on behind its last key", kRows, "key < args.keys)", "key >= 0)"},
+      {"sinks have the gradient's other sign", kHeads, "-p * ptx::ld", "p * ptx::ld"},
+      {"sinks are in natural logarithms", kHeads, "{batch, head, 0, {}}) * kLog2E", "{batch, head, 0, {}})"},
+      {"sinks have the first batch entry's alone", kHeads, "first + static_cast<int>(i / args.terms)", "first"},
+      {"heads lie side by side without what pads them", kHeads, "of_head * args.padded_terms", "of_head * args.terms"},
+      {"warps do not wait for each other's sums", kHeads, "    ptx::bar_sync();\n", ""},
   };
-  constexpr const char *kTurns = "attention/turns.cuh", *kTile = "attention/key_tile.cuh",
-                       *kNarrow = "kernels/hopper_backward.cuh", *kWide = "kernels/hopper_backward_wide.cuh",
-                       *kMma = "kernels/mma_backward.cuh", *kTickets = "hopper/backward_jobs.cuh";
-  constexpr const char *kOfNarrow = "hopper-q64-kv128", *kOfWide = "hopper-q64-kv64", *kOfMma = "q64-kv64-w8-r1-s1";
-  const char* const await = "while (!has_come(keys, index, tile, mask))";
-  const std::vector<FaultOfTurns> faults{
-      {{"nobody waits for a turn", kTurns, await, "while (false)"}, "sm_80", kOfMma, 64},
-      {{"nobody waits for a turn", kTurns, await, "while (false)"}, "sm_90a", kOfWide, 200},
-      {{"a turn is passed before the sum has landed", kNarrow, "        ptx::tma_wait();\n        turns().pass(added);",
-        "        turns().pass(added);"},
-       "sm_90a",
-       kOfNarrow,
-       72},
-      {{"the next turn is taken for this block's", kNarrow, "turns().has_come(", "!turns().has_come("},
-       "sm_90a",
-       kOfNarrow,
-       72},
-      {{"a turn is passed before all warps have added", kWide, "      turn.wait_empty();\n", ""},
-       "sm_90a",
-       kOfWide,
-       200},
-      {{"a turn is passed before all warps have added", kMma,
-        "    ptx::bar_sync();\n    if constexpr (Config::kDeterministic)\n      if (i > 0) pass_turn(i - 1);",
-        "    if constexpr (Config::kDeterministic)\n      if (i > 0) pass_turn(i - 1);\n    ptx::bar_sync();"},
-       "sm_80",
-       kOfMma,
-       64},
-      {{"the last tile of keys comes last", kTile, "schedule_tile<Config::kDeterministic,", "schedule_tile<false,"},
-       "sm_80",
-       kOfMma,
-       64},
-      {{"the last tile of keys comes last", kTickets, "Config::kDeterministic ? tiles - 1 - tile : tile", "tile"},
-       "sm_90a",
-       kOfNarrow,
-       72},
-      {{"a turn is that of a tile which sees no key of the last", kTurns, "last_beside(tile, mask) - keys.index",
-        "(ceil_div(330, Config::kBlockKv) - 1) - keys.index"},
-       "sm_90a",
-       kOfNarrow,
-       72,
-       true},
-  };
-  for (const FaultOfTurns& each : tests::sample(faults)) {
-    std::vector<double> first;
-    check_found(each.fault, each.architecture, 6, [&](int i, const EngineOptions& planted) {
-      Case c({.batch = 1,
-              .seqlen_q = 290,
-              .seqlen_kv = 330,
-              .num_heads_q = 4,
-              .num_heads_kv = 2,
-              .head_dim = each.head_dim,
-              .head_dim_v = each.head_dim},
-             DType::f16);  // whose last bits tell more
-      c.variant = parse_backward_variant(each.variant);
-      c.deterministic = true;
-      c.options.causal = each.is_causal;
-      EngineOptions options = planted;
-      options.emulation.seed = i, options.emulation.resident_blocks = i % 2 == 0 ? 12 : 2;
-      Engine engine(options);
-      const std::vector<double> dq = c.make(engine).dq.to_doubles();
-      if (first.empty()) first = dq;
-      return dq == first;
+  for (const Fault& fault : tests::sample(faults))
+    check_found(fault, "sm_90a", 3, [](int i, Engine& engine) {
+      Case c({.seqlen_q = 150, .seqlen_kv = 200, .head_dim = 64, .head_dim_v = 64});
+      c.of_options = true;
+      c.dlse = HostTensor::random_normal(DType::f32, c.lse_shape(), 5);
+      c.values(&O::sinks, DType::f32, {4}, [](std::int64_t head) { return 2. - head; });
+      if (i == 2) return c.what_is_wrong(engine);  // by the Hopper family, whose rows are padded
+      const Dims of_heads = i == 0 ? Dims{4} : Dims{2, 4};
+      c.options.softcap = 1;
+      c.values(&O::alibi_slopes, DType::f32, of_heads, [](std::int64_t at) { return 0.02 * at; });
+      c.values(&O::bias, DType::bf16, {2, 4, i == 0 ? 150 : 1, 200}, [](std::int64_t at) { return at * 5 % 11 * .1; });
+      return c.what_is_wrong(engine);
     });
-  }
+}
+
+TEST_CASE("what is not finite in keys that a bias is added to reaches nothing outside of its gradient") {
+  const auto is_clean = [](Engine& engine) {
+    Case c({.batch = 1, .seqlen_q = 70, .seqlen_kv = 100, .head_dim = 32, .head_dim_v = 32});
+    c.of_options = true;
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(c.k.element_count()); ++i)
+      store_element(c.k.data(), c.k.dtype(), i, std::numeric_limits<double>::quiet_NaN());
+    c.values(&O::bias, DType::f32, {1, 4, 70, 100}, [](std::int64_t) { return 0.5; });
+    c.what_is_wrong(engine);
+    return std::string();
+  };
+  CHECK(is_clean(tests::engine_for("sm_80")) == "");
+  for (const char* guard : {"query >= place.sequence.queries ||", "|| at >= place.sequence.keys"})
+    check_found({guard, "parts/score_gradient/bias.cuh", guard, ""}, "sm_80", 1,
+                [&](int, Engine& engine) { return is_clean(engine); });
 }

@@ -82,6 +82,41 @@ class Backward(unittest.TestCase):
                     else:
                         np.testing.assert_array_equal(gradient, expected)
 
+    def options(self):
+        random = np.random.default_rng(6)
+        return {"bias": random.standard_normal((1, 4, 1, 40)).astype(np.float16),
+                "alibi_slopes": random.uniform(-0.1, 0.1, (2, 4)).astype(np.float32),
+                "sinks": random.standard_normal(4).astype(np.float32)}  # yapf: disable
+
+    def test_of_options(self):
+        options = {**self.options(), "softcap": 3.0, "causal": True}
+        exact = self.engine.reference_backward(self.dout, *self.qkv, dlse=self.dlse, dbias=True, dslopes=True,
+                                               dsinks=True, **options)
+        self.assertEqual([x.shape for x in exact[3:]], [(1, 4, 1, 40), (2, 4), (4, )])
+        call = (self.dout, *self.qkv, *self.forward(**options))
+        given = self.engine.attention_backward(*call, dlse=self.dlse, dbias=True, dslopes=True, dsinks=True, **options)
+        self.assertEqual([x.dtype for x in given[3:]], [np.float16, np.float32, np.float32])
+        into = np.full((1, 4, 1, 40), np.nan, np.float32)
+        dbias, dsinks = self.engine.attention_backward(*call, dlse=self.dlse, dq=False, dk=False, dv=False, dbias=into,
+                                                       dsinks=True, **options)[3:]
+        self.assertIs(dbias, into)
+        for one, other in zip((*given, dbias, dsinks), (*exact, exact[3], exact[5])):
+            np.testing.assert_allclose(one, other, atol=TOLERANCE * abs(other).max(), rtol=TOLERANCE)
+
+    def test_of_options_by_the_formula(self):
+        for name, gradient in (("bias", "dbias"), ("alibi_slopes", "dslopes"), ("sinks", "dsinks")):
+            option = {name: self.options()[name].astype(np.float32)}
+            at, step = (0, ) * option[name].ndim, 2.0**-10
+            option[name][at] = 0.5
+
+            def loss(value):
+                changed = option[name].copy()
+                changed[at] = value
+                return (self.engine.reference(*self.qkv, **{name: changed})[0] * self.dout).sum()
+
+            made = self.engine.reference_backward(self.dout, *self.qkv, **option, **{gradient: True})[3]
+            self.assertAlmostEqual(made[at], (loss(0.5 + step) - loss(0.5 - step)) / (2 * step), delta=1e-3)
+
     def test_by_a_variant(self):
         expected = gradients_in_double(self.dout, *self.qkv)
         for variant in ("mma-q64-kv64-w8-r1-s2", "q32-kv64-w4-r2"):
@@ -128,6 +163,10 @@ class Backward(unittest.TestCase):
             ((self.dout, *self.qkv, out, lse), {"dq": read_only}, "^dq: must be writable, was read-only$"),
             ((self.dout, *self.qkv, out, lse), {"dk": np.empty_like(self.qkv[1]), "dv": np.empty(2)}, "^dv: "),
             ((self.dout, *self.qkv, out, lse), {"dv": True}, "^dv: must be an array .* was bool"),
+            ((self.dout, *self.qkv, out, lse), {"dsinks": True}, "^dsinks: must not be given without sinks, of which"),
+            ((self.dout, *self.qkv, out, lse), {"dbias": out}, "^dbias: must not be given without bias, of which"),
+            ((self.dout, *self.qkv, out, lse), {"sinks": np.zeros(4, np.float32), "dsinks": np.zeros(3, np.float32)},
+             r"^dsinks: shape must be \[4\] like that of sinks, was \[3\]$"),
             ((self.dout, *self.qkv, out, lse), {"dlse": lse[0]}, "^dlse: rank must be 3, was 2"),
             ((self.dout, *self.qkv, out, lse), {"variant": "v3"}, "^variant: 'v3' must be like mma-q64-kv128-w8-r1-s1"),
             ((self.dout, *self.qkv, out, lse), {"window": 3}, "^window: "),

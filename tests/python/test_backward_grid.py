@@ -22,7 +22,7 @@ sys.path.insert(0, str(pathlib.Path(flashjit.__file__).with_name("bench")))
 
 import attention_backward  # noqa: E402
 import attention_peers  # noqa: E402
-from attention_backward import PAPER, BackwardCell, backward_grid, backward_row, format_backward_row  # noqa: E402
+from attention_backward import DETERMINISTIC, PAPER, BackwardCell, backward_grid, backward_row, format_backward_row  # noqa: E402
 from attention_backward import format_backward_summary, share_of_pairs, summarise_backward  # noqa: E402
 from attention_backward_run import BackwardComparison, BackwardKernels, compare_backward, require_close  # noqa: E402
 from attention_grid import Cell, PeerFigures, grid, paper_cell  # noqa: E402
@@ -41,7 +41,7 @@ class Grid(unittest.TestCase):
         self.assertEqual([cell.shape for cell in backward_grid((PAPER, ))], grid())
         self.assertEqual({(cell.shape.heads, cell.shape.heads_kv) for cell in backward_grid(("grouped", ))}, {(32, 8)})
         self.assertEqual({cell.shape.seqlen for cell in backward_grid(("window", ))}, {16384})
-        self.assertEqual(len(set(backward_grid())), 36 + 3 + 2 + 3 + 6)
+        self.assertEqual(len(set(backward_grid())), 36 + 3 + 2 + 3 + 36 + 6)
 
     def test_each_group_has_its_sides(self):
         cells = {cell.group: cell for cell in backward_grid()}
@@ -49,11 +49,14 @@ class Grid(unittest.TestCase):
         self.assertEqual(sides, {PAPER: (["flashjit", "mma"], ["cudnn", "fa2"]),
                                  "grouped": (["flashjit", "equal_heads"], ["cudnn", "fa2"]),
                                  "window": (["flashjit", "plain"], ["fa2"]), "f32": (["flashjit", "f32"], []),
+                                 DETERMINISTIC: (["flashjit", "any_order"], ["cudnn", "fa2"]),
                                  "variants": (["flashjit", *attention_backward.VARIANTS[256]], [])})
         grouped, window, f32 = (cells[group].ours for group in ("grouped", "window", "f32"))
         self.assertEqual([problem.shape.heads_kv for problem in grouped.values()], [8, 32])
         self.assertEqual([problem.window for problem in window.values()], [1024, None])
         self.assertEqual([problem.dtype_kv for problem in f32.values()], ["bfloat16", "float32"])
+        ordered = cells[DETERMINISTIC].ours.values()
+        self.assertEqual([problem.deterministic for problem in ordered], [True, False])
 
     def test_variants_are_kernels_of_the_head_dim(self):
         for head_dim, variants in attention_backward.VARIANTS.items():
@@ -94,7 +97,7 @@ class Grid(unittest.TestCase):
         row = backward_row(cell, {"cudnn": 10.0}, {"flashjit": "dq is nan"}, figures())
         self.assertEqual((row["over"], list(row["tflops"])), ({}, ["cudnn"]))
         self.assertEqual(Cell.of(row), cell.shape)
-        self.assertEqual(summarise_backward([row]), {PAPER: {}})
+        self.assertEqual(summarise_backward([row]), {PAPER: {}, DETERMINISTIC: {}})
         self.assertIn("\n  flashjit: dq is nan", format_backward_row(cell, row))
 
     def test_the_summary_has_the_means_and_the_smallest_cell(self):
@@ -103,7 +106,8 @@ class Grid(unittest.TestCase):
         rows = [backward_row(cell, {"flashjit": 100.0, "cudnn": us, "fa2": 200.0}, {}, figures())
                 for cell, us in zip(paper, (100.0, 400.0))]
         others = {"grouped": {"flashjit": 100.0, "equal_heads": 96.0, "fa2": 1.0},
-                  "window": {"flashjit": 13.0, "plain": 100.0}, "f32": {"flashjit": 100.0, "f32": 103.0}}
+                  "window": {"flashjit": 13.0, "plain": 100.0}, "f32": {"flashjit": 100.0, "f32": 103.0},
+                  DETERMINISTIC: {"flashjit": 100.0, "any_order": 92.0, "cudnn": 110.0}}
         rows += [backward_row(backward_grid((group, ))[0], us, {}) for group, us in others.items()]
         summary = json.loads(json.dumps(summarise_backward(rows)))
         of_cudnn = summary[PAPER]["cudnn"]
@@ -116,10 +120,13 @@ class Grid(unittest.TestCase):
         self.assertAlmostEqual(summary["of_equal_heads"]["minimum"], 0.96)
         self.assertAlmostEqual(summary["over_share"]["maximum"], 0.13 / share_of_pairs(16384, 1024))
         self.assertAlmostEqual(summary["f32_over_16_bits"]["geometric_mean"], 1.03)
+        self.assertAlmostEqual(summary["of_any_order"]["geometric_mean"], 0.92)
+        self.assertAlmostEqual(summary[DETERMINISTIC]["cudnn"]["geometric_mean"], 1.1)
         text = format_backward_summary(summary)
         self.assertIn("the best peer: geometric mean 0.800 (d256 0.800), smallest 0.800 (head dim 256, causal, 512), 1 cells",
                       text)
         self.assertIn("of the rate with equal heads: geometric mean 0.960", text)
+        self.assertIn("flashjit / cudnn, both deterministic: geometric mean 1.100", text)
         shown = format_backward_row(paper[0], rows[0])
         for part in ("flashjit 100.0 us", "(fa3)", "/fa2 2.000", "/best 0.800"):
             self.assertIn(part, shown)

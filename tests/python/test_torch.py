@@ -308,14 +308,12 @@ class Operator(CloseTo):
         out = flashjit.torch.attention(*tensors, mask=mask, block_mask=blocks)
         self.assert_close(out, flashjit.torch.attention(*tensors, mask=mask))
 
-    def test_slopes_and_sinks_may_require_a_gradient_but_have_none(self):
+    def test_options_that_require_a_gradient_are_for_the_operator(self):
         tensors, values = make_qkv(), torch.nn.Parameter(torch.ones(2))
         for name in ("alibi_slopes", "sinks"):
             with self.assertRaisesRegex(flashjit.Unsupported, f"^{name}: must not require a gradient"):
                 flashjit.attention(*tensors, **{name: values})
-            out = flashjit.torch.attention(*tensors, **{name: values})
-            with self.assertRaisesRegex(flashjit.Unsupported, f"^{name}: must not require a gradient"):
-                out.sum().backward()
+            self.assertTrue(flashjit.torch.attention(*tensors, **{name: values}).requires_grad)
 
     def test_says_of_itself_what_is_true(self):
         of_heads = torch.tensor([0.5, -0.125])
@@ -393,6 +391,31 @@ class Gradients(CloseTo):
                                     ({"causal": True, "softcap": 2.0}, {"added": hidden, "softcap": 2.0})):  # fmt: skip
             self.assert_all_close(gradients_by(lambda *qkv: flashjit.torch.attention(*qkv, **options), *tensors),
                                   gradients_by(lambda *qkv: in_f32(*qkv, **of_formula), *tensors))  # fmt: skip
+
+    def test_of_options(self):
+        q, k, v = make_qkv()
+        positions = torch.arange(16)
+        distance = (positions[:, None] - positions).abs().float()
+        generator = torch.Generator().manual_seed(2)
+        bias = torch.randn(1, 2, 16, 16, generator=generator).bfloat16()
+        slopes, sinks = torch.tensor([0.1, -0.05]), torch.tensor([1.0, -1.0])
+
+        def ours(q, k, v, bias, slopes, sinks):
+            return flashjit.torch.attention(q, k, v, bias=bias, alibi_slopes=slopes, sinks=sinks)
+
+        def formula(q, k, v, bias, slopes, sinks):
+            q, k, v = (tensor.float().transpose(1, 2) for tensor in (q, k, v))
+            k, v = (tensor.repeat_interleave(2 // k.shape[1], dim=1) for tensor in (k, v))
+            scores = q @ k.transpose(2, 3) * q.shape[3] ** -0.5 - slopes[:, None, None] * distance + bias.float()
+            with_sink = torch.cat((scores, sinks[None, :, None, None].expand(*scores.shape[:3], 1)), dim=3)
+            return (torch.softmax(with_sink, dim=3)[..., :-1] @ v).transpose(1, 2)
+
+        leaves = (q, k, v, bias, slopes, sinks)
+        for one, other in zip(gradients_by(ours, *leaves), gradients_by(formula, *leaves)):
+            self.assertEqual(one.dtype, other.dtype)
+            self.assertLess((one.float() - other.float()).abs().max(), ROUNDING * other.float().abs().max())
+        of_bias = gradients_by(lambda bias: ours(q, k, v, bias, slopes, sinks), bias)[0]  # alone
+        self.assertTrue(torch.equal(of_bias, gradients_by(ours, *leaves)[3]))
 
     def test_of_pytorchs_own_function(self):
         tensors = to_sdpa(*make_qkv(16, 16))
@@ -554,9 +577,10 @@ class Gradients(CloseTo):
     def test_the_operator_says_of_itself_what_is_true(self):
         q, k, v = make_qkv()
         out, lse = torch.ops.flashjit.attention_forward(q, k, v, True)
-        for wanted in ([True] * 3, [False, True, False]):
+        options = {"bias": torch.zeros(1, 2, 1, 16), "sinks": torch.zeros(2)}
+        for wanted, of in (([True] * 3 + [False] * 3, {}), ([False, True, False, True, False, True], options)):
             torch.library.opcheck(torch.ops.flashjit.attention_backward.default, (out, q, k, v, out, lse, None, wanted, True),
-                                  test_utils=("test_schema", "test_faketensor"))  # fmt: skip
+                                  of, test_utils=("test_schema", "test_faketensor"))  # fmt: skip
         q.requires_grad_()
         torch.library.opcheck(torch.ops.flashjit.attention_forward.default, (q, k, v, True),
                               {"mask": "key < a(0)", "mask_captures": ["a"], "mask_tensors": [torch.tensor([9])]},

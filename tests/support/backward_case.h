@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -45,6 +47,7 @@ class BackwardCase {
 
   struct Made {
     HostTensor dq, dk, dv;
+    std::vector<HostTensor> of_options;  // in the order of kOptionGradients, of those that are asked for
   };
   // Forward and backward on the engine's device.
   Made make(Engine& engine, bool in_f32 = false) const {
@@ -66,9 +69,17 @@ class BackwardCase {
     const DeviceTensor dq = poisoned(q.dtype(), q.shape()).to_device(nullptr, device),
                        dk = poisoned(of_keys, k.shape()).to_device(nullptr, device),
                        dv = poisoned(of_keys, v.shape()).to_device(nullptr, device);
-    engine.attention_backward(on_dout, on_q, on_k, on_v, out, lse, {dq.view(), dk.view(), dv.view()}, of,
-                              {on_dlse, variant, deterministic});
-    return {HostTensor::from_device(dq), HostTensor::from_device(dk), HostTensor::from_device(dv)};
+    GradientTensors into{dq.view(), dk.view(), dv.view()};
+    std::list<DeviceTensor> option_gradients;
+    for (const OptionGradient* row : asked_of_options()) {
+      const Tensor& option = *(options.*row->option);
+      const HostTensor none = poisoned(in_f32 ? DType::f32 : option.dtype, option.shape);
+      into.*row->into = option_gradients.emplace_back(none.to_device(nullptr, device)).view();
+    }
+    engine.attention_backward(on_dout, on_q, on_k, on_v, out, lse, into, of, {on_dlse, variant, deterministic});
+    Made made{HostTensor::from_device(dq), HostTensor::from_device(dk), HostTensor::from_device(dv), {}};
+    for (const DeviceTensor& gradient : option_gradients) made.of_options.push_back(HostTensor::from_device(gradient));
+    return made;
   }
 
   // By what the reference says of the same tensors. Empty: nothing.
@@ -79,8 +90,14 @@ class BackwardCase {
     const auto exact = engine.reference_backward(dout.view(), q.view(), k.view(), v.view(), options, here_dlse);
     const auto low =
         engine.reference_backward_in_low_precision(dout.view(), q.view(), k.view(), v.view(), options, here_dlse);
-    return compare("dq", made.dq, exact.dq, low.dq) + compare("dk", made.dk, exact.dk, low.dk) +
-           compare("dv", made.dv, exact.dv, low.dv);
+    std::string wrong = compare("dq", made.dq, exact.dq, low.dq) + compare("dk", made.dk, exact.dk, low.dk) +
+                        compare("dv", made.dv, exact.dv, low.dv);
+    auto got = made.of_options.begin();
+    for (const OptionGradient* row : asked_of_options()) {
+      const std::vector<double>& values = exact.*row->values;
+      wrong += compare(row->name, *got++, values, lowered(engine, row->values, values, low));
+    }
+    return wrong;
   }
 
   BackwardSizes sizes;
@@ -89,8 +106,49 @@ class BackwardCase {
   std::optional<BackwardVariant> variant;
   bool deterministic = false;
   AttentionOptions options;
+  bool of_options = false;  // whether options that are given get gradients, too
 
  private:
+  struct OptionGradient {
+    const char* name;
+    std::optional<Tensor> AttentionOptions::*option;
+    std::optional<Tensor> GradientTensors::*into;
+    std::vector<double> reference::Gradients::*values;
+  };
+  static constexpr OptionGradient kOptionGradients[] = {
+      {"dbias", &AttentionOptions::bias, &GradientTensors::dbias, &reference::Gradients::dbias},
+      {"dslopes", &AttentionOptions::alibi_slopes, &GradientTensors::dslopes, &reference::Gradients::dslopes},
+      {"dsinks", &AttentionOptions::sinks, &GradientTensors::dsinks, &reference::Gradients::dsinks}};
+  std::vector<const OptionGradient*> asked_of_options() const {
+    std::vector<const OptionGradient*> asked;
+    for (const OptionGradient& row : kOptionGradients)
+      if (of_options && options.*row.option) asked.push_back(&row);
+    return asked;
+  }
+
+  // Of few numbers, each of which is a sum of what many roundings do, how far low precision leads them astray is a
+  // matter of luck: what it does to several calls like this one at most.
+  std::vector<double> lowered(Engine& engine, std::vector<double> reference::Gradients::*of,
+                              const std::vector<double>& exact, const reference::Gradients& low) const {
+    const auto distance = [of](const reference::Gradients& a, const reference::Gradients& b) {
+      double largest = 0;
+      for (std::size_t i = 0; i < (a.*of).size(); ++i) largest = std::max(largest, std::abs((a.*of)[i] - (b.*of)[i]));
+      return largest;
+    };
+    double yardstick = 0;
+    for (std::size_t i = 0; i < exact.size(); ++i) yardstick = std::max(yardstick, std::abs(exact[i] - (low.*of)[i]));
+    for (std::uint64_t seed = 60; seed < 66; ++seed) {
+      const HostTensor other = HostTensor::random_normal(q.dtype(), dout.shape(), seed);
+      yardstick = std::max(
+          yardstick,
+          distance(engine.reference_backward(other.view(), q.view(), k.view(), v.view(), options),
+                   engine.reference_backward_in_low_precision(other.view(), q.view(), k.view(), v.view(), options)));
+    }
+    std::vector<double> made = exact;
+    for (double& value : made) value += yardstick;
+    return made;
+  }
+
   static HostTensor poisoned(DType dtype, const Dims& shape) {
     HostTensor tensor(dtype, shape);
     for (std::size_t i = 0; i < tensor.element_count(); ++i)
