@@ -64,16 +64,16 @@ struct Gradients {
 //                                                          there: the last dimension is contiguous
 //   lse, dlse  [batch, num_heads_q, seqlen_q]              f32; likewise, natural logarithm
 // opts as of that call, with its dropout, but without lse, plan, variant and fixed_split_size, which must not be given.
-// Key/value heads get the sums of their groups' gradients. mask, as text, acts; block_mask is not used. score, ragged batches and k and v of e4m3 have no kernels yet: Error(unsupported)
-// names the option.
+// Key/value heads get the sums of their groups' gradients. mask, as text, acts; block_mask is not used. score, ragged
+// batches and k and v of e4m3 have no kernels yet: Error(unsupported) names the option.
 //
 // Kernels are made at the first call: of the Hopper family where that has them and there are 64 queries or more, else
 // of mma.sync. dq is a sum by atomic additions in f32, whose order, and so its last bits, may differ from run to run,
 // and so is dbias where the bias stands for more than one batch entry, head or query; the others do not. The call
 // allocates in stream order, and frees, two floats for each row of q, and for dq head_dim more; the Hopper family pads
 // rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256, and has two counters for each head
-// of k. For dslopes there are up to eight floats more for each query head and 32 to 128 keys, and for a dbias that is
-// not packed f32 as many as it has elements.
+// of k. For dslopes there are four or eight floats more for each query head of a batch entry and each tile of keys, and
+// for a dbias that is not f32 and packed as many as it has elements.
 //
 // Probabilities are computed anew from scores and LSE, whose roundings in f32 do not cancel: with an LSE of 10,000 in
 // magnitude gradients are as right as elsewhere, from 2^17 on they lose digits, and far beyond that they are wrong and
