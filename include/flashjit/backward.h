@@ -77,8 +77,8 @@ struct Gradients {
 // The call allocates in stream order, and frees, two floats for each row of q, and for dq head_dim more; the Hopper
 // family pads rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256, and has two counters
 // for each head of k. A deterministic dq has one or two counters more for each head and tile of queries. For dslopes
-// there are up to eight floats more for each query head and 32 to 128 keys, and for a dbias that is not packed f32 as
-// many as it has elements.
+// there are four or eight floats more for each query head of a batch entry and each tile of keys, and for a dbias that
+// is not f32 and packed as many as it has elements.
 //
 // Probabilities are computed anew from scores and LSE, whose roundings in f32 do not cancel: with an LSE of 10,000 in
 // magnitude gradients are as right as elsewhere, from 2^17 on they lose digits, and far beyond that they are wrong and

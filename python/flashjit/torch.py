@@ -218,7 +218,8 @@ def _backward(ctx, dout, dlse):
     gradients = [gradient if is_wanted else None for gradient, is_wanted in zip(every, wanted)]
     of_options = dict(zip(_OPTION_GRADIENTS.values(), gradients[3:]))
     others = ([None] * len(option) if _is_tensors(option) else of_options.get(name) for name, option in keywords.items())
-    return (*gradients[:3], *others)
+    # Older versions of PyTorch leave out last arguments that are as by default, and want no gradients of them.
+    return (*gradients[:3], *others)[: len(ctx.needs_input_grad)]
 
 
 def _require_no_gradient(needed: "dict[str, Any]", options: "dict[str, Any]") -> None:

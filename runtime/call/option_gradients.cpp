@@ -51,17 +51,17 @@ bool is_packed(const Tensor& tensor) noexcept {
   return true;
 }
 
-float* data_of(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
+float* f32_data(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
 // Where the kernel sums the gradient of the bias.
 float* bias_sums(const BackwardCall& call) {
-  return data_of(call.scratch.bias.data ? call.scratch.bias : *call.given.into.dbias);
+  return f32_data(call.scratch.bias.data ? call.scratch.bias : *call.given.into.dbias);
 }
 
 // gradients: [heads], or [batch, heads]. terms: of a head of a batch entry, for so many of which there is memory.
 generator::HeadGradientArguments head_gradient(const BackwardCall& call, const Tensor& gradients, std::int64_t terms,
                                                std::int64_t padded_terms) {
   const bool of_entries = gradients.shape.size() > 1;
-  return {.gradients = data_of(gradients),
+  return {.gradients = f32_data(gradients),
           .batch_stride = of_entries ? gradients.strides[0] : 0,
           .heads = static_cast<int>(call.forward.num_heads_q),
           .batch = of_entries ? 1 : static_cast<int>(call.forward.batch),
@@ -133,7 +133,7 @@ void set_score_gradients(Launch& launch, const BackwardCall& call) {
   std::size_t at = generator::argument_bytes(call.forward.problem, sizeof(generator::BackwardArguments),
                                              alignof(generator::BackwardArguments));
   if (of_options.slopes) {
-    launch.write_argument(at, generator::SlopeGradientArguments{data_of(call.scratch.slopes)});
+    launch.write_argument(at, generator::SlopeGradientArguments{f32_data(call.scratch.slopes)});
     at += sizeof(generator::SlopeGradientArguments);
   }
   if (of_options.bias) launch.write_argument(at, bias_gradient_arguments(call));
@@ -160,7 +160,7 @@ PlainLaunch make_slope_gradient_launch(const BackwardCall& call, const Architect
                                        PlainKernels& kernels) {
   const Tensor &gradients = *call.given.into.dslopes, &sums = call.scratch.slopes;
   const std::int64_t terms = sums.shape[2] * sums.shape[3];
-  const generator::SlopeGradientSumsArguments arguments{head_gradient(call, gradients, terms, terms), data_of(sums)};
+  const generator::SlopeGradientSumsArguments arguments{head_gradient(call, gradients, terms, terms), f32_data(sums)};
   const generator::PlainKernel& kernel =
       kernels.get(fmt::format("slope-gradients {}", architecture.name),
                   [&](const auto& templates) { return generator::render_slope_gradients(architecture, templates); });

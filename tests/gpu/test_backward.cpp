@@ -31,6 +31,23 @@ TEST_SUITE("sanitizer") {
         c.check(shared_engine());
       }
   }
+  TEST_CASE("gradients of sinks, slopes and biases") {
+    for (const int head_dim : {64, 128, 256})
+      for (const std::int64_t queries : {1, 300}) {  // of a bias for all of them, and of one for each
+        CAPTURE(head_dim);
+        CAPTURE(queries);
+        Case c({.seqlen_q = 300, .seqlen_kv = 333, .head_dim = head_dim, .head_dim_v = head_dim});
+        c.of_options = true;
+        c.options.causal = true;
+        c.values(&AttentionOptions::sinks, DType::f32, {2, 4}, [](std::int64_t i) { return 2. - i; });
+        c.check(shared_engine());
+        c.options.softcap = 3;
+        c.values(&AttentionOptions::alibi_slopes, DType::f32, {4}, [](std::int64_t i) { return 0.02 * i; });
+        c.values(&AttentionOptions::bias, DType::bf16, {1, 4, queries, 333},
+                 [](std::int64_t i) { return i * 7 % 13 * .2; });
+        c.check(shared_engine(), queries == 1);
+      }
+  }
 }
 
 TEST_CASE("gradients of head dims of every kind") {
@@ -92,6 +109,7 @@ TEST_CASE("dk and dv have the same bits in every run") {
 
 // Beside a stream that keeps half of the SMs busy, so that thread blocks of a launch do not all begin at once.
 TEST_CASE("deterministic gradients have the same bits in every one of 1000 runs beside a busy stream") {
+  const tests::ScopedContext context(0);
   const tests::ScopedStream busy_stream;
   const HostTensor long_keys = HostTensor::random_normal(DType::bf16, {1, 8192, 1, 128}, 9);
   const DeviceTensor busy_k = long_keys.to_device(), busy_v = long_keys.to_device();

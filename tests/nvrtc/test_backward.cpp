@@ -362,6 +362,19 @@ TEST_CASE("backward kernels compile for every target without spills") {
             problem, generator::default_backward_variant(problem, architecture), {DType::bf16, many}, architecture);
         all.emplace_back(kernel.source, architecture.name, cache::Facts{});
       }
+  const HostTensor bias(DType::bf16, {1, 1, 1, 1}), slopes(DType::f32, {1});
+  for (const Architecture& architecture : architectures())
+    for (const int head_dim : {64, 128, 256})
+      for (const bool of_slopes : {false, true}) {
+        AttentionOptions options;
+        options.causal = true;
+        (of_slopes ? options.alibi_slopes : options.bias) = of_slopes ? slopes.view() : bias.view();
+        const Problem problem = problem_of(DType::bf16, head_dim, head_dim, options);
+        const generator::PlainKernel kernel =
+            generator::render_backward(problem, generator::default_backward_variant(problem, architecture),
+                                       {DType::bf16, of_slopes, !of_slopes}, architecture);
+        all.emplace_back(kernel.source, architecture.name, cache::Facts{});
+      }
   const Architecture& hopper = find_architecture("sm_90a");
   for (const int head_dim : {40, 64, 96, 128, 256})
     for (const DType dtype : {DType::bf16, DType::f16})
