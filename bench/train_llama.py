@@ -40,8 +40,8 @@ LIMIT = 3.0  # times the noise; tiny models of 14 seeds had 1.7 at most, and 10 
 LEAST_LEARNED = 0.5  # nats below what can be had without attention, or curves would say nothing about attention
 HALF_UNIT = 2.0**-9  # of bf16, at least of the number itself
 UNTIMED = 10  # steps at first, in which kernels are made and allocators fill
-NUMBERS = {"steps": 300, "window": 20, "starts": 2, "batch": 8, "seqlen": 1024, "vocabulary": 1024, "letters": 8,
-           "layers": 12, "hidden": 768, "intermediate": 2912, "heads": 12, "heads-kv": 4, "head-dim": 64, "seed": 0}
+NUMBERS = {"steps": 300, "window": 20, "starts": 2, "batch": 8, "seqlen": 1024, "vocabulary": 64, "letters": 4,
+           "layers": 12, "hidden": 768, "intermediate": 2944, "heads": 12, "heads-kv": 4, "head-dim": 64, "seed": 0}
 WRONG = {"dq": 0.0, "dk": 0.9, "dv": 0.9}  # what --wrong multiplies a gradient by
 
 

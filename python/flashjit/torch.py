@@ -260,8 +260,8 @@ def _only_launches(*tensors: Tensor) -> bool:
 
 def _as_autocast_wants(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor, Tensor]":
     device = q.device.type
-    is_available = torch.amp.is_autocast_available(device)  # not on meta
-    if not is_available or not torch.is_autocast_enabled(device) or q.dtype == torch.float64:
+    # On meta there is no autocast to ask about, and PyTorch 2.5 cannot compile the question whether there is.
+    if device == "meta" or not torch.is_autocast_enabled(device) or q.dtype == torch.float64:
         return q, k, v
     dtype = torch.get_autocast_dtype(device)
     # What is stored in 8 bits has scales of its own.

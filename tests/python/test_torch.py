@@ -579,7 +579,7 @@ class Gradients(CloseTo):
         out, lse = torch.ops.flashjit.attention_forward(q, k, v, True)
         options = {"bias": torch.zeros(1, 2, 1, 16), "sinks": torch.zeros(2)}
         for wanted, of in (([True] * 3 + [False] * 3, {}), ([False, True, False, True, False, True], options)):
-            torch.library.opcheck(torch.ops.flashjit.attention_backward.default, (out, q, k, v, out, lse, None, wanted, True),
+            torch.library.opcheck(torch.ops.flashjit.attention_backward.default, (out, q, k, v, out, lse, None, wanted, False, True),
                                   of, test_utils=("test_schema", "test_faketensor"))  # fmt: skip
         q.requires_grad_()
         torch.library.opcheck(torch.ops.flashjit.attention_forward.default, (q, k, v, True),
