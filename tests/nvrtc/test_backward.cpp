@@ -358,8 +358,9 @@ TEST_CASE("backward kernels compile for every target without spills") {
         Problem problem;
         problem.head_dim = problem.head_dim_v = head_dim;
         problem.causal = problem.softcap = problem.dropout = many;
-        const generator::PlainKernel kernel = generator::render_backward(
-            problem, generator::default_backward_variant(problem, architecture), {DType::bf16, many}, architecture);
+        const generator::PlainKernel kernel =
+            generator::render_backward(problem, generator::default_backward_variant(problem, architecture),
+                                       {.of_keys = DType::bf16, .deterministic = many}, architecture);
         all.emplace_back(kernel.source, architecture.name, cache::Facts{});
       }
   const HostTensor bias(DType::bf16, {1, 1, 1, 1}), slopes(DType::f32, {1});
@@ -372,7 +373,7 @@ TEST_CASE("backward kernels compile for every target without spills") {
         const Problem problem = problem_of(DType::bf16, head_dim, head_dim, options);
         const generator::PlainKernel kernel =
             generator::render_backward(problem, generator::default_backward_variant(problem, architecture),
-                                       {DType::bf16, of_slopes, !of_slopes}, architecture);
+                                       {.of_keys = DType::bf16, .slopes = of_slopes, .bias = !of_slopes}, architecture);
         all.emplace_back(kernel.source, architecture.name, cache::Facts{});
       }
   const Architecture& hopper = find_architecture("sm_90a");
@@ -385,11 +386,12 @@ TEST_CASE("backward kernels compile for every target without spills") {
         problem.causal = true, problem.window = has_window;
         const BackwardVariant variant = generator::default_backward_variant(problem, hopper);
         CHECK(std::holds_alternative<HopperBackwardVariant>(variant));
-        for (const bool deterministic : {false, true})
-          all.emplace_back(
-              generator::render_backward(problem, variant, {has_window ? DType::f32 : dtype, deterministic}, hopper)
-                  .source,
-              hopper.name, cache::Facts{});
+        for (const bool deterministic : {false, true}) {
+          const generator::KernelGradients gradients{.of_keys = has_window ? DType::f32 : dtype,
+                                                     .deterministic = deterministic};
+          all.emplace_back(generator::render_backward(problem, variant, gradients, hopper).source, hopper.name,
+                           cache::Facts{});
+        }
       }
   const EngineOptions options = EngineOptions::from_environment();
   const runtime::Logger log(nullptr);
