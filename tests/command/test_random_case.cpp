@@ -171,13 +171,13 @@ TEST_CASE("calls for gradients have what has them, by the same features otherwis
     CHECK(std::all_of(q.begin(), q.end(), [](double value) { return std::isfinite(value); }));
     for (const auto& row : generator::features())
       if (row.is_in(problem)) words.insert(std::string(row.word));
-    choices.insert(cli::to_string(cli::random_gradients(seed)));
   }
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) choices.insert(cli::to_string(cli::random_gradients(seed)));
   for (const auto& row : generator::features()) {
     CAPTURE(std::string(row.word));
     const bool has_none = std::set<std::string>{"ragged", "paged", "e4m3", "token_scales", "score", "blocks"}.count(
                               std::string(row.word)) != 0;
     CHECK((words.count(std::string(row.word)) == 0) == has_none);
   }
-  CHECK(choices.size() == 7 * 2 * 2 * 2);
+  CHECK(choices.size() == 7 * 2 * 2 * 2 * 2);
 }

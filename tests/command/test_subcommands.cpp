@@ -635,6 +635,7 @@ TEST_CASE("attend says what is wrong with gradients, and what has none, before a
       {"--lse l.npy", "--output: must be given where --grad is not"},
       {"-o o.npy --dk dk.npy", "--dk: must be given only with --grad, was dk.npy"},
       {"-o o.npy --dlse dlse.npy", "--dlse: must be given only with --grad, was dlse.npy"},
+      {"-o o.npy --deterministic", "--deterministic: must be given only with --grad"},
       {"-o o.npy --grad dout.npy",
        "--grad: must be given with --dq, --dk, --dv or another result, was given with none of them"},
       {"-o o.npy --grad dout.npy --dbias db.npy", "--dbias: must be given only with --bias, was db.npy"},

@@ -647,6 +647,8 @@ TEST_CASE("a call for gradients reaches the compiler, whichever it asks for") {
   const DlpackView of_options(sinks.view(), kDLCPU), gradient(dsinks.view(), kDLCPU);
   call.options.sinks = &of_options, call.into.dsinks = &gradient;
   CHECK(call(engine) == FLASHJIT_NO_COMPILER);
+  call.into.deterministic = 1;
+  CHECK(call(engine) == FLASHJIT_NO_COMPILER);
   call.into.struct_size = 32;  // of a version that had none for options
   CHECK(call(engine) == FLASHJIT_OK);
 }
@@ -677,6 +679,8 @@ TEST_CASE("tensors of a call for gradients are checked by their names") {
   CHECK(backward_refusal([](BackwardCall& c) { c.options.lse = &c.lse; }).find("lse: must not be given among") == 0);
   CHECK(backward_refusal([](BackwardCall& c) { c.into.dbias = &c.dq; }) ==
         "dbias: must not be given without bias, of which it is the gradient");
+  CHECK(backward_refusal([](BackwardCall& c) { c.into.deterministic = 2; }) == "deterministic: must be 0 or 1, was 2");
+  CHECK(backward_refusal([](BackwardCall& c) { c.into.reserved = 1; }).find("reserved: ") == 0);
 }
 
 TEST_CASE("what has no backward kernels is unsupported through C") {

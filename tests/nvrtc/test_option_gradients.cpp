@@ -214,4 +214,14 @@ TEST_CASE("gradients of options are refused by the name of what is wrong") {
   into = {};
   into.dbias = dbias.view();
   CHECK(refusal(into, options) == "dbias: dtype must be bf16 or f32, was f16");
+  into.dbias = bias.view(), options.bias = HostTensor(DType::bf16, {1, 1, 70, 100}).view();
+  BackwardOptions deterministic;
+  deterministic.deterministic = true;
+  CHECK(code_of(
+            [&] {
+              engine.attention_backward(c.dout.view(), c.q.view(), c.k.view(), c.v.view(), out.view(), lse.view(), into,
+                                        options, deterministic);
+            },
+            &message) == ErrorCode::unsupported);
+  CHECK(message.find("deterministic: must be false for the gradient of a bias of shape [1, 1, 70, 100], ") == 0);
 }

@@ -103,6 +103,19 @@ class Backward(unittest.TestCase):
         for one, other in zip((*given, dbias, dsinks), (*exact, exact[3], exact[5])):
             np.testing.assert_allclose(one, other, atol=TOLERANCE * abs(other).max(), rtol=TOLERANCE)
 
+    def test_in_the_same_order_each_time(self):
+        options = {"causal": True, "bias": self.options()["bias"]}
+        call = (self.dout, *self.qkv, *self.forward(**options))
+        one, other = (flashjit.Engine(emulate="sm_80").attention_backward(*call, deterministic=True, **options)
+                      for _ in range(2))
+        for first, second in zip(one, other):
+            np.testing.assert_array_equal(first, second)
+        self.assert_close(one, self.engine.reference_backward(self.dout, *self.qkv, **options))
+        with self.assertRaisesRegex(flashjit.Unsupported, "^deterministic: must be false for the gradient of a bias"):
+            self.engine.attention_backward(*call, deterministic=True, dbias=True, **options)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^deterministic: must be True or False, was array"):
+            self.engine.attention_backward(*call, deterministic=np.zeros(2), **options)
+
     def test_of_options_by_the_formula(self):
         for name, gradient in (("bias", "dbias"), ("alibi_slopes", "dslopes"), ("sinks", "dsinks")):
             option = {name: self.options()[name].astype(np.float32)}

@@ -417,6 +417,20 @@ class Gradients(CloseTo):
         of_bias = gradients_by(lambda bias: ours(q, k, v, bias, slopes, sinks), bias)[0]  # alone
         self.assertTrue(torch.equal(of_bias, gradients_by(ours, *leaves)[3]))
 
+    def test_are_deterministic_as_pytorchs_switch_says(self):
+        told, before = [], flashjit.attention_backward
+
+        def listen(*tensors, deterministic, **options):
+            told.append(deterministic)
+            return before(*tensors, deterministic=deterministic, **options)
+
+        with mock.patch.object(flashjit, "attention_backward", listen):
+            for is_deterministic in (False, True):
+                self.addCleanup(torch.use_deterministic_algorithms, False)
+                torch.use_deterministic_algorithms(is_deterministic)
+                gradients_by(lambda *qkv: flashjit.torch.attention(*qkv, causal=True), *make_qkv())
+        self.assertEqual(told, [False, True])
+
     def test_of_pytorchs_own_function(self):
         tensors = to_sdpa(*make_qkv(16, 16))
         bias = torch.randn(1, 1, 16, 16, generator=torch.Generator().manual_seed(1))
