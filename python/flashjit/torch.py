@@ -67,13 +67,17 @@ def attention_backward(dout, q, k, v, out, lse, dlse, wanted, deterministic, *op
         of_options = (x.to(given[_OPTION_GRADIENTS[name]].dtype) for name, x in zip(asked, gradients[3:]))
         of_rows = (gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted))
         return _in_all_places((*of_rows, *of_options), wanted, q)
-    into = {name: None if is_wanted else False for name, is_wanted in zip(("dq", "dk", "dv"), wanted)}
-    into.update((name, True) for name, is_wanted in zip(_OPTION_GRADIENTS, wanted[3:]) if is_wanted)
     gradients = flashjit.attention_backward(
-        _as_rows(dout), q, k, v, out, lse, dlse=None if dlse is None else dlse.contiguous(), **into,
+        _as_rows(dout), q, k, v, out, lse, dlse=None if dlse is None else dlse.contiguous(), **_asked(wanted),
         deterministic=deterministic, **_to_keywords(options, named_options),
     )  # fmt: skip
     return _in_all_places(gradients, wanted, q)
+
+
+def _asked(wanted):
+    """As flashjit.attention_backward is told which gradients are wanted."""
+    into = {name: None if is_wanted else False for name, is_wanted in zip(("dq", "dk", "dv"), wanted)}
+    return {**into, **{name: True for name, is_wanted in zip(_OPTION_GRADIENTS, wanted[3:]) if is_wanted}}
 
 
 def _in_all_places(gradients, wanted, q: Tensor):
@@ -246,16 +250,58 @@ attention_forward.register_autograd(_backward, setup_context=_keep)
 attention_backward.register_autograd(_backward_of_backward)
 
 
-def _only_launches(*tensors: Tensor) -> bool:
-    """Whether nobody watches the call: no graph is recorded and no gradient is wanted. Then the operator's dispatch,
-    which costs the host more than the launch, can be left out."""
+class _Attention(torch.autograd.Function):
+    """Both operators as a node of autograd's graph, for calls that nobody else watches."""
+
+    @staticmethod
+    def forward(ctx, names, options, q, k, v, *tensors):
+        """names: of options that are tensors; options: the others."""
+        out, lse = flashjit.attention(q, k, v, lse=True, **options, **dict(zip(names, tensors)))
+        ctx.names, ctx.options = names, options
+        ctx.save_for_backward(out, lse, q, k, v, *tensors)
+        return out
+
+    @staticmethod
+    def backward(ctx, dout):
+        out, lse, q, k, v, *tensors = ctx.saved_tensors
+        options = {**ctx.options, **dict(zip(ctx.names, tensors)), "fixed_split_size": None}
+        needed = dict(zip(("q", "k", "v", *ctx.names), ctx.needs_input_grad[2:]))
+        wanted = [needed.get(name, False) for name in ("q", "k", "v", *_OPTION_GRADIENTS.values())]
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        if torch.is_grad_enabled():  # for derivatives of these, which the operator refuses
+            functions = {**_to_arguments("score", options.pop("score")), **_to_arguments("mask", options.pop("mask"))}
+            gradients = attention_backward(dout, q, k, v, out, lse, None, wanted, deterministic, **options, **functions)
+        else:
+            into = _asked(wanted)
+            of_call = flashjit.attention_backward(_as_rows(dout), q, k, v, out, lse, deterministic=deterministic, **into,
+                                                  **options)
+            gradients = _in_all_places(of_call, wanted, q)
+        by_name = dict(zip(("q", "k", "v", *_OPTION_GRADIENTS.values()), gradients))
+        return None, None, *(by_name[name] if needed[name] else None for name in needed)
+
+
+def _is_unwatched(*tensors: Tensor) -> bool:
+    """Whether no graph but autograd's is recorded. Then the operators' dispatch, which costs the host more than the
+    launches, can be left out."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0:
         return False
     if tensors[0].dtype == torch.float64:  # which the operator gives to the reference
         return False
-    if not all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors):
-        return False
-    return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+    return all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
+
+
+def _wants_gradients(tensors: "Sequence[Tensor]") -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _is_one_node(given: "Sequence[Tensor]", named: "dict[str, Tensor]") -> bool:
+    """Whether autograd's own node will do: functions capture none of the given tensors, nothing wants a gradient that
+    has none, all is on one device, in memory, and torch.func transforms nothing. named: options among them."""
+    has_captures = len(given) > 3 + len(named)
+    wants_none = all(name in _OPTION_GRADIENTS.values() or not tensor.requires_grad for name, tensor in named.items())
+    device = given[0].device
+    has_memory = device.type != "meta" and all(tensor.device == device for tensor in given)
+    return not has_captures and wants_none and has_memory and not torch._C._are_functorch_transforms_active()
 
 
 def _as_autocast_wants(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor, Tensor]":
@@ -350,8 +396,13 @@ def attention(
     given = [tensor for tensor in tensors.values() if tensor is not None]
     for function in (score, mask):
         given += [] if function is None else [tensor for _, tensor in function.tensors]
-    if _only_launches(q, k, v, *given):
-        return flashjit.attention(q, k, v, causal=causal, scale=scale, score=score, mask=mask, **options, **tensors)
+    if _is_unwatched(q, k, v, *given):
+        every = {**options, "causal": causal, "scale": scale, "score": score, "mask": mask}
+        if not _wants_gradients((q, k, v, *given)):
+            return flashjit.attention(q, k, v, **every, **tensors)
+        named = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        if _is_one_node((q, k, v, *given), named):
+            return _Attention.apply(tuple(named), every, q, k, v, *named.values())
     for name, tensor in tensors.items():
         if tensor is not None:
             _require_tensor(name, tensor, "a torch.Tensor or None")

@@ -417,6 +417,27 @@ class Gradients(CloseTo):
         of_bias = gradients_by(lambda bias: ours(q, k, v, bias, slopes, sinks), bias)[0]  # alone
         self.assertTrue(torch.equal(of_bias, gradients_by(ours, *leaves)[3]))
 
+    def test_need_no_operator_where_nobody_watches(self):
+        tensors, masks = make_qkv(), {"sinks": torch.zeros(2), "boolean_mask": torch.ones(1, 1, 1, 16, dtype=torch.bool)}
+
+        def attend(*qkv):
+            return flashjit.torch.attention(*qkv, causal=True, **masks)
+
+        with mock.patch.object(flashjit.torch, "attention_forward", side_effect=AssertionError), \
+                mock.patch.object(flashjit.torch, "attention_backward", side_effect=AssertionError):
+            gradients = gradients_by(attend, *tensors)
+        with mock.patch.object(flashjit.torch, "_is_one_node", return_value=False):
+            for one, other in zip(gradients, gradients_by(attend, *tensors)):
+                self.assertTrue(torch.equal(one, other))
+
+    def test_of_what_has_changed_are_refused(self):
+        q, k, v = make_qkv()
+        bias = torch.zeros(1, 1, 16, 16, dtype=torch.bfloat16)
+        out = flashjit.torch.attention(q.requires_grad_(), k, v, bias=bias)
+        bias.add_(1)
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            out.sum().backward()
+
     def test_are_deterministic_as_pytorchs_switch_says(self):
         told, before = [], flashjit.attention_backward
 
