@@ -192,7 +192,8 @@ typedef struct flashjit_gradients {
   size_t struct_size;
   const DLTensor *dq, *dk, *dv;
   const DLTensor *dbias, *dslopes, *dsinks;
-  int32_t deterministic; /* 0 or 1: all of them are the same, bit by bit, in every run with the same inputs */
+  int32_t deterministic; /* 0 or 1: all of them are the same, bit by bit, in every run with the same inputs. Not beside
+                            dbias of a bias that batch entries, heads or queries share: FLASHJIT_UNSUPPORTED */
   int32_t reserved;      /* 0 */
 } flashjit_gradients;
 #define FLASHJIT_GRADIENTS_INIT \

@@ -4,6 +4,7 @@
 flashjit.attention takes tensors of PyTorch, too, and costs the host least. What is here is for graphs, gradients,
 autocast, and for code that calls torch.nn.functional.scaled_dot_product_attention."""
 
+import warnings
 from typing import Any, Optional, Sequence, Union
 
 import torch
@@ -217,13 +218,27 @@ def _backward(ctx, dout, dlse):
     options = {**keywords, "fixed_split_size": None}.values()  # by which no gradient differs
     wanted = [*ctx.needs_input_grad[:3], *(needed.get(option, False) for option in _OPTION_GRADIENTS.values())]
     dout = torch.zeros_like(out) if dout is None else dout
-    deterministic = torch.are_deterministic_algorithms_enabled()
+    deterministic = _is_deterministic(keywords["bias"] if wanted[3] else None, out)
     every = attention_backward(dout, q, k, v, out, lse, dlse, wanted, deterministic, *options)
     gradients = [gradient if is_wanted else None for gradient, is_wanted in zip(every, wanted)]
     of_options = dict(zip(_OPTION_GRADIENTS.values(), gradients[3:]))
     others = ([None] * len(option) if _is_tensors(option) else of_options.get(name) for name, option in keywords.items())
     # Older versions of PyTorch leave out last arguments that are as by default, and want no gradients of them.
     return (*gradients[:3], *others)[: len(ctx.needs_input_grad)]
+
+
+def _is_deterministic(bias: "Optional[Tensor]", out: Tensor) -> bool:
+    """As PyTorch's switch says. bias: whose gradient is wanted; where that is a sum in any order, the switch may have it
+    that users are warned."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return False
+    all_pairs = out.shape[0], out.shape[-2], out.shape[-3]
+    is_shared = bias is not None and any(one < every for one, every in zip(bias.shape, all_pairs))
+    if not is_shared or not torch.is_deterministic_algorithms_warn_only_enabled():
+        return True
+    warnings.warn("flashjit.torch.attention: the gradient of a bias that batch entries, heads or queries share is not "
+                  "deterministic, nor is that of q beside it")
+    return False
 
 
 def _require_no_gradient(needed: "dict[str, Any]", options: "dict[str, Any]") -> None:
@@ -267,8 +282,9 @@ class _Attention(torch.autograd.Function):
         options = {**ctx.options, **dict(zip(ctx.names, tensors)), "fixed_split_size": None}
         needed = dict(zip(("q", "k", "v", *ctx.names), ctx.needs_input_grad[2:]))
         wanted = [needed.get(name, False) for name in ("q", "k", "v", *_OPTION_GRADIENTS.values())]
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        if torch.is_grad_enabled():  # for derivatives of these, which the operator refuses
+        deterministic = _is_deterministic(options["bias"] if wanted[3] else None, out)
+        # Derivatives of these are for the operator to refuse, and graphs that only backward is in for it to stand in.
+        if torch.is_grad_enabled() or not _is_unwatched(q, k, v, dout, *tensors):
             functions = {**_to_arguments("score", options.pop("score")), **_to_arguments("mask", options.pop("mask"))}
             gradients = attention_backward(dout, q, k, v, out, lse, None, wanted, deterministic, **options, **functions)
         else:
@@ -281,9 +297,11 @@ class _Attention(torch.autograd.Function):
 
 
 def _is_unwatched(*tensors: Tensor) -> bool:
-    """Whether no graph but autograd's is recorded. Then the operators' dispatch, which costs the host more than the
-    launches, can be left out."""
+    """Whether no graph but autograd's is recorded, and torch.func transforms nothing. Then the operators' dispatch,
+    which costs the host more than the launches, can be left out."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    if torch._C._are_functorch_transforms_active():
         return False
     if tensors[0].dtype == torch.float64:  # which the operator gives to the reference
         return False
@@ -296,12 +314,12 @@ def _wants_gradients(tensors: "Sequence[Tensor]") -> bool:
 
 def _is_one_node(given: "Sequence[Tensor]", named: "dict[str, Tensor]") -> bool:
     """Whether autograd's own node will do: functions capture none of the given tensors, nothing wants a gradient that
-    has none, all is on one device, in memory, and torch.func transforms nothing. named: options among them."""
+    has none, and all is on one device, in memory. named: options among them."""
     has_captures = len(given) > 3 + len(named)
     wants_none = all(name in _OPTION_GRADIENTS.values() or not tensor.requires_grad for name, tensor in named.items())
     device = given[0].device
     has_memory = device.type != "meta" and all(tensor.device == device for tensor in given)
-    return not has_captures and wants_none and has_memory and not torch._C._are_functorch_transforms_active()
+    return not has_captures and wants_none and has_memory
 
 
 def _as_autocast_wants(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor, Tensor]":

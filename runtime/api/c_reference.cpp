@@ -107,6 +107,7 @@ void compute_backward(Engine& engine, const DLTensor* dout, const DLTensor* q, c
                v_view = host_view("v", v);
   std::optional<Tensor> of_lse;
   if (dlse) of_lse = host_view("dlse", dlse, "f32 or f64");
+  is_deterministic(into);  // as the reference always is; what that refuses is refused
   const Doubles dq("dq", into.dq), dk("dk", into.dk), dv("dv", into.dv);
   const flashjit::AttentionOptions given = options_of(options);
   const Doubles dbias("dbias", into.dbias), dslopes("dslopes", into.dslopes), dsinks("dsinks", into.dsinks);

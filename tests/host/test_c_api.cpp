@@ -681,6 +681,11 @@ TEST_CASE("tensors of a call for gradients are checked by their names") {
         "dbias: must not be given without bias, of which it is the gradient");
   CHECK(backward_refusal([](BackwardCall& c) { c.into.deterministic = 2; }) == "deterministic: must be 0 or 1, was 2");
   CHECK(backward_refusal([](BackwardCall& c) { c.into.reserved = 1; }).find("reserved: ") == 0);
+  BackwardCall of_reference;
+  of_reference.into.reserved = 1;
+  CHECK(flashjit_reference_backward(engine.get(), &good.dout, &good.q, &good.k, &good.v, nullptr, &of_reference.into,
+                                    nullptr) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error().find("reserved: ") == 0);
 }
 
 TEST_CASE("what has no backward kernels is unsupported through C") {

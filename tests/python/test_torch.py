@@ -430,6 +430,29 @@ class Gradients(CloseTo):
             for one, other in zip(gradients, gradients_by(attend, *tensors)):
                 self.assertTrue(torch.equal(one, other))
 
+    def test_are_operators_to_who_watches_backward_alone(self):
+        q, k, v = make_qkv()
+        out = flashjit.torch.attention(q.requires_grad_(), k, v)
+        expected = torch.autograd.grad(out, q, torch.ones_like(out), retain_graph=True)[0]
+        with Recorder() as recorder:
+            gradient = torch.autograd.grad(out, q, torch.ones_like(out))[0]
+        self.assertIn("flashjit.attention_backward.default", recorder.names)
+        self.assertTrue(torch.equal(gradient, expected))
+
+    def test_of_a_shared_bias_warn_where_pytorch_shall(self):
+        tensors = *make_qkv(), torch.zeros(1, 1, 1, 16, dtype=torch.bfloat16)
+
+        def attend(q, k, v, bias):
+            return flashjit.torch.attention(q, k, v, bias=bias)
+
+        self.addCleanup(torch.use_deterministic_algorithms, False)
+        torch.use_deterministic_algorithms(True)
+        with self.assertRaisesRegex(flashjit.Unsupported, "^deterministic: "):
+            gradients_by(attend, *tensors)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        with self.assertWarnsRegex(UserWarning, "is not deterministic"):
+            gradients_by(attend, *tensors)
+
     def test_of_what_has_changed_are_refused(self):
         q, k, v = make_qkv()
         bias = torch.zeros(1, 1, 16, 16, dtype=torch.bfloat16)
