@@ -131,13 +131,15 @@ def deterministic(torch, launch):
     is, which PyTorch would fill otherwise."""
 
     def launch_so():
-        before = torch.are_deterministic_algorithms_enabled()
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        memory = torch.utils.deterministic
+        before = torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory
+        memory.fill_uninitialized_memory = False
         torch.use_deterministic_algorithms(True)
         try:
             return launch()
         finally:
-            torch.use_deterministic_algorithms(before)
+            torch.use_deterministic_algorithms(before[0])
+            memory.fill_uninitialized_memory = before[1]
 
     return launch_so
 

@@ -341,7 +341,6 @@ class Comparison:
         import flashjit
 
         sizes = (*(name.replace("-", "_") for name in NUMBERS), "learning_rate")
-
         rounded = {side: curves.T.tolist() for side, curves in self.curves.items()}
         return {
             "device": "cpu" if self.arguments.device == "cpu" else torch.cuda.get_device_name(0),

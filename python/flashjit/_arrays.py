@@ -90,15 +90,15 @@ def plan(made: _core.Plan, q: Any, k: Any, v: Any, memory: Any, stream: Any, eng
         library.mark_written(memory)
 
 
-# Of options, by their names.
-_OPTION_GRADIENTS = {"dbias": "bias", "dslopes": "alibi_slopes", "dsinks": "sinks"}
+# The options that have gradients, by the names of these, in the order of _core.
+OPTION_GRADIENTS = {"dbias": "bias", "dslopes": "alibi_slopes", "dsinks": "sinks"}
 
 
 def _like_option(name: str, options: dict[str, Any]) -> Any:
     """What the gradient of this name is of."""
-    array = options.get(_OPTION_GRADIENTS[name])
+    array = options.get(OPTION_GRADIENTS[name])
     if array is None:
-        raise InvalidArgument(f"{name}: must not be given without {_OPTION_GRADIENTS[name]}, of which it is the "
+        raise InvalidArgument(f"{name}: must not be given without {OPTION_GRADIENTS[name]}, of which it is the "
                               "gradient")
     return array
 
@@ -122,12 +122,12 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dl
         elif array is not False:
             library.check_out(name, array)
         gradients.append(None if array is False else array)
-    asked = [name for name in _OPTION_GRADIENTS if _is_asked(into[name])]
-    for name in _OPTION_GRADIENTS:
+    asked = [name for name in OPTION_GRADIENTS if _is_asked(into[name])]
+    for name in OPTION_GRADIENTS:
         array = into[name] if name in asked else None
         if array is True:
             like = _like_option(name, options)
-            array = _library_of(_OPTION_GRADIENTS[name], like).empty(like, tuple(like.shape))
+            array = _library_of(OPTION_GRADIENTS[name], like).empty(like, tuple(like.shape))
         elif array is not None:
             library.check_out(name, array)
         gradients.append(array)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import flashjit
+from flashjit._arrays import OPTION_GRADIENTS
 from flashjit._functions import to_function
 
 __all__ = ["attention", "attention_backward", "attention_forward", "scaled_dot_product_attention"]
@@ -32,10 +33,6 @@ _OPTIONS = (
     f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}"
 )
 _NAMES = tuple(option.partition("=")[0].rpartition(" ")[2] for option in _OPTIONS.split(", "))
-
-
-# The options that have gradients, by the names of these.
-_OPTION_GRADIENTS = {"dbias": "bias", "dslopes": "alibi_slopes", "dsinks": "sinks"}
 
 
 @torch.library.custom_op(
@@ -62,10 +59,10 @@ def attention_backward(dout, q, k, v, out, lse, dlse, wanted, deterministic, *op
     flashjit.reference_backward."""
     if q.dtype == torch.float64:
         keywords = _to_keywords(*_for_reference(options, named_options))
-        asked = {name: is_wanted for name, is_wanted in zip(_OPTION_GRADIENTS, wanted[3:]) if is_wanted}
+        asked = {name: is_wanted for name, is_wanted in zip(OPTION_GRADIENTS, wanted[3:]) if is_wanted}
         gradients = _from_numpy(flashjit.reference_backward(dout, q, k, v, dlse=dlse, **asked, **keywords), q)
         given = {**dict(zip(_NAMES, options)), **named_options}
-        of_options = (x.to(given[_OPTION_GRADIENTS[name]].dtype) for name, x in zip(asked, gradients[3:]))
+        of_options = (x.to(given[OPTION_GRADIENTS[name]].dtype) for name, x in zip(asked, gradients[3:]))
         of_rows = (gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted))
         return _in_all_places((*of_rows, *of_options), wanted, q)
     gradients = flashjit.attention_backward(
@@ -78,7 +75,7 @@ def attention_backward(dout, q, k, v, out, lse, dlse, wanted, deterministic, *op
 def _asked(wanted):
     """As flashjit.attention_backward is told which gradients are wanted."""
     into = {name: None if is_wanted else False for name, is_wanted in zip(("dq", "dk", "dv"), wanted)}
-    return {**into, **{name: True for name, is_wanted in zip(_OPTION_GRADIENTS, wanted[3:]) if is_wanted}}
+    return {**into, **{name: True for name, is_wanted in zip(OPTION_GRADIENTS, wanted[3:]) if is_wanted}}
 
 
 def _in_all_places(gradients, wanted, q: Tensor):
@@ -177,7 +174,7 @@ def _shapes(q, k, v, *options, **named_options):
 @attention_backward.register_fake
 def _shapes_of_gradients(dout, q, k, v, out, lse, dlse, wanted, deterministic, *options, **named_options):
     keywords = {**dict(zip(_NAMES, options)), **named_options}
-    of_options = (keywords.get(option) for option in _OPTION_GRADIENTS.values())
+    of_options = (keywords.get(option) for option in OPTION_GRADIENTS.values())
     return tuple(
         torch.empty_like(tensor, memory_format=torch.contiguous_format) if is_wanted else q.new_empty(0)
         for tensor, is_wanted in zip((q, k, v, *of_options), wanted)
@@ -216,12 +213,12 @@ def _backward(ctx, dout, dlse):
     needed = dict(zip(_NAMES, ctx.needs_input_grad[3:]))
     _require_no_gradient(needed, keywords)
     options = {**keywords, "fixed_split_size": None}.values()  # by which no gradient differs
-    wanted = [*ctx.needs_input_grad[:3], *(needed.get(option, False) for option in _OPTION_GRADIENTS.values())]
+    wanted = [*ctx.needs_input_grad[:3], *(needed.get(option, False) for option in OPTION_GRADIENTS.values())]
     dout = torch.zeros_like(out) if dout is None else dout
     deterministic = _is_deterministic(keywords["bias"] if wanted[3] else None, out)
     every = attention_backward(dout, q, k, v, out, lse, dlse, wanted, deterministic, *options)
     gradients = [gradient if is_wanted else None for gradient, is_wanted in zip(every, wanted)]
-    of_options = dict(zip(_OPTION_GRADIENTS.values(), gradients[3:]))
+    of_options = dict(zip(OPTION_GRADIENTS.values(), gradients[3:]))
     others = ([None] * len(option) if _is_tensors(option) else of_options.get(name) for name, option in keywords.items())
     # Older versions of PyTorch leave out last arguments that are as by default, and want no gradients of them.
     return (*gradients[:3], *others)[: len(ctx.needs_input_grad)]
@@ -244,7 +241,7 @@ def _is_deterministic(bias: "Optional[Tensor]", out: Tensor) -> bool:
 def _require_no_gradient(needed: "dict[str, Any]", options: "dict[str, Any]") -> None:
     must = "must not require a gradient, which there is for q, k, v, bias, alibi_slopes and sinks alone; pass"
     for name, needs in needed.items():
-        if needs is True and name not in _OPTION_GRADIENTS.values():
+        if needs is True and name not in OPTION_GRADIENTS.values():
             raise flashjit.Unsupported(f"{name}: {must} {name}.detach()")
         if isinstance(needs, (list, tuple)) and any(needs):
             function = name.partition("_")[0]
@@ -281,7 +278,7 @@ class _Attention(torch.autograd.Function):
         out, lse, q, k, v, *tensors = ctx.saved_tensors
         options = {**ctx.options, **dict(zip(ctx.names, tensors)), "fixed_split_size": None}
         needed = dict(zip(("q", "k", "v", *ctx.names), ctx.needs_input_grad[2:]))
-        wanted = [needed.get(name, False) for name in ("q", "k", "v", *_OPTION_GRADIENTS.values())]
+        wanted = [needed.get(name, False) for name in ("q", "k", "v", *OPTION_GRADIENTS.values())]
         deterministic = _is_deterministic(options["bias"] if wanted[3] else None, out)
         # Derivatives of these are for the operator to refuse, and graphs that only backward is in for it to stand in.
         if torch.is_grad_enabled() or not _is_unwatched(q, k, v, dout, *tensors):
@@ -292,7 +289,7 @@ class _Attention(torch.autograd.Function):
             of_call = flashjit.attention_backward(_as_rows(dout), q, k, v, out, lse, deterministic=deterministic, **into,
                                                   **options)
             gradients = _in_all_places(of_call, wanted, q)
-        by_name = dict(zip(("q", "k", "v", *_OPTION_GRADIENTS.values()), gradients))
+        by_name = dict(zip(("q", "k", "v", *OPTION_GRADIENTS.values()), gradients))
         return None, None, *(by_name[name] if needed[name] else None for name in needed)
 
 
@@ -316,7 +313,7 @@ def _is_one_node(given: "Sequence[Tensor]", named: "dict[str, Tensor]") -> bool:
     """Whether autograd's own node will do: functions capture none of the given tensors, nothing wants a gradient that
     has none, and all is on one device, in memory. named: options among them."""
     has_captures = len(given) > 3 + len(named)
-    wants_none = all(name in _OPTION_GRADIENTS.values() or not tensor.requires_grad for name, tensor in named.items())
+    wants_none = all(name in OPTION_GRADIENTS.values() or not tensor.requires_grad for name, tensor in named.items())
     device = given[0].device
     has_memory = device.type != "meta" and all(tensor.device == device for tensor in given)
     return not has_captures and wants_none and has_memory

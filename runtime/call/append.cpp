@@ -10,6 +10,7 @@
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/ragged.h"
 #include "runtime/call/scales.h"
+#include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
@@ -207,7 +208,7 @@ generator::AppendArguments append_arguments(const AppendCall& call) {
   set_rotary(arguments, opts);
   arguments.row_lanes_log2 = row_lanes_log2(std::max(arguments.rows[0].chunks, arguments.rows[1].chunks));
   const int rows_of_block = generator::kAppendThreads >> arguments.row_lanes_log2;
-  arguments.blocks_of_token = static_cast<int>((call.heads_of_token() + rows_of_block - 1) / rows_of_block);
+  arguments.blocks_of_token = static_cast<int>(ceil_quotient(call.heads_of_token(), rows_of_block));
   return arguments;
 }
 

@@ -12,6 +12,7 @@
 #include "runtime/call/operands.h"
 #include "runtime/call/option_gradients.h"
 #include "runtime/call/tensor_map.h"
+#include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
@@ -97,8 +98,6 @@ generator::ForwardSizes sizes_without_queries(const ForwardCall& call) {
   return sizes;
 }
 
-std::int64_t tiles_of(std::int64_t seqlen, int rows) { return (seqlen + rows - 1) / rows; }
-
 generator::QueryLayout layout_of(const BackwardCall& call) {
   return generator::query_layout(call.forward.problem, call.variant);
 }
@@ -120,7 +119,7 @@ generator::BackwardRows rows_of(const BackwardCall& call, int chunks) {
 
 PlainLaunch row_launch(const generator::PlainKernel& kernel, const generator::BackwardRows& rows) {
   const std::int64_t rows_of_block = kernel.threads >> rows.lanes_log2;
-  return plain_launch(kernel, (rows.count + rows_of_block - 1) / rows_of_block, "q");
+  return plain_launch(kernel, ceil_quotient(rows.count, rows_of_block), "q");
 }
 
 // What kernels of the Hopper family have tensor maps of.
@@ -147,10 +146,9 @@ BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& arc
   return *asked;
 }
 
-float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
 bool is_deterministic(const BackwardCall& call) { return kernel_gradients(call).deterministic; }
 std::int64_t query_tiles(const BackwardCall& call) {
-  return tiles_of(call.given.q.shape[seqlen_dim], generator::block_q(call.variant));
+  return ceil_quotient(call.given.q.shape[seqlen_dim], generator::block_q(call.variant));
 }
 // In the memory of rows, behind LSE and row sums: counters: of tickets, with what else HopperBackwardCounters has, and
 // of turns.
@@ -178,8 +176,9 @@ bool BackwardCall::nothing_to_do() const noexcept {
 bool is_whole(const BackwardCall& call) { return layout_of(call).is_whole; }
 std::int64_t padded_seqlen(const BackwardCall& call) {
   const int rows = layout_of(call).rows;
-  return tiles_of(call.given.q.shape[seqlen_dim], rows) * rows;
+  return ceil_quotient(call.given.q.shape[seqlen_dim], rows) * rows;
 }
+float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
 float* lse_log2(const BackwardCall& call) { return floats(call.scratch.rows); }
 float* row_sums(const BackwardCall& call) { return lse_log2(call) + rows_of_all(call); }
 
@@ -272,7 +271,7 @@ PlainLaunch make_clear_launch(unsigned* words, std::int64_t count, const Archite
   const generator::PlainKernel& kernel =
       kernels.get(fmt::format("backward-clear {}", architecture.name),
                   [&](const auto& templates) { return generator::render_backward_clear(architecture, templates); });
-  PlainLaunch made = plain_launch(kernel, tiles_of(arguments.count, kernel.threads), "k");
+  PlainLaunch made = plain_launch(kernel, ceil_quotient(arguments.count, kernel.threads), "k");
   made.launch.write_argument(0, arguments);
   return made;
 }
@@ -338,7 +337,7 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
   // keys of different numbers begins with the longest of more heads, of three sections at a time. And not more heads
   // than that, as the rows of the first section and of the last two go by themselves: by measurement at 512 tokens.
   constexpr std::int64_t kMostHeads = 16;
-  const std::int64_t tiles = tiles_of(call.forward.seqlen_kv, variant.block_kv);
+  const std::int64_t tiles = ceil_quotient(call.forward.seqlen_kv, variant.block_kv);
   std::int64_t heads = (call.resident_blocks + tiles - 1) / tiles;
   if (generator::backward_order(call.forward.problem, is_deterministic(call)) == TileOrder::longest_first)
     heads = std::max(heads, heads_in(call, kSectionBytes / 2));
@@ -365,7 +364,7 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
 }  // namespace
 
 PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
-  const std::int64_t tiles = tiles_of(call.given.k.shape[seqlen_dim], generator::block_kv(call.variant));
+  const std::int64_t tiles = ceil_quotient(call.given.k.shape[seqlen_dim], generator::block_kv(call.variant));
   const Problem& problem = call.forward.problem;
   const generator::KernelGradients gradients = kernel_gradients(call);
   const generator::PlainKernel& kernel =

@@ -49,6 +49,8 @@ void add_scratch(BackwardCall& call, const BackwardScratch& scratch);
 
 // Whether the launch of gradients prepares its rows and finishes dq itself.
 bool is_whole(const BackwardCall& call);
+// Of f32.
+float* floats(const Tensor& tensor);
 // In the memory of rows.
 std::int64_t padded_seqlen(const BackwardCall& call);
 float* lse_log2(const BackwardCall& call);

@@ -13,6 +13,7 @@
 #include "runtime/call/ragged.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/call/tensor_map.h"
+#include "runtime/support/ceil_quotient.h"
 
 namespace flashjit::runtime {
 namespace {
@@ -27,8 +28,6 @@ constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;  // of packed heads: ke
 std::int64_t byte_stride(const Tensor& tensor, int dim, std::int64_t element) {
   return tensor.shape[dim] > 1 ? tensor.strides[dim] * element : 0;
 }
-
-std::int64_t round_up_quotient(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Key/value heads of a section. It may go across batch entries.
 std::int64_t groups_per_section(const ForwardCall& call, std::int64_t tiles_of_head, std::int64_t heads_per_group) {
@@ -78,8 +77,8 @@ generator::HeadArguments head_arguments(const Tensor& values) {
 }
 
 std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) noexcept {
-  const std::int64_t tiles = round_up_quotient(call.usual_seqlen_q * tiling.packed_heads, tiling.block_q);
-  return round_up_quotient(tiles, tiling.cluster) * tiling.cluster;
+  const std::int64_t tiles = ceil_quotient(call.usual_seqlen_q * tiling.packed_heads, tiling.block_q);
+  return ceil_quotient(tiles, tiling.cluster) * tiling.cluster;
 }
 
 bool takes_default_without_tma(const ForwardCall& call, const Architecture& architecture) {

@@ -9,6 +9,7 @@
 
 #include "generator/arguments.h"
 #include "runtime/call/forward_arguments.h"
+#include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
@@ -132,7 +133,7 @@ PlainLaunch make_merge_launch(const MergeCall& call, const Architecture& archite
       kernels.get(fmt::format("merge {} {} {}", to_string(from), to_string(to), architecture.name),
                   [&](const auto& templates) { return generator::render_merge(from, to, architecture, templates); });
   const std::int64_t rows_of_block = kernel.threads >> arguments.row_lanes_log2;
-  PlainLaunch made = plain_launch(kernel, (arguments.rows + rows_of_block - 1) / rows_of_block, "out");
+  PlainLaunch made = plain_launch(kernel, ceil_quotient(arguments.rows, rows_of_block), "out");
   made.launch.write_argument(0, arguments);
   return made;
 }

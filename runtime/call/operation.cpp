@@ -19,6 +19,7 @@
 #include "runtime/call/ragged.h"
 #include "runtime/call/scales.h"
 #include "runtime/call/splits.h"
+#include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
@@ -218,7 +219,7 @@ void bind_combine(Launch& launch, const ForwardCall& call, const generator::Kern
 template <class Arguments>
 PlainLaunch make_plain(const ForwardCall& call, const generator::PlainKernel& kernel, const Arguments& core,
                        std::int64_t threads) {
-  const std::int64_t blocks = (threads + kernel.threads - 1) / kernel.threads;
+  const std::int64_t blocks = ceil_quotient(threads, kernel.threads);
   PlainLaunch made = plain_launch(kernel, blocks, "shape");
   made.launch.write_argument(0, core);
   set_part_arguments(made.launch, call, sizeof(core), nullptr);

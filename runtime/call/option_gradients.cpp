@@ -6,6 +6,7 @@
 #include "generator/features.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operands.h"
+#include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
@@ -51,17 +52,16 @@ bool is_packed(const Tensor& tensor) noexcept {
   return true;
 }
 
-float* f32_data(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
 // Where the kernel sums the gradient of the bias.
 float* bias_sums(const BackwardCall& call) {
-  return f32_data(call.scratch.bias.data ? call.scratch.bias : *call.given.into.dbias);
+  return floats(call.scratch.bias.data ? call.scratch.bias : *call.given.into.dbias);
 }
 
 // gradients: [heads], or [batch, heads]. terms: of a head of a batch entry, for so many of which there is memory.
 generator::HeadGradientArguments head_gradient(const BackwardCall& call, const Tensor& gradients, std::int64_t terms,
                                                std::int64_t padded_terms) {
   const bool of_entries = gradients.shape.size() > 1;
-  return {.gradients = f32_data(gradients),
+  return {.gradients = floats(gradients),
           .batch_stride = of_entries ? gradients.strides[0] : 0,
           .heads = static_cast<int>(call.forward.num_heads_q),
           .batch = of_entries ? 1 : static_cast<int>(call.forward.batch),
@@ -118,7 +118,7 @@ generator::KernelGradients kernel_gradients(const BackwardCall& call) noexcept {
 Tensor slope_gradient_sums(const BackwardCall& call) {
   const auto* variant = std::get_if<MmaBackwardVariant>(&call.variant);
   if (!option_gradients(call).slopes || !variant) return {};
-  const std::int64_t tiles = (call.forward.seqlen_kv + variant->block_kv - 1) / variant->block_kv;
+  const std::int64_t tiles = ceil_quotient(call.forward.seqlen_kv, variant->block_kv);
   return Tensor(nullptr, DType::f32, {call.forward.batch, call.forward.num_heads_q, tiles, variant->warps});
 }
 
@@ -133,7 +133,7 @@ void set_score_gradients(Launch& launch, const BackwardCall& call) {
   std::size_t at = generator::argument_bytes(call.forward.problem, sizeof(generator::BackwardArguments),
                                              alignof(generator::BackwardArguments));
   if (of_options.slopes) {
-    launch.write_argument(at, generator::SlopeGradientArguments{f32_data(call.scratch.slopes)});
+    launch.write_argument(at, generator::SlopeGradientArguments{floats(call.scratch.slopes)});
     at += sizeof(generator::SlopeGradientArguments);
   }
   if (of_options.bias) launch.write_argument(at, bias_gradient_arguments(call));
@@ -160,7 +160,7 @@ PlainLaunch make_slope_gradient_launch(const BackwardCall& call, const Architect
                                        PlainKernels& kernels) {
   const Tensor &gradients = *call.given.into.dslopes, &sums = call.scratch.slopes;
   const std::int64_t terms = sums.shape[2] * sums.shape[3];
-  const generator::SlopeGradientSumsArguments arguments{head_gradient(call, gradients, terms, terms), f32_data(sums)};
+  const generator::SlopeGradientSumsArguments arguments{head_gradient(call, gradients, terms, terms), floats(sums)};
   const generator::PlainKernel& kernel =
       kernels.get(fmt::format("slope-gradients {}", architecture.name),
                   [&](const auto& templates) { return generator::render_slope_gradients(architecture, templates); });
@@ -171,8 +171,7 @@ PlainLaunch make_bias_gradient_launch(const BackwardCall& call, const Architectu
                                       PlainKernels& kernels) {
   const Tensor& dbias = *call.given.into.dbias;
   const auto element = static_cast<std::int64_t>(size_of(dbias.dtype));
-  const std::int64_t keys = dbias.shape[3],
-                     blocks_of_row = (keys + generator::kBiasGradientKeys - 1) / generator::kBiasGradientKeys;
+  const std::int64_t keys = dbias.shape[3], blocks_of_row = ceil_quotient(keys, generator::kBiasGradientKeys);
   const generator::BiasGradientRowsArguments arguments{
       .sums = bias_sums(call),
       .gradients = static_cast<char*>(dbias.data),

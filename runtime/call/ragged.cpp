@@ -8,6 +8,7 @@
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/call/validate.h"
+#include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
@@ -82,7 +83,7 @@ CallWithBatch::CallWithBatch(const Tensor& of_q, const Tensor& of_k, const Tenso
 std::int64_t most_tiles(const ForwardCall& call, const Tiling& tiling) noexcept {
   const std::int64_t rows = call.q->shape[seqlen_dim] * tiling.packed_heads;
   if (call.ragged.cu_seqlens_q) return rows / tiling.block_q + call.batch;
-  return (rows + tiling.block_q - 1) / tiling.block_q * call.batch;
+  return ceil_quotient(rows, tiling.block_q) * call.batch;
 }
 
 std::size_t batch_plan_bytes(const ForwardCall& call, const Tiling& tiling, std::int64_t more_tiles) noexcept {

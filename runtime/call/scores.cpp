@@ -10,6 +10,7 @@
 #include "runtime/call/dropout.h"
 #include "runtime/call/ragged.h"
 #include "runtime/call/scales.h"
+#include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit {
@@ -88,10 +89,9 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
 }  // namespace runtime
 
 Dims block_mask_dims(const CallShape& shape) {
-  const auto round_up_quotient = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   constexpr std::int64_t kKeysOfWord = generator::kGranuleKeys * generator::kGranulesOfWord;
-  return {shape.batch, shape.num_heads_q, round_up_quotient(shape.seqlen_q, generator::kGranuleQueries), 2,
-          round_up_quotient(shape.seqlen_kv, kKeysOfWord)};
+  return {shape.batch, shape.num_heads_q, runtime::ceil_quotient(shape.seqlen_q, generator::kGranuleQueries), 2,
+          runtime::ceil_quotient(shape.seqlen_kv, kKeysOfWord)};
 }
 
 Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts,

@@ -7,6 +7,7 @@
 #include "generator/family.h"
 #include "runtime/call/ragged.h"
 #include "runtime/call/tensor_dims.h"
+#include "runtime/support/ceil_quotient.h"
 
 namespace flashjit::runtime {
 namespace {
@@ -22,7 +23,6 @@ constexpr std::size_t kAlignment = 16;
 // shorter and one for where its keys begin.
 constexpr std::int64_t kMostSplitsOfWanted = 4;
 
-std::int64_t ceil_quotient(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 std::int64_t packs(const ForwardCall& call, const Tiling& tiling) { return call.num_heads_q / tiling.packed_heads; }

@@ -8,16 +8,13 @@
 #include "abi.cuh"
 #include "attention/key_tile.cuh"
 #include "attention/mask.cuh"
-#include "ptx/barrier.cuh"
 #include "ptx/memory.cuh"
 #include "types.cuh"
 
-// Of one adder, a warp or a thread, which adds to its own part of a tile: a counter for each tile of queries of all
-// heads and each adder of a block.
+// Of one adder of a block, which has its own part of a tile or all of it: a counter for each tile of queries of all
+// heads and each adder.
 template <class Config>
 class QueryTurns {
-  static constexpr bool kTaken = Config::kDeterministic;
-
   uint32* const turns;
   const int adder, adders, seqlen_q;
 
@@ -32,14 +29,11 @@ class QueryTurns {
     return ptx::ld_acquire(counter(index)) == last_beside(tile, mask) - keys.index;
   }
   __device__ __forceinline__ void await(const KeyTile& keys, int index, int tile, const Mask<Config>& mask) const {
-    if constexpr (kTaken)
-      while (!has_come(keys, index, tile, mask)) {
-      }
+    while (!has_come(keys, index, tile, mask)) {
+    }
   }
   // By who has seen what the adder added: all of it, in memory.
-  __device__ __forceinline__ void pass(int index) const {
-    if constexpr (kTaken) ptx::red_increment_release(counter(index));
-  }
+  __device__ __forceinline__ void pass(int index) const { ptx::red_increment_release(counter(index)); }
 
  private:
   // The last tile of keys that adds to it: QueryTiles, the other way round.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What surrounds the backward kernel of the mma family, row by row of the queries: before it the row sums of dO O, less
 // the gradient of the LSE, the LSE in binary logarithms and zeros for dQ; behind it dQ in its own dtype. Some lanes of
-// a warp have a row. And zeros for the counters of the Hopper family.
+// a warp have a row. And zeros for counters and sums.
 #pragma once
 
 #include "abi.cuh"

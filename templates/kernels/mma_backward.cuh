@@ -100,7 +100,8 @@ class BackwardMma {
       ptx::bar_sync();  // the next queries come where these were, while dQ is computed
       if (i + 1 < steps) request_queries(i + 1);
     }
-    if (args.dq != nullptr) turns().await(tile, tile_index(i), tile_of(i), mask);
+    if constexpr (Config::kDeterministic)
+      if (args.dq != nullptr) turns().await(tile, tile_index(i), tile_of(i), mask);
     add_queries(i);
     if constexpr (ScoreGradients::kAny)
       if ((i + 1) % tiles.count() == 0) end_head(head_of(i));

@@ -172,7 +172,8 @@ TEST_CASE("calls for gradients have what has them, by the same features otherwis
     for (const auto& row : generator::features())
       if (row.is_in(problem)) words.insert(std::string(row.word));
   }
-  for (std::uint64_t seed = 0; seed < 2000; ++seed) choices.insert(cli::to_string(cli::random_gradients(seed)));
+  constexpr std::uint64_t kManySeeds = 2000;  // so that each choice comes
+  for (std::uint64_t seed = 0; seed < kManySeeds; ++seed) choices.insert(cli::to_string(cli::random_gradients(seed)));
   for (const auto& row : generator::features()) {
     CAPTURE(std::string(row.word));
     const bool has_none = std::set<std::string>{"ragged", "paged", "e4m3", "token_scales", "score", "blocks"}.count(

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -222,18 +223,94 @@ TEST_CASE("planted faults of the gradients of options are found") {
     });
 }
 
-TEST_CASE("what is not finite in keys that a bias is added to reaches nothing outside of its gradient") {
-  const auto is_clean = [](Engine& engine) {
+TEST_CASE("rows and keys that do not exist write no gradient of a bias") {
+  const auto make = [](Engine& engine) {
     Case c({.batch = 1, .seqlen_q = 70, .seqlen_kv = 100, .head_dim = 32, .head_dim_v = 32});
     c.of_options = true;
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(c.k.element_count()); ++i)
-      store_element(c.k.data(), c.k.dtype(), i, std::numeric_limits<double>::quiet_NaN());
+      store_element(c.k.data(), c.k.dtype(), i, std::numeric_limits<double>::quiet_NaN());  // so that nothing is 0
     c.values(&O::bias, DType::f32, {1, 4, 70, 100}, [](std::int64_t) { return 0.5; });
-    c.what_is_wrong(engine);
-    return std::string();
+    c.make(engine);
   };
-  CHECK(is_clean(tests::engine_for("sm_80")) == "");
+  CHECK_NOTHROW(make(tests::engine_for("sm_80")));
   for (const char* guard : {"query >= place.sequence.queries ||", "|| at >= place.sequence.keys"})
     check_found({guard, "parts/score_gradient/bias.cuh", guard, ""}, "sm_80", 1,
-                [&](int, Engine& engine) { return is_clean(engine); });
+                [&](int, const EngineOptions& options) {
+                  Engine engine(options);
+                  make(engine);
+                  return true;
+                });
+}
+
+TEST_CASE("planted faults of deterministic gradients are found") {
+  struct FaultOfTurns {
+    Fault fault;
+    const char *architecture, *variant;
+    int head_dim;
+    bool is_causal = false;
+  };
+  constexpr const char *kTurns = "attention/turns.cuh", *kTile = "attention/key_tile.cuh",
+                       *kNarrow = "kernels/hopper_backward.cuh", *kWide = "kernels/hopper_backward_wide.cuh",
+                       *kMma = "kernels/mma_backward.cuh", *kTickets = "hopper/backward_jobs.cuh";
+  constexpr const char *kOfNarrow = "hopper-q64-kv128", *kOfWide = "hopper-q64-kv64", *kOfMma = "q64-kv64-w8-r1-s1";
+  const char* const await = "while (!has_come(keys, index, tile, mask))";
+  const std::vector<FaultOfTurns> faults{
+      {{"nobody waits for a turn", kTurns, await, "while (false)"}, "sm_80", kOfMma, 64},
+      {{"nobody waits for a turn", kTurns, await, "while (false)"}, "sm_90a", kOfWide, 200},
+      {{"a turn is passed before the sum has landed", kNarrow, "        ptx::tma_wait();\n        turns().pass(added);",
+        "        turns().pass(added);"},
+       "sm_90a",
+       kOfNarrow,
+       72},
+      {{"the next turn is taken for this block's", kNarrow, "turns().has_come(", "!turns().has_come("},
+       "sm_90a",
+       kOfNarrow,
+       72},
+      {{"a turn is passed before all warps have added", kWide, "      turn.wait_empty();\n", ""},
+       "sm_90a",
+       kOfWide,
+       200},
+      {{"a turn is passed before all warps have added", kMma,
+        "    ptx::bar_sync();\n    if constexpr (Config::kDeterministic)\n      if (i > 0) pass_turn(i - 1);",
+        "    if constexpr (Config::kDeterministic)\n      if (i > 0) pass_turn(i - 1);\n    ptx::bar_sync();"},
+       "sm_80",
+       kOfMma,
+       64},
+      {{"the last tile of keys comes last", kTile, "schedule_tile<Config::kDeterministic,", "schedule_tile<false,"},
+       "sm_80",
+       kOfMma,
+       64},
+      {{"the last tile of keys comes last", kTickets, "Config::kDeterministic ? tiles - 1 - tile : tile", "tile"},
+       "sm_90a",
+       kOfNarrow,
+       72},
+      {{"a turn is that of a tile which sees no key of the last", kTurns, "last_beside(tile, mask) - keys.index",
+        "(ceil_div(330, Config::kBlockKv) - 1) - keys.index"},
+       "sm_90a",
+       kOfNarrow,
+       72,
+       true},
+  };
+  for (const FaultOfTurns& each : tests::sample(faults)) {
+    std::vector<double> first;
+    check_found(each.fault, each.architecture, 6, [&](int i, const EngineOptions& planted) {
+      Case c({.batch = 1,
+              .seqlen_q = 290,
+              .seqlen_kv = 330,
+              .num_heads_q = 4,
+              .num_heads_kv = 2,
+              .head_dim = each.head_dim,
+              .head_dim_v = each.head_dim},
+             DType::f16);  // whose last bits tell more
+      c.variant = parse_backward_variant(each.variant);
+      c.deterministic = true;
+      c.options.causal = each.is_causal;
+      EngineOptions options = planted;
+      options.emulation.seed = i, options.emulation.resident_blocks = i % 2 == 0 ? 12 : 2;
+      Engine engine(options);
+      const std::vector<double> dq = c.make(engine).dq.to_doubles();
+      if (first.empty()) first = dq;
+      return dq == first;
+    });
+  }
 }
