@@ -36,8 +36,9 @@ struct Gradients {
 };
 // Of attention() with these inputs and options, from host memory. dout has the shape of the output, any of these
 // dtypes; dlse is f32 or f64 in the shape of the LSE, without it 0. What stands for several rows, keys, heads or batch
-// entries gets the sum of their gradients; rows that belong to no sequence get 0. Not of k and v of e4m3. Thread-safe,
-// uses all cores. Throws Error(invalid_argument), and for opts.score and opts.mask Error(unsupported).
+// entries gets the sum of their gradients, added in one order; rows that belong to no sequence get 0. Not of k and v of
+// e4m3. Thread-safe, uses all cores. Throws Error(invalid_argument), and for opts.score and opts.mask
+// Error(unsupported).
 Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                              const AttentionOptions& opts = {}, const std::optional<Tensor>& dlse = {});
 // The same with what low precision does to it: as attention_in_low_precision, with gradients of scores rounded to the

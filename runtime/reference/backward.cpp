@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <mutex>
 #include <type_traits>
 
 #include "flashjit/reference.h"
@@ -69,10 +68,10 @@ struct Inputs {
   const AttentionOptions& opts;
 };
 
-// What all threads add to.
-struct Sums {
-  Gradients& gradients;
-  std::mutex mutex;
+// What one head adds to the gradients of options; that of a bias in its rows and keys, 1 where one stands for all.
+struct OptionSums {
+  double slope = 0, sink = 0;
+  std::vector<double> bias;
 };
 
 // A query head of a sequence. With Real = float probabilities, dS and results are rounded to the dtype.
@@ -93,29 +92,45 @@ class BackwardHead {
         dk_(keys_.size()),
         dv_(values_.size()),
         ds_(static_cast<std::size_t>(place.keys.count)),
-        p_(static_cast<std::size_t>(place.keys.count)) {}
+        p_(static_cast<std::size_t>(place.keys.count)) {
+    if (!inputs.opts.bias) return;
+    const Dims& shape = inputs.opts.bias->shape;
+    bias_ = {shape[2] > 1 ? place.queries.count : 1, shape[3] > 1 ? place.keys.count : 1};
+    options_.bias.resize(element_count(bias_));
+  }
 
-  void run(Sums& sums) {
+  // Gradients of queries go where they belong, which no other head has.
+  void run(std::vector<double>& dq) {
     const std::int64_t rows = place_.queries.count;
     for (std::int64_t first = 0; first < rows; first += kRowsOfTask) {
       const std::int64_t end = std::min(rows, first + kRowsOfTask);
       scores_.ask_hook(first, end - first);
-      for (std::int64_t row = first; row < end; ++row) add_row(row, sums);
+      for (std::int64_t row = first; row < end; ++row) add_row(row, dq);
     }
   }
 
-  const std::vector<Real>& dk() const noexcept { return dk_; }
-  const std::vector<Real>& dv() const noexcept { return dv_; }
-  Real scale() const noexcept { return scores_.scale(); }
+  // What other heads add to as well.
+  void add_to(Gradients& sums, std::int64_t head_kv) const {
+    add_rows(RowGradients(sums.dk, inputs_.k), head_kv, dk_, width(), scores_.scale());
+    add_rows(RowGradients(sums.dv, inputs_.v), head_kv, dv_, width_v(), Real{1});
+    const AttentionOptions& opts = inputs_.opts;
+    if (opts.alibi_slopes) sums.dslopes[place_of_head(opts.alibi_slopes->shape, sequence_, head_)] += options_.slope;
+    if (opts.sinks) sums.dsinks[place_of_head(opts.sinks->shape, sequence_, head_)] += options_.sink;
+    if (!opts.bias) return;
+    for (std::int64_t row = 0; row < bias_[0]; ++row)
+      for (std::int64_t key = 0; key < bias_[1]; ++key)
+        sums.dbias[packed_place(opts.bias->shape, {sequence_, head_, row, key})] +=
+            options_.bias[packed_place(bias_, {row, key})];
+  }
 
  private:
   std::int64_t width() const { return q_.width(); }
   std::int64_t width_v() const { return dout_.width(); }
 
-  void add_row(std::int64_t row, Sums& sums) {
+  void add_row(std::int64_t row, std::vector<double>& all_dq) {
     const KeyRange keys = scores_.of_row(row);
     const Real lse_gradient = gradient_of_lse(row);
-    if (keys.empty()) return add_sink(lse_gradient, sums);  // whose probability is 1, of an output of 0
+    if (keys.empty()) return add_sink(lse_gradient);  // whose probability is 1, of an output of 0
     read_row(row);
     Real total = std::exp(scores_.sink() - scores_.max());
     for (std::int64_t key = keys.begin; key < keys.end; ++key) {
@@ -124,9 +139,9 @@ class BackwardHead {
     }
     const Real row_sum = take_probabilities(keys, total) - lse_gradient;
     for (std::int64_t key = keys.begin; key < keys.end; ++key) ds_[key] = p_[key] * (ds_[key] - row_sum);
-    add_sink(std::exp(scores_.sink() - scores_.max()) / total * -row_sum, sums);
-    add_options(row, keys, sums);
-    add_products(row, keys, sums);
+    add_sink(std::exp(scores_.sink() - scores_.max()) / total * -row_sum);
+    add_options(row, keys);
+    add_products(row, keys, all_dq);
   }
 
   // Probabilities and their gradients, which ds_ has then; dV on the way. The row's sum of both, by way of its output.
@@ -163,28 +178,23 @@ class BackwardHead {
                                               (place_.queries.first + row) * dlse.strides[2]));
   }
 
-  void add_sink(Real gradient, Sums& sums) {
-    if (!inputs_.opts.sinks || gradient == 0) return;
-    const std::lock_guard lock(sums.mutex);
-    sums.gradients.dsinks[place_of_head(inputs_.opts.sinks->shape, sequence_, head_)] += gradient;
+  void add_sink(Real gradient) {
+    if (inputs_.opts.sinks) options_.sink += gradient;
   }
 
   // What is added to scores behind the cap.
-  void add_options(std::int64_t row, const KeyRange& keys, Sums& sums) {
+  void add_options(std::int64_t row, const KeyRange& keys) {
     const AttentionOptions& opts = inputs_.opts;
     if (!opts.alibi_slopes && !opts.bias) return;
     const std::int64_t position = row + place_.keys.count - place_.queries.count;
-    const std::lock_guard lock(sums.mutex);
     for (std::int64_t key = keys.begin; key < keys.end; ++key) {
       const Real before = ds_[key] * scores_.by_function(key);  // of what the function gets
-      if (opts.alibi_slopes)
-        sums.gradients.dslopes[place_of_head(opts.alibi_slopes->shape, sequence_, head_)] -=
-            before * static_cast<Real>(std::abs(position - key));
-      if (opts.bias) sums.gradients.dbias[packed_place(opts.bias->shape, {sequence_, head_, row, key})] += before;
+      if (opts.alibi_slopes) options_.slope -= before * static_cast<Real>(std::abs(position - key));
+      if (opts.bias) options_.bias[packed_place(bias_, {row, key})] += before;
     }
   }
 
-  void add_products(std::int64_t row, const KeyRange& keys, Sums& sums) {
+  void add_products(std::int64_t row, const KeyRange& keys, std::vector<double>& all_dq) {
     std::vector<Real> dq(static_cast<std::size_t>(width()));
     for (std::int64_t key = keys.begin; key < keys.end; ++key) {
       if (ds_[key] == 0) continue;
@@ -192,8 +202,16 @@ class BackwardHead {
       add_multiple(of_product, &keys_[key * width()], dq.data(), width());
       add_multiple(of_product, query_.data(), &dk_[key * width()], width());
     }
-    double* const to = RowGradients(sums.gradients.dq, inputs_.q).at(place_.queries, row, head_);
+    double* const to = RowGradients(all_dq, inputs_.q).at(place_.queries, row, head_);
     for (std::int64_t i = 0; i < width(); ++i) to[i] = rounded(dq[i] * scores_.scale());
+  }
+
+  void add_rows(const RowGradients& to, std::int64_t head_kv, const std::vector<Real>& values, std::int64_t columns,
+                Real scale) const {
+    for (std::int64_t row = 0; row < place_.keys.count; ++row) {
+      double* const sum = to.at(place_.keys, row, head_kv);
+      for (std::int64_t i = 0; i < columns; ++i) sum[i] += values[row * columns + i] * scale;
+    }
   }
 
   Real rounded(Real value) const {
@@ -210,6 +228,8 @@ class BackwardHead {
   std::vector<Real> keys_, values_, dk_, dv_;  // packed rows
   std::vector<Real> ds_, p_;                   // of one row
   std::vector<Real> query_, of_out_;
+  Dims bias_;
+  OptionSums options_;
 };
 
 void check_backward(const Inputs& inputs) {
@@ -243,31 +263,21 @@ Gradients make_gradients(const Inputs& inputs) {
 }
 
 template <typename Real>
-void add_rows(const RowGradients& to, const SequenceRows& rows, std::int64_t head, const std::vector<Real>& values,
-              std::int64_t width, Real scale) {
-  for (std::int64_t row = 0; row < rows.count; ++row) {
-    double* const sum = to.at(rows, row, head);
-    for (std::int64_t i = 0; i < width; ++i) sum[i] += values[row * width + i] * scale;
-  }
-}
-
-template <typename Real>
 Gradients compute_with_batch(const Inputs& inputs, const ScoreHooks& hooks) {
   check_backward(inputs);
   Gradients gradients = make_gradients(inputs);
   const std::vector<SequencePlace> sequences = sequences_of(inputs.q, inputs.k, inputs.opts);
   const std::int64_t heads = inputs.q.shape[heads_dim];
-  const RowGradients dk(gradients.dk, inputs.k), dv(gradients.dv, inputs.v);
-  Sums sums{gradients, {}};
+  Turns turns;
   parallel_for(sequences.size() * static_cast<std::size_t>(heads), [&](std::size_t i) {
     const auto sequence = static_cast<std::int64_t>(i) / heads, head = static_cast<std::int64_t>(i) % heads;
     const SequencePlace& place = sequences[static_cast<std::size_t>(sequence)];
     const std::int64_t head_kv = head / (heads / inputs.k.shape[heads_dim]);
+    Turns::Turn turn(turns, i);
     BackwardHead<Real> worker(inputs, sequence, place, head, head_kv, hooks);
-    worker.run(sums);
-    const std::lock_guard lock(sums.mutex);
-    add_rows(dk, place.keys, head_kv, worker.dk(), inputs.k.shape[head_dim_dim], worker.scale());
-    add_rows(dv, place.keys, head_kv, worker.dv(), inputs.v.shape[head_dim_dim], Real{1});
+    worker.run(gradients.dq);
+    turn.wait();
+    worker.add_to(gradients, head_kv);
   });
   if constexpr (std::is_same_v<Real, float>)
     for (std::vector<double>* of_keys : {&gradients.dk, &gradients.dv})

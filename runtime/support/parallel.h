@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -10,8 +11,8 @@
 
 namespace flashjit::runtime {
 
-// work(i) for every i below count, on at most as many threads as there are cores, the caller's among them. The first
-// exception is rethrown when all threads are done; work that has not begun by then is left out.
+// work(i) for every i below count, begun in this order, on at most as many threads as there are cores, the caller's
+// among them. The first exception is rethrown when all threads are done; work that has not begun by then is left out.
 template <typename Work>
 void parallel_for(std::size_t count, Work work) {
   std::atomic<std::size_t> next{0};
@@ -33,5 +34,39 @@ void parallel_for(std::size_t count, Work work) {
   for (std::thread& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);
 }
+
+// Lets what parallel_for runs side by side end in the order of i: sums get the same rounding at every run.
+class Turns {
+ public:
+  class Turn {
+   public:
+    Turn(Turns& turns, std::size_t i) : turns_(turns), i_(i) {}
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    // Each has its turn, also one that fails before it has waited.
+    ~Turn() {
+      wait();
+      {
+        const std::lock_guard lock(turns_.mutex_);
+        ++turns_.next_;
+      }
+      turns_.changed_.notify_all();
+    }
+
+    void wait() const {
+      std::unique_lock lock(turns_.mutex_);
+      turns_.changed_.wait(lock, [this] { return turns_.next_ == i_; });
+    }
+
+   private:
+    Turns& turns_;
+    const std::size_t i_;
+  };
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t next_ = 0;
+};
 
 }  // namespace flashjit::runtime
