@@ -6,6 +6,7 @@
 #include "flashjit/engine.h"
 #include "runtime/api/engine_impl.h"
 #include "runtime/call/backward.h"
+#include "runtime/call/ragged_backward.h"
 
 namespace flashjit {
 namespace {
@@ -19,7 +20,7 @@ BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& b
   runtime::choose_variant(call, backend.architecture(call.forward.operands, stream), resident_blocks);
   runtime::BackwardScratch scratch = runtime::backward_scratch(call);
   BackwardMemory memory;
-  for (Tensor* const tensor : {&scratch.rows, &scratch.dq, &scratch.slopes, &scratch.bias})
+  for (Tensor* const tensor : scratch.all())
     if (tensor->shape.size() > 0)
       *tensor = memory.emplace_back(DeviceTensor::allocate(DType::f32, tensor->shape, stream, device)).view();
   runtime::add_scratch(call, scratch);
@@ -31,15 +32,16 @@ BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& b
 void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& out, const Tensor& lse, const GradientTensors& into,
                                 const AttentionOptions& opts, const BackwardOptions& backward) {
-  const runtime::GivenGradients given{dout, q, k, v, out, lse, into, opts, backward};
-  runtime::BackwardCall call = runtime::validate_backward(given);
-  if (call.nothing_to_do()) return;
-  const BackwardMemory memory =
-      make_ready(call, impl_->backend, impl_->backend.resident_blocks(call.forward.operands, opts.stream));
-  for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call))
-    impl_->backend.run(call.forward.operands, opts.stream, [&](const Architecture& architecture) {
-      return make(call, architecture, impl_->plain_kernels);
-    });
+  runtime::with_batches({dout, q, k, v, out, lse, into, opts, backward}, [&](const runtime::GivenGradients& given) {
+    runtime::BackwardCall call = runtime::validate_backward(given);
+    if (call.nothing_to_do()) return;
+    const BackwardMemory memory =
+        make_ready(call, impl_->backend, impl_->backend.resident_blocks(call.forward.operands, opts.stream));
+    for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call))
+      impl_->backend.run(call.forward.operands, opts.stream, [&](const Architecture& architecture) {
+        return make(call, architecture, impl_->plain_kernels);
+      });
+  });
 }
 
 emulator::Report Engine::emulate_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -49,27 +51,30 @@ emulator::Report Engine::emulate_backward(const Tensor& dout, const Tensor& q, c
   if (!impl_->emulated)
     throw Error(ErrorCode::unsupported,
                 "emulate_backward: needs an engine whose options name an architecture to emulate");
-  const runtime::GivenGradients given{dout, q, k, v, out, lse, into, opts, backward};
-  runtime::BackwardCall call = runtime::validate_backward(given);
-  if (call.nothing_to_do()) return {};
-  const BackwardMemory memory = make_ready(call, impl_->backend, options.resident_blocks);
-  emulator::Report report;  // of the gradients' own launch, where none has findings
-  for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call)) {
-    const auto made = [&](const Architecture& architecture) { return make(call, architecture, impl_->plain_kernels); };
-    emulator::Report of_launch = impl_->emulated->emulate(call.forward.operands, opts.stream, made, options);
-    if (!of_launch.clean()) return of_launch;
-    if (make == runtime::make_backward_launch) report = std::move(of_launch);
-  }
-  return report;
+  const auto emulate = [&](const runtime::GivenGradients& given) {
+    emulator::Report report;  // of the gradients' own launch, where none has findings
+    runtime::BackwardCall call = runtime::validate_backward(given);
+    if (call.nothing_to_do()) return report;
+    const BackwardMemory memory = make_ready(call, impl_->backend, options.resident_blocks);
+    for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call)) {
+      const auto made = [&](const Architecture& of) { return make(call, of, impl_->plain_kernels); };
+      emulator::Report of_launch = impl_->emulated->emulate(call.forward.operands, opts.stream, made, options);
+      if (!of_launch.clean()) return of_launch;
+      if (make == runtime::make_backward_launch) report = std::move(of_launch);
+    }
+    return report;
+  };
+  return runtime::with_batches({dout, q, k, v, out, lse, into, opts, backward}, emulate);
 }
 
 Gradients Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                      const Tensor& out, const Tensor& lse, const AttentionOptions& opts,
                                      const BackwardOptions& backward) {
   const GradientTensors none;
-  const runtime::GivenGradients given{dout, q, k, v, out, lse, none, opts, backward};
-  const runtime::BackwardCall checked = runtime::validate_backward(given);
-  const int device = impl_->backend.output_device(checked.forward.operands, opts.stream);
+  const int device =
+      runtime::with_batches({dout, q, k, v, out, lse, none, opts, backward}, [&](const runtime::GivenGradients& given) {
+        return impl_->backend.output_device(runtime::validate_backward(given).forward.operands, opts.stream);
+      });
   Gradients made{DeviceTensor::allocate(q.dtype, q.shape, opts.stream, device),
                  DeviceTensor::allocate(k.dtype, k.shape, opts.stream, device),
                  DeviceTensor::allocate(v.dtype, v.shape, opts.stream, device)};

@@ -86,8 +86,11 @@ std::int64_t most_tiles(const ForwardCall& call, const Tiling& tiling) noexcept 
   return ceil_quotient(rows, tiling.block_q) * call.batch;
 }
 
+std::size_t batch_plan_bytes(std::int64_t tiles) noexcept {
+  return kHeadBytes + static_cast<std::size_t>(tiles) * sizeof(generator::PlannedTile);
+}
 std::size_t batch_plan_bytes(const ForwardCall& call, const Tiling& tiling, std::int64_t more_tiles) noexcept {
-  return kHeadBytes + static_cast<std::size_t>(most_tiles(call, tiling) + more_tiles) * sizeof(generator::PlannedTile);
+  return batch_plan_bytes(most_tiles(call, tiling) + more_tiles);
 }
 generator::BatchPlanHead* batch_plan_head(std::byte* plan) noexcept {
   return reinterpret_cast<generator::BatchPlanHead*>(plan);

@@ -51,7 +51,8 @@ std::int64_t key_rows(const Tensor& k, const Tensor* page_table) noexcept;
 int page_box_rows(const Tensor& k) noexcept;
 generator::PagedArguments paged_arguments(const ForwardCall& call) noexcept;
 
-// What the list takes: its head, then the tiles. more_tiles: beyond most_tiles.
+// What a list takes: its head, then so many tiles. more_tiles: beyond most_tiles.
+std::size_t batch_plan_bytes(std::int64_t tiles) noexcept;
 std::size_t batch_plan_bytes(const ForwardCall& call, const Tiling& tiling, std::int64_t more_tiles) noexcept;
 generator::BatchPlanHead* batch_plan_head(std::byte* plan) noexcept;
 generator::PlannedTile* batch_plan_tiles(std::byte* plan) noexcept;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "abi.cuh"
+#include "attention/sequence_rows.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/special_registers.cuh"
@@ -58,27 +59,13 @@ class BatchPlan {
   }
 
  private:
-  struct Span {
-    int first, count;
-  };
+  using Span = RowsOfSequence;
 
-  // Of the rows that there are: those from first to end, of which so many are used.
-  static __device__ __forceinline__ Span inside(int rows, int first, int end, const int* used, int sequence) {
-    first = min(max(first, 0), rows);
-    int count = min(max(end, first), rows) - first;
-    if (used != nullptr) count = min(count, max(used[sequence], 0));
-    return {first, count};
-  }
   __device__ __forceinline__ Span queries(int sequence) const {
-    const int* const offsets = args.query_offsets;
-    if (offsets == nullptr) return inside(args.query_rows, 0, args.query_rows, args.used_queries, sequence);
-    return inside(args.query_rows, offsets[sequence], offsets[sequence + 1], args.used_queries, sequence);
+    return rows_of_sequence({args.query_offsets, args.used_queries, args.query_rows}, sequence);
   }
   __device__ __forceinline__ Span keys(int sequence) const {
-    const int* const offsets = args.key_offsets;
-    Span span = offsets == nullptr
-                    ? inside(args.key_rows, 0, args.key_rows, args.used_keys, sequence)
-                    : inside(args.key_rows, offsets[sequence], offsets[sequence + 1], args.used_keys, sequence);
+    Span span = rows_of_sequence({args.key_offsets, args.used_keys, args.key_rows}, sequence);
     if (args.padding_keys != nullptr) {
       const int padding = min(max(args.padding_keys[sequence], 0), span.count);
       span.first += padding, span.count -= padding;
