@@ -189,7 +189,8 @@ struct E4m3Arguments {
 // Where the rows of sequences lie: from offset to offset of one entry, or in an entry each.
 struct SequenceRows {
   const int* offsets;  // of [batch + 1]; null: none
-  const int* used;     // of [batch]: so many from the first on; null: all
+  const int* used;     // of [batch]: so many from there on; null: all
+  const int* padding;  // of [batch]: the first so many of these, which are none of the sequence; null: none
   int rows;            // of an entry
 };
 
@@ -199,13 +200,9 @@ struct BatchPlanMaker {
   BatchPlanHead* head;
   PlannedTile* tiles;
   unsigned most_tiles;
-  // Each i32 and null where the batch has none. Offsets are of [batch + 1], all others of [batch].
-  const int *query_offsets, *key_offsets;
-  const int *used_queries, *used_keys;
-  const int* padding_keys;  // before a sequence's first key
-  const int* key_batches;   // where its keys lie
+  SequenceRows queries, keys;
+  const int* key_batches;  // where a sequence's keys lie; null: in an entry each
   int batch;
-  int query_rows, key_rows;  // of a batch entry
   int key_batch_count;
   int block_rows;         // of a tile
   int packed_heads_log2;  // that share it

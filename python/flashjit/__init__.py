@@ -225,8 +225,8 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *,
         As of flashjit.attention.
     options :
         Those of the call, without out, lse, plan and fixed_split_size; variant is one of the backward kernels,
-        "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". There are no backward kernels yet for score, ragged batches and
-        pages: Unsupported.
+        "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". There are no backward kernels yet for score,
+        batch_indices_kv and page_table: Unsupported. Keys and values of no sequence get gradients of 0.
     """
     into = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias, "dslopes": dslopes, "dsinks": dsinks}
     return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, into, deterministic, stream, engine, options)

@@ -147,7 +147,7 @@ PlainLaunch make_bias_clear_launch(const BackwardCall& call, const Architecture&
 PlainLaunch make_sink_gradient_launch(const BackwardCall& call, const Architecture& architecture,
                                       PlainKernels& kernels) {
   const Tensor& gradients = *call.given.into.dsinks;
-  const generator::SinkGradientArguments arguments{head_gradient(call, gradients, query_rows(call)),
+  const generator::SinkGradientArguments arguments{head_gradient(call, gradients, query_rows(call.forward)),
                                                    head_arguments(*call.given.opts.sinks), lse_log2(call),
                                                    row_sums(call), static_cast<int>(padded_seqlen(call))};
   const generator::PlainKernel& kernel =
@@ -160,7 +160,7 @@ PlainLaunch make_slope_gradient_launch(const BackwardCall& call, const Architect
                                        PlainKernels& kernels) {
   const Tensor &gradients = *call.given.into.dslopes, &sums = call.scratch.slopes;
   const generator::SlopeGradientSumsArguments arguments{
-      head_gradient(call, gradients, key_rows(call)), floats(sums), static_cast<int>(sums.shape[2]),
+      head_gradient(call, gradients, key_rows(call.forward)), floats(sums), static_cast<int>(sums.shape[2]),
       generator::block_kv(call.variant), static_cast<int>(sums.shape[3])};
   const generator::PlainKernel& kernel =
       kernels.get(fmt::format("slope-gradients {}", architecture.name),

@@ -49,6 +49,9 @@ std::int64_t most_tiles(const ForwardCall& call, const Tiling& tiling) noexcept;
 std::int64_t key_rows(const Tensor& k, const Tensor* page_table) noexcept;
 // The power of two that divides the size of a page: rows of these lie beside each other.
 int page_box_rows(const Tensor& k) noexcept;
+// Where the call's rows of q and k lie.
+generator::SequenceRows query_rows(const ForwardCall& call) noexcept;
+generator::SequenceRows key_rows(const ForwardCall& call) noexcept;
 generator::PagedArguments paged_arguments(const ForwardCall& call) noexcept;
 
 // What a list takes: its head, then so many tiles. more_tiles: beyond most_tiles.

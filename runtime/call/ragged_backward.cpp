@@ -21,8 +21,6 @@ void add_batch(std::optional<Tensor>& tensor, const std::optional<Tensor>& cu_se
   if (tensor && lacks_batch(*tensor, cu_seqlens)) tensor = with_batch(*tensor);
 }
 
-const int* ints_of(const Tensor* tensor) noexcept { return tensor ? static_cast<const int*>(tensor->data) : nullptr; }
-
 std::int64_t places(const Tensor& tensor, const Tensor* offsets, std::int64_t sequences, std::int64_t block) {
   const std::int64_t rows = tensor.shape[seqlen_dim];
   return offsets ? rows / block + sequences : ceil_quotient(rows, block);
@@ -34,14 +32,12 @@ std::byte* list_of(const BackwardCall& call) { return static_cast<std::byte*>(ca
 generator::BatchPlanMaker key_tiles_maker(const BackwardCall& call) {
   const ForwardCall& forward = call.forward;
   const std::int64_t group = forward.num_heads_kv > 0 ? forward.num_heads_q / forward.num_heads_kv : 1;
-  const generator::SequenceRows queries = query_rows(call), keys = key_rows(call);
   generator::BatchPlanMaker maker{};
   maker.head = batch_plan_head(list_of(call));
   maker.tiles = batch_plan_tiles(list_of(call));
   maker.most_tiles = static_cast<unsigned>(most_key_tiles(call));
-  maker.query_offsets = keys.offsets, maker.used_queries = keys.used, maker.query_rows = keys.rows;
-  maker.key_offsets = queries.offsets, maker.used_keys = queries.used;
-  maker.key_rows = forward.num_heads_q > 0 ? queries.rows : 0;
+  maker.queries = key_rows(forward), maker.keys = query_rows(forward);
+  if (forward.num_heads_q == 0) maker.keys.rows = 0;
   maker.batch = static_cast<int>(forward.batch);
   maker.key_batch_count = static_cast<int>(call.given.q.shape[batch_dim]);
   maker.block_rows = generator::block_kv(call.variant);
@@ -103,9 +99,7 @@ void check_places_of_gradients(const AttentionOptions& opts) {
     const char* name;
     const std::optional<Tensor>& option;
   };
-  for (const auto& [name, option] : {Row{"leftpad_kv", opts.leftpad_kv},
-                                     {"batch_indices_kv", opts.batch_indices_kv},
-                                     {"page_table", opts.page_table}})
+  for (const auto& [name, option] : {Row{"batch_indices_kv", opts.batch_indices_kv}, {"page_table", opts.page_table}})
     if (option)
       throw Error(ErrorCode::unsupported, fmt::format("{}: must not be given, it has no backward kernels yet", name));
 }
@@ -119,14 +113,6 @@ std::int64_t key_places(const BackwardCall& call) {
 std::int64_t most_key_tiles(const BackwardCall& call) {
   const std::int64_t entries = call.forward.ragged.cu_seqlens_kv ? 1 : call.forward.batch;
   return entries * key_places(call);
-}
-generator::SequenceRows query_rows(const BackwardCall& call) {
-  const Ragged& ragged = call.forward.ragged;
-  return {ints_of(ragged.cu_seqlens_q), ints_of(ragged.seqused_q), static_cast<int>(call.given.q.shape[seqlen_dim])};
-}
-generator::SequenceRows key_rows(const BackwardCall& call) {
-  const Ragged& ragged = call.forward.ragged;
-  return {ints_of(ragged.cu_seqlens_kv), ints_of(ragged.seqused_kv), static_cast<int>(call.given.k.shape[seqlen_dim])};
 }
 
 Tensor key_tile_list(const BackwardCall& call) {

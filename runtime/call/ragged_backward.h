@@ -37,8 +37,6 @@ std::int64_t query_places(const BackwardCall& call);
 std::int64_t key_places(const BackwardCall& call);
 // Tiles of all heads of keys, at most.
 std::int64_t most_key_tiles(const BackwardCall& call);
-generator::SequenceRows query_rows(const BackwardCall& call);
-generator::SequenceRows key_rows(const BackwardCall& call);
 
 // The list, in words, without memory; empty where the batch is not ragged.
 Tensor key_tile_list(const BackwardCall& call);

@@ -16,5 +16,9 @@ __device__ __forceinline__ RowsOfSequence rows_of_sequence(const SequenceRows& a
   first = min(max(first, 0), all.rows);
   int count = min(max(end, first), all.rows) - first;
   if (all.used != nullptr) count = min(count, max(all.used[sequence], 0));
+  if (all.padding != nullptr) {
+    const int padding = min(max(all.padding[sequence], 0), count);
+    first += padding, count -= padding;
+  }
   return {first, count};
 }

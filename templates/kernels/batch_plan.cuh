@@ -61,21 +61,15 @@ class BatchPlan {
  private:
   using Span = RowsOfSequence;
 
-  __device__ __forceinline__ Span queries(int sequence) const {
-    return rows_of_sequence({args.query_offsets, args.used_queries, args.query_rows}, sequence);
-  }
+  __device__ __forceinline__ Span queries(int sequence) const { return rows_of_sequence(args.queries, sequence); }
   __device__ __forceinline__ Span keys(int sequence) const {
-    Span span = rows_of_sequence({args.key_offsets, args.used_keys, args.key_rows}, sequence);
-    if (args.padding_keys != nullptr) {
-      const int padding = min(max(args.padding_keys[sequence], 0), span.count);
-      span.first += padding, span.count -= padding;
-    }
+    Span span = rows_of_sequence(args.keys, sequence);
     // The first row of all is one that kernels may read in place of none.
     if (span.count == 0) span.first = 0;
     return span;
   }
   __device__ __forceinline__ int key_batch(int sequence) const {
-    if (args.key_offsets != nullptr) return 0;
+    if (args.keys.offsets != nullptr) return 0;
     if (args.key_batches == nullptr) return sequence;
     return min(max(args.key_batches[sequence], 0), args.key_batch_count - 1);
   }
@@ -211,7 +205,7 @@ class BatchPlan {
                            seen.count,
                            rows.first,
                            seen.first,
-                           args.query_offsets == nullptr ? sequence : 0,
+                           args.queries.offsets == nullptr ? sequence : 0,
                            key_batch(sequence),
                            splits,
                            first_slot};
