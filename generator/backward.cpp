@@ -101,6 +101,7 @@ ConfigText backward_config(const Problem& problem, const KernelGradients& gradie
   config.use("GradientElement", of_keys == DType::f32 ? "Single" : row_of(of_keys).element);
   config.use("Arguments", "::Arguments");
   config.use("Masks", parts_in(Slot::mask, problem));
+  config.use("Sequences", parts_in(Slot::sequences, problem));
   config.add("int", "kHeadDim", problem.head_dim);
   config.add("int", "kHeadDimV", problem.head_dim_v);
   config.add("int", "kGradientBytes", size_of(of_keys));

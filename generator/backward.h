@@ -30,6 +30,8 @@ QueryLayout query_layout(const Problem& problem, const BackwardVariant& variant)
 // In which tiles of keys are taken, by measurement: docs/kernels/backward.md. longest_first: those of several heads by
 // turns, which is also how tiles of one head wait less for each other.
 TileOrder backward_order(const Problem& problem, bool deterministic);
+// Where the arguments of a kernel of the hopper family have the BackwardRowTiles of a ragged batch.
+std::size_t row_tiles_offset(const Problem& problem);
 int block_q(const BackwardVariant& variant) noexcept;
 int block_kv(const BackwardVariant& variant) noexcept;
 

@@ -356,6 +356,11 @@ struct HopperBackwardArguments {
   ForwardSizes sizes;  // num_q_tiles: of BLOCK_Q; heads_per_section: of keys; scale_log2 with its sign
   float scale;
 };
+// Of a ragged batch, behind those of all parts: its list of tiles of kBackwardJobRows rows of queries.
+struct BackwardRowTiles {
+  RaggedArguments ragged;
+};
+constexpr int kBackwardJobRows = 256;  // of queries, of a job that has rows
 struct BackwardClearArguments {
   unsigned* counters;  // to be 0
   long long count;
@@ -420,6 +425,7 @@ struct SinkGradientArguments {
   HeadArguments sinks;
   const float *lse_log2, *row_sums;  // as the backward kernel has them
   int padded_queries;                // of a head and an entry
+  int block_q;                       // of tiles in places of their own (PlacedKeyTile); 1: rows lie as in q
 };
 struct SlopeGradientSumsArguments {
   HeadGradientArguments sum;

@@ -48,7 +48,8 @@ int columns_of_part(const Problem& problem, const HopperBackwardVariant& variant
 
 // As hopper/backward_shape.cuh lays it out.
 int smem_bytes(const Problem& problem, const HopperBackwardVariant& variant) {
-  constexpr int kBarrierBytes = 256, kStages = 2;
+  constexpr int kStages = 2, kPlaceBytes = 32;  // of a job's sequence
+  const int barrier_bytes = 256 + (problem.ragged ? kStages * kPlaceBytes : 0);
   const int row_bytes = panels_of(problem.head_dim).row_bytes(),
             row_bytes_v = panels_of(problem.head_dim_v).row_bytes();
   const int tile_bytes = variant.block_q * variant.block_kv * kElementBytes;
@@ -57,7 +58,7 @@ int smem_bytes(const Problem& problem, const HopperBackwardVariant& variant) {
                                              kParts * kWarpgroupRows * columns_of_part(problem, variant) * kFloatBytes;
   return variant.block_kv * (row_bytes + row_bytes_v) +
          kStages * variant.block_q * (std::max(row_bytes, row_bytes_v) + row_bytes_v) + own +
-         2 * kStages * variant.block_q * kFloatBytes + kBarrierBytes;
+         2 * kStages * variant.block_q * kFloatBytes + barrier_bytes;
 }
 
 // Of dK, dV and dQ a warpgroup of wide heads has some dims, and P and dS in shared memory.
@@ -138,13 +139,17 @@ std::string why_illegal(const Problem& problem, const HopperBackwardVariant& var
                         const Architecture& architecture) {
   if (!has_hopper_kernels(architecture)) return must("architecture of the hopper family", "sm_90a", architecture.name);
   if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
-  for (const Slot slot : {Slot::score, Slot::predicate, Slot::probability, Slot::sequences})
+  for (const Slot slot : {Slot::score, Slot::predicate, Slot::probability})
     if (has_part(slot, problem)) return must("family", "mma for " + to_string(problem), family_name(variant));
   if (std::string why = why_not_shared_out(problem, variant); !why.empty()) return why;
   if (const int bytes = smem_bytes(problem, variant); bytes > architecture.smem_per_block)
     return fmt::format("variant: {} must take at most {} bytes of shared memory on {}, takes {}",
                        spell_variant(variant), architecture.smem_per_block, architecture.name, bytes);
   return {};
+}
+
+std::size_t row_tiles_offset(const Problem& problem) {
+  return argument_bytes(problem, sizeof(HopperBackwardArguments), alignof(BackwardRowTiles));
 }
 
 QueryLayout query_layout(const Problem& problem, const HopperBackwardVariant& variant) {
@@ -160,14 +165,17 @@ PlainKernel render_backward(const Problem& problem, const HopperBackwardVariant&
                             const Templates& templates) {
   PlainKernel kernel{};
   kernel.threads = kThreads;
-  kernel.argument_bytes = argument_bytes(problem, sizeof(HopperBackwardArguments), alignof(HopperBackwardArguments));
+  constexpr std::size_t kAlignment = alignof(HopperBackwardArguments);
+  const std::size_t argument_bytes = row_tiles_offset(problem) + (problem.ragged ? sizeof(BackwardRowTiles) : 0);
+  kernel.argument_bytes = (argument_bytes + kAlignment - 1) / kAlignment * kAlignment;
   kernel.smem_bytes = smem_bytes(problem, variant);
   Source& source = kernel.source;
   source = named_backward_source(problem, gradients, spell_variant(variant), architecture);
   source.device_code = templates.flatten(
       with_parts(shares_keys(variant) ? "kernels/hopper_backward_wide.cuh" : "kernels/hopper_backward.cuh", problem));
   source.generated =
-      kGenerated + render_functions(problem) + render_arguments("HopperBackwardArguments", problem) +
+      kGenerated + render_functions(problem) +
+      render_arguments("HopperBackwardArguments", problem, false, problem.ragged ? "  BackwardRowTiles rows;\n" : "") +
       render_matrices(problem, variant) + render_config(problem, variant, gradients) +
       render({shares_keys(variant) ? "HopperBackwardWideShape" : "HopperBackwardShape", kernel.smem_bytes,
               kernel.threads, kernel.argument_bytes}) +

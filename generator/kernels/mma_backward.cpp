@@ -66,7 +66,6 @@ std::string render_config(const Problem& problem, const MmaBackwardVariant& vari
   ConfigText config = backward_config(problem, gradients);
   config.use("ScoreParts", parts_in(Slot::score, problem));
   config.use("ScoreGradients", score_gradient_parts(gradients));
-  config.use("Sequences", parts_in(Slot::sequences, problem));
   config.use("Predicates", parts_in(Slot::predicate, problem));
   config.use("Dropouts", parts_in(Slot::probability, problem));
   add_to(config, kTunables, variant);

@@ -64,9 +64,12 @@ struct Gradients {
 //   dout, out  [batch, seqlen_q, num_heads_q, head_dim_v]  the dtype of q; out is what the call gave. Strides as of out
 //                                                          there: the last dimension is contiguous
 //   lse, dlse  [batch, num_heads_q, seqlen_q]              f32; likewise, natural logarithm
+// Where the call's tensors lack the batch, beside cu_seqlens, so do these. Rows and keys that belong to no sequence get
+// gradients of 0, whatever stands in them.
 // opts as of that call, with its dropout, but without lse, plan, variant and fixed_split_size, which must not be given.
-// Key/value heads get the sums of their groups' gradients. mask, as text, acts; block_mask is not used. score, ragged
-// batches and k and v of e4m3 have no kernels yet: Error(unsupported) names the option.
+// Key/value heads get the sums of their groups' gradients. mask, as text, acts; block_mask is not used. score,
+// page_table, batch_indices_kv and k and v of e4m3 have no kernels yet: Error(unsupported) names the option. Ragged
+// batches get a kernel of mma.sync unless another variant is named.
 //
 // Kernels are made at the first call: of the Hopper family where that has them and there are 64 queries or more, else
 // of mma.sync. dq is a sum by atomic additions in f32, whose order, and so its last bits, may differ from run to run,
@@ -78,7 +81,8 @@ struct Gradients {
 // family pads rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256, and has two counters
 // for each head of k. A deterministic dq has one or two counters more for each head and tile of queries. For dslopes
 // there are four or eight floats more for each query head of a batch entry and each tile of keys, and for a dbias that
-// is not f32 and packed as many as it has elements.
+// is not f32 and packed as many as it has elements. A ragged batch has 48 bytes more for each tile of keys and each
+// sequence, and where tiles are padded one tile more for each sequence.
 //
 // Probabilities are computed anew from scores and LSE, whose roundings in f32 do not cancel: with an LSE of 10,000 in
 // magnitude gradients are as right as elsewhere, from 2^17 on they lose digits, and far beyond that they are wrong and

@@ -36,7 +36,9 @@ void* allocate_on_host(std::size_t bytes, Stream stream) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("stream: must be null for host memory, was {}", fmt::ptr(stream)));
   }
-  return bytes > 0 ? ::operator new(bytes, kHostAlignment) : nullptr;
+  if (bytes == 0) return nullptr;
+  // NaN of every dtype, so that an emulated kernel which reads what nobody has written never finds zeros there.
+  return std::memset(::operator new(bytes, kHostAlignment), 0xff, bytes);
 }
 
 int device_of(const Driver& driver, Stream stream, int wanted) {

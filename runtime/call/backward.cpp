@@ -114,9 +114,11 @@ std::array<std::pair<const char*, const Tensor*>, 5> mapped_tensors(const Backwa
   const GivenGradients& given = call.given;
   return {{{"q", &given.q}, {"k", &given.k}, {"v", &given.v}, {"dout", &given.dout}, {"out", &given.out}}};
 }
-// Of few queries a tile would be padding for the most part, in memory too.
+// Of few queries a tile would be padding for the most part, in memory too. Its kernels of ragged batches have not run
+// on a GPU yet.
 bool suits_hopper(const BackwardCall& call) {
   constexpr std::int64_t kFewQueries = 64;
+  if (call.forward.problem.ragged) return false;
   const auto tensors = mapped_tensors(call);
   return call.forward.seqlen_q >= kFewQueries &&
          std::all_of(tensors.begin(), tensors.end(), [](const auto& each) { return has_tensor_map(*each.second); });
@@ -162,6 +164,7 @@ bool BackwardCall::nothing_to_do() const noexcept {
 bool is_whole(const BackwardCall& call) { return layout_of(call).is_whole; }
 std::int64_t padded_seqlen(const BackwardCall& call) {
   const int rows = layout_of(call).rows;
+  if (call.forward.problem.ragged && rows > 1) return query_places(call) * rows;
   return ceil_quotient(call.given.q.shape[seqlen_dim], rows) * rows;
 }
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
@@ -206,7 +209,7 @@ BackwardScratch backward_scratch(const BackwardCall& call) {
         Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], padded_seqlen(call), layout_of(call).columns});
   scratch.slopes = slope_gradient_sums(call);
   scratch.bias = bias_gradient_sums(call);
-  scratch.key_tiles = key_tile_list(call);
+  scratch.key_tiles = key_tile_list(call), scratch.row_tiles = row_tile_list(call);
   return scratch;
 }
 
@@ -343,8 +346,10 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
   launch.overlaps = true;
   const Problem& problem = call.forward.problem;
   const auto add_map = [&](std::size_t offset, const Tensor& tensor, int head_dim, int rows) {
-    launch.maps[launch.map_count++] = {offset, &tensor, {generator::panels_of(head_dim).columns, 1, rows}, false};
+    launch.maps[launch.map_count++] = {
+        offset, &tensor, {generator::panels_of(head_dim).columns, 1, rows}, problem.ragged};
   };
+  if (problem.ragged) launch.write_argument(generator::row_tiles_offset(problem), row_tiles(call));
   add_map(offsetof(Arguments, q), call.given.q, problem.head_dim, variant.block_q);
   add_map(offsetof(Arguments, k), call.given.k, problem.head_dim, variant.block_kv);
   add_map(offsetof(Arguments, v), call.given.v, problem.head_dim_v, variant.block_kv);
@@ -398,6 +403,8 @@ std::vector<MakeBackwardLaunch> backward_launches(const BackwardCall& call) {
   if (call.has_rows()) {
     if (call.forward.problem.ragged) {
       launches.push_back(make_key_tiles_launch);
+      if (is_whole(call)) launches.push_back(make_row_tiles_launch);
+      if (is_whole(call) && into.dq) launches.push_back(make_clear_dq_launch);
       if (into.dk) launches.push_back(make_clear_dk_launch);
       if (into.dv) launches.push_back(make_clear_dv_launch);
     }

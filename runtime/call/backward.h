@@ -26,9 +26,9 @@ struct BackwardScratch {
   Tensor dq;    // [batch, num_heads_q, padded seqlen_q, columns]; empty where it is not wanted
   // Likewise empty: sums of the kernel for the gradients of options, see runtime/call/option_gradients.h.
   Tensor slopes, bias;
-  Tensor key_tiles;  // of a ragged batch: runtime/call/ragged_backward.h
+  Tensor key_tiles, row_tiles;  // of a ragged batch: runtime/call/ragged_backward.h
 
-  std::array<Tensor*, 5> all() noexcept { return {&rows, &dq, &slopes, &bias, &key_tiles}; }
+  std::array<Tensor*, 6> all() noexcept { return {&rows, &dq, &slopes, &bias, &key_tiles, &row_tiles}; }
 };
 
 // Points into the caller's tensors and lives no longer than the call.

@@ -147,9 +147,13 @@ PlainLaunch make_bias_clear_launch(const BackwardCall& call, const Architecture&
 PlainLaunch make_sink_gradient_launch(const BackwardCall& call, const Architecture& architecture,
                                       PlainKernels& kernels) {
   const Tensor& gradients = *call.given.into.dsinks;
+  const int block_of_rows = is_whole(call) ? generator::block_q(call.variant) : 1;
   const generator::SinkGradientArguments arguments{head_gradient(call, gradients, query_rows(call.forward)),
-                                                   head_arguments(*call.given.opts.sinks), lse_log2(call),
-                                                   row_sums(call), static_cast<int>(padded_seqlen(call))};
+                                                   head_arguments(*call.given.opts.sinks),
+                                                   lse_log2(call),
+                                                   row_sums(call),
+                                                   static_cast<int>(padded_seqlen(call)),
+                                                   block_of_rows};
   const generator::PlainKernel& kernel =
       kernels.get(fmt::format("sink-gradients {}", architecture.name),
                   [&](const auto& templates) { return generator::render_sink_gradients(architecture, templates); });

@@ -26,15 +26,21 @@ std::int64_t places(const Tensor& tensor, const Tensor* offsets, std::int64_t se
   return offsets ? rows / block + sequences : ceil_quotient(rows, block);
 }
 
-std::byte* list_of(const BackwardCall& call) { return static_cast<std::byte*>(call.scratch.key_tiles.data); }
+constexpr Tiling kRowTiling{.block_q = generator::kBackwardJobRows};
+
+std::byte* bytes_of(const Tensor& list) { return static_cast<std::byte*>(list.data); }
+Tensor list_of(std::int64_t tiles) {
+  const auto bytes = static_cast<std::int64_t>(batch_plan_bytes(tiles));
+  return Tensor(nullptr, DType::f32, {bytes / static_cast<std::int64_t>(sizeof(float))});
+}
 
 // Of the batch with queries and keys exchanged.
 generator::BatchPlanMaker key_tiles_maker(const BackwardCall& call) {
   const ForwardCall& forward = call.forward;
   const std::int64_t group = forward.num_heads_kv > 0 ? forward.num_heads_q / forward.num_heads_kv : 1;
   generator::BatchPlanMaker maker{};
-  maker.head = batch_plan_head(list_of(call));
-  maker.tiles = batch_plan_tiles(list_of(call));
+  maker.head = batch_plan_head(bytes_of(call.scratch.key_tiles));
+  maker.tiles = batch_plan_tiles(bytes_of(call.scratch.key_tiles));
   maker.most_tiles = static_cast<unsigned>(most_key_tiles(call));
   maker.queries = key_rows(forward), maker.keys = query_rows(forward);
   if (forward.num_heads_q == 0) maker.keys.rows = 0;
@@ -48,6 +54,16 @@ generator::BatchPlanMaker key_tiles_maker(const BackwardCall& call) {
   maker.section_tiles = static_cast<int>(kSectionTiles);
   maker.section_heads = static_cast<int>(kSectionHeads);
   return maker;
+}
+
+PlainLaunch make_list_launch(const generator::BatchPlanMaker& maker, const Architecture& architecture,
+                             PlainKernels& kernels) {
+  const generator::PlainKernel& kernel =
+      kernels.get(fmt::format("batch-plan {}", architecture.name),
+                  [&](const auto& templates) { return generator::render_batch_plan(architecture, templates); });
+  PlainLaunch made = plain_launch(kernel, 1, "k");
+  made.launch.write_argument(0, maker);
+  return made;
 }
 
 PlainLaunch make_clear_rows_launch(const char* name, const Tensor& rows, const Architecture& architecture,
@@ -116,20 +132,26 @@ std::int64_t most_key_tiles(const BackwardCall& call) {
 }
 
 Tensor key_tile_list(const BackwardCall& call) {
-  if (!call.forward.problem.ragged) return {};
-  const auto bytes = static_cast<std::int64_t>(batch_plan_bytes(most_key_tiles(call)));
-  return Tensor(nullptr, DType::f32, {bytes / static_cast<std::int64_t>(sizeof(float))});
+  return call.forward.problem.ragged ? list_of(most_key_tiles(call)) : Tensor();
+}
+Tensor row_tile_list(const BackwardCall& call) {
+  const bool has_list = call.forward.problem.ragged && is_whole(call);
+  return has_list ? list_of(most_tiles(call.forward, kRowTiling)) : Tensor();
+}
+generator::BackwardRowTiles row_tiles(const BackwardCall& call) {
+  return {ragged_arguments(call.forward, bytes_of(call.scratch.row_tiles))};
 }
 
 PlainLaunch make_key_tiles_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
-  const generator::PlainKernel& kernel =
-      kernels.get(fmt::format("batch-plan {}", architecture.name),
-                  [&](const auto& templates) { return generator::render_batch_plan(architecture, templates); });
-  PlainLaunch made = plain_launch(kernel, 1, "k");
-  made.launch.write_argument(0, key_tiles_maker(call));
-  return made;
+  return make_list_launch(key_tiles_maker(call), architecture, kernels);
 }
-
+PlainLaunch make_row_tiles_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
+  return make_list_launch(batch_plan_maker(call.forward, bytes_of(call.scratch.row_tiles), kRowTiling), architecture,
+                          kernels);
+}
+PlainLaunch make_clear_dq_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
+  return make_clear_rows_launch("dq", *call.given.into.dq, architecture, kernels);
+}
 PlainLaunch make_clear_dk_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
   return make_clear_rows_launch("dk", *call.given.into.dk, architecture, kernels);
 }

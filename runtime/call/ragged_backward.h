@@ -38,11 +38,16 @@ std::int64_t key_places(const BackwardCall& call);
 // Tiles of all heads of keys, at most.
 std::int64_t most_key_tiles(const BackwardCall& call);
 
-// The list, in words, without memory; empty where the batch is not ragged.
+// The list, and that of rows where the launch of gradients prepares these itself (generator::BackwardRowTiles), in
+// words, without memory; empty where there is none.
 Tensor key_tile_list(const BackwardCall& call);
-// What makes it.
+Tensor row_tile_list(const BackwardCall& call);
+generator::BackwardRowTiles row_tiles(const BackwardCall& call);
+// What makes them.
 PlainLaunch make_key_tiles_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels);
-// What makes dk and dv 0, also where no sequence is.
+PlainLaunch make_row_tiles_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels);
+// What makes gradients 0, also where no sequence is.
+PlainLaunch make_clear_dq_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels);
 PlainLaunch make_clear_dk_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels);
 PlainLaunch make_clear_dv_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels);
 

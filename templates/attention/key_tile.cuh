@@ -24,9 +24,24 @@ class PlacedKeyTile : public KeyTile {
   using Sequences = typename Config::Sequences;
 
  public:
+  using Tile = typename Sequences::Tile;
+
   __device__ __forceinline__ PlacedKeyTile(const typename Config::Arguments& launch, uint32 index)
       : PlacedKeyTile(launch.core.sizes, find(launch, index)) {}
+  // tile: of exchanged keys and queries.
+  __device__ __forceinline__ PlacedKeyTile(const ForwardSizes& sizes, const Tile& tile)
+      : KeyTile{tile.index, tile.head, tile.batch},
+        sequence(sequence_of(sizes, tile)),
+        key_batch(Sequences::query_batch(tile, tile.batch)),
+        query_batch(Sequences::key_batch(tile, tile.batch)),
+        first_key(Sequences::first_query(tile)),
+        first_query(Sequences::first_key(tile)) {}
 
+  // Of the list, or of the batch.
+  __device__ __forceinline__ static Tile find(const typename Config::Arguments& launch, uint32 index) {
+    return Sequences(launch).template tile<Config::kDeterministic, Config::kLongestFirst, false>(
+        exchanged(launch.core.sizes), index);
+  }
   // Whether there is one of this index.
   __device__ __forceinline__ static bool exists(const typename Config::Arguments& launch, uint32 index) {
     return !Sequences::kRagged || index < Sequences(launch).count(exchanged(launch.core.sizes));
@@ -46,8 +61,6 @@ class PlacedKeyTile : public KeyTile {
   }
 
  private:
-  using Tile = typename Sequences::Tile;
-
   __device__ __forceinline__ static ForwardSizes exchanged(const ForwardSizes& sizes) {
     ForwardSizes of_keys = sizes;
     of_keys.seqlen_q = sizes.seqlen_kv, of_keys.seqlen_kv = sizes.seqlen_q;
@@ -55,22 +68,10 @@ class PlacedKeyTile : public KeyTile {
     of_keys.num_heads_q = sizes.num_heads_q / sizes.heads_per_group;
     return of_keys;
   }
-  __device__ __forceinline__ static Tile find(const typename Config::Arguments& launch, uint32 index) {
-    return Sequences(launch).template tile<Config::kDeterministic, Config::kLongestFirst, false>(
-        exchanged(launch.core.sizes), index);
-  }
   __device__ __forceinline__ static Sequence sequence_of(const ForwardSizes& sizes, const Tile& tile) {
     const Sequence of = Sequences::sequence(exchanged(sizes), [&] { return tile; });
     return {of.queries, of.keys};
   }
-  __device__ __forceinline__ PlacedKeyTile(const ForwardSizes& sizes, const Tile& tile)
-      : KeyTile{tile.index, tile.head, tile.batch},
-        sequence(sequence_of(sizes, tile)),
-        key_batch(Sequences::query_batch(tile, tile.batch)),
-        query_batch(Sequences::key_batch(tile, tile.batch)),
-        first_key(Sequences::first_query(tile)),
-        first_query(Sequences::first_key(tile)) {}
-
   __device__ __forceinline__ int64 place(int entry, int heads, int of_head, int tiles, int first) const {
     return (static_cast<int64>(entry) * heads + of_head) * tiles + first + (batch - entry);
   }

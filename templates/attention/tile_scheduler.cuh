@@ -40,6 +40,7 @@ struct SequencesBy<> {
 
     __device__ __forceinline__ void write(SmemAddress) const {}
     __device__ __forceinline__ void read(SmemAddress) {}
+    __device__ __forceinline__ Place of_first_lane() const { return {}; }
   };
   using Tile = TileOf<Place>;
 

@@ -41,16 +41,19 @@ struct HopperBackwardWarpgroup {
     ValueGradient::clear();
   }
 
+  using Job = HopperBackwardJob<Config>;
+
   // take(tile): the gradients of its keys.
   template <class Take>
   __device__ __forceinline__ void take_jobs(Take take) {
-    for_each_job(jobs, HopperBackwardJob::read_by_warp, [&](const HopperBackwardJob& job) {
-      if (job.kind == HopperBackwardKind::keys) return take(job.tile);
-      const HopperBackwardRowsJob<Config, Shape> rows{args, {args, job.tile}};
+    for_each_job(jobs, Job::read_by_warp, [&](const Job& job) {
+      const PlacedKeyTile<Config> tile = job.placed(args.sizes);
+      if (job.kind == HopperBackwardKind::keys) return take(tile);
+      const HopperBackwardRowsJob<Config, Shape> rows{args, {args, tile}};
       const auto next = [&](auto use) { take_step(use); };
       if (job.kind == HopperBackwardKind::finish) return rows.finish(next);
       rows.prepare(next);
-      tell(HopperBackwardCounters{args.counters}.prepared(HopperBackwardJobs<Config>(args.sizes).index_of(job.tile)));
+      tell(HopperBackwardCounters{args.counters}.prepared(HopperBackwardJobs<Config>(launch).index_of(tile)));
     });
   }
   // Of the rings of Q and dO. Here and for jobs each thread says for itself that it has read: that one can say it for

@@ -12,27 +12,38 @@
 
 enum class HopperBackwardKind : uint32 { nothing, prepare, keys, finish, end };
 
+template <class Config>
 struct HopperBackwardJob {
-  static constexpr int kBytes = kChunkBytes;
-  static constexpr int kRows = 256;  // of queries, of those that have some
+  using Place = typename Config::Sequences::Place;
+  static constexpr int kBytes = kChunkBytes + Place::kBytes;
+  static constexpr int kRows = kBackwardJobRows;
 
   HopperBackwardKind kind;
   KeyTile tile;  // of rows: its index is theirs, among those of all query heads of the group
+  Place place;   // of its sequence, keys and queries exchanged
 
   __device__ __forceinline__ void write(SmemAddress at) const {
     ptx::st_shared(at, ptx::Chunk{static_cast<uint32>(kind), static_cast<uint32>(tile.index),
                                   static_cast<uint32>(tile.head), static_cast<uint32>(tile.batch)});
+    place.write(at + kChunkBytes);
   }
   __device__ __forceinline__ static HopperBackwardJob read(SmemAddress at) {
     const ptx::Chunk chunk = ptx::ld_shared(at);
-    return {static_cast<HopperBackwardKind>(chunk.x),
-            {static_cast<int>(chunk.y), static_cast<int>(chunk.z), static_cast<int>(chunk.w)}};
+    HopperBackwardJob job{static_cast<HopperBackwardKind>(chunk.x),
+                          {static_cast<int>(chunk.y), static_cast<int>(chunk.z), static_cast<int>(chunk.w)},
+                          {}};
+    job.place.read(at + kChunkBytes);
+    return job;
   }
   // By a whole warp, to which it is known to be the same in all lanes, so that descriptors are in uniform registers.
   __device__ __forceinline__ static HopperBackwardJob read_by_warp(SmemAddress at) {
     const HopperBackwardJob job = read(at);
     return {static_cast<HopperBackwardKind>(ptx::shfl_first(static_cast<int>(job.kind))),
-            {ptx::shfl_first(job.tile.index), ptx::shfl_first(job.tile.head), ptx::shfl_first(job.tile.batch)}};
+            {ptx::shfl_first(job.tile.index), ptx::shfl_first(job.tile.head), ptx::shfl_first(job.tile.batch)},
+            job.place.of_first_lane()};
+  }
+  __device__ __forceinline__ PlacedKeyTile<Config> placed(const ForwardSizes& sizes) const {
+    return {sizes, {place, {tile.index, tile.head, tile.batch}}};
   }
 };
 
@@ -41,16 +52,16 @@ struct HopperBackwardJob {
 // matter of memory and keys one of products:
 //   prepare 0 | prepare 1, keys 0 | prepare 2, keys 1 | prepare 3, keys 2, finish 0 | ... | finish n - 1, finish n
 // Where a turn finds no more of its kind there is nothing to do.
-template <class Config>
+template <class Config, bool kRagged = Config::Sequences::kRagged>
 struct HopperBackwardJobs {
-  using Job = HopperBackwardJob;
+  using Job = HopperBackwardJob<Config>;
   using Kind = HopperBackwardKind;
 
   const ForwardSizes& sizes;
   const uint32 section_heads, heads, tiles, rows;  // tiles and jobs of rows: of a head
 
-  __device__ __forceinline__ explicit HopperBackwardJobs(const ForwardSizes& sizes_)
-      : sizes(sizes_),
+  __device__ __forceinline__ explicit HopperBackwardJobs(const typename Config::Arguments& launch)
+      : sizes(launch.core.sizes),
         section_heads(sizes.heads_per_section),
         heads(sizes.batch * heads_of_batch()),
         tiles(KeyTile::tiles_of_head(sizes, Config::kBlockKv)),
@@ -74,6 +85,9 @@ struct HopperBackwardJobs {
     if (row >= of_rows) return job(Kind::nothing, 0, 0);
     return turn % 2 == 0 ? rows_of(Kind::prepare, section + 1, row) : rows_of(Kind::finish, section - 2, row);
   }
+  // Of the job's head, and those that others wait for: jobs of rows of all its queries, and its tiles of keys.
+  __device__ __forceinline__ uint32 rows_beside(const Job&) const { return rows; }
+  __device__ __forceinline__ uint32 tiles_beside(const Job&) const { return tiles; }
   __device__ __forceinline__ uint32 index_of(const KeyTile& tile) const {
     return tile.batch * heads_of_batch() + tile.head;
   }
@@ -95,7 +109,56 @@ struct HopperBackwardJobs {
   __device__ __forceinline__ Job job(Kind kind, uint32 head, uint32 index) const {
     if (head >= heads) kind = Kind::nothing;
     const uint32 of_batch = heads_of_batch();
-    return {kind, {static_cast<int>(index), static_cast<int>(head % of_batch), static_cast<int>(head / of_batch)}};
+    return {kind, {static_cast<int>(index), static_cast<int>(head % of_batch), static_cast<int>(head / of_batch)}, {}};
+  }
+};
+
+// Of a ragged batch: all rows are prepared before the first tile of keys, and finished behind the last, by two lists of
+// tiles, of keys and of rows.
+template <class Config>
+struct HopperBackwardJobs<Config, true> {
+  using Job = HopperBackwardJob<Config>;
+  using Kind = HopperBackwardKind;
+  using Sequences = typename Config::Sequences;
+
+  const typename Config::Arguments& launch;
+  const int groups;          // heads of keys
+  const uint32 tiles, rows;  // jobs of all heads
+
+  __device__ __forceinline__ explicit HopperBackwardJobs(const typename Config::Arguments& launch_)
+      : launch(launch_),
+        groups(sizes().num_heads_q / sizes().heads_per_group),
+        tiles(launch.ragged.head->tiles * groups),
+        rows(launch.rows.ragged.head->tiles * sizes().num_heads_q) {}
+
+  __device__ __forceinline__ Job of(uint32 ticket) const {
+    if (ticket < rows) return rows_of(Kind::prepare, ticket);
+    ticket -= rows;
+    if (ticket < tiles) return keys_of(ticket);
+    ticket -= tiles;
+    return ticket < rows ? rows_of(Kind::finish, ticket) : Job{Kind::end, {0, 0, 0}, {}};
+  }
+  __device__ __forceinline__ uint32 rows_beside(const Job& job) const {
+    return jobs_of(job.place.of.keys) * sizes().heads_per_group;
+  }
+  __device__ __forceinline__ uint32 tiles_beside(const Job& job) const {
+    return ceil_div(job.place.of.queries, Config::kBlockKv);
+  }
+  __device__ __forceinline__ uint32 index_of(const KeyTile& tile) const { return tile.batch * groups + tile.head; }
+
+ private:
+  __device__ __forceinline__ const ForwardSizes& sizes() const { return launch.core.sizes; }
+  __device__ __forceinline__ static int jobs_of(int queries) { return ceil_div(queries, kBackwardJobRows); }
+  __device__ __forceinline__ Job keys_of(uint32 index) const {
+    const auto tile = PlacedKeyTile<Config>::find(launch, index);
+    return {Kind::keys, {tile.index, tile.head, tile.batch}, tile};
+  }
+  __device__ __forceinline__ Job rows_of(Kind kind, uint32 index) const {
+    const auto tile = Sequences(launch.rows).template tile<false, false, false>(sizes(), index);
+    const int group = sizes().heads_per_group;
+    return {kind,
+            {tile.head % group * jobs_of(tile.of.queries) + tile.index, tile.head / group, tile.batch},
+            tile.exchanged()};
   }
 };
 
@@ -113,7 +176,7 @@ __device__ __forceinline__ void for_each_job(Jobs& jobs, Read read, Take take) {
 #pragma unroll 1
   for (;;) {
     jobs.wait_full();
-    const HopperBackwardJob job = read(jobs.slot());
+    const auto job = read(jobs.slot());
     if (job.kind == HopperBackwardKind::end) return;
     take(job);
     jobs.release(true);

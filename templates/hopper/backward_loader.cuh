@@ -11,12 +11,36 @@
 #include "ptx/special_registers.cuh"
 #include "ptx/tma.cuh"
 
+// Where boxes of a sequence's rows begin in its tensors, of which nothing behind its end is brought.
+template <class Config>
+__device__ __forceinline__ auto query_origin(const typename Config::Arguments& launch,
+                                             const PlacedKeyTile<Config>& tile, int head, int row) {
+  if constexpr (Config::Sequences::kRagged) {
+    const int queries = tile.sequence.queries;
+    return ptx::EndedBoxOrigin{0, head, launch.ragged.query_rows - queries + row, tile.first_query + queries,
+                               tile.query_batch};
+  } else {
+    return ptx::BoxOrigin{0, head, row, tile.batch};
+  }
+}
+template <class Config>
+__device__ __forceinline__ auto key_origin(const typename Config::Arguments& launch, const PlacedKeyTile<Config>& tile,
+                                           int row) {
+  if constexpr (Config::Sequences::kRagged) {
+    const int keys = tile.sequence.keys;
+    return ptx::EndedBoxOrigin{0, tile.head, launch.ragged.key_rows - keys + row, tile.first_key + keys,
+                               tile.key_batch};
+  } else {
+    return ptx::BoxOrigin{0, tile.head, row, tile.batch};
+  }
+}
+
 // One thread: draws jobs, and brings all that tiles of keys need.
 template <class Config, class Shape>
 struct HopperBackwardLoader {
   using Work = HopperBackwardWork<Config>;
   using Step = typename Work::Step;
-  using Job = HopperBackwardJob;
+  using Job = HopperBackwardJob<Config>;
   using Kind = HopperBackwardKind;
 
   const typename Config::Arguments& launch;
@@ -36,13 +60,14 @@ struct HopperBackwardLoader {
       ptx::mbarrier_arrive(jobs.full());
       jobs.advance();
       if (job.kind == Kind::end) return;
+      const PlacedKeyTile<Config> tile = job.placed(args.sizes);
       if (job.kind == Kind::keys) {
-        const Work work(launch, job.tile);
+        const Work work(launch, tile);
         if (work.steps > 0) bring(work);
       } else if (job.kind == Kind::prepare) {
-        bring_outputs({args, job.tile});
+        bring_outputs({args, tile});
       } else {
-        bring_sums({args, job.tile});
+        bring_sums({args, tile});
       }
     }
   }
@@ -50,15 +75,17 @@ struct HopperBackwardLoader {
  private:
   // One that can be done.
   __device__ __forceinline__ Job draw() const {
-    const HopperBackwardJobs<Config> all(args.sizes);
+    const HopperBackwardJobs<Config> all(launch);
     Job job;
     do {
       job = all.of(ptx::atom_increment(counters.tickets));
       if (job.kind == Kind::finish && args.dq == nullptr) job.kind = Kind::nothing;
     } while (job.kind == Kind::nothing);
     const uint32 head = all.index_of(job.tile);
-    if (job.kind == Kind::keys) await(counters.prepared(head), all.rows * Shape::kConsumerWarps);
-    if (job.kind == Kind::finish) await(counters.added(head), all.tiles * Shape::kAdders);
+    // Where a sequence has no keys nobody else has waited for its rows.
+    const bool needs_rows = job.kind == Kind::keys || (Config::Sequences::kRagged && job.kind == Kind::finish);
+    if (needs_rows) await(counters.prepared(head), all.rows_beside(job) * Shape::kConsumerWarps);
+    if (job.kind == Kind::finish) await(counters.added(head), all.tiles_beside(job) * Shape::kAdders);
     return job;
   }
   __device__ __forceinline__ static void await(const uint32* counter, uint32 count) {
@@ -71,7 +98,7 @@ struct HopperBackwardLoader {
     using Tile = typename Shape::OTile;
 #pragma unroll 1
     for (int i = 0; i < rows.tiles; ++i) {
-      const ptx::BoxOrigin at{0, rows.head, (rows.first_tile + i) * Config::kBlockQ, rows.batch};
+      const auto at = query_origin(launch, rows.beside, rows.head, (rows.first_tile + i) * Config::kBlockQ);
       wait_step();
       bring<Tile>(shape.queries(), step, args.out, at, ptx::L2Policy::evict_first);
       bring<Tile>(shape.gradients(), step, args.dout, at, ptx::L2Policy::evict_last);
@@ -97,7 +124,7 @@ struct HopperBackwardLoader {
   __device__ __forceinline__ void bring(const Work& work) {
     Step at = work.first_step();
     bring_queries(work, at);
-    const ptx::BoxOrigin keys{0, work.keys.head, work.first_key, work.keys.batch};
+    const auto keys = key_origin(launch, work.keys, work.first_key);
     RingWriter<typename Shape::VRing>(shape.values(), tile).wait_empty();
     bring<typename Shape::VTile>(shape.values(), tile, args.v, keys, ptx::L2Policy::evict_first);
     RingWriter<typename Shape::KRing>(shape.keys(), tile).wait_empty();
@@ -112,7 +139,7 @@ struct HopperBackwardLoader {
   __device__ __forceinline__ void bring_queries(const Work& work, const Step& at) {
     using QTile = typename Shape::QTile;
     using OTile = typename Shape::OTile;
-    const ptx::BoxOrigin origin{0, at.head, at.tile * Config::kBlockQ, work.keys.batch};
+    const auto origin = query_origin(launch, work.keys, at.head, at.tile * Config::kBlockQ);
     const int64 first = static_cast<int64>(at.index) * Config::kBlockQ;
     const int stage = step.stage();
     wait_step();
@@ -127,15 +154,15 @@ struct HopperBackwardLoader {
     RingWriter<typename Shape::QRing>(shape.queries(), step).wait_empty();
   }
   // kMoreBytes: that the caller brings, too.
-  template <class Rows, int kMoreBytes = 0, class Place, class Cursor>
+  template <class Rows, int kMoreBytes = 0, class Place, class Cursor, class Origin>
   __device__ __forceinline__ void bring(const Place& place, const Cursor& cursor, const TensorMap& map,
-                                        const ptx::BoxOrigin& at, ptx::L2Policy policy) const {
+                                        const Origin& at, ptx::L2Policy policy) const {
     const RingWriter<Place> ring(place, cursor);
     ptx::mbarrier_arrive_expect_tx(ring.full(), Rows::kBytes + kMoreBytes);
     bring_rows<Rows>(map, ring.slot(), at, ring.full(), policy);
   }
-  template <class Rows>
-  __device__ __forceinline__ static void bring_rows(const TensorMap& map, SmemAddress to, ptx::BoxOrigin at,
+  template <class Rows, class Origin>
+  __device__ __forceinline__ static void bring_rows(const TensorMap& map, SmemAddress to, Origin at,
                                                     SmemAddress barrier, ptx::L2Policy policy) {
 #pragma unroll
     for (int panel = 0; panel < Rows::kPanels; ++panel, at.column += Rows::kPanelColumns)

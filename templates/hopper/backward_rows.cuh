@@ -18,30 +18,42 @@
 // Which rows, for the loader and for those who compute.
 template <class Config>
 struct HopperBackwardRows {
-  static constexpr int kTileRows = Config::kBlockQ, kRows = HopperBackwardJob::kRows;
+  static constexpr int kTileRows = Config::kBlockQ, kRows = kBackwardJobRows;
   static_assert(kRows % kTileRows == 0, "jobs must have whole tiles");
 
   const HopperBackwardArguments& args;
-  const int batch, head;  // of queries
+  const PlacedKeyTile<Config> beside;  // their sequence and their heads of keys
+  const int head;                      // of queries
   const int first_tile, tiles;
 
-  __device__ __forceinline__ HopperBackwardRows(const HopperBackwardArguments& args_, const KeyTile& job)
-      : HopperBackwardRows(args_, job, ceil_div(args_.sizes.num_q_tiles * kTileRows, kRows)) {}
+  __device__ __forceinline__ HopperBackwardRows(const HopperBackwardArguments& args_, const PlacedKeyTile<Config>& job)
+      : HopperBackwardRows(args_, job, tiles_of_head(args_, job)) {}
 
   __device__ __forceinline__ int first() const { return first_tile * kTileRows; }
   // Among those of all heads.
   __device__ __forceinline__ int64 first_tile_of_all() const {
-    return static_cast<int64>(batch * args.sizes.num_heads_q + head) * args.sizes.num_q_tiles + first_tile;
+    return beside.query_place(args.sizes.num_heads_q, head, args.sizes.num_q_tiles) + first_tile;
+  }
+  // In a tensor of queries, of a row of the sequence.
+  __device__ __forceinline__ int64 offset_in(const RowStrides& strides, int row) const {
+    return beside.query_batch * strides.batch + head * strides.head + (beside.first_query + row) * strides.row;
   }
 
  private:
-  __device__ __forceinline__ HopperBackwardRows(const HopperBackwardArguments& args_, const KeyTile& job,
-                                                int jobs_of_head)
+  __device__ __forceinline__ static int tiles_of_head(const HopperBackwardArguments& args,
+                                                      const PlacedKeyTile<Config>& job) {
+    return Config::Sequences::kRagged ? ceil_div(job.sequence.queries, kTileRows) : args.sizes.num_q_tiles;
+  }
+  __device__ __forceinline__ HopperBackwardRows(const HopperBackwardArguments& args_, const PlacedKeyTile<Config>& job,
+                                                int tiles_of_head)
+      : HopperBackwardRows(args_, job, tiles_of_head, ceil_div(tiles_of_head * kTileRows, kRows)) {}
+  __device__ __forceinline__ HopperBackwardRows(const HopperBackwardArguments& args_, const PlacedKeyTile<Config>& job,
+                                                int tiles_of_head, int jobs_of_head)
       : args(args_),
-        batch(job.batch),
+        beside(job),
         head(job.head * args.sizes.heads_per_group + job.index / jobs_of_head),
         first_tile(job.index % jobs_of_head * (kRows / kTileRows)),
-        tiles(min(args.sizes.num_q_tiles - first_tile, kRows / kTileRows)) {}
+        tiles(min(tiles_of_head - first_tile, kRows / kTileRows)) {}
 };
 
 __device__ constexpr int lanes_for(int chunks) {
@@ -66,7 +78,7 @@ struct HopperBackwardRowsJob {
     // What it reads is on its way meanwhile.
     static_assert(Rows::kRows == kThreads, "each thread has one");
     const int query = rows.first() + thread();
-    const float lse = query < args.sizes.seqlen_q ? number(args.lse, args.lse_strides, query) : -infinity();
+    const float lse = query < rows.beside.sequence.queries ? number(args.lse, args.lse_strides, query) : -infinity();
     if (args.dq != nullptr) clear();
 #pragma unroll 1
     for (int i = 0; i < rows.tiles; ++i) next([&](SmemAddress out, SmemAddress dout) { sum_rows(i, out, dout); });
@@ -107,7 +119,8 @@ struct HopperBackwardRowsJob {
 #pragma unroll
       for (int lanes = kLanes; lanes > 1; lanes /= 2) sum += ptx::shfl_xor(sum, lanes / 2);
       if (lane != 0 || row >= kTileRows) continue;
-      if (args.dlse != nullptr && query < args.sizes.seqlen_q) sum -= number(args.dlse, args.dlse_strides, query);
+      if (args.dlse != nullptr && query < rows.beside.sequence.queries)
+        sum -= number(args.dlse, args.dlse_strides, query);
       args.row_sums[(rows.first_tile_of_all() + tile) * kTileRows + row] = sum;
     }
   }
@@ -137,16 +150,14 @@ struct HopperBackwardRowsJob {
     x[2] = __uint_as_float(chunk.z), x[3] = __uint_as_float(chunk.w);
   }
   __device__ __forceinline__ void store(int row, int chunk, Octet sum) const {
-    if (row >= args.sizes.seqlen_q) return;
+    if (row >= rows.beside.sequence.queries) return;
 #pragma unroll
     for (float& x : sum.x) x *= args.scale;
-    Octets<Element>::store(args.dq + rows.batch * args.dq_strides.batch + rows.head * args.dq_strides.head +
-                               row * args.dq_strides.row + chunk * kChunkBytes,
-                           sum);
+    Octets<Element>::store(args.dq + rows.offset_in(args.dq_strides, row) + chunk * kChunkBytes, sum);
   }
 
   __device__ __forceinline__ float number(const char* tensor, const RowStrides& strides, int query) const {
-    return ptx::ld_global_float(tensor + rows.batch * strides.batch + rows.head * strides.head + query * strides.row);
+    return ptx::ld_global_float(tensor + rows.offset_in(strides, query));
   }
   __device__ __forceinline__ static int thread() { return ptx::tid_x() - kWarpgroupSize; }
 };

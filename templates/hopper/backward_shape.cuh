@@ -37,7 +37,7 @@ struct HopperBackwardRings {
   static constexpr int kQueryBytes = QTile::kBytes > OTile::kBytes ? QTile::kBytes : OTile::kBytes;
   using QRing = RingPlace<kStages, kQueryBytes>;
   using ORing = RingPlace<kStages, OTile::kBytes>;
-  using JobRing = RingPlace<2, HopperBackwardJob::kBytes>;  // the present one and the next
+  using JobRing = RingPlace<2, HopperBackwardJob<Config>::kBytes>;  // the present one and the next
   static constexpr int kNumbersBytes = Config::kBlockQ * static_cast<int>(sizeof(float));  // one for each query
 
   static constexpr int kValues = KTile::kBytes;
@@ -53,7 +53,7 @@ struct HopperBackwardRings {
   static constexpr int kJobBarriers = kValueBarriers + VRing::kBarrierBytes;
   static constexpr int kJobs = kJobBarriers + JobRing::kBarrierBytes;
   static constexpr int kOwnBarriers = kJobs + JobRing::kStages * JobRing::kSlotBytes;
-  static constexpr int kBarrierSpace = 256;
+  static constexpr int kBarrierSpace = 256 + JobRing::kStages * Config::Sequences::Place::kBytes;
   static constexpr int kSmemBytes = kQueryBarriers + kBarrierSpace;
 
   SmemAddress smem;

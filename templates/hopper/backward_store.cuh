@@ -13,8 +13,7 @@ template <class Config>
 struct HopperBackwardStore {
   using Stored = typename Config::GradientElement;
 
-  const ForwardSizes& sizes;
-  const KeyTile keys;
+  const PlacedKeyTile<Config> keys;
   const int first_key;
 
   // kColumns of them, from first_column on, of rows of kHeadDim.
@@ -26,8 +25,9 @@ struct HopperBackwardStore {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int key = first_key + ptx::tid_x() % kWarpgroupSize / kWarpSize * 16 + 8 * half + lane() / 4;
-      char* const row = to + keys.batch * strides.batch + keys.head * strides.head + key * strides.row;
-      const int columns = key < sizes.seqlen_kv ? kHeadDim - first_column : 0;
+      char* const row =
+          to + keys.key_batch * strides.batch + keys.head * strides.head + (keys.first_key + key) * strides.row;
+      const int columns = key < keys.sequence.keys ? kHeadDim - first_column : 0;
       write_row<kColumns>(values, half, columns, row + first_column * Config::kGradientBytes, scale);
     }
   }

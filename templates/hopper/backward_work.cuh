@@ -11,18 +11,19 @@
 template <class Config>
 struct HopperBackwardWork {
   const HopperBackwardArguments& args;
-  const KeyTile keys;
+  const PlacedKeyTile<Config> keys;
   const int first_key;
   const Mask<Config> mask;
   const QueryTiles queries;
   const int steps;
 
-  __device__ __forceinline__ HopperBackwardWork(const typename Config::Arguments& arguments, const KeyTile& keys_)
+  __device__ __forceinline__ HopperBackwardWork(const typename Config::Arguments& arguments,
+                                                const PlacedKeyTile<Config>& keys_)
       : args(arguments.core),
         keys(keys_),
         first_key(keys.index * Config::kBlockKv),
-        mask(arguments, Sequence{args.sizes.seqlen_kv, args.sizes.seqlen_q}, [this] { return keys.batch; }, {}),
-        queries(QueryTiles::beside<Config>(first_key, args.sizes.seqlen_q, mask)),
+        mask(arguments, keys.sequence, [this] { return keys.batch; }, {}),
+        queries(QueryTiles::beside<Config>(first_key, keys.sequence.queries, mask)),
         steps(max(queries.count(), 0) * args.sizes.heads_per_group) {}
 
   // Through heads and tiles, one after the other.
@@ -32,7 +33,8 @@ struct HopperBackwardWork {
   };
   __device__ __forceinline__ Step first_step() const {
     const int head = keys.head * args.sizes.heads_per_group, tile = queries.first;
-    return {head, tile, (keys.batch * args.sizes.num_heads_q + head) * args.sizes.num_q_tiles + tile};
+    const int64 place = keys.query_place(args.sizes.num_heads_q, head, args.sizes.num_q_tiles);
+    return {head, tile, static_cast<int>(place) + tile};
   }
   __device__ __forceinline__ void advance(Step& step) const {
     ++step.index;

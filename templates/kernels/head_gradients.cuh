@@ -29,8 +29,9 @@ struct SinkTerms {
   const SinkGradientArguments& args;
 
   // entry: of q.
-  __device__ __forceinline__ TermsOfHead of(const RowsOfSequence& queries, int entry, int, int head) const {
-    return {(static_cast<int64>(entry) * args.sum.heads + head) * args.padded_queries + queries.first, queries.count};
+  __device__ __forceinline__ TermsOfHead of(const RowsOfSequence& queries, int entry, int batch, int head) const {
+    const int first = args.block_q == 1 ? queries.first : (queries.first / args.block_q + batch - entry) * args.block_q;
+    return {(static_cast<int64>(entry) * args.sum.heads + head) * args.padded_queries + first, queries.count};
   }
   __device__ __forceinline__ float term(int batch, int head, int64 at) const {
     const float sink_log2 = value_of_head(args.sinks, {batch, head, 0, {}}) * kLog2E;

@@ -26,6 +26,7 @@ template <class Config>
 struct HopperBackwardWriter {
   using Shape = HopperBackwardShape<Config>;
   using Work = HopperBackwardWork<Config>;
+  using Job = HopperBackwardJob<Config>;
 
   const typename Config::Arguments& launch;
   const Shape shape;
@@ -35,8 +36,8 @@ struct HopperBackwardWriter {
   RingReader<typename Shape::PartRing, 1> parts{shape.part(part)};
 
   __device__ __forceinline__ void run() {
-    for_each_job(jobs, HopperBackwardJob::read, [this](const HopperBackwardJob& job) {
-      if (job.kind == HopperBackwardKind::keys) add(Work(launch, job.tile));
+    for_each_job(jobs, Job::read, [this](const Job& job) {
+      if (job.kind == HopperBackwardKind::keys) add(Work(launch, job.placed(launch.core.sizes)));
     });
   }
 
@@ -58,13 +59,13 @@ struct HopperBackwardWriter {
       if constexpr (Config::kDeterministic) {
         if (args.dq == nullptr) continue;
         // Asked for the next while this one lands: one way to global memory less.
-        is_our_turn = i + 1 < work.steps && turns().has_come(work.keys, step.index, step.tile, work.mask);
+        is_our_turn = i + 1 < work.steps && turns(work).has_come(work.keys, step.index, step.tile, work.mask);
         ptx::tma_wait();
-        turns().pass(added);
+        turns(work).pass(added);
       }
     }
     ptx::tma_wait();
-    const uint32 head = HopperBackwardJobs<Config>(args.sizes).index_of(work.keys);
+    const uint32 head = HopperBackwardJobs<Config>(launch).index_of(work.keys);
     ptx::red_increment_release(HopperBackwardCounters{args.counters}.added(head));
   }
   __device__ __forceinline__ void add_part(const typename Work::Step& step) const {
@@ -75,11 +76,11 @@ struct HopperBackwardWriter {
     ptx::tma_wait_read();
   }
   __device__ __forceinline__ void await(const Work& work, const typename Work::Step& step, bool has_come) const {
-    if (!has_come) turns().await(work.keys, step.index, step.tile, work.mask);
+    if (!has_come) turns(work).await(work.keys, step.index, step.tile, work.mask);
     ptx::fence_proxy_async_global();
   }
-  __device__ __forceinline__ QueryTurns<Config> turns() const {
-    return {args.turns, args.sizes.seqlen_q, part, Shape::kAdders};
+  __device__ __forceinline__ QueryTurns<Config> turns(const Work& work) const {
+    return {args.turns, work.keys.sequence.queries, part, Shape::kAdders};
   }
 };
 
@@ -104,7 +105,7 @@ class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardSha
 
   __device__ __forceinline__ void run() {
     Base::declare();
-    Base::take_jobs([this](const KeyTile& tile) { take(Work(this->launch, tile)); });
+    Base::take_jobs([this](const PlacedKeyTile<Config>& tile) { take(Work(this->launch, tile)); });
   }
 
  private:
@@ -128,8 +129,8 @@ class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardSha
       keys.release(signs());
       send_queries();
     }
-    const KeyTile tile = HopperBackwardJob::read_by_warp(this->jobs.slot()).tile;
-    const HopperBackwardStore<Config> store{args.sizes, tile, tile.index * Config::kBlockKv + own_keys()};
+    const PlacedKeyTile<Config> tile = Base::Job::read_by_warp(this->jobs.slot()).placed(args.sizes);
+    const HopperBackwardStore<Config> store{tile, tile.index * Config::kBlockKv + own_keys()};
     store.template write<ValueGradient, Config::kHeadDimV, Config::kHeadDimV>(args.dv, args.dv_strides, 0, 1.0f);
     store.template write<KeyGradient, Config::kHeadDim, Config::kHeadDim>(args.dk, args.dk_strides, 0, args.scale);
   }

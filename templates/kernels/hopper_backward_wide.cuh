@@ -22,6 +22,7 @@ template <class Config>
 struct HopperBackwardTurnKeeper {
   using Shape = HopperBackwardWideShape<Config>;
   using Work = HopperBackwardWork<Config>;
+  using Job = HopperBackwardJob<Config>;
 
   const typename Config::Arguments& launch;
   const Shape shape;
@@ -29,14 +30,15 @@ struct HopperBackwardTurnKeeper {
   RingWriter<typename Shape::TurnRing> turn{shape.turn()};
 
   __device__ __forceinline__ void run() {
-    for_each_job(jobs, HopperBackwardJob::read, [this](const HopperBackwardJob& job) {
-      if (job.kind == HopperBackwardKind::keys && launch.core.dq != nullptr) keep(Work(launch, job.tile));
+    for_each_job(jobs, Job::read, [this](const Job& job) {
+      if (job.kind == HopperBackwardKind::keys && launch.core.dq != nullptr)
+        keep(Work(launch, job.placed(launch.core.sizes)));
     });
   }
 
  private:
   __device__ __forceinline__ void keep(const Work& work) {
-    const QueryTurns<Config> turns(launch.core.turns, launch.core.sizes.seqlen_q, 0, 1);
+    const QueryTurns<Config> turns(launch.core.turns, work.keys.sequence.queries, 0, 1);
     typename Work::Step step = work.first_step();
 #pragma unroll 1
     for (int i = 0; i < work.steps; ++i, work.advance(step)) {
@@ -69,7 +71,7 @@ class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwar
 
   __device__ __forceinline__ void run() {
     Base::declare();
-    Base::take_jobs([this](const KeyTile& tile) { take(Work(this->launch, tile)); });
+    Base::take_jobs([this](const PlacedKeyTile<Config>& tile) { take(Work(this->launch, tile)); });
   }
 
  private:
@@ -86,12 +88,12 @@ class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwar
       work.advance(at);
     }
     // Read anew, as registers are few in between.
-    const KeyTile tile = HopperBackwardJob::read_by_warp(this->jobs.slot()).tile;
-    const HopperBackwardStore<Config> store{args.sizes, tile, tile.index * Config::kBlockKv};
+    const PlacedKeyTile<Config> tile = Base::Job::read_by_warp(this->jobs.slot()).placed(args.sizes);
+    const HopperBackwardStore<Config> store{tile, tile.index * Config::kBlockKv};
     const int first = warpgroup() * Shape::kColumns;
     store.template write<ValueGradient, Shape::kColumns, Config::kHeadDimV>(args.dv, args.dv_strides, first, 1.0f);
     store.template write<KeyGradient, Shape::kColumns, Config::kHeadDim>(args.dk, args.dk_strides, first, args.scale);
-    const uint32 head = HopperBackwardJobs<Config>(args.sizes).index_of(tile);
+    const uint32 head = HopperBackwardJobs<Config>(this->launch).index_of(tile);
     Base::tell(HopperBackwardCounters{args.counters}.added(head));
   }
 

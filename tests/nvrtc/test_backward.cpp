@@ -338,9 +338,9 @@ TEST_CASE("a wrong call for gradients is refused by the name of what is wrong") 
   CHECK(code(c.dout.view(), {c.q.view(), {}, {}}) == ErrorCode::invalid_argument);
   CHECK(name() == "dq");
   AttentionOptions options;
-  options.cu_seqlens_q = offsets.view();
+  options.batch_indices_kv = offsets.view();
   CHECK(code(c.dout.view(), {dq.view(), {}, {}}, options) == ErrorCode::unsupported);
-  CHECK(name() == "cu_seqlens_q");
+  CHECK(name() == "batch_indices_kv");
   options = {};
   options.score = Score("score");
   CHECK(code(c.dout.view(), {dq.view(), {}, {}}, options) == ErrorCode::unsupported);

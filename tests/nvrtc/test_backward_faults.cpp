@@ -139,8 +139,7 @@ TEST_CASE("planted faults of Hopper's backward kernels are found") {
        "    step.index += args.sizes.num_q_tiles - queries.count();\n", ""},
       {"queries come while others are used", kLoader,
        "    RingWriter<typename Shape::QRing>(shape.queries(), step).wait_empty();\n", ""},
-      {"keys do not wait for what is prepared for them", kLoader, "if (job.kind == Kind::keys) await(",
-       "if (false) await("},
+      {"keys do not wait for what is prepared for them", kLoader, "if (needs_rows) await(", "if (false) await("},
       {"dQ is rounded before all have added to it", kLoader, "if (job.kind == Kind::finish) await(",
        "if (false) await("},
       {"the row sums are those of the tile before", kJobs, "(rows.first_tile_of_all() + tile) * kTileRows + row]",
@@ -242,6 +241,32 @@ TEST_CASE("planted faults of gradients of ragged batches are found") {
       {"keys and queries of a sequence are not exchanged", kTile, "return {of.queries, of.keys};", "return of;"},
       {"blocks without a tile go on", kTile, "!Sequences::kRagged || index <", "index + 1 > 0 || index <"},
   };
+  constexpr const char *kLoader = "hopper/backward_loader.cuh", *kJobs = "hopper/backward_jobs.cuh",
+                       *kHopperRows = "hopper/backward_rows.cuh", *kStore = "hopper/backward_store.cuh";
+  const std::vector<Fault> faults_of_hopper{
+      {"rows of a sequence without keys are finished before they are prepared", kLoader,
+       "(Config::Sequences::kRagged && job.kind == Kind::finish)", "false"},
+      {"dQ is rounded before all have added to it", kLoader, "if (job.kind == Kind::finish) await(",
+       "if (false) await("},
+      {"boxes of queries do not end with their sequence", kLoader,
+       "tile.first_query + queries,\n                               tile",
+       "tile.first_query + queries + 20,\n                               tile"},
+      {"keys are those of the first sequence", kLoader, "tile.first_key + keys,", "keys,"},
+      {"the second query head of a group has the first one's rows", kJobs,
+       "tile.head % group * jobs_of(tile.of.queries) + tile.index", "tile.index"},
+      {"a sequence's place is not exchanged", kJobs, "tile.exchanged()}", "tile}"},
+      {"rows of q are those of the first sequence", kHopperRows, "(beside.first_query + row) *", "row *"},
+      {"dK goes to the first sequence", kStore, "(keys.first_key + key) *", "key *"},
+  };
+  for (const Fault& fault : tests::sample(faults_of_hopper))
+    check_found(fault, "sm_90a", 12, [](int i, const EngineOptions& planted) {
+      Case c = tests::packed_case(64, 64);
+      c.variant = parse_backward_variant("hopper-q128-kv128");
+      EngineOptions options = planted;
+      options.emulation.seed = i, options.emulation.resident_blocks = 24;
+      Engine engine(options);
+      return c.what_is_wrong(engine).empty();
+    });
   for (const Fault& fault : tests::sample(faults))
     check_found(fault, "sm_80", 2, [](int i, Engine& engine) {
       Case c = tests::packed_case(40, 24);

@@ -39,6 +39,29 @@ TEST_CASE("gradients of packed sequences, of every kind of head dim") {
       }
 }
 
+TEST_CASE("gradients of packed sequences by Hopper's kernels, under many schedules") {
+  for (const auto& [head_dim, head_dim_v] : {std::pair{64, 64}, {48, 16}, {128, 128}, {72, 104}, {256, 256}})
+    for (std::uint64_t seed = 0; seed < 10; ++seed) {
+      CAPTURE(head_dim);
+      CAPTURE(seed);
+      EngineOptions options = tests::emulating("sm_90a");
+      options.emulation.seed = seed, options.emulation.resident_blocks = seed % 3 == 0 ? 2 : 24;
+      options.emulation.most_instructions = 100'000'000;  // where blocks would wait for each other for ever
+      Engine engine(options);
+      Case c = packed_case(head_dim, head_dim_v, seed % 2 == 0 ? DType::bf16 : DType::f16);
+      c.variant = parse_backward_variant(head_dim > 128  ? "hopper-q64-kv64"
+                                         : head_dim > 64 ? "hopper-q64-kv128"
+                                                         : "hopper-q128-kv128");
+      c.options.causal = seed % 2 == 1;
+      if (seed % 4 == 3) c.options.window = {100, 10};
+      c.deterministic = seed % 5 == 4;
+      c.of_options = true;
+      c.values(&O::sinks, DType::f32, seed % 2 == 0 ? Dims{4} : Dims{5, 4}, [](std::int64_t i) { return 1. - i % 4; });
+      if (seed % 3 == 1) c.dlse = HostTensor::random_normal(DType::f32, c.lse_shape(), 8);
+      c.check(engine, seed % 3 == 0);
+    }
+}
+
 TEST_CASE("gradients of packed queries beside keys of their own entries, and the other way round") {
   Case queries({.batch = 3, .seqlen_q = 50, .seqlen_kv = 140});
   queries.pack_queries();

@@ -6,6 +6,7 @@
 #include "abi.cuh"
 #include "attention/sequence.cuh"
 #include "attention/tile_scheduler.cuh"
+#include "ptx/barrier.cuh"
 
 struct RaggedSequences {
   struct Place {
@@ -26,6 +27,18 @@ struct RaggedSequences {
       of = {static_cast<int>(lengths.x), static_cast<int>(lengths.y)};
       query_row = static_cast<int>(lengths.z), batch_of_queries = static_cast<int>(lengths.w);
       key_row = static_cast<int>(keys.x), batch_of_keys = static_cast<int>(keys.y);
+    }
+    // Known to a warp to be the same in all lanes.
+    __device__ __forceinline__ Place of_first_lane() const {
+      return {{ptx::shfl_first(of.keys), ptx::shfl_first(of.queries)},
+              ptx::shfl_first(query_row),
+              ptx::shfl_first(key_row),
+              ptx::shfl_first(batch_of_queries),
+              ptx::shfl_first(batch_of_keys)};
+    }
+    // With keys in place of queries.
+    __device__ __forceinline__ Place exchanged() const {
+      return {{of.queries, of.keys}, key_row, query_row, batch_of_keys, batch_of_queries};
     }
   };
   using Tile = TileOf<Place>;
