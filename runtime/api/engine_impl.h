@@ -3,9 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "flashjit/engine.h"
 #include "generator/source.h"
+#include "runtime/backends/backward_choices.h"
 #include "runtime/backends/emulated_backend.h"
 #include "runtime/backends/gpu_backend.h"
 #include "runtime/backends/kernels.h"
@@ -37,6 +42,11 @@ struct Engine::Impl {
   void merge(const runtime::MergeTurn& turn, const Tensor& out, const MergeOptions& opts);
   runtime::TuningRecordsOptions options_of_records() const;
   runtime::AutotunerOptions options_of_autotuner();
+  runtime::AutotunerOptionsOf<runtime::BackwardPass> options_of_backward_autotuner();
+  std::vector<std::pair<std::string, std::string>> tuning_environment();
+  // The variant of gradients that a record chose for such calls on the device of a GPU; under on_first_use it is
+  // measured first.
+  std::optional<BackwardVariant> recorded_variant(const runtime::BackwardCall& call, Stream stream);
 
   const EngineOptions options;
   const generator::Templates own_templates;  // empty: those inside the library
@@ -48,6 +58,9 @@ struct Engine::Impl {
   runtime::KernelStore store;
   runtime::TuningRecords records;
   runtime::Autotuner autotuner;
+  runtime::TuningRecordsOf<runtime::BackwardPass> backward_records;
+  runtime::AutotunerOf<runtime::BackwardPass> backward_autotuner;
+  runtime::BackwardChoices backward_choices;
   runtime::PlainKernels plain_kernels;
   runtime::Kernels kernels;
   runtime::GpuBackend gpus;

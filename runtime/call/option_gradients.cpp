@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "generator/features.h"
+#include "runtime/call/backward_kernels.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operands.h"
 #include "runtime/support/ceil_quotient.h"
@@ -150,10 +151,7 @@ PlainLaunch make_sink_gradient_launch(const BackwardCall& call, const Architectu
   const generator::SinkGradientArguments arguments{
       head_gradient(call, gradients, call.forward.seqlen_q, padded_seqlen(call)),
       head_arguments(*call.given.opts.sinks), lse_log2(call), row_sums(call)};
-  const generator::PlainKernel& kernel =
-      kernels.get(fmt::format("sink-gradients {}", architecture.name),
-                  [&](const auto& templates) { return generator::render_sink_gradients(architecture, templates); });
-  return made_of(kernel, count_of(gradients.shape), "dsinks", arguments);
+  return made_of(sink_gradient_kernel(architecture, kernels), count_of(gradients.shape), "dsinks", arguments);
 }
 
 PlainLaunch make_slope_gradient_launch(const BackwardCall& call, const Architecture& architecture,
@@ -161,10 +159,7 @@ PlainLaunch make_slope_gradient_launch(const BackwardCall& call, const Architect
   const Tensor &gradients = *call.given.into.dslopes, &sums = call.scratch.slopes;
   const std::int64_t terms = sums.shape[2] * sums.shape[3];
   const generator::SlopeGradientSumsArguments arguments{head_gradient(call, gradients, terms, terms), floats(sums)};
-  const generator::PlainKernel& kernel =
-      kernels.get(fmt::format("slope-gradients {}", architecture.name),
-                  [&](const auto& templates) { return generator::render_slope_gradients(architecture, templates); });
-  return made_of(kernel, count_of(gradients.shape), "dslopes", arguments);
+  return made_of(slope_gradient_kernel(architecture, kernels), count_of(gradients.shape), "dslopes", arguments);
 }
 
 PlainLaunch make_bias_gradient_launch(const BackwardCall& call, const Architecture& architecture,
@@ -180,10 +175,8 @@ PlainLaunch make_bias_gradient_launch(const BackwardCall& call, const Architectu
       .queries = static_cast<int>(dbias.shape[2]),
       .keys = static_cast<int>(keys),
       .blocks_of_row = static_cast<int>(blocks_of_row)};
-  const generator::PlainKernel& kernel = kernels.get(
-      fmt::format("bias-gradient {} {}", to_string(dbias.dtype), architecture.name),
-      [&](const auto& templates) { return generator::render_bias_gradient(dbias.dtype, architecture, templates); });
-  return made_of(kernel, count_of(dbias.shape) / keys * blocks_of_row, "dbias", arguments);
+  return made_of(bias_gradient_kernel(dbias.dtype, architecture, kernels), count_of(dbias.shape) / keys * blocks_of_row,
+                 "dbias", arguments);
 }
 
 }  // namespace flashjit::runtime

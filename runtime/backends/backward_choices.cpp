@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/backends/backward_choices.h"
+
+#include "runtime/backends/gpu_operation.h"
+#include "runtime/cuda/device.h"
+
+namespace flashjit::runtime {
+
+std::optional<BackwardVariant> BackwardChoices::find(const BackwardCall& call, Stream stream,
+                                                     AutotunerOf<BackwardPass>& autotuner) {
+  const Driver& driver = Driver::load();
+  const Device& on = device(resolve_device(driver, device_of(driver, call.forward.operands, stream)));
+  const CallShape shape = tuning_shape(call.forward);
+  const BackwardProblem problem = problem_of(call);
+  const ShapeBucket bucket = shape_bucket(shape, on.info.sm_count);
+  const Key key{LaunchKey(on.info.ordinal, problem.attention, bucket), problem.slopes, problem.bias,
+                problem.deterministic};
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto it = known_.find(key); it != known_.end()) return it->second;
+  }
+  require_architecture(on);
+  const TuningDevice where = tuning_device(on.info);
+  const bool captures = is_capturing(driver, stream);
+  const auto settle = [&] { driver.check(driver.cuStreamSynchronize(stream), "cuStreamSynchronize"); };
+  const ChoiceOf<BackwardVariant> choice =
+      captures ? autotuner.choose(problem, bucket, where) : autotuner.choose_for_call(problem, shape, where, settle);
+  std::optional<BackwardVariant> variant;
+  if (choice.tuned) variant = choice.variant;
+  if (captures && !variant) return variant;  // a later call may still be measured
+  const std::lock_guard lock(mutex_);
+  return known_.insert_or_assign(key, variant).first->second;
+}
+
+void BackwardChoices::forget() {
+  const std::lock_guard lock(mutex_);
+  known_.clear();
+}
+
+}  // namespace flashjit::runtime
