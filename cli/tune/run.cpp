@@ -147,7 +147,7 @@ void compile_chosen(Engine& engine, const std::string& architecture, int jobs, c
   for (TuneResult& result : results) {
     const bool is_made = result.state == State::tuned && result.of_calls == result.problem;
     if (!result.record || is_made) continue;
-    kernels.push_back({result.of_calls, result.record->chosen, architecture});
+    kernels.emplace_back(result.of_calls, result.record->chosen, architecture);
     chosen.push_back(&result);
   }
   if (kernels.empty()) return;
