@@ -63,6 +63,7 @@ Engine::Impl::Impl(EngineOptions given)
       backward_autotuner(options_of_backward_autotuner(), backward_records, store.tally(), log),
       plain_kernels(templates),
       kernels(templates, store, autotuner, log, options.progress),
+      backward_choices(backward_autotuner, kernels, plain_kernels, log),
       gpus(kernels),
       emulated(emulated_backend_of(options, templates, store)),
       backend(emulated ? static_cast<runtime::Backend&>(*emulated) : gpus) {}

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of calls for gradients: chosen and made ahead of calls.
+#include <algorithm>
+
 #include "flashjit/engine.h"
 #include "generator/backward.h"
 #include "generator/backward_space.h"
@@ -16,6 +18,10 @@ std::vector<BackwardVariant> variants_of_calls(const BackwardProblem& problem,
     return generator::default_backward_variants(generator::backward_problem(problem.attention), architecture);
   generator::require_legal(problem, *variant, architecture);
   return {*variant};
+}
+
+bool contains(const std::vector<BackwardVariant>& variants, const BackwardVariant& variant) {
+  return std::find(variants.begin(), variants.end(), variant) != variants.end();
 }
 
 BackwardKernelInfo info_of(const BackwardProblem& problem, const BackwardVariant& variant, const KernelFacts& facts) {
@@ -70,7 +76,11 @@ std::vector<BackwardKernelInfo> Engine::prepare_backward(const BackwardProblem& 
                                                          const std::optional<BackwardVariant>& variant) {
   validate(problem);
   const Architecture& architecture = impl_->backend.architecture(device);
-  const std::vector<BackwardVariant> variants = variants_of_calls(problem, variant, architecture);
+  std::vector<BackwardVariant> variants = variants_of_calls(problem, variant, architecture);
+  const std::vector<BackwardVariant> recorded =
+      variant ? std::vector<BackwardVariant>() : impl_->recorded_variants(problem, device);
+  for (const BackwardVariant& each : recorded)
+    if (!contains(variants, each)) variants.push_back(each);
   std::vector<const generator::PlainKernel*> kernels;
   for (const BackwardVariant& each : variants)
     kernels.push_back(&runtime::backward_kernel(problem, each, architecture, impl_->plain_kernels));
@@ -80,6 +90,7 @@ std::vector<BackwardKernelInfo> Engine::prepare_backward(const BackwardProblem& 
   const std::vector<KernelFacts> facts = impl_->backend.prepare(kernels, device);
   std::vector<BackwardKernelInfo> infos;
   for (std::size_t i = 0; i < variants.size(); ++i) infos.push_back(info_of(problem, variants[i], facts[i]));
+  for (BackwardKernelInfo& info : infos) info.tuned = contains(recorded, info.variant);
   return infos;
 }
 

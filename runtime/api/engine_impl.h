@@ -47,6 +47,8 @@ struct Engine::Impl {
   // The variant of gradients that a record chose for such calls on the device of a GPU; under on_first_use it is
   // measured first.
   std::optional<BackwardVariant> recorded_variant(const runtime::BackwardCall& call, Stream stream);
+  // Those of every bucket, each once.
+  std::vector<BackwardVariant> recorded_variants(const BackwardProblem& problem, int device);
 
   const EngineOptions options;
   const generator::Templates own_templates;  // empty: those inside the library
@@ -60,9 +62,9 @@ struct Engine::Impl {
   runtime::Autotuner autotuner;
   runtime::TuningRecordsOf<runtime::BackwardPass> backward_records;
   runtime::AutotunerOf<runtime::BackwardPass> backward_autotuner;
-  runtime::BackwardChoices backward_choices;
   runtime::PlainKernels plain_kernels;
   runtime::Kernels kernels;
+  runtime::BackwardChoices backward_choices;
   runtime::GpuBackend gpus;
   const std::unique_ptr<runtime::EmulatedBackend> emulated;  // null: kernels run on the GPUs
   runtime::Backend& backend;                                 // the one that runs them

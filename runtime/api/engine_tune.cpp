@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's choice of variants by measurement.
+#include <algorithm>
+
 #include "cache/digest.h"
 #include "flashjit/engine.h"
 #include "flashjit/version.h"
@@ -77,7 +79,19 @@ BackwardTuningRecord Engine::tune_backward(const BackwardProblem& problem, const
 
 std::optional<BackwardVariant> Engine::Impl::recorded_variant(const runtime::BackwardCall& call, Stream stream) {
   if (emulated || options.tuning == TuningPolicy::off) return {};
-  return backward_choices.find(call, stream, backward_autotuner);
+  return backward_choices.find(call, stream);
+}
+
+std::vector<BackwardVariant> Engine::Impl::recorded_variants(const BackwardProblem& problem, int device) {
+  std::vector<BackwardVariant> variants;
+  if (emulated) return variants;
+  const runtime::TuningDevice where = runtime::tuning_device(resolve(device).info);
+  for (const ShapeBucket& bucket : shape_buckets()) {
+    const runtime::ChoiceOf<BackwardVariant> choice = backward_autotuner.choose(problem, bucket, where);
+    const bool is_new = std::find(variants.begin(), variants.end(), choice.variant) == variants.end();
+    if (choice.tuned && is_new) variants.push_back(choice.variant);
+  }
+  return variants;
 }
 
 std::vector<BackwardVariant> Engine::recorded_backward_variants(const BackwardProblem& problem,
