@@ -9,6 +9,24 @@
 
 namespace flashjit::cli {
 
+// By a pass' problem.
+template <class OfProblem>
+struct PassOf;
+template <>
+struct PassOf<Problem> {
+  using Record = TuningRecord;
+  using Options = TuneOptions;
+  using Progress = TuneProgress;
+};
+template <>
+struct PassOf<BackwardProblem> {
+  using Record = BackwardTuningRecord;
+  using Options = BackwardTuneOptions;
+  using Progress = BackwardTuneProgress;
+};
+template <class OfProblem>
+using RecordFor = typename PassOf<OfProblem>::Record;
+
 inline KernelFacts compile_kernel(Engine& engine, const Problem& problem, const Variant& variant,
                                   const std::string& target) {
   return engine.compile(problem, variant, target);
