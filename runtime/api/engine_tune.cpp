@@ -78,7 +78,8 @@ BackwardTuningRecord Engine::tune_backward(const BackwardProblem& problem, const
 }
 
 std::optional<BackwardVariant> Engine::Impl::recorded_variant(const runtime::BackwardCall& call, Stream stream) {
-  if (emulated || options.tuning == TuningPolicy::off) return {};
+  const bool is_empty = call.forward.batch == 0 || call.forward.num_heads_kv == 0;  // gradients of options are 0
+  if (emulated || options.tuning == TuningPolicy::off || is_empty) return {};
   return backward_choices.find(call, stream);
 }
 

@@ -117,7 +117,8 @@ template <class Pass>
 auto AutotunerOf<Pass>::choose_for_call(const Problem& problem, const CallShape& shape, const TuningDevice& device,
                                         const std::function<void()>& settle) -> Choice {
   const ShapeBucket bucket = shape_bucket(shape, device.identity.sm_count);
-  const bool measurable = shape.seqlen_kv > 0;  // calls without keys only write zeros
+  // Calls without keys, or without queries, only write zeros.
+  const bool measurable = std::min({shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.num_heads_q}) > 0;
   if (options_.policy == TuningPolicy::on_first_use && measurable && !records_.find(device.identity, problem, bucket)) {
     try {
       settle();
