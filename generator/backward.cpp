@@ -172,6 +172,14 @@ PlainKernel render_bias_gradient(DType dtype, const Architecture& architecture, 
       kBackwardRowsThreads, sizeof(BiasGradientRowsArguments), architecture, templates);
 }
 
+PlainKernel render_backward_clear_rows(DType dtype, const Architecture& architecture, const Templates& templates) {
+  return plain_kernel(
+      {fmt::format("backward-clear-rows-{}", to_string(dtype)), "flashjit_backward_clear_rows",
+       "kernels/backward_rows.cuh", "BackwardClearRowsArguments",
+       fmt::format("BackwardClearRows<{}>{{args}}", dtype == DType::f32 ? "Single" : row_of(dtype).element)},
+      kBackwardRowsThreads, sizeof(BackwardClearRowsArguments), architecture, templates);
+}
+
 PlainKernel render_backward_clear(const Architecture& architecture, const Templates& templates) {
   return plain_kernel({"backward-clear", "flashjit_backward_clear", "kernels/backward_rows.cuh",
                        "BackwardClearArguments", "BackwardClear{args}"},

@@ -64,6 +64,9 @@ PlainKernel render_sink_gradients(const Architecture& architecture, const Templa
 PlainKernel render_slope_gradients(const Architecture& architecture, const Templates& templates = embedded_templates());
 PlainKernel render_bias_gradient(DType dtype, const Architecture& architecture,
                                  const Templates& templates = embedded_templates());
+// Before it, of a ragged batch: what makes rows of dk or dv 0.
+PlainKernel render_backward_clear_rows(DType dtype, const Architecture& architecture,
+                                       const Templates& templates = embedded_templates());
 // What makes words 0.
 PlainKernel render_backward_clear(const Architecture& architecture, const Templates& templates = embedded_templates());
 

@@ -67,7 +67,7 @@ void validate(const BackwardProblem& problem) {
     bool asked;
   };
   for (const auto& [name, asked] :
-       {Row{"ragged", attention.ragged}, {"score", attention.score != nullptr}, {"e4m3", attention.e4m3}})
+       {Row{"paged", attention.paged}, {"score", attention.score != nullptr}, {"e4m3", attention.e4m3}})
     if (asked)
       throw Error(
           ErrorCode::unsupported,

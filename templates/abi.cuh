@@ -186,19 +186,23 @@ struct E4m3Arguments {
   ScaleTensor keys, values;
 };
 
+// Where the rows of sequences lie: from offset to offset of one entry, or in an entry each.
+struct SequenceRows {
+  const int* offsets;  // of [batch + 1]; null: none
+  const int* used;     // of [batch]: so many from there on; null: all
+  const int* padding;  // of [batch]: the first so many of these, which are none of the sequence; null: none
+  int rows;            // of an entry
+};
+
 // The kernel that makes that list, in one thread block.
 constexpr int kBatchPlanThreads = 1024;
 struct BatchPlanMaker {
   BatchPlanHead* head;
   PlannedTile* tiles;
   unsigned most_tiles;
-  // Each i32 and null where the batch has none. Offsets are of [batch + 1], all others of [batch].
-  const int *query_offsets, *key_offsets;
-  const int *used_queries, *used_keys;
-  const int* padding_keys;  // before a sequence's first key
-  const int* key_batches;   // where its keys lie
+  SequenceRows queries, keys;
+  const int* key_batches;  // where a sequence's keys lie; null: in an entry each
   int batch;
-  int query_rows, key_rows;  // of a batch entry
   int key_batch_count;
   int block_rows;         // of a tile
   int packed_heads_log2;  // that share it
@@ -327,8 +331,11 @@ struct BackwardArguments {
   float* dq;      // sums of [batch, head, query, head_dim], without the scale; null: not wanted
   char *dk, *dv;  // null: not wanted
   RowStrides dk_strides, dv_strides;
-  ForwardSizes sizes;  // num_q_tiles: of BLOCK_Q
-  float scale;         // with its sign
+  // num_q_tiles: places for tiles of BLOCK_Q of a head and an entry of q; of ragged batches lengths are those of
+  // entries
+  ForwardSizes sizes;
+  float scale;    // with its sign
+  int key_tiles;  // likewise of BLOCK_KV keys, of k
   // Of deterministic sums, 0 before: of tiles of keys that were taken, and QueryTurns.
   unsigned *tickets, *turns;
 };
@@ -354,7 +361,7 @@ struct BackwardClearArguments {
   long long count;
 };
 
-// What a kernel that goes row by row through queries knows of these.
+// What a kernel that goes row by row through queries or keys knows of these.
 constexpr int kBackwardRowsThreads = 128;
 struct BackwardRows {
   long long count;  // of all heads and batch entries, with those that pad
@@ -382,9 +389,17 @@ struct BackwardFinishArguments {
   float scale;
 };
 
+// The kernel that makes rows of a gradient 0.
+struct BackwardClearRowsArguments {
+  BackwardRows rows;
+  char* to;
+  RowStrides strides;
+  int chunks;  // of eight elements, of a row
+};
+
 // What parts/score_gradient/ write to, behind the arguments of all other parts.
 struct SlopeGradientArguments {
-  float* sums;  // of [batch, query head, tile of keys, warp]
+  float* sums;  // of [entry of k, query head, place of a tile of keys, warp]
 };
 struct BiasGradientArguments {
   float* sums;                                        // packed in the shape of the bias; 0 before
@@ -397,18 +412,19 @@ struct HeadGradientArguments {
   float* gradients;
   long long batch_stride;  // of them, in elements
   int heads;               // of queries
-  int batch;               // entries that a number is for: all, or 1
-  int terms;               // that a head of a batch entry has
-  int padded_terms;        // for which there is memory
+  int batch;               // sequences that a number is for: all, or 1
+  SequenceRows rows;       // of queries, or of keys, that its terms are of
 };
 struct SinkGradientArguments {
-  HeadGradientArguments sum;  // its terms are queries
+  HeadGradientArguments sum;
   HeadArguments sinks;
   const float *lse_log2, *row_sums;  // as the backward kernel has them
+  int padded_queries;                // of a head and an entry
 };
 struct SlopeGradientSumsArguments {
-  HeadGradientArguments sum;  // its terms are those of SlopeGradientArguments
-  const float* sums;
+  HeadGradientArguments sum;
+  const float* sums;               // SlopeGradientArguments
+  int key_tiles, block_kv, warps;  // of it
 };
 
 // The kernel of kernels/bias_gradient.cuh.

@@ -211,7 +211,7 @@ RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
   // Some have few features and some nearly all.
   RandomOptions draw(dice, random.shape, dice.one_of<std::int64_t>({2, 4, 8}));
   AttentionOptions options = draw.draw();
-  if (!scope.sequences) options.seqused_q.reset(), options.page_table.reset();
+  if (!scope.pages) options.page_table.reset();
   RandomTexts texts(dice, call_shape(random.shape));
   if (draw.has() && scope.scores_as_text) texts.add_score();
   if (draw.has()) texts.add_mask();

@@ -24,8 +24,8 @@ struct RandomCase {
 };
 // What some have and others do without.
 struct RandomScope {
-  bool e4m3 = true;       // keys and values, which not every architecture reads
-  bool sequences = true;  // of different lengths
+  bool e4m3 = true;   // keys and values, which not every architecture reads
+  bool pages = true;  // of keys
   bool scores_as_text = true;
   bool block_masks = true;
   bool far_scores = true;  // infinite ones, such that f32 tells no neighbours apart, and NaN

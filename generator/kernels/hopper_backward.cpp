@@ -142,7 +142,7 @@ std::string why_illegal(const Problem& problem, const HopperBackwardVariant& var
                         const Architecture& architecture) {
   if (!has_hopper_kernels(architecture)) return must("architecture of the hopper family", "sm_90a", architecture.name);
   if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
-  for (const Slot slot : {Slot::score, Slot::predicate, Slot::probability})
+  for (const Slot slot : {Slot::score, Slot::predicate, Slot::probability, Slot::sequences})
     if (has_part(slot, problem)) return must("family", "mma for " + to_string(problem), family_name(variant));
   if (std::string why = why_not_shared_out(problem, variant); !why.empty()) return why;
   if (const int bytes = smem_bytes(problem, variant); bytes > architecture.smem_per_block)

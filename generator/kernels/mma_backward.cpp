@@ -80,6 +80,7 @@ std::string render_config(const Problem& problem, const MmaBackwardVariant& vari
   ConfigText config = backward_config(problem, gradients);
   config.use("ScoreParts", parts_in(Slot::score, problem));
   config.use("ScoreGradients", score_gradient_parts(gradients));
+  config.use("Sequences", parts_in(Slot::sequences, problem));
   config.use("Predicates", parts_in(Slot::predicate, problem));
   config.use("Dropouts", parts_in(Slot::probability, problem));
   add_to(config, kTunables, variant);
@@ -154,7 +155,7 @@ PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& va
                          "extern \"C\" __global__ void __launch_bounds__({})\n"
                          "    {}(const __grid_constant__ Arguments args) {{\n"
                          "  extern __shared__ __align__(128) char smem[];\n"
-                         "  BackwardMma<Config>(args, ptx::cvta_to_shared(smem)).run();\n"
+                         "  BackwardMma<Config>::run(args, ptx::cvta_to_shared(smem));\n"
                          "}}\n",
                          kernel.threads, source.entry);
   return kernel;

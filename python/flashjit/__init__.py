@@ -81,13 +81,13 @@ class Engine(_core.Engine):
                          chunk: bool = False, softcap: bool = False, alibi: bool = False, sinks: bool = False,
                          bias: Any = None, boolean_mask: bool = False, documents: bool = False, prefix: bool = False,
                          tree: bool = False, mask: AnyMask | None = None, dropout: bool = False,
-                         dropout_mask: bool = False) -> None:
+                         dropout_mask: bool = False, ragged: bool = False) -> None:
         """As flashjit.prepare_backward, with this engine."""
         prepare_backward(dtype, head_dim, head_dim_v, causal, device, engine=self, dbias=dbias, dslopes=dslopes,
                          dsinks=dsinks, deterministic=deterministic, float32=float32, window=window, chunk=chunk,
                          softcap=softcap, alibi=alibi, sinks=sinks, bias=bias, boolean_mask=boolean_mask,
                          documents=documents, prefix=prefix, tree=tree, mask=mask, dropout=dropout,
-                         dropout_mask=dropout_mask)
+                         dropout_mask=dropout_mask, ragged=ragged)
 
     def block_mask(self, q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = None, tree: Any = None,
                    mask: AnyMask | None = None, query_offsets: Any = None, key_offsets: Any = None, into: Any = None,
@@ -239,8 +239,8 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *,
         As of flashjit.attention.
     options :
         Those of the call, without out, lse, plan and fixed_split_size; variant is one of the backward kernels,
-        "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". There are no backward kernels yet for score, ragged batches and
-        pages: Unsupported.
+        "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". There are no backward kernels yet for score,
+        batch_indices_kv and page_table: Unsupported. Keys and values of no sequence get gradients of 0.
     """
     into = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias, "dslopes": dslopes, "dsinks": dsinks}
     return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, into, deterministic, stream, engine, options)
@@ -459,7 +459,7 @@ def prepare_backward(dtype: Any, head_dim: int, head_dim_v: int | None = None, c
                      chunk: bool = False, softcap: bool = False, alibi: bool = False, sinks: bool = False,
                      bias: Any = None, boolean_mask: bool = False, documents: bool = False, prefix: bool = False,
                      tree: bool = False, mask: AnyMask | None = None, dropout: bool = False,
-                     dropout_mask: bool = False) -> None:
+                     dropout_mask: bool = False, ragged: bool = False) -> None:
     """Make and load every kernel that calls of flashjit.attention_backward for dq, dk and dv of this problem may need.
 
     >>> flashjit.prepare_backward("bfloat16", 128, causal=True, deterministic=True)
@@ -474,14 +474,14 @@ def prepare_backward(dtype: Any, head_dim: int, head_dim_v: int | None = None, c
         Whether calls have deterministic=True.
     float32 : bool
         Whether calls have dk and dv in float32.
-    dtype, head_dim, head_dim_v, causal, device, engine, window, ..., dropout_mask :
+    dtype, head_dim, head_dim_v, causal, device, engine, window, ..., ragged :
         As of flashjit.prepare. What that has beside these has no backward kernels.
     """
     kinds = {"float32": float32, "dbias": dbias, "dslopes": dslopes, "dsinks": dsinks, "deterministic": deterministic}
     _prepare(dtype, head_dim, head_dim_v, device, engine, None, mask, bias, _flags(kinds),
              causal=causal, window=window, chunk=chunk, softcap=softcap, alibi=alibi, sinks=sinks,
              boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree, block_mask=False,
-             dropout=dropout, dropout_mask=dropout_mask, ragged=False, paged=False, e4m3=False, token_scales=False)
+             dropout=dropout, dropout_mask=dropout_mask, ragged=ragged, paged=False, e4m3=False, token_scales=False)
 
 
 def _flags(flags: dict[str, bool]) -> tuple[bool, ...]:

@@ -215,7 +215,7 @@ def _backward(ctx, dout, dlse):
     options = {**keywords, "fixed_split_size": None}.values()  # by which no gradient differs
     wanted = [*ctx.needs_input_grad[:3], *(needed.get(option, False) for option in OPTION_GRADIENTS.values())]
     dout = torch.zeros_like(out) if dout is None else dout
-    deterministic = _is_deterministic(keywords["bias"] if wanted[3] else None, out)
+    deterministic = _is_deterministic(keywords if wanted[3] else {}, out)
     every = attention_backward(dout, q, k, v, out, lse, dlse, wanted, deterministic, *options)
     gradients = [gradient if is_wanted else None for gradient, is_wanted in zip(every, wanted)]
     of_options = dict(zip(OPTION_GRADIENTS.values(), gradients[3:]))
@@ -224,13 +224,17 @@ def _backward(ctx, dout, dlse):
     return (*gradients[:3], *others)[: len(ctx.needs_input_grad)]
 
 
-def _is_deterministic(bias: "Optional[Tensor]", out: Tensor) -> bool:
-    """As PyTorch's switch says. bias: whose gradient is wanted; where that is a sum in any order, the switch may have it
-    that users are warned."""
+def _is_deterministic(options: "dict[str, Any]", out: Tensor) -> bool:
+    """As PyTorch's switch says. options: with a bias whose gradient is wanted; where that is a sum in any order, the
+    switch may have it that users are warned."""
     if not torch.are_deterministic_algorithms_enabled():
         return False
-    all_pairs = out.shape[0], out.shape[-2], out.shape[-3]
-    is_shared = bias is not None and any(one < every for one, every in zip(bias.shape, all_pairs))
+    bias, starts = options.get("bias"), options.get("cu_seqlens_q")
+    if bias is None:
+        return True
+    # Rows of a bias are one, or those of the longest of packed sequences, which is no matter of shapes.
+    batch, queries = (out.shape[0], out.shape[1]) if starts is None else (starts.shape[0] - 1, 2)
+    is_shared = any(one < every for one, every in zip(bias.shape, (batch, out.shape[-2], queries)))
     if not is_shared or not torch.is_deterministic_algorithms_warn_only_enabled():
         return True
     warnings.warn("flashjit.torch.attention: the gradient of a bias that batch entries, heads or queries share is not "
@@ -279,7 +283,7 @@ class _Attention(torch.autograd.Function):
         options = {**ctx.options, **dict(zip(ctx.names, tensors)), "fixed_split_size": None}
         needed = dict(zip(("q", "k", "v", *ctx.names), ctx.needs_input_grad[2:]))
         wanted = [needed.get(name, False) for name in ("q", "k", "v", *OPTION_GRADIENTS.values())]
-        deterministic = _is_deterministic(options["bias"] if wanted[3] else None, out)
+        deterministic = _is_deterministic(options if wanted[3] else {}, out)
         # Derivatives of these are for the operator to refuse, and graphs that only backward is in for it to stand in.
         if torch.is_grad_enabled() or not _is_unwatched(q, k, v, dout, *tensors):
             functions = {**_to_arguments("score", options.pop("score")), **_to_arguments("mask", options.pop("mask"))}

@@ -8,6 +8,7 @@
 #include "runtime/api/engine_impl.h"
 #include "runtime/backends/backward_bench.h"
 #include "runtime/call/backward.h"
+#include "runtime/call/ragged_backward.h"
 
 namespace flashjit {
 namespace {
@@ -28,17 +29,18 @@ BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& b
 void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& out, const Tensor& lse, const GradientTensors& into,
                                 const AttentionOptions& opts, const BackwardOptions& backward) {
-  const runtime::GivenGradients given{dout, q, k, v, out, lse, into, opts, backward};
-  runtime::BackwardCall call = runtime::validate_backward(given);
-  if (call.nothing_to_do()) return;
-  const std::optional<BackwardVariant> recorded =
-      backward.variant ? std::nullopt : impl_->recorded_variant(call, opts.stream);
-  const BackwardMemory memory =
-      make_ready(call, impl_->backend, impl_->backend.resident_blocks(call.forward.operands, opts.stream), recorded);
-  for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call))
-    impl_->backend.run(call.forward.operands, opts.stream, [&](const Architecture& architecture) {
-      return make(call, architecture, impl_->plain_kernels);
-    });
+  runtime::with_batches({dout, q, k, v, out, lse, into, opts, backward}, [&](const runtime::GivenGradients& given) {
+    runtime::BackwardCall call = runtime::validate_backward(given);
+    if (call.nothing_to_do()) return;
+    const std::optional<BackwardVariant> recorded =
+        backward.variant ? std::nullopt : impl_->recorded_variant(call, opts.stream);
+    const BackwardMemory memory =
+        make_ready(call, impl_->backend, impl_->backend.resident_blocks(call.forward.operands, opts.stream), recorded);
+    for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call))
+      impl_->backend.run(call.forward.operands, opts.stream, [&](const Architecture& architecture) {
+        return make(call, architecture, impl_->plain_kernels);
+      });
+  });
 }
 
 emulator::Report Engine::emulate_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -48,27 +50,30 @@ emulator::Report Engine::emulate_backward(const Tensor& dout, const Tensor& q, c
   if (!impl_->emulated)
     throw Error(ErrorCode::unsupported,
                 "emulate_backward: needs an engine whose options name an architecture to emulate");
-  const runtime::GivenGradients given{dout, q, k, v, out, lse, into, opts, backward};
-  runtime::BackwardCall call = runtime::validate_backward(given);
-  if (call.nothing_to_do()) return {};
-  const BackwardMemory memory = make_ready(call, impl_->backend, options.resident_blocks);
-  emulator::Report report;  // of the gradients' own launch, where none has findings
-  for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call)) {
-    const auto made = [&](const Architecture& architecture) { return make(call, architecture, impl_->plain_kernels); };
-    emulator::Report of_launch = impl_->emulated->emulate(call.forward.operands, opts.stream, made, options);
-    if (!of_launch.clean()) return of_launch;
-    if (make == runtime::make_backward_launch) report = std::move(of_launch);
-  }
-  return report;
+  const auto emulate = [&](const runtime::GivenGradients& given) {
+    emulator::Report report;  // of the gradients' own launch, where none has findings
+    runtime::BackwardCall call = runtime::validate_backward(given);
+    if (call.nothing_to_do()) return report;
+    const BackwardMemory memory = make_ready(call, impl_->backend, options.resident_blocks);
+    for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call)) {
+      const auto made = [&](const Architecture& of) { return make(call, of, impl_->plain_kernels); };
+      emulator::Report of_launch = impl_->emulated->emulate(call.forward.operands, opts.stream, made, options);
+      if (!of_launch.clean()) return of_launch;
+      if (make == runtime::make_backward_launch) report = std::move(of_launch);
+    }
+    return report;
+  };
+  return runtime::with_batches({dout, q, k, v, out, lse, into, opts, backward}, emulate);
 }
 
 Gradients Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                      const Tensor& out, const Tensor& lse, const AttentionOptions& opts,
                                      const BackwardOptions& backward) {
   const GradientTensors none;
-  const runtime::GivenGradients given{dout, q, k, v, out, lse, none, opts, backward};
-  const runtime::BackwardCall checked = runtime::validate_backward(given);
-  const int device = impl_->backend.output_device(checked.forward.operands, opts.stream);
+  const int device =
+      runtime::with_batches({dout, q, k, v, out, lse, none, opts, backward}, [&](const runtime::GivenGradients& given) {
+        return impl_->backend.output_device(runtime::validate_backward(given).forward.operands, opts.stream);
+      });
   Gradients made{DeviceTensor::allocate(q.dtype, q.shape, opts.stream, device),
                  DeviceTensor::allocate(k.dtype, k.shape, opts.stream, device),
                  DeviceTensor::allocate(v.dtype, v.shape, opts.stream, device)};

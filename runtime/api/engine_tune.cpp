@@ -90,7 +90,10 @@ std::vector<BackwardVariant> Engine::Impl::recorded_variants(const BackwardProbl
   for (const ShapeBucket& bucket : shape_buckets()) {
     const runtime::ChoiceOf<BackwardVariant> choice = backward_autotuner.choose(problem, bucket, where);
     const bool is_new = std::find(variants.begin(), variants.end(), choice.variant) == variants.end();
-    if (choice.tuned && is_new) variants.push_back(choice.variant);
+    const bool is_legal =
+        runtime::BackwardPass::why_illegal(problem, choice.variant, find_architecture(where.identity.architecture))
+            .empty();
+    if (choice.tuned && is_new && is_legal) variants.push_back(choice.variant);
   }
   return variants;
 }

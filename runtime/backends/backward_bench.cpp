@@ -43,7 +43,7 @@ HostTensor not_numbers(DType dtype, const Dims& shape) {
 std::vector<DeviceTensor> allocate_scratch(BackwardCall& call, Stream stream, int device) {
   BackwardScratch scratch = backward_scratch(call);
   std::vector<DeviceTensor> memory;
-  for (Tensor* const tensor : {&scratch.rows, &scratch.dq, &scratch.slopes, &scratch.bias})
+  for (Tensor* const tensor : scratch.all())
     if (tensor->shape.size() > 0)
       *tensor = memory.emplace_back(DeviceTensor::allocate(DType::f32, tensor->shape, stream, device)).view();
   add_scratch(call, scratch);

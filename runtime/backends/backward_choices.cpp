@@ -31,7 +31,9 @@ std::optional<BackwardVariant> BackwardChoices::find(const BackwardCall& call, S
   const ChoiceOf<BackwardVariant> choice =
       captures ? autotuner_.choose(problem, bucket, where) : autotuner_.choose_for_call(problem, shape, where, settle);
   std::optional<BackwardVariant> variant;
-  if (choice.tuned && can_be_had(problem, choice.variant, on)) variant = choice.variant;
+  // What is of the class may have no kernel for the problem: of ragged batches the Hopper family has none.
+  const bool is_legal = BackwardPass::why_illegal(problem, choice.variant, require_architecture(on)).empty();
+  if (choice.tuned && is_legal && can_be_had(problem, choice.variant, on)) variant = choice.variant;
   if (captures && !variant) return variant;  // a later call may still be measured
   const std::lock_guard lock(mutex_);
   return known_.insert_or_assign(key, variant).first->second;

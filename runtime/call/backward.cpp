@@ -12,6 +12,7 @@
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operands.h"
 #include "runtime/call/option_gradients.h"
+#include "runtime/call/ragged_backward.h"
 #include "runtime/call/tensor_map.h"
 #include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
@@ -21,23 +22,9 @@ namespace {
 
 constexpr std::int64_t kChunkElements = 8;
 
-[[noreturn]] void refuse(const char* name) {
-  throw Error(ErrorCode::unsupported, fmt::format("{}: must not be given, it has no backward kernels yet", name));
-}
-
 void check_options(const AttentionOptions& opts) {
-  struct Row {
-    const char* name;
-    std::optional<Tensor> AttentionOptions::*option;
-  };
-  using O = AttentionOptions;
-  constexpr Row kRagged[] = {{"cu_seqlens_q", &O::cu_seqlens_q}, {"cu_seqlens_kv", &O::cu_seqlens_kv},
-                             {"seqused_q", &O::seqused_q},       {"seqused_kv", &O::seqused_kv},
-                             {"leftpad_kv", &O::leftpad_kv},     {"batch_indices_kv", &O::batch_indices_kv},
-                             {"page_table", &O::page_table}};
-  for (const auto& [name, option] : kRagged)
-    if (opts.*option) refuse(name);
-  if (opts.score) refuse("score");
+  check_places_of_gradients(opts);
+  if (opts.score) throw Error(ErrorCode::unsupported, "score: must not be given, it has no backward kernels yet");
   if (opts.plan) reject("plan: must not be given for gradients");
   if (opts.variant)
     reject(
@@ -151,9 +138,6 @@ BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& arc
 }
 
 bool is_deterministic(const BackwardCall& call) { return kernel_gradients(call).deterministic; }
-std::int64_t query_tiles(const BackwardCall& call) {
-  return ceil_quotient(call.given.q.shape[seqlen_dim], generator::block_q(call.variant));
-}
 // In the memory of rows, behind LSE and row sums: counters: of tickets, with what else HopperBackwardCounters has, and
 // of turns.
 unsigned* counters(const BackwardCall& call) { return reinterpret_cast<unsigned*>(row_sums(call) + rows_of_all(call)); }
@@ -164,7 +148,7 @@ std::int64_t tickets_of(const BackwardCall& call) {
 std::int64_t turns_of(const BackwardCall& call) {
   if (!is_deterministic(call)) return 0;
   const Dims& q = call.given.q.shape;
-  return q[batch_dim] * q[heads_dim] * query_tiles(call) * layout_of(call).adders;
+  return q[batch_dim] * q[heads_dim] * query_places(call) * layout_of(call).adders;
 }
 unsigned* turns(const BackwardCall& call) { return turns_of(call) == 0 ? nullptr : counters(call) + tickets_of(call); }
 std::int64_t counters_of(const BackwardCall& call) { return tickets_of(call) + turns_of(call); }
@@ -172,9 +156,11 @@ int chunks_of(std::int64_t head_dim) { return static_cast<int>(head_dim / kChunk
 
 }  // namespace
 
+bool BackwardCall::has_rows() const noexcept {
+  return (forward.batch > 0 || forward.problem.ragged) && forward.num_heads_kv > 0;
+}
 bool BackwardCall::nothing_to_do() const noexcept {
-  const bool is_empty = forward.batch == 0 || forward.num_heads_kv == 0;
-  return (is_empty || (!given.into.dq && !given.into.dk && !given.into.dv)) && !option_gradients(*this).any();
+  return (!has_rows() || (!given.into.dq && !given.into.dk && !given.into.dv)) && !option_gradients(*this).any();
 }
 
 bool is_whole(const BackwardCall& call) { return layout_of(call).is_whole; }
@@ -231,12 +217,13 @@ BackwardScratch backward_scratch(const BackwardCall& call) {
         Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], padded_seqlen(call), layout_of(call).columns});
   scratch.slopes = slope_gradient_sums(call);
   scratch.bias = bias_gradient_sums(call);
+  scratch.key_tiles = key_tile_list(call);
   return scratch;
 }
 
 void add_scratch(BackwardCall& call, const BackwardScratch& scratch) {
   call.scratch = scratch;
-  for (const Tensor* tensor : {&call.scratch.rows, &call.scratch.dq, &call.scratch.slopes, &call.scratch.bias})
+  for (const Tensor* tensor : call.scratch.all())
     if (tensor->data) add_operand(call.forward.operands, "scratch", *tensor, Operand::Role::captured_packed, true);
 }
 
@@ -309,7 +296,7 @@ void set_common(Arguments& arguments, const BackwardCall& call, const generator:
   arguments.dk = data_of(dk), arguments.dv = data_of(dv);
   arguments.dk_strides = strides_of(dk), arguments.dv_strides = strides_of(dv);
   arguments.sizes = sizes;
-  arguments.sizes.num_q_tiles = static_cast<int>(query_tiles(call));
+  arguments.sizes.num_q_tiles = static_cast<int>(query_places(call));
   arguments.scale = call.forward.softmax_scale;
   arguments.turns = turns(call);
 }
@@ -327,6 +314,11 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const MmaBac
   arguments.tickets = counters(call);
   set_common(arguments, call, has_queries ? of_forward.sizes : sizes_without_queries(call.forward));
   arguments.sizes.heads_per_section = clamp_section(call, heads_in(call, kSectionBytes));
+  if (call.forward.problem.ragged) {
+    arguments.sizes.seqlen_q = static_cast<int>(call.given.q.shape[seqlen_dim]);
+    arguments.sizes.seqlen_kv = static_cast<int>(call.given.k.shape[seqlen_dim]);
+  }
+  arguments.key_tiles = static_cast<int>(key_places(call));
   launch.write_argument(0, arguments);
   return sizeof(arguments);
 }
@@ -369,13 +361,12 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
 }  // namespace
 
 PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
-  const std::int64_t tiles = ceil_quotient(call.given.k.shape[seqlen_dim], generator::block_kv(call.variant));
   const generator::PlainKernel& kernel =
       backward_kernel(call.forward.problem, call.variant, kernel_gradients(call), architecture, kernels);
-  PlainLaunch made = plain_launch(kernel, call.forward.batch * call.forward.num_heads_kv * tiles, "k");
+  PlainLaunch made = plain_launch(kernel, call.forward.num_heads_kv * most_key_tiles(call), "k");
   const std::size_t core_bytes =
       std::visit([&](const auto& of_family) { return set_arguments(made.launch, call, of_family); }, call.variant);
-  set_part_arguments(made.launch, call.forward, core_bytes, nullptr);
+  set_part_arguments(made.launch, call.forward, core_bytes, static_cast<std::byte*>(call.scratch.key_tiles.data));
   set_score_gradients(made.launch, call);
   return made;
 }
@@ -400,7 +391,12 @@ std::vector<MakeBackwardLaunch> backward_launches(const BackwardCall& call) {
   const GradientTensors& into = call.given.into;
   const OptionGradients of_options = option_gradients(call);
   if (of_options.bias) launches.push_back(make_bias_clear_launch);
-  if (call.forward.batch > 0 && call.forward.num_heads_kv > 0) {
+  if (call.has_rows()) {
+    if (call.forward.problem.ragged) {
+      launches.push_back(make_key_tiles_launch);
+      if (into.dk) launches.push_back(make_clear_dk_launch);
+      if (into.dv) launches.push_back(make_clear_dv_launch);
+    }
     if (counters_of(call) > 0) launches.push_back(make_counters_clear_launch);
     if (!is_whole(call)) launches.push_back(make_backward_prepare_launch);
     if (into.dq || into.dk || into.dv || of_options.of_scores() || is_whole(call))

@@ -2,6 +2,7 @@
 // A call for gradients: checked, and as launches.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct BackwardScratch {
   Tensor dq;    // [batch, num_heads_q, padded seqlen_q, columns]; empty where it is not wanted
   // Likewise empty: sums of the kernel for the gradients of options, see runtime/call/option_gradients.h.
   Tensor slopes, bias;
+  Tensor key_tiles;  // of a ragged batch: runtime/call/ragged_backward.h
+
+  std::array<Tensor*, 5> all() noexcept { return {&rows, &dq, &slopes, &bias, &key_tiles}; }
 };
 
 // Points into the caller's tensors and lives no longer than the call.
@@ -36,6 +40,7 @@ struct BackwardCall {
   BackwardScratch scratch;
   DType key_gradient = DType::f32;  // of dk and dv
 
+  bool has_rows() const noexcept;  // tensors have, also where no sequence does
   bool nothing_to_do() const noexcept;
 };
 // Without variant and scratch. Throws Error(invalid_argument), and Error(unsupported) for what has no backward kernels.

@@ -38,6 +38,17 @@ const PlainKernel& backward_finish_kernel(DType dtype, const Architecture& archi
       [&](const auto& templates) { return generator::render_backward_finish(dtype, architecture, templates); });
 }
 
+const PlainKernel& key_tiles_kernel(const Architecture& architecture, PlainKernels& kernels) {
+  return kernels.get(fmt::format("batch-plan {}", architecture.name),
+                     [&](const auto& templates) { return generator::render_batch_plan(architecture, templates); });
+}
+
+const PlainKernel& backward_clear_rows_kernel(DType dtype, const Architecture& architecture, PlainKernels& kernels) {
+  return kernels.get(
+      fmt::format("backward-clear-rows {} {}", to_string(dtype), architecture.name),
+      [&](const auto& templates) { return generator::render_backward_clear_rows(dtype, architecture, templates); });
+}
+
 const PlainKernel& sink_gradient_kernel(const Architecture& architecture, PlainKernels& kernels) {
   return kernels.get(fmt::format("sink-gradients {}", architecture.name),
                      [&](const auto& templates) { return generator::render_sink_gradients(architecture, templates); });
@@ -73,6 +84,10 @@ std::vector<const PlainKernel*> kernels_beside(const BackwardProblem& problem,
   if (!std::all_of(variants.begin(), variants.end(), is_whole)) {
     beside.push_back(&backward_prepare_kernel(attention.dtype, architecture, kernels));
     beside.push_back(&backward_finish_kernel(attention.dtype, architecture, kernels));
+  }
+  if (attention.ragged) {
+    beside.push_back(&key_tiles_kernel(architecture, kernels));
+    beside.push_back(&backward_clear_rows_kernel(problem.f32 ? DType::f32 : attention.dtype, architecture, kernels));
   }
   if (problem.sinks) beside.push_back(&sink_gradient_kernel(architecture, kernels));
   if (problem.slopes) beside.push_back(&slope_gradient_kernel(architecture, kernels));

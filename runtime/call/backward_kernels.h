@@ -18,6 +18,10 @@ const generator::PlainKernel& backward_prepare_kernel(DType dtype, const Archite
                                                       PlainKernels& kernels);
 const generator::PlainKernel& backward_finish_kernel(DType dtype, const Architecture& architecture,
                                                      PlainKernels& kernels);
+// Of ragged batches.
+const generator::PlainKernel& key_tiles_kernel(const Architecture& architecture, PlainKernels& kernels);
+const generator::PlainKernel& backward_clear_rows_kernel(DType dtype, const Architecture& architecture,
+                                                         PlainKernels& kernels);
 const generator::PlainKernel& sink_gradient_kernel(const Architecture& architecture, PlainKernels& kernels);
 const generator::PlainKernel& slope_gradient_kernel(const Architecture& architecture, PlainKernels& kernels);
 const generator::PlainKernel& bias_gradient_kernel(DType dtype, const Architecture& architecture,

@@ -7,6 +7,7 @@
 #include "runtime/call/backward_kernels.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operands.h"
+#include "runtime/call/ragged_backward.h"
 #include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
 
@@ -58,16 +59,15 @@ float* bias_sums(const BackwardCall& call) {
   return floats(call.scratch.bias.data ? call.scratch.bias : *call.given.into.dbias);
 }
 
-// gradients: [heads], or [batch, heads]. terms: of a head of a batch entry, for so many of which there is memory.
-generator::HeadGradientArguments head_gradient(const BackwardCall& call, const Tensor& gradients, std::int64_t terms,
-                                               std::int64_t padded_terms) {
+// gradients: [heads], or [batch, heads]. rows: that its terms are of.
+generator::HeadGradientArguments head_gradient(const BackwardCall& call, const Tensor& gradients,
+                                               const generator::SequenceRows& rows) {
   const bool of_entries = gradients.shape.size() > 1;
   return {.gradients = floats(gradients),
           .batch_stride = of_entries ? gradients.strides[0] : 0,
           .heads = static_cast<int>(call.forward.num_heads_q),
           .batch = of_entries ? 1 : static_cast<int>(call.forward.batch),
-          .terms = static_cast<int>(terms),
-          .padded_terms = static_cast<int>(padded_terms)};
+          .rows = rows};
 }
 
 generator::BiasGradientArguments bias_gradient_arguments(const BackwardCall& call) {
@@ -119,8 +119,8 @@ generator::KernelGradients kernel_gradients(const BackwardCall& call) noexcept {
 Tensor slope_gradient_sums(const BackwardCall& call) {
   const auto* variant = std::get_if<MmaBackwardVariant>(&call.variant);
   if (!option_gradients(call).slopes || !variant) return {};
-  const std::int64_t tiles = ceil_quotient(call.forward.seqlen_kv, variant->block_kv);
-  return Tensor(nullptr, DType::f32, {call.forward.batch, call.forward.num_heads_q, tiles, variant->warps});
+  const std::int64_t entries = call.given.k.shape[batch_dim];
+  return Tensor(nullptr, DType::f32, {entries, call.forward.num_heads_q, key_places(call), variant->warps});
 }
 
 Tensor bias_gradient_sums(const BackwardCall& call) {
@@ -148,17 +148,18 @@ PlainLaunch make_bias_clear_launch(const BackwardCall& call, const Architecture&
 PlainLaunch make_sink_gradient_launch(const BackwardCall& call, const Architecture& architecture,
                                       PlainKernels& kernels) {
   const Tensor& gradients = *call.given.into.dsinks;
-  const generator::SinkGradientArguments arguments{
-      head_gradient(call, gradients, call.forward.seqlen_q, padded_seqlen(call)),
-      head_arguments(*call.given.opts.sinks), lse_log2(call), row_sums(call)};
+  const generator::SinkGradientArguments arguments{head_gradient(call, gradients, query_rows(call.forward)),
+                                                   head_arguments(*call.given.opts.sinks), lse_log2(call),
+                                                   row_sums(call), static_cast<int>(padded_seqlen(call))};
   return made_of(sink_gradient_kernel(architecture, kernels), count_of(gradients.shape), "dsinks", arguments);
 }
 
 PlainLaunch make_slope_gradient_launch(const BackwardCall& call, const Architecture& architecture,
                                        PlainKernels& kernels) {
   const Tensor &gradients = *call.given.into.dslopes, &sums = call.scratch.slopes;
-  const std::int64_t terms = sums.shape[2] * sums.shape[3];
-  const generator::SlopeGradientSumsArguments arguments{head_gradient(call, gradients, terms, terms), floats(sums)};
+  const generator::SlopeGradientSumsArguments arguments{
+      head_gradient(call, gradients, key_rows(call.forward)), floats(sums), static_cast<int>(sums.shape[2]),
+      generator::block_kv(call.variant), static_cast<int>(sums.shape[3])};
   return made_of(slope_gradient_kernel(architecture, kernels), count_of(gradients.shape), "dslopes", arguments);
 }
 

@@ -86,8 +86,11 @@ std::int64_t most_tiles(const ForwardCall& call, const Tiling& tiling) noexcept 
   return ceil_quotient(rows, tiling.block_q) * call.batch;
 }
 
+std::size_t batch_plan_bytes(std::int64_t tiles) noexcept {
+  return kHeadBytes + static_cast<std::size_t>(tiles) * sizeof(generator::PlannedTile);
+}
 std::size_t batch_plan_bytes(const ForwardCall& call, const Tiling& tiling, std::int64_t more_tiles) noexcept {
-  return kHeadBytes + static_cast<std::size_t>(most_tiles(call, tiling) + more_tiles) * sizeof(generator::PlannedTile);
+  return batch_plan_bytes(most_tiles(call, tiling) + more_tiles);
 }
 generator::BatchPlanHead* batch_plan_head(std::byte* plan) noexcept {
   return reinterpret_cast<generator::BatchPlanHead*>(plan);
@@ -98,6 +101,19 @@ generator::PlannedTile* batch_plan_tiles(std::byte* plan) noexcept {
 
 std::int64_t key_rows(const Tensor& k, const Tensor* page_table) noexcept {
   return page_table ? page_table->shape[1] * k.shape[seqlen_dim] : k.shape[seqlen_dim];
+}
+
+generator::SequenceRows query_rows(const ForwardCall& call) noexcept {
+  return {.offsets = ints_of(call.ragged.cu_seqlens_q),
+          .used = ints_of(call.ragged.seqused_q),
+          .padding = nullptr,
+          .rows = as_int(call.q->shape[seqlen_dim])};
+}
+generator::SequenceRows key_rows(const ForwardCall& call) noexcept {
+  return {.offsets = ints_of(call.ragged.cu_seqlens_kv),
+          .used = ints_of(call.ragged.seqused_kv),
+          .padding = ints_of(call.ragged.leftpad_kv),
+          .rows = as_int(key_rows(*call.k, call.ragged.page_table))};
 }
 
 generator::PagedArguments paged_arguments(const ForwardCall& call) noexcept {
@@ -129,15 +145,9 @@ generator::BatchPlanMaker batch_plan_maker(const ForwardCall& call, std::byte* p
   maker.head = batch_plan_head(plan);
   maker.tiles = batch_plan_tiles(plan);
   maker.most_tiles = static_cast<unsigned>(most_tiles(call, tiling));
-  maker.query_offsets = ints_of(call.ragged.cu_seqlens_q);
-  maker.key_offsets = ints_of(call.ragged.cu_seqlens_kv);
-  maker.used_queries = ints_of(call.ragged.seqused_q);
-  maker.used_keys = ints_of(call.ragged.seqused_kv);
-  maker.padding_keys = ints_of(call.ragged.leftpad_kv);
+  maker.queries = query_rows(call), maker.keys = key_rows(call);
   maker.key_batches = ints_of(call.ragged.batch_indices_kv);
   maker.batch = as_int(call.batch);
-  maker.query_rows = as_int(call.q->shape[seqlen_dim]);
-  maker.key_rows = as_int(key_rows(*call.k, call.ragged.page_table));
   maker.key_batch_count = as_int(call.ragged.page_table ? call.ragged.page_table->shape[0] : call.k->shape[batch_dim]);
   maker.block_rows = tiling.block_q;
   maker.packed_heads_log2 = tiling.packed_heads_log2();

@@ -49,9 +49,13 @@ std::int64_t most_tiles(const ForwardCall& call, const Tiling& tiling) noexcept;
 std::int64_t key_rows(const Tensor& k, const Tensor* page_table) noexcept;
 // The power of two that divides the size of a page: rows of these lie beside each other.
 int page_box_rows(const Tensor& k) noexcept;
+// Where the call's rows of q and k lie.
+generator::SequenceRows query_rows(const ForwardCall& call) noexcept;
+generator::SequenceRows key_rows(const ForwardCall& call) noexcept;
 generator::PagedArguments paged_arguments(const ForwardCall& call) noexcept;
 
-// What the list takes: its head, then the tiles. more_tiles: beyond most_tiles.
+// What a list takes: its head, then so many tiles. more_tiles: beyond most_tiles.
+std::size_t batch_plan_bytes(std::int64_t tiles) noexcept;
 std::size_t batch_plan_bytes(const ForwardCall& call, const Tiling& tiling, std::int64_t more_tiles) noexcept;
 generator::BatchPlanHead* batch_plan_head(std::byte* plan) noexcept;
 generator::PlannedTile* batch_plan_tiles(std::byte* plan) noexcept;

@@ -68,7 +68,8 @@ struct Inputs {
   const AttentionOptions& opts;
 };
 
-// What one head adds to the gradients of options; that of a bias in its rows and keys, 1 where one stands for all.
+// What one head adds to the gradients of options; that of a bias in the rows and keys of the sequence, 1 where one
+// stands for all.
 struct OptionSums {
   double slope = 0, sink = 0;
   std::vector<double> bias;
@@ -95,7 +96,8 @@ class BackwardHead {
         p_(static_cast<std::size_t>(place.keys.count)) {
     if (!inputs.opts.bias) return;
     const Dims& shape = inputs.opts.bias->shape;
-    bias_ = {shape[2] > 1 ? place.queries.count : 1, shape[3] > 1 ? place.keys.count : 1};
+    const auto of_sequence = [](std::int64_t all, std::int64_t count) { return all > 1 ? count : all; };
+    bias_ = {of_sequence(shape[2], place.queries.count), of_sequence(shape[3], place.keys.count)};
     options_.bias.resize(element_count(bias_));
   }
 

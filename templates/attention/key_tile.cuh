@@ -14,15 +14,65 @@ struct KeyTile {
   __device__ __forceinline__ static int tiles_of_head(const ForwardSizes& sizes, int block_kv) {
     return ceil_div(sizes.seqlen_kv, block_kv);
   }
-  // In the order of forward's, with keys in place of queries: of these the first see the most. Where tiles take turns,
-  // the last come first: attention/turns.cuh.
-  template <class Config>
-  __device__ __forceinline__ static KeyTile find(const ForwardSizes& sizes, uint32 index) {
+};
+
+// Of a batch whose tiles are scheduled as forward's are, keys and queries exchanged (attention/sequence.cuh): so are
+// the lists of ragged batches made. Of keys the first tiles see the most. Where tiles take turns, the last come first:
+// attention/turns.cuh.
+template <class Config>
+class PlacedKeyTile : public KeyTile {
+  using Sequences = typename Config::Sequences;
+
+ public:
+  __device__ __forceinline__ PlacedKeyTile(const typename Config::Arguments& launch, uint32 index)
+      : PlacedKeyTile(launch.core.sizes, find(launch, index)) {}
+
+  // Whether there is one of this index.
+  __device__ __forceinline__ static bool exists(const typename Config::Arguments& launch, uint32 index) {
+    return !Sequences::kRagged || index < Sequences(launch).count(exchanged(launch.core.sizes));
+  }
+
+  const Sequence sequence;
+  const int key_batch, query_batch;  // entries of the tensors where the sequence lies
+  const int first_key, first_query;  // and their rows where it begins
+
+  // Among places for tiles of a head, of which an entry has so many: each tile has one of its own. A sequence of packed
+  // rows begins in the tile of its first row, and one further for each sequence before it, whose last may be cut.
+  __device__ __forceinline__ int64 key_place(int heads, int of_head, int tiles) const {
+    return place(key_batch, heads, of_head, tiles, first_key / Config::kBlockKv);
+  }
+  __device__ __forceinline__ int64 query_place(int heads, int of_head, int tiles) const {
+    return place(query_batch, heads, of_head, tiles, first_query / Config::kBlockQ);
+  }
+
+ private:
+  using Tile = typename Sequences::Tile;
+
+  __device__ __forceinline__ static ForwardSizes exchanged(const ForwardSizes& sizes) {
     ForwardSizes of_keys = sizes;
+    of_keys.seqlen_q = sizes.seqlen_kv, of_keys.seqlen_kv = sizes.seqlen_q;
     of_keys.num_q_tiles = tiles_of_head(sizes, Config::kBlockKv);
     of_keys.num_heads_q = sizes.num_heads_q / sizes.heads_per_group;
-    const QueryTile tile = schedule_tile<Config::kDeterministic, Config::kLongestFirst>(of_keys, index);
-    return {tile.index, tile.head, tile.batch};
+    return of_keys;
+  }
+  __device__ __forceinline__ static Tile find(const typename Config::Arguments& launch, uint32 index) {
+    return Sequences(launch).template tile<Config::kDeterministic, Config::kLongestFirst, false>(
+        exchanged(launch.core.sizes), index);
+  }
+  __device__ __forceinline__ static Sequence sequence_of(const ForwardSizes& sizes, const Tile& tile) {
+    const Sequence of = Sequences::sequence(exchanged(sizes), [&] { return tile; });
+    return {of.queries, of.keys};
+  }
+  __device__ __forceinline__ PlacedKeyTile(const ForwardSizes& sizes, const Tile& tile)
+      : KeyTile{tile.index, tile.head, tile.batch},
+        sequence(sequence_of(sizes, tile)),
+        key_batch(Sequences::query_batch(tile, tile.batch)),
+        query_batch(Sequences::key_batch(tile, tile.batch)),
+        first_key(Sequences::first_query(tile)),
+        first_query(Sequences::first_key(tile)) {}
+
+  __device__ __forceinline__ int64 place(int entry, int heads, int of_head, int tiles, int first) const {
+    return (static_cast<int64>(entry) * heads + of_head) * tiles + first + (batch - entry);
   }
 };
 
@@ -47,13 +97,11 @@ struct QueryTiles {
 
   // What rows see neither begins nor ends earlier than what rows before them see.
   template <class Config>
-  __device__ __forceinline__ static QueryTiles beside(int first_key, const ForwardSizes& sizes,
-                                                      const Mask<Config>& mask) {
-    const int tiles = ceil_div(sizes.seqlen_q, Config::kBlockQ), last_key = first_key + Config::kBlockKv - 1;
+  __device__ __forceinline__ static QueryTiles beside(int first_key, int queries, const Mask<Config>& mask) {
+    const int tiles = ceil_div(queries, Config::kBlockQ), last_key = first_key + Config::kBlockKv - 1;
     QueryTiles seen;
-    seen.first = first_where(0, tiles, [&](int i) {
-      return mask.last_key(min((i + 1) * Config::kBlockQ, sizes.seqlen_q) - 1) >= first_key;
-    });
+    seen.first = first_where(
+        0, tiles, [&](int i) { return mask.last_key(min((i + 1) * Config::kBlockQ, queries) - 1) >= first_key; });
     seen.end = tiles;
     if constexpr (Mask<Config>::kBegins)
       seen.end = first_where(seen.first, tiles, [&](int i) { return mask.first_key(i * Config::kBlockQ) > last_key; });

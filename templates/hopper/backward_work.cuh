@@ -22,7 +22,7 @@ struct HopperBackwardWork {
         keys(keys_),
         first_key(keys.index * Config::kBlockKv),
         mask(arguments, Sequence{args.sizes.seqlen_kv, args.sizes.seqlen_q}, [this] { return keys.batch; }, {}),
-        queries(QueryTiles::beside<Config>(first_key, args.sizes, mask)),
+        queries(QueryTiles::beside<Config>(first_key, args.sizes.seqlen_q, mask)),
         steps(max(queries.count(), 0) * args.sizes.heads_per_group) {}
 
   // Through heads and tiles, one after the other.

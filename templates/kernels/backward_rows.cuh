@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What surrounds the backward kernel of the mma family, row by row of the queries: before it the row sums of dO O, less
 // the gradient of the LSE, the LSE in binary logarithms and zeros for dQ; behind it dQ in its own dtype. Some lanes of
-// a warp have a row. And zeros for counters and sums.
+// a warp have a row. And zeros: for counters and sums, and for gradients of rows that belong to no sequence.
 #pragma once
 
 #include "abi.cuh"
@@ -90,6 +90,19 @@ struct BackwardFinish {
       for (float& x : sum.x) x *= args.scale;
       Octets<Element>::store(args.dq + row.in(args.dq_strides) + chunk * Octets<Element>::kBytes, sum);
     }
+  }
+};
+
+template <class Stored>
+struct BackwardClearRows {
+  const BackwardClearRowsArguments& args;
+
+  __device__ __forceinline__ void run() const {
+    const BackwardRow row(args.rows);
+    if (row.index >= args.rows.count) return;
+#pragma unroll 1
+    for (int chunk = row.lane; chunk < args.chunks; chunk += 1 << args.rows.lanes_log2)
+      Octets<Stored>::store(args.to + row.in(args.strides) + chunk * Octets<Stored>::kBytes, Octet{});
   }
 };
 

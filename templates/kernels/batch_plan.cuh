@@ -6,6 +6,7 @@
 #pragma once
 
 #include "abi.cuh"
+#include "attention/sequence_rows.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/special_registers.cuh"
@@ -58,37 +59,17 @@ class BatchPlan {
   }
 
  private:
-  struct Span {
-    int first, count;
-  };
+  using Span = RowsOfSequence;
 
-  // Of the rows that there are: those from first to end, of which so many are used.
-  static __device__ __forceinline__ Span inside(int rows, int first, int end, const int* used, int sequence) {
-    first = min(max(first, 0), rows);
-    int count = min(max(end, first), rows) - first;
-    if (used != nullptr) count = min(count, max(used[sequence], 0));
-    return {first, count};
-  }
-  __device__ __forceinline__ Span queries(int sequence) const {
-    const int* const offsets = args.query_offsets;
-    if (offsets == nullptr) return inside(args.query_rows, 0, args.query_rows, args.used_queries, sequence);
-    return inside(args.query_rows, offsets[sequence], offsets[sequence + 1], args.used_queries, sequence);
-  }
+  __device__ __forceinline__ Span queries(int sequence) const { return rows_of_sequence(args.queries, sequence); }
   __device__ __forceinline__ Span keys(int sequence) const {
-    const int* const offsets = args.key_offsets;
-    Span span = offsets == nullptr
-                    ? inside(args.key_rows, 0, args.key_rows, args.used_keys, sequence)
-                    : inside(args.key_rows, offsets[sequence], offsets[sequence + 1], args.used_keys, sequence);
-    if (args.padding_keys != nullptr) {
-      const int padding = min(max(args.padding_keys[sequence], 0), span.count);
-      span.first += padding, span.count -= padding;
-    }
+    Span span = rows_of_sequence(args.keys, sequence);
     // The first row of all is one that kernels may read in place of none.
     if (span.count == 0) span.first = 0;
     return span;
   }
   __device__ __forceinline__ int key_batch(int sequence) const {
-    if (args.key_offsets != nullptr) return 0;
+    if (args.keys.offsets != nullptr) return 0;
     if (args.key_batches == nullptr) return sequence;
     return min(max(args.key_batches[sequence], 0), args.key_batch_count - 1);
   }
@@ -224,7 +205,7 @@ class BatchPlan {
                            seen.count,
                            rows.first,
                            seen.first,
-                           args.query_offsets == nullptr ? sequence : 0,
+                           args.queries.offsets == nullptr ? sequence : 0,
                            key_batch(sequence),
                            splits,
                            first_slot};

@@ -5,6 +5,7 @@
 
 #include "abi.cuh"
 #include "attention/row_place.cuh"
+#include "attention/sequence_rows.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/memory.cuh"
@@ -17,11 +18,20 @@ struct HeadGradientShared {
   float sums[kHeadGradientWarps];
 };
 
+// What a head of a sequence has: so many terms, from this place in memory on.
+struct TermsOfHead {
+  int64 first;
+  int count;
+};
+
 // A sink is a score of each row whose key has no value: of its gradient P (dP - D) dP is 0.
 struct SinkTerms {
   const SinkGradientArguments& args;
 
-  // at: among the rows of all heads.
+  // entry: of q.
+  __device__ __forceinline__ TermsOfHead of(const RowsOfSequence& queries, int entry, int, int head) const {
+    return {(static_cast<int64>(entry) * args.sum.heads + head) * args.padded_queries + queries.first, queries.count};
+  }
   __device__ __forceinline__ float term(int batch, int head, int64 at) const {
     const float sink_log2 = value_of_head(args.sinks, {batch, head, 0, {}}) * kLog2E;
     const float p = ptx::ex2(sink_log2 - ptx::ld_global_float(args.lse_log2 + at));
@@ -29,10 +39,17 @@ struct SinkTerms {
   }
 };
 
-// As parts/score_gradient/slopes.cuh leaves them.
+// As parts/score_gradient/slopes.cuh leaves them, of each warp that had a tile of keys. Places as PlacedKeyTile has
+// them.
 struct SlopeTerms {
   const SlopeGradientSumsArguments& args;
 
+  // entry: of k.
+  __device__ __forceinline__ TermsOfHead of(const RowsOfSequence& keys, int entry, int batch, int head) const {
+    const int64 place = (static_cast<int64>(entry) * args.sum.heads + head) * args.key_tiles +
+                        keys.first / args.block_kv + (batch - entry);
+    return {place * args.warps, ceil_div(keys.count, args.block_kv) * args.warps};
+  }
   __device__ __forceinline__ float term(int, int, int64 at) const { return ptx::ld_global_float(args.sums + at); }
 };
 
@@ -53,10 +70,12 @@ struct HeadGradient {
   __device__ __forceinline__ float sum_of_thread(int first, int head) const {
     float sum = 0.0f;
 #pragma unroll 1
-    for (int64 i = ptx::tid_x(); i < static_cast<int64>(args.batch) * args.terms; i += kHeadGradientThreads) {
-      const int batch = first + static_cast<int>(i / args.terms);
-      const int64 of_head = static_cast<int64>(batch) * args.heads + head;
-      sum += terms.term(batch, head, of_head * args.padded_terms + i % args.terms);
+    for (int batch = first; batch < first + args.batch; ++batch) {
+      const int entry = args.rows.offsets != nullptr ? 0 : batch;
+      const TermsOfHead all = terms.of(rows_of_sequence(args.rows, batch), entry, batch, head);
+#pragma unroll 1
+      for (int i = ptx::tid_x(); i < all.count; i += kHeadGradientThreads)
+        sum += terms.term(batch, head, all.first + i);
     }
     return sum;
   }

@@ -78,7 +78,9 @@ struct HopperBackwardWriter {
     if (!has_come) turns().await(work.keys, step.index, step.tile, work.mask);
     ptx::fence_proxy_async_global();
   }
-  __device__ __forceinline__ QueryTurns<Config> turns() const { return {args, part, Shape::kAdders}; }
+  __device__ __forceinline__ QueryTurns<Config> turns() const {
+    return {args.turns, args.sizes.seqlen_q, part, Shape::kAdders};
+  }
 };
 
 // A warpgroup of 64 keys.

@@ -36,7 +36,7 @@ struct HopperBackwardTurnKeeper {
 
  private:
   __device__ __forceinline__ void keep(const Work& work) {
-    const QueryTurns<Config> turns(launch.core, 0, 1);
+    const QueryTurns<Config> turns(launch.core.turns, launch.core.sizes.seqlen_q, 0, 1);
     typename Work::Step step = work.first_step();
 #pragma unroll 1
     for (int i = 0; i < work.steps; ++i, work.advance(step)) {

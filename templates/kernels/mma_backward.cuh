@@ -47,21 +47,28 @@ class BackwardMma {
   using Scores = Accumulator<Shape::kRowTiles, kPieceKeys / 8>;
 
  public:
-  __device__ __forceinline__ BackwardMma(const typename Config::Arguments& arguments, SmemAddress smem)
+  // A block's tile of keys, where there is one.
+  __device__ __forceinline__ static void run(const typename Config::Arguments& arguments, SmemAddress smem) {
+    const uint32 index = ticket(arguments.core, smem);
+    if (PlacedKeyTile<Config>::exists(arguments, index)) BackwardMma(arguments, smem, index).run();
+  }
+
+ private:
+  __device__ __forceinline__ BackwardMma(const typename Config::Arguments& arguments, SmemAddress smem, uint32 index)
       : launch(arguments),
         args(arguments.core),
         smem(smem),
         thread(ptx::tid_x()),
-        tile(KeyTile::find<Config>(args.sizes, ticket())),
+        tile(arguments, index),
         first_key(tile.index * Config::kBlockKv),
-        mask(arguments, sequence(), [this] { return tile.batch; }, {}),
+        mask(arguments, tile.sequence, [this] { return tile.batch; }, {}),
         parts(arguments),
         predicates(arguments),
         score_gradients(arguments) {}
 
   __device__ __forceinline__ void run() {
     dk.clear(), dv.clear();
-    tiles = QueryTiles::beside<Config>(first_key, args.sizes, mask);
+    tiles = QueryTiles::beside<Config>(first_key, tile.sequence.queries, mask);
     if (tiles.count() > 0) {
       bring_keys();
       const int steps = tiles.count() * args.sizes.heads_per_group;
@@ -80,7 +87,6 @@ class BackwardMma {
     store<Shape::kValueDimTiles, Config::kHeadDimV>(dv, args.dv, args.dv_strides, 1.0f);
   }
 
- private:
   // --- One tile of queries ------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ void step(int i, int steps) {
@@ -101,7 +107,7 @@ class BackwardMma {
       if (i + 1 < steps) request_queries(i + 1);
     }
     if constexpr (Config::kDeterministic)
-      if (args.dq != nullptr) turns().await(tile, tile_index(i), tile_of(i), mask);
+      if (args.dq != nullptr) turns().await(tile, query_place(i), tile_of(i), mask);
     add_queries(i);
     if constexpr (ScoreGradients::kAny)
       if ((i + 1) % tiles.count() == 0) end_head(head_of(i));
@@ -114,7 +120,7 @@ class BackwardMma {
     multiply<QTile, KTile, Shape::kPaddedHeadDim / 16>(s, q_slot(i), smem, column);
     multiply<OTile, VTile, Shape::kPaddedHeadDimV / 16>(dp, o_slot(i), smem + Shape::kValues, column);
     const int row = first_query(i) + warp_row();
-    const RowPlace place{tile.batch, head_of(i), 0, sequence()};
+    const RowPlace place{tile.batch, head_of(i), 0, tile.sequence};
     score(s, derivatives, place, row, column);
     hide(s, place, row, column);
 #pragma unroll
@@ -261,7 +267,7 @@ class BackwardMma {
         if (dim >= Config::kHeadDim) continue;
 #pragma unroll
         for (int half = 0; half < 2 * Shape::kRowTiles; ++half)
-          if (row + 8 * half + lane() / 4 < args.sizes.seqlen_q)
+          if (row + 8 * half + lane() / 4 < tile.sequence.queries)
             reduce(to + (8 * half + lane() / 4) * Config::kHeadDim + dim + lane() % 4 * 2,
                    sum.x[half / 2][n][half % 2 * 2], sum.x[half / 2][n][half % 2 * 2 + 1]);
       }
@@ -269,9 +275,9 @@ class BackwardMma {
   }
   // One thread for all, behind a barrier that comes anyway.
   __device__ __forceinline__ void pass_turn(int i) const {
-    if (args.dq != nullptr && thread == 0) turns().pass(tile_index(i));
+    if (args.dq != nullptr && thread == 0) turns().pass(query_place(i));
   }
-  __device__ __forceinline__ QueryTurns<Config> turns() const { return {args, 0, 1}; }
+  __device__ __forceinline__ QueryTurns<Config> turns() const { return {args.turns, tile.sequence.queries, 0, 1}; }
   __device__ __forceinline__ static void reduce(float* to, float x, float y) {
     if constexpr (Config::kReducesPairs)
       ptx::red_add(to, x, y);
@@ -280,9 +286,8 @@ class BackwardMma {
   }
 
   __device__ __forceinline__ void end_head(int head) {
-    const int64 of_head = static_cast<int64>(tile.batch) * args.sizes.num_heads_q + head;
-    score_gradients.end_head(
-        {of_head * KeyTile::tiles_of_head(args.sizes, Config::kBlockKv) + tile.index, Config::kWarps, warp(), lane()});
+    const int64 index = tile.key_place(args.sizes.num_heads_q, head, args.key_tiles) + tile.index;
+    score_gradients.end_head({index, Config::kWarps, warp(), lane()});
   }
 
   // --- Copies -------------------------------------------------------------------------------------------------------
@@ -290,9 +295,10 @@ class BackwardMma {
   __device__ __forceinline__ void bring_keys() {
     KTile::template clear_padding<Config::kHeadDim, Shape::kThreads>(smem, thread);
     VTile::template clear_padding<Config::kHeadDimV, Shape::kThreads>(smem + Shape::kValues, thread);
-    request<KTile, Config::kHeadDim>(smem, args.k, args.k_strides, tile.head, first_key, args.sizes.seqlen_kv);
-    request<VTile, Config::kHeadDimV>(smem + Shape::kValues, args.v, args.v_strides, tile.head, first_key,
-                                      args.sizes.seqlen_kv);
+    const int rows = tile.sequence.keys - first_key;
+    request<KTile, Config::kHeadDim>(smem, key_row(args.k, args.k_strides, first_key), args.k_strides.row, rows);
+    request<VTile, Config::kHeadDimV>(smem + Shape::kValues, key_row(args.v, args.v_strides, first_key),
+                                      args.v_strides.row, rows);
   }
   __device__ __forceinline__ void clear_ring_padding() {
 #pragma unroll
@@ -302,19 +308,25 @@ class BackwardMma {
     }
   }
   __device__ __forceinline__ void request_queries(int i) {
-    request<QTile, Config::kHeadDim>(q_slot(i), args.q, args.q_strides, head_of(i), first_query(i),
-                                     args.sizes.seqlen_q);
-    request<OTile, Config::kHeadDimV>(o_slot(i), args.dout, args.dout_strides, head_of(i), first_query(i),
-                                      args.sizes.seqlen_q);
+    const int rows = tile.sequence.queries - first_query(i);
+    request<QTile, Config::kHeadDim>(q_slot(i), query_row(args.q, args.q_strides, i), args.q_strides.row, rows);
+    request<OTile, Config::kHeadDimV>(o_slot(i), query_row(args.dout, args.dout_strides, i), args.dout_strides.row,
+                                      rows);
     ptx::cp_async_commit_group();
   }
   template <class Rows, int kColumns>
-  __device__ __forceinline__ void request(SmemAddress to, const char* tensor, const RowStrides& strides, int head,
-                                          int row, int rows) const {
-    const char* const first = tensor + tile.batch * strides.batch + head * strides.head + row * strides.row;
+  __device__ __forceinline__ void request(SmemAddress to, const char* first, int64 stride, int rows) const {
     Rows::template request<kColumns, Shape::kThreads, true>(
-        to, Rows::template source<kColumns, Shape::kThreads>(first, strides.row, thread), strides.row, rows - row,
-        thread);
+        to, Rows::template source<kColumns, Shape::kThreads>(first, stride, thread), stride, rows, thread);
+  }
+  // Rows of tensors: of this tile's head, and of a step's.
+  template <class Byte>
+  __device__ __forceinline__ Byte* key_row(Byte* tensor, const RowStrides& strides, int key) const {
+    return tensor + tile.key_batch * strides.batch + tile.head * strides.head + (tile.first_key + key) * strides.row;
+  }
+  __device__ __forceinline__ const char* query_row(const char* tensor, const RowStrides& strides, int i) const {
+    return tensor + tile.query_batch * strides.batch + head_of(i) * strides.head +
+           (tile.first_query + first_query(i)) * strides.row;
   }
   __device__ __forceinline__ SmemAddress q_slot(int i) const {
     return smem + Shape::kQRing + static_cast<uint32>(i) % Config::kStages * QTile::kBytes;
@@ -332,8 +344,8 @@ class BackwardMma {
 #pragma unroll
     for (int half = 0; half < 2 * Shape::kRowTiles; ++half) {
       const int key = first_key + warp() % Shape::kKeyWarps * Shape::kRowsOfWarp + 8 * half + lane() / 4;
-      if (key >= args.sizes.seqlen_kv) continue;
-      char* const row = to + tile.batch * strides.batch + tile.head * strides.head + key * strides.row;
+      if (key >= tile.sequence.keys) continue;
+      char* const row = key_row(to, strides, key);
 #pragma unroll
       for (int n = 0; n < 2 * kDimTiles; ++n) {
         const int dim = dim_part() * kDimTiles * 16 + 8 * n;
@@ -347,9 +359,9 @@ class BackwardMma {
   // --- Places -------------------------------------------------------------------------------------------------------
 
   // Which tile of keys: where they take turns the next one, as blocks need not begin in the order of their index.
-  __device__ __forceinline__ uint32 ticket() const {
+  __device__ __forceinline__ static uint32 ticket(const BackwardArguments& args, SmemAddress smem) {
     if constexpr (Config::kDeterministic) {
-      if (thread == 0) ptx::st_shared(smem, ptx::atom_increment(args.tickets));
+      if (ptx::tid_x() == 0) ptx::st_shared(smem, ptx::atom_increment(args.tickets));
       ptx::bar_sync();
       const uint32 drawn = ptx::ld_shared_word(smem);
       ptx::bar_sync();
@@ -362,12 +374,13 @@ class BackwardMma {
     float lse_log2, sum;
   };
   __device__ __forceinline__ Row row_of(int head, int query) const {
-    if (query >= args.sizes.seqlen_q) return {infinity(), 0.0f};
+    if (query >= tile.sequence.queries) return {infinity(), 0.0f};
     const int64 at = row_index(head, query);
     return {ptx::ld_global_float(args.lse_log2 + at), ptx::ld_global_float(args.row_sums + at)};
   }
   __device__ __forceinline__ int64 row_index(int head, int query) const {
-    return (static_cast<int64>(tile.batch) * args.sizes.num_heads_q + head) * args.sizes.seqlen_q + query;
+    return (static_cast<int64>(tile.query_batch) * args.sizes.num_heads_q + head) * args.sizes.seqlen_q +
+           tile.first_query + query;
   }
   // Of as many keys as are drawn at once, the block's column among them.
   __device__ __forceinline__ KeptPairs kept_of(const RowPlace& place, int query, int column) const {
@@ -393,7 +406,6 @@ class BackwardMma {
   __device__ __forceinline__ static RowPlace at_position(const RowPlace& place, int position) {
     return {place.batch, place.head, position, place.sequence};
   }
-  __device__ __forceinline__ Sequence sequence() const { return {args.sizes.seqlen_kv, args.sizes.seqlen_q}; }
   __device__ __forceinline__ float unit() const { return parts.unit(args.sizes.scale_log2); }
   __device__ __forceinline__ float dropout_scale() const { return Dropouts(launch).scale(); }
   // Steps go through the heads of the group, one after the other.
@@ -403,8 +415,8 @@ class BackwardMma {
   __device__ __forceinline__ int tile_of(int i) const { return tiles.first + i % tiles.count(); }
   __device__ __forceinline__ int first_query(int i) const { return tile_of(i) * Config::kBlockQ; }
   // Among those of all heads.
-  __device__ __forceinline__ int tile_index(int i) const {
-    return (tile.batch * args.sizes.num_heads_q + head_of(i)) * args.sizes.num_q_tiles + tile_of(i);
+  __device__ __forceinline__ int64 query_place(int i) const {
+    return tile.query_place(args.sizes.num_heads_q, head_of(i), args.sizes.num_q_tiles) + tile_of(i);
   }
   __device__ __forceinline__ int lane() const { return thread % kWarpSize; }
   __device__ __forceinline__ int warp() const { return thread / kWarpSize; }
@@ -416,7 +428,7 @@ class BackwardMma {
   const BackwardArguments& args;
   const SmemAddress smem;
   const int thread;
-  const KeyTile tile;
+  const PlacedKeyTile<Config> tile;
   const int first_key;
   const Mask<Config> mask;
   const ScoreParts parts;

@@ -308,6 +308,6 @@ TEST_CASE("gradients are tuned in their own classes, and told in the same table"
 TEST_CASE("what autotune cannot do for gradients it refuses by name") {
   CHECK(mentions(refusal("--pass backward --grid forward --report page.html"), "--report: must not be given beside"));
   CHECK(mentions(refusal("--grid forward --deterministic"), "--deterministic: must not be given without"));
-  CHECK(mentions(refusal("--pass backward --seqlen 512 --ragged"), "ragged: must not be asked for"));
+  CHECK(mentions(refusal("--pass backward --seqlen 512 --paged"), "paged: must not be asked for"));
   CHECK(mentions(refusal("--pass sideways --grid forward"), "--pass"));
 }

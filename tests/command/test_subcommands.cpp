@@ -653,7 +653,7 @@ TEST_CASE("attend says what is wrong with gradients, and what has none, before a
        "--grad-variant: variant: 'v1' must be like mma-q64-kv128-w8-r1-s1, which has no 'v1'"},
       {"-o o.npy --grad-variant w8", "--grad-variant: must be given only with --grad, was w8"},
       {dq + "--fixed-split-size 64", "--fixed-split-size: must be 0 with --grad, whose kernels split no keys, was 64"},
-      {dq + "--seqused-q used.npy", "--seqused-q: must be given with --grad only on the CPU (--device cpu)"},
+      {dq + "--page-table used.npy", "--page-table: must be given with --grad only on the CPU (--device cpu)"},
       {dq + "--page-table used.npy", "--page-table: must be given with --grad only on the CPU (--device cpu)"}};
   for (const auto& [arguments, reason] : cases) {
     const std::string message = shop.refusal("attend q.npy k.npy v.npy --device emulate " + arguments);
@@ -800,7 +800,7 @@ TEST_CASE("compile of gradients refuses what has none, by name") {
     const std::string line = "compile --arch sm_80 " + arguments;
     return expect_refusal(line, run_command(directory.path(), kBareEnvironment, line));
   };
-  CHECK(mentions(refusal("--pass backward --ragged"), "ragged: must not be asked for"));
+  CHECK(mentions(refusal("--pass backward --paged"), "paged: must not be asked for"));
   CHECK(mentions(refusal("--f32-gradients"), "--f32-gradients: must not be given without --pass backward"));
   CHECK(mentions(refusal("--pass backward --variant q64-kv63"), "--variant"));
   CHECK(mentions(refusal("--pass backward --variant hopper-q64-kv128"), "sm_90a"));
@@ -872,8 +872,8 @@ TEST_CASE("verify draws random combinations from nothing but a seed") {
 
 TEST_CASE("verify of gradients refuses what has none, by name") {
   const Workshop shop;
-  for (const std::string option : {"--ragged", "--paged", "--e4m3", "--score score", "--documents --block-mask",
-                                   "--variant v1", "--all-variants"}) {
+  for (const std::string option :
+       {"--paged", "--e4m3", "--score score", "--documents --block-mask", "--variant v1", "--all-variants"}) {
     const std::string name =
         option.substr(option.rfind("--"), option.find(' ', option.rfind("--")) - option.rfind("--"));
     CHECK(mentions(shop.refusal("verify --pass backward --device emulate " + option),

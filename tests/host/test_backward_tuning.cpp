@@ -160,9 +160,9 @@ TEST_CASE("of few queries the default of gradients is mma's, and policies are th
   BackwardTuneOptions options;
   options.candidates = {parse_backward_variant("q16-kv16-w8")};
   CHECK(code_of([&] { shop.tuner.tune(causal(true), kShape, options, shop.device); }) == ErrorCode::invalid_argument);
-  BackwardProblem ragged;
-  ragged.attention.ragged = true;
-  CHECK(code_of([&] { shop.tuner.tune(ragged, kShape, {}, shop.device); }) == ErrorCode::unsupported);
+  BackwardProblem paged;
+  paged.attention.ragged = paged.attention.paged = true;
+  CHECK(code_of([&] { shop.tuner.tune(paged, kShape, {}, shop.device); }) == ErrorCode::unsupported);
 }
 
 TEST_CASE("a record of gradients is JSON of a later format, which reads back") {

@@ -689,10 +689,10 @@ TEST_CASE("tensors of a call for gradients are checked by their names") {
 }
 
 TEST_CASE("what has no backward kernels is unsupported through C") {
-  HostTensor lengths(DType::i32, {1});
-  const DlpackView used(lengths.view(), kDLCPU);
-  CHECK(backward_refusal([&](BackwardCall& c) { c.options.seqused_kv = &used; }, FLASHJIT_UNSUPPORTED) ==
-        "seqused_kv: must not be given, it has no backward kernels yet");
+  HostTensor entries(DType::i32, {1});
+  const DlpackView of_keys(entries.view(), kDLCPU);
+  CHECK(backward_refusal([&](BackwardCall& c) { c.options.batch_indices_kv = &of_keys; }, FLASHJIT_UNSUPPORTED) ==
+        "batch_indices_kv: must not be given, it has no backward kernels yet");
 }
 
 TEST_CASE("the reference through C is that of C++, in doubles") {
@@ -859,6 +859,8 @@ TEST_CASE("what is prepared of gradients is checked") {
   problem.bias = {kDLFloat, 32, 1};
   CHECK(status() == FLASHJIT_NO_COMPILER);
   problem.ragged = 1;
+  CHECK(status() == FLASHJIT_NO_COMPILER);
+  problem.paged = 1;
   CHECK(status() == FLASHJIT_UNSUPPORTED);
   kinds = FLASHJIT_GRADIENT_KINDS_INIT, problem = FLASHJIT_PROBLEM_INIT;
   kinds.reserved = 1;

@@ -205,6 +205,14 @@ TEST_CASE("sums over heads and sequences have the same bits at every run") {
   for (int i = 0; i < 50; ++i) CHECK(all() == first);
 }
 
+TEST_CASE("a bias without keys or queries has a gradient without elements") {
+  for (const auto& [queries, keys] : {std::pair{4, 0}, {0, 7}, {0, 0}}) {
+    Case c({1, queries, 2, 4}, {1, keys, 2, 4}, {1, keys, 2, 4});
+    HostTensor& bias = c.floats(&O::bias, {1, 2, queries, keys});
+    c.check("bias", bias, c.check().dbias);
+  }
+}
+
 TEST_CASE("gradients below dropout, by its bits and by a mask") {
   Case random_bits;
   random_bits.options.dropout = {0.4, 77, 3};

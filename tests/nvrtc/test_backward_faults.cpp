@@ -12,6 +12,7 @@
 #include "tests/support/backward_case.h"
 #include "tests/support/emulating_engine.h"
 #include "tests/support/plant.h"
+#include "tests/support/ragged_backward_case.h"
 #include "tests/support/sample.h"
 #include "tests/support/temporary_directory.h"
 
@@ -75,8 +76,8 @@ TEST_CASE("planted faults of the backward kernels are found") {
       {"dropped probabilities reach dV", kMain, "pair &= stays;", ";"},
       {"of a group the first head alone is seen", kMain, "+ i / tiles.count();", ";"},
       {"tiles before the diagonal are left out", "attention/key_tile.cuh", ">= first_key;", "> first_key + 64;"},
-      {"rows beyond the last query are added to", kMain, "lane() / 4 < args.sizes.seqlen_q)", "lane() / 4 >= 0)"},
-      {"keys beyond the last are written", kMain, "if (key >= args.sizes.seqlen_kv) continue;", ""},
+      {"rows beyond the last query are added to", kMain, "lane() / 4 < tile.sequence.queries)", "lane() / 4 >= 0)"},
+      {"keys beyond the last are written", kMain, "if (key >= tile.sequence.keys) continue;", ""},
       {"dK lacks the scale", kMain, "args.dk_strides, args.scale);", "args.dk_strides, 1.0f);"},
       {"dQ is not cleared", kRows, "    if (is_row) clear(row);\n", ""},
       {"dQ lacks the scale", kRows, "x *= args.scale;\n      Octets", "x *= 1.0f;\n      Octets"},
@@ -204,8 +205,8 @@ TEST_CASE("planted faults of the gradients of options are found") {
       {"a row goes on behind its last key", kRows, "key < args.keys)", "key >= 0)"},
       {"sinks have the gradient's other sign", kHeads, "-p * ptx::ld", "p * ptx::ld"},
       {"sinks are in natural logarithms", kHeads, "{batch, head, 0, {}}) * kLog2E", "{batch, head, 0, {}})"},
-      {"sinks have the first batch entry's alone", kHeads, "first + static_cast<int>(i / args.terms)", "first"},
-      {"heads lie side by side without what pads them", kHeads, "of_head * args.padded_terms", "of_head * args.terms"},
+      {"sinks have the first batch entry's alone", kHeads, "batch), entry, batch, head)", "batch), 0, batch, head)"},
+      {"heads lie side by side without what pads them", kHeads, "* args.padded_queries", "* args.sum.rows.rows"},
       {"warps do not wait for each other's sums", kHeads, "    ptx::bar_sync();\n", ""},
   };
   for (const Fault& fault : tests::sample(faults))
@@ -219,6 +220,36 @@ TEST_CASE("planted faults of the gradients of options are found") {
       c.options.softcap = 1;
       c.values(&O::alibi_slopes, DType::f32, of_heads, [](std::int64_t at) { return 0.02 * at; });
       c.values(&O::bias, DType::bf16, {2, 4, i == 0 ? 150 : 1, 200}, [](std::int64_t at) { return at * 5 % 11 * .1; });
+      return c.what_is_wrong(engine);
+    });
+}
+
+TEST_CASE("planted faults of gradients of ragged batches are found") {
+  constexpr const char *kMain = "kernels/mma_backward.cuh", *kTile = "attention/key_tile.cuh",
+                       *kRows = "attention/sequence_rows.cuh", *kHeads = "kernels/head_gradients.cuh";
+  const std::vector<Fault> faults{
+      {"keys are those of the first sequence", kMain, "(tile.first_key + key) * strides.row", "key * strides.row"},
+      {"queries are those of the first sequence", kMain, "(tile.first_query + first_query(i)) *", "first_query(i) *"},
+      {"dQ and LSE are those of the first sequence", kMain, "tile.first_query + query;", "query;"},
+      {"queries go on behind their sequence", kMain, "rows = tile.sequence.queries - first_query(i)",
+       "rows = args.sizes.seqlen_q - first_query(i)"},
+      {"keys go on behind their sequence", kMain, "rows = tile.sequence.keys - first_key", "rows = Config::kBlockKv"},
+      {"what is not used has gradients", kRows, "count = min(count, max(all.used[sequence], 0));", ";"},
+      {"rows of no sequence are left as they were", "kernels/backward_rows.cuh", "args.to + row.in(args.strides)",
+       "args.to"},
+      {"sequences share the places of tiles", kTile, "first + (batch - entry)", "first"},
+      {"sequences share the places of sums of slopes", kHeads, "args.block_kv + (batch - entry)", "args.block_kv"},
+      {"keys and queries of a sequence are not exchanged", kTile, "return {of.queries, of.keys};", "return of;"},
+      {"blocks without a tile go on", kTile, "!Sequences::kRagged || index <", "index + 1 > 0 || index <"},
+  };
+  for (const Fault& fault : tests::sample(faults))
+    check_found(fault, "sm_80", 2, [](int i, Engine& engine) {
+      Case c = tests::packed_case(40, 24);
+      c.deterministic = i == 1;
+      c.of_options = true;
+      c.options.causal = true;
+      c.values(&O::sinks, DType::f32, {5, 4}, [](std::int64_t at) { return 2. - at % 4; });
+      c.values(&O::alibi_slopes, DType::f32, {4}, [](std::int64_t at) { return 0.02 * at; });
       return c.what_is_wrong(engine);
     });
 }
@@ -276,10 +307,7 @@ TEST_CASE("planted faults of deterministic gradients are found") {
        "sm_80",
        kOfMma,
        64},
-      {{"the last tile of keys comes last", kTile, "schedule_tile<Config::kDeterministic,", "schedule_tile<false,"},
-       "sm_80",
-       kOfMma,
-       64},
+      {{"the last tile of keys comes last", kTile, "tile<Config::kDeterministic,", "tile<false,"}, "sm_80", kOfMma, 64},
       {{"the last tile of keys comes last", kTickets, "Config::kDeterministic ? tiles - 1 - tile : tile", "tile"},
        "sm_90a",
        kOfNarrow,

@@ -10,6 +10,7 @@
 #include "tests/support/backward_case.h"
 #include "tests/support/emulating_engine.h"
 #include "tests/support/error_code.h"
+#include "tests/support/ragged_backward_case.h"
 #include "tests/support/temporary_directory.h"
 
 namespace {
@@ -83,6 +84,11 @@ TEST_CASE("a prepared call for gradients of options, emulated, compiles nothing"
   check_prepared("sm_90a", of_sinks);
 }
 
+TEST_CASE("a prepared call for gradients of packed sequences, emulated, compiles nothing") {
+  for (const char* architecture : {"sm_80", "sm_90a"})  // on both by the mma family
+    for (const bool in_f32 : {false, true}) check_prepared(architecture, tests::packed_case(64, 64), in_f32);
+}
+
 TEST_CASE("a variant of gradients that is named is prepared alone, emulated") {
   Case c({.batch = 1, .num_heads_q = 2, .num_heads_kv = 1});
   c.variant = parse_backward_variant("q32-kv64-w4-r1-s1");
@@ -127,7 +133,7 @@ TEST_CASE("what has no backward kernels is not prepared") {
     });
   };
   BackwardProblem problem;
-  problem.attention.ragged = true;
+  problem.attention.ragged = problem.attention.paged = true;
   CHECK(code(problem) == ErrorCode::unsupported);
   problem = {};
   problem.slopes = true;

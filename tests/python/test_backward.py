@@ -80,6 +80,24 @@ class Backward(unittest.TestCase):
                                                    causal=True)
         self.assert_close(gradients, gradients_in_double(self.dout, *self.qkv, self.dlse, causal(16, 40)))
 
+    def test_of_packed_sequences_with_rows_that_belong_to_none(self):
+        q, k, v, dout = (array.reshape(-1, *array.shape[2:]) for array in (*self.qkv, self.dout))  # of 32 and 80 rows
+        starts_q, starts_kv = [0, 10, 10, 30], [0, 33, 40, 75]
+        ragged = {"cu_seqlens_q": np.array(starts_q, np.int32), "cu_seqlens_kv": np.array(starts_kv, np.int32)}
+        out, lse = self.engine.attention(q, k, v, causal=True, lse=True, **ragged)
+        dq, dk, dv = self.engine.attention_backward(dout, q, k, v, out, lse, causal=True, **ragged)
+        self.assertEqual((dq.shape, dk.shape, dv.shape), (q.shape, k.shape, v.shape))
+        for first_q, end_q, first, end in zip(starts_q, starts_q[1:], starts_kv, starts_kv[1:]):
+            queries, keys = slice(first_q, end_q), slice(first, end)
+            got = dq[queries], dk[keys], dv[keys]
+            if end_q == first_q:
+                self.assertFalse(got[1].any() or got[2].any())
+                continue
+            parts = (array[None, of] for array, of in ((dout, queries), (q, queries), (k, keys), (v, keys)))
+            expected = gradients_in_double(*parts, added=causal(end_q - first_q, end - first))
+            self.assert_close(got, [array[0] for array in expected])
+        self.assertFalse(dq[30:].any() or dk[75:].any() or dv[75:].any())
+
     def test_into_memory_of_the_caller_in_float32(self):
         q, k, v = self.qkv
         dq = np.full_like(q, np.nan)
@@ -212,10 +230,9 @@ class Backward(unittest.TestCase):
                 self.engine.attention_backward(*arguments, **options)
         with self.assertRaisesRegex(TypeError, "unknown argument 'plan'"):
             self.engine.attention_backward(self.dout, *self.qkv, out, lse, plan=None)
-        starts = np.array([0, 16], np.int32)
-        with self.assertRaisesRegex(flashjit.Unsupported, "^cu_seqlens_q: "):
-            self.engine.attention_backward(self.dout[0], *(x[0] for x in self.qkv), out[0], lse[0], cu_seqlens_q=starts,
-                                           cu_seqlens_kv=starts)
+        entries = np.zeros(1, np.int32)
+        with self.assertRaisesRegex(flashjit.Unsupported, "^batch_indices_kv: "):
+            self.engine.attention_backward(self.dout, *self.qkv, out, lse, batch_indices_kv=entries)
         with self.assertRaisesRegex(flashjit.Unsupported, "^score: "):
             self.engine.attention_backward(self.dout, *self.qkv, out, lse, score="2 * score")
         self.assert_close(self.engine.attention_backward(self.dout, *self.qkv, out, lse),

@@ -557,6 +557,24 @@ class Gradients(CloseTo):
             with self.assertRaisesRegex(flashjit.InvalidArgument, "^[qk]: must be a torch.Tensor, was "):
                 flashjit.torch.attention(*wrong)
 
+    def test_of_packed_sequences(self):
+        tensors = [tensor[0] for tensor in make_qkv(24, 24)]
+        starts = torch.tensor([0, 7, 24], dtype=torch.int32)
+        bias = torch.randn(2, 2, 17, 17, generator=torch.Generator().manual_seed(4))
+        one_by_one = lambda q, k, v, bias: torch.cat([
+            flashjit.torch.attention(q[None, of], k[None, of], v[None, of], causal=True, bias=part)[0]
+            for of, part in ((slice(0, 7), bias[:1, :, :7, :7]), (slice(7, 24), bias[1:]))
+        ])
+        packed = lambda q, k, v, bias: flashjit.torch.attention(q, k, v, causal=True, bias=bias, cu_seqlens_q=starts,
+                                                                cu_seqlens_kv=starts, max_seqlen_q=17, max_seqlen_kv=17)
+        expected = gradients_by(one_by_one, *tensors, bias)
+        self.assert_all_close(gradients_by(packed, *tensors, bias), expected)
+        torch.use_deterministic_algorithms(True)
+        self.addCleanup(torch.use_deterministic_algorithms, False)
+        once, again = (gradients_by(packed, *tensors, bias) for _ in range(2))
+        self.assert_all_close(once, expected)
+        self.assertTrue(all(torch.equal(one, other) for one, other in zip(once, again)))
+
     def test_dropout_is_the_same_in_both_directions(self):
         tensors = make_qkv()
         kept = torch.from_numpy(flashjit.dropout_mask((1, 2, 16, 16), 0.5, 3, 4).copy())
@@ -591,7 +609,8 @@ class Gradients(CloseTo):
 
     def test_what_has_none_says_so(self):
         for name, options in (
-            ("score", {"score": "2 * score"}), ("seqused_kv", {"seqused_kv": torch.tensor([9], dtype=torch.int32)})
+            ("score", {"score": "2 * score"}),
+            ("batch_indices_kv", {"batch_indices_kv": torch.tensor([0], dtype=torch.int32)}),
         ):  # fmt: skip
             q, k, v = (tensor.requires_grad_() for tensor in make_qkv())
             out = flashjit.torch.attention(q, k, v, **options)

@@ -41,7 +41,17 @@ class BackwardCase {
     options.*option = tensor.view();
     tensors_.emplace_back(option, &tensor);
   }
-  Dims lse_shape() const { return {sizes.batch, sizes.num_heads_q, sizes.seqlen_q}; }
+  Dims lse_shape() const {
+    const Dims& rows = dout.shape();
+    return rows.size() == 4 ? Dims{rows[0], rows[2], rows[1]} : Dims{rows[1], rows[0]};
+  }
+  // With cu_seqlens: tensors without batches.
+  void pack_queries() {
+    for (HostTensor* rows : {&q, &dout}) pack(*rows);
+  }
+  void pack_keys() {
+    for (HostTensor* rows : {&k, &v}) pack(*rows);
+  }
 
   void check(Engine& engine, bool in_f32 = false) { CHECK(what_is_wrong(engine, in_f32) == ""); }
 
@@ -149,6 +159,12 @@ class BackwardCase {
     return made;
   }
 
+  static void pack(HostTensor& rows) {
+    const Dims& shape = rows.shape();
+    const std::vector<double> values = rows.to_doubles();
+    rows =
+        HostTensor::from_doubles(rows.dtype(), {shape[0] * shape[1], shape[2], shape[3]}, values.data(), values.size());
+  }
   static HostTensor poisoned(DType dtype, const Dims& shape) {
     HostTensor tensor(dtype, shape);
     for (std::size_t i = 0; i < tensor.element_count(); ++i)
