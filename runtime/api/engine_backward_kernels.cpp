@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "flashjit/engine.h"
+#include "flashjit/error.h"
 #include "generator/backward.h"
 #include "generator/backward_space.h"
 #include "runtime/api/engine_impl.h"
@@ -76,20 +77,33 @@ std::vector<BackwardKernelInfo> Engine::prepare_backward(const BackwardProblem& 
                                                          const std::optional<BackwardVariant>& variant) {
   validate(problem);
   const Architecture& architecture = impl_->backend.architecture(device);
+  const auto kernel_of = [&](const BackwardVariant& each) {
+    return &runtime::backward_kernel(problem, each, architecture, impl_->plain_kernels);
+  };
   std::vector<BackwardVariant> variants = variants_of_calls(problem, variant, architecture);
   const std::vector<BackwardVariant> recorded =
       variant ? std::vector<BackwardVariant>() : impl_->recorded_variants(problem, device);
-  for (const BackwardVariant& each : recorded)
-    if (!contains(variants, each)) variants.push_back(each);
+  std::vector<BackwardKernelInfo> of_records;  // what records chose beside the defaults, where it can be had
+  for (const BackwardVariant& each : recorded) {
+    if (contains(variants, each)) continue;
+    try {
+      of_records.push_back(info_of(problem, each, impl_->backend.prepare({kernel_of(each)}, device).front()));
+    } catch (const Error& error) {
+      impl_->log(LogLevel::warning, "{}: the variant of a tuning record cannot be had: {}", to_string(problem),
+                 error.what());
+    }
+  }
   std::vector<const generator::PlainKernel*> kernels;
-  for (const BackwardVariant& each : variants)
-    kernels.push_back(&runtime::backward_kernel(problem, each, architecture, impl_->plain_kernels));
-  for (const generator::PlainKernel* kernel :
+  for (const BackwardVariant& each : variants) kernels.push_back(kernel_of(each));
+  const std::size_t defaults = variants.size();
+  for (const BackwardKernelInfo& each : of_records) variants.push_back(each.variant);
+  for (const generator::PlainKernel* beside :
        runtime::kernels_beside(problem, variants, architecture, impl_->plain_kernels))
-    kernels.push_back(kernel);
+    kernels.push_back(beside);
   const std::vector<KernelFacts> facts = impl_->backend.prepare(kernels, device);
   std::vector<BackwardKernelInfo> infos;
-  for (std::size_t i = 0; i < variants.size(); ++i) infos.push_back(info_of(problem, variants[i], facts[i]));
+  for (std::size_t i = 0; i < defaults; ++i) infos.push_back(info_of(problem, variants[i], facts[i]));
+  infos.insert(infos.end(), of_records.begin(), of_records.end());
   for (BackwardKernelInfo& info : infos) info.tuned = contains(recorded, info.variant);
   return infos;
 }
