@@ -53,12 +53,28 @@ Problem backward_problem(const Problem& problem) {
 
 BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture, bool suits_hopper) {
   const HopperBackwardVariant hopper = default_hopper_backward(problem);
-  if (suits_hopper && why_illegal(problem, hopper, architecture).empty()) return hopper;
+  // Its kernels of ragged batches have not run on a GPU yet.
+  if (suits_hopper && !problem.ragged && why_illegal(problem, hopper, architecture).empty()) return hopper;
   return default_mma_backward(problem, architecture);
+}
+
+std::vector<BackwardVariant> default_backward_variants(const Problem& problem, const Architecture& architecture) {
+  std::vector<BackwardVariant> variants;
+  for (const bool suits_hopper : {true, false}) {
+    const BackwardVariant variant = default_backward_variant(problem, architecture, suits_hopper);
+    if (variants.empty() || variants.front() != variant) variants.push_back(variant);
+  }
+  return variants;
 }
 
 std::string why_illegal(const Problem& problem, const BackwardVariant& variant, const Architecture& architecture) {
   return std::visit([&](const auto& of_family) { return why_illegal(problem, of_family, architecture); }, variant);
+}
+
+void require_legal(const BackwardProblem& problem, const BackwardVariant& variant, const Architecture& architecture) {
+  validate(problem);
+  const std::string why = why_illegal(backward_problem(problem.attention), variant, architecture);
+  if (!why.empty()) throw Error(ErrorCode::invalid_argument, why);
 }
 
 QueryLayout query_layout(const Problem& problem, const BackwardVariant& variant) {
@@ -82,6 +98,10 @@ int block_kv(const BackwardVariant& variant) noexcept {
 std::string to_string(const KernelGradients& gradients) {
   return fmt::format("{}{}{}{}", to_string(gradients.of_keys), gradients.slopes ? "-dslopes" : "",
                      gradients.bias ? "-dbias" : "", gradients.deterministic ? "-deterministic" : "");
+}
+
+KernelGradients kernel_gradients(const BackwardProblem& problem) noexcept {
+  return {problem.f32 ? DType::f32 : problem.attention.dtype, problem.slopes, problem.bias, problem.deterministic};
 }
 
 Source named_backward_source(const Problem& problem, const KernelGradients& gradients, const std::string& variant,

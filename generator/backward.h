@@ -2,7 +2,9 @@
 // The kernels that make gradients, of all families.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "flashjit/backward.h"
 #include "generator/source.h"
@@ -15,8 +17,14 @@ Problem backward_problem(const Problem& problem);
 // For a problem that has backward kernels. suits_hopper: whether the call's tensors do.
 BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture,
                                          bool suits_hopper = true);
+// Of few queries a tile of the Hopper family would be padding for the most part, in memory too.
+constexpr bool has_few_queries(std::int64_t seqlen_q) noexcept { return seqlen_q < 64; }
+// What calls for the problem take, each once: those whose tensors suit the Hopper family and those of others.
+std::vector<BackwardVariant> default_backward_variants(const Problem& problem, const Architecture& architecture);
 // Empty where there is such a kernel, else one line that says why not.
 std::string why_illegal(const Problem& problem, const BackwardVariant& variant, const Architecture& architecture);
+// Throws Error(invalid_argument) with that line, and what validate throws.
+void require_legal(const BackwardProblem& problem, const BackwardVariant& variant, const Architecture& architecture);
 
 // How a kernel has what belongs to queries, in f32, of [batch, head, padded query]: LSE, row sums, and with columns dQ
 // before it is rounded.
@@ -42,6 +50,7 @@ struct KernelGradients {
   bool deterministic = false;         // dq is summed in the same order in every run
 };
 std::string to_string(const KernelGradients& gradients);  // "bf16-dslopes-dbias-deterministic"
+KernelGradients kernel_gradients(const BackwardProblem& problem) noexcept;
 
 // problem: of backward_problem, without scores of users'. variant: a legal one.
 PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, const KernelGradients& gradients,

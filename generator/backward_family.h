@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "flashjit/backward.h"
 #include "generator/backward.h"
@@ -24,6 +25,18 @@ const void* read_part(std::string_view part, HopperBackwardVariant& variant);
 // The fastest that is legal. Of the Hopper family there may be none.
 MmaBackwardVariant default_mma_backward(const Problem& problem, const Architecture& architecture);
 HopperBackwardVariant default_hopper_backward(const Problem& problem);
+
+// Considered beside the defaults. Some may be illegal.
+std::vector<MmaBackwardVariant> mma_backward_candidates();
+// What limits a kernel: shared memory of a thread block; registers in which a thread has dK, dV and scores, and what is
+// read and written of shared memory for 1000 operations, both 0 where there is no model.
+struct BackwardEstimate {
+  int smem_bytes = 0;
+  int sum_registers = 0;
+  double smem_bytes_per_kflop = 0;
+};
+BackwardEstimate backward_estimate(const Problem& problem, const MmaBackwardVariant& variant);
+BackwardEstimate backward_estimate(const Problem& problem, const HopperBackwardVariant& variant);
 
 // As of generator/backward.h.
 std::string why_illegal(const Problem& problem, const MmaBackwardVariant& variant, const Architecture& architecture);

@@ -47,6 +47,10 @@ double traffic(const Problem& problem, const HopperVariant& v) {
   return bytes_per_kflop(problem, rows, v.block_q, v.block_kv, query + written_and_read);
 }
 
+double rate_of_traffic(double smem_bytes_per_kflop) {
+  return kSmemBytesPerCycle / (smem_bytes_per_kflop / 1000 * kFlopsPerCycle);
+}
+
 double share_of_instruction(const MmaVariant&) { return kMmaSyncShare; }
 double share_of_instruction(const HopperVariant& v) {
   return v.block_q >= kWarpgroupRows ? 1 : v.block_q >= kMmaRows ? kMmaSyncShare : kFmaShare;
@@ -61,9 +65,17 @@ double smem_bytes_per_kflop(const Problem& problem, const Variant& variant) {
 // Only for sm_90a: there it was measured, and there wgmma leaves mma.sync behind.
 double attainable_rate(const Problem& problem, const Variant& variant, const Architecture& architecture) {
   if (!has_hopper_kernels(architecture)) return 0;
-  const double bytes_per_cycle = smem_bytes_per_kflop(problem, variant) / 1000 * kFlopsPerCycle;
   const double instruction = std::visit([](const auto& of_family) { return share_of_instruction(of_family); }, variant);
-  return std::min(instruction, kSmemBytesPerCycle / bytes_per_cycle);
+  return std::min(instruction, rate_of_traffic(smem_bytes_per_kflop(problem, variant)));
+}
+
+double mma_attainable_rate(double smem_bytes_per_kflop) {
+  return std::min(kMmaSyncShare, rate_of_traffic(smem_bytes_per_kflop));
+}
+
+std::string why_far_below(double attainable_rate, double best) {
+  return fmt::format("reaches at most {:.0f} % of the tensor cores' peak, the best {:.0f} %", 100 * attainable_rate,
+                     100 * best);
 }
 
 void prune(std::vector<VariantExplanation>& variants, std::size_t spared) {
@@ -75,8 +87,7 @@ void prune(std::vector<VariantExplanation>& variants, std::size_t spared) {
     const bool far_below = each.attainable_rate * kFarBelow < best;
     if (each.verdict != Verdict::kept || !far_below || block_q(each.variant) <= kFewRows) continue;
     each.verdict = Verdict::pruned;
-    each.reason = fmt::format("reaches at most {:.0f} % of the tensor cores' peak, the best {:.0f} %",
-                              100 * each.attainable_rate, 100 * best);
+    each.reason = why_far_below(each.attainable_rate, best);
   }
 }
 

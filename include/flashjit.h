@@ -350,6 +350,23 @@ typedef struct flashjit_problem {
 /* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */
 flashjit_status flashjit_prepare(flashjit_engine* engine, const flashjit_problem* problem, int32_t device);
 
+/* What of gradients is compiled in. */
+typedef struct flashjit_gradient_kinds {
+  size_t struct_size;
+  int32_t f32;           /* 1: dk and dv are of kDLFloat 32 */
+  int32_t dbias;         /* 1: of calls that have dbias, of a problem with a bias */
+  int32_t dslopes;       /* 1: of calls that have dslopes, of a problem with alibi */
+  int32_t dsinks;        /* 1: of calls that have dsinks, of a problem with sinks */
+  int32_t deterministic; /* 1: of calls that have it */
+  int32_t reserved;      /* 0 */
+} flashjit_gradient_kinds;
+#define FLASHJIT_GRADIENT_KINDS_INIT \
+  { sizeof(flashjit_gradient_kinds), 0, 0, 0, 0, 0, 0 }
+/* The same for calls of flashjit_attention_backward with dq, dk and dv for calls with this problem. kinds may be NULL.
+   FLASHJIT_UNSUPPORTED for what has no backward kernels. */
+flashjit_status flashjit_prepare_backward(flashjit_engine* engine, const flashjit_problem* problem,
+                                          const flashjit_gradient_kinds* kinds, int32_t device);
+
 /* --- Reference --------------------------------------------------------------------------------------------------- */
 
 /* What flashjit_attention computes, on the CPU in double precision: flashjit::Engine::reference. Tensors are in host

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "cli/bench/bench.h"
-#include "cli/commands/compile_jobs.h"
 #include "cli/io/device.h"
 #include "cli/io/output_file.h"
 #include "cli/io/problem_options.h"
@@ -77,6 +76,12 @@ double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
+struct TimedKernel {
+  Problem problem;
+  Variant variant;
+  std::string architecture;
+};
+
 struct GpuInputs {
   GpuInputs(const Problem& problem, int device)
       : q(random({kBatch, kSeqlen, kHeads, problem.head_dim}, problem, device, 1)),
@@ -89,7 +94,7 @@ struct GpuInputs {
   DeviceTensor q, k, v, out;
 };
 
-void time_cold(const BenchContext& context, const CompileJob& job, int repeats, const std::string& last_cache,
+void time_cold(const BenchContext& context, const TimedKernel& job, int repeats, const std::string& last_cache,
                Times& times) {
   std::vector<double> compile, cold;
   for (int i = 0; i < repeats; ++i) {
@@ -104,7 +109,7 @@ void time_cold(const BenchContext& context, const CompileJob& job, int repeats, 
   times.cold_ms = median(cold);
 }
 
-double time_look_up(const EngineOptions& options, const CompileJob& job) {
+double time_look_up(const EngineOptions& options, const TimedKernel& job) {
   std::vector<double> microseconds;
   for (int i = 0; i < kLookUpRepeats; ++i) {
     Engine engine(options);
@@ -116,7 +121,7 @@ double time_look_up(const EngineOptions& options, const CompileJob& job) {
   return median(microseconds);
 }
 
-void write_bundle(const BenchContext& context, const CompileJob& job, const std::string& cache,
+void write_bundle(const BenchContext& context, const TimedKernel& job, const std::string& cache,
                   const std::string& file) {
   Engine engine(options_with_cache(context, cache));
   engine.compile(job.problem, job.variant, job.architecture);
@@ -125,7 +130,7 @@ void write_bundle(const BenchContext& context, const CompileJob& job, const std:
   bundle.publish();
 }
 
-void time_look_ups(const BenchContext& context, const CompileJob& job, const std::string& cache, Times& times) {
+void time_look_ups(const BenchContext& context, const TimedKernel& job, const std::string& cache, Times& times) {
   const EngineOptions no_cache = options_without_cache(context, Policy::cache_only);  // fails rather than compiles
   EngineOptions user = no_cache, system = no_cache, bundle = no_cache;
   user.cache_directory = cache;
@@ -138,7 +143,7 @@ void time_look_ups(const BenchContext& context, const CompileJob& job, const std
   times.bundle_look_up_us = time_look_up(bundle, job);
 }
 
-void time_warm(const BenchContext& context, const CompileJob& job, int device, int repeats, const std::string& cache,
+void time_warm(const BenchContext& context, const TimedKernel& job, int device, int repeats, const std::string& cache,
                Times& times) {
   const GpuInputs inputs(job.problem, device);
   std::vector<unsigned char> result(inputs.out.size_bytes());
@@ -162,8 +167,8 @@ void time_warm(const BenchContext& context, const CompileJob& job, int device, i
   times.first_call_ms = median(first);
 }
 
-std::vector<CompileJob> kernels(const BenchContext& context, const std::string& architecture) {
-  std::vector<CompileJob> jobs;
+std::vector<TimedKernel> kernels(const BenchContext& context, const std::string& architecture) {
+  std::vector<TimedKernel> jobs;
   for (const int head_dim : context.options.quick ? std::vector<int>{128} : std::vector<int>{64, 128, 256}) {
     for (const bool causal : {false, true}) {
       const Problem problem{.dtype = context.dtype, .head_dim = head_dim, .head_dim_v = head_dim, .causal = causal};
@@ -175,7 +180,7 @@ std::vector<CompileJob> kernels(const BenchContext& context, const std::string& 
   return jobs;
 }
 
-Json describe(const CompileJob& job, const Times& times, bool on_gpu) {
+Json describe(const TimedKernel& job, const Times& times, bool on_gpu) {
   Json row = {{"problem", to_string(job.problem)},
               {"variant", to_string(job.variant)},
               {"architecture", job.architecture},
@@ -194,7 +199,7 @@ Json describe(const CompileJob& job, const Times& times, bool on_gpu) {
   return row;
 }
 
-std::vector<std::string> cells(const CompileJob& job, const Times& times, bool on_gpu) {
+std::vector<std::string> cells(const TimedKernel& job, const Times& times, bool on_gpu) {
   std::vector<std::string> row = {to_string(job.problem), to_string(job.variant),
                                   fmt::format("{:.0f}", times.compile_ms), fmt::format("{:.0f}", times.cold_ms)};
   for (const double us : {times.user_look_up_us, times.system_look_up_us, times.bundle_look_up_us}) {
@@ -233,14 +238,14 @@ void bench_jit(const BenchContext& context, Json& record) {
     tell("no GPU ({}): loading and calling are skipped", why_no_gpu(context.system));
   }
   const int repeats = context.options.repeats.value_or(context.options.quick ? kQuickRepeats : kRepeats);
-  const std::vector<CompileJob> jobs = kernels(context, architecture);
+  const std::vector<TimedKernel> jobs = kernels(context, architecture);
   std::vector<std::string> titles = {"<problem", "<variant",  "compile ms", "cold ms",
                                      "user us",  "system us", "bundle us"};
   if (gpu) titles.insert(titles.end(), {"load ms", "first call ms", "call us", "bare launch us", "ratio"});
   Table table(titles);
   {
     ProgressLine progress("measuring", static_cast<int>(jobs.size()));
-    for (const CompileJob& job : jobs) {
+    for (const TimedKernel& job : jobs) {
       progress.show(to_string(job.problem));
       const TemporaryDirectory cache;
       Times times;

@@ -9,7 +9,9 @@
 #include "cli/cache/report.h"
 #include "cli/commands/compile_jobs.h"
 #include "cli/io/command.h"
+#include "cli/io/for_option.h"
 #include "cli/io/output_file.h"
+#include "cli/io/pass_options.h"
 #include "cli/io/problem_options.h"
 #include "cli/io/streams.h"
 #include "cli/io/table.h"
@@ -22,17 +24,22 @@ constexpr const char* kEpilog = R"help(
 Needs NVRTC but no GPU and no driver. What is in the cache already is not compiled again. The filled directory
 (FLASHJIT_CACHE_DIR) can be copied to machines that have neither a toolkit nor NVRTC; so can the one file that --bundle
 writes, which programs find by FLASHJIT_BUNDLES or link in. For a bundle alone, FLASHJIT_POLICY=off leaves the disk be.
+With --pass backward kernels are those of calls for gradients, with all that such calls launch beside the one that is
+listed; a variant of theirs is spelled as 'flashjit variants --pass backward' prints it, and a part of it changes
+mma-q64-kv128-w8-r1-s1. Training wants both passes.
 Exit code 2 when a kernel was compiled and could be stored neither in the directory nor in a bundle.
 
 Examples:
   flashjit compile --arch sm_90a
   flashjit compile --arch sm_80,sm_90a,sm_120a --dtype bf16,f16 --head-dim 64,128,192x128
   flashjit compile --arch all --head-dim all --jobs 8 --json
+  flashjit compile --arch sm_90a --pass backward --deterministic --mask causal
   flashjit compile --arch sm_90a --mask causal --score "score - slope(head) * abs(query - key)" --capture slope=f32:1
   FLASHJIT_POLICY=off flashjit compile --arch sm_90a --bundle kernels.fjb)help";
 
 struct Options {
   CallProblemLists problems{{}, {.masks = {}, .score = {}, .captures = {}, .types_suffice = true}};
+  PassOptions pass;
   std::string architectures, variant = "chosen";
   std::string bundle;  // empty: none
   int jobs = default_compile_threads();
@@ -47,28 +54,47 @@ std::vector<Variant> choose_variants(const Engine& engine, const std::string& te
   return {choose_variant(engine, text, problem, architecture)};
 }
 
+std::vector<BackwardVariant> choose_variants(const Engine& engine, const std::string& text,
+                                             const BackwardProblem& problem, const std::string& architecture) {
+  if (text == "all") return engine.backward_variants(problem, architecture);
+  if (text == "chosen") return chosen_variants(engine, problem, architecture);
+  if (text == "default") return engine.default_backward_variants(problem, architecture);
+  return for_option("--variant", [&] {
+    const BackwardVariant variant = parse_backward_variant(text);
+    engine.render_backward(problem, variant, architecture);  // refuses what is not legal
+    return std::vector{variant};
+  });
+}
+
+template <class OfProblem>
+void add_jobs(const Engine& engine, const Options& options, const std::vector<OfProblem>& problems,
+              const std::string& architecture, std::vector<CompileJob>& jobs) {
+  for (const OfProblem& problem : problems)
+    for (const auto& variant : choose_variants(engine, options.variant, problem, architecture))
+      jobs.emplace_back(problem, variant, architecture);
+}
+
 std::vector<CompileJob> make_jobs(const Engine& engine, const Options& options) {
   std::vector<CompileJob> jobs;
   const Texts texts(options.problems.texts);
   const std::vector<Problem> problems = options.problems.problems(texts);
+  const bool is_backward = options.pass.is_backward();
   for (const std::string& architecture : parse_architectures(engine, options.architectures)) {
-    for (const Problem& problem : problems) {
-      for (const Variant& variant : choose_variants(engine, options.variant, problem, architecture)) {
-        jobs.push_back({problem, variant, architecture});
-      }
-    }
+    if (is_backward)
+      add_jobs(engine, options, options.pass.gradients_of(problems), architecture, jobs);
+    else
+      add_jobs(engine, options, problems, architecture, jobs);
   }
   return jobs;
 }
 
 Json describe(const CompileJob& job, const CompileOutcome& outcome) {
-  Json json = {
-      {"problem", to_string(job.problem)}, {"variant", to_string(job.variant)}, {"architecture", job.architecture}};
+  Json json = {{"problem", job.problem}, {"variant", job.variant}, {"architecture", job.architecture}};
   if (!outcome.kernel) {
     json["error"] = outcome.problem;
     return json;
   }
-  const KernelInfo& kernel = *outcome.kernel;
+  const KernelFacts& kernel = *outcome.kernel;
   json.update({{"name", kernel.name},
                {"origin", to_string(kernel.origin)},
                {"compile_ms", kernel.compile_ms},
@@ -92,7 +118,7 @@ void count(const std::vector<CompileOutcome>& outcomes, Summary& summary) {
   for (const CompileOutcome& outcome : outcomes) {
     if (!outcome.kernel) {
       ++summary.failed;
-    } else if (outcome.kernel->origin == KernelInfo::Origin::compiled) {
+    } else if (outcome.kernel->origin == KernelFacts::Origin::compiled) {
       ++summary.compiled;
     } else {
       ++summary.reused;
@@ -104,12 +130,12 @@ void print_table(const std::vector<CompileJob>& jobs, const std::vector<CompileO
                  const Summary& summary) {
   Table table({"<arch", "<problem", "<variant", "<origin", "ms", "registers", "spills", "smem", "cubin bytes"});
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    const std::string problem = to_string(jobs[i].problem), variant = to_string(jobs[i].variant);
+    const std::string &problem = jobs[i].problem, &variant = jobs[i].variant;
     if (!outcomes[i].kernel) {
       table.add_row({jobs[i].architecture, problem, variant, "failed"});
       continue;
     }
-    const KernelInfo& kernel = *outcomes[i].kernel;
+    const KernelFacts& kernel = *outcomes[i].kernel;
     table.add_row({jobs[i].architecture, problem, variant, to_string(kernel.origin),
                    fmt::format("{:.0f}", kernel.compile_ms), fmt::format("{}", kernel.registers),
                    fmt::format("{}", kernel.spill_bytes), fmt::format("{}", kernel.shared_memory_bytes),
@@ -199,6 +225,7 @@ void add_compile(CLI::App& app, Command& command) {
                                      kVariantEpilog + std::string(kEpilog));
   add_option(compile, "--arch", options->architectures, kArchListType,
              "Targets, for example sm_80,sm_90a, or all [default: that of the first GPU]");
+  add_pass_options(compile, options->pass, "Kernels of attention, or of its gradients");
   add_problem_lists(compile, options->problems);
   add_option(
       compile, "--variant", options->variant, "VARIANT",

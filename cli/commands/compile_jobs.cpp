@@ -15,7 +15,7 @@ namespace {
 CompileOutcome compile(Engine& engine, const CompileJob& job) {
   CompileOutcome outcome;
   try {
-    outcome.kernel = engine.compile(job.problem, job.variant, job.architecture);
+    outcome.kernel = job.compile(engine);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::compile_failed && error.code() != ErrorCode::unsupported) throw;
     outcome.problem = error.what();
@@ -33,7 +33,7 @@ std::vector<CompileOutcome> compile_all(Engine& engine, const std::vector<Compil
   std::vector<CompileOutcome> outcomes(jobs.size());
   ProgressLine progress("compiling", static_cast<int>(jobs.size()));
   run_parallel(jobs.size(), threads, interrupt, [&](std::size_t i) {
-    progress.show(jobs[i].architecture + " " + to_string(jobs[i].problem));
+    progress.show(jobs[i].architecture + " " + jobs[i].problem);
     outcomes[i] = compile(engine, jobs[i]);
     progress.advance();
   });

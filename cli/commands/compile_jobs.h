@@ -4,22 +4,31 @@
 
 #include <flashjit/engine.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/io/interrupt.h"
+#include "cli/io/of_pass.h"
 
 namespace flashjit::cli {
 
+// Of whichever pass.
 struct CompileJob {
-  Problem problem;
-  Variant variant;
-  std::string architecture;
+  template <class OfProblem, class OfVariant>
+  CompileJob(const OfProblem& of, const OfVariant& by, const std::string& target)
+      : problem(to_string(of)),
+        variant(to_string(by)),
+        architecture(target),
+        compile([=](Engine& engine) { return compile_kernel(engine, of, by, target); }) {}
+
+  std::string problem, variant, architecture;
+  std::function<KernelFacts(Engine& engine)> compile;
 };
 
 struct CompileOutcome {
-  std::optional<KernelInfo> kernel;
+  std::optional<KernelFacts> kernel;
   std::string problem;  // one line, when there is no kernel
   std::string log;      // of the compiler
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/io/command.h"
+#include "cli/io/pass_options.h"
 #include "cli/io/problem_options.h"
 #include "cli/io/streams.h"
 #include "cli/io/table.h"
@@ -27,13 +28,19 @@ the best; replaced: another that only shares out shared memory or an SM differen
 Beside it: shared memory of a thread block in bytes, an estimate of a thread's registers, bytes of shared memory that are
 read and written for 1000 operations, and the share of the tensor cores' peak that this and the instruction leave.
 
+With --pass backward it is about kernels of gradients. Calls that have a default of the hopper family take it with 64
+queries or more, of tensors that have tensor maps, and else the one of mma. Of registers these are the sums that a thread
+has, and what has no model, as the hopper family, has 0 there.
+
 Examples:
   flashjit variants --arch sm_90a --head-dim 64
   flashjit variants --arch sm_90a --head-dim 256 --explain
-  flashjit variants --arch sm_120a --head-dim 192x128 --mask causal --json)";
+  flashjit variants --arch sm_120a --head-dim 192x128 --mask causal --json
+  flashjit variants --arch sm_80 --pass backward)";
 
 struct Options {
   ProblemOptions problem;
+  PassOptions pass;
   std::string architecture;
   bool explain = false, json = false;
 };
@@ -102,10 +109,10 @@ std::string spell(const std::vector<ShapeBucket>& buckets) {
   return fmt::format("{}", fmt::join(boxes, ", "));
 }
 
-void print(const Options& options, const Problem& problem, const std::string& architecture, const Json& list,
+void print(const Options& options, const std::string& problem, const std::string& architecture, const Json& list,
            const Table& table) {
   if (options.json) {
-    print_out("{}\n", to_text({{"problem", to_string(problem)}, {"architecture", architecture}, {"variants", list}}));
+    print_out("{}\n", to_text({{"problem", problem}, {"architecture", architecture}, {"variants", list}}));
   } else {
     print_out("{}", table.text());
   }
@@ -122,16 +129,30 @@ void list_variants(const Engine& engine, const Options& options, const Problem& 
     list.push_back({{"variant", to_string(variant)}, {"default_for", names}});
     table.add_row({to_string(variant), spell(buckets)});
   }
-  print(options, problem, architecture, list, table);
+  print(options, to_string(problem), architecture, list, table);
+}
+
+// Which of the defaults a call takes is no matter of buckets alone.
+void list_variants(const Engine& engine, const Options& options, const BackwardProblem& problem,
+                   const std::string& architecture) {
+  const std::vector<BackwardVariant> defaults = engine.default_backward_variants(problem, architecture);
+  Table table({"<variant", "<default"});
+  Json list = Json::array();
+  for (const BackwardVariant& variant : engine.backward_variants(problem, architecture)) {
+    const bool is_default = std::find(defaults.begin(), defaults.end(), variant) != defaults.end();
+    list.push_back({{"variant", to_string(variant)}, {"default", is_default}});
+    table.add_row({to_string(variant), is_default ? "yes" : ""});
+  }
+  print(options, to_string(problem), architecture, list, table);
 }
 
 std::string percent(double share) { return share == 0 ? "" : fmt::format("{:.0f} %", 100 * share); }
 
-void explain_variants(const Engine& engine, const Options& options, const Problem& problem,
-                      const std::string& architecture) {
+template <class OfProblem>
+void explain(const Engine& engine, const Options& options, const OfProblem& problem, const std::string& architecture) {
   Table table({"<variant", "<verdict", "smem", "registers", "bytes/kFLOP", "of peak", "<reason"});
   Json list = Json::array();
-  for (const VariantExplanation& each : engine.explain_variants(problem, architecture)) {
+  for (const auto& each : explain_variants(engine, problem, architecture)) {
     list.push_back({{"variant", to_string(each.variant)},
                     {"verdict", to_string(each.verdict)},
                     {"reason", each.reason},
@@ -143,13 +164,26 @@ void explain_variants(const Engine& engine, const Options& options, const Proble
                    std::to_string(each.registers), fmt::format("{:.1f}", each.smem_bytes_per_kflop),
                    percent(each.attainable_rate), each.reason});
   }
-  print(options, problem, architecture, list, table);
+  print(options, to_string(problem), architecture, list, table);
+}
+
+template <class OfProblem>
+void tell_variants(const Engine& engine, const Options& options, const OfProblem& problem,
+                   const std::string& architecture) {
+  if (options.explain)
+    explain(engine, options, problem, architecture);
+  else
+    list_variants(engine, options, problem, architecture);
 }
 
 int run(const Options& options, const Session& session) {
   const Engine engine(session.engine_options());
   const std::string architecture = choose_architecture(engine, options.architecture);
-  (options.explain ? explain_variants : list_variants)(engine, options, options.problem.problem(), architecture);
+  const Problem problem = options.problem.problem();
+  if (options.pass.is_backward())
+    tell_variants(engine, options, options.pass.gradients_of(problem), architecture);
+  else
+    tell_variants(engine, options, problem, architecture);
   return kSuccess;
 }
 
@@ -159,6 +193,7 @@ void add_variants(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* variants = add_subcommand(
       app, command, "variants", "List the variants that are worth trying for a problem, best guess first", kEpilog);
+  add_pass_options(variants, options->pass, "Variants of attention, or of its gradients");
   add_problem_options(variants, options->problem);
   add_architecture_option(variants, options->architecture);
   add_flag(variants, "--explain", options->explain, "List also what is not worth trying, and say why");

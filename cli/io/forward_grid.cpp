@@ -26,14 +26,6 @@ std::vector<GridCell> forward_grid(DType dtype, bool quick) {
   return cells;
 }
 
-const TuningRecord* find_record(const std::vector<TuningRecord>& records, const Problem& problem,
-                                const ShapeBucket& bucket) {
-  const auto found = std::find_if(records.begin(), records.end(), [&](const TuningRecord& record) {
-    return record.problem == problem && record.bucket == bucket;
-  });
-  return found == records.end() ? nullptr : &*found;
-}
-
 GridVariants::GridVariants(const Engine& engine, const SystemInfo& system, const DeviceInfo& device)
     : engine_(engine), device_(device) {
   if (system.tuning != TuningPolicy::off) records_ = engine.tuning_records(device.ordinal);

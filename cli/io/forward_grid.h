@@ -4,6 +4,7 @@
 
 #include <flashjit/engine.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace flashjit::cli {
@@ -21,8 +22,14 @@ struct GridCell {
 std::vector<GridCell> forward_grid(DType dtype, bool quick = false);
 
 // The one of these records that is for the problem and the bucket; null when there is none.
-const TuningRecord* find_record(const std::vector<TuningRecord>& records, const Problem& problem,
-                                const ShapeBucket& bucket);
+template <class Record>
+const Record* find_record(const std::vector<Record>& records, const decltype(Record::problem)& problem,
+                          const ShapeBucket& bucket) {
+  const auto found = std::find_if(records.begin(), records.end(), [&](const Record& record) {
+    return record.problem == problem && record.bucket == bucket;
+  });
+  return found == records.end() ? nullptr : &*found;
+}
 
 // What calls of a cell get on a device: the choice of a record, if the policy has calls use them, or else the default.
 class GridVariants {

@@ -362,14 +362,6 @@ std::vector<Problem> combine(const std::vector<DType>& dtypes, const std::vector
   return problems;
 }
 
-std::vector<Variant> chosen_variants(const Engine& engine, const Problem& problem, const std::string& architecture) {
-  std::vector<Variant> variants = engine.default_variants(problem, architecture);
-  for (const Variant& variant : engine.recorded_variants(problem, architecture)) {
-    if (std::find(variants.begin(), variants.end(), variant) == variants.end()) variants.push_back(variant);
-  }
-  return variants;
-}
-
 namespace {
 
 // With what is in the place of the first part that no variant has, if it is like one that some variant has.

@@ -6,12 +6,14 @@
 #include <flashjit/engine.h>
 #include <flashjit/problem.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cli/io/command.h"
+#include "cli/io/of_pass.h"
 #include "cli/io/text_options.h"
 
 namespace flashjit::cli {
@@ -113,7 +115,13 @@ std::vector<std::string> parse_wanted_architectures(const std::string& text);
 std::vector<std::string> parse_architectures(const Engine& engine, const std::string& text);
 
 // The default variants, and what tuning records chose on GPUs of the architecture; each once.
-std::vector<Variant> chosen_variants(const Engine& engine, const Problem& problem, const std::string& architecture);
+template <class OfProblem>
+auto chosen_variants(const Engine& engine, const OfProblem& problem, const std::string& architecture) {
+  auto variants = default_variants(engine, problem, architecture);
+  for (const auto& variant : recorded_variants(engine, problem, architecture))
+    if (std::find(variants.begin(), variants.end(), variant) == variants.end()) variants.push_back(variant);
+  return variants;
+}
 // "default", or a spelling that starts from the default for the largest shapes. Throws Error(invalid_argument) when it
 // is not legal for the problem on the architecture.
 Variant choose_variant(const Engine& engine, const std::string& text, const Problem& problem,

@@ -15,6 +15,7 @@
 #include "cli/io/for_option.h"
 #include "cli/io/interrupt.h"
 #include "cli/io/output_file.h"
+#include "cli/io/pass_options.h"
 #include "cli/io/problem_options.h"
 #include "cli/io/streams.h"
 #include "cli/tune/ceiling.h"
@@ -40,6 +41,10 @@ the table score.arithmetic and score.tensors are these classes.
   dtype head_dim mask batch seqlen_q seqlen_kv heads_q heads_kv
   bf16 128 causal 4 4096 4096 32 8
 
+--pass backward tunes for calls for gradients, of which those that are deterministic, and those with gradients of the
+bias or the slopes, have records of their own. It times all launches of a call; gradients by a candidate must be those of
+the default variant, within what rounding does.
+
 Exit code 1 when a tuning failed. --report and --builtin take the records that there are after the run; with neither
 --grid, --shapes nor --seqlen nothing is tuned for them.
 
@@ -49,19 +54,30 @@ Examples:
   flashjit autotune --head-dim 64,128 --seqlen 512,4096,64x8192 --batch 4 --heads 32 --heads-kv 8 --dry-run
   flashjit autotune --head-dim 128 --seqlen 16384 --mask "document(query) == document(key)" --capture document=ids.npy \
     --block-mask
+  flashjit autotune --pass backward --grid forward
   flashjit autotune --report tuning.html)help";
 
 struct Options {
   TuneSelection selection;
+  PassOptions pass;
   std::string device, report, builtin;
   std::optional<int> budget, jobs;
   bool again = false, dry_run = false, json = false;
 };
 
-struct DeviceResults {
+template <class OfProblem>
+struct DeviceResultsOf {
   DeviceInfo device;
-  std::vector<TuneResult> results;
+  std::vector<TuneResultOf<OfProblem>> results;
 };
+using DeviceResults = DeviceResultsOf<Problem>;
+
+std::vector<TuningRecord> records_of(const Engine& engine, const Problem&, int device) {
+  return engine.tuning_records(device);
+}
+std::vector<BackwardTuningRecord> records_of(const Engine& engine, const BackwardProblem&, int device) {
+  return engine.backward_tuning_records(device);
+}
 
 std::vector<TuneCase> choose_cases(const Options& options) {
   const bool only_pages = options.selection.empty() && !(options.report.empty() && options.builtin.empty());
@@ -95,10 +111,12 @@ void warn_unless_kept(const SystemInfo& system) {
   if (!kept) tell("the records are not kept: there is no user's cache ('flashjit cache path')");
 }
 
-std::vector<TuneResult> tune_device(Engine& engine, const DeviceInfo& device, const std::vector<TuneCase>& cases,
-                                    const Options& options, const InterruptGuard& interrupt) {
-  std::vector<TuneResult> results =
-      plan_tunings(cases, engine.tuning_records(device.ordinal), device.sm_count, options.again);
+template <class OfProblem>
+std::vector<TuneResultOf<OfProblem>> tune_device(Engine& engine, const DeviceInfo& device,
+                                                 const std::vector<TuneCaseOf<OfProblem>>& cases,
+                                                 const Options& options, const InterruptGuard& interrupt) {
+  std::vector<TuneResultOf<OfProblem>> results =
+      plan_tunings(cases, records_of(engine, OfProblem{}, device.ordinal), device.sm_count, options.again);
   if (options.dry_run) return results;
   TuneRunOptions run_options;
   if (options.budget) run_options.budget_seconds = *options.budget;
@@ -110,11 +128,12 @@ std::vector<TuneResult> tune_device(Engine& engine, const DeviceInfo& device, co
   return results;
 }
 
-void print_json(const std::vector<DeviceResults>& devices, bool dry_run) {
+template <class OfProblem>
+void print_json(const std::vector<DeviceResultsOf<OfProblem>>& devices, bool dry_run) {
   Json list = Json::array();
   for (const auto& [device, results] : devices) {
     Json cells = Json::array();
-    for (const TuneResult& result : results) cells.push_back(describe(result));
+    for (const auto& result : results) cells.push_back(describe(result));
     list.push_back({{"device", device.name},
                     {"ordinal", device.ordinal},
                     {"architecture", device.architecture},
@@ -124,7 +143,8 @@ void print_json(const std::vector<DeviceResults>& devices, bool dry_run) {
   print_out("{}\n", to_text({{"dry_run", dry_run}, {"devices", list}}));
 }
 
-void print_text(const std::vector<DeviceResults>& devices) {
+template <class OfProblem>
+void print_text(const std::vector<DeviceResultsOf<OfProblem>>& devices) {
   for (const auto& [device, results] : devices) {
     print_out("{}: {}, {}\n{}{}", device.ordinal, device.name, device.architecture, table_text(results),
               summary_text(summarize_results(results)));
@@ -132,12 +152,13 @@ void print_text(const std::vector<DeviceResults>& devices) {
 }
 
 // Tells on stderr what did not go well; the exit code.
-int report_troubles(const std::vector<DeviceResults>& devices, bool dry_run) {
+template <class OfProblem>
+int report_troubles(const std::vector<DeviceResultsOf<OfProblem>>& devices, bool dry_run) {
   int failed = 0, pending = 0;
   for (const auto& [device, results] : devices) {
-    for (const TuneResult& result : results) {
-      failed += result.state == TuneResult::State::failed;
-      pending += result.state == TuneResult::State::pending;
+    for (const auto& result : results) {
+      failed += result.state == TuneState::failed;
+      pending += result.state == TuneState::pending;
       if (result.why.empty()) continue;
       tell("{} {}: {}", to_string(result.problem), to_string(result.bucket), result.why);
     }
@@ -175,13 +196,56 @@ void write_report(OutputFile& file, const std::vector<ReportDevice>& devices, co
 void write_builtin(OutputFile& file, const std::vector<ReportDevice>& devices) {
   std::vector<TuningRecord> records;
   for (const ReportDevice& device : devices) {
-    std::copy_if(device.records.begin(), device.records.end(), std::back_inserter(records), is_complete);
+    std::copy_if(device.records.begin(), device.records.end(), std::back_inserter(records), is_complete<TuningRecord>);
   }
   file.write(for_option("--builtin", [&] { return summarize(records); }));
   file.publish();
 }
 
+template <class OfProblem>
+std::vector<DeviceResultsOf<OfProblem>> tune_devices(Engine& engine, const std::vector<DeviceInfo>& chosen,
+                                                     const std::vector<TuneCaseOf<OfProblem>>& cases,
+                                                     const Options& options, const InterruptGuard& interrupt) {
+  std::vector<DeviceResultsOf<OfProblem>> devices;
+  for (const DeviceInfo& device : chosen)
+    devices.push_back({device, tune_device(engine, device, cases, options, interrupt)});
+  return devices;
+}
+
+// The exit code.
+template <class OfProblem>
+int tell(const std::vector<DeviceResultsOf<OfProblem>>& devices, bool tunes, const Options& options) {
+  if (options.json) print_json(devices, options.dry_run);
+  if (!options.json && tunes) print_text(devices);
+  const int code = report_troubles(devices, options.dry_run);
+  flush_output();  // a pending Ctrl-C ends the process when the guard goes
+  return code;
+}
+
+std::vector<TuneCaseOf<BackwardProblem>> cases_of_gradients(const Options& options) {
+  for (const auto& [name, file] : {std::pair{"--report", &options.report}, {"--builtin", &options.builtin}})
+    if (!file->empty())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}: must not be given beside --pass backward, is of forward records alone", name));
+  std::vector<TuneCaseOf<BackwardProblem>> cases;
+  for (const auto& [problem, shape] : options.selection.cases())
+    cases.push_back({options.pass.gradients_of(problem), shape});
+  return cases;
+}
+
+int run_backward(const Options& options, const Session& session) {
+  const std::vector<TuneCaseOf<BackwardProblem>> cases = cases_of_gradients(options);
+  require_device_word(options.device);
+  const InterruptGuard interrupt;
+  Engine engine(session.gpu_engine_options());
+  const SystemInfo system = engine.system();
+  const std::vector<DeviceInfo> chosen = choose_devices(system, options.device);
+  if (!options.dry_run) warn_unless_kept(system);
+  return tell(tune_devices(engine, chosen, cases, options, interrupt), true, options);
+}
+
 int run(const Options& options, const Session& session) {
+  if (options.pass.is_backward()) return run_backward(options, session);
   const std::vector<TuneCase> cases = choose_cases(options);
   require_device_word(options.device);
   std::optional<OutputFile> report, builtin;
@@ -192,14 +256,8 @@ int run(const Options& options, const Session& session) {
   const SystemInfo system = engine.system();
   const std::vector<DeviceInfo> chosen = choose_devices(system, options.device);
   if (!cases.empty() && !options.dry_run) warn_unless_kept(system);
-  std::vector<DeviceResults> devices;
-  for (const DeviceInfo& device : chosen) {
-    devices.push_back({device, tune_device(engine, device, cases, options, interrupt)});
-  }
-  if (options.json) print_json(devices, options.dry_run);
-  if (!options.json && !cases.empty()) print_text(devices);
-  const int code = report_troubles(devices, options.dry_run);
-  flush_output();  // a pending Ctrl-C ends the process when the guard goes
+  const std::vector<DeviceResults> devices = tune_devices(engine, chosen, cases, options, interrupt);
+  const int code = tell(devices, !cases.empty(), options);
   if (InterruptGuard::pending() || options.dry_run) return code;
   const std::vector<ReportDevice> records =
       report || builtin ? collect_records(engine, devices) : std::vector<ReportDevice>();
@@ -235,6 +293,7 @@ void add_autotune(CLI::App& app, Command& command) {
   const auto options = std::make_shared<Options>();
   CLI::App* autotune = add_subcommand(app, command, "autotune", "Choose variants by measurement on this GPU", kEpilog);
   add_selection_options(autotune, options->selection);
+  add_pass_options(autotune, options->pass, "Variants of attention, or of its gradients");
   add_integer(autotune, "--budget", options->budget, "SECONDS", {1, 10000000},
               "For all tunings of a GPU together, shared fairly [default: 20 for each tuning]");
   add_option(autotune, "--device", options->device, "WHICH",

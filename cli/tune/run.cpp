@@ -15,9 +15,10 @@
 namespace flashjit::cli {
 namespace {
 
-using State = TuneResult::State;
+using State = TuneState;
 
-std::string progress_text(const TuneResult& result, const TuneProgress& progress) {
+template <class OfProblem>
+std::string progress_text(const TuneResultOf<OfProblem>& result, const typename PassOf<OfProblem>::Progress& progress) {
   std::string text = fmt::format("{} {}/{}", progress.what, progress.done, progress.total);
   if (progress.best_us > 0 && progress.default_us > 0) {
     text += fmt::format(", best {:+.1f} %", 100 * (progress.default_us / progress.best_us - 1));
@@ -49,13 +50,15 @@ bool meets_all(const Error& error) {
          error.code() != ErrorCode::cache_miss;
 }
 
-void fail(TuneResult& result, const std::string& why) {
+template <class OfProblem>
+void fail(TuneResultOf<OfProblem>& result, const std::string& why) {
   result.state = State::failed;
   result.why = why;
 }
 
 // Nothing is kept of a tuning that was cancelled, or whose default failed.
-void take(TuneResult& result, TuningRecord record) {
+template <class OfProblem>
+void take(TuneResultOf<OfProblem>& result, RecordFor<OfProblem> record) {
   const std::string complete = environment_of(record, "complete");
   if (complete == "cancelled") return;
   if (complete == "default failed") return fail(result, "the default variant: " + record.candidates.front().why);
@@ -63,9 +66,11 @@ void take(TuneResult& result, TuningRecord record) {
   result.record = std::move(record);
 }
 
-void tune(Engine& engine, int device, const TuneOptions& options, TuneResult& result) {
+template <class OfProblem>
+void try_to_tune(Engine& engine, int device, const typename PassOf<OfProblem>::Options& options,
+                 TuneResultOf<OfProblem>& result) {
   try {
-    take(result, engine.tune(result.problem, result.shape, options, device));
+    take(result, tune(engine, result.problem, result.shape, options, device));
   } catch (const Error& error) {
     if (meets_all(error)) throw;
     fail(result, error.what());
@@ -74,7 +79,7 @@ void tune(Engine& engine, int device, const TuneOptions& options, TuneResult& re
 
 }  // namespace
 
-const char* to_string(TuneResult::State state) noexcept {
+const char* to_string(TuneState state) noexcept {
   switch (state) {
     case State::pending:
       return "pending";
@@ -88,30 +93,28 @@ const char* to_string(TuneResult::State state) noexcept {
   return "unknown";
 }
 
-std::string environment_of(const TuningRecord& record, const std::string& name) {
-  for (const auto& [key, value] : record.environment) {
+std::string environment_of(const std::vector<std::pair<std::string, std::string>>& environment,
+                           const std::string& name) {
+  for (const auto& [key, value] : environment) {
     if (key == name) return value;
   }
   return {};
 }
 
-bool is_complete(const TuningRecord& record) {
-  const std::string complete = environment_of(record, "complete");
-  return complete.empty() || complete == "yes";  // records that ship inside the library need not say it
-}
-
-std::vector<TuneResult> plan_tunings(const std::vector<TuneCase>& cases, const std::vector<TuningRecord>& records,
-                                     int sm_count, bool again) {
-  std::vector<TuneResult> results;
+template <class OfProblem>
+std::vector<TuneResultOf<OfProblem>> plan_tunings(const std::vector<TuneCaseOf<OfProblem>>& cases,
+                                                  const std::vector<RecordFor<OfProblem>>& records, int sm_count,
+                                                  bool again) {
+  std::vector<TuneResultOf<OfProblem>> results;
   for (const auto& [of_calls, shape] : cases) {
-    const Problem problem = tuning_class(of_calls);
+    const OfProblem problem = tuning_class(of_calls);
     const ShapeBucket bucket = shape_bucket(shape, sm_count);
-    const bool planned = std::any_of(results.begin(), results.end(), [&](const TuneResult& result) {
+    const bool planned = std::any_of(results.begin(), results.end(), [&](const auto& result) {
       return result.problem == problem && result.bucket == bucket;
     });
     if (planned) continue;
-    const TuningRecord* const record = find_record(records, problem, bucket);
-    TuneResult result{problem, of_calls, bucket, shape, State::pending, record != nullptr, {}, {}};
+    const auto* const record = find_record(records, problem, bucket);
+    TuneResultOf<OfProblem> result{problem, of_calls, bucket, shape, State::pending, record != nullptr, {}, {}};
     if (record && !again && is_complete(*record)) {
       result.state = State::recorded;
       result.record = *record;
@@ -121,33 +124,36 @@ std::vector<TuneResult> plan_tunings(const std::vector<TuneCase>& cases, const s
   return results;
 }
 
-void run_tunings(Engine& engine, int device, const TuneRunOptions& options, std::vector<TuneResult>& results) {
-  auto left = static_cast<std::size_t>(std::count_if(
-      results.begin(), results.end(), [](const TuneResult& result) { return result.state == State::pending; }));
+template <class OfProblem>
+void run_tunings(Engine& engine, int device, const TuneRunOptions& options,
+                 std::vector<TuneResultOf<OfProblem>>& results) {
+  auto left = static_cast<std::size_t>(
+      std::count_if(results.begin(), results.end(), [](const auto& result) { return result.state == State::pending; }));
   const Budget budget(options.budget_seconds);
   ProgressLine progress("tuning", static_cast<int>(left));
-  for (TuneResult& result : results) {
+  for (auto& result : results) {
     if (result.state != State::pending) continue;
     if (budget.spent() || InterruptGuard::pending()) return;
-    TuneOptions tune_options;
+    typename PassOf<OfProblem>::Options tune_options;
     tune_options.budget_seconds = budget.share(left--);
     tune_options.jobs = options.jobs;
     tune_options.again = result.again;
     tune_options.cancelled = [] { return InterruptGuard::pending(); };
-    tune_options.progress = [&](const TuneProgress& now) { progress.show(progress_text(result, now)); };
-    tune(engine, device, tune_options, result);
+    tune_options.progress = [&](const auto& now) { progress.show(progress_text(result, now)); };
+    try_to_tune(engine, device, tune_options, result);
     progress.advance();
   }
 }
 
+template <class OfProblem>
 void compile_chosen(Engine& engine, const std::string& architecture, int jobs, const InterruptGuard& interrupt,
-                    std::vector<TuneResult>& results) {
+                    std::vector<TuneResultOf<OfProblem>>& results) {
   std::vector<CompileJob> kernels;
-  std::vector<TuneResult*> chosen;
-  for (TuneResult& result : results) {
+  std::vector<TuneResultOf<OfProblem>*> chosen;
+  for (auto& result : results) {
     const bool is_made = result.state == State::tuned && result.of_calls == result.problem;
     if (!result.record || is_made) continue;
-    kernels.push_back({result.of_calls, result.record->chosen, architecture});
+    kernels.emplace_back(result.of_calls, result.record->chosen, architecture);
     chosen.push_back(&result);
   }
   if (kernels.empty()) return;
@@ -156,5 +162,15 @@ void compile_chosen(Engine& engine, const std::string& architecture, int jobs, c
   for (std::size_t i = 0; i < outcomes.size(); ++i)
     if (!outcomes[i].kernel) fail(*chosen[i], outcomes[i].problem);
 }
+
+template std::vector<TuneResult> plan_tunings(const std::vector<TuneCase>&, const std::vector<TuningRecord>&, int,
+                                              bool);
+template std::vector<TuneResultOf<BackwardProblem>> plan_tunings(const std::vector<TuneCaseOf<BackwardProblem>>&,
+                                                                 const std::vector<BackwardTuningRecord>&, int, bool);
+template void run_tunings(Engine&, int, const TuneRunOptions&, std::vector<TuneResult>&);
+template void run_tunings(Engine&, int, const TuneRunOptions&, std::vector<TuneResultOf<BackwardProblem>>&);
+template void compile_chosen(Engine&, const std::string&, int, const InterruptGuard&, std::vector<TuneResult>&);
+template void compile_chosen(Engine&, const std::string&, int, const InterruptGuard&,
+                             std::vector<TuneResultOf<BackwardProblem>>&);
 
 }  // namespace flashjit::cli

@@ -13,10 +13,12 @@
 
 namespace flashjit::cli {
 
-struct TuneCase {
-  Problem problem;
+template <class OfProblem>
+struct TuneCaseOf {
+  OfProblem problem;
   CallShape shape;
 };
+using TuneCase = TuneCaseOf<Problem>;
 
 // --grid forward, --shapes FILE, or --head-dim with --seqlen: exactly one of the three ways.
 struct TuneSelection {

@@ -11,26 +11,29 @@
 namespace flashjit::cli {
 namespace {
 
-using State = TuneResult::State;
-using Outcome = TunedCandidate::Outcome;
+using State = TuneState;
+using Outcome = CandidateOutcome;
 
 std::string percent(double ratio) { return fmt::format("{:.1f}", 100 * ratio); }
 
-double seconds_of(const TuningRecord& record) {
+template <class Record>
+double seconds_of(const Record& record) {
   return std::strtod(environment_of(record, "seconds").c_str(), nullptr);
 }
 
-std::string state_text(const TuneResult& result) {
+template <class OfProblem>
+std::string state_text(const TuneResultOf<OfProblem>& result) {
   std::string text = to_string(result.state);
   if (result.record && !is_complete(*result.record)) text += " (" + environment_of(*result.record, "complete") + ")";
   return text;
 }
 
-std::vector<std::string> row_of(const TuneResult& result) {
+template <class OfProblem>
+std::vector<std::string> row_of(const TuneResultOf<OfProblem>& result) {
   std::vector<std::string> row = {to_string(result.problem), to_string(result.bucket), shape_text(result.shape),
                                   state_text(result)};
   if (!result.record) return row;
-  const TuningRecord& record = *result.record;
+  const auto& record = *result.record;
   const CandidateCounts counts = count_candidates(record);
   const bool by_default = record.chosen == record.default_variant;
   row.insert(row.end(), {percent(speedup(record) - 1), percent(record.noise),
@@ -49,9 +52,10 @@ Json describe(const CallShape& shape) {
 
 }  // namespace
 
-CandidateCounts count_candidates(const TuningRecord& record) {
+template <class Record>
+CandidateCounts count_candidates(const Record& record) {
   CandidateCounts counts;
-  for (const TunedCandidate& candidate : record.candidates) {
+  for (const auto& candidate : record.candidates) {
     switch (candidate.outcome) {
       case Outcome::measured:
         ++counts.measured;
@@ -70,16 +74,12 @@ CandidateCounts count_candidates(const TuningRecord& record) {
   return counts;
 }
 
-double speedup(const TuningRecord& record) {
-  const bool timed = record.chosen_us > 0 && record.default_us > 0;
-  return timed && record.chosen != record.default_variant ? record.default_us / record.chosen_us : 1;
-}
-
-TuneSummary summarize_results(const std::vector<TuneResult>& results) {
+template <class OfProblem>
+TuneSummary summarize_results(const std::vector<TuneResultOf<OfProblem>>& results) {
   TuneSummary summary;
   double sum_of_logs = 0;
   int records = 0;
-  for (const TuneResult& result : results) {
+  for (const auto& result : results) {
     summary.tuned += result.state == State::tuned;
     summary.recorded += result.state == State::recorded;
     summary.failed += result.state == State::failed;
@@ -93,10 +93,11 @@ TuneSummary summarize_results(const std::vector<TuneResult>& results) {
   return summary;
 }
 
-std::string table_text(const std::vector<TuneResult>& results) {
+template <class OfProblem>
+std::string table_text(const std::vector<TuneResultOf<OfProblem>>& results) {
   Table table(
       {"<problem", "<bucket", "<shape", "<state", "gain %", "noise %", "measured/stopped/dropped", "s", "<chosen"});
-  for (const TuneResult& result : results) table.add_row(row_of(result));
+  for (const auto& result : results) table.add_row(row_of(result));
   return table.empty() ? std::string() : table.text();
 }
 
@@ -108,14 +109,15 @@ std::string summary_text(const TuneSummary& summary) {
                             summary.mean_speedup, summary.default_stayed);
 }
 
-Json describe(const TuneResult& result) {
+template <class OfProblem>
+Json describe(const TuneResultOf<OfProblem>& result) {
   Json json = {{"problem", to_string(result.problem)},
                {"bucket", to_string(result.bucket)},
                {"shape", describe(result.shape)},
                {"state", to_string(result.state)}};
   if (!result.why.empty()) json["why"] = result.why;
   if (!result.record) return json;
-  const TuningRecord& record = *result.record;
+  const auto& record = *result.record;
   const CandidateCounts counts = count_candidates(record);
   json.update({{"chosen", to_string(record.chosen)},
                {"default", to_string(record.default_variant)},
@@ -136,5 +138,14 @@ Json describe(const TuneSummary& summary) {
   return {{"tuned", summary.tuned},  {"recorded", summary.recorded},    {"failed", summary.failed},
           {"left", summary.pending}, {"speedup", summary.mean_speedup}, {"default_stayed", summary.default_stayed}};
 }
+
+template CandidateCounts count_candidates(const TuningRecord&);
+template CandidateCounts count_candidates(const BackwardTuningRecord&);
+template TuneSummary summarize_results(const std::vector<TuneResult>&);
+template TuneSummary summarize_results(const std::vector<TuneResultOf<BackwardProblem>>&);
+template std::string table_text(const std::vector<TuneResult>&);
+template std::string table_text(const std::vector<TuneResultOf<BackwardProblem>>&);
+template Json describe(const TuneResult&);
+template Json describe(const TuneResultOf<BackwardProblem>&);
 
 }  // namespace flashjit::cli

@@ -135,6 +135,10 @@ HopperBackwardVariant default_hopper_backward(const Problem& problem) {
   return {.block_q = problem.head_dim > kWidestRows ? 64 : 128};
 }
 
+BackwardEstimate backward_estimate(const Problem& problem, const HopperBackwardVariant& variant) {
+  return {.smem_bytes = smem_bytes(problem, variant)};
+}
+
 std::string why_illegal(const Problem& problem, const HopperBackwardVariant& variant,
                         const Architecture& architecture) {
   if (!has_hopper_kernels(architecture)) return must("architecture of the hopper family", "sm_90a", architecture.name);

@@ -61,6 +61,20 @@ bool can_be_shared_out(const MmaBackwardVariant& variant) {
          (keys_of_warp == kPieceKeys / 2 || (keys_of_warp > 0 && keys_of_warp % kPieceKeys == 0));
 }
 
+// Of a warp for a step of its tiles of queries and keys: fragments of 16 x 16, as ldmatrix.x4 loads them.
+double loaded_fragments(const Problem& problem, const MmaBackwardVariant& variant) {
+  const int rows = variant.row_tiles, rows_of_warp = kTileRows * rows;
+  const double dims = 1.0 * (padded(problem.head_dim) + padded(problem.head_dim_v)) / kTileRows,
+               dims_of_dq = 1.0 * padded(problem.head_dim) / kTileRows;
+  const int parts_of_queries = variant.warps * rows_of_warp / variant.block_q,
+            parts_of_keys = variant.warps * rows_of_warp / variant.block_kv;
+  const int keys_of_warp = variant.block_kv / parts_of_queries, piece = std::min(kPieceKeys, keys_of_warp);
+  const double scores = 1.0 * keys_of_warp / piece * dims * (rows + 1.0 * piece / kTileRows),
+               of_keys = 1.0 * variant.block_q / kTileRows * (2 * rows + dims / parts_of_keys),
+               of_queries = dims_of_dq / parts_of_queries * variant.block_kv / kTileRows * (rows + 1);
+  return scores + of_keys + of_queries;
+}
+
 std::string render_config(const Problem& problem, const MmaBackwardVariant& variant, const KernelGradients& gradients,
                           const Architecture& architecture) {
   ConfigText config = backward_config(problem, gradients);
@@ -81,6 +95,33 @@ MmaBackwardVariant default_mma_backward(const Problem& problem, const Architectu
     return head_dim <= each.max_head_dim && smem_bytes(problem, each.variant) <= architecture.smem_per_block;
   });
   return row->variant;
+}
+
+std::vector<MmaBackwardVariant> mma_backward_candidates() {
+  std::vector<MmaBackwardVariant> candidates;
+  for (const int block_q : {128, 64, 32, 16})
+    for (const int block_kv : {128, 64, 32, 16})
+      for (const int warps : {8, 4})
+        for (const int row_tiles : {1, 2})
+          for (const int stages : {1, 2}) {
+            const MmaBackwardVariant candidate{block_q, block_kv, warps, row_tiles, stages};
+            if (can_be_shared_out(candidate)) candidates.push_back(candidate);
+          }
+  return candidates;
+}
+
+// P and dS go to shared memory once, Q and dO of a tile come there.
+BackwardEstimate backward_estimate(const Problem& problem, const MmaBackwardVariant& variant) {
+  constexpr int kFragmentBytes = 512;
+  const int dim = padded(problem.head_dim), dim_v = padded(problem.head_dim_v);
+  const double pairs = 1.0 * variant.block_q * variant.block_kv;
+  const double bytes = loaded_fragments(problem, variant) * variant.warps * kFragmentBytes +
+                       (2 * pairs + 1.0 * variant.block_q * (dim + dim_v)) * kElementBytes;
+  const double operations = 2 * pairs * (3 * dim + 2 * dim_v);
+  return {.smem_bytes = smem_bytes(problem, variant),
+          .sum_registers = variant.block_kv * (dim + dim_v) / (variant.warps * kWarpSize) +
+                           2 * variant.row_tiles * kTileRows * kPieceKeys / kWarpSize,
+          .smem_bytes_per_kflop = 1000 * bytes / operations};
 }
 
 std::string why_illegal(const Problem& problem, const MmaBackwardVariant& variant, const Architecture& architecture) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of attention, on the default engine.
+// Gradients of attention, on the default engine, and what their kernels are made for.
 #pragma once
 
 #include <optional>
@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "flashjit/attention.h"
+#include "flashjit/problem.h"
 #include "flashjit/tensor.h"
 
 namespace flashjit {
@@ -48,6 +49,30 @@ std::string to_string(const BackwardVariant& variant);
 // is of mma. Throws Error(invalid_argument).
 BackwardVariant parse_backward_variant(std::string_view text);
 
+// What is compiled into the kernels of calls for gradients: what the call of attention was, and what of gradients
+// changes the source. All else is up to each call, as of Problem.
+struct BackwardProblem {
+  Problem attention;    // of the call whose gradients they are
+  bool f32 = false;     // dk and dv are f32
+  bool slopes = false;  // there is dslopes, too, of a problem with alibi,
+  bool bias = false;    // dbias, of one with a bias,
+  bool sinks = false;   // and dsinks, of one with sinks
+  bool deterministic = false;
+
+  friend bool operator==(const BackwardProblem& a, const BackwardProblem& b) noexcept {
+    return a.attention == b.attention && a.f32 == b.f32 && a.slopes == b.slopes && a.bias == b.bias &&
+           a.sinks == b.sinks && a.deterministic == b.deterministic;
+  }
+};
+// "bwd-bf16-d128-causal", "bwd-bf16-d64-alibi-f32-dslopes-deterministic": that of the problem, and behind it these.
+std::string to_string(const BackwardProblem& problem);
+// Reads that spelling and no other, of what parse_problem reads. Throws Error(invalid_argument).
+BackwardProblem parse_backward_problem(std::string_view text);
+// Throws Error(invalid_argument) which names the field, and Error(unsupported) for what has no backward kernels.
+void validate(const BackwardProblem& problem);
+
+using BackwardVariantExplanation = VariantExplanationOf<BackwardVariant>;
+
 struct BackwardOptions {
   std::optional<Tensor> dlse;              // by which the number depends on the LSE; without it it does not
   std::optional<BackwardVariant> variant;  // without it the library chooses
@@ -71,11 +96,12 @@ struct Gradients {
 // page_table, batch_indices_kv and k and v of e4m3 have no kernels yet: Error(unsupported) names the option. Ragged
 // batches get a kernel of mma.sync unless another variant is named.
 //
-// Kernels are made at the first call: of the Hopper family where that has them and there are 64 queries or more, else
-// of mma.sync. dq is a sum by atomic additions in f32, whose order, and so its last bits, may differ from run to run,
-// and so is dbias where the bias stands for more than one batch entry, head or query; the others do not. deterministic:
-// thread blocks add to a row of dq one after the other, always in the same order, whatever else runs on the GPU; such a
-// dbias is refused by Error(unsupported). docs/kernels/backward.md says what it costs.
+// Kernels are made at the first call, or ahead of it by Engine::prepare_backward: of the Hopper family where that has
+// them and there are 64 queries or more, else of mma.sync. dq is a sum by atomic additions in f32, whose order, and so
+// its last bits, may differ from run to run, and so is dbias where the bias stands for more than one batch entry, head
+// or query; the others do not. deterministic: thread blocks add to a row of dq one after the other, always in the same
+// order, whatever else runs on the GPU; such a dbias is refused by Error(unsupported). docs/kernels/backward.md says
+// what it costs.
 //
 // The call allocates in stream order, and frees, two floats for each row of q, and for dq head_dim more; the Hopper
 // family pads rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256, and has two counters

@@ -108,12 +108,10 @@ struct EngineOptions {
   static EngineOptions from_environment();
 };
 
-// Facts about one compiled kernel. Of one that an engine prepared to emulate: registers, spills and stack are 0, and
-// cubin_bytes is the size of the PTX.
-struct KernelInfo {
+// Facts about one compiled kernel, of whichever pass. Of one that an engine prepared to emulate: registers, spills and
+// stack are 0, and cubin_bytes is the size of the PTX.
+struct KernelFacts {
   std::string name;  // problem, variant and architecture, readable
-  Problem problem;
-  Variant variant;
   std::string architecture;
   enum class Origin { compiled, disk, bundle, memory } origin = Origin::compiled;
   bool tuned = false;  // a tuning record chose the variant, of Engine::prepare for a problem
@@ -127,6 +125,14 @@ struct KernelInfo {
   std::size_t cubin_bytes = 0;
   std::string cache_file;     // or <bundle>:<member>; empty when it is in memory only
   std::string cache_problem;  // why it could not be stored in the user's directory; empty when it was, or was not to be
+};
+struct KernelInfo : KernelFacts {
+  Problem problem;
+  Variant variant;
+};
+struct BackwardKernelInfo : KernelFacts {
+  BackwardProblem problem;
+  BackwardVariant variant;
 };
 const char* to_string(KernelInfo::Origin origin) noexcept;
 
@@ -283,6 +289,11 @@ class Engine {
   // what the call would throw. A call without queries needs none: then nothing is made, and the name is empty.
   KernelInfo prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                      const AttentionOptions& opts = {});
+  // Likewise for calls for these gradients, of whatever sizes: the kernels of the variants that they may take, or of
+  // the given one, which are told, and all that stands beside them. Calls without dq are not deterministic ones, and
+  // those that leave out a gradient of an option are another problem's.
+  std::vector<BackwardKernelInfo> prepare_backward(const BackwardProblem& problem, int device = -1,
+                                                   const std::optional<BackwardVariant>& variant = {});
 
   // --- Tuning (docs/tuning.md) --------------------------------------------------------------------------------------
 
@@ -296,6 +307,10 @@ class Engine {
   // The records that this engine would use on the device: of all layers of its cache and of the library, without what
   // another one hides.
   std::vector<TuningRecord> tuning_records(int device = -1) const;
+  // The same for gradients, whose candidates must make those of the default variant, within what rounding explains.
+  BackwardTuningRecord tune_backward(const BackwardProblem& problem, const CallShape& shape,
+                                     const BackwardTuneOptions& options = {}, int device = -1);
+  std::vector<BackwardTuningRecord> backward_tuning_records(int device = -1) const;
 
   // --- Without a GPU or a driver ------------------------------------------------------------------------------------
 
@@ -319,6 +334,22 @@ class Engine {
   // beside it: what makes a block mask or the list of tiles of ragged batches, and what combines split keys.
   // Throws Error(no_compiler, compile_failed, cache_miss, invalid_argument).
   KernelInfo compile(const Problem& problem, const Variant& variant, std::string_view architecture);
+
+  // The same of calls for gradients. What they take without a record: of the Hopper family, where that has kernels, for
+  // calls of 64 queries or more with tensors that TMA can describe, and of mma.sync for all others.
+  std::vector<BackwardVariant> default_backward_variants(const BackwardProblem& problem,
+                                                         std::string_view architecture) const;
+  std::vector<BackwardVariant> backward_variants(const BackwardProblem& problem, std::string_view architecture) const;
+  std::vector<BackwardVariant> recorded_backward_variants(const BackwardProblem& problem,
+                                                          std::string_view architecture) const;
+  std::vector<BackwardVariantExplanation> explain_backward_variants(const BackwardProblem& problem,
+                                                                    std::string_view architecture) const;
+  std::string render_backward(const BackwardProblem& problem, const BackwardVariant& variant,
+                              std::string_view architecture) const;
+  // With all that stands beside the kernel: what clears counters, what goes through the rows before it and behind it,
+  // and what makes the gradients of options.
+  BackwardKernelInfo compile_backward(const BackwardProblem& problem, const BackwardVariant& variant,
+                                      std::string_view architecture);
 
   // A bundle (docs/cache.md) of every kernel that this engine holds: that it compiled, prepared or called. Equal
   // kernels give equal bytes, whatever the order and the machine.

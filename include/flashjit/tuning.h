@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "flashjit/backward.h"
 #include "flashjit/problem.h"
 #include "flashjit/variant.h"
 
@@ -41,70 +42,90 @@ struct DeviceIdentity {
 // "nvidia-h200-sm_90a-132sm-140g-50m-1980mhz-3201mhz-6144b": a directory name, [a-z0-9_.-].
 std::string slug(const DeviceIdentity& device);
 
-// What became of one candidate.
-struct TunedCandidate {
-  Variant variant;
-  enum class Outcome {
-    measured,  // to the end
-    stopped,   // measured until it was clearly slower than the best
-    failed,    // was refused by the compiler or could not be loaded
-    spills,
-    duplicate,  // its machine code equals that of an earlier candidate
-    wrong,      // its output differs from the reference by more than the bound
-    untried,    // the budget was spent, or it was cancelled
-  } outcome = Outcome::untried;
+enum class CandidateOutcome {
+  measured,  // to the end
+  stopped,   // measured until it was clearly slower than the best
+  failed,    // was refused by the compiler or could not be loaded
+  spills,
+  duplicate,  // its machine code equals that of an earlier candidate
+  wrong,      // its output differs from the reference by more than the bound
+  untried,    // the budget was spent, or it was cancelled
+};
+const char* to_string(CandidateOutcome outcome) noexcept;
+// What became of one candidate. What tuning has is of a pass: forward, or backward by its own variants.
+template <class OfPass>
+struct TunedCandidateOf {
+  using Outcome = CandidateOutcome;
+  OfPass variant;
+  Outcome outcome = Outcome::untried;
   std::string why;        // one line for what is not measured
   double median_us = 0;   // of all launches; 0 when there was none
   double dispersion = 0;  // median absolute deviation divided by the median
   int launches = 0;
 };
-const char* to_string(TunedCandidate::Outcome outcome) noexcept;
+using TunedCandidate = TunedCandidateOf<Variant>;
+using BackwardTunedCandidate = TunedCandidateOf<BackwardVariant>;
 
 // One class of problems and shape bucket on one device.
-struct TuningRecord {
+template <class ProblemOfPass, class OfPass>
+struct TuningRecordOf {
   DeviceIdentity device;
-  Problem problem;  // a class: tuning_class
+  ProblemOfPass problem;  // a class: tuning_class
   ShapeBucket bucket;
-  CallShape shape;                         // that was measured
-  Variant chosen;                          // the default, unless another was faster beyond the noise
-  Variant default_variant;                 // of the rules when it was measured
-  double chosen_us = 0, default_us = 0;    // medians of the last comparison, interleaved
-  double noise = 0;                        // relative: what the chosen one had to be faster by
-  std::vector<TunedCandidate> candidates;  // the default first, then as they were listed
+  CallShape shape;                                   // that was measured
+  OfPass chosen;                                     // the default, unless another was faster beyond the noise
+  OfPass default_variant;                            // of the rules when it was measured
+  double chosen_us = 0, default_us = 0;              // medians of the last comparison, interleaved
+  double noise = 0;                                  // relative: what the chosen one had to be faster by
+  std::vector<TunedCandidateOf<OfPass>> candidates;  // the default first, then as they were listed
   // Where and when: version (of flashjit), kernels (digest of the device code), driver, nvrtc, date (UTC), seconds,
   // complete ("yes", or why not: "budget", "cancelled", "default failed").
   std::vector<std::pair<std::string, std::string>> environment;
 };
+using TuningRecord = TuningRecordOf<Problem, Variant>;
+using BackwardTuningRecord = TuningRecordOf<BackwardProblem, BackwardVariant>;
+// The class of gradients: of the class of their problem, without what their kernels do not know of it. dk and dv in f32
+// and gradients of sinks make no other one: they choose among the same kernels.
+BackwardProblem tuning_class(const BackwardProblem& problem);
 // The file that keeps it, below a cache's directory or in a bundle: tuning/<slug>/<class of the problem>.<bucket>.json
 std::string record_path(const DeviceIdentity& device, const Problem& problem, const ShapeBucket& bucket);
+std::string record_path(const DeviceIdentity& device, const BackwardProblem& problem, const ShapeBucket& bucket);
 // JSON for people and programs; the first is a function of the record alone. The second throws Error(invalid_argument)
 // which says what is wrong with the text, and Error(unsupported) when it is of a newer format or of variants that this
 // release does not know.
 std::string to_json(const TuningRecord& record);
 TuningRecord parse_tuning_record(std::string_view json);
+std::string to_json(const BackwardTuningRecord& record);
+BackwardTuningRecord parse_backward_tuning_record(std::string_view json);
 // The choices of many records of one device, without their candidates: what the library has inside. Throws
 // Error(invalid_argument) when there is no record, or when they are of several devices.
 std::string summarize(const std::vector<TuningRecord>& records);
 
-struct TuneProgress {
+template <class OfPass>
+struct TuneProgressOf {
   std::string what;         // "compiling", "checking", "measuring", "confirming"
   int done = 0, total = 0;  // of this step: candidates; pairs of launches when confirming
-  Variant best;             // so far
+  OfPass best;              // so far
   double best_us = 0, default_us = 0;
   double seconds_left = 0;  // at most
 };
+using TuneProgress = TuneProgressOf<Variant>;
+using BackwardTuneProgress = TuneProgressOf<BackwardVariant>;
 
-struct TuneOptions {
+template <class OfPass>
+struct TuneOptionsOf {
   double budget_seconds = 20;  // of measuring and compiling together; what is best by then is compared and kept
   int jobs = 0;                // kernels compiled at once; 0: as many as cores and free memory allow
   bool again = false;          // measure although there is a record
   bool keep = true;            // write the record to the user's cache
   // Calls of this engine that have used another variant take the new one, with whatever text of the problem's class.
   bool adopt = false;
-  std::vector<Variant> candidates;                    // empty: Engine::variants
-  std::function<void(const TuneProgress&)> progress;  // what it throws is dropped
+  std::vector<OfPass> candidates;                               // empty: Engine::variants
+  std::function<void(const TuneProgressOf<OfPass>&)> progress;  // what it throws is dropped
   // Asked often, from the calling thread. True: stop, choose the default and keep nothing.
   std::function<bool()> cancelled;
 };
+using TuneOptions = TuneOptionsOf<Variant>;
+using BackwardTuneOptions = TuneOptionsOf<BackwardVariant>;
 
 }  // namespace flashjit

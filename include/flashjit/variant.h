@@ -130,21 +130,25 @@ std::string to_string(const Variant& variant);
 // Throws Error(invalid_argument) which names the part, or both parts when two are of one tunable: "q64-q128".
 Variant parse_variant(std::string_view text, const Variant& base = {});
 
+enum class VariantVerdict : std::uint8_t {
+  kept,      // Engine::variants lists it
+  pruned,    // legal, but too far from the best by the model
+  replaced,  // another that differs only in how shared memory or an SM is shared out is tried in its place
+  illegal,
+};
+const char* to_string(VariantVerdict verdict) noexcept;
 // What became of one combination that the library considers for a problem (Engine::explain_variants).
-struct VariantExplanation {
-  Variant variant;
-  enum class Verdict : std::uint8_t {
-    kept,      // Engine::variants lists it
-    pruned,    // legal, but too far from the best by the model
-    replaced,  // another that differs only in how shared memory or an SM is shared out is tried in its place
-    illegal,
-  } verdict = Verdict::kept;
+template <class OfPass>
+struct VariantExplanationOf {
+  using Verdict = VariantVerdict;
+  OfPass variant;
+  Verdict verdict = Verdict::kept;
   std::string reason;               // one line for what is not kept
   int smem_bytes = 0;               // of a thread block
-  int registers = 0;                // of a thread, an estimate
-  double smem_bytes_per_kflop = 0;  // traffic of shared memory for 1000 operations of the two products
+  int registers = 0;                // of a thread, an estimate; 0 where there is none
+  double smem_bytes_per_kflop = 0;  // traffic of shared memory for 1000 operations of the products
   double attainable_rate = 0;       // the share of the tensor cores' peak that this leaves; 0 where there is no model
 };
-const char* to_string(VariantExplanation::Verdict verdict) noexcept;
+using VariantExplanation = VariantExplanationOf<Variant>;
 
 }  // namespace flashjit

@@ -465,22 +465,25 @@ PyObject* append(PyObject* module, PyObject* args) {
   return finish(&call, status);
 }
 
-/* Of captures only the types are read. */
+/* Of captures only the types are read. kinds: of gradients, or None for calls of attention. */
 PyObject* prepare(PyObject* module, PyObject* args) {
   (void)module;
-  PyObject *score, *mask;
+  PyObject *score, *mask, *kinds;
+  flashjit_gradient_kinds gradients = FLASHJIT_GRADIENT_KINDS_INIT;
   GivenSettings given = {0};
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
   int device;
   Call call;
   begin(&call);
-  if (!PyArg_ParseTuple(args, "O(bb)ii(ppppppppppppppppp)(bb)OOi:prepare", &given.engine, &problem.dtype.code,
+  if (!PyArg_ParseTuple(args, "O(bb)ii(ppppppppppppppppp)(bb)OOOi:prepare", &given.engine, &problem.dtype.code,
                         &problem.dtype.bits, &problem.head_dim, &problem.head_dim_v, &problem.causal, &problem.window,
                         &problem.chunk, &problem.softcap, &problem.alibi, &problem.sinks, &problem.boolean_mask,
                         &problem.documents, &problem.prefix, &problem.tree, &problem.block_mask, &problem.dropout,
                         &problem.dropout_mask, &problem.ragged, &problem.paged, &problem.e4m3, &problem.token_scales,
-                        &problem.bias.code, &problem.bias.bits, &score, &mask, &device) ||
-      !read_described(score, &call.score) || !read_described(mask, &call.mask)) {
+                        &problem.bias.code, &problem.bias.bits, &score, &mask, &kinds, &device) ||
+      !read_described(score, &call.score) || !read_described(mask, &call.mask) ||
+      (kinds != Py_None && !PyArg_ParseTuple(kinds, "ppppp:prepare", &gradients.f32, &gradients.dbias,
+                                             &gradients.dslopes, &gradients.dsinks, &gradients.deterministic))) {
     return NULL;
   }
   given.score = &call.score;
@@ -493,7 +496,8 @@ PyObject* prepare(PyObject* module, PyObject* args) {
   flashjit_status status = FLASHJIT_OK;
   if (!call.wrong) {
     Py_BEGIN_ALLOW_THREADS;
-    status = flashjit_prepare(call.settings.engine, &problem, device);
+    status = kinds == Py_None ? flashjit_prepare(call.settings.engine, &problem, device)
+                              : flashjit_prepare_backward(call.settings.engine, &problem, &gradients, device);
     Py_END_ALLOW_THREADS;
   }
   return finish(&call, status);

@@ -24,8 +24,8 @@ from ._nvrtc import find_nvrtc
 __all__ = [
     "CacheMiss", "CompileFailed", "DriverError", "Engine", "Error", "IOFailure", "InvalidArgument", "KernelFault",
     "Mask", "NoCompiler", "NoDevice", "NoDriver", "Plan", "Score", "Unsupported", "__version__", "append", "attention",
-    "attention_backward", "block_mask", "counters", "dropout_mask", "library_path", "merge", "plan", "prepare", "reference",
-    "reference_backward"
+    "attention_backward", "block_mask", "counters", "dropout_mask", "library_path", "merge", "plan", "prepare",
+    "prepare_backward", "reference", "reference_backward"
 ]
 
 __version__: str = _core.version()
@@ -74,6 +74,20 @@ class Engine(_core.Engine):
                 alibi=alibi, sinks=sinks, bias=bias, boolean_mask=boolean_mask, documents=documents, prefix=prefix,
                 tree=tree, score=score, mask=mask, block_mask=block_mask, dropout=dropout, dropout_mask=dropout_mask,
                 ragged=ragged, paged=paged, e4m3=e4m3, token_scales=token_scales)
+
+    def prepare_backward(self, dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False,
+                         device: int = -1, *, dbias: bool = False, dslopes: bool = False, dsinks: bool = False,
+                         deterministic: bool = False, float32: bool = False, window: bool = False,
+                         chunk: bool = False, softcap: bool = False, alibi: bool = False, sinks: bool = False,
+                         bias: Any = None, boolean_mask: bool = False, documents: bool = False, prefix: bool = False,
+                         tree: bool = False, mask: AnyMask | None = None, dropout: bool = False,
+                         dropout_mask: bool = False, ragged: bool = False) -> None:
+        """As flashjit.prepare_backward, with this engine."""
+        prepare_backward(dtype, head_dim, head_dim_v, causal, device, engine=self, dbias=dbias, dslopes=dslopes,
+                         dsinks=dsinks, deterministic=deterministic, float32=float32, window=window, chunk=chunk,
+                         softcap=softcap, alibi=alibi, sinks=sinks, bias=bias, boolean_mask=boolean_mask,
+                         documents=documents, prefix=prefix, tree=tree, mask=mask, dropout=dropout,
+                         dropout_mask=dropout_mask, ragged=ragged)
 
     def block_mask(self, q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = None, tree: Any = None,
                    mask: AnyMask | None = None, query_offsets: Any = None, key_offsets: Any = None, into: Any = None,
@@ -432,21 +446,64 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
     token_scales : bool
         Whether these have a k_scale and a v_scale for each token; beside e4m3=True.
     """
-    dim, dim_v = _to_int("head_dim", head_dim), head_dim if head_dim_v is None else head_dim_v
-    if (dim_v := _to_int("head_dim_v", dim_v)) == 0:  # which would stand for head_dim in the library
-        raise InvalidArgument("head_dim_v: must be a multiple of 8 from 8 to 256, or None for head_dim, was 0")
-    flags = {"causal": causal, "window": window, "chunk": chunk, "softcap": softcap, "alibi": alibi, "sinks": sinks,
-             "boolean_mask": boolean_mask, "documents": documents, "prefix": prefix, "tree": tree,
-             "block_mask": block_mask, "dropout": dropout, "dropout_mask": dropout_mask, "ragged": ragged,
-             "paged": paged, "e4m3": e4m3, "token_scales": token_scales}
+    _prepare(dtype, head_dim, head_dim_v, device, engine, score, mask, bias, None,
+             causal=causal, window=window, chunk=chunk, softcap=softcap, alibi=alibi, sinks=sinks,
+             boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree, block_mask=block_mask,
+             dropout=dropout, dropout_mask=dropout_mask, ragged=ragged, paged=paged, e4m3=e4m3,
+             token_scales=token_scales)
+
+
+def prepare_backward(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,
+                     engine: Engine | None = None, *, dbias: bool = False, dslopes: bool = False,
+                     dsinks: bool = False, deterministic: bool = False, float32: bool = False, window: bool = False,
+                     chunk: bool = False, softcap: bool = False, alibi: bool = False, sinks: bool = False,
+                     bias: Any = None, boolean_mask: bool = False, documents: bool = False, prefix: bool = False,
+                     tree: bool = False, mask: AnyMask | None = None, dropout: bool = False,
+                     dropout_mask: bool = False, ragged: bool = False) -> None:
+    """Make and load every kernel that calls of flashjit.attention_backward for dq, dk and dv of this problem may need.
+
+    >>> flashjit.prepare_backward("bfloat16", 128, causal=True, deterministic=True)
+
+    The forward is another matter: flashjit.prepare.
+
+    Parameters
+    ----------
+    dbias, dslopes, dsinks : bool
+        Whether calls want these, too, of the bias, the alibi_slopes and the sinks that they have.
+    deterministic : bool
+        Whether calls have deterministic=True.
+    float32 : bool
+        Whether calls have dk and dv in float32.
+    dtype, head_dim, head_dim_v, causal, device, engine, window, ..., ragged :
+        As of flashjit.prepare. What that has beside these has no backward kernels.
+    """
+    kinds = {"float32": float32, "dbias": dbias, "dslopes": dslopes, "dsinks": dsinks, "deterministic": deterministic}
+    _prepare(dtype, head_dim, head_dim_v, device, engine, None, mask, bias, _flags(kinds),
+             causal=causal, window=window, chunk=chunk, softcap=softcap, alibi=alibi, sinks=sinks,
+             boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree, block_mask=False,
+             dropout=dropout, dropout_mask=dropout_mask, ragged=ragged, paged=False, e4m3=False, token_scales=False)
+
+
+def _flags(flags: dict[str, bool]) -> tuple[bool, ...]:
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise InvalidArgument(f"{name}: must be True or False, whatever value calls have, was {flag!r:.100}")
+    return tuple(flags.values())
+
+
+# features: in the order in which _core.prepare takes them.
+def _prepare(dtype: Any, head_dim: int, head_dim_v: int | None, device: int, engine: Engine | None,
+             score: AnyScore | None, mask: AnyMask | None, bias: Any, kinds: tuple[bool, ...] | None,
+             **features: bool) -> None:
+    dim, dim_v = _to_int("head_dim", head_dim), head_dim if head_dim_v is None else head_dim_v
+    if (dim_v := _to_int("head_dim_v", dim_v)) == 0:  # which would stand for head_dim in the library
+        raise InvalidArgument("head_dim_v: must be a multiple of 8 from 8 to 256, or None for head_dim, was 0")
+    flags = _flags(features)
     functions = (_arrays.export_function("score", to_function(Score, score), 0),
                  _arrays.export_function("mask", to_function(Mask, mask), 0))
-    _core.prepare(engine, _to_dtype("dtype", dtype, '"float16" or "bfloat16"'), dim, dim_v, tuple(flags.values()),
+    _core.prepare(engine, _to_dtype("dtype", dtype, '"float16" or "bfloat16"'), dim, dim_v, flags,
                   (0, 0) if bias is None else _to_dtype("bias", bias, '"float16", "bfloat16", "float32" or None'),
-                  *functions, _to_int("device", device))
+                  *functions, kinds, _to_int("device", device))
 
 
 def dropout_mask(shape: tuple[int, int, int, int], probability: float, seed: int = 0, offset: int = 0) -> Any:

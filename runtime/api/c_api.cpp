@@ -246,6 +246,11 @@ flashjit_status flashjit_prepare(flashjit_engine* engine, const flashjit_problem
   return guarded([&] { engine_of(engine).prepare(to_problem(problem), device); });
 }
 
+flashjit_status flashjit_prepare_backward(flashjit_engine* engine, const flashjit_problem* problem,
+                                          const flashjit_gradient_kinds* kinds, int32_t device) {
+  return guarded([&] { engine_of(engine).prepare_backward(to_backward_problem(problem, kinds), device); });
+}
+
 flashjit_status flashjit_measure_mma_ceiling(flashjit_engine* engine, double* tflops) {
   return guarded([&] {
     double& result = require("tflops", tflops);

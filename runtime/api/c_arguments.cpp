@@ -221,6 +221,19 @@ Problem to_problem(const flashjit_problem* given) {
   return problem;
 }
 
+BackwardProblem to_backward_problem(const flashjit_problem* given, const flashjit_gradient_kinds* kinds) {
+  BackwardProblem problem{.attention = to_problem(given)};
+  if (!kinds) return problem;
+  const auto c = read_struct(*kinds);
+  require_zero("reserved", c.reserved);
+  problem.f32 = to_bool("f32", c.f32);
+  problem.slopes = to_bool("dslopes", c.dslopes);
+  problem.bias = to_bool("dbias", c.dbias);
+  problem.sinks = to_bool("dsinks", c.dsinks);
+  problem.deterministic = to_bool("deterministic", c.deterministic);
+  return problem;
+}
+
 CallShape to_shape(const flashjit_mask_shape& given) {
   constexpr std::int64_t kMost = std::int64_t{1} << 30;  // as of calls; more would overflow on the way
   const auto check = [&](const char* name, std::int64_t size) {

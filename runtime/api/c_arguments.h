@@ -54,6 +54,7 @@ AttentionOptions to_attention_options(const flashjit_attention_options* given, M
 AppendOptions to_append_options(const flashjit_append_options* given, MemoryKind kind);
 bool is_deterministic(const flashjit_gradients& given);
 Problem to_problem(const flashjit_problem* given);
+BackwardProblem to_backward_problem(const flashjit_problem* given, const flashjit_gradient_kinds* kinds);
 CallShape to_shape(const flashjit_mask_shape& given);
 
 }  // namespace flashjit::runtime

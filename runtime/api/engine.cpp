@@ -59,8 +59,11 @@ Engine::Impl::Impl(EngineOptions given)
       store({options.policy, cache.user, cache.all, options.compile_wait}, nvrtc, log),
       records(options_of_records(), log),
       autotuner(options_of_autotuner(), records, store.tally(), log),
+      backward_records(options_of_records(), log),
+      backward_autotuner(options_of_backward_autotuner(), backward_records, store.tally(), log),
       plain_kernels(templates),
       kernels(templates, store, autotuner, log, options.progress),
+      backward_choices(backward_autotuner, kernels, plain_kernels, log),
       gpus(kernels),
       emulated(emulated_backend_of(options, templates, store)),
       backend(emulated ? static_cast<runtime::Backend&>(*emulated) : gpus) {}
@@ -221,7 +224,7 @@ SystemInfo Engine::system() const {
 
 Counters Engine::counters() const {
   Counters counters = impl_->store.counters();
-  counters.quarantined += impl_->records.damaged();
+  counters.quarantined += impl_->records.damaged() + impl_->backward_records.damaged();
   return counters;
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients, on the engine's device.
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "flashjit/engine.h"
 #include "runtime/api/engine_impl.h"
+#include "runtime/backends/backward_bench.h"
 #include "runtime/call/backward.h"
 #include "runtime/call/ragged_backward.h"
 
@@ -14,17 +16,12 @@ namespace {
 using BackwardMemory = std::vector<DeviceTensor>;
 
 // Chooses its kernel, and what the launches share for as long as they are enqueued.
-BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& backend, std::int64_t resident_blocks) {
+BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& backend, std::int64_t resident_blocks,
+                          const std::optional<BackwardVariant>& recorded = {}) {
   const Stream stream = call.given.opts.stream;
   const int device = backend.output_device(call.forward.operands, stream);
-  runtime::choose_variant(call, backend.architecture(call.forward.operands, stream), resident_blocks);
-  runtime::BackwardScratch scratch = runtime::backward_scratch(call);
-  BackwardMemory memory;
-  for (Tensor* const tensor : scratch.all())
-    if (tensor->shape.size() > 0)
-      *tensor = memory.emplace_back(DeviceTensor::allocate(DType::f32, tensor->shape, stream, device)).view();
-  runtime::add_scratch(call, scratch);
-  return memory;
+  runtime::choose_variant(call, backend.architecture(call.forward.operands, stream), resident_blocks, recorded);
+  return runtime::allocate_scratch(call, stream, device);
 }
 
 }  // namespace
@@ -35,8 +32,10 @@ void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tenso
   runtime::with_batches({dout, q, k, v, out, lse, into, opts, backward}, [&](const runtime::GivenGradients& given) {
     runtime::BackwardCall call = runtime::validate_backward(given);
     if (call.nothing_to_do()) return;
+    const std::optional<BackwardVariant> recorded =
+        backward.variant ? std::nullopt : impl_->recorded_variant(call, opts.stream);
     const BackwardMemory memory =
-        make_ready(call, impl_->backend, impl_->backend.resident_blocks(call.forward.operands, opts.stream));
+        make_ready(call, impl_->backend, impl_->backend.resident_blocks(call.forward.operands, opts.stream), recorded);
     for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call))
       impl_->backend.run(call.forward.operands, opts.stream, [&](const Architecture& architecture) {
         return make(call, architecture, impl_->plain_kernels);

@@ -3,9 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "flashjit/engine.h"
 #include "generator/source.h"
+#include "runtime/backends/backward_choices.h"
 #include "runtime/backends/emulated_backend.h"
 #include "runtime/backends/gpu_backend.h"
 #include "runtime/backends/kernels.h"
@@ -37,6 +42,13 @@ struct Engine::Impl {
   void merge(const runtime::MergeTurn& turn, const Tensor& out, const MergeOptions& opts);
   runtime::TuningRecordsOptions options_of_records() const;
   runtime::AutotunerOptions options_of_autotuner();
+  runtime::AutotunerOptionsOf<runtime::BackwardPass> options_of_backward_autotuner();
+  std::vector<std::pair<std::string, std::string>> tuning_environment();
+  // The variant of gradients that a record chose for such calls on the device of a GPU; under on_first_use it is
+  // measured first.
+  std::optional<BackwardVariant> recorded_variant(const runtime::BackwardCall& call, Stream stream);
+  // Those of every bucket, each once.
+  std::vector<BackwardVariant> recorded_variants(const BackwardProblem& problem, int device);
 
   const EngineOptions options;
   const generator::Templates own_templates;  // empty: those inside the library
@@ -48,8 +60,11 @@ struct Engine::Impl {
   runtime::KernelStore store;
   runtime::TuningRecords records;
   runtime::Autotuner autotuner;
+  runtime::TuningRecordsOf<runtime::BackwardPass> backward_records;
+  runtime::AutotunerOf<runtime::BackwardPass> backward_autotuner;
   runtime::PlainKernels plain_kernels;
   runtime::Kernels kernels;
+  runtime::BackwardChoices backward_choices;
   runtime::GpuBackend gpus;
   const std::unique_ptr<runtime::EmulatedBackend> emulated;  // null: kernels run on the GPUs
   runtime::Backend& backend;                                 // the one that runs them

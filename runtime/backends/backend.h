@@ -33,6 +33,11 @@ class Backend {
   // Makes what this call needs; nothing for a call without output elements. Throws Error.
   virtual KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts) = 0;
 
+  // Makes and loads kernels beside those of forward attention, for a device with this architecture. Throws Error.
+  virtual std::vector<KernelFacts> prepare(const std::vector<const generator::PlainKernel*>& kernels, int device) = 0;
+  // Of a device; -1: the one of the current context, or 0. Throws Error.
+  virtual const Architecture& architecture(int device) const = 0;
+
   // The device in whose memory a new output of a call with these operands belongs. Throws Error.
   virtual int output_device(const Operands& operands, Stream stream) const = 0;
   // Of the device of a call with these operands. Throws Error.

@@ -230,6 +230,28 @@ KernelInfo EmulatedBackend::prepare(const ForwardCall& call, const AttentionOpti
   return kernel_of(call).info;
 }
 
+std::vector<KernelFacts> EmulatedBackend::prepare(const std::vector<const generator::PlainKernel*>& kernels,
+                                                  int device) {
+  require_ordinal(device);
+  std::vector<KernelFacts> facts(kernels.size());
+  ProgressReporter progress(progress_, static_cast<int>(kernels.size()));
+  parallel_for(kernels.size(), [&](std::size_t i) {
+    const generator::PlainKernel& kernel = *kernels[i];
+    const KernelRequest request(kernel.source, ptx_target(architecture_.name), {});
+    facts[i] = progress.around(kernel.source.name, [&] {
+      const KernelStore::Result made = store_.get(request);
+      beside(kernel);
+      return facts_of(kernel, architecture_, made);
+    });
+  });
+  return facts;
+}
+
+const Architecture& EmulatedBackend::architecture(int device) const {
+  require_ordinal(device);
+  return architecture_;
+}
+
 int EmulatedBackend::output_device(const Operands&, Stream stream) const {
   require_null(stream);
   return kHostMemory;

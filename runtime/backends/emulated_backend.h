@@ -37,6 +37,8 @@ class EmulatedBackend : public Backend {
   // These throw Error(invalid_argument) for an ordinal that is not this device's, and for a stream.
   std::vector<KernelInfo> prepare(const Problem& problem, int device, const std::optional<Variant>& variant) override;
   KernelInfo prepare(const ForwardCall& call, const AttentionOptions& opts) override;
+  std::vector<KernelFacts> prepare(const std::vector<const generator::PlainKernel*>& kernels, int device) override;
+  const Architecture& architecture(int device) const override;
   int output_device(const Operands& operands, Stream stream) const override;
   int sm_count(const Operands& operands, Stream stream) const override;
   const Architecture& architecture(const Operands& operands, Stream stream) const override;

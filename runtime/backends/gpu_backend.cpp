@@ -53,6 +53,14 @@ KernelInfo GpuBackend::prepare(const ForwardCall& call, const AttentionOptions& 
   return forward_kernel(driver, kernels_, call, opts, device).info;
 }
 
+std::vector<KernelFacts> GpuBackend::prepare(const std::vector<const generator::PlainKernel*>& kernels, int device) {
+  return kernels_.prepare_all(kernels, runtime::device(resolve_device(Driver::load(), device)));
+}
+
+const Architecture& GpuBackend::architecture(int device) const {
+  return require_architecture(runtime::device(resolve_device(Driver::load(), device)));
+}
+
 int GpuBackend::output_device(const Operands& operands, Stream stream) const {
   return device_of(Driver::load(), operands, stream);
 }

@@ -89,6 +89,12 @@ KernelInfo Kernels::compile(const Problem& problem, const Variant& variant, cons
   return info;
 }
 
+KernelFacts Kernels::compile(const generator::PlainKernel& kernel, const Architecture& architecture) {
+  const KernelRequest request(kernel.source, architecture.name, {});
+  ProgressReporter progress(progress_, 1);
+  return facts_of(kernel, architecture, progress.around(kernel.source.name, [&] { return store_.get(request); }));
+}
+
 const LaunchRecord& Kernels::prepare(const Problem& problem, const Variant& variant, const Device& device) {
   return prepare(problem, need_of(problem, variant, device), device);
 }
@@ -211,6 +217,22 @@ CUfunction Kernels::function_of(const generator::PlainKernel& kernel, const Devi
   const CUfunction function = load(request, kernel.threads, kernel.smem_bytes, device);
   const std::lock_guard lock(mutex_);
   return functions_.try_emplace(key, function).first->second;
+}
+
+std::vector<KernelFacts> Kernels::prepare_all(const std::vector<const generator::PlainKernel*>& kernels,
+                                              const Device& device) {
+  const Architecture& architecture = require_architecture(device);
+  std::vector<KernelFacts> facts(kernels.size());
+  ProgressReporter progress(progress_, static_cast<int>(kernels.size()));
+  parallel_for(kernels.size(), [&](std::size_t i) {
+    const KernelRequest request(kernels[i]->source, architecture.name, {});
+    facts[i] = progress.around(kernels[i]->source.name, [&] {
+      const KernelStore::Result made = store_.get(request);
+      function_of(*kernels[i], device);
+      return facts_of(*kernels[i], architecture, made);
+    });
+  });
+  return facts;
 }
 
 CUfunction Kernels::load(const KernelRequest& request, int threads, int smem_bytes, const Device& device) {

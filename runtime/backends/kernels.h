@@ -36,6 +36,8 @@ class Kernels {
 
   // --- Without a driver
   KernelInfo compile(const Problem& problem, const Variant& variant, const Architecture& architecture);
+  // One beside those of attention.
+  KernelFacts compile(const generator::PlainKernel& kernel, const Architecture& architecture);
 
   // --- With one
   // For the hot path: null when the kernel has not been prepared.
@@ -52,8 +54,9 @@ class Kernels {
   // From now on calls with this bucket get this variant: those of the problem, and those of others of its class that
   // have had another, unless theirs cannot be made.
   void adopt(const Problem& problem, const ShapeBucket& bucket, const Variant& variant, const Device& device);
-  // One beside those of attention; it must outlive this.
+  // One beside those of attention; it must outlive this. And several, in parallel.
   CUfunction function_of(const generator::PlainKernel& kernel, const Device& device);
+  std::vector<KernelFacts> prepare_all(const std::vector<const generator::PlainKernel*>& kernels, const Device& device);
   // Any other kernel, for measurements.
   CUfunction load(const KernelRequest& request, int threads, int smem_bytes, const Device& device);
 

@@ -8,6 +8,7 @@
 #include "generator/backward.h"
 #include "generator/family.h"
 #include "generator/plan.h"
+#include "runtime/call/backward_kernels.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operands.h"
 #include "runtime/call/option_gradients.h"
@@ -114,20 +115,23 @@ std::array<std::pair<const char*, const Tensor*>, 5> mapped_tensors(const Backwa
   const GivenGradients& given = call.given;
   return {{{"q", &given.q}, {"k", &given.k}, {"v", &given.v}, {"dout", &given.dout}, {"out", &given.out}}};
 }
-// Of few queries a tile would be padding for the most part, in memory too. Its kernels of ragged batches have not run
-// on a GPU yet.
-bool suits_hopper(const BackwardCall& call) {
-  constexpr std::int64_t kFewQueries = 64;
+// Unless it is named.
+bool may_take_hopper(const BackwardCall& call) {
   if (call.forward.problem.ragged) return false;
   const auto tensors = mapped_tensors(call);
-  return call.forward.seqlen_q >= kFewQueries &&
-         std::all_of(tensors.begin(), tensors.end(), [](const auto& each) { return has_tensor_map(*each.second); });
+  return std::all_of(tensors.begin(), tensors.end(), [](const auto& each) { return has_tensor_map(*each.second); });
 }
 
-BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& architecture) {
+BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& architecture,
+                               const std::optional<BackwardVariant>& recorded) {
   const std::optional<BackwardVariant>& asked = call.given.backward.variant;
   const Problem& problem = call.forward.problem;
-  if (!asked) return generator::default_backward_variant(problem, architecture, suits_hopper(call));
+  if (!asked) {
+    const bool may_be_hopper = may_take_hopper(call);
+    if (recorded && (may_be_hopper || !std::holds_alternative<HopperBackwardVariant>(*recorded))) return *recorded;
+    const bool suits_hopper = may_be_hopper && !generator::has_few_queries(call.forward.seqlen_q);
+    return generator::default_backward_variant(problem, architecture, suits_hopper);
+  }
   const std::string why = generator::why_illegal(problem, *asked, architecture);
   if (!why.empty()) throw Error(ErrorCode::invalid_argument, why);
   if (std::holds_alternative<HopperBackwardVariant>(*asked))
@@ -195,8 +199,15 @@ BackwardCall validate_backward(const GivenGradients& given) {
   return call;
 }
 
-void choose_variant(BackwardCall& call, const Architecture& architecture, std::int64_t resident_blocks) {
-  call.variant = chosen_variant(call, architecture);
+BackwardProblem problem_of(const BackwardCall& call) {
+  const generator::KernelGradients gradients = kernel_gradients(call);
+  return {call.forward.problem,   gradients.of_keys == DType::f32, gradients.slopes, gradients.bias, false,
+          gradients.deterministic};
+}
+
+void choose_variant(BackwardCall& call, const Architecture& architecture, std::int64_t resident_blocks,
+                    const std::optional<BackwardVariant>& recorded) {
+  call.variant = chosen_variant(call, architecture, recorded);
   call.resident_blocks = std::max<std::int64_t>(1, resident_blocks);
 }
 
@@ -246,11 +257,7 @@ PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Archite
   if (given.into.dq) arguments.dq_chunks = chunks_of(call.scratch.dq.shape[3]);
   arguments.rows = rows_of(call, arguments.chunks);
   arguments.dq = floats(call.scratch.dq);
-  const generator::PlainKernel& kernel = kernels.get(
-      fmt::format("backward-prepare {} {}", to_string(given.q.dtype), architecture.name), [&](const auto& templates) {
-        return generator::render_backward_prepare(given.q.dtype, architecture, templates);
-      });
-  PlainLaunch made = row_launch(kernel, arguments.rows);
+  PlainLaunch made = row_launch(backward_prepare_kernel(given.q.dtype, architecture, kernels), arguments.rows);
   made.launch.write_argument(0, arguments);
   return made;
 }
@@ -258,9 +265,7 @@ PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Archite
 PlainLaunch make_clear_launch(unsigned* words, std::int64_t count, const Architecture& architecture,
                               PlainKernels& kernels) {
   const generator::BackwardClearArguments arguments{words, count};
-  const generator::PlainKernel& kernel =
-      kernels.get(fmt::format("backward-clear {}", architecture.name),
-                  [&](const auto& templates) { return generator::render_backward_clear(architecture, templates); });
+  const generator::PlainKernel& kernel = backward_clear_kernel(architecture, kernels);
   PlainLaunch made = plain_launch(kernel, ceil_quotient(arguments.count, kernel.threads), "k");
   made.launch.write_argument(0, arguments);
   return made;
@@ -361,14 +366,8 @@ std::size_t set_arguments(Launch& launch, const BackwardCall& call, const Hopper
 }  // namespace
 
 PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
-  const Problem& problem = call.forward.problem;
-  const generator::KernelGradients gradients = kernel_gradients(call);
   const generator::PlainKernel& kernel =
-      kernels.get(fmt::format("backward {} {} {} {}", to_string(problem), to_string(call.variant), to_string(gradients),
-                              architecture.name),
-                  [&](const auto& templates) {
-                    return generator::render_backward(problem, call.variant, gradients, architecture, templates);
-                  });
+      backward_kernel(call.forward.problem, call.variant, kernel_gradients(call), architecture, kernels);
   PlainLaunch made = plain_launch(kernel, call.forward.num_heads_kv * most_key_tiles(call), "k");
   const std::size_t core_bytes =
       std::visit([&](const auto& of_family) { return set_arguments(made.launch, call, of_family); }, call.variant);
@@ -387,10 +386,7 @@ PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architec
   arguments.dq = data_of(given.into.dq);
   arguments.dq_strides = strides_of(given.into.dq);
   arguments.scale = call.forward.softmax_scale;
-  const generator::PlainKernel& kernel = kernels.get(
-      fmt::format("backward-finish {} {}", to_string(given.q.dtype), architecture.name),
-      [&](const auto& templates) { return generator::render_backward_finish(given.q.dtype, architecture, templates); });
-  PlainLaunch made = row_launch(kernel, arguments.rows);
+  PlainLaunch made = row_launch(backward_finish_kernel(given.q.dtype, architecture, kernels), arguments.rows);
   made.launch.write_argument(0, arguments);
   return made;
 }

@@ -45,9 +45,12 @@ struct BackwardCall {
 };
 // Without variant and scratch. Throws Error(invalid_argument), and Error(unsupported) for what has no backward kernels.
 BackwardCall validate_backward(const GivenGradients& given);
-// The asked one, or the default. resident_blocks: that the device runs at once where an SM has room for one. Throws
-// Error(invalid_argument).
-void choose_variant(BackwardCall& call, const Architecture& architecture, std::int64_t resident_blocks);
+// The asked one, or a record's where the call's tensors have what that wants of them, or the default. resident_blocks:
+// that the device runs at once where an SM has room for one. Throws Error(invalid_argument).
+void choose_variant(BackwardCall& call, const Architecture& architecture, std::int64_t resident_blocks,
+                    const std::optional<BackwardVariant>& recorded = {});
+// What of it is compiled in.
+BackwardProblem problem_of(const BackwardCall& call);
 // What it takes, without memory; and then with it, before the launches are made.
 BackwardScratch backward_scratch(const BackwardCall& call);
 void add_scratch(BackwardCall& call, const BackwardScratch& scratch);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "generator/features.h"
+#include "runtime/call/backward_kernels.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operands.h"
 #include "runtime/call/ragged_backward.h"
@@ -154,10 +155,7 @@ PlainLaunch make_sink_gradient_launch(const BackwardCall& call, const Architectu
                                                    row_sums(call),
                                                    static_cast<int>(padded_seqlen(call)),
                                                    block_of_rows};
-  const generator::PlainKernel& kernel =
-      kernels.get(fmt::format("sink-gradients {}", architecture.name),
-                  [&](const auto& templates) { return generator::render_sink_gradients(architecture, templates); });
-  return made_of(kernel, count_of(gradients.shape), "dsinks", arguments);
+  return made_of(sink_gradient_kernel(architecture, kernels), count_of(gradients.shape), "dsinks", arguments);
 }
 
 PlainLaunch make_slope_gradient_launch(const BackwardCall& call, const Architecture& architecture,
@@ -166,10 +164,7 @@ PlainLaunch make_slope_gradient_launch(const BackwardCall& call, const Architect
   const generator::SlopeGradientSumsArguments arguments{
       head_gradient(call, gradients, key_rows(call.forward)), floats(sums), static_cast<int>(sums.shape[2]),
       generator::block_kv(call.variant), static_cast<int>(sums.shape[3])};
-  const generator::PlainKernel& kernel =
-      kernels.get(fmt::format("slope-gradients {}", architecture.name),
-                  [&](const auto& templates) { return generator::render_slope_gradients(architecture, templates); });
-  return made_of(kernel, count_of(gradients.shape), "dslopes", arguments);
+  return made_of(slope_gradient_kernel(architecture, kernels), count_of(gradients.shape), "dslopes", arguments);
 }
 
 PlainLaunch make_bias_gradient_launch(const BackwardCall& call, const Architecture& architecture,
@@ -185,10 +180,8 @@ PlainLaunch make_bias_gradient_launch(const BackwardCall& call, const Architectu
       .queries = static_cast<int>(dbias.shape[2]),
       .keys = static_cast<int>(keys),
       .blocks_of_row = static_cast<int>(blocks_of_row)};
-  const generator::PlainKernel& kernel = kernels.get(
-      fmt::format("bias-gradient {} {}", to_string(dbias.dtype), architecture.name),
-      [&](const auto& templates) { return generator::render_bias_gradient(dbias.dtype, architecture, templates); });
-  return made_of(kernel, count_of(dbias.shape) / keys * blocks_of_row, "dbias", arguments);
+  return made_of(bias_gradient_kernel(dbias.dtype, architecture, kernels), count_of(dbias.shape) / keys * blocks_of_row,
+                 "dbias", arguments);
 }
 
 }  // namespace flashjit::runtime

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "generator/backward.h"
+#include "runtime/call/backward_kernels.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/support/ceil_quotient.h"
@@ -58,10 +59,7 @@ generator::BatchPlanMaker key_tiles_maker(const BackwardCall& call) {
 
 PlainLaunch make_list_launch(const generator::BatchPlanMaker& maker, const Architecture& architecture,
                              PlainKernels& kernels) {
-  const generator::PlainKernel& kernel =
-      kernels.get(fmt::format("batch-plan {}", architecture.name),
-                  [&](const auto& templates) { return generator::render_batch_plan(architecture, templates); });
-  PlainLaunch made = plain_launch(kernel, 1, "k");
+  PlainLaunch made = plain_launch(key_tiles_kernel(architecture, kernels), 1, "k");
   made.launch.write_argument(0, maker);
   return made;
 }
@@ -79,10 +77,7 @@ PlainLaunch make_clear_rows_launch(const char* name, const Tensor& rows, const A
                     .lanes_log2 = row_lanes_log2(arguments.chunks)};
   arguments.to = static_cast<char*>(rows.data);
   arguments.strides = row_strides(rows);
-  const generator::PlainKernel& kernel = kernels.get(
-      fmt::format("backward-clear-rows {} {}", to_string(rows.dtype), architecture.name), [&](const auto& templates) {
-        return generator::render_backward_clear_rows(rows.dtype, architecture, templates);
-      });
+  const generator::PlainKernel& kernel = backward_clear_rows_kernel(rows.dtype, architecture, kernels);
   const std::int64_t rows_of_block = kernel.threads >> arguments.rows.lanes_log2;
   PlainLaunch made = plain_launch(kernel, ceil_quotient(arguments.rows.count, rows_of_block), name);
   made.launch.write_argument(0, arguments);

@@ -9,24 +9,44 @@
 
 namespace flashjit::runtime {
 
-KernelInfo WantedKernel::info(const KernelStore::Result& made) const {
+namespace {
+
+// What the image says.
+void set_facts(KernelFacts& facts, const KernelStore::Result& made) {
   const KernelImage& image = *made.image;
+  facts.origin = made.from_memory ? KernelFacts::Origin::memory : image.origin;
+  facts.compile_ms = image.compile_ms;
+  facts.registers = image.registers;
+  facts.spill_bytes = image.spill_bytes;
+  facts.stack_bytes = image.stack_bytes;
+  facts.cubin_bytes = image.bytes.size();
+  facts.cache_file = image.cache_file;
+  facts.cache_problem = image.cache_problem;
+}
+
+}  // namespace
+
+KernelInfo WantedKernel::info(const KernelStore::Result& made) const {
   KernelInfo info;
+  set_facts(info, made);
   info.name = name();
   info.problem = spec.problem();
   info.variant = spec.variant();
   info.architecture = spec.architecture().name;
-  info.origin = made.from_memory ? KernelInfo::Origin::memory : image.origin;
-  info.compile_ms = image.compile_ms;
   info.threads = spec.plan().threads;
-  info.registers = image.registers;
-  info.spill_bytes = image.spill_bytes;
-  info.stack_bytes = image.stack_bytes;
   info.shared_memory_bytes = spec.plan().smem_bytes;
-  info.cubin_bytes = image.bytes.size();
-  info.cache_file = image.cache_file;
-  info.cache_problem = image.cache_problem;
   return info;
+}
+
+KernelFacts facts_of(const generator::PlainKernel& kernel, const Architecture& architecture,
+                     const KernelStore::Result& made) {
+  KernelFacts facts;
+  set_facts(facts, made);
+  facts.name = kernel.source.name;
+  facts.architecture = architecture.name;
+  facts.threads = kernel.threads;
+  facts.shared_memory_bytes = kernel.smem_bytes;
+  return facts;
 }
 
 WantedKernel::WantedKernel(const generator::KernelSpec& wanted, const generator::Templates& templates,

@@ -26,6 +26,10 @@ struct WantedKernel {
   KernelInfo info(const KernelStore::Result& made) const;
 };
 
+// Of a kernel beside those of forward attention.
+KernelFacts facts_of(const generator::PlainKernel& kernel, const Architecture& architecture,
+                     const KernelStore::Result& made);
+
 // What calls for the problem that get one of the variants run beside attention, each once: also what makes their block
 // masks of their predicates.
 std::vector<generator::PlainKernel> kernels_beside(const Problem& problem, const std::vector<Variant>& variants,

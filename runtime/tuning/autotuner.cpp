@@ -23,23 +23,25 @@ constexpr milliseconds kSlack{10'000};
 constexpr milliseconds kPause{10};
 
 // Counts the launches.
-class CountingBench : public TuningBench {
+template <class OfPass>
+class CountingBench : public TuningBenchOf<OfPass> {
  public:
-  CountingBench(TuningBench& bench, Tally& tally) : bench_(bench), tally_(tally) {}
+  using Compiled = CompiledCandidate;
+  CountingBench(TuningBenchOf<OfPass>& bench, Tally& tally) : bench_(bench), tally_(tally) {}
 
-  std::vector<Compiled> compile(const std::vector<Variant>& variants, const std::function<bool()>& stop,
+  std::vector<Compiled> compile(const std::vector<OfPass>& variants, const std::function<bool()>& stop,
                                 const std::function<void(int)>& done) override {
     return bench_.compile(variants, stop, done);
   }
-  std::string check(const Variant& variant) override { return bench_.check(variant); }
-  std::vector<double> time(const Variant& variant, int launches) override {
+  std::string check(const OfPass& variant) override { return bench_.check(variant); }
+  std::vector<double> time(const OfPass& variant, int launches) override {
     tally_.add(&Counters::timed_launches, static_cast<std::uint64_t>(launches));
     return bench_.time(variant, launches);
   }
   double seconds() override { return bench_.seconds(); }
 
  private:
-  TuningBench& bench_;
+  TuningBenchOf<OfPass>& bench_;
   Tally& tally_;
 };
 
@@ -60,20 +62,22 @@ void validate(const CallShape& shape) {
   }
 }
 
-Variant default_of(const Problem& problem, const ShapeBucket& bucket, const DeviceIdentity& device) {
-  return generator::default_variant(problem, find_architecture(device.architecture), bucket);
+template <class Options>
+bool is_cancelled(const Options& options) {
+  return options.cancelled && options.cancelled();
 }
 
-bool is_cancelled(const TuneOptions& options) { return options.cancelled && options.cancelled(); }
-
 // Without the default, and each once.
-std::vector<Variant> challengers_of(const Problem& problem, const TuneOptions& options, const Variant& default_variant,
-                                    const Architecture& architecture) {
-  const std::vector<Variant> wanted =
-      options.candidates.empty() ? generator::legal_variants(problem, architecture) : options.candidates;
-  std::vector<Variant> challengers;
-  for (const Variant& variant : wanted) {
-    generator::require_legal(problem, variant, architecture);
+template <class Pass>
+std::vector<typename Pass::Variant> challengers_of(const typename Pass::Problem& problem,
+                                                   const typename Pass::Options& options,
+                                                   const typename Pass::Variant& default_variant,
+                                                   const Architecture& architecture) {
+  const auto wanted = options.candidates.empty() ? Pass::candidates(problem, architecture) : options.candidates;
+  std::vector<typename Pass::Variant> challengers;
+  for (const auto& variant : wanted) {
+    const std::string why = Pass::why_illegal(problem, variant, architecture);
+    if (!why.empty()) throw Error(ErrorCode::invalid_argument, why);
     const bool is_new = std::find(challengers.begin(), challengers.end(), variant) == challengers.end();
     if (is_new && variant != default_variant) challengers.push_back(variant);
   }
@@ -81,7 +85,7 @@ std::vector<Variant> challengers_of(const Problem& problem, const TuneOptions& o
 }
 
 // A tuning that was cancelled, or that failed at the default, says nothing about the next time.
-bool is_worth_keeping(const TuneOutcome& outcome) { return outcome.complete == "yes" || outcome.complete == "budget"; }
+bool is_worth_keeping(const std::string& complete) { return complete == "yes" || complete == "budget"; }
 
 // The mutex, or none when it does not get free in time or there is no need to wait any more.
 std::unique_lock<std::mutex> wait_for(std::mutex& mutex, milliseconds limit, const std::function<bool()>& is_over) {
@@ -93,22 +97,28 @@ std::unique_lock<std::mutex> wait_for(std::mutex& mutex, milliseconds limit, con
 
 }  // namespace
 
-Autotuner::Autotuner(AutotunerOptions options, TuningRecords& records, Tally& tally, const Logger& log)
+template <class Pass>
+AutotunerOf<Pass>::AutotunerOf(AutotunerOptionsOf<Pass> options, TuningRecordsOf<Pass>& records, Tally& tally,
+                               const Logger& log)
     : options_(std::move(options)), records_(records), tally_(tally), log_(log) {}
 
-Choice Autotuner::choose(const Problem& problem, const ShapeBucket& bucket, const TuningDevice& device) {
-  const Variant default_variant = default_of(problem, bucket, device.identity);
+template <class Pass>
+auto AutotunerOf<Pass>::choose(const Problem& problem, const ShapeBucket& bucket, const TuningDevice& device)
+    -> Choice {
+  const Variant default_variant = Pass::default_of(problem, bucket, find_architecture(device.identity.architecture));
   if (options_.policy == TuningPolicy::off) return {default_variant, default_variant};
-  const TuningRecords::Shared record = records_.find(device.identity, problem, bucket);
+  const auto record = records_.find(device.identity, problem, bucket);
   if (!record) return {default_variant, default_variant};
   tally_.add(&Counters::records_used);
   return {record->chosen, default_variant, true};
 }
 
-Choice Autotuner::choose_for_call(const Problem& problem, const CallShape& shape, const TuningDevice& device,
-                                  const std::function<void()>& settle) {
+template <class Pass>
+auto AutotunerOf<Pass>::choose_for_call(const Problem& problem, const CallShape& shape, const TuningDevice& device,
+                                        const std::function<void()>& settle) -> Choice {
   const ShapeBucket bucket = shape_bucket(shape, device.identity.sm_count);
-  const bool measurable = shape.seqlen_kv > 0;  // calls without keys only write zeros
+  // Calls without keys, or without queries, only write zeros.
+  const bool measurable = std::min({shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.num_heads_q}) > 0;
   if (options_.policy == TuningPolicy::on_first_use && measurable && !records_.find(device.identity, problem, bucket)) {
     try {
       settle();
@@ -121,15 +131,17 @@ Choice Autotuner::choose_for_call(const Problem& problem, const CallShape& shape
   return choose(problem, bucket, device);
 }
 
-TuningRecord Autotuner::tune(const Problem& problem, const CallShape& shape, const TuneOptions& options,
-                             const TuningDevice& device) {
+template <class Pass>
+auto AutotunerOf<Pass>::tune(const Problem& problem, const CallShape& shape, const Options& options,
+                             const TuningDevice& device) -> Record {
   if (options_.policy == TuningPolicy::frozen)
     throw Error(ErrorCode::unsupported, "tune: measures nothing when the tuning policy is frozen");
   flashjit::validate(problem);
   validate(shape);
   const Problem of_class = tuning_class(problem);
   const ShapeBucket bucket = shape_bucket(shape, device.identity.sm_count);
-  TuningRecords::Shared known = options.again ? nullptr : records_.find(device.identity, of_class, bucket);
+  typename TuningRecordsOf<Pass>::Shared known =
+      options.again ? nullptr : records_.find(device.identity, of_class, bucket);
   if (known) return *known;
 
   // While somebody else measures, we would disturb each other; and what they measure for the same bucket holds here.
@@ -149,27 +161,28 @@ TuningRecord Autotuner::tune(const Problem& problem, const CallShape& shape, con
   return known ? *known : measure(of_class, shape, options, device);
 }
 
-TuningRecord Autotuner::measure(const Problem& problem, const CallShape& shape, const TuneOptions& options,
-                                const TuningDevice& device) {
-  TuningRecord record;
+template <class Pass>
+auto AutotunerOf<Pass>::measure(const Problem& problem, const CallShape& shape, const Options& options,
+                                const TuningDevice& device) -> Record {
+  const Architecture& architecture = find_architecture(device.identity.architecture);
+  Record record;
   record.device = device.identity;
   record.problem = problem;
   record.bucket = shape_bucket(shape, device.identity.sm_count);
   record.shape = shape;
-  record.default_variant = default_of(problem, record.bucket, device.identity);
+  record.default_variant = Pass::default_at(problem, shape, record.bucket, architecture);
 
-  TuneTask task;
+  TuneTaskOf<Variant> task;
   task.default_variant = record.default_variant;
-  task.candidates =
-      challengers_of(problem, options, record.default_variant, find_architecture(device.identity.architecture));
+  task.candidates = challengers_of<Pass>(problem, options, record.default_variant, architecture);
   task.budget_seconds = options.budget_seconds;
   task.cancelled = options.cancelled;
   task.progress = options.progress;
-  const std::unique_ptr<TuningBench> bench = options_.make_bench(problem, shape, device.ordinal, options.jobs);
-  CountingBench counting(*bench, tally_);
+  const auto bench = options_.make_bench(problem, shape, device.ordinal, options.jobs);
+  CountingBench<Variant> counting(*bench, tally_);
   tally_.add(&Counters::tunings);
   const double start = counting.seconds();
-  TuneOutcome outcome = runtime::tune(counting, task);
+  TuneOutcomeOf<Variant> outcome = runtime::tune<Variant>(counting, task);
 
   record.chosen = outcome.chosen;
   record.chosen_us = outcome.chosen_us;
@@ -180,13 +193,17 @@ TuningRecord Autotuner::measure(const Problem& problem, const CallShape& shape, 
   record.environment.emplace_back("seconds", fmt::format("{:.1f}", counting.seconds() - start));
   record.environment.emplace_back("complete", outcome.complete);
   record.candidates = std::move(outcome.candidates);
-  if (options.keep && is_worth_keeping(outcome)) records_.keep(record);
+  if (options.keep && is_worth_keeping(outcome.complete)) records_.keep(record);
   return record;
 }
 
-std::mutex& Autotuner::mutex_of(int ordinal) {
+template <class Pass>
+std::mutex& AutotunerOf<Pass>::mutex_of(int ordinal) {
   const std::lock_guard lock(mutex_);
   return one_at_a_time_[ordinal];
 }
+
+template class AutotunerOf<ForwardPass>;
+template class AutotunerOf<BackwardPass>;
 
 }  // namespace flashjit::runtime

@@ -28,26 +28,38 @@ struct TuningDevice {
 };
 inline TuningDevice tuning_device(const DeviceInfo& info) { return {info.ordinal, identify(info)}; }
 
-struct Choice {
-  Variant variant;
-  Variant default_variant;  // that the rules would have chosen
-  bool tuned = false;       // by a record
+template <class OfPass>
+struct ChoiceOf {
+  OfPass variant;
+  OfPass default_variant;  // that the rules would have chosen
+  bool tuned = false;      // by a record
 };
+using Choice = ChoiceOf<Variant>;
 
-struct AutotunerOptions {
+template <class Pass>
+struct AutotunerOptionsOf {
   TuningPolicy policy = TuningPolicy::recorded;
   // Measures the class of problems at this shape on the device with this ordinal, and compiles so many kernels at once.
-  using MakeBench =
-      std::function<std::unique_ptr<TuningBench>(const Problem&, const CallShape&, int ordinal, int jobs)>;
+  using MakeBench = std::function<std::unique_ptr<TuningBenchOf<typename Pass::Variant>>(
+      const typename Pass::Problem&, const CallShape&, int ordinal, int jobs)>;
   MakeBench make_bench;
   // What else records tell of where they were made: versions.
   std::function<std::vector<std::pair<std::string, std::string>>()> environment;
 };
 
-// Thread-safe.
-class Autotuner {
+using AutotunerOptions = AutotunerOptionsOf<ForwardPass>;
+
+// Of one pass. Thread-safe.
+template <class Pass>
+class AutotunerOf {
  public:
-  Autotuner(AutotunerOptions options, TuningRecords& records, Tally& tally, const Logger& log);
+  using Problem = typename Pass::Problem;
+  using Variant = typename Pass::Variant;
+  using Record = typename Pass::Record;
+  using Options = typename Pass::Options;
+  using Choice = ChoiceOf<Variant>;
+
+  AutotunerOf(AutotunerOptionsOf<Pass> options, TuningRecordsOf<Pass>& records, Tally& tally, const Logger& log);
 
   // Measures nothing.
   Choice choose(const Problem& problem, const ShapeBucket& bucket, const TuningDevice& device);
@@ -58,20 +70,19 @@ class Autotuner {
                          const std::function<void()>& settle);
 
   // See Engine::tune. Throws Error(unsupported) when the policy is frozen.
-  TuningRecord tune(const Problem& problem, const CallShape& shape, const TuneOptions& options,
-                    const TuningDevice& device);
+  Record tune(const Problem& problem, const CallShape& shape, const Options& options, const TuningDevice& device);
 
  private:
-  TuningRecord measure(const Problem& problem, const CallShape& shape, const TuneOptions& options,
-                       const TuningDevice& device);
+  Record measure(const Problem& problem, const CallShape& shape, const Options& options, const TuningDevice& device);
   std::mutex& mutex_of(int ordinal);
 
-  const AutotunerOptions options_;
-  TuningRecords& records_;
+  const AutotunerOptionsOf<Pass> options_;
+  TuningRecordsOf<Pass>& records_;
   Tally& tally_;
   const Logger& log_;
   std::mutex mutex_;                         // of the map
   std::map<int, std::mutex> one_at_a_time_;  // by device: measurements side by side would disturb each other
 };
+using Autotuner = AutotunerOf<ForwardPass>;
 
 }  // namespace flashjit::runtime

@@ -4,31 +4,39 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "flashjit/error.h"
-#include "flashjit/tuning.h"
+#include "runtime/tuning/tuning_pass.h"
 
 namespace flashjit::runtime {
 namespace {
 
 struct CheckedRecord {
   std::string bytes;
-  std::optional<TuningRecord> record;  // nothing when it is damaged, or when this release cannot read it
-  bool damaged = false;
+  bool damaged = true;
+  bool readable = false;  // by this release, and in order: then
+  std::string architecture;
+  std::string only_chosen;  // the record without its candidates
 };
+
+template <class Pass>
+void check(const std::string& path, CheckedRecord& checked) {
+  typename Pass::Record record = Pass::parse_record(checked.bytes);
+  checked.damaged = record_path(record.device, record.problem, record.bucket) != path;
+  checked.readable = !checked.damaged;
+  checked.architecture = record.device.architecture;
+  record.candidates.clear();
+  checked.only_chosen = to_json(record);
+}
 
 CheckedRecord read_checked(cache::Layer& layer, const std::string& path) {
   cache::RecordLookup lookup = layer.read_record(path);
   CheckedRecord checked;
-  checked.damaged = true;
   if (!lookup.bytes) return checked;
   checked.bytes = std::move(*lookup.bytes);
   try {
-    TuningRecord record = parse_tuning_record(checked.bytes);
-    checked.damaged = record_path(record.device, record.problem, record.bucket) != path;
-    if (!checked.damaged) checked.record = std::move(record);
+    (is_backward_record(path) ? check<BackwardPass> : check<ForwardPass>)(path, checked);
   } catch (const Error& error) {
     checked.damaged = error.code() != ErrorCode::unsupported;
   }
@@ -63,9 +71,8 @@ std::vector<cache::NewMember> export_records(const CacheLayers& layers,
     for (const cache::StoredRecord& stored : layer.layer->list_records()) {
       if (found.count(stored.path) != 0) continue;
       CheckedRecord checked = read_checked(*layer.layer, stored.path);
-      if (!checked.record || !is_wanted(checked.record->device.architecture)) continue;
-      checked.record->candidates.clear();
-      found[stored.path] = only_chosen ? to_json(*checked.record) : std::move(checked.bytes);
+      if (!checked.readable || !is_wanted(checked.architecture)) continue;
+      found[stored.path] = std::move(only_chosen ? checked.only_chosen : checked.bytes);
     }
   }
   std::vector<cache::NewMember> members;
@@ -76,9 +83,9 @@ std::vector<cache::NewMember> export_records(const CacheLayers& layers,
 void import_records(cache::Layer& bundle, cache::UserDirectoryLayer& user, CacheImport& result) {
   for (const cache::StoredRecord& stored : bundle.list_records()) {
     const CheckedRecord checked = read_checked(bundle, stored.path);
-    if (!checked.record) {
+    if (!checked.readable) {
       result.damaged.push_back(stored.location);
-    } else if (read_checked(user, stored.path).record) {
+    } else if (read_checked(user, stored.path).readable) {
       ++result.records_present;
     } else if (std::string problem; user.store_record(stored.path, checked.bytes, &problem)) {
       ++result.records;

@@ -94,6 +94,13 @@ Problem Fields::problem(const char* name) const try { return parse_problem(text(
   refuse(name, "a problem");
 }
 
+BackwardProblem Fields::backward_problem(const char* name) const try {
+  return parse_backward_problem(text(name));
+} catch (const Error& error) {
+  if (error.code() == ErrorCode::unsupported) throw;
+  refuse(name, "a problem of gradients");
+}
+
 ShapeBucket Fields::bucket(const char* name) const try { return parse_shape_bucket(text(name)); } catch (const Error&) {
   refuse(name, "a bucket");
 }
@@ -115,14 +122,27 @@ void require_format(const Fields& fields, int format) {
   if (found != format) fields.refuse("format", std::to_string(format).c_str());
 }
 
-// Part of a spelling would do for parse_variant.
-Variant require_variant(const std::string& text) try {
-  const Variant variant = parse_variant(text);
+namespace {
+
+// Part of a spelling would do for parse.
+template <class Parse>
+auto require_whole(const std::string& text, Parse parse) try {
+  const auto variant = parse(text);
   if (to_string(variant) != text) throw Error(ErrorCode::invalid_argument, "not in full");
   return variant;
 } catch (const Error&) {
   throw Error(ErrorCode::unsupported,
               fmt::format("tuning record: must name variants that this release knows, names {}", shown(text)));
+}
+
+}  // namespace
+
+Variant require_variant(const std::string& text) {
+  return require_whole(text, [](const std::string& whole) { return parse_variant(whole); });
+}
+
+BackwardVariant Fields::backward_variant(const char* name) const {
+  return require_whole(text(name), parse_backward_variant);
 }
 
 ordered_json describe(const DeviceIdentity& device) {

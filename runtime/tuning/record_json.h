@@ -32,6 +32,8 @@ class Fields {
   Problem problem(const char* name) const;
   ShapeBucket bucket(const char* name) const;
   Variant variant(const char* name) const;  // throws Error(unsupported) for one that this release does not know
+  BackwardProblem backward_problem(const char* name) const;
+  BackwardVariant backward_variant(const char* name) const;  // likewise
   [[noreturn]] void refuse(const char* name, const char* requirement) const;
 
  private:

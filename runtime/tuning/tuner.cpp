@@ -15,7 +15,15 @@
 namespace flashjit::runtime {
 namespace {
 
-using Outcome = TunedCandidate::Outcome;
+using Outcome = CandidateOutcome;
+
+// What is raced are numbers, 0 the default: of which pass they are makes no difference.
+using Number = std::size_t;
+using NumberedBench = TuningBenchOf<Number>;
+using NumberedOutcome = TuneOutcomeOf<Number>;
+struct NumberedTask : TuneTaskOf<Number> {
+  std::vector<std::string> names;  // of all, the default's first
+};
 
 // Shares of the budget. After the first two no other kernel is compiled or checked, so that what is ready can be
 // measured; a round of more than one visit takes at most the third; what the comparison needs is kept for it, up to the
@@ -42,7 +50,7 @@ constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 constexpr Round kRounds[] = {{1.25, kAll, 1}, {1.25, kAll, 2}, {1.12, 24, 3}, {1.06, 12, 6}, {1.03, 6, 8}};
 
 struct Contender {
-  TunedCandidate result;
+  TunedCandidateOf<Number> result;
   std::vector<double> times;      // microseconds of all launches
   double seconds_per_launch = 0;  // by the clock, with all that comes with a launch; 0 before the first
 
@@ -77,8 +85,8 @@ class Comparison {
 
 class Tuning {
  public:
-  Tuning(TuningBench& bench, const TuneTask& task);
-  TuneOutcome run();
+  Tuning(NumberedBench& bench, const NumberedTask& task);
+  NumberedOutcome run();
 
  private:
   std::vector<Contender*> compile();
@@ -87,7 +95,7 @@ class Tuning {
   int visits(const Round& round) const;
   bool pass();
   void stop_slow(const Round& round);
-  TuneOutcome compare();
+  NumberedOutcome compare();
   bool add_pair(Contender& challenger, Comparison& comparison);
 
   bool time(Contender& contender, int launches, double until);
@@ -100,8 +108,8 @@ class Tuning {
   void report(const char* what, int done, int total) const;
   std::string incomplete() const;
 
-  TuningBench& bench_;
-  const TuneTask& task_;
+  NumberedBench& bench_;
+  const NumberedTask& task_;
   const double start_;
   std::vector<Contender> contenders_;  // the default first
   Contender& default_;
@@ -117,7 +125,7 @@ void drop(Contender& contender, Outcome outcome, std::string why) {
 
 void add_times(Contender& contender, const std::vector<double>& times) {
   contender.times.insert(contender.times.end(), times.begin(), times.end());
-  TunedCandidate& result = contender.result;
+  TunedCandidateOf<Number>& result = contender.result;
   result.outcome = Outcome::measured;
   result.launches = static_cast<int>(contender.times.size());
   result.median_us = median(contender.times);
@@ -146,24 +154,24 @@ double interval(const Contender& contender, double typical_dispersion) {
   return kSigmas * median_error(deviation, contender.times.size());
 }
 
-std::vector<Contender> make_contenders(const TuneTask& task) {
+std::vector<Contender> make_contenders(const NumberedTask& task) {
   std::vector<Contender> contenders(1 + task.candidates.size());
   contenders[0].result.variant = task.default_variant;
   for (std::size_t i = 0; i < task.candidates.size(); ++i) contenders[i + 1].result.variant = task.candidates[i];
   return contenders;
 }
 
-Tuning::Tuning(TuningBench& bench, const TuneTask& task)
+Tuning::Tuning(NumberedBench& bench, const NumberedTask& task)
     : bench_(bench),
       task_(task),
       start_(bench.seconds()),
       contenders_(make_contenders(task)),
       default_(contenders_[0]) {}
 
-TuneOutcome Tuning::run() {
+NumberedOutcome Tuning::run() {
   racers_ = check(compile());
   race();
-  TuneOutcome outcome = compare();
+  NumberedOutcome outcome = compare();
   const std::string why = incomplete();
   if (!why.empty()) outcome.complete = why;
   for (Contender& contender : contenders_) {
@@ -174,24 +182,24 @@ TuneOutcome Tuning::run() {
 }
 
 std::vector<Contender*> Tuning::compile() {
-  std::vector<Variant> variants;
-  for (const Contender& contender : contenders_) variants.push_back(contender.result.variant);
-  const int total = static_cast<int>(variants.size());
+  std::vector<Number> numbers;
+  for (const Contender& contender : contenders_) numbers.push_back(contender.result.variant);
+  const int total = static_cast<int>(numbers.size());
   const auto results = bench_.compile(
-      variants, [&] { return !may_go_on(kCompileShare * task_.budget_seconds); },
+      numbers, [&] { return !may_go_on(kCompileShare * task_.budget_seconds); },
       [&](int done) { report("compiling", done, total); });
 
   std::vector<Contender*> compiled;
   std::map<std::string, const Contender*> by_identity;
   for (std::size_t i = 0; i < contenders_.size(); ++i) {
     Contender& contender = contenders_[i];
-    const TuningBench::Compiled& result = results.at(i);
+    const CompiledCandidate& result = results.at(i);
     if (!result.ok) {
       if (!result.why.empty()) drop(contender, Outcome::failed, result.why);
     } else if (result.spill_bytes > 0 && &contender != &default_) {
       drop(contender, Outcome::spills, fmt::format("spills {} bytes of registers", result.spill_bytes));
     } else if (const auto [twin, added] = by_identity.emplace(result.identity, &contender); !added) {
-      drop(contender, Outcome::duplicate, "the machine code of " + to_string(twin->second->result.variant));
+      drop(contender, Outcome::duplicate, "the machine code of " + task_.names[twin->second->result.variant]);
     } else {
       compiled.push_back(&contender);
     }
@@ -266,8 +274,8 @@ void Tuning::stop_slow(const Round& round) {
   erase(Outcome::stopped);
 }
 
-TuneOutcome Tuning::compare() {
-  TuneOutcome outcome;
+NumberedOutcome Tuning::compare() {
+  NumberedOutcome outcome;
   outcome.chosen = default_.result.variant;
   outcome.chosen_us = outcome.default_us = default_.us();
   outcome.noise = kLeastGain;
@@ -361,8 +369,64 @@ std::string Tuning::incomplete() const {
   return out_of_time_ ? "budget" : "";
 }
 
+// A pass' bench, by numbers.
+template <class OfPass>
+class ByNumber : public NumberedBench {
+ public:
+  ByNumber(TuningBenchOf<OfPass>& bench, const TuneTaskOf<OfPass>& task)
+      : variants{task.default_variant}, bench_(bench) {
+    variants.insert(variants.end(), task.candidates.begin(), task.candidates.end());
+  }
+
+  // All of them.
+  std::vector<Compiled> compile(const std::vector<Number>&, const std::function<bool()>& stop,
+                                const std::function<void(int)>& done) override {
+    return bench_.compile(variants, stop, done);
+  }
+  std::string check(const Number& number) override { return bench_.check(variants[number]); }
+  std::vector<double> time(const Number& number, int launches) override {
+    return bench_.time(variants[number], launches);
+  }
+  double seconds() override { return bench_.seconds(); }
+
+  std::vector<OfPass> variants;
+
+ private:
+  TuningBenchOf<OfPass>& bench_;
+};
+
+template <class OfPass>
+NumberedTask number(const TuneTaskOf<OfPass>& task, const std::vector<OfPass>& variants) {
+  NumberedTask numbered;
+  numbered.default_variant = 0;
+  for (Number i = 1; i < variants.size(); ++i) numbered.candidates.push_back(i);
+  numbered.budget_seconds = task.budget_seconds;
+  numbered.cancelled = task.cancelled;
+  if (task.progress)
+    numbered.progress = [&](const TuneProgressOf<Number>& now) {
+      task.progress({now.what, now.done, now.total, variants[now.best], now.best_us, now.default_us, now.seconds_left});
+    };
+  for (const OfPass& variant : variants) numbered.names.push_back(to_string(variant));
+  return numbered;
+}
+
 }  // namespace
 
-TuneOutcome tune(TuningBench& bench, const TuneTask& task) { return Tuning(bench, task).run(); }
+template <class OfPass>
+TuneOutcomeOf<OfPass> tune(TuningBenchOf<OfPass>& bench, const TuneTaskOf<OfPass>& task) {
+  ByNumber<OfPass> by_number(bench, task);
+  const std::vector<OfPass>& variants = by_number.variants;
+  const NumberedTask numbered = number(task, variants);
+  NumberedOutcome outcome = Tuning(by_number, numbered).run();
+  TuneOutcomeOf<OfPass> of_pass{variants[outcome.chosen],   outcome.chosen_us, outcome.default_us, outcome.noise, {},
+                                std::move(outcome.complete)};
+  for (auto& [variant, became, why, median_us, dispersion, launches] : outcome.candidates)
+    of_pass.candidates.push_back({variants[variant], became, std::move(why), median_us, dispersion, launches});
+  return of_pass;
+}
+
+template TuneOutcome tune(TuningBench& bench, const TuneTask& task);
+template TuneOutcomeOf<BackwardVariant> tune(TuningBenchOf<BackwardVariant>& bench,
+                                             const TuneTaskOf<BackwardVariant>& task);
 
 }  // namespace flashjit::runtime

@@ -6,11 +6,11 @@
 
 #include "cache/digest.h"
 #include "cache/record_path.h"
-#include "generator/variant_space.h"
 
 namespace flashjit::runtime {
 
-struct TuningRecords::Wanted {
+template <class Pass>
+struct TuningRecordsOf<Pass>::Wanted {
   Wanted(const DeviceIdentity& on, const Problem& of, const ShapeBucket& in)
       : device(on), problem(tuning_class(of)), bucket(in), path(record_path(on, of, in)) {}
 
@@ -21,11 +21,11 @@ struct TuningRecords::Wanted {
 
   // Throws Error(invalid_argument) when the record is not what its name says, and Error(unsupported) when what it
   // chooses is not legal.
-  void require(const TuningRecord& record) const {
+  void require(const Record& record) const {
     if (!(record.device == device)) refuse("device", slug(device), slug(record.device));
     if (!(record.problem == problem)) refuse("problem", to_string(problem), to_string(record.problem));
     if (!(record.bucket == bucket)) refuse("bucket", to_string(bucket), to_string(record.bucket));
-    const std::string why = generator::why_illegal(problem, record.chosen, find_architecture(device.architecture));
+    const std::string why = Pass::why_illegal(problem, record.chosen, find_architecture(device.architecture));
     if (!why.empty()) throw Error(ErrorCode::unsupported, fmt::format("chooses what is not legal here: {}", why));
   }
 
@@ -35,7 +35,8 @@ struct TuningRecords::Wanted {
   }
 };
 
-TuningRecords::TuningRecords(TuningRecordsOptions options, const Logger& log)
+template <class Pass>
+TuningRecordsOf<Pass>::TuningRecordsOf(TuningRecordsOptions options, const Logger& log)
     : options_(std::move(options)), log_(log) {
   for (const std::string_view summary : options_.builtin) {
     try {
@@ -46,22 +47,25 @@ TuningRecords::TuningRecords(TuningRecordsOptions options, const Logger& log)
   }
 }
 
-TuningRecords::Shared TuningRecords::find(const DeviceIdentity& device, const Problem& problem,
-                                          const ShapeBucket& bucket) {
+template <class Pass>
+auto TuningRecordsOf<Pass>::find(const DeviceIdentity& device, const Problem& problem, const ShapeBucket& bucket)
+    -> Shared {
   const Wanted wanted(device, problem, bucket);
   const std::lock_guard lock(mutex_);
   return find_locked(wanted);
 }
 
-TuningRecords::Shared TuningRecords::find_locked(const Wanted& wanted) {
+template <class Pass>
+auto TuningRecordsOf<Pass>::find_locked(const Wanted& wanted) -> Shared {
   if (const auto known = known_.find(wanted.path); known != known_.end()) return known->second;
   Shared found = find_in_layers(wanted);
   if (!found) found = find_builtin(wanted);
   return known_[wanted.path] = std::move(found);
 }
 
-TuningRecords::Shared TuningRecords::find_again(const DeviceIdentity& device, const Problem& problem,
-                                                const ShapeBucket& bucket) {
+template <class Pass>
+auto TuningRecordsOf<Pass>::find_again(const DeviceIdentity& device, const Problem& problem, const ShapeBucket& bucket)
+    -> Shared {
   const Wanted wanted(device, problem, bucket);
   const std::lock_guard lock(mutex_);
   Shared found = find_in_layers(wanted);
@@ -69,31 +73,34 @@ TuningRecords::Shared TuningRecords::find_again(const DeviceIdentity& device, co
   return known_[wanted.path] = std::move(found);
 }
 
-TuningRecords::Shared TuningRecords::find_in_layers(const Wanted& wanted) {
+template <class Pass>
+auto TuningRecordsOf<Pass>::find_in_layers(const Wanted& wanted) -> Shared {
   for (const StoreLayer& layer : options_.layers) {
     if (Shared found = find_in(layer, wanted)) return found;
   }
   return nullptr;
 }
 
-TuningRecords::Shared TuningRecords::find_in(const StoreLayer& layer, const Wanted& wanted) {
+template <class Pass>
+auto TuningRecordsOf<Pass>::find_in(const StoreLayer& layer, const Wanted& wanted) -> Shared {
   const cache::RecordLookup lookup = layer.layer->read_record(wanted.path);
   try {
     if (lookup.damaged) throw Error(ErrorCode::invalid_argument, "must be a file of ours and whole, is not");
     if (!lookup.bytes) return nullptr;
-    TuningRecord record = parse_tuning_record(*lookup.bytes);
+    Record record = Pass::parse_record(*lookup.bytes);
     wanted.require(record);
     log_(LogLevel::debug, "{} {}: tuned, from {}", to_string(wanted.problem), to_string(wanted.bucket),
          lookup.location);
-    return std::make_shared<const TuningRecord>(std::move(record));
+    return std::make_shared<const Record>(std::move(record));
   } catch (const Error& error) {
     return refuse(layer, wanted, lookup.location, error);
   }
 }
 
 // What another release may have written stays where it is: that release can use it.
-TuningRecords::Shared TuningRecords::refuse(const StoreLayer& layer, const Wanted& wanted, const std::string& location,
-                                            const Error& error) {
+template <class Pass>
+auto TuningRecordsOf<Pass>::refuse(const StoreLayer& layer, const Wanted& wanted, const std::string& location,
+                                   const Error& error) -> Shared {
   if (refused_.insert(location).second) {
     ++damaged_;
     log_(LogLevel::warning, "{}: counts as no record: {}", location, error.what());
@@ -103,37 +110,44 @@ TuningRecords::Shared TuningRecords::refuse(const StoreLayer& layer, const Wante
   return nullptr;
 }
 
-TuningRecords::Shared TuningRecords::find_builtin(const Wanted& wanted) {
-  for (const TuningSummary& summary : summaries_) {
-    if (!(summary.device() == wanted.device)) continue;
-    try {
-      auto record = summary.find(wanted.problem, wanted.bucket);
-      if (!record) continue;
-      wanted.require(*record);
-      return std::make_shared<const TuningRecord>(std::move(*record));
-    } catch (const Error& error) {  // a release with other variants than when it was measured
-      log_(LogLevel::warning, "{}, inside the library: counts as no record: {}", wanted.path, error.what());
+template <class Pass>
+auto TuningRecordsOf<Pass>::find_builtin(const Wanted& wanted) -> Shared {
+  if constexpr (Pass::kHasBuiltinRecords) {
+    for (const TuningSummary& summary : summaries_) {
+      if (!(summary.device() == wanted.device)) continue;
+      try {
+        auto record = summary.find(wanted.problem, wanted.bucket);
+        if (!record) continue;
+        wanted.require(*record);
+        return std::make_shared<const Record>(std::move(*record));
+      } catch (const Error& error) {  // a release with other variants than when it was measured
+        log_(LogLevel::warning, "{}, inside the library: counts as no record: {}", wanted.path, error.what());
+      }
     }
   }
   return nullptr;
 }
 
-const std::map<std::string, TuningRecords::Shared>& TuningRecords::all_builtin() {
+template <class Pass>
+auto TuningRecordsOf<Pass>::all_builtin() -> const std::map<std::string, Shared>& {
   if (std::exchange(builtin_read_, true)) return builtin_;
-  for (const std::string_view summary : options_.builtin) {
-    try {
-      for (TuningRecord& record : parse_summary(summary)) {
-        std::string path = record_path(record.device, record.problem, record.bucket);
-        builtin_[std::move(path)] = std::make_shared<const TuningRecord>(std::move(record));
+  if constexpr (Pass::kHasBuiltinRecords) {
+    for (const std::string_view summary : options_.builtin) {
+      try {
+        for (Record& record : parse_summary(summary)) {
+          std::string path = record_path(record.device, record.problem, record.bucket);
+          builtin_[std::move(path)] = std::make_shared<const Record>(std::move(record));
+        }
+      } catch (const Error& error) {
+        log_(LogLevel::warning, "records inside the library: {}", error.what());
       }
-    } catch (const Error& error) {
-      log_(LogLevel::warning, "records inside the library: {}", error.what());
     }
   }
   return builtin_;
 }
 
-std::set<std::string> TuningRecords::paths() {
+template <class Pass>
+std::set<std::string> TuningRecordsOf<Pass>::paths() {
   std::set<std::string> paths;
   for (const StoreLayer& layer : options_.layers) {
     for (cache::StoredRecord& stored : layer.layer->list_records()) paths.insert(std::move(stored.path));
@@ -143,7 +157,8 @@ std::set<std::string> TuningRecords::paths() {
   return paths;
 }
 
-std::vector<TuningRecords::Shared> TuningRecords::all(const DeviceIdentity& device) {
+template <class Pass>
+auto TuningRecordsOf<Pass>::all(const DeviceIdentity& device) -> std::vector<Shared> {
   const std::string folder = std::string(cache::kRecordsDirectory) + '/' + slug(device) + '/';
   const std::lock_guard lock(mutex_);
   std::vector<Shared> records;
@@ -152,7 +167,7 @@ std::vector<TuningRecords::Shared> TuningRecords::all(const DeviceIdentity& devi
     try {
       const std::size_t end = path.size() - cache::kRecordSuffix.size();
       const std::size_t dot = path.rfind('.', end - 1);  // a problem may have dots, a bucket has none
-      const Problem problem = parse_problem(std::string_view(path).substr(folder.size(), dot - folder.size()));
+      const Problem problem = Pass::parse_problem(std::string_view(path).substr(folder.size(), dot - folder.size()));
       const ShapeBucket bucket = parse_shape_bucket(std::string_view(path).substr(dot + 1, end - dot - 1));
       if (Shared record = find_locked({device, problem, bucket})) records.push_back(std::move(record));
     } catch (const Error&) {  // a file of others
@@ -161,7 +176,8 @@ std::vector<TuningRecords::Shared> TuningRecords::all(const DeviceIdentity& devi
   return records;
 }
 
-std::vector<Variant> TuningRecords::chosen(const Problem& problem, const Architecture& architecture) {
+template <class Pass>
+auto TuningRecordsOf<Pass>::chosen(const Problem& problem, const Architecture& architecture) -> std::vector<Variant> {
   const std::string file = to_string(tuning_class(problem)) + '.';
   const std::lock_guard lock(mutex_);
   std::vector<Variant> variants;
@@ -170,22 +186,22 @@ std::vector<Variant> TuningRecords::chosen(const Problem& problem, const Archite
     const Shared record = find_of_any_device(path);
     if (!record || record->device.architecture != architecture.name) continue;
     const bool is_new = std::find(variants.begin(), variants.end(), record->chosen) == variants.end();
-    if (is_new && generator::why_illegal(problem, record->chosen, architecture).empty())
-      variants.push_back(record->chosen);
+    if (is_new && Pass::why_illegal(problem, record->chosen, architecture).empty()) variants.push_back(record->chosen);
   }
   return variants;
 }
 
 // Not to be used by calls here, so what is wrong with it is of no interest.
-TuningRecords::Shared TuningRecords::find_of_any_device(const std::string& path) {
+template <class Pass>
+auto TuningRecordsOf<Pass>::find_of_any_device(const std::string& path) -> Shared {
   if (const auto known = known_.find(path); known != known_.end() && known->second) return known->second;
   for (const StoreLayer& layer : options_.layers) {
     const cache::RecordLookup lookup = layer.layer->read_record(path);
     try {
       if (!lookup.bytes) continue;
-      TuningRecord record = parse_tuning_record(*lookup.bytes);
+      Record record = Pass::parse_record(*lookup.bytes);
       if (record_path(record.device, record.problem, record.bucket) == path)
-        return std::make_shared<const TuningRecord>(std::move(record));
+        return std::make_shared<const Record>(std::move(record));
     } catch (const Error&) {
     }
   }
@@ -193,28 +209,34 @@ TuningRecords::Shared TuningRecords::find_of_any_device(const std::string& path)
   return builtin == all_builtin().end() ? nullptr : builtin->second;
 }
 
-std::string TuningRecords::keep(TuningRecord record) {
+template <class Pass>
+std::string TuningRecordsOf<Pass>::keep(Record record) {
   const std::string path = record_path(record.device, record.problem, record.bucket);
   std::string problem;
   const auto file = options_.user ? options_.user->store_record(path, to_json(record), &problem) : std::nullopt;
   const std::lock_guard lock(mutex_);
-  known_[path] = std::make_shared<const TuningRecord>(std::move(record));
+  known_[path] = std::make_shared<const Record>(std::move(record));
   if (options_.user && !file && !std::exchange(warned_of_writes_, true)) {
     log_(LogLevel::warning, "{}: could not be stored: {}; records that cannot are kept in memory only", path, problem);
   }
   return file.value_or("");
 }
 
-std::optional<cache::EntryLock> TuningRecords::lock(const DeviceIdentity& device, const Problem& problem,
-                                                    const ShapeBucket& bucket) {
+template <class Pass>
+std::optional<cache::EntryLock> TuningRecordsOf<Pass>::lock(const DeviceIdentity& device, const Problem& problem,
+                                                            const ShapeBucket& bucket) {
   if (!options_.user) return std::nullopt;
   const std::string path = record_path(device, problem, bucket);
   return options_.user->lock({.name = path, .inputs = cache::digest_of(path), .compiler = {}});
 }
 
-std::uint64_t TuningRecords::damaged() const {
+template <class Pass>
+std::uint64_t TuningRecordsOf<Pass>::damaged() const {
   const std::lock_guard lock(mutex_);
   return damaged_;
 }
+
+template class TuningRecordsOf<ForwardPass>;
+template class TuningRecordsOf<BackwardPass>;
 
 }  // namespace flashjit::runtime

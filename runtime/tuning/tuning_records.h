@@ -18,6 +18,7 @@
 #include "flashjit/tuning.h"
 #include "runtime/kernels/cache_layers.h"
 #include "runtime/support/logger.h"
+#include "runtime/tuning/tuning_pass.h"
 #include "runtime/tuning/tuning_summary.h"
 
 namespace flashjit::runtime {
@@ -31,13 +32,17 @@ struct TuningRecordsOptions {
 // The summaries inside the library: generated from runtime/tuning/records/*.json.
 std::vector<std::string_view> builtin_records();
 
-// Thread-safe, and safe with other processes on the same directories. A problem is asked for by itself, and has the
-// records of its class.
-class TuningRecords {
+// Those of one pass. Thread-safe, and safe with other processes on the same directories. A problem is asked for by
+// itself, and has the records of its class.
+template <class Pass>
+class TuningRecordsOf {
  public:
-  using Shared = std::shared_ptr<const TuningRecord>;
+  using Problem = typename Pass::Problem;
+  using Variant = typename Pass::Variant;
+  using Record = typename Pass::Record;
+  using Shared = std::shared_ptr<const Record>;
 
-  TuningRecords(TuningRecordsOptions options, const Logger& log);
+  TuningRecordsOf(TuningRecordsOptions options, const Logger& log);
 
   // Null when there is none that holds here. What was found stays, and so does that nothing was: the answer does not
   // change while the engine lives, unless keep() or find_again() change it. One that is damaged, of a newer format, of
@@ -54,7 +59,7 @@ class TuningRecords {
 
   // From now on find() gives this one. Writes it, too; a record that cannot be written is kept in memory, with one
   // warning for all of them. The file, or empty.
-  std::string keep(TuningRecord record);
+  std::string keep(Record record);
 
   // For whoever tunes, so that other processes wait for the record instead; nothing when there is no user's directory.
   std::optional<cache::EntryLock> lock(const DeviceIdentity& device, const Problem& problem, const ShapeBucket& bucket);
@@ -85,5 +90,6 @@ class TuningRecords {
   std::uint64_t damaged_ = 0;
   bool warned_of_writes_ = false;
 };
+using TuningRecords = TuningRecordsOf<ForwardPass>;
 
 }  // namespace flashjit::runtime

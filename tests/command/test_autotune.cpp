@@ -274,5 +274,40 @@ TEST_CASE("a record without times tells of no gain") {
   TuningRecord record = sample_record();
   record.chosen_us = 0;
   CHECK(cli::speedup(record) == 1);
-  CHECK(cli::summarize_results({}).mean_speedup == 1);
+  CHECK(cli::summarize_results<Problem>({}).mean_speedup == 1);
+}
+
+TEST_CASE("gradients are tuned in their own classes, and told in the same table") {
+  const auto cases_of = [](bool deterministic) {
+    cli::TuneSelection selection = of_lengths("4096");
+    selection.problems.masks = "full";
+    std::vector<cli::TuneCaseOf<BackwardProblem>> cases;
+    for (const auto& [problem, shape] : selection.cases())
+      cases.push_back({{problem, false, false, false, false, deterministic}, shape});
+    return cases;
+  };
+  const auto plan = cli::plan_tunings(cases_of(false), {}, kSms, false);
+  REQUIRE(plan.size() == 1);
+  CHECK(to_string(plan[0].problem) == "bwd-bf16-d128");
+  BackwardTuningRecord record;
+  record.problem = plan[0].problem, record.bucket = plan[0].bucket;
+  record.chosen = parse_backward_variant("q64-kv64-w4-r1-s2"), record.default_variant = BackwardVariant{};
+  record.chosen_us = 80, record.default_us = 100;
+  record.candidates = {{record.default_variant, CandidateOutcome::measured, "", 100, 0, 9},
+                       {record.chosen, CandidateOutcome::measured, "", 80, 0, 9}};
+  const auto again = cli::plan_tunings(cases_of(false), {record}, kSms, false);
+  CHECK(again.at(0).state == State::recorded);
+  CHECK(cli::plan_tunings(cases_of(true), {record}, kSms, false).at(0).state == State::pending);
+  CHECK(mentions(cli::table_text(again), "bwd-bf16-d128"));
+  CHECK(mentions(cli::table_text(again), "mma-q64-kv64-w4-r1-s2"));
+  CHECK(mentions(cli::table_text(again), "25.0"));
+  CHECK(describe(again[0])["speedup"] == 1.25);
+  CHECK(cli::summarize_results(again).mean_speedup == doctest::Approx(1.25));
+}
+
+TEST_CASE("what autotune cannot do for gradients it refuses by name") {
+  CHECK(mentions(refusal("--pass backward --grid forward --report page.html"), "--report: must not be given beside"));
+  CHECK(mentions(refusal("--grid forward --deterministic"), "--deterministic: must not be given without"));
+  CHECK(mentions(refusal("--pass backward --seqlen 512 --paged"), "paged: must not be asked for"));
+  CHECK(mentions(refusal("--pass sideways --grid forward"), "--pass"));
 }

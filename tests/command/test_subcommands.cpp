@@ -775,6 +775,37 @@ TEST_CASE("variants --explain keeps what variants lists, and says why not the re
   CHECK(mentions(shop.run("variants --arch sm_90a --explain").out, "bytes/kFLOP"));
 }
 
+TEST_CASE("variants of gradients are listed, the defaults first, and explained") {
+  const TemporaryDirectory directory;
+  const auto list = [&](const std::string& arguments) {
+    const Outcome outcome =
+        run_command(directory.path(), kBareEnvironment, "variants --pass backward --json " + arguments);
+    REQUIRE(outcome.exit_code == 0);
+    return json::parse(outcome.out);
+  };
+  const json on_hopper = list("--arch sm_90a --deterministic");
+  CHECK(on_hopper.at("problem") == "bwd-bf16-d128-deterministic");
+  CHECK(on_hopper.at("variants").at(0) == json{{"variant", "hopper-q64-kv128"}, {"default", true}});
+  CHECK(on_hopper.at("variants").at(1) == json{{"variant", "mma-q64-kv128-w8-r1-s1"}, {"default", true}});
+  CHECK(on_hopper.at("variants").at(2).at("default") == false);
+  const json kept = list("--arch sm_80").at("variants"), all = list("--arch sm_80 --explain").at("variants");
+  CHECK(all.size() > kept.size());
+  CHECK(all.at(kept.size() - 1).at("verdict") == "kept");
+  CHECK(all.at(kept.size()).at("verdict") != "kept");
+}
+
+TEST_CASE("compile of gradients refuses what has none, by name") {
+  const TemporaryDirectory directory;
+  const auto refusal = [&](const std::string& arguments) {
+    const std::string line = "compile --arch sm_80 " + arguments;
+    return expect_refusal(line, run_command(directory.path(), kBareEnvironment, line));
+  };
+  CHECK(mentions(refusal("--pass backward --paged"), "paged: must not be asked for"));
+  CHECK(mentions(refusal("--f32-gradients"), "--f32-gradients: must not be given without --pass backward"));
+  CHECK(mentions(refusal("--pass backward --variant q64-kv63"), "--variant"));
+  CHECK(mentions(refusal("--pass backward --variant hopper-q64-kv128"), "sm_90a"));
+}
+
 TEST_CASE("both families of kernels are listed and rendered where they run") {
   const Workshop shop;
   const std::string everywhere = shop.run("variants --arch sm_86").out, hopper = shop.run("variants --arch sm_90a").out;

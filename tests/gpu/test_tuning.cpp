@@ -14,6 +14,7 @@
 #include "generator/family.h"
 #include "tests/gpu/attention_case.h"
 #include "tests/gpu/driver_calls.h"
+#include "tests/support/backward_case.h"
 #include "tests/support/temporary_directory.h"
 
 namespace {
@@ -292,4 +293,39 @@ TEST_CASE("what is tuned for one text is adopted by another of its class, and by
   const std::uint64_t compiles = engine.counters().compiles;
   for (const AttentionOptions& each : all) engine.attention(c.q, c.k, c.v, out, each);
   CHECK(engine.counters().compiles == compiles);
+}
+
+TEST_CASE("gradients are tuned, and calls take what was chosen") {
+  const TemporaryDirectory directory;
+  BackwardProblem problem;
+  problem.attention.head_dim = problem.attention.head_dim_v = 64;
+  problem.attention.softcap = true;  // of the mma family, which every device has
+  problem.deterministic = true;
+  tests::BackwardCase c({.batch = 4, .seqlen_q = 512, .seqlen_kv = 512, .num_heads_q = 8, .num_heads_kv = 8});
+  c.options.softcap = 20;
+  c.deterministic = true;
+  BackwardTuneOptions options;
+  for (const char* spelling : {"q64-kv64-w4-r1-s1", "q64-kv64-w4-r1-s2", "q64-kv64-w8-r1-s1", "q32-kv64-w4-r2-s1"})
+    options.candidates.push_back(parse_backward_variant(spelling));
+  const CallShape shape{4, 512, 512, 8, 8};
+  Engine engine(options_in(directory));
+  const BackwardTuningRecord record = engine.tune_backward(problem, shape, options, 0);
+  CHECK(record.problem == problem);
+  CHECK(record.default_us > 0);
+  for (const BackwardTunedCandidate& each : record.candidates) {
+    CAPTURE(to_string(each.variant));
+    CAPTURE(each.why);
+    CHECK((each.outcome == Outcome::measured || each.outcome == Outcome::stopped || each.outcome == Outcome::spills));
+  }
+  REQUIRE(engine.backward_tuning_records(0).size() == 1);
+
+  Engine next(options_in(directory));
+  const std::vector<BackwardKernelInfo> infos = next.prepare_backward(problem, 0);
+  CHECK(std::any_of(infos.begin(), infos.end(),
+                    [&](const BackwardKernelInfo& info) { return info.tuned && info.variant == record.chosen; }));
+  next.prepare(problem.attention, 0);
+  const Counters before = next.counters();
+  c.check(next);
+  CHECK(next.counters().compiles == before.compiles);
+  CHECK(next.counters().records_used > before.records_used);
 }

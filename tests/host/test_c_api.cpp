@@ -821,6 +821,52 @@ TEST_CASE("what is prepared is checked") {
   CHECK(flashjit_prepare(engine.get(), nullptr, -1) == FLASHJIT_INVALID_ARGUMENT);
 }
 
+TEST_CASE("what is prepared of gradients is checked") {
+  const EnginePointer engine = make_engine("sm_90a");
+  flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
+  flashjit_gradient_kinds kinds = FLASHJIT_GRADIENT_KINDS_INIT;
+  const auto status = [&] { return flashjit_prepare_backward(engine.get(), &problem, &kinds, -1); };
+  CHECK(status() == FLASHJIT_NO_COMPILER);
+  CHECK(flashjit_prepare_backward(engine.get(), &problem, nullptr, -1) == FLASHJIT_NO_COMPILER);
+  CHECK(flashjit_prepare_backward(engine.get(), nullptr, &kinds, -1) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(flashjit_prepare_backward(engine.get(), &problem, &kinds, 0) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error().find("device: ") == 0);
+  constexpr struct {
+    const char *name, *field;
+    std::int32_t flashjit_gradient_kinds::*kind;
+    std::int32_t flashjit_problem::*option;  // that it wants
+  } kKinds[] = {{"f32", "", &flashjit_gradient_kinds::f32, nullptr},
+                {"deterministic", "", &flashjit_gradient_kinds::deterministic, nullptr},
+                {"dslopes", "slopes", &flashjit_gradient_kinds::dslopes, &flashjit_problem::alibi},
+                {"dsinks", "sinks", &flashjit_gradient_kinds::dsinks, &flashjit_problem::sinks}};
+  for (const auto& each : kKinds) {
+    CAPTURE(each.name);
+    kinds = FLASHJIT_GRADIENT_KINDS_INIT, problem = FLASHJIT_PROBLEM_INIT;
+    kinds.*each.kind = 1;
+    if (each.option) {
+      CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
+      CHECK(last_error().find(std::string(each.field) + ": must be false without ") == 0);
+      problem.*each.option = 1;
+    }
+    CHECK(status() == FLASHJIT_NO_COMPILER);
+    kinds.*each.kind = 2;
+    CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
+    CHECK(last_error() == std::string(each.name) + ": must be 0 or 1, was 2");
+  }
+  kinds = FLASHJIT_GRADIENT_KINDS_INIT, problem = FLASHJIT_PROBLEM_INIT;
+  kinds.dbias = 1;
+  CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
+  problem.bias = {kDLFloat, 32, 1};
+  CHECK(status() == FLASHJIT_NO_COMPILER);
+  problem.ragged = 1;
+  CHECK(status() == FLASHJIT_NO_COMPILER);
+  problem.paged = 1;
+  CHECK(status() == FLASHJIT_UNSUPPORTED);
+  kinds = FLASHJIT_GRADIENT_KINDS_INIT, problem = FLASHJIT_PROBLEM_INIT;
+  kinds.reserved = 1;
+  CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
+}
+
 TEST_CASE("prepared pages are those of ragged batches") {
   const EnginePointer engine = make_engine("sm_90a");
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;

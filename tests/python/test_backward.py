@@ -30,6 +30,30 @@ def causal(queries, keys):
     return np.where(np.arange(keys) <= np.arange(queries)[:, None] + keys - queries, 0.0, -np.inf)
 
 
+class Preparation(unittest.TestCase):
+
+    def test_of_calls_that_compile_nothing_then(self):
+        q, k, v = make_inputs((1, 16, 2, 64), 40, 2)
+        slopes = np.array([0.1, 0.2], np.float32)
+        for deterministic in (False, True):
+            engine = emulating_engine()
+            engine.prepare("float16", 64, causal=True, alibi=True)
+            engine.prepare_backward("float16", 64, causal=True, alibi=True, dslopes=True, deterministic=deterministic)
+            before = engine.counters()["compiles"]
+            out, lse = engine.attention(q, k, v, causal=True, alibi_slopes=slopes, lse=True)
+            engine.attention_backward(np.ones_like(out), q, k, v, out, lse, causal=True, alibi_slopes=slopes,
+                                      dslopes=True, deterministic=deterministic)
+            self.assertEqual(engine.counters()["compiles"], before)
+
+    def test_refuses_what_is_no_problem_of_gradients(self):
+        engine = emulating_engine()
+        for options, message in (({"dslopes": True}, "^slopes: must be false without alibi"),
+                                 ({"deterministic": 1}, "^deterministic: must be True or False"),
+                                 ({"causal": None}, "^causal: must be True or False")):
+            with self.subTest(options), self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                engine.prepare_backward("float16", 64, **options)
+
+
 class Backward(unittest.TestCase):
 
     def setUp(self):

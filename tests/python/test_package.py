@@ -192,9 +192,10 @@ class Surface(unittest.TestCase):
                           "batch_indices_kv", "page_table", "k_scale", "v_scale", "max_seqlen_q", "max_seqlen_kv",
                           "fixed_split_size", "plan", "out", "lse", "stream", "variant", "engine"])
         self.assertEqual(list(inspect.signature(flashjit.Engine.attention).parameters)[1:], list(parameters)[:-1])
-        prepared = list(inspect.signature(flashjit.prepare).parameters)
-        self.assertEqual(["self", *(name for name in prepared if name != "engine")],
-                         list(inspect.signature(flashjit.Engine.prepare).parameters))
+        for name in ("prepare", "prepare_backward"):
+            prepared = list(inspect.signature(getattr(flashjit, name)).parameters)
+            self.assertEqual(["self", *(parameter for parameter in prepared if parameter != "engine")],
+                             list(inspect.signature(getattr(flashjit.Engine, name)).parameters))
         for name in ("append", "block_mask", "merge", "plan"):
             parameters = list(inspect.signature(getattr(flashjit, name)).parameters)
             parameters.remove("engine")

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which variants of backward kernels are considered and kept.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "generator/backward.h"
+#include "generator/backward_space.h"
+
+namespace {
+
+using namespace flashjit;
+using Verdict = VariantVerdict;
+
+Problem wide(int head_dim, bool softcap = false) {
+  Problem problem;
+  problem.head_dim = problem.head_dim_v = head_dim;
+  problem.softcap = softcap;
+  return problem;
+}
+
+bool contains(const std::vector<BackwardVariant>& list, const BackwardVariant& variant) {
+  return std::find(list.begin(), list.end(), variant) != list.end();
+}
+
+}  // namespace
+
+TEST_CASE("what is kept of backward variants is legal, each once, the defaults first") {
+  for (const Architecture& architecture : architectures())
+    for (int head_dim = 8; head_dim <= 256; head_dim += 8)
+      for (const bool softcap : {false, true}) {
+        CAPTURE(std::string(architecture.name));
+        CAPTURE(head_dim);
+        const Problem problem = wide(head_dim, softcap);
+        const std::vector<BackwardVariant> kept = generator::legal_backward_variants(problem, architecture),
+                                           defaults = generator::default_backward_variants(problem, architecture);
+        REQUIRE(kept.size() >= defaults.size());
+        CHECK(std::equal(defaults.begin(), defaults.end(), kept.begin()));
+        for (std::size_t i = 0; i < kept.size(); ++i) {
+          CHECK(generator::why_illegal(problem, kept[i], architecture) == "");
+          CHECK(std::count(kept.begin(), kept.end(), kept[i]) == 1);
+        }
+        CHECK(kept.size() <= 60);
+      }
+}
+
+TEST_CASE("every backward variant that is considered has a verdict, and all but the kept ones a reason") {
+  const Problem problem = wide(128);
+  for (const Architecture& architecture : architectures()) {
+    bool still_kept = true;
+    for (const auto& each : generator::explain_backward_variants(problem, architecture)) {
+      CAPTURE(to_string(each.variant));
+      CHECK((each.verdict == Verdict::kept) == each.reason.empty());
+      CHECK((each.verdict == Verdict::illegal) == !generator::why_illegal(problem, each.variant, architecture).empty());
+      CHECK(each.smem_bytes > 0);
+      CHECK((still_kept || each.verdict != Verdict::kept));
+      still_kept = each.verdict == Verdict::kept;
+      const bool is_mma = std::holds_alternative<MmaBackwardVariant>(each.variant);
+      CHECK((each.smem_bytes_per_kflop > 0) == is_mma);
+      CHECK((each.attainable_rate > 0) == (std::string(architecture.name) == "sm_90a"));
+    }
+  }
+}
+
+TEST_CASE("backward variants that were among the fastest of a measurement are kept where it was made") {
+  const Architecture& h100 = find_architecture("sm_90a");
+  struct Row {
+    int head_dim;
+    const char* variant;
+  };
+  for (const auto& [head_dim, variant] : {Row{64, "q128-kv128-w8-r1-s1"},
+                                          {64, "q64-kv128-w4-r2-s2"},
+                                          {64, "q64-kv64-w4-r1-s2"},
+                                          {128, "q64-kv128-w8-r1-s1"},
+                                          {128, "q64-kv128-w8-r2-s1"},
+                                          {128, "q64-kv64-w4-r1-s2"},
+                                          {256, "q64-kv64-w8-r1-s1"},
+                                          {256, "q64-kv64-w8-r2-s1"}}) {
+    CAPTURE(head_dim);
+    CAPTURE(std::string(variant));
+    CHECK(contains(generator::legal_backward_variants(wide(head_dim, true), h100), parse_backward_variant(variant)));
+  }
+}
+
+TEST_CASE("where the Hopper family has backward kernels, of mma there are the default and tiles of few queries") {
+  const std::vector<BackwardVariant> kept = generator::legal_backward_variants(wide(128), find_architecture("sm_90a"));
+  CHECK(std::holds_alternative<HopperBackwardVariant>(kept[0]));
+  CHECK(kept[1] == parse_backward_variant("q64-kv128-w8-r1-s1"));
+  for (std::size_t i = 2; i < kept.size(); ++i) CHECK(generator::block_q(kept[i]) <= 32);
+}
