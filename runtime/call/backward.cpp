@@ -36,7 +36,6 @@ void check_options(const AttentionOptions& opts) {
                              {"page_table", &O::page_table}};
   for (const auto& [name, option] : kRagged)
     if (opts.*option) refuse(name);
-  if (opts.score) refuse("score");
   if (opts.plan) reject("plan: must not be given for gradients");
   if (opts.variant)
     reject(

@@ -342,10 +342,6 @@ TEST_CASE("a wrong call for gradients is refused by the name of what is wrong") 
   CHECK(code(c.dout.view(), {dq.view(), {}, {}}, options) == ErrorCode::unsupported);
   CHECK(name() == "cu_seqlens_q");
   options = {};
-  options.score = Score("score");
-  CHECK(code(c.dout.view(), {dq.view(), {}, {}}, options) == ErrorCode::unsupported);
-  CHECK(name() == "score");
-  options = {};
   options.fixed_split_size = 64;
   CHECK(code(c.dout.view(), {dq.view(), {}, {}}, options) == ErrorCode::invalid_argument);
   CHECK(name() == "fixed_split_size");

@@ -184,8 +184,8 @@ TEST_CASE("planted faults of the gradients of options are found") {
                        *kBias = "parts/score_gradient/bias.cuh", *kClear = "kernels/backward_rows.cuh",
                        *kSlot = "attention/score_gradient.cuh";
   const std::vector<Fault> faults{
-      {"derivatives are those in front of the cap", kMain, "p[e] == 0.0f ? 0.0f : ds[e], at",
-       "p[e] == 0.0f ? 0.0f : ds[e] * derivatives.x[m][n][first + e], at"},
+      {"derivatives are those in front of the cap", kMain, "behind_of(ds[e], behind, m, n, first + e)",
+       "ds[e] * derivatives.x[m][n][first + e]"},
       {"all columns of a lane are the first", kMain, "{first_key + column + lane() % 4 * 2, 8 * n + e}",
        "{first_key + column + lane() % 4 * 2, 0}"},
       {"heads of a group end together", kMain, "if ((i + 1) % tiles.count() == 0) end_head",
