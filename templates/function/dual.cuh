@@ -79,8 +79,7 @@ struct Dual {
     return {text::atan2(a.value, b.value),
             (a.derivative * b.value - a.value * b.derivative) / (a.value * a.value + b.value * b.value)};
   }
-  // One power alone, as CUDA's in f64 is a call where there are several. What stands still adds nothing, also where its
-  // own derivative is none.
+  // Of one power, as they take long. What stands still adds nothing, also where its own derivative is none.
   friend __device__ __forceinline__ Dual pow(Dual a, Dual b) {
     const T power = text::pow(a.value, b.value);
     const T at_0 = b.value == T(1) ? T(1) : b.value > T(1) ? T(0) : T(infinity);

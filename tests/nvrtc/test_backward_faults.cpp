@@ -223,6 +223,32 @@ TEST_CASE("planted faults of the gradients of options are found") {
     });
 }
 
+TEST_CASE("planted faults of gradients through users' scores are found") {
+  constexpr const char *kText = "parts/score/curved_function.cuh", *kSlot = "attention/score.cuh";
+  const std::vector<Fault> faults{
+      {"the derivative of the text is passed over", kText, "return made.derivative;", "return 1.0f;"},
+      {"the text takes scores in the unit of products", kText, "{score * taken, 1.0f}", "{score, 1.0f}"},
+      {"rows that do not exist are as the text has them", kText, "exists ? made.value : -text::infinity", "made.value"},
+      {"rows that do not exist are found for the first row alone", kText, "taken, position < text.sequence.keys};",
+       "taken, exists};"},
+      {"the derivative of the cap before the text is passed over", kSlot, "return derivative * others.",
+       "return others."},
+      {"the derivative by the bias is that behind the text", "kernels/mma_backward.cuh",
+       "return ds * behind.x[m][n][i];", "return ds;"},
+  };
+  for (const Fault& fault : tests::sample(faults))
+    check_found(fault, "sm_90a", 2, [](int i, Engine& engine) {
+      Case c({.batch = 1, .seqlen_q = 70, .seqlen_kv = 100, .head_dim = 32, .head_dim_v = 32});
+      c.of_options = true;
+      if (i == 1) {
+        c.options.softcap = 1;
+        c.values(&O::bias, DType::f32, {1, 4, 70, 100}, [](std::int64_t at) { return at * 5 % 11 * .1; });
+      }
+      c.options.score = Score("query < seqlen_q ? score * score : infinity");
+      return c.what_is_wrong(engine);
+    });
+}
+
 TEST_CASE("rows and keys that do not exist write no gradient of a bias") {
   const auto make = [](Engine& engine) {
     Case c({.batch = 1, .seqlen_q = 70, .seqlen_kv = 100, .head_dim = 32, .head_dim_v = 32});
