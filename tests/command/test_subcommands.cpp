@@ -840,8 +840,8 @@ TEST_CASE("verify draws random combinations from nothing but a seed") {
 
 TEST_CASE("verify of gradients refuses what has none, by name") {
   const Workshop shop;
-  for (const std::string option : {"--ragged", "--paged", "--e4m3", "--score score", "--documents --block-mask",
-                                   "--variant v1", "--all-variants"}) {
+  for (const std::string option :
+       {"--ragged", "--paged", "--e4m3", "--documents --block-mask", "--variant v1", "--all-variants"}) {
     const std::string name =
         option.substr(option.rfind("--"), option.find(' ', option.rfind("--")) - option.rfind("--"));
     CHECK(mentions(shop.refusal("verify --pass backward --device emulate " + option),
