@@ -186,6 +186,41 @@ TEST_CASE("gradients through a text beside options, captures, offsets and varian
     }
 }
 
+TEST_CASE("gradients through the gallery's texts") {
+  struct Entry {
+    const char* text;
+    std::vector<const char*> captures;
+  };
+  for (const auto& [text, names] : {Entry{"score - slope(head) * abs(query - key)", {"slope"}},
+                                    {"cap * tanh(score / cap)", {"cap"}},
+                                    {"score + abs(query - key)", {}},
+                                    {"score + table(head, query - key + seqlen_kv)", {"table"}},
+                                    {"const int distance = abs(query - key);\n"
+                                     "const int far = 8 + int(log2(float(max(distance, 1)) / 8) * 8 / log2(16.0f));\n"
+                                     "return score + table(head, distance < 8 ? distance : min(far, 15));",
+                                     {"table"}},
+                                    {"score + log2(float(gate(head))) * abs(query - key)", {"gate"}},
+                                    {"score * log(float(query + 2))", {}},
+                                    {"score * gate(head)", {"gate"}},
+                                    {"(query - key) % 2 == 0 ? score * 0.5f : score", {}},
+                                    {"score + slope(head) + table(head, key)", {"slope", "table"}}}) {
+    CAPTURE(std::string(text));
+    Case c(kSmall);
+    std::vector<Capture> captures;
+    for (const std::string name : names) {
+      if (name == "cap") captures.push_back({name, 20.0});
+      if (name == "slope")
+        captures.push_back({name, c.captured(DType::f32, {2}, [](std::int64_t i) { return 0.25 / (1. + 3. * i); })});
+      if (name == "gate")
+        captures.push_back({name, c.captured(DType::f32, {2}, [](std::int64_t i) { return 0.9 + 0.07 * i; })});
+      if (name == "table")
+        captures.push_back({name, c.captured(DType::bf16, {2, 80}, [](std::int64_t i) { return i * 7 % 13 * .1; })});
+    }
+    c.options.score = Score(text, captures);
+    c.check(engine_for("sm_90a"));
+  }
+}
+
 TEST_CASE("gradients of slopes and of a bias are behind the cap and before the text") {
   for (const char* text : {"2 * tanh(score / 2)", "key % 3 == 1 ? -infinity : score * score / 4", "score - 0.1f * key"})
     for (const bool is_capped : {false, true}) {
