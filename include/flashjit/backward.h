@@ -66,8 +66,8 @@ struct Gradients {
 //   lse, dlse  [batch, num_heads_q, seqlen_q]              f32; likewise, natural logarithm
 // opts as of that call, with its dropout, but without lse, plan, variant and fixed_split_size, which must not be given.
 // Key/value heads get the sums of their groups' gradients. mask, as text, acts; block_mask is not used. score, as text,
-// is differentiated by the score, as docs/masks-and-scores.md says; what it captures gets no gradient, and a function in
-// it that has no derivative is Error(compile_failed). Ragged batches and k and v of e4m3 have no kernels yet:
+// is differentiated by the score, as docs/masks-and-scores.md says; what it captures gets no gradient, and a function
+// in it that has no derivative is Error(compile_failed). Ragged batches and k and v of e4m3 have no kernels yet:
 // Error(unsupported) names the option.
 //
 // Kernels are made at the first call: of the Hopper family where that has them and there are 64 queries or more, else
