@@ -66,8 +66,7 @@ void validate(const BackwardProblem& problem) {
     const char* name;
     bool asked;
   };
-  for (const auto& [name, asked] :
-       {Row{"paged", attention.paged}, {"score", attention.score != nullptr}, {"e4m3", attention.e4m3}})
+  for (const auto& [name, asked] : {Row{"paged", attention.paged}, {"e4m3", attention.e4m3}})
     if (asked)
       throw Error(
           ErrorCode::unsupported,

@@ -74,7 +74,8 @@ constexpr FeatureRow kFeatures[] = {
      alignof(OffsetArguments),
      {},
      {"parts/score/sloping_function.cuh", "SlopingFunction<text::ScoreText, &::Arguments::score>"},
-     {"parts/score/capping_function.cuh", "CappingFunction<text::ScoreText, &::Arguments::score>"}},
+     {"parts/score/capping_function.cuh", "CappingFunction<text::ScoreText, &::Arguments::score>"},
+     {"parts/score/curved_function.cuh", "CurvedFunction<text::ScoreText, &::Arguments::score>"}},
     {{&Problem::mask, FunctionKind::mask},
      "mask",
      Slot::predicate,
@@ -186,10 +187,12 @@ std::string spell(const FeatureRow& row, const Problem& problem) {
   return fmt::format("{}.{}", row.word, to_string(function.captures.front().dtype));
 }
 
-Part part_of(const FeatureRow& row, const Problem& problem, bool fetches) noexcept {
-  if (fetches && is_fetched(row, problem)) return row.fetched;
+Part part_of(const FeatureRow& row, const Problem& problem, PartsFor kernel) noexcept {
+  if (kernel == PartsFor::fetching && is_fetched(row, problem)) return row.fetched;
   const bool is_text = row.asked.function != nullptr;
-  switch (is_text ? (problem.*row.asked.function)->formula.kind : Formula::Kind::none) {
+  const Formula::Kind kind = is_text ? (problem.*row.asked.function)->formula.kind : Formula::Kind::none;
+  if (kernel == PartsFor::gradients && row.curved.file && kind != Formula::Kind::sloping) return row.curved;
+  switch (kind) {
     case Formula::Kind::sloping:
       return row.sloping;
     case Formula::Kind::capping:
@@ -200,17 +203,18 @@ Part part_of(const FeatureRow& row, const Problem& problem, bool fetches) noexce
   return {row.file, row.part};
 }
 
-std::vector<std::string> with_parts(const char* kernel, const Problem& problem, bool fetches) {
-  std::vector<std::string> files{kernel};
+std::vector<std::string> with_parts(const char* file, const Problem& problem, PartsFor kernel) {
+  std::vector<std::string> files{file};
   for (const FeatureRow& row : kFeatures)
-    if (row.is_in(problem)) files.emplace_back(part_of(row, problem, fetches).file);
+    if (row.is_in(problem)) files.emplace_back(part_of(row, problem, kernel).file);
   return files;
 }
 
-std::string render_functions(const Problem& problem) {
+std::string render_functions(const Problem& problem, PartsFor kernel) {
   std::string text;
   for (const FeatureRow& row : kFeatures)
-    if (row.asked.function && row.is_in(problem)) text += render(*(problem.*row.asked.function));
+    if (row.asked.function && row.is_in(problem))
+      text += render(*(problem.*row.asked.function), kernel == PartsFor::gradients && row.curved.file);
   return text;
 }
 
@@ -222,11 +226,11 @@ std::string render_arguments(std::string_view family, const Problem& problem, bo
   return fmt::format("struct Arguments {{\n{}{}}};\n", members, behind);
 }
 
-std::string parts_in(Slot slot, const Problem& problem, bool fetches) {
+std::string parts_in(Slot slot, const Problem& problem, PartsFor kernel) {
   std::string parts;
   for (const FeatureRow& row : kFeatures)
     if (row.is_in(problem) && row.slot == slot)
-      parts += (parts.empty() ? "" : ", ") + std::string(part_of(row, problem, fetches).name);
+      parts += (parts.empty() ? "" : ", ") + std::string(part_of(row, problem, kernel).name);
   return fmt::format("{}<{}>", all_of(slot), parts);
 }
 

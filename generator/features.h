@@ -33,6 +33,11 @@ struct FeatureField {
   friend bool operator==(const FeatureField&, const FeatureField&) = default;
 };
 
+// Of what has several parts for a feature: kernels of attention, those of them that can fetch blocks of tensors, and
+// those that need derivatives by the scores.
+enum class PartsFor : std::uint8_t { attention, fetching, gradients };
+constexpr PartsFor parts_for_attention(bool fetches) { return fetches ? PartsFor::fetching : PartsFor::attention; }
+
 // What a template has for a feature.
 struct Part {
   const char* file = nullptr;  // in templates/
@@ -51,6 +56,7 @@ struct FeatureRow {
   // In place of that one:
   Part fetched = {};                // where a kernel fetches blocks of its tensor
   Part sloping = {}, capping = {};  // of a text that is such a formula
+  Part curved = {};                 // for gradients, of a text that is not sloping
 
   bool is_in(const Problem& problem) const noexcept { return asked.in(problem); }
 };
@@ -67,19 +73,18 @@ bool Problem::*feature_of_score(const Problem& problem) noexcept;
 // In the spelling of a problem: the row's word, and after it what tells a function from others.
 std::string spell(const FeatureRow& row, const Problem& problem);
 
-// What a kernel has of a row that the problem asks for. Of those below, too, fetches: the kernel can fetch blocks of
-// tensors.
-Part part_of(const FeatureRow& row, const Problem& problem, bool fetches) noexcept;
+// What a kernel has of a row that the problem asks for.
+Part part_of(const FeatureRow& row, const Problem& problem, PartsFor kernel) noexcept;
 // The template of a kernel, and those of the parts that the problem has in it.
-std::vector<std::string> with_parts(const char* kernel, const Problem& problem, bool fetches = false);
+std::vector<std::string> with_parts(const char* file, const Problem& problem, PartsFor kernel = PartsFor::attention);
 // The structs of the problem's functions, without any change to their texts.
-std::string render_functions(const Problem& problem);
+std::string render_functions(const Problem& problem, PartsFor kernel = PartsFor::attention);
 // struct Arguments: what a kernel of the family is launched with. family: its struct in abi.cuh. Behind it comes that
 // of split keys, then those of the parts, and then these members.
 std::string render_arguments(std::string_view family, const Problem& problem, bool split_kv = false,
                              std::string_view behind = {});
 // The type of a slot: what the problem has in it.
-std::string parts_in(Slot slot, const Problem& problem, bool fetches = false);
+std::string parts_in(Slot slot, const Problem& problem, PartsFor kernel = PartsFor::attention);
 // Whether a kernel that can fetch blocks does.
 bool is_fetched(const Problem& problem) noexcept;
 bool has_part(Slot slot, const Problem& problem) noexcept;

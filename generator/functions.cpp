@@ -263,7 +263,10 @@ const FunctionText& find_function(FunctionKind kind, const std::string& text, st
   return functions().find(kind, text, std::move(types));
 }
 
-std::string render(const FunctionText& function) {
+std::string render(const FunctionText& function, bool is_differentiated) {
+  // A variable of float would lose the derivative of what a text puts there.
+  const char *const define = is_differentiated ? "#define float Number\n#define double Number\n" : "",
+                    *const undefine = is_differentiated ? "#undef float\n#undef double\n" : "";
   std::string members;
   for (const CaptureType& type : function.captures) members += fmt::format("  {} {};\n", member_type(type), type.name);
   // What opens and closes the function has names of its own as files: a compiler finds there what is wrong with the
@@ -273,16 +276,16 @@ std::string render(const FunctionText& function) {
   return fmt::format(
       "namespace text {{\nstruct {} {{\n{}"
       "#pragma nv_diag_error 117,940\n"
-      "  {} {{\n"
+      "  {} {{\n{}"
       "#line 1 \"{}{}\"\n{}\n"
       "#line 1 \"{}\"\n{}\n"
       "#line 1 \"{}{}\"\n{}}}\n"
-      "#line 1 \"generated\"\n"
+      "#line 1 \"generated\"\n{}"
       "#pragma nv_diag_default 117,940\n"
       "{}}};\n}}\n",
-      row_of(function.kind).name, members, signature_of(function.kind), kBeginOfText, file,
+      row_of(function.kind).name, members, signature_of(function.kind), define, kBeginOfText, file,
       is_body(function.text) ? "" : "return (", file, function.text, kEndOfText, file,
-      is_body(function.text) ? "" : "); ", render(function.formula));
+      is_body(function.text) ? "" : "); ", undefine, render(function.formula));
 }
 
 }  // namespace generator

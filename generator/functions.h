@@ -64,7 +64,8 @@ std::span<const DType> library_dtypes(FunctionKind kind) noexcept;
 const char* word_of(FunctionKind kind) noexcept;
 inline constexpr const char *kBeginOfText = "value of ", *kEndOfText = "end of ";
 bool is_users(FunctionKind kind) noexcept;
-// The definition of the struct that a text becomes.
-std::string render(const FunctionText& function);
+// The definition of the struct that a text becomes. is_differentiated: a score's, which is called with dual numbers
+// (templates/function/dual.cuh) alone, so that all real numbers in it are of their type.
+std::string render(const FunctionText& function, bool is_differentiated = false);
 
 }  // namespace flashjit::generator

@@ -65,7 +65,7 @@ ConfigText::ConfigText(const Problem& problem, bool fetches) {
   add("int", "kHeadDimV", problem.head_dim_v);
   use("Arguments", "::Arguments");
   use("Masks", parts_in(Slot::mask, problem));
-  use("ScoreParts", parts_in(Slot::score, problem, fetches));
+  use("ScoreParts", parts_in(Slot::score, problem, parts_for_attention(fetches)));
   use("Predicates", parts_in(Slot::predicate, problem));
   use("Blocks", parts_in(Slot::blocks, problem));
   use("SoftmaxParts", parts_in(Slot::softmax, problem));
@@ -93,8 +93,8 @@ Source render_forward(const KernelSpec& spec, const Templates& templates) {
   Source source = named_source(spec.name(), "flashjit_forward");
   std::visit(
       [&](const auto& of_family) {
-        source.device_code =
-            templates.flatten(with_parts(template_of(of_family), spec.problem(), can_fetch(of_family)));
+        source.device_code = templates.flatten(
+            with_parts(template_of(of_family), spec.problem(), parts_for_attention(can_fetch(of_family))));
         source.generated = kGenerated + render_functions(spec.problem()) +
                            without_comments(render_kernel(spec, of_family, source.entry));
       },
@@ -146,21 +146,26 @@ PlainKernel render_block_mask(const Problem& predicates, const Architecture& arc
   return kernel;
 }
 
-PlainKernel render_function_scores(const Problem& functions, const Architecture& architecture,
+PlainKernel render_function_scores(const Problem& functions, bool differentiates, const Architecture& architecture,
                                    const Templates& templates) {
   constexpr int kThreads = 128;
-  PlainKernel kernel{plain_source("function-scores", "flashjit_function_scores", functions, architecture), kThreads,
-                     argument_bytes(functions, sizeof(FunctionScores), alignof(FunctionScores)), 0};
-  kernel.source.device_code = templates.flatten({"kernels/function_scores.cuh"});
-  kernel.source.generated = kGenerated + render_functions(functions) + render_arguments("FunctionScores", functions) +
+  PlainKernel kernel{plain_source(differentiates ? "function-slopes" : "function-scores", "flashjit_function_scores",
+                                  functions, architecture),
+                     kThreads, argument_bytes(functions, sizeof(FunctionScores), alignof(FunctionScores)), 0};
+  kernel.source.device_code =
+      templates.flatten({differentiates ? "kernels/function_slopes.cuh" : "kernels/function_scores.cuh"});
+  kernel.source.generated = kGenerated +
+                            render_functions(functions, differentiates ? PartsFor::gradients : PartsFor::attention) +
+                            render_arguments("FunctionScores", functions) +
                             fmt::format(
                                 "static_assert(sizeof(Arguments) == {}, \"host and device arguments disagree\");\n"
                                 "static_assert(kFunctionScoresThreads == {}, \"host and device threads disagree\");\n"
                                 "extern \"C\" __global__ void __launch_bounds__({}) {}"
                                 "(const __grid_constant__ Arguments args) {{\n"
-                                "  FunctionScoresThread<Arguments>{{args}}.run();\n"
+                                "  FunctionScoresThread<Arguments, {}>{{args}}.run();\n"
                                 "}}\n",
-                                kernel.argument_bytes, kThreads, kThreads, kernel.source.entry);
+                                kernel.argument_bytes, kThreads, kThreads, kernel.source.entry,
+                                differentiates ? "DualNumbers" : "RealNumbers");
   return kernel;
 }
 

@@ -54,9 +54,9 @@ PlainKernel render_batch_plan(const Architecture& architecture, const Templates&
 // What joins the partial results of split keys.
 PlainKernel render_combine(DType dtype, const Architecture& architecture,
                            const Templates& templates = embedded_templates());
-// The problem with its users' functions alone, and what applies them to scores.
+// The problem with its users' functions alone, and what applies them to scores, and differentiates them.
 Problem users_functions_of(const Problem& problem);
-PlainKernel render_function_scores(const Problem& functions, const Architecture& architecture,
+PlainKernel render_function_scores(const Problem& functions, bool differentiates, const Architecture& architecture,
                                    const Templates& templates = embedded_templates());
 
 // Joins partial results of one dtype to one of another or the same: f16, bf16 or f32.

@@ -11,7 +11,8 @@
 
 namespace flashjit::generator {
 
-// struct Config, by which a template knows the problem and the variant. fetches: as of parts_in.
+// struct Config, by which a template knows the problem and the variant. fetches: whether the
+// kernel can fetch blocks of tensors.
 class ConfigText {
  public:
   // Empty: of a kernel that names the slots that it has.

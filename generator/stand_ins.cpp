@@ -19,6 +19,7 @@ template <class Number>
 Number falling_score(Number score, const FunctionPlace& place) {
   return score - Number{0.00390625} * static_cast<Number>(std::abs(place.query - place.key));
 }
+double falling_slope(const FunctionPlace&) { return 1; }
 
 double factor_of(std::int64_t key, std::int64_t /*keys*/) { return key % 3 == 0 ? 0.5 : 1; }
 double slope_of_head(std::int64_t head, std::int64_t /*heads*/) {
@@ -33,6 +34,7 @@ Number scaled_score(Number score, const FunctionPlace& place) {
   const auto slope = static_cast<Number>(slope_of_head(place.head, 0));
   return score * factor - slope * static_cast<Number>(std::abs(place.query - place.key));
 }
+double scaled_slope(const FunctionPlace& place) { return factor_of(place.key, place.seqlen_kv); }
 
 // --- Masks: the same for all heads and batch entries. Where there are hundreds of keys, some blocks of them are whole,
 // some are partly seen and some are empty.
@@ -57,10 +59,11 @@ bool packed_mask(const FunctionPlace& place) {
 }
 
 constexpr StandIn kStandIns[] = {
-    {FunctionKind::score, "arithmetic", kFallingText, {}, falling_score<double>, falling_score<float>},
-    {FunctionKind::score, "tensors", kScaledText, kScaledTensors, scaled_score<double>, scaled_score<float>},
-    {FunctionKind::mask, "arithmetic", kStridedText, {}, nullptr, nullptr, strided_mask},
-    {FunctionKind::mask, "tensors", kPackedText, kPackedTensors, nullptr, nullptr, packed_mask}};
+    {FunctionKind::score, "arithmetic", kFallingText, {}, falling_score<double>, falling_score<float>, falling_slope},
+    {FunctionKind::score, "tensors", kScaledText, kScaledTensors, scaled_score<double>, scaled_score<float>,
+     scaled_slope},
+    {FunctionKind::mask, "arithmetic", kStridedText, {}, nullptr, nullptr, nullptr, strided_mask},
+    {FunctionKind::mask, "tensors", kPackedText, kPackedTensors, nullptr, nullptr, nullptr, packed_mask}};
 
 bool reads_tensors(const FunctionText& function) noexcept {
   return std::any_of(function.captures.begin(), function.captures.end(),

@@ -37,6 +37,7 @@ struct StandIn {
   // The text in C++: in f64 and in f32 they agree to the last bit. Null but for those of the kind.
   double (*score)(double score, const FunctionPlace& place) = nullptr;
   float (*score_in_f32)(float score, const FunctionPlace& place) = nullptr;
+  double (*slope)(const FunctionPlace& place) = nullptr;  // its derivative by the score, which is the same for all
   bool (*mask)(const FunctionPlace& place) = nullptr;
 };
 

@@ -201,8 +201,9 @@ typedef struct flashjit_gradients {
 /* Gradients of a number that depends on what flashjit_attention gave, on out by dout, of its shape and dtype, and on
    lse by dlse, f32 (NULL: not), enqueued on the stream. Rules are those of flashjit::attention_backward
    (flashjit/backward.h). options are those of that call, but without lse, plan and fixed_split_size; variant is one of
-   the backward kernels, as flashjit::parse_backward_variant reads it. options may be NULL. FLASHJIT_UNSUPPORTED for
-   what has no backward kernels. */
+   the backward kernels, as flashjit::parse_backward_variant reads it. options may be NULL. A score is
+   differentiated by the score, and what it captures gets no gradient. FLASHJIT_UNSUPPORTED for what has no backward
+   kernels. */
 flashjit_status flashjit_attention_backward(flashjit_engine* engine, const DLTensor* dout, const DLTensor* q,
                                             const DLTensor* k, const DLTensor* v, const DLTensor* out,
                                             const DLTensor* lse, const DLTensor* dlse, const flashjit_gradients* into,

@@ -241,6 +241,7 @@ struct BlockMaskMaker {
 // The kernel that applies users' functions to scores: kernels/function_scores.cuh.
 struct FunctionScores {
   double* scores;  // of [query, key]
+  double* slopes;  // likewise, for the kernel that makes them
   int batch, head, first_query, queries;
   int seqlen_q, seqlen_kv;
   int in_f32;  // whether texts compute in f32, as in attention, and not in f64

@@ -123,7 +123,6 @@ void require_backward(const AttendOptions& options, bool by_kernels) {
   if (options.fixed_split_size != 0)
     refuse(fmt::format("--fixed-split-size: must be 0 with --grad, whose kernels split no keys, was {}",
                        options.fixed_split_size));
-  if (options.texts.score) refuse("--score: must not be given with --grad, it has no backward kernels yet");
   if (!by_kernels) return;
   for (const TensorOption& option : kTensorOptions) {
     if (!option.has_backward && !(options.tensors.*option.file).empty())

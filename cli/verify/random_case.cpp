@@ -213,7 +213,7 @@ RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
   AttentionOptions options = draw.draw();
   if (!scope.pages) options.page_table.reset();
   RandomTexts texts(dice, call_shape(random.shape));
-  if (draw.has() && scope.scores_as_text) texts.add_score();
+  if (draw.has()) texts.add_score(scope.far_scores);
   if (draw.has()) texts.add_mask();
   random.texts = std::move(texts).texts();
   const ProblemDims dims = random_dims(dice);

@@ -26,12 +26,11 @@ struct RandomCase {
 struct RandomScope {
   bool e4m3 = true;   // keys and values, which not every architecture reads
   bool pages = true;  // of keys
-  bool scores_as_text = true;
   bool block_masks = true;
   bool far_scores = true;  // infinite ones, such that f32 tells no neighbours apart, and NaN
 };
 // What backward kernels take.
-inline constexpr RandomScope kBackwardScope{false, false, false, false, false};
+inline constexpr RandomScope kBackwardScope{false, false, false, false};
 RandomCase random_case(std::uint64_t seed, const RandomScope& scope = {});
 
 // What a call for gradients of the case asks for; at least one.

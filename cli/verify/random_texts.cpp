@@ -69,10 +69,10 @@ CapturedTensor random_tensor(Dice& dice, const std::string& name, DType dtype, c
 
 }  // namespace
 
-void RandomTexts::add_score() {
+void RandomTexts::add_score(bool may_be_nan) {
   captures_.clear();
   std::string text;
-  switch (dice_.from_to(0, 9)) {
+  switch (dice_.from_to(0, may_be_nan ? 9 : 8)) {
     case 0:
       text = fmt::format("score + {}", value());
       break;

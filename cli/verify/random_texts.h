@@ -17,8 +17,9 @@ class RandomTexts {
  public:
   RandomTexts(Dice& dice, const CallShape& shape) : dice_(dice), shape_(shape) {}
 
-  // What becomes of a score stays near to it, but that some hide keys, and few are NaN at one place.
-  void add_score();
+  // What becomes of a score stays near to it, but that some hide keys, and, where they may be, few are NaN at one
+  // place.
+  void add_score(bool may_be_nan);
   // Most show many keys; some hide whole rows, or all.
   void add_mask();
   Texts texts() && { return {std::move(score_), std::move(mask_), std::move(tensors_)}; }

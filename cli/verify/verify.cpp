@@ -30,9 +30,9 @@ shapes, each under several schedules: which warp runs next and when copies compl
 race, no read of what was never written, ...), and every schedule must give the same bytes.
 
 With --pass backward it is gradients of Q, K and V, which start from output and LSE of the reference. Their kernels have no
-variants; masks and scores are as above, but for texts of scores, pages and e4m3, and scores so far from 0 that an LSE of f32
-does not give their probabilities again. The gradient of Q is a sum in any order, so it is right under every schedule, and
-the others give the same bytes.
+variants; masks and scores are as above, but for pages and e4m3, and scores so far from 0 that an LSE of f32 does not give
+their probabilities again. The gradient of Q is a sum in any order, so it is right under every schedule, and the others
+give the same bytes.
 
 With --random each combination is a problem of its own with one call: any features together, texts with captures of any
 kind, any head dims, lengths and strides, a block mask or none, a variant of either family or the default, in many cases
@@ -268,7 +268,7 @@ void add_problem_choices(CLI::App* verify, Options& options) {
   options.not_with_backward = {variant, all_variants};
   for (const CLI::Option* feature : lists.features) {
     const std::string name = name_of(feature);
-    for (const char* without : {"--paged", "--e4m3", "--token-scales", "--score", "--block-mask"})
+    for (const char* without : {"--paged", "--e4m3", "--token-scales", "--block-mask"})
       if (name == without) options.not_with_backward.push_back(feature);
   }
   options.not_with_random = {lists.dtypes, lists.head_dims, lists.masks, variant, all_variants};

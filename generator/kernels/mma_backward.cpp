@@ -78,7 +78,7 @@ double loaded_fragments(const Problem& problem, const MmaBackwardVariant& varian
 std::string render_config(const Problem& problem, const MmaBackwardVariant& variant, const KernelGradients& gradients,
                           const Architecture& architecture) {
   ConfigText config = backward_config(problem, gradients);
-  config.use("ScoreParts", parts_in(Slot::score, problem));
+  config.use("ScoreParts", parts_in(Slot::score, problem, PartsFor::gradients));
   config.use("ScoreGradients", score_gradient_parts(gradients));
   config.use("Predicates", parts_in(Slot::predicate, problem));
   config.use("Dropouts", parts_in(Slot::probability, problem));
@@ -144,9 +144,9 @@ PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& va
   kernel.smem_bytes = smem_bytes(problem, variant);
   Source& source = kernel.source;
   source = named_backward_source(problem, gradients, spell_variant(variant), architecture);
-  source.device_code =
-      templates.flatten(with_score_gradients(with_parts("kernels/mma_backward.cuh", problem), gradients));
-  source.generated = kGenerated + render_functions(problem) +
+  source.device_code = templates.flatten(
+      with_score_gradients(with_parts("kernels/mma_backward.cuh", problem, PartsFor::gradients), gradients));
+  source.generated = kGenerated + render_functions(problem, PartsFor::gradients) +
                      render_arguments("BackwardArguments", problem, false, score_gradient_members(gradients)) +
                      render_config(problem, variant, gradients, architecture) +
                      render({"BackwardShape", kernel.smem_bytes, kernel.threads, kernel.argument_bytes}) +

@@ -92,9 +92,10 @@ struct Gradients {
 // Where the call's tensors lack the batch, beside cu_seqlens, so do these. Rows and keys that belong to no sequence get
 // gradients of 0, whatever stands in them.
 // opts as of that call, with its dropout, but without lse, plan, variant and fixed_split_size, which must not be given.
-// Key/value heads get the sums of their groups' gradients. mask, as text, acts; block_mask is not used. score,
-// page_table, batch_indices_kv and k and v of e4m3 have no kernels yet: Error(unsupported) names the option. Ragged
-// batches get a kernel of mma.sync unless another variant is named.
+// Key/value heads get the sums of their groups' gradients. mask, as text, acts; block_mask is not used. score, as text,
+// is differentiated by the score, as docs/masks-and-scores.md says; what it captures gets no gradient, and a function
+// in it that has no derivative is Error(compile_failed). page_table, batch_indices_kv and k and v of e4m3 have no
+// kernels yet: Error(unsupported) names the option. Ragged batches get a kernel of mma.sync unless another is named.
 //
 // Kernels are made at the first call, or ahead of it by Engine::prepare_backward: of the Hopper family where that has
 // them and there are 64 queries or more, else of mma.sync. dq is a sum by atomic additions in f32, whose order, and so

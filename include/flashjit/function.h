@@ -60,6 +60,7 @@ class Function {
 //   seqlen_q, seqlen_kv
 // and the captures: Score("score - slope(head) * abs(query - key)", {{"slope", slopes}}). -infinity hides the key; NaN
 // reaches the row that it is in, and no other. It is code that runs on the GPU, with all that code can do there.
+// attention_backward differentiates it by the score: `Number`, and `float` and `double` in it, have a derivative there.
 // Throws Error(invalid_argument) for texts and captures that cannot be; what the compiler finds comes from the call
 // that compiles, as Error(compile_failed) with the text's own lines and columns.
 class Score : public Function {

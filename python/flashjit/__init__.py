@@ -239,8 +239,9 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *,
         As of flashjit.attention.
     options :
         Those of the call, without out, lse, plan and fixed_split_size; variant is one of the backward kernels,
-        "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". There are no backward kernels yet for score,
-        batch_indices_kv and page_table: Unsupported. Keys and values of no sequence get gradients of 0.
+        "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". A score is differentiated by the score alone: what it
+        captures gets no gradient. There are no backward kernels yet for batch_indices_kv and page_table: Unsupported.
+        Keys and values of no sequence get gradients of 0.
     """
     into = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias, "dslopes": dslopes, "dsinks": dsinks}
     return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, into, deterministic, stream, engine, options)
@@ -270,7 +271,7 @@ def reference_backward(dout: Any, q: Any, k: Any, v: Any, *, dlse: Any = None, d
     """Gradients (dq, dk, dv) of a number that depends on what flashjit.reference gives by dout, and on lse by dlse.
 
     NumPy arrays of float64. Arguments are as there; dout is of any of those dtypes, dlse of float32 or float64. A score
-    that is a text is differentiated by central differences. With dbias, dslopes and dsinks the gradients of bias,
+    that is a text is differentiated by dual numbers of float64. With dbias, dslopes and dsinks the gradients of bias,
     alibi_slopes and sinks are returned behind dv, in this order.
     """
     asked = {"dbias": dbias, "dslopes": dslopes, "dsinks": dsinks}

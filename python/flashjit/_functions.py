@@ -42,7 +42,7 @@ class Score(_Function):
 
     The text has score (scaled, after softcap and ALiBi; a number of the type Number), batch, head, query, key, seqlen_q
     and seqlen_kv. query and key are positions in the sequence, from 0 or from what the call's offsets say. -infinity
-    hides the key.
+    hides the key. Gradients go through it: attention_backward differentiates it by the score.
 
     Parameters
     ----------

@@ -100,13 +100,17 @@ void Engine::Impl::apply_functions(const AttentionOptions& on_device, CallShape 
   shape.seqlen_q = rows.seqlen_q, shape.seqlen_kv = rows.seqlen_kv;
   const Dims dims{rows.count, rows.seqlen_kv};
   const int device = emulated ? kHostMemory : -1;
-  DeviceTensor scores = DeviceTensor::from_host(Tensor(rows.scores.data(), DType::f64, dims), nullptr, device);
-  const runtime::ForwardCall call = runtime::validate_function_scores(on_device, shape, scores);
+  const DeviceTensor scores = DeviceTensor::from_host(Tensor(rows.scores.data(), DType::f64, dims), nullptr, device);
+  const DeviceTensor slopes = rows.slopes ? DeviceTensor::allocate(DType::f64, dims, nullptr, device) : DeviceTensor();
+  const auto of_slopes = rows.slopes ? std::optional<Tensor>(slopes.view()) : std::nullopt;
+  const runtime::ForwardCall call = runtime::validate_function_scores(on_device, shape, scores, of_slopes);
   backend.run(call.operands, nullptr, [&](const Architecture& architecture) {
-    return runtime::make_function_scores_launch(call, scores, {rows.batch, rows.head, rows.first_row, rows.count},
-                                                in_f32, architecture, plain_kernels);
+    return runtime::make_function_scores_launch(call, scores, of_slopes,
+                                                {rows.batch, rows.head, rows.first_row, rows.count}, in_f32,
+                                                architecture, plain_kernels);
   });
   scores.copy_to_host(rows.scores.data());
+  if (rows.slopes) slopes.copy_to_host(rows.slopes->data());
 }
 
 reference::Result Engine::reference(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
@@ -130,8 +134,7 @@ reference::Gradients Engine::reference_backward_in_low_precision(const Tensor& d
                                                                  const Tensor& v, const AttentionOptions& opts,
                                                                  const std::optional<Tensor>& dlse) {
   const UsersFunctions functions(*impl_, q, opts);
-  return reference::attention_backward_in_low_precision({dout, q, k, v, opts, dlse}, functions.hook(true),
-                                                        functions.hook(false));
+  return reference::attention_backward_in_low_precision({dout, q, k, v, opts, dlse}, functions.hook(true));
 }
 
 }  // namespace flashjit

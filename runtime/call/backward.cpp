@@ -24,7 +24,6 @@ constexpr std::int64_t kChunkElements = 8;
 
 void check_options(const AttentionOptions& opts) {
   check_places_of_gradients(opts);
-  if (opts.score) throw Error(ErrorCode::unsupported, "score: must not be given, it has no backward kernels yet");
   if (opts.plan) reject("plan: must not be given for gradients");
   if (opts.variant)
     reject(

@@ -268,15 +268,25 @@ PlainLaunch make_block_mask_launch(const ForwardCall& call, const Architecture& 
   return make_plain(call, kernel, core, warps * kWarp);
 }
 
-PlainLaunch make_function_scores_launch(const ForwardCall& call, const Tensor& scores, const RowsOfHead& rows,
-                                        bool in_f32, const Architecture& architecture, PlainKernels& kernels) {
-  const generator::FunctionScores core{static_cast<double*>(scores.data), static_cast<int>(rows.batch),
-                                       static_cast<int>(rows.head),       static_cast<int>(rows.first),
-                                       static_cast<int>(rows.count),      static_cast<int>(call.seqlen_q),
-                                       static_cast<int>(call.seqlen_kv),  in_f32};
-  const generator::PlainKernel& kernel = kernels.get(
-      fmt::format("function-scores {} {}", to_string(call.problem), architecture.name),
-      [&](const auto& templates) { return generator::render_function_scores(call.problem, architecture, templates); });
+PlainLaunch make_function_scores_launch(const ForwardCall& call, const Tensor& scores,
+                                        const std::optional<Tensor>& slopes, const RowsOfHead& rows, bool in_f32,
+                                        const Architecture& architecture, PlainKernels& kernels) {
+  const generator::FunctionScores core{static_cast<double*>(scores.data),
+                                       slopes ? static_cast<double*>(slopes->data) : nullptr,
+                                       static_cast<int>(rows.batch),
+                                       static_cast<int>(rows.head),
+                                       static_cast<int>(rows.first),
+                                       static_cast<int>(rows.count),
+                                       static_cast<int>(call.seqlen_q),
+                                       static_cast<int>(call.seqlen_kv),
+                                       in_f32};
+  const bool differentiates = slopes.has_value();
+  const generator::PlainKernel& kernel =
+      kernels.get(fmt::format("function-{} {} {}", differentiates ? "slopes" : "scores", to_string(call.problem),
+                              architecture.name),
+                  [&](const auto& templates) {
+                    return generator::render_function_scores(call.problem, differentiates, architecture, templates);
+                  });
   return make_plain(call, kernel, core, rows.count * call.seqlen_kv);
 }
 

@@ -59,12 +59,13 @@ int row_lanes_log2(int chunks) noexcept;
 // call: of validate_block_mask.
 PlainLaunch make_block_mask_launch(const ForwardCall& call, const Architecture& architecture, PlainKernels& kernels);
 
-// call: of validate_function_scores; rows: of one head of a batch entry, from the first one on.
+// call: of validate_function_scores, with the same tensors; rows: of one head of a batch entry, from the first one on.
 struct RowsOfHead {
   std::int64_t batch, head, first, count;
 };
-PlainLaunch make_function_scores_launch(const ForwardCall& call, const Tensor& scores, const RowsOfHead& rows,
-                                        bool in_f32, const Architecture& architecture, PlainKernels& kernels);
+PlainLaunch make_function_scores_launch(const ForwardCall& call, const Tensor& scores,
+                                        const std::optional<Tensor>& slopes, const RowsOfHead& rows, bool in_f32,
+                                        const Architecture& architecture, PlainKernels& kernels);
 
 // What makes the list of tiles of a call with a ragged batch and a variant.
 Launch make_batch_plan_launch(const ForwardCall& call, const Tensor& memory, int sm_count);

@@ -402,7 +402,8 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   return call;
 }
 
-ForwardCall validate_function_scores(const AttentionOptions& opts, const CallShape& shape, const Tensor& scores) {
+ForwardCall validate_function_scores(const AttentionOptions& opts, const CallShape& shape, const Tensor& scores,
+                                     const std::optional<Tensor>& slopes) {
   ForwardCall call = call_of_shape(shape);
   AttentionOptions functions;
   functions.score = opts.score;
@@ -410,6 +411,7 @@ ForwardCall validate_function_scores(const AttentionOptions& opts, const CallSha
   call.problem = problem_of(DType::f16, kHeadDimStep, kHeadDimStep, functions, Masks{});
   add_functions(call, opts);
   add_output(call, "scores", scores, Operand::Role::captured_packed);
+  if (slopes) add_output(call, "slopes", *slopes, Operand::Role::captured_packed);
   return call;
 }
 

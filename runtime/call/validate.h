@@ -59,7 +59,8 @@ ForwardCall validate_block_mask(const AttentionOptions& opts, const CallShape& s
 
 // What applies the users' functions of the options to scores [rows, seqlen_kv], which it writes: a call without q, k, v
 // and out for the batch entries and query heads of the shape. Throws Error(invalid_argument).
-ForwardCall validate_function_scores(const AttentionOptions& opts, const CallShape& shape, const Tensor& scores);
+ForwardCall validate_function_scores(const AttentionOptions& opts, const CallShape& shape, const Tensor& scores,
+                                     const std::optional<Tensor>& slopes);
 
 // out against the rest of the call, and against the inputs' memory. Throws Error(invalid_argument).
 void validate_out(ForwardCall& call, const Tensor& out);

@@ -190,6 +190,7 @@ class BackwardHead {
     if (!opts.alibi_slopes && !opts.bias) return;
     const std::int64_t position = row + place_.keys.count - place_.queries.count;
     for (std::int64_t key = keys.begin; key < keys.end; ++key) {
+      if (ds_[key] == 0) continue;
       const Real before = ds_[key] * scores_.by_function(key);  // of what the function gets
       if (opts.alibi_slopes) options_.slope -= before * static_cast<Real>(std::abs(position - key));
       if (opts.bias) options_.bias[packed_place(bias_, {row, key})] += before;
@@ -307,16 +308,15 @@ Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& 
 Gradients attention_backward_in_low_precision(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                               const AttentionOptions& opts, const std::optional<Tensor>& dlse) {
   check_functions(opts);
-  return attention_backward_in_low_precision({dout, q, k, v, opts, dlse}, nullptr, nullptr);
+  return attention_backward_in_low_precision({dout, q, k, v, opts, dlse}, nullptr);
 }
 
 Gradients attention_backward(const GivenBackward& call, const ScoreHook& hook) {
-  return compute<double>(call, {hook, &hook});
+  return compute<double>(call, {hook, true});
 }
 
-Gradients attention_backward_in_low_precision(const GivenBackward& call, const ScoreHook& in_low_precision,
-                                              const ScoreHook& hook) {
-  return compute<float>(call, {in_low_precision, &hook});
+Gradients attention_backward_in_low_precision(const GivenBackward& call, const ScoreHook& hook) {
+  return compute<float>(call, {hook, true});
 }
 
 }  // namespace flashjit::reference

@@ -33,10 +33,10 @@ struct KeyRange {
 // What masks leave of the keys of a row, that leave the ones between two.
 KeyRange visible_keys(const AttentionOptions& opts, const QueryPlace& place) noexcept;
 
-// How options make scores, by derivatives too where they are wanted. Both may be empty: no functions of users'.
+// How users' functions make scores; empty: there are none.
 struct ScoreHooks {
   const ScoreHook& scores;
-  const ScoreHook* in_double = nullptr;  // by which derivatives are found; null: none are wanted
+  bool differentiates = false;  // derivatives are wanted, too
 };
 
 // Real = double is the oracle. Real = float is the yardstick, with tanh of low precision.
@@ -60,7 +60,7 @@ class RowScores {
         kept_share_(static_cast<Real>(opts.dropout_mask ? 1 - opts.dropout.probability
                                                         : flashjit::kept_share(opts.dropout.probability))),
         scores_(static_cast<std::size_t>(seqlen_kv_)),
-        cap_slopes_(hooks.in_double ? scores_.size() : 0) {}
+        cap_slopes_(hooks.differentiates ? scores_.size() : 0) {}
 
   // Before any of these rows: what the hook makes of their scores.
   void ask_hook(std::int64_t first_row, std::int64_t count) {
@@ -71,15 +71,16 @@ class RowScores {
       score(first_row + i, {0, seqlen_kv_});
       std::copy(scores_.begin(), scores_.end(), hooked_.begin() + i * seqlen_kv_);
     }
-    if (hooks_.in_double) find_slopes(first_row, count);
-    hooks_.scores({batch_, q_.head, first_row, count, q_.rows(), seqlen_kv_, hooked_});
+    if (hooks_.differentiates) slopes_.resize(hooked_.size());
+    hooks_.scores({batch_, q_.head, first_row, count, q_.rows(), seqlen_kv_, hooked_,
+                   hooks_.differentiates ? &slopes_ : nullptr});
   }
 
   // Makes the scores of a row. The keys of which it sees some; empty where it sees none.
   KeyRange of_row(std::int64_t row) {
     const KeyRange keys = visible_keys(opts_, place_of(row));
     if (keys.empty()) return {};
-    if (!hooks_.scores || hooks_.in_double) score(row, keys);  // by which the slopes of the cap are found, too
+    if (!hooks_.scores || hooks_.differentiates) score(row, keys);  // by which the slopes of the cap are found, too
     if (hooks_.scores) take_hooked(row, keys);
     hide(row, keys);
     const auto first = scores_.begin() + keys.begin, end = scores_.begin() + keys.end;
@@ -122,23 +123,6 @@ class RowScores {
       if (!is_shown(opts_, place_of(row), key)) scores_[key] = -kInfinity;
   }
 
-  // From scores that hooked_ has, by central differences: 10 digits of a smooth function. 0 where it hides the key.
-  void find_slopes(std::int64_t first_row, std::int64_t count) {
-    const auto moved = [&](double by) {
-      std::vector<double> scores = hooked_;
-      for (double& score : scores) score += by * std::max(1.0, std::abs(score));
-      (*hooks_.in_double)({batch_, q_.head, first_row, count, q_.rows(), seqlen_kv_, scores});
-      return scores;
-    };
-    constexpr double kStep = 1e-5;
-    const std::vector<double> below = moved(-kStep);
-    slopes_ = moved(kStep);
-    for (std::size_t i = 0; i < slopes_.size(); ++i) {
-      const double slope = (slopes_[i] - below[i]) / (2 * kStep * std::max(1.0, std::abs(hooked_[i])));
-      slopes_[i] = std::isfinite(slope) ? slope : 0;
-    }
-  }
-
   void take_hooked(std::int64_t row, const KeyRange& keys) {
     const double* const hooked = &hooked_[(row - first_hooked_) * seqlen_kv_];
     for (std::int64_t key = keys.begin; key < keys.end; ++key) scores_[key] = static_cast<Real>(hooked[key]);
@@ -159,7 +143,7 @@ class RowScores {
 
   Real capped(Real score, std::int64_t key) {
     const Real share = tanh(score / softcap_);
-    if (hooks_.in_double) cap_slopes_[key] = 1 - share * share;
+    if (hooks_.differentiates) cap_slopes_[key] = 1 - share * share;
     return softcap_ * share;
   }
 

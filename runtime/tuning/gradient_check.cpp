@@ -42,7 +42,7 @@ ExpectedGradients expected_gradients(const CheckCase& call, const HostTensor& do
   const reference::GivenBackward given{dout.view(), call.q.view(), call.k.view(), call.v.view(), options, {}};
   const auto hook = [&](bool in_f32) { return stand_in_hook(call.problem, {call.shape}, in_f32); };
   return {reference::attention_backward(given, hook(false)),
-          reference::attention_backward_in_low_precision(given, hook(true), hook(false))};
+          reference::attention_backward_in_low_precision(given, hook(true))};
 }
 
 std::string why_not_as_expected(const std::vector<HostTensor>& made, const ExpectedGradients& expected) {

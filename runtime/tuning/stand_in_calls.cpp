@@ -77,6 +77,9 @@ reference::ScoreHook stand_in_hook(const Problem& problem, const RowsInCall& in_
                                 keys};
       double& changed = rows.scores[static_cast<std::size_t>(i)];
       changed = changed_score(changed, score, mask, place, in_f32);
+      if (!rows.slopes) continue;
+      const bool is_hidden = mask && !mask->mask(place);
+      (*rows.slopes)[static_cast<std::size_t>(i)] = is_hidden ? 0 : score ? score->slope(place) : 1;
     }
   };
 }

@@ -15,8 +15,10 @@
 //                                    place() gives the row's RowPlace, and is only called by who needs it
 //   Row Row::at(int position)        of the same head
 //   float Row::apply(float score, Key key)
-//   static constexpr bool kIsCurved;   apply() has a derivative that is not 1 everywhere:
-//   float Row::derivative(float made)  by its score, both in natural logarithms, from what apply() made of it
+//   static constexpr bool kIsCurved; its derivative is not 1 everywhere, and it tells that in backward kernels:
+//   float Row::apply_with_derivative(float& score, Key key)
+//                                    by the score, both in natural logarithms; the score becomes what apply() makes of
+//                                    it. Rows that do not exist give what is finite, or hidden
 //   static constexpr bool Row::kCommon; float Row::common(int first)
 //                                    where kDefers: what apply() leaves out of all scores of keys from first on
 //   static constexpr bool Row::kHasNear; Near Row::near(float unit)
@@ -45,6 +47,7 @@ struct InTurn;
 template <>
 struct InTurn<> {
   static constexpr bool kAny = false, kMayHide = false, kIsLong = false, kFetches = false, kIsCurved = false;
+  static constexpr bool kIsCurvedBehind = false;
 
   template <class Arguments>
   __device__ __forceinline__ explicit InTurn(const Arguments&) {}
@@ -55,7 +58,10 @@ struct InTurn<> {
 
     __device__ __forceinline__ Row at(int) const { return {}; }
     __device__ __forceinline__ float apply(float score, Key) const { return score; }
-    __device__ __forceinline__ float apply_with_derivative(float&, Key) const { return 1.0f; }
+    template <class... Behind>
+    __device__ __forceinline__ float apply_with_derivative(float&, Key, Behind&...) const {
+      return 1.0f;
+    }
   };
   __device__ __forceinline__ float unit(float taken) const { return taken; }
   template <bool kDefers, class PlaceOfRow>
@@ -71,6 +77,8 @@ struct InTurn<Part, Rest...> {
   static constexpr bool kMayHide = Part::kMayHide || Others::kMayHide, kIsLong = Part::kIsLong || Others::kIsLong;
   static constexpr bool kFetches = Part::kFetches || Others::kFetches;
   static constexpr bool kIsCurved = Part::kIsCurved || Others::kIsCurved;
+  // Of what straight parts add to scores the derivative is not 1, either.
+  static constexpr bool kIsCurvedBehind = Part::kIsCurved ? Others::kIsCurvedBehind : Others::kIsCurved;
 
   Part part;
   Others others;
@@ -97,11 +105,19 @@ struct InTurn<Part, Rest...> {
     __device__ __forceinline__ float apply(float score, Key key) const {
       return others.apply(part.apply(score, key), key);
     }
-    // The derivative of what the score becomes, which the caller has then.
-    __device__ __forceinline__ float apply_with_derivative(float& score, Key key) const {
-      score = part.apply(score, key);
-      const float derivative = part.derivative(score);
-      return derivative * others.apply_with_derivative(score, key);
+    // The derivative of what the score becomes, which the caller has then. behind: a float, or none, for that by what
+    // straight parts add.
+    template <class... Behind>
+    __device__ __forceinline__ float apply_with_derivative(float& score, Key key, Behind&... behind) const {
+      if constexpr (Part::kIsCurved) {
+        const float derivative = part.apply_with_derivative(score, key);
+        return derivative * others.apply_with_derivative(score, key, behind...);
+      } else {
+        score = part.apply(score, key);
+        const float derivative = others.apply_with_derivative(score, key, behind...);
+        ((behind = derivative), ...);
+        return derivative;
+      }
     }
     template <int kKeys>
     __device__ __forceinline__ static void fetch(const Row& upper, const Row& lower, int first_key, int lane) {

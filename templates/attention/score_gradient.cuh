@@ -6,7 +6,7 @@
 //                                        of a score, both in natural logarithms; 0 where the query does not see the
 //                                        key. Rows and keys that do not exist come, too
 //   void end_head(const HeadOfTile& of)  what came since the last time were all scores of this head
-// Parameters are added behind all that is curved, so the derivative by what they add is that by the score.
+// Parameters are what straight parts add to scores: the derivative is that by the score as it is behind them.
 #pragma once
 
 #include "abi.cuh"

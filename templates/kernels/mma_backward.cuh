@@ -45,6 +45,9 @@ class BackwardMma {
   static constexpr int kPieceKeys = Shape::kKeysOfWarp < kKeptKeys ? Shape::kKeysOfWarp : kKeptKeys;
   static_assert(Shape::kKeysOfWarp % kPieceKeys == 0 && kKeptKeys % kPieceKeys == 0, "pieces must fill their rows");
   using Scores = Accumulator<Shape::kRowTiles, kPieceKeys / 8>;
+  static constexpr bool kIsCurvedBehind = ScoreGradients::kAny && ScoreParts::kIsCurvedBehind;
+  struct Nothing {};
+  using DerivativesBehind = typename Choose<kIsCurvedBehind, Scores, Nothing>::type;
 
  public:
   // A block's tile of keys, where there is one.
@@ -117,11 +120,12 @@ class BackwardMma {
   // P and dS of a piece of the block's columns, to shared memory.
   __device__ __forceinline__ void differentiate(int i, int column) {
     Scores s, dp, derivatives;
+    DerivativesBehind behind;
     multiply<QTile, KTile, Shape::kPaddedHeadDim / 16>(s, q_slot(i), smem, column);
     multiply<OTile, VTile, Shape::kPaddedHeadDimV / 16>(dp, o_slot(i), smem + Shape::kValues, column);
     const int row = first_query(i) + warp_row();
     const RowPlace place{tile.batch, head_of(i), 0, tile.sequence};
-    score(s, derivatives, place, row, column);
+    score(s, derivatives, behind, place, row, column);
     hide(s, place, row, column);
 #pragma unroll
     for (int half = 0; half < 2 * Shape::kRowTiles; ++half) {
@@ -139,7 +143,8 @@ class BackwardMma {
           if constexpr (Dropouts::kAny) gradient = (stays >> 16 * e & 0xffff) != 0 ? gradient * dropout_scale() : 0.0f;
           ds[e] = p[e] * (gradient - of.sum);
           if constexpr (ScoreGradients::kAny)
-            score_gradients.add(p[e] == 0.0f ? 0.0f : ds[e], at_position(place, mask.position(query)),
+            score_gradients.add(p[e] == 0.0f ? 0.0f : behind_of(ds[e], behind, m, n, first + e),
+                                at_position(place, mask.position(query)),
                                 {first_key + column + lane() % 4 * 2, 8 * n + e});
           if constexpr (ScoreParts::kIsCurved) ds[e] *= derivatives.x[m][n][first + e];
           if (p[e] == 0.0f) ds[e] = 0.0f;  // what is hidden is 0 whatever its value is
@@ -153,6 +158,12 @@ class BackwardMma {
         ptx::st_shared(smem + Shape::kGradients + at, ptx::cvt_rn_x2(Element{}, ds[0], ds[1]));
       }
     }
+  }
+
+  // The derivative by what is added to scores.
+  __device__ __forceinline__ static float behind_of(float ds, const DerivativesBehind& behind, int m, int n, int i) {
+    if constexpr (kIsCurvedBehind) return ds * behind.x[m][n][i];
+    return ds;
   }
 
   // Rows of queries by rows of keys.
@@ -184,9 +195,9 @@ class BackwardMma {
     }
   }
 
-  // Products become scores; derivatives: theirs by the products, where these are not 1.
-  __device__ __forceinline__ void score(Scores& s, Scores& derivatives, const RowPlace& place, int row,
-                                        int column) const {
+  // Products become scores; derivatives: theirs by the products, where these are not 1; behind: by what is added.
+  __device__ __forceinline__ void score(Scores& s, Scores& derivatives, DerivativesBehind& behind,
+                                        const RowPlace& place, int row, int column) const {
     if (args.sizes.query_sign != 0) s.multiply(-1.0f);  // the unit is positive, so that what is hidden is 0
     if constexpr (ScoreRow::kChanges) {
       const int first = first_key + column + lane() % 4 * 2;
@@ -199,9 +210,12 @@ class BackwardMma {
         for (int n = 0; n < kPieceKeys / 8; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            float& x = s.x[half / 2][n][half % 2 * 2 + e];
-            if constexpr (ScoreParts::kIsCurved)
-              derivatives.x[half / 2][n][half % 2 * 2 + e] = of.apply_with_derivative(x, {first, 8 * n + e});
+            const int i = half % 2 * 2 + e;
+            float& x = s.x[half / 2][n][i];
+            if constexpr (kIsCurvedBehind)
+              derivatives.x[half / 2][n][i] = of.apply_with_derivative(x, {first, 8 * n + e}, behind.x[half / 2][n][i]);
+            else if constexpr (ScoreParts::kIsCurved)
+              derivatives.x[half / 2][n][i] = of.apply_with_derivative(x, {first, 8 * n + e});
             else
               x = of.apply(x, {first, 8 * n + e});
           }

@@ -165,7 +165,7 @@ TEST_CASE("calls for gradients have what has them, by the same features otherwis
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     const RandomCase random = cli::random_case(seed, cli::kBackwardScope);
     const Problem& problem = random.problem;
-    CHECK_FALSE((problem.paged || problem.e4m3 || problem.score || problem.block_mask));
+    CHECK_FALSE((problem.paged || problem.e4m3 || problem.block_mask));
     CHECK_FALSE(cli::is_far(random.shape.scores));
     const std::vector<double> q = random.inputs.q.to_doubles();
     CHECK(std::all_of(q.begin(), q.end(), [](double value) { return std::isfinite(value); }));
@@ -177,7 +177,7 @@ TEST_CASE("calls for gradients have what has them, by the same features otherwis
   for (const auto& row : generator::features()) {
     CAPTURE(std::string(row.word));
     const bool has_none =
-        std::set<std::string>{"paged", "e4m3", "token_scales", "score", "blocks"}.count(std::string(row.word)) != 0;
+        std::set<std::string>{"paged", "e4m3", "token_scales", "blocks"}.count(std::string(row.word)) != 0;
     CHECK((words.count(std::string(row.word)) == 0) == has_none);
   }
   CHECK(choices.size() == 7 * 2 * 2 * 2 * 2);

@@ -647,7 +647,6 @@ TEST_CASE("attend says what is wrong with gradients, and what has none, before a
       {dq + "-o dout.npy", "--output: must be another file than --grad, was dout.npy"},
       {dq + "--dlse dq.npy", "--dq: must be another file than --dlse, was dq.npy"},
       {dq + "--dv nowhere/dv.npy", "--dv: nowhere/dv.npy cannot be written"},
-      {dq + "--score 'score / 2'", "--score: must not be given with --grad, it has no backward kernels yet"},
       {dq + "--e4m3", "--e4m3: must not be given with --grad, it has no gradients yet"},
       {dq + "--grad-variant v1",
        "--grad-variant: variant: 'v1' must be like mma-q64-kv128-w8-r1-s1, which has no 'v1'"},
@@ -872,8 +871,7 @@ TEST_CASE("verify draws random combinations from nothing but a seed") {
 
 TEST_CASE("verify of gradients refuses what has none, by name") {
   const Workshop shop;
-  for (const std::string option :
-       {"--paged", "--e4m3", "--score score", "--documents --block-mask", "--variant v1", "--all-variants"}) {
+  for (const std::string option : {"--paged", "--e4m3", "--documents --block-mask", "--variant v1", "--all-variants"}) {
     const std::string name =
         option.substr(option.rfind("--"), option.find(' ', option.rfind("--")) - option.rfind("--"));
     CHECK(mentions(shop.refusal("verify --pass backward --device emulate " + option),

@@ -233,7 +233,7 @@ TEST_CASE("a part is in the text of the problems that have it, and of no others"
           const Variant variant = parse_variant(name);
           const bool fetches = std::holds_alternative<HopperVariant>(variant) && block_q(variant) > 16;
           const bool has_part = std::any_of(features().begin(), features().end(), [&](const FeatureRow& other) {
-            return other.is_in(problem) && part_of(other, problem, fetches).file == part;
+            return other.is_in(problem) && part_of(other, problem, parts_for_attention(fetches)).file == part;
           });
           if (problem.e4m3 && block_q(variant) != 16) continue;
           const KernelSpec spec(problem, variant, sm_90a());

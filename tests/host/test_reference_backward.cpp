@@ -252,7 +252,9 @@ TEST_CASE("gradients through a function of scores, and below its bias and a mask
   c.hook = [](const reference::ScoreRows& rows) {
     for (std::size_t i = 0; i < rows.scores.size(); ++i) {
       const double score = rows.scores[i];
-      rows.scores[i] = i % 5 == 2 ? -std::numeric_limits<double>::infinity() : score * score / 4 - std::sin(score);
+      const bool hides = i % 5 == 2;
+      rows.scores[i] = hides ? -std::numeric_limits<double>::infinity() : score * score / 4 - std::sin(score);
+      if (rows.slopes) (*rows.slopes)[i] = hides ? 0 : score / 2 - std::cos(score);
     }
   };
   c.check("bias", bias, c.check().dbias);

@@ -7,6 +7,7 @@
 #include "kernels/block_mask.cuh"
 #include "kernels/combine.cuh"
 #include "kernels/function_scores.cuh"
+#include "kernels/function_slopes.cuh"
 #include "kernels/hopper_ablation.cuh"
 #include "kernels/hopper_decode.cuh"
 #include "kernels/hopper_forward.cuh"
@@ -23,6 +24,7 @@
 #include "parts/probability/dropout.cuh"
 #include "parts/probability/dropout_mask.cuh"
 #include "parts/score/alibi.cuh"
+#include "parts/score/curved_function.cuh"
 #include "parts/score/fetched_bias.cuh"
 #include "parts/score/function.cuh"
 #include "parts/score/softcap.cuh"
@@ -243,6 +245,9 @@ struct FunctionScoresLaunch {
 };
 extern "C" __global__ void __launch_bounds__(128) function_scores(const __grid_constant__ FunctionScoresLaunch args) {
   FunctionScoresThread<FunctionScoresLaunch>{args}.run();
+}
+extern "C" __global__ void __launch_bounds__(128) function_slopes(const __grid_constant__ FunctionScoresLaunch args) {
+  FunctionScoresThread<FunctionScoresLaunch, DualNumbers>{args}.run();
 }
 
 extern "C" __global__ void __launch_bounds__(kMergeThreads) merge(const __grid_constant__ MergeArguments args) {

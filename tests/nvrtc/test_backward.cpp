@@ -342,10 +342,6 @@ TEST_CASE("a wrong call for gradients is refused by the name of what is wrong") 
   CHECK(code(c.dout.view(), {dq.view(), {}, {}}, options) == ErrorCode::unsupported);
   CHECK(name() == "batch_indices_kv");
   options = {};
-  options.score = Score("score");
-  CHECK(code(c.dout.view(), {dq.view(), {}, {}}, options) == ErrorCode::unsupported);
-  CHECK(name() == "score");
-  options = {};
   options.fixed_split_size = 64;
   CHECK(code(c.dout.view(), {dq.view(), {}, {}}, options) == ErrorCode::invalid_argument);
   CHECK(name() == "fixed_split_size");
@@ -376,6 +372,22 @@ TEST_CASE("backward kernels compile for every target without spills") {
             generator::render_backward(problem, generator::default_backward_variant(problem, architecture),
                                        {.of_keys = DType::bf16, .slopes = of_slopes, .bias = !of_slopes}, architecture);
         all.emplace_back(kernel.source, architecture.name, cache::Facts{});
+      }
+  for (const Architecture& architecture : architectures())
+    for (const int head_dim : {64, 128, 256})
+      for (const bool is_long : {false, true}) {
+        AttentionOptions options;
+        options.causal = true;
+        if (is_long && head_dim < 256) options.softcap = 3;
+        options.score =
+            Score(is_long ? "key % 64 == 3 ? -infinity : score * sigmoid(score) - slope(head) * abs(query - key)"
+                          : "2 * tanh(score / 2)",
+                  is_long ? std::vector<Capture>{{"slope", slopes.view()}} : std::vector<Capture>{});
+        const Problem problem = problem_of(DType::bf16, head_dim, head_dim, options);
+        all.emplace_back(generator::render_backward(problem, generator::default_backward_variant(problem, architecture),
+                                                    {.of_keys = DType::bf16}, architecture)
+                             .source,
+                         architecture.name, cache::Facts{});
       }
   const Architecture& hopper = find_architecture("sm_90a");
   for (const int head_dim : {40, 64, 96, 128, 256})

@@ -184,8 +184,8 @@ TEST_CASE("planted faults of the gradients of options are found") {
                        *kBias = "parts/score_gradient/bias.cuh", *kClear = "kernels/backward_rows.cuh",
                        *kSlot = "attention/score_gradient.cuh";
   const std::vector<Fault> faults{
-      {"derivatives are those in front of the cap", kMain, "p[e] == 0.0f ? 0.0f : ds[e], at",
-       "p[e] == 0.0f ? 0.0f : ds[e] * derivatives.x[m][n][first + e], at"},
+      {"derivatives are those in front of the cap", kMain, "behind_of(ds[e], behind, m, n, first + e)",
+       "ds[e] * derivatives.x[m][n][first + e]"},
       {"all columns of a lane are the first", kMain, "{first_key + column + lane() % 4 * 2, 8 * n + e}",
        "{first_key + column + lane() % 4 * 2, 0}"},
       {"heads of a group end together", kMain, "if ((i + 1) % tiles.count() == 0) end_head",
@@ -275,6 +275,32 @@ TEST_CASE("planted faults of gradients of ragged batches are found") {
       c.options.causal = true;
       c.values(&O::sinks, DType::f32, {5, 4}, [](std::int64_t at) { return 2. - at % 4; });
       c.values(&O::alibi_slopes, DType::f32, {4}, [](std::int64_t at) { return 0.02 * at; });
+      return c.what_is_wrong(engine);
+    });
+}
+
+TEST_CASE("planted faults of gradients through users' scores are found") {
+  constexpr const char *kText = "parts/score/curved_function.cuh", *kSlot = "attention/score.cuh";
+  const std::vector<Fault> faults{
+      {"the derivative of the text is passed over", kText, "return made.derivative;", "return 1.0f;"},
+      {"the text takes scores in the unit of products", kText, "{score * taken, 1.0f}", "{score, 1.0f}"},
+      {"rows that do not exist are as the text has them", kText, "exists ? made.value : -text::infinity", "made.value"},
+      {"rows that do not exist are found for the first row alone", kText, "taken, position < text.sequence.keys};",
+       "taken, exists};"},
+      {"the derivative of the cap before the text is passed over", kSlot, "return derivative * others.",
+       "return others."},
+      {"the derivative by the bias is that behind the text", "kernels/mma_backward.cuh",
+       "return ds * behind.x[m][n][i];", "return ds;"},
+  };
+  for (const Fault& fault : tests::sample(faults))
+    check_found(fault, "sm_90a", 2, [](int i, Engine& engine) {
+      Case c({.batch = 1, .seqlen_q = 70, .seqlen_kv = 100, .head_dim = 32, .head_dim_v = 32});
+      c.of_options = true;
+      if (i == 1) {
+        c.options.softcap = 1;
+        c.values(&O::bias, DType::f32, {1, 4, 70, 100}, [](std::int64_t at) { return at * 5 % 11 * .1; });
+      }
+      c.options.score = Score("query < seqlen_q ? score * score : infinity");
       return c.what_is_wrong(engine);
     });
 }

@@ -561,6 +561,8 @@ TEST_CASE("gradients through C are those of C++") {
   Engine in_cpp(engine_options);
   AttentionOptions opts;
   opts.causal = true, opts.softcap = 3, opts.lse = lse.view();
+  const std::string text = "score * tilt + sigmoid(score)";
+  opts.score = Score(text, {{"tilt", 0.75}});
   in_cpp.attention(q.view(), k.view(), v.view(), out.view(), opts);
   opts.lse.reset();
   HostTensor dq(DType::f16, q.shape()), dk(DType::f32, k.shape()), dv(DType::f32, k.shape()),
@@ -573,6 +575,9 @@ TEST_CASE("gradients through C are those of C++") {
       into_k(c_dk.view(), kDLCPU), into_v(c_dv.view(), kDLCPU);
   flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
   options.causal = 1, options.softcap = 3;
+  const flashjit_capture tilt = {"tilt", nullptr, 0.75, 0, 0};
+  const flashjit_function score = {sizeof score, text.data(), text.size(), &tilt, 1};
+  options.score = &score;
   flashjit_gradients into = FLASHJIT_GRADIENTS_INIT;
   into.deterministic = 1;
   into.dq = &into_q, into.dk = &into_k, into.dv = &into_v;

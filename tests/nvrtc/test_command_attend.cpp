@@ -137,6 +137,10 @@ TEST_CASE("attend gives the gradients by kernels that the CPU gives, within what
   const std::string text = "--mask causal --mask '(query - key) % step != 1' --capture step=3";
   CHECK(shop.run("four.npy k.npy v.npy --grad dout.npy --dq dq.npy --dv dv.npy --device emulate --arch sm_86 " + text)
             .size() == 5);
+  const std::string score =
+      "--score 'key % 7 == 3 ? -infinity : score + slope(head) * tanh(score)' --capture slope=sinks.npy";
+  CHECK(shop.run("four.npy k.npy v.npy --grad dout.npy --dq dq.npy --dk dk.npy --device emulate --arch sm_90a " + score)
+            .size() == 5);
   const std::string variants = " --device emulate --arch sm_80 --variant v3 --grad-variant q32-kv64-w4-r2";
   CHECK(shop.run("four.npy k.npy v.npy --grad dout.npy --dq dq.npy" + variants).size() == 4);
 }

@@ -88,6 +88,10 @@ TEST_CASE("verify compares gradients over the cases of forward, under several sc
   CHECK(told.at("comparisons") == 8);
   CHECK(told.at("runs") == 16);
   CHECK(told.at("warp_instructions") > 100000);
+  const Outcome through = run(directory.path(), std::string(kSmallBackward) + "--score 'score * sigmoid(score)'");
+  CAPTURE(through.err);
+  CHECK(through.exit_code == 0);
+  CHECK(json::parse(through.out).at("wrong_kernels") == 0);
 }
 
 TEST_CASE("verify --random draws calls for gradients, and is the same each time") {

@@ -714,8 +714,11 @@ TEST_CASE("the reference differentiates a text that the device applies") {
   const reference::ScoreHook hook = [](const reference::ScoreRows& rows) {
     for (std::int64_t i = 0; i < rows.count; ++i)
       for (std::int64_t key = 0; key < rows.seqlen_kv; ++key) {
-        double& score = rows.scores[static_cast<std::size_t>(i * rows.seqlen_kv + key)];
-        score = key % 3 == (rows.first_row + i) % 3 ? -kInfinity : std::sin(score) + score * score / 8;
+        const auto at = static_cast<std::size_t>(i * rows.seqlen_kv + key);
+        const bool hides = key % 3 == (rows.first_row + i) % 3;
+        const double score = rows.scores[at];
+        rows.scores[at] = hides ? -kInfinity : std::sin(score) + score * score / 8;
+        if (rows.slopes) (*rows.slopes)[at] = hides ? 0 : std::cos(score) + score / 4;
       }
   };
   AttentionOptions plain;

@@ -172,6 +172,22 @@ class Backward(unittest.TestCase):
             made = self.engine.reference_backward(self.dout, *self.qkv, **option, **{gradient: True})[3]
             self.assertAlmostEqual(made[at], (loss(0.5 + step) - loss(0.5 - step)) / (2 * step), delta=1e-3)
 
+    def test_through_a_text(self):
+        q, k, v = self.qkv
+        gains = np.array([1.0, 1.5, 2.0, 0.5], np.float32)
+        for score, times in (("2 * score", 2 + 0 * gains), (flashjit.Score("score * gain(head)", gain=gains), gains)):
+            out, lse = self.forward(score=score)
+            made = self.engine.attention_backward(self.dout, q, k, v, out, lse, score=score)
+            scaled = q.astype(np.float64) * times[:, None]
+            dq, dk, dv = gradients_in_double(self.dout, scaled, k, v)
+            self.assert_close(made, (dq * times[:, None], dk, dv))
+        bent = flashjit.Score("query == key ? -infinity : cap * tanh(score / cap)", cap=2.0)
+        made = self.engine.attention_backward(self.dout, q, k, v, *self.forward(score=bent), score=bent)
+        self.assert_close(made, self.engine.reference_backward(self.dout, q, k, v, score=bent))
+        none = "cbrtf(score)"
+        with self.assertRaisesRegex(flashjit.CompileFailed, "^score: line 1, column 7: no suitable conversion function"):
+            self.engine.attention_backward(self.dout, q, k, v, *self.forward(score=none), score=none)
+
     def test_by_a_variant(self):
         expected = gradients_in_double(self.dout, *self.qkv)
         for variant in ("mma-q64-kv64-w8-r1-s2", "q32-kv64-w4-r2"):
@@ -233,8 +249,6 @@ class Backward(unittest.TestCase):
         entries = np.zeros(1, np.int32)
         with self.assertRaisesRegex(flashjit.Unsupported, "^batch_indices_kv: "):
             self.engine.attention_backward(self.dout, *self.qkv, out, lse, batch_indices_kv=entries)
-        with self.assertRaisesRegex(flashjit.Unsupported, "^score: "):
-            self.engine.attention_backward(self.dout, *self.qkv, out, lse, score="2 * score")
         self.assert_close(self.engine.attention_backward(self.dout, *self.qkv, out, lse),
                           gradients_in_double(self.dout, *self.qkv))
 

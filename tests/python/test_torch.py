@@ -608,18 +608,31 @@ class Gradients(CloseTo):
             self.assertTrue(torch.equal(one, other))
 
     def test_what_has_none_says_so(self):
-        for name, options in (
-            ("score", {"score": "2 * score"}),
-            ("batch_indices_kv", {"batch_indices_kv": torch.tensor([0], dtype=torch.int32)}),
-        ):  # fmt: skip
-            q, k, v = (tensor.requires_grad_() for tensor in make_qkv())
-            out = flashjit.torch.attention(q, k, v, **options)
-            with self.subTest(name), self.assertRaisesRegex(flashjit.Unsupported, f"^{name}: "):
-                out.sum().backward()
+        q, k, v = (tensor.requires_grad_() for tensor in make_qkv())
+        out = flashjit.torch.attention(q, k, v, batch_indices_kv=torch.tensor([0], dtype=torch.int32))
+        with self.assertRaisesRegex(flashjit.Unsupported, "^batch_indices_kv: "):
+            out.sum().backward()
         captured = torch.ones(2, requires_grad=True)
+        out = flashjit.torch.attention(*make_qkv(), score=flashjit.Score("score * a(head)", a=captured))
+        with self.assertRaisesRegex(flashjit.Unsupported, "^score: capture a: must not require a gradient"):
+            out.sum().backward()
         out = flashjit.torch.attention(*make_qkv(), mask=flashjit.Mask("key < 9 * a(0)", a=captured))
         with self.assertRaisesRegex(flashjit.Unsupported, "^mask: capture a: must not require a gradient"):
             out.sum().backward()
+
+    def test_through_a_text_that_is_a_score(self):
+        tensors, gains = make_qkv(), torch.tensor([1.5, -0.5])
+        in_a_tensor = flashjit.Score("gain(head) * tanh(score / 2)", gain=gains)  # by the operator
+        for score, gain in (("2 * tanh(score / 2)", 2), (in_a_tensor, gains)):
+            def formula(q, k, v):
+                q, k, v = (tensor.float().transpose(1, 2) for tensor in (q, k, v))
+                k, v = (tensor.repeat_interleave(2 // k.shape[1], dim=1) for tensor in (k, v))
+                scores = torch.tanh(q @ k.transpose(2, 3) * q.shape[3] ** -0.5 / 2)
+                scores = scores * (gain if isinstance(gain, int) else gain[:, None, None])
+                return (torch.softmax(scores, dim=3) @ v).transpose(1, 2)
+
+            made = gradients_by(lambda *qkv: flashjit.torch.attention(*qkv, score=score), *tensors)
+            self.assert_all_close(made, gradients_by(formula, *tensors))
 
     def test_of_a_text_that_is_a_mask(self):
         tensors = make_qkv()

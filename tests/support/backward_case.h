@@ -35,11 +35,15 @@ class BackwardCase {
 
   void values(std::optional<Tensor> AttentionOptions::*option, DType dtype, const Dims& shape,
               const std::function<double(std::int64_t)>& value) {
+    options.*option = captured(dtype, shape, value);
+    tensors_.emplace_back(option, &kept_.back());
+  }
+  // A tensor for the captures of a score.
+  Tensor captured(DType dtype, const Dims& shape, const std::function<double(std::int64_t)>& value) {
     HostTensor& tensor = kept_.emplace_back(dtype, shape);
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(tensor.element_count()); ++i)
       store_element(tensor.data(), dtype, i, value(i));
-    options.*option = tensor.view();
-    tensors_.emplace_back(option, &tensor);
+    return tensor.view();
   }
   Dims lse_shape() const {
     const Dims& rows = dout.shape();
@@ -68,6 +72,10 @@ class BackwardCase {
     };
     AttentionOptions of = options;
     for (const auto& [option, tensor] : tensors_) of.*option = move(*tensor);
+    if (of.score)
+      for (const Capture& capture : options.score->captures())
+        if (const auto* tensor = std::get_if<Tensor>(&capture.value))
+          of.score->set({capture.name, there.emplace_back(DeviceTensor::from_host(*tensor, nullptr, device)).view()});
     const Tensor on_q = move(q), on_k = move(k), on_v = move(v), on_dout = move(dout);
     const Tensor out = move(poisoned(q.dtype(), dout.shape())), lse = move(poisoned(DType::f32, lse_shape()));
     AttentionOptions forward = of;
@@ -222,7 +230,15 @@ inline std::vector<std::function<void(BackwardCase&)>> changes_of_scores() {
             c.options.dropout.probability = 0.25;
             c.values(&O::dropout_mask, DType::boolean, {2, 4, 70, 100}, [](std::int64_t i) { return i % 4 != 1; });
           },
-          [](Case& c) { c.dlse = HostTensor::random_normal(DType::f32, c.lse_shape(), 8); }};
+          [](Case& c) { c.dlse = HostTensor::random_normal(DType::f32, c.lse_shape(), 8); },
+          [](Case& c) {
+            const Tensor slope = c.captured(DType::f32, {4}, [](std::int64_t i) { return 0.02 * i; });
+            c.options.score = Score("score * sigmoid(score) - slope(head) * abs(query - key)", {{"slope", slope}});
+          },
+          [](Case& c) {
+            c.options.causal = true, c.options.softcap = 5;
+            c.options.score = Score("key % gap == 3 ? -infinity : cap * tanh(score / cap)", {{"cap", 2.0}, {"gap", 7}});
+          }};
 }
 
 }  // namespace flashjit::tests

@@ -27,7 +27,6 @@ struct AlibiSlopes {
       if constexpr (kDefers) return __fmaf_rn(slope, static_cast<float>(key.offset), score);
       return __fmaf_rn(-slope, fabsf(key.distance_from(position)), score);
     }
-    __device__ __forceinline__ float derivative(float) const { return 1.0f; }
     __device__ __forceinline__ float common(int first) const { return slope * static_cast<float>(first - position); }
   };
   __device__ __forceinline__ float unit(float taken) const { return taken; }

@@ -8,7 +8,8 @@
 // kMember: of the launch's arguments.
 template <class Function, auto kMember>
 struct CappingFunction {
-  static constexpr bool kMayHide = false, kIsLong = false, kFetches = false, kIsCurved = true;
+  static constexpr bool kMayHide = false, kIsLong = false, kFetches = false;
+  static constexpr bool kIsCurved = true;  // backward kernels have it as curved_function.cuh
   // Above 0 even where all scores are 0: the softmax multiplies by it, and what masks hide is -infinity.
   static constexpr float kSmallestUnit = 0x1p-100f;
 

@@ -36,8 +36,6 @@ struct FetchedBias {
       return __fmaf_rn(score, taken, Tensor::value(key.offset % 2 == 0 ? pair & 0xffff : pair >> 16));
     }
 
-    __device__ __forceinline__ float derivative(float) const { return 1.0f; }
-
     template <int kKeys>
     __device__ __forceinline__ static void fetch(const Row& upper, const Row& lower, int first_key, int lane) {
       const Tensor& bias = *upper.bias;

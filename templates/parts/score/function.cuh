@@ -10,7 +10,7 @@ template <class Function, auto kMember>
 struct ScoreFunction {
   static constexpr bool kMayHide = true;  // by -infinity
   static constexpr bool kIsLong = true, kFetches = false;
-  static constexpr bool kIsCurved = false;  // of a bias; users' texts have no backward kernels
+  static constexpr bool kIsCurved = false;  // of a bias; backward kernels have users' texts as curved_function.cuh
 
   const TextArguments<Function>& function;
 
@@ -28,7 +28,6 @@ struct ScoreFunction {
     __device__ __forceinline__ float apply(float score, Key key) const {
       return text.score(score * taken, key.first, key.offset);
     }
-    __device__ __forceinline__ float derivative(float) const { return 1.0f; }
   };
   __device__ __forceinline__ float unit(float) const { return kLog2E; }
   template <bool kDefers, class PlaceOfRow>

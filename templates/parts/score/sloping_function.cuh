@@ -38,7 +38,6 @@ struct SlopingFunction {
       const float along = static_cast<float>(key.first + from) + offset;
       return __fmaf_rn(slope, along, Function::kFormulaHasRest ? score + rest : score);
     }
-    __device__ __forceinline__ float derivative(float) const { return 1.0f; }
     __device__ __forceinline__ float common(int first) const {
       return __fmaf_rn(slope, static_cast<float>(first + from), rest);
     }

@@ -54,7 +54,10 @@ struct Softcap {
 
     __device__ __forceinline__ Row at(int) const { return *this; }
     __device__ __forceinline__ float apply(float score, Key) const { return ptx::tanh(score * caps); }
-    __device__ __forceinline__ float derivative(float made) const { return __fmaf_rn(-made, made, 1.0f); }
+    __device__ __forceinline__ float apply_with_derivative(float& score, Key key) const {
+      score = apply(score, key);
+      return __fmaf_rn(-score, score, 1.0f);
+    }
   };
   __device__ __forceinline__ float unit(float) const { return softcap.cap_log2; }
   template <bool kDefers, class PlaceOfRow>
