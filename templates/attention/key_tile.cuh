@@ -53,10 +53,10 @@ class PlacedKeyTile : public KeyTile {
 
   // Among places for tiles of a head, of which an entry has so many: each tile has one of its own. A sequence of packed
   // rows begins in the tile of its first row, and one further for each sequence before it, whose last may be cut.
-  __device__ __forceinline__ int64 key_place(int heads, int of_head, int tiles) const {
+  __device__ __forceinline__ int key_place(int heads, int of_head, int tiles) const {
     return place(key_batch, heads, of_head, tiles, first_key / Config::kBlockKv);
   }
-  __device__ __forceinline__ int64 query_place(int heads, int of_head, int tiles) const {
+  __device__ __forceinline__ int query_place(int heads, int of_head, int tiles) const {
     return place(query_batch, heads, of_head, tiles, first_query / Config::kBlockQ);
   }
 
@@ -72,8 +72,8 @@ class PlacedKeyTile : public KeyTile {
     const Sequence of = Sequences::sequence(exchanged(sizes), [&] { return tile; });
     return {of.queries, of.keys};
   }
-  __device__ __forceinline__ int64 place(int entry, int heads, int of_head, int tiles, int first) const {
-    return (static_cast<int64>(entry) * heads + of_head) * tiles + first + (batch - entry);
+  __device__ __forceinline__ int place(int entry, int heads, int of_head, int tiles, int first) const {
+    return (entry * heads + of_head) * tiles + first + (batch - entry);
   }
 };
 

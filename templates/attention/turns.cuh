@@ -24,20 +24,22 @@ class QueryTurns {
       : turns(turns_), adder(adder_), adders(adders_), seqlen_q(queries) {}
 
   // index: of the tile among those of all heads; tile: in its own.
-  __device__ __forceinline__ bool has_come(const KeyTile& keys, int64 index, int tile, const Mask<Config>& mask) const {
+  __device__ __forceinline__ bool has_come(const KeyTile& keys, int index, int tile, const Mask<Config>& mask) const {
     return ptx::ld_acquire(counter(index)) == last_beside(tile, mask) - keys.index;
   }
-  __device__ __forceinline__ void await(const KeyTile& keys, int64 index, int tile, const Mask<Config>& mask) const {
+  __device__ __forceinline__ void await(const KeyTile& keys, int index, int tile, const Mask<Config>& mask) const {
     while (!has_come(keys, index, tile, mask)) {
     }
   }
   // By who has seen what the adder added: all of it, in memory.
-  __device__ __forceinline__ void pass(int64 index) const { ptx::red_increment_release(counter(index)); }
+  __device__ __forceinline__ void pass(int index) const { ptx::red_increment_release(counter(index)); }
 
  private:
   // The last tile of keys that adds to it: QueryTiles, the other way round.
   __device__ __forceinline__ int last_beside(int tile, const Mask<Config>& mask) const {
     return mask.last_key(min((tile + 1) * Config::kBlockQ, seqlen_q) - 1) / Config::kBlockKv;
   }
-  __device__ __forceinline__ uint32* counter(int64 index) const { return turns + index * adders + adder; }
+  __device__ __forceinline__ uint32* counter(int index) const {
+    return turns + static_cast<int64>(index) * adders + adder;
+  }
 };

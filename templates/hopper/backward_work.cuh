@@ -33,8 +33,7 @@ struct HopperBackwardWork {
   };
   __device__ __forceinline__ Step first_step() const {
     const int head = keys.head * args.sizes.heads_per_group, tile = queries.first;
-    const int64 place = keys.query_place(args.sizes.num_heads_q, head, args.sizes.num_q_tiles);
-    return {head, tile, static_cast<int>(place) + tile};
+    return {head, tile, keys.query_place(args.sizes.num_heads_q, head, args.sizes.num_q_tiles) + tile};
   }
   __device__ __forceinline__ void advance(Step& step) const {
     ++step.index;

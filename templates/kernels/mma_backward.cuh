@@ -429,7 +429,7 @@ class BackwardMma {
   __device__ __forceinline__ int tile_of(int i) const { return tiles.first + i % tiles.count(); }
   __device__ __forceinline__ int first_query(int i) const { return tile_of(i) * Config::kBlockQ; }
   // Among those of all heads.
-  __device__ __forceinline__ int64 query_place(int i) const {
+  __device__ __forceinline__ int query_place(int i) const {
     return tile.query_place(args.sizes.num_heads_q, head_of(i), args.sizes.num_q_tiles) + tile_of(i);
   }
   __device__ __forceinline__ int lane() const { return thread % kWarpSize; }
