@@ -34,7 +34,7 @@ cuts them to what there is.
 From --grad, the gradient of some number with respect to the result, follow those of Q, K and V, and of --bias,
 --alibi-slopes and --sinks: what stands for several heads, rows or batch entries has the sum of theirs. --score is
 differentiated by the score; what it captures gets no gradient. There are no gradients yet with --e4m3, nor, but on the
-CPU, of sequences of different lengths.
+CPU, with --page-table and --batch-indices-kv.
 Output: float32 for bf16, float16 for f16. Files appear whole or not at all; a failed --check writes none.
 
 Examples:

@@ -29,8 +29,8 @@ With --device emulate no GPU is needed. The kernels of any architecture run in t
 shapes, each under several schedules: which warp runs next and when copies complete. The emulator must find nothing (no
 race, no read of what was never written, ...), and every schedule must give the same bytes.
 
-With --pass backward it is gradients of Q, K and V, which start from output and LSE of the reference. Their kernels have no
-variants; masks and scores are as above, but for pages and e4m3, and scores so far from 0 that an LSE of f32 does not give
+With --pass backward it is gradients of Q, K and V, which start from output and LSE of the reference, by the kernels that calls
+get; masks and scores are as above, but for pages and e4m3, and scores so far from 0 that an LSE of f32 does not give
 their probabilities again. The gradient of Q is a sum in any order, so it is right under every schedule, and the others
 give the same bytes.
 

@@ -271,8 +271,8 @@ class Engine {
   reference::Result reference(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
   reference::Result reference_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v,
                                                const AttentionOptions& opts = {});
-  // Likewise reference::attention_backward and attention_backward_in_low_precision. score is differentiated by central
-  // differences in f64, which is good to ten digits where it is smooth. Nothing is told of what it captures.
+  // Likewise reference::attention_backward and attention_backward_in_low_precision. score is differentiated by dual
+  // numbers in f64 and f32. Nothing is told of what it captures.
   reference::Gradients reference_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                           const AttentionOptions& opts = {}, const std::optional<Tensor>& dlse = {});
   reference::Gradients reference_backward_in_low_precision(const Tensor& dout, const Tensor& q, const Tensor& k,

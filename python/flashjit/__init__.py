@@ -80,13 +80,13 @@ class Engine(_core.Engine):
                          deterministic: bool = False, float32: bool = False, window: bool = False,
                          chunk: bool = False, softcap: bool = False, alibi: bool = False, sinks: bool = False,
                          bias: Any = None, boolean_mask: bool = False, documents: bool = False, prefix: bool = False,
-                         tree: bool = False, mask: AnyMask | None = None, dropout: bool = False,
-                         dropout_mask: bool = False, ragged: bool = False) -> None:
+                         tree: bool = False, score: AnyScore | None = None, mask: AnyMask | None = None,
+                         dropout: bool = False, dropout_mask: bool = False, ragged: bool = False) -> None:
         """As flashjit.prepare_backward, with this engine."""
         prepare_backward(dtype, head_dim, head_dim_v, causal, device, engine=self, dbias=dbias, dslopes=dslopes,
                          dsinks=dsinks, deterministic=deterministic, float32=float32, window=window, chunk=chunk,
                          softcap=softcap, alibi=alibi, sinks=sinks, bias=bias, boolean_mask=boolean_mask,
-                         documents=documents, prefix=prefix, tree=tree, mask=mask, dropout=dropout,
+                         documents=documents, prefix=prefix, tree=tree, score=score, mask=mask, dropout=dropout,
                          dropout_mask=dropout_mask, ragged=ragged)
 
     def block_mask(self, q: Any, k: Any, *, boolean_mask: Any = None, documents: Any = None, tree: Any = None,
@@ -459,8 +459,8 @@ def prepare_backward(dtype: Any, head_dim: int, head_dim_v: int | None = None, c
                      dsinks: bool = False, deterministic: bool = False, float32: bool = False, window: bool = False,
                      chunk: bool = False, softcap: bool = False, alibi: bool = False, sinks: bool = False,
                      bias: Any = None, boolean_mask: bool = False, documents: bool = False, prefix: bool = False,
-                     tree: bool = False, mask: AnyMask | None = None, dropout: bool = False,
-                     dropout_mask: bool = False, ragged: bool = False) -> None:
+                     tree: bool = False, score: AnyScore | None = None, mask: AnyMask | None = None,
+                     dropout: bool = False, dropout_mask: bool = False, ragged: bool = False) -> None:
     """Make and load every kernel that calls of flashjit.attention_backward for dq, dk and dv of this problem may need.
 
     >>> flashjit.prepare_backward("bfloat16", 128, causal=True, deterministic=True)
@@ -479,7 +479,7 @@ def prepare_backward(dtype: Any, head_dim: int, head_dim_v: int | None = None, c
         As of flashjit.prepare. What that has beside these has no backward kernels.
     """
     kinds = {"float32": float32, "dbias": dbias, "dslopes": dslopes, "dsinks": dsinks, "deterministic": deterministic}
-    _prepare(dtype, head_dim, head_dim_v, device, engine, None, mask, bias, _flags(kinds),
+    _prepare(dtype, head_dim, head_dim_v, device, engine, score, mask, bias, _flags(kinds),
              causal=causal, window=window, chunk=chunk, softcap=softcap, alibi=alibi, sinks=sinks,
              boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree, block_mask=False,
              dropout=dropout, dropout_mask=dropout_mask, ragged=ragged, paged=False, e4m3=False, token_scales=False)

@@ -31,6 +31,7 @@ void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tenso
                                 const AttentionOptions& opts, const BackwardOptions& backward) {
   runtime::with_batches({dout, q, k, v, out, lse, into, opts, backward}, [&](const runtime::GivenGradients& given) {
     runtime::BackwardCall call = runtime::validate_backward(given);
+    impl_->check(call.forward, given.opts);
     if (call.nothing_to_do()) return;
     const std::optional<BackwardVariant> recorded =
         backward.variant ? std::nullopt : impl_->recorded_variant(call, opts.stream);

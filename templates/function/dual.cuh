@@ -46,6 +46,19 @@ struct Dual {
     return *this = *this / other;
   }
 
+  __device__ __forceinline__ Dual& operator++() { return *this = *this + T(1); }
+  __device__ __forceinline__ Dual& operator--() { return *this = *this - T(1); }
+  __device__ __forceinline__ Dual operator++(int) {
+    const Dual before = *this;
+    ++*this;
+    return before;
+  }
+  __device__ __forceinline__ Dual operator--(int) {
+    const Dual before = *this;
+    --*this;
+    return before;
+  }
+
   friend __device__ __forceinline__ bool operator<(Dual a, Dual b) { return a.value < b.value; }
   friend __device__ __forceinline__ bool operator>(Dual a, Dual b) { return a.value > b.value; }
   friend __device__ __forceinline__ bool operator<=(Dual a, Dual b) { return a.value <= b.value; }
@@ -67,6 +80,8 @@ struct Dual {
   friend __device__ __forceinline__ Dual fdim(Dual a, Dual b) {
     return {text::fdim(a.value, b.value), a.value > b.value ? a.derivative - b.derivative : T(0)};
   }
+  friend __device__ __forceinline__ Dual fdimf(Dual a, Dual b) { return fdim(a, b); }
+  friend __device__ __forceinline__ Dual fmodf(Dual a, Dual b) { return fmod(a, b); }
   friend __device__ __forceinline__ Dual fmod(Dual a, Dual b) {
     const T whole = b.derivative == T(0) ? T(0) : ::trunc(a.value / b.value) * b.derivative;
     return {text::fmod(a.value, b.value), a.derivative - whole};
@@ -76,9 +91,10 @@ struct Dual {
   }
   friend __device__ __forceinline__ Dual fmaf(Dual a, Dual b, Dual c) { return fma(a, b, c); }
   friend __device__ __forceinline__ Dual atan2(Dual a, Dual b) {
-    return {text::atan2(a.value, b.value),
-            (a.derivative * b.value - a.value * b.derivative) / (a.value * a.value + b.value * b.value)};
+    const T turn = a.derivative * b.value - a.value * b.derivative;
+    return {text::atan2(a.value, b.value), turn == T(0) ? T(0) : turn / (a.value * a.value + b.value * b.value)};
   }
+  friend __device__ __forceinline__ Dual atan2f(Dual a, Dual b) { return atan2(a, b); }
   // Of one power, as they take long. What stands still adds nothing, also where its own derivative is none.
   friend __device__ __forceinline__ Dual pow(Dual a, Dual b) {
     const T power = text::pow(a.value, b.value);
@@ -174,8 +190,10 @@ struct Dual {
   friend __device__ __forceinline__ bool isnan(Dual x) { return x.value != x.value; }
 
  private:
-  // Of a function of x: its value, and its slope there.
-  static __device__ __forceinline__ Dual chain(Dual x, T value, T slope) { return {value, slope * x.derivative}; }
+  // Of a function of x: its value, and its slope there. What stands still adds nothing, also where the slope is none.
+  static __device__ __forceinline__ Dual chain(Dual x, T value, T slope) {
+    return {value, x.derivative == T(0) ? T(0) : slope * x.derivative};
+  }
 };
 
 // --- Arithmetic; a constant costs no more than what it does to value and derivative -------------------------------

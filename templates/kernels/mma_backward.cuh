@@ -131,6 +131,8 @@ class BackwardMma {
     for (int half = 0; half < 2 * Shape::kRowTiles; ++half) {
       const int m = half / 2, first = half % 2 * 2, query = row + 8 * half + lane() / 4;
       const Row of = row_of(place.head, query);
+      // Nothing is seen, or there is no such row, of which parts of scores may make anything.
+      const bool is_empty = of.lse_log2 == infinity();
       const KeptPairs kept = kept_of(place, query, column);
 #pragma unroll
       for (int n = 0; n < kPieceKeys / 8; ++n) {
@@ -139,6 +141,7 @@ class BackwardMma {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           p[e] = ptx::ex2(__fmaf_rn(s.x[m][n][first + e], unit(), -of.lse_log2));
+          if (ScoreRow::kChanges && is_empty) p[e] = 0.0f;
           float gradient = dp.x[m][n][first + e];
           if constexpr (Dropouts::kAny) gradient = (stays >> 16 * e & 0xffff) != 0 ? gradient * dropout_scale() : 0.0f;
           ds[e] = p[e] * (gradient - of.sum);

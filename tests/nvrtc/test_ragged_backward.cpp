@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "flashjit/flashjit.h"
 #include "tests/support/backward_case.h"
 #include "tests/support/emulating_engine.h"
+#include "tests/support/error_code.h"
 #include "tests/support/ragged_backward_case.h"
 
 namespace {
@@ -100,6 +103,50 @@ TEST_CASE("gradients of options of packed sequences, and under all that changes 
       c.deterministic = of_each;
       c.check(engine_for(architecture), true);
     }
+}
+
+TEST_CASE("what scores have of rows behind a sequence's last query reaches nothing") {
+  const auto poisoned_bias = [](Case& c) {
+    c.values(&O::bias, DType::bf16, {2, 1, 60, 70}, [](std::int64_t i) {
+      return i / 70 % 60 < (i < 60 * 70 ? 25 : 60) ? 0.1 : std::numeric_limits<double>::quiet_NaN();
+    });
+  };
+  const std::vector<std::function<void(Case&)>> changes{
+      poisoned_bias, [&](Case& c) { poisoned_bias(c), c.options.softcap = 3, c.of_options = true; },
+      [](Case& c) { c.options.score = Score("score + 1.0f / (seqlen_q - query)"); },
+      [](Case& c) { c.options.score = Score("score * score + 1.0f / (seqlen_q - query)"); }};
+  for (const char* architecture : {"sm_80", "sm_90a"})
+    for (const auto& change : changes) {
+      Case c({.seqlen_q = 60, .seqlen_kv = 70, .num_heads_q = 2, .num_heads_kv = 1, .head_dim = 32, .head_dim_v = 32});
+      ints(c, &O::seqused_q, {25, 60});
+      change(c);
+      c.check(engine_for(architecture), true);
+    }
+}
+
+TEST_CASE("ragged batches whose lengths are wrong are refused where an engine looks") {
+  EngineOptions options = tests::emulating("sm_80");
+  options.check_pages = true;
+  Engine engine(options);
+  Case c({.batch = 1, .seqlen_q = 30, .seqlen_kv = 40});
+  c.pack_queries(), c.pack_keys();
+  ints(c, &O::cu_seqlens_q, {0, 20, 30});
+  ints(c, &O::cu_seqlens_kv, {0, 25, 40});
+  c.check(engine);
+  HostTensor decreasing(DType::i32, {3});
+  store_element(decreasing.data(), DType::i32, 1, 20), store_element(decreasing.data(), DType::i32, 2, 10);
+  AttentionOptions wrong = c.options;
+  wrong.cu_seqlens_kv = decreasing.view();
+  const HostTensor lse(DType::f32, c.lse_shape()), out(DType::bf16, c.dout.shape());
+  HostTensor dq(DType::bf16, c.q.shape());
+  std::string message;
+  CHECK(tests::code_of(
+            [&] {
+              engine.attention_backward(c.dout.view(), c.q.view(), c.k.view(), c.v.view(), out.view(), lse.view(),
+                                        {dq.view(), {}, {}}, wrong);
+            },
+            &message) == ErrorCode::invalid_argument);
+  CHECK(message.substr(0, 14) == "cu_seqlens_kv:");
 }
 
 TEST_CASE("deterministic gradients of packed sequences have the same bits under every schedule") {

@@ -52,6 +52,9 @@ constexpr const char* kSmooth[] = {
     "const float factors[2] = {0.5f, 1.5f}; return score * factors[1] + float(query % 3) * factors[0];",
     "const auto bent = [](float x) { return x * x * 0.25f; }; return bent(score) - score;",
     "const float distance = abs(query - key); return score * exp(-0.05f * distance) - 0.01f * distance;",
+    "score - 0.1f * sqrt(float(abs(query - key))) + 0.1f * atan2(float(key), float(query)) * exp(-sqrt(float(key)))",
+    "float sum = 0; for (float t = 0; t < 3; ++t) sum += fmodf(score, 4 + t) + fdimf(score, t);"
+    "return sum + atan2f(score, 2);",
 };
 
 // Of steps the derivative is 0, where there is one.

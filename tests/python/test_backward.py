@@ -47,7 +47,7 @@ class Preparation(unittest.TestCase):
 
     def test_refuses_what_is_no_problem_of_gradients(self):
         engine = emulating_engine()
-        for options, message in (({"dslopes": True}, "^slopes: must be false without alibi"),
+        for options, message in (({"dslopes": True}, "^dslopes: must be false without alibi"),
                                  ({"deterministic": 1}, "^deterministic: must be True or False"),
                                  ({"causal": None}, "^causal: must be True or False")):
             with self.subTest(options), self.assertRaisesRegex(flashjit.InvalidArgument, message):
