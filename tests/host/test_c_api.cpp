@@ -832,20 +832,20 @@ TEST_CASE("what is prepared of gradients is checked") {
   CHECK(flashjit_prepare_backward(engine.get(), &problem, &kinds, 0) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error().find("device: ") == 0);
   constexpr struct {
-    const char *name, *field;
+    const char* name;
     std::int32_t flashjit_gradient_kinds::*kind;
     std::int32_t flashjit_problem::*option;  // that it wants
-  } kKinds[] = {{"f32", "", &flashjit_gradient_kinds::f32, nullptr},
-                {"deterministic", "", &flashjit_gradient_kinds::deterministic, nullptr},
-                {"dslopes", "slopes", &flashjit_gradient_kinds::dslopes, &flashjit_problem::alibi},
-                {"dsinks", "sinks", &flashjit_gradient_kinds::dsinks, &flashjit_problem::sinks}};
+  } kKinds[] = {{"f32", &flashjit_gradient_kinds::f32, nullptr},
+                {"deterministic", &flashjit_gradient_kinds::deterministic, nullptr},
+                {"dslopes", &flashjit_gradient_kinds::dslopes, &flashjit_problem::alibi},
+                {"dsinks", &flashjit_gradient_kinds::dsinks, &flashjit_problem::sinks}};
   for (const auto& each : kKinds) {
     CAPTURE(each.name);
     kinds = FLASHJIT_GRADIENT_KINDS_INIT, problem = FLASHJIT_PROBLEM_INIT;
     kinds.*each.kind = 1;
     if (each.option) {
       CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
-      CHECK(last_error().find(std::string(each.field) + ": must be false without ") == 0);
+      CHECK(last_error().find(std::string(each.name) + ": must be false without ") == 0);
       problem.*each.option = 1;
     }
     CHECK(status() == FLASHJIT_NO_COMPILER);
