@@ -41,12 +41,17 @@ constexpr int fetched_row_bytes() {
 }
 
 // The parts one after the other.
+// Whether a part hides rows that do not exist, whatever was made of them before.
+template <class Part>
+inline constexpr bool kHidesMissingRows = false;
+
 template <class... Parts>
 struct InTurn;
 
 template <>
 struct InTurn<> {
   static constexpr bool kAny = false, kMayHide = false, kIsLong = false, kFetches = false, kIsCurved = false;
+  static constexpr bool kEndsInHiding = false;
   static constexpr bool kIsCurvedBehind = false;
 
   template <class Arguments>
@@ -79,6 +84,7 @@ struct InTurn<Part, Rest...> {
   static constexpr bool kIsCurved = Part::kIsCurved || Others::kIsCurved;
   // Of what straight parts add to scores the derivative is not 1, either.
   static constexpr bool kIsCurvedBehind = Part::kIsCurved ? Others::kIsCurvedBehind : Others::kIsCurved;
+  static constexpr bool kEndsInHiding = Others::kAny ? Others::kEndsInHiding : kHidesMissingRows<Part>;
 
   Part part;
   Others others;

@@ -131,8 +131,6 @@ class BackwardMma {
     for (int half = 0; half < 2 * Shape::kRowTiles; ++half) {
       const int m = half / 2, first = half % 2 * 2, query = row + 8 * half + lane() / 4;
       const Row of = row_of(place.head, query);
-      // Nothing is seen, or there is no such row, of which parts of scores may make anything.
-      const bool is_empty = of.lse_log2 == infinity();
       const KeptPairs kept = kept_of(place, query, column);
 #pragma unroll
       for (int n = 0; n < kPieceKeys / 8; ++n) {
@@ -141,7 +139,6 @@ class BackwardMma {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           p[e] = ptx::ex2(__fmaf_rn(s.x[m][n][first + e], unit(), -of.lse_log2));
-          if (ScoreRow::kChanges && is_empty) p[e] = 0.0f;
           float gradient = dp.x[m][n][first + e];
           if constexpr (Dropouts::kAny) gradient = (stays >> 16 * e & 0xffff) != 0 ? gradient * dropout_scale() : 0.0f;
           ds[e] = p[e] * (gradient - of.sum);
@@ -231,9 +228,21 @@ class BackwardMma {
     if constexpr (Predicates::kAny)
       hide_by_predicates(s, predicates.row([&] { return at_position(place, mask.position(row)); }), row, first, lane(),
                          [this](int query) { return mask.position(query); });
+    if constexpr (ScoreParts::kMayHide && !ScoreParts::kEndsInHiding)
+      if (row + Shape::kRowsOfWarp > tile.sequence.queries) hide_missing_rows(s, row);
     if (mask.last_key(row) < last) mask_end(s, row, first, mask, lane());
     if constexpr (Mask<Config>::kBegins)
       if (mask.first_key(row + Shape::kRowsOfWarp - 1) > first) mask_begin(s, row, first, mask, lane());
+  }
+
+  // Those that do not exist, of which a tensor or a text may make infinity and NaN.
+  __device__ __forceinline__ void hide_missing_rows(Scores& s, int row) const {
+#pragma unroll
+    for (int half = 0; half < 2 * Shape::kRowTiles; ++half)
+      if (row + 8 * half + lane() / 4 >= tile.sequence.queries)
+#pragma unroll
+        for (int n = 0; n < kPieceKeys / 8; ++n)
+          s.x[half / 2][n][half % 2 * 2] = s.x[half / 2][n][half % 2 * 2 + 1] = -infinity();
   }
 
   // Rows: this warp's keys; of the queries' products.

@@ -284,8 +284,9 @@ TEST_CASE("planted faults of gradients through users' scores are found") {
   const std::vector<Fault> faults{
       {"the derivative of the text is passed over", kText, "return made.derivative;", "return 1.0f;"},
       {"the text takes scores in the unit of products", kText, "{score * taken, 1.0f}", "{score, 1.0f}"},
-      {"rows that do not exist are as the text has them", "kernels/mma_backward.cuh",
-       "if (ScoreRow::kChanges && is_empty) p[e] = 0.0f;", ""},
+      {"rows that do not exist are as the text has them", kText, "exists ? made.value : -text::infinity", "made.value"},
+      {"rows that do not exist are found for the first row alone", kText, "taken, position < text.sequence.keys};",
+       "taken, exists};"},
       {"the derivative of the cap before the text is passed over", kSlot, "return derivative * others.",
        "return others."},
       {"the derivative by the bias is that behind the text", "kernels/mma_backward.cuh",

@@ -24,17 +24,24 @@ struct CurvedFunction {
 
     TextRow<Function> text;
     float taken;  // the unit of what it takes
+    bool exists;  // of others a text may make infinity and NaN, which would reach the sums of keys
 
-    __device__ __forceinline__ Row at(int position) const { return {text.at(position), taken}; }
+    __device__ __forceinline__ Row at(int position) const {
+      return {text.at(position), taken, position < text.sequence.keys};
+    }
     __device__ __forceinline__ float apply_with_derivative(float& score, Key key) const {
       const text::Dual<float> made = text.score(text::Dual<float>{score * taken, 1.0f}, key.first, key.offset);
-      score = made.value;
+      score = exists ? made.value : -text::infinity;
       return made.derivative;
     }
   };
   __device__ __forceinline__ float unit(float) const { return kLog2E; }
   template <bool kDefers, class PlaceOfRow>
-  __device__ __forceinline__ Row<kDefers> row(PlaceOfRow place, float taken) const {
-    return {text_row(function, place()), taken * kLn2};
+  __device__ __forceinline__ Row<kDefers> row(PlaceOfRow place_of, float taken) const {
+    const RowPlace place = place_of();
+    return {text_row(function, place), taken * kLn2, place.position < place.sequence.keys};
   }
 };
+
+template <class Function, auto kMember>
+inline constexpr bool kHidesMissingRows<CurvedFunction<Function, kMember>> = true;
