@@ -315,13 +315,15 @@ TEST_CASE("rows and keys that do not exist write no gradient of a bias") {
     c.make(engine);
   };
   CHECK_NOTHROW(make(tests::engine_for("sm_80")));
-  for (const char* guard : {"query >= place.sequence.queries ||", "|| at >= place.sequence.keys"})
-    check_found({guard, "parts/score_gradient/bias.cuh", guard, ""}, "sm_80", 1,
-                [&](int, const EngineOptions& options) {
-                  Engine engine(options);
-                  make(engine);
-                  return true;
-                });
+  const Fault faults[] = {
+      {"keys that do not exist are written", "parts/score_gradient/bias.cuh", "|| at >= place.sequence.keys", ""},
+      {"rows that do not exist are seen", "kernels/mma_backward.cuh", "hide_missing_rows(s, row);\n", ";\n"}};
+  for (const Fault& fault : faults)
+    check_found(fault, "sm_80", 1, [&](int, const EngineOptions& options) {
+      Engine engine(options);
+      make(engine);
+      return true;
+    });
 }
 
 TEST_CASE("planted faults of deterministic gradients are found") {

@@ -13,7 +13,7 @@ struct BiasGradient {
 
   __device__ __forceinline__ void add(float derivative, const RowPlace& place, Key key) {
     const int query = place.position - (place.sequence.keys - place.sequence.queries), at = key.first + key.offset;
-    if (derivative == 0.0f || query >= place.sequence.queries || at >= place.sequence.keys) return;
+    if (derivative == 0.0f || at >= place.sequence.keys) return;
     ptx::red_add(
         args.sums + place.batch * args.batch_stride + place.head * args.head_stride + query * args.query_stride + at,
         derivative);
