@@ -217,7 +217,8 @@ TEST_CASE("a call takes the variant that is asked for, else a record's, else the
     BackwardOptions backward;
     backward.variant = asked;
     const Tensor out = packed, log_sum = lse.view();
-    BackwardCall call = validate_backward({packed, q, packed, packed, out, log_sum, into, opts, backward});
+    const GivenGradients given{packed, q, packed, packed, out, log_sum, into, opts, backward};
+    BackwardCall call = validate_backward(given);
     choose_variant(call, h100, 1, recorded);
     return call.variant;
   };
