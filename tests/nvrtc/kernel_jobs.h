@@ -64,6 +64,8 @@ inline constexpr KnownSpill kKnownSpills[] = {
     {"13.5", "fwd-bf16-d128-window.mma-q128-kv32-w4-k2-v2-c2-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 164},
     {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-r1-s1.sm_120a", 8},
     {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-r1-s1.sm_121a", 8},
+    {"13.5", "bwd-bf16-d64-causal-bias.bf16-dbias.mma-q64-kv64-w4-r1-s2.sm_120a", 32},
+    {"13.5", "bwd-bf16-d64-causal-bias.bf16-dbias.mma-q64-kv64-w4-r1-s2.sm_121a", 32},
 };
 
 inline int known_spill(const std::string& nvrtc, const std::string& kernel) {
