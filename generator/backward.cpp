@@ -53,8 +53,7 @@ Problem backward_problem(const Problem& problem) {
 
 BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture, bool suits_hopper) {
   const HopperBackwardVariant hopper = default_hopper_backward(problem);
-  // Its kernels of ragged batches have not run on a GPU yet.
-  if (suits_hopper && !problem.ragged && why_illegal(problem, hopper, architecture).empty()) return hopper;
+  if (suits_hopper && why_illegal(problem, hopper, architecture).empty()) return hopper;
   return default_mma_backward(problem, architecture);
 }
 

@@ -25,6 +25,7 @@ std::optional<BackwardVariant> BackwardChoices::find(const BackwardCall& call, S
     if (const auto it = known_.find(key); it != known_.end()) return it->second;
   }
   require_architecture(on);
+  const ContextScope scope(driver, on.info.ordinal, stream);
   const TuningDevice where = tuning_device(on.info);
   const bool captures = is_capturing(driver, stream);
   const auto settle = [&] { driver.check(driver.cuStreamSynchronize(stream), "cuStreamSynchronize"); };

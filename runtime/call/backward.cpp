@@ -114,9 +114,7 @@ std::array<std::pair<const char*, const Tensor*>, 5> mapped_tensors(const Backwa
   const GivenGradients& given = call.given;
   return {{{"q", &given.q}, {"k", &given.k}, {"v", &given.v}, {"dout", &given.dout}, {"out", &given.out}}};
 }
-// Unless it is named.
 bool may_take_hopper(const BackwardCall& call) {
-  if (call.forward.problem.ragged) return false;
   const auto tensors = mapped_tensors(call);
   return std::all_of(tensors.begin(), tensors.end(), [](const auto& each) { return has_tensor_map(*each.second); });
 }

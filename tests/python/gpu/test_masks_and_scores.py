@@ -258,14 +258,12 @@ class BadInput(OnGpu):
 
     def test_gradients_are_refused(self):
         bias = torch.zeros((1, 1, 1, KEYS), device="cuda", requires_grad=True)
+        self.refuse(flashjit.Unsupported, "^bias: must not require a gradient", bias=bias)
         table = torch.zeros(HEADS, device="cuda", requires_grad=True)
         score = flashjit.Score("score + a(head)", a=table)
-        for options in ({"bias": bias}, {"score": score}):
-            with self.subTest(list(options)):
-                self.refuse(flashjit.Unsupported, "must not require a gradient", **options)
-                out = flashjit.torch.attention(*make_qkv(), **options)
-                with self.assertRaisesRegex(flashjit.Unsupported, "must not require a gradient"):
-                    out.sum().backward()
+        self.refuse(flashjit.Unsupported, "must not require a gradient", score=score)
+        with self.assertRaisesRegex(flashjit.Unsupported, "must not require a gradient"):
+            flashjit.torch.attention(*make_qkv(), score=score).sum().backward()
 
 
 if __name__ == "__main__":
