@@ -25,6 +25,7 @@ MAX_DISTANCE = 0.02
 # A target of the mma family alone, whose defaults that family has here too.
 MMA_ARCHITECTURE = "sm_80"
 NEW_TEXTS = 5
+FREE_ROUNDS = 4  # of turns, for features that are to cost less than one round can tell
 PEER_OF = {"cudnn_mask": "cudnn"}  # of the sides that do not bear their peer's name
 MOST_LETTERS = 200  # of why a side was left out: PyTorch lists all that it has
 CORES = 2  # for the first calls with new texts
@@ -254,10 +255,11 @@ class Comparison:
                 left_out[side] = attention_peers.reason(error)[:MOST_LETTERS]
                 if side in ours:
                     self.failures.append(f"{cell}: {side}: {left_out[side]}")
-        return self.timed(launchers) if launchers else {}, left_out
+        rounds = FREE_ROUNDS if cell.feature.free else 1
+        return self.timed(launchers, rounds) if launchers else {}, left_out
 
-    def timed(self, launchers):
-        return {side: 1e3 * ms for side, ms in self.stopwatch.milliseconds(launchers).items()}
+    def timed(self, launchers, rounds=1):
+        return {side: 1e3 * ms for side, ms in self.stopwatch.milliseconds(launchers, rounds).items()}
 
 
 class ScoreComparison(Comparison):

@@ -284,9 +284,9 @@ class Stopwatch:
         self.torch.cuda.synchronize()
         return begin.elapsed_time(end) / launches
 
-    def milliseconds(self, launchers):
-        """name -> mean of its turns' medians. launchers: name -> function."""
-        orders = turn_orders(list(launchers))
+    def milliseconds(self, launchers, rounds=1):
+        """name -> mean of its turns' medians. launchers: name -> function. rounds: of turns."""
+        orders = turn_orders(list(launchers)) * rounds
         lengths = {name: turn_length(self.estimate(launch), self.seconds) for name, launch in launchers.items()}
         turns = {name: [] for name in launchers}  # the events of each
         for name in itertools.chain(*orders):

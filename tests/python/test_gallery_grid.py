@@ -65,7 +65,7 @@ class Functions(unittest.TestCase):
 
 class Stopwatch:
 
-    def milliseconds(self, launchers):
+    def milliseconds(self, launchers, rounds=1):
         return {name: float(number) for number, name in enumerate(launchers, 1)}
 
 

@@ -631,6 +631,15 @@ class ComparePeers(unittest.TestCase):
         self.assertEqual(gpu.launched, [name for name in order for _ in range(uncounted + counted)])
         self.assertEqual(gpu.waits, [len(gpu.launched)])
 
+    def test_what_is_to_be_told_more_finely_has_its_turns_in_rounds(self):
+        counted = sum(compare_peers.turn_length(4.0, seconds=0.25))
+        gpu = FakeGpu()
+        stopwatch = compare_peers.Stopwatch(gpu, seconds=0.25)
+        turns = 8 * [1.0] + 8 * [2.0]
+        launcher = gpu.launcher("side", [ms for turn in turns for ms in counted * [turn]])
+        with unittest.mock.patch.object(stopwatch, "estimate", lambda launch: 4.0):
+            self.assertEqual(stopwatch.milliseconds({"side": launcher}, rounds=2), {"side": 1.5})
+
     def test_a_row_shows_the_peers_that_ran(self):
         row = {"tflops": {"flashjit": 600.0, "cudnn": 400.0}, "over": {"cudnn": 1.5}, "variant": "default"}
         cell = paper_cell(64, "full", 512)

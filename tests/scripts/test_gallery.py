@@ -275,7 +275,7 @@ class FakeStopwatch:
     def wait(self):
         pass
 
-    def milliseconds(self, launchers):
+    def milliseconds(self, launchers, rounds=1):
         return {name: float(number) for number, name in enumerate(launchers, 1)}
 
 
