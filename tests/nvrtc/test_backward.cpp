@@ -171,6 +171,9 @@ TEST_CASE("what Hopper's kernels cannot read or do not have goes to the mma fami
   };
   CHECK(family_of() == "hop");
   CHECK(family_of(false) == "mma");
+  problem.ragged = true;
+  CHECK(family_of() == "hop");
+  problem.ragged = false;
   problem.softcap = true;
   CHECK(family_of() == "mma");
   problem.softcap = false;
