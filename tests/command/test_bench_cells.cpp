@@ -36,7 +36,9 @@ TEST_CASE("the cells of the grid decode are those that were recorded") {
                      {"context", cell.context},
                      {"queries", cell.queries},
                      {"cache_bytes", static_cast<std::int64_t>(cell.cache_bytes())}});
-  const json rows = recorded("nvidia-h200", "decode");
+  json rows;  // but for those of caches of e4m3, which the command's grid does not have
+  for (const json& row : recorded("nvidia-h200", "decode"))
+    if (row.at("group") != "e4m3") rows.push_back(row);
   REQUIRE(cells.size() == rows.size());
   for (std::size_t i = 0; i < cells.size(); ++i) {
     CAPTURE(cells[i].dump());
