@@ -275,7 +275,11 @@ class FakeStopwatch:
     def wait(self):
         pass
 
+    def __init__(self):
+        self.rounds = []
+
     def milliseconds(self, launchers, rounds=1):
+        self.rounds.append(rounds)
         return {name: float(number) for number, name in enumerate(launchers, 1)}
 
 
@@ -302,6 +306,15 @@ class Runs(unittest.TestCase):
         self.assertEqual(record["summary"]["scores"]["cells"], 2)
         self.assertIn("3 kernels of flashjit", printed)
         comparison.require_no_failure()
+
+    def test_a_feature_that_must_be_free_is_timed_in_more_rounds(self):
+        cell = self.cells[0]
+        free = type("FreeCell", (type(cell),), {"feature": cell.feature._replace(free=True)})(*cell)
+        comparison = attention_scores_run.Comparison(FakeKernels((), False), FakeStopwatch(), [cell, free])
+        with unittest.mock.patch.object(attention_scores_run, "Checker", FakeChecker):
+            for each in comparison.cells:
+                comparison.sides(each, None)
+        self.assertEqual(comparison.stopwatch.rounds, [1, attention_scores_run.FREE_ROUNDS])
 
     def test_a_peer_that_refuses_is_left_out_and_told(self):
         record, comparison, printed = self.run_grid("flex")
