@@ -223,11 +223,11 @@ def turn_length(milliseconds, seconds):
     return uncounted, max(1, round(launches) - uncounted)
 
 
-def draw_orders(names, generator):
+def draw_orders(names, turns, generator):
     """Of the sides, one for each turn. None comes twice before all that there are have come."""
     others = min(TURNS, math.factorial(len(names))) - 1  # that an order must differ from
     orders = []
-    while len(orders) < TURNS:
+    while len(orders) < turns:
         order = generator.sample(names, len(names))
         if order not in orders[::-1][:others]:
             orders.append(order)
@@ -240,11 +240,11 @@ def unevenness(orders):
     return sum(count**2 for count in collections.Counter(zip(sides, sides[1:])).values())
 
 
-def turn_orders(names):
+def turn_orders(names, turns):
     """The order of the sides in each turn, the same in each run. The most even of many draws: a single one may well
     have a side come after the same other one in half of the turns."""
     generator = random.Random(SEED)
-    return min((draw_orders(names, generator) for _ in range(DRAWS)), key=unevenness)
+    return min((draw_orders(names, turns, generator) for _ in range(DRAWS)), key=unevenness)
 
 
 def mean_of_medians(turns):
@@ -285,8 +285,8 @@ class Stopwatch:
         return begin.elapsed_time(end) / launches
 
     def milliseconds(self, launchers, rounds=1):
-        """name -> mean of its turns' medians. launchers: name -> function. rounds: of turns."""
-        orders = turn_orders(list(launchers)) * rounds
+        """name -> mean of its turns' medians. launchers: name -> function. rounds: times as many turns."""
+        orders = turn_orders(list(launchers), TURNS * rounds)
         lengths = {name: turn_length(self.estimate(launch), self.seconds) for name, launch in launchers.items()}
         turns = {name: [] for name in launchers}  # the events of each
         for name in itertools.chain(*orders):

@@ -602,8 +602,8 @@ class ComparePeers(unittest.TestCase):
     def test_each_turn_has_every_side_once_in_an_order_of_its_own(self):
         for sides in range(1, 13):
             names = [f"side {number}" for number in range(sides)]
-            orders = compare_peers.turn_orders(names)
-            self.assertEqual(orders, compare_peers.turn_orders(names))
+            orders = compare_peers.turn_orders(names, compare_peers.TURNS)
+            self.assertEqual(orders, compare_peers.turn_orders(names, compare_peers.TURNS))
             self.assertEqual([sorted(order) for order in orders], compare_peers.TURNS * [sorted(names)])
             self.assertEqual(len(set(map(tuple, orders))), min(compare_peers.TURNS, math.factorial(sides)))
             if sides > 1:  # two or three cannot have eight orders, but need not repeat one at once
@@ -612,7 +612,7 @@ class ComparePeers(unittest.TestCase):
     def test_no_side_comes_mostly_after_the_same_one(self):
         """Of two sides, each comes after itself and after the other in half of the turns."""
         for sides in range(2, 13):
-            order = list(itertools.chain(*compare_peers.turn_orders(list(range(sides)))))
+            order = list(itertools.chain(*compare_peers.turn_orders(list(range(sides)), compare_peers.TURNS)))
             times = collections.Counter(zip(order, order[1:]))
             self.assertLessEqual(max(times.values()), compare_peers.TURNS // 2 if sides == 2 else 3)
 
@@ -627,7 +627,7 @@ class ComparePeers(unittest.TestCase):
         launchers = {name: gpu.launcher(name, milliseconds) for name, milliseconds in launches.items()}
         with unittest.mock.patch.object(stopwatch, "estimate", lambda launch: 4.0):
             self.assertEqual(stopwatch.milliseconds(launchers), {"steady": 2.0, "changing": 1.1875})
-        order = itertools.chain(*compare_peers.turn_orders(list(turns)))
+        order = itertools.chain(*compare_peers.turn_orders(list(turns), compare_peers.TURNS))
         self.assertEqual(gpu.launched, [name for name in order for _ in range(uncounted + counted)])
         self.assertEqual(gpu.waits, [len(gpu.launched)])
 
