@@ -74,9 +74,8 @@ int estimate_registers(const Problem& problem, const MmaVariant& variant) {
   const int for_parts = (has_cap(problem) + has_slopes(problem)) * scores / 4;
   const int for_predicates = has_part(Slot::predicate, problem) ? (problem.block_mask ? 56 : 28) : 0;
   const int for_texts = has_score_text(problem) ? scores * 3 / 8 + 12 : 0;
-  const int for_sinks = problem.sinks ? 2 : 0;
   return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_band +
-         std::max(for_parts, for_texts) + for_predicates + for_sinks + for_bands + for_two_layouts;
+         std::max(for_parts, for_texts) + for_predicates + for_bands + for_two_layouts;
 }
 
 // --- What goes together ----------------------------------------------------------------------------------------------
