@@ -18,8 +18,7 @@
 // Which rows, for the loader and for those who compute.
 template <class Config>
 struct HopperBackwardRows {
-  static constexpr int kTileRows = Config::kBlockQ, kRows = kBackwardJobRows;
-  static_assert(kRows % kTileRows == 0, "jobs must have whole tiles");
+  static constexpr int kTileRows = Config::kBlockQ, kRows = HopperBackwardJob<Config>::kRows;
 
   const HopperBackwardArguments& args;
   const PlacedKeyTile<Config> beside;  // their sequence and their heads of keys
@@ -76,7 +75,7 @@ struct HopperBackwardRowsJob {
   template <class Next>
   __device__ __forceinline__ void prepare(Next next) const {
     // What it reads is on its way meanwhile.
-    static_assert(Rows::kRows == kThreads, "each thread has one");
+    static_assert(Rows::kRows <= kThreads, "each thread has one at most");
     const int query = rows.first() + thread();
     const float lse = query < rows.beside.sequence.queries ? number(args.lse, args.lse_strides, query) : -infinity();
     if (args.dq != nullptr) clear();
@@ -128,6 +127,31 @@ struct HopperBackwardRowsJob {
   // It lies as registers of a warpgroup, [eight columns][thread][4]: four neighbouring threads have the eight dims of a
   // chunk, of two rows.
   __device__ __forceinline__ void round_part(int part, SmemAddress sums) const {
+    if constexpr (Shape::kPartsAreTransposed)
+      round_transposed(part, sums);
+    else
+      round_rows(part, sums);
+  }
+  // Where the eight columns are queries, eight threads a row apart have the dims of a chunk.
+  __device__ __forceinline__ void round_transposed(int part, SmemAddress sums) const {
+    constexpr int kChunks = kWarpgroupRows / kChunkElements, kRowsOfChunk = 8, kRegisterBytes = sizeof(float);
+    const int first_row = rows.first() + part / Shape::kWarpgroups * kTileRows;
+    const int first_chunk = part % Shape::kWarpgroups * kChunks;
+#pragma unroll 1
+    for (int i = thread(); i < kTileRows * kChunks; i += kThreads) {
+      const int chunk = i % kChunks, row = i / kChunks;
+      if ((first_chunk + chunk) * kChunkElements >= Config::kHeadDim) continue;
+      const int of_thread = chunk / 2 * kWarpSize + row % kRowsOfChunk / 2, of_register = chunk % 2 * 2 + row % 2;
+      const SmemAddress from =
+          sums + (row / kRowsOfChunk * kWarpgroupSize + of_thread) * kChunkBytes + of_register * kRegisterBytes;
+      Octet sum;
+#pragma unroll
+      for (int dim = 0; dim < kChunkElements; ++dim)
+        sum.x[dim] = __uint_as_float(ptx::ld_shared_word(from + dim * 4 * kChunkBytes));
+      store(first_row + row, first_chunk + chunk, sum);
+    }
+  }
+  __device__ __forceinline__ void round_rows(int part, SmemAddress sums) const {
     constexpr int kPairs = kWarpgroupRows / 2, kChunks = Shape::kPartChunks, kRowsOfWarp = 16;
     constexpr bool kAreRows = Shape::kPartsAreRows;
     const int first_row = rows.first() + (kAreRows ? part : part / Shape::kWarpgroups) * kWarpgroupRows;

@@ -22,8 +22,9 @@ struct HopperBackwardRings {
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
   static constexpr int kThreads = kWarpgroupSize + kConsumerThreads;
 
-  // Registers after setmaxnreg: together what the block had at its launch.
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+  // Registers after setmaxnreg: together what the block had at its launch. The products of 80 queries need the most.
+  static constexpr bool kIsTransposed = Config::kBlockQ % kWarpgroupRows != 0;
+  static constexpr int kProducerRegisters = kIsTransposed ? 24 : 40, kConsumerRegisters = kIsTransposed ? 240 : 232;
 
   using KTile = PanelTile<Config::kBlockKv, Config::kHeadDim>;
   using VTile = PanelTile<Config::kBlockKv, Config::kHeadDimV>;
@@ -81,7 +82,9 @@ struct HopperBackwardRings {
 template <class Config>
 struct HopperBackwardParts {
   static constexpr bool kAreRows = Config::kBlockQ == kBackwardWarpgroups * kWarpgroupRows;
-  static constexpr int kColumns = kAreRows ? Config::kHeadDim : kWarpgroupRows;
+  // Otherwise its rows are dims, and its columns queries.
+  static constexpr bool kAreTransposed = Config::kBlockQ % kWarpgroupRows != 0;
+  static constexpr int kColumns = kAreRows ? Config::kHeadDim : kAreTransposed ? Config::kBlockQ : kWarpgroupRows;
   static constexpr int kBytes = kWarpgroupRows * kColumns * static_cast<int>(sizeof(float));
   static constexpr int kOwnBytes = kScoreRingBytes<Config> + kBackwardWarpgroups * kBytes;
 };
@@ -92,10 +95,11 @@ struct HopperBackwardShape : HopperBackwardRings<Config, HopperBackwardParts<Con
   using STile = typename Rings::STile;
   static constexpr int kWarpgroups = Rings::kWarpgroups;
   static_assert(Config::kBlockKv == kWarpgroups * kWarpgroupRows, "each warpgroup has 64 keys");
-  static_assert(Parts::kAreRows || (Config::kBlockQ == kWarpgroupRows && Rings::KTile::kPanels == kWarpgroups),
+  static_assert(Parts::kAreRows || ((Parts::kAreTransposed || Config::kBlockQ == kWarpgroupRows) &&
+                                    Rings::KTile::kPanels == kWarpgroups),
                 "warpgroups must share out dQ");
 
-  static constexpr bool kPartsAreRows = Parts::kAreRows;
+  static constexpr bool kPartsAreRows = Parts::kAreRows, kPartsAreTransposed = Parts::kAreTransposed;
   static constexpr int kPartBytes = Parts::kBytes, kPartChunks = Parts::kColumns / kChunkElements;
   static constexpr int kAdders = kWarpgroups;  // that tell when a tile of keys has added all that it has to dQ
   using PartRing = RingPlace<1, Parts::kBytes>;
@@ -133,7 +137,7 @@ struct HopperBackwardWideShape : HopperBackwardRings<Config, 2 * kScoreRingBytes
   static constexpr int kPanelsOfWarpgroup = Rings::KTile::kPanels / kWarpgroups;
   static constexpr int kColumns = kPanelsOfWarpgroup * Rings::KTile::kPanelColumns;
   static constexpr int kPartBytes = kWarpgroupRows * kColumns * static_cast<int>(sizeof(float));
-  static constexpr bool kPartsAreRows = false;
+  static constexpr bool kPartsAreRows = false, kPartsAreTransposed = false;
   static constexpr int kAdders = Rings::kConsumerWarps;  // that tell when a tile of keys has added all to dQ
   static constexpr int kPartChunks = kColumns / kChunkElements;
   static_assert(Config::kBlockKv == kWarpgroupRows && Config::kBlockQ == kWarpgroupRows, "tiles of 64 by 64");

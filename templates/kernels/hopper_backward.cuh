@@ -195,7 +195,7 @@ class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardSha
   }
   // The warpgroup's part of dS K.
   __device__ __forceinline__ void multiply_queries(SmemAddress derivatives) const {
-    constexpr bool kRows = Shape::Parts::kAreRows;
+    constexpr bool kRows = Shape::Parts::kAreRows, kTransposed = Shape::Parts::kAreTransposed;
     const SmemAddress rows = derivatives + (kRows ? warpgroup() * kWarpgroupRows * STile::kRowBytes : 0);
     const SmemAddress columns = keys.slot() + (kRows ? 0 : warpgroup() * KTile::kPanelBytes);
     uint64 a[kKeySteps], b[kKeySteps];
@@ -205,7 +205,10 @@ class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardSha
       b[k] = KTile::n_major(columns) + KTile::n_major_step(k);
     }
     ptx::wgmma_fence();
-    QueryGradient::issue(a, b, 0);
+    if constexpr (kTransposed)
+      QueryGradient::issue(b, a, 0);
+    else
+      QueryGradient::issue(a, b, 0);
     ptx::wgmma_commit_group();
   }
   __device__ __forceinline__ void send_queries() {

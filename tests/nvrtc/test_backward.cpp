@@ -70,9 +70,17 @@ TEST_CASE("gradients by variants, of every way in which warps share out the prod
 TEST_CASE("gradients by Hopper's kernels, of several tiles of keys and under many schedules") {
   struct Sides {
     int head_dim, head_dim_v;
+    bool is_second = false;  // of two variants
   };
-  for (const auto& [head_dim, head_dim_v] :
-       {Sides{64, 64}, {48, 16}, {16, 64}, {128, 128}, {72, 104}, {256, 256}, {200, 232}})
+  for (const auto& [head_dim, head_dim_v, is_second] : {Sides{64, 64},
+                                                        {48, 16},
+                                                        {16, 64},
+                                                        {128, 128},
+                                                        {128, 128, true},
+                                                        {72, 104},
+                                                        {104, 40, true},
+                                                        {256, 256},
+                                                        {200, 232}})
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       CAPTURE(head_dim);
       CAPTURE(seed);
@@ -86,9 +94,10 @@ TEST_CASE("gradients by Hopper's kernels, of several tiles of keys and under man
               .num_heads_kv = 1,
               .head_dim = head_dim,
               .head_dim_v = head_dim_v});
-      c.variant = parse_backward_variant(head_dim > 128  ? "hopper-q64-kv64"
-                                         : head_dim > 64 ? "hopper-q64-kv128"
-                                                         : "hopper-q128-kv128");
+      c.variant = parse_backward_variant(head_dim > 128               ? "hopper-q64-kv64"
+                                         : head_dim > 64 && is_second ? "hopper-q80-kv128"
+                                         : head_dim > 64              ? "hopper-q64-kv128"
+                                                                      : "hopper-q128-kv128");
       c.options.causal = seed % 2 == 0;
       if (seed % 4 == 3) c.options.window = {100, 10};
       if (seed % 5 == 4) c.options.softmax_scale = -0.2f;
@@ -127,6 +136,7 @@ TEST_CASE("deterministic gradients have the same bits under every schedule, with
                                                         {"sm_90a", "mma-q64-kv128-w8-r1-s1", 72},
                                                         {"sm_90a", "hopper-q128-kv128", 64},
                                                         {"sm_90a", "hopper-q64-kv128", 128},
+                                                        {"sm_90a", "hopper-q80-kv128", 128},
                                                         {"sm_90a", "hopper-q64-kv64", 256}})
     for (const int mask : {0, 1, 2}) {
       CAPTURE(architecture);
@@ -218,8 +228,8 @@ TEST_CASE("variants that there are no kernels of are refused, and spelled varian
   CHECK(why("hopper-q64-kv128") == "variant: architecture of the hopper family must be sm_90a, was sm_80");
   problem.head_dim = problem.head_dim_v = 128;
   CHECK(why("hopper-q64-kv128", "sm_90a") == "");
-  CHECK(why("hopper-q96", "sm_90a") == "variant: block_q must be 64 or 128, was 96");
-  CHECK(why("hopper-q128", "sm_90a") == "variant: block_q must be 64 for these head dims, was 128");
+  CHECK(why("hopper-q96", "sm_90a") == "variant: block_q must be 64 or 80 for these head dims, was 96");
+  CHECK(why("hopper-q128", "sm_90a") == "variant: block_q must be 64 or 80 for these head dims, was 128");
   CHECK(why("hopper-q64-kv64", "sm_90a") == "variant: block_kv must be 128 for these head dims, was 64");
   problem.head_dim = 200;
   CHECK(why("hopper", "sm_90a") ==
