@@ -32,7 +32,7 @@ constexpr int kParts = 2;  // of a tile of dQ: one of each warpgroup
 constexpr int kElementBytes = 2, kFloatBytes = 4;
 constexpr int kWidestRows = 64;         // head dims of which a tile's parts are rows
 constexpr int kWidestAlone = 128;       // head dims of which a warpgroup holds dK and dV of 64 keys
-constexpr int kTransposedQueries = 80;  // of a tile whose dQ is transposed
+constexpr int kTransposedQueries = 80;  // of a tile whose dQ is transposed: the most for which there is shared memory
 constexpr int kPanelColumns = 64;
 constexpr int kWidePanels = 4;  // of heads that are wide: warpgroups share them out
 constexpr int kThreads = kWarpgroupThreads + kParts * kWarpgroupThreads;
@@ -41,7 +41,7 @@ constexpr int kThreads = kWarpgroupThreads + kParts * kWarpgroupThreads;
 bool shares_keys(const HopperBackwardVariant& variant) { return variant.block_kv == kWarpgroupRows; }
 
 bool parts_are_rows(const HopperBackwardVariant& variant) { return variant.block_q == kParts * kWarpgroupRows; }
-// Where queries are no multiple of a warpgroup's rows these are dims: dQ is transposed.
+// Where queries are no multiple of a warpgroup's rows dQ is transposed: its rows are dims, its columns queries.
 bool parts_are_transposed(const HopperBackwardVariant& variant) { return variant.block_q % kWarpgroupRows != 0; }
 // Of dQ, those that a warpgroup has.
 int columns_of_part(const Problem& problem, const HopperBackwardVariant& variant) {
@@ -129,13 +129,10 @@ std::string why_not_shared_out(const Problem& problem, const HopperBackwardVaria
   const HopperBackwardVariant right = default_hopper_backward(problem);
   if (variant.block_kv != right.block_kv)
     return must("block_kv", fmt::format("{} for these head dims", right.block_kv), variant.block_kv);
-  const bool may_be_transposed = right.block_q == kWarpgroupRows && !is_wide;
-  if (variant.block_q != right.block_q && !(may_be_transposed && variant.block_q == kTransposedQueries))
-    return must("block_q",
-                may_be_transposed ? fmt::format("{} or {} for these head dims", right.block_q, kTransposedQueries)
-                                  : fmt::format("{} for these head dims", right.block_q),
-                variant.block_q);
-  return {};
+  const bool may_be_transposed = !parts_are_rows(right) && !shares_keys(right);
+  if (variant.block_q == right.block_q || (may_be_transposed && variant.block_q == kTransposedQueries)) return {};
+  const std::string also = may_be_transposed ? fmt::format(" or {}", kTransposedQueries) : "";
+  return must("block_q", fmt::format("{}{} for these head dims", right.block_q, also), variant.block_q);
 }
 
 }  // namespace

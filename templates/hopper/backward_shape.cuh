@@ -12,6 +12,11 @@ constexpr int kBackwardWarpgroups = 2;  // of consumers
 constexpr int kBackwardStages = 2;      // of Q and dO, and of P and dS
 template <class Config>
 inline constexpr int kScoreRingBytes = kBackwardStages* PanelTile<Config::kBlockQ, Config::kBlockKv>::kBytes;
+// Whether dQ is computed transposed, its rows dims and its columns queries: of these any multiple of 8 can be columns
+// of a product, but only multiples of 64 rows.
+template <class Config>
+inline constexpr bool kTransposesQueries = Config::kBlockQ % kWarpgroupRows != 0;
+constexpr int kMostDimsBesideQueries = 248;  // of Q and of V, beside 80 queries and without spills in 232 registers
 
 // What both kernels have. kOwnBytes: of their own tiles. kWriters: warps beside the consumers that read what the loader
 // announces.
@@ -22,9 +27,12 @@ struct HopperBackwardRings {
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
   static constexpr int kThreads = kWarpgroupSize + kConsumerThreads;
 
-  // Registers after setmaxnreg: together what the block had at its launch. The products of 80 queries need the most.
-  static constexpr bool kIsTransposed = Config::kBlockQ % kWarpgroupRows != 0;
-  static constexpr int kProducerRegisters = kIsTransposed ? 24 : 40, kConsumerRegisters = kIsTransposed ? 240 : 232;
+  // Registers after setmaxnreg: together what the block had at its launch. Scores of 80 queries beside dK and dV of 128
+  // dims each need the most.
+  static constexpr bool kConsumersNeedMost =
+      kTransposesQueries<Config> && Config::kHeadDim + Config::kHeadDimV > kMostDimsBesideQueries;
+  static constexpr int kProducerRegisters = kConsumersNeedMost ? 24 : 40;
+  static constexpr int kConsumerRegisters = kConsumersNeedMost ? 240 : 232;
 
   using KTile = PanelTile<Config::kBlockKv, Config::kHeadDim>;
   using VTile = PanelTile<Config::kBlockKv, Config::kHeadDimV>;
@@ -77,14 +85,14 @@ struct HopperBackwardRings {
 };
 
 // Where a warpgroup has 64 keys of its own: dS passes through shared memory, and dQ on its way out. Each warpgroup
-// makes 64 rows of a tile of dQ, or of 64 rows its 64 dims: a part, which lies in memory as in registers, [eight
+// makes 64 rows of a tile of dQ, or of all rows its 64 dims: a part, which lies in memory as in registers, [eight
 // columns] [thread][4].
 template <class Config>
 struct HopperBackwardParts {
   static constexpr bool kAreRows = Config::kBlockQ == kBackwardWarpgroups * kWarpgroupRows;
-  // Otherwise its rows are dims, and its columns queries.
-  static constexpr bool kAreTransposed = Config::kBlockQ % kWarpgroupRows != 0;
-  static constexpr int kColumns = kAreRows ? Config::kHeadDim : kAreTransposed ? Config::kBlockQ : kWarpgroupRows;
+  static constexpr int kColumns = kAreRows                     ? Config::kHeadDim
+                                  : kTransposesQueries<Config> ? Config::kBlockQ
+                                                               : kWarpgroupRows;
   static constexpr int kBytes = kWarpgroupRows * kColumns * static_cast<int>(sizeof(float));
   static constexpr int kOwnBytes = kScoreRingBytes<Config> + kBackwardWarpgroups * kBytes;
 };
@@ -95,11 +103,11 @@ struct HopperBackwardShape : HopperBackwardRings<Config, HopperBackwardParts<Con
   using STile = typename Rings::STile;
   static constexpr int kWarpgroups = Rings::kWarpgroups;
   static_assert(Config::kBlockKv == kWarpgroups * kWarpgroupRows, "each warpgroup has 64 keys");
-  static_assert(Parts::kAreRows || ((Parts::kAreTransposed || Config::kBlockQ == kWarpgroupRows) &&
+  static_assert(Parts::kAreRows || ((kTransposesQueries<Config> || Config::kBlockQ == kWarpgroupRows) &&
                                     Rings::KTile::kPanels == kWarpgroups),
                 "warpgroups must share out dQ");
 
-  static constexpr bool kPartsAreRows = Parts::kAreRows, kPartsAreTransposed = Parts::kAreTransposed;
+  static constexpr bool kPartsAreRows = Parts::kAreRows;
   static constexpr int kPartBytes = Parts::kBytes, kPartChunks = Parts::kColumns / kChunkElements;
   static constexpr int kAdders = kWarpgroups;  // that tell when a tile of keys has added all that it has to dQ
   using PartRing = RingPlace<1, Parts::kBytes>;
@@ -137,7 +145,7 @@ struct HopperBackwardWideShape : HopperBackwardRings<Config, 2 * kScoreRingBytes
   static constexpr int kPanelsOfWarpgroup = Rings::KTile::kPanels / kWarpgroups;
   static constexpr int kColumns = kPanelsOfWarpgroup * Rings::KTile::kPanelColumns;
   static constexpr int kPartBytes = kWarpgroupRows * kColumns * static_cast<int>(sizeof(float));
-  static constexpr bool kPartsAreRows = false, kPartsAreTransposed = false;
+  static constexpr bool kPartsAreRows = false;
   static constexpr int kAdders = Rings::kConsumerWarps;  // that tell when a tile of keys has added all to dQ
   static constexpr int kPartChunks = kColumns / kChunkElements;
   static_assert(Config::kBlockKv == kWarpgroupRows && Config::kBlockQ == kWarpgroupRows, "tiles of 64 by 64");
