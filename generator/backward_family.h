@@ -28,6 +28,7 @@ HopperBackwardVariant default_hopper_backward(const Problem& problem);
 
 // Considered beside the defaults. Some may be illegal.
 std::vector<MmaBackwardVariant> mma_backward_candidates();
+std::vector<HopperBackwardVariant> hopper_backward_candidates(const Problem& problem);
 // What limits a kernel: shared memory of a thread block; registers in which a thread has dK, dV and scores, and what is
 // read and written of shared memory for 1000 operations, both 0 where there is no model.
 struct BackwardEstimate {

@@ -72,7 +72,7 @@ std::vector<Explanation> explain_backward_variants(const Problem& problem, const
   };
   for (const BackwardVariant& variant : default_backward_variants(problem, architecture)) add(variant);
   const std::size_t defaults = considered.size();
-  add(default_hopper_backward(problem));
+  for (const HopperBackwardVariant& variant : hopper_backward_candidates(problem)) add(variant);
   for (const MmaBackwardVariant& variant : mma_backward_candidates()) add(variant);
   prune_slow(considered, defaults);
   std::stable_partition(considered.begin(), considered.end(),

@@ -237,10 +237,11 @@ std::string issue(const OutputMatrix& m) {
   for (int step = 0; step < m.steps; ++step) {
     const std::string p = in_registers ? "{" + list(m.probabilities, kOperandRegisters * step, kOperandRegisters) + "}"
                                        : fmt::format("%{}", m.steps + step);
-    statement.line("{} {{{}}}, {}, %{}, {}, 1, 1, {}1", product, d, p, step, step == 0 ? "adds" : "1",
+    statement.line("{} {{{}}}, {}, %{}, {}, 1, 1, {}{}", product, d, p, step, step == 0 ? "adds" : "1",
                    in_registers   ? ""
                    : m.transposes ? "1, "
-                                  : "0, ");
+                                  : "0, ",
+                   m.rows_are_columns ? 0 : 1);
   }
   for (int step = 0; step < m.steps; ++step) statement.in("l", fmt::format("v[{}]", step));
   if (!in_registers)

@@ -48,6 +48,7 @@ struct OutputMatrix {
   bool stores = false;             // to shared memory, as they are
   bool adds = false;               // to global memory, likewise
   bool transposes = false;         // P in shared memory, whose rows are then keys
+  bool rows_are_columns = false;   // of V in memory: its rows are columns of the output
 };
 std::string render(const OutputMatrix& matrix);
 

@@ -357,11 +357,12 @@ struct HopperBackwardArguments {
   ForwardSizes sizes;  // num_q_tiles: of BLOCK_Q; heads_per_section: of keys; scale_log2 with its sign
   float scale;
 };
-// Of a ragged batch, behind those of all parts: its list of tiles of kBackwardJobRows rows of queries.
+// Of a ragged batch, behind those of all parts: its list of tiles of so many rows of queries as jobs have.
 struct BackwardRowTiles {
   RaggedArguments ragged;
 };
-constexpr int kBackwardJobRows = 256;  // of queries, of a job that has rows
+// Of queries, of a job that has rows: whole tiles, and a row for each thread at most.
+constexpr int backward_job_rows(int block_q) { return 256 / block_q * block_q; }
 struct BackwardClearArguments {
   unsigned* counters;  // to be 0
   long long count;

@@ -102,6 +102,7 @@ std::string to_string(const GradientChoices& choices) {
     if (is_wanted) text += name;
   if (choices.in_f32) text += " in f32";
   if (choices.has_dlse) text += ", with dlse";
+  if (choices.variant) text += ", by " + flashjit::to_string(*choices.variant);
   return text;
 }
 
@@ -145,7 +146,7 @@ BackwardCase::BackwardCase(Engine& engine, const CaseShape& shape, const CaseInp
   call_.out = move_rows(HostTensor::from_doubles(dtype, forward.shape, forward.out.data(), forward.out.size()));
   call_.lse = move(HostTensor::from_doubles(DType::f32, lse_shape, forward.lse.data(), forward.lse.size()));
   if (choices.has_dlse) call_.dlse = move(upstream.dlse);
-  call_.deterministic = choices.deterministic;
+  call_.deterministic = choices.deterministic, call_.variant = choices.variant;
   call_.options = with_tensors(inputs.options, inputs.tensors, device, tensors_);
   call_.options = texts.on_device(call_.options, device, tensors_);
 }
@@ -176,7 +177,7 @@ CaseOutputs BackwardCase::run(const std::function<void(const BackwardCaseCall&)>
 CaseOutputs BackwardCase::run(Engine& engine, const std::optional<Variant>& /*variant*/) const {
   return run([&](const BackwardCaseCall& call) {
     engine.attention_backward(call.dout, call.q, call.k, call.v, call.out, call.lse, call.into, call.options,
-                              {call.dlse, {}, call.deterministic});
+                              {call.dlse, call.variant, call.deterministic});
   });
 }
 
@@ -184,7 +185,7 @@ CaseOutputs BackwardCase::emulate(Engine& engine, const std::optional<Variant>& 
                                   const EmulationOptions& options, emulator::Report& report) const {
   return run([&](const BackwardCaseCall& call) {
     report = engine.emulate_backward(call.dout, call.q, call.k, call.v, call.out, call.lse, call.into, call.options,
-                                     {call.dlse, {}, call.deterministic}, options);
+                                     {call.dlse, call.variant, call.deterministic}, options);
   });
 }
 

@@ -23,8 +23,10 @@ struct GradientChoices {
   bool in_f32 = false;   // dk and dv, and those of options
   bool of_options = true;
   bool deterministic = false;
+  std::optional<BackwardVariant> variant;  // none: what the library chooses
 };
-std::string to_string(const GradientChoices& choices);  // "deterministic gradients of q k options in f32, with dlse"
+// "deterministic gradients of q k options in f32, with dlse, by mma-q64-kv64-w4-r1-s1"
+std::string to_string(const GradientChoices& choices);
 
 // A case as attention_backward() is given it.
 struct BackwardCaseCall {
@@ -33,6 +35,7 @@ struct BackwardCaseCall {
   AttentionOptions options;
   std::optional<Tensor> dlse;
   bool deterministic = false;
+  std::optional<BackwardVariant> variant;
 };
 
 // Output and LSE are those of the reference, so that what is wrong is wrong in the backward kernels. Where few rows or

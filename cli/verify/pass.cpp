@@ -53,7 +53,8 @@ std::unique_ptr<ComparedCase> make_backward(Engine& engine, const DeviceInfo& de
 
 RandomComparison draw_backward(Engine& engine, const DeviceInfo& device, std::uint64_t seed) {
   const auto random = std::make_shared<RandomCase>(random_case(seed, kBackwardScope));
-  const GradientChoices choices = random_gradients(seed);
+  GradientChoices choices = random_gradients(seed);
+  choices.variant = random_backward_variant(engine, *random, device.architecture, seed);
   const auto make = [random, choices, seed, &engine, ordinal = device.ordinal]() -> std::unique_ptr<ComparedCase> {
     return std::make_unique<BackwardCase>(engine, random->shape, random->inputs, random->texts, ordinal, choices, seed);
   };

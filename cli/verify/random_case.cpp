@@ -257,6 +257,21 @@ std::optional<Variant> random_variant(const Engine& engine, const RandomCase& ra
   return is_legal(engine, random.problem, splitting, architecture) ? splitting : chosen;
 }
 
+std::optional<BackwardVariant> random_backward_variant(const Engine& engine, const RandomCase& random,
+                                                       std::string_view architecture, std::uint64_t seed) {
+  Dice dice(seed ^ 0xbac4);  // not the choices that made the case, nor which gradients it asks for
+  if (dice.one_in(2)) return {};
+  const auto is_hopper = [](const BackwardVariant& variant) {
+    return std::holds_alternative<HopperBackwardVariant>(variant);
+  };
+  std::vector<BackwardVariant> variants = engine.backward_variants({random.problem}, architecture);
+  const bool has_hopper = std::any_of(variants.begin(), variants.end(), is_hopper);
+  const bool has_rows = random.shape.seqlen_q > 0 && random.shape.seqlen_kv > 0;
+  const bool wants_hopper = has_hopper && has_rows && !dice.one_in(3);
+  std::erase_if(variants, [&](const BackwardVariant& variant) { return is_hopper(variant) != wants_hopper; });
+  return dice.one_of(variants);
+}
+
 std::string describe(const RandomCase& random) {
   std::string text = to_string(random.shape);
   const AttentionOptions options = random.texts.on_host(with_tensors(random.inputs.options, random.inputs.tensors));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "cli/io/text_options.h"
 #include "cli/verify/backward_case.h"
@@ -39,6 +40,10 @@ GradientChoices random_gradients(std::uint64_t seed);
 // One that can run the case, of either family where the architecture has both; or none, which leaves it to the library.
 std::optional<Variant> random_variant(const Engine& engine, const RandomCase& random, std::string_view architecture,
                                       std::uint64_t seed);
+
+// Likewise for gradients of the case.
+std::optional<BackwardVariant> random_backward_variant(const Engine& engine, const RandomCase& random,
+                                                       std::string_view architecture, std::uint64_t seed);
 
 // In one line: shape, options and texts.
 std::string describe(const RandomCase& random);

@@ -24,14 +24,15 @@ namespace generator {
 namespace {
 
 using V = HopperBackwardVariant;
-constexpr auto kTunables = std::make_tuple(Number<V>{&V::block_q, "block_q", "q", "kBlockQ", 64, 128, 64},
+constexpr auto kTunables = std::make_tuple(Number<V>{&V::block_q, "block_q", "q", "kBlockQ", 64, 128, 16},
                                            Number<V>{&V::block_kv, "block_kv", "kv", "kBlockKv", 64, 128, 64});
 
 constexpr int kWarpgroupThreads = 128, kWarpgroupRows = 64, kWgmmaDepth = 16;
 constexpr int kParts = 2;  // of a tile of dQ: one of each warpgroup
 constexpr int kElementBytes = 2, kFloatBytes = 4;
-constexpr int kWidestRows = 64;    // head dims of which a tile's parts are rows
-constexpr int kWidestAlone = 128;  // head dims of which a warpgroup holds dK and dV of 64 keys
+constexpr int kWidestRows = 64;         // head dims of which a tile's parts are rows
+constexpr int kWidestAlone = 128;       // head dims of which a warpgroup holds dK and dV of 64 keys
+constexpr int kTransposedQueries = 80;  // of a tile whose dQ is transposed: the most for which there is shared memory
 constexpr int kPanelColumns = 64;
 constexpr int kWidePanels = 4;  // of heads that are wide: warpgroups share them out
 constexpr int kThreads = kWarpgroupThreads + kParts * kWarpgroupThreads;
@@ -40,9 +41,12 @@ constexpr int kThreads = kWarpgroupThreads + kParts * kWarpgroupThreads;
 bool shares_keys(const HopperBackwardVariant& variant) { return variant.block_kv == kWarpgroupRows; }
 
 bool parts_are_rows(const HopperBackwardVariant& variant) { return variant.block_q == kParts * kWarpgroupRows; }
+// Where queries are no multiple of a warpgroup's rows dQ is transposed: its rows are dims, its columns queries.
+bool parts_are_transposed(const HopperBackwardVariant& variant) { return variant.block_q % kWarpgroupRows != 0; }
 // Of dQ, those that a warpgroup has.
 int columns_of_part(const Problem& problem, const HopperBackwardVariant& variant) {
   if (parts_are_rows(variant)) return problem.head_dim;
+  if (parts_are_transposed(variant)) return variant.block_q;
   return shares_keys(variant) ? kWidePanels / kParts * kPanelColumns : kPanelColumns;
 }
 
@@ -95,7 +99,9 @@ std::string render_matrices(const Problem& problem, const HopperBackwardVariant&
                                     .steps = steps(variant.block_kv),
                                     .probabilities = "",
                                     .stores = !shares,
-                                    .adds = shares});
+                                    .adds = shares,
+                                    .transposes = parts_are_transposed(variant),
+                                    .rows_are_columns = parts_are_transposed(variant)});
 }
 
 std::string render_config(const Problem& problem, const HopperBackwardVariant& variant,
@@ -123,9 +129,10 @@ std::string why_not_shared_out(const Problem& problem, const HopperBackwardVaria
   const HopperBackwardVariant right = default_hopper_backward(problem);
   if (variant.block_kv != right.block_kv)
     return must("block_kv", fmt::format("{} for these head dims", right.block_kv), variant.block_kv);
-  if (variant.block_q != right.block_q)
-    return must("block_q", fmt::format("{} for these head dims", right.block_q), variant.block_q);
-  return {};
+  const bool may_be_transposed = !parts_are_rows(right) && !shares_keys(right);
+  if (variant.block_q == right.block_q || (may_be_transposed && variant.block_q == kTransposedQueries)) return {};
+  const std::string also = may_be_transposed ? fmt::format(" or {}", kTransposedQueries) : "";
+  return must("block_q", fmt::format("{}{} for these head dims", right.block_q, also), variant.block_q);
 }
 
 }  // namespace
@@ -133,6 +140,12 @@ std::string why_not_shared_out(const Problem& problem, const HopperBackwardVaria
 HopperBackwardVariant default_hopper_backward(const Problem& problem) {
   if (std::max(problem.head_dim, problem.head_dim_v) > kWidestAlone) return {.block_q = 64, .block_kv = 64};
   return {.block_q = problem.head_dim > kWidestRows ? 64 : 128};
+}
+
+std::vector<HopperBackwardVariant> hopper_backward_candidates(const Problem& problem) {
+  HopperBackwardVariant transposed = default_hopper_backward(problem);
+  transposed.block_q = kTransposedQueries;
+  return {default_hopper_backward(problem), transposed};
 }
 
 BackwardEstimate backward_estimate(const Problem& problem, const HopperBackwardVariant& variant) {
@@ -159,7 +172,9 @@ std::size_t row_tiles_offset(const Problem& problem) {
 QueryLayout query_layout(const Problem& problem, const HopperBackwardVariant& variant) {
   const int part_columns = columns_of_part(problem, variant);
   return {.rows = variant.block_q,
-          .columns = parts_are_rows(variant) ? part_columns : kParts * part_columns,
+          .columns = parts_are_rows(variant)         ? part_columns
+                     : parts_are_transposed(variant) ? kParts * kWarpgroupRows
+                                                     : kParts * part_columns,
           .is_whole = true,
           .adders = shares_keys(variant) ? 1 : kParts};
 }

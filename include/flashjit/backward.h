@@ -35,7 +35,7 @@ struct MmaBackwardVariant {
 // are both up to 64, both up to 128 with a head_dim above 64, or both from 200 to 256, and tensors q, k, v, dout and
 // out that are not empty and have no stride of 0: hopper-q64-kv128
 struct HopperBackwardVariant {
-  int block_q = 64;    // queries of one step: 64 for a head_dim above 64, else 128
+  int block_q = 64;    // queries of one step: 64 for a head_dim above 64, or 80 up to 128; else 128
   int block_kv = 128;  // keys and values of a thread block: 128 for head dims up to 128, else 64
 };
 bool operator==(const MmaBackwardVariant& a, const MmaBackwardVariant& b) noexcept;

@@ -27,7 +27,9 @@ std::int64_t places(const Tensor& tensor, const Tensor* offsets, std::int64_t se
   return offsets ? rows / block + sequences : ceil_quotient(rows, block);
 }
 
-constexpr Tiling kRowTiling{.block_q = generator::kBackwardJobRows};
+Tiling row_tiling(const BackwardCall& call) {
+  return {.block_q = generator::backward_job_rows(generator::block_q(call.variant))};
+}
 
 std::byte* bytes_of(const Tensor& list) { return static_cast<std::byte*>(list.data); }
 Tensor list_of(std::int64_t tiles) {
@@ -131,7 +133,7 @@ Tensor key_tile_list(const BackwardCall& call) {
 }
 Tensor row_tile_list(const BackwardCall& call) {
   const bool has_list = call.forward.problem.ragged && is_whole(call);
-  return has_list ? list_of(most_tiles(call.forward, kRowTiling)) : Tensor();
+  return has_list ? list_of(most_tiles(call.forward, row_tiling(call))) : Tensor();
 }
 generator::BackwardRowTiles row_tiles(const BackwardCall& call) {
   return {ragged_arguments(call.forward, bytes_of(call.scratch.row_tiles))};
@@ -141,8 +143,8 @@ PlainLaunch make_key_tiles_launch(const BackwardCall& call, const Architecture& 
   return make_list_launch(key_tiles_maker(call), architecture, kernels);
 }
 PlainLaunch make_row_tiles_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
-  return make_list_launch(batch_plan_maker(call.forward, bytes_of(call.scratch.row_tiles), kRowTiling), architecture,
-                          kernels);
+  return make_list_launch(batch_plan_maker(call.forward, bytes_of(call.scratch.row_tiles), row_tiling(call)),
+                          architecture, kernels);
 }
 PlainLaunch make_clear_dq_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels) {
   return make_clear_rows_launch("dq", *call.given.into.dq, architecture, kernels);

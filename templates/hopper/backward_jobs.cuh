@@ -16,7 +16,7 @@ template <class Config>
 struct HopperBackwardJob {
   using Place = typename Config::Sequences::Place;
   static constexpr int kBytes = kChunkBytes + Place::kBytes;
-  static constexpr int kRows = kBackwardJobRows;
+  static constexpr int kRows = backward_job_rows(Config::kBlockQ);
 
   HopperBackwardKind kind;
   KeyTile tile;  // of rows: its index is theirs, among those of all query heads of the group
@@ -148,7 +148,7 @@ struct HopperBackwardJobs<Config, true> {
 
  private:
   __device__ __forceinline__ const ForwardSizes& sizes() const { return launch.core.sizes; }
-  __device__ __forceinline__ static int jobs_of(int queries) { return ceil_div(queries, kBackwardJobRows); }
+  __device__ __forceinline__ static int jobs_of(int queries) { return ceil_div(queries, Job::kRows); }
   __device__ __forceinline__ Job keys_of(uint32 index) const {
     const auto tile = PlacedKeyTile<Config>::find(launch, index);
     return {Kind::keys, {tile.index, tile.head, tile.batch}, tile};

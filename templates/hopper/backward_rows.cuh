@@ -8,6 +8,7 @@
 #include "abi.cuh"
 #include "attention/gradient.cuh"
 #include "hopper/backward_jobs.cuh"
+#include "hopper/backward_shape.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/special_registers.cuh"
@@ -18,8 +19,7 @@
 // Which rows, for the loader and for those who compute.
 template <class Config>
 struct HopperBackwardRows {
-  static constexpr int kTileRows = Config::kBlockQ, kRows = kBackwardJobRows;
-  static_assert(kRows % kTileRows == 0, "jobs must have whole tiles");
+  static constexpr int kTileRows = Config::kBlockQ, kRows = HopperBackwardJob<Config>::kRows;
 
   const HopperBackwardArguments& args;
   const PlacedKeyTile<Config> beside;  // their sequence and their heads of keys
@@ -76,7 +76,7 @@ struct HopperBackwardRowsJob {
   template <class Next>
   __device__ __forceinline__ void prepare(Next next) const {
     // What it reads is on its way meanwhile.
-    static_assert(Rows::kRows == kThreads, "each thread has one");
+    static_assert(Rows::kRows <= kThreads, "each thread has one at most");
     const int query = rows.first() + thread();
     const float lse = query < rows.beside.sequence.queries ? number(args.lse, args.lse_strides, query) : -infinity();
     if (args.dq != nullptr) clear();
@@ -125,9 +125,34 @@ struct HopperBackwardRowsJob {
     }
   }
 
-  // It lies as registers of a warpgroup, [eight columns][thread][4]: four neighbouring threads have the eight dims of a
-  // chunk, of two rows.
+  // It lies as registers of a warpgroup, [eight columns][thread][4].
   __device__ __forceinline__ void round_part(int part, SmemAddress sums) const {
+    if constexpr (kTransposesQueries<Config>)
+      round_transposed(part, sums);
+    else
+      round_rows(part, sums);
+  }
+  // Columns are queries: of one of them every fourth of 32 threads has one of the eight dims of a chunk.
+  __device__ __forceinline__ void round_transposed(int part, SmemAddress sums) const {
+    constexpr int kChunks = kWarpgroupRows / kChunkElements, kColumnsOfRow = 8, kThreadsOfRow = 4;
+    const int first_row = rows.first() + part / Shape::kWarpgroups * kTileRows;
+    const int first_chunk = part % Shape::kWarpgroups * kChunks;
+#pragma unroll 1
+    for (int i = thread(); i < kTileRows * kChunks; i += kThreads) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      if ((first_chunk + chunk) * kChunkElements >= Config::kHeadDim) continue;
+      const int of_thread = chunk / 2 * kWarpSize + row % kColumnsOfRow / 2, of_register = chunk % 2 * 2 + row % 2;
+      const SmemAddress from = sums + (row / kColumnsOfRow * kWarpgroupSize + of_thread) * kChunkBytes +
+                               of_register * static_cast<int>(sizeof(float));
+      Octet sum;
+#pragma unroll
+      for (int dim = 0; dim < kChunkElements; ++dim)
+        sum.x[dim] = __uint_as_float(ptx::ld_shared_word(from + dim * kThreadsOfRow * kChunkBytes));
+      store(first_row + row, first_chunk + chunk, sum);
+    }
+  }
+  // Columns are dims: four neighbouring threads have the eight of a chunk, of two rows.
+  __device__ __forceinline__ void round_rows(int part, SmemAddress sums) const {
     constexpr int kPairs = kWarpgroupRows / 2, kChunks = Shape::kPartChunks, kRowsOfWarp = 16;
     constexpr bool kAreRows = Shape::kPartsAreRows;
     const int first_row = rows.first() + (kAreRows ? part : part / Shape::kWarpgroups) * kWarpgroupRows;

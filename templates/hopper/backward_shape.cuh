@@ -12,6 +12,11 @@ constexpr int kBackwardWarpgroups = 2;  // of consumers
 constexpr int kBackwardStages = 2;      // of Q and dO, and of P and dS
 template <class Config>
 inline constexpr int kScoreRingBytes = kBackwardStages* PanelTile<Config::kBlockQ, Config::kBlockKv>::kBytes;
+// Whether dQ is computed transposed, its rows dims and its columns queries: of these any multiple of 8 can be columns
+// of a product, but only multiples of 64 rows.
+template <class Config>
+inline constexpr bool kTransposesQueries = Config::kBlockQ % kWarpgroupRows != 0;
+constexpr int kMostDimsBesideQueries = 248;  // of Q and of V, beside 80 queries and without spills in 232 registers
 
 // What both kernels have. kOwnBytes: of their own tiles. kWriters: warps beside the consumers that read what the loader
 // announces.
@@ -22,8 +27,12 @@ struct HopperBackwardRings {
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
   static constexpr int kThreads = kWarpgroupSize + kConsumerThreads;
 
-  // Registers after setmaxnreg: together what the block had at its launch.
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+  // Registers after setmaxnreg: together what the block had at its launch. Scores of 80 queries beside dK and dV of 128
+  // dims each need the most.
+  static constexpr bool kConsumersNeedMost =
+      kTransposesQueries<Config> && Config::kHeadDim + Config::kHeadDimV > kMostDimsBesideQueries;
+  static constexpr int kProducerRegisters = kConsumersNeedMost ? 24 : 40;
+  static constexpr int kConsumerRegisters = kConsumersNeedMost ? 240 : 232;
 
   using KTile = PanelTile<Config::kBlockKv, Config::kHeadDim>;
   using VTile = PanelTile<Config::kBlockKv, Config::kHeadDimV>;
@@ -76,12 +85,14 @@ struct HopperBackwardRings {
 };
 
 // Where a warpgroup has 64 keys of its own: dS passes through shared memory, and dQ on its way out. Each warpgroup
-// makes 64 rows of a tile of dQ, or of 64 rows its 64 dims: a part, which lies in memory as in registers, [eight
+// makes 64 rows of a tile of dQ, or of all rows its 64 dims: a part, which lies in memory as in registers, [eight
 // columns] [thread][4].
 template <class Config>
 struct HopperBackwardParts {
   static constexpr bool kAreRows = Config::kBlockQ == kBackwardWarpgroups * kWarpgroupRows;
-  static constexpr int kColumns = kAreRows ? Config::kHeadDim : kWarpgroupRows;
+  static constexpr int kColumns = kAreRows                     ? Config::kHeadDim
+                                  : kTransposesQueries<Config> ? Config::kBlockQ
+                                                               : kWarpgroupRows;
   static constexpr int kBytes = kWarpgroupRows * kColumns * static_cast<int>(sizeof(float));
   static constexpr int kOwnBytes = kScoreRingBytes<Config> + kBackwardWarpgroups * kBytes;
 };
@@ -92,7 +103,8 @@ struct HopperBackwardShape : HopperBackwardRings<Config, HopperBackwardParts<Con
   using STile = typename Rings::STile;
   static constexpr int kWarpgroups = Rings::kWarpgroups;
   static_assert(Config::kBlockKv == kWarpgroups * kWarpgroupRows, "each warpgroup has 64 keys");
-  static_assert(Parts::kAreRows || (Config::kBlockQ == kWarpgroupRows && Rings::KTile::kPanels == kWarpgroups),
+  static_assert(Parts::kAreRows || ((kTransposesQueries<Config> || Config::kBlockQ == kWarpgroupRows) &&
+                                    Rings::KTile::kPanels == kWarpgroups),
                 "warpgroups must share out dQ");
 
   static constexpr bool kPartsAreRows = Parts::kAreRows;

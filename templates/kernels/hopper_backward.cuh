@@ -6,7 +6,7 @@
 // tiles of BLOCK_Q queries that see any of them, of all query heads of the group. In each step:
 //   S^T = K Q^T,  P^T = exp(S^T - LSE)      dP^T = V dO^T,  dS^T = P^T (dP^T - D)       rows: keys
 //   dV += P^T dO                            dK += dS^T Q                                P^T and dS^T from registers
-//   dQ += dS K                              rows: queries; dS through shared memory
+//   dQ += dS K                              rows: queries, or transposed dims; dS through shared memory
 #pragma once
 
 #include "attention/turns.cuh"
@@ -205,7 +205,10 @@ class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardSha
       b[k] = KTile::n_major(columns) + KTile::n_major_step(k);
     }
     ptx::wgmma_fence();
-    QueryGradient::issue(a, b, 0);
+    if constexpr (kTransposesQueries<Config>)
+      QueryGradient::issue(b, a, 0);
+    else
+      QueryGradient::issue(a, b, 0);
     ptx::wgmma_commit_group();
   }
   __device__ __forceinline__ void send_queries() {

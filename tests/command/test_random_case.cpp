@@ -183,3 +183,22 @@ TEST_CASE("calls for gradients have what has them, by the same features otherwis
   }
   CHECK(choices.size() == 7 * 2 * 2 * 2 * 2);
 }
+
+TEST_CASE("gradients are by what the library chooses, and by variants of both families, of Hopper's each") {
+  EngineOptions options;
+  options.policy = Policy::off;
+  options.emulate = "sm_90a";
+  const Engine engine(options);
+  std::set<std::string> variants;
+  for (std::uint64_t seed = 0; seed < 2 * kSeeds; ++seed) {
+    const RandomCase random = cli::random_case(seed, cli::kBackwardScope);
+    const auto variant = cli::random_backward_variant(engine, random, "sm_90a", seed);
+    CHECK(variant == cli::random_backward_variant(engine, random, "sm_90a", seed));
+    variants.insert(variant ? to_string(*variant) : "");
+  }
+  for (const char* each : {"", "hopper-q128-kv128", "hopper-q64-kv128", "hopper-q80-kv128", "hopper-q64-kv64"}) {
+    CAPTURE(std::string(each));
+    CHECK(variants.count(each) == 1);
+  }
+  CHECK(variants.size() > 20);
+}

@@ -15,6 +15,11 @@ using Case = tests::BackwardCase;
 using Sizes = tests::BackwardSizes;
 using tests::shared_engine;
 
+constexpr const char* kSteps = "hopper-q80-kv128";
+
+// Whether there are kernels of the Hopper family.
+bool has_hopper() { return shared_engine().system().devices.at(0).architecture == "sm_90a"; }
+
 }  // namespace
 
 TEST_SUITE("sanitizer") {
@@ -29,6 +34,22 @@ TEST_SUITE("sanitizer") {
         if (!is_plain || head_dim == 160) continue;
         c.deterministic = true;
         c.check(shared_engine());
+      }
+  }
+  TEST_CASE("gradients by steps of 80 queries, of lengths around a step") {
+    if (!has_hopper()) {
+      MESSAGE("device 0 is not of sm_90a: nothing to test");
+      return;
+    }
+    for (const int head_dim : {72, 128})
+      for (const std::int64_t queries : {79, 81, 240, 330}) {
+        CAPTURE(head_dim);
+        CAPTURE(queries);
+        Case c({.seqlen_q = queries, .seqlen_kv = 333, .head_dim = head_dim, .head_dim_v = head_dim});
+        c.variant = parse_backward_variant(kSteps);
+        c.options.causal = queries > 100;
+        c.deterministic = queries == 330;
+        c.check(shared_engine(), queries == 81);
       }
   }
   TEST_CASE("gradients of sinks, slopes and biases") {
@@ -86,6 +107,9 @@ TEST_CASE("gradients of long sequences, with windows and grouped heads") {
                                        : head_dim == 128 ? "mma-q64-kv128-w8-r2-s1"
                                                          : "mma-q32-kv32-w4-r1-s1");
     c.check(shared_engine());
+    if (head_dim != 128 || !has_hopper()) continue;
+    c.variant = parse_backward_variant(kSteps);
+    c.check(shared_engine());
   }
 }
 
@@ -117,9 +141,10 @@ TEST_CASE("deterministic gradients have the same bits in every one of 1000 runs 
   const DeviceTensor busy_out = DeviceTensor::allocate(DType::bf16, busy_q.view().shape);
   AttentionOptions of_busy;
   of_busy.stream = busy_stream.get();
-  for (const char* variant : {"", "mma-q64-kv128-w8-r1-s1"})
+  for (const char* variant : {"", "mma-q64-kv128-w8-r1-s1", kSteps})
     for (const int head_dim : {64, 128, 256}) {
       if (*variant && head_dim != 128) continue;
+      if (variant == kSteps && !has_hopper()) continue;
       CAPTURE(head_dim);
       const std::int64_t heads = head_dim > 128 ? 6 : 12;  // with 24 and 12 tiles of keys: more than SMs
       const Case c({.batch = 1,

@@ -86,7 +86,27 @@ TEST_CASE("backward variants that were among the fastest of a measurement are ke
 
 TEST_CASE("where the Hopper family has backward kernels, of mma there are the default and tiles of few queries") {
   const std::vector<BackwardVariant> kept = generator::legal_backward_variants(wide(128), find_architecture("sm_90a"));
-  CHECK(std::holds_alternative<HopperBackwardVariant>(kept[0]));
+  CHECK(kept[0] == parse_backward_variant("hopper-q64-kv128"));
   CHECK(kept[1] == parse_backward_variant("q64-kv128-w8-r1-s1"));
-  for (std::size_t i = 2; i < kept.size(); ++i) CHECK(generator::block_q(kept[i]) <= 32);
+  CHECK(kept[2] == parse_backward_variant("hopper-q80-kv128"));
+  for (std::size_t i = 3; i < kept.size(); ++i) {
+    CHECK(std::holds_alternative<MmaBackwardVariant>(kept[i]));
+    CHECK(generator::block_q(kept[i]) <= 32);
+  }
+}
+
+TEST_CASE("steps of 80 queries are for head dims of two panels, and never the default") {
+  const Architecture& h100 = find_architecture("sm_90a");
+  const BackwardVariant steps = parse_backward_variant("hopper-q80-kv128");
+  for (int head_dim = 8; head_dim <= 256; head_dim += 8)
+    for (const int head_dim_v : {8, 64, 128, 136}) {
+      CAPTURE(head_dim);
+      CAPTURE(head_dim_v);
+      Problem problem = wide(head_dim);
+      problem.head_dim_v = head_dim_v;
+      CHECK(contains(generator::legal_backward_variants(problem, h100), steps) ==
+            (head_dim > 64 && head_dim <= 128 && head_dim_v <= 128));
+      CHECK_FALSE(generator::default_backward_variant(problem, h100) == steps);
+    }
+  CHECK_FALSE(contains(generator::legal_backward_variants(wide(128, true), h100), steps));
 }

@@ -66,6 +66,12 @@ inline constexpr KnownSpill kKnownSpills[] = {
     {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-r1-s1.sm_121a", 8},
     {"13.5", "bwd-bf16-d64-causal-bias.bf16-dbias.mma-q64-kv64-w4-r1-s2.sm_120a", 32},
     {"13.5", "bwd-bf16-d64-causal-bias.bf16-dbias.mma-q64-kv64-w4-r1-s2.sm_121a", 32},
+    {"13.0", "bwd-bf16-d128-causal.hopper-q80-kv128.sm_90a", 40},
+    {"13.0", "bwd-bf16-d128-causal-deterministic.hopper-q80-kv128.sm_90a", 72},
+    {"12.9", "bwd-bf16-d128-causal.hopper-q80-kv128.sm_90a", 40},
+    {"12.9", "bwd-bf16-d128-causal-deterministic.hopper-q80-kv128.sm_90a", 72},
+    {"13.5", "bwd-bf16-d128-causal.hopper-q80-kv128.sm_90a", 40},
+    {"13.5", "bwd-bf16-d128-causal-deterministic.hopper-q80-kv128.sm_90a", 72},
 };
 
 inline int known_spill(const std::string& nvrtc, const std::string& kernel) {

@@ -68,12 +68,21 @@ TEST_CASE("gradients by variants, of every way in which warps share out the prod
 }
 
 TEST_CASE("gradients by Hopper's kernels, of several tiles of keys and under many schedules") {
-  struct Sides {
+  struct Way {
+    const char* variant;
     int head_dim, head_dim_v;
   };
-  for (const auto& [head_dim, head_dim_v] :
-       {Sides{64, 64}, {48, 16}, {16, 64}, {128, 128}, {72, 104}, {256, 256}, {200, 232}})
+  for (const auto& [variant, head_dim, head_dim_v] : {Way{"hopper-q128-kv128", 64, 64},
+                                                      {"hopper-q128-kv128", 48, 16},
+                                                      {"hopper-q128-kv128", 16, 64},
+                                                      {"hopper-q64-kv128", 128, 128},
+                                                      {"hopper-q64-kv128", 72, 104},
+                                                      {"hopper-q80-kv128", 128, 128},
+                                                      {"hopper-q80-kv128", 104, 40},
+                                                      {"hopper-q64-kv64", 256, 256},
+                                                      {"hopper-q64-kv64", 200, 232}})
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      CAPTURE(std::string(variant));
       CAPTURE(head_dim);
       CAPTURE(seed);
       EngineOptions options = tests::emulating("sm_90a");
@@ -86,9 +95,7 @@ TEST_CASE("gradients by Hopper's kernels, of several tiles of keys and under man
               .num_heads_kv = 1,
               .head_dim = head_dim,
               .head_dim_v = head_dim_v});
-      c.variant = parse_backward_variant(head_dim > 128  ? "hopper-q64-kv64"
-                                         : head_dim > 64 ? "hopper-q64-kv128"
-                                                         : "hopper-q128-kv128");
+      c.variant = parse_backward_variant(variant);
       c.options.causal = seed % 2 == 0;
       if (seed % 4 == 3) c.options.window = {100, 10};
       if (seed % 5 == 4) c.options.softmax_scale = -0.2f;
@@ -96,10 +103,53 @@ TEST_CASE("gradients by Hopper's kernels, of several tiles of keys and under man
     }
 }
 
+// With 240 rows in a job of these, and boxes, LSE and row sums that end with a tile.
+TEST_CASE("gradients by steps of 80 queries, of lengths that end anywhere in a step, below every mask that is a span") {
+  const std::vector<std::function<void(Case&)>> masks{
+      [](Case&) {},
+      [](Case& c) { c.options.causal = true; },
+      [](Case& c) {
+        c.options.window = {70, 20};
+      },
+      [](Case& c) { c.options.causal = true, c.options.window.left = 33; },
+      [](Case& c) { c.options.chunk = 50; },
+      [](Case& c) { c.values(&O::prefix, DType::i32, {c.sizes.batch}, [](std::int64_t i) { return 20. + 90. * i; }); }};
+  const std::vector<int> lengths{1, 79, 80, 81, 159, 160, 161, 239, 240, 241, 330}, keys{200, 5, 127, 128, 129};
+  const std::vector<int> head_dims{128, 72, 80, 88, 96, 104, 112, 120}, head_dims_v{128, 8, 64, 16, 120, 40, 72};
+  std::size_t i = 0;
+  for (const int seqlen_q : lengths)
+    for (std::size_t mask = 0; mask < masks.size(); ++mask, ++i) {
+      CAPTURE(seqlen_q);
+      CAPTURE(mask);
+      const auto one_of = [i](const std::vector<int>& list) { return list[i % list.size()]; };
+      Case c({.batch = 2,
+              .seqlen_q = seqlen_q,
+              .seqlen_kv = one_of(keys),
+              .num_heads_q = 2,
+              .num_heads_kv = i % 3 == 0 ? 2 : 1,
+              .head_dim = one_of(head_dims),
+              .head_dim_v = one_of(head_dims_v)},
+             i % 2 == 0 ? DType::bf16 : DType::f16);
+      CAPTURE(c.sizes.seqlen_kv);
+      CAPTURE(c.sizes.head_dim);
+      CAPTURE(c.sizes.head_dim_v);
+      c.variant = parse_backward_variant("hopper-q80-kv128");
+      c.deterministic = i % 4 == 1;
+      if (i % 3 == 1) c.dlse = HostTensor::random_normal(DType::f32, c.lse_shape(), 8);
+      masks[mask](c);
+      c.check(engine_for("sm_90a"), i % 5 == 0);
+    }
+}
+
 TEST_CASE("gradients by Hopper's kernels do not depend on how many blocks run at once") {
-  for (const int head_dim : {64, 128, 256})
+  struct Way {
+    const char* variant;
+    int head_dim;
+  };
+  for (const auto& [variant, head_dim] :
+       {Way{"hopper-q128-kv128", 64}, {"hopper-q64-kv128", 128}, {"hopper-q80-kv128", 128}, {"hopper-q64-kv64", 256}})
     for (const int blocks : {1, 3, 24}) {  // with fewer heads of keys in a section, and with one section for all
-      CAPTURE(head_dim);
+      CAPTURE(std::string(variant));
       CAPTURE(blocks);
       EngineOptions options = tests::emulating("sm_90a");
       options.emulation.resident_blocks = blocks, options.emulation.seed = blocks;
@@ -112,6 +162,7 @@ TEST_CASE("gradients by Hopper's kernels do not depend on how many blocks run at
               .num_heads_kv = 3,
               .head_dim = head_dim,
               .head_dim_v = head_dim});
+      c.variant = parse_backward_variant(variant);
       if (blocks == 3) c.options.causal = true;
       c.check(engine, blocks == 1);
     }
@@ -127,6 +178,7 @@ TEST_CASE("deterministic gradients have the same bits under every schedule, with
                                                         {"sm_90a", "mma-q64-kv128-w8-r1-s1", 72},
                                                         {"sm_90a", "hopper-q128-kv128", 64},
                                                         {"sm_90a", "hopper-q64-kv128", 128},
+                                                        {"sm_90a", "hopper-q80-kv128", 128},
                                                         {"sm_90a", "hopper-q64-kv64", 256}})
     for (const int mask : {0, 1, 2}) {
       CAPTURE(architecture);
@@ -218,17 +270,22 @@ TEST_CASE("variants that there are no kernels of are refused, and spelled varian
   CHECK(why("hopper-q64-kv128") == "variant: architecture of the hopper family must be sm_90a, was sm_80");
   problem.head_dim = problem.head_dim_v = 128;
   CHECK(why("hopper-q64-kv128", "sm_90a") == "");
-  CHECK(why("hopper-q96", "sm_90a") == "variant: block_q must be 64 or 128, was 96");
-  CHECK(why("hopper-q128", "sm_90a") == "variant: block_q must be 64 for these head dims, was 128");
+  CHECK(why("hopper-q80-kv128", "sm_90a") == "");
+  CHECK(why("hopper-q96", "sm_90a") == "variant: block_q must be 64 or 80 for these head dims, was 96");
+  CHECK(why("hopper-q128", "sm_90a") == "variant: block_q must be 64 or 80 for these head dims, was 128");
   CHECK(why("hopper-q64-kv64", "sm_90a") == "variant: block_kv must be 128 for these head dims, was 64");
-  problem.head_dim = 200;
+  problem.head_dim = problem.head_dim_v = 64;
+  CHECK(why("hopper-q80", "sm_90a") == "variant: block_q must be 128 for these head dims, was 80");
+  problem.head_dim = 200, problem.head_dim_v = 128;
   CHECK(why("hopper", "sm_90a") ==
         "variant: family must be mma for head dims that are not both up to 128 or both above 192, was hopper");
   problem.head_dim = problem.head_dim_v = 256;
   CHECK(why("hopper-kv64", "sm_90a") == "");
+  CHECK(why("hopper-q80-kv64", "sm_90a") == "variant: block_q must be 64 for these head dims, was 80");
   problem.alibi = true;
   CHECK(why("hopper-kv64", "sm_90a").find("variant: family must be mma for fwd-bf16-d256-alibi, was hopper") == 0);
-  for (const char* spelling : {"mma-q64-kv128-w8-r1-s1", "mma-q16-kv64-w4-r2-s2", "hopper-q128-kv128"})
+  for (const char* spelling :
+       {"mma-q64-kv128-w8-r1-s1", "mma-q16-kv64-w4-r2-s2", "hopper-q128-kv128", "hopper-q80-kv128"})
     CHECK(to_string(parse_backward_variant(spelling)) == spelling);
   CHECK(parse_backward_variant("mma") == BackwardVariant{});
   CHECK(parse_backward_variant("hopper") == BackwardVariant(HopperBackwardVariant{}));
@@ -409,6 +466,16 @@ TEST_CASE("backward kernels compile for every target without spills") {
                            cache::Facts{});
         }
       }
+  for (const auto& [head_dim, head_dim_v] : {std::pair{72, 128}, {96, 96}, {120, 128}, {128, 40}, {128, 128}})
+    for (const bool deterministic : {false, true}) {
+      Problem problem;
+      problem.head_dim = head_dim, problem.head_dim_v = head_dim_v;
+      problem.causal = true;
+      all.emplace_back(generator::render_backward(problem, parse_backward_variant("hopper-q80-kv128"),
+                                                  {.of_keys = DType::bf16, .deterministic = deterministic}, hopper)
+                           .source,
+                       hopper.name, cache::Facts{});
+    }
   const EngineOptions options = EngineOptions::from_environment();
   const runtime::Logger log(nullptr);
   runtime::Nvrtc nvrtc({options.nvrtc_path, options.nvrtc_directories}, log);

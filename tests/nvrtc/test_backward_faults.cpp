@@ -178,6 +178,50 @@ TEST_CASE("planted faults of Hopper's backward kernels are found") {
     });
 }
 
+TEST_CASE("planted faults of steps of 80 queries are found") {
+  constexpr const char *kMain = "kernels/hopper_backward.cuh", *kRows = "hopper/backward_rows.cuh",
+                       *kLoader = "hopper/backward_loader.cuh";
+  const std::vector<Fault> faults{
+      {"dQ is multiplied the other way round", kMain, "QueryGradient::issue(b, a, 0);",
+       "QueryGradient::issue(a, b, 0);"},
+      {"both warpgroups have the first dims of dQ", kMain, "(kRows ? 0 : warpgroup() * KTile::kPanelBytes)", "0"},
+      {"dims are those of neighbouring threads", kRows, "dim * kThreadsOfRow * kChunkBytes", "dim * kChunkBytes"},
+      {"dims of a chunk and queries are taken for each other", kRows, "chunk % 2 * 2 + row % 2",
+       "row % 2 * 2 + chunk % 2"},
+      {"of eight queries the first two are seen", kRows, "row % kColumnsOfRow / 2,", "0,"},
+      {"of a tile the first eight queries are seen", kRows, "(row / kColumnsOfRow * kWarpgroupSize + of_thread)",
+       "of_thread"},
+      {"parts of dQ are read the wrong way round", kRows, "first_chunk = part % Shape::kWarpgroups * kChunks;",
+       "first_chunk = (part + 1) % Shape::kWarpgroups * kChunks;"},
+      {"tiles of dQ begin every 64 rows", kRows, "part / Shape::kWarpgroups * kTileRows;",
+       "part / Shape::kWarpgroups * 64;"},
+      {"dQ goes on behind the last query", kRows, "if (row >= rows.beside.sequence.queries) return;", ""},
+      {"a dQ of fewer dims than two panels is written over its end", kRows,
+       "      const int row = i / kChunks, chunk = i % kChunks;\n"
+       "      if ((first_chunk + chunk) * kChunkElements >= Config::kHeadDim) continue;\n",
+       "      const int row = i / kChunks, chunk = i % kChunks;\n"},
+      {"a tile has row sums of the next one", kRows, "if (lane != 0 || row >= kTileRows) continue;",
+       "if (lane != 0) continue;"},
+      {"steps begin every 64 queries", kLoader, "at.head, at.tile * Config::kBlockQ);", "at.head, at.tile * 64);"},
+      {"masks are those of steps of 64 queries", kMain, "step<false>(work, tile * Config::kBlockQ,",
+       "step<false>(work, tile * 64,"},
+  };
+  for (const Fault& fault : tests::sample(faults))
+    check_found(fault, "sm_90a", 3, [](int i, Engine& engine) {
+      Case c({.batch = 2,
+              .seqlen_q = 330,
+              .seqlen_kv = 300,
+              .num_heads_q = 2,
+              .num_heads_kv = 1,
+              .head_dim = i == 0 ? 128 : 104,
+              .head_dim_v = i == 0 ? 128 : 40});
+      c.variant = parse_backward_variant("hopper-q80-kv128");
+      if (i == 1) c.options.causal = true;
+      if (i == 2) c.options.window = {60, 0};
+      return c.what_is_wrong(engine);
+    });
+}
+
 TEST_CASE("planted faults of the gradients of options are found") {
   constexpr const char *kMain = "kernels/mma_backward.cuh", *kHeads = "kernels/head_gradients.cuh",
                        *kRows = "kernels/bias_gradient.cuh", *kSlopes = "parts/score_gradient/slopes.cuh",
@@ -336,10 +380,12 @@ TEST_CASE("planted faults of deterministic gradients are found") {
   constexpr const char *kTurns = "attention/turns.cuh", *kTile = "attention/key_tile.cuh",
                        *kNarrow = "kernels/hopper_backward.cuh", *kWide = "kernels/hopper_backward_wide.cuh",
                        *kMma = "kernels/mma_backward.cuh", *kTickets = "hopper/backward_jobs.cuh";
-  constexpr const char *kOfNarrow = "hopper-q64-kv128", *kOfWide = "hopper-q64-kv64", *kOfMma = "q64-kv64-w8-r1-s1";
+  constexpr const char *kOfNarrow = "hopper-q64-kv128", *kOfSteps = "hopper-q80-kv128", *kOfWide = "hopper-q64-kv64",
+                       *kOfMma = "q64-kv64-w8-r1-s1";
   const char* const await = "while (!has_come(keys, index, tile, mask))";
   const std::vector<FaultOfTurns> faults{
       {{"nobody waits for a turn", kTurns, await, "while (false)"}, "sm_80", kOfMma, 64},
+      {{"nobody waits for a turn", kTurns, await, "while (false)"}, "sm_90a", kOfSteps, 72},
       {{"nobody waits for a turn", kTurns, await, "while (false)"}, "sm_90a", kOfWide, 200},
       {{"a turn is passed before the sum has landed", kNarrow,
         "        ptx::tma_wait();\n        turns(work).pass(added);", "        turns(work).pass(added);"},

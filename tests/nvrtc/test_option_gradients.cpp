@@ -40,6 +40,7 @@ TEST_CASE("gradients of sinks, by both families, for all batch entries and for e
   for (const auto& [architecture, variant, head_dim] : {Way{"sm_80", "mma-q64-kv128-w8-r1-s1", 32},
                                                         {"sm_90a", "hopper-q128-kv128", 64},
                                                         {"sm_90a", "hopper-q64-kv128", 128},
+                                                        {"sm_90a", "hopper-q80-kv128", 128},
                                                         {"sm_90a", "hopper-q64-kv64", 256}})
     for (const Dims& shape : {Dims{4}, Dims{2, 4}})
       for (const bool sees_little : {false, true}) {

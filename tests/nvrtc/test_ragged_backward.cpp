@@ -43,8 +43,19 @@ TEST_CASE("gradients of packed sequences, of every kind of head dim") {
 }
 
 TEST_CASE("gradients of packed sequences by Hopper's kernels, under many schedules") {
-  for (const auto& [head_dim, head_dim_v] : {std::pair{64, 64}, {48, 16}, {128, 128}, {72, 104}, {256, 256}})
+  struct Way {
+    const char* variant;
+    int head_dim, head_dim_v;
+  };
+  for (const auto& [variant, head_dim, head_dim_v] : {Way{"hopper-q128-kv128", 64, 64},
+                                                      {"hopper-q128-kv128", 48, 16},
+                                                      {"hopper-q64-kv128", 128, 128},
+                                                      {"hopper-q64-kv128", 72, 104},
+                                                      {"hopper-q80-kv128", 128, 128},
+                                                      {"hopper-q80-kv128", 72, 104},
+                                                      {"hopper-q64-kv64", 256, 256}})
     for (std::uint64_t seed = 0; seed < 10; ++seed) {
+      CAPTURE(std::string(variant));
       CAPTURE(head_dim);
       CAPTURE(seed);
       EngineOptions options = tests::emulating("sm_90a");
@@ -52,9 +63,7 @@ TEST_CASE("gradients of packed sequences by Hopper's kernels, under many schedul
       options.emulation.most_instructions = 100'000'000;  // where blocks would wait for each other for ever
       Engine engine(options);
       Case c = packed_case(head_dim, head_dim_v, seed % 2 == 0 ? DType::bf16 : DType::f16);
-      c.variant = parse_backward_variant(head_dim > 128  ? "hopper-q64-kv64"
-                                         : head_dim > 64 ? "hopper-q64-kv128"
-                                                         : "hopper-q128-kv128");
+      c.variant = parse_backward_variant(variant);
       c.options.causal = seed % 2 == 1;
       if (seed % 4 == 3) c.options.window = {100, 10};
       c.deterministic = seed % 5 == 4;
