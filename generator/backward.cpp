@@ -43,6 +43,12 @@ BackwardVariant parse_backward_variant(std::string_view text) {
 }
 
 namespace generator {
+namespace {
+
+// Of fewer a tile of the Hopper family would be padding for the most part, in memory too.
+constexpr std::int64_t kLeastQueriesOfHopper = 64;
+
+}  // namespace
 
 Problem backward_problem(const Problem& problem) {
   Problem of_scores = problem;
@@ -51,17 +57,19 @@ Problem backward_problem(const Problem& problem) {
   return of_scores;
 }
 
-BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture, bool suits_hopper) {
-  const HopperBackwardVariant hopper = default_hopper_backward(problem);
+BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture,
+                                         std::int64_t seqlen_q, bool has_tensor_maps) {
+  const HopperBackwardVariant hopper = default_hopper_backward(problem, seqlen_q);
+  const bool suits_hopper = has_tensor_maps && seqlen_q >= kLeastQueriesOfHopper;
   if (suits_hopper && why_illegal(problem, hopper, architecture).empty()) return hopper;
   return default_mma_backward(problem, architecture);
 }
 
 std::vector<BackwardVariant> default_backward_variants(const Problem& problem, const Architecture& architecture) {
   std::vector<BackwardVariant> variants;
-  for (const bool suits_hopper : {true, false}) {
-    const BackwardVariant variant = default_backward_variant(problem, architecture, suits_hopper);
-    if (variants.empty() || variants.front() != variant) variants.push_back(variant);
+  for (const std::int64_t seqlen_q : {kManyQueries, kLeastQueriesOfHopper, std::int64_t{1}}) {
+    const BackwardVariant variant = default_backward_variant(problem, architecture, seqlen_q);
+    if (variants.empty() || variants.back() != variant) variants.push_back(variant);
   }
   return variants;
 }

@@ -14,12 +14,13 @@ namespace flashjit::generator {
 // What of a problem its backward kernel knows: not what stands in the LSE already.
 Problem backward_problem(const Problem& problem);
 
-// For a problem that has backward kernels. suits_hopper: whether the call's tensors do.
+// From so many queries on the fastest tiles are the same for all calls.
+constexpr std::int64_t kManyQueries = 2048;
+// For a problem that has backward kernels. has_tensor_maps: whether the call's tensors may have them.
 BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture,
-                                         bool suits_hopper = true);
-// Of few queries a tile of the Hopper family would be padding for the most part, in memory too.
-constexpr bool has_few_queries(std::int64_t seqlen_q) noexcept { return seqlen_q < 64; }
-// What calls for the problem take, each once: those whose tensors suit the Hopper family and those of others.
+                                         std::int64_t seqlen_q = kManyQueries, bool has_tensor_maps = true);
+// What calls for the problem take, each once: of many queries, of fewer, and those that the Hopper family does not
+// suit.
 std::vector<BackwardVariant> default_backward_variants(const Problem& problem, const Architecture& architecture);
 // Empty where there is such a kernel, else one line that says why not.
 std::string why_illegal(const Problem& problem, const BackwardVariant& variant, const Architecture& architecture);

@@ -24,7 +24,7 @@ const void* read_part(std::string_view part, HopperBackwardVariant& variant);
 
 // The fastest that is legal. Of the Hopper family there may be none.
 MmaBackwardVariant default_mma_backward(const Problem& problem, const Architecture& architecture);
-HopperBackwardVariant default_hopper_backward(const Problem& problem);
+HopperBackwardVariant default_hopper_backward(const Problem& problem, std::int64_t seqlen_q);
 
 // Considered beside the defaults. Some may be illegal.
 std::vector<MmaBackwardVariant> mma_backward_candidates();

@@ -23,7 +23,7 @@ struct GradientChoices {
   bool in_f32 = false;   // dk and dv, and those of options
   bool of_options = true;
   bool deterministic = false;
-  std::optional<BackwardVariant> variant;  // none: what the library chooses
+  std::optional<BackwardVariant> variant = {};  // none: what the library chooses
 };
 // "deterministic gradients of q k options in f32, with dlse, by mma-q64-kv64-w4-r1-s1"
 std::string to_string(const GradientChoices& choices);

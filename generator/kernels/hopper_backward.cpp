@@ -115,6 +115,21 @@ std::string render_config(const Problem& problem, const HopperBackwardVariant& v
   return config.text();
 }
 
+// Whether steps of other sizes may be transposed in its place.
+bool may_be_transposed(const HopperBackwardVariant& variant) {
+  return !parts_are_rows(variant) && !shares_keys(variant);
+}
+
+// The tiles whose steps are not transposed.
+HopperBackwardVariant of_head_dims(const Problem& problem) {
+  if (std::max(problem.head_dim, problem.head_dim_v) > kWidestAlone) return {.block_q = 64, .block_kv = 64};
+  return {.block_q = problem.head_dim > kWidestRows ? 64 : 128};
+}
+HopperBackwardVariant transposed(HopperBackwardVariant variant) {
+  variant.block_q = kTransposedQueries;
+  return variant;
+}
+
 // Empty where tiles go with head dims.
 std::string why_not_shared_out(const Problem& problem, const HopperBackwardVariant& variant) {
   const int head_dim = problem.head_dim, head_dim_v = problem.head_dim_v;
@@ -126,26 +141,28 @@ std::string why_not_shared_out(const Problem& problem, const HopperBackwardVaria
     return of_mma("head dims that are not both up to 128 or both above 192");
   if (!is_wide && head_dim <= kWidestRows && head_dim_v > kWidestRows)
     return of_mma("a head_dim up to 64 and a head_dim_v above it");
-  const HopperBackwardVariant right = default_hopper_backward(problem);
+  const HopperBackwardVariant right = of_head_dims(problem);
   if (variant.block_kv != right.block_kv)
     return must("block_kv", fmt::format("{} for these head dims", right.block_kv), variant.block_kv);
-  const bool may_be_transposed = !parts_are_rows(right) && !shares_keys(right);
-  if (variant.block_q == right.block_q || (may_be_transposed && variant.block_q == kTransposedQueries)) return {};
-  const std::string also = may_be_transposed ? fmt::format(" or {}", kTransposedQueries) : "";
+  if (variant.block_q == right.block_q || (may_be_transposed(right) && variant.block_q == kTransposedQueries))
+    return {};
+  const std::string also = may_be_transposed(right) ? fmt::format(" or {}", kTransposedQueries) : "";
   return must("block_q", fmt::format("{}{} for these head dims", right.block_q, also), variant.block_q);
 }
 
 }  // namespace
 
-HopperBackwardVariant default_hopper_backward(const Problem& problem) {
-  if (std::max(problem.head_dim, problem.head_dim_v) > kWidestAlone) return {.block_q = 64, .block_kv = 64};
-  return {.block_q = problem.head_dim > kWidestRows ? 64 : 128};
+// Of few queries larger steps are padding for the most part, and the more where a mask hides much of a block. Measured:
+// docs/kernels/backward.md; of ragged batches they were not.
+HopperBackwardVariant default_hopper_backward(const Problem& problem, std::int64_t seqlen_q) {
+  const HopperBackwardVariant variant = of_head_dims(problem);
+  const std::int64_t least = has_diagonal(problem) ? kManyQueries : kManyQueries / 2;
+  const bool pays = may_be_transposed(variant) && seqlen_q >= least && !problem.ragged;
+  return pays ? transposed(variant) : variant;
 }
 
 std::vector<HopperBackwardVariant> hopper_backward_candidates(const Problem& problem) {
-  HopperBackwardVariant transposed = default_hopper_backward(problem);
-  transposed.block_q = kTransposedQueries;
-  return {default_hopper_backward(problem), transposed};
+  return {of_head_dims(problem), transposed(of_head_dims(problem))};
 }
 
 BackwardEstimate backward_estimate(const Problem& problem, const HopperBackwardVariant& variant) {

@@ -126,8 +126,7 @@ BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& arc
   if (!asked) {
     const bool may_be_hopper = may_take_hopper(call);
     if (recorded && (may_be_hopper || !std::holds_alternative<HopperBackwardVariant>(*recorded))) return *recorded;
-    const bool suits_hopper = may_be_hopper && !generator::has_few_queries(call.forward.seqlen_q);
-    return generator::default_backward_variant(problem, architecture, suits_hopper);
+    return generator::default_backward_variant(problem, architecture, call.forward.seqlen_q, may_be_hopper);
   }
   const std::string why = generator::why_illegal(problem, *asked, architecture);
   if (!why.empty()) throw Error(ErrorCode::invalid_argument, why);

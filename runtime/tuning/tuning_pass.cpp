@@ -30,13 +30,16 @@ std::vector<BackwardVariant> BackwardPass::candidates(const Problem& problem, co
 }
 BackwardVariant BackwardPass::default_of(const Problem& problem, const ShapeBucket& bucket,
                                          const Architecture& architecture) {
-  return generator::default_backward_variant(generator::backward_problem(problem.attention), architecture,
-                                             bucket.queries > QueryRange::up_to_64);
+  constexpr std::int64_t kFew = 1, kSome = 128;  // as a bucket does not say how many
+  const std::int64_t seqlen_q = bucket.queries <= QueryRange::up_to_64 ? kFew
+                                : bucket.keys < KeyRange::below_8k     ? kSome
+                                                                       : generator::kManyQueries;
+  return generator::default_backward_variant(generator::backward_problem(problem.attention), architecture, seqlen_q);
 }
 BackwardVariant BackwardPass::default_at(const Problem& problem, const CallShape& shape, const ShapeBucket&,
                                          const Architecture& architecture) {
   return generator::default_backward_variant(generator::backward_problem(problem.attention), architecture,
-                                             !generator::has_few_queries(shape.seqlen_q));
+                                             shape.seqlen_q);
 }
 
 bool is_backward_record(std::string_view path) noexcept { return path.substr(path.rfind('/') + 1).starts_with("bwd-"); }

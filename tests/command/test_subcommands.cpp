@@ -784,9 +784,9 @@ TEST_CASE("variants of gradients are listed, the defaults first, and explained")
   };
   const json on_hopper = list("--arch sm_90a --deterministic");
   CHECK(on_hopper.at("problem") == "bwd-bf16-d128-deterministic");
-  CHECK(on_hopper.at("variants").at(0) == json{{"variant", "hopper-q64-kv128"}, {"default", true}});
-  CHECK(on_hopper.at("variants").at(1) == json{{"variant", "mma-q64-kv128-w8-r1-s1"}, {"default", true}});
-  CHECK(on_hopper.at("variants").at(2) == json{{"variant", "hopper-q80-kv128"}, {"default", false}});
+  CHECK(on_hopper.at("variants").at(0) == json{{"variant", "hopper-q80-kv128"}, {"default", true}});
+  CHECK(on_hopper.at("variants").at(1) == json{{"variant", "hopper-q64-kv128"}, {"default", true}});
+  CHECK(on_hopper.at("variants").at(2) == json{{"variant", "mma-q64-kv128-w8-r1-s1"}, {"default", true}});
   const json kept = list("--arch sm_80").at("variants"), all = list("--arch sm_80 --explain").at("variants");
   CHECK(all.size() > kept.size());
   CHECK(all.at(kept.size() - 1).at("verdict") == "kept");

@@ -86,16 +86,16 @@ TEST_CASE("backward variants that were among the fastest of a measurement are ke
 
 TEST_CASE("where the Hopper family has backward kernels, of mma there are the default and tiles of few queries") {
   const std::vector<BackwardVariant> kept = generator::legal_backward_variants(wide(128), find_architecture("sm_90a"));
-  CHECK(kept[0] == parse_backward_variant("hopper-q64-kv128"));
-  CHECK(kept[1] == parse_backward_variant("q64-kv128-w8-r1-s1"));
-  CHECK(kept[2] == parse_backward_variant("hopper-q80-kv128"));
+  CHECK(kept[0] == parse_backward_variant("hopper-q80-kv128"));
+  CHECK(kept[1] == parse_backward_variant("hopper-q64-kv128"));
+  CHECK(kept[2] == parse_backward_variant("q64-kv128-w8-r1-s1"));
   for (std::size_t i = 3; i < kept.size(); ++i) {
     CHECK(std::holds_alternative<MmaBackwardVariant>(kept[i]));
     CHECK(generator::block_q(kept[i]) <= 32);
   }
 }
 
-TEST_CASE("steps of 80 queries are for head dims of two panels, and never the default") {
+TEST_CASE("steps of 80 queries are for head dims of two panels, and the default of many queries there") {
   const Architecture& h100 = find_architecture("sm_90a");
   const BackwardVariant steps = parse_backward_variant("hopper-q80-kv128");
   for (int head_dim = 8; head_dim <= 256; head_dim += 8)
@@ -104,9 +104,29 @@ TEST_CASE("steps of 80 queries are for head dims of two panels, and never the de
       CAPTURE(head_dim_v);
       Problem problem = wide(head_dim);
       problem.head_dim_v = head_dim_v;
-      CHECK(contains(generator::legal_backward_variants(problem, h100), steps) ==
-            (head_dim > 64 && head_dim <= 128 && head_dim_v <= 128));
-      CHECK_FALSE(generator::default_backward_variant(problem, h100) == steps);
+      const bool is_legal = head_dim > 64 && head_dim <= 128 && head_dim_v <= 128;
+      CHECK(contains(generator::legal_backward_variants(problem, h100), steps) == is_legal);
+      CHECK((generator::default_backward_variant(problem, h100) == steps) == is_legal);
     }
   CHECK_FALSE(contains(generator::legal_backward_variants(wide(128, true), h100), steps));
+}
+
+TEST_CASE("how many queries a call has decides which backward variant is its default") {
+  const Architecture& h100 = find_architecture("sm_90a");
+  const auto chosen = [&](const Problem& problem, std::int64_t seqlen_q, bool has_tensor_maps = true) {
+    return to_string(generator::default_backward_variant(problem, h100, seqlen_q, has_tensor_maps));
+  };
+  Problem problem = wide(128);
+  const std::string mma = "mma-q64-kv128-w8-r1-s1";
+  CHECK(chosen(problem, 63) == mma);
+  CHECK(chosen(problem, 64) == "hopper-q64-kv128");
+  CHECK(chosen(problem, 1023) == "hopper-q64-kv128");
+  CHECK(chosen(problem, 1024) == "hopper-q80-kv128");
+  CHECK(chosen(problem, 1024, false) == mma);
+  problem.causal = true;
+  CHECK(chosen(problem, 2047) == "hopper-q64-kv128");
+  CHECK(chosen(problem, 2048) == "hopper-q80-kv128");
+  problem.ragged = true;
+  CHECK(chosen(problem, 1 << 20) == "hopper-q64-kv128");
+  CHECK(chosen(wide(64), 1 << 20) == "hopper-q128-kv128");
 }

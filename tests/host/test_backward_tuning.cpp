@@ -31,7 +31,8 @@ using tests::code_of;
 using tests::TemporaryDirectory;
 
 const CallShape kShape{4, 4096, 4096, 16, 4}, kFewQueries{4, 32, 4096, 16, 4};
-const BackwardVariant kHopper = parse_backward_variant("hopper-q64-kv128"),
+const BackwardVariant kDefault = parse_backward_variant("hopper-q80-kv128"),
+                      kHopper = parse_backward_variant("hopper-q64-kv128"),
                       kMma = parse_backward_variant("mma-q64-kv128-w8-r1-s1"),
                       kFast = parse_backward_variant("mma-q32-kv128-w8-r1-s1"),
                       kWrong = parse_backward_variant("mma-q32-kv64-w4-r1-s1");
@@ -105,7 +106,7 @@ TEST_CASE("tuning of gradients chooses the fastest that is right, and keeps a re
   const BackwardTuningRecord record = shop.tuner.tune(causal(), kShape, {}, shop.device);
   CHECK(shop.benches == 1);
   CHECK(record.chosen == kFast);
-  CHECK(record.default_variant == kHopper);
+  CHECK(record.default_variant == kDefault);
   CHECK(record.chosen_us == 50);
   CHECK(record.default_us == 100);
   const auto wrong = std::find_if(record.candidates.begin(), record.candidates.end(),
@@ -125,7 +126,7 @@ TEST_CASE("tuning of gradients chooses the fastest that is right, and keeps a re
   const auto choice = another.tuner.choose(causal(), record.bucket, another.device);
   CHECK(choice.tuned);
   CHECK(choice.variant == kFast);
-  CHECK(choice.default_variant == kHopper);
+  CHECK(choice.default_variant == kDefault);
   CHECK(another.tuner.tune(causal(), kShape, {}, another.device).chosen == kFast);
   CHECK(another.benches == 0);
   CHECK(another.records.all(another.device.identity).size() == 1);

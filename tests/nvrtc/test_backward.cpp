@@ -219,7 +219,8 @@ TEST_CASE("what Hopper's kernels cannot read or do not have goes to the mma fami
   Problem problem;
   problem.head_dim = problem.head_dim_v = 128;
   const auto family_of = [&](bool has_tensor_maps = true) {
-    return to_string(generator::default_backward_variant(problem, hopper, has_tensor_maps)).substr(0, 3);
+    return to_string(generator::default_backward_variant(problem, hopper, generator::kManyQueries, has_tensor_maps))
+        .substr(0, 3);
   };
   CHECK(family_of() == "hop");
   CHECK(family_of(false) == "mma");
