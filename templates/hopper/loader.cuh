@@ -84,6 +84,9 @@ struct HopperLoader {
   using Shape = HopperShape<Config>;
   using Tile = HopperTile<Config>;
   using Keys = typename Config::Keys;
+  // Where warps share rows, most keys are read once: a tile has all heads of its group. What stays in L2 are the plan,
+  // the table of pages and partial results.
+  static constexpr auto kKeysPolicy = kWarpsShareRows<Config> ? ptx::L2Policy::evict_first : ptx::L2Policy::evict_last;
 
   const HopperTiles<Config> tiles;
   const HopperArguments& args = tiles.args.core;
@@ -143,7 +146,8 @@ struct HopperLoader {
     ring.advance();
   }
   // Boxes lie in one page each. A lane for each asks the table, before the slot is free; then one lane speaks for all:
-  // copies that lanes issue themselves are a loop over these, of twice as many instructions for each.
+  // copies that lanes issue themselves are a loop over these, of twice as many instructions for each. It hears of some
+  // boxes before it speaks for these, as otherwise each would wait for what comes through registers from its lane.
   template <class KvTile, class Writer>
   __device__ __forceinline__ void load_pages(const Writer& ring, const TensorMap& map, const Tile& tile,
                                              int block) const {
@@ -153,12 +157,18 @@ struct HopperLoader {
     ring.wait_empty();
     const bool speaks = ptx::elect();
     if (speaks) ptx::mbarrier_arrive_expect_tx(ring.full(), KvTile::kBytes);
-#pragma unroll 4
-    for (int box = 0; box * box_rows < Config::kBlockKv; ++box) {
-      const ptx::EndedBoxOrigin at = from_lane_of(box, of_lane);
-      if (speaks) load_box<KvTile>(ring, map, at, box * box_rows);
+#pragma unroll 1
+    for (int first = 0; first * box_rows < Config::kBlockKv; first += kBoxesTogether) {
+      ptx::EndedBoxOrigin at[kBoxesTogether];
+#pragma unroll
+      for (int i = 0; i < kBoxesTogether; ++i) at[i] = from_lane_of(first + i, of_lane);
+      if (!speaks) continue;
+#pragma unroll
+      for (int i = 0, row = first * box_rows; i < kBoxesTogether; ++i, row += box_rows)
+        if (row < Config::kBlockKv) load_box<KvTile>(ring, map, at[i], row);
     }
   }
+  static constexpr int kBoxesTogether = 4;
   // Head and column are the same in all lanes.
   __device__ __forceinline__ static ptx::EndedBoxOrigin from_lane_of(int box, ptx::EndedBoxOrigin at) {
     at.row = ptx::shfl_from(box, at.row);
@@ -172,7 +182,7 @@ struct HopperLoader {
 #pragma unroll
     for (int panel = 0; panel < KvTile::kPanels; ++panel, at.column += columns_of_panel<KvTile>())
       ptx::tma_load(ring.slot() + panel * KvTile::kPanelBytes + row * KvTile::kRowBytes, map, at, ring.full(),
-                    ptx::L2Policy::evict_last);
+                    kKeysPolicy);
   }
   template <class KvTile, class Writer, class TakeNote>
   __device__ __forceinline__ void load(const Writer& ring, const TensorMap& map, const Tile& tile, int block,
@@ -187,9 +197,9 @@ struct HopperLoader {
       const SmemAddress dst = ring.slot() + panel * KvTile::kPanelBytes + rank * kShare * KvTile::kRowBytes;
       const auto at = tiles.key_origin(tile, panel * columns_of_panel<KvTile>(), first_key);
       if constexpr (Config::kCluster == 1)
-        ptx::tma_load(dst, map, at, ring.full(), ptx::L2Policy::evict_last);
+        ptx::tma_load(dst, map, at, ring.full(), kKeysPolicy);
       else
-        ptx::tma_load_multicast(dst, map, at, ring.full(), (1 << Config::kCluster) - 1, ptx::L2Policy::evict_last);
+        ptx::tma_load_multicast(dst, map, at, ring.full(), (1 << Config::kCluster) - 1, kKeysPolicy);
     }
   }
   __device__ __forceinline__ static bool leads() { return LoadingFeeder<Config>::leads(); }
