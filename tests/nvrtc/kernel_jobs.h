@@ -66,18 +66,22 @@ inline constexpr KnownSpill kKnownSpills[] = {
     {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-r1-s1.sm_121a", 8},
     {"13.5", "bwd-bf16-d64-causal-bias.bf16-dbias.mma-q64-kv64-w4-r1-s2.sm_120a", 32},
     {"13.5", "bwd-bf16-d64-causal-bias.bf16-dbias.mma-q64-kv64-w4-r1-s2.sm_121a", 32},
-    {"13.0", "bwd-bf16-d128-causal.hopper-q80-kv128.sm_90a", 40},
-    {"13.0", "bwd-bf16-d128-causal-deterministic.hopper-q80-kv128.sm_90a", 72},
-    {"12.9", "bwd-bf16-d128-causal.hopper-q80-kv128.sm_90a", 40},
-    {"12.9", "bwd-bf16-d128-causal-deterministic.hopper-q80-kv128.sm_90a", 72},
-    {"13.5", "bwd-bf16-d128-causal.hopper-q80-kv128.sm_90a", 40},
-    {"13.5", "bwd-bf16-d128-causal-deterministic.hopper-q80-kv128.sm_90a", 72},
 };
+
+// Of steps of 80 queries at both head dims of 128 the warps that load have 24 registers, and spill a few outside of the
+// loop over steps: with each compiler as many.
+inline int known_spill_of_loads(const std::string& kernel) {
+  const bool has_few_registers = kernel.find("-d128") != std::string::npos &&
+                                 kernel.find("-d128x") == std::string::npos &&
+                                 kernel.find(".hopper-q80-kv128.") != std::string::npos;
+  if (!has_few_registers) return 0;
+  return kernel.find("-deterministic.") != std::string::npos ? 72 : 40;
+}
 
 inline int known_spill(const std::string& nvrtc, const std::string& kernel) {
   for (const KnownSpill& known : kKnownSpills)
     if (nvrtc == known.nvrtc && kernel == known.kernel) return known.spill_bytes;
-  return 0;
+  return known_spill_of_loads(kernel);
 }
 
 // Compiles the jobs side by side and expects of each that no thread spills and nothing lives in local memory.
