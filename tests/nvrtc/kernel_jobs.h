@@ -72,7 +72,7 @@ inline constexpr KnownSpill kKnownSpills[] = {
 // loop over steps: with each compiler as many.
 inline int known_spill_of_loads(const std::string& kernel) {
   const bool has_few_registers = kernel.find("-d128") != std::string::npos &&
-                                 kernel.find("-d128x") == std::string::npos &&
+                                 kernel.find("-d128-v") == std::string::npos &&
                                  kernel.find(".hopper-q80-kv128.") != std::string::npos;
   if (!has_few_registers) return 0;
   return kernel.find("-deterministic.") != std::string::npos ? 72 : 40;
