@@ -336,8 +336,8 @@ class Engine {
   KernelInfo compile(const Problem& problem, const Variant& variant, std::string_view architecture);
 
   // The same of calls for gradients. What they take without a record: of the Hopper family, where that has kernels, for
-  // calls of many queries and for those of 64 or more, with tensors that TMA can describe, and of mma.sync for all
-  // others.
+  // calls of 64 queries or more with tensors that TMA can describe, and of mma.sync for all others; how many queries
+  // there are may also decide which one of the Hopper family.
   std::vector<BackwardVariant> default_backward_variants(const BackwardProblem& problem,
                                                          std::string_view architecture) const;
   std::vector<BackwardVariant> backward_variants(const BackwardProblem& problem, std::string_view architecture) const;

@@ -616,6 +616,12 @@ class ComparePeers(unittest.TestCase):
             times = collections.Counter(zip(order, order[1:]))
             self.assertLessEqual(max(times.values()), compare_peers.TURNS // 2 if sides == 2 else 3)
 
+    def test_in_four_rounds_each_side_comes_after_each_and_after_itself(self):
+        """What heats the GPU is not always before the same ones, as it would be in the orders of one round repeated."""
+        for sides in range(2, 6):
+            order = list(itertools.chain(*compare_peers.turn_orders(list(range(sides)), 4 * compare_peers.TURNS)))
+            self.assertEqual(len(set(zip(order, order[1:]))), sides**2)
+
     def test_a_cell_is_queued_as_a_whole_and_has_the_mean_of_its_turns(self):
         """Also where they are in two power states, of which a median over all launches would be one or the other."""
         uncounted, counted = compare_peers.turn_length(4.0, seconds=0.25)
