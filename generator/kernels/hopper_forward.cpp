@@ -73,7 +73,8 @@ constexpr int kWarpgroupRows = 64;
 constexpr int kWarpgroupThreads = 128;
 constexpr int kMmaRows = 16;        // that the warps of a warpgroup share, where mma.sync multiplies them
 constexpr int kFmaRows[] = {4, 8};  // where FFMA does
-constexpr int kFeederThreads = 64;  // of the two warps that load for them
+// Of the two warps that load for them, which are four where keys stand in pages.
+constexpr int kFeederThreads = 64, kPageFeederThreads = 128;
 constexpr int kElementBytes = 2;
 constexpr int kChunkBytes = 16;
 constexpr int kPlaceBytes = 64;      // where two tiles' sequences lie
@@ -87,6 +88,10 @@ int round_up(int bytes, int unit) { return (bytes + unit - 1) / unit * unit; }
 bool shares_rows(const HopperVariant& variant) { return variant.block_q <= kMmaRows; }
 bool uses_tensor_cores(const HopperVariant& variant) { return variant.block_q >= kMmaRows; }
 int warpgroups(const HopperVariant& variant) { return shares_rows(variant) ? 1 : variant.block_q / kWarpgroupRows; }
+int producer_threads(const Problem& problem, const HopperVariant& variant) {
+  if (shares_rows(variant)) return problem.paged ? kPageFeederThreads : kFeederThreads;
+  return variant.warp_specialized ? kWarpgroupThreads : 0;
+}
 
 // Of a warp that has all rows: the output and the query, unless that is long, and scores and P of its keys. Without
 // tensor cores a lane has some dims of all rows in f32.
@@ -598,9 +603,7 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   const int fetched_row = variant.block_kv * kElementBytes + kChunkBytes;  // no two in the same banks
   const int fetched = is_fetched(problem) && can_fetch(variant) ? variant.block_q * fetched_row : 0;
   Plan plan{};
-  plan.threads = kWarpgroupThreads * warpgroups(variant) + (shares_rows(variant)       ? kFeederThreads
-                                                            : variant.warp_specialized ? kWarpgroupThreads
-                                                                                       : 0);
+  plan.threads = kWarpgroupThreads * warpgroups(variant) + producer_threads(problem, variant);
   plan.smem_bytes = q_tiles + std::max(rings, parts_bytes(problem, variant)) + output_bytes(problem, variant) +
                     probabilities + fetched + kBarrierBytes + (problem.block_mask ? kNoteBytes : 0) +
                     (problem.ragged ? kPlaceBytes : 0) + (variant.split_kv ? kSplitBytes : 0);

@@ -5,7 +5,8 @@
 //   explicit Part(const Arguments&)    the launch's arguments, of which a part reads the member of its own
 //   Place                              what it tells of a tile beside QueryTile, which passes through shared memory
 //   uint32 count(sizes)                tiles of all heads
-//   TileOf<Place> tile<…>(sizes, index)  the one of this index
+//   Entry entry(sizes, index)          what memory has of the one of this index
+//   TileOf<Place> tile<…>(sizes, index[, entry])  that one
 //   Sequence sequence(sizes, find)     that of the tile which find() gives; where all are alike nothing is found
 //   int first_query(place), first_key(place), query_batch(place, batch), key_batch(place, batch)   where it lies
 #pragma once

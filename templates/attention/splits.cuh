@@ -51,13 +51,13 @@ struct TileSplit<true> {
   }
 };
 
-// The tile of an index among all, of those that sizes say.
+// The tile of an index among all, of those that sizes say, by what the list has of it.
 template <class Config>
 __device__ __forceinline__ auto scheduled_tile(const typename Config::Arguments& args, const ForwardSizes& sizes,
-                                               uint32 index) {
+                                               uint32 index, const typename Config::Sequences::Entry& entry) {
   using Sequences = typename Config::Sequences;
   auto tile =
-      Sequences(args).template tile<Config::Masks::kEnds, Config::kLongestFirst, Config::kSplitKv>(sizes, index);
+      Sequences::template tile<Config::Masks::kEnds, Config::kLongestFirst, Config::kSplitKv>(sizes, index, entry);
   // To the scheduler the batch has its entries once for each split.
   if constexpr (Config::kSplitKv && !Sequences::kRagged) {
     if (args.splits.partials != nullptr) {

@@ -43,6 +43,7 @@ struct SequencesBy<> {
     __device__ __forceinline__ Place of_first_lane() const { return {}; }
   };
   using Tile = TileOf<Place>;
+  struct Entry {};
 
   template <class Arguments>
   __device__ __forceinline__ explicit SequencesBy(const Arguments&) {}
@@ -50,9 +51,14 @@ struct SequencesBy<> {
   __device__ __forceinline__ uint32 count(const ForwardSizes& sizes) const {
     return static_cast<uint32>(sizes.batch) * sizes.num_heads_q * sizes.num_q_tiles;
   }
+  __device__ __forceinline__ Entry entry(const ForwardSizes&, uint32) const { return {}; }
   template <bool kLastFirst, bool kLongestFirst, bool kSplit>
-  __device__ __forceinline__ Tile tile(const ForwardSizes& sizes, uint32 index) const {
+  __device__ __forceinline__ static Tile tile(const ForwardSizes& sizes, uint32 index, Entry) {
     return {{}, schedule_tile<kLastFirst, kLongestFirst>(sizes, index)};
+  }
+  template <bool kLastFirst, bool kLongestFirst, bool kSplit>
+  __device__ __forceinline__ static Tile tile(const ForwardSizes& sizes, uint32 index) {
+    return tile<kLastFirst, kLongestFirst, kSplit>(sizes, index, Entry{});
   }
   template <class Find>
   __device__ __forceinline__ static Sequence sequence(const ForwardSizes& sizes, Find) {

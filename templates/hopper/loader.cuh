@@ -95,14 +95,17 @@ struct HopperLoader {
   RingWriter<typename Shape::QRing> queries;
   RingWriter<typename Shape::KRing> keys;
   RingWriter<typename Shape::VRing> values;
+  const int feeder;  // of those of its ring
+  int turn = 0;
 
-  __device__ __forceinline__ HopperLoader(const typename Config::Arguments& args_, const Shape& shape_)
+  __device__ __forceinline__ HopperLoader(const typename Config::Arguments& args_, const Shape& shape_, int feeder_ = 0)
       : tiles{args_},
         shape(shape_),
         rank(cluster_rank<Config>()),
         queries(shape.queries()),
         keys(shape.keys()),
-        values(shape.values()) {}
+        values(shape.values()),
+        feeder(feeder_) {}
 
   __device__ __forceinline__ void request_query(const Tile& tile) {
     using QTile = typename Shape::QTile;
@@ -119,56 +122,74 @@ struct HopperLoader {
   }
   // note: of a listed block, for the consumers.
   __device__ __forceinline__ void request_key(const Tile& tile, int block, uint32 note = 0) {
-    request<typename Shape::KTile>(keys, args.k, tile, block, [this, note] {
-      if constexpr (Config::Blocks::kListed) ptx::st_shared(shape.note(keys.cursor.stage()), note);
-    });
+    if constexpr (Keys::kPaged) {
+      if (takes_turn()) load_pages<typename Shape::KTile>(keys, args.k, tile, block);
+    } else if (leads()) {
+      load<typename Shape::KTile>(keys, args.k, tile, block, [this, note] {
+        if constexpr (Config::Blocks::kListed) ptx::st_shared(shape.note(keys.cursor.stage()), note);
+      });
+    }
+    keys.advance();
   }
   __device__ __forceinline__ void request_value(const Tile& tile, int block) {
-    request<typename Shape::VTile>(values, args.v, tile, block, [] {});
+    if constexpr (Keys::kPaged) {
+      if (takes_turn()) load_pages<typename Shape::VTile>(values, args.v, tile, block);
+    } else if (leads()) {
+      load<typename Shape::VTile>(values, args.v, tile, block, [] {});
+    }
+    values.advance();
   }
 
  private:
+  // Whether the next slot of the ring is this feeder's. The first ones, which all are free, the first feeder fills: if
+  // they were asked for at once the first keys would be late.
+  __device__ __forceinline__ bool takes_turn() {
+    constexpr int kFeeders = kFeedersOfRing<Config>;
+    if constexpr (kFeeders == 1) return true;
+    const int whose = turn < Config::kStages ? 0 : (turn - Config::kStages + 1) % kFeeders;
+    ++turn;
+    return whose == feeder;
+  }
   // Of the tensor.
   template <class KvTile>
   __device__ __forceinline__ static constexpr int columns_of_panel() {
     return KvTile::kPanelColumns * Shape::kElementsOfWord;
   }
 
-  // A tile of keys or values. In a cluster each block brings its share of the rows to all. take_note: once the slot is
-  // free.
-  template <class KvTile, class Writer, class TakeNote>
-  __device__ __forceinline__ void request(Writer& ring, const TensorMap& map, const Tile& tile, int block,
-                                          TakeNote take_note) {
-    if constexpr (Keys::kPaged)
-      load_pages<KvTile>(ring, map, tile, block);
-    else if (leads())
-      load<KvTile>(ring, map, tile, block, take_note);
-    ring.advance();
-  }
-  // Boxes lie in one page each. A lane for each asks the table, before the slot is free; then one lane speaks for all:
-  // copies that lanes issue themselves are a loop over these, of twice as many instructions for each. It hears of some
-  // boxes before it speaks for these, as otherwise each would wait for what comes through registers from its lane.
+  // A tile of keys or values in pages. Boxes lie in one page each. A lane for each asks the table, before the slot is
+  // free; then one lane speaks for all: copies that lanes issue themselves are a loop over these, of twice as many
+  // instructions for each.
   template <class KvTile, class Writer>
   __device__ __forceinline__ void load_pages(const Writer& ring, const TensorMap& map, const Tile& tile,
                                              int block) const {
-    constexpr int kMostRows = power_of_two_in(Config::kBlockKv, 256);
+    constexpr int kMostRows = power_of_two_in(Config::kBlockKv, 256), kTogether = 4;
     const int box_rows = min(Keys(tiles.args).box_rows(), kMostRows), lane = ptx::tid_x() % kWarpSize;
+    const int boxes = Config::kBlockKv >> (31 - __clz(box_rows));
     const ptx::EndedBoxOrigin of_lane = tiles.page_origin(tile, block * Config::kBlockKv + lane * box_rows);
     ring.wait_empty();
     const bool speaks = ptx::elect();
     if (speaks) ptx::mbarrier_arrive_expect_tx(ring.full(), KvTile::kBytes);
+    const auto load = [&](int box, const ptx::EndedBoxOrigin& at) { load_box<KvTile>(ring, map, at, box * box_rows); };
+    if (boxes % kTogether == 0)
+      for_each_box<kTogether>(boxes, of_lane, speaks, load);
+    else
+      for_each_box<1>(boxes, of_lane, speaks, load);
+  }
+  // load(box, where it begins), of so many that follow each other without a branch: what says where a box lies may not
+  // be written again before the copy engine has read it, which takes longer than all else.
+  template <int kTogether, class Load>
+  __device__ __forceinline__ static void for_each_box(int boxes, const ptx::EndedBoxOrigin& of_lane, bool speaks,
+                                                      Load load) {
 #pragma unroll 1
-    for (int first = 0; first * box_rows < Config::kBlockKv; first += kBoxesTogether) {
-      ptx::EndedBoxOrigin at[kBoxesTogether];
+    for (int first = 0; first < boxes; first += kTogether) {
+      ptx::EndedBoxOrigin at[kTogether];
 #pragma unroll
-      for (int i = 0; i < kBoxesTogether; ++i) at[i] = from_lane_of(first + i, of_lane);
+      for (int i = 0; i < kTogether; ++i) at[i] = from_lane_of(first + i, of_lane);
       if (!speaks) continue;
 #pragma unroll
-      for (int i = 0, row = first * box_rows; i < kBoxesTogether; ++i, row += box_rows)
-        if (row < Config::kBlockKv) load_box<KvTile>(ring, map, at[i], row);
+      for (int i = 0; i < kTogether; ++i) load(first + i, at[i]);
     }
   }
-  static constexpr int kBoxesTogether = 4;
   // Head and column are the same in all lanes.
   __device__ __forceinline__ static ptx::EndedBoxOrigin from_lane_of(int box, ptx::EndedBoxOrigin at) {
     at.row = ptx::shfl_from(box, at.row);
@@ -184,6 +205,8 @@ struct HopperLoader {
       ptx::tma_load(ring.slot() + panel * KvTile::kPanelBytes + row * KvTile::kRowBytes, map, at, ring.full(),
                     kKeysPolicy);
   }
+  // A tile of keys or values. In a cluster each block brings its share of the rows to all. take_note: once the slot is
+  // free.
   template <class KvTile, class Writer, class TakeNote>
   __device__ __forceinline__ void load(const Writer& ring, const TensorMap& map, const Tile& tile, int block,
                                        TakeNote take_note) const {

@@ -18,7 +18,7 @@ struct HopperShape {
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
   static constexpr int kProducerWarpgroups = Config::kWarpSpecialized ? 1 : 0;
   static constexpr int kProducerWarps =
-      kWarpsShareRows<Config> ? 2 : kProducerWarpgroups * (kWarpgroupSize / kWarpSize);
+      kWarpsShareRows<Config> ? 2 * kFeedersOfRing<Config> : kProducerWarpgroups * (kWarpgroupSize / kWarpSize);
   static constexpr int kThreads = kConsumerThreads + kProducerWarps * kWarpSize;
 
   // Registers after setmaxnreg: together at most what the block had at its launch, 65536 / kThreads for each thread.

@@ -71,6 +71,11 @@ inline constexpr bool kWarpsShareRows = Config::kBlockQ < kWarpgroupRows;
 template <class Config>
 inline constexpr bool kUsesTensorCores = Config::kBlockQ >= kMmaRows;
 
+// Where warps share rows a warp brings the keys and one the values, or two that take turns: a slot in small pages takes
+// many boxes.
+template <class Config>
+inline constexpr int kFeedersOfRing = (kWarpsShareRows<Config> && Config::Keys::kPaged) ? 2 : 1;
+
 // Of a cluster whose size is known at launch: a power of two.
 __device__ __forceinline__ int cluster_size_log2() { return 31 - __clz(static_cast<int>(ptx::cluster_nctarank())); }
 
@@ -100,23 +105,13 @@ struct HopperTiles {
   }
 
   __device__ __forceinline__ Tile find(uint32 index) const {
-    if (index >= count()) return {{}, {}, 0, 0, 0, 0, 0, 0, 0};
-    const auto cluster = scheduled_tile<Config>(args, sizes(), index);
-    const int first_of_cluster = cluster.index * Config::kCluster * Config::kBlockQ;
-    Tile tile{cluster, {}, 0, cluster.head, cluster.batch, 0, 0, 0, 0};
-    if constexpr (Config::kSplitKv) {
-      tile.span = KeySpan<true>::all();
-      static_cast<TileSplit<true>&>(tile) = split_of<Config>(args, cluster, mask_of(tile).first_key(first_of_cluster));
-    }
-    // What is multicast is loaded for all of the cluster's rows.
-    const int last_row = first_of_cluster + Config::kCluster * Config::kBlockQ - 1;
-    if constexpr (kWarpsShareRows<Config>)
-      tile.span = share_of_block(tile.span, visited(tile, first_of_cluster, last_row));
-    const BlockRuns runs = visited(tile, first_of_cluster, last_row);
-    tile.first_row = first_of_cluster + cluster_rank<Config>() * Config::kBlockQ;
-    tile.end_block = runs.end, tile.first_block = runs.first;
-    tile.kv_head = cluster.head / args.core.sizes.heads_per_group;
-    return tile;
+    return index < count() ? at(index, entry(index)) : none();
+  }
+  // The block's first one. A list has room for all blocks, so that what it has of the tile is asked for beside how many
+  // tiles there are.
+  __device__ __forceinline__ Tile find_first() const {
+    const auto of_first = entry(first());
+    return first() < count() ? at(first(), of_first) : none();
   }
 
   // Of the blocks of keys that a tile visits, those of this block of the cluster. A tile that sees no key of its span
@@ -183,6 +178,29 @@ struct HopperTiles {
   }
 
  private:
+  using Entry = typename Sequences::Entry;
+
+  __device__ __forceinline__ Entry entry(uint32 index) const { return Sequences(args).entry(sizes(), index); }
+  __device__ __forceinline__ static Tile none() { return {{}, {}, 0, 0, 0, 0, 0, 0, 0}; }
+  __device__ __forceinline__ Tile at(uint32 index, const Entry& entry) const {
+    const auto cluster = scheduled_tile<Config>(args, sizes(), index, entry);
+    const int first_of_cluster = cluster.index * Config::kCluster * Config::kBlockQ;
+    Tile tile{cluster, {}, 0, cluster.head, cluster.batch, 0, 0, 0, 0};
+    if constexpr (Config::kSplitKv) {
+      tile.span = KeySpan<true>::all();
+      static_cast<TileSplit<true>&>(tile) = split_of<Config>(args, cluster, mask_of(tile).first_key(first_of_cluster));
+    }
+    // What is multicast is loaded for all of the cluster's rows.
+    const int last_row = first_of_cluster + Config::kCluster * Config::kBlockQ - 1;
+    if constexpr (kWarpsShareRows<Config>)
+      tile.span = share_of_block(tile.span, visited(tile, first_of_cluster, last_row));
+    const BlockRuns runs = visited(tile, first_of_cluster, last_row);
+    tile.first_row = first_of_cluster + cluster_rank<Config>() * Config::kBlockQ;
+    tile.end_block = runs.end, tile.first_block = runs.first;
+    tile.kv_head = cluster.head / args.core.sizes.heads_per_group;
+    return tile;
+  }
+
   __device__ __forceinline__ ForwardSizes sizes() const {
     ForwardSizes sizes = args.core.sizes;
     sizes.num_q_tiles /= Config::kCluster;

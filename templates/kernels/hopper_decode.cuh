@@ -53,22 +53,26 @@ __device__ __forceinline__ void for_each_tile(const HopperTiles<Config>& tiles, 
   }
 }
 
-// --- The feeders: one of the keys and the query, one of the values --------------------------------------------------
+// --- The feeders: of the keys and the query, and of the values ------------------------------------------------------
+
+template <class Config>
+__device__ __forceinline__ bool feeds_keys(int warp) {
+  return warp < kFeedersOfRing<Config>;
+}
 
 // What needs no consumer, as slots are empty.
 template <class Config>
 __device__ __forceinline__ void begin_feeding(HopperLoader<Config>& loader, BlockWalk<Config>& walk,
                                               const HopperTile<Config>& tile, int warp) {
   const int first = walk.begin(tile);
-  if (warp > 0) return;
-  loader.request_key(tile, first, walk.note());
-  loader.request_query(tile);
+  if (feeds_keys<Config>(warp)) loader.request_key(tile, first, walk.note());
+  if (warp == 0) loader.request_query(tile);
 }
 
 template <class Config>
 __device__ __forceinline__ void go_on_feeding(HopperLoader<Config>& loader, BlockWalk<Config>& walk,
                                               const HopperTile<Config>& tile, int warp) {
-  if (warp == 0)
+  if (feeds_keys<Config>(warp))
     walk.go(tile, [&](int, int next) { loader.request_key(tile, next, walk.note()); });
   else
     loader.request_value(tile, walk.go(tile, [&](int block, int) { loader.request_value(tile, block); }));
@@ -78,7 +82,7 @@ __device__ __forceinline__ void go_on_feeding(HopperLoader<Config>& loader, Bloc
 template <class Config>
 __device__ __forceinline__ void feed(const HopperTiles<Config>& tiles, const HopperShape<Config>& shape,
                                      const HopperTile<Config>& first, int warp) {
-  HopperLoader<Config> loader(tiles.args, shape);
+  HopperLoader<Config> loader(tiles.args, shape, warp % kFeedersOfRing<Config>);
   ClusterJoin<HopperShape<Config>> cluster(shape);
   const bool loads = LoadingFeeder<Config>::is(warp, ptx::tid_x());
   for_each_tile<true>(tiles, first, [&](const HopperTile<Config>& tile) {
@@ -391,13 +395,13 @@ __device__ __forceinline__ void forward_hopper_decode(const typename Config::Arg
   // by what this one may write.
   constexpr bool kTileInMemory = Config::Sequences::kRagged || Config::Masks::kInMemory;
   ptx::launch_dependents();
+  const HopperShape<Config> shape{smem};
+  open_block<Config>(args.core, shape, 0);
   const HopperTiles<Config> tiles{args};
   if constexpr (kTileInMemory) ptx::wait_for_grids();
   // A launch for a ragged batch has as many blocks as there may be tiles.
-  if (Config::Sequences::kRagged && HopperTiles<Config>::first() >= tiles.count()) return;
-  const HopperTile<Config> first = tiles.find(HopperTiles<Config>::first());
-  const HopperShape<Config> shape{smem};
-  open_block<Config>(args.core, shape, 0);
+  const HopperTile<Config> first = tiles.find_first();
+  if (Config::Sequences::kRagged && first.end_block == 0) return;
   using Join = ClusterJoin<HopperShape<Config>>;
   Join::announce();
   if constexpr (!kTileInMemory) ptx::wait_for_grids();

@@ -418,7 +418,8 @@ class ForwardMma {
   // --- Places ------------------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ Tile find_tile() const {
-    return scheduled_tile<Config>(launch, args.sizes, ptx::ctaid_x());
+    const uint32 index = ptx::ctaid_x();
+    return scheduled_tile<Config>(launch, args.sizes, index, Sequences(launch).entry(args.sizes, index));
   }
   __device__ __forceinline__ KeySpan<Config::kSplitKv> keys_of_tile() const {
     if constexpr (Config::kSplitKv) {

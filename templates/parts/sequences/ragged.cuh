@@ -42,6 +42,10 @@ struct RaggedSequences {
     }
   };
   using Tile = TileOf<Place>;
+  // What the list has of a tile, in registers.
+  struct Entry {
+    ptx::Chunk place, rows, batches;
+  };
 
   const RaggedArguments& args;
 
@@ -51,12 +55,14 @@ struct RaggedSequences {
   __device__ __forceinline__ uint32 count(const ForwardSizes& sizes) const {
     return args.head->tiles * sizes.num_heads_q;
   }
+  __device__ __forceinline__ Entry entry(const ForwardSizes& sizes, uint32 index) const {
+    const PlannedTile& planned = args.tiles[index / sizes.num_heads_q];
+    return {ptx::ld_global(&planned.sequence), ptx::ld_global(&planned.queries), ptx::ld_global(&planned.query_batch)};
+  }
   // A sequence is scheduled as if it were the whole batch, and its splits were the entries of that.
   template <bool kLastFirst, bool kLongestFirst, bool kSplit>
-  __device__ __forceinline__ Tile tile(const ForwardSizes& sizes, uint32 index) const {
-    const PlannedTile& planned = args.tiles[index / sizes.num_heads_q];
-    const ptx::Chunk place = ptx::ld_global(&planned.sequence), rows = ptx::ld_global(&planned.queries),
-                     batches = ptx::ld_global(&planned.query_batch);
+  __device__ __forceinline__ static Tile tile(const ForwardSizes& sizes, uint32 index, const Entry& entry) {
+    const auto& [place, rows, batches] = entry;
     ForwardSizes of_sequence = sizes;
     of_sequence.batch = kSplit ? static_cast<int>(batches.z) : 1;
     of_sequence.num_q_tiles = static_cast<int>(place.z);
@@ -76,6 +82,10 @@ struct RaggedSequences {
              static_cast<int>(batches.x),
              static_cast<int>(batches.y)},
             tile};
+  }
+  template <bool kLastFirst, bool kLongestFirst, bool kSplit>
+  __device__ __forceinline__ Tile tile(const ForwardSizes& sizes, uint32 index) const {
+    return tile<kLastFirst, kLongestFirst, kSplit>(sizes, index, entry(sizes, index));
   }
   template <class Find>
   __device__ __forceinline__ static Sequence sequence(const ForwardSizes&, Find find) {
