@@ -16,7 +16,10 @@ namespace {
 constexpr std::int64_t kLeastKeys = 128;
 constexpr std::int64_t kMostFixedKeys = std::int64_t{1} << 30;
 // Where warps share rows: of a block of a cluster, and of a tile (docs/kernels/decode.md, "How many splits").
-constexpr std::int64_t kLeastKeysOfBlock = 128, kLeastKeysOfPairs = 512, kMostKeysOfClusters = 8192;
+constexpr std::int64_t kLeastKeysOfBlock = 128, kLeastKeysOfPairs = 512;
+constexpr std::int64_t kMostKeysOfClusters = 8192, kMostKeysOfFour = 2048;
+// Of a block of a cluster that the longest sequence of a ragged batch may have.
+constexpr std::int64_t kMostKeysOfRaggedBlock = 1024;
 constexpr std::size_t kAlignment = 16;
 // Of what the device chooses: tiles that are split have at most so many splits for each wanted tile together, as none
 // is shorter than an equal share of all keys (templates/kernels/batch_plan.cuh), and each tile may have one that is
@@ -80,21 +83,42 @@ Splitting split_alike_everywhere(Splitting splitting, const ForwardCall& call, c
 // but clusters do not find room for as many blocks as multiprocessors where a block is large.
 struct Wanted {
   std::int64_t of_clusters, of_grid, of_ragged;
+  std::int64_t most_keys_of_four;  // blocks of a cluster, some of which disturb each other
 };
 Wanted wanted_of_shared_rows(const Problem& problem, int sm_count) {
-  if (!problem.e4m3) return {sm_count / 2, sm_count / 2, sm_count};
-  if (problem.head_dim > 64) return {sm_count / 2, sm_count, sm_count};
-  return {sm_count, sm_count, 2 * sm_count};
+  if (!problem.e4m3) return {sm_count / 2, sm_count / 2, sm_count, kMostKeysOfFour};
+  if (problem.head_dim > 64) return {sm_count / 2, sm_count, sm_count, kMostKeysOfClusters};
+  return {sm_count, sm_count, 2 * sm_count, kMostKeysOfClusters};
 }
 
-// Blocks of a cluster, where they split the keys of a tile: as many as are wanted. Many keys are split by the grid, as
-// combining them is little beside, unless pairs of blocks are all that is wanted.
-int cluster_of(std::int64_t tiles, std::int64_t keys, std::int64_t wanted) {
+// Blocks of a cluster, where they split the keys of a tile: as many as are wanted.
+int blocks_of_cluster(std::int64_t tiles, std::int64_t keys, std::int64_t wanted) {
   int cluster = 1;
   for (const int size : {2, 4, 8})
     if (tiles * size <= wanted && keys >= size * kLeastKeysOfBlock) cluster = size;
-  const bool pays = cluster == 2 ? keys >= kLeastKeysOfPairs : keys <= kMostKeysOfClusters;
-  return pays ? cluster : 1;
+  return cluster == 2 && keys < kLeastKeysOfPairs ? 1 : cluster;
+}
+
+// Many keys are split by the grid, as combining them is little beside.
+bool is_split_by_grid(std::int64_t keys, int cluster, const Wanted& wanted) {
+  return keys > (cluster == 4 ? wanted.most_keys_of_four : kMostKeysOfClusters);
+}
+
+// Where tiles are all alike. Pairs of blocks split any number of keys, and the grid what they have, too.
+void split_shared(Splitting& splitting, std::int64_t tiles, std::int64_t keys, std::int64_t block, std::int64_t extra,
+                  const Wanted& wanted) {
+  const int cluster = blocks_of_cluster(tiles, keys, wanted.of_clusters);
+  const bool by_grid = is_split_by_grid(keys, cluster, wanted);
+  splitting.cluster = by_grid && cluster > 2 ? 1 : cluster;
+  splitting.wanted_tiles /= splitting.cluster;
+  if (by_grid) split_alike(splitting, tiles, keys, block, extra);
+}
+
+// Whether clusters are enough for a ragged batch: for few tiles, if none of its sequences can turn out to be so long
+// that the device had better split it.
+bool clusters_serve_ragged(std::int64_t most_tiles, std::int64_t most_keys, const Wanted& wanted, int cluster) {
+  return most_tiles <= wanted.of_clusters && most_keys <= cluster * kMostKeysOfRaggedBlock &&
+         !is_split_by_grid(most_keys, cluster, wanted);
 }
 
 }  // namespace
@@ -113,20 +137,24 @@ Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_c
   if (call.fixed_split > 0) return split_alike_everywhere(splitting, call, tiling, sm_count);
   const std::int64_t tiles = tiles_of_call(call, tiling), keys = std::min(seen_keys(call, tiling), call.seqlen_kv);
   const bool shared = generator::shares_rows(variant);
-  const Wanted wanted = shared ? wanted_of_shared_rows(call.problem, sm_count) : Wanted{0, sm_count, sm_count};
+  const Wanted wanted = shared ? wanted_of_shared_rows(call.problem, sm_count) : Wanted{0, sm_count, sm_count, 0};
   splitting.wanted_tiles = wanted.of_grid;
   if (call.problem.ragged) {
+    const int cluster = blocks_of_cluster(tiles, keys, wanted.of_clusters);
+    if (shared && clusters_serve_ragged(tiles, keys, wanted, cluster)) {
+      splitting.cluster = cluster;
+      return splitting;
+    }
     splitting.wanted_tiles = wanted.of_ragged;
     splitting.slots = kMostSplitsOfWanted * splitting.wanted_tiles;
     splitting.list_entries = ceil_quotient(splitting.slots, packs(call, tiling));
     return splitting;
   }
-  if (shared) {
-    splitting.cluster = cluster_of(tiles, keys, wanted.of_clusters);
-    if (keys <= kMostKeysOfClusters) return splitting;
-    splitting.wanted_tiles /= splitting.cluster;
-  }
-  split_alike(splitting, tiles, keys, block_kv(variant), extra_splits(call, tiling));
+  const std::int64_t extra = extra_splits(call, tiling);
+  if (shared)
+    split_shared(splitting, tiles, keys, block_kv(variant), extra, wanted);
+  else
+    split_alike(splitting, tiles, keys, block_kv(variant), extra);
   return splitting;
 }
 

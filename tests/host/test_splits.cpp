@@ -129,7 +129,7 @@ TEST_CASE("of keys that a window or chunks hide no splits are made, and one more
 
 TEST_CASE("where warps share rows clusters split the keys of a tile, in half as many blocks as multiprocessors") {
   for (const auto& [batch, seqlen_kv, cluster] : {std::tuple{1, 4096, 8},
-                                                  {2, 4096, 4},
+                                                  {2, 2048, 4},
                                                   {4, 4096, 2},
                                                   {4, 511, 1},  // pairs save little
                                                   {8, 4096, 1},
@@ -154,6 +154,12 @@ TEST_CASE("where warps share rows the grid splits the keys of a tile that has ma
   CHECK(splitting(of(1, 8192), kSharedRows).count == 1);
 }
 
+TEST_CASE("in place of clusters of four the grid splits the keys of a tile from fewer on") {
+  const runtime::Splitting split = splitting(of(2, 4096), kSharedRows);
+  CHECK(split.cluster == 1);
+  CHECK(split.count == 4);
+}
+
 TEST_CASE("keys of 8 bits are split for more blocks, in clusters only where head dims are small") {
   const Tensor used(address(5), DType::i32, {1});
   for (const bool is_small : {false, true}) {
@@ -165,7 +171,7 @@ TEST_CASE("keys of 8 bits are split for more blocks, in clusters only where head
     };
     CHECK(splitting(stored(1, 65536), kSharedRows).count == 16);
     CHECK(splitting(stored(4, 4096), kSharedRows).cluster == (is_small ? 4 : 2));
-    Call ragged = stored(1, 4096);
+    Call ragged = stored(1, 16384);
     ragged.opts.seqused_kv = used;
     CHECK(splitting(ragged, kSharedRows).wanted_tiles == (is_small ? 2 : 1) * kSmCount);
   }
@@ -181,8 +187,30 @@ TEST_CASE("of a ragged batch the device splits what there is, whatever the kerne
   }
 }
 
+TEST_CASE("of a ragged batch of few tiles clusters split what cannot be long, where warps share rows") {
+  for (const auto& [batch, seqlen_kv, cluster, device] : {std::tuple{1, 8192, 8, false},
+                                                          {1, 8193, 1, true},
+                                                          {2, 2048, 4, false},
+                                                          {2, 2049, 1, true},
+                                                          {4, 2048, 2, false},
+                                                          {4, 2049, 1, true},  // a pair for the longest is not enough
+                                                          {8, 1024, 1, false},
+                                                          {8, 1025, 1, true},
+                                                          {9, 1024, 1, true}}) {  // more tiles than are wanted
+    CAPTURE(batch);
+    CAPTURE(seqlen_kv);
+    Call call = of(batch, seqlen_kv);
+    const Tensor used(address(5), DType::i32, {batch});
+    call.opts.seqused_kv = used;
+    const runtime::Splitting split = splitting(call, kSharedRows);
+    CHECK(split.cluster == cluster);
+    CHECK(split.any() == device);
+    CHECK(splitting(call, kHopper).any());
+  }
+}
+
 TEST_CASE("the launch says how large such a cluster is, and has as many blocks for each tile") {
-  const Validated with(of(2, 4096));
+  const Validated with(of(2, 2048));
   const generator::KernelSpec spec(with.call.problem, parse_variant(kSharedRows), find_architecture("sm_90a"));
   runtime::Operation operation(with.call, spec, {264, kSmCount}, nullptr);
   REQUIRE(operation.end() - operation.begin() == 1);
