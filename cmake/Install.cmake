@@ -26,6 +26,7 @@ if(TARGET flashjit_command)
   endif()
 endif()
 
+get_target_property(library_type flashjit TYPE)
 set(python_directory ${CMAKE_INSTALL_LIBDIR}/python3/site-packages)  # where python/CMakeLists.txt installs
 configure_package_config_file(cmake/flashjitConfig.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfig.cmake
                               INSTALL_DESTINATION ${package_directory} PATH_VARS python_directory)
@@ -38,8 +39,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfig.cmake ${CMAKE_CURRENT_B
 set(pkg_config_directory ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH pkg_config_to_prefix /${pkg_config_directory} /)
 string(REGEX REPLACE "/$" "" pkg_config_to_prefix ${pkg_config_to_prefix})
-set(pkg_config_libraries "-lstdc++ -lm -pthread -ldl")
-get_target_property(library_type flashjit TYPE)
+set(pkg_config_libraries "-lstdc++ -lm -pthread -ldl -lz")
 if(library_type STREQUAL "STATIC_LIBRARY")
   set(pkg_config_public_libraries " ${pkg_config_libraries}")
 endif()
