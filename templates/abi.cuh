@@ -268,13 +268,21 @@ struct MergeArguments {
   int row_lanes_log2;  // lanes that have a row
 };
 
-// The kernel that writes new keys and values into a cache: kernels/append.cuh, some thread blocks for each new token.
-constexpr int kAppendThreads = 128;
 // A number for each token.
 struct TokenNumbers {
   const char* first;  // null: none
   int are_i64;        // and not i32
 };
+// What rows turn by: of [position, pairs of elements that turn].
+struct RotaryTables {
+  const char *cosines, *sines;
+  long long cosines_stride, sines_stride;  // in bytes
+  int positions;
+  TokenNumbers position_of_token;  // none: the token's place in its sequence
+};
+
+// The kernel that writes new keys and values into a cache: kernels/append.cuh, some thread blocks for each new token.
+constexpr int kAppendThreads = 128;
 // A row for each head of a token: of k, v or q.
 struct AppendedRows {
   const char* from;
@@ -302,11 +310,7 @@ struct AppendArguments {
   const int* table;  // of [row, entry]: numbers of pages; null: a sequence has one page
   long long table_stride;
   int table_rows, table_entries;
-  // What rows turn by: of [position, pairs of elements that turn].
-  const char *cosines, *sines;
-  long long cosines_stride, sines_stride;  // in bytes
-  int positions;
-  TokenNumbers position_of_token;  // none: the token's place in its sequence
+  RotaryTables rotary;
 };
 
 // The same where caches are of e4m3: kernels/append_e4m3.cuh.

@@ -9,6 +9,7 @@
 #include "generator/dtype.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/ragged.h"
+#include "runtime/call/rotary.h"
 #include "runtime/call/scales.h"
 #include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
@@ -35,13 +36,8 @@ void check_choice(const AppendOptions& opts) {
     reject("seqused_kv: must be given without slots, was not");
   }
   if (opts.page_table) require_none({{"leftpad_kv", &opts.leftpad_kv}}, "beside page_table");
-  if (opts.rotary_cos.has_value() != opts.rotary_sin.has_value())
-    reject("{}: must be given beside {}, was not", opts.rotary_cos ? "rotary_sin" : "rotary_cos",
-           opts.rotary_cos ? "rotary_cos" : "rotary_sin");
-  if (!opts.rotary_cos)
-    require_none({{"positions", &opts.positions}, {"q", &opts.q}, {"q_out", &opts.q_out}}, "without rotary_cos");
-  if (opts.rotary_interleaved && !opts.rotary_cos)
-    reject("rotary_interleaved: must be false without rotary_cos, was true");
+  check_choice(GivenRotary(opts));
+  if (!opts.rotary_cos) require_none({{"q", &opts.q}, {"q_out", &opts.q_out}}, "without rotary_cos");
   if (opts.rotary_cos && opts.slots && !opts.positions)
     reject("positions: must be given beside slots with rotary_cos, was not");
   if (opts.q.has_value() != opts.q_out.has_value())
@@ -92,18 +88,6 @@ void check_all_rows(const AppendCall& call) {
   check_rows_like("q_out", call.q_out, k.dtype, {batch_dim, seqlen_dim, heads_dim, head_dim_dim}, "q", call.q);
 }
 
-// i32, or i64 where that may be, and of so many elements.
-void add_numbers(AppendCall& call, const char* name, const std::optional<Tensor>& numbers, std::int64_t wanted,
-                 const char* of_what, bool may_be_i64) {
-  if (!numbers) return;
-  if (numbers->dtype != DType::i32 && !(may_be_i64 && numbers->dtype == DType::i64))
-    reject("{}: dtype must be i32{}, was {}", name, may_be_i64 ? " or i64" : "", to_string(numbers->dtype));
-  check_shape(name, *numbers, kOfBatchRules);
-  if (numbers->shape[0] != wanted)
-    reject("{}: must have {} elements, {}, had {}", name, wanted, of_what, numbers->shape[0]);
-  add_operand(call.operands, name, *numbers, Operand::Role::captured_packed, false);
-}
-
 void add_sequences(AppendCall& call) {
   const AppendOptions& opts = call.opts;
   call.batch = call.k.shape[batch_dim];
@@ -111,12 +95,13 @@ void add_sequences(AppendCall& call) {
     if (opts.cu_seqlens->shape.size() == 1) call.batch = std::max<std::int64_t>(opts.cu_seqlens->shape[0] - 1, 0);
     if (call.k.shape[batch_dim] != 1)
       reject("k: batch must be 1, or not be there, beside cu_seqlens, was {}", call.k.shape[batch_dim]);
-    add_numbers(call, "cu_seqlens", opts.cu_seqlens, call.batch + 1, "one more than there are sequences", false);
+    add_numbers(call.operands, "cu_seqlens", opts.cu_seqlens, call.batch + 1, "one more than there are sequences",
+                false);
   }
   constexpr const char* kOfSequences = "one for each sequence";
-  add_numbers(call, "seqused_kv", opts.seqused_kv, call.batch, kOfSequences, false);
-  add_numbers(call, "batch_indices_kv", opts.batch_indices_kv, call.batch, kOfSequences, false);
-  add_numbers(call, "leftpad_kv", opts.leftpad_kv, call.batch, kOfSequences, false);
+  add_numbers(call.operands, "seqused_kv", opts.seqused_kv, call.batch, kOfSequences, false);
+  add_numbers(call.operands, "batch_indices_kv", opts.batch_indices_kv, call.batch, kOfSequences, false);
+  add_numbers(call.operands, "leftpad_kv", opts.leftpad_kv, call.batch, kOfSequences, false);
   const char* const like = opts.cu_seqlens ? "cu_seqlens" : "k";
   if (!opts.page_table) {
     if (!opts.batch_indices_kv) require_size("k_cache", call.k_cache, kRowsRules, batch_dim, call.batch, like);
@@ -129,29 +114,10 @@ void add_sequences(AppendCall& call) {
   add_operand(call.operands, "page_table", table, Operand::Role::captured_packed, false);
 }
 
-void add_rotary_table(AppendCall& call, const char* name, const Tensor& table) {
-  if (table.dtype > DType::f32) reject("{}: dtype must be f16, bf16 or f32, was {}", name, to_string(table.dtype));
-  check_shape(name, table, kRotaryRules);
-  if (table.shape[0] == 0) reject("{}: positions must be at least 1, was 0", name);
-  const std::int64_t half = table.shape[1], most = call.k.shape[head_dim_dim] / 2;
-  if (half == 0 || half % kStrideStep != 0 || half > most)
-    reject("{}: rotary_dim / 2 must be a multiple of {} from {} to {}, half of head_dim, was {}", name, kStrideStep,
-           kStrideStep, most, half);
-  const Tensor& cosines = *call.opts.rotary_cos;
-  if (table.dtype != cosines.dtype || table.shape != cosines.shape)
-    reject("{}: must be {} of shape {} like rotary_cos, was {} of shape {}", name, to_string(cosines.dtype),
-           to_string(cosines.shape), to_string(table.dtype), to_string(table.shape));
-  add_operand(call.operands, name, table, Operand::Role::rotary, false);
-}
-
 // --- As a launch -----------------------------------------------------------------------------------------------------
 
 const int* elements_of(const std::optional<Tensor>& tensor) {
   return tensor ? static_cast<const int*>(tensor->data) : nullptr;
-}
-generator::TokenNumbers numbers_of(const std::optional<Tensor>& tensor) {
-  if (!tensor) return {};
-  return {static_cast<const char*>(tensor->data), tensor->dtype == DType::i64};
 }
 
 generator::AppendedRows appended_rows(const Tensor& from, const Tensor& to, std::int64_t rotary_half, bool to_cache) {
@@ -179,33 +145,20 @@ void set_sequences(generator::AppendArguments& arguments, const AppendCall& call
   arguments.table_entries = static_cast<int>(opts.page_table->shape[1]);
 }
 
-void set_rotary(generator::AppendArguments& arguments, const AppendOptions& opts) {
-  if (!opts.rotary_cos) return;
-  const auto bytes = static_cast<std::int64_t>(size_of(opts.rotary_cos->dtype));
-  arguments.cosines = static_cast<const char*>(opts.rotary_cos->data);
-  arguments.sines = static_cast<const char*>(opts.rotary_sin->data);
-  arguments.positions = static_cast<int>(opts.rotary_cos->shape[0]);
-  if (arguments.positions > 1) {
-    arguments.cosines_stride = opts.rotary_cos->strides[0] * bytes;
-    arguments.sines_stride = opts.rotary_sin->strides[0] * bytes;
-  }
-  arguments.position_of_token = numbers_of(opts.positions);
-}
-
 generator::AppendArguments append_arguments(const AppendCall& call) {
   const AppendOptions& opts = call.opts;
-  const std::int64_t rotary_half = opts.rotary_cos ? opts.rotary_cos->shape[1] : 0;
+  const GivenRotary rotary(opts);
   generator::AppendArguments arguments{};
-  arguments.rows[0] = appended_rows(call.k, call.k_cache, rotary_half, true);
+  arguments.rows[0] = appended_rows(call.k, call.k_cache, rotary.pairs(), true);
   arguments.rows[1] = appended_rows(call.v, call.v_cache, 0, true);
-  if (opts.q) arguments.rows[2] = appended_rows(call.q, call.q_out, rotary_half, false);
+  if (opts.q) arguments.rows[2] = appended_rows(call.q, call.q_out, rotary.pairs(), false);
   arguments.new_rows = static_cast<int>(call.k.shape[seqlen_dim]);
   const std::int64_t page_size = call.k_cache.shape[seqlen_dim];
   arguments.pages = page_size > 0 ? static_cast<int>(call.k_cache.shape[batch_dim]) : 0;
   arguments.page_size = static_cast<int>(std::max<std::int64_t>(page_size, 1));
   arguments.slots = numbers_of(opts.slots);
   set_sequences(arguments, call);
-  set_rotary(arguments, opts);
+  arguments.rotary = rotary_tables(rotary);
   arguments.row_lanes_log2 = row_lanes_log2(std::max(arguments.rows[0].chunks, arguments.rows[1].chunks));
   const int rows_of_block = generator::kAppendThreads >> arguments.row_lanes_log2;
   arguments.blocks_of_token = static_cast<int>(ceil_quotient(call.heads_of_token(), rows_of_block));
@@ -215,11 +168,6 @@ generator::AppendArguments append_arguments(const AppendCall& call) {
 generator::AppendedScales scales_of(const AppendCall& call, const std::optional<Tensor>& scale) {
   const generator::ScaleTensor of = scale_tensor(in_one_form(scale, call.k_cache));
   return {const_cast<char*>(of.first), of.strides, call.scales().of_tokens()};
-}
-
-generator::Rotary rotary_of(const AppendOptions& opts) {
-  if (!opts.rotary_cos) return generator::Rotary::none;
-  return opts.rotary_interleaved ? generator::Rotary::neighbours : generator::Rotary::halves;
 }
 
 }  // namespace
@@ -234,13 +182,9 @@ AppendCall::AppendCall(const Tensor& of_k, const Tensor& of_v, const Tensor& of_
   add_operand(operands, "k", k, Operand::Role::rows, false);
   add_operand(operands, "v", v, Operand::Role::rows, false);
   constexpr const char* kOfTokens = "one for each token of k";
-  add_numbers(*this, "slots", opts.slots, tokens(), kOfTokens, true);
+  add_numbers(operands, "slots", opts.slots, tokens(), kOfTokens, true);
   if (!opts.slots) add_sequences(*this);
-  if (opts.rotary_cos) {
-    add_rotary_table(*this, "rotary_cos", *opts.rotary_cos);
-    add_rotary_table(*this, "rotary_sin", *opts.rotary_sin);
-    add_numbers(*this, "positions", opts.positions, tokens(), kOfTokens, true);
-  }
+  add_rotary(operands, GivenRotary(opts), k.shape[head_dim_dim], tokens(), kOfTokens);
   if (opts.q && !same_view(q, q_out)) add_operand(operands, "q", q, Operand::Role::rows, false);
   if (!scales().of_tokens()) add_scales(operands, scales(), false);
   add_operand(operands, "k_cache", k_cache, Operand::Role::rows, true);
@@ -259,7 +203,7 @@ std::int64_t AppendCall::rows_of_sequence() const noexcept {
 
 PlainLaunch make_append_launch(const AppendCall& call, const Architecture& architecture, PlainKernels& kernels) {
   const generator::AppendArguments arguments = append_arguments(call);
-  const DType table = call.opts.rotary_cos ? call.opts.rotary_cos->dtype : call.k.dtype;
+  const GivenRotary rotary(call.opts);
   const bool to_e4m3 = call.k_cache.dtype == DType::e4m3;
   if (to_e4m3 && !generator::converts_to_e4m3(architecture))
     throw Error(
@@ -268,7 +212,7 @@ PlainLaunch make_append_launch(const AppendCall& call, const Architecture& archi
                     to_string(call.k.dtype), architecture.name));
   std::int64_t blocks = 0;
   if (__builtin_mul_overflow(call.tokens(), arguments.blocks_of_token, &blocks)) blocks = INT64_MAX;
-  const generator::AppendKernel wanted{call.k.dtype, rotary_of(call.opts), table, to_e4m3};
+  const generator::AppendKernel wanted{call.k.dtype, rotary.kind(), rotary.dtype(call.k.dtype), to_e4m3};
   const generator::PlainKernel& kernel =
       kernels.get(fmt::format("append {} {} {} {} {}", to_string(wanted.dtype), static_cast<int>(wanted.rotary),
                               to_string(wanted.table), wanted.to_e4m3, architecture.name),

@@ -1,31 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/call/dropout.h"
 
-#include <array>
 #include <cmath>
 
+#include "runtime/call/philox.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit {
 namespace {
-
-using Words = std::array<std::uint32_t, 4>;
-
-constexpr std::uint32_t lower(std::uint64_t x) noexcept { return static_cast<std::uint32_t>(x); }
-constexpr std::uint32_t upper(std::uint64_t x) noexcept { return static_cast<std::uint32_t>(x >> 32); }
-
-// Philox4x32 with seven rounds.
-Words philox(Words counter, std::array<std::uint32_t, 2> key) noexcept {
-  constexpr int kRounds = 7;
-  for (int round = 0; round < kRounds; ++round) {
-    const std::uint64_t first = std::uint64_t{0xd2511f53} * counter[0];
-    const std::uint64_t second = std::uint64_t{0xcd9e8d57} * counter[2];
-    counter = {upper(second) ^ counter[1] ^ key[0], lower(second), upper(first) ^ counter[3] ^ key[1], lower(first)};
-    key[0] += 0x9e3779b9;
-    key[1] += 0xbb67ae85;
-  }
-  return counter;
-}
 
 // --- Random numbers in the order of the f16 that they are
 // --------------------------------------------------------------
@@ -86,14 +68,15 @@ DropoutRow::DropoutRow(const Dropout& dropout, std::int64_t num_heads_q, std::in
                        std::int64_t query)
     : dropout_(dropout),
       threshold_(dropout_threshold(dropout.probability)),
-      row_of_heads_(lower(static_cast<std::uint64_t>(batch * num_heads_q + head))),
-      query_(lower(static_cast<std::uint64_t>(query))) {}
+      row_of_heads_(lower_word(static_cast<std::uint64_t>(batch * num_heads_q + head))),
+      query_(lower_word(static_cast<std::uint64_t>(query))) {}
 
 bool DropoutRow::keeps(std::int64_t key) const noexcept {
   constexpr std::uint32_t kBitsOfBlock = 1 | 8 | 16;  // of a key: which of a block's numbers is its
-  const std::uint32_t j = lower(static_cast<std::uint64_t>(key));
-  const Words block = philox({query_, j & ~kBitsOfBlock, row_of_heads_, lower(dropout_.offset)},
-                             {lower(dropout_.seed), upper(dropout_.seed) ^ upper(dropout_.offset)});
+  const std::uint32_t j = lower_word(static_cast<std::uint64_t>(key));
+  const PhiloxWords block =
+      philox({query_, j & ~kBitsOfBlock, row_of_heads_, lower_word(dropout_.offset)},
+             {lower_word(dropout_.seed), upper_word(dropout_.seed) ^ upper_word(dropout_.offset)});
   const auto number = static_cast<std::uint16_t>(block[j / 8 % 4] >> 16 * (j % 2));
   return is_at_least(number, threshold_.bits) != threshold_.keeps_below;
 }

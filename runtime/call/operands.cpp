@@ -159,4 +159,15 @@ void add_operand(Operands& operands, const char* name, const Tensor& tensor, Ope
   operands.add({name, &tensor, role, written, range});
 }
 
+void add_numbers(Operands& operands, const char* name, const std::optional<Tensor>& numbers, std::int64_t wanted,
+                 const char* of_what, bool may_be_i64) {
+  if (!numbers) return;
+  if (numbers->dtype != DType::i32 && !(may_be_i64 && numbers->dtype == DType::i64))
+    reject("{}: dtype must be i32{}, was {}", name, may_be_i64 ? " or i64" : "", to_string(numbers->dtype));
+  check_shape(name, *numbers, kOfBatchRules);
+  if (numbers->shape[0] != wanted)
+    reject("{}: must have {} elements, {}, had {}", name, wanted, of_what, numbers->shape[0]);
+  add_operand(operands, name, *numbers, Operand::Role::captured_packed, false);
+}
+
 }  // namespace flashjit::runtime

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "flashjit/tensor.h"
 #include "generator/functions.h"
@@ -87,5 +88,8 @@ bool overlap(const MemoryRange& written, const MemoryRange& other) noexcept;
 // Adds a tensor whose shape and dtype were checked: looks at what the view says else, and at its memory. What is
 // written must have each element once, and none that the call reads or writes elsewhere.
 void add_operand(Operands& operands, const char* name, const Tensor& tensor, Operand::Role role, bool written);
+// Numbers that are read, if there are any: i32, or i64 where that may be, contiguous, and so many of them.
+void add_numbers(Operands& operands, const char* name, const std::optional<Tensor>& numbers, std::int64_t wanted,
+                 const char* of_what, bool may_be_i64);
 
 }  // namespace flashjit::runtime

@@ -10,6 +10,7 @@
 
 #include "flashjit/reference.h"
 #include "runtime/call/tensor_dims.h"
+#include "runtime/reference/rotary.h"
 
 namespace flashjit::reference {
 namespace {
@@ -41,7 +42,7 @@ struct TokenPlace {
 
 class Appender {
  public:
-  explicit Appender(const AppendCall& call) : call_(call), opts_(call.opts) {}
+  explicit Appender(const AppendCall& call) : call_(call), opts_(call.opts), rotary_(call.opts) {}
 
   void by_slots() const {
     const std::int64_t page_size = call_.k_cache.shape[runtime::seqlen_dim];
@@ -97,11 +98,11 @@ class Appender {
         std::vector<float> values(static_cast<std::size_t>(width));
         for (std::int64_t i = 0; i < width; ++i)
           values[static_cast<std::size_t>(i)] = static_cast<float>(load_element(row, from.dtype, i));
-        if (has_rotary) turn(values.data(), DType::f32, position);
+        if (has_rotary) turn_row(values.data(), DType::f32, rotary_, position);
         store_scaled(values, into, scale, target, head);
       } else {
         std::memmove(into, row, static_cast<std::size_t>(width) * size_of(from.dtype));
-        if (has_rotary) turn(into, from.dtype, position);
+        if (has_rotary) turn_row(into, from.dtype, rotary_, position);
       }
     }
   }
@@ -127,24 +128,10 @@ class Appender {
     for (std::size_t i = 0; i < values.size(); ++i)
       store_element(into, DType::e4m3, static_cast<std::int64_t>(i), values[i] / divisor);
   }
-  // In place.
-  void turn(void* row, DType dtype, std::int64_t position) const {
-    const Tensor &cosines = *opts_.rotary_cos, &sines = *opts_.rotary_sin;
-    position = std::clamp<std::int64_t>(position, 0, cosines.shape[0] - 1);
-    const std::int64_t half = cosines.shape[1];
-    for (std::int64_t i = 0; i < half; ++i) {
-      const std::int64_t first = opts_.rotary_interleaved ? 2 * i : i;
-      const std::int64_t second = opts_.rotary_interleaved ? first + 1 : i + half;
-      const double x = load_element(row, dtype, first), y = load_element(row, dtype, second);
-      const double cosine = load_element(cosines.data, cosines.dtype, position * cosines.strides[0] + i);
-      const double sine = load_element(sines.data, sines.dtype, position * sines.strides[0] + i);
-      store_element(row, dtype, first, x * cosine - y * sine);
-      store_element(row, dtype, second, y * cosine + x * sine);
-    }
-  }
 
   const AppendCall& call_;
   const AppendOptions& opts_;
+  const runtime::GivenRotary rotary_;
 };
 
 }  // namespace

@@ -10,10 +10,8 @@
 #include "ptx/memory.cuh"
 #include "ptx/special_registers.cuh"
 #include "tile/octet.cuh"
+#include "tile/rotary.cuh"
 #include "types.cuh"
-
-// Which elements of a row turn together: one of its first half with one of the second, or neighbours.
-enum class Rotary { none, halves, neighbours };
 
 struct AppendShared {
   int sequence;  // of the block's token
@@ -73,18 +71,15 @@ class AppendToken {
     int64 position;
   };
 
-  static __device__ __forceinline__ int64 number(const TokenNumbers& numbers, int64 token) {
-    if (numbers.are_i64 != 0) return reinterpret_cast<const int64*>(numbers.first)[token];
-    return reinterpret_cast<const int*>(numbers.first)[token];
-  }
   static __device__ __forceinline__ bool is_below(int64 index, int count) { return index >= 0 && index < count; }
 
   __device__ __forceinline__ Target target_of(const Place& place, int64 token, int64 position) const {
-    if (args.position_of_token.first != nullptr) position = number(args.position_of_token, token);
+    const TokenNumbers& given = args.rotary.position_of_token;
+    if (given.first != nullptr) position = number_of_token(given, token);
     return {true, is_below(place.batch, args.pages) && is_below(place.row, args.page_size), place, position};
   }
   __device__ __forceinline__ Target target_of_slot(int64 token) const {
-    const int64 slot = number(args.slots, token);
+    const int64 slot = number_of_token(args.slots, token);
     return target_of({slot / args.page_size, slot % args.page_size}, token, 0);
   }
   // The last of a sequence's new tokens is its last key.
@@ -162,31 +157,13 @@ class AppendToken {
     const int first = kRotary == Rotary::halves ? index : 2 * index;
     const int second = kRotary == Rotary::halves ? index + turned : first + 1;
     Octet x = load(from, first), y = load(from, second);
-    position = min(max(position, static_cast<int64>(0)), static_cast<int64>(args.positions) - 1);
-    const Octet cosine = entry(args.cosines + position * args.cosines_stride, index);
-    const Octet sine = entry(args.sines + position * args.sines_stride, index);
-#pragma unroll
-    for (int i = 0; i < kChunkElements; ++i) {
-      if constexpr (kRotary == Rotary::halves) {
-        turn(x.x[i], y.x[i], cosine.x[i], sine.x[i]);
-      } else {
-        Octet& pairs = i < kChunkElements / 2 ? x : y;
-        turn(pairs.x[2 * i % kChunkElements], pairs.x[2 * i % kChunkElements + 1], cosine.x[i], sine.x[i]);
-      }
-    }
+    const Angles<Table> angles(args.rotary, position);
+    turn_pairs<kRotary>(x, y, angles.cosine(index), angles.sine(index));
     use(first, x);
     use(second, y);
   }
   static __device__ __forceinline__ Octet load(const char* row, int chunk) {
     return Octets<Element>::load(row + chunk * kChunkBytes);
-  }
-  static __device__ __forceinline__ Octet entry(const char* row, int index) {
-    return Octets<Table>::load(row + index * Octets<Table>::kBytes);
-  }
-  static __device__ __forceinline__ void turn(float& x, float& y, float cosine, float sine) {
-    const float turned = __fmaf_rn(x, cosine, -(y * sine));
-    y = __fmaf_rn(y, cosine, x * sine);
-    x = turned;
   }
 
   const AppendArguments& args;

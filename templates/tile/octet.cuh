@@ -29,12 +29,11 @@ struct Octets {
     ptx::cvt_x2(Element{}, pairs.w, octet.x[6], octet.x[7]);
     return octet;
   }
-  static __device__ __forceinline__ void store(char* at, const Octet& octet) {
-    ptx::st_global(at, ptx::Chunk{ptx::cvt_rn_x2(Element{}, octet.x[0], octet.x[1]),
-                                  ptx::cvt_rn_x2(Element{}, octet.x[2], octet.x[3]),
-                                  ptx::cvt_rn_x2(Element{}, octet.x[4], octet.x[5]),
-                                  ptx::cvt_rn_x2(Element{}, octet.x[6], octet.x[7])});
+  static __device__ __forceinline__ ptx::Chunk to_pairs(const Octet& octet) {
+    return {ptx::cvt_rn_x2(Element{}, octet.x[0], octet.x[1]), ptx::cvt_rn_x2(Element{}, octet.x[2], octet.x[3]),
+            ptx::cvt_rn_x2(Element{}, octet.x[4], octet.x[5]), ptx::cvt_rn_x2(Element{}, octet.x[6], octet.x[7])};
   }
+  static __device__ __forceinline__ void store(char* at, const Octet& octet) { ptx::st_global(at, to_pairs(octet)); }
 };
 
 template <>
