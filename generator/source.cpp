@@ -33,6 +33,15 @@ Source plain_source(std::string_view kernel, std::string_view entry, const Probl
   return named_source(source.name + fmt::format(".{}", architecture.name), entry);
 }
 
+const char* word_of(Rotary rotary) {
+  constexpr const char* kWords[] = {"none", "halves", "neighbours"};
+  return kWords[static_cast<std::size_t>(rotary)];
+}
+// Of a kernel's name.
+std::string suffix_of(Rotary rotary, DType table) {
+  return rotary == Rotary::none ? "" : fmt::format("-rotary-{}-{}", word_of(rotary), to_string(table));
+}
+
 const char* element_or_single(DType dtype) { return dtype == DType::f32 ? "Single" : generator::row_of(dtype).element; }
 
 }  // namespace
@@ -50,12 +59,14 @@ PlainKernel plain_kernel(const PlainText& text, int threads, std::size_t argumen
   PlainKernel kernel{plain_source(text.name, text.entry, {}, architecture), threads, argument_bytes, 0};
   kernel.source.device_code = templates.flatten({text.device_code});
   kernel.source.generated =
-      kGenerated + fmt::format(
-                       "static_assert(sizeof({0}) == {1}, \"host and device arguments disagree\");\n"
-                       "extern \"C\" __global__ void __launch_bounds__({2}) {3}(const __grid_constant__ {0} args) {{\n"
-                       "  {4}.run();\n"
-                       "}}\n",
-                       text.arguments, argument_bytes, threads, text.entry, text.work);
+      kGenerated +
+      fmt::format(
+          "static_assert(sizeof({0}) == {1}, \"host and device arguments disagree\");\n"
+          "extern \"C\" __global__ void __launch_bounds__({2}{5}) {3}(const __grid_constant__ {0} args) {{\n"
+          "  {4}.run();\n"
+          "}}\n",
+          text.arguments, argument_bytes, threads, text.entry, text.work,
+          text.blocks_of_sm > 0 ? fmt::format(", {}", text.blocks_of_sm) : "");
   return kernel;
 }
 
@@ -195,11 +206,10 @@ bool converts_to_e4m3(const Architecture& architecture) noexcept {
 }
 
 PlainKernel render_append(const AppendKernel& wanted, const Architecture& architecture, const Templates& templates) {
-  constexpr const char* kRotary[] = {"none", "halves", "neighbours"};
-  const char* const word = kRotary[static_cast<std::size_t>(wanted.rotary)];
+  const char* const word = word_of(wanted.rotary);
   std::string name = fmt::format("append-{}", to_string(wanted.dtype));
   if (wanted.to_e4m3) name += "-e4m3";
-  if (wanted.rotary != Rotary::none) name += fmt::format("-rotary-{}-{}", word, to_string(wanted.table));
+  name += suffix_of(wanted.rotary, wanted.table);
   const std::string types =
       fmt::format("{}, Rotary::{}, {}", row_of(wanted.dtype).element, word, element_or_single(wanted.table));
   constexpr const char* kEntry = "flashjit_append";
@@ -212,6 +222,26 @@ PlainKernel render_append(const AppendKernel& wanted, const Architecture& archit
        fmt::format("__shared__ AppendShared shared;\n  AppendToken<{}, E4m3Cache>(args.core, shared, {{args.scales}})",
                    types)},
       kAppendThreads, sizeof(AppendToE4m3Arguments), architecture, templates);
+}
+
+PlainKernel render_quantize(const QuantizeKernel& wanted, QuantizePass pass, const Architecture& architecture,
+                            const Templates& templates) {
+  constexpr const char* kPasses[] = {"maxima", "by-given", "by-maxima", "by-rows"};
+  constexpr const char* kScalesFrom[] = {"given", "given", "maxima", "rows"};  // maxima need none
+  const auto index = static_cast<std::size_t>(pass);
+  std::string name = fmt::format("quantize-{}-{}-d{}", kPasses[index], to_string(wanted.dtype), wanted.head_dim);
+  if (wanted.rotates) name += "-rotated";
+  name += suffix_of(wanted.rotary, wanted.table);
+  const std::string work = fmt::format(
+      "__shared__ QuantizeShared shared;\n"
+      "  {}<QuantizeConfig<{}, {}, {}, Rotary::{}, {}, ScalesFrom::{}>>{{args, shared}}",
+      pass == QuantizePass::maxima ? "LargestOfShares" : "QuantizeRows", row_of(wanted.dtype).element, wanted.head_dim,
+      wanted.rotates, word_of(wanted.rotary), element_or_single(wanted.table), kScalesFrom[index]);
+  const bool is_small = wanted.head_dim <= 64 && wanted.rotary == Rotary::none;
+  const int blocks_of_sm = is_small ? 3 : wanted.head_dim <= 128 ? 2 : 1;  // as their registers allow
+  return plain_kernel(
+      {std::move(name), "flashjit_quantize", "kernels/quantize.cuh", "QuantizeArguments", work, blocks_of_sm},
+      kQuantizeWarps * 32, sizeof(QuantizeArguments), architecture, templates);
 }
 
 Source render_mma_ceiling(DType dtype, const Architecture& architecture, const Templates& templates) {

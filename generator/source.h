@@ -77,6 +77,19 @@ PlainKernel render_append(const AppendKernel& wanted, const Architecture& archit
 // Whether an architecture has instructions for it (PTX ISA 8.1, "cvt").
 bool converts_to_e4m3(const Architecture& architecture) noexcept;
 
+// Writes rows of f16 or bf16 in e4m3, on architectures that convert to it; with rotary embedding and with a rotation.
+struct QuantizeKernel {
+  DType dtype;
+  std::int64_t head_dim;
+  bool rotates = false;
+  Rotary rotary = Rotary::none;
+  DType table = dtype;
+};
+// Finds the maxima of scales; or writes the rows, by scales that are given, that maxima tell or that rows do.
+enum class QuantizePass : std::uint8_t { maxima, by_given, by_maxima, by_rows };
+PlainKernel render_quantize(const QuantizeKernel& wanted, QuantizePass pass, const Architecture& architecture,
+                            const Templates& templates = embedded_templates());
+
 // A loop of nothing but mma.sync: what the tensor cores give to this family of kernels. 256 threads a block;
 // arguments (float* sink, int iterations); one iteration of one warp is kCeilingFlops floating-point operations.
 inline constexpr double kCeilingFlops = 16.0 * 2 * 16 * 8 * 16;

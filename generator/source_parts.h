@@ -47,6 +47,7 @@ struct PlainText {
   const char *entry, *device_code;
   const char* arguments;  // its struct of abi.cuh
   std::string work;       // what is made of them and run
+  int blocks_of_sm = 0;   // that are to run there at once; 0: as it comes
 };
 PlainKernel plain_kernel(const PlainText& text, int threads, std::size_t argument_bytes,
                          const Architecture& architecture, const Templates& templates);

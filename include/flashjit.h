@@ -305,6 +305,36 @@ typedef struct flashjit_append_options {
 flashjit_status flashjit_append(flashjit_engine* engine, const DLTensor* k, const DLTensor* v, const DLTensor* k_cache,
                                 const DLTensor* v_cache, const flashjit_append_options* options);
 
+/* What has a scale of its own. */
+typedef enum flashjit_scale_of {
+  FLASHJIT_SCALE_OF_HEAD = 0,   /* each head of a batch entry: [batch, num_heads] */
+  FLASHJIT_SCALE_OF_TENSOR = 1, /* all of x: [1] */
+  FLASHJIT_SCALE_OF_BLOCK = 2   /* of a head block_size rows: [batch, num_heads, ceil(seqlen / block_size)] */
+} flashjit_scale_of;
+/* What rows become on their way into e4m3; flashjit/quantize.h has the rules. NULL: a scale for each head, and nothing
+   else. */
+typedef struct flashjit_quantize_options {
+  size_t struct_size;
+  void* stream;               /* CUstream or cudaStream_t; NULL: the default stream */
+  int32_t scale_of;           /* a flashjit_scale_of */
+  int32_t scale_is_given;     /* 1: scales are read, and not written */
+  int64_t block_size;         /* rows; 0 unless scale_of is of blocks */
+  uint64_t rotation_seed;     /* of signs; 0 unless rows are rotated */
+  int32_t rotates;            /* 1: each row is multiplied by random signs and a Hadamard matrix */
+  int32_t rotary_interleaved; /* 0: elements i and i + rotary_dim / 2 turn together; 1: 2 i and 2 i + 1 */
+  const DLTensor* rotary_cos; /* rows turn by these angles before: kDLFloat 16 or 32 or kDLBfloat 16 [positions, */
+  const DLTensor* rotary_sin; /* rotary_dim / 2] */
+  const DLTensor* positions;  /* kDLInt 32 or 64 [batch * seqlen]; NULL: a row's place in its batch entry */
+} flashjit_quantize_options;
+#define FLASHJIT_QUANTIZE_OPTIONS_INIT \
+  { sizeof(flashjit_quantize_options), NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL }
+/* Writes x, [batch, seqlen, num_heads, head_dim] or [total, num_heads, head_dim] of kDLFloat 16 or kDLBfloat 16, into
+   out of its shape and kDLFloat8_e4m3fn 8, or kDLUInt 8 for its bytes, and what elements of that are to be multiplied
+   by into scale, f32, of the shape that scale_of says, without the first size where x has three, as flashjit::quantize
+   does (flashjit/quantize.h). */
+flashjit_status flashjit_quantize(flashjit_engine* engine, const DLTensor* x, const DLTensor* out,
+                                  const DLTensor* scale, const flashjit_quantize_options* options);
+
 /* Which probabilities dropout keeps, of calls with these numbers and lengths: 1 or 0 into host memory of shape [batch,
    num_heads_q, seqlen_q, seqlen_kv], packed. num_heads_q is that of the calls. */
 flashjit_status flashjit_dropout_mask(double probability, uint64_t seed, uint64_t offset,

@@ -325,6 +325,31 @@ struct AppendToE4m3Arguments {
   AppendedScales scales[kAppendedCaches];
 };
 
+// The kernels that write rows in e4m3: kernels/quantize.cuh, a thread block for some rows of a head.
+constexpr int kQuantizeTileRows = 16;  // of a warp
+constexpr int kQuantizeWarps = 8;      // of a thread block, at most
+constexpr int kQuantizeMaxHeadDim = 256;
+struct QuantizeArguments {
+  const char* x;
+  char* out;
+  RowStrides x_strides, out_strides;
+  int seqlen, num_heads;
+  int rows_of_block;   // of a head, that a thread block has
+  int blocks_of_head;  // the last one may have fewer rows
+  int warps;           // of a thread block
+  // f32, of [batch, block, head]; with strides of 0 for what they do not depend on.
+  char* scale;
+  RowStrides scale_strides;
+  // The largest magnitudes of shares of what has a scale, which are a thread block's each.
+  float* maxima;
+  int shares;                                // of what has a scale
+  int blocks_of_a_scale;                     // which shares are made of; of a head, or all there are
+  int is_of_head;                            // 0: one scale for all
+  unsigned signs[kQuantizeMaxHeadDim / 32];  // of elements of a row, a bit each; set: -1
+  RotaryTables rotary;
+  int turned;  // of a row's first chunks every two that turn together
+};
+
 // --- Gradients ------------------------------------------------------------------------------------------------------
 
 // The kernel of kernels/mma_backward.cuh, a thread block for each tile of keys.

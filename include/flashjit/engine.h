@@ -16,6 +16,7 @@
 #include "flashjit/batch_plan.h"
 #include "flashjit/merge.h"
 #include "flashjit/problem.h"
+#include "flashjit/quantize.h"
 #include "flashjit/reference.h"
 #include "flashjit/tensor.h"
 #include "flashjit/tuning.h"
@@ -89,7 +90,7 @@ struct EngineOptions {
   // For debugging: each call with a ragged batch, each plan and each append reads its offsets, lengths, indices, slots
   // and page table back first, which waits for its stream, and throws Error(invalid_argument) for what no call may say,
   // with the sequence and the entry of the table: numbers of no page, offsets that decrease, lengths beyond rows, table
-  // or maximum. Not while a graph is captured.
+  // or maximum. Likewise each quantize the scales that it is given. Not while a graph is captured.
   bool check_pages = false;
   // These may be called from any thread. What they throw is dropped: a line that cannot be written is no error of a
   // call.
@@ -255,6 +256,10 @@ class Engine {
   // See append.h.
   void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache,
               const AppendOptions& opts);
+
+  // See quantize.h.
+  void quantize(const Tensor& x, const Tensor& out, const Tensor& scale, const QuantizeOptions& opts = {});
+  Quantized quantize(const Tensor& x, const QuantizeOptions& opts = {});
 
   // What the predicates of the options (boolean_mask, documents, tree, mask) leave of granules of 64 queries and 16
   // keys, for AttentionOptions::block_mask: on opts.stream, for calls with the same predicates and offsets and the

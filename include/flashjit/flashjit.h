@@ -11,6 +11,7 @@
 #include "flashjit/error.h"
 #include "flashjit/merge.h"
 #include "flashjit/problem.h"
+#include "flashjit/quantize.h"
 #include "flashjit/reference.h"
 #include "flashjit/tensor.h"
 #include "flashjit/version.h"

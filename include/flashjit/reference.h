@@ -7,6 +7,7 @@
 
 #include "flashjit/append.h"
 #include "flashjit/attention.h"
+#include "flashjit/quantize.h"
 #include "flashjit/tensor.h"
 
 namespace flashjit::reference {
@@ -54,6 +55,10 @@ Result merge(const std::vector<Result>& parts);
 // What flashjit::append writes, into caches in host memory: shapes, strides and options mean the same; opts.stream is
 // not used. What turns is computed in double precision and rounded once. Throws Error(invalid_argument).
 void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache, const AppendOptions& opts);
+
+// What flashjit::quantize writes, into host memory, in double precision but for what turns, which is rounded to the
+// dtype of x; opts.stream is not used. Throws Error(invalid_argument), for a given scale that is not positive, too.
+void quantize(const Tensor& x, const Tensor& out, const Tensor& scale, const QuantizeOptions& opts = {});
 
 // A kernel's output against the two results above, by the rule of FlashAttention's tests:
 //   max|out - exact| <= 2 * max|low - exact| + atol,  atol = two roundings of the largest output in the dtype.

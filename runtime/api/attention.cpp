@@ -42,6 +42,12 @@ void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tenso
   default_engine().append(k, v, k_cache, v_cache, opts);
 }
 
+void quantize(const Tensor& x, const Tensor& out, const Tensor& scale, const QuantizeOptions& opts) {
+  default_engine().quantize(x, out, scale, opts);
+}
+
+Quantized quantize(const Tensor& x, const QuantizeOptions& opts) { return default_engine().quantize(x, opts); }
+
 void merge(const std::vector<Partial>& parts, const Tensor& out, const MergeOptions& opts) {
   default_engine().merge(parts, out, opts);
 }

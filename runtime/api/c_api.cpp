@@ -120,6 +120,13 @@ void append(Engine& engine, const DLTensor* k, const DLTensor* v, const DLTensor
                 to_keys("v_cache", v_cache, kind), to_append_options(options, kind));
 }
 
+void quantize(Engine& engine, const DLTensor* x, const DLTensor* out, const DLTensor* scale,
+              const flashjit_quantize_options* options) {
+  const MemoryKind kind = memory_of(engine);
+  engine.quantize(to_rows("x", x, kind), to_e4m3("out", out, kind), to_tensor("scale", scale, kind, "f32"),
+                  to_quantize_options(options, kind));
+}
+
 void dropout_mask(const flashjit::Dropout& dropout, const flashjit::CallShape& shape, std::uint8_t* kept) {
   flashjit::kept_share(dropout.probability);  // refuses one that is none
   const auto rows = static_cast<std::size_t>(shape.batch * shape.num_heads_q * shape.seqlen_q);
@@ -235,6 +242,11 @@ flashjit_status flashjit_merge(flashjit_engine* engine, const flashjit_partial* 
 flashjit_status flashjit_append(flashjit_engine* engine, const DLTensor* k, const DLTensor* v, const DLTensor* k_cache,
                                 const DLTensor* v_cache, const flashjit_append_options* options) {
   return guarded([&] { append(engine_of(engine), k, v, k_cache, v_cache, options); });
+}
+
+flashjit_status flashjit_quantize(flashjit_engine* engine, const DLTensor* x, const DLTensor* out,
+                                  const DLTensor* scale, const flashjit_quantize_options* options) {
+  return guarded([&] { quantize(engine_of(engine), x, out, scale, options); });
 }
 
 flashjit_status flashjit_dropout_mask(double probability, uint64_t seed, uint64_t offset,

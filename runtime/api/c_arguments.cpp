@@ -180,6 +180,28 @@ AppendOptions to_append_options(const flashjit_append_options* given, MemoryKind
   return options;
 }
 
+QuantizeOptions to_quantize_options(const flashjit_quantize_options* given, MemoryKind kind) {
+  QuantizeOptions options;
+  if (!given) return options;
+  const auto c = read_struct(*given);
+  constexpr ScaleOf kScalesOf[] = {ScaleOf::head, ScaleOf::tensor, ScaleOf::block};
+  if (c.scale_of < 0 || c.scale_of >= static_cast<int>(std::size(kScalesOf)))
+    reject("scale_of: must be a flashjit_scale_of, was {}", c.scale_of);
+  options.scale_of = kScalesOf[c.scale_of];
+  options.scale_is_given = to_bool("scale_is_given", c.scale_is_given);
+  options.block_size = c.block_size;
+  if (to_bool("rotates", c.rotates)) options.rotation_seed = c.rotation_seed;
+  if (!options.rotation_seed && c.rotation_seed != 0)
+    reject("rotation_seed: must be 0 without rotates, was {}", c.rotation_seed);
+  options.rotary_interleaved = to_bool("rotary_interleaved", c.rotary_interleaved);
+  constexpr const char* kOfTables = "f16, bf16 or f32";
+  if (c.rotary_cos) options.rotary_cos = to_tensor("rotary_cos", c.rotary_cos, kind, kOfTables);
+  if (c.rotary_sin) options.rotary_sin = to_tensor("rotary_sin", c.rotary_sin, kind, kOfTables);
+  if (c.positions) options.positions = to_tensor("positions", c.positions, kind, "i32 or i64");
+  options.stream = static_cast<Stream>(c.stream);
+  return options;
+}
+
 bool is_deterministic(const flashjit_gradients& given) {
   require_zero("reserved", given.reserved);
   return to_bool("deterministic", given.deterministic);

@@ -52,6 +52,7 @@ std::string_view require_short(const char* name, std::string_view spelling);
 EngineOptions to_engine_options(const flashjit_engine_options* given);
 AttentionOptions to_attention_options(const flashjit_attention_options* given, MemoryKind kind);
 AppendOptions to_append_options(const flashjit_append_options* given, MemoryKind kind);
+QuantizeOptions to_quantize_options(const flashjit_quantize_options* given, MemoryKind kind);  // null: none
 bool is_deterministic(const flashjit_gradients& given);
 Problem to_problem(const flashjit_problem* given);
 BackwardProblem to_backward_problem(const flashjit_problem* given, const flashjit_gradient_kinds* kinds);

@@ -28,6 +28,7 @@ constexpr StructFacts facts_of(const flashjit_function&) { return {"flashjit_fun
 constexpr StructFacts facts_of(const flashjit_attention_options&) { return {"flashjit_attention_options", 48}; }
 constexpr StructFacts facts_of(const flashjit_gradients&) { return {"flashjit_gradients", 32}; }
 constexpr StructFacts facts_of(const flashjit_append_options&) { return {"flashjit_append_options", 112}; }
+constexpr StructFacts facts_of(const flashjit_quantize_options&) { return {"flashjit_quantize_options", 72}; }
 constexpr StructFacts facts_of(const flashjit_plan_info&) { return {"flashjit_plan_info", 32}; }
 constexpr StructFacts facts_of(const flashjit_gradient_kinds&) { return {"flashjit_gradient_kinds", 32}; }
 constexpr StructFacts facts_of(const flashjit_problem&) { return {"flashjit_problem", 24}; }

@@ -111,4 +111,12 @@ Tensor to_tensor(const char* name, const DLTensor* tensor, MemoryKind kind, cons
   return tensor->strides ? Tensor(data, *dtype, shape, Dims(tensor->strides, rank)) : Tensor(data, *dtype, shape);
 }
 
+Tensor to_e4m3(const char* name, const DLTensor* tensor, MemoryKind kind) {
+  constexpr const char* kWanted = "e4m3, or uint8 in its place";
+  if (!tensor || !is(tensor->dtype, kDLUInt, 8)) return to_tensor(name, tensor, kind, kWanted);
+  DLTensor bytes = *tensor;
+  bytes.dtype.code = kE4m3;
+  return to_tensor(name, &bytes, kind, kWanted);
+}
+
 }  // namespace flashjit::runtime

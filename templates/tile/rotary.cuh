@@ -56,3 +56,21 @@ __device__ __forceinline__ void turn_pairs(Octet& x, Octet& y, const Octet& cosi
     }
   }
 }
+
+// One of the two chunks alone, with the same bits: of halves beside the other one,
+__device__ __forceinline__ void turn_half(Octet& x, const Octet& other, const Octet& cosine, const Octet& sine,
+                                          bool is_second) {
+#pragma unroll
+  for (int i = 0; i < kChunkElements; ++i) {
+    const float product = other.x[i] * sine.x[i];
+    x.x[i] = __fmaf_rn(x.x[i], cosine.x[i], is_second ? product : -product);
+  }
+}
+// and of neighbours by itself.
+__device__ __forceinline__ void turn_neighbours(Octet& x, const Octet& cosine, const Octet& sine, bool is_second) {
+  constexpr int kPairs = kChunkElements / 2;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i)
+    turn_pair(x.x[2 * i], x.x[2 * i + 1], is_second ? cosine.x[i + kPairs] : cosine.x[i],
+              is_second ? sine.x[i + kPairs] : sine.x[i]);
+}

@@ -519,6 +519,48 @@ TEST_CASE("a cache of e4m3 is written and read through C as in C++") {
   flashjit_engine_destroy(engine);
 }
 
+TEST_CASE("rows become e4m3 through C as in C++, and what is wrong is told") {
+  flashjit_engine* const engine = make_engine();
+  const HostTensor x = HostTensor::random_normal(DType::f16, {2, 20, 3, 32}, 1),
+                   table = HostTensor::random_normal(DType::f32, {20, 16}, 3);
+  HostTensor out(DType::e4m3, x.shape()), scale(DType::f32, {2, 3, 2}), expected = out, expected_scale = scale;
+  QuantizeOptions opts;
+  opts.scale_of = ScaleOf::block, opts.block_size = 16, opts.rotation_seed = 9;
+  opts.rotary_cos = opts.rotary_sin = table.view(), opts.rotary_interleaved = true;
+  Engine(emulating()).quantize(x.view(), expected.view(), expected_scale.view(), opts);
+
+  const DlpackView c_x(x.view(), kDLCPU), c_out(out.view(), kDLCPU), c_scale(scale.view(), kDLCPU),
+      c_table(table.view(), kDLCPU);
+  flashjit_quantize_options options = FLASHJIT_QUANTIZE_OPTIONS_INIT;
+  options.scale_of = FLASHJIT_SCALE_OF_BLOCK, options.block_size = 16;
+  options.rotates = 1, options.rotation_seed = 9;
+  options.rotary_cos = options.rotary_sin = &c_table, options.rotary_interleaved = 1;
+  REQUIRE(flashjit_quantize(engine, &c_x, &c_out, &c_scale, &options) == FLASHJIT_OK);
+  CHECK(same_bytes(out, expected));
+  CHECK(same_bytes(scale, expected_scale));
+  // Libraries without the dtype have bytes.
+  std::memset(out.data(), 0, out.element_count());
+  DLTensor bytes = c_out;
+  bytes.dtype = {kDLUInt, 8, 1};
+  REQUIRE(flashjit_quantize(engine, &c_x, &bytes, &c_scale, &options) == FLASHJIT_OK);
+  CHECK(same_bytes(out, expected));
+
+  const auto refusal = [&](const DLTensor* given_out, const flashjit_quantize_options* given) {
+    CHECK(flashjit_quantize(engine, &c_x, given_out, &c_scale, given) == FLASHJIT_INVALID_ARGUMENT);
+    return std::string(flashjit_last_error());
+  };
+  CHECK(refusal(nullptr, &options) == "out: must point to a tensor, was null");
+  CHECK(refusal(&c_out, nullptr) == "scale: shape must be [2, 3], was [2, 3, 2]");
+  flashjit_quantize_options bad = options;
+  bad.scale_of = 3;
+  CHECK(refusal(&c_out, &bad) == "scale_of: must be a flashjit_scale_of, was 3");
+  bad = options, bad.rotates = 0;
+  CHECK(refusal(&c_out, &bad) == "rotation_seed: must be 0 without rotates, was 9");
+  bad = options, bad.struct_size = 8;
+  CHECK(refusal(&c_out, &bad) == "struct_size: must be sizeof(flashjit_quantize_options), was 8");
+  flashjit_engine_destroy(engine);
+}
+
 TEST_CASE("parts are joined through C as in C++, and what is wrong with them is told") {
   flashjit_engine* const engine = make_engine();
   const HostTensor out_a = HostTensor::random_normal(DType::f16, {1, 3, 2, 16}, 1),
