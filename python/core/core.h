@@ -143,6 +143,9 @@ PyObject* make_block_mask(PyObject* module, PyObject* args);
 PyObject* merge(PyObject* module, PyObject* args);
 /* append(engine, k, v, k_cache, v_cache, q_out, tensors, rotary_interleaved, stream): likewise; q_out may be None. */
 PyObject* append(PyObject* module, PyObject* args);
+/* quantize(engine, x, out, scale, tensors, scale_of, scale_is_given, block_size, rotates, rotation_seed,
+   rotary_interleaved, stream): likewise; scale_of is a flashjit_scale_of. */
+PyObject* quantize(PyObject* module, PyObject* args);
 /* prepare(engine, dtype, head_dim, head_dim_v, (causal, window, chunk, softcap, alibi, sinks, boolean_mask, documents,
    prefix, tree, block_mask, dropout, dropout_mask, ragged, paged, e4m3, token_scales), bias, score, mask, device):
    dtype and bias are (code, bits) of DLPack, (0, 0) for no bias; score and mask are as of launch. */

@@ -465,6 +465,42 @@ PyObject* append(PyObject* module, PyObject* args) {
   return finish(&call, status);
 }
 
+static const TensorOption quantize_tensors[] = {{"rotary_cos", offsetof(flashjit_quantize_options, rotary_cos)},
+                                                {"rotary_sin", offsetof(flashjit_quantize_options, rotary_sin)},
+                                                {"positions", offsetof(flashjit_quantize_options, positions)}};
+
+PyObject* quantize(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *x, *out, *scale, *further;
+  GivenSettings given = {0};
+  flashjit_quantize_options options = FLASHJIT_QUANTIZE_OPTIONS_INIT;
+  unsigned long long stream, seed;
+  long long block_size;
+  Call call;
+  begin(&call);
+  if (!PyArg_ParseTuple(args, "OOOOO!ipLpKpK:quantize", &given.engine, &x, &out, &scale, &PyDict_Type, &further,
+                        &options.scale_of, &options.scale_is_given, &block_size, &options.rotates, &seed,
+                        &options.rotary_interleaved, &stream) ||
+      !read_settings(&call.settings, &given)) {
+    return NULL;
+  }
+  const TensorOptions tensors = {quantize_tensors, sizeof quantize_tensors / sizeof *quantize_tensors, &options};
+  options.stream = (void*)(uintptr_t)stream;
+  options.block_size = block_size;
+  options.rotation_seed = seed;
+  const DLTensor* const x_view = lend(&call, "x", x, 0);
+  lend_named(&call, &tensors, further);
+  const DLTensor* const out_view = lend(&call, "out", out, 1);
+  const DLTensor* const scale_view = lend(&call, "scale", scale, !options.scale_is_given);
+  flashjit_status status = FLASHJIT_OK;
+  if (!call.wrong) {
+    Py_BEGIN_ALLOW_THREADS;
+    status = flashjit_quantize(call.settings.engine, x_view, out_view, scale_view, &options);
+    Py_END_ALLOW_THREADS;
+  }
+  return finish(&call, status);
+}
+
 /* Of captures only the types are read. kinds: of gradients, or None for calls of attention. */
 PyObject* prepare(PyObject* module, PyObject* args) {
   (void)module;

@@ -142,6 +142,7 @@ static PyMethodDef functions[] = {
     {"merge", merge, METH_VARARGS, NULL},
     {"plan", make_plan, METH_VARARGS, NULL},
     {"prepare", prepare, METH_VARARGS, NULL},
+    {"quantize", quantize, METH_VARARGS, NULL},
     {"reference", reference, METH_VARARGS, NULL},
     {"reference_backward", reference_backward, METH_VARARGS, NULL},
     {"counters", counters, METH_O, NULL},

@@ -25,7 +25,7 @@ __all__ = [
     "CacheMiss", "CompileFailed", "DriverError", "Engine", "Error", "IOFailure", "InvalidArgument", "KernelFault",
     "Mask", "NoCompiler", "NoDevice", "NoDriver", "Plan", "Score", "Unsupported", "__version__", "append", "attention",
     "attention_backward", "block_mask", "counters", "dropout_mask", "library_path", "merge", "plan", "prepare",
-    "prepare_backward", "reference", "reference_backward"
+    "prepare_backward", "quantize", "reference", "reference_backward"
 ]
 
 __version__: str = _core.version()
@@ -134,6 +134,16 @@ class Engine(_core.Engine):
                       rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved,
                       positions=positions, q=q, q_out=q_out, k_scale=k_scale, v_scale=v_scale, stream=stream,
                       engine=self)
+
+    def quantize(self, x: Any, *, scale_of: str = "head", block_size: int = 0, scale_is_given: bool = False,
+                 rotation_seed: int | None = None, rotary_cos: Any = None, rotary_sin: Any = None,
+                 rotary_interleaved: bool = False, positions: Any = None, out: Any = None, scale: Any = None,
+                 stream: Any = None) -> tuple[Any, Any]:
+        """As flashjit.quantize, with this engine."""
+        return quantize(x, scale_of=scale_of, block_size=block_size, scale_is_given=scale_is_given,
+                        rotation_seed=rotation_seed, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+                        rotary_interleaved=rotary_interleaved, positions=positions, out=out, scale=scale,
+                        stream=stream, engine=self)
 
     def counters(self) -> dict[str, int]:
         """As flashjit.counters, of this engine."""
@@ -389,6 +399,47 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seq
                "batch_indices_kv": batch_indices_kv, "leftpad_kv": leftpad_kv, "rotary_cos": rotary_cos,
                "rotary_sin": rotary_sin, "positions": positions, "q": q, "k_scale": k_scale, "v_scale": v_scale}
     return _arrays.append(k, v, k_cache, v_cache, q_out, rotary_interleaved, stream, engine, tensors)
+
+
+def quantize(x: Any, *, scale_of: str = "head", block_size: int = 0, scale_is_given: bool = False,
+             rotation_seed: int | None = None, rotary_cos: Any = None, rotary_sin: Any = None,
+             rotary_interleaved: bool = False, positions: Any = None, out: Any = None, scale: Any = None,
+             stream: Any = None, engine: Engine | None = None) -> tuple[Any, Any]:
+    """Make queries, keys or values float8_e4m3fn: (out, scale), x being about out times its scale.
+
+    >>> q8, q_scale = flashjit.quantize(q, scale_of="block", block_size=128, rotation_seed=7)
+
+    Takes compute capability 8.9 or more.
+
+    Parameters
+    ----------
+    x : array [batch, seqlen, heads, head_dim], or [total, heads, head_dim]
+        float16 or bfloat16. head_dim is a multiple of 16 up to 256.
+    scale_of : "head", "tensor" or "block"
+        What has a scale of its own, the largest magnitude there over 448, or 1 where all is 0: each head of a batch
+        entry, all of x, or of a head block_size rows.
+    block_size : int
+        Rows of a block; 0 unless scale_of is "block".
+    scale_is_given : bool
+        Whether scale is read in place of being written: positive numbers.
+    rotation_seed : int
+        Each row is multiplied by the random signs of this seed and a Hadamard matrix, which spreads outliers; the same
+        seed for queries and keys leaves their products as they were. Not when None.
+    rotary_cos, rotary_sin, rotary_interleaved, positions :
+        As of flashjit.append: x turns first. positions has one for each token, and must be given for x of three
+        dimensions; a row's place in its batch entry when None.
+    out : array, as x
+        float8_e4m3fn, or uint8 for its bytes. A new one of x's library when None, of uint8 where that has no
+        float8_e4m3fn.
+    scale : array
+        float32: [batch, heads], [1] or [batch, heads, ceil(seqlen / block_size)]; of x of three dimensions without the
+        first. A new one when None.
+    stream, engine :
+        As of flashjit.attention.
+    """
+    tensors = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "positions": positions}
+    return _arrays.quantize(x, scale_of, block_size, scale_is_given, rotation_seed, rotary_interleaved, out, scale,
+                            stream, engine, tensors)
 
 
 def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import re
 import sys
 from typing import Any, NamedTuple, Sequence
@@ -275,6 +276,66 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, q_out: Any, interleaved: 
     return q_out
 
 
+# By the numbers of flashjit_scale_of.
+_SCALES_OF = {"head": 0, "tensor": 1, "block": 2}
+
+
+def quantize(x: Any, scale_of: Any, block_size: Any, scale_is_given: Any, rotation_seed: Any, interleaved: Any,
+             out: Any, scale: Any, stream: Any, engine: Any, tensors: dict[str, Any]) -> tuple[Any, Any]:
+    """As flashjit.quantize, whose further arrays are in a dict by their names."""
+    library = _library_of("x", x)
+    _require_rank("x", x, may_lack_batch=True)
+    if scale_of not in _SCALES_OF:
+        raise InvalidArgument(f"scale_of: must be one of {', '.join(map(repr, _SCALES_OF))}, was {scale_of!r:.100}")
+    interleaved, is_given = _flag("rotary_interleaved", interleaved), _flag("scale_is_given", scale_is_given)
+    block_size, seed = _whole("block_size", block_size, 63), _whole("rotation_seed", rotation_seed or 0, 64)
+    if is_given and scale is None:
+        raise InvalidArgument("scale: must be given with scale_is_given=True, was not")
+    if out is None:
+        out = library.empty_e4m3(x, x.shape)
+    else:
+        library.check_out("out", out)
+    if scale is None:
+        scale = library.empty(x, _shape_of_scales(x, scale_of, block_size), "float32")
+    elif not is_given:
+        library.check_out("scale", scale)
+    numbers = (_SCALES_OF[scale_of], is_given, block_size, rotation_seed is not None, seed, interleaved)
+
+    def launch(handle: int) -> None:
+        _core.quantize(engine, _export("x", x, handle), _export("out", _as_e4m3(out), handle),
+                       _export("scale", scale, handle), _export_all(tensors, handle), *numbers, handle)
+
+    outputs = [out] if is_given else [out, scale]
+    results = library.run(launch, None if stream is None else stream_handle(stream), x, outputs)
+    for output in outputs:
+        library.mark_written(output)
+    return library.to_e4m3(results[0]), scale if is_given else results[1]
+
+
+def _shape_of_scales(x: Any, scale_of: str, block_size: int) -> tuple[int, ...]:
+    *batch, seqlen, heads, _ = x.shape
+    if scale_of == "tensor":
+        return (1, )
+    return (*batch, heads, -(-seqlen // max(block_size, 1))) if scale_of == "block" else (*batch, heads)
+
+
+def _as_e4m3(array: Any) -> Any:
+    """Bytes of PyTorch as what they are; those of other libraries the C interface takes."""
+    torch = sys.modules.get("torch")
+    is_bytes = torch is not None and isinstance(array, torch.Tensor) and array.dtype == torch.uint8
+    return array.view(torch.float8_e4m3fn) if is_bytes else array
+
+
+def _whole(name: str, value: Any, bits: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{name}: must be a whole number, was {value!r:.100}") from None
+    if not 0 <= number < 1 << bits:
+        raise InvalidArgument(f"{name}: must be from 0 to 2**{bits} - 1, was {number}")
+    return number
+
+
 def _pairs_of(parts: Any) -> list[tuple[Any, Any]]:
     try:
         pairs = [(out, lse) for out, lse in parts]
@@ -360,7 +421,7 @@ _DTYPES = {
     "seqused_q": _I32, "seqused_kv": _I32, "leftpad_kv": _I32, "batch_indices_kv": _I32, "page_table": _I32,
     "cu_seqlens": _I32, "slots": _I32_OR_I64, "positions": _I32_OR_I64,
     "tree": _I64, "dropout_state": _I64, "boolean_mask": _BOOLEAN, "dropout_mask": _BOOLEAN,
-    "rotary_cos": _FLOATS, "rotary_sin": _FLOATS, "bias": _FLOATS, "k_scale": _F32, "v_scale": _F32,
+    "rotary_cos": _FLOATS, "rotary_sin": _FLOATS, "bias": _FLOATS, "k_scale": _F32, "v_scale": _F32, "scale": _F32,
     "dlse": _F32, "dk": _FLOATS, "dv": _FLOATS}
 _OF_ROWS = _Dtypes("float16 or bfloat16", "bfloat16", "float16 (typestr <f2; bfloat16 needs __dlpack__)")
 _OF_KEYS = _Dtypes("float16, bfloat16 or float8_e4m3fn", "bfloat16", "float16 (typestr <f2; bfloat16 and float8_e4m3fn "
@@ -405,6 +466,17 @@ class _ArrayApi:
         namespace = like.__array_namespace__()
         return namespace.empty(shape, dtype=getattr(namespace, dtype) if dtype else like.dtype, device=like.device)
 
+    def empty_e4m3(self, like: Any, shape: Sequence[int]) -> Any:
+        """Of bytes where the library has no float8_e4m3fn."""
+        try:
+            return self.empty(like, shape, "float8_e4m3fn")
+        except AttributeError:
+            return self.empty(like, shape, "uint8")
+
+    def to_e4m3(self, out: Any) -> Any:
+        """What was made so, as the caller gets it."""
+        return out
+
     def check_out(self, name: str, out: Any) -> None:
         """Raise when an array of this library cannot be written."""
         if not getattr(getattr(out, "flags", None), "writeable", True):  # NumPy's
@@ -427,6 +499,11 @@ class _NumPy(_ArrayApi):
     def empty(self, like: Any, shape: Sequence[int], dtype: str | None = None) -> Any:
         numpy = importlib.import_module("numpy")
         return numpy.empty(shape, dtype=getattr(numpy, dtype) if dtype else like.dtype)
+
+    def empty_e4m3(self, like: Any, shape: Sequence[int]) -> Any:
+        bytes_of_it = self.empty(like, shape, "uint8")
+        ml_dtypes = sys.modules.get("ml_dtypes")
+        return bytes_of_it if ml_dtypes is None else bytes_of_it.view(ml_dtypes.float8_e4m3fn)
 
 
 class _CuPy(_ArrayApi):
@@ -467,6 +544,12 @@ class _Jax(_ArrayApi):
                               "flashjit.attention outside jax.jit, jax.grad and jax.vmap")
         with jax.default_device(next(iter(like.devices()))):
             return jax.numpy.empty(shape, dtype=getattr(jax.numpy, dtype) if dtype else like.dtype)
+
+    def empty_e4m3(self, like: Any, shape: Sequence[int]) -> Any:
+        return self.empty(like, shape, "uint8")  # its DLPack has no word for the other
+
+    def to_e4m3(self, out: Any) -> Any:
+        return out.view(importlib.import_module("jax").numpy.float8_e4m3fn)
 
     def check_out(self, name: str, out: Any) -> None:
         raise InvalidArgument(f"{name}: must not be an array of JAX, which are immutable")

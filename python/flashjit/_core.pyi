@@ -149,6 +149,10 @@ def merge(engine: Engine | None, parts: tuple[tuple[_Tensor, _Tensor], ...], out
 # tensors: the options that are arrays, but for q_out.
 def append(engine: Engine | None, k: _Tensor, v: _Tensor, k_cache: _Tensor, v_cache: _Tensor, q_out: _Tensor | None,
            tensors: dict[str, _Tensor], rotary_interleaved: bool, stream: int) -> None: ...
+# tensors: the options that are arrays. scale_of: a flashjit_scale_of.
+def quantize(engine: Engine | None, x: _Tensor, out: _Tensor, scale: _Tensor, tensors: dict[str, _Tensor],
+             scale_of: int, scale_is_given: bool, block_size: int, rotates: bool, rotation_seed: int,
+             rotary_interleaved: bool, stream: int) -> None: ...
 # dtype and bias: (code, bits) in DLPack's terms, (0, 0) for no bias. flags: (causal, window, chunk, softcap, alibi,
 # sinks, boolean_mask, documents, prefix, tree, block_mask, dropout, dropout_mask, ragged, paged, e4m3, token_scales)
 def prepare(engine: Engine | None, dtype: tuple[int, int], head_dim: int, head_dim_v: int, flags: tuple[bool, ...],

@@ -196,7 +196,7 @@ class Surface(unittest.TestCase):
             prepared = list(inspect.signature(getattr(flashjit, name)).parameters)
             self.assertEqual(["self", *(parameter for parameter in prepared if parameter != "engine")],
                              list(inspect.signature(getattr(flashjit.Engine, name)).parameters))
-        for name in ("append", "block_mask", "merge", "plan"):
+        for name in ("append", "block_mask", "merge", "plan", "quantize"):
             parameters = list(inspect.signature(getattr(flashjit, name)).parameters)
             parameters.remove("engine")
             self.assertEqual(list(inspect.signature(getattr(flashjit.Engine, name)).parameters)[1:], parameters)
