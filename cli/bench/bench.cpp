@@ -36,6 +36,9 @@ constexpr const char* kEpilog = R"(Grids:
            share of the rate that the dense kernel has at the same lengths.
   window   sliding windows of 256, 1024 and 4096 keys, 16384 tokens, hidden dimension 2048, beside the same kernel without
            one: its time over the share of the blocks of keys that are left.
+  quantize rows made e4m3, with scales of blocks of 128 rows, given ones, of heads and of the tensor, rotated or not: 16384
+           tokens, 32 heads, head dimensions 64, 128 and 256. GB/s of what is read and written, as often as that is, and
+           their share of the memory's peak.
   jit      per kernel: cold compile, look-up in a filled cache, load from it, host cost of a call beside a bare launch.
            Without a GPU only compiling and looking up.
 Times are medians; kernels are timed by events with a cold L2 cache. A causal mask counts as half of the operations.
@@ -54,10 +57,10 @@ struct Grid {
   void (*run)(const BenchContext&, Json&);
   const char* dtype;  // unless another one is asked for
 };
-constexpr Grid kGrids[] = {{"forward", bench_forward, "bf16"},  {"tuned", bench_tuned, "bf16"},
-                           {"ablation", bench_ablation, "f16"}, {"5090", bench_ladder, "bf16"},
-                           {"decode", bench_decode, "bf16"},    {"ragged", bench_ragged, "bf16"},
-                           {"window", bench_window, "bf16"},    {"jit", bench_jit, "bf16"}};
+constexpr Grid kGrids[] = {
+    {"forward", bench_forward, "bf16"}, {"tuned", bench_tuned, "bf16"},       {"ablation", bench_ablation, "f16"},
+    {"5090", bench_ladder, "bf16"},     {"decode", bench_decode, "bf16"},     {"ragged", bench_ragged, "bf16"},
+    {"window", bench_window, "bf16"},   {"quantize", bench_quantize, "bf16"}, {"jit", bench_jit, "bf16"}};
 
 std::vector<std::string> grid_words() {
   std::vector<std::string> words;

@@ -46,6 +46,8 @@ void bench_decode(const BenchContext& context, Json& record);
 void bench_ragged(const BenchContext& context, Json& record);
 // What a sliding window saves of a kernel's time, beside what it saves of its blocks. Needs a GPU.
 void bench_window(const BenchContext& context, Json& record);
+// Rows made e4m3, beside what the memory's rate allows. Needs a GPU.
+void bench_quantize(const BenchContext& context, Json& record);
 // What compiling, looking up, loading and calling cost. Without a GPU only the first two.
 void bench_jit(const BenchContext& context, Json& record);
 

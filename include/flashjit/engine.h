@@ -381,6 +381,9 @@ class Engine {
 
   Timing measure(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                  const AttentionOptions& opts = {}, const MeasureOptions& options = {});
+  // Of quantize(), with the launch that finds maxima where there is one.
+  Timing measure(const Tensor& x, const Tensor& out, const Tensor& scale, const QuantizeOptions& opts,
+                 const MeasureOptions& options = {});
   HostCost measure_host_cost(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                              const AttentionOptions& opts = {});
   // The rate of a loop of nothing but mma.sync on this device, in TFLOPS: the speed of light of the mma.sync family.

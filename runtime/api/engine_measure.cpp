@@ -7,6 +7,7 @@
 #include "flashjit/engine.h"
 #include "runtime/api/engine_impl.h"
 #include "runtime/backends/gpu_operation.h"
+#include "runtime/call/quantize.h"
 #include "runtime/call/ragged.h"
 #include "runtime/cuda/timer.h"
 #include "runtime/support/statistics.h"
@@ -97,6 +98,19 @@ Timing Engine::measure(const Tensor& q, const Tensor& k, const Tensor& v, const 
   Prepared prepared(impl_->kernels, call, with.opts);
   return runtime::measure_kernel(prepared.driver, prepared.device, opts.stream, options,
                                  [&] { prepared.operation.enqueue(prepared.driver); });
+}
+
+Timing Engine::measure(const Tensor& x, const Tensor& out, const Tensor& scale, const QuantizeOptions& opts,
+                       const MeasureOptions& options) {
+  impl_->require_gpu("measure");
+  const runtime::QuantizeCall call(x, out, scale, opts);
+  if (call.nothing_to_do())
+    throw Error(ErrorCode::invalid_argument, "x: must have elements to be measured, had shape " + to_string(x.shape));
+  const Driver& driver = Driver::load();
+  const runtime::Device& device = runtime::device(runtime::device_of(driver, call.operands, opts.stream));
+  const runtime::ContextScope context(driver, device.info.ordinal, opts.stream);
+  quantize(x, out, scale, opts);  // what it needs is made now
+  return runtime::measure_kernel(driver, device, opts.stream, options, [&] { quantize(x, out, scale, opts); });
 }
 
 HostCost Engine::measure_host_cost(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,

@@ -889,10 +889,10 @@ TEST_CASE("verify and the GPU grids of bench say that they need a GPU") {
   CHECK(mentions(shop.refusal("bench --grid forward --json r.json"), "bench --grid forward: needs a GPU"));
   CHECK(mentions(shop.refusal("bench --grid 5090"), "bench --grid 5090: needs a GPU"));
   CHECK(mentions(shop.refusal("bench --grid ablation"), "bench --grid ablation: needs a GPU"));
-  for (const std::string grid : {"decode", "ragged", "window"})
+  for (const std::string grid : {"decode", "ragged", "window", "quantize"})
     CHECK(mentions(shop.refusal("bench --quick --grid " + grid), "bench --grid " + grid + ": needs a GPU"));
   CHECK(mentions(shop.refusal("bench --grid all"),
-                 "--grid: must be forward, tuned, ablation, 5090, decode, ragged, window or jit, was 'all'"));
+                 "--grid: must be forward, tuned, ablation, 5090, decode, ragged, window, quantize or jit, was 'all'"));
   CHECK(mentions(shop.refusal("bench --grid jit --dtype f32"), "--dtype"));
   CHECK(mentions(shop.refusal("bench --grid jit --json nowhere/r.json"), "--json"));
 }
