@@ -33,13 +33,13 @@ Source plain_source(std::string_view kernel, std::string_view entry, const Probl
   return named_source(source.name + fmt::format(".{}", architecture.name), entry);
 }
 
-const char* word_of(Rotary rotary) {
+const char* rotary_word(Rotary rotary) {
   constexpr const char* kWords[] = {"none", "halves", "neighbours"};
   return kWords[static_cast<std::size_t>(rotary)];
 }
 // Of a kernel's name.
-std::string suffix_of(Rotary rotary, DType table) {
-  return rotary == Rotary::none ? "" : fmt::format("-rotary-{}-{}", word_of(rotary), to_string(table));
+std::string rotary_suffix(Rotary rotary, DType table) {
+  return rotary == Rotary::none ? "" : fmt::format("-rotary-{}-{}", rotary_word(rotary), to_string(table));
 }
 
 const char* element_or_single(DType dtype) { return dtype == DType::f32 ? "Single" : generator::row_of(dtype).element; }
@@ -206,10 +206,10 @@ bool converts_to_e4m3(const Architecture& architecture) noexcept {
 }
 
 PlainKernel render_append(const AppendKernel& wanted, const Architecture& architecture, const Templates& templates) {
-  const char* const word = word_of(wanted.rotary);
+  const char* const word = rotary_word(wanted.rotary);
   std::string name = fmt::format("append-{}", to_string(wanted.dtype));
   if (wanted.to_e4m3) name += "-e4m3";
-  name += suffix_of(wanted.rotary, wanted.table);
+  name += rotary_suffix(wanted.rotary, wanted.table);
   const std::string types =
       fmt::format("{}, Rotary::{}, {}", row_of(wanted.dtype).element, word, element_or_single(wanted.table));
   constexpr const char* kEntry = "flashjit_append";
@@ -231,12 +231,12 @@ PlainKernel render_quantize(const QuantizeKernel& wanted, QuantizePass pass, con
   const auto index = static_cast<std::size_t>(pass);
   std::string name = fmt::format("quantize-{}-{}-d{}", kPasses[index], to_string(wanted.dtype), wanted.head_dim);
   if (wanted.rotates) name += "-rotated";
-  name += suffix_of(wanted.rotary, wanted.table);
+  name += rotary_suffix(wanted.rotary, wanted.table);
   const std::string work = fmt::format(
       "__shared__ QuantizeShared shared;\n"
       "  {}<QuantizeConfig<{}, {}, {}, Rotary::{}, {}, ScalesFrom::{}>>{{args, shared}}",
       pass == QuantizePass::maxima ? "LargestOfShares" : "QuantizeRows", row_of(wanted.dtype).element, wanted.head_dim,
-      wanted.rotates, word_of(wanted.rotary), element_or_single(wanted.table), kScalesFrom[index]);
+      wanted.rotates, rotary_word(wanted.rotary), element_or_single(wanted.table), kScalesFrom[index]);
   const bool is_small = wanted.head_dim <= 64 && wanted.rotary == Rotary::none;
   const int blocks_of_sm = is_small ? 3 : wanted.head_dim <= 128 ? 2 : 1;  // as their registers allow
   return plain_kernel(

@@ -21,13 +21,13 @@
 namespace flashjit::runtime {
 namespace {
 
-constexpr std::int64_t kHeadDimStep = 16;     // chunks of two lanes: templates/kernels/quantize.cuh
-constexpr std::int64_t kEnoughShares = 1024;  // of maxima: some for each multiprocessor
-constexpr std::int64_t kRowsOfBlock = generator::kQuantizeTileRows * generator::kQuantizeWarps;
+constexpr std::int64_t kQuantizeHeadDimStep = 16;  // chunks of two lanes: templates/kernels/quantize.cuh
+constexpr std::int64_t kEnoughShares = 1024;       // of maxima: some for each multiprocessor
+constexpr std::int64_t kRowsOfBlockWithoutScale = generator::kQuantizeTileRows * generator::kQuantizeWarps;
 
-bool lacks_batch(const Tensor& x) noexcept { return x.shape.size() == kRank - 1 && x.strides.size() == kRank - 1; }
+bool has_three_dims(const Tensor& x) noexcept { return x.shape.size() == kRank - 1 && x.strides.size() == kRank - 1; }
 
-void check_choice(const QuantizeOptions& opts, bool is_packed) {
+void check_quantize_options(const QuantizeOptions& opts, bool is_packed) {
   if (opts.scale_of == ScaleOf::block ? opts.block_size < 1 : opts.block_size != 0)
     reject("block_size: must be {}, was {}",
            opts.scale_of == ScaleOf::block ? "at least 1 for scales of blocks" : "0 without scales of blocks",
@@ -37,20 +37,20 @@ void check_choice(const QuantizeOptions& opts, bool is_packed) {
     reject("positions: must be given beside rotary_cos for x of three dimensions, was not");
 }
 
-void check_rows(const Tensor& x, const Tensor& out) {
+void check_x_and_out(const Tensor& x, const Tensor& out) {
   if (!generator::has_kernels(x.dtype))
     reject("x: dtype must be {}, was {}", generator::kernel_dtypes(), to_string(x.dtype));
   check_shape("x", x, kRowsRules);
   const std::int64_t head_dim = x.shape[head_dim_dim];
-  if (head_dim == 0 || head_dim % kHeadDimStep != 0 || head_dim > generator::kQuantizeMaxHeadDim)
-    reject("x: head_dim must be a multiple of {} from {} to {}, was {}", kHeadDimStep, kHeadDimStep,
+  if (head_dim == 0 || head_dim % kQuantizeHeadDimStep != 0 || head_dim > generator::kQuantizeMaxHeadDim)
+    reject("x: head_dim must be a multiple of {} from {} to {}, was {}", kQuantizeHeadDimStep, kQuantizeHeadDimStep,
            generator::kQuantizeMaxHeadDim, head_dim);
   if (out.dtype != DType::e4m3) reject("out: dtype must be e4m3, was {}", to_string(out.dtype));
   check_shape("out", out, kRowsRules);
   for (int dim = 0; dim < kRank; ++dim) require_size("out", out, kRowsRules, dim, x.shape[dim], "x");
 }
 
-void check_scale(const Tensor& scale, const Dims& wanted) {
+void check_scales_of_x(const Tensor& scale, const Dims& wanted) {
   if (scale.dtype != DType::f32) reject("scale: dtype must be f32, was {}", to_string(scale.dtype));
   if (scale.shape != wanted) reject("scale: shape must be {}, was {}", to_string(wanted), to_string(scale.shape));
   check_shape("scale", scale, captured_rules(scale, false));
@@ -68,13 +68,13 @@ Tensor by_blocks(const Tensor& scale, const QuantizeOptions& opts, bool is_packe
   return form;
 }
 
-generator::RowStrides scale_strides(const Tensor& scales) noexcept {
+generator::RowStrides strides_in_bytes(const Tensor& scales) noexcept {
   constexpr std::int64_t kElement = sizeof(float);
   return {scales.strides[batch_dim] * kElement, scales.strides[seqlen_dim] * kElement,
           scales.strides[heads_dim] * kElement};
 }
 
-generator::QuantizeArguments arguments_of(const QuantizeCall& call) {
+generator::QuantizeArguments quantize_arguments(const QuantizeCall& call) {
   const Tensor& x = call.x;
   generator::QuantizeArguments arguments{};
   arguments.x = static_cast<const char*>(x.data);
@@ -87,7 +87,7 @@ generator::QuantizeArguments arguments_of(const QuantizeCall& call) {
   arguments.warps = static_cast<int>(std::min<std::int64_t>(
       generator::kQuantizeWarps, ceil_quotient(call.rows_of_block(), generator::kQuantizeTileRows)));
   arguments.scale = static_cast<char*>(call.scales.data);
-  arguments.scale_strides = scale_strides(call.scales);
+  arguments.scale_strides = strides_in_bytes(call.scales);
   arguments.is_of_head = call.opts.scale_of == ScaleOf::head;
   if (call.needs_maxima()) {
     arguments.maxima = static_cast<float*>(call.maxima.data);
@@ -119,12 +119,12 @@ std::int64_t rotated_part(std::int64_t head_dim) noexcept { return head_dim & -h
 
 QuantizeCall::QuantizeCall(const Tensor& of_x, const Tensor& of_out, const Tensor& scale, const QuantizeOptions& of)
     : x(of_x), out(of_out), opts(of) {
-  const bool is_packed = lacks_batch(of_x);
-  check_choice(opts, is_packed);
+  const bool is_packed = has_three_dims(of_x);
+  check_quantize_options(opts, is_packed);
   if (is_packed) x = with_batch(of_x);
-  if (is_packed && lacks_batch(of_out)) out = with_batch(of_out);
-  check_rows(x, out);
-  check_scale(scale, scale_shape(of_x, opts));
+  if (is_packed && has_three_dims(of_out)) out = with_batch(of_out);
+  check_x_and_out(x, out);
+  check_scales_of_x(scale, scale_shape(of_x, opts));
   scales = by_blocks(scale, opts, is_packed);
   add_operand(operands, "x", x, Operand::Role::rows, false);
   add_rotary(operands, rotary(), x.shape[head_dim_dim], x.shape[batch_dim] * x.shape[seqlen_dim],
@@ -138,7 +138,7 @@ bool QuantizeCall::nothing_to_do() const noexcept {
 }
 
 std::int64_t QuantizeCall::rows_of_block() const noexcept {
-  return std::min(opts.scale_of == ScaleOf::block ? opts.block_size : kRowsOfBlock, x.shape[seqlen_dim]);
+  return std::min(opts.scale_of == ScaleOf::block ? opts.block_size : kRowsOfBlockWithoutScale, x.shape[seqlen_dim]);
 }
 std::int64_t QuantizeCall::blocks_of_head() const noexcept {
   return ceil_quotient(x.shape[seqlen_dim], rows_of_block());
@@ -202,7 +202,7 @@ PlainLaunch make_quantize_launch(const QuantizeCall& call, generator::QuantizePa
       fmt::format("quantize {} {} {} {} {} {} {}", static_cast<int>(pass), to_string(wanted.dtype), wanted.head_dim,
                   wanted.rotates, static_cast<int>(wanted.rotary), to_string(wanted.table), architecture.name),
       [&](const auto& templates) { return generator::render_quantize(wanted, pass, architecture, templates); });
-  const generator::QuantizeArguments arguments = arguments_of(call);
+  const generator::QuantizeArguments arguments = quantize_arguments(call);
   const Dims maxima = call.maxima_shape();
   const std::int64_t blocks = pass == generator::QuantizePass::maxima ? maxima[0] * maxima[1] : call.blocks();
   PlainLaunch made = plain_launch(kernel, blocks, "x");

@@ -16,9 +16,16 @@
 namespace flashjit::reference {
 namespace {
 
-using namespace runtime;
+using runtime::batch_dim;
+using runtime::GivenRotary;
+using runtime::head_dim_dim;
+using runtime::heads_dim;
+using runtime::QuantizeCall;
+using runtime::reject;
+using runtime::rotated_part;
+using runtime::seqlen_dim;
 
-constexpr double kLargest = 448;  // of e4m3
+constexpr double kLargestStored = 448;  // of e4m3
 
 // By the Hadamard matrix of as many elements, a power of two.
 void multiply_hadamard(double* x, std::int64_t count) {
@@ -108,7 +115,7 @@ class Quantizer {
     const Tensor& scales = call_.scales;
     if (!call_.opts.scale_is_given)
       store_element(scales.data, DType::f32, at,
-                    largest == 0 ? 1 : std::max<double>(largest / kLargest, std::numeric_limits<float>::min()));
+                    largest == 0 ? 1 : std::max<double>(largest / kLargestStored, std::numeric_limits<float>::min()));
     const auto scale = static_cast<float>(load_element(scales.data, DType::f32, at));
     if (!(std::isnormal(scale) && scale > 0)) reject("scale: must be positive, finite and normal, was {}", scale);
     return scale;

@@ -67,7 +67,7 @@ TEST_SUITE_BEGIN("quantize");
 
 TEST_CASE("random rows become e4m3 as in the reference, and nothing beside them is written") {
   if (!has_e4m3()) return;
-  for (std::uint64_t seed = 0; seed < 300; ++seed) expect_quantized(seed);
+  for (std::uint64_t seed = 0; seed < 100; ++seed) expect_quantized(seed);
 }
 
 TEST_CASE("a long sequence of many heads, by scales of all kinds, and the same bits again") {

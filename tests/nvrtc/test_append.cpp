@@ -376,8 +376,9 @@ TEST_CASE("an engine that looks first names the token, the sequence and the entr
 
 TEST_CASE("planted faults of the append are found") {
   struct Fault {
-    const char *name, *original, *replacement;
+    const char *name, *original, *replacement, *file = "kernels/append.cuh";
   };
+  constexpr const char* kRotary = "tile/rotary.cuh";
   const Fault faults[] = {
       {"tokens before the block's are counted as if each had one block", "block / blocks_of_token", "block"},
       {"all blocks of a token have its first rows", "(block % blocks_of_token) * (kAppendThreads",
@@ -386,7 +387,7 @@ TEST_CASE("planted faults of the append are found") {
        "row <= static_cast<uint32>(rows.heads)"},
       {"slots beyond the cache are written", "return {true, is_below(place.batch, args.pages) &&",
        "return {true, place.batch >= 0 &&"},
-      {"wide slots are read as narrow ones", "if (numbers.are_i64 != 0)", "if (false)"},
+      {"wide slots are read as narrow ones", "if (numbers.are_i64 != 0)", "if (false)", kRotary},
       {"new tokens go behind the last row", "args.used[sequence] - (end - token)",
        "args.used[sequence] - (end - token) + 1"},
       {"padding counts as keys", "row - args.padding[sequence]", "row"},
@@ -405,19 +406,19 @@ TEST_CASE("planted faults of the append are found") {
       {"values begin behind a row of none", "row -= static_cast<uint32>(rows.heads);",
        "row -= static_cast<uint32>(rows.heads) + 1;"},
       {"pairs are neighbours' halves", "kRotary == Rotary::halves ? index : 2 * index", "index"},
-      {"sines turn the other way", "-(y * sine)", "y * sine"},
-      {"both chunks turn by the first one's angles", "row + index * Octets<Table>::kBytes", "row"},
+      {"sines turn the other way", "-(y * sine)", "y * sine", kRotary},
+      {"both chunks turn by the first one's angles", "cosines + index * Octets<Table>::kBytes", "cosines", kRotary},
       {"neighbours of the second chunk are those of the first", "Octet& pairs = i < kChunkElements / 2 ? x : y;",
-       "Octet& pairs = x;"},
-      {"positions are places in the sequence", "position = number(args.position_of_token, token);", ""},
-      {"a position beyond the tables reads beyond them", "static_cast<int64>(args.positions) - 1",
-       "static_cast<int64>(1) << 40"},
+       "Octet& pairs = x;", kRotary},
+      {"positions are places in the sequence", "position = number_of_token(given, token);", ""},
+      {"a position beyond the tables reads beyond them", "static_cast<int64>(tables.positions) - 1",
+       "static_cast<int64>(1) << 40", kRotary},
   };
   for (const Fault& fault : tests::sample(std::vector<Fault>(std::begin(faults), std::end(faults)))) {
     CAPTURE(std::string(fault.name));
     const tests::TemporaryDirectory directory;
     const auto templates = directory / "templates";
-    tests::plant("kernels/append.cuh", fault.original, fault.replacement, templates);
+    tests::plant(fault.file, fault.original, fault.replacement, templates);
     Engine engine = engine_with(templates.string());
     bool right = true;
     try {
