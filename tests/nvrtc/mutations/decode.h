@@ -2,6 +2,7 @@
 // Faults of tiles of few rows: of warps that share them, of clusters, and of what joins both.
 #pragma once
 
+#include "tests/nvrtc/mutations/ragged.h"
 #include "tests/nvrtc/mutations/splits.h"
 
 namespace flashjit::tests {
@@ -32,8 +33,15 @@ inline constexpr Setting kSharedRowsAlways = [] {
   return setting;
 }();
 
-// Tiles of several splits each.
-inline constexpr Setting kSharedRowsRagged = with_long_sequences(kSharedRows);
+// Tiles of several splits each, of sequences that might be too long for clusters.
+inline constexpr Setting kSharedRowsRagged = [] {
+  Setting setting = with_long_sequences(kSharedRows);
+  setting.seqlen_kv = 2100;
+  return setting;
+}();
+
+// Where two warps fill each ring.
+inline constexpr Setting kSharedRowsPaged = with_pages(kSharedRowsRagged);
 
 // Likewise, of a batch that is not ragged: with a plan.
 inline constexpr Setting kSharedRowsPlanned = [] {
@@ -150,6 +158,25 @@ inline const std::vector<Mutation> kDecodeFaults = {
      .original = "    if (blocks() > 1 && !met) ptx::cluster_wait();\n",
      .replacement = "",
      .kinds = {mbarrier_not_initialised, missing_proxy_fence, barrier_mismatch, deadlock}},
+    // --- Feeders that take turns
+    {.name = "both feeders fill all slots of a ring",
+     .setting = kSharedRowsPaged,
+     .file = "hopper/loader.cuh",
+     .original = "return whose == feeder;",
+     .replacement = "return true;",
+     .kinds = {barrier_mismatch, deadlock, race}},
+    {.name = "a slot is nobody's",
+     .setting = kSharedRowsPaged,
+     .file = "hopper/loader.cuh",
+     .original = "return whose == feeder;",
+     .replacement = "return whose == feeder && turn != Config::kStages + 1;",
+     .kinds = {deadlock}},
+    {.name = "a feeder counts its own turns alone",
+     .setting = kSharedRowsPaged,
+     .file = "hopper/loader.cuh",
+     .original = "    ++turn;\n    return whose == feeder;",
+     .replacement = "    turn += whose == feeder;\n    return whose == feeder;",
+     .kinds = {deadlock, race, barrier_mismatch}},
     // --- What joins splits
     {.name = "nobody comes last",
      .setting = kSharedRowsRagged,
