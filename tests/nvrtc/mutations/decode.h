@@ -164,7 +164,7 @@ inline const std::vector<Mutation> kDecodeFaults = {
      .file = "hopper/loader.cuh",
      .original = "return whose == feeder;",
      .replacement = "return true;",
-     .kinds = {barrier_mismatch, deadlock, race}},
+     .kinds = {mbarrier_phase, race, deadlock}},
     {.name = "a slot is nobody's",
      .setting = kSharedRowsPaged,
      .file = "hopper/loader.cuh",
