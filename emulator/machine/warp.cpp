@@ -15,13 +15,13 @@ Warp::Warp(Block& block, int index, LaneMask live)
       live_(live),
       code_(block.cluster().launch().code),
       constants_(code_.constants.data()),
-      registers_(static_cast<std::size_t>(code_.kernel->slots)),
-      readable_(registers_.size()),
+      registers_(std::make_unique_for_overwrite<Lanes[]>(static_cast<std::size_t>(code_.kernel->slots))),
+      readable_(static_cast<std::size_t>(code_.kernel->slots)),
       predicates_(static_cast<std::size_t>(code_.kernel->predicates)),
       predicates_readable_(predicates_.size()),
-      state_(registers_.size(), std::uint8_t{kWritten}),
-      in_flight_(registers_.size()),
-      accumulating_(registers_.size()),
+      state_(readable_.size(), std::uint8_t{kWritten}),
+      in_flight_(readable_.size()),
+      accumulating_(readable_.size()),
       splits_{{live, 0, {}}},
       agent_(block.cluster().new_agent()) {
   knowledge_.seen.raise(agent_, 1);

@@ -193,7 +193,8 @@ class Warp {
   LaneMask live_;
   const Code& code_;
   const Lanes* constants_;
-  std::vector<Lanes> registers_;
+  // Not cleared, which would take longer than many a block: what was not written is not readable.
+  std::unique_ptr<Lanes[]> registers_;
   std::vector<LaneMask> readable_, predicates_, predicates_readable_;
   std::vector<std::uint8_t> state_, in_flight_, accumulating_;
   std::deque<Split> splits_;   // a deque: references stay valid when one is added
