@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "flashjit/flashjit.h"
+#include "tests/support/kept_kernels.h"
 
 namespace flashjit::tests {
 
@@ -21,11 +22,7 @@ struct Job {
   std::string architecture;
 };
 
-inline Engine make_engine() {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
-  return Engine(options);
-}
+inline Engine make_engine() { return Engine(options_with_kept_kernels()); }
 
 inline Problem problem_of(int head_dim, int head_dim_v, bool causal, DType dtype = DType::bf16) {
   Problem problem;

@@ -12,6 +12,7 @@
 #include "generator/source.h"
 #include "runtime/kernels/nvrtc.h"
 #include "tests/support/append_case.h"
+#include "tests/support/kept_kernels.h"
 #include "tests/support/plant.h"
 #include "tests/support/sample.h"
 #include "tests/support/temporary_directory.h"
@@ -23,8 +24,7 @@ using tests::AppendCase;
 using tests::whole_numbers;
 
 Engine engine_with(const std::string& templates = {}, std::uint64_t seed = 0, bool check_pages = false) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = tests::options_with_kept_kernels();
   options.emulate = "sm_80";
   options.emulation.seed = seed;
   options.template_directory = templates;
@@ -76,7 +76,7 @@ TEST_CASE("random tokens are written where they belong, and nothing else is") {
     CHECK(q.elements == 0);
   }
   // One for each dtype, and with rotary embedding for each pairing and dtype of its tables.
-  CHECK(engine.counters().compiles == 14);
+  CHECK(tests::kernels_of(engine) == 14);
 }
 
 TEST_CASE("kernels of all dtypes and pairings compile for every target without spills") {

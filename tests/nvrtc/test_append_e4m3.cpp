@@ -15,6 +15,7 @@
 #include "generator/source.h"
 #include "runtime/kernels/nvrtc.h"
 #include "tests/support/append_case.h"
+#include "tests/support/kept_kernels.h"
 #include "tests/support/plant.h"
 #include "tests/support/temporary_directory.h"
 
@@ -24,8 +25,7 @@ using namespace flashjit;
 using tests::AppendCase;
 
 Engine engine_with(const char* architecture, const std::string& templates = {}) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = tests::options_with_kept_kernels();
   options.emulate = architecture;
   options.template_directory = templates;
   options.log = nullptr;

@@ -31,11 +31,12 @@ using O = AttentionOptions;
 }  // namespace
 
 TEST_CASE("gradients by kernels for much shared memory and for little, of every kind of head dim") {
+  tests::Sampler sampler;
   for (const char* architecture : {"sm_80", "sm_86", "sm_90a"})
     for (const auto& [head_dim, head_dim_v] :
          {std::pair{64, 64}, {128, 128}, {256, 256}, {8, 8}, {40, 24}, {80, 80}, {192, 128}, {24, 152}, {248, 200}})
       for (const DType dtype : {DType::bf16, DType::f16}) {
-        if (dtype == DType::f16 && head_dim > 64) continue;
+        if ((dtype == DType::f16 && head_dim > 64) || !sampler.takes_next()) continue;
         CAPTURE(head_dim);
         CAPTURE(head_dim_v);
         Sizes sizes;
@@ -68,6 +69,7 @@ TEST_CASE("gradients by variants, of every way in which warps share out the prod
 }
 
 TEST_CASE("gradients by Hopper's kernels, of several tiles of keys and under many schedules") {
+  tests::Sampler sampler;
   struct Way {
     const char* variant;
     int head_dim, head_dim_v;
@@ -82,6 +84,7 @@ TEST_CASE("gradients by Hopper's kernels, of several tiles of keys and under man
                                                       {"hopper-q64-kv64", 256, 256},
                                                       {"hopper-q64-kv64", 200, 232}})
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      if (!sampler.takes_next()) continue;
       CAPTURE(std::string(variant));
       CAPTURE(head_dim);
       CAPTURE(seed);
@@ -116,9 +119,11 @@ TEST_CASE("gradients by steps of 80 queries, of lengths that end anywhere in a s
       [](Case& c) { c.values(&O::prefix, DType::i32, {c.sizes.batch}, [](std::int64_t i) { return 20. + 90. * i; }); }};
   const std::vector<int> lengths{1, 79, 80, 81, 159, 160, 161, 239, 240, 241, 330}, keys{200, 5, 127, 128, 129};
   const std::vector<int> head_dims{128, 72, 80, 88, 96, 104, 112, 120}, head_dims_v{128, 8, 64, 16, 120, 40, 72};
+  tests::Sampler sampler;
   std::size_t i = 0;
   for (const int seqlen_q : lengths)
     for (std::size_t mask = 0; mask < masks.size(); ++mask, ++i) {
+      if (!sampler.takes_next()) continue;
       CAPTURE(seqlen_q);
       CAPTURE(mask);
       const auto one_of = [i](const std::vector<int>& list) { return list[i % list.size()]; };
@@ -142,6 +147,7 @@ TEST_CASE("gradients by steps of 80 queries, of lengths that end anywhere in a s
 }
 
 TEST_CASE("gradients by Hopper's kernels do not depend on how many blocks run at once") {
+  tests::Sampler sampler;
   struct Way {
     const char* variant;
     int head_dim;
@@ -149,6 +155,7 @@ TEST_CASE("gradients by Hopper's kernels do not depend on how many blocks run at
   for (const auto& [variant, head_dim] :
        {Way{"hopper-q128-kv128", 64}, {"hopper-q64-kv128", 128}, {"hopper-q80-kv128", 128}, {"hopper-q64-kv64", 256}})
     for (const int blocks : {1, 3, 24}) {  // with fewer heads of keys in a section, and with one section for all
+      if (!sampler.takes_next()) continue;
       CAPTURE(std::string(variant));
       CAPTURE(blocks);
       EngineOptions options = tests::emulating("sm_90a");
@@ -169,6 +176,7 @@ TEST_CASE("gradients by Hopper's kernels do not depend on how many blocks run at
 }
 
 TEST_CASE("deterministic gradients have the same bits under every schedule, with any number of blocks") {
+  tests::Sampler sampler;
   struct Way {
     const char *architecture, *variant;
     int head_dim;
@@ -181,6 +189,7 @@ TEST_CASE("deterministic gradients have the same bits under every schedule, with
                                                         {"sm_90a", "hopper-q80-kv128", 128},
                                                         {"sm_90a", "hopper-q64-kv64", 256}})
     for (const int mask : {0, 1, 2}) {
+      if (!sampler.takes_next()) continue;
       CAPTURE(architecture);
       CAPTURE(variant);
       CAPTURE(mask);
@@ -302,8 +311,10 @@ TEST_CASE("gradients below masks that are spans, of any lengths") {
       },
       [](Case& c) { c.options.chunk = 24; },
       [](Case& c) { c.values(&O::prefix, DType::i32, {c.sizes.batch}, [](std::int64_t i) { return 50. - 30. * i; }); }};
+  tests::Sampler sampler;
   for (std::size_t i = 0; i < masks.size(); ++i)
     for (const auto& [queries, keys] : {std::pair{70, 100}, {130, 40}, {1, 129}, {64, 64}, {3, 5}}) {
+      if (!sampler.takes_next()) continue;
       CAPTURE(i);
       CAPTURE(queries);
       CAPTURE(keys);
@@ -324,9 +335,10 @@ TEST_CASE("gradients below masks that are spans, of any lengths") {
 
 TEST_CASE("gradients of everything that changes scores and probabilities") {
   const auto changes = tests::changes_of_scores();
+  tests::Sampler sampler;
   for (std::size_t i = 0; i < changes.size(); ++i)
     for (const int head_dim : {32, 136}) {
-      if (head_dim == 136 && i % 3 != 2) continue;  // tiles of 32
+      if ((head_dim == 136 && i % 3 != 2) || !sampler.takes_next()) continue;  // tiles of 32
       CAPTURE(i);
       CAPTURE(head_dim);
       Sizes sizes;

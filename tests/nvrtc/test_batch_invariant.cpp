@@ -9,6 +9,7 @@
 
 #include "flashjit/flashjit.h"
 #include "tests/support/emulating_engine.h"
+#include "tests/support/sample.h"
 
 namespace {
 
@@ -148,8 +149,10 @@ TEST_CASE("with splits of a fixed size a row is the same bit by bit, whatever it
   // What is seen would fit a split, but lies in two.
   narrow.window = {99, 0}, chunk.chunk = 100;
   sinking.sinks = sinks.view(), sinking.softcap = 20;
+  tests::Sampler sampler;
   for (const std::string architecture : {"sm_80", "sm_90a"}) {
     for (const AttentionOptions& options : {AttentionOptions{}, window, narrow, chunk, sinking}) {
+      if (!sampler.takes_next()) continue;
       CAPTURE(architecture);
       CAPTURE(options.window.left);
       CAPTURE(options.chunk);

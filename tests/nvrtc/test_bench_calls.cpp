@@ -4,6 +4,7 @@
 
 #include "cli/bench/timed_calls.h"
 #include "flashjit/reference.h"
+#include "tests/support/kept_kernels.h"
 
 using namespace flashjit;
 using namespace flashjit::cli;
@@ -12,8 +13,7 @@ namespace {
 
 Engine& engine() {
   static Engine emulating([] {
-    EngineOptions options = EngineOptions::from_environment();
-    options.policy = Policy::off;
+    EngineOptions options = tests::options_with_kept_kernels();
     options.emulate = "sm_90a";
     options.check_pages = true;
     return options;

@@ -16,6 +16,7 @@
 #include "flashjit.h"
 #include "flashjit/engine.h"
 #include "tests/support/dlpack_view.h"
+#include "tests/support/kept_kernels.h"
 #include "tests/support/ragged_batch.h"
 #include "tests/support/same_bytes.h"
 
@@ -26,8 +27,7 @@ using tests::DlpackView;
 using tests::same_bytes;
 
 EngineOptions emulating() {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = tests::options_with_kept_kernels();
   options.emulate = "sm_90a";
   return options;
 }

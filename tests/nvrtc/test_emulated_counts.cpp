@@ -9,6 +9,7 @@
 
 #include "flashjit/emulator.h"
 #include "flashjit/flashjit.h"
+#include "tests/support/kept_kernels.h"
 
 namespace {
 
@@ -43,8 +44,7 @@ emulator::Report run(Engine& engine, int head_dim, std::int64_t seqlen_kv, const
 
 // Of one warp that computes, for one block of keys; with its share of what the producer does.
 double per_block(const char* architecture, int head_dim, const char* variant, int block_kv, int warps) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = tests::options_with_kept_kernels();
   options.emulate = architecture;
   Engine engine(options);
   constexpr int kMoreBlocks = 3;  // together so few keys that no cluster splits them

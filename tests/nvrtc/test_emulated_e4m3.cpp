@@ -13,6 +13,7 @@
 #include "cli/verify/case_scales.h"
 #include "cli/verify/cases.h"
 #include "flashjit/flashjit.h"
+#include "tests/support/kept_kernels.h"
 #include "tests/support/sample.h"
 
 namespace {
@@ -21,8 +22,7 @@ using namespace flashjit;
 
 Engine& engine() {
   static Engine of_hopper = [] {
-    EngineOptions options = EngineOptions::from_environment();
-    options.policy = Policy::off;
+    EngineOptions options = tests::options_with_kept_kernels();
     options.emulate = "sm_90a";
     return Engine(options);
   }();

@@ -14,7 +14,9 @@
 #include "flashjit/flashjit.h"
 #include "runtime/call/movable_operation.h"
 #include "tests/support/emulating_engine.h"
+#include "tests/support/kept_kernels.h"
 #include "tests/support/ragged_batch.h"
+#include "tests/support/sample.h"
 #include "tests/support/scattered_pages.h"
 
 namespace {
@@ -26,9 +28,11 @@ using tests::RaggedBatch;
 }  // namespace
 
 TEST_CASE("sequences of any lengths, packed or padded, with empty ones among them") {
+  tests::Sampler sampler;
   for (const std::string architecture : {"sm_80", "sm_90a"}) {
     CAPTURE(architecture);
     for (std::uint64_t seed = 0; seed < 24; ++seed) {
+      if (!sampler.takes_next()) continue;
       CAPTURE(seed);
       RaggedBatch(seed, {}).check(engine_for(architecture));
     }
@@ -36,11 +40,13 @@ TEST_CASE("sequences of any lengths, packed or padded, with empty ones among the
 }
 
 TEST_CASE("keys and values in pages of any size, in any order, with NaN around them") {
+  tests::Sampler sampler;
   for (const std::string architecture : {"sm_80", "sm_90a"})
     for (const std::int64_t page_size : {1, 8, 16, 24, 64, 100, 256}) {
       CAPTURE(architecture);
       CAPTURE(page_size);
       for (std::uint64_t seed = 0; seed < 6; ++seed) {
+        if (!sampler.takes_next()) continue;
         CAPTURE(seed);
         RaggedBatch(seed, {.page_size = page_size}).check(engine_for(architecture));
       }
@@ -86,11 +92,13 @@ constexpr SplittingVariant kSplittingVariants[] = {
 }  // namespace
 
 TEST_CASE("keys that are split, of few queries and of more than there is room for at once") {
+  tests::Sampler sampler;
   for (const auto& [architecture, spelling, many_keys] : kSplittingVariants) {
     CAPTURE(spelling);
     const Variant variant = parse_variant(spelling);
     for (const std::int64_t page_size : {0, 16})
       for (std::uint64_t seed = 0; seed < 12; ++seed) {
+        if (!sampler.takes_next()) continue;
         CAPTURE(seed);
         CAPTURE(page_size);
         const std::int64_t queries = seed % 3 == 2 ? 70 : 3;
@@ -499,8 +507,7 @@ namespace {
 
 Engine& checking_engine() {
   static Engine engine([] {
-    EngineOptions options = EngineOptions::from_environment();
-    options.policy = Policy::off;
+    EngineOptions options = tests::options_with_kept_kernels();
     options.emulate = "sm_90a";
     options.check_pages = true;
     return options;

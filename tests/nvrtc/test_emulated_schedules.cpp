@@ -9,6 +9,7 @@
 #include "cli/verify/schedules.h"
 #include "runtime/support/parallel.h"
 #include "tests/support/feature.h"
+#include "tests/support/kept_kernels.h"
 #include "tests/support/sample.h"
 
 using namespace flashjit;
@@ -71,8 +72,7 @@ std::vector<Scheduled> all_ways() {
 }
 
 std::string problem_of_schedules(const Scheduled& scheduled) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = tests::options_with_kept_kernels();
   options.emulate = scheduled.way.architecture;
   Engine engine(options);
   cli::VerifyCase c(scheduled.problem, {1, 200, 230, 2, 1}, kHostMemory, tests::options_for(scheduled.problem),

@@ -9,6 +9,7 @@
 #include "flashjit/engine.h"
 #include "generator/stand_ins.h"
 #include "runtime/tuning/tuning_inputs.h"
+#include "tests/support/kept_kernels.h"
 
 namespace {
 
@@ -17,8 +18,7 @@ using namespace flashjit::runtime;
 using generator::FunctionKind;
 
 Engine engine_for(const char* architecture) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = tests::options_with_kept_kernels();
   options.emulate = architecture;
   return Engine(options);
 }

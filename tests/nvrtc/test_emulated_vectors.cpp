@@ -16,6 +16,7 @@
 #include "flashjit/flashjit.h"
 #include "runtime/support/parallel.h"
 #include "tests/support/instruction_forms.h"
+#include "tests/support/kept_kernels.h"
 
 namespace {
 
@@ -150,8 +151,7 @@ std::string problem_of(Engine& engine, const Case& c, const Bytes& expected) {
 }
 
 Engine make_engine() {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = tests::options_with_kept_kernels();
   options.emulate = "sm_90a";  // for both families, as on the H200
   return Engine(options);
 }

@@ -19,6 +19,7 @@
 #include "flashjit/flashjit.h"
 #include "runtime/support/parallel.h"
 #include "tests/nvrtc/mutations.h"
+#include "tests/support/kept_kernels.h"
 #include "tests/support/plant.h"
 #include "tests/support/sample.h"
 #include "tests/support/temporary_directory.h"
@@ -300,8 +301,7 @@ class Case {
 };
 
 Engine make_engine(const Setting& setting, const fs::path& templates) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = tests::options_with_kept_kernels();
   options.template_directory = templates.string();
   options.emulate = setting.architecture;
   options.log = nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The defaults of all head dims: many kernels. scripts/test --all compiles them, with one NVRTC only.
+// The defaults of all head dims: many kernels. With one NVRTC only.
 #include <doctest/doctest.h>
 
 #include <vector>

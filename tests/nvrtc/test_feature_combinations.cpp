@@ -15,6 +15,7 @@
 #include "generator/features.h"
 #include "runtime/support/parallel.h"
 #include "tests/support/feature.h"
+#include "tests/support/kept_kernels.h"
 #include "tests/support/sample.h"
 
 namespace {
@@ -91,8 +92,7 @@ std::vector<Combination> in_each_family(const std::vector<std::uint32_t>& all) {
 }
 
 Engine engine_for(const Way& way) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = tests::options_with_kept_kernels();
   options.emulate = way.architecture;
   return Engine(options);
 }

@@ -16,6 +16,7 @@
 #include "flashjit/flashjit.h"
 #include "runtime/reference/reference_scores.h"
 #include "tests/support/error_code.h"
+#include "tests/support/kept_kernels.h"
 
 namespace {
 
@@ -31,8 +32,7 @@ struct Way {
 constexpr Way kWays[] = {{"sm_80", "mma-q64-kv32-k2-v2"}, {"sm_90a", "hopper-q64-kv32-qs2-whole-lazy-ppoff"}};
 
 Engine engine_for(const Way& way) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = tests::options_with_kept_kernels();
   options.emulate = way.architecture;
   return Engine(options);
 }
@@ -614,11 +614,11 @@ TEST_CASE("values, shapes and strides of captures compile nothing; another type 
     Engine engine = engine_for(way);
     Case c;
     const auto compiles_of = [&](const Score& score) {
-      const std::uint64_t before = engine.counters().compiles;
+      const std::uint64_t before = tests::kernels_of(engine);
       AttentionOptions options;
       options.score = score;
       c.run(engine, options, way.variant);
-      return engine.counters().compiles - before;
+      return tests::kernels_of(engine) - before;
     };
     Score score("score * factor + values(head)", {{"values", one.view()}, {"factor", 2.0}});
     CHECK(compiles_of(score) == 1);
@@ -655,11 +655,11 @@ TEST_CASE("a problem that was prepared with a block mask compiles nothing later,
     Problem problem = problem_of(DType::f16, c.sizes.head_dim, c.sizes.head_dim, options);
     problem.block_mask = true;
     engine.prepare(problem, -1, parse_variant(way.variant));
-    CHECK(engine.counters().compiles == 2);
+    CHECK(tests::kernels_of(engine) == 2);
     const DeviceTensor blocks = engine.block_mask(options, c.sizes.shape());
     options.block_mask = blocks.view();
     c.run(engine, options, way.variant);
-    CHECK(engine.counters().compiles == 2);
+    CHECK(tests::kernels_of(engine) == 2);
   }
 }
 

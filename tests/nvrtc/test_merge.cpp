@@ -11,6 +11,7 @@
 #include "flashjit/emulator.h"
 #include "flashjit/flashjit.h"
 #include "tests/support/error_code.h"
+#include "tests/support/kept_kernels.h"
 #include "tests/support/plant.h"
 #include "tests/support/temporary_directory.h"
 
@@ -22,8 +23,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 Engine engine_with(const std::string& templates = {}, std::uint64_t seed = 0) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = tests::options_with_kept_kernels();
   options.emulate = "sm_80";
   options.emulation.seed = seed;
   options.template_directory = templates;
@@ -117,12 +117,12 @@ TEST_CASE("parts of each dtype are joined to each, however many there are and ho
   for (const DType part : {DType::f16, DType::bf16, DType::f32})
     for (const DType whole : {DType::f16, DType::bf16, DType::f32})
       expect_merged(engine, part, whole, {2, 5, 3, 64}, 3);
-  CHECK(engine.counters().compiles == 9);
+  CHECK(tests::kernels_of(engine) == 9);
   for (const int count : {1, 2, 4, 5, 16, 17, 31, 40})
     expect_merged(engine, DType::f32, DType::f32, {1, 7, 2, 40}, count);
   for (const std::int64_t head_dim : {8, 16, 24, 128, 136, 192, 256, 264, 520})
     expect_merged(engine, DType::f32, DType::bf16, {1, 11, 3, head_dim}, 2);
-  CHECK(engine.counters().compiles == 9);
+  CHECK(tests::kernels_of(engine) == 9);
 }
 
 TEST_CASE("attention over parts of the keys is joined to attention over all of them") {

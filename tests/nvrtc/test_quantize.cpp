@@ -12,6 +12,7 @@
 #include "flashjit/flashjit.h"
 #include "generator/source.h"
 #include "runtime/kernels/nvrtc.h"
+#include "tests/support/kept_kernels.h"
 #include "tests/support/plant.h"
 #include "tests/support/quantize_case.h"
 #include "tests/support/temporary_directory.h"
@@ -24,8 +25,7 @@ using tests::QuantizeCase;
 using tests::QuantizedMemory;
 
 Engine engine_with(const char* architecture, const std::string& templates = {}, std::uint64_t seed = 0) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = tests::options_with_kept_kernels();
   options.emulate = architecture;
   options.emulation.seed = seed;
   options.template_directory = templates;
@@ -317,8 +317,8 @@ TEST_CASE("bad arguments are refused by name") {
 }
 
 TEST_CASE("given scales that are not positive are found by an engine that looks, and by the reference") {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off, options.emulate = "sm_90a", options.check_pages = true, options.log = nullptr;
+  EngineOptions options = tests::options_with_kept_kernels();
+  options.emulate = "sm_90a", options.check_pages = true, options.log = nullptr;
   Engine engine(options);
   const HostTensor x(DType::f16, {1, 5, 3, 32});
   HostTensor out(DType::e4m3, x.shape());

@@ -10,6 +10,7 @@
 #include "cli/verify/random_verification.h"
 #include "flashjit/flashjit.h"
 #include "generator/templates.h"
+#include "tests/support/kept_kernels.h"
 #include "tests/support/planted_faults.h"
 #include "tests/support/sample.h"
 #include "tests/support/temporary_directory.h"
@@ -19,8 +20,7 @@ namespace {
 using namespace flashjit;
 
 EngineOptions options_for(const std::string& architecture) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = tests::options_with_kept_kernels();
   options.emulate = architecture;
   return options;
 }

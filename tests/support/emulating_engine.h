@@ -5,12 +5,12 @@
 #include <string>
 
 #include "flashjit/engine.h"
+#include "tests/support/kept_kernels.h"
 
 namespace flashjit::tests {
 
 inline EngineOptions emulating(const std::string& architecture) {
-  EngineOptions options = EngineOptions::from_environment();
-  options.policy = Policy::off;
+  EngineOptions options = options_with_kept_kernels();
   options.emulate = architecture;
   return options;
 }
