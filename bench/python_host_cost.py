@@ -32,11 +32,19 @@ def make_ways(torch, flashjit):
     out = torch.empty_like(q)
     sdpa, ours = torch.nn.functional.scaled_dot_product_attention, flashjit.torch.scaled_dot_product_attention
     operator = torch.ops.flashjit.attention_forward
+    interface = flashjit.flash_attn_interface
+    token = torch.randn((8, 1, 8, 64), dtype=torch.bfloat16, device="cuda")
+    k_pages, v_pages = (torch.randn((64, 64, 2, 64), dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    table = torch.arange(64, dtype=torch.int32, device="cuda").view(8, 8)
+    lengths = torch.arange(20, 180, 20, dtype=torch.int32, device="cuda")
     return {
         "flashjit.attention": lambda: flashjit.attention(q, k, v, causal=True),
         "flashjit.attention, out=": lambda: flashjit.attention(q, k, v, causal=True, out=out),
         "flashjit.torch.scaled_dot_product_attention": lambda: ours(query, key, value, is_causal=True),
         "torch.ops.flashjit.attention_forward": lambda: operator(q, k, v, True),
+        "flash_attn_interface.flash_attn_func": lambda: interface.flash_attn_func(q, k, v, causal=True),
+        "flash_attn_interface.flash_attn_with_kvcache": lambda: interface.flash_attn_with_kvcache(
+            token, k_pages, v_pages, cache_seqlens=lengths, page_table=table, causal=True),
         "PyTorch scaled_dot_product_attention": lambda: sdpa(query, key, value, is_causal=True),
     }
 
@@ -67,7 +75,7 @@ def main():
         sys.exit(f"python_host_cost: --bursts must be at least 1, was {arguments.bursts}")
     import torch
 
-    import flashjit.torch
+    import flashjit.flash_attn_interface
 
     with torch.inference_mode():
         results = measure(torch, make_ways(torch, flashjit), arguments.bursts)

@@ -8,6 +8,7 @@ import warnings
 from typing import Any, Optional, Sequence, Union
 
 import torch
+import torch.nn.attention
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -33,15 +34,18 @@ _OPTIONS = (
     f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}"
 )
 _NAMES = tuple(option.partition("=")[0].rpartition(" ")[2] for option in _OPTIONS.split(", "))
+# What forward only hands on to its backward comes last.
+_FOR_BACKWARD = "bool deterministic=False"
 
 
 @torch.library.custom_op(
     "flashjit::attention_forward",
     mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor out, Tensor lse)",
+    schema=f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}, {_FOR_BACKWARD}) -> (Tensor out, Tensor lse)",
 )
 def attention_forward(q, k, v, *options, **named_options):
-    """The operator: flashjit.attention with its log-sum-exp, (out, lse); of float64 flashjit.reference."""
+    """The operator: flashjit.attention with its log-sum-exp, (out, lse); of float64 flashjit.reference. deterministic is
+    of its gradients."""
     if q.dtype == torch.float64:
         return _from_numpy(flashjit.reference(q, k, v, **_to_keywords(*_for_reference(options, named_options))), q)
     return flashjit.attention(q, k, v, lse=True, **_to_keywords(options, named_options))
@@ -111,6 +115,7 @@ def _as_rows(tensor: Tensor) -> Tensor:
 def _to_keywords(options, named_options):
     """Options of an operator as flashjit.attention takes them."""
     keywords = {**dict(zip(_NAMES, options)), **named_options}
+    keywords.pop("deterministic", None)
     for name, kind in (("score", flashjit.Score), ("mask", flashjit.Mask)):
         parts = (keywords.pop(f"{name}_{part}", None) for part in ("captures", "tensors", "numbers"))
         keywords[name] = _to_function(kind, keywords.pop(name, None), *parts)
@@ -210,18 +215,19 @@ def _backward(ctx, dout, dlse):
 
     out, lse, q, k, v, *options = (take(value) for value in ctx.kept)
     keywords = dict(zip(_NAMES, options))
+    is_asked = any(options[len(_NAMES) :])  # to be deterministic
     needed = dict(zip(_NAMES, ctx.needs_input_grad[3:]))
     _require_no_gradient(needed, keywords)
     options = {**keywords, "fixed_split_size": None}.values()  # by which no gradient differs
     wanted = [*ctx.needs_input_grad[:3], *(needed.get(option, False) for option in OPTION_GRADIENTS.values())]
     dout = torch.zeros_like(out) if dout is None else dout
-    deterministic = _is_deterministic(keywords if wanted[3] else {}, out)
+    deterministic = is_asked or _is_deterministic(keywords if wanted[3] else {}, out)
     every = attention_backward(dout, q, k, v, out, lse, dlse, wanted, deterministic, *options)
     gradients = [gradient if is_wanted else None for gradient, is_wanted in zip(every, wanted)]
     of_options = dict(zip(OPTION_GRADIENTS.values(), gradients[3:]))
     others = ([None] * len(option) if _is_tensors(option) else of_options.get(name) for name, option in keywords.items())
     # Older versions of PyTorch leave out last arguments that are as by default, and want no gradients of them.
-    return (*gradients[:3], *others)[: len(ctx.needs_input_grad)]
+    return (*gradients[:3], *others, None)[: len(ctx.needs_input_grad)]
 
 
 def _is_deterministic(options: "dict[str, Any]", out: Tensor) -> bool:
@@ -270,31 +276,34 @@ class _Attention(torch.autograd.Function):
     """Both operators as a node of autograd's graph, for calls that nobody else watches."""
 
     @staticmethod
-    def forward(ctx, names, options, q, k, v, *tensors):
+    def forward(ctx, names, options, deterministic, q, k, v, *tensors):
         """names: of options that are tensors; options: the others."""
         out, lse = flashjit.attention(q, k, v, lse=True, **options, **dict(zip(names, tensors)))
-        ctx.names, ctx.options = names, options
+        ctx.names, ctx.options, ctx.deterministic = names, options, deterministic
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(out, lse, q, k, v, *tensors)
-        return out
+        return out, lse
 
     @staticmethod
-    def backward(ctx, dout):
+    def backward(ctx, dout, dlse):
         out, lse, q, k, v, *tensors = ctx.saved_tensors
         options = {**ctx.options, **dict(zip(ctx.names, tensors)), "fixed_split_size": None}
-        needed = dict(zip(("q", "k", "v", *ctx.names), ctx.needs_input_grad[2:]))
+        needed = dict(zip(("q", "k", "v", *ctx.names), ctx.needs_input_grad[3:]))
         wanted = [needed.get(name, False) for name in ("q", "k", "v", *OPTION_GRADIENTS.values())]
-        deterministic = _is_deterministic(options if wanted[3] else {}, out)
+        dout = torch.zeros_like(out) if dout is None else dout
+        dlse = None if dlse is None else dlse.contiguous()
+        deterministic = ctx.deterministic or _is_deterministic(options if wanted[3] else {}, out)
         # Derivatives of these are for the operator to refuse, and graphs that only backward is in for it to stand in.
         if torch.is_grad_enabled() or not _is_unwatched(q, k, v, dout, *tensors):
             functions = {**_to_arguments("score", options.pop("score")), **_to_arguments("mask", options.pop("mask"))}
-            gradients = attention_backward(dout, q, k, v, out, lse, None, wanted, deterministic, **options, **functions)
+            gradients = attention_backward(dout, q, k, v, out, lse, dlse, wanted, deterministic, **options, **functions)
         else:
             into = _asked(wanted)
-            of_call = flashjit.attention_backward(_as_rows(dout), q, k, v, out, lse, deterministic=deterministic, **into,
-                                                  **options)
+            of_call = flashjit.attention_backward(_as_rows(dout), q, k, v, out, lse, dlse=dlse,
+                                                  deterministic=deterministic, **into, **options)
             gradients = _in_all_places(of_call, wanted, q)
         by_name = dict(zip(("q", "k", "v", *OPTION_GRADIENTS.values()), gradients))
-        return None, None, *(by_name[name] if needed[name] else None for name in needed)
+        return None, None, None, *(by_name[name] if needed[name] else None for name in needed)
 
 
 def _is_unwatched(*tensors: Tensor) -> bool:
@@ -373,11 +382,14 @@ def attention(
     max_seqlen_q: Optional[int] = 0,
     max_seqlen_kv: Optional[int] = 0,
     fixed_split_size: Optional[int] = 0,
-) -> Tensor:
+    deterministic: bool = False,
+    lse: bool = False,
+) -> "Union[Tensor, tuple[Tensor, Tensor]]":
     """flashjit.attention inside PyTorch: torch.compile keeps it in one graph, autocast applies to it, and q, k, v, bias,
     alibi_slopes and sinks get gradients, those of flashjit.attention_backward: what that has no kernels for raises
-    Unsupported in the backward, and so does another option that requires a gradient. They are deterministic where
-    torch.use_deterministic_algorithms says so. Of float64 it is flashjit.reference, with its gradients, on the CPU: for
+    Unsupported in the backward, and so does another option that requires a gradient. They are deterministic with
+    deterministic, and where torch.use_deterministic_algorithms says so. Of float64 it is flashjit.reference, with its
+    gradients, on the CPU: for
     torch.autograd.gradcheck; slopes, sinks and biases are rounded to float32 there.
 
     q is [batch, seqlen_q, heads_q, head_dim], k and v are [batch, seqlen_kv, heads_kv, ...]; returns
@@ -388,7 +400,8 @@ def attention(
     of key j loses slope * |i + seqlen_kv - seqlen_q - j| after that. With sinks, of the same shapes, the softmax of
     each row has one more score, that no key stands for. With cu_seqlens_q, int32 [batch + 1], q and what is returned
     are sequences one behind the other, [total, heads_q, ...]; likewise k and v with cu_seqlens_kv. With page_table,
-    int32 [batch, entries], k and v are [pages, page_size, heads_kv, ...]. The other options are those of
+    int32 [batch, entries], k and v are [pages, page_size, heads_kv, ...]. With lse, returns (out, lse), and what depends
+    on either has gradients. The other options are those of
     flashjit.attention; a flashjit.Score or flashjit.Mask captures tensors of PyTorch. Seeds and offsets are from 0 to
     2**63 - 1 here, and do not come from PyTorch's generators: torch.randint gives a dropout_state that does. Raises
     what flashjit.attention raises.
@@ -418,15 +431,17 @@ def attention(
     if _is_unwatched(q, k, v, *given):
         every = {**options, "causal": causal, "scale": scale, "score": score, "mask": mask}
         if not _wants_gradients((q, k, v, *given)):
-            return flashjit.attention(q, k, v, **every, **tensors)
+            return flashjit.attention(q, k, v, lse=lse, **every, **tensors)
         named = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         if _is_one_node((q, k, v, *given), named):
-            return _Attention.apply(tuple(named), every, q, k, v, *named.values())
+            both = _Attention.apply(tuple(named), every, deterministic, q, k, v, *named.values())
+            return both if lse else both[0]
     for name, tensor in tensors.items():
         if tensor is not None:
             _require_tensor(name, tensor, "a torch.Tensor or None")
     functions = {**_to_arguments("score", score), **_to_arguments("mask", mask)}
-    return attention_forward(q, k, v, causal, scale, **options, **tensors, **functions)[0]
+    both = attention_forward(q, k, v, causal, scale, **options, **tensors, **functions, deterministic=deterministic)
+    return both if lse else both[0]
 
 
 def scaled_dot_product_attention(
@@ -500,3 +515,14 @@ def _visible_keys(query: Tensor, key: Tensor, value: Tensor) -> "tuple[Tensor, T
             "use torch.nn.functional.scaled_dot_product_attention"
         )
     return key[:, :, :queries], value[:, :, :queries]
+
+
+def _activate() -> Any:
+    from flashjit import _torch_registry
+
+    return _torch_registry.activate()
+
+
+# From 2.13 on PyTorch has a registry of implementations of FlashAttention, of which users choose one.
+if hasattr(torch.nn.attention, "register_flash_attention_impl"):
+    torch.nn.attention.register_flash_attention_impl("flashjit", register_fn=_activate)

@@ -26,8 +26,9 @@ MAX_BYTES = 3_000_000
 NEEDED = ("scikit_build_core", "numpy")
 PACKAGE = {
     "__init__.py", "__main__.py", "_arrays.py", "_core.abi3.so", "_core.pyi", "_errors.py", "_functions.py",
-    "_nvrtc.py", "bin/flashjit", "compare.py", "py.typed", "torch.py", "transformers.py", "bench/attention_features.py",
-    "bench/attention_gallery.py", "bench/attention_gallery_run.py", "bench/attention_grid.py", "bench/attention_peers.py",
+    "_nvrtc.py", "_torch_registry.py", "_words.py", "bin/flashjit", "compare.py", "flash_attn_interface.py", "py.typed",
+    "torch.py", "transformers.py", "bench/attention_features.py", "bench/attention_gallery.py",
+    "bench/attention_gallery_run.py", "bench/attention_grid.py", "bench/attention_peers.py",
     "bench/attention_backward.py", "bench/attention_backward_run.py",
     "bench/attention_decode.py", "bench/attention_decode_run.py", "bench/attention_ragged.py",
     "bench/attention_ragged_run.py", "bench/attention_scores.py", "bench/attention_scores_run.py",

@@ -473,7 +473,31 @@ class Gradients(CloseTo):
                 self.addCleanup(torch.use_deterministic_algorithms, False)
                 torch.use_deterministic_algorithms(is_deterministic)
                 gradients_by(lambda *qkv: flashjit.torch.attention(*qkv, causal=True), *make_qkv())
-        self.assertEqual(told, [False, True])
+                gradients_by(lambda *qkv: flashjit.torch.attention(*qkv, deterministic=True), *make_qkv())
+        self.assertEqual(told, [False, True, True, True])
+
+    def test_are_deterministic_where_a_graph_asks_for_it(self):
+        attend = torch.compile(lambda *qkv: flashjit.torch.attention(*qkv, deterministic=True), backend="aot_eager")
+        for asked in (flashjit.torch.attention, lambda *qkv: flashjit.torch.attention(*qkv, deterministic=True), attend):
+            with mock.patch.object(flashjit, "attention_backward", wraps=flashjit.attention_backward) as backward:
+                with Recorder():  # so that the operators are called
+                    gradients_by(asked, *make_qkv())
+            is_asked = asked is not flashjit.torch.attention
+            self.assertIs(backward.call_args.kwargs["deterministic"], is_asked)
+
+    def test_of_the_output_and_the_log_sum_exp(self):
+        weights = torch.randn(1, 2, 16, generator=torch.Generator().manual_seed(5))
+        for way in (flashjit.torch.attention, torch.compile(flashjit.torch.attention, backend="aot_eager")):
+            q, k, v = (tensor.requires_grad_() for tensor in make_qkv())
+            out, lse = way(q, k, v, lse=True)
+            (out.float().square().sum() + (lse * weights).sum()).backward()
+            grads = [tensor.grad for tensor in (q, k, v)]
+            exact = [tensor.detach().float().requires_grad_() for tensor in (q, k, v)]
+            expected, expected_lse = with_changed_scores(*exact)
+            self.assert_close(lse, expected_lse)
+            (expected.square().sum() + (expected_lse * weights).sum()).backward()
+            for gradient, tensor in zip(grads, exact):
+                self.assertLess((gradient.float() - tensor.grad).abs().max().item(), 0.1)
 
     def test_of_pytorchs_own_function(self):
         tensors = to_sdpa(*make_qkv(16, 16))

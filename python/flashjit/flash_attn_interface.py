@@ -1,0 +1,565 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FlashAttention-3's interface over FlashJIT: the functions of flash_attn_interface, with their arguments and order.
+
+>>> from flashjit.flash_attn_interface import flash_attn_func
+
+Code that imports flash_attn_interface, or calls torch.ops.flash_attn_3, finds FlashJIT there after install().
+
+All has the meaning that it has there, but for what says how to compute rather than what: num_splits, pack_gqa,
+sm_margin and scheduler_metadata are looked at and make no difference, as the library chooses by itself, the same for the
+same shapes. qv is refused. Beside that interface s_aux, as vLLM's FlashAttention has it, are attention sinks, and
+gradients are there with chunks, too.
+
+Errors name arguments as they are named here; what they say of shapes is of [batch, seqlen, heads, head_dim].
+"""
+
+import importlib.util
+import sys
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
+
+import torch
+from torch import Tensor
+
+import flashjit
+from flashjit._words import in_words
+from flashjit.torch import _is_unwatched, _wants_gradients, attention
+
+__all__ = [
+    "flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
+    "flash_attn_with_kvcache", "get_scheduler_metadata", "install",
+]  # fmt: skip
+
+_Window = Sequence[int]
+
+# What the library calls them, and what these interfaces do.
+_WORDS = {
+    "scale": "softmax_scale", "window": "window_size", "chunk": "attention_chunk", "sinks": "s_aux",
+    "cu_seqlens_kv": "cu_seqlens_k", "seqused_kv": "seqused_k", "max_seqlen_kv": "max_seqlen_k",
+    "k_scale": "k_descale", "v_scale": "v_descale", "batch_indices_kv": "kv_batch_idx", "leftpad_kv": "leftpad_k",
+}  # fmt: skip
+_WORDS_OF_CACHE = {
+    **_WORDS, "seqused_kv": "cache_seqlens", "batch_indices_kv": "cache_batch_idx", "leftpad_kv": "cache_leftpad",
+    "cu_seqlens": "cu_seqlens_k_new", "positions": "rotary_seqlens",
+}  # fmt: skip
+
+
+@in_words(_WORDS)
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    qv: Optional[Tensor] = None,
+    q_descale: Optional[Tensor] = None,
+    k_descale: Optional[Tensor] = None,
+    v_descale: Optional[Tensor] = None,
+    window_size: _Window = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: Optional[bool] = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+    s_aux: Optional[Tensor] = None,
+) -> "Union[Tensor, tuple[Tensor, Tensor]]":
+    """Attention of sequences of one length, with gradients.
+
+    q is (batch, seqlen_q, heads_q, head_dim), k and v are (batch, seqlen_k, heads_k, ...), of float16 or bfloat16;
+    returns (batch, seqlen_q, heads_q, head_dim_v), with return_attn_probs also the log-sum-exp of each row's scores,
+    float32 (batch, heads_q, seqlen_q). With causal, or a window_size (left, right), query i stands at key i + seqlen_k -
+    seqlen_q; a row that sees no key is 0. deterministic is of the gradients. s_aux, (heads_q), is of any floating dtype.
+    """
+    options = _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal, window_size, attention_chunk,
+                       softcap, s_aux)
+    _check_hints(num_splits, pack_gqa, sm_margin)
+    return _attend(q, k, v, deterministic, return_attn_probs, options)
+
+
+@in_words(_WORDS)
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    seqused_q: Optional[Tensor] = None,
+    seqused_k: Optional[Tensor] = None,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    qv: Optional[Tensor] = None,
+    q_descale: Optional[Tensor] = None,
+    k_descale: Optional[Tensor] = None,
+    v_descale: Optional[Tensor] = None,
+    window_size: _Window = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: Optional[bool] = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+    s_aux: Optional[Tensor] = None,
+) -> "Union[Tensor, tuple[Tensor, Tensor]]":
+    """Attention of packed sequences, with gradients.
+
+    q is (total_q, heads_q, head_dim), k and v are (total_k, heads_k, ...): sequence b has the rows from cu_seqlens_q[b]
+    to cu_seqlens_q[b + 1] and from cu_seqlens_k[b] to cu_seqlens_k[b + 1], int32 (batch + 1), of which the first
+    seqused_q[b] and seqused_k[b] count where these are given. max_seqlen_q and max_seqlen_k are upper bounds. The
+    log-sum-exp is (heads_q, total_q). All else is as of flash_attn_func.
+    """
+    options = _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal, window_size, attention_chunk,
+                       softcap, s_aux)
+    _check_hints(num_splits, pack_gqa, sm_margin)
+    options |= _given(cu_seqlens_q=_row(cu_seqlens_q), cu_seqlens_kv=_row(cu_seqlens_k), seqused_q=_row(seqused_q),
+                      seqused_kv=_row(seqused_k), max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_k)
+    return _attend(q, k, v, deterministic, return_attn_probs, options)
+
+
+@in_words({**_WORDS, "q": "qkv", "k": "qkv", "v": "qkv"})
+def flash_attn_qkvpacked_func(
+    qkv: Tensor,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    q_descale: Optional[Tensor] = None,
+    k_descale: Optional[Tensor] = None,
+    v_descale: Optional[Tensor] = None,
+    window_size: _Window = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    deterministic: bool = False,
+    num_heads_q: Optional[int] = None,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+    s_aux: Optional[Tensor] = None,
+) -> "Union[Tensor, tuple[Tensor, Tensor]]":
+    """flash_attn_func of one tensor: (batch, seqlen, 3, heads, head_dim), or (batch, seqlen, heads_q + 2 * heads_k,
+    head_dim) with num_heads_q. q, k and v are read where they are."""
+    q, k, v = _unpack(qkv, num_heads_q)
+    options = _options(q, k, None, q_descale, k_descale, v_descale, softmax_scale, causal, window_size, attention_chunk,
+                       softcap, s_aux)
+    _check_hints(1, None, sm_margin)
+    return _attend(q, k, v, deterministic, return_attn_probs, options)
+
+
+@in_words(_WORDS_OF_CACHE)
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Optional[Tensor] = None,
+    v: Optional[Tensor] = None,
+    qv: Optional[Tensor] = None,
+    rotary_cos: Optional[Tensor] = None,
+    rotary_sin: Optional[Tensor] = None,
+    cache_seqlens: "Union[int, Tensor, None]" = None,
+    cache_batch_idx: Optional[Tensor] = None,
+    cache_leftpad: Optional[Tensor] = None,
+    page_table: Optional[Tensor] = None,
+    cu_seqlens_q: Optional[Tensor] = None,
+    cu_seqlens_k_new: Optional[Tensor] = None,
+    max_seqlen_q: Optional[int] = None,
+    rotary_seqlens: Optional[Tensor] = None,
+    q_descale: Optional[Tensor] = None,
+    k_descale: Optional[Tensor] = None,
+    v_descale: Optional[Tensor] = None,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    scheduler_metadata: Optional[Tensor] = None,
+    num_splits: int = 0,
+    pack_gqa: Optional[bool] = None,
+    sm_margin: int = 0,
+    return_softmax_lse: bool = False,
+    s_aux: Optional[Tensor] = None,
+) -> "Union[Tensor, tuple[Tensor, ...]]":
+    """Attention of new queries over a cache of keys and values, behind which new ones are written first. No gradients.
+
+    q is (batch, seqlen_q, heads_q, head_dim), or (total_q, heads_q, head_dim) with cu_seqlens_q. k_cache and v_cache are
+    (batch_cache, seqlen_cache, heads_k, ...), or with page_table, int32 (batch, entries), (pages, page_size, heads_k,
+    ...). Sequence b has cache_seqlens[b] rows there, int32 or one number for all, the first cache_leftpad[b] of them
+    empty, in batch entry cache_batch_idx[b]. k and v, (batch, seqlen_new, heads_k, ...), or (total_new, ...) with
+    cu_seqlens_k_new, are written behind these, in place, and take part.
+
+    With rotary_cos and rotary_sin, (positions, rotary_dim / 2), k turns by rotary_seqlens[b] + i, of cache_seqlens when
+    None, and q likewise, or without causal and window_size all of q by rotary_seqlens[b]; pairs are neighbours with
+    rotary_interleaved, else a half of rotary_dim apart.
+
+    With return_softmax_lse returns (out, softmax_lse, None, None), the last two for the partial results that are not
+    returned here.
+    """
+    if isinstance(cache_seqlens, int):
+        batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+        cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+    out, softmax_lse, *_ = _forward(
+        q, k_cache, v_cache, k, v, qv, None, cu_seqlens_q, None, cu_seqlens_k_new, None, cache_seqlens, max_seqlen_q,
+        None, page_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin, rotary_seqlens, q_descale, k_descale,
+        v_descale, softmax_scale, causal, *window_size, attention_chunk, softcap, rotary_interleaved,
+        scheduler_metadata, num_splits, pack_gqa, sm_margin, s_aux,
+    )  # fmt: skip
+    return (out, softmax_lse, None, None) if return_softmax_lse else out
+
+
+def flash_attn_combine(
+    out_partial: Tensor,
+    lse_partial: Tensor,
+    out: Optional[Tensor] = None,
+    out_dtype: Optional[torch.dtype] = None,
+) -> "tuple[Tensor, Tensor]":
+    """Joins attention over parts of the keys: (out, lse).
+
+    out_partial is (parts, batch, seqlen, heads, head_dim), lse_partial float32 (parts, batch, seqlen, heads); out is of
+    out_dtype, that of the parts when None, and lse (batch, seqlen, heads).
+    """
+    if lse_partial.shape != out_partial.shape[:-1]:
+        raise flashjit.InvalidArgument(
+            f"lse_partial: must be {tuple(out_partial.shape[:-1])}, as out_partial says, was {tuple(lse_partial.shape)}"
+        )
+    if out_partial.dim() != 5 or out_partial.shape[0] == 0:
+        raise flashjit.InvalidArgument(
+            "out_partial: must be (parts, batch, seqlen, heads, head_dim) with at least one part, was "
+            f"{tuple(out_partial.shape)}"
+        )
+    if out is None:
+        out = out_partial.new_empty(out_partial.shape[1:], dtype=out_dtype or out_partial.dtype)
+    elif out_dtype not in (None, out.dtype):
+        raise flashjit.InvalidArgument(f"out_dtype: must be None or {out.dtype}, that of out, was {out_dtype}")
+    of_heads = lse_partial.transpose(-1, -2).contiguous()
+    parts = list(zip(out_partial.unbind(0), of_heads.unbind(0)))
+    joined, lse = flashjit.merge(parts, out=out)
+    return joined, lse.transpose(-1, -2)
+
+
+def get_scheduler_metadata(
+    batch_size: int,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    num_heads_q: int,
+    num_heads_kv: int,
+    headdim: int,
+    cache_seqlens: Tensor,
+    qkv_dtype: torch.dtype = torch.bfloat16,
+    headdim_v: Optional[int] = None,
+    cu_seqlens_q: Optional[Tensor] = None,
+    cu_seqlens_k_new: Optional[Tensor] = None,
+    cache_leftpad: Optional[Tensor] = None,
+    page_size: Optional[int] = None,
+    max_seqlen_k_new: int = 0,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    attention_chunk: int = 0,
+    has_softcap: bool = False,
+    num_splits: int = 0,
+    pack_gqa: Optional[bool] = None,
+    sm_margin: int = 0,
+) -> Tensor:
+    """int32 without elements, for scheduler_metadata: what FlashJIT needs of a batch it finds out on the device, in each
+    call. flashjit.plan does so once for many calls."""
+    _check_hints(num_splits, pack_gqa, sm_margin)
+    return cache_seqlens.new_empty(0, dtype=torch.int32)
+
+
+# --- What other packages import, too ----------------------------------------------------------------------------------
+
+
+def _forward(
+    q, k, v, k_new=None, v_new=None, qv=None, out_=None, cu_seqlens_q=None, cu_seqlens_k=None, cu_seqlens_k_new=None,
+    seqused_q=None, seqused_k=None, max_seqlen_q=None, max_seqlen_k=None, page_table=None, kv_batch_idx=None,
+    leftpad_k=None, rotary_cos=None, rotary_sin=None, seqlens_rotary=None, q_descale=None, k_descale=None,
+    v_descale=None, softmax_scale=None, causal=False, window_size_left=-1, window_size_right=-1, attention_chunk=0,
+    softcap=0.0, rotary_interleaved=True, scheduler_metadata=None, num_splits=1, pack_gqa=None, sm_margin=0,
+    s_aux=None,
+):  # fmt: skip
+    """All of the above without gradients: (out, softmax_lse, and two tensors without elements in place of partial
+    results)."""
+    options = _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal,
+                       (window_size_left, window_size_right), attention_chunk, softcap, s_aux)
+    _check_hints(num_splits, pack_gqa, sm_margin)
+    cache = _given(page_table=page_table, batch_indices_kv=_row(kv_batch_idx), leftpad_kv=_row(leftpad_k))
+    cu_seqlens_q, seqused_k = _row(cu_seqlens_q), _row(seqused_k)
+    if k_new is not None:
+        rotary = _Rotary(rotary_cos, rotary_sin, rotary_interleaved, _row(seqlens_rotary))
+        q, seqused_k = _append(q, k, v, k_new, v_new, cu_seqlens_q, _row(cu_seqlens_k_new), seqused_k, rotary, cache,
+                               options)
+    elif rotary_cos is not None or rotary_sin is not None:
+        raise flashjit.InvalidArgument("rotary_cos: must be None without new keys, was a tensor")
+    options |= _given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=_row(cu_seqlens_k), seqused_q=_row(seqused_q),
+                      seqused_kv=seqused_k, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_k)
+    both = flashjit.attention(q, k, v, out=out_, lse=True, **cache, **options)
+    return *both, both[1].new_empty(0), both[1].new_empty(0)
+
+
+_flash_attn_forward = in_words(_WORDS)(_forward)
+
+
+@in_words(_WORDS)
+def _backward(
+    dout, q, k, v, out, softmax_lse, dq=None, dk=None, dv=None, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None,
+    seqused_k=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, is_causal=False, window_size_left=-1,
+    window_size_right=-1, softcap=0.0, deterministic=False, sm_margin=0,
+):  # fmt: skip
+    """(dq, dk, dv), into those that are given, then float32 (batch, heads_q, seqlen_q), or (heads_q, total_q), of each
+    row the sum of dout * out, and four tensors without elements, for workspaces that are not returned here."""
+    _check_hints(1, None, sm_margin)
+    options = _options(q, k, None, None, None, None, softmax_scale, is_causal, (window_size_left, window_size_right), 0,
+                       softcap, None)
+    gradients = flashjit.attention_backward(
+        dout, q, k, v, out, softmax_lse, dq=dq, dk=dk, dv=dv, deterministic=deterministic,
+        cu_seqlens_q=_row(cu_seqlens_q), cu_seqlens_kv=_row(cu_seqlens_k), seqused_q=_row(seqused_q),
+        seqused_kv=_row(seqused_k), max_seqlen_q=max_seqlen_q or 0, max_seqlen_kv=max_seqlen_k or 0, **options,
+    )  # fmt: skip
+    sums = torch.einsum("...d,...d->...", dout.float(), out.float()).transpose(-1, -2).contiguous()
+    return *gradients, sums, *(sums.new_empty(0) for _ in range(4))
+
+
+def _flash_attn_backward(
+    dout, q, k, v, out, softmax_lse, cu_seqlens_q=None, cu_seqlens_k=None, sequed_q=None, sequed_k=None,
+    max_seqlen_q=None, max_seqlen_k=None, dq=None, dk=None, dv=None, softmax_scale=None, is_causal=False,
+    window_size_left=-1, window_size_right=-1, softcap=0.0, deterministic=False, sm_margin=0,
+):  # fmt: skip
+    """Writes dq, dk and dv. Returns the sums of _backward."""
+    return _backward(
+        dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, sequed_q, sequed_k, max_seqlen_q,
+        max_seqlen_k, softmax_scale, is_causal, window_size_left, window_size_right, softcap, deterministic, sm_margin,
+    )[3]  # fmt: skip
+
+
+# --- Arguments --------------------------------------------------------------------------------------------------------
+
+
+def _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal, window_size, attention_chunk, softcap,
+             s_aux) -> "dict[str, Any]":  # fmt: skip
+    """As flashjit.attention takes them: those that make a difference."""
+    if qv is not None:
+        raise flashjit.Unsupported("qv: must be None, as no kernel adds a product of it to scores, was a tensor")
+    if q_descale is not None and q.dtype.itemsize > 1:
+        raise flashjit.InvalidArgument(f"q_descale: must be None beside q of {q.dtype}, was a tensor")
+    left, right = window_size
+    return {
+        "causal": causal, "softcap": softcap, **_given(
+            scale=softmax_scale, window=None if left == right == -1 else (left, right), chunk=attention_chunk or None,
+            sinks=None if s_aux is None else s_aux.float().contiguous(), k_scale=_scale("k_scale", k_descale, k),
+            v_scale=_scale("v_scale", v_descale, k),
+        ),
+    }  # fmt: skip
+
+
+def _given(**options: Any) -> "dict[str, Any]":
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, deterministic: bool, lse: bool, options: "dict[str, Any]") -> Any:
+    """With gradients, and in graphs. Where there is neither, flashjit.attention costs the host half as much."""
+    tensors = [q, k, v, *(option for option in options.values() if isinstance(option, Tensor))]
+    if _is_unwatched(*tensors) and not _wants_gradients(tensors) and not torch.is_autocast_enabled(q.device.type):
+        return flashjit.attention(q, k, v, lse=lse, **options)
+    return attention(q, k, v, deterministic=deterministic, lse=lse, **options)
+
+
+def _scale(name: str, descale: Optional[Tensor], k: Tensor) -> Optional[Tensor]:
+    """Of (batch, heads_k), as the library has it: of each head where all batch entries are one memory, as of a number
+    that is expanded, else of each row of k."""
+    if descale is None or descale.dim() != 2:
+        return descale
+    if descale.shape[0] == 1 or descale.stride(0) == 0:
+        return descale[0].contiguous()
+    if k.dim() != 4 or descale.shape[0] != k.shape[0]:
+        raise flashjit.Unsupported(
+            f"{name}: must be the same for all sequences, expanded from (1, heads_k), where these are packed or in "
+            f"pages, was {tuple(descale.shape)}"
+        )
+    return descale.float().unsqueeze(1).expand(-1, k.shape[1], -1)
+
+
+def _row(tensor: Optional[Tensor]) -> Optional[Tensor]:
+    return None if tensor is None else tensor.contiguous()
+
+
+def _check_hints(num_splits: Any, pack_gqa: Any, sm_margin: Any) -> None:
+    for name, number in (("num_splits", num_splits), ("sm_margin", sm_margin)):
+        if not isinstance(number, int) or number < 0:
+            raise flashjit.InvalidArgument(f"{name}: must be an int of at least 0, was {number!r:.100}")
+    if pack_gqa not in (None, False, True):
+        raise flashjit.InvalidArgument(f"pack_gqa: must be True, False or None, was {pack_gqa!r:.100}")
+
+
+def _unpack(qkv: Tensor, num_heads_q: Optional[int]) -> "tuple[Tensor, ...]":
+    if qkv.dim() == 5 and qkv.shape[2] == 3 and num_heads_q in (None, qkv.shape[3]):
+        return qkv.unbind(2)
+    if qkv.dim() != 4:
+        raise flashjit.InvalidArgument(
+            "qkv: must be (batch, seqlen, 3, heads, head_dim), or with num_heads_q (batch, seqlen, heads, head_dim), was "
+            f"{tuple(qkv.shape)}"
+        )
+    others = -1 if num_heads_q is None else qkv.shape[2] - num_heads_q
+    if others < 0 or others % 2 != 0:
+        raise flashjit.InvalidArgument(
+            f"num_heads_q: must be such that of the {qkv.shape[2]} heads of qkv an even number is left for k and v, was "
+            f"{num_heads_q}"
+        )
+    return qkv.split([num_heads_q, others // 2, others // 2], dim=2)
+
+
+# --- Caches -----------------------------------------------------------------------------------------------------------
+
+
+class _Rotary(NamedTuple):
+    """Rotary embedding of rows that stand behind what a cache has; none without cos and sin."""
+
+    cos: Optional[Tensor]
+    sin: Optional[Tensor]
+    interleaved: bool
+    starts: Optional[Tensor]  # (batch): the position of each sequence's first row, None: its length
+
+    @property
+    def turns(self) -> bool:
+        return self.cos is not None or self.sin is not None
+
+    def turn(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """In float32, rounded once, as flashjit.append does it."""
+        half, places = self.cos.shape[1], positions.clamp(0, self.cos.shape[0] - 1)
+        cos, sin = (table[places].float().view(*rows.shape[:-2], 1, half) for table in (self.cos, self.sin))
+        x = rows.float()
+        turning, rest = x[..., : 2 * half], x[..., 2 * half :]
+        a, b = (turning[..., 0::2], turning[..., 1::2]) if self.interleaved else turning.split(half, dim=-1)
+        pairs = (a * cos - b * sin, b * cos + a * sin)
+        turned = torch.stack(pairs, dim=-1).flatten(-2) if self.interleaved else torch.cat(pairs, dim=-1)
+        return torch.cat([turned, rest], dim=-1).to(rows.dtype)
+
+
+def _append(q, k, v, k_new, v_new, cu_seqlens_q, cu_seqlens_new, before, rotary, cache,
+            options) -> "tuple[Tensor, Tensor]":  # fmt: skip
+    """Writes the new keys and values behind the `before` ones. Returns q, turned, and the lengths with the new ones."""
+    if before is None:
+        raise flashjit.InvalidArgument("seqused_kv: must be given beside new keys, was None")
+    scales = _given(k_scale=options.get("k_scale"), v_scale=options.get("v_scale"))
+    if any(scale.dim() == 3 for scale in scales.values()):
+        raise flashjit.Unsupported("k_scale: must be the same for all sequences beside new keys, was one for each")
+    news = k_new.shape[1] if cu_seqlens_new is None else cu_seqlens_new[1:] - cu_seqlens_new[:-1]
+    starts = before if rotary.starts is None else rotary.starts
+    is_local = options["causal"] or "window" in options
+    turns_q = rotary.turns and is_local and _are_same_tokens(q, k_new, cu_seqlens_q, cu_seqlens_new)
+    positions = None  # by default those behind the first key, whatever is left of it
+    if rotary.turns and (rotary.starts is not None or "leftpad_kv" in cache):
+        positions = _positions(k_new, cu_seqlens_new, starts, 1)
+    turned = flashjit.append(
+        k_new, v_new, k, v, seqused_kv=before + news, cu_seqlens=cu_seqlens_new, rotary_cos=rotary.cos,
+        rotary_sin=rotary.sin, rotary_interleaved=rotary.turns and rotary.interleaved, positions=positions,
+        q=q if turns_q else None, **scales, **cache,
+    )  # fmt: skip
+    if rotary.turns and not turns_q:
+        turned = rotary.turn(q, _positions(q, cu_seqlens_q, starts, 1 if is_local else 0))
+    return (turned if rotary.turns else q), before + news
+
+
+def _are_same_tokens(q: Tensor, k: Tensor, of_q: Optional[Tensor], of_k: Optional[Tensor]) -> bool:
+    """Whose queries flashjit.append turns with the keys."""
+    if of_q is None or of_k is None:
+        return of_q is of_k and q.shape[:-2] == k.shape[:-2]
+    return of_q.data_ptr() == of_k.data_ptr()
+
+
+def _positions(rows: Tensor, offsets: Optional[Tensor], starts: Tensor, step: int) -> Tensor:
+    """(total) in int32, of each row: its sequence's start and a step for each row before it there."""
+    if offsets is None:
+        steps = step * torch.arange(rows.shape[1], dtype=torch.int32, device=rows.device)
+        return (starts.unsqueeze(1) + steps).flatten()
+    places = torch.arange(rows.shape[0], dtype=torch.int32, device=rows.device)
+    # Rows behind the last offset are of no sequence.
+    sequence = torch.searchsorted(offsets[1:], places, right=True).clamp(max=len(starts) - 1)
+    return starts[sequence] + step * (places - offsets[sequence])
+
+
+# --- torch.ops.flash_attn_3 -------------------------------------------------------------------------------------------
+
+# The interface's: arguments may be added behind these.
+_SCHEMAS = {
+    "fwd": "(Tensor q, Tensor k, Tensor v, Tensor(k_new!)? k_new=None, Tensor(v_new!)? v_new=None, Tensor? q_v=None, "
+    "Tensor(out!)? out=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, Tensor? cu_seqlens_k_new=None, "
+    "Tensor? seqused_q=None, Tensor? seqused_k=None, int? max_seqlen_q=None, int? max_seqlen_k=None, "
+    "Tensor? page_table=None, Tensor? kv_batch_idx=None, Tensor? leftpad_k=None, Tensor? rotary_cos=None, "
+    "Tensor? rotary_sin=None, Tensor? seqlens_rotary=None, Tensor? q_descale=None, Tensor? k_descale=None, "
+    "Tensor? v_descale=None, float? softmax_scale=None, bool is_causal=False, int window_size_left=-1, "
+    "int window_size_right=-1, int attention_chunk=0, float softcap=0.0, bool is_rotary_interleaved=False, "
+    "Tensor? scheduler_metadata=None, int num_splits=0, bool? pack_gqa=None, int sm_margin=0, Tensor? s_aux=None) "
+    "-> (Tensor(out!), Tensor, Tensor, Tensor)",
+    "bwd": "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, Tensor(dq!)? dq=None, "
+    "Tensor(dk!)? dk=None, Tensor(dv!)? dv=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
+    "Tensor? seqused_q=None, Tensor? seqused_k=None, int? max_seqlen_q=None, int? max_seqlen_k=None, "
+    "float? softmax_scale=None, bool is_causal=False, int window_size_left=-1, int window_size_right=-1, "
+    "float softcap=0.0, bool deterministic=False, int sm_margin=0) "
+    "-> (Tensor(dq!), Tensor(dk!), Tensor(dv!), Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "fwd_combine": "(Tensor out_partial, Tensor lse_partial, Tensor(out!)? out=None, ScalarType? out_dtype=None) "
+    "-> (Tensor(out!), Tensor)",
+    "get_scheduler_metadata": "(int batch_size, int max_seqlen_q, int max_seqlen_k, int num_heads, int num_heads_k, "
+    "int headdim, int headdim_v, ScalarType qkv_dtype, Tensor seqused_k, Tensor? cu_seqlens_q=None, "
+    "Tensor? cu_seqlens_k=None, Tensor? cu_seqlens_k_new=None, Tensor? seqused_q=None, Tensor? leftpad_k=None, "
+    "int? page_size=None, int max_seqlen_k_new=0, bool is_causal=False, int window_size_left=-1, "
+    "int window_size_right=-1, int attention_chunk=0, bool has_softcap=False, int num_splits=0, bool? pack_gqa=None, "
+    "int sm_margin=0) -> Tensor",
+}
+
+
+def _shapes_of_fwd(q, k, v, k_new=None, v_new=None, q_v=None, out=None, *others, **named):
+    *rows, heads, _ = q.shape
+    made = q.new_empty((*rows, heads, v.shape[-1])) if out is None else out
+    return made, *(q.new_empty(shape, dtype=torch.float32) for shape in ((*rows[:-1], heads, rows[-1]), 0, 0))
+
+
+def _shapes_of_bwd(dout, q, k, v, out, softmax_lse, dq=None, dk=None, dv=None, *others, **named):
+    made = (torch.empty_like(x) if into is None else into for x, into in ((q, dq), (k, dk), (v, dv)))
+    return *made, torch.empty_like(softmax_lse), *(softmax_lse.new_empty(0) for _ in range(4))
+
+
+def _shapes_of_combine(out_partial, lse_partial, out=None, out_dtype=None):
+    made = out_partial.new_empty(out_partial.shape[1:], dtype=out_dtype) if out is None else out
+    return made, lse_partial[0].transpose(-1, -2).contiguous().transpose(-1, -2)
+
+
+def _metadata(batch_size, max_seqlen_q, max_seqlen_k, num_heads, num_heads_k, headdim, headdim_v, qkv_dtype, seqused_k,
+              *others, **named):  # fmt: skip
+    return seqused_k.new_empty(0, dtype=torch.int32)
+
+
+def _with_defaults(name: str, function: "Callable[..., Any]") -> "Callable[..., Any]":
+    """A dispatcher leaves out last arguments that are as the schema has them by default."""
+    every = getattr(torch.ops.flash_attn_3, name).default._schema.arguments
+
+    def call(*arguments):
+        return function(*arguments, *(argument.default_value for argument in every[len(arguments) :]))
+
+    return call
+
+
+_library: Optional[torch.library.Library] = None
+
+
+def install() -> None:
+    """Registers torch.ops.flash_attn_3.{fwd, bwd, fwd_combine, get_scheduler_metadata}, and this module as
+    flash_attn_interface, for code that looks for FlashAttention-3 by these names. Once for the process; a second call
+    does nothing. Raises flashjit.Unsupported where FlashAttention-3 itself is installed."""
+    global _library
+    if _library is not None:
+        return
+    if importlib.util.find_spec("flash_attn_interface") or hasattr(torch.ops.flash_attn_3, "fwd"):
+        raise flashjit.Unsupported(
+            "flash_attn_interface: must not be installed beside FlashJIT, whose install() stands in its place, was"
+        )
+    library = torch.library.Library("flash_attn_3", "DEF")
+    kernels = {
+        "fwd": (_flash_attn_forward, _shapes_of_fwd), "bwd": (_backward, _shapes_of_bwd),
+        "fwd_combine": (flash_attn_combine, _shapes_of_combine), "get_scheduler_metadata": (_metadata, _metadata),
+    }  # fmt: skip
+    for name, (kernel, shapes) in kernels.items():
+        library.define(name + _SCHEMAS[name])
+        for backend in ("CUDA", "CPU"):  # the latter for an engine that emulates
+            library.impl(name, _with_defaults(name, kernel), backend)
+        torch.library.register_fake(f"flash_attn_3::{name}", shapes, lib=library)
+    sys.modules["flash_attn_interface"] = sys.modules[__name__]
+    _library = library
