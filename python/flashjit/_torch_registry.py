@@ -16,7 +16,7 @@ from flashjit.torch import _as_rows
 _WORDS = {
     "q": "query", "k": "key", "v": "value", "dout": "grad_out", "lse": "logsumexp", "cu_seqlens_q": "cum_seq_q",
     "cu_seqlens_kv": "cum_seq_k", "seqused_kv": "seqused_k", "page_table": "block_table", "max_seqlen_q": "max_q",
-    "max_seqlen_kv": "max_k", "window": "window_size_left", "dropout": "dropout_p",
+    "max_seqlen_kv": "max_k", "window": "window_size_left", "dropout": "dropout_p", "softmax_scale": "scale",
 }  # fmt: skip
 
 

@@ -15,14 +15,14 @@ Errors name arguments as they are named here; what they say of shapes is of [bat
 
 import importlib.util
 import sys
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Container, NamedTuple, Optional, Sequence, Union
 
 import torch
 from torch import Tensor
 
 import flashjit
 from flashjit._words import in_words
-from flashjit.torch import _is_unwatched, _wants_gradients, attention
+from flashjit.torch import _as_rows, _is_unwatched, _wants_gradients, attention
 
 __all__ = [
     "flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
@@ -30,16 +30,18 @@ __all__ = [
 ]  # fmt: skip
 
 _Window = Sequence[int]
+_OUTPUTS = (torch.float16, torch.bfloat16, torch.float32)
 
 # What the library calls them, and what these interfaces do.
 _WORDS = {
     "scale": "softmax_scale", "window": "window_size", "chunk": "attention_chunk", "sinks": "s_aux",
-    "cu_seqlens_kv": "cu_seqlens_k", "seqused_kv": "seqused_k", "max_seqlen_kv": "max_seqlen_k",
+    "cu_seqlens_kv": "cu_seqlens_k", "seqused_kv": "seqused_k", "max_seqlen_kv": "max_seqlen_k", "lse": "softmax_lse",
     "k_scale": "k_descale", "v_scale": "v_descale", "batch_indices_kv": "kv_batch_idx", "leftpad_kv": "leftpad_k",
+    "k_cache": "k", "v_cache": "v", "out": "out_",
 }  # fmt: skip
 _WORDS_OF_CACHE = {
     **_WORDS, "seqused_kv": "cache_seqlens", "batch_indices_kv": "cache_batch_idx", "leftpad_kv": "cache_leftpad",
-    "cu_seqlens": "cu_seqlens_k_new", "positions": "rotary_seqlens",
+    "seqlens_rotary": "rotary_seqlens", "k_cache": "k_cache", "v_cache": "v_cache", "k_new": "k", "v_new": "v",
 }  # fmt: skip
 
 
@@ -71,6 +73,7 @@ def flash_attn_func(
     float32 (batch, heads_q, seqlen_q). With causal, or a window_size (left, right), query i stands at key i + seqlen_k -
     seqlen_q; a row that sees no key is 0. deterministic is of the gradients. s_aux, (heads_q), is of any floating dtype.
     """
+    q, k, v = _tensors(q=q, k=k, v=v)
     options = _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal, window_size, attention_chunk,
                        softcap, s_aux)
     _check_hints(num_splits, pack_gqa, sm_margin)
@@ -111,11 +114,13 @@ def flash_attn_varlen_func(
     seqused_q[b] and seqused_k[b] count where these are given. max_seqlen_q and max_seqlen_k are upper bounds. The
     log-sum-exp is (heads_q, total_q). All else is as of flash_attn_func.
     """
+    q, k, v, cu_seqlens_q, cu_seqlens_k = _tensors(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    seqused_q, seqused_k = _tensors(True, seqused_q=seqused_q, seqused_k=seqused_k)
     options = _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal, window_size, attention_chunk,
                        softcap, s_aux)
     _check_hints(num_splits, pack_gqa, sm_margin)
-    options |= _given(cu_seqlens_q=_row(cu_seqlens_q), cu_seqlens_kv=_row(cu_seqlens_k), seqused_q=_row(seqused_q),
-                      seqused_kv=_row(seqused_k), max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_k)
+    options |= _given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, seqused_q=seqused_q, seqused_kv=seqused_k,
+                      max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_k)
     return _attend(q, k, v, deterministic, return_attn_probs, options)
 
 
@@ -138,7 +143,7 @@ def flash_attn_qkvpacked_func(
 ) -> "Union[Tensor, tuple[Tensor, Tensor]]":
     """flash_attn_func of one tensor: (batch, seqlen, 3, heads, head_dim), or (batch, seqlen, heads_q + 2 * heads_k,
     head_dim) with num_heads_q. q, k and v are read where they are."""
-    q, k, v = _unpack(qkv, num_heads_q)
+    q, k, v = _unpack(*_tensors(qkv=qkv), num_heads_q)
     options = _options(q, k, None, q_descale, k_descale, v_descale, softmax_scale, causal, window_size, attention_chunk,
                        softcap, s_aux)
     _check_hints(1, None, sm_margin)
@@ -192,15 +197,15 @@ def flash_attn_with_kvcache(
     rotary_interleaved, else a half of rotary_dim apart.
 
     With return_softmax_lse returns (out, softmax_lse, None, None), the last two for the partial results that are not
-    returned here.
+    returned here. Of new keys that a cache has no room for nothing is written, and its sequence ends with the cache.
     """
-    if isinstance(cache_seqlens, int):
+    if isinstance(cache_seqlens, int) and isinstance(q, Tensor):
         batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
     out, softmax_lse, *_ = _forward(
         q, k_cache, v_cache, k, v, qv, None, cu_seqlens_q, None, cu_seqlens_k_new, None, cache_seqlens, max_seqlen_q,
         None, page_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin, rotary_seqlens, q_descale, k_descale,
-        v_descale, softmax_scale, causal, *window_size, attention_chunk, softcap, rotary_interleaved,
+        v_descale, softmax_scale, causal, *_pair(window_size), attention_chunk, softcap, rotary_interleaved,
         scheduler_metadata, num_splits, pack_gqa, sm_margin, s_aux,
     )  # fmt: skip
     return (out, softmax_lse, None, None) if return_softmax_lse else out
@@ -217,15 +222,19 @@ def flash_attn_combine(
     out_partial is (parts, batch, seqlen, heads, head_dim), lse_partial float32 (parts, batch, seqlen, heads); out is of
     out_dtype, that of the parts when None, and lse (batch, seqlen, heads).
     """
-    if lse_partial.shape != out_partial.shape[:-1]:
+    out_partial, lse_partial = _tensors(out_partial=out_partial, lse_partial=lse_partial)
+    if out_partial.dim() != 5 or out_partial.shape[0] == 0 or out_partial.dtype not in _OUTPUTS:
         raise flashjit.InvalidArgument(
-            f"lse_partial: must be {tuple(out_partial.shape[:-1])}, as out_partial says, was {tuple(lse_partial.shape)}"
+            "out_partial: must be (parts, batch, seqlen, heads, head_dim) with at least one part, of float16, bfloat16 or "
+            f"float32, was {tuple(out_partial.shape)} of {out_partial.dtype}"
         )
-    if out_partial.dim() != 5 or out_partial.shape[0] == 0:
+    if lse_partial.shape != out_partial.shape[:-1] or lse_partial.dtype != torch.float32:
         raise flashjit.InvalidArgument(
-            "out_partial: must be (parts, batch, seqlen, heads, head_dim) with at least one part, was "
-            f"{tuple(out_partial.shape)}"
+            f"lse_partial: must be {tuple(out_partial.shape[:-1])}, as out_partial says, of float32, was "
+            f"{tuple(lse_partial.shape)} of {lse_partial.dtype}"
         )
+    if out_dtype not in (None, *_OUTPUTS):
+        raise flashjit.InvalidArgument(f"out_dtype: must be float16, bfloat16, float32 or None, was {out_dtype!r:.100}")
     if out is None:
         out = out_partial.new_empty(out_partial.shape[1:], dtype=out_dtype or out_partial.dtype)
     elif out_dtype not in (None, out.dtype):
@@ -278,20 +287,28 @@ def _forward(
 ):  # fmt: skip
     """All of the above without gradients: (out, softmax_lse, and two tensors without elements in place of partial
     results)."""
+    q, *copies = _tensors(q=q, k_cache=k, v_cache=v)
+    k, v = copies if k_new is None else (k, v)  # new keys are to be where the caller looks for them
+    cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, page_table, kv_batch_idx, leftpad_k = _tensors(
+        True, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, cu_seqlens_k_new=cu_seqlens_k_new,
+        seqused_q=seqused_q, seqused_kv=seqused_k, page_table=page_table, batch_indices_kv=kv_batch_idx,
+        leftpad_kv=leftpad_k,
+    )  # fmt: skip
+    cache = _given(page_table=page_table, batch_indices_kv=kv_batch_idx, leftpad_kv=leftpad_k)
     options = _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal,
-                       (window_size_left, window_size_right), attention_chunk, softcap, s_aux)
+                       (window_size_left, window_size_right), attention_chunk, softcap, s_aux, cache)
     _check_hints(num_splits, pack_gqa, sm_margin)
-    cache = _given(page_table=page_table, batch_indices_kv=_row(kv_batch_idx), leftpad_kv=_row(leftpad_k))
-    cu_seqlens_q, seqused_k = _row(cu_seqlens_q), _row(seqused_k)
+    options |= _given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, seqused_q=seqused_q, seqused_kv=seqused_k,
+                      max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_k)
     if k_new is not None:
-        rotary = _Rotary(rotary_cos, rotary_sin, rotary_interleaved, _row(seqlens_rotary))
-        q, seqused_k = _append(q, k, v, k_new, v_new, cu_seqlens_q, _row(cu_seqlens_k_new), seqused_k, rotary, cache,
-                               options)
-    elif rotary_cos is not None or rotary_sin is not None:
-        raise flashjit.InvalidArgument("rotary_cos: must be None without new keys, was a tensor")
-    options |= _given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=_row(cu_seqlens_k), seqused_q=_row(seqused_q),
-                      seqused_kv=seqused_k, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_k)
-    both = flashjit.attention(q, k, v, out=out_, lse=True, **cache, **options)
+        cos, sin, starts = _tensors(True, rotary_cos=rotary_cos, rotary_sin=rotary_sin, seqlens_rotary=seqlens_rotary)
+        rotary = _Rotary(cos, sin, rotary_interleaved, starts)
+        q, options["seqused_kv"] = _append(q, k, v, *_tensors(k_new=k_new, v_new=v_new), cu_seqlens_k_new, rotary,
+                                           cache, options)
+    for name, table in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin)):
+        if k_new is None and table is not None:
+            raise flashjit.InvalidArgument(f"{name}: must be None without new keys, was a tensor")
+    both = _attention_of_cache(q, k, v, out=out_, lse=True, **cache, **options)
     return *both, both[1].new_empty(0), both[1].new_empty(0)
 
 
@@ -307,13 +324,15 @@ def _backward(
     """(dq, dk, dv), into those that are given, then float32 (batch, heads_q, seqlen_q), or (heads_q, total_q), of each
     row the sum of dout * out, and four tensors without elements, for workspaces that are not returned here."""
     _check_hints(1, None, sm_margin)
+    dout, q, k, v, out, softmax_lse = _tensors(dout=dout, q=q, k=k, v=v, out=out, softmax_lse=softmax_lse)
+    cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k = _tensors(
+        True, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, seqused_q=seqused_q, seqused_kv=seqused_k)
     options = _options(q, k, None, None, None, None, softmax_scale, is_causal, (window_size_left, window_size_right), 0,
                        softcap, None)
-    gradients = flashjit.attention_backward(
-        dout, q, k, v, out, softmax_lse, dq=dq, dk=dk, dv=dv, deterministic=deterministic,
-        cu_seqlens_q=_row(cu_seqlens_q), cu_seqlens_kv=_row(cu_seqlens_k), seqused_q=_row(seqused_q),
-        seqused_kv=_row(seqused_k), max_seqlen_q=max_seqlen_q or 0, max_seqlen_kv=max_seqlen_k or 0, **options,
-    )  # fmt: skip
+    options |= _given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, seqused_q=seqused_q, seqused_kv=seqused_k,
+                      max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_k)
+    gradients = flashjit.attention_backward(_as_rows(dout), q, k, v, out, softmax_lse, dq=dq, dk=dk, dv=dv,
+                                            deterministic=deterministic, **options)
     sums = torch.einsum("...d,...d->...", dout.float(), out.float()).transpose(-1, -2).contiguous()
     return *gradients, sums, *(sums.new_empty(0) for _ in range(4))
 
@@ -334,18 +353,23 @@ def _flash_attn_backward(
 
 
 def _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal, window_size, attention_chunk, softcap,
-             s_aux) -> "dict[str, Any]":  # fmt: skip
-    """As flashjit.attention takes them: those that make a difference."""
+             s_aux, cache=()) -> "dict[str, Any]":  # fmt: skip
+    """As flashjit.attention takes them: those that make a difference. cache: its options."""
     if qv is not None:
         raise flashjit.Unsupported("qv: must be None, as no kernel adds a product of it to scores, was a tensor")
     if q_descale is not None and q.dtype.itemsize > 1:
         raise flashjit.InvalidArgument(f"q_descale: must be None beside q of {q.dtype}, was a tensor")
-    left, right = window_size
+    if (k_descale is None) != (v_descale is None):
+        lacking, given = ("k", "v") if k_descale is None else ("v", "k")
+        raise flashjit.InvalidArgument(f"{lacking}_scale: must be given beside {given}_descale, was None")
+    if s_aux is not None and not (isinstance(s_aux, Tensor) and s_aux.is_floating_point()):
+        raise flashjit.InvalidArgument(f"sinks: must be a torch.Tensor of a floating dtype or None, was {s_aux!r:.100}")
+    left, right = _pair(window_size)
     return {
         "causal": causal, "softcap": softcap, **_given(
             scale=softmax_scale, window=None if left == right == -1 else (left, right), chunk=attention_chunk or None,
-            sinks=None if s_aux is None else s_aux.float().contiguous(), k_scale=_scale("k_scale", k_descale, k),
-            v_scale=_scale("v_scale", v_descale, k),
+            sinks=None if s_aux is None else s_aux.float().contiguous(), k_scale=_scale("k_scale", k_descale, k, cache),
+            v_scale=_scale("v_scale", v_descale, k, cache),
         ),
     }  # fmt: skip
 
@@ -357,28 +381,48 @@ def _given(**options: Any) -> "dict[str, Any]":
 def _attend(q: Tensor, k: Tensor, v: Tensor, deterministic: bool, lse: bool, options: "dict[str, Any]") -> Any:
     """With gradients, and in graphs. Where there is neither, flashjit.attention costs the host half as much."""
     tensors = [q, k, v, *(option for option in options.values() if isinstance(option, Tensor))]
-    if _is_unwatched(*tensors) and not _wants_gradients(tensors) and not torch.is_autocast_enabled(q.device.type):
+    is_plain = _is_unwatched(*tensors) and not _wants_gradients(tensors)
+    if is_plain and q.device.type != "meta" and not torch.is_autocast_enabled(q.device.type):
         return flashjit.attention(q, k, v, lse=lse, **options)
     return attention(q, k, v, deterministic=deterministic, lse=lse, **options)
 
 
-def _scale(name: str, descale: Optional[Tensor], k: Tensor) -> Optional[Tensor]:
+def _scale(name: str, descale: Optional[Tensor], k: Tensor, cache: "Container[str]") -> Optional[Tensor]:
     """Of (batch, heads_k), as the library has it: of each head where all batch entries are one memory, as of a number
     that is expanded, else of each row of k."""
-    if descale is None or descale.dim() != 2:
+    if descale is None:
+        return None
+    (descale,) = (descale,) if isinstance(descale, Tensor) else _tensors(**{name: descale})
+    if descale.dim() != 2:
         return descale
     if descale.shape[0] == 1 or descale.stride(0) == 0:
         return descale[0].contiguous()
-    if k.dim() != 4 or descale.shape[0] != k.shape[0]:
+    # Then it is of sequences, and entries of k are those only without indices, pages and offsets.
+    if k.dim() != 4 or descale.shape[0] != k.shape[0] or "page_table" in cache or "batch_indices_kv" in cache:
         raise flashjit.Unsupported(
-            f"{name}: must be the same for all sequences, expanded from (1, heads_k), where these are packed or in "
-            f"pages, was {tuple(descale.shape)}"
+            f"{name}: must be the same for all sequences, expanded from (1, heads_k), where these are packed, in pages or "
+            f"found by indices, was {tuple(descale.shape)}"
         )
     return descale.float().unsqueeze(1).expand(-1, k.shape[1], -1)
 
 
-def _row(tensor: Optional[Tensor]) -> Optional[Tensor]:
-    return None if tensor is None else tensor.contiguous()
+def _tensors(may_lack: bool = False, **tensors: Any) -> "list[Any]":
+    """Each with a contiguous last dimension, which costs a copy where it had none."""
+    rows = []
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor) and not (may_lack and tensor is None):
+            must = "a torch.Tensor or None" if may_lack else "a torch.Tensor"
+            raise flashjit.InvalidArgument(f"{name}: must be {must}, was {type(tensor).__name__}")
+        is_row = tensor is None or tensor.dim() == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] <= 1
+        rows.append(tensor if is_row else tensor.contiguous())
+    return rows
+
+
+def _pair(window_size: Any) -> "tuple[int, int]":
+    if not isinstance(window_size, (tuple, list)) or [type(side) for side in window_size] != [int, int]:
+        if not torch.compiler.is_compiling():
+            raise flashjit.InvalidArgument(f"window_size: must be (left, right), two ints, was {window_size!r:.100}")
+    return tuple(window_size)
 
 
 def _check_hints(num_splits: Any, pack_gqa: Any, sm_margin: Any) -> None:
@@ -390,18 +434,18 @@ def _check_hints(num_splits: Any, pack_gqa: Any, sm_margin: Any) -> None:
 
 
 def _unpack(qkv: Tensor, num_heads_q: Optional[int]) -> "tuple[Tensor, ...]":
-    if qkv.dim() == 5 and qkv.shape[2] == 3 and num_heads_q in (None, qkv.shape[3]):
+    if qkv.dim() == 5 and qkv.shape[2] == 3:
         return qkv.unbind(2)
     if qkv.dim() != 4:
         raise flashjit.InvalidArgument(
             "qkv: must be (batch, seqlen, 3, heads, head_dim), or with num_heads_q (batch, seqlen, heads, head_dim), was "
             f"{tuple(qkv.shape)}"
         )
-    others = -1 if num_heads_q is None else qkv.shape[2] - num_heads_q
-    if others < 0 or others % 2 != 0:
+    others = qkv.shape[2] - num_heads_q if isinstance(num_heads_q, int) and num_heads_q >= 0 else -1
+    if others < 2 or others % 2 != 0:
         raise flashjit.InvalidArgument(
             f"num_heads_q: must be such that of the {qkv.shape[2]} heads of qkv an even number is left for k and v, was "
-            f"{num_heads_q}"
+            f"{num_heads_q!r:.100}"
         )
     return qkv.split([num_heads_q, others // 2, others // 2], dim=2)
 
@@ -423,6 +467,12 @@ class _Rotary(NamedTuple):
 
     def turn(self, rows: Tensor, positions: Tensor) -> Tensor:
         """In float32, rounded once, as flashjit.append does it."""
+        for name, table in (("rotary_cos", self.cos), ("rotary_sin", self.sin)):
+            if table is None or table.dim() != 2 or 2 * table.shape[1] > rows.shape[-1] or table.shape != self.cos.shape:
+                was = "None" if table is None else f"{tuple(table.shape)}"
+                raise flashjit.InvalidArgument(
+                    f"{name}: must be (positions, rotary_dim / 2), of at most {rows.shape[-1] // 2} pairs, was {was}"
+                )
         half, places = self.cos.shape[1], positions.clamp(0, self.cos.shape[0] - 1)
         cos, sin = (table[places].float().view(*rows.shape[:-2], 1, half) for table in (self.cos, self.sin))
         x = rows.float()
@@ -433,36 +483,60 @@ class _Rotary(NamedTuple):
         return torch.cat([turned, rest], dim=-1).to(rows.dtype)
 
 
-def _append(q, k, v, k_new, v_new, cu_seqlens_q, cu_seqlens_new, before, rotary, cache,
-            options) -> "tuple[Tensor, Tensor]":  # fmt: skip
-    """Writes the new keys and values behind the `before` ones. Returns q, turned, and the lengths with the new ones."""
+# Of flashjit.append, whose k is another one than that of flashjit.attention.
+_WORDS_OF_APPEND = {"k": "k_new", "v": "v_new", "positions": "seqlens_rotary", "cu_seqlens": "cu_seqlens_k_new"}
+
+
+@in_words({"k": "k_cache", "v": "v_cache"})
+def _attention_of_cache(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> "tuple[Tensor, Tensor]":
+    return flashjit.attention(q, k, v, **options)
+
+
+@in_words(_WORDS_OF_APPEND)
+def _append_to_cache(*arrays: Tensor, **options: Any) -> Tensor:
+    return flashjit.append(*arrays, **options)
+
+
+def _append(q, k, v, k_new, v_new, cu_seqlens_new, rotary, cache, options) -> "tuple[Tensor, Tensor]":
+    """Writes the new keys and values behind those that count. Returns q, turned, and the lengths with the new ones."""
+    before, cu_seqlens_q = options.get("seqused_kv"), options.get("cu_seqlens_q")
     if before is None:
         raise flashjit.InvalidArgument("seqused_kv: must be given beside new keys, was None")
+    if cu_seqlens_new is None and before.shape[0] != k_new.shape[0]:
+        raise flashjit.InvalidArgument(f"k_new: batch must be {before.shape[0]}, was {k_new.shape[0]}")
     scales = _given(k_scale=options.get("k_scale"), v_scale=options.get("v_scale"))
     if any(scale.dim() == 3 for scale in scales.values()):
         raise flashjit.Unsupported("k_scale: must be the same for all sequences beside new keys, was one for each")
+    # Of no rows, so that nothing is written where attention is refused then.
+    _attention_of_cache(q[:0] if cu_seqlens_q is not None else q[:, :0], k, v, **cache, **options)
     news = k_new.shape[1] if cu_seqlens_new is None else cu_seqlens_new[1:] - cu_seqlens_new[:-1]
     starts = before if rotary.starts is None else rotary.starts
-    is_local = options["causal"] or "window" in options
+    is_local = _is_local(q, k, cache, options)
     turns_q = rotary.turns and is_local and _are_same_tokens(q, k_new, cu_seqlens_q, cu_seqlens_new)
     positions = None  # by default those behind the first key, whatever is left of it
     if rotary.turns and (rotary.starts is not None or "leftpad_kv" in cache):
         positions = _positions(k_new, cu_seqlens_new, starts, 1)
-    turned = flashjit.append(
+    others = rotary.turn(q, _positions(q, cu_seqlens_q, starts, int(is_local))) if rotary.turns and not turns_q else q
+    turned = _append_to_cache(
         k_new, v_new, k, v, seqused_kv=before + news, cu_seqlens=cu_seqlens_new, rotary_cos=rotary.cos,
         rotary_sin=rotary.sin, rotary_interleaved=rotary.turns and rotary.interleaved, positions=positions,
         q=q if turns_q else None, **scales, **cache,
     )  # fmt: skip
-    if rotary.turns and not turns_q:
-        turned = rotary.turn(q, _positions(q, cu_seqlens_q, starts, 1 if is_local else 0))
-    return (turned if rotary.turns else q), before + news
+    return (turned if turns_q else others), before + news
+
+
+def _is_local(q: Tensor, k: Tensor, cache: "dict[str, Any]", options: "dict[str, Any]") -> bool:
+    """Whether queries stand at places of their own: below a causal mask, chunks, or a window that hides a key."""
+    queries = options.get("max_seqlen_q") or q.shape[-3]
+    keys = k.shape[1] * (cache["page_table"].shape[1] if "page_table" in cache else 1)
+    left, right = options.get("window", (-1, -1))
+    return options["causal"] or "chunk" in options or 0 <= left < keys - 1 or 0 <= right < queries - 1
 
 
 def _are_same_tokens(q: Tensor, k: Tensor, of_q: Optional[Tensor], of_k: Optional[Tensor]) -> bool:
     """Whose queries flashjit.append turns with the keys."""
-    if of_q is None or of_k is None:
-        return of_q is of_k and q.shape[:-2] == k.shape[:-2]
-    return of_q.data_ptr() == of_k.data_ptr()
+    are_packed_alike = of_q is of_k or (of_q is not None and of_k is not None and of_q.data_ptr() == of_k.data_ptr())
+    return are_packed_alike and q.shape[:-2] == k.shape[:-2]
 
 
 def _positions(rows: Tensor, offsets: Optional[Tensor], starts: Tensor, step: int) -> Tensor:
@@ -547,11 +621,15 @@ def install() -> None:
     global _library
     if _library is not None:
         return
-    if importlib.util.find_spec("flash_attn_interface") or hasattr(torch.ops.flash_attn_3, "fwd"):
+    is_there = "flash_attn_interface" in sys.modules or importlib.util.find_spec("flash_attn_interface") is not None
+    try:
+        library = None if is_there else torch.library.Library("flash_attn_3", "DEF")
+    except RuntimeError:  # somebody has it
+        library = None
+    if library is None:
         raise flashjit.Unsupported(
             "flash_attn_interface: must not be installed beside FlashJIT, whose install() stands in its place, was"
         )
-    library = torch.library.Library("flash_attn_3", "DEF")
     kernels = {
         "fwd": (_flash_attn_forward, _shapes_of_fwd), "bwd": (_backward, _shapes_of_bwd),
         "fwd_combine": (flash_attn_combine, _shapes_of_combine), "get_scheduler_metadata": (_metadata, _metadata),

@@ -148,6 +148,22 @@ class Dense(Interface):
         out = interface.flash_attn_qkvpacked_func(grouped, num_heads_q=4)
         self.assert_close(out, expected_batch(*grouped.split([4, 2, 2], dim=2))[0])
 
+    def test_any_strides(self):
+        expected, _ = expected_batch(self.q, self.k, self.v)
+        q, k, v = (x.transpose(2, 3).contiguous().transpose(2, 3) for x in (self.q, self.k, self.v))
+        self.assert_close(interface.flash_attn_func(q, k, v), expected)
+        out, lse, *_ = interface._flash_attn_forward(q, k, v)
+        self.assert_close(out, expected)
+        dq = torch.empty_like(self.q)
+        interface._flash_attn_backward(torch.ones(1, dtype=q.dtype).expand(q.shape), q, k, v, out, lse, dq=dq)
+        exact = self.q.float().requires_grad_()
+        expected_batch(exact, self.k, self.v)[0].sum().backward()
+        self.assert_close(dq, exact.grad, 0.05)
+
+    def test_without_memory(self):
+        self.refused(flashjit.InvalidArgument, "q: must be a dense .* array with memory", lambda: interface.flash_attn_func(
+            *(x.to("meta") for x in (self.q, self.k, self.v))))
+
     def test_in_a_graph(self):
         compiled = torch.compile(interface.flash_attn_func, backend="aot_eager", fullgraph=True)
         q = self.q.clone().requires_grad_()
@@ -265,6 +281,42 @@ class Cache(Interface):
                         self.check(expected, rotary_cos=self.cos, rotary_sin=self.sin, causal=is_local,
                                    rotary_interleaved=interleaved, **seqlens)
 
+    def test_rotary_embedding_beside_chunks_and_wide_windows(self):
+        for options, is_local in (({"attention_chunk": 16}, True), ({"window_size": (39, 2)}, False)):
+            turn = lambda x, step: torch.stack([rotated(x[b], self.cos, self.sin, self.lengths[b] + step * torch.arange(3),  # noqa: E731
+                                                        True) for b in range(3)])
+            means = {"chunk": options.get("attention_chunk", 0), "window": options.get("window_size", (-1, -1))}
+            expected = self.expected(q=turn(self.q, int(is_local)), k=turn(self.k, 1), **means)
+            self.check(expected, rotary_cos=self.cos, rotary_sin=self.sin, **options)
+
+    def test_rows_behind_packed_queries(self):
+        starts = torch.tensor([0, 1, 2, 3], dtype=torch.int32)
+        q, k, v = torch.zeros(6, 4, 64, dtype=torch.bfloat16), self.k[:, 0].contiguous(), self.v[:, 0].contiguous()
+        q[:3] = self.q[:, 0]
+        outs = []
+        for of_keys in (starts, starts.clone()):
+            k_cache, v_cache = self.k_cache.clone(), self.v_cache.clone()
+            outs.append(interface.flash_attn_with_kvcache(
+                q, k_cache, v_cache, k, v, rotary_cos=self.cos, rotary_sin=self.sin, cache_seqlens=self.used,
+                cu_seqlens_q=starts, cu_seqlens_k_new=of_keys, max_seqlen_q=1, causal=True)[:3])
+        self.assertTrue(torch.equal(*outs))
+
+    def test_where_a_call_is_refused_nothing_is_written(self):
+        wrong = {"softcap": -1.0, "window_size": (-7, 1), "attention_chunk": -3, "softmax_scale": float("nan"),
+                 "s_aux": torch.zeros(3)}  # fmt: skip
+        for name, value in wrong.items():
+            with self.subTest(name):
+                k_cache, v_cache = self.k_cache.clone(), self.v_cache.clone()
+                self.refused(flashjit.Error, name, lambda: interface.flash_attn_with_kvcache(
+                    self.q, k_cache, v_cache, self.k, self.v, cache_seqlens=self.used, **{name: value}))
+                self.assertTrue(torch.equal(k_cache, self.k_cache) and torch.equal(v_cache, self.v_cache))
+        self.refused(flashjit.Error, "k_cache: head_dim", lambda: interface.flash_attn_with_kvcache(
+            self.q[..., :32], k_cache, v_cache, self.k, self.v, cache_seqlens=self.used))
+        self.assertTrue(torch.equal(k_cache, self.k_cache))
+        turned_over = k_cache.transpose(2, 3).contiguous().transpose(2, 3)
+        self.refused(flashjit.Error, "k_cache: ", lambda: interface.flash_attn_with_kvcache(
+            self.q, turned_over, v_cache, self.k, self.v, cache_seqlens=self.used))
+
     def test_rotary_embedding_counts_padding_on_the_left(self):
         left, steps = (3, 0, 11), torch.arange(self.new)
         turn = lambda x: torch.stack([  # noqa: E731
@@ -360,6 +412,10 @@ class Parts(Interface):
                      lambda: interface.flash_attn_combine(out[:0], lse[:0]))
         self.refused(flashjit.InvalidArgument, "out_dtype: must be", lambda: interface.flash_attn_combine(
             out, lse, torch.zeros(1, 5, 4, 64), torch.float16))
+        self.refused(flashjit.InvalidArgument, "out_dtype: must be", lambda: interface.flash_attn_combine(
+            out, lse, out_dtype=torch.int32))
+        self.refused(flashjit.InvalidArgument, "lse_partial: must be", lambda: interface.flash_attn_combine(
+            out, lse.to(torch.bfloat16)))
 
 
 class Refusals(Interface):
@@ -383,6 +439,30 @@ class Refusals(Interface):
             "k_descale: must be the same": lambda: interface.flash_attn_with_kvcache(
                 q, *(x.to(torch.float8_e4m3fn) for x in (k, v)), k, v, cache_seqlens=wrong[:2].int(),
                 k_descale=torch.ones(2, 2), v_descale=torch.ones(2, 2)),
+            "k_descale: must be the same for all sequences, .* indices": lambda: interface.flash_attn_with_kvcache(
+                q, *(x.to(torch.float8_e4m3fn) for x in (k, v)), cache_batch_idx=wrong[:2].int(),
+                k_descale=torch.ones(2, 2), v_descale=torch.ones(2, 2)),
+            "k_descale: must be the same for all sequences, .* in pages": lambda: interface.flash_attn_with_kvcache(
+                q, *(x.to(torch.float8_e4m3fn) for x in (k, v)), page_table=wrong[:2].int().view(2, 1),
+                cache_seqlens=wrong[:2].int(), k_descale=torch.ones(2, 2), v_descale=torch.ones(2, 2)),
+            "v_descale: must be given beside k_descale": lambda: interface.flash_attn_with_kvcache(
+                q, *(x.to(torch.float8_e4m3fn) for x in (k, v)), k_descale=torch.ones(2)),
+            "k_cache: dtype": lambda: interface.flash_attn_with_kvcache(q, k.float(), v),
+            "k: batch must be 2": lambda: interface.flash_attn_with_kvcache(q, k, v, k[:1], v[:1],
+                                                                            cache_seqlens=wrong[:2].int()),
+            "cache_seqlens: must be a torch.Tensor or None, was list": lambda: interface.flash_attn_with_kvcache(
+                q, k, v, cache_seqlens=[3, 4]),
+            "rotary_sin: must be None": lambda: interface.flash_attn_with_kvcache(q, k, v, rotary_sin=torch.ones(8, 16)),
+            "rotary_cos: must be \\(positions": lambda: interface.flash_attn_with_kvcache(
+                q[..., :32].contiguous(), *(x[..., :32].clone() for x in (k, v)),
+                *(x[:, :2, :, :32].clone() for x in (k, v)), cache_seqlens=wrong[:2].int(),
+                rotary_cos=torch.ones(8, 32), rotary_sin=torch.ones(8, 32)),
+            "window_size: must be \\(left, right\\)": lambda: interface.flash_attn_with_kvcache(q, k, v, window_size=(4,)),
+            "q: must be a torch.Tensor, was NoneType": lambda: interface.flash_attn_func(None, k, v),
+            "cu_seqlens_k: must be a torch.Tensor, was NoneType": lambda: interface.flash_attn_varlen_func(
+                q[0], k[0], v[0], wrong.int(), None, 8, 8),
+            "softmax_lse: ": lambda: interface._flash_attn_backward(q, q, k, v, q, torch.zeros(2, 4, 9)),
+            "num_heads_q: must be such": lambda: interface.flash_attn_qkvpacked_func(q, num_heads_q=4),
             "k_descale: must be the same for all sequences, expanded": lambda: interface.flash_attn_varlen_func(
                 q[0], *(x[0].to(torch.float8_e4m3fn) for x in (k, v)), wrong.int(), wrong.int(), 8, 8,
                 k_descale=torch.ones(2, 2), v_descale=torch.ones(2, 2)),
@@ -453,6 +533,13 @@ class Installed(Interface):
         self.assertEqual((metadata.dtype, metadata.numel()), (torch.int32, 0))
         again = interface.flash_attn_with_kvcache(self.q, self.k, self.v, scheduler_metadata=metadata)
         self.assertTrue(torch.equal(again, out))
+
+    def test_beside_another_of_that_name_it_is_refused(self):
+        program = ("import sys, types, flashjit, flashjit.flash_attn_interface as interface; "
+                   "sys.modules['flash_attn_interface'] = types.ModuleType('flash_attn_interface')\n"
+                   "try: interface.install()\nexcept flashjit.Unsupported as error: print(error)")
+        printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+        self.assertTrue(printed.startswith("flash_attn_interface: must not be installed beside FlashJIT"), printed)
 
     def test_importing_registers_nothing(self):
         program = ("import torch, flashjit.flash_attn_interface, importlib.util as u; "
