@@ -4,8 +4,10 @@
 flashjit.attention takes tensors of PyTorch, too, and costs the host least. What is here is for graphs, gradients,
 autocast, and for code that calls torch.nn.functional.scaled_dot_product_attention."""
 
+import importlib
 import warnings
-from typing import Any, Optional, Sequence, Union
+import weakref
+from typing import Any, Callable, Optional, Sequence, Union
 
 import torch
 import torch.nn.attention
@@ -13,10 +15,12 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import flashjit
+from flashjit import _tracing
 from flashjit._arrays import OPTION_GRADIENTS
 from flashjit._functions import to_function
+from flashjit._words import in_words
 
-__all__ = ["attention", "attention_backward", "attention_forward", "scaled_dot_product_attention"]
+__all__ = ["attention", "attention_backward", "attention_forward", "flex_attention", "scaled_dot_product_attention"]
 
 
 # Functions travel through graphs as a text, the names of its captures, and these: the tensors first.
@@ -67,7 +71,7 @@ def attention_backward(dout, q, k, v, out, lse, dlse, wanted, deterministic, *op
         gradients = _from_numpy(flashjit.reference_backward(dout, q, k, v, dlse=dlse, **asked, **keywords), q)
         given = {**dict(zip(_NAMES, options)), **named_options}
         of_options = (x.to(given[OPTION_GRADIENTS[name]].dtype) for name, x in zip(asked, gradients[3:]))
-        of_rows = (gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted))
+        of_rows = (gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted[:3]))
         return _in_all_places((*of_rows, *of_options), wanted, q)
     gradients = flashjit.attention_backward(
         _as_rows(dout), q, k, v, out, lse, dlse=None if dlse is None else dlse.contiguous(), **_asked(wanted),
@@ -483,6 +487,90 @@ def scaled_dot_product_attention(
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     masks = {} if attn_mask is None else _as_mask_or_bias(attn_mask, key.shape[2])
     return attention(q, k, v, causal=is_causal, scale=scale, **masks).transpose(1, 2)
+
+
+@torch.compiler.disable
+@in_words({"q": "query", "k": "key", "v": "value", "mask": "block_mask", "score": "score_mod"})
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: "Optional[Callable[..., Any]]" = None,
+    block_mask: Any = None,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: "Optional[dict[str, Any]]" = None,
+    *,
+    return_aux: Any = None,
+) -> "Union[Tensor, tuple[Tensor, Any]]":
+    """torch.nn.attention.flex_attention.flex_attention by FlashJIT, without torch.compile.
+
+    query is [batch, heads_q, seqlen_q, head_dim], key and value are [batch, heads_kv, seqlen_kv, ...]; returns a view of
+    [batch, seqlen_q, heads_q, head_dim_v] memory, with return_lse or return_aux beside the log-sum-exp, as PyTorch has
+    them. score_mod and the mask_mod of block_mask become texts (flashjit.Score, flashjit.Mask): they are called in each
+    call with values that stand for scores and indices, and may compute, compare, choose by torch.where and index tensors
+    with these, which get no gradients. A number that they capture is part of the text: another one is another kernel.
+    kernel_options make no difference.
+
+    Raises Unsupported, with the line of the function, where it does what no text can say.
+    """
+    _check_ranks(query=query, key=key, value=value)
+    if not enable_gqa and query.shape[1] != key.shape[1]:
+        raise flashjit.InvalidArgument(
+            f"key: must have {query.shape[1]} heads like query, had {key.shape[1]}; grouped heads take enable_gqa=True"
+        )
+    if getattr(return_aux, "max_scores", False):
+        raise flashjit.Unsupported("return_aux: max_scores must be False, as no kernel returns them, was True")
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    options = {} if block_mask is None else _as_blocks(block_mask, q, k)
+    if score_mod is not None:
+        options["score"] = score = _tracing.score_of(score_mod)
+        for name, tensor in score.tensors:
+            if torch.is_grad_enabled() and tensor.requires_grad:
+                raise flashjit.Unsupported(
+                    f"score: capture {name}: must not require a gradient, which there is for query, key and value alone; "
+                    "detach() it"
+                )
+    wants_lse = return_lse or getattr(return_aux, "lse", False)
+    out = attention(q, k, v, scale=scale, lse=wants_lse, **options)
+    out, lse = out if wants_lse else (out, None)
+    out = out.transpose(1, 2)
+    if return_aux is not None:
+        return out, _flex_attention().AuxOutput(lse=lse)
+    return (out, lse) if return_lse else out
+
+
+def _flex_attention() -> Any:
+    """PyTorch's module, whose import takes long: only for who calls it."""
+    return importlib.import_module("torch.nn.attention.flex_attention")
+
+
+def _as_blocks(block_mask: Any, q: Tensor, k: Tensor) -> "dict[str, Any]":
+    """mask, and which blocks it leaves, which is found out once for each block_mask."""
+    mask_mod = getattr(block_mask, "mask_mod", None)
+    if mask_mod is None:
+        raise flashjit.InvalidArgument(
+            f"block_mask: must be a BlockMask with a mask_mod, or None, was {block_mask!r:.100}"
+        )
+    if mask_mod is getattr(_flex_attention(), "noop_mask", None):
+        return {}
+    lengths = (q.shape[1], k.shape[1])
+    of_mask = tuple(getattr(block_mask, "seq_lengths", lengths))
+    if of_mask != lengths:
+        raise flashjit.InvalidArgument(f"block_mask: must be for {lengths} queries and keys, was for {of_mask}")
+    mask = _tracing.mask_of(mask_mod)
+    if not _is_unwatched(q, k):
+        return {"mask": mask}
+    known = _BLOCKS.get(block_mask)
+    if known is None or known[0] != (mask.text, q.device, *q.shape[:3], *k.shape[1:3]):
+        blocks = flashjit.block_mask(q.detach(), k.detach(), mask=mask)
+        known = _BLOCKS[block_mask] = (mask.text, q.device, *q.shape[:3], *k.shape[1:3]), blocks
+    return {"mask": mask, "block_mask": known[1]}
+
+
+# By BlockMask.
+_BLOCKS: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 
 
 def _check_ranks(**tensors: Tensor) -> None:

@@ -26,7 +26,8 @@ MAX_BYTES = 3_000_000
 NEEDED = ("scikit_build_core", "numpy")
 PACKAGE = {
     "__init__.py", "__main__.py", "_arrays.py", "_core.abi3.so", "_core.pyi", "_errors.py", "_functions.py",
-    "_nvrtc.py", "_torch_registry.py", "_words.py", "bin/flashjit", "compare.py", "flash_attn_interface.py", "py.typed",
+    "_nvrtc.py", "_torch_registry.py", "_tracing.py", "_words.py", "bin/flashjit", "compare.py",
+    "flash_attn_interface.py", "py.typed",
     "torch.py", "transformers.py", "bench/attention_features.py", "bench/attention_gallery.py",
     "bench/attention_gallery_run.py", "bench/attention_grid.py", "bench/attention_peers.py",
     "bench/attention_backward.py", "bench/attention_backward_run.py",

@@ -476,6 +476,17 @@ class Gradients(CloseTo):
                 gradients_by(lambda *qkv: flashjit.torch.attention(*qkv, deterministic=True), *make_qkv())
         self.assertEqual(told, [False, True, True, True])
 
+    def test_of_options_in_double_precision(self):
+        q, k, v = (tensor.double() for tensor in make_qkv())
+        for name in ("sinks", "alibi_slopes"):
+            of_heads = torch.tensor([0.3, 0.7], requires_grad=True)
+            flashjit.torch.attention(q, k, v, **{name: of_heads}).square().sum().backward()
+            step = 1e-3
+            with torch.no_grad():
+                ends = [flashjit.torch.attention(q, k, v, **{name: of_heads + step * sign * torch.tensor([1.0, 0.0])})
+                        .square().sum().item() for sign in (1, -1)]
+            self.assertAlmostEqual(of_heads.grad[0].item(), (ends[0] - ends[1]) / (2 * step), delta=2e-2)
+
     def test_are_deterministic_where_a_graph_asks_for_it(self):
         attend = torch.compile(lambda *qkv: flashjit.torch.attention(*qkv, deterministic=True), backend="aot_eager")
         for asked in (flashjit.torch.attention, lambda *qkv: flashjit.torch.attention(*qkv, deterministic=True), attend):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests of FlashAttention-3's interface once more, on a GPU. Needs one, and PyTorch."""
+"""The tests of FlashAttention-3's and of FlexAttention's interface once more, on a GPU. Needs one, and PyTorch."""
 
 import pathlib
 import sys
@@ -12,6 +12,7 @@ except ImportError as error:
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import test_flash_attn_interface as on_host  # noqa: E402
+import test_flex_attention as flex_on_host  # noqa: E402
 
 
 def setUpModule():
@@ -40,4 +41,8 @@ class Refusals(on_host.Refusals):
 
 
 class Installed(on_host.Installed):
+    pass
+
+
+class FlexAttention(flex_on_host.FlexAttention):
     pass
