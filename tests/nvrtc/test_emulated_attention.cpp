@@ -17,6 +17,7 @@
 #include "tests/support/kept_kernels.h"
 #include "tests/support/large_scores.h"
 #include "tests/support/same_bytes.h"
+#include "tests/support/sample.h"
 #include "tests/support/surrounded_by_nan.h"
 #include "tests/support/temporary_directory.h"
 
@@ -220,10 +221,12 @@ TEST_CASE("strides, few queries, rows that see no key, a negative scale and diff
 }
 
 TEST_CASE("under random windows both families agree with the reference") {
+  tests::Sampler sampler;
   Chance chance(5);
   for (const auto& [architecture, spelling] : kWaysOfBothFamilies) {
     for (const bool causal : {false, true}) {
       for (int i = 0; i < 4; ++i) {
+        if (!sampler.takes_next()) continue;
         Case c({1, chance.from_to(1, 150), chance.from_to(1, 220), 2, 1, 64, 64},
                i % 2 == 0 ? DType::bf16 : DType::f16);
         AttentionOptions opts;
@@ -246,6 +249,7 @@ TEST_CASE("under random windows both families agree with the reference") {
 }
 
 TEST_CASE("with a slot for one block a warpgroup may pass over what another one visits") {
+  tests::Sampler sampler;
   for (const char* spelling :
        {"hopper-q128-kv32-s1-qs1-whole-serial-ppsoftmax-split", "hopper-q128-kv32-s1-qs1-whole-serial-ppgemm-split",
         "hopper-q128-kv32-s1-qs1-whole-ppgemm-split", "hopper-q128-kv32-s1-qs2-whole-ppgemm-split",
@@ -255,6 +259,7 @@ TEST_CASE("with a slot for one block a warpgroup may pass over what another one 
     for (const Window window : {Window{}, Window{20, 0}, Window{20, 20}, Window{0, 70}}) {
       if (window != Window{} && !has_windows) continue;
       CAPTURE(window.left);
+      if (!sampler.takes_next()) continue;
       Case c({1, 300, 300, 2, 1, 64, 64});
       AttentionOptions opts;
       opts.window = window;
@@ -287,12 +292,14 @@ TEST_CASE("windows of other sizes compile nothing, and the keys that a query see
 }
 
 TEST_CASE("under random caps and slopes both families agree with the reference") {
+  tests::Sampler sampler;
   Chance chance(6);
   constexpr float kCaps[] = {1.5f, 20, 1000};
   constexpr float kScales[] = {0.125f, 2, -0.125f};
   for (const auto& [architecture, spelling] : kWaysOfBothFamilies) {
     for (const bool causal : {false, true}) {
       for (int i = 0; i < 4; ++i) {
+        if (!sampler.takes_next()) continue;
         const std::int64_t batch = chance.from_to(1, 2), heads_kv = 1 << chance.from_to(0, 2);
         const std::int64_t keys = chance.from_to(1, 180);
         Case c({batch, chance.from_to(1, 90), keys, 4, heads_kv, 64, 64}, i % 2 == 0 ? DType::bf16 : DType::f16);
@@ -425,11 +432,13 @@ TEST_CASE("caps and slopes of other values compile nothing") {
 }
 
 TEST_CASE("under random sinks and chunks both families agree with the reference") {
+  tests::Sampler sampler;
   Chance chance(7);
   constexpr float kScales[] = {0.125f, 2, -0.125f};
   for (const auto& [architecture, spelling] : kWaysOfBothFamilies) {
     for (const bool causal : {false, true}) {
       for (int i = 0; i < 6; ++i) {
+        if (!sampler.takes_next()) continue;
         const std::int64_t batch = chance.from_to(1, 2), heads_kv = 1 << chance.from_to(0, 2);
         const std::int64_t keys = chance.from_to(1, 180);
         Case c({batch, chance.from_to(1, 150), keys, 4, heads_kv, 64, 64}, i % 2 == 0 ? DType::bf16 : DType::f16);
@@ -549,6 +558,7 @@ TEST_CASE("sinks and chunks of other values compile nothing") {
 }
 
 TEST_CASE("scores as large as f32 holds, in every way of rescaling") {
+  tests::Sampler sampler;
   for (const auto& [architecture, spelling] : {std::pair{"sm_80", "mma-rare"},
                                                {"sm_80", "mma-always"},
                                                {"sm_90a", "hopper-kv64-lazy"},
@@ -556,6 +566,7 @@ TEST_CASE("scores as large as f32 holds, in every way of rescaling") {
                                                {"sm_90a", "hopper-kv64-always"}}) {
     for (const DType dtype : {DType::f16, DType::bf16}) {
       for (const tests::LargeScores& problem : tests::problems_with_large_scores(dtype)) {
+        if (!sampler.takes_next()) continue;
         CAPTURE(spelling);
         CAPTURE(std::string(to_string(dtype)));
         CAPTURE(problem.name);
@@ -638,8 +649,10 @@ TEST_CASE("every scheduler of the Hopper family, and clusters") {
 }
 
 TEST_CASE("rows that warps share, for head dims of every width of panels") {
+  tests::Sampler sampler;
   for (const std::int64_t head_dim : {8, 16, 24, 40, 128})
     for (const std::int64_t head_dim_v : {8, 24, 64, 136}) {
+      if (!sampler.takes_next()) continue;
       CAPTURE(head_dim);
       CAPTURE(head_dim_v);
       check_shared_rows("q16", {1, 5, 150, 4, 2, head_dim, head_dim_v}, false);
@@ -647,6 +660,7 @@ TEST_CASE("rows that warps share, for head dims of every width of panels") {
 }
 
 TEST_CASE("rows that warps share without tensor cores, for head dims of as many lanes as there may be") {
+  tests::Sampler sampler;
   for (const std::string rows : {"q4", "q8"}) {
     DType dtype = rows == "q4" ? DType::bf16 : DType::f16;  // by turns
     for (const auto& [head_dim, head_dim_v] : {std::pair<std::int64_t, std::int64_t>{8, 256},
@@ -663,16 +677,18 @@ TEST_CASE("rows that warps share without tensor cores, for head dims of as many 
       CAPTURE(std::string(to_string(dtype)));
       CAPTURE(head_dim);
       CAPTURE(head_dim_v);
-      check_shared_rows(rows, {1, 5, 150, 4, 2, head_dim, head_dim_v}, false, dtype);
+      if (sampler.takes_next()) check_shared_rows(rows, {1, 5, 150, 4, 2, head_dim, head_dim_v}, false, dtype);
       dtype = dtype == DType::bf16 ? DType::f16 : DType::bf16;
     }
   }
 }
 
 TEST_CASE("queries of any group share tiles of few rows") {
+  tests::Sampler sampler;
   for (const std::string rows : {"q4", "q8", "q16"})
     for (const std::int64_t group : {1, 2, 3, 4, 8, 16})
       for (const std::int64_t seqlen_q : {1, 2, 5}) {
+        if (!sampler.takes_next()) continue;
         CAPTURE(rows);
         CAPTURE(group);
         CAPTURE(seqlen_q);
@@ -681,9 +697,11 @@ TEST_CASE("queries of any group share tiles of few rows") {
 }
 
 TEST_CASE("keys of rows that warps share are split by clusters, by pairs and by the grid") {
+  tests::Sampler sampler;
   for (const std::string rows : {"q4", "q8", "q16"})
     for (const auto& [seqlen_q, seqlen_kv] : {std::pair<std::int64_t, std::int64_t>{3, 2100}, {520, 2100}, {3, 8300}})
       for (const bool causal : {false, true}) {
+        if (!sampler.takes_next()) continue;
         CAPTURE(rows);
         CAPTURE(seqlen_q);
         CAPTURE(seqlen_kv);

@@ -25,7 +25,7 @@ TEST_CASE("the defaults of common head dims compile for every target without spi
   for (const Architecture& architecture : architectures())
     for (const auto& [head_dim, causal] : {std::pair{64, true}, {128, false}, {256, true}})
       add_defaults(engine, problem_of(head_dim, head_dim, causal), architecture.name, jobs);
-  expect_clean(engine, jobs);
+  expect_clean(engine, sample(jobs));
 }
 
 TEST_CASE("with a window, too, the defaults of both families compile without spills") {
@@ -37,7 +37,7 @@ TEST_CASE("with a window, too, the defaults of both families compile without spi
       problem.window = true;
       add_defaults(engine, problem, architecture, jobs);
     }
-  expect_clean(engine, jobs);
+  expect_clean(engine, sample(jobs));
 }
 
 TEST_CASE("with a softcap and with ALiBi, too, the defaults compile for every generation without spills") {
@@ -107,7 +107,7 @@ TEST_CASE("the steps of the ladder compile for every target") {
   for (const Architecture& architecture : architectures())
     for (const char* step : {"v1", "v2", "v3", "v4", "v5"})
       jobs.push_back({problem_of(128, 128, false), parse_variant(step), architecture.name});
-  expect_clean(engine, jobs);
+  expect_clean(engine, sample(jobs));
 }
 
 TEST_SUITE_END();
