@@ -22,7 +22,7 @@ from torch import Tensor
 
 import flashjit
 from flashjit._words import in_words
-from flashjit.torch import _as_rows, _is_unwatched, _wants_gradients, attention
+from flashjit.torch import _as_rows, _is_unwatched, _require_tensor, _wants_gradients, attention
 
 __all__ = [
     "flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
@@ -305,8 +305,8 @@ def _forward(
         rotary = _Rotary(cos, sin, rotary_interleaved, starts)
         q, options["seqused_kv"] = _append(q, k, v, *_tensors(k_new=k_new, v_new=v_new), cu_seqlens_k_new, rotary,
                                            cache, options)
-    for name, table in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin)):
-        if k_new is None and table is not None:
+    else:
+        for name in _given(rotary_cos=rotary_cos, rotary_sin=rotary_sin):
             raise flashjit.InvalidArgument(f"{name}: must be None without new keys, was a tensor")
     both = _attention_of_cache(q, k, v, out=out_, lse=True, **cache, **options)
     return *both, both[1].new_empty(0), both[1].new_empty(0)
@@ -392,7 +392,7 @@ def _scale(name: str, descale: Optional[Tensor], k: Tensor, cache: "Container[st
     that is expanded, else of each row of k."""
     if descale is None:
         return None
-    (descale,) = (descale,) if isinstance(descale, Tensor) else _tensors(**{name: descale})
+    _require_tensor(name, descale, "a torch.Tensor or None")
     if descale.dim() != 2:
         return descale
     if descale.shape[0] == 1 or descale.stride(0) == 0:
@@ -410,9 +410,8 @@ def _tensors(may_lack: bool = False, **tensors: Any) -> "list[Any]":
     """Each with a contiguous last dimension, which costs a copy where it had none."""
     rows = []
     for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor) and not (may_lack and tensor is None):
-            must = "a torch.Tensor or None" if may_lack else "a torch.Tensor"
-            raise flashjit.InvalidArgument(f"{name}: must be {must}, was {type(tensor).__name__}")
+        if not (may_lack and tensor is None):
+            _require_tensor(name, tensor, "a torch.Tensor or None" if may_lack else "a torch.Tensor")
         is_row = tensor is None or tensor.dim() == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] <= 1
         rows.append(tensor if is_row else tensor.contiguous())
     return rows

@@ -393,8 +393,7 @@ def attention(
     alibi_slopes and sinks get gradients, those of flashjit.attention_backward: what that has no kernels for raises
     Unsupported in the backward, and so does another option that requires a gradient. They are deterministic with
     deterministic, and where torch.use_deterministic_algorithms says so. Of float64 it is flashjit.reference, with its
-    gradients, on the CPU: for
-    torch.autograd.gradcheck; slopes, sinks and biases are rounded to float32 there.
+    gradients, on the CPU: for torch.autograd.gradcheck; slopes, sinks and biases are rounded to float32 there.
 
     q is [batch, seqlen_q, heads_q, head_dim], k and v are [batch, seqlen_kv, heads_kv, ...]; returns
     [batch, seqlen_q, heads_q, head_dim_v]. With causal, query i sees the keys up to i + seqlen_kv - seqlen_q. With
@@ -478,10 +477,7 @@ def scaled_dot_product_attention(
         )
     if attn_mask is not None and is_causal:
         raise flashjit.InvalidArgument("attn_mask: must be None beside is_causal, was a tensor; put both into the mask")
-    if not enable_gqa and query.shape[1] != key.shape[1]:
-        raise flashjit.InvalidArgument(
-            f"key: must have {query.shape[1]} heads like query, had {key.shape[1]}; grouped heads take enable_gqa=True"
-        )
+    _check_heads(query, key, enable_gqa)
     if is_causal and query.shape[2] != key.shape[2]:
         key, value = _visible_keys(query, key, value)
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
@@ -516,10 +512,7 @@ def flex_attention(
     Raises Unsupported, with the line of the function, where it does what no text can say.
     """
     _check_ranks(query=query, key=key, value=value)
-    if not enable_gqa and query.shape[1] != key.shape[1]:
-        raise flashjit.InvalidArgument(
-            f"key: must have {query.shape[1]} heads like query, had {key.shape[1]}; grouped heads take enable_gqa=True"
-        )
+    _check_heads(query, key, enable_gqa)
     if getattr(return_aux, "max_scores", False):
         raise flashjit.Unsupported("return_aux: max_scores must be False, as no kernel returns them, was True")
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
@@ -563,9 +556,9 @@ def _as_blocks(block_mask: Any, q: Tensor, k: Tensor) -> "dict[str, Any]":
     if not _is_unwatched(q, k):
         return {"mask": mask}
     known = _BLOCKS.get(block_mask)
-    if known is None or known[0] != (mask.text, q.device, *q.shape[:3], *k.shape[1:3]):
-        blocks = flashjit.block_mask(q.detach(), k.detach(), mask=mask)
-        known = _BLOCKS[block_mask] = (mask.text, q.device, *q.shape[:3], *k.shape[1:3]), blocks
+    made_of = (mask.text, q.device, *q.shape[:3], *k.shape[1:3])
+    if known is None or known[0] != made_of:
+        known = _BLOCKS[block_mask] = made_of, flashjit.block_mask(q.detach(), k.detach(), mask=mask)
     return {"mask": mask, "block_mask": known[1]}
 
 
@@ -579,6 +572,13 @@ def _check_ranks(**tensors: Tensor) -> None:
             raise flashjit.InvalidArgument(
                 f"{name}: must be [batch, heads, seqlen, head_dim], had {tensor.dim()} dimensions; unsqueeze it"
             )
+
+
+def _check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
+    if not enable_gqa and query.shape[1] != key.shape[1]:
+        raise flashjit.InvalidArgument(
+            f"key: must have {query.shape[1]} heads like query, had {key.shape[1]}; grouped heads take enable_gqa=True"
+        )
 
 
 def _as_mask_or_bias(attn_mask: Tensor, keys: int) -> "dict[str, Tensor]":

@@ -173,7 +173,9 @@ class Dense(Interface):
         self.assertTrue(bool(q.grad.isfinite().all()))
 
 
-class Varlen(Interface):
+class Packed(Interface):
+    """Sequences one behind the other."""
+
     queries, keys = (5, 0, 33, 20), (9, 4, 33, 50)
 
     def setUp(self):
@@ -182,6 +184,8 @@ class Varlen(Interface):
         self.starts_q, self.starts_k = (torch.tensor([0, *torch.tensor(rows).cumsum(0)], dtype=torch.int32)
                                         for rows in (self.queries, self.keys))
 
+
+class Varlen(Packed):
     def expected(self, keys=None, **options):
         each = zip(self.q.split(self.queries), self.k.split(self.keys), self.v.split(self.keys), keys or self.keys)
         results = [expected_attention(q, k[:used], v[:used], **options) for q, k, v, used in each]

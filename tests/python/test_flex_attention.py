@@ -2,6 +2,8 @@
 """flashjit.torch.flex_attention on an engine that emulates, beside PyTorch's own in float32. Needs PyTorch and NVRTC."""
 
 import functools
+import subprocess
+import sys
 import unittest
 import warnings
 from unittest import mock
@@ -174,6 +176,21 @@ class Texts(unittest.TestCase):
         self.assertEqual(softcap.text, "(20.0f * tanh((score / 20.0f)))")
         mask = _tracing.mask_of(lambda b, h, q, k: q // 64 == k // 64)
         self.assertEqual(mask.text, "((query / 64) == (key / 64))")
+
+    def test_have_the_formulas_of_the_options_that_say_the_same(self):
+        slopes = uniform(4)
+        scores = {
+            "slopes": (lambda score, b, h, q, k: score - slopes[h] * (q - k), True),
+            "softcap": (lambda score, b, h, q, k: 20 * torch.tanh(score / 20), True),
+            "distances": (lambda score, b, h, q, k: score - slopes[h] * (q - k).abs(), False),
+        }
+        for name, (score_mod, has_formula) in scores.items():
+            with self.subTest(name):
+                score = _tracing.score_of(score_mod)
+                captures = [word for capture, _ in score.tensors for word in ("--capture", f"{capture}=f32:1")]
+                command = [sys.executable, "-m", "flashjit", "render", "--arch", "sm_90a", "--score", score.text, *captures]
+                source = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                self.assertEqual("formula_" in source, has_formula)
 
     def test_do_not_grow_with_each_use(self):
         def doubled(score, b, h, q, k):

@@ -18,7 +18,7 @@ import flashjit
 import flashjit.torch
 from flashjit import _torch_registry
 from support import emulating_engine
-from test_flash_attn_interface import Interface, expected_attention, expected_batch, normal
+from test_flash_attn_interface import Interface, Packed, expected_attention, expected_batch, normal
 
 sdpa = torch.ops.aten._scaled_dot_product_flash_attention
 
@@ -104,15 +104,7 @@ class ScaledDotProductAttention(Interface):
         self.refused(flashjit.InvalidArgument, "key: ", lambda: sdpa(q, k[..., :32], v))
 
 
-class Varlen(Interface):
-    queries, keys = (5, 0, 33, 20), (9, 4, 33, 50)
-
-    def setUp(self):
-        self.q, self.k, self.v = (normal(sum(rows), heads, 64, seed=i) for i, (rows, heads) in
-                                  enumerate(((self.queries, 4), (self.keys, 2), (self.keys, 2))))
-        self.starts_q, self.starts_k = (torch.tensor([0, *torch.tensor(rows).cumsum(0)], dtype=torch.int32)
-                                        for rows in (self.queries, self.keys))
-
+class Varlen(Packed):
     def call(self, q, k, v, **options):
         return varlen_attn(q, k, v, self.starts_q, self.starts_k, 33, 50, enable_gqa=True, **options)
 
