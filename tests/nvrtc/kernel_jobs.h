@@ -59,6 +59,7 @@ inline constexpr KnownSpill kKnownSpills[] = {
     {"12.9", "fwd-bf16-d128-causal-alibi.mma-q128-kv32-w4-k2-v1-c1-overlap-swizzle-x4-qsmem-rare-longest.sm_121a", 20},
     {"13.5", "fwd-bf16-d64-causal-window.mma-q128-kv32-w4-k2-v2-c3-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 140},
     {"13.5", "fwd-bf16-d128-window.mma-q128-kv32-w4-k2-v2-c2-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 164},
+    {"13.5", "quantize-by-rows-bf16-d128-rotated.sm_100a", 48},
     {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-r1-s1.sm_120a", 8},
     {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-r1-s1.sm_121a", 8},
     {"13.5", "bwd-bf16-d64-causal-bias.bf16-dbias.mma-q64-kv64-w4-r1-s2.sm_120a", 32},
