@@ -101,6 +101,9 @@ constexpr FeatureRow kFeatures[] = {
     {&Problem::e4m3, "e4m3", Slot::stored, "parts/stored/e4m3.cuh", "E4m3", "E4m3Arguments", sizeof(E4m3Arguments),
      alignof(E4m3Arguments)},
     {&Problem::token_scales, "token_scales", Slot::stored, "parts/stored/token_scales.cuh", "TokenScales"},
+    {&Problem::e4m3_queries, "e4m3_queries", Slot::products, "parts/products/e4m3.cuh", "E4m3Products",
+     "E4m3QueryArguments", sizeof(E4m3QueryArguments), alignof(E4m3QueryArguments)},
+    {&Problem::fast_sums, "fast_sums", Slot::products, "parts/products/fast_sums.cuh", "FastSums"},
 };
 
 // The template that holds the parts of a slot together.
@@ -122,6 +125,8 @@ const char* all_of(Slot slot) {
       return "KeysBy";
     case Slot::stored:
       return "StoredAs";
+    case Slot::products:
+      return "ProductsOf";
     case Slot::softmax:
       break;
   }

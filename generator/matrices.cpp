@@ -5,12 +5,15 @@
 
 #include <tuple>
 
+#include "generator/dtype.h"
+
 namespace flashjit::generator {
 namespace {
 
-constexpr int kRows = 2;                         // of a lane
-constexpr int kTileRegisters = 4;                // of eight columns
-constexpr int kOperandRegisters = 4;             // of A, in a step of 16
+constexpr int kRows = 2;              // of a lane
+constexpr int kTileRegisters = 4;     // of eight columns
+constexpr int kOperandRegisters = 4;  // of A, in a step of kStepBytes
+constexpr int kStepBytes = 32;
 constexpr int kColumnsOfWord = 128;              // whose two in eight fill the bits of a word
 constexpr int kTilesKept = 4;                    // of eight columns, that KeptPairs tells of
 constexpr int kAndOfXor = 0xf0 & (0xcc ^ 0xaa);  // the table of a & (b ^ c)
@@ -82,16 +85,21 @@ std::string multiply(std::string_view registers, int count) {
   return function("multiply(const float (&factor)[2])", statement.in("f", "factor[0]").in("f", "factor[1]").text());
 }
 
+int elements_of_step(DType dtype) { return kStepBytes / static_cast<int>(size_of(dtype)); }
+bool is_of_8_bits(DType dtype) { return size_of(dtype) == 1; }
+
 std::string wgmma(DType dtype, int columns) {
-  return fmt::format("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1}", columns, to_string(dtype));
+  return fmt::format("wgmma.mma_async.sync.aligned.m64n{0}k{1}.f32.{2}.{2}", columns, elements_of_step(dtype),
+                     to_string(dtype));
 }
 
 // Rows by rows of shared memory.
 std::string issue(std::string_view name, std::string_view registers, DType dtype, int columns, int steps) {
   Statement statement;
   const std::string product = wgmma(dtype, columns), d = list(registers, 0, columns / 2);
+  const char* const majors = is_of_8_bits(dtype) ? "" : ", 0, 0";
   for (int step = 0; step < steps; ++step)
-    statement.line("{} {{{}}}, %{}, %{}, {}, 1, 1, 0, 0", product, d, step, steps + step, step == 0 ? 0 : 1);
+    statement.line("{} {{{}}}, %{}, %{}, {}, 1, 1{}", product, d, step, steps + step, step == 0 ? 0 : 1, majors);
   for (const char* operand : {"q", "k"})
     for (int step = 0; step < steps; ++step) statement.in("l", fmt::format("{}[{}]", operand, step));
   return function(fmt::format("{0}(const uint64 (&q)[{1}], const uint64 (&k)[{1}])", name, steps), statement.text());
@@ -103,15 +111,16 @@ std::string clear(const ScoreMatrix& m) {
   return function("clear()", statement.text());
 }
 
-// One step of 16, by mma.sync.
+// One step, by mma.sync.
 std::string add(const ScoreMatrix& m) {
   Statement statement;
   statement.open(".reg .b32 k<2>");
   for (int n = 0; n < m.keys / 8; ++n) {
     const std::string d = list(m.registers, kTileRegisters * n, kTileRegisters);
     statement.line("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {{k0, k1}}, [%4 + {}]", 8 * m.key_row_bytes * n);
-    statement.line("mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32 {{{1}}}, {{%0, %1, %2, %3}}, {{k0, k1}}, {{{1}}}",
-                   to_string(m.dtype), d);
+    statement.line(
+        "mma.sync.aligned.m16n8k{2}.row.col.f32.{0}.{0}.f32 {{{1}}}, {{%0, %1, %2, %3}}, {{k0, k1}}, {{{1}}}",
+        to_string(m.dtype), d, elements_of_step(m.dtype));
   }
   for (int i = 0; i < kOperandRegisters; ++i) statement.in("r", fmt::format("q[{}]", i));
   return function("add(const uint32 (&q)[4], SmemAddress keys)", statement.in("r", "keys").text());
@@ -227,21 +236,26 @@ std::string take(const ScoreMatrix& m) {
   return function("take()", statement.text());
 }
 
+// Of wgmma, which operands have their other dimension along memory.
+std::string majors_of(const OutputMatrix& m, bool in_registers) {
+  if (is_of_8_bits(m.dtype)) return {};
+  const std::string of_values = fmt::format(", {}", m.rows_are_columns ? 0 : 1);
+  return in_registers ? of_values : fmt::format(", {}", m.transposes ? 1 : 0) + of_values;
+}
+
 std::string issue(const OutputMatrix& m) {
   const bool in_registers = !m.probabilities.empty();
   Statement statement;
   statement.open(".reg .pred adds");
   const int adds = in_registers ? m.steps : 2 * m.steps;
   statement.line("setp.ne.b32 adds, %{}, 0", adds);
-  const std::string product = wgmma(m.dtype, m.columns), d = list(m.registers, 0, m.columns / 2);
+  const std::string product = wgmma(m.dtype, m.columns), majors = majors_of(m, in_registers);
+  const std::string d = list(m.apart.empty() ? m.registers : m.apart, 0, m.columns / 2);
   for (int step = 0; step < m.steps; ++step) {
     const std::string p = in_registers ? "{" + list(m.probabilities, kOperandRegisters * step, kOperandRegisters) + "}"
                                        : fmt::format("%{}", m.steps + step);
-    statement.line("{} {{{}}}, {}, %{}, {}, 1, 1, {}{}", product, d, p, step, step == 0 ? "adds" : "1",
-                   in_registers   ? ""
-                   : m.transposes ? "1, "
-                                  : "0, ",
-                   m.rows_are_columns ? 0 : 1);
+    const char* const sums = step > 0 ? "1" : m.apart.empty() ? "adds" : "0";
+    statement.line("{} {{{}}}, {}, %{}, {}, 1, 1{}", product, d, p, step, sums, majors);
   }
   for (int step = 0; step < m.steps; ++step) statement.in("l", fmt::format("v[{}]", step));
   if (!in_registers)
@@ -271,6 +285,25 @@ std::string read(std::string_view registers, int count) {
   for (int i = 0; i < count; ++i) statement.line("mov.f32 %{}, {}{}", i, registers, i);
   for (int i = 0; i < count; ++i) statement.out("=f", fmt::format("values[{}]", i));
   return function(fmt::format("read(float (&values)[{}])", count), statement.text());
+}
+
+// What stands apart.
+std::string add_apart(const OutputMatrix& m) {
+  Statement statement;
+  for (int i = 0; i < count_of(m.columns); ++i)
+    statement.line("add.f32 {0}{1}, {0}{1}, {2}{1}", m.registers, i, m.apart);
+  return function("add()", statement.text());
+}
+
+// Of e4m3 two pairs of keys of 16 are neighbours: those of a lane in the first and in the second eight.
+void keep_four(Statement& statement, const ProbabilityMatrix& m, int i) {
+  const int row = i % 2, first = i / 2 * 2 * kTileRegisters + 2 * row;
+  const auto pair = [&](const char* into, int of) {
+    statement.line("cvt.rn.satfinite.e4m3x2.f32 {0}, {1}{2}, {1}{3}", into, m.scores, of + 1, of);
+  };
+  pair("lower", first);
+  pair("upper", first + kTileRegisters);
+  statement.line("mov.b32 {}{}, {{lower, upper}}", m.registers, i);
 }
 
 // Sixteen bytes of a thread's at a time, those of a warpgroup one after the other.
@@ -326,21 +359,31 @@ std::string render(const ScoreMatrix& m) {
 }
 
 std::string render(const ProbabilityMatrix& m) {
-  const int count = m.keys / 4;
+  const int count = m.keys * static_cast<int>(size_of(m.dtype)) / 8;
   Statement statement;
-  for (int i = 0; i < count; ++i)
-    statement.line("cvt.rn.{}x2.f32 {}{}, {}{}, {}{}", to_string(m.dtype), m.registers, i, m.scores, 2 * i + 1,
-                   m.scores, 2 * i);
+  if (is_of_8_bits(m.dtype)) {
+    statement.open(".reg .b16 lower, upper");
+    for (int i = 0; i < count; ++i) keep_four(statement, m, i);
+  } else {
+    for (int i = 0; i < count; ++i)
+      statement.line("cvt.rn.{}x2.f32 {}{}, {}{}, {}{}", to_string(m.dtype), m.registers, i, m.scores, 2 * i + 1,
+                     m.scores, 2 * i);
+  }
   return structure(m.type,
                    declare("b32", m.registers, count) + function("keep()", m.scores.empty() ? "" : statement.text()));
 }
 
 std::string render(const OutputMatrix& m) {
   const int count = count_of(m.columns);
+  const std::string declarations =
+      m.apart.empty() ? declare("f32", m.registers, count)
+                      : function("declare()", fmt::format("    asm volatile(\".reg .f32 {0}<{2}>, {1}<{2}>;\");\n",
+                                                          m.registers, m.apart, count));
   return structure(m.type,
-                   declare("f32", m.registers, count) + issue(m) + multiply(m.registers, count) +
-                       pack(m.registers, m.dtype, count / 2) +
-                       (m.reads ? clear(m.registers, count) + read(m.registers, count) : "") +
+                   declarations + issue(m) + multiply(m.registers, count) + pack(m.registers, m.packed, count / 2) +
+                       (m.apart.empty() ? "" : add_apart(m)) +
+                       (m.reads || !m.apart.empty() ? clear(m.registers, count) : "") +
+                       (m.reads ? read(m.registers, count) : "") +
                        (m.stores ? send("store(SmemAddress at)", "st.shared.v4.f32", "r", m.registers, count) : "") +
                        (m.adds ? send("add_to(float* at)", "red.global.add.v4.f32", "l", m.registers, count) : ""));
 }

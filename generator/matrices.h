@@ -17,9 +17,9 @@ namespace flashjit::generator {
 struct ScoreMatrix {
   std::string_view type;        // of the struct
   std::string_view registers;   // their name, before the number
-  DType dtype;                  // of Q and K
+  DType dtype;                  // of Q and K: 16 bits, or e4m3
   int keys;                     // columns: a multiple of 16 up to 256
-  int steps;                    // of 16 along the head dim
+  int steps;                    // of 32 bytes along the head dim
   int key_row_bytes;            // in a panel of K
   bool packs = false;           // into registers that the compiler sees
   std::string_view takes = {};  // the registers of another matrix that it copies; empty: of none
@@ -29,7 +29,8 @@ struct ScoreMatrix {
 };
 std::string render(const ScoreMatrix& matrix);
 
-// A fragments of wgmma, two 16-bit elements in a register: P.
+// A fragments of wgmma: P. Of 16 bits two neighbouring keys in a register, of e4m3 four of the order in which
+// templates/hopper/transposer.cuh lays values.
 struct ProbabilityMatrix {
   std::string_view type, registers;
   DType dtype;
@@ -42,13 +43,15 @@ struct OutputMatrix {
   std::string_view type, registers;
   DType dtype;                     // of P and V, or of what stands in their place for gradients
   int columns;                     // the head dim of v, or those of a gradient
-  int steps;                       // of 16 keys, or of 16 queries
+  int steps;                       // of 32 bytes of keys, or of queries
   std::string_view probabilities;  // the registers of P; empty: P is in shared memory
   bool reads = false;              // into registers that the compiler sees, as they are, and is cleared
   bool stores = false;             // to shared memory, as they are
   bool adds = false;               // to global memory, likewise
   bool transposes = false;         // P in shared memory, whose rows are then keys
-  bool rows_are_columns = false;   // of V in memory: its rows are columns of the output
+  bool rows_are_columns = false;   // of V in memory: its rows are columns of the output; so they are of e4m3
+  DType packed = dtype;            // what pairs of results become
+  std::string_view apart = {};     // registers of products that are added to the output; empty: they are summed there
 };
 std::string render(const OutputMatrix& matrix);
 

@@ -32,12 +32,18 @@ struct Panels {
   int row_bytes() const;  // of all panels
 };
 Panels panels_of(int head_dim);
-// The same of keys and values, whose elements may be smaller: so many are in 16 bits.
+// The same of queries, and of keys and values, whose elements may be smaller: so many are in 16 bits.
+int q_elements_of_word(const Problem& problem);
 int kv_elements_of_word(const Problem& problem);
+Panels q_panels_of(const Problem& problem);
 Panels kv_panels_of(const Problem& problem, int head_dim);
 
 // Registers that a consumer thread of a hopper variant may have.
 int available_registers(const HopperVariant& variant);
+
+// Columns of an output whose products with values may be summed apart from it, which takes as many registers again: a
+// consumer has some left for its scores.
+inline constexpr int kMostSummedApart = 160;
 
 // Heads of a group that may share a tile: a warp stores 16 rows at once.
 inline constexpr int kMaxPackedHeads = 16;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <utility>
 
 #include "flashjit/error.h"
 #include "flashjit/problem.h"
@@ -92,12 +93,31 @@ void take_feature(const generator::FeatureRow& row, Problem& problem, Take take)
   }
 }
 
+void validate_e4m3_queries(const Problem& problem) {
+  constexpr int kStep = 16;  // bytes that are copied at once
+  for (const auto& [name, dim] : {std::pair{"head_dim", problem.head_dim}, {"head_dim_v", problem.head_dim_v}})
+    if (dim % kStep != 0)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}: must be a multiple of {} for queries of e4m3, was {}", name, kStep, dim));
+  if (!problem.fast_sums && problem.head_dim_v > generator::kMostSummedApart)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("head_dim_v: must be at most {} for queries of e4m3 without fast_sums, was {}",
+                            generator::kMostSummedApart, problem.head_dim_v));
+  if (!problem.e4m3)
+    throw Error(ErrorCode::invalid_argument, "e4m3_queries: must not be true without e4m3, which keys must be of, too");
+  for (const auto& [name, asked] : {std::pair{"token_scales", problem.token_scales},
+                                    {"dropout", problem.dropout || problem.dropout_mask != nullptr}})
+    if (asked)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{}: must not be true beside queries of e4m3", name));
+}
+
 const generator::FunctionText* class_of(const generator::FunctionText* function) {
   return function ? &generator::function_of(generator::stand_in_of(*function)) : nullptr;
 }
 
 }  // namespace
 
+DType q_dtype(const Problem& problem) noexcept { return problem.e4m3_queries ? DType::e4m3 : problem.dtype; }
 DType kv_dtype(const Problem& problem) noexcept { return problem.e4m3 ? DType::e4m3 : problem.dtype; }
 
 std::string to_string(const Problem& problem) {
@@ -161,6 +181,9 @@ void validate(const Problem& problem) {
                 "paged: must not be true without ragged, which says how long sequences are");
   if (problem.token_scales && !problem.e4m3)
     throw Error(ErrorCode::invalid_argument, "token_scales: must not be true without e4m3, which has scales");
+  if (problem.e4m3_queries) validate_e4m3_queries(problem);
+  if (problem.fast_sums && !problem.e4m3_queries)
+    throw Error(ErrorCode::invalid_argument, "fast_sums: must not be true without e4m3_queries, whose sums they are");
 }
 
 std::string to_string(const ShapeBucket& bucket) {

@@ -84,6 +84,7 @@ ConfigText::ConfigText(const Problem& problem, bool fetches) {
   use("Sequences", parts_in(Slot::sequences, problem));
   use("Keys", parts_in(Slot::keys, problem));
   use("Stored", parts_in(Slot::stored, problem));
+  use("Products", parts_in(Slot::products, problem));
 }
 
 std::string render(const PlanAssertion& assertion) {

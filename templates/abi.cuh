@@ -185,6 +185,10 @@ struct ScaleTensor {
 struct E4m3Arguments {
   ScaleTensor keys, values;
 };
+// Likewise of queries, with their heads. parts/products/e4m3.cuh
+struct E4m3QueryArguments {
+  ScaleTensor queries;
+};
 
 // Where the rows of sequences lie: from offset to offset of one entry, or in an entry each.
 struct SequenceRows {

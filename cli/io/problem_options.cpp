@@ -112,6 +112,13 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
   options.push_back(add_flag(subcommand, "--token-scales", features.token_scales,
                              "The same, with a scale for each key of each head"));
   need(options.back(), e4m3);
+  CLI::Option* const queries = add_flag(subcommand, "--e4m3-queries", features.e4m3_queries,
+                                        "Queries are of e4m3, too, and so are products; --dtype is of the output");
+  options.push_back(queries);
+  need(queries, e4m3);
+  options.push_back(add_flag(subcommand, "--fast-sums", features.fast_sums,
+                             "The same, with sums of products as the tensor core makes them, and not in f32"));
+  need(options.back(), queries);
   return options;
 }
 
@@ -215,8 +222,10 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
   set(all.seqused_q, ragged, DType::i32);
   set(all.page_table, paged, DType::i32);
   if (token_scales) all.k_scale = all.v_scale = Tensor(nullptr, DType::f32, {0, 0, 0});
-  const DType of_kv = e4m3 ? DType::e4m3 : dtype;
-  return for_option("--window", [&] { return problem_of(dtype, dims.head_dim, dims.head_dim_v, all, of_kv); });
+  if (e4m3_queries) all.out_dtype = dtype;
+  if (fast_sums) all.accumulate = Accumulate::fast;
+  const DType of_q = e4m3_queries ? DType::e4m3 : dtype, of_kv = e4m3 ? DType::e4m3 : dtype;
+  return for_option("--window", [&] { return problem_of(of_q, dims.head_dim, dims.head_dim_v, all, of_kv); });
 }
 
 void add_dtype_option(CLI::App* subcommand, std::string& dtype, const std::string& help) {

@@ -12,14 +12,17 @@ namespace {
 constexpr double kLargest = 448;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-enum class ScalesOf { tokens, heads, all, none };
+enum class ScalesOf { tokens, heads_of_entries, heads, all, none };
 
 Dims shape_of(ScalesOf of, const Dims& rows) {
   if (of == ScalesOf::tokens) return {rows[0], rows[1], rows[2]};
+  if (of == ScalesOf::heads_of_entries) return {rows[0], rows[2]};
   return {of == ScalesOf::heads ? rows[2] : 1};
 }
 // Of a row, counted through the tensor.
-std::int64_t place_of(ScalesOf of, std::int64_t row, std::int64_t heads) {
+std::int64_t place_of(ScalesOf of, std::int64_t row, const Dims& rows) {
+  const std::int64_t seqlen = rows[1], heads = rows[2];
+  if (of == ScalesOf::heads_of_entries) return row / heads / seqlen * heads + row % heads;
   return of == ScalesOf::tokens ? row : of == ScalesOf::heads ? row % heads : 0;
 }
 
@@ -31,10 +34,19 @@ HostTensor scales_of(const HostTensor& rows, ScalesOf of) {
   for (std::size_t i = 0; i < rows.element_count(); ++i) {
     const auto at = static_cast<std::int64_t>(i);
     const double value = std::abs(load_element(rows.data(), rows.dtype(), at));
-    double& scale = scales[static_cast<std::size_t>(place_of(of, at / shape[3], shape[2]))];
+    double& scale = scales[static_cast<std::size_t>(place_of(of, at / shape[3], shape))];
     if (std::isfinite(value) && !(scale >= value / kLargest)) scale = value / kLargest;
   }
   return HostTensor::from_doubles(DType::f32, shape_of(of, shape), scales.data(), scales.size());
+}
+
+// The same where all must be positive.
+HostTensor positive_scales_of(const HostTensor& rows, ScalesOf of) {
+  HostTensor scales = scales_of(rows, of);
+  for (std::size_t i = 0; i < scales.element_count(); ++i)
+    if (const auto at = static_cast<std::int64_t>(i); !(load_element(scales.data(), DType::f32, at) > 0))
+      store_element(scales.data(), DType::f32, at, 1);
+  return scales;
 }
 
 HostTensor stored(const HostTensor& rows, ScalesOf of, const HostTensor& scales) {
@@ -43,7 +55,7 @@ HostTensor stored(const HostTensor& rows, ScalesOf of, const HostTensor& scales)
   for (std::size_t i = 0; i < rows.element_count(); ++i) {
     const auto at = static_cast<std::int64_t>(i);
     const double scale =
-        of == ScalesOf::none ? 1 : load_element(scales.data(), DType::f32, place_of(of, at / shape[3], shape[2]));
+        of == ScalesOf::none ? 1 : load_element(scales.data(), DType::f32, place_of(of, at / shape[3], shape));
     const double value = load_element(rows.data(), rows.dtype(), at);
     store_element(as_e4m3.data(), DType::e4m3, at, value == 0 ? 0 : value / scale);
   }
@@ -63,6 +75,20 @@ void store_as_e4m3(HostTensor& k, HostTensor& v, bool token_scales, std::uint64_
   };
   store(k, &AttentionOptions::k_scale);
   store(v, &AttentionOptions::v_scale);
+}
+
+void store_as_e4m3(HostTensor& q, HostTensor& k, HostTensor& v, std::uint64_t seed,
+                   std::vector<OptionTensor>& tensors) {
+  constexpr ScalesOf kAll[] = {ScalesOf::heads_of_entries, ScalesOf::heads, ScalesOf::all, ScalesOf::none};
+  const auto store = [&](HostTensor& rows, std::uint64_t which, std::optional<Tensor> AttentionOptions::*option) {
+    const ScalesOf of = kAll[which % std::size(kAll)];
+    HostTensor scales = positive_scales_of(rows, of);
+    rows = stored(rows, of, scales);
+    if (of != ScalesOf::none) tensors.push_back({option, std::move(scales)});
+  };
+  store(q, seed, &AttentionOptions::q_scale);
+  store(k, seed / 4 + seed, &AttentionOptions::k_scale);
+  store(v, seed / 16 + seed, &AttentionOptions::v_scale);
 }
 
 HostTensor with_whole_rows(const HostTensor& rows) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and values of a case as a cache of e4m3 has them.
+// Keys and values of a case as a cache of e4m3 has them, and what calls of e4m3 have.
 #pragma once
 
 #include <flashjit/tensor.h>
@@ -15,6 +15,9 @@ namespace flashjit::cli {
 // them, or none, as the seed says. NaN stays, and becomes a scale of NaN where a token has nothing else.
 void store_as_e4m3(HostTensor& k, HostTensor& v, bool token_scales, std::uint64_t seed,
                    std::vector<OptionTensor>& tensors);
+
+// Likewise of q, k and v where all are of e4m3: for each head of a batch entry, each head, all, or none.
+void store_as_e4m3(HostTensor& q, HostTensor& k, HostTensor& v, std::uint64_t seed, std::vector<OptionTensor>& tensors);
 
 // Rows of so many elements that they begin at multiples of 16 bytes; behind their own they have NaN.
 HostTensor with_whole_rows(const HostTensor& rows);

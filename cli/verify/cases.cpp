@@ -129,7 +129,12 @@ CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const Att
                     HostTensor::random_normal(problem.dtype, v_shape, seed + 2, kOutlierRate), options,
                     case_tensors(problem, call_shape(shape), seed)};
   shape_scores(shape.scores, inputs.q, inputs.k);
-  if (problem.e4m3) store_as_e4m3(inputs.k, inputs.v, problem.token_scales, seed, inputs.tensors);
+  if (problem.e4m3_queries)
+    store_as_e4m3(inputs.q, inputs.k, inputs.v, seed, inputs.tensors);
+  else if (problem.e4m3)
+    store_as_e4m3(inputs.k, inputs.v, problem.token_scales, seed, inputs.tensors);
+  if (problem.e4m3_queries) inputs.options.out_dtype = problem.dtype;
+  if (problem.fast_sums) inputs.options.accumulate = Accumulate::fast;
   inputs.options.causal = problem.causal;
   for (const OptionTensor& tensor : inputs.tensors) {
     if (tensor.option == &AttentionOptions::seqused_q) poison_from(tensor.values, inputs.q);
@@ -153,7 +158,7 @@ VerifyCase::VerifyCase(const CaseShape& shape, const CaseInputs& inputs, const T
   options_ = with_tensors(inputs.options, inputs.tensors, device, tensors_);
   options_ = texts.on_device(options_, device, tensors_);
   const Dims out_shape{shape.batch, shape.seqlen_q, shape.heads_q, inputs.v.shape()[3]};
-  poisoned_out_ = layout_.in_memory(filled_with_nan(inputs.q.dtype(), out_shape));
+  poisoned_out_ = layout_.in_memory(filled_with_nan(inputs.options.out_dtype.value_or(inputs.q.dtype()), out_shape));
   poisoned_lse_ = filled_with_nan(DType::f32, {shape.batch, shape.heads_q, shape.seqlen_q});
   for (const OptionTensor& tensor : inputs.tensors)
     if (tensor.option == &AttentionOptions::seqused_q) queries_ = tensor.values;

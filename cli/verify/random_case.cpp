@@ -135,11 +135,15 @@ ProblemDims random_dims(Dice& dice) {
 // By dice of its own, so that the rest is the same without it.
 struct Stored {
   bool e4m3 = false, token_scales = false;
+  bool queries = false, fast_sums = false;  // where the problem may have them
 };
 Stored random_stored(std::uint64_t seed) {
   Dice dice(seed ^ 0xe4e3);
-  const bool e4m3 = dice.one_in(4);
-  return {e4m3, e4m3 && dice.one_in(2)};
+  const bool e4m3 = dice.one_in(4), token_scales = e4m3 && dice.one_in(2);
+  return {e4m3, token_scales, e4m3 && !token_scales && !dice.one_in(3), dice.one_in(2)};
+}
+bool may_have_e4m3_queries(const Problem& problem) {
+  return problem.head_dim % 16 == 0 && problem.head_dim_v % 16 == 0 && !problem.dropout && !problem.dropout_mask;
 }
 
 // Those of each batch entry, near 0 or far.
@@ -219,6 +223,8 @@ RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
   const ProblemDims dims = random_dims(dice);
   random.problem = random.texts.added_to(problem_of(dims.dtype, dims.head_dim, dims.head_dim_v, options));
   random.problem.e4m3 = stored.e4m3, random.problem.token_scales = stored.token_scales;
+  random.problem.e4m3_queries = stored.queries && may_have_e4m3_queries(random.problem);
+  random.problem.fast_sums = random.problem.e4m3_queries && stored.fast_sums;
   if (stored.e4m3) random.shape.seqlen_kv = std::max<std::int64_t>(1, random.shape.seqlen_kv);
   random.inputs = case_inputs(random.problem, random.shape, options, dice.bits());
   if (!random.texts.empty()) {

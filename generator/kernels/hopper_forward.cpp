@@ -77,11 +77,12 @@ constexpr int kFmaRows[] = {4, 8};  // where FFMA does
 constexpr int kFeederThreads = 64, kPageFeederThreads = 128;
 constexpr int kElementBytes = 2;
 constexpr int kChunkBytes = 16;
-constexpr int kPlaceBytes = 64;      // where two tiles' sequences lie
-constexpr int kSplitBytes = 32;      // what two tiles have of their keys
-constexpr int kNoteBytes = 32;       // what the producer tells of listed blocks
-constexpr int kSwizzleBytes = 1024;  // after which the widest one repeats
-constexpr int kBarrierBytes = 256;   // the barriers of all rings and the next tile's number
+constexpr int kPlaceBytes = 64;          // where two tiles' sequences lie
+constexpr int kSplitBytes = 32;          // what two tiles have of their keys
+constexpr int kNoteBytes = 32;           // what the producer tells of listed blocks
+constexpr int kSwizzleBytes = 1024;      // after which the widest one repeats
+constexpr int kBarrierBytes = 256;       // the barriers of all rings and the next tile's number
+constexpr int kTurnedBarrierBytes = 64;  // and of that of turned values
 
 int round_up(int bytes, int unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -92,6 +93,9 @@ int producer_threads(const Problem& problem, const HopperVariant& variant) {
   if (shares_rows(variant)) return problem.paged ? kPageFeederThreads : kFeederThreads;
   return variant.warp_specialized ? kWarpgroupThreads : 0;
 }
+
+// Whether products of values have registers of their own.
+bool sums_apart(const Problem& problem) { return problem.e4m3_queries && !problem.fast_sums; }
 
 // Of a warp that has all rows: the output and the query, unless that is long, and scores and P of its keys. Without
 // tensor cores a lane has some dims of all rows in f32.
@@ -112,8 +116,8 @@ int estimate_registers(const Problem& problem, const HopperVariant& variant) {
   if (shares_rows(variant)) return estimate_registers_of_shared_rows(problem, variant);
   const int scores = variant.block_kv / 2;
   const int second_scores = variant.overlap == GemmSoftmax::three_stage ? scores : 0;
-  const int probabilities = variant.block_kv / 4;
-  const int output = problem.head_dim_v / 2;
+  const int probabilities = variant.block_kv / (4 * q_elements_of_word(problem));
+  const int output = problem.head_dim_v / 2 * (sums_apart(problem) ? 2 : 1);
   const int rest = warpgroups(variant) <= 2 ? 36 : 32;
   const int for_overlap = variant.overlap == GemmSoftmax::serial        ? scores * 3 / 16
                           : variant.overlap == GemmSoftmax::three_stage ? scores / 8
@@ -215,10 +219,18 @@ std::string why_incompatible(const HopperVariant& v) {
   return {};
 }
 
-// What is stored in 8 bits becomes elements in registers, which wgmma does not take keys and values from, in the
-// layouts of mma.sync.
+// Products of e4m3 are wgmma's, of 32 keys at a time, in blocks whose values are turned for them. Else what is stored
+// in 8 bits becomes elements in registers, which wgmma does not take keys and values from, in the layouts of mma.sync.
 std::string why_not_stored(const Problem& problem, const HopperVariant& v) {
-  if (!has_part(Slot::stored, problem) || v.block_q == kMmaRows) return {};
+  if (!has_part(Slot::stored, problem)) return {};
+  if (problem.e4m3_queries) {
+    constexpr int kDepth = 32;
+    const std::string of = fmt::format(" for queries of {}", to_string(DType::e4m3));
+    if (shares_rows(v)) return must("block_q", "64 or more" + of, v.block_q);
+    if (v.block_kv % kDepth != 0) return must("block_kv", fmt::format("a multiple of {}{}", kDepth, of), v.block_kv);
+    return v.cluster == 1 ? "" : must("cluster", "1" + of, v.cluster);
+  }
+  if (v.block_q == kMmaRows) return {};
   return must("block_q", fmt::format("{} for keys and values of {}", kMmaRows, to_string(kv_dtype(problem))),
               v.block_q);
 }
@@ -247,7 +259,7 @@ std::string why_not_served(const Problem& problem, const HopperVariant& v) {
 // --- What the problem allows -----------------------------------------------------------------------------------------
 
 std::string why_no_output_slot(const Problem& problem, const HopperVariant& v) {
-  const Panels panels = panels_of(problem.head_dim), panels_v = panels_of(problem.head_dim_v);
+  const Panels panels = q_panels_of(problem), panels_v = panels_of(problem.head_dim_v);
   if (v.output == OutputSlot::half && panels_v.count < 2)
     return fmt::format("variant: output must be oquery or whole for {}, whose output is one panel, was half",
                        to_string(problem));
@@ -296,13 +308,30 @@ bool has_fetching_mask(const Problem& problem) {
 }
 
 bool is_ragged(const Problem& problem) { return problem.ragged; }
-bool is_stored_in_8_bits(const Problem& problem) { return has_part(Slot::stored, problem); }
+bool is_of_8_bits(const Problem& problem) { return problem.e4m3_queries; }
+bool is_summed_fast(const Problem& problem) { return problem.fast_sums; }
+bool is_stored_in_8_bits(const Problem& problem) { return has_part(Slot::stored, problem) && !is_of_8_bits(problem); }
 
 // Few queries and full GPUs: chosen from the measurements on the H200 in docs/kernels/hopper_forward.md, and at head
 // dim 96 from the records inside the library. All rules for up to half a tile, one, two or four for each SM: from these
 // records, the fastest that several neighbouring buckets share. For few queries the last line is legal for every
 // problem, for more of them the last two are.
 constexpr DefaultRule kRules[] = {
+    // Products of e4m3: of what the throw-away kernel of docs/kernels/fp8.md was fastest with what does not spill.
+    {64, 64, Mask::full, "q128+", "hopper-q256-kv64-s4-qs2-whole-2stage-ppoff-lazy-dynamic-fused", is_summed_fast},
+    {64, 64, Mask::any, "q128+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-fused", is_summed_fast},
+    {64, 64, Mask::full, "q128+", "hopper-q192-kv96-s2-qs2-whole-2stage-ppoff-lazy-dynamic-fused", is_of_8_bits},
+    {64, 64, Mask::any, "q128+", "hopper-q192-kv96-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split", is_of_8_bits},
+    {128, 128, Mask::causal, "q128+", "hopper-q192-kv96-s2-qs2-whole-2stage-ppoff-lazy-dynamic-fused", is_summed_fast},
+    {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-fused", is_summed_fast},
+    {128, 128, Mask::full, "q128+", "hopper-q128-kv96-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split", is_of_8_bits},
+    {128, 128, Mask::any, "q128+", "hopper-q128-kv96-s2-qs2-whole-2stage-ppoff-rare-dynamic-fused", is_of_8_bits},
+    {256, 256, Mask::any, "q128+", "hopper-q128-kv96-s2-qs1-half-2stage-ppoff-rare-dynamic-split", is_summed_fast},
+    {128, 128, Mask::any, "q16+ w05", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv",
+     is_of_8_bits},
+    {256, 256, Mask::any, "q16+", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split", is_of_8_bits},
+    {256, 256, Mask::any, "q16+", "hopper-q64-kv32-s2-qs1-whole-2stage-ppoff-rare-dynamic-split", is_of_8_bits},
+
     // Of keys and values in 8 bits, however many queries. Their bytes become elements for longer than they come, so
     // blocks of many keys, of which a warp has two sixteens to work on; at head dims up to 64 two blocks a
     // multiprocessor are the faster for it, above one with many slots.
@@ -446,6 +475,10 @@ constexpr const char* kLowSchemes[] = {"2stage-ppoff-lazy-dynamic-split", "2stag
                                        "2stage-ppoff-rare-single-split", "2stage-ppoff-rare-dynamic-split-splitkv"};
 // For even fewer, whose rows warps share.
 constexpr const char* kSharedTiles[] = {"q16-kv64-s3", "q16-kv64-s2", "q16-kv128-s3", "q16-kv128-s2"};
+// Of products of e4m3.
+constexpr const char* kTilesOf8Bits[] = {"q192-kv96", "q128-kv96", "q128-kv160", "q128-kv192", "q64-kv32"};
+constexpr const char* kSchemesOf8Bits[] = {"2stage-ppoff-lazy-dynamic-fused", "2stage-ppoff-rare-dynamic-fused",
+                                           "2stage-ppoff-lazy-fixed-fused", "2stage-ppoff-rare-dynamic-split"};
 constexpr const char* kSharedTilesOf8Bits[] = {"q16-kv64-s4", "q16-kv128-s3", "q16-kv128-s4"};
 constexpr const char* kSharedScheme = "qs1-whole-serial-ppoff-rare-fixed-split-splitkv";
 // Deep rings, where they fit.
@@ -500,19 +533,23 @@ class Candidates {
 
 constexpr std::string_view kScoreType = "ScoreMatrix", kNextScoreType = "NextScoreMatrix",
                            kProbabilityType = "ProbabilityMatrix", kOutputType = "OutputMatrix";
-constexpr int kWgmmaDepth = 16;
+constexpr int kWgmmaBytes = 32;  // of a step
+
+DType of_products(const Problem& problem) { return problem.e4m3_queries ? DType::e4m3 : problem.dtype; }
 
 std::string render_matrices(const Problem& problem, const HopperVariant& variant) {
   if (shares_rows(variant)) return {};
   const bool p_in_registers = variant.probabilities == ProbabilitySource::registers;
   const bool ahead = variant.overlap == GemmSoftmax::three_stage;
   const bool drops = has_part(Slot::probability, problem);
+  const DType dtype = of_products(problem);
+  const int depth = kWgmmaBytes / static_cast<int>(size_of(dtype));
   ScoreMatrix scores{.type = kScoreType,
                      .registers = "s",
-                     .dtype = problem.dtype,
+                     .dtype = dtype,
                      .keys = variant.block_kv,
-                     .steps = (problem.head_dim + kWgmmaDepth - 1) / kWgmmaDepth,
-                     .key_row_bytes = panels_of(problem.head_dim).columns * kElementBytes,
+                     .steps = (problem.head_dim + depth - 1) / depth,
+                     .key_row_bytes = q_panels_of(problem).columns * kElementBytes,
                      .packs = !p_in_registers,
                      .takes = ahead ? "n" : "",
                      .transforms = has_part(Slot::score, problem),
@@ -527,16 +564,18 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
   if (p_in_registers)
     text += render(ProbabilityMatrix{.type = kProbabilityType,
                                      .registers = "p",
-                                     .dtype = problem.dtype,
+                                     .dtype = dtype,
                                      .keys = variant.block_kv,
                                      .scores = drops ? "" : "s"});
   return text + render(OutputMatrix{.type = kOutputType,
                                     .registers = "o",
-                                    .dtype = problem.dtype,
+                                    .dtype = dtype,
                                     .columns = problem.head_dim_v,
-                                    .steps = variant.block_kv / kWgmmaDepth,
+                                    .steps = variant.block_kv / depth,
                                     .probabilities = p_in_registers ? "p" : "",
-                                    .reads = variant.split_kv});
+                                    .reads = variant.split_kv,
+                                    .packed = problem.dtype,
+                                    .apart = sums_apart(problem) ? "t" : ""});
 }
 
 // Of one SM: so many have registers, and shared memory where the rings are short.
@@ -574,8 +613,13 @@ Panels panels_of(int head_dim) {
   return {columns, (head_dim + columns - 1) / columns};
 }
 
+int q_elements_of_word(const Problem& problem) { return static_cast<int>(kElementBytes / size_of(q_dtype(problem))); }
 int kv_elements_of_word(const Problem& problem) { return static_cast<int>(kElementBytes / size_of(kv_dtype(problem))); }
 
+Panels q_panels_of(const Problem& problem) {
+  const int of_word = q_elements_of_word(problem);
+  return panels_of((problem.head_dim + of_word - 1) / of_word);
+}
 Panels kv_panels_of(const Problem& problem, int head_dim) {
   const int of_word = kv_elements_of_word(problem);
   return panels_of((head_dim + of_word - 1) / of_word);
@@ -592,12 +636,14 @@ int available_registers(const HopperVariant& variant) {
   return variant.warp_specialized ? kSpecialized[at] : kUniform[at];
 }
 
-// In the order of memory: Q tiles, K ring, V ring, output slot, P, what parts fetch, barriers.
+// In the order of memory: Q tiles, K ring, V ring, turned V, output slot, P, what parts fetch, barriers.
 Plan make_plan(const Problem& problem, const HopperVariant& variant) {
-  const Panels panels = panels_of(problem.head_dim);
+  const Panels panels = q_panels_of(problem);
   const Panels panels_k = kv_panels_of(problem, problem.head_dim), panels_v = kv_panels_of(problem, problem.head_dim_v);
   const int q_tiles = round_up(variant.q_stages * variant.block_q * panels.row_bytes(), kSwizzleBytes);
-  const int rings = variant.stages * variant.block_kv * (panels_k.row_bytes() + panels_v.row_bytes());
+  const int turned = problem.e4m3_queries ? variant.stages * variant.block_kv * problem.head_dim_v : 0;
+  const int rings = variant.stages * variant.block_kv * (panels_k.row_bytes() + panels_v.row_bytes()) +
+                    round_up(turned, kSwizzleBytes);
   const int probabilities =
       variant.probabilities == ProbabilitySource::shared ? variant.block_q * variant.block_kv * kElementBytes : 0;
   const int fetched_row = variant.block_kv * kElementBytes + kChunkBytes;  // no two in the same banks
@@ -605,14 +651,15 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   Plan plan{};
   plan.threads = kWarpgroupThreads * warpgroups(variant) + producer_threads(problem, variant);
   plan.smem_bytes = q_tiles + std::max(rings, parts_bytes(problem, variant)) + output_bytes(problem, variant) +
-                    probabilities + fetched + kBarrierBytes + (problem.block_mask ? kNoteBytes : 0) +
-                    (problem.ragged ? kPlaceBytes : 0) + (variant.split_kv ? kSplitBytes : 0);
+                    probabilities + fetched + kBarrierBytes + (turned > 0 ? kTurnedBarrierBytes : 0) +
+                    (problem.block_mask ? kNoteBytes : 0) + (problem.ragged ? kPlaceBytes : 0) +
+                    (variant.split_kv ? kSplitBytes : 0);
   plan.registers = estimate_registers(problem, variant);
   plan.argument_bytes = argument_bytes(
       problem, sizeof(HopperArguments) + (variant.split_kv ? sizeof(SplitArguments) : 0), alignof(HopperArguments));
   const int of_word = kv_elements_of_word(problem);
-  plan.box_columns = {panels.columns, panels_k.columns * of_word, panels_v.columns * of_word,
-                      panels_of(problem.head_dim_v).columns};
+  plan.box_columns = {panels.columns * q_elements_of_word(problem), panels_k.columns * of_word,
+                      panels_v.columns * of_word, panels_of(problem.head_dim_v).columns};
   return plan;
 }
 
@@ -659,6 +706,9 @@ std::vector<Candidate> hopper_candidates(const Problem& problem, const Architect
   for (const char* tile : kLowTiles)
     for (const char* scheme : kLowSchemes) candidates.add_stored(tile, scheme);
   for (const char* tile : kSharedTiles) candidates.add(tile, kSharedScheme);
+  if (is_of_8_bits(problem))
+    for (const char* tile : kTilesOf8Bits)
+      for (const char* scheme : kSchemesOf8Bits) candidates.add_stored(tile, scheme);
   if (is_stored_in_8_bits(problem))
     for (const char* tile : kSharedTilesOf8Bits) candidates.add(tile, kSharedScheme);
   for (const char* tile : kDeepTiles)

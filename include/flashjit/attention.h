@@ -20,6 +20,13 @@ struct Window {
   friend bool operator==(const Window& a, const Window& b) noexcept { return a.left == b.left && a.right == b.right; }
 };
 
+// How products of probabilities and values of e4m3 are summed. The tensor core's own sums have fewer bits than f32, so
+// that those over many keys whose values have a mean lose some of it: docs/kernels/fp8.md.
+enum class Accumulate {
+  exact,  // in f32, a block of keys at a time
+  fast,   // by the tensor core alone
+};
+
 class BatchPlan;  // flashjit/batch_plan.h
 
 struct AttentionOptions {
@@ -117,6 +124,15 @@ struct AttentionOptions {
   // device of q. Both or none, and both for each token or neither. Scales of rows that belong to no sequence are not
   // read; others must be finite. Only beside k and v of e4m3. Default: 1.
   std::optional<Tensor> k_scale, v_scale;
+  // Queries of e4m3, and products with them: q, k and v are then all of e4m3, and q_scale, k_scale and v_scale are what
+  // they are multiplied by to become what was stored, as quantize makes them: f32, one number for all, [1], for each
+  // head, [num_heads], or for each head of a sequence, [batch, num_heads]. Any strides, on the device of q. Positive
+  // normal numbers: of others nothing is promised of the rows that they are for. Each may be left out, which is 1.
+  std::optional<Tensor> q_scale;
+  // Of such calls: how products with values are summed. fast must not be asked for in others. Default: exact.
+  Accumulate accumulate = Accumulate::exact;
+  // Of such calls the dtype of the output: f16 or bf16. Default: bf16.
+  std::optional<DType> out_dtype;
   // Upper bounds of these lengths: what tensors of queries and keys are checked by, and a kernel is chosen by. Beside
   // such tensors nothing is promised of queries and keys beyond them. Where a sequence has more queries than
   // max_seqlen_q, or with fixed_split_size more keys than max_seqlen_kv, its rows may be wrong. Default: 0, as many as
@@ -152,7 +168,7 @@ struct AttentionOptions {
 Dims block_mask_dims(const CallShape& shape);
 // What is compiled for calls with these options: for Engine::prepare, compile, variants, … A window that ends at the
 // query's own key is a causal mask. Throws Error(invalid_argument) for options that no call may have.
-// kv_dtype: of k and v; default: dtype, that of q.
+// dtype: of q; kv_dtype: of k and v, default: that of q.
 Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts,
                    std::optional<DType> kv_dtype = {});
 // The number of keys that a query sees at most, of seqlen_kv that there are: what a variant is chosen by in place of
@@ -160,10 +176,10 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
 std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv);
 
 // softmax(scale * q k^T) v on the GPU that holds q, k and v.
-//   q  [batch, seqlen_q,  num_heads_q,  head_dim]      f16 or bf16
+//   q  [batch, seqlen_q,  num_heads_q,  head_dim]      f16 or bf16, or e4m3 beside k of e4m3
 //   k  [batch, seqlen_kv, num_heads_kv, head_dim]      the dtype of q, or e4m3
 //   v  [batch, seqlen_kv, num_heads_kv, head_dim_v]    the dtype of k
-//   -> [batch, seqlen_q,  num_heads_q,  head_dim_v]    the dtype of q, packed, on opts.stream
+//   -> [batch, seqlen_q,  num_heads_q,  head_dim_v]    the dtype of q, of e4m3 opts.out_dtype; packed, on opts.stream
 // head_dim and head_dim_v are multiples of 8 from 8 to 256; num_heads_kv divides num_heads_q (query head h reads
 // key/value head h / (num_heads_q / num_heads_kv)). Lengths may be 0; a row that sees no key gives 0. The last
 // dimension must be contiguous, pointers 16-byte aligned and the other strides multiples of 8 elements; beyond that
@@ -174,9 +190,10 @@ std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv)
 // what masks hide by 0; so v must be finite behind the mask too, and no larger than 1e28 in magnitude, as sums in f32
 // exceed the result on the way. k and v of e4m3 are for caches, see k_scale: they are read by kernels of the hopper
 // family alone, and must have at least one row and strides above 0 that are multiples of 16 elements; without
-// fixed_split_size. Memory outside of the tensors reaches nothing. The first call for a problem compiles a
-// kernel or loads it from the cache; later calls only launch. Thread-safe. Throws Error; after an error nothing was
-// launched or written and the CUDA context is as before.
+// fixed_split_size. Beside q of e4m3, see q_scale, head dims are multiples of 16, and there is no dropout. Memory
+// outside of the tensors reaches nothing. The first call for a problem compiles a kernel or loads it from the cache;
+// later calls only launch. Thread-safe. Throws Error; after an error nothing was launched or written and the CUDA
+// context is as before.
 DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
 // The same into memory of the caller: out is [batch, seqlen_q, num_heads_q, head_dim_v] and must not overlap the

@@ -16,7 +16,7 @@ namespace flashjit {
 // Everything that changes the generated source apart from the tuning. Batch, lengths, strides, head counts and the
 // scale are not here: they are launch arguments, and a new value of them never compiles anything.
 struct Problem {
-  DType dtype = DType::bf16;  // f16 or bf16: of q, the output, k and v, but see e4m3; sums are kept in f32
+  DType dtype = DType::bf16;  // f16 or bf16: of the output, q, k and v, but see e4m3; sums are kept in f32
   int head_dim = 128;         // of q and k: a multiple of 8 from 8 to 256
   int head_dim_v = 128;       // of v and the output: likewise
   // Features, each compiled in where it is true; where it is not it costs nothing.
@@ -33,6 +33,8 @@ struct Problem {
   bool paged = false;       // keys and values of these in pages, whose size and places are launch arguments
   bool e4m3 = false;        // keys and values are of e4m3, with a scale for all keys of a head, which launches are told
   bool token_scales = false;  // with one for each key of each head; only beside e4m3
+  bool e4m3_queries = false;  // q is of e4m3, too, and so are products; only beside e4m3
+  bool fast_sums = false;     // products with values are summed as the tensor core does it; only beside e4m3_queries
   // Features that are functions of a tensor, by its dtype, and users' functions: what problem_of makes of options.
   // Null: none.
   const generator::FunctionText* bias = nullptr;
@@ -49,11 +51,13 @@ struct Problem {
            a.sinks == b.sinks && a.prefix == b.prefix && a.block_mask == b.block_mask && a.bias == b.bias &&
            a.boolean_mask == b.boolean_mask && a.documents == b.documents && a.tree == b.tree && a.score == b.score &&
            a.mask == b.mask && a.dropout == b.dropout && a.dropout_mask == b.dropout_mask && a.ragged == b.ragged &&
-           a.paged == b.paged && a.e4m3 == b.e4m3 && a.token_scales == b.token_scales;
+           a.paged == b.paged && a.e4m3 == b.e4m3 && a.token_scales == b.token_scales &&
+           a.e4m3_queries == b.e4m3_queries && a.fast_sums == b.fast_sums;
   }
 };
 
-// Of k and v.
+// Of q, and of k and v.
+DType q_dtype(const Problem& problem) noexcept;
 DType kv_dtype(const Problem& problem) noexcept;
 // "fwd-bf16-d128-causal", "fwd-f16-d192-v128-window"; functions by a digest: "fwd-bf16-d64-score.0123456789abcdef", or
 // by their class: "fwd-bf16-d64-score.tensors".

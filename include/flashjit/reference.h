@@ -19,14 +19,15 @@ struct Result {
 };
 
 // What flashjit::attention computes, from host memory: shapes, strides and options mean the same; opts.stream,
-// opts.variant, opts.block_mask and opts.lse are not used. f16, bf16, f32 and f64 inputs; any head_dim from 1. Uses all
-// cores; thread-safe. Throws Error(invalid_argument), and for opts.score and opts.mask, which need a compiler,
-// Error(unsupported).
+// opts.variant, opts.block_mask and opts.lse are not used. f16, bf16, f32 and f64 inputs, and q of e4m3 as there; any
+// head_dim from 1. Uses all cores; thread-safe. Throws Error(invalid_argument), and for opts.score and opts.mask, which
+// need a compiler, Error(unsupported).
 Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
 // The same formula with what low precision does to it: scores in f32, tanh to 11 binary digits, probabilities rounded
-// to the dtype of q before the product with v, the result rounded to that dtype. Its distance from attention() is the
-// yardstick for a kernel's.
+// to the dtype of q before the product with v, the result rounded to its own. Where that of q is e4m3, whose rounding
+// is coarse and as chance wants it, in four ways, and of each result the one that is farthest off. Its distance from
+// attention() is the yardstick for a kernel's.
 Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
 // Gradients of a number that depends on the output by dout and on the LSE by dlse, packed in the shapes of what they

@@ -109,13 +109,13 @@ DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v
     const Dims with_batch = call.out_shape();
     const Dims shape = runtime::lacks_batch(q, opts.cu_seqlens_q) ? runtime::without_batch(with_batch) : with_batch;
     const int device = impl_->backend.output_device(call.operands, opts.stream);
-    DeviceTensor out = DeviceTensor::allocate(q.dtype, shape, opts.stream, device);
+    DeviceTensor out = DeviceTensor::allocate(call.problem.dtype, shape, opts.stream, device);
     attention(q, k, v, out, opts);
     return out;
   }
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   const int device = impl_->backend.output_device(call.operands, opts.stream);
-  DeviceTensor out = DeviceTensor::allocate(q.dtype, call.out_shape(), opts.stream, device);
+  DeviceTensor out = DeviceTensor::allocate(call.problem.dtype, call.out_shape(), opts.stream, device);
   runtime::validate_out(call, out);
   impl_->check(call, opts);
   impl_->backend.run(call, opts);

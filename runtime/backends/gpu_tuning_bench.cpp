@@ -59,7 +59,7 @@ class GpuTuningBench::DeviceCall {
     const auto allocate = [&](DType dtype, const Dims& dims) {
       return DeviceTensor::allocate(dtype, dims, stream, device);
     };
-    q = allocate(problem.dtype, shapes_.q);
+    q = allocate(q_dtype(problem), shapes_.q);
     k = allocate(kv_dtype(problem), shapes_.k);
     v = allocate(kv_dtype(problem), shapes_.v);
     out = allocate(problem.dtype, shapes_.out);

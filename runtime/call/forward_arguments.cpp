@@ -21,7 +21,8 @@ namespace {
 // In place of a scale of 0: the kernel multiplies masked scores of -infinity by it, and 0 would make them NaN. No score
 // times this is more than 2^-21.
 constexpr float kSmallestScaleLog2 = std::numeric_limits<float>::denorm_min();
-constexpr std::uint32_t kNegatePair = 0x80008000;         // the sign bits of two 16-bit numbers
+// The sign bits of two 16-bit numbers, and of four of 8 bits.
+constexpr std::uint32_t kNegatePair = 0x80008000, kNegateFour = 0x80808080;
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;  // of packed heads: kernels add tiles to them in 32 bits
 
 // In bytes. The stride of a dimension of size 1 or 0 may be anything and is never used.
@@ -42,7 +43,7 @@ generator::ForwardSizes make_sizes(const ForwardCall& call, const Tiling& tiling
   const std::int64_t heads = call.num_heads_q / tiling.packed_heads, heads_per_group = heads / call.num_heads_kv;
   generator::ForwardSizes sizes{};
   sizes.scale_log2 = std::max(std::fabs(call.softmax_scale) * std::numbers::log2e_v<float>, kSmallestScaleLog2);
-  sizes.query_sign = call.softmax_scale < 0 ? kNegatePair : 0;
+  sizes.query_sign = call.softmax_scale >= 0 ? 0 : call.problem.e4m3_queries ? kNegateFour : kNegatePair;
   sizes.batch = static_cast<std::int32_t>(call.batch);
   sizes.seqlen_q = static_cast<std::int32_t>(call.seqlen_q);
   sizes.seqlen_kv = static_cast<std::int32_t>(call.seqlen_kv);
@@ -138,8 +139,9 @@ Tiling tiling_of(const ForwardCall& call, const HopperVariant& variant) noexcept
 }
 
 int choose_packed_heads(const ForwardCall& call, const Tiling& unpacked) noexcept {
-  // Heads that share a tile visit the same blocks.
+  // Heads that share a tile visit the same blocks, and have one scale.
   if (call.block_mask && call.block_mask->shape[1] > 1) return 1;
+  if (call.q_scale.data && call.q_scale.strides[heads_dim] != 0) return 1;
   const std::int64_t heads_per_group = call.num_heads_q / call.num_heads_kv;
   int best = 1;
   std::int64_t fewest = std::numeric_limits<std::int64_t>::max();

@@ -83,6 +83,8 @@ generator::E4m3Arguments e4m3_arguments(const ForwardCall& call) {
   return {scale_tensor(call.k_scale), scale_tensor(call.v_scale)};
 }
 
+generator::E4m3QueryArguments e4m3_query_arguments(const ForwardCall& call) { return {scale_tensor(call.q_scale)}; }
+
 // What writes the arguments of the features that have any.
 struct PartWriter {
   generator::FeatureField feature;
@@ -124,7 +126,8 @@ constexpr PartWriter kPartWriters[] = {
     {{&Problem::dropout_mask, FunctionKind::dropout_mask}, write_tensor<&ForwardCall::dropout_mask>},
     {&Problem::ragged, write_ragged},
     {&Problem::paged, write<paged_arguments>},
-    {&Problem::e4m3, write<e4m3_arguments>}};
+    {&Problem::e4m3, write<e4m3_arguments>},
+    {&Problem::e4m3_queries, write<e4m3_query_arguments>}};
 
 void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, std::byte* scratch, std::byte* at) {
   for (const PartWriter& writer : kPartWriters)

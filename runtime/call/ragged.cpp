@@ -25,9 +25,10 @@ bool lse_lacks_batch(const AttentionOptions& opts) noexcept {
          opts.lse->strides.size() == kRankWithout;
 }
 
-// Of tokens, without batches.
-bool scale_lacks_batch(const std::optional<Tensor>& scale, const AttentionOptions& opts) noexcept {
-  return scale && opts.cu_seqlens_kv && scale->shape.size() == 2 && scale->strides.size() == 2;
+// Of tokens, which calls with q of e4m3 have not.
+bool scale_lacks_batch(const std::optional<Tensor>& scale, const Tensor& q, const AttentionOptions& opts) noexcept {
+  return scale && q.dtype != DType::e4m3 && opts.cu_seqlens_kv && scale->shape.size() == 2 &&
+         scale->strides.size() == 2;
 }
 
 Dims with_in_front(std::int64_t value, const Dims& dims) {
@@ -63,8 +64,8 @@ Dims without_batch(const Dims& dims) { return {dims.begin() + 1, static_cast<std
 bool CallWithBatch::is_needed(const Tensor& q, const Tensor& k, const Tensor& v,
                               const AttentionOptions& opts) noexcept {
   return lacks_batch(q, opts.cu_seqlens_q) || lacks_batch(k, opts.cu_seqlens_kv) ||
-         lacks_batch(v, opts.cu_seqlens_kv) || lse_lacks_batch(opts) || scale_lacks_batch(opts.k_scale, opts) ||
-         scale_lacks_batch(opts.v_scale, opts);
+         lacks_batch(v, opts.cu_seqlens_kv) || lse_lacks_batch(opts) || scale_lacks_batch(opts.k_scale, q, opts) ||
+         scale_lacks_batch(opts.v_scale, q, opts);
 }
 
 CallWithBatch::CallWithBatch(const Tensor& of_q, const Tensor& of_k, const Tensor& of_v, const Tensor& of_out,
@@ -76,8 +77,8 @@ CallWithBatch::CallWithBatch(const Tensor& of_q, const Tensor& of_k, const Tenso
   if (lacks_batch(k, of.cu_seqlens_kv)) k = with_batch(k);
   if (lacks_batch(v, of.cu_seqlens_kv)) v = with_batch(v);
   if (lse_lacks_batch(of)) opts.lse = with_batch(*of.lse);
-  if (scale_lacks_batch(of.k_scale, of)) opts.k_scale = with_batch(*of.k_scale);
-  if (scale_lacks_batch(of.v_scale, of)) opts.v_scale = with_batch(*of.v_scale);
+  if (scale_lacks_batch(of.k_scale, of_q, of)) opts.k_scale = with_batch(*of.k_scale);
+  if (scale_lacks_batch(of.v_scale, of_q, of)) opts.v_scale = with_batch(*of.v_scale);
 }
 
 std::int64_t most_tiles(const ForwardCall& call, const Tiling& tiling) noexcept {

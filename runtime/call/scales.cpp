@@ -28,6 +28,13 @@ void check_scale(const char* name, const Tensor& scale, const char* rows_name, c
     require_size(name, scale, kOfTokensRules, dim, rows.shape[dim], rows_name);
 }
 
+// Of scales of that rank; below 0: none.
+int own_dim(int rank, Dim dim) noexcept {
+  if (rank == 1) return dim - heads_dim;
+  if (rank == 2) return dim == batch_dim ? 0 : dim == heads_dim ? 1 : -1;
+  return dim;
+}
+
 }  // namespace
 
 void check_scales(const GivenScales& scales, const char* rows_name, const Tensor& rows) {
@@ -43,6 +50,16 @@ void check_scales(const GivenScales& scales, const char* rows_name, const Tensor
            to_string(scales.v->shape), to_string(scales.k->shape));
 }
 
+void check_head_scale(const char* name, const Tensor& scale, const char* rows_name, std::int64_t batch,
+                      std::int64_t heads) {
+  if (scale.dtype != DType::f32) reject("{}: dtype must be f32, was {}", name, to_string(scale.dtype));
+  const bool is_one = scale.shape == Dims{1}, is_of_heads = scale.shape == Dims{heads};
+  if (!is_one && !is_of_heads && scale.shape != Dims{batch, heads})
+    reject("{}: must be [1], [{}] or [{}, {}], the heads of {} and the batch, had shape {}", name, heads, batch, heads,
+           rows_name, to_string(scale.shape));
+  check_shape(name, scale, captured_rules(scale, false));
+}
+
 void add_scales(Operands& operands, const GivenScales& scales, bool written) {
   if (scales.k) add_operand(operands, "k_scale", *scales.k, Operand::Role::captured, written);
   if (scales.v) add_operand(operands, "v_scale", *scales.v, Operand::Role::captured, written);
@@ -52,7 +69,7 @@ Tensor in_one_form(const std::optional<Tensor>& scale, const Tensor& rows) noexc
   if (!scale) return {};
   Tensor form{scale->data, scale->dtype, {rows.shape[batch_dim], rows.shape[seqlen_dim], rows.shape[heads_dim]}};
   for (const Dim dim : {batch_dim, seqlen_dim, heads_dim}) {
-    const int own = scale->shape.size() == 1 ? dim - heads_dim : dim;
+    const int own = own_dim(scale->shape.size(), dim);
     form.strides[dim] = own >= 0 && scale->shape[own] > 1 ? scale->strides[own] : 0;
   }
   return form;

@@ -23,8 +23,12 @@ void check_scales(const GivenScales& scales, const char* rows_name, const Tensor
 // Adds those that there are to the operands of a call.
 void add_scales(Operands& operands, const GivenScales& scales, bool written);
 
+// One of those beside q of e4m3: of so many sequences, and of heads of rows_name. Throws Error(invalid_argument).
+void check_head_scale(const char* name, const Tensor& scale, const char* rows_name, std::int64_t batch,
+                      std::int64_t heads);
+
 // Checked scales as [batch, seqlen, num_heads], with strides of 0 where one stands for all. Without data where there is
-// none, which means 1.
+// none, which means 1. Of those beside q of e4m3 batch entries are sequences.
 Tensor in_one_form(const std::optional<Tensor>& scale, const Tensor& rows) noexcept;
 generator::ScaleTensor scale_tensor(const Tensor& in_one_form) noexcept;
 

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "generator/arguments.h"
+#include "generator/dtype.h"
 #include "generator/functions.h"
 #include "runtime/call/dropout.h"
 #include "runtime/call/ragged.h"
@@ -42,6 +43,19 @@ const generator::FunctionText* function_of(generator::FunctionKind kind, const s
 
 }  // namespace
 
+void require_e4m3_options(const AttentionOptions& opts, DType q_dtype) {
+  if (q_dtype == DType::e4m3) {
+    if (opts.out_dtype && !generator::has_kernels(*opts.out_dtype))
+      reject("out_dtype: must be {}, was {}", generator::kernel_dtypes(), to_string(*opts.out_dtype));
+    return;
+  }
+  const char* const given = opts.q_scale                           ? "q_scale"
+                            : opts.accumulate != Accumulate::exact ? "accumulate"
+                            : opts.out_dtype                       ? "out_dtype"
+                                                                   : nullptr;
+  if (given) reject("{}: must not be given unless q is of e4m3, which was of {}", given, to_string(q_dtype));
+}
+
 float softmax_scale_of(const AttentionOptions& opts, std::int64_t head_dim) {
   check_softcap(opts.softcap);
   check(opts.dropout);
@@ -59,9 +73,10 @@ float softmax_scale_of(const AttentionOptions& opts, std::int64_t head_dim) {
 
 Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts, const Masks& masks,
                    std::optional<DType> kv_dtype) {
-  const bool is_e4m3 = kv_dtype == DType::e4m3;
+  const bool has_e4m3_queries = dtype == DType::e4m3;
+  const bool is_e4m3 = kv_dtype.value_or(dtype) == DType::e4m3;
   using generator::FunctionKind;
-  return {.dtype = dtype,
+  return {.dtype = has_e4m3_queries ? opts.out_dtype.value_or(DType::bf16) : dtype,
           .head_dim = head_dim,
           .head_dim_v = head_dim_v,
           .causal = masks.causal,
@@ -76,7 +91,9 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
           .ragged = is_ragged(opts),
           .paged = opts.page_table.has_value(),
           .e4m3 = is_e4m3,
-          .token_scales = is_e4m3 && GivenScales{opts.k_scale, opts.v_scale}.of_tokens(),
+          .token_scales = is_e4m3 && !has_e4m3_queries && GivenScales{opts.k_scale, opts.v_scale}.of_tokens(),
+          .e4m3_queries = has_e4m3_queries,
+          .fast_sums = has_e4m3_queries && opts.accumulate == Accumulate::fast,
           .bias = function_of(FunctionKind::bias, opts.bias),
           .boolean_mask = function_of(FunctionKind::boolean_mask, opts.boolean_mask),
           .documents = function_of(FunctionKind::documents, opts.documents),
@@ -96,6 +113,7 @@ Dims block_mask_dims(const CallShape& shape) {
 
 Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts,
                    std::optional<DType> kv_dtype) {
+  runtime::require_e4m3_options(opts, dtype);
   if (kv_dtype && *kv_dtype != dtype && *kv_dtype != DType::e4m3)
     runtime::reject("kv_dtype: must be {} like dtype, or e4m3, was {}", to_string(dtype), to_string(*kv_dtype));
   const Problem problem = runtime::problem_of(dtype, head_dim, head_dim_v, opts, runtime::masks_of(opts), kv_dtype);

@@ -11,7 +11,11 @@ namespace flashjit::runtime {
 // none may have together.
 float softmax_scale_of(const AttentionOptions& opts, std::int64_t head_dim);
 
-// It may still be one that validate() refuses. Throws Error(invalid_argument) for tensors of a wrong dtype.
+// Those that only calls with q of e4m3 may have, and what they may be. Throws Error(invalid_argument).
+void require_e4m3_options(const AttentionOptions& opts, DType q_dtype);
+
+// It may still be one that validate() refuses. Throws Error(invalid_argument) for tensors of a wrong dtype. dtype: of
+// q.
 Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts, const Masks& masks,
                    std::optional<DType> kv_dtype = {});
 

@@ -9,6 +9,7 @@
 #include "generator/dtype.h"
 #include "generator/family.h"
 #include "generator/features.h"
+#include "generator/plan.h"
 #include "generator/source.h"
 #include "generator/variant_space.h"
 #include "runtime/call/plan.h"
@@ -22,7 +23,7 @@ namespace {
 
 constexpr std::int64_t kMaxTiles = (std::int64_t{1} << 31) - 1;
 constexpr int kSmallestBlockQ = 16;
-constexpr int kHeadDimStep = 8;
+constexpr int kHeadDimStep = 8, kHeadDimStepOfE4m3 = 16;
 constexpr int kMaxHeadDim = 256;
 
 void check_dtype(const char* name, const Tensor& tensor, DType wanted) {
@@ -30,8 +31,11 @@ void check_dtype(const char* name, const Tensor& tensor, DType wanted) {
   reject("{}: dtype must be {} like that of q, was {}", name, to_string(wanted), to_string(tensor.dtype));
 }
 
-void check_kv_dtypes(const Tensor& q, const Tensor& k, const Tensor& v) {
+void check_dtypes(const Tensor& q, const Tensor& k, const Tensor& v) {
+  if (!generator::has_kernels(q.dtype) && q.dtype != DType::e4m3)
+    reject("q: dtype must be f16, bf16 or e4m3, was {}", to_string(q.dtype));
   if (k.dtype != DType::e4m3) {
+    if (q.dtype == DType::e4m3) reject("k: dtype must be e4m3 like that of q, was {}", to_string(k.dtype));
     if (k.dtype != q.dtype)
       reject("k: dtype must be {} like that of q, or e4m3, was {}", to_string(q.dtype), to_string(k.dtype));
     check_dtype("v", v, q.dtype);
@@ -40,12 +44,12 @@ void check_kv_dtypes(const Tensor& q, const Tensor& k, const Tensor& v) {
   }
 }
 
-void check_head_dim(const char* name, const Tensor& tensor) {
+void check_head_dim(const char* name, const Tensor& tensor, DType q_dtype) {
   const std::int64_t head_dim = tensor.shape[head_dim_dim];
-  if (head_dim < kHeadDimStep || head_dim > kMaxHeadDim || head_dim % kHeadDimStep != 0) {
-    reject("{}: head_dim must be a multiple of {} from {} to {}, was {}", name, kHeadDimStep, kHeadDimStep, kMaxHeadDim,
-           head_dim);
-  }
+  const int step = q_dtype == DType::e4m3 ? kHeadDimStepOfE4m3 : kHeadDimStep;
+  if (head_dim < step || head_dim > kMaxHeadDim || head_dim % step != 0)
+    reject("{}: head_dim must be a multiple of {} from {} to {}{}, was {}", name, step, step, kMaxHeadDim,
+           step == kHeadDimStep ? "" : " beside q of e4m3", head_dim);
 }
 
 void check_heads(const ForwardCall& call) {
@@ -251,7 +255,28 @@ void add_tensors_of_scores(ForwardCall& call, const AttentionOptions& opts) {
   call.tree = add_called(call, "tree", opts.tree, {batch, {queries_name(call), call.seqlen_q}, words});
 }
 
+void check_accumulate(const Problem& problem) {
+  if (problem.e4m3_queries && !problem.fast_sums && problem.head_dim_v > generator::kMostSummedApart)
+    reject("accumulate: must be fast for head_dim above {} of v, was exact with {}", generator::kMostSummedApart,
+           problem.head_dim_v);
+}
+
+// Each for itself.
+void add_head_scales(ForwardCall& call, const AttentionOptions& opts) {
+  const auto add = [&](const char* name, const std::optional<Tensor>& scale, const char* rows_name, const Tensor& rows,
+                       Tensor& form) {
+    if (!scale) return;
+    check_head_scale(name, *scale, rows_name, call.batch, rows.shape[heads_dim]);
+    add_input(call, name, *scale, Operand::Role::captured);
+    form = in_one_form(scale, rows);
+  };
+  add("q_scale", opts.q_scale, "q", *call.q, call.q_scale);
+  add("k_scale", opts.k_scale, "k", *call.k, call.k_scale);
+  add("v_scale", opts.v_scale, "v", *call.v, call.v_scale);
+}
+
 void add_scales(ForwardCall& call, const AttentionOptions& opts) {
+  if (call.problem.e4m3_queries) return add_head_scales(call, opts);
   const GivenScales scales{opts.k_scale, opts.v_scale};
   check_scales(scales, "k", *call.k);
   add_scales(call.operands, scales, false);
@@ -260,6 +285,8 @@ void add_scales(ForwardCall& call, const AttentionOptions& opts) {
 
 void add_dropout(ForwardCall& call, const AttentionOptions& opts) {
   call.dropout = opts.dropout;
+  if (call.problem.e4m3_queries && (call.problem.dropout || opts.dropout_mask))
+    reject("dropout: must not be given beside q of e4m3");
   const WantedDim batch{"batch", call.batch, true}, heads{"num_heads", call.num_heads_q, true};
   const WantedDim queries{queries_name(call), call.seqlen_q, true}, keys{keys_name(call), call.seqlen_kv};
   call.dropout_mask = add_called(call, "dropout_mask", opts.dropout_mask, {batch, heads, queries, keys});
@@ -353,16 +380,14 @@ CallShape tuning_shape(const ForwardCall& call) noexcept {
 }
 
 ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
-  if (!generator::has_kernels(q.dtype)) {
-    reject("q: dtype must be {}, was {}", generator::kernel_dtypes(), to_string(q.dtype));
-  }
-  check_kv_dtypes(q, k, v);
+  check_dtypes(q, k, v);
+  require_e4m3_options(opts, q.dtype);
   check_shape("q", q, kRowsRules);
   check_shape("k", k, kRowsRules);
   check_shape("v", v, kRowsRules);
-  check_head_dim("q", q);
+  check_head_dim("q", q, q.dtype);
   require_size("k", k, kRowsRules, head_dim_dim, q.shape[head_dim_dim], "q");
-  check_head_dim("v", v);
+  check_head_dim("v", v, q.dtype);
   if (!is_ragged(opts)) require_size("k", k, kRowsRules, batch_dim, q.shape[batch_dim], "q");
   require_size("v", v, kRowsRules, batch_dim, k.shape[batch_dim], is_ragged(opts) ? "k" : "q");
   require_size("v", v, kRowsRules, seqlen_dim, k.shape[seqlen_dim], "k");
@@ -372,6 +397,7 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   call.masks = masks_of(opts);
   call.problem = problem_of(q.dtype, static_cast<int>(q.shape[head_dim_dim]), static_cast<int>(v.shape[head_dim_dim]),
                             opts, call.masks, k.dtype);
+  check_accumulate(call.problem);
   call.q = &q;
   call.k = &k;
   call.v = &v;
@@ -442,6 +468,8 @@ ForwardCall validate_block_mask(const AttentionOptions& opts, const CallShape& s
 }
 
 void validate_out(ForwardCall& call, const Tensor& out) {
+  if (call.problem.e4m3_queries && out.dtype != call.problem.dtype)
+    reject("out: dtype must be {}, which is out_dtype, was {}", to_string(call.problem.dtype), to_string(out.dtype));
   check_dtype("out", out, call.problem.dtype);
   check_shape("out", out, kRowsRules);
   require_size("out", out, kRowsRules, batch_dim, call.q->shape[batch_dim], "q");

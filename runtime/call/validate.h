@@ -26,7 +26,7 @@ struct ForwardCall {
   const Tensor* prefix = nullptr;        // null: none
   // Features that are functions of a tensor, as that is called: by batch, heads and lengths. Empty where there is none.
   Tensor bias, boolean_mask, documents, tree, dropout_mask;
-  Tensor k_scale, v_scale;                                        // in one form: runtime/call/scales.h
+  Tensor q_scale, k_scale, v_scale;                               // in one form: runtime/call/scales.h
   const Tensor* block_mask = nullptr;                             // null: none
   const Score* score = nullptr;                                   // null: none
   const Mask* mask = nullptr;                                     // null: none

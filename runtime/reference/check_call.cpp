@@ -56,6 +56,12 @@ void check_of_heads(const char* name, const std::optional<Tensor>& given, const 
     reject("{}: must point to host memory, was null", name);
 }
 
+void check_head_scales(const Tensor& q, const Tensor& k, const AttentionOptions& opts, std::int64_t batch) {
+  if (opts.q_scale) check_head_scale("q_scale", *opts.q_scale, "q", batch, q.shape[heads_dim]);
+  if (opts.k_scale) check_head_scale("k_scale", *opts.k_scale, "k", batch, k.shape[heads_dim]);
+  if (opts.v_scale) check_head_scale("v_scale", *opts.v_scale, "v", batch, k.shape[heads_dim]);
+}
+
 }  // namespace
 
 void check_functions(const AttentionOptions& opts) {
@@ -73,11 +79,13 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   check_view("q", q);
   check_view("k", k);
   check_view("v", v);
-  if (q.dtype > DType::f32 && q.dtype != DType::f64)
-    reject("q: dtype must be f16, bf16, f32 or f64, was {}", to_string(q.dtype));
+  if (q.dtype > DType::f32 && q.dtype != DType::f64 && q.dtype != DType::e4m3)
+    reject("q: dtype must be f16, bf16, f32, f64 or e4m3, was {}", to_string(q.dtype));
+  require_e4m3_options(opts, q.dtype);
+  if (q.dtype == DType::e4m3) check_dtype("k", k, "q", q);
   if (k.dtype != DType::e4m3) check_dtype("k", k, "q", q);
   check_dtype("v", v, k.dtype == DType::e4m3 ? "k" : "q", k.dtype == DType::e4m3 ? k : q);
-  check_scales({opts.k_scale, opts.v_scale}, "k", k);
+  if (q.dtype != DType::e4m3) check_scales({opts.k_scale, opts.v_scale}, "k", k);
   if (!is_ragged(opts)) check_like("k", k, batch_dim, "q", q);
   check_like("k", k, head_dim_dim, "q", q);
   if (is_ragged(opts))
@@ -97,6 +105,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   masks_of(opts);
   softmax_scale_of(opts, q.shape[head_dim_dim]);
   const SequenceBounds bounds = sequence_bounds(q, k, opts);
+  if (q.dtype == DType::e4m3) check_head_scales(q, k, opts, bounds.batch);
   check_of_heads("alibi_slopes", opts.alibi_slopes, q, bounds.batch);
   check_of_heads("sinks", opts.sinks, q, bounds.batch);
   check_tensors_of_scores(opts, bounds, q.shape[heads_dim]);

@@ -33,11 +33,13 @@ class Head {
   // batch: the sequence; hook: empty for none.
   Head(std::int64_t batch, const HeadView& q, const HeadView& k, const HeadView& v, const AttentionOptions& opts,
        const ScoreHook& hook)
-      : dtype_(q.tensor.dtype),
+      : of_probabilities_(q.tensor.dtype),
+        of_results_(q.tensor.dtype == DType::e4m3 ? opts.out_dtype.value_or(DType::bf16) : q.tensor.dtype),
         scores_(batch, q, k, opts, {hook}),
         values_(unpack<Real>(v, false)),
         head_dim_v_(v.width()),
-        sum_(static_cast<std::size_t>(head_dim_v_)) {}
+        sum_(static_cast<std::size_t>(head_dim_v_)),
+        probabilities_(static_cast<std::size_t>(k.rows())) {}
 
   void ask_hook(std::int64_t first_row, std::int64_t count) { scores_.ask_hook(first_row, count); }
 
@@ -47,28 +49,54 @@ class Head {
     std::fill_n(out, head_dim_v_, 0.0);
     if (keys.empty()) return static_cast<double>(scores_.sink());
     Real total = std::exp(scores_.sink() - scores_.max());
-    std::fill(sum_.begin(), sum_.end(), Real{0});
-    for (std::int64_t key = keys.begin; key < keys.end; ++key) {
-      if (scores_.hides(key)) continue;
-      const Real p = std::exp(scores_[key] - scores_.max());
-      total += p;
-      if (scores_.keeps(key)) add_multiple(rounded(p), &values_[key * head_dim_v_], sum_.data(), head_dim_v_);
-    }
-    for (std::int64_t i = 0; i < head_dim_v_; ++i) out[i] = rounded(sum_[i] / (total * scores_.kept_share()));
+    for (std::int64_t key = keys.begin; key < keys.end; ++key)
+      if (!scores_.hides(key)) total += probability(key) = std::exp(scores_[key] - scores_.max());
+    if (rounds_to_8_bits())
+      add_worst_values(keys);
+    else
+      add_values(keys, [&](Real p) { return rounded(of_probabilities_, p); });
+    for (std::int64_t i = 0; i < head_dim_v_; ++i)
+      out[i] = rounded(of_results_, sum_[i] / (total * scores_.kept_share()));
     return static_cast<double>(scores_.max() + std::log(total));
   }
 
  private:
-  Real rounded(Real value) const {
+  static Real rounded(DType dtype, Real value) {
     if constexpr (std::is_same_v<Real, double>) return value;
-    return static_cast<Real>(round_to(dtype_, value));
+    return static_cast<Real>(round_to(dtype, value));
   }
 
-  DType dtype_;
+  bool rounds_to_8_bits() const { return std::is_same_v<Real, float> && of_probabilities_ == DType::e4m3; }
+  Real& probability(std::int64_t key) { return probabilities_[static_cast<std::size_t>(key)]; }
+
+  // Into sum_.
+  template <class Round>
+  void add_values(const KeyRange& keys, Round round) {
+    std::fill(sum_.begin(), sum_.end(), Real{0});
+    for (std::int64_t key = keys.begin; key < keys.end; ++key)
+      if (!scores_.hides(key) && scores_.keeps(key))
+        add_multiple(static_cast<Real>(round(probability(key))), &values_[key * head_dim_v_], sum_.data(), head_dim_v_);
+  }
+  // What rounding to 8 bits does is as much as chance wants, and changes with what probabilities are relative to, which
+  // in kernels is a maximum that may be out of date: of several such, per column what is farthest from unrounded sums.
+  void add_worst_values(const KeyRange& keys) {
+    constexpr double kPeaks[] = {8, 9.513657, 11.313708, 13.454343};  // 2^3 to 2^3.75
+    add_values(keys, [](Real p) { return p; });
+    const std::vector<Real> unrounded = sum_;
+    std::vector<Real> worst = sum_;
+    for (const double peak : kPeaks) {
+      add_values(keys, [&](Real p) { return round_to(of_probabilities_, p * peak) / peak; });
+      for (std::size_t i = 0; i < worst.size(); ++i)
+        if (std::abs(sum_[i] - unrounded[i]) > std::abs(worst[i] - unrounded[i])) worst[i] = sum_[i];
+    }
+    sum_ = worst;
+  }
+
+  DType of_probabilities_, of_results_;
   RowScores<Real> scores_;
   std::vector<Real> values_;  // [seqlen_kv, head_dim_v]
   std::int64_t head_dim_v_;
-  std::vector<Real> sum_;
+  std::vector<Real> sum_, probabilities_;  // of a row
 };
 
 Result make_result(const Tensor& q, const Tensor& v) {
@@ -79,6 +107,15 @@ Result make_result(const Tensor& q, const Tensor& v) {
   result.out.resize(byte_count("out", DType::f32, result.shape) / size_of(DType::f32));
   result.lse.resize(rows, -kInfinity);
   return result;
+}
+
+// A scale as rows of a sequence have it: those beside q of e4m3 are of sequences, wherever these lie.
+Tensor scale_of_sequence(const std::optional<Tensor>& scale, const Tensor& rows, std::int64_t sequence) {
+  Tensor form = in_one_form(scale, rows);
+  if (!scale || scale->shape.size() != 2) return form;
+  form.data = static_cast<float*>(form.data) + sequence * form.strides[batch_dim];
+  form.strides[batch_dim] = 0;
+  return form;
 }
 
 // Rows of a head of a sequence.
@@ -109,8 +146,12 @@ Result compute_with_batch(const Tensor& q, const Tensor& k, const Tensor& v, con
     const Task& task = tasks[index];
     const auto& [queries, keys] = sequences[static_cast<std::size_t>(task.sequence)];
     const std::int64_t head_kv = task.head / heads_per_group;
-    Head<Real> worker(task.sequence, {q, queries, task.head}, {k, keys, head_kv, in_one_form(opts.k_scale, k)},
-                      {v, keys, head_kv, in_one_form(opts.v_scale, v)}, opts, hook);
+    const auto scale = [&](const std::optional<Tensor>& of, const Tensor& tensor) {
+      return scale_of_sequence(of, tensor, task.sequence);
+    };
+    Head<Real> worker(task.sequence, {q, queries, task.head, scale(opts.q_scale, q)},
+                      {k, keys, head_kv, scale(opts.k_scale, k)}, {v, keys, head_kv, scale(opts.v_scale, v)}, opts,
+                      hook);
     worker.ask_hook(task.first, task.end - task.first);
     for (std::int64_t row = task.first; row < task.end; ++row) {
       const std::int64_t at = queries.first + row;

@@ -132,8 +132,9 @@ class RowScores {
     const std::int64_t count = keys.end - keys.begin;
     Real* const scores = &scores_[keys.begin];
     std::fill_n(scores, count, Real{0});
+    const double scale = q_.scale_of(row);
     for (std::int64_t i = 0; i < q_.width(); ++i)
-      add_multiple(static_cast<Real>(q_.at(row, i)), &keys_[i * seqlen_kv_ + keys.begin], scores, count);
+      add_multiple(static_cast<Real>(q_.at(row, i) * scale), &keys_[i * seqlen_kv_ + keys.begin], scores, count);
     for (std::int64_t key = 0; key < count; ++key) {
       scores[key] *= scale_;
       if (softcap_ != 0) scores[key] = capped(scores[key], keys.begin + key);

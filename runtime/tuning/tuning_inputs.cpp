@@ -143,7 +143,7 @@ CheckCase::CheckCase(const Problem& of_problem, const CallShape& given)
           of_problem, with_keys_of_tree(of_problem, given), options_of(of_problem, given.seqlen_kv / 5 + 7), {}} {
   tensors = tensors_of(problem, shape);
   const TensorShapes shapes(problem, shape);
-  q = HostTensor::random_normal(problem.dtype, shapes.q, seed_of_q);
+  q = HostTensor::random_normal(q_dtype(problem), shapes.q, seed_of_q);
   k = HostTensor::random_normal(kv_dtype(problem), shapes.k, seed_of_k);
   v = HostTensor::random_normal(kv_dtype(problem), shapes.v, seed_of_v);
 }
@@ -178,7 +178,7 @@ HostTensor RepeatedNormal::rows(std::int64_t batch, std::int64_t head, std::int6
 
 TimedCase::TimedCase(const Problem& of_problem, const CallShape& given)
     : TuningCall{of_problem, with_all_keys(of_problem, given), {}, {}},
-      q(problem.dtype, TensorShapes(problem, shape).q, seed_of_q),
+      q(q_dtype(problem), TensorShapes(problem, shape).q, seed_of_q),
       k(kv_dtype(problem), TensorShapes(problem, shape).k, seed_of_k),
       v(kv_dtype(problem), TensorShapes(problem, shape).v, seed_of_v) {
   // Now that the sizes are those of tensors that memory may hold.

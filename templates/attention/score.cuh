@@ -169,3 +169,18 @@ struct Score {
     return parts.template row<kDefers>(place, sizes.scale_log2);
   }
 };
+
+// The same of products that are multiples of this, beside the launch's scale.
+template <class Config>
+struct ScaledScore : Score<Config> {
+  const float of_products;
+
+  __device__ __forceinline__ ScaledScore(const typename Config::Arguments& args, float factor)
+      : Score<Config>(args), of_products(this->sizes.scale_log2 * factor) {}
+
+  __device__ __forceinline__ float unit() const { return this->parts.unit(of_products); }
+  template <class PlaceOfRow>
+  __device__ __forceinline__ auto row(PlaceOfRow place) const {
+    return this->parts.template row<Score<Config>::kDefers>(place, of_products);
+  }
+};

@@ -14,8 +14,20 @@ constexpr float kLn2 = 0.693147180559945f;
 constexpr float kMaximumLag = 8.0f;
 // The largest finite f32; below its negative there is no score, so a row whose maximum it is has seen no key.
 constexpr float kLargestFloat = 3.40282347e38f;
-// Up to here rounding a maximum in base 2 takes less than 4 away: probabilities stay below 2^(4 + kMaximumLag).
-constexpr float kFar = 67108864.0f;
+
+// What probabilities may be that have become elements of 16 bits, as both formats have room for them:
+struct WideProbabilities {
+  // The binary logarithm of what a score at its row's maximum becomes, and the largest one that is taken against a
+  // maximum that is out of date.
+  static constexpr int kPeakLog2 = 0;
+  static constexpr float kMostLog2 = kMaximumLag;
+  // With a lazy maximum a lane's share of a row may sum to this much: every probability stays a finite f16, and the sum
+  // of all far from the largest f32.
+  static constexpr float kMostOfLane = 16384.0f;
+  // From here on maxima in base 2 are far. Up to here rounding one takes less than 4 away: probabilities stay below
+  // 2^(4 + kMaximumLag).
+  static constexpr float kFar = 67108864.0f;
+};
 // Up to here two roundings of maxima in base 2 are off by 2^-11 at most, which no f16 shows.
 constexpr float kNear = 8192.0f;
 
@@ -79,7 +91,7 @@ struct Common<kM, true> {
 // is rounded, which cancels, because the sum, the output and the LSE are relative to the same rounded number. Far from
 // 0 the rounding would be more than exp2 can bridge. In the rows that are that far, the maximum is subtracted from the
 // scores before they are scaled, and the reference is exact. It is asked for where it costs next to nothing.
-template <int kM>
+template <int kM, class Probabilities = WideProbabilities>
 struct SoftmaxRows {
   // What is subtracted from a block's scores in base 2.
   struct Shift {
@@ -137,7 +149,7 @@ struct SoftmaxRows {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) shift.x[m][h] = in_base_2(maximum[m][h]);
+      for (int h = 0; h < 2; ++h) shift.x[m][h] = reference(maximum[m][h]);
     return shift;
   }
   __device__ __forceinline__ void add_common(Shift&, const Common<kM, false>&) const {}
@@ -215,18 +227,24 @@ struct SoftmaxRows {
   // The same, binary, and as exact beside a large maximum.
   __device__ __forceinline__ Log2 log2_sum_exp(int m, int h, float row_total) const {
     if (row_total == 0.0f) return {-infinity(), 0.0f};
-    const float high = in_base_2(maximum[m][h]);
-    const float lost = is_far(maximum[m][h]) ? __fmaf_rn(maximum[m][h], scale_log2, -high) : 0.0f;
+    const float of = maximum[m][h], whole = in_base_2(of);
+    const float high = Probabilities::kPeakLog2 == 0 || is_far(of) ? whole : reference(of);
+    const float lost = is_far(of) ? __fmaf_rn(of, scale_log2, -high) : 0.0f;
     return {high, lost + ptx::lg2(row_total)};
   }
 
  private:
   // A maximum in base 2. Towards zero: finite, also for rows that have seen no key.
   __device__ __forceinline__ float in_base_2(float of) const { return __fmul_rz(of, scale_log2); }
+  // What is subtracted from scores in base 2 of a row with this maximum, unless it is far from 0.
+  __device__ __forceinline__ float reference(float of) const {
+    if constexpr (Probabilities::kPeakLog2 == 0) return in_base_2(of);
+    return in_base_2(of) - Probabilities::kPeakLog2;
+  }
   // So is a row that has seen no key: its first one may be as far as that.
-  __device__ __forceinline__ bool is_far(float of) const { return fabsf(in_base_2(of)) >= kFar; }
+  __device__ __forceinline__ bool is_far(float of) const { return fabsf(in_base_2(of)) >= Probabilities::kFar; }
   // What a reference lacks of its maximum in base 2.
   __device__ __forceinline__ float rounded_away(float of) const {
-    return is_far(of) ? 0.0f : __fmaf_rn(of, scale_log2, -in_base_2(of));
+    return is_far(of) ? 0.0f : __fmaf_rn(of, scale_log2, -reference(of));
   }
 };

@@ -6,11 +6,12 @@
 #include "hopper/loader.cuh"
 #include "hopper/producer.cuh"
 #include "hopper/shape.cuh"
+#include "hopper/transposer.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/wgmma.cuh"
 
-// producers: threads beside the consumers that read the descriptions of tiles.
+// producers: feeders that read the descriptions of tiles, beside the consumers and the transposers.
 template <class Config>
 __device__ __forceinline__ void open_block(const HopperArguments& args, const HopperShape<Config>& shape,
                                            int producers) {
@@ -21,8 +22,9 @@ __device__ __forceinline__ void open_block(const HopperArguments& args, const Ho
     ptx::prefetch_tensormap(args.v);
     shape.queries().init(Shape::kConsumerWarps);
     shape.keys().init(Shape::kConsumerWarps * Config::kCluster);
-    shape.values().init(Shape::kConsumerWarps * Config::kCluster);
-    shape.tiles().init(Shape::kConsumerWarps + producers);
+    if constexpr (Shape::kTransposes) shape.loaded_values().init(Shape::kTransposers);
+    shape.values().init(Shape::kConsumerWarps * Config::kCluster, Shape::kTransposes ? Shape::kTransposers : 1);
+    shape.tiles().init(Shape::kConsumerWarps + Shape::kTransposers + producers);
     if constexpr (kWarpsShareRows<Config>) shape.joins().init(1);
     ptx::fence_mbarrier_init();
   }
@@ -37,6 +39,10 @@ __device__ __forceinline__ void feed(const typename Config::Arguments& args, con
   if constexpr (Shape::kMovesRegisters) ptx::setmaxnreg_dec<Shape::kProducerRegisters>();
   if (LoadingFeeder<Config>::is(0, ptx::tid_x())) produce<Config>(args, shape);
   if (AnnouncingFeeder<Config>::is(1, ptx::tid_x())) HopperAnnouncer<Config>(args, shape).announce_all();
+  if constexpr (Shape::kTransposes) {
+    const int warp = ptx::shfl_first(ptx::tid_x() / kWarpSize) - Shape::kFirstTransposer;
+    if (warp >= 0) HopperTransposer<Config>(shape, warp).run();
+  }
 }
 
 // A warpgroup that the first one feeds.

@@ -6,12 +6,15 @@
 #include "attention/probability.cuh"
 #include "attention/softmax.cuh"
 
-template <class Scores, Rescale kRescale>
-struct DeferredSoftmax : SoftmaxRows<1> {
-  // With a lazy maximum a lane's share of a row may sum to this much over a maximum that is out of date: every
-  // probability stays a finite f16, and the sum of all far from the largest f32.
-  static constexpr float kLazyLimit = 16384.0f;
-  static constexpr float kUsualLimit = kRescale == Rescale::lazy ? kLazyLimit : kMaximumLag;
+// Range: what probabilities may be.
+template <class Scores, Rescale kRescale, class Range>
+struct DeferredSoftmax : SoftmaxRows<1, Range> {
+  using Rows = SoftmaxRows<1, Range>;
+  using Rows::add_common, Rows::any_far, Rows::exceeds, Rows::maximum, Rows::raise, Rows::scale_log2,
+      Rows::shift_by_maxima, Rows::sum, Rows::take_out_of_shift;
+  using typename Rows::Shift;
+
+  static constexpr float kUsualLimit = kRescale == Rescale::lazy ? Range::kMostOfLane : Range::kMostLog2;
 
   // Of what is taken against a maximum as it is. -infinity when a row of the warp is far from 0, or was not yet looked
   // at.
@@ -19,11 +22,11 @@ struct DeferredSoftmax : SoftmaxRows<1> {
   float factor[2];  // of the last rise
 
   __device__ __forceinline__ explicit DeferredSoftmax(float scale)
-      : SoftmaxRows(scale), limit(-infinity()), factor{1.0f, 1.0f} {}
+      : Rows(scale), limit(-infinity()), factor{1.0f, 1.0f} {}
 
   // To rows that have seen no key.
   __device__ __forceinline__ void reset() {
-    SoftmaxRows::reset();
+    Rows::reset();
     limit = -infinity();
   }
 
@@ -35,7 +38,7 @@ struct DeferredSoftmax : SoftmaxRows<1> {
     Scores::maximum(seen);
     if constexpr (kAny) seen[0] += common.x[0][0], seen[1] += common.x[0][1];
     shift = shift_by_maxima();
-    const float lag = kUsualLimit > kMaximumLag ? fminf(limit, kMaximumLag) : limit;
+    const float lag = kUsualLimit > Range::kMostLog2 ? fminf(limit, Range::kMostLog2) : limit;
     const bool grew = exceeds(seen[0], shift.x[0][0], lag) | exceeds(seen[1], shift.x[0][1], lag);
     // One vote decides for the warp, before the lanes of a row exchange anything: usually that is all.
     if (kRescale != Rescale::always && !ptx::vote_any(grew)) {

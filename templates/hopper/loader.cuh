@@ -104,18 +104,19 @@ struct HopperLoader {
         rank(cluster_rank<Config>()),
         queries(shape.queries()),
         keys(shape.keys()),
-        values(shape.values()),
+        values(shape.loaded_values()),
         feeder(feeder_) {}
 
   __device__ __forceinline__ void request_query(const Tile& tile) {
     using QTile = typename Shape::QTile;
+    constexpr int kColumns = QTile::kPanelColumns * Config::Products::kElementsOfWord;  // of the tensor
     if (leads()) {
       queries.wait_empty();
       ptx::mbarrier_arrive_expect_tx(queries.full(), QTile::kBytes);
 #pragma unroll
       for (int panel = 0; panel < QTile::kPanels; ++panel)
         ptx::tma_load(queries.slot() + panel * QTile::kPanelBytes, args.q,
-                      tiles.query_origin(tile, panel * QTile::kPanelColumns, tile.first_row), queries.full(),
+                      tiles.query_origin(tile, panel * kColumns, tile.first_row), queries.full(),
                       ptx::L2Policy::evict_first);
     }
     queries.advance();

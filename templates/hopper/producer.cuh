@@ -5,8 +5,9 @@
 #include "hopper/block_walk.cuh"
 #include "hopper/loader.cuh"
 
-// A feeder's. Tile after tile, keys one block ahead of values (but see kKeysAhead). Where a second query slot is free
-// already, the next tile's query and first keys come before the last values of this one; else after them.
+// A feeder's. Tile after tile, keys one block ahead of values (but see kKeysAhead and kValuesWithKeys). Where a second
+// query slot is free already, the next tile's query and first keys come before the last values of this one; else after
+// them.
 template <class Config>
 __device__ __forceinline__ void produce(const typename Config::Arguments& args, const HopperShape<Config>& shape) {
   using Shape = HopperShape<Config>;
@@ -20,13 +21,15 @@ __device__ __forceinline__ void produce(const typename Config::Arguments& args, 
   const int first = walk.begin(tile);
   loader.request_key(tile, first, walk.note());
   loader.request_query(tile);
+  if constexpr (Shape::kValuesWithKeys) loader.request_value(tile, first);
   for (;;) {
     const int last = walk.go(tile, [&](int block, int next) {
-      if constexpr (!Shape::kKeysAhead) loader.request_value(tile, block);
+      if constexpr (!Shape::kKeysAhead && !Shape::kValuesWithKeys) loader.request_value(tile, block);
       loader.request_key(tile, next, walk.note());
       if constexpr (Shape::kKeysAhead) loader.request_value(tile, block);
+      if constexpr (Shape::kValuesWithKeys) loader.request_value(tile, next);
     });
-    if constexpr (!Shape::kNextTileFirst) loader.request_value(tile, last);
+    if constexpr (!Shape::kNextTileFirst && !Shape::kValuesWithKeys) loader.request_value(tile, last);
     if constexpr (Shape::kOneTile) return;
     if constexpr (LoadingFeeder<Config>::kWarp) ptx::bar_warp_sync();  // all of its lanes have read the tile
     announced.give_back(stage, LoadingFeeder<Config>::leads());
@@ -39,8 +42,9 @@ __device__ __forceinline__ void produce(const typename Config::Arguments& args, 
       const int next_first = walk.begin(next_tile);
       loader.request_key(next_tile, next_first, walk.note());
       if constexpr (!Shape::kNextTileFirst) loader.request_query(Tile::read(next));
+      if constexpr (Shape::kValuesWithKeys) loader.request_value(next_tile, next_first);
     }
-    if constexpr (Shape::kNextTileFirst) loader.request_value(tile, last);
+    if constexpr (Shape::kNextTileFirst && !Shape::kValuesWithKeys) loader.request_value(tile, last);
     if (next_end == 0) return;
     tile = Tile::read_with_kv_head(next);
   }

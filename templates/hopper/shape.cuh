@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sizes of the Hopper forward kernel and its map of shared memory:
-//   [ Q tiles | K ring | V ring | output slot | P | what parts fetch | barriers, tiles, notes ]
+//   [ Q tiles | K ring | V ring | transposed V | output slot | P | what parts fetch | barriers, tiles, notes ]
 #pragma once
 
+#include "attention/products.cuh"
 #include "attention/stored.cuh"
 #include "hopper/cluster_join.cuh"
 #include "hopper/joined_row.cuh"
@@ -26,12 +27,21 @@ struct HopperShape {
   static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 232 : kWarpgroups == 3 ? 160 : 112;
   static constexpr bool kMovesRegisters = Config::kWarpSpecialized && kWarpgroups > 1;
 
-  using QTile = PanelTile<Config::kBlockQ, Config::kHeadDim>;
-  // Of K and V columns are words of 16 bits.
-  static constexpr int kElementsOfWord = Config::Stored::kElementsOfWord;
+  // Columns are words of 16 bits.
+  using QTile = PanelTile<Config::kBlockQ, ceil_div(Config::kHeadDim, Config::Products::kElementsOfWord)>;
+  static constexpr int kElementsOfWord = Config::Stored::kElementsOfWord;  // of K and V
   using KTile = PanelTile<Config::kBlockKv, ceil_div(Config::kHeadDim, kElementsOfWord)>;
   using VTile = PanelTile<Config::kBlockKv, ceil_div(Config::kHeadDimV, kElementsOfWord)>;
   using PTile = PanelTile<kWarpgroupRows, Config::kBlockKv, power_of_two_in(Config::kBlockKv, 64)>;  // of one warpgroup
+  using OutputTile = PanelTile<kWarpgroupRows, Config::kHeadDimV>;
+
+  // The values that products take: those that were loaded, or with columns of the output as rows and keys along them.
+  static constexpr bool kTransposes = Config::Products::kTransposesValues;
+  static constexpr int kWordsOfKeys = Config::kBlockKv / kElementsOfWord;
+  using TransposedTile = PanelTile<Config::kHeadDimV, kWordsOfKeys, power_of_two_in(kWordsOfKeys, 64)>;
+  using ValueTile = typename Choose<kTransposes, TransposedTile, VTile>::type;
+  static constexpr int kTransposers = kTransposes ? 2 : 0;  // warps of the producer's
+  static constexpr int kFirstTransposer = 2;
 
   // When a warpgroup waits for P V of the block before: before the exponentials, with a lazy maximum so that the values
   // are free early, and with dropout because these write where P V reads; or after them, so that they overlap.
@@ -44,8 +54,8 @@ struct HopperShape {
   static constexpr int kStoreRows = 16;
   static constexpr bool kOutputInQuery = Config::kOutputSlot == OutputSlot::query;
   static constexpr int kOutputPanels =
-      Config::kOutputSlot == OutputSlot::half ? ceil_div(VTile::kPanels, 2) : VTile::kPanels;
-  static constexpr int kOutputPanelBytes = kOutputInQuery ? QTile::kPanelBytes : kStoreRows * VTile::kRowBytes;
+      Config::kOutputSlot == OutputSlot::half ? ceil_div(OutputTile::kPanels, 2) : OutputTile::kPanels;
+  static constexpr int kOutputPanelBytes = kOutputInQuery ? QTile::kPanelBytes : kStoreRows * OutputTile::kRowBytes;
   static constexpr int kWarpOutputBytes =
       kOutputInQuery ? kStoreRows * QTile::kRowBytes : kOutputPanels * kOutputPanelBytes;
   static constexpr bool kHasOutputSlot = !kOutputInQuery && !kWarpsShareRows<Config>;
@@ -65,7 +75,9 @@ struct HopperShape {
   // Keys are requested one block ahead of values. But a serial warpgroup keeps its keys until its turn is over, and a
   // warpgroup that passes over the block hands on its turn when it has the block's values: with one slot for keys these
   // come first.
-  static constexpr bool kKeysAhead = Config::kStages > 1 || !kSerial;
+  static constexpr bool kKeysAhead = (Config::kStages > 1 || !kSerial) && !kTransposes;
+  // Values that are transposed come with their keys: they are not ready before the scores are.
+  static constexpr bool kValuesWithKeys = kTransposes;
 
   // The next tile's query and first keys are requested before the last values of this one, unless the query's slot is
   // free only after those have been used, or shortly before.
@@ -73,7 +85,8 @@ struct HopperShape {
 
   using QRing = RingPlace<Config::kQStages, QTile::kBytes>;
   using KRing = RingPlace<Config::kStages, KTile::kBytes>;
-  using VRing = RingPlace<Config::kStages, VTile::kBytes>;
+  using VRing = RingPlace<Config::kStages, VTile::kBytes>;  // of what is loaded
+  using ValueRing = RingPlace<Config::kStages, ValueTile::kBytes>;
   static constexpr int kKnownTiles = 2;  // the present one and the next
   using TileRing = RingPlace<kKnownTiles, HopperTile<Config>::kBytes>;
 
@@ -82,7 +95,9 @@ struct HopperShape {
   static constexpr int kKeys = round_up(Config::kQStages * QTile::kBytes, kSwizzleBytes);
   static constexpr int kValues = kKeys + Config::kStages * KTile::kBytes;
   static constexpr int kParts = kKeys;
-  static constexpr int kRingsEnd = kValues + Config::kStages * VTile::kBytes;
+  static constexpr int kTransposed = kValues + Config::kStages * VTile::kBytes;
+  static constexpr int kTransposedBytes = kTransposes ? Config::kStages * ValueTile::kBytes : 0;
+  static constexpr int kRingsEnd = kTransposed + round_up(kTransposedBytes, kSwizzleBytes);
   static constexpr int kOutput = kRingsEnd > kParts + kPartsBytes ? kRingsEnd : kParts + kPartsBytes;
   static constexpr int kProbabilities = kOutput + (kHasOutputSlot ? kConsumerWarps * kWarpOutputBytes : 0);
   static constexpr int kFetched =
@@ -92,13 +107,15 @@ struct HopperShape {
   static constexpr int kQueryBarriers = kFetched + kConsumerWarps * kWarpFetchedBytes;
   static constexpr int kKeyBarriers = kQueryBarriers + QRing::kBarrierBytes;
   static constexpr int kValueBarriers = kKeyBarriers + KRing::kBarrierBytes;
-  static constexpr int kTileBarriers = kValueBarriers + VRing::kBarrierBytes;
+  static constexpr int kTransposedBarriers = kValueBarriers + VRing::kBarrierBytes;
+  static constexpr int kTransposedBarrierBytes = kTransposes ? ValueRing::kBarrierBytes : 0;
+  static constexpr int kTileBarriers = kTransposedBarriers + kTransposedBarrierBytes;
   static constexpr int kTiles = kTileBarriers + TileRing::kBarrierBytes;
   static constexpr int kNotes = kTiles + TileRing::kStages * TileRing::kSlotBytes;  // one for each stage of the keys
   static constexpr int kNotesBytes = Config::Blocks::kListed ? 32 : 0;
   static constexpr int kPlaceBytes =
       TileRing::kStages * (HopperTile<Config>::Place::kBytes + HopperTile<Config>::Split::kBytes);
-  static constexpr int kBarrierSpace = 256 + kNotesBytes + kPlaceBytes;
+  static constexpr int kBarrierSpace = 256 + (kTransposes ? 64 : 0) + kNotesBytes + kPlaceBytes;
   static constexpr int kSmemBytes = kQueryBarriers + kBarrierSpace;
   static constexpr int kJoinBarriers = kNotes + kNotesBytes;
   static constexpr int kJoinBarrierBytes = kWarpsShareRows<Config> ? JoinRing::kBarrierBytes : 0;
@@ -109,7 +126,11 @@ struct HopperShape {
   SmemAddress smem;
   __device__ __forceinline__ QRing queries() const { return {smem + kQueryBarriers, smem}; }
   __device__ __forceinline__ KRing keys() const { return {smem + kKeyBarriers, smem + kKeys}; }
-  __device__ __forceinline__ VRing values() const { return {smem + kValueBarriers, smem + kValues}; }
+  __device__ __forceinline__ VRing loaded_values() const { return {smem + kValueBarriers, smem + kValues}; }
+  __device__ __forceinline__ ValueRing values() const {
+    if constexpr (kTransposes) return {smem + kTransposedBarriers, smem + kTransposed};
+    return {smem + kValueBarriers, smem + kValues};
+  }
   // What the producer notes of the block whose keys are in a slot, where blocks are listed.
   __device__ __forceinline__ SmemAddress note(int stage) const { return smem + kNotes + 4 * stage; }
   __device__ __forceinline__ Part part(int i) const { return {smem + kParts + i * Part::kBytes}; }

@@ -5,6 +5,7 @@
 
 #include "abi.cuh"
 #include "attention/probability.cuh"
+#include "attention/products.cuh"
 #include "attention/row_end.cuh"
 #include "hopper/shape.cuh"
 #include "hopper/tiles.cuh"
@@ -17,12 +18,13 @@
 template <class Config>
 struct HopperStore {
   using Shape = HopperShape<Config>;
-  using VTile = typename Shape::VTile;
+  using OutputTile = typename Shape::OutputTile;
   static constexpr int kChunks = ceil_div(Config::kHeadDimV, kChunkElements);
   static constexpr int kStoreRows = Shape::kStoreRows;
 
   using Sequences = typename Config::Sequences;
   using Additions = typename Config::SoftmaxParts;
+  using Scales = typename Config::Products::template Scales<Config>;
   using End = RowEnd<Additions::kAny>;
 
   const HopperTiles<Config>& tiles;
@@ -33,7 +35,12 @@ struct HopperStore {
   __device__ __forceinline__ void write(const Softmax& softmax, const HopperTile<Config>& tile, int first_row,
                                         SmemAddress slab) const {
     const End ends[2] = {end_row(softmax, tile, first_row, 0), end_row(softmax, tile, first_row, 1)};
-    Config::Output::multiply({factor_of(ends[0]), factor_of(ends[1])});
+    float factors[2] = {factor_of(ends[0]), factor_of(ends[1])};
+    if constexpr (Scales::kAny) {
+      const float of_values = Scales(tiles, tile).of_values;
+      factors[0] *= of_values, factors[1] *= of_values;
+    }
+    Config::Output::multiply(factors);
     if constexpr (Config::kSplitKv)
       if (tile.is_partial()) return write_partial(softmax, ends, tile, first_row);
     uint32 pairs[2 * kChunks];
@@ -41,7 +48,7 @@ struct HopperStore {
     if constexpr (Sequences::kRagged)
       if (tiles.sequence_of(tile).keys == 0) clear(pairs);
 #pragma unroll
-    for (int panel = 0; panel < VTile::kPanels; panel += Shape::kOutputPanels) {
+    for (int panel = 0; panel < OutputTile::kPanels; panel += Shape::kOutputPanels) {
       if (ptx::elect()) ptx::tma_wait_read();
       ptx::bar_warp_sync();
       stage(pairs, panel, slab);
@@ -131,12 +138,13 @@ struct HopperStore {
   __device__ __forceinline__ void stage(const uint32 (&pairs)[2 * kChunks], int first_panel, SmemAddress slab) const {
     constexpr int kStep = 2;
     const int lane = ptx::tid_x() % kWarpSize, row = lane % kStoreRows;
-    const SmemAddress first = slab + row * VTile::kRowBytes + VTile::swizzled(row, lane / kStoreRows) * kChunkBytes;
-    const int first_chunk = first_panel * VTile::kChunksOfRow;
+    const SmemAddress first =
+        slab + row * OutputTile::kRowBytes + OutputTile::swizzled(row, lane / kStoreRows) * kChunkBytes;
+    const int first_chunk = first_panel * OutputTile::kChunksOfRow;
 #pragma unroll
-    for (int i = 0; i < Shape::kOutputPanels * VTile::kChunksOfRow; i += kStep) {
-      const SmemAddress place =
-          (first ^ i % VTile::kChunksOfRow * kChunkBytes) + i / VTile::kChunksOfRow * Shape::kOutputPanelBytes;
+    for (int i = 0; i < Shape::kOutputPanels * OutputTile::kChunksOfRow; i += kStep) {
+      const SmemAddress place = (first ^ i % OutputTile::kChunksOfRow * kChunkBytes) +
+                                i / OutputTile::kChunksOfRow * Shape::kOutputPanelBytes;
       const int n = first_chunk + i;
       if (n + 1 < kChunks)
         ptx::stmatrix_x4(place, pairs[2 * n], pairs[2 * n + 1], pairs[2 * n + 2], pairs[2 * n + 3]);
@@ -149,8 +157,8 @@ struct HopperStore {
                                        SmemAddress slab) const {
 #pragma unroll
     for (int i = 0; i < Shape::kOutputPanels; ++i)
-      if (first_panel + i < VTile::kPanels)
-        ptx::tma_store(args.out, tiles.query_origin(tile, (first_panel + i) * VTile::kPanelColumns, first_row),
+      if (first_panel + i < OutputTile::kPanels)
+        ptx::tma_store(args.out, tiles.query_origin(tile, (first_panel + i) * OutputTile::kPanelColumns, first_row),
                        slab + i * Shape::kOutputPanelBytes);
     ptx::tma_commit_group();
   }

@@ -13,16 +13,21 @@ struct WarpgroupAttention {
   using Shape = HopperShape<Config>;
   using QTile = typename Shape::QTile;
   using KTile = typename Shape::KTile;
-  using VTile = typename Shape::VTile;
+  using ValueTile = typename Shape::ValueTile;
   // Generated, without members: their registers are known to PTX alone.
   using Scores = typename Config::Scores;
   using Output = typename Config::Output;
 
-  static constexpr int kQSteps = ceil_div(Config::kHeadDim, 16);
-  static constexpr int kPSteps = Config::kBlockKv / 16;
+  // By wgmma's depth, which is 32 bytes.
+  static constexpr int kQSteps = ceil_div(QTile::kColumns, 16);
+  static constexpr int kPSteps = Config::kBlockKv / (16 * Config::Products::kElementsOfWord);
+  static constexpr bool kKeysAlongRows = Config::Products::kTransposesValues;
+  static constexpr int kColumnsOfLane = Config::kBlockKv / 4;  // of a row
+  using Softmax = DeferredSoftmax<Scores, Config::kRescale,
+                                  typename Config::Products::template Probabilities<Config::kRescale, kColumnsOfLane>>;
 
   uint32 begun = 0;  // 1: the output has products of this tile; else the next one overwrites it
-  DeferredSoftmax<Scores, Config::kRescale> softmax;
+  Softmax softmax;
   // Matrix descriptors: the warpgroup's rows of the query tile in the first slot and in the present one, and the first
   // slots of the rings.
   uint64 first_q, q, k, v;
@@ -32,7 +37,7 @@ struct WarpgroupAttention {
       : softmax(scale_log2),
         first_q(QTile::k_major(in_block(shape.queries().slot(0)) + warpgroup * kWarpgroupRows * QTile::kRowBytes)),
         k(KTile::k_major(in_block(shape.keys().slot(0)))),
-        v(VTile::n_major(in_block(shape.values().slot(0)))),
+        v(describe(in_block(shape.values().slot(0)))),
         block(shape.smem & ~QTile::kAddressMask) {}
 
   // In a cluster the upper bits of an address name the block. They are not for a matrix descriptor, but what threads
@@ -72,9 +77,13 @@ struct WarpgroupAttention {
   }
 
   __device__ __forceinline__ void describe_values(uint64 (&b)[kPSteps], int stage) const {
-    const uint64 first = VTile::slot(v, stage);
+    const uint64 first = ValueTile::slot(v, stage);
 #pragma unroll
-    for (int step = 0; step < kPSteps; ++step) b[step] = first + VTile::n_major_step(step);
+    for (int step = 0; step < kPSteps; ++step)
+      b[step] = first + (kKeysAlongRows ? ValueTile::k_major_step(step) : ValueTile::n_major_step(step));
+  }
+  static __device__ __forceinline__ uint64 describe(SmemAddress values) {
+    return kKeysAlongRows ? ValueTile::k_major(values) : ValueTile::n_major(values);
   }
 
   // --- Scores once more, for the lazy maximum: by one warp alone, while P V of the block before may be running ---

@@ -19,7 +19,6 @@ struct AblationWarpgroup : WarpgroupAttention<Config> {
   using typename Base::Output;
   using typename Base::Scores;
   using typename Base::Shape;
-  using typename Base::VTile;
   using PTile = typename Shape::PTile;
 
   const uint64 p_smem;  // the matrix descriptor of its own P

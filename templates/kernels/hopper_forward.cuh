@@ -32,6 +32,14 @@ class HopperConsumer {
   static constexpr bool kFetches = Config::ScoreParts::kFetches;
   using KeptRows = typename Choose<Score<Config>::kIsLong, NoRows, Rows>::type;
   using InCommon = Common<1, ScoreRow::kCommon>;
+  // Of products, where tiles differ in it.
+  using Scales = typename Config::Products::template Scales<Config>;
+  struct FactorOfTile {
+    float of_products;
+  };
+  struct NoFactor {};
+  using KeptFactor = typename Choose<Scales::kAny, FactorOfTile, NoFactor>::type;
+  static constexpr bool kSumsApart = Config::Products::kSumsApart;
   using Dropouts = typename Config::Dropouts;
   struct DropsOfTile {
     LaneRows<typename Dropouts::Row> drops;
@@ -58,12 +66,13 @@ class HopperConsumer {
         values(shape_.values()),
         announced(shape_.tiles()),
         warpgroup(warpgroup_),
-        self(score().unit(), shape_, warpgroup_) {}
+        self(Score<Config>(args_).unit(), shape_, warpgroup_) {}
 
   __device__ __forceinline__ void run() {
     Scores::declare();
     Probabilities::declare();
     Output::declare();
+    if constexpr (kSumsApart) Output::clear();
     gemm_turn.begin();
     softmax_turn.begin();
     Visit visit = next_visit();
@@ -72,6 +81,7 @@ class HopperConsumer {
     for (bool fused = false;;) {
       if constexpr (!kListed) pass_over(visit.loaded_end, visit.blocks.end);
       take_query();
+      if constexpr (Scales::kAny) self.softmax.scale_log2 = score(visit).unit();
       if constexpr (Shape::kSerial)
         visit_serially(visit);
       else if constexpr (kInOneLoop)
@@ -97,7 +107,7 @@ class HopperConsumer {
 
  private:
   // What a warpgroup does of a tile. The tile itself stays in shared memory.
-  struct Visit : KeptDrops {
+  struct Visit : KeptDrops, KeptFactor {
     int stage;  // of its description
     int loaded_first,
         loaded_end;    // the tile's blocks, of which the warpgroup passes over those that no row of its sees
@@ -113,7 +123,7 @@ class HopperConsumer {
 
   // A tile whose softmax is complete.
   struct Finished {
-    DeferredSoftmax<Scores, Config::kRescale> softmax;
+    typename Warpgroup::Softmax softmax;
     Tile tile;
   };
 
@@ -138,6 +148,7 @@ class HopperConsumer {
     }
     if constexpr (kListed) visit.listed = ptx::shfl_first(tile.listed);
     if constexpr (kKeepsDrops) visit.drops = drops_of(tile);
+    if constexpr (Scales::kAny) visit.of_products = Scales(tiles, tile).of_products;
     return visit;
   }
   __device__ __forceinline__ Tile tile_of(const Visit& visit) const {
@@ -180,7 +191,7 @@ class HopperConsumer {
       const bool raised = self.softmax.take_block(finish_scores<true>(visit, rows_now(visit, kept), at));
       if constexpr (!kOutputEarly) {
         ptx::wgmma_wait_group<0>();
-        if (!first || fused) release_value();
+        if (!first || fused) take_output();
       }
       Probabilities::keep();
       if (!first) {
@@ -216,7 +227,7 @@ class HopperConsumer {
       release_key();
       if constexpr (!kOutputEarly) {
         ptx::wgmma_wait_group<0>();
-        if (!first || fused) release_value();
+        if (!first || fused) take_output();
       }
       Probabilities::keep();
       if (!first) {
@@ -252,7 +263,7 @@ class HopperConsumer {
   __device__ __forceinline__ void finish_tile_before(bool fused, const Finished& before) {
     ptx::wgmma_wait_group<0>();
     if (!fused) return;
-    release_value();
+    take_output();
     store(before);
   }
 
@@ -318,7 +329,12 @@ class HopperConsumer {
 
   __device__ __forceinline__ void finish_output() {
     ptx::wgmma_wait_group<0>();
+    take_output();
+  }
+  // Once P V is there.
+  __device__ __forceinline__ void take_output() {
     release_value();
+    if constexpr (kSumsApart) Output::add();
   }
 
   __device__ __forceinline__ void add_last_values(const Visit& next) {
@@ -332,6 +348,7 @@ class HopperConsumer {
     const Tile& tile = finished.tile;
     HopperStore<Config>{tiles}.write(finished.softmax, tile, warp_row(tile), output_slab());
     self.begun = 0;
+    if constexpr (kSumsApart) Output::clear();
   }
 
   // To the output. A block's products and its softmax follow one another.
@@ -445,7 +462,7 @@ class HopperConsumer {
   __device__ __forceinline__ Rows rows_of(const Visit& visit) const {
     if constexpr (!ScoreRow::kChanges) return {};
     const Tile tile = tile_of(visit);
-    return rows_of_lane(score(), warp_row(tile), lane(), [&](int row) {
+    return rows_of_lane(score(visit), warp_row(tile), lane(), [&](int row) {
       RowPlace place = tiles.place_of(tile, row);
       if constexpr (kFetches)
         place.fetched = fetched() + (row - warp_row(tile)) * fetched_row_bytes<Config::kBlockKv>() + lane() % 4 * 4;
@@ -455,7 +472,12 @@ class HopperConsumer {
 
   // --- Places ------------------------------------------------------------------------------------------------------
 
-  __device__ __forceinline__ Score<Config> score() const { return Score<Config>(tiles.args); }
+  __device__ __forceinline__ auto score(const Visit& visit) const {
+    if constexpr (Scales::kAny)
+      return ScaledScore<Config>(tiles.args, visit.of_products);
+    else
+      return Score<Config>(tiles.args);
+  }
 
   // One thread of each warp, for the others.
   __device__ __forceinline__ static bool signs() { return ptx::elect(); }
@@ -483,7 +505,7 @@ class HopperConsumer {
   const Turn<Config, PingPong::softmax> softmax_turn;
   RingReader<typename Shape::QRing, 1> queries;
   RingReader<typename Shape::KRing, Config::kCluster> keys;
-  RingReader<typename Shape::VRing, Config::kCluster> values;
+  RingReader<typename Shape::ValueRing, Config::kCluster> values;
   RingReader<typename Shape::TileRing, 1> announced;
   const int warpgroup;
   Warpgroup self;

@@ -16,6 +16,7 @@
 #include "attention/blocks.cuh"
 #include "attention/keys.cuh"
 #include "attention/probability.cuh"
+#include "attention/products.cuh"
 #include "attention/scores.cuh"
 #include "attention/splits.cuh"
 #include "attention/tile_scheduler.cuh"

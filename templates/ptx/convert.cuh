@@ -61,6 +61,13 @@ __device__ __forceinline__ uint32 prmt(uint32 x, uint32 order) {
   return y;
 }
 
+// prmt.b32 y, x, z, order;   of the bytes of x, which are 0 to 3, and of z, likewise:           PTX ISA 2.0, sm_20
+__device__ __forceinline__ uint32 prmt(uint32 x, uint32 z, uint32 order) {
+  uint32 y;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(z), "r"(order));
+  return y;
+}
+
 // ex2.approx.ftz.f32 y, x;   2^x, 2 ulp:                                                     PTX ISA 1.4, sm_10
 __device__ __forceinline__ float ex2(float x) {
   float y;

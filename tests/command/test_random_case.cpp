@@ -64,7 +64,12 @@ TEST_CASE("every feature of the table is drawn, alone with each other one, and l
       const auto& other = generator::features()[j];
       const auto are = [&](const char* one, const char* two) { return row.word == one && other.word == two; };
       // A prefix stands in place of a causal mask.
-      const bool exclude = are("prefix", "causal") || are("ragged", "blocks") || are("paged", "blocks");
+      const bool excludes_by_products = [&] {
+        const std::set<std::string_view> of_16_bits{"token_scales", "dropout", "dropout_mask"};
+        return row.slot == generator::Slot::products && of_16_bits.count(other.word) != 0;
+      }();
+      const bool exclude =
+          are("prefix", "causal") || are("ragged", "blocks") || are("paged", "blocks") || excludes_by_products;
       CAPTURE(std::string(other.word));
       CHECK(exclude !=
             any([&](const RandomCase& random) { return row.is_in(random.problem) && other.is_in(random.problem); }));
@@ -76,13 +81,14 @@ TEST_CASE("calls ask for the problem, but for the block mask, and a block mask h
   for (const RandomCase& random : cases()) {
     const std::string name = to_string(random.problem);
     CAPTURE(name);
-    Problem asked = problem_of(random.problem.dtype, random.problem.head_dim, random.problem.head_dim_v,
+    Problem asked = problem_of(q_dtype(random.problem), random.problem.head_dim, random.problem.head_dim_v,
                                options_of(random), kv_dtype(random.problem));
     asked.block_mask = random.block_mask.has_value();
     CHECK(to_string(asked) == name);
     CHECK((!random.block_mask || cli::has_predicate(random.problem)));
     CHECK((!random.problem.tree || random.shape.seqlen_q <= random.shape.seqlen_kv));
     CHECK((!random.problem.e4m3 || random.shape.seqlen_kv > 0));
+    CHECK(random.inputs.q.dtype() == q_dtype(random.problem));
     CHECK(random.inputs.k.dtype() == kv_dtype(random.problem));
   }
 }
@@ -178,7 +184,8 @@ TEST_CASE("calls for gradients have what has them, by the same features otherwis
   for (const auto& row : generator::features()) {
     CAPTURE(std::string(row.word));
     const bool has_none =
-        std::set<std::string>{"paged", "e4m3", "token_scales", "blocks"}.count(std::string(row.word)) != 0;
+        std::set<std::string>{"paged", "e4m3", "token_scales", "e4m3_queries", "fast_sums", "blocks"}.count(
+            std::string(row.word)) != 0;
     CHECK((words.count(std::string(row.word)) == 0) == has_none);
   }
   CHECK(choices.size() == 7 * 2 * 2 * 2 * 2);

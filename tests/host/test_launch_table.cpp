@@ -40,10 +40,11 @@ std::vector<Problem> with_any_features(const Problem& problem) {
   for (const flashjit::generator::FeatureRow& row : flashjit::generator::features()) {
     const std::vector<Problem> without = problems;
     for (Problem with : without) {
-      const int features = std::popcount(flashjit::generator::feature_bits(with));
+      const std::uint32_t before = flashjit::generator::feature_bits(with);
       flashjit::tests::ask(with, row);
-      // One that brings another with it is there already.
-      if (std::popcount(flashjit::generator::feature_bits(with)) == features + 1) problems.push_back(with);
+      const std::uint32_t now = flashjit::generator::feature_bits(with);
+      // One that brings another with it is there already, and so is one that takes another away.
+      if ((before & ~now) == 0 && std::popcount(now ^ before) == 1) problems.push_back(with);
     }
   }
   return problems;

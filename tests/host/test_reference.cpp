@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -192,6 +193,40 @@ reference::Result result_of(const Dims& shape, const std::vector<double>& out, c
 }
 
 }  // namespace
+
+TEST_CASE("queries, keys and values of e4m3 are worth their numbers times the scales of their heads") {
+  const HostTensor q = random({2, 9, 4, 16}, 1, DType::e4m3), k = random({2, 12, 2, 16}, 2, DType::e4m3),
+                   v = random({2, 12, 2, 16}, 3, DType::e4m3);
+  const HostTensor q_scale = f32({2, 4}, {1, 2, 0.5, 3, 0.25, 1.5, 1, 2}), k_scale = f32({2}, {0.5, 2}),
+                   v_scale = f32({1}, {3});
+  const auto worth = [](const HostTensor& rows, auto scale) {
+    const Dims& shape = rows.shape();
+    std::vector<double> values = rows.to_doubles();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto row = static_cast<std::int64_t>(i) / shape[3];
+      values[i] *= scale(row / shape[2] / shape[1], row % shape[2]);
+    }
+    return HostTensor::from_doubles(DType::f64, shape, values.data(), values.size());
+  };
+  AttentionOptions opts = causal(), plain = causal();
+  opts.q_scale = q_scale.view(), opts.k_scale = k_scale.view(), opts.v_scale = v_scale.view();
+  const auto of_q = [&](std::int64_t batch, std::int64_t head) {
+    return load_element(q_scale.data(), DType::f32, batch * 4 + head);
+  };
+  const auto of_k = [](std::int64_t, std::int64_t head) { return head == 0 ? 0.5 : 2.0; };
+  const auto of_v = [](std::int64_t, std::int64_t) { return 3.0; };
+  const reference::Result is = attend(q, k, v, opts),
+                          should = attend(worth(q, of_q), worth(k, of_k), worth(v, of_v), plain);
+  check_near(is.out, should.out);
+  check_near(is.lse, should.lse);
+  // What rounding probabilities to e4m3 may do is seen, and no more than that.
+  const reference::Result low = reference::attention_in_low_precision(q.view(), k.view(), v.view(), opts);
+  check_near(low.lse, should.lse, 1e-4);
+  double largest = 0;
+  for (std::size_t i = 0; i < low.out.size(); ++i) largest = std::max(largest, std::abs(low.out[i] - should.out[i]));
+  CHECK(largest > 0.01);
+  CHECK(largest < 0.5);
+}
 
 TEST_CASE("two keys whose scores differ by log 3 are weighed 1 to 3") {
   const HostTensor q = f32({1, 1, 1, 1}, {1});
@@ -902,7 +937,7 @@ TEST_CASE("bad inputs are refused with a line that names the argument") {
   refuses("softmax_scale: must be at least 2^-64 in magnitude with alibi_slopes, was 0", t, t, t, both);
   CHECK_NOTHROW(reference::attention(t, t, t));
   const Tensor whole(data, DType::i32, {2, 3, 4, 8});
-  refuses("q: dtype must be f16, bf16, f32 or f64, was i32", whole, whole, whole);
+  refuses("q: dtype must be f16, bf16, f32, f64 or e4m3, was i32", whole, whole, whole);
 }
 
 TEST_CASE("bad tensors of scores and masks are refused with a line that names the argument") {

@@ -235,7 +235,7 @@ TEST_CASE("of a ragged batch tensors of heads, queries and keys are told what th
 }
 
 TEST_CASE("a wrong dtype is named with the dtype it must have") {
-  CHECK(refusal([](Call& c) { c.q.dtype = DType::f32; }) == "q: dtype must be f16 or bf16, was f32");
+  CHECK(refusal([](Call& c) { c.q.dtype = DType::f32; }) == "q: dtype must be f16, bf16 or e4m3, was f32");
   CHECK(refusal([](Call& c) { c.k.dtype = DType::f16; }) == "k: dtype must be bf16 like that of q, or e4m3, was f16");
   CHECK(refusal([](Call& c) { c.v.dtype = DType::f32; }) == "v: dtype must be bf16 like that of q, was f32");
   CHECK(refusal([](Call& c) { c.out.dtype = DType::f16; }) == "out: dtype must be bf16 like that of q, was f16");
@@ -267,6 +267,30 @@ TEST_CASE("keys and values of e4m3 go with scales for all, for heads or for toke
   CHECK(to_string(call.validate().problem) == "fwd-bf16-d64-v32-ragged-paged-e4m3-token_scales");
 }
 
+TEST_CASE("queries of e4m3 have scales of all, of heads or of heads of sequences, and an output of 16 bits") {
+  Call call;
+  call.q.dtype = call.k.dtype = call.v.dtype = DType::e4m3;
+  CHECK(to_string(call.validate().problem) == "fwd-bf16-d64-v32-e4m3-e4m3_queries");
+  call.opts.q_scale = Tensor(address(7), DType::f32, {2, 8}), call.opts.k_scale = Tensor(address(8), DType::f32, {4});
+  call.opts.v_scale = Tensor(address(9), DType::f32, {1});
+  call.opts.accumulate = flashjit::Accumulate::fast, call.opts.out_dtype = call.out.dtype = DType::f16;
+  const ForwardCall made = call.validate();
+  CHECK(to_string(made.problem) == "fwd-f16-d64-v32-e4m3-e4m3_queries-fast_sums");
+  CHECK(made.problem == flashjit::problem_of(DType::e4m3, 64, 32, call.opts, DType::e4m3));
+  CHECK(made.problem == flashjit::parse_problem(to_string(made.problem)));
+  CHECK(made.q_scale.strides == Dims{8, 0, 1});
+  CHECK(made.k_scale.strides == Dims{0, 0, 1});
+  CHECK(made.v_scale.strides == Dims{0, 0, 0});
+  CHECK_THROWS_WITH_AS(flashjit::parse_problem("fwd-bf16-d64-e4m3-e4m3_queries-fast_sums-fast_sums"),
+                       doctest::Contains("problem:"), Error);
+  CHECK_THROWS_WITH_AS(flashjit::parse_problem("fwd-bf16-d64-fast_sums"),
+                       doctest::Contains("fast_sums: must not be true without"), Error);
+  CHECK_THROWS_WITH_AS(flashjit::parse_problem("fwd-bf16-d24-e4m3-e4m3_queries"),
+                       "head_dim: must be a multiple of 16 for queries of e4m3, was 24", Error);
+  CHECK_THROWS_WITH_AS(flashjit::parse_problem("fwd-bf16-d192-e4m3-e4m3_queries"),
+                       "head_dim_v: must be at most 160 for queries of e4m3 without fast_sums, was 192", Error);
+}
+
 TEST_CASE("scales that do not fit, and what does not go with e4m3, are named") {
   const auto stored = [](const auto& change) {
     return refusal([&](Call& c) {
@@ -285,7 +309,7 @@ TEST_CASE("scales that do not fit, and what does not go with e4m3, are named") {
   CHECK(stored([](Call& c) { c.k.strides[2] = 72; }) ==
         "k: the stride of num_heads must be a multiple of 16 elements, was 72");
   CHECK(stored([](Call& c) { c.out.dtype = DType::e4m3; }) == "out: dtype must be bf16 like that of q, was e4m3");
-  CHECK(refusal([](Call& c) { c.q.dtype = DType::e4m3; }) == "q: dtype must be f16 or bf16, was e4m3");
+  CHECK(refusal([](Call& c) { c.q.dtype = DType::e4m3; }) == "k: dtype must be e4m3 like that of q, was bf16");
   CHECK(stored([](Call& c) { c.opts.fixed_split_size = 64; }) ==
         "fixed_split_size: must be 0 where k and v are of e4m3, was 64");
   CHECK(refusal([&](Call& c) { c.opts.k_scale = c.opts.v_scale = f32(7, {1}); }) ==

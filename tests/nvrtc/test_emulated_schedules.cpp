@@ -18,15 +18,15 @@ namespace {
 
 struct Way {
   const char *architecture, *variant;
-  bool clustered = false, reads_e4m3 = false;
+  bool clustered = false, reads_e4m3 = false, multiplies_e4m3 = false;
 };
 constexpr Way kWays[] = {
     {"sm_80", "mma-q64-kv32-k2-v2"},
     {"sm_80", "mma-q128-kv32-w8-k2-v3-c1-rotate-qsmem"},
-    {"sm_90a", "hopper-q64-kv32-qs2-whole-lazy-ppoff"},
-    {"sm_90a", "hopper-q128-kv32-s2-qs2-whole-lazy-ppgemm-dynamic-fused"},
-    {"sm_90a", "hopper-q128-kv32-qs1-whole-rare-ppgemm-single-split"},
-    {"sm_90a", "hopper-q128-kv32-serial-ppsoftmax-whole"},
+    {"sm_90a", "hopper-q64-kv32-qs2-whole-lazy-ppoff", false, false, true},
+    {"sm_90a", "hopper-q128-kv32-s2-qs2-whole-lazy-ppgemm-dynamic-fused", false, false, true},
+    {"sm_90a", "hopper-q128-kv32-qs1-whole-rare-ppgemm-single-split", false, false, true},
+    {"sm_90a", "hopper-q128-kv32-serial-ppsoftmax-whole", false, false, true},
     {"sm_90a", "hopper-q64-kv32-qs2-whole-cl2-fixed-ppoff-fused", true},
     {"sm_90a", "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv", false, true},
     {"sm_90a", "hopper-q8-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv"},
@@ -50,7 +50,7 @@ std::vector<Problem> each_feature_and_all() {
   for (const generator::FeatureRow& row : generator::features()) {
     tests::ask(problems.emplace_back(plain), row);
     complete(problems.back());
-    tests::ask(all, row);
+    if (row.slot != generator::Slot::products) tests::ask(all, row);
   }
   all.causal = false;  // its prefix stands in place of a causal mask
   // A block mask is for one length of all sequences.
@@ -65,7 +65,8 @@ std::vector<Scheduled> all_ways() {
   std::vector<Scheduled> all;
   for (const Way& way : kWays)
     for (Problem problem : each_feature_and_all()) {
-      if (!way.reads_e4m3) problem.e4m3 = problem.token_scales = false;
+      if (problem.e4m3_queries && !way.multiplies_e4m3) continue;
+      if (!way.reads_e4m3 && !problem.e4m3_queries) problem.e4m3 = problem.token_scales = false;
       if (!way.clustered || !(problem.block_mask || problem.ragged)) all.push_back({problem, way});  // refused
     }
   return all;

@@ -86,6 +86,20 @@ TEST_CASE(
   expect_clean(engine, sample(jobs));
 }
 
+TEST_CASE("of products of e4m3, too, the defaults compile without spills") {
+  Engine engine = make_engine();
+  std::vector<Job> jobs;
+  for (const int head_dim : {16, 48, 64, 96, 128, 160, 192, 256})
+    for (const bool is_fast : {false, true})
+      for (const bool causal : {false, true}) {
+        if (!is_fast && head_dim > 160) continue;
+        Problem problem = problem_of(head_dim, head_dim, causal);
+        problem.e4m3 = problem.e4m3_queries = true, problem.fast_sums = is_fast;
+        add_defaults(engine, problem, "sm_90a", jobs);
+      }
+  expect_clean(engine, sample(jobs));
+}
+
 TEST_CASE("tiles of 4 and of 8 rows compile without spills, with few parts and with many") {
   Engine engine = make_engine();
   std::vector<Job> jobs;

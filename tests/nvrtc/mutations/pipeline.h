@@ -25,7 +25,7 @@ inline const std::vector<Mutation> kRingFaults = {
     {.name = "keys come before the values of the block that has their only slot",
      .setting = kHopperOneSlot,
      .file = "hopper/shape.cuh",
-     .original = "kKeysAhead = Config::kStages > 1 || !kSerial;",
+     .original = "kKeysAhead = (Config::kStages > 1 || !kSerial) && !kTransposes;",
      .replacement = "kKeysAhead = true;",
      .kinds = {deadlock}},
     {.name = "a reader does not advance when it releases",
@@ -142,7 +142,7 @@ inline const std::vector<Mutation> kRingFaults = {
     {.name = "tiles: empty barriers forget the loader",
      .setting = kHopper,
      .file = "hopper/block.cuh",
-     .original = "shape.tiles().init(Shape::kConsumerWarps + producers);",
+     .original = "shape.tiles().init(Shape::kConsumerWarps + Shape::kTransposers + producers);",
      .replacement = "shape.tiles().init(Shape::kConsumerWarps);",
      .kinds = {race},
      .found_at = "tile.write(announced"},
@@ -307,11 +307,13 @@ inline const std::vector<Mutation> kWaitFaults = {
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
      .original = "    ptx::wgmma_wait_group<0>();\n"
-                 "    release_value();\n"
-                 "  }",
-     .replacement = "    release_value();\n"
+                 "    take_output();\n"
+                 "  }\n"
+                 "  // Once",
+     .replacement = "    take_output();\n"
                     "    ptx::wgmma_wait_group<0>();\n"
-                    "  }",
+                    "  }\n"
+                    "  // Once",
      .kinds = {race},
      .found_at = "loader.request_value("},
     {.name = "lazy: keys released before the sums are known, and again",

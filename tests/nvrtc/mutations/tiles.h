@@ -79,14 +79,14 @@ inline const std::vector<Mutation> kRoleFaults = {
      .original = "rows_now(visit, kept), at));\n"
                  "      if constexpr (!kOutputEarly) {\n"
                  "        ptx::wgmma_wait_group<0>();\n"
-                 "        if (!first || fused) release_value();\n"
+                 "        if (!first || fused) take_output();\n"
                  "      }\n"
                  "      Probabilities::keep();",
      .replacement = "rows_now(visit, kept), at));\n"
                     "      if constexpr (!kOutputEarly) {\n"
                     "        Probabilities::keep();\n"
                     "        ptx::wgmma_wait_group<0>();\n"
-                    "        if (!first || fused) release_value();\n"
+                    "        if (!first || fused) take_output();\n"
                     "      }",
      .kinds = {register_in_flight},
      .found_at = "Probabilities::keep("},
@@ -183,8 +183,8 @@ inline const std::vector<Mutation> kOutputFaults = {
     {.name = "output: a row further on",
      .setting = kHopperInQuery,
      .file = "hopper/store.cuh",
-     .original = "row * VTile::kRowBytes +",
-     .replacement = "(row + 1) * VTile::kRowBytes +",
+     .original = "row * OutputTile::kRowBytes +",
+     .replacement = "(row + 1) * OutputTile::kRowBytes +",
      .kinds = {race},
      .found_at = "store.write("},
     {.name = "output: the swizzle of the next row",
@@ -200,8 +200,8 @@ inline const std::vector<Mutation> kOutputFaults = {
     {.name = "output: sent a row further on",
      .setting = kHopper,
      .file = "hopper/store.cuh",
-     .original = "VTile::kPanelColumns, first_row),",
-     .replacement = "VTile::kPanelColumns, first_row + (1 << args.packed_heads_log2)),"},
+     .original = "OutputTile::kPanelColumns, first_row),",
+     .replacement = "OutputTile::kPanelColumns, first_row + (1 << args.packed_heads_log2)),"},
     {.name = "output: 8 bytes off",
      .setting = kHopper,
      .file = "hopper/store.cuh",
@@ -226,7 +226,7 @@ inline const std::vector<Mutation> kOutputFaults = {
     {.name = "half: the second panel is not written",
      .setting = kHopperHalf,
      .file = "hopper/store.cuh",
-     .original = "panel < VTile::kPanels; panel += Shape::kOutputPanels",
+     .original = "panel < OutputTile::kPanels; panel += Shape::kOutputPanels",
      .replacement = "panel < 1; panel += Shape::kOutputPanels"},
     {.name = "LSE: a row past the end",
      .setting = kHopper,

@@ -45,11 +45,13 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
      .original = "    ptx::wgmma_wait_group<0>();\n"
-                 "    release_value();\n"
-                 "  }",
+                 "    take_output();\n"
+                 "  }\n"
+                 "  // Once",
      .replacement = "    ptx::wgmma_wait_group<1>();\n"
-                    "    release_value();\n"
-                    "  }",
+                    "    take_output();\n"
+                    "  }\n"
+                    "  // Once",
      .kinds = {register_in_flight},
      .found_at = "Probabilities::keep("},
     {.name = "first scores: waited for with one group too many",
@@ -83,10 +85,12 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
      .original = "    ptx::wgmma_wait_group<0>();\n"
-                 "    release_value();\n"
-                 "  }",
-     .replacement = "    release_value();\n"
-                    "  }",
+                 "    take_output();\n"
+                 "  }\n"
+                 "  // Once",
+     .replacement = "    take_output();\n"
+                    "  }\n"
+                    "  // Once",
      .kinds = {register_in_flight},
      .found_at = "Probabilities::keep("},
     {.name = "output: the last product is not waited for",
@@ -97,7 +101,7 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .replacement = "    if (next.more()) gemm_turn.hand_over();\n"
                     "    release_value();",
      .kinds = {register_in_flight},
-     .found_at = "multiply({factor_of("},
+     .found_at = "multiply(factors"},
     {.name = "output: what the tile before left is added to",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
@@ -164,8 +168,8 @@ inline const std::vector<Mutation> kWgmmaFaults = {
     {.name = "values beyond the ring",
      .setting = kHopperInQuery,
      .file = "hopper/warpgroup_attention.cuh",
-     .original = "const uint64 first = VTile::slot(v, stage);",
-     .replacement = "const uint64 first = VTile::slot(v, stage + 2);",
+     .original = "const uint64 first = ValueTile::slot(v, stage);",
+     .replacement = "const uint64 first = ValueTile::slot(v, stage + 2);",
      .kinds = {shared_out_of_bounds},
      .found_at = "self.issue_output("},
 };

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What products are of: the elements of q, k, v and P. Its contract:
+//   static constexpr int kElementsOfWord     so many are in 16 bits
+//   static constexpr bool kTransposesValues  products of P take V with keys along its rows, and not dims
+//   static constexpr bool kSumsApart         products of P with a block of values are added to the output by FADD: the
+//                                            tensor core's own sums have too few bits
+//   Probabilities<kRescale, kColumns>        what these may be: attention/softmax.cuh; columns of a block that a lane
+//   has Scales<Config>                           what products and the output are multiplied by, of a tile
+//     static constexpr bool kAny
+//     Scales(tiles, tile)
+//     float of_products, of_values
+#pragma once
+
+#include "attention/softmax.cuh"
+#include "types.cuh"
+
+// At most one part, and one that says more of its sums.
+template <class... Parts>
+struct ProductsOf;
+
+// 16-bit elements.
+template <>
+struct ProductsOf<> {
+  static constexpr int kElementsOfWord = 1;
+  static constexpr bool kTransposesValues = false, kSumsApart = false;
+
+  template <Rescale, int>
+  using Probabilities = WideProbabilities;
+
+  template <class Config>
+  struct Scales {
+    static constexpr bool kAny = false;
+  };
+};
+
+template <class Part>
+struct ProductsOf<Part> : Part {
+  static constexpr bool kSumsApart = true;
+};
+
+template <class Part, class Sums>
+struct ProductsOf<Part, Sums> : Part {
+  static constexpr bool kSumsApart = Sums::kApart;
+};
