@@ -166,22 +166,29 @@ typedef struct flashjit_attention_options {
   int64_t fixed_split_size;  /* batch-invariant: keys are split so many at a time, and what comes of a row depends, bit
                                 by bit, on that row alone (attention.h). 0: as the GPU wants it */
   /* What k and v of kDLFloat8_e4m3fn are multiplied by to become what was stored: f32 [1], [num_heads_kv], or k without
-     its last dimension. Both or none, both for each token or neither; NULL: 1. */
+     its last dimension. Both or none, both for each token or neither; NULL: 1. Beside q of kDLFloat8_e4m3fn each may be
+     NULL, and they are f32 [1], [num_heads_kv] or [batch, num_heads_kv], and positive. */
   const DLTensor* k_scale;
   const DLTensor* v_scale;
+  const DLTensor*
+      q_scale;       /* of q of kDLFloat8_e4m3fn, likewise: f32 [1], [num_heads_q] or [batch, num_heads_q]; NULL: 1 */
+  int32_t fast_sums; /* 1: beside such q products with v are summed by the tensor core alone, and not in f32 */
+  DLDataType out_dtype; /* of out beside such q: kDLFloat 16 or kDLBfloat 16; all 0: kDLBfloat 16 */
 } flashjit_attention_options;
 #define FLASHJIT_ATTENTION_OPTIONS_INIT                                                                               \
   {                                                                                                                   \
     sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0.0f, 0, NULL, NULL, NULL, \
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0.0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0,    \
-        NULL, NULL, 0, NULL, NULL                                                                                     \
+        NULL, NULL, 0, NULL, NULL, NULL, 0, {                                                                         \
+      0, 0, 0                                                                                                         \
+    }                                                                                                                 \
   }
 
 /* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention
    (flashjit/attention.h): q [batch, seqlen_q, num_heads_q, head_dim], k and v [batch, seqlen_kv, num_heads_kv, ...],
    out [batch, seqlen_q, num_heads_q, head_dim_v] in the caller's memory, all of kDLFloat 16 or kDLBfloat 16, k and v
-   also of kDLFloat8_e4m3fn 8, on kDLCUDA (on kDLCPU for an engine that emulates). strides may be NULL: packed. options
-   may be NULL. */
+   also of kDLFloat8_e4m3fn 8, and beside these q, on kDLCUDA (on kDLCPU for an engine that emulates). strides may be
+   NULL: packed. options may be NULL. */
 flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const flashjit_attention_options* options);
 
@@ -371,11 +378,13 @@ typedef struct flashjit_problem {
   int32_t reserved;     /* 0 */
   int32_t e4m3;         /* 1: of calls whose k and v are of kDLFloat8_e4m3fn */
   int32_t token_scales; /* 1: of those with a scale for each token and head */
+  int32_t e4m3_queries; /* 1: of those whose q is of kDLFloat8_e4m3fn, too; dtype is out's then */
+  int32_t fast_sums;    /* 1: of those that have it */
 } flashjit_problem;
 #define FLASHJIT_PROBLEM_INIT                                                                                        \
   {                                                                                                                  \
     sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, \
-        NULL, 0, 0, 0, 0                                                                                             \
+        NULL, 0, 0, 0, 0, 0, 0                                                                                       \
   }
 
 /* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */

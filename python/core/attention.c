@@ -22,6 +22,7 @@ enum Argument {
   kMaxSeqlenQ,
   kMaxSeqlenKv,
   kFixedSplitSize,
+  kAccumulate,
   kScore,
   kMask,
   kOut,
@@ -48,6 +49,7 @@ static const char* const kNames[kArguments] = {[kQ] = "q",
                                                [kMaxSeqlenQ] = "max_seqlen_q",
                                                [kMaxSeqlenKv] = "max_seqlen_kv",
                                                [kFixedSplitSize] = "fixed_split_size",
+                                               [kAccumulate] = "accumulate",
                                                [kScore] = "score",
                                                [kMask] = "mask",
                                                [kOut] = "out",
@@ -288,12 +290,14 @@ static int require_ranks(const DLTensor* q, const DLTensor* v, const flashjit_at
   return require_rank("q", q, options->cu_seqlens_q) && require_rank("v", v, options->cu_seqlens_kv);
 }
 
-/* [batch, seqlen_q, heads, head_dim_v], without batch where q has none, like q in all else. */
+/* [batch, seqlen_q, heads, head_dim_v], without batch where q has none, like q in all else, but of bfloat16 where that
+   is of e4m3. */
 static int allocate_out(const ExchangeApi* api, const DLTensor* q, const DLTensor* v, Output* out) {
   int64_t shape[4];
   for (int i = 0; i < q->ndim - 1; ++i) shape[i] = q->shape[i];
   shape[q->ndim - 1] = v->shape[v->ndim - 1];
-  const DLTensor prototype = {NULL, q->device, q->ndim, q->dtype, shape, NULL, 0};
+  const DLDataType bf16 = {kDLBfloat, 16, 1};
+  const DLTensor prototype = {NULL, q->device, q->ndim, is_e4m3(q->dtype) ? bf16 : q->dtype, shape, NULL, 0};
   return allocate(api, prototype, out);
 }
 
@@ -337,6 +341,7 @@ static PyObject* attend(PyObject* const* values, Settings* settings, int with_ls
   if ((given_out ? view(given_out, "out", &out.view) : allocate_out(api, &q, &v, &out)) &&
       (!with_lse || allocate_lse(api, &q, &lse))) {
     settings->options.lse = with_lse ? &lse.view : NULL;
+    set_out_dtype(settings, &q, &out.view);
     status = run(settings, &q, &k, &v, &out.view);
     if (status == FLASHJIT_OK && (!given_out || mark_written(given_out)))
       result = to_result(api, given_out, &out, &lse);
@@ -421,6 +426,7 @@ static PyObject* attend_by_tables(PyObject* const* values, const GivenFunction* 
                                .max_seqlen_q = values[kMaxSeqlenQ],
                                .max_seqlen_kv = values[kMaxSeqlenKv],
                                .fixed_split_size = values[kFixedSplitSize],
+                               .accumulate = values[kAccumulate],
                                .variant = values[kVariant],
                                .plan = values[kPlan],
                                .score = score,

@@ -90,7 +90,7 @@ typedef struct TensorOption {
   const char* name;
   size_t field;
 } TensorOption;
-enum { kTensorOptions = 21 };
+enum { kTensorOptions = 22 };
 extern const TensorOption tensor_options[kTensorOptions];
 /* options: the struct that has the field. */
 const DLTensor** place_of(void* options, const TensorOption* option);
@@ -106,11 +106,14 @@ typedef struct Settings {
 /* What the caller gave for them, NULL or None where it gave nothing. */
 typedef struct GivenSettings {
   PyObject *engine, *causal, *window, *chunk, *scale, *softcap, *dropout, *dropout_seed, *dropout_offset, *max_seqlen_q,
-      *max_seqlen_kv, *fixed_split_size, *variant, *plan;
+      *max_seqlen_kv, *fixed_split_size, *accumulate, *variant, *plan;
   const GivenFunction *score, *mask;
 } GivenSettings;
 /* 0 on failure. */
 int read_settings(Settings* settings, const GivenSettings* given);
+/* Whether products with such queries are of 8 bits, so that the output has another dtype; settings then get that. */
+int is_e4m3(DLDataType dtype);
+void set_out_dtype(Settings* settings, const DLTensor* q, const DLTensor* out);
 
 /* 0 for an argument that is not given; -1 on failure. */
 int read_flag(const char* name, PyObject* value);
@@ -124,7 +127,7 @@ flashjit_status run(const Settings* settings, const DLTensor* q, const DLTensor*
 /* launch(engine, q, k, v, out, lse, tensors, score, mask, numbers, plan, stream): the call for tensors that Python code
    described. tensors is a dict of further ones by their names, score and mask are (text, tensors, numbers) or None,
    numbers is (causal, window, chunk, scale, softcap, dropout, dropout_seed, dropout_offset, max_seqlen_q,
-   max_seqlen_kv, fixed_split_size, variant). */
+   max_seqlen_kv, fixed_split_size, accumulate, variant). */
 PyObject* launch(PyObject* module, PyObject* args);
 /* backward(engine, dout, q, k, v, out, lse, dlse, (dq, dk, dv, dbias, dslopes, dsinks), deterministic, tensors, score,
    mask, numbers, stream): likewise. dlse may be None, and so may gradients that are not to be computed. */
@@ -147,8 +150,9 @@ PyObject* append(PyObject* module, PyObject* args);
    rotary_interleaved, stream): likewise; scale_of is a flashjit_scale_of. */
 PyObject* quantize(PyObject* module, PyObject* args);
 /* prepare(engine, dtype, head_dim, head_dim_v, (causal, window, chunk, softcap, alibi, sinks, boolean_mask, documents,
-   prefix, tree, block_mask, dropout, dropout_mask, ragged, paged, e4m3, token_scales), bias, score, mask, device):
-   dtype and bias are (code, bits) of DLPack, (0, 0) for no bias; score and mask are as of launch. */
+   prefix, tree, block_mask, dropout, dropout_mask, ragged, paged, e4m3, token_scales, e4m3_queries, fast_sums), bias,
+   score, mask, device): dtype and bias are (code, bits) of DLPack, (0, 0) for no bias; score and mask are as of launch.
+ */
 PyObject* prepare(PyObject* module, PyObject* args);
 /* dropout_mask(probability, seed, offset, (batch, heads, seqlen_q, seqlen_kv)): bytes, 1 where a probability stays. */
 PyObject* make_dropout_mask(PyObject* module, PyObject* args);

@@ -182,9 +182,9 @@ static int read_options(Call* call, PyObject* engine, PyObject* score, PyObject*
                         PyObject* plan, unsigned long long stream) {
   GivenSettings given = {.engine = engine, .plan = plan, .score = &call->score, .mask = &call->mask};
   if (!read_described(score, &call->score) || !read_described(mask, &call->mask) ||
-      !PyArg_ParseTuple(numbers, "OOOOOOOOOOOO", &given.causal, &given.window, &given.chunk, &given.scale,
+      !PyArg_ParseTuple(numbers, "OOOOOOOOOOOOO", &given.causal, &given.window, &given.chunk, &given.scale,
                         &given.softcap, &given.dropout, &given.dropout_seed, &given.dropout_offset, &given.max_seqlen_q,
-                        &given.max_seqlen_kv, &given.fixed_split_size, &given.variant) ||
+                        &given.max_seqlen_kv, &given.fixed_split_size, &given.accumulate, &given.variant) ||
       !read_settings(&call->settings, &given)) {
     return 0;
   }
@@ -208,6 +208,7 @@ PyObject* launch(PyObject* module, PyObject* args) {
   lend_all_captures(&call);
   const DLTensor* const out_view = lend(&call, "out", out, 1);
   call.settings.options.lse = lend(&call, "lse", lse, 1);
+  if (inputs.q && out_view) set_out_dtype(&call.settings, inputs.q, out_view);
   const flashjit_status status = call.wrong ? FLASHJIT_OK : run(&call.settings, inputs.q, inputs.k, inputs.v, out_view);
   return finish(&call, status);
 }
@@ -511,12 +512,13 @@ PyObject* prepare(PyObject* module, PyObject* args) {
   int device;
   Call call;
   begin(&call);
-  if (!PyArg_ParseTuple(args, "O(bb)ii(ppppppppppppppppp)(bb)OOOi:prepare", &given.engine, &problem.dtype.code,
+  if (!PyArg_ParseTuple(args, "O(bb)ii(ppppppppppppppppppp)(bb)OOOi:prepare", &given.engine, &problem.dtype.code,
                         &problem.dtype.bits, &problem.head_dim, &problem.head_dim_v, &problem.causal, &problem.window,
                         &problem.chunk, &problem.softcap, &problem.alibi, &problem.sinks, &problem.boolean_mask,
                         &problem.documents, &problem.prefix, &problem.tree, &problem.block_mask, &problem.dropout,
                         &problem.dropout_mask, &problem.ragged, &problem.paged, &problem.e4m3, &problem.token_scales,
-                        &problem.bias.code, &problem.bias.bits, &score, &mask, &kinds, &device) ||
+                        &problem.e4m3_queries, &problem.fast_sums, &problem.bias.code, &problem.bias.bits, &score,
+                        &mask, &kinds, &device) ||
       !read_described(score, &call.score) || !read_described(mask, &call.mask) ||
       (kinds != Py_None && !PyArg_ParseTuple(kinds, "ppppp:prepare", &gradients.f32, &gradients.dbias,
                                              &gradients.dslopes, &gradients.dsinks, &gradients.deterministic))) {

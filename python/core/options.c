@@ -25,7 +25,8 @@ const TensorOption tensor_options[kTensorOptions] = {
     {"batch_indices_kv", offsetof(flashjit_attention_options, batch_indices_kv)},
     {"page_table", offsetof(flashjit_attention_options, page_table)},
     {"k_scale", offsetof(flashjit_attention_options, k_scale)},
-    {"v_scale", offsetof(flashjit_attention_options, v_scale)}};
+    {"v_scale", offsetof(flashjit_attention_options, v_scale)},
+    {"q_scale", offsetof(flashjit_attention_options, q_scale)}};
 
 const DLTensor** place_of(void* options, const TensorOption* option) {
   return (const DLTensor**)((char*)options + option->field);
@@ -122,6 +123,24 @@ static int read_bounds(flashjit_attention_options* options, const GivenSettings*
           read_length("fixed_split_size", given->fixed_split_size, &options->fixed_split_size));
 }
 
+/* How products of e4m3 are summed. */
+static int read_accumulate(PyObject* value, int32_t* fast_sums) {
+  if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, "exact") == 0) return 1;
+  if (!PyUnicode_Check(value) || PyUnicode_CompareWithASCIIString(value, "fast") != 0)
+    return refuse_value("accumulate", "'exact' or 'fast', or None", value);
+  *fast_sums = 1;
+  return 1;
+}
+
+int is_e4m3(DLDataType dtype) {
+  const int float8_e4m3fn = 10; /* kDLFloat8_e4m3fn, which older headers of DLPack lack */
+  return dtype.code == float8_e4m3fn && dtype.bits == 8 && dtype.lanes == 1;
+}
+
+void set_out_dtype(Settings* settings, const DLTensor* q, const DLTensor* out) {
+  if (is_e4m3(q->dtype)) settings->options.out_dtype = out->dtype;
+}
+
 /* What becomes of scores. */
 static int read_scores(flashjit_attention_options* options, const GivenSettings* given) {
   if (is_given(given->scale)) {
@@ -154,6 +173,7 @@ int read_settings(Settings* settings, const GivenSettings* given) {
       !read_bounds(options, given) || !read_functions(settings, given) || !find_plan(given->plan, &options->plan)) {
     return 0;
   }
+  if (is_given(given->accumulate) && !read_accumulate(given->accumulate, &options->fast_sums)) return 0;
   if (!is_given(given->variant) || PyArg_Parse(given->variant, "s:attention", &options->variant)) return 1;
   return refuse_value("variant", "a str without null characters", given->variant);
 }

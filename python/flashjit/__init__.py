@@ -68,12 +68,13 @@ class Engine(_core.Engine):
                 documents: bool = False, prefix: bool = False, tree: bool = False, score: AnyScore | None = None,
                 mask: AnyMask | None = None, block_mask: bool = False, dropout: bool = False,
                 dropout_mask: bool = False, ragged: bool = False, paged: bool = False, e4m3: bool = False,
-                token_scales: bool = False) -> None:
+                token_scales: bool = False, e4m3_queries: bool = False, fast_sums: bool = False) -> None:
         """As flashjit.prepare, with this engine."""
         prepare(dtype, head_dim, head_dim_v, causal, device, engine=self, window=window, chunk=chunk, softcap=softcap,
                 alibi=alibi, sinks=sinks, bias=bias, boolean_mask=boolean_mask, documents=documents, prefix=prefix,
                 tree=tree, score=score, mask=mask, block_mask=block_mask, dropout=dropout, dropout_mask=dropout_mask,
-                ragged=ragged, paged=paged, e4m3=e4m3, token_scales=token_scales)
+                ragged=ragged, paged=paged, e4m3=e4m3, token_scales=token_scales, e4m3_queries=e4m3_queries,
+                fast_sums=fast_sums)
 
     def prepare_backward(self, dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False,
                          device: int = -1, *, dbias: bool = False, dslopes: bool = False, dsinks: bool = False,
@@ -448,7 +449,7 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
             documents: bool = False, prefix: bool = False, tree: bool = False, score: AnyScore | None = None,
             mask: AnyMask | None = None, block_mask: bool = False, dropout: bool = False,
             dropout_mask: bool = False, ragged: bool = False, paged: bool = False, e4m3: bool = False,
-            token_scales: bool = False) -> None:
+            token_scales: bool = False, e4m3_queries: bool = False, fast_sums: bool = False) -> None:
     """Make and load every kernel that calls for this problem may need: after it they compile and read nothing.
 
     >>> flashjit.prepare("bfloat16", 128, causal=True, bias="float32")
@@ -497,12 +498,16 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
         Whether calls have k and v of float8_e4m3fn.
     token_scales : bool
         Whether these have a k_scale and a v_scale for each token; beside e4m3=True.
+    e4m3_queries : bool
+        Whether these have q of float8_e4m3fn, too; dtype is that of the output then.
+    fast_sums : bool
+        Whether these have accumulate="fast".
     """
     _prepare(dtype, head_dim, head_dim_v, device, engine, score, mask, bias, None,
              causal=causal, window=window, chunk=chunk, softcap=softcap, alibi=alibi, sinks=sinks,
              boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree, block_mask=block_mask,
              dropout=dropout, dropout_mask=dropout_mask, ragged=ragged, paged=paged, e4m3=e4m3,
-             token_scales=token_scales)
+             token_scales=token_scales, e4m3_queries=e4m3_queries, fast_sums=fast_sums)
 
 
 def prepare_backward(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,
@@ -533,7 +538,8 @@ def prepare_backward(dtype: Any, head_dim: int, head_dim_v: int | None = None, c
     _prepare(dtype, head_dim, head_dim_v, device, engine, score, mask, bias, _flags(kinds),
              causal=causal, window=window, chunk=chunk, softcap=softcap, alibi=alibi, sinks=sinks,
              boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree, block_mask=False,
-             dropout=dropout, dropout_mask=dropout_mask, ragged=ragged, paged=False, e4m3=False, token_scales=False)
+             dropout=dropout, dropout_mask=dropout_mask, ragged=ragged, paged=False, e4m3=False, token_scales=False,
+             e4m3_queries=False, fast_sums=False)
 
 
 def _flags(flags: dict[str, bool]) -> tuple[bool, ...]:

@@ -24,7 +24,7 @@ DLPACK_DTYPES = {"float16": (_FLOAT, 16), "bfloat16": (_BFLOAT, 16), "float32": 
 
 def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, chunk: Any = None, scale: Any = None,
               softcap: Any = None, dropout: Any = None, dropout_seed: Any = None, dropout_offset: Any = None,
-              max_seqlen_q: Any = None, max_seqlen_kv: Any = None, fixed_split_size: Any = None,
+              max_seqlen_q: Any = None, max_seqlen_kv: Any = None, fixed_split_size: Any = None, accumulate: Any = None,
               score: AnyScore | None = None, mask: AnyMask | None = None, out: Any = None, lse: Any = None, stream: Any = None, variant: Any = None,
               plan: Any = None, engine: Any = None, tensors: dict[str, Any] | None = None) -> Any:
     """As flashjit.attention, whose further arrays are in a dict by their names."""
@@ -32,13 +32,13 @@ def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, ch
     for name, array, offsets in (("q", q, "cu_seqlens_q"), ("v", v, "cu_seqlens_kv")):
         _require_rank(name, array, may_lack_batch=offsets in tensors)
     if out is None:
-        out = library.empty(q, (*q.shape[:-1], v.shape[-1]))
+        out = _empty_out(library, q, (*q.shape[:-1], v.shape[-1]))
     else:
         library.check_out("out", out)
     *batch, seqlen, heads, _ = q.shape
     rows = library.empty(q, (*batch, heads, seqlen), "float32") if _flag("lse", lse) else None
     numbers = (causal, window, chunk, scale, softcap, dropout, dropout_seed, dropout_offset, max_seqlen_q,
-               max_seqlen_kv, fixed_split_size, variant)
+               max_seqlen_kv, fixed_split_size, accumulate, variant)
 
     def launch(handle: int) -> None:
         _core.launch(engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
@@ -52,9 +52,20 @@ def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, ch
     return results[0] if rows is None else tuple(results)
 
 
+def _empty_out(library: "_ArrayApi", q: Any, shape: Sequence[int]) -> Any:
+    """Of bfloat16 where q is of float8_e4m3fn."""
+    if str(getattr(q, "dtype", "")).rpartition(".")[2] != "float8_e4m3fn":
+        return library.empty(q, shape)
+    try:
+        return library.empty(q, shape, "bfloat16")
+    except AttributeError as error:
+        raise InvalidArgument("out: must be given beside q of float8_e4m3fn, as its library has no bfloat16; float16 "
+                              "will do") from error
+
+
 # Options that are no arrays and no functions, as _core takes them.
 _NUMBERS = ("causal", "window", "chunk", "scale", "softcap", "dropout", "dropout_seed", "dropout_offset",
-            "max_seqlen_q", "max_seqlen_kv", "fixed_split_size", "variant")
+            "max_seqlen_q", "max_seqlen_kv", "fixed_split_size", "accumulate", "variant")
 _NAMES = frozenset((*_NUMBERS, "score", "mask", *_core.TENSOR_OPTIONS))
 
 
@@ -421,7 +432,8 @@ _DTYPES = {
     "seqused_q": _I32, "seqused_kv": _I32, "leftpad_kv": _I32, "batch_indices_kv": _I32, "page_table": _I32,
     "cu_seqlens": _I32, "slots": _I32_OR_I64, "positions": _I32_OR_I64,
     "tree": _I64, "dropout_state": _I64, "boolean_mask": _BOOLEAN, "dropout_mask": _BOOLEAN,
-    "rotary_cos": _FLOATS, "rotary_sin": _FLOATS, "bias": _FLOATS, "k_scale": _F32, "v_scale": _F32, "scale": _F32,
+    "rotary_cos": _FLOATS, "rotary_sin": _FLOATS, "bias": _FLOATS, "k_scale": _F32, "v_scale": _F32, "q_scale": _F32,
+    "scale": _F32,
     "dlse": _F32, "dk": _FLOATS, "dv": _FLOATS}
 _OF_ROWS = _Dtypes("float16 or bfloat16", "bfloat16", "float16 (typestr <f2; bfloat16 needs __dlpack__)")
 _OF_KEYS = _Dtypes("float16, bfloat16 or float8_e4m3fn", "bfloat16", "float16 (typestr <f2; bfloat16 and float8_e4m3fn "
@@ -437,7 +449,7 @@ def _dtypes_of(name: str) -> _Dtypes:
         return _OF_CAPTURES
     if name.startswith("parts["):
         return _F32 if name.endswith("lse") else _FLOATS
-    return _DTYPES.get(name, _OF_KEYS if name in ("k", "v", "k_cache", "v_cache") else _OF_ROWS)
+    return _DTYPES.get(name, _OF_KEYS if name in ("q", "k", "v", "k_cache", "v_cache") else _OF_ROWS)
 
 
 def mark_written(tensor: Any) -> None:

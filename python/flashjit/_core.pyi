@@ -20,9 +20,9 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
               cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
               leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ..., k_scale: Any = ...,
-              v_scale: Any = ...,
+              v_scale: Any = ..., q_scale: Any = ...,
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., fixed_split_size: int | None = ...,
-              plan: Plan | None = ...,
+              accumulate: Literal["exact", "fast"] | None = ..., plan: Plan | None = ...,
               out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ..., variant: str | None = ...,
               engine: Engine | None = ...) -> _Array: ...
 @overload
@@ -35,9 +35,9 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
               cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
               leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ..., k_scale: Any = ...,
-              v_scale: Any = ...,
+              v_scale: Any = ..., q_scale: Any = ...,
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., fixed_split_size: int | None = ...,
-              plan: Plan | None = ...,
+              accumulate: Literal["exact", "fast"] | None = ..., plan: Plan | None = ...,
               out: _Array | None = ..., lse: Literal[True], stream: Any = ..., variant: str | None = ...,
               engine: Engine | None = ...) -> tuple[_Array, _Array]: ...
 @overload
@@ -50,9 +50,9 @@ def attention(q: _Array, k: _Array, v: _Array, *, causal: bool = ..., window: _W
               dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
               cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
               leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ..., k_scale: Any = ...,
-              v_scale: Any = ...,
+              v_scale: Any = ..., q_scale: Any = ...,
               max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., fixed_split_size: int | None = ...,
-              plan: Plan | None = ...,
+              accumulate: Literal["exact", "fast"] | None = ..., plan: Plan | None = ...,
               out: _Array | None = ..., lse: bool, stream: Any = ..., variant: str | None = ...,
               engine: Engine | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
@@ -69,9 +69,9 @@ class Engine:
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
                   cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
                   leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ..., k_scale: Any = ...,
-                  v_scale: Any = ...,
+                  v_scale: Any = ..., q_scale: Any = ...,
                   max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., fixed_split_size: int | None = ...,
-                  plan: Plan | None = ...,
+                  accumulate: Literal["exact", "fast"] | None = ..., plan: Plan | None = ...,
                   out: _Array | None = ..., lse: Literal[False] = ..., stream: Any = ...,
                   variant: str | None = ...) -> _Array: ...
     @overload
@@ -84,9 +84,9 @@ class Engine:
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
                   cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
                   leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ..., k_scale: Any = ...,
-                  v_scale: Any = ...,
+                  v_scale: Any = ..., q_scale: Any = ...,
                   max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., fixed_split_size: int | None = ...,
-                  plan: Plan | None = ...,
+                  accumulate: Literal["exact", "fast"] | None = ..., plan: Plan | None = ...,
                   out: _Array | None = ..., lse: Literal[True], stream: Any = ...,
                   variant: str | None = ...) -> tuple[_Array, _Array]: ...
     @overload
@@ -99,9 +99,9 @@ class Engine:
                   dropout_offset: int | None = ..., dropout_state: Any = ..., dropout_mask: Any = ...,
                   cu_seqlens_q: Any = ..., cu_seqlens_kv: Any = ..., seqused_q: Any = ..., seqused_kv: Any = ...,
                   leftpad_kv: Any = ..., batch_indices_kv: Any = ..., page_table: Any = ..., k_scale: Any = ...,
-                  v_scale: Any = ...,
+                  v_scale: Any = ..., q_scale: Any = ...,
                   max_seqlen_q: int | None = ..., max_seqlen_kv: int | None = ..., fixed_split_size: int | None = ...,
-                  plan: Plan | None = ...,
+                  accumulate: Literal["exact", "fast"] | None = ..., plan: Plan | None = ...,
                   out: _Array | None = ..., lse: bool, stream: Any = ...,
                   variant: str | None = ...) -> _Array | tuple[_Array, _Array]: ...
 
@@ -120,7 +120,7 @@ TENSOR_OPTIONS: tuple[str, ...]
 _Function = tuple[str, tuple[tuple[str, _Tensor], ...], tuple[tuple[str, Union[int, float]], ...]]
 
 # numbers: (causal, window, chunk, scale, softcap, dropout, dropout_seed, dropout_offset, max_seqlen_q, max_seqlen_kv,
-# fixed_split_size, variant), None where they are not given
+# fixed_split_size, accumulate, variant), None where they are not given
 def launch(engine: Engine | None, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor | None,
            tensors: dict[str, _Tensor], score: _Function | None, mask: _Function | None, numbers: tuple[Any, ...],
            plan: Plan | None, stream: int) -> None: ...
@@ -154,7 +154,8 @@ def quantize(engine: Engine | None, x: _Tensor, out: _Tensor, scale: _Tensor, te
              scale_of: int, scale_is_given: bool, block_size: int, rotates: bool, rotation_seed: int,
              rotary_interleaved: bool, stream: int) -> None: ...
 # dtype and bias: (code, bits) in DLPack's terms, (0, 0) for no bias. flags: (causal, window, chunk, softcap, alibi,
-# sinks, boolean_mask, documents, prefix, tree, block_mask, dropout, dropout_mask, ragged, paged, e4m3, token_scales)
+# sinks, boolean_mask, documents, prefix, tree, block_mask, dropout, dropout_mask, ragged, paged, e4m3, token_scales,
+# e4m3_queries, fast_sums)
 def prepare(engine: Engine | None, dtype: tuple[int, int], head_dim: int, head_dim_v: int, flags: tuple[bool, ...],
             bias: tuple[int, int], score: _Function | None, mask: _Function | None, kinds: tuple[bool, ...] | None,
             device: int) -> None: ...

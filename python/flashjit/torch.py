@@ -34,7 +34,8 @@ _OPTIONS = (
     "int? dropout_seed=None, int? dropout_offset=None, Tensor? dropout_state=None, Tensor? dropout_mask=None, "
     "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_kv=None, Tensor? seqused_q=None, Tensor? seqused_kv=None, "
     "Tensor? leftpad_kv=None, Tensor? batch_indices_kv=None, Tensor? page_table=None, Tensor? k_scale=None, "
-    "Tensor? v_scale=None, SymInt? max_seqlen_q=None, SymInt? max_seqlen_kv=None, SymInt? fixed_split_size=None, "
+    "Tensor? v_scale=None, Tensor? q_scale=None, SymInt? max_seqlen_q=None, SymInt? max_seqlen_kv=None, "
+    "SymInt? fixed_split_size=None, str? accumulate=None, "
     f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}"
 )
 _NAMES = tuple(option.partition("=")[0].rpartition(" ")[2] for option in _OPTIONS.split(", "))
@@ -175,8 +176,11 @@ def _shapes(q, k, v, *options, **named_options):
     _require_one_device(q, k, v, options, named_options)
     *batch, seqlen_q, heads_q, _ = q.shape  # packed sequences have no batch
     return (
-        q.new_empty((*batch, seqlen_q, heads_q, v.shape[-1])),
-        q.new_empty((*batch, heads_q, seqlen_q), dtype=torch.promote_types(q.dtype, torch.float32)),
+        q.new_empty((*batch, seqlen_q, heads_q, v.shape[-1]), dtype=torch.bfloat16 if _is_e4m3(q) else q.dtype),
+        q.new_empty(
+            (*batch, heads_q, seqlen_q),
+            dtype=torch.float32 if _is_e4m3(q) else torch.promote_types(q.dtype, torch.float32),
+        ),
     )
 
 
@@ -336,6 +340,10 @@ def _is_one_node(given: "Sequence[Tensor]", named: "dict[str, Tensor]") -> bool:
     return not has_captures and wants_none and has_memory
 
 
+def _is_e4m3(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.float8_e4m3fn
+
+
 def _as_autocast_wants(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor, Tensor]":
     device = q.device.type
     # On meta there is no autocast to ask about, and PyTorch 2.5 cannot compile the question whether there is.
@@ -343,8 +351,8 @@ def _as_autocast_wants(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor
         return q, k, v
     dtype = torch.get_autocast_dtype(device)
     # What is stored in 8 bits has scales of its own.
-    k, v = (rows if rows.dtype == torch.float8_e4m3fn else rows.to(dtype) for rows in (k, v))
-    return q.to(dtype), k, v
+    q, k, v = (rows if _is_e4m3(rows) else rows.to(dtype) for rows in (q, k, v))
+    return q, k, v
 
 
 def attention(
@@ -383,9 +391,11 @@ def attention(
     page_table: Optional[Tensor] = None,
     k_scale: Optional[Tensor] = None,
     v_scale: Optional[Tensor] = None,
+    q_scale: Optional[Tensor] = None,
     max_seqlen_q: Optional[int] = 0,
     max_seqlen_kv: Optional[int] = 0,
     fixed_split_size: Optional[int] = 0,
+    accumulate: Optional[str] = "exact",
     deterministic: bool = False,
     lse: bool = False,
 ) -> "Union[Tensor, tuple[Tensor, Tensor]]":
@@ -421,12 +431,12 @@ def attention(
         "dropout_mask": dropout_mask, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
         "seqused_q": seqused_q, "seqused_kv": seqused_kv, "leftpad_kv": leftpad_kv,
         "batch_indices_kv": batch_indices_kv, "page_table": page_table,
-        "k_scale": k_scale, "v_scale": v_scale,
+        "k_scale": k_scale, "v_scale": v_scale, "q_scale": q_scale,
     }  # fmt: skip
     options = {
         "window": window, "chunk": chunk, "softcap": softcap, "dropout": dropout, "dropout_seed": dropout_seed,
         "dropout_offset": dropout_offset, "max_seqlen_q": max_seqlen_q, "max_seqlen_kv": max_seqlen_kv,
-        "fixed_split_size": fixed_split_size,
+        "fixed_split_size": fixed_split_size, "accumulate": accumulate,
     }  # fmt: skip
     given = [tensor for tensor in tensors.values() if tensor is not None]
     for function in (score, mask):

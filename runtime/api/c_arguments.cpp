@@ -87,10 +87,21 @@ void read_tensors(const flashjit_attention_options& c, MemoryKind kind, Attentio
   read("page_table", c.page_table, "i32", options.page_table);
   read("k_scale", c.k_scale, "f32", options.k_scale);
   read("v_scale", c.v_scale, "f32", options.v_scale);
+  read("q_scale", c.q_scale, "f32", options.q_scale);
+}
+
+bool is_none(DLDataType given) { return given.code == 0 && given.bits == 0 && given.lanes == 0; }
+
+// What only calls with q of e4m3 have.
+void read_products(const flashjit_attention_options& c, AttentionOptions& options) {
+  if (to_bool("fast_sums", c.fast_sums)) options.accumulate = Accumulate::fast;
+  if (is_none(c.out_dtype)) return;
+  options.out_dtype = to_dtype(c.out_dtype);
+  if (!options.out_dtype) reject("out_dtype: must be f16 or bf16, or all 0 for bf16, was {}", to_string(c.out_dtype));
 }
 
 const FunctionText* bias_function(DLDataType given) {
-  if (given.code == 0 && given.bits == 0 && given.lanes == 0) return nullptr;
+  if (is_none(given)) return nullptr;
   const auto dtype = to_dtype(given);
   const auto known = generator::library_dtypes(FunctionKind::bias);
   if (!dtype || std::find(known.begin(), known.end(), *dtype) == known.end())
@@ -150,6 +161,7 @@ AttentionOptions to_attention_options(const flashjit_attention_options* given, M
   if (c.mask) options.mask = to_function<Mask>("mask", *c.mask, kind);
   if (c.plan) options.plan = &c.plan->plan;
   options.fixed_split_size = c.fixed_split_size;
+  read_products(c, options);
   return options;
 }
 
@@ -228,6 +240,8 @@ Problem to_problem(const flashjit_problem* given) {
                   .paged = to_bool("paged", c.paged),
                   .e4m3 = to_bool("e4m3", c.e4m3),
                   .token_scales = to_bool("token_scales", c.token_scales),
+                  .e4m3_queries = to_bool("e4m3_queries", c.e4m3_queries),
+                  .fast_sums = to_bool("fast_sums", c.fast_sums),
                   .bias = bias_function(c.bias),
                   .boolean_mask = flagged_function(FunctionKind::boolean_mask, c.boolean_mask),
                   .documents = flagged_function(FunctionKind::documents, c.documents),

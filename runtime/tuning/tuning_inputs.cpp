@@ -56,6 +56,8 @@ AttentionOptions options_of(const Problem& problem, std::int64_t keys) {
   if (problem.window) options.window = window_of(keys, problem);
   // Beside a window so long that each hides keys that the other one shows.
   if (problem.chunk) options.chunk = problem.window ? 2 * keys : keys;
+  if (problem.e4m3_queries) options.out_dtype = problem.dtype;
+  if (problem.fast_sums) options.accumulate = Accumulate::fast;
   return with_stand_ins(problem, std::move(options));
 }
 

@@ -897,6 +897,13 @@ TEST_CASE("prepared scales of tokens are those of e4m3") {
   problem.e4m3 = 2;
   CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "e4m3: must be 0 or 1, was 2");
+  problem.e4m3 = problem.e4m3_queries = 1, problem.token_scales = 0;
+  CHECK(status() == FLASHJIT_NO_COMPILER);
+  problem.fast_sums = 1;
+  CHECK(status() == FLASHJIT_NO_COMPILER);
+  problem.e4m3_queries = 0;
+  CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "fast_sums: must not be true without e4m3_queries, whose sums they are");
 }
 
 TEST_CASE("a prepared bias has a dtype, and a prepared block mask is made of something") {
@@ -1000,10 +1007,11 @@ TEST_CASE("a struct without its size is refused") {
 // What lies behind a struct of the caller's size is not looked at.
 TEST_CASE("options of every version are taken for ever") {
   constexpr std::size_t kFirst = 48, kWithWindow = 56, kWithScores = 88, kWithFunctions = 168, kWithDropout = 208,
-                        kWithRagged = 272, kWithPages = 280, kWithPlan = 288, kWithFixedSplits = 296, kWithScales = 312;
+                        kWithRagged = 272, kWithPages = 280, kWithPlan = 288, kWithFixedSplits = 296, kWithScales = 312,
+                        kWithProducts = 328;
   static_assert(sizeof(flashjit_engine_options) >= 56 && sizeof(flashjit_counters) >= 64);
   static_assert(sizeof(flashjit_function) >= 40 && sizeof(flashjit_capture) == 32);
-  static_assert(sizeof(flashjit_attention_options) >= kWithScales && sizeof(flashjit_plan_info) >= 32);
+  static_assert(sizeof(flashjit_attention_options) >= kWithProducts && sizeof(flashjit_plan_info) >= 32);
   static_assert(sizeof(flashjit_append_options) >= 128);
   static_assert(offsetof(flashjit_append_options, reserved) + sizeof(std::int32_t) == 112);
   static_assert(offsetof(flashjit_attention_options, cu_seqlens_q) == kWithDropout);
@@ -1012,12 +1020,20 @@ TEST_CASE("options of every version are taken for ever") {
   static_assert(offsetof(flashjit_attention_options, plan) + sizeof(void*) == kWithPlan);
   static_assert(offsetof(flashjit_attention_options, fixed_split_size) + sizeof(std::int64_t) == kWithFixedSplits);
   static_assert(offsetof(flashjit_attention_options, v_scale) + sizeof(void*) == kWithScales);
+  static_assert(offsetof(flashjit_attention_options, out_dtype) + sizeof(DLDataType) == kWithProducts);
   const EnginePointer engine = make_engine("sm_90a");
   Call call;
   const auto status = [&](std::size_t size) {
     call.options.struct_size = size;
     return call(engine);
   };
+  call.options.fast_sums = 1, call.options.out_dtype = {kDLInt, 4, 1};
+  CHECK(status(kWithProducts) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "out_dtype: must be f16 or bf16, or all 0 for bf16, was int4");
+  call.options.out_dtype = {0, 0, 0};
+  CHECK(status(kWithProducts) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "accumulate: must not be given unless q is of e4m3, which was of bf16");
+  CHECK(status(kWithScales) == FLASHJIT_NO_COMPILER);
   call.options.fixed_split_size = -1;
   CHECK(status(kWithFixedSplits) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "fixed_split_size: must be at least 1, or 0 for none, was -1");
@@ -1051,8 +1067,9 @@ TEST_CASE("options of every version are taken for ever") {
 
 TEST_CASE("problems of every version are taken for ever") {
   constexpr std::size_t kFirst = 24, kWithWindow = 32, kWithScores = 48, kWithDropout = 56, kWithFunctions = 96,
-                        kWithPages = 104, kWithE4m3 = 112;
-  static_assert(sizeof(flashjit_problem) >= kWithE4m3);
+                        kWithPages = 104, kWithE4m3 = 112, kWithProducts = 120;
+  static_assert(sizeof(flashjit_problem) >= kWithProducts);
+  static_assert(offsetof(flashjit_problem, fast_sums) + sizeof(std::int32_t) == kWithProducts);
   static_assert(offsetof(flashjit_problem, token_scales) + sizeof(std::int32_t) == kWithE4m3);
   static_assert(offsetof(flashjit_problem, bias) == kWithDropout);
   static_assert(offsetof(flashjit_problem, mask) + sizeof(void*) == kWithFunctions);
@@ -1063,6 +1080,9 @@ TEST_CASE("problems of every version are taken for ever") {
     problem.struct_size = size;
     return flashjit_prepare(engine.get(), &problem, -1);
   };
+  problem.e4m3_queries = problem.fast_sums = 7;
+  CHECK(status(kWithProducts) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(status(kWithE4m3) == FLASHJIT_NO_COMPILER);
   problem.e4m3 = problem.token_scales = 7;
   CHECK(status(kWithE4m3) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(status(kWithPages) == FLASHJIT_NO_COMPILER);

@@ -40,7 +40,7 @@ std::vector<Problem> problems_of_features(DType dtype = DType::bf16) {
 // scores may have.
 std::vector<Problem> problems_of_tensors() {
   using generator::FunctionKind, generator::library_function;
-  std::vector<Problem> problems(11, make_problem(false));
+  std::vector<Problem> problems(13, make_problem(false));
   const auto set_bias = [](Problem& problem, DType dtype) {
     problem.bias = &library_function(FunctionKind::bias, dtype);
   };
@@ -61,6 +61,8 @@ std::vector<Problem> problems_of_tensors() {
   problems[7].dropout = true;
   problems[8].dropout_mask = &library_function(FunctionKind::dropout_mask, DType::boolean);
   problems[9].e4m3 = problems[10].e4m3 = problems[10].token_scales = true;
+  problems[11].e4m3 = problems[11].e4m3_queries = problems[12].e4m3 = problems[12].e4m3_queries = true;
+  problems[12].fast_sums = true, problems[12].dtype = DType::f16;
   return problems;
 }
 
@@ -108,7 +110,7 @@ Problem problem_of_call(const TuningCall& call) {
   AttentionOptions options = call.options_on_host();
   if (call.problem.block_mask)
     options.block_mask = Tensor(nullptr, DType::i32, block_mask_dims(call.block_mask_shape()));
-  return problem_of(call.problem.dtype, call.problem.head_dim, call.problem.head_dim_v, options,
+  return problem_of(q_dtype(call.problem), call.problem.head_dim, call.problem.head_dim_v, options,
                     kv_dtype(call.problem));
 }
 
@@ -163,7 +165,7 @@ TEST_CASE("what is expected of the timed call's last rows is what the whole call
       const TimedCase timed(problem, shape);
       const TensorShapes dims(problem, timed.shape);
       const reference::Result whole =
-          reference::attention(filled(problem.dtype, dims.q, timed.q.block()).view(),
+          reference::attention(filled(q_dtype(problem), dims.q, timed.q.block()).view(),
                                filled(kv_dtype(problem), dims.k, timed.k.block()).view(),
                                filled(kv_dtype(problem), dims.v, timed.v.block()).view(), timed.options_on_host(),
                                stand_in_hook(problem, {timed.shape}, false));

@@ -23,6 +23,8 @@
 #include "parts/predicate/function.cuh"
 #include "parts/probability/dropout.cuh"
 #include "parts/probability/dropout_mask.cuh"
+#include "parts/products/e4m3.cuh"
+#include "parts/products/fast_sums.cuh"
 #include "parts/score/alibi.cuh"
 #include "parts/score/curved_function.cuh"
 #include "parts/score/fetched_bias.cuh"
@@ -82,6 +84,7 @@ struct MmaConfig {
   using Sequences = SequencesBy<RaggedSequences>;
   using Keys = KeysBy<PagedKeys>;
   using Stored = StoredAs<>;
+  using Products = ProductsOf<>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;
@@ -148,6 +151,7 @@ struct HopperLaunch {
   TextArguments<text::MaskText> mask;
   DropoutArguments dropout;
   E4m3Arguments e4m3;
+  E4m3QueryArguments e4m3_queries;
 };
 
 struct HopperConfig {
@@ -162,6 +166,7 @@ struct HopperConfig {
   using Sequences = SequencesBy<>;
   using Keys = KeysBy<>;
   using Stored = StoredAs<>;
+  using Products = ProductsOf<>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;
@@ -193,6 +198,29 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_forward(const __grid
 extern "C" __global__ void __launch_bounds__(384, 1) hopper_ablation(const __grid_constant__ HopperLaunch args) {
   extern __shared__ __align__(1024) char smem[];
   forward_hopper_ablation<HopperConfig>(args, ptx::cvta_to_shared(smem));
+}
+
+// Products of e4m3, and sums of them apart from the output.
+struct E4m3ScoreMatrix : ScoreMatrix {
+  static __device__ void issue(const uint64 (&q)[2], const uint64 (&k)[2]);
+};
+struct E4m3OutputMatrix : OutputMatrix {
+  static __device__ void issue(const uint64 (&v)[2], uint32 adds);
+  static __device__ void add();
+  static __device__ void clear();
+};
+struct E4m3Config : HopperConfig {
+  using Dropouts = Dropping<>;
+  using Stored = StoredAs<E4m3>;
+  using Products = ProductsOf<E4m3Products>;
+  static constexpr int kCluster = 1;
+  using Scores = E4m3ScoreMatrix;
+  using Output = E4m3OutputMatrix;
+};
+
+extern "C" __global__ void __launch_bounds__(384, 1) hopper_e4m3(const __grid_constant__ HopperLaunch args) {
+  extern __shared__ __align__(1024) char smem[];
+  forward_hopper<E4m3Config>(args, ptx::cvta_to_shared(smem));
 }
 
 // Few rows, which warps share.

@@ -523,6 +523,35 @@ TEST_CASE("a cache of e4m3 is written and read through C as in C++") {
   flashjit_engine_destroy(engine);
 }
 
+TEST_CASE("products of e4m3 are through C what they are in C++") {
+  flashjit_engine* const engine = make_engine();
+  const HostTensor q = HostTensor::random_normal(DType::e4m3, {2, 20, 4, 32}, 1),
+                   k = HostTensor::random_normal(DType::e4m3, {2, 40, 2, 32}, 2),
+                   v = HostTensor::random_normal(DType::e4m3, {2, 40, 2, 32}, 3);
+  const double of_q[] = {0.5, 1, 2, 0.25, 1, 1, 3, 2}, of_k[] = {2, 0.5}, of_v[] = {3};
+  const HostTensor q_scale = HostTensor::from_doubles(DType::f32, {2, 4}, of_q, 8),
+                   k_scale = HostTensor::from_doubles(DType::f32, {2}, of_k, 2),
+                   v_scale = HostTensor::from_doubles(DType::f32, {1}, of_v, 1);
+  const DlpackView c_q(q.view(), kDLCPU), c_k(k.view(), kDLCPU), c_v(v.view(), kDLCPU),
+      c_q_scale(q_scale.view(), kDLCPU), c_k_scale(k_scale.view(), kDLCPU), c_v_scale(v_scale.view(), kDLCPU);
+  for (const bool is_fast : {false, true}) {
+    HostTensor out(is_fast ? DType::f16 : DType::bf16, {2, 20, 4, 32}), expected = out;
+    AttentionOptions attention;
+    attention.q_scale = q_scale.view(), attention.k_scale = k_scale.view(), attention.v_scale = v_scale.view();
+    attention.out_dtype = out.dtype();
+    if (is_fast) attention.accumulate = Accumulate::fast;
+    Engine(emulating()).attention(q.view(), k.view(), v.view(), expected.view(), attention);
+    const DlpackView c_out(out.view(), kDLCPU);
+    flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+    options.q_scale = &c_q_scale, options.k_scale = &c_k_scale, options.v_scale = &c_v_scale;
+    options.fast_sums = is_fast;
+    if (is_fast) options.out_dtype = {kDLFloat, 16, 1};
+    REQUIRE(flashjit_attention(engine, &c_q, &c_k, &c_v, &c_out, &options) == FLASHJIT_OK);
+    CHECK(same_bytes(out, expected));
+  }
+  flashjit_engine_destroy(engine);
+}
+
 TEST_CASE("rows become e4m3 through C as in C++, and what is wrong is told") {
   flashjit_engine* const engine = make_engine();
   const HostTensor x = HostTensor::random_normal(DType::f16, {2, 20, 3, 32}, 1),

@@ -82,8 +82,8 @@ class Caches(unittest.TestCase):
             self.engine.attention(self.q, k_cache, k_cache, k_scale=one)
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^k_scale: must not be given unless k is of e4m3"):
             self.engine.attention(self.q, self.k, self.v, k_scale=one, v_scale=one)
-        with self.assertRaisesRegex(flashjit.InvalidArgument, "^q: dtype must be f16 or bf16, was e4m3$"):
-            self.engine.attention(stored((1, 3, 2, 64)), k_cache, k_cache, out=self.q.copy())
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^k: dtype must be e4m3 like that of q, was f16$"):
+            self.engine.attention(stored((1, 3, 2, 64)), self.k, self.v, out=self.q.copy())
 
     def test_prepare(self):
         self.engine.prepare("float16", 64, ragged=True, e4m3=True)
@@ -106,6 +106,70 @@ class Caches(unittest.TestCase):
         out = self.engine.attention(q, *caches, seqused_kv=used, **scales)
         wanted = attend(q.float().numpy(), keys.double().numpy(), values.double().numpy())
         np.testing.assert_allclose(out.float().numpy(), wanted, atol=2e-2)
+
+
+class Products(unittest.TestCase):
+    """Queries of float8_e4m3fn, too."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.engine = emulating_engine()
+        random = np.random.default_rng(6)
+        rows = (random.standard_normal((1, count, 2, 64)).astype(np.float16) for count in (70, 90, 90))
+        (cls.q, cls.q_scale), (cls.k, cls.k_scale), (cls.v, cls.v_scale) = (cls.stored(x) for x in rows)
+
+    @classmethod
+    def stored(cls, rows):
+        bits, scale = cls.engine.quantize(rows)
+        return np.asarray(bits).view(np.uint8).view(Stored), scale
+
+    def check(self, out, rtol, q_scale, k_scale, v_scale):
+        of = [numbers(rows) * np.reshape(scale, (-1, 1)) for rows, scale in
+              ((self.q, q_scale), (self.k, k_scale), (self.v, v_scale))]
+        np.testing.assert_allclose(np.asarray(out, np.float64), attend(*of), atol=rtol * 1.5)
+
+    def test_scales_of_heads(self):
+        for accumulate in ("exact", "fast", None):
+            out = np.empty((1, 70, 2, 64), np.float16)
+            scales = {"q_scale": self.q_scale, "k_scale": self.k_scale, "v_scale": self.v_scale}
+            result = self.engine.attention(self.q, self.k, self.v, out=out, accumulate=accumulate, **scales)
+            self.assertIs(result, out)
+            self.check(out, 0.04, **scales)
+            exact, _ = flashjit.reference(self.q, self.k, self.v, **scales)
+            np.testing.assert_allclose(out, exact, atol=0.06)
+
+    def test_no_scales(self):
+        out = np.empty((1, 70, 2, 64), np.float16)
+        self.engine.attention(self.q, self.k, self.v, scale=1e-9, out=out)
+        mean = numbers(self.v).mean(1, keepdims=True)
+        self.assertLess(np.abs(out - mean).max(), 0.05 * np.abs(numbers(self.v)).max())
+
+    def test_bad_input(self):
+        out = np.empty((1, 70, 2, 64), np.float16)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^out: must be given beside q of float8_e4m3fn"):
+            self.engine.attention(self.q, self.k, self.v)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^accumulate: must be 'exact' or 'fast', or None, was 1$"):
+            self.engine.attention(self.q, self.k, self.v, out=out, accumulate=1)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, r"^q_scale: must be \[1\], \[2\] or \[1, 2\]"):
+            self.engine.attention(self.q, self.k, self.v, out=out, q_scale=np.ones(3, np.float32))
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^q_scale: must not be given unless q is of e4m3"):
+            self.engine.attention(out, out, out, q_scale=self.q_scale)
+
+    def test_prepare(self):
+        self.engine.prepare("float16", 64, e4m3=True, e4m3_queries=True, fast_sums=True)
+        before = self.engine.counters()["compiles"]
+        self.engine.attention(self.q, self.k, self.v, accumulate="fast", out=np.empty((1, 70, 2, 64), np.float16))
+        self.assertEqual(self.engine.counters()["compiles"], before)
+
+    @unittest.skipUnless(torch, "PyTorch cannot be imported")
+    def test_pytorch(self):
+        q, k, v = (torch.from_numpy(np.asarray(rows).view(np.uint8)).view(torch.float8_e4m3fn)
+                   for rows in (self.q, self.k, self.v))
+        scales = {name: torch.from_numpy(np.array(scale)) for name, scale in
+                  (("q_scale", self.q_scale), ("k_scale", self.k_scale), ("v_scale", self.v_scale))}
+        out, lse = self.engine.attention(q, k, v, lse=True, **scales)
+        self.assertEqual((out.dtype, lse.dtype), (torch.bfloat16, torch.float32))
+        self.check(out.float().numpy(), 0.04, **{name: scale.numpy() for name, scale in scales.items()})
 
 
 if __name__ == "__main__":
