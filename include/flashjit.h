@@ -410,8 +410,8 @@ flashjit_status flashjit_prepare_backward(flashjit_engine* engine, const flashji
 /* --- Reference --------------------------------------------------------------------------------------------------- */
 
 /* What flashjit_attention computes, on the CPU in double precision: flashjit::Engine::reference. Tensors are in host
-   memory: q, k and v of kDLFloat 16, 32 or 64 or kDLBfloat 16, out, and lse, which may be NULL, of kDLFloat 64. options
-   may be NULL; its lse must be. Texts are applied by the engine's device. */
+   memory: q, k and v of kDLFloat 16, 32 or 64 or kDLBfloat 16, or of kDLFloat8_e4m3fn as there, out, and lse, which may
+   be NULL, of kDLFloat 64. options may be NULL; its lse must be. Texts are applied by the engine's device. */
 flashjit_status flashjit_reference(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const DLTensor* lse, const flashjit_attention_options* options);
 /* Its gradients, all into kDLFloat 64: flashjit::Engine::reference_backward. dout has the shape of out and any of these

@@ -109,13 +109,15 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
   CLI::Option* const e4m3 = add_flag(subcommand, "--e4m3", features.e4m3,
                                      "Keys and values are of e4m3, with a scale for all keys of a head; needs sm_90a");
   options.push_back(e4m3);
-  options.push_back(add_flag(subcommand, "--token-scales", features.token_scales,
-                             "The same, with a scale for each key of each head"));
-  need(options.back(), e4m3);
+  CLI::Option* const token_scales =
+      add_flag(subcommand, "--token-scales", features.token_scales, "The same, with a scale for each key of each head");
+  options.push_back(token_scales);
+  need(token_scales, e4m3);
   CLI::Option* const queries = add_flag(subcommand, "--e4m3-queries", features.e4m3_queries,
                                         "Queries are of e4m3, too, and so are products; --dtype is of the output");
   options.push_back(queries);
   need(queries, e4m3);
+  exclude(queries, token_scales);
   options.push_back(add_flag(subcommand, "--fast-sums", features.fast_sums,
                              "The same, with sums of products as the tensor core makes them, and not in f32"));
   need(options.back(), queries);
@@ -183,6 +185,15 @@ std::vector<std::string> split_parts(const std::string& variant) {
   return parts;
 }
 
+// The library knows which head dims they may have, and that there is no dropout.
+void require_head_dims_of_products(const HeadDims& dims, bool fast_sums, const AttentionOptions& all) {
+  AttentionOptions plain, with_dropout;
+  with_dropout.dropout = all.dropout, with_dropout.dropout_mask = all.dropout_mask;
+  plain.accumulate = fast_sums ? Accumulate::fast : Accumulate::exact;
+  for_option("--head-dim", [&] { return problem_of(DType::e4m3, dims.head_dim, dims.head_dim_v, plain); });
+  for_option("--dropout", [&] { return problem_of(DType::e4m3, 16, 16, with_dropout); });
+}
+
 }  // namespace
 
 bool is_causal(std::string_view mask) { return mask == "causal"; }
@@ -225,6 +236,7 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
   if (e4m3_queries) all.out_dtype = dtype;
   if (fast_sums) all.accumulate = Accumulate::fast;
   const DType of_q = e4m3_queries ? DType::e4m3 : dtype, of_kv = e4m3 ? DType::e4m3 : dtype;
+  if (e4m3_queries) require_head_dims_of_products(dims, fast_sums, all);
   return for_option("--window", [&] { return problem_of(of_q, dims.head_dim, dims.head_dim_v, all, of_kv); });
 }
 

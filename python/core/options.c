@@ -138,7 +138,9 @@ int is_e4m3(DLDataType dtype) {
 }
 
 void set_out_dtype(Settings* settings, const DLTensor* q, const DLTensor* out) {
-  if (is_e4m3(q->dtype)) settings->options.out_dtype = out->dtype;
+  const int may_be = out->dtype.bits == 16 && (out->dtype.code == kDLFloat || out->dtype.code == kDLBfloat);
+  if (is_e4m3(q->dtype) && may_be)
+    settings->options.out_dtype = out->dtype; /* else the library tells what out must be */
 }
 
 /* What becomes of scores. */

@@ -266,7 +266,7 @@ def reference(q: Any, k: Any, v: Any, *, engine: Engine | None = None, **options
     Parameters
     ----------
     q, k, v : arrays in host memory
-        float16, bfloat16, float32 or float64, k and v also float8_e4m3fn, of any head_dim.
+        float16, bfloat16, float32 or float64, k and v also float8_e4m3fn, and q beside these, of any head_dim.
     engine :
         Its device applies score and mask, which are texts; nothing else needs one. The default engine when None.
     options :

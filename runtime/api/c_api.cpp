@@ -25,7 +25,7 @@ void attention(Engine& engine, const DLTensor* q, const DLTensor* k, const DLTen
                const flashjit_attention_options* options) {
   const MemoryKind kind = memory_of(engine);
   // One after the other, so that of several errors the first is told.
-  const flashjit::Tensor q_view = to_rows("q", q, kind), k_view = to_keys("k", k, kind), v_view = to_keys("v", v, kind),
+  const flashjit::Tensor q_view = to_keys("q", q, kind), k_view = to_keys("k", k, kind), v_view = to_keys("v", v, kind),
                          out_view = to_rows("out", out, kind);
   engine.attention(q_view, k_view, v_view, out_view, to_attention_options(options, kind));
 }

@@ -27,7 +27,8 @@ constexpr SizeRow kSizeRows[] = {
     {"num_heads of q", &BatchPlan::Sizes::num_heads_q},
     {"num_heads of k", &BatchPlan::Sizes::num_heads_kv},
     {"max_seqlen_q", &BatchPlan::Sizes::max_seqlen_q},
-    {"query heads of a tile, one with a block mask for many heads,", &BatchPlan::Sizes::heads_of_tile},
+    {"query heads of a tile, one with a block mask for many heads or a q_scale for each,",
+     &BatchPlan::Sizes::heads_of_tile},
     {"fixed_split_size", &BatchPlan::Sizes::fixed_split_size},
     {"keys that window and chunk show a tile", &BatchPlan::Sizes::seen_keys},
     {"splits of that size, by max_seqlen_kv, window and chunk,", &BatchPlan::Sizes::fixed_splits}};

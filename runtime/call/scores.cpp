@@ -44,6 +44,8 @@ const generator::FunctionText* function_of(generator::FunctionKind kind, const s
 }  // namespace
 
 void require_e4m3_options(const AttentionOptions& opts, DType q_dtype) {
+  if (opts.accumulate != Accumulate::exact && opts.accumulate != Accumulate::fast)
+    reject("accumulate: must be exact or fast, was {}", static_cast<int>(opts.accumulate));
   if (q_dtype == DType::e4m3) {
     if (opts.out_dtype && !generator::has_kernels(*opts.out_dtype))
       reject("out_dtype: must be {}, was {}", generator::kernel_dtypes(), to_string(*opts.out_dtype));
@@ -115,7 +117,8 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
                    std::optional<DType> kv_dtype) {
   runtime::require_e4m3_options(opts, dtype);
   if (kv_dtype && *kv_dtype != dtype && *kv_dtype != DType::e4m3)
-    runtime::reject("kv_dtype: must be {} like dtype, or e4m3, was {}", to_string(dtype), to_string(*kv_dtype));
+    runtime::reject("kv_dtype: must be {} like dtype{}, was {}", to_string(dtype),
+                    dtype == DType::e4m3 ? "" : ", or e4m3", to_string(*kv_dtype));
   const Problem problem = runtime::problem_of(dtype, head_dim, head_dim_v, opts, runtime::masks_of(opts), kv_dtype);
   validate(problem);
   runtime::softmax_scale_of(opts, head_dim);

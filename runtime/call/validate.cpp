@@ -286,7 +286,7 @@ void add_scales(ForwardCall& call, const AttentionOptions& opts) {
 void add_dropout(ForwardCall& call, const AttentionOptions& opts) {
   call.dropout = opts.dropout;
   if (call.problem.e4m3_queries && (call.problem.dropout || opts.dropout_mask))
-    reject("dropout: must not be given beside q of e4m3");
+    reject("{}: must not be given beside q of e4m3", call.problem.dropout ? "dropout" : "dropout_mask");
   const WantedDim batch{"batch", call.batch, true}, heads{"num_heads", call.num_heads_q, true};
   const WantedDim queries{queries_name(call), call.seqlen_q, true}, keys{keys_name(call), call.seqlen_kv};
   call.dropout_mask = add_called(call, "dropout_mask", opts.dropout_mask, {batch, heads, queries, keys});

@@ -8,7 +8,7 @@
 //   has Scales<Config>                           what products and the output are multiplied by, of a tile
 //     static constexpr bool kAny
 //     Scales(tiles, tile)
-//     float of_products, of_values
+//     float of_products, of_values             the former with the launch's scale_log2 in it
 #pragma once
 
 #include "attention/softmax.cuh"

@@ -170,13 +170,13 @@ struct Score {
   }
 };
 
-// The same of products that are multiples of this, beside the launch's scale.
+// The same of products that are multiples of another unit.
 template <class Config>
 struct ScaledScore : Score<Config> {
   const float of_products;
 
-  __device__ __forceinline__ ScaledScore(const typename Config::Arguments& args, float factor)
-      : Score<Config>(args), of_products(this->sizes.scale_log2 * factor) {}
+  __device__ __forceinline__ ScaledScore(const typename Config::Arguments& args, float unit)
+      : Score<Config>(args), of_products(unit) {}
 
   __device__ __forceinline__ float unit() const { return this->parts.unit(of_products); }
   template <class PlaceOfRow>

@@ -120,14 +120,14 @@ TEST_CASE("types that attention does not take are named as DLPack has them") {
   };
   CHECK(with_q(kDLFloat, 64, 1) == "q: dtype must be f16, bf16 or e4m3, was f64");
   CHECK(with_q(kDLFloat, 32, 1) == "q: dtype must be f16, bf16 or e4m3, was f32");
-  CHECK(with_q(kDLInt, 8, 1) == "q: dtype must be f16 or bf16, was int8");
+  CHECK(with_q(kDLInt, 8, 1) == "q: dtype must be f16, bf16 or e4m3, was int8");
   CHECK(with_q(kDLInt, 32, 1) == "q: dtype must be f16, bf16 or e4m3, was i32");
   CHECK(with_q(kDLInt, 64, 1) == "q: dtype must be f16, bf16 or e4m3, was i64");
   CHECK(with_q(tests::kDlpackBool, 8, 1) == "q: dtype must be f16, bf16 or e4m3, was boolean");
-  CHECK(with_q(tests::kDlpackBool, 16, 1) == "q: dtype must be f16 or bf16, was bool16");
-  CHECK(with_q(kDLUInt, 32, 1) == "q: dtype must be f16 or bf16, was uint32");
-  CHECK(with_q(kDLFloat, 16, 2) == "q: dtype must be f16 or bf16, was float16x2");
-  CHECK(with_q(17, 4, 2) == "q: dtype must be f16 or bf16, was DLPack's type 17 of 4x2 bits");
+  CHECK(with_q(tests::kDlpackBool, 16, 1) == "q: dtype must be f16, bf16 or e4m3, was bool16");
+  CHECK(with_q(kDLUInt, 32, 1) == "q: dtype must be f16, bf16 or e4m3, was uint32");
+  CHECK(with_q(kDLFloat, 16, 2) == "q: dtype must be f16, bf16 or e4m3, was float16x2");
+  CHECK(with_q(17, 4, 2) == "q: dtype must be f16, bf16 or e4m3, was DLPack's type 17 of 4x2 bits");
   CHECK(with_q(kDLFloat, 16, 1) == "k: dtype must be f16 like that of q, or e4m3, was bf16");
 }
 

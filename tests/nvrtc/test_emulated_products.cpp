@@ -163,6 +163,29 @@ TEST_CASE("scales of all, of heads and of heads of batch entries, each by itself
   CHECK(call.problem() == "");
 }
 
+TEST_CASE("scales whose product is far from 1, and a scale of 0, leave scores finite") {
+  const auto with = [](double of_q, double of_k, float softmax_scale, bool has_slopes) {
+    Call call({1, 20, 2, 32}, {1, 90, 2, 32});
+    const HostTensor q_scale = HostTensor::from_doubles(DType::f32, {1}, &of_q, 1),
+                     k_scale = HostTensor::from_doubles(DType::f32, {1}, &of_k, 1);
+    const double slopes[] = {0.5, 2};
+    const HostTensor of_heads = HostTensor::from_doubles(DType::f32, {2}, slopes, 2);
+    call.options.q_scale = q_scale.view(), call.options.k_scale = k_scale.view();
+    call.options.softmax_scale = softmax_scale;
+    if (has_slopes) call.options.alibi_slopes = of_heads.view();
+    return call.problem();
+  };
+  for (const bool has_slopes : {false, true}) {
+    CHECK(with(1e-30, 1e-30, 1, has_slopes) == "");
+    CHECK(with(1e-17, 1e-22, 0.5f, has_slopes) == "");
+    CHECK(with(2e-38, 1, 1, has_slopes) == "");
+  }
+  CHECK(with(0.1, 0.1, 0, false) == "");
+  CHECK(with(0.5, 1, 0, false) == "");
+  CHECK(with(1e12, 1e12, 1e-26f, false) == "");
+  CHECK(with(1e-25, 1e-25, 1e30f, false) == "");
+}
+
 TEST_CASE("sequences that are packed have the scales of their number") {
   Call call({1, 150, 4, 32}, {1, 260, 2, 32});
   const double starts[] = {0, 20, 20, 150}, key_starts[] = {0, 100, 130, 260};
@@ -210,6 +233,9 @@ TEST_CASE("what does not go with products of e4m3 is refused by name") {
   call.options = {};
   call.options.dropout.probability = 0.5f;
   CHECK(error_of(call) == "dropout: must not be given beside q of e4m3");
+  call.options = {};
+  call.options.accumulate = static_cast<Accumulate>(7);
+  CHECK(error_of(call) == "accumulate: must be exact or fast, was 7");
   call.options = {};
   call.set_scales({5}, {1}, {1});
   CHECK(error_of(call) == "q_scale: must be [1], [4] or [1, 4], the heads of q and the batch, had shape [5]");

@@ -384,8 +384,10 @@ TEST_CASE("a plan of split keys is refused by calls that see more keys or pack o
   const DeviceTensor one = engine.block_mask(of_all, {1, 1, 1024, 1, 1}),
                      eight = engine.block_mask(of_each, {1, 1, 1024, 8, 8});
   of_all.block_mask = one.view(), of_each.block_mask = eight.view();
-  refused(of_each, of_all,
-          "plan: query heads of a tile, one with a block mask for many heads, must be 8 as in the call, was 1");
+  refused(
+      of_each, of_all,
+      "plan: query heads of a tile, one with a block mask for many heads or a q_scale for each, must be 8 as in the "
+      "call, was 1");
 }
 
 TEST_CASE("split keys of a tile whose queries stand in two chunks") {

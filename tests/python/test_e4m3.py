@@ -148,6 +148,8 @@ class Products(unittest.TestCase):
         out = np.empty((1, 70, 2, 64), np.float16)
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^out: must be given beside q of float8_e4m3fn"):
             self.engine.attention(self.q, self.k, self.v)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^out: dtype must be bf16, which is out_dtype, was f32$"):
+            self.engine.attention(self.q, self.k, self.v, out=np.empty((1, 70, 2, 64), np.float32))
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^accumulate: must be 'exact' or 'fast', or None, was 1$"):
             self.engine.attention(self.q, self.k, self.v, out=out, accumulate=1)
         with self.assertRaisesRegex(flashjit.InvalidArgument, r"^q_scale: must be \[1\], \[2\] or \[1, 2\]"):

@@ -36,7 +36,7 @@ struct E4m3Products {
   template <Rescale kRescale, int kColumns>
   using Probabilities = E4m3Probabilities<e4m3_peak_log2(kRescale, kColumns)>;
 
-  // Of a head of a batch entry.
+  // Of a head of a batch entry, that of products times the launch's.
   template <class Config>
   struct Scales {
     static constexpr bool kAny = true;
@@ -47,11 +47,17 @@ struct E4m3Products {
     __device__ __forceinline__ Scales(const Tiles& tiles, const Tile& tile) {
       const auto& args = tiles.args;
       const int head = tiles.heads().first(tile.head), kv_head = tile.head / args.core.sizes.heads_per_group;
-      of_products = at(args.e4m3_queries.queries, tile.batch, head) * at(args.e4m3.keys, tile.batch, kv_head);
+      // By the scale first, which may be what keeps the product in f32.
+      of_products = args.core.sizes.scale_log2 * at(args.e4m3_queries.queries, tile.batch, head) *
+                    at(args.e4m3.keys, tile.batch, kv_head);
+      // Nothing may be 0, nor a slope over it infinite; no score, of 2^26 products at most, changes by it.
+      of_products = fmaxf(of_products, kSmallest);
       of_values = at(args.e4m3.values, tile.batch, kv_head);
     }
 
    private:
+    static constexpr float kSmallest = 5.42101086e-20f;  // 2^-64
+
     __device__ __forceinline__ static float at(const ScaleTensor& scales, int batch, int head) {
       if (scales.first == nullptr) return 1.0f;
       return ptx::ld_global_float(scales.first + batch * scales.strides.batch + head * scales.strides.head);

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of e4m3 on the GPU.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/verify/cases.h"
+#include "tests/gpu/attention_case.h"
+
+using namespace flashjit;
+using tests::shared_engine;
+
+namespace {
+
+constexpr const char* kArchitecture = "sm_90a";
+constexpr int kMostSummedApart = 160;  // columns of the output
+
+// False, and said so, where this file has nothing to run on.
+bool has_hopper() {
+  if (tests::test_device().architecture == kArchitecture) return true;
+  MESSAGE("device 0 is not of sm_90a: nothing to test");
+  return false;
+}
+
+Problem problem_of(int head_dim, int head_dim_v, bool is_fast, bool causal = false) {
+  return {.dtype = causal ? DType::f16 : DType::bf16,
+          .head_dim = head_dim,
+          .head_dim_v = head_dim_v,
+          .causal = causal,
+          .e4m3 = true,
+          .e4m3_queries = true,
+          .fast_sums = is_fast};
+}
+
+// Every variant.
+void verify(const Problem& problem, const std::vector<cli::CaseShape>& shapes) {
+  const std::vector<Variant> variants = shared_engine().variants(problem, kArchitecture);
+  tests::compile_all(problem, variants, kArchitecture);
+  for (const cli::CaseShape& shape : cli::shapes_for(problem, shapes)) {
+    const cli::VerifyCase c(problem, shape, tests::test_device().ordinal);
+    for (const Variant& variant : variants) {
+      CAPTURE(to_string(problem));
+      CAPTURE(to_string(shape));
+      CAPTURE(to_string(variant));
+      CHECK(c.problem_with(shared_engine(), variant) == "");
+    }
+  }
+}
+
+DeviceTensor on_device(const HostTensor& tensor) { return tensor.to_device(nullptr, tests::test_device().ordinal); }
+
+}  // namespace
+
+TEST_SUITE_BEGIN("sanitizer");
+
+TEST_CASE("products of e4m3 on lengths that end within a block") {
+  if (!has_hopper()) return;
+  for (const bool is_fast : {false, true}) {
+    Problem problem = problem_of(80, 48, is_fast, true);
+    verify(problem, {{2, 130, 200, 4, 2}});
+    problem.ragged = problem.paged = true;
+    verify(problem, {{2, 130, 200, 4, 2}});
+  }
+}
+
+TEST_SUITE_END();
+TEST_SUITE_BEGIN("products");
+
+TEST_CASE("every variant is right in every case of verify, for head dims of every panel width") {
+  if (!has_hopper()) return;
+  for (const auto& [head_dim, head_dim_v] :
+       {std::pair{16, 16}, {32, 48}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}})
+    for (const bool is_fast : {false, true})
+      for (const bool causal : {false, true})
+        if (is_fast || head_dim_v <= kMostSummedApart)
+          verify(problem_of(head_dim, head_dim_v, is_fast, causal), cli::verify_shapes());
+}
+
+TEST_CASE("sequences of different lengths and pages") {
+  if (!has_hopper()) return;
+  for (const bool paged : {false, true})
+    for (const bool is_fast : {false, true}) {
+      Problem problem = problem_of(128, 128, is_fast, true);
+      problem.ragged = true, problem.paged = paged;
+      verify(problem, cli::verify_shapes());
+    }
+}
+
+TEST_CASE("exact sums keep the mean of values over many keys") {
+  if (!has_hopper()) return;
+  constexpr std::int64_t kKeys = 16384, kDim = 128;
+  HostTensor v(DType::e4m3, {1, kKeys, 1, kDim});
+  for (std::size_t i = 0; i < v.element_count(); ++i)
+    store_element(v.data(), DType::e4m3, static_cast<std::int64_t>(i), 1);
+  const DeviceTensor q = on_device(HostTensor::random_normal(DType::e4m3, {1, 256, 1, kDim}, 1)),
+                     k = on_device(HostTensor::random_normal(DType::e4m3, {1, kKeys, 1, kDim}, 2)),
+                     values = on_device(v);
+  AttentionOptions options;
+  options.out_dtype = DType::f16;
+  const auto bias = [&] {
+    const std::vector<double> out =
+        HostTensor::from_device(shared_engine().attention(q, k, values, options)).to_doubles();
+    return std::abs(std::accumulate(out.begin(), out.end(), 0.0) / static_cast<double>(out.size()) - 1);
+  };
+  CHECK(bias() <= 1e-3);
+  options.accumulate = Accumulate::fast;
+  MESSAGE("fast sums are off by ", bias());
+}
+
+TEST_SUITE_END();
