@@ -10,10 +10,10 @@
 namespace flashjit::generator {
 namespace {
 
-constexpr int kRows = 2;              // of a lane
-constexpr int kTileRegisters = 4;     // of eight columns
-constexpr int kOperandRegisters = 4;  // of A, in a step of kStepBytes
-constexpr int kStepBytes = 32;
+constexpr int kRows = 2;                         // of a lane
+constexpr int kTileRegisters = 4;                // of eight columns
+constexpr int kOperandRegisters = 4;             // of A, in a step of kStepBytes
+constexpr int kStepBytes = 32;                   // of a row of A: the depth of wgmma and of mma.sync
 constexpr int kColumnsOfWord = 128;              // whose two in eight fill the bits of a word
 constexpr int kTilesKept = 4;                    // of eight columns, that KeptPairs tells of
 constexpr int kAndOfXor = 0xf0 & (0xcc ^ 0xaa);  // the table of a & (b ^ c)

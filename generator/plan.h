@@ -41,6 +41,8 @@ Panels kv_panels_of(const Problem& problem, int head_dim);
 // Registers that a consumer thread of a hopper variant may have.
 int available_registers(const HopperVariant& variant);
 
+// Of queries of e4m3, whose rows are copied 16 bytes at a time.
+inline constexpr int kHeadDimStepOfE4m3 = 16;
 // Columns of an output whose products with values may be summed apart from it, which takes as many registers again: a
 // consumer has some left for its scores.
 inline constexpr int kMostSummedApart = 160;

@@ -94,11 +94,10 @@ void take_feature(const generator::FeatureRow& row, Problem& problem, Take take)
 }
 
 void validate_e4m3_queries(const Problem& problem) {
-  constexpr int kStep = 16;  // bytes that are copied at once
   for (const auto& [name, dim] : {std::pair{"head_dim", problem.head_dim}, {"head_dim_v", problem.head_dim_v}})
-    if (dim % kStep != 0)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}: must be a multiple of {} for queries of e4m3, was {}", name, kStep, dim));
+    if (dim % generator::kHeadDimStepOfE4m3 != 0)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{}: must be a multiple of {} for queries of e4m3, was {}",
+                                                           name, generator::kHeadDimStepOfE4m3, dim));
   if (!problem.fast_sums && problem.head_dim_v > generator::kMostSummedApart)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("head_dim_v: must be at most {} for queries of e4m3 without fast_sums, was {}",

@@ -170,9 +170,9 @@ typedef struct flashjit_attention_options {
      NULL, and they are f32 [1], [num_heads_kv] or [batch, num_heads_kv], and positive. */
   const DLTensor* k_scale;
   const DLTensor* v_scale;
-  const DLTensor*
-      q_scale;       /* of q of kDLFloat8_e4m3fn, likewise: f32 [1], [num_heads_q] or [batch, num_heads_q]; NULL: 1 */
-  int32_t fast_sums; /* 1: beside such q products with v are summed by the tensor core alone, and not in f32 */
+  /* Of q of kDLFloat8_e4m3fn, likewise: f32 [1], [num_heads_q] or [batch, num_heads_q]; NULL: 1. */
+  const DLTensor* q_scale;
+  int32_t fast_sums;    /* 1: beside such q products with v are summed by the tensor core alone, and not in f32 */
   DLDataType out_dtype; /* of out beside such q: kDLFloat 16 or kDLBfloat 16; all 0: kDLBfloat 16 */
 } flashjit_attention_options;
 #define FLASHJIT_ATTENTION_OPTIONS_INIT                                                                               \

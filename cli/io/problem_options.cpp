@@ -185,13 +185,14 @@ std::vector<std::string> split_parts(const std::string& variant) {
   return parts;
 }
 
-// The library knows which head dims they may have, and that there is no dropout.
-void require_head_dims_of_products(const HeadDims& dims, bool fast_sums, const AttentionOptions& all) {
+// Of products of e4m3: the library knows which head dims they may have, and that there is no dropout.
+void require_e4m3_products(const HeadDims& dims, bool fast_sums, const AttentionOptions& all) {
+  constexpr int kAnyHeadDim = 64;
   AttentionOptions plain, with_dropout;
   with_dropout.dropout = all.dropout, with_dropout.dropout_mask = all.dropout_mask;
   plain.accumulate = fast_sums ? Accumulate::fast : Accumulate::exact;
   for_option("--head-dim", [&] { return problem_of(DType::e4m3, dims.head_dim, dims.head_dim_v, plain); });
-  for_option("--dropout", [&] { return problem_of(DType::e4m3, 16, 16, with_dropout); });
+  for_option("--dropout", [&] { return problem_of(DType::e4m3, kAnyHeadDim, kAnyHeadDim, with_dropout); });
 }
 
 }  // namespace
@@ -236,7 +237,7 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
   if (e4m3_queries) all.out_dtype = dtype;
   if (fast_sums) all.accumulate = Accumulate::fast;
   const DType of_q = e4m3_queries ? DType::e4m3 : dtype, of_kv = e4m3 ? DType::e4m3 : dtype;
-  if (e4m3_queries) require_head_dims_of_products(dims, fast_sums, all);
+  if (e4m3_queries) require_e4m3_products(dims, fast_sums, all);
   return for_option("--window", [&] { return problem_of(of_q, dims.head_dim, dims.head_dim_v, all, of_kv); });
 }
 

@@ -77,12 +77,12 @@ constexpr int kFmaRows[] = {4, 8};  // where FFMA does
 constexpr int kFeederThreads = 64, kPageFeederThreads = 128;
 constexpr int kElementBytes = 2;
 constexpr int kChunkBytes = 16;
-constexpr int kPlaceBytes = 64;          // where two tiles' sequences lie
-constexpr int kSplitBytes = 32;          // what two tiles have of their keys
-constexpr int kNoteBytes = 32;           // what the producer tells of listed blocks
-constexpr int kSwizzleBytes = 1024;      // after which the widest one repeats
-constexpr int kBarrierBytes = 256;       // the barriers of all rings and the next tile's number
-constexpr int kTurnedBarrierBytes = 64;  // and of that of turned values
+constexpr int kPlaceBytes = 64;              // where two tiles' sequences lie
+constexpr int kSplitBytes = 32;              // what two tiles have of their keys
+constexpr int kNoteBytes = 32;               // what the producer tells of listed blocks
+constexpr int kSwizzleBytes = 1024;          // after which the widest one repeats
+constexpr int kBarrierBytes = 256;           // the barriers of all rings and the next tile's number
+constexpr int kTransposedBarrierBytes = 64;  // and of that of transposed values
 
 int round_up(int bytes, int unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -219,8 +219,9 @@ std::string why_incompatible(const HopperVariant& v) {
   return {};
 }
 
-// Products of e4m3 are wgmma's, of 32 keys at a time, in blocks whose values are turned for them. Else what is stored
-// in 8 bits becomes elements in registers, which wgmma does not take keys and values from, in the layouts of mma.sync.
+// Products of e4m3 are wgmma's, of 32 keys at a time, in blocks whose values are transposed for them. Else what is
+// stored in 8 bits becomes elements in registers, which wgmma does not take keys and values from, in the layouts of
+// mma.sync.
 std::string why_not_stored(const Problem& problem, const HopperVariant& v) {
   if (!has_part(Slot::stored, problem)) return {};
   if (problem.e4m3_queries) {
@@ -636,14 +637,14 @@ int available_registers(const HopperVariant& variant) {
   return variant.warp_specialized ? kSpecialized[at] : kUniform[at];
 }
 
-// In the order of memory: Q tiles, K ring, V ring, turned V, output slot, P, what parts fetch, barriers.
+// In the order of memory: Q tiles, K ring, V ring, transposed V, output slot, P, what parts fetch, barriers.
 Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   const Panels panels = q_panels_of(problem);
   const Panels panels_k = kv_panels_of(problem, problem.head_dim), panels_v = kv_panels_of(problem, problem.head_dim_v);
   const int q_tiles = round_up(variant.q_stages * variant.block_q * panels.row_bytes(), kSwizzleBytes);
-  const int turned = problem.e4m3_queries ? variant.stages * variant.block_kv * problem.head_dim_v : 0;
+  const int transposed = problem.e4m3_queries ? variant.stages * variant.block_kv * problem.head_dim_v : 0;
   const int rings = variant.stages * variant.block_kv * (panels_k.row_bytes() + panels_v.row_bytes()) +
-                    round_up(turned, kSwizzleBytes);
+                    round_up(transposed, kSwizzleBytes);
   const int probabilities =
       variant.probabilities == ProbabilitySource::shared ? variant.block_q * variant.block_kv * kElementBytes : 0;
   const int fetched_row = variant.block_kv * kElementBytes + kChunkBytes;  // no two in the same banks
@@ -651,7 +652,7 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   Plan plan{};
   plan.threads = kWarpgroupThreads * warpgroups(variant) + producer_threads(problem, variant);
   plan.smem_bytes = q_tiles + std::max(rings, parts_bytes(problem, variant)) + output_bytes(problem, variant) +
-                    probabilities + fetched + kBarrierBytes + (turned > 0 ? kTurnedBarrierBytes : 0) +
+                    probabilities + fetched + kBarrierBytes + (transposed > 0 ? kTransposedBarrierBytes : 0) +
                     (problem.block_mask ? kNoteBytes : 0) + (problem.ragged ? kPlaceBytes : 0) +
                     (variant.split_kv ? kSplitBytes : 0);
   plan.registers = estimate_registers(problem, variant);

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::int64_t kMaxTiles = (std::int64_t{1} << 31) - 1;
 constexpr int kSmallestBlockQ = 16;
-constexpr int kHeadDimStep = 8, kHeadDimStepOfE4m3 = 16;
+constexpr int kHeadDimStep = 8;
 constexpr int kMaxHeadDim = 256;
 
 void check_dtype(const char* name, const Tensor& tensor, DType wanted) {
@@ -46,7 +46,7 @@ void check_dtypes(const Tensor& q, const Tensor& k, const Tensor& v) {
 
 void check_head_dim(const char* name, const Tensor& tensor, DType q_dtype) {
   const std::int64_t head_dim = tensor.shape[head_dim_dim];
-  const int step = q_dtype == DType::e4m3 ? kHeadDimStepOfE4m3 : kHeadDimStep;
+  const int step = q_dtype == DType::e4m3 ? generator::kHeadDimStepOfE4m3 : kHeadDimStep;
   if (head_dim < step || head_dim > kMaxHeadDim || head_dim % step != 0)
     reject("{}: head_dim must be a multiple of {} from {} to {}{}, was {}", name, step, step, kMaxHeadDim,
            step == kHeadDimStep ? "" : " beside q of e4m3", head_dim);

@@ -115,7 +115,8 @@ struct HopperShape {
   static constexpr int kNotesBytes = Config::Blocks::kListed ? 32 : 0;
   static constexpr int kPlaceBytes =
       TileRing::kStages * (HopperTile<Config>::Place::kBytes + HopperTile<Config>::Split::kBytes);
-  static constexpr int kBarrierSpace = 256 + (kTransposes ? 64 : 0) + kNotesBytes + kPlaceBytes;
+  static constexpr int kTransposedSpace = kTransposes ? 64 : 0;  // of its barriers
+  static constexpr int kBarrierSpace = 256 + kTransposedSpace + kNotesBytes + kPlaceBytes;
   static constexpr int kSmemBytes = kQueryBarriers + kBarrierSpace;
   static constexpr int kJoinBarriers = kNotes + kNotesBytes;
   static constexpr int kJoinBarrierBytes = kWarpsShareRows<Config> ? JoinRing::kBarrierBytes : 0;

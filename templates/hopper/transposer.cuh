@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values of 8 bits come with dims along their rows, and wgmma takes them with keys there: it transposes 16-bit elements
-// only (PTX ISA, "wgmma.mma_async"). Warps of the producer that have nothing else to do turn what is loaded.
+// only (PTX ISA, "wgmma.mma_async"). Warps of the producer that have nothing else to do transpose what is loaded.
 //
 // ldmatrix.trans moves pairs of bytes, so that a lane has dims 2g and 2g + 1 of keys 2t and 2t + 1, and of those 8
-// further on; prmt makes four keys of one dim of it, and stmatrix a row of the turned tile. Of each 16 keys a row has
-// key 8c + 2t + e at place 4t + 2c + e then: the order in which a lane's probabilities of these keys, of which it has
-// 2t and 2t + 1 of each eight, are four neighbours of wgmma's A. docs/kernels/fp8.md draws it.
+// further on; prmt makes four keys of one dim of it, and stmatrix a row of the transposed tile. Of each 16 keys a row
+// has key 8c + 2t + e at place 4t + 2c + e then: the order in which a lane's probabilities of these keys, of which it
+// has 2t and 2t + 1 of each eight, are four neighbours of wgmma's A. docs/kernels/fp8.md draws it.
 #pragma once
 
 #include "hopper/shape.cuh"
@@ -34,7 +34,7 @@ class HopperTransposer {
       : warp(warp_),
         announced(shape.tiles()),
         loaded(shape.loaded_values()),
-        turned(shape.values()),
+        transposed(shape.values()),
         from(From::offset(lane(), warp)),
         to(To::offset(kUnitDims * warp + lane() % 8 * 2 + lane() / 8 % 2, lane() / 16)) {}
 
@@ -48,33 +48,33 @@ class HopperTransposer {
       announced.give_back(stage, ptx::elect());
       if (blocks == 0) return;
 #pragma unroll 1
-      for (; blocks > 0; --blocks) turn_block();
+      for (; blocks > 0; --blocks) transpose_block();
     }
   }
 
  private:
   __device__ __forceinline__ static int lane() { return ptx::tid_x() % kWarpSize; }
 
-  __device__ __forceinline__ void turn_block() {
+  __device__ __forceinline__ void transpose_block() {
     loaded.wait_full();
-    turned.wait_empty();
+    transposed.wait_empty();
 #pragma unroll 1
     for (int keys = 0; keys < kUnitsOfKeys; ++keys)
 #pragma unroll
-      for (int i = 0; i < kUnitsOfWarp; i += kTogether) turn_units(keys, i);
+      for (int i = 0; i < kUnitsOfWarp; i += kTogether) transpose_units(keys, i);
     // What was written is for the copy engine's side of memory, and what was read may be written again.
     ptx::fence_proxy_async();
     ptx::bar_warp_sync();
     const bool signs = ptx::elect();
     loaded.release(signs);
-    if (signs) ptx::mbarrier_arrive(turned.full());
-    turned.advance();
+    if (signs) ptx::mbarrier_arrive(transposed.full());
+    transposed.advance();
   }
 
   // The warp's units of dims from the i-th on, of the unit of keys.
-  __device__ __forceinline__ void turn_units(int keys, int first) const {
+  __device__ __forceinline__ void transpose_units(int keys, int first) const {
     const SmemAddress source = loaded.slot() + from + keys * kUnitKeys * From::kRowBytes;
-    const SmemAddress target = turned.slot() + To::move(to, 0, kUnitKeys / kChunkBytes * keys);
+    const SmemAddress target = transposed.slot() + To::move(to, 0, kUnitKeys / kChunkBytes * keys);
     uint32 pairs[kTogether][4];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i)
@@ -98,6 +98,6 @@ class HopperTransposer {
   const int warp;  // of the transposers
   RingReader<typename Shape::TileRing, 1> announced;
   RingReader<typename Shape::VRing, 1> loaded;
-  RingWriter<typename Shape::ValueRing> turned;
+  RingWriter<typename Shape::ValueRing> transposed;
   const uint32 from, to;  // of the lane's rows of the first unit, in a slot
 };

@@ -10,21 +10,12 @@
 #include <vector>
 
 #include "cli/verify/cases.h"
-#include "tests/gpu/attention_case.h"
+#include "tests/gpu/hopper_case.h"
 
 using namespace flashjit;
-using tests::shared_engine;
+using tests::has_hopper, tests::on_device, tests::shared_engine, tests::verify_variants;
 
 namespace {
-
-constexpr const char* kArchitecture = "sm_90a";
-
-// False, and said so, where this file has nothing to run on.
-bool has_hopper() {
-  if (tests::test_device().architecture == kArchitecture) return true;
-  MESSAGE("device 0 is not of sm_90a: nothing to test");
-  return false;
-}
 
 Problem problem_of(DType dtype, int head_dim, int head_dim_v, bool token_scales) {
   return {.dtype = dtype,
@@ -34,22 +25,6 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, bool token_scales)
           .e4m3 = true,
           .token_scales = token_scales};
 }
-
-void verify(const Problem& problem, const std::vector<cli::CaseShape>& shapes) {
-  const std::vector<Variant> variants = shared_engine().variants(problem, kArchitecture);
-  tests::compile_all(problem, variants, kArchitecture);
-  for (const cli::CaseShape& shape : cli::shapes_for(problem, shapes)) {
-    const cli::VerifyCase c(problem, shape, tests::test_device().ordinal);
-    for (const Variant& variant : variants) {
-      CAPTURE(to_string(problem));
-      CAPTURE(to_string(shape));
-      CAPTURE(to_string(variant));
-      CHECK(c.problem_with(shared_engine(), variant) == "");
-    }
-  }
-}
-
-DeviceTensor on_device(const HostTensor& tensor) { return tensor.to_device(nullptr, tests::test_device().ordinal); }
 
 bool same_bytes(const HostTensor& a, const HostTensor& b) {
   return std::memcmp(a.data(), b.data(), a.element_count() * size_of(a.dtype())) == 0;
@@ -63,9 +38,9 @@ TEST_CASE("a cache of e4m3 with scales, on lengths that end within a block") {
   if (!has_hopper()) return;
   for (const bool token_scales : {false, true}) {
     Problem problem = problem_of(DType::bf16, 72, 40, token_scales);
-    verify(problem, {{2, 3, 200, 4, 2}});
+    verify_variants(problem, {{2, 3, 200, 4, 2}});
     problem.ragged = problem.paged = true;
-    verify(problem, {{2, 3, 200, 4, 2}});
+    verify_variants(problem, {{2, 3, 200, 4, 2}});
   }
 }
 
@@ -78,7 +53,7 @@ TEST_CASE("every variant is right in every case of verify, for head dims of ever
        {std::pair{8, 8}, {16, 128}, {40, 72}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}})
     for (const DType dtype : {DType::f16, DType::bf16})
       for (const bool token_scales : {false, true})
-        verify(problem_of(dtype, head_dim, head_dim_v, token_scales), cli::verify_shapes());
+        verify_variants(problem_of(dtype, head_dim, head_dim_v, token_scales), cli::verify_shapes());
 }
 
 TEST_CASE("sequences of different lengths and pages") {
@@ -87,7 +62,7 @@ TEST_CASE("sequences of different lengths and pages") {
     for (const bool token_scales : {false, true}) {
       Problem problem = problem_of(DType::bf16, 128, 128, token_scales);
       problem.ragged = true, problem.paged = paged;
-      verify(problem, cli::verify_shapes());
+      verify_variants(problem, cli::verify_shapes());
     }
 }
 

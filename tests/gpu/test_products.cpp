@@ -10,22 +10,13 @@
 #include <vector>
 
 #include "cli/verify/cases.h"
-#include "tests/gpu/attention_case.h"
+#include "generator/plan.h"
+#include "tests/gpu/hopper_case.h"
 
 using namespace flashjit;
-using tests::shared_engine;
+using tests::has_hopper, tests::on_device, tests::shared_engine, tests::verify_variants;
 
 namespace {
-
-constexpr const char* kArchitecture = "sm_90a";
-constexpr int kMostSummedApart = 160;  // columns of the output
-
-// False, and said so, where this file has nothing to run on.
-bool has_hopper() {
-  if (tests::test_device().architecture == kArchitecture) return true;
-  MESSAGE("device 0 is not of sm_90a: nothing to test");
-  return false;
-}
 
 Problem problem_of(int head_dim, int head_dim_v, bool is_fast, bool causal = false) {
   return {.dtype = causal ? DType::f16 : DType::bf16,
@@ -37,23 +28,6 @@ Problem problem_of(int head_dim, int head_dim_v, bool is_fast, bool causal = fal
           .fast_sums = is_fast};
 }
 
-// Every variant.
-void verify(const Problem& problem, const std::vector<cli::CaseShape>& shapes) {
-  const std::vector<Variant> variants = shared_engine().variants(problem, kArchitecture);
-  tests::compile_all(problem, variants, kArchitecture);
-  for (const cli::CaseShape& shape : cli::shapes_for(problem, shapes)) {
-    const cli::VerifyCase c(problem, shape, tests::test_device().ordinal);
-    for (const Variant& variant : variants) {
-      CAPTURE(to_string(problem));
-      CAPTURE(to_string(shape));
-      CAPTURE(to_string(variant));
-      CHECK(c.problem_with(shared_engine(), variant) == "");
-    }
-  }
-}
-
-DeviceTensor on_device(const HostTensor& tensor) { return tensor.to_device(nullptr, tests::test_device().ordinal); }
-
 }  // namespace
 
 TEST_SUITE_BEGIN("sanitizer");
@@ -62,9 +36,9 @@ TEST_CASE("products of e4m3 on lengths that end within a block") {
   if (!has_hopper()) return;
   for (const bool is_fast : {false, true}) {
     Problem problem = problem_of(80, 48, is_fast, true);
-    verify(problem, {{2, 130, 200, 4, 2}});
+    verify_variants(problem, {{2, 130, 200, 4, 2}});
     problem.ragged = problem.paged = true;
-    verify(problem, {{2, 130, 200, 4, 2}});
+    verify_variants(problem, {{2, 130, 200, 4, 2}});
   }
 }
 
@@ -77,8 +51,8 @@ TEST_CASE("every variant is right in every case of verify, for head dims of ever
        {std::pair{16, 16}, {32, 48}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}})
     for (const bool is_fast : {false, true})
       for (const bool causal : {false, true})
-        if (is_fast || head_dim_v <= kMostSummedApart)
-          verify(problem_of(head_dim, head_dim_v, is_fast, causal), cli::verify_shapes());
+        if (is_fast || head_dim_v <= generator::kMostSummedApart)
+          verify_variants(problem_of(head_dim, head_dim_v, is_fast, causal), cli::verify_shapes());
 }
 
 TEST_CASE("sequences of different lengths and pages") {
@@ -87,7 +61,7 @@ TEST_CASE("sequences of different lengths and pages") {
     for (const bool is_fast : {false, true}) {
       Problem problem = problem_of(128, 128, is_fast, true);
       problem.ragged = true, problem.paged = paged;
-      verify(problem, cli::verify_shapes());
+      verify_variants(problem, cli::verify_shapes());
     }
 }
 

@@ -257,7 +257,7 @@ TEST_CASE("what does not go with products of e4m3 is refused by name") {
                        doctest::Contains("keys and values of e4m3 need the hopper family, of sm_90a"), Error);
 }
 
-TEST_CASE("planted faults of products of e4m3, and of the fences around values that are turned, are found") {
+TEST_CASE("planted faults of products of e4m3, and of the fences around transposed values, are found") {
   struct Fault {
     const char *file, *original, *replacement;
   };
@@ -269,7 +269,7 @@ TEST_CASE("planted faults of products of e4m3, and of the fences around values t
       {"hopper/transposer.cuh", "lane() / 8 % 2, lane() / 16)", "lane() / 16, lane() / 8 % 2)"},
       // Barriers and fences.
       {"hopper/transposer.cuh", "    ptx::fence_proxy_async();\n", ""},
-      {"hopper/transposer.cuh", "    turned.wait_empty();\n", ""},
+      {"hopper/transposer.cuh", "    transposed.wait_empty();\n", ""},
       {"hopper/transposer.cuh", "    loaded.wait_full();\n", ""},
       {"hopper/block.cuh", "Shape::kTransposes ? Shape::kTransposers : 1);", "1);"},
       {"hopper/block.cuh", "shape.loaded_values().init(Shape::kTransposers);", "shape.loaded_values().init(1);"},
