@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "emulator/machine/half.h"
@@ -213,6 +214,49 @@ void multiply_add(const RowTile& rows, const ColumnPanel& columns, int depth, Su
         for (int i = 0; i < kVectorsOfPanel; ++i) sum[row][i] += rows.at[first + row][k] * column[i];
     }
     std::memcpy(sums.at[first], sum, sizeof(sum));
+  }
+}
+
+namespace {
+
+constexpr int kBitsKept = 13;  // behind the point
+constexpr std::uint32_t kExponentOfF32 = 0x7f800000, kDroppedOfSum = (1u << (23 - kBitsKept)) - 1;
+
+float smallest_normal(Element element) { return element == Element::e4m3 ? 0x1p-6f : 0x1p-14f; }
+
+// What a bit in front of the point stands for. Subnormal numbers have theirs where the smallest normal one has it.
+float point_of(float value, float smallest) {
+  return std::max(std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & kExponentOfF32), smallest);
+}
+
+float add_aligned(float start, const float* terms, int count, float largest_point) {
+  const float to_units = (1 << kBitsKept) / largest_point;
+  auto units = static_cast<std::int32_t>(start * to_units);
+  for (int k = 0; k < count; ++k) units += static_cast<std::int32_t>(terms[k] * to_units);
+  const float sum = static_cast<float>(units) / to_units;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(sum) & ~kDroppedOfSum);
+}
+
+}  // namespace
+
+void multiply_add_aligned(const MatrixTypes& types, const RowTile& rows, const ColumnPanel& columns, int depth,
+                          SumPanel& sums) {
+  ColumnPanel column_points;
+  for (int k = 0; k < depth; ++k)
+    for (int column = 0; column < kPanelColumns; ++column)
+      column_points.at[k][column] = point_of(columns.at[k][column], smallest_normal(types.b));
+  for (int row = 0; row < kTileRows; ++row) {
+    float row_points[kMostDepth];
+    for (int k = 0; k < depth; ++k) row_points[k] = point_of(rows.at[row][k], smallest_normal(types.a));
+    for (int column = 0; column < kPanelColumns; ++column) {
+      float& sum = sums.at[row][column];
+      float terms[kMostDepth], plain = sum, largest_point = point_of(sum, 0);
+      for (int k = 0; k < depth; ++k) {
+        plain += terms[k] = rows.at[row][k] * columns.at[k][column];
+        largest_point = std::max(largest_point, row_points[k] * column_points.at[k][column]);
+      }
+      sum = std::isfinite(plain) ? add_aligned(sum, terms, depth, largest_point) : plain;
+    }
   }
 }
 

@@ -28,6 +28,7 @@ constexpr int bytes_of(Element element) {
   }
   return 1;
 }
+constexpr bool is_8_bit_float(Element element) { return element == Element::e4m3 || element == Element::e5m2; }
 constexpr bool is_integer(Element element) { return element == Element::s8 || element == Element::u8; }
 
 enum class Accumulator { f32, f16, s32 };
@@ -76,8 +77,14 @@ void add_integer_sums(const SumPanel& sums, const RegisterBits* accumulators, bo
 
 // sums += rows * columns, in ascending k: each product is added to the accumulator in f32, rounded to nearest. Products
 // of 16-bit, tf32 and 8-bit elements are exact. Tensor cores sum in an order of their own and truncate: the difference
-// is at most some k units in the last place of the largest partial sum, and more for 8-bit elements, of which sm_90
-// keeps fewer bits.
+// is at most some k units in the last place of the largest partial sum.
 void multiply_add(const RowTile& rows, const ColumnPanel& columns, int depth, SumPanel& sums);
+
+// The same as sm_90 does it with 8-bit floats: products and accumulator are aligned to the largest of their exponents
+// and lose what is more than 13 bits behind its point; so does the sum, which is exact otherwise. A product's exponent
+// is the sum of its factors', its significand may be up to 4. (Xie et al., "MMA-Sim", arXiv:2511.10909. What an H200
+// computes is the same to every digit that was compared: docs/emulator.md.)
+void multiply_add_aligned(const MatrixTypes& types, const RowTile& rows, const ColumnPanel& columns, int depth,
+                          SumPanel& sums);
 
 }  // namespace flashjit::emulator

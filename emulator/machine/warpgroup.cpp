@@ -107,7 +107,10 @@ void multiply_rows(Warp& warp, const Wgmma& wgmma, const RowTile& rows, const st
       registers[i] = warp.raw(wgmma.sums[panel * static_cast<std::size_t>(count) + static_cast<std::size_t>(i)]).lane;
     SumPanel sums = {};
     if (accumulates) gather_sums(wgmma.types.accumulator, registers, sums);
-    multiply_add(rows, panels[panel], wgmma.depth, sums);
+    if (is_8_bit_float(wgmma.types.a))
+      multiply_add_aligned(wgmma.types, rows, panels[panel], wgmma.depth, sums);
+    else
+      multiply_add(rows, panels[panel], wgmma.depth, sums);
     scatter_sums(wgmma.types.accumulator, sums, registers);
   }
 }

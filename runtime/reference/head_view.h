@@ -24,6 +24,7 @@ struct HeadView {
   double at(std::int64_t row, std::int64_t column) const {
     return load_element(tensor.data, tensor.dtype, place(tensor, row) + column * tensor.strides[head_dim_dim]);
   }
+  HeadView without_scale() const { return {tensor, of, head}; }
   double scale_of(std::int64_t row) const {
     return scale.data ? load_element(scale.data, scale.dtype, place(scale, row)) : 1;
   }

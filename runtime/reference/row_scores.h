@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/call/dropout.h"
+#include "runtime/reference/aligned_sums.h"
 #include "runtime/reference/head_view.h"
 #include "runtime/reference/reference_scores.h"
 #include "runtime/reference/reference_tensors.h"
@@ -39,7 +40,8 @@ struct ScoreHooks {
   bool differentiates = false;  // derivatives are wanted, too
 };
 
-// Real = double is the oracle. Real = float is the yardstick, with tanh of low precision.
+// Real = double is the oracle. Real = float is the yardstick, with tanh of low precision, and products of e4m3 as
+// instructions of these add them up.
 template <typename Real>
 class RowScores {
  public:
@@ -50,7 +52,8 @@ class RowScores {
         q_(q),
         opts_(opts),
         hooks_(hooks),
-        keys_(unpack<Real>(k, true)),
+        key_scale_(sums_aligned() && k.rows() > 0 ? k.scale_of(0) : 1),
+        keys_(unpack<Real>(sums_aligned() ? k.without_scale() : k, true)),
         seqlen_kv_(k.rows()),
         scale_(static_cast<Real>(opts.softmax_scale ? *opts.softmax_scale : 1 / std::sqrt(1.0 * q.width()))),
         softcap_(opts.softcap),
@@ -132,15 +135,34 @@ class RowScores {
     const std::int64_t count = keys.end - keys.begin;
     Real* const scores = &scores_[keys.begin];
     std::fill_n(scores, count, Real{0});
-    const double scale = q_.scale_of(row);
-    for (std::int64_t i = 0; i < q_.width(); ++i)
-      add_multiple(static_cast<Real>(q_.at(row, i) * scale), &keys_[i * seqlen_kv_ + keys.begin], scores, count);
+    sums_aligned() ? add_aligned_products(row, keys) : add_products(row, keys);
     for (std::int64_t key = 0; key < count; ++key) {
       scores[key] *= scale_;
       if (softcap_ != 0) scores[key] = capped(scores[key], keys.begin + key);
       scores[key] = changed(scores[key], place_of(row), keys.begin + key);
     }
   }
+
+  // To the scores of the keys, which are 0.
+  void add_products(std::int64_t row, const KeyRange& keys) {
+    const double scale = q_.scale_of(row);
+    for (std::int64_t i = 0; i < q_.width(); ++i)
+      add_multiple(static_cast<Real>(q_.at(row, i) * scale), &keys_[i * seqlen_kv_ + keys.begin], &scores_[keys.begin],
+                   keys.end - keys.begin);
+  }
+  void add_aligned_products(std::int64_t row, const KeyRange& keys) {
+    std::vector<float> query(static_cast<std::size_t>(q_.width()));
+    for (std::int64_t i = 0; i < q_.width(); ++i) query[i] = static_cast<float>(q_.at(row, i));
+    if constexpr (std::is_same_v<Real, float>) {
+      for (std::int64_t i = 0; i < q_.width(); i += kTermsOfStep)
+        for (std::int64_t key = keys.begin; key < keys.end; ++key)
+          scores_[key] = add_aligned(scores_[key], &query[i], &keys_[i * seqlen_kv_ + key], seqlen_kv_,
+                                     static_cast<int>(std::min<std::int64_t>(q_.width() - i, kTermsOfStep)));
+    }
+    const auto scale = static_cast<Real>(q_.scale_of(row) * key_scale_);
+    for (std::int64_t key = keys.begin; key < keys.end; ++key) scores_[key] *= scale;
+  }
+  bool sums_aligned() const { return std::is_same_v<Real, float> && q_.tensor.dtype == DType::e4m3; }
 
   Real capped(Real score, std::int64_t key) {
     const Real share = tanh(score / softcap_);
@@ -164,6 +186,7 @@ class RowScores {
   HeadView q_;
   const AttentionOptions& opts_;
   const ScoreHooks hooks_;
+  double key_scale_;        // that is not in keys_
   std::vector<Real> keys_;  // [head_dim, seqlen_kv]
   std::int64_t seqlen_kv_;
   Real scale_;
