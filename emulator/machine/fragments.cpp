@@ -86,6 +86,25 @@ std::uint32_t pack_f16(float low, float high) {
   return to_f16_rn(low) | static_cast<std::uint32_t>(to_f16_rn(high)) << 16;
 }
 
+// Of sums of 8-bit floats.
+constexpr int kBitsKept = 13;  // behind the point
+constexpr std::uint32_t kExponentOfF32 = 0x7f800000, kDroppedOfSum = (1u << (23 - kBitsKept)) - 1;
+
+float smallest_normal(Element element) { return element == Element::e4m3 ? 0x1p-6f : 0x1p-14f; }
+
+// What a bit in front of the point stands for. Subnormal numbers have theirs where the smallest normal one has it.
+float point_of(float value, float smallest) {
+  return std::max(std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & kExponentOfF32), smallest);
+}
+
+float add_aligned(float start, const float* terms, int count, float largest_point) {
+  const float to_units = (1 << kBitsKept) / largest_point;
+  auto units = static_cast<std::int32_t>(start * to_units);
+  for (int k = 0; k < count; ++k) units += static_cast<std::int32_t>(terms[k] * to_units);
+  const float sum = static_cast<float>(units) / to_units;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(sum) & ~kDroppedOfSum);
+}
+
 Element take_element(Decoding& decoding) {
   const std::string_view name = decoding.take_any();
   if (name == "f16") return Element::f16;
@@ -216,28 +235,6 @@ void multiply_add(const RowTile& rows, const ColumnPanel& columns, int depth, Su
     std::memcpy(sums.at[first], sum, sizeof(sum));
   }
 }
-
-namespace {
-
-constexpr int kBitsKept = 13;  // behind the point
-constexpr std::uint32_t kExponentOfF32 = 0x7f800000, kDroppedOfSum = (1u << (23 - kBitsKept)) - 1;
-
-float smallest_normal(Element element) { return element == Element::e4m3 ? 0x1p-6f : 0x1p-14f; }
-
-// What a bit in front of the point stands for. Subnormal numbers have theirs where the smallest normal one has it.
-float point_of(float value, float smallest) {
-  return std::max(std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & kExponentOfF32), smallest);
-}
-
-float add_aligned(float start, const float* terms, int count, float largest_point) {
-  const float to_units = (1 << kBitsKept) / largest_point;
-  auto units = static_cast<std::int32_t>(start * to_units);
-  for (int k = 0; k < count; ++k) units += static_cast<std::int32_t>(terms[k] * to_units);
-  const float sum = static_cast<float>(units) / to_units;
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(sum) & ~kDroppedOfSum);
-}
-
-}  // namespace
 
 void multiply_add_aligned(const MatrixTypes& types, const RowTile& rows, const ColumnPanel& columns, int depth,
                           SumPanel& sums) {

@@ -77,13 +77,14 @@ void add_integer_sums(const SumPanel& sums, const RegisterBits* accumulators, bo
 
 // sums += rows * columns, in ascending k: each product is added to the accumulator in f32, rounded to nearest. Products
 // of 16-bit, tf32 and 8-bit elements are exact. Tensor cores sum in an order of their own and truncate: the difference
-// is at most some k units in the last place of the largest partial sum.
+// is at most some k units in the last place of the largest partial sum, and more for 8-bit floats, of which chips up to
+// sm_90 keep fewer bits.
 void multiply_add(const RowTile& rows, const ColumnPanel& columns, int depth, SumPanel& sums);
 
 // The same as sm_90 does it with 8-bit floats: products and accumulator are aligned to the largest of their exponents
 // and lose what is more than 13 bits behind its point; so does the sum, which is exact otherwise. A product's exponent
-// is the sum of its factors', its significand may be up to 4. (Xie et al., "MMA-Sim", arXiv:2511.10909. What an H200
-// computes is the same to every digit that was compared: docs/emulator.md.)
+// is the sum of its factors', its significand may be up to 4. (Xie et al., "MMA-Sim", arXiv:2511.10909;
+// docs/emulator.md says what was compared with an H200: e4m3 with accumulators of f32.)
 void multiply_add_aligned(const MatrixTypes& types, const RowTile& rows, const ColumnPanel& columns, int depth,
                           SumPanel& sums);
 

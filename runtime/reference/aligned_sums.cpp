@@ -7,7 +7,8 @@
 namespace flashjit::reference {
 namespace {
 
-constexpr int kBitsKept = 13, kSmallestExponent = -6;  // of normal numbers of e4m3, and where others have their point
+constexpr int kBitsKept = 13;          // behind the point
+constexpr int kSmallestExponent = -6;  // of normal numbers of e4m3; subnormal ones have their point there, too
 
 int exponent_of(float element) noexcept {
   return element == 0 ? kSmallestExponent : std::max(std::ilogb(element), kSmallestExponent);

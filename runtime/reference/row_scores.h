@@ -186,7 +186,7 @@ class RowScores {
   HeadView q_;
   const AttentionOptions& opts_;
   const ScoreHooks hooks_;
-  double key_scale_;        // that is not in keys_
+  const double key_scale_;  // that is not in keys_: one for a head, beside queries of e4m3
   std::vector<Real> keys_;  // [head_dim, seqlen_kv]
   std::int64_t seqlen_kv_;
   Real scale_;

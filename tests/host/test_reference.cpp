@@ -12,7 +12,6 @@
 
 #include "flashjit/error.h"
 #include "flashjit/reference.h"
-#include "runtime/reference/aligned_sums.h"
 #include "runtime/reference/reference_scores.h"
 
 using namespace flashjit;
@@ -220,30 +219,17 @@ TEST_CASE("queries, keys and values of e4m3 are worth their numbers times the sc
                           should = attend(worth(q, of_q), worth(k, of_k), worth(v, of_v), plain);
   check_near(is.out, should.out);
   check_near(is.lse, should.lse);
-  // What rounding probabilities to e4m3 may do is seen, and what the bits of a sum of products do, and no more than that.
+  // What rounding probabilities to e4m3 may do is seen, and what the bits of sums do, and no more than that.
   const reference::Result low = reference::attention_in_low_precision(q.view(), k.view(), v.view(), opts);
-  check_near(low.lse, should.lse, 2e-3);
-  CHECK(low.lse != should.lse);
-  double largest = 0;
-  for (std::size_t i = 0; i < low.out.size(); ++i) largest = std::max(largest, std::abs(low.out[i] - should.out[i]));
-  CHECK(largest > 0.01);
-  CHECK(largest < 0.5);
-}
-
-TEST_CASE("sums of products of e4m3 keep 13 bits behind the point of the largest term") {
-  const auto sum_of = [](float sum, float a0, float b0, float a1, float b1) {
-    const float a[] = {a0, a1}, b[] = {b0, 9, b1, 9};  // with a stride of 2
-    return reference::add_aligned(sum, a, b, 2, 2);
+  const auto largest_difference = [](const std::vector<double>& a, const std::vector<double>& b) {
+    double largest = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+    return largest;
   };
-  const float last = 0x1p-13f;
-  CHECK(sum_of(0, 1, 1, 0x1p-6f, 0x1p-7f) == 1 + last);
-  CHECK(sum_of(0, 1, 1, 0x1p-7f, 0x1p-7f) == 1);             // cut off, and not rounded
-  CHECK(sum_of(0, 1, -1, 0x1p-7f, -0x1.8p-7f) == -1);        // towards 0
-  CHECK(sum_of(0, 2, 1, 0x1p-6f, 0x1p-7f) == 2);             // behind the point of 2
-  CHECK(sum_of(0, 1.5, 1.5, 0x1p-6f, 0x1p-7f) == 2.25f);     // a product's point is its factors': the sum is 2.25 + 2^-13
-  CHECK(sum_of(-2.25f, 1.5, 1.5, 0x1p-6f, 0x1p-6f) == 0x1p-12f);
-  CHECK(sum_of(last, 0, 0, 0, 0) == last);
-  CHECK(std::isnan(sum_of(0, std::numeric_limits<float>::quiet_NaN(), 1, 1, 1)));
+  CHECK(largest_difference(low.lse, should.lse) > 1e-4);  // sums of f32 give 1e-6
+  CHECK(largest_difference(low.lse, should.lse) < 1e-3);
+  CHECK(largest_difference(low.out, should.out) > 0.01);
+  CHECK(largest_difference(low.out, should.out) < 0.5);
 }
 
 TEST_CASE("two keys whose scores differ by log 3 are weighed 1 to 3") {
