@@ -2,6 +2,7 @@
 #include "runtime/reference/aligned_sums.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace flashjit::reference {
@@ -10,25 +11,28 @@ namespace {
 constexpr int kBitsKept = 13;          // behind the point
 constexpr int kSmallestExponent = -6;  // of normal numbers of e4m3; subnormal ones have their point there, too
 
-int exponent_of(float element) noexcept {
-  return element == 0 ? kSmallestExponent : std::max(std::ilogb(element), kSmallestExponent);
+// Of a number that is not subnormal as an f32; far below all others of 0.
+int exponent_of(float value) noexcept {
+  return static_cast<int>(std::bit_cast<std::uint32_t>(value) >> 23 & 0xff) - 127;
 }
-
-double truncated(double value, int exponent) noexcept {
-  return std::ldexp(std::trunc(std::ldexp(value, kBitsKept - exponent)), exponent - kBitsKept);
-}
+int exponent_of_element(float element) noexcept { return std::max(exponent_of(element), kSmallestExponent); }
 
 }  // namespace
 
 float add_aligned(float sum, const float* a, const float* b, std::int64_t stride, int count) noexcept {
+  int largest = exponent_of(sum);
   double plain = sum;
-  for (int i = 0; i < count; ++i) plain += 1.0 * a[i] * b[i * stride];
+  for (int i = 0; i < count; ++i) {
+    largest = std::max(largest, exponent_of_element(a[i]) + exponent_of_element(b[i * stride]));
+    plain += 1.0 * a[i] * b[i * stride];
+  }
   if (!std::isfinite(plain)) return static_cast<float>(plain);
-  int largest = sum == 0 ? 2 * kSmallestExponent : std::ilogb(sum);
-  for (int i = 0; i < count; ++i) largest = std::max(largest, exponent_of(a[i]) + exponent_of(b[i * stride]));
-  double total = truncated(sum, largest);
-  for (int i = 0; i < count; ++i) total += truncated(1.0 * a[i] * b[i * stride], largest);
-  return static_cast<float>(total == 0 ? 0 : truncated(total, std::ilogb(total)));
+  const double to_units = std::ldexp(1.0, kBitsKept - largest);
+  auto units = static_cast<std::int64_t>(sum * to_units);  // towards 0, as each term
+  for (int i = 0; i < count; ++i) units += static_cast<std::int64_t>(to_units * a[i] * b[i * stride]);
+  const auto exact = static_cast<float>(static_cast<double>(units) / to_units);
+  const double of_sum = std::ldexp(1.0, kBitsKept - exponent_of(exact));
+  return static_cast<float>(std::trunc(exact * of_sum) / of_sum);
 }
 
 }  // namespace flashjit::reference
