@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "flashjit/problem.h"
+#include "generator/arguments.h"
 #include "generator/bucket_words.h"
 #include "generator/features.h"
 
@@ -129,8 +130,18 @@ inline bool can_join_splits(const Variant& variant) noexcept { return splits_kv(
 // Whether the variant takes a way that only measurements take, for which there is a kernel of its own.
 bool serves_ablation(const HopperVariant& variant) noexcept;
 
-// Whether no kernel of the mma family serves it, which reads what the copy engine cannot be told of, too.
-bool needs_tma(const Problem& problem) noexcept;
+// Whether products are of 8 bits, and whether sums of them with values stand apart from the output, in f32.
+inline bool is_of_8_bits(const Problem& problem) { return problem.e4m3_queries; }
+inline bool sums_apart(const Problem& problem) { return is_of_8_bits(problem) && !problem.fast_sums; }
+// Keys of a block that products are made with have one scale.
+inline std::string why_not_of_one_scale(const Problem& problem, int block_kv) {
+  if (!problem.block_scales || kRowsOfScale % block_kv == 0) return {};
+  return "variant: block_kv must divide " + std::to_string(kRowsOfScale) + " where these rows have a scale, was " +
+         std::to_string(block_kv);
+}
+
+// Whether no kernel of the mma family serves it there, which reads what the copy engine cannot be told of, too.
+bool needs_tma(const Problem& problem, const Architecture& architecture) noexcept;
 
 // why_illegal of variant_space.h for one family.
 std::string why_illegal(const Problem& problem, const MmaVariant& variant, const Architecture& architecture);

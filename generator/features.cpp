@@ -104,6 +104,7 @@ constexpr FeatureRow kFeatures[] = {
     {&Problem::e4m3_queries, "e4m3_queries", Slot::products, "parts/products/e4m3.cuh", "E4m3Products",
      "E4m3QueryArguments", sizeof(E4m3QueryArguments), alignof(E4m3QueryArguments)},
     {&Problem::fast_sums, "fast_sums", Slot::products, "parts/products/fast_sums.cuh", "FastSums"},
+    {&Problem::block_scales, "block_scales", Slot::products, "parts/products/block_scales.cuh", "BlockScales"},
 };
 
 // The template that holds the parts of a slot together.

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "generator/dtype.h"
@@ -243,26 +244,39 @@ std::string majors_of(const OutputMatrix& m, bool in_registers) {
   return in_registers ? of_values : fmt::format(", {}", m.transposes ? 1 : 0) + of_values;
 }
 
-std::string issue(const OutputMatrix& m) {
+// Products of so many columns of V, to registers of that name.
+std::string issue(const OutputMatrix& m, std::string_view registers, int columns) {
   const bool in_registers = !m.probabilities.empty();
   Statement statement;
   statement.open(".reg .pred adds");
   const int adds = in_registers ? m.steps : 2 * m.steps;
   statement.line("setp.ne.b32 adds, %{}, 0", adds);
-  const std::string product = wgmma(m.dtype, m.columns), majors = majors_of(m, in_registers);
-  const std::string d = list(m.apart.empty() ? m.registers : m.apart, 0, m.columns / 2);
+  const std::string product = wgmma(m.dtype, columns), majors = majors_of(m, in_registers);
+  const std::string d = list(registers, 0, columns / 2);
   for (int step = 0; step < m.steps; ++step) {
     const std::string p = in_registers ? "{" + list(m.probabilities, kOperandRegisters * step, kOperandRegisters) + "}"
                                        : fmt::format("%{}", m.steps + step);
-    const char* const sums = step > 0 ? "1" : m.apart.empty() ? "adds" : "0";
-    statement.line("{} {{{}}}, {}, %{}, {}, 1, 1{}", product, d, p, step, sums, majors);
+    statement.line("{} {{{}}}, {}, %{}, {}, 1, 1{}", product, d, p, step, step > 0 ? "1" : "adds", majors);
   }
   for (int step = 0; step < m.steps; ++step) statement.in("l", fmt::format("v[{}]", step));
   if (!in_registers)
     for (int step = 0; step < m.steps; ++step) statement.in("l", fmt::format("p[{}]", step));
-  const std::string p = in_registers ? "" : fmt::format("const uint64 (&p)[{}], ", m.steps);
+  return statement.in("r", "adds").text();
+}
+
+std::string issue(const OutputMatrix& m) {
+  const std::string p = m.probabilities.empty() ? fmt::format("const uint64 (&p)[{}], ", m.steps) : "";
   return function(fmt::format("issue({}const uint64 (&v)[{}], uint32 adds)", p, m.steps),
-                  statement.in("r", "adds").text());
+                  issue(m, m.registers, m.columns));
+}
+
+// The same piece by piece, each with the columns of V from its own first one on.
+std::string issue_apart(const OutputMatrix& m) {
+  std::string pieces = "    constexpr uint32 adds = 0;\n";
+  for (int piece = 0; piece * m.columns_apart < m.columns; ++piece)
+    pieces += fmt::format("    if constexpr (kPiece == {}) {{\n{}    }}\n", piece,
+                          issue(m, m.apart, std::min(m.columns_apart, m.columns - piece * m.columns_apart)));
+  return "  template <int kPiece>\n" + function(fmt::format("issue(const uint64 (&v)[{}])", m.steps), pieces);
 }
 
 // Two 16-bit elements of neighbouring columns in each; from names to registers that the compiler sees, or to others.
@@ -287,12 +301,20 @@ std::string read(std::string_view registers, int count) {
   return function(fmt::format("read(float (&values)[{}])", count), statement.text());
 }
 
-// What stands apart.
+// A piece that stands apart.
 std::string add_apart(const OutputMatrix& m) {
-  Statement statement;
-  for (int i = 0; i < count_of(m.columns); ++i)
-    statement.line("add.f32 {0}{1}, {0}{1}, {2}{1}", m.registers, i, m.apart);
-  return function("add()", statement.text());
+  std::string pieces;
+  for (int first = 0; first < m.columns; first += m.columns_apart) {
+    Statement statement;
+    for (int i = 0; i < count_of(std::min(m.columns_apart, m.columns - first)); ++i)
+      if (m.weighs)
+        statement.line("fma.rn.f32 {0}{1}, {2}{3}, %0, {0}{1}", m.registers, count_of(first) + i, m.apart, i);
+      else
+        statement.line("add.f32 {0}{1}, {0}{1}, {2}{3}", m.registers, count_of(first) + i, m.apart, i);
+    if (m.weighs) statement.in("f", "factor");
+    pieces += fmt::format("    if constexpr (kPiece == {}) {{\n{}    }}\n", first / m.columns_apart, statement.text());
+  }
+  return "  template <int kPiece>\n" + function(m.weighs ? "add(float factor)" : "add()", pieces);
 }
 
 // Of e4m3 two pairs of keys of 16 are neighbours: those of a lane in the first and in the second eight.
@@ -351,6 +373,7 @@ std::string render(const ScoreMatrix& m) {
                           declare("f32", m.registers, m.keys / 2) +
                           issue("issue", m.registers, m.dtype, m.keys, m.steps) + clear(m) + add(m) + hide(m) +
                           maximum(m) + subtract(m) + exponentiate(m);
+  if (is_of_8_bits(m.dtype)) functions += multiply(m.registers, m.keys / 2);
   if (m.transforms) functions += transform(m.registers, m.keys);
   if (!m.probabilities.empty()) functions += exponentiate_and_drop(m);
   if (m.packs) functions += pack(m.registers, m.dtype, m.keys / 4);
@@ -375,15 +398,18 @@ std::string render(const ProbabilityMatrix& m) {
 
 std::string render(const OutputMatrix& m) {
   const int count = count_of(m.columns);
-  const std::string declarations =
-      m.apart.empty() ? declare("f32", m.registers, count)
-                      : function("declare()", fmt::format("    asm volatile(\".reg .f32 {0}<{2}>, {1}<{2}>;\");\n",
-                                                          m.registers, m.apart, count));
+  const bool apart = !m.apart.empty();
+  std::string products = declare("f32", m.registers, count) + issue(m);
+  if (apart) {
+    const int pieces = (m.columns + m.columns_apart - 1) / m.columns_apart;
+    products = fmt::format("  static constexpr int kPieces = {}, kColumnsOfPiece = {};\n", pieces, m.columns_apart) +
+               function("declare()", fmt::format("    asm volatile(\".reg .f32 {}<{}>, {}<{}>;\");\n", m.registers,
+                                                 count, m.apart, count_of(m.columns_apart))) +
+               issue_apart(m) + add_apart(m);
+  }
   return structure(m.type,
-                   declarations + issue(m) + multiply(m.registers, count) + pack(m.registers, m.packed, count / 2) +
-                       (m.apart.empty() ? "" : add_apart(m)) +
-                       (m.reads || !m.apart.empty() ? clear(m.registers, count) : "") +
-                       (m.reads ? read(m.registers, count) : "") +
+                   products + multiply(m.registers, count) + pack(m.registers, m.packed, count / 2) +
+                       (m.reads || apart ? clear(m.registers, count) : "") + (m.reads ? read(m.registers, count) : "") +
                        (m.stores ? send("store(SmemAddress at)", "st.shared.v4.f32", "r", m.registers, count) : "") +
                        (m.adds ? send("add_to(float* at)", "red.global.add.v4.f32", "l", m.registers, count) : ""));
 }

@@ -51,7 +51,10 @@ struct OutputMatrix {
   bool transposes = false;         // P in shared memory, whose rows are then keys
   bool rows_are_columns = false;   // of V in memory: its rows are columns of the output; so they are of e4m3
   DType packed = dtype;            // what pairs of results become
-  std::string_view apart = {};     // registers of products that are added to the output; empty: they are summed there
+  // Registers of products that are added to the output, so many columns of it at a time; empty: they are summed there.
+  std::string_view apart = {};
+  int columns_apart = 0;
+  bool weighs = false;  // what is added has a factor
 };
 std::string render(const OutputMatrix& matrix);
 

@@ -43,9 +43,6 @@ int available_registers(const HopperVariant& variant);
 
 // Of queries of e4m3, whose rows are copied 16 bytes at a time.
 inline constexpr int kHeadDimStepOfE4m3 = 16;
-// Columns of an output whose products with values may be summed apart from it, which takes as many registers again: a
-// consumer has some left for its scores.
-inline constexpr int kMostSummedApart = 160;
 
 // Heads of a group that may share a tile: a warp stores 16 rows at once.
 inline constexpr int kMaxPackedHeads = 16;

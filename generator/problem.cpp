@@ -98,16 +98,21 @@ void validate_e4m3_queries(const Problem& problem) {
     if (dim % generator::kHeadDimStepOfE4m3 != 0)
       throw Error(ErrorCode::invalid_argument, fmt::format("{}: must be a multiple of {} for queries of e4m3, was {}",
                                                            name, generator::kHeadDimStepOfE4m3, dim));
-  if (!problem.fast_sums && problem.head_dim_v > generator::kMostSummedApart)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("head_dim_v: must be at most {} for queries of e4m3 without fast_sums, was {}",
-                            generator::kMostSummedApart, problem.head_dim_v));
   if (!problem.e4m3)
     throw Error(ErrorCode::invalid_argument, "e4m3_queries: must not be true without e4m3, which keys must be of, too");
   for (const auto& [name, asked] : {std::pair{"token_scales", problem.token_scales},
                                     {"dropout", problem.dropout || problem.dropout_mask != nullptr}})
     if (asked)
       throw Error(ErrorCode::invalid_argument, fmt::format("{}: must not be true beside queries of e4m3", name));
+}
+
+// Such sums of values would have no place for their scales.
+void validate_block_scales(const Problem& problem) {
+  if (!problem.e4m3_queries)
+    throw Error(ErrorCode::invalid_argument,
+                "block_scales: must not be true without e4m3_queries, whose scales they are");
+  for (const auto& [name, asked] : {std::pair{"ragged", problem.ragged}, {"fast_sums", problem.fast_sums}})
+    if (asked) throw Error(ErrorCode::invalid_argument, fmt::format("{}: must not be true beside block_scales", name));
 }
 
 const generator::FunctionText* class_of(const generator::FunctionText* function) {
@@ -183,6 +188,7 @@ void validate(const Problem& problem) {
   if (problem.e4m3_queries) validate_e4m3_queries(problem);
   if (problem.fast_sums && !problem.e4m3_queries)
     throw Error(ErrorCode::invalid_argument, "fast_sums: must not be true without e4m3_queries, whose sums they are");
+  if (problem.block_scales) validate_block_scales(problem);
 }
 
 std::string to_string(const ShapeBucket& bucket) {

@@ -12,6 +12,7 @@
 #include "generator/features.h"
 #include "generator/plan.h"
 #include "generator/pruning.h"
+#include "generator/source.h"
 #include "generator/tunables.h"
 
 namespace flashjit::generator {
@@ -48,7 +49,10 @@ std::optional<Variant> first_legal(std::span<const DefaultRule> rules, const Pro
 }
 
 [[noreturn]] void no_default(const Problem& problem, const Architecture& architecture) {
-  const std::string_view why = needs_tma(problem) ? ": keys and values of e4m3 need the hopper family, of sm_90a" : "";
+  const std::string_view why =
+      problem.e4m3_queries ? ": products of e4m3 need sm_89 or a later architecture"
+      : problem.e4m3       ? ": keys and values of e4m3 beside queries of 16 bits need the hopper family, of sm_90a"
+                           : "";
   throw Error(ErrorCode::unsupported,
               fmt::format("no default variant of {} fits {}{}", to_string(problem), architecture.name, why));
 }
@@ -101,7 +105,11 @@ class Explanations {
 
 }  // namespace
 
-bool needs_tma(const Problem& problem) noexcept { return has_part(Slot::stored, problem); }
+// Products of e4m3 are mma.sync's, too, but not where wgmma has them at twice the rate.
+bool needs_tma(const Problem& problem, const Architecture& architecture) noexcept {
+  const bool by_mma = problem.e4m3_queries && converts_to_e4m3(architecture) && !has_hopper_kernels(architecture);
+  return has_part(Slot::stored, problem) && !by_mma;
+}
 
 std::string why_illegal(const Problem& problem, const Variant& variant, const Architecture& architecture) {
   return std::visit(
@@ -160,7 +168,7 @@ std::vector<Variant> default_variants(const Problem& problem, const Architecture
   const std::vector<ShapeBucket> buckets = shape_buckets();
   std::for_each(buckets.rbegin(), buckets.rend(),
                 [&](const ShapeBucket& bucket) { add(default_variant(problem, architecture, bucket)); });
-  if (!needs_tma(problem)) add(default_without_tma(problem, architecture));
+  if (!needs_tma(problem, architecture)) add(default_without_tma(problem, architecture));
   return variants;
 }
 

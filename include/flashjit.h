@@ -380,11 +380,13 @@ typedef struct flashjit_problem {
   int32_t token_scales; /* 1: of those with a scale for each token and head */
   int32_t e4m3_queries; /* 1: of those whose q is of kDLFloat8_e4m3fn, too; dtype is out's then */
   int32_t fast_sums;    /* 1: of those that have it */
+  int32_t block_scales; /* 1: of those with scales of blocks of rows */
+  int32_t reserved_end; /* 0 */
 } flashjit_problem;
 #define FLASHJIT_PROBLEM_INIT                                                                                        \
   {                                                                                                                  \
     sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, \
-        NULL, 0, 0, 0, 0, 0, 0                                                                                       \
+        NULL, 0, 0, 0, 0, 0, 0, 0, 0                                                                                 \
   }
 
 /* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */

@@ -185,6 +185,9 @@ struct ScaleTensor {
 struct E4m3Arguments {
   ScaleTensor keys, values;
 };
+// Rows of q, k and v that have one scale, where these have scales of blocks.
+constexpr int kRowsOfScale = 128;
+
 // Likewise of queries, with their heads. parts/products/e4m3.cuh
 struct E4m3QueryArguments {
   ScaleTensor queries;

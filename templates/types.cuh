@@ -10,6 +10,8 @@ using SmemAddress = unsigned int;  // a 32-bit address in the shared window
 // The 16-bit element types. In registers two of them travel in one uint32, the lower index in the lower half.
 struct Half {};
 struct BFloat16 {};
+// E4m3, as what is multiplied: four in a uint32.
+struct E4m3Element {};
 // f32, which only kernels beside those of attention read and write rows of.
 struct Single {};
 

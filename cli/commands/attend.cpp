@@ -24,9 +24,10 @@ namespace flashjit::cli {
 namespace {
 
 constexpr const char* kEpilog =
-    R"help(Files: little-endian float16, float32 or float64, those of masks bool, int32 or int64; C or Fortran order. Q, K and
-V are (batch, seqlen, heads, head_dim); Q may have more heads than K and V (a multiple), V another head dimension than
-Q and K. Texts are C++ for the GPU, which runs them, or the emulator.
+    R"help(Files: little-endian float16, float32 or float64, those of masks bool, int32 or int64; C or Fortran order. What is to be
+e4m3 may also be uint8: its bytes, as they are. Q, K and V are (batch, seqlen, heads, head_dim); Q may have more heads
+than K and V (a multiple), V another head dimension than Q and K. Texts are C++ for the GPU, which runs them, or the
+emulator.
 Sequences of different lengths: see the options from --cu-seqlens-q to --page-table. With --cu-seqlens-q Q and the result
 are (total, heads_q, head_dim) and the LSE is (heads_q, total); with --cu-seqlens-kv so are K and V. Rows of no sequence
 become 0, their LSE -inf. Offsets, lengths, indices and pages that there are not are refused where a kernel runs; the CPU
@@ -46,6 +47,7 @@ Examples:
   flashjit attend q.npy k.npy v.npy -o out.npy --mask causal --mask "(query - key) % step == 0" --capture step=4
   flashjit attend q.npy pages_k.npy pages_v.npy -o out.npy --page-table table.npy --seqused-kv lengths.npy
   flashjit attend q.npy k.npy v.npy -o out.npy --e4m3 --k-scale of_k.npy --v-scale of_v.npy
+  flashjit attend q.npy k.npy v.npy -o out.npy --e4m3 --e4m3-queries --q-scale of_q.npy --check
   flashjit attend q.npy k.npy v.npy -o out.npy --check --device emulate --arch sm_80
   flashjit attend q.npy k.npy v.npy --mask causal --grad dout.npy --dq dq.npy --dk dk.npy --dv dv.npy --check)help";
 
@@ -87,6 +89,8 @@ void print_json(const AttendOptions& options, const Answer& answer, const std::o
   Json json = {{"device", answer.device},
                {"dtype", options.dtype},
                {"e4m3", options.e4m3},
+               {"e4m3_queries", options.e4m3_queries},
+               {"fast_sums", options.fast_sums},
                {"mask", options.texts.is_causal() ? "causal" : "full"},
                {"window", options.features.window.empty() ? Json() : Json({asked.window.left, asked.window.right})},
                {"chunk", options.features.chunk ? Json(*options.features.chunk) : Json()},
@@ -229,8 +233,18 @@ void add_attend(CLI::App& app, Command& command) {
               "Split the keys into parts of so many, whatever the batch: a row's bits depend on that row alone "
               "[default: as the GPU wants it]");
   add_dtype_option(attend, options->dtype, "Precision to compute in");
-  add_flag(attend, "--e4m3", options->e4m3,
-           "K and V are what a cache of e4m3 has: their numbers are rounded to it; needs sm_90a, or the CPU");
+  CLI::Option* const e4m3 = add_flag(
+      attend, "--e4m3", options->e4m3,
+      "K and V are what a cache of e4m3 has: their numbers are rounded to it; needs sm_90a, queries of e4m3, or the "
+      "CPU");
+  CLI::Option* const queries = add_flag(attend, "--e4m3-queries", options->e4m3_queries,
+                                        "So is Q, and products are of e4m3; --dtype is of the result; from sm_89 on");
+  need(queries, e4m3);
+  need(
+      add_flag(attend, "--fast-sums", options->fast_sums,
+               "The same, with sums of products as the tensor core makes them, and not in f32; beside scales of blocks "
+               "they are in f32 all the same"),
+      queries);
   add_choice(attend, "--device", options->device.device, {"auto", "gpu", "emulate", "cpu"},
              "gpu, emulate (the GPU's kernel in the emulator: for small shapes), cpu (the reference in double "
              "precision), or auto: the GPU if there is one, else the CPU");

@@ -47,7 +47,7 @@ struct CallOnDevice {
         k(inputs.k.to_device(nullptr, ordinal)),
         v(inputs.v.to_device(nullptr, ordinal)),
         // Kernels do not write rows that belong to no sequence.
-        out(HostTensor(inputs.q.dtype(), inputs.out_shape()).to_device(nullptr, ordinal)),
+        out(HostTensor(inputs.out_dtype(), inputs.out_shape()).to_device(nullptr, ordinal)),
         lse(empty_lse(inputs.lse_shape()).to_device(nullptr, ordinal)),
         options(
             inputs.texts.on_device(with_tensors(inputs.options, inputs.tensors, ordinal, tensors), ordinal, tensors)) {}
@@ -197,7 +197,7 @@ Answer attend_by_reference(const Inputs& inputs) {
   answer.device = "CPU reference";
   if (inputs.gradients) add_reference_gradients(inputs, answer);
   answer.cpu_ms = milliseconds_since(start);
-  answer.out = HostTensor::from_doubles(inputs.q.dtype(), inputs.out_shape(), result.out.data(), result.out.size());
+  answer.out = HostTensor::from_doubles(inputs.out_dtype(), inputs.out_shape(), result.out.data(), result.out.size());
   answer.lse = HostTensor::from_doubles(DType::f32, inputs.lse_shape(), result.lse.data(), result.lse.size());
   return answer;
 }

@@ -36,10 +36,11 @@ struct Inputs {
   AttentionOptions options_on_host() const { return texts.on_host(with_tensors(options, tensors)); }
   Dims out_shape() const;  // (batch, seqlen_q, heads_q, head_dim_v)
   Dims lse_shape() const;  // (batch, heads_q, seqlen_q)
+  DType out_dtype() const { return options.out_dtype.value_or(q.dtype()); }
 };
 
 struct Answer {
-  HostTensor out;  // the dtype of q
+  HostTensor out;
   HostTensor lse;  // f32
   // Those that are asked for, in the dtypes of what they are of.
   std::optional<HostTensor> dq, dk, dv, dbias, dslopes, dsinks;

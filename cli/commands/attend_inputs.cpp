@@ -84,6 +84,8 @@ AttentionOptions asked_options(const AttendOptions& options) {
   AttentionOptions asked = options.features.options(options.texts.is_causal());
   asked.softmax_scale = options.scale;
   asked.fixed_split_size = options.fixed_split_size;
+  if (options.e4m3_queries) asked.out_dtype = parse_dtype(options.dtype);
+  if (options.fast_sums) asked.accumulate = Accumulate::fast;
   return asked;
 }
 
@@ -95,10 +97,11 @@ Inputs read_inputs(const AttendOptions& options, DType dtype) {
   const ProgressLine progress("reading the inputs");
   const AttentionOptions asked = asked_options(options);
   const TensorFiles& files = options.tensors;
+  const auto dtype_of = [&](bool is_e4m3) { return is_e4m3 ? DType::e4m3 : dtype; };
   const auto read_kv = [&](const std::string& path) {
-    return read_input(path, options.e4m3 ? DType::e4m3 : dtype, "--cu-seqlens-kv", files.cu_seqlens_kv);
+    return read_input(path, dtype_of(options.e4m3), "--cu-seqlens-kv", files.cu_seqlens_kv);
   };
-  Inputs inputs{read_input(options.q, dtype, "--cu-seqlens-q", files.cu_seqlens_q),
+  Inputs inputs{read_input(options.q, dtype_of(options.e4m3_queries), "--cu-seqlens-q", files.cu_seqlens_q),
                 read_kv(options.k),
                 read_kv(options.v),
                 read_tensors(files),

@@ -43,8 +43,12 @@ constexpr TensorOption kTensorOptions[] = {
      "Which batch entry of K and V, or row of --page-table, a sequence has; (batch)", false},
     {"--page-table", &TensorFiles::page_table, &AttentionOptions::page_table, DType::i32,
      "K and V are pages, (pages, page_size, heads_kv, head_dim): which ones a sequence has; (batch, entries)", false},
+    {"--q-scale", &TensorFiles::q_scale, &AttentionOptions::q_scale, DType::f32,
+     "With --e4m3-queries, what Q is multiplied by: (1), (heads_q), (batch, heads_q) or (batch, heads_q, blocks of 128 "
+     "rows)"},
     {"--k-scale", &TensorFiles::k_scale, &AttentionOptions::k_scale, DType::f32,
-     "With --e4m3, what K is multiplied by: (1), (heads_kv), or K without its last dimension"},
+     "With --e4m3, what K is multiplied by: (1), (heads_kv), or K without its last dimension, or with --e4m3-queries "
+     "in its place (batch, heads_kv), or (batch, heads_kv, blocks of 128 keys)"},
     {"--v-scale", &TensorFiles::v_scale, &AttentionOptions::v_scale, DType::f32, "Likewise V"},
 };
 
@@ -83,6 +87,15 @@ void require_apart(const AttendOptions& options) {
     }
     others.emplace_back(result->option, &path);
   }
+}
+
+void require_scales(const AttendOptions& options) {
+  const TensorFiles& files = options.tensors;
+  if (!files.q_scale.empty() && !options.e4m3_queries)
+    refuse(fmt::format("--q-scale: must be given only with --e4m3-queries, was {}", files.q_scale));
+  for (const auto& [option, given] : {std::pair{"--k-scale", &files.k_scale}, {"--v-scale", &files.v_scale}})
+    if (!given->empty() && !options.e4m3)
+      refuse(fmt::format("{}: must be given only with --e4m3, was {}", option, *given));
 }
 
 void require_results(const AttendOptions& options) {
@@ -144,6 +157,7 @@ void require_choices(const AttendOptions& options) {
     if (options.device.device == "cpu")
       refuse("--grad-variant: must not be given with --device cpu, which runs no kernel");
   }
+  require_scales(options);
   require_results(options);
   require_backward(options, options.device.device == "gpu" || options.device.device == "emulate");
   require_apart(options);

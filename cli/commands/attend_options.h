@@ -18,7 +18,7 @@ namespace flashjit::cli {
 struct TensorFiles {
   std::string slopes, sinks, bias, boolean_mask, documents, prefix, tree, dropout_mask;
   std::string cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, leftpad_kv, batch_indices_kv, page_table;
-  std::string k_scale, v_scale;
+  std::string q_scale, k_scale, v_scale;
 };
 
 // All of them, in the order of --help.
@@ -40,7 +40,8 @@ struct AttendOptions {
   TextOptions texts;
   FeatureOptions features;
   DeviceChoice device;
-  bool check = false, json = false, e4m3 = false;
+  bool check = false, json = false;
+  bool e4m3 = false, e4m3_queries = false, fast_sums = false;
   std::optional<float> scale;
   int fixed_split_size = 0;
 };

@@ -88,6 +88,15 @@ NpyHeader read_header(File& file, const std::string& path) {
 constexpr std::pair<const char*, DType> kElements[] = {
     {"<f2", DType::f16}, {"<f4", DType::f32}, {"<i4", DType::i32}, {"<i8", DType::i64}, {"|b1", DType::boolean}};
 
+constexpr const char* kBytes = "|u1";  // of e4m3, which files do not tell from others
+
+// What a file says of elements that it has as they are.
+const char* descr_of(DType dtype) {
+  for (const auto& [descr, of_file] : kElements)
+    if (of_file == dtype) return descr;
+  return kBytes;
+}
+
 bool is_whole(DType dtype) { return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::boolean; }
 
 std::size_t whole_element_size(const std::string& path, const std::string& descr) {
@@ -103,9 +112,12 @@ std::size_t element_size(const std::string& path, const std::string& descr, DTyp
   if (descr == "<f2") return 2;
   if (descr == "<f4") return 4;
   if (descr == "<f8") return 8;
-  fail(path, fmt::format("the elements must be little-endian float16, float32 or float64 ('<f2', '<f4', '<f8'), were "
-                         "'{}'",
-                         descr));
+  const bool may_be_bytes = dtype == DType::e4m3;
+  if (may_be_bytes && (descr == kBytes || descr == "|V1")) return 1;
+  fail(path,
+       fmt::format("the elements must be {}little-endian float16, float32 or float64 ({}'<f2', '<f4', '<f8'), were "
+                   "'{}'",
+                   may_be_bytes ? "bytes of e4m3, or " : "", may_be_bytes ? "'|u1', '|V1', " : "", descr));
 }
 
 // A size of 0 makes the array empty whatever the others are; they are bounded so that strides do not overflow either.
@@ -133,6 +145,7 @@ std::size_t count_elements(const std::string& path, const Dims& shape, std::size
 }
 
 double element_at(const std::string& bytes, std::size_t size, std::size_t index) {
+  if (size == 1) return load_element(bytes.data(), DType::e4m3, static_cast<std::int64_t>(index));
   if (size == 2) return load_element(bytes.data(), DType::f16, static_cast<std::int64_t>(index));
   if (size == 4) return load_element(bytes.data(), DType::f32, static_cast<std::int64_t>(index));
   double value;
@@ -228,12 +241,11 @@ HostTensor read_npy(const std::string& path) {
 
 std::string npy_bytes(const HostTensor& tensor) {
   const HostTensor elements = tensor.dtype() == DType::bf16 ? tensor.converted_to(DType::f32) : tensor;
-  const auto of_file = std::find_if(std::begin(kElements), std::end(kElements),
-                                    [&](const auto& each) { return each.second == elements.dtype(); });
   std::string shape;
   for (const std::int64_t size : tensor.shape()) shape += fmt::format("{}, ", size);
   if (!shape.empty()) shape.resize(shape.size() - (tensor.shape().size() == 1 ? 1 : 2));  // (3,) but (2, 3)
-  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", of_file->first, shape);
+  std::string header =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", descr_of(elements.dtype()), shape);
   header.append(kAlignment - 1 - (kPrefix + header.size()) % kAlignment, ' ');
   header += '\n';
   std::string bytes(kMagic);

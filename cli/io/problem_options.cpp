@@ -101,26 +101,34 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
   options.insert(options.end(), dropout.begin(), dropout.end());
   options.push_back(add_flag(subcommand, "--dropout-mask", features.dropout_mask,
                              "A tensor says which probabilities stay; calls take any"));
-  options.push_back(add_flag(subcommand, "--ragged", features.ragged,
-                             "Sequences have different lengths, which tensors say; calls take any, 0 among them"));
-  options.push_back(
+  CLI::Option* const ragged =
+      add_flag(subcommand, "--ragged", features.ragged,
+               "Sequences have different lengths, which tensors say; calls take any, 0 among them");
+  CLI::Option* const paged =
       add_flag(subcommand, "--paged", features.paged,
-               "The same, with keys and values in pages that a table names; calls take pages of any size"));
-  CLI::Option* const e4m3 = add_flag(subcommand, "--e4m3", features.e4m3,
-                                     "Keys and values are of e4m3, with a scale for all keys of a head; needs sm_90a");
+               "The same, with keys and values in pages that a table names; calls take pages of any size");
+  options.push_back(ragged), options.push_back(paged);
+  CLI::Option* const e4m3 =
+      add_flag(subcommand, "--e4m3", features.e4m3,
+               "Keys and values are of e4m3, with a scale for all keys of a head; needs sm_90a, or queries of e4m3");
   options.push_back(e4m3);
   CLI::Option* const token_scales =
       add_flag(subcommand, "--token-scales", features.token_scales, "The same, with a scale for each key of each head");
   options.push_back(token_scales);
   need(token_scales, e4m3);
-  CLI::Option* const queries = add_flag(subcommand, "--e4m3-queries", features.e4m3_queries,
-                                        "Queries are of e4m3, too, and so are products; --dtype is of the output");
+  CLI::Option* const queries =
+      add_flag(subcommand, "--e4m3-queries", features.e4m3_queries,
+               "Queries are of e4m3, too, and so are products; --dtype is of the output; from sm_89 on");
   options.push_back(queries);
   need(queries, e4m3);
   exclude(queries, token_scales);
   options.push_back(add_flag(subcommand, "--fast-sums", features.fast_sums,
                              "The same, with sums of products as the tensor core makes them, and not in f32"));
   need(options.back(), queries);
+  options.push_back(add_flag(subcommand, "--block-scales", features.block_scales,
+                             "The same, with scales of blocks of 128 rows of queries, keys and values"));
+  need(options.back(), queries);
+  for (CLI::Option* const other : {options[options.size() - 2], ragged, paged}) exclude(options.back(), other);
   return options;
 }
 
@@ -236,6 +244,7 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
   if (token_scales) all.k_scale = all.v_scale = Tensor(nullptr, DType::f32, {0, 0, 0});
   if (e4m3_queries) all.out_dtype = dtype;
   if (fast_sums) all.accumulate = Accumulate::fast;
+  if (block_scales) all.k_scale = Tensor(nullptr, DType::f32, {0, 0, 0});
   const DType of_q = e4m3_queries ? DType::e4m3 : dtype, of_kv = e4m3 ? DType::e4m3 : dtype;
   if (e4m3_queries) require_e4m3_products(dims, fast_sums, all);
   return for_option("--window", [&] { return problem_of(of_q, dims.head_dim, dims.head_dim_v, all, of_kv); });

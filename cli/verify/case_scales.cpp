@@ -12,16 +12,23 @@ namespace {
 constexpr double kLargest = 448;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-enum class ScalesOf { tokens, heads_of_entries, heads, all, none };
+constexpr std::int64_t kRowsOfBlock = 128;  // that have one scale, where blocks do
+
+enum class ScalesOf { tokens, blocks, heads_of_entries, heads, all, none };
+
+std::int64_t blocks_of(const Dims& rows) { return (rows[1] + kRowsOfBlock - 1) / kRowsOfBlock; }
 
 Dims shape_of(ScalesOf of, const Dims& rows) {
   if (of == ScalesOf::tokens) return {rows[0], rows[1], rows[2]};
+  if (of == ScalesOf::blocks) return {rows[0], rows[2], blocks_of(rows)};
   if (of == ScalesOf::heads_of_entries) return {rows[0], rows[2]};
   return {of == ScalesOf::heads ? rows[2] : 1};
 }
 // Of a row, counted through the tensor.
 std::int64_t place_of(ScalesOf of, std::int64_t row, const Dims& rows) {
   const std::int64_t seqlen = rows[1], heads = rows[2];
+  if (of == ScalesOf::blocks)
+    return (row / heads / seqlen * heads + row % heads) * blocks_of(rows) + row / heads % seqlen / kRowsOfBlock;
   if (of == ScalesOf::heads_of_entries) return row / heads / seqlen * heads + row % heads;
   return of == ScalesOf::tokens ? row : of == ScalesOf::heads ? row % heads : 0;
 }
@@ -77,11 +84,13 @@ void store_as_e4m3(HostTensor& k, HostTensor& v, bool token_scales, std::uint64_
   store(v, &AttentionOptions::v_scale);
 }
 
-void store_as_e4m3(HostTensor& q, HostTensor& k, HostTensor& v, std::uint64_t seed,
+void store_as_e4m3(HostTensor& q, HostTensor& k, HostTensor& v, bool block_scales, std::uint64_t seed,
                    std::vector<OptionTensor>& tensors) {
   constexpr ScalesOf kAll[] = {ScalesOf::heads_of_entries, ScalesOf::heads, ScalesOf::all, ScalesOf::none};
+  const std::uint64_t of_blocks = block_scales ? 1 + seed / 64 % 7 : 0;  // a bit for each of the three
   const auto store = [&](HostTensor& rows, std::uint64_t which, std::optional<Tensor> AttentionOptions::*option) {
-    const ScalesOf of = kAll[which % std::size(kAll)];
+    const std::uint64_t bit = option == &AttentionOptions::q_scale ? 1 : option == &AttentionOptions::k_scale ? 2 : 4;
+    const ScalesOf of = (of_blocks & bit) != 0 ? ScalesOf::blocks : kAll[which % std::size(kAll)];
     HostTensor scales = positive_scales_of(rows, of);
     rows = stored(rows, of, scales);
     if (of != ScalesOf::none) tensors.push_back({option, std::move(scales)});

@@ -16,8 +16,10 @@ namespace flashjit::cli {
 void store_as_e4m3(HostTensor& k, HostTensor& v, bool token_scales, std::uint64_t seed,
                    std::vector<OptionTensor>& tensors);
 
-// Likewise of q, k and v where all are of e4m3: for each head of a batch entry, each head, all, or none.
-void store_as_e4m3(HostTensor& q, HostTensor& k, HostTensor& v, std::uint64_t seed, std::vector<OptionTensor>& tensors);
+// Likewise of q, k and v where all are of e4m3: for each head of a batch entry, each head, all, or none. With
+// block_scales of those that the seed says, one of them at least, for each block of rows.
+void store_as_e4m3(HostTensor& q, HostTensor& k, HostTensor& v, bool block_scales, std::uint64_t seed,
+                   std::vector<OptionTensor>& tensors);
 
 // Rows of so many elements that they begin at multiples of 16 bytes; behind their own they have NaN.
 HostTensor with_whole_rows(const HostTensor& rows);

@@ -130,7 +130,7 @@ CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const Att
                     case_tensors(problem, call_shape(shape), seed)};
   shape_scores(shape.scores, inputs.q, inputs.k);
   if (problem.e4m3_queries)
-    store_as_e4m3(inputs.q, inputs.k, inputs.v, seed, inputs.tensors);
+    store_as_e4m3(inputs.q, inputs.k, inputs.v, problem.block_scales, seed, inputs.tensors);
   else if (problem.e4m3)
     store_as_e4m3(inputs.k, inputs.v, problem.token_scales, seed, inputs.tensors);
   if (problem.e4m3_queries) inputs.options.out_dtype = problem.dtype;

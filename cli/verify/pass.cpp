@@ -6,11 +6,10 @@
 #include "cli/io/device.h"
 #include "cli/verify/backward_case.h"
 #include "cli/verify/random_case.h"
+#include "flashjit/error.h"
 
 namespace flashjit::cli {
 namespace {
-
-constexpr std::string_view kArchitectureOfE4m3 = "sm_90a";
 
 std::vector<CaseShape> forward_shapes(const Problem& problem, bool emulated) {
   return shapes_for(problem, emulated ? emulated_shapes() : verify_shapes());
@@ -24,9 +23,20 @@ std::unique_ptr<ComparedCase> make_forward(Engine& engine, const DeviceInfo& dev
   return made;
 }
 
+bool has_kernels(const Engine& engine, Problem problem, std::string_view architecture) {
+  problem.head_dim = problem.head_dim_v = 64;
+  try {
+    engine.default_variants(problem, architecture);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 RandomComparison draw_forward(Engine& engine, const DeviceInfo& device, std::uint64_t seed) {
   RandomScope scope;
-  scope.e4m3 = device.architecture == kArchitectureOfE4m3;
+  scope.e4m3_keys = has_kernels(engine, {.e4m3 = true}, device.architecture);
+  scope.e4m3_products = has_kernels(engine, {.e4m3 = true, .e4m3_queries = true}, device.architecture);
   const auto random = std::make_shared<RandomCase>(random_case(seed, scope));
   const auto make = [random, &engine, ordinal = device.ordinal]() -> std::unique_ptr<ComparedCase> {
     auto made =

@@ -135,15 +135,25 @@ ProblemDims random_dims(Dice& dice) {
 // By dice of its own, so that the rest is the same without it.
 struct Stored {
   bool e4m3 = false, token_scales = false;
-  bool queries = false, fast_sums = false;  // where the problem may have them
+  bool queries = false, fast_sums = false, block_scales = false;  // where the problem may have them
 };
 Stored random_stored(std::uint64_t seed) {
   Dice dice(seed ^ 0xe4e3);
-  const bool e4m3 = dice.one_in(4), token_scales = e4m3 && dice.one_in(2);
-  return {e4m3, token_scales, e4m3 && !token_scales && !dice.one_in(3), dice.one_in(2)};
+  const bool e4m3 = dice.one_in(3), token_scales = e4m3 && dice.one_in(3);
+  return {e4m3, token_scales, e4m3 && !token_scales && !dice.one_in(3), dice.one_in(2), dice.one_in(2)};
 }
-bool may_have_e4m3_queries(const Problem& problem) {
-  return problem.head_dim % 16 == 0 && problem.head_dim_v % 16 == 0 && !problem.dropout && !problem.dropout_mask;
+// Of the next head dims that such products have.
+void store_queries(Problem& problem, const Stored& stored) {
+  for (int* const head_dim : {&problem.head_dim, &problem.head_dim_v}) *head_dim = (*head_dim + 15) / 16 * 16;
+  problem.e4m3_queries = true;
+  problem.block_scales = stored.block_scales && !problem.ragged;
+  problem.fast_sums = stored.fast_sums && !problem.block_scales;
+}
+void store(Problem& problem, const Stored& stored, const RandomScope& scope) {
+  if (stored.queries && scope.e4m3_products && !problem.dropout && !problem.dropout_mask)
+    store_queries(problem, stored);
+  problem.e4m3 = problem.e4m3_queries || (stored.e4m3 && scope.e4m3_keys);
+  problem.token_scales = problem.e4m3 && stored.token_scales;
 }
 
 // Those of each batch entry, near 0 or far.
@@ -209,7 +219,6 @@ bool is_hopper(const Variant& variant) { return std::holds_alternative<HopperVar
 RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
   Dice dice(seed);
   RandomCase random;
-  const Stored stored = scope.e4m3 ? random_stored(seed) : Stored{};
   random.shape = random_shape(dice);
   if (!scope.far_scores && is_far(random.shape.scores)) random.shape.scores = Scores::random;
   // Some have few features and some nearly all.
@@ -222,10 +231,8 @@ RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
   random.texts = std::move(texts).texts();
   const ProblemDims dims = random_dims(dice);
   random.problem = random.texts.added_to(problem_of(dims.dtype, dims.head_dim, dims.head_dim_v, options));
-  random.problem.e4m3 = stored.e4m3, random.problem.token_scales = stored.token_scales;
-  random.problem.e4m3_queries = stored.queries && may_have_e4m3_queries(random.problem);
-  random.problem.fast_sums = random.problem.e4m3_queries && stored.fast_sums;
-  if (stored.e4m3) random.shape.seqlen_kv = std::max<std::int64_t>(1, random.shape.seqlen_kv);
+  store(random.problem, random_stored(seed), scope);
+  if (random.problem.e4m3) random.shape.seqlen_kv = std::max<std::int64_t>(1, random.shape.seqlen_kv);
   random.inputs = case_inputs(random.problem, random.shape, options, dice.bits());
   if (!random.texts.empty()) {
     for (const auto offsets : {&AttentionOptions::query_offsets, &AttentionOptions::key_offsets})

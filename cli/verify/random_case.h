@@ -25,13 +25,14 @@ struct RandomCase {
 };
 // What some have and others do without.
 struct RandomScope {
-  bool e4m3 = true;   // keys and values, which not every architecture reads
-  bool pages = true;  // of keys
+  bool e4m3_keys = true;      // and values, beside other queries
+  bool e4m3_products = true;  // queries, keys and values
+  bool pages = true;          // of keys
   bool block_masks = true;
   bool far_scores = true;  // infinite ones, such that f32 tells no neighbours apart, and NaN
 };
 // What backward kernels take.
-inline constexpr RandomScope kBackwardScope{false, false, false, false};
+inline constexpr RandomScope kBackwardScope{false, false, false, false, false};
 RandomCase random_case(std::uint64_t seed, const RandomScope& scope = {});
 
 // What a call for gradients of the case asks for; at least one.

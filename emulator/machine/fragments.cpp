@@ -236,23 +236,23 @@ void multiply_add(const RowTile& rows, const ColumnPanel& columns, int depth, Su
   }
 }
 
-void multiply_add_aligned(const MatrixTypes& types, const RowTile& rows, const ColumnPanel& columns, int depth,
+void multiply_add_aligned(const MatrixTypes& types, const RowTile& rows, const ColumnPanel& columns, int first, int end,
                           SumPanel& sums) {
   ColumnPanel column_points;
-  for (int k = 0; k < depth; ++k)
+  for (int k = first; k < end; ++k)
     for (int column = 0; column < kPanelColumns; ++column)
       column_points.at[k][column] = point_of(columns.at[k][column], smallest_normal(types.b));
   for (int row = 0; row < kTileRows; ++row) {
     float row_points[kMostDepth];
-    for (int k = 0; k < depth; ++k) row_points[k] = point_of(rows.at[row][k], smallest_normal(types.a));
+    for (int k = first; k < end; ++k) row_points[k] = point_of(rows.at[row][k], smallest_normal(types.a));
     for (int column = 0; column < kPanelColumns; ++column) {
       float& sum = sums.at[row][column];
       float terms[kMostDepth], plain = sum, largest_point = point_of(sum, 0);
-      for (int k = 0; k < depth; ++k) {
-        plain += terms[k] = rows.at[row][k] * columns.at[k][column];
+      for (int k = first; k < end; ++k) {
+        plain += terms[k - first] = rows.at[row][k] * columns.at[k][column];
         largest_point = std::max(largest_point, row_points[k] * column_points.at[k][column]);
       }
-      sum = std::isfinite(plain) ? add_aligned(sum, terms, depth, largest_point) : plain;
+      sum = std::isfinite(plain) ? add_aligned(sum, terms, end - first, largest_point) : plain;
     }
   }
 }

@@ -84,8 +84,9 @@ void multiply_add(const RowTile& rows, const ColumnPanel& columns, int depth, Su
 // The same as sm_90 does it with 8-bit floats: products and accumulator are aligned to the largest of their exponents
 // and lose what is more than 13 bits behind its point; so does the sum, which is exact otherwise. A product's exponent
 // is the sum of its factors', its significand may be up to 4. (Xie et al., "MMA-Sim", arXiv:2511.10909;
-// docs/emulator.md says what was compared with an H200: e4m3 with accumulators of f32.)
-void multiply_add_aligned(const MatrixTypes& types, const RowTile& rows, const ColumnPanel& columns, int depth,
+// docs/emulator.md says what was compared with an H200: e4m3 with accumulators of f32.) Products of the depths from
+// first to end: chips differ in how many they add at once.
+void multiply_add_aligned(const MatrixTypes& types, const RowTile& rows, const ColumnPanel& columns, int first, int end,
                           SumPanel& sums);
 
 }  // namespace flashjit::emulator

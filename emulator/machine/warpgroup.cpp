@@ -108,7 +108,7 @@ void multiply_rows(Warp& warp, const Wgmma& wgmma, const RowTile& rows, const st
     SumPanel sums = {};
     if (accumulates) gather_sums(wgmma.types.accumulator, registers, sums);
     if (is_8_bit_float(wgmma.types.a))
-      multiply_add_aligned(wgmma.types, rows, panels[panel], wgmma.depth, sums);
+      multiply_add_aligned(wgmma.types, rows, panels[panel], 0, wgmma.depth, sums);
     else
       multiply_add(rows, panels[panel], wgmma.depth, sums);
     scatter_sums(wgmma.types.accumulator, sums, registers);

@@ -129,6 +129,9 @@ template <class T>
 T max(T a, T b) {
   return a > b ? a : b;
 }
+// What is negative becomes 0.
+std::int32_t min_relu(std::int32_t a, std::int32_t b) { return max(min(a, b), 0); }
+std::int32_t max_relu(std::int32_t a, std::int32_t b) { return max(max(a, b), 0); }
 template <class T>
 T sad(T a, T b, T c) {
   return add(c, a < b ? sub(b, a) : sub(a, b));
@@ -361,11 +364,13 @@ void decode_neg(Decoding& decoding, Instruction& instruction) {
 
 // PTX ISA 9.7.1 min
 void decode_min(Decoding& decoding, Instruction& instruction) {
+  if (decoding.take("relu")) return take_uniform(decoding, instruction, 3, {{"s32", 32, elementwise<min_relu>}});
   take_uniform(decoding, instruction, 3, integer_types([]<class T> { return elementwise<min<T>>; }));
 }
 
 // PTX ISA 9.7.1 max
 void decode_max(Decoding& decoding, Instruction& instruction) {
+  if (decoding.take("relu")) return take_uniform(decoding, instruction, 3, {{"s32", 32, elementwise<max_relu>}});
   take_uniform(decoding, instruction, 3, integer_types([]<class T> { return elementwise<max<T>>; }));
 }
 

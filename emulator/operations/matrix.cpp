@@ -174,6 +174,15 @@ struct Mma : Detail {
   RegisterList d, a, b, c;
 };
 
+// As sm_89 has it, which adds 16 products of 8-bit floats at once; later chips keep more bits of an mma.sync (Xie et
+// al., "MMA-Sim", arXiv:2511.10909).
+void multiply_add_floats(const Mma& mma, const RowTile& rows, const ColumnPanel& columns, SumPanel& sums) {
+  constexpr int kAtOnce = 16;
+  if (!is_8_bit_float(mma.types.a)) return multiply_add(rows, columns, mma.depth, sums);
+  for (int first = 0; first < mma.depth; first += kAtOnce)
+    multiply_add_aligned(mma.types, rows, columns, first, first + kAtOnce, sums);
+}
+
 // PTX ISA 9.7.14.5.14 mma
 Outcome run_mma(Warp& warp, const Instruction& instruction, LaneMask active) {
   if (!whole_warp_takes_part(warp, active)) return Outcome::next;
@@ -191,7 +200,7 @@ Outcome run_mma(Warp& warp, const Instruction& instruction, LaneMask active) {
     add_integer_sums(sums, accumulators.data(), mma.saturates, registers);
   } else {
     gather_sums(mma.types.accumulator, accumulators.data(), sums);
-    multiply_add(rows, columns, mma.depth, sums);
+    multiply_add_floats(mma, rows, columns, sums);
     scatter_sums(mma.types.accumulator, sums, registers);
   }
   for (std::size_t i = 0; i < static_cast<std::size_t>(mma.d.count); ++i) warp.write(mma.d.slot[i], results[i], active);

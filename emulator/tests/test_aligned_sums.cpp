@@ -24,7 +24,7 @@ float sum_of(const MatrixTypes& types, float sum, float a0, float b0, float a1, 
   rows.at[kRow][0] = a0, rows.at[kRow][kMostDepth - 1] = a1;
   columns.at[0][kColumn] = b0, columns.at[kMostDepth - 1][kColumn] = b1;
   sums.at[kRow][kColumn] = sum;
-  multiply_add_aligned(types, rows, columns, kMostDepth, sums);
+  multiply_add_aligned(types, rows, columns, 0, kMostDepth, sums);
   return sums.at[kRow][kColumn];
 }
 

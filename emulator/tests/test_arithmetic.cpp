@@ -209,6 +209,8 @@ TEST_CASE("the emulator has signs, minima and maxima of integers") {
   check("min.u32 d32, a32, b32;", {{{kAll32, 1}, 1}});
   check("max.s32 d32, a32, b32;", {{{s32(-1), 1}, 1}});
   check("max.u32 d32, a32, b32;", {{{kAll32, 1}, kAll32}});
+  check("max.relu.s32 d32, a32, b32;", {{{s32(-1), s32(-5)}, 0}, {{s32(-1), 7}, 7}});
+  check("min.relu.s32 d32, a32, b32;", {{{s32(-1), 7}, 0}, {{9, 7}, 7}});
   check("min.s16 d16, a16, b16;", {{{s16(-1), 1}, s16(-1)}});
   check("max.u16 d16, a16, b16;", {{{0xffff, 1}, 0xffff}});
   check("min.s64 d64, a64, b64;", {{{kMin64, 1}, kMin64}});

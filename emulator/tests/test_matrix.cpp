@@ -134,18 +134,19 @@ struct Type {
 constexpr Type kF16{"f16", 16, 5, 10}, kBf16{"bf16", 16, 8, 7}, kTf32{"tf32", 32, 8, 23}, kE4m3{"e4m3", 8, 4, 3},
     kE5m2{"e5m2", 8, 5, 2}, kF32{"f32", 32, 8, 23};
 
-// The bits of a small integer, by the definition of the format.
+// The bits of an integer that the format has, by its definition.
 std::uint32_t encode(const Type& type, int value) {
   if (value == 0) return 0;
   const unsigned magnitude = static_cast<unsigned>(std::abs(value));
   int exponent = 31;
   while ((magnitude >> exponent) == 0) --exponent;
   const std::uint32_t fraction = magnitude - (1u << exponent);
-  REQUIRE(exponent <= type.mantissa_bits);
+  const int shift = type.mantissa_bits - exponent;
+  REQUIRE((shift >= 0 || fraction % (1u << -shift) == 0));
   const int bias = (1 << (type.exponent_bits - 1)) - 1;
   const std::uint32_t sign = value < 0 ? 1 : 0;
   return sign << (type.bits - 1) | static_cast<std::uint32_t>(exponent + bias) << type.mantissa_bits |
-         fraction << (type.mantissa_bits - exponent);
+         (shift >= 0 ? fraction << shift : fraction >> -shift);
 }
 
 // Rows by columns of integers.
@@ -245,6 +246,31 @@ TEST_CASE("mma.sync multiplies matrices of every shape and type") {
       append(expected, fragment(c.d, product(a, b, sums), position_in_d, of_d, lane, 0));
     }
     CHECK(run_clean(kernel, inputs) == expected);
+  }
+}
+
+TEST_CASE("mma.sync of 8-bit floats loses what is small beside the largest of 16 products and the accumulator") {
+  constexpr int kDepth = 32, kLarge = 128;
+  for (const auto& [place_of_one, expected_sum] : {std::pair{3, 0}, {15, 0}, {16, 1}, {20, 1}}) {
+    Matrix a(16, kDepth), b(kDepth, 8), sums(16, 8), expected(16, 8);
+    for (int row = 0; row < 16; ++row) a.at(row, 0) = -kLarge, a.at(row, place_of_one) = 1;
+    for (int column = 0; column < 8; ++column) b.at(0, column) = kLarge, b.at(place_of_one, column) = 1;
+    for (int& sum : sums.values) sum = kLarge * kLarge;
+    for (int& sum : expected.values) sum = expected_sum;
+    Kernel kernel;
+    kernel.inputs = 10, kernel.outputs = 4;
+    kernel.body =
+        fmt::format("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {}, {}, {}, {};\n", registers("out", 0, 4),
+                    registers("in", 0, 4), registers("in", 4, 2), registers("in", 6, 4));
+    Words inputs, outputs;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      append(inputs, fragment(kE4m3, a, position_in_a, 4, lane, 0));
+      append(inputs, fragment(kE4m3, b, position_in_b, 2, lane, 0));
+      append(inputs, fragment(kF32, sums, position_in_d, 4, lane, 0));
+      append(outputs, fragment(kF32, expected, position_in_d, 4, lane, 0));
+    }
+    CAPTURE(place_of_one);
+    CHECK(run_clean(kernel, inputs) == outputs);
   }
 }
 

@@ -94,8 +94,12 @@ int producer_threads(const Problem& problem, const HopperVariant& variant) {
   return variant.warp_specialized ? kWarpgroupThreads : 0;
 }
 
-// Whether products of values have registers of their own.
-bool sums_apart(const Problem& problem) { return problem.e4m3_queries && !problem.fast_sums; }
+// Of products that stand apart, so many columns at a time: halves of the output, and of a wide one, whose registers are
+// scarce, less.
+int columns_apart(const Problem& problem) {
+  constexpr int kWide = 160, kColumnsOfWide = 64, kColumnStep = 8;  // wgmma's
+  return problem.head_dim_v > kWide ? kColumnsOfWide : round_up(problem.head_dim_v / 2, kColumnStep);
+}
 
 // Of a warp that has all rows: the output and the query, unless that is long, and scores and P of its keys. Without
 // tensor cores a lane has some dims of all rows in f32.
@@ -117,7 +121,7 @@ int estimate_registers(const Problem& problem, const HopperVariant& variant) {
   const int scores = variant.block_kv / 2;
   const int second_scores = variant.overlap == GemmSoftmax::three_stage ? scores : 0;
   const int probabilities = variant.block_kv / (4 * q_elements_of_word(problem));
-  const int output = problem.head_dim_v / 2 * (sums_apart(problem) ? 2 : 1);
+  const int output = (problem.head_dim_v + (sums_apart(problem) ? columns_apart(problem) : 0)) / 2;
   const int rest = warpgroups(variant) <= 2 ? 36 : 32;
   const int for_overlap = variant.overlap == GemmSoftmax::serial        ? scores * 3 / 16
                           : variant.overlap == GemmSoftmax::three_stage ? scores / 8
@@ -229,6 +233,7 @@ std::string why_not_stored(const Problem& problem, const HopperVariant& v) {
     const std::string of = fmt::format(" for queries of {}", to_string(DType::e4m3));
     if (shares_rows(v)) return must("block_q", "64 or more" + of, v.block_q);
     if (v.block_kv % kDepth != 0) return must("block_kv", fmt::format("a multiple of {}{}", kDepth, of), v.block_kv);
+    if (std::string why = why_not_of_one_scale(problem, v.block_kv); !why.empty()) return why;
     return v.cluster == 1 ? "" : must("cluster", "1" + of, v.cluster);
   }
   if (v.block_q == kMmaRows) return {};
@@ -309,7 +314,6 @@ bool has_fetching_mask(const Problem& problem) {
 }
 
 bool is_ragged(const Problem& problem) { return problem.ragged; }
-bool is_of_8_bits(const Problem& problem) { return problem.e4m3_queries; }
 bool is_summed_fast(const Problem& problem) { return problem.fast_sums; }
 bool is_stored_in_8_bits(const Problem& problem) { return has_part(Slot::stored, problem) && !is_of_8_bits(problem); }
 
@@ -318,16 +322,26 @@ bool is_stored_in_8_bits(const Problem& problem) { return has_part(Slot::stored,
 // records, the fastest that several neighbouring buckets share. For few queries the last line is legal for every
 // problem, for more of them the last two are.
 constexpr DefaultRule kRules[] = {
-    // Products of e4m3: of what the throw-away kernel of docs/kernels/fp8.md was fastest with what does not spill.
-    {64, 64, Mask::full, "q128+", "hopper-q256-kv64-s4-qs2-whole-2stage-ppoff-lazy-dynamic-fused", is_summed_fast},
-    {64, 64, Mask::any, "q128+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-fused", is_summed_fast},
-    {64, 64, Mask::full, "q128+", "hopper-q192-kv96-s2-qs2-whole-2stage-ppoff-lazy-dynamic-fused", is_of_8_bits},
-    {64, 64, Mask::any, "q128+", "hopper-q192-kv96-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split", is_of_8_bits},
-    {128, 128, Mask::causal, "q128+", "hopper-q192-kv96-s2-qs2-whole-2stage-ppoff-lazy-dynamic-fused", is_summed_fast},
-    {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-fused", is_summed_fast},
-    {128, 128, Mask::full, "q128+", "hopper-q128-kv96-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split", is_of_8_bits},
-    {128, 128, Mask::any, "q128+", "hopper-q128-kv96-s2-qs2-whole-2stage-ppoff-rare-dynamic-fused", is_of_8_bits},
+    // Products of e4m3, from the tables of docs/kernels/fp8.md.
+    {64, 64, Mask::full, "q128+ kv1k-kv8k", "hopper-q256-kv64-s4-qs2-whole-2stage-ppoff-lazy-dynamic-fused",
+     is_summed_fast},
+    {64, 64, Mask::any, "q128+ kv1k-kv8k", "hopper-q256-kv64-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split",
+     is_summed_fast},
+    {64, 64, Mask::any, "q128+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split", is_summed_fast},
+    {64, 64, Mask::full, "q128+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-fused", is_of_8_bits},
+    {64, 64, Mask::any, "q128+ kv1k-kv2k", "hopper-q128-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split",
+     is_of_8_bits},
+    {64, 64, Mask::any, "q128+", "hopper-q192-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split", is_of_8_bits},
+    {128, 128, Mask::full, "q128+ kv1k-kv2k", "hopper-q128-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-fused",
+     is_summed_fast},
+    {128, 128, Mask::any, "q128+ kv1k-kv2k", "hopper-q128-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split",
+     is_summed_fast},
+    {128, 128, Mask::any, "q128+", "hopper-q192-kv96-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split", is_summed_fast},
+    {128, 128, Mask::any, "q128+", "hopper-q128-kv128-s2-qs2-whole-2stage-ppoff-lazy-dynamic-split", is_of_8_bits},
+    {256, 256, Mask::causal, "q128+ kv1k", "hopper-q128-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split",
+     is_summed_fast},
     {256, 256, Mask::any, "q128+", "hopper-q128-kv96-s2-qs1-half-2stage-ppoff-rare-dynamic-split", is_summed_fast},
+    {256, 256, Mask::any, "q128+", "hopper-q128-kv32-s3-qs1-whole-2stage-ppoff-rare-dynamic-split", is_of_8_bits},
     {128, 128, Mask::any, "q16+ w05", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv",
      is_of_8_bits},
     {256, 256, Mask::any, "q16+", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split", is_of_8_bits},
@@ -477,9 +491,10 @@ constexpr const char* kLowSchemes[] = {"2stage-ppoff-lazy-dynamic-split", "2stag
 // For even fewer, whose rows warps share.
 constexpr const char* kSharedTiles[] = {"q16-kv64-s3", "q16-kv64-s2", "q16-kv128-s3", "q16-kv128-s2"};
 // Of products of e4m3.
-constexpr const char* kTilesOf8Bits[] = {"q192-kv96", "q128-kv96", "q128-kv160", "q128-kv192", "q64-kv32"};
+constexpr const char* kTilesOf8Bits[] = {"q192-kv96",  "q192-kv128", "q128-kv128", "q256-kv64",
+                                         "q128-kv160", "q128-kv32",  "q64-kv32"};
 constexpr const char* kSchemesOf8Bits[] = {"2stage-ppoff-lazy-dynamic-fused", "2stage-ppoff-rare-dynamic-fused",
-                                           "2stage-ppoff-lazy-fixed-fused", "2stage-ppoff-rare-dynamic-split"};
+                                           "2stage-ppoff-lazy-dynamic-split", "2stage-ppoff-rare-dynamic-split"};
 constexpr const char* kSharedTilesOf8Bits[] = {"q16-kv64-s4", "q16-kv128-s3", "q16-kv128-s4"};
 constexpr const char* kSharedScheme = "qs1-whole-serial-ppoff-rare-fixed-split-splitkv";
 // Deep rings, where they fit.
@@ -576,7 +591,9 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
                                     .probabilities = p_in_registers ? "p" : "",
                                     .reads = variant.split_kv,
                                     .packed = problem.dtype,
-                                    .apart = sums_apart(problem) ? "t" : ""});
+                                    .apart = sums_apart(problem) ? "t" : "",
+                                    .columns_apart = columns_apart(problem),
+                                    .weighs = problem.block_scales});
 }
 
 // Of one SM: so many have registers, and shared memory where the rings are short.

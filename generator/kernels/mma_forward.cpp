@@ -49,17 +49,20 @@ constexpr auto kTunables = std::make_tuple(
 
 // --- The plan --------------------------------------------------------------------------------------------------------
 
+// Words of 16 bits of a row of queries, keys or values in shared memory.
+int columns_of(const Problem& problem, int head_dim) { return padded(head_dim / q_elements_of_word(problem)); }
+
 // Registers a thread needs: the output and score accumulators, two key steps of probabilities, a Q fragment or all of
 // Q, the softmax state, and the rest for addresses, one K or V fragment and the loop. The rest and the surcharges were
 // fitted to what ptxas 13.0 makes of the variants: those above the limit spill, those below do not, but for ALiBi at
 // head dim 128 without a causal mask, where 24 B spill on sm_80. Dropout spills with all of them and is not counted.
 int estimate_registers(const Problem& problem, const MmaVariant& variant) {
   const int m_tiles = variant.block_q / variant.warps / 16;
-  const int head_dim = padded(problem.head_dim), head_dim_v = padded(problem.head_dim_v);
+  const int columns = columns_of(problem, problem.head_dim), head_dim_v = padded(problem.head_dim_v);
   const int output = m_tiles * head_dim_v / 8 * 4;
   const int scores = m_tiles * variant.block_kv / 8 * 4;
   const int probabilities = 2 * m_tiles * 4;
-  const int query = m_tiles * 4 * (variant.query == QuerySource::registers ? head_dim / 16 : 1);
+  const int query = m_tiles * 4 * (variant.query == QuerySource::registers ? columns / 16 : 1);
   const int softmax = m_tiles * 6;
   constexpr int kRest = 27;
   const int many_scores = std::max(0, scores - 64);
@@ -68,13 +71,14 @@ int estimate_registers(const Problem& problem, const MmaVariant& variant) {
                                                                 : 0;
   // Rows of other widths are requested in bands of chunks, each with indices of its own.
   const int for_bands = problem.head_dim % 64 == 0 && problem.head_dim_v % 64 == 0 ? 0 : 1;
-  const int for_two_layouts = head_dim == head_dim_v ? 0 : 2;
+  const int for_two_layouts = columns == columns_of(problem, problem.head_dim_v) ? 0 : 2;
   const int for_query = has_diagonal(problem) && query > 32 ? 7 : 0;
   const int for_band = has_band(problem) ? scores / 8 : 0;  // clean steps mask, too
   const int for_parts = (has_cap(problem) + has_slopes(problem)) * scores / 4;
   const int for_predicates = has_part(Slot::predicate, problem) ? (problem.block_mask ? 56 : 28) : 0;
   const int for_texts = has_score_text(problem) ? scores * 3 / 8 + 12 : 0;
-  return output + scores + probabilities + query + softmax + kRest + for_scores + for_query + for_band +
+  const int for_sums = sums_apart(problem) ? m_tiles * 18 : 0;
+  return output + scores + probabilities + query + softmax + kRest + for_sums + for_scores + for_query + for_band +
          std::max(for_parts, for_texts) + for_predicates + for_bands + for_two_layouts;
 }
 
@@ -97,6 +101,16 @@ std::string why_incompatible(const MmaVariant& v) {
   return {};
 }
 
+// Products of e4m3 take 32 keys at a time, whose values come by one ldmatrix.
+std::string why_not_of_8_bits(const Problem& problem, const MmaVariant& v) {
+  if (!is_of_8_bits(problem)) return {};
+  const std::string of = fmt::format(" for queries of {}", to_string(DType::e4m3));
+  if (v.block_kv % 32 != 0) return must("block_kv", "a multiple of 32" + of, v.block_kv);
+  if (std::string why = why_not_of_one_scale(problem, v.block_kv); !why.empty()) return why;
+  if (v.ldmatrix != 4) return must("ldmatrix", "x4" + of, v.ldmatrix);
+  return {};
+}
+
 // Large heads with many features at once may need more registers than there are: what needs the fewest is legal for
 // all, as a kernel that spills is better than none.
 bool is_last_resort(const MmaVariant& v) {
@@ -110,6 +124,14 @@ bool is_last_resort(const MmaVariant& v) {
 // falls through to a later line. Chosen from the measurements on the H200 in docs/kernels/forward_mma.md, where few
 // queries share a tile on an H100.
 constexpr DefaultRule kRules[] = {
+    // Products of e4m3: by registers and shared memory, no chip was there to measure them.
+    {128, 128, Mask::any, "q16-q64", "mma-q64-kv64-w4-k2-v2-c2-overlap-qregs-splitkv", is_of_8_bits},
+    {256, 256, Mask::any, "q16-q64", "mma-q64-kv32-w4-k2-v2-c1-overlap-qsmem-splitkv", is_of_8_bits},
+    {64, 64, Mask::any, "q16+", "mma-q128-kv64-w4-k2-v2-c2-overlap-qregs", is_of_8_bits},
+    {128, 128, Mask::any, "q16+", "mma-q128-kv64-w4-k2-v2-c2-overlap-qsmem", is_of_8_bits},
+    {192, 192, Mask::any, "q16+", "mma-q128-kv64-w8-k2-v2-c1-overlap-qsmem", is_of_8_bits},
+    {256, 256, Mask::any, "q16+", "mma-q128-kv32-w8-k2-v2-c1-overlap-qsmem", is_of_8_bits},
+
     {128, 128, Mask::any, "q16-q64 w05", "mma-q64-kv64-w4-k3-v3-c1-overlap-qregs-splitkv"},
     {128, 128, Mask::any, "q16-q64", "mma-q64-kv64-w4-k2-v2-c2-overlap-qregs-splitkv"},
     {128, 128, Mask::any, "q16-q64", "mma-q64-kv64-w4-k2-v2-c1-overlap-qregs-splitkv"},
@@ -195,11 +217,11 @@ const void* read_part(std::string_view part, MmaVariant& variant) { return read_
 VariantKey::Words key_of(const MmaVariant& variant) noexcept { return key_of(kTunables, variant); }
 
 Plan make_plan(const Problem& problem, const MmaVariant& variant) {
-  const int head_dim = padded(problem.head_dim), head_dim_v = padded(problem.head_dim_v);
-  const int q_tile = variant.block_q * head_dim * kElementBytes;
-  const int k_ring = variant.k_stages * variant.block_kv * head_dim * kElementBytes;
-  const int v_ring = variant.v_stages * variant.block_kv * head_dim_v * kElementBytes;
-  const int output = variant.block_q * head_dim_v * kElementBytes;
+  const int columns = columns_of(problem, problem.head_dim), columns_v = columns_of(problem, problem.head_dim_v);
+  const int q_tile = variant.block_q * columns * kElementBytes;
+  const int k_ring = variant.k_stages * variant.block_kv * columns * kElementBytes;
+  const int v_ring = variant.v_stages * variant.block_kv * columns_v * kElementBytes;
+  const int output = variant.block_q * padded(problem.head_dim_v) * kElementBytes;
   const int q_beside_rings = variant.query == QuerySource::shared ? q_tile : 0;
   Plan plan{};
   plan.threads = variant.warps * kWarpSize;
@@ -213,7 +235,8 @@ Plan make_plan(const Problem& problem, const MmaVariant& variant) {
 std::string why_illegal(const Problem& problem, const MmaVariant& variant, const Architecture& architecture) {
   if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
   if (std::string why = why_incompatible(variant); !why.empty()) return why;
-  if (needs_tma(problem)) return must("family", "hopper for " + to_string(problem), "mma");
+  if (needs_tma(problem, architecture)) return must("family", "hopper for " + to_string(problem), "mma");
+  if (std::string why = why_not_of_8_bits(problem, variant); !why.empty()) return why;
   // With a third of the registers ptxas spills in the prologue of larger head dims.
   constexpr int kManyBlocksHeadDim = 64;
   if (variant.ctas_per_sm > 2 && std::max(problem.head_dim, problem.head_dim_v) > kManyBlocksHeadDim)
@@ -231,7 +254,9 @@ std::string why_illegal(const Problem& problem, const MmaVariant& variant, const
   // The model was fitted on sm_90a. For the earlier targets ptxas needs a few more where warps rotate, for the later
   // ones up to twenty more.
   const int for_rotation = variant.pipeline == Pipeline::rotate ? 8 : 0;
-  const int margin = architecture.major > 9 ? 20 : architecture.major < 9 ? for_rotation : 0;
+  // sm_100a and sm_103a make f16 of what is of 8 bits first (docs/kernels/fp8.md).
+  const int for_conversion = is_of_8_bits(problem) && architecture.major == 10 ? 40 : 0;
+  const int margin = (architecture.major > 9 ? 20 : architecture.major < 9 ? for_rotation : 0) + for_conversion;
   const int available =
       std::min(kMaxRegisters, kRegistersPerSm / (plan.threads * variant.ctas_per_sm) / 8 * 8) - margin;
   if (plan.registers > available && !is_last_resort(variant))

@@ -23,7 +23,7 @@ struct Window {
 // How products of probabilities and values of e4m3 are summed. The tensor core's own sums have fewer bits than f32, so
 // that those over many keys whose values have a mean lose some of it: docs/kernels/fp8.md.
 enum class Accumulate {
-  exact,  // in f32, a block of keys at a time
+  exact,  // in f32, a block of keys at a time; probabilities have been rounded to e4m3 by then
   fast,   // by the tensor core alone
 };
 
@@ -122,12 +122,15 @@ struct AttentionOptions {
   // [num_heads_kv], or for each token and head, which is the shape of k without its last dimension: [batch, seqlen_kv,
   // num_heads_kv], [total, num_heads_kv] beside cu_seqlens_kv, or [pages, page_size, num_heads_kv]. Any strides, on the
   // device of q. Both or none, and both for each token or neither. Scales of rows that belong to no sequence are not
-  // read; others must be finite. Only beside k and v of e4m3. Default: 1.
+  // read; others must be finite. Only beside k and v of e4m3; beside q of e4m3, too, they are as q_scale says. Default:
+  // 1.
   std::optional<Tensor> k_scale, v_scale;
   // Queries of e4m3, and products with them: q, k and v are then all of e4m3, and q_scale, k_scale and v_scale are what
   // they are multiplied by to become what was stored, as quantize makes them: f32, one number for all, [1], for each
-  // head, [num_heads], or for each head of a sequence, [batch, num_heads]. Any strides, on the device of q. Positive
-  // normal numbers: of others nothing is promised of the rows that they are for. Each may be left out, which is 1.
+  // head, [num_heads], for each head of a sequence, [batch, num_heads], or for each block of 128 of its rows, the last
+  // time fewer, [batch, num_heads, ceil(seqlen / 128)]: the latter where all sequences have one length, and then
+  // products with values are summed exactly. Any strides, on the device of q. Positive normal numbers: of others
+  // nothing is promised of the rows that they are for. Each may be left out, which is 1.
   std::optional<Tensor> q_scale;
   // Of such calls: how products with values are summed. fast must not be asked for in others. Default: exact.
   Accumulate accumulate = Accumulate::exact;
@@ -188,12 +191,13 @@ std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv)
 // k the rows that see that key; a row whose scores are all -infinity is as one that sees no key. In v it also reaches
 // rows shortly before those, and beside a window or chunks rows shortly after them, because the tensor cores multiply
 // what masks hide by 0; so v must be finite behind the mask too, and no larger than 1e28 in magnitude, as sums in f32
-// exceed the result on the way. k and v of e4m3 are for caches, see k_scale: they are read by kernels of the hopper
-// family alone, and must have at least one row and strides above 0 that are multiples of 16 elements; without
-// fixed_split_size. Beside q of e4m3, see q_scale, head dims are multiples of 16, and there is no dropout. Memory
-// outside of the tensors reaches nothing. The first call for a problem compiles a kernel or loads it from the cache;
-// later calls only launch. Thread-safe. Throws Error; after an error nothing was launched or written and the CUDA
-// context is as before.
+// exceed the result on the way. k and v of e4m3 have strides that are multiples of 16 elements, and no
+// fixed_split_size. They are for caches, see k_scale, or beside q of e4m3, see q_scale: the former are read by kernels
+// of the hopper family alone, which want at least one row and strides above 0, as they do of the latter, which other
+// families from compute capability 8.9 on multiply, too, of head dims that are multiples of 16 and without dropout.
+// Memory outside of the tensors reaches nothing. The first call for a problem compiles a kernel or loads it from the
+// cache; later calls only launch. Thread-safe. Throws Error; after an error nothing was launched or written and the
+// CUDA context is as before.
 DeviceTensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
 // The same into memory of the caller: out is [batch, seqlen_q, num_heads_q, head_dim_v] and must not overlap the

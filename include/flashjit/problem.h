@@ -35,6 +35,7 @@ struct Problem {
   bool token_scales = false;  // with one for each key of each head; only beside e4m3
   bool e4m3_queries = false;  // q is of e4m3, too, and so are products; only beside e4m3
   bool fast_sums = false;     // products with values are summed as the tensor core does it; only beside e4m3_queries
+  bool block_scales = false;  // q, k or v has scales of blocks of rows; only beside e4m3_queries, and not ragged
   // Features that are functions of a tensor, by its dtype, and users' functions: what problem_of makes of options.
   // Null: none.
   const generator::FunctionText* bias = nullptr;
@@ -52,7 +53,7 @@ struct Problem {
            a.boolean_mask == b.boolean_mask && a.documents == b.documents && a.tree == b.tree && a.score == b.score &&
            a.mask == b.mask && a.dropout == b.dropout && a.dropout_mask == b.dropout_mask && a.ragged == b.ragged &&
            a.paged == b.paged && a.e4m3 == b.e4m3 && a.token_scales == b.token_scales &&
-           a.e4m3_queries == b.e4m3_queries && a.fast_sums == b.fast_sums;
+           a.e4m3_queries == b.e4m3_queries && a.fast_sums == b.fast_sums && a.block_scales == b.block_scales;
   }
 };
 

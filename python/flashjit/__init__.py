@@ -19,7 +19,7 @@ from ._core import attention
 from ._errors import (CacheMiss, CompileFailed, DriverError, Error, InvalidArgument, IOFailure, KernelFault, NoCompiler,
                       NoDevice, NoDriver, Unsupported)
 from ._functions import AnyMask, AnyScore, Mask, Score, to_function
-from ._nvrtc import find_nvrtc
+from ._wheels import find_bundles, find_nvrtc
 
 __all__ = [
     "CacheMiss", "CompileFailed", "DriverError", "Engine", "Error", "IOFailure", "InvalidArgument", "KernelFault",
@@ -45,6 +45,7 @@ class Engine(_core.Engine):
     cache_directory : path
         "" keeps kernels in memory only.
     bundles : path or sequence of paths
+        When None, FLASHJIT_BUNDLES and those of the wheel flashjit-kernels, where that is installed.
     tuning : "off", "recorded", "on_first_use" or "frozen"
     emulate : str
         An architecture, "sm_90a": kernels run on the CPU, on arrays in host memory.
@@ -59,8 +60,8 @@ class Engine(_core.Engine):
             if word is not None and not isinstance(word, str):
                 raise InvalidArgument(f"{name}: must be a str or None, was {word!r:.100}")
         super().__init__(policy=policy, cache_directory=_to_text("cache_directory", cache_directory),
-                         bundles=_join(bundles), tuning=tuning, emulate=emulate,
-                         nvrtc_path=_to_text("nvrtc_path", nvrtc_path) or find_nvrtc())
+                         bundles=find_bundles() if bundles is None else _join(bundles), tuning=tuning,
+                         emulate=emulate, nvrtc_path=_to_text("nvrtc_path", nvrtc_path) or find_nvrtc())
 
     def prepare(self, dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False,
                 device: int = -1, *, window: bool = False, chunk: bool = False, softcap: bool = False,
@@ -68,13 +69,14 @@ class Engine(_core.Engine):
                 documents: bool = False, prefix: bool = False, tree: bool = False, score: AnyScore | None = None,
                 mask: AnyMask | None = None, block_mask: bool = False, dropout: bool = False,
                 dropout_mask: bool = False, ragged: bool = False, paged: bool = False, e4m3: bool = False,
-                token_scales: bool = False, e4m3_queries: bool = False, fast_sums: bool = False) -> None:
+                token_scales: bool = False, e4m3_queries: bool = False, fast_sums: bool = False,
+                block_scales: bool = False) -> None:
         """As flashjit.prepare, with this engine."""
         prepare(dtype, head_dim, head_dim_v, causal, device, engine=self, window=window, chunk=chunk, softcap=softcap,
                 alibi=alibi, sinks=sinks, bias=bias, boolean_mask=boolean_mask, documents=documents, prefix=prefix,
                 tree=tree, score=score, mask=mask, block_mask=block_mask, dropout=dropout, dropout_mask=dropout_mask,
                 ragged=ragged, paged=paged, e4m3=e4m3, token_scales=token_scales, e4m3_queries=e4m3_queries,
-                fast_sums=fast_sums)
+                fast_sums=fast_sums, block_scales=block_scales)
 
     def prepare_backward(self, dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False,
                          device: int = -1, *, dbias: bool = False, dslopes: bool = False, dsinks: bool = False,
@@ -449,7 +451,8 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
             documents: bool = False, prefix: bool = False, tree: bool = False, score: AnyScore | None = None,
             mask: AnyMask | None = None, block_mask: bool = False, dropout: bool = False,
             dropout_mask: bool = False, ragged: bool = False, paged: bool = False, e4m3: bool = False,
-            token_scales: bool = False, e4m3_queries: bool = False, fast_sums: bool = False) -> None:
+            token_scales: bool = False, e4m3_queries: bool = False, fast_sums: bool = False,
+            block_scales: bool = False) -> None:
     """Make and load every kernel that calls for this problem may need: after it they compile and read nothing.
 
     >>> flashjit.prepare("bfloat16", 128, causal=True, bias="float32")
@@ -502,12 +505,14 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
         Whether these have q of float8_e4m3fn, too; dtype is that of the output then.
     fast_sums : bool
         Whether these have accumulate="fast".
+    block_scales : bool
+        Whether q_scale, k_scale or v_scale of these is of blocks of rows.
     """
     _prepare(dtype, head_dim, head_dim_v, device, engine, score, mask, bias, None,
              causal=causal, window=window, chunk=chunk, softcap=softcap, alibi=alibi, sinks=sinks,
              boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree, block_mask=block_mask,
              dropout=dropout, dropout_mask=dropout_mask, ragged=ragged, paged=paged, e4m3=e4m3,
-             token_scales=token_scales, e4m3_queries=e4m3_queries, fast_sums=fast_sums)
+             token_scales=token_scales, e4m3_queries=e4m3_queries, fast_sums=fast_sums, block_scales=block_scales)
 
 
 def prepare_backward(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,
@@ -539,7 +544,7 @@ def prepare_backward(dtype: Any, head_dim: int, head_dim_v: int | None = None, c
              causal=causal, window=window, chunk=chunk, softcap=softcap, alibi=alibi, sinks=sinks,
              boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree, block_mask=False,
              dropout=dropout, dropout_mask=dropout_mask, ragged=ragged, paged=False, e4m3=False, token_scales=False,
-             e4m3_queries=False, fast_sums=False)
+             e4m3_queries=False, fast_sums=False, block_scales=False)
 
 
 def _flags(flags: dict[str, bool]) -> tuple[bool, ...]:
@@ -593,9 +598,8 @@ def library_path() -> str:
 
 
 def _make_default_engine() -> Engine | None:
-    """None is the library's own default engine. It knows all but where this interpreter's wheels are."""
-    path = find_nvrtc()
-    return Engine(nvrtc_path=path) if path else None
+    """None is the library's own default engine. It knows all but what this interpreter's wheels have."""
+    return Engine() if find_nvrtc() or find_bundles() else None
 
 
 def _to_counter(name: str, number: Any) -> int:
@@ -632,8 +636,8 @@ def _to_text(name: str, path: _Path | None) -> str | None:
     raise InvalidArgument(f"{name}: must be a path or None, was {path!r:.100}")
 
 
-def _join(paths: _Path | Iterable[_Path] | None) -> str | None:
-    if paths is None or isinstance(paths, (str, os.PathLike)):
+def _join(paths: _Path | Iterable[_Path]) -> str | None:
+    if isinstance(paths, (str, os.PathLike)):
         return _to_text("bundles", paths)
     if isinstance(paths, bytes) or not hasattr(paths, "__iter__"):
         raise InvalidArgument(f"bundles: must be a path, paths or None, was {paths!r:.100}")

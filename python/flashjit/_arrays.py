@@ -553,7 +553,7 @@ class _Jax(_ArrayApi):
         jax = importlib.import_module("jax")
         if isinstance(like, jax.core.Tracer):
             raise Unsupported("q: must be an array with values, was traced by a transformation of JAX; call "
-                              "flashjit.attention outside jax.jit, jax.grad and jax.vmap")
+                              "flashjit.attention outside jax.jit, jax.grad and jax.vmap, or flashjit.jax.attention")
         with jax.default_device(next(iter(like.devices()))):
             return jax.numpy.empty(shape, dtype=getattr(jax.numpy, dtype) if dtype else like.dtype)
 

@@ -36,8 +36,8 @@ _OUTPUTS = (torch.float16, torch.bfloat16, torch.float32)
 _WORDS = {
     "scale": "softmax_scale", "window": "window_size", "chunk": "attention_chunk", "sinks": "s_aux",
     "cu_seqlens_kv": "cu_seqlens_k", "seqused_kv": "seqused_k", "max_seqlen_kv": "max_seqlen_k", "lse": "softmax_lse",
-    "k_scale": "k_descale", "v_scale": "v_descale", "batch_indices_kv": "kv_batch_idx", "leftpad_kv": "leftpad_k",
-    "k_cache": "k", "v_cache": "v", "out": "out_",
+    "q_scale": "q_descale", "k_scale": "k_descale", "v_scale": "v_descale", "batch_indices_kv": "kv_batch_idx",
+    "leftpad_kv": "leftpad_k", "k_cache": "k", "v_cache": "v", "out": "out_",
 }  # fmt: skip
 _WORDS_OF_CACHE = {
     **_WORDS, "seqused_kv": "cache_seqlens", "batch_indices_kv": "cache_batch_idx", "leftpad_kv": "cache_leftpad",
@@ -68,10 +68,12 @@ def flash_attn_func(
 ) -> "Union[Tensor, tuple[Tensor, Tensor]]":
     """Attention of sequences of one length, with gradients.
 
-    q is (batch, seqlen_q, heads_q, head_dim), k and v are (batch, seqlen_k, heads_k, ...), of float16 or bfloat16;
-    returns (batch, seqlen_q, heads_q, head_dim_v), with return_attn_probs also the log-sum-exp of each row's scores,
-    float32 (batch, heads_q, seqlen_q). With causal, or a window_size (left, right), query i stands at key i + seqlen_k -
-    seqlen_q; a row that sees no key is 0. deterministic is of the gradients. s_aux, (heads_q), is of any floating dtype.
+    q is (batch, seqlen_q, heads_q, head_dim), k and v are (batch, seqlen_k, heads_k, ...), of float16 or bfloat16, or of
+    float8_e4m3fn, without gradients: then q_descale, k_descale and v_descale, (batch, heads_k), are what they are
+    multiplied by, and the result is of bfloat16. Returns (batch, seqlen_q, heads_q, head_dim_v), with return_attn_probs
+    also the log-sum-exp of each row's scores, float32 (batch, heads_q, seqlen_q). With causal, or a window_size (left,
+    right), query i stands at key i + seqlen_k - seqlen_q; a row that sees no key is 0. deterministic is of the
+    gradients. s_aux, (heads_q), is of any floating dtype.
     """
     q, k, v = _tensors(q=q, k=k, v=v)
     options = _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal, window_size, attention_chunk,
@@ -357,21 +359,30 @@ def _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal, w
     """As flashjit.attention takes them: those that make a difference. cache: its options."""
     if qv is not None:
         raise flashjit.Unsupported("qv: must be None, as no kernel adds a product of it to scores, was a tensor")
-    if q_descale is not None and q.dtype.itemsize > 1:
-        raise flashjit.InvalidArgument(f"q_descale: must be None beside q of {q.dtype}, was a tensor")
-    if (k_descale is None) != (v_descale is None):
-        lacking, given = ("k", "v") if k_descale is None else ("v", "k")
-        raise flashjit.InvalidArgument(f"{lacking}_scale: must be given beside {given}_descale, was None")
     if s_aux is not None and not (isinstance(s_aux, Tensor) and s_aux.is_floating_point()):
         raise flashjit.InvalidArgument(f"sinks: must be a torch.Tensor of a floating dtype or None, was {s_aux!r:.100}")
     left, right = _pair(window_size)
     return {
         "causal": causal, "softcap": softcap, **_given(
             scale=softmax_scale, window=None if left == right == -1 else (left, right), chunk=attention_chunk or None,
-            sinks=None if s_aux is None else s_aux.float().contiguous(), k_scale=_scale("k_scale", k_descale, k, cache),
-            v_scale=_scale("v_scale", v_descale, k, cache),
+            sinks=None if s_aux is None else s_aux.float().contiguous(),
         ),
+        **_scales(q, k, q_descale, k_descale, v_descale, cache),
     }  # fmt: skip
+
+
+def _scales(q: Tensor, k: Tensor, q_descale: Optional[Tensor], k_descale: Optional[Tensor],
+            v_descale: Optional[Tensor], cache: "Container[str]") -> "dict[str, Tensor]":  # fmt: skip
+    if q.dtype == torch.float8_e4m3fn:
+        queries_of_head = q.shape[-2] // max(k.shape[-2], 1)
+        return _given(q_scale=_scale_of_heads("q_scale", q_descale, k, queries_of_head),
+                      k_scale=_scale_of_heads("k_scale", k_descale, k), v_scale=_scale_of_heads("v_scale", v_descale, k))
+    if q_descale is not None:
+        raise flashjit.InvalidArgument(f"q_descale: must be None beside q of {q.dtype}, was a tensor")
+    if (k_descale is None) != (v_descale is None):
+        lacking, given = ("k", "v") if k_descale is None else ("v", "k")
+        raise flashjit.InvalidArgument(f"{lacking}_scale: must be given beside {given}_descale, was None")
+    return _given(k_scale=_scale("k_scale", k_descale, k, cache), v_scale=_scale("v_scale", v_descale, k, cache))
 
 
 def _given(**options: Any) -> "dict[str, Any]":
@@ -385,6 +396,24 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, deterministic: bool, lse: bool, opt
     if is_plain and q.device.type != "meta" and not torch.is_autocast_enabled(q.device.type):
         return flashjit.attention(q, k, v, lse=lse, **options)
     return attention(q, k, v, deterministic=deterministic, lse=lse, **options)
+
+
+def _scale_of_heads(name: str, descale: Optional[Tensor], k: Tensor, times: int = 1) -> Optional[Tensor]:
+    """Of (batch, heads_k), beside q in 8 bits: what heads or sequences have in common once, so that heads may share
+    tiles; else each head of k so many times, for as many of q."""
+    if descale is None:
+        return None
+    _require_tensor(name, descale, "a torch.Tensor or None")
+    if descale.dim() != 2 or descale.shape[1] != k.shape[-2]:
+        raise flashjit.InvalidArgument(
+            f"{name}: must be (batch, heads_k) with the {k.shape[-2]} heads of k, was {tuple(descale.shape)}"
+        )
+    if descale.shape[0] > 0 and descale.stride(0) == 0:
+        descale = descale[0]
+        if descale.stride(0) == 0:
+            return descale[:1].float()
+    descale = descale.float()
+    return descale.repeat_interleave(times, -1) if times > 1 else descale
 
 
 def _scale(name: str, descale: Optional[Tensor], k: Tensor, cache: "Container[str]") -> Optional[Tensor]:

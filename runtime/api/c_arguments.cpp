@@ -223,7 +223,7 @@ Problem to_problem(const flashjit_problem* given) {
   const auto c = read_struct(require("problem", given));
   const auto dtype = to_dtype(c.dtype);
   if (!dtype) reject("dtype: must be f16 or bf16, was {}", to_string(c.dtype));
-  require_zero("reserved", c.reserved);
+  require_zero("reserved", c.reserved), require_zero("reserved_end", c.reserved_end);
   Problem problem{.dtype = *dtype,
                   .head_dim = c.head_dim,
                   .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
@@ -242,6 +242,7 @@ Problem to_problem(const flashjit_problem* given) {
                   .token_scales = to_bool("token_scales", c.token_scales),
                   .e4m3_queries = to_bool("e4m3_queries", c.e4m3_queries),
                   .fast_sums = to_bool("fast_sums", c.fast_sums),
+                  .block_scales = to_bool("block_scales", c.block_scales),
                   .bias = bias_function(c.bias),
                   .boolean_mask = flagged_function(FunctionKind::boolean_mask, c.boolean_mask),
                   .documents = flagged_function(FunctionKind::documents, c.documents),

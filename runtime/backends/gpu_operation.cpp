@@ -98,17 +98,8 @@ void enqueue(const Driver& driver, Launch& launch, CUfunction function, Stream s
   driver.check(driver.cuLaunchKernelEx(&config, function, parameters, nullptr), "cuLaunchKernelEx");
 }
 
-bool is_capturing(const Driver& driver, Stream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult result = driver.cuStreamIsCapturing(stream, &status);
-  // The default stream answers so while another stream of its context captures.
-  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
-  driver.check(result, "cuStreamIsCapturing");
-  return status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 int device_of(const Driver& driver, const Operands& operands, Stream stream) {
-  const int device = common_device(driver, operands);
+  const int device = common_device(driver, operands, stream);
   const int owner = stream_device(driver, stream);
   if (device >= 0 && owner >= 0 && owner != device) {
     throw Error(ErrorCode::invalid_argument,

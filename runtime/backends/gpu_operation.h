@@ -46,9 +46,6 @@ std::uint32_t* next_tile_counter(const Driver& driver, TileCounters& counters, S
 // A launch of a kernel beside those of forward attention, without counters. Throws Error(driver).
 void enqueue(const Driver& driver, Launch& launch, CUfunction function, Stream stream);
 
-// Whether work that is enqueued on the stream becomes part of a graph.
-bool is_capturing(const Driver& driver, Stream stream);
-
 // The device that a call with these operands runs on. Throws Error(invalid_argument) when pointers or stream do not
 // agree on one.
 int device_of(const Driver& driver, const Operands& operands, Stream stream);

@@ -171,7 +171,7 @@ std::vector<Need> Kernels::needs_of_calls(const Problem& problem, const Device& 
   std::vector<Need> needs;
   for (const ShapeBucket& bucket : shape_buckets())
     needs.push_back({LaunchKey(where.ordinal, problem, bucket), autotuner_.choose(problem, bucket, where)});
-  if (generator::has_hopper_kernels(architecture) && !generator::needs_tma(problem))
+  if (generator::has_hopper_kernels(architecture) && !generator::needs_tma(problem, architecture))
     needs.push_back(need_without_tensor_maps(problem, device));
   return needs;
 }

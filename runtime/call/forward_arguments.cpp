@@ -83,8 +83,8 @@ std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) noexce
 }
 
 bool takes_default_without_tma(const ForwardCall& call, const Architecture& architecture) {
-  const bool of_hopper =
-      call.variant ? std::holds_alternative<HopperVariant>(*call.variant) : generator::needs_tma(call.problem);
+  const bool of_hopper = call.variant ? std::holds_alternative<HopperVariant>(*call.variant)
+                                      : generator::needs_tma(call.problem, architecture);
   if (of_hopper) require_tensor_maps(call);
   return !call.variant && generator::has_hopper_kernels(architecture);
 }

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/call/scales.h"
 
+#include <fmt/format.h>
+
+#include <string>
+
+#include "generator/arguments.h"
 #include "runtime/call/tensor_dims.h"
+#include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
 
 namespace flashjit::runtime {
@@ -34,6 +40,22 @@ int own_dim(int rank, Dim dim) noexcept {
   if (rank == 2) return dim == batch_dim ? 0 : dim == heads_dim ? 1 : -1;
   return dim;
 }
+// Of [batch, num_heads, blocks], and of what has fewer of these.
+int own_dim_of_head_scales(int rank, Dim dim) noexcept {
+  if (rank < kRankOfTokens) return own_dim(rank, dim);
+  return dim == batch_dim ? 0 : dim == heads_dim ? 1 : 2;
+}
+
+template <class OwnDim>
+Tensor form_of(const std::optional<Tensor>& scale, const Tensor& rows, OwnDim own_dim_of) noexcept {
+  if (!scale) return {};
+  Tensor form{scale->data, scale->dtype, {rows.shape[batch_dim], rows.shape[seqlen_dim], rows.shape[heads_dim]}};
+  for (const Dim dim : {batch_dim, seqlen_dim, heads_dim}) {
+    const int own = own_dim_of(scale->shape.size(), dim);
+    form.strides[dim] = own >= 0 && scale->shape[own] > 1 ? scale->strides[own] : 0;
+  }
+  return form;
+}
 
 }  // namespace
 
@@ -50,13 +72,24 @@ void check_scales(const GivenScales& scales, const char* rows_name, const Tensor
            to_string(scales.v->shape), to_string(scales.k->shape));
 }
 
-void check_head_scale(const char* name, const Tensor& scale, const char* rows_name, std::int64_t batch,
-                      std::int64_t heads) {
+bool is_of_blocks(const std::optional<Tensor>& scale) noexcept { return scale && scale->shape.size() == kRankOfTokens; }
+
+void check_head_scale(const char* name, const Tensor& scale, const char* rows_name, const Tensor& rows,
+                      std::int64_t batch, bool is_ragged) {
+  if (is_ragged && scale.shape.size() == kRankOfTokens)
+    reject("{}: must not be of blocks of rows where sequences have different lengths, had shape {}", name,
+           to_string(scale.shape));
+  const std::int64_t heads = rows.shape[heads_dim],
+                     blocks = ceil_quotient(rows.shape[seqlen_dim], std::int64_t{generator::kRowsOfScale});
   if (scale.dtype != DType::f32) reject("{}: dtype must be f32, was {}", name, to_string(scale.dtype));
   const bool is_one = scale.shape == Dims{1}, is_of_heads = scale.shape == Dims{heads};
-  if (!is_one && !is_of_heads && scale.shape != Dims{batch, heads})
-    reject("{}: must be [1], [{}] or [{}, {}], the heads of {} and the batch, had shape {}", name, heads, batch, heads,
-           rows_name, to_string(scale.shape));
+  if (!is_one && !is_of_heads && scale.shape != Dims{batch, heads} && scale.shape != Dims{batch, heads, blocks}) {
+    const std::string of_blocks = is_ragged ? ""
+                                            : fmt::format(", or [{}, {}, {}], of blocks of {} rows", batch, heads,
+                                                          blocks, generator::kRowsOfScale);
+    reject("{}: must be [1], [{}] or [{}, {}], the heads of {} and the batch{}, had shape {}", name, heads, batch,
+           heads, rows_name, of_blocks, to_string(scale.shape));
+  }
   check_shape(name, scale, captured_rules(scale, false));
 }
 
@@ -66,13 +99,10 @@ void add_scales(Operands& operands, const GivenScales& scales, bool written) {
 }
 
 Tensor in_one_form(const std::optional<Tensor>& scale, const Tensor& rows) noexcept {
-  if (!scale) return {};
-  Tensor form{scale->data, scale->dtype, {rows.shape[batch_dim], rows.shape[seqlen_dim], rows.shape[heads_dim]}};
-  for (const Dim dim : {batch_dim, seqlen_dim, heads_dim}) {
-    const int own = own_dim(scale->shape.size(), dim);
-    form.strides[dim] = own >= 0 && scale->shape[own] > 1 ? scale->strides[own] : 0;
-  }
-  return form;
+  return form_of(scale, rows, own_dim);
+}
+Tensor head_scales_in_one_form(const std::optional<Tensor>& scale, const Tensor& rows) noexcept {
+  return form_of(scale, rows, own_dim_of_head_scales);
 }
 
 generator::ScaleTensor scale_tensor(const Tensor& in_one_form) noexcept {

@@ -77,6 +77,8 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
                    std::optional<DType> kv_dtype) {
   const bool has_e4m3_queries = dtype == DType::e4m3;
   const bool is_e4m3 = kv_dtype.value_or(dtype) == DType::e4m3;
+  const bool has_block_scales =
+      has_e4m3_queries && (is_of_blocks(opts.q_scale) || is_of_blocks(opts.k_scale) || is_of_blocks(opts.v_scale));
   using generator::FunctionKind;
   return {.dtype = has_e4m3_queries ? opts.out_dtype.value_or(DType::bf16) : dtype,
           .head_dim = head_dim,
@@ -95,7 +97,8 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
           .e4m3 = is_e4m3,
           .token_scales = is_e4m3 && !has_e4m3_queries && GivenScales{opts.k_scale, opts.v_scale}.of_tokens(),
           .e4m3_queries = has_e4m3_queries,
-          .fast_sums = has_e4m3_queries && opts.accumulate == Accumulate::fast,
+          .fast_sums = has_e4m3_queries && opts.accumulate == Accumulate::fast && !has_block_scales,
+          .block_scales = has_block_scales,
           .bias = function_of(FunctionKind::bias, opts.bias),
           .boolean_mask = function_of(FunctionKind::boolean_mask, opts.boolean_mask),
           .documents = function_of(FunctionKind::documents, opts.documents),

@@ -255,20 +255,14 @@ void add_tensors_of_scores(ForwardCall& call, const AttentionOptions& opts) {
   call.tree = add_called(call, "tree", opts.tree, {batch, {queries_name(call), call.seqlen_q}, words});
 }
 
-void check_accumulate(const Problem& problem) {
-  if (problem.e4m3_queries && !problem.fast_sums && problem.head_dim_v > generator::kMostSummedApart)
-    reject("accumulate: must be fast for head_dim above {} of v, was exact with {}", generator::kMostSummedApart,
-           problem.head_dim_v);
-}
-
 // Each for itself.
 void add_head_scales(ForwardCall& call, const AttentionOptions& opts) {
   const auto add = [&](const char* name, const std::optional<Tensor>& scale, const char* rows_name, const Tensor& rows,
                        Tensor& form) {
     if (!scale) return;
-    check_head_scale(name, *scale, rows_name, call.batch, rows.shape[heads_dim]);
+    check_head_scale(name, *scale, rows_name, rows, call.batch, call.problem.ragged);
     add_input(call, name, *scale, Operand::Role::captured);
-    form = in_one_form(scale, rows);
+    form = head_scales_in_one_form(scale, rows);
   };
   add("q_scale", opts.q_scale, "q", *call.q, call.q_scale);
   add("k_scale", opts.k_scale, "k", *call.k, call.k_scale);
@@ -397,7 +391,6 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   call.masks = masks_of(opts);
   call.problem = problem_of(q.dtype, static_cast<int>(q.shape[head_dim_dim]), static_cast<int>(v.shape[head_dim_dim]),
                             opts, call.masks, k.dtype);
-  check_accumulate(call.problem);
   call.q = &q;
   call.k = &k;
   call.v = &v;

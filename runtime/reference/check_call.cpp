@@ -57,9 +57,9 @@ void check_of_heads(const char* name, const std::optional<Tensor>& given, const 
 }
 
 void check_head_scales(const Tensor& q, const Tensor& k, const AttentionOptions& opts, std::int64_t batch) {
-  if (opts.q_scale) check_head_scale("q_scale", *opts.q_scale, "q", batch, q.shape[heads_dim]);
-  if (opts.k_scale) check_head_scale("k_scale", *opts.k_scale, "k", batch, k.shape[heads_dim]);
-  if (opts.v_scale) check_head_scale("v_scale", *opts.v_scale, "v", batch, k.shape[heads_dim]);
+  if (opts.q_scale) check_head_scale("q_scale", *opts.q_scale, "q", q, batch, is_ragged(opts));
+  if (opts.k_scale) check_head_scale("k_scale", *opts.k_scale, "k", k, batch, is_ragged(opts));
+  if (opts.v_scale) check_head_scale("v_scale", *opts.v_scale, "v", k, batch, is_ragged(opts));
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ struct HeadView {
   const Tensor& tensor;
   SequenceRows of;
   std::int64_t head;
-  Tensor scale = {};  // what rows are multiplied by, as in_one_form makes it; without data: nothing
+  Tensor scale = {};               // what rows are multiplied by, as in_one_form makes it; without data: nothing
+  std::int64_t rows_of_scale = 1;  // that have one
 
   std::int64_t rows() const { return of.count; }
   std::int64_t width() const { return tensor.shape[head_dim_dim]; }
@@ -26,7 +27,7 @@ struct HeadView {
   }
   HeadView without_scale() const { return {tensor, of, head}; }
   double scale_of(std::int64_t row) const {
-    return scale.data ? load_element(scale.data, scale.dtype, place(scale, row)) : 1;
+    return scale.data ? load_element(scale.data, scale.dtype, place(scale, row / rows_of_scale)) : 1;
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "generator/arguments.h"
 #include "runtime/call/ragged.h"
 #include "runtime/call/scales.h"
 #include "runtime/call/tensor_dims.h"
@@ -109,13 +110,14 @@ Result make_result(const Tensor& q, const Tensor& v) {
   return result;
 }
 
-// A scale as rows of a sequence have it: those beside q of e4m3 are of sequences, wherever these lie.
-Tensor scale_of_sequence(const std::optional<Tensor>& scale, const Tensor& rows, std::int64_t sequence) {
-  Tensor form = in_one_form(scale, rows);
-  if (!scale || scale->shape.size() != 2) return form;
-  form.data = static_cast<float*>(form.data) + sequence * form.strides[batch_dim];
+// A head with its scales: those beside q of e4m3 are of sequences, wherever these lie.
+HeadView head_of_sequence(const Tensor& tensor, const SequenceRows& rows, std::int64_t head,
+                          const std::optional<Tensor>& scale, bool beside_queries, std::int64_t sequence) {
+  if (!beside_queries) return {tensor, rows, head, in_one_form(scale, tensor)};
+  Tensor form = head_scales_in_one_form(scale, tensor);
+  if (scale) form.data = static_cast<float*>(form.data) + sequence * form.strides[batch_dim];
   form.strides[batch_dim] = 0;
-  return form;
+  return {tensor, rows, head, form, is_of_blocks(scale) ? generator::kRowsOfScale : 1};
 }
 
 // Rows of a head of a sequence.
@@ -146,12 +148,12 @@ Result compute_with_batch(const Tensor& q, const Tensor& k, const Tensor& v, con
     const Task& task = tasks[index];
     const auto& [queries, keys] = sequences[static_cast<std::size_t>(task.sequence)];
     const std::int64_t head_kv = task.head / heads_per_group;
-    const auto scale = [&](const std::optional<Tensor>& of, const Tensor& tensor) {
-      return scale_of_sequence(of, tensor, task.sequence);
+    const auto head_of = [&](const Tensor& tensor, const SequenceRows& place, std::int64_t head,
+                             const std::optional<Tensor>& scale) {
+      return head_of_sequence(tensor, place, head, scale, q.dtype == DType::e4m3, task.sequence);
     };
-    Head<Real> worker(task.sequence, {q, queries, task.head, scale(opts.q_scale, q)},
-                      {k, keys, head_kv, scale(opts.k_scale, k)}, {v, keys, head_kv, scale(opts.v_scale, v)}, opts,
-                      hook);
+    Head<Real> worker(task.sequence, head_of(q, queries, task.head, opts.q_scale),
+                      head_of(k, keys, head_kv, opts.k_scale), head_of(v, keys, head_kv, opts.v_scale), opts, hook);
     worker.ask_hook(task.first, task.end - task.first);
     for (std::int64_t row = task.first; row < task.end; ++row) {
       const std::int64_t at = queries.first + row;

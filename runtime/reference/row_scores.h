@@ -52,7 +52,7 @@ class RowScores {
         q_(q),
         opts_(opts),
         hooks_(hooks),
-        key_scale_(sums_aligned() && k.rows() > 0 ? k.scale_of(0) : 1),
+        key_scales_(sums_aligned() ? static_cast<std::size_t>(k.rows()) : 0),
         keys_(unpack<Real>(sums_aligned() ? k.without_scale() : k, true)),
         seqlen_kv_(k.rows()),
         scale_(static_cast<Real>(opts.softmax_scale ? *opts.softmax_scale : 1 / std::sqrt(1.0 * q.width()))),
@@ -63,7 +63,9 @@ class RowScores {
         kept_share_(static_cast<Real>(opts.dropout_mask ? 1 - opts.dropout.probability
                                                         : flashjit::kept_share(opts.dropout.probability))),
         scores_(static_cast<std::size_t>(seqlen_kv_)),
-        cap_slopes_(hooks.differentiates ? scores_.size() : 0) {}
+        cap_slopes_(hooks.differentiates ? scores_.size() : 0) {
+    for (std::size_t key = 0; key < key_scales_.size(); ++key) key_scales_[key] = k.scale_of(key);
+  }
 
   // Before any of these rows: what the hook makes of their scores.
   void ask_hook(std::int64_t first_row, std::int64_t count) {
@@ -159,8 +161,8 @@ class RowScores {
           scores_[key] = add_aligned(scores_[key], &query[i], &keys_[i * seqlen_kv_ + key], seqlen_kv_,
                                      static_cast<int>(std::min<std::int64_t>(q_.width() - i, kTermsOfStep)));
     }
-    const auto scale = static_cast<Real>(q_.scale_of(row) * key_scale_);
-    for (std::int64_t key = keys.begin; key < keys.end; ++key) scores_[key] *= scale;
+    for (std::int64_t key = keys.begin; key < keys.end; ++key)
+      scores_[key] *= static_cast<Real>(q_.scale_of(row) * key_scales_[key]);
   }
   bool sums_aligned() const { return std::is_same_v<Real, float> && q_.tensor.dtype == DType::e4m3; }
 
@@ -186,8 +188,8 @@ class RowScores {
   HeadView q_;
   const AttentionOptions& opts_;
   const ScoreHooks hooks_;
-  const double key_scale_;  // that is not in keys_: one for a head, beside queries of e4m3
-  std::vector<Real> keys_;  // [head_dim, seqlen_kv]
+  std::vector<double> key_scales_;  // that are not in keys_: beside queries of e4m3
+  std::vector<Real> keys_;          // [head_dim, seqlen_kv]
   std::int64_t seqlen_kv_;
   Real scale_;
   Real softcap_;  // 0: none

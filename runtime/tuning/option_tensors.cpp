@@ -5,7 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "generator/arguments.h"
 #include "runtime/support/byte_count.h"
+#include "runtime/support/ceil_quotient.h"
 
 namespace flashjit::runtime {
 namespace {
@@ -94,6 +96,16 @@ OptionTensor make_scales(TensorOption option, const CallShape& shape) {
                      [](std::int64_t i) { return 0.75 + static_cast<double>(i * 5 % 16) / 32; });
 }
 
+// For each block of rows and head, near 1; of queries the same for all of a head, some of which may be checked alone.
+OptionTensor make_block_scales(TensorOption option, const CallShape& shape) {
+  const bool of_queries = option == &AttentionOptions::q_scale;
+  const std::int64_t rows = of_queries ? shape.seqlen_q : shape.seqlen_kv;
+  const std::int64_t blocks = ceil_quotient(rows, std::int64_t{generator::kRowsOfScale});
+  return make_packed(
+      option, DType::f32, {shape.batch, of_queries ? shape.num_heads_q : shape.num_heads_kv, blocks},
+      [&](std::int64_t i) { return 0.75 + static_cast<double>((of_queries ? i / blocks : i) * 5 % 16) / 32; });
+}
+
 constexpr std::int64_t kWordTokens = 64;  // bits
 
 // Tokens of one word, of row i of a tree. The last rows, which are those that may be checked alone, see all tokens
@@ -155,6 +167,10 @@ std::vector<OptionTensor> make_option_tensors(const Problem& problem, const Call
   if (problem.token_scales)
     for (const TensorOption option : {&AttentionOptions::k_scale, &AttentionOptions::v_scale})
       tensors.push_back(make_scales(option, shape));
+  if (problem.block_scales)
+    for (const TensorOption option :
+         {&AttentionOptions::q_scale, &AttentionOptions::k_scale, &AttentionOptions::v_scale})
+      tensors.push_back(make_block_scales(option, shape));
   return tensors;
 }
 

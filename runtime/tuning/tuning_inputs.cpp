@@ -5,7 +5,9 @@
 #include <cstring>
 #include <utility>
 
+#include "generator/arguments.h"
 #include "generator/features.h"
+#include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
 #include "runtime/tuning/stand_in_calls.h"
 
@@ -96,8 +98,13 @@ AttentionOptions options_of_last(const TuningCall& call, std::int64_t rows, std:
   for (auto* of_scores : {&options.bias, &options.boolean_mask, &options.dropout_mask})
     if (*of_scores) *of_scores = last_of(last_of(last_of(**of_scores, 0), 1), 2, rows);
   if (options.prefix) options.prefix = last_of(*options.prefix, 0);
-  for (auto* of_tokens : {&options.k_scale, &options.v_scale})
-    if (*of_tokens) *of_tokens = last_of(last_of(**of_tokens, 0), 2);
+  // Those of tokens have heads last, and those of blocks of rows, which stand beside some of queries, before the
+  // blocks.
+  const int heads = options.q_scale ? 1 : 2;
+  for (auto* of_rows : {&options.q_scale, &options.k_scale, &options.v_scale})
+    if (*of_rows) *of_rows = last_of(last_of(**of_rows, 0), heads);
+  if (options.q_scale)
+    options.q_scale = last_of(*options.q_scale, 2, ceil_quotient(rows, std::int64_t{generator::kRowsOfScale}));
   if (options.tree) options.tree = kept.emplace_back(make_tree(call.shape.seqlen_q, rows)).view();
   if (options.dropout.probability > 0 && !options.dropout_mask) {
     options.dropout_mask = kept.emplace_back(make_random_mask(call, rows)).view();

@@ -20,6 +20,8 @@ struct WideProbabilities {
   // The binary logarithm of what a score at its row's maximum becomes, and the largest one that is taken against a
   // maximum that is out of date.
   static constexpr int kPeakLog2 = 0;
+  // That of a factor that all have beside it, and that is in the scale of values: none.
+  static constexpr float kCentreLog2 = 0.0f;
   static constexpr float kMostLog2 = kMaximumLag;
   // With a lazy maximum a lane's share of a row may sum to this much: every probability stays a finite f16, and the sum
   // of all far from the largest f32.
@@ -188,7 +190,7 @@ struct SoftmaxRows {
   __device__ __forceinline__ float take_out_of_shift(Shift& shift, int m, int h, const Common<kM, kAny>& common) const {
     float subtracted = is_far(maximum[m][h]) ? maximum[m][h] : 0.0f;
     if constexpr (kAny) subtracted -= is_far(maximum[m][h]) ? common.x[m][h] : 0.0f;
-    shift.x[m][h] = is_far(maximum[m][h]) ? 0.0f : shift.x[m][h];
+    shift.x[m][h] = is_far(maximum[m][h]) ? 0.0f - Probabilities::kCentreLog2 : shift.x[m][h];
     return subtracted;
   }
 
@@ -206,6 +208,15 @@ struct SoftmaxRows {
     exponentials(s, shift, m, h, p0, p1);
     weigh(p0, p1);
     return ptx::cvt_rn_x2(Element{}, p0, p1);
+  }
+
+  // As four elements of 8 bits, of two tiles of scores that are neighbours.
+  __device__ __forceinline__ uint32 exponentiate(const float (&s)[4], const float (&next)[4], const Shift& shift, int m,
+                                                 int h) {
+    float p[4];
+    exponentials(s, shift, m, h, p[0], p[1]);
+    exponentials(next, shift, m, h, p[2], p[3]);
+    return ptx::cvt_rn_satfinite_e4m3x4(p[0], p[1], p[2], p[3]);
   }
 
   // The whole row's sum, in each of its four lanes.
@@ -229,7 +240,7 @@ struct SoftmaxRows {
     if (row_total == 0.0f) return {-infinity(), 0.0f};
     const float of = maximum[m][h], whole = in_base_2(of);
     const float high = Probabilities::kPeakLog2 == 0 || is_far(of) ? whole : reference(of);
-    const float lost = is_far(of) ? __fmaf_rn(of, scale_log2, -high) : 0.0f;
+    const float lost = is_far(of) ? __fmaf_rn(of, scale_log2, -high) - Probabilities::kCentreLog2 : 0.0f;
     return {high, lost + ptx::lg2(row_total)};
   }
 
@@ -239,12 +250,12 @@ struct SoftmaxRows {
   // What is subtracted from scores in base 2 of a row with this maximum, unless it is far from 0.
   __device__ __forceinline__ float reference(float of) const {
     if constexpr (Probabilities::kPeakLog2 == 0) return in_base_2(of);
-    return in_base_2(of) - Probabilities::kPeakLog2;
+    return in_base_2(of) - (Probabilities::kPeakLog2 + Probabilities::kCentreLog2);
   }
   // So is a row that has seen no key: its first one may be as far as that.
   __device__ __forceinline__ bool is_far(float of) const { return fabsf(in_base_2(of)) >= Probabilities::kFar; }
   // What a reference lacks of its maximum in base 2.
   __device__ __forceinline__ float rounded_away(float of) const {
-    return is_far(of) ? 0.0f : __fmaf_rn(of, scale_log2, -reference(of));
+    return is_far(of) ? Probabilities::kCentreLog2 : __fmaf_rn(of, scale_log2, -reference(of));
   }
 };

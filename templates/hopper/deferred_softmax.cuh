@@ -16,6 +16,11 @@ struct DeferredSoftmax : SoftmaxRows<1, Range> {
 
   static constexpr float kUsualLimit = kRescale == Rescale::lazy ? Range::kMostOfLane : Range::kMostLog2;
 
+  // Whether sums of usual scores may be above the limit where the maximum is one of a few of them.
+  static constexpr bool kHasLittleRoom = kUsualLimit < WideProbabilities::kMostOfLane;
+
+  float outgrown[2];  // where there is little room: the sums of the block that was last not taken lazily
+
   // Of what is taken against a maximum as it is. -infinity when a row of the warp is far from 0, or was not yet looked
   // at.
   float limit;
@@ -31,19 +36,21 @@ struct DeferredSoftmax : SoftmaxRows<1, Range> {
   }
 
   // Takes the maximum of new scores into account: true when sums and output must be multiplied by the factors. The
-  // scores and the shift go to exponentiate().
+  // scores and the shift go to exponentiate(). A lazy maximum is always raised: what brings a block here may be a sum
+  // of many probabilities none of which is large, and without a rise every later block would come here, too.
   template <bool kAny>
   __device__ __forceinline__ bool raise_maximum(Shift& shift, const Common<1, kAny>& common) {
     float seen[2];
     Scores::maximum(seen);
     if constexpr (kAny) seen[0] += common.x[0][0], seen[1] += common.x[0][1];
     shift = shift_by_maxima();
-    const float lag = kUsualLimit > Range::kMostLog2 ? fminf(limit, Range::kMostLog2) : limit;
-    const bool grew = exceeds(seen[0], shift.x[0][0], lag) | exceeds(seen[1], shift.x[0][1], lag);
-    // One vote decides for the warp, before the lanes of a row exchange anything: usually that is all.
-    if (kRescale != Rescale::always && !ptx::vote_any(grew)) {
-      add_common(shift, common);
-      return false;
+    if constexpr (kRescale == Rescale::rare) {
+      const bool grew = exceeds(seen[0], shift.x[0][0], limit) | exceeds(seen[1], shift.x[0][1], limit);
+      // One vote decides for the warp, before the lanes of a row exchange anything: usually that is all.
+      if (!ptx::vote_any(grew)) {
+        add_common(shift, common);
+        return false;
+      }
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) factor[h] = raise(seen[h], 0, h);
@@ -71,6 +78,10 @@ struct DeferredSoftmax : SoftmaxRows<1, Range> {
     return raised;
   }
 
+  __device__ __forceinline__ void take_next_exactly() { limit = -infinity(); }
+  // Whether the next block can only be taken by take_block().
+  __device__ __forceinline__ bool takes_exactly() const { return ptx::shfl_first(__float_as_int(limit)) < 0; }
+
   // A block against the maximum as it is. False where that is too low for some row of the warp, or too far from 0: then
   // nothing is summed, and the scores are lost. NaN counts as too low.
   template <bool kAny>
@@ -79,8 +90,26 @@ struct DeferredSoftmax : SoftmaxRows<1, Range> {
     add_common(shift, common);
     float block_sum[2];
     exponentiate(shift, block_sum, AllStay{});
-    if (ptx::vote_any(!is_within(block_sum))) return false;
+    if (ptx::vote_any(!is_within(block_sum))) return leave(block_sum);
     add(block_sum);
+    return true;
+  }
+
+  // A block that was not taken lazily, from the probabilities that it has become. False where they are not finite. Sums
+  // and output must be multiplied by the factors. Its scores made once more would have other bits than those of wgmma,
+  // of 8-bit products so many that a row's blocks no longer weigh the same.
+  __device__ __forceinline__ bool take_outgrown_block() {
+    if (ptx::vote_any(!(outgrown[0] < infinity() && outgrown[1] < infinity()))) return false;
+    float seen[2];
+    Scores::maximum(seen);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float above = ptx::lg2(seen[h]) - Range::kPeakLog2;
+      factor[h] = raise(maximum[0][h] + above / scale_log2, 0, h);
+      sum[0][h] = (sum[0][h] + outgrown[h]) * factor[h];
+    }
+    Scores::multiply(factor);
+    limit = any_far() ? -infinity() : kUsualLimit;
     return true;
   }
 
@@ -104,7 +133,7 @@ struct DeferredSoftmax : SoftmaxRows<1, Range> {
     const bool far = static_cast<int>(signs) >= 0;
     if (ptx::vote_any(!is_within(block_sum) || far)) {
       is_near = !ptx::vote_any(far);
-      return false;
+      return leave({infinity(), infinity()});
     }
     add(block_sum);
     return true;
@@ -128,7 +157,7 @@ struct DeferredSoftmax : SoftmaxRows<1, Range> {
     exponentiate(shift, block_sum, stays);
     if constexpr (kRescale == Rescale::lazy) {
       const bool too_low = !exactly && !is_within(block_sum);
-      if (ptx::vote_any(too_low)) return false;
+      if (ptx::vote_any(too_low)) return leave(block_sum);
     }
     add(block_sum);
     return true;
@@ -138,6 +167,11 @@ struct DeferredSoftmax : SoftmaxRows<1, Range> {
   // False for NaN, too.
   __device__ __forceinline__ bool is_within(const float (&block_sum)[2]) const {
     return block_sum[0] <= limit && block_sum[1] <= limit;
+  }
+  // To take_outgrown_block().
+  __device__ __forceinline__ bool leave(const float (&block_sum)[2]) {
+    if constexpr (kHasLittleRoom) outgrown[0] = block_sum[0], outgrown[1] = block_sum[1];
+    return false;
   }
   __device__ __forceinline__ void add(const float (&block_sum)[2]) {
     sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];

@@ -28,14 +28,16 @@ struct PartialRows {
   __device__ __forceinline__ SmemAddress row(int row) const { return place + row * kRowBytes; }
   __device__ __forceinline__ SmemAddress state(int row) const { return place + kStates + row * kStateBytes; }
 
-  // By a warp that has all rows. Fragments: what made its output of what it loads.
-  template <class Fragments, int kNo>
+  // By a warp that has all rows. Columns: those of its output.
+  template <class Columns, int kNo>
   __device__ __forceinline__ void write(const SoftmaxRows<1>& softmax, const Accumulator<1, kNo>& o, int lane) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int of_lane = 8 * h + lane / 4;
       const float total = softmax.total(0, h);
-      Fragments::store_row(row(of_lane), o, h, lane);
+#pragma unroll
+      for (int n = 0; n < kNo; n += Columns::kTiles)
+        Columns::put(row(of_lane) + 32 * n + Columns::first(lane) * 4, o.x[0], n, h);
       if (lane % 4 == 0) ptx::st_shared(state(of_lane), softmax.maximum[0][h], total);
     }
   }

@@ -44,10 +44,14 @@ struct HopperShape {
   static constexpr int kFirstTransposer = 2;
 
   // When a warpgroup waits for P V of the block before: before the exponentials, with a lazy maximum so that the values
-  // are free early, and with dropout because these write where P V reads; or after them, so that they overlap.
-  // Measured: docs/kernels/hopper_forward.md.
+  // are free early, and with dropout because these write where P V reads; or after them, so that they overlap, which
+  // three warpgroups gain by where values are transposed, unless registers are short.
+  // Measured: docs/kernels/hopper_forward.md, docs/kernels/fp8.md.
+  static constexpr bool kOverlapsTransposed =
+      kTransposes && !Config::Products::kSumsApart && kWarpgroups == 3 && !Config::kFusedBoundary;
   static constexpr bool kOutputEarly =
-      Config::Dropouts::kAny || (Config::kRescale == Rescale::lazy && (kWarpgroups > 2 || Config::kHeadDimV > 128));
+      Config::Dropouts::kAny ||
+      (Config::kRescale == Rescale::lazy && !kOverlapsTransposed && (kWarpgroups > 2 || Config::kHeadDimV > 128));
 
   // The output leaves warp by warp: 16 rows, kOutputPanels panels at a time. In the place of Q its panels lie further
   // apart.

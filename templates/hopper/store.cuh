@@ -37,7 +37,7 @@ struct HopperStore {
     const End ends[2] = {end_row(softmax, tile, first_row, 0), end_row(softmax, tile, first_row, 1)};
     float factors[2] = {factor_of(ends[0]), factor_of(ends[1])};
     if constexpr (Scales::kAny) {
-      const float of_values = Scales(tiles, tile).of_values;
+      const float of_values = Scales(tiles.args, tiles.heads(), tile).of_values;
       factors[0] *= of_values, factors[1] *= of_values;
     }
     Config::Output::multiply(factors);

@@ -76,6 +76,19 @@ struct WarpgroupAttention {
     ptx::wgmma_commit_group();
   }
 
+  // The same of sums that stand apart: a piece of their columns.
+  template <int kPiece>
+  __device__ __forceinline__ void issue_piece(int stage) {
+    static_assert(kKeysAlongRows, "columns of the output are rows of values");
+    ptx::wgmma_fence();
+    uint64 b[kPSteps];
+    describe_values(b, stage);
+#pragma unroll
+    for (int step = 0; step < kPSteps; ++step) b[step] += ValueTile::rows(kPiece * Output::kColumnsOfPiece);
+    Output::template issue<kPiece>(b);
+    ptx::wgmma_commit_group();
+  }
+
   __device__ __forceinline__ void describe_values(uint64 (&b)[kPSteps], int stage) const {
     const uint64 first = ValueTile::slot(v, stage);
 #pragma unroll

@@ -24,7 +24,7 @@
 template <class Config>
 struct DecodeWarpShape : HopperShape<Config> {
   static constexpr int kM = 1;
-  static constexpr int kPaddedHeadDim = round_up(Config::kHeadDim, 16);
+  static constexpr int kPaddedColumns = round_up(Config::kHeadDim, 16);
   static constexpr int kPaddedHeadDimV = round_up(Config::kHeadDimV, 16);
   static constexpr bool kQueryInRegisters = Config::kHeadDim <= 128 || !kUsesTensorCores<Config>;
   static constexpr int kLdmatrix = 4;
@@ -155,7 +155,7 @@ class DecodeConsumer {
     meet_warps();  // nobody reads keys and values any more
     if (Join::blocks() > 1 && Join::rank() == 0 && warp == 0) cluster.make_room(rows(), lane);
     scales.apply_to_output(self.o);
-    shape.part(warp).template write<Fragments>(self.softmax, self.o, lane);
+    shape.part(warp).template write<typename Fragments::Columns>(self.softmax, self.o, lane);
     meet_warps();
     if (Join::rank() > 0)
       return join<Shape::kConsumerWarps>(Shape::kConsumerWarps,

@@ -23,6 +23,9 @@ class HopperConsumer {
   using Probabilities = typename Config::Probabilities;
   using Output = typename Config::Output;
   static constexpr bool kLazy = Config::kRescale == Rescale::lazy;
+  // Rows that see few keys of their first block outgrow their maximum in the second: where that costs a block's scores
+  // it is taken exactly, too.
+  static constexpr bool kLooksTwice = kLazy && Warpgroup::Softmax::kHasLittleRoom;
   static constexpr bool kOutputEarly = Shape::kOutputEarly;
   static constexpr bool kBegins = Mask<Config>::kBegins;
   using ScoreRow = typename Score<Config>::Row;
@@ -38,7 +41,14 @@ class HopperConsumer {
     float of_products;
   };
   struct NoFactor {};
+  static constexpr bool kScalesBlocks = Config::Products::kScalesBlocks;
   using KeptFactor = typename Choose<Scales::kAny, FactorOfTile, NoFactor>::type;
+  // Where they are of blocks: of the products of a warp's rows with the keys at hand, of the values of these, and of
+  // those whose products are summed.
+  struct FactorsOfBlock {
+    float of_products, of_values, of_sums;
+  };
+  using BlockFactors = typename Choose<kScalesBlocks, FactorsOfBlock, NoFactor>::type;
   static constexpr bool kSumsApart = Config::Products::kSumsApart;
   using Dropouts = typename Config::Dropouts;
   struct DropsOfTile {
@@ -51,7 +61,7 @@ class HopperConsumer {
   // Whether what makes probabilities of products is most of the code, so that it stands there once.
   static constexpr bool kInOneLoop = Score<Config>::kIsLong || kFetches || Config::Predicates::kAny || Dropouts::kAny;
   // Whether products that are near 0 have a shorter way to their probabilities.
-  static constexpr bool kHasNear = kLazy && ScoreRow::kHasNear && !kInOneLoop;
+  static constexpr bool kHasNear = kLazy && ScoreRow::kHasNear && !kInOneLoop && !kScalesBlocks;
 
  public:
   __device__ __forceinline__ HopperConsumer(const typename Config::Arguments& args_, const Shape& shape_,
@@ -148,7 +158,7 @@ class HopperConsumer {
     }
     if constexpr (kListed) visit.listed = ptx::shfl_first(tile.listed);
     if constexpr (kKeepsDrops) visit.drops = drops_of(tile);
-    if constexpr (Scales::kAny) visit.of_products = Scales(tiles, tile).of_products;
+    if constexpr (Scales::kAny) visit.of_products = Scales(tiles.args, tiles.heads(), tile).of_products;
     return visit;
   }
   __device__ __forceinline__ Tile tile_of(const Visit& visit) const {
@@ -186,9 +196,11 @@ class HopperConsumer {
     issue_first(visit, kept, at, fused);
     self.softmax.reset();
     if constexpr (kOutputEarly) finish_tile_before(fused, before);
+    bool outgrown = false;
     for (bool first = true;; first = false) {
       release_key();
-      const bool raised = self.softmax.take_block(finish_scores<true>(visit, rows_now(visit, kept), at));
+      const bool raised = outgrown || self.softmax.take_block(finish_scores<true>(visit, rows_now(visit, kept), at));
+      if (first) doubt_maxima(visit, at);
       if constexpr (!kOutputEarly) {
         ptx::wgmma_wait_group<0>();
         if (!first || fused) take_output();
@@ -200,7 +212,8 @@ class HopperConsumer {
         if (fused) store(before);
       }
       if (!visit_others(visit, kept, at, is_near)) break;
-      self.recompute_scores(keys.stage());
+      outgrown = !takes_exactly() && take_outgrown();
+      if (!outgrown && !takes_exactly()) self.recompute_scores(keys.stage());
     }
   }
 
@@ -219,12 +232,16 @@ class HopperConsumer {
       const InCommon common = finish_scores<true>(visit, rows, at);
       bool raised;
       if (!self.softmax.take_either(common, exactly, raised, stays_in(visit, at))) {
-        self.recompute_scores(keys.stage());
-        rows = rows_now(visit, kept);
-        exactly = true;
-        continue;
+        raised = take_outgrown();
+        if (!raised) {
+          self.recompute_scores(keys.stage());
+          rows = rows_now(visit, kept);
+          exactly = true;
+          continue;
+        }
       }
       release_key();
+      if (first) doubt_maxima(visit, at);
       if constexpr (!kOutputEarly) {
         ptx::wgmma_wait_group<0>();
         if (!first || fused) take_output();
@@ -238,9 +255,9 @@ class HopperConsumer {
       if (!at.go_on(visit.blocks.first)) break;
       issue_both(visit, kept, at);
       rows = rows_now(visit, kept);  // under the products
-      ptx::wgmma_wait_group<1>();
+      wait_for_scores();
       if constexpr (kOutputEarly) finish_output();
-      first = false, exactly = !kLazy;
+      first = false, exactly = !kLazy || takes_exactly();
     }
   }
 
@@ -248,13 +265,14 @@ class HopperConsumer {
   // the scores only. Each way through here has its own wait, or ptxas would not know what is in flight.
   __device__ __forceinline__ void issue_first(const Visit& visit, const KeptRows& kept, Cursor& at, bool fused) {
     wait_for_keys(at);
+    if (fused) find_factor_of_sums();
+    find_factors(visit, at);
     fetch(visit, kept, at);
     if (fused) gemm_turn.take();
-    self.issue_scores(keys.stage());
+    issue_products(fused);
     if (fused) {
-      issue_output();
       gemm_turn.hand_over();
-      ptx::wgmma_wait_group<1>();
+      wait_for_scores();
     } else {
       ptx::wgmma_wait_group<0>();
     }
@@ -267,16 +285,18 @@ class HopperConsumer {
     store(before);
   }
 
-  // The blocks after this one. True where it stopped at one that has to be taken exactly, and whose scores are lost.
+  // The blocks after this one. True where it stopped at one that has to be taken exactly; its scores are lost unless
+  // takes_exactly().
   __device__ __forceinline__ bool visit_others(const Visit& visit, const KeptRows& kept, Cursor& at, bool& is_near) {
 #pragma unroll 1
     while (at.go_on(visit.blocks.first)) {
       issue_both(visit, kept, at);
       const Rows rows = rows_now(visit, kept);  // under the products
-      ptx::wgmma_wait_group<1>();
+      wait_for_scores();
       bool raised = false;
       if constexpr (kLazy) {
         if constexpr (kOutputEarly) finish_output();
+        if (takes_exactly()) return true;
         if (!take_lazily(visit, rows, at, is_near)) return true;
         release_key();
       } else {
@@ -287,6 +307,23 @@ class HopperConsumer {
       Probabilities::keep();
       if (raised) Output::multiply(self.softmax.factor);
     }
+    return false;
+  }
+
+  // After the first block: of rows that saw few of its keys.
+  __device__ __forceinline__ void doubt_maxima(const Visit& visit, const Cursor& at) {
+    if constexpr (kLooksTwice)
+      if (hides_any(visit, at)) self.softmax.take_next_exactly();
+  }
+  // Whether a block behind the first is taken exactly without an attempt.
+  __device__ __forceinline__ bool takes_exactly() const {
+    if constexpr (kLooksTwice) return self.softmax.takes_exactly();
+    return false;
+  }
+
+  // A block that was not taken lazily, where that is possible without its scores.
+  __device__ __forceinline__ bool take_outgrown() {
+    if constexpr (kLooksTwice) return self.softmax.take_outgrown_block();
     return false;
   }
 
@@ -301,11 +338,43 @@ class HopperConsumer {
   // Scores of the next keys beside P V of the next values.
   __device__ __forceinline__ void issue_both(const Visit& visit, const KeptRows& kept, Cursor& at) {
     wait_for_keys(at);
+    find_factor_of_sums();
+    find_factors(visit, at);
     fetch(visit, kept, at);
     gemm_turn.take();
-    self.issue_scores(keys.stage());
-    issue_output();
+    issue_products(true);
     gemm_turn.hand_over();
+  }
+  // Where sums stand apart their first piece comes first, so that it is added under the scores.
+  __device__ __forceinline__ void issue_products(bool with_output) {
+    if (kSumsApart && with_output) issue_output();
+    self.issue_scores(keys.stage());
+    if (!kSumsApart && with_output) issue_output();
+  }
+
+  // Until the scores are there; of P V beside them a product may run on.
+  __device__ __forceinline__ void wait_for_scores() {
+    ptx::wgmma_wait_group<1>();
+    if constexpr (kSumsApart) {
+      advance_output<1>();
+      ptx::wgmma_wait_group<1>();
+    }
+  }
+
+  // Of the block whose keys are there: before its products, under which they come.
+  __device__ __forceinline__ void find_factors(const Visit& visit, const Cursor& at) {
+    if constexpr (kScalesBlocks) {
+      const Tile tile = tile_of(visit);
+      const int key = at.block * Config::kBlockKv;
+      const int last_row = tiles.heads().rows(tiles.sequence_of(tile).queries) - 1;
+      factors.of_products = Scales::of_query(tiles.args, tiles.heads(), tile, min(warp_row(tile), last_row)) *
+                            Scales::of_key(tiles.args, tile, key);
+      factors.of_values = Scales::of_value(tiles.args, tile, key);
+    }
+  }
+  // Of the block whose probabilities are there, before its products with values.
+  __device__ __forceinline__ void find_factor_of_sums() {
+    if constexpr (kScalesBlocks) factors.of_sums = factors.of_values;
   }
 
   __device__ __forceinline__ void wait_for_keys(Cursor& at) {
@@ -324,24 +393,54 @@ class HopperConsumer {
 
   __device__ __forceinline__ void issue_output() {
     values.wait_full();
-    self.issue_output(values.stage());
+    if constexpr (kSumsApart)
+      self.template issue_piece<0>(values.stage());
+    else
+      self.issue_output(values.stage());
+  }
+  // What is left of P V where its sums stand apart: all pieces from one on are issued, and those before them added.
+  template <int kPiece>
+  __device__ __forceinline__ void advance_output() {
+    add_piece<kPiece - 1>();
+    self.template issue_piece<kPiece>(values.stage());
+    if constexpr (kPiece + 1 < Output::kPieces) {
+      ptx::wgmma_wait_group<0>();
+      advance_output<kPiece + 1>();
+    }
+  }
+
+  template <int kPiece>
+  __device__ __forceinline__ void add_piece() {
+    if constexpr (kScalesBlocks)
+      Output::template add<kPiece>(factors.of_sums);
+    else
+      Output::template add<kPiece>();
   }
 
   __device__ __forceinline__ void finish_output() {
     ptx::wgmma_wait_group<0>();
     take_output();
   }
+  // The same of what was issued without scores.
+  __device__ __forceinline__ void finish_lone_output() {
+    if constexpr (kSumsApart) {
+      ptx::wgmma_wait_group<0>();
+      advance_output<1>();
+    }
+    finish_output();
+  }
   // Once P V is there.
   __device__ __forceinline__ void take_output() {
     release_value();
-    if constexpr (kSumsApart) Output::add();
+    if constexpr (kSumsApart) add_piece<Output::kPieces - 1>();
   }
 
   __device__ __forceinline__ void add_last_values(const Visit& next) {
     if (next.more()) gemm_turn.take();
+    find_factor_of_sums();
     issue_output();
     if (next.more()) gemm_turn.hand_over();
-    finish_output();
+    finish_lone_output();
   }
 
   __device__ __forceinline__ void store(const Finished& finished) {
@@ -360,6 +459,8 @@ class HopperConsumer {
 #pragma unroll 1
     do {
       wait_for_keys(at);
+      find_factors(visit, at);
+      find_factor_of_sums();
       fetch(visit, kept, at);
       gemm_turn.take();
       self.issue_scores(keys.stage());
@@ -367,12 +468,13 @@ class HopperConsumer {
       ptx::wgmma_wait_group<0>();
       softmax_turn.take();
       const bool raised = take_serially(visit, rows_now(visit, kept), at, is_first);
+      if (is_first) doubt_maxima(visit, at);
       softmax_turn.hand_over();
       release_key();
       Probabilities::keep();
-      if (raised && self.begun != 0) Output::multiply(self.softmax.factor);
+      if (raised && !is_first) Output::multiply(self.softmax.factor);
       issue_output();
-      finish_output();
+      finish_lone_output();
       is_first = false;
     } while (at.go_on(visit.blocks.first));
   }
@@ -380,10 +482,11 @@ class HopperConsumer {
   // Scores to probabilities. True when the output has to be rescaled.
   __device__ __forceinline__ bool take_serially(const Visit& visit, const Rows& rows, const Cursor& at, bool is_first) {
 #pragma unroll 1
-    for (bool exactly = !kLazy || is_first;; exactly = true) {
+    for (bool exactly = !kLazy || is_first || takes_exactly();; exactly = true) {
       bool raised;
       const InCommon common = finish_scores<true>(visit, rows, at);
       if (self.softmax.take_either(common, exactly, raised, stays_in(visit, at))) return raised;
+      if (take_outgrown()) return true;
       self.recompute_scores(keys.stage());
     }
   }
@@ -397,6 +500,7 @@ class HopperConsumer {
       ptx::cp_async_wait_all();
       ptx::bar_warp_sync();
     }
+    if constexpr (kScalesBlocks) Scores::multiply({factors.of_products, factors.of_products});
     if constexpr (ScoreRow::kChanges) common = score_products<Scores>(rows, at.block * Config::kBlockKv, lane());
     hide<kFirst>(visit, at);
     return common;
@@ -439,6 +543,10 @@ class HopperConsumer {
                         [&](int row) { return tiles.place_of(tile, row); });
   }
 
+  // Whether any mask may hide keys of a tile's first block.
+  __device__ __forceinline__ static bool hides_any(const Visit& visit, const Cursor& at) {
+    return hides<true>(visit, at.block) || (Config::Predicates::kAny && !at.is_whole());
+  }
   // Whether masks that are spans hide keys of a block.
   template <bool kFirst>
   __device__ __forceinline__ static bool hides(const Visit& visit, int block) {
@@ -508,6 +616,7 @@ class HopperConsumer {
   RingReader<typename Shape::ValueRing, Config::kCluster> values;
   RingReader<typename Shape::TileRing, 1> announced;
   const int warpgroup;
+  BlockFactors factors{};
   Warpgroup self;
 };
 

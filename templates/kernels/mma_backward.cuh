@@ -190,8 +190,8 @@ class BackwardMma {
                                                       const uint32 (&a)[Shape::kRowTiles][4], const uint32 (&b)[4]) {
 #pragma unroll
     for (int m = 0; m < Shape::kRowTiles; ++m) {
-      ptx::mma_m16n8k16(Element{}, sum.x[m][2 * n], a[m], b[0], b[1]);
-      ptx::mma_m16n8k16(Element{}, sum.x[m][2 * n + 1], a[m], b[2], b[3]);
+      ptx::mma(Element{}, sum.x[m][2 * n], a[m], b[0], b[1]);
+      ptx::mma(Element{}, sum.x[m][2 * n + 1], a[m], b[2], b[3]);
     }
   }
 

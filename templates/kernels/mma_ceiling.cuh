@@ -16,7 +16,7 @@ __device__ __forceinline__ void mma_ceiling(float* sink, int iterations) {
 #pragma unroll 1
   for (int i = 0; i < iterations; ++i) {
 #pragma unroll
-    for (int chain = 0; chain < kChains; ++chain) ptx::mma_m16n8k16(Element{}, d[chain], a, a[chain % 4], a[1]);
+    for (int chain = 0; chain < kChains; ++chain) ptx::mma(Element{}, d[chain], a, a[chain % 4], a[1]);
   }
   float total = 0.0f;
 #pragma unroll

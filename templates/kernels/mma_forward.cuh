@@ -45,6 +45,9 @@ class ForwardMma {
   struct NoRows {};
   using KeptRows = typename Choose<Score<Config>::kIsLong, NoRows, ScoreRows>::type;
   using Dropouts = typename Config::Dropouts;
+  using Scales = typename Config::Products::template Scales<Config>;
+  static constexpr bool kScalesBlocks = Config::Products::kScalesBlocks;
+  using Columns = typename Warp::Fragments::Columns;
   using Sequences = typename Config::Sequences;
   using Keys = typename Config::Keys;
   using Tile = typename Sequences::Tile;
@@ -74,7 +77,7 @@ class ForwardMma {
         kept_rows(keep_rows()),
         listed(arguments),
         additions(arguments),
-        self(Score<Config>(arguments).unit(), smem + thread / kWarpSize * Shape::kWarpRows * QTile::kRowBytes,
+        self(scoring(arguments).unit(), smem + thread / kWarpSize * Shape::kWarpRows * QTile::kRowBytes,
              thread % kWarpSize) {
     const Tile tile = find_tile();
     first_row = tile.index * Config::kBlockQ;
@@ -220,6 +223,7 @@ class ForwardMma {
   template <bool kEnd, class Scores>
   __device__ __forceinline__ auto finish_scores(Scores& s, int i, int piece, bool whole) {
     const int first_of_scores = first_key(i) + piece;
+    if constexpr (kScalesBlocks) s.multiply(scale_of_products(first_of_scores));
     Common<Shape::kM, ScoreRow::kCommon> common;
     if constexpr (Score<Config>::kIsLong)
       common = score(s, rows(), first_of_scores);
@@ -233,6 +237,12 @@ class ForwardMma {
     return self.softmax.template raise_maximum < kEnd || Score<Config>::kMayHide > (s, self.o, common);
   }
 
+  // Of the warp's rows, which are of one block of them.
+  __device__ __forceinline__ float scale_of_products(int key) const {
+    const Tile tile = find_tile();
+    return Scales::of_query(launch, heads(), tile, min(warp_row(), rows_of_sequence() - 1)) *
+           Scales::of_key(launch, tile, key);
+  }
   template <class Scores>
   __device__ __forceinline__ auto score(Scores& s, const ScoreRows& of, int first_of_scores) const {
     if constexpr (kPacks)
@@ -264,7 +274,9 @@ class ForwardMma {
     };
     uint32 flips = 0;
     if constexpr (Dropouts::kAny) flips = Dropouts(launch).flips();
-    self.template accumulate_output<kKeys>(s, shift, v_slot(i) + piece * VTile::kRowBytes, kept, flips);
+    float factor = 1.0f;
+    if constexpr (kScalesBlocks) factor = Scales::of_value(launch, find_tile(), first_key(i));
+    self.template accumulate_output<kKeys>(s, shift, v_slot(i) + piece * VTile::kRowBytes, kept, flips, {}, factor);
   }
 
   __device__ __forceinline__ auto kept_in(int row) const {
@@ -304,14 +316,14 @@ class ForwardMma {
     const char* rows = args.q + Sequences::query_batch(tile, tile.batch) * args.q_strides.batch +
                        tile.head * args.q_strides.head + first_row * args.q_strides.row +
                        Sequences::first_query(tile) * args.q_strides.row;
-    QTile::template clear_padding<Config::kHeadDim, Shape::kThreads>(smem, thread);
+    QTile::template clear_padding<Shape::kColumns, Shape::kThreads>(smem, thread);
     if constexpr (kPacks)
-      QTile::template request_found<Config::kHeadDim, Shape::kThreads>(
+      QTile::template request_found<Shape::kColumns, Shape::kThreads>(
           smem, [&](int row) { return in_tile(args.q, args.q_strides, tile, first_row + row); },
           rows_of_sequence() - first_row, thread);
     else
-      QTile::template request<Config::kHeadDim, Shape::kThreads, true>(
-          smem, QTile::template source<Config::kHeadDim, Shape::kThreads>(rows, args.q_strides.row, thread),
+      QTile::template request<Shape::kColumns, Shape::kThreads, true>(
+          smem, QTile::template source<Shape::kColumns, Shape::kThreads>(rows, args.q_strides.row, thread),
           args.q_strides.row, sequence().queries - first_row, thread);
     ptx::cp_async_commit_group();
     if (args.sizes.query_sign != 0) flip_query();
@@ -327,7 +339,7 @@ class ForwardMma {
   // flips the chunks that it requested itself.
   __device__ __forceinline__ void flip_query() {
     ptx::cp_async_wait_group<0>();
-    for_each_band<Config::kHeadDim / kChunkElements, Shape::kThreads>(thread, [&](int row, int chunk, auto step) {
+    for_each_band<Shape::kColumns / kChunkElements, Shape::kThreads>(thread, [&](int row, int chunk, auto step) {
 #pragma unroll 1
       for (int at_row = row; at_row < Config::kBlockQ; at_row += decltype(step)::value) {
         const SmemAddress at = smem + QTile::offset(at_row, chunk);
@@ -342,10 +354,10 @@ class ForwardMma {
   __device__ __forceinline__ void clear_ring_padding() {
 #pragma unroll
     for (int stage = 0; stage < Config::kKStages; ++stage)
-      KTile::template clear_padding<Config::kHeadDim, Shape::kThreads>(k_slot(stage), thread);
+      KTile::template clear_padding<Shape::kColumns, Shape::kThreads>(k_slot(stage), thread);
 #pragma unroll
     for (int stage = 0; stage < Config::kVStages; ++stage)
-      VTile::template clear_padding<Config::kHeadDimV, Shape::kThreads>(v_slot(stage), thread);
+      VTile::template clear_padding<Shape::kColumnsV, Shape::kThreads>(v_slot(stage), thread);
   }
 
   // Makes the requests of the steps before the first, so that groups are counted alike from the first step on.
@@ -372,10 +384,10 @@ class ForwardMma {
   __device__ __forceinline__ void request_key(int i) {
     if (i < blocks.count()) {
       if constexpr (Keys::kPaged) {
-        request_pages<KTile, Config::kHeadDim>(k_slot(i), next_key, args.k_strides, i);
+        request_pages<KTile, Shape::kColumns>(k_slot(i), next_key, args.k_strides, i);
       } else {
-        KTile::template request<Config::kHeadDim, Shape::kThreads, kChecked>(k_slot(i), next_key, args.k_strides.row,
-                                                                             sequence().keys - first_key(i), thread);
+        KTile::template request<Shape::kColumns, Shape::kThreads, kChecked>(k_slot(i), next_key, args.k_strides.row,
+                                                                            sequence().keys - first_key(i), thread);
         next_key -= Config::kBlockKv * args.k_strides.row;
       }
     }
@@ -386,10 +398,10 @@ class ForwardMma {
   __device__ __forceinline__ void request_value(int i) {
     if (i < blocks.count()) {
       if constexpr (Keys::kPaged) {
-        request_pages<VTile, Config::kHeadDimV>(v_slot(i), next_value, args.v_strides, i);
+        request_pages<VTile, Shape::kColumnsV>(v_slot(i), next_value, args.v_strides, i);
       } else {
-        VTile::template request<Config::kHeadDimV, Shape::kThreads, kChecked>(v_slot(i), next_value, args.v_strides.row,
-                                                                              sequence().keys - first_key(i), thread);
+        VTile::template request<Shape::kColumnsV, Shape::kThreads, kChecked>(v_slot(i), next_value, args.v_strides.row,
+                                                                             sequence().keys - first_key(i), thread);
         next_value -= Config::kBlockKv * args.v_strides.row;
       }
     }
@@ -397,10 +409,10 @@ class ForwardMma {
   }
 
   // head: where the rows of its first page begin.
-  template <class KvTile, int kColumns>
+  template <class KvTile, int kValidColumns>
   __device__ __forceinline__ void request_pages(SmemAddress slot, const char* head, const RowStrides& strides,
                                                 int i) const {
-    KvTile::template request_found<kColumns, Shape::kThreads>(
+    KvTile::template request_found<kValidColumns, Shape::kThreads>(
         slot,
         [&](int row) {
           const KeyPlace place = Keys(launch).place(key_row, first_key(i) + row);
@@ -440,7 +452,14 @@ class ForwardMma {
     else
       return slot.row([this] { return place(); });
   }
-  __device__ __forceinline__ ScoreRows rows() const { return rows_in(Score<Config>(launch)); }
+  // What parts make of the tile's products.
+  __device__ __forceinline__ auto scoring(const typename Config::Arguments& arguments) const {
+    if constexpr (Scales::kAny)
+      return ScaledScore<Config>(arguments, Scales(arguments, heads(), find_tile()).of_products);
+    else
+      return Score<Config>(arguments);
+  }
+  __device__ __forceinline__ ScoreRows rows() const { return rows_in(scoring(launch)); }
   __device__ __forceinline__ KeptRows keep_rows() const {
     if constexpr (Score<Config>::kIsLong)
       return {};
@@ -515,10 +534,10 @@ class ForwardMma {
     }
     const char* k = args.k + batch * args.k_strides.batch + kv_head * args.k_strides.head + row * args.k_strides.row;
     const char* v = args.v + batch * args.v_strides.batch + kv_head * args.v_strides.head + row * args.v_strides.row;
-    next_key = KTile::template source<Config::kHeadDim, Shape::kThreads>(k + first_key(0) * args.k_strides.row,
-                                                                         args.k_strides.row, thread);
-    next_value = VTile::template source<Config::kHeadDimV, Shape::kThreads>(v + first_key(0) * args.v_strides.row,
-                                                                            args.v_strides.row, thread);
+    next_key = KTile::template source<Shape::kColumns, Shape::kThreads>(k + first_key(0) * args.k_strides.row,
+                                                                        args.k_strides.row, thread);
+    next_value = VTile::template source<Shape::kColumnsV, Shape::kThreads>(v + first_key(0) * args.v_strides.row,
+                                                                           args.v_strides.row, thread);
   }
 
   // Finds its place anew: the loop had no register to keep it in.
@@ -536,28 +555,28 @@ class ForwardMma {
       lse += batch * args.lse_strides.batch + tile.head * args.lse_strides.head + row * args.lse_strides.row +
              before * args.lse_strides.row;
     normalize(
-        self.o, self.softmax, additions, Dropouts(launch), [this](int) { return place(); }, valid_rows, lane, true,
-        lse != nullptr,
+        self.o, self.softmax, additions, Dropouts(launch), Scales(launch, heads(), tile),
+        [this](int) { return place(); }, valid_rows, lane, true, lse != nullptr,
         [lse, stride = args.lse_strides.row, this](int of_warp, const auto& end, int m, int h) {
           *reinterpret_cast<float*>(lse + of_warp * stride) = told_lse<false>(end, self.softmax, m, h);
         });
     const SmemAddress slab = smem + warp * OTile::kBytes;
     char* rows = args.out + batch * args.out_strides.batch + tile.head * args.out_strides.head +
                  row * args.out_strides.row + before * args.out_strides.row;
-    store_rows<typename Config::Element, OTile, Config::kHeadDimV>(self.o, slab, rows, args.out_strides.row, valid_rows,
-                                                                   lane);
+    store_rows<typename Config::Element, Columns, OTile, Config::kHeadDimV>(self.o, slab, rows, args.out_strides.row,
+                                                                            valid_rows, lane);
   }
 
   // row: the warp's first one.
   __device__ __forceinline__ void finish_packed(const Tile& tile, int row, int valid_rows, int lane) {
     normalize(
-        self.o, self.softmax, additions, Dropouts(launch), [&](int of_warp) { return place_of(row + of_warp); },
-        valid_rows, lane, true, args.lse != nullptr,
+        self.o, self.softmax, additions, Dropouts(launch), Scales(launch, heads(), tile),
+        [&](int of_warp) { return place_of(row + of_warp); }, valid_rows, lane, true, args.lse != nullptr,
         [&](int of_warp, const auto& end, int m, int h) {
           char* const lse = in_tile(reinterpret_cast<char*>(args.lse), args.lse_strides, tile, row + of_warp);
           *reinterpret_cast<float*>(lse) = told_lse<true>(end, self.softmax, m, h);
         });
-    store_found_rows<typename Config::Element, OTile, Config::kHeadDimV>(
+    store_found_rows<typename Config::Element, Columns, OTile, Config::kHeadDimV>(
         self.o, smem + ptx::tid_x() / kWarpSize * OTile::kBytes,
         [&](int of_warp) { return in_tile(args.out, args.out_strides, tile, row + of_warp); }, valid_rows, lane);
   }
@@ -570,13 +589,13 @@ class ForwardMma {
       if (valid_rows <= 0) return;
       const PartialRow partial(launch.splits, tile.slot, of_tile, Config::kHeadDimV);
       normalize(
-          self.o, self.softmax, additions, Dropouts(launch), [&](int of_warp) { return place_of(row + of_warp); },
-          valid_rows, lane, tile.split == 0, true,
+          self.o, self.softmax, additions, Dropouts(launch), Scales(launch, heads(), tile),
+          [&](int of_warp) { return place_of(row + of_warp); }, valid_rows, lane, tile.split == 0, true,
           [&](int of_warp, const auto& end, int m, int h) {
             PartialRow(launch.splits, tile.slot, of_tile + of_warp, Config::kHeadDimV)
                 .write_weight(end.log2_sum_exp(self.softmax, m, h));
           });
-      store_partial_rows<Config::kHeadDimV>(self.o, partial.out, valid_rows, lane);
+      store_partial_rows<Columns, Config::kHeadDimV>(self.o, partial.out, valid_rows, lane);
     }
   }
 

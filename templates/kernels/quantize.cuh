@@ -223,7 +223,7 @@ class RowTile {
 #pragma unroll
       for (int columns = 0; columns < 2; ++columns) {
         float sums[4] = {};
-        ptx::mma_m16n8k16(Element{}, sums, a, hadamard.b[columns][0], hadamard.b[columns][1]);
+        ptx::mma(Element{}, sums, a, hadamard.b[columns][0], hadamard.b[columns][1]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) value[group][i / 2].x[4 * quad + 2 * columns + i % 2] = sums[i];
       }

@@ -2,9 +2,8 @@
 // The operands of a warp's products, out of shared memory where Q, K and V lie in the elements that are multiplied.
 #pragma once
 
-#include "attention/softmax.cuh"
+#include "mma/columns.cuh"
 #include "ptx/ldmatrix.cuh"
-#include "ptx/memory.cuh"
 #include "types.cuh"
 
 // Shape: of the tiles, and how many matrices an ldmatrix brings.
@@ -13,8 +12,10 @@ struct ElementFragments {
   using QTile = typename Shape::QTile;
   using KTile = typename Shape::KTile;
   using VTile = typename Shape::VTile;
-  // What values are multiplied as, and so the probabilities that they meet.
+  // What keys are multiplied as, and so the queries that they meet; and values, and so probabilities.
+  using Key = typename Config::Element;
   using Value = typename Config::Element;
+  using Columns = ColumnsInOrder;
   static constexpr int kM = Shape::kM;
 
   // Dims 16k..16k+15 as A operands.
@@ -46,12 +47,5 @@ struct ElementFragments {
       ptx::ldmatrix_x2_trans(b[0], b[1], values + VTile::move(at, 16 * j, 2 * n));
       ptx::ldmatrix_x2_trans(b[2], b[3], values + VTile::move(at, 16 * j, 2 * n + 1));
     }
-  }
-
-  // What a lane has of a row of the output, of half h, to where the row's first column is, in f32.
-  template <int kNo>
-  __device__ __forceinline__ static void store_row(SmemAddress row, const Accumulator<1, kNo>& o, int h, int lane) {
-#pragma unroll
-    for (int n = 0; n < kNo; ++n) ptx::st_shared(row + 32 * n + lane % 4 * 8, o.x[0][n][2 * h], o.x[0][n][2 * h + 1]);
   }
 };

@@ -5,17 +5,19 @@
 #include "attention/softmax.cuh"
 
 // Of one warp that multiplies with mma.sync: it rescales its output when it takes a maximum.
-template <int kM, bool kRareRescale>
-struct OnlineSoftmax : SoftmaxRows<kM> {
-  using Rows = SoftmaxRows<kM>;
+template <int kM, bool kRareRescale, class Probabilities = WideProbabilities>
+struct OnlineSoftmax : SoftmaxRows<kM, Probabilities> {
+  using Rows = SoftmaxRows<kM, Probabilities>;
   using Shift = typename Rows::Shift;
   using Rows::maximum;
   using Rows::scale_log2;
   using Rows::sum;
 
-  float lag;  // kMaximumLag in raw scores; -infinity once far rows are expected
+  static constexpr float kLag = Probabilities::kMostLog2 - Probabilities::kPeakLog2;
 
-  __device__ __forceinline__ explicit OnlineSoftmax(float scale) : Rows(scale), lag(kMaximumLag * ptx::rcp(scale)) {}
+  float lag;  // kLag in raw scores; -infinity once far rows are expected
+
+  __device__ __forceinline__ explicit OnlineSoftmax(float scale) : Rows(scale), lag(kLag * ptx::rcp(scale)) {}
 
   // Of rows that have seen no key.
   __device__ __forceinline__ void expect_far() { lag = -infinity(); }

@@ -4,6 +4,7 @@
 // all.
 #pragma once
 
+#include "attention/products.cuh"
 #include "tile/shared_tile.cuh"
 #include "types.cuh"
 
@@ -14,14 +15,19 @@ struct ForwardShape {
   static constexpr int kM = kWarpRows / 16;  // mma tiles of rows
   static constexpr bool kQueryInRegisters = Config::kQueryInRegisters;
   static constexpr int kLdmatrix = Config::kLdmatrix;  // matrices at once
-  static constexpr int kPaddedHeadDim = round_up(Config::kHeadDim, 16);
+  // Tiles are of 16 bits, of which a row of queries and keys, or of values, has so many, and a tile whole products.
+  static constexpr int kElementsOfWord = Config::Products::kElementsOfWord;
+  static constexpr int kColumns = Config::kHeadDim / kElementsOfWord;
+  static constexpr int kColumnsV = Config::kHeadDimV / kElementsOfWord;
+  static constexpr int kPaddedColumns = round_up(kColumns, 16);
+  static constexpr int kPaddedColumnsV = round_up(kColumnsV, 16);
   static constexpr int kPaddedHeadDimV = round_up(Config::kHeadDimV, 16);
   // Masked blocks are taken in pieces of this many keys, so that a warp skips what lies above its diagonal.
   static constexpr int kMaskedKeys = Config::kBlockKv % 32 == 0 ? 32 : 16;
 
-  using QTile = SharedTile<Config::kBlockQ, kPaddedHeadDim, Config::kSwizzle>;
-  using KTile = SharedTile<Config::kBlockKv, kPaddedHeadDim, Config::kSwizzle>;
-  using VTile = SharedTile<Config::kBlockKv, kPaddedHeadDimV, Config::kSwizzle>;
+  using QTile = SharedTile<Config::kBlockQ, kPaddedColumns, Config::kSwizzle>;
+  using KTile = SharedTile<Config::kBlockKv, kPaddedColumns, Config::kSwizzle>;
+  using VTile = SharedTile<Config::kBlockKv, kPaddedColumnsV, Config::kSwizzle>;
   using OTile = SharedTile<kWarpRows, kPaddedHeadDimV, Config::kSwizzle>;  // one warp's
 
   static constexpr int kKRing = Config::kQueryInRegisters ? 0 : QTile::kBytes;

@@ -6,17 +6,17 @@
 #include "attention/row_end.cuh"
 #include "attention/softmax.cuh"
 #include "attention/splits.cuh"
+#include "mma/columns.cuh"
 #include "ptx/barrier.cuh"
-#include "ptx/convert.cuh"
 #include "ptx/memory.cuh"
 #include "tile/shared_tile.cuh"
 
-// Divides by the sums. A row that saw no key has sum 0 and gives 0. place_of(row): by who asks for its head. adds: see
-// end_row. Where it tells: tell(row, end, m, h) of the rows that there are, by one lane of each.
-template <int kM, int kN, class Softmax, class Additions, class Dropouts, class PlaceOf, class Tell>
+// Divides by the sums. A row that saw no key has sum 0 and gives 0. scales: of products. place_of(row): by who asks for
+// its head. adds: see end_row. Where it tells: tell(row, end, m, h) of the rows that there are, by one lane of each.
+template <int kM, int kN, class Softmax, class Additions, class Dropouts, class Scales, class PlaceOf, class Tell>
 __device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax& softmax, const Additions& additions,
-                                          const Dropouts& dropouts, PlaceOf place_of, int valid_rows, int lane,
-                                          bool adds, bool tells, Tell tell) {
+                                          const Dropouts& dropouts, const Scales& scales, PlaceOf place_of,
+                                          int valid_rows, int lane, bool adds, bool tells, Tell tell) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -26,6 +26,7 @@ __device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax&
       float inverse = end.total == 0.0f ? 0.0f : __frcp_rn(end.total);
       if constexpr (Additions::kAny) inverse *= end.kept;
       if constexpr (Dropouts::kAny) inverse *= dropouts.scale();
+      if constexpr (Scales::kAny) inverse *= scales.of_values;
 #pragma unroll
       for (int n = 0; n < kN; ++n) o.x[m][n][2 * h] *= inverse, o.x[m][n][2 * h + 1] *= inverse;
       const int row = 16 * m + 8 * h + lane / 4;
@@ -34,7 +35,7 @@ __device__ __forceinline__ void normalize(Accumulator<kM, kN>& o, const Softmax&
 }
 
 // The output of a split, in f32; row: where the first one goes.
-template <int kHeadDimV, int kM, int kN>
+template <class Columns, int kHeadDimV, int kM, int kN>
 __device__ __forceinline__ void store_partial_rows(const Accumulator<kM, kN>& o, float* rows, int valid_rows,
                                                    int lane) {
 #pragma unroll
@@ -44,32 +45,31 @@ __device__ __forceinline__ void store_partial_rows(const Accumulator<kM, kN>& o,
       const int row = 16 * m + 8 * h + lane / 4;
       if (row >= valid_rows) continue;
 #pragma unroll
-      for (int n = 0; n < kHeadDimV / 8; ++n)
-        ptx::st_global(rows + row * kHeadDimV + 8 * n + lane % 4 * 2, o.x[m][n][2 * h], o.x[m][n][2 * h + 1]);
+      for (int n = 0; n < kHeadDimV / 8; n += Columns::kTiles)
+        Columns::put(rows + row * kHeadDimV + 8 * n + Columns::first(lane), o.x[m], n, h);
     }
 }
 
 // The warp's rows into its own slab of shared memory, through which they leave, so that global memory sees whole
 // chunks.
-template <class Element, class Tile, int kM, int kN>
+template <class Element, class Columns, class Tile, int kM, int kN>
 __device__ __forceinline__ void gather_rows(const Accumulator<kM, kN>& o, SmemAddress slab, int lane) {
   ptx::bar_warp_sync();
-  const SmemAddress at = slab + Tile::offset(lane / 4, 0) + lane % 4 * 4;
+  const SmemAddress at = slab + Tile::offset(lane / 4, Columns::chunk(lane)) + Columns::of_chunk(lane) * 2;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
-    for (int n = 0; n < kN; ++n)
+    for (int n = 0; n < kN; n += Columns::kTiles)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        ptx::st_shared(Tile::move(at, 16 * m + 8 * h, n),
-                       ptx::cvt_rn_x2(Element{}, o.x[m][n][2 * h], o.x[m][n][2 * h + 1]));
+        Columns::template put_elements<Element>(Tile::move(at, 16 * m + 8 * h, n), o.x[m], n, h);
   ptx::bar_warp_sync();
 }
 
-template <class Element, class Tile, int kHeadDimV, int kM, int kN>
+template <class Element, class Columns, class Tile, int kHeadDimV, int kM, int kN>
 __device__ __forceinline__ void store_rows(const Accumulator<kM, kN>& o, SmemAddress slab, char* rows, int64 row_stride,
                                            int valid_rows, int lane) {
-  gather_rows<Element, Tile>(o, slab, lane);
+  gather_rows<Element, Columns, Tile>(o, slab, lane);
   for_each_band<kHeadDimV / kChunkElements, kWarpSize>(lane, [&](int row, int chunk, auto step) {
     constexpr int kStep = decltype(step)::value;
     char* dst = rows + row * row_stride + chunk * kChunkBytes;
@@ -81,10 +81,10 @@ __device__ __forceinline__ void store_rows(const Accumulator<kM, kN>& o, SmemAdd
 }
 
 // The same where rows lie anywhere: row_at(row) is where that one begins.
-template <class Element, class Tile, int kHeadDimV, int kM, int kN, class RowAt>
+template <class Element, class Columns, class Tile, int kHeadDimV, int kM, int kN, class RowAt>
 __device__ __forceinline__ void store_found_rows(const Accumulator<kM, kN>& o, SmemAddress slab, RowAt row_at,
                                                  int valid_rows, int lane) {
-  gather_rows<Element, Tile>(o, slab, lane);
+  gather_rows<Element, Columns, Tile>(o, slab, lane);
   for_each_band<kHeadDimV / kChunkElements, kWarpSize>(lane, [&](int row, int chunk, auto step) {
 #pragma unroll 1
     for (int at = row; at < min(Tile::kRows, valid_rows); at += decltype(step)::value)

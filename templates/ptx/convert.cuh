@@ -68,6 +68,13 @@ __device__ __forceinline__ uint32 prmt(uint32 x, uint32 z, uint32 order) {
   return y;
 }
 
+// lop3.b32 y, a, b, c, 0xf8;   a | b & c:                                                      PTX ISA 4.3, sm_50
+__device__ __forceinline__ uint32 lop3_or_and(uint32 a, uint32 b, uint32 c) {
+  uint32 y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xf8;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+  return y;
+}
+
 // ex2.approx.ftz.f32 y, x;   2^x, 2 ulp:                                                     PTX ISA 1.4, sm_10
 __device__ __forceinline__ float ex2(float x) {
   float y;

@@ -35,6 +35,11 @@ __device__ __forceinline__ void st_shared(SmemAddress dst, float x, float y) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(dst), "f"(x), "f"(y) : "memory");
 }
 
+// st.shared.v2.b32 [dst], {x, y};                                                            PTX ISA 1.0, sm_10
+__device__ __forceinline__ void st_shared(SmemAddress dst, uint32 x, uint32 y) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(dst), "r"(x), "r"(y) : "memory");
+}
+
 // ld.shared.v2.b32 {x, y}, [src];                                                            PTX ISA 1.0, sm_10
 __device__ __forceinline__ void ld_shared(SmemAddress src, float& x, float& y) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(src) : "memory");

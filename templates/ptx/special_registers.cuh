@@ -21,6 +21,13 @@ __device__ __forceinline__ uint32 ctaid_x() {
   return x;
 }
 
+// mov.u32 x, %ctaid.z;   0 in all grids here, which ptxas does not know:                       PTX ISA 1.0, sm_10
+__device__ __forceinline__ uint32 ctaid_z() {
+  uint32 x;
+  asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(x));
+  return x;
+}
+
 // mov.u32 x, %nctaid.x;                                                                      PTX ISA 1.0, sm_10
 __device__ __forceinline__ uint32 nctaid_x() {
   uint32 x;

@@ -59,6 +59,9 @@ struct PanelTile {
     return (16 * k16 / kPanelColumns * kPanelBytes + 16 * k16 % kPanelColumns * 2) >> kUnitBits;
   }
 
+  // From a row so many further on: whole periods of the swizzle.
+  static __device__ __forceinline__ constexpr uint64 rows(int count) { return count * kRowBytes >> kUnitBits; }
+
   // Rows are K and columns are N: V of P V. The leading stride leads to the next panel.
   static __device__ __forceinline__ uint64 n_major(SmemAddress tile) { return descriptor(tile, kPanelBytes); }
   static __device__ __forceinline__ constexpr uint64 n_major_step(int k16) { return 2 * k16 * kEightRows >> kUnitBits; }

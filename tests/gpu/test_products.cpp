@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "cli/verify/cases.h"
-#include "generator/plan.h"
 #include "tests/gpu/hopper_case.h"
 
 using namespace flashjit;
@@ -51,8 +50,17 @@ TEST_CASE("every variant is right in every case of verify, for head dims of ever
        {std::pair{16, 16}, {32, 48}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}})
     for (const bool is_fast : {false, true})
       for (const bool causal : {false, true})
-        if (is_fast || head_dim_v <= generator::kMostSummedApart)
-          verify_variants(problem_of(head_dim, head_dim_v, is_fast, causal), cli::verify_shapes());
+        verify_variants(problem_of(head_dim, head_dim_v, is_fast, causal), cli::verify_shapes());
+}
+
+TEST_CASE("scales of blocks of rows, in every variant") {
+  if (!has_hopper()) return;
+  for (const auto& [head_dim, head_dim_v] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}})
+    for (const bool causal : {false, true}) {
+      Problem problem = problem_of(head_dim, head_dim_v, false, causal);
+      problem.block_scales = true;
+      verify_variants(problem, cli::verify_shapes());
+    }
 }
 
 TEST_CASE("sequences of different lengths and pages") {

@@ -904,6 +904,11 @@ TEST_CASE("prepared scales of tokens are those of e4m3") {
   problem.e4m3_queries = 0;
   CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "fast_sums: must not be true without e4m3_queries, whose sums they are");
+  problem.e4m3_queries = problem.block_scales = 1;
+  CHECK(status() == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "fast_sums: must not be true beside block_scales");
+  problem.fast_sums = 0;
+  CHECK(status() == FLASHJIT_NO_COMPILER);
 }
 
 TEST_CASE("a prepared bias has a dtype, and a prepared block mask is made of something") {
@@ -1067,8 +1072,9 @@ TEST_CASE("options of every version are taken for ever") {
 
 TEST_CASE("problems of every version are taken for ever") {
   constexpr std::size_t kFirst = 24, kWithWindow = 32, kWithScores = 48, kWithDropout = 56, kWithFunctions = 96,
-                        kWithPages = 104, kWithE4m3 = 112, kWithProducts = 120;
-  static_assert(sizeof(flashjit_problem) >= kWithProducts);
+                        kWithPages = 104, kWithE4m3 = 112, kWithProducts = 120, kWithBlockScales = 128;
+  static_assert(sizeof(flashjit_problem) >= kWithBlockScales);
+  static_assert(offsetof(flashjit_problem, reserved_end) + sizeof(std::int32_t) == kWithBlockScales);
   static_assert(offsetof(flashjit_problem, fast_sums) + sizeof(std::int32_t) == kWithProducts);
   static_assert(offsetof(flashjit_problem, token_scales) + sizeof(std::int32_t) == kWithE4m3);
   static_assert(offsetof(flashjit_problem, bias) == kWithDropout);
@@ -1080,6 +1086,9 @@ TEST_CASE("problems of every version are taken for ever") {
     problem.struct_size = size;
     return flashjit_prepare(engine.get(), &problem, -1);
   };
+  problem.block_scales = problem.reserved_end = 7;
+  CHECK(status(kWithBlockScales) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(status(kWithProducts) == FLASHJIT_NO_COMPILER);
   problem.e4m3_queries = problem.fast_sums = 7;
   CHECK(status(kWithProducts) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(status(kWithE4m3) == FLASHJIT_NO_COMPILER);

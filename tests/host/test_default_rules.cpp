@@ -9,9 +9,11 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "flashjit/tuning.h"
+#include "generator/source.h"
 #include "generator/variant_space.h"
 #include "runtime/tuning/tuning_records.h"
 #include "runtime/tuning/tuning_summary.h"
@@ -141,14 +143,31 @@ TEST_CASE("the largest heads have defaults on each architecture, whatever featur
     for (const Architecture& architecture : architectures()) {
       CAPTURE(std::string(architecture.name));
       Problem served = problem;
-      if (architecture.name != std::string("sm_90a"))
-        served.e4m3 = served.token_scales = served.e4m3_queries = served.fast_sums = false;
+      const bool multiplies = generator::converts_to_e4m3(architecture);
+      served.e4m3_queries &= multiplies, served.fast_sums &= multiplies, served.block_scales &= multiplies;
+      if (served.block_scales) served.fast_sums = served.ragged = served.paged = false;
+      if (architecture.name != std::string("sm_90a") && !served.e4m3_queries) served.e4m3 = served.token_scales = false;
       CHECK_NOTHROW(default_variants(served, architecture));
     }
   }
 }
 
-TEST_CASE("keys and values of e4m3 have tiles of 16 rows on sm_90a, and no kernel elsewhere") {
+TEST_CASE("products of e4m3 are wgmma's on sm_90a, and mma.sync's where there is one") {
+  const Problem problem{.e4m3 = true, .e4m3_queries = true};
+  for (const Architecture& architecture : architectures()) {
+    CAPTURE(std::string(architecture.name));
+    if (generator::converts_to_e4m3(architecture)) {
+      const bool by_wgmma = architecture.name == std::string("sm_90a");
+      for (const Variant& variant : default_variants(problem, architecture))
+        CHECK(std::holds_alternative<HopperVariant>(variant) == by_wgmma);
+      continue;
+    }
+    CHECK_THROWS_WITH_AS(default_variants(problem, architecture),
+                         doctest::Contains("products of e4m3 need sm_89 or a later architecture"), Error);
+  }
+}
+
+TEST_CASE("keys and values of e4m3 beside other queries have tiles of 16 rows on sm_90a, and no kernel elsewhere") {
   const Problem problem{.e4m3 = true};
   for (const Architecture& architecture : architectures()) {
     CAPTURE(std::string(architecture.name));
@@ -156,8 +175,10 @@ TEST_CASE("keys and values of e4m3 have tiles of 16 rows on sm_90a, and no kerne
       for (const Variant& variant : default_variants(problem, architecture)) CHECK(block_q(variant) == 16);
       continue;
     }
-    CHECK_THROWS_WITH_AS(default_variants(problem, architecture),
-                         doctest::Contains("keys and values of e4m3 need the hopper family, of sm_90a"), Error);
+    CHECK_THROWS_WITH_AS(
+        default_variants(problem, architecture),
+        doctest::Contains("keys and values of e4m3 beside queries of 16 bits need the hopper family, of sm_90a"),
+        Error);
   }
 }
 

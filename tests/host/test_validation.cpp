@@ -287,8 +287,6 @@ TEST_CASE("queries of e4m3 have scales of all, of heads or of heads of sequences
                        doctest::Contains("fast_sums: must not be true without"), Error);
   CHECK_THROWS_WITH_AS(flashjit::parse_problem("fwd-bf16-d24-e4m3-e4m3_queries"),
                        "head_dim: must be a multiple of 16 for queries of e4m3, was 24", Error);
-  CHECK_THROWS_WITH_AS(flashjit::parse_problem("fwd-bf16-d192-e4m3-e4m3_queries"),
-                       "head_dim_v: must be at most 160 for queries of e4m3 without fast_sums, was 192", Error);
 }
 
 TEST_CASE("scales that do not fit, and what does not go with e4m3, are named") {

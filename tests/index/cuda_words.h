@@ -17,6 +17,7 @@ __device__ float ceilf(float);
 __device__ int __clz(int);
 __device__ void* __cvta_shared_to_generic(unsigned long long);
 __device__ float __fadd_rz(float, float);
+__device__ int __float_as_int(float);
 __device__ unsigned __float_as_uint(float);
 __device__ int __ffs(int);
 __device__ float __fmaf_rn(float, float, float);

@@ -23,6 +23,7 @@
 #include "parts/predicate/function.cuh"
 #include "parts/probability/dropout.cuh"
 #include "parts/probability/dropout_mask.cuh"
+#include "parts/products/block_scales.cuh"
 #include "parts/products/e4m3.cuh"
 #include "parts/products/fast_sums.cuh"
 #include "parts/score/alibi.cuh"
@@ -71,6 +72,8 @@ struct MmaLaunch {
   DropoutArguments dropout;
   RaggedArguments ragged;
   PagedArguments paged;
+  E4m3Arguments e4m3;
+  E4m3QueryArguments e4m3_queries;
 };
 
 struct MmaConfig {
@@ -105,6 +108,17 @@ struct MmaConfig {
 extern "C" __global__ void __launch_bounds__(256, 1) mma_forward(const __grid_constant__ MmaLaunch args) {
   extern __shared__ __align__(128) char smem[];
   ForwardMma<MmaConfig>(args, ptx::cvta_to_shared(smem), false).run();
+}
+
+struct E4m3MmaConfig : MmaConfig {
+  using Dropouts = Dropping<>;
+  using Stored = StoredAs<E4m3>;
+  using Products = ProductsOf<E4m3Products, BlockScales>;
+};
+
+extern "C" __global__ void __launch_bounds__(256, 1) mma_e4m3(const __grid_constant__ MmaLaunch args) {
+  extern __shared__ __align__(128) char smem[];
+  ForwardMma<E4m3MmaConfig>(args, ptx::cvta_to_shared(smem), false).run();
 }
 
 // In place of the matrices that generator/matrices.cpp writes for the shapes in use.
@@ -200,19 +214,23 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_ablation(const __gri
   forward_hopper_ablation<HopperConfig>(args, ptx::cvta_to_shared(smem));
 }
 
-// Products of e4m3, and sums of them apart from the output.
+// Products of e4m3 with scales of blocks, and sums of them apart from the output.
 struct E4m3ScoreMatrix : ScoreMatrix {
   static __device__ void issue(const uint64 (&q)[2], const uint64 (&k)[2]);
+  static __device__ void multiply(const float (&factor)[2]);
 };
 struct E4m3OutputMatrix : OutputMatrix {
-  static __device__ void issue(const uint64 (&v)[2], uint32 adds);
-  static __device__ void add();
+  static constexpr int kPieces = 2, kColumnsOfPiece = 32;
+  template <int kPiece>
+  static __device__ void issue(const uint64 (&v)[2]);
+  template <int kPiece>
+  static __device__ void add(float factor);
   static __device__ void clear();
 };
 struct E4m3Config : HopperConfig {
   using Dropouts = Dropping<>;
   using Stored = StoredAs<E4m3>;
-  using Products = ProductsOf<E4m3Products>;
+  using Products = ProductsOf<E4m3Products, BlockScales>;
   static constexpr int kCluster = 1;
   using Scores = E4m3ScoreMatrix;
   using Output = E4m3OutputMatrix;

@@ -100,6 +100,29 @@ TEST_CASE("attend takes a cache of e4m3 with scales, in pages or not") {
         shop.attend("k.npy v.npy --k-scale of_k.npy --v-scale of_v.npy" + options));
 }
 
+TEST_CASE("attend multiplies queries of e4m3, whose bytes a file may have, exactly or fast") {
+  const Workshop shop;
+  const HostTensor q = HostTensor::random_normal(DType::f32, {3, 70, 4, 32}, 1);
+  shop.save("rounded.npy", q);
+  shop.save("bytes.npy", q.converted_to(DType::e4m3));
+  const double scales[] = {0.5, 2, 1, 1.5};
+  shop.save("of_q.npy", HostTensor::from_doubles(DType::f32, {4}, scales, 4));
+  for (const std::string architecture : {"sm_89", "sm_90a"}) {
+    const std::string options = " k.npy v.npy -o out.npy --e4m3 --e4m3-queries --device emulate --arch " + architecture;
+    CAPTURE(options);
+    const auto out = [&](const std::string& more) {
+      shop.run(more + options);
+      return shop.load("out.npy").to_doubles();
+    };
+    const std::vector<double> exact = out("rounded.npy");
+    CHECK(exact == out("bytes.npy"));
+    CHECK(exact != out("bytes.npy --fast-sums"));
+    CHECK(exact != out("bytes.npy --dtype f16"));
+    CHECK(exact != out("bytes.npy --q-scale of_q.npy --mask causal"));
+  }
+  shop.run("bytes.npy k.npy v.npy -o out.npy --e4m3 --e4m3-queries --device cpu");
+}
+
 TEST_CASE("attend gives the gradients by kernels that the CPU gives, within what low precision makes of them") {
   const Workshop shop;
   shop.save("four.npy", HostTensor::random_normal(DType::f32, {3, 70, 4, 32}, 1));

@@ -21,7 +21,7 @@ struct Way {
   bool clustered = false, reads_e4m3 = false, multiplies_e4m3 = false;
 };
 constexpr Way kWays[] = {
-    {"sm_80", "mma-q64-kv32-k2-v2"},
+    {"sm_89", "mma-q64-kv32-k2-v2", false, false, true},
     {"sm_80", "mma-q128-kv32-w8-k2-v3-c1-rotate-qsmem"},
     {"sm_90a", "hopper-q64-kv32-qs2-whole-lazy-ppoff", false, false, true},
     {"sm_90a", "hopper-q128-kv32-s2-qs2-whole-lazy-ppgemm-dynamic-fused", false, false, true},

@@ -417,6 +417,14 @@ TEST_CASE("without a fault the kernels are clean and right under the same seeds"
   for (std::size_t i = 0; i < problems.size(); ++i) CHECK_MESSAGE(problems[i] == "", std::string(chosen[i]->variant));
 }
 
+// Which ones are tried is a matter of the sample.
+TEST_CASE("the texts of all faults stand in the templates") {
+  for (const std::vector<Mutation>* mutations : tests::kAllMutations)
+    for (const Mutation& fault : *mutations)
+      CHECK_NOTHROW(
+          tests::place_of_fault(fault.file, tests::read_template(tests::kTemplates / fault.file), fault.original));
+}
+
 TEST_CASE("rings and their barriers") { expect_found(tests::kRingFaults); }
 TEST_CASE("waits and releases") { expect_found(tests::kWaitFaults); }
 TEST_CASE("bytes and boxes of copies") { expect_found(tests::kCopyFaults); }

@@ -27,7 +27,7 @@ struct Way {
   bool reads_e4m3 = false, multiplies_e4m3 = false;
 };
 // Small blocks, so that masks leave some whole and pass over others.
-constexpr Way kWays[] = {{"sm_80", "mma-q64-kv32-k2-v2"},
+constexpr Way kWays[] = {{"sm_89", "mma-q64-kv32-k2-v2", false, true},
                          {"sm_90a", "hopper-q64-kv32-qs2-whole-lazy-ppoff", false, true},
                          {"sm_90a", "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv", true},
                          {"sm_90a", "hopper-q4-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv"}};

@@ -92,10 +92,13 @@ TEST_CASE("of products of e4m3, too, the defaults compile without spills") {
   for (const int head_dim : {16, 48, 64, 96, 128, 160, 192, 256})
     for (const bool is_fast : {false, true})
       for (const bool causal : {false, true}) {
-        if (!is_fast && head_dim > 160) continue;
         Problem problem = problem_of(head_dim, head_dim, causal);
         problem.e4m3 = problem.e4m3_queries = true, problem.fast_sums = is_fast;
         add_defaults(engine, problem, "sm_90a", jobs);
+        if (head_dim % 64 == 0)
+          for (const char* architecture : {"sm_89", "sm_120a"}) add_defaults(engine, problem, architecture, jobs);
+        problem.block_scales = !is_fast && (head_dim == 64 || head_dim == 128);
+        if (problem.block_scales) add_defaults(engine, problem, "sm_90a", jobs);
       }
   expect_clean(engine, sample(jobs));
 }

@@ -42,7 +42,7 @@ void write_templates(const generator::Templates& templates, const std::filesyste
 }  // namespace
 
 TEST_CASE("random combinations of features agree with the reference in both families") {
-  for (const std::string architecture : {"sm_80", "sm_90a"})
+  for (const std::string architecture : {"sm_89", "sm_90a"})
     for (const cli::RandomFailure& each : failures_of(options_for(architecture), {12, 0}))
       FAIL_CHECK(architecture, ", seed ", each.seed, ": ", each.failure.what, "\n", each.failure.problem, "\n",
                  each.failure.variant, "\n", each.failure.shape);

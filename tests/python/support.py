@@ -176,3 +176,16 @@ def reference(q, k, v, scale=None, softcap=None, alibi_slopes=None, sinks=None, 
     if kept is not None:
         weights = weights * kept / share
     return np.moveaxis(weights @ v, 1, 2), lse
+
+
+class Stopwatch:
+    """Stands for that of bench/compare_peers.py where there is no GPU: the n-th side takes n milliseconds."""
+
+    def milliseconds(self, launchers, rounds=1):
+        return {name: float(number) for number, name in enumerate(launchers, 1)}
+
+    def gemm_tflops(self):
+        return 700.0
+
+    def wait(self):
+        pass

@@ -162,6 +162,12 @@ class Products(unittest.TestCase):
         before = self.engine.counters()["compiles"]
         self.engine.attention(self.q, self.k, self.v, accumulate="fast", out=np.empty((1, 70, 2, 64), np.float16))
         self.assertEqual(self.engine.counters()["compiles"], before)
+        self.engine.prepare("float16", 64, e4m3=True, e4m3_queries=True, block_scales=True)
+        before = self.engine.counters()["compiles"]
+        outs = [self.engine.attention(self.q, self.k, self.v, q_scale=scale, out=np.empty((1, 70, 2, 64), np.float16))
+                for scale in (np.full((1, 2, 1), 1.5, np.float32), np.full((1, 2, 1), 0.25, np.float32))]
+        self.assertEqual(self.engine.counters()["compiles"], before)
+        self.assertFalse(np.array_equal(*outs))
 
     @unittest.skipUnless(torch, "PyTorch cannot be imported")
     def test_pytorch(self):

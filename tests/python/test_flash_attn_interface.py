@@ -391,6 +391,55 @@ class Cache(Interface):
                 self.assert_close(out, expected_batch(self.q, k, v)[0])
 
 
+class Products(Interface):
+    """Queries, keys and values of 8 bits."""
+
+    def setUp(self):
+        self.q, self.k, self.v = (normal(2, 40, heads, 64, seed=seed).to(torch.float8_e4m3fn)
+                                  for heads, seed in ((4, 1), (2, 2), (2, 3)))
+
+    def expected(self, of_q, of_k, of_v, **options):
+        q = self.q.float() * of_q.repeat_interleave(2, 1).view(2, 1, 4, 1)
+        return expected_batch(q, *(x.float() * scale.view(2, 1, 2, 1) for x, scale in ((self.k, of_k), (self.v, of_v))),
+                              **options)
+
+    def test_have_scales_of_heads_of_sequences(self):
+        each = [torch.tensor([[0.5, 1.5], [2.0, 0.25]]), torch.tensor([[1.0, 0.7], [0.6, 3.0]]),
+                torch.tensor([[1.0, 0.5], [2.0, 4.0]])]
+        one = [torch.tensor(number).expand(2, 2) for number in (0.5, 1.5, 2.0)]
+        heads = [scale[:1].expand(2, 2) for scale in each]
+        for name, scales in {"each": each, "one": one, "heads": heads, "mixed": [one[0], each[1], heads[2]]}.items():
+            with self.subTest(name):
+                descales = dict(zip(("q_descale", "k_descale", "v_descale"), scales))
+                out, lse = interface.flash_attn_func(self.q, self.k, self.v, causal=True, return_attn_probs=True,
+                                                     **descales)
+                self.assertEqual(out.dtype, torch.bfloat16)
+                expected, expected_lse = self.expected(*scales, causal=True)
+                self.assert_close(out, expected, 0.1 * expected.abs().max())
+                self.assert_close(lse, expected_lse, 0.02)
+        starts = torch.tensor([0, 40, 80], dtype=torch.int32)
+        packed = interface.flash_attn_varlen_func(
+            *(x.flatten(0, 1) for x in (self.q, self.k, self.v)), starts, starts, 40, 40, q_descale=each[0],
+            k_descale=each[1], v_descale=each[2])
+        expected = self.expected(*each)[0]
+        self.assert_close(packed, expected.flatten(0, 1), 0.1 * expected.abs().max())
+        out = interface.flash_attn_with_kvcache(self.q, self.k, self.v, cache_seqlens=25, q_descale=each[0],
+                                                k_descale=each[1], v_descale=each[2])
+        self.k, self.v = self.k[:, :25], self.v[:, :25]
+        expected = self.expected(*each)[0]
+        self.assert_close(out, expected, 0.1 * expected.abs().max())
+
+    def test_refuse_scales_of_other_shapes(self):
+        for name in ("q_descale", "k_descale", "v_descale"):
+            for shape in ((4,), (2, 4), (2, 1, 2)):
+                self.refused(flashjit.InvalidArgument, rf"{name}: must be \(batch, heads_k\) with the 2 heads of k",
+                             lambda: interface.flash_attn_func(self.q, self.k, self.v, **{name: torch.ones(shape)}))
+            self.refused(flashjit.InvalidArgument, f"{name}: must be ", lambda: interface.flash_attn_func(
+                self.q, self.k, self.v, **{name: torch.ones(3, 2)}))
+        self.refused(flashjit.InvalidArgument, "k: dtype must be e4m3 like that of q",
+                     lambda: interface.flash_attn_func(self.q, self.k.bfloat16(), self.v.bfloat16()))
+
+
 class Parts(Interface):
     def test_are_joined(self):
         q, k, v = normal(2, 20, 4, 64), normal(2, 50, 2, 64), normal(2, 50, 2, 64, seed=9)

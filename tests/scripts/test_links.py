@@ -8,7 +8,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LINK = re.compile(r"\]\((?!https?://)([^()#\s]*)(?:#([^()\s]*))?\)")
 NAME_IN_FILE = re.compile(r"\[`(\w+)`\]\(((?!https?://)[^()#\s]*\.(?:cuh|h|cpp|py))\)")
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "cache" / "FORMAT.md"]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md"),
+         ROOT / "cache" / "FORMAT.md"]
 
 
 def without_code(text):

@@ -5,8 +5,18 @@
 
 #include "abi.cuh"
 #include "attention/products.cuh"
+#include "mma/fragments.cuh"
+#include "ptx/convert.cuh"
 #include "ptx/memory.cuh"
 #include "types.cuh"
+
+// Rounding to the nearest of e4m3 takes 0.07 % away from a sum of many: the neighbours of a power of two are not
+// equally far, and around what most of a row's sum comes from, where exp(s) times the density of scores s is largest,
+// the density of probabilities falls with their square. So they are larger by as much before they are rounded, and the
+// output is divided by it; powers of two stay what they are.
+struct E4m3Centre {
+  static constexpr float kFactor = 1.00070255f, kLog2 = 0.00101320504f;
+};
 
 // E4m3 has numbers from 2^-9 to 448. What a score at its row's maximum becomes is far enough above the least that small
 // probabilities keep their digits, and far enough below the largest that a maximum may lag behind. Its logarithm is an
@@ -14,6 +24,7 @@
 template <int kPeakLog2_>
 struct E4m3Probabilities {
   static constexpr int kPeakLog2 = kPeakLog2_;
+  static constexpr float kCentreLog2 = E4m3Centre::kLog2;
   static constexpr float kMostLog2 = 8.75f;
   // None of a lane's is above what all of them are together.
   static constexpr float kMostOfLane = 448.0f;
@@ -29,12 +40,35 @@ __device__ constexpr int e4m3_peak_log2(Rescale rescale, int columns) {
   return peak;
 }
 
+// An ldmatrix of pairs of bytes brings queries and keys as it brings those of 16 bits. Of values, which it transposes,
+// a lane has dims 2g and 2g + 1 of keys 2t and 2t + 1 of every eight; prmt makes four keys of one dim of two eights, in
+// the order in which a lane has probabilities of these. docs/kernels/fp8.md draws it.
+template <class Config, class Shape>
+struct E4m3ProductFragments : ElementFragments<Config, Shape> {
+  using VTile = typename Shape::VTile;
+  using Key = E4m3Element;
+  using Value = E4m3Element;
+  using Columns = ColumnsByParity;
+
+  // Keys 32j..32j+31 as two B operands: the even dims among 16n..16n+15, and the odd ones.
+  __device__ __forceinline__ static void load_values(uint32 (&b)[4], SmemAddress values, int lane, int j, int n) {
+    constexpr uint32 kEven = 0x6420, kOdd = 0x7531;
+    uint32 pairs[4];
+    ptx::ldmatrix_x4_trans(pairs, values + VTile::move(VTile::offset(lane, 0), 32 * j, n));
+    b[0] = ptx::prmt(pairs[0], pairs[1], kEven), b[1] = ptx::prmt(pairs[2], pairs[3], kEven);
+    b[2] = ptx::prmt(pairs[0], pairs[1], kOdd), b[3] = ptx::prmt(pairs[2], pairs[3], kOdd);
+  }
+};
+
 struct E4m3Products {
   static constexpr int kElementsOfWord = 2;
   static constexpr bool kTransposesValues = true;
 
   template <Rescale kRescale, int kColumns>
   using Probabilities = E4m3Probabilities<e4m3_peak_log2(kRescale, kColumns)>;
+
+  template <class Config, class Shape>
+  using Fragments = E4m3ProductFragments<Config, Shape>;
 
   // Of a head of a batch entry, that of products times the launch's.
   template <class Config>
@@ -43,24 +77,49 @@ struct E4m3Products {
 
     float of_products, of_values;
 
-    template <class Tiles, class Tile>
-    __device__ __forceinline__ Scales(const Tiles& tiles, const Tile& tile) {
-      const auto& args = tiles.args;
-      const int head = tiles.heads().first(tile.head), kv_head = tile.head / args.core.sizes.heads_per_group;
+    template <class Heads, class Tile>
+    __device__ __forceinline__ Scales(const typename Config::Arguments& args, const Heads& heads, const Tile& tile) {
+      const int head = heads.first(tile.head), kv_head = tile.head / args.core.sizes.heads_per_group;
+      of_products = args.core.sizes.scale_log2;
       // By the scale first, which may be what keeps the product in f32.
-      of_products = args.core.sizes.scale_log2 * at(args.e4m3_queries.queries, tile.batch, head) *
-                    at(args.e4m3.keys, tile.batch, kv_head);
-      // Nothing may be 0, nor a slope over it infinite; no score, of 2^26 products at most, changes by it.
-      of_products = fmaxf(of_products, kSmallest);
-      of_values = at(args.e4m3.values, tile.batch, kv_head);
+      if constexpr (!Config::Products::kScalesBlocks)
+        of_products =
+            of_products * at(args.e4m3_queries.queries, tile.batch, head) * at(args.e4m3.keys, tile.batch, kv_head);
+      // Nothing may be 0, nor a slope over it infinite; no score, of 2^26 products at most, changes by it. Products
+      // that have their blocks' scales may be larger.
+      of_products = fmaxf(of_products, Config::Products::kScalesBlocks ? kSmallestNormal : kSmallest);
+      of_values = E4m3Centre::kFactor;
+      if constexpr (!Config::Products::kScalesBlocks)
+        of_values = at(args.e4m3.values, tile.batch, kv_head) * E4m3Centre::kFactor;
+    }
+
+    template <class Heads, class Tile>
+    __device__ __forceinline__ static float of_query(const typename Config::Arguments& args, const Heads& heads,
+                                                     const Tile& tile, int row) {
+      return of_block(args.e4m3_queries.queries, tile.batch, heads.head(tile.head, row), heads.query(row));
+    }
+    template <class Tile>
+    __device__ __forceinline__ static float of_key(const typename Config::Arguments& args, const Tile& tile, int key) {
+      return of_block(args.e4m3.keys, tile.batch, tile.head / args.core.sizes.heads_per_group, key);
+    }
+    template <class Tile>
+    __device__ __forceinline__ static float of_value(const typename Config::Arguments& args, const Tile& tile,
+                                                     int key) {
+      return of_block(args.e4m3.values, tile.batch, tile.head / args.core.sizes.heads_per_group, key);
     }
 
    private:
     static constexpr float kSmallest = 5.42101086e-20f;  // 2^-64
+    static constexpr float kSmallestNormal = 1.17549435e-38f;
 
     __device__ __forceinline__ static float at(const ScaleTensor& scales, int batch, int head) {
       if (scales.first == nullptr) return 1.0f;
       return ptx::ld_global_float(scales.first + batch * scales.strides.batch + head * scales.strides.head);
+    }
+    __device__ __forceinline__ static float of_block(const ScaleTensor& scales, int batch, int head, int row) {
+      if (scales.first == nullptr) return 1.0f;
+      return ptx::ld_global_float(scales.first + batch * scales.strides.batch + head * scales.strides.head +
+                                  row / kRowsOfScale * scales.strides.row);
     }
   };
 };

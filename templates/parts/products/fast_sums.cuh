@@ -5,4 +5,5 @@
 
 struct FastSums {
   static constexpr bool kApart = false;
+  static constexpr bool kScaleBlocks = false;
 };

@@ -7,6 +7,7 @@
 #include "abi.cuh"
 #include "attention/softmax.cuh"
 #include "attention/stored.cuh"
+#include "mma/columns.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/memory.cuh"
@@ -31,8 +32,10 @@ struct E4m3Fragments {
   using KTile = typename Shape::KTile;
   using VTile = typename Shape::VTile;
   using Element = typename Config::Element;
+  using Key = Element;
   // Probabilities fit f16 as they fit bf16, and e4m3 becomes it by one instruction.
   using Value = Half;
+  using Columns = ColumnsByParity;
   static constexpr int kM = Shape::kM;
 
   // Dims 16k..16k+15 as A operands: the columns of a lane are four neighbouring dims.
@@ -63,18 +66,6 @@ struct E4m3Fragments {
     ptx::ldmatrix_x2_trans(upper, lower, values + VTile::move(VTile::offset(lane % 16, 0), 16 * j, n));
     ptx::cvt_rn_f16x2_e4m3x4(ptx::prmt(upper, kEvenThenOdd), b[0], b[2]);
     ptx::cvt_rn_f16x2_e4m3x4(ptx::prmt(lower, kEvenThenOdd), b[1], b[3]);
-  }
-
-  // As ElementFragments: of sixteen columns a lane has four neighbouring ones.
-  template <int kNo>
-  __device__ __forceinline__ static void store_row(SmemAddress row, const Accumulator<1, kNo>& o, int h, int lane) {
-#pragma unroll
-    for (int n = 0; n < kNo; n += 2) {
-      const auto &even = o.x[0][n], &odd = o.x[0][n + 1];
-      ptx::st_shared(row + 32 * n + lane % 4 * 16,
-                     ptx::Chunk{__float_as_uint(even[2 * h]), __float_as_uint(odd[2 * h]),
-                                __float_as_uint(even[2 * h + 1]), __float_as_uint(odd[2 * h + 1])});
-    }
   }
 };
 

@@ -94,8 +94,9 @@ inline const std::vector<Mutation> kDecodeFaults = {
     {.name = "parts are read before they are written",
      .setting = kSharedRows,
      .file = "kernels/hopper_decode.cuh",
-     .original = "    shape.part(warp).template write<Fragments>(self.softmax, self.o, lane);\n    meet_warps();\n",
-     .replacement = "    shape.part(warp).template write<Fragments>(self.softmax, self.o, lane);\n",
+     .original = "    shape.part(warp).template write<typename Fragments::Columns>(self.softmax, self.o, lane);\n    "
+                 "meet_warps();\n",
+     .replacement = "    shape.part(warp).template write<typename Fragments::Columns>(self.softmax, self.o, lane);\n",
      .kinds = {race, unwritten_shared}},
     {.name = "a warp's part is not joined",
      .setting = kSharedRows,

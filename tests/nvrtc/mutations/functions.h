@@ -254,13 +254,14 @@ inline const std::vector<Mutation> kTextFaults = {
     {.name = "one loop: scores that are lost are not computed again",
      .setting = kHopperTextLazy,
      .file = "kernels/hopper_forward.cuh",
-     .original = "        self.recompute_scores(keys.stage());\n"
-                 "        rows = rows_now(visit, kept);",
-     .replacement = "        rows = rows_now(visit, kept);"},
+     .original = "          self.recompute_scores(keys.stage());\n"
+                 "          rows = rows_now(visit, kept);",
+     .replacement = "          rows = rows_now(visit, kept);"},
     {.name = "one loop: P V is not waited for",
      .setting = kHopperMaskText,
      .file = "kernels/hopper_forward.cuh",
      .original = "      release_key();\n"
+                 "      if (first) doubt_maxima(visit, at);\n"
                  "      if constexpr (!kOutputEarly) {\n"
                  "        ptx::wgmma_wait_group<0>();\n",
      .replacement = "      release_key();\n"
@@ -269,7 +270,7 @@ inline const std::vector<Mutation> kTextFaults = {
     {.name = "one loop: the next scores are not waited for",
      .setting = kHopperMaskText,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      ptx::wgmma_wait_group<1>();\n"
+     .original = "      wait_for_scores();\n"
                  "      if constexpr (kOutputEarly) finish_output();\n"
                  "      first = false",
      .replacement = "      if constexpr (kOutputEarly) finish_output();\n"
@@ -290,8 +291,8 @@ inline const std::vector<Mutation> kTextFaults = {
     {.name = "one loop: each lane decides by itself",
      .setting = kHopperTextLazy,
      .file = "hopper/deferred_softmax.cuh",
-     .original = "if (ptx::vote_any(too_low)) return false;",
-     .replacement = "if (too_low) return false;",
+     .original = "if (ptx::vote_any(too_low)) return leave(block_sum);",
+     .replacement = "if (too_low) return leave(block_sum);",
      .kinds = {unequal_participation}},
     {.name = "one loop: sums are as before a maximum rose",
      .setting = kHopperTextJumps,

@@ -182,39 +182,36 @@ inline const std::vector<Mutation> kWaitFaults = {
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
      .original = "    wait_for_keys(at);\n"
-                 "    fetch(visit, kept, at);\n"
-                 "    if (fused) gemm_turn.take();",
-     .replacement = "    if (fused) gemm_turn.take();",
+                 "    if (fused) find_factor_of_sums();",
+     .replacement = "    if (fused) find_factor_of_sums();",
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_scores("},
     {.name = "keys: further blocks are not waited for",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
      .original = "    wait_for_keys(at);\n"
-                 "    fetch(visit, kept, at);\n"
-                 "    gemm_turn.take();\n"
-                 "    self.issue_scores(keys.stage());\n"
-                 "    issue_output();",
-     .replacement = "    gemm_turn.take();\n"
-                    "    self.issue_scores(keys.stage());\n"
-                    "    issue_output();",
+                 "    find_factor_of_sums();",
+     .replacement = "    find_factor_of_sums();",
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_scores("},
     {.name = "values: not waited for",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
      .original = "    values.wait_full();\n"
-                 "    self.issue_output(values.stage());",
-     .replacement = "    self.issue_output(values.stage());",
+                 "    if constexpr (kSumsApart)",
+     .replacement = "    if constexpr (kSumsApart)",
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_output("},
     {.name = "values: waited for after their use",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
      .original = "    values.wait_full();\n"
-                 "    self.issue_output(values.stage());",
+                 "    if constexpr (kSumsApart)\n"
+                 "      self.template issue_piece<0>(values.stage());\n"
+                 "    else\n"
+                 "      self.issue_output(values.stage());\n",
      .replacement = "    self.issue_output(values.stage());\n"
-                    "    values.wait_full();",
+                    "    values.wait_full();\n",
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_output("},
     {.name = "query: not waited for",
@@ -228,17 +225,16 @@ inline const std::vector<Mutation> kWaitFaults = {
      .setting = kHopperSerial,
      .file = "kernels/hopper_forward.cuh",
      .original = "      wait_for_keys(at);\n"
-                 "      fetch(visit, kept, at);\n"
-                 "      gemm_turn.take();",
-     .replacement = "      gemm_turn.take();",
+                 "      find_factors(visit, at);",
+     .replacement = "      find_factors(visit, at);",
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_scores("},
     {.name = "serial: values are not waited for",
      .setting = kHopperSerial,
      .file = "kernels/hopper_forward.cuh",
      .original = "    values.wait_full();\n"
-                 "    self.issue_output(values.stage());",
-     .replacement = "    self.issue_output(values.stage());",
+                 "    if constexpr (kSumsApart)",
+     .replacement = "    if constexpr (kSumsApart)",
      .kinds = {race, unwritten_shared},
      .found_at = "self.issue_output("},
     {.name = "three stages: the first values are not waited for",
@@ -309,11 +305,11 @@ inline const std::vector<Mutation> kWaitFaults = {
      .original = "    ptx::wgmma_wait_group<0>();\n"
                  "    take_output();\n"
                  "  }\n"
-                 "  // Once",
+                 "  // The same of what",
      .replacement = "    take_output();\n"
                     "    ptx::wgmma_wait_group<0>();\n"
                     "  }\n"
-                    "  // Once",
+                    "  // The same of what",
      .kinds = {race},
      .found_at = "loader.request_value("},
     {.name = "lazy: keys released before the sums are known, and again",

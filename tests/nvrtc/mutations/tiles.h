@@ -77,6 +77,7 @@ inline const std::vector<Mutation> kRoleFaults = {
      .setting = kHopperFused,
      .file = "kernels/hopper_forward.cuh",
      .original = "rows_now(visit, kept), at));\n"
+                 "      if (first) doubt_maxima(visit, at);\n"
                  "      if constexpr (!kOutputEarly) {\n"
                  "        ptx::wgmma_wait_group<0>();\n"
                  "        if (!first || fused) take_output();\n"
@@ -115,8 +116,8 @@ inline const std::vector<Mutation> kRoleFaults = {
     {.name = "lazy: each lane decides by itself",
      .setting = kHopperLazy,
      .file = "hopper/deferred_softmax.cuh",
-     .original = "if (ptx::vote_any(!is_within(block_sum))) return false;",
-     .replacement = "if (!is_within(block_sum)) return false;",
+     .original = "if (ptx::vote_any(!is_within(block_sum))) return leave(block_sum);",
+     .replacement = "if (!is_within(block_sum)) return leave(block_sum);",
      .kinds = {unequal_participation},
      .found_at = "self.recompute_scores(keys.stage())"},
     {.name = "the counter of tiles is not cleared",

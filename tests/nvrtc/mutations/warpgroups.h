@@ -21,8 +21,12 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .setting = kHopper,
      .file = "hopper/warpgroup_attention.cuh",
      .original = "    ptx::wgmma_fence();\n"
-                 "    uint64 b[kPSteps];",
-     .replacement = "    uint64 b[kPSteps];",
+                 "    uint64 b[kPSteps];\n"
+                 "    describe_values(b, stage);\n"
+                 "    Output::issue(",
+     .replacement = "    uint64 b[kPSteps];\n"
+                    "    describe_values(b, stage);\n"
+                    "    Output::issue(",
      .kinds = {missing_wgmma_fence},
      .found_at = "self.issue_output("},
     {.name = "scores: not committed",
@@ -47,11 +51,11 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .original = "    ptx::wgmma_wait_group<0>();\n"
                  "    take_output();\n"
                  "  }\n"
-                 "  // Once",
+                 "  // The same of what",
      .replacement = "    ptx::wgmma_wait_group<1>();\n"
                     "    take_output();\n"
                     "  }\n"
-                    "  // Once",
+                    "  // The same of what",
      .kinds = {register_in_flight},
      .found_at = "Probabilities::keep("},
     {.name = "first scores: waited for with one group too many",
@@ -68,10 +72,10 @@ inline const std::vector<Mutation> kWgmmaFaults = {
     {.name = "scores: waited for with one group too many",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "      ptx::wgmma_wait_group<1>();\n"
-                 "      bool raised = false;",
-     .replacement = "      ptx::wgmma_wait_group<2>();\n"
-                    "      bool raised = false;",
+     .original = "    ptx::wgmma_wait_group<1>();\n"
+                 "    if constexpr (kSumsApart) {",
+     .replacement = "    ptx::wgmma_wait_group<2>();\n"
+                    "    if constexpr (kSumsApart) {",
      .kinds = {register_in_flight},
      .found_at = "raise_maximum(shift, common)"},
     {.name = "three stages: the next scores are not waited for",
@@ -87,17 +91,17 @@ inline const std::vector<Mutation> kWgmmaFaults = {
      .original = "    ptx::wgmma_wait_group<0>();\n"
                  "    take_output();\n"
                  "  }\n"
-                 "  // Once",
+                 "  // The same of what",
      .replacement = "    take_output();\n"
                     "  }\n"
-                    "  // Once",
+                    "  // The same of what",
      .kinds = {register_in_flight},
      .found_at = "Probabilities::keep("},
     {.name = "output: the last product is not waited for",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
      .original = "    if (next.more()) gemm_turn.hand_over();\n"
-                 "    finish_output();",
+                 "    finish_lone_output();",
      .replacement = "    if (next.more()) gemm_turn.hand_over();\n"
                     "    release_value();",
      .kinds = {register_in_flight},
@@ -262,13 +266,9 @@ inline const std::vector<Mutation> kFenceFaults = {
     {.name = "turns: not handed over",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
-     .original = "    issue_output();\n"
-                 "    gemm_turn.hand_over();\n"
-                 "  }\n\n"
-                 "  __device__ __forceinline__ void wait_for_keys",
-     .replacement = "    issue_output();\n"
-                    "  }\n\n"
-                    "  __device__ __forceinline__ void wait_for_keys",
+     .original = "    issue_products(true);\n"
+                 "    gemm_turn.hand_over();\n",
+     .replacement = "    issue_products(true);\n",
      .kinds = {deadlock},
      .found_at = "gemm_turn.take()"},
     {.name = "turns: handed over to oneself",
