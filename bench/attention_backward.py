@@ -9,7 +9,7 @@ peer."""
 import statistics
 import typing
 
-from attention_grid import BEST, Cell, grid, paper_cell, prefill, result, summarise
+from attention_grid import BEST, Cell, described, grid, paper_cell, prefill, result, summarise
 from attention_peers import BACKWARD_PEERS
 
 OVER_FORWARD = 2.5  # five products of matrices where forward has two
@@ -103,8 +103,7 @@ def backward_row(cell, us, left_out, figures=None):
         row = result(cell.shape, rates, ["flashjit"], figures if cell.group == PAPER else None)
         del row["variant"]
     else:
-        row = {**cell.shape._asdict(), "causal": cell.shape.causal, "tflops": rates, "over": {}}
-        del row["mask"]
+        row = described(cell.shape) | {"tflops": rates, "over": {}}
     return {"group": cell.group, **row, "window": cell.window, "us": us, "left_out": left_out}
 
 

@@ -148,7 +148,7 @@ def slug(device):
 class PeerFigures:
     """A file of bench/peers: how the best peer of each cell compares with cuDNN, measured once, because not every peer
     can be run wherever this can. A rate moves by some percent with power and clocks; a ratio of two much less.
-    of_pass: forward or backward, each of which has cells of its own."""
+    of_pass: forward, backward or e4m3, each of which has cells of its own."""
 
     def __init__(self, text, of_pass="forward"):
         self.record, self.of_pass = json.loads(text), of_pass
@@ -185,13 +185,16 @@ class PeerFigures:
                 "flashjit_over_fa4": plain["flashjit_over_fa4"]}
 
 
+def described(cell):
+    """What a row says of its cell."""
+    return {name: value for name, value in cell._asdict().items() if name != "mask"} | {"causal": cell.causal}
+
+
 def result(cell, tflops, ours, figures=None):
     """The row of a cell. tflops: rates of all that ran; ours: which of them are flashjit's; figures: PeerFigures."""
     fastest = max(ours, key=tflops.get)
     peers = {name: rate for name, rate in tflops.items() if name not in ours}
-    row = {**cell._asdict(), "causal": cell.causal}
-    del row["mask"]
-    row |= {"variant": fastest, "tflops": {"flashjit": tflops[fastest], **peers}}
+    row = described(cell) | {"variant": fastest, "tflops": {"flashjit": tflops[fastest], **peers}}
     if len(ours) > 1:
         row["variants"] = {name: tflops[name] for name in sorted(ours, key=tflops.get, reverse=True)}
     best = figures.best(cell, peers["cudnn"]) if figures and "cudnn" in peers else None

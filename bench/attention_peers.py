@@ -24,7 +24,7 @@ FLEX = "flex"
 GALLERY_PEERS = {FLEX: "FlexAttention"}
 RAGGED_PEERS = {"fa2": PEERS["fa2"]}
 DECODE_PEERS = {name: PEERS[name] for name in ("cudnn", "fa2")}
-BACKWARD_PEERS = DECODE_PEERS
+BACKWARD_PEERS = E4M3_PEERS = DECODE_PEERS
 SCORE_PEERS = {**GALLERY_PEERS, **{name: PEERS[name] for name in ("cudnn", "fa2", "flash_attn")}}
 
 

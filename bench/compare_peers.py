@@ -19,6 +19,10 @@ PyTorch's cuDNN and FlashAttention-2, by the Python package; each side's are com
 are 2.5 times those of forward. Beside the 36 cells (--cells paper) it has grouped heads beside equal ones, a window beside
 none, and dk and dv in f32 beside 16 bits; --grid quick: the paper's shapes at two lengths.
 
+--dtype e4m3 gives flashjit queries, keys and values of e4m3, and peers the same numbers in bf16, on the same shapes and
+(--cells longer) on the lengths that the FlashAttention-3 paper has for e4m3; with fast and with exact sums. "best" is then
+FlashAttention-3 in e4m3. Each head's output is compared with that of a peer first.
+
 Where the file of figures of this GPU (peers/<device>.json beside this script) has a cell, "best" is cuDNN as measured
 now times the ratio of the best peer to cuDNN in that file, which knows FlashAttention-3 and, backward, -4, too.
 
@@ -46,6 +50,7 @@ import sys
 sys.dont_write_bytecode = True
 import attention_backward_run  # noqa: E402
 import attention_decode_run  # noqa: E402
+import attention_e4m3_run  # noqa: E402
 import attention_gallery_run  # noqa: E402
 import attention_peers  # noqa: E402
 import attention_ragged_run  # noqa: E402
@@ -53,10 +58,14 @@ import attention_scores_run  # noqa: E402
 from attention_backward import PAPER, backward_grid  # noqa: E402
 from attention_backward import GROUPS as BACKWARD_GROUPS  # noqa: E402
 from attention_decode import GROUPS, decode_grid  # noqa: E402
+from attention_e4m3 import GROUPS as E4M3_GROUPS  # noqa: E402
+from attention_e4m3 import PAPER as E4M3_PAPER  # noqa: E402
+from attention_e4m3 import e4m3_grid  # noqa: E402
 from attention_gallery import GALLERY, gallery_grid  # noqa: E402
 from attention_grid import BEST, GRIDS, HEAD_DIMS, MASKS, QUICK_SEQLENS, PeerFigures  # noqa: E402
 from attention_grid import parse_variants, result, slug, summarise  # noqa: E402
-from attention_peers import BACKWARD_PEERS, DECODE_PEERS, GALLERY_PEERS, PEERS, RAGGED_PEERS, SCORE_PEERS  # noqa: E402
+from attention_peers import BACKWARD_PEERS, DECODE_PEERS, E4M3_PEERS, GALLERY_PEERS, PEERS  # noqa: E402
+from attention_peers import RAGGED_PEERS, SCORE_PEERS  # noqa: E402
 from attention_ragged import BATCHES, ragged_grid  # noqa: E402
 from attention_scores import FEATURES, score_grid  # noqa: E402
 from flashjit_c import Library  # noqa: E402
@@ -66,11 +75,14 @@ BUILT = HERE.parent / "build" / "release" / "libflashjit.so"
 # The grids that are not of plain attention and run the Python package.
 SCORES, GALLERY_GRID, RAGGED, DECODE = "scores", "gallery", "ragged", "decode"
 FORWARD, BACKWARD = "forward", "backward"  # the passes; the latter has a grid of its own
-CELL_NAMES = {SCORES: FEATURES, GALLERY_GRID: GALLERY, RAGGED: BATCHES, DECODE: GROUPS, BACKWARD: BACKWARD_GROUPS}
+BF16, E4M3 = "bf16", "e4m3"  # likewise
+OF_OPTIONS = {BACKWARD: "--pass backward", E4M3: "--dtype e4m3"}  # the grids that are not asked for by --grid
+CELL_NAMES = {SCORES: FEATURES, GALLERY_GRID: GALLERY, RAGGED: BATCHES, DECODE: GROUPS, BACKWARD: BACKWARD_GROUPS,
+              E4M3: E4M3_GROUPS}
 PACKAGE_GRIDS = {SCORES: score_grid, GALLERY_GRID: gallery_grid, RAGGED: ragged_grid, DECODE: decode_grid,
-                 BACKWARD: backward_grid}
+                 BACKWARD: backward_grid, E4M3: e4m3_grid}
 PACKAGE_PEERS = {SCORES: SCORE_PEERS, GALLERY_GRID: GALLERY_PEERS, RAGGED: RAGGED_PEERS, DECODE: DECODE_PEERS,
-                 BACKWARD: BACKWARD_PEERS}
+                 BACKWARD: BACKWARD_PEERS, E4M3: E4M3_PEERS}
 DEFAULT = "default"  # the variant that the library chooses
 FLUSHED_BYTES = 256 << 20
 TURNS = 8  # of each side of a cell
@@ -91,14 +103,16 @@ class Parser(argparse.ArgumentParser):
 
 def parse_arguments(argv=None):
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--grid", choices=(*GRIDS, *(grid for grid in CELL_NAMES if grid != BACKWARD)), default="full",
+    parser.add_argument("--grid", choices=(*GRIDS, *(grid for grid in CELL_NAMES if grid not in OF_OPTIONS)), default="full",
                         help="quick: full at two lengths (%(default)s)")
     parser.add_argument("--pass", dest="of_pass", choices=(FORWARD, BACKWARD), default=FORWARD,
                         help="backward: of the grids full and quick (%(default)s)")
+    parser.add_argument("--dtype", choices=(BF16, E4M3), default=BF16,
+                        help="of flashjit; e4m3: of the grids full and quick, peers in bf16 (%(default)s)")
     parser.add_argument("--peer", nargs="*", choices=tuple(SCORE_PEERS | PEERS),
                         help="peers to run; default: all that are here")
     parser.add_argument("--cells", dest="names", type=lambda text: text.split(","), metavar="NAME[,NAME]",
-                        help="of the grids scores, gallery, ragged and decode, and of backward; default: all: "
+                        help="of the grids scores, gallery, ragged and decode, of backward and e4m3; default: all: "
                         + "; ".join(", ".join(names) for names in CELL_NAMES.values()))
     parser.add_argument("--head-dim", nargs="+", type=int, choices=HEAD_DIMS, default=HEAD_DIMS)
     parser.add_argument("--mask", nargs="+", choices=MASKS, default=MASKS)
@@ -121,8 +135,12 @@ def parse_arguments(argv=None):
         parser.error("--variants must not be given with --family mma or hopper, which has a file of its own")
     if arguments.family != "default":
         arguments.variants = HERE / "variants" / f"{arguments.family}.txt"
+    if arguments.of_pass == BACKWARD and arguments.dtype == E4M3:
+        parser.error("--dtype e4m3 is of --pass forward")
     if arguments.of_pass == BACKWARD:
-        choose_backward_grid(parser, arguments)
+        choose_grid_of_option(parser, arguments, BACKWARD, PAPER)
+    if arguments.dtype == E4M3:
+        choose_grid_of_option(parser, arguments, E4M3, E4M3_PAPER)
     check_grid_options(parser, arguments)
     arguments.cells = chosen_cells(arguments)
     if not arguments.cells:
@@ -130,20 +148,20 @@ def parse_arguments(argv=None):
     return arguments
 
 
-def choose_backward_grid(parser, arguments):
-    """The grid of that pass, in place of what it is called like forward's."""
+def choose_grid_of_option(parser, arguments, grid, paper):
+    """The grid of that pass or dtype, in place of what it is called like forward's."""
     if arguments.grid not in ("full", "quick"):
-        parser.error(f"--grid {arguments.grid} is of --pass forward")
+        parser.error(f"--grid {arguments.grid} is not for {OF_OPTIONS[grid]}")
     if arguments.grid == "quick":
-        arguments.names = arguments.names or [PAPER]
+        arguments.names = arguments.names or [paper]
         arguments.seqlen = arguments.seqlen or QUICK_SEQLENS
-    arguments.grid = BACKWARD
+    arguments.grid = grid
 
 
 def check_grid_options(parser, arguments):
     """Refuses what the grid does not have."""
     grid = arguments.grid
-    shown = "--pass backward" if grid == BACKWARD else f"--grid {grid}"
+    shown = OF_OPTIONS.get(grid, f"--grid {grid}")
     peers = PACKAGE_PEERS.get(grid, PEERS)
     if unknown := [name for name in arguments.peer or () if name not in peers]:
         parser.error(f"--peer {unknown[0]} is not of the grid {grid}")
@@ -153,7 +171,7 @@ def check_grid_options(parser, arguments):
         parser.error(f"--cells must be of {', '.join(CELL_NAMES[grid])}, was '{unknown[0]}'")
     if grid in CELL_NAMES and (arguments.library or arguments.family != "default"):
         parser.error(f"{shown} runs the Python package: no --library or --family")
-    if grid in (GALLERY_GRID, RAGGED, DECODE, BACKWARD) and arguments.variants:
+    if grid in (GALLERY_GRID, RAGGED, DECODE, BACKWARD, E4M3) and arguments.variants:
         parser.error(f"--variants is not for {shown}")
 
 
@@ -514,6 +532,9 @@ def compare_package(arguments):
     elif arguments.grid == BACKWARD:
         figures, _ = read_figures(arguments.peers_file, torch.cuda.get_device_name(0), BACKWARD)
         attention_backward_run.compare_backward(*given, peers, arguments, figures)
+    elif arguments.grid == E4M3:
+        figures, _ = read_figures(arguments.peers_file, torch.cuda.get_device_name(0), E4M3)
+        attention_e4m3_run.compare_e4m3(*given, peers, arguments, figures)
     else:
         figures, _ = read_figures(arguments.peers_file, torch.cuda.get_device_name(0))
         attention_scores_run.compare_scores(*given, peers, arguments, figures, read_variants(arguments) or ())

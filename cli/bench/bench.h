@@ -48,6 +48,9 @@ void bench_ragged(const BenchContext& context, Json& record);
 void bench_window(const BenchContext& context, Json& record);
 // Rows made e4m3, beside what the memory's rate allows. Needs a GPU.
 void bench_quantize(const BenchContext& context, Json& record);
+// What 8 bits cost of the output's digits, with scales of blocks and with rotations: table 3 of the FlashAttention-3
+// paper. Without a GPU in the emulator.
+void bench_accuracy(const BenchContext& context, Json& record);
 // What compiling, looking up, loading and calling cost. Without a GPU only the first two.
 void bench_jit(const BenchContext& context, Json& record);
 

@@ -16,7 +16,7 @@ from unittest import mock
 
 import flashjit
 import numpy
-from support import emulating_engine
+from support import Stopwatch, emulating_engine
 
 sys.path.insert(0, str(pathlib.Path(flashjit.__file__).with_name("bench")))
 
@@ -130,18 +130,6 @@ class Grid(unittest.TestCase):
         shown = format_backward_row(paper[0], rows[0])
         for part in ("flashjit 100.0 us", "(fa3)", "/fa2 2.000", "/best 0.800"):
             self.assertIn(part, shown)
-
-
-class Stopwatch:
-
-    def milliseconds(self, launchers, rounds=1):
-        return {name: float(number) for number, name in enumerate(launchers, 1)}
-
-    def gemm_tflops(self):
-        return 700.0
-
-    def wait(self):
-        pass
 
 
 def by_autograd(torch, dout, q, k, v, causal, window=None):

@@ -11,7 +11,7 @@ from unittest import mock
 
 import flashjit
 import numpy as np
-from support import NumpyArrays, emulating_engine, make_inputs
+from support import NumpyArrays, Stopwatch, emulating_engine, make_inputs
 
 sys.path.insert(0, str(pathlib.Path(flashjit.__file__).with_name("bench")))
 
@@ -61,12 +61,6 @@ class Functions(unittest.TestCase):
         reaches = (1, 2, 4, 8)
         seen = sum(min(query, reach) + 1 for query in range(1100) for reach in reaches) / len(reaches)
         self.assertAlmostEqual(share("heads", reach=1), seen / 1100**2)
-
-
-class Stopwatch:
-
-    def milliseconds(self, launchers, rounds=1):
-        return {name: float(number) for number, name in enumerate(launchers, 1)}
 
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")

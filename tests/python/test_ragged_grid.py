@@ -10,7 +10,7 @@ import unittest
 from unittest import mock
 
 import flashjit
-from support import emulating_engine
+from support import Stopwatch, emulating_engine
 
 sys.path.insert(0, str(pathlib.Path(flashjit.__file__).with_name("bench")))
 
@@ -51,12 +51,6 @@ class Batches(unittest.TestCase):
         self.assertAlmostEqual(summary["over_fa2"]["minimum"], 2.0)
         self.assertAlmostEqual(summary["mma_over_fa2"]["geometric_mean"], 1.5625)
         self.assertIn("of the dense kernel: geometric mean 0.800", attention_ragged.format_ragged_summary(summary))
-
-
-class Stopwatch:
-
-    def milliseconds(self, launchers, rounds=1):
-        return {name: float(number) for number, name in enumerate(launchers, 1)}
 
 
 class ShortCell(RaggedCell):
