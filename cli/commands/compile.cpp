@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <optional>
+#include <utility>
 
 #include "cli/cache/report.h"
 #include "cli/commands/compile_jobs.h"
@@ -24,6 +25,7 @@ constexpr const char* kEpilog = R"help(
 Needs NVRTC but no GPU and no driver. What is in the cache already is not compiled again. The filled directory
 (FLASHJIT_CACHE_DIR) can be copied to machines that have neither a toolkit nor NVRTC; so can the one file that --bundle
 writes, which programs find by FLASHJIT_BUNDLES or link in. For a bundle alone, FLASHJIT_POLICY=off leaves the disk be.
+What append and merge launch depends on precisions alone; --serving adds it, once for each of --dtype.
 With --pass backward kernels are those of calls for gradients, with all that such calls launch beside the one that is
 listed; a variant of theirs is spelled as 'flashjit variants --pass backward' prints it, and a part of it changes
 mma-q64-kv128-w8-r1-s1. Training wants both passes.
@@ -43,7 +45,7 @@ struct Options {
   std::string architectures, variant = "chosen";
   std::string bundle;  // empty: none
   int jobs = default_compile_threads();
-  bool json = false;
+  bool serving = false, json = false;
 };
 
 std::vector<Variant> choose_variants(const Engine& engine, const std::string& text, const Problem& problem,
@@ -74,6 +76,46 @@ void add_jobs(const Engine& engine, const Options& options, const std::vector<Of
       jobs.emplace_back(problem, variant, architecture);
 }
 
+// PTX ISA 8.1, "cvt".
+bool converts_to_e4m3(const std::string& architecture) {
+  const Architecture& target = find_architecture(architecture);
+  return std::pair(target.major, target.minor) >= std::pair(8, 9);
+}
+
+void add_append_jobs(DType dtype, bool to_e4m3, const std::string& architecture, std::vector<CompileJob>& jobs) {
+  AppendProblem problem;
+  problem.dtype = dtype, problem.to_e4m3 = to_e4m3;
+  const auto add = [&](const std::string& rotary) {
+    jobs.emplace_back(fmt::format("append-{}{}{}", to_string(dtype), to_e4m3 ? "-e4m3" : "", rotary), architecture,
+                      [=](Engine& engine) { return engine.compile_append(problem, architecture); });
+  };
+  add("");
+  for (const bool interleaved : {false, true}) {
+    for (const DType table : {DType::f16, DType::bf16, DType::f32}) {
+      problem.rotary = table, problem.rotary_interleaved = interleaved;
+      add(fmt::format("-rotary-{}-{}", interleaved ? "neighbours" : "halves", to_string(table)));
+    }
+  }
+}
+
+void add_merge_job(DType part, DType out, const std::string& architecture, std::vector<CompileJob>& jobs) {
+  jobs.emplace_back(fmt::format("merge-{}-{}", to_string(part), to_string(out)), architecture,
+                    [=](Engine& engine) { return engine.compile_merge(part, out, architecture); });
+}
+
+// Of what serving calls beside attention, each once.
+void add_serving_jobs(const std::vector<DType>& dtypes, const std::string& architecture,
+                      std::vector<CompileJob>& jobs) {
+  for (const DType dtype : dtypes) {
+    add_append_jobs(dtype, false, architecture, jobs);
+    if (converts_to_e4m3(architecture)) add_append_jobs(dtype, true, architecture, jobs);
+    add_merge_job(dtype, dtype, architecture, jobs);
+    add_merge_job(dtype, DType::f32, architecture, jobs);
+    add_merge_job(DType::f32, dtype, architecture, jobs);
+  }
+  add_merge_job(DType::f32, DType::f32, architecture, jobs);
+}
+
 std::vector<CompileJob> make_jobs(const Engine& engine, const Options& options) {
   std::vector<CompileJob> jobs;
   const Texts texts(options.problems.texts);
@@ -84,6 +126,7 @@ std::vector<CompileJob> make_jobs(const Engine& engine, const Options& options) 
       add_jobs(engine, options, options.pass.gradients_of(problems), architecture, jobs);
     else
       add_jobs(engine, options, problems, architecture, jobs);
+    if (options.serving) add_serving_jobs(parse_dtypes("--dtype", options.problems.dtypes), architecture, jobs);
   }
   return jobs;
 }
@@ -231,6 +274,9 @@ void add_compile(CLI::App& app, Command& command) {
       compile, "--variant", options->variant, "VARIANT",
       "One variant, see below; chosen: those that attention() chooses from; default: of them those of the default "
       "rules, without tuning records; all: all that are listed");
+  add_flag(
+      compile, "--serving", options->serving,
+      "Also what serving calls beside attention: append, with rotary embedding of either kind and without, and merge");
   add_integer(compile, "--jobs", options->jobs, "N", {1, kMostJobs},
               "Kernels compiled at once; each keeps one core busy");
   add_option(compile, "--bundle", options->bundle, "FILE",

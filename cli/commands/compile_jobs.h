@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/io/interrupt.h"
@@ -22,6 +23,10 @@ struct CompileJob {
         variant(to_string(by)),
         architecture(target),
         compile([=](Engine& engine) { return compile_kernel(engine, of, by, target); }) {}
+
+  // Of a kernel beside those, which has no variant.
+  CompileJob(std::string kernel, const std::string& target, std::function<KernelFacts(Engine&)> by)
+      : problem(std::move(kernel)), architecture(target), compile(std::move(by)) {}
 
   std::string problem, variant, architecture;
   std::function<KernelFacts(Engine& engine)> compile;

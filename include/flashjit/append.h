@@ -69,4 +69,13 @@ struct AppendOptions {
 // CUDA graph. Allocates nothing on the device. Thread-safe. Throws Error; then nothing was launched or written.
 void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache, const AppendOptions& opts);
 
+// What is compiled into a kernel of append: Engine::compile_append makes it ahead of calls.
+struct AppendProblem {
+  DType dtype = DType::bf16;  // of k and v: f16 or bf16
+  bool to_e4m3 = false;       // whether caches are of e4m3, or of dtype
+  // Of rotary_cos and rotary_sin: f16, bf16 or f32. Default: nothing turns.
+  std::optional<DType> rotary;
+  bool rotary_interleaved = false;  // only beside rotary
+};
+
 }  // namespace flashjit

@@ -68,8 +68,9 @@ struct CacheImport {
 // What an exported bundle takes of what the cache holds.
 struct BundleContent {
   std::vector<std::string> architectures;  // entries and records for these; empty: for all
-  // Of the entries those that calls choose by themselves: what the default rules or a tuning record says. A tuning
-  // leaves a hundred others for each problem. And of records what they chose, without the other candidates.
+  // Of the entries those that calls launch by themselves: of attention and of gradients what the default rules or a
+  // tuning record says, and all that has no variants. A tuning leaves a hundred others for each problem. And of records
+  // what they chose, without the other candidates.
   bool only_chosen = false;
 };
 

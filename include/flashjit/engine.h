@@ -339,6 +339,10 @@ class Engine {
   // beside it: what makes a block mask or the list of tiles of ragged batches, and what combines split keys.
   // Throws Error(no_compiler, compile_failed, cache_miss, invalid_argument).
   KernelInfo compile(const Problem& problem, const Variant& variant, std::string_view architecture);
+  // Likewise the kernel of append (append.h), and that of merge (merge.h) for parts and a result of f16, bf16 or f32.
+  // Of append throws Error(unsupported), too, for caches of e4m3 on architectures that do not convert to it.
+  KernelFacts compile_append(const AppendProblem& problem, std::string_view architecture);
+  KernelFacts compile_merge(DType part, DType out, std::string_view architecture);
 
   // The same of calls for gradients. What they take without a record: of the Hopper family, where that has kernels, for
   // calls of 64 queries or more with tensors that TMA can describe, and of mma.sync for all others; how many queries

@@ -36,6 +36,8 @@ static inline int is_given(PyObject* value) { return value && value != Py_None; 
 PyObject* make_engine_type(void);
 /* The handle of an engine, or with None or NULL of the default one, which may be NULL. 0 on failure. */
 int find_engine(PyObject* engine, flashjit_engine** handle);
+/* engine_address(engine) of the module: the handle as an int, for libraries that are not written for Python. */
+PyObject* engine_address(PyObject* module, PyObject* engine);
 /* counters(engine) of the module. */
 PyObject* counters(PyObject* module, PyObject* engine);
 
@@ -150,8 +152,9 @@ PyObject* append(PyObject* module, PyObject* args);
    rotary_interleaved, stream): likewise; scale_of is a flashjit_scale_of. */
 PyObject* quantize(PyObject* module, PyObject* args);
 /* prepare(engine, dtype, head_dim, head_dim_v, (causal, window, chunk, softcap, alibi, sinks, boolean_mask, documents,
-   prefix, tree, block_mask, dropout, dropout_mask, ragged, paged, e4m3, token_scales, e4m3_queries, fast_sums), bias,
-   score, mask, device): dtype and bias are (code, bits) of DLPack, (0, 0) for no bias; score and mask are as of launch.
+   prefix, tree, block_mask, dropout, dropout_mask, ragged, paged, e4m3, token_scales, e4m3_queries, fast_sums,
+   block_scales), bias, score, mask, device): dtype and bias are (code, bits) of DLPack, (0, 0) for no bias; score and
+   mask are as of launch.
  */
 PyObject* prepare(PyObject* module, PyObject* args);
 /* dropout_mask(probability, seed, offset, (batch, heads, seqlen_q, seqlen_kv)): bytes, 1 where a probability stays. */

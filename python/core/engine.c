@@ -98,6 +98,12 @@ int find_engine(PyObject* engine, flashjit_engine** handle) {
   return 0;
 }
 
+PyObject* engine_address(PyObject* module, PyObject* engine) {
+  (void)module;
+  flashjit_engine* handle;
+  return find_engine(engine, &handle) ? PyLong_FromVoidPtr(handle) : NULL;
+}
+
 PyObject* counters(PyObject* module, PyObject* engine) {
   (void)module;
   flashjit_engine* handle;

@@ -24,7 +24,8 @@ PyDoc_STRVAR(
     "    float8_e4m3fn also of that: see q_scale.\n"
     "k : array [batch, seqlen_kv, heads_kv, head_dim]\n"
     "v : array [batch, seqlen_kv, heads_kv, head_dim_v]\n"
-    "    The dtype of q, or float8_e4m3fn, as caches have it (compute capability 9.0): see k_scale.\n"
+    "    The dtype of q, or float8_e4m3fn, as caches have it: see k_scale. Beside other q these need compute\n"
+    "    capability 9.0, beside q of float8_e4m3fn 8.9 or more.\n"
     "    heads_kv divides heads_q. Beside cu_seqlens_kv [total, heads_kv, ...], beside page_table [pages, page_size,\n"
     "    heads_kv, ...].\n"
     "causal : bool\n"
@@ -90,10 +91,12 @@ PyDoc_STRVAR(
     "    Not beside cu_seqlens_kv and leftpad_kv.\n"
     "k_scale, v_scale : array [1], [heads_kv], or the shape of k without its last dimension\n"
     "    float32, for k and v of float8_e4m3fn: what their elements are multiplied by. Both or none. 1 when None.\n"
-    "    Beside q of float8_e4m3fn [1], [heads_kv] or [batch, heads_kv], positive, and each may be None.\n"
-    "q_scale : array [1], [heads_q] or [batch, heads_q]\n"
+    "    Beside q of float8_e4m3fn [1], [heads_kv], [batch, heads_kv], or of blocks of 128 rows [batch, heads_kv,\n"
+    "    ceil(seqlen_kv / 128)], positive, and each may be None.\n"
+    "q_scale : array [1], [heads_q], [batch, heads_q] or [batch, heads_q, ceil(seqlen_q / 128)]\n"
     "    float32, likewise of q of float8_e4m3fn, as flashjit.quantize makes it. Products are of 8 bits then, and the\n"
-    "    output is bfloat16, or what out is. 1 when None.\n"
+    "    output is bfloat16, or what out is. 1 when None. Scales of blocks want sequences of one length, and sums are\n"
+    "    exact beside them.\n"
     "max_seqlen_q, max_seqlen_kv : int\n"
     "    Upper bounds of these lengths: bias and other arrays of queries and keys have these sizes, and a kernel is\n"
     "    chosen by them. As many as there are rows when 0 or None.\n"
@@ -154,6 +157,7 @@ static PyMethodDef functions[] = {
     {"reference", reference, METH_VARARGS, NULL},
     {"reference_backward", reference_backward, METH_VARARGS, NULL},
     {"counters", counters, METH_O, NULL},
+    {"engine_address", engine_address, METH_O, NULL},
     {"version", version, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

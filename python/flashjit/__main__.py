@@ -7,14 +7,14 @@ import os
 import pathlib
 import sys
 
-from ._nvrtc import find_nvrtc
+from ._wheels import find_bundles, find_nvrtc
 
 
 def main() -> None:
-    """Become the command. It looks for NVRTC where this interpreter has it."""
+    """Become the command. It looks for NVRTC and for kernels where this interpreter has them."""
     command = str(pathlib.Path(__file__).with_name("bin") / "flashjit")
-    path = find_nvrtc()
-    environment = {**os.environ, "FLASHJIT_NVRTC": path} if path else os.environ
+    found = {"FLASHJIT_NVRTC": find_nvrtc(), "FLASHJIT_BUNDLES": find_bundles()}
+    environment = {**os.environ, **{name: value for name, value in found.items() if value}}
     os.execve(command, ["flashjit", *sys.argv[1:]], environment)
 
 

@@ -12,7 +12,10 @@
 #include "cache/bundle_layer.h"
 #include "cache/entry_name.h"
 #include "cache/text.h"
+#include "flashjit/backward.h"
 #include "flashjit/error.h"
+#include "generator/backward.h"
+#include "generator/backward_space.h"
 #include "runtime/kernels/cache_layers.h"
 #include "runtime/kernels/counters.h"
 #include "runtime/kernels/kernel_entry.h"
@@ -101,31 +104,66 @@ runtime::KernelRequest request_of(const cache::Facts& facts, const generator::Te
   return runtime::WantedKernel({problem, variant, architecture}, templates, target).request;
 }
 
-// Which kernels calls choose by themselves: by the default rules, or by a record.
+std::vector<Variant> default_variants(const Problem& problem, const Architecture& architecture) {
+  return runtime::variants_of_calls(problem, {}, architecture);
+}
+std::vector<BackwardVariant> default_variants(const BackwardProblem& problem, const Architecture& architecture) {
+  return generator::default_backward_variants(generator::backward_problem(problem.attention), architecture);
+}
+
+// Which variants calls of a pass choose by themselves: by the default rules, or by a record.
+template <class Pass>
+class ChosenVariants {
+ public:
+  using Problem = typename Pass::Problem;
+  using Variant = typename Pass::Variant;
+
+  ChosenVariants(const runtime::CacheLayers& layers, const runtime::Logger& log)
+      : records_({nullptr, layers.all, runtime::builtin_records()}, log) {}
+
+  bool has(const Problem& problem, const Variant& variant, const Architecture& architecture) {
+    std::vector<Variant>& variants = variants_[{to_string(problem), architecture.name}];
+    if (variants.empty()) {
+      variants = default_variants(problem, architecture);
+      for (const Variant& recorded : records_.chosen(problem, architecture)) variants.push_back(recorded);
+    }
+    return std::count(variants.begin(), variants.end(), variant) != 0;
+  }
+
+ private:
+  runtime::TuningRecordsOf<Pass> records_;
+  std::map<std::pair<std::string, std::string>, std::vector<Variant>> variants_;  // by problem and architecture
+};
+
+// Which kernels calls take where nobody names a variant: those of the chosen ones, and all that have no variants, as
+// what stands beside attention and what append and merge launch.
 class ChosenKernels {
  public:
-  explicit ChosenKernels(const runtime::CacheLayers& layers)
-      : records_({nullptr, layers.all, runtime::builtin_records()}, log_) {}
+  explicit ChosenKernels(const runtime::CacheLayers& layers) : forward_(layers, log_), backward_(layers, log_) {}
 
   // Not one that this release does not know, nor one that only stands for users' texts where variants are chosen.
   bool has(const cache::Facts& facts) try {
-    const Problem problem = parse_problem(fact(facts, "problem"));
-    if (problem.score || problem.mask) return false;
     const Architecture& architecture = find_architecture(runtime::architecture_of(fact(facts, "architecture")));
-    std::vector<Variant>& variants = variants_[{to_string(problem), architecture.name}];
-    if (variants.empty()) {
-      variants = runtime::variants_of_calls(problem, {}, architecture);
-      for (const Variant& variant : records_.chosen(problem, architecture)) variants.push_back(variant);
+    if (const std::string text = fact(facts, "problem"); !text.empty()) {
+      const Problem problem = parse_problem(text);
+      return !problem.score && !problem.mask &&
+             forward_.has(problem, parse_variant(fact(facts, "variant")), architecture);
     }
-    return std::count(variants.begin(), variants.end(), parse_variant(fact(facts, "variant"))) != 0;
+    // Of gradients problem and variant stand in the name alone: bwd-bf16-d64.mma-q64-kv128-w8-r1-s1.sm_80
+    const std::string name = fact(facts, "name");
+    if (name.rfind("bwd-", 0) != 0) return true;
+    const std::size_t variant = name.find('.') + 1, target = name.find('.', variant);
+    const BackwardProblem problem = parse_backward_problem(name.substr(0, variant - 1));
+    return !problem.attention.score && !problem.attention.mask &&
+           backward_.has(problem, parse_backward_variant(name.substr(variant, target - variant)), architecture);
   } catch (const Error&) {
     return false;
   }
 
  private:
   const runtime::Logger log_{nullptr};
-  runtime::TuningRecords records_;
-  std::map<std::pair<std::string, std::string>, std::vector<Variant>> variants_;  // by problem and architecture
+  ChosenVariants<runtime::ForwardPass> forward_;
+  ChosenVariants<runtime::BackwardPass> backward_;
 };
 
 }  // namespace

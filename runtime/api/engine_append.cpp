@@ -18,4 +18,9 @@ void Engine::append(const Tensor& k, const Tensor& v, const Tensor& k_cache, con
   });
 }
 
+KernelFacts Engine::compile_append(const AppendProblem& problem, std::string_view architecture) {
+  const Architecture& target = find_architecture(architecture);
+  return impl_->kernels.compile(runtime::append_kernel(problem, target, impl_->plain_kernels), target);
+}
+
 }  // namespace flashjit

@@ -24,6 +24,11 @@ void Engine::merge(const std::vector<Partial>& parts, const Tensor& out, const M
   for (const runtime::MergeTurn& turn : turns) impl_->merge(turn, out, opts);
 }
 
+KernelFacts Engine::compile_merge(DType part, DType out, std::string_view architecture) {
+  const Architecture& target = find_architecture(architecture);
+  return impl_->kernels.compile(runtime::merge_kernel(part, out, target, impl_->plain_kernels), target);
+}
+
 DeviceTensor Engine::merge(const std::vector<Partial>& parts, const MergeOptions& opts) {
   if (parts.empty()) runtime::reject("parts: must have at least 1, had 0");
   const Tensor& first = parts.front().out;

@@ -170,6 +170,24 @@ generator::AppendedScales scales_of(const AppendCall& call, const std::optional<
   return {const_cast<char*>(of.first), of.strides, call.scales().of_tokens()};
 }
 
+// Throws Error(invalid_argument).
+generator::AppendKernel wanted_kernel(const AppendProblem& problem) {
+  if (problem.dtype > DType::bf16) reject("dtype: must be f16 or bf16, was {}", to_string(problem.dtype));
+  if (problem.rotary_interleaved && !problem.rotary)
+    reject("rotary_interleaved: must be false without rotary, was true");
+  if (!problem.rotary) return {problem.dtype, generator::Rotary::none, problem.dtype, problem.to_e4m3};
+  if (*problem.rotary > DType::f32) reject("rotary: must be f16, bf16 or f32, was {}", to_string(*problem.rotary));
+  const auto kind = problem.rotary_interleaved ? generator::Rotary::neighbours : generator::Rotary::halves;
+  return {problem.dtype, kind, *problem.rotary, problem.to_e4m3};
+}
+
+const generator::PlainKernel& rendered(const generator::AppendKernel& wanted, const Architecture& architecture,
+                                       PlainKernels& kernels) {
+  return kernels.get(fmt::format("append {} {} {} {} {}", to_string(wanted.dtype), static_cast<int>(wanted.rotary),
+                                 to_string(wanted.table), wanted.to_e4m3, architecture.name),
+                     [&](const auto& templates) { return generator::render_append(wanted, architecture, templates); });
+}
+
 }  // namespace
 
 AppendCall::AppendCall(const Tensor& of_k, const Tensor& of_v, const Tensor& of_k_cache, const Tensor& of_v_cache,
@@ -201,6 +219,15 @@ std::int64_t AppendCall::rows_of_sequence() const noexcept {
   return key_rows(k_cache, opts.page_table ? &*opts.page_table : nullptr);
 }
 
+const generator::PlainKernel& append_kernel(const AppendProblem& problem, const Architecture& architecture,
+                                            PlainKernels& kernels) {
+  if (problem.to_e4m3 && !generator::converts_to_e4m3(architecture))
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("to_e4m3: must be false on {}, which has no instruction for it, was true", architecture.name));
+  return rendered(wanted_kernel(problem), architecture, kernels);
+}
+
 PlainLaunch make_append_launch(const AppendCall& call, const Architecture& architecture, PlainKernels& kernels) {
   const generator::AppendArguments arguments = append_arguments(call);
   const GivenRotary rotary(call.opts);
@@ -213,10 +240,7 @@ PlainLaunch make_append_launch(const AppendCall& call, const Architecture& archi
   std::int64_t blocks = 0;
   if (__builtin_mul_overflow(call.tokens(), arguments.blocks_of_token, &blocks)) blocks = INT64_MAX;
   const generator::AppendKernel wanted{call.k.dtype, rotary.kind(), rotary.dtype(call.k.dtype), to_e4m3};
-  const generator::PlainKernel& kernel =
-      kernels.get(fmt::format("append {} {} {} {} {}", to_string(wanted.dtype), static_cast<int>(wanted.rotary),
-                              to_string(wanted.table), wanted.to_e4m3, architecture.name),
-                  [&](const auto& templates) { return generator::render_append(wanted, architecture, templates); });
+  const generator::PlainKernel& kernel = rendered(wanted, architecture, kernels);
   PlainLaunch made = plain_launch(kernel, blocks, "k");
   if (to_e4m3)
     made.launch.write_argument(

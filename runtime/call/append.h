@@ -31,6 +31,9 @@ struct AppendCall {
   bool nothing_to_do() const noexcept { return tokens() == 0 || heads_of_token() == 0; }
 };
 
+// Throws Error(invalid_argument, unsupported).
+const generator::PlainKernel& append_kernel(const AppendProblem& problem, const Architecture& architecture,
+                                            PlainKernels& kernels);
 PlainLaunch make_append_launch(const AppendCall& call, const Architecture& architecture, PlainKernels& kernels);
 
 }  // namespace flashjit::runtime

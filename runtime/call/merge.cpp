@@ -126,12 +126,18 @@ std::vector<MergeTurn> merge_turns(const std::vector<Partial>& parts, const Tens
   return turns;
 }
 
+const generator::PlainKernel& merge_kernel(DType part, DType out, const Architecture& architecture,
+                                           PlainKernels& kernels) {
+  for (const auto& [name, dtype] : {std::pair{"part", part}, {"out", out}})
+    if (dtype > DType::f32) reject("{}: must be f16, bf16 or f32, was {}", name, to_string(dtype));
+  return kernels.get(
+      fmt::format("merge {} {} {}", to_string(part), to_string(out), architecture.name),
+      [&](const auto& templates) { return generator::render_merge(part, out, architecture, templates); });
+}
+
 PlainLaunch make_merge_launch(const MergeCall& call, const Architecture& architecture, PlainKernels& kernels) {
   const generator::MergeArguments arguments = arguments_of(call);
-  const DType from = call.parts[0].out.dtype, to = call.out->dtype;
-  const generator::PlainKernel& kernel =
-      kernels.get(fmt::format("merge {} {} {}", to_string(from), to_string(to), architecture.name),
-                  [&](const auto& templates) { return generator::render_merge(from, to, architecture, templates); });
+  const generator::PlainKernel& kernel = merge_kernel(call.parts[0].out.dtype, call.out->dtype, architecture, kernels);
   const std::int64_t rows_of_block = kernel.threads >> arguments.row_lanes_log2;
   PlainLaunch made = plain_launch(kernel, ceil_quotient(arguments.rows, rows_of_block), "out");
   made.launch.write_argument(0, arguments);

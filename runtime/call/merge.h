@@ -42,6 +42,9 @@ std::vector<MergeTurn> merge_turns(const std::vector<Partial>& parts, const Tens
                                    const std::optional<Tensor>& lse);
 // Throws Error(invalid_argument).
 MergeCall validate_merge(const MergeTurn& turn, const Tensor& out, const std::optional<Tensor>& lse);
+// Throws Error(invalid_argument).
+const generator::PlainKernel& merge_kernel(DType part, DType out, const Architecture& architecture,
+                                           PlainKernels& kernels);
 PlainLaunch make_merge_launch(const MergeCall& call, const Architecture& architecture, PlainKernels& kernels);
 
 }  // namespace flashjit::runtime

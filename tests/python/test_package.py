@@ -13,7 +13,7 @@ from unittest import mock
 
 import flashjit
 import numpy as np
-from flashjit import _errors, _nvrtc
+from flashjit import _errors, _wheels
 from support import emulating_engine, make_inputs
 
 
@@ -253,43 +253,96 @@ class Command(unittest.TestCase):
         self.assertEqual((found.stdout.strip(), found.stderr), (flashjit.library_path(), ""))
 
 
-class Nvrtc(unittest.TestCase):
-    """The search in NVIDIA's wheels."""
+class OtherWheels(unittest.TestCase):
+    """What is looked for in NVIDIA's wheels, and in that of the kernels."""
 
     def setUp(self):
         self.directory = tempfile.TemporaryDirectory()
         self.addCleanup(self.directory.cleanup)
-        environment = {name: value for name, value in os.environ.items() if name != "FLASHJIT_NVRTC"}
+        hidden = ("FLASHJIT_NVRTC", "FLASHJIT_BUNDLES")
+        environment = {name: value for name, value in os.environ.items() if name not in hidden}
         for patch in (mock.patch.dict(os.environ, environment, clear=True),
                       mock.patch.object(sys, "path", [self.directory.name])):
             patch.start()
             self.addCleanup(patch.stop)
         mock.patch.dict(sys.modules).start()
         self.addCleanup(mock.patch.stopall)
-        sys.modules.pop("nvidia", None)
+        for package in ("nvidia", "flashjit_kernels"):
+            sys.modules.pop(package, None)
 
     def add(self, file):
-        path = pathlib.Path(self.directory.name, "nvidia", file)
-        path.parent.mkdir(parents=True)
+        path = pathlib.Path(self.directory.name, file)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         return str(path)
 
-    def test_none(self):
-        self.assertIsNone(_nvrtc.find_nvrtc())
-        self.add("cublas/lib/libcublas.so.12")
-        self.assertIsNone(_nvrtc.find_nvrtc())
+    def test_no_nvrtc(self):
+        self.assertIsNone(_wheels.find_nvrtc())
+        self.add("nvidia/cublas/lib/libcublas.so.12")
+        self.assertIsNone(_wheels.find_nvrtc())
 
-    def test_the_newest_is_taken(self):
-        old = self.add("cuda_nvrtc/lib/libnvrtc.so.12")
-        self.assertEqual(_nvrtc.find_nvrtc(), old)
-        new = self.add("cu13/lib/libnvrtc.so.13")
-        self.assertEqual(_nvrtc.find_nvrtc(), new)
+    def test_the_newest_nvrtc_is_taken(self):
+        old = self.add("nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
+        self.assertEqual(_wheels.find_nvrtc(), old)
+        new = self.add("nvidia/cu13/lib/libnvrtc.so.13")
+        self.assertEqual(_wheels.find_nvrtc(), new)
         self.assertNotIn("nvidia", sys.modules)
 
-    def test_the_users_choice_stays(self):
-        self.add("cu13/lib/libnvrtc.so.13")
+    def test_the_users_nvrtc_stays(self):
+        self.add("nvidia/cu13/lib/libnvrtc.so.13")
         with mock.patch.dict(os.environ, FLASHJIT_NVRTC="/opt/libnvrtc.so"):
-            self.assertIsNone(_nvrtc.find_nvrtc())
+            self.assertIsNone(_wheels.find_nvrtc())
+
+    def test_kernels_stand_behind_those_of_the_user(self):
+        self.assertIsNone(_wheels.find_bundles())
+        with mock.patch.dict(os.environ, FLASHJIT_BUNDLES="/opt/a.fjb"):
+            self.assertIsNone(_wheels.find_bundles())  # the library reads it
+        self.add("flashjit_kernels/kernels.txt")
+        self.assertIsNone(_wheels.find_bundles())
+        bundles = [self.add(f"flashjit_kernels/{name}.fjb") for name in ("sm_80", "sm_90a")]
+        self.assertEqual(_wheels.find_bundles(), ":".join(bundles))
+        with mock.patch.dict(os.environ, FLASHJIT_BUNDLES="/opt/a.fjb:/opt/b.fjb"):
+            self.assertEqual(_wheels.find_bundles(), ":".join(["/opt/a.fjb", "/opt/b.fjb", *bundles]))
+        self.assertNotIn("flashjit_kernels", sys.modules)
+
+
+class KernelsOfAWheel(unittest.TestCase):
+    """In a process without NVRTC."""
+
+    PROGRAM = ("import flashjit, numpy as np\n"
+               "q, k = (np.ones((1, seqlen, 2, 64), np.float16) for seqlen in (16, 32))\n"
+               "flashjit.attention(q, k, k)\n"
+               "print(flashjit.counters()['compiles'], flashjit.counters()['disk_hits'] > 0)")
+
+    def setUp(self):
+        emulating_engine()  # skips where nothing compiles
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.site, self.cache = (pathlib.Path(directory.name, name) for name in ("site", "cache"))
+
+    def run_without_nvrtc(self, *arguments):
+        environment = {**os.environ, "PYTHONPATH": ":".join([str(self.site), *filter(None, sys.path)]),
+                       "FLASHJIT_NVRTC": "/nonexistent", "FLASHJIT_DEVICE": "emulate",
+                       "FLASHJIT_CACHE_DIR": str(self.cache / "other")}
+        return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+
+    def make_bundle(self):
+        """Of what an engine made to emulate."""
+        flashjit.Engine(emulate="sm_90a", cache_directory=self.cache).attention(*make_inputs())
+        bundle = self.site / "flashjit_kernels" / "kernels.fjb"
+        bundle.parent.mkdir(parents=True)
+        subprocess.run([sys.executable, "-m", "flashjit", "cache", "export", bundle], check=True, capture_output=True,
+                       env={**os.environ, "FLASHJIT_CACHE_DIR": str(self.cache)})
+        return str(bundle)
+
+    def test_serve_calls(self):
+        self.assertIn("NoCompiler", self.run_without_nvrtc("-c", self.PROGRAM).stderr)
+        self.make_bundle()
+        found = self.run_without_nvrtc("-c", self.PROGRAM)
+        self.assertEqual((found.stdout, found.stderr), ("0 True\n", ""))
+
+    def test_are_told_by_the_command(self):
+        self.assertIn(self.make_bundle(), self.run_without_nvrtc("-m", "flashjit", "info").stdout)
 
 
 if __name__ == "__main__":
