@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/cuda/device.h"
+
 namespace flashjit::runtime {
 namespace {
 
@@ -28,14 +30,17 @@ bool is_managed(const Driver& driver, CUdeviceptr pointer) {
 // Follows the device through the tensors of a call.
 class CommonDevice {
  public:
-  explicit CommonDevice(const Driver& driver) : driver_(driver) {}
+  CommonDevice(const Driver& driver, Stream stream) : driver_(driver), stream_(stream) {}
 
   void add(const char* name, const MemoryRange& range) {
     if (range.empty()) return;
     const auto pointer = static_cast<CUdeviceptr>(range.begin);
     const Place place = place_of(driver_, pointer);
     const bool fits = place.type == CU_MEMORYTYPE_DEVICE && (device_ < 0 || device_ == place.device);
-    if (!fits && !is_managed(driver_, pointer)) refuse(name, place);
+    if (!fits && !is_managed(driver_, pointer)) {
+      if (place.type == 0 && may_be_of_a_graph()) return;
+      refuse(name, place);
+    }
     if (device_ >= 0) return;
     device_ = place.device;
     first_ = name;
@@ -44,6 +49,11 @@ class CommonDevice {
   int device() const noexcept { return device_; }
 
  private:
+  bool may_be_of_a_graph() const {
+    const bool can_be_asked = stream_device(driver_, stream_) >= 0 || current_device(driver_) >= 0;
+    return can_be_asked && is_capturing(driver_, stream_);
+  }
+
   [[noreturn]] void refuse(const char* name, const Place& place) const {
     std::string message;
     if (place.type == CU_MEMORYTYPE_DEVICE) {
@@ -57,14 +67,15 @@ class CommonDevice {
   }
 
   const Driver& driver_;
+  const Stream stream_;
   int device_ = -1;
   const char* first_ = "";
 };
 
 }  // namespace
 
-int common_device(const Driver& driver, const Operands& operands) {
-  CommonDevice common(driver);
+int common_device(const Driver& driver, const Operands& operands, Stream stream) {
+  CommonDevice common(driver, stream);
   for (const Operand& operand : operands) common.add(operand.name, operand.range);
   return common.device();
 }

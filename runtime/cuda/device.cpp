@@ -137,6 +137,15 @@ int stream_device(const Driver& driver, Stream stream) noexcept {
   return owner;
 }
 
+bool is_capturing(const Driver& driver, Stream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver.cuStreamIsCapturing(stream, &status);
+  // The default stream answers so while another stream of its context captures.
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+  driver.check(result, "cuStreamIsCapturing");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 std::vector<DeviceInfo> describe_devices(const Driver& driver) {
   std::vector<DeviceInfo> devices;
   const int count = device_count(driver);

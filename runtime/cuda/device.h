@@ -32,6 +32,8 @@ int resolve_device(const Driver& driver, int ordinal);
 CUcontext stream_context(const Driver& driver, Stream stream) noexcept;
 // The device of a stream; -1 for the default streams, which are on any, and when it cannot be said.
 int stream_device(const Driver& driver, Stream stream) noexcept;
+// Whether work that is enqueued on the stream becomes part of a graph. Throws Error(driver).
+bool is_capturing(const Driver& driver, Stream stream);
 
 std::vector<DeviceInfo> describe_devices(const Driver& driver);
 

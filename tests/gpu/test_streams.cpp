@@ -145,3 +145,40 @@ TEST_CASE("a call that was not prepared is refused while a graph is captured, an
   DRIVER_CALL(cuGraphDestroy, graph);
   c.check_out(engine.attention(c.q, c.k, c.v));
 }
+
+TEST_CASE("what calls allocate under a capture is of the graph, and gives the same as memory of the caller") {
+  const AttentionCase c;
+  const ScopedContext context(0);
+  const ScopedStream stream;
+  Engine& engine = shared_engine();
+  const HostTensor dout_host = HostTensor::random_normal(DType::bf16, c.out_shape, 9);
+  const DeviceTensor dout = dout_host.to_device(nullptr, c.q.device()), lse = c.poisoned_lse();
+  AttentionOptions opts, opts_of_out;
+  opts.stream = opts_of_out.stream = stream.get(), opts_of_out.lse = lse;
+  BackwardOptions backward;
+  backward.deterministic = true;
+  const auto gradients_into = [&](const Gradients& into) {
+    const DeviceTensor out = engine.attention(c.q, c.k, c.v, opts_of_out);
+    engine.attention_backward(dout, c.q, c.k, c.v, out, lse, {into.dq, into.dk, into.dv}, opts, backward);
+  };
+  const auto zeros = [&] {
+    return Gradients{HostTensor(DType::bf16, c.q_host.shape()).to_device(nullptr, c.q.device()),
+                     HostTensor(DType::bf16, c.k_host.shape()).to_device(nullptr, c.q.device()),
+                     HostTensor(DType::bf16, c.v_host.shape()).to_device(nullptr, c.q.device())};
+  };
+  const Gradients expected = zeros(), into = zeros();
+  DRIVER_CALL(cuCtxSynchronize);
+  gradients_into(expected);
+  DRIVER_CALL(cuStreamSynchronize, stream.get());
+  DRIVER_CALL(cuStreamBeginCapture, stream.get(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  CHECK_NOTHROW(gradients_into(into));
+  CUgraph graph = nullptr;
+  DRIVER_CALL(cuStreamEndCapture, stream.get(), &graph);
+  REQUIRE(graph != nullptr);
+  for (int i = 0; i < 2; ++i) replay(graph, stream.get());
+  DRIVER_CALL(cuGraphDestroy, graph);
+  const auto values = [](const DeviceTensor& of) { return HostTensor::from_device(of).to_doubles(); };
+  CHECK(values(into.dq) == values(expected.dq));
+  CHECK(values(into.dk) == values(expected.dk));
+  CHECK(values(into.dv) == values(expected.dv));
+}
