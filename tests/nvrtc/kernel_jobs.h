@@ -37,9 +37,10 @@ inline void add_defaults(const Engine& engine, const Problem& problem, const std
     jobs.push_back({problem, variant, architecture});
 }
 
-// Kernels that spill with one version of NVRTC, and how much: exactly that much is expected of them. With 13.0, with
-// which kernels are timed, one default spills, on one target; the other row of that version is a variant which is
-// listed for the tuner, and which the model of registers does not tell from others that do not spill.
+// Kernels that spill with one version of NVRTC, and how much at most: less is no fault, as a release of the newest
+// version or a line elsewhere may free a register. With 13.0, with which kernels are timed, one default spills, on one
+// target; the other row of that version is a variant which is listed for the tuner, and which the model of registers
+// does not tell from others that do not spill.
 struct KnownSpill {
   const char* nvrtc;
   const char* kernel;
@@ -74,7 +75,7 @@ inline constexpr KnownSpill kKnownSpills[] = {
 };
 
 // Of steps of 80 queries at both head dims of 128 the warps that load have 24 registers, and spill a few outside of the
-// loop over steps: with each compiler as many.
+// loop over steps, with each compiler.
 inline int known_spill_of_loads(const std::string& kernel) {
   const bool has_few_registers = kernel.find("-d128") != std::string::npos &&
                                  kernel.find("-d128-v") == std::string::npos &&
@@ -103,7 +104,7 @@ inline void expect_clean(Engine& engine, const std::vector<Job>& jobs) {
       try {
         const KernelInfo info = engine.compile(job.problem, job.variant, job.architecture);
         const int known = known_spill(nvrtc, info.name);
-        if (info.spill_bytes != known || (info.stack_bytes != 0 && known == 0))
+        if (info.spill_bytes > known || (info.stack_bytes != 0 && known == 0))
           fault = info.name + ": spills " + std::to_string(info.spill_bytes) + ", stack " +
                   std::to_string(info.stack_bytes);
         else if (info.registers <= 0 || info.cubin_bytes == 0)

@@ -500,7 +500,7 @@ TEST_CASE("backward kernels compile for every target without spills") {
   runtime::parallel_for(requests.size(), [&](std::size_t i) {
     const auto image = store.get(requests[i]).image;
     const int known = tests::known_spill(nvrtc.version(), requests[i].source().name);
-    if (image->spill_bytes != known || (image->stack_bytes != 0 && known == 0) || image->registers == 0)
+    if (image->spill_bytes > known || (image->stack_bytes != 0 && known == 0) || image->registers == 0)
       faults[i] = requests[i].source().name + " spills " + std::to_string(image->spill_bytes);
   });
   for (const std::string& fault : faults) CHECK(fault == "");

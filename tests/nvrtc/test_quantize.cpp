@@ -97,7 +97,7 @@ TEST_CASE("kernels that make rows e4m3 compile for every target that has it, wit
     const runtime::CompiledImage image = nvrtc.compile(source.text(), source.name, target);
     CAPTURE(source.name);
     const int known = tests::known_spill(nvrtc.version(), source.name);
-    CHECK(image.spill_bytes == known);
+    CHECK(image.spill_bytes <= known);
     CHECK((image.stack_bytes == 0 || known != 0));
   };
   for (const char* target : {"sm_89", "sm_90a", "sm_100a", "sm_120a"})
