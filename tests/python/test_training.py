@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/train_llama.py: its text, its criterion, and a tiny model on the CPU, with flashjit's reference, whose wrong
-gradients are found. Needs PyTorch."""
+"""bench/training.py: its models, its text, its criterion, and tiny models on the CPU, with flashjit's reference, whose
+wrong gradients are found. Needs PyTorch."""
 
 import contextlib
 import io
@@ -19,12 +19,13 @@ except ImportError as error:
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 
-import train_llama  # noqa: E402
-from train_llama import CURVES, LIMIT, OURS, Llama, is_within_noise, judge, make_text, parse_arguments  # noqa: E402
+import training  # noqa: E402
+from training import CURVES, LIMIT, OURS, Decoder, is_within_noise, judge, make_text, parse_arguments  # noqa: E402
 
-TINY = ("--device cpu --steps 40 --window 5 --starts 3 --batch 8 --seqlen 32 --vocabulary 64 --letters 3 --layers 2 "
-        "--hidden 64 --intermediate 96 --heads 4 --heads-kv 2 --head-dim 16 --learning-rate 1e-2").split()
-WINDOWS = 5
+TINY = ("--device cpu --steps 40 --span 5 --starts 3 --batch 8 --seqlen 32 --vocabulary 64 --letters 3 --layers 2 "
+        "--hidden 64 --intermediate 96 --heads 4 --heads-kv 2 --head-dim 16 --learning-rate 1e-2 "
+        "--timed-batch 1 --timed-steps 1 --rounds 1").split()
+SPANS = 5
 
 
 def setUpModule():
@@ -36,9 +37,27 @@ def setUpModule():
 class Model(unittest.TestCase):
 
     def test_has_100_million_parameters(self):
+        for like in ("llama", "gemma"):
+            with torch.device("meta"):
+                model = Decoder(parse_arguments(["--like", like]))
+            self.assertAlmostEqual(sum(parameter.numel() for parameter in model.parameters()) / 1e8, 1, places=2)
+
+    def test_gemma_has_windows_in_five_of_six_layers(self):
         with torch.device("meta"):
-            model = Llama(parse_arguments([]))
-        self.assertAlmostEqual(sum(parameter.numel() for parameter in model.parameters()) / 1e8, 1, places=2)
+            model = Decoder(parse_arguments(["--like", "gemma"]))
+        self.assertEqual([layer.attention.window for layer in model.layers], [*[512] * 5, 0] * 3)
+
+    def test_ways_to_attend_agree(self):
+        torch.manual_seed(0)
+        q = torch.randn((1, 24, 4, 16), dtype=torch.float64)
+        k, v = (torch.randn((1, 24, 2, 16), dtype=torch.float64) for _ in range(2))
+        for window in (0, 7):
+            plain = training.by_flashjit(0.0)(q, k, v, window)
+            capped = training.by_flashjit(1.5)(q, k, v, window)
+            self.assertGreater((plain - capped).abs().max(), 0.01)
+            torch.testing.assert_close(training.by_operations(1.5)(q, k, v, window), capped, atol=1e-5, rtol=0)
+            sdpa = training.by_sdpa(training.SDPBackend.MATH, False)(q, k, v, window)
+            torch.testing.assert_close(sdpa, plain, atol=1e-5, rtol=0)
 
     def test_text_has_few_letters_each_with_two_others_behind_it(self):
         arguments = parse_arguments([*TINY, "--seqlen", "200", "--letters", "5"])
@@ -57,7 +76,7 @@ class Criterion(unittest.TestCase):
 
     def setUp(self):
         torch.manual_seed(0)
-        self.right = torch.linspace(8, 4, WINDOWS, dtype=torch.float64)[:, None].repeat(1, len(CURVES))
+        self.right = torch.linspace(8, 4, SPANS, dtype=torch.float64)[:, None].repeat(1, len(CURVES))
         self.theirs = [self.near() for _ in range(3)]
 
     def near(self):
@@ -69,13 +88,13 @@ class Criterion(unittest.TestCase):
     def test_curves_within_noise_pass(self):
         self.assertTrue(is_within_noise(self.judge(self.near(), floor=1e-4)))
 
-    def test_one_window_of_one_curve_off_fails(self):
+    def test_one_span_of_one_curve_off_fails(self):
         for i, curve in enumerate(CURVES):
             curves = self.near()
             curves[2, i] += 0.02
             judgements = self.judge(curves, floor=1e-4)
             self.assertFalse(is_within_noise(judgements))
-            self.assertEqual((judgements[curve].window, max(judgements, key=lambda name: judgements[name].times_noise)),
+            self.assertEqual((judgements[curve].span, max(judgements, key=lambda name: judgements[name].times_noise)),
                              (2, curve))
 
     def test_nan_and_zero_fail(self):
@@ -84,12 +103,12 @@ class Criterion(unittest.TestCase):
             curves[3, 1] = value
             self.assertFalse(is_within_noise(self.judge(curves, floor=1e-4)))
 
-    def test_noise_is_that_of_windows_until_then_and_no_less_than_rounding(self):
+    def test_noise_is_that_of_spans_until_then_and_no_less_than_rounding(self):
         self.theirs = [self.right.clone() for _ in range(3)]
         self.theirs[1][1] += 0.3
-        noise = train_llama.noise_of(self.theirs, torch.full((len(CURVES), ), 0.01, dtype=torch.float64))[:, 0]
-        for window, expected in enumerate((0.01, 0.3, 0.3, 0.3, 0.3)):
-            self.assertAlmostEqual(noise[window].item(), expected)
+        noise = training.noise_of(self.theirs, torch.full((len(CURVES), ), 0.01, dtype=torch.float64))[:, 0]
+        for span, expected in enumerate((0.01, 0.3, 0.3, 0.3, 0.3)):
+            self.assertAlmostEqual(noise[span].item(), expected)
         curves = self.right.clone()
         curves[0] += 0.02
         self.assertLess(self.judge(curves, floor=0.01)["loss"].times_noise, LIMIT)
@@ -102,30 +121,40 @@ class Training(unittest.TestCase):
         """Exit status, record and what was printed."""
         with tempfile.TemporaryDirectory() as directory:
             file, printed = pathlib.Path(directory) / "record.json", io.StringIO()
-            command = ["train_llama.py", *TINY, *options, "--json", str(file)]
+            command = ["training.py", *TINY, *options, "--json", str(file)]
             with contextlib.redirect_stdout(printed), mock.patch.object(sys, "argv", command):
                 with self.assertRaises(SystemExit) as left:
-                    train_llama.main()
+                    training.main()
             return left.exception.code, json.loads(file.read_text()), printed.getvalue()
 
     def test_flashjit_is_within_noise_and_wrong_gradients_are_found(self):
         status, record, printed = self.run_tiny("--wrong", "dk", "dq")
         self.assertEqual((status, record["failures"]), (0, []), printed)
-        self.assertIn("flashjit's curves are those of SDPA within noise", printed)
+        self.assertIn("flashjit's curves are those of its peers within noise", printed)
         sdpa = [f"sdpa {name} {start}" for start in (1, 2, 3) for name in ("flash", "math")]
         self.assertEqual(list(record["curves"]), [*sdpa, "other seed", OURS, "wrong dk", "wrong dq"])
         self.assertEqual([len(values) for values in record["curves"][OURS].values()], [8] * len(CURVES))
+        self.assertEqual(list(record["tokens_per_second"]), ["sdpa flash", "sdpa math", OURS])
+        self.assertEqual(list(record["over"]), ["sdpa flash", "sdpa math"])
         self.assertGreater(record["judgements"]["wrong dk"]["key"]["times_noise"], LIMIT)
         self.assertGreater(record["judgements"]["wrong dq"]["query"]["times_noise"], LIMIT)
 
+    def test_a_model_like_gemma_with_windows(self):
+        # SDPA's flash has no masks.
+        with mock.patch.object(training, "candidates", lambda arguments: {
+                "operations": training.by_operations(1e4), "sdpa math": training.by_sdpa(training.SDPBackend.MATH, False)}):
+            status, record, printed = self.run_tiny("--like", "gemma", "--window", "12", "--wrong")
+        self.assertEqual((status, record["failures"]), (0, []), printed)
+
     def test_flashjit_that_is_wrong_fails(self):
-        with mock.patch.object(train_llama, "by_flashjit", train_llama.with_wrong("dk", train_llama.by_flashjit)):
+        by_flashjit = training.by_flashjit
+        with mock.patch.object(training, "by_flashjit", lambda cap: training.with_wrong("dk", by_flashjit(cap))):
             status, record, printed = self.run_tiny("--wrong")
-        self.assertEqual((status, record["failures"]), (1, ["flashjit's curves are not those of SDPA"]))
+        self.assertEqual((status, record["failures"]), (1, ["flashjit's curves are not those of its peers"]))
         self.assertIn(record["failures"][0], printed)
 
     def test_a_wrong_gradient_that_is_not_found_fails(self):
-        with mock.patch.dict(train_llama.WRONG, dk=1.0):
+        with mock.patch.dict(training.WRONG, dk=1.0):
             self.assertEqual(self.run_tiny("--wrong", "dk")[1]["failures"], ["a wrong dk was not found"])
 
 
