@@ -293,10 +293,14 @@ void Warpgroup::commit_group(Warp& warp) {
   own.group_ends.push_back(own.issued);
 }
 
-Outcome Warpgroup::wait_group(Warp& warp, std::uint64_t pending) {
+Outcome Warpgroup::wait_group(Warp& warp, const Instruction& instruction) {
+  const auto pending = static_cast<std::size_t>(instruction.immediate);
   Member& own = member(warp);
-  if (own.group_ends.size() <= pending) return Outcome::next;
-  const std::size_t groups = own.group_ends.size() - static_cast<std::size_t>(pending);
+  const std::size_t groups = own.group_ends.size() - std::min(own.group_ends.size(), pending);
+  if (groups == 0) {
+    check_same_wait(warp, instruction);
+    return Outcome::next;
+  }
   const std::uint64_t end = own.group_ends[groups - 1];
   if (end > own.landed) {
     const bool all_issued = end <= computed_ || operation(end - 1).issued == kWarpsOfGroup;
@@ -309,7 +313,23 @@ Outcome Warpgroup::wait_group(Warp& warp, std::uint64_t pending) {
   own.group_ends.erase(own.group_ends.begin(), own.group_ends.begin() + static_cast<std::ptrdiff_t>(groups));
   own.groups_landed += static_cast<Clock>(groups);
   if (own.warp) warp.knowledge().seen.raise(own.agent, own.groups_landed);
+  check_same_wait(warp, instruction);
   return Outcome::next;
+}
+
+// All four must execute the same wait, each as its k-th (PTX ISA 9.7.15.7.3, ".aligned").
+void Warpgroup::check_same_wait(Warp& warp, const Instruction& instruction) {
+  const std::uint64_t number = member(warp).waits++;
+  if (number - first_wait_ == waits_.size()) waits_.push_back(&instruction);
+  if (waits_[static_cast<std::size_t>(number - first_wait_)] != &instruction)
+    warp.report(FindingKind::unequal_participation, [&] {
+      return fmt::format("wait_group {} of warp {} is another instruction than that of another warp of its warpgroup",
+                         number + 1, warp.index());
+    });
+  const auto left_by_all = std::min_element(members_.begin(), members_.end(), [](const Member& a, const Member& b) {
+                             return a.waits < b.waits;
+                           })->waits;
+  for (; first_wait_ < left_by_all; ++first_wait_) waits_.pop_front();
 }
 
 // The warp may touch the registers of its operations up to `end` again.

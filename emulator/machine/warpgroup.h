@@ -47,8 +47,8 @@ class Warpgroup {
  public:
   void issue(Warp& warp, const Instruction& instruction);
   void commit_group(Warp& warp);
-  // Blocks until all groups of the warp but the newest `pending` are computed.
-  Outcome wait_group(Warp& warp, std::uint64_t pending);
+  // Blocks until all groups of the warp are computed but the newest, as many as the instruction says.
+  Outcome wait_group(Warp& warp, const Instruction& instruction);
   // For BlockState::describe, of Wait::b: "wgmma 5 of the warpgroup, which its warps 2, 3 have not issued".
   std::string describe_wait(std::uint64_t operation) const;
 
@@ -72,6 +72,7 @@ class Warpgroup {
   struct Member {
     Warp* warp = nullptr;                   // from its first operation on
     std::uint64_t issued = 0, landed = 0;   // operations
+    std::uint64_t waits = 0;                // that it has left
     std::vector<std::uint64_t> group_ends;  // of groups that have not landed: operations issued until then
     Clock groups_landed = 0;
     Agent agent = 0;  // of its reads of shared memory; its clock is the number of the group
@@ -81,6 +82,7 @@ class Warpgroup {
   Operation& operation(std::uint64_t number) { return operations_[static_cast<std::size_t>(number - first_)]; }
   static Operation read_operands(Warp& warp, const Instruction& instruction);
   void check_same(Warp& warp, Operation& known, const Operation& own, std::uint64_t number);
+  void check_same_wait(Warp& warp, const Instruction& instruction);
   static void check_registers(Warp& warp, const Operation& operation);
   void read_shared(Warp& warp, Operation& operation);
   static void check_descriptor(Warp& warp, Operation& operation, std::uint64_t bits, const char* name);
@@ -96,6 +98,8 @@ class Warpgroup {
   std::deque<Operation> operations_;  // that not all four warps have waited for
   std::uint64_t first_ = 0;           // number of the first of them
   std::uint64_t computed_ = 0;
+  std::deque<const Instruction*> waits_;  // that not all four warps have left
+  std::uint64_t first_wait_ = 0;          // number of the first of them
   std::array<Member, kWarpsOfGroup> members_;
   std::vector<ColumnPanel> b_;  // of the operation that is being computed
 };

@@ -49,7 +49,7 @@ Outcome run_commit_group(Warp& warp, const Instruction&, LaneMask active) {
 
 Outcome run_wait_group(Warp& warp, const Instruction& instruction, LaneMask active) {
   Warpgroup* const group = warpgroup_of(warp, active);
-  return group ? group->wait_group(warp, static_cast<std::uint64_t>(instruction.immediate)) : Outcome::next;
+  return group ? group->wait_group(warp, instruction) : Outcome::next;
 }
 
 // --- Decoding --------------------------------------------------------------------------------------------------------

@@ -27,6 +27,9 @@ class HopperConsumer {
   // it is taken exactly, too.
   static constexpr bool kLooksTwice = kLazy && Warpgroup::Softmax::kHasLittleRoom;
   static constexpr bool kOutputEarly = Shape::kOutputEarly;
+  // Whether the code that takes a block exactly stands twice, for a tile's first block and for others: P V is in flight
+  // beside the former alone, and ptxas, which has to know where it lands, would wait for each product of its own.
+  static constexpr bool kFirstApart = kLazy && !kOutputEarly && Config::kFusedBoundary;
   static constexpr bool kBegins = Mask<Config>::kBegins;
   using ScoreRow = typename Score<Config>::Row;
   using Rows = LaneRows<ScoreRow>;
@@ -197,12 +200,12 @@ class HopperConsumer {
     self.softmax.reset();
     if constexpr (kOutputEarly) finish_tile_before(fused, before);
     bool outgrown = false;
-    for (bool first = true;; first = false) {
+    const auto take_exactly = [&](bool first) {
       release_key();
       const bool raised = outgrown || self.softmax.take_block(finish_scores<true>(visit, rows_now(visit, kept), at));
       if (first) doubt_maxima(visit, at);
       if constexpr (!kOutputEarly) {
-        ptx::wgmma_wait_group<0>();
+        if (first) ptx::wgmma_wait_group<0>();  // others are waited for in the loop
         if (!first || fused) take_output();
       }
       Probabilities::keep();
@@ -211,9 +214,22 @@ class HopperConsumer {
       } else if constexpr (!kOutputEarly) {
         if (fused) store(before);
       }
-      if (!visit_others(visit, kept, at, is_near)) break;
+    };
+    const auto visit_others_until_outgrown = [&] {
+      if (!visit_others(visit, kept, at, is_near)) return false;
       outgrown = !takes_exactly() && take_outgrown();
       if (!outgrown && !takes_exactly()) self.recompute_scores(keys.stage());
+      return true;
+    };
+    if constexpr (kFirstApart) {
+      take_exactly(true);
+      while (visit_others_until_outgrown()) take_exactly(false);
+    } else {
+      bool first = true;
+      do {
+        take_exactly(first);
+        first = false;
+      } while (visit_others_until_outgrown());
     }
   }
 
@@ -286,7 +302,7 @@ class HopperConsumer {
   }
 
   // The blocks after this one. True where it stopped at one that has to be taken exactly; its scores are lost unless
-  // takes_exactly().
+  // takes_exactly(), and P V of the block before it is there, not yet taken where kOutputEarly is false.
   __device__ __forceinline__ bool visit_others(const Visit& visit, const KeptRows& kept, Cursor& at, bool& is_near) {
 #pragma unroll 1
     while (at.go_on(visit.blocks.first)) {
@@ -296,14 +312,17 @@ class HopperConsumer {
       bool raised = false;
       if constexpr (kLazy) {
         if constexpr (kOutputEarly) finish_output();
-        if (takes_exactly()) return true;
-        if (!take_lazily(visit, rows, at, is_near)) return true;
-        release_key();
+        const bool taken = !takes_exactly() && take_lazily(visit, rows, at, is_near);
+        if (taken) release_key();
+        // Also of a warp that leaves: PTX wants all warps of a warpgroup to execute the same wait.
+        if constexpr (!kOutputEarly) ptx::wgmma_wait_group<0>();
+        if (!taken) return true;
+        if constexpr (!kOutputEarly) take_output();
       } else {
         release_key();
         raised = self.softmax.take_block(finish_scores<false>(visit, rows, at));
+        if constexpr (!kOutputEarly) finish_output();
       }
-      if constexpr (!kOutputEarly) finish_output();
       Probabilities::keep();
       if (raised) Output::multiply(self.softmax.factor);
     }

@@ -315,10 +315,8 @@ inline const std::vector<Mutation> kWaitFaults = {
     {.name = "lazy: keys released before the sums are known, and again",
      .setting = kHopperLazy,
      .file = "kernels/hopper_forward.cuh",
-     .original = "        if (!take_lazily(visit, rows, at, is_near)) return true;\n"
-                 "        release_key();",
-     .replacement = "        release_key();\n"
-                    "        if (!take_lazily(visit, rows, at, is_near)) return true;",
+     .original = "        if (taken) release_key();",
+     .replacement = "        release_key();",
      .kinds = {race},
      .found_at = "self.recompute_scores(keys.stage())"},
 };

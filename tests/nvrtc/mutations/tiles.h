@@ -69,24 +69,19 @@ inline const std::vector<Mutation> kRoleFaults = {
      .file = "kernels/hopper_forward.cuh",
      .original = "        if (fused) store(before);\n"
                  "      }\n"
-                 "      if (!visit_others(",
+                 "    };",
      .replacement = "        if (fused) self.begun = 0;\n"
                     "      }\n"
-                    "      if (!visit_others("},
+                    "    };"},
     {.name = "fused: probabilities are packed before P V is done",
      .setting = kHopperFused,
      .file = "kernels/hopper_forward.cuh",
-     .original = "rows_now(visit, kept), at));\n"
-                 "      if (first) doubt_maxima(visit, at);\n"
-                 "      if constexpr (!kOutputEarly) {\n"
-                 "        ptx::wgmma_wait_group<0>();\n"
+     .original = "        if (first) ptx::wgmma_wait_group<0>();  // others are waited for in the loop\n"
                  "        if (!first || fused) take_output();\n"
                  "      }\n"
                  "      Probabilities::keep();",
-     .replacement = "rows_now(visit, kept), at));\n"
-                    "      if constexpr (!kOutputEarly) {\n"
-                    "        Probabilities::keep();\n"
-                    "        ptx::wgmma_wait_group<0>();\n"
+     .replacement = "        Probabilities::keep();\n"
+                    "        if (first) ptx::wgmma_wait_group<0>();\n"
                     "        if (!first || fused) take_output();\n"
                     "      }",
      .kinds = {register_in_flight},
@@ -119,7 +114,7 @@ inline const std::vector<Mutation> kRoleFaults = {
      .original = "if (ptx::vote_any(!is_within(block_sum))) return leave(block_sum);",
      .replacement = "if (!is_within(block_sum)) return leave(block_sum);",
      .kinds = {unequal_participation},
-     .found_at = "self.recompute_scores(keys.stage())"},
+     .found_at = "if constexpr (!kOutputEarly) ptx::wgmma_wait_group<0>();"},
     {.name = "the counter of tiles is not cleared",
      .setting = kHopper,
      .file = "hopper/loader.cuh",

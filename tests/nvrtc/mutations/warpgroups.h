@@ -97,6 +97,19 @@ inline const std::vector<Mutation> kWgmmaFaults = {
                     "  // The same of what",
      .kinds = {register_in_flight},
      .found_at = "Probabilities::keep("},
+    {.name = "output: a warp that takes a block exactly waits by another instruction",
+     .setting = kHopperLazy,
+     .file = "kernels/hopper_forward.cuh",
+     .original = "        if constexpr (!kOutputEarly) ptx::wgmma_wait_group<0>();\n"
+                 "        if (!taken) return true;\n"
+                 "        if constexpr (!kOutputEarly) take_output();",
+     .replacement = "        if (!taken) {\n"
+                    "          if constexpr (!kOutputEarly) ptx::wgmma_wait_group<0>();\n"
+                    "          return true;\n"
+                    "        }\n"
+                    "        if constexpr (!kOutputEarly) finish_output();",
+     .kinds = {unequal_participation},
+     .found_at = "ptx::wgmma_wait_group<0>();"},
     {.name = "output: the last product is not waited for",
      .setting = kHopper,
      .file = "kernels/hopper_forward.cuh",
