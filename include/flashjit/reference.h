@@ -16,6 +16,9 @@ struct Result {
   Dims shape;               // [batch, seqlen_q, num_heads_q, head_dim_v]; without batch where q is packed without one
   std::vector<double> out;  // packed
   std::vector<double> lse;  // packed [batch, num_heads_q, seqlen_q], natural logarithm
+  // Of attention_in_low_precision() with q of e4m3: how far rounding of probabilities takes each of out, to either side.
+  // Else empty.
+  std::vector<double> spread;
 };
 
 // What flashjit::attention computes, from host memory: shapes, strides and options mean the same; opts.stream,
@@ -25,9 +28,9 @@ struct Result {
 Result attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
 // The same formula with what low precision does to it: scores in f32, tanh to 11 binary digits, probabilities rounded
-// to the dtype of q before the product with v, the result rounded to its own. Where that of q is e4m3, whose rounding
-// is coarse and as chance wants it, in four ways, and of each result the one that is farthest off. Its distance from
-// attention() is the yardstick for a kernel's.
+// to the dtype of q before the product with v, the result rounded to its own. Its distance from attention() is the
+// yardstick for a kernel's. Rounding to e4m3, where q has it, is coarse, and to which side is chance: the result is
+// without it, and Result::spread says how far it goes.
 Result attention_in_low_precision(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts = {});
 
 // Gradients of a number that depends on the output by dout and on the LSE by dlse, packed in the shapes of what they
@@ -62,7 +65,7 @@ void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tenso
 void quantize(const Tensor& x, const Tensor& out, const Tensor& scale, const QuantizeOptions& opts = {});
 
 // A kernel's output against the two results above, by the rule of FlashAttention's tests:
-//   max|out - exact| <= 2 * max|low - exact| + atol,  atol = two roundings of the largest output in the dtype.
+//   max|out - exact| <= 2 * max(|low - exact| + spread) + atol,  atol = two roundings of the largest output in the dtype.
 struct Comparison {
   double max_error = 0;
   double bound = 0;

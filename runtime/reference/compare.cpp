@@ -23,6 +23,25 @@ void raise(double& max, double value) noexcept {
   if (!std::isnan(max) && !(value <= max)) max = value;
 }
 
+// spread: of low; empty for none.
+Comparison compare_values(const HostTensor& values, const std::vector<double>& exact, const std::vector<double>& low,
+                          const std::vector<double>& spread) {
+  Comparison comparison;
+  double low_error = 0, largest = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const double value = load_element(values.data(), values.dtype(), static_cast<std::int64_t>(i));
+    raise(comparison.max_error, distance(value, exact[i]));
+    // A yardstick that overflowed would let everything pass.
+    if (std::isfinite(low[i]) && std::isfinite(exact[i])) {
+      low_error = std::max(low_error, distance(low[i], exact[i]) + (spread.empty() ? 0.0 : spread[i]));
+      largest = std::max(largest, std::abs(exact[i]));
+    }
+  }
+  comparison.bound = 2 * low_error + 2 * generator::row_of(values.dtype()).rounding * largest;
+  comparison.passed = comparison.max_error <= comparison.bound;
+  return comparison;
+}
+
 }  // namespace
 
 void check_same_shape(const char* name, const Dims& shape, const Dims& wanted) {
@@ -38,27 +57,16 @@ Dims lse_shape(const Dims& out) {
 Comparison compare(const HostTensor& out, const Result& exact, const Result& low) {
   check_same_shape("out", out.shape(), exact.shape);
   check_same_shape("low", low.shape, exact.shape);
-  return compare(out, exact.out, low.out);
+  if (!low.spread.empty() && low.spread.size() != exact.out.size())
+    runtime::reject("low: spread must have {} elements like exact or none, had {}", exact.out.size(), low.spread.size());
+  return compare_values(out, exact.out, low.out, low.spread);
 }
 
 Comparison compare(const HostTensor& values, const std::vector<double>& exact, const std::vector<double>& low) {
   for (const auto& [name, count] : {std::pair{"gradient", values.element_count()}, {"low", low.size()}})
     if (count != exact.size())
       runtime::reject("{}: must have {} elements like exact, had {}", name, exact.size(), count);
-  Comparison comparison;
-  double low_error = 0, largest = 0;
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    const double value = load_element(values.data(), values.dtype(), static_cast<std::int64_t>(i));
-    raise(comparison.max_error, distance(value, exact[i]));
-    // A yardstick that overflowed would let everything pass.
-    if (std::isfinite(low[i]) && std::isfinite(exact[i])) {
-      low_error = std::max(low_error, distance(low[i], exact[i]));
-      largest = std::max(largest, std::abs(exact[i]));
-    }
-  }
-  comparison.bound = 2 * low_error + 2 * generator::row_of(values.dtype()).rounding * largest;
-  comparison.passed = comparison.max_error <= comparison.bound;
-  return comparison;
+  return compare_values(values, exact, low, {});
 }
 
 Comparison compare_lse(const HostTensor& lse, const Result& exact, const Result& low) {

@@ -27,7 +27,8 @@ using namespace runtime;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// With Real = float probabilities and results are rounded to the dtype.
+// With Real = float probabilities and results are rounded to the dtype, but for probabilities of e4m3, whose rounding is
+// a spread.
 template <typename Real>
 class Head {
  public:
@@ -44,20 +45,19 @@ class Head {
 
   void ask_hook(std::int64_t first_row, std::int64_t count) { scores_.ask_hook(first_row, count); }
 
-  // Writes head_dim_v results, and returns the row's LSE.
-  double attend(std::int64_t row, double* out) {
+  // Writes head_dim_v results, and of each how far rounding to 8 bits takes it, unless spread is null; returns the row's
+  // LSE.
+  double attend(std::int64_t row, double* out, double* spread) {
     const KeyRange keys = scores_.of_row(row);
     std::fill_n(out, head_dim_v_, 0.0);
     if (keys.empty()) return static_cast<double>(scores_.sink());
     Real total = std::exp(scores_.sink() - scores_.max());
     for (std::int64_t key = keys.begin; key < keys.end; ++key)
       if (!scores_.hides(key)) total += probability(key) = std::exp(scores_[key] - scores_.max());
-    if (rounds_to_8_bits())
-      add_worst_values(keys);
-    else
-      add_values(keys, [&](Real p) { return rounded(of_probabilities_, p); });
-    for (std::int64_t i = 0; i < head_dim_v_; ++i)
-      out[i] = rounded(of_results_, sum_[i] / (total * scores_.kept_share()));
+    const Real divisor = total * scores_.kept_share();
+    if (spread != nullptr) find_spread(keys, divisor, spread);
+    add_values(keys, [&](Real p) { return spread != nullptr ? p : rounded(of_probabilities_, p); });
+    for (std::int64_t i = 0; i < head_dim_v_; ++i) out[i] = rounded(of_results_, sum_[i] / divisor);
     return static_cast<double>(scores_.max() + std::log(total));
   }
 
@@ -67,7 +67,6 @@ class Head {
     return static_cast<Real>(round_to(dtype, value));
   }
 
-  bool rounds_to_8_bits() const { return std::is_same_v<Real, float> && of_probabilities_ == DType::e4m3; }
   Real& probability(std::int64_t key) { return probabilities_[static_cast<std::size_t>(key)]; }
 
   // Into sum_.
@@ -78,19 +77,18 @@ class Head {
       if (!scores_.hides(key) && scores_.keeps(key))
         add_multiple(static_cast<Real>(round(probability(key))), &values_[key * head_dim_v_], sum_.data(), head_dim_v_);
   }
-  // What rounding to 8 bits does is as much as chance wants, and changes with what probabilities are relative to, which
-  // in kernels is a maximum that may be out of date: of several such, per column what is farthest from unrounded sums.
-  void add_worst_values(const KeyRange& keys) {
+  // What rounding to 8 bits does changes with what probabilities are relative to, which in kernels is a maximum that may
+  // be out of date: of several such, per column the farthest from unrounded sums.
+  void find_spread(const KeyRange& keys, Real divisor, double* spread) {
     constexpr double kPeaks[] = {8, 9.513657, 11.313708, 13.454343};  // 2^3 to 2^3.75
+    std::fill_n(spread, head_dim_v_, 0.0);
     add_values(keys, [](Real p) { return p; });
     const std::vector<Real> unrounded = sum_;
-    std::vector<Real> worst = sum_;
     for (const double peak : kPeaks) {
       add_values(keys, [&](Real p) { return round_to(of_probabilities_, p * peak) / peak; });
-      for (std::size_t i = 0; i < worst.size(); ++i)
-        if (std::abs(sum_[i] - unrounded[i]) > std::abs(worst[i] - unrounded[i])) worst[i] = sum_[i];
+      for (std::size_t i = 0; i < sum_.size(); ++i)
+        spread[i] = std::max(spread[i], static_cast<double>(std::abs((sum_[i] - unrounded[i]) / divisor)));
     }
-    sum_ = worst;
   }
 
   DType of_probabilities_, of_results_;
@@ -139,6 +137,7 @@ Result compute_with_batch(const Tensor& q, const Tensor& k, const Tensor& v, con
                           const ScoreHook& hook) {
   check_inputs(q, k, v, opts);
   Result result = make_result(q, v);
+  if (std::is_same_v<Real, float> && q.dtype == DType::e4m3) result.spread.resize(result.out.size());
   if (result.lse.empty()) return result;
   const std::int64_t rows = q.shape[seqlen_dim], heads = q.shape[heads_dim], head_dim_v = v.shape[head_dim_dim];
   const std::int64_t heads_per_group = heads / k.shape[heads_dim];
@@ -157,8 +156,9 @@ Result compute_with_batch(const Tensor& q, const Tensor& k, const Tensor& v, con
     worker.ask_hook(task.first, task.end - task.first);
     for (std::int64_t row = task.first; row < task.end; ++row) {
       const std::int64_t at = queries.first + row;
-      double* out = &result.out[((queries.batch * rows + at) * heads + task.head) * head_dim_v];
-      result.lse[(queries.batch * heads + task.head) * rows + at] = worker.attend(row, out);
+      const std::int64_t first = ((queries.batch * rows + at) * heads + task.head) * head_dim_v;
+      double* const spread = result.spread.empty() ? nullptr : &result.spread[first];
+      result.lse[(queries.batch * heads + task.head) * rows + at] = worker.attend(row, &result.out[first], spread);
     }
   });
   return result;

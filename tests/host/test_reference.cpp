@@ -228,8 +228,11 @@ TEST_CASE("queries, keys and values of e4m3 are worth their numbers times the sc
   };
   CHECK(largest_difference(low.lse, should.lse) > 1e-4);  // sums of f32 give 1e-6
   CHECK(largest_difference(low.lse, should.lse) < 1e-3);
-  CHECK(largest_difference(low.out, should.out) > 0.01);
-  CHECK(largest_difference(low.out, should.out) < 0.5);
+  CHECK(largest_difference(low.out, should.out) > 1e-3);  // of bf16: half of this at most
+  CHECK(largest_difference(low.out, should.out) < 0.05);
+  CHECK(*std::max_element(low.spread.begin(), low.spread.end()) > 0.01);
+  CHECK(*std::max_element(low.spread.begin(), low.spread.end()) < 0.5);
+  CHECK(is.spread.empty());
 }
 
 TEST_CASE("two keys whose scores differ by log 3 are weighed 1 to 3") {
@@ -1093,6 +1096,22 @@ TEST_CASE("LSE may be twice as far off as low precision's, as far as that is fin
   CHECK_FALSE(compare({1, 5.01}, {1.5, 4}).passed);
   // A yardstick that went wrong excuses nothing.
   for (const double wrong : {std::nan(""), kInfinity, -kInfinity}) CHECK(compare({1, 4}, {wrong, 4}).bound == least);
+}
+
+TEST_CASE("a spread of low precision counts as its error, in the direction where it is one") {
+  const Dims shape = {1, 2, 1, 1};
+  const reference::Result exact = result_of(shape, {2, -3});
+  reference::Result low = result_of(shape, {2.25, -3});
+  const auto compare = [&] { return reference::compare(f32(shape, {2.0, -3.625}), exact, low); };
+  const double least = compare().bound - 2 * 0.25;
+  CHECK_FALSE(compare().passed);
+  low.spread = {0, 0.375};
+  CHECK(compare().bound == 2 * 0.375 + least);
+  low.spread = {0.5, 0};
+  CHECK(compare().bound == 2 * (0.25 + 0.5) + least);
+  CHECK(compare().passed);
+  low.spread = {1};
+  CHECK_THROWS_WITH_AS(compare(), "low: spread must have 2 elements like exact or none, had 1", Error);
 }
 
 TEST_CASE("results of another shape are not compared") {
