@@ -75,10 +75,13 @@ def flash_attn_func(
     right), query i stands at key i + seqlen_k - seqlen_q; a row that sees no key is 0. deterministic is of the
     gradients. s_aux, (heads_q), is of any floating dtype.
     """
+    _check_hints(num_splits, pack_gqa, sm_margin)
+    is_usual = qv is q_descale is k_descale is v_descale is s_aux is None and not attention_chunk
+    if is_usual and window_size == (-1, -1) and _are_plain(q, k, v):
+        return flashjit.attention(q, k, v, causal=causal, scale=softmax_scale, softcap=softcap, lse=return_attn_probs)
     q, k, v = _tensors(q=q, k=k, v=v)
     options = _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal, window_size, attention_chunk,
                        softcap, s_aux)
-    _check_hints(num_splits, pack_gqa, sm_margin)
     return _attend(q, k, v, deterministic, return_attn_probs, options)
 
 
@@ -204,13 +207,21 @@ def flash_attn_with_kvcache(
     if isinstance(cache_seqlens, int) and isinstance(q, Tensor):
         batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
-    out, softmax_lse, *_ = _forward(
-        q, k_cache, v_cache, k, v, qv, None, cu_seqlens_q, None, cu_seqlens_k_new, None, cache_seqlens, max_seqlen_q,
-        None, page_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin, rotary_seqlens, q_descale, k_descale,
-        v_descale, softmax_scale, causal, *_pair(window_size), attention_chunk, softcap, rotary_interleaved,
-        scheduler_metadata, num_splits, pack_gqa, sm_margin, s_aux,
-    )  # fmt: skip
-    return (out, softmax_lse, None, None) if return_softmax_lse else out
+    is_usual = (k is v is qv is rotary_cos is rotary_sin is cu_seqlens_q is cache_batch_idx is cache_leftpad is q_descale
+                is k_descale is v_descale is s_aux is None and not attention_chunk)  # fmt: skip
+    if is_usual and window_size == (-1, -1) and _are_plain(q, k_cache, v_cache, cache_seqlens, page_table):
+        _check_hints(num_splits, pack_gqa, sm_margin)
+        result = _attention_of_cache(q, k_cache, v_cache, causal=causal, scale=softmax_scale, softcap=softcap,
+                                     seqused_kv=cache_seqlens, page_table=page_table, max_seqlen_q=max_seqlen_q,
+                                     lse=return_softmax_lse)
+    else:
+        result = _over_cache(
+            q, k_cache, v_cache, k, v, qv, None, cu_seqlens_q, None, cu_seqlens_k_new, None, cache_seqlens, max_seqlen_q,
+            None, page_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin, rotary_seqlens, q_descale,
+            k_descale, v_descale, softmax_scale, causal, *_pair(window_size), attention_chunk, softcap,
+            rotary_interleaved, num_splits, pack_gqa, sm_margin, s_aux, lse=return_softmax_lse,
+        )  # fmt: skip
+    return (*result, None, None) if return_softmax_lse else result
 
 
 def flash_attn_combine(
@@ -289,6 +300,22 @@ def _forward(
 ):  # fmt: skip
     """All of the above without gradients: (out, softmax_lse, and two tensors without elements in place of partial
     results)."""
+    both = _over_cache(
+        q, k, v, k_new, v_new, qv, out_, cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, max_seqlen_q,
+        max_seqlen_k, page_table, kv_batch_idx, leftpad_k, rotary_cos, rotary_sin, seqlens_rotary, q_descale, k_descale,
+        v_descale, softmax_scale, causal, window_size_left, window_size_right, attention_chunk, softcap,
+        rotary_interleaved, num_splits, pack_gqa, sm_margin, s_aux, lse=True,
+    )  # fmt: skip
+    return *both, both[1].new_empty(0), both[1].new_empty(0)
+
+
+def _over_cache(
+    q, k, v, k_new, v_new, qv, out_, cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, max_seqlen_q,
+    max_seqlen_k, page_table, kv_batch_idx, leftpad_k, rotary_cos, rotary_sin, seqlens_rotary, q_descale, k_descale,
+    v_descale, softmax_scale, causal, window_size_left, window_size_right, attention_chunk, softcap, rotary_interleaved,
+    num_splits, pack_gqa, sm_margin, s_aux, *, lse,
+):  # fmt: skip
+    """As flashjit.attention returns it."""
     q, *copies = _tensors(q=q, k_cache=k, v_cache=v)
     k, v = copies if k_new is None else (k, v)  # new keys are to be where the caller looks for them
     cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, page_table, kv_batch_idx, leftpad_k = _tensors(
@@ -310,8 +337,7 @@ def _forward(
     else:
         for name in _given(rotary_cos=rotary_cos, rotary_sin=rotary_sin):
             raise flashjit.InvalidArgument(f"{name}: must be None without new keys, was a tensor")
-    both = _attention_of_cache(q, k, v, out=out_, lse=True, **cache, **options)
-    return *both, both[1].new_empty(0), both[1].new_empty(0)
+    return _attention_of_cache(q, k, v, out=out_, lse=lse, **cache, **options)
 
 
 _flash_attn_forward = in_words(_WORDS)(_forward)
@@ -396,6 +422,25 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, deterministic: bool, lse: bool, opt
     if is_plain and q.device.type != "meta" and not torch.is_autocast_enabled(q.device.type):
         return flashjit.attention(q, k, v, lse=lse, **options)
     return attention(q, k, v, deterministic=deterministic, lse=lse, **options)
+
+
+def _are_plain(q: Tensor, k: Tensor, v: Tensor, *indices: Optional[Tensor]) -> bool:
+    """Whether flashjit.attention may have them as they are, because they are contiguous and nobody watches them: what
+    _tensors and _attend find out, for the host in a tenth of the time."""
+    for index in indices:
+        if index is not None and not (type(index) is Tensor and index.is_contiguous()):
+            return False
+    return (
+        not torch.compiler.is_compiling()
+        and type(q) is type(k) is type(v) is Tensor
+        and q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
+        and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+        and q.dtype is not torch.float64 and not q.is_meta
+        and not torch._C._is_any_autocast_enabled()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._is_tracing()
+    )  # fmt: skip
 
 
 def _scale_of_heads(name: str, descale: Optional[Tensor], k: Tensor, times: int = 1) -> Optional[Tensor]:
