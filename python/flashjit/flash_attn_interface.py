@@ -77,7 +77,7 @@ def flash_attn_func(
     """
     _check_hints(num_splits, pack_gqa, sm_margin)
     is_usual = qv is q_descale is k_descale is v_descale is s_aux is None and not attention_chunk
-    if is_usual and window_size == (-1, -1) and _are_plain(q, k, v):
+    if is_usual and _is_no_window(window_size) and _are_plain(q, k, v):
         return flashjit.attention(q, k, v, causal=causal, scale=softmax_scale, softcap=softcap, lse=return_attn_probs)
     q, k, v = _tensors(q=q, k=k, v=v)
     options = _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal, window_size, attention_chunk,
@@ -209,7 +209,7 @@ def flash_attn_with_kvcache(
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
     is_usual = (k is v is qv is rotary_cos is rotary_sin is cu_seqlens_q is cache_batch_idx is cache_leftpad is q_descale
                 is k_descale is v_descale is s_aux is None and not attention_chunk)  # fmt: skip
-    if is_usual and window_size == (-1, -1) and _are_plain(q, k_cache, v_cache, cache_seqlens, page_table):
+    if is_usual and _is_no_window(window_size) and _are_plain(q, k_cache, v_cache, cache_seqlens, page_table):
         _check_hints(num_splits, pack_gqa, sm_margin)
         result = _attention_of_cache(q, k_cache, v_cache, causal=causal, scale=softmax_scale, softcap=softcap,
                                      seqused_kv=cache_seqlens, page_table=page_table, max_seqlen_q=max_seqlen_q,
@@ -422,6 +422,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, deterministic: bool, lse: bool, opt
     if is_plain and q.device.type != "meta" and not torch.is_autocast_enabled(q.device.type):
         return flashjit.attention(q, k, v, lse=lse, **options)
     return attention(q, k, v, deterministic=deterministic, lse=lse, **options)
+
+
+def _is_no_window(window_size: Any) -> bool:
+    """Of the default, and what is spelled like it; others are looked at."""
+    return type(window_size) is tuple and window_size == (-1, -1)
 
 
 def _are_plain(q: Tensor, k: Tensor, v: Tensor, *indices: Optional[Tensor]) -> bool:

@@ -108,6 +108,26 @@ class Dense(Interface):
         expected, _ = expected_batch(self.q, self.k, self.v, scale=0.2, causal=True, window=(9, 0), softcap=3.0)
         self.assert_close(out, expected)
 
+    def test_plain_calls_go_straight_to_the_library(self):
+        """And give what others give."""
+        for given in ({}, {"causal": True, "softmax_scale": 0.3, "softcap": 2.0}):
+            call = functools.partial(interface.flash_attn_func, self.q, self.k, self.v, return_attn_probs=True, **given)
+            with mock.patch.object(interface, "_tensors", side_effect=AssertionError("not straight")):
+                straight = call()
+            with mock.patch.object(interface, "_are_plain", return_value=False):
+                for one, other in zip(straight, call()):
+                    self.assertTrue(torch.equal(one, other))
+
+    def test_calls_that_are_not_plain_do_not(self):
+        q, k, v = self.q, self.k, self.v
+        spread = q.repeat_interleave(2, dim=-1)[..., ::2]  # elements are not neighbours
+        self.assertFalse(spread.is_contiguous())
+        self.assertTrue(torch.equal(interface.flash_attn_func(spread, k, v), interface.flash_attn_func(q, k, v)))
+        for arguments, options in (((q, k, v.clone().requires_grad_()), {}), ((q, k, v), {"window_size": [-1, -1]}),
+                                   ((q.as_subclass(type("Mine", (torch.Tensor, ), {})), k, v), {})):
+            with mock.patch.object(interface, "_options", side_effect=ZeroDivisionError):
+                self.assertRaises(ZeroDivisionError, interface.flash_attn_func, *arguments, **options)
+
     def test_rows_that_see_nothing(self):
         out, lse = interface.flash_attn_func(self.k.repeat(1, 1, 2, 1), self.k[:, :8], self.v[:, :8], causal=True,
                                              return_attn_probs=True)
@@ -236,6 +256,30 @@ class Cache(Interface):
         self.used = torch.tensor(self.lengths, dtype=torch.int32)
         self.cos, self.sin = (f(torch.outer(torch.arange(64.0), 0.5 ** torch.arange(16.0))).to(torch.bfloat16)
                               for f in (torch.cos, torch.sin))
+
+    def test_plain_calls_go_straight_to_the_library(self):
+        pages = torch.arange(6, dtype=torch.int32).flip(0).view(3, 2)
+        paged = [normal(6, 16, 2, 64, seed=seed) for seed in (1, 2)]
+        used = torch.tensor((7, 0, 30), dtype=torch.int32)
+        for caches, options in ((paged, {"page_table": pages, "cache_seqlens": used}),
+                                ((self.k_cache, self.v_cache), {"cache_seqlens": 25}),
+                                ((self.k_cache, self.v_cache), {"return_softmax_lse": True, "softcap": 2.0})):
+            call = functools.partial(interface.flash_attn_with_kvcache, self.q, *caches, causal=True, **options)
+            with mock.patch.object(interface, "_over_cache", side_effect=AssertionError("not straight")):
+                straight = call()
+            with mock.patch.object(interface, "_are_plain", return_value=False):
+                other = call()
+            if "return_softmax_lse" not in options:
+                straight, other = (straight, ), (other, )
+            self.assertEqual(len(straight), len(other))
+            for one, two in zip(straight, other):
+                self.assertTrue(one is two is None or torch.equal(one, two))
+        wide = used.repeat_interleave(2)[::2]
+        with mock.patch.object(interface, "_over_cache", side_effect=ZeroDivisionError):
+            self.assertRaises(ZeroDivisionError, interface.flash_attn_with_kvcache, self.q, *paged, page_table=pages,
+                              cache_seqlens=wide)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^cache_seqlens: dtype must be i32"):
+            interface.flash_attn_with_kvcache(self.q, *paged, page_table=pages, cache_seqlens=used.long())
 
     def expected(self, entries=(0, 1, 2), left=(0, 0, 0), q=None, k=None, **options):
         """(out, lse), and what caches are then."""
