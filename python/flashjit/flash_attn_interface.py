@@ -155,7 +155,6 @@ def flash_attn_qkvpacked_func(
     return _attend(q, k, v, deterministic, return_attn_probs, options)
 
 
-@in_words(_WORDS_OF_CACHE)
 def flash_attn_with_kvcache(
     q: Tensor,
     k_cache: Tensor,
@@ -211,11 +210,11 @@ def flash_attn_with_kvcache(
                 is k_descale is v_descale is s_aux is None and not attention_chunk)  # fmt: skip
     if is_usual and _is_no_window(window_size) and _are_plain(q, k_cache, v_cache, cache_seqlens, page_table):
         _check_hints(num_splits, pack_gqa, sm_margin)
-        result = _attention_of_cache(q, k_cache, v_cache, causal=causal, scale=softmax_scale, softcap=softcap,
-                                     seqused_kv=cache_seqlens, page_table=page_table, max_seqlen_q=max_seqlen_q,
-                                     lse=return_softmax_lse)
+        result = _attend_straight(q, k_cache, v_cache, causal=causal, scale=softmax_scale, softcap=softcap,
+                                  seqused_kv=cache_seqlens, page_table=page_table, max_seqlen_q=max_seqlen_q,
+                                  lse=return_softmax_lse)
     else:
-        result = _over_cache(
+        result = _in_words_of_cache(
             q, k_cache, v_cache, k, v, qv, None, cu_seqlens_q, None, cu_seqlens_k_new, None, cache_seqlens, max_seqlen_q,
             None, page_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin, rotary_seqlens, q_descale,
             k_descale, v_descale, softmax_scale, causal, *_pair(window_size), attention_chunk, softcap,
@@ -341,6 +340,7 @@ def _over_cache(
 
 
 _flash_attn_forward = in_words(_WORDS)(_forward)
+_in_words_of_cache = in_words(_WORDS_OF_CACHE)(_over_cache)
 
 
 @in_words(_WORDS)
@@ -567,6 +567,11 @@ _WORDS_OF_APPEND = {"k": "k_new", "v": "v_new", "positions": "seqlens_rotary", "
 
 @in_words({"k": "k_cache", "v": "v_cache"})
 def _attention_of_cache(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> "tuple[Tensor, Tensor]":
+    return flashjit.attention(q, k, v, **options)
+
+
+@in_words({**_WORDS_OF_CACHE, "k": "k_cache", "v": "v_cache"})
+def _attend_straight(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     return flashjit.attention(q, k, v, **options)
 
 

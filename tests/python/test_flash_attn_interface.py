@@ -265,7 +265,7 @@ class Cache(Interface):
                                 ((self.k_cache, self.v_cache), {"cache_seqlens": 25}),
                                 ((self.k_cache, self.v_cache), {"return_softmax_lse": True, "softcap": 2.0})):
             call = functools.partial(interface.flash_attn_with_kvcache, self.q, *caches, causal=True, **options)
-            with mock.patch.object(interface, "_over_cache", side_effect=AssertionError("not straight")):
+            with mock.patch.object(interface, "_in_words_of_cache", side_effect=AssertionError("not straight")):
                 straight = call()
             with mock.patch.object(interface, "_are_plain", return_value=False):
                 other = call()
@@ -275,7 +275,7 @@ class Cache(Interface):
             for one, two in zip(straight, other):
                 self.assertTrue(one is two is None or torch.equal(one, two))
         wide = used.repeat_interleave(2)[::2]
-        with mock.patch.object(interface, "_over_cache", side_effect=ZeroDivisionError):
+        with mock.patch.object(interface, "_in_words_of_cache", side_effect=ZeroDivisionError):
             self.assertRaises(ZeroDivisionError, interface.flash_attn_with_kvcache, self.q, *paged, page_table=pages,
                               cache_seqlens=wide)
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^cache_seqlens: dtype must be i32"):
