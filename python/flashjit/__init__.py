@@ -45,7 +45,8 @@ class Engine(_core.Engine):
     cache_directory : path
         "" keeps kernels in memory only.
     bundles : path or sequence of paths
-        When None, FLASHJIT_BUNDLES and those of the wheel flashjit-kernels, where that is installed.
+        When None, FLASHJIT_BUNDLES and those of the wheel flashjit-kernels, where that is installed; an empty
+        FLASHJIT_BUNDLES turns these off.
     tuning : "off", "recorded", "on_first_use" or "frozen"
     emulate : str
         An architecture, "sm_90a": kernels run on the CPU, on arrays in host memory.

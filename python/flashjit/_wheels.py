@@ -20,11 +20,13 @@ def find_nvrtc() -> str | None:
 
 
 def find_bundles() -> str | None:
-    """FLASHJIT_BUNDLES and behind it the bundles of flashjit-kernels, or None where that is not installed: then the
-    library reads the variable. Nothing is imported."""
+    """FLASHJIT_BUNDLES and behind it the bundles of flashjit-kernels, or None where that is not installed, or where the
+    variable is empty, which names no bundle at all: then the library reads it. Nothing is imported."""
+    named = os.environ.get("FLASHJIT_BUNDLES")
+    if named == "":
+        return None
     files = [file for directory in _directories("flashjit_kernels")
              for file in sorted(glob.glob(os.path.join(glob.escape(directory), "*.fjb")))]
-    named = os.environ.get("FLASHJIT_BUNDLES")
     return ":".join([*([named] if named else []), *files]) if files else None
 
 

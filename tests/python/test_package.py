@@ -303,6 +303,8 @@ class OtherWheels(unittest.TestCase):
         self.assertEqual(_wheels.find_bundles(), ":".join(bundles))
         with mock.patch.dict(os.environ, FLASHJIT_BUNDLES="/opt/a.fjb:/opt/b.fjb"):
             self.assertEqual(_wheels.find_bundles(), ":".join(["/opt/a.fjb", "/opt/b.fjb", *bundles]))
+        with mock.patch.dict(os.environ, FLASHJIT_BUNDLES=""):
+            self.assertIsNone(_wheels.find_bundles())
         self.assertNotIn("flashjit_kernels", sys.modules)
 
 
