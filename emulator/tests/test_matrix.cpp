@@ -889,17 +889,17 @@ TEST_CASE("wgmma.wait_group leaves the newest groups in flight") {
 
 TEST_CASE("a warp that waits by another wgmma.wait_group than its warpgroup is found") {
   WgmmaTest test = plain_wgmma();
-  const std::string apart = "setp.ge.u32 %p1, %r0, 96;\n@%p1 bra APART;\n" + std::string(kWait) +
-                            "bra MEET;\nAPART:\n" + kWait + "MEET:\n";
+  const std::string apart =
+      "setp.ge.u32 %p1, %r0, 96;\n@%p1 bra APART;\n" + std::string(kWait) + "bra MEET;\nAPART:\n" + kWait + "MEET:\n";
   Kernel waits_apart = test.kernel;
   waits_apart.body = replaced(test.kernel.body, kWait, apart);
   check_finds(waits_apart, FindingKind::unequal_participation, test.inputs);
   // Also where there is nothing left to wait for, and where one has a wait more than the others.
   waits_apart.body = replaced(test.kernel.body, kWait, kWait + apart);
   check_finds(waits_apart, FindingKind::unequal_participation, test.inputs);
-  waits_apart.body = replaced(test.kernel.body, kWait,
-                              "setp.ge.u32 %p1, %r0, 96;\n@%p1 wgmma.wait_group.sync.aligned 0;\n" +
-                                  std::string(kWait));
+  waits_apart.body =
+      replaced(test.kernel.body, kWait,
+               "setp.ge.u32 %p1, %r0, 96;\n@%p1 wgmma.wait_group.sync.aligned 0;\n" + std::string(kWait));
   CHECK(finds(run(waits_apart, test.inputs).report, FindingKind::unequal_participation));
 }
 

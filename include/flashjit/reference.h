@@ -16,9 +16,9 @@ struct Result {
   Dims shape;               // [batch, seqlen_q, num_heads_q, head_dim_v]; without batch where q is packed without one
   std::vector<double> out;  // packed
   std::vector<double> lse;  // packed [batch, num_heads_q, seqlen_q], natural logarithm
-  // Of attention_in_low_precision() with q of e4m3: how far rounding of probabilities takes each of out, to either side.
-  // Else empty.
-  std::vector<double> spread;
+  // Of attention_in_low_precision() with q of e4m3: how far rounding of probabilities takes each of out, to either
+  // side. Else empty.
+  std::vector<double> spread = {};
 };
 
 // What flashjit::attention computes, from host memory: shapes, strides and options mean the same; opts.stream,
@@ -65,7 +65,8 @@ void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tenso
 void quantize(const Tensor& x, const Tensor& out, const Tensor& scale, const QuantizeOptions& opts = {});
 
 // A kernel's output against the two results above, by the rule of FlashAttention's tests:
-//   max|out - exact| <= 2 * max(|low - exact| + spread) + atol,  atol = two roundings of the largest output in the dtype.
+//   max|out - exact| <= 2 * max(|low - exact| + spread) + atol
+// where atol is two roundings of the largest output in the dtype.
 struct Comparison {
   double max_error = 0;
   double bound = 0;

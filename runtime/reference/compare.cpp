@@ -58,7 +58,8 @@ Comparison compare(const HostTensor& out, const Result& exact, const Result& low
   check_same_shape("out", out.shape(), exact.shape);
   check_same_shape("low", low.shape, exact.shape);
   if (!low.spread.empty() && low.spread.size() != exact.out.size())
-    runtime::reject("low: spread must have {} elements like exact or none, had {}", exact.out.size(), low.spread.size());
+    runtime::reject("low: spread must have {} elements like exact or none, had {}", exact.out.size(),
+                    low.spread.size());
   return compare_values(out, exact.out, low.out, low.spread);
 }
 

@@ -27,8 +27,8 @@ using namespace runtime;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// With Real = float probabilities and results are rounded to the dtype, but for probabilities of e4m3, whose rounding is
-// a spread.
+// With Real = float probabilities and results are rounded to the dtype, but for probabilities of e4m3, whose rounding
+// is a spread.
 template <typename Real>
 class Head {
  public:
@@ -45,8 +45,8 @@ class Head {
 
   void ask_hook(std::int64_t first_row, std::int64_t count) { scores_.ask_hook(first_row, count); }
 
-  // Writes head_dim_v results, and of each how far rounding to 8 bits takes it, unless spread is null; returns the row's
-  // LSE.
+  // Writes head_dim_v results, and of each how far rounding to 8 bits takes it, unless spread is null; returns the
+  // row's LSE.
   double attend(std::int64_t row, double* out, double* spread) {
     const KeyRange keys = scores_.of_row(row);
     std::fill_n(out, head_dim_v_, 0.0);
@@ -77,8 +77,8 @@ class Head {
       if (!scores_.hides(key) && scores_.keeps(key))
         add_multiple(static_cast<Real>(round(probability(key))), &values_[key * head_dim_v_], sum_.data(), head_dim_v_);
   }
-  // What rounding to 8 bits does changes with what probabilities are relative to, which in kernels is a maximum that may
-  // be out of date: of several such, per column the farthest from unrounded sums.
+  // What rounding to 8 bits does changes with what probabilities are relative to, which in kernels is a maximum that
+  // may be out of date: of several such, per column the farthest from unrounded sums.
   void find_spread(const KeyRange& keys, Real divisor, double* spread) {
     constexpr double kPeaks[] = {8, 9.513657, 11.313708, 13.454343};  // 2^3 to 2^3.75
     std::fill_n(spread, head_dim_v_, 0.0);
