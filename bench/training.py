@@ -49,6 +49,7 @@ LEAST_LEARNED = 0.5  # nats below what can be had without attention, or curves w
 HALF_UNIT = 2.0**-9  # of bf16, at least of the number itself
 NUMBERS = {"steps": 300, "span": 20, "starts": 2, "batch": 8, "seqlen": 1024, "vocabulary": 64, "letters": 4, "seed": 0,
            "timed-batch": 48, "timed-steps": 8, "rounds": 4}
+WARM_UP = 2  # steps before those that are timed
 WRONG = {"dq": 0.0, "dk": 0.9, "dv": 0.9}  # what --wrong multiplies a gradient by
 
 
@@ -109,14 +110,15 @@ def by_sdpa(back_end, grouped):
 
 
 def by_operations(cap):
-    """Plain operations of PyTorch."""
+    """Plain operations of PyTorch, of scores in float32, as kernels have them."""
 
     def attend(q, k, v, window):
         q, k, v = (rows.transpose(1, 2) for rows in with_all_heads(q, k, v))
-        scores = cap * torch.tanh(q @ k.transpose(2, 3) * (q.shape[3]**-0.5 / cap))
-        hidden = ~seen(q.shape[2], window, q.device)
-        weights = scores.float().masked_fill(hidden, -math.inf).softmax(3)
-        return (weights.type_as(v) @ v).transpose(1, 2)
+        with torch.autocast(q.device.type, enabled=False):
+            exact = torch.promote_types(q.dtype, torch.float32)
+            scores = cap * torch.tanh(q.to(exact) @ k.to(exact).transpose(2, 3) * (q.shape[3]**-0.5 / cap))
+            weights = scores.masked_fill(~seen(q.shape[2], window, q.device), -math.inf).softmax(3)
+            return (weights.type_as(v) @ v).transpose(1, 2)
 
     return attend
 
@@ -124,7 +126,7 @@ def by_operations(cap):
 def by_flex_attention(cap):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    compiled = torch.compile(flex_attention)
+    compiled = torch.compile(flex_attention, dynamic=False)  # kernels of the sizes at hand, as others have them
 
     def capped(score, batch, head, query, key):
         return cap * torch.tanh(score / cap)
@@ -185,11 +187,12 @@ def find_peers(arguments):
     """Of the candidates those that can do it here."""
     found = {}
     for name, attend in candidates(arguments).items():
-        shapes = [(1, 128, heads, arguments.head_dim) for heads in (arguments.heads, arguments.heads_kv)]
+        shapes = [(arguments.batch, arguments.seqlen, heads, arguments.head_dim)
+                  for heads in (arguments.heads, arguments.heads_kv)]
         given = {"dtype": torch.bfloat16, "device": arguments.device, "requires_grad": True}
         q, k = (torch.ones(shape, **given) for shape in shapes)
         try:
-            attend(q, k, k, min(arguments.window, 64)).sum().backward()
+            attend(q, k, k, arguments.window).sum().backward()
             found[name] = attend
         except RuntimeError as error:
             print(f"{name}: left out: {str(error).splitlines()[0]}", file=sys.stderr)
@@ -256,13 +259,16 @@ class Stopwatch:
 
     def tokens_per_second(self, attend):
         self.model.attend = attend
-        differentiate(self.model, self.tokens, autocast=True)  # kernels are made, allocators fill
+        self.run(WARM_UP)  # kernels are made, allocators fill, and the clocks are those of this side
         began = seconds(self.tokens.device.type)
-        for _ in range(self.steps):
-            differentiate(self.model, self.tokens, autocast=True)
-            self.optimizer.step()
+        self.run(self.steps)
         ended = seconds(self.tokens.device.type)
         return self.steps * self.tokens[:, 1:].numel() / (ended - began)
+
+    def run(self, steps):
+        for _ in range(steps):
+            differentiate(self.model, self.tokens, autocast=True)
+            self.optimizer.step()
 
 
 def means_of_spans(curves, span):
@@ -347,13 +353,14 @@ class Comparison:
                            for side, curves in list(self.curves.items())[len(theirs):]}
 
     def time_all(self):
-        """Median tokens per second of each side, which take turns."""
-        stopwatch = Stopwatch(self.model, self.arguments)
-        rates = {side: [] for side in (*self.peers, OURS)}
-        for _ in range(self.arguments.rounds):
-            for side, attend in {**self.peers, OURS: self.ours}.items():
-                rates[side].append(stopwatch.tokens_per_second(attend))
-        self.rates = {side: statistics.median(of_side) for side, of_side in rates.items()}
+        """Tokens per second of each side in each round. They take turns, and each round begins with another side, so that
+        none is always behind the one that leaves the GPU the coolest."""
+        stopwatch, sides = Stopwatch(self.model, self.arguments), [*self.peers.items(), (OURS, self.ours)]
+        self.rates = {side: [] for side, _ in sides}
+        for i in range(self.arguments.rounds):
+            first = i % len(sides)
+            for side, attend in sides[first:] + sides[:first]:
+                self.rates[side].append(stopwatch.tokens_per_second(attend))
 
     def failures(self):
         learned = without_attention(self.arguments) - self.curves[self.usual][-1, 0].item()
@@ -392,8 +399,10 @@ class Comparison:
         }  # fmt: skip
 
     def record_of_rates(self):
-        return {"tokens_per_second": {side: round(rate) for side, rate in self.rates.items()},
-                "over": {side: round(self.rates[OURS] / self.rates[side], 3) for side in self.peers}}
+        medians = {side: statistics.median(rates) for side, rates in self.rates.items()}
+        return {"tokens_per_second": {side: {"median": round(medians[side]), "least": round(min(rates)),
+                                             "most": round(max(rates))} for side, rates in self.rates.items()},
+                "over": {side: round(medians[OURS] / medians[side], 3) for side in self.peers}}
 
 
 def print_curves(comparison):
@@ -418,7 +427,29 @@ def print_judgements(comparison):
 def print_rates(comparison):
     arguments = comparison.arguments
     print(f"tokens per second, {arguments.timed_batch} sequences of {arguments.seqlen} a step: "
-          + ", ".join(f"{side} {rate:.0f}" for side, rate in comparison.rates.items()), flush=True)
+          + ", ".join(f"{side} {statistics.median(rates):.0f} ({min(rates):.0f} to {max(rates):.0f})"
+                      for side, rates in comparison.rates.items()), flush=True)
+
+
+def check(arguments, fail):
+    """fail: a function of a message that does not return."""
+    def require(name, holds, must):
+        if not holds:
+            fail(f"--{name}: must be {must}, was {getattr(arguments, name.replace('-', '_'))}")
+
+    for name in (*SIZES[LLAMA], *NUMBERS):
+        least = {"window": 0, "seed": 0, "seqlen": 2}.get(name, 1)
+        require(name, getattr(arguments, name.replace("-", "_")) >= least, f"at least {least}")
+    require("heads", arguments.heads % arguments.heads_kv == 0, f"a multiple of --heads-kv, which is {arguments.heads_kv}")
+    require("head-dim", arguments.head_dim % 2 == 0, "even")
+    require("span", arguments.steps % arguments.span == 0, f"a divisor of the steps, which are {arguments.steps}")
+    require("letters", 3 <= arguments.letters <= arguments.vocabulary,
+            f"from 3 to {arguments.vocabulary}, the vocabulary")
+    require("softcap", 0 <= arguments.softcap < math.inf, "a number of at least 0")
+    require("softcap", not arguments.softcap or arguments.device != "cpu",
+            "0 on a CPU, where FlexAttention has no gradients")
+    require("learning-rate", 0 < arguments.learning_rate < math.inf, "a number above 0")
+    require("json", not arguments.json or arguments.json.resolve().parent.is_dir(), "in a folder that exists")
 
 
 def parse_arguments(given=None):
@@ -441,15 +472,7 @@ def parse_arguments(given=None):
     for name, default in SIZES[arguments.like].items():
         if getattr(arguments, name.replace("-", "_")) is None:
             setattr(arguments, name.replace("-", "_"), default)
-    for name in ("starts", "rounds", "timed-batch", "timed-steps"):
-        if getattr(arguments, name.replace("-", "_")) < 1:
-            parser.error(f"--{name}: must be at least 1, was {getattr(arguments, name.replace('-', '_'))}")
-    if not 1 <= arguments.span <= arguments.steps:
-        parser.error(f"--span: must be from 1 to {arguments.steps}, the steps, was {arguments.span}")
-    if not 3 <= arguments.letters <= arguments.vocabulary:
-        parser.error(f"--letters: must be from 3 to {arguments.vocabulary}, the vocabulary, was {arguments.letters}")
-    if arguments.softcap < 0:
-        parser.error(f"--softcap: must be at least 0, was {arguments.softcap}")
+    check(arguments, parser.error)
     return arguments
 
 

@@ -206,8 +206,9 @@ def flash_attn_with_kvcache(
     if isinstance(cache_seqlens, int) and isinstance(q, Tensor):
         batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
-    is_usual = (k is v is qv is rotary_cos is rotary_sin is cu_seqlens_q is cache_batch_idx is cache_leftpad is q_descale
-                is k_descale is v_descale is s_aux is None and not attention_chunk)  # fmt: skip
+    is_usual = (k is v is qv is rotary_cos is rotary_sin is cu_seqlens_q is cu_seqlens_k_new is cache_batch_idx
+                is cache_leftpad is q_descale is k_descale is v_descale is s_aux is None
+                and not attention_chunk)  # fmt: skip
     if is_usual and _is_no_window(window_size) and _are_plain(q, k_cache, v_cache, cache_seqlens, page_table):
         _check_hints(num_splits, pack_gqa, sm_margin)
         result = _attend_straight(q, k_cache, v_cache, causal=causal, scale=softmax_scale, softcap=softcap,
@@ -426,7 +427,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, deterministic: bool, lse: bool, opt
 
 def _is_no_window(window_size: Any) -> bool:
     """Of the default, and what is spelled like it; others are looked at."""
-    return type(window_size) is tuple and window_size == (-1, -1)
+    return type(window_size) is tuple and window_size == (-1, -1) and type(window_size[0]) is type(window_size[1]) is int
 
 
 def _are_plain(q: Tensor, k: Tensor, v: Tensor, *indices: Optional[Tensor]) -> bool:

@@ -31,9 +31,10 @@ Comparison compare_values(const HostTensor& values, const std::vector<double>& e
   for (std::size_t i = 0; i < exact.size(); ++i) {
     const double value = load_element(values.data(), values.dtype(), static_cast<std::int64_t>(i));
     raise(comparison.max_error, distance(value, exact[i]));
+    const double farthest = distance(low[i], exact[i]) + (spread.empty() ? 0.0 : spread[i]);
     // A yardstick that overflowed would let everything pass.
     if (std::isfinite(low[i]) && std::isfinite(exact[i])) {
-      low_error = std::max(low_error, distance(low[i], exact[i]) + (spread.empty() ? 0.0 : spread[i]));
+      if (std::isfinite(farthest)) low_error = std::max(low_error, farthest);
       largest = std::max(largest, std::abs(exact[i]));
     }
   }

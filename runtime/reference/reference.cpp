@@ -185,8 +185,12 @@ void add_part(Result& merged, const Result& part) {
     const auto row = static_cast<std::int64_t>(i);
     const std::int64_t batch_of_row = row / seqlen / heads, head = row / seqlen % heads;
     const auto first = static_cast<std::size_t>((batch_of_row * seqlen + row % seqlen) * heads + head) * width;
-    for (std::size_t at = first; at < first + width; ++at)
-      merged.out[at] = (before * merged.out[at] + added * part.out[at]) / (before + added);
+    const auto add = [&](std::vector<double>& values, const std::vector<double>& of_part) {
+      for (std::size_t at = first; at < first + width; ++at)
+        values[at] = (before * values[at] + added * of_part[at]) / (before + added);
+    };
+    add(merged.out, part.out);
+    if (!merged.spread.empty()) add(merged.spread, part.spread);
     merged.lse[i] = largest + std::log(before + added);
   }
 }
@@ -217,9 +221,12 @@ Result merge(const std::vector<Result>& parts) {
   if (parts.empty()) reject("parts: must have at least 1, had 0");
   Result merged = parts.front();
   std::fill(merged.out.begin(), merged.out.end(), 0.0);
+  std::fill(merged.spread.begin(), merged.spread.end(), 0.0);
   std::fill(merged.lse.begin(), merged.lse.end(), -kInfinity);
   for (const Result& part : parts) {
     check_same_shape("parts", part.shape, merged.shape);
+    if (part.spread.size() != merged.spread.size())
+      reject("parts: all or none must have a spread, of {} elements, had {}", merged.spread.size(), part.spread.size());
     add_part(merged, part);
   }
   return merged;

@@ -1110,8 +1110,20 @@ TEST_CASE("a spread of low precision counts as its error, in the direction where
   low.spread = {0.5, 0};
   CHECK(compare().bound == 2 * (0.25 + 0.5) + least);
   CHECK(compare().passed);
+  low.spread = {0.5, kInfinity};
+  CHECK(compare().bound == 2 * (0.25 + 0.5) + least);  // what went wrong excuses nothing
   low.spread = {1};
   CHECK_THROWS_WITH_AS(compare(), "low: spread must have 2 elements like exact or none, had 1", Error);
+}
+
+TEST_CASE("spreads are merged as results are") {
+  const Dims shape = {1, 2, 1, 1};
+  reference::Result first = result_of(shape, {2, -3}, {1, 1}), second = result_of(shape, {4, -3}, {1, -kInfinity});
+  first.spread = {0.5, 0.25}, second.spread = {0.25, 7};
+  CHECK(reference::merge({first, second}).spread == std::vector<double>{0.375, 0.25});
+  second.spread.clear();
+  CHECK_THROWS_WITH_AS(reference::merge({first, second}), "parts: all or none must have a spread, of 2 elements, had 0",
+                       Error);
 }
 
 TEST_CASE("results of another shape are not compared") {

@@ -124,6 +124,7 @@ class Dense(Interface):
         self.assertFalse(spread.is_contiguous())
         self.assertTrue(torch.equal(interface.flash_attn_func(spread, k, v), interface.flash_attn_func(q, k, v)))
         for arguments, options in (((q, k, v.clone().requires_grad_()), {}), ((q, k, v), {"window_size": [-1, -1]}),
+                                   ((q, k, v), {"window_size": (-1.0, -1.0)}),
                                    ((q.as_subclass(type("Mine", (torch.Tensor, ), {})), k, v), {})):
             with mock.patch.object(interface, "_options", side_effect=ZeroDivisionError):
                 self.assertRaises(ZeroDivisionError, interface.flash_attn_func, *arguments, **options)

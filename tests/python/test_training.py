@@ -47,6 +47,19 @@ class Model(unittest.TestCase):
             model = Decoder(parse_arguments(["--like", "gemma"]))
         self.assertEqual([layer.attention.window for layer in model.layers], [*[512] * 5, 0] * 3)
 
+    def test_numbers_without_a_meaning_are_refused(self):
+        for given, what in (("--seqlen 1", "--seqlen: must be at least 2, was 1"), ("--layers 0", "--layers: must be at"),
+                            ("--heads 3 --heads-kv 2", "--heads: must be a multiple of --heads-kv, which is 2, was 3"),
+                            ("--head-dim 15", "--head-dim: must be even"), ("--window -3", "--window: must be at least 0"),
+                            ("--span 7", "--span: must be a divisor of the steps, which are 300, was 7"),
+                            ("--softcap nan", "--softcap: must be a number"), ("--softcap 9 --device cpu", "0 on a CPU"),
+                            ("--learning-rate -1", "--learning-rate: must be a number above 0"),
+                            ("--json /nowhere/a.json", "--json: must be in a folder that exists")):
+            printed = io.StringIO()
+            with contextlib.redirect_stderr(printed), self.assertRaises(SystemExit):
+                parse_arguments(given.split())
+            self.assertIn(what, printed.getvalue())
+
     def test_ways_to_attend_agree(self):
         torch.manual_seed(0)
         q = torch.randn((1, 24, 4, 16), dtype=torch.float64)
