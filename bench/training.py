@@ -13,9 +13,9 @@ through attention.
 
 Noise is what rounding does. Each peer trains from the weights and from weights that are moved by up to half a unit in the
 last place of bf16, to which autocast rounds them anyway. Peers alone are too few: two or three runs may be near each other
-by chance. Curves are means over groups of steps. In each group flashjit's curve may be 3 times as far from the mean of
-theirs as one of these was from the mean of the others, in that group or before it; and noise counts as no less than what
-bf16 makes of the first group, beside f32. So early groups, where the runs have not drifted apart, are judged by little
+by chance. Curves are means over spans of steps. In each span flashjit's curve may be 3 times as far from the mean of
+theirs as one of these was from the mean of the others, in that span or before it; and noise counts as no less than what
+bf16 makes of the first span, beside f32. So early spans, where the runs have not drifted apart, are judged by little
 noise. That the criterion can fail is shown by flashjit with a wrong gradient (--wrong), which it must refuse: AdamW hides
 most of what scales a gradient from the loss, but not from the norms. What another seed of weights and text does is shown
 beside.
@@ -30,6 +30,7 @@ import functools
 import json
 import math
 import pathlib
+import random
 import statistics
 import sys
 import time
@@ -273,7 +274,7 @@ class Stopwatch:
 
 def means_of_spans(curves, span):
     """Means of so many steps each; [spans, CURVES]."""
-    return curves[: len(curves) // span * span].unflatten(0, (-1, span)).mean(1)
+    return curves.unflatten(0, (-1, span)).mean(1)
 
 
 def distances(curves, expected):
@@ -353,13 +354,13 @@ class Comparison:
                            for side, curves in list(self.curves.items())[len(theirs):]}
 
     def time_all(self):
-        """Tokens per second of each side in each round. They take turns, and each round begins with another side, so that
-        none is always behind the one that leaves the GPU the coolest."""
+        """Tokens per second of each side in each round. They take turns, in an order drawn for each round, so that none is
+        always behind the one that leaves the GPU the coolest."""
+        draw = random.Random(self.arguments.seed)
         stopwatch, sides = Stopwatch(self.model, self.arguments), [*self.peers.items(), (OURS, self.ours)]
         self.rates = {side: [] for side, _ in sides}
-        for i in range(self.arguments.rounds):
-            first = i % len(sides)
-            for side, attend in sides[first:] + sides[:first]:
+        for _ in range(self.arguments.rounds):
+            for side, attend in draw.sample(sides, len(sides)):
                 self.rates[side].append(stopwatch.tokens_per_second(attend))
 
     def failures(self):

@@ -169,36 +169,35 @@ TEST_CASE("what mma.sync does not multiply is refused by name") {
 
 TEST_CASE("planted faults of scales of blocks are found in both families") {
   struct Fault {
-    const char *architecture, *file, *original, *replacement;
+    const char* architecture;
+    tests::PlantedFault planted;
   };
   const std::vector<Fault> faults = {
-      {"sm_89", "parts/products/e4m3.cuh", "row / kRowsOfScale * scales.strides.row", "0 * row"},
-      {"sm_89", "kernels/mma_forward.cuh", "s.multiply(scale_of_products(first_of_scores))", "s.multiply(1.0f)"},
-      {"sm_89", "kernels/mma_forward.cuh", "Scales::of_value(launch, find_tile(), first_key(i))",
-       "Scales::of_value(launch, find_tile(), 0)"},
-      {"sm_90a", "kernels/hopper_forward.cuh", "factors.of_sums = factors.of_values", "factors.of_sums = 1.0f"},
-      {"sm_90a", "kernels/hopper_forward.cuh",
-       "    wait_for_keys(at);\n    find_factor_of_sums();\n    find_factors(visit, at);\n",
-       "    wait_for_keys(at);\n    find_factors(visit, at);\n    find_factor_of_sums();\n"},
-      {"sm_90a", "kernels/hopper_forward.cuh", "min(warp_row(tile), last_row)", "0"},
+      {"sm_89", {"parts/products/e4m3.cuh", "row / kRowsOfScale * scales.strides.row", "0 * row"}},
+      {"sm_89", {"kernels/mma_forward.cuh", "s.multiply(scale_of_products(first_of_scores))", "s.multiply(1.0f)"}},
+      {"sm_89",
+       {"kernels/mma_forward.cuh", "Scales::of_value(launch, find_tile(), first_key(i))",
+        "Scales::of_value(launch, find_tile(), 0)"}},
+      {"sm_90a", {"kernels/hopper_forward.cuh", "factors.of_sums = factors.of_values", "factors.of_sums = 1.0f"}},
+      {"sm_90a",
+       {"kernels/hopper_forward.cuh",
+        "    wait_for_keys(at);\n    find_factor_of_sums();\n    find_factors(visit, at);\n",
+        "    wait_for_keys(at);\n    find_factors(visit, at);\n    find_factor_of_sums();\n"}},
+      {"sm_90a", {"kernels/hopper_forward.cuh", "min(warp_row(tile), last_row)", "0"}},
   };
   E4m3Call call({1, 300, 2, 32}, {1, 410, 1, 32});
   call.set_scales({1, 2, 3}, {1, 1, 4}, {1, 1, 4});
   for (const Fault& fault : tests::sample(faults)) {
-    CAPTURE(std::string(fault.original));
+    CAPTURE(std::string(fault.planted.original));
     CHECK(call.problem(engine_of(fault.architecture)) == "");
     const tests::TemporaryDirectory directory;
-    Engine faulty(tests::with_fault(options_of(fault.architecture), fault.file, fault.original, fault.replacement,
-                                    directory.path()));
+    Engine faulty(tests::with_fault(options_of(fault.architecture), fault.planted, directory.path()));
     CHECK(call.problem(faulty) != "");
   }
 }
 
 TEST_CASE("planted faults of mma.sync's products of e4m3 are found") {
-  struct Fault {
-    const char *file, *original, *replacement;
-  };
-  const std::vector<Fault> faults = {
+  const std::vector<tests::PlantedFault> faults = {
       // The order of keys, of dims, of probabilities and of the output's columns.
       {"parts/products/e4m3.cuh", "kEven = 0x6420", "kEven = 0x6240"},
       {"parts/products/e4m3.cuh", "b[1] = ptx::prmt(pairs[2], pairs[3], kEven)",
@@ -233,10 +232,9 @@ TEST_CASE("planted faults of mma.sync's products of e4m3 are found") {
     return false;
   };
   CHECK_FALSE(finds(options_of("sm_89")));
-  for (const Fault& fault : tests::sample(faults)) {
+  for (const tests::PlantedFault& fault : tests::sample(faults)) {
     CAPTURE(std::string(fault.original));
     const tests::TemporaryDirectory directory;
-    CHECK(
-        finds(tests::with_fault(options_of("sm_89"), fault.file, fault.original, fault.replacement, directory.path())));
+    CHECK(finds(tests::with_fault(options_of("sm_89"), fault, directory.path())));
   }
 }

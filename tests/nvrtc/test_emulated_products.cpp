@@ -205,13 +205,11 @@ TEST_CASE("usual scores never outgrow a lazy maximum so far that they have to be
 }
 
 TEST_CASE("a maximum that is outgrown rises by the block's own probabilities, and a fault in that is found") {
-  struct Fault {
-    const char *original, *replacement;
-  };
-  constexpr Fault kFaults[] = {
-      {"    Scores::multiply(factor);\n", ""},
-      {"(sum[0][h] + outgrown[h]) * factor[h]", "sum[0][h] * factor[h] + outgrown[h]"},
-      {"if (ptx::vote_any(!(outgrown[0] < infinity() && outgrown[1] < infinity()))) return false;", ""},
+  constexpr const char* kFile = "hopper/deferred_softmax.cuh";
+  constexpr tests::PlantedFault kFaults[] = {
+      {kFile, "    Scores::multiply(factor);\n", ""},
+      {kFile, "(sum[0][h] + outgrown[h]) * factor[h]", "sum[0][h] * factor[h] + outgrown[h]"},
+      {kFile, "if (ptx::vote_any(!(outgrown[0] < infinity() && outgrown[1] < infinity()))) return false;", ""},
   };
   const Problem problem = problem_of_e4m3(64, 64, false, DType::f16);
   for (const char* variant : {"hopper-q128-kv32-s2-qs2-whole-2stage-ppoff-lazy-dynamic-fused",
@@ -225,11 +223,10 @@ TEST_CASE("a maximum that is outgrown rises by the block's own probabilities, an
       return all;
     };
     CHECK(problems(engine()) == "");
-    for (const Fault& fault : kFaults) {
+    for (const tests::PlantedFault& fault : kFaults) {
       CAPTURE(std::string(fault.original));
       const tests::TemporaryDirectory directory;
-      Engine faulty(tests::with_fault(of_hopper(), "hopper/deferred_softmax.cuh", fault.original, fault.replacement,
-                                      directory.path()));
+      Engine faulty(tests::with_fault(of_hopper(), fault, directory.path()));
       CHECK(problems(faulty) != "");
     }
   }
@@ -305,10 +302,7 @@ TEST_CASE("what does not go with products of e4m3 is refused by name") {
 }
 
 TEST_CASE("planted faults of products of e4m3, and of the fences around transposed values, are found") {
-  struct Fault {
-    const char *file, *original, *replacement;
-  };
-  const std::vector<Fault> faults = {
+  const std::vector<tests::PlantedFault> faults = {
       // The order of keys, of dims, and of probabilities.
       {"hopper/transposer.cuh", "kEven = 0x6420", "kEven = 0x6240"},
       {"hopper/transposer.cuh", "ptx::prmt(of[0], of[1], kOdd), ptx::prmt(of[2], of[3], kEven)",
@@ -343,9 +337,9 @@ TEST_CASE("planted faults of products of e4m3, and of the fences around transpos
     return !outcome.problems.empty();
   };
   CHECK_FALSE(finds(of_hopper()));
-  for (const Fault& fault : tests::sample(faults)) {
+  for (const tests::PlantedFault& fault : tests::sample(faults)) {
     CAPTURE(std::string(fault.original));
     const tests::TemporaryDirectory directory;
-    CHECK(finds(tests::with_fault(of_hopper(), fault.file, fault.original, fault.replacement, directory.path())));
+    CHECK(finds(tests::with_fault(of_hopper(), fault, directory.path())));
   }
 }

@@ -37,10 +37,14 @@ inline void plant(const std::string& file, const std::string& original, const st
   std::ofstream(directory / file, std::ios::binary | std::ios::trunc) << text;
 }
 
+struct PlantedFault {
+  const char *file, *original, *replacement;
+};
+
 // Of an engine whose kernels have the fault, from templates in the directory.
-inline EngineOptions with_fault(EngineOptions options, const std::string& file, const std::string& original,
-                                const std::string& replacement, const std::filesystem::path& directory) {
-  plant(file, original, replacement, directory / "templates");
+inline EngineOptions with_fault(EngineOptions options, const PlantedFault& fault,
+                                const std::filesystem::path& directory) {
+  plant(fault.file, fault.original, fault.replacement, directory / "templates");
   options.template_directory = (directory / "templates").string();
   options.policy = Policy::off;
   return options;
