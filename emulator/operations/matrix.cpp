@@ -170,15 +170,20 @@ struct RegisterList {
 struct Mma : Detail {
   MatrixTypes types;
   bool saturates = false;
+  bool is_aligned = false;  // products are, to the largest of 16
   int depth = 0;
   RegisterList d, a, b, c;
 };
 
-// As sm_89 has it, which adds 16 products of 8-bit floats at once; later chips keep more bits of an mma.sync (Xie et
-// al., "MMA-Sim", arXiv:2511.10909).
+// Whether tensor cores take 8-bit floats from an mma.sync. For other targets ptxas makes f16 of them, whose products
+// are exact (NVRTC 13.0: HMMA behind conversions for sm_90a and sm_100a, QMMA for sm_89 and sm_120a).
+bool has_mma_of_8_bits(std::string_view target) { return target.starts_with("sm_89") || target.starts_with("sm_12"); }
+
+// As sm_89 has it, which adds 16 products of 8-bit floats at once; sm_120 keeps more bits of an mma.sync (Xie et al.,
+// "MMA-Sim", arXiv:2511.10909).
 void multiply_add_floats(const Mma& mma, const RowTile& rows, const ColumnPanel& columns, SumPanel& sums) {
   constexpr int kAtOnce = 16;
-  if (!is_8_bit_float(mma.types.a)) return multiply_add(rows, columns, mma.depth, sums);
+  if (!mma.is_aligned) return multiply_add(rows, columns, mma.depth, sums);
   for (int first = 0; first < mma.depth; first += kAtOnce)
     multiply_add_aligned(mma.types, rows, columns, first, first + kAtOnce, sums);
 }
@@ -236,6 +241,7 @@ void decode_mma(Decoding& decoding, Instruction& instruction) {
   take_aligned(decoding, instruction);
   auto mma = std::make_unique<Mma>();
   const int registers_of_b = take_shape_and_types(decoding, *mma);
+  mma->is_aligned = is_8_bit_float(mma->types.a) && has_mma_of_8_bits(decoding.module().target);
   const int accumulators = registers_of_panel(mma->types.accumulator);
   mma->d = list_of(decoding, decoding.destinations(0, 32), accumulators, "D");
   mma->a = list_of(decoding, decoding.sources(1, 32), 2 * registers_of_b, "A");

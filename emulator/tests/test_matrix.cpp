@@ -34,17 +34,18 @@ struct Kernel {
   Bytes image;
   std::string fence = "fence.proxy.async;";
   std::string bounds;  // .maxnreg and such
+  std::string target = "sm_90a";
 
   std::string ptx() const {
     const auto size = std::max<std::size_t>(image.size(), 4);
     std::string text = fmt::format(
-        ".version 8.7\n.target sm_90a\n.address_size 64\n"
+        ".version 8.7\n.target {}\n.address_size 64\n"
         ".visible .entry kernel(.param .u64 image, .param .u64 inputs, .param .u64 outputs)\n"
         ".maxntid {}, 1, 1\n{}\n{{\n.shared .align 1024 .b8 smem[{}];\n"
         ".reg .pred %p<8>;\n.reg .b32 %r<64>, %in<{}>, %out<{}>;\n.reg .b64 %rd<64>;\n"
         "ld.param.u64 %rd61, [image];\nld.param.u64 %rd62, [inputs];\nld.param.u64 %rd63, [outputs];\n"
         "mov.u32 %r0, %tid.x;\nmov.u32 %r1, smem;\n",
-        threads, bounds, size, inputs + 1, outputs + 1);
+        target, threads, bounds, size, inputs + 1, outputs + 1);
     if (!image.empty())
       text += fmt::format(
           "shl.b32 %r60, %r0, 2;\n"
@@ -249,15 +250,24 @@ TEST_CASE("mma.sync multiplies matrices of every shape and type") {
   }
 }
 
-TEST_CASE("mma.sync of 8-bit floats loses what is small beside the largest of 16 products and the accumulator") {
+TEST_CASE(
+    "mma.sync of 8-bit floats loses what is small beside the largest of 16 products and the accumulator, or has f16") {
   constexpr int kDepth = 32, kLarge = 128;
-  for (const auto& [place_of_one, expected_sum] : {std::pair{3, 0}, {15, 0}, {16, 1}, {20, 1}}) {
+  for (const auto& [target, place_of_one, expected_sum] : {std::tuple{"sm_89", 3, 0},
+                                                           {"sm_89", 15, 0},
+                                                           {"sm_89", 16, 1},
+                                                           {"sm_89", 20, 1},
+                                                           {"sm_120a", 15, 0},
+                                                           {"sm_90a", 3, 1},
+                                                           {"sm_90a", 20, 1},
+                                                           {"sm_100a", 15, 1}}) {
     Matrix a(16, kDepth), b(kDepth, 8), sums(16, 8), expected(16, 8);
     for (int row = 0; row < 16; ++row) a.at(row, 0) = -kLarge, a.at(row, place_of_one) = 1;
     for (int column = 0; column < 8; ++column) b.at(0, column) = kLarge, b.at(place_of_one, column) = 1;
     for (int& sum : sums.values) sum = kLarge * kLarge;
     for (int& sum : expected.values) sum = expected_sum;
     Kernel kernel;
+    kernel.target = target;
     kernel.inputs = 10, kernel.outputs = 4;
     kernel.body =
         fmt::format("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {}, {}, {}, {};\n", registers("out", 0, 4),
@@ -269,6 +279,7 @@ TEST_CASE("mma.sync of 8-bit floats loses what is small beside the largest of 16
       append(inputs, fragment(kF32, sums, position_in_d, 4, lane, 0));
       append(outputs, fragment(kF32, expected, position_in_d, 4, lane, 0));
     }
+    CAPTURE(target);
     CAPTURE(place_of_one);
     CHECK(run_clean(kernel, inputs) == outputs);
   }

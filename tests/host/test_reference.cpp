@@ -1099,7 +1099,7 @@ TEST_CASE("LSE may be twice as far off as low precision's, as far as that is fin
 }
 
 TEST_CASE("a spread of low precision counts as its error, in the direction where it is one") {
-  const Dims shape = {1, 2, 1, 1};
+  const Dims shape = {1, 1, 1, 2};
   const reference::Result exact = result_of(shape, {2, -3});
   reference::Result low = result_of(shape, {2.25, -3});
   const auto compare = [&] { return reference::compare(f32(shape, {2.0, -3.625}), exact, low); };
@@ -1114,6 +1114,63 @@ TEST_CASE("a spread of low precision counts as its error, in the direction where
   CHECK(compare().bound == 2 * (0.25 + 0.5) + least);  // what went wrong excuses nothing
   low.spread = {1};
   CHECK_THROWS_WITH_AS(compare(), "low: spread must have 2 elements like exact or none, had 1", Error);
+}
+
+TEST_CASE("with a spread every 16 queries have their own bound") {
+  constexpr std::int64_t kQueries = 20, kHeads = 2, kSecond = 16 * kHeads;  // the second band's first row
+  const Dims shape = {1, kQueries, kHeads, 1};
+  const reference::Result exact = result_of(shape, std::vector<double>(kQueries * kHeads, 1));
+  reference::Result low = exact;
+  low.spread.resize(low.out.size());
+  low.spread[kSecond - 1] = 0.5, low.spread[kSecond + 2] = 0.0625;
+  const auto compare = [&](double first, double second) {
+    std::vector<double> out = exact.out;
+    out[0] += first, out.back() += second;
+    return reference::compare(f32(shape, out), exact, low);
+  };
+  const double atol = compare(0.25, 0).bound - 2 * 0.5;
+  CHECK(compare(1, 0.125).passed);
+  CHECK_FALSE(compare(0, 0.25).passed);
+  // What is told is of the band that fails, or else is the nearest to its bound.
+  for (const auto& [first, second, error, spread] :
+       {std::tuple{0.75, 0.25, 0.25, 0.0625}, {0.75, 0.0625, 0.75, 0.5}, {0.25, 0.125, 0.125, 0.0625}}) {
+    CHECK(compare(first, second).max_error == error);
+    CHECK(compare(first, second).bound == 2 * spread + atol);
+  }
+  CHECK_FALSE(compare(std::nan(""), 0).passed);
+  CHECK_FALSE(compare(0, std::nan("")).passed);
+}
+
+TEST_CASE("behind a causal mask late queries of e4m3 may not lose keys") {
+  constexpr std::int64_t kRows = 512, kDim = 64, kLost = 64;
+  HostTensor seen(DType::boolean, {1, 1, kRows, kRows});
+  const auto lose = [&](std::int64_t first_row) {
+    for (std::int64_t i = 0; i < kRows * kRows; ++i) {
+      const std::int64_t row = i / kRows, key = i % kRows;
+      const bool lost = row >= first_row && key >= kLost && key < 2 * kLost;
+      store_element(seen.data(), DType::boolean, i, key <= row && !lost ? 1 : 0);
+    }
+  };
+  const auto random = [&](std::uint64_t seed) {
+    return HostTensor::random_normal(DType::e4m3, {1, kRows, 1, kDim}, seed);
+  };
+  const HostTensor q = random(1), k = random(2), v = random(3);
+  AttentionOptions opts;
+  opts.boolean_mask = seen.view();
+  lose(kRows);
+  const reference::Result exact = attend(q, k, v, opts);
+  const reference::Result low = reference::attention_in_low_precision(q.view(), k.view(), v.view(), opts);
+  const auto compare_with_lost = [&](std::int64_t first_row) {
+    lose(first_row);
+    const reference::Result got = reference::attention_in_low_precision(q.view(), k.view(), v.view(), opts);
+    return reference::compare(HostTensor::from_doubles(DType::bf16, exact.shape, got.out.data(), got.out.size()), exact,
+                              low);
+  };
+  CHECK(compare_with_lost(kRows).passed);
+  const reference::Comparison lost = compare_with_lost(kRows - 64);
+  CHECK_FALSE(lost.passed);
+  // One bound for all would have let them.
+  CHECK(lost.max_error < 2 * *std::max_element(low.spread.begin(), low.spread.end()));
 }
 
 TEST_CASE("spreads are merged as results are") {
