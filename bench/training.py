@@ -13,7 +13,8 @@ through attention.
 
 Noise is what rounding does. Each peer trains from the weights and from weights that are moved by up to half a unit in the
 last place of bf16, to which autocast rounds them anyway. Peers alone are too few: two or three runs may be near each other
-by chance. Curves are means over spans of steps. In each span flashjit's curve may be 3 times as far from the mean of
+by chance. Curves are medians of spans of steps: in some runs of every side a few steps have norms ten times as large, by
+chance, which would be most of a mean. In each span flashjit's curve may be 3 times as far from the mean of
 theirs as one of these was from the mean of the others, in that span or before it; and noise counts as no less than what
 bf16 makes of the first span, beside f32. So early spans, where the runs have not drifted apart, are judged by little
 noise. That the criterion can fail is shown by flashjit with a wrong gradient (--wrong), which it must refuse: AdamW hides
@@ -48,7 +49,7 @@ CURVES = ("loss", "gradients", *PROJECTIONS)  # but for the loss they are norms,
 LIMIT = 3.0  # times the noise; tiny models of 14 seeds had 1.7 at most, and 10 at least where dk was 0.9 of itself
 LEAST_LEARNED = 0.5  # nats below what can be had without attention, or curves would say nothing about attention
 HALF_UNIT = 2.0**-9  # of bf16, at least of the number itself
-NUMBERS = {"steps": 300, "span": 20, "starts": 2, "batch": 8, "seqlen": 1024, "vocabulary": 64, "letters": 4, "seed": 0,
+NUMBERS = {"steps": 300, "span": 20, "starts": 3, "batch": 8, "seqlen": 1024, "vocabulary": 64, "letters": 4, "seed": 0,
            "timed-batch": 48, "timed-steps": 8, "rounds": 4}
 WARM_UP = 2  # steps before those that are timed
 WRONG = {"dq": 0.0, "dk": 0.9, "dv": 0.9}  # what --wrong multiplies a gradient by
@@ -238,7 +239,7 @@ def make_optimizer(model):
 
 
 def train(model, text, arguments, autocast=True):
-    """Means of the curves, [spans, CURVES]. The host waits for no step."""
+    """The curves, [spans, CURVES]. The host waits for no step."""
     optimizer = make_optimizer(model)
     curves = torch.empty(len(text), len(CURVES), device=arguments.device)
     for step, tokens in enumerate(text):
@@ -246,7 +247,7 @@ def train(model, text, arguments, autocast=True):
             group["lr"] = rate_of(arguments, step)
         curves[step] = differentiate(model, tokens, autocast)
         optimizer.step()
-    return means_of_spans(curves.double().cpu(), arguments.span)
+    return medians_of_spans(curves.double().cpu(), arguments.span)
 
 
 class Stopwatch:
@@ -272,9 +273,9 @@ class Stopwatch:
             self.optimizer.step()
 
 
-def means_of_spans(curves, span):
-    """Means of so many steps each; [spans, CURVES]."""
-    return curves.unflatten(0, (-1, span)).mean(1)
+def medians_of_spans(curves, span):
+    """Medians of so many steps each; [spans, CURVES]."""
+    return curves.unflatten(0, (-1, span)).quantile(0.5, dim=1)
 
 
 def distances(curves, expected):
