@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tests of flashjit.jax once more, on a GPU. Needs one, JAX with its plugin for CUDA, and a build with handlers for
-JAX; those of shards need four."""
+JAX; those of shards need two."""
 
 import os
 import pathlib
