@@ -107,13 +107,25 @@ def _batch_continuously() -> None:
             manager._original_attn_impl = _INTERNAL_NAME  # what it goes back to
         switch(manager, model, *args, **kwargs)
 
-    def ensured(ensure, config, *args):
+    def ensured(ensure, config, cb_config, *args):
         if config._attn_implementation != _PACKED_NAME:
-            ensure(config, *args)
+            return ensure(config, cb_config, *args)
+        _leave_out_graphs(cb_config)
 
     AttentionInterface.register(_PACKED_NAME, packed_attention_forward)
     _wrap(ContinuousBatchingManager, "switch_to_cb_friendly_attn", switched)
     _wrap(initialization, "ensure_decode_fast_path_is_available", ensured)
+
+
+def _leave_out_graphs(cb_config: Any) -> None:
+    """Before transformers decides, who captures graphs for names with "flash" in them. Replayed ones gave wrong tokens:
+    docs/pytorch.md, "Continuous batching"."""
+    if any(cb_config.cuda_graph_booleans):
+        raise flashjit.Unsupported(
+            "continuous_batching_config: use_cuda_graph must be False or None beside "
+            f"attn_implementation={NAME!r}, was {cb_config.use_cuda_graph}"
+        )
+    cb_config.use_cuda_graph = False
 
 
 def _refuse_mask(reason: str) -> None:

@@ -446,6 +446,17 @@ class ContinuousBatching(Models):
         results, _ = self.run_batches(model, varlen_compile_config=eager, decode_compile_config=eager)
         self.check_batches(model, results)
 
+    def test_graphs_are_left_out_and_refused(self):
+        """Where there are graphs at all, as on a GPU, transformers captures some by default."""
+        model = make_model()
+        with self.assertRaisesRegex(flashjit.Unsupported, "use_cuda_graph must be False or None .*, was True"):
+            self.run_batches(model, use_cuda_graph=True)
+        model.set_attn_implementation("flashjit")
+        config = transformers.ContinuousBatchingConfig(page_size=8, num_blocks=32)
+        with mock.patch.object(flashjit.transformers.initialization, "get_accelerator_graph_name", lambda: "cuda"):
+            with model.continuous_batching_context_manager(continuous_batching_config=config) as manager:
+                self.assertEqual(manager.continuous_batching_config.cuda_graph_booleans, (False, False))
+
     def test_name_may_have_the_prefix_of_paged_implementations(self):
         model = make_model()
         plain, prefixed = (self.run_batches(model, name)[0] for name in ("flashjit", "paged|flashjit"))

@@ -147,7 +147,7 @@ class Models(unittest.TestCase):
                     self.check_generate(name, length)
 
     def batches(self, model, prompts, count):
-        """What generate_batch() gives for prompts that do not fit one batch, with graphs where it captures any."""
+        """What generate_batch() gives for prompts that do not fit one batch."""
         results = model.generate_batch(
             prompts,
             generation_config=transformers.GenerationConfig(
