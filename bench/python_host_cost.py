@@ -14,7 +14,7 @@ import sys
 import time
 
 SHAPE = (1, 16, 2, 64)  # batch, seqlen, heads, head_dim
-BURST = 256  # calls; the launch queue holds about a thousand
+BURST = 128  # calls of up to three launches and two of memory; the queue holds about a thousand
 BURSTS = 40
 
 
