@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/flashjit)
 
-install(TARGETS flashjit EXPORT flashjitTargets COMPONENT library INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS flashjit flashjit_distributed EXPORT flashjitTargets COMPONENT library INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES LICENSE THIRD_PARTY_LICENSES.md DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/flashjit COMPONENT library)
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT library)
 install(EXPORT flashjitTargets NAMESPACE flashjit:: DESTINATION ${package_directory} COMPONENT library)

@@ -31,6 +31,7 @@ const std::map<std::string, Folder>& folders() {
       {"cache", {.quoted = {"cache", "flashjit"}}},
       {"emulator", {.quoted = {"emulator", "flashjit"}}},
       {"runtime", {.quoted = {"runtime", "generator", "cache", "flashjit"}, .may_include_cuda = true}},
+      {"distributed", {.quoted = {"distributed", "flashjit"}}},
       {"cli", {.quoted = {"cli", "flashjit"}}},
       {"cmake", {}},
       {"bench", {.quoted = {"bench", "flashjit"}}},
@@ -84,7 +85,7 @@ std::string room_violation(const std::string& file, const std::string& line) {
 }
 
 bool is_cuda_header(const std::string& header) {
-  return std::regex_match(header, std::regex("(cuda|nvrtc|nvJitLink|device_launch)[A-Za-z_]*\\.h|cuda/.*"));
+  return std::regex_match(header, std::regex("(cuda|nccl|nvrtc|nvJitLink|device_launch)[A-Za-z_]*\\.h|cuda/.*"));
 }
 
 // Empty when a file of this folder may have this #include line; else why not.
@@ -159,6 +160,10 @@ TEST_CASE("the rules for #include lines tell right from wrong") {
   CHECK(violation("include", "#include <dlpack/dlpack.h>").empty());
   CHECK(violation("runtime", "#include \"flashjit.h\"").empty());
   CHECK(violation("cache", "int x;").empty());
+  CHECK(violation("distributed", "#include \"flashjit/engine.h\"").empty());
+  CHECK_FALSE(violation("distributed", "#include \"runtime/support/reject.h\"").empty());
+  CHECK_FALSE(violation("distributed", "#include <nccl.h>").empty());
+  CHECK_FALSE(violation("runtime", "#include \"distributed/reject.h\"").empty());
   CHECK_FALSE(violation("cache", "#include \"runtime/cuda/driver.h\"").empty());
   CHECK_FALSE(violation("cache", "  # include <cuda.h>").empty());
   CHECK_FALSE(violation("generator", "#include <nvrtc.h>").empty());
