@@ -25,11 +25,12 @@ typedef enum flashjit_status {
   FLASHJIT_NO_DEVICE = 4,        /* there is a driver but no usable GPU */
   FLASHJIT_NO_COMPILER = 5,      /* a kernel has to be compiled and NVRTC was not found */
   FLASHJIT_COMPILE_FAILED = 6,
-  FLASHJIT_CACHE_MISS = 7,    /* the policy forbids compiling and the cache lacks the kernel */
-  FLASHJIT_DRIVER = 8,        /* a call of the CUDA driver failed */
-  FLASHJIT_IO = 9,            /* a file could not be read or written */
-  FLASHJIT_KERNEL_FAULT = 10, /* the emulator found a kernel at fault */
-  FLASHJIT_FAILURE = 100      /* anything else, as when memory is exhausted */
+  FLASHJIT_CACHE_MISS = 7,     /* the policy forbids compiling and the cache lacks the kernel */
+  FLASHJIT_DRIVER = 8,         /* a call of the CUDA driver failed */
+  FLASHJIT_IO = 9,             /* a file could not be read or written */
+  FLASHJIT_KERNEL_FAULT = 10,  /* the emulator found a kernel at fault */
+  FLASHJIT_COMMUNICATION = 11, /* GPUs could not communicate; no function of this interface returns it yet */
+  FLASHJIT_FAILURE = 100       /* anything else, as when memory is exhausted */
 } flashjit_status;
 const char* flashjit_status_name(flashjit_status status); /* "ok", "invalid_argument", ...; "?" for no status */
 

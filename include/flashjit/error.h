@@ -18,6 +18,7 @@ enum class ErrorCode {
   driver,            // a CUDA driver call failed; the message has its name and error
   io,                // a file could not be read or written
   kernel_fault,      // the emulator found a kernel at fault: the message has the first finding, log() all
+  communication,     // between GPUs: NCCL could not be loaded or failed, or a rank was not heard of in time
 };
 
 // "invalid_argument", "no_driver", ... for logs.

@@ -16,16 +16,16 @@ from typing import Any, Iterable, Sequence, Union
 
 from . import _arrays, _core
 from ._core import attention
-from ._errors import (CacheMiss, CompileFailed, DriverError, Error, InvalidArgument, IOFailure, KernelFault, NoCompiler,
-                      NoDevice, NoDriver, Unsupported)
+from ._errors import (CacheMiss, CommunicationError, CompileFailed, DriverError, Error, InvalidArgument, IOFailure,
+                      KernelFault, NoCompiler, NoDevice, NoDriver, Unsupported)
 from ._functions import AnyMask, AnyScore, Mask, Score, to_function
 from ._wheels import find_bundles, find_nvrtc
 
 __all__ = [
-    "CacheMiss", "CompileFailed", "DriverError", "Engine", "Error", "IOFailure", "InvalidArgument", "KernelFault",
-    "Mask", "NoCompiler", "NoDevice", "NoDriver", "Plan", "Score", "Unsupported", "__version__", "append", "attention",
-    "attention_backward", "block_mask", "counters", "dropout_mask", "library_path", "merge", "plan", "prepare",
-    "prepare_backward", "quantize", "reference", "reference_backward"
+    "CacheMiss", "CommunicationError", "CompileFailed", "DriverError", "Engine", "Error", "IOFailure",
+    "InvalidArgument", "KernelFault", "Mask", "NoCompiler", "NoDevice", "NoDriver", "Plan", "Score", "Unsupported",
+    "__version__", "append", "attention", "attention_backward", "block_mask", "counters", "dropout_mask",
+    "library_path", "merge", "plan", "prepare", "prepare_backward", "quantize", "reference", "reference_backward"
 ]
 
 __version__: str = _core.version()

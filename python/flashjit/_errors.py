@@ -70,8 +70,14 @@ class KernelFault(Error):
     status = "kernel_fault"
 
 
+class CommunicationError(Error):
+    """GPUs could not communicate."""
+
+    status = "communication"
+
+
 _KINDS = (InvalidArgument, Unsupported, NoDriver, NoDevice, NoCompiler, CompileFailed, CacheMiss, DriverError,
-          IOFailure, KernelFault)
+          IOFailure, KernelFault, CommunicationError)
 _BY_STATUS = {kind.status: kind for kind in _KINDS}
 for _kind in (Error, *_KINDS):
     _kind.__module__ = "flashjit"

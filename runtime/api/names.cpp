@@ -41,6 +41,8 @@ const char* to_string(ErrorCode code) noexcept {
       return "io";
     case ErrorCode::kernel_fault:
       return "kernel_fault";
+    case ErrorCode::communication:
+      return "communication";
   }
   return "unknown";
 }

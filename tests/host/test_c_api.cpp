@@ -77,7 +77,7 @@ TEST_CASE("every error code has a status of its name") {
     CHECK(name == to_string(static_cast<ErrorCode>(codes)));
     ++codes;
   }
-  CHECK(codes == static_cast<int>(ErrorCode::kernel_fault) + 1);
+  CHECK(codes == static_cast<int>(ErrorCode::communication) + 1);
   CHECK(std::string(flashjit_status_name(FLASHJIT_OK)) == "ok");
   CHECK(std::string(flashjit_status_name(FLASHJIT_FAILURE)) == "failure");
   CHECK(std::string(flashjit_version()) == version());
