@@ -3,11 +3,18 @@
 // libflashjit_distributed. docs/distributed.md.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "flashjit/engine.h"
 #include "flashjit/tensor.h"
+
+struct ncclComm;
 
 namespace flashjit::distributed {
 
@@ -66,5 +73,165 @@ class Sharding {
 HostTensor shard(const HostTensor& whole, const Sharding& sharding, int rank, int dim = 1);
 // The tensor of which these are the shards, one for each rank. Throws Error(invalid_argument).
 HostTensor gather(const std::vector<HostTensor>& shards, const Sharding& sharding, int dim = 1);
+
+// --- Communication
+// ----------------------------------------------------------------------------------------------------
+
+// Packed memory that goes to a rank or comes from it.
+struct Message {
+  int peer = 0;
+  Tensor memory;
+};
+
+// Messages that go at the same time, none to the rank itself. Those between two ranks are received in the order in
+// which they are sent, each in as many bytes.
+struct Exchange {
+  std::vector<Message> sends, receives;
+};
+
+// What carries tensors between the ranks of a group, in the order of streams. Shards differ in length, and masks hide
+// others from each rank, so everything is sends and receives that are grouped. For one thread at a time, and each rank
+// makes the same exchanges in the same order. All throw Error(communication) once the group has failed: when a rank
+// gave up, was not heard of in time, or the transport itself failed.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual int rank() const noexcept = 0;
+  virtual int size() const noexcept = 0;
+  // Whose memory it carries: a CUDA ordinal, or kHostMemory.
+  virtual int device() const noexcept = 0;
+  // Begins the exchange once the stream has come so far, beside what follows on it, and does not wait for it. Returns
+  // its number. Memory must be left alone until it is finished.
+  virtual std::uint64_t start(const Exchange& exchange, Stream after) = 0;
+  // What follows on the stream waits for the exchange. In the order in which exchanges were started.
+  virtual void finish(std::uint64_t started, Stream before) = 0;
+  // Waits, on the host, for all exchanges that were started.
+  virtual void wait() = 0;
+  // This rank gives up: all ranks get Error(communication), now or with their next call.
+  virtual void abort() noexcept = 0;
+};
+
+// What NCCL's ranks find each other by: made on one of them and brought to all others by the application.
+using UniqueId = std::array<char, 128>;
+// Throws Error(communication).
+UniqueId make_unique_id();
+
+struct NcclOptions {
+  // The CUDA device of this rank. Of a communicator that exists it is that communicator's.
+  int device = 0;
+  // A peer that an exchange waited for longer is taken for dead: the communicator is aborted, and the next call throws.
+  std::chrono::milliseconds timeout{600000};
+};
+
+// The ranks that compute together, as one of them sees them. Movable; for one thread at a time.
+class Group {
+ public:
+  explicit Group(std::unique_ptr<Transport> transport);
+  ~Group();
+  Group(Group&& other) noexcept;
+  Group& operator=(Group&& other) noexcept;
+
+  // Over NCCL, which is opened here: libnccl.so.2. A communicator of the application's stays its own, and must not be
+  // used by others at the same time; after a failure it has been aborted. One that is made here of an id, which all
+  // ranks must do at the same time, is destroyed with the group. Throws Error(communication, no_driver, driver).
+  static Group from_nccl(ncclComm* communicator, const NcclOptions& options = {});
+  static Group from_unique_id(const UniqueId& id, int rank, int size, const NcclOptions& options = {});
+
+  int rank() const noexcept;
+  int size() const noexcept;
+  Transport& transport() const noexcept;
+  // Waits, on the host, for all exchanges so far. Throws Error(communication) when the group has failed.
+  void wait();
+
+ private:
+  friend class Workspace;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// --- Attention
+// --------------------------------------------------------------------------------------------------------
+
+// What goes where.
+enum class Scheme : std::uint8_t {
+  automatic,   // the one that estimates() finds fastest
+  all_gather,  // keys and values that a rank's queries see come all at once: few calls, for short shards
+  ring,        // they come from one rank after the other, under the kernels of the one before
+  all_to_all,  // heads are shared out in place of positions, for one call with whole sequences; as many ranks as divide
+               // the query heads, and divide the key/value heads or are a multiple of them
+  two_level,   // all_to_all within hosts, ring across
+};
+const char* to_string(Scheme scheme) noexcept;  // "automatic", "all_gather", …
+Scheme parse_scheme(const std::string& text);   // throws Error(invalid_argument)
+
+// By what the time of schemes is estimated. Ranks must be given the same. The defaults are round numbers of an H200.
+struct Machine {
+  double flops = 6e14;         // of kernels, a second
+  double bytes = 3e11;         // a second, from a rank to others of its host
+  double bytes_across = 4e10;  // a second, to those of other hosts
+  double exchange = 2e-5;      // seconds until an exchange is under way
+  double call = 1e-5;          // seconds that a call of kernels takes beside its work
+};
+
+struct Options {
+  // Of the queries, and of the keys and values: default, as the queries. Of as many ranks as the group has, and both of
+  // one layout unless nothing is masked.
+  Sharding queries;
+  std::optional<Sharding> keys = std::nullopt;
+  // As of a call with the whole sequences, at whose positions masks are. What all schemes take: causal, window,
+  // softmax_scale, softcap, sinks, lse and stream; lse is of this rank's queries. What all_to_all takes, too, and any
+  // scheme of a group of one rank: chunk, alibi_slopes, documents and prefix, of the whole sequences, on every rank.
+  // Everything else, and e4m3, is refused by name: Error(unsupported).
+  AttentionOptions attention = {};
+  Scheme scheme = Scheme::automatic;
+  // How many neighbouring ranks are of one host: what two_level exchanges heads among, and across which links are slow.
+  // Must divide the ranks. 0: all of them.
+  int ranks_of_host = 0;
+  Machine machine = {};
+};
+
+// The sizes of whole tensors.
+struct Sizes {
+  std::int64_t batch = 1, num_heads_q = 1, num_heads_kv = 1, head_dim = 128, head_dim_v = 128;
+  DType dtype = DType::bf16;
+};
+
+// What a scheme costs, as its plan says: bytes of keys, values, queries and outputs; and a model of the time.
+struct Estimate {
+  Scheme scheme = Scheme::ring;
+  std::int64_t bytes = 0;  // that the rank which receives most receives
+  std::int64_t calls = 0;  // of attention, of the rank that makes most
+  double seconds = 0;      // of the slowest rank
+};
+// Of each scheme that can run, the fastest first: of ranks at either end of the group and in its middle. Throws as
+// attention does.
+std::vector<Estimate> estimates(const Sizes& sizes, const Options& options);
+
+// Attention over sequences of which each rank of the group has the rows that the shardings say.
+//   q   [batch, queries.length(rank), num_heads_q,  head_dim]     f16 or bf16; strides as of flashjit::attention
+//   k   [batch, keys.length(rank),    num_heads_kv, head_dim]
+//   v   [batch, keys.length(rank),    num_heads_kv, head_dim_v]
+//   ->  [batch, queries.length(rank), num_heads_q,  head_dim_v]
+// All ranks make the same calls in the same order, with the same options and sizes; that is not checked, and they wait
+// for each other. Asynchronous on options.attention.stream, but for the first call of a group with a number of heads,
+// which waits for it. On an engine that emulates it has finished when it returns. Bits are the same in every run, and
+// within rounding those of one call with the whole sequences: partial results are rounded to the dtype of q before they
+// are joined. Blocks of keys that a mask hides are neither sent nor computed. Memory for keys and values of other ranks
+// and for partial results is allocated and freed in stream order: docs/distributed.md says how much. Throws Error;
+// after invalid_argument and unsupported nothing was sent, and after others the group has failed on all ranks.
+DeviceTensor attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v,
+                       const Options& options);
+// The same into memory of the caller, which must not overlap the inputs.
+void attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+               const Options& options);
+
+// The whole of a tensor of which each rank has a shard, on every rank: f16, bf16 or f32 [batch, length, heads,
+// head_dim], head_dim a multiple of 8, strides as of flashjit::attention; heads are those of the tensor. Asynchronous
+// on the stream. Throws as attention does.
+DeviceTensor gather(Engine& engine, Group& group, const Tensor& shard, const Sharding& sharding,
+                    Stream stream = nullptr);
+// What this rank of the group has of a whole tensor, which it has: a copy in memory of its own. Nothing is sent.
+DeviceTensor shard(Engine& engine, Group& group, const Tensor& whole, const Sharding& sharding,
+                   Stream stream = nullptr);
 
 }  // namespace flashjit::distributed

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distributed/plan.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "distributed/reject.h"
+
+namespace flashjit::distributed {
+namespace {
+
+constexpr const char* kSchemes[] = {"automatic", "all_gather", "ring", "all_to_all", "two_level"};
+
+int ranks_of_host(Scheme scheme, const Options& options) {
+  const int ranks = options.queries.ranks();
+  if (scheme == Scheme::all_to_all) return ranks;
+  if (scheme == Scheme::two_level && options.ranks_of_host > 0) return options.ranks_of_host;
+  return scheme == Scheme::two_level ? ranks : 1;
+}
+
+bool has_whole_sequences(Scheme scheme, const Options& options) {
+  return ranks_of_host(scheme, options) == options.queries.ranks();
+}
+
+void check_layouts(const Options& options) {
+  if (!options.keys) return;
+  const Sharding &queries = options.queries, &keys = *options.keys;
+  if (keys.ranks() != queries.ranks())
+    reject("keys: must be of {} ranks like queries, was of {}", queries.ranks(), keys.ranks());
+  const Window& window = options.attention.window;
+  const bool masked = options.attention.causal || window.left >= 0 || window.right >= 0;
+  if (masked && keys.layout() != queries.layout())
+    reject("keys: layout must be {} like that of queries beside a mask, was {}", to_string(queries.layout()),
+           to_string(keys.layout()));
+}
+
+void check_machine(const Options& options) {
+  const int of_host = options.ranks_of_host, ranks = options.queries.ranks();
+  if (of_host < 0 || (of_host > 0 && ranks % of_host != 0))
+    reject("ranks_of_host: must be 0 or divide the {} ranks, was {}", ranks, of_host);
+  const Machine& machine = options.machine;
+  if (!(machine.flops > 0 && machine.bytes > 0 && machine.bytes_across > 0))
+    reject("machine: flops, bytes and bytes_across must be positive, were {}, {} and {}", machine.flops, machine.bytes,
+           machine.bytes_across);
+}
+
+}  // namespace
+
+const char* to_string(Scheme scheme) noexcept { return kSchemes[static_cast<int>(scheme)]; }
+
+Scheme parse_scheme(const std::string& text) {
+  const auto found = std::find(std::begin(kSchemes), std::end(kSchemes), text);
+  if (found == std::end(kSchemes))
+    reject("scheme: must be automatic, all_gather, ring, all_to_all or two_level, was \"{}\"", text);
+  return static_cast<Scheme>(found - std::begin(kSchemes));
+}
+
+const std::vector<OptionSupport>& option_supports() {
+  using Given = AttentionOptions;
+  static const std::vector<OptionSupport> rows = {
+      {"chunk", [](const Given& o) { return o.chunk != 0; }, Support::whole_sequences},
+      {"alibi_slopes", [](const Given& o) { return o.alibi_slopes.has_value(); }, Support::whole_sequences},
+      {"documents", [](const Given& o) { return o.documents.has_value(); }, Support::whole_sequences},
+      {"prefix", [](const Given& o) { return o.prefix.has_value(); }, Support::whole_sequences},
+      {"bias", [](const Given& o) { return o.bias.has_value(); }, Support::none},
+      {"boolean_mask", [](const Given& o) { return o.boolean_mask.has_value(); }, Support::none},
+      {"tree", [](const Given& o) { return o.tree.has_value(); }, Support::none},
+      {"score", [](const Given& o) { return o.score.has_value(); }, Support::none},
+      {"mask", [](const Given& o) { return o.mask.has_value(); }, Support::none},
+      {"query_offsets", [](const Given& o) { return o.query_offsets.has_value(); }, Support::none},
+      {"key_offsets", [](const Given& o) { return o.key_offsets.has_value(); }, Support::none},
+      {"block_mask", [](const Given& o) { return o.block_mask.has_value(); }, Support::none},
+      {"dropout", [](const Given& o) { return o.dropout.probability != 0; }, Support::none},
+      {"dropout_state", [](const Given& o) { return o.dropout_state.has_value(); }, Support::none},
+      {"dropout_mask", [](const Given& o) { return o.dropout_mask.has_value(); }, Support::none},
+      {"cu_seqlens_q", [](const Given& o) { return o.cu_seqlens_q.has_value(); }, Support::none},
+      {"cu_seqlens_kv", [](const Given& o) { return o.cu_seqlens_kv.has_value(); }, Support::none},
+      {"seqused_q", [](const Given& o) { return o.seqused_q.has_value(); }, Support::none},
+      {"seqused_kv", [](const Given& o) { return o.seqused_kv.has_value(); }, Support::none},
+      {"leftpad_kv", [](const Given& o) { return o.leftpad_kv.has_value(); }, Support::none},
+      {"batch_indices_kv", [](const Given& o) { return o.batch_indices_kv.has_value(); }, Support::none},
+      {"page_table", [](const Given& o) { return o.page_table.has_value(); }, Support::none},
+      {"k_scale", [](const Given& o) { return o.k_scale.has_value(); }, Support::none},
+      {"v_scale", [](const Given& o) { return o.v_scale.has_value(); }, Support::none},
+      {"q_scale", [](const Given& o) { return o.q_scale.has_value(); }, Support::none},
+      {"accumulate", [](const Given& o) { return o.accumulate != Accumulate::exact; }, Support::none},
+      {"out_dtype", [](const Given& o) { return o.out_dtype.has_value(); }, Support::none},
+      {"max_seqlen_q", [](const Given& o) { return o.max_seqlen_q != 0; }, Support::none},
+      {"max_seqlen_kv", [](const Given& o) { return o.max_seqlen_kv != 0; }, Support::none},
+      {"fixed_split_size", [](const Given& o) { return o.fixed_split_size != 0; }, Support::none},
+      {"plan", [](const Given& o) { return o.plan != nullptr; }, Support::none},
+      {"variant", [](const Given& o) { return o.variant.has_value(); }, Support::none},
+  };
+  return rows;
+}
+
+HeadShare heads_of(const Sizes& sizes, int ranks_of_host, int rank_in_host) {
+  const std::int64_t each = sizes.num_heads_q / ranks_of_host, group = sizes.num_heads_q / sizes.num_heads_kv;
+  const std::int64_t first = each * rank_in_host, first_kv = first / group;
+  return {{first, each}, {first_kv, (first + each - 1) / group + 1 - first_kv}};
+}
+
+Plan plan_of(Scheme scheme, const Options& options, int rank) {
+  Plan plan;
+  plan.scheme = scheme;
+  plan.hosts = hosts_of(options, ranks_of_host(scheme, options));
+  const int host = rank / plan.hosts.ranks_of_host;
+  const Nodes nodes = plan.hosts.nodes();
+  plan.schedule = nodes.count() == 1             ? whole_schedule(nodes)
+                  : scheme == Scheme::all_gather ? all_gather_schedule(nodes, host)
+                                                 : ring_schedule(nodes, host);
+  return plan;
+}
+
+void check(const Sizes& sizes, const Options& options) {
+  for (const OptionSupport& row : option_supports())
+    if (row.support == Support::none && row.is_given(options.attention))
+      throw Error(ErrorCode::unsupported, fmt::format("{}: must not be given over several GPUs, was", row.name));
+  if (sizes.dtype != DType::f16 && sizes.dtype != DType::bf16)
+    throw Error(ErrorCode::unsupported,
+                fmt::format("q: dtype must be f16 or bf16 over several GPUs, was {}", to_string(sizes.dtype)));
+  problem_of(sizes.dtype, static_cast<int>(sizes.head_dim), static_cast<int>(sizes.head_dim_v), options.attention);
+  if (sizes.num_heads_kv < 1 || sizes.num_heads_q % sizes.num_heads_kv != 0)
+    reject("num_heads_q: must be a multiple of num_heads_kv, {}, was {}", sizes.num_heads_kv, sizes.num_heads_q);
+  check_layouts(options);
+  check_machine(options);
+}
+
+std::string why_not(Scheme scheme, const Sizes& sizes, const Options& options) {
+  if (!has_whole_sequences(scheme, options))
+    for (const OptionSupport& row : option_supports())
+      if (row.support == Support::whole_sequences && row.is_given(options.attention))
+        return fmt::format("{}: must not be given with scheme {}, whose calls have parts of sequences, was", row.name,
+                           to_string(scheme));
+  const int shares = ranks_of_host(scheme, options);
+  if (sizes.num_heads_q % shares != 0)
+    return fmt::format("num_heads_q: must be a multiple of the {} ranks that share out heads by scheme {}, was {}",
+                       shares, to_string(scheme), sizes.num_heads_q);
+  if (sizes.num_heads_kv % shares != 0 && shares % sizes.num_heads_kv != 0)
+    return fmt::format(
+        "num_heads_kv: must divide the {} ranks that share out heads by scheme {}, or be a multiple, "
+        "was {}",
+        shares, to_string(scheme), sizes.num_heads_kv);
+  return "";
+}
+
+Scheme chosen_scheme(const Sizes& sizes, const Options& options) {
+  if (options.scheme == Scheme::automatic) return estimates(sizes, options).front().scheme;
+  const std::string problem = why_not(options.scheme, sizes, options);
+  if (!problem.empty()) throw Error(ErrorCode::unsupported, problem);
+  return options.scheme;
+}
+
+}  // namespace flashjit::distributed

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// From options and sizes to what a rank does: which scheme, and its schedule.
+#pragma once
+
+#include <vector>
+
+#include "distributed/schedule.h"
+
+namespace flashjit::distributed {
+
+// What options need of a scheme.
+enum class Support {
+  every_scheme,
+  whole_sequences,  // calls that have them: positions in part of a sequence cannot be told to what the option does
+  none,
+};
+struct OptionSupport {
+  const char* name;
+  bool (*is_given)(const AttentionOptions&);
+  Support support;
+};
+// Of all options that are not served by every scheme.
+const std::vector<OptionSupport>& option_supports();
+
+// Heads that a rank of a host has of all, of queries and of keys.
+struct HeadShare {
+  RowRange queries, keys;
+};
+HeadShare heads_of(const Sizes& sizes, int ranks_of_host, int rank_in_host);
+
+struct Plan {
+  Scheme scheme = Scheme::ring;
+  Hosts hosts;
+  Schedule schedule;  // of the rank's host
+};
+// For options that were checked. automatic is none.
+Plan plan_of(Scheme scheme, const Options& options, int rank);
+
+// Throws Error(invalid_argument) and Error(unsupported), which name what is wrong, for what no scheme could do.
+void check(const Sizes& sizes, const Options& options);
+// Why a scheme cannot do it; empty where it can.
+std::string why_not(Scheme scheme, const Sizes& sizes, const Options& options);
+// What options ask for, or the fastest. Throws Error(unsupported).
+Scheme chosen_scheme(const Sizes& sizes, const Options& options);
+
+}  // namespace flashjit::distributed

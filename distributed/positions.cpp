@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distributed/positions.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace flashjit::distributed {
+namespace {
+
+// Farther than any two rows are apart, and sums of a few of it are no overflow.
+constexpr std::int64_t kFar = std::int64_t{1} << 60;
+
+std::int64_t floor_quotient(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+
+// Query row i sees the key rows from i + low to i + high.
+struct Band {
+  std::int64_t low = -kFar, high = kFar;
+};
+
+Band band(const Span& queries, const Span& keys, const Window& mask) {
+  const std::int64_t apart = queries.first - keys.first, step = queries.count > 1 ? queries.step : keys.step;
+  Band found;
+  if (mask.left >= 0 && mask.left < kFar) found.low = -floor_quotient(mask.left - apart, step);
+  if (mask.right >= 0 && mask.right < kFar) found.high = floor_quotient(mask.right + apart, step);
+  return found;
+}
+
+double triangle(double side) { return side > 0 ? side * (side + 1) / 2 : 0; }
+
+// Of so many keys at the end that the first row does not see, and one less in each further one, those that there are.
+double hidden_pairs(std::int64_t first_row, std::int64_t queries, std::int64_t keys) {
+  const double first = static_cast<double>(first_row), rows = static_cast<double>(queries),
+               columns = static_cast<double>(keys);
+  return triangle(first) - triangle(first - rows) - triangle(first - columns) + triangle(first - rows - columns);
+}
+
+// The call of rows that the band is of: its window is aligned so that the last query stands at the last key.
+Window window_of(const Band& of, std::int64_t queries, std::int64_t keys) {
+  Window window;
+  if (of.high < keys - 1) window.right = of.high - (keys - queries);
+  if (of.low > 1 - queries) window.left = keys - queries - of.low;
+  return window;
+}
+
+}  // namespace
+
+std::optional<Sight> sight(const Span& queries, const Span& keys, const Window& mask) {
+  if (queries.count == 0 || keys.count == 0) return std::nullopt;
+  Band of = band(queries, keys, mask);
+  if (of.low > of.high) return std::nullopt;
+  const std::int64_t first = std::max<std::int64_t>(0, of.low),
+                     last = std::min(keys.count - 1, queries.count - 1 + of.high);
+  const std::int64_t last_query = std::min(queries.count - 1, last - of.low);
+  if (first > last || last_query < 0) return std::nullopt;
+  Sight found;
+  found.queries = last_query + 1;
+  found.keys = {first, last - first + 1};
+  of.low -= first;
+  of.high -= first;
+  found.window = window_of(of, found.queries, found.keys.count);
+  // The keys behind what rows see, and, as the last row sees it from the other end, those before it.
+  found.pairs = static_cast<double>(found.queries) * static_cast<double>(found.keys.count) -
+                hidden_pairs(found.keys.count - 1 - of.high, found.queries, found.keys.count) -
+                hidden_pairs(found.queries - 1 + of.low, found.queries, found.keys.count);
+  return found;
+}
+
+std::int64_t length(const std::vector<Span>& spans) {
+  std::int64_t sum = 0;
+  for (const Span& span : spans) sum += span.count;
+  return sum;
+}
+
+std::vector<Piece> pieces(const std::vector<Span>& spans) {
+  std::vector<Piece> all;
+  std::int64_t row = 0;
+  for (const Span& span : spans) {
+    all.push_back({span, row});
+    row += span.count;
+  }
+  return all;
+}
+
+std::vector<Piece> seen(const std::vector<Span>& queries, const std::vector<Span>& keys, const Window& mask) {
+  std::vector<Piece> found;
+  for (const Piece& of : pieces(keys)) {
+    std::int64_t first = of.span.count, end = 0;
+    for (const Span& by : queries)
+      if (const std::optional<Sight> view = sight(by, of.span, mask)) {
+        first = std::min(first, view->keys.first);
+        end = std::max(end, view->keys.first + view->keys.count);
+      }
+    if (first < end)
+      found.push_back({{of.span.first + first * of.span.step, end - first, of.span.step}, of.row + first});
+  }
+  return found;
+}
+
+std::vector<Span> joined(std::vector<Span> spans) {
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.first < b.first; });
+  std::vector<Span> found;
+  for (const Span& span : spans) {
+    if (!found.empty() && found.back().step == 1 && span.step == 1 &&
+        found.back().first + found.back().count == span.first)
+      found.back().count += span.count;
+    else
+      found.push_back(span);
+  }
+  return found;
+}
+
+RowsOfSpan rows_of(const Span& span, const std::vector<Span>& in) {
+  for (const Piece& of : pieces(in)) {
+    const std::int64_t behind = span.first - of.span.first;
+    const bool begins_here = behind >= 0 && behind % of.span.step == 0 && behind / of.span.step < of.span.count;
+    if (begins_here) return {of.row + behind / of.span.step, std::max<std::int64_t>(1, span.step / of.span.step)};
+  }
+  throw std::logic_error("positions that a tensor should have are not in it");
+}
+
+}  // namespace flashjit::distributed

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distributed/row_sum.h"
+
+#include <utility>
+
+namespace flashjit::distributed {
+namespace {
+
+// What is kept of results in the dtype of the output before they become a sum in f32: that takes as much memory again.
+constexpr std::size_t kMostPending = 4;
+
+}  // namespace
+
+RowSum::RowSum(const Workspace& work, const QueryRows& rows, const AttentionOptions& options, std::int64_t parts)
+    : work_(work), rows_(rows), options_(options), parts_(parts) {
+  options_.causal = false;  // windows of sights say it
+  options_.stream = work.stream();
+}
+
+RowSum::Part RowSum::make_part(DType dtype) const {
+  const Dims& shape = rows_.out.shape;
+  return {work_.allocate(dtype, shape),
+          work_.allocate(DType::f32, {shape[batch_dim], shape[heads_dim], shape[seqlen_dim]})};
+}
+
+void RowSum::attend(const RowRange& of, const Tensor& k, const Tensor& v, const Window& window, const Tensor& out,
+                    const std::optional<Tensor>& lse) const {
+  const RowsView view{of.first, of.count};
+  AttentionOptions options = options_;
+  options.window = window;
+  options.lse.reset();
+  if (lse) options.lse = lse_rows(*lse, view);
+  work_.engine().attention(rows(rows_.q, view), k, v, rows(out, view), options);
+}
+
+void RowSum::add(const Tensor& k, const Tensor& v, const Sight& sight) {
+  const std::int64_t seqlen = rows_.q.shape[seqlen_dim];
+  const bool is_all = parts_ == 1;
+  if (!is_all) pending_.push_back(make_part(rows_.out.dtype));
+  const Tensor& out = is_all ? rows_.out : pending_.back().out.view();
+  const std::optional<Tensor> lse = is_all ? rows_.lse : std::optional<Tensor>(pending_.back().lse.view());
+  const RowsView keys{sight.keys.first, sight.keys.count}, none{0, 0};
+  attend({0, sight.queries}, rows(k, keys), rows(v, keys), sight.window, out, lse);
+  if (sight.queries < seqlen)
+    attend({sight.queries, seqlen - sight.queries}, rows(k, none), rows(v, none), {}, out, lse);
+  options_.sinks.reset();
+  if (pending_.size() == kMostPending && parts_ > static_cast<std::int64_t>(kMostPending)) fold();
+}
+
+void RowSum::merge(const std::vector<Partial>& parts, const Tensor& out, const std::optional<Tensor>& lse) const {
+  MergeOptions options;
+  options.lse = lse;
+  options.stream = work_.stream();
+  work_.engine().merge(parts, out, options);
+}
+
+std::vector<Partial> RowSum::pending() const {
+  std::vector<Partial> parts;
+  for (const Part& part : pending_) parts.push_back(part.view());
+  return parts;
+}
+
+void RowSum::fold() {
+  Part folded = make_part(DType::f32);
+  merge(pending(), folded.out, folded.lse.view());
+  pending_.clear();
+  if (sum_)
+    merge({sum_->view(), folded.view()}, sum_->out, sum_->lse.view());
+  else
+    sum_ = std::move(folded);
+}
+
+void RowSum::finish(const Tensor& k, const Tensor& v) {
+  if (parts_ == 1) return;
+  if (parts_ == 0) {
+    attend({0, rows_.q.shape[seqlen_dim]}, rows(k, {0, 0}), rows(v, {0, 0}), {}, rows_.out, rows_.lse);
+    return;
+  }
+  if (sum_ && !pending_.empty()) fold();
+  merge(sum_ ? std::vector<Partial>{sum_->view()} : pending(), rows_.out, rows_.lse);
+}
+
+}  // namespace flashjit::distributed

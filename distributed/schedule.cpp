@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distributed/schedule.h"
+
+namespace flashjit::distributed {
+namespace {
+
+std::vector<BlockCall> calls_on(const std::vector<Span>& queries, const std::vector<Piece>& block, const Window& mask) {
+  std::vector<BlockCall> calls;
+  for (std::size_t i = 0; i < queries.size(); ++i)
+    for (const Piece& of : block)
+      if (std::optional<Sight> view = sight(queries[i], of.span, mask)) {
+        view->keys.first += of.row;
+        calls.push_back({i, *view});
+      }
+  return calls;
+}
+
+std::vector<Transfer> sends_to(const Nodes& nodes, int from, int to) {
+  std::vector<Transfer> sends;
+  for (const Piece& piece :
+       seen(nodes.queries[static_cast<std::size_t>(to)], nodes.keys[static_cast<std::size_t>(from)], nodes.mask))
+    sends.push_back({to, {piece.row, piece.span.count}});
+  return sends;
+}
+
+std::vector<Span> spans_of(const std::vector<Piece>& pieces) {
+  std::vector<Span> spans;
+  for (const Piece& piece : pieces) spans.push_back(piece.span);
+  return spans;
+}
+
+std::vector<Span> joined_of_host(const std::vector<std::vector<Span>>& of_ranks, int host, int ranks_of_host) {
+  std::vector<Span> spans;
+  for (int i = 0; i < ranks_of_host; ++i) {
+    const std::vector<Span>& of_rank = of_ranks[static_cast<std::size_t>(host * ranks_of_host + i)];
+    spans.insert(spans.end(), of_rank.begin(), of_rank.end());
+  }
+  return joined(std::move(spans));
+}
+
+// As if the sequence were shared out in the order of ranks.
+std::vector<std::vector<Span>> numbered_by_rank(const Sharding& sharding) {
+  std::vector<std::vector<Span>> all;
+  std::int64_t first = 0;
+  for (int rank = 0; rank < sharding.ranks(); ++rank) {
+    const std::int64_t count = sharding.length(rank);
+    all.emplace_back();
+    if (count > 0) all.back().push_back({first, count, 1});
+    first += count;
+  }
+  return all;
+}
+
+// offset: of position 0.
+std::vector<std::vector<Span>> positions(const Sharding& sharding, std::int64_t offset) {
+  std::vector<std::vector<Span>> all;
+  for (int rank = 0; rank < sharding.ranks(); ++rank) {
+    all.push_back(sharding.spans(rank));
+    for (Span& span : all.back()) span.first += offset;
+  }
+  return all;
+}
+
+// Which all ranks of a single host have between them, whatever the layout.
+std::vector<Span> whole(const std::vector<Span>& spans, std::int64_t first) {
+  const std::int64_t count = length(spans);
+  return count == 0 ? std::vector<Span>{} : std::vector<Span>{{first, count, 1}};
+}
+
+}  // namespace
+
+Schedule whole_schedule(const Nodes& nodes) {
+  const std::int64_t queries = length(nodes.queries.front()), keys = length(nodes.keys.front());
+  Step step;
+  step.own = true;
+  if (queries > 0) {
+    const std::optional<Sight> cut = sight(nodes.queries.front().front(), {0, keys, 1}, nodes.mask);
+    step.calls.push_back({0, {queries, {0, keys}, nodes.mask, cut ? cut->pairs : 0}});
+  }
+  return {step};
+}
+
+Schedule ring_schedule(const Nodes& nodes, int node) {
+  const std::vector<Span>& queries = nodes.queries[static_cast<std::size_t>(node)];
+  Schedule schedule;
+  for (int i = 0; i < nodes.count(); ++i) {
+    const int from = (node - i + nodes.count()) % nodes.count(), to = (node + i) % nodes.count();
+    const std::vector<Piece> needed = seen(queries, nodes.keys[static_cast<std::size_t>(from)], nodes.mask);
+    Step step;
+    step.own = i == 0;
+    if (step.own) {
+      step.calls = calls_on(queries, needed, nodes.mask);
+    } else {
+      const std::vector<Piece> block = pieces(spans_of(needed));
+      step.block_rows = length(spans_of(needed));
+      for (const Piece& piece : block) step.receives.push_back({from, {piece.row, piece.span.count}});
+      step.sends = sends_to(nodes, node, to);
+      step.calls = calls_on(queries, block, nodes.mask);
+    }
+    schedule.push_back(std::move(step));
+  }
+  return schedule;
+}
+
+Schedule all_gather_schedule(const Nodes& nodes, int node) {
+  const std::vector<Span>& queries = nodes.queries[static_cast<std::size_t>(node)];
+  std::vector<std::vector<Piece>> needed;
+  std::vector<Span> all;
+  for (const std::vector<Span>& keys : nodes.keys) {
+    needed.push_back(seen(queries, keys, nodes.mask));
+    for (const Piece& piece : needed.back()) all.push_back(piece.span);
+  }
+  const std::vector<Span> block = joined(std::move(all));
+  Step step;
+  step.block_rows = length(block);
+  for (int peer = 0; peer < nodes.count(); ++peer) {
+    for (const Piece& piece : needed[static_cast<std::size_t>(peer)])
+      step.receives.push_back({peer, {rows_of(piece.span, block).first, piece.span.count}});
+    const std::vector<Transfer> sends = sends_to(nodes, node, peer);
+    step.sends.insert(step.sends.end(), sends.begin(), sends.end());
+  }
+  step.calls = calls_on(queries, pieces(block), nodes.mask);
+  return {step};
+}
+
+std::vector<Span> Hosts::queries_of(int host) const {
+  const std::vector<Span> spans = joined_of_host(queries, host, ranks_of_host);
+  return count() > 1 || spans.empty() ? spans : whole(spans, spans.front().first);
+}
+
+std::vector<Span> Hosts::keys_of(int host) const {
+  const std::vector<Span> spans = joined_of_host(keys, host, ranks_of_host);
+  return count() > 1 || spans.empty() ? spans : whole(spans, spans.front().first);
+}
+
+Nodes Hosts::nodes() const {
+  Nodes nodes;
+  nodes.mask = mask;
+  for (int host = 0; host < count(); ++host) {
+    nodes.queries.push_back(queries_of(host));
+    nodes.keys.push_back(keys_of(host));
+  }
+  return nodes;
+}
+
+Hosts hosts_of(const Options& options, int ranks_of_host) {
+  const Sharding& queries = options.queries;
+  const Sharding& keys = options.keys ? *options.keys : queries;
+  Hosts hosts;
+  hosts.ranks_of_host = ranks_of_host;
+  hosts.mask = options.attention.window;
+  if (options.attention.causal) hosts.mask.right = 0;
+  const bool masked = hosts.mask.left >= 0 || hosts.mask.right >= 0;
+  hosts.queries = masked ? positions(queries, keys.seqlen() - queries.seqlen()) : numbered_by_rank(queries);
+  hosts.keys = masked ? positions(keys, 0) : numbered_by_rank(keys);
+  return hosts;
+}
+
+}  // namespace flashjit::distributed

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distributed/workspace.h"
+
+#include <utility>
+
+namespace flashjit::distributed {
+namespace {
+
+Tensor moved(Tensor tensor, int dim, std::int64_t first, std::int64_t count) {
+  tensor.data =
+      static_cast<char*>(tensor.data) + first * tensor.strides[dim] * static_cast<std::int64_t>(size_of(tensor.dtype));
+  tensor.shape[dim] = count;
+  return tensor;
+}
+
+Tensor stepped(const Tensor& tensor, int dim, const RowsView& of) {
+  Tensor view = moved(tensor, dim, of.first, of.count);
+  view.strides[dim] *= of.step;
+  return view;
+}
+
+constexpr int kLseHeadsDim = 1, kLseSeqlenDim = 2;
+
+}  // namespace
+
+Tensor rows(const Tensor& tensor, const RowsView& of) { return stepped(tensor, seqlen_dim, of); }
+Tensor heads(const Tensor& tensor, std::int64_t first, std::int64_t count) {
+  return moved(tensor, heads_dim, first, count);
+}
+Tensor lse_rows(const Tensor& lse, const RowsView& of) { return stepped(lse, kLseSeqlenDim, of); }
+Tensor lse_heads(const Tensor& lse, std::int64_t first, std::int64_t count) {
+  return moved(lse, kLseHeadsDim, first, count);
+}
+
+bool is_empty(const Tensor& tensor) noexcept {
+  for (const std::int64_t size : tensor.shape)
+    if (size == 0) return true;
+  return false;
+}
+
+bool is_packed(const Tensor& tensor) noexcept {
+  const Dims packed = packed_strides(tensor.shape);
+  for (int i = 0; i < packed.size(); ++i)
+    if (tensor.shape[i] > 1 && tensor.strides[i] != packed[i]) return false;
+  return true;
+}
+
+Workspace::Workspace(Engine& engine, Group& group, Stream stream)
+    : engine_(engine), transport_(group.transport()), zeros_(group.impl_->zeros), stream_(stream) {}
+
+DeviceTensor Workspace::allocate(DType dtype, const Dims& shape) const {
+  return DeviceTensor::allocate(dtype, shape, stream_, transport_.device());
+}
+
+void Workspace::copy(const Tensor& from, const Tensor& to) const {
+  const std::int64_t of_row = from.shape[heads_dim];
+  auto zeros = zeros_.find(of_row);
+  if (zeros == zeros_.end())
+    zeros = zeros_.emplace(of_row, HostTensor(DType::f32, {of_row}).to_device(stream_, transport_.device())).first;
+  // Rows and heads change places, so that one row of zeros is the LSE of all.
+  const auto turned = [](Tensor view) {
+    std::swap(view.shape[seqlen_dim], view.shape[heads_dim]);
+    std::swap(view.strides[seqlen_dim], view.strides[heads_dim]);
+    return view;
+  };
+  const Tensor lse(zeros->second.data(), DType::f32, {from.shape[batch_dim], from.shape[seqlen_dim], of_row},
+                   {0, 0, 1});
+  MergeOptions options;
+  options.stream = stream_;
+  engine_.merge({{turned(from), lse}}, turned(to), options);
+}
+
+void Workspace::copy(const Partial& from, const Partial& to) const {
+  // The last dimension of an LSE must be contiguous: so each row is a batch entry, of one row.
+  const auto entry = [](const Partial& of, std::int64_t i) {
+    const Tensor &out = of.out, &lse = of.lse;
+    Partial view = of;
+    view.out.data = moved(out, batch_dim, i, 1).data;
+    view.out.shape = {out.shape[seqlen_dim], 1, out.shape[heads_dim], out.shape[head_dim_dim]};
+    view.out.strides = {out.strides[seqlen_dim], out.strides[seqlen_dim], out.strides[heads_dim], 1};
+    view.lse.data = moved(lse, batch_dim, i, 1).data;
+    view.lse.shape = {lse.shape[kLseSeqlenDim], lse.shape[kLseHeadsDim], 1};
+    view.lse.strides = {lse.strides[kLseSeqlenDim], lse.strides[kLseHeadsDim], 1};
+    return view;
+  };
+  for (std::int64_t i = 0; i < from.out.shape[batch_dim]; ++i) {
+    const Partial into = entry(to, i);
+    MergeOptions options;
+    options.stream = stream_;
+    options.lse = into.lse;
+    engine_.merge({entry(from, i)}, into.out, options);
+  }
+}
+
+ViewExchange::ViewExchange(ViewExchange&& other) noexcept
+    : work_(other.work_),
+      exchange_(std::move(other.exchange_)),
+      unpacked_(std::move(other.unpacked_)),
+      own_sends_(std::move(other.own_sends_)),
+      own_receives_(std::move(other.own_receives_)),
+      staged_(std::move(other.staged_)),
+      started_(std::exchange(other.started_, std::nullopt)) {}
+
+ViewExchange::~ViewExchange() {
+  if (started_) work_->transport().abort();
+}
+
+DeviceTensor& ViewExchange::stage(DType dtype, const Dims& shape) {
+  return staged_.emplace_back(work_->allocate(dtype, shape));
+}
+
+void ViewExchange::send(int peer, const Tensor& view) {
+  if (is_empty(view)) return;
+  if (peer == work_->transport().rank()) {
+    own_sends_.push_back({{view, {}}, {}});
+  } else if (is_packed(view)) {
+    exchange_.sends.push_back({peer, view});
+  } else {
+    const Tensor packed = stage(view.dtype, view.shape);
+    work_->copy(view, packed);
+    exchange_.sends.push_back({peer, packed});
+  }
+}
+
+void ViewExchange::receive(int peer, const Tensor& view) {
+  if (is_empty(view)) return;
+  if (peer == work_->transport().rank()) {
+    own_receives_.push_back({{}, {view, {}}});
+  } else if (is_packed(view)) {
+    exchange_.receives.push_back({peer, view});
+  } else {
+    const Tensor packed = stage(view.dtype, view.shape);
+    exchange_.receives.push_back({peer, packed});
+    unpacked_.push_back({{packed, {}}, {view, {}}});
+  }
+}
+
+void ViewExchange::send(int peer, const Partial& of) {
+  if (is_empty(of.out)) return;
+  if (peer == work_->transport().rank()) {
+    own_sends_.push_back({of, {}, true});
+    return;
+  }
+  const Partial packed{stage(of.out.dtype, of.out.shape), stage(DType::f32, of.lse.shape)};
+  work_->copy(of, packed);
+  exchange_.sends.push_back({peer, packed.out});
+  exchange_.sends.push_back({peer, packed.lse});
+}
+
+void ViewExchange::receive(int peer, const Partial& of) {
+  if (is_empty(of.out)) return;
+  if (peer == work_->transport().rank()) {
+    own_receives_.push_back({{}, of, true});
+    return;
+  }
+  const Partial packed{stage(of.out.dtype, of.out.shape), stage(DType::f32, of.lse.shape)};
+  exchange_.receives.push_back({peer, packed.out});
+  exchange_.receives.push_back({peer, packed.lse});
+  unpacked_.push_back({packed, of, true});
+}
+
+void ViewExchange::start() {
+  if (!exchange_.sends.empty() || !exchange_.receives.empty())
+    started_ = work_->transport().start(exchange_, work_->stream());
+  for (std::size_t i = 0; i < own_sends_.size(); ++i) {
+    own_receives_[i].from = own_sends_[i].from;
+    unpacked_.push_back(own_receives_[i]);
+  }
+}
+
+void ViewExchange::finish() {
+  if (started_) work_->transport().finish(*started_, work_->stream());
+  started_.reset();
+  for (const Copied& of : unpacked_) {
+    if (of.has_lse)
+      work_->copy(of.from, of.to);
+    else
+      work_->copy(of.from.out, of.to.out);
+  }
+}
+
+}  // namespace flashjit::distributed

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a call works with: its engine, its rank's end of the group, its stream, and memory and copies on it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "flashjit/distributed.h"
+
+namespace flashjit::distributed {
+
+// Dimensions of rows, and of the LSE of rows.
+enum RowsDim { batch_dim, seqlen_dim, heads_dim, head_dim_dim };
+
+// Views of some of a tensor's rows and heads.
+struct RowsView {
+  std::int64_t first = 0, count = 0, step = 1;
+};
+Tensor rows(const Tensor& tensor, const RowsView& of);
+Tensor heads(const Tensor& tensor, std::int64_t first, std::int64_t count);
+Tensor lse_rows(const Tensor& lse, const RowsView& of);
+Tensor lse_heads(const Tensor& lse, std::int64_t first, std::int64_t count);
+bool is_empty(const Tensor& tensor) noexcept;
+bool is_packed(const Tensor& tensor) noexcept;
+
+class Workspace {
+ public:
+  Workspace(Engine& engine, Group& group, Stream stream);
+
+  Engine& engine() const noexcept { return engine_; }
+  Transport& transport() const noexcept { return transport_; }
+  Stream stream() const noexcept { return stream_; }
+  DeviceTensor allocate(DType dtype, const Dims& shape) const;
+
+  // Rows of one shape and dtype, of any strides. The public API's kernel that joins partial results, given one, is a
+  // copy: of each number but the sign of a zero.
+  void copy(const Tensor& from, const Tensor& to) const;
+  // The same of rows and their LSE.
+  void copy(const Partial& from, const Partial& to) const;
+
+ private:
+  Engine& engine_;
+  Transport& transport_;
+  std::map<std::int64_t, DeviceTensor>& zeros_;  // of the group, by how many they are
+  Stream stream_;
+};
+
+// A group, and what is kept from call to call.
+struct Group::Impl {
+  std::unique_ptr<Transport> transport;
+  std::map<std::int64_t, DeviceTensor> zeros;
+};
+
+// An exchange of views of any strides: what is not packed goes through memory of its own, and what a rank sends to
+// itself is copied. Empty views are no messages. One that is left behind unfinished aborts the group, as its memory is
+// about to be freed.
+class ViewExchange {
+ public:
+  explicit ViewExchange(const Workspace& work) : work_(&work) {}
+  ViewExchange(ViewExchange&& other) noexcept;
+  ViewExchange& operator=(ViewExchange&&) = delete;
+  ~ViewExchange();
+
+  void send(int peer, const Tensor& view);
+  void receive(int peer, const Tensor& view);
+  // Rows and their LSE.
+  void send(int peer, const Partial& rows);
+  void receive(int peer, const Partial& rows);
+  void start();
+  void finish();
+
+ private:
+  // What is copied once all is there.
+  struct Copied {
+    Partial from, to;
+    bool has_lse = false;
+  };
+  DeviceTensor& stage(DType dtype, const Dims& shape);
+
+  const Workspace* work_;
+  Exchange exchange_;
+  std::vector<Copied> unpacked_, own_sends_, own_receives_;
+  std::vector<DeviceTensor> staged_;
+  std::optional<std::uint64_t> started_;
+};
+
+}  // namespace flashjit::distributed

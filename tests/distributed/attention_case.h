@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over shards, and the same over the whole sequences by the reference.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "flashjit/distributed.h"
+#include "flashjit/flashjit.h"
+#include "tests/distributed/in_process.h"
+
+namespace flashjit::tests {
+
+struct AttentionCase {
+  distributed::Layout layout = distributed::Layout::contiguous;
+  distributed::Scheme scheme = distributed::Scheme::ring;
+  int ranks = 2, ranks_of_host = 0;
+  std::int64_t batch = 1, seqlen_q = 37, seqlen_kv = 37, num_heads_q = 4, num_heads_kv = 2, head_dim = 16;
+  DType dtype = DType::bf16;
+  AttentionOptions options = {};
+
+  distributed::Options distributed_options() const {
+    distributed::Options given{distributed::Sharding(layout, seqlen_q, ranks),
+                               distributed::Sharding(layout, seqlen_kv, ranks), options, scheme, ranks_of_host};
+    return given;
+  }
+  std::string text() const {
+    return std::string(to_string(scheme)) + " " + to_string(layout) + ", ranks " + std::to_string(ranks) + " of " +
+           std::to_string(ranks_of_host) + ", batch " + std::to_string(batch) + ", seqlen " + std::to_string(seqlen_q) +
+           " " + std::to_string(seqlen_kv) + ", heads " + std::to_string(num_heads_q) + " " +
+           std::to_string(num_heads_kv) + (options.causal ? ", causal" : "") + ", window " +
+           std::to_string(options.window.left) + " " + std::to_string(options.window.right);
+  }
+};
+
+struct WholeTensors {
+  explicit WholeTensors(const AttentionCase& of)
+      : q(HostTensor::random_normal(of.dtype, {of.batch, of.seqlen_q, of.num_heads_q, of.head_dim}, 1)),
+        k(HostTensor::random_normal(of.dtype, {of.batch, of.seqlen_kv, of.num_heads_kv, of.head_dim}, 2)),
+        v(HostTensor::random_normal(of.dtype, {of.batch, of.seqlen_kv, of.num_heads_kv, of.head_dim}, 3)) {}
+  HostTensor q, k, v;
+};
+
+struct WholeResult {
+  HostTensor out, lse;
+};
+
+inline void rethrow_first(const std::vector<std::exception_ptr>& thrown) {
+  for (const std::exception_ptr& error : thrown)
+    if (error) std::rethrow_exception(error);
+}
+
+// told: what ranks are told of how tensors are sharded, if that is not the truth.
+inline WholeResult attention_over_shards(Engine& engine, World& world, const AttentionCase& of,
+                                         const distributed::Options* told = nullptr) {
+  const WholeTensors whole(of);
+  const distributed::Options truth = of.distributed_options();
+  std::vector<HostTensor> outs(static_cast<std::size_t>(of.ranks)), lses(outs.size());
+  rethrow_first(on_ranks(world, [&](distributed::Group& group) {
+    const int rank = group.rank();
+    const HostTensor q = distributed::shard(whole.q, truth.queries, rank),
+                     k = distributed::shard(whole.k, *truth.keys, rank),
+                     v = distributed::shard(whole.v, *truth.keys, rank);
+    HostTensor lse(DType::f32, {of.batch, of.num_heads_q, truth.queries.length(rank)});
+    distributed::Options given = told ? *told : truth;
+    given.attention.lse = lse.view();
+    outs[static_cast<std::size_t>(rank)] =
+        HostTensor::from_device(distributed::attention(engine, group, q.view(), k.view(), v.view(), given));
+    lses[static_cast<std::size_t>(rank)] = std::move(lse);
+  }));
+  return {distributed::gather(outs, truth.queries), distributed::gather(lses, truth.queries, 2)};
+}
+
+inline bool is_right(const WholeResult& found, const AttentionCase& of) {
+  const WholeTensors whole(of);
+  const reference::Result exact = reference::attention(whole.q.view(), whole.k.view(), whole.v.view(), of.options),
+                          low = reference::attention_in_low_precision(whole.q.view(), whole.k.view(), whole.v.view(),
+                                                                      of.options);
+  return reference::compare(found.out, exact, low).passed && reference::compare_lse(found.lse, exact, low).passed;
+}
+
+inline bool is_same(const WholeResult& a, const WholeResult& b) {
+  return a.out.to_doubles() == b.out.to_doubles() && a.lse.to_doubles() == b.lse.to_doubles();
+}
+
+}  // namespace flashjit::tests
