@@ -2,25 +2,12 @@
 // From options and sizes to what a rank does: which scheme, and its schedule.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "distributed/schedule.h"
 
 namespace flashjit::distributed {
-
-// What options need of a scheme.
-enum class Support {
-  every_scheme,
-  whole_sequences,  // calls that have them: positions in part of a sequence cannot be told to what the option does
-  none,
-};
-struct OptionSupport {
-  const char* name;
-  bool (*is_given)(const AttentionOptions&);
-  Support support;
-};
-// Of all options that are not served by every scheme.
-const std::vector<OptionSupport>& option_supports();
 
 // Heads that a rank of a host has of all, of queries and of keys.
 struct HeadShare {

@@ -42,6 +42,21 @@ Window window_of(const Band& of, std::int64_t queries, std::int64_t keys) {
   return window;
 }
 
+// Rows of the keys, ascending and apart from each other.
+std::vector<RowRange> seen_of(const Span& keys, const std::vector<Span>& queries, const Window& mask) {
+  std::vector<RowRange> ranges, apart;
+  for (const Span& by : queries)
+    if (const std::optional<Sight> view = sight(by, keys, mask)) ranges.push_back(view->keys);
+  std::sort(ranges.begin(), ranges.end(), [](const RowRange& a, const RowRange& b) { return a.first < b.first; });
+  for (const RowRange& range : ranges) {
+    if (apart.empty() || range.first > apart.back().first + apart.back().count)
+      apart.push_back(range);
+    else
+      apart.back().count = std::max(apart.back().count, range.first + range.count - apart.back().first);
+  }
+  return apart;
+}
+
 }  // namespace
 
 std::optional<Sight> sight(const Span& queries, const Span& keys, const Window& mask) {
@@ -83,16 +98,9 @@ std::vector<Piece> pieces(const std::vector<Span>& spans) {
 
 std::vector<Piece> seen(const std::vector<Span>& queries, const std::vector<Span>& keys, const Window& mask) {
   std::vector<Piece> found;
-  for (const Piece& of : pieces(keys)) {
-    std::int64_t first = of.span.count, end = 0;
-    for (const Span& by : queries)
-      if (const std::optional<Sight> view = sight(by, of.span, mask)) {
-        first = std::min(first, view->keys.first);
-        end = std::max(end, view->keys.first + view->keys.count);
-      }
-    if (first < end)
-      found.push_back({{of.span.first + first * of.span.step, end - first, of.span.step}, of.row + first});
-  }
+  for (const Piece& of : pieces(keys))
+    for (const RowRange& range : seen_of(of.span, queries, mask))
+      found.push_back({{of.span.first + range.first * of.span.step, range.count, of.span.step}, of.row + range.first});
   return found;
 }
 

@@ -45,7 +45,7 @@ struct Piece {
 std::int64_t length(const std::vector<Span>& spans);
 // Of a tensor with these positions, in this order.
 std::vector<Piece> pieces(const std::vector<Span>& spans);
-// What any of the queries sees of a tensor with these positions, as few rows of each span as there can be.
+// What any of the queries sees of a tensor with these positions, and not a row more.
 std::vector<Piece> seen(const std::vector<Span>& queries, const std::vector<Span>& keys, const Window& mask);
 // The positions of several, ascending, where spans of step 1 that touch are one.
 std::vector<Span> joined(std::vector<Span> spans);

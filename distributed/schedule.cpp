@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "distributed/schedule.h"
 
+#include <algorithm>
+
+#include "distributed/support.h"
+
 namespace flashjit::distributed {
 namespace {
 
@@ -150,9 +154,9 @@ Hosts hosts_of(const Options& options, int ranks_of_host) {
   hosts.ranks_of_host = ranks_of_host;
   hosts.mask = options.attention.window;
   if (options.attention.causal) hosts.mask.right = 0;
-  const bool masked = hosts.mask.left >= 0 || hosts.mask.right >= 0;
-  hosts.queries = masked ? positions(queries, keys.seqlen() - queries.seqlen()) : numbered_by_rank(queries);
-  hosts.keys = masked ? positions(keys, 0) : numbered_by_rank(keys);
+  const bool matter = positions_matter(options.attention);
+  hosts.queries = matter ? positions(queries, keys.seqlen() - queries.seqlen()) : numbered_by_rank(queries);
+  hosts.keys = matter ? positions(keys, 0) : numbered_by_rank(keys);
   return hosts;
 }
 

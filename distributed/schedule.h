@@ -50,8 +50,7 @@ Schedule all_gather_schedule(const Nodes& nodes, int node);
 
 // Ranks that have whole hosts' positions between them.
 struct Hosts {
-  // The positions that a rank has. Where nothing is masked they mean nothing, and are numbered rank by rank, so that
-  // everything touches.
+  // The positions that a rank has. Where they do not matter they are numbered rank by rank, so that everything touches.
   std::vector<std::vector<Span>> queries, keys;
   Window mask;
   int ranks_of_host = 1;  // neighbours, among which heads are shared out

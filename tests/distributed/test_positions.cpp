@@ -91,6 +91,8 @@ TEST_CASE("what queries see of a tensor is no row more than they see") {
   const std::vector<Span> queries{{10, 4, 1}, {30, 4, 1}}, keys{{0, 20, 1}, {24, 8, 1}, {40, 5, 1}};
   CHECK(seen(queries, keys, {3, 0}) == std::vector<Piece>{{{7, 7, 1}, 7}, {{27, 5, 1}, 23}});
   CHECK(seen(queries, keys, {-1, 0}) == std::vector<Piece>{{{0, 20, 1}, 0}, {{24, 8, 1}, 20}});
+  // Of one span both ends, of which queries are on either side.
+  CHECK(seen({{0, 8, 1}, {24, 8, 1}}, {{8, 16, 1}}, {4, 3}) == std::vector<Piece>{{{8, 3, 1}, 0}, {{20, 4, 1}, 12}});
   CHECK(seen({}, keys, {}).empty());
   CHECK(seen({{0, 1, 1}}, {{5, 3, 1}}, {-1, 0}).empty());
 }

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that die, faults on the way, and what is refused by name.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "distributed/plan.h"
+#include "distributed/support.h"
+#include "tests/distributed/attention_case.h"
+#include "tests/support/emulating_engine.h"
+#include "tests/support/error_code.h"
+#include "tests/support/plant.h"
+#include "tests/support/temporary_directory.h"
+
+namespace {
+
+using namespace flashjit;
+using namespace flashjit::distributed;
+using tests::AttentionCase;
+
+constexpr std::chrono::seconds kTimeout{60};
+
+AttentionCase zigzag_case(Scheme scheme) {
+  AttentionCase of;
+  of.scheme = scheme;
+  of.layout = Layout::zigzag;
+  of.ranks = 4;
+  of.ranks_of_host = 2;
+  of.seqlen_q = of.seqlen_kv = 64;
+  of.num_heads_q = 8;
+  of.num_heads_kv = 4;
+  of.options.causal = true;
+  return of;
+}
+
+constexpr Scheme kSchemes[] = {Scheme::all_gather, Scheme::ring, Scheme::all_to_all, Scheme::two_level};
+
+void attend(Group& group, const AttentionCase& of, const Options& options) {
+  const tests::WholeTensors whole(of);
+  const Options truth = of.distributed_options();
+  const HostTensor q = shard(whole.q, truth.queries, group.rank()), k = shard(whole.k, *truth.keys, group.rank()),
+                   v = shard(whole.v, *truth.keys, group.rank());
+  attention(tests::engine_for("sm_80"), group, q.view(), k.view(), v.view(), options);
+}
+
+std::string message_of(const std::exception_ptr& thrown, ErrorCode code) {
+  REQUIRE(thrown);
+  std::string message;
+  CHECK(tests::code_of([&] { std::rethrow_exception(thrown); }, &message) == code);
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("a rank that gives up, or that is not there, is an Error on every other rank and no hang") {
+  for (const Scheme scheme : kSchemes)
+    for (const bool says_so : {true, false}) {
+      const AttentionCase of = zigzag_case(scheme);
+      CAPTURE(of.text());
+      tests::World world(of.ranks, says_so ? std::chrono::milliseconds(kTimeout) : std::chrono::milliseconds(300));
+      const auto begin = std::chrono::steady_clock::now();
+      const auto thrown = tests::on_ranks(world, [&](Group& group) {
+        if (group.rank() == 1) {
+          if (says_so) group.transport().abort();
+          throw std::runtime_error("killed");
+        }
+        attend(group, of, of.distributed_options());
+        // All that this rank waits for may have come before the other one died: then it is the next call that tells.
+        std::this_thread::sleep_for(std::chrono::milliseconds(says_so ? 0 : 600));
+        group.wait();
+      });
+      CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+      for (const int rank : {0, 2, 3})
+        CHECK(message_of(thrown[static_cast<std::size_t>(rank)], ErrorCode::communication).find("group: rank ") == 0);
+    }
+}
+
+TEST_CASE("a call that fails on one rank fails on all") {
+  const AttentionCase of = zigzag_case(Scheme::ring);
+  tests::World world(of.ranks, kTimeout);
+  EngineOptions broken = tests::emulating("sm_80");
+  broken.emulation.most_instructions = 10;  // every kernel is at fault
+  Engine engine(broken);
+  const tests::WholeTensors whole(of);
+  const Options options = of.distributed_options();
+  const auto thrown = tests::on_ranks(world, [&](Group& group) {
+    if (group.rank() != 3) return attend(group, of, options);
+    const HostTensor q = shard(whole.q, options.queries, 3), k = shard(whole.k, *options.keys, 3);
+    attention(engine, group, q.view(), k.view(), k.view(), options);
+  });
+  message_of(thrown[3], ErrorCode::kernel_fault);
+  for (const std::size_t rank : {0u, 1u, 2u}) message_of(thrown[rank], ErrorCode::communication);
+}
+
+TEST_CASE("a message of another size than a rank waits for is an Error") {
+  const AttentionCase of = zigzag_case(Scheme::ring);
+  tests::World world(of.ranks, kTimeout);
+  world.change_messages([](int, int, tests::World::Bytes& bytes) { bytes.resize(bytes.size() - 2); });
+  const auto thrown = tests::on_ranks(world, [&](Group& group) { attend(group, of, of.distributed_options()); });
+  for (const std::exception_ptr& error : thrown)
+    CHECK(message_of(error, ErrorCode::communication) == "group: ranks disagree about the size of a message");
+}
+
+TEST_CASE("planted faults are found: lost and repeated messages, wrong offsets, a wrong merge") {
+  for (const Scheme scheme : kSchemes) {
+    const AttentionCase of = zigzag_case(scheme);
+    CAPTURE(of.text());
+    const auto is_found = [&](Engine& engine, const tests::World::OnTheWay& fault, const Options* told) {
+      tests::World world(of.ranks, kTimeout);
+      world.change_messages(fault);
+      try {
+        return !tests::is_right(tests::attention_over_shards(engine, world, of, told), of);
+      } catch (const Error&) {
+        return true;
+      }
+    };
+    Engine& engine = tests::engine_for("sm_80");
+    CHECK_FALSE(is_found(engine, nullptr, nullptr));
+    const auto lost = [count = 0](int from, int to, tests::World::Bytes& bytes) mutable {
+      if (from == 0 && to == 1 && ++count == 1) std::fill(bytes.begin(), bytes.end(), 0);
+    };
+    CHECK(is_found(engine, lost, nullptr));
+    const auto repeated = [last = tests::World::Bytes()](int from, int to, tests::World::Bytes& bytes) mutable {
+      if (from != 0 || to != 1) return;
+      std::swap(last, bytes);
+      if (bytes.size() != last.size()) bytes = last;
+    };
+    CHECK(is_found(engine, repeated, nullptr));
+    // Lengths are those of the truth, and all positions but a few are others.
+    Options told = of.distributed_options();
+    told.queries = Sharding(Layout::contiguous, 64, 4);
+    told.keys = told.queries;
+    CHECK(is_found(engine, nullptr, &told));
+    Options shifted = of.distributed_options();
+    shifted.attention.causal = false;
+    shifted.attention.window = {-1, 1};
+    CHECK(is_found(engine, nullptr, &shifted));
+  }
+  const tests::TemporaryDirectory directory;
+  tests::plant("kernels/merge.cuh", "(lse_of(part, place) - shift) * kLog2E", "0.0f", directory / "templates");
+  EngineOptions options = tests::emulating("sm_80");
+  options.template_directory = (directory / "templates").string();
+  Engine wrong_merge(options);
+  tests::World world(4, kTimeout);
+  const AttentionCase of = zigzag_case(Scheme::ring);
+  CHECK_FALSE(tests::is_right(tests::attention_over_shards(wrong_merge, world, of), of));
+}
+
+namespace {
+
+// Each option that the table of support names, set to something.
+std::map<std::string, std::function<void(AttentionOptions&)>> setters(const HostTensor& anything) {
+  const Tensor t = anything.view();
+  using O = AttentionOptions;
+  return {{"chunk", [](O& o) { o.chunk = 4; }},
+          {"alibi_slopes", [=](O& o) { o.alibi_slopes = t; }},
+          {"documents", [=](O& o) { o.documents = t; }},
+          {"prefix", [=](O& o) { o.prefix = t; }},
+          {"bias", [=](O& o) { o.bias = t; }},
+          {"boolean_mask", [=](O& o) { o.boolean_mask = t; }},
+          {"tree", [=](O& o) { o.tree = t; }},
+          {"score", [](O& o) { o.score = Score{"score"}; }},
+          {"mask", [](O& o) { o.mask = Mask{"true"}; }},
+          {"query_offsets", [=](O& o) { o.query_offsets = t; }},
+          {"key_offsets", [=](O& o) { o.key_offsets = t; }},
+          {"block_mask", [=](O& o) { o.block_mask = t; }},
+          {"dropout", [](O& o) { o.dropout.probability = 0.1f; }},
+          {"dropout_state", [=](O& o) { o.dropout_state = t; }},
+          {"dropout_mask", [=](O& o) { o.dropout_mask = t; }},
+          {"cu_seqlens_q", [=](O& o) { o.cu_seqlens_q = t; }},
+          {"cu_seqlens_kv", [=](O& o) { o.cu_seqlens_kv = t; }},
+          {"seqused_q", [=](O& o) { o.seqused_q = t; }},
+          {"seqused_kv", [=](O& o) { o.seqused_kv = t; }},
+          {"leftpad_kv", [=](O& o) { o.leftpad_kv = t; }},
+          {"batch_indices_kv", [=](O& o) { o.batch_indices_kv = t; }},
+          {"page_table", [=](O& o) { o.page_table = t; }},
+          {"k_scale", [=](O& o) { o.k_scale = t; }},
+          {"v_scale", [=](O& o) { o.v_scale = t; }},
+          {"q_scale", [=](O& o) { o.q_scale = t; }},
+          {"accumulate", [](O& o) { o.accumulate = Accumulate::fast; }},
+          {"out_dtype", [](O& o) { o.out_dtype = DType::f16; }},
+          {"max_seqlen_q", [](O& o) { o.max_seqlen_q = 4; }},
+          {"max_seqlen_kv", [](O& o) { o.max_seqlen_kv = 4; }},
+          {"fixed_split_size", [](O& o) { o.fixed_split_size = 64; }},
+          {"plan", [](O& o) { o.plan = reinterpret_cast<const BatchPlan*>(&o); }},
+          {"variant", [](O& o) { o.variant = parse_variant("mma-q64-kv64-w4"); }}};
+}
+
+constexpr Sizes kSizes{1, 8, 4, 16, 16, DType::bf16};
+
+std::string refusal(const Options& options, ErrorCode code, const Sizes& sizes = kSizes) {
+  std::string message;
+  CHECK(tests::code_of(
+            [&] {
+              check(sizes, options);
+              chosen_scheme(sizes, options);
+            },
+            &message) == code);
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("every option that a scheme does not serve is refused by name") {
+  const HostTensor anything(DType::i32, {1});
+  const auto set = setters(anything);
+  CHECK(set.size() == option_supports().size());
+  for (const OptionSupport& row : option_supports()) {
+    CAPTURE(std::string(row.name));
+    REQUIRE(set.count(row.name) == 1);
+    for (const Scheme scheme : kSchemes) {
+      CAPTURE(std::string(to_string(scheme)));
+      Options options = zigzag_case(scheme).distributed_options();
+      CHECK_FALSE(row.is_given(options.attention));
+      set.at(row.name)(options.attention);
+      CHECK(row.is_given(options.attention));
+      const bool is_served = row.support == Support::whole_sequences && scheme == Scheme::all_to_all;
+      if (is_served)
+        CHECK(chosen_scheme(kSizes, options) == scheme);
+      else
+        CHECK(refusal(options, ErrorCode::unsupported).find(std::string(row.name) + ": must not be given ") == 0);
+    }
+  }
+}
+
+TEST_CASE("what is wrong is refused by name, before anything is sent") {
+  const Options right = zigzag_case(Scheme::all_to_all).distributed_options();
+  CHECK(refusal(right, ErrorCode::unsupported, {1, 6, 2, 16, 16, DType::bf16}) ==
+        "num_heads_q: must be a multiple of the 4 ranks that share out heads by scheme all_to_all, was 6");
+  CHECK(refusal(right, ErrorCode::unsupported, {1, 24, 6, 16, 16, DType::bf16}) ==
+        "num_heads_kv: must divide the 4 ranks that share out heads by scheme all_to_all, or be a multiple, was 6");
+  CHECK(refusal(right, ErrorCode::invalid_argument, {1, 7, 2, 16, 16, DType::bf16}) ==
+        "num_heads_q: must be a multiple of num_heads_kv, 2, was 7");
+  CHECK(refusal(right, ErrorCode::unsupported, {1, 8, 4, 16, 16, DType::e4m3}) ==
+        "q: dtype must be f16 or bf16 over several GPUs, was e4m3");
+  Options wrong = right;
+  wrong.ranks_of_host = 3;
+  CHECK(refusal(wrong, ErrorCode::invalid_argument) == "ranks_of_host: must be 0 or divide the 4 ranks, was 3");
+  wrong = right;
+  wrong.keys = Sharding(Layout::zigzag, 64, 2);
+  CHECK(refusal(wrong, ErrorCode::invalid_argument) == "keys: must be of 4 ranks like queries, was of 2");
+  wrong.keys = Sharding(Layout::striped, 64, 4);
+  CHECK(refusal(wrong, ErrorCode::invalid_argument) ==
+        "keys: layout must be zigzag like that of queries beside a mask, was striped");
+  wrong.attention.causal = false;
+  CHECK(chosen_scheme(kSizes, wrong) == Scheme::all_to_all);
+  wrong = right;
+  wrong.machine.bytes = 0;
+  CHECK(refusal(wrong, ErrorCode::invalid_argument).find("machine: flops, bytes and bytes_across must be") == 0);
+  wrong = right;
+  wrong.attention.window = {-2, 0};
+  CHECK(refusal(wrong, ErrorCode::invalid_argument).find("window") != std::string::npos);
+  std::string message;
+  CHECK(tests::code_of([] { parse_scheme("best"); }, &message) == ErrorCode::invalid_argument);
+  CHECK(message == "scheme: must be automatic, all_gather, ring, all_to_all or two_level, was \"best\"");
+  CHECK(parse_scheme("two_level") == Scheme::two_level);
+}
+
+TEST_CASE("tensors that are not what options say are refused by name, and the group goes on") {
+  const AttentionCase of = zigzag_case(Scheme::ring);
+  const Options options = of.distributed_options();
+  const tests::WholeTensors whole(of);
+  tests::World world(of.ranks, kTimeout);
+  std::vector<std::vector<std::string>> found(4);
+  tests::rethrow_first(tests::on_ranks(world, [&](Group& group) {
+    const HostTensor q = shard(whole.q, options.queries, group.rank()), k = shard(whole.k, *options.keys, group.rank());
+    Engine& engine = tests::engine_for("sm_80");
+    const auto refused = [&](const Tensor& of_q, const Tensor& of_k, const Tensor& of_v, const Options& with) {
+      try {
+        attention(engine, group, of_q, of_k, of_v, with);
+        found[static_cast<std::size_t>(group.rank())].push_back("none");
+      } catch (const Error& error) {
+        found[static_cast<std::size_t>(group.rank())].push_back(error.what());
+      }
+    };
+    refused(whole.q.view(), k.view(), k.view(), options);
+    refused(q.view(), whole.k.view(), k.view(), options);
+    refused(q.view(), k.view(), Tensor(k.view().data, DType::f16, k.shape()), options);
+    refused(Tensor(q.view().data, DType::bf16, {16, 8, 16}), k.view(), k.view(), options);
+    Tensor shifted = k.view();
+    shifted.data = static_cast<char*>(shifted.data) + 2;
+    refused(q.view(), shifted, k.view(), options);
+    HostTensor lse(DType::f32, {1, 8, 17});
+    Options with = options;
+    with.attention.lse = lse.view();
+    refused(q.view(), k.view(), k.view(), with);
+    with = options;
+    with.attention.sinks = lse.view();
+    refused(q.view(), k.view(), k.view(), with);
+    with = options;
+    with.queries = Sharding(Layout::zigzag, 64, 2);
+    refused(q.view(), k.view(), k.view(), with);
+    refused(q.view(), k.view(), k.view(), options);
+  }));
+  for (std::vector<std::string>& of_rank : found) {
+    REQUIRE(of_rank.size() == 9);
+    CHECK(of_rank[4].find("k: must be aligned to 16 bytes, was at ") == 0);
+    of_rank.erase(of_rank.begin() + 4);
+    CHECK(of_rank == std::vector<std::string>{"q: shape must be [1, 16, 8, 16], was [1, 64, 8, 16]",
+                                              "k: shape must be [1, 16, 4, 16], was [1, 64, 4, 16]",
+                                              "v: dtype must be bf16, was f16",
+                                              "q: must have 4 dimensions over several GPUs, had 3",
+                                              "lse: shape must be [1, 8, 16], was [1, 8, 17]",
+                                              "sinks: must be f32 [8] or [1, 8], contiguous, was f32 [1, 8, 17]",
+                                              "queries: must be of 4 ranks like the group, was of 2", "none"});
+  }
+  CHECK(world.is_empty());
+}
+
+TEST_CASE("the rule takes what its model finds fastest, and only what can run") {
+  Options options{Sharding(Layout::zigzag, 1 << 20, 8)};
+  options.attention.causal = true;
+  const Sizes sizes{1, 32, 8, 128, 128, DType::bf16};
+  const std::vector<Estimate> long_context = estimates(sizes, options);
+  CHECK(long_context.size() == 3);
+  CHECK(chosen_scheme(sizes, options) == long_context.front().scheme);
+  CHECK(std::is_sorted(long_context.begin(), long_context.end(),
+                       [](const Estimate& a, const Estimate& b) { return a.seconds < b.seconds; }));
+  // Half of all pairs, of 8 ranks, at the rate of kernels: no scheme is faster, and the fastest not by far slower.
+  const double ideal = 4.0 * 128 * 32 * (1 << 20) * (1 << 20) / 2 / 8 / options.machine.flops;
+  CHECK((long_context.front().seconds >= ideal && long_context.front().seconds < 1.02 * ideal));
+  // Heads that cannot be shared out, then an option that only whole sequences serve, then both.
+  Sizes few = sizes;
+  few.num_heads_q = few.num_heads_kv = 4;
+  for (const Estimate& estimate : estimates(few, options)) CHECK(estimate.scheme != Scheme::all_to_all);
+  options.attention.chunk = 4096;
+  CHECK(chosen_scheme(sizes, options) == Scheme::all_to_all);
+  CHECK(refusal(options, ErrorCode::unsupported, few).find("num_heads_q: must be a multiple of the 8 ranks") == 0);
+  // Hosts: what crosses slow links decides.
+  options.attention.chunk = 0;
+  options.ranks_of_host = 4;
+  CHECK(estimates(sizes, options).size() == 4);
+  CHECK(chosen_scheme(sizes, options) != Scheme::all_to_all);
+}
