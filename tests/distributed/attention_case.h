@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,25 +56,35 @@ inline void rethrow_first(const std::vector<std::exception_ptr>& thrown) {
     if (error) std::rethrow_exception(error);
 }
 
+// Does something on each rank and returns what each threw.
+using OnRanks = std::function<std::vector<std::exception_ptr>(const std::function<void(distributed::Group&)>&)>;
+
 // told: what ranks are told of how tensors are sharded, if that is not the truth.
-inline WholeResult attention_over_shards(Engine& engine, World& world, const AttentionCase& of,
+inline WholeResult attention_over_shards(Engine& engine, const OnRanks& ranks, const AttentionCase& of,
                                          const distributed::Options* told = nullptr) {
   const WholeTensors whole(of);
   const distributed::Options truth = of.distributed_options();
   std::vector<HostTensor> outs(static_cast<std::size_t>(of.ranks)), lses(outs.size());
-  rethrow_first(on_ranks(world, [&](distributed::Group& group) {
-    const int rank = group.rank();
-    const HostTensor q = distributed::shard(whole.q, truth.queries, rank),
-                     k = distributed::shard(whole.k, *truth.keys, rank),
-                     v = distributed::shard(whole.v, *truth.keys, rank);
-    HostTensor lse(DType::f32, {of.batch, of.num_heads_q, truth.queries.length(rank)});
+  rethrow_first(ranks([&](distributed::Group& group) {
+    const int rank = group.rank(), device = group.transport().device();
+    const auto own = [&](const HostTensor& tensor, const distributed::Sharding& sharding) {
+      return distributed::shard(tensor, sharding, rank).to_device(nullptr, device);
+    };
+    const DeviceTensor q = own(whole.q, truth.queries), k = own(whole.k, *truth.keys), v = own(whole.v, *truth.keys);
+    const DeviceTensor lse =
+        DeviceTensor::allocate(DType::f32, {of.batch, of.num_heads_q, truth.queries.length(rank)}, nullptr, device);
     distributed::Options given = told ? *told : truth;
     given.attention.lse = lse.view();
     outs[static_cast<std::size_t>(rank)] =
-        HostTensor::from_device(distributed::attention(engine, group, q.view(), k.view(), v.view(), given));
-    lses[static_cast<std::size_t>(rank)] = std::move(lse);
+        HostTensor::from_device(distributed::attention(engine, group, q, k, v, given));
+    lses[static_cast<std::size_t>(rank)] = HostTensor::from_device(lse);
   }));
   return {distributed::gather(outs, truth.queries), distributed::gather(lses, truth.queries, 2)};
+}
+inline WholeResult attention_over_shards(Engine& engine, World& world, const AttentionCase& of,
+                                         const distributed::Options* told = nullptr) {
+  return attention_over_shards(
+      engine, [&](const auto& work) { return on_ranks(world, work); }, of, told);
 }
 
 inline bool is_right(const WholeResult& found, const AttentionCase& of) {

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distributed/driver.h"
+
+#include <string>
+
+#include "distributed/opened_library.h"
+
+namespace flashjit::distributed {
+namespace {
+
+constexpr unsigned kWithoutTiming = 2;  // CU_EVENT_DISABLE_TIMING
+
+DriverFunctions open() {
+  const OpenedLibrary library("libcuda.so.1", ErrorCode::no_driver);
+  DriverFunctions of;
+  library.find("cuInit", of.cuInit);
+  library.find("cuDevicePrimaryCtxRetain", of.cuDevicePrimaryCtxRetain);
+  library.find("cuDevicePrimaryCtxRelease_v2", of.cuDevicePrimaryCtxRelease_v2);
+  library.find("cuCtxPushCurrent_v2", of.cuCtxPushCurrent_v2);
+  library.find("cuCtxPopCurrent_v2", of.cuCtxPopCurrent_v2);
+  library.find("cuStreamCreate", of.cuStreamCreate);
+  library.find("cuStreamDestroy_v2", of.cuStreamDestroy_v2);
+  library.find("cuStreamSynchronize", of.cuStreamSynchronize);
+  library.find("cuStreamWaitEvent", of.cuStreamWaitEvent);
+  library.find("cuStreamIsCapturing", of.cuStreamIsCapturing);
+  library.find("cuEventCreate", of.cuEventCreate);
+  library.find("cuEventDestroy_v2", of.cuEventDestroy_v2);
+  library.find("cuEventRecord", of.cuEventRecord);
+  library.find("cuEventQuery", of.cuEventQuery);
+  library.find("cuGetErrorName", of.cuGetErrorName);
+  of.check(of.cuInit(0), "cuInit");
+  return of;
+}
+
+}  // namespace
+
+const DriverFunctions& DriverFunctions::load() {
+  static const DriverFunctions opened = open();
+  return opened;
+}
+
+void DriverFunctions::check(int result, const char* function) const {
+  if (result == kCudaSuccess) return;
+  const char* name = nullptr;
+  if (cuGetErrorName(result, &name) != kCudaSuccess || !name) name = "unknown error";
+  throw Error(ErrorCode::driver, std::string(function) + " failed: " + name);
+}
+
+DeviceContext::DeviceContext(int device) : driver_(DriverFunctions::load()), device_(device) {
+  driver_.check(driver_.cuDevicePrimaryCtxRetain(&context_, device), "cuDevicePrimaryCtxRetain");
+}
+DeviceContext::~DeviceContext() { driver_.cuDevicePrimaryCtxRelease_v2(device_); }
+
+DeviceContext::Scope::Scope(const DeviceContext& of) : driver_(of.driver_) {
+  driver_.check(driver_.cuCtxPushCurrent_v2(of.context_), "cuCtxPushCurrent");
+}
+DeviceContext::Scope::~Scope() {
+  CUctx_st* popped = nullptr;
+  driver_.cuCtxPopCurrent_v2(&popped);
+}
+
+Event::Event(const DriverFunctions& driver) : driver_(driver) {
+  driver_.check(driver_.cuEventCreate(&event_, kWithoutTiming), "cuEventCreate");
+}
+Event::~Event() { driver_.cuEventDestroy_v2(event_); }
+
+void Event::record(Stream stream) const { driver_.check(driver_.cuEventRecord(event_, stream), "cuEventRecord"); }
+void Event::hold(Stream stream) const {
+  driver_.check(driver_.cuStreamWaitEvent(stream, event_, 0), "cuStreamWaitEvent");
+}
+bool Event::has_passed() const {
+  const int result = driver_.cuEventQuery(event_);
+  if (result != kCudaNotReady) driver_.check(result, "cuEventQuery");
+  return result == kCudaSuccess;
+}
+
+}  // namespace flashjit::distributed

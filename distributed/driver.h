@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of the CUDA driver streams and events take, declared here as in CUDA 12 and later.
+#pragma once
+
+#include <memory>
+
+#include "flashjit/tensor.h"
+
+struct CUctx_st;
+struct CUevent_st;
+
+namespace flashjit::distributed {
+
+struct DriverFunctions {
+  int (*cuInit)(unsigned flags) = nullptr;
+  int (*cuDevicePrimaryCtxRetain)(CUctx_st** context, int device) = nullptr;
+  int (*cuDevicePrimaryCtxRelease_v2)(int device) = nullptr;
+  int (*cuCtxPushCurrent_v2)(CUctx_st* context) = nullptr;
+  int (*cuCtxPopCurrent_v2)(CUctx_st** context) = nullptr;
+  int (*cuStreamCreate)(CUstream_st** stream, unsigned flags) = nullptr;
+  int (*cuStreamDestroy_v2)(CUstream_st* stream) = nullptr;
+  int (*cuStreamSynchronize)(CUstream_st* stream) = nullptr;
+  int (*cuStreamWaitEvent)(CUstream_st* stream, CUevent_st* event, unsigned flags) = nullptr;
+  int (*cuStreamIsCapturing)(CUstream_st* stream, int* status) = nullptr;
+  int (*cuEventCreate)(CUevent_st** event, unsigned flags) = nullptr;
+  int (*cuEventDestroy_v2)(CUevent_st* event) = nullptr;
+  int (*cuEventRecord)(CUevent_st* event, CUstream_st* stream) = nullptr;
+  int (*cuEventQuery)(CUevent_st* event) = nullptr;
+  int (*cuGetErrorName)(int result, const char** name) = nullptr;
+
+  // Opened once. Throws Error(no_driver).
+  static const DriverFunctions& load();
+  // Throws Error(driver) unless the result is success.
+  void check(int result, const char* function) const;
+};
+
+inline constexpr int kCudaSuccess = 0, kCudaNotReady = 600;
+
+// A device's primary context: that of programs which use CUDA's runtime, and so NCCL's.
+class DeviceContext {
+ public:
+  explicit DeviceContext(int device);
+  ~DeviceContext();
+  DeviceContext(const DeviceContext&) = delete;
+  DeviceContext& operator=(const DeviceContext&) = delete;
+
+  const DriverFunctions& driver() const noexcept { return driver_; }
+  int device() const noexcept { return device_; }
+
+  // Makes it current while it lives.
+  class Scope {
+   public:
+    explicit Scope(const DeviceContext& of);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    const DriverFunctions& driver_;
+  };
+
+ private:
+  const DriverFunctions& driver_;
+  int device_;
+  CUctx_st* context_ = nullptr;
+};
+
+// Where a stream has come to.
+class Event {
+ public:
+  explicit Event(const DriverFunctions& driver);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(Stream stream) const;
+  // What follows on the stream waits for it.
+  void hold(Stream stream) const;
+  bool has_passed() const;
+
+ private:
+  const DriverFunctions& driver_;
+  CUevent_st* event_ = nullptr;
+};
+
+}  // namespace flashjit::distributed

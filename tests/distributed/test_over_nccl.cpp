@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same schemes over NCCL, ranks as threads with a GPU each. Where there are fewer than two nothing is tested.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/distributed/attention_case.h"
+#include "tests/support/error_code.h"
+#include "tests/support/kept_kernels.h"
+
+namespace {
+
+using namespace flashjit;
+using namespace flashjit::distributed;
+using tests::AttentionCase;
+
+constexpr int kRanks = 2;
+
+// Null where there are not so many GPUs.
+Engine* engine_of_gpus() {
+  static const std::unique_ptr<Engine> engine = [] {
+    EngineOptions options = tests::options_with_kept_kernels();
+    options.emulate.clear();
+    auto made = std::make_unique<Engine>(options);
+    if (made->system().devices.size() < kRanks) made.reset();
+    return made;
+  }();
+  return engine.get();
+}
+
+std::vector<std::exception_ptr> on_gpus(const std::function<void(Group&)>& work, std::chrono::milliseconds timeout) {
+  const UniqueId id = make_unique_id();
+  std::vector<std::exception_ptr> thrown(kRanks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        Group group = Group::from_unique_id(id, rank, kRanks, {rank, timeout});
+        work(group);
+      } catch (...) {
+        thrown[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return thrown;
+}
+
+}  // namespace
+
+TEST_CASE("over NCCL: every scheme, mask and layout is right, and its bits are the same in a second run") {
+  Engine* engine = engine_of_gpus();
+  if (!engine) return;
+  for (const Scheme scheme : {Scheme::all_gather, Scheme::ring, Scheme::all_to_all, Scheme::automatic})
+    for (const Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped})
+      for (const Window window : {Window{}, Window{-1, 0}, Window{100, 0}, Window{64, 30}}) {
+        AttentionCase of;
+        of.scheme = scheme;
+        of.layout = layout;
+        of.seqlen_q = of.seqlen_kv = 1021;
+        of.num_heads_q = 8;
+        of.num_heads_kv = 2;
+        of.head_dim = 128;
+        of.options.window = window;
+        CAPTURE(of.text());
+        const auto run = [&] {
+          return tests::attention_over_shards(
+              *engine, [](const auto& work) { return on_gpus(work, std::chrono::seconds(60)); }, of);
+        };
+        const tests::WholeResult first = run();
+        CHECK(tests::is_right(first, of));
+        CHECK(tests::is_same(first, run()));
+      }
+}
+
+TEST_CASE("over NCCL: a rank that is not heard of is an Error on the other, in time") {
+  Engine* engine = engine_of_gpus();
+  if (!engine) return;
+  AttentionCase of;
+  const Options options = of.distributed_options();
+  const tests::WholeTensors whole(of);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto thrown = on_gpus(
+      [&](Group& group) {
+        const int rank = group.rank(), device = group.transport().device();
+        const DeviceTensor q = shard(whole.q, options.queries, rank).to_device(nullptr, device),
+                           k = shard(whole.k, *options.keys, rank).to_device(nullptr, device),
+                           v = shard(whole.v, *options.keys, rank).to_device(nullptr, device);
+        attention(*engine, group, q, k, v, options);  // so that connections are there
+        group.wait();
+        if (rank == 1) {
+          std::this_thread::sleep_for(std::chrono::seconds(6));
+          throw std::runtime_error("killed");
+        }
+        attention(*engine, group, q, k, v, options);
+        group.wait();
+      },
+      std::chrono::milliseconds(2000));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
+  REQUIRE(thrown[0]);
+  std::string message;
+  CHECK(tests::code_of([&] { std::rethrow_exception(thrown[0]); }, &message) == ErrorCode::communication);
+  MESSAGE(message);
+}
