@@ -148,7 +148,7 @@ void run(const Workspace& work, const Plan& plan, const NodeTensors& node, const
     const std::unique_ptr<Block> block = std::move(next);
     block->finish();
     if (i + 1 < plan.schedule.size()) next = block_of(i + 1);
-    for (const BlockCall& call : plan.schedule[i].calls) sums[call.queries].add(block->k(), block->v(), call.sight);
+    for (const BlockCall& call : plan.schedule[i].calls) sums[call.queries].add(block->k(), block->v(), call);
   }
   for (RowSum& sum : sums) sum.finish(node.k, node.v);
 }

@@ -43,6 +43,26 @@ void check_machine(const Options& options) {
            machine.bytes_across);
 }
 
+bool asks_for_lengths(const Function* function) {
+  return function && function->text().find("seqlen_") != std::string::npos;
+}
+
+std::string why_positions_are_not_told(Scheme scheme, const Options& options) {
+  const AttentionOptions& of = options.attention;
+  for (const OptionSupport& row : option_supports()) {
+    if (row.support != Support::told_positions || !row.is_given(of)) continue;
+    if (ranks_of_host(scheme, options) > 1)
+      return fmt::format("{}: must not be given with scheme {}, which shares out heads, was", row.name,
+                         to_string(scheme));
+    if (options.queries.layout() == Layout::striped && options.queries.ranks() > 1)
+      return fmt::format("{}: must not be given with striped shards, of whose positions it cannot be told, was",
+                         row.name);
+  }
+  if (asks_for_lengths(of.score ? &*of.score : nullptr) || asks_for_lengths(of.mask ? &*of.mask : nullptr))
+    return "score and mask: must not ask for seqlen_q and seqlen_kv, as calls have parts of sequences, did";
+  return "";
+}
+
 }  // namespace
 
 const char* to_string(Scheme scheme) noexcept { return kSchemes[static_cast<int>(scheme)]; }
@@ -92,6 +112,8 @@ std::string why_not(Scheme scheme, const Sizes& sizes, const Options& options) {
       if (row.support == Support::whole_sequences && row.is_given(options.attention))
         return fmt::format("{}: must not be given with scheme {}, whose calls have parts of sequences, was", row.name,
                            to_string(scheme));
+  const std::string untold = why_positions_are_not_told(scheme, options);
+  if (!untold.empty()) return untold;
   const int shares = ranks_of_host(scheme, options);
   if (sizes.num_heads_q % shares != 0)
     return fmt::format("num_heads_q: must be a multiple of the {} ranks that share out heads by scheme {}, was {}",

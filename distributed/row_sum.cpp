@@ -23,26 +23,45 @@ RowSum::Part RowSum::make_part(DType dtype) const {
           work_.allocate(DType::f32, {shape[batch_dim], shape[heads_dim], shape[seqlen_dim]})};
 }
 
-void RowSum::attend(const RowRange& of, const Tensor& k, const Tensor& v, const Window& window, const Tensor& out,
-                    const std::optional<Tensor>& lse) const {
+void RowSum::attend(const RowRange& of, const Tensor& k, const Tensor& v, const Tensor& out,
+                    const std::optional<Tensor>& lse, AttentionOptions options) const {
   const RowsView view{of.first, of.count};
-  AttentionOptions options = options_;
-  options.window = window;
   options.lse.reset();
   if (lse) options.lse = lse_rows(*lse, view);
   work_.engine().attention(rows(rows_.q, view), k, v, rows(out, view), options);
 }
 
-void RowSum::add(const Tensor& k, const Tensor& v, const Sight& sight) {
+AttentionOptions RowSum::options_of(const BlockCall& call) const {
+  AttentionOptions options = options_;
+  options.window = call.sight.window;
+  if (options.score || options.mask) {
+    const std::int64_t batch = rows_.q.shape[batch_dim];
+    options.query_offsets = work_.constant(call.first_query, batch);
+    options.key_offsets = work_.constant(call.first_key, batch);
+  }
+  return options;
+}
+
+// Of rows that see nothing whatever functions and masks say.
+AttentionOptions RowSum::options_without_keys() const {
+  AttentionOptions options = options_;
+  options.window = {};
+  options.score.reset();
+  options.mask.reset();
+  return options;
+}
+
+void RowSum::add(const Tensor& k, const Tensor& v, const BlockCall& call) {
+  const Sight& sight = call.sight;
   const std::int64_t seqlen = rows_.q.shape[seqlen_dim];
   const bool is_all = parts_ == 1;
   if (!is_all) pending_.push_back(make_part(rows_.out.dtype));
   const Tensor& out = is_all ? rows_.out : pending_.back().out.view();
   const std::optional<Tensor> lse = is_all ? rows_.lse : std::optional<Tensor>(pending_.back().lse.view());
   const RowsView keys{sight.keys.first, sight.keys.count}, none{0, 0};
-  attend({0, sight.queries}, rows(k, keys), rows(v, keys), sight.window, out, lse);
+  attend({0, sight.queries}, rows(k, keys), rows(v, keys), out, lse, options_of(call));
   if (sight.queries < seqlen)
-    attend({sight.queries, seqlen - sight.queries}, rows(k, none), rows(v, none), {}, out, lse);
+    attend({sight.queries, seqlen - sight.queries}, rows(k, none), rows(v, none), out, lse, options_without_keys());
   options_.sinks.reset();
   if (pending_.size() == kMostPending && parts_ > static_cast<std::int64_t>(kMostPending)) fold();
 }
@@ -73,7 +92,8 @@ void RowSum::fold() {
 void RowSum::finish(const Tensor& k, const Tensor& v) {
   if (parts_ == 1) return;
   if (parts_ == 0) {
-    attend({0, rows_.q.shape[seqlen_dim]}, rows(k, {0, 0}), rows(v, {0, 0}), {}, rows_.out, rows_.lse);
+    attend({0, rows_.q.shape[seqlen_dim]}, rows(k, {0, 0}), rows(v, {0, 0}), rows_.out, rows_.lse,
+           options_without_keys());
     return;
   }
   if (sum_ && !pending_.empty()) fold();

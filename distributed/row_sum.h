@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "distributed/positions.h"
+#include "distributed/schedule.h"
 #include "distributed/workspace.h"
 
 namespace flashjit::distributed {
@@ -24,8 +24,8 @@ class RowSum {
   // grow with the number of ranks.
   RowSum(const Workspace& work, const QueryRows& rows, const AttentionOptions& options, std::int64_t parts);
 
-  // Of the keys that the sight names.
-  void add(const Tensor& k, const Tensor& v, const Sight& sight);
+  // Of keys of the block.
+  void add(const Tensor& k, const Tensor& v, const BlockCall& call);
   // k, v: any of the call's; rows that saw none of their keys give what a call without keys gives.
   void finish(const Tensor& k, const Tensor& v);
 
@@ -36,8 +36,10 @@ class RowSum {
   };
   Part make_part(DType dtype) const;
   // Rows from first on, into those rows of the part.
-  void attend(const RowRange& of, const Tensor& k, const Tensor& v, const Window& window, const Tensor& out,
-              const std::optional<Tensor>& lse) const;
+  void attend(const RowRange& of, const Tensor& k, const Tensor& v, const Tensor& out, const std::optional<Tensor>& lse,
+              AttentionOptions options) const;
+  AttentionOptions options_of(const BlockCall& call) const;
+  AttentionOptions options_without_keys() const;
   void merge(const std::vector<Partial>& parts, const Tensor& out, const std::optional<Tensor>& lse) const;
   std::vector<Partial> pending() const;
   void fold();

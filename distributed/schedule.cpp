@@ -8,13 +8,14 @@
 namespace flashjit::distributed {
 namespace {
 
-std::vector<BlockCall> calls_on(const std::vector<Span>& queries, const std::vector<Piece>& block, const Window& mask) {
+std::vector<BlockCall> calls_on(const std::vector<Span>& queries, const std::vector<Piece>& block, const Nodes& nodes) {
   std::vector<BlockCall> calls;
   for (std::size_t i = 0; i < queries.size(); ++i)
     for (const Piece& of : block)
-      if (std::optional<Sight> view = sight(queries[i], of.span, mask)) {
+      if (std::optional<Sight> view = sight(queries[i], of.span, nodes.mask)) {
+        const std::int64_t first_key = of.span.first + view->keys.first * of.span.step;
         view->keys.first += of.row;
-        calls.push_back({i, *view});
+        calls.push_back({i, *view, queries[i].first - nodes.query_shift, first_key});
       }
   return calls;
 }
@@ -79,7 +80,7 @@ Schedule whole_schedule(const Nodes& nodes) {
   step.own = true;
   if (queries > 0) {
     const std::optional<Sight> cut = sight(nodes.queries.front().front(), {0, keys, 1}, nodes.mask);
-    step.calls.push_back({0, {queries, {0, keys}, nodes.mask, cut ? cut->pairs : 0}});
+    step.calls.push_back({0, {queries, {0, keys}, nodes.mask, cut ? cut->pairs : 0}, 0, 0});
   }
   return {step};
 }
@@ -93,13 +94,13 @@ Schedule ring_schedule(const Nodes& nodes, int node) {
     Step step;
     step.own = i == 0;
     if (step.own) {
-      step.calls = calls_on(queries, needed, nodes.mask);
+      step.calls = calls_on(queries, needed, nodes);
     } else {
       const std::vector<Piece> block = pieces(spans_of(needed));
       step.block_rows = length(spans_of(needed));
       for (const Piece& piece : block) step.receives.push_back({from, {piece.row, piece.span.count}});
       step.sends = sends_to(nodes, node, to);
-      step.calls = calls_on(queries, block, nodes.mask);
+      step.calls = calls_on(queries, block, nodes);
     }
     schedule.push_back(std::move(step));
   }
@@ -123,7 +124,7 @@ Schedule all_gather_schedule(const Nodes& nodes, int node) {
     const std::vector<Transfer> sends = sends_to(nodes, node, peer);
     step.sends.insert(step.sends.end(), sends.begin(), sends.end());
   }
-  step.calls = calls_on(queries, pieces(block), nodes.mask);
+  step.calls = calls_on(queries, pieces(block), nodes);
   return {step};
 }
 
@@ -140,6 +141,7 @@ std::vector<Span> Hosts::keys_of(int host) const {
 Nodes Hosts::nodes() const {
   Nodes nodes;
   nodes.mask = mask;
+  nodes.query_shift = query_shift;
   for (int host = 0; host < count(); ++host) {
     nodes.queries.push_back(queries_of(host));
     nodes.keys.push_back(keys_of(host));
@@ -155,7 +157,8 @@ Hosts hosts_of(const Options& options, int ranks_of_host) {
   hosts.mask = options.attention.window;
   if (options.attention.causal) hosts.mask.right = 0;
   const bool matter = positions_matter(options.attention);
-  hosts.queries = matter ? positions(queries, keys.seqlen() - queries.seqlen()) : numbered_by_rank(queries);
+  if (matter) hosts.query_shift = keys.seqlen() - queries.seqlen();
+  hosts.queries = matter ? positions(queries, hosts.query_shift) : numbered_by_rank(queries);
   hosts.keys = matter ? positions(keys, 0) : numbered_by_rank(keys);
   return hosts;
 }

@@ -14,6 +14,7 @@ namespace flashjit::distributed {
 struct Nodes {
   std::vector<std::vector<Span>> queries, keys;  // of each, in the order of its rows
   Window mask;
+  std::int64_t query_shift = 0;  // of positions: what the first query of all stands at
 
   int count() const noexcept { return static_cast<int>(queries.size()); }
 };
@@ -28,6 +29,8 @@ struct Transfer {
 struct BlockCall {
   std::size_t queries = 0;  // which span
   Sight sight;              // its keys are rows of the block
+  // Where the first of them stand in sequences whose first query and first key are 0.
+  std::int64_t first_query = 0, first_key = 0;
 };
 
 // A block of keys and values comes, and is computed with while that of the next step is under way.
@@ -53,6 +56,7 @@ struct Hosts {
   // The positions that a rank has. Where they do not matter they are numbered rank by rank, so that everything touches.
   std::vector<std::vector<Span>> queries, keys;
   Window mask;
+  std::int64_t query_shift = 0;
   int ranks_of_host = 1;  // neighbours, among which heads are shared out
 
   int count() const noexcept { return static_cast<int>(queries.size()) / ranks_of_host; }

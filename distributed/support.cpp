@@ -15,8 +15,8 @@ const std::vector<OptionSupport>& option_supports() {
       {"bias", [](const Given& o) { return o.bias.has_value(); }, Support::none},
       {"boolean_mask", [](const Given& o) { return o.boolean_mask.has_value(); }, Support::none},
       {"tree", [](const Given& o) { return o.tree.has_value(); }, Support::none},
-      {"score", [](const Given& o) { return o.score.has_value(); }, Support::none},
-      {"mask", [](const Given& o) { return o.mask.has_value(); }, Support::none},
+      {"score", [](const Given& o) { return o.score.has_value(); }, Support::told_positions},
+      {"mask", [](const Given& o) { return o.mask.has_value(); }, Support::told_positions},
       {"query_offsets", [](const Given& o) { return o.query_offsets.has_value(); }, Support::none},
       {"key_offsets", [](const Given& o) { return o.key_offsets.has_value(); }, Support::none},
       {"block_mask", [](const Given& o) { return o.block_mask.has_value(); }, Support::none},
@@ -47,9 +47,8 @@ const std::vector<OptionSupport>& option_supports() {
 bool positions_matter(const AttentionOptions& options) {
   const std::vector<OptionSupport>& rows = option_supports();
   return options.causal || options.window.left >= 0 || options.window.right >= 0 ||
-         std::any_of(rows.begin(), rows.end(), [&](const OptionSupport& row) {
-           return row.support == Support::whole_sequences && row.is_given(options);
-         });
+         std::any_of(rows.begin(), rows.end(),
+                     [&](const OptionSupport& row) { return row.support != Support::none && row.is_given(options); });
 }
 
 }  // namespace flashjit::distributed

@@ -12,6 +12,7 @@ namespace flashjit::distributed {
 enum class Support {
   every_scheme,
   whole_sequences,  // calls that have them: positions in part of a sequence cannot be told to what the option does
+  told_positions,   // calls that have all heads, of parts without gaps: it is told where they begin
   none,
 };
 struct OptionSupport {

@@ -46,17 +46,28 @@ bool is_packed(const Tensor& tensor) noexcept {
 }
 
 Workspace::Workspace(Engine& engine, Group& group, Stream stream)
-    : engine_(engine), transport_(group.transport()), zeros_(group.impl_->zeros), stream_(stream) {}
+    : engine_(engine), transport_(group.transport()), constants_(group.impl_->constants), stream_(stream) {}
 
 DeviceTensor Workspace::allocate(DType dtype, const Dims& shape) const {
   return DeviceTensor::allocate(dtype, shape, stream_, transport_.device());
 }
 
+Tensor Workspace::constant(std::int64_t value, std::int64_t count) const {
+  auto found = constants_.repeated.find({value, count});
+  if (found == constants_.repeated.end()) {
+    HostTensor made(DType::i32, {count});
+    for (std::int64_t i = 0; i < count; ++i) store_element(made.data(), DType::i32, i, static_cast<double>(value));
+    found = constants_.repeated.emplace(std::pair{value, count}, made.to_device(stream_, transport_.device())).first;
+  }
+  return found->second;
+}
+
 void Workspace::copy(const Tensor& from, const Tensor& to) const {
   const std::int64_t of_row = from.shape[heads_dim];
-  auto zeros = zeros_.find(of_row);
-  if (zeros == zeros_.end())
-    zeros = zeros_.emplace(of_row, HostTensor(DType::f32, {of_row}).to_device(stream_, transport_.device())).first;
+  auto zeros = constants_.zeros.find(of_row);
+  if (zeros == constants_.zeros.end())
+    zeros = constants_.zeros.emplace(of_row, HostTensor(DType::f32, {of_row}).to_device(stream_, transport_.device()))
+                .first;
   // Rows and heads change places, so that one row of zeros is the LSE of all.
   const auto turned = [](Tensor view) {
     std::swap(view.shape[seqlen_dim], view.shape[heads_dim]);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "flashjit/distributed.h"
@@ -25,6 +26,12 @@ Tensor lse_heads(const Tensor& lse, std::int64_t first, std::int64_t count);
 bool is_empty(const Tensor& tensor) noexcept;
 bool is_packed(const Tensor& tensor) noexcept;
 
+// What stands in device memory for as long as the group does.
+struct Constants {
+  std::map<std::int64_t, DeviceTensor> zeros;                              // f32, by how many they are
+  std::map<std::pair<std::int64_t, std::int64_t>, DeviceTensor> repeated;  // by a number and how often it is there
+};
+
 class Workspace {
  public:
   Workspace(Engine& engine, Group& group, Stream stream);
@@ -33,6 +40,9 @@ class Workspace {
   Transport& transport() const noexcept { return transport_; }
   Stream stream() const noexcept { return stream_; }
   DeviceTensor allocate(DType dtype, const Dims& shape) const;
+
+  // So many times this number, i32. Kept with the group, so that the next call with it does not wait for it.
+  Tensor constant(std::int64_t value, std::int64_t count) const;
 
   // Rows of one shape and dtype, of any strides. The public API's kernel that joins partial results, given one, is a
   // copy: of each number but the sign of a zero.
@@ -43,14 +53,14 @@ class Workspace {
  private:
   Engine& engine_;
   Transport& transport_;
-  std::map<std::int64_t, DeviceTensor>& zeros_;  // of the group, by how many they are
+  Constants& constants_;  // of the group
   Stream stream_;
 };
 
 // A group, and what is kept from call to call.
 struct Group::Impl {
   std::unique_ptr<Transport> transport;
-  std::map<std::int64_t, DeviceTensor> zeros;
+  Constants constants;
 };
 
 // An exchange of views of any strides: what is not packed goes through memory of its own, and what a rank sends to

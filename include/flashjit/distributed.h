@@ -181,6 +181,8 @@ struct Options {
   // As of a call with the whole sequences, at whose positions masks are. What all schemes take: causal, window,
   // softmax_scale, softcap, sinks, lse and stream; lse is of this rank's queries. What all_to_all takes, too, and any
   // scheme of a group of one rank: chunk, alibi_slopes, documents and prefix, of the whole sequences, on every rank.
+  // What all_gather and ring take, of shards that are not striped: score and mask, which see the positions of the whole
+  // and may capture tensors of the whole, on every rank, but must not ask for seqlen_q and seqlen_kv.
   // Everything else, and e4m3, is refused by name: Error(unsupported).
   AttentionOptions attention = {};
   Scheme scheme = Scheme::automatic;

@@ -87,11 +87,12 @@ inline WholeResult attention_over_shards(Engine& engine, World& world, const Att
       engine, [&](const auto& work) { return on_ranks(world, work); }, of, told);
 }
 
-inline bool is_right(const WholeResult& found, const AttentionCase& of) {
+// engine: for functions, which the reference applies by its kernels.
+inline bool is_right(const WholeResult& found, const AttentionCase& of, Engine& engine) {
   const WholeTensors whole(of);
-  const reference::Result exact = reference::attention(whole.q.view(), whole.k.view(), whole.v.view(), of.options),
-                          low = reference::attention_in_low_precision(whole.q.view(), whole.k.view(), whole.v.view(),
-                                                                      of.options);
+  const reference::Result exact = engine.reference(whole.q.view(), whole.k.view(), whole.v.view(), of.options),
+                          low = engine.reference_in_low_precision(whole.q.view(), whole.k.view(), whole.v.view(),
+                                                                  of.options);
   return reference::compare(found.out, exact, low).passed && reference::compare_lse(found.lse, exact, low).passed;
 }
 

@@ -31,7 +31,7 @@ tests::WholeResult result_of(const AttentionCase& of, const std::string& archite
 
 void expect_right(const AttentionCase& of, const std::string& architecture = "sm_80") {
   CAPTURE(of.text());
-  CHECK(tests::is_right(result_of(of, architecture), of));
+  CHECK(tests::is_right(result_of(of, architecture), of, tests::engine_for(architecture)));
 }
 
 AttentionCase causal_case(Scheme scheme, Layout layout = Layout::zigzag) {
@@ -131,6 +131,27 @@ TEST_CASE("calls with whole sequences take what positions in parts of them canno
     of.scheme = Scheme::ring;
     expect_right(of);
   }
+}
+
+TEST_CASE("functions of scores and masks see the positions of the whole, and what they capture is of the whole") {
+  const HostTensor slopes = HostTensor::random_normal(DType::f32, {8}, 5);
+  HostTensor documents(DType::i32, {64});
+  for (int i = 0; i < 64; ++i) store_element(documents.data(), DType::i32, i, i / 10);
+  for (const Scheme scheme : {Scheme::all_gather, Scheme::ring})
+    for (const Layout layout : {Layout::contiguous, Layout::zigzag})
+      for (const bool causal : {true, false}) {
+        AttentionCase of = causal_case(scheme, layout);
+        of.seqlen_q = of.seqlen_kv = 50;
+        of.options.causal = causal;
+        of.options.mask = Mask("document(query) == document(key)", {{"document", documents.view()}});
+        expect_right(of);
+        of.options.mask.reset();
+        of.options.score = Score("score - slope(head) * abs(query - key)", {{"slope", slopes.view()}});
+        expect_right(of);
+        of.seqlen_q = 21;  // positions of queries begin with 0 where functions count them
+        of.batch = 2;
+        expect_right(of);
+      }
 }
 
 TEST_CASE("bits are the same in every run, with and without an LSE, and in any order of ranks") {

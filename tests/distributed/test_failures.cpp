@@ -116,7 +116,7 @@ TEST_CASE("planted faults are found: lost and repeated messages, wrong offsets, 
       tests::World world(of.ranks, kTimeout);
       world.change_messages(fault);
       try {
-        return !tests::is_right(tests::attention_over_shards(engine, world, of, told), of);
+        return !tests::is_right(tests::attention_over_shards(engine, world, of, told), of, engine);
       } catch (const Error&) {
         return true;
       }
@@ -150,7 +150,7 @@ TEST_CASE("planted faults are found: lost and repeated messages, wrong offsets, 
   Engine wrong_merge(options);
   tests::World world(4, kTimeout);
   const AttentionCase of = zigzag_case(Scheme::ring);
-  CHECK_FALSE(tests::is_right(tests::attention_over_shards(wrong_merge, world, of), of));
+  CHECK_FALSE(tests::is_right(tests::attention_over_shards(wrong_merge, world, of), of, tests::engine_for("sm_80")));
 }
 
 namespace {
@@ -221,13 +221,31 @@ TEST_CASE("every option that a scheme does not serve is refused by name") {
       CHECK_FALSE(row.is_given(options.attention));
       set.at(row.name)(options.attention);
       CHECK(row.is_given(options.attention));
-      const bool is_served = row.support == Support::whole_sequences && scheme == Scheme::all_to_all;
+      const bool is_served = row.support == Support::whole_sequences ? scheme == Scheme::all_to_all
+                             : row.support == Support::told_positions
+                                 ? scheme == Scheme::ring || scheme == Scheme::all_gather
+                                 : false;
       if (is_served)
         CHECK(chosen_scheme(kSizes, options) == scheme);
       else
         CHECK(refusal(options, ErrorCode::unsupported).find(std::string(row.name) + ": must not be given ") == 0);
     }
   }
+}
+
+TEST_CASE("functions are refused where they cannot be told what they ask for") {
+  Options options = zigzag_case(Scheme::ring).distributed_options();
+  options.attention.mask = Mask("query + 3 > key");
+  CHECK(chosen_scheme(kSizes, options) == Scheme::ring);
+  options.attention.mask = Mask("query + seqlen_kv > key");
+  CHECK(refusal(options, ErrorCode::unsupported) ==
+        "score and mask: must not ask for seqlen_q and seqlen_kv, as calls have parts of sequences, did");
+  options = zigzag_case(Scheme::ring).distributed_options();
+  options.queries = Sharding(Layout::striped, 64, 4);
+  options.keys = options.queries;
+  options.attention.score = Score("score + key");
+  CHECK(refusal(options, ErrorCode::unsupported) ==
+        "score: must not be given with striped shards, of whose positions it cannot be told, was");
 }
 
 TEST_CASE("what is wrong is refused by name, before anything is sent") {

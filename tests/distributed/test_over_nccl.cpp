@@ -73,7 +73,7 @@ TEST_CASE("over NCCL: every scheme, mask and layout is right, and its bits are t
               *engine, [](const auto& work) { return on_gpus(work, std::chrono::seconds(60)); }, of);
         };
         const tests::WholeResult first = run();
-        CHECK(tests::is_right(first, of));
+        CHECK(tests::is_right(first, of, *engine));
         CHECK(tests::is_same(first, run()));
       }
 }

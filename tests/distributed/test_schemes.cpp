@@ -31,7 +31,7 @@ void expect_right(const AttentionCase& of, const std::string& architecture = "sm
   Engine& engine = tests::engine_for(architecture);
   tests::World world(of.ranks, kTimeout);
   const tests::WholeResult found = tests::attention_over_shards(engine, world, of);
-  CHECK(tests::is_right(found, of));
+  CHECK(tests::is_right(found, of, engine));
   CHECK(world.is_empty());
 }
 
