@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tests ask of the libraries that stand in for NCCL and the driver, which both are of one process.
+#pragma once
+
+// Of libnccl.so.2.
+extern "C" {
+void stand_in_reset();
+// From now on this rank's functions never come to an end, as of a peer that is gone.
+void stand_in_lose_rank(int rank);
+int stand_in_aborts();       // communicators that were aborted
+int stand_in_destroyed();    // and those that were destroyed
+int stand_in_open_groups();  // groups that were begun and not ended
+}
