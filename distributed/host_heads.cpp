@@ -4,79 +4,71 @@
 namespace flashjit::distributed {
 
 HostHeads::HostHeads(const Workspace& work, const Hosts& hosts, const Sizes& sizes)
-    : work_(work),
-      hosts_(hosts),
-      sizes_(sizes),
-      queries_(hosts.queries_of(work.transport().rank() / hosts.ranks_of_host)),
-      keys_(hosts.keys_of(work.transport().rank() / hosts.ranks_of_host)) {}
+    : work_(work), hosts_(hosts), sizes_(sizes) {
+  const int host = work.transport().rank() / hosts.ranks_of_host;
+  first_rank_ = host * hosts.ranks_of_host;
+  self_ = work.transport().rank() - first_rank_;
+  queries_ = hosts.queries_of(host);
+  keys_ = hosts.keys_of(host);
+}
 
-int HostHeads::first_rank() const { return work_.transport().rank() / hosts_.ranks_of_host * hosts_.ranks_of_host; }
+HeadShare HostHeads::share() const { return heads_of(sizes_, hosts_.ranks_of_host, self_); }
 
-HeadShare HostHeads::share_of(int i) const { return heads_of(sizes_, hosts_.ranks_of_host, i); }
-HeadShare HostHeads::share() const { return share_of(work_.transport().rank() - first_rank()); }
+RowRange HostHeads::heads_of_rank(Side side, int rank_in_host) const {
+  const HeadShare share = heads_of(sizes_, hosts_.ranks_of_host, rank_in_host);
+  return side == Side::queries ? share.queries : share.keys;
+}
 
-std::vector<HostHeads::Place> HostHeads::places(const std::vector<std::vector<Span>>& of_ranks,
-                                                const std::vector<Span>& of_host, int i) const {
+DeviceTensor HostHeads::allocate(Side side, DType dtype, std::int64_t head_dim) const {
+  const std::int64_t rows = length(side == Side::queries ? queries_ : keys_);
+  return work_.allocate(dtype, {sizes_.batch, rows, heads_of_rank(side, self_).count, head_dim});
+}
+
+DeviceTensor HostHeads::allocate_lse() const {
+  return work_.allocate(DType::f32, {sizes_.batch, share().queries.count, length(queries_)});
+}
+
+std::vector<HostHeads::Place> HostHeads::places(Side side, int rank_in_host) const {
+  const auto& of_ranks = side == Side::queries ? hosts_.queries : hosts_.keys;
   std::vector<Place> found;
-  for (const Piece& piece : pieces(of_ranks[static_cast<std::size_t>(first_rank() + i)])) {
-    const RowsOfSpan in_host = rows_of(piece.span, of_host);
+  for (const Piece& piece : pieces(of_ranks[static_cast<std::size_t>(first_rank_ + rank_in_host)])) {
+    const RowsOfSpan in_host = rows_of(piece.span, side == Side::queries ? queries_ : keys_);
     found.push_back({{piece.row, piece.span.count, 1}, {in_host.first, piece.span.count, in_host.step}});
   }
   return found;
 }
 
-void HostHeads::gather(ViewExchange& exchange, const Rows& of, const Tensor& own, const Tensor& host) const {
-  const int self = work_.transport().rank() - first_rank();
+template <typename Rows>
+void HostHeads::gather_rows(ViewExchange& exchange, Side side, const Rows& own, const Rows& host) const {
   for (int i = 0; i < hosts_.ranks_of_host; ++i) {
-    const RowRange theirs = share_of(i).*of.heads;
-    for (const Place& place : places(of.of_ranks, of.of_host, self))
-      exchange.send(first_rank() + i, heads(rows(own, place.own), theirs.first, theirs.count));
-    for (const Place& place : places(of.of_ranks, of.of_host, i))
-      exchange.receive(first_rank() + i, rows(host, place.host));
+    const RowRange theirs = heads_of_rank(side, i);
+    for (const Place& place : places(side, self_))
+      exchange.send(first_rank_ + i, heads(rows(own, place.own), theirs.first, theirs.count));
+    for (const Place& place : places(side, i)) exchange.receive(first_rank_ + i, rows(host, place.host));
   }
 }
 
-HostTensors HostHeads::gather(const Tensor& q, const Tensor& k, const Tensor& v, bool with_lse) const {
-  const std::int64_t queries = length(queries_), keys = length(keys_), batch = sizes_.batch;
-  const HeadShare own = share();
-  HostTensors host;
-  host.q = work_.allocate(q.dtype, {batch, queries, own.queries.count, sizes_.head_dim});
-  host.k = work_.allocate(k.dtype, {batch, keys, own.keys.count, sizes_.head_dim});
-  host.v = work_.allocate(v.dtype, {batch, keys, own.keys.count, sizes_.head_dim_v});
-  host.out = work_.allocate(q.dtype, {batch, queries, own.queries.count, sizes_.head_dim_v});
-  if (with_lse) host.lse = work_.allocate(DType::f32, {batch, own.queries.count, queries});
-  ViewExchange exchange(work_);
-  gather(exchange, {hosts_.queries, queries_, &HeadShare::queries}, q, host.q);
-  gather(exchange, {hosts_.keys, keys_, &HeadShare::keys}, k, host.k);
-  gather(exchange, {hosts_.keys, keys_, &HeadShare::keys}, v, host.v);
-  exchange.start();
-  exchange.finish();
-  return host;
+template <typename Rows>
+void HostHeads::scatter_rows(ViewExchange& exchange, Side side, const Rows& host, const Rows& own) const {
+  for (int i = 0; i < hosts_.ranks_of_host; ++i) {
+    const RowRange theirs = heads_of_rank(side, i);
+    for (const Place& place : places(side, i)) exchange.send(first_rank_ + i, rows(host, place.host));
+    for (const Place& place : places(side, self_))
+      exchange.receive(first_rank_ + i, heads(rows(own, place.own), theirs.first, theirs.count));
+  }
 }
 
-void HostHeads::scatter(const HostTensors& host, const Tensor& out, const std::optional<Tensor>& lse) const {
-  const int self = work_.transport().rank() - first_rank();
-  ViewExchange exchange(work_);
-  for (int i = 0; i < hosts_.ranks_of_host; ++i) {
-    const int peer = first_rank() + i;
-    const RowRange theirs = share_of(i).queries;
-    for (const Place& place : places(hosts_.queries, queries_, i)) {
-      const Tensor sent = rows(host.out, place.host);
-      if (lse)
-        exchange.send(peer, Partial{sent, lse_rows(*host.lse, place.host)});
-      else
-        exchange.send(peer, sent);
-    }
-    for (const Place& place : places(hosts_.queries, queries_, self)) {
-      const Tensor received = heads(rows(out, place.own), theirs.first, theirs.count);
-      if (lse)
-        exchange.receive(peer, Partial{received, lse_heads(lse_rows(*lse, place.own), theirs.first, theirs.count)});
-      else
-        exchange.receive(peer, received);
-    }
-  }
-  exchange.start();
-  exchange.finish();
+void HostHeads::gather(ViewExchange& exchange, Side side, const Tensor& own, const Tensor& host) const {
+  gather_rows(exchange, side, own, host);
+}
+void HostHeads::gather(ViewExchange& exchange, const Partial& own, const Partial& host) const {
+  gather_rows(exchange, Side::queries, own, host);
+}
+void HostHeads::scatter(ViewExchange& exchange, Side side, const Tensor& host, const Tensor& own) const {
+  scatter_rows(exchange, side, host, own);
+}
+void HostHeads::scatter(ViewExchange& exchange, const Partial& host, const Partial& own) const {
+  scatter_rows(exchange, Side::queries, host, own);
 }
 
 }  // namespace flashjit::distributed

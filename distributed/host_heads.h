@@ -2,48 +2,49 @@
 // The all-to-all within a host: each of its ranks has some rows of all heads, and then all rows of some heads.
 #pragma once
 
-#include <optional>
+#include <vector>
 
 #include "distributed/plan.h"
 #include "distributed/workspace.h"
 
 namespace flashjit::distributed {
 
-// Of all rows that the ranks of a host have, this rank's heads.
-struct HostTensors {
-  DeviceTensor q, k, v, out;
-  std::optional<DeviceTensor> lse;
-};
+// Whose rows and heads a tensor has.
+enum class Side { queries, keys };
 
+// own: this rank's rows of all heads. host: all rows of the host's ranks, of this rank's heads.
 class HostHeads {
  public:
   HostHeads(const Workspace& work, const Hosts& hosts, const Sizes& sizes);
 
-  // Brings them together from this rank's rows and those of the others.
-  HostTensors gather(const Tensor& q, const Tensor& k, const Tensor& v, bool with_lse) const;
-  // Takes what was made of them back to where the rows are.
-  void scatter(const HostTensors& host, const Tensor& out, const std::optional<Tensor>& lse) const;
-  HeadShare share() const;
+  HeadShare share() const;  // this rank's heads
+  // For what is gathered.
+  DeviceTensor allocate(Side side, DType dtype, std::int64_t head_dim) const;
+  DeviceTensor allocate_lse() const;
+
+  // Add to an exchange what brings rows together, and what takes them back to where they are from. Rows with their LSE
+  // are of queries.
+  void gather(ViewExchange& exchange, Side side, const Tensor& own, const Tensor& host) const;
+  void gather(ViewExchange& exchange, const Partial& own, const Partial& host) const;
+  void scatter(ViewExchange& exchange, Side side, const Tensor& host, const Tensor& own) const;
+  void scatter(ViewExchange& exchange, const Partial& host, const Partial& own) const;
 
  private:
-  int first_rank() const;
-  HeadShare share_of(int i) const;
-  // What the i-th rank of the host has of rows, and where they stand among its own and among the host's.
+  // Of what a rank has, where it stands among its own rows and among the host's.
   struct Place {
     RowsView own, host;
   };
-  std::vector<Place> places(const std::vector<std::vector<Span>>& of_ranks, const std::vector<Span>& of_host,
-                            int i) const;
-  struct Rows {
-    const std::vector<std::vector<Span>>& of_ranks;
-    std::vector<Span> of_host;
-    RowRange HeadShare::*heads;
-  };
-  void gather(ViewExchange& exchange, const Rows& rows, const Tensor& own, const Tensor& host) const;
+  std::vector<Place> places(Side side, int rank_in_host) const;
+  RowRange heads_of_rank(Side side, int rank_in_host) const;
+  template <typename Rows>
+  void gather_rows(ViewExchange& exchange, Side side, const Rows& own, const Rows& host) const;
+  template <typename Rows>
+  void scatter_rows(ViewExchange& exchange, Side side, const Rows& host, const Rows& own) const;
 
   const Workspace& work_;
   const Hosts& hosts_;
   const Sizes& sizes_;
+  int first_rank_, self_;             // of the host, and this one in it
   std::vector<Span> queries_, keys_;  // of the host
 };
 

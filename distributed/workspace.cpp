@@ -32,6 +32,16 @@ Tensor lse_heads(const Tensor& lse, std::int64_t first, std::int64_t count) {
   return moved(lse, kLseHeadsDim, first, count);
 }
 
+Partial rows(const Partial& partial, const RowsView& of) { return {rows(partial.out, of), lse_rows(partial.lse, of)}; }
+Partial heads(const Partial& partial, std::int64_t first, std::int64_t count) {
+  return {heads(partial.out, first, count), lse_heads(partial.lse, first, count)};
+}
+
+std::optional<Tensor> of_heads(const std::optional<Tensor>& all, const RowRange& of) {
+  if (!all) return all;
+  return moved(*all, all->shape.size() - 1, of.first, of.count);
+}
+
 bool is_empty(const Tensor& tensor) noexcept {
   for (const std::int64_t size : tensor.shape)
     if (size == 0) return true;

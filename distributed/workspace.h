@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "distributed/positions.h"
 #include "flashjit/distributed.h"
 
 namespace flashjit::distributed {
@@ -23,6 +24,10 @@ Tensor rows(const Tensor& tensor, const RowsView& of);
 Tensor heads(const Tensor& tensor, std::int64_t first, std::int64_t count);
 Tensor lse_rows(const Tensor& lse, const RowsView& of);
 Tensor lse_heads(const Tensor& lse, std::int64_t first, std::int64_t count);
+Partial rows(const Partial& partial, const RowsView& of);
+Partial heads(const Partial& partial, std::int64_t first, std::int64_t count);
+// Numbers of heads, such as sinks: of some of the heads.
+std::optional<Tensor> of_heads(const std::optional<Tensor>& all, const RowRange& of);
 bool is_empty(const Tensor& tensor) noexcept;
 bool is_packed(const Tensor& tensor) noexcept;
 

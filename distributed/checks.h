@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of a call's tensors may not be found wrong by a kernel's call, when other ranks wait for this one already. All
+// throw Error(invalid_argument), which names the tensor.
+#pragma once
+
+#include "flashjit/distributed.h"
+
+namespace flashjit::distributed {
+
+void check_group(const Engine& engine, const Group& group, const char* name, const Sharding& sharding);
+// Rows as flashjit::attention takes them.
+void check_rows(const char* name, const Tensor& tensor, const Dims& shape, DType dtype);
+void check_lse(const Tensor& lse, const Dims& shape);
+
+// What a call is of, checked: q, k and v of this rank.
+struct GivenCall {
+  GivenCall(const Engine& engine, const Group& group, const Tensor& q, const Tensor& k, const Tensor& v,
+            const Options& options);
+
+  Sizes sizes;
+  std::int64_t queries, keys;  // rows of this rank
+  Dims out_shape() const { return {sizes.batch, queries, sizes.num_heads_q, sizes.head_dim_v}; }
+  Dims lse_shape() const { return {sizes.batch, sizes.num_heads_q, queries}; }
+};
+
+}  // namespace flashjit::distributed

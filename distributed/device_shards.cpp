@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device tensors sharded and gathered.
+#include "distributed/checks.h"
+#include "distributed/positions.h"
+#include "distributed/reject.h"
+#include "distributed/workspace.h"
+
+namespace flashjit::distributed {
+namespace {
+
+constexpr std::int64_t kStrideStep = 8;
+
+void check_tensor(const Tensor& tensor, const char* name, std::int64_t length) {
+  if (tensor.shape.size() != head_dim_dim + 1) reject("{}: must have 4 dimensions, had {}", name, tensor.shape.size());
+  Dims shape = tensor.shape;
+  shape[seqlen_dim] = length;
+  if (tensor.dtype != DType::f16 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f32)
+    reject("{}: dtype must be f16, bf16 or f32, was {}", name, to_string(tensor.dtype));
+  check_rows(name, tensor, shape, tensor.dtype);
+  if (shape[head_dim_dim] % kStrideStep != 0)
+    reject("{}: head_dim must be a multiple of {}, was {}", name, kStrideStep, shape[head_dim_dim]);
+}
+
+RowsView in_whole(const Span& span) { return {span.first, span.count, span.step}; }
+RowsView in_shard(const Piece& piece) { return {piece.row, piece.span.count, 1}; }
+
+}  // namespace
+
+DeviceTensor gather(Engine& engine, Group& group, const Tensor& shard, const Sharding& sharding, Stream stream) {
+  check_group(engine, group, "sharding", sharding);
+  check_tensor(shard, "shard", sharding.length(group.rank()));
+  const Workspace work(engine, group, stream);
+  Dims shape = shard.shape;
+  shape[seqlen_dim] = sharding.seqlen();
+  DeviceTensor whole = work.allocate(shard.dtype, shape);
+  ViewExchange exchange(work);
+  for (int peer = 0; peer < group.size(); ++peer) {
+    for (const Piece& piece : pieces(sharding.spans(group.rank()))) exchange.send(peer, rows(shard, in_shard(piece)));
+    for (const Span& span : sharding.spans(peer)) exchange.receive(peer, rows(whole, in_whole(span)));
+  }
+  exchange.start();
+  exchange.finish();
+  return whole;
+}
+
+DeviceTensor shard(Engine& engine, Group& group, const Tensor& whole, const Sharding& sharding, Stream stream) {
+  check_group(engine, group, "sharding", sharding);
+  check_tensor(whole, "whole", sharding.seqlen());
+  const Workspace work(engine, group, stream);
+  Dims shape = whole.shape;
+  shape[seqlen_dim] = sharding.length(group.rank());
+  DeviceTensor own = work.allocate(whole.dtype, shape);
+  for (const Piece& piece : pieces(sharding.spans(group.rank())))
+    if (!is_empty(rows(own, in_shard(piece)))) work.copy(rows(whole, in_whole(piece.span)), rows(own, in_shard(piece)));
+  return own;
+}
+
+}  // namespace flashjit::distributed
