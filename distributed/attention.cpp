@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "distributed/block.h"
 #include "distributed/checks.h"
 #include "distributed/host_heads.h"
 #include "distributed/plan.h"
@@ -12,36 +13,6 @@
 
 namespace flashjit::distributed {
 namespace {
-
-// Keys and values of a step: the node's own, or memory that they come to.
-class Block {
- public:
-  Block(const Workspace& work, const Plan& plan, const Step& step, const Tensor& k, const Tensor& v)
-      : k_(k), v_(v), exchange_(work) {
-    if (step.own) return;
-    // Of a node's ranks, this one has to do with those that have its heads.
-    const int of_host = plan.hosts.ranks_of_host, lane = work.transport().rank() % of_host;
-    for (Tensor* tensor : {&k_, &v_}) {
-      const Tensor own = *tensor;
-      Dims shape = own.shape;
-      shape[seqlen_dim] = step.block_rows;
-      *tensor = memory_.emplace_back(work.allocate(own.dtype, shape));
-      for (const Transfer& to : step.sends)
-        exchange_.send(to.node * of_host + lane, rows(own, {to.rows.first, to.rows.count}));
-      for (const Transfer& from : step.receives)
-        exchange_.receive(from.node * of_host + lane, rows(*tensor, {from.rows.first, from.rows.count}));
-    }
-    exchange_.start();
-  }
-  void finish() { exchange_.finish(); }
-  const Tensor& k() const { return k_; }
-  const Tensor& v() const { return v_; }
-
- private:
-  Tensor k_, v_;
-  std::vector<DeviceTensor> memory_;
-  ViewExchange exchange_;  // behind its memory, so that an unfinished one goes first
-};
 
 struct NodeTensors {
   Tensor q, k, v, out;
@@ -68,14 +39,16 @@ std::vector<RowSum> sums_of(const Workspace& work, const Plan& plan, const NodeT
 void run(const Workspace& work, const Plan& plan, const NodeTensors& node, const AttentionOptions& options) {
   std::vector<RowSum> sums = sums_of(work, plan, node, options);
   const auto block_of = [&](std::size_t step) {
-    return std::make_unique<Block>(work, plan, plan.schedule[step], node.k, node.v);
+    return std::make_unique<Block>(work, plan.hosts.ranks_of_host, plan.schedule[step],
+                                   std::vector<Tensor>{node.k, node.v});
   };
   std::unique_ptr<Block> next = block_of(0);
   for (std::size_t i = 0; i < plan.schedule.size(); ++i) {
     const std::unique_ptr<Block> block = std::move(next);
     block->finish();
     if (i + 1 < plan.schedule.size()) next = block_of(i + 1);
-    for (const BlockCall& call : plan.schedule[i].calls) sums[call.queries].add(block->k(), block->v(), call);
+    for (const BlockCall& call : plan.schedule[i].calls)
+      sums[call.queries].add(block->tensor(0), block->tensor(1), call);
   }
   for (RowSum& sum : sums) sum.finish(node.k, node.v);
 }

@@ -96,8 +96,8 @@ Schedule ring_schedule(const Nodes& nodes, int node) {
     if (step.own) {
       step.calls = calls_on(queries, needed, nodes);
     } else {
-      const std::vector<Piece> block = pieces(spans_of(needed));
-      step.block_rows = length(spans_of(needed));
+      step.block = spans_of(needed);
+      const std::vector<Piece> block = pieces(step.block);
       for (const Piece& piece : block) step.receives.push_back({from, {piece.row, piece.span.count}});
       step.sends = sends_to(nodes, node, to);
       step.calls = calls_on(queries, block, nodes);
@@ -115,16 +115,15 @@ Schedule all_gather_schedule(const Nodes& nodes, int node) {
     needed.push_back(seen(queries, keys, nodes.mask));
     for (const Piece& piece : needed.back()) all.push_back(piece.span);
   }
-  const std::vector<Span> block = joined(std::move(all));
   Step step;
-  step.block_rows = length(block);
+  step.block = joined(std::move(all));
   for (int peer = 0; peer < nodes.count(); ++peer) {
     for (const Piece& piece : needed[static_cast<std::size_t>(peer)])
-      step.receives.push_back({peer, {rows_of(piece.span, block).first, piece.span.count}});
+      step.receives.push_back({peer, {rows_of(piece.span, step.block).first, piece.span.count}});
     const std::vector<Transfer> sends = sends_to(nodes, node, peer);
     step.sends.insert(step.sends.end(), sends.begin(), sends.end());
   }
-  step.calls = calls_on(queries, pieces(block), nodes);
+  step.calls = calls_on(queries, pieces(step.block), nodes);
   return {step};
 }
 

@@ -36,8 +36,8 @@ struct BlockCall {
 // A block of keys and values comes, and is computed with while that of the next step is under way.
 struct Step {
   std::vector<Transfer> sends, receives;
-  bool own = false;             // the block is the node's own tensor, and nothing comes
-  std::int64_t block_rows = 0;  // otherwise
+  bool own = false;         // the block is the node's own tensor, and nothing comes
+  std::vector<Span> block;  // otherwise, the positions of its rows
   std::vector<BlockCall> calls;
 };
 using Schedule = std::vector<Step>;

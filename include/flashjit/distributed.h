@@ -227,6 +227,20 @@ DeviceTensor attention(Engine& engine, Group& group, const Tensor& q, const Tens
 void attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                const Options& options);
 
+// Gradients of a number that depends on attention(engine, group, q, k, v, options) by dout, as of
+// flashjit::attention_backward: of this rank's q, k and v. dout, out and lse are of its queries; options as of that
+// call, without lse. Schemes are two:
+//   all_gather  keys and values come to a rank for its dq, and queries with what is of them for its dk and dv: each is
+//               made by calls that have all that it depends on, and no gradients move or are added up. Not of striped
+//               shards beside a mask.
+//   all_to_all  as of attention; the ranks must divide the key/value heads.
+// automatic is the faster of them by the estimate of attention. A group of one rank has any. Others, and dlse and
+// variant of the backward options, are refused by name: Error(unsupported). Gradients of sinks and of options are not
+// there.
+Gradients attention_backward(Engine& engine, Group& group, const Tensor& dout, const Tensor& q, const Tensor& k,
+                             const Tensor& v, const Tensor& out, const Tensor& lse, const Options& options,
+                             const BackwardOptions& backward = {});
+
 // The whole of a tensor of which each rank has a shard, on every rank: f16, bf16 or f32 [batch, length, heads,
 // head_dim], head_dim a multiple of 8, strides as of flashjit::attention; heads are those of the tensor. Asynchronous
 // on the stream. Throws as attention does.
