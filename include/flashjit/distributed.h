@@ -220,7 +220,8 @@ std::vector<Estimate> estimates(const Sizes& sizes, const Options& options);
 // within rounding those of one call with the whole sequences: partial results are rounded to the dtype of q before they
 // are joined. Blocks of keys that a mask hides are neither sent nor computed. Memory for keys and values of other ranks
 // and for partial results is allocated and freed in stream order: docs/distributed.md says how much. Throws Error;
-// after invalid_argument and unsupported nothing was sent, and after others the group has failed on all ranks.
+// after unsupported, and invalid_argument for anything but alibi_slopes, documents, prefix, score and mask,
+// nothing was sent, and after others the group has failed on all ranks.
 DeviceTensor attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Options& options);
 // The same into memory of the caller, which must not overlap the inputs.
