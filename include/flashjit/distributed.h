@@ -18,8 +18,7 @@ struct ncclComm;
 
 namespace flashjit::distributed {
 
-// --- Sharding
-// ---------------------------------------------------------------------------------------------------------
+// --- Sharding --------------------------------------------------------------------------------------------------------
 
 // How the positions of a sequence are shared out among ranks.
 enum class Layout : std::uint8_t {
@@ -74,8 +73,7 @@ HostTensor shard(const HostTensor& whole, const Sharding& sharding, int rank, in
 // The tensor of which these are the shards, one for each rank. Throws Error(invalid_argument).
 HostTensor gather(const std::vector<HostTensor>& shards, const Sharding& sharding, int dim = 1);
 
-// --- Communication
-// ----------------------------------------------------------------------------------------------------
+// --- Communication ---------------------------------------------------------------------------------------------------
 
 // Packed memory that goes to a rank or comes from it.
 struct Message {
@@ -149,8 +147,7 @@ class Group {
   std::unique_ptr<Impl> impl_;
 };
 
-// --- Attention
-// --------------------------------------------------------------------------------------------------------
+// --- Attention -------------------------------------------------------------------------------------------------------
 
 // What goes where.
 enum class Scheme : std::uint8_t {
