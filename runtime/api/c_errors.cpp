@@ -23,7 +23,8 @@ constexpr struct {
     {FLASHJIT_KERNEL_FAULT, ErrorCode::kernel_fault},
     {FLASHJIT_COMMUNICATION, ErrorCode::communication},
 };
-static_assert(std::size(kStatuses) == static_cast<std::size_t>(ErrorCode::communication) + 1, "every code has a status");
+static_assert(std::size(kStatuses) == static_cast<std::size_t>(ErrorCode::communication) + 1,
+              "every code has a status");
 
 // The interface promises the message of this thread's last failure.
 thread_local std::string last_error;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same schemes over NCCL, ranks as threads with a GPU each. Where there are fewer than two nothing is tested.
+// The same schemes over NCCL, ranks as threads with a GPU each. Where there are fewer than two ctest calls it skipped.
 #include <doctest/doctest.h>
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,7 +29,10 @@ Engine* engine_of_gpus() {
     EngineOptions options = tests::options_with_kept_kernels();
     options.emulate.clear();
     auto made = std::make_unique<Engine>(options);
-    if (made->system().devices.size() < kRanks) made.reset();
+    if (made->system().devices.size() < kRanks) {
+      std::printf("skipped: fewer than %d GPUs\n", kRanks);
+      made.reset();
+    }
     return made;
   }();
   return engine.get();
