@@ -13,12 +13,17 @@ namespace {
 
 constexpr std::int64_t kStrideStep = 8, kAlignment = 16;  // what attention() wants of rows
 
+void check_is_given(const char* name, const Tensor& tensor) {
+  if (!tensor.data && !is_empty(tensor)) reject("{}: must point to its elements, was null", name);
+}
+
 void check_sinks(const Tensor& sinks, const Sizes& sizes) {
   const bool of_batch = sinks.shape.size() == 2 && sinks.shape[0] == sizes.batch;
   if (sinks.dtype != DType::f32 || !(sinks.shape.size() == 1 || of_batch) ||
       sinks.shape[sinks.shape.size() - 1] != sizes.num_heads_q || sinks.strides[sinks.shape.size() - 1] != 1)
     reject("sinks: must be f32 [{}] or [{}, {}], contiguous, was {} {}", sizes.num_heads_q, sizes.batch,
            sizes.num_heads_q, to_string(sinks.dtype), to_string(sinks.shape));
+  check_is_given("sinks", sinks);
 }
 
 Sizes sizes_of(const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -43,6 +48,7 @@ void check_rows(const char* name, const Tensor& tensor, const Dims& shape, DType
     reject("{}: shape must be {}, was {}", name, to_string(shape), to_string(tensor.shape));
   if (tensor.dtype != dtype) reject("{}: dtype must be {}, was {}", name, to_string(dtype), to_string(tensor.dtype));
   if (is_empty(tensor)) return;
+  check_is_given(name, tensor);
   if (tensor.strides[head_dim_dim] != 1)
     reject("{}: last dimension must be contiguous, had a stride of {}", name, tensor.strides[head_dim_dim]);
   for (int i = 0; i < head_dim_dim; ++i)
@@ -57,6 +63,7 @@ void check_lse(const Tensor& lse, const Dims& shape) {
   if (lse.shape != shape) reject("lse: shape must be {}, was {}", to_string(shape), to_string(lse.shape));
   if (shape[2] > 1 && lse.strides[2] != 1)
     reject("lse: last dimension must be contiguous, had a stride of {}", lse.strides[2]);
+  check_is_given("lse", lse);
 }
 
 GivenCall::GivenCall(const Engine& engine, const Group& group, const Tensor& q, const Tensor& k, const Tensor& v,

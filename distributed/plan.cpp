@@ -41,6 +41,8 @@ void check_machine(const Options& options) {
   if (!(machine.flops > 0 && machine.bytes > 0 && machine.bytes_across > 0))
     reject("machine: flops, bytes and bytes_across must be positive, were {}, {} and {}", machine.flops, machine.bytes,
            machine.bytes_across);
+  if (!(machine.exchange >= 0 && machine.call >= 0))
+    reject("machine: exchange and call must be 0 or more, were {} and {}", machine.exchange, machine.call);
 }
 
 bool asks_for_lengths(const Function* function) {
@@ -100,7 +102,9 @@ void check(const Sizes& sizes, const Options& options) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("q: dtype must be f16 or bf16 over several GPUs, was {}", to_string(sizes.dtype)));
   problem_of(sizes.dtype, static_cast<int>(sizes.head_dim), static_cast<int>(sizes.head_dim_v), options.attention);
-  if (sizes.num_heads_kv < 1 || sizes.num_heads_q % sizes.num_heads_kv != 0)
+  if (sizes.batch < 0) reject("batch: must be 0 or more, was {}", sizes.batch);
+  if (sizes.num_heads_kv < 1) reject("num_heads_kv: must be 1 or more, was {}", sizes.num_heads_kv);
+  if (sizes.num_heads_q < 1 || sizes.num_heads_q % sizes.num_heads_kv != 0)
     reject("num_heads_q: must be a multiple of num_heads_kv, {}, was {}", sizes.num_heads_kv, sizes.num_heads_q);
   check_layouts(options);
   check_machine(options);

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -273,6 +274,16 @@ TEST_CASE("what is wrong is refused by name, before anything is sent") {
   wrong.machine.bytes = 0;
   CHECK(refusal(wrong, ErrorCode::invalid_argument).find("machine: flops, bytes and bytes_across must be") == 0);
   wrong = right;
+  wrong.machine.exchange = std::nan("");
+  CHECK(refusal(wrong, ErrorCode::invalid_argument).find("machine: exchange and call must be 0 or more, were nan") ==
+        0);
+  CHECK(refusal(right, ErrorCode::invalid_argument, {1, 0, 4, 16, 16, DType::bf16}) ==
+        "num_heads_q: must be a multiple of num_heads_kv, 4, was 0");
+  CHECK(refusal(right, ErrorCode::invalid_argument, {1, 8, 0, 16, 16, DType::bf16}) ==
+        "num_heads_kv: must be 1 or more, was 0");
+  CHECK(refusal(right, ErrorCode::invalid_argument, {-1, 8, 4, 16, 16, DType::bf16}) ==
+        "batch: must be 0 or more, was -1");
+  wrong = right;
   wrong.attention.window = {-2, 0};
   CHECK(refusal(wrong, ErrorCode::invalid_argument).find("window") != std::string::npos);
   std::string message;
@@ -315,19 +326,29 @@ TEST_CASE("tensors that are not what options say are refused by name, and the gr
     with = options;
     with.queries = Sharding(Layout::zigzag, 64, 2);
     refused(q.view(), k.view(), k.view(), with);
+    Tensor nowhere = k.view();
+    nowhere.data = nullptr;
+    refused(q.view(), nowhere, k.view(), options);
+    with = options;
+    with.attention.lse = Tensor(nullptr, DType::f32, {1, 8, 16});
+    refused(q.view(), k.view(), k.view(), with);
+    with = options;
+    with.attention.sinks = Tensor(nullptr, DType::f32, {8});
+    refused(q.view(), k.view(), k.view(), with);
     refused(q.view(), k.view(), k.view(), options);
   }));
   for (std::vector<std::string>& of_rank : found) {
-    REQUIRE(of_rank.size() == 9);
+    REQUIRE(of_rank.size() == 12);
     CHECK(of_rank[4].find("k: must be aligned to 16 bytes, was at ") == 0);
     of_rank.erase(of_rank.begin() + 4);
-    CHECK(of_rank == std::vector<std::string>{"q: shape must be [1, 16, 8, 16], was [1, 64, 8, 16]",
-                                              "k: shape must be [1, 16, 4, 16], was [1, 64, 4, 16]",
-                                              "v: dtype must be bf16, was f16",
-                                              "q: must have 4 dimensions over several GPUs, had 3",
-                                              "lse: shape must be [1, 8, 16], was [1, 8, 17]",
-                                              "sinks: must be f32 [8] or [1, 8], contiguous, was f32 [1, 8, 17]",
-                                              "queries: must be of 4 ranks like the group, was of 2", "none"});
+    CHECK(of_rank ==
+          std::vector<std::string>{
+              "q: shape must be [1, 16, 8, 16], was [1, 64, 8, 16]",
+              "k: shape must be [1, 16, 4, 16], was [1, 64, 4, 16]", "v: dtype must be bf16, was f16",
+              "q: must have 4 dimensions over several GPUs, had 3", "lse: shape must be [1, 8, 16], was [1, 8, 17]",
+              "sinks: must be f32 [8] or [1, 8], contiguous, was f32 [1, 8, 17]",
+              "queries: must be of 4 ranks like the group, was of 2", "k: must point to its elements, was null",
+              "lse: must point to its elements, was null", "sinks: must point to its elements, was null", "none"});
   }
   CHECK(world.is_empty());
 }
