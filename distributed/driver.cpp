@@ -9,6 +9,7 @@ namespace flashjit::distributed {
 namespace {
 
 constexpr unsigned kWithoutTiming = 2;  // CU_EVENT_DISABLE_TIMING
+constexpr int kRelaxed = 2;             // CU_STREAM_CAPTURE_MODE_RELAXED
 
 DriverFunctions open() {
   const OpenedLibrary library("libcuda.so.1", ErrorCode::no_driver);
@@ -23,6 +24,7 @@ DriverFunctions open() {
   library.find("cuStreamSynchronize", of.cuStreamSynchronize);
   library.find("cuStreamWaitEvent", of.cuStreamWaitEvent);
   library.find("cuStreamIsCapturing", of.cuStreamIsCapturing);
+  library.find("cuThreadExchangeStreamCaptureMode", of.cuThreadExchangeStreamCaptureMode);
   library.find("cuEventCreate", of.cuEventCreate);
   library.find("cuEventDestroy_v2", of.cuEventDestroy_v2);
   library.find("cuEventRecord", of.cuEventRecord);
@@ -58,6 +60,11 @@ DeviceContext::Scope::~Scope() {
   CUctx_st* popped = nullptr;
   driver_.cuCtxPopCurrent_v2(&popped);
 }
+
+RelaxedCapture::RelaxedCapture(const DriverFunctions& driver) : driver_(driver), mode_(kRelaxed) {
+  driver_.check(driver_.cuThreadExchangeStreamCaptureMode(&mode_), "cuThreadExchangeStreamCaptureMode");
+}
+RelaxedCapture::~RelaxedCapture() { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
 
 Event::Event(const DriverFunctions& driver) : driver_(driver) {
   driver_.check(driver_.cuEventCreate(&event_, kWithoutTiming), "cuEventCreate");

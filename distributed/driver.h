@@ -22,6 +22,7 @@ struct DriverFunctions {
   int (*cuStreamSynchronize)(CUstream_st* stream) = nullptr;
   int (*cuStreamWaitEvent)(CUstream_st* stream, CUevent_st* event, unsigned flags) = nullptr;
   int (*cuStreamIsCapturing)(CUstream_st* stream, int* status) = nullptr;
+  int (*cuThreadExchangeStreamCaptureMode)(int* mode) = nullptr;
   int (*cuEventCreate)(CUevent_st** event, unsigned flags) = nullptr;
   int (*cuEventDestroy_v2)(CUevent_st* event) = nullptr;
   int (*cuEventRecord)(CUevent_st* event, CUstream_st* stream) = nullptr;
@@ -63,6 +64,20 @@ class DeviceContext {
   const DriverFunctions& driver_;
   int device_;
   CUctx_st* context_ = nullptr;
+};
+
+// While it lives, this thread may ask for events although somebody captures a graph. Otherwise the driver refuses to
+// answer then, and the capture is void.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const DriverFunctions& driver);
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const DriverFunctions& driver_;
+  int mode_;  // of the thread: ours while this lives, and then what it was again
 };
 
 // Where a stream has come to.

@@ -172,6 +172,7 @@ void NcclTransport::abort() noexcept {
 
 // Exchanges run one after the other. Events of a capture are nobody's to ask.
 void NcclTransport::look_at_oldest() {
+  const RelaxedCapture relaxed(context_.driver());
   while (!started_.empty() && started_.front().is_finished &&
          (started_.front().is_captured || started_.front().done->has_passed())) {
     started_.pop_front();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for the CUDA driver: streams are queues of work, which goes on when somebody asks how far they have come.
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -7,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 struct CUstream_st {};
 struct CUevent_st {
@@ -15,7 +17,11 @@ struct CUevent_st {
 
 namespace {
 
-constexpr int kSuccess = 0, kNotReady = 600;
+constexpr int kSuccess = 0, kNotReady = 600, kCaptureUnsupported = 900;
+constexpr int kGlobal = 0, kRelaxed = 2;  // of CUstreamCaptureMode
+
+std::atomic<bool> is_capturing = false;
+thread_local int capture_mode = kGlobal;
 
 std::recursive_mutex mutex;
 std::map<CUstream_st*, std::deque<std::function<bool()>>> streams;
@@ -37,6 +43,8 @@ void stand_in_enqueue(void* stream, std::function<bool()>* work) {
   const std::lock_guard lock(mutex);
   streams[static_cast<CUstream_st*>(stream)].push_back(*work);
 }
+
+void stand_in_capture(bool begins) { is_capturing = begins; }
 
 int cuInit(unsigned) { return kSuccess; }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
@@ -77,7 +85,9 @@ int cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   streams[stream].push_back([event] { return event->passed = true; });
   return kSuccess;
 }
+int cuThreadExchangeStreamCaptureMode(int* mode) { return std::swap(capture_mode, *mode), kSuccess; }
 int cuEventQuery(CUevent_st* event) {
+  if (is_capturing && capture_mode != kRelaxed) return kCaptureUnsupported;
   const std::lock_guard lock(mutex);
   advance();
   return event->passed ? kSuccess : kNotReady;

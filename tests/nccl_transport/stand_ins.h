@@ -11,3 +11,6 @@ int stand_in_aborts();       // communicators that were aborted
 int stand_in_destroyed();    // and those that were destroyed
 int stand_in_open_groups();  // groups that were begun and not ended
 }
+
+// Of libcuda.so.1: whether somebody captures a graph, of other streams than those that tests use.
+extern "C" void stand_in_capture(bool begins);

@@ -121,6 +121,21 @@ TEST_CASE("a message that NCCL refuses ends its group, and the communicator with
   CHECK((stand_in_open_groups() == 0 && stand_in_aborts() == 2));
 }
 
+TEST_CASE("a capture of the application's does not end a group, nor the other way around") {
+  stand_in_reset();
+  stand_in_capture(true);
+  const auto thrown = on_ranks(2, std::chrono::seconds(30), [](Group& group) {
+    HostTensor sent = filled(1), received(DType::f32, {4});
+    const std::uint64_t started = group.transport().start(round(group, sent, received), stream_of(group));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the watchdog looks meanwhile
+    group.transport().finish(started, stream_of(group));
+    group.wait();
+  });
+  stand_in_capture(false);
+  for (const std::exception_ptr& error : thrown) CHECK_FALSE(error);
+  CHECK(stand_in_aborts() == 0);
+}
+
 TEST_CASE("a rank that gives up cannot go on, and one whose exchange is left unfinished ends") {
   stand_in_reset();
   const auto thrown = on_ranks(2, std::chrono::milliseconds(300), [](Group& group) {
