@@ -62,12 +62,18 @@ DeviceTensor Workspace::allocate(DType dtype, const Dims& shape) const {
   return DeviceTensor::allocate(dtype, shape, stream_, transport_.device());
 }
 
+// On the default stream, as memory is freed on the stream that it was allocated on, and the call's may end before the
+// group does.
+DeviceTensor Workspace::lasting(const HostTensor& constant) const {
+  return constant.to_device(nullptr, transport_.device());
+}
+
 Tensor Workspace::constant(std::int64_t value, std::int64_t count) const {
   auto found = constants_.repeated.find({value, count});
   if (found == constants_.repeated.end()) {
     HostTensor made(DType::i32, {count});
     for (std::int64_t i = 0; i < count; ++i) store_element(made.data(), DType::i32, i, static_cast<double>(value));
-    found = constants_.repeated.emplace(std::pair{value, count}, made.to_device(stream_, transport_.device())).first;
+    found = constants_.repeated.emplace(std::pair{value, count}, lasting(made)).first;
   }
   return found->second;
 }
@@ -76,8 +82,7 @@ void Workspace::copy(const Tensor& from, const Tensor& to) const {
   const std::int64_t of_row = from.shape[heads_dim];
   auto zeros = constants_.zeros.find(of_row);
   if (zeros == constants_.zeros.end())
-    zeros = constants_.zeros.emplace(of_row, HostTensor(DType::f32, {of_row}).to_device(stream_, transport_.device()))
-                .first;
+    zeros = constants_.zeros.emplace(of_row, lasting(HostTensor(DType::f32, {of_row}))).first;
   // Rows and heads change places, so that one row of zeros is the LSE of all.
   const auto turned = [](Tensor view) {
     std::swap(view.shape[seqlen_dim], view.shape[heads_dim]);

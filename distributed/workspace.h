@@ -56,6 +56,8 @@ class Workspace {
   void copy(const Partial& from, const Partial& to) const;
 
  private:
+  DeviceTensor lasting(const HostTensor& constant) const;
+
   Engine& engine_;
   Transport& transport_;
   Constants& constants_;  // of the group
