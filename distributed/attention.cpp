@@ -78,18 +78,13 @@ void run_over_hosts(const Workspace& work, const Plan& plan, const Sizes& sizes,
   back.finish();
 }
 
-void run(Engine& engine, Group& group, const Sizes& sizes, const NodeTensors& own, const Options& options) {
-  const Workspace work(engine, group, options.attention.stream);
-  const Plan plan = plan_of(chosen_scheme(sizes, options), options, group.rank());
-  try {
-    if (plan.hosts.ranks_of_host > 1)
-      run_over_hosts(work, plan, sizes, own, options.attention);
-    else
-      run(work, plan, own, options.attention);
-  } catch (...) {
-    group.transport().abort();
-    throw;
-  }
+void run(Engine& engine, Group& group, const Plan& plan, const Sizes& sizes, const NodeTensors& own,
+         const AttentionOptions& options) {
+  const Workspace work(engine, group, options.stream);
+  if (plan.hosts.ranks_of_host > 1)
+    run_over_hosts(work, plan, sizes, own, options);
+  else
+    run(work, plan, own, options);
 }
 
 }  // namespace
@@ -98,16 +93,22 @@ void attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, c
                const Options& options) {
   const GivenCall call(engine, group, q, k, v, options);
   check_rows("out", out, call.out_shape(), q.dtype);
-  run(engine, group, call.sizes, {q, k, v, out, options.attention.lse}, options);
+  const Plan plan = plan_of(chosen_scheme(call.sizes, options), options, group.rank());
+  together(group, [&] {
+    run(engine, group, plan, call.sizes, {q, k, v, out, options.attention.lse}, options.attention);
+  });
 }
 
 DeviceTensor attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Options& options) {
   const GivenCall call(engine, group, q, k, v, options);
-  DeviceTensor out =
-      DeviceTensor::allocate(q.dtype, call.out_shape(), options.attention.stream, group.transport().device());
-  run(engine, group, call.sizes, {q, k, v, out, options.attention.lse}, options);
-  return out;
+  const Plan plan = plan_of(chosen_scheme(call.sizes, options), options, group.rank());
+  return together(group, [&] {
+    DeviceTensor out =
+        DeviceTensor::allocate(q.dtype, call.out_shape(), options.attention.stream, group.transport().device());
+    run(engine, group, plan, call.sizes, {q, k, v, out, options.attention.lse}, options.attention);
+    return out;
+  });
 }
 
 }  // namespace flashjit::distributed

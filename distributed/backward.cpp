@@ -203,9 +203,9 @@ Gradients attention_backward(Engine& engine, Group& group, const Tensor& dout, c
   const Scheme scheme = scheme_of_gradients(call.sizes, options);
   const Workspace work(engine, group, options.attention.stream);
   const Hosts hosts = plan_of(scheme, options, group.rank()).hosts;
-  Gradients made{work.allocate(q.dtype, q.shape), work.allocate(k.dtype, k.shape), work.allocate(v.dtype, v.shape)};
-  const Into into{made.dq, made.dk, made.dv};
-  try {
+  return together(group, [&] {
+    Gradients made{work.allocate(q.dtype, q.shape), work.allocate(k.dtype, k.shape), work.allocate(v.dtype, v.shape)};
+    const Into into{made.dq, made.dk, made.dv};
     if (group.size() == 1 || hosts.ranks_of_host > 1) {
       run_by_heads(work, hosts, call.sizes, given, into, options.attention, backward);
     } else {
@@ -214,11 +214,8 @@ Gradients attention_backward(Engine& engine, Group& group, const Tensor& dout, c
       gradients.of_queries();
       gradients.of_keys();
     }
-  } catch (...) {
-    group.transport().abort();
-    throw;
-  }
-  return made;
+    return made;
+  });
 }
 
 }  // namespace flashjit::distributed

@@ -32,15 +32,17 @@ DeviceTensor gather(Engine& engine, Group& group, const Tensor& shard, const Sha
   const Workspace work(engine, group, stream);
   Dims shape = shard.shape;
   shape[seqlen_dim] = sharding.seqlen();
-  DeviceTensor whole = work.allocate(shard.dtype, shape);
-  ViewExchange exchange(work);
-  for (int peer = 0; peer < group.size(); ++peer) {
-    for (const Piece& piece : pieces(sharding.spans(group.rank()))) exchange.send(peer, rows(shard, in_shard(piece)));
-    for (const Span& span : sharding.spans(peer)) exchange.receive(peer, rows(whole, in_whole(span)));
-  }
-  exchange.start();
-  exchange.finish();
-  return whole;
+  return together(group, [&] {
+    DeviceTensor whole = work.allocate(shard.dtype, shape);
+    ViewExchange exchange(work);
+    for (int peer = 0; peer < group.size(); ++peer) {
+      for (const Piece& piece : pieces(sharding.spans(group.rank()))) exchange.send(peer, rows(shard, in_shard(piece)));
+      for (const Span& span : sharding.spans(peer)) exchange.receive(peer, rows(whole, in_whole(span)));
+    }
+    exchange.start();
+    exchange.finish();
+    return whole;
+  });
 }
 
 DeviceTensor shard(Engine& engine, Group& group, const Tensor& whole, const Sharding& sharding, Stream stream) {

@@ -70,6 +70,17 @@ struct Group::Impl {
   Constants constants;
 };
 
+// What ranks do together: when it throws on this one, the group has failed.
+template <typename Work>
+auto together(Group& group, const Work& work) {
+  try {
+    return work();
+  } catch (...) {
+    group.transport().abort();
+    throw;
+  }
+}
+
 // An exchange of views of any strides: what is not packed goes through memory of its own, and what a rank sends to
 // itself is copied. Empty views are no messages. One that is left behind unfinished aborts the group, as its memory is
 // about to be freed.

@@ -100,6 +100,23 @@ TEST_CASE("a call that fails on one rank fails on all") {
   for (const std::size_t rank : {0u, 1u, 2u}) message_of(thrown[rank], ErrorCode::communication);
 }
 
+TEST_CASE("tensors that one rank cannot gather are an Error on all") {
+  const Sharding sharding(Layout::zigzag, 64, 3);
+  tests::World world(3, kTimeout);
+  EngineOptions broken = tests::emulating("sm_80");
+  broken.emulation.most_instructions = 10;
+  Engine engine(broken);
+  const HostTensor whole(DType::bf16,
+                         {2, 64, 2, 16});  // of two batches, a rank's parts are not packed: they are copied
+  const auto thrown = tests::on_ranks(world, [&](Group& group) {
+    const HostTensor own = shard(whole, sharding, group.rank());
+    gather(group.rank() == 0 ? engine : tests::engine_for("sm_80"), group, own.view(), sharding);
+  });
+  message_of(thrown[0], ErrorCode::kernel_fault);
+  for (const std::size_t rank : {1u, 2u})
+    CHECK(message_of(thrown[rank], ErrorCode::communication) == "group: rank 0 gave up");
+}
+
 TEST_CASE("a message of another size than a rank waits for is an Error") {
   const AttentionCase of = zigzag_case(Scheme::ring);
   tests::World world(of.ranks, kTimeout);
