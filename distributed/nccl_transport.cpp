@@ -11,6 +11,12 @@ namespace {
 
 constexpr unsigned kBesideDefaultStream = 1;  // CU_STREAM_NON_BLOCKING
 constexpr std::chrono::milliseconds kLongestLook{50};
+constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365);
+
+void check_timeout(std::chrono::milliseconds timeout) {
+  if (timeout < std::chrono::milliseconds(1) || timeout > kLongestTimeout)
+    reject("timeout: must be from 1 to {} ms, was {}", kLongestTimeout.count(), timeout.count());
+}
 
 int device_of(const NcclFunctions& nccl, ncclComm* communicator) {
   int device = 0;
@@ -45,6 +51,7 @@ std::size_t bytes_of(const Tensor& tensor) {
 ncclComm* NcclTransport::make_communicator(const UniqueId& id, int rank, int size, const NcclOptions& options) {
   if (size < 1) reject("size: must be 1 or more, was {}", size);
   if (rank < 0 || rank >= size) reject("rank: must be from 0 to {}, was {}", size - 1, rank);
+  check_timeout(options.timeout);
   const NcclFunctions& nccl = NcclFunctions::load();
   const DeviceContext context(options.device);
   const DeviceContext::Scope current(context);
@@ -86,7 +93,7 @@ NcclTransport::~NcclTransport() {
     nccl_.check(nccl_.ncclCommFinalize(communicator_), "ncclCommFinalize");
     settle(nccl_, communicator_, timeout_, "ncclCommFinalize");
     nccl_.ncclCommDestroy(communicator_);
-  } catch (const Error&) {  // a peer is gone: there is nobody to tell
+  } catch (const std::exception&) {  // a peer is gone: there is nobody to tell
     stop_watchdog();
     fail("the group ends");
   }
@@ -167,7 +174,7 @@ void NcclTransport::wait() {
 
 void NcclTransport::abort() noexcept {
   const std::lock_guard lock(mutex_);
-  fail("rank gave up");
+  fail(fmt::format("rank {} gave up", rank_));
 }
 
 // Exchanges run one after the other. Events of a capture are nobody's to ask.
@@ -205,12 +212,20 @@ void NcclTransport::watch() noexcept {
 
 Group Group::from_nccl(ncclComm* communicator, const NcclOptions& options) {
   if (!communicator) reject("communicator: must be given, was null");
+  check_timeout(options.timeout);
   return Group(std::make_unique<NcclTransport>(communicator, false, options));
 }
 
 Group Group::from_unique_id(const UniqueId& id, int rank, int size, const NcclOptions& options) {
   ncclComm* made = NcclTransport::make_communicator(id, rank, size, options);
-  return Group(std::make_unique<NcclTransport>(made, true, options));
+  std::unique_ptr<NcclTransport> transport;
+  try {
+    transport = std::make_unique<NcclTransport>(made, true, options);
+  } catch (...) {  // nobody owns it yet
+    NcclFunctions::load().ncclCommAbort(made);
+    throw;
+  }
+  return Group(std::move(transport));
 }
 
 }  // namespace flashjit::distributed

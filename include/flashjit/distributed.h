@@ -105,7 +105,8 @@ class Transport {
   virtual void finish(std::uint64_t started, Stream before) = 0;
   // Waits, on the host, for all exchanges that were started.
   virtual void wait() = 0;
-  // This rank gives up: all ranks get Error(communication), now or with their next call.
+  // This rank gives up: it gets Error(communication) with its next call, and others do once they hear of it or have
+  // waited for it too long.
   virtual void abort() noexcept = 0;
 };
 
@@ -118,10 +119,12 @@ struct NcclOptions {
   // The CUDA device of this rank. Of a communicator that exists it is that communicator's.
   int device = 0;
   // A peer that an exchange waited for longer is taken for dead: the communicator is aborted, and the next call throws.
+  // From 1 ms to a year.
   std::chrono::milliseconds timeout{600000};
 };
 
-// The ranks that compute together, as one of them sees them. Movable; for one thread at a time.
+// The ranks that compute together, as one of them sees them. Movable; for one thread at a time. It must live until all
+// streams have come past its calls.
 class Group {
  public:
   explicit Group(std::unique_ptr<Transport> transport);
@@ -131,7 +134,8 @@ class Group {
 
   // Over NCCL, which is opened here: libnccl.so.2. A communicator of the application's stays its own, and must not be
   // used by others at the same time; after a failure it has been aborted. One that is made here of an id, which all
-  // ranks must do at the same time, is destroyed with the group. Throws Error(communication, no_driver, driver).
+  // ranks must do at the same time, is destroyed with the group. Throws Error(communication, no_driver, driver,
+  // invalid_argument).
   static Group from_nccl(ncclComm* communicator, const NcclOptions& options = {});
   static Group from_unique_id(const UniqueId& id, int rank, int size, const NcclOptions& options = {});
 
@@ -212,13 +216,13 @@ std::vector<Estimate> estimates(const Sizes& sizes, const Options& options);
 //   v   [batch, keys.length(rank),    num_heads_kv, head_dim_v]
 //   ->  [batch, queries.length(rank), num_heads_q,  head_dim_v]
 // All ranks make the same calls in the same order, with the same options and sizes; that is not checked, and they wait
-// for each other. Asynchronous on options.attention.stream, but for the first call of a group with a number of heads,
-// which waits for it. On an engine that emulates it has finished when it returns. Bits are the same in every run, and
-// within rounding those of one call with the whole sequences: partial results are rounded to the dtype of q before they
-// are joined. Blocks of keys that a mask hides are neither sent nor computed. Memory for keys and values of other ranks
-// and for partial results is allocated and freed in stream order: docs/distributed.md says how much. Throws Error;
-// after unsupported, and invalid_argument for anything but alibi_slopes, documents, prefix, score and mask,
-// nothing was sent, and after others the group has failed on all ranks.
+// for each other. Asynchronous on options.attention.stream, but for first calls: docs/distributed.md says which wait
+// for what. On an engine that emulates it has finished when it returns. Bits are the same in every run, and within
+// rounding those of one call with the whole sequences: partial results are rounded to the dtype of q before they are
+// joined. Blocks of keys that a mask hides are neither sent nor computed. Memory for keys and values of other ranks and
+// for partial results is allocated and freed in stream order: docs/distributed.md says how much. Throws Error; after
+// unsupported, and invalid_argument for anything but alibi_slopes, documents, prefix, score and mask, nothing was sent,
+// and after others the group has failed on all ranks.
 DeviceTensor attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Options& options);
 // The same into memory of the caller, which must not overlap the inputs.

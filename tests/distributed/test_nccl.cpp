@@ -86,6 +86,9 @@ TEST_CASE("a group over NCCL says what is missing where there is no NCCL or no d
   CHECK(message == "rank: must be from 0 to 1, was 2");
   CHECK(tests::code_of([] { Group::from_unique_id({}, 0, 0); }, &message) == ErrorCode::invalid_argument);
   CHECK(message == "size: must be 1 or more, was 0");
+  const NcclOptions forever{0, std::chrono::milliseconds::max()};
+  CHECK(tests::code_of([&] { Group::from_unique_id({}, 0, 1, forever); }, &message) == ErrorCode::invalid_argument);
+  CHECK(message.find("timeout: must be from 1 to 31536000000 ms, was ") == 0);
   CHECK(tests::code_of([] { Group(nullptr); }, &message) == ErrorCode::invalid_argument);
   if (!Engine().system().devices.empty()) return;
   const ErrorCode code = tests::code_of([] { Group::from_unique_id({}, 0, 1); }, &message);

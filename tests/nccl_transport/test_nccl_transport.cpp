@@ -144,5 +144,5 @@ TEST_CASE("a rank that gives up cannot go on, and one whose exchange is left unf
     group.transport().start(round(group, sent, received), stream_of(group));
   });
   CHECK_FALSE(thrown[0]);  // it did not look, and its destructor did not hang
-  CHECK(message_of(thrown[1]) == "group: rank gave up");
+  CHECK(message_of(thrown[1]) == "group: rank 1 gave up");
 }
