@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a call's tensors may not be found wrong by a kernel's call, when other ranks wait for this one already. All
-// throw Error(invalid_argument), which names the tensor.
+// Checks of a call's tensors before anything is sent: later, other ranks would already wait for this one. All throw
+// Error(invalid_argument), which names the tensor.
 #pragma once
 
 #include "flashjit/distributed.h"
@@ -12,7 +12,7 @@ void check_group(const Engine& engine, const Group& group, const char* name, con
 void check_rows(const char* name, const Tensor& tensor, const Dims& shape, DType dtype);
 void check_lse(const Tensor& lse, const Dims& shape);
 
-// What a call is of, checked: q, k and v of this rank.
+// The inputs of a call, checked: this rank's q, k and v.
 struct GivenCall {
   GivenCall(const Engine& engine, const Group& group, const Tensor& q, const Tensor& k, const Tensor& v,
             const Options& options);

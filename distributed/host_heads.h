@@ -9,28 +9,29 @@
 
 namespace flashjit::distributed {
 
-// Whose rows and heads a tensor has.
+// Whether a tensor has the rows and heads of queries or those of keys.
 enum class Side { queries, keys };
 
-// own: this rank's rows of all heads. host: all rows of the host's ranks, of this rank's heads.
+// Moves tensors between two forms. In own a rank has its own rows of all heads; in host it has the rows of all ranks of
+// its host, of its share of the heads.
 class HostHeads {
  public:
   HostHeads(const Workspace& work, const Hosts& hosts, const Sizes& sizes);
 
   HeadShare share() const;  // this rank's heads
-  // For what is gathered.
+  // Memory for a tensor in the form host.
   DeviceTensor allocate(Side side, DType dtype, std::int64_t head_dim) const;
   DeviceTensor allocate_lse() const;
 
-  // Add to an exchange what brings rows together, and what takes them back to where they are from. Rows with their LSE
-  // are of queries.
+  // Add the messages to an exchange: gather() those that make host of own, scatter() those that take it back. Partial
+  // results are of queries.
   void gather(ViewExchange& exchange, Side side, const Tensor& own, const Tensor& host) const;
   void gather(ViewExchange& exchange, const Partial& own, const Partial& host) const;
   void scatter(ViewExchange& exchange, Side side, const Tensor& host, const Tensor& own) const;
   void scatter(ViewExchange& exchange, const Partial& host, const Partial& own) const;
 
  private:
-  // Of what a rank has, where it stands among its own rows and among the host's.
+  // Where rows of a rank are, in its own tensor and in the form host.
   struct Place {
     RowsView own, host;
   };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <regex>
 
 #include "distributed/reject.h"
 #include "distributed/support.h"
@@ -46,7 +47,8 @@ void check_machine(const Options& options) {
 }
 
 bool asks_for_lengths(const Function* function) {
-  return function && function->text().find("seqlen_") != std::string::npos;
+  static const std::regex lengths("\\bseqlen_(q|kv)\\b");
+  return function && std::regex_search(function->text(), lengths);
 }
 
 std::string why_positions_are_not_told(Scheme scheme, const Options& options) {

@@ -27,14 +27,15 @@ Band band(const Span& queries, const Span& keys, const Window& mask) {
 
 double triangle(double side) { return side > 0 ? side * (side + 1) / 2 : 0; }
 
-// Of so many keys at the end that the first row does not see, and one less in each further one, those that there are.
+// How many pairs are hidden at one end of the keys, when the first query does not see the last first_row keys and each
+// further query sees one key more. A row has no more keys than keys, and hides none once it sees all.
 double hidden_pairs(std::int64_t first_row, std::int64_t queries, std::int64_t keys) {
   const double first = static_cast<double>(first_row), rows = static_cast<double>(queries),
                columns = static_cast<double>(keys);
   return triangle(first) - triangle(first - rows) - triangle(first - columns) + triangle(first - rows - columns);
 }
 
-// The call of rows that the band is of: its window is aligned so that the last query stands at the last key.
+// The band as a window of a call with so many queries and keys, in which the last query stands at the last key.
 Window window_of(const Band& of, std::int64_t queries, std::int64_t keys) {
   Window window;
   if (of.high < keys - 1) window.right = of.high - (keys - queries);
@@ -42,7 +43,7 @@ Window window_of(const Band& of, std::int64_t queries, std::int64_t keys) {
   return window;
 }
 
-// Rows of the keys, ascending and apart from each other.
+// The rows of the keys that at least one query sees: ascending ranges that do not touch.
 std::vector<RowRange> seen_of(const Span& keys, const std::vector<Span>& queries, const Window& mask) {
   std::vector<RowRange> ranges, apart;
   for (const Span& by : queries)
@@ -73,7 +74,8 @@ std::optional<Sight> sight(const Span& queries, const Span& keys, const Window& 
   of.low -= first;
   of.high -= first;
   found.window = window_of(of, found.queries, found.keys.count);
-  // The keys behind what rows see, and, as the last row sees it from the other end, those before it.
+  // All pairs, less the keys behind what each query sees, and less those before it, which are counted from the last
+  // query backwards.
   found.pairs = static_cast<double>(found.queries) * static_cast<double>(found.keys.count) -
                 hidden_pairs(found.keys.count - 1 - of.high, found.queries, found.keys.count) -
                 hidden_pairs(found.queries - 1 + of.low, found.queries, found.keys.count);

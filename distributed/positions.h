@@ -20,40 +20,40 @@ struct RowRange {
   }
 };
 
-// A call of attention on some rows of queries and of keys, which sees what these see of each other where they stand.
+// One call of attention that computes a block: some queries against some keys, under the mask over their positions.
 struct Sight {
-  std::int64_t queries = 0;  // the first so many: those after them see no key
-  RowRange keys;             // those that a query sees
-  Window window;             // of the call, aligned bottom-right like any
-  double pairs = 0;          // of a query and a key that it sees
+  std::int64_t queries = 0;  // how many of the queries take part, from the first on; the others see no key
+  RowRange keys;             // the keys that at least one query sees
+  Window window;             // what the call is given for the mask, aligned bottom-right like any window
+  double pairs = 0;          // how many (query, key) pairs the mask leaves
 
   bool is_whole(const Span& of_queries) const noexcept { return queries == of_queries.count; }
 };
 
-// Nothing where no query sees a key. mask: over positions, query p sees keys from p - left to p + right. Where it hides
-// any, both spans must have the same step.
+// The call for a span of queries and a span of keys; nothing where no query sees a key. mask is over positions: the
+// query at p sees the keys from p - left to p + right. If it hides any key, both spans must have the same step.
 std::optional<Sight> sight(const Span& queries, const Span& keys, const Window& mask);
 
-// Of the rows of a tensor those at the positions of a span.
+// The rows of a tensor that hold the positions of a span.
 struct Piece {
   Span span;
-  std::int64_t row = 0;  // of the tensor
+  std::int64_t row = 0;  // the first of them
 
   friend bool operator==(const Piece& a, const Piece& b) noexcept { return a.span == b.span && a.row == b.row; }
 };
 
 std::int64_t length(const std::vector<Span>& spans);
-// Of a tensor with these positions, in this order.
+// Where a tensor that holds these positions, in this order, has each span.
 std::vector<Piece> pieces(const std::vector<Span>& spans);
-// What any of the queries sees of a tensor with these positions, and not a row more.
+// Which rows of a tensor that holds the positions keys are seen by at least one of the queries: no row more than that.
 std::vector<Piece> seen(const std::vector<Span>& queries, const std::vector<Span>& keys, const Window& mask);
-// The positions of several, ascending, where spans of step 1 that touch are one.
+// All positions of the spans, ascending. Spans of step 1 that touch become one.
 std::vector<Span> joined(std::vector<Span> spans);
-// Where the positions of a span stand in a tensor that has joined() ones, among which they all are: the row of the
-// first, and from each to the next so many rows.
+// Rows first, first + step, …
 struct RowsOfSpan {
   std::int64_t first = 0, step = 1;
 };
+// Which rows hold the positions of a span in a tensor that holds the positions in, which are joined() and include them.
 RowsOfSpan rows_of(const Span& span, const std::vector<Span>& in);
 
 }  // namespace flashjit::distributed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The result of some rows of queries, of what calls over parts of the keys give.
+// Attention of some queries, put together from calls that each have a part of the keys.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace flashjit::distributed {
 
-// Where results go, and the queries that they are of.
+// Some queries, and where their results go.
 struct QueryRows {
   Tensor q, out;
   std::optional<Tensor> lse;
@@ -19,14 +19,15 @@ struct QueryRows {
 
 class RowSum {
  public:
-  // parts: how many times add() will be called. Of one part the result is written where it belongs, and those of few
-  // are joined at the end by one kernel; of more, some at a time are joined to a sum in f32, so that memory does not
-  // grow with the number of ranks.
+  // parts: how many times add() will be called. A single part writes its result where it belongs. A few parts are
+  // joined at the end, by one kernel. Of more parts, some at a time are joined into a sum in f32, so that memory does
+  // not grow with the number of ranks.
   RowSum(const Workspace& work, const QueryRows& rows, const AttentionOptions& options, std::int64_t parts);
 
-  // Of keys of the block.
+  // Adds the part that a block's keys k and values v make.
   void add(const Tensor& k, const Tensor& v, const BlockCall& call);
-  // k, v: any of the call's; rows that saw none of their keys give what a call without keys gives.
+  // Writes the results. If there was no part, the queries get what a call without keys gives: k and v are only asked
+  // for their shape.
   void finish(const Tensor& k, const Tensor& v);
 
  private:
@@ -35,7 +36,7 @@ class RowSum {
     Partial view() const { return {out, lse}; }
   };
   Part make_part(DType dtype) const;
-  // Rows from first on, into those rows of the part.
+  // Calls attention for a range of the queries, and writes their rows of out and lse.
   void attend(const RowRange& of, const Tensor& k, const Tensor& v, const Tensor& out, const std::optional<Tensor>& lse,
               AttentionOptions options) const;
   AttentionOptions options_of(const BlockCall& call) const;
@@ -46,10 +47,10 @@ class RowSum {
 
   const Workspace& work_;
   QueryRows rows_;
-  AttentionOptions options_;  // of the next part: sinks are of the first
+  AttentionOptions options_;  // of the next part; the first part alone has the sinks
   std::int64_t parts_;
-  std::vector<Part> pending_;  // in the dtype of the output
-  std::optional<Part> sum_;    // in f32
+  std::vector<Part> pending_;  // not joined yet, in the dtype of the output
+  std::optional<Part> sum_;    // what was joined, in f32
 };
 
 }  // namespace flashjit::distributed

@@ -10,30 +10,31 @@
 
 namespace flashjit::distributed {
 
-// What nodes have: parties to a ring or an all-gather, which are single ranks, or hosts whose ranks share out heads.
+// The positions of each node. Nodes are the parties to a ring or an all-gather: single ranks, or hosts whose ranks
+// share out heads.
 struct Nodes {
-  std::vector<std::vector<Span>> queries, keys;  // of each, in the order of its rows
+  std::vector<std::vector<Span>> queries, keys;  // of each node, in the order of its rows
   Window mask;
-  std::int64_t query_shift = 0;  // of positions: what the first query of all stands at
+  std::int64_t query_shift = 0;  // the position of the first of all queries
 
   int count() const noexcept { return static_cast<int>(queries.size()); }
 };
 
-// Rows that go to a node, of this one's keys, or that come from it, into a block.
+// Rows that go to a node, or come from it. Those that go are rows of this node's keys, those that come rows of a block.
 struct Transfer {
   int node = 0;
   RowRange rows;
 };
 
-// Of a span of the queries and rows of a block.
+// A call for one span of the queries and the keys of a block.
 struct BlockCall {
-  std::size_t queries = 0;  // which span
+  std::size_t queries = 0;  // the index of the span
   Sight sight;              // its keys are rows of the block
-  // Where the first of them stand in sequences whose first query and first key are 0.
+  // How far the call's first query is behind the first query of all, and its first key behind the first key of all.
   std::int64_t first_query = 0, first_key = 0;
 };
 
-// A block of keys and values comes, and is computed with while that of the next step is under way.
+// A block of keys and values arrives and is computed with, while the block of the next step is under way.
 struct Step {
   std::vector<Transfer> sends, receives;
   bool own = false;         // the block is the node's own tensor, and nothing comes
@@ -44,16 +45,15 @@ using Schedule = std::vector<Step>;
 
 // A single node, which has the whole sequences: one call without any arithmetic on positions.
 Schedule whole_schedule(const Nodes& nodes);
-// Each block goes straight from the node that has it to the one whose queries see it, in the order of a ring: in step i
-// to the i-th node behind. A node gets no more than it needs then, and none has to pass on what it does not need
-// itself.
+// Each block goes straight from the node that has it to the node whose queries see it, in the order of a ring: in step
+// i to the i-th node behind. So a node gets no more than it needs, and passes on nothing that only others need.
 Schedule ring_schedule(const Nodes& nodes, int node);
-// One block, of all that the node's queries see, in which touching spans of different nodes are one.
+// One block, of all keys that the node's queries see. Spans of different nodes that touch are one there.
 Schedule all_gather_schedule(const Nodes& nodes, int node);
 
-// Ranks that have whole hosts' positions between them.
+// The positions of each rank, and which ranks are of one host.
 struct Hosts {
-  // The positions that a rank has. Where they do not matter they are numbered rank by rank, so that everything touches.
+  // Where positions do not matter they are numbered rank by rank, so that the spans of neighbours touch.
   std::vector<std::vector<Span>> queries, keys;
   Window mask;
   std::int64_t query_shift = 0;

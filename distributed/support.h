@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which options of attention what schemes serve.
+// Which options of attention each scheme can serve.
 #pragma once
 
 #include <vector>
@@ -8,12 +8,12 @@
 
 namespace flashjit::distributed {
 
-// What options need of a scheme.
+// What an option needs of a scheme.
 enum class Support {
   every_scheme,
-  whole_sequences,  // calls that have them: positions in part of a sequence cannot be told to what the option does
-  told_positions,   // calls that have all heads, of parts without gaps: it is told where they begin
-  none,
+  whole_sequences,  // calls with whole sequences, because the option cannot be told where a part of one begins
+  told_positions,   // calls with all heads, and parts without gaps: the option is told where they begin
+  none,             // no scheme serves it
 };
 struct OptionSupport {
   const char* name;
@@ -22,7 +22,7 @@ struct OptionSupport {
 };
 // Of all options that are not served by every scheme.
 const std::vector<OptionSupport>& option_supports();
-// Whether it matters at which position a query or a key is: not where all see all.
+// Whether a mask or a function looks at positions. If not, all queries see all keys.
 bool positions_matter(const AttentionOptions& options);
 
 }  // namespace flashjit::distributed

@@ -26,15 +26,15 @@ Tensor lse_rows(const Tensor& lse, const RowsView& of);
 Tensor lse_heads(const Tensor& lse, std::int64_t first, std::int64_t count);
 Partial rows(const Partial& partial, const RowsView& of);
 Partial heads(const Partial& partial, std::int64_t first, std::int64_t count);
-// Numbers of heads, such as sinks: of some of the heads.
+// Of a tensor that has a number for each head, such as sinks: those of some heads.
 std::optional<Tensor> of_heads(const std::optional<Tensor>& all, const RowRange& of);
 bool is_empty(const Tensor& tensor) noexcept;
 bool is_packed(const Tensor& tensor) noexcept;
 
-// What stands in device memory for as long as the group does.
+// Constants in device memory, which live as long as the group.
 struct Constants {
-  std::map<std::int64_t, DeviceTensor> zeros;                              // f32, by how many they are
-  std::map<std::pair<std::int64_t, std::int64_t>, DeviceTensor> repeated;  // by a number and how often it is there
+  std::map<std::int64_t, DeviceTensor> zeros;                              // f32, by their count
+  std::map<std::pair<std::int64_t, std::int64_t>, DeviceTensor> repeated;  // i32, by the number and its count
 };
 
 class Workspace {
@@ -46,11 +46,11 @@ class Workspace {
   Stream stream() const noexcept { return stream_; }
   DeviceTensor allocate(DType dtype, const Dims& shape) const;
 
-  // So many times this number, i32. Kept with the group, so that the next call with it does not wait for it.
+  // A tensor of count times the value, i32. The group keeps it, so that later calls need not wait for it.
   Tensor constant(std::int64_t value, std::int64_t count) const;
 
-  // Rows of one shape and dtype, of any strides. The public API's kernel that joins partial results, given one, is a
-  // copy: of each number but the sign of a zero.
+  // Copies rows between tensors of one shape and dtype and any strides. The public API has no copy on the device, but
+  // its kernel that joins partial results is one when it is given a single part, except for the sign of a zero.
   void copy(const Tensor& from, const Tensor& to) const;
   // The same of rows and their LSE.
   void copy(const Partial& from, const Partial& to) const;
@@ -64,13 +64,13 @@ class Workspace {
   Stream stream_;
 };
 
-// A group, and what is kept from call to call.
+// What a group consists of, and what it keeps from call to call.
 struct Group::Impl {
   std::unique_ptr<Transport> transport;
   Constants constants;
 };
 
-// What ranks do together: when it throws on this one, the group has failed.
+// Does what all ranks do together. If it throws on this rank, the others would wait in vain: the group is given up.
 template <typename Work>
 auto together(Group& group, const Work& work) {
   try {
@@ -81,9 +81,9 @@ auto together(Group& group, const Work& work) {
   }
 }
 
-// An exchange of views of any strides: what is not packed goes through memory of its own, and what a rank sends to
-// itself is copied. Empty views are no messages. One that is left behind unfinished aborts the group, as its memory is
-// about to be freed.
+// An exchange of views of any strides. Views that are not packed go through packed copies, and what a rank sends to
+// itself is copied. Empty views are not sent. An exchange that is destroyed before it is finished aborts the group,
+// because its memory is about to be freed.
 class ViewExchange {
  public:
   explicit ViewExchange(const Workspace& work) : work_(&work) {}
@@ -100,7 +100,7 @@ class ViewExchange {
   void finish();
 
  private:
-  // What is copied once all is there.
+  // A copy that is made once the exchange has arrived.
   struct Copied {
     Partial from, to;
     bool has_lse = false;

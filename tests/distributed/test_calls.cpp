@@ -148,6 +148,8 @@ TEST_CASE("functions of scores and masks see the positions of the whole, and wha
         of.options.mask.reset();
         of.options.score = Score("score - slope(head) * abs(query - key)", {{"slope", slopes.view()}});
         expect_right(of);
+        of.options.score = Score("score - seqlen_slope(head) * abs(query - key)", {{"seqlen_slope", slopes.view()}});
+        expect_right(of);  // a name of the caller's, which does not ask for lengths
         of.seqlen_q = 21;  // positions of queries begin with 0 where functions count them
         of.batch = 2;
         expect_right(of);
