@@ -11,6 +11,7 @@ A fence says how its block is run, in a directory of the page's own and in the p
                      what calls python are only checked
   ```LANGUAGE NAME   is not run, but the file NAME, which the page's commands find
   ```LANGUAGE gpu    needs a GPU or minutes: is run with --gpu; without it sh, Python, C and C++ are only checked
+  ```python NAME>=1.2  needs that version of a package: without it the block is only checked, and that is told
   ```text            is not code, or cannot be run
 
 A comment <!-- given: ... --> before a fence is code that the reader has to imagine before the block. The library is
@@ -20,6 +21,7 @@ NVRTC."""
 
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -35,6 +37,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LANGUAGES = ("sh", "cpp", "c", "cmake", "python", "text")
 COMPILERS = {"cpp": ("c++", "-std=c++17", "-Wall", "-Wextra"), "c": ("cc", "-std=c99", "-pedantic-errors")}
 FENCE = re.compile(r"(?P<indent> *)```(?P<info>.*)")
+NEED = re.compile(r"([\w-]+)>=([\d.]+)")
 GIVEN = re.compile(r"<!-- given:((?:(?!-->).)*)-->\s*\Z", re.DOTALL)
 SECONDS_PER_BLOCK = 300
 
@@ -46,6 +49,7 @@ class Block(typing.NamedTuple):
     file: str  # "" when it is to be run
     given: str
     text: str
+    needs: tuple = ()  # of Python: packages and their least versions, (name, "1.2")
 
 
 class BadFence(Exception):
@@ -60,10 +64,13 @@ def parse_info(info, line):
     language, *words = info.split() or [""]
     if language not in LANGUAGES:
         raise BadFence(f"{line}: the language must be one of {', '.join(LANGUAGES)}, was '{language}'")
-    files = [word for word in words if word != "gpu"]
+    needs = tuple(need.groups() for need in map(NEED.fullmatch, words) if need)
+    files = [word for word in words if word != "gpu" and not NEED.fullmatch(word)]
     if len(files) > 1:
-        raise BadFence(f"{line}: at most one file and 'gpu' may follow the language, was '{info}'")
-    return language, "gpu" in words, files[0] if files else ""
+        raise BadFence(f"{line}: at most one file, 'gpu' and versions may follow the language, was '{info}'")
+    if needs and language != "python":
+        raise BadFence(f"{line}: versions are of Python's packages, was '{info}'")
+    return language, "gpu" in words, files[0] if files else "", needs
 
 
 def find_blocks(text):
@@ -75,14 +82,15 @@ def find_blocks(text):
         index += 1
         if not opened:
             continue
-        language, gpu, file = parse_info(opened["info"], index)
+        language, gpu, file, needs = parse_info(opened["info"], index)
         end = next((i for i in range(index, len(lines)) if lines[i].strip() == "```"), None)
         if end is None:
             raise BadFence(f"{index}: the fence is not closed")
         given = GIVEN.search("\n".join(lines[:index - 1]))
         body = textwrap.dedent("\n".join(lines[index:end])) + "\n"
         if language != "text" or file:
-            found.append(Block(index + 1, language, gpu, file, textwrap.dedent(given[1]) if given else "", body))
+            given = textwrap.dedent(given[1]) if given else ""
+            found.append(Block(index + 1, language, gpu, file, given, body, needs))
         index = end + 1
     return found
 
@@ -107,6 +115,20 @@ def joined(blocks):
     for block in blocks:
         lines += [""] * (block.line - 1 - len(lines)) + block.text.splitlines()
     return "\n".join(lines) + "\n"
+
+
+@functools.lru_cache(maxsize=None)
+def version_of(python, package):
+    """The one that an interpreter has; "none"."""
+    text = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
+    found = subprocess.run([python, "-c", text], capture_output=True, text=True)
+    return found.stdout.strip() if found.returncode == 0 else "none"
+
+
+def is_at_least(version, least):
+    """Of versions like 1.2.3; what is behind their numbers does not count."""
+    numbers = [[int(number) for number in re.match(r"[\d.]*", text)[0].split(".") if number] for text in (version, least)]
+    return numbers[0] >= numbers[1]
 
 
 class Surroundings(typing.NamedTuple):
@@ -134,9 +156,14 @@ class Page:
         if done.returncode != 0:
             raise BlockFailed(f"{command[0]} returned {done.returncode}\n{done.stdout}")
 
+    def lacking(self, block):
+        """Of the packages that the block needs those which are older here."""
+        found = ((name, least, version_of(self.surroundings.python, name)) for name, least in block.needs)
+        return [f"{name} {version} for {least}" for name, least, version in found if not is_at_least(version, least)]
+
     def runs(self, block):
         needs_python = block.language == "python" or (block.language == "sh" and re.search(r"\bpython\b", block.text))
-        if needs_python and not self.surroundings.python:
+        if needs_python and (not self.surroundings.python or self.lacking(block)):
             return False
         return self.surroundings.gpu or not block.gpu
 
@@ -170,6 +197,8 @@ class Page:
             return
         compile(joined(blocks), str(self.path), "exec")
         chosen = [block for block in blocks if self.runs(block)]
+        if self.surroundings.python:
+            self.skipped += [f"Python from line {block.line} ({lack})" for block in blocks for lack in self.lacking(block)]
         if not chosen:
             return
         program = self.directory / "page.py"

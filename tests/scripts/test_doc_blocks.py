@@ -26,6 +26,11 @@ class Reading(unittest.TestCase):
             Block(13, "c", False, "a.c", "", "int z;\n"),
         ])
 
+    def test_a_fence_may_name_packages_and_their_versions(self):
+        self.assertEqual(find_blocks("```python gpu a-b>=1.20 c>=2\nx\n```\n"), [
+            Block(2, "python", True, "", "", "x\n", (("a-b", "1.20"), ("c", "2"))),
+        ])
+
     def test_text_is_a_block_only_as_a_file(self):
         self.assertEqual(find_blocks("```text\n<!-- given: no -->\n```\n"), [])
         self.assertEqual(find_blocks("```text list.txt\na\n```\n")[0].file, "list.txt")
@@ -39,6 +44,7 @@ class Reading(unittest.TestCase):
             "\n```\nx\n```\n": "2: the language must be one of",
             "```bash\nx\n```\n": "was 'bash'",
             "```sh a b\nx\n```\n": "at most one file",
+            "```sh a>=1\nx\n```\n": "versions are of Python's packages",
             "text\n```sh\nx\n": "2: the fence is not closed",
         }.items():
             with self.subTest(page), self.assertRaisesRegex(BadFence, message):
@@ -103,6 +109,26 @@ class Running(unittest.TestCase):
             self.assertFalse(doc_blocks.install(build, prefix))
         self.assertEqual((prefix / "lib").resolve(), build.resolve())
         self.assertTrue((prefix / "include" / "flashjit.h").exists() and (prefix / "bin").exists())
+
+    def test_python_of_a_package_that_is_older_is_only_checked_and_told(self):
+        text = "```python\nx = 1\n```\n```python pip>={}\nassert x == 2\n```\n"
+        versions = unittest.mock.patch.object(doc_blocks, "version_of", lambda python, package: "5.17.0.dev1")
+        for least, failure, skipped in (("5.19", "", ["Python from line 5 (pip 5.17.0.dev1 for 5.19)"]),
+                                        ("5.17", "AssertionError", []), ("5.9.1", "AssertionError", []),
+                                        ("6", "", ["Python from line 5 (pip 5.17.0.dev1 for 6)"])):
+            with self.subTest(least), versions:
+                page = self.page(text.format(least))
+                self.assertIn(failure, page.run_all())
+                self.assertEqual(page.skipped, skipped)
+        self.assertIn("invalid syntax", self.page("```python pip>=9999\nx =\n```\n").run_all())
+
+    def test_versions_are_those_of_the_interpreter(self):
+        (self.directory / "thing-1.5.dist-info").mkdir()
+        (self.directory / "thing-1.5.dist-info" / "METADATA").write_text("Name: thing\nVersion: 1.5\n")
+        with unittest.mock.patch.dict(os.environ, PYTHONPATH=str(self.directory)):
+            self.assertEqual(doc_blocks.version_of(sys.executable, "thing"), "1.5")
+            self.assertEqual(doc_blocks.version_of(sys.executable, "no-such-thing"), "none")
+        self.assertFalse(doc_blocks.is_at_least("none", "0.1"))
 
     def test_a_missing_package_is_told_and_flashjit_may_not_be_missing(self):
         page = self.page("```python\nimport no_such_package\n```\n")
