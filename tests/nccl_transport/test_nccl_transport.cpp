@@ -138,10 +138,11 @@ TEST_CASE("a capture of the application's does not end a group, nor the other wa
 
 TEST_CASE("a rank that gives up cannot go on, and one whose exchange is left unfinished ends") {
   stand_in_reset();
-  const auto thrown = on_ranks(2, std::chrono::milliseconds(300), [](Group& group) {
-    HostTensor sent = filled(1), received(DType::f32, {4});
-    if (group.rank() == 1) group.transport().abort();
-    group.transport().start(round(group, sent, received), stream_of(group));
+  HostTensor sent[] = {filled(1), filled(2)}, received[] = {filled(0), filled(0)};  // outlive what is left unfinished
+  const auto thrown = on_ranks(2, std::chrono::milliseconds(300), [&](Group& group) {
+    const int rank = group.rank();
+    if (rank == 1) group.transport().abort();
+    group.transport().start(round(group, sent[rank], received[rank]), stream_of(group));
   });
   CHECK_FALSE(thrown[0]);  // it did not look, and its destructor did not hang
   CHECK(message_of(thrown[1]) == "group: rank 1 gave up");
