@@ -24,6 +24,7 @@ std::atomic<bool> is_capturing = false;
 thread_local int capture_mode = kGlobal;
 
 std::recursive_mutex mutex;
+std::deque<CUevent_st> events;  // all that were made: streams may still wait for one that was destroyed
 std::map<CUstream_st*, std::deque<std::function<bool()>>> streams;
 
 // Does what can be done, of all streams until none goes on.
@@ -77,8 +78,11 @@ int cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) {
   return kSuccess;
 }
 int cuStreamIsCapturing(CUstream_st*, int* status) { return *status = 0, kSuccess; }
-int cuEventCreate(CUevent_st** event, unsigned) { return *event = new CUevent_st, kSuccess; }
-int cuEventDestroy_v2(CUevent_st*) { return kSuccess; }  // kept: streams may still wait for it
+int cuEventCreate(CUevent_st** event, unsigned) {
+  const std::lock_guard lock(mutex);
+  return *event = &events.emplace_back(), kSuccess;
+}
+int cuEventDestroy_v2(CUevent_st*) { return kSuccess; }
 int cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   const std::lock_guard lock(mutex);
   event->passed = false;
