@@ -11,7 +11,7 @@
 namespace flashjit::distributed {
 namespace {
 
-constexpr std::int64_t kStrideStep = 8, kAlignment = 16;  // what attention() wants of rows
+constexpr std::int64_t kAlignment = 16;  // of rows, in bytes
 
 void check_is_given(const char* name, const Tensor& tensor) {
   if (!tensor.data && !is_empty(tensor)) reject("{}: must point to its elements, was null", name);

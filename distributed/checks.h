@@ -3,9 +3,13 @@
 // Error(invalid_argument), which names the tensor.
 #pragma once
 
+#include <cstdint>
+
 #include "flashjit/distributed.h"
 
 namespace flashjit::distributed {
+
+inline constexpr std::int64_t kStrideStep = 8;  // what strides of rows are multiples of, in elements
 
 void check_group(const Engine& engine, const Group& group, const char* name, const Sharding& sharding);
 // Rows as flashjit::attention takes them.

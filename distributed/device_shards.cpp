@@ -8,8 +8,6 @@
 namespace flashjit::distributed {
 namespace {
 
-constexpr std::int64_t kStrideStep = 8;
-
 void check_tensor(const Tensor& tensor, const char* name, std::int64_t length) {
   if (tensor.shape.size() != head_dim_dim + 1) reject("{}: must have 4 dimensions, had {}", name, tensor.shape.size());
   Dims shape = tensor.shape;

@@ -14,22 +14,9 @@ constexpr int kRelaxed = 2;             // CU_STREAM_CAPTURE_MODE_RELAXED
 DriverFunctions open() {
   const OpenedLibrary library("libcuda.so.1", ErrorCode::no_driver);
   DriverFunctions of;
-  library.find("cuInit", of.cuInit);
-  library.find("cuDevicePrimaryCtxRetain", of.cuDevicePrimaryCtxRetain);
-  library.find("cuDevicePrimaryCtxRelease_v2", of.cuDevicePrimaryCtxRelease_v2);
-  library.find("cuCtxPushCurrent_v2", of.cuCtxPushCurrent_v2);
-  library.find("cuCtxPopCurrent_v2", of.cuCtxPopCurrent_v2);
-  library.find("cuStreamCreate", of.cuStreamCreate);
-  library.find("cuStreamDestroy_v2", of.cuStreamDestroy_v2);
-  library.find("cuStreamSynchronize", of.cuStreamSynchronize);
-  library.find("cuStreamWaitEvent", of.cuStreamWaitEvent);
-  library.find("cuStreamIsCapturing", of.cuStreamIsCapturing);
-  library.find("cuThreadExchangeStreamCaptureMode", of.cuThreadExchangeStreamCaptureMode);
-  library.find("cuEventCreate", of.cuEventCreate);
-  library.find("cuEventDestroy_v2", of.cuEventDestroy_v2);
-  library.find("cuEventRecord", of.cuEventRecord);
-  library.find("cuEventQuery", of.cuEventQuery);
-  library.find("cuGetErrorName", of.cuGetErrorName);
+#define FLASHJIT_FIND(name, parameters) library.find(#name, of.name);
+  FLASHJIT_DRIVER_FUNCTIONS(FLASHJIT_FIND)
+#undef FLASHJIT_FIND
   of.check(of.cuInit(0), "cuInit");
   return of;
 }

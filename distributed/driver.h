@@ -11,23 +11,29 @@ struct CUevent_st;
 
 namespace flashjit::distributed {
 
+// What is found in the library, and as what: each returns a CUresult.
+#define FLASHJIT_DRIVER_FUNCTIONS(X)                          \
+  X(cuInit, (unsigned))                                       \
+  X(cuDevicePrimaryCtxRetain, (CUctx_st**, int))              \
+  X(cuDevicePrimaryCtxRelease_v2, (int))                      \
+  X(cuCtxPushCurrent_v2, (CUctx_st*))                         \
+  X(cuCtxPopCurrent_v2, (CUctx_st**))                         \
+  X(cuStreamCreate, (CUstream_st**, unsigned))                \
+  X(cuStreamDestroy_v2, (CUstream_st*))                       \
+  X(cuStreamSynchronize, (CUstream_st*))                      \
+  X(cuStreamWaitEvent, (CUstream_st*, CUevent_st*, unsigned)) \
+  X(cuStreamIsCapturing, (CUstream_st*, int*))                \
+  X(cuThreadExchangeStreamCaptureMode, (int*))                \
+  X(cuEventCreate, (CUevent_st**, unsigned))                  \
+  X(cuEventDestroy_v2, (CUevent_st*))                         \
+  X(cuEventRecord, (CUevent_st*, CUstream_st*))               \
+  X(cuEventQuery, (CUevent_st*))                              \
+  X(cuGetErrorName, (int, const char**))
+
 struct DriverFunctions {
-  int (*cuInit)(unsigned flags) = nullptr;
-  int (*cuDevicePrimaryCtxRetain)(CUctx_st** context, int device) = nullptr;
-  int (*cuDevicePrimaryCtxRelease_v2)(int device) = nullptr;
-  int (*cuCtxPushCurrent_v2)(CUctx_st* context) = nullptr;
-  int (*cuCtxPopCurrent_v2)(CUctx_st** context) = nullptr;
-  int (*cuStreamCreate)(CUstream_st** stream, unsigned flags) = nullptr;
-  int (*cuStreamDestroy_v2)(CUstream_st* stream) = nullptr;
-  int (*cuStreamSynchronize)(CUstream_st* stream) = nullptr;
-  int (*cuStreamWaitEvent)(CUstream_st* stream, CUevent_st* event, unsigned flags) = nullptr;
-  int (*cuStreamIsCapturing)(CUstream_st* stream, int* status) = nullptr;
-  int (*cuThreadExchangeStreamCaptureMode)(int* mode) = nullptr;
-  int (*cuEventCreate)(CUevent_st** event, unsigned flags) = nullptr;
-  int (*cuEventDestroy_v2)(CUevent_st* event) = nullptr;
-  int (*cuEventRecord)(CUevent_st* event, CUstream_st* stream) = nullptr;
-  int (*cuEventQuery)(CUevent_st* event) = nullptr;
-  int (*cuGetErrorName)(int result, const char** name) = nullptr;
+#define FLASHJIT_DECLARE(name, parameters) int(*name) parameters = nullptr;
+  FLASHJIT_DRIVER_FUNCTIONS(FLASHJIT_DECLARE)
+#undef FLASHJIT_DECLARE
 
   // Opened once. Throws Error(no_driver).
   static const DriverFunctions& load();

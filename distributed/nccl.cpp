@@ -14,20 +14,9 @@ static_assert(std::is_trivially_copyable_v<UniqueId> && sizeof(UniqueId) == 128)
 NcclFunctions open() {
   const OpenedLibrary library("libnccl.so.2", ErrorCode::communication);
   NcclFunctions of;
-  library.find("ncclGetUniqueId", of.ncclGetUniqueId);
-  library.find("ncclCommInitRankConfig", of.ncclCommInitRankConfig);
-  library.find("ncclCommFinalize", of.ncclCommFinalize);
-  library.find("ncclCommDestroy", of.ncclCommDestroy);
-  library.find("ncclCommAbort", of.ncclCommAbort);
-  library.find("ncclCommGetAsyncError", of.ncclCommGetAsyncError);
-  library.find("ncclCommCount", of.ncclCommCount);
-  library.find("ncclCommUserRank", of.ncclCommUserRank);
-  library.find("ncclCommCuDevice", of.ncclCommCuDevice);
-  library.find("ncclGroupStart", of.ncclGroupStart);
-  library.find("ncclGroupEnd", of.ncclGroupEnd);
-  library.find("ncclSend", of.ncclSend);
-  library.find("ncclRecv", of.ncclRecv);
-  library.find("ncclGetErrorString", of.ncclGetErrorString);
+#define FLASHJIT_FIND(result, name, parameters) library.find(#name, of.name);
+  FLASHJIT_NCCL_FUNCTIONS(FLASHJIT_FIND)
+#undef FLASHJIT_FIND
   return of;
 }
 

@@ -19,22 +19,27 @@ struct NcclConfig {
 inline constexpr int kNcclSuccess = 0, kNcclInProgress = 7;
 inline constexpr int kNcclInt8 = 0;  // of ncclDataType_t
 
+// What is found in the library, and as what. ncclUniqueId is a struct of 128 bytes, which travels as UniqueId does.
+#define FLASHJIT_NCCL_FUNCTIONS(X)                                              \
+  X(int, ncclGetUniqueId, (UniqueId*))                                          \
+  X(int, ncclCommInitRankConfig, (ncclComm**, int, UniqueId, int, NcclConfig*)) \
+  X(int, ncclCommFinalize, (ncclComm*))                                         \
+  X(int, ncclCommDestroy, (ncclComm*))                                          \
+  X(int, ncclCommAbort, (ncclComm*))                                            \
+  X(int, ncclCommGetAsyncError, (ncclComm*, int*))                              \
+  X(int, ncclCommCount, (ncclComm*, int*))                                      \
+  X(int, ncclCommUserRank, (ncclComm*, int*))                                   \
+  X(int, ncclCommCuDevice, (ncclComm*, int*))                                   \
+  X(int, ncclGroupStart, ())                                                    \
+  X(int, ncclGroupEnd, ())                                                      \
+  X(int, ncclSend, (const void*, std::size_t, int, int, ncclComm*, Stream))     \
+  X(int, ncclRecv, (void*, std::size_t, int, int, ncclComm*, Stream))           \
+  X(const char*, ncclGetErrorString, (int))
+
 struct NcclFunctions {
-  // ncclUniqueId is a struct of 128 bytes, which travels as UniqueId does.
-  int (*ncclGetUniqueId)(UniqueId* id) = nullptr;
-  int (*ncclCommInitRankConfig)(ncclComm** made, int size, UniqueId id, int rank, NcclConfig* config) = nullptr;
-  int (*ncclCommFinalize)(ncclComm* of) = nullptr;
-  int (*ncclCommDestroy)(ncclComm* of) = nullptr;
-  int (*ncclCommAbort)(ncclComm* of) = nullptr;
-  int (*ncclCommGetAsyncError)(ncclComm* of, int* result) = nullptr;
-  int (*ncclCommCount)(ncclComm* of, int* size) = nullptr;
-  int (*ncclCommUserRank)(ncclComm* of, int* rank) = nullptr;
-  int (*ncclCommCuDevice)(ncclComm* of, int* device) = nullptr;
-  int (*ncclGroupStart)() = nullptr;
-  int (*ncclGroupEnd)() = nullptr;
-  int (*ncclSend)(const void* memory, std::size_t count, int dtype, int peer, ncclComm* of, Stream stream) = nullptr;
-  int (*ncclRecv)(void* memory, std::size_t count, int dtype, int peer, ncclComm* of, Stream stream) = nullptr;
-  const char* (*ncclGetErrorString)(int result) = nullptr;
+#define FLASHJIT_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
+  FLASHJIT_NCCL_FUNCTIONS(FLASHJIT_DECLARE)
+#undef FLASHJIT_DECLARE
 
   // Opened once. Throws Error(communication).
   static const NcclFunctions& load();

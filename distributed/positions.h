@@ -26,8 +26,6 @@ struct Sight {
   RowRange keys;             // the keys that at least one query sees
   Window window;             // what the call is given for the mask, aligned bottom-right like any window
   double pairs = 0;          // how many (query, key) pairs the mask leaves
-
-  bool is_whole(const Span& of_queries) const noexcept { return queries == of_queries.count; }
 };
 
 // The call for a span of queries and a span of keys; nothing where no query sees a key. mask is over positions: the

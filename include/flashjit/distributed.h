@@ -127,6 +127,7 @@ struct NcclOptions {
 // streams have come past its calls.
 class Group {
  public:
+  // Over another transport. Throws Error(invalid_argument) for none.
   explicit Group(std::unique_ptr<Transport> transport);
   ~Group();
   Group(Group&& other) noexcept;
@@ -248,7 +249,8 @@ Gradients attention_backward(Engine& engine, Group& group, const Tensor& dout, c
 // on the stream. Throws as attention does.
 DeviceTensor gather(Engine& engine, Group& group, const Tensor& shard, const Sharding& sharding,
                     Stream stream = nullptr);
-// What this rank of the group has of a whole tensor, which it has: a copy in memory of its own. Nothing is sent.
+// This rank's shard of a tensor as gather() gives it, which the rank has whole: a copy in memory of its own. Nothing is
+// sent. Asynchronous on the stream. Throws Error, of which the group knows nothing.
 DeviceTensor shard(Engine& engine, Group& group, const Tensor& whole, const Sharding& sharding,
                    Stream stream = nullptr);
 

@@ -12,11 +12,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "flashjit/distributed.h"
+#include "tests/support/ranks.h"
 
 namespace flashjit::tests {
 
@@ -130,21 +130,9 @@ class InProcess : public distributed::Transport {
   std::uint64_t first_ = 0;
 };
 
-// Does the same on each rank, in a thread of its own, and returns what each threw; null where it threw nothing.
 inline std::vector<std::exception_ptr> on_ranks(World& world, const std::function<void(distributed::Group&)>& work) {
-  std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(world.ranks()));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world.ranks(); ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        distributed::Group group(std::make_unique<InProcess>(world, rank));
-        work(group);
-      } catch (...) {
-        thrown[static_cast<std::size_t>(rank)] = std::current_exception();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  return thrown;
+  return on_ranks(
+      world.ranks(), [&](int rank) { return distributed::Group(std::make_unique<InProcess>(world, rank)); }, work);
 }
 
 }  // namespace flashjit::tests

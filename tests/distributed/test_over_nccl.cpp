@@ -14,6 +14,7 @@
 #include "tests/distributed/attention_case.h"
 #include "tests/support/error_code.h"
 #include "tests/support/kept_kernels.h"
+#include "tests/support/ranks.h"
 
 namespace {
 
@@ -40,19 +41,12 @@ Engine* engine_of_gpus() {
 
 std::vector<std::exception_ptr> on_gpus(const std::function<void(Group&)>& work, std::chrono::milliseconds timeout) {
   const UniqueId id = make_unique_id();
-  std::vector<std::exception_ptr> thrown(kRanks);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < kRanks; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        Group group = Group::from_unique_id(id, rank, kRanks, {rank, timeout});
-        work(group);
-      } catch (...) {
-        thrown[static_cast<std::size_t>(rank)] = std::current_exception();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  return thrown;
+  return tests::on_ranks(
+      kRanks,
+      [&](int rank) {
+        return Group::from_unique_id(id, rank, kRanks, {rank, timeout});
+      },
+      work);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "flashjit/distributed.h"
 #include "tests/nccl_transport/stand_ins.h"
 #include "tests/support/error_code.h"
+#include "tests/support/ranks.h"
 
 namespace {
 
@@ -24,19 +25,12 @@ using namespace flashjit::distributed;
 std::vector<std::exception_ptr> on_ranks(int ranks, std::chrono::milliseconds timeout,
                                          const std::function<void(Group&)>& work, int present = -1) {
   const UniqueId id = make_unique_id();
-  std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < (present < 0 ? ranks : present); ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        Group group = Group::from_unique_id(id, rank, ranks, {rank, timeout});
-        work(group);
-      } catch (...) {
-        thrown[static_cast<std::size_t>(rank)] = std::current_exception();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  return thrown;
+  return tests::on_ranks(
+      present < 0 ? ranks : present,
+      [&](int rank) {
+        return Group::from_unique_id(id, rank, ranks, {rank, timeout});
+      },
+      work);
 }
 
 std::string message_of(const std::exception_ptr& thrown) {

@@ -446,6 +446,29 @@ class ContinuousBatching(Models):
         results, _ = self.run_batches(model, varlen_compile_config=eager, decode_compile_config=eager)
         self.check_batches(model, results)
 
+    def test_what_stands_behind_a_padded_batch_reaches_no_sequence(self):
+        """Rows of no sequence may be anything, as nobody writes them."""
+        attention = flashjit.transformers.attention
+        padding = []
+
+        def poisoned(q, *arrays, **options):
+            out = attention(q, *arrays, **options).clone()
+            if (offsets := options.get("cu_seqlens_q")) is not None:
+                padding.append(len(q) - int(offsets[-1]))
+                out[offsets[-1] :] = float("nan")
+            return out
+
+        eager = transformers.CompileConfig(backend="eager", mode=None, fullgraph=False)
+        models = make_models_with_local_masks()
+        del models["llama4"]
+        for name, model in models.items():
+            with self.subTest(name), mock.patch("flashjit.transformers.attention", poisoned), \
+                    mock.patch("torch._dynamo.config.disable", True):  # it pads, and nothing is compiled
+                padding.clear()
+                results, _ = self.run_batches(model, varlen_compile_config=eager, decode_compile_config=eager)
+                self.assertGreater(max(padding), 0)
+            self.check_batches(model, results)
+
     def test_graphs_are_left_out_and_refused(self):
         """Where there are graphs at all, as on a GPU, transformers captures some by default."""
         model = make_model()

@@ -52,11 +52,8 @@ def run_all():
 
 
 def versions():
-    found = {}
-    for name in LIBRARIES:
-        for package in importlib.metadata.packages_distributions().get(name, [])[:1]:
-            found[name] = importlib.metadata.version(package)
-    return found
+    packages = importlib.metadata.packages_distributions()
+    return {name: importlib.metadata.version(packages[name][0]) for name in LIBRARIES if name in packages}
 
 
 def main():
