@@ -56,7 +56,8 @@ Source named_source(std::string name, std::string_view entry) {
 
 PlainKernel plain_kernel(const PlainText& text, int threads, std::size_t argument_bytes,
                          const Architecture& architecture, const Templates& templates) {
-  PlainKernel kernel{plain_source(text.name, text.entry, {}, architecture), threads, argument_bytes, 0};
+  PlainKernel kernel{plain_source(text.name, text.entry, {}, architecture), threads, argument_bytes, 0,
+                     text.blocks_of_sm};
   kernel.source.device_code = templates.flatten({text.device_code});
   kernel.source.generated =
       kGenerated +
@@ -227,22 +228,28 @@ PlainKernel render_append(const AppendKernel& wanted, const Architecture& archit
 
 PlainKernel render_quantize(const QuantizeKernel& wanted, QuantizePass pass, const Architecture& architecture,
                             const Templates& templates) {
-  constexpr const char* kPasses[] = {"maxima", "by-given", "by-maxima", "by-rows"};
-  constexpr const char* kScalesFrom[] = {"given", "given", "maxima", "rows"};  // maxima need none
+  constexpr const char* kPasses[] = {"maxima", "by-given", "by-maxima", "by-rows", "by-many-rows"};
+  constexpr const char* kScalesFrom[] = {"given", "given", "maxima", "rows", "many_rows"};  // maxima need none
   const auto index = static_cast<std::size_t>(pass);
   std::string name = fmt::format("quantize-{}-{}-d{}", kPasses[index], to_string(wanted.dtype), wanted.head_dim);
   if (wanted.rotates) name += "-rotated";
   name += rotary_suffix(wanted.rotary, wanted.table);
   const std::string work = fmt::format(
       "__shared__ QuantizeShared shared;\n"
-      "  {}<QuantizeConfig<{}, {}, {}, Rotary::{}, {}, ScalesFrom::{}>>{{args, shared}}",
+      "  extern __shared__ __align__(16) char tiles[];\n"
+      "  {}<QuantizeConfig<{}, {}, {}, Rotary::{}, {}, ScalesFrom::{}>>{{args, shared, tiles}}",
       pass == QuantizePass::maxima ? "LargestOfShares" : "QuantizeRows", row_of(wanted.dtype).element, wanted.head_dim,
       wanted.rotates, rotary_word(wanted.rotary), element_or_single(wanted.table), kScalesFrom[index]);
-  const bool is_small = wanted.head_dim <= 64 && wanted.rotary == Rotary::none;
-  const int blocks_of_sm = is_small ? 3 : wanted.head_dim <= 128 ? 2 : 1;  // as their registers allow
-  return plain_kernel(
+  const bool turns = wanted.rotary != Rotary::none;
+  const bool keeps_more = pass == QuantizePass::by_many_rows || pass == QuantizePass::by_given;
+  const bool is_small = wanted.head_dim <= 64 && wanted.head_dim % 32 == 0 && !turns;
+  const bool is_large = wanted.head_dim > (turns && keeps_more ? 96 : 128);
+  const int blocks_of_sm = is_small ? 3 : is_large ? 1 : 2;  // as their registers allow
+  PlainKernel kernel = plain_kernel(
       {std::move(name), "flashjit_quantize", "kernels/quantize.cuh", "QuantizeArguments", work, blocks_of_sm},
       kQuantizeWarps * 32, sizeof(QuantizeArguments), architecture, templates);
+  kernel.smem_bytes = kQuantizeWarps * quantize_warp_bytes(static_cast<int>(wanted.head_dim));
+  return kernel;
 }
 
 Source render_mma_ceiling(DType dtype, const Architecture& architecture, const Templates& templates) {

@@ -34,6 +34,7 @@ struct PlainKernel {
   int threads;                 // of a block
   std::size_t argument_bytes;  // of a launch: the kernel's struct of abi.cuh, and behind it those of the functions
   int smem_bytes;              // dynamic shared memory of a block
+  int blocks_of_sm = 0;        // that are to run there at once; 0: as it comes
 };
 // The kernels that calls launch, each in its turn.
 enum class Turn : std::uint8_t { batch_plan, attention, combine };
@@ -86,7 +87,7 @@ struct QuantizeKernel {
   DType table = dtype;
 };
 // Finds the maxima of scales; or writes the rows, by scales that are given, that maxima tell or that rows do.
-enum class QuantizePass : std::uint8_t { maxima, by_given, by_maxima, by_rows };
+enum class QuantizePass : std::uint8_t { maxima, by_given, by_maxima, by_rows, by_many_rows };
 PlainKernel render_quantize(const QuantizeKernel& wanted, QuantizePass pass, const Architecture& architecture,
                             const Templates& templates = embedded_templates());
 

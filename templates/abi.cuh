@@ -332,17 +332,21 @@ struct AppendToE4m3Arguments {
   AppendedScales scales[kAppendedCaches];
 };
 
-// The kernels that write rows in e4m3: kernels/quantize.cuh, a thread block for some rows of a head.
+// The kernels that write rows in e4m3: kernels/quantize.cuh, blocks of some rows of a head one after the other.
 constexpr int kQuantizeTileRows = 16;  // of a warp
 constexpr int kQuantizeWarps = 8;      // of a thread block, at most
 constexpr int kQuantizeMaxHeadDim = 256;
+// Chunks of a row that each of the four lanes has which share it, and the bytes that a warp's rows arrive in.
+constexpr int quantize_groups(int head_dim) { return (head_dim + 31) / 32; }
+constexpr int quantize_warp_bytes(int head_dim) { return kQuantizeTileRows * quantize_groups(head_dim) * 64; }
 struct QuantizeArguments {
   const char* x;
   char* out;
   RowStrides x_strides, out_strides;
   int seqlen, num_heads;
-  int rows_of_block;   // of a head, that a thread block has
+  int rows_of_block;
   int blocks_of_head;  // the last one may have fewer rows
+  int blocks;          // in all
   int warps;           // of a thread block
   // f32, of [batch, block, head]; with strides of 0 for what they do not depend on.
   char* scale;

@@ -14,9 +14,10 @@ void Engine::quantize(const Tensor& x, const Tensor& out, const Tensor& scale, c
   if (impl_->options.check_pages && opts.scale_is_given)
     impl_->backend.look_at(call.operands, opts.stream,
                            [&](const runtime::ReadInts& read) { check_given_scales(call, read); });
+  const std::int64_t resident_blocks = impl_->backend.resident_blocks(call.operands, opts.stream);
   const auto run = [&](QuantizePass pass) {
     impl_->backend.run(call.operands, opts.stream, [&](const Architecture& architecture) {
-      return runtime::make_quantize_launch(call, pass, architecture, impl_->plain_kernels);
+      return runtime::make_quantize_launch(call, pass, architecture, resident_blocks, impl_->plain_kernels);
     });
   };
   DeviceTensor maxima;

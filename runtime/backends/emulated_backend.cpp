@@ -301,6 +301,10 @@ emulator::Report EmulatedBackend::emulate(const Operands& operands, Stream strea
   require_null(stream);
   const PlainLaunch made = make(architecture_);
   if (made.launch.blocks == 0) return {};
+  if (made.launch.shared_bytes > made.kernel.smem_bytes)  // GPUs are told how much before the first launch
+    throw Error(ErrorCode::kernel_fault,
+                fmt::format("{}: must have at most {} bytes of shared memory, was given {}", made.kernel.source.name,
+                            made.kernel.smem_bytes, made.launch.shared_bytes));
   const PlainProgram& plain = beside(made.kernel);
   return plain.program.run(plain.entry, emulated(made.launch, options), memory_of(operands));
 }

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::int64_t kQuantizeHeadDimStep = 16;  // chunks of two lanes: templates/kernels/quantize.cuh
 constexpr std::int64_t kEnoughShares = 1024;       // of maxima: some for each multiprocessor
-constexpr std::int64_t kRowsOfBlockWithoutScale = generator::kQuantizeTileRows * generator::kQuantizeWarps;
+constexpr std::int64_t kMostRowsAtOnce = generator::kQuantizeTileRows * generator::kQuantizeWarps;
 
 bool has_three_dims(const Tensor& x) noexcept { return x.shape.size() == kRank - 1 && x.strides.size() == kRank - 1; }
 
@@ -84,6 +84,7 @@ generator::QuantizeArguments quantize_arguments(const QuantizeCall& call) {
   arguments.num_heads = static_cast<int>(x.shape[heads_dim]);
   arguments.rows_of_block = static_cast<int>(call.rows_of_block());
   arguments.blocks_of_head = static_cast<int>(call.blocks_of_head());
+  arguments.blocks = static_cast<int>(call.blocks());
   arguments.warps = static_cast<int>(std::min<std::int64_t>(
       generator::kQuantizeWarps, ceil_quotient(call.rows_of_block(), generator::kQuantizeTileRows)));
   arguments.scale = static_cast<char*>(call.scales.data);
@@ -138,7 +139,7 @@ bool QuantizeCall::nothing_to_do() const noexcept {
 }
 
 std::int64_t QuantizeCall::rows_of_block() const noexcept {
-  return std::min(opts.scale_of == ScaleOf::block ? opts.block_size : kRowsOfBlockWithoutScale, x.shape[seqlen_dim]);
+  return std::min(opts.scale_of == ScaleOf::block ? opts.block_size : kMostRowsAtOnce, x.shape[seqlen_dim]);
 }
 std::int64_t QuantizeCall::blocks_of_head() const noexcept {
   return ceil_quotient(x.shape[seqlen_dim], rows_of_block());
@@ -187,12 +188,15 @@ void check_given_scales(const QuantizeCall& call, const ReadInts& read) {
 }
 
 generator::QuantizePass last_pass(const QuantizeCall& call) noexcept {
-  if (call.opts.scale_is_given) return generator::QuantizePass::by_given;
-  return call.needs_maxima() ? generator::QuantizePass::by_maxima : generator::QuantizePass::by_rows;
+  using generator::QuantizePass;
+  if (call.opts.scale_is_given) return QuantizePass::by_given;
+  if (call.needs_maxima()) return QuantizePass::by_maxima;
+  return call.rows_of_block() > kMostRowsAtOnce ? QuantizePass::by_many_rows : QuantizePass::by_rows;
 }
 
 PlainLaunch make_quantize_launch(const QuantizeCall& call, generator::QuantizePass pass,
-                                 const Architecture& architecture, PlainKernels& kernels) {
+                                 const Architecture& architecture, std::int64_t resident_blocks,
+                                 PlainKernels& kernels) {
   if (!generator::converts_to_e4m3(architecture))
     throw Error(ErrorCode::unsupported,
                 fmt::format("out: dtype e4m3 takes compute capability 8.9 or more, was on {}", architecture.name));
@@ -202,12 +206,15 @@ PlainLaunch make_quantize_launch(const QuantizeCall& call, generator::QuantizePa
       fmt::format("quantize {} {} {} {} {} {} {}", static_cast<int>(pass), to_string(wanted.dtype), wanted.head_dim,
                   wanted.rotates, static_cast<int>(wanted.rotary), to_string(wanted.table), architecture.name),
       [&](const auto& templates) { return generator::render_quantize(wanted, pass, architecture, templates); });
+  PlainLaunch made = plain_launch(kernel, call.blocks(), "x");
   const generator::QuantizeArguments arguments = quantize_arguments(call);
   const Dims maxima = call.maxima_shape();
-  const std::int64_t blocks = pass == generator::QuantizePass::maxima ? maxima[0] * maxima[1] : call.blocks();
-  PlainLaunch made = plain_launch(kernel, blocks, "x");
+  const std::int64_t resident = resident_blocks * kernel.blocks_of_sm * generator::kQuantizeWarps / arguments.warps;
+  made.launch.blocks =
+      pass == generator::QuantizePass::maxima ? maxima[0] * maxima[1] : std::min(call.blocks(), resident);
   constexpr int kWarpLanes = 32;
   made.launch.threads = arguments.warps * kWarpLanes;
+  made.launch.shared_bytes = kernel.smem_bytes / generator::kQuantizeWarps * arguments.warps;
   made.launch.write_argument(0, arguments);
   return made;
 }

@@ -32,7 +32,7 @@ struct QuantizeCall {
 
   GivenRotary rotary() const noexcept { return GivenRotary(opts); }
   bool nothing_to_do() const noexcept;
-  // Rows that a thread block has; of blocks with a scale those.
+  // Of blocks, which a thread block has one after the other; of blocks with a scale those.
   std::int64_t rows_of_block() const noexcept;
   std::int64_t blocks_of_head() const noexcept;
   std::int64_t blocks() const noexcept;
@@ -47,8 +47,9 @@ Dims scale_shape(const Tensor& x, const QuantizeOptions& opts);
 // Looks at given scales. Throws Error(invalid_argument).
 void check_given_scales(const QuantizeCall& call, const ReadInts& read);
 
+// resident_blocks: that the device runs at once where a multiprocessor has room for one.
 PlainLaunch make_quantize_launch(const QuantizeCall& call, generator::QuantizePass pass,
-                                 const Architecture& architecture, PlainKernels& kernels);
+                                 const Architecture& architecture, std::int64_t resident_blocks, PlainKernels& kernels);
 // What writes the rows of this call.
 generator::QuantizePass last_pass(const QuantizeCall& call) noexcept;
 

@@ -6,8 +6,6 @@
 namespace flashjit::runtime {
 namespace {
 
-constexpr int kSmemWithoutOptIn = 48 * 1024;
-
 }  // namespace
 
 std::unique_ptr<Module> Module::open(const Driver& driver, const std::string& cubin, const std::string& entry,
@@ -37,7 +35,7 @@ Module::Ready Module::prepare(const Device& device, const std::string& name, int
                 fmt::format("{}: must need at most the {} bytes of shared memory of {}, needs {}", name,
                             device.smem_per_block, device.info.name, smem_bytes));
   }
-  if (smem_bytes > kSmemWithoutOptIn) {
+  if (smem_bytes > 0) {  // a kernel's static memory may take it above what needs no leave
     driver_.check(driver_.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes, kernel_,
                                                device.info.ordinal),
                   "cuKernelSetAttribute");

@@ -57,7 +57,6 @@ inline constexpr KnownSpill kKnownSpills[] = {
     {"12.9", "fwd-bf16-d128-causal-alibi.mma-q128-kv32-w4-k2-v1-c1-overlap-swizzle-x4-qsmem-rare-longest.sm_121a", 20},
     {"13.5", "fwd-bf16-d64-causal-window.mma-q128-kv32-w4-k2-v2-c3-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 140},
     {"13.5", "fwd-bf16-d128-window.mma-q128-kv32-w4-k2-v2-c2-overlap-swizzle-x4-qsmem-rare-natural.sm_80", 164},
-    {"13.5", "quantize-by-rows-bf16-d128-rotated.sm_100a", 48},
     {"13.5",
      "fwd-bf16-d192-causal-e4m3-e4m3_queries.mma-q128-kv64-w8-k2-v2-c1-overlap-swizzle-x4-qsmem-rare-longest.sm_120a",
      8},

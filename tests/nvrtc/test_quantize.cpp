@@ -103,8 +103,9 @@ TEST_CASE("kernels that make rows e4m3 compile for every target that has it, wit
   for (const char* target : {"sm_89", "sm_90a", "sm_100a", "sm_120a"})
     for (const std::int64_t head_dim : {48, 64, 128, 192, 256}) {
       for (const Rotary rotary : {Rotary::none, Rotary::halves, Rotary::neighbours})
-        check(target, head_dim, QuantizePass::by_rows, rotary);
-      for (const QuantizePass pass : {QuantizePass::maxima, QuantizePass::by_maxima, QuantizePass::by_given})
+        for (const QuantizePass pass : {QuantizePass::by_rows, QuantizePass::by_many_rows, QuantizePass::by_given})
+          check(target, head_dim, pass, rotary);
+      for (const QuantizePass pass : {QuantizePass::maxima, QuantizePass::by_maxima})
         if (head_dim % 128 == 0) check(target, head_dim, pass, Rotary::none);
     }
 }
@@ -348,14 +349,18 @@ TEST_CASE("planted faults of quantisation are found") {
       {"constexpr int kBits = kPart >= 32 ? 15 : 7;", "constexpr int kBits = 15;"},
       {"__popc(from & to & kBits)", "__popc(from & kBits)"},
       {"args.signs[group] >> (chunk(group) % kQuadLanes * kChunkElements)", "args.signs[group]"},
-      {"if (row_of(half) >= rows.end) continue;", ""},
+      {"if (row >= rows.end()) continue;", ""},
       {"found = fmaxf(found, fabsf(x));", "found = fmaxf(found, x);"},
       {"largest == 0.0f ? 1.0f : ", ""},
-      {"if (thread % kWarpSize == 0) shared.of_warps[warp] = largest;\n    ptx::bar_sync();",
-       "if (thread % kWarpSize == 0) shared.of_warps[warp] = largest;"},
-      {"const bool is_loaded = rows.end - rows.begin <= step();", "const bool is_loaded = true;"},
+      {"if (thread % kWarpSize == 0) of_warps[warp] = largest;\n    ptx::bar_sync();",
+       "if (thread % kWarpSize == 0) of_warps[warp] = largest;"},
+      {"round ^= 1;", ""},
+      {"ptx::cp_async_wait_all();", ""},
+      {"if (row >= args.rows_of_block) row = warp * kQuantizeTileRows, block += step;",
+       "row = warp * kQuantizeTileRows, block += step;"},
+      {"if (owner != owner_of_scale)", "if (owner_of_scale < 0)"},
       {"const bool is_second = own >= args.turned;", "const bool is_second = false;"},
-      {"if (own >= 2 * args.turned) continue;", ""},
+      {"if (own >= 2 * args.turned) return pairs;", ""},
   };
   for (const Fault& fault : faults) {
     CAPTURE(std::string(fault.replacement));
