@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import flashjit
-from flashjit._words import in_words
+from flashjit._words import in_words, reword
 from flashjit.torch import _as_rows, _is_unwatched, _require_tensor, _wants_gradients, attention
 
 __all__ = [
@@ -43,6 +43,7 @@ _WORDS_OF_CACHE = {
     **_WORDS, "seqused_kv": "cache_seqlens", "batch_indices_kv": "cache_batch_idx", "leftpad_kv": "cache_leftpad",
     "seqlens_rotary": "rotary_seqlens", "k_cache": "k_cache", "v_cache": "v_cache", "k_new": "k", "v_new": "v",
 }  # fmt: skip
+_WORDS_OF_CACHE_ALONE = {**_WORDS_OF_CACHE, "k": "k_cache", "v": "v_cache"}  # without new keys
 
 
 @in_words(_WORDS)
@@ -211,9 +212,13 @@ def flash_attn_with_kvcache(
                 and not attention_chunk)  # fmt: skip
     if is_usual and _is_no_window(window_size) and _are_plain(q, k_cache, v_cache, cache_seqlens, page_table):
         _check_hints(num_splits, pack_gqa, sm_margin)
-        result = _attend_straight(q, k_cache, v_cache, causal=causal, scale=softmax_scale, softcap=softcap,
-                                  seqused_kv=cache_seqlens, page_table=page_table, max_seqlen_q=max_seqlen_q,
-                                  lse=return_softmax_lse)
+        try:  # here and not in a function of its own, which would cost the host as much as all that was looked at
+            result = flashjit.attention(q, k_cache, v_cache, causal=causal, scale=softmax_scale, softcap=softcap,
+                                        seqused_kv=cache_seqlens, page_table=page_table, max_seqlen_q=max_seqlen_q,
+                                        lse=return_softmax_lse)
+        except flashjit.Error as error:
+            reword(error, _WORDS_OF_CACHE_ALONE)
+            raise
     else:
         result = _in_words_of_cache(
             q, k_cache, v_cache, k, v, qv, None, cu_seqlens_q, None, cu_seqlens_k_new, None, cache_seqlens, max_seqlen_q,
@@ -568,11 +573,6 @@ _WORDS_OF_APPEND = {"k": "k_new", "v": "v_new", "positions": "seqlens_rotary", "
 
 @in_words({"k": "k_cache", "v": "v_cache"})
 def _attention_of_cache(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> "tuple[Tensor, Tensor]":
-    return flashjit.attention(q, k, v, **options)
-
-
-@in_words({**_WORDS_OF_CACHE, "k": "k_cache", "v": "v_cache"})
-def _attend_straight(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     return flashjit.attention(q, k, v, **options)
 
 
