@@ -107,8 +107,8 @@ def jit_table(record):
 
 
 def python_table(record):
-    cost = record["steps"].get("python", {}).get("host_cost")
-    if not cost:
+    cost = record["steps"].get("host_cost", {})
+    if "calls" not in cost:
         return None
     rows = [[f"`{name}`", f"{times['median_us']:.1f} µs", f"{times['min_us']:.1f} µs"]
             for name, times in cost["calls"].items()]
@@ -410,7 +410,7 @@ TABLES = {  # name -> the step of the record that it shows, and the function tha
     "window": ("window", window_table),
     "scores": ("scores", scores_table),
     "gallery": ("gallery", gallery_table),
-    "python": ("python", python_table),
+    "python": ("host_cost", python_table),
 }
 
 

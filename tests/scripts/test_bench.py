@@ -703,7 +703,7 @@ class ReadmeTable(unittest.TestCase):
         cost = {"torch": "2.11", "python": "3.12", "shape": [1, 2, 3, 4]}
         cost["calls"] = {"flashjit.attention": {"median_us": 7.89, "min_us": 6.78}}
         self.record = {"device": "D", "driver": "13.0", "nvrtc": "13.0"}
-        self.record["steps"] = {"bench": bench, "peers": peers, "python": {"date": "today", "host_cost": cost}}
+        self.record["steps"] = {"bench": bench, "peers": peers, "host_cost": {"date": "today", **cost}}
         self.record["steps"]["serving"] = serving
         self.record["steps"]["decode"] = self.decode()
         self.record["steps"]["backward"] = self.backward()

@@ -24,7 +24,7 @@ def run_file(name):
     suite = unittest.defaultTestLoader.discover(str(FOLDER), pattern=name)
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(suite)
     return {"passed": result.wasSuccessful(), "tests": result.testsRun,
-            "skipped": {test.id(): reason for test, reason in result.skipped}}
+            "tests_skipped": {test.id(): reason for test, reason in result.skipped}}
 
 
 def run_apart(name):
@@ -39,16 +39,16 @@ def run_apart(name):
         if file.exists():
             return json.loads(file.read_text())
         print(f"{name}: ended with {process.returncode} before its tests did", flush=True)
-        return {"passed": False, "tests": 0, "skipped": {}}
+        return {"passed": False, "tests": 0, "tests_skipped": {}}
 
 
 def run_all():
     names = sorted(path.name for path in FOLDER.glob("test_*.py"))
     with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES_OF_FILE)) as pool:
         results = list(pool.map(run_apart, names))
-    skipped = {test: reason for result in results for test, reason in result["skipped"].items()}
+    skipped = {test: reason for result in results for test, reason in result["tests_skipped"].items()}
     return {"passed": all(result["passed"] for result in results), "tests": sum(result["tests"] for result in results),
-            "skipped": skipped, "versions": versions()}
+            "tests_skipped": skipped, "versions": versions()}
 
 
 def versions():
@@ -67,8 +67,8 @@ def main():
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
     if not arguments.file:
         failed = "" if result["passed"] else ", with failures"
-        print(f"{result['tests']} tests, {len(result['skipped'])} of them skipped{failed}")
-    return 0 if result["passed"] and result["tests"] > len(result["skipped"]) else 1
+        print(f"{result['tests']} tests, {len(result['tests_skipped'])} of them skipped{failed}")
+    return 0 if result["passed"] and result["tests"] > len(result["tests_skipped"]) else 1
 
 
 if __name__ == "__main__":
