@@ -16,7 +16,8 @@ import flashjit.transformers
 from packaging.version import Version  # on which transformers depends
 
 SIZES = {"vocab_size": 512, "intermediate_size": 1024, "num_hidden_layers": 3, "max_position_embeddings": 4096,
-         "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}  # fmt: skip
+         "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0,
+         "tie_word_embeddings": False}  # tied, random models say their last token again, and are sure of it  # fmt: skip
 WINDOW = 256  # or a chunk
 
 
