@@ -180,6 +180,24 @@ void run_by_heads(const Workspace& work, const Hosts& hosts, const Sizes& sizes,
   back.finish();
 }
 
+Tensor required(const char* name, const std::optional<Tensor>& gradient) {
+  if (!gradient) reject("{}: must be given, was not", name);
+  return *gradient;
+}
+
+Into checked_into(const GivenCall& call, const Given& given, const GradientTensors& into) {
+  for (const auto& [name, is_given] : {std::pair{"dbias", into.dbias.has_value()},
+                                       {"dslopes", into.dslopes.has_value()},
+                                       {"dsinks", into.dsinks.has_value()}})
+    if (is_given)
+      throw Error(ErrorCode::unsupported, fmt::format("{}: must not be given over several GPUs, was", name));
+  const Into found{required("dq", into.dq), required("dk", into.dk), required("dv", into.dv)};
+  check_rows("dq", found.dq, given.q.shape, call.sizes.dtype);
+  check_rows("dk", found.dk, given.k.shape, call.sizes.dtype);
+  check_rows("dv", found.dv, given.v.shape, call.sizes.dtype);
+  return found;
+}
+
 void check_gradients(const GivenCall& call, const Given& given, const Options& options,
                      const BackwardOptions& backward) {
   if (options.attention.lse) reject("options: lse must not be given for gradients, was");
@@ -192,30 +210,54 @@ void check_gradients(const GivenCall& call, const Given& given, const Options& o
       throw Error(ErrorCode::unsupported, fmt::format("{}: must not be given over several GPUs, was", name));
 }
 
+// A call for gradients, checked and planned.
+struct PlannedGradients {
+  PlannedGradients(const Engine& engine, const Group& group, const Given& given, const Options& options,
+                   const BackwardOptions& backward)
+      : call(engine, group, given.q, given.k, given.v, options) {
+    check_gradients(call, given, options, backward);
+    hosts = plan_of(scheme_of_gradients(call.sizes, options), options, group.rank()).hosts;
+  }
+
+  GivenCall call;
+  Hosts hosts;
+};
+
+void run(const Workspace& work, const PlannedGradients& plan, const Given& given, const Into& into,
+         const AttentionOptions& options, const BackwardOptions& backward) {
+  if (work.transport().size() == 1 || plan.hosts.ranks_of_host > 1) {
+    run_by_heads(work, plan.hosts, plan.call.sizes, given, into, options, backward);
+    return;
+  }
+  const Nodes nodes = plan.hosts.nodes();
+  const GatheredGradients gradients(work, nodes, given, into, options, backward);
+  gradients.of_queries();
+  gradients.of_keys();
+}
+
 }  // namespace
 
 Gradients attention_backward(Engine& engine, Group& group, const Tensor& dout, const Tensor& q, const Tensor& k,
                              const Tensor& v, const Tensor& out, const Tensor& lse, const Options& options,
                              const BackwardOptions& backward) {
-  const GivenCall call(engine, group, q, k, v, options);
   const Given given{dout, q, k, v, out, lse};
-  check_gradients(call, given, options, backward);
-  const Scheme scheme = scheme_of_gradients(call.sizes, options);
+  const PlannedGradients plan(engine, group, given, options, backward);
   const Workspace work(engine, group, options.attention.stream);
-  const Hosts hosts = plan_of(scheme, options, group.rank()).hosts;
   return together(group, [&] {
     Gradients made{work.allocate(q.dtype, q.shape), work.allocate(k.dtype, k.shape), work.allocate(v.dtype, v.shape)};
-    const Into into{made.dq, made.dk, made.dv};
-    if (group.size() == 1 || hosts.ranks_of_host > 1) {
-      run_by_heads(work, hosts, call.sizes, given, into, options.attention, backward);
-    } else {
-      const Nodes nodes = hosts.nodes();
-      const GatheredGradients gradients(work, nodes, given, into, options.attention, backward);
-      gradients.of_queries();
-      gradients.of_keys();
-    }
+    run(work, plan, given, {made.dq, made.dk, made.dv}, options.attention, backward);
     return made;
   });
+}
+
+void attention_backward(Engine& engine, Group& group, const Tensor& dout, const Tensor& q, const Tensor& k,
+                        const Tensor& v, const Tensor& out, const Tensor& lse, const GradientTensors& into,
+                        const Options& options, const BackwardOptions& backward) {
+  const Given given{dout, q, k, v, out, lse};
+  const PlannedGradients plan(engine, group, given, options, backward);
+  const Into checked = checked_into(plan.call, given, into);
+  const Workspace work(engine, group, options.attention.stream);
+  together(group, [&] { run(work, plan, given, checked, options.attention, backward); });
 }
 
 }  // namespace flashjit::distributed

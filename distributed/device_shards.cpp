@@ -22,25 +22,47 @@ void check_tensor(const Tensor& tensor, const char* name, std::int64_t length) {
 RowsView in_whole(const Span& span) { return {span.first, span.count, span.step}; }
 RowsView in_shard(const Piece& piece) { return {piece.row, piece.span.count, 1}; }
 
+void check_shard(const Engine& engine, const Group& group, const Tensor& shard, const Sharding& sharding) {
+  check_group(engine, group, "sharding", sharding);
+  check_tensor(shard, "shard", sharding.length(group.rank()));
+}
+
+Dims whole_shape(const Tensor& shard, const Sharding& sharding) {
+  Dims shape = shard.shape;
+  shape[seqlen_dim] = sharding.seqlen();
+  return shape;
+}
+
+void gather(const Workspace& work, const Tensor& shard, const Tensor& whole, const Sharding& sharding) {
+  const Transport& transport = work.transport();
+  ViewExchange exchange(work);
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    for (const Piece& piece : pieces(sharding.spans(transport.rank())))
+      exchange.send(peer, rows(shard, in_shard(piece)));
+    for (const Span& span : sharding.spans(peer)) exchange.receive(peer, rows(whole, in_whole(span)));
+  }
+  exchange.start();
+  exchange.finish();
+}
+
 }  // namespace
 
 DeviceTensor gather(Engine& engine, Group& group, const Tensor& shard, const Sharding& sharding, Stream stream) {
-  check_group(engine, group, "sharding", sharding);
-  check_tensor(shard, "shard", sharding.length(group.rank()));
+  check_shard(engine, group, shard, sharding);
   const Workspace work(engine, group, stream);
-  Dims shape = shard.shape;
-  shape[seqlen_dim] = sharding.seqlen();
   return together(group, [&] {
-    DeviceTensor whole = work.allocate(shard.dtype, shape);
-    ViewExchange exchange(work);
-    for (int peer = 0; peer < group.size(); ++peer) {
-      for (const Piece& piece : pieces(sharding.spans(group.rank()))) exchange.send(peer, rows(shard, in_shard(piece)));
-      for (const Span& span : sharding.spans(peer)) exchange.receive(peer, rows(whole, in_whole(span)));
-    }
-    exchange.start();
-    exchange.finish();
+    DeviceTensor whole = work.allocate(shard.dtype, whole_shape(shard, sharding));
+    gather(work, shard, whole, sharding);
     return whole;
   });
+}
+
+void gather(Engine& engine, Group& group, const Tensor& shard, const Tensor& whole, const Sharding& sharding,
+            Stream stream) {
+  check_shard(engine, group, shard, sharding);
+  check_rows("whole", whole, whole_shape(shard, sharding), shard.dtype);
+  const Workspace work(engine, group, stream);
+  together(group, [&] { gather(work, shard, whole, sharding); });
 }
 
 DeviceTensor shard(Engine& engine, Group& group, const Tensor& whole, const Sharding& sharding, Stream stream) {

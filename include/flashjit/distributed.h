@@ -243,12 +243,20 @@ void attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, c
 Gradients attention_backward(Engine& engine, Group& group, const Tensor& dout, const Tensor& q, const Tensor& k,
                              const Tensor& v, const Tensor& out, const Tensor& lse, const Options& options,
                              const BackwardOptions& backward = {});
+// The same into memory of the caller, which must not overlap the inputs: dq, dk and dv, each of the shape and dtype of
+// what it is of. All of them must be given, and those of options must not.
+void attention_backward(Engine& engine, Group& group, const Tensor& dout, const Tensor& q, const Tensor& k,
+                        const Tensor& v, const Tensor& out, const Tensor& lse, const GradientTensors& into,
+                        const Options& options, const BackwardOptions& backward = {});
 
 // The whole of a tensor of which each rank has a shard, on every rank: f16, bf16 or f32 [batch, length, heads,
 // head_dim], head_dim a multiple of 8, strides as of flashjit::attention; heads are those of the tensor. Asynchronous
 // on the stream. Throws as attention does.
 DeviceTensor gather(Engine& engine, Group& group, const Tensor& shard, const Sharding& sharding,
                     Stream stream = nullptr);
+// The same into memory of the caller, which must not overlap the shard.
+void gather(Engine& engine, Group& group, const Tensor& shard, const Tensor& whole, const Sharding& sharding,
+            Stream stream = nullptr);
 // This rank's shard of a tensor as gather() gives it, which the rank has whole: a copy in memory of its own. Nothing is
 // sent. Asynchronous on the stream. Throws Error, of which the group knows nothing.
 DeviceTensor shard(Engine& engine, Group& group, const Tensor& whole, const Sharding& sharding,

@@ -4,7 +4,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <set>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/distributed/attention_case.h"
@@ -132,6 +135,72 @@ TEST_CASE("deterministic gradients are the same in every run") {
   }
 }
 
+namespace {
+
+constexpr double kRoom = 1024;  // which no gradient is
+
+// A tensor of which each row has room behind it, filled with that.
+struct Roomy {
+  explicit Roomy(const HostTensor& like) : memory(like.dtype(), with_room(like.shape())), shape(like.shape()) {
+    for (std::size_t i = 0; i < memory.element_count(); ++i)
+      store_element(memory.data(), memory.dtype(), static_cast<std::int64_t>(i), kRoom);
+  }
+  static Dims with_room(Dims shape) {
+    shape[3] += 8;
+    return shape;
+  }
+  Tensor view() { return Tensor(memory.data(), memory.dtype(), shape, packed_strides(memory.shape())); }
+  // Its rows, and then what stands in the room behind each.
+  std::vector<double> rows() const { return part(0, shape[3]); }
+  std::vector<double> room() const { return part(shape[3], memory.shape()[3]); }
+  std::vector<double> part(std::int64_t first, std::int64_t end) const {
+    const std::vector<double> all = memory.to_doubles();
+    std::vector<double> found;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const std::int64_t column = static_cast<std::int64_t>(i) % memory.shape()[3];
+      if (column >= first && column < end) found.push_back(all[i]);
+    }
+    return found;
+  }
+
+  HostTensor memory;
+  Dims shape;
+};
+
+}  // namespace
+
+TEST_CASE("gradients go into the caller's memory, of any strides, and nowhere else") {
+  for (const Scheme scheme : {Scheme::all_gather, Scheme::all_to_all}) {
+    const AttentionCase of = case_of(scheme, Layout::zigzag, 2, {-1, 0});
+    const tests::WholeTensors whole(of);
+    const Options options = of.distributed_options();
+    BackwardOptions backward;
+    backward.deterministic = true;
+    tests::World world(of.ranks, kTimeout);
+    tests::rethrow_first(tests::on_ranks(world, [&](Group& group) {
+      const int rank = group.rank();
+      const HostTensor q = shard(whole.q, options.queries, rank), k = shard(whole.k, *options.keys, rank),
+                       v = shard(whole.v, *options.keys, rank), dout = shard(dout_of(of), options.queries, rank);
+      HostTensor lse(DType::f32, {of.batch, of.num_heads_q, options.queries.length(rank)});
+      Options forward = options;
+      forward.attention.lse = lse.view();
+      const DeviceTensor out = attention(engine(), group, q.view(), k.view(), v.view(), forward);
+      const Gradients own = attention_backward(engine(), group, dout.view(), q.view(), k.view(), v.view(), out,
+                                               lse.view(), options, backward);
+      Roomy dq(q), dk(k), dv(v);
+      const GradientTensors into{dq.view(), dk.view(), dv.view()};
+      attention_backward(engine(), group, dout.view(), q.view(), k.view(), v.view(), out, lse.view(), into, options,
+                         backward);
+      for (const auto& [given, made] : {std::pair{&dq, &own.dq}, {&dk, &own.dk}, {&dv, &own.dv}}) {
+        if (given->rows() != HostTensor::from_device(*made).to_doubles()) throw std::runtime_error("other gradients");
+        const std::vector<double> room = given->room();
+        if (std::set<double>(room.begin(), room.end()) != std::set<double>{kRoom})
+          throw std::runtime_error("something beside a gradient was written");
+      }
+    }));
+  }
+}
+
 TEST_CASE("a message that is lost on the way is found in gradients") {
   for (const Scheme scheme : {Scheme::all_gather, Scheme::all_to_all}) {
     const AttentionCase of = case_of(scheme, Layout::contiguous, 2, {});
@@ -168,4 +237,31 @@ TEST_CASE("gradients that no scheme has are refused by name") {
   CHECK(refusal(case_of(Scheme::all_gather, Layout::zigzag, 2, {}), backward) ==
         "variant: must not be given over several GPUs, was");
   expect_right(case_of(Scheme::automatic, Layout::zigzag, 2, {-1, 0}));
+}
+
+TEST_CASE("memory for gradients that is not theirs is refused by name, and nothing is sent") {
+  const AttentionCase of = case_of(Scheme::all_gather, Layout::zigzag, 2, {});
+  const Options options = of.distributed_options();
+  tests::World world(of.ranks, kTimeout);
+  Group group(std::make_unique<tests::InProcess>(world, 0));
+  const tests::WholeTensors whole(of);
+  const HostTensor q = shard(whole.q, options.queries, 0), k = shard(whole.k, *options.keys, 0);
+  const HostTensor lse(DType::f32, {of.batch, of.num_heads_q, options.queries.length(0)});
+  const auto refusal = [&](const GradientTensors& into, ErrorCode code = ErrorCode::invalid_argument) {
+    std::string message;
+    CHECK(tests::code_of(
+              [&] {
+                attention_backward(engine(), group, q.view(), q.view(), k.view(), k.view(), q.view(), lse.view(), into,
+                                   options);
+              },
+              &message) == code);
+    return message;
+  };
+  HostTensor dq(q.dtype(), q.shape()), dk(k.dtype(), k.shape()), f32(DType::f32, k.shape());
+  CHECK(refusal({dq.view(), std::nullopt, dk.view()}) == "dk: must be given, was not");
+  CHECK(refusal({dq.view(), dk.view(), dq.view()}) == "dv: shape must be [1, 19, 2, 16], was [1, 19, 4, 16]");
+  CHECK(refusal({dq.view(), f32.view(), dk.view()}) == "dk: dtype must be bf16, was f32");
+  CHECK(refusal({dq.view(), dk.view(), dk.view(), std::nullopt, std::nullopt, lse.view()}, ErrorCode::unsupported) ==
+        "dsinks: must not be given over several GPUs, was");
+  CHECK(world.is_empty());
 }
