@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "flashjit/version.h"
+#include "flashjit_from_c.h"
 #include "runtime/api/c_arguments.h"
 #include "runtime/api/c_errors.h"
 #include "runtime/api/c_struct.h"
@@ -31,29 +32,22 @@ void attention(Engine& engine, const DLTensor* q, const DLTensor* k, const DLTen
 }
 
 void attention_backward(Engine& engine, const DLTensor* dout, const DLTensor* q, const DLTensor* k, const DLTensor* v,
-                        const DLTensor* out, const DLTensor* lse, const DLTensor* dlse, const flashjit_gradients& into,
+                        const DLTensor* out, const DLTensor* lse, const DLTensor* dlse, const flashjit_gradients* into,
                         const flashjit_attention_options* options) {
   const MemoryKind kind = memory_of(engine);
   // One after the other, as above.
   const flashjit::Tensor of_out = to_rows("dout", dout, kind), q_view = to_rows("q", q, kind),
                          k_view = to_keys("k", k, kind), v_view = to_keys("v", v, kind),
                          out_view = to_rows("out", out, kind), lse_view = to_tensor("lse", lse, kind, "f32");
-  const auto view = [kind](const char* name, const DLTensor* tensor, const char* dtypes) {
-    return tensor ? std::optional(to_tensor(name, tensor, kind, dtypes)) : std::nullopt;
-  };
   flashjit::BackwardOptions backward;
-  backward.dlse = view("dlse", dlse, "f32");
-  backward.deterministic = is_deterministic(into);
-  constexpr const char* kKeyGradients = "f16, bf16 or f32";
-  const flashjit::GradientTensors gradients{
-      view("dq", into.dq, kRowDTypes),      view("dk", into.dk, kKeyGradients),
-      view("dv", into.dv, kKeyGradients),   view("dbias", into.dbias, kKeyGradients),
-      view("dslopes", into.dslopes, "f32"), view("dsinks", into.dsinks, "f32")};
+  if (dlse) backward.dlse = to_tensor("dlse", dlse, kind, "f32");
+  const flashjit::from_c::GivenGradients gradients = flashjit::from_c::gradients_of(into, engine);
+  backward.deterministic = gradients.deterministic;
   flashjit_attention_options given = FLASHJIT_ATTENTION_OPTIONS_INIT;
   if (options) given = read_struct(*options);
   if (given.variant) backward.variant = flashjit::parse_backward_variant(require_short("variant", given.variant));
   given.struct_size = sizeof given, given.variant = nullptr;  // which is not one of forward's
-  engine.attention_backward(of_out, q_view, k_view, v_view, out_view, lse_view, gradients,
+  engine.attention_backward(of_out, q_view, k_view, v_view, out_view, lse_view, gradients.into,
                             to_attention_options(&given, kind), backward);
 }
 
@@ -181,9 +175,7 @@ flashjit_status flashjit_attention_backward(flashjit_engine* engine, const DLTen
                                             const DLTensor* k, const DLTensor* v, const DLTensor* out,
                                             const DLTensor* lse, const DLTensor* dlse, const flashjit_gradients* into,
                                             const flashjit_attention_options* options) {
-  return guarded([&] {
-    attention_backward(engine_of(engine), dout, q, k, v, out, lse, dlse, read_struct(require("into", into)), options);
-  });
+  return guarded([&] { attention_backward(engine_of(engine), dout, q, k, v, out, lse, dlse, into, options); });
 }
 
 flashjit_status flashjit_plan_words(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,

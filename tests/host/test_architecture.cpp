@@ -30,13 +30,14 @@ const std::map<std::string, Folder>& folders() {
       {"generator", {.quoted = {"generator", "templates", "flashjit"}}},
       {"cache", {.quoted = {"cache", "flashjit"}}},
       {"emulator", {.quoted = {"emulator", "flashjit"}}},
-      {"runtime", {.quoted = {"runtime", "generator", "cache", "flashjit"}, .may_include_cuda = true}},
-      {"distributed", {.quoted = {"distributed", "flashjit"}}},
+      {"runtime",
+       {.quoted = {"runtime", "generator", "cache", "flashjit", "flashjit_from_c.h"}, .may_include_cuda = true}},
+      {"distributed", {.quoted = {"distributed", "flashjit", "flashjit_distributed.h", "flashjit_from_c.h"}}},
       {"cli", {.quoted = {"cli", "flashjit"}}},
       {"cmake", {}},
       {"bench", {.quoted = {"bench", "flashjit"}}},
       {"examples", {.quoted = {"flashjit"}, .may_include_cuda = true}},
-      {"python", {.quoted = {"python", "flashjit"}}},
+      {"python", {.quoted = {"python", "flashjit", "flashjit_distributed.h"}}},
   };
   return rules;
 }
@@ -161,6 +162,9 @@ TEST_CASE("the rules for #include lines tell right from wrong") {
   CHECK(violation("runtime", "#include \"flashjit.h\"").empty());
   CHECK(violation("cache", "int x;").empty());
   CHECK(violation("distributed", "#include \"flashjit/engine.h\"").empty());
+  CHECK(violation("distributed", "#include \"flashjit_distributed.h\"").empty());
+  CHECK(violation("runtime", "#include \"flashjit_from_c.h\"").empty());
+  CHECK_FALSE(violation("runtime", "#include \"flashjit_distributed.h\"").empty());
   CHECK_FALSE(violation("distributed", "#include \"runtime/support/reject.h\"").empty());
   CHECK_FALSE(violation("distributed", "#include <nccl.h>").empty());
   CHECK_FALSE(violation("runtime", "#include \"distributed/reject.h\"").empty());
