@@ -29,7 +29,7 @@ typedef enum flashjit_status {
   FLASHJIT_DRIVER = 8,         /* a call of the CUDA driver failed */
   FLASHJIT_IO = 9,             /* a file could not be read or written */
   FLASHJIT_KERNEL_FAULT = 10,  /* the emulator found a kernel at fault */
-  FLASHJIT_COMMUNICATION = 11, /* GPUs could not communicate; no function of this interface returns it yet */
+  FLASHJIT_COMMUNICATION = 11, /* GPUs could not communicate: of functions of flashjit_distributed.h */
   FLASHJIT_FAILURE = 100       /* anything else, as when memory is exhausted */
 } flashjit_status;
 const char* flashjit_status_name(flashjit_status status); /* "ok", "invalid_argument", ...; "?" for no status */
