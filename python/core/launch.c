@@ -2,202 +2,14 @@
 /* The call for arrays that Python code has made capsules or descriptions of (flashjit/_arrays.py). */
 #include <stddef.h>
 
-#include "python/core/core.h"
-
-enum { kMaxRank = 8 };
-
-/* A tensor that a call has on loan. */
-typedef struct Loan {
-  DLTensor view;
-  DLManagedTensor* managed; /* at most one of these two, to be given back */
-  ManagedTensor* versioned;
-  int64_t shape[kMaxRank], strides[kMaxRank]; /* of a description */
-} Loan;
-
-/* Takes the tensor out of a capsule whose name says that it is still there; the new name says that it is gone. */
-static void* take(PyObject* capsule, const char* name, const char* used_name) {
-  if (!PyCapsule_IsValid(capsule, name)) return NULL;
-  void* const taken = PyCapsule_GetPointer(capsule, name);
-  return PyCapsule_SetName(capsule, used_name) == 0 ? taken : NULL;
-}
-
-static int read_extents(PyObject* values, int64_t* extents, int* count) {
-  *count = (int)PySequence_Size(values);
-  if (*count < 0 || *count > kMaxRank) return 0;
-  for (int i = 0; i < *count; ++i) {
-    PyObject* const value = PySequence_GetItem(values, i);
-    extents[i] = value ? PyLong_AsLongLong(value) : -1;
-    Py_XDECREF(value);
-  }
-  return !PyErr_Occurred();
-}
-
-/* (address, device type, device, dtype code, bits, shape, strides or None); address and device as DLPack has them. */
-static int read_description(PyObject* description, Loan* loan) {
-  DLTensor* const view = &loan->view;
-  unsigned long long address;
-  int device_type, rank, stride_count;
-  PyObject *shape, *strides;
-  if (!PyArg_ParseTuple(description, "KiibbOO", &address, &device_type, &view->device.device_id, &view->dtype.code,
-                        &view->dtype.bits, &shape, &strides) ||
-      !read_extents(shape, loan->shape, &rank)) {
-    return 0;
-  }
-  view->data = (void*)(uintptr_t)address;
-  view->device.device_type = (DLDeviceType)device_type;
-  view->dtype.lanes = 1;
-  view->ndim = rank;
-  view->shape = loan->shape;
-  if (strides == Py_None) return 1;
-  view->strides = loan->strides;
-  return read_extents(strides, loan->strides, &stride_count) && stride_count == rank;
-}
-
-/* What is wrong with the source, or NULL. Raises nothing: what is on loan already has to be given back first. */
-static const char* borrow(PyObject* source, int is_output, Loan* loan) {
-  if (PyTuple_Check(source)) {
-    if (read_description(source, loan)) return NULL;
-    PyErr_Clear();
-    return "must have at most 8 dimensions, and sizes and strides below 2^63";
-  }
-  loan->managed = (DLManagedTensor*)take(source, "dltensor", "used_dltensor");
-  if (loan->managed) {
-    loan->view = loan->managed->dl_tensor;
-    return NULL;
-  }
-  loan->versioned = (ManagedTensor*)take(source, "dltensor_versioned", "used_dltensor_versioned");
-  PyErr_Clear();
-  if (!loan->versioned) return "must give a DLPack capsule that nobody has used yet";
-  if (loan->versioned->version.major != kDlpackMajor) return "must give a DLPack capsule of major version 1";
-  if (is_output && (loan->versioned->flags & kManagedTensorReadOnly)) return "must be writable, was read-only";
-  loan->view = loan->versioned->tensor;
-  return NULL;
-}
-
-static void give_back(Loan* loan) {
-  if (loan->managed && loan->managed->deleter) loan->managed->deleter(loan->managed);
-  if (loan->versioned && loan->versioned->deleter) loan->versioned->deleter(loan->versioned);
-}
-
-enum { kMostLoans = kTensorOptions + 10 + 2 * kMostCaptures };
-
-typedef struct Call {
-  Settings settings;
-  GivenFunction score, mask;
-  Loan own_loans[kMostLoans];
-  Loan* loans; /* these, unless the call has more */
-  int loan_count;
-  const char *wrong_name, *wrong; /* the first thing that is; it is raised once all is given back */
-} Call;
-
-/* NULL for None, which the library judges, and where something is wrong, as the call then says. */
-static const DLTensor* lend(Call* call, const char* name, PyObject* source, int is_output) {
-  static const Loan nothing;
-  if (call->wrong || source == Py_None) return NULL;
-  Loan* const loan = &call->loans[call->loan_count++];
-  *loan = nothing;
-  call->wrong = borrow(source, is_output, loan);
-  call->wrong_name = name;
-  return call->wrong ? NULL : &loan->view;
-}
-
-typedef struct Inputs {
-  const DLTensor *q, *k, *v;
-} Inputs;
-
-static Inputs lend_inputs(Call* call, PyObject* q, PyObject* k, PyObject* v) {
-  Inputs inputs;
-  inputs.q = lend(call, "q", q, 0);
-  inputs.k = lend(call, "k", k, 0);
-  inputs.v = lend(call, "v", v, 0);
-  return inputs;
-}
-
-/* Fields of a struct. */
-typedef struct TensorOptions {
-  const TensorOption* first;
-  int count;
-  void* fields;
-} TensorOptions;
-
-/* NULL: there is none of this name. */
-static const TensorOption* find_option(const TensorOptions* options, PyObject* name) {
-  for (int i = 0; i < options->count; ++i) {
-    if (PyUnicode_CompareWithASCIIString(name, options->first[i].name) == 0) return &options->first[i];
-  }
-  return NULL;
-}
-
-static void lend_named(Call* call, const TensorOptions* options, PyObject* sources) {
-  PyObject *name, *source;
-  for (Py_ssize_t i = 0; PyDict_Next(sources, &i, &name, &source);) {
-    const TensorOption* const option = find_option(options, name);
-    const DLTensor** const place = option ? place_of(options->fields, option) : NULL;
-    if (place && !*place) *place = lend(call, option->name, source, 0);
-  }
-}
-
-static void lend_options(Call* call, PyObject* sources) {
-  const TensorOptions options = {tensor_options, kTensorOptions, &call->settings.options};
-  lend_named(call, &options, sources);
-}
-
-static void lend_captures(Call* call, Function* function) {
-  for (int i = 0; i < function->tensor_count; ++i) {
-    const DLTensor* const view = lend(call, function->labels[i], function->sources[i], 0);
-    if (view) function->views[i] = *view;
-  }
-}
-
-/* What functions capture. */
-static void lend_all_captures(Call* call) {
-  if (call->settings.options.score) lend_captures(call, &call->settings.score);
-  if (call->settings.options.mask) lend_captures(call, &call->settings.mask);
-}
-
-static PyObject* finish(Call* call, flashjit_status status) {
-  for (int i = 0; i < call->loan_count; ++i) give_back(&call->loans[i]);
-  if (call->wrong) return raise_error(FLASHJIT_INVALID_ARGUMENT, "%s: %s", call->wrong_name, call->wrong);
-  if (status != FLASHJIT_OK) return raise_status(status);
-  Py_RETURN_NONE;
-}
-
-/* Without what only becomes known by reading. */
-static void begin(Call* call) {
-  call->loans = call->own_loans;
-  call->loan_count = 0;
-  call->wrong_name = call->wrong = NULL;
-}
-
-/* Of (text, tensors, numbers) or None: borrowed. */
-static int read_described(PyObject* described, GivenFunction* function) {
-  const GivenFunction none = {NULL, NULL, NULL};
-  *function = none;
-  return described == Py_None || PyArg_ParseTuple(described, "O!O!O!", &PyUnicode_Type, &function->text, &PyTuple_Type,
-                                                  &function->tensors, &PyTuple_Type, &function->numbers);
-}
-
-/* What a call has but for its tensors: functions that are described, the options that are numbers, and a plan. */
-static int read_options(Call* call, PyObject* engine, PyObject* score, PyObject* mask, PyObject* numbers,
-                        PyObject* plan, unsigned long long stream) {
-  GivenSettings given = {.engine = engine, .plan = plan, .score = &call->score, .mask = &call->mask};
-  if (!read_described(score, &call->score) || !read_described(mask, &call->mask) ||
-      !PyArg_ParseTuple(numbers, "OOOOOOOOOOOOO", &given.causal, &given.window, &given.chunk, &given.scale,
-                        &given.softcap, &given.dropout, &given.dropout_seed, &given.dropout_offset, &given.max_seqlen_q,
-                        &given.max_seqlen_kv, &given.fixed_split_size, &given.accumulate, &given.variant) ||
-      !read_settings(&call->settings, &given)) {
-    return 0;
-  }
-  call->settings.options.stream = (void*)(uintptr_t)stream;
-  return 1;
-}
+#include "python/core/loans.h"
 
 PyObject* launch(PyObject* module, PyObject* args) {
   (void)module;
   PyObject *engine, *q, *k, *v, *out, *lse, *further, *score, *mask, *numbers, *plan;
   unsigned long long stream;
   Call call;
-  begin(&call);
+  begin_call(&call);
   if (!PyArg_ParseTuple(args, "OOOOOOO!OOO!OK:launch", &engine, &q, &k, &v, &out, &lse, &PyDict_Type, &further, &score,
                         &mask, &PyTuple_Type, &numbers, &plan, &stream) ||
       !read_options(&call, engine, score, mask, numbers, plan, stream)) {
@@ -210,23 +22,7 @@ PyObject* launch(PyObject* module, PyObject* args) {
   call.settings.options.lse = lend(&call, "lse", lse, 1);
   if (inputs.q && out_view) set_out_dtype(&call.settings, inputs.q, out_view);
   const flashjit_status status = call.wrong ? FLASHJIT_OK : run(&call.settings, inputs.q, inputs.k, inputs.v, out_view);
-  return finish(&call, status);
-}
-
-/* Borrowed, in the order of the interface's tuple; None is one that is not to be computed. */
-typedef struct Gradients {
-  PyObject *dq, *dk, *dv, *dbias, *dslopes, *dsinks;
-} Gradients;
-
-static flashjit_gradients lend_gradients(Call* call, const Gradients* given) {
-  flashjit_gradients into = FLASHJIT_GRADIENTS_INIT;
-  into.dq = lend(call, "dq", given->dq, 1);
-  into.dk = lend(call, "dk", given->dk, 1);
-  into.dv = lend(call, "dv", given->dv, 1);
-  into.dbias = lend(call, "dbias", given->dbias, 1);
-  into.dslopes = lend(call, "dslopes", given->dslopes, 1);
-  into.dsinks = lend(call, "dsinks", given->dsinks, 1);
-  return into;
+  return finish_call(&call, status);
 }
 
 PyObject* backward(PyObject* module, PyObject* args) {
@@ -236,7 +32,7 @@ PyObject* backward(PyObject* module, PyObject* args) {
   int deterministic;
   unsigned long long stream;
   Call call;
-  begin(&call);
+  begin_call(&call);
   if (!PyArg_ParseTuple(args, "OOOOOOOO(OOOOOO)pO!OOO!K:backward", &engine, &dout, &q, &k, &v, &out, &lse, &dlse,
                         &gradients.dq, &gradients.dk, &gradients.dv, &gradients.dbias, &gradients.dslopes,
                         &gradients.dsinks, &deterministic, &PyDict_Type, &further, &score, &mask, &PyTuple_Type,
@@ -260,14 +56,14 @@ PyObject* backward(PyObject* module, PyObject* args) {
                                          lse_view, dlse_view, &into, &call.settings.options);
     Py_END_ALLOW_THREADS;
   }
-  return finish(&call, status);
+  return finish_call(&call, status);
 }
 
 PyObject* reference(PyObject* module, PyObject* args) {
   (void)module;
   PyObject *engine, *q, *k, *v, *out, *lse, *further, *score, *mask, *numbers;
   Call call;
-  begin(&call);
+  begin_call(&call);
   if (!PyArg_ParseTuple(args, "OOOOOOO!OOO!:reference", &engine, &q, &k, &v, &out, &lse, &PyDict_Type, &further, &score,
                         &mask, &PyTuple_Type, &numbers) ||
       !read_options(&call, engine, score, mask, numbers, NULL, 0)) {
@@ -285,7 +81,7 @@ PyObject* reference(PyObject* module, PyObject* args) {
                                 &call.settings.options);
     Py_END_ALLOW_THREADS;
   }
-  return finish(&call, status);
+  return finish_call(&call, status);
 }
 
 PyObject* reference_backward(PyObject* module, PyObject* args) {
@@ -293,7 +89,7 @@ PyObject* reference_backward(PyObject* module, PyObject* args) {
   PyObject *engine, *dout, *q, *k, *v, *dlse, *further, *score, *mask, *numbers;
   Gradients gradients;
   Call call;
-  begin(&call);
+  begin_call(&call);
   if (!PyArg_ParseTuple(args, "OOOOOO(OOOOOO)O!OOO!:reference_backward", &engine, &dout, &q, &k, &v, &dlse,
                         &gradients.dq, &gradients.dk, &gradients.dv, &gradients.dbias, &gradients.dslopes,
                         &gradients.dsinks, &PyDict_Type, &further, &score, &mask, &PyTuple_Type, &numbers) ||
@@ -313,7 +109,7 @@ PyObject* reference_backward(PyObject* module, PyObject* args) {
                                          &into, &call.settings.options);
     Py_END_ALLOW_THREADS;
   }
-  return finish(&call, status);
+  return finish_call(&call, status);
 }
 
 PyObject* make_plan(PyObject* module, PyObject* args) {
@@ -321,7 +117,7 @@ PyObject* make_plan(PyObject* module, PyObject* args) {
   PyObject *plan, *engine, *q, *k, *v, *memory, *further, *score, *mask, *numbers;
   unsigned long long stream;
   Call call;
-  begin(&call);
+  begin_call(&call);
   if (!PyArg_ParseTuple(args, "OOOOOOO!OOO!K:plan", &plan, &engine, &q, &k, &v, &memory, &PyDict_Type, &further, &score,
                         &mask, &PyTuple_Type, &numbers, &stream) ||
       !read_options(&call, engine, score, mask, numbers, NULL, stream)) {
@@ -342,7 +138,7 @@ PyObject* make_plan(PyObject* module, PyObject* args) {
                                            memory_view, place);
     Py_END_ALLOW_THREADS;
   }
-  return finish(&call, status);
+  return finish_call(&call, status);
 }
 
 PyObject* make_block_mask(PyObject* module, PyObject* args) {
@@ -352,7 +148,7 @@ PyObject* make_block_mask(PyObject* module, PyObject* args) {
   unsigned long long stream;
   flashjit_mask_shape shape;
   Call call;
-  begin(&call);
+  begin_call(&call);
   if (!PyArg_ParseTuple(args, "OOO!OK(LLLL):block_mask", &given.engine, &into, &PyDict_Type, &further, &mask, &stream,
                         &shape.batch, &shape.num_heads_q, &shape.seqlen_q, &shape.seqlen_kv) ||
       !read_described(mask, &call.mask)) {
@@ -370,7 +166,7 @@ PyObject* make_block_mask(PyObject* module, PyObject* args) {
     status = flashjit_block_mask(call.settings.engine, &call.settings.options, &shape, into_view);
     Py_END_ALLOW_THREADS;
   }
-  return finish(&call, status);
+  return finish_call(&call, status);
 }
 
 /* parts: ((out, lse), ...). 0 on failure: then a Python error is set. */
@@ -396,7 +192,7 @@ static PyObject* merge_parts(Call* call, PyObject* parts, PyObject* out, PyObjec
     status = flashjit_merge(call->settings.engine, partials, count, out_view, lse_view, call->settings.options.stream);
     Py_END_ALLOW_THREADS;
   }
-  PyObject* const done = finish(call, status);
+  PyObject* const done = finish_call(call, status);
   if (described || !done) return done;
   Py_DECREF(done);
   return NULL;
@@ -408,7 +204,7 @@ PyObject* merge(PyObject* module, PyObject* args) {
   GivenSettings given = {0};
   unsigned long long stream;
   Call call;
-  begin(&call);
+  begin_call(&call);
   if (!PyArg_ParseTuple(args, "OO!OOK:merge", &given.engine, &PyTuple_Type, &parts, &out, &lse, &stream) ||
       !read_settings(&call.settings, &given)) {
     return NULL;
@@ -443,7 +239,7 @@ PyObject* append(PyObject* module, PyObject* args) {
   flashjit_append_options options = FLASHJIT_APPEND_OPTIONS_INIT;
   unsigned long long stream;
   Call call;
-  begin(&call);
+  begin_call(&call);
   if (!PyArg_ParseTuple(args, "OOOOOOO!pK:append", &given.engine, &k, &v, &k_cache, &v_cache, &q_out, &PyDict_Type,
                         &further, &options.rotary_interleaved, &stream) ||
       !read_settings(&call.settings, &given)) {
@@ -463,7 +259,7 @@ PyObject* append(PyObject* module, PyObject* args) {
     status = flashjit_append(call.settings.engine, k_view, v_view, k_cache_view, v_cache_view, &options);
     Py_END_ALLOW_THREADS;
   }
-  return finish(&call, status);
+  return finish_call(&call, status);
 }
 
 static const TensorOption quantize_tensors[] = {{"rotary_cos", offsetof(flashjit_quantize_options, rotary_cos)},
@@ -478,7 +274,7 @@ PyObject* quantize(PyObject* module, PyObject* args) {
   unsigned long long stream, seed;
   long long block_size;
   Call call;
-  begin(&call);
+  begin_call(&call);
   if (!PyArg_ParseTuple(args, "OOOOO!ipLpKpK:quantize", &given.engine, &x, &out, &scale, &PyDict_Type, &further,
                         &options.scale_of, &options.scale_is_given, &block_size, &options.rotates, &seed,
                         &options.rotary_interleaved, &stream) ||
@@ -499,7 +295,7 @@ PyObject* quantize(PyObject* module, PyObject* args) {
     status = flashjit_quantize(call.settings.engine, x_view, out_view, scale_view, &options);
     Py_END_ALLOW_THREADS;
   }
-  return finish(&call, status);
+  return finish_call(&call, status);
 }
 
 /* Of captures only the types are read. kinds: of gradients, or None for calls of attention. */
@@ -511,7 +307,7 @@ PyObject* prepare(PyObject* module, PyObject* args) {
   flashjit_problem problem = FLASHJIT_PROBLEM_INIT;
   int device;
   Call call;
-  begin(&call);
+  begin_call(&call);
   if (!PyArg_ParseTuple(args, "O(bb)ii(pppppppppppppppppppp)(bb)OOOi:prepare", &given.engine, &problem.dtype.code,
                         &problem.dtype.bits, &problem.head_dim, &problem.head_dim_v, &problem.causal, &problem.window,
                         &problem.chunk, &problem.softcap, &problem.alibi, &problem.sinks, &problem.boolean_mask,
@@ -538,7 +334,7 @@ PyObject* prepare(PyObject* module, PyObject* args) {
                               : flashjit_prepare_backward(call.settings.engine, &problem, &gradients, device);
     Py_END_ALLOW_THREADS;
   }
-  return finish(&call, status);
+  return finish_call(&call, status);
 }
 
 PyObject* make_dropout_mask(PyObject* module, PyObject* args) {
