@@ -43,7 +43,7 @@ def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, ch
     def launch(handle: int) -> None:
         _core.launch(engine, _export("q", q, handle), _export("k", k, handle), _export("v", v, handle),
                      _export("out", out, handle), None if rows is None else _export("lse", rows, handle),
-                     _export_all(tensors, handle), export_function("score", score, handle),
+                     export_all(tensors, handle), export_function("score", score, handle),
                      export_function("mask", mask, handle), numbers, plan, handle)
 
     results = library.run(launch, None if stream is None else stream_handle(stream), q,
@@ -69,7 +69,7 @@ _NUMBERS = ("causal", "window", "chunk", "scale", "softcap", "dropout", "dropout
 _NAMES = frozenset((*_NUMBERS, "score", "mask", *_core.TENSOR_OPTIONS))
 
 
-class _Options:
+class CallOptions:
     """Options of calls, given by their names to the function."""
 
     def __init__(self, options: dict[str, Any], function: str) -> None:
@@ -82,14 +82,14 @@ class _Options:
 
     def export(self, stream: int) -> tuple[Any, ...]:
         """(tensors, score, mask, numbers), as _core takes them."""
-        return (_export_all(self._tensors, stream), export_function("score", self._score, stream),
+        return (export_all(self._tensors, stream), export_function("score", self._score, stream),
                 export_function("mask", self._mask, stream), self._numbers)
 
 
 def plan(made: _core.Plan, q: Any, k: Any, v: Any, memory: Any, stream: Any, engine: Any,
          options: dict[str, Any], function: str) -> None:
     """As flashjit.plan, into a plan that is empty, or flashjit.Plan.update: the function. options are those of calls."""
-    given, library = _Options(options, function), _library_of("q", q)
+    given, library = CallOptions(options, function), _library_of("q", q)
     if memory is not None:
         library.check_out("memory", memory)
 
@@ -123,7 +123,7 @@ def _is_asked(value: Any) -> bool:
 def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dlse: Any, into: dict[str, Any],
                        deterministic: bool, stream: Any, engine: Any, options: dict[str, Any]) -> tuple[Any, ...]:
     """As flashjit.attention_backward, whose gradients are in a dict by their names, in the order of _core."""
-    given, library = _Options(options, "attention_backward"), _library_of("q", q)
+    given, library = CallOptions(options, "attention_backward"), _library_of("q", q)
     for name, array, offsets in (("q", q, "cu_seqlens_q"), ("k", k, "cu_seqlens_kv"), ("v", v, "cu_seqlens_kv")):
         _require_rank(name, array, may_lack_batch=options.get(offsets) is not None)
     of_keys = "float32" if any(_is_float32(into[name]) for name in ("dk", "dv")) else None  # which both have
@@ -169,7 +169,7 @@ def _is_float32(array: Any) -> bool:
 
 def reference(q: Any, k: Any, v: Any, engine: Any, options: dict[str, Any]) -> tuple[Any, Any]:
     """As flashjit.reference."""
-    given, numpy = _Options(options, "reference"), importlib.import_module("numpy")
+    given, numpy = CallOptions(options, "reference"), importlib.import_module("numpy")
     for name, array, offsets in (("q", q, "cu_seqlens_q"), ("v", v, "cu_seqlens_kv")):
         _require_rank(name, array, may_lack_batch=options.get(offsets) is not None)
     *batch, seqlen, heads, _ = q.shape
@@ -193,7 +193,7 @@ def _export_host(name: str, array: Any) -> Any:
 def reference_backward(dout: Any, q: Any, k: Any, v: Any, dlse: Any, engine: Any, asked: dict[str, Any],
                        options: dict[str, Any]) -> tuple[Any, ...]:
     """As flashjit.reference_backward, whose flags are in a dict by their names, in the order of _core."""
-    given, numpy = _Options(options, "reference_backward"), importlib.import_module("numpy")
+    given, numpy = CallOptions(options, "reference_backward"), importlib.import_module("numpy")
     read = {"dout": dout, "q": q, "k": k, "v": v}
     views = [_export_host(name, array) for name, array in read.items()]
     like = dict(zip(("dq", "dk", "dv"), (q, k, v)))
@@ -218,7 +218,7 @@ def block_mask(q: Any, k: Any, *, mask: Mask | None, into: Any, stream: Any, eng
         library.check_out("into", into)
 
     def launch(handle: int) -> None:
-        _core.block_mask(engine, _export("into", into, handle), _export_all(tensors, handle),
+        _core.block_mask(engine, _export("into", into, handle), export_all(tensors, handle),
                          export_function("mask", mask, handle), handle, sizes)
 
     results = library.run(launch, None if stream is None else stream_handle(stream), q, [into])
@@ -278,7 +278,7 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, q_out: Any, interleaved: 
     def launch(handle: int) -> None:
         views = {name: _export(name, array, handle) for name, array in views_of.items()}
         _core.append(engine, _export("k", k, handle), _export("v", v, handle), views["k_cache"], views["v_cache"],
-                     views.get("q_out"), _export_all(tensors, handle), interleaved, handle)
+                     views.get("q_out"), export_all(tensors, handle), interleaved, handle)
 
     library = libraries["k_cache"]
     library.run(launch, None if stream is None else stream_handle(stream), k_cache, [])
@@ -314,7 +314,7 @@ def quantize(x: Any, scale_of: Any, block_size: Any, scale_is_given: Any, rotati
 
     def launch(handle: int) -> None:
         _core.quantize(engine, _export("x", x, handle), _export("out", _as_e4m3(out), handle),
-                       _export("scale", scale, handle), _export_all(tensors, handle), *numbers, handle)
+                       _export("scale", scale, handle), export_all(tensors, handle), *numbers, handle)
 
     outputs = [out] if is_given else [out, scale]
     results = library.run(launch, None if stream is None else stream_handle(stream), x, outputs)
@@ -648,7 +648,7 @@ def _export(name: str, array: Any, stream: int) -> Any:
     raise _no_array(name, array)
 
 
-def _export_all(arrays: dict[str, Any], stream: int) -> dict[str, Any]:
+def export_all(arrays: dict[str, Any], stream: int) -> dict[str, Any]:
     return {name: _export(name, array, stream) for name, array in arrays.items() if array is not None}
 
 
