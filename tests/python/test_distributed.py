@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention over several GPUs, in the emulator: ranks are threads with a transport of the test's, or processes that
+torch.distributed connects."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import inspect
+import os
+import pathlib
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import flashjit
+
+try:
+    import torch
+    import torch.distributed
+    import torch.multiprocessing
+except ImportError as error:
+    raise unittest.SkipTest("torch is not there") from error
+
+from flashjit import distributed
+from support import emulating_engine
+
+HEADS, HEADS_KV, DIM = 4, 2, 16
+LAYOUTS = ("contiguous", "zigzag", "striped")
+
+
+class World:
+    """What messages go through."""
+
+    def __init__(self, ranks, timeout=60):
+        self.ranks, self.timeout, self.failure = ranks, timeout, None
+        self.messages = {(a, b): queue.Queue() for a in range(ranks) for b in range(ranks)}
+
+
+class Rank:
+    """A transport of threads."""
+
+    def __init__(self, world, rank):
+        self.world, self.rank, self.started = world, rank, []
+
+    def start(self, sends, receives):
+        for peer, address, size in sends:
+            self.world.messages[self.rank, peer].put(ctypes.string_at(address, size))
+        self.started.append(receives)
+
+    def finish(self):
+        for peer, address, size in self.started.pop(0):
+            message = self.world.messages[peer, self.rank].get(timeout=self.world.timeout)
+            if message is None:
+                raise RuntimeError(f"rank {peer} gave up")
+            assert len(message) == size
+            ctypes.memmove(address, message, size)
+
+    def wait(self):
+        pass
+
+    def abort(self):
+        for peer in range(self.world.ranks):
+            self.world.messages[self.rank, peer].put(None)
+
+
+def on_ranks(ranks, work):
+    """What work(group) returns on each rank, or what it raised."""
+    world, results = World(ranks), [None] * ranks
+
+    def run(rank):
+        try:
+            results[rank] = work(distributed.Group.from_transport(Rank(world, rank), rank, ranks))
+        except BaseException as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank, )) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def raise_first(results):
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def inputs(seqlen, heads_kv=HEADS_KV, seqlen_kv=None):
+    torch.manual_seed(1)
+    seqlen_kv = seqlen if seqlen_kv is None else seqlen_kv
+    return [torch.randn(2, length, heads, DIM, dtype=torch.float16)
+            for length, heads in ((seqlen, HEADS), (seqlen_kv, heads_kv), (seqlen_kv, heads_kv))]
+
+
+def expected(q, k, v, causal=False, hidden=None):
+    """In double precision, with a graph."""
+    group = q.shape[2] // k.shape[2]
+    q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
+    k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+    scores = q @ k.transpose(2, 3) * DIM**-0.5
+    if causal:
+        hidden = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1 + scores.shape[3] - scores.shape[2])
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -torch.inf)
+    return (scores.softmax(3) @ v).transpose(1, 2), scores.logsumexp(3)
+
+
+class ShardingTest(unittest.TestCase):
+
+    def test_spans_are_the_positions_of_a_rank(self):
+        self.assertEqual(distributed.Sharding("contiguous", 8, 2).spans(1), (range(4, 8), ))
+        self.assertEqual(distributed.Sharding("zigzag", 8, 2).spans(0), (range(0, 2), range(6, 8)))
+        self.assertEqual(distributed.Sharding("striped", 7, 3).spans(0), (range(0, 9, 3), ))
+        self.assertEqual(distributed.Sharding("contiguous", 1, 2).spans(1), ())
+        self.assertEqual(distributed.Sharding("zigzag", 8, 2).length(1), 4)
+        self.assertEqual(distributed.Sharding("zigzag", 8, 2).positions(0).tolist(), [0, 1, 6, 7])
+        self.assertEqual(distributed.Sharding("contiguous", 1, 2).positions(1).tolist(), [])
+
+    def test_a_sharding_is_a_value(self):
+        self.assertEqual(distributed.Sharding("zigzag", 8, 2), distributed.Sharding("zigzag", 8, 2))
+        self.assertEqual(len({distributed.Sharding("zigzag", 8, 2), distributed.Sharding("zigzag", 8, 2)}), 1)
+        self.assertNotEqual(distributed.Sharding("zigzag", 8, 2), distributed.Sharding("striped", 8, 2))
+
+    def test_what_is_no_sharding_is_refused_by_name(self):
+        for arguments, message in ((("zig", 8, 2), "^layout: must be one of 'contiguous', 'zigzag', 'striped', was"),
+                                   (("zigzag", -1, 2), "^seqlen: must be 0 or more, was -1"),
+                                   (("zigzag", 8, 0), "^ranks: must be 1 or more, was 0")):
+            with self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                distributed.Sharding(*arguments)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^rank: must be from 0 to 1, was 2"):
+            distributed.Sharding("zigzag", 8, 2).spans(2)
+
+    def test_tensors_of_any_kind_are_sharded_and_put_together(self):
+        for layout in LAYOUTS:
+            for ranks in (1, 2, 3, 8):
+                sharding = distributed.Sharding(layout, 5, ranks)
+                for dim, whole in ((1, torch.arange(30).reshape(2, 5, 3)), (-1, torch.randn(2, 5)),
+                                   (0, torch.arange(5) > 2)):
+                    shards = [distributed.shard(whole, sharding, rank, dim) for rank in range(ranks)]
+                    self.assertEqual([part.shape[dim] for part in shards], [sharding.length(r) for r in range(ranks)])
+                    self.assertTrue(torch.equal(distributed.gather(shards, sharding, dim), whole))
+
+    def test_gradients_go_through_both(self):
+        sharding = distributed.Sharding("zigzag", 5, 2)
+        whole = torch.randn(1, 5, requires_grad=True)
+        weights = torch.arange(5.0)[None]
+        again = distributed.gather([distributed.shard(whole, sharding, rank) for rank in (0, 1)], sharding)
+        (again * weights).sum().backward()
+        self.assertEqual(whole.grad.tolist(), weights.tolist())
+
+    def test_tensors_of_other_lengths_are_refused_by_name(self):
+        sharding = distributed.Sharding("zigzag", 8, 2)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^whole: must have 8 positions in dimension 1, had 7"):
+            distributed.shard(torch.zeros(1, 7), sharding, 0)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^dim: must be one of the 2 dimensions of whole, was 2"):
+            distributed.shard(torch.zeros(1, 8), sharding, 0, 2)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^shards: must be 2, one for each rank, were 1"):
+            distributed.gather([torch.zeros(1, 4)], sharding)
+        message = r"^shards\[1\]: must have 4 positions in dimension 1, had 3"
+        with self.assertRaisesRegex(flashjit.InvalidArgument, message):
+            distributed.gather([torch.zeros(1, 4), torch.zeros(1, 3)], sharding)
+
+
+class AttentionTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.engine = emulating_engine()
+
+    def over_shards(self, whole, layout, ranks, **options):
+        q, k, v = whole
+        queries, keys = (distributed.Sharding(layout, x.shape[1], ranks) for x in (q, k))
+
+        def work(group):
+            parts = (distributed.shard(x, s, group.rank) for x, s in ((q, queries), (k, keys), (v, keys)))
+            return distributed.attention(*parts, sharding=queries, sharding_kv=keys, group=group, lse=True,
+                                         engine=self.engine, **options)
+
+        results = raise_first(on_ranks(ranks, work))
+        return (distributed.gather([out for out, _ in results], queries),
+                distributed.gather([lse for _, lse in results], queries, 2))
+
+    def assert_close(self, found, wanted, tolerance=4e-3):
+        self.assertFalse(bool(torch.isnan(found).any()))
+        self.assertLess(float((found.double() - wanted).abs().max()), tolerance)
+
+    def test_every_scheme_and_layout_gives_what_one_call_gives(self):
+        whole = inputs(21)
+        wanted, wanted_lse = expected(*whole, causal=True)
+        for scheme in ("automatic", "all_gather", "ring", "all_to_all"):
+            for layout in LAYOUTS:
+                with self.subTest(scheme=scheme, layout=layout):
+                    out, lse = self.over_shards(whole, layout, 2, causal=True, scheme=scheme)
+                    self.assert_close(out, wanted)
+                    self.assert_close(lse, wanted_lse)
+        out, _ = self.over_shards(whole, "zigzag", 4, causal=True, scheme="two_level", ranks_of_host=2)
+        self.assert_close(out, wanted)
+        out, _ = self.over_shards(whole, "zigzag", 1, causal=True)
+        self.assert_close(out, wanted)
+
+    def test_queries_may_be_sharded_otherwise_than_keys(self):
+        whole = inputs(9, seqlen_kv=21)
+        self.assert_close(self.over_shards(whole, "striped", 3, causal=True)[0], expected(*whole, causal=True)[0])
+
+    def test_functions_see_positions_in_the_whole(self):
+        whole = inputs(21)
+        documents = torch.arange(21, dtype=torch.int32) // 6
+        mask = flashjit.Mask("document(query) == document(key)", document=documents)
+        hidden = documents[:, None] != documents[None]
+        out, _ = self.over_shards(whole, "zigzag", 2, mask=mask)
+        self.assert_close(out, expected(*whole, hidden=hidden)[0])
+
+    def gradients(self, whole, weights, layout, ranks, **options):
+        sharding = distributed.Sharding(layout, whole[0].shape[1], ranks)
+
+        def work(group):
+            q, k, v, w = (distributed.shard(x, sharding, group.rank) for x in (*whole, weights))
+            leaves = [x.requires_grad_() for x in (q, k, v)]
+            out = distributed.attention(*leaves, sharding=sharding, group=group, engine=self.engine, **options)
+            (out * w).sum().backward()
+            return [leaf.grad for leaf in leaves]
+
+        results = raise_first(on_ranks(ranks, work))
+        return [distributed.gather(parts, sharding) for parts in zip(*results)]
+
+    def test_gradients_are_those_of_one_call(self):
+        whole = inputs(21)
+        weights = torch.randn(2, 21, HEADS, DIM, dtype=torch.float16)
+        leaves = [x.double().requires_grad_() for x in whole]
+        (expected(*leaves, causal=True)[0] * weights).sum().backward()
+        for scheme in ("automatic", "all_gather", "all_to_all"):
+            for layout in ("contiguous", "zigzag"):
+                with self.subTest(scheme=scheme, layout=layout):
+                    found = self.gradients(whole, weights, layout, 2, causal=True, backward_scheme=scheme)
+                    for gradient, leaf in zip(found, leaves):
+                        self.assert_close(gradient, leaf.grad, 1e-2)
+
+    def test_deterministic_gradients_have_the_same_bits_in_every_run(self):
+        whole = inputs(21)
+        weights = torch.randn(2, 21, HEADS, DIM, dtype=torch.float16)
+        first, second = (self.gradients(whole, weights, "zigzag", 2, causal=True, deterministic=True) for _ in range(2))
+        for a, b in zip(first, second):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_autocast_applies(self):
+        def work(group):
+            sharding = distributed.Sharding("zigzag", 8, 1)
+            q = torch.randn(1, 8, 2, DIM, requires_grad=True)
+            with torch.autocast("cpu", torch.bfloat16):
+                out = distributed.attention(q, q, q, sharding=sharding, group=group, engine=self.engine)
+            out.float().sum().backward()
+            return out.dtype, q.grad.dtype
+
+        self.assertEqual(on_ranks(1, work), [(torch.bfloat16, torch.float32)])
+
+    def test_a_tensor_is_gathered_on_every_rank(self):
+        whole, sharding = torch.randn(1, 11, 2, DIM), distributed.Sharding("zigzag", 11, 3)
+        found = raise_first(on_ranks(3, lambda group: group.gather(
+            distributed.shard(whole, sharding, group.rank), sharding, engine=self.engine)))
+        self.assertTrue(all(torch.equal(tensor, whole) for tensor in found))
+
+    def test_a_rank_that_gives_up_raises_on_all(self):
+        broken = flashjit.Engine(emulate="sm_90a", cache_directory="", policy="cache_only")
+        q, k, v = inputs(8)
+
+        def work(group):
+            sharding = distributed.Sharding("zigzag", 8, 2)
+            parts = (distributed.shard(x, sharding, group.rank) for x in (q, k, v))
+            engine = broken if group.rank == 1 else self.engine
+            try:
+                distributed.attention(*parts, sharding=sharding, group=group, engine=engine, scheme="all_to_all")
+            finally:
+                with self.assertRaisesRegex(flashjit.CommunicationError, "^group: rank 1 gave up"):
+                    group.wait()
+
+        errors = on_ranks(2, work)
+        self.assertIsInstance(errors[1], flashjit.CacheMiss)
+        self.assertIsInstance(errors[0], flashjit.CommunicationError)
+        self.assertEqual(str(errors[0]), "group: rank 1 gave up")
+
+    def test_what_is_wrong_is_refused_by_name(self):
+        sharding = distributed.Sharding("striped", 8, 1)
+        q, k, v = inputs(8)
+
+        def refused(kind, message, arrays=(q, k, v), **changes):
+            def work(group):
+                options = {"sharding": sharding, "group": group, "engine": self.engine, **changes}
+                with self.assertRaisesRegex(kind, message):
+                    distributed.attention(*arrays, **options)
+
+            raise_first(on_ranks(1, work))
+
+        invalid, unsupported = flashjit.InvalidArgument, flashjit.Unsupported
+        refused(invalid, "^scheme: must be one of 'automatic', 'all_gather'", scheme="rings")
+        refused(invalid, "^q: must be a torch.Tensor of 4 dimensions, was", (q[0], k, v))
+        refused(invalid, r"^k: shape must be \[2, 8, 2, 16\], was \[2, 7, 2, 16\]", (q, k[:, 1:], v))
+        refused(invalid, "^queries: must be of 1 ranks like the group, was of 2",
+                sharding=distributed.Sharding("striped", 8, 2))
+        refused(invalid, "^group: must be a flashjit.distributed.Group, was None", group=None)
+        refused(unsupported, "^sinks: must not require a gradient over several GPUs; pass sinks.detach()",
+                sinks=torch.zeros(HEADS, requires_grad=True))
+        refused(unsupported, "^score: capture tilt: must not require a gradient over several GPUs; pass tilt.detach()",
+                score=flashjit.Score("score * tilt(0)", tilt=torch.ones(1, requires_grad=True)))
+
+    def test_a_closed_group_is_refused(self):
+        def work(group):
+            group.close()
+            with self.assertRaisesRegex(flashjit.InvalidArgument, "^group: must be open, was closed"):
+                group.wait()
+            group.close()
+
+        raise_first(on_ranks(1, work))
+
+    def test_what_a_transport_raises_is_an_error_of_the_group(self):
+        class Broken(Rank):
+
+            def start(self, sends, receives):
+                raise OSError("the cable is gone")
+
+        q, k, v = inputs(8)
+        sharding = distributed.Sharding("zigzag", 8, 2)
+        group = distributed.Group.from_transport(Broken(World(2), 0), 0, 2)
+        parts = [distributed.shard(x, sharding, 0) for x in (q, k, v)]
+        for _ in range(2):
+            with self.assertRaisesRegex(flashjit.CommunicationError, "^group: the cable is gone"):
+                distributed.attention(*parts, sharding=sharding, group=group, engine=self.engine)
+
+    def test_groups_of_nccl_say_what_is_wrong_without_it(self):
+        if torch.cuda.is_available():
+            self.skipTest("there is a GPU")
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^timeout: must be a positive datetime.timedelta or"):
+            distributed.Group.from_nccl(1, 0, 1, 0, timeout=3)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^communicator: must be given, was null"):
+            distributed.Group.from_nccl(0, 0, 1, 0, timeout=datetime.timedelta(seconds=3))
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^device: must be a CUDA device or the CPU, was meta"):
+            distributed.Group.from_nccl(0, 0, 1, "meta")
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^process_group: must be given where"):
+            distributed.Group()
+
+
+def attend_in_process(rank, store, dies):
+    """A process of two."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2,
+                                         timeout=datetime.timedelta(seconds=5 if dies else 60))
+    group = distributed.Group(device="cpu")
+    whole, sharding = inputs(21), distributed.Sharding("zigzag", 21, 2)
+    parts = [distributed.shard(x, sharding, rank) for x in whole]
+    engine = emulating_engine()
+    out = distributed.attention(*parts, sharding=sharding, group=group, causal=True, engine=engine, scheme="ring")
+    wanted = distributed.shard(expected(*whole, causal=True)[0], sharding, rank)
+    assert float((out.double() - wanted).abs().max()) < 4e-3
+    leaves, whole_leaves = [x.requires_grad_() for x in parts], [x.double().requires_grad_() for x in whole]
+    # The gradient that sum() makes is one number, repeated by strides of 0.
+    distributed.attention(*leaves, sharding=sharding, group=group, causal=True, engine=engine).sum().backward()
+    expected(*whole_leaves, causal=True)[0].sum().backward()
+    for leaf, whole_leaf in zip(leaves, whole_leaves):
+        assert float((leaf.grad.double() - distributed.shard(whole_leaf.grad, sharding, rank)).abs().max()) < 2e-2
+    gathered = group.gather(out, sharding, engine=engine)
+    assert torch.equal(distributed.shard(gathered, sharding, rank), out)
+    group.wait()
+    if dies and rank == 1:
+        os._exit(0)
+    if dies:
+        try:
+            distributed.attention(*parts, sharding=sharding, group=group, causal=True, engine=engine, scheme="ring")
+        except flashjit.CommunicationError as error:
+            assert str(error).startswith("group: "), error
+        else:
+            raise AssertionError("the lost rank was not noticed")
+        os._exit(0)  # the process group waits for it, too
+    torch.distributed.destroy_process_group()
+
+
+class ProcessesTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        emulating_engine()
+
+    def run_processes(self, dies):
+        with tempfile.TemporaryDirectory() as directory:
+            torch.multiprocessing.spawn(attend_in_process, (os.path.join(directory, "store"), dies), 2)
+
+    def test_a_process_group_carries_host_memory(self):
+        self.run_processes(dies=False)
+
+    def test_the_program_of_the_page_runs(self):
+        page = pathlib.Path(__file__).parents[2] / "docs" / "distributed.md"
+        program = re.search(r"```python train.py\n(.*?)```", page.read_text(), re.DOTALL)[1]
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "train.py")
+            path.write_text(program)
+            (alone, ), of_two = self.norms_of(path, 1), self.norms_of(path, 2)
+        self.assertEqual(len(of_two), 2)
+        for norm in of_two:
+            self.assertLess(abs(norm - alone), 1e-2 * alone)
+
+    def norms_of(self, path, processes):
+        """What each of them prints last, of the gradient."""
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), path]
+        environment = {**os.environ, "FLASHJIT_DEVICE": "emulate", "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return [float(norm) for norm in re.findall(r"\d\.\d{3}e[+-]\d\d", done.stdout)]
+
+    def test_a_process_that_dies_raises_in_the_other(self):
+        self.run_processes(dies=True)
+
+
+class ModuleTest(unittest.TestCase):
+
+    def test_the_package_does_not_need_it(self):
+        program = "import flashjit, sys; assert not any('distributed' in name for name in sys.modules)"
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+    def test_everything_public_is_documented(self):
+        for name in distributed.__all__:
+            thing = getattr(distributed, name)
+            self.assertTrue(inspect.getdoc(thing), name)
+            if inspect.isclass(thing):
+                for method, function in inspect.getmembers(thing, inspect.isroutine):
+                    if not method.startswith("_"):
+                        self.assertTrue(inspect.getdoc(function), f"{name}.{method}")
+
+
+if __name__ == "__main__":
+    unittest.main()
