@@ -316,6 +316,13 @@ class Engine {
   BackwardTuningRecord tune_backward(const BackwardProblem& problem, const CallShape& shape,
                                      const BackwardTuneOptions& options = {}, int device = -1);
   std::vector<BackwardTuningRecord> backward_tuning_records(int device = -1) const;
+  // From now on calls on devices like this one take what these records chose, and the default rules' where they say
+  // nothing: what the cache has, and what others keep meanwhile, does not count, and nothing is measured. So calls of
+  // several processes take the same variants, in every run. Records of other devices are passed over, and with a
+  // warning those that are not legal here. Calls of this engine that were made or prepared before keep their variant.
+  // Throws Error(unsupported) on an engine that emulates, and for records where the tuning policy is off.
+  void use_records(const std::vector<TuningRecord>& records, const std::vector<BackwardTuningRecord>& backward_records,
+                   int device = -1);
 
   // --- Without a GPU or a driver ------------------------------------------------------------------------------------
 

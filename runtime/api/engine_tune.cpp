@@ -114,6 +114,17 @@ std::vector<BackwardTuningRecord> Engine::backward_tuning_records(int device) co
   return records;
 }
 
+void Engine::use_records(const std::vector<TuningRecord>& records,
+                         const std::vector<BackwardTuningRecord>& backward_records, int device) {
+  impl_->require_gpu("use_records");
+  if (impl_->options.tuning == TuningPolicy::off && !(records.empty() && backward_records.empty()))
+    throw Error(ErrorCode::unsupported, "use_records: the tuning policy must not be off for records, was");
+  const DeviceIdentity identity = runtime::identify(resolve(device).info);
+  impl_->records.use_only(identity, records);
+  impl_->backward_records.use_only(identity, backward_records);
+  impl_->backward_choices.forget();
+}
+
 std::vector<Variant> Engine::recorded_variants(const Problem& problem, std::string_view architecture) const {
   validate(problem);
   const Architecture& target = find_architecture(architecture);

@@ -119,7 +119,8 @@ auto AutotunerOf<Pass>::choose_for_call(const Problem& problem, const CallShape&
   const ShapeBucket bucket = shape_bucket(shape, device.identity.sm_count);
   // Calls without keys, or without queries, only write zeros.
   const bool measurable = std::min({shape.batch, shape.seqlen_q, shape.seqlen_kv, shape.num_heads_q}) > 0;
-  if (options_.policy == TuningPolicy::on_first_use && measurable && !records_.find(device.identity, problem, bucket)) {
+  const bool may_measure = options_.policy == TuningPolicy::on_first_use && !records_.uses_only_given(device.identity);
+  if (may_measure && measurable && !records_.find(device.identity, problem, bucket)) {
     try {
       settle();
       tune(problem, shape, {}, device);
@@ -136,6 +137,8 @@ auto AutotunerOf<Pass>::tune(const Problem& problem, const CallShape& shape, con
                              const TuningDevice& device) -> Record {
   if (options_.policy == TuningPolicy::frozen)
     throw Error(ErrorCode::unsupported, "tune: measures nothing when the tuning policy is frozen");
+  if (records_.uses_only_given(device.identity))
+    throw Error(ErrorCode::unsupported, "tune: measures nothing on a device whose records were given");
   flashjit::validate(problem);
   validate(shape);
   const Problem of_class = tuning_class(problem);

@@ -65,11 +65,11 @@ class AutotunerOf {
   Choice choose(const Problem& problem, const ShapeBucket& bucket, const TuningDevice& device);
   // For the first call with this bucket: under on_first_use it is tuned first when it has no record, after settle(),
   // which waits for what the caller has enqueued: it would disturb. What goes wrong with that is a warning, and the
-  // default is chosen.
+  // default is chosen. Not where records of the device were given.
   Choice choose_for_call(const Problem& problem, const CallShape& shape, const TuningDevice& device,
                          const std::function<void()>& settle);
 
-  // See Engine::tune. Throws Error(unsupported) when the policy is frozen.
+  // See Engine::tune. Throws Error(unsupported) when the policy is frozen, or records of the device were given.
   Record tune(const Problem& problem, const CallShape& shape, const Options& options, const TuningDevice& device);
 
  private:

@@ -8,6 +8,13 @@
 #include "cache/record_path.h"
 
 namespace flashjit::runtime {
+namespace {
+
+std::string folder_of(const DeviceIdentity& device) {
+  return std::string(cache::kRecordsDirectory) + '/' + slug(device) + '/';
+}
+
+}  // namespace
 
 template <class Pass>
 struct TuningRecordsOf<Pass>::Wanted {
@@ -58,6 +65,7 @@ auto TuningRecordsOf<Pass>::find(const DeviceIdentity& device, const Problem& pr
 template <class Pass>
 auto TuningRecordsOf<Pass>::find_locked(const Wanted& wanted) -> Shared {
   if (const auto known = known_.find(wanted.path); known != known_.end()) return known->second;
+  if (given_.count(slug(wanted.device)) != 0) return nullptr;
   Shared found = find_in_layers(wanted);
   if (!found) found = find_builtin(wanted);
   return known_[wanted.path] = std::move(found);
@@ -68,7 +76,7 @@ auto TuningRecordsOf<Pass>::find_again(const DeviceIdentity& device, const Probl
     -> Shared {
   const Wanted wanted(device, problem, bucket);
   const std::lock_guard lock(mutex_);
-  Shared found = find_in_layers(wanted);
+  Shared found = given_.count(slug(device)) == 0 ? find_in_layers(wanted) : nullptr;
   if (!found) return find_locked(wanted);
   return known_[wanted.path] = std::move(found);
 }
@@ -159,7 +167,7 @@ std::set<std::string> TuningRecordsOf<Pass>::paths() {
 
 template <class Pass>
 auto TuningRecordsOf<Pass>::all(const DeviceIdentity& device) -> std::vector<Shared> {
-  const std::string folder = std::string(cache::kRecordsDirectory) + '/' + slug(device) + '/';
+  const std::string folder = folder_of(device);
   const std::lock_guard lock(mutex_);
   std::vector<Shared> records;
   for (const std::string& path : paths()) {
@@ -220,6 +228,29 @@ std::string TuningRecordsOf<Pass>::keep(Record record) {
     log_(LogLevel::warning, "{}: could not be stored: {}; records that cannot are kept in memory only", path, problem);
   }
   return file.value_or("");
+}
+
+template <class Pass>
+void TuningRecordsOf<Pass>::use_only(const DeviceIdentity& device, const std::vector<Record>& records) {
+  const std::lock_guard lock(mutex_);
+  given_.insert(slug(device));
+  std::erase_if(known_, [folder = folder_of(device)](const auto& known) { return known.first.starts_with(folder); });
+  for (const Record& record : records) {
+    if (!(record.device == device)) continue;
+    const Wanted wanted(device, record.problem, record.bucket);
+    try {
+      wanted.require(record);
+      known_[wanted.path] = std::make_shared<const Record>(record);
+    } catch (const Error& error) {
+      log_(LogLevel::warning, "{}, as given: counts as no record: {}", wanted.path, error.what());
+    }
+  }
+}
+
+template <class Pass>
+bool TuningRecordsOf<Pass>::uses_only_given(const DeviceIdentity& device) const {
+  const std::lock_guard lock(mutex_);
+  return given_.count(slug(device)) != 0;
 }
 
 template <class Pass>

@@ -64,6 +64,11 @@ class TuningRecordsOf {
   // For whoever tunes, so that other processes wait for the record instead; nothing when there is no user's directory.
   std::optional<cache::EntryLock> lock(const DeviceIdentity& device, const Problem& problem, const ShapeBucket& bucket);
 
+  // From now on these are all that there are for the device, whatever the layers have, and others keep meanwhile. Those
+  // of other devices are left out, and those that are not legal here, with a warning.
+  void use_only(const DeviceIdentity& device, const std::vector<Record>& records);
+  bool uses_only_given(const DeviceIdentity& device) const;
+
   std::uint64_t damaged() const;  // files that counted as none
 
  private:
@@ -86,6 +91,7 @@ class TuningRecordsOf {
   std::vector<TuningSummary> summaries_;   // inside the library
   std::map<std::string, Shared> builtin_;  // by path: all of them, when they were asked for
   bool builtin_read_ = false;
+  std::set<std::string> given_;    // devices, by slug, whose records are those of use_only()
   std::set<std::string> refused_;  // locations that a warning named
   std::uint64_t damaged_ = 0;
   bool warned_of_writes_ = false;

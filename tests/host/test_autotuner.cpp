@@ -232,6 +232,23 @@ TEST_CASE("on first use a call measures once for its bucket; preparing measures 
   CHECK(shop.counters().tunings == 2);
 }
 
+TEST_CASE("where records are given nothing is measured under any policy, and they choose") {
+  for (const TuningPolicy policy : {TuningPolicy::recorded, TuningPolicy::on_first_use}) {
+    World world;
+    Shop shop(world, policy);
+    shop.records().use_only(Shop::device().identity, {});
+    CHECK(shop.choose_for_call().variant == default_variant());
+    TuningRecord record = tests::make_record();
+    record.bucket = bucket_of_shape();
+    record.chosen = challengers().back();
+    shop.records().use_only(Shop::device().identity, {record});
+    CHECK(shop.choose_for_call().variant == record.chosen);
+    CHECK(refusal([&] { shop.tune(); }, ErrorCode::unsupported) ==
+          "tune: measures nothing on a device whose records were given");
+    CHECK(world.benches == 0);
+  }
+}
+
 TEST_CASE("on first use no call fails for its tuning: it gets the default and a warning") {
   World world;
   world.bench_error = "out of memory";

@@ -359,6 +359,42 @@ TEST_CASE("what is chosen on all devices of an architecture is listed, each once
   CHECK(records.get().chosen({DType::f16}, find_architecture("sm_90a")).empty());
 }
 
+TEST_CASE("where records are given there are no others, whatever layers have or get") {
+  const TemporaryDirectory directory;
+  TuningRecord kept = make_record(), other = make_record(), given = make_record(), foreign = make_record();
+  other.bucket.work = given.bucket.work = WorkRange::up_to_1;
+  given.chosen_us = 7;
+  foreign.device.sm_count = 16;  // a slice
+  put(directory / "cache", kept);
+  const std::string builtin = summarize({kept});
+  Records records(directory / "cache");
+  records.add_builtin(builtin);
+  CHECK(records.find(kept));
+  CHECK_FALSE(records.get().uses_only_given(kept.device));
+  records.get().use_only(kept.device, {given, foreign});
+  CHECK(records.get().uses_only_given(kept.device));
+  CHECK(records.find(kept) == nullptr);
+  CHECK(records.time_of(given) == 7);
+  CHECK(records.get().find_again(kept.device, kept.problem, kept.bucket) == nullptr);
+  put(directory / "cache", other);
+  CHECK(records.get().find_again(given.device, given.problem, given.bucket)->chosen_us == 7);
+  CHECK(records.get().all(kept.device).size() == 1);
+  CHECK_FALSE(records.get().uses_only_given(foreign.device));
+  CHECK(records.find(foreign) == nullptr);
+  records.get().use_only(kept.device, {});
+  CHECK(records.find(given) == nullptr);
+  CHECK(records.warnings() == 0);
+}
+
+TEST_CASE("a record that is given but not legal here counts as none") {
+  Records records;
+  TuningRecord wrong = make_record();
+  wrong.device.architecture = "sm_80";  // which has no variant of Hopper
+  records.get().use_only(wrong.device, {wrong});
+  CHECK(records.find(wrong) == nullptr);
+  CHECK(records.warnings() == 1);
+}
+
 TEST_CASE("damage inside the library is a warning and no more") {
   const std::string builtin = summarize({make_record()});
   Records records;
