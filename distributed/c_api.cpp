@@ -221,6 +221,10 @@ flashjit_status flashjit_group_wait(flashjit_group* group) {
   return guarded([&] { require("group", group).group.wait(); });
 }
 
+flashjit_status flashjit_distributed_agree(flashjit_engine* engine, flashjit_group* group) {
+  return guarded([&] { agree(flashjit::from_c::engine_of(engine), require("group", group).group); });
+}
+
 flashjit_status flashjit_distributed_attention(flashjit_engine* engine, flashjit_group* group, const DLTensor* q,
                                                const DLTensor* k, const DLTensor* v, const DLTensor* out,
                                                const flashjit_attention_options* options,

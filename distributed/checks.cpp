@@ -39,6 +39,10 @@ Sizes sizes_of(const Tensor& q, const Tensor& k, const Tensor& v) {
 void check_group(const Engine& engine, const Group& group, const char* name, const Sharding& sharding) {
   if (sharding.ranks() != group.size())
     reject("{}: must be of {} ranks like the group, was of {}", name, group.size(), sharding.ranks());
+  check_memory(engine, group);
+}
+
+void check_memory(const Engine& engine, const Group& group) {
   if (engine.emulates() != (group.transport().device() == kHostMemory))
     reject("group: must be over {}, where the engine computes, was not", engine.emulates() ? "host memory" : "GPUs");
 }

@@ -11,6 +11,7 @@ namespace flashjit::distributed {
 
 inline constexpr std::int64_t kStrideStep = 8;  // what strides of rows are multiples of, in elements
 
+void check_memory(const Engine& engine, const Group& group);
 void check_group(const Engine& engine, const Group& group, const char* name, const Sharding& sharding);
 // Rows as flashjit::attention takes them.
 void check_rows(const char* name, const Tensor& tensor, const Dims& shape, DType dtype);

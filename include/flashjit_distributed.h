@@ -107,6 +107,9 @@ void flashjit_group_destroy(flashjit_group* group);
 /* Waits, on the host, for all exchanges so far: FLASHJIT_COMMUNICATION when the group has failed. */
 flashjit_status flashjit_group_wait(flashjit_group* group);
 
+/* All ranks take the variants that the first one's engine would choose: flashjit::distributed::agree. */
+flashjit_status flashjit_distributed_agree(flashjit_engine* engine, flashjit_group* group);
+
 /* --- Attention --------------------------------------------------------------------------------------------------- */
 
 /* What goes where: flashjit::distributed::Scheme. */

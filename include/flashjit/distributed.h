@@ -152,6 +152,14 @@ class Group {
   std::unique_ptr<Impl> impl_;
 };
 
+// All ranks take the variants that the first one's engine would choose: its tuning records, and where it has none the
+// default rules', as Engine::use_records has it, so that bits do not depend on which rank has which records, nor on
+// what is tuned meanwhile. All ranks call it at the same time, once for an engine and before its other calls; it waits
+// on the host. Ranks whose GPU is another product take the default rules' variants. Where the first rank's tuning
+// policy is off all do so; ranks whose own is off must then not be others. Throws as attention does, and
+// Error(unsupported) where ranks have different versions of the library.
+void agree(Engine& engine, Group& group);
+
 // --- Attention -------------------------------------------------------------------------------------------------------
 
 // What goes where.

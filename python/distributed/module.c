@@ -129,6 +129,24 @@ static PyObject* differentiate(PyObject* module, PyObject* args) {
   return finish_call(&call, status);
 }
 
+/* agree(engine, group) */
+static PyObject* agree(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *engine, *group;
+  flashjit_engine* computes;
+  flashjit_group* handle;
+  if (!PyArg_ParseTuple(args, "OO:agree", &engine, &group) || !find_engine(engine, &computes) ||
+      !find_group(group, &handle)) {
+    return NULL;
+  }
+  flashjit_status status;
+  Py_BEGIN_ALLOW_THREADS;
+  status = flashjit_distributed_agree(computes, handle);
+  Py_END_ALLOW_THREADS;
+  if (status != FLASHJIT_OK) return raise_status(status);
+  Py_RETURN_NONE;
+}
+
 /* gather(engine, group, shard, whole, sharding, stream) */
 static PyObject* gather_shards(PyObject* module, PyObject* args) {
   (void)module;
@@ -155,6 +173,7 @@ static PyObject* gather_shards(PyObject* module, PyObject* args) {
 }
 
 static PyMethodDef functions[] = {
+    {"agree", agree, METH_VARARGS, NULL},
     {"attention", attend, METH_VARARGS, NULL},
     {"backward", differentiate, METH_VARARGS, NULL},
     {"carry", carry_messages, METH_VARARGS, NULL},

@@ -243,6 +243,14 @@ class Group(_distributed.Group):
         _distributed.carry(group, transport, rank, size)
         return group
 
+    def agree(self, engine: "Optional[flashjit.Engine]" = None) -> None:
+        """All ranks take the kernel variants that the first one's engine would choose, by its tuning records.
+
+        So bits do not depend on which rank has which records, nor on what is tuned meanwhile: nothing is measured any
+        more. All ranks call it at the same time, once for an engine (the default engine when None), before its other
+        calls. Raises Unsupported where ranks have different versions of flashjit."""
+        _distributed.agree(engine, self)
+
     def gather(self, shard: Tensor, sharding: Sharding, *, engine: "Optional[flashjit.Engine]" = None) -> Tensor:
         """The whole of a tensor of which each rank has a shard, on every rank.
 

@@ -227,6 +227,7 @@ TEST_CASE("C: attention, gradients and gathered tensors are those of C++, bit by
     require_ok(flashjit_distributed_attention_backward(engine(), group, &dout_view, &q_view, &k_view, &v_view, &out,
                                                        &lse, &into, &attention, &distributed));
     require_ok(flashjit_distributed_gather(engine(), group, &out, &all, &distributed.queries, nullptr));
+    require_ok(flashjit_distributed_agree(engine(), group));
     require_ok(flashjit_group_wait(group));
   }));
   for (std::size_t rank = 0; rank < 2; ++rank) {

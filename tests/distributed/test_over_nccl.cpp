@@ -76,6 +76,35 @@ TEST_CASE("over NCCL: every scheme, mask and layout is right, and its bits are t
       }
 }
 
+TEST_CASE("over NCCL: all ranks take the variant that a record of the first one chose") {
+  if (!engine_of_gpus()) return;
+  EngineOptions options = tests::options_with_kept_kernels();
+  options.emulate.clear();
+  Engine first(options), second(options);
+  const Problem problem = problem_of(DType::bf16, 128, 128, {});
+  const CallShape shape{1, 1024, 1024, 8, 2};
+  const DeviceInfo device = first.system().devices.front();
+  TuneOptions unmeasured;  // a record as tuning makes one, with another variant than the default's
+  unmeasured.keep = false;
+  unmeasured.budget_seconds = 1;
+  TuningRecord record = first.tune(problem, shape, unmeasured, 0);
+  for (const Variant& variant : first.variants(problem, device.architecture))
+    if (variant != record.default_variant) record.chosen = variant;
+  first.use_records({record}, {}, 0);
+  tests::rethrow_first(on_gpus(
+      [&](Group& group) {
+        Engine& engine = group.rank() == 0 ? first : second;
+        const int ordinal = group.transport().device();
+        agree(engine, group);
+        const std::vector<TuningRecord> records = engine.tuning_records(ordinal);
+        if (records.size() != 1 || records.front().chosen != record.chosen) throw std::runtime_error("other records");
+        const DeviceTensor q = DeviceTensor::allocate(DType::bf16, {1, 1024, 8, 128}, nullptr, ordinal),
+                           k = DeviceTensor::allocate(DType::bf16, {1, 1024, 2, 128}, nullptr, ordinal);
+        if (engine.prepare(q, k, k, q).variant != record.chosen) throw std::runtime_error("another variant");
+      },
+      std::chrono::seconds(60)));
+}
+
 TEST_CASE("over NCCL: a rank that is not heard of is an Error on the other, in time") {
   Engine* engine = engine_of_gpus();
   if (!engine) return;

@@ -267,6 +267,17 @@ class AttentionTest(unittest.TestCase):
             distributed.shard(whole, sharding, group.rank), sharding, engine=self.engine)))
         self.assertTrue(all(torch.equal(tensor, whole) for tensor in found))
 
+    def test_ranks_agree_on_variants(self):
+        whole = inputs(8)
+
+        def work(group):
+            group.agree(self.engine)
+            sharding = distributed.Sharding("zigzag", 8, 2)
+            parts = (distributed.shard(x, sharding, group.rank) for x in whole)
+            return distributed.attention(*parts, sharding=sharding, group=group, engine=self.engine)
+
+        raise_first(on_ranks(2, work))
+
     def test_a_rank_that_gives_up_raises_on_all(self):
         broken = flashjit.Engine(emulate="sm_90a", cache_directory="", policy="cache_only")
         q, k, v = inputs(8)
@@ -405,7 +416,7 @@ class ProcessesTest(unittest.TestCase):
 
     def norms_of(self, path, processes):
         """What each of them prints last, of the gradient."""
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), path]
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", path]
         environment = {**os.environ, "FLASHJIT_DEVICE": "emulate", "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(done.returncode, 0, done.stdout)
