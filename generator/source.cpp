@@ -203,6 +203,13 @@ PlainKernel render_merge(DType part, DType whole, const Architecture& architectu
       kMergeThreads, sizeof(MergeArguments), architecture, templates);
 }
 
+PlainKernel render_sum(DType part, DType whole, const Architecture& architecture, const Templates& templates) {
+  return plain_kernel(
+      {fmt::format("sum-{}-{}", to_string(part), to_string(whole)), "flashjit_sum", "kernels/sum.cuh", "SumArguments",
+       fmt::format("SumRows<{}, {}>(args)", element_or_single(part), element_or_single(whole))},
+      kSumThreads, sizeof(SumArguments), architecture, templates);
+}
+
 bool converts_to_e4m3(const Architecture& architecture) noexcept {
   return architecture.major > 8 || (architecture.major == 8 && architecture.minor >= 9);
 }

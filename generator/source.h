@@ -64,6 +64,10 @@ PlainKernel render_function_scores(const Problem& functions, bool differentiates
 PlainKernel render_merge(DType part, DType whole, const Architecture& architecture,
                          const Templates& templates = embedded_templates());
 
+// Adds rows of one dtype up, to those of another or the same: f16, bf16 or f32.
+PlainKernel render_sum(DType part, DType whole, const Architecture& architecture,
+                       const Templates& templates = embedded_templates());
+
 // Writes new keys and values, f16 or bf16, into a cache of their dtype or of e4m3; with rotary embedding it turns them
 // by sines and cosines of a dtype.
 enum class Rotary : std::uint8_t { none, halves, neighbours };

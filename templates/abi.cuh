@@ -275,6 +275,24 @@ struct MergeArguments {
   int row_lanes_log2;  // lanes that have a row
 };
 
+// The kernel that adds rows up: kernels/sum.cuh.
+constexpr int kSumThreads = 128;
+constexpr int kMostSumParts = 16;
+struct SumPart {
+  const char* rows;
+  RowStrides strides;
+};
+struct SumArguments {
+  SumPart parts[kMostSumParts];
+  int count;  // of them
+  char* out;
+  RowStrides out_strides;
+  long long rows;  // of all heads and batch entries
+  int seqlen, num_heads;
+  int chunks;          // of eight elements, of a row
+  int row_lanes_log2;  // lanes that have a row
+};
+
 // A number for each token.
 struct TokenNumbers {
   const char* first;  // null: none

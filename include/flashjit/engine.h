@@ -18,6 +18,7 @@
 #include "flashjit/problem.h"
 #include "flashjit/quantize.h"
 #include "flashjit/reference.h"
+#include "flashjit/sum.h"
 #include "flashjit/tensor.h"
 #include "flashjit/tuning.h"
 
@@ -252,6 +253,8 @@ class Engine {
   // See merge.h.
   void merge(const std::vector<Partial>& parts, const Tensor& out, const MergeOptions& opts = {});
   DeviceTensor merge(const std::vector<Partial>& parts, const MergeOptions& opts = {});
+  // See sum.h.
+  void sum(const std::vector<Tensor>& parts, const Tensor& out, Stream stream = nullptr);
 
   // See append.h.
   void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache,
@@ -350,6 +353,7 @@ class Engine {
   // Of append throws Error(unsupported), too, for caches of e4m3 on architectures that do not convert to it.
   KernelFacts compile_append(const AppendProblem& problem, std::string_view architecture);
   KernelFacts compile_merge(DType part, DType out, std::string_view architecture);
+  KernelFacts compile_sum(DType part, DType out, std::string_view architecture);  // likewise: sum.h
 
   // The same of calls for gradients. What they take without a record: of the Hopper family, where that has kernels, for
   // calls of 64 queries or more with tensors that TMA can describe, and of mma.sync for all others; how many queries

@@ -13,5 +13,6 @@
 #include "flashjit/problem.h"
 #include "flashjit/quantize.h"
 #include "flashjit/reference.h"
+#include "flashjit/sum.h"
 #include "flashjit/tensor.h"
 #include "flashjit/version.h"

@@ -56,4 +56,8 @@ DeviceTensor merge(const std::vector<Partial>& parts, const MergeOptions& opts) 
   return default_engine().merge(parts, opts);
 }
 
+void sum(const std::vector<Tensor>& parts, const Tensor& out, Stream stream) {
+  default_engine().sum(parts, out, stream);
+}
+
 }  // namespace flashjit

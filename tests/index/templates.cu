@@ -14,6 +14,7 @@
 #include "kernels/merge.cuh"
 #include "kernels/mma_ceiling.cuh"
 #include "kernels/mma_forward.cuh"
+#include "kernels/sum.cuh"
 #include "parts/blocks/block_mask.cuh"
 #include "parts/keys/paged.cuh"
 #include "parts/mask/causal.cuh"
@@ -298,6 +299,10 @@ extern "C" __global__ void __launch_bounds__(128) function_slopes(const __grid_c
 
 extern "C" __global__ void __launch_bounds__(kMergeThreads) merge(const __grid_constant__ MergeArguments args) {
   MergeRows<Single, BFloat16>(args).run();
+}
+
+extern "C" __global__ void __launch_bounds__(kSumThreads) sum(const __grid_constant__ SumArguments args) {
+  SumRows<Single, BFloat16>(args).run();
 }
 
 extern "C" __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant__ CombineArguments args) {
