@@ -78,18 +78,30 @@ Tensor Workspace::constant(std::int64_t value, std::int64_t count) const {
   return found->second;
 }
 
+const DeviceTensor& Workspace::zeros(std::int64_t count) const {
+  const auto found = constants_.zeros.find(count);
+  if (found != constants_.zeros.end()) return found->second;
+  return constants_.zeros.emplace(count, lasting(HostTensor(DType::f32, {count}))).first->second;
+}
+
+void Workspace::sum(const std::vector<Tensor>& parts, const Tensor& into) const {
+  if (!is_empty(into)) engine_.sum(parts, into, stream_);
+}
+
+void Workspace::clear(const Tensor& rows) const {
+  if (is_empty(rows)) return;
+  sum({Tensor(zeros(rows.shape[head_dim_dim]).data(), DType::f32, rows.shape, {0, 0, 0, 1})}, rows);
+}
+
 void Workspace::copy(const Tensor& from, const Tensor& to) const {
   const std::int64_t of_row = from.shape[heads_dim];
-  auto zeros = constants_.zeros.find(of_row);
-  if (zeros == constants_.zeros.end())
-    zeros = constants_.zeros.emplace(of_row, lasting(HostTensor(DType::f32, {of_row}))).first;
   // Rows and heads change places, so that one row of zeros is the LSE of all.
   const auto turned = [](Tensor view) {
     std::swap(view.shape[seqlen_dim], view.shape[heads_dim]);
     std::swap(view.strides[seqlen_dim], view.strides[heads_dim]);
     return view;
   };
-  const Tensor lse(zeros->second.data(), DType::f32, {from.shape[batch_dim], from.shape[seqlen_dim], of_row},
+  const Tensor lse(zeros(of_row).data(), DType::f32, {from.shape[batch_dim], from.shape[seqlen_dim], of_row},
                    {0, 0, 1});
   MergeOptions options;
   options.stream = stream_;

@@ -49,6 +49,11 @@ class Workspace {
   // A tensor of count times the value, i32. The group keeps it, so that later calls need not wait for it.
   Tensor constant(std::int64_t value, std::int64_t count) const;
 
+  // Adds rows up: flashjit::sum. Of none, nothing.
+  void sum(const std::vector<Tensor>& parts, const Tensor& into) const;
+  // Makes rows in f32 0.
+  void clear(const Tensor& rows) const;
+
   // Copies rows between tensors of one shape and dtype and any strides. The public API has no copy on the device, but
   // its kernel that joins partial results is one when it is given a single part, except for the sign of a zero.
   void copy(const Tensor& from, const Tensor& to) const;
@@ -57,6 +62,7 @@ class Workspace {
 
  private:
   DeviceTensor lasting(const HostTensor& constant) const;
+  const DeviceTensor& zeros(std::int64_t count) const;
 
   Engine& engine_;
   Transport& transport_;

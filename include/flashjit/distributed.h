@@ -240,14 +240,18 @@ void attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, c
 
 // Gradients of a number that depends on attention(engine, group, q, k, v, options) by dout, as of
 // flashjit::attention_backward: of this rank's q, k and v. dout, out and lse are of its queries; options as of that
-// call, without lse. Schemes are two:
+// call, without lse. Schemes are those of attention:
+//   ring        keys and values come by, and what a rank's queries add to their gradients goes straight back to the
+//   rank
+//               that has them, in f32, under the kernels of the next ones. Shares are added up in f32, in the order of
+//               the ring; those of dq are rounded to its dtype before.
 //   all_gather  keys and values come to a rank for its dq, and queries with what is of them for its dk and dv: each is
-//               made by calls that have all that it depends on, and no gradients move or are added up. Not of striped
-//               shards beside a mask.
+//               made by calls that have all that it depends on, and no gradients move or are added up. Scores are
+//               computed twice. Not of striped shards beside a mask.
 //   all_to_all  as of attention; the ranks must divide the key/value heads.
-// automatic is the faster of them by the estimate of attention. A group of one rank has any. Others, and dlse and
-// variant of the backward options, are refused by name: Error(unsupported). Gradients of sinks and of options are not
-// there.
+//   two_level   all_to_all within hosts, ring across; the ranks of a host must divide the key/value heads.
+// automatic is the fastest of them by the estimate of attention. dlse and variant of the backward options are refused
+// by name: Error(unsupported). Gradients of sinks and of options are not there.
 Gradients attention_backward(Engine& engine, Group& group, const Tensor& dout, const Tensor& q, const Tensor& k,
                              const Tensor& v, const Tensor& out, const Tensor& lse, const Options& options,
                              const BackwardOptions& backward = {});

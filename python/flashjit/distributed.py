@@ -420,8 +420,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
         Of the keys and values; that of the queries when None.
     scheme : "automatic", "all_gather", "ring", "all_to_all" or "two_level"
         What goes where: docs/distributed.md. automatic: the one that a model of time finds fastest.
-    backward_scheme : "automatic", "all_gather" or "all_to_all"
-        Likewise of gradients.
+    backward_scheme : likewise
+        Of gradients.
     ranks_of_host : int
         How many neighbouring ranks are of one host, for the schemes to know; all of them when 0.
     causal, window, scale, softcap, sinks :

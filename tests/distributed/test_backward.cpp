@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "tests/distributed/attention_case.h"
+#include "tests/distributed/gradient_case.h"
 #include "tests/support/emulating_engine.h"
 #include "tests/support/error_code.h"
 
@@ -22,54 +24,20 @@ using tests::AttentionCase;
 
 constexpr std::chrono::seconds kTimeout{60};
 
-struct WholeGradients {
-  HostTensor dq, dk, dv;
-};
-
 Engine& engine() { return tests::engine_for("sm_80"); }
 
-HostTensor dout_of(const AttentionCase& of) {
-  return HostTensor::random_normal(of.dtype, {of.batch, of.seqlen_q, of.num_heads_q, of.head_dim}, 4);
-}
+using tests::dout_of;
+using tests::WholeGradients;
 
 WholeGradients gradients_over_shards(const AttentionCase& of, const tests::World::OnTheWay& fault = nullptr,
                                      const BackwardOptions& backward = {}) {
-  const tests::WholeTensors whole(of);
-  const HostTensor dout = dout_of(of);
-  const Options options = of.distributed_options();
-  std::vector<HostTensor> dq(static_cast<std::size_t>(of.ranks)), dk = dq, dv = dq;
   tests::World world(of.ranks, kTimeout);
   world.change_messages(fault);
-  tests::rethrow_first(tests::on_ranks(world, [&](Group& group) {
-    const int rank = group.rank();
-    const HostTensor q = shard(whole.q, options.queries, rank), k = shard(whole.k, *options.keys, rank),
-                     v = shard(whole.v, *options.keys, rank), own = shard(dout, options.queries, rank);
-    HostTensor lse(DType::f32, {of.batch, of.num_heads_q, options.queries.length(rank)});
-    Options forward = options;
-    forward.scheme = Scheme::all_gather;  // which all of these cases have
-    if (of.scheme == Scheme::all_to_all) forward.scheme = of.scheme;
-    forward.attention.lse = lse.view();
-    const DeviceTensor out = attention(engine(), group, q.view(), k.view(), v.view(), forward);
-    const Gradients found = attention_backward(engine(), group, own.view(), q.view(), k.view(), v.view(), out,
-                                               lse.view(), options, backward);
-    const auto i = static_cast<std::size_t>(rank);
-    dq[i] = HostTensor::from_device(found.dq);
-    dk[i] = HostTensor::from_device(found.dk);
-    dv[i] = HostTensor::from_device(found.dv);
-  }));
-  return {gather(dq, options.queries), gather(dk, *options.keys), gather(dv, *options.keys)};
+  return tests::gradients_over_shards(
+      engine(), [&](const auto& work) { return tests::on_ranks(world, work); }, of, backward);
 }
 
-bool are_right(const WholeGradients& found, const AttentionCase& of) {
-  const tests::WholeTensors whole(of);
-  const HostTensor dout = dout_of(of);
-  const reference::Gradients exact = engine().reference_backward(dout.view(), whole.q.view(), whole.k.view(),
-                                                                 whole.v.view(), of.options),
-                             low = engine().reference_backward_in_low_precision(
-                                 dout.view(), whole.q.view(), whole.k.view(), whole.v.view(), of.options);
-  return reference::compare(found.dq, exact.dq, low.dq).passed &&
-         reference::compare(found.dk, exact.dk, low.dk).passed && reference::compare(found.dv, exact.dv, low.dv).passed;
-}
+bool are_right(const WholeGradients& found, const AttentionCase& of) { return tests::are_right(found, of, engine()); }
 
 void expect_right(const AttentionCase& of) {
   CAPTURE(of.text());
@@ -93,7 +61,7 @@ TEST_CASE("gradients over shards are those over the whole, of every rank number,
   for (const int ranks : {1, 2, 3, 4, 8})
     for (const Window window : {Window{}, Window{-1, 0}, Window{7, 0}, Window{5, 3}})
       for (const Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped})
-        for (const Scheme scheme : {Scheme::all_gather, Scheme::all_to_all}) {
+        for (const Scheme scheme : {Scheme::all_gather, Scheme::ring, Scheme::all_to_all}) {
           const bool is_masked = window != Window{};
           if (scheme == Scheme::all_gather && layout == Layout::striped && is_masked && ranks > 1) continue;
           AttentionCase of = case_of(scheme, layout, ranks, window);
@@ -103,12 +71,24 @@ TEST_CASE("gradients over shards are those over the whole, of every rank number,
         }
 }
 
+TEST_CASE("gradients by heads within hosts and a ring across them") {
+  for (const auto& [ranks, ranks_of_host] : {std::pair{4, 2}, {6, 3}, {2, 2}, {3, 1}})
+    for (const Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped})
+      for (const Window window : {Window{}, Window{-1, 0}, Window{7, 0}}) {
+        AttentionCase of = case_of(Scheme::two_level, layout, ranks, window);
+        of.ranks_of_host = ranks_of_host;
+        of.num_heads_q = 2 * ranks_of_host;
+        of.num_heads_kv = ranks_of_host;
+        expect_right(of);
+      }
+}
+
 TEST_CASE("gradients beside batches, sinks, caps and functions") {
   const HostTensor sinks = HostTensor::random_normal(DType::f32, {4}, 5);
   HostTensor documents(DType::i32, {37});
   for (int i = 0; i < 37; ++i) store_element(documents.data(), DType::i32, i, i / 9);
   for (const Layout layout : {Layout::contiguous, Layout::zigzag})
-    for (const Scheme scheme : {Scheme::all_gather, Scheme::all_to_all}) {
+    for (const Scheme scheme : {Scheme::all_gather, Scheme::ring, Scheme::all_to_all}) {
       AttentionCase of = case_of(scheme, layout, 2, {-1, 0});
       of.batch = 2;
       of.options.sinks = sinks.view();
@@ -125,13 +105,11 @@ TEST_CASE("gradients beside batches, sinks, caps and functions") {
 TEST_CASE("deterministic gradients are the same in every run") {
   BackwardOptions backward;
   backward.deterministic = true;
-  for (const Scheme scheme : {Scheme::all_gather, Scheme::all_to_all}) {
+  for (const Scheme scheme : {Scheme::all_gather, Scheme::ring, Scheme::all_to_all}) {
     const AttentionCase of = case_of(scheme, Layout::zigzag, 4, {-1, 0});
     const WholeGradients a = gradients_over_shards(of, nullptr, backward),
                          b = gradients_over_shards(of, nullptr, backward);
-    CHECK(a.dq.to_doubles() == b.dq.to_doubles());
-    CHECK(a.dk.to_doubles() == b.dk.to_doubles());
-    CHECK(a.dv.to_doubles() == b.dv.to_doubles());
+    CHECK(tests::is_same(a, b));
   }
 }
 
@@ -170,7 +148,7 @@ struct Roomy {
 }  // namespace
 
 TEST_CASE("gradients go into the caller's memory, of any strides, and nowhere else") {
-  for (const Scheme scheme : {Scheme::all_gather, Scheme::all_to_all}) {
+  for (const Scheme scheme : {Scheme::all_gather, Scheme::ring, Scheme::all_to_all}) {
     const AttentionCase of = case_of(scheme, Layout::zigzag, 2, {-1, 0});
     const tests::WholeTensors whole(of);
     const Options options = of.distributed_options();
@@ -201,8 +179,29 @@ TEST_CASE("gradients go into the caller's memory, of any strides, and nowhere el
   }
 }
 
+TEST_CASE("by a ring each row that others see comes back once, in f32") {
+  for (const Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped})
+    for (const Window window : {Window{}, Window{-1, 0}, Window{5, 0}}) {
+      const AttentionCase of = case_of(Scheme::ring, layout, 4, window);
+      CAPTURE(of.text());
+      std::size_t bytes = 0, of_attention = 0;
+      std::mutex mutex;
+      const auto count = [&](std::size_t& into) {
+        return [&](int, int, tests::World::Bytes& message) {
+          const std::lock_guard lock(mutex);
+          into += message.size();
+        };
+      };
+      gradients_over_shards(of, count(bytes));  // and attention before, whose keys are all gathered: the same rows
+      tests::World world(of.ranks, kTimeout);
+      world.change_messages(count(of_attention));
+      tests::attention_over_shards(engine(), world, of);
+      CHECK(bytes == of_attention + 3 * of_attention);
+    }
+}
+
 TEST_CASE("a message that is lost on the way is found in gradients") {
-  for (const Scheme scheme : {Scheme::all_gather, Scheme::all_to_all}) {
+  for (const Scheme scheme : {Scheme::all_gather, Scheme::ring, Scheme::all_to_all}) {
     const AttentionCase of = case_of(scheme, Layout::contiguous, 2, {});
     int last = 0;
     gradients_over_shards(of, [&](int from, int, tests::World::Bytes&) { last += from == 0 ? 1 : 0; });
@@ -225,13 +224,13 @@ TEST_CASE("gradients that no scheme has are refused by name") {
     CHECK(tests::code_of([&] { gradients_over_shards(of, nullptr, backward); }, &message) == ErrorCode::unsupported);
     return message;
   };
-  CHECK(refusal(case_of(Scheme::ring, Layout::zigzag, 2, {})) ==
-        "scheme: must be all_gather or all_to_all for gradients, was ring");
   CHECK(refusal(case_of(Scheme::all_gather, Layout::striped, 2, {-1, 0})) ==
         "queries: layout must be contiguous or zigzag for gradients by scheme all_gather, was striped");
   AttentionCase of = case_of(Scheme::all_to_all, Layout::zigzag, 4, {});
   of.num_heads_kv = 2;
-  CHECK(refusal(of) == "num_heads_kv: must be a multiple of the 4 ranks for gradients by scheme all_to_all, was 2");
+  CHECK(
+      refusal(of) ==
+      "num_heads_kv: must be a multiple of the 4 ranks that share out heads for gradients by scheme all_to_all, was 2");
   BackwardOptions backward;
   backward.variant = MmaBackwardVariant{};
   CHECK(refusal(case_of(Scheme::all_gather, Layout::zigzag, 2, {}), backward) ==

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/distributed/attention_case.h"
+#include "tests/distributed/gradient_case.h"
 #include "tests/support/error_code.h"
 #include "tests/support/kept_kernels.h"
 #include "tests/support/ranks.h"
@@ -72,6 +73,33 @@ TEST_CASE("over NCCL: every scheme, mask and layout is right, and its bits are t
         };
         const tests::WholeResult first = run();
         CHECK(tests::is_right(first, of, *engine));
+        CHECK(tests::is_same(first, run()));
+      }
+}
+
+TEST_CASE("over NCCL: gradients of every scheme are right, and deterministic ones the same in a second run") {
+  Engine* engine = engine_of_gpus();
+  if (!engine) return;
+  BackwardOptions backward;
+  backward.deterministic = true;
+  for (const Scheme scheme : {Scheme::all_gather, Scheme::ring, Scheme::all_to_all, Scheme::automatic})
+    for (const Layout layout : {Layout::contiguous, Layout::zigzag})
+      for (const Window window : {Window{}, Window{-1, 0}, Window{100, 0}}) {
+        AttentionCase of;
+        of.scheme = scheme;
+        of.layout = layout;
+        of.seqlen_q = of.seqlen_kv = 1021;
+        of.num_heads_q = 8;
+        of.num_heads_kv = 2;
+        of.head_dim = 128;
+        of.options.window = window;
+        CAPTURE(of.text());
+        const auto run = [&] {
+          return tests::gradients_over_shards(
+              *engine, [](const auto& work) { return on_gpus(work, std::chrono::seconds(60)); }, of, backward);
+        };
+        const tests::WholeGradients first = run();
+        CHECK(tests::are_right(first, of, *engine));
         CHECK(tests::is_same(first, run()));
       }
 }

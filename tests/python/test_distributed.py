@@ -236,7 +236,7 @@ class AttentionTest(unittest.TestCase):
         weights = torch.randn(2, 21, HEADS, DIM, dtype=torch.float16)
         leaves = [x.double().requires_grad_() for x in whole]
         (expected(*leaves, causal=True)[0] * weights).sum().backward()
-        for scheme in ("automatic", "all_gather", "all_to_all"):
+        for scheme in ("automatic", "all_gather", "ring", "all_to_all"):
             for layout in ("contiguous", "zigzag"):
                 with self.subTest(scheme=scheme, layout=layout):
                     found = self.gradients(whole, weights, layout, 2, causal=True, backward_scheme=scheme)

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of the rows that a node has, by each way in which nodes can make them.
+#pragma once
+
+#include "distributed/plan.h"
+#include "distributed/workspace.h"
+
+namespace flashjit::distributed {
+
+// What a node has, and where its gradients go.
+struct Given {
+  Tensor dout, q, k, v, out, lse;
+};
+struct Into {
+  Tensor dq, dk, dv;
+};
+struct GradientTask {
+  const Workspace& work;
+  const Plan& plan;
+  const Given& given;
+  const Into& into;
+  const AttentionOptions& options;
+  const BackwardOptions& backward;
+
+  int node() const { return work.transport().rank() / plan.hosts.ranks_of_host; }
+};
+
+// Calls on parts of rows, told where they stand.
+AttentionOptions options_of_part(const GradientTask& task, const Window& window, std::int64_t first_query,
+                                 std::int64_t first_key);
+
+// All that a gradient is a sum over comes to the node that has its rows.
+void gather_gradients(const GradientTask& task);
+// Keys and values come from one node after the other, and what they get of the node's queries goes back to where they
+// are from, each under the kernels of the next one.
+void ring_gradients(const GradientTask& task);
+
+}  // namespace flashjit::distributed
