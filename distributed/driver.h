@@ -12,22 +12,23 @@ struct CUevent_st;
 namespace flashjit::distributed {
 
 // What is found in the library, and as what: each returns a CUresult.
-#define FLASHJIT_DRIVER_FUNCTIONS(X)                          \
-  X(cuInit, (unsigned))                                       \
-  X(cuDevicePrimaryCtxRetain, (CUctx_st**, int))              \
-  X(cuDevicePrimaryCtxRelease_v2, (int))                      \
-  X(cuCtxPushCurrent_v2, (CUctx_st*))                         \
-  X(cuCtxPopCurrent_v2, (CUctx_st**))                         \
-  X(cuStreamCreate, (CUstream_st**, unsigned))                \
-  X(cuStreamDestroy_v2, (CUstream_st*))                       \
-  X(cuStreamSynchronize, (CUstream_st*))                      \
-  X(cuStreamWaitEvent, (CUstream_st*, CUevent_st*, unsigned)) \
-  X(cuStreamIsCapturing, (CUstream_st*, int*))                \
-  X(cuThreadExchangeStreamCaptureMode, (int*))                \
-  X(cuEventCreate, (CUevent_st**, unsigned))                  \
-  X(cuEventDestroy_v2, (CUevent_st*))                         \
-  X(cuEventRecord, (CUevent_st*, CUstream_st*))               \
-  X(cuEventQuery, (CUevent_st*))                              \
+#define FLASHJIT_DRIVER_FUNCTIONS(X)                            \
+  X(cuInit, (unsigned))                                         \
+  X(cuDevicePrimaryCtxRetain, (CUctx_st**, int))                \
+  X(cuDevicePrimaryCtxRelease_v2, (int))                        \
+  X(cuCtxPushCurrent_v2, (CUctx_st*))                           \
+  X(cuCtxPopCurrent_v2, (CUctx_st**))                           \
+  X(cuCtxGetStreamPriorityRange, (int*, int*))                  \
+  X(cuStreamCreateWithPriority, (CUstream_st**, unsigned, int)) \
+  X(cuStreamDestroy_v2, (CUstream_st*))                         \
+  X(cuStreamSynchronize, (CUstream_st*))                        \
+  X(cuStreamWaitEvent, (CUstream_st*, CUevent_st*, unsigned))   \
+  X(cuStreamIsCapturing, (CUstream_st*, int*))                  \
+  X(cuThreadExchangeStreamCaptureMode, (int*))                  \
+  X(cuEventCreate, (CUevent_st**, unsigned))                    \
+  X(cuEventDestroy_v2, (CUevent_st*))                           \
+  X(cuEventRecord, (CUevent_st*, CUstream_st*))                 \
+  X(cuEventQuery, (CUevent_st*))                                \
   X(cuGetErrorName, (int, const char**))
 
 struct DriverFunctions {

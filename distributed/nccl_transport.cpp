@@ -77,7 +77,12 @@ NcclTransport::NcclTransport(ncclComm* communicator, bool is_own, const NcclOpti
   nccl_.check(nccl_.ncclCommCount(communicator, &size_), "ncclCommCount");
   const DeviceContext::Scope current(context_);
   const DriverFunctions& driver = context_.driver();
-  driver.check(driver.cuStreamCreate(&stream_, kBesideDefaultStream), "cuStreamCreate");
+  // What an exchange brings is waited for: it goes before kernels that begin at the same time, and that would else hold
+  // all multiprocessors until they end.
+  int least = 0, greatest = 0;
+  driver.check(driver.cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange");
+  driver.check(driver.cuStreamCreateWithPriority(&stream_, kBesideDefaultStream, greatest),
+               "cuStreamCreateWithPriority");
   watchdog_ = std::thread([this] { watch(); });
 }
 

@@ -20,7 +20,10 @@ namespace {
 constexpr int kSuccess = 0, kNotReady = 600, kCaptureUnsupported = 900;
 constexpr int kGlobal = 0, kRelaxed = 2;  // of CUstreamCaptureMode
 
+constexpr int kGreatestPriority = -5;
+
 std::atomic<bool> is_capturing = false;
+std::atomic<int> urgent_streams = 0;
 thread_local int capture_mode = kGlobal;
 
 std::recursive_mutex mutex;
@@ -46,6 +49,7 @@ void stand_in_enqueue(void* stream, std::function<bool()>* work) {
 }
 
 void stand_in_capture(bool begins) { is_capturing = begins; }
+int stand_in_urgent_streams() { return urgent_streams; }
 
 int cuInit(unsigned) { return kSuccess; }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
@@ -55,7 +59,13 @@ int cuDevicePrimaryCtxRetain(void** context, int device) {
 int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
 int cuCtxPushCurrent_v2(void*) { return kSuccess; }
 int cuCtxPopCurrent_v2(void**) { return kSuccess; }
-int cuStreamCreate(CUstream_st** stream, unsigned) { return *stream = new CUstream_st, kSuccess; }
+int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  return *least = 0, *greatest = kGreatestPriority, kSuccess;
+}
+int cuStreamCreateWithPriority(CUstream_st** stream, unsigned, int priority) {
+  if (priority == kGreatestPriority) ++urgent_streams;
+  return *stream = new CUstream_st, kSuccess;
+}
 int cuStreamDestroy_v2(CUstream_st* stream) {
   const std::lock_guard lock(mutex);
   streams.erase(stream);

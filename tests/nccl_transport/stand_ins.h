@@ -12,5 +12,9 @@ int stand_in_destroyed();    // and those that were destroyed
 int stand_in_open_groups();  // groups that were begun and not ended
 }
 
-// Of libcuda.so.1: whether somebody captures a graph, of other streams than those that tests use.
-extern "C" void stand_in_capture(bool begins);
+// Of libcuda.so.1.
+extern "C" {
+// Whether somebody captures a graph, of other streams than those that tests use.
+void stand_in_capture(bool begins);
+int stand_in_urgent_streams();  // that were made with the greatest priority
+}

@@ -77,6 +77,13 @@ TEST_CASE("exchanges arrive in their order, and a group that ends destroys its c
   CHECK((stand_in_destroyed() == 3 && stand_in_aborts() == 0 && stand_in_open_groups() == 0));
 }
 
+TEST_CASE("exchanges of each rank go before kernels") {
+  stand_in_reset();
+  const int before = stand_in_urgent_streams();
+  for (const std::exception_ptr& thrown : on_ranks(3, std::chrono::seconds(20), [](Group&) {})) CHECK_FALSE(thrown);
+  CHECK(stand_in_urgent_streams() == before + 3);
+}
+
 TEST_CASE("a rank that does not come to the group is an Error in time") {
   stand_in_reset();
   const auto thrown = on_ranks(
