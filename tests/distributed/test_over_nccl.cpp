@@ -7,12 +7,14 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/distributed/attention_case.h"
 #include "tests/distributed/gradient_case.h"
+#include "tests/gpu/driver_calls.h"
 #include "tests/support/error_code.h"
 #include "tests/support/kept_kernels.h"
 #include "tests/support/ranks.h"
@@ -102,6 +104,51 @@ TEST_CASE("over NCCL: gradients of every scheme are right, and deterministic one
         CHECK(tests::are_right(first, of, *engine));
         CHECK(tests::is_same(first, run()));
       }
+}
+
+TEST_CASE("over NCCL: a call like one before is captured in a graph, of which each run gives the same bits") {
+  Engine* engine = engine_of_gpus();
+  if (!engine) return;
+  for (const Scheme scheme : {Scheme::all_gather, Scheme::ring, Scheme::all_to_all}) {
+    AttentionCase of;
+    of.scheme = scheme;
+    of.layout = Layout::zigzag;
+    of.seqlen_q = of.seqlen_kv = 1021;
+    of.head_dim = 128;
+    of.options.causal = true;
+    CAPTURE(of.text());
+    const tests::WholeTensors whole(of);
+    tests::rethrow_first(on_gpus(
+        [&](Group& group) {
+          const int rank = group.rank(), device = group.transport().device();
+          const tests::ScopedContext context(device);
+          const tests::ScopedStream stream;
+          Options options = of.distributed_options();
+          options.attention.stream = stream.get();
+          const auto own = [&](const HostTensor& tensor) {
+            return shard(tensor, options.queries, rank).to_device(nullptr, device);
+          };
+          const DeviceTensor q = own(whole.q), k = own(whole.k), v = own(whole.v), out = own(whole.q),
+                             captured = own(whole.q);
+          attention(*engine, group, q, k, v, out, options);
+          stream.synchronize();
+          DRIVER_CALL(cuStreamBeginCapture, stream.get(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+          attention(*engine, group, q, k, v, captured, options);
+          CUgraph graph = nullptr;
+          DRIVER_CALL(cuStreamEndCapture, stream.get(), &graph);
+          CUgraphExec executable = nullptr;
+          DRIVER_CALL(cuGraphInstantiateWithFlags, &executable, graph, 0);
+          const std::vector<double> expected = HostTensor::from_device(out).to_doubles();
+          for (int run = 0; run < 2; ++run) {
+            DRIVER_CALL(cuGraphLaunch, executable, stream.get());
+            stream.synchronize();
+            if (HostTensor::from_device(captured).to_doubles() != expected) throw std::runtime_error("other bits");
+          }
+          DRIVER_CALL(cuGraphExecDestroy, executable);
+          DRIVER_CALL(cuGraphDestroy, graph);
+        },
+        std::chrono::seconds(60)));
+  }
 }
 
 TEST_CASE("over NCCL: all ranks take the variant that a record of the first one chose") {
