@@ -28,14 +28,14 @@ template <class Config>
 using LoadingFeeder = Feeder<Config::Blocks::kListed || Config::Keys::kPaged>;
 
 // Tells everybody the tiles of this block, one after the other.
-template <class Config>
+template <class Config, class Shape = HopperShape<Config>>
 struct HopperAnnouncer {
   using Tile = HopperTile<Config>;
 
   const HopperTiles<Config> tiles;
-  RingWriter<typename HopperShape<Config>::TileRing> announced;
+  RingWriter<typename Shape::TileRing> announced;
 
-  __device__ __forceinline__ HopperAnnouncer(const typename Config::Arguments& args, const HopperShape<Config>& shape)
+  __device__ __forceinline__ HopperAnnouncer(const typename Config::Arguments& args, const Shape& shape)
       : tiles{args}, announced(shape.tiles()) {}
 
   __device__ __forceinline__ void announce(const Tile& tile) {

@@ -34,6 +34,7 @@ struct HopperShape {
   using VTile = PanelTile<Config::kBlockKv, ceil_div(Config::kHeadDimV, kElementsOfWord)>;
   using PTile = PanelTile<kWarpgroupRows, Config::kBlockKv, power_of_two_in(Config::kBlockKv, 64)>;  // of one warpgroup
   using OutputTile = PanelTile<kWarpgroupRows, Config::kHeadDimV>;
+  static constexpr int kOutputColumns = Config::kHeadDimV;  // of a warpgroup
 
   // The values that products take: those that were loaded, or with columns of the output as rows and keys along them.
   static constexpr bool kTransposes = Config::Products::kTransposesValues;

@@ -15,11 +15,11 @@
 #include "ptx/stmatrix.cuh"
 #include "ptx/tma.cuh"
 
-template <class Config>
+template <class Config, class Shape_ = HopperShape<Config>>
 struct HopperStore {
-  using Shape = HopperShape<Config>;
+  using Shape = Shape_;
   using OutputTile = typename Shape::OutputTile;
-  static constexpr int kChunks = ceil_div(Config::kHeadDimV, kChunkElements);
+  static constexpr int kChunks = ceil_div(Shape::kOutputColumns, kChunkElements);
   static constexpr int kStoreRows = Shape::kStoreRows;
 
   using Sequences = typename Config::Sequences;
@@ -28,6 +28,8 @@ struct HopperStore {
   using End = RowEnd<Additions::kAny>;
 
   const HopperTiles<Config>& tiles;
+  const int first_column = 0;   // of the output, that the warpgroup has
+  const bool tells_lse = true;  // of warpgroups that share their rows one does
   const HopperArguments& args = tiles.args.core;
 
   // Divides by the sums, writes the LSE and starts the stores: of the rows from first_row on, through the slab.
@@ -57,7 +59,7 @@ struct HopperStore {
       if (ptx::elect()) send(tile, first_row, panel, slab);
     }
     // Last, so that no fence has to wait for it.
-    if (args.lse != nullptr) write_lse(softmax, ends, tile, first_row);
+    if (tells_lse && args.lse != nullptr) write_lse(softmax, ends, tile, first_row);
   }
 
   // Before the block ends its shared memory has to be read, and before a kernel ends its stores are done.
@@ -158,8 +160,9 @@ struct HopperStore {
 #pragma unroll
     for (int i = 0; i < Shape::kOutputPanels; ++i)
       if (first_panel + i < OutputTile::kPanels)
-        ptx::tma_store(args.out, tiles.query_origin(tile, (first_panel + i) * OutputTile::kPanelColumns, first_row),
-                       slab + i * Shape::kOutputPanelBytes);
+        ptx::tma_store(
+            args.out, tiles.query_origin(tile, first_column + (first_panel + i) * OutputTile::kPanelColumns, first_row),
+            slab + i * Shape::kOutputPanelBytes);
     ptx::tma_commit_group();
   }
 };
