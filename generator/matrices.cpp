@@ -94,16 +94,37 @@ std::string wgmma(DType dtype, int columns) {
                      to_string(dtype));
 }
 
-// Rows by rows of shared memory.
-std::string issue(std::string_view name, std::string_view registers, DType dtype, int columns, int steps) {
+// Rows by rows of shared memory. adds: to what is there.
+std::string products(std::string_view registers, DType dtype, int columns, int steps, bool adds) {
   Statement statement;
   const std::string product = wgmma(dtype, columns), d = list(registers, 0, columns / 2);
   const char* const majors = is_of_8_bits(dtype) ? "" : ", 0, 0";
   for (int step = 0; step < steps; ++step)
-    statement.line("{} {{{}}}, %{}, %{}, {}, 1, 1{}", product, d, step, steps + step, step == 0 ? 0 : 1, majors);
+    statement.line("{} {{{}}}, %{}, %{}, {}, 1, 1{}", product, d, step, steps + step, step == 0 && !adds ? 0 : 1,
+                   majors);
   for (const char* operand : {"q", "k"})
     for (int step = 0; step < steps; ++step) statement.in("l", fmt::format("{}[{}]", operand, step));
-  return function(fmt::format("{0}(const uint64 (&q)[{1}], const uint64 (&k)[{1}])", name, steps), statement.text());
+  return statement.text();
+}
+
+std::string issue(std::string_view name, std::string_view registers, DType dtype, int columns, int steps) {
+  return function(fmt::format("{0}(const uint64 (&q)[{1}], const uint64 (&k)[{1}])", name, steps),
+                  products(registers, dtype, columns, steps, false));
+}
+
+// The same piece by piece: the first one, those behind it, and the last one, which may be shorter.
+std::string issue_pieces(const ScoreMatrix& m) {
+  const int last = (m.steps - 1) % m.steps_of_piece + 1;
+  std::string cases;
+  const auto add = [&](bool adds, int steps) {
+    cases += fmt::format("    if constexpr (kAdds == {} && kSteps == {}) {{\n{}    }}\n", adds, steps,
+                         products(m.registers, m.dtype, m.keys, steps, adds));
+  };
+  add(false, std::min(m.steps, m.steps_of_piece));
+  if (m.steps > m.steps_of_piece) add(true, m.steps_of_piece);
+  if (m.steps > m.steps_of_piece && last != m.steps_of_piece) add(true, last);
+  return "  template <bool kAdds, int kSteps>\n" +
+         function("issue(const uint64 (&q)[kSteps], const uint64 (&k)[kSteps])", cases);
 }
 
 std::string clear(const ScoreMatrix& m) {
@@ -244,8 +265,8 @@ std::string majors_of(const OutputMatrix& m, bool in_registers) {
   return in_registers ? of_values : fmt::format(", {}", m.transposes ? 1 : 0) + of_values;
 }
 
-// Products of so many columns of V, to registers of that name.
-std::string issue(const OutputMatrix& m, std::string_view registers, int columns) {
+// Products of so many columns of V, to registers of that name. first_step: of P in registers.
+std::string issue(const OutputMatrix& m, std::string_view registers, int columns, int first_step = 0) {
   const bool in_registers = !m.probabilities.empty();
   Statement statement;
   statement.open(".reg .pred adds");
@@ -254,7 +275,8 @@ std::string issue(const OutputMatrix& m, std::string_view registers, int columns
   const std::string product = wgmma(m.dtype, columns), majors = majors_of(m, in_registers);
   const std::string d = list(registers, 0, columns / 2);
   for (int step = 0; step < m.steps; ++step) {
-    const std::string p = in_registers ? "{" + list(m.probabilities, kOperandRegisters * step, kOperandRegisters) + "}"
+    const int first_register = kOperandRegisters * (first_step + step);
+    const std::string p = in_registers ? "{" + list(m.probabilities, first_register, kOperandRegisters) + "}"
                                        : fmt::format("%{}", m.steps + step);
     statement.line("{} {{{}}}, {}, %{}, {}, 1, 1{}", product, d, p, step, step > 0 ? "1" : "adds", majors);
   }
@@ -268,6 +290,18 @@ std::string issue(const OutputMatrix& m) {
   const std::string p = m.probabilities.empty() ? fmt::format("const uint64 (&p)[{}], ", m.steps) : "";
   return function(fmt::format("issue({}const uint64 (&v)[{}], uint32 adds)", p, m.steps),
                   issue(m, m.registers, m.columns));
+}
+
+// The same by pieces of keys, and by P of another warpgroup.
+std::string issue_by_keys(const OutputMatrix& m) {
+  std::string pieces;
+  for (int piece = 0; piece < m.pieces; ++piece)
+    pieces += fmt::format("    if constexpr (kPiece == {}) {{\n{}    }}\n", piece,
+                          issue(m, m.registers, m.columns, piece * m.steps));
+  OutputMatrix of_another = m;
+  of_another.probabilities = {};
+  return "  template <int kPiece>\n" +
+         function(fmt::format("issue(const uint64 (&v)[{}], uint32 adds)", m.steps), pieces) + issue(of_another);
 }
 
 // The same piece by piece, each with the columns of V from its own first one on.
@@ -286,6 +320,13 @@ std::string pack(std::string_view registers, DType dtype, int count) {
     statement.line("cvt.rn.{0}x2.f32 %{1}, {2}{3}, {2}{4}", to_string(dtype), i, registers, 2 * i + 1, 2 * i);
   for (int i = 0; i < count; ++i) statement.out("=r", fmt::format("pairs[{}]", i));
   return function(fmt::format("pack(uint32 (&pairs)[{}])", count), statement.text());
+}
+
+std::string read_pairs(std::string_view registers, int count) {
+  Statement statement;
+  for (int i = 0; i < count; ++i) statement.line("mov.b32 %{}, {}{}", i, registers, i);
+  for (int i = 0; i < count; ++i) statement.out("=r", fmt::format("pairs[{}]", i));
+  return function(fmt::format("read(uint32 (&pairs)[{}])", count), statement.text());
 }
 
 std::string clear(std::string_view registers, int count) {
@@ -369,10 +410,10 @@ std::string store_transposed(std::string_view signature, std::string_view regist
 }  // namespace
 
 std::string render(const ScoreMatrix& m) {
-  std::string functions = fmt::format("  static constexpr int kColumns = {};\n", m.keys) +
-                          declare("f32", m.registers, m.keys / 2) +
-                          issue("issue", m.registers, m.dtype, m.keys, m.steps) + clear(m) + add(m) + hide(m) +
-                          maximum(m) + subtract(m) + exponentiate(m);
+  std::string functions =
+      fmt::format("  static constexpr int kColumns = {};\n", m.keys) + declare("f32", m.registers, m.keys / 2) +
+      (m.steps_of_piece > 0 ? issue_pieces(m) : issue("issue", m.registers, m.dtype, m.keys, m.steps)) + clear(m) +
+      add(m) + hide(m) + maximum(m) + subtract(m) + exponentiate(m);
   if (is_of_8_bits(m.dtype)) functions += multiply(m.registers, m.keys / 2);
   if (m.transforms) functions += transform(m.registers, m.keys);
   if (!m.probabilities.empty()) functions += exponentiate_and_drop(m);
@@ -392,23 +433,24 @@ std::string render(const ProbabilityMatrix& m) {
       statement.line("cvt.rn.{}x2.f32 {}{}, {}{}, {}{}", to_string(m.dtype), m.registers, i, m.scores, 2 * i + 1,
                      m.scores, 2 * i);
   }
-  return structure(m.type,
-                   declare("b32", m.registers, count) + function("keep()", m.scores.empty() ? "" : statement.text()));
+  return structure(m.type, declare("b32", m.registers, count) +
+                               function("keep()", m.scores.empty() ? "" : statement.text()) +
+                               (m.reads ? read_pairs(m.registers, count) : ""));
 }
 
 std::string render(const OutputMatrix& m) {
   const int count = count_of(m.columns);
   const bool apart = !m.apart.empty();
-  std::string products = declare("f32", m.registers, count) + issue(m);
+  std::string of_products = declare("f32", m.registers, count) + (m.pieces > 0 ? issue_by_keys(m) : issue(m));
   if (apart) {
     const int pieces = (m.columns + m.columns_apart - 1) / m.columns_apart;
-    products = fmt::format("  static constexpr int kPieces = {}, kColumnsOfPiece = {};\n", pieces, m.columns_apart) +
-               function("declare()", fmt::format("    asm volatile(\".reg .f32 {}<{}>, {}<{}>;\");\n", m.registers,
-                                                 count, m.apart, count_of(m.columns_apart))) +
-               issue_apart(m) + add_apart(m);
+    of_products = fmt::format("  static constexpr int kPieces = {}, kColumnsOfPiece = {};\n", pieces, m.columns_apart) +
+                  function("declare()", fmt::format("    asm volatile(\".reg .f32 {}<{}>, {}<{}>;\");\n", m.registers,
+                                                    count, m.apart, count_of(m.columns_apart))) +
+                  issue_apart(m) + add_apart(m);
   }
   return structure(m.type,
-                   products + multiply(m.registers, count) + pack(m.registers, m.packed, count / 2) +
+                   of_products + multiply(m.registers, count) + pack(m.registers, m.packed, count / 2) +
                        (m.reads || apart ? clear(m.registers, count) : "") + (m.reads ? read(m.registers, count) : "") +
                        (m.stores ? send("store(SmemAddress at)", "st.shared.v4.f32", "r", m.registers, count) : "") +
                        (m.adds ? send("add_to(float* at)", "red.global.add.v4.f32", "l", m.registers, count) : ""));

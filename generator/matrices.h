@@ -26,6 +26,8 @@ struct ScoreMatrix {
   bool transforms = false;      // each score, by what the compiler sees
   // The registers of P, where probabilities are dropped on their way there; empty: none are.
   std::string_view probabilities = {};
+  // Of a piece of the head dim, where keys come piece by piece and are multiplied so; 0: they come at once.
+  int steps_of_piece = 0;
 };
 std::string render(const ScoreMatrix& matrix);
 
@@ -36,6 +38,7 @@ struct ProbabilityMatrix {
   DType dtype;
   int keys;
   std::string_view scores = {};  // the registers that keep() makes them of; empty: they are there already
+  bool reads = false;            // into registers that the compiler sees
 };
 std::string render(const ProbabilityMatrix& matrix);
 
@@ -55,6 +58,8 @@ struct OutputMatrix {
   std::string_view apart = {};
   int columns_apart = 0;
   bool weighs = false;  // what is added has a factor
+  // Pieces of so many `steps` that values come in; then P of another warpgroup, in shared memory, is multiplied, too.
+  int pieces = 0;
 };
 std::string render(const OutputMatrix& matrix);
 
