@@ -18,6 +18,7 @@ struct Plan {
   struct {
     int q, k, v, out;
   } box_columns;
+  int box_keys_of_values = 0;  // hopper: of a box of v; 0: as of one of k
 };
 
 Plan make_plan(const Problem& problem, const Variant& variant);
@@ -40,6 +41,12 @@ Panels kv_panels_of(const Problem& problem, int head_dim);
 
 // Registers that a consumer thread of a hopper variant may have.
 int available_registers(const HopperVariant& variant);
+
+// Head dims above this need a kernel of their own, whose output is in the registers of two warpgroups.
+inline constexpr int kMostUsualHeadDim = 256;
+constexpr bool is_large(const Problem& problem) {
+  return problem.head_dim > kMostUsualHeadDim || problem.head_dim_v > kMostUsualHeadDim;
+}
 
 // Of queries of e4m3, whose rows are copied 16 bytes at a time.
 inline constexpr int kHeadDimStepOfE4m3 = 16;

@@ -173,13 +173,13 @@ void validate(const Problem& problem) {
   if (!generator::has_kernels(problem.dtype))
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("dtype: must be {}, was {}", generator::kernel_dtypes(), to_string(problem.dtype)));
-  const auto check = [](const char* name, int dim) {
-    if (dim < 8 || dim > 256 || dim % 8 != 0)
+  const auto check = [](const char* name, int dim, int largest) {
+    if (dim < 8 || dim > largest || dim % 8 != 0)
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}: must be a multiple of 8 from 8 to 256, was {}", name, dim));
+                  fmt::format("{}: must be a multiple of 8 from 8 to {}, was {}", name, largest, dim));
   };
-  check("head_dim", problem.head_dim);
-  check("head_dim_v", problem.head_dim_v);
+  check("head_dim", problem.head_dim, kLargestHeadDim);
+  check("head_dim_v", problem.head_dim_v, kLargestHeadDimV);
   if (problem.paged && !problem.ragged)
     throw Error(ErrorCode::invalid_argument,
                 "paged: must not be true without ragged, which says how long sequences are");

@@ -106,8 +106,8 @@ Source render_forward(const KernelSpec& spec, const Templates& templates) {
   Source source = named_source(spec.name(), "flashjit_forward");
   std::visit(
       [&](const auto& of_family) {
-        source.device_code = templates.flatten(
-            with_parts(template_of(of_family), spec.problem(), parts_for_attention(can_fetch(of_family))));
+        source.device_code = templates.flatten(with_parts(template_of(spec.problem(), of_family), spec.problem(),
+                                                          parts_for_attention(can_fetch(spec.problem(), of_family))));
         source.generated = kGenerated + render_functions(spec.problem()) +
                            without_comments(render_kernel(spec, of_family, source.entry));
       },

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "generator/plan.h"
 #include "generator/source.h"
 
 namespace flashjit::generator {
@@ -55,12 +56,14 @@ PlainKernel plain_kernel(const PlainText& text, int threads, std::size_t argumen
 // Whether a launch may begin while the one before it still runs (griddepcontrol, PTX ISA 7.8).
 inline bool can_overlap_launches(const Architecture& architecture) { return architecture.major >= 9; }
 // Whether a family's kernels can fetch blocks of tensors.
-constexpr bool can_fetch(const MmaVariant&) { return false; }
-// Not where warps share rows.
-constexpr bool can_fetch(const HopperVariant& variant) { return variant.block_q % 64 == 0; }
+constexpr bool can_fetch(const Problem&, const MmaVariant&) { return false; }
+// Not where warps share rows, and not beside large heads, which leave no room.
+constexpr bool can_fetch(const Problem& problem, const HopperVariant& variant) {
+  return variant.block_q % 64 == 0 && !is_large(problem);
+}
 // The template of a family's forward kernel.
-const char* template_of(const MmaVariant& variant);
-const char* template_of(const HopperVariant& variant);
+const char* template_of(const Problem& problem, const MmaVariant& variant);
+const char* template_of(const Problem& problem, const HopperVariant& variant);
 // What comes after it: Config, and the entry of this name. variant: the spec's.
 std::string render_kernel(const KernelSpec& spec, const MmaVariant& variant, std::string_view entry);
 std::string render_kernel(const KernelSpec& spec, const HopperVariant& variant, std::string_view entry);

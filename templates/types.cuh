@@ -22,6 +22,7 @@ enum class NamedBarrier : uint32 {
   tile_done = 1,        // by the warps that share its rows, before the next one's keys come
   first_turn = 1,       // of up to four warpgroups, one each
   first_warpgroup = 5,  // likewise
+  query_flipped = 1,    // for a negative scale, by the streams of large heads
   derivatives = 1,      // of the scores, by the warpgroups of a backward kernel
 };
 

@@ -18,7 +18,8 @@
 namespace flashjit::cli {
 namespace {
 
-constexpr int kHeadDimStep = 8, kLargestHeadDim = 256;
+constexpr int kHeadDimStep = 8;
+constexpr int kLargestOfAll = 256;  // of "all": that every target has
 
 const std::vector<std::string>& dtype_words() {
   static const std::vector<std::string> words = {"bf16", "f16"};
@@ -135,7 +136,7 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
 void add_dimension_options(CLI::App* subcommand, ProblemOptions& options) {
   add_dtype_option(subcommand, options.dtype, "Precision of q, k, v and the output");
   add_option(subcommand, "--head-dim", options.head_dim, "D",
-             "Head dimension, a multiple of 8 from 8 to 256; 192x128 is 192 for q and k and 128 for v");
+             "Head dimension, a multiple of 8 from 8 to 576, of v to 512; 192x128 is 192 for q and k and 128 for v");
 }
 
 CLI::Option* add_dtype_list(CLI::App* subcommand, ProblemLists& lists) {
@@ -165,25 +166,26 @@ Window parse_window(std::string_view name, std::string_view text) {
 }
 
 // Half of "192x128", or the whole of "64".
-int parse_head_dim(std::string_view name, std::string_view text, std::string_view item) {
+int parse_head_dim(std::string_view name, std::string_view text, std::string_view item, int largest) {
   int value = 0;
   const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), value);
   if (error != std::errc() || end != item.data() + item.size()) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: must be like 64, or 192x128 for 192 of q and k and 128 of v, was '{}'", name, text));
   }
-  if (value < kHeadDimStep || value > kLargestHeadDim || value % kHeadDimStep != 0) {
+  if (value < kHeadDimStep || value > largest || value % kHeadDimStep != 0) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: must be a multiple of {} from {} to {}, was {}{}", name, kHeadDimStep, kHeadDimStep,
-                            kLargestHeadDim, value, item == text ? "" : fmt::format(" in '{}'", text)));
+                            largest, value, item == text ? "" : fmt::format(" in '{}'", text)));
   }
   return value;
 }
 
 HeadDims parse_head_dim_pair(std::string_view name, std::string_view text) {
   const std::size_t cross = text.find('x');
-  const int head_dim = parse_head_dim(name, text, text.substr(0, cross));
-  return {head_dim, cross == std::string_view::npos ? head_dim : parse_head_dim(name, text, text.substr(cross + 1))};
+  const std::string_view of_v = cross == std::string_view::npos ? text : text.substr(cross + 1);
+  return {parse_head_dim(name, text, text.substr(0, cross), kLargestHeadDim),
+          parse_head_dim(name, text, of_v, kLargestHeadDimV)};
 }
 
 std::vector<std::string> split_parts(const std::string& variant) {
@@ -341,7 +343,7 @@ std::vector<DType> parse_dtypes(std::string_view name, std::string_view text) {
 std::vector<HeadDims> parse_head_dims(std::string_view name, std::string_view text) {
   std::vector<HeadDims> dims;
   if (text == "all") {
-    for (int d = kHeadDimStep; d <= kLargestHeadDim; d += kHeadDimStep) dims.push_back({d, d});
+    for (int d = kHeadDimStep; d <= kLargestOfAll; d += kHeadDimStep) dims.push_back({d, d});
     return dims;
   }
   for (const std::string& item : split_list(name, text)) dims.push_back(parse_head_dim_pair(name, item));

@@ -13,9 +13,8 @@
 #include "generator/arguments.h"
 #include "generator/family.h"
 #include "generator/features.h"
+#include "generator/kernels/hopper.h"
 #include "generator/matrices.h"
-#include "generator/plan.h"
-#include "generator/source_parts.h"
 #include "generator/stand_ins.h"
 #include "generator/tunables.h"
 #include "generator/variant_space.h"
@@ -69,22 +68,16 @@ constexpr auto kTunables = std::make_tuple(
 
 // --- The plan --------------------------------------------------------------------------------------------------------
 
-constexpr int kWarpgroupRows = 64;
-constexpr int kWarpgroupThreads = 128;
 constexpr int kMmaRows = 16;        // that the warps of a warpgroup share, where mma.sync multiplies them
 constexpr int kFmaRows[] = {4, 8};  // where FFMA does
 // Of the two warps that load for them, which are four where keys stand in pages.
 constexpr int kFeederThreads = 64, kPageFeederThreads = 128;
-constexpr int kElementBytes = 2;
 constexpr int kChunkBytes = 16;
 constexpr int kPlaceBytes = 64;              // where two tiles' sequences lie
 constexpr int kSplitBytes = 32;              // what two tiles have of their keys
 constexpr int kNoteBytes = 32;               // what the producer tells of listed blocks
-constexpr int kSwizzleBytes = 1024;          // after which the widest one repeats
 constexpr int kBarrierBytes = 256;           // the barriers of all rings and the next tile's number
 constexpr int kTransposedBarrierBytes = 64;  // and of that of transposed values
-
-int round_up(int bytes, int unit) { return (bytes + unit - 1) / unit * unit; }
 
 bool shares_rows(const HopperVariant& variant) { return variant.block_q <= kMmaRows; }
 bool uses_tensor_cores(const HopperVariant& variant) { return variant.block_q >= kMmaRows; }
@@ -459,6 +452,12 @@ constexpr DefaultRule kRules[] = {
     {256, 256, Mask::causal, "q128+", "hopper-q128-kv64-s2-qs1-half-2stage-ppgemm-rare-dynamic-split"},
     {256, 64, Mask::full, "q128+", "hopper-q128-kv64-s2-qs1-whole-2stage-ppgemm-rare-fixed-split"},
     {256, 64, Mask::causal, "q128+", "hopper-q128-kv64-s2-qs1-whole-2stage-ppgemm-rare-dynamic-split"},
+
+    // Large heads, by the probe of docs/kernels/large_heads.md: pairs of blocks share keys where these are many.
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q128+ kv2k+",
+     "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-cl2-rare-single-split", is_large},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+",
+     "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-rare-single-split", is_large},
 };
 
 // For results that depend on their row alone: at a head dim blocks of as many keys whatever the number of queries.
@@ -605,9 +604,14 @@ int blocks_at_once(const Problem& problem, const HopperVariant& variant, const P
   return shares_rows(variant) && fits ? 2 : 1;
 }
 
-std::string render_config(const Problem& problem, const HopperVariant& variant) {
-  ConfigText config(problem, can_fetch(variant));
+ConfigText config_of(const Problem& problem, const HopperVariant& variant) {
+  ConfigText config(problem, can_fetch(problem, variant));
   add_to(config, kTunables, variant);
+  return config;
+}
+
+std::string render_config(const Problem& problem, const HopperVariant& variant) {
+  ConfigText config = config_of(problem, variant);
   if (shares_rows(variant)) return config.text();
   config.use("Scores", kScoreType);
   if (variant.overlap == GemmSoftmax::three_stage) config.use("NextScores", kNextScoreType);
@@ -656,6 +660,7 @@ int available_registers(const HopperVariant& variant) {
 
 // In the order of memory: Q tiles, K ring, V ring, transposed V, output slot, P, what parts fetch, barriers.
 Plan make_plan(const Problem& problem, const HopperVariant& variant) {
+  if (is_large(problem)) return make_large_plan(problem, variant);
   const Panels panels = q_panels_of(problem);
   const Panels panels_k = kv_panels_of(problem, problem.head_dim), panels_v = kv_panels_of(problem, problem.head_dim_v);
   const int q_tiles = round_up(variant.q_stages * variant.block_q * panels.row_bytes(), kSwizzleBytes);
@@ -665,7 +670,7 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   const int probabilities =
       variant.probabilities == ProbabilitySource::shared ? variant.block_q * variant.block_kv * kElementBytes : 0;
   const int fetched_row = variant.block_kv * kElementBytes + kChunkBytes;  // no two in the same banks
-  const int fetched = is_fetched(problem) && can_fetch(variant) ? variant.block_q * fetched_row : 0;
+  const int fetched = is_fetched(problem) && can_fetch(problem, variant) ? variant.block_q * fetched_row : 0;
   Plan plan{};
   plan.threads = kWarpgroupThreads * warpgroups(variant) + producer_threads(problem, variant);
   plan.smem_bytes = q_tiles + std::max(rings, parts_bytes(problem, variant)) + output_bytes(problem, variant) +
@@ -696,6 +701,7 @@ bool has_hopper_kernels(const Architecture& architecture) noexcept { return arch
 std::string why_illegal(const Problem& problem, const HopperVariant& variant, const Architecture& architecture) {
   if (!has_hopper_kernels(architecture))
     return must("architecture of the hopper family", kArchitecture, architecture.name);
+  if (is_large(problem)) return why_illegal_large(problem, variant, architecture);
   if (std::string why = why_no_block_q(variant); !why.empty()) return why;
   if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
   if (shares_rows(variant)) {
@@ -714,6 +720,7 @@ std::span<const DefaultRule> hopper_invariant_rules() { return kInvariantRules; 
 
 std::vector<Candidate> hopper_candidates(const Problem& problem, const Architecture& architecture) {
   if (!has_hopper_kernels(architecture)) return {};
+  if (is_large(problem)) return large_candidates(problem);
   Candidates candidates(problem, architecture);
   for (const char* tile : kTiles)
     for (const char* scheme : kSchemes) candidates.add_stored(tile, scheme);
@@ -734,13 +741,15 @@ std::vector<Candidate> hopper_candidates(const Problem& problem, const Architect
   return std::move(candidates.list);
 }
 
-const char* template_of(const HopperVariant& variant) {
+const char* template_of(const Problem& problem, const HopperVariant& variant) {
+  if (is_large(problem)) return "kernels/hopper_large.cuh";
   return serves_ablation(variant) ? "kernels/hopper_ablation.cuh"
          : shares_rows(variant)   ? "kernels/hopper_decode.cuh"
                                   : "kernels/hopper_forward.cuh";
 }
 
 std::string render_kernel(const KernelSpec& spec, const HopperVariant& variant, std::string_view entry) {
+  if (is_large(spec.problem())) return render_large_kernel(spec, variant, entry, config_of(spec.problem(), variant));
   const Plan& plan = spec.plan();
   const std::string cluster = variant.cluster == 1 ? "" : fmt::format(" __cluster_dims__({}, 1, 1)", variant.cluster);
   return render_arguments("HopperArguments", spec.problem(), variant.split_kv) +

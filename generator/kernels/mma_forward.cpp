@@ -284,7 +284,7 @@ std::vector<Candidate> mma_candidates(const Problem& problem, const Architecture
   return candidates;
 }
 
-const char* template_of(const MmaVariant&) { return "kernels/mma_forward.cuh"; }
+const char* template_of(const Problem&, const MmaVariant&) { return "kernels/mma_forward.cuh"; }
 
 std::string render_kernel(const KernelSpec& spec, const MmaVariant& variant, std::string_view entry) {
   const Plan& plan = spec.plan();

@@ -13,12 +13,15 @@
 
 namespace flashjit {
 
+// Head dims of q and k, and of v. Those above 256 are for sm_90a, forward, without pages, e4m3 and keys that are split.
+inline constexpr int kLargestHeadDim = 576, kLargestHeadDimV = 512;
+
 // Everything that changes the generated source apart from the tuning. Batch, lengths, strides, head counts and the
 // scale are not here: they are launch arguments, and a new value of them never compiles anything.
 struct Problem {
   DType dtype = DType::bf16;  // f16 or bf16: of the output, q, k and v, but see e4m3; sums are kept in f32
-  int head_dim = 128;         // of q and k: a multiple of 8 from 8 to 256
-  int head_dim_v = 128;       // of v and the output: likewise
+  int head_dim = 128;         // of q and k: a multiple of 8 from 8 to kLargestHeadDim
+  int head_dim_v = 128;       // of v and the output: a multiple of 8 from 8 to kLargestHeadDimV
   // Features, each compiled in where it is true; where it is not it costs nothing.
   bool causal = false;   // aligned bottom-right: query i sees the keys up to i + seqlen_kv - seqlen_q
   bool window = false;   // query i sees keys around i + seqlen_kv - seqlen_q; how many is a launch argument

@@ -561,7 +561,7 @@ def _prepare(dtype: Any, head_dim: int, head_dim_v: int | None, device: int, eng
              **features: bool) -> None:
     dim, dim_v = _to_int("head_dim", head_dim), head_dim if head_dim_v is None else head_dim_v
     if (dim_v := _to_int("head_dim_v", dim_v)) == 0:  # which would stand for head_dim in the library
-        raise InvalidArgument("head_dim_v: must be a multiple of 8 from 8 to 256, or None for head_dim, was 0")
+        raise InvalidArgument("head_dim_v: must be a multiple of 8 from 8 to 512, or None for head_dim, was 0")
     flags = _flags(features)
     functions = (_arrays.export_function("score", to_function(Score, score), 0),
                  _arrays.export_function("mask", to_function(Mask, mask), 0))

@@ -176,6 +176,11 @@ BackwardCall validate_backward(const GivenGradients& given) {
   BackwardCall call{validate_inputs(given.q, given.k, given.v, given.opts), given, {}, 0, {}};
   if (call.forward.problem.e4m3)
     throw Error(ErrorCode::unsupported, "k: must not be e4m3, which has no backward kernels yet");
+  for (const auto& [name, tensor] : {std::pair{"q", &given.q}, {"v", &given.v}})
+    if (const std::int64_t dim = tensor->shape[head_dim_dim]; dim > generator::kMostUsualHeadDim)
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("{}: head_dim must be at most {}, larger ones have no backward kernels yet, was {}", name,
+                              generator::kMostUsualHeadDim, dim));
   call.forward.problem = generator::backward_problem(call.forward.problem);
   const Dims out = call.forward.out_shape();
   Operands& operands = call.forward.operands;

@@ -39,7 +39,9 @@ TensorMapBoxes tensor_map_boxes(const ForwardCall& call, const HopperVariant& va
                                          : variant.block_kv / variant.cluster;
   return {.q = {.columns = plan.box_columns.q, .heads = heads, .rows = variant.block_q / heads},
           .k = {.columns = plan.box_columns.k, .heads = 1, .rows = kv_rows},
-          .v = {.columns = plan.box_columns.v, .heads = 1, .rows = kv_rows},
+          .v = {.columns = plan.box_columns.v,
+                .heads = 1,
+                .rows = plan.box_keys_of_values > 0 ? plan.box_keys_of_values : kv_rows},
           .out = {.columns = plan.box_columns.out, .heads = heads, .rows = kStoreRows / heads}};
 }
 

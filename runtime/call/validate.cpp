@@ -24,7 +24,6 @@ namespace {
 constexpr std::int64_t kMaxTiles = (std::int64_t{1} << 31) - 1;
 constexpr int kSmallestBlockQ = 16;
 constexpr int kHeadDimStep = 8;
-constexpr int kMaxHeadDim = 256;
 
 void check_dtype(const char* name, const Tensor& tensor, DType wanted) {
   if (tensor.dtype == wanted) return;
@@ -44,11 +43,11 @@ void check_dtypes(const Tensor& q, const Tensor& k, const Tensor& v) {
   }
 }
 
-void check_head_dim(const char* name, const Tensor& tensor, DType q_dtype) {
+void check_head_dim(const char* name, const Tensor& tensor, int largest, DType q_dtype) {
   const std::int64_t head_dim = tensor.shape[head_dim_dim];
   const int step = q_dtype == DType::e4m3 ? generator::kHeadDimStepOfE4m3 : kHeadDimStep;
-  if (head_dim < step || head_dim > kMaxHeadDim || head_dim % step != 0)
-    reject("{}: head_dim must be a multiple of {} from {} to {}{}, was {}", name, step, step, kMaxHeadDim,
+  if (head_dim < step || head_dim > largest || head_dim % step != 0)
+    reject("{}: head_dim must be a multiple of {} from {} to {}{}, was {}", name, step, step, largest,
            step == kHeadDimStep ? "" : " beside q of e4m3", head_dim);
 }
 
@@ -379,9 +378,9 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   check_shape("q", q, kRowsRules);
   check_shape("k", k, kRowsRules);
   check_shape("v", v, kRowsRules);
-  check_head_dim("q", q, q.dtype);
+  check_head_dim("q", q, kLargestHeadDim, q.dtype);
   require_size("k", k, kRowsRules, head_dim_dim, q.shape[head_dim_dim], "q");
-  check_head_dim("v", v, q.dtype);
+  check_head_dim("v", v, kLargestHeadDimV, q.dtype);
   if (!is_ragged(opts)) require_size("k", k, kRowsRules, batch_dim, q.shape[batch_dim], "q");
   require_size("v", v, kRowsRules, batch_dim, k.shape[batch_dim], is_ragged(opts) ? "k" : "q");
   require_size("v", v, kRowsRules, seqlen_dim, k.shape[seqlen_dim], "k");

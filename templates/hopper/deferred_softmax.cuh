@@ -78,9 +78,19 @@ struct DeferredSoftmax : SoftmaxRows<1, Range> {
     return raised;
   }
 
+  // To maxima that another warp has raised; what was summed here before must be multiplied by the factors.
+  __device__ __forceinline__ void follow(const float (&by)[2]) {
+    sum[0][0] *= by[0], sum[0][1] *= by[1];
+    limit = any_far() ? -infinity() : kUsualLimit;
+  }
+
   __device__ __forceinline__ void take_next_exactly() { limit = -infinity(); }
   // Whether the next block can only be taken by take_block().
   __device__ __forceinline__ bool takes_exactly() const { return ptx::shfl_first(__float_as_int(limit)) < 0; }
+
+  __device__ __forceinline__ void add(const float (&block_sum)[2]) {
+    sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
+  }
 
   // A block against the maximum as it is. False where that is too low for some row of the warp, or too far from 0: then
   // nothing is summed, and the scores are lost. NaN counts as too low.
@@ -172,9 +182,6 @@ struct DeferredSoftmax : SoftmaxRows<1, Range> {
   __device__ __forceinline__ bool leave(const float (&block_sum)[2]) {
     if constexpr (kHasLittleRoom) outgrown[0] = block_sum[0], outgrown[1] = block_sum[1];
     return false;
-  }
-  __device__ __forceinline__ void add(const float (&block_sum)[2]) {
-    sum[0][0] += block_sum[0], sum[0][1] += block_sum[1];
   }
 
   // True when a row of the warp is far from 0.

@@ -24,6 +24,13 @@ __device__ __forceinline__ void wgmma_wait_group() {
 // inner one whatever it was told.
 __device__ __forceinline__ void no_instruction() { asm volatile(""); }
 
+// No instruction. The compiler does not know what x is behind it, so that sums with it are made where they are used and
+// not kept in registers through a loop.
+__device__ __forceinline__ uint64 made_here(uint64 x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}
+
 // setmaxnreg.inc.sync.aligned.u32 n;   n registers for every thread of the warpgroup, waits until there are so many:
 //                                                                                            PTX ISA 8.0, sm_90a
 template <int kRegisters>

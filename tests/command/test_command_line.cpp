@@ -203,8 +203,8 @@ TEST_CASE("one problem is no list, and wrong words are refused by all subcommand
     CHECK(mentions(refusal(fmt::format("{} --mask casual", subcommand)),
                    "--mask: must be full or causal, was 'casual'; did you mean 'causal'?"));
     CHECK(mentions(refusal(fmt::format("{} --head-dim 12", subcommand)),
-                   "--head-dim: must be a multiple of 8 from 8 to 256, was 12"));
-    CHECK(mentions(refusal(fmt::format("{} --head-dim 64x264", subcommand)), "from 8 to 256, was 264 in '64x264'"));
+                   "--head-dim: must be a multiple of 8 from 8 to 576, was 12"));
+    CHECK(mentions(refusal(fmt::format("{} --head-dim 64x520", subcommand)), "from 8 to 512, was 520 in '64x520'"));
     for (const char* dims : {"64abc", "64x", "x64", "64x64x64", "1e2", "99999999999"})
       CHECK(mentions(
           refusal(fmt::format("{} --head-dim {}", subcommand, dims)),
@@ -251,7 +251,7 @@ TEST_CASE("numbers that are empty, half a number, negative or too large are refu
                  "--scale: must be a finite number that f32 can hold, such as 0.125, was '1,5'"));
   for (const char* text : {"1e-50", "1e39", "inf", "nan", "0x1"})
     CHECK(mentions(refusal(fmt::format("attend q k v -o o --scale {}", text)), "a finite number that f32 can hold"));
-  CHECK(mentions(refusal("render --arch sm_90a --head-dim 0x40"), "from 8 to 256, was 0 in '0x40'"));
+  CHECK(mentions(refusal("render --arch sm_90a --head-dim 0x40"), "from 8 to 576, was 0 in '0x40'"));
   CHECK(mentions(refusal("compile --arch ''"), "--arch: must not be empty"));
   CHECK(mentions(refusal("cache inspect ''"), "ENTRY: must not be empty"));
 }

@@ -787,7 +787,7 @@ TEST_CASE("what is prepared is checked") {
   CHECK(last_error().find("device: ") == 0);
   problem.head_dim = 12;
   CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
-  CHECK(last_error() == "head_dim: must be a multiple of 8 from 8 to 256, was 12");
+  CHECK(last_error() == "head_dim: must be a multiple of 8 from 8 to 576, was 12");
   problem.dtype = {kDLInt, 32, 1};
   CHECK(flashjit_prepare(engine.get(), &problem, -1) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "dtype: must be f16 or bf16, was i32");

@@ -160,7 +160,7 @@ TEST_CASE("the problem of options has a window of any size, and none where all k
 TEST_CASE("the problem of options is a legal one") {
   std::string message;
   CHECK(code_of([] { problem_of(DType::bf16, 12, 64, {}); }, &message) == ErrorCode::invalid_argument);
-  CHECK(message == "head_dim: must be a multiple of 8 from 8 to 256, was 12");
+  CHECK(message == "head_dim: must be a multiple of 8 from 8 to 576, was 12");
   CHECK(code_of([] { problem_of(DType::f32, 64, 64, {}); }) == ErrorCode::invalid_argument);
 }
 

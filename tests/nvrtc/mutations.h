@@ -5,6 +5,7 @@
 #include "tests/nvrtc/mutations/decode.h"
 #include "tests/nvrtc/mutations/dropout.h"
 #include "tests/nvrtc/mutations/functions.h"
+#include "tests/nvrtc/mutations/large_heads.h"
 #include "tests/nvrtc/mutations/mma.h"
 #include "tests/nvrtc/mutations/pipeline.h"
 #include "tests/nvrtc/mutations/ragged.h"
@@ -20,8 +21,8 @@
 namespace flashjit::tests {
 
 inline const std::vector<Mutation>* const kAllMutations[] = {
-    &kRingFaults,   &kWaitFaults,  &kCopyFaults,   &kWgmmaFaults,  &kFenceFaults, &kRoleFaults, &kOutputFaults,
-    &kWindowFaults, &kScoreFaults, &kSinkFaults,   &kChunkFaults,  &kMmaFaults,   &kTextFaults, &kDropoutFaults,
-    &kRaggedFaults, &kSplitFaults, &kDecodeFaults, &kStoredFaults, &kFmaFaults};
+    &kRingFaults,   &kWaitFaults,  &kCopyFaults,   &kWgmmaFaults,  &kFenceFaults, &kRoleFaults,     &kOutputFaults,
+    &kWindowFaults, &kScoreFaults, &kSinkFaults,   &kChunkFaults,  &kMmaFaults,   &kTextFaults,     &kDropoutFaults,
+    &kRaggedFaults, &kSplitFaults, &kDecodeFaults, &kStoredFaults, &kFmaFaults,   &kLargeHeadFaults};
 
 }  // namespace flashjit::tests

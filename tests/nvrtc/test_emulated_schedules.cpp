@@ -7,6 +7,7 @@
 #include "cli/io/problem_options.h"
 #include "cli/verify/cases.h"
 #include "cli/verify/schedules.h"
+#include "generator/plan.h"
 #include "runtime/support/parallel.h"
 #include "tests/support/feature.h"
 #include "tests/support/kept_kernels.h"
@@ -19,6 +20,7 @@ namespace {
 struct Way {
   const char *architecture, *variant;
   bool clustered = false, reads_e4m3 = false, multiplies_e4m3 = false;
+  int head_dim = 16;
 };
 constexpr Way kWays[] = {
     {"sm_89", "mma-q64-kv32-k2-v2", false, false, true},
@@ -30,6 +32,8 @@ constexpr Way kWays[] = {
     {"sm_90a", "hopper-q64-kv32-qs2-whole-cl2-fixed-ppoff-fused", true},
     {"sm_90a", "hopper-q16-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv", false, true},
     {"sm_90a", "hopper-q8-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv"},
+    {"sm_90a", "hopper-q64-kv64-s1-ppoff-rare-dynamic", false, false, false, 264},
+    {"sm_90a", "hopper-q64-kv64-s1-ppoff-cl2-always-fixed", true, false, false, 264},
 };
 
 struct Scheduled {
@@ -43,8 +47,8 @@ void complete(Problem& problem) {
   problem.documents = &tests::any_function(generator::FunctionKind::documents);
 }
 
-std::vector<Problem> each_feature_and_all() {
-  const Problem plain{.dtype = DType::bf16, .head_dim = 16, .head_dim_v = 16};
+std::vector<Problem> each_feature_and_all(int head_dim) {
+  const Problem plain{.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim};
   std::vector<Problem> problems;
   Problem all = plain;
   for (const generator::FeatureRow& row : generator::features()) {
@@ -64,7 +68,8 @@ std::vector<Problem> each_feature_and_all() {
 std::vector<Scheduled> all_ways() {
   std::vector<Scheduled> all;
   for (const Way& way : kWays)
-    for (Problem problem : each_feature_and_all()) {
+    for (Problem problem : each_feature_and_all(way.head_dim)) {
+      if (generator::is_large(problem)) problem.paged = false;  // refused
       if (problem.e4m3_queries && !way.multiplies_e4m3) continue;
       if (!way.reads_e4m3 && !problem.e4m3_queries) problem.e4m3 = problem.token_scales = false;
       if (!way.clustered || !(problem.block_mask || problem.ragged)) all.push_back({problem, way});  // refused

@@ -2,9 +2,12 @@
 // The defaults of all head dims: many kernels. With one NVRTC only.
 #include <doctest/doctest.h>
 
+#include <utility>
 #include <vector>
 
+#include "generator/features.h"
 #include "tests/nvrtc/kernel_jobs.h"
+#include "tests/support/feature.h"
 #include "tests/support/sample.h"
 
 using namespace flashjit;
@@ -29,6 +32,25 @@ TEST_CASE("the defaults of every head dim compile for the H200 without spills") 
   add_defaults(engine, problem_of(40, 200, true), "sm_90a", jobs);
   add_defaults(engine, problem_of(256, 32, true), "sm_90a", jobs);
   add_defaults(engine, problem_of(16, 256, true), "sm_90a", jobs);
+  expect_clean(engine, sample(jobs));
+}
+
+TEST_CASE("so do those of large heads, with each feature and each variant") {
+  Engine engine = make_engine();
+  std::vector<Job> jobs;
+  for (int head_dim = 264; head_dim <= 512; head_dim += 8)
+    add_defaults(engine, problem_of(head_dim, head_dim, head_dim % 16 == 0), "sm_90a", jobs);
+  for (const auto& [head_dim, head_dim_v] : {std::pair{576, 512}, {512, 64}, {64, 512}, {8, 264}, {272, 8}})
+    add_defaults(engine, problem_of(head_dim, head_dim_v, true, DType::f16), "sm_90a", jobs);
+  for (const generator::FeatureRow& row : generator::features()) {
+    Problem problem = problem_of(512, 512, true);
+    flashjit::tests::ask(problem, row);
+    if (problem.prefix) problem.causal = false;
+    if (!problem.paged && !problem.e4m3) add_defaults(engine, problem, "sm_90a", jobs);
+  }
+  for (const bool causal : {false, true})
+    for (const Variant& variant : engine.variants(problem_of(512, 512, causal), "sm_90a"))
+      jobs.push_back({problem_of(512, 512, causal), variant, "sm_90a"});
   expect_clean(engine, sample(jobs));
 }
 

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Head dims above 256 on Hopper.
+#include <doctest/doctest.h>
+
+#include <utility>
+#include <vector>
+
+#include "generator/features.h"
+#include "tests/gpu/hopper_case.h"
+#include "tests/support/feature.h"
+#include "tests/support/same_bytes.h"
+
+using namespace flashjit;
+using tests::AttentionCase;
+using tests::shared_engine;
+using tests::Sizes;
+
+namespace {
+
+Problem problem_of(int head_dim, int head_dim_v, bool causal = false, DType dtype = DType::bf16) {
+  return {.dtype = dtype, .head_dim = head_dim, .head_dim_v = head_dim_v, .causal = causal};
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("sanitizer");
+
+TEST_CASE("large heads, alone and in pairs, on lengths that end within a block") {
+  if (!tests::has_hopper()) return;
+  for (const bool causal : {false, true})
+    tests::verify_variants(problem_of(264, 512, causal), {{1, 70, 200, 2, 1}, {1, 65, 65, 1, 1}});
+}
+
+TEST_SUITE_END();
+TEST_SUITE_BEGIN("large heads");
+
+TEST_CASE("every head dim") {
+  if (!tests::has_hopper()) return;
+  for (int head_dim = 264; head_dim <= kLargestHeadDimV; head_dim += 8)
+    tests::verify_variants(
+        problem_of(head_dim, head_dim, head_dim % 16 == 0, head_dim % 24 == 0 ? DType::f16 : DType::bf16),
+        {{1, 150, 330, 2, 1}});
+}
+
+TEST_CASE("head dims of v that differ, and those of keys up to 576") {
+  if (!tests::has_hopper()) return;
+  for (const auto& [head_dim, head_dim_v] :
+       {std::pair{576, 512}, {512, 256}, {8, 264}, {24, 512}, {264, 8}, {520, 136}})
+    for (const bool causal : {false, true})
+      tests::verify_variants(problem_of(head_dim, head_dim_v, causal), {{2, 90, 300, 4, 2}, {1, 1, 1000, 8, 1}});
+}
+
+TEST_CASE("lengths around the edges of blocks and of pairs of them") {
+  if (!tests::has_hopper()) return;
+  std::vector<cli::CaseShape> shapes;
+  for (const std::int64_t keys : {1, 63, 64, 65, 127, 128, 129, 191, 193, 1000, 4100})
+    for (const std::int64_t queries : {1, 63, 65, 129, 300}) shapes.push_back({1, queries, keys, 2, 1});
+  for (const bool causal : {false, true}) tests::verify_variants(problem_of(512, 512, causal), shapes);
+}
+
+TEST_CASE("each feature") {
+  if (!tests::has_hopper()) return;
+  for (const generator::FeatureRow& row : generator::features()) {
+    Problem problem = problem_of(512, 512);
+    tests::ask(problem, row);
+    if (problem.paged || problem.e4m3 || problem.block_mask) continue;
+    for (const bool causal : {false, true}) {
+      problem.causal = causal && !problem.prefix;
+      const cli::VerifyCase c(problem, {2, 300, 700, 4, 2}, tests::test_device().ordinal, tests::options_for(problem));
+      for (const Variant& variant : shared_engine().variants(problem, tests::kHopper)) {
+        CAPTURE(to_string(problem));
+        CAPTURE(to_string(variant));
+        CHECK(c.problem_with(shared_engine(), variant) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("many tiles, whose bits are those of every run") {
+  if (!tests::has_hopper()) return;
+  const Problem problem = problem_of(512, 512, true);
+  const AttentionCase c(Sizes{4, 2048, 2048, 4, 2, 512, 512});
+  for (const Variant& variant : shared_engine().variants(problem, tests::kHopper)) {
+    CAPTURE(to_string(variant));
+    AttentionOptions opts;
+    opts.causal = true;
+    opts.variant = variant;
+    HostTensor first;
+    for (int run = 0; run < 20; ++run) {
+      const DeviceTensor out = c.poisoned_out(), lse = c.poisoned_lse();
+      opts.lse = lse.view();
+      shared_engine().attention(c.q, c.k, c.v, out, opts);
+      const HostTensor now = HostTensor::from_device(out);
+      if (run == 0) {
+        first = now;
+        c.check_out_and_lse(out, lse, opts);
+      }
+      CHECK(tests::same_bytes(now, first));
+    }
+  }
+}
+
+TEST_SUITE_END();

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Head dims above 256: which variants there are, what is refused, and the plan.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <utility>
+
+#include "flashjit/backward.h"
+#include "flashjit/error.h"
+#include "generator/family.h"
+#include "generator/plan.h"
+#include "generator/variant_space.h"
+
+using namespace flashjit;
+using namespace flashjit::generator;
+
+namespace {
+
+const Architecture& sm_90a() { return find_architecture("sm_90a"); }
+
+constexpr const char* kPlain = "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-ws-pregs-cl1-rare-dynamic-natural-split";
+
+Problem problem_of(int head_dim, int head_dim_v, bool causal = false) {
+  return {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim_v, .causal = causal};
+}
+
+template <class Call>
+std::string refusal(Call call, ErrorCode code = ErrorCode::unsupported) {
+  try {
+    call();
+  } catch (const Error& error) {
+    CHECK(error.code() == code);
+    return error.what();
+  }
+  return "";
+}
+
+std::string why_no_default(const Problem& problem, const char* architecture = "sm_90a") {
+  return refusal([&] { default_variant(problem, find_architecture(architecture), ShapeBucket{}); });
+}
+
+bool ends(const std::string& text, const std::string& part) { return text.ends_with(part); }
+
+}  // namespace
+
+TEST_CASE("every pair of large head dims has defaults on sm_90a that fit, and none without TMA") {
+  for (int head_dim = 8; head_dim <= kLargestHeadDim; head_dim += 8)
+    for (int head_dim_v = 8; head_dim_v <= kLargestHeadDimV; head_dim_v += 8) {
+      const Problem problem = problem_of(head_dim, head_dim_v, head_dim % 16 == 0);
+      if (!is_large(problem)) continue;
+      for (const Variant& variant : default_variants(problem, sm_90a())) {
+        const Plan plan = make_plan(problem, variant);
+        CHECK(why_illegal(problem, variant, sm_90a()) == "");
+        CHECK(plan.smem_bytes <= sm_90a().smem_per_block);
+        CHECK(plan.threads == 384);
+        CHECK(plan.registers <= 232);
+      }
+    }
+}
+
+TEST_CASE("few keys have blocks alone, many have pairs that share them, and listed ones never") {
+  const auto cluster_of = [](const Problem& problem, const char* bucket) {
+    return std::get<HopperVariant>(default_variant(problem, sm_90a(), parse_shape_bucket(bucket))).cluster;
+  };
+  Problem problem = problem_of(512, 512);
+  CHECK(cluster_of(problem, "q16-kvmore-w4") == 1);
+  CHECK(cluster_of(problem, "qmore-kv1k-wmore") == 1);
+  CHECK(cluster_of(problem, "qmore-kv2k-w4") == 2);
+  problem.ragged = true;
+  CHECK(cluster_of(problem, "qmore-kv2k-w4") == 1);
+}
+
+TEST_CASE("most choices are made") {
+  const Problem problem = problem_of(512, 512);
+  CHECK(why_illegal(problem, parse_variant(kPlain), sm_90a()) == "");
+  for (const auto& [part, message] : {std::pair{"q128", "block_q must be 64"},
+                                      {"kv128", "block_kv must be 64"},
+                                      {"s2", "stages must be 1"},
+                                      {"qs2", "q_stages must be 1"},
+                                      {"whole", "output must be oquery"},
+                                      {"serial", "overlap must be 2stage"},
+                                      {"ppgemm", "ping_pong must be ppoff"},
+                                      {"nows", "warp_specialized must be ws"},
+                                      {"psmem", "probabilities must be pregs"},
+                                      {"cl4", "cluster must be 1 or 2"},
+                                      {"lazy", "rescale must be always or rare"},
+                                      {"fused", "boundary must be split"},
+                                      {"splitkv", "split_kv must be wholekv"}}) {
+    CAPTURE(part);
+    const std::string why = why_illegal(problem, parse_variant(part, parse_variant(kPlain)), sm_90a());
+    CHECK(why.starts_with("variant: " + std::string(message) + " for head dims above 256, was "));
+  }
+  CHECK(why_illegal(problem, parse_variant("cl2", parse_variant(kPlain)), sm_90a()) ==
+        "variant: scheduler must be single or fixed with cl2, was dynamic");
+  CHECK(!why_illegal(problem, parse_variant("mma"), sm_90a()).empty());
+  CHECK(!why_illegal(problem_of(256, 256), parse_variant(kPlain), sm_90a()).empty() ==
+        why_illegal(problem_of(256, 256), parse_variant(kPlain), sm_90a()).starts_with("variant: "));
+}
+
+TEST_CASE("what large heads do not have is refused by its name") {
+  Problem problem = problem_of(512, 64);
+  CHECK(ends(why_no_default(problem, "sm_80"), ": head dims above 256 need the hopper family, of sm_90a"));
+  CHECK(ends(why_no_default(problem, "sm_100a"), ": head dims above 256 need the hopper family, of sm_90a"));
+  problem.ragged = problem.paged = true;
+  CHECK(ends(why_no_default(problem), ": keys in pages need head dims up to 256"));
+  problem.paged = false, problem.e4m3 = true;
+  CHECK(ends(why_no_default(problem), ": keys and values of e4m3 need head dims up to 256"));
+  problem = problem_of(64, 264);
+  CHECK(ends(refusal([&] { invariant_variant(problem, sm_90a(), ShapeBucket{}, true); }),
+             ": fixed_split_size needs head dims up to 256"));
+  CHECK(refusal([&] { validate(BackwardProblem{.attention = problem}); }) ==
+        "head_dim_v: must be at most 256, larger ones have no backward kernels yet, was 264");
+}
+
+TEST_CASE("a stream's values and output end where its columns do") {
+  const auto plan_of = [](int head_dim, int head_dim_v) {
+    return make_plan(problem_of(head_dim, head_dim_v), parse_variant(kPlain));
+  };
+  struct Row {
+    int head_dim_v, value_columns, value_keys, store_columns;
+  };
+  for (const Row& row : {Row{512, 64, 16, 64},
+                         {384, 64, 16, 64},
+                         {320, 64, 16, 32},
+                         {264, 64, 16, 16},
+                         {256, 64, 32, 64},
+                         {128, 64, 64, 64},
+                         {32, 16, 64, 16}}) {
+    CAPTURE(row.head_dim_v);
+    const Plan plan = plan_of(512, row.head_dim_v);
+    CHECK(plan.box_columns.q == 64);
+    CHECK(plan.box_columns.k == 64);
+    CHECK(plan.box_columns.v == row.value_columns);
+    CHECK(plan.box_columns.out == row.store_columns);
+    CHECK(plan.box_keys_of_values == row.value_keys);
+  }
+  CHECK(plan_of(512, 512).smem_bytes == 65536 + 2 * 8192 + 2 * 9 * 8192 + 2 * 512 + 1024);
+}
+
+TEST_CASE("worth trying are blocks alone and in pairs, with every scheduler that they may have") {
+  for (const bool causal : {false, true}) {
+    const Problem problem = problem_of(512, 512, causal);
+    int alone = 0, pairs = 0;
+    for (const Variant& variant : legal_variants(problem, sm_90a())) {
+      const HopperVariant& hopper = std::get<HopperVariant>(variant);
+      CHECK(hopper.order == order_for(problem));
+      (hopper.cluster == 1 ? alone : pairs) += 1;
+    }
+    CHECK(alone >= 3);
+    CHECK(pairs == 2);
+  }
+}

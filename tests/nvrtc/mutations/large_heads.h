@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults of large heads: of the pieces that keys and values come in, of the two streams, and of what they send each
+// other.
+#pragma once
+
+#include "tests/nvrtc/mutations/mutation.h"
+
+namespace flashjit::tests {
+
+// Four blocks of keys, so that each stream has two; scores that jump, so that maxima rise from block to block.
+inline constexpr Setting kLarge{.variant = "hopper-q64-kv64-s1-ppoff-rare-fixed",
+                                .head_dim = 264,
+                                .softmax_scale = 0.5f,
+                                .dtype = DType::bf16,
+                                .seqlen_kv = 240};
+inline constexpr Setting kLargeCausal = with_causal(kLarge);
+inline constexpr Setting kLargeNegative = [] {
+  Setting setting = kLarge;
+  setting.softmax_scale = -0.5f;
+  return setting;
+}();
+inline constexpr Setting kLargeCluster = [] {
+  Setting setting = kLarge;
+  setting.variant = "hopper-q64-kv64-s1-ppoff-cl2-rare-fixed";
+  return setting;
+}();
+inline constexpr Setting kLargeRagged = [] {
+  Setting setting = kLarge;
+  setting.ragged = true;
+  return setting;
+}();
+
+inline const std::vector<Mutation> kLargeHeadFaults = {
+    // --- What streams send each other
+    {.name = "P is sent without a fence",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "    ptx::fence_proxy_async();\n    end_sending();",
+     .replacement = "    end_sending();",
+     .kinds = {missing_proxy_fence, race}},
+    {.name = "sums are written before the other stream has read P",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "    outgoing.wait_empty();\n",
+     .replacement = "",
+     .kinds = {race}},
+    {.name = "P is used before it is there",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "    incoming.wait_full();\n    take_maxima();",
+     .replacement = "    take_maxima();",
+     .kinds = {race, unwritten_shared, mbarrier_phase}},
+    {.name = "P is given back while it is multiplied",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "    ptx::wgmma_wait_group<0>();\n    if (!issued) return;",
+     .replacement = "    if (!issued) return;",
+     .kinds = {race, register_in_flight, mbarrier_phase}},
+    {.name = "P is never given back",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "    pieces.give_back(Shape::kValuePieces);\n    incoming.release(ptx::elect());",
+     .replacement = "    pieces.give_back(Shape::kValuePieces);",
+     .kinds = {race, mbarrier_phase, deadlock}},
+    {.name = "a stream multiplies its own P for the other's",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "p(PTile::k_major(in_block(incoming.slot())))",
+     .replacement = "p(PTile::k_major(in_block(outgoing.slot())))",
+     .kinds = {race, unwritten_shared}},
+    {.name = "maxima do not go with P",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "softmax.maximum[0][h], raised ? softmax.factor[h] : 1.0f);",
+     .replacement = "0.0f, raised ? softmax.factor[h] : 1.0f);"},
+    {.name = "what maxima rose by does not go with P",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "raised ? softmax.factor[h] : 1.0f",
+     .replacement = "1.0f"},
+    {.name = "the output does not follow the other stream's maxima",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "    if (begun != 0 && ptx::vote_any(",
+     .replacement = "    if (false && ptx::vote_any("},
+    {.name = "sums do not follow the other stream's maxima",
+     .setting = kLarge,
+     .file = "hopper/deferred_softmax.cuh",
+     .original = "    sum[0][0] *= by[0], sum[0][1] *= by[1];\n",
+     .replacement = ""},
+    {.name = "sums are not joined",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "    softmax.add(of_other);\n",
+     .replacement = ""},
+    {.name = "the output is written before the other stream has read its last keys",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "    incoming.wait_full();\n    float of_other[2];",
+     .replacement = "    float of_other[2];",
+     .kinds = {race, unwritten_shared, mbarrier_phase}},
+
+    // --- Streams and their blocks
+    {.name = "the last block is the other stream's, and its values are left out",
+     .setting = kLargeCausal,
+     .file = "kernels/hopper_large.cuh",
+     .original = "    if (visited == visit.count) {",
+     .replacement = "    if (false) {",
+     .kinds = {unwritten_shared, race, deadlock}},
+    {.name = "a stream masks the block of the other one",
+     .setting = kLargeCausal,
+     .file = "kernels/hopper_large.cuh",
+     .original = "    Cursor at(0, visit.end - visited);",
+     .replacement = "    Cursor at(0, visit.end);"},
+    {.name = "both streams have the first columns",
+     .setting = kLarge,
+     .file = "hopper/large_loader.cuh",
+     .original = "    const int first_column = stream * Shape::kOutputColumns;",
+     .replacement = "    const int first_column = 0;"},
+
+    // --- Pieces
+    {.name = "keys are multiplied before they are there",
+     .setting = kLarge,
+     .file = "pipeline/ring.cuh",
+     .original = "  __device__ __forceinline__ int take() {\n    wait_full();",
+     .replacement = "  __device__ __forceinline__ int take() {",
+     .kinds = {race, unwritten_shared, mbarrier_phase}},
+    {.name = "a piece of keys is given back while it is multiplied",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "    ptx::wgmma_commit_group();\n    ptx::wgmma_wait_group<1>();",
+     .replacement = "    ptx::wgmma_commit_group();",
+     .kinds = {race, register_in_flight, mbarrier_phase}},
+    {.name = "values are not given back",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "    else if constexpr (kBehind)\n      pieces.give_back(Shape::kValuePieces);",
+     .replacement = "",
+     .kinds = {deadlock, race, mbarrier_phase}},
+    {.name = "a block of a cluster brings its own half of the keys to the first place",
+     .setting = kLargeCluster,
+     .file = "hopper/large_loader.cuh",
+     .original = "pieces.slot() + rank * kShare * KeyPiece::kRowBytes",
+     .replacement = "pieces.slot()",
+     .kinds = {race, unwritten_shared}},
+    {.name = "pieces behind a sequence are read where they would be",
+     .setting = kLargeRagged,
+     .file = "hopper/large_loader.cuh",
+     .original = "return min(key, max(tile.of.keys, 1) - 1);",
+     .replacement = "return key;",
+     .kinds = {global_out_of_bounds}},
+
+    // --- The query
+    {.name = "the query is flipped by one stream alone",
+     .setting = kLargeNegative,
+     .file = "kernels/hopper_large.cuh",
+     .original = "i < kChunks; i += Shape::kConsumerThreads",
+     .replacement = "stream == 0 && i < kChunks; i += Shape::kConsumerThreads"},
+    {.name = "a flipped query is multiplied before the other stream has flipped its part",
+     .setting = kLargeNegative,
+     .file = "kernels/hopper_large.cuh",
+     .original = "    ptx::bar_sync<Shape::kConsumerThreads>(NamedBarrier::query_flipped);\n",
+     .replacement = "",
+     .kinds = {race}},
+    {.name = "the query is loaded while the output before it leaves",
+     .setting = kLarge,
+     .file = "kernels/hopper_large.cuh",
+     .original = "      store.wait_read();\n",
+     .replacement = "",
+     .kinds = {race}},
+};
+
+}  // namespace flashjit::tests
