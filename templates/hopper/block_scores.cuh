@@ -16,13 +16,16 @@ struct BlockScores {
   using Rows = LaneRows<ScoreRow>;
   using Dropouts = typename Config::Dropouts;
 
-  // What is kept of a tile from block to block, where it is short and takes time to find.
+  // What is kept of a tile from block to block, where it is short and takes time to find; else blocks need the tile.
   struct Nothing {};
-  using KeptRows = typename Choose<Score<Config>::kIsLong || !ScoreRow::kChanges, Nothing, Rows>::type;
+  static constexpr bool kKeepsRows = ScoreRow::kChanges && !Score<Config>::kIsLong;
+  static constexpr bool kFindsRows = ScoreRow::kChanges && !kKeepsRows;
+  using KeptRows = typename Choose<kKeepsRows, Rows, Nothing>::type;
   struct DropsOfTile {
     LaneRows<typename Dropouts::Row> drops;
   };
   static constexpr bool kKeepsDrops = Dropouts::kAny && !Dropouts::kIsLong;
+  static constexpr bool kFindsDrops = Dropouts::kAny && !kKeepsDrops;
   using KeptDrops = typename Choose<kKeepsDrops, DropsOfTile, Nothing>::type;
 
   const HopperTiles<Config> tiles;
@@ -31,15 +34,14 @@ struct BlockScores {
   // --- Rows of a lane ----------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ Rows rows_of(const Tile& tile) const {
-    if constexpr (!ScoreRow::kChanges) return {};
     return rows_of_lane(Score<Config>(tiles.args), first_row(tile), lane(),
                         [&](int row) { return tiles.place_of(tile, row); });
   }
   __device__ __forceinline__ KeptRows kept_rows_of(const Tile& tile) const {
-    if constexpr (Score<Config>::kIsLong || !ScoreRow::kChanges)
-      return {};
-    else
+    if constexpr (kKeepsRows)
       return rows_of(tile);
+    else
+      return {};
   }
   __device__ __forceinline__ KeptDrops kept_drops_of(const Tile& tile) const {
     if constexpr (kKeepsDrops)
@@ -53,12 +55,12 @@ struct BlockScores {
   // Products become scores, but for what those of a row have in common.
   __device__ __forceinline__ Common<1, ScoreRow::kCommon> score(const Tile& tile, const KeptRows& kept,
                                                                 int block) const {
-    if constexpr (!ScoreRow::kChanges)
-      return {};
-    else if constexpr (Score<Config>::kIsLong)
+    if constexpr (kKeepsRows)
+      return score_products<Scores>(kept, first_key(block), lane());
+    else if constexpr (kFindsRows)
       return score_products<Scores>(rows_of(tile), first_key(block), lane());
     else
-      return score_products<Scores>(kept, first_key(block), lane());
+      return {};
   }
   // Hides what masks that are spans do, and predicates.
   __device__ __forceinline__ void hide(const Tile& tile, int block, bool by_spans, bool by_predicates) const {
@@ -75,7 +77,7 @@ struct BlockScores {
   __device__ __forceinline__ auto stays_in(const Tile& tile, const KeptDrops& kept, int block) const {
     if constexpr (kKeepsDrops)
       return SomeStay(kept.drops, Dropouts(tiles.args).flips(), first_key(block), lane());
-    else if constexpr (Dropouts::kAny)
+    else if constexpr (kFindsDrops)
       return SomeStay(drops_of(tile), Dropouts(tiles.args).flips(), first_key(block), lane());
     else
       return AllStay{};

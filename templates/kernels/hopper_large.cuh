@@ -126,6 +126,15 @@ class LargeConsumer {
     return Tile::read(announced.place.slot(visit.stage));
   }
 
+  // Read where a block needs it.
+  template <bool kNeeds>
+  __device__ __forceinline__ Tile tile_where(const Visit& visit) const {
+    if constexpr (kNeeds)
+      return tile_of(visit);
+    else
+      return {};
+  }
+
   // --- The blocks of a tile ----------------------------------------------------------------------------------------
 
   // From the stream's first block to the output. Nothing is in flight where the loop begins anew: ptxas, which has to
@@ -166,14 +175,14 @@ class LargeConsumer {
   // output has to be rescaled.
   __device__ __forceinline__ bool take_block(const Visit& visit, const typename OfBlock::KeptRows& rows,
                                              const Cursor& at, bool follows) {
-    const auto common = of_block.score(tile_of(visit), rows, at.block);
+    const auto common = of_block.score(tile_where<OfBlock::kFindsRows>(visit), rows, at.block);
     hide(visit, at);
     typename Softmax::Shift shift;
     const bool raised = softmax.raise_maximum(shift, common);
     if (raised) softmax.sum[0][0] *= softmax.factor[0], softmax.sum[0][1] *= softmax.factor[1];
     if constexpr (Shape::kOutputEarly) finish_output_of_other(follows);
     float block_sum[2];
-    softmax.exponentiate(shift, block_sum, of_block.stays_in(tile_of(visit), visit, at.block));
+    softmax.exponentiate(shift, block_sum, of_block.stays_in(tile_where<OfBlock::kFindsDrops>(visit), visit, at.block));
     softmax.add(block_sum);
     if constexpr (!Shape::kOutputEarly) {
       pieces.wait_full();  // the values come next; and no exponential is moved behind what is waited for here
