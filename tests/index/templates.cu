@@ -11,6 +11,7 @@
 #include "kernels/hopper_ablation.cuh"
 #include "kernels/hopper_decode.cuh"
 #include "kernels/hopper_forward.cuh"
+#include "kernels/hopper_large.cuh"
 #include "kernels/merge.cuh"
 #include "kernels/mma_ceiling.cuh"
 #include "kernels/mma_forward.cuh"
@@ -240,6 +241,39 @@ struct E4m3Config : HopperConfig {
 extern "C" __global__ void __launch_bounds__(384, 1) hopper_e4m3(const __grid_constant__ HopperLaunch args) {
   extern __shared__ __align__(1024) char smem[];
   forward_hopper<E4m3Config>(args, ptx::cvta_to_shared(smem));
+}
+
+// Large heads, whose keys and values come piece by piece.
+struct LargeScoreMatrix : ScoreMatrix {
+  template <bool kAdds, int kSteps>
+  static __device__ void issue(const uint64 (&q)[kSteps], const uint64 (&k)[kSteps]);
+};
+struct LargeProbabilityMatrix : ProbabilityMatrix {
+  static __device__ void read(uint32 (&pairs)[16]);
+};
+struct LargeOutputMatrix : OutputMatrix {
+  template <int kPiece>
+  static __device__ void issue(const uint64 (&v)[1], uint32 adds);
+  static __device__ void issue(const uint64 (&p)[1], const uint64 (&v)[1], uint32 adds);
+  static __device__ void pack(uint32 (&pairs)[64]);
+};
+struct LargeConfig : HopperConfig {
+  using ScoreParts = InTurn<Softcap, AlibiSlopes, ScoreFunction<text::ScoreText, &HopperLaunch::score>>;
+  static constexpr int kHeadDim = 512;
+  static constexpr int kHeadDimV = 512;
+  static constexpr int kBlockQ = 64;
+  static constexpr int kCluster = 1;
+  static constexpr Rescale kRescale = Rescale::rare;
+  static constexpr bool kSplitKv = false;
+  static constexpr int kPieces = 9;
+  using Scores = LargeScoreMatrix;
+  using Probabilities = LargeProbabilityMatrix;
+  using Output = LargeOutputMatrix;
+};
+
+extern "C" __global__ void __launch_bounds__(384, 1) hopper_large(const __grid_constant__ HopperLaunch args) {
+  extern __shared__ __align__(1024) char smem[];
+  forward_hopper_large<LargeConfig>(args, ptx::cvta_to_shared(smem));
 }
 
 // Few rows, which warps share.
