@@ -660,7 +660,7 @@ int available_registers(const HopperVariant& variant) {
 
 // In the order of memory: Q tiles, K ring, V ring, transposed V, output slot, P, what parts fetch, barriers.
 Plan make_plan(const Problem& problem, const HopperVariant& variant) {
-  if (is_large(problem)) return make_large_plan(problem, variant);
+  if (is_large(problem)) return make_large_plan(problem);
   const Panels panels = q_panels_of(problem);
   const Panels panels_k = kv_panels_of(problem, problem.head_dim), panels_v = kv_panels_of(problem, problem.head_dim_v);
   const int q_tiles = round_up(variant.q_stages * variant.block_q * panels.row_bytes(), kSwizzleBytes);
@@ -701,7 +701,7 @@ bool has_hopper_kernels(const Architecture& architecture) noexcept { return arch
 std::string why_illegal(const Problem& problem, const HopperVariant& variant, const Architecture& architecture) {
   if (!has_hopper_kernels(architecture))
     return must("architecture of the hopper family", kArchitecture, architecture.name);
-  if (is_large(problem)) return why_illegal_large(problem, variant, architecture);
+  if (is_large(problem)) return why_illegal_large(problem, variant);
   if (std::string why = why_no_block_q(variant); !why.empty()) return why;
   if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
   if (shares_rows(variant)) {

@@ -132,7 +132,7 @@ std::string render_matrices(const Problem& problem) {
 
 }  // namespace
 
-Plan make_large_plan(const Problem& problem, const HopperVariant&) {
+Plan make_large_plan(const Problem& problem) {
   Plan plan{};
   plan.threads = (kStreams + 1) * kWarpgroupThreads;
   plan.smem_bytes = fixed_bytes(problem) + kStreams * pieces_of(problem) * kPieceBytes;
@@ -145,7 +145,7 @@ Plan make_large_plan(const Problem& problem, const HopperVariant&) {
   return plan;
 }
 
-std::string why_illegal_large(const Problem& problem, const HopperVariant& variant, const Architecture&) {
+std::string why_illegal_large(const Problem& problem, const HopperVariant& variant) {
   if (std::string why = why_not_of_large(variant); !why.empty()) return why;
   return why_not_served(problem, variant);
 }
