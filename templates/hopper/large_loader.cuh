@@ -102,13 +102,17 @@ class LargeLoader {
 #pragma unroll 1
         for (int panel = rank; panel < ValuePiece::kPanels; panel += Config::kCluster)
           load(pieces.slot() + panel * ValuePiece::kPanelBytes, tiles.args.core.v,
-               tiles.key_origin(tile, first_column + panel * ValuePiece::kPanelColumns, first_key));
+               tiles.key_origin(tile, column_of(first_column + panel * ValuePiece::kPanelColumns), first_key));
       }
       pieces.advance();
     }
   }
 
-  // Of a ragged batch no box may lie behind its sequence as a whole (HopperTiles::key_origin): then it begins with the
+  // No box lies behind the last column as a whole, either: what such a panel makes of the output is not stored.
+  __device__ __forceinline__ static int column_of(int column) {
+    return min(column, Config::kHeadDimV - kChunkElements);
+  }
+  // Of a ragged batch no box may lie behind its sequence as a whole (HopperTiles::key_origin): it begins then with the
   // last key, as probabilities there are 0 whatever the values.
   __device__ __forceinline__ static int first_of_piece(const Tile& tile, int key) {
     if constexpr (Config::Sequences::kRagged) return min(key, max(tile.of.keys, 1) - 1);
