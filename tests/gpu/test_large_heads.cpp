@@ -53,8 +53,9 @@ TEST_CASE("head dims of v that differ, and those of keys up to 576") {
 TEST_CASE("lengths around the edges of blocks and of pairs of them") {
   if (!tests::has_hopper()) return;
   std::vector<cli::CaseShape> shapes;
-  for (const std::int64_t keys : {1, 63, 64, 65, 127, 128, 129, 191, 193, 1000, 4100})
-    for (const std::int64_t queries : {1, 63, 65, 129, 300}) shapes.push_back({1, queries, keys, 2, 1});
+  for (const std::int64_t keys : {1, 63, 64, 65, 128, 129, 193, 1000})
+    for (const std::int64_t queries : {1, 65, 129}) shapes.push_back({1, queries, keys, 2, 1});
+  shapes.push_back({1, 300, 4100, 2, 1});
   for (const bool causal : {false, true}) tests::verify_variants(problem_of(512, 512, causal), shapes);
 }
 
