@@ -106,6 +106,9 @@ Into checked_into(const GivenCall& call, const Given& given, const GradientTenso
 void check_gradients(const GivenCall& call, const Given& given, const Options& options,
                      const BackwardOptions& backward) {
   if (options.attention.lse) reject("options: lse must not be given for gradients, was");
+  const Sizes& sizes = call.sizes;  // what has no backward is told before anything is sent
+  validate(BackwardProblem{problem_of(sizes.dtype, static_cast<int>(sizes.head_dim), static_cast<int>(sizes.head_dim_v),
+                                      options.attention)});
   check_rows("dout", given.dout, call.out_shape(), call.sizes.dtype);
   check_rows("out", given.out, call.out_shape(), call.sizes.dtype);
   check_lse(given.lse, call.lse_shape());

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import datetime
+import weakref
 from collections import deque
 from typing import Any, Optional, Protocol, Sequence, Union
 
@@ -88,6 +89,10 @@ def _rows(tensor: Tensor, span: range, dim: int) -> Tensor:
 
 
 def _check_dim(name: str, tensor: Tensor, dim: int, length: int) -> int:
+    if not isinstance(tensor, Tensor):
+        raise flashjit.InvalidArgument(f"{name}: must be a torch.Tensor, was {type(tensor).__name__}")
+    if not isinstance(dim, int):
+        raise flashjit.InvalidArgument(f"dim: must be an int, was {dim!r:.100}")
     if not -tensor.dim() <= dim < tensor.dim():
         raise flashjit.InvalidArgument(f"dim: must be one of the {tensor.dim()} dimensions of {name}, was {dim}")
     if tensor.shape[dim] != length:
@@ -96,10 +101,25 @@ def _check_dim(name: str, tensor: Tensor, dim: int, length: int) -> int:
     return dim % tensor.dim()
 
 
+def _check_alike(rank: int, part: Tensor, first: Tensor, dim: int) -> None:
+    """But for their lengths."""
+    sizes, wanted = list(part.shape), list(first.shape)
+    del sizes[dim], wanted[dim]
+    if sizes != wanted or part.dtype != first.dtype:
+        raise flashjit.InvalidArgument(f"shards[{rank}]: must be of {first.dtype} and but for dimension {dim} of the sizes "
+                                       f"{wanted} like shards[0], was of {part.dtype} and {sizes}")
+
+
+def _require_sharding(name: str, sharding: Any) -> None:
+    if not isinstance(sharding, Sharding):
+        raise flashjit.InvalidArgument(f"{name}: must be a flashjit.distributed.Sharding, was {sharding!r:.100}")
+
+
 def shard(whole: Tensor, sharding: Sharding, rank: int, dim: int = 1) -> Tensor:
     """What a rank has of a tensor whose dimension dim is the sequence: 1 in q, k and v, in tokens and in labels.
 
     A copy, of any dtype on any device, through which gradients go."""
+    _require_sharding("sharding", sharding)
     dim = _check_dim("whole", whole, dim, sharding.seqlen)
     spans = sharding.spans(rank)
     return torch.cat([_rows(whole, span, dim) for span in spans or (range(0), )], dim)
@@ -109,10 +129,12 @@ def gather(shards: "Sequence[Tensor]", sharding: Sharding, dim: int = 1) -> Tens
     """The tensor of which these are the shards, one for each rank: shard() backwards, in one process.
 
     Group.gather brings the shards of other ranks."""
+    _require_sharding("sharding", sharding)
     if len(shards) != sharding.ranks:
         raise flashjit.InvalidArgument(f"shards: must be {sharding.ranks}, one for each rank, were {len(shards)}")
     for rank, part in enumerate(shards):
         _check_dim(f"shards[{rank}]", part, dim, sharding.length(rank))
+        _check_alike(rank, part, shards[0], dim)
     dim %= shards[0].dim()
     shape = list(shards[0].shape)
     shape[dim] = sharding.seqlen
@@ -148,33 +170,60 @@ class Transport(Protocol):
         """This rank gives up: others must learn of it, or wait no longer than some time."""
 
 
+_groups_made: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+"""How many have been made over a process group, by all of its ranks alike."""
+_abandoned: "list[Any]" = []
+"""Exchanges of groups that failed. Their memory may still be written, so it is kept until the process ends."""
+
+
 class _ProcessGroupTransport:
-    """Over torch.distributed, by a backend that carries tensors of the CPU."""
+    """Over torch.distributed, by a backend that carries tensors of the CPU.
+
+    Messages go through tensors of their own, as a call that fails gives up its memory while messages are on their way;
+    and they bear the number of their group, so that a later group does not take what this one has left."""
 
     def __init__(self, process_group: Any) -> None:
         self._group = process_group
+        self._tag = _groups_made.get(process_group, 0)
+        _groups_made[process_group] = self._tag + 1
         self._started: "deque[list[Any]]" = deque()
 
     def start(self, sends: "list[Message]", receives: "list[Message]") -> None:
-        self._started.append([*(self._post(torch.distributed.isend, message) for message in sends),
-                              *(self._post(torch.distributed.irecv, message) for message in receives)])
+        works: "list[Any]" = []
+        self._started.append(works)
+        for message in sends:
+            content = _memory_of(message).clone()
+            works.append((self._post(torch.distributed.isend, message, content), content, None))
+        for message in receives:
+            content = torch.empty(message[2], dtype=torch.uint8)
+            works.append((self._post(torch.distributed.irecv, message, content), content, message))
 
-    def _post(self, function: Any, message: Message) -> Any:
-        peer, address, size = message
-        memory = torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
-        return function(memory, torch.distributed.get_global_rank(self._group, peer), group=self._group)
+    def _post(self, function: Any, message: Message, content: Tensor) -> Any:
+        peer = torch.distributed.get_global_rank(self._group, message[0])
+        return function(content, peer, group=self._group, tag=self._tag)
 
     def finish(self) -> None:
-        for work in self._started.popleft():
+        works = self._started[0]
+        for work, _, _ in works:
             work.wait()
+        for _, content, message in works:
+            if message is not None:
+                _memory_of(message).copy_(content)
+        self._started.popleft()
 
     def wait(self) -> None:
         for works in self._started:
-            for work in works:
+            for work, _, _ in works:
                 work.wait()
 
     def abort(self) -> None:
         """Others have waited too long after the time-out of the process group."""
+        _abandoned.extend(self._started)
+
+
+def _memory_of(message: Message) -> Tensor:
+    _, address, size = message
+    return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
 
 
 class Group(_distributed.Group):
@@ -216,12 +265,15 @@ class Group(_distributed.Group):
                                            "was None; call torch.distributed.init_process_group first")
         self.rank = torch.distributed.get_rank(process_group)
         self.size = torch.distributed.get_world_size(process_group)
+        if self.rank < 0:
+            raise flashjit.InvalidArgument("process_group: must be one that this process is in, was another")
         self.device = _to_device(device)
+        milliseconds = _milliseconds(timeout)
         if self.device.type == "cpu":
             _distributed.carry(self, _ProcessGroupTransport(process_group), self.rank, self.size)
         else:
             unique_id = _share_unique_id(process_group, self.rank, self.device)
-            _distributed.join(self, unique_id, self.rank, self.size, self.device.index, _milliseconds(timeout))
+            _distributed.join(self, unique_id, self.rank, self.size, self.device.index, milliseconds)
 
     @classmethod
     def from_nccl(cls, communicator: int, rank: int, size: int,
@@ -232,6 +284,8 @@ class Group(_distributed.Group):
         It stays the application's, and must not be used by others at the same time."""
         group = cls.__new__(cls)
         group.rank, group.size, group.device = rank, size, _to_device(device)
+        if group.device.type != "cuda":
+            raise flashjit.InvalidArgument(f"device: must be a CUDA device for a communicator, was {group.device}")
         _distributed.wrap(group, communicator, _milliseconds(timeout))
         return group
 
@@ -402,8 +456,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
 
     >>> out = flashjit.distributed.attention(q, k, v, sharding=sharding, group=group, causal=True)
 
-    All ranks make the same calls in the same order, with the same options and sizes: that is not checked, and they wait
-    for each other. Runs on the current stream; autocast applies, and q, k and v get gradients, which all ranks must ask
+    All ranks make the same calls in the same order, with the same options and sizes: that is not checked, and ranks wait
+    for each other in vain, or a process group over gloo ends its processes. Runs on the current stream; autocast applies, and q, k and v get gradients, which all ranks must ask
     for alike. Bits are the same in every run, those of gradients with deterministic.
 
     Parameters
@@ -417,7 +471,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
         Of the queries, of as many ranks as the group has.
     group : Group
     sharding_kv : Sharding
-        Of the keys and values; that of the queries when None.
+        Of the keys and values; that of the queries when None. With a mask, a window or causal the layout is that of the
+        queries.
     scheme : "automatic", "all_gather", "ring", "all_to_all" or "two_level"
         What goes where: docs/distributed.md. automatic: the one that a model of time finds fastest.
     backward_scheme : likewise
@@ -453,11 +508,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
         if not isinstance(tensor, Tensor) or tensor.dim() != 4:
             raise flashjit.InvalidArgument(f"{name}: must be a torch.Tensor of 4 dimensions, was "
                                            f"{tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor)}")
+    sharding_kv = sharding if sharding_kv is None else sharding_kv
+    _require_sharding("sharding", sharding)
+    _require_sharding("sharding_kv", sharding_kv)
+    _number_of("backward_scheme", backward_scheme, _SCHEMES)
     q, k, v = _as_autocast_wants(q, k, v)
     options = {"causal": causal, "window": window, "scale": scale, "softcap": softcap, "sinks": sinks, "chunk": chunk,
                "alibi_slopes": alibi_slopes, "documents": documents, "prefix": prefix, "score": score, "mask": mask}
     _require_no_gradient(options)
-    call = _Call(group, sharding, sharding if sharding_kv is None else sharding_kv, scheme, backward_scheme,
+    call = _Call(group, sharding, sharding_kv, scheme, backward_scheme,
                  ranks_of_host, deterministic, engine, options)
     out, rows = _Attention.apply(call, q, k, v)
     return (out, rows) if lse else out

@@ -90,7 +90,9 @@ TEST_CASE("kernels that make rows e4m3 compile for every target that has it, wit
   const EngineOptions options = EngineOptions::from_environment();
   runtime::Nvrtc nvrtc({options.nvrtc_path, options.nvrtc_directories});
   using generator::Rotary;
+  tests::Sampler sampler;
   const auto check = [&](const char* target, std::int64_t head_dim, QuantizePass pass, Rotary rotary) {
+    if (!sampler.takes_next()) return;
     const generator::Source source =
         generator::render_quantize({DType::bf16, head_dim, true, rotary, DType::f32}, pass, find_architecture(target))
             .source;

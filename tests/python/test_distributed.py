@@ -168,6 +168,21 @@ class ShardingTest(unittest.TestCase):
         with self.assertRaisesRegex(flashjit.InvalidArgument, message):
             distributed.gather([torch.zeros(1, 4), torch.zeros(1, 3)], sharding)
 
+    def test_what_is_no_tensor_or_no_sharding_is_refused_by_name(self):
+        sharding, half = distributed.Sharding("zigzag", 8, 2), torch.zeros(1, 4)
+        for message, function, arguments in (
+            ("^sharding: must be a flashjit.distributed.Sharding, was 'zigzag'", distributed.shard, (half, "zigzag", 0)),
+            ("^whole: must be a torch.Tensor, was list", distributed.shard, ([0] * 8, sharding, 0)),
+            ("^dim: must be an int, was '1'", distributed.shard, (torch.zeros(1, 8), sharding, 0, "1")),
+            ("^sharding: must be a flashjit.distributed.Sharding, was None", distributed.gather, ([half, half], None)),
+            (r"^shards\[1\]: must be of torch.float32 and but for dimension 1 of the sizes \[1\] like shards\[0\], was of "
+             r"torch.float64 and \[1\]", distributed.gather, ([half, half.double()], sharding)),
+            (r"^shards\[1\]: must be .* was of torch.float32 and \[3\]", distributed.gather,
+             ([half, torch.zeros(3, 4)], sharding)),
+        ):
+            with self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                function(*arguments)
+
 
 class AttentionTest(unittest.TestCase):
 
@@ -311,6 +326,9 @@ class AttentionTest(unittest.TestCase):
 
         invalid, unsupported = flashjit.InvalidArgument, flashjit.Unsupported
         refused(invalid, "^scheme: must be one of 'automatic', 'all_gather'", scheme="rings")
+        refused(invalid, "^backward_scheme: must be one of 'automatic', 'all_gather'", backward_scheme="rings")
+        refused(invalid, "^sharding: must be a flashjit.distributed.Sharding, was 'striped'", sharding="striped")
+        refused(invalid, "^sharding_kv: must be a flashjit.distributed.Sharding, was 8", sharding_kv=8)
         refused(invalid, "^q: must be a torch.Tensor of 4 dimensions, was", (q[0], k, v))
         refused(invalid, r"^k: shape must be \[2, 8, 2, 16\], was \[2, 7, 2, 16\]", (q, k[:, 1:], v))
         refused(invalid, "^queries: must be of 1 ranks like the group, was of 2",
@@ -353,6 +371,8 @@ class AttentionTest(unittest.TestCase):
             distributed.Group.from_nccl(0, 0, 1, 0, timeout=datetime.timedelta(seconds=3))
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^device: must be a CUDA device or the CPU, was meta"):
             distributed.Group.from_nccl(0, 0, 1, "meta")
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^device: must be a CUDA device for a communicator, was cpu"):
+            distributed.Group.from_nccl(1, 0, 1, "cpu")
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^process_group: must be given where"):
             distributed.Group()
 
@@ -390,6 +410,51 @@ def attend_in_process(rank, store, dies):
     torch.distributed.destroy_process_group()
 
 
+def fail_and_attend(rank, store):
+    """A process of two, whose calls fail with messages on their way. What they leave is no other group's."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2,
+                                         timeout=datetime.timedelta(seconds=60))
+    sharding, engine = distributed.Sharding("zigzag", 21, 2), emulating_engine()
+
+    def attend(whole, engine):
+        group = distributed.Group(device="cpu")
+        parts = [distributed.shard(x, sharding, rank) for x in whole]
+        return distributed.attention(*parts, sharding=sharding, group=group, engine=engine, scheme="ring")
+
+    with tempfile.TemporaryDirectory() as empty:
+        without_kernels = flashjit.Engine(emulate="sm_90a", policy="cache_only", cache_directory=empty)
+        for _ in range(2):
+            try:
+                attend([torch.full_like(x, 100) for x in inputs(21)], without_kernels)
+            except flashjit.CacheMiss:
+                continue
+            raise AssertionError("there was a kernel")
+    whole = inputs(21)
+    wanted = distributed.shard(expected(*whole)[0], sharding, rank)
+    assert float((attend(whole, engine).double() - wanted).abs().max()) < 4e-3
+    leaves = [torch.randn(1, 21, 2, 320, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    parts = [distributed.shard(x, sharding, rank) for x in leaves]
+    group = distributed.Group(device="cpu")
+    for _ in range(2):  # nothing is sent, so the group goes on
+        out = distributed.attention(*parts, sharding=sharding, group=group, engine=engine)
+        try:
+            out.sum().backward()
+        except flashjit.Unsupported as error:
+            assert str(error).startswith("head_dim: must be at most 256"), error
+        else:
+            raise AssertionError("there was a backward kernel")
+    of_first = torch.distributed.new_group([0])
+    if rank == 1:
+        try:
+            distributed.Group(of_first, device="cpu")
+        except flashjit.InvalidArgument as error:
+            assert str(error).startswith("process_group: must be one that this process is in"), error
+        else:
+            raise AssertionError("another's process group was taken")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
 class ProcessesTest(unittest.TestCase):
 
     @classmethod
@@ -402,6 +467,10 @@ class ProcessesTest(unittest.TestCase):
 
     def test_a_process_group_carries_host_memory(self):
         self.run_processes(dies=False)
+
+    def test_calls_that_fail_halfway_leave_later_groups_alone(self):
+        with tempfile.TemporaryDirectory() as directory:
+            torch.multiprocessing.spawn(fail_and_attend, (os.path.join(directory, "store"), ), 2)
 
     def test_the_program_of_the_page_runs(self):
         page = pathlib.Path(__file__).parents[2] / "docs" / "distributed.md"
