@@ -4,9 +4,6 @@
 #include <fmt/format.h>
 
 namespace flashjit::runtime {
-namespace {
-
-}  // namespace
 
 std::unique_ptr<Module> Module::open(const Driver& driver, const std::string& cubin, const std::string& entry,
                                      Failure& failure) {
