@@ -45,10 +45,12 @@ void check_dtypes(const Tensor& q, const Tensor& k, const Tensor& v) {
 
 void check_head_dim(const char* name, const Tensor& tensor, int largest, DType q_dtype) {
   const std::int64_t head_dim = tensor.shape[head_dim_dim];
-  const int step = q_dtype == DType::e4m3 ? generator::kHeadDimStepOfE4m3 : kHeadDimStep;
+  const bool is_of_e4m3 = q_dtype == DType::e4m3;
+  const int step = is_of_e4m3 ? generator::kHeadDimStepOfE4m3 : kHeadDimStep;
+  if (is_of_e4m3) largest = generator::kMostUsualHeadDim;
   if (head_dim < step || head_dim > largest || head_dim % step != 0)
     reject("{}: head_dim must be a multiple of {} from {} to {}{}, was {}", name, step, step, largest,
-           step == kHeadDimStep ? "" : " beside q of e4m3", head_dim);
+           is_of_e4m3 ? " beside q of e4m3" : "", head_dim);
 }
 
 void check_heads(const ForwardCall& call) {
