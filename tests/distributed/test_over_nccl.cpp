@@ -52,6 +52,18 @@ std::vector<std::exception_ptr> on_gpus(const std::function<void(Group&)>& work,
       work);
 }
 
+AttentionCase case_of(Scheme scheme, Layout layout, const Window& window) {
+  AttentionCase of;
+  of.scheme = scheme;
+  of.layout = layout;
+  of.seqlen_q = of.seqlen_kv = 1021;
+  of.num_heads_q = 8;
+  of.num_heads_kv = 2;
+  of.head_dim = 128;
+  of.options.window = window;
+  return of;
+}
+
 }  // namespace
 
 TEST_CASE("over NCCL: every scheme, mask and layout is right, and its bits are the same in a second run") {
@@ -60,14 +72,7 @@ TEST_CASE("over NCCL: every scheme, mask and layout is right, and its bits are t
   for (const Scheme scheme : {Scheme::all_gather, Scheme::ring, Scheme::all_to_all, Scheme::automatic})
     for (const Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped})
       for (const Window window : {Window{}, Window{-1, 0}, Window{100, 0}, Window{64, 30}}) {
-        AttentionCase of;
-        of.scheme = scheme;
-        of.layout = layout;
-        of.seqlen_q = of.seqlen_kv = 1021;
-        of.num_heads_q = 8;
-        of.num_heads_kv = 2;
-        of.head_dim = 128;
-        of.options.window = window;
+        const AttentionCase of = case_of(scheme, layout, window);
         CAPTURE(of.text());
         const auto run = [&] {
           return tests::attention_over_shards(
@@ -87,14 +92,7 @@ TEST_CASE("over NCCL: gradients of every scheme are right, and deterministic one
   for (const Scheme scheme : {Scheme::all_gather, Scheme::ring, Scheme::all_to_all, Scheme::automatic})
     for (const Layout layout : {Layout::contiguous, Layout::zigzag})
       for (const Window window : {Window{}, Window{-1, 0}, Window{100, 0}}) {
-        AttentionCase of;
-        of.scheme = scheme;
-        of.layout = layout;
-        of.seqlen_q = of.seqlen_kv = 1021;
-        of.num_heads_q = 8;
-        of.num_heads_kv = 2;
-        of.head_dim = 128;
-        of.options.window = window;
+        const AttentionCase of = case_of(scheme, layout, window);
         CAPTURE(of.text());
         const auto run = [&] {
           return tests::gradients_over_shards(
