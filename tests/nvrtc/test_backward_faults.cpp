@@ -163,7 +163,10 @@ TEST_CASE("planted faults of Hopper's backward kernels are found") {
        "* Shape::kWarpgroups) * kFloats", true},
   };
   for (const Fault& fault : tests::sample(faults))
-    check_found(fault, "sm_90a", 3, [&fault](int i, Engine& engine) {
+    check_found(fault, "sm_90a", 4, [&fault](int i, const EngineOptions& planted) {
+      EngineOptions options = planted;
+      if (i == 3) options.emulation.resident_blocks = 4;  // two draw the jobs one after the other and hardly race
+      Engine engine(options);
       const int head_dim = fault.is_wide ? 256 : i == 1 ? 128 : 64;
       Case c({.batch = 1,
               .seqlen_q = 330,
@@ -174,7 +177,7 @@ TEST_CASE("planted faults of Hopper's backward kernels are found") {
               .head_dim_v = head_dim});
       if (i != 1) c.options.causal = true;
       if (i == 2) c.options.window = {60, 0};
-      return c.what_is_wrong(engine);
+      return c.what_is_wrong(engine).empty();
     });
 }
 
