@@ -51,8 +51,9 @@ constexpr bool is_large(const Problem& problem) {
 // Of queries of e4m3, whose rows are copied 16 bytes at a time.
 inline constexpr int kHeadDimStepOfE4m3 = 16;
 
-// Heads of a group that may share a tile: a warp stores 16 rows at once.
-inline constexpr int kMaxPackedHeads = 16;
+// Heads of a group that may share a tile: as many as a warp stores rows at once, or where large heads are decoded, as
+// many as a pair of blocks has rows.
+inline constexpr int kMaxPackedHeads = 16, kMaxPackedLargeHeads = 128;
 
 // How a call is cut into tiles of query rows.
 struct TileGrid {

@@ -119,7 +119,7 @@ std::vector<TurnKernel> render_beside(const KernelSpec& spec, const Templates& t
   std::vector<TurnKernel> kernels;
   if (spec.problem().ragged) kernels.push_back({Turn::batch_plan, render_batch_plan(spec.architecture(), templates)});
   if (splits_kv(spec.variant()) && !(spec.problem().ragged && can_join_splits(spec.variant())))
-    kernels.push_back({Turn::combine, render_combine(spec.problem().dtype, spec.architecture(), templates)});
+    kernels.push_back({Turn::combine, render_combine(spec.problem(), spec.architecture(), templates)});
   return kernels;
 }
 
@@ -188,11 +188,14 @@ PlainKernel render_batch_plan(const Architecture& architecture, const Templates&
                       kBatchPlanThreads, sizeof(BatchPlanMaker), architecture, templates);
 }
 
-PlainKernel render_combine(DType dtype, const Architecture& architecture, const Templates& templates) {
+PlainKernel render_combine(const Problem& problem, const Architecture& architecture, const Templates& templates) {
+  const bool is_wide = problem.head_dim_v > kMostUsualHeadDim;
+  const int most_columns = is_wide ? kLargestHeadDimV : kMostUsualHeadDim;
   return plain_kernel(
-      {fmt::format("combine-{}", to_string(dtype)), "flashjit_combine", "kernels/combine.cuh", "CombineArguments",
-       fmt::format("__shared__ CombineShared shared;\n  CombineRows<{}, {}>(args, shared)", row_of(dtype).element,
-                   can_overlap_launches(architecture))},
+      {fmt::format("combine-{}{}", to_string(problem.dtype), is_wide ? "-wide" : ""), "flashjit_combine",
+       "kernels/combine.cuh", "CombineArguments",
+       fmt::format("__shared__ CombineShared<{}> shared;\n  CombineRows<{}, {}, {}>(args, shared)", most_columns,
+                   row_of(problem.dtype).element, most_columns, can_overlap_launches(architecture))},
       kCombineThreads, sizeof(CombineArguments), architecture, templates);
 }
 

@@ -53,7 +53,7 @@ PlainKernel render_block_mask(const Problem& predicates, const Architecture& arc
 // What makes the list of tiles of a ragged batch.
 PlainKernel render_batch_plan(const Architecture& architecture, const Templates& templates = embedded_templates());
 // What joins the partial results of split keys.
-PlainKernel render_combine(DType dtype, const Architecture& architecture,
+PlainKernel render_combine(const Problem& problem, const Architecture& architecture,
                            const Templates& templates = embedded_templates());
 // The problem with its users' functions alone, and what applies them to scores, and differentiates them.
 Problem users_functions_of(const Problem& problem);

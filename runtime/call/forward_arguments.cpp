@@ -52,7 +52,7 @@ generator::ForwardSizes make_sizes(const ForwardCall& call, const Tiling& tiling
   sizes.num_q_tiles = static_cast<std::int32_t>(tiles_of_head(call, tiling));
   if (call.problem.ragged) {
     sizes.batch = 1;
-    sizes.num_q_tiles = static_cast<std::int32_t>(most_tiles(call, tiling));
+    sizes.num_q_tiles = static_cast<std::int32_t>(most_clusters(call, tiling) * tiling.cluster);
   }
   sizes.heads_per_section =
       static_cast<std::int32_t>(groups_per_section(call, sizes.num_q_tiles, heads_per_group) * heads_per_group);
@@ -78,8 +78,10 @@ generator::HeadArguments head_arguments(const Tensor& values) {
 }
 
 std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) noexcept {
-  const std::int64_t tiles = ceil_quotient(call.usual_seqlen_q * tiling.packed_heads, tiling.block_q);
-  return ceil_quotient(tiles, tiling.cluster) * tiling.cluster;
+  return clusters_of_head(call, tiling) * tiling.cluster;
+}
+std::int64_t clusters_of_head(const ForwardCall& call, const Tiling& tiling) noexcept {
+  return ceil_quotient(call.usual_seqlen_q * tiling.packed_heads, tiling.cluster_rows());
 }
 
 bool takes_default_without_tma(const ForwardCall& call, const Architecture& architecture) {
@@ -134,6 +136,7 @@ Tiling tiling_of(const ForwardCall& call, const MmaVariant& variant) noexcept {
 }
 Tiling tiling_of(const ForwardCall& call, const HopperVariant& variant) noexcept {
   Tiling tiling{.block_q = variant.block_q, .cluster = variant.cluster};
+  if (variant.split_kv && generator::is_large(call.problem)) tiling.most_packed_heads = generator::kMaxPackedLargeHeads;
   tiling.packed_heads = choose_packed_heads(call, tiling);
   return tiling;
 }
@@ -145,7 +148,7 @@ int choose_packed_heads(const ForwardCall& call, const Tiling& unpacked) noexcep
   const std::int64_t heads_per_group = call.num_heads_q / call.num_heads_kv;
   int best = 1;
   std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
-  for (int packed = 1; packed <= generator::kMaxPackedHeads && heads_per_group % packed == 0; packed *= 2) {
+  for (int packed = 1; packed <= unpacked.most_packed_heads && heads_per_group % packed == 0; packed *= 2) {
     if (packed > 1 && call.q->shape[seqlen_dim] * packed > kMaxRows) break;
     Tiling tiling = unpacked;
     tiling.packed_heads = packed;

@@ -6,6 +6,7 @@
 
 #include "flashjit/variant.h"
 #include "generator/arguments.h"
+#include "generator/plan.h"
 #include "runtime/call/validate.h"
 
 namespace flashjit::runtime {
@@ -19,7 +20,9 @@ struct Tiling {
   int block_q;           // rows of a tile
   int packed_heads = 1;  // that share it: a power of two
   int cluster = 1;       // tiles that are computed together, all of the same heads
+  int most_packed_heads = generator::kMaxPackedHeads;
 
+  int cluster_rows() const noexcept { return block_q * cluster; }
   int packed_heads_log2() const noexcept { return std::countr_zero(static_cast<unsigned>(packed_heads)); }
 };
 Tiling tiling_of(const ForwardCall& call, const MmaVariant& variant) noexcept;
@@ -27,6 +30,8 @@ Tiling tiling_of(const ForwardCall& call, const HopperVariant& variant) noexcept
 Tiling tiling_of(const ForwardCall& call, const Variant& variant);
 // Of a head, or of a pack of them, by the usual length.
 std::int64_t tiles_of_head(const ForwardCall& call, const Tiling& tiling) noexcept;
+// The same in clusters, where nothing else is told of single tiles.
+std::int64_t clusters_of_head(const ForwardCall& call, const Tiling& tiling) noexcept;
 
 // In bytes; of [batch, seqlen, heads, head_dim], and of [batch, head, row].
 generator::RowStrides row_strides(const Tensor& tensor);

@@ -165,7 +165,7 @@ const auto& set_arguments(Launch& launch, const ForwardCall& call, const Variant
   std::size_t core_bytes = sizeof(Arguments);
   if (variant.split_kv) {
     arguments->sizes.batch *= static_cast<int>(own.splitting.count);
-    arguments->sizes.num_q_tiles += static_cast<int>(own.splitting.list_entries);
+    arguments->sizes.num_q_tiles += static_cast<int>(own.splitting.list_entries) * tiling_of(call, variant).cluster;
     launch.write_argument(core_bytes, split_arguments(call, variant, own.splitting, own.scratch, own.memory));
     core_bytes += sizeof(generator::SplitArguments);
   }

@@ -81,17 +81,17 @@ CallWithBatch::CallWithBatch(const Tensor& of_q, const Tensor& of_k, const Tenso
   if (scale_lacks_batch(of.v_scale, of_q, of)) opts.v_scale = with_batch(*of.v_scale);
 }
 
-std::int64_t most_tiles(const ForwardCall& call, const Tiling& tiling) noexcept {
+std::int64_t most_clusters(const ForwardCall& call, const Tiling& tiling) noexcept {
   const std::int64_t rows = call.q->shape[seqlen_dim] * tiling.packed_heads;
-  if (call.ragged.cu_seqlens_q) return rows / tiling.block_q + call.batch;
-  return ceil_quotient(rows, tiling.block_q) * call.batch;
+  if (call.ragged.cu_seqlens_q) return rows / tiling.cluster_rows() + call.batch;
+  return ceil_quotient(rows, tiling.cluster_rows()) * call.batch;
 }
 
 std::size_t batch_plan_bytes(std::int64_t tiles) noexcept {
   return kHeadBytes + static_cast<std::size_t>(tiles) * sizeof(generator::PlannedTile);
 }
 std::size_t batch_plan_bytes(const ForwardCall& call, const Tiling& tiling, std::int64_t more_tiles) noexcept {
-  return batch_plan_bytes(most_tiles(call, tiling) + more_tiles);
+  return batch_plan_bytes(most_clusters(call, tiling) + more_tiles);
 }
 generator::BatchPlanHead* batch_plan_head(std::byte* plan) noexcept {
   return reinterpret_cast<generator::BatchPlanHead*>(plan);
@@ -145,12 +145,12 @@ generator::BatchPlanMaker batch_plan_maker(const ForwardCall& call, std::byte* p
   generator::BatchPlanMaker maker{};
   maker.head = batch_plan_head(plan);
   maker.tiles = batch_plan_tiles(plan);
-  maker.most_tiles = static_cast<unsigned>(most_tiles(call, tiling));
+  maker.most_tiles = static_cast<unsigned>(most_clusters(call, tiling));
   maker.queries = query_rows(call), maker.keys = key_rows(call);
   maker.key_batches = ints_of(call.ragged.batch_indices_kv);
   maker.batch = as_int(call.batch);
   maker.key_batch_count = as_int(call.ragged.page_table ? call.ragged.page_table->shape[0] : call.k->shape[batch_dim]);
-  maker.block_rows = tiling.block_q;
+  maker.block_rows = tiling.cluster_rows();
   maker.packed_heads_log2 = tiling.packed_heads_log2();
   maker.groups = as_int(call.num_heads_kv);
   maker.heads_per_group = as_int(call.num_heads_q / call.num_heads_kv / tiling.packed_heads);

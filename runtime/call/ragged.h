@@ -42,8 +42,8 @@ struct CallWithBatch {
 };
 
 struct Tiling;
-// Tiles of rows that a batch has at most, of one head or one pack of them.
-std::int64_t most_tiles(const ForwardCall& call, const Tiling& tiling) noexcept;
+// Clusters of tiles of rows that a batch has at most, of one head or one pack of them.
+std::int64_t most_clusters(const ForwardCall& call, const Tiling& tiling) noexcept;
 
 // Rows of keys that a sequence may have where no offsets say how many: of a batch entry of k, or of a row of the table.
 std::int64_t key_rows(const Tensor& k, const Tensor* page_table) noexcept;
@@ -54,7 +54,7 @@ generator::SequenceRows query_rows(const ForwardCall& call) noexcept;
 generator::SequenceRows key_rows(const ForwardCall& call) noexcept;
 generator::PagedArguments paged_arguments(const ForwardCall& call) noexcept;
 
-// What a list takes: its head, then so many tiles. more_tiles: beyond most_tiles.
+// What a list takes: its head, then so many tiles. more_tiles: beyond most_clusters.
 std::size_t batch_plan_bytes(std::int64_t tiles) noexcept;
 std::size_t batch_plan_bytes(const ForwardCall& call, const Tiling& tiling, std::int64_t more_tiles) noexcept;
 generator::BatchPlanHead* batch_plan_head(std::byte* plan) noexcept;

@@ -133,7 +133,7 @@ Tensor key_tile_list(const BackwardCall& call) {
 }
 Tensor row_tile_list(const BackwardCall& call) {
   const bool has_list = call.forward.problem.ragged && is_whole(call);
-  return has_list ? list_of(most_tiles(call.forward, row_tiling(call))) : Tensor();
+  return has_list ? list_of(most_clusters(call.forward, row_tiling(call))) : Tensor();
 }
 generator::BackwardRowTiles row_tiles(const BackwardCall& call) {
   return {ragged_arguments(call.forward, bytes_of(call.scratch.row_tiles))};

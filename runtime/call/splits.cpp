@@ -41,14 +41,14 @@ std::int64_t extra_splits(const ForwardCall& call, const Tiling& tiling) {
   return begins_late && seen_keys(call, tiling) < all_keys(call) ? 1 : 0;
 }
 
-// At most, where batches are ragged.
+// Tiles that are computed together are split together, and are one here. At most, where batches are ragged.
 std::int64_t tiles_of_call(const ForwardCall& call, const Tiling& tiling) {
-  if (call.problem.ragged) return most_tiles(call, tiling) * packs(call, tiling);
-  return call.batch * packs(call, tiling) * tiles_of_head(call, tiling);
+  if (call.problem.ragged) return most_clusters(call, tiling) * packs(call, tiling);
+  return call.batch * packs(call, tiling) * clusters_of_head(call, tiling);
 }
 
 std::int64_t rows_of_slot(const ForwardCall& call, const Tiling& tiling) {
-  return std::min<std::int64_t>(tiling.block_q, call.seqlen_q * tiling.packed_heads);
+  return std::min<std::int64_t>(tiling.cluster_rows(), call.seqlen_q * tiling.packed_heads);
 }
 
 // Of tiles that are all alike: as many splits as give no more than the wanted tiles.
@@ -74,7 +74,7 @@ Splitting split_alike_everywhere(Splitting splitting, const ForwardCall& call, c
   if (call.seqlen_kv <= splitting.keys || most + extra <= 1) return splitting;
   splitting.count = most + extra;
   splitting.slots = splitting.count * tiles_of_call(call, tiling);
-  if (call.problem.ragged) splitting.list_entries = most_tiles(call, tiling) * (splitting.count - 1);
+  if (call.problem.ragged) splitting.list_entries = most_clusters(call, tiling) * (splitting.count - 1);
   return splitting;
 }
 
@@ -90,6 +90,9 @@ Wanted wanted_of_shared_rows(const Problem& problem, int sm_count) {
   if (problem.head_dim > 64) return {sm_count / 2, sm_count, sm_count, kMostKeysOfClusters};
   return {sm_count, sm_count, 2 * sm_count, kMostKeysOfClusters};
 }
+
+// Else one for each block, or pair of blocks, that runs at once.
+Wanted wanted_of_clusters(std::int64_t clusters) { return {0, clusters, clusters, 0}; }
 
 // Blocks of a cluster, where they split the keys of a tile: as many as are wanted.
 int blocks_of_cluster(std::int64_t tiles, std::int64_t keys, std::int64_t wanted) {
@@ -124,7 +127,7 @@ bool clusters_serve_ragged(std::int64_t most_tiles, std::int64_t most_keys, cons
 }  // namespace
 
 std::int64_t seen_keys(const ForwardCall& call, const Tiling& tiling) noexcept {
-  const std::int64_t queries = ceil_quotient(tiling.block_q, tiling.packed_heads);
+  const std::int64_t queries = ceil_quotient(tiling.cluster_rows(), tiling.packed_heads);
   if (call.problem.ragged) return keys_of_queries(call.masks, queries, all_keys(call));
   return keys_of_queries(call.masks, std::clamp<std::int64_t>(call.seqlen_q, 1, queries), call.seqlen_kv);
 }
@@ -137,7 +140,8 @@ Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_c
   if (call.fixed_split > 0) return split_alike_everywhere(splitting, call, tiling, sm_count);
   const std::int64_t tiles = tiles_of_call(call, tiling), keys = std::min(seen_keys(call, tiling), call.seqlen_kv);
   const bool shared = generator::shares_rows(variant);
-  const Wanted wanted = shared ? wanted_of_shared_rows(call.problem, sm_count) : Wanted{0, sm_count, sm_count, 0};
+  const Wanted wanted =
+      shared ? wanted_of_shared_rows(call.problem, sm_count) : wanted_of_clusters(sm_count / tiling.cluster);
   splitting.wanted_tiles = wanted.of_grid;
   if (call.problem.ragged) {
     const int cluster = blocks_of_cluster(tiles, keys, wanted.of_clusters);
@@ -216,7 +220,7 @@ generator::CombineArguments combine_arguments(const ForwardCall& call, const Var
   }
   arguments.rows = static_cast<int>(splitting.rows);
   arguments.packed_heads_log2 = tiling.packed_heads_log2();
-  arguments.block_rows = tiling.block_q;
+  arguments.block_rows = tiling.cluster_rows();
   arguments.heads = static_cast<int>(packs(call, tiling));
   arguments.head_dim_v = call.problem.head_dim_v;
   arguments.fixed = call.fixed_split > 0;
@@ -226,7 +230,7 @@ generator::CombineArguments combine_arguments(const ForwardCall& call, const Var
     return arguments;
   }
   arguments.batch = static_cast<int>(call.batch);
-  arguments.tiles = static_cast<int>(tiles_of_head(call, tiling));
+  arguments.tiles = static_cast<int>(clusters_of_head(call, tiling));
   arguments.splits = static_cast<int>(splitting.count);
   arguments.queries = static_cast<int>(call.seqlen_q);
   return arguments;

@@ -33,16 +33,23 @@ bool has_boxes(const ForwardCall& call) noexcept {
 TensorMapBoxes tensor_map_boxes(const ForwardCall& call, const HopperVariant& variant, const generator::Plan& plan,
                                 int packed_heads_log2) {
   constexpr int kStoreRows = 16;  // of one warp
-  const int heads = 1 << packed_heads_log2;
+  const int pack = 1 << packed_heads_log2;
+  // Rows of a tile, and of a warp, that are neighbours: heads of a query first.
+  const auto rows = [pack](int columns, int count) {
+    const int heads = std::min(pack, count);
+    return TensorMapBox{.columns = columns, .heads = heads, .rows = count / heads};
+  };
   // Of a page those that a block has as many of, in whole numbers.
-  const int kv_rows = call.problem.paged ? std::min(page_box_rows(*call.k), variant.block_kv & -variant.block_kv)
-                                         : variant.block_kv / variant.cluster;
-  return {.q = {.columns = plan.box_columns.q, .heads = heads, .rows = variant.block_q / heads},
+  const int share = variant.block_kv / variant.cluster;
+  const int kv_rows = call.problem.paged ? std::min(page_box_rows(*call.k), share & -share) : share;
+  return {.q = rows(plan.box_columns.q, variant.block_q),
           .k = {.columns = plan.box_columns.k, .heads = 1, .rows = kv_rows},
           .v = {.columns = plan.box_columns.v,
                 .heads = 1,
-                .rows = plan.box_keys_of_values > 0 ? plan.box_keys_of_values : kv_rows},
-          .out = {.columns = plan.box_columns.out, .heads = heads, .rows = kStoreRows / heads}};
+                .rows = plan.box_keys_of_values == 0 ? kv_rows
+                        : call.problem.paged         ? std::min(kv_rows, plan.box_keys_of_values)
+                                                     : plan.box_keys_of_values},
+          .out = rows(plan.box_columns.out, kStoreRows)};
 }
 
 TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept {

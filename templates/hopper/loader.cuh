@@ -191,13 +191,6 @@ struct HopperLoader {
       for (int i = 0; i < kTogether; ++i) load(first + i, at[i]);
     }
   }
-  // Head and column are the same in all lanes.
-  __device__ __forceinline__ static ptx::EndedBoxOrigin from_lane_of(int box, ptx::EndedBoxOrigin at) {
-    at.row = ptx::shfl_from(box, at.row);
-    at.end = ptx::shfl_from(box, at.end);
-    at.batch = ptx::shfl_from(box, at.batch);
-    return at;
-  }
   template <class KvTile, class Writer>
   __device__ __forceinline__ void load_box(const Writer& ring, const TensorMap& map, ptx::EndedBoxOrigin at,
                                            int row) const {

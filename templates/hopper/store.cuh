@@ -102,15 +102,17 @@ struct HopperStore {
     Config::Output::read(values);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = first_row + lane / 4 + 8 * h, row_of_tile = row - tile.first_row;
+      const int row = first_row + lane / 4 + 8 * h, row_of_slot = tiles.row_of_slot(tile, row);
       const SplitArguments& splits = tiles.args.splits;
-      if (row >> args.packed_heads_log2 >= tiles.sequence_of(tile).queries || row_of_tile >= splits.rows) continue;
-      const PartialRow partial(splits, tile.slot, row_of_tile, Config::kHeadDimV);
+      if (row >> args.packed_heads_log2 >= tiles.sequence_of(tile).queries || row_of_slot >= splits.rows) continue;
+      const PartialRow partial(splits, tile.slot, row_of_slot, Config::kHeadDimV);
 #pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk)
-        ptx::st_global(partial.out + kChunkElements * chunk + lane % 4 * 2, values[4 * chunk + 2 * h],
-                       values[4 * chunk + 2 * h + 1]);
-      if (lane % 4 == 0) partial.write_weight(ends[h].log2_sum_exp(softmax, 0, h));
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        const int column = first_column + kChunkElements * chunk;
+        if (column < Config::kHeadDimV)
+          ptx::st_global(partial.out + column + lane % 4 * 2, values[4 * chunk + 2 * h], values[4 * chunk + 2 * h + 1]);
+      }
+      if (tells_lse && lane % 4 == 0) partial.write_weight(ends[h].log2_sum_exp(softmax, 0, h));
     }
   }
 

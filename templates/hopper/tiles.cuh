@@ -76,6 +76,18 @@ inline constexpr bool kUsesTensorCores = Config::kBlockQ >= kMmaRows;
 template <class Config>
 inline constexpr int kFeedersOfRing = (kWarpsShareRows<Config> && Config::Keys::kPaged) ? 2 : 1;
 
+// Whether heads that share tiles may be more than a warp stores rows at once, so that these begin with another head.
+template <class Config>
+inline constexpr bool kPacksAreWide = Config::kSplitKv && (Config::kHeadDim > 256 || Config::kHeadDimV > 256);
+
+// Where the box begins that a lane of the warp has found. Head and column are the same in all lanes.
+__device__ __forceinline__ ptx::EndedBoxOrigin from_lane_of(int box, ptx::EndedBoxOrigin at) {
+  at.row = ptx::shfl_from(box, at.row);
+  at.end = ptx::shfl_from(box, at.end);
+  at.batch = ptx::shfl_from(box, at.batch);
+  return at;
+}
+
 // Of a cluster whose size is known at launch: a power of two.
 __device__ __forceinline__ int cluster_size_log2() { return 31 - __clz(static_cast<int>(ptx::cluster_nctarank())); }
 
@@ -139,9 +151,14 @@ struct HopperTiles {
     return block_runs<Config::kBlockKv, 1>(mask_of(tile), first_row, last_row);
   }
 
+  // Of the partial results of a tile, or of all tiles of a cluster, whose keys are split together.
+  __device__ __forceinline__ static int row_of_slot(const Tile& tile, int row) {
+    return row - tile.first_row + cluster_rank<Config>() * Config::kBlockQ;
+  }
+
   // Where in q and in the output a box of a tile's rows begins.
   __device__ __forceinline__ auto query_origin(const Tile& tile, int column, int first_row) const {
-    const int head = heads().first(tile.head), row = heads().query(first_row);
+    const int head = first_head(tile, first_row), row = heads().query(first_row);
     if constexpr (Sequences::kRagged) {
       const int end = tile.query_row + tile.of.queries;
       return ptx::EndedBoxOrigin{column, head, args.ragged.query_rows - tile.of.queries + row, end,
@@ -179,6 +196,12 @@ struct HopperTiles {
 
  private:
   using Entry = typename Sequences::Entry;
+
+  // Of rows that a warp stores at once, or of a whole tile's.
+  __device__ __forceinline__ int first_head(const Tile& tile, int first_row) const {
+    if constexpr (kPacksAreWide<Config>) return heads().head(tile.head, first_row);
+    return heads().first(tile.head);
+  }
 
   __device__ __forceinline__ Entry entry(uint32 index) const { return Sequences(args).entry(sizes(), index); }
   __device__ __forceinline__ static Tile none() { return {{}, {}, 0, 0, 0, 0, 0, 0, 0}; }

@@ -17,18 +17,21 @@
 #include "types.cuh"
 
 constexpr int kCombineWarps = kCombineThreads / kWarpSize;
-constexpr int kMostColumns = 256;
 constexpr int kColumnsOfLane = 4;
 
+// kMostColumns: of a row.
+template <int kMostColumns>
 struct CombineShared {
   float sums[kCombineWarps][kMostColumns];
 };
 
 // kWaits: starts while the kernel in front still runs.
-template <class Element, bool kWaits>
+template <class Element, int kMostColumns, bool kWaits>
 class CombineRows {
+  using Shared = CombineShared<kMostColumns>;
+
  public:
-  __device__ __forceinline__ CombineRows(const CombineArguments& args_, CombineShared& shared_)
+  __device__ __forceinline__ CombineRows(const CombineArguments& args_, Shared& shared_)
       : args(args_), shared(shared_), thread(ptx::tid_x()) {}
 
   __device__ __forceinline__ void run() const {
@@ -165,6 +168,6 @@ class CombineRows {
   }
 
   const CombineArguments& args;
-  CombineShared& shared;
+  Shared& shared;
   const int thread;
 };

@@ -340,8 +340,8 @@ extern "C" __global__ void __launch_bounds__(kSumThreads) sum(const __grid_const
 }
 
 extern "C" __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant__ CombineArguments args) {
-  __shared__ CombineShared shared;
-  CombineRows<BFloat16, true>(args, shared).run();
+  __shared__ CombineShared<256> shared;
+  CombineRows<BFloat16, 256, true>(args, shared).run();
 }
 
 extern "C" __global__ void __launch_bounds__(kAppendThreads) append(const __grid_constant__ AppendArguments args) {
