@@ -51,7 +51,7 @@ std::optional<Variant> first_legal(std::span<const DefaultRule> rules, const Pro
 // Of head dims above the usual ones.
 std::string_view why_no_large_default(const Problem& problem, const Architecture& architecture) {
   if (!has_hopper_kernels(architecture)) return ": head dims above 256 need the hopper family, of sm_90a";
-  if (problem.paged) return ": keys in pages need head dims up to 256";
+  if (problem.paged) return ": keys in pages beside head dims above 256 need a variant that is asked for";
   if (problem.e4m3) return ": keys and values of e4m3 need head dims up to 256";
   return ": fixed_split_size needs head dims up to 256";
 }

@@ -23,7 +23,7 @@ inline int round_up(int bytes, int unit) { return (bytes + unit - 1) / unit * un
 
 // --- Large heads, which have a kernel of their own: hopper_large.cpp -------------------------------------------------
 
-Plan make_large_plan(const Problem& problem);
+Plan make_large_plan(const Problem& problem, const HopperVariant& variant);
 std::string why_illegal_large(const Problem& problem, const HopperVariant& variant);
 std::vector<Candidate> large_candidates(const Problem& problem);
 // What stands behind the template. config: with the tunables.

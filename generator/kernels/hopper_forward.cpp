@@ -455,9 +455,11 @@ constexpr DefaultRule kRules[] = {
 
     // Large heads, by the probe of docs/kernels/large_heads.md: pairs of blocks share keys where these are many.
     {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q128+ kv2k+",
-     "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-cl2-rare-single-split", is_large},
+     "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-cl2-rare-single-split",
+     [](const Problem& problem) { return is_large(problem) && !problem.ragged; }},
     {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+",
-     "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-rare-single-split", is_large},
+     "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-rare-single-split",
+     [](const Problem& problem) { return is_large(problem) && !problem.paged; }},
 };
 
 // For results that depend on their row alone: at a head dim blocks of as many keys whatever the number of queries.
@@ -660,7 +662,7 @@ int available_registers(const HopperVariant& variant) {
 
 // In the order of memory: Q tiles, K ring, V ring, transposed V, output slot, P, what parts fetch, barriers.
 Plan make_plan(const Problem& problem, const HopperVariant& variant) {
-  if (is_large(problem)) return make_large_plan(problem);
+  if (is_large(problem)) return make_large_plan(problem, variant);
   const Panels panels = q_panels_of(problem);
   const Panels panels_k = kv_panels_of(problem, problem.head_dim), panels_v = kv_panels_of(problem, problem.head_dim_v);
   const int q_tiles = round_up(variant.q_stages * variant.block_q * panels.row_bytes(), kSwizzleBytes);

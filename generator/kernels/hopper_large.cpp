@@ -81,7 +81,6 @@ std::string why_not_of_large(const HopperVariant& v) {
   if (v.cluster != 1 && v.cluster != 2) return want("cluster", "1 or 2", v.cluster);
   if (v.rescale == Rescale::lazy) return want("rescale", "always or rare", "lazy");
   if (v.boundary != TileBoundary::split) return want("boundary", "split", "fused");
-  if (v.split_kv) return want("split_kv", "wholekv", "splitkv");
   if (v.cluster == 2 && v.scheduler == Scheduler::dynamic)
     return must("scheduler", "single or fixed with cl2", "dynamic");
   return {};
@@ -89,13 +88,10 @@ std::string why_not_of_large(const HopperVariant& v) {
 
 // What the kernel has no part for.
 std::string why_not_served(const Problem& problem, const HopperVariant& v) {
-  if (problem.paged) return fmt::format("variant: keys in pages must have head dims up to {}", kMostUsualHeadDim);
   if (has_part(Slot::stored, problem))
     return fmt::format("variant: keys and values of e4m3 must have head dims up to {}", kMostUsualHeadDim);
-  // Blocks of a cluster share K and V, and so would have to list the same blocks, and have tiles of one sequence.
-  if (v.cluster == 1) return {};
-  if (problem.block_mask) return must("cluster", "1 with a block mask", v.cluster);
-  return problem.ragged ? must("cluster", "1 with a ragged batch", v.cluster) : "";
+  // Blocks of a cluster share K and V, and so would have to list the same blocks.
+  return problem.block_mask && v.cluster != 1 ? must("cluster", "1 with a block mask", v.cluster) : "";
 }
 
 // --- The source ------------------------------------------------------------------------------------------------------
@@ -103,7 +99,7 @@ std::string why_not_served(const Problem& problem, const HopperVariant& v) {
 constexpr std::string_view kScoreType = "ScoreMatrix", kProbabilityType = "ProbabilityMatrix",
                            kOutputType = "OutputMatrix";
 
-std::string render_matrices(const Problem& problem) {
+std::string render_matrices(const Problem& problem, bool reads_output) {
   const bool drops = has_part(Slot::probability, problem);
   const int keys = keys_of_piece(problem);
   return render(ScoreMatrix{.type = kScoreType,
@@ -127,18 +123,20 @@ std::string render_matrices(const Problem& problem) {
                              .columns = columns_of_stream(problem),
                              .steps = keys / kWgmmaColumns,
                              .probabilities = "p",
+                             .reads = reads_output,
                              .pieces = kBlockKeys / keys});
 }
 
 }  // namespace
 
-Plan make_large_plan(const Problem& problem) {
+Plan make_large_plan(const Problem& problem, const HopperVariant& variant) {
   Plan plan{};
   plan.threads = (kStreams + 1) * kWarpgroupThreads;
   plan.smem_bytes = fixed_bytes(problem) + kStreams * pieces_of(problem) * kPieceBytes;
   const int scores = kBlockKeys / 2, probabilities = kBlockKeys / 4;
   plan.registers = columns_of_stream(problem) / 2 + scores + probabilities + kPlainRegisters;
-  plan.argument_bytes = argument_bytes(problem, sizeof(HopperArguments), alignof(HopperArguments));
+  plan.argument_bytes = argument_bytes(
+      problem, sizeof(HopperArguments) + (variant.split_kv ? sizeof(SplitArguments) : 0), alignof(HopperArguments));
   const int columns = q_panels_of(problem).columns;
   plan.box_columns = {columns, columns, value_panels(problem).columns, store_columns(problem)};
   plan.box_keys_of_values = keys_of_piece(problem);
@@ -151,8 +149,9 @@ std::string why_illegal_large(const Problem& problem, const HopperVariant& varia
 }
 
 std::vector<Candidate> large_candidates(const Problem& problem) {
-  constexpr const char* kChoices[] = {"rare-dynamic",   "rare-single",    "rare-fixed",
-                                      "always-dynamic", "cl2-rare-fixed", "cl2-rare-single"};
+  constexpr const char* kChoices[] = {
+      "rare-dynamic",   "rare-single",     "rare-fixed",          "always-dynamic",
+      "cl2-rare-fixed", "cl2-rare-single", "rare-single-splitkv", "cl2-rare-single-splitkv"};
   std::vector<Candidate> candidates;
   HopperVariant plain = std::get<HopperVariant>(parse_variant("hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff"));
   plain.order = order_for(problem);
@@ -168,7 +167,8 @@ std::string render_large_kernel(const KernelSpec& spec, const HopperVariant& var
   config.use("Probabilities", kProbabilityType);
   config.use("Output", kOutputType);
   const std::string cluster = variant.cluster == 1 ? "" : fmt::format(" __cluster_dims__({}, 1, 1)", variant.cluster);
-  return render_arguments("HopperArguments", spec.problem()) + render_matrices(spec.problem()) + config.text() +
+  return render_arguments("HopperArguments", spec.problem(), variant.split_kv) +
+         render_matrices(spec.problem(), variant.split_kv) + config.text() +
          render({"LargeShape", plan.smem_bytes, plan.threads, plan.argument_bytes}) +
          fmt::format(
              "extern \"C\" __global__ void __launch_bounds__({}, 1){}\n"

@@ -60,6 +60,17 @@ __device__ __forceinline__ void tma_load_multicast(SmemAddress dst, const Tensor
       : "memory");
 }
 
+// Likewise of five dimensions:                                                               PTX ISA 8.0, sm_90
+__device__ __forceinline__ void tma_load_multicast(SmemAddress dst, const TensorMap& map, EndedBoxOrigin at,
+                                                   SmemAddress barrier, unsigned short ranks, L2Policy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8, %9;" ::"r"(dst),
+      "l"(&map), "r"(at.column), "r"(at.head), "r"(at.row), "r"(at.end), "r"(at.batch), "r"(barrier), "h"(ranks),
+      "l"(static_cast<uint64>(policy))
+      : "memory");
+}
+
 // cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [map, {..}], [src];             PTX ISA 8.0, sm_90
 __device__ __forceinline__ void tma_store(const TensorMap& map, BoxOrigin at, SmemAddress src) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map),

@@ -84,8 +84,7 @@ TEST_CASE("most choices are made") {
                                       {"psmem", "probabilities must be pregs"},
                                       {"cl4", "cluster must be 1 or 2"},
                                       {"lazy", "rescale must be always or rare"},
-                                      {"fused", "boundary must be split"},
-                                      {"splitkv", "split_kv must be wholekv"}}) {
+                                      {"fused", "boundary must be split"}}) {
     CAPTURE(part);
     const std::string why = why_illegal(problem, parse_variant(part, parse_variant(kPlain)), sm_90a());
     CHECK(why.starts_with("variant: " + std::string(message) + " for head dims above 256, was "));
@@ -102,7 +101,7 @@ TEST_CASE("what large heads do not have is refused by its name") {
   CHECK(ends(why_no_default(problem, "sm_80"), ": head dims above 256 need the hopper family, of sm_90a"));
   CHECK(ends(why_no_default(problem, "sm_100a"), ": head dims above 256 need the hopper family, of sm_90a"));
   problem.ragged = problem.paged = true;
-  CHECK(ends(why_no_default(problem), ": keys in pages need head dims up to 256"));
+  CHECK(ends(why_no_default(problem), ": keys in pages beside head dims above 256 need a variant that is asked for"));
   problem.paged = false, problem.e4m3 = true;
   CHECK(ends(why_no_default(problem), ": keys and values of e4m3 need head dims up to 256"));
   problem = problem_of(64, 264);
@@ -137,6 +136,20 @@ TEST_CASE("a stream's values and output end where its columns do") {
   CHECK(plan_of(512, 512).smem_bytes == 65536 + 2 * 8192 + 2 * 9 * 8192 + 2 * 512 + 1024);
 }
 
+TEST_CASE("keys may be split, stand in pages, and be shared by pairs") {
+  Problem problem = problem_of(576, 512);
+  problem.ragged = problem.paged = true;
+  for (const char* parts : {"splitkv", "cl2-single", "cl2-single-splitkv"}) {
+    CAPTURE(parts);
+    const Variant variant = parse_variant(parts, parse_variant(kPlain));
+    CHECK(why_illegal(problem, variant, sm_90a()) == "");
+    CHECK(make_plan(problem, variant).smem_bytes <= sm_90a().smem_per_block);
+  }
+  problem.block_mask = true;
+  CHECK(why_illegal(problem, parse_variant("cl2-single", parse_variant(kPlain)), sm_90a()) ==
+        "variant: cluster must be 1 with a block mask, was 2");
+}
+
 TEST_CASE("worth trying are blocks alone and in pairs, with every scheduler that they may have") {
   for (const bool causal : {false, true}) {
     const Problem problem = problem_of(512, 512, causal);
@@ -146,7 +159,7 @@ TEST_CASE("worth trying are blocks alone and in pairs, with every scheduler that
       CHECK(hopper.order == order_for(problem));
       (hopper.cluster == 1 ? alone : pairs) += 1;
     }
-    CHECK(alone >= 3);
-    CHECK(pairs == 2);
+    CHECK(alone >= 4);
+    CHECK(pairs == 3);
   }
 }

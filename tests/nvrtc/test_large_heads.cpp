@@ -21,6 +21,8 @@ namespace {
 constexpr const char* kAlone = "hopper-q64-kv64-s1-ppoff-rare-single";
 constexpr const char* kPersistent = "hopper-q64-kv64-s1-ppoff-always-dynamic";
 constexpr const char* kPair = "hopper-q64-kv64-s1-ppoff-cl2-rare-fixed";
+constexpr const char* kSplit = "hopper-q64-kv64-s1-ppoff-rare-single-splitkv";
+constexpr const char* kSplitPair = "hopper-q64-kv64-s1-ppoff-cl2-rare-single-splitkv";
 
 struct Call {
   Problem problem;
@@ -102,11 +104,53 @@ TEST_CASE("each feature") {
       Problem problem = problem_of(264, 320);
       tests::ask(problem, row);
       if (problem.block_mask) problem.documents = &tests::any_function(generator::FunctionKind::documents);
-      if (problem.paged || problem.e4m3) continue;                               // refused
-      if (variant == kPair && (problem.block_mask || problem.ragged)) continue;  // likewise
+      if (problem.e4m3 || (variant == kPair && problem.block_mask)) continue;  // refused
       calls.push_back({problem, {2, 150, 230, 4, 2}, variant});
       problem.causal = !problem.prefix, problem.window = true;
       calls.push_back({problem, {1, 150, 230, 4, 2}, variant});
+    }
+  check(calls);
+}
+
+TEST_CASE("keys are split for few queries, whose heads share tiles up to those of a pair of blocks") {
+  std::vector<Call> calls;
+  for (const auto& [heads, queries] :
+       {std::pair{1, 1}, {1, 7}, {8, 1}, {16, 3}, {12, 5}, {32, 2}, {64, 1}, {128, 1}, {128, 2}, {96, 1}})
+    for (const std::int64_t keys : {64, 300, 640})
+      for (const char* variant : {kSplit, kSplitPair})
+        calls.push_back({problem_of(576, 512, queries > 2), {1, queries, keys, heads, 1}, variant});
+  for (const char* variant : {kSplit, kSplitPair}) {
+    calls.push_back({problem_of(264, 264, true), {2, 100, 500, 4, 2}, variant});
+    calls.push_back({problem_of(512, 8), {2, 1, 500, 4, 2}, variant});
+    calls.push_back({problem_of(8, 264), {2, 3, 500, 128, 2}, variant});
+  }
+  check(calls);
+}
+
+TEST_CASE("sequences of any length, and keys in pages of any size") {
+  std::vector<Call> calls;
+  for (const bool paged : {false, true})
+    for (const auto& [heads, queries] : {std::pair{1, 100}, {8, 3}, {128, 1}, {128, 2}})
+      for (const std::int64_t keys : {40, 300, 900})
+        for (const char* variant : {kAlone, kPair, kSplit, kSplitPair}) {
+          Problem problem = problem_of(576, 512, queries > 1);
+          problem.ragged = true, problem.paged = paged;
+          calls.push_back({problem, {3, queries, keys, heads, 1}, variant});
+        }
+  check(calls);
+}
+
+TEST_CASE("each feature beside split keys") {
+  std::vector<Call> calls;
+  for (const generator::FeatureRow& row : generator::features())
+    for (const char* variant : {kSplit, kSplitPair}) {
+      Problem problem = problem_of(320, 264);
+      tests::ask(problem, row);
+      if (problem.block_mask) problem.documents = &tests::any_function(generator::FunctionKind::documents);
+      if (problem.e4m3 || (variant == kSplitPair && problem.block_mask)) continue;  // refused
+      calls.push_back({problem, {1, 5, 700, 32, 1}, variant});
+      problem.causal = !problem.prefix, problem.window = true;
+      calls.push_back({problem, {2, 5, 700, 4, 2}, variant});
     }
   check(calls);
 }

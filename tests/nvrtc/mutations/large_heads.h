@@ -30,6 +30,30 @@ inline constexpr Setting kLargeRagged = [] {
   return setting;
 }();
 
+// Of one query, whose 128 heads are the rows of a pair of blocks, in three splits.
+inline constexpr Setting kLargeDecode{.variant = "hopper-q64-kv64-s1-ppoff-cl2-rare-single-splitkv",
+                                      .head_dim = 264,
+                                      .dtype = DType::bf16,
+                                      .seqlen_q = 1,
+                                      .seqlen_kv = 330,
+                                      .num_heads_q = 128,
+                                      .num_heads_kv = 1};
+inline constexpr Setting kLargePairRagged = [] {
+  Setting setting = kLargeCluster;
+  setting.ragged = true;
+  return setting;
+}();
+inline constexpr Setting kLargePaged = [] {
+  Setting setting = kLarge;
+  setting.ragged = setting.paged = true;
+  return setting;
+}();
+inline constexpr Setting kLargePairPaged = [] {
+  Setting setting = kLargeCluster;
+  setting.ragged = setting.paged = true;
+  return setting;
+}();
+
 inline const std::vector<Mutation> kLargeHeadFaults = {
     // --- What streams send each other
     {.name = "P is sent without a fence",
@@ -140,7 +164,7 @@ inline const std::vector<Mutation> kLargeHeadFaults = {
     {.name = "a block of a cluster brings its own half of the keys to the first place",
      .setting = kLargeCluster,
      .file = "hopper/large_loader.cuh",
-     .original = "pieces.slot() + rank * kShare * KeyPiece::kRowBytes",
+     .original = "pieces.slot() + rank * kKeysOfShare * KeyPiece::kRowBytes",
      .replacement = "pieces.slot()",
      .kinds = {race, unwritten_shared}},
     {.name = "pieces behind a sequence are read where they would be",
@@ -150,7 +174,53 @@ inline const std::vector<Mutation> kLargeHeadFaults = {
      .replacement = "return key;",
      .kinds = {global_out_of_bounds}},
 
+    {.name = "a block of a cluster brings keys behind a sequence",
+     .setting = kLargePairRagged,
+     .file = "hopper/large_loader.cuh",
+     .original = "    if constexpr (Config::kCluster > 1) return first_of_piece(tile, first);\n",
+     .replacement = "",
+     .kinds = {global_out_of_bounds}},
+    {.name = "all boxes of a block come from its first pages",
+     .setting = kLargePaged,
+     .file = "hopper/large_loader.cuh",
+     .original = "from_lane_of(part * count + i, boxes.of_lane)",
+     .replacement = "from_lane_of(i, boxes.of_lane)"},
+    {.name = "pages of a cluster go to where those of its first block do",
+     .setting = kLargePairPaged,
+     .file = "hopper/large_loader.cuh",
+     .original = "(rank * kKeysOfShare + key) * KeyPiece",
+     .replacement = "key * KeyPiece",
+     .kinds = {race, unwritten_shared}},
+
+    // --- Partial results
+    {.name = "partial results of both streams go to the first columns",
+     .setting = kLargeDecode,
+     .file = "hopper/store.cuh",
+     .original = "const int column = first_column + kChunkElements * chunk;",
+     .replacement = "const int column = kChunkElements * chunk;"},
+    {.name = "partial results go on behind the last column",
+     .setting = kLargeDecode,
+     .file = "hopper/store.cuh",
+     .original = "        if (column < Config::kHeadDimV)\n",
+     .replacement = ""},
+    {.name = "both blocks of a cluster have the first rows of a partial result",
+     .setting = kLargeDecode,
+     .file = "hopper/tiles.cuh",
+     .original = "row - tile.first_row + cluster_rank<Config>() * Config::kBlockQ",
+     .replacement = "row - tile.first_row"},
+
     // --- The query
+    {.name = "both blocks of a cluster have the first heads of a pack",
+     .setting = kLargeDecode,
+     .file = "hopper/tiles.cuh",
+     .original = "    if constexpr (kPacksAreWide<Config>) return heads().head(tile.head, first_row);\n",
+     .replacement = ""},
+    {.name = "a block of a cluster without rows reads behind its sequence",
+     .setting = kLargePairRagged,
+     .file = "hopper/large_loader.cuh",
+     .original = "tile.first_row < tiles.heads().rows(tile.of.queries) ? tile.first_row : 0",
+     .replacement = "tile.first_row",
+     .kinds = {global_out_of_bounds}},
     {.name = "the query is flipped by one stream alone",
      .setting = kLargeNegative,
      .file = "kernels/hopper_large.cuh",
