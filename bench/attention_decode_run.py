@@ -70,11 +70,13 @@ class DecodeKernels:
     def normal(self, *sizes):
         return self.torch.randn(sizes, dtype=self.torch.bfloat16, device=self.device)
 
+    def cache_count(self, cell):
+        return max(1, min(MOST_CACHES, math.ceil(WALKED_BYTES / cell.cache_bytes)))
+
     def caches(self, cell):
         """Pairs of keys and values [batch, context, heads, head_dim]."""
-        count = max(1, min(MOST_CACHES, math.ceil(WALKED_BYTES / cell.cache_bytes)))
         sizes = cell.batch, cell.context, cell.heads_kv, HEAD_DIM
-        return [(self.normal(*sizes), self.normal(*sizes)) for _ in range(count)]
+        return [(self.normal(*sizes), self.normal(*sizes)) for _ in range(self.cache_count(cell))]
 
     def options(self):
         """Of calls in a graph: on the stream that captures it."""
@@ -139,18 +141,19 @@ class DecodeKernels:
         # Scaled_dot_product_attention's causal mask begins at the first key: the last query sees all without one.
         return attention_peers.launcher(self.torch, side.removesuffix("_heads_first"), q, k, v, False)
 
-    def expected(self, q, k, v):
+    def expected(self, q, k, v, causal=True):
         """Of the first batch entry, in f32."""
         queries, context = q.shape[1], k.shape[1]
         group = q.shape[2] // k.shape[2]
         rows, keys, values = (tensor[0].float().transpose(0, 1) for tensor in (q, k, v))
         keys, values = (tensor.repeat_interleave(group, 0) for tensor in (keys, values))
-        scores = rows @ keys.transpose(1, 2) * HEAD_DIM**-0.5
+        scores = rows @ keys.transpose(1, 2) * q.shape[3]**-0.5
         hidden = self.torch.ones(queries, context, dtype=self.torch.bool, device=q.device).triu(context - queries + 1)
-        return (scores.masked_fill(hidden, -math.inf).softmax(-1) @ values).transpose(0, 1)
+        return (scores.masked_fill(hidden & causal, -math.inf).softmax(-1) @ values).transpose(0, 1)
 
 
 class DecodeComparison(Comparison):
+    peer_sides = PEER_SIDES
 
     def make_kernels(self):
         """Each cell's are made when it is run, before its graphs."""
@@ -179,17 +182,24 @@ class DecodeComparison(Comparison):
             raise RuntimeError("differs from the reference: not timed")
         return launches
 
-    def run(self, cell):
-        makers, out, expected = self.sides(cell)
+    def made(self, cell, makers, out, expected):
+        """The launches of each side, and why others are left out; of those of flashjit that is a failure."""
         launches, left_out = {}, {}
         for side, make in makers.items():
             try:
                 launches[side] = self.checked(make(), out, expected)
             except Exception as error:  # a peer may raise what it likes
                 left_out[side] = attention_peers.reason(error)[:MOST_LETTERS]
-                if side not in PEER_SIDES:
+                if side not in self.peer_sides:
                     self.failures.append(f"{cell}: {side}: {left_out[side]}")
-        return decode_row(cell, self.stopwatch.microseconds(launches), left_out)
+        return launches, left_out
+
+    def run(self, cell):
+        launches, left_out = self.made(cell, *self.sides(cell))
+        return self.row(cell, self.stopwatch.microseconds(launches), left_out)
+
+    def row(self, cell, us, left_out):
+        return decode_row(cell, us, left_out)
 
 
 def compare_decode(torch, flashjit, stopwatch, peers, arguments):

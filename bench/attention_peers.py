@@ -6,7 +6,7 @@ import functools
 import importlib
 import importlib.metadata
 
-SDPA = {"cudnn": "CUDNN_ATTENTION", "fa2": "FLASH_ATTENTION"}  # the back ends of PyTorch
+SDPA = {"cudnn": "CUDNN_ATTENTION", "fa2": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION"}  # the back ends of PyTorch
 PACKAGES = {  # module, distribution
     "flash_attn": ("flash_attn", "flash-attn"),
     "fa3": ("flash_attn_interface", "flash-attn-3"),
@@ -25,6 +25,7 @@ GALLERY_PEERS = {FLEX: "FlexAttention"}
 RAGGED_PEERS = {"fa2": PEERS["fa2"]}
 DECODE_PEERS = {name: PEERS[name] for name in ("cudnn", "fa2")}
 BACKWARD_PEERS = E4M3_PEERS = DECODE_PEERS
+LARGE_PEERS = {"efficient": "PyTorch's memory-efficient back end"}
 SCORE_PEERS = {**GALLERY_PEERS, **{name: PEERS[name] for name in ("cudnn", "fa2", "flash_attn")}}
 
 

@@ -52,6 +52,7 @@ import attention_backward_run  # noqa: E402
 import attention_decode_run  # noqa: E402
 import attention_e4m3_run  # noqa: E402
 import attention_gallery_run  # noqa: E402
+import attention_large_run  # noqa: E402
 import attention_peers  # noqa: E402
 import attention_ragged_run  # noqa: E402
 import attention_scores_run  # noqa: E402
@@ -64,7 +65,10 @@ from attention_e4m3 import e4m3_grid  # noqa: E402
 from attention_gallery import GALLERY, gallery_grid  # noqa: E402
 from attention_grid import BEST, GRIDS, HEAD_DIMS, MASKS, QUICK_SEQLENS, PeerFigures  # noqa: E402
 from attention_grid import parse_variants, result, slug, summarise  # noqa: E402
-from attention_peers import BACKWARD_PEERS, DECODE_PEERS, E4M3_PEERS, GALLERY_PEERS, PEERS  # noqa: E402
+from attention_large import GROUPS as LARGE_GROUPS  # noqa: E402
+from attention_large import HEAD_DIMS as LARGE_HEAD_DIMS  # noqa: E402
+from attention_large import large_grid  # noqa: E402
+from attention_peers import BACKWARD_PEERS, DECODE_PEERS, E4M3_PEERS, GALLERY_PEERS, LARGE_PEERS, PEERS  # noqa: E402
 from attention_peers import RAGGED_PEERS, SCORE_PEERS  # noqa: E402
 from attention_ragged import BATCHES, ragged_grid  # noqa: E402
 from attention_scores import FEATURES, score_grid  # noqa: E402
@@ -73,16 +77,16 @@ from flashjit_c import Library  # noqa: E402
 HERE = pathlib.Path(__file__).resolve().parent
 BUILT = HERE.parent / "build" / "release" / "libflashjit.so"
 # The grids that are not of plain attention and run the Python package.
-SCORES, GALLERY_GRID, RAGGED, DECODE = "scores", "gallery", "ragged", "decode"
+SCORES, GALLERY_GRID, RAGGED, DECODE, LARGE = "scores", "gallery", "ragged", "decode", "large"
 FORWARD, BACKWARD = "forward", "backward"  # the passes; the latter has a grid of its own
 BF16, E4M3 = "bf16", "e4m3"  # likewise
 OF_OPTIONS = {BACKWARD: "--pass backward", E4M3: "--dtype e4m3"}  # the grids that are not asked for by --grid
-CELL_NAMES = {SCORES: FEATURES, GALLERY_GRID: GALLERY, RAGGED: BATCHES, DECODE: GROUPS, BACKWARD: BACKWARD_GROUPS,
-              E4M3: E4M3_GROUPS}
+CELL_NAMES = {SCORES: FEATURES, GALLERY_GRID: GALLERY, RAGGED: BATCHES, DECODE: GROUPS, LARGE: LARGE_GROUPS,
+              BACKWARD: BACKWARD_GROUPS, E4M3: E4M3_GROUPS}
 PACKAGE_GRIDS = {SCORES: score_grid, GALLERY_GRID: gallery_grid, RAGGED: ragged_grid, DECODE: decode_grid,
-                 BACKWARD: backward_grid, E4M3: e4m3_grid}
+                 LARGE: large_grid, BACKWARD: backward_grid, E4M3: e4m3_grid}
 PACKAGE_PEERS = {SCORES: SCORE_PEERS, GALLERY_GRID: GALLERY_PEERS, RAGGED: RAGGED_PEERS, DECODE: DECODE_PEERS,
-                 BACKWARD: BACKWARD_PEERS, E4M3: E4M3_PEERS}
+                 LARGE: LARGE_PEERS, BACKWARD: BACKWARD_PEERS, E4M3: E4M3_PEERS}
 DEFAULT = "default"  # the variant that the library chooses
 FLUSHED_BYTES = 256 << 20
 TURNS = 8  # of each side of a cell
@@ -109,12 +113,13 @@ def parse_arguments(argv=None):
                         help="backward: of the grids full and quick (%(default)s)")
     parser.add_argument("--dtype", choices=(BF16, E4M3), default=BF16,
                         help="of flashjit; e4m3: of the grids full and quick, peers in bf16 (%(default)s)")
-    parser.add_argument("--peer", nargs="*", choices=tuple(SCORE_PEERS | PEERS),
+    parser.add_argument("--peer", nargs="*", choices=tuple(SCORE_PEERS | PEERS | LARGE_PEERS),
                         help="peers to run; default: all that are here")
     parser.add_argument("--cells", dest="names", type=lambda text: text.split(","), metavar="NAME[,NAME]",
-                        help="of the grids scores, gallery, ragged and decode, of backward and e4m3; default: all: "
+                        help="of the grids scores, gallery, ragged, decode and large, of backward and e4m3; default: all: "
                         + "; ".join(", ".join(names) for names in CELL_NAMES.values()))
-    parser.add_argument("--head-dim", nargs="+", type=int, choices=HEAD_DIMS, default=HEAD_DIMS)
+    parser.add_argument("--head-dim", nargs="+", type=int, choices=HEAD_DIMS, default=HEAD_DIMS,
+                        help="all but of the grid large (%(default)s)")
     parser.add_argument("--mask", nargs="+", choices=MASKS, default=MASKS)
     parser.add_argument("--seqlen", nargs="+", type=int, metavar="N", help="default: those of the grid")
     parser.add_argument("--seconds", type=float, default=0.25, help="GPU time of each side of a cell (%(default)s)")
@@ -171,7 +176,7 @@ def check_grid_options(parser, arguments):
         parser.error(f"--cells must be of {', '.join(CELL_NAMES[grid])}, was '{unknown[0]}'")
     if grid in CELL_NAMES and (arguments.library or arguments.family != "default"):
         parser.error(f"{shown} runs the Python package: no --library or --family")
-    if grid in (GALLERY_GRID, RAGGED, DECODE, BACKWARD, E4M3) and arguments.variants:
+    if grid in (GALLERY_GRID, RAGGED, DECODE, LARGE, BACKWARD, E4M3) and arguments.variants:
         parser.error(f"--variants is not for {shown}")
 
 
@@ -187,7 +192,8 @@ def chosen_cells(arguments):
 
 def chosen_package_cells(arguments):
     cells = PACKAGE_GRIDS[arguments.grid](arguments.names or tuple(CELL_NAMES[arguments.grid]))
-    return [cell for cell in cells if cell.shape.head_dim in arguments.head_dim and cell.shape.mask in arguments.mask
+    head_dims = {*arguments.head_dim, *(head_dim for head_dim, _ in LARGE_HEAD_DIMS.values())}
+    return [cell for cell in cells if cell.shape.head_dim in head_dims and cell.shape.mask in arguments.mask
             and (not arguments.seqlen or cell.shape.seqlen in arguments.seqlen)]
 
 
@@ -529,6 +535,8 @@ def compare_package(arguments):
         attention_ragged_run.compare_ragged(*given, peers, arguments)
     elif arguments.grid == DECODE:
         attention_decode_run.compare_decode(*given, peers, arguments)
+    elif arguments.grid == LARGE:
+        attention_large_run.compare_large(*given, peers, arguments)
     elif arguments.grid == BACKWARD:
         figures, _ = read_figures(arguments.peers_file, torch.cuda.get_device_name(0), BACKWARD)
         attention_backward_run.compare_backward(*given, peers, arguments, figures)

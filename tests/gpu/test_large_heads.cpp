@@ -28,7 +28,15 @@ TEST_SUITE_BEGIN("sanitizer");
 TEST_CASE("large heads, alone and in pairs, on lengths that end within a block") {
   if (!tests::has_hopper()) return;
   for (const bool causal : {false, true})
-    tests::verify_variants(problem_of(264, 512, causal), {{1, 70, 200, 2, 1}, {1, 65, 65, 1, 1}});
+    tests::verify_variants(problem_of(264, 512, causal),
+                           {{1, 70, 200, 2, 1}, {1, 65, 65, 1, 1}, {1, 1, 700, 128, 1}});
+}
+
+TEST_CASE("large heads in pages") {
+  if (!tests::has_hopper()) return;
+  Problem problem = problem_of(576, 512, true);
+  problem.ragged = problem.paged = true;
+  tests::verify_variants(problem, {{3, 2, 500, 128, 1}, {2, 70, 200, 2, 1}});
 }
 
 TEST_SUITE_END();
@@ -64,7 +72,7 @@ TEST_CASE("each feature") {
   for (const generator::FeatureRow& row : generator::features()) {
     Problem problem = problem_of(512, 512);
     tests::ask(problem, row);
-    if (problem.paged || problem.e4m3 || problem.block_mask) continue;
+    if (problem.e4m3 || problem.block_mask) continue;
     for (const bool causal : {false, true}) {
       problem.causal = causal && !problem.prefix;
       const cli::VerifyCase c(problem, {2, 300, 700, 4, 2}, tests::test_device().ordinal, tests::options_for(problem));
@@ -74,6 +82,21 @@ TEST_CASE("each feature") {
         CHECK(c.problem_with(shared_engine(), variant) == "");
       }
     }
+  }
+}
+
+TEST_CASE("few queries, whose heads share tiles up to those of a pair of blocks") {
+  if (!tests::has_hopper()) return;
+  const std::vector<cli::CaseShape> shapes{{1, 1, 64, 128, 1},  {1, 1, 8192, 128, 1}, {8, 1, 4100, 128, 1},
+                                           {3, 2, 1000, 128, 1}, {2, 1, 5000, 16, 1},  {64, 1, 700, 8, 1},
+                                           {1, 1, 3000, 96, 1},  {2, 3, 2000, 12, 2}};
+  for (const bool causal : {false, true}) {
+    Problem problem = problem_of(576, 512, causal);
+    tests::verify_variants(problem, shapes);
+    problem.ragged = true;
+    tests::verify_variants(problem, shapes);
+    problem.paged = true;
+    tests::verify_variants(problem, shapes);
   }
 }
 

@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 import attention_backward  # noqa: E402
 import attention_decode  # noqa: E402
+import attention_large  # noqa: E402
 import attention_features  # noqa: E402
 import attention_gallery  # noqa: E402
 import attention_peers  # noqa: E402
@@ -439,6 +440,30 @@ class AttentionScores(unittest.TestCase):
                          "mma-q128-kv64-rare-longest")
         attention.assert_called_once_with("q on cpu", "k on cpu", "v on cpu", causal=True, documents="ids on cpu",
                                           window=(5, 0))
+
+
+class AttentionLarge(unittest.TestCase):
+
+    def test_prompts_have_the_tokens_of_the_other_grids(self):
+        cells = attention_large.large_grid(["prompts"])
+        self.assertEqual({(cell.batch * cell.context, cell.heads * cell.head_dims[0]) for cell in cells}, {(16384, 2048)})
+        self.assertEqual(len({str(cell) for cell in cells}), 10)
+
+    def test_values_of_mla_are_no_bytes_of_their_own(self):
+        mla, decode = (attention_large.LargeCell(group, 2, 8, 1, 1000, 1) for group in ("mla", "decode"))
+        self.assertEqual((mla.cache_bytes, decode.cache_bytes), (2 * 1000 * 576 * 2, 2 * 1000 * 1024 * 2))
+
+    def test_a_causal_prompt_is_half_the_work(self):
+        full, causal = (attention_large.LargeCell("prompts", 1, 1, 1, 64, 64, mask) for mask in ("full", "causal"))
+        self.assertEqual((full.operations, causal.operations), (2 * 64 * 64 * 1024, 64 * 64 * 1024))
+
+    def test_the_fastest_of_our_sides_is_compared(self):
+        cell = attention_large.LargeCell("mla", 64, 128, 1, 4096, 1)
+        rows = [attention_large.large_row(cell, {"alone": 200.0, "pairs": 160.0, "read": 80.0}, {})]
+        summary = attention_large.summarise_large(rows)
+        self.assertEqual(summary["mla_of_read"], {"geometric_mean": 0.5, "minimum": 0.5, "maximum": 0.5, "cells": 1})
+        self.assertAlmostEqual(summary["mla_tflops"]["minimum"], 2 * 64 * 128 * 4096 * 1088 / 160e-6 / 1e12)
+        self.assertNotIn("prompts_over_efficient", summary)
 
 
 class Variants(unittest.TestCase):

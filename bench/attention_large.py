@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cells of the grid large of compare_peers.py, head dims above 256: prompts of head dim 512, MLA's absorbed decode and
+decode with 8 query heads to one; and what is made of their times. Needs neither a GPU nor PyTorch.
+
+A row is {"group", "batch", "heads", "heads_kv", "context", "queries", "mask", "cache_bytes", "us", "left_out"}, us as in the
+grid decode."""
+
+import statistics
+import typing
+
+from attention_grid import Cell
+
+ELEMENT_BYTES = 2
+HIDDEN, TOKENS = 2048, 16384
+PROMPTS, MLA, DECODE = "prompts", "mla", "decode"
+HEAD_DIMS = {PROMPTS: (512, 512), MLA: (576, 512), DECODE: (512, 512)}  # of q and k, and of v
+EFFICIENT, READ = "efficient", "read"  # PyTorch's memory-efficient back end, and a plain read of the cache
+# Of keys that are split, which are asked for: a block alone has 64 rows, a pair that shares keys 128.
+ALONE, PAIRS = "alone", "pairs"
+VARIANTS = {ALONE: "hopper-q64-kv64-s1-ppoff-rare-single-splitkv", PAIRS: "hopper-q64-kv64-s1-ppoff-cl2-rare-single-splitkv"}
+
+
+class LargeCell(typing.NamedTuple):
+    group: str
+    batch: int
+    heads: int
+    heads_kv: int
+    context: int
+    queries: int
+    mask: str = "full"
+
+    @property
+    def head_dims(self):
+        return HEAD_DIMS[self.group]
+
+    @property
+    def shape(self):
+        """As cells of other grids have it."""
+        return Cell(self.head_dims[0], self.mask, self.context, self.batch, self.heads, self.heads_kv, self.queries)
+
+    @property
+    def cache_bytes(self):
+        """What has to be read once: of MLA the values are columns of the keys."""
+        columns = self.head_dims[0] + (0 if self.group == MLA else self.head_dims[1])
+        return self.batch * self.context * self.heads_kv * columns * ELEMENT_BYTES
+
+    @property
+    def operations(self):
+        whole = 2 * self.batch * self.heads * self.queries * self.context * sum(self.head_dims)
+        return whole / 2 if self.mask == "causal" else whole
+
+    def __str__(self):
+        return (f"{self.group:<7} {self.mask:<6} batch {self.batch:>3} heads {self.heads}/{self.heads_kv} "
+                f"context {self.context:>5} queries {self.queries}")
+
+
+def prompts():
+    heads = HIDDEN // HEAD_DIMS[PROMPTS][0]
+    return [LargeCell(PROMPTS, TOKENS // seqlen, heads, heads, seqlen, seqlen, mask) for mask in ("full", "causal")
+            for seqlen in (1024, 2048, 4096, 8192, 16384)]
+
+
+def mla():
+    return [LargeCell(MLA, batch, 128, 1, context, 1)
+            for batch, context in ((64, 4096), (64, 8192), (128, 4096), (128, 8192), (8, 8192), (1, 8192))]
+
+
+def decode():
+    return [LargeCell(DECODE, 64, 8, 1, 8192, 1)]
+
+
+GROUPS = {PROMPTS: prompts, MLA: mla, DECODE: decode}
+
+
+def large_grid(names=tuple(GROUPS)):
+    return [cell for name in names for cell in GROUPS[name]()]
+
+
+def large_row(cell, us, left_out):
+    return {"group": cell.group, "batch": cell.batch, "heads": cell.heads, "heads_kv": cell.heads_kv,
+            "context": cell.context, "queries": cell.queries, "mask": cell.mask, "cache_bytes": cell.cache_bytes,
+            "us": us, "left_out": left_out}
+
+
+def cell_of(row):
+    return LargeCell(*(row[name] for name in ("group", "batch", "heads", "heads_kv", "context", "queries", "mask")))
+
+
+def ours(row):
+    """Microseconds of the fastest of flashjit's sides."""
+    return min((us for side, us in row["us"].items() if side not in (EFFICIENT, READ)), default=None)
+
+
+def tflops(row):
+    return cell_of(row).operations / ours(row) / 1e6 if ours(row) else None
+
+
+def over(side, group):
+    """How many times the side's time is ours."""
+
+    def measure(row):
+        return row["us"][side] / ours(row) if row["group"] == group and side in row["us"] and ours(row) else None
+
+    return measure
+
+
+def summarise_large(rows):
+    """measure -> geometric mean, smallest and largest value over the rows that have it."""
+    measures = {f"{group}_tflops": lambda row, group=group: tflops(row) if row["group"] == group else None for group in GROUPS}
+    measures |= {"prompts_over_efficient": over(EFFICIENT, PROMPTS), "mla_of_read": over(READ, MLA),
+                 "decode_of_read": over(READ, DECODE)}
+    summary = {}
+    for name, measure in measures.items():
+        if values := [value for row in rows if (value := measure(row))]:
+            summary[name] = {"geometric_mean": statistics.geometric_mean(values), "minimum": min(values),
+                             "maximum": max(values), "cells": len(values)}
+    return summary
+
+
+def format_large_row(cell, row):
+    parts = [f"{side} {us:.1f}" for side, us in row["us"].items()]
+    if ours(row):
+        parts.append(f"{tflops(row):.0f} TFLOPS, {cell.cache_bytes / ours(row) / 1e3:.0f} GB/s")
+    return f"{cell}  us: " + ", ".join(parts) + "".join(f"\n  {side}: {why}" for side, why in row["left_out"].items())

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the grid large of compare_peers.py: head dims above 256 by the Python package flashjit, beside PyTorch's
+memory-efficient back end and a plain read of the cache, each launched by a CUDA graph."""
+
+import functools
+
+import attention_peers
+from attention_decode import format_decode_summary
+from attention_decode_run import DecodeComparison, DecodeKernels, GraphStopwatch
+from attention_large import DECODE, EFFICIENT, MLA, PROMPTS, READ, VARIANTS, format_large_row, large_row, summarise_large
+from attention_peers import LARGE_PEERS
+from attention_scores_run import Progress, make_kernels, new_record, print_conditions
+
+
+class LargeKernels(DecodeKernels):
+
+    def caches(self, cell):
+        """Of MLA the values are the first columns of the keys."""
+        return [self.cache(cell) for _ in range(self.cache_count(cell))]
+
+    def cache(self, cell):
+        head_dim, head_dim_v = cell.head_dims
+        sizes = cell.batch, cell.context, cell.heads_kv
+        k = self.normal(*sizes, head_dim)
+        return k, k[..., :head_dim_v] if cell.group == MLA else self.normal(*sizes, head_dim_v)
+
+    def ours(self, q, out, caches, causal, variant=None):
+        """A launch for each cache, which have a plan in common where keys are split."""
+        options = {"causal": causal, "out": out}
+        if variant:
+            options |= {"variant": variant, "plan": self.flashjit.plan(q, *caches[0], causal=causal, variant=variant)}
+
+        def launch(k, v):
+            return self.flashjit.attention(q, k, v, **options, **self.options())
+
+        return [functools.partial(launch, *cache) for cache in caches]
+
+    def read(self, caches):
+        """Of each cache's bytes once: keys, and values that are no part of them."""
+
+        def launch(k, v):
+            for tensor in (k, ) if v.data_ptr() == k.data_ptr() else (k, v):
+                tensor.view(self.torch.float32).amax()
+
+        return [functools.partial(launch, *cache) for cache in caches]
+
+    def efficient(self, q, caches, causal):
+        return [attention_peers.launcher(self.torch, EFFICIENT, q, *cache, causal) for cache in caches]
+
+
+class LargeComparison(DecodeComparison):
+    peer_sides = (EFFICIENT, )
+
+    def sides(self, cell):
+        kernels, causal = self.kernels, cell.mask == "causal"
+        head_dim, head_dim_v = cell.head_dims
+        q, caches = kernels.normal(cell.batch, cell.queries, cell.heads, head_dim), kernels.caches(cell)
+        out = kernels.normal(cell.batch, cell.queries, cell.heads, head_dim_v)
+        makers = {}
+        if cell.group == PROMPTS:
+            makers["flashjit"] = functools.partial(kernels.ours, q, out, caches, causal)
+            if EFFICIENT in kernels.peers:
+                makers[EFFICIENT] = functools.partial(kernels.efficient, q, caches, causal)
+        else:
+            for side, variant in VARIANTS.items():
+                makers[side] = functools.partial(kernels.ours, q, out, caches, causal, variant)
+        return makers, out, kernels.expected(q, *caches[0], causal)
+
+    def made(self, cell, makers, out, expected):
+        launches, left_out = super().made(cell, makers, out, expected)
+        if cell.group in (MLA, DECODE):
+            launches[READ] = self.kernels.read(self.kernels.caches(cell))
+        return launches, left_out
+
+    def row(self, cell, us, left_out):
+        return large_row(cell, us, left_out)
+
+
+def compare_large(torch, flashjit, stopwatch, peers, arguments):
+    """Runs the cells and prints and writes what they give. RuntimeError when flashjit failed in one of them."""
+    kernels = LargeKernels(torch, flashjit, peers)
+    comparison = LargeComparison(kernels, GraphStopwatch(torch, stopwatch.gemm_tflops), arguments.cells)
+    record = new_record(kernels, comparison.stopwatch, LARGE_PEERS)
+    print_conditions(record, "head dims above 256, in graphs", "medians of replays")
+    progress = Progress(record, arguments.json)
+    with torch.no_grad():
+        make_kernels(comparison, progress)
+        for cell in comparison.cells:
+            record["rows"].append(comparison.run(cell))
+            record["summary"] = summarise_large(record["rows"])
+            progress.keep(format_large_row(cell, record["rows"][-1]))
+    print(format_decode_summary(record["summary"]))
+    comparison.require_no_failure()
