@@ -11,12 +11,6 @@ import flashjit
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def reword(error: Exception, words: "dict[str, str]") -> None:
-    """Of an error that begins with the name of an argument: gives that the name which words have for it."""
-    name, colon, what = str(error).partition(":")
-    error.args = (words.get(name, name) + colon + what,)
-
-
 def in_words(words: "dict[str, str]") -> "Callable[[_Function], _Function]":
     """A decorator: errors of the function, which begin with the name of an argument, get that of the other interface.
     words: by the library's names."""
@@ -29,7 +23,8 @@ def in_words(words: "dict[str, str]") -> "Callable[[_Function], _Function]":
             try:
                 return function(*arguments, **named)
             except flashjit.Error as error:
-                reword(error, words)
+                name, colon, what = str(error).partition(":")
+                error.args = (words.get(name, name) + colon + what,)
                 raise
 
         return call

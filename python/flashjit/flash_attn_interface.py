@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import flashjit
-from flashjit._words import in_words, reword
+from flashjit._words import in_words
 from flashjit.torch import _as_rows, _is_unwatched, _require_tensor, _wants_gradients, attention
 
 __all__ = [
@@ -43,10 +43,9 @@ _WORDS_OF_CACHE = {
     **_WORDS, "seqused_kv": "cache_seqlens", "batch_indices_kv": "cache_batch_idx", "leftpad_kv": "cache_leftpad",
     "seqlens_rotary": "rotary_seqlens", "k_cache": "k_cache", "v_cache": "v_cache", "k_new": "k", "v_new": "v",
 }  # fmt: skip
-_WORDS_OF_CACHE_ALONE = {**_WORDS_OF_CACHE, "k": "k_cache", "v": "v_cache"}  # without new keys
+_REFUSED = (flashjit.InvalidArgument, flashjit.Unsupported)  # before anything was launched or written
 
 
-@in_words(_WORDS)
 def flash_attn_func(
     q: Tensor,
     k: Tensor,
@@ -78,12 +77,14 @@ def flash_attn_func(
     """
     _check_hints(num_splits, pack_gqa, sm_margin)
     is_usual = qv is q_descale is k_descale is v_descale is s_aux is None and not attention_chunk
-    if is_usual and _is_no_window(window_size) and _are_plain(q, k, v):
-        return flashjit.attention(q, k, v, causal=causal, scale=softmax_scale, softcap=softcap, lse=return_attn_probs)
-    q, k, v = _tensors(q=q, k=k, v=v)
-    options = _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal, window_size, attention_chunk,
-                       softcap, s_aux)
-    return _attend(q, k, v, deterministic, return_attn_probs, options)
+    if is_usual and _is_no_window(window_size) and _are_plain(q, k, v) and _is_unrecorded(q, k, v):
+        # Here and not in functions of their own, which would cost the host as much as all that was looked at.
+        try:
+            return flashjit.attention(q, k, v, causal=causal, scale=softmax_scale, softcap=softcap, lse=return_attn_probs)
+        except _REFUSED:
+            pass  # the way of all others copies rows that are not contiguous, and says in our words what is wrong
+    return _in_words_of_rows(q, k, v, softmax_scale, causal, qv, q_descale, k_descale, v_descale, window_size,
+                             attention_chunk, softcap, deterministic, return_attn_probs, s_aux)
 
 
 @in_words(_WORDS)
@@ -207,25 +208,24 @@ def flash_attn_with_kvcache(
     if isinstance(cache_seqlens, int) and isinstance(q, Tensor):
         batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+    _check_hints(num_splits, pack_gqa, sm_margin)
     is_usual = (k is v is qv is rotary_cos is rotary_sin is cu_seqlens_q is cu_seqlens_k_new is cache_batch_idx
                 is cache_leftpad is q_descale is k_descale is v_descale is s_aux is None
                 and not attention_chunk)  # fmt: skip
     if is_usual and _is_no_window(window_size) and _are_plain(q, k_cache, v_cache, cache_seqlens, page_table):
-        _check_hints(num_splits, pack_gqa, sm_margin)
-        try:  # here and not in a function of its own, which would cost the host as much as all that was looked at
+        try:  # as in flash_attn_func
             result = flashjit.attention(q, k_cache, v_cache, causal=causal, scale=softmax_scale, softcap=softcap,
                                         seqused_kv=cache_seqlens, page_table=page_table, max_seqlen_q=max_seqlen_q,
                                         lse=return_softmax_lse)
-        except flashjit.Error as error:
-            reword(error, _WORDS_OF_CACHE_ALONE)
-            raise
-    else:
-        result = _in_words_of_cache(
-            q, k_cache, v_cache, k, v, qv, None, cu_seqlens_q, None, cu_seqlens_k_new, None, cache_seqlens, max_seqlen_q,
-            None, page_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin, rotary_seqlens, q_descale,
-            k_descale, v_descale, softmax_scale, causal, *_pair(window_size), attention_chunk, softcap,
-            rotary_interleaved, num_splits, pack_gqa, sm_margin, s_aux, lse=return_softmax_lse,
-        )  # fmt: skip
+            return (*result, None, None) if return_softmax_lse else result
+        except _REFUSED:
+            pass
+    result = _in_words_of_cache(
+        q, k_cache, v_cache, k, v, qv, None, cu_seqlens_q, None, cu_seqlens_k_new, None, cache_seqlens, max_seqlen_q,
+        None, page_table, cache_batch_idx, cache_leftpad, rotary_cos, rotary_sin, rotary_seqlens, q_descale,
+        k_descale, v_descale, softmax_scale, causal, *_pair(window_size), attention_chunk, softcap,
+        rotary_interleaved, num_splits, pack_gqa, sm_margin, s_aux, lse=return_softmax_lse,
+    )  # fmt: skip
     return (*result, None, None) if return_softmax_lse else result
 
 
@@ -295,6 +295,17 @@ def get_scheduler_metadata(
 # --- What other packages import, too ----------------------------------------------------------------------------------
 
 
+def _over_rows(
+    q, k, v, softmax_scale, causal, qv, q_descale, k_descale, v_descale, window_size, attention_chunk, softcap,
+    deterministic, lse, s_aux,
+):  # fmt: skip
+    """As flashjit.attention returns it."""
+    q, k, v = _tensors(q=q, k=k, v=v)
+    options = _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal, window_size, attention_chunk,
+                       softcap, s_aux)
+    return _attend(q, k, v, deterministic, lse, options)
+
+
 def _forward(
     q, k, v, k_new=None, v_new=None, qv=None, out_=None, cu_seqlens_q=None, cu_seqlens_k=None, cu_seqlens_k_new=None,
     seqused_q=None, seqused_k=None, max_seqlen_q=None, max_seqlen_k=None, page_table=None, kv_batch_idx=None,
@@ -346,6 +357,7 @@ def _over_cache(
 
 
 _flash_attn_forward = in_words(_WORDS)(_forward)
+_in_words_of_rows = in_words(_WORDS)(_over_rows)
 _in_words_of_cache = in_words(_WORDS_OF_CACHE)(_over_cache)
 
 
@@ -436,17 +448,17 @@ def _is_no_window(window_size: Any) -> bool:
 
 
 def _are_plain(q: Tensor, k: Tensor, v: Tensor, *indices: Optional[Tensor]) -> bool:
-    """Whether flashjit.attention may have them as they are, because they are contiguous and nobody watches them: what
-    _tensors and _attend find out, for the host in a tenth of the time."""
+    """Whether flashjit.attention may have them as they are, which refuses rows that are not contiguous."""
     for index in indices:
-        if index is not None and not (type(index) is Tensor and index.is_contiguous()):
+        if index is not None and type(index) is not Tensor:
             return False
+    return type(q) is type(k) is type(v) is Tensor and not torch.compiler.is_compiling()
+
+
+def _is_unrecorded(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether nobody watches plain tensors: what _attend finds out, for the host in a tenth of the time."""
     return (
-        not torch.compiler.is_compiling()
-        and type(q) is type(k) is type(v) is Tensor
-        and q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
-        and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
-        and q.dtype is not torch.float64 and not q.is_meta
+        not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
         and not torch._C._is_any_autocast_enabled()
         and torch._C._len_torch_dispatch_stack() == 0
         and not torch._C._are_functorch_transforms_active()
@@ -510,9 +522,10 @@ def _pair(window_size: Any) -> "tuple[int, int]":
 
 
 def _check_hints(num_splits: Any, pack_gqa: Any, sm_margin: Any) -> None:
-    for name, number in (("num_splits", num_splits), ("sm_margin", sm_margin)):
-        if not isinstance(number, int) or number < 0:
-            raise flashjit.InvalidArgument(f"{name}: must be an int of at least 0, was {number!r:.100}")
+    if not isinstance(num_splits, int) or num_splits < 0:
+        raise flashjit.InvalidArgument(f"num_splits: must be an int of at least 0, was {num_splits!r:.100}")
+    if not isinstance(sm_margin, int) or sm_margin < 0:
+        raise flashjit.InvalidArgument(f"sm_margin: must be an int of at least 0, was {sm_margin!r:.100}")
     if pack_gqa not in (None, False, True):
         raise flashjit.InvalidArgument(f"pack_gqa: must be True, False or None, was {pack_gqa!r:.100}")
 

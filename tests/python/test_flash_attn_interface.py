@@ -110,8 +110,10 @@ class Dense(Interface):
 
     def test_plain_calls_go_straight_to_the_library(self):
         """And give what others give."""
-        for given in ({}, {"causal": True, "softmax_scale": 0.3, "softcap": 2.0}):
-            call = functools.partial(interface.flash_attn_func, self.q, self.k, self.v, return_attn_probs=True, **given)
+        k, v = torch.cat([self.k, self.v], dim=-1).split(64, dim=-1)  # rows of theirs lie behind one another
+        for keys, given in (((self.k, self.v), {}), ((k, v), {}),
+                            ((self.k, self.v), {"causal": True, "softmax_scale": 0.3, "softcap": 2.0})):
+            call = functools.partial(interface.flash_attn_func, self.q, *keys, return_attn_probs=True, **given)
             with mock.patch.object(interface, "_tensors", side_effect=AssertionError("not straight")):
                 straight = call()
             with mock.patch.object(interface, "_are_plain", return_value=False):
@@ -123,6 +125,9 @@ class Dense(Interface):
         spread = q.repeat_interleave(2, dim=-1)[..., ::2]  # elements are not neighbours
         self.assertFalse(spread.is_contiguous())
         self.assertTrue(torch.equal(interface.flash_attn_func(spread, k, v), interface.flash_attn_func(q, k, v)))
+        exact = interface.flash_attn_func(q.double(), k.double(), v.double())  # which no kernel is for
+        self.assertEqual(exact.dtype, torch.float64)
+        self.assert_close(exact, interface.flash_attn_func(q, k, v).double())
         for arguments, options in (((q, k, v.clone().requires_grad_()), {}), ((q, k, v), {"window_size": [-1, -1]}),
                                    ((q, k, v), {"window_size": (-1.0, -1.0)}),
                                    ((q.as_subclass(type("Mine", (torch.Tensor, ), {})), k, v), {})):
@@ -279,6 +284,8 @@ class Cache(Interface):
         with mock.patch.object(interface, "_in_words_of_cache", side_effect=ZeroDivisionError):
             self.assertRaises(ZeroDivisionError, interface.flash_attn_with_kvcache, self.q, *paged, page_table=pages,
                               cache_seqlens=wide)
+        self.assertTrue(torch.equal(interface.flash_attn_with_kvcache(self.q, *paged, page_table=pages, cache_seqlens=wide),
+                                    interface.flash_attn_with_kvcache(self.q, *paged, page_table=pages, cache_seqlens=used)))
         with self.assertRaisesRegex(flashjit.InvalidArgument, "^cache_seqlens: dtype must be i32"):
             interface.flash_attn_with_kvcache(self.q, *paged, page_table=pages, cache_seqlens=used.long())
 
