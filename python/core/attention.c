@@ -208,6 +208,11 @@ static int check_by_python(const char* function, const char* name, PyObject* arr
   return done != NULL;
 }
 
+/* Integers have no gradients, and views that negate are of the parts of complex numbers. */
+static int has_integers(const DLTensor* tensor) {
+  return tensor->dtype.code == kDLInt || tensor->dtype.code == kDLUInt;
+}
+
 /* A gradient that is asked for would silently be wrong, as nothing records this call; so would be the sign of a view
    that negates what it is of. */
 static int check_tensor(PyObject* array, const ArrayType* type, const char* name) {
@@ -230,8 +235,8 @@ static int mark_written(PyObject* array) {
 
 static int view(PyObject* array, const char* name, DLTensor* tensor) {
   const ArrayType* const type = array_type_of(array);
-  if (type->has_gradient && !check_tensor(array, type, name)) return 0;
-  if (type->api->view_array(array, tensor) == 0) return 1;
+  if (type->api->view_array(array, tensor) == 0)
+    return !type->has_gradient || has_integers(tensor) || check_tensor(array, type, name);
   PyErr_Clear(); /* it does not know the argument */
   check_by_python("refuse_array", name, array);
   return 0;
