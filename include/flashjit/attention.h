@@ -104,8 +104,8 @@ struct AttentionOptions {
   // are neither read nor written. Where an offset is smaller than the one before it the sequence has no rows, so
   // zeros behind the last sequence are none; of rows that two sequences share nothing is promised. Nothing outside of
   // the tensors is touched, wherever lengths and indices point: they are cut to what there is. Work is ordered by a
-  // kernel in front of the call's, the longest sequences first, in memory that the call allocates and frees in stream
-  // order. Not beside block_mask, nor batch_indices_kv beside cu_seqlens_kv. Default: none.
+  // kernel in front of the call's, the longest sequences first, in memory that the engine keeps for the stream. Not
+  // beside block_mask, nor batch_indices_kv beside cu_seqlens_kv. Default: none.
   std::optional<Tensor> cu_seqlens_q, cu_seqlens_kv;
   std::optional<Tensor> seqused_q, seqused_kv;
   std::optional<Tensor> leftpad_kv;

@@ -21,16 +21,6 @@ constexpr std::align_val_t kHostAlignment{256};  // as the driver aligns
 
 CUdeviceptr device_pointer(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
 
-void* allocate_bytes(const Driver& driver, const runtime::Device& device, std::size_t bytes, Stream stream) {
-  CUdeviceptr pointer = 0;
-  if (device.pool) {
-    driver.check(driver.cuMemAllocFromPoolAsync(&pointer, bytes, device.pool, stream), "cuMemAllocFromPoolAsync");
-  } else {
-    driver.check(driver.cuMemAlloc(&pointer, bytes), "cuMemAlloc");
-  }
-  return reinterpret_cast<void*>(pointer);
-}
-
 void* allocate_on_host(std::size_t bytes, Stream stream) {
   if (stream) {
     throw Error(ErrorCode::invalid_argument,
@@ -72,7 +62,7 @@ DeviceTensor DeviceTensor::allocate(DType dtype, const Dims& shape, Stream strea
   DeviceTensor tensor(Tensor(nullptr, dtype, shape), stream, owner.info.ordinal);
   if (bytes == 0) return tensor;
   const ContextScope scope(driver, owner.info.ordinal, stream);
-  tensor.view_.data = allocate_bytes(driver, owner, bytes, stream);
+  tensor.view_.data = runtime::allocate_memory(driver, owner, bytes, stream);
   return tensor;
 }
 
@@ -120,15 +110,11 @@ std::size_t DeviceTensor::size_bytes() const noexcept {
 void DeviceTensor::release() noexcept {
   if (!view_.data) return;
   if (device_ == kHostMemory) return ::operator delete(std::exchange(view_.data, nullptr), kHostAlignment);
-  const CUdeviceptr pointer = device_pointer(std::exchange(view_.data, nullptr));
+  void* const memory = std::exchange(view_.data, nullptr);
   try {
     const Driver& driver = Driver::load();
     const ContextScope scope(driver, device_, stream_);
-    if (runtime::device(device_).pool) {
-      driver.cuMemFreeAsync(pointer, stream_);
-    } else {
-      driver.cuMemFree(pointer);
-    }
+    runtime::free_memory(driver, runtime::device(device_), memory, stream_);
   } catch (...) {
     // The driver is shutting down and takes the memory with it.
   }

@@ -24,7 +24,6 @@ void require_not_capturing(const Driver& driver, Stream stream) {
 }
 
 DeviceTensor allocate_scratch(std::size_t bytes, Stream stream) {
-  if (bytes == 0) return {};
   const auto words = static_cast<std::int64_t>(bytes / sizeof(std::int32_t));
   return DeviceTensor::allocate(DType::i32, {words}, stream);
 }
@@ -75,13 +74,25 @@ void set_config(CUlaunchConfig& config, const Launch& launch, Stream stream) {
   set_attributes(config, launch);
 }
 
+// What a graph has must be nobody else's for as long as it may run.
+OperationScratch::OperationScratch(const Driver& driver, StreamScratch* kept, Stream stream, std::size_t bytes) {
+  if (bytes == 0) return;
+  unsigned long long id = 0;
+  const bool can_be_kept = kept && driver.cuStreamGetId && !is_capturing(driver, stream) &&
+                           driver.cuStreamGetId(stream, &id) == CUDA_SUCCESS;
+  if (can_be_kept)
+    lent_.emplace(*kept, stream, id, bytes);
+  else
+    own_ = allocate_scratch(bytes, stream);
+}
+
 std::uint32_t* next_tile_counter(const Driver& driver, TileCounters& counters, Stream stream) {
   return is_capturing(driver, stream) ? counters.for_graph() : counters.for_launch();
 }
 
 GpuOperation::GpuOperation(const Driver& driver, const ForwardCall& call, const LaunchRecord& kernel, Stream stream)
-    : scratch_(allocate_scratch(Operation::scratch_bytes(call, kernel.spec, kernel.limits), stream)),
-      operation_(call, kernel.spec, kernel.limits, static_cast<std::byte*>(scratch_.data())) {
+    : scratch_(driver, kernel.scratch, stream, Operation::scratch_bytes(call, kernel.spec, kernel.limits)),
+      operation_(call, kernel.spec, kernel.limits, scratch_.data()) {
   for (int i = 0; Launch & launch : operation_) {
     functions_[i] = kernel.function(launch.turn);
     set_config(configs_[i++], launch, stream);

@@ -2,14 +2,32 @@
 // The way from a validated call to its operation on a GPU.
 #pragma once
 
+#include <cstddef>
+#include <optional>
+
 #include "flashjit/attention.h"
 #include "flashjit/tensor.h"
 #include "runtime/backends/kernels.h"
 #include "runtime/call/operation.h"
 #include "runtime/call/validate.h"
 #include "runtime/cuda/driver.h"
+#include "runtime/cuda/stream_scratch.h"
 
 namespace flashjit::runtime {
+
+// Memory of an operation's launches, and of nobody else while they run: of those that come later on the stream it is
+// again once this is destroyed.
+class OperationScratch {
+ public:
+  // The stream's context is current. kept: null where there is none. Throws Error(driver).
+  OperationScratch(const Driver& driver, StreamScratch* kept, Stream stream, std::size_t bytes);
+
+  std::byte* data() const noexcept { return static_cast<std::byte*>(lent_ ? lent_->data() : own_.data()); }
+
+ private:
+  std::optional<StreamScratch::Loan> lent_;
+  DeviceTensor own_;
+};
 
 // An operation on a GPU, ready to go. Enqueued again it runs again, on its stream and so after the first time.
 class GpuOperation {
@@ -30,7 +48,7 @@ class GpuOperation {
   void enqueue(const Driver& driver) { driver.check(launch(driver), "cuLaunchKernelEx"); }
 
  private:
-  DeviceTensor scratch_;  // freed in stream order, behind the launches
+  OperationScratch scratch_;
   Operation operation_;
   CUfunction functions_[generator::kTurns];
   CUlaunchConfig configs_[generator::kTurns];

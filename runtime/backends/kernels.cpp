@@ -7,6 +7,7 @@
 #include "generator/variant_space.h"
 #include "runtime/call/operation.h"
 #include "runtime/cuda/relaxed_capture.h"
+#include "runtime/cuda/stream_scratch.h"
 #include "runtime/cuda/tile_counters.h"
 #include "runtime/cuda/zeroed_memory.h"
 #include "runtime/support/parallel.h"
@@ -31,6 +32,22 @@ std::vector<Variant> variants_of(const std::vector<Need>& needs) {
     if (is_new) variants.push_back(need.choice.variant);
   }
   return variants;
+}
+
+// What is kept for calls is freed with the engine, which does not wait for work in flight.
+StreamScratch::Allocator scratch_allocator(const Driver& driver, const Device& device) {
+  return {
+      .allocate = [&](std::size_t bytes, Stream stream) { return allocate_memory(driver, device, bytes, stream); },
+      .free = [&](void* memory, Stream stream) { free_memory(driver, device, memory, stream); },
+      .release =
+          [&](void* memory) {
+            const RelaxedCapture relaxed(driver);
+            if (driver.cuCtxPushCurrent(device.primary) != CUDA_SUCCESS) return;
+            driver.cuMemFree(reinterpret_cast<CUdeviceptr>(memory));
+            CUcontext popped = nullptr;
+            driver.cuCtxPopCurrent(&popped);
+          },
+  };
 }
 
 }  // namespace
@@ -274,6 +291,7 @@ const LaunchRecord& Kernels::record(const WantedKernel& wanted, const KernelStor
   ready->function(generator::Turn::attention) = loaded.function;
   ready->info = wanted.info(made);
   ready->limits = {loaded.blocks_per_sm * device.info.sm_count, device.info.sm_count};
+  ready->scratch = &scratch(device);
   if (draws_tiles(wanted.spec.variant())) ready->tile_counters = &tile_counters(device);
   slot = std::move(ready);
   return *slot;
@@ -283,6 +301,12 @@ TileCounters& Kernels::tile_counters(const Device& device) {
   std::unique_ptr<DeviceCounters>& slot = counters_[device.info.ordinal];
   if (!slot) slot = std::make_unique<DeviceCounters>(Driver::load(), device);
   return slot->counters;
+}
+
+StreamScratch& Kernels::scratch(const Device& device) {
+  std::unique_ptr<StreamScratch>& slot = scratch_[device.info.ordinal];
+  if (!slot) slot = std::make_unique<StreamScratch>(scratch_allocator(Driver::load(), device));
+  return *slot;
 }
 
 Module& Kernels::module(const KernelRequest& request, KernelStore::Shared image) {

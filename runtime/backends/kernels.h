@@ -78,6 +78,7 @@ class Kernels {
                              const Device& device);
   Module& module(const KernelRequest& request, KernelStore::Shared image);
   TileCounters& tile_counters(const Device& device);
+  StreamScratch& scratch(const Device& device);
 
   const generator::Templates& templates_;
   KernelStore& store_;
@@ -86,6 +87,7 @@ class Kernels {
   const ProgressCallback progress_;
   LaunchTable table_;
   std::mutex mutex_;                                          // of the maps, and held while a module is loaded
+  std::map<int, std::unique_ptr<StreamScratch>> scratch_;     // by device; freed when no kernel is left
   std::map<cache::Digest, std::unique_ptr<Module>> modules_;  // by the request's inputs
   std::map<int, std::unique_ptr<DeviceCounters>> counters_;   // by device
   std::map<std::pair<cache::Digest, int>, std::unique_ptr<LaunchRecord>> records_;  // by inputs and device

@@ -9,6 +9,7 @@ struct CUfunc_st;
 
 namespace flashjit::runtime {
 
+class StreamScratch;
 class TileCounters;
 
 // A kernel that is ready on one device. Never changes once it is in the table.
@@ -22,6 +23,7 @@ struct LaunchRecord {
   CUfunc_st* functions[generator::kTurns] = {};  // each a CUfunction; null where calls have no such launch
   KernelInfo info;
   DeviceLimits limits;
+  StreamScratch* scratch = nullptr;       // the device's; null where calls get memory of their own
   TileCounters* tile_counters = nullptr;  // the device's; null unless the kernel draws its tiles
 };
 

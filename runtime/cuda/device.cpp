@@ -146,6 +146,26 @@ bool is_capturing(const Driver& driver, Stream stream) {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+void* allocate_memory(const Driver& driver, const Device& device, std::size_t bytes, Stream stream) {
+  CUdeviceptr pointer = 0;
+  // Memory of the pool is the device's, not a context's: kernels in contexts of the caller's reach it too.
+  if (device.pool) {
+    driver.check(driver.cuMemAllocFromPoolAsync(&pointer, bytes, device.pool, stream), "cuMemAllocFromPoolAsync");
+  } else {
+    driver.check(driver.cuMemAlloc(&pointer, bytes), "cuMemAlloc");
+  }
+  return reinterpret_cast<void*>(pointer);
+}
+
+void free_memory(const Driver& driver, const Device& device, void* memory, Stream stream) noexcept {
+  const auto pointer = reinterpret_cast<CUdeviceptr>(memory);
+  if (device.pool) {
+    driver.cuMemFreeAsync(pointer, stream);
+  } else {
+    driver.cuMemFree(pointer);
+  }
+}
+
 std::vector<DeviceInfo> describe_devices(const Driver& driver) {
   std::vector<DeviceInfo> devices;
   const int count = device_count(driver);

@@ -2,6 +2,7 @@
 // The GPUs of this process, and which context work for them runs in.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "flashjit/engine.h"
@@ -34,6 +35,11 @@ CUcontext stream_context(const Driver& driver, Stream stream) noexcept;
 int stream_device(const Driver& driver, Stream stream) noexcept;
 // Whether work that is enqueued on the stream becomes part of a graph. Throws Error(driver).
 bool is_capturing(const Driver& driver, Stream stream);
+
+// In the stream's order; a context of the device is current. Where the device has no pools, freeing waits for it.
+// Throws Error(driver).
+void* allocate_memory(const Driver& driver, const Device& device, std::size_t bytes, Stream stream);
+void free_memory(const Driver& driver, const Device& device, void* memory, Stream stream) noexcept;
 
 std::vector<DeviceInfo> describe_devices(const Driver& driver);
 

@@ -59,6 +59,7 @@ namespace flashjit::runtime {
 // Null when the driver is older than they are.
 #define FLASHJIT_OPTIONAL_DRIVER_FUNCTIONS(X) \
   X(cuFuncLoad)                               \
+  X(cuStreamGetId)                            \
   X(cuTensorMapEncodeTiled)                   \
   X(cuTensorMapReplaceAddress)
 

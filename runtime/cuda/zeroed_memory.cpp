@@ -44,13 +44,7 @@ void* ZeroedMemory::allocate(std::size_t bytes) {
   const RelaxedCapture relaxed(driver_);
   const PrimaryContext primary(driver_, device_);
   blocks_.reserve(blocks_.size() + 1);
-  CUdeviceptr block = 0;
-  // Memory of the pool is the device's, not a context's: kernels in contexts of the caller's reach it too.
-  if (device_.pool) {
-    driver_.check(driver_.cuMemAllocFromPoolAsync(&block, bytes, device_.pool, stream_), "cuMemAllocFromPoolAsync");
-  } else {
-    driver_.check(driver_.cuMemAlloc(&block, bytes), "cuMemAlloc");
-  }
+  const auto block = reinterpret_cast<CUdeviceptr>(allocate_memory(driver_, device_, bytes, stream_));
   blocks_.push_back(block);
   driver_.check(driver_.cuMemsetD8Async(block, 0, bytes, stream_), "cuMemsetD8Async");
   driver_.check(driver_.cuStreamSynchronize(stream_), "cuStreamSynchronize");

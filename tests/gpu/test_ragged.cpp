@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "flashjit/flashjit.h"
@@ -198,23 +199,79 @@ TEST_CASE("a graph that was captured with one batch computes others, whose lengt
   DRIVER_CALL(cuGraphDestroy, graph);
 }
 
+namespace {
+
+constexpr int kCalls = 4;
+
+// Calls of batches that differ.
+struct PackedCalls {
+  const std::vector<std::int32_t> offsets[kCalls] = {
+      {0, 130, 260, 400}, {0, 400, 400, 400}, {0, 1, 2, 400}, {0, 0, 0, 400}};
+  std::vector<PackedCall> calls;
+
+  PackedCalls() {
+    for (int i = 0; i < kCalls; ++i) {
+      calls.emplace_back(100 + 10 * i);
+      calls.back().set_offsets(offsets[i]);
+    }
+  }
+  void check() const {
+    for (int i = 0; i < kCalls; ++i) {
+      CAPTURE(i);
+      calls[i].check(offsets[i]);
+    }
+  }
+};
+
+}  // namespace
+
 TEST_CASE("batches on streams of their own do not disturb each other's lists") {
   const ScopedContext context(0);
-  const ScopedStream streams[4];
-  std::vector<PackedCall> calls;
-  const std::vector<std::int32_t> offsets[4] = {{0, 130, 260, 400}, {0, 400, 400, 400}, {0, 1, 2, 400}, {0, 0, 0, 400}};
-  for (int i = 0; i < 4; ++i) {
-    calls.emplace_back(100 + 10 * i);
-    calls.back().set_offsets(offsets[i]);
-  }
+  const ScopedStream streams[kCalls];
+  PackedCalls batches;
   DRIVER_CALL(cuCtxSynchronize);
   for (int round = 0; round < 25; ++round)
-    for (int i = 0; i < 4; ++i) calls[i].enqueue(streams[i].get());
-  for (int i = 0; i < 4; ++i) {
-    CAPTURE(i);
-    streams[i].synchronize();
-    calls[i].check(offsets[i]);
+    for (int i = 0; i < kCalls; ++i) batches.calls[i].enqueue(streams[i].get());
+  DRIVER_CALL(cuCtxSynchronize);
+  batches.check();
+}
+
+TEST_CASE("threads with batches on one stream do not disturb each other's lists") {
+  const ScopedContext context(0);
+  const ScopedStream stream;
+  PackedCalls batches;
+  DRIVER_CALL(cuCtxSynchronize);
+  std::vector<std::thread> threads;
+  for (PackedCall& call : batches.calls)
+    threads.emplace_back([&] {
+      for (int round = 0; round < 100; ++round) call.enqueue(stream.get());
+    });
+  for (std::thread& thread : threads) thread.join();
+  stream.synchronize();
+  batches.check();
+}
+
+TEST_CASE("a graph has a list of its own beside batches on the stream that it was captured on") {
+  const ScopedContext context(0);
+  const ScopedStream stream, of_graph;
+  PackedCalls batches;
+  DRIVER_CALL(cuCtxSynchronize);
+  for (PackedCall& call : batches.calls) call.enqueue(stream.get());
+  stream.synchronize();
+  DRIVER_CALL(cuStreamBeginCapture, stream.get(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  batches.calls[0].enqueue(stream.get());
+  CUgraph graph = nullptr;
+  DRIVER_CALL(cuStreamEndCapture, stream.get(), &graph);
+  CUgraphExec executable = nullptr;
+  DRIVER_CALL(cuGraphInstantiateWithFlags, &executable, graph, 0);
+  for (int round = 0; round < 25; ++round) {
+    DRIVER_CALL(cuGraphLaunch, executable, of_graph.get());
+    for (int i = 1; i < kCalls; ++i) batches.calls[i].enqueue(stream.get());
   }
+  DRIVER_CALL(cuCtxSynchronize);
+  batches.check();
+  DRIVER_CALL(cuGraphExecDestroy, executable);
+  DRIVER_CALL(cuGraphDestroy, graph);
 }
 
 TEST_CASE("a step that is captured with its plan makes one list for all layers, and allocates nothing") {
