@@ -91,7 +91,7 @@ bool takes_default_without_tma(const ForwardCall& call, const Architecture& arch
   return !call.variant && generator::has_hopper_kernels(architecture);
 }
 
-generator::MmaArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant) {
+generator::MmaArguments make_forward_arguments(const ForwardCall& call, const MmaVariant&, const Tiling& tiling) {
   generator::MmaArguments arguments{};
   arguments.q = static_cast<const char*>(call.q->data);
   arguments.k = static_cast<const char*>(call.k->data);
@@ -105,14 +105,12 @@ generator::MmaArguments make_forward_arguments(const ForwardCall& call, const Mm
     arguments.lse = static_cast<float*>(call.lse->data);
     arguments.lse_strides = lse_strides(*call.lse);
   }
-  const Tiling tiling = tiling_of(call, variant);
   arguments.sizes = make_sizes(call, tiling);
   arguments.packed_heads_log2 = tiling.packed_heads_log2();
   return arguments;
 }
 
-generator::HopperArguments make_forward_arguments(const ForwardCall& call, const HopperVariant& variant) {
-  const Tiling tiling = tiling_of(call, variant);
+generator::HopperArguments make_forward_arguments(const ForwardCall& call, const HopperVariant&, const Tiling& tiling) {
   generator::HopperArguments arguments;
   arguments.lse = call.lse ? static_cast<float*>(call.lse->data) : nullptr;
   arguments.lse_strides = call.lse ? lse_strides(*call.lse) : generator::RowStrides{};
@@ -145,6 +143,7 @@ int choose_packed_heads(const ForwardCall& call, const Tiling& unpacked) noexcep
   // Heads that share a tile visit the same blocks, and have one scale.
   if (call.block_mask && call.block_mask->shape[1] > 1) return 1;
   if (call.q_scale.data && call.q_scale.strides[heads_dim] != 0) return 1;
+  if (call.num_heads_kv == 0) return 1;  // of no heads at all
   const std::int64_t heads_per_group = call.num_heads_q / call.num_heads_kv;
   int best = 1;
   std::int64_t fewest = std::numeric_limits<std::int64_t>::max();

@@ -47,10 +47,17 @@ constexpr std::int64_t kSectionHeads = 32;  // that a section may have whatever 
 // Of a key and its value, of one head.
 std::int64_t row_bytes(const Problem& problem) noexcept;
 
-// For a call that has output elements.
-generator::MmaArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant);
+// For a call that has output elements. tiling: by the variant.
+generator::MmaArguments make_forward_arguments(const ForwardCall& call, const MmaVariant& variant,
+                                               const Tiling& tiling);
 // The same without the tensor maps, whose bytes are not written, and the tile counter.
-generator::HopperArguments make_forward_arguments(const ForwardCall& call, const HopperVariant& variant);
+generator::HopperArguments make_forward_arguments(const ForwardCall& call, const HopperVariant& variant,
+                                                  const Tiling& tiling);
+
+template <class OfFamily>
+auto make_forward_arguments(const ForwardCall& call, const OfFamily& variant) {
+  return make_forward_arguments(call, variant, tiling_of(call, variant));
+}
 
 // Neighbouring query heads of a group that share a tile, so that it has fewer rows past the end: a power of two.
 // unpacked: tiles of one head.

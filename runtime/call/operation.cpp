@@ -159,9 +159,10 @@ struct OwnMemory {
 // Made where the launch has them: they are most of its bytes.
 template <class Variant>
 const auto& set_arguments(Launch& launch, const ForwardCall& call, const Variant& variant, const OwnMemory& own) {
-  using Arguments = decltype(make_forward_arguments(call, variant));
+  using Arguments = decltype(make_forward_arguments(call, variant, own.splitting.tiling));
   static_assert(std::is_trivially_copyable_v<Arguments> && sizeof(Arguments) <= Launch::kMaxBytes - Launch::kPartBytes);
-  auto* const arguments = ::new (launch.arguments) Arguments(make_forward_arguments(call, variant));
+  auto* const arguments =
+      ::new (launch.arguments) Arguments(make_forward_arguments(call, variant, own.splitting.tiling));
   std::size_t core_bytes = sizeof(Arguments);
   if (variant.split_kv) {
     arguments->sizes.batch *= static_cast<int>(own.splitting.count);
@@ -201,7 +202,7 @@ void bind(Launch& launch, const ForwardCall& call, const HopperVariant& variant,
 
 void bind_batch_plan(Launch& launch, const ForwardCall& call, const Variant& variant, const Splitting& splitting,
                      std::byte* memory) {
-  generator::BatchPlanMaker maker = batch_plan_maker(call, memory, tiling_of(call, variant));
+  generator::BatchPlanMaker maker = batch_plan_maker(call, memory, splitting.tiling);
   set_splits(maker, call, variant, splitting, memory);
   launch.turn = generator::Turn::batch_plan;
   launch.write_argument(0, maker);
@@ -212,7 +213,7 @@ void bind_batch_plan(Launch& launch, const ForwardCall& call, const Variant& var
 
 void bind_combine(Launch& launch, const ForwardCall& call, const generator::KernelSpec& kernel, const OwnMemory& own) {
   launch.turn = generator::Turn::combine;
-  launch.write_argument(0, combine_arguments(call, kernel.variant(), own.splitting, own.scratch, own.memory));
+  launch.write_argument(0, combine_arguments(call, own.splitting, own.scratch, own.memory));
   launch.argument_bytes = sizeof(generator::CombineArguments);
   launch.blocks = combine_blocks(call, own.splitting);
   launch.threads = generator::kCombineThreads;
@@ -300,7 +301,7 @@ bool draws_tiles(const Variant& variant) noexcept {
 
 std::size_t Operation::scratch_bytes(const ForwardCall& call, const generator::KernelSpec& kernel,
                                      const DeviceLimits& limits) {
-  if (call.plan) return 0;
+  if (call.plan || !(call.problem.ragged || generator::splits_kv(kernel.variant()))) return 0;
   return scratch_of(call, kernel.variant(), splitting_of(call, kernel.variant(), limits.sm_count)).bytes;
 }
 

@@ -133,9 +133,9 @@ std::int64_t seen_keys(const ForwardCall& call, const Tiling& tiling) noexcept {
 }
 
 Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_count) {
-  Splitting splitting;
+  Splitting splitting{.tiling = tiling_of(call, variant)};
   if (!generator::splits_kv(variant) || call.nothing_to_do() || call.seqlen_kv == 0) return splitting;
-  const Tiling tiling = tiling_of(call, variant);
+  const Tiling& tiling = splitting.tiling;
   splitting.rows = rows_of_slot(call, tiling);
   if (call.fixed_split > 0) return split_alike_everywhere(splitting, call, tiling, sm_count);
   const std::int64_t tiles = tiles_of_call(call, tiling), keys = std::min(seen_keys(call, tiling), call.seqlen_kv);
@@ -164,8 +164,7 @@ Splitting splitting_of(const ForwardCall& call, const Variant& variant, int sm_c
 
 Scratch scratch_of(const ForwardCall& call, const Variant& variant, const Splitting& splitting) {
   Scratch scratch;
-  if (call.problem.ragged)
-    scratch.bytes = aligned(batch_plan_bytes(call, tiling_of(call, variant), splitting.list_entries));
+  if (call.problem.ragged) scratch.bytes = aligned(batch_plan_bytes(call, splitting.tiling, splitting.list_entries));
   if (!splitting.any()) return scratch;
   const auto rows = static_cast<std::size_t>(splitting.slots * splitting.rows);
   scratch.partials = scratch.bytes;
@@ -206,9 +205,9 @@ generator::SplitArguments split_arguments(const ForwardCall& call, const Variant
   return arguments;
 }
 
-generator::CombineArguments combine_arguments(const ForwardCall& call, const Variant& variant,
-                                              const Splitting& splitting, const Scratch& scratch, std::byte* memory) {
-  const Tiling tiling = tiling_of(call, variant);
+generator::CombineArguments combine_arguments(const ForwardCall& call, const Splitting& splitting,
+                                              const Scratch& scratch, std::byte* memory) {
+  const Tiling& tiling = splitting.tiling;
   generator::CombineArguments arguments{};
   arguments.partials = reinterpret_cast<const float*>(memory + scratch.partials);
   arguments.weights_of_partials = reinterpret_cast<const float*>(memory + scratch.weights);
@@ -243,7 +242,7 @@ std::int64_t combine_blocks(const ForwardCall& call, const Splitting& splitting)
 
 void set_splits(generator::BatchPlanMaker& maker, const ForwardCall& call, const Variant& variant,
                 const Splitting& splitting, std::byte* memory) {
-  const Tiling tiling = tiling_of(call, variant);
+  const Tiling& tiling = splitting.tiling;
   maker.most_tiles += static_cast<unsigned>(splitting.list_entries);
   if (!splitting.any()) return;
   const int block = block_kv(variant);

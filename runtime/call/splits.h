@@ -14,6 +14,7 @@ namespace flashjit::runtime {
 
 // How the keys of a call's tiles are split. Where batches are ragged the device chooses, within this.
 struct Splitting {
+  Tiling tiling;                  // by the call's variant, split or not
   int cluster = 1;                // thread blocks that have a tile or a split of it together
   std::int64_t wanted_tiles = 0;  // 0: nothing is split
   std::int64_t keys = 0;          // of a split; 0: the device chooses
@@ -46,8 +47,8 @@ std::span<std::byte> counters_of_plan(const ForwardCall& call, const Variant& va
 
 generator::SplitArguments split_arguments(const ForwardCall& call, const Variant& variant, const Splitting& splitting,
                                           const Scratch& scratch, std::byte* memory);
-generator::CombineArguments combine_arguments(const ForwardCall& call, const Variant& variant,
-                                              const Splitting& splitting, const Scratch& scratch, std::byte* memory);
+generator::CombineArguments combine_arguments(const ForwardCall& call, const Splitting& splitting,
+                                              const Scratch& scratch, std::byte* memory);
 // Thread blocks of that launch.
 std::int64_t combine_blocks(const ForwardCall& call, const Splitting& splitting) noexcept;
 
