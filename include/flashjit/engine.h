@@ -302,6 +302,13 @@ class Engine {
   // those that leave out a gradient of an option are another problem's.
   std::vector<BackwardKernelInfo> prepare_backward(const BackwardProblem& problem, int device = -1,
                                                    const std::optional<BackwardVariant>& variant = {});
+  // Likewise the kernels of this one call of attention_backward(), merge() or sum(). Throw what the call would throw.
+  // That for gradients allocates, and frees, the memory that the call would work in.
+  void prepare_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                        const Tensor& lse, const GradientTensors& into, const AttentionOptions& opts = {},
+                        const BackwardOptions& backward = {});
+  void prepare_merge(const std::vector<Partial>& parts, const Tensor& out, const MergeOptions& opts = {});
+  void prepare_sum(const std::vector<Tensor>& parts, const Tensor& out, Stream stream = nullptr);
 
   // --- Tuning (docs/tuning.md) --------------------------------------------------------------------------------------
 

@@ -26,21 +26,37 @@ BackwardMemory make_ready(runtime::BackwardCall& call, const runtime::Backend& b
 
 }  // namespace
 
+void Engine::Impl::for_each_launch(runtime::BackwardCall& call, const UseLaunch& use) {
+  if (call.nothing_to_do()) return;
+  const Stream stream = call.given.opts.stream;
+  const std::optional<BackwardVariant> recorded =
+      call.given.backward.variant ? std::nullopt : recorded_variant(call, stream);
+  const BackwardMemory memory =
+      make_ready(call, backend, backend.resident_blocks(call.forward.operands, stream), recorded);
+  for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call))
+    use([&](const Architecture& architecture) { return make(call, architecture, plain_kernels); });
+}
+
 void Engine::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Tensor& out, const Tensor& lse, const GradientTensors& into,
                                 const AttentionOptions& opts, const BackwardOptions& backward) {
   runtime::with_batches({dout, q, k, v, out, lse, into, opts, backward}, [&](const runtime::GivenGradients& given) {
     runtime::BackwardCall call = runtime::validate_backward(given);
     impl_->check(call.forward, given.opts);
-    if (call.nothing_to_do()) return;
-    const std::optional<BackwardVariant> recorded =
-        backward.variant ? std::nullopt : impl_->recorded_variant(call, opts.stream);
-    const BackwardMemory memory =
-        make_ready(call, impl_->backend, impl_->backend.resident_blocks(call.forward.operands, opts.stream), recorded);
-    for (const runtime::MakeBackwardLaunch make : runtime::backward_launches(call))
-      impl_->backend.run(call.forward.operands, opts.stream, [&](const Architecture& architecture) {
-        return make(call, architecture, impl_->plain_kernels);
-      });
+    impl_->for_each_launch(call, [&](const runtime::Backend::MakePlainLaunch& make) {
+      impl_->backend.run(call.forward.operands, opts.stream, make);
+    });
+  });
+}
+
+void Engine::prepare_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                              const Tensor& lse, const GradientTensors& into, const AttentionOptions& opts,
+                              const BackwardOptions& backward) {
+  runtime::with_batches({dout, q, k, v, out, lse, into, opts, backward}, [&](const runtime::GivenGradients& given) {
+    runtime::BackwardCall call = runtime::validate_backward(given);
+    impl_->for_each_launch(call, [&](const runtime::Backend::MakePlainLaunch& make) {
+      impl_->backend.prepare(call.forward.operands, opts.stream, make);
+    });
   });
 }
 

@@ -2,6 +2,7 @@
 // What an engine is made of.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +50,10 @@ struct Engine::Impl {
   std::optional<BackwardVariant> recorded_variant(const runtime::BackwardCall& call, Stream stream);
   // Those of every bucket, each once.
   std::vector<BackwardVariant> recorded_variants(const BackwardProblem& problem, int device);
+  // Has what makes the launches of a call for gradients used, one after the other; nothing where there is nothing to
+  // do. Their memory lives as long as this.
+  using UseLaunch = std::function<void(const runtime::Backend::MakePlainLaunch& make)>;
+  void for_each_launch(runtime::BackwardCall& call, const UseLaunch& use);
 
   const EngineOptions options;
   const generator::Templates own_templates;  // empty: those inside the library

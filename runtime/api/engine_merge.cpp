@@ -24,6 +24,16 @@ void Engine::merge(const std::vector<Partial>& parts, const Tensor& out, const M
   for (const runtime::MergeTurn& turn : turns) impl_->merge(turn, out, opts);
 }
 
+void Engine::prepare_merge(const std::vector<Partial>& parts, const Tensor& out, const MergeOptions& opts) {
+  for (const runtime::MergeTurn& turn : runtime::merge_turns(parts, out, opts.lse)) {
+    const runtime::MergeCall call = runtime::validate_merge(turn, out, opts.lse);
+    if (call.nothing_to_do()) return;
+    impl_->backend.prepare(call.operands, opts.stream, [&](const Architecture& architecture) {
+      return runtime::make_merge_launch(call, architecture, impl_->plain_kernels);
+    });
+  }
+}
+
 KernelFacts Engine::compile_merge(DType part, DType out, std::string_view architecture) {
   const Architecture& target = find_architecture(architecture);
   return impl_->kernels.compile(runtime::merge_kernel(part, out, target, impl_->plain_kernels), target);

@@ -65,6 +65,8 @@ class Backend {
   // Likewise a kernel beside those of forward attention, that `make` makes for the architecture of the call's device.
   using MakePlainLaunch = std::function<PlainLaunch(const Architecture& architecture)>;
   virtual void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) = 0;
+  // Makes and loads the kernel of that, and launches nothing. Throws Error.
+  virtual void prepare(const Operands& operands, Stream stream, const MakePlainLaunch& make) = 0;
 };
 
 }  // namespace flashjit::runtime

@@ -269,6 +269,12 @@ void EmulatedBackend::run(const Operands& operands, Stream stream, const MakePla
   require_clean(emulate(operands, stream, make, options_));
 }
 
+void EmulatedBackend::prepare(const Operands&, Stream stream, const MakePlainLaunch& make) {
+  require_null(stream);
+  const PlainLaunch made = make(architecture_);
+  if (made.launch.blocks > 0) beside(made.kernel);
+}
+
 void EmulatedBackend::look_at(const Operands&, Stream stream, const Look& look) {
   require_null(stream);
   look([](const MemoryRange& range) {

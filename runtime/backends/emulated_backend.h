@@ -47,6 +47,7 @@ class EmulatedBackend : public Backend {
   // throws Error(kernel_fault) for any finding.
   void run(const ForwardCall& call, const AttentionOptions& opts) override;
   void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) override;
+  void prepare(const Operands& operands, Stream stream, const MakePlainLaunch& make) override;
   void look_at(const Operands& operands, Stream stream, const Look& look) override;
   void plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) override;
   emulator::Report emulate(const ForwardCall& call, const AttentionOptions& opts, const EmulationOptions& options);

@@ -148,4 +148,12 @@ void GpuBackend::run(const Operands& operands, Stream stream, const MakePlainLau
   enqueue(driver, made.launch, kernels_.function_of(made.kernel, on), stream);
 }
 
+void GpuBackend::prepare(const Operands& operands, Stream stream, const MakePlainLaunch& make) {
+  const Driver& driver = Driver::load();
+  const Device& on = device(resolve_device(driver, device_of(driver, operands, stream)));
+  const ContextScope scope(driver, on.info.ordinal, stream);
+  const PlainLaunch made = make(require_architecture(on));
+  if (made.launch.blocks > 0) kernels_.function_of(made.kernel, on);
+}
+
 }  // namespace flashjit::runtime

@@ -28,6 +28,7 @@ class GpuBackend : public Backend {
   void look_at(const Operands& operands, Stream stream, const Look& look) override;
   void plan(const ForwardCall& call, const Tensor& memory, const AttentionOptions& opts) override;
   void run(const Operands& operands, Stream stream, const MakePlainLaunch& make) override;
+  void prepare(const Operands& operands, Stream stream, const MakePlainLaunch& make) override;
 
  private:
   void try_to_remember(RememberedCalls& calls, const GivenCall& call);

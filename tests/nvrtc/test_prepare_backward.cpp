@@ -90,6 +90,37 @@ TEST_CASE("a prepared call for gradients of packed sequences, emulated, compiles
     for (const bool in_f32 : {false, true}) check_prepared(architecture, tests::packed_case(64, 64), in_f32);
 }
 
+TEST_CASE(
+    "one call for gradients, a merge and a sum that are prepared, emulated, write nothing and then compile nothing") {
+  for (const char* architecture : {"sm_80", "sm_90a"}) {
+    Engine engine(tests::emulating(architecture));
+    const auto made_of = [](DType dtype, const Dims& shape) { return HostTensor::random_normal(dtype, shape, 1); };
+    const HostTensor q = made_of(DType::bf16, {1, 70, 2, 64}), lse = made_of(DType::f32, {1, 2, 70});
+    HostTensor out = made_of(DType::bf16, {1, 70, 2, 64}), f32 = made_of(DType::f32, {1, 70, 2, 64});
+    const std::vector<double> before = out.to_doubles(), before_f32 = f32.to_doubles();
+    HostTensor dk = f32, dv = f32;
+    const GradientTensors into{out.view(), dk.view(), dv.view()};
+    const Tensor of = q.view();
+    const HostTensor dout = q;
+    engine.prepare_backward(dout.view(), of, of, of, dout.view(), lse.view(), into);
+    engine.prepare_merge({{of, lse.view()}, {of, lse.view()}}, f32.view());
+    engine.prepare_sum({f32.view(), f32.view()}, out.view());
+    CHECK(out.to_doubles() == before);
+    CHECK(dk.to_doubles() == before_f32);
+    CHECK(f32.to_doubles() == before_f32);
+    const std::uint64_t prepared = tests::kernels_of(engine);
+    CHECK(prepared > 0);
+    engine.attention_backward(dout.view(), of, of, of, dout.view(), lse.view(), into);
+    engine.merge({{of, lse.view()}, {of, lse.view()}}, f32.view());
+    engine.sum({f32.view(), f32.view()}, out.view());
+    CHECK(tests::kernels_of(engine) == prepared);
+    std::string message;
+    CHECK(code_of([&] { engine.prepare_sum({of}, f32.view(), reinterpret_cast<Stream>(0x1000)); }, &message) ==
+          ErrorCode::invalid_argument);
+    CHECK(message == "stream: must be null for an engine that emulates, was 0x1000");
+  }
+}
+
 TEST_CASE("a variant of gradients that is named is prepared alone, emulated") {
   Case c({.batch = 1, .num_heads_q = 2, .num_heads_kv = 1});
   c.variant = parse_backward_variant("q32-kv64-w4-r1-s1");
