@@ -21,7 +21,7 @@ struct NodeTensors {
 
 std::vector<RowSum> sums_of(const Workspace& work, const Plan& plan, const NodeTensors& node,
                             const AttentionOptions& options) {
-  const int host = work.transport().rank() / plan.hosts.ranks_of_host;
+  const int host = work.rank() / plan.hosts.ranks_of_host;
   const std::vector<Piece> spans = pieces(plan.hosts.queries_of(host));
   std::vector<std::int64_t> parts(spans.size());
   for (const Step& step : plan.schedule)

@@ -40,11 +40,8 @@ Scheme scheme_of_gradients(const Sizes& sizes, const Options& options) {
 // Of whole sequences: one call.
 void call_for_gradients(const GradientTask& task) {
   const Given& of = task.given;
-  AttentionOptions options = task.options;
-  options.stream = task.work.stream();
-  task.work.engine().attention_backward(of.dout, of.q, of.k, of.v, of.out, of.lse,
-                                        GradientTensors{task.into.dq, task.into.dk, task.into.dv}, options,
-                                        task.backward);
+  task.work.attention_backward(of.dout, of.q, of.k, of.v, of.out, of.lse,
+                               GradientTensors{task.into.dq, task.into.dk, task.into.dv}, task.options, task.backward);
 }
 
 void run(const GradientTask& task) {
@@ -147,7 +144,6 @@ AttentionOptions options_of_part(const GradientTask& task, const Window& window,
   AttentionOptions options = task.options;
   options.causal = false;  // the window says it
   options.window = window;
-  options.stream = task.work.stream();
   if (options.score || options.mask) {
     const std::int64_t batch = task.given.q.shape[batch_dim];
     options.query_offsets = task.work.constant(first_query, batch);

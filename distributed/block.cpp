@@ -34,7 +34,7 @@ DeviceTensor& Block::make(const Tensor& like, int dim, std::int64_t rows) {
 // Of a node's ranks, this one has to do with those that have its heads.
 template <typename Rows>
 void Block::bring(int ranks_of_host, const Step& step, const Rows& own, const Rows& block) {
-  const int lane = work_.transport().rank() % ranks_of_host;
+  const int lane = work_.rank() % ranks_of_host;
   for (const Transfer& to : step.sends)
     exchange_.send(to.node * ranks_of_host + lane, rows(own, {to.rows.first, to.rows.count}));
   for (const Transfer& from : step.receives)

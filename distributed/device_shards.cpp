@@ -34,11 +34,9 @@ Dims whole_shape(const Tensor& shard, const Sharding& sharding) {
 }
 
 void gather(const Workspace& work, const Tensor& shard, const Tensor& whole, const Sharding& sharding) {
-  const Transport& transport = work.transport();
   ViewExchange exchange(work);
-  for (int peer = 0; peer < transport.size(); ++peer) {
-    for (const Piece& piece : pieces(sharding.spans(transport.rank())))
-      exchange.send(peer, rows(shard, in_shard(piece)));
+  for (int peer = 0; peer < work.size(); ++peer) {
+    for (const Piece& piece : pieces(sharding.spans(work.rank()))) exchange.send(peer, rows(shard, in_shard(piece)));
     for (const Span& span : sharding.spans(peer)) exchange.receive(peer, rows(whole, in_whole(span)));
   }
   exchange.start();

@@ -16,7 +16,7 @@ class GatheredGradients {
       : task_(task), work_(task.work), nodes_(task.plan.hosts.nodes()), given_(task.given), into_(task.into) {}
 
   void of_queries() const {
-    const Step step = all_gather_schedule(nodes_, work_.transport().rank()).front();
+    const Step step = all_gather_schedule(nodes_, work_.rank()).front();
     Block keys(work_, 1, step, {given_.k, given_.v});
     keys.finish();
     for (const Piece& own : pieces(own_spans(nodes_.queries))) {
@@ -31,7 +31,7 @@ class GatheredGradients {
   // The same with queries and keys in each other's place, under the mask that says by whom a key is seen.
   void of_keys() const {
     const Nodes mirrored{nodes_.keys, nodes_.queries, {nodes_.mask.right, nodes_.mask.left}};
-    const Step step = all_gather_schedule(mirrored, work_.transport().rank()).front();
+    const Step step = all_gather_schedule(mirrored, work_.rank()).front();
     Block queries(work_, 1, step, {given_.dout, given_.q}, Partial{given_.out, given_.lse});
     queries.finish();
     const Given of{queries.tensor(0), queries.tensor(1),     given_.k,
@@ -61,7 +61,7 @@ class GatheredGradients {
   };
 
   const std::vector<Span>& own_spans(const std::vector<std::vector<Span>>& of_nodes) const {
-    return of_nodes[static_cast<std::size_t>(work_.transport().rank())];
+    return of_nodes[static_cast<std::size_t>(work_.rank())];
   }
 
   // Of spans without gaps what one sees is one range, and stands in one piece of what was gathered.
@@ -80,19 +80,16 @@ class GatheredGradients {
   }
 
   void differentiate(const Pair& call, const Given& of, const KeyTensors& keys, const GradientTensors& into) const {
-    work_.engine().attention_backward(
-        rows(of.dout, call.queries), rows(of.q, call.queries), rows(keys.k, call.keys), rows(keys.v, call.keys),
-        rows(of.out, call.queries), lse_rows(of.lse, call.queries), into,
-        options_of_part(task_, call.window, call.first_query, call.first_key), task_.backward);
+    work_.attention_backward(rows(of.dout, call.queries), rows(of.q, call.queries), rows(keys.k, call.keys),
+                             rows(keys.v, call.keys), rows(of.out, call.queries), lse_rows(of.lse, call.queries), into,
+                             options_of_part(task_, call.window, call.first_query, call.first_key), task_.backward);
   }
 
   // Attention that sees no key gives 0.
   void clear(const Tensor& gradient, const Tensor& of, const RowsView& view) const {
     if (is_empty(rows(gradient, view))) return;
-    AttentionOptions options;
-    options.stream = work_.stream();
     const Tensor none = rows(of, {0, 0});
-    work_.engine().attention(rows(of, view), none, none, rows(gradient, view), options);
+    work_.attention(rows(of, view), none, none, rows(gradient, view), {});
   }
 
   const GradientTask& task_;

@@ -22,7 +22,7 @@ struct GradientTask {
   const AttentionOptions& options;
   const BackwardOptions& backward;
 
-  int node() const { return work.transport().rank() / plan.hosts.ranks_of_host; }
+  int node() const { return work.rank() / plan.hosts.ranks_of_host; }
 };
 
 // Calls on parts of rows, told where they stand.

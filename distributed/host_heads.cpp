@@ -5,9 +5,9 @@ namespace flashjit::distributed {
 
 HostHeads::HostHeads(const Workspace& work, const Hosts& hosts, const Sizes& sizes)
     : work_(work), hosts_(hosts), sizes_(sizes) {
-  const int host = work.transport().rank() / hosts.ranks_of_host;
+  const int host = work.rank() / hosts.ranks_of_host;
   first_rank_ = host * hosts.ranks_of_host;
-  self_ = work.transport().rank() - first_rank_;
+  self_ = work.rank() - first_rank_;
   queries_ = hosts.queries_of(host);
   keys_ = hosts.keys_of(host);
 }

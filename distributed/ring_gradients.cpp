@@ -53,7 +53,7 @@ class Returned {
   // Of a node's ranks, this one has to do with those that have its heads.
   int peer(const Transfer& transfer) const {
     const int ranks_of_host = task_.plan.hosts.ranks_of_host;
-    return transfer.node * ranks_of_host + task_.work.transport().rank() % ranks_of_host;
+    return transfer.node * ranks_of_host + task_.work.rank() % ranks_of_host;
   }
 
   const GradientTask& task_;
@@ -105,10 +105,10 @@ class Ring {
     const Tensor q = rows(given.q, queries), k = rows(block.tensor(0), keys), v = rows(block.tensor(1), keys);
     const DeviceTensor dq = task_.work.allocate(q.dtype, q.shape), dk = task_.work.allocate(DType::f32, k.shape),
                        dv = task_.work.allocate(DType::f32, v.shape);
-    task_.work.engine().attention_backward(rows(given.dout, queries), q, k, v, rows(given.out, queries),
-                                           lse_rows(given.lse, queries), {dq.view(), dk.view(), dv.view()},
-                                           options_of_part(task_, call.sight.window, call.first_query, call.first_key),
-                                           task_.backward);
+    task_.work.attention_backward(rows(given.dout, queries), q, k, v, rows(given.out, queries),
+                                  lse_rows(given.lse, queries), {dq.view(), dk.view(), dv.view()},
+                                  options_of_part(task_, call.sight.window, call.first_query, call.first_key),
+                                  task_.backward);
     dq_.add(queries, dq);
     of_block.dk.add(keys, dk);
     of_block.dv.add(keys, dv);

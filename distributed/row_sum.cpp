@@ -14,7 +14,6 @@ constexpr std::size_t kMostPending = 4;
 RowSum::RowSum(const Workspace& work, const QueryRows& rows, const AttentionOptions& options, std::int64_t parts)
     : work_(work), rows_(rows), options_(options), parts_(parts) {
   options_.causal = false;  // windows of sights say it
-  options_.stream = work.stream();
 }
 
 RowSum::Part RowSum::make_part(DType dtype) const {
@@ -28,7 +27,7 @@ void RowSum::attend(const RowRange& of, const Tensor& k, const Tensor& v, const 
   const RowsView view{of.first, of.count};
   options.lse.reset();
   if (lse) options.lse = lse_rows(*lse, view);
-  work_.engine().attention(rows(rows_.q, view), k, v, rows(out, view), options);
+  work_.attention(rows(rows_.q, view), k, v, rows(out, view), options);
 }
 
 AttentionOptions RowSum::options_of(const BlockCall& call) const {
@@ -66,13 +65,6 @@ void RowSum::add(const Tensor& k, const Tensor& v, const BlockCall& call) {
   if (pending_.size() == kMostPending && parts_ > static_cast<std::int64_t>(kMostPending)) fold();
 }
 
-void RowSum::merge(const std::vector<Partial>& parts, const Tensor& out, const std::optional<Tensor>& lse) const {
-  MergeOptions options;
-  options.lse = lse;
-  options.stream = work_.stream();
-  work_.engine().merge(parts, out, options);
-}
-
 std::vector<Partial> RowSum::pending() const {
   std::vector<Partial> parts;
   for (const Part& part : pending_) parts.push_back(part.view());
@@ -81,10 +73,10 @@ std::vector<Partial> RowSum::pending() const {
 
 void RowSum::fold() {
   Part folded = make_part(DType::f32);
-  merge(pending(), folded.out, folded.lse.view());
+  work_.merge(pending(), folded.out, folded.lse.view());
   pending_.clear();
   if (sum_)
-    merge({sum_->view(), folded.view()}, sum_->out, sum_->lse.view());
+    work_.merge({sum_->view(), folded.view()}, sum_->out, sum_->lse.view());
   else
     sum_ = std::move(folded);
 }
@@ -97,7 +89,7 @@ void RowSum::finish(const Tensor& k, const Tensor& v) {
     return;
   }
   if (sum_ && !pending_.empty()) fold();
-  merge(sum_ ? std::vector<Partial>{sum_->view()} : pending(), rows_.out, rows_.lse);
+  work_.merge(sum_ ? std::vector<Partial>{sum_->view()} : pending(), rows_.out, rows_.lse);
 }
 
 }  // namespace flashjit::distributed

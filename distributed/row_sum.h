@@ -41,7 +41,6 @@ class RowSum {
               AttentionOptions options) const;
   AttentionOptions options_of(const BlockCall& call) const;
   AttentionOptions options_without_keys() const;
-  void merge(const std::vector<Partial>& parts, const Tensor& out, const std::optional<Tensor>& lse) const;
   std::vector<Partial> pending() const;
   void fold();
 

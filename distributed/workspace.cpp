@@ -84,9 +84,32 @@ const DeviceTensor& Workspace::zeros(std::int64_t count) const {
   return constants_.zeros.emplace(count, lasting(HostTensor(DType::f32, {count}))).first->second;
 }
 
+void Workspace::attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                          AttentionOptions options) const {
+  options.stream = stream_;
+  engine_.attention(q, k, v, out, options);
+}
+
+void Workspace::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                   const Tensor& out, const Tensor& lse, const GradientTensors& into,
+                                   AttentionOptions options, const BackwardOptions& backward) const {
+  options.stream = stream_;
+  engine_.attention_backward(dout, q, k, v, out, lse, into, options, backward);
+}
+
+void Workspace::merge(const std::vector<Partial>& parts, const Tensor& out, const std::optional<Tensor>& lse) const {
+  MergeOptions options;
+  options.lse = lse;
+  options.stream = stream_;
+  engine_.merge(parts, out, options);
+}
+
 void Workspace::sum(const std::vector<Tensor>& parts, const Tensor& into) const {
   if (!is_empty(into)) engine_.sum(parts, into, stream_);
 }
+
+std::uint64_t Workspace::start(const Exchange& exchange) const { return transport_.start(exchange, stream_); }
+void Workspace::finish(std::uint64_t started) const { transport_.finish(started, stream_); }
 
 void Workspace::clear(const Tensor& rows) const {
   if (is_empty(rows)) return;
@@ -103,9 +126,7 @@ void Workspace::copy(const Tensor& from, const Tensor& to) const {
   };
   const Tensor lse(zeros(of_row).data(), DType::f32, {from.shape[batch_dim], from.shape[seqlen_dim], of_row},
                    {0, 0, 1});
-  MergeOptions options;
-  options.stream = stream_;
-  engine_.merge({{turned(from), lse}}, turned(to), options);
+  merge({{turned(from), lse}}, turned(to), std::nullopt);
 }
 
 void Workspace::copy(const Partial& from, const Partial& to) const {
@@ -123,10 +144,7 @@ void Workspace::copy(const Partial& from, const Partial& to) const {
   };
   for (std::int64_t i = 0; i < from.out.shape[batch_dim]; ++i) {
     const Partial into = entry(to, i);
-    MergeOptions options;
-    options.stream = stream_;
-    options.lse = into.lse;
-    engine_.merge({entry(from, i)}, into.out, options);
+    merge({entry(from, i)}, into.out, into.lse);
   }
 }
 
@@ -140,7 +158,7 @@ ViewExchange::ViewExchange(ViewExchange&& other) noexcept
       started_(std::exchange(other.started_, std::nullopt)) {}
 
 ViewExchange::~ViewExchange() {
-  if (started_) work_->transport().abort();
+  if (started_) work_->give_up();
 }
 
 DeviceTensor& ViewExchange::stage(DType dtype, const Dims& shape) {
@@ -149,7 +167,7 @@ DeviceTensor& ViewExchange::stage(DType dtype, const Dims& shape) {
 
 void ViewExchange::send(int peer, const Tensor& view) {
   if (is_empty(view)) return;
-  if (peer == work_->transport().rank()) {
+  if (peer == work_->rank()) {
     own_sends_.push_back({{view, {}}, {}});
   } else if (is_packed(view)) {
     exchange_.sends.push_back({peer, view});
@@ -162,7 +180,7 @@ void ViewExchange::send(int peer, const Tensor& view) {
 
 void ViewExchange::receive(int peer, const Tensor& view) {
   if (is_empty(view)) return;
-  if (peer == work_->transport().rank()) {
+  if (peer == work_->rank()) {
     own_receives_.push_back({{}, {view, {}}});
   } else if (is_packed(view)) {
     exchange_.receives.push_back({peer, view});
@@ -175,7 +193,7 @@ void ViewExchange::receive(int peer, const Tensor& view) {
 
 void ViewExchange::send(int peer, const Partial& of) {
   if (is_empty(of.out)) return;
-  if (peer == work_->transport().rank()) {
+  if (peer == work_->rank()) {
     own_sends_.push_back({of, {}, true});
     return;
   }
@@ -187,7 +205,7 @@ void ViewExchange::send(int peer, const Partial& of) {
 
 void ViewExchange::receive(int peer, const Partial& of) {
   if (is_empty(of.out)) return;
-  if (peer == work_->transport().rank()) {
+  if (peer == work_->rank()) {
     own_receives_.push_back({{}, of, true});
     return;
   }
@@ -198,8 +216,7 @@ void ViewExchange::receive(int peer, const Partial& of) {
 }
 
 void ViewExchange::start() {
-  if (!exchange_.sends.empty() || !exchange_.receives.empty())
-    started_ = work_->transport().start(exchange_, work_->stream());
+  if (!exchange_.sends.empty() || !exchange_.receives.empty()) started_ = work_->start(exchange_);
   for (std::size_t i = 0; i < own_sends_.size(); ++i) {
     own_receives_[i].from = own_sends_[i].from;
     unpacked_.push_back(own_receives_[i]);
@@ -207,7 +224,7 @@ void ViewExchange::start() {
 }
 
 void ViewExchange::finish() {
-  if (started_) work_->transport().finish(*started_, work_->stream());
+  if (started_) work_->finish(*started_);
   started_.reset();
   for (const Copied& of : unpacked_) {
     if (of.has_lse)

@@ -41,13 +41,23 @@ class Workspace {
  public:
   Workspace(Engine& engine, Group& group, Stream stream);
 
-  Engine& engine() const noexcept { return engine_; }
-  Transport& transport() const noexcept { return transport_; }
-  Stream stream() const noexcept { return stream_; }
+  int rank() const noexcept { return transport_.rank(); }
+  int size() const noexcept { return transport_.size(); }
   DeviceTensor allocate(DType dtype, const Dims& shape) const;
 
   // A tensor of count times the value, i32. The group keeps it, so that later calls need not wait for it.
   Tensor constant(std::int64_t value, std::int64_t count) const;
+
+  // Kernels and exchanges of the call: all that it does is asked for here. They are on its stream, whatever options
+  // say.
+  void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, AttentionOptions options) const;
+  void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                          const Tensor& lse, const GradientTensors& into, AttentionOptions options,
+                          const BackwardOptions& backward) const;
+  void merge(const std::vector<Partial>& parts, const Tensor& out, const std::optional<Tensor>& lse) const;
+  std::uint64_t start(const Exchange& exchange) const;
+  void finish(std::uint64_t started) const;
+  void give_up() const noexcept { transport_.abort(); }
 
   // Adds rows up: flashjit::sum. Of none, nothing.
   void sum(const std::vector<Tensor>& parts, const Tensor& into) const;
