@@ -15,9 +15,8 @@ std::string why_no_gradients(Scheme scheme, const Sizes& sizes, const Options& o
       positions_matter(options.attention))
     return "queries: layout must be contiguous or zigzag for gradients by scheme all_gather, was striped";
   if (sizes.num_heads_kv % shares != 0)
-    return fmt::format(
-        "num_heads_kv: must be a multiple of the {} ranks that share out heads for gradients by scheme {}, was {}",
-        shares, to_string(scheme), sizes.num_heads_kv);
+    return fmt::format("num_heads_kv: must be a multiple of the {}, was {}",
+                       sharers_of_heads(shares, scheme, options, " for gradients"), sizes.num_heads_kv);
   return "";
 }
 

@@ -116,14 +116,11 @@ std::vector<Estimate> estimates(const Sizes& sizes, const Options& options) {
   check(sizes, options);
   const bool has_hosts = options.ranks_of_host > 1 && options.ranks_of_host < options.queries.ranks();
   std::vector<Estimate> found;
-  std::string problem;
   for (const Scheme scheme : {Scheme::all_gather, Scheme::ring, Scheme::all_to_all, Scheme::two_level}) {
     if (scheme == Scheme::two_level && !has_hosts) continue;
-    const std::string why = why_not(scheme, sizes, options);
-    if (why.empty()) found.push_back(estimate_of(scheme, sizes, options));
-    problem = why.empty() ? problem : why;
+    if (why_not(scheme, sizes, options).empty()) found.push_back(estimate_of(scheme, sizes, options));
   }
-  if (found.empty()) throw Error(ErrorCode::unsupported, problem);
+  if (found.empty()) throw Error(ErrorCode::unsupported, why_no_scheme(sizes, options));
   std::stable_sort(found.begin(), found.end(),
                    [](const Estimate& a, const Estimate& b) { return a.seconds < b.seconds; });
   return found;

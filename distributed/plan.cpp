@@ -28,9 +28,9 @@ void check_layouts(const Options& options) {
   if (!options.keys) return;
   const Sharding &queries = options.queries, &keys = *options.keys;
   if (keys.ranks() != queries.ranks())
-    reject("keys: must be of {} ranks like queries, was of {}", queries.ranks(), keys.ranks());
+    reject("keys: must be of {} ranks like the sharding of q, was of {}", queries.ranks(), keys.ranks());
   if (positions_matter(options.attention) && keys.layout() != queries.layout())
-    reject("keys: layout must be {} like that of queries beside a mask, was {}", to_string(queries.layout()),
+    reject("keys: layout must be {} like that of q beside a mask, was {}", to_string(queries.layout()),
            to_string(keys.layout()));
 }
 
@@ -55,6 +55,8 @@ std::string why_positions_are_not_told(Scheme scheme, const Options& options) {
   const AttentionOptions& of = options.attention;
   for (const OptionSupport& row : option_supports()) {
     if (row.support != Support::told_positions || !row.is_given(of)) continue;
+    if (const char* const beside = option_of_whole_sequences(of); beside && options.scheme == Scheme::automatic)
+      return fmt::format("{}: must not be given beside {} over several GPUs, was", row.name, beside);
     if (ranks_of_host(scheme, options) > 1)
       return fmt::format("{}: must not be given with scheme {}, which shares out heads, was", row.name,
                          to_string(scheme));
@@ -112,23 +114,30 @@ void check(const Sizes& sizes, const Options& options) {
   check_machine(options);
 }
 
+std::string sharers_of_heads(int shares, Scheme scheme, const Options& options, const char* what) {
+  const char* const because = option_of_whole_sequences(options.attention);
+  if (options.scheme == Scheme::automatic && because) return fmt::format("{} ranks{} beside {}", shares, what, because);
+  return fmt::format("{} ranks that share out heads{} by scheme {}", shares, what, to_string(scheme));
+}
+
+std::string why_no_scheme(const Sizes& sizes, const Options& options) {
+  return why_not(option_of_whole_sequences(options.attention) ? Scheme::all_to_all : Scheme::ring, sizes, options);
+}
+
 std::string why_not(Scheme scheme, const Sizes& sizes, const Options& options) {
-  if (!has_whole_sequences(scheme, options))
-    for (const OptionSupport& row : option_supports())
-      if (row.support == Support::whole_sequences && row.is_given(options.attention))
-        return fmt::format("{}: must not be given with scheme {}, whose calls have parts of sequences, was", row.name,
-                           to_string(scheme));
+  const char* const wants_whole = option_of_whole_sequences(options.attention);
+  if (wants_whole && !has_whole_sequences(scheme, options))
+    return fmt::format("{}: must not be given with scheme {}, whose calls have parts of sequences, was", wants_whole,
+                       to_string(scheme));
   const std::string untold = why_positions_are_not_told(scheme, options);
   if (!untold.empty()) return untold;
   const int shares = ranks_of_host(scheme, options);
   if (sizes.num_heads_q % shares != 0)
-    return fmt::format("num_heads_q: must be a multiple of the {} ranks that share out heads by scheme {}, was {}",
-                       shares, to_string(scheme), sizes.num_heads_q);
+    return fmt::format("num_heads_q: must be a multiple of the {}, was {}", sharers_of_heads(shares, scheme, options),
+                       sizes.num_heads_q);
   if (sizes.num_heads_kv % shares != 0 && shares % sizes.num_heads_kv != 0)
-    return fmt::format(
-        "num_heads_kv: must divide the {} ranks that share out heads by scheme {}, or be a multiple, "
-        "was {}",
-        shares, to_string(scheme), sizes.num_heads_kv);
+    return fmt::format("num_heads_kv: must divide the {}, or be a multiple, was {}",
+                       sharers_of_heads(shares, scheme, options), sizes.num_heads_kv);
   return "";
 }
 

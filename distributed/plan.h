@@ -25,6 +25,11 @@ Plan plan_of(Scheme scheme, const Options& options, int rank);
 
 // Throws Error(invalid_argument) and Error(unsupported), which name what is wrong, for what no scheme could do.
 void check(const Sizes& sizes, const Options& options);
+// "8 ranks that share out heads by scheme all_to_all", for errors; with what behind "heads". Where the caller left the
+// choice of a scheme, "8 ranks beside chunk": the option that has heads shared out.
+std::string sharers_of_heads(int shares, Scheme scheme, const Options& options, const char* what = "");
+// Why none can, in the words of a caller who named none: of the scheme that serves what was asked for.
+std::string why_no_scheme(const Sizes& sizes, const Options& options);
 // Why a scheme cannot do it; empty where it can.
 std::string why_not(Scheme scheme, const Sizes& sizes, const Options& options);
 // What options ask for, or the fastest. Throws Error(unsupported).

@@ -44,6 +44,12 @@ const std::vector<OptionSupport>& option_supports() {
   return rows;
 }
 
+const char* option_of_whole_sequences(const AttentionOptions& options) {
+  for (const OptionSupport& row : option_supports())
+    if (row.support == Support::whole_sequences && row.is_given(options)) return row.name;
+  return nullptr;
+}
+
 bool positions_matter(const AttentionOptions& options) {
   const std::vector<OptionSupport>& rows = option_supports();
   return options.causal || options.window.left >= 0 || options.window.right >= 0 ||

@@ -22,6 +22,8 @@ struct OptionSupport {
 };
 // Of all options that are not served by every scheme.
 const std::vector<OptionSupport>& option_supports();
+// The name of the first option that wants whole sequences; null where none does.
+const char* option_of_whole_sequences(const AttentionOptions& options);
 // Whether a mask or a function looks at positions. If not, all queries see all keys.
 bool positions_matter(const AttentionOptions& options);
 

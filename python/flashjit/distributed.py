@@ -24,6 +24,7 @@ from torch import Tensor
 import flashjit
 from flashjit import _distributed
 from flashjit._arrays import CallOptions, export_all
+from flashjit._words import in_words
 from flashjit.torch import _as_autocast_wants, _as_rows
 
 __all__ = ["Group", "Sharding", "Transport", "attention", "gather", "shard"]
@@ -31,6 +32,8 @@ __all__ = ["Group", "Sharding", "Transport", "attention", "gather", "shard"]
 # By the numbers of flashjit_layout and flashjit_scheme.
 _LAYOUTS = ("contiguous", "zigzag", "striped")
 _SCHEMES = ("automatic", "all_gather", "ring", "all_to_all", "two_level")
+_WORDS = {"queries": "sharding", "keys": "sharding_kv", "softmax_scale": "scale"}
+"""The arguments here, by the library's names."""
 
 
 def _number_of(name: str, word: Any, words: "tuple[str, ...]") -> int:
@@ -383,6 +386,7 @@ class _Call:
     engine: "Optional[flashjit.Engine]"
     options: "dict[str, Any]"
 
+    @in_words(_WORDS)
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor]":
         batch, seqlen, heads, _ = q.shape
         out = q.new_empty((batch, seqlen, heads, v.shape[-1]))
@@ -393,6 +397,7 @@ class _Call:
                                *self._exported(stream), stream)
         return out, lse
 
+    @in_words(_WORDS)
     def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
                  lse: Tensor) -> "tuple[Tensor, Tensor, Tensor]":
         gradients = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))

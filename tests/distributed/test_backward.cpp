@@ -241,6 +241,24 @@ TEST_CASE("gradients that no scheme has are refused by name") {
   CHECK(refusal(case_of(Scheme::all_gather, Layout::zigzag, 2, {}), backward) ==
         "variant: must not be given over several GPUs, was");
   expect_right(case_of(Scheme::automatic, Layout::zigzag, 2, {-1, 0}));
+  AttentionCase automatic = of;  // for which attention has a scheme
+  automatic.scheme = Scheme::all_to_all;
+  automatic.options.chunk = 8;
+  Options options = automatic.distributed_options();
+  options.scheme = Scheme::automatic;
+  tests::World world(automatic.ranks, kTimeout);
+  Group group(std::make_unique<tests::InProcess>(world, 0));
+  const tests::WholeTensors whole(automatic);
+  const HostTensor q = shard(whole.q, options.queries, 0), k = shard(whole.k, *options.keys, 0);
+  const HostTensor lse(DType::f32, {automatic.batch, automatic.num_heads_q, options.queries.length(0)});
+  std::string message;
+  CHECK(tests::code_of(
+            [&] {
+              attention_backward(engine(), group, q.view(), q.view(), k.view(), k.view(), q.view(), lse.view(),
+                                 options);
+            },
+            &message) == ErrorCode::unsupported);
+  CHECK(message == "num_heads_kv: must be a multiple of the 4 ranks for gradients beside chunk, was 2");
 }
 
 TEST_CASE("memory for gradients that is not theirs is refused by name, and nothing is sent") {

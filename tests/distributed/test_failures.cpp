@@ -266,6 +266,27 @@ TEST_CASE("functions are refused where they cannot be told what they ask for") {
         "score: must not be given with striped shards, of whose positions it cannot be told, was");
 }
 
+TEST_CASE("who leaves the choice of a scheme is told of what was asked for, and of no scheme") {
+  const HostTensor anything(DType::i32, {1});
+  const auto set = setters(anything);
+  const auto given = [&](const std::vector<const char*>& names) {
+    Options options = zigzag_case(Scheme::automatic).distributed_options();
+    for (const char* name : names) set.at(name)(options.attention);
+    return options;
+  };
+  CHECK(refusal(given({"prefix"}), ErrorCode::unsupported, {1, 6, 2, 16, 16, DType::bf16}) ==
+        "num_heads_q: must be a multiple of the 4 ranks beside prefix, was 6");
+  CHECK(refusal(given({"chunk"}), ErrorCode::unsupported, {1, 24, 6, 16, 16, DType::bf16}) ==
+        "num_heads_kv: must divide the 4 ranks beside chunk, or be a multiple, was 6");
+  CHECK(refusal(given({"chunk", "score"}), ErrorCode::unsupported) ==
+        "score: must not be given beside chunk over several GPUs, was");
+  Options striped = given({"mask"});
+  striped.queries = Sharding(Layout::striped, 64, 4);
+  striped.keys = striped.queries;
+  CHECK(refusal(striped, ErrorCode::unsupported) ==
+        "mask: must not be given with striped shards, of whose positions it cannot be told, was");
+}
+
 TEST_CASE("what is wrong is refused by name, before anything is sent") {
   const Options right = zigzag_case(Scheme::all_to_all).distributed_options();
   CHECK(refusal(right, ErrorCode::unsupported, {1, 6, 2, 16, 16, DType::bf16}) ==
@@ -281,10 +302,10 @@ TEST_CASE("what is wrong is refused by name, before anything is sent") {
   CHECK(refusal(wrong, ErrorCode::invalid_argument) == "ranks_of_host: must be 0 or divide the 4 ranks, was 3");
   wrong = right;
   wrong.keys = Sharding(Layout::zigzag, 64, 2);
-  CHECK(refusal(wrong, ErrorCode::invalid_argument) == "keys: must be of 4 ranks like queries, was of 2");
+  CHECK(refusal(wrong, ErrorCode::invalid_argument) == "keys: must be of 4 ranks like the sharding of q, was of 2");
   wrong.keys = Sharding(Layout::striped, 64, 4);
   CHECK(refusal(wrong, ErrorCode::invalid_argument) ==
-        "keys: layout must be zigzag like that of queries beside a mask, was striped");
+        "keys: layout must be zigzag like that of q beside a mask, was striped");
   wrong.attention.causal = false;
   CHECK(chosen_scheme(kSizes, wrong) == Scheme::all_to_all);
   wrong = right;
@@ -388,7 +409,8 @@ TEST_CASE("the rule takes what its model finds fastest, and only what can run") 
   for (const Estimate& estimate : estimates(few, options)) CHECK(estimate.scheme != Scheme::all_to_all);
   options.attention.chunk = 4096;
   CHECK(chosen_scheme(sizes, options) == Scheme::all_to_all);
-  CHECK(refusal(options, ErrorCode::unsupported, few).find("num_heads_q: must be a multiple of the 8 ranks") == 0);
+  CHECK(refusal(options, ErrorCode::unsupported, few) ==
+        "num_heads_q: must be a multiple of the 8 ranks beside chunk, was 4");
   // Hosts: what crosses slow links decides.
   options.attention.chunk = 0;
   options.ranks_of_host = 4;

@@ -331,7 +331,7 @@ class AttentionTest(unittest.TestCase):
         refused(invalid, "^sharding_kv: must be a flashjit.distributed.Sharding, was 8", sharding_kv=8)
         refused(invalid, "^q: must be a torch.Tensor of 4 dimensions, was", (q[0], k, v))
         refused(invalid, r"^k: shape must be \[2, 8, 2, 16\], was \[2, 7, 2, 16\]", (q, k[:, 1:], v))
-        refused(invalid, "^queries: must be of 1 ranks like the group, was of 2",
+        refused(invalid, "^sharding: must be of 1 ranks like the group, was of 2",
                 sharding=distributed.Sharding("striped", 8, 2))
         refused(invalid, "^group: must be a flashjit.distributed.Group, was None", group=None)
         refused(unsupported, "^sinks: must not require a gradient over several GPUs; pass sinks.detach()",
