@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "distributed/checks.h"
+#include "distributed/rehearsal.h"
 #include "distributed/reject.h"
 #include "distributed/workspace.h"
 #include "flashjit/version.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention: checked, planned, and run step by step.
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "distributed/checks.h"
 #include "distributed/host_heads.h"
 #include "distributed/plan.h"
+#include "distributed/rehearsal.h"
 #include "distributed/row_sum.h"
 #include "distributed/workspace.h"
 
@@ -78,35 +80,45 @@ void run_over_hosts(const Workspace& work, const Plan& plan, const Sizes& sizes,
   back.finish();
 }
 
-void run(Engine& engine, Group& group, const Plan& plan, const Sizes& sizes, const NodeTensors& own,
-         const AttentionOptions& options) {
-  const Workspace work(engine, group, options.stream);
-  if (plan.hosts.ranks_of_host > 1)
-    run_over_hosts(work, plan, sizes, own, options);
+// A call, checked and planned.
+struct PlannedCall {
+  PlannedCall(const Engine& engine, const Group& group, const Tensor& q, const Tensor& k, const Tensor& v,
+              const Options& given)
+      : call(engine, group, q, k, v, given),
+        plan(plan_of(chosen_scheme(call.sizes, given), given, group.rank())),
+        kind(kind_of("attention", call.sizes, given, plan.scheme)) {}
+
+  GivenCall call;
+  Plan plan;
+  std::string kind;
+};
+
+void run(const Workspace& work, const PlannedCall& planned, const NodeTensors& own, const AttentionOptions& options) {
+  if (planned.plan.hosts.ranks_of_host > 1)
+    run_over_hosts(work, planned.plan, planned.call.sizes, own, options);
   else
-    run(work, plan, own, options);
+    run(work, planned.plan, own, options);
 }
 
 }  // namespace
 
 void attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                const Options& options) {
-  const GivenCall call(engine, group, q, k, v, options);
-  check_rows("out", out, call.out_shape(), q.dtype);
-  const Plan plan = plan_of(chosen_scheme(call.sizes, options), options, group.rank());
-  together(group, [&] {
-    run(engine, group, plan, call.sizes, {q, k, v, out, options.attention.lse}, options.attention);
+  const PlannedCall planned(engine, group, q, k, v, options);
+  check_rows("out", out, planned.call.out_shape(), q.dtype);
+  const AttentionOptions& of = options.attention;
+  perform(engine, group, of.stream, planned.kind, [&](const Workspace& work) {
+    run(work, planned, {q, k, v, out, of.lse}, of);
   });
 }
 
 DeviceTensor attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Options& options) {
-  const GivenCall call(engine, group, q, k, v, options);
-  const Plan plan = plan_of(chosen_scheme(call.sizes, options), options, group.rank());
-  return together(group, [&] {
-    DeviceTensor out =
-        DeviceTensor::allocate(q.dtype, call.out_shape(), options.attention.stream, group.transport().device());
-    run(engine, group, plan, call.sizes, {q, k, v, out, options.attention.lse}, options.attention);
+  const PlannedCall planned(engine, group, q, k, v, options);
+  const AttentionOptions& of = options.attention;
+  return perform(engine, group, of.stream, planned.kind, [&](const Workspace& work) {
+    DeviceTensor out = work.allocate(q.dtype, planned.call.out_shape());
+    run(work, planned, {q, k, v, out, of.lse}, of);
     return out;
   });
 }

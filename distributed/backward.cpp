@@ -3,6 +3,7 @@
 #include "distributed/checks.h"
 #include "distributed/gradients.h"
 #include "distributed/host_heads.h"
+#include "distributed/rehearsal.h"
 #include "distributed/reject.h"
 #include "distributed/support.h"
 
@@ -121,10 +122,12 @@ struct PlannedGradients {
       : call(engine, group, given.q, given.k, given.v, options) {
     check_gradients(call, given, options, backward);
     plan = plan_of(scheme_of_gradients(call.sizes, options), options, group.rank());
+    kind = kind_of(backward.deterministic ? "deterministic gradients" : "gradients", call.sizes, options, plan.scheme);
   }
 
   GivenCall call;
   Plan plan;
+  std::string kind;
 };
 
 void run(const Workspace& work, const PlannedGradients& planned, const Given& given, const Into& into,
@@ -155,11 +158,10 @@ Gradients attention_backward(Engine& engine, Group& group, const Tensor& dout, c
                              const Tensor& v, const Tensor& out, const Tensor& lse, const Options& options,
                              const BackwardOptions& backward) {
   const Given given{dout, q, k, v, out, lse};
-  const PlannedGradients plan(engine, group, given, options, backward);
-  const Workspace work(engine, group, options.attention.stream);
-  return together(group, [&] {
+  const PlannedGradients planned(engine, group, given, options, backward);
+  return perform(engine, group, options.attention.stream, planned.kind, [&](const Workspace& work) {
     Gradients made{work.allocate(q.dtype, q.shape), work.allocate(k.dtype, k.shape), work.allocate(v.dtype, v.shape)};
-    run(work, plan, given, {made.dq, made.dk, made.dv}, options.attention, backward);
+    run(work, planned, given, {made.dq, made.dk, made.dv}, options.attention, backward);
     return made;
   });
 }
@@ -168,10 +170,10 @@ void attention_backward(Engine& engine, Group& group, const Tensor& dout, const 
                         const Tensor& v, const Tensor& out, const Tensor& lse, const GradientTensors& into,
                         const Options& options, const BackwardOptions& backward) {
   const Given given{dout, q, k, v, out, lse};
-  const PlannedGradients plan(engine, group, given, options, backward);
-  const Into checked = checked_into(plan.call, given, into);
-  const Workspace work(engine, group, options.attention.stream);
-  together(group, [&] { run(work, plan, given, checked, options.attention, backward); });
+  const PlannedGradients planned(engine, group, given, options, backward);
+  const Into checked = checked_into(planned.call, given, into);
+  perform(engine, group, options.attention.stream, planned.kind,
+          [&](const Workspace& work) { run(work, planned, given, checked, options.attention, backward); });
 }
 
 }  // namespace flashjit::distributed

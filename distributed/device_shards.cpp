@@ -2,6 +2,7 @@
 // Device tensors sharded and gathered.
 #include "distributed/checks.h"
 #include "distributed/positions.h"
+#include "distributed/rehearsal.h"
 #include "distributed/reject.h"
 #include "distributed/workspace.h"
 
@@ -33,6 +34,12 @@ Dims whole_shape(const Tensor& shard, const Sharding& sharding) {
   return shape;
 }
 
+// That all ranks know: their shards may differ in length.
+std::string kind_of_gather(const Tensor& shard, const Sharding& sharding) {
+  return fmt::format("gather of {} {} {}", to_string(shard.dtype), to_string(whole_shape(shard, sharding)),
+                     to_string(sharding.layout()));
+}
+
 void gather(const Workspace& work, const Tensor& shard, const Tensor& whole, const Sharding& sharding) {
   ViewExchange exchange(work);
   for (int peer = 0; peer < work.size(); ++peer) {
@@ -47,8 +54,7 @@ void gather(const Workspace& work, const Tensor& shard, const Tensor& whole, con
 
 DeviceTensor gather(Engine& engine, Group& group, const Tensor& shard, const Sharding& sharding, Stream stream) {
   check_shard(engine, group, shard, sharding);
-  const Workspace work(engine, group, stream);
-  return together(group, [&] {
+  return perform(engine, group, stream, kind_of_gather(shard, sharding), [&](const Workspace& work) {
     DeviceTensor whole = work.allocate(shard.dtype, whole_shape(shard, sharding));
     gather(work, shard, whole, sharding);
     return whole;
@@ -59,8 +65,8 @@ void gather(Engine& engine, Group& group, const Tensor& shard, const Tensor& who
             Stream stream) {
   check_shard(engine, group, shard, sharding);
   check_rows("whole", whole, whole_shape(shard, sharding), shard.dtype);
-  const Workspace work(engine, group, stream);
-  together(group, [&] { gather(work, shard, whole, sharding); });
+  perform(engine, group, stream, kind_of_gather(shard, sharding),
+          [&](const Workspace& work) { gather(work, shard, whole, sharding); });
 }
 
 DeviceTensor shard(Engine& engine, Group& group, const Tensor& whole, const Sharding& sharding, Stream stream) {

@@ -55,8 +55,8 @@ bool is_packed(const Tensor& tensor) noexcept {
   return true;
 }
 
-Workspace::Workspace(Engine& engine, Group& group, Stream stream)
-    : engine_(engine), transport_(group.transport()), constants_(group.impl_->constants), stream_(stream) {}
+Workspace::Workspace(Engine& engine, Group& group, Stream stream, Turn turn)
+    : engine_(engine), transport_(group.transport()), kept_(group.impl_->kept), stream_(stream), turn_(turn) {}
 
 DeviceTensor Workspace::allocate(DType dtype, const Dims& shape) const {
   return DeviceTensor::allocate(dtype, shape, stream_, transport_.device());
@@ -69,47 +69,67 @@ DeviceTensor Workspace::lasting(const HostTensor& constant) const {
 }
 
 Tensor Workspace::constant(std::int64_t value, std::int64_t count) const {
-  auto found = constants_.repeated.find({value, count});
-  if (found == constants_.repeated.end()) {
+  auto found = kept_.repeated.find({value, count});
+  if (found == kept_.repeated.end()) {
     HostTensor made(DType::i32, {count});
     for (std::int64_t i = 0; i < count; ++i) store_element(made.data(), DType::i32, i, static_cast<double>(value));
-    found = constants_.repeated.emplace(std::pair{value, count}, lasting(made)).first;
+    found = kept_.repeated.emplace(std::pair{value, count}, lasting(made)).first;
   }
   return found->second;
 }
 
 const DeviceTensor& Workspace::zeros(std::int64_t count) const {
-  const auto found = constants_.zeros.find(count);
-  if (found != constants_.zeros.end()) return found->second;
-  return constants_.zeros.emplace(count, lasting(HostTensor(DType::f32, {count}))).first->second;
+  const auto found = kept_.zeros.find(count);
+  if (found != kept_.zeros.end()) return found->second;
+  return kept_.zeros.emplace(count, lasting(HostTensor(DType::f32, {count}))).first->second;
 }
 
 void Workspace::attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                           AttentionOptions options) const {
   options.stream = stream_;
-  engine_.attention(q, k, v, out, options);
+  if (performs())
+    engine_.attention(q, k, v, out, options);
+  else
+    engine_.prepare(q, k, v, out, options);
 }
 
 void Workspace::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                    const Tensor& out, const Tensor& lse, const GradientTensors& into,
                                    AttentionOptions options, const BackwardOptions& backward) const {
   options.stream = stream_;
-  engine_.attention_backward(dout, q, k, v, out, lse, into, options, backward);
+  if (performs())
+    engine_.attention_backward(dout, q, k, v, out, lse, into, options, backward);
+  else
+    engine_.prepare_backward(dout, q, k, v, out, lse, into, options, backward);
 }
 
 void Workspace::merge(const std::vector<Partial>& parts, const Tensor& out, const std::optional<Tensor>& lse) const {
   MergeOptions options;
   options.lse = lse;
   options.stream = stream_;
-  engine_.merge(parts, out, options);
+  if (performs())
+    engine_.merge(parts, out, options);
+  else
+    engine_.prepare_merge(parts, out, options);
 }
 
 void Workspace::sum(const std::vector<Tensor>& parts, const Tensor& into) const {
-  if (!is_empty(into)) engine_.sum(parts, into, stream_);
+  if (is_empty(into)) return;
+  if (performs())
+    engine_.sum(parts, into, stream_);
+  else
+    engine_.prepare_sum(parts, into, stream_);
 }
 
-std::uint64_t Workspace::start(const Exchange& exchange) const { return transport_.start(exchange, stream_); }
-void Workspace::finish(std::uint64_t started) const { transport_.finish(started, stream_); }
+std::uint64_t Workspace::start(const Exchange& exchange) const {
+  return performs() ? transport_.start(exchange, stream_) : 0;
+}
+void Workspace::finish(std::uint64_t started) const {
+  if (performs()) transport_.finish(started, stream_);
+}
+void Workspace::give_up() const noexcept {
+  if (performs()) transport_.abort();
+}
 
 void Workspace::clear(const Tensor& rows) const {
   if (is_empty(rows)) return;

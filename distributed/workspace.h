@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,18 +33,22 @@ std::optional<Tensor> of_heads(const std::optional<Tensor>& all, const RowRange&
 bool is_empty(const Tensor& tensor) noexcept;
 bool is_packed(const Tensor& tensor) noexcept;
 
-// Constants in device memory, which live as long as the group.
-struct Constants {
+// What a group keeps from call to call: constants in device memory, and which calls were rehearsed.
+struct Kept {
   std::map<std::int64_t, DeviceTensor> zeros;                              // f32, by their count
   std::map<std::pair<std::int64_t, std::int64_t>, DeviceTensor> repeated;  // i32, by the number and its count
+  std::set<std::string> rehearsed;                                         // by their kinds: distributed/rehearsal.h
 };
 
 class Workspace {
  public:
-  Workspace(Engine& engine, Group& group, Stream stream);
+  // In a rehearsal memory is allocated and kernels are made, and neither are these launched nor is anything sent.
+  enum class Turn { performance, rehearsal };
+  Workspace(Engine& engine, Group& group, Stream stream, Turn turn = Turn::performance);
 
   int rank() const noexcept { return transport_.rank(); }
   int size() const noexcept { return transport_.size(); }
+  Kept& kept() const noexcept { return kept_; }
   DeviceTensor allocate(DType dtype, const Dims& shape) const;
 
   // A tensor of count times the value, i32. The group keeps it, so that later calls need not wait for it.
@@ -57,7 +63,7 @@ class Workspace {
   void merge(const std::vector<Partial>& parts, const Tensor& out, const std::optional<Tensor>& lse) const;
   std::uint64_t start(const Exchange& exchange) const;
   void finish(std::uint64_t started) const;
-  void give_up() const noexcept { transport_.abort(); }
+  void give_up() const noexcept;
 
   // Adds rows up: flashjit::sum. Of none, nothing.
   void sum(const std::vector<Tensor>& parts, const Tensor& into) const;
@@ -71,31 +77,22 @@ class Workspace {
   void copy(const Partial& from, const Partial& to) const;
 
  private:
+  bool performs() const noexcept { return turn_ == Turn::performance; }
   DeviceTensor lasting(const HostTensor& constant) const;
   const DeviceTensor& zeros(std::int64_t count) const;
 
   Engine& engine_;
   Transport& transport_;
-  Constants& constants_;  // of the group
+  Kept& kept_;  // by the group
   Stream stream_;
+  Turn turn_;
 };
 
 // What a group consists of, and what it keeps from call to call.
 struct Group::Impl {
   std::unique_ptr<Transport> transport;
-  Constants constants;
+  Kept kept;
 };
-
-// Does what all ranks do together. If it throws on this rank, the others would wait in vain: the group is given up.
-template <typename Work>
-auto together(Group& group, const Work& work) {
-  try {
-    return work();
-  } catch (...) {
-    group.transport().abort();
-    throw;
-  }
-}
 
 // An exchange of views of any strides. Views that are not packed go through packed copies, and what a rank sends to
 // itself is copied. Empty views are not sent. An exchange that is destroyed before it is finished aborts the group,

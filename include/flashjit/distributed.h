@@ -229,9 +229,11 @@ std::vector<Estimate> estimates(const Sizes& sizes, const Options& options);
 // for what. On an engine that emulates it has finished when it returns. Bits are the same in every run, and within
 // rounding those of one call with the whole sequences: partial results are rounded to the dtype of q before they are
 // joined. Blocks of keys that a mask hides are neither sent nor computed. Memory for keys and values of other ranks and
-// for partial results is allocated and freed in stream order: docs/distributed.md says how much. Throws Error; after
-// unsupported, and invalid_argument for anything but alibi_slopes, documents, prefix, score and mask, nothing was sent,
-// and after others the group has failed on all ranks.
+// for partial results is allocated and freed in stream order: docs/distributed.md says how much.
+// Throws Error. What is refused is refused before anything of the call is sent, and the group goes on. Arguments are
+// refused by all ranks alike. What the engine of one rank has no kernel for, or does not take, all ranks throw, with the
+// number of that rank in front where it is another: for that the first call of its kind, of these sizes and options, is
+// rehearsed, and ranks tell each other how that went. After other errors the group has failed on all ranks.
 DeviceTensor attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Options& options);
 // The same into memory of the caller, which must not overlap the inputs.

@@ -507,7 +507,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
     flashjit.CommunicationError
         When the group has failed: a rank gave up or was not heard of in time. From then on all its calls do.
     flashjit.Error
-        As flashjit.attention. After Unsupported, and InvalidArgument for q, k, v and shardings, nothing was sent.
+        As flashjit.attention. What is refused is refused before anything is sent, and the group goes on. What the engine
+        of one rank has no kernel for raises on all ranks, with the number of that rank in front where it is another.
     """
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor) or tensor.dim() != 4:

@@ -117,6 +117,100 @@ TEST_CASE("tensors that one rank cannot gather are an Error on all") {
     CHECK(message_of(thrown[rank], ErrorCode::communication) == "group: rank 0 gave up");
 }
 
+namespace {
+
+// A call that some ranks refuse, and then one like it, or its like, that all can do.
+struct RefusedCall {
+  AttentionCase of;                           // what is right
+  std::function<Options(int rank)> refused;   // what is asked for first, by each rank
+  std::function<Engine&(int rank)> computes;  // on which engine
+};
+
+// What each rank was told, and whether nothing was sent and the call that followed was right.
+std::vector<std::exception_ptr> refusals(const RefusedCall& call) {
+  const AttentionCase& of = call.of;
+  const tests::WholeTensors whole(of);
+  const Options truth = of.distributed_options();
+  tests::World world(of.ranks, kTimeout);
+  std::vector<std::exception_ptr> told(static_cast<std::size_t>(of.ranks));
+  std::vector<HostTensor> outs(told.size());
+  tests::rethrow_first(tests::on_ranks(world, [&](Group& group) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const HostTensor q = shard(whole.q, truth.queries, group.rank()), k = shard(whole.k, *truth.keys, group.rank()),
+                     v = shard(whole.v, *truth.keys, group.rank());
+    try {
+      attention(call.computes(group.rank()), group, q.view(), k.view(), v.view(), call.refused(group.rank()));
+    } catch (const Error&) {
+      told[rank] = std::current_exception();
+    }
+    if (world.bytes_to(group.rank()) != 0) throw std::runtime_error("something was sent");
+    outs[rank] =
+        HostTensor::from_device(attention(tests::engine_for("sm_80"), group, q.view(), k.view(), v.view(), truth));
+  }));
+  const reference::Result exact = reference::attention(whole.q.view(), whole.k.view(), whole.v.view(), of.options),
+                          low = reference::attention_in_low_precision(whole.q.view(), whole.k.view(), whole.v.view(),
+                                                                      of.options);
+  CHECK(reference::compare(gather(outs, truth.queries), exact, low).passed);
+  return told;
+}
+
+Engine& working_engine(int) { return tests::engine_for("sm_80"); }
+
+}  // namespace
+
+TEST_CASE(
+    "what one rank has no kernel for is refused by all, by its name, before anything is sent, and the group goes on") {
+  EngineOptions options = tests::emulating("sm_80");
+  const tests::TemporaryDirectory nothing;
+  options.cache_directory = nothing.path().string();
+  options.policy = Policy::cache_only;
+  Engine empty(options);
+  for (const Scheme scheme : kSchemes) {
+    const AttentionCase of = zigzag_case(scheme);
+    CAPTURE(of.text());
+    const auto told = refusals({of, [&](int) { return of.distributed_options(); },
+                                [&](int rank) -> Engine& { return rank == 2 ? empty : tests::engine_for("sm_80"); }});
+    const std::string of_2 = message_of(told[2], ErrorCode::cache_miss);
+    for (const std::size_t rank : {0u, 1u, 3u})
+      CHECK(message_of(told[rank], ErrorCode::cache_miss) == "rank 2: " + of_2);
+  }
+}
+
+TEST_CASE("options that engines refuse are refused before anything is sent, and the group goes on") {
+  AttentionCase of = zigzag_case(Scheme::all_to_all);
+  HostTensor documents(DType::i32, {1, 63});
+  Options wrong = of.distributed_options();
+  wrong.attention.documents = documents.view();
+  const auto of_documents = refusals({of, [&](int) { return wrong; }, working_engine});
+  of = zigzag_case(Scheme::ring);
+  Options misspelt = of.distributed_options();
+  misspelt.attention.score = Score("scroe");
+  const auto of_score = refusals({of, [&](int) { return misspelt; }, working_engine});
+  Options steep = of.distributed_options();
+  steep.attention.softcap = 1e9f;
+  const auto of_softcap = refusals({of, [&](int) { return steep; }, working_engine});
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    CHECK(message_of(of_documents[rank], ErrorCode::invalid_argument).find("documents: ") == 0);
+    CHECK(message_of(of_score[rank], ErrorCode::compile_failed).find("scroe") != std::string::npos);
+    CHECK(message_of(of_softcap[rank], ErrorCode::invalid_argument).find("softcap: ") == 0);
+  }
+}
+
+TEST_CASE("of several refusals ranks are told that of the lowest rank, and each its own") {
+  const AttentionCase of = zigzag_case(Scheme::ring);
+  const auto told = refusals({of,
+                              [&](int rank) {
+                                Options given = of.distributed_options();
+                                if (rank % 2 == 1) given.attention.score = Score(rank == 1 ? "scroe" : "socre");
+                                return given;
+                              },
+                              working_engine});
+  for (const std::size_t rank : {0u, 2u})
+    CHECK(message_of(told[rank], ErrorCode::compile_failed).find("rank 1: ") == 0);
+  CHECK(message_of(told[1], ErrorCode::compile_failed).find("scroe") != std::string::npos);
+  CHECK(message_of(told[3], ErrorCode::compile_failed).find("socre") != std::string::npos);
+}
+
 TEST_CASE("a message of another size than a rank waits for is an Error") {
   const AttentionCase of = zigzag_case(Scheme::ring);
   tests::World world(of.ranks, kTimeout);

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 import flashjit
 
@@ -68,13 +69,13 @@ class Rank:
             self.world.messages[self.rank, peer].put(None)
 
 
-def on_ranks(ranks, work):
+def on_ranks(ranks, work, transport=Rank):
     """What work(group) returns on each rank, or what it raised."""
     world, results = World(ranks), [None] * ranks
 
     def run(rank):
         try:
-            results[rank] = work(distributed.Group.from_transport(Rank(world, rank), rank, ranks))
+            results[rank] = work(distributed.Group.from_transport(transport(world, rank), rank, ranks))
         except BaseException as error:
             results[rank] = error
 
@@ -293,24 +294,45 @@ class AttentionTest(unittest.TestCase):
 
         raise_first(on_ranks(2, work))
 
-    def test_a_rank_that_gives_up_raises_on_all(self):
-        broken = flashjit.Engine(emulate="sm_90a", cache_directory="", policy="cache_only")
-        q, k, v = inputs(8)
+    def attend_in_zigzag(self, group, engine):
+        sharding = distributed.Sharding("zigzag", 8, 2)
+        parts = (distributed.shard(x, sharding, group.rank) for x in inputs(8))
+        return distributed.attention(*parts, sharding=sharding, group=group, engine=engine, scheme="all_to_all")
+
+    def test_what_one_rank_has_no_kernel_for_raises_on_all_and_the_group_goes_on(self):
+        without_kernels = flashjit.Engine(emulate="sm_90a", cache_directory="", policy="cache_only")
 
         def work(group):
-            sharding = distributed.Sharding("zigzag", 8, 2)
-            parts = (distributed.shard(x, sharding, group.rank) for x in (q, k, v))
-            engine = broken if group.rank == 1 else self.engine
+            with self.assertRaises(flashjit.CacheMiss) as caught:
+                self.attend_in_zigzag(group, without_kernels if group.rank == 1 else self.engine)
+            return str(caught.exception), self.attend_in_zigzag(group, self.engine)
+
+        (of_other, _), (own, _) = raise_first(on_ranks(2, work))
+        self.assertEqual(of_other, f"rank 1: {own}")
+
+    def test_a_rank_that_gives_up_raises_on_all(self):
+        class LostRank(Rank):
+            """Whose first exchange, by which ranks agree on a call, is its last."""
+
+            finished = 0
+
+            def finish(self):
+                self.finished += 1
+                if self.rank == 1 and self.finished > 1:
+                    raise RuntimeError("lost")
+                super().finish()
+
+        def work(group):
             try:
-                distributed.attention(*parts, sharding=sharding, group=group, engine=engine, scheme="all_to_all")
+                self.attend_in_zigzag(group, self.engine)
             finally:
-                with self.assertRaisesRegex(flashjit.CommunicationError, "^group: rank 1 gave up"):
+                with self.assertRaises(flashjit.CommunicationError):
                     group.wait()
 
-        errors = on_ranks(2, work)
-        self.assertIsInstance(errors[1], flashjit.CacheMiss)
+        errors = on_ranks(2, work, LostRank)
         self.assertIsInstance(errors[0], flashjit.CommunicationError)
-        self.assertEqual(str(errors[0]), "group: rank 1 gave up")
+        self.assertIsInstance(errors[1], flashjit.CommunicationError)
+        self.assertEqual([str(error) for error in errors], ["group: rank 1 gave up", "group: lost"])
 
     def test_what_is_wrong_is_refused_by_name(self):
         sharding = distributed.Sharding("striped", 8, 1)
@@ -421,21 +443,42 @@ def fail_and_attend(rank, store):
         parts = [distributed.shard(x, sharding, rank) for x in whole]
         return distributed.attention(*parts, sharding=sharding, group=group, engine=engine, scheme="ring")
 
-    with tempfile.TemporaryDirectory() as empty:
-        without_kernels = flashjit.Engine(emulate="sm_90a", policy="cache_only", cache_directory=empty)
+    finished = []
+
+    def lose_the_second(transport):
+        finished.append(transport)
+        if finished.count(transport) == 2:  # behind that by which ranks agree on a first call
+            raise RuntimeError("lost")
+        return finish(transport)
+
+    finish = distributed._ProcessGroupTransport.finish
+    with unittest.mock.patch.object(distributed._ProcessGroupTransport, "finish", lose_the_second):
         for _ in range(2):
             try:
-                attend([torch.full_like(x, 100) for x in inputs(21)], without_kernels)
-            except flashjit.CacheMiss:
+                attend([torch.full_like(x, 100) for x in inputs(21)], engine)
+            except flashjit.CommunicationError as error:
+                assert str(error) == "group: lost", error
                 continue
-            raise AssertionError("there was a kernel")
+            raise AssertionError("nothing was lost")
     whole = inputs(21)
     wanted = distributed.shard(expected(*whole)[0], sharding, rank)
     assert float((attend(whole, engine).double() - wanted).abs().max()) < 4e-3
     leaves = [torch.randn(1, 21, 2, 320, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
     parts = [distributed.shard(x, sharding, rank) for x in leaves]
     group = distributed.Group(device="cpu")
-    for _ in range(2):  # nothing is sent, so the group goes on
+    # Nothing is sent, so the group goes on: where one rank lacks a kernel, and where there is none.
+    with tempfile.TemporaryDirectory() as empty:
+        without_kernels = flashjit.Engine(emulate="sm_90a", policy="cache_only", cache_directory=empty)
+        own = [distributed.shard(x, sharding, rank) for x in whole]
+        call = {"sharding": sharding, "group": group, "scheme": "ring"}
+        try:
+            distributed.attention(*own, engine=without_kernels if rank == 1 else engine, **call)
+        except flashjit.CacheMiss as error:
+            assert str(error).startswith("rank 1: ") == (rank == 0), error
+        else:
+            raise AssertionError("there was a kernel")
+        assert float((distributed.attention(*own, engine=engine, **call).double() - wanted).abs().max()) < 4e-3
+    for _ in range(2):
         out = distributed.attention(*parts, sharding=sharding, group=group, engine=engine)
         try:
             out.sum().backward()
