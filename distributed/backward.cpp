@@ -3,6 +3,7 @@
 #include "distributed/checks.h"
 #include "distributed/gradients.h"
 #include "distributed/host_heads.h"
+#include "distributed/part.h"
 #include "distributed/rehearsal.h"
 #include "distributed/reject.h"
 #include "distributed/support.h"
@@ -40,8 +41,12 @@ Scheme scheme_of_gradients(const Sizes& sizes, const Options& options) {
 // Of whole sequences: one call.
 void call_for_gradients(const GradientTask& task) {
   const Given& of = task.given;
+  const std::vector<BlockCall>& calls = task.plan.schedule.front().calls;  // none without queries
+  const AttentionOptions options =
+      calls.empty() ? task.options
+                    : options_of_part(task.work, task.options, calls.front().sight, of.q.shape[batch_dim]);
   task.work.attention_backward(of.dout, of.q, of.k, of.v, of.out, of.lse,
-                               GradientTensors{task.into.dq, task.into.dk, task.into.dv}, task.options, task.backward);
+                               GradientTensors{task.into.dq, task.into.dk, task.into.dv}, options, task.backward);
 }
 
 void run(const GradientTask& task) {
@@ -140,19 +145,6 @@ void run(const Workspace& work, const PlannedGradients& planned, const Given& gi
 }
 
 }  // namespace
-
-AttentionOptions options_of_part(const GradientTask& task, const Window& window, std::int64_t first_query,
-                                 std::int64_t first_key) {
-  AttentionOptions options = task.options;
-  options.causal = false;  // the window says it
-  options.window = window;
-  if (options.score || options.mask) {
-    const std::int64_t batch = task.given.q.shape[batch_dim];
-    options.query_offsets = task.work.constant(first_query, batch);
-    options.key_offsets = task.work.constant(first_key, batch);
-  }
-  return options;
-}
 
 Gradients attention_backward(Engine& engine, Group& group, const Tensor& dout, const Tensor& q, const Tensor& k,
                              const Tensor& v, const Tensor& out, const Tensor& lse, const Options& options,

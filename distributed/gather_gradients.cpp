@@ -5,6 +5,7 @@
 
 #include "distributed/block.h"
 #include "distributed/gradients.h"
+#include "distributed/part.h"
 
 namespace flashjit::distributed {
 namespace {
@@ -30,7 +31,8 @@ class GatheredGradients {
 
   // The same with queries and keys in each other's place, under the mask that says by whom a key is seen.
   void of_keys() const {
-    const Nodes mirrored{nodes_.keys, nodes_.queries, {nodes_.mask.right, nodes_.mask.left}};
+    const Window& window = nodes_.mask.window;
+    const Nodes mirrored{nodes_.keys, nodes_.queries, {{window.right, window.left}, nodes_.mask.sequences}};
     const Step step = all_gather_schedule(mirrored, work_.rank()).front();
     Block queries(work_, 1, step, {given_.dout, given_.q}, Partial{given_.out, given_.lse});
     queries.finish();
@@ -53,8 +55,7 @@ class GatheredGradients {
   // Rows of queries and of keys that see each other.
   struct Pair {
     RowsView queries, keys;
-    Window window;
-    std::int64_t first_query, first_key;
+    Sight sight;
   };
   struct KeyTensors {
     Tensor k, v;
@@ -70,11 +71,9 @@ class GatheredGradients {
     for (const Piece& by : queries)
       for (const Piece& of : keys)
         if (const std::optional<Sight> view = sight(by.span, of.span, nodes_.mask))
-          found.push_back({{by.row, view->queries},
+          found.push_back({{by.row + view->queries.first, view->queries.count},
                            {of.row + view->keys.first, view->keys.count},
-                           view->window,
-                           by.span.first - nodes_.query_shift,
-                           of.span.first + view->keys.first});
+                           *view});
     if (found.size() > 1) throw std::logic_error("gradients of rows are in more than one call");
     return found;
   }
@@ -82,7 +81,7 @@ class GatheredGradients {
   void differentiate(const Pair& call, const Given& of, const KeyTensors& keys, const GradientTensors& into) const {
     work_.attention_backward(rows(of.dout, call.queries), rows(of.q, call.queries), rows(keys.k, call.keys),
                              rows(keys.v, call.keys), rows(of.out, call.queries), lse_rows(of.lse, call.queries), into,
-                             options_of_part(task_, call.window, call.first_query, call.first_key), task_.backward);
+                             options_of_part(work_, task_.options, call.sight, of.q.shape[batch_dim]), task_.backward);
   }
 
   // Attention that sees no key gives 0.

@@ -25,10 +25,6 @@ struct GradientTask {
   int node() const { return work.rank() / plan.hosts.ranks_of_host; }
 };
 
-// Calls on parts of rows, told where they stand.
-AttentionOptions options_of_part(const GradientTask& task, const Window& window, std::int64_t first_query,
-                                 std::int64_t first_key);
-
 // All that a gradient is a sum over comes to the node that has its rows.
 void gather_gradients(const GradientTask& task);
 // Keys and values come from one node after the other, and what they get of the node's queries goes back to where they

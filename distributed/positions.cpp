@@ -43,8 +43,54 @@ Window window_of(const Band& of, std::int64_t queries, std::int64_t keys) {
   return window;
 }
 
+// Within one sequence.
+std::optional<Sight> sight_within(const Span& queries, const Span& keys, const Window& mask) {
+  if (queries.count == 0 || keys.count == 0) return std::nullopt;
+  Band of = band(queries, keys, mask);
+  if (of.low > of.high) return std::nullopt;
+  const std::int64_t first = std::max<std::int64_t>(0, of.low),
+                     last = std::min(keys.count - 1, queries.count - 1 + of.high);
+  const std::int64_t last_query = std::min(queries.count - 1, last - of.low);
+  if (first > last || last_query < 0) return std::nullopt;
+  Sight found;
+  found.queries = {0, last_query + 1};
+  found.keys = {first, last - first + 1};
+  of.low -= first;
+  of.high -= first;
+  found.window = window_of(of, found.queries.count, found.keys.count);
+  // All pairs, less the keys behind what each query sees, and less those before it, which are counted from the last
+  // query backwards.
+  found.pairs = static_cast<double>(found.queries.count) * static_cast<double>(found.keys.count) -
+                hidden_pairs(found.keys.count - 1 - of.high, found.queries.count, found.keys.count) -
+                hidden_pairs(found.queries.count - 1 + of.low, found.queries.count, found.keys.count);
+  return found;
+}
+
+// Of the whole sequences from one to another, of which queries and keys are the same rows.
+Sight sight_of_whole(std::size_t first, std::size_t last, const PositionMask& mask) {
+  Sight found;
+  found.window = mask.window;
+  found.cu_seqlens = {0};
+  for (std::size_t i = first; i <= last; ++i) {
+    const Span sequence{0, mask.sequences.end(i) - mask.sequences.begin(i), 1};
+    if (const std::optional<Sight> view = sight_within(sequence, sequence, mask.window)) found.pairs += view->pairs;
+    found.cu_seqlens.push_back(found.cu_seqlens.back() + sequence.count);
+  }
+  found.queries = found.keys = {0, found.cu_seqlens.back()};
+  return found;
+}
+
+std::int64_t last_of(const Span& span) { return span.first + (span.count - 1) * span.step; }
+
+// What of a span is in some sequences, from one to another.
+Span within(const Span& span, const Sequences& sequences, std::size_t first, std::size_t last) {
+  const std::int64_t begin = std::max(span.first, sequences.begin(first)),
+                     end = std::min(span.first + span.count, sequences.end(last));
+  return {begin, end - begin, span.step};
+}
+
 // The rows of the keys that at least one query sees: ascending ranges that do not touch.
-std::vector<RowRange> seen_of(const Span& keys, const std::vector<Span>& queries, const Window& mask) {
+std::vector<RowRange> seen_of(const Span& keys, const std::vector<Span>& queries, const PositionMask& mask) {
   std::vector<RowRange> ranges, apart;
   for (const Span& by : queries)
     if (const std::optional<Sight> view = sight(by, keys, mask)) ranges.push_back(view->keys);
@@ -60,25 +106,29 @@ std::vector<RowRange> seen_of(const Span& keys, const std::vector<Span>& queries
 
 }  // namespace
 
-std::optional<Sight> sight(const Span& queries, const Span& keys, const Window& mask) {
+std::size_t Sequences::at(std::int64_t position) const {
+  if (offsets_.empty()) return 0;
+  return static_cast<std::size_t>(std::upper_bound(offsets_.begin(), offsets_.end(), position) - offsets_.begin() - 1);
+}
+std::int64_t Sequences::begin(std::size_t sequence) const { return offsets_.empty() ? -kFar : offsets_[sequence]; }
+std::int64_t Sequences::origin(std::size_t sequence) const { return offsets_.empty() ? 0 : offsets_[sequence]; }
+std::int64_t Sequences::end(std::size_t sequence) const { return offsets_.empty() ? kFar : offsets_[sequence + 1]; }
+
+std::optional<Sight> sight(const Span& queries, const Span& keys, const PositionMask& mask) {
   if (queries.count == 0 || keys.count == 0) return std::nullopt;
-  Band of = band(queries, keys, mask);
-  if (of.low > of.high) return std::nullopt;
-  const std::int64_t first = std::max<std::int64_t>(0, of.low),
-                     last = std::min(keys.count - 1, queries.count - 1 + of.high);
-  const std::int64_t last_query = std::min(queries.count - 1, last - of.low);
-  if (first > last || last_query < 0) return std::nullopt;
-  Sight found;
-  found.queries = last_query + 1;
-  found.keys = {first, last - first + 1};
-  of.low -= first;
-  of.high -= first;
-  found.window = window_of(of, found.queries, found.keys.count);
-  // All pairs, less the keys behind what each query sees, and less those before it, which are counted from the last
-  // query backwards.
-  found.pairs = static_cast<double>(found.queries) * static_cast<double>(found.keys.count) -
-                hidden_pairs(found.keys.count - 1 - of.high, found.queries, found.keys.count) -
-                hidden_pairs(found.queries - 1 + of.low, found.queries, found.keys.count);
+  const Sequences& of = mask.sequences;
+  const std::size_t first = std::max(of.at(queries.first), of.at(keys.first)),
+                    last = std::min(of.at(last_of(queries)), of.at(last_of(keys)));
+  if (first > last) return std::nullopt;
+  const Span by = within(queries, of, first, last), on = within(keys, of, first, last);
+  std::optional<Sight> found = first == last ? sight_within(by, on, mask.window) : sight_of_whole(first, last, mask);
+  if (!found) return std::nullopt;
+  if (first < last && (found->queries.count != by.count || by != on))
+    throw std::logic_error("sequences that are not whole must be in spans of their own");
+  found->first_query = by.first - of.origin(first) - mask.query_shift;
+  found->first_key = on.first + found->keys.first * on.step - of.origin(first);
+  found->queries.first += by.first - queries.first;
+  found->keys.first += on.first - keys.first;
   return found;
 }
 
@@ -98,7 +148,7 @@ std::vector<Piece> pieces(const std::vector<Span>& spans) {
   return all;
 }
 
-std::vector<Piece> seen(const std::vector<Span>& queries, const std::vector<Span>& keys, const Window& mask) {
+std::vector<Piece> seen(const std::vector<Span>& queries, const std::vector<Span>& keys, const PositionMask& mask) {
   std::vector<Piece> found;
   for (const Piece& of : pieces(keys))
     for (const RowRange& range : seen_of(of.span, queries, mask))
@@ -116,6 +166,25 @@ std::vector<Span> joined(std::vector<Span> spans) {
     else
       found.push_back(span);
   }
+  return found;
+}
+
+std::vector<Span> cut(const std::vector<Span>& spans, const Sequences& sequences) {
+  std::vector<Span> found;
+  for (Span left : spans)
+    while (left.count > 0) {
+      const std::size_t first = sequences.at(left.first), last = sequences.at(last_of(left));
+      const std::int64_t end = left.first + left.count;
+      // A part of the first sequence; else the whole ones; else, of one that begins here, a part.
+      std::int64_t behind = end;
+      if (sequences.begin(first) < left.first)
+        behind = std::min(end, sequences.end(first));
+      else if (first < last && sequences.end(last) > end)
+        behind = sequences.begin(last);
+      const Span piece{left.first, behind - left.first, left.step};
+      found.push_back(piece);
+      left = {behind, end - behind, left.step};
+    }
   return found;
 }
 

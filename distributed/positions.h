@@ -2,8 +2,10 @@
 // What queries at some positions of a sequence see of keys at others: arithmetic on spans, without tensors.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "flashjit/attention.h"
@@ -20,17 +22,45 @@ struct RowRange {
   }
 };
 
-// One call of attention that computes a block: some queries against some keys, under the mask over their positions.
-struct Sight {
-  std::int64_t queries = 0;  // how many of the queries take part, from the first on; the others see no key
-  RowRange keys;             // the keys that at least one query sees
-  Window window;             // what the call is given for the mask, aligned bottom-right like any window
-  double pairs = 0;          // how many (query, key) pairs the mask leaves
+// Sequences one behind the other, by position. Without offsets all positions are of one sequence.
+class Sequences {
+ public:
+  Sequences() = default;
+  // Where each begins, and where the last one ends: ascending, and none is empty.
+  explicit Sequences(std::vector<std::int64_t> offsets) : offsets_(std::move(offsets)) {}
+
+  std::size_t at(std::int64_t position) const;  // the number of the sequence there
+  std::int64_t begin(std::size_t sequence) const;
+  std::int64_t origin(std::size_t sequence) const;  // what its positions are counted from: where it begins, or 0
+  std::int64_t end(std::size_t sequence) const;
+
+ private:
+  std::vector<std::int64_t> offsets_;
 };
 
-// The call for a span of queries and a span of keys; nothing where no query sees a key. mask is over positions: the
-// query at p sees the keys from p - left to p + right. If it hides any key, both spans must have the same step.
-std::optional<Sight> sight(const Span& queries, const Span& keys, const Window& mask);
+// Which keys queries see: those of their own sequence within a window. The query at p sees the keys from p - left to p
+// + right.
+struct PositionMask {
+  Window window = {};
+  Sequences sequences = {};
+  std::int64_t query_shift = 0;  // the position of the first of all queries
+};
+
+// One call of attention that computes a block: some queries against some keys, under the mask over their positions.
+struct Sight {
+  RowRange queries;  // those that take part; the others see no key
+  RowRange keys;     // the keys that at least one query sees
+  Window window;     // what the call is given for the mask, aligned bottom-right like any window
+  double pairs = 0;  // how many (query, key) pairs the mask leaves
+  // How far the first query of these is behind the first query of its sequence, and the first key behind the first key.
+  std::int64_t first_query = 0, first_key = 0;
+  // Of a call with several sequences: the rows at which each begins, of queries and of keys, and their number.
+  std::vector<std::int64_t> cu_seqlens = {};
+};
+
+// The call for a span of queries and a span of keys; nothing where no query sees a key. If the window hides any key,
+// both spans must have the same step. Each must be within a sequence, or of whole ones: see cut().
+std::optional<Sight> sight(const Span& queries, const Span& keys, const PositionMask& mask);
 
 // The rows of a tensor that hold the positions of a span.
 struct Piece {
@@ -44,9 +74,11 @@ std::int64_t length(const std::vector<Span>& spans);
 // Where a tensor that holds these positions, in this order, has each span.
 std::vector<Piece> pieces(const std::vector<Span>& spans);
 // Which rows of a tensor that holds the positions keys are seen by at least one of the queries: no row more than that.
-std::vector<Piece> seen(const std::vector<Span>& queries, const std::vector<Span>& keys, const Window& mask);
+std::vector<Piece> seen(const std::vector<Span>& queries, const std::vector<Span>& keys, const PositionMask& mask);
 // All positions of the spans, ascending. Spans of step 1 that touch become one.
 std::vector<Span> joined(std::vector<Span> spans);
+// The same positions, in spans that are each within a sequence, or of whole ones.
+std::vector<Span> cut(const std::vector<Span>& spans, const Sequences& sequences);
 // Rows first, first + step, …
 struct RowsOfSpan {
   std::int64_t first = 0, step = 1;

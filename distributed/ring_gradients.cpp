@@ -7,6 +7,7 @@
 #include "distributed/accumulator.h"
 #include "distributed/block.h"
 #include "distributed/gradients.h"
+#include "distributed/part.h"
 
 namespace flashjit::distributed {
 namespace {
@@ -100,14 +101,14 @@ class Ring {
 
   void differentiate(const BlockCall& call, const Block& block, KeyGradients& of_block) {
     const Given& given = task_.given;
-    const RowsView queries{spans_[call.queries].row, call.sight.queries},
+    const RowsView queries{spans_[call.queries].row + call.sight.queries.first, call.sight.queries.count},
         keys{call.sight.keys.first, call.sight.keys.count};
     const Tensor q = rows(given.q, queries), k = rows(block.tensor(0), keys), v = rows(block.tensor(1), keys);
     const DeviceTensor dq = task_.work.allocate(q.dtype, q.shape), dk = task_.work.allocate(DType::f32, k.shape),
                        dv = task_.work.allocate(DType::f32, v.shape);
     task_.work.attention_backward(rows(given.dout, queries), q, k, v, rows(given.out, queries),
                                   lse_rows(given.lse, queries), {dq.view(), dk.view(), dv.view()},
-                                  options_of_part(task_, call.sight.window, call.first_query, call.first_key),
+                                  options_of_part(task_.work, task_.options, call.sight, q.shape[batch_dim]),
                                   task_.backward);
     dq_.add(queries, dq);
     of_block.dk.add(keys, dk);

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "distributed/part.h"
+
 namespace flashjit::distributed {
 namespace {
 
@@ -12,9 +14,7 @@ constexpr std::size_t kMostPending = 4;
 }  // namespace
 
 RowSum::RowSum(const Workspace& work, const QueryRows& rows, const AttentionOptions& options, std::int64_t parts)
-    : work_(work), rows_(rows), options_(options), parts_(parts) {
-  options_.causal = false;  // windows of sights say it
-}
+    : work_(work), rows_(rows), options_(options), parts_(parts) {}
 
 RowSum::Part RowSum::make_part(DType dtype) const {
   const Dims& shape = rows_.out.shape;
@@ -30,20 +30,10 @@ void RowSum::attend(const RowRange& of, const Tensor& k, const Tensor& v, const 
   work_.attention(rows(rows_.q, view), k, v, rows(out, view), options);
 }
 
-AttentionOptions RowSum::options_of(const BlockCall& call) const {
-  AttentionOptions options = options_;
-  options.window = call.sight.window;
-  if (options.score || options.mask) {
-    const std::int64_t batch = rows_.q.shape[batch_dim];
-    options.query_offsets = work_.constant(call.first_query, batch);
-    options.key_offsets = work_.constant(call.first_key, batch);
-  }
-  return options;
-}
-
 // Of rows that see nothing whatever functions and masks say.
 AttentionOptions RowSum::options_without_keys() const {
   AttentionOptions options = options_;
+  options.causal = false;
   options.window = {};
   options.score.reset();
   options.mask.reset();
@@ -52,15 +42,16 @@ AttentionOptions RowSum::options_without_keys() const {
 
 void RowSum::add(const Tensor& k, const Tensor& v, const BlockCall& call) {
   const Sight& sight = call.sight;
-  const std::int64_t seqlen = rows_.q.shape[seqlen_dim];
+  const std::int64_t before = sight.queries.first, end = before + sight.queries.count;
   const bool is_all = parts_ == 1;
   if (!is_all) pending_.push_back(make_part(rows_.out.dtype));
   const Tensor& out = is_all ? rows_.out : pending_.back().out.view();
   const std::optional<Tensor> lse = is_all ? rows_.lse : std::optional<Tensor>(pending_.back().lse.view());
   const RowsView keys{sight.keys.first, sight.keys.count}, none{0, 0};
-  attend({0, sight.queries}, rows(k, keys), rows(v, keys), out, lse, options_of(call));
-  if (sight.queries < seqlen)
-    attend({sight.queries, seqlen - sight.queries}, rows(k, none), rows(v, none), out, lse, options_without_keys());
+  attend(sight.queries, rows(k, keys), rows(v, keys), out, lse,
+         options_of_part(work_, options_, sight, rows_.q.shape[batch_dim]));
+  for (const RowRange& unseeing : {RowRange{0, before}, RowRange{end, rows_.q.shape[seqlen_dim] - end}})
+    if (unseeing.count > 0) attend(unseeing, rows(k, none), rows(v, none), out, lse, options_without_keys());
   options_.sinks.reset();
   if (pending_.size() == kMostPending && parts_ > static_cast<std::int64_t>(kMostPending)) fold();
 }

@@ -39,7 +39,6 @@ class RowSum {
   // Calls attention for a range of the queries, and writes their rows of out and lse.
   void attend(const RowRange& of, const Tensor& k, const Tensor& v, const Tensor& out, const std::optional<Tensor>& lse,
               AttentionOptions options) const;
-  AttentionOptions options_of(const BlockCall& call) const;
   AttentionOptions options_without_keys() const;
   std::vector<Partial> pending() const;
   void fold();

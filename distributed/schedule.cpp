@@ -13,9 +13,8 @@ std::vector<BlockCall> calls_on(const std::vector<Span>& queries, const std::vec
   for (std::size_t i = 0; i < queries.size(); ++i)
     for (const Piece& of : block)
       if (std::optional<Sight> view = sight(queries[i], of.span, nodes.mask)) {
-        const std::int64_t first_key = of.span.first + view->keys.first * of.span.step;
         view->keys.first += of.row;
-        calls.push_back({i, *view, queries[i].first - nodes.query_shift, first_key});
+        calls.push_back({i, *view});
       }
   return calls;
 }
@@ -79,8 +78,9 @@ Schedule whole_schedule(const Nodes& nodes) {
   Step step;
   step.own = true;
   if (queries > 0) {
-    const std::optional<Sight> cut = sight(nodes.queries.front().front(), {0, keys, 1}, nodes.mask);
-    step.calls.push_back({0, {queries, {0, keys}, nodes.mask, cut ? cut->pairs : 0}, 0, 0});
+    Sight all = sight(nodes.queries.front().front(), {0, keys, 1}, nodes.mask).value_or(Sight());
+    all.queries = {0, queries}, all.keys = {0, keys}, all.window = nodes.mask.window, all.first_key = 0;
+    step.calls.push_back({0, all});
   }
   return {step};
 }
@@ -116,7 +116,7 @@ Schedule all_gather_schedule(const Nodes& nodes, int node) {
     for (const Piece& piece : needed.back()) all.push_back(piece.span);
   }
   Step step;
-  step.block = joined(std::move(all));
+  step.block = cut(joined(std::move(all)), nodes.mask.sequences);
   for (int peer = 0; peer < nodes.count(); ++peer) {
     for (const Piece& piece : needed[static_cast<std::size_t>(peer)])
       step.receives.push_back({peer, {rows_of(piece.span, step.block).first, piece.span.count}});
@@ -127,20 +127,14 @@ Schedule all_gather_schedule(const Nodes& nodes, int node) {
   return {step};
 }
 
-std::vector<Span> Hosts::queries_of(int host) const {
-  const std::vector<Span> spans = joined_of_host(queries, host, ranks_of_host);
-  return count() > 1 || spans.empty() ? spans : whole(spans, spans.front().first);
-}
-
-std::vector<Span> Hosts::keys_of(int host) const {
-  const std::vector<Span> spans = joined_of_host(keys, host, ranks_of_host);
-  return count() > 1 || spans.empty() ? spans : whole(spans, spans.front().first);
+std::vector<Span> Hosts::of_host(const std::vector<std::vector<Span>>& of_ranks, int host) const {
+  const std::vector<Span> spans = joined_of_host(of_ranks, host, ranks_of_host);
+  return cut(count() > 1 || spans.empty() ? spans : whole(spans, spans.front().first), mask.sequences);
 }
 
 Nodes Hosts::nodes() const {
   Nodes nodes;
   nodes.mask = mask;
-  nodes.query_shift = query_shift;
   for (int host = 0; host < count(); ++host) {
     nodes.queries.push_back(queries_of(host));
     nodes.keys.push_back(keys_of(host));
@@ -153,11 +147,11 @@ Hosts hosts_of(const Options& options, int ranks_of_host) {
   const Sharding& keys = options.keys ? *options.keys : queries;
   Hosts hosts;
   hosts.ranks_of_host = ranks_of_host;
-  hosts.mask = options.attention.window;
-  if (options.attention.causal) hosts.mask.right = 0;
+  hosts.mask.window = options.attention.window;
+  if (options.attention.causal) hosts.mask.window.right = 0;
   const bool matter = positions_matter(options.attention);
-  if (matter) hosts.query_shift = keys.seqlen() - queries.seqlen();
-  hosts.queries = matter ? positions(queries, hosts.query_shift) : numbered_by_rank(queries);
+  if (matter) hosts.mask.query_shift = keys.seqlen() - queries.seqlen();
+  hosts.queries = matter ? positions(queries, hosts.mask.query_shift) : numbered_by_rank(queries);
   hosts.keys = matter ? positions(keys, 0) : numbered_by_rank(keys);
   return hosts;
 }

@@ -13,9 +13,8 @@ namespace flashjit::distributed {
 // The positions of each node. Nodes are the parties to a ring or an all-gather: single ranks, or hosts whose ranks
 // share out heads.
 struct Nodes {
-  std::vector<std::vector<Span>> queries, keys;  // of each node, in the order of its rows
-  Window mask;
-  std::int64_t query_shift = 0;  // the position of the first of all queries
+  std::vector<std::vector<Span>> queries, keys;  // of each node, in the order of its rows, as cut() leaves them
+  PositionMask mask;
 
   int count() const noexcept { return static_cast<int>(queries.size()); }
 };
@@ -30,8 +29,6 @@ struct Transfer {
 struct BlockCall {
   std::size_t queries = 0;  // the index of the span
   Sight sight;              // its keys are rows of the block
-  // How far the call's first query is behind the first query of all, and its first key behind the first key of all.
-  std::int64_t first_query = 0, first_key = 0;
 };
 
 // A block of keys and values arrives and is computed with, while the block of the next step is under way.
@@ -55,15 +52,17 @@ Schedule all_gather_schedule(const Nodes& nodes, int node);
 struct Hosts {
   // Where positions do not matter they are numbered rank by rank, so that the spans of neighbours touch.
   std::vector<std::vector<Span>> queries, keys;
-  Window mask;
-  std::int64_t query_shift = 0;
+  PositionMask mask;
   int ranks_of_host = 1;  // neighbours, among which heads are shared out
 
   int count() const noexcept { return static_cast<int>(queries.size()) / ranks_of_host; }
-  // The rows that a host's ranks have together.
-  std::vector<Span> queries_of(int host) const;
-  std::vector<Span> keys_of(int host) const;
+  // The rows that a host's ranks have together, as cut() leaves them.
+  std::vector<Span> queries_of(int host) const { return of_host(queries, host); }
+  std::vector<Span> keys_of(int host) const { return of_host(keys, host); }
   Nodes nodes() const;
+
+ private:
+  std::vector<Span> of_host(const std::vector<std::vector<Span>>& of_ranks, int host) const;
 };
 Hosts hosts_of(const Options& options, int ranks_of_host);
 

@@ -68,14 +68,20 @@ DeviceTensor Workspace::lasting(const HostTensor& constant) const {
   return constant.to_device(nullptr, transport_.device());
 }
 
-Tensor Workspace::constant(std::int64_t value, std::int64_t count) const {
-  auto found = kept_.repeated.find({value, count});
-  if (found == kept_.repeated.end()) {
+Tensor Workspace::constants(const std::vector<std::int64_t>& numbers) const {
+  auto found = kept_.numbers.find(numbers);
+  if (found == kept_.numbers.end()) {
+    const auto count = static_cast<std::int64_t>(numbers.size());
     HostTensor made(DType::i32, {count});
-    for (std::int64_t i = 0; i < count; ++i) store_element(made.data(), DType::i32, i, static_cast<double>(value));
-    found = kept_.repeated.emplace(std::pair{value, count}, lasting(made)).first;
+    for (std::int64_t i = 0; i < count; ++i)
+      store_element(made.data(), DType::i32, i, static_cast<double>(numbers[static_cast<std::size_t>(i)]));
+    found = kept_.numbers.emplace(numbers, lasting(made)).first;
   }
   return found->second;
+}
+
+Tensor Workspace::constant(std::int64_t value, std::int64_t count) const {
+  return constants(std::vector<std::int64_t>(static_cast<std::size_t>(count), value));
 }
 
 const DeviceTensor& Workspace::zeros(std::int64_t count) const {

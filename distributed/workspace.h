@@ -35,9 +35,9 @@ bool is_packed(const Tensor& tensor) noexcept;
 
 // What a group keeps from call to call: constants in device memory, and which calls were rehearsed.
 struct Kept {
-  std::map<std::int64_t, DeviceTensor> zeros;                              // f32, by their count
-  std::map<std::pair<std::int64_t, std::int64_t>, DeviceTensor> repeated;  // i32, by the number and its count
-  std::set<std::string> rehearsed;                                         // by their kinds: distributed/rehearsal.h
+  std::map<std::int64_t, DeviceTensor> zeros;                 // f32, by their count
+  std::map<std::vector<std::int64_t>, DeviceTensor> numbers;  // i32
+  std::set<std::string> rehearsed;                            // by their kinds: distributed/rehearsal.h
 };
 
 class Workspace {
@@ -51,7 +51,9 @@ class Workspace {
   Kept& kept() const noexcept { return kept_; }
   DeviceTensor allocate(DType dtype, const Dims& shape) const;
 
-  // A tensor of count times the value, i32. The group keeps it, so that later calls need not wait for it.
+  // A tensor of these numbers, i32. The group keeps it, so that later calls need not wait for it.
+  Tensor constants(const std::vector<std::int64_t>& numbers) const;
+  // Of count times the value.
   Tensor constant(std::int64_t value, std::int64_t count) const;
 
   // Kernels and exchanges of the call: all that it does is asked for here. They are on its stream, whatever options

@@ -33,15 +33,23 @@ Pairs wanted(const Span& queries, const Span& keys, const Window& mask) {
 // Of rows, as AttentionOptions::window says of the call.
 Pairs found(const Sight& sight) {
   Pairs pairs;
-  for (std::int64_t i = 0; i < sight.queries; ++i)
-    for (std::int64_t j = 0; j < sight.keys.count; ++j)
-      if (sees(i + sight.keys.count - sight.queries, j, sight.window)) pairs.emplace(i, sight.keys.first + j);
+  std::vector<std::int64_t> ends = sight.cu_seqlens;
+  if (ends.empty()) ends = {0, sight.queries.count};
+  for (std::size_t s = 0; s + 1 < ends.size(); ++s) {
+    const bool is_whole = !sight.cu_seqlens.empty();
+    const RowRange keys = is_whole ? RowRange{ends[s], ends[s + 1] - ends[s]} : RowRange{0, sight.keys.count};
+    const std::int64_t queries = ends[s + 1] - ends[s];
+    for (std::int64_t i = 0; i < queries; ++i)
+      for (std::int64_t j = 0; j < keys.count; ++j)
+        if (sees(i + keys.count - queries, j, sight.window))
+          pairs.emplace(sight.queries.first + ends[s] + i, sight.keys.first + keys.first + j);
+  }
   return pairs;
 }
 
 void expect_same(const Span& queries, const Span& keys, const Window& mask) {
   const Pairs pairs = wanted(queries, keys, mask);
-  const std::optional<Sight> view = sight(queries, keys, mask);
+  const std::optional<Sight> view = sight(queries, keys, {mask});
   REQUIRE(view.has_value() == !pairs.empty());
   if (!view) return;
   REQUIRE(found(*view) == pairs);
@@ -51,7 +59,7 @@ void expect_same(const Span& queries, const Span& keys, const Window& mask) {
   for (const auto& [i, j] : pairs)
     first = std::min(first, j), last = std::max(last, j), last_query = std::max(last_query, i);
   REQUIRE(view->keys == RowRange{first, last - first + 1});  // not a key more
-  REQUIRE(view->queries == last_query + 1);
+  REQUIRE(view->queries == RowRange{0, last_query + 1});
 }
 
 }  // namespace
@@ -75,7 +83,7 @@ TEST_CASE("without a mask spans of different steps see all of each other, as do 
 
 TEST_CASE("causal blocks of contiguous, zigzag and striped shards are causal calls or such without a mask") {
   const auto is_causal = [](const Window& window) { return window == Window{-1, 0}; };
-  const Window causal{-1, 0};
+  const PositionMask causal{{-1, 0}};
   CHECK(is_causal(sight({8, 8}, {8, 8}, causal)->window));
   CHECK(sight({8, 8}, {0, 8}, causal)->window == Window{});
   CHECK_FALSE(sight({0, 8}, {8, 8}, causal));
@@ -108,4 +116,62 @@ TEST_CASE("spans that touch are joined, and rows are found in what was joined") 
   CHECK(rows_of({1, 2, 3}, {{0, 9, 1}}).first == 1);
   CHECK(rows_of({1, 2, 3}, {{0, 9, 1}}).step == 3);
   CHECK_THROWS_AS(rows_of({6, 1, 1}, all), std::logic_error);
+}
+
+namespace {
+
+const std::vector<std::int64_t> kOffsets{0, 3, 4, 9, 12};
+
+std::size_t sequence_of(std::int64_t position) {
+  std::size_t found = 0;
+  while (kOffsets[found + 1] <= position) ++found;
+  return found;
+}
+
+// Of spans of positions, by positions.
+Pairs wanted_of_packed(const Span& queries, const Span& keys, const Window& window) {
+  Pairs pairs;
+  for (std::int64_t i = queries.first; i < queries.first + queries.count; ++i)
+    for (std::int64_t j = keys.first; j < keys.first + keys.count; ++j)
+      if (sequence_of(i) == sequence_of(j) && sees(i, j, window)) pairs.emplace(i, j);
+  return pairs;
+}
+
+Pairs found_of_packed(const std::vector<Span>& queries, const std::vector<Span>& keys, const PositionMask& mask) {
+  Pairs pairs;
+  for (const Span& by : queries)
+    for (const Span& of : keys) {
+      const std::optional<Sight> view = sight(by, of, mask);
+      if (!view) continue;
+      const Pairs rows = found(*view);
+      REQUIRE(view->pairs == static_cast<double>(rows.size()));
+      for (const auto& [i, j] : rows) REQUIRE(pairs.emplace(by.first + i, of.first + j).second);
+      const std::int64_t query = by.first + view->queries.first, key = of.first + view->keys.first;
+      REQUIRE(view->first_query == query - kOffsets[sequence_of(query)]);
+      REQUIRE(view->first_key == key - kOffsets[sequence_of(key)]);
+    }
+  return pairs;
+}
+
+}  // namespace
+
+TEST_CASE("queries of packed sequences see keys of their own alone, whatever parts of them are in a span") {
+  const Sequences sequences(kOffsets);
+  for (const Window window : {Window{}, Window{-1, 0}, Window{2, 0}, Window{1, 1}, Window{3, -1}})
+    for (std::int64_t first = 0; first < 12; ++first)
+      for (std::int64_t count = 1; first + count <= 12; ++count)
+        for (const Span keys : {Span{first, count}, Span{0, 12}, Span{0, 7}, Span{5, 3}, Span{4, 8}, Span{11, 1}}) {
+          const Span queries{first, count};
+          REQUIRE(found_of_packed(cut({queries}, sequences), cut({keys}, sequences), {window, sequences}) ==
+                  wanted_of_packed(queries, keys, window));
+        }
+}
+
+TEST_CASE("spans of packed sequences are cut where one is not whole, and whole ones stay together") {
+  const Sequences sequences(kOffsets);
+  CHECK(cut({{1, 9}}, sequences) == std::vector<Span>{{1, 2}, {3, 6}, {9, 1}});
+  CHECK(cut({{0, 12}}, sequences) == std::vector<Span>{{0, 12}});
+  CHECK(cut({{5, 2}, {9, 3}}, sequences) == std::vector<Span>{{5, 2}, {9, 3}});
+  CHECK(cut({{0, 12, 3}}, {}) == std::vector<Span>{{0, 12, 3}});
+  CHECK_THROWS_AS(sight({1, 9}, {0, 12}, {{}, sequences}), std::logic_error);
 }

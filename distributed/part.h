@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call on parts of sequences, as kernels are told of it.
+#pragma once
+
+#include "distributed/workspace.h"
+
+namespace flashjit::distributed {
+
+// The options of a call for a batch of parts that see each other as a sight says. of: those of the whole.
+AttentionOptions options_of_part(const Workspace& work, const AttentionOptions& of, const Sight& sight,
+                                 std::int64_t batch);
+
+}  // namespace flashjit::distributed
