@@ -56,6 +56,17 @@ Sharding to_sharding(const flashjit_sharding& given) {
   return Sharding(to_enum("layout", given.layout, Layout::striped), given.seqlen, given.ranks);
 }
 
+// Of so many packed sequences; without offsets, of none.
+Sharding to_sharding(const flashjit_sharding& given, const std::int64_t* cu_seqlens, std::size_t sequences) {
+  if (!cu_seqlens && sequences != 0) reject("sequences: must be 0 without cu_seqlens, was {}", sequences);
+  if (!cu_seqlens) return to_sharding(given);
+  const Sharding packed = Sharding::packed(to_enum("layout", given.layout, Layout::striped),
+                                           {cu_seqlens, cu_seqlens + sequences + 1}, given.ranks);
+  if (packed.seqlen() != given.seqlen)
+    reject("seqlen: must be {}, the last of cu_seqlens, was {}", packed.seqlen(), given.seqlen);
+  return packed;
+}
+
 NcclOptions to_nccl_options(const flashjit_group_options* given) {
   NcclOptions options;
   if (!given) return options;
@@ -68,7 +79,7 @@ NcclOptions to_nccl_options(const flashjit_group_options* given) {
 
 Options to_options(const flashjit_distributed_options* given, AttentionOptions attention) {
   const flashjit_distributed_options c = read_struct(require("distributed", given));
-  Options options{to_sharding(c.queries)};
+  Options options{to_sharding(c.queries, c.cu_seqlens, c.sequences)};
   if (c.keys) options.keys = to_sharding(*c.keys);
   options.attention = std::move(attention);
   options.scheme = to_enum("scheme", c.scheme, Scheme::two_level);
@@ -182,6 +193,16 @@ flashjit_status flashjit_sharding_spans(const flashjit_sharding* sharding, int32
   });
 }
 
+flashjit_status flashjit_packed_spans(const flashjit_sharding* sharding, const int64_t* cu_seqlens, size_t sequences,
+                                      int32_t rank, flashjit_span* spans, size_t room, size_t* count) {
+  return guarded([&] {
+    const std::vector<Span> found = to_sharding(require("sharding", sharding), cu_seqlens, sequences).spans(rank);
+    require("count", count) = found.size();
+    for (std::size_t i = 0; i < std::min(room, found.size()); ++i)
+      (&require("spans", spans))[i] = {found[i].first, found[i].count, found[i].step};
+  });
+}
+
 flashjit_status flashjit_make_unique_id(char id[FLASHJIT_UNIQUE_ID_BYTES]) {
   return guarded([&] {
     char* const into = &require("id", id);
@@ -261,12 +282,19 @@ flashjit_status flashjit_distributed_attention_backward(flashjit_engine* engine,
 
 flashjit_status flashjit_distributed_gather(flashjit_engine* engine, flashjit_group* group, const DLTensor* shard,
                                             const DLTensor* whole, const flashjit_sharding* sharding, void* stream) {
+  return flashjit_distributed_gather_packed(engine, group, shard, whole, sharding, nullptr, 0, stream);
+}
+
+flashjit_status flashjit_distributed_gather_packed(flashjit_engine* engine, flashjit_group* group,
+                                                   const DLTensor* shard, const DLTensor* whole,
+                                                   const flashjit_sharding* sharding, const int64_t* cu_seqlens,
+                                                   size_t sequences, void* stream) {
   return guarded([&] {
     flashjit::Engine& computes = flashjit::from_c::engine_of(engine);
     Group& ranks = require("group", group).group;
     const flashjit::Tensor from = flashjit::from_c::tensor_of("shard", shard, computes, kGathered),
                            to = flashjit::from_c::tensor_of("whole", whole, computes, kGathered);
-    gather(computes, ranks, from, to, to_sharding(require("sharding", sharding)),
+    gather(computes, ranks, from, to, to_sharding(require("sharding", sharding), cu_seqlens, sequences),
            static_cast<flashjit::Stream>(stream));
   });
 }

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <regex>
 
+#include "distributed/packed.h"
 #include "distributed/reject.h"
 #include "distributed/support.h"
 
@@ -34,6 +35,23 @@ void check_layouts(const Options& options) {
            to_string(keys.layout()));
 }
 
+void check_packed(const Sizes& sizes, const Options& options) {
+  const Sharding& keys = options.keys.value_or(options.queries);
+  if (keys.cu_seqlens() != options.queries.cu_seqlens() || (packed_shards(keys) && keys != options.queries))
+    reject("keys: must be the sharding of q where sequences are packed, was another");
+  if (!packed_shards(options.queries)) return;
+  if (sizes.batch != 1) reject("q: batch must be 1 where sequences are packed, was {}", sizes.batch);
+  for (const OptionSupport& row : option_supports())
+    if (row.has_batch && row.is_given(options.attention))
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("{}: must not be given beside packed sequences over several GPUs, was", row.name));
+  const std::optional<Tensor>& slopes = options.attention.alibi_slopes;
+  if (slopes && slopes->shape.size() != 1)
+    throw Error(ErrorCode::unsupported,
+                fmt::format("alibi_slopes: must be [{}] beside packed sequences over several GPUs, was {}",
+                            sizes.num_heads_q, to_string(slopes->shape)));
+}
+
 void check_machine(const Options& options) {
   const int of_host = options.ranks_of_host, ranks = options.queries.ranks();
   if (of_host < 0 || (of_host > 0 && ranks % of_host != 0))
@@ -46,9 +64,9 @@ void check_machine(const Options& options) {
     reject("machine: exchange and call must be 0 or more, were {} and {}", machine.exchange, machine.call);
 }
 
-bool asks_for_lengths(const Function* function) {
-  static const std::regex lengths("\\bseqlen_(q|kv)\\b");
-  return function && std::regex_search(function->text(), lengths);
+bool asks_for(const std::regex& what, const AttentionOptions& options) {
+  const auto does = [&](const auto& function) { return function && std::regex_search(function->text(), what); };
+  return does(options.score) || does(options.mask);
 }
 
 std::string why_positions_are_not_told(Scheme scheme, const Options& options) {
@@ -64,7 +82,10 @@ std::string why_positions_are_not_told(Scheme scheme, const Options& options) {
       return fmt::format("{}: must not be given with striped shards, of whose positions it cannot be told, was",
                          row.name);
   }
-  if (asks_for_lengths(of.score ? &*of.score : nullptr) || asks_for_lengths(of.mask ? &*of.mask : nullptr))
+  static const std::regex lengths("\\bseqlen_(q|kv)\\b"), batch("\\bbatch\\b");
+  if (packed_shards(options.queries) && asks_for(batch, of))
+    return "score and mask: must not ask for batch, as calls have parts of packed sequences, did";
+  if (asks_for(lengths, of))
     return "score and mask: must not ask for seqlen_q and seqlen_kv, as calls have parts of sequences, did";
   return "";
 }
@@ -111,6 +132,7 @@ void check(const Sizes& sizes, const Options& options) {
   if (sizes.num_heads_q < 1 || sizes.num_heads_q % sizes.num_heads_kv != 0)
     reject("num_heads_q: must be a multiple of num_heads_kv, {}, was {}", sizes.num_heads_kv, sizes.num_heads_q);
   check_layouts(options);
+  check_packed(sizes, options);
   check_machine(options);
 }
 

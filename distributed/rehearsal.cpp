@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <string_view>
 
 #include "flashjit/error.h"
 
@@ -74,7 +75,10 @@ Refusal first_of_all(Transport& transport, Refusal known) {
 }
 
 std::string text_of(const Sharding& sharding) {
-  return fmt::format("{} {} {}", to_string(sharding.layout()), sharding.seqlen(), sharding.ranks());
+  const std::vector<std::int64_t>& offsets = sharding.cu_seqlens();
+  const std::string_view bytes(reinterpret_cast<const char*>(offsets.data()), offsets.size() * sizeof offsets.front());
+  return fmt::format("{} {} {}, packed as {:x}", to_string(sharding.layout()), sharding.seqlen(), sharding.ranks(),
+                     std::hash<std::string_view>()(bytes));
 }
 
 std::string text_of(const std::optional<Tensor>& tensor) {

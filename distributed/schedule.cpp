@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "distributed/packed.h"
 #include "distributed/support.h"
 
 namespace flashjit::distributed {
@@ -149,6 +150,11 @@ Hosts hosts_of(const Options& options, int ranks_of_host) {
   hosts.ranks_of_host = ranks_of_host;
   hosts.mask.window = options.attention.window;
   if (options.attention.causal) hosts.mask.window.right = 0;
+  if (const PackedShards* packed = packed_shards(queries)) {
+    hosts.mask.sequences = Sequences(packed->offsets);
+    hosts.queries = hosts.keys = packed->numbered;
+    return hosts;
+  }
   const bool matter = positions_matter(options.attention);
   if (matter) hosts.mask.query_shift = keys.seqlen() - queries.seqlen();
   hosts.queries = matter ? positions(queries, hosts.mask.query_shift) : numbered_by_rank(queries);

@@ -51,6 +51,7 @@ Schedule all_gather_schedule(const Nodes& nodes, int node);
 // The positions of each rank, and which ranks are of one host.
 struct Hosts {
   // Where positions do not matter they are numbered rank by rank, so that the spans of neighbours touch.
+  // Packed sequences are numbered as distributed/packed.h has them.
   std::vector<std::vector<Span>> queries, keys;
   PositionMask mask;
   int ranks_of_host = 1;  // neighbours, among which heads are shared out

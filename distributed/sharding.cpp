@@ -5,6 +5,8 @@
 #include <functional>
 #include <iterator>
 
+#include "distributed/equal_parts.h"
+#include "distributed/packed.h"
 #include "distributed/reject.h"
 #include "flashjit/distributed.h"
 
@@ -12,20 +14,6 @@ namespace flashjit::distributed {
 namespace {
 
 constexpr const char* kLayouts[] = {"contiguous", "zigzag", "striped"};
-
-// The part of that number, of so many that differ by one in length at most. Without the product seqlen * part, which
-// may be more than 64 bits hold.
-Span part_of(std::int64_t seqlen, std::int64_t parts, std::int64_t part) {
-  const std::int64_t each = seqlen / parts, longer = seqlen % parts;
-  return {part * each + std::min(part, longer), each + (part < longer ? 1 : 0), 1};
-}
-
-std::vector<Span> in_zigzag(std::int64_t seqlen, int ranks, int rank) {
-  const std::int64_t parts = 2 * std::int64_t{ranks};
-  const Span front = part_of(seqlen, parts, rank), back = part_of(seqlen, parts, parts - 1 - rank);
-  if (front.first + front.count == back.first) return {{front.first, front.count + back.count, 1}};
-  return {front, back};
-}
 
 // Memory as a row of bytes for each place before the sequence's dimension and each position.
 struct SequenceRows {
@@ -92,8 +80,26 @@ Sharding::Sharding(Layout layout, std::int64_t seqlen, int ranks) : layout_(layo
   if (ranks < 1) reject("ranks: must be 1 or more, was {}", ranks);
 }
 
+Sharding Sharding::packed(Layout layout, const std::vector<std::int64_t>& cu_seqlens, int ranks) {
+  if (cu_seqlens.empty() || cu_seqlens.front() != 0)
+    reject("cu_seqlens: must begin with 0, {}",
+           cu_seqlens.empty() ? std::string("was empty") : fmt::format("began with {}", cu_seqlens.front()));
+  for (std::size_t i = 1; i < cu_seqlens.size(); ++i)
+    if (cu_seqlens[i] < cu_seqlens[i - 1])
+      reject("cu_seqlens: must not fall, fell from {} to {} behind sequence {}", cu_seqlens[i - 1], cu_seqlens[i],
+             i - 1);
+  if (layout == Layout::striped) reject("layout: must be contiguous or zigzag for packed sequences, was striped");
+  Sharding made(layout, cu_seqlens.back(), ranks);
+  made.cu_seqlens_ = cu_seqlens;
+  made.shards_ = std::make_shared<const PackedShards>(shared_out(layout, cu_seqlens, ranks));
+  return made;
+}
+
+const PackedShards* packed_shards(const Sharding& sharding) noexcept { return sharding.shards_.get(); }
+
 std::vector<Span> Sharding::spans(int rank) const {
   if (rank < 0 || rank >= ranks_) reject("rank: must be from 0 to {}, was {}", ranks_ - 1, rank);
+  if (shards_) return shards_->spans[static_cast<std::size_t>(rank)];
   std::vector<Span> spans;
   switch (layout_) {
     case Layout::contiguous:

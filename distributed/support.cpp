@@ -10,8 +10,8 @@ const std::vector<OptionSupport>& option_supports() {
   static const std::vector<OptionSupport> rows = {
       {"chunk", [](const Given& o) { return o.chunk != 0; }, Support::whole_sequences},
       {"alibi_slopes", [](const Given& o) { return o.alibi_slopes.has_value(); }, Support::whole_sequences},
-      {"documents", [](const Given& o) { return o.documents.has_value(); }, Support::whole_sequences},
-      {"prefix", [](const Given& o) { return o.prefix.has_value(); }, Support::whole_sequences},
+      {"documents", [](const Given& o) { return o.documents.has_value(); }, Support::whole_sequences, true},
+      {"prefix", [](const Given& o) { return o.prefix.has_value(); }, Support::whole_sequences, true},
       {"bias", [](const Given& o) { return o.bias.has_value(); }, Support::none},
       {"boolean_mask", [](const Given& o) { return o.boolean_mask.has_value(); }, Support::none},
       {"tree", [](const Given& o) { return o.tree.has_value(); }, Support::none},

@@ -19,6 +19,7 @@ struct OptionSupport {
   const char* name;
   bool (*is_given)(const AttentionOptions&);
   Support support;
+  bool has_batch = false;  // of a number for each sequence, which packed ones over several GPUs do not have
 };
 // Of all options that are not served by every scheme.
 const std::vector<OptionSupport>& option_supports();

@@ -37,6 +37,12 @@ typedef struct flashjit_span {
 flashjit_status flashjit_sharding_spans(const flashjit_sharding* sharding, int32_t rank,
                                         flashjit_span spans[FLASHJIT_MOST_SPANS], size_t* count);
 
+/* The same of packed sequences, sequence i of which has the positions from cu_seqlens[i] to cu_seqlens[i + 1]:
+   flashjit::distributed::Sharding::packed. cu_seqlens: sequences + 1 offsets in host memory, the last of which is the
+   sharding's seqlen; NULL: not packed. Writes as many spans as there is room for, and how many there are. */
+flashjit_status flashjit_packed_spans(const flashjit_sharding* sharding, const int64_t* cu_seqlens, size_t sequences,
+                                      int32_t rank, flashjit_span* spans, size_t room, size_t* count);
+
 /* --- Groups ------------------------------------------------------------------------------------------------------ */
 
 /* The ranks that compute together, as one of them sees them. For one thread at a time. */
@@ -127,9 +133,12 @@ typedef struct flashjit_distributed_options {
   const flashjit_sharding* keys; /* NULL: as queries */
   int32_t scheme;                /* a flashjit_scheme */
   int32_t ranks_of_host;         /* how many neighbouring ranks are of one host; 0: all */
+  /* Of packed sequences, as flashjit_packed_spans has them: read during the call. keys must be NULL then. */
+  const int64_t* cu_seqlens;
+  size_t sequences;
 } flashjit_distributed_options;
 #define FLASHJIT_DISTRIBUTED_OPTIONS_INIT \
-  { sizeof(flashjit_distributed_options), {0, FLASHJIT_CONTIGUOUS, 1}, NULL, FLASHJIT_SCHEME_AUTOMATIC, 0 }
+  { sizeof(flashjit_distributed_options), {0, FLASHJIT_CONTIGUOUS, 1}, NULL, FLASHJIT_SCHEME_AUTOMATIC, 0, NULL, 0 }
 
 /* Attention over shards, into this rank's rows of the output: flashjit::distributed::attention. All ranks make the same
    calls. options, as of a call with the whole sequences, may be NULL; its lse is of this rank's queries. */
@@ -151,6 +160,11 @@ flashjit_status flashjit_distributed_attention_backward(flashjit_engine* engine,
    flashjit::distributed::gather. Both of kDLFloat 16 or 32 or kDLBfloat 16, with four dimensions. */
 flashjit_status flashjit_distributed_gather(flashjit_engine* engine, flashjit_group* group, const DLTensor* shard,
                                             const DLTensor* whole, const flashjit_sharding* sharding, void* stream);
+/* The same of packed sequences. */
+flashjit_status flashjit_distributed_gather_packed(flashjit_engine* engine, flashjit_group* group,
+                                                   const DLTensor* shard, const DLTensor* whole,
+                                                   const flashjit_sharding* sharding, const int64_t* cu_seqlens,
+                                                   size_t sequences, void* stream);
 
 #ifdef __cplusplus
 }

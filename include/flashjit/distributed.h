@@ -39,25 +39,38 @@ struct Span {
   friend bool operator!=(const Span& a, const Span& b) noexcept { return !(a == b); }
 };
 
+struct PackedShards;
+
 // Which positions of a sequence each rank has. A value: equal shardings shard alike, on whatever machine. Parts differ
 // by one position in length at most, so any length is shared out; a rank may have none.
 class Sharding {
  public:
   // Throws Error(invalid_argument) for a negative seqlen and fewer ranks than one.
   Sharding(Layout layout, std::int64_t seqlen, int ranks);
+  // Packed sequences: sequence i has the positions from cu_seqlens[i] to cu_seqlens[i + 1] of tensors of batch 1, and
+  // its queries see its own keys alone. These are tokens as they are shared out:
+  //   contiguous  equal parts of all of them, wherever sequences begin
+  //   zigzag      as many for each rank, but for fewer than there are ranks, and the same work under a causal mask: a
+  //               sequence that is more work than a rank's share is zigzag by itself, others stay whole with one rank
+  //               as long as one has room
+  // Throws Error(invalid_argument) for another layout, fewer ranks than one, and offsets that do not begin with 0 or
+  // that fall.
+  static Sharding packed(Layout layout, const std::vector<std::int64_t>& cu_seqlens, int ranks);
 
   Layout layout() const noexcept { return layout_; }
   std::int64_t seqlen() const noexcept { return seqlen_; }
   int ranks() const noexcept { return ranks_; }
+  // Of packed sequences; empty for others.
+  const std::vector<std::int64_t>& cu_seqlens() const noexcept { return cu_seqlens_; }
 
   // How many positions a rank has. Throws Error(invalid_argument) for a rank that there is not.
   std::int64_t length(int rank) const;
   // Which ones, in the order of the rows of its tensors: in as few spans as there can be of step 1, or of striped
-  // positions one of step ranks(). None is empty.
+  // positions one of step ranks(). None is empty. Those of packed sequences need not ascend.
   std::vector<Span> spans(int rank) const;
 
   friend bool operator==(const Sharding& a, const Sharding& b) noexcept {
-    return a.layout_ == b.layout_ && a.seqlen_ == b.seqlen_ && a.ranks_ == b.ranks_;
+    return a.layout_ == b.layout_ && a.seqlen_ == b.seqlen_ && a.ranks_ == b.ranks_ && a.cu_seqlens_ == b.cu_seqlens_;
   }
   friend bool operator!=(const Sharding& a, const Sharding& b) noexcept { return !(a == b); }
 
@@ -65,6 +78,10 @@ class Sharding {
   Layout layout_;
   std::int64_t seqlen_;
   int ranks_;
+  std::vector<std::int64_t> cu_seqlens_;
+  std::shared_ptr<const PackedShards> shards_;  // of packed sequences, and the same for all copies
+
+  friend const PackedShards* packed_shards(const Sharding& sharding) noexcept;
 };
 
 // What a rank has of a tensor in host memory, any dtype, whose dimension dim is the sequence: 1 in q, k, v and outputs,
@@ -185,15 +202,16 @@ struct Machine {
 
 struct Options {
   // Of the queries, and of the keys and values: default, as the queries. Of as many ranks as the group has, and both of
-  // one layout unless nothing is masked.
+  // one layout unless nothing is masked; where sequences are packed, one sharding.
   Sharding queries;
   std::optional<Sharding> keys = std::nullopt;
   // As of a call with the whole sequences, at whose positions masks are. What all schemes take: causal, window,
   // softmax_scale, softcap, sinks, lse and stream; lse is of this rank's queries. What all_to_all takes, too, and any
   // scheme of a group of one rank: chunk, alibi_slopes, documents and prefix, of the whole sequences, on every rank.
   // What all_gather and ring take, of shards that are not striped: score and mask, which see the positions of the whole
-  // and may capture tensors of the whole, on every rank, but must not ask for seqlen_q and seqlen_kv.
-  // Everything else, and e4m3, is refused by name: Error(unsupported).
+  // and may capture tensors of the whole, on every rank, but must not ask for seqlen_q and seqlen_kv. Of packed
+  // sequences positions are those in each by itself; documents, prefix and slopes for each batch entry are refused
+  // then, and functions that ask for batch. Everything else, and e4m3, is refused by name: Error(unsupported).
   AttentionOptions attention = {};
   Scheme scheme = Scheme::automatic;
   // How many neighbouring ranks are of one host: what two_level exchanges heads among, and across which links are slow.
@@ -231,9 +249,9 @@ std::vector<Estimate> estimates(const Sizes& sizes, const Options& options);
 // joined. Blocks of keys that a mask hides are neither sent nor computed. Memory for keys and values of other ranks and
 // for partial results is allocated and freed in stream order: docs/distributed.md says how much.
 // Throws Error. What is refused is refused before anything of the call is sent, and the group goes on. Arguments are
-// refused by all ranks alike. What the engine of one rank has no kernel for, or does not take, all ranks throw, with the
-// number of that rank in front where it is another: for that the first call of its kind, of these sizes and options, is
-// rehearsed, and ranks tell each other how that went. After other errors the group has failed on all ranks.
+// refused by all ranks alike. What the engine of one rank has no kernel for, or does not take, all ranks throw, with
+// the number of that rank in front where it is another: for that the first call of its kind, of these sizes and
+// options, is rehearsed, and ranks tell each other how that went. After other errors the group has failed on all ranks.
 DeviceTensor attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Options& options);
 // The same into memory of the caller, which must not overlap the inputs.

@@ -17,46 +17,78 @@ int find_plan(PyObject* plan, const flashjit_plan** handle) {
   return 1;
 }
 
-/* (seqlen, layout, ranks) */
-static int read_sharding(PyObject* given, flashjit_sharding* sharding) {
-  return PyArg_ParseTuple(given, "Lii", &sharding->seqlen, &sharding->layout, &sharding->ranks);
+/* Of packed sequences with their offsets, which the object that they were read from has. */
+typedef struct Shards {
+  flashjit_sharding sharding;
+  const int64_t* cu_seqlens;
+  size_t sequences;
+} Shards;
+
+/* (seqlen, layout, ranks, cu_seqlens): the latter bytes of int64, or None. */
+static int read_shards(PyObject* given, Shards* shards) {
+  PyObject* offsets;
+  if (!PyArg_ParseTuple(given, "LiiO", &shards->sharding.seqlen, &shards->sharding.layout, &shards->sharding.ranks,
+                        &offsets))
+    return 0;
+  shards->cu_seqlens = NULL;
+  shards->sequences = 0;
+  if (offsets == Py_None) return 1;
+  char* bytes;
+  Py_ssize_t size;
+  if (PyBytes_AsStringAndSize(offsets, &bytes, &size) < 0) return 0;
+  shards->cu_seqlens = (const int64_t*)(const void*)bytes;
+  shards->sequences = (size_t)size / sizeof(int64_t) - 1;
+  return 1;
 }
 
 typedef struct Distribution {
   flashjit_distributed_options options;
-  flashjit_sharding keys;
+  Shards keys;
 } Distribution;
 
-/* (queries, keys, scheme, ranks_of_host): two shardings, and numbers. */
+/* (queries, keys, scheme, ranks_of_host): two shardings, of which that of keys may be None, and numbers. */
 static int read_distribution(PyObject* given, Distribution* distribution) {
   const flashjit_distributed_options defaults = FLASHJIT_DISTRIBUTED_OPTIONS_INIT;
   distribution->options = defaults;
-  distribution->options.keys = &distribution->keys;
   PyObject *queries, *keys;
-  return PyArg_ParseTuple(given, "O!O!ii", &PyTuple_Type, &queries, &PyTuple_Type, &keys, &distribution->options.scheme,
-                          &distribution->options.ranks_of_host) &&
-         read_sharding(queries, &distribution->options.queries) && read_sharding(keys, &distribution->keys);
+  Shards of_queries;
+  if (!PyArg_ParseTuple(given, "O!Oii", &PyTuple_Type, &queries, &keys, &distribution->options.scheme,
+                        &distribution->options.ranks_of_host) ||
+      !read_shards(queries, &of_queries) || (keys != Py_None && !read_shards(keys, &distribution->keys)))
+    return 0;
+  distribution->options.queries = of_queries.sharding;
+  distribution->options.cu_seqlens = of_queries.cu_seqlens;
+  distribution->options.sequences = of_queries.sequences;
+  distribution->options.keys = keys == Py_None ? NULL : &distribution->keys.sharding;
+  return 1;
 }
 
-/* spans((seqlen, layout, ranks), rank): ((first, count, step), ...) */
-static PyObject* spans(PyObject* module, PyObject* args) {
-  (void)module;
-  PyObject* given;
-  int rank;
-  flashjit_sharding sharding;
-  if (!PyArg_ParseTuple(args, "O!i:spans", &PyTuple_Type, &given, &rank) || !read_sharding(given, &sharding))
-    return NULL;
-  flashjit_span found[FLASHJIT_MOST_SPANS];
-  size_t count = 0;
-  const flashjit_status status = flashjit_sharding_spans(&sharding, rank, found, &count);
-  if (status != FLASHJIT_OK) return raise_status(status);
+static PyObject* to_tuple(const flashjit_span* spans, size_t count) {
   PyObject* const tuple = PyTuple_New((Py_ssize_t)count);
   for (size_t i = 0; tuple && i < count; ++i) {
-    PyObject* const span = Py_BuildValue("LLL", found[i].first, found[i].count, found[i].step);
+    PyObject* const span = Py_BuildValue("LLL", spans[i].first, spans[i].count, spans[i].step);
     if (span && PyTuple_SetItem(tuple, (Py_ssize_t)i, span) == 0) continue;
     Py_DECREF(tuple);
     return NULL;
   }
+  return tuple;
+}
+
+/* spans(sharding, rank): ((first, count, step), ...) */
+static PyObject* spans(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject* given;
+  int rank;
+  Shards of;
+  if (!PyArg_ParseTuple(args, "O!i:spans", &PyTuple_Type, &given, &rank) || !read_shards(given, &of)) return NULL;
+  size_t count = 0;
+  flashjit_status status = flashjit_packed_spans(&of.sharding, of.cu_seqlens, of.sequences, rank, NULL, 0, &count);
+  if (status != FLASHJIT_OK) return raise_status(status);
+  flashjit_span* const found = PyMem_Malloc((count + 1) * sizeof(flashjit_span));
+  if (!found) return PyErr_NoMemory();
+  status = flashjit_packed_spans(&of.sharding, of.cu_seqlens, of.sequences, rank, found, count, &count);
+  PyObject* const tuple = status == FLASHJIT_OK ? to_tuple(found, count) : raise_status(status);
+  PyMem_Free(found);
   return tuple;
 }
 
@@ -154,11 +186,11 @@ static PyObject* gather_shards(PyObject* module, PyObject* args) {
   unsigned long long stream;
   flashjit_engine* computes;
   flashjit_group* handle;
-  flashjit_sharding sharding;
+  Shards shards;
   Call call;
   begin_call(&call);
   if (!PyArg_ParseTuple(args, "OOOOO!K:gather", &engine, &group, &shard, &whole, &PyTuple_Type, &given, &stream) ||
-      !find_engine(engine, &computes) || !find_group(group, &handle) || !read_sharding(given, &sharding)) {
+      !find_engine(engine, &computes) || !find_group(group, &handle) || !read_shards(given, &shards)) {
     return NULL;
   }
   const DLTensor* const shard_view = lend(&call, "shard", shard, 0);
@@ -166,7 +198,8 @@ static PyObject* gather_shards(PyObject* module, PyObject* args) {
   flashjit_status status = FLASHJIT_OK;
   if (!call.wrong) {
     Py_BEGIN_ALLOW_THREADS;
-    status = flashjit_distributed_gather(computes, handle, shard_view, whole_view, &sharding, (void*)(uintptr_t)stream);
+    status = flashjit_distributed_gather_packed(computes, handle, shard_view, whole_view, &shards.sharding,
+                                                shards.cu_seqlens, shards.sequences, (void*)(uintptr_t)stream);
     Py_END_ALLOW_THREADS;
   }
   return finish_call(&call, status);

@@ -3,10 +3,10 @@ from typing import Any
 
 from ._core import Engine, _Function, _Tensor
 
-# (seqlen, layout, ranks)
-_Sharding = tuple[int, int, int]
+# (seqlen, layout, ranks, cu_seqlens as bytes of int64)
+_Sharding = tuple[int, int, int, bytes | None]
 # (queries, keys, scheme, ranks_of_host)
-_Distribution = tuple[_Sharding, _Sharding, int, int]
+_Distribution = tuple[_Sharding, _Sharding | None, int, int]
 
 # Empty until join, wrap or carry has made it.
 class Group: ...

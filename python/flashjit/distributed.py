@@ -10,6 +10,7 @@ All ranks make the same calls in the same order, with the same options. docs/dis
 
 from __future__ import annotations
 
+import array
 import ctypes
 import dataclasses
 import datetime
@@ -59,11 +60,30 @@ class Sharding:
         mask. striped: positions r, r + ranks, r + 2 ranks, ..., likewise.
     seqlen : int
     ranks : int
+    cu_seqlens : tuple of int
+        Of packed sequences, which packed() makes; None for others.
     """
 
     layout: str
     seqlen: int
     ranks: int
+    cu_seqlens: "Optional[tuple[int, ...]]" = None
+
+    @classmethod
+    def packed(cls, layout: str, cu_seqlens: "Union[Sequence[int], Tensor]", ranks: int) -> "Sharding":
+        """Of packed sequences: sequence i has the positions from cu_seqlens[i] to cu_seqlens[i + 1] of tensors of batch 1,
+        and its queries see its own keys alone.
+
+        >>> sharding = Sharding.packed("zigzag", [0, 700, 702, 9000], group.size)
+
+        contiguous: ranks have equal parts of all tokens, wherever sequences begin. zigzag: they have as many tokens, but
+        for fewer than there are ranks, and the same work under a causal mask, as a sequence that is more work than a rank's
+        share is zigzag by itself; others stay whole with one rank as long as one has room. A rank's rows need not be in the
+        order of the whole. Offsets are numbers on the host; those of a tensor on a GPU are waited for."""
+        offsets = tuple(cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else cu_seqlens)
+        if not offsets or not all(isinstance(offset, int) for offset in offsets):
+            raise flashjit.InvalidArgument(f"cu_seqlens: must be integers, the first 0, was {cu_seqlens!r:.100}")
+        return cls(layout, offsets[-1], ranks, offsets)
 
     def __post_init__(self) -> None:
         self.spans(0)
@@ -78,12 +98,17 @@ class Sharding:
         return sum(map(len, self.spans(rank)))
 
     def positions(self, rank: int, device: "Union[torch.device, str, None]" = None) -> Tensor:
-        """These as a tensor of int64, for rotary embeddings and the like."""
+        """These as a tensor of int64, for rotary embeddings and the like: of packed sequences, each in its own sequence."""
         spans = [torch.arange(s.start, s.stop, s.step, device=device) for s in self.spans(rank)]
-        return torch.cat(spans) if spans else torch.empty(0, dtype=torch.int64, device=device)
+        found = torch.cat(spans) if spans else torch.empty(0, dtype=torch.int64, device=device)
+        if self.cu_seqlens is None:
+            return found
+        begins = torch.tensor(self.cu_seqlens, device=device)
+        return found - begins[torch.searchsorted(begins, found, right=True) - 1]
 
-    def _exported(self) -> "tuple[int, int, int]":
-        return self.seqlen, _number_of("layout", self.layout, _LAYOUTS), self.ranks
+    def _exported(self) -> "tuple[int, int, int, Optional[bytes]]":
+        offsets = None if self.cu_seqlens is None else array.array("q", self.cu_seqlens).tobytes()
+        return self.seqlen, _number_of("layout", self.layout, _LAYOUTS), self.ranks, offsets
 
 
 def _rows(tensor: Tensor, span: range, dim: int) -> Tensor:
@@ -411,7 +436,8 @@ class _Call:
         return gradients
 
     def _distribution(self, scheme: str) -> "tuple[Any, ...]":
-        return (self.queries._exported(), self.keys._exported(), _number_of(scheme, getattr(self, scheme), _SCHEMES),
+        keys = None if self.keys == self.queries else self.keys._exported()
+        return (self.queries._exported(), keys, _number_of(scheme, getattr(self, scheme), _SCHEMES),
                 self.ranks_of_host)
 
     def _exported(self, stream: int) -> "tuple[Any, ...]":
@@ -477,7 +503,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
     group : Group
     sharding_kv : Sharding
         Of the keys and values; that of the queries when None. With a mask, a window or causal the layout is that of the
-        queries.
+        queries; where sequences are packed it is the sharding of the queries.
     scheme : "automatic", "all_gather", "ring", "all_to_all" or "two_level"
         What goes where: docs/distributed.md. automatic: the one that a model of time finds fastest.
     backward_scheme : likewise
@@ -487,7 +513,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
     causal, window, scale, softcap, sinks :
         As of flashjit.attention with the whole sequences, at whose positions masks are.
     chunk, alibi_slopes, documents, prefix :
-        Likewise, for all_to_all alone, and for a group of one rank; tensors are of the whole, on every rank.
+        Likewise, for all_to_all alone, and for a group of one rank; tensors are of the whole, on every rank. Beside packed
+        sequences neither documents nor prefix, and slopes of heads alone.
     score, mask : flashjit.Score or flashjit.Mask, or str
         Likewise, for all_gather and ring of shards that are not striped. They see positions in the whole and may
         capture tensors of the whole, but must not ask for seqlen_q and seqlen_kv.
@@ -517,6 +544,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
     sharding_kv = sharding if sharding_kv is None else sharding_kv
     _require_sharding("sharding", sharding)
     _require_sharding("sharding_kv", sharding_kv)
+    if sharding_kv.cu_seqlens is not None and sharding_kv != sharding:
+        raise flashjit.InvalidArgument("sharding_kv: must be the sharding of q where sequences are packed, was another")
     _number_of("backward_scheme", backward_scheme, _SCHEMES)
     q, k, v = _as_autocast_wants(q, k, v)
     options = {"causal": causal, "window": window, "scale": scale, "softcap": softcap, "sinks": sinks, "chunk": chunk,

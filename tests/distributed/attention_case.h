@@ -24,8 +24,11 @@ struct AttentionCase {
   std::int64_t batch = 1, seqlen_q = 37, seqlen_kv = 37, num_heads_q = 4, num_heads_kv = 2, head_dim = 16;
   DType dtype = DType::bf16;
   AttentionOptions options = {};
+  std::vector<std::int64_t> cu_seqlens = {};  // of packed sequences, whose last offset both seqlens are
 
   distributed::Options distributed_options() const {
+    if (!cu_seqlens.empty())
+      return {distributed::Sharding::packed(layout, cu_seqlens, ranks), std::nullopt, options, scheme, ranks_of_host};
     distributed::Options given{distributed::Sharding(layout, seqlen_q, ranks),
                                distributed::Sharding(layout, seqlen_kv, ranks), options, scheme, ranks_of_host};
     return given;
@@ -35,8 +38,26 @@ struct AttentionCase {
            std::to_string(ranks_of_host) + ", batch " + std::to_string(batch) + ", seqlen " + std::to_string(seqlen_q) +
            " " + std::to_string(seqlen_kv) + ", heads " + std::to_string(num_heads_q) + " " +
            std::to_string(num_heads_kv) + (options.causal ? ", causal" : "") + ", window " +
-           std::to_string(options.window.left) + " " + std::to_string(options.window.right);
+           std::to_string(options.window.left) + " " + std::to_string(options.window.right) + ", offsets " +
+           std::to_string(cu_seqlens.size());
   }
+  distributed::Sharding keys() const {
+    const distributed::Options given = distributed_options();
+    return given.keys.value_or(given.queries);
+  }
+};
+
+// Of one call with the whole.
+struct WholeOptions {
+  explicit WholeOptions(const AttentionCase& of) : options(of.options) {
+    if (of.cu_seqlens.empty()) return;
+    offsets = HostTensor(DType::i32, {static_cast<std::int64_t>(of.cu_seqlens.size())});
+    for (std::size_t i = 0; i < of.cu_seqlens.size(); ++i)
+      store_element(offsets.data(), DType::i32, static_cast<std::int64_t>(i), static_cast<double>(of.cu_seqlens[i]));
+    options.cu_seqlens_q = options.cu_seqlens_kv = offsets.view();
+  }
+  HostTensor offsets;
+  AttentionOptions options;
 };
 
 struct WholeTensors {
@@ -70,7 +91,7 @@ inline WholeResult attention_over_shards(Engine& engine, const OnRanks& ranks, c
     const auto own = [&](const HostTensor& tensor, const distributed::Sharding& sharding) {
       return distributed::shard(tensor, sharding, rank).to_device(nullptr, device);
     };
-    const DeviceTensor q = own(whole.q, truth.queries), k = own(whole.k, *truth.keys), v = own(whole.v, *truth.keys);
+    const DeviceTensor q = own(whole.q, truth.queries), k = own(whole.k, of.keys()), v = own(whole.v, of.keys());
     const DeviceTensor lse =
         DeviceTensor::allocate(DType::f32, {of.batch, of.num_heads_q, truth.queries.length(rank)}, nullptr, device);
     distributed::Options given = told ? *told : truth;
@@ -90,9 +111,10 @@ inline WholeResult attention_over_shards(Engine& engine, World& world, const Att
 // engine: for functions, which the reference applies by its kernels.
 inline bool is_right(const WholeResult& found, const AttentionCase& of, Engine& engine) {
   const WholeTensors whole(of);
-  const reference::Result exact = engine.reference(whole.q.view(), whole.k.view(), whole.v.view(), of.options),
+  const WholeOptions with(of);
+  const reference::Result exact = engine.reference(whole.q.view(), whole.k.view(), whole.v.view(), with.options),
                           low = engine.reference_in_low_precision(whole.q.view(), whole.k.view(), whole.v.view(),
-                                                                  of.options);
+                                                                  with.options);
   return reference::compare(found.out, exact, low).passed && reference::compare_lse(found.lse, exact, low).passed;
 }
 

@@ -27,8 +27,8 @@ inline WholeGradients gradients_over_shards(Engine& engine, const OnRanks& ranks
     const auto own = [&](const HostTensor& tensor, const distributed::Sharding& sharding) {
       return distributed::shard(tensor, sharding, rank).to_device(nullptr, device);
     };
-    const DeviceTensor q = own(whole.q, options.queries), k = own(whole.k, *options.keys),
-                       v = own(whole.v, *options.keys), dout = own(douts, options.queries);
+    const DeviceTensor q = own(whole.q, options.queries), k = own(whole.k, of.keys()), v = own(whole.v, of.keys()),
+                       dout = own(douts, options.queries);
     const DeviceTensor lse =
         DeviceTensor::allocate(DType::f32, {of.batch, of.num_heads_q, options.queries.length(rank)}, nullptr, device);
     distributed::Options forward = options;
@@ -42,18 +42,19 @@ inline WholeGradients gradients_over_shards(Engine& engine, const OnRanks& ranks
     dk[i] = HostTensor::from_device(found.dk);
     dv[i] = HostTensor::from_device(found.dv);
   }));
-  return {distributed::gather(dq, options.queries), distributed::gather(dk, *options.keys),
-          distributed::gather(dv, *options.keys)};
+  return {distributed::gather(dq, options.queries), distributed::gather(dk, of.keys()),
+          distributed::gather(dv, of.keys())};
 }
 
 // engine: for functions, which the reference applies by its kernels.
 inline bool are_right(const WholeGradients& found, const AttentionCase& of, Engine& engine) {
   const WholeTensors whole(of);
   const HostTensor dout = dout_of(of);
+  const WholeOptions with(of);
   const reference::Gradients exact = engine.reference_backward(dout.view(), whole.q.view(), whole.k.view(),
-                                                               whole.v.view(), of.options),
+                                                               whole.v.view(), with.options),
                              low = engine.reference_backward_in_low_precision(
-                                 dout.view(), whole.q.view(), whole.k.view(), whole.v.view(), of.options);
+                                 dout.view(), whole.q.view(), whole.k.view(), whole.v.view(), with.options);
   return reference::compare(found.dq, exact.dq, low.dq).passed &&
          reference::compare(found.dk, exact.dk, low.dk).passed && reference::compare(found.dv, exact.dv, low.dv).passed;
 }

@@ -138,6 +138,9 @@ flashjit_distributed_options options_of(const AttentionCase& of) {
   flashjit_distributed_options options = FLASHJIT_DISTRIBUTED_OPTIONS_INIT;
   options.queries = {of.seqlen_q, static_cast<std::int32_t>(of.layout), of.ranks};
   options.scheme = static_cast<std::int32_t>(of.scheme);
+  if (of.cu_seqlens.empty()) return options;
+  options.cu_seqlens = of.cu_seqlens.data();
+  options.sequences = of.cu_seqlens.size() - 1;
   return options;
 }
 
@@ -170,74 +173,105 @@ TEST_CASE("C: the spans of a sharding are those of C++") {
   CHECK(refusal(flashjit_sharding_spans(nullptr, 0, spans, &count)) == "sharding: must not be null");
 }
 
+TEST_CASE("C: the spans of packed sequences are those of C++, as many as there is room for") {
+  const std::vector<std::int64_t> offsets{0, 4, 20, 24, 32};
+  const flashjit_sharding sharding{32, FLASHJIT_ZIGZAG, 2};
+  std::size_t count = 0;
+  flashjit_span spans[3] = {};
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::vector<Span> wanted = Sharding::packed(Layout::zigzag, offsets, 2).spans(rank);
+    REQUIRE(wanted.size() == 3);
+    require_ok(flashjit_packed_spans(&sharding, offsets.data(), 4, rank, spans, 3, &count));
+    CHECK(count == 3);
+    for (std::size_t i = 0; i < count; ++i) CHECK(Span{spans[i].first, spans[i].count, spans[i].step} == wanted[i]);
+  }
+  require_ok(flashjit_packed_spans(&sharding, offsets.data(), 4, 0, nullptr, 0, &count));
+  CHECK(count == 3);
+  spans[1] = {};
+  require_ok(flashjit_packed_spans(&sharding, offsets.data(), 4, 0, spans, 1, &count));
+  CHECK((spans[0].count > 0 && spans[1].count == 0));
+  require_ok(flashjit_packed_spans(&sharding, nullptr, 0, 0, spans, 3, &count));
+  CHECK(count == 2);
+  const flashjit_sharding shorter{30, FLASHJIT_ZIGZAG, 2};
+  CHECK(refusal(flashjit_packed_spans(&shorter, offsets.data(), 4, 0, spans, 3, &count)) ==
+        "seqlen: must be 32, the last of cu_seqlens, was 30");
+  CHECK(refusal(flashjit_packed_spans(&sharding, nullptr, 4, 0, spans, 3, &count)) ==
+        "sequences: must be 0 without cu_seqlens, was 4");
+}
+
 TEST_CASE("C: attention, gradients and gathered tensors are those of C++, bit by bit") {
-  AttentionCase of;
-  of.scheme = Scheme::all_gather;
-  of.layout = Layout::zigzag;
-  of.options.causal = true;
-  const tests::WholeTensors whole(of);
-  const HostTensor douts = HostTensor::random_normal(of.dtype, whole.q.shape(), 4);
-  const Options options = of.distributed_options();
-  BackwardOptions backward;
-  backward.deterministic = true;
-  struct Found {
-    HostTensor out, lse, dq, dk, dv, all;
-  };
-  const auto own = [&](const HostTensor& tensor, int rank) { return shard(tensor, options.queries, rank); };
-  const auto lse_of = [&](int rank) {
-    return HostTensor(DType::f32, {of.batch, of.num_heads_q, options.queries.length(rank)});
-  };
-  std::vector<Found> cpp(2), c(2);
-  tests::World world(of.ranks, kTimeout), c_world(of.ranks, kTimeout);
-  tests::rethrow_first(tests::on_ranks(world, [&](Group& group) {
-    Engine& computes = tests::engine_for("sm_80");
-    const HostTensor q = own(whole.q, group.rank()), k = own(whole.k, group.rank()), v = own(whole.v, group.rank()),
-                     dout = own(douts, group.rank());
-    Found& found = cpp[static_cast<std::size_t>(group.rank())];
-    found.lse = lse_of(group.rank());
-    Options with_lse = options;
-    with_lse.attention.lse = found.lse.view();
-    found.out = HostTensor::from_device(attention(computes, group, q.view(), k.view(), v.view(), with_lse));
-    const Gradients made = attention_backward(computes, group, dout.view(), q.view(), k.view(), v.view(),
-                                              found.out.view(), found.lse.view(), options, backward);
-    found.dq = HostTensor::from_device(made.dq);
-    found.dk = HostTensor::from_device(made.dk);
-    found.dv = HostTensor::from_device(made.dv);
-    found.all = HostTensor::from_device(gather(computes, group, found.out.view(), options.queries));
-  }));
-  tests::rethrow_first(on_c_ranks(c_world, [&](int rank, flashjit_group* group) {
-    const HostTensor q = own(whole.q, rank), k = own(whole.k, rank), v = own(whole.v, rank), dout = own(douts, rank);
-    Found& found = c[static_cast<std::size_t>(rank)];
-    found = {q, lse_of(rank), q, k, v, whole.q};
-    for (HostTensor* into : {&found.out, &found.dq, &found.dk, &found.dv, &found.all})
-      *into = HostTensor(into->dtype(), into->shape());
-    const DlpackView q_view(q.view(), kDLCPU), k_view(k.view(), kDLCPU), v_view(v.view(), kDLCPU),
-        dout_view(dout.view(), kDLCPU), out(found.out.view(), kDLCPU), lse(found.lse.view(), kDLCPU),
-        dq(found.dq.view(), kDLCPU), dk(found.dk.view(), kDLCPU), dv(found.dv.view(), kDLCPU),
-        all(found.all.view(), kDLCPU);
-    flashjit_attention_options attention = FLASHJIT_ATTENTION_OPTIONS_INIT;
-    attention.causal = 1;
-    const flashjit_distributed_options distributed = options_of(of);
-    flashjit_attention_options with_lse = attention;
-    with_lse.lse = &lse;
-    require_ok(
-        flashjit_distributed_attention(engine(), group, &q_view, &k_view, &v_view, &out, &with_lse, &distributed));
-    flashjit_gradients into = FLASHJIT_GRADIENTS_INIT;
-    into.dq = &dq, into.dk = &dk, into.dv = &dv, into.deterministic = 1;
-    require_ok(flashjit_distributed_attention_backward(engine(), group, &dout_view, &q_view, &k_view, &v_view, &out,
-                                                       &lse, &into, &attention, &distributed));
-    require_ok(flashjit_distributed_gather(engine(), group, &out, &all, &distributed.queries, nullptr));
-    require_ok(flashjit_distributed_agree(engine(), group));
-    require_ok(flashjit_group_wait(group));
-  }));
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    CAPTURE(rank);
-    CHECK(c[rank].out.to_doubles() == cpp[rank].out.to_doubles());
-    CHECK(c[rank].lse.to_doubles() == cpp[rank].lse.to_doubles());
-    CHECK(c[rank].dq.to_doubles() == cpp[rank].dq.to_doubles());
-    CHECK(c[rank].dk.to_doubles() == cpp[rank].dk.to_doubles());
-    CHECK(c[rank].dv.to_doubles() == cpp[rank].dv.to_doubles());
-    CHECK(c[rank].all.to_doubles() == cpp[rank].all.to_doubles());
+  for (const std::vector<std::int64_t>& cu_seqlens :
+       {std::vector<std::int64_t>{}, std::vector<std::int64_t>{0, 3, 3, 24, 30, 37}}) {
+    AttentionCase of;
+    of.scheme = Scheme::all_gather;
+    of.layout = Layout::zigzag;
+    of.options.causal = true;
+    of.cu_seqlens = cu_seqlens;
+    const tests::WholeTensors whole(of);
+    const HostTensor douts = HostTensor::random_normal(of.dtype, whole.q.shape(), 4);
+    const Options options = of.distributed_options();
+    BackwardOptions backward;
+    backward.deterministic = true;
+    struct Found {
+      HostTensor out, lse, dq, dk, dv, all;
+    };
+    const auto own = [&](const HostTensor& tensor, int rank) { return shard(tensor, options.queries, rank); };
+    const auto lse_of = [&](int rank) {
+      return HostTensor(DType::f32, {of.batch, of.num_heads_q, options.queries.length(rank)});
+    };
+    std::vector<Found> cpp(2), c(2);
+    tests::World world(of.ranks, kTimeout), c_world(of.ranks, kTimeout);
+    tests::rethrow_first(tests::on_ranks(world, [&](Group& group) {
+      Engine& computes = tests::engine_for("sm_80");
+      const HostTensor q = own(whole.q, group.rank()), k = own(whole.k, group.rank()), v = own(whole.v, group.rank()),
+                       dout = own(douts, group.rank());
+      Found& found = cpp[static_cast<std::size_t>(group.rank())];
+      found.lse = lse_of(group.rank());
+      Options with_lse = options;
+      with_lse.attention.lse = found.lse.view();
+      found.out = HostTensor::from_device(attention(computes, group, q.view(), k.view(), v.view(), with_lse));
+      const Gradients made = attention_backward(computes, group, dout.view(), q.view(), k.view(), v.view(),
+                                                found.out.view(), found.lse.view(), options, backward);
+      found.dq = HostTensor::from_device(made.dq);
+      found.dk = HostTensor::from_device(made.dk);
+      found.dv = HostTensor::from_device(made.dv);
+      found.all = HostTensor::from_device(gather(computes, group, found.out.view(), options.queries));
+    }));
+    tests::rethrow_first(on_c_ranks(c_world, [&](int rank, flashjit_group* group) {
+      const HostTensor q = own(whole.q, rank), k = own(whole.k, rank), v = own(whole.v, rank), dout = own(douts, rank);
+      Found& found = c[static_cast<std::size_t>(rank)];
+      found = {q, lse_of(rank), q, k, v, whole.q};
+      for (HostTensor* into : {&found.out, &found.dq, &found.dk, &found.dv, &found.all})
+        *into = HostTensor(into->dtype(), into->shape());
+      const DlpackView q_view(q.view(), kDLCPU), k_view(k.view(), kDLCPU), v_view(v.view(), kDLCPU),
+          dout_view(dout.view(), kDLCPU), out(found.out.view(), kDLCPU), lse(found.lse.view(), kDLCPU),
+          dq(found.dq.view(), kDLCPU), dk(found.dk.view(), kDLCPU), dv(found.dv.view(), kDLCPU),
+          all(found.all.view(), kDLCPU);
+      flashjit_attention_options attention = FLASHJIT_ATTENTION_OPTIONS_INIT;
+      attention.causal = 1;
+      const flashjit_distributed_options distributed = options_of(of);
+      flashjit_attention_options with_lse = attention;
+      with_lse.lse = &lse;
+      require_ok(
+          flashjit_distributed_attention(engine(), group, &q_view, &k_view, &v_view, &out, &with_lse, &distributed));
+      flashjit_gradients into = FLASHJIT_GRADIENTS_INIT;
+      into.dq = &dq, into.dk = &dk, into.dv = &dv, into.deterministic = 1;
+      require_ok(flashjit_distributed_attention_backward(engine(), group, &dout_view, &q_view, &k_view, &v_view, &out,
+                                                         &lse, &into, &attention, &distributed));
+      require_ok(flashjit_distributed_gather_packed(engine(), group, &out, &all, &distributed.queries,
+                                                    distributed.cu_seqlens, distributed.sequences, nullptr));
+      require_ok(flashjit_distributed_agree(engine(), group));
+      require_ok(flashjit_group_wait(group));
+    }));
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      CAPTURE(rank);
+      CHECK(c[rank].out.to_doubles() == cpp[rank].out.to_doubles());
+      CHECK(c[rank].lse.to_doubles() == cpp[rank].lse.to_doubles());
+      CHECK(c[rank].dq.to_doubles() == cpp[rank].dq.to_doubles());
+      CHECK(c[rank].dk.to_doubles() == cpp[rank].dk.to_doubles());
+      CHECK(c[rank].dv.to_doubles() == cpp[rank].dv.to_doubles());
+      CHECK(c[rank].all.to_doubles() == cpp[rank].all.to_doubles());
+    }
   }
 }
 

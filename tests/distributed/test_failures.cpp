@@ -327,21 +327,25 @@ TEST_CASE("every option that a scheme does not serve is refused by name") {
   for (const OptionSupport& row : option_supports()) {
     CAPTURE(std::string(row.name));
     REQUIRE(set.count(row.name) == 1);
-    for (const Scheme scheme : kSchemes) {
-      CAPTURE(std::string(to_string(scheme)));
-      Options options = zigzag_case(scheme).distributed_options();
-      CHECK_FALSE(row.is_given(options.attention));
-      set.at(row.name)(options.attention);
-      CHECK(row.is_given(options.attention));
-      const bool is_served = row.support == Support::whole_sequences ? scheme == Scheme::all_to_all
-                             : row.support == Support::told_positions
-                                 ? scheme == Scheme::ring || scheme == Scheme::all_gather
-                                 : false;
-      if (is_served)
-        CHECK(chosen_scheme(kSizes, options) == scheme);
-      else
-        CHECK(refusal(options, ErrorCode::unsupported).find(std::string(row.name) + ": must not be given ") == 0);
-    }
+    for (const Scheme scheme : kSchemes)
+      for (const bool is_packed : {false, true}) {
+        CAPTURE(std::string(to_string(scheme)));
+        CAPTURE(is_packed);
+        AttentionCase of = zigzag_case(scheme);
+        if (is_packed) of.cu_seqlens = {0, 20, 64};
+        Options options = of.distributed_options();
+        CHECK_FALSE(row.is_given(options.attention));
+        set.at(row.name)(options.attention);
+        CHECK(row.is_given(options.attention));
+        const bool is_served =
+            row.support == Support::whole_sequences  ? scheme == Scheme::all_to_all && !(is_packed && row.has_batch)
+            : row.support == Support::told_positions ? scheme == Scheme::ring || scheme == Scheme::all_gather
+                                                     : false;
+        if (is_served)
+          CHECK(chosen_scheme(kSizes, options) == scheme);
+        else
+          CHECK(refusal(options, ErrorCode::unsupported).find(std::string(row.name) + ": must not be given ") == 0);
+      }
   }
 }
 

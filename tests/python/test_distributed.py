@@ -185,6 +185,29 @@ class ShardingTest(unittest.TestCase):
                 function(*arguments)
 
 
+class PackedShardingTest(unittest.TestCase):
+
+    def test_spans_are_rows_and_positions_those_in_their_sequences(self):
+        sharding = distributed.Sharding.packed("zigzag", [0, 4, 20, 24, 32], 2)
+        self.assertEqual(sharding.seqlen, 32)
+        self.assertEqual(sharding.spans(0), (range(4, 8), range(16, 20), range(24, 32)))
+        self.assertEqual(sharding.positions(0).tolist(), [*range(4), *range(12, 16), *range(8)])
+        self.assertEqual(sharding, distributed.Sharding.packed("zigzag", torch.tensor([0, 4, 20, 24, 32]), 2))
+        whole = torch.arange(32)[None]
+        shards = [distributed.shard(whole, sharding, rank) for rank in range(2)]
+        self.assertTrue(torch.equal(distributed.gather(shards, sharding), whole))
+
+    def test_what_is_wrong_is_refused_by_name(self):
+        for offsets, message in (([], "must be integers, the first 0, was"), ([1, 2], "must begin with 0, began with 1"),
+                                 ([0, 2.5], "must be integers"), ([0, 3, 2], "must not fall, fell from 3 to 2")):
+            with self.assertRaisesRegex(flashjit.InvalidArgument, f"^cu_seqlens: {message}"):
+                distributed.Sharding.packed("zigzag", offsets, 2)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^layout: must be contiguous or zigzag for packed"):
+            distributed.Sharding.packed("striped", [0, 3], 2)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^seqlen: must be 3, the last of cu_seqlens, was 4"):
+            distributed.Sharding("zigzag", 4, 2, (0, 3))
+
+
 class AttentionTest(unittest.TestCase):
 
     @classmethod
@@ -356,10 +379,38 @@ class AttentionTest(unittest.TestCase):
         refused(invalid, "^sharding: must be of 1 ranks like the group, was of 2",
                 sharding=distributed.Sharding("striped", 8, 2))
         refused(invalid, "^group: must be a flashjit.distributed.Group, was None", group=None)
+        refused(invalid, "^sharding_kv: must be the sharding of q where sequences are packed, was another",
+                sharding_kv=distributed.Sharding.packed("zigzag", [0, 3, 8], 1))
         refused(unsupported, "^sinks: must not require a gradient over several GPUs; pass sinks.detach()",
                 sinks=torch.zeros(HEADS, requires_grad=True))
         refused(unsupported, "^score: capture tilt: must not require a gradient over several GPUs; pass tilt.detach()",
                 score=flashjit.Score("score * tilt(0)", tilt=torch.ones(1, requires_grad=True)))
+
+    def test_packed_sequences_are_attended_each_by_itself_and_get_gradients(self):
+        offsets = (0, 11, 12, 12, 16, 23)
+        sharding = distributed.Sharding.packed("zigzag", torch.tensor(offsets), 2)
+        whole = [x[:1] for x in inputs(23)]
+        leaves = [x.clone().requires_grad_() for x in whole]
+        sequences = [expected(*(x[:, a:b] for x in leaves), causal=True)[0] for a, b in zip(offsets, offsets[1:])]
+        wanted = torch.cat(sequences, 1)
+        weights = torch.linspace(-1, 1, DIM)
+        (wanted * weights).sum().backward()
+
+        def work(group):
+            own = [distributed.shard(x, sharding, group.rank).requires_grad_() for x in whole]
+            out = distributed.attention(*own, sharding=sharding, group=group, engine=self.engine, causal=True,
+                                        scheme="ring", backward_scheme="ring")
+            (out * weights.to(out.dtype)).sum().backward()
+            gathered = group.gather(out.detach(), sharding, engine=self.engine)
+            return out.detach(), gathered, [x.grad for x in own]
+
+        results = raise_first(on_ranks(2, work))
+        out = distributed.gather([out for out, _, _ in results], sharding)
+        self.assertLess(float((out.double() - wanted.detach()).abs().max()), 4e-3)
+        self.assertTrue(all(torch.equal(gathered, out) for _, gathered, _ in results))
+        for i, leaf in enumerate(leaves):
+            gradient = distributed.gather([gradients[i] for _, _, gradients in results], sharding)
+            self.assertLess(float((gradient.double() - leaf.grad).abs().max()), 2e-2)
 
     def test_a_closed_group_is_refused(self):
         def work(group):
