@@ -3,6 +3,7 @@
 #include "distributed/checks.h"
 #include "distributed/gradients.h"
 #include "distributed/host_heads.h"
+#include "distributed/option_gradients.h"
 #include "distributed/part.h"
 #include "distributed/rehearsal.h"
 #include "distributed/reject.h"
@@ -45,14 +46,27 @@ void call_for_gradients(const GradientTask& task) {
   const AttentionOptions options =
       calls.empty() ? task.options
                     : options_of_part(task.work, task.options, calls.front().sight, of.q.shape[batch_dim]);
-  task.work.attention_backward(of.dout, of.q, of.k, of.v, of.out, of.lse,
-                               GradientTensors{task.into.dq, task.into.dk, task.into.dv}, options, task.backward);
+  task.work.attention_backward(
+      of.dout, of.q, of.k, of.v, of.out, of.lse,
+      {task.into.dq, task.into.dk, task.into.dv, std::nullopt, task.into.dslopes, task.into.dsinks}, options,
+      task.backward);
+}
+
+// What a node's rows add to the gradients of sinks: that does not depend on keys, given the LSE.
+void sink_gradients(const GradientTask& task) {
+  const Given& of = task.given;
+  AttentionOptions options;
+  options.sinks = task.options.sinks;
+  GradientTensors into;
+  into.dsinks = task.into.dsinks;
+  task.work.attention_backward(of.dout, of.q, rows(of.k, {0, 0}), rows(of.v, {0, 0}), of.out, of.lse, into, options,
+                               task.backward);
 }
 
 void run(const GradientTask& task) {
-  if (task.plan.hosts.count() == 1)
-    call_for_gradients(task);
-  else if (task.plan.scheme == Scheme::all_gather)
+  if (task.plan.hosts.count() == 1) return call_for_gradients(task);
+  if (task.into.dsinks) sink_gradients(task);
+  if (task.plan.scheme == Scheme::all_gather)
     gather_gradients(task);
   else
     ring_gradients(task);
@@ -78,7 +92,8 @@ void run_over_hosts(const GradientTask& task, const Sizes& sizes) {
   options.sinks = of_heads(options.sinks, shared.share().queries);
   options.alibi_slopes = of_heads(options.alibi_slopes, shared.share().queries);
   const Given given{dout, q, k, v, out, lse};
-  const Into into{dq, dk, dv};
+  const Into into{dq, dk, dv, of_heads(task.into.dslopes, shared.share().queries),
+                  of_heads(task.into.dsinks, shared.share().queries)};
   run({task.work, task.plan, given, into, options, task.backward});
   shared.scatter(back, Side::queries, dq, task.into.dq);
   shared.scatter(back, Side::keys, dk, task.into.dk);
@@ -92,13 +107,23 @@ Tensor required(const char* name, const std::optional<Tensor>& gradient) {
   return *gradient;
 }
 
-Into checked_into(const GivenCall& call, const Given& given, const GradientTensors& into) {
-  for (const auto& [name, is_given] : {std::pair{"dbias", into.dbias.has_value()},
-                                       {"dslopes", into.dslopes.has_value()},
-                                       {"dsinks", into.dsinks.has_value()}})
-    if (is_given)
-      throw Error(ErrorCode::unsupported, fmt::format("{}: must not be given over several GPUs, was", name));
-  const Into found{required("dq", into.dq), required("dk", into.dk), required("dv", into.dv)};
+void check_option_gradient(const char* name, const std::optional<Tensor>& gradient, const char* of,
+                           const std::optional<Tensor>& option) {
+  if (!gradient) return;
+  if (!option) reject("{}: must not be given without {}, was", name, of);
+  if (gradient->dtype != DType::f32 || gradient->shape != option->shape || !is_packed(*gradient))
+    reject("{}: must be f32 {} like {}, contiguous, was {} {}", name, to_string(option->shape), of,
+           to_string(gradient->dtype), to_string(gradient->shape));
+  if (!gradient->data && !is_empty(*gradient)) reject("{}: must point to its elements, was null", name);
+}
+
+Into checked_into(const GivenCall& call, const Given& given, const GradientTensors& into,
+                  const AttentionOptions& options) {
+  if (into.dbias) throw Error(ErrorCode::unsupported, "dbias: must not be given over several GPUs, was");
+  check_option_gradient("dslopes", into.dslopes, "alibi_slopes", options.alibi_slopes);
+  check_option_gradient("dsinks", into.dsinks, "sinks", options.sinks);
+  const Into found{required("dq", into.dq), required("dk", into.dk), required("dv", into.dv), into.dslopes,
+                   into.dsinks};
   check_rows("dq", found.dq, given.q.shape, call.sizes.dtype);
   check_rows("dk", found.dk, given.k.shape, call.sizes.dtype);
   check_rows("dv", found.dv, given.v.shape, call.sizes.dtype);
@@ -129,6 +154,9 @@ struct PlannedGradients {
     plan = plan_of(scheme_of_gradients(call.sizes, options), options, group.rank());
     kind = kind_of(backward.deterministic ? "deterministic gradients" : "gradients", call.sizes, options, plan.scheme);
   }
+  std::string kind_into(const Into& into) const {
+    return kind + (into.dslopes ? ", dslopes" : "") + (into.dsinks ? ", dsinks" : "");
+  }
 
   GivenCall call;
   Plan plan;
@@ -137,11 +165,17 @@ struct PlannedGradients {
 
 void run(const Workspace& work, const PlannedGradients& planned, const Given& given, const Into& into,
          const AttentionOptions& options, const BackwardOptions& backward) {
-  const GradientTask task{work, planned.plan, given, into, options, backward};
+  std::optional<OptionGradient> of_slopes, of_sinks;
+  Into shares = into;
+  if (into.dslopes) shares.dslopes = of_slopes.emplace(work, *options.alibi_slopes).share();
+  if (into.dsinks) shares.dsinks = of_sinks.emplace(work, *options.sinks).share();
+  const GradientTask task{work, planned.plan, given, shares, options, backward};
   if (planned.plan.hosts.ranks_of_host > 1)
     run_over_hosts(task, planned.call.sizes);
   else
     run(task);
+  if (of_slopes) of_slopes->write(*into.dslopes);
+  if (of_sinks) of_sinks->write(*into.dsinks);
 }
 
 }  // namespace
@@ -163,8 +197,8 @@ void attention_backward(Engine& engine, Group& group, const Tensor& dout, const 
                         const Options& options, const BackwardOptions& backward) {
   const Given given{dout, q, k, v, out, lse};
   const PlannedGradients planned(engine, group, given, options, backward);
-  const Into checked = checked_into(planned.call, given, into);
-  perform(engine, group, options.attention.stream, planned.kind,
+  const Into checked = checked_into(planned.call, given, into, options.attention);
+  perform(engine, group, options.attention.stream, planned.kind_into(checked),
           [&](const Workspace& work) { run(work, planned, given, checked, options.attention, backward); });
 }
 

@@ -2,6 +2,8 @@
 // What of the CUDA driver streams and events take, declared here as in CUDA 12 and later.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "flashjit/tensor.h"
@@ -12,23 +14,24 @@ struct CUevent_st;
 namespace flashjit::distributed {
 
 // What is found in the library, and as what: each returns a CUresult.
-#define FLASHJIT_DRIVER_FUNCTIONS(X)                            \
-  X(cuInit, (unsigned))                                         \
-  X(cuDevicePrimaryCtxRetain, (CUctx_st**, int))                \
-  X(cuDevicePrimaryCtxRelease_v2, (int))                        \
-  X(cuCtxPushCurrent_v2, (CUctx_st*))                           \
-  X(cuCtxPopCurrent_v2, (CUctx_st**))                           \
-  X(cuCtxGetStreamPriorityRange, (int*, int*))                  \
-  X(cuStreamCreateWithPriority, (CUstream_st**, unsigned, int)) \
-  X(cuStreamDestroy_v2, (CUstream_st*))                         \
-  X(cuStreamSynchronize, (CUstream_st*))                        \
-  X(cuStreamWaitEvent, (CUstream_st*, CUevent_st*, unsigned))   \
-  X(cuStreamIsCapturing, (CUstream_st*, int*))                  \
-  X(cuThreadExchangeStreamCaptureMode, (int*))                  \
-  X(cuEventCreate, (CUevent_st**, unsigned))                    \
-  X(cuEventDestroy_v2, (CUevent_st*))                           \
-  X(cuEventRecord, (CUevent_st*, CUstream_st*))                 \
-  X(cuEventQuery, (CUevent_st*))                                \
+#define FLASHJIT_DRIVER_FUNCTIONS(X)                                                   \
+  X(cuInit, (unsigned))                                                                \
+  X(cuDevicePrimaryCtxRetain, (CUctx_st**, int))                                       \
+  X(cuDevicePrimaryCtxRelease_v2, (int))                                               \
+  X(cuCtxPushCurrent_v2, (CUctx_st*))                                                  \
+  X(cuCtxPopCurrent_v2, (CUctx_st**))                                                  \
+  X(cuCtxGetStreamPriorityRange, (int*, int*))                                         \
+  X(cuStreamCreateWithPriority, (CUstream_st**, unsigned, int))                        \
+  X(cuStreamDestroy_v2, (CUstream_st*))                                                \
+  X(cuStreamSynchronize, (CUstream_st*))                                               \
+  X(cuStreamWaitEvent, (CUstream_st*, CUevent_st*, unsigned))                          \
+  X(cuStreamIsCapturing, (CUstream_st*, int*))                                         \
+  X(cuThreadExchangeStreamCaptureMode, (int*))                                         \
+  X(cuMemcpyDtoDAsync_v2, (std::uintptr_t, std::uintptr_t, std::size_t, CUstream_st*)) \
+  X(cuEventCreate, (CUevent_st**, unsigned))                                           \
+  X(cuEventDestroy_v2, (CUevent_st*))                                                  \
+  X(cuEventRecord, (CUevent_st*, CUstream_st*))                                        \
+  X(cuEventQuery, (CUevent_st*))                                                       \
   X(cuGetErrorName, (int, const char**))
 
 struct DriverFunctions {

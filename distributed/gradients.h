@@ -2,6 +2,8 @@
 // Gradients of the rows that a node has, by each way in which nodes can make them.
 #pragma once
 
+#include <optional>
+
 #include "distributed/plan.h"
 #include "distributed/workspace.h"
 
@@ -13,6 +15,7 @@ struct Given {
 };
 struct Into {
   Tensor dq, dk, dv;
+  std::optional<Tensor> dslopes = std::nullopt, dsinks = std::nullopt;  // of options, where they are wanted
 };
 struct GradientTask {
   const Workspace& work;

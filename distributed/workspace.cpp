@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "distributed/workspace.h"
 
+#include <cstring>
 #include <utility>
+
+#include "distributed/driver.h"
 
 namespace flashjit::distributed {
 namespace {
@@ -172,6 +175,22 @@ void Workspace::copy(const Partial& from, const Partial& to) const {
     const Partial into = entry(to, i);
     merge({entry(from, i)}, into.out, into.lse);
   }
+}
+
+void Workspace::copy_numbers(const Tensor& from, const Tensor& to) const {
+  std::size_t bytes = size_of(from.dtype);
+  for (const std::int64_t size : from.shape) bytes *= static_cast<std::size_t>(size);
+  if (!performs() || bytes == 0) return;
+  if (transport_.device() == kHostMemory) {
+    std::memcpy(to.data, from.data, bytes);
+    return;
+  }
+  const DeviceContext context(transport_.device());
+  const DeviceContext::Scope current(context);
+  const DriverFunctions& driver = context.driver();
+  driver.check(driver.cuMemcpyDtoDAsync_v2(reinterpret_cast<std::uintptr_t>(to.data),
+                                           reinterpret_cast<std::uintptr_t>(from.data), bytes, stream_),
+               "cuMemcpyDtoDAsync");
 }
 
 ViewExchange::ViewExchange(ViewExchange&& other) noexcept

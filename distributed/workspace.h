@@ -77,6 +77,8 @@ class Workspace {
   void copy(const Tensor& from, const Tensor& to) const;
   // The same of rows and their LSE.
   void copy(const Partial& from, const Partial& to) const;
+  // Of packed tensors of any size.
+  void copy_numbers(const Tensor& from, const Tensor& to) const;
 
  private:
   bool performs() const noexcept { return turn_ == Turn::performance; }

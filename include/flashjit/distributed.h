@@ -271,12 +271,14 @@ void attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, c
 //   all_to_all  as of attention; the ranks must divide the key/value heads.
 //   two_level   all_to_all within hosts, ring across; the ranks of a host must divide the key/value heads.
 // automatic is the fastest of them by the estimate of attention. dlse and variant of the backward options are refused
-// by name: Error(unsupported). Gradients of sinks and of options are not there.
+// by name: Error(unsupported).
 Gradients attention_backward(Engine& engine, Group& group, const Tensor& dout, const Tensor& q, const Tensor& k,
                              const Tensor& v, const Tensor& out, const Tensor& lse, const Options& options,
                              const BackwardOptions& backward = {});
 // The same into memory of the caller, which must not overlap the inputs: dq, dk and dv, each of the shape and dtype of
-// what it is of. All of them must be given, and those of options must not.
+// what it is of, all of which must be given; and where they are wanted, by all ranks alike, dslopes and dsinks, f32 and
+// contiguous of the shape of the option: the sum over the rows of all ranks, the same on each of them. dbias is refused
+// by name, as a bias is.
 void attention_backward(Engine& engine, Group& group, const Tensor& dout, const Tensor& q, const Tensor& k,
                         const Tensor& v, const Tensor& out, const Tensor& lse, const GradientTensors& into,
                         const Options& options, const BackwardOptions& backward = {});

@@ -33,6 +33,7 @@ __all__ = ["Group", "Sharding", "Transport", "attention", "gather", "shard"]
 # By the numbers of flashjit_layout and flashjit_scheme.
 _LAYOUTS = ("contiguous", "zigzag", "striped")
 _SCHEMES = ("automatic", "all_gather", "ring", "all_to_all", "two_level")
+_GRADIENTS = ("dq", "dk", "dv", "dslopes", "dsinks")
 _WORDS = {"queries": "sharding", "keys": "sharding_kv", "softmax_scale": "scale"}
 """The arguments here, by the library's names."""
 
@@ -423,15 +424,19 @@ class _Call:
         return out, lse
 
     @in_words(_WORDS)
-    def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
-                 lse: Tensor) -> "tuple[Tensor, Tensor, Tensor]":
-        gradients = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+                 wanted: "tuple[bool, bool]") -> "tuple[Optional[Tensor], ...]":
+        """Of q, k and v, and where they are wanted of alibi_slopes and sinks: the latter two sums over all ranks."""
+        of_options = (self.options[name] if is_wanted else None
+                      for name, is_wanted in zip(("alibi_slopes", "sinks"), wanted))
+        gradients = tuple(None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format)
+                          for x in (q, k, v, *of_options))
         dout = _as_rows(dout)  # which must live as long as the call
         stream = _current_stream(q)
         views = export_all({"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}, stream)
-        into = export_all(dict(zip(("dq", "dk", "dv"), gradients)), stream)
+        into = export_all({name: x for name, x in zip(_GRADIENTS, gradients) if x is not None}, stream)
         deterministic = self.deterministic or torch.are_deterministic_algorithms_enabled()
-        _distributed.backward(self.engine, self.group, *views.values(), tuple(into.values()), deterministic,
+        _distributed.backward(self.engine, self.group, *views.values(), tuple(map(into.get, _GRADIENTS)), deterministic,
                               self._distribution("backward_scheme"), *self._exported(stream), stream)
         return gradients
 
@@ -447,7 +452,7 @@ class _Call:
 class _Attention(torch.autograd.Function):
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor]":
+    def forward(ctx: Any, call: _Call, q: Tensor, k: Tensor, v: Tensor, *of_options: "Optional[Tensor]") -> "tuple[Tensor, Tensor]":
         out, lse = call.forward(q, k, v)
         ctx.call = call
         ctx.save_for_backward(q, k, v, out, lse)
@@ -458,12 +463,16 @@ class _Attention(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Tensor, _: Any) -> "tuple[Optional[Tensor], ...]":
         q, k, v, out, lse = ctx.saved_tensors
-        return None, *ctx.call.backward(dout, q, k, v, out, lse)
+        dq, dk, dv, *of_options = ctx.call.backward(dout, q, k, v, out, lse, ctx.needs_input_grad[4:])
+        # Ranks add them up as they do gradients of weights, so one of them has the sum.
+        if ctx.call.group.rank > 0:
+            of_options = [x if x is None else torch.zeros_like(x) for x in of_options]
+        return None, dq, dk, dv, *of_options
 
 
 def _require_no_gradient(options: "dict[str, Any]") -> None:
     """Of tensors for which there is none."""
-    given = {name: options[name] for name in ("sinks", "alibi_slopes")}
+    given = {}
     for kind in ("score", "mask"):
         captures = getattr(options[kind], "tensors", ())
         given.update((f"{kind}: capture {name}", tensor) for name, tensor in captures)
@@ -488,8 +497,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
     >>> out = flashjit.distributed.attention(q, k, v, sharding=sharding, group=group, causal=True)
 
     All ranks make the same calls in the same order, with the same options and sizes: that is not checked, and ranks wait
-    for each other in vain, or a process group over gloo ends its processes. Runs on the current stream; autocast applies, and q, k and v get gradients, which all ranks must ask
-    for alike. Bits are the same in every run, those of gradients with deterministic.
+    for each other in vain, or a process group over gloo ends its processes. Runs on the current stream; autocast applies. q, k
+    and v get gradients, and so do sinks and alibi_slopes: of these the group's first rank has the sum over all ranks and the
+    others 0, so that adding up over ranks, as for weights, gives it. All ranks must ask for gradients alike. Bits are the same in every run, those of gradients with deterministic.
 
     Parameters
     ----------
@@ -548,10 +558,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
         raise flashjit.InvalidArgument("sharding_kv: must be the sharding of q where sequences are packed, was another")
     _number_of("backward_scheme", backward_scheme, _SCHEMES)
     q, k, v = _as_autocast_wants(q, k, v)
-    options = {"causal": causal, "window": window, "scale": scale, "softcap": softcap, "sinks": sinks, "chunk": chunk,
-               "alibi_slopes": alibi_slopes, "documents": documents, "prefix": prefix, "score": score, "mask": mask}
+    slopes_and_sinks = (x.detach() if isinstance(x, Tensor) else x for x in (alibi_slopes, sinks))
+    options = {"causal": causal, "window": window, "scale": scale, "softcap": softcap, "chunk": chunk,
+               **dict(zip(("alibi_slopes", "sinks"), slopes_and_sinks)), "documents": documents, "prefix": prefix, "score": score, "mask": mask}
     _require_no_gradient(options)
     call = _Call(group, sharding, sharding_kv, scheme, backward_scheme,
                  ranks_of_host, deterministic, engine, options)
-    out, rows = _Attention.apply(call, q, k, v)
+    out, rows = _Attention.apply(call, q, k, v, alibi_slopes, sinks)
     return (out, rows) if lse else out

@@ -263,7 +263,7 @@ TEST_CASE("gradients that no scheme has are refused by name") {
 
 TEST_CASE("memory for gradients that is not theirs is refused by name, and nothing is sent") {
   const AttentionCase of = case_of(Scheme::all_gather, Layout::zigzag, 2, {});
-  const Options options = of.distributed_options();
+  Options options = of.distributed_options();
   tests::World world(of.ranks, kTimeout);
   Group group(std::make_unique<tests::InProcess>(world, 0));
   const tests::WholeTensors whole(of);
@@ -283,7 +283,17 @@ TEST_CASE("memory for gradients that is not theirs is refused by name, and nothi
   CHECK(refusal({dq.view(), std::nullopt, dk.view()}) == "dk: must be given, was not");
   CHECK(refusal({dq.view(), dk.view(), dq.view()}) == "dv: shape must be [1, 19, 2, 16], was [1, 19, 4, 16]");
   CHECK(refusal({dq.view(), f32.view(), dk.view()}) == "dk: dtype must be bf16, was f32");
-  CHECK(refusal({dq.view(), dk.view(), dk.view(), std::nullopt, std::nullopt, lse.view()}, ErrorCode::unsupported) ==
-        "dsinks: must not be given over several GPUs, was");
+  CHECK(refusal({dq.view(), dk.view(), dk.view(), lse.view()}, ErrorCode::unsupported) ==
+        "dbias: must not be given over several GPUs, was");
+  CHECK(refusal({dq.view(), dk.view(), dk.view(), std::nullopt, std::nullopt, lse.view()}) ==
+        "dsinks: must not be given without sinks, was");
+  CHECK(refusal({dq.view(), dk.view(), dk.view(), std::nullopt, lse.view()}) ==
+        "dslopes: must not be given without alibi_slopes, was");
+  const HostTensor sinks(DType::f32, {4}), fewer(DType::f32, {3});
+  options.attention.sinks = sinks.view();
+  CHECK(refusal({dq.view(), dk.view(), dk.view(), std::nullopt, std::nullopt, fewer.view()}) ==
+        "dsinks: must be f32 [4] like sinks, contiguous, was f32 [3]");
+  CHECK(refusal({dq.view(), dk.view(), dk.view(), std::nullopt, std::nullopt, Tensor(nullptr, DType::f32, {4})}) ==
+        "dsinks: must point to its elements, was null");
   CHECK(world.is_empty());
 }

@@ -381,8 +381,6 @@ class AttentionTest(unittest.TestCase):
         refused(invalid, "^group: must be a flashjit.distributed.Group, was None", group=None)
         refused(invalid, "^sharding_kv: must be the sharding of q where sequences are packed, was another",
                 sharding_kv=distributed.Sharding.packed("zigzag", [0, 3, 8], 1))
-        refused(unsupported, "^sinks: must not require a gradient over several GPUs; pass sinks.detach()",
-                sinks=torch.zeros(HEADS, requires_grad=True))
         refused(unsupported, "^score: capture tilt: must not require a gradient over several GPUs; pass tilt.detach()",
                 score=flashjit.Score("score * tilt(0)", tilt=torch.ones(1, requires_grad=True)))
 
@@ -411,6 +409,30 @@ class AttentionTest(unittest.TestCase):
         for i, leaf in enumerate(leaves):
             gradient = distributed.gather([gradients[i] for _, _, gradients in results], sharding)
             self.assertLess(float((gradient.double() - leaf.grad).abs().max()), 2e-2)
+
+    def test_sinks_and_slopes_get_the_sum_over_ranks_on_the_first_one(self):
+        sharding = distributed.Sharding("zigzag", 21, 2)
+        options = [torch.linspace(0.1, 0.8, HEADS, requires_grad=True) for _ in range(2)]
+        whole = inputs(21)
+        q, k, v = (x.double().transpose(1, 2) for x in whole)
+        k, v = (x.repeat_interleave(HEADS // HEADS_KV, 1) for x in (k, v))
+        behind = torch.arange(21)[:, None] - torch.arange(21)
+        scores = q @ k.transpose(2, 3) * DIM**-0.5 - options[0].double()[:, None, None] * behind
+        scores = scores.masked_fill(behind < 0, -torch.inf)
+        sinks = options[1].double()[:, None, None].expand(2, HEADS, 21, 1)
+        (torch.cat([scores, sinks], 3).softmax(3)[..., :-1] @ v).square().sum().backward()
+
+        def work(group):
+            own = [distributed.shard(x, sharding, group.rank) for x in whole]
+            slopes, sinks = (x.detach().clone().requires_grad_() for x in options)
+            distributed.attention(*own, sharding=sharding, group=group, engine=self.engine, causal=True,
+                                  alibi_slopes=slopes, sinks=sinks).double().square().sum().backward()
+            return slopes.grad, sinks.grad
+
+        of_first, of_second = raise_first(on_ranks(2, work))
+        for found, zero, option in zip(of_first, of_second, options):
+            self.assertLess(float((found - option.grad).abs().max()), 1e-2 * float(option.grad.abs().max()))
+            self.assertEqual(float(zero.abs().max()), 0)
 
     def test_a_closed_group_is_refused(self):
         def work(group):
