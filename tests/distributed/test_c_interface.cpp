@@ -2,6 +2,7 @@
 // The C interface beside that of C++, with ranks as threads whose transport is functions of C.
 #include <doctest/doctest.h>
 
+#include <barrier>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -295,11 +296,13 @@ TEST_CASE("C: what one rank refuses is its status on all, and a rank that gives 
   require_ok(flashjit_engine_create(&options, &without_kernels));
   std::vector<std::string> refusals(2), failures(2), later(2);
   std::vector<flashjit_status> statuses(2), failed(2);
+  std::barrier both_went_on(2);
   tests::rethrow_first(on_c_ranks(world, [&](int rank, flashjit_group* group) {
     const auto i = static_cast<std::size_t>(rank);
     statuses[i] = call(rank, group, rank == 1 ? without_kernels : engine());
     refusals[i] = flashjit_last_error();
     require_ok(call(rank, group, engine()));  // the group goes on
+    both_went_on.arrive_and_wait();
     if (rank == 1) world.fail("rank 1 gave up");
     do failed[i] = call(rank, group, engine());
     while (failed[i] == FLASHJIT_OK);  // what rank 1 had sent before may have been enough for a call
