@@ -12,33 +12,6 @@
 namespace flashjit::distributed {
 namespace {
 
-std::string why_no_gradients(Scheme scheme, const Sizes& sizes, const Options& options) {
-  const int ranks = options.queries.ranks(), shares = plan_of(scheme, options, 0).hosts.ranks_of_host;
-  if (scheme == Scheme::all_gather && ranks > 1 && options.queries.layout() == Layout::striped &&
-      positions_matter(options.attention))
-    return "queries: layout must be contiguous or zigzag for gradients by scheme all_gather, was striped";
-  if (sizes.num_heads_kv % shares != 0)
-    return fmt::format("num_heads_kv: must be a multiple of the {}, was {}",
-                       sharers_of_heads(shares, scheme, options, " for gradients"), sizes.num_heads_kv);
-  return "";
-}
-
-Scheme scheme_of_gradients(const Sizes& sizes, const Options& options) {
-  if (options.scheme != Scheme::automatic) {
-    const Scheme chosen = chosen_scheme(sizes, options);
-    const std::string problem = why_no_gradients(chosen, sizes, options);
-    if (!problem.empty()) throw Error(ErrorCode::unsupported, problem);
-    return chosen;
-  }
-  std::string problem;
-  for (const Estimate& estimate : estimates(sizes, options)) {
-    const std::string why = why_no_gradients(estimate.scheme, sizes, options);
-    if (why.empty()) return estimate.scheme;
-    problem = why;
-  }
-  throw Error(ErrorCode::unsupported, problem);
-}
-
 // Of whole sequences: one call.
 void call_for_gradients(const GradientTask& task) {
   const Given& of = task.given;
@@ -151,7 +124,7 @@ struct PlannedGradients {
                    const BackwardOptions& backward)
       : call(engine, group, given.q, given.k, given.v, options) {
     check_gradients(call, given, options, backward);
-    plan = plan_of(scheme_of_gradients(call.sizes, options), options, group.rank());
+    plan = plan_of(chosen_scheme_of_gradients(call.sizes, options), options, group.rank());
     kind = kind_of(backward.deterministic ? "deterministic gradients" : "gradients", call.sizes, options, plan.scheme);
   }
   std::string kind_into(const Into& into) const {

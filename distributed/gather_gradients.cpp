@@ -29,11 +29,9 @@ class GatheredGradients {
     }
   }
 
-  // The same with queries and keys in each other's place, under the mask that says by whom a key is seen.
+  // The same with queries and keys in each other's place.
   void of_keys() const {
-    const Window& window = nodes_.mask.window;
-    const Nodes mirrored{nodes_.keys, nodes_.queries, {{window.right, window.left}, nodes_.mask.sequences}};
-    const Step step = all_gather_schedule(mirrored, work_.rank()).front();
+    const Step step = all_gather_schedule(mirrored(nodes_), work_.rank()).front();
     Block queries(work_, 1, step, {given_.dout, given_.q}, Partial{given_.out, given_.lse});
     queries.finish();
     const Given of{queries.tensor(0), queries.tensor(1),     given_.k,

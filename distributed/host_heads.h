@@ -9,9 +9,6 @@
 
 namespace flashjit::distributed {
 
-// Whether a tensor has the rows and heads of queries or those of keys.
-enum class Side { queries, keys };
-
 // Moves tensors between two forms. In own a rank has its own rows of all heads; in host it has the rows of all ranks of
 // its host, of its share of the heads.
 class HostHeads {

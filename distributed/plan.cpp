@@ -57,9 +57,9 @@ void check_machine(const Options& options) {
   if (of_host < 0 || (of_host > 0 && ranks % of_host != 0))
     reject("ranks_of_host: must be 0 or divide the {} ranks, was {}", ranks, of_host);
   const Machine& machine = options.machine;
-  if (!(machine.flops > 0 && machine.bytes > 0 && machine.bytes_across > 0))
-    reject("machine: flops, bytes and bytes_across must be positive, were {}, {} and {}", machine.flops, machine.bytes,
-           machine.bytes_across);
+  if (!(machine.flops > 0 && machine.backward_flops > 0 && machine.bytes > 0 && machine.bytes_across > 0))
+    reject("machine: flops, backward_flops, bytes and bytes_across must be positive, were {}, {}, {} and {}",
+           machine.flops, machine.backward_flops, machine.bytes, machine.bytes_across);
   if (!(machine.exchange >= 0 && machine.call >= 0))
     reject("machine: exchange and call must be 0 or more, were {} and {}", machine.exchange, machine.call);
 }
@@ -142,8 +142,8 @@ std::string sharers_of_heads(int shares, Scheme scheme, const Options& options, 
   return fmt::format("{} ranks that share out heads{} by scheme {}", shares, what, to_string(scheme));
 }
 
-std::string why_no_scheme(const Sizes& sizes, const Options& options) {
-  return why_not(option_of_whole_sequences(options.attention) ? Scheme::all_to_all : Scheme::ring, sizes, options);
+std::string why_no_scheme(const Sizes& sizes, const Options& options, decltype(why_not)* why) {
+  return why(option_of_whole_sequences(options.attention) ? Scheme::all_to_all : Scheme::ring, sizes, options);
 }
 
 std::string why_not(Scheme scheme, const Sizes& sizes, const Options& options) {
@@ -163,11 +163,37 @@ std::string why_not(Scheme scheme, const Sizes& sizes, const Options& options) {
   return "";
 }
 
-Scheme chosen_scheme(const Sizes& sizes, const Options& options) {
-  if (options.scheme == Scheme::automatic) return estimates(sizes, options).front().scheme;
-  const std::string problem = why_not(options.scheme, sizes, options);
+std::string why_no_gradients(Scheme scheme, const Sizes& sizes, const Options& options) {
+  const std::string problem = why_not(scheme, sizes, options);
+  if (!problem.empty()) return problem;
+  const int shares = ranks_of_host(scheme, options);
+  if (scheme == Scheme::all_gather && options.queries.ranks() > 1 && options.queries.layout() == Layout::striped &&
+      positions_matter(options.attention))
+    return "queries: layout must be contiguous or zigzag for gradients by scheme all_gather, was striped";
+  if (sizes.num_heads_kv % shares != 0)
+    return fmt::format("num_heads_kv: must be a multiple of the {}, was {}",
+                       sharers_of_heads(shares, scheme, options, " for gradients"), sizes.num_heads_kv);
+  return "";
+}
+
+namespace {
+
+Scheme checked_scheme(const Sizes& sizes, const Options& options, decltype(why_not)* why) {
+  const std::string problem = why(options.scheme, sizes, options);
   if (!problem.empty()) throw Error(ErrorCode::unsupported, problem);
   return options.scheme;
+}
+
+}  // namespace
+
+Scheme chosen_scheme(const Sizes& sizes, const Options& options) {
+  return options.scheme == Scheme::automatic ? estimates(sizes, options).front().scheme
+                                             : checked_scheme(sizes, options, why_not);
+}
+
+Scheme chosen_scheme_of_gradients(const Sizes& sizes, const Options& options) {
+  return options.scheme == Scheme::automatic ? gradient_estimates(sizes, options).front().scheme
+                                             : checked_scheme(sizes, options, why_no_gradients);
 }
 
 }  // namespace flashjit::distributed

@@ -74,6 +74,11 @@ std::vector<Span> whole(const std::vector<Span>& spans, std::int64_t first) {
 
 }  // namespace
 
+Nodes mirrored(const Nodes& nodes) {
+  const Window& window = nodes.mask.window;
+  return {nodes.keys, nodes.queries, {{window.right, window.left}, nodes.mask.sequences}};
+}
+
 Schedule whole_schedule(const Nodes& nodes) {
   const std::int64_t queries = length(nodes.queries.front()), keys = length(nodes.keys.front());
   Step step;

@@ -19,6 +19,9 @@ struct Nodes {
   int count() const noexcept { return static_cast<int>(queries.size()); }
 };
 
+// With queries and keys in each other's place, under the mask that says by whom a key is seen.
+Nodes mirrored(const Nodes& nodes);
+
 // Rows that go to a node, or come from it. Those that go are rows of this node's keys, those that come rows of a block.
 struct Transfer {
   int node = 0;

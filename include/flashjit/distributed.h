@@ -181,7 +181,7 @@ void agree(Engine& engine, Group& group);
 
 // What goes where.
 enum class Scheme : std::uint8_t {
-  automatic,   // the one that estimates() finds fastest
+  automatic,   // the one that estimates() finds fastest, or gradient_estimates()
   all_gather,  // keys and values that a rank's queries see come all at once: few calls, for short shards
   ring,        // they come from one rank after the other, under the kernels of the one before
   all_to_all,  // heads are shared out in place of positions, for one call with whole sequences; as many ranks as divide
@@ -193,11 +193,12 @@ Scheme parse_scheme(const std::string& text);   // throws Error(invalid_argument
 
 // By what the time of schemes is estimated. Ranks must be given the same. The defaults are round numbers of an H200.
 struct Machine {
-  double flops = 6e14;         // of kernels, a second
-  double bytes = 3e11;         // a second, from a rank to others of its host
-  double bytes_across = 4e10;  // a second, to those of other hosts
-  double exchange = 2e-5;      // seconds until an exchange is under way
-  double call = 1e-5;          // seconds that a call of kernels takes beside its work
+  double flops = 6e14;             // of kernels of attention, a second
+  double bytes = 3e11;             // a second, from a rank to others of its host
+  double bytes_across = 4e10;      // a second, to those of other hosts
+  double exchange = 2e-5;          // seconds until an exchange is under way
+  double call = 1e-5;              // seconds that a call of kernels takes beside its work
+  double backward_flops = 5.5e14;  // of kernels for gradients, a second
 };
 
 struct Options {
@@ -226,7 +227,8 @@ struct Sizes {
   DType dtype = DType::bf16;
 };
 
-// What a scheme costs, as its plan says: bytes of keys, values, queries and outputs; and a model of the time.
+// What a scheme costs, as its plan says: bytes of keys, values, queries and outputs, and of gradients of these; and a
+// model of the time.
 struct Estimate {
   Scheme scheme = Scheme::ring;
   std::int64_t bytes = 0;  // that the rank which receives most receives
@@ -236,6 +238,8 @@ struct Estimate {
 // Of each scheme that can run, the fastest first: of ranks at either end of the group and in its middle. Throws as
 // attention does.
 std::vector<Estimate> estimates(const Sizes& sizes, const Options& options);
+// Likewise of attention_backward().
+std::vector<Estimate> gradient_estimates(const Sizes& sizes, const Options& options);
 
 // Attention over sequences of which each rank of the group has the rows that the shardings say.
 //   q   [batch, queries.length(rank), num_heads_q,  head_dim]     f16 or bf16; strides as of flashjit::attention
@@ -270,7 +274,7 @@ void attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, c
 //               computed twice. Not of striped shards beside a mask.
 //   all_to_all  as of attention; the ranks must divide the key/value heads.
 //   two_level   all_to_all within hosts, ring across; the ranks of a host must divide the key/value heads.
-// automatic is the fastest of them by the estimate of attention. dlse and variant of the backward options are refused
+// automatic is the fastest of them by gradient_estimates(). dlse and variant of the backward options are refused
 // by name: Error(unsupported).
 Gradients attention_backward(Engine& engine, Group& group, const Tensor& dout, const Tensor& q, const Tensor& k,
                              const Tensor& v, const Tensor& out, const Tensor& lse, const Options& options,

@@ -408,7 +408,8 @@ TEST_CASE("what is wrong is refused by name, before anything is sent") {
   CHECK(chosen_scheme(kSizes, wrong) == Scheme::all_to_all);
   wrong = right;
   wrong.machine.bytes = 0;
-  CHECK(refusal(wrong, ErrorCode::invalid_argument).find("machine: flops, bytes and bytes_across must be") == 0);
+  CHECK(refusal(wrong, ErrorCode::invalid_argument)
+            .find("machine: flops, backward_flops, bytes and bytes_across must be") == 0);
   wrong = right;
   wrong.machine.exchange = std::nan("");
   CHECK(refusal(wrong, ErrorCode::invalid_argument).find("machine: exchange and call must be 0 or more, were nan") ==
@@ -514,4 +515,43 @@ TEST_CASE("the rule takes what its model finds fastest, and only what can run") 
   options.ranks_of_host = 4;
   CHECK(estimates(sizes, options).size() == 4);
   CHECK(chosen_scheme(sizes, options) != Scheme::all_to_all);
+}
+
+TEST_CASE("the rule for gradients counts their products, what comes back in f32, and only schemes that have them") {
+  Options options{Sharding(Layout::zigzag, 1 << 20, 8)};
+  options.attention.causal = true;
+  const Sizes sizes{1, 32, 8, 128, 128, DType::bf16};
+  const auto of_scheme = [&](const std::vector<Estimate>& all, Scheme scheme) {
+    for (const Estimate& estimate : all)
+      if (estimate.scheme == scheme) return estimate;
+    FAIL("the scheme is not there");
+    return Estimate();
+  };
+  const std::vector<Estimate> gradients = gradient_estimates(sizes, options);
+  CHECK(gradients.size() == 3);
+  CHECK(chosen_scheme_of_gradients(sizes, options) == gradients.front().scheme);
+  // Five products, of half of all pairs, of 8 ranks, at the rate of these kernels.
+  const double ideal = 2.0 * 5 * 128 * 32 * (1 << 20) * (1 << 20) / 2 / 8 / options.machine.backward_flops;
+  CHECK((gradients.front().seconds >= ideal && gradients.front().seconds < 1.02 * ideal));
+  // Where all is gathered there are seven products. By a ring what is sent comes back, in twice as many bytes.
+  CHECK(of_scheme(gradients, Scheme::all_gather).seconds > 1.3 * ideal);
+  options.attention.causal = false;  // all ranks receive as much
+  options.machine.bytes = 1e6;       // and that is all that takes time
+  const Estimate forward = of_scheme(estimates(sizes, options), Scheme::ring),
+                 backward = of_scheme(gradient_estimates(sizes, options), Scheme::ring);
+  CHECK(backward.bytes == 3 * forward.bytes);
+  CHECK((backward.seconds > 2.99 * forward.seconds && backward.seconds < 3.01 * forward.seconds));
+  Sizes few = sizes;
+  few.num_heads_kv = 4;  // of which attention may have more ranks than heads
+  CHECK(estimates(few, options).size() == 3);
+  CHECK(gradient_estimates(few, options).size() == 2);
+  options.scheme = Scheme::all_to_all;
+  std::string message;
+  CHECK(tests::code_of([&] { chosen_scheme_of_gradients(few, options); }, &message) == ErrorCode::unsupported);
+  CHECK(
+      message ==
+      "num_heads_kv: must be a multiple of the 8 ranks that share out heads for gradients by scheme all_to_all, was 4");
+  options.machine.backward_flops = 0;
+  CHECK(tests::code_of([&] { gradient_estimates(few, options); }, &message) == ErrorCode::invalid_argument);
+  CHECK(message.find("machine: flops, backward_flops, bytes and bytes_across must be positive") == 0);
 }
