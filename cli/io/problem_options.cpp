@@ -165,8 +165,9 @@ Window parse_window(std::string_view name, std::string_view text) {
           parse_integer(fmt::format("{}: right", name), text.substr(comma + 1), -1, kMost)};
 }
 
-// Half of "192x128", or the whole of "64".
-int parse_head_dim(std::string_view name, std::string_view text, std::string_view item, int largest) {
+// Half of "192x128", or the whole of "64". of: the tensors whose head dim it is.
+int parse_head_dim(std::string_view name, std::string_view text, std::string_view item, std::string_view of,
+                   int largest) {
   int value = 0;
   const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), value);
   if (error != std::errc() || end != item.data() + item.size()) {
@@ -175,8 +176,8 @@ int parse_head_dim(std::string_view name, std::string_view text, std::string_vie
   }
   if (value < kHeadDimStep || value > largest || value % kHeadDimStep != 0) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: must be a multiple of {} from {} to {}, was {}{}", name, kHeadDimStep, kHeadDimStep,
-                            largest, value, item == text ? "" : fmt::format(" in '{}'", text)));
+                fmt::format("{}: that of {} must be a multiple of {} from {} to {}, was {}{}", name, of, kHeadDimStep,
+                            kHeadDimStep, largest, value, item == text ? "" : fmt::format(" in '{}'", text)));
   }
   return value;
 }
@@ -184,8 +185,8 @@ int parse_head_dim(std::string_view name, std::string_view text, std::string_vie
 HeadDims parse_head_dim_pair(std::string_view name, std::string_view text) {
   const std::size_t cross = text.find('x');
   const std::string_view of_v = cross == std::string_view::npos ? text : text.substr(cross + 1);
-  return {parse_head_dim(name, text, text.substr(0, cross), kLargestHeadDim),
-          parse_head_dim(name, text, of_v, kLargestHeadDimV)};
+  return {parse_head_dim(name, text, text.substr(0, cross), "q and k", kLargestHeadDim),
+          parse_head_dim(name, text, of_v, "v", kLargestHeadDimV)};
 }
 
 std::vector<std::string> split_parts(const std::string& variant) {

@@ -39,6 +39,8 @@ _OPTIONS = (
     f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}"
 )
 _NAMES = tuple(option.partition("=")[0].rpartition(" ")[2] for option in _OPTIONS.split(", "))
+# Head dims above it have no backward kernels yet.
+_LARGEST_WITH_GRADIENTS = 256
 # What forward only hands on to its backward comes last.
 _FOR_BACKWARD = "bool deterministic=False"
 
@@ -330,6 +332,14 @@ def _wants_gradients(tensors: "Sequence[Tensor]") -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
+def _require_head_dims_with_gradients(q: Tensor, v: Tensor) -> None:
+    for name, rows in (("q", q), ("v", v)):
+        if rows.dim() > 0 and rows.shape[-1] > _LARGEST_WITH_GRADIENTS:
+            raise flashjit.Unsupported(
+                f"{name}: head_dim must be at most {_LARGEST_WITH_GRADIENTS} where a gradient is required, larger ones have "
+                f"no backward kernels yet, was {rows.shape[-1]}")
+
+
 def _is_one_node(given: "Sequence[Tensor]", named: "dict[str, Tensor]") -> bool:
     """Whether autograd's own node will do: functions capture none of the given tensors, nothing wants a gradient that
     has none, and all is on one device, in memory. named: options among them."""
@@ -400,10 +410,11 @@ def attention(
     lse: bool = False,
 ) -> "Union[Tensor, tuple[Tensor, Tensor]]":
     """flashjit.attention inside PyTorch: torch.compile keeps it in one graph, autocast applies to it, and q, k, v, bias,
-    alibi_slopes and sinks get gradients, those of flashjit.attention_backward: what that has no kernels for raises
-    Unsupported in the backward, and so does another option that requires a gradient. They are deterministic with
-    deterministic, and where torch.use_deterministic_algorithms says so. Of float64 it is flashjit.reference, with its
-    gradients, on the CPU: for torch.autograd.gradcheck; slopes, sinks and biases are rounded to float32 there.
+    alibi_slopes and sinks get gradients, those of flashjit.attention_backward: head dims that it has no kernels for raise
+    Unsupported at once, what else it has none for in the backward, and so does another option that requires a gradient.
+    They are deterministic with deterministic, and where torch.use_deterministic_algorithms says so. Of float64 it is
+    flashjit.reference, with its gradients, on the CPU: for torch.autograd.gradcheck; slopes, sinks and biases are rounded
+    to float32 there.
 
     q is [batch, seqlen_q, heads_q, head_dim], k and v are [batch, seqlen_kv, heads_kv, ...]; returns
     [batch, seqlen_q, heads_q, head_dim_v]. With causal, query i sees the keys up to i + seqlen_kv - seqlen_q. With
@@ -441,9 +452,12 @@ def attention(
     given = [tensor for tensor in tensors.values() if tensor is not None]
     for function in (score, mask):
         given += [] if function is None else [tensor for _, tensor in function.tensors]
+    wants_gradients = _wants_gradients((q, k, v, *given))
+    if wants_gradients and q.dtype != torch.float64:  # of which the reference makes them
+        _require_head_dims_with_gradients(q, v)
     if _is_unwatched(q, k, v, *given):
         every = {**options, "causal": causal, "scale": scale, "score": score, "mask": mask}
-        if not _wants_gradients((q, k, v, *given)):
+        if not wants_gradients:
             return flashjit.attention(q, k, v, lse=lse, **every, **tensors)
         named = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         if _is_one_node((q, k, v, *given), named):

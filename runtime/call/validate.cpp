@@ -43,14 +43,17 @@ void check_dtypes(const Tensor& q, const Tensor& k, const Tensor& v) {
   }
 }
 
-void check_head_dim(const char* name, const Tensor& tensor, int largest, DType q_dtype) {
+void check_head_dim(const char* name, const Tensor& tensor, int largest, DType q_dtype, DType k_dtype) {
   const std::int64_t head_dim = tensor.shape[head_dim_dim];
-  const bool is_of_e4m3 = q_dtype == DType::e4m3;
+  const bool is_of_e4m3 = q_dtype == DType::e4m3, is_beside_e4m3 = k_dtype == DType::e4m3;
   const int step = is_of_e4m3 ? generator::kHeadDimStepOfE4m3 : kHeadDimStep;
-  if (is_of_e4m3) largest = generator::kMostUsualHeadDim;
+  if (is_beside_e4m3) largest = generator::kMostUsualHeadDim;
   if (head_dim < step || head_dim > largest || head_dim % step != 0)
     reject("{}: head_dim must be a multiple of {} from {} to {}{}, was {}", name, step, step, largest,
-           is_of_e4m3 ? " beside q of e4m3" : "", head_dim);
+           is_of_e4m3       ? " beside q of e4m3"
+           : is_beside_e4m3 ? " beside k of e4m3"
+                            : "",
+           head_dim);
 }
 
 void check_heads(const ForwardCall& call) {
@@ -380,9 +383,9 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   check_shape("q", q, kRowsRules);
   check_shape("k", k, kRowsRules);
   check_shape("v", v, kRowsRules);
-  check_head_dim("q", q, kLargestHeadDim, q.dtype);
+  check_head_dim("q", q, kLargestHeadDim, q.dtype, k.dtype);
   require_size("k", k, kRowsRules, head_dim_dim, q.shape[head_dim_dim], "q");
-  check_head_dim("v", v, kLargestHeadDimV, q.dtype);
+  check_head_dim("v", v, kLargestHeadDimV, q.dtype, k.dtype);
   if (!is_ragged(opts)) require_size("k", k, kRowsRules, batch_dim, q.shape[batch_dim], "q");
   require_size("v", v, kRowsRules, batch_dim, k.shape[batch_dim], is_ragged(opts) ? "k" : "q");
   require_size("v", v, kRowsRules, seqlen_dim, k.shape[seqlen_dim], "k");

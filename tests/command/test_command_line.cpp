@@ -203,8 +203,11 @@ TEST_CASE("one problem is no list, and wrong words are refused by all subcommand
     CHECK(mentions(refusal(fmt::format("{} --mask casual", subcommand)),
                    "--mask: must be full or causal, was 'casual'; did you mean 'causal'?"));
     CHECK(mentions(refusal(fmt::format("{} --head-dim 12", subcommand)),
-                   "--head-dim: must be a multiple of 8 from 8 to 576, was 12"));
-    CHECK(mentions(refusal(fmt::format("{} --head-dim 64x520", subcommand)), "from 8 to 512, was 520 in '64x520'"));
+                   "--head-dim: that of q and k must be a multiple of 8 from 8 to 576, was 12"));
+    CHECK(mentions(refusal(fmt::format("{} --head-dim 64x520", subcommand)),
+                   "--head-dim: that of v must be a multiple of 8 from 8 to 512, was 520 in '64x520'"));
+    CHECK(mentions(refusal(fmt::format("{} --head-dim 576", subcommand)),
+                   "--head-dim: that of v must be a multiple of 8 from 8 to 512, was 576"));
     for (const char* dims : {"64abc", "64x", "x64", "64x64x64", "1e2", "99999999999"})
       CHECK(mentions(
           refusal(fmt::format("{} --head-dim {}", subcommand, dims)),

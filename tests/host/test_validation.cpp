@@ -306,6 +306,12 @@ TEST_CASE("scales that do not fit, and what does not go with e4m3, are named") {
   CHECK(stored([](Call& c) { c.v.dtype = DType::bf16; }) == "v: dtype must be e4m3 like that of k, was bf16");
   CHECK(stored([](Call& c) { c.k.strides[2] = 72; }) ==
         "k: the stride of num_heads must be a multiple of 16 elements, was 72");
+  CHECK(stored([](Call& c) {
+          set_shape(c.q, {2, 5, 8, 264}), set_shape(c.k, {2, 7, 4, 264});
+        }) == "q: head_dim must be a multiple of 8 from 8 to 256 beside k of e4m3, was 264");
+  CHECK(stored([](Call& c) {
+          set_shape(c.v, {2, 7, 4, 512});
+        }) == "v: head_dim must be a multiple of 8 from 8 to 256 beside k of e4m3, was 512");
   CHECK(stored([](Call& c) { c.out.dtype = DType::e4m3; }) == "out: dtype must be bf16 like that of q, was e4m3");
   CHECK(refusal([](Call& c) { c.q.dtype = DType::e4m3; }) == "k: dtype must be e4m3 like that of q, was bf16");
   CHECK(stored([](Call& c) { c.opts.fixed_split_size = 64; }) ==

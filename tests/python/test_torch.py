@@ -315,6 +315,16 @@ class Operator(CloseTo):
                 flashjit.attention(*tensors, **{name: values})
             self.assertTrue(flashjit.torch.attention(*tensors, **{name: values}).requires_grad)
 
+    def test_head_dims_without_gradients_are_refused_at_the_call_that_requires_some(self):
+        large, usual = random_tensors((1, 16, 2, 264), (1, 16, 2, 64))
+        must = "head_dim must be at most 256 where a gradient is required, .*, was 264$"
+        with self.assertRaisesRegex(flashjit.Unsupported, f"^q: {must}"):
+            flashjit.torch.attention(large.clone().requires_grad_(), large, usual)
+        with self.assertRaisesRegex(flashjit.Unsupported, f"^v: {must}"):
+            flashjit.torch.attention(usual, usual.clone().requires_grad_(), large)
+        with torch.no_grad():
+            flashjit.torch.attention(large.clone().requires_grad_(), large, usual)
+
     def test_says_of_itself_what_is_true(self):
         of_heads = torch.tensor([0.5, -0.125])
         for options in ((), ((3, 0),), (None, 5), (None, None, 2.0), (None, None, None, of_heads),
