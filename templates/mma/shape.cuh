@@ -12,6 +12,7 @@ template <class Config>
 struct ForwardShape {
   static constexpr int kThreads = Config::kWarps * kWarpSize;
   static constexpr int kWarpRows = Config::kBlockQ / Config::kWarps;
+  static constexpr int kWarpsOfRows = 1;     // each has rows of its own
   static constexpr int kM = kWarpRows / 16;  // mma tiles of rows
   static constexpr bool kQueryInRegisters = Config::kQueryInRegisters;
   static constexpr int kLdmatrix = Config::kLdmatrix;  // matrices at once

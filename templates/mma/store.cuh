@@ -66,11 +66,13 @@ __device__ __forceinline__ void gather_rows(const Accumulator<kM, kN>& o, SmemAd
   ptx::bar_warp_sync();
 }
 
-template <class Element, class Columns, class Tile, int kHeadDimV, int kM, int kN>
-__device__ __forceinline__ void store_rows(const Accumulator<kM, kN>& o, SmemAddress slab, char* rows, int64 row_stride,
-                                           int valid_rows, int lane) {
-  gather_rows<Element, Columns, Tile>(o, slab, lane);
-  for_each_band<kHeadDimV / kChunkElements, kWarpSize>(lane, [&](int row, int chunk, auto step) {
+// Rows leave by way of a slab of shared memory that kThreads threads have together, of which this is one. gather()
+// brings them there.
+template <class Tile, int kHeadDimV, int kThreads, class Gather>
+__device__ __forceinline__ void store_rows(Gather gather, SmemAddress slab, char* rows, int64 row_stride,
+                                           int valid_rows, int thread) {
+  gather();
+  for_each_band<kHeadDimV / kChunkElements, kThreads>(thread, [&](int row, int chunk, auto step) {
     constexpr int kStep = decltype(step)::value;
     char* dst = rows + row * row_stride + chunk * kChunkBytes;
 #pragma unroll 4
@@ -81,13 +83,42 @@ __device__ __forceinline__ void store_rows(const Accumulator<kM, kN>& o, SmemAdd
 }
 
 // The same where rows lie anywhere: row_at(row) is where that one begins.
-template <class Element, class Columns, class Tile, int kHeadDimV, int kM, int kN, class RowAt>
-__device__ __forceinline__ void store_found_rows(const Accumulator<kM, kN>& o, SmemAddress slab, RowAt row_at,
-                                                 int valid_rows, int lane) {
-  gather_rows<Element, Columns, Tile>(o, slab, lane);
-  for_each_band<kHeadDimV / kChunkElements, kWarpSize>(lane, [&](int row, int chunk, auto step) {
+template <class Tile, int kHeadDimV, int kThreads, class Gather, class RowAt>
+__device__ __forceinline__ void store_found_rows(Gather gather, SmemAddress slab, RowAt row_at, int valid_rows,
+                                                 int thread) {
+  gather();
+  for_each_band<kHeadDimV / kChunkElements, kThreads>(thread, [&](int row, int chunk, auto step) {
 #pragma unroll 1
     for (int at = row; at < min(Tile::kRows, valid_rows); at += decltype(step)::value)
       ptx::st_global(row_at(at) + chunk * kChunkBytes, ptx::ld_shared(slab + Tile::offset(at, chunk)));
   });
 }
+
+// How the rows of a warp leave that has them alone, by way of its slab at the start of shared memory.
+template <class Config, class Shape, class Warp>
+struct StoreOfWarp {
+  using Element = typename Config::Element;
+  using Columns = typename Warp::Fragments::Columns;
+  using Tile = typename Shape::OTile;
+
+  __device__ __forceinline__ static SmemAddress slab(SmemAddress smem, int warp) { return smem + warp * Tile::kBytes; }
+  // Whether the warp says what the sums of its rows are.
+  __device__ __forceinline__ static constexpr bool tells() { return true; }
+
+  template <class Output>
+  __device__ __forceinline__ static void rows(const Output& o, SmemAddress slab, char* rows, int64 row_stride,
+                                              int valid_rows, int lane) {
+    store_rows<Tile, Config::kHeadDimV, kWarpSize>([&] { gather_rows<Element, Columns, Tile>(o, slab, lane); }, slab,
+                                                   rows, row_stride, valid_rows, lane);
+  }
+  template <class Output, class RowAt>
+  __device__ __forceinline__ static void found_rows(const Output& o, SmemAddress slab, RowAt row_at, int valid_rows,
+                                                    int lane) {
+    store_found_rows<Tile, Config::kHeadDimV, kWarpSize>([&] { gather_rows<Element, Columns, Tile>(o, slab, lane); },
+                                                         slab, row_at, valid_rows, lane);
+  }
+  template <class Output>
+  __device__ __forceinline__ static void partial_rows(const Output& o, float* rows, int valid_rows, int lane) {
+    store_partial_rows<Columns, Config::kHeadDimV>(o, rows, valid_rows, lane);
+  }
+};

@@ -174,7 +174,7 @@ TEST_CASE("planted faults of scales of blocks are found in both families") {
   };
   const std::vector<Fault> faults = {
       {"sm_89", {"parts/products/e4m3.cuh", "row / kRowsOfScale * scales.strides.row", "0 * row"}},
-      {"sm_89", {"kernels/mma_forward.cuh", "s.multiply(scale_of_products(first_of_scores))", "s.multiply(1.0f)"}},
+      {"sm_89", {"mma/forward_tile.cuh", "s.multiply(scale_of_products(first_of_scores))", "s.multiply(1.0f)"}},
       {"sm_89",
        {"kernels/mma_forward.cuh", "Scales::of_value(launch, find_tile(), first_key(i))",
         "Scales::of_value(launch, find_tile(), 0)"}},
@@ -208,7 +208,7 @@ TEST_CASE("planted faults of mma.sync's products of e4m3 are found") {
        "exponentials(s, shift, m, h, p[2], p[3])"},
       // Scales, sums and room.
       {"mma/store.cuh", "    if constexpr (Scales::kAny) inverse *= scales.of_values;\n", ""},
-      {"kernels/mma_forward.cuh", "ScaledScore<Config>(arguments, Scales(arguments, heads(), find_tile()).of_products)",
+      {"mma/forward_tile.cuh", "ScaledScore<Config>(arguments, Scales(arguments, heads(), find_tile()).of_products)",
        "Score<Config>(arguments)"},
       {"mma/warp_attention.cuh", "o[e] += Config::Products::kScalesBlocks", "o[e] = Config::Products::kScalesBlocks"},
       {"mma/online_softmax.cuh", "kLag = Probabilities::kMostLog2 - Probabilities::kPeakLog2",

@@ -189,7 +189,7 @@ inline const std::vector<Mutation> kMmaFaults = {
      .found_at = "request_"},
     {.name = "query: rows past the end are read",
      .setting = kMma,
-     .file = "kernels/mma_forward.cuh",
+     .file = "mma/forward_tile.cuh",
      .original = "QTile::template request<Shape::kColumns, Shape::kThreads, true>",
      .replacement = "QTile::template request<Shape::kColumns, Shape::kThreads, false>",
      .kinds = {global_out_of_bounds},
@@ -271,7 +271,7 @@ inline const std::vector<Mutation> kMmaFaults = {
      .replacement = "ptx::ldmatrix_x4(b,"},
     {.name = "query in registers: not waited for",
      .setting = kMmaQueryInRegisters,
-     .file = "kernels/mma_forward.cuh",
+     .file = "mma/forward_tile.cuh",
      .original = "      ptx::cp_async_wait_group<0>();\n"
                  "      ptx::bar_sync();\n"
                  "      self.keep_query();",
@@ -281,7 +281,7 @@ inline const std::vector<Mutation> kMmaFaults = {
      .found_at = "load_query"},
     {.name = "query in registers: keys are requested while others read it",
      .setting = kMmaQueryInRegisters,
-     .file = "kernels/mma_forward.cuh",
+     .file = "mma/forward_tile.cuh",
      .original = "      self.keep_query();\n"
                  "      ptx::bar_sync();",
      .replacement = "      self.keep_query();",
@@ -295,7 +295,7 @@ inline const std::vector<Mutation> kMmaFaults = {
      .found_at = "store_rows<"},
     {.name = "negative scale: the query is flipped before it is there",
      .setting = kMmaNegative,
-     .file = "kernels/mma_forward.cuh",
+     .file = "mma/forward_tile.cuh",
      .original = "    ptx::cp_async_wait_group<0>();\n"
                  "    for_each_band",
      .replacement = "    for_each_band",
@@ -324,9 +324,9 @@ inline const std::vector<Mutation> kMmaFaults = {
      .found_at = "normalize("},
     {.name = "output: all warps pass it through one place",
      .setting = kMma,
-     .file = "kernels/mma_forward.cuh",
-     .original = "slab = smem + warp * OTile::kBytes;",
-     .replacement = "slab = smem;",
+     .file = "mma/store.cuh",
+     .original = "return smem + warp * Tile::kBytes;",
+     .replacement = "return smem;",
      .kinds = {race},
      .found_at = "store_rows<"},
     {.name = "heads of keys are those of the query",

@@ -64,7 +64,7 @@ inline const std::vector<Mutation> kSinkFaults = {
      .replacement = "first_row"},
     {.name = "sinks of mma: those of the heads of keys",
      .setting = kMmaSinks,
-     .file = "kernels/mma_forward.cuh",
+     .file = "mma/forward_tile.cuh",
      .original = "return {tile.batch, tile.head, ",
      .replacement = "return {tile.batch, tile.head / args.sizes.heads_per_group, "},
 };
