@@ -93,6 +93,13 @@ void take_feature(const generator::FeatureRow& row, Problem& problem, Take take)
   }
 }
 
+void validate_e4m3(const Problem& problem) {
+  for (const auto& [name, dim] : {std::pair{"head_dim", problem.head_dim}, {"head_dim_v", problem.head_dim_v}})
+    if (dim > generator::kMostUsualHeadDim)
+      throw Error(ErrorCode::unsupported, fmt::format("{}: must be at most {} for keys and values of e4m3, was {}",
+                                                      name, generator::kMostUsualHeadDim, dim));
+}
+
 void validate_e4m3_queries(const Problem& problem) {
   for (const auto& [name, dim] : {std::pair{"head_dim", problem.head_dim}, {"head_dim_v", problem.head_dim_v}})
     if (dim % generator::kHeadDimStepOfE4m3 != 0)
@@ -185,6 +192,7 @@ void validate(const Problem& problem) {
                 "paged: must not be true without ragged, which says how long sequences are");
   if (problem.token_scales && !problem.e4m3)
     throw Error(ErrorCode::invalid_argument, "token_scales: must not be true without e4m3, which has scales");
+  if (problem.e4m3) validate_e4m3(problem);
   if (problem.e4m3_queries) validate_e4m3_queries(problem);
   if (problem.fast_sums && !problem.e4m3_queries)
     throw Error(ErrorCode::invalid_argument, "fast_sums: must not be true without e4m3_queries, whose sums they are");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "generator/kernels/mma.h"
 #include "generator/variant_space.h"
 
 namespace flashjit::generator {
@@ -35,8 +36,11 @@ double bytes_per_kflop(const Problem& problem, int rows, int block_q, int block_
 }
 
 double traffic(const Problem& problem, const MmaVariant& v) {
-  const int rows = v.block_q / v.warps;
-  const int query = v.query == QuerySource::shared ? rows * problem.head_dim : 0;
+  // Warps that share rows share their reads of K and V, but each reads Q, and P, which is written once.
+  const int sharing = is_large(problem) ? kWarpsOfLargeRows : 1;
+  const int rows = v.block_q * sharing / v.warps;
+  const int probabilities = sharing == 1 ? 0 : (sharing + 1) * rows * v.block_kv;
+  const int query = (v.query == QuerySource::shared ? sharing * rows * problem.head_dim : 0) + probabilities;
   return bytes_per_kflop(problem, rows, v.block_q, v.block_kv, query);
 }
 

@@ -48,20 +48,11 @@ std::optional<Variant> first_legal(std::span<const DefaultRule> rules, const Pro
   return {};
 }
 
-// Of head dims above the usual ones.
-std::string_view why_no_large_default(const Problem& problem, const Architecture& architecture) {
-  if (!has_hopper_kernels(architecture)) return ": head dims above 256 need the hopper family, of sm_90a";
-  if (problem.paged) return ": keys in pages beside head dims above 256 need a variant that is asked for";
-  if (problem.e4m3) return ": keys and values of e4m3 need head dims up to 256";
-  return ": fixed_split_size needs head dims up to 256";
-}
-
 [[noreturn]] void no_default(const Problem& problem, const Architecture& architecture) {
   const std::string_view why =
-      is_large(problem)      ? why_no_large_default(problem, architecture)
-      : problem.e4m3_queries ? ": products of e4m3 need sm_89 or a later architecture"
-      : problem.e4m3         ? ": keys and values of e4m3 beside queries of 16 bits need the hopper family, of sm_90a"
-                             : "";
+      problem.e4m3_queries ? ": products of e4m3 need sm_89 or a later architecture"
+      : problem.e4m3       ? ": keys and values of e4m3 beside queries of 16 bits need the hopper family, of sm_90a"
+                           : "";
   throw Error(ErrorCode::unsupported,
               fmt::format("no default variant of {} fits {}{}", to_string(problem), architecture.name, why));
 }
@@ -117,7 +108,7 @@ class Explanations {
 // Products of e4m3 are mma.sync's, too, but not where wgmma has them at twice the rate.
 bool needs_tma(const Problem& problem, const Architecture& architecture) noexcept {
   const bool by_mma = problem.e4m3_queries && converts_to_e4m3(architecture) && !has_hopper_kernels(architecture);
-  return is_large(problem) || (has_part(Slot::stored, problem) && !by_mma);
+  return has_part(Slot::stored, problem) && !by_mma;
 }
 
 std::string why_illegal(const Problem& problem, const Variant& variant, const Architecture& architecture) {

@@ -88,8 +88,6 @@ std::string why_not_of_large(const HopperVariant& v) {
 
 // What the kernel has no part for.
 std::string why_not_served(const Problem& problem, const HopperVariant& v) {
-  if (has_part(Slot::stored, problem))
-    return fmt::format("variant: keys and values of e4m3 must have head dims up to {}", kMostUsualHeadDim);
   // Blocks of a cluster share K and V, and so would have to list the same blocks.
   return problem.block_mask && v.cluster != 1 ? must("cluster", "1 with a block mask", v.cluster) : "";
 }

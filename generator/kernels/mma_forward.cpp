@@ -82,6 +82,21 @@ int estimate_registers(const Problem& problem, const MmaVariant& variant) {
          std::max(for_parts, for_texts) + for_predicates + for_bands + for_two_layouts;
 }
 
+// Up to the arguments.
+Plan make_usual_plan(const Problem& problem, const MmaVariant& variant) {
+  const int columns = columns_of(problem, problem.head_dim), columns_v = columns_of(problem, problem.head_dim_v);
+  const int q_tile = variant.block_q * columns * kElementBytes;
+  const int k_ring = variant.k_stages * variant.block_kv * columns * kElementBytes;
+  const int v_ring = variant.v_stages * variant.block_kv * columns_v * kElementBytes;
+  const int output = variant.block_q * padded(problem.head_dim_v) * kElementBytes;
+  const int q_beside_rings = variant.query == QuerySource::shared ? q_tile : 0;
+  Plan plan{};
+  plan.threads = variant.warps * kWarpSize;
+  plan.smem_bytes = std::max({q_beside_rings + k_ring + v_ring, q_tile, output});
+  plan.registers = estimate_registers(problem, variant);
+  return plan;
+}
+
 // --- What goes together ----------------------------------------------------------------------------------------------
 
 constexpr int kRegistersPerSm = 65536;
@@ -97,7 +112,6 @@ std::string why_incompatible(const MmaVariant& v) {
   if (v.pipeline == Pipeline::rotate && (v.k_stages != 2 || v.v_stages != 3))
     return fmt::format("variant: stages must be k2 and v3 with the rotate pipeline, were k{} and v{}", v.k_stages,
                        v.v_stages);
-  if (v.rescale == Rescale::lazy) return "variant: rescale must be always or rare in the mma family, was lazy";
   return {};
 }
 
@@ -159,12 +173,32 @@ constexpr DefaultRule kRules[] = {
     {256, 256, Mask::any, "q16+", "mma-q128-kv64-w8-k1-v1-c1-overlap-qsmem"},
     {256, 256, Mask::any, "q16+", "mma-q64-kv64-w4-k1-v1-c1-overlap-qsmem"},
     {256, 256, Mask::any, "q16+", "mma-q64-kv32-w4-k1-v1-c1-overlap-qsmem"},
+
+    // Large heads: by registers and shared memory, no chip was there to measure them. Dropout needs 128 keys.
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16-q64", "mma-q16-kv64-w4-k3-v2-c2-overlap-qsmem-splitkv",
+     is_large},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16-q64", "mma-q16-kv64-w4-k2-v2-c1-overlap-qsmem-splitkv",
+     is_large},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16-q64", "mma-q16-kv128-w4-k2-v1-c1-overlap-qsmem-splitkv",
+     is_large},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+", "mma-q64-kv64-w8-k3-v2-c1-overlap-qsmem", is_large},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+", "mma-q32-kv64-w4-k2-v1-c1-overlap-qsmem", is_large},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+", "mma-q64-kv128-w8-k2-v1-c1-overlap-qsmem", is_large},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+", "mma-q32-kv128-w4-k2-v1-c1-overlap-qsmem", is_large},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+", "mma-q16-kv64-w4-k2-v2-c1-overlap-qsmem", is_large},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+", "mma-q16-kv128-w4-k2-v1-c1-overlap-qsmem", is_large},
 };
 
 // For results that depend on their row alone: blocks of as many keys whatever the number of queries.
 constexpr DefaultRule kInvariantRules[] = {
     {256, 256, Mask::any, "q16+", "mma-q64-kv32-w4-k2-v2-c2-overlap-qregs-always-splitkv"},
     {256, 256, Mask::any, "q16+", "mma-q64-kv32-w4-k1-v1-c1-overlap-qsmem-always-splitkv"},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+", "mma-q32-kv64-w8-k2-v2-c1-overlap-qsmem-always-splitkv",
+     is_large},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+", "mma-q16-kv64-w4-k2-v1-c1-overlap-qsmem-always-splitkv",
+     is_large},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+", "mma-q16-kv128-w4-k2-v1-c1-overlap-qsmem-always-splitkv",
+     is_large},
 };
 
 // --- The space -------------------------------------------------------------------------------------------------------
@@ -217,16 +251,7 @@ const void* read_part(std::string_view part, MmaVariant& variant) { return read_
 VariantKey::Words key_of(const MmaVariant& variant) noexcept { return key_of(kTunables, variant); }
 
 Plan make_plan(const Problem& problem, const MmaVariant& variant) {
-  const int columns = columns_of(problem, problem.head_dim), columns_v = columns_of(problem, problem.head_dim_v);
-  const int q_tile = variant.block_q * columns * kElementBytes;
-  const int k_ring = variant.k_stages * variant.block_kv * columns * kElementBytes;
-  const int v_ring = variant.v_stages * variant.block_kv * columns_v * kElementBytes;
-  const int output = variant.block_q * padded(problem.head_dim_v) * kElementBytes;
-  const int q_beside_rings = variant.query == QuerySource::shared ? q_tile : 0;
-  Plan plan{};
-  plan.threads = variant.warps * kWarpSize;
-  plan.smem_bytes = std::max({q_beside_rings + k_ring + v_ring, q_tile, output});
-  plan.registers = estimate_registers(problem, variant);
+  Plan plan = is_large(problem) ? make_large_plan(problem, variant) : make_usual_plan(problem, variant);
   plan.argument_bytes = argument_bytes(problem, sizeof(MmaArguments) + (variant.split_kv ? sizeof(SplitArguments) : 0),
                                        alignof(MmaArguments));
   return plan;
@@ -234,7 +259,12 @@ Plan make_plan(const Problem& problem, const MmaVariant& variant) {
 
 std::string why_illegal(const Problem& problem, const MmaVariant& variant, const Architecture& architecture) {
   if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
-  if (std::string why = why_incompatible(variant); !why.empty()) return why;
+  if (variant.rescale == Rescale::lazy) return "variant: rescale must be always or rare in the mma family, was lazy";
+  if (is_large(problem)) {
+    if (std::string why = why_not_of_large(problem, variant); !why.empty()) return why;
+  } else if (std::string why = why_incompatible(variant); !why.empty()) {
+    return why;
+  }
   if (needs_tma(problem, architecture)) return must("family", "hopper for " + to_string(problem), "mma");
   if (std::string why = why_not_of_8_bits(problem, variant); !why.empty()) return why;
   // With a third of the registers ptxas spills in the prologue of larger head dims.
@@ -270,6 +300,11 @@ std::span<const DefaultRule> mma_invariant_rules() { return kInvariantRules; }
 
 std::vector<Candidate> mma_candidates(const Problem& problem, const Architecture& architecture) {
   std::vector<Candidate> candidates;
+  if (is_large(problem)) {
+    for (const MmaVariant& variant : large_mma_tiles(problem))
+      add_most_blocks(variant, problem, architecture, candidates);
+    return candidates;
+  }
   for (const Tile& tile : kTiles)
     for (const Ring& ring : kRings)
       for (QuerySource query : {QuerySource::shared, QuerySource::registers}) {
@@ -284,23 +319,27 @@ std::vector<Candidate> mma_candidates(const Problem& problem, const Architecture
   return candidates;
 }
 
-const char* template_of(const Problem&, const MmaVariant&) { return "kernels/mma_forward.cuh"; }
+const char* template_of(const Problem& problem, const MmaVariant&) {
+  return is_large(problem) ? "kernels/mma_large.cuh" : "kernels/mma_forward.cuh";
+}
 
 std::string render_kernel(const KernelSpec& spec, const MmaVariant& variant, std::string_view entry) {
   const Plan& plan = spec.plan();
   const bool overlaps = variant.split_kv && can_overlap_launches(spec.architecture());
+  const std::string_view shape = is_large(spec.problem()) ? "LargeMmaShape" : "ForwardShape";
+  const std::string_view kernel = is_large(spec.problem()) ? "LargeForwardMma" : "ForwardMma";
   return render_arguments("MmaArguments", spec.problem(), variant.split_kv) + render_config(spec.problem(), variant) +
-         render({"ForwardShape", plan.smem_bytes, plan.threads, plan.argument_bytes}) +
+         render({shape, plan.smem_bytes, plan.threads, plan.argument_bytes}) +
          fmt::format(
-             "extern \"C\" __global__ void __launch_bounds__({}, {})\n"
-             "    {}(const __grid_constant__ Arguments args) {{\n"
+             "extern \"C\" __global__ void __launch_bounds__({0}, {1})\n"
+             "    {2}(const __grid_constant__ Arguments args) {{\n"
              "  extern __shared__ __align__(128) char smem[];\n"
-             "{}"
-             "  if (!ForwardMma<Config>::has_tile(args)) return;\n"
-             "  bool far = ForwardMma<Config>::expects_far(args);\n"
-             "  while (!ForwardMma<Config>(args, ptx::cvta_to_shared(smem), far).run()) far = true;\n"
+             "{3}"
+             "  if (!{4}<Config>::has_tile(args)) return;\n"
+             "  bool far = {4}<Config>::expects_far(args);\n"
+             "  while (!{4}<Config>(args, ptx::cvta_to_shared(smem), far).run()) far = true;\n"
              "}}\n",
-             plan.threads, variant.ctas_per_sm, entry, overlaps ? "  ptx::launch_dependents();\n" : "");
+             plan.threads, variant.ctas_per_sm, entry, overlaps ? "  ptx::launch_dependents();\n" : "", kernel);
 }
 
 }  // namespace generator

@@ -13,7 +13,7 @@
 
 namespace flashjit {
 
-// Head dims of q and k, and of v. Those above 256 are for sm_90a, forward, without pages, e4m3 and keys that are split.
+// Head dims of q and k, and of v. Those above 256 are for the forward pass, without e4m3.
 inline constexpr int kLargestHeadDim = 576, kLargestHeadDimV = 512;
 
 // Everything that changes the generated source apart from the tuning. Batch, lengths, strides, head counts and the

@@ -33,11 +33,11 @@ enum class QuerySource : std::uint8_t { shared, registers };  // where Q fragmen
 
 // mma-q128-kv64-w4-k2-v1-c2-overlap-swizzle-x4-qsmem-rare-natural
 struct MmaVariant {
-  int block_q = 64;     // query rows of a thread block: 16 or 32 for each warp
-  int block_kv = 64;    // keys and values of one step: a multiple of 16
+  int block_q = 64;     // query rows of a thread block: 16 or 32 for each warp; of head dims above 256 for each four
+  int block_kv = 64;    // keys and values of one step: a multiple of 16; of head dims above 256: 64 or 128
   int warps = 4;        // 4 or 8
-  int k_stages = 1;     // K tiles in shared memory: 1 to 3
-  int v_stages = 1;     // V tiles in shared memory: 1 to 3
+  int k_stages = 1;     // K tiles in shared memory: 1 to 3. Of head dims above 256 there are as many pieces of tiles
+  int v_stages = 1;     // V tiles in shared memory: 1 to 3. as both together, of K and V in turns
   int ctas_per_sm = 1;  // thread blocks that must fit on one SM: bounds registers and shared memory
   Pipeline pipeline = Pipeline::overlap;
   SmemLayout layout = SmemLayout::swizzle;

@@ -57,7 +57,7 @@ struct OnlineSoftmax : SoftmaxRows<kM, Probabilities> {
     return shift;
   }
 
- private:
+ protected:
   // Such a row's sum becomes NaN, which nothing undoes: what was computed of it is thrown away.
   template <bool kAnywhere>
   __device__ __forceinline__ bool left_unexpectedly(int m, int h) const {

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
 #include <vector>
 
 #include "cli/verify/cases.h"
@@ -20,10 +21,11 @@ inline bool has_hopper() {
   return false;
 }
 
-// Every variant of the problem in all of the shapes that it may have, against the reference.
+// Every variant of the problem on this device, in all of the shapes that it may have, against the reference.
 inline void verify_variants(const Problem& problem, const std::vector<cli::CaseShape>& shapes) {
-  const std::vector<Variant> variants = shared_engine().variants(problem, kHopper);
-  compile_all(problem, variants, kHopper);
+  const std::string& architecture = test_device().architecture;
+  const std::vector<Variant> variants = shared_engine().variants(problem, architecture);
+  compile_all(problem, variants, architecture);
   for (const cli::CaseShape& shape : cli::shapes_for(problem, shapes)) {
     const cli::VerifyCase c(problem, shape, test_device().ordinal);
     for (const Variant& variant : variants) {

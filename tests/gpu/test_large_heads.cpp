@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Head dims above 256 on Hopper.
+// Head dims above 256, by every kernel that this device has for them: on Hopper those of both families.
 #include <doctest/doctest.h>
 
 #include <utility>
@@ -25,11 +25,9 @@ Problem problem_of(int head_dim, int head_dim_v, bool causal = false, DType dtyp
 
 TEST_SUITE_BEGIN("sanitizer");
 
-TEST_CASE("large heads, alone and in pairs, on lengths that end within a block") {
-  if (!tests::has_hopper()) return;
+TEST_CASE("large heads, on lengths that end within a block") {
   for (const bool causal : {false, true})
-    tests::verify_variants(problem_of(264, 512, causal),
-                           {{1, 70, 200, 2, 1}, {1, 65, 65, 1, 1}, {1, 1, 700, 128, 1}});
+    tests::verify_variants(problem_of(264, 512, causal), {{1, 70, 200, 2, 1}, {1, 65, 65, 1, 1}, {1, 1, 700, 128, 1}});
 }
 
 TEST_CASE("large heads in pages") {
@@ -43,7 +41,6 @@ TEST_SUITE_END();
 TEST_SUITE_BEGIN("large heads");
 
 TEST_CASE("every head dim") {
-  if (!tests::has_hopper()) return;
   for (int head_dim = 264; head_dim <= kLargestHeadDimV; head_dim += 8)
     tests::verify_variants(
         problem_of(head_dim, head_dim, head_dim % 16 == 0, head_dim % 24 == 0 ? DType::f16 : DType::bf16),
@@ -51,7 +48,6 @@ TEST_CASE("every head dim") {
 }
 
 TEST_CASE("head dims of v that differ, and those of keys up to 576") {
-  if (!tests::has_hopper()) return;
   for (const auto& [head_dim, head_dim_v] :
        {std::pair{576, 512}, {512, 256}, {8, 264}, {24, 512}, {264, 8}, {520, 136}})
     for (const bool causal : {false, true})
@@ -59,7 +55,6 @@ TEST_CASE("head dims of v that differ, and those of keys up to 576") {
 }
 
 TEST_CASE("lengths around the edges of blocks and of pairs of them") {
-  if (!tests::has_hopper()) return;
   std::vector<cli::CaseShape> shapes;
   for (const std::int64_t keys : {1, 63, 64, 65, 128, 129, 193, 1000})
     for (const std::int64_t queries : {1, 65, 129}) shapes.push_back({1, queries, keys, 2, 1});
@@ -67,16 +62,27 @@ TEST_CASE("lengths around the edges of blocks and of pairs of them") {
   for (const bool causal : {false, true}) tests::verify_variants(problem_of(512, 512, causal), shapes);
 }
 
+TEST_CASE("few queries on many keys, which are split, of heads that share tiles") {
+  for (const bool causal : {false, true})
+    tests::verify_variants(problem_of(576, 512, causal), {{1, 1, 5000, 16, 1}, {2, 40, 3000, 8, 2}});
+}
+
+TEST_CASE("rows far from 0, and rows that see no key") {
+  for (const cli::Scores scores : {cli::Scores::jumps, cli::Scores::ramp})
+    tests::verify_variants(problem_of(512, 512, true), {{1, 300, 500, 2, 1, scores}, {1, 500, 300, 2, 1, scores}});
+}
+
 TEST_CASE("each feature") {
-  if (!tests::has_hopper()) return;
   for (const generator::FeatureRow& row : generator::features()) {
     Problem problem = problem_of(512, 512);
     tests::ask(problem, row);
-    if (problem.e4m3 || problem.block_mask) continue;
+    if (problem.e4m3) continue;  // refused
+    if (problem.block_mask) problem.documents = &tests::any_function(generator::FunctionKind::documents);
     for (const bool causal : {false, true}) {
       problem.causal = causal && !problem.prefix;
-      const cli::VerifyCase c(problem, {2, 300, 700, 4, 2}, tests::test_device().ordinal, tests::options_for(problem));
-      for (const Variant& variant : shared_engine().variants(problem, tests::kHopper)) {
+      cli::VerifyCase c(problem, {2, 300, 700, 4, 2}, tests::test_device().ordinal, tests::options_for(problem));
+      if (problem.block_mask) c.make_block_mask(shared_engine());
+      for (const Variant& variant : shared_engine().variants(problem, tests::test_device().architecture)) {
         CAPTURE(to_string(problem));
         CAPTURE(to_string(variant));
         CHECK(c.problem_with(shared_engine(), variant) == "");
@@ -87,7 +93,7 @@ TEST_CASE("each feature") {
 
 TEST_CASE("few queries, whose heads share tiles up to those of a pair of blocks") {
   if (!tests::has_hopper()) return;
-  const std::vector<cli::CaseShape> shapes{{1, 1, 64, 128, 1},  {1, 1, 8192, 128, 1}, {8, 1, 4100, 128, 1},
+  const std::vector<cli::CaseShape> shapes{{1, 1, 64, 128, 1},   {1, 1, 8192, 128, 1}, {8, 1, 4100, 128, 1},
                                            {3, 2, 1000, 128, 1}, {2, 1, 5000, 16, 1},  {64, 1, 700, 8, 1},
                                            {1, 1, 3000, 96, 1},  {2, 3, 2000, 12, 2}};
   for (const bool causal : {false, true}) {
@@ -101,10 +107,9 @@ TEST_CASE("few queries, whose heads share tiles up to those of a pair of blocks"
 }
 
 TEST_CASE("many tiles, whose bits are those of every run") {
-  if (!tests::has_hopper()) return;
   const Problem problem = problem_of(512, 512, true);
   const AttentionCase c(Sizes{4, 2048, 2048, 4, 2, 512, 512});
-  for (const Variant& variant : shared_engine().variants(problem, tests::kHopper)) {
+  for (const Variant& variant : shared_engine().variants(problem, tests::test_device().architecture)) {
     CAPTURE(to_string(variant));
     AttentionOptions opts;
     opts.causal = true;

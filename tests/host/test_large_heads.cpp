@@ -39,23 +39,40 @@ std::string why_no_default(const Problem& problem, const char* architecture = "s
   return refusal([&] { default_variant(problem, find_architecture(architecture), ShapeBucket{}); });
 }
 
-bool ends(const std::string& text, const std::string& part) { return text.ends_with(part); }
-
 }  // namespace
 
-TEST_CASE("every pair of large head dims has defaults on sm_90a that fit, and none without TMA") {
-  for (int head_dim = 8; head_dim <= kLargestHeadDim; head_dim += 8)
-    for (int head_dim_v = 8; head_dim_v <= kLargestHeadDimV; head_dim_v += 8) {
-      const Problem problem = problem_of(head_dim, head_dim_v, head_dim % 16 == 0);
-      if (!is_large(problem)) continue;
-      for (const Variant& variant : default_variants(problem, sm_90a())) {
-        const Plan plan = make_plan(problem, variant);
-        CHECK(why_illegal(problem, variant, sm_90a()) == "");
-        CHECK(plan.smem_bytes <= sm_90a().smem_per_block);
-        CHECK(plan.threads == 384);
-        CHECK(plan.registers <= 232);
+TEST_CASE("every pair of large head dims has defaults that fit, on every architecture, and some without TMA") {
+  for (const Architecture& architecture : architectures())
+    for (int head_dim = 8; head_dim <= kLargestHeadDim; head_dim += 8)
+      for (int head_dim_v = 8; head_dim_v <= kLargestHeadDimV; head_dim_v += 8) {
+        const Problem problem = problem_of(head_dim, head_dim_v, head_dim % 16 == 0);
+        if (!is_large(problem)) continue;
+        for (const Variant& variant : default_variants(problem, architecture)) {
+          const Plan plan = make_plan(problem, variant);
+          const bool is_of_hopper = std::holds_alternative<HopperVariant>(variant);
+          CHECK(why_illegal(problem, variant, architecture) == "");
+          CHECK(plan.smem_bytes <= architecture.smem_per_block);
+          CHECK(plan.threads <= 384);
+          CHECK(plan.registers <= (is_of_hopper ? 232 : 255));
+          CHECK((!is_of_hopper || architecture.name == std::string("sm_90a")));
+        }
+        CHECK(std::holds_alternative<MmaVariant>(default_without_tma(problem, architecture)));
       }
-    }
+}
+
+TEST_CASE("on sm_90a large heads have the Hopper family's kernel, and the mma family's for what that lacks") {
+  const auto family_of = [](const Problem& problem, const char* bucket) {
+    return std::string(family(default_variant(problem, sm_90a(), parse_shape_bucket(bucket))));
+  };
+  Problem problem = problem_of(576, 512, true);
+  for (const char* bucket : {"q16-kvmore-w05", "qmore-kv8k-w4"}) CHECK(family_of(problem, bucket) == "hopper");
+  problem.ragged = true;
+  CHECK(family_of(problem, "qmore-kv8k-w4") == "hopper");
+  problem.paged = true;
+  for (const char* bucket : {"q16-kvmore-w05", "qmore-kv8k-w4"}) CHECK(family_of(problem, bucket) == "mma");
+  const Variant invariant = invariant_variant(problem, sm_90a(), ShapeBucket{}, true);
+  CHECK(std::string(family(invariant)) == "mma");
+  CHECK(why_not_invariant(invariant) == "");
 }
 
 TEST_CASE("few keys have blocks alone, many have pairs that share them, and listed ones never") {
@@ -70,7 +87,7 @@ TEST_CASE("few keys have blocks alone, many have pairs that share them, and list
   CHECK(cluster_of(problem, "qmore-kv2k-w4") == 1);
 }
 
-TEST_CASE("most choices are made") {
+TEST_CASE("most choices are made on Hopper") {
   const Problem problem = problem_of(512, 512);
   CHECK(why_illegal(problem, parse_variant(kPlain), sm_90a()) == "");
   for (const auto& [part, message] : {std::pair{"q128", "block_q must be 64"},
@@ -91,24 +108,57 @@ TEST_CASE("most choices are made") {
   }
   CHECK(why_illegal(problem, parse_variant("cl2", parse_variant(kPlain)), sm_90a()) ==
         "variant: scheduler must be single or fixed with cl2, was dynamic");
-  CHECK(!why_illegal(problem, parse_variant("mma"), sm_90a()).empty());
   CHECK(!why_illegal(problem_of(256, 256), parse_variant(kPlain), sm_90a()).empty() ==
         why_illegal(problem_of(256, 256), parse_variant(kPlain), sm_90a()).starts_with("variant: "));
 }
 
+TEST_CASE("so are some in the mma family") {
+  constexpr const char* kPlainMma = "mma-q32-kv64-w4-k2-v1";
+  const Problem problem = problem_of(512, 512);
+  const auto why = [&](const char* part) {
+    return why_illegal(problem, parse_variant(part, parse_variant(kPlainMma)), sm_90a());
+  };
+  CHECK(why("q32") == "");
+  for (const auto& [part, message] : {std::pair{"q64", "block_q must be 16 or 32 rows for each four warps"},
+                                      {"splitkv", "block_q must be 16 rows for each four warps with splitkv"},
+                                      {"kv96", "block_kv must be 64 or 128"},
+                                      {"k3", "v_stages must be as k_stages, 3, or one less"},
+                                      {"k2-v3", "v_stages must be as k_stages, 2, or one less"},
+                                      {"serial", "pipeline must be overlap"},
+                                      {"rotate", "pipeline must be overlap"},
+                                      {"x2", "ldmatrix must be x4"},
+                                      {"qregs", "query must be qsmem"}}) {
+    CHECK_MESSAGE(why(part).starts_with("variant: " + std::string(message) + " for head dims above 256, was "),
+                  why(part));
+  }
+  CHECK(why("lazy") == "variant: rescale must be always or rare in the mma family, was lazy");
+  Problem drops = problem;
+  drops.dropout = true;
+  CHECK(why_illegal(drops, parse_variant(kPlainMma), sm_90a()) ==
+        "variant: block_kv must be 128 with dropout for head dims above 256, was 64");
+}
+
+TEST_CASE("the shared memory of the mma family's kernel: Q, P, maxima, and pieces of at most 16 KB") {
+  const auto bytes = [](int head_dim, int head_dim_v, const char* variant) {
+    return make_plan(problem_of(head_dim, head_dim_v), parse_variant(variant)).smem_bytes;
+  };
+  CHECK(bytes(512, 512, "mma-q32-kv64-w4-k2-v1") == 32 * 1024 + 32 * 128 + 32 * 16 + 3 * 16384);
+  CHECK(bytes(576, 512, "mma-q64-kv128-w8-k3-v2") == 64 * 1152 + 64 * 256 + 64 * 16 + 5 * 16384);
+  // Three pieces of 96 columns, and values of 16 keys.
+  CHECK(bytes(264, 264, "mma-q32-kv64-w4-k2-v1") == 32 * 544 + 32 * 128 + 32 * 16 + 3 * 64 * 192);
+  // The output leaves by way of all of it.
+  CHECK(bytes(8, 512, "mma-q64-kv64-w8-k1-v1") == 64 * 1024);
+}
+
 TEST_CASE("what large heads do not have is refused by its name") {
   Problem problem = problem_of(512, 64);
-  CHECK(ends(why_no_default(problem, "sm_80"), ": head dims above 256 need the hopper family, of sm_90a"));
-  CHECK(ends(why_no_default(problem, "sm_100a"), ": head dims above 256 need the hopper family, of sm_90a"));
-  problem.ragged = problem.paged = true;
-  CHECK(ends(why_no_default(problem), ": keys in pages beside head dims above 256 need a variant that is asked for"));
-  problem.paged = false, problem.e4m3 = true;
-  CHECK(ends(why_no_default(problem), ": keys and values of e4m3 need head dims up to 256"));
+  problem.e4m3 = true;
+  CHECK(why_no_default(problem) == "head_dim: must be at most 256 for keys and values of e4m3, was 512");
   problem = problem_of(64, 264);
-  CHECK(ends(refusal([&] { invariant_variant(problem, sm_90a(), ShapeBucket{}, true); }),
-             ": fixed_split_size needs head dims up to 256"));
   CHECK(refusal([&] { validate(BackwardProblem{.attention = problem}); }) ==
         "head_dim_v: must be at most 256, larger ones have no backward kernels yet, was 264");
+  problem.e4m3 = problem.e4m3_queries = true;
+  CHECK(why_no_default(problem, "sm_89") == "head_dim_v: must be at most 256 for keys and values of e4m3, was 264");
 }
 
 TEST_CASE("a stream's values and output end where its columns do") {
@@ -155,11 +205,27 @@ TEST_CASE("worth trying are blocks alone and in pairs, with every scheduler that
     const Problem problem = problem_of(512, 512, causal);
     int alone = 0, pairs = 0;
     for (const Variant& variant : legal_variants(problem, sm_90a())) {
+      if (!std::holds_alternative<HopperVariant>(variant)) continue;
       const HopperVariant& hopper = std::get<HopperVariant>(variant);
       CHECK(hopper.order == order_for(problem));
       (hopper.cluster == 1 ? alone : pairs) += 1;
     }
     CHECK(alone >= 4);
     CHECK(pairs == 3);
+  }
+}
+
+TEST_CASE("of the mma family tiles of 32 rows, and of 16, which are for split keys") {
+  for (const char* architecture : {"sm_80", "sm_89", "sm_90a", "sm_120a"}) {
+    CAPTURE(architecture);
+    int whole = 0, split = 0;
+    for (const Variant& variant : legal_variants(problem_of(576, 512, true), find_architecture(architecture))) {
+      if (!std::holds_alternative<MmaVariant>(variant)) continue;
+      const MmaVariant& mma = std::get<MmaVariant>(variant);
+      CHECK(mma.order == TileOrder::longest_first);
+      (mma.split_kv ? split : whole) += 1;
+    }
+    CHECK(whole >= 2);
+    CHECK(split >= 2);
   }
 }

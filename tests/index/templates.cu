@@ -15,6 +15,7 @@
 #include "kernels/merge.cuh"
 #include "kernels/mma_ceiling.cuh"
 #include "kernels/mma_forward.cuh"
+#include "kernels/mma_large.cuh"
 #include "kernels/sum.cuh"
 #include "parts/blocks/block_mask.cuh"
 #include "parts/keys/paged.cuh"
@@ -110,6 +111,19 @@ struct MmaConfig {
 extern "C" __global__ void __launch_bounds__(256, 1) mma_forward(const __grid_constant__ MmaLaunch args) {
   extern __shared__ __align__(128) char smem[];
   ForwardMma<MmaConfig>(args, ptx::cvta_to_shared(smem), false).run();
+}
+
+struct LargeMmaConfig : MmaConfig {
+  static constexpr int kHeadDim = 512;
+  static constexpr int kHeadDimV = 512;
+  static constexpr int kBlockQ = 32;
+  static constexpr int kBlockKv = 128;
+  static constexpr bool kQueryInRegisters = false;
+};
+
+extern "C" __global__ void __launch_bounds__(256, 1) mma_large(const __grid_constant__ MmaLaunch args) {
+  extern __shared__ __align__(128) char smem[];
+  LargeForwardMma<LargeMmaConfig>(args, ptx::cvta_to_shared(smem), false).run();
 }
 
 struct E4m3MmaConfig : MmaConfig {

@@ -6,6 +6,7 @@
 #include "tests/nvrtc/mutations/dropout.h"
 #include "tests/nvrtc/mutations/functions.h"
 #include "tests/nvrtc/mutations/large_heads.h"
+#include "tests/nvrtc/mutations/large_heads_mma.h"
 #include "tests/nvrtc/mutations/mma.h"
 #include "tests/nvrtc/mutations/pipeline.h"
 #include "tests/nvrtc/mutations/ragged.h"
@@ -21,8 +22,8 @@
 namespace flashjit::tests {
 
 inline const std::vector<Mutation>* const kAllMutations[] = {
-    &kRingFaults,   &kWaitFaults,  &kCopyFaults,   &kWgmmaFaults,  &kFenceFaults, &kRoleFaults,     &kOutputFaults,
-    &kWindowFaults, &kScoreFaults, &kSinkFaults,   &kChunkFaults,  &kMmaFaults,   &kTextFaults,     &kDropoutFaults,
-    &kRaggedFaults, &kSplitFaults, &kDecodeFaults, &kStoredFaults, &kFmaFaults,   &kLargeHeadFaults};
+    &kRingFaults,   &kWaitFaults,  &kCopyFaults,   &kWgmmaFaults,  &kFenceFaults, &kRoleFaults,      &kOutputFaults,
+    &kWindowFaults, &kScoreFaults, &kSinkFaults,   &kChunkFaults,  &kMmaFaults,   &kTextFaults,      &kDropoutFaults,
+    &kRaggedFaults, &kSplitFaults, &kDecodeFaults, &kStoredFaults, &kFmaFaults,   &kLargeHeadFaults, &kLargeMmaFaults};
 
 }  // namespace flashjit::tests

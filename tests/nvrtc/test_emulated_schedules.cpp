@@ -34,6 +34,8 @@ constexpr Way kWays[] = {
     {"sm_90a", "hopper-q8-kv128-s2-qs1-whole-serial-ppoff-rare-fixed-splitkv"},
     {"sm_90a", "hopper-q64-kv64-s1-ppoff-rare-dynamic", false, false, false, 264},
     {"sm_90a", "hopper-q64-kv64-s1-ppoff-cl2-always-fixed", true, false, false, 264},
+    {"sm_80", "mma-q32-kv128-w4-k2-v1", false, false, false, 264},
+    {"sm_80", "mma-q16-kv128-w4-k2-v1-splitkv", false, false, false, 264},
 };
 
 struct Scheduled {
@@ -69,7 +71,9 @@ std::vector<Scheduled> all_ways() {
   std::vector<Scheduled> all;
   for (const Way& way : kWays)
     for (Problem problem : each_feature_and_all(way.head_dim)) {
-      if (generator::is_large(problem)) problem.paged = false;  // refused
+      const bool is_large = generator::is_large(problem);
+      if (is_large && std::holds_alternative<HopperVariant>(parse_variant(way.variant)))
+        problem.paged = false;  // refused
       if (problem.e4m3_queries && !way.multiplies_e4m3) continue;
       if (!way.reads_e4m3 && !problem.e4m3_queries) problem.e4m3 = problem.token_scales = false;
       if (!way.clustered || !(problem.block_mask || problem.ragged)) all.push_back({problem, way});  // refused

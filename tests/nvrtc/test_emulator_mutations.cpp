@@ -444,6 +444,7 @@ TEST_CASE("split keys") { expect_found(tests::kSplitFaults); }
 TEST_CASE("tiles of few rows") { expect_found(tests::kDecodeFaults); }
 TEST_CASE("tiles of few rows without tensor cores") { expect_found(tests::kFmaFaults); }
 TEST_CASE("large heads") { expect_found(tests::kLargeHeadFaults); }
+TEST_CASE("large heads in the mma.sync family") { expect_found(tests::kLargeMmaFaults); }
 TEST_CASE("keys and values of e4m3") { expect_found(tests::kStoredFaults); }
 TEST_CASE("the mma.sync family") { expect_found(tests::kMmaFaults); }
 

@@ -46,11 +46,30 @@ TEST_CASE("so do those of large heads, with each feature and each variant") {
     Problem problem = problem_of(512, 512, true);
     flashjit::tests::ask(problem, row);
     if (problem.prefix) problem.causal = false;
-    if (!problem.paged && !problem.e4m3) add_defaults(engine, problem, "sm_90a", jobs);
+    if (!problem.e4m3) add_defaults(engine, problem, "sm_90a", jobs);
   }
   for (const bool causal : {false, true})
     for (const Variant& variant : engine.variants(problem_of(512, 512, causal), "sm_90a"))
       jobs.push_back({problem_of(512, 512, causal), variant, "sm_90a"});
+  expect_clean(engine, sample(jobs));
+}
+
+TEST_CASE("and those of large heads on every target") {
+  Engine engine = make_engine();
+  std::vector<Job> jobs;
+  for (const Architecture& architecture : architectures())
+    for (const auto& [head_dim, head_dim_v] : {std::pair{512, 512}, {576, 512}, {264, 264}, {64, 512}, {320, 8}})
+      add_defaults(engine, problem_of(head_dim, head_dim_v, head_dim == 512), architecture.name, jobs);
+  for (const char* architecture : {"sm_80", "sm_100a", "sm_120a"}) {
+    for (const generator::FeatureRow& row : generator::features()) {
+      Problem problem = problem_of(576, 512, true);
+      flashjit::tests::ask(problem, row);
+      if (problem.prefix) problem.causal = false;
+      if (!problem.e4m3) add_defaults(engine, problem, architecture, jobs);
+    }
+    for (const Variant& variant : engine.variants(problem_of(512, 512, true), architecture))
+      jobs.push_back({problem_of(512, 512, true), variant, architecture});
+  }
   expect_clean(engine, sample(jobs));
 }
 
