@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "distributed/option_gradients.h"
 
-#include <algorithm>
-
 namespace flashjit::distributed {
 namespace {
 
