@@ -165,7 +165,7 @@ class LargeForwardMma : public LargeForwardTile<Config> {
 
   template <int kPiece>
   __device__ __forceinline__ void request_keys(int i, SmemAddress slot) const {
-    request_rows<typename Shape::template KeyPiece<kPiece>, Shape::template kColumnsOf<kPiece>>(
+    request_rows<typename Shape::template KeyPiece<kPiece>, Shape::columns_of(kPiece)>(
         slot, keys + 2 * kPiece * Shape::kColumnsOfPiece, args.k_strides, first_key(i));
   }
   __device__ __forceinline__ void request_values(int first, SmemAddress slot) const {

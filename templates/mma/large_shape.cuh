@@ -34,12 +34,14 @@ struct LargeMmaShape {
   static constexpr int kValuePieces = Config::kBlockKv / kKeysOfPiece;
   static constexpr int kPieces = kKeyPieces + kValuePieces;  // of a block
 
-  template <int kPiece>  // of the keys
-  static constexpr int kColumnsOf = kPiece + 1 < kKeyPieces ? kColumnsOfPiece : kColumns - kPiece* kColumnsOfPiece;
+  // Of a piece of keys; what pads them to whole products is not counted.
+  __device__ static constexpr int columns_of(int piece) {
+    return piece + 1 < kKeyPieces ? kColumnsOfPiece : kColumns - piece * kColumnsOfPiece;
+  }
   template <int kColumns_>
   using TileOfKeys = SharedTile<Config::kBlockKv, kColumns_, Config::kSwizzle>;
   template <int kPiece>
-  using KeyPiece = TileOfKeys<round_up(kColumnsOf<kPiece>, 16)>;
+  using KeyPiece = TileOfKeys<round_up(columns_of(kPiece), 16)>;
   using ValuePiece = SharedTile<kKeysOfPiece, kPaddedColumnsV, Config::kSwizzle>;
   using QTile = SharedTile<Config::kBlockQ, kPaddedColumns, Config::kSwizzle>;
   using PTile = SharedTile<kWarpRows, Config::kBlockKv, Config::kSwizzle>;  // of the warps that share rows
