@@ -727,8 +727,8 @@ TEST_CASE("render refuses what it does not know, by name") {
   CHECK(mentions(shop.refusal("render --arch sm_80 --variant fast"), "--variant"));
   CHECK(mentions(shop.refusal("render --arch sm_80 --variant q17"), "17"));
   CHECK(mentions(shop.refusal("render --arch sm_80 --dtype f64"), "--dtype: must be bf16 or f16, was 'f64'"));
-  CHECK(
-      mentions(shop.refusal("render --arch sm_80 --head-dim 12"), "--head-dim: that of q and k must be a multiple of 8 from 8 to 576"));
+  CHECK(mentions(shop.refusal("render --arch sm_80 --head-dim 12"),
+                 "--head-dim: that of q and k must be a multiple of 8 from 8 to 576"));
   CHECK(mentions(shop.refusal("render --arch sm_80 --head-dim 64x520"), "--head-dim"));
   CHECK(mentions(shop.refusal("render --arch sm_80 -o nowhere/k.cu"), "--output"));
 }
