@@ -33,10 +33,13 @@ bool has_kernels(const Engine& engine, Problem problem, std::string_view archite
   }
 }
 
-RandomComparison draw_forward(Engine& engine, const DeviceInfo& device, std::uint64_t seed) {
+RandomComparison draw_forward(Engine& engine, const DeviceInfo& device, const Draw& draw) {
+  const std::uint64_t seed = draw.seed;
   RandomScope scope;
-  scope.e4m3_keys = has_kernels(engine, {.e4m3 = true}, device.architecture);
-  scope.e4m3_products = has_kernels(engine, {.e4m3 = true, .e4m3_queries = true}, device.architecture);
+  scope.large_heads = draw.large_heads;
+  scope.e4m3_keys = !draw.large_heads && has_kernels(engine, {.e4m3 = true}, device.architecture);
+  scope.e4m3_products =
+      !draw.large_heads && has_kernels(engine, {.e4m3 = true, .e4m3_queries = true}, device.architecture);
   const auto random = std::make_shared<RandomCase>(random_case(seed, scope));
   const auto make = [random, &engine, ordinal = device.ordinal]() -> std::unique_ptr<ComparedCase> {
     auto made =
@@ -61,7 +64,8 @@ std::unique_ptr<ComparedCase> make_backward(Engine& engine, const DeviceInfo& de
   return std::make_unique<BackwardCase>(engine, shape, inputs, texts, device.ordinal, GradientChoices{}, kCaseSeed);
 }
 
-RandomComparison draw_backward(Engine& engine, const DeviceInfo& device, std::uint64_t seed) {
+RandomComparison draw_backward(Engine& engine, const DeviceInfo& device, const Draw& draw) {
+  const std::uint64_t seed = draw.seed;
   const auto random = std::make_shared<RandomCase>(random_case(seed, kBackwardScope));
   GradientChoices choices = random_gradients(seed);
   choices.variant = random_backward_variant(engine, *random, device.architecture, seed);

@@ -24,6 +24,11 @@ struct ProblemCalls {
   AttentionOptions options;  // but for tensors and texts
 };
 
+// Which random combination: it follows from these alone.
+struct Draw {
+  std::uint64_t seed = 0;
+  bool large_heads = false;  // head dims above 256, of q and k, of v or of both
+};
 // A random combination of features, for one kernel.
 struct RandomComparison {
   std::string problem, call;  // each in one line
@@ -38,7 +43,7 @@ struct Pass {
   std::vector<CaseShape> (*shapes)(const Problem& problem, bool emulated);
   std::unique_ptr<ComparedCase> (*make_case)(Engine& engine, const DeviceInfo& device, const ProblemCalls& calls,
                                              const CaseShape& shape, const Texts& texts);
-  RandomComparison (*draw)(Engine& engine, const DeviceInfo& device, std::uint64_t seed);
+  RandomComparison (*draw)(Engine& engine, const DeviceInfo& device, const Draw& draw);
 };
 const std::vector<Pass>& passes();             // forward is the first
 const Pass& find_pass(std::string_view word);  // one of theirs

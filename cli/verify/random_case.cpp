@@ -132,6 +132,25 @@ ProblemDims random_dims(Dice& dice) {
   return {dtype, head_dim, dice.one_in(3) ? random_head_dim(dice) : head_dim};
 }
 
+// One of them above 256 at least.
+ProblemDims random_large_dims(Dice& dice) {
+  const auto draw = [&dice](int smallest, int largest) {
+    return dice.one_in(3) ? std::max(smallest, 512) : 8 * static_cast<int>(dice.from_to(smallest / 8, largest / 8));
+  };
+  constexpr int kSmallest = 8, kSmallestLarge = 264;
+  const DType dtype = dice.one_in(2) ? DType::f16 : DType::bf16;
+  const int equal = draw(kSmallestLarge, kLargestHeadDimV);
+  if (dice.one_in(2)) return {dtype, equal, equal};
+  if (dice.one_in(2)) return {dtype, draw(kSmallestLarge, kLargestHeadDim), draw(kSmallest, kLargestHeadDimV)};
+  return {dtype, draw(kSmallest, kLargestHeadDim), equal};
+}
+// Few queries of many heads to one of keys.
+void widen_group(Dice& dice, CaseShape& shape) {
+  shape.heads_q = dice.one_of<std::int64_t>({16, 24, 64, 96, 128});
+  shape.heads_kv = shape.batch = 1;
+  shape.seqlen_q = std::min<std::int64_t>(shape.seqlen_q, 4);
+}
+
 // By dice of its own, so that the rest is the same without it.
 struct Stored {
   bool e4m3 = false, token_scales = false;
@@ -221,6 +240,7 @@ RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
   RandomCase random;
   random.shape = random_shape(dice);
   if (!scope.far_scores && is_far(random.shape.scores)) random.shape.scores = Scores::random;
+  if (scope.large_heads && dice.one_in(3)) widen_group(dice, random.shape);
   // Some have few features and some nearly all.
   RandomOptions draw(dice, random.shape, dice.one_of<std::int64_t>({2, 4, 8}));
   AttentionOptions options = draw.draw();
@@ -229,7 +249,7 @@ RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
   if (draw.has()) texts.add_score(scope.far_scores);
   if (draw.has()) texts.add_mask();
   random.texts = std::move(texts).texts();
-  const ProblemDims dims = random_dims(dice);
+  const ProblemDims dims = scope.large_heads ? random_large_dims(dice) : random_dims(dice);
   random.problem = random.texts.added_to(problem_of(dims.dtype, dims.head_dim, dims.head_dim_v, options));
   store(random.problem, random_stored(seed), scope);
   if (random.problem.e4m3) random.shape.seqlen_kv = std::max<std::int64_t>(1, random.shape.seqlen_kv);

@@ -29,7 +29,8 @@ struct RandomScope {
   bool e4m3_products = true;  // queries, keys and values
   bool pages = true;          // of keys
   bool block_masks = true;
-  bool far_scores = true;  // infinite ones, such that f32 tells no neighbours apart, and NaN
+  bool far_scores = true;    // infinite ones, such that f32 tells no neighbours apart, and NaN
+  bool large_heads = false;  // head dims above 256 alone, and at times as many heads of a group as share a tile then
 };
 // What backward kernels take.
 inline constexpr RandomScope kBackwardScope{false, false, false, false, false};

@@ -30,19 +30,19 @@ std::string compare(Engine& engine, const DeviceInfo& device, const RandomCompar
   return fmt::format("{}", fmt::join(run_schedules(engine, *expected, random.variant, schedules).problems, "; "));
 }
 
-std::optional<RandomFailure> try_seed(Engine& engine, const DeviceInfo& device, const Pass& pass, std::uint64_t seed,
+std::optional<RandomFailure> try_seed(Engine& engine, const DeviceInfo& device, const Pass& pass, const Draw& draw,
                                       int schedules) {
   RandomComparison random;
   std::string what;
   try {
-    random = pass.draw(engine, device, seed);
-    what = compare(engine, device, random, {schedules, seed});
+    random = pass.draw(engine, device, draw);
+    what = compare(engine, device, random, {schedules, draw.seed});
   } catch (const Error& error) {
-    if (!is_of_combination(error)) throw Error(error.code(), fmt::format("--seed {}: {}", seed, error.what()));
+    if (!is_of_combination(error)) throw Error(error.code(), fmt::format("--seed {}: {}", draw.seed, error.what()));
     what = error.what();
   }
   if (what.empty()) return {};
-  return RandomFailure{seed, {random.problem, spelling(random.variant), random.call, what}};
+  return RandomFailure{draw.seed, {random.problem, spelling(random.variant), random.call, what}};
 }
 
 }  // namespace
@@ -53,7 +53,8 @@ std::vector<RandomFailure> verify_random(Engine& engine, const DeviceInfo& devic
   std::vector<std::optional<RandomFailure>> outcomes(static_cast<std::size_t>(combinations.count));
   // Side by side on a GPU, too: most of the time goes into compiling, and each combination has a kernel of its own.
   run_parallel(outcomes.size(), options.jobs, interrupt, [&](std::size_t i) {
-    outcomes[i] = try_seed(engine, device, options.pass, combinations.first_seed + i, options.schedules.count);
+    outcomes[i] = try_seed(engine, device, options.pass, {combinations.first_seed + i, combinations.large_heads},
+                           options.schedules.count);
     progress.advance();
   });
   std::vector<RandomFailure> failures;

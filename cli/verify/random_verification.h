@@ -16,6 +16,7 @@ namespace flashjit::cli {
 struct Combinations {
   int count = 0;
   std::uint64_t first_seed = 0;  // the others follow it
+  bool large_heads = false;      // of all
 };
 
 struct RandomFailure {

@@ -37,7 +37,7 @@ give the same bytes.
 With --random each combination is a problem of its own with one call: any features together, texts with captures of any
 kind, any head dims, lengths and strides, a block mask or none, a variant of either family or the default, in many cases
 with hard scores, rows that see no key, or NaN in a row. All of it follows from the seed, with which what is wrong is
-listed: --random 1 --seed SEED runs it again.
+listed: --random 1 --seed SEED runs it again, beside --large-heads if it was there.
 
 Examples:
   flashjit verify
@@ -48,6 +48,7 @@ Examples:
   flashjit verify --head-dim 64 --mask causal --mask "(query - key) % step == 0" --capture step=4 --block-mask
   flashjit verify --pass backward --head-dim 64,128
   flashjit verify --random 2000
+  flashjit verify --random 1000 --large-heads
   flashjit verify --pass backward --random 500 --seed 7
   flashjit verify --device emulate --arch sm_90a --head-dim 64 --mask causal --schedules 20)help";
 
@@ -57,6 +58,7 @@ struct Options {
   std::string variant;
   bool all_variants = false, json = false;
   std::optional<int> random;
+  bool large_heads = false;
   std::vector<const CLI::Option*> not_with_random, not_with_backward;
   int jobs = default_compile_threads();
   DeviceChoice device;
@@ -217,7 +219,7 @@ struct Place {
 };
 
 bool verify_combinations(const Options& options, const Place& place, const InterruptGuard& interrupt) {
-  const Combinations combinations{*options.random, place.options.schedules.first_seed};
+  const Combinations combinations{*options.random, place.options.schedules.first_seed, options.large_heads};
   const std::vector<RandomFailure> failures =
       verify_random(place.engine, place.device, combinations, place.options, interrupt);
   if (options.json) {
@@ -273,8 +275,13 @@ void add_problem_choices(CLI::App* verify, Options& options) {
   }
   options.not_with_random = {lists.dtypes, lists.head_dims, lists.masks, variant, all_variants};
   options.not_with_random.insert(options.not_with_random.end(), lists.features.begin(), lists.features.end());
-  add_integer(verify, "--random", options.random, "N", {1, 1000000},
-              "Instead of these, N random combinations of features, each with a kernel and a call of its own");
+  CLI::Option* const random =
+      add_integer(verify, "--random", options.random, "N", {1, 1000000},
+                  "Instead of these, N random combinations of features, each with a kernel and a call of its own");
+  CLI::Option* const large_heads =
+      add_flag(verify, "--large-heads", options.large_heads, "Each with head dims above 256");
+  need(large_heads, random);
+  options.not_with_backward.push_back(large_heads);
 }
 
 }  // namespace

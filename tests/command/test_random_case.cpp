@@ -168,6 +168,33 @@ TEST_CASE("a case follows from its seed alone, and another seed gives another on
   CHECK(all.size() == kSeeds);
 }
 
+TEST_CASE("large heads are above 256 all of them, equal or not, by variants of both families, with wide groups too") {
+  EngineOptions options;
+  options.policy = Policy::off;
+  options.emulate = "sm_90a";
+  const Engine engine(options);
+  cli::RandomScope scope;
+  scope.large_heads = true, scope.e4m3_keys = scope.e4m3_products = false;
+  bool equal = false, other = false, wide = false;
+  std::set<std::string> words;
+  for (std::uint64_t seed = 0; seed < 2 * kSeeds; ++seed) {
+    const RandomCase random = cli::random_case(seed, scope);
+    const auto [head_dim, head_dim_v] = std::pair{random.problem.head_dim, random.problem.head_dim_v};
+    CHECK(std::max(head_dim, head_dim_v) > 256);
+    validate(random.problem);
+    (head_dim == head_dim_v ? equal : other) = true;
+    wide = wide || random.shape.heads_q / random.shape.heads_kv == 128;
+    const auto variant = cli::random_variant(engine, random, "sm_90a", seed);
+    const std::string spelling = variant ? to_string(*variant) : "default";
+    for (const char* word : {"default", "mma-", "hopper-", "cl2", "splitkv"})
+      if (spelling.find(word) != std::string::npos) words.insert(word);
+  }
+  CHECK(equal);
+  CHECK(other);
+  CHECK(wide);
+  CHECK(words.size() == 5);
+}
+
 TEST_CASE("calls for gradients have what has them, by the same features otherwise, and ask for any of them") {
   std::set<std::string> choices;
   std::set<std::string> words;
