@@ -90,7 +90,7 @@ struct PlannedCall {
 
   GivenCall call;
   Plan plan;
-  std::string kind;
+  Kind kind;
 };
 
 void run(const Workspace& work, const PlannedCall& planned, const NodeTensors& own, const AttentionOptions& options) {

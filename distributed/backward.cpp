@@ -127,13 +127,13 @@ struct PlannedGradients {
     plan = plan_of(chosen_scheme_of_gradients(call.sizes, options), options, group.rank());
     kind = kind_of(backward.deterministic ? "deterministic gradients" : "gradients", call.sizes, options, plan.scheme);
   }
-  std::string kind_into(const Into& into) const {
-    return kind + (into.dslopes ? ", dslopes" : "") + (into.dsinks ? ", dsinks" : "");
+  Kind kind_into(const Into& into) const {
+    return {kind.agreed + (into.dslopes ? ", dslopes" : "") + (into.dsinks ? ", dsinks" : ""), kind.sizes};
   }
 
   GivenCall call;
   Plan plan;
-  std::string kind;
+  Kind kind;
 };
 
 void run(const Workspace& work, const PlannedGradients& planned, const Given& given, const Into& into,

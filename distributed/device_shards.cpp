@@ -35,9 +35,9 @@ Dims whole_shape(const Tensor& shard, const Sharding& sharding) {
 }
 
 // That all ranks know: their shards may differ in length.
-std::string kind_of_gather(const Tensor& shard, const Sharding& sharding) {
-  return fmt::format("gather of {} {} {}", to_string(shard.dtype), to_string(whole_shape(shard, sharding)),
-                     to_string(sharding.layout()));
+Kind kind_of_gather(const Tensor& shard, const Sharding& sharding) {
+  return {fmt::format("gather of {}", to_string(shard.dtype)),
+          fmt::format("{} {}", to_string(whole_shape(shard, sharding)), to_string(sharding.layout()))};
 }
 
 void gather(const Workspace& work, const Tensor& shard, const Tensor& whole, const Sharding& sharding) {

@@ -14,8 +14,13 @@
 namespace flashjit::distributed {
 namespace {
 
-// More kinds than applications have at a time. Beyond them all are forgotten, on every rank at the same call.
-constexpr std::size_t kMostKinds = 4096;
+// More than applications have at a time. Beyond them all are forgotten: of kinds on every rank at the same call.
+constexpr std::size_t kMostKept = 4096;
+
+void keep(std::set<std::string>& kept, const std::string& text) {
+  if (kept.size() >= kMostKept) kept.clear();
+  kept.insert(text);
+}
 
 constexpr std::int32_t kNobody = INT32_MAX;
 
@@ -93,20 +98,21 @@ std::string text_of(const AttentionOptions& of) {
 
 }  // namespace
 
-std::string kind_of(const char* call, const Sizes& sizes, const Options& options, Scheme scheme) {
+Kind kind_of(const char* call, const Sizes& sizes, const Options& options, Scheme scheme) {
   const Problem problem =
       problem_of(sizes.dtype, static_cast<int>(sizes.head_dim), static_cast<int>(sizes.head_dim_v), options.attention);
-  return fmt::format("{} by {} of {}: batch {}, heads {} {}; {}; {}; ranks of host {}; {}", call, to_string(scheme),
-                     to_string(problem), sizes.batch, sizes.num_heads_q, sizes.num_heads_kv, text_of(options.queries),
-                     text_of(options.keys.value_or(options.queries)), options.ranks_of_host,
-                     text_of(options.attention));
+  const Sharding& keys = options.keys.value_or(options.queries);
+  return {fmt::format("{} by {} of {}: heads {} {}; {} {}; ranks of host {}", call, to_string(scheme),
+                      to_string(problem), sizes.num_heads_q, sizes.num_heads_kv, to_string(options.queries.layout()),
+                      to_string(keys.layout()), options.ranks_of_host),
+          fmt::format("batch {}; {}; {}; {}", sizes.batch, text_of(options.queries), text_of(keys),
+                      text_of(options.attention))};
 }
 
-void rehearse(Engine& engine, Group& group, Stream stream, const std::string& kind,
-              const std::function<void(const Workspace&)>& call) {
-  const Workspace work(engine, group, stream, Workspace::Turn::rehearsal);
-  std::set<std::string>& rehearsed = work.kept().rehearsed;
-  if (rehearsed.count(kind) > 0) return;
+namespace {
+
+// On all ranks what the call throws on the lowest that it throws on.
+void rehearse_together(Group& group, const Workspace& work, const std::function<void(const Workspace&)>& call) {
   Refusal own;
   std::exception_ptr thrown;
   const Refusal first = together(group, [&] {
@@ -120,8 +126,23 @@ void rehearse(Engine& engine, Group& group, Stream stream, const std::string& ki
   });
   if (thrown) std::rethrow_exception(thrown);
   if (first.rank != kNobody) throw Error(first.code, fmt::format("rank {}: {}", first.rank, first.why));
-  if (rehearsed.size() >= kMostKinds) rehearsed.clear();
-  rehearsed.insert(kind);
+}
+
+}  // namespace
+
+void rehearse(Engine& engine, Group& group, Stream stream, const Kind& kind,
+              const std::function<void(const Workspace&)>& call) {
+  const Workspace work(engine, group, stream, Workspace::Turn::rehearsal);
+  Kept& kept = work.kept();
+  const std::string whole = kind.agreed + "; " + kind.sizes;
+  if (kept.rehearsed.count(whole) > 0) return;
+  if (kept.agreed.count(kind.agreed) > 0) {
+    call(work);
+  } else {
+    rehearse_together(group, work, call);
+    keep(kept.agreed, kind.agreed);
+  }
+  keep(kept.rehearsed, whole);
 }
 
 }  // namespace flashjit::distributed

@@ -2,8 +2,9 @@
 // What all ranks do together, and how they find out before that one of them cannot. The first call of its kind is
 // rehearsed: each rank goes through all of it, but that kernels are made and not launched and nothing is sent, and then
 // ranks tell each other whether some engine refused. So what an engine has no kernel for, or what it does not take, is
-// an error on all ranks before anything of the call was sent, and the group goes on. Later calls of the kind are
-// neither rehearsed nor agreed on.
+// an error on all ranks before anything of the call was sent, and the group goes on. A later call of the kind with new
+// sizes each rank rehearses for itself, as telling the others waits on the host, and batches of other lengths come with
+// every step of a training; one with sizes that were there is not rehearsed.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,12 @@ namespace flashjit::distributed {
 // watches messages can tell them apart.
 inline constexpr std::size_t kRefusalBytes = 499;
 
-// What all ranks know of a call by which they need the same kernels: of calls with the same text one is rehearsed.
-std::string kind_of(const char* call, const Sizes& sizes, const Options& options, Scheme scheme);
+// What all ranks know of a call.
+struct Kind {
+  std::string agreed;  // by which they need kernels of the same problem: ranks agree on one call of each
+  std::string sizes;   // lengths and numbers beside it
+};
+Kind kind_of(const char* call, const Sizes& sizes, const Options& options, Scheme scheme);
 
 // Does something that ranks do together. If it throws on this rank, the others would wait in vain: the group is given
 // up.
@@ -33,14 +38,14 @@ auto together(Group& group, const Work& work) {
   }
 }
 
-// Throws on all ranks what the call throws on one, the one with the lowest number, unless a call of this kind went well
-// before. Waits on the host.
-void rehearse(Engine& engine, Group& group, Stream stream, const std::string& kind,
+// Throws on all ranks what the call throws on one, the one with the lowest number, and waits on the host; unless a call
+// of this kind went well before: then what it throws on this rank alone.
+void rehearse(Engine& engine, Group& group, Stream stream, const Kind& kind,
               const std::function<void(const Workspace&)>& call);
 
 // Does a call on this rank, as all do: rehearsed first where it is the first of its kind.
 template <typename Call>
-auto perform(Engine& engine, Group& group, Stream stream, const std::string& kind, const Call& call) {
+auto perform(Engine& engine, Group& group, Stream stream, const Kind& kind, const Call& call) {
   rehearse(engine, group, stream, kind, [&](const Workspace& work) { call(work); });
   return together(group, [&] { return call(Workspace(engine, group, stream)); });
 }

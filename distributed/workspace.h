@@ -33,11 +33,12 @@ std::optional<Tensor> of_heads(const std::optional<Tensor>& all, const RowRange&
 bool is_empty(const Tensor& tensor) noexcept;
 bool is_packed(const Tensor& tensor) noexcept;
 
-// What a group keeps from call to call: constants in device memory, and which calls were rehearsed.
+// What a group keeps from call to call: constants in device memory, and which calls it knows: distributed/rehearsal.h.
 struct Kept {
   std::map<std::int64_t, DeviceTensor> zeros;                 // f32, by their count
   std::map<std::vector<std::int64_t>, DeviceTensor> numbers;  // i32
-  std::set<std::string> rehearsed;                            // by their kinds: distributed/rehearsal.h
+  std::set<std::string> agreed;                               // kinds of calls, the same on all ranks
+  std::set<std::string> rehearsed;                            // kinds and sizes of calls of this rank
 };
 
 class Workspace {

@@ -254,8 +254,9 @@ std::vector<Estimate> gradient_estimates(const Sizes& sizes, const Options& opti
 // for partial results is allocated and freed in stream order: docs/distributed.md says how much.
 // Throws Error. What is refused is refused before anything of the call is sent, and the group goes on. Arguments are
 // refused by all ranks alike. What the engine of one rank has no kernel for, or does not take, all ranks throw, with
-// the number of that rank in front where it is another: for that the first call of its kind, of these sizes and
-// options, is rehearsed, and ranks tell each other how that went. After other errors the group has failed on all ranks.
+// the number of that rank in front where it is another: for that the first call of its kind, of this problem whatever
+// the lengths, is rehearsed, and ranks tell each other how that went. Later, with new lengths, a rank that alone lacks
+// a kernel throws alone, and the others wait for it. After other errors the group has failed on all ranks.
 DeviceTensor attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Options& options);
 // The same into memory of the caller, which must not overlap the inputs.

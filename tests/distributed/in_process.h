@@ -38,10 +38,18 @@ class World {
     return bytes_to_[rank];
   }
 
+  // Of messages by which ranks agree on whether some refuse a call; they are none of those above.
+  int agreements() {
+    const std::lock_guard lock(mutex_);
+    return agreements_;
+  }
+
   void send(int from, int to, Bytes bytes) {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
-    if (bytes.size() != distributed::kRefusalBytes) {
+    if (bytes.size() == distributed::kRefusalBytes) {
+      ++agreements_;
+    } else {
       bytes_to_[to] += bytes.size();
       if (change_) change_(from, to, bytes);
     }
@@ -88,6 +96,7 @@ class World {
   std::condition_variable changed_;
   std::map<std::pair<int, int>, std::deque<Bytes>> messages_;
   std::map<int, std::uint64_t> bytes_to_;
+  int agreements_ = 0;
   std::string failure_;
   OnTheWay change_;
 };

@@ -196,6 +196,34 @@ TEST_CASE("options that engines refuse are refused before anything is sent, and 
   }
 }
 
+TEST_CASE("with new lengths ranks do not agree anew, and what all of them refuse then ends no group") {
+  constexpr int kRanks = 2;
+  tests::World world(kRanks, kTimeout);
+  const auto thrown = tests::on_ranks(world, [&](Group& group) {
+    const auto call = [&](std::int64_t length, const std::optional<Tensor>& documents = {}) {
+      AttentionCase of;
+      of.ranks = kRanks, of.scheme = Scheme::all_to_all, of.options.causal = true;
+      of.seqlen_q = of.seqlen_kv = length;
+      of.options.documents = documents;
+      const tests::WholeTensors whole(of);
+      const Options options = of.distributed_options();
+      const HostTensor q = shard(whole.q, options.queries, group.rank()),
+                       k = shard(whole.k, *options.keys, group.rank()), v = shard(whole.v, *options.keys, group.rank());
+      attention(tests::engine_for("sm_80"), group, q.view(), k.view(), v.view(), options);
+    };
+    const HostTensor documents(DType::i32, {1, 45}), too_few(DType::i32, {1, 59});
+    call(45);
+    call(45, documents.view());
+    call(60);
+    call(33);
+    CHECK_THROWS_WITH(call(60, too_few.view()), doctest::Contains("documents: "));
+    call(45, documents.view());
+    call(60);
+  });
+  tests::rethrow_first(thrown);
+  CHECK(world.agreements() == 2 * kRanks);  // two kinds, and of two ranks each tells the other
+}
+
 TEST_CASE("of several refusals ranks are told that of the lowest rank, and each its own") {
   const AttentionCase of = zigzag_case(Scheme::ring);
   const auto told = refusals({of,
