@@ -332,9 +332,13 @@ def _wants_gradients(tensors: "Sequence[Tensor]") -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def _require_head_dims_with_gradients(q: Tensor, v: Tensor) -> None:
+def _require_head_dims_with_gradients(q: Tensor, v: Tensor, given: "Sequence[object]") -> None:
+    """given: what else the call has, which may be anything yet."""
+    if q.dtype == torch.float64:  # of which the reference makes them
+        return
     for name, rows in (("q", q), ("v", v)):
-        if rows.dim() > 0 and rows.shape[-1] > _LARGEST_WITH_GRADIENTS:
+        is_large = rows.dim() > 0 and rows.shape[-1] > _LARGEST_WITH_GRADIENTS
+        if is_large and _wants_gradients([tensor for tensor in (q, *given) if isinstance(tensor, Tensor)]):
             raise flashjit.Unsupported(
                 f"{name}: head_dim must be at most {_LARGEST_WITH_GRADIENTS} where a gradient is required, larger ones have "
                 f"no backward kernels yet, was {rows.shape[-1]}")
@@ -452,12 +456,10 @@ def attention(
     given = [tensor for tensor in tensors.values() if tensor is not None]
     for function in (score, mask):
         given += [] if function is None else [tensor for _, tensor in function.tensors]
-    wants_gradients = _wants_gradients((q, k, v, *given))
-    if wants_gradients and q.dtype != torch.float64:  # of which the reference makes them
-        _require_head_dims_with_gradients(q, v)
+    _require_head_dims_with_gradients(q, v, (k, v, *given))
     if _is_unwatched(q, k, v, *given):
         every = {**options, "causal": causal, "scale": scale, "score": score, "mask": mask}
-        if not wants_gradients:
+        if not _wants_gradients((q, k, v, *given)):
             return flashjit.attention(q, k, v, lse=lse, **every, **tensors)
         named = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         if _is_one_node((q, k, v, *given), named):
