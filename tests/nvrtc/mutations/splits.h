@@ -87,7 +87,7 @@ inline const std::vector<Mutation> kSplitFaults = {
     {.name = "rows that a tile does not have are written",
      .setting = kHopperSplit,
      .file = "hopper/store.cuh",
-     .original = " || row_of_tile >= splits.rows) continue;",
+     .original = " || row_of_slot >= splits.rows) continue;",
      .replacement = ") (void)0;",
      .kinds = {global_out_of_bounds, race}},
     {.name = "mma: splits write where the call wants the result",
