@@ -125,7 +125,8 @@ TEST_CASE("an error in a file of shapes names the line and the field") {
   CHECK(why_no_shapes(good + "\nbf16 128 full 1 512 512 16") ==
         "--shapes: f:3: must have the 8 fields dtype head_dim mask batch seqlen_q seqlen_kv heads_q heads_kv, has 7");
   CHECK(mentions(why_no_shapes(good + "f32 128 full 1 512 512 16 16"), "f:2: dtype: must be bf16 or f16, was 'f32'"));
-  CHECK(mentions(why_no_shapes("bf16 100 full 1 512 512 16 16"), "f:1: head_dim: must be a multiple of 8"));
+  CHECK(mentions(why_no_shapes("bf16 100 full 1 512 512 16 16"),
+                 "f:1: head_dim: that of q and k must be a multiple of 8"));
   CHECK(mentions(why_no_shapes("bf16 128 no 1 512 512 16 16"), "f:1: mask: must be full or causal, was 'no'"));
   CHECK(mentions(why_no_shapes("bf16 128 full 0 512 512 16 16"), "f:1: batch: must be a whole number from 1 to"));
   CHECK(mentions(why_no_shapes("bf16 128 full 1 5e2 512 16 16"), "f:1: seqlen_q: must be a whole number"));
