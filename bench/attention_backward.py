@@ -6,10 +6,9 @@ A row is {"group", "head_dim", "causal", "seqlen", "seqlen_q", "batch", "heads",
 tflops and over: of flashjit and its peers, as result() of attention_grid has them, and in the group paper also of the best
 peer."""
 
-import statistics
 import typing
 
-from attention_grid import BEST, Cell, described, grid, paper_cell, prefill, result, summarise
+from attention_grid import BEST, Cell, described, grid, paper_cell, prefill, result, summarise, summary_by
 from attention_peers import BACKWARD_PEERS
 
 OVER_FORWARD = 2.5  # five products of matrices where forward has two
@@ -167,11 +166,7 @@ def summarise_backward(rows):
     """The shapes of the paper by peers, likewise of deterministic gradients, and of each measure the geometric mean, the
     smallest and the largest value."""
     summary = {group: summarise_peers([row for row in rows if row["group"] == group]) for group in (PAPER, DETERMINISTIC)}
-    for name, measure in MEASURES.items():
-        if values := [value for row in rows if (value := measure(row))]:
-            summary[name] = {"geometric_mean": statistics.geometric_mean(values), "minimum": min(values),
-                             "maximum": max(values), "cells": len(values)}
-    return summary
+    return summary | summary_by(MEASURES, rows)
 
 
 def format_backward_row(cell, row):

@@ -5,10 +5,9 @@ their times. Needs neither a GPU nor PyTorch.
 A row is {"group", "batch", "heads", "heads_kv", "context", "queries", "cache_bytes", "us", "left_out"}. us: microseconds of
 each side that ran, of a launch in a graph whose launches read other caches by turns, so that none is found in L2."""
 
-import statistics
 import typing
 
-from attention_grid import Cell
+from attention_grid import Cell, summary_by
 
 HEAD_DIM = 128
 ELEMENT_BYTES = 2
@@ -113,18 +112,13 @@ def of_16_bits(row, side):
 
 
 def summarise_decode(rows):
-    """measure -> geometric mean, smallest and largest value over the rows that have it."""
+    """As summary_by has it."""
     measures = {f"{group}_over_best": lambda row, group=group: over_best(row) if row["group"] == group else None
                 for group in ("large", "small")}
     measures |= {f"pages_{size}_of_contiguous": lambda row, size=size: of_contiguous(row, size) for size in PAGE_SIZES}
     measures["queries_of_one"] = lambda row: of_one_query(row, rows)
     measures |= {f"{side}_of_16_bits": lambda row, side=side: of_16_bits(row, side) for side in E4M3_SIDES}
-    summary = {}
-    for name, measure in measures.items():
-        if values := [value for row in rows if (value := measure(row))]:
-            summary[name] = {"geometric_mean": statistics.geometric_mean(values), "minimum": min(values),
-                             "maximum": max(values), "cells": len(values)}
-    return summary
+    return summary_by(measures, rows)
 
 
 def format_decode_row(cell, row):

@@ -198,8 +198,22 @@ class DecodeComparison(Comparison):
         launches, left_out = self.made(cell, *self.sides(cell))
         return self.row(cell, self.stopwatch.microseconds(launches), left_out)
 
-    def row(self, cell, us, left_out):
-        return decode_row(cell, us, left_out)
+    row = staticmethod(decode_row)
+    summarise = staticmethod(summarise_decode)
+    format_row = staticmethod(format_decode_row)
+
+
+def run_cells(comparison, progress):
+    """Of the grids decode and large. RuntimeError when flashjit failed in one of them."""
+    record = progress.record
+    with comparison.torch.no_grad():
+        make_kernels(comparison, progress)
+        for cell in comparison.cells:
+            record["rows"].append(comparison.run(cell))
+            record["summary"] = comparison.summarise(record["rows"])
+            progress.keep(comparison.format_row(cell, record["rows"][-1]))
+    print(format_decode_summary(record["summary"]))
+    comparison.require_no_failure()
 
 
 def compare_decode(torch, flashjit, stopwatch, peers, arguments):
@@ -208,12 +222,4 @@ def compare_decode(torch, flashjit, stopwatch, peers, arguments):
     comparison = DecodeComparison(kernels, GraphStopwatch(torch, stopwatch.gemm_tflops), arguments.cells)
     record = new_record(kernels, comparison.stopwatch, DECODE_PEERS)
     print_conditions(record, "decode, in graphs", "medians of replays")
-    progress = Progress(record, arguments.json)
-    with torch.no_grad():
-        make_kernels(comparison, progress)
-        for cell in comparison.cells:
-            record["rows"].append(comparison.run(cell))
-            record["summary"] = summarise_decode(record["rows"])
-            progress.keep(format_decode_row(cell, record["rows"][-1]))
-    print(format_decode_summary(record["summary"]))
-    comparison.require_no_failure()
+    run_cells(comparison, Progress(record, arguments.json))

@@ -222,3 +222,14 @@ def summarise(rows):
             "cells": len(values),
         }
     return summary
+
+
+def summary_by(measures, rows):
+    """measure -> geometric mean, smallest and largest value over the rows that have it. measures: name -> of a row its value,
+    or None."""
+    summary = {}
+    for name, measure in measures.items():
+        if values := [value for row in rows if (value := measure(row))]:
+            summary[name] = {"geometric_mean": statistics.geometric_mean(values), "minimum": min(values),
+                             "maximum": max(values), "cells": len(values)}
+    return summary

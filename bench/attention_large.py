@@ -5,10 +5,9 @@ decode with 8 query heads to one; and what is made of their times. Needs neither
 A row is {"group", "batch", "heads", "heads_kv", "context", "queries", "mask", "cache_bytes", "us", "left_out"}, us as in the
 grid decode."""
 
-import statistics
 import typing
 
-from attention_grid import Cell
+from attention_grid import Cell, summary_by
 
 ELEMENT_BYTES = 2
 HIDDEN, TOKENS = 2048, 16384
@@ -105,16 +104,11 @@ def over(side, group):
 
 
 def summarise_large(rows):
-    """measure -> geometric mean, smallest and largest value over the rows that have it."""
+    """As summary_by has it."""
     measures = {f"{group}_tflops": lambda row, group=group: tflops(row) if row["group"] == group else None for group in GROUPS}
     measures |= {"prompts_over_efficient": over(EFFICIENT, PROMPTS), "mla_of_read": over(READ, MLA),
                  "decode_of_read": over(READ, DECODE)}
-    summary = {}
-    for name, measure in measures.items():
-        if values := [value for row in rows if (value := measure(row))]:
-            summary[name] = {"geometric_mean": statistics.geometric_mean(values), "minimum": min(values),
-                             "maximum": max(values), "cells": len(values)}
-    return summary
+    return summary_by(measures, rows)
 
 
 def format_large_row(cell, row):

@@ -5,11 +5,10 @@ memory-efficient back end and a plain read of the cache, each launched by a CUDA
 import functools
 
 import attention_peers
-from attention_decode import format_decode_summary
-from attention_decode_run import DecodeComparison, DecodeKernels, GraphStopwatch
+from attention_decode_run import DecodeComparison, DecodeKernels, GraphStopwatch, run_cells
 from attention_large import DECODE, EFFICIENT, MLA, PROMPTS, READ, VARIANTS, format_large_row, large_row, summarise_large
 from attention_peers import LARGE_PEERS
-from attention_scores_run import Progress, make_kernels, new_record, print_conditions
+from attention_scores_run import Progress, new_record, print_conditions
 
 
 class LargeKernels(DecodeKernels):
@@ -72,8 +71,9 @@ class LargeComparison(DecodeComparison):
             launches[READ] = self.kernels.read(self.kernels.caches(cell))
         return launches, left_out
 
-    def row(self, cell, us, left_out):
-        return large_row(cell, us, left_out)
+    row = staticmethod(large_row)
+    summarise = staticmethod(summarise_large)
+    format_row = staticmethod(format_large_row)
 
 
 def compare_large(torch, flashjit, stopwatch, peers, arguments):
@@ -82,12 +82,4 @@ def compare_large(torch, flashjit, stopwatch, peers, arguments):
     comparison = LargeComparison(kernels, GraphStopwatch(torch, stopwatch.gemm_tflops), arguments.cells)
     record = new_record(kernels, comparison.stopwatch, LARGE_PEERS)
     print_conditions(record, "head dims above 256, in graphs", "medians of replays")
-    progress = Progress(record, arguments.json)
-    with torch.no_grad():
-        make_kernels(comparison, progress)
-        for cell in comparison.cells:
-            record["rows"].append(comparison.run(cell))
-            record["summary"] = summarise_large(record["rows"])
-            progress.keep(format_large_row(cell, record["rows"][-1]))
-    print(format_decode_summary(record["summary"]))
-    comparison.require_no_failure()
+    run_cells(comparison, Progress(record, arguments.json))
