@@ -80,6 +80,39 @@ TEST_CASE("sixteen threads that make the first call of an engine all get right r
   CHECK(engine.counters().compiles == 2);  // and what combines split keys
 }
 
+TEST_CASE("calls whose keys are split keep their scratch memory apart, on more streams than it is kept for") {
+  constexpr int kStreams = 12, kRounds = 4;  // memory is kept for eight
+  const ScopedContext context(0);
+  // From small to large and back, so that kept memory grows, and is then larger than what is asked for.
+  std::vector<AttentionCase> cases;
+  for (const std::int64_t batch : {1, 3, 7, 2}) {
+    const tests::Sizes sizes{batch, 1, 3000 + 100 * batch, 8, 2, 64, 64};
+    cases.emplace_back(sizes, DType::bf16, 10 * static_cast<std::uint64_t>(batch));
+  }
+  std::vector<ScopedStream> streams(kStreams);
+  struct Call {
+    const AttentionCase* of;
+    DeviceTensor out;
+  };
+  std::vector<Call> calls;
+  for (int i = 0; i < kRounds * kStreams; ++i) {
+    const AttentionCase& of = cases[static_cast<std::size_t>(i / kStreams + i) % cases.size()];
+    calls.push_back({&of, of.poisoned_out()});
+  }
+  DRIVER_CALL(cuCtxSynchronize);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    AttentionOptions options;
+    options.stream = streams[i % kStreams].get();
+    shared_engine().attention(calls[i].of->q, calls[i].of->k, calls[i].of->v, calls[i].out, options);
+  }
+  for (const ScopedStream& stream : streams) stream.synchronize();
+  for (const AttentionCase& of : cases) {
+    const AttentionCase::Expected expected = of.expected({});
+    for (const Call& call : calls)
+      if (call.of == &of) expected.check_out(call.out);
+  }
+}
+
 namespace {
 
 // Captures the call into the caller's memory; the graph is null when the capture failed.
