@@ -165,22 +165,22 @@ class LargeForwardMma : public LargeForwardTile<Config> {
 
   template <int kPiece>
   __device__ __forceinline__ void request_keys(int i, SmemAddress slot) const {
-    request_rows<typename Shape::template KeyPiece<kPiece>, Shape::columns_of(kPiece)>(
-        slot, keys + 2 * kPiece * Shape::kColumnsOfPiece, args.k_strides, first_key(i));
+    request_rows<typename Shape::template KeyPiece<kPiece>, Shape::words_of_piece(kPiece)>(
+        slot, keys + 2 * kPiece * Shape::kWordsOfPiece, args.k_strides, first_key(i));
   }
   __device__ __forceinline__ void request_values(int first, SmemAddress slot) const {
-    request_rows<typename Shape::ValuePiece, Config::kHeadDimV>(slot, values, args.v_strides, first);
+    request_rows<typename Shape::ValuePiece, Shape::kValueWords>(slot, values, args.v_strides, first);
   }
 
   // head: of K or V, where its first key lies, or in pages that of the first one. What pads the rows is cleared each
   // time, as other pieces lay there. Keys that do not exist become zeros.
-  template <class Piece, int kValidColumns>
+  template <class Piece, int kValidWords>
   __device__ __forceinline__ void request_rows(SmemAddress slot, const char* head, const RowStrides& strides,
                                                int first) const {
     const int existing = mask.last_existing_key + 1 - first;
-    Piece::template clear_padding<kValidColumns, Shape::kThreads>(slot, thread);
+    Piece::template clear_padding<kValidWords, Shape::kThreads>(slot, thread);
     if constexpr (Keys::kPaged) {
-      Piece::template request_found<kValidColumns, Shape::kThreads>(
+      Piece::template request_found<kValidWords, Shape::kThreads>(
           slot,
           [&](int row) {
             const KeyPlace place = Keys(launch).place(key_row, first + row);
@@ -188,8 +188,8 @@ class LargeForwardMma : public LargeForwardTile<Config> {
           },
           existing, thread);
     } else {
-      Piece::template request<kValidColumns, Shape::kThreads, true>(
-          slot, Piece::template source<kValidColumns, Shape::kThreads>(head + first * strides.row, strides.row, thread),
+      Piece::template request<kValidWords, Shape::kThreads, true>(
+          slot, Piece::template source<kValidWords, Shape::kThreads>(head + first * strides.row, strides.row, thread),
           strides.row, existing, thread);
     }
   }

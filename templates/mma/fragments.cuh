@@ -39,11 +39,16 @@ struct ElementFragments {
 
   // Keys 16j..16j+15, dims 16n..16n+15 of V as two B operands.
   __device__ __forceinline__ static void load_values(uint32 (&b)[4], SmemAddress values, int lane, int j, int n) {
+    load_values_from(b, values, place_of_values(lane, 0), j, n);
+  }
+  // The same where a warp begins with the first-th sixteen dims, from which n is counted: where a lane reads.
+  __device__ __forceinline__ static uint32 place_of_values(int lane, int first) {
+    return VTile::offset(lane % 16, 2 * first + (Shape::kLdmatrix == 4 ? lane / 16 : 0));
+  }
+  __device__ __forceinline__ static void load_values_from(uint32 (&b)[4], SmemAddress values, uint32 at, int j, int n) {
     if constexpr (Shape::kLdmatrix == 4) {
-      const uint32 at = VTile::offset(lane % 16, lane / 16);
       ptx::ldmatrix_x4_trans(b, values + VTile::move(at, 16 * j, 2 * n));
     } else {
-      const uint32 at = VTile::offset(lane % 16, 0);
       ptx::ldmatrix_x2_trans(b[0], b[1], values + VTile::move(at, 16 * j, 2 * n));
       ptx::ldmatrix_x2_trans(b[2], b[3], values + VTile::move(at, 16 * j, 2 * n + 1));
     }

@@ -4,6 +4,8 @@
 // At the end the rows of the output pass through the start of it all.
 #pragma once
 
+#include "attention/stored.cuh"
+#include "mma/fragments.cuh"
 #include "tile/shared_tile.cuh"
 #include "types.cuh"
 
@@ -19,30 +21,43 @@ struct LargeMmaShape {
   static constexpr int kM = kWarpRows / 16;  // mma tiles of rows
   static constexpr int kWarpKeys = Config::kBlockKv / kWarpsOfRows;
 
+  // Words of 16 bits of a row of K or V.
+  __device__ static constexpr int words_of(int columns) { return columns / Config::Stored::kElementsOfWord; }
+
   static constexpr int kColumns = Config::kHeadDim;
   static constexpr int kPaddedColumns = round_up(kColumns, 16);
   static constexpr int kPaddedColumnsV = round_up(Config::kHeadDimV, 16);
+  static constexpr int kKeyWords = words_of(kColumns);
+  static constexpr int kValueWords = words_of(Config::kHeadDimV);
+  static constexpr int kPaddedValueWords = round_up(kValueWords, 16);
   static constexpr int kOutputTiles = kPaddedColumnsV / 16;                  // of 16 columns
   static constexpr int kTilesOfWarp = ceil_div(kOutputTiles, kWarpsOfRows);  // at most
 
   // Keys come by columns of the head dim, pieces of equal width but for the last one; values by keys.
   static constexpr int kMostPieceBytes = 16 * 1024;
-  static constexpr int kMostColumnsOfPiece = kMostPieceBytes / (2 * Config::kBlockKv);
-  static constexpr int kKeyPieces = ceil_div(kPaddedColumns, kMostColumnsOfPiece);
-  static constexpr int kColumnsOfPiece = round_up(ceil_div(kPaddedColumns, kKeyPieces), 16);
-  static constexpr int kKeysOfPiece = power_of_two_below(kMostPieceBytes / (2 * kPaddedColumnsV), Config::kBlockKv);
+  static constexpr int kMostWordsOfPiece = kMostPieceBytes / (2 * Config::kBlockKv);
+  static constexpr int kKeyPieces = ceil_div(round_up(kKeyWords, 16), kMostWordsOfPiece);
+  static constexpr int kWordsOfPiece = round_up(ceil_div(round_up(kKeyWords, 16), kKeyPieces), 16);
+  static constexpr int kKeysOfPiece = power_of_two_below(kMostPieceBytes / (2 * kPaddedValueWords), Config::kBlockKv);
   static constexpr int kValuePieces = Config::kBlockKv / kKeysOfPiece;
   static constexpr int kPieces = kKeyPieces + kValuePieces;  // of a block
 
   // Of a piece of keys; what pads them to whole products is not counted.
-  __device__ static constexpr int columns_of(int piece) {
-    return piece + 1 < kKeyPieces ? kColumnsOfPiece : kColumns - piece * kColumnsOfPiece;
+  __device__ static constexpr int words_of_piece(int piece) {
+    return piece + 1 < kKeyPieces ? kWordsOfPiece : kKeyWords - piece * kWordsOfPiece;
   }
-  template <int kColumns_>
-  using TileOfKeys = SharedTile<Config::kBlockKv, kColumns_, Config::kSwizzle>;
+  // Steps of 16 columns, and which of those of the head dim comes first.
+  __device__ static constexpr int steps_of_piece(int piece) {
+    return ceil_div(words_of_piece(piece) * Config::Stored::kElementsOfWord, 16);
+  }
+  __device__ static constexpr int first_step(int piece) {
+    return piece * kWordsOfPiece * Config::Stored::kElementsOfWord / 16;
+  }
+  template <int kWords>
+  using TileOfKeys = SharedTile<Config::kBlockKv, kWords, Config::kSwizzle>;
   template <int kPiece>
-  using KeyPiece = TileOfKeys<round_up(columns_of(kPiece), 16)>;
-  using ValuePiece = SharedTile<kKeysOfPiece, kPaddedColumnsV, Config::kSwizzle>;
+  using KeyPiece = TileOfKeys<round_up(words_of_piece(kPiece), 16)>;
+  using ValuePiece = SharedTile<kKeysOfPiece, kPaddedValueWords, Config::kSwizzle>;
   using QTile = SharedTile<Config::kBlockQ, kPaddedColumns, Config::kSwizzle>;
   using PTile = SharedTile<kWarpRows, Config::kBlockKv, Config::kSwizzle>;  // of the warps that share rows
   using OTile = SharedTile<kWarpRows, kPaddedColumnsV, Config::kSwizzle>;   // likewise
@@ -51,14 +66,26 @@ struct LargeMmaShape {
   static constexpr int kMaximaOfRow = kWarpsOfRows * 4;
 
   static constexpr int kSlots = Config::kKStages + Config::kVStages;
-  static constexpr int kSlotBytes = TileOfKeys<kColumnsOfPiece>::kBytes > ValuePiece::kBytes
-                                        ? TileOfKeys<kColumnsOfPiece>::kBytes
-                                        : ValuePiece::kBytes;
+  static constexpr int kSlotBytes =
+      TileOfKeys<kWordsOfPiece>::kBytes > ValuePiece::kBytes ? TileOfKeys<kWordsOfPiece>::kBytes : ValuePiece::kBytes;
   static constexpr int kProbabilities = QTile::kBytes;
   static constexpr int kMaxima = kProbabilities + kGroups * PTile::kBytes;
   static constexpr int kRing = kMaxima + Config::kBlockQ * kMaximaOfRow;
   static constexpr int kRingEnd = kRing + kSlots * kSlotBytes;
   static constexpr int kOutputBytes = kGroups * OTile::kBytes;
+
+  // What operands are made of: ElementFragments of mma/fragments.cuh, or as keys and values are stored.
+  template <int kPiece>
+  struct TilesOfPiece {
+    using QTile = LargeMmaShape::QTile;
+    using KTile = KeyPiece<kPiece>;
+    using VTile = ValuePiece;
+    static constexpr int kM = LargeMmaShape::kM;
+    static constexpr int kLdmatrix = 4;
+  };
+  template <int kPiece>
+  using FragmentsOfPiece = typename Config::Stored::template Fragments<Config, TilesOfPiece<kPiece>>;
+  using ValueFragments = FragmentsOfPiece<0>;
   static constexpr int kSmemBytes = kRingEnd > kOutputBytes ? kRingEnd : kOutputBytes;
 
   // Of a warp, among those that share its rows; and these warps, among those of the block.

@@ -70,10 +70,8 @@ struct SharedRowsSoftmax : OnlineSoftmax<kM, kRareRescale> {
 
 template <class Config, class Shape>
 struct SharedRowsAttention {
-  using Element = typename Config::Element;
-  using QTile = typename Shape::QTile;
+  using Value = typename Shape::ValueFragments::Value;
   using PTile = typename Shape::PTile;
-  using ValuePiece = typename Shape::ValuePiece;
   static constexpr int kM = Shape::kM;
   using Softmax = SharedRowsSoftmax<kM, Config::kRareRescale>;
   using Shift = typename Softmax::Shift;
@@ -92,22 +90,21 @@ struct SharedRowsAttention {
   // S += Q K^T of the warp's keys, over the columns of a piece.
   template <int kPiece>
   __device__ __forceinline__ void multiply_keys(Scores& s, SmemAddress piece) const {
-    using KeyPiece = typename Shape::template KeyPiece<kPiece>;
-    const SmemAddress keys = piece + Shape::part() * Shape::kWarpKeys * KeyPiece::kRowBytes;
+    using Fragments = typename Shape::template FragmentsOfPiece<kPiece>;
+    using Key = typename Fragments::Key;
+    const SmemAddress keys = piece + Shape::part() * Shape::kWarpKeys * Shape::template KeyPiece<kPiece>::kRowBytes;
 #pragma unroll
-    for (int k = 0; k < KeyPiece::kChunks / 2; ++k) {
+    for (int k = 0; k < Shape::steps_of_piece(kPiece); ++k) {
       uint32 q[kM][4];
-#pragma unroll
-      for (int m = 0; m < kM; ++m)
-        Operands<QTile>::rows_as_a(q[m], q_rows, 16 * m, kPiece * Shape::kColumnsOfPiece / 16 + k, lane);
+      Fragments::load_query(q, q_rows, lane, Shape::first_step(kPiece) + k);
 #pragma unroll
       for (int n = 0; n < Shape::kWarpKeys / 16; ++n) {
         uint32 b[4];
-        Operands<KeyPiece>::rows_as_b(b, keys, 16 * n, k, lane);
+        Fragments::load_keys(b, keys, lane, n, k);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-          ptx::mma(Element{}, s.x[m][2 * n], q[m], b[0], b[1]);
-          ptx::mma(Element{}, s.x[m][2 * n + 1], q[m], b[2], b[3]);
+          ptx::mma(Key{}, s.x[m][2 * n], q[m], b[0], b[1]);
+          ptx::mma(Key{}, s.x[m][2 * n + 1], q[m], b[2], b[3]);
         }
       }
     }
@@ -139,7 +136,7 @@ struct SharedRowsAttention {
       KeptPairs kept_pairs;
 #pragma unroll
       for (int n = 0; n < Shape::kWarpKeys / 8; ++n) {
-        uint32 p = softmax.template exponentiate<Element>(s.x[m][n], shift, m, h, [](float&, float&) {});
+        uint32 p = softmax.template exponentiate<Value>(s.x[m][n], shift, m, h, [](float&, float&) {});
         if constexpr (Config::Dropouts::kAny) {
           if (n % (kKeptKeys / 8) == 0) kept_pairs = kept(m, h, 8 * n);
           p &= kept_pairs.x[n % (kKeptKeys / 8)] ^ flips;
@@ -152,7 +149,7 @@ struct SharedRowsAttention {
 
   // O += P V of the warp's columns, over the keys of a piece, the first of which is this one of the block.
   __device__ __forceinline__ void multiply_values(SmemAddress p_rows, int first, SmemAddress piece) {
-    const uint32 at = ValuePiece::offset(lane % 16, lane / 16 + 2 * Shape::part());
+    const uint32 at = Shape::ValueFragments::place_of_values(lane, Shape::part());
 #pragma unroll
     for (int j = 0; j < Shape::kKeysOfPiece / 16; ++j) {
       uint32 p[kM][4];
@@ -162,11 +159,11 @@ struct SharedRowsAttention {
       for (int n = 0; n < Shape::kTilesOfWarp; ++n) {
         if (!Shape::has_tile(n)) continue;
         uint32 b[4];
-        ptx::ldmatrix_x4_trans(b, piece + ValuePiece::move(at, 16 * j, 2 * Shape::kWarpsOfRows * n));
+        Shape::ValueFragments::load_values_from(b, piece, at, j, Shape::kWarpsOfRows * n);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-          ptx::mma(Element{}, o.x[m][2 * n], p[m], b[0], b[1]);
-          ptx::mma(Element{}, o.x[m][2 * n + 1], p[m], b[2], b[3]);
+          ptx::mma(Value{}, o.x[m][2 * n], p[m], b[0], b[1]);
+          ptx::mma(Value{}, o.x[m][2 * n + 1], p[m], b[2], b[3]);
         }
       }
     }
@@ -213,6 +210,7 @@ template <class Config, class Shape>
 struct StoreOfSharedRows {
   using Element = typename Config::Element;
   using Tile = typename Shape::OTile;
+  using Columns = typename Shape::ValueFragments::Columns;
 
   __device__ __forceinline__ static SmemAddress slab(SmemAddress smem, int warp) {
     return smem + warp / Shape::kWarpsOfRows * Tile::kBytes;
@@ -242,33 +240,33 @@ struct StoreOfSharedRows {
         const int row = 16 * m + 8 * h + lane / 4;
         if (row >= valid_rows) continue;
 #pragma unroll
-        for (int n = 0; n < kN; ++n) {
-          const int column = 8 * chunk_of(n) + lane % 4 * 2;
-          if (column < Config::kHeadDimV)
-            ptx::st_global(rows + row * Config::kHeadDimV + column, o.x[m][n][2 * h], o.x[m][n][2 * h + 1]);
+        for (int n = 0; n < kN; n += Columns::kTiles) {
+          const int column = 8 * chunk_of(n) + Columns::first(lane);
+          if (column < Config::kHeadDimV) Columns::put(rows + row * Config::kHeadDimV + column, o.x[m], n, h);
         }
       }
   }
 
  private:
   __device__ __forceinline__ static int thread() { return ptx::tid_x() % Shape::kGroupThreads; }
-  // Which eight columns of the output the warp has in its n-th accumulator.
+  // Which eight columns of the output the warp has in its n-th accumulator, or begin what it has in several.
   __device__ __forceinline__ static int chunk_of(int n) {
     return 2 * (n / 2 * Shape::kWarpsOfRows + Shape::part()) + n % 2;
   }
 
   template <int kM, int kN>
   __device__ __forceinline__ static void gather(const Accumulator<kM, kN>& o, SmemAddress slab, int lane) {
-    const SmemAddress at = slab + Tile::offset(lane / 4, 2 * Shape::part()) + lane % 4 * 4;
+    const SmemAddress at =
+        slab + Tile::offset(lane / 4, 2 * Shape::part() + Columns::chunk(lane)) + Columns::of_chunk(lane) * 2;
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
-      for (int n = 0; n < kN; ++n) {
+      for (int n = 0; n < kN; n += Columns::kTiles) {
         if (!Shape::has_tile(n / 2)) continue;
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          ptx::st_shared(Tile::move(at, 16 * m + 8 * h, n / 2 * 2 * Shape::kWarpsOfRows + n % 2),
-                         ptx::cvt_rn_x2(Element{}, o.x[m][n][2 * h], o.x[m][n][2 * h + 1]));
+          Columns::template put_elements<Element>(
+              Tile::move(at, 16 * m + 8 * h, n / 2 * 2 * Shape::kWarpsOfRows + n % 2), o.x[m], n, h);
       }
     ptx::bar_sync();
   }

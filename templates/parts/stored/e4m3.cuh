@@ -61,9 +61,16 @@ struct E4m3Fragments {
 
   // Keys 16j..16j+15 as two B operands: the even dims among 16n..16n+15, and the odd ones.
   __device__ __forceinline__ static void load_values(uint32 (&b)[4], SmemAddress values, int lane, int j, int n) {
+    load_values_from(b, values, place_of_values(lane, 0), j, n);
+  }
+  // As in ElementFragments.
+  __device__ __forceinline__ static uint32 place_of_values(int lane, int first) {
+    return VTile::offset(lane % 16, first);
+  }
+  __device__ __forceinline__ static void load_values_from(uint32 (&b)[4], SmemAddress values, uint32 at, int j, int n) {
     constexpr uint32 kEvenThenOdd = 0x3120;
     uint32 upper, lower;
-    ptx::ldmatrix_x2_trans(upper, lower, values + VTile::move(VTile::offset(lane % 16, 0), 16 * j, n));
+    ptx::ldmatrix_x2_trans(upper, lower, values + VTile::move(at, 16 * j, n));
     ptx::cvt_rn_f16x2_e4m3x4(ptx::prmt(upper, kEvenThenOdd), b[0], b[2]);
     ptx::cvt_rn_f16x2_e4m3x4(ptx::prmt(lower, kEvenThenOdd), b[1], b[3]);
   }
