@@ -5,15 +5,20 @@
 
 #include "abi.cuh"
 #include "attention/keys.cuh"
+#include "attention/scale_reference.cuh"
 #include "attention/softmax.cuh"
-#include "hopper/tiles.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/memory.cuh"
 #include "types.cuh"
 
+// Of the kernel of few rows, hopper/tiles.cuh. That of large heads has the scales otherwise:
+// mma/shared_rows_scales.cuh.
+template <class Config>
+struct HopperTile;
+template <class Config>
+struct HopperTiles;
+
 struct TokenScales {
-  // Probabilities are of 16 bits, so what they are multiplied by is near 1: the values' scales by a power of two, which
-  // is raised where one needs it, as the softmax raises a maximum, and which the output is multiplied by at the end.
   template <class Config>
   class Scales {
    public:
@@ -42,14 +47,12 @@ struct TokenScales {
       float largest = 0.0f;
 #pragma unroll
       for (const auto& pair : of_values) largest = fmaxf(largest, fmaxf(fabsf(pair[0]), fabsf(pair[1])));
-      if (ptx::vote_any(largest >= 2.0f * reference)) {
+      if (ptx::vote_any(reference.is_exceeded_by(largest))) {
         largest = fmaxf(largest, ptx::shfl_xor(largest, 1));
-        const float raised = power_of_two_below(fmaxf(largest, ptx::shfl_xor(largest, 2)));
-        o.multiply(reference * inverse(raised));
-        reference = raised;
+        o.multiply(reference.raise(fmaxf(largest, ptx::shfl_xor(largest, 2))));
       }
 #pragma unroll
-      for (auto& pair : of_values) pair[0] *= inverse(reference), pair[1] *= inverse(reference);
+      for (auto& pair : of_values) pair[0] *= reference.inverse(), pair[1] *= reference.inverse();
     }
     __device__ __forceinline__ void apply_to_values(float& p0, float& p1, int n) const {
       p0 *= of_values[n][0], p1 *= of_values[n][1];
@@ -60,7 +63,7 @@ struct TokenScales {
     }
     template <int kNo>
     __device__ __forceinline__ void apply_to_output(Accumulator<1, kNo>& o) const {
-      o.multiply(reference);
+      o.multiply(reference.value());
     }
 
    private:
@@ -93,15 +96,6 @@ struct TokenScales {
         if (key + 1 < keys) pairs[n][1] = ptx::ld_global_float(first + from.strides.row);
       }
     }
-    // From 2^-126 to 2^126, so that its inverse is one, too.
-    __device__ __forceinline__ static float power_of_two_below(float x) {
-      constexpr uint32 kExponent = 0x7f800000, kSmallest = 0x00800000, kLargest = 0x7e800000;
-      return __uint_as_float(min(max(__float_as_uint(x) & kExponent, kSmallest), kLargest));
-    }
-    __device__ __forceinline__ static float inverse(float power_of_two) {
-      constexpr uint32 kOneTwice = 0x7f000000;
-      return __uint_as_float(kOneTwice - __float_as_uint(power_of_two));
-    }
 
     __device__ __forceinline__ const E4m3Arguments& scales() const { return tiles.args.e4m3; }
 
@@ -110,6 +104,6 @@ struct TokenScales {
     const int keys, own, column;
     int found = -Config::kBlockKv;  // what was asked for is of the keys from here on
     Pairs of_keys, of_values;
-    float reference = power_of_two_below(0.0f);
+    ScaleReference reference;
   };
 };
