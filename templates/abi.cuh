@@ -193,6 +193,13 @@ struct E4m3QueryArguments {
   ScaleTensor queries;
 };
 
+// The last columns of keys, where they stand in a tensor of their own, of [batch, seqlen, head] like k, in elements of
+// 16 bits. parts/keys/rotary.cuh
+struct RotaryKeyArguments {
+  const char* first;
+  RowStrides strides;
+};
+
 // Where the rows of sequences lie: from offset to offset of one entry, or in an entry each.
 struct SequenceRows {
   const int* offsets;  // of [batch + 1]; null: none

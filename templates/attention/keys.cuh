@@ -6,6 +6,7 @@
 //   KeyPlace place(const Row&, int key)   of one of these, or if it has none, of a row that there is
 //   int box_rows()                        rows from a multiple of this on, and so many, lie beside each other
 //   int batch_rows()                      of an entry of k and v
+// Another part, parts/keys/rotary.cuh, says that the last columns of keys stand in a tensor of their own.
 #pragma once
 
 #include "types.cuh"
@@ -15,13 +16,13 @@ struct KeyPlace {
   int end;         // rows of that entry which the sequence has
 };
 
-// At most one part.
+// At most one part that finds them.
 template <class... Parts>
 struct KeysBy;
 
 template <>
 struct KeysBy<> {
-  static constexpr bool kPaged = false;
+  static constexpr bool kPaged = false, kRotaryApart = false;
   struct Row {};
 
   template <class Arguments>
@@ -30,7 +31,7 @@ struct KeysBy<> {
 
 template <class Part>
 struct KeysBy<Part> : Part {
-  static constexpr bool kPaged = true;
+  static constexpr bool kPaged = true, kRotaryApart = false;
 
   using Part::Part;
 };

@@ -18,6 +18,7 @@
 #include "mma/forward_tile.cuh"
 #include "mma/large_shape.cuh"
 #include "mma/shared_rows.cuh"
+#include "mma/shared_rows_scales.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/grid_dependency.cuh"
@@ -65,6 +66,7 @@ class LargeForwardMma : public LargeForwardTile<Config> {
       self.send_sums(maxima());
       ptx::bar_sync();
       self.take_sums(maxima());
+      scales.apply_to_output(self.o);
       // Behind this barrier nobody reads shared memory any more. The vote tells ptxas that all lanes take the same way.
       const bool went_far = ptx::vote_any(ptx::bar_sync_any(self.softmax.went_far()));
       if (went_far && !self.softmax.expects_far()) return false;
@@ -82,6 +84,7 @@ class LargeForwardMma : public LargeForwardTile<Config> {
     const bool sees = seen.some && this->has_rows() && this->sees_block(i) && first_key(i) <= this->last_visible_key();
     Scores s;
     s.clear();
+    scales.find(first_key(i), mask.last_existing_key + 1 - first_key(i));
     multiply_keys(s, i, sees);
     Common<Shape::kM, Base::ScoreRow::kCommon> common;
     if (sees) {
@@ -98,6 +101,7 @@ class LargeForwardMma : public LargeForwardTile<Config> {
     if constexpr (kPiece < Shape::kKeyPieces) {
       const SmemAddress piece = next_piece<kPiece>(i);
       if (sees) self.template multiply_keys<kPiece>(s, piece);
+      if (sees && kPiece + 1 == Shape::kStoredPieces) scales.apply_to_scores(s);
       multiply_keys<kPiece + 1>(s, i, sees);
     }
   }
@@ -113,7 +117,9 @@ class LargeForwardMma : public LargeForwardTile<Config> {
     };
     uint32 flips = 0;
     if constexpr (Dropouts::kAny) flips = Dropouts(launch).flips();
-    self.send_probabilities(s, shift, probabilities(), kept, flips);
+    const auto weights = scales.weights(self.o);
+    const auto weigh = [&](float& p0, float& p1, int n) { scales.weigh(weights, p0, p1, n); };
+    self.send_probabilities(s, shift, probabilities(), kept, flips, weigh);
   }
 
   template <int kPiece = 0>
@@ -165,8 +171,12 @@ class LargeForwardMma : public LargeForwardTile<Config> {
 
   template <int kPiece>
   __device__ __forceinline__ void request_keys(int i, SmemAddress slot) const {
-    request_rows<typename Shape::template KeyPiece<kPiece>, Shape::words_of_piece(kPiece)>(
-        slot, keys + 2 * kPiece * Shape::kWordsOfPiece, args.k_strides, first_key(i));
+    using Piece = typename Shape::template KeyPiece<kPiece>;
+    constexpr int kWords = Shape::words_of_piece(kPiece), kFirst = 2 * Shape::first_word(kPiece);
+    if constexpr (Shape::is_rotary(kPiece))
+      request_rows<Piece, kWords>(slot, rotary + kFirst, launch.k_rotary.strides, first_key(i));
+    else
+      request_rows<Piece, kWords>(slot, keys + kFirst, args.k_strides, first_key(i));
   }
   __device__ __forceinline__ void request_values(int first, SmemAddress slot) const {
     request_rows<typename Shape::ValuePiece, Shape::kValueWords>(slot, values, args.v_strides, first);
@@ -206,6 +216,12 @@ class LargeForwardMma : public LargeForwardTile<Config> {
       keys += batch * args.k_strides.batch + row * args.k_strides.row;
       values += batch * args.v_strides.batch + row * args.v_strides.row;
     }
+    const KeyRows<Config> rows{&launch, batch, row, head, key_row};
+    if constexpr (Keys::kRotaryApart) {
+      const RotaryKeyArguments& of = launch.k_rotary;
+      rotary = Keys::kPaged ? rows.first(of.first, of.strides) : rows.of_key(of.first, of.strides, 0);
+    }
+    scales.begin(launch, rows, thread % kWarpSize);
   }
 
   // Of block i, the first key whose scores the warp makes.
@@ -220,5 +236,7 @@ class LargeForwardMma : public LargeForwardTile<Config> {
 
   const char* keys;
   const char* values;
+  const char* rotary;  // columns of keys, where they stand apart
+  SharedRowsScales<Config, Shape> scales;
   SmemAddress next_slot, past_slot;  // of the pieces that are read next and were read last
 };

@@ -27,31 +27,51 @@ struct LargeMmaShape {
   static constexpr int kColumns = Config::kHeadDim;
   static constexpr int kPaddedColumns = round_up(kColumns, 16);
   static constexpr int kPaddedColumnsV = round_up(Config::kHeadDimV, 16);
-  static constexpr int kKeyWords = words_of(kColumns);
+  static constexpr int kRotaryColumns = Config::Keys::kRotaryApart ? kColumns - Config::kHeadDimV : 0;  // not of k
+  static constexpr int kKeyWords = words_of(kColumns - kRotaryColumns);
   static constexpr int kValueWords = words_of(Config::kHeadDimV);
   static constexpr int kPaddedValueWords = round_up(kValueWords, 16);
   static constexpr int kOutputTiles = kPaddedColumnsV / 16;                  // of 16 columns
   static constexpr int kTilesOfWarp = ceil_div(kOutputTiles, kWarpsOfRows);  // at most
 
-  // Keys come by columns of the head dim, pieces of equal width but for the last one; values by keys.
+  // Keys come by columns of the head dim, pieces of equal width but for the last one, and behind those of k likewise
+  // what stands in a tensor of its own; values by keys.
   static constexpr int kMostPieceBytes = 16 * 1024;
   static constexpr int kMostWordsOfPiece = kMostPieceBytes / (2 * Config::kBlockKv);
-  static constexpr int kKeyPieces = ceil_div(round_up(kKeyWords, 16), kMostWordsOfPiece);
-  static constexpr int kWordsOfPiece = round_up(ceil_div(round_up(kKeyWords, 16), kKeyPieces), 16);
+  struct Pieces {
+    int count, words;  // of one, but for the last one
+  };
+  __device__ static constexpr Pieces pieces_of(int words) {
+    const int count = ceil_div(round_up(words, 16), kMostWordsOfPiece);
+    return {count, count == 0 ? 0 : round_up(ceil_div(round_up(words, 16), count), 16)};
+  }
+  static constexpr int kStoredPieces = pieces_of(kKeyWords).count, kWordsOfPiece = pieces_of(kKeyWords).words;
+  static constexpr int kColumnsOfRotaryPiece = pieces_of(kRotaryColumns).words;
+  static constexpr int kKeyPieces = kStoredPieces + pieces_of(kRotaryColumns).count;
   static constexpr int kKeysOfPiece = power_of_two_below(kMostPieceBytes / (2 * kPaddedValueWords), Config::kBlockKv);
   static constexpr int kValuePieces = Config::kBlockKv / kKeysOfPiece;
   static constexpr int kPieces = kKeyPieces + kValuePieces;  // of a block
 
-  // Of a piece of keys; what pads them to whole products is not counted.
+  // Of a piece of keys.
+  __device__ static constexpr bool is_rotary(int piece) { return piece >= kStoredPieces; }
+  __device__ static constexpr int columns_of_word(int piece) {
+    return is_rotary(piece) ? 1 : Config::Stored::kElementsOfWord;
+  }
+  // Where it begins in its tensor's rows, and how wide it is; what pads it to whole products is not counted.
+  __device__ static constexpr int first_word(int piece) {
+    return is_rotary(piece) ? (piece - kStoredPieces) * kColumnsOfRotaryPiece : piece * kWordsOfPiece;
+  }
   __device__ static constexpr int words_of_piece(int piece) {
-    return piece + 1 < kKeyPieces ? kWordsOfPiece : kKeyWords - piece * kWordsOfPiece;
+    const int rest = (is_rotary(piece) ? kRotaryColumns : kKeyWords) - first_word(piece);
+    const int most = is_rotary(piece) ? kColumnsOfRotaryPiece : kWordsOfPiece;
+    return rest < most ? rest : most;
   }
   // Steps of 16 columns, and which of those of the head dim comes first.
   __device__ static constexpr int steps_of_piece(int piece) {
-    return ceil_div(words_of_piece(piece) * Config::Stored::kElementsOfWord, 16);
+    return ceil_div(words_of_piece(piece) * columns_of_word(piece), 16);
   }
   __device__ static constexpr int first_step(int piece) {
-    return piece * kWordsOfPiece * Config::Stored::kElementsOfWord / 16;
+    return ((is_rotary(piece) ? kColumns - kRotaryColumns : 0) + first_word(piece) * columns_of_word(piece)) / 16;
   }
   template <int kWords>
   using TileOfKeys = SharedTile<Config::kBlockKv, kWords, Config::kSwizzle>;
@@ -66,8 +86,9 @@ struct LargeMmaShape {
   static constexpr int kMaximaOfRow = kWarpsOfRows * 4;
 
   static constexpr int kSlots = Config::kKStages + Config::kVStages;
-  static constexpr int kSlotBytes =
-      TileOfKeys<kWordsOfPiece>::kBytes > ValuePiece::kBytes ? TileOfKeys<kWordsOfPiece>::kBytes : ValuePiece::kBytes;
+  static constexpr int kKeyBytes =
+      2 * Config::kBlockKv * (kWordsOfPiece > kColumnsOfRotaryPiece ? kWordsOfPiece : kColumnsOfRotaryPiece);
+  static constexpr int kSlotBytes = kKeyBytes > ValuePiece::kBytes ? kKeyBytes : ValuePiece::kBytes;
   static constexpr int kProbabilities = QTile::kBytes;
   static constexpr int kMaxima = kProbabilities + kGroups * PTile::kBytes;
   static constexpr int kRing = kMaxima + Config::kBlockQ * kMaximaOfRow;
@@ -84,7 +105,9 @@ struct LargeMmaShape {
     static constexpr int kLdmatrix = 4;
   };
   template <int kPiece>
-  using FragmentsOfPiece = typename Config::Stored::template Fragments<Config, TilesOfPiece<kPiece>>;
+  using FragmentsOfPiece =
+      typename Choose<is_rotary(kPiece), ElementFragments<Config, TilesOfPiece<kPiece>>,
+                      typename Config::Stored::template Fragments<Config, TilesOfPiece<kPiece>>>::type;
   using ValueFragments = FragmentsOfPiece<0>;
   static constexpr int kSmemBytes = kRingEnd > kOutputBytes ? kRingEnd : kOutputBytes;
 

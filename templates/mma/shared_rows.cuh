@@ -128,15 +128,17 @@ struct SharedRowsAttention {
     return softmax.raise_maximum(s, o, seen, common);
   }
 
-  // P of the warp's keys. kept(m, h, column): as in WarpAttention::accumulate_output.
-  template <class Kept>
+  // P of the warp's keys. kept(m, h, column): as in WarpAttention::accumulate_output. weigh(p0, p1, n): before two of
+  // the n-th eight keys become elements, when they are in their row's sum.
+  template <class Kept, class Weigh>
   __device__ __forceinline__ void send_probabilities(const Scores& s, const Shift& shift, SmemAddress p_rows, Kept kept,
-                                                     uint32 flips) {
+                                                     uint32 flips, Weigh weigh) {
     for_each_row([&](int m, int h, int) {
       KeptPairs kept_pairs;
 #pragma unroll
       for (int n = 0; n < Shape::kWarpKeys / 8; ++n) {
-        uint32 p = softmax.template exponentiate<Value>(s.x[m][n], shift, m, h, [](float&, float&) {});
+        uint32 p = softmax.template exponentiate<Value>(s.x[m][n], shift, m, h,
+                                                        [&](float& p0, float& p1) { weigh(p0, p1, n); });
         if constexpr (Config::Dropouts::kAny) {
           if (n % (kKeptKeys / 8) == 0) kept_pairs = kept(m, h, 8 * n);
           p &= kept_pairs.x[n % (kKeptKeys / 8)] ^ flips;
