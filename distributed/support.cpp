@@ -32,6 +32,7 @@ const std::vector<OptionSupport>& option_supports() {
       {"page_table", [](const Given& o) { return o.page_table.has_value(); }, Support::none},
       {"k_scale", [](const Given& o) { return o.k_scale.has_value(); }, Support::none},
       {"v_scale", [](const Given& o) { return o.v_scale.has_value(); }, Support::none},
+      {"k_rotary", [](const Given& o) { return o.k_rotary.has_value(); }, Support::none},
       {"q_scale", [](const Given& o) { return o.q_scale.has_value(); }, Support::none},
       {"accumulate", [](const Given& o) { return o.accumulate != Accumulate::exact; }, Support::none},
       {"out_dtype", [](const Given& o) { return o.out_dtype.has_value(); }, Support::none},

@@ -105,6 +105,8 @@ constexpr FeatureRow kFeatures[] = {
      "E4m3QueryArguments", sizeof(E4m3QueryArguments), alignof(E4m3QueryArguments)},
     {&Problem::fast_sums, "fast_sums", Slot::products, "parts/products/fast_sums.cuh", "FastSums"},
     {&Problem::block_scales, "block_scales", Slot::products, "parts/products/block_scales.cuh", "BlockScales"},
+    {&Problem::k_rotary, "k_rotary", Slot::keys, "parts/keys/rotary.cuh", "RotaryKeys", "RotaryKeyArguments",
+     sizeof(RotaryKeyArguments), alignof(RotaryKeyArguments)},
 };
 
 // The template that holds the parts of a slot together.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -94,6 +95,7 @@ void take_feature(const generator::FeatureRow& row, Problem& problem, Take take)
 }
 
 void validate_e4m3(const Problem& problem) {
+  if (problem.k_rotary) return;
   for (const auto& [name, dim] : {std::pair{"head_dim", problem.head_dim}, {"head_dim_v", problem.head_dim_v}})
     if (dim > generator::kMostUsualHeadDim)
       throw Error(ErrorCode::unsupported, fmt::format("{}: must be at most {} for keys and values of e4m3, was {}",
@@ -120,6 +122,22 @@ void validate_block_scales(const Problem& problem) {
                 "block_scales: must not be true without e4m3_queries, whose scales they are");
   for (const auto& [name, asked] : {std::pair{"ragged", problem.ragged}, {"fast_sums", problem.fast_sums}})
     if (asked) throw Error(ErrorCode::invalid_argument, fmt::format("{}: must not be true beside block_scales", name));
+}
+
+// What keys have in a tensor of their own begins where whole products of the rest end.
+void validate_k_rotary(const Problem& problem) {
+  const auto refuse = [&](const char* name, std::string_view required, int was) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: must be {} beside k_rotary, was {}", name, required, was));
+  };
+  if (problem.head_dim_v % generator::kHeadDimStepOfE4m3 != 0)
+    refuse("head_dim_v", fmt::format("a multiple of {}", generator::kHeadDimStepOfE4m3), problem.head_dim_v);
+  if (problem.head_dim <= std::max(problem.head_dim_v, generator::kMostUsualHeadDim))
+    refuse("head_dim",
+           fmt::format("more than the {} of v, and than {}", problem.head_dim_v, generator::kMostUsualHeadDim),
+           problem.head_dim);
+  if (problem.e4m3_queries)
+    throw Error(ErrorCode::invalid_argument, "k_rotary: must not be true beside queries of e4m3");
 }
 
 const generator::FunctionText* class_of(const generator::FunctionText* function) {
@@ -197,6 +215,7 @@ void validate(const Problem& problem) {
   if (problem.fast_sums && !problem.e4m3_queries)
     throw Error(ErrorCode::invalid_argument, "fast_sums: must not be true without e4m3_queries, whose sums they are");
   if (problem.block_scales) validate_block_scales(problem);
+  if (problem.k_rotary) validate_k_rotary(problem);
 }
 
 std::string to_string(const ShapeBucket& bucket) {

@@ -175,14 +175,16 @@ typedef struct flashjit_attention_options {
   const DLTensor* q_scale;
   int32_t fast_sums;    /* 1: beside such q products with v are summed by the tensor core alone, and not in f32 */
   DLDataType out_dtype; /* of out beside such q: kDLFloat 16 or kDLBfloat 16; all 0: kDLBfloat 16 */
+  /* Keys in two tensors, as caches of MLA are: the last columns of keys, of the dtype of q and without scales: [batch,
+     seqlen_kv, num_heads_kv, rotary_dim], or as k else has it; k then has the head dim of v (attention.h). NULL: none.
+     Not beside q of kDLFloat8_e4m3fn. */
+  const DLTensor* k_rotary;
 } flashjit_attention_options;
 #define FLASHJIT_ATTENTION_OPTIONS_INIT                                                                               \
   {                                                                                                                   \
     sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0.0f, 0, NULL, NULL, NULL, \
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0.0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0,    \
-        NULL, NULL, 0, NULL, NULL, NULL, 0, {                                                                         \
-      0, 0, 0                                                                                                         \
-    }                                                                                                                 \
+        NULL, NULL, 0, NULL, NULL, NULL, 0, {0, 0, 0}, NULL                                                           \
   }
 
 /* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention
@@ -382,7 +384,7 @@ typedef struct flashjit_problem {
   int32_t e4m3_queries; /* 1: of those whose q is of kDLFloat8_e4m3fn, too; dtype is out's then */
   int32_t fast_sums;    /* 1: of those that have it */
   int32_t block_scales; /* 1: of those with scales of blocks of rows */
-  int32_t reserved_end; /* 0 */
+  int32_t k_rotary;     /* 1: of calls that have k_rotary, with the head dims of q and of v */
 } flashjit_problem;
 #define FLASHJIT_PROBLEM_INIT                                                                                        \
   {                                                                                                                  \

@@ -130,6 +130,10 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
                              "The same, with scales of blocks of 128 rows of queries, keys and values"));
   need(options.back(), queries);
   for (CLI::Option* const other : {options[options.size() - 2], ragged, paged}) exclude(options.back(), other);
+  options.push_back(add_flag(subcommand, "--k-rotary", features.k_rotary,
+                             "The last columns of keys, those that v does not have, are in a tensor of their own, of "
+                             "--dtype, as caches of MLA are; head dims above 256"));
+  exclude(options.back(), queries);
   return options;
 }
 
@@ -244,6 +248,7 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
   set(all.dropout_mask, dropout_mask, DType::boolean);
   set(all.seqused_q, ragged, DType::i32);
   set(all.page_table, paged, DType::i32);
+  set(all.k_rotary, k_rotary, dtype);
   if (token_scales) all.k_scale = all.v_scale = Tensor(nullptr, DType::f32, {0, 0, 0});
   if (e4m3_queries) all.out_dtype = dtype;
   if (fast_sums) all.accumulate = Accumulate::fast;

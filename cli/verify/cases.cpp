@@ -22,12 +22,13 @@ std::int64_t length_at(const HostTensor& lengths, std::int64_t batch) {
   return static_cast<std::int64_t>(load_element(lengths.data(), lengths.dtype(), batch));
 }
 
-// What has rows of keys: k, v, and scales of each of these.
+// What has rows of keys: k, v, what of keys stands apart, and scales of each of these.
 std::vector<HostTensor*> of_keys(CaseInputs& inputs) {
   std::vector<HostTensor*> tensors{&inputs.k, &inputs.v};
   for (OptionTensor& tensor : inputs.tensors)
-    if (tensor.values.shape().size() == 3 &&
-        (tensor.option == &AttentionOptions::k_scale || tensor.option == &AttentionOptions::v_scale))
+    if (tensor.option == &AttentionOptions::k_rotary ||
+        (tensor.values.shape().size() == 3 &&
+         (tensor.option == &AttentionOptions::k_scale || tensor.option == &AttentionOptions::v_scale)))
       tensors.push_back(&tensor.values);
   return tensors;
 }
@@ -42,6 +43,25 @@ void move_into_pages(CaseInputs& inputs, std::uint64_t seed) {
     inputs.tensors.push_back({&AttentionOptions::page_table, order.table()});
     return;
   }
+}
+
+// Columns from first on, so many.
+HostTensor columns_of(const HostTensor& rows, std::int64_t first, std::int64_t count) {
+  Dims shape = rows.shape();
+  const std::int64_t width = shape[3];
+  shape[3] = count;
+  HostTensor columns(rows.dtype(), shape);
+  for (std::int64_t at = 0; at < static_cast<std::int64_t>(columns.element_count()); ++at)
+    store_element(columns.data(), rows.dtype(), at,
+                  load_element(rows.data(), rows.dtype(), at / count * width + first + at % count));
+  return columns;
+}
+
+// The columns of keys that v does not have, in a tensor of their own.
+void move_rotary_apart(CaseInputs& inputs, const Problem& problem) {
+  HostTensor rotary = columns_of(inputs.k, problem.head_dim_v, problem.head_dim - problem.head_dim_v);
+  inputs.k = columns_of(inputs.k, 0, problem.head_dim_v);
+  inputs.tensors.push_back({&AttentionOptions::k_rotary, std::move(rotary)});
 }
 
 // Of each batch entry the rows behind so many.
@@ -129,6 +149,7 @@ CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const Att
                     HostTensor::random_normal(problem.dtype, v_shape, seed + 2, kOutlierRate), options,
                     case_tensors(problem, call_shape(shape), seed)};
   shape_scores(shape.scores, inputs.q, inputs.k);
+  if (problem.k_rotary) move_rotary_apart(inputs, problem);
   if (problem.e4m3_queries)
     store_as_e4m3(inputs.q, inputs.k, inputs.v, problem.block_scales, seed, inputs.tensors);
   else if (problem.e4m3)

@@ -24,7 +24,7 @@ std::unique_ptr<ComparedCase> make_forward(Engine& engine, const DeviceInfo& dev
 }
 
 bool has_kernels(const Engine& engine, Problem problem, std::string_view architecture) {
-  problem.head_dim = problem.head_dim_v = 64;
+  if (!problem.k_rotary) problem.head_dim = problem.head_dim_v = 64;
   try {
     engine.default_variants(problem, architecture);
     return true;
@@ -38,6 +38,8 @@ RandomComparison draw_forward(Engine& engine, const DeviceInfo& device, const Dr
   RandomScope scope;
   scope.large_heads = draw.large_heads;
   scope.e4m3_keys = !draw.large_heads && has_kernels(engine, {.e4m3 = true}, device.architecture);
+  scope.rotary_e4m3 =
+      has_kernels(engine, {.head_dim = 272, .head_dim_v = 256, .e4m3 = true, .k_rotary = true}, device.architecture);
   scope.e4m3_products =
       !draw.large_heads && has_kernels(engine, {.e4m3 = true, .e4m3_queries = true}, device.architecture);
   const auto random = std::make_shared<RandomCase>(random_case(seed, scope));

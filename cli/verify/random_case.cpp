@@ -175,6 +175,20 @@ void store(Problem& problem, const Stored& stored, const RandomScope& scope) {
   problem.token_scales = problem.e4m3 && stored.token_scales;
 }
 
+// Keys in two tensors, as some large heads have them; by dice of its own, too.
+void store_apart(Problem& problem, std::uint64_t seed, const RandomScope& scope) {
+  Dice dice(seed ^ 0x407a);
+  if (!scope.large_heads || !dice.one_in(3)) return;
+  const int columns = dice.one_in(2) ? 512 : 16 * static_cast<int>(dice.from_to(1, kLargestHeadDimV / 16));
+  constexpr int kSmallestLarge = 264;
+  const int least = std::max(kSmallestLarge - columns, 8), most = kLargestHeadDim - columns;
+  problem.head_dim_v = columns;
+  problem.head_dim = columns + (dice.one_in(2) ? most : 8 * static_cast<int>(dice.from_to(least / 8, most / 8)));
+  problem.k_rotary = true;
+  problem.e4m3 = scope.rotary_e4m3 && !dice.one_in(3);
+  problem.token_scales = problem.e4m3 && dice.one_in(2);
+}
+
 // Those of each batch entry, near 0 or far.
 HostTensor random_offsets(Dice& dice, std::int64_t batch) {
   HostTensor offsets(DType::i32, {batch});
@@ -252,6 +266,7 @@ RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
   const ProblemDims dims = scope.large_heads ? random_large_dims(dice) : random_dims(dice);
   random.problem = random.texts.added_to(problem_of(dims.dtype, dims.head_dim, dims.head_dim_v, options));
   store(random.problem, random_stored(seed), scope);
+  store_apart(random.problem, seed, scope);
   if (random.problem.e4m3) random.shape.seqlen_kv = std::max<std::int64_t>(1, random.shape.seqlen_kv);
   random.inputs = case_inputs(random.problem, random.shape, options, dice.bits());
   if (!random.texts.empty()) {

@@ -30,10 +30,11 @@ struct RandomScope {
   bool pages = true;          // of keys
   bool block_masks = true;
   bool far_scores = true;    // infinite ones, such that f32 tells no neighbours apart, and NaN
+  bool rotary_e4m3 = true;   // k and v of e4m3 where keys are in two tensors
   bool large_heads = false;  // head dims above 256 alone, and at times as many heads of a group as share a tile then
 };
 // What backward kernels take.
-inline constexpr RandomScope kBackwardScope{false, false, false, false, false};
+inline constexpr RandomScope kBackwardScope{false, false, false, false, false, false};
 RandomCase random_case(std::uint64_t seed, const RandomScope& scope = {});
 
 // What a call for gradients of the case asks for; at least one.

@@ -88,6 +88,7 @@ std::string why_not_of_large(const HopperVariant& v) {
 
 // What the kernel has no part for.
 std::string why_not_served(const Problem& problem, const HopperVariant& v) {
+  if (problem.k_rotary) return must("family", "mma beside k_rotary", "hopper");
   // Blocks of a cluster share K and V, and so would have to list the same blocks.
   return problem.block_mask && v.cluster != 1 ? must("cluster", "1 with a block mask", v.cluster) : "";
 }

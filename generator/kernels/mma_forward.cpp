@@ -14,6 +14,7 @@
 #include "generator/features.h"
 #include "generator/kernels/mma.h"
 #include "generator/plan.h"
+#include "generator/source.h"
 #include "generator/source_parts.h"
 #include "generator/tunables.h"
 
@@ -132,12 +133,25 @@ bool is_last_resort(const MmaVariant& v) {
          v.ctas_per_sm == 1 && v.pipeline == Pipeline::overlap && v.query == QuerySource::shared;
 }
 
+bool has_rotary_keys(const Problem& problem) { return problem.k_rotary; }
+
 // --- Defaults --------------------------------------------------------------------------------------------------------
 
 // What stands above fits large shared memory (sm_80, 90, 100, 103); what does not fit the 99 KiB of sm_86, 89 and 120
 // falls through to a later line. Chosen from the measurements on the H200 in docs/kernels/forward_mma.md, where few
 // queries share a tile on an H100.
 constexpr DefaultRule kRules[] = {
+    // Keys in two tensors, as MLA decodes: many heads share keys, so two groups of warps share what is copied. By
+    // registers and shared memory, no chip was there to measure them.
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+", "mma-q32-kv64-w8-k3-v3-c1-overlap-qsmem-splitkv",
+     has_rotary_keys},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+", "mma-q32-kv64-w8-k2-v1-c1-overlap-qsmem-splitkv",
+     has_rotary_keys},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+", "mma-q32-kv128-w8-k2-v1-c1-overlap-qsmem-splitkv",
+     has_rotary_keys},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+", "mma-q16-kv128-w4-k2-v1-c1-overlap-qsmem-splitkv",
+     has_rotary_keys},
+
     // Products of e4m3: by registers and shared memory, no chip was there to measure them.
     {128, 128, Mask::any, "q16-q64", "mma-q64-kv64-w4-k2-v2-c2-overlap-qregs-splitkv", is_of_8_bits},
     {256, 256, Mask::any, "q16-q64", "mma-q64-kv32-w4-k2-v2-c1-overlap-qsmem-splitkv", is_of_8_bits},
@@ -267,6 +281,8 @@ std::string why_illegal(const Problem& problem, const MmaVariant& variant, const
   }
   if (needs_tma(problem, architecture)) return must("family", "hopper for " + to_string(problem), "mma");
   if (std::string why = why_not_of_8_bits(problem, variant); !why.empty()) return why;
+  if (problem.k_rotary && problem.e4m3 && !converts_to_e4m3(architecture))
+    return must("architecture", "sm_89 or a later one for keys and values of e4m3", architecture.name);
   // With a third of the registers ptxas spills in the prologue of larger head dims.
   constexpr int kManyBlocksHeadDim = 64;
   if (variant.ctas_per_sm > 2 && std::max(problem.head_dim, problem.head_dim_v) > kManyBlocksHeadDim)

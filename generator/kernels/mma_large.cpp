@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,14 +28,21 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 int rows_of_warp(const MmaVariant& v) { return v.block_q * kWarpsOfLargeRows / v.warps; }
 
-// Of K and of V.
+// Of so many words of keys.
+int key_piece_bytes(int words, int block_kv) {
+  const int pieces = ceil_div(padded(words), kMostPieceBytes / (kElementBytes * block_kv));
+  return pieces == 0 ? 0 : block_kv * padded(ceil_div(padded(words), pieces)) * kElementBytes;
+}
+
+// Of K, of what of it stands apart, and of V.
 int piece_bytes(const Problem& problem, const MmaVariant& v) {
-  const int columns = padded(problem.head_dim), columns_v = padded(problem.head_dim_v);
-  const int pieces = ceil_div(columns, kMostPieceBytes / (kElementBytes * v.block_kv));
-  const int of_keys = v.block_kv * padded(ceil_div(columns, pieces)) * kElementBytes;
-  const unsigned fit = static_cast<unsigned>(kMostPieceBytes / (kElementBytes * columns_v));
+  const int elements = kv_elements_of_word(problem);
+  const int apart = problem.k_rotary ? problem.head_dim - problem.head_dim_v : 0;
+  const int words_v = padded(problem.head_dim_v / elements);
+  const unsigned fit = static_cast<unsigned>(kMostPieceBytes / (kElementBytes * words_v));
   const int keys = std::min(static_cast<int>(std::bit_floor(fit)), v.block_kv);
-  return std::max(of_keys, keys * columns_v * kElementBytes);
+  return std::max({key_piece_bytes((problem.head_dim - apart) / elements, v.block_kv),
+                   key_piece_bytes(apart, v.block_kv), keys * words_v * kElementBytes});
 }
 
 // The accumulators of output and scores, a fragment of Q or P, the softmax, and the rest, with surcharges for what
@@ -49,7 +57,10 @@ int estimate_large_registers(const Problem& problem, const MmaVariant& v) {
   const int for_dropout = (problem.dropout ? 4 : 0) + (problem.dropout_mask ? 12 : 0);
   const int for_parts = (has_cap(problem) + has_slopes(problem)) * 6;
   const int for_predicates = has_part(Slot::predicate, problem) ? 8 : 0;
-  return output + scores + fragment + softmax + kRest + for_dropout + for_parts + for_predicates;
+  const int for_rotary = problem.k_rotary ? 4 : 0;
+  const int for_scales = problem.token_scales ? v.block_kv / kWarpSize * 2 + 20 : problem.e4m3 ? 8 : 0;
+  return output + scores + fragment + softmax + kRest + for_dropout + for_parts + for_predicates + for_rotary +
+         for_scales;
 }
 
 }  // namespace
@@ -81,6 +92,7 @@ std::string why_not_of_large(const Problem& problem, const MmaVariant& v) {
   if (v.pipeline != Pipeline::overlap) return want("pipeline", "overlap", "serial or rotate");
   if (v.ldmatrix != 4) return want("ldmatrix", "x4", v.ldmatrix);
   if (v.query != QuerySource::shared) return want("query", "qsmem", "qregs");
+  if (problem.k_rotary && rows != 16) return must("block_q", "16 rows for each four warps beside k_rotary", v.block_q);
   // Which probabilities are dropped is decided for 32 keys at once, and a warp has a quarter of a block's.
   if (has_part(Slot::probability, problem) && v.block_kv != 128)
     return want("block_kv", "128 with dropout", v.block_kv);
@@ -91,10 +103,17 @@ std::vector<MmaVariant> large_mma_tiles(const Problem& problem) {
   std::vector<MmaVariant> variants;
   MmaVariant plain = std::get<MmaVariant>(parse_variant("mma"));
   plain.order = order_for(problem);
-  for (const char* tile : {"q64-w8", "q32-w4", "q16-w4-splitkv"})
+  const auto add = [&](const char* tile, std::initializer_list<const char*> rings) {
     for (const char* block : {"kv64", "kv128"})
-      for (const char* ring : {"k2-v1", "k3-v2"})
+      for (const char* ring : rings)
         variants.push_back(std::get<MmaVariant>(parse_variant(fmt::format("{}-{}-{}", tile, block, ring), plain)));
+  };
+  if (problem.k_rotary) {
+    add("q32-w8-splitkv", {"k2-v1", "k3-v2", "k3-v3"});
+    add("q16-w4-splitkv", {"k2-v1", "k3-v2", "k3-v3"});
+    return variants;
+  }
+  for (const char* tile : {"q64-w8", "q32-w4", "q16-w4-splitkv"}) add(tile, {"k2-v1", "k3-v2"});
   return variants;
 }
 

@@ -125,6 +125,13 @@ struct AttentionOptions {
   // read; others must be finite. Only beside k and v of e4m3; beside q of e4m3, too, they are as q_scale says. Default:
   // 1.
   std::optional<Tensor> k_scale, v_scale;
+  // Keys in two tensors, as caches of multi-head latent attention (MLA) are when it decodes absorbed: the last columns
+  // of keys, of the dtype of q, and without scales whatever k is of: [batch, seqlen_kv, num_heads_kv, rotary_dim], or
+  // as k else has it beside cu_seqlens_kv and page_table, with any strides that k may have. k then has the head dim of
+  // v, a multiple of 16 (and may be the same memory), and q that and rotary_dim, more than 256 together. Rows behind a
+  // sequence's keys are not used. k and v of e4m3 need compute capability 8.9 here. Not beside q of e4m3. Default:
+  // none.
+  std::optional<Tensor> k_rotary;
   // Queries of e4m3, and products with them: q, k and v are then all of e4m3, and q_scale, k_scale and v_scale are what
   // they are multiplied by to become what was stored, as quantize makes them: f32, one number for all, [1], for each
   // head, [num_heads], for each head of a sequence, [batch, num_heads], or for each block of 128 of its rows, the last
@@ -180,10 +187,11 @@ std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv)
 
 // softmax(scale * q k^T) v on the GPU that holds q, k and v.
 //   q  [batch, seqlen_q,  num_heads_q,  head_dim]      f16 or bf16, or e4m3 beside k of e4m3
-//   k  [batch, seqlen_kv, num_heads_kv, head_dim]      the dtype of q, or e4m3
+//   k  [batch, seqlen_kv, num_heads_kv, head_dim]      the dtype of q, or e4m3; beside k_rotary head_dim_v columns
 //   v  [batch, seqlen_kv, num_heads_kv, head_dim_v]    the dtype of k
 //   -> [batch, seqlen_q,  num_heads_q,  head_dim_v]    the dtype of q, of e4m3 opts.out_dtype; packed, on opts.stream
-// head_dim and head_dim_v are multiples of 8 from 8 to kLargestHeadDim and kLargestHeadDimV, beside e4m3 to 256 (those
+// head_dim and head_dim_v are multiples of 8 from 8 to kLargestHeadDim and kLargestHeadDimV, beside e4m3 without
+// k_rotary to 256 (those
 // above 256 have no gradients: docs/kernels/large_heads.md). num_heads_kv divides num_heads_q (query head h
 // reads key/value head h / (num_heads_q / num_heads_kv)). Lengths may be 0; a row that sees no key gives 0. The last
 // dimension must be contiguous, pointers 16-byte aligned and the other strides multiples of 8 elements; beyond that

@@ -13,7 +13,7 @@
 
 namespace flashjit {
 
-// Head dims of q and k, and of v. Those above 256 are for the forward pass, without e4m3.
+// Head dims of q and k, and of v. Those above 256 are for the forward pass, of e4m3 only with k_rotary.
 inline constexpr int kLargestHeadDim = 576, kLargestHeadDimV = 512;
 
 // Everything that changes the generated source apart from the tuning. Batch, lengths, strides, head counts and the
@@ -39,6 +39,7 @@ struct Problem {
   bool e4m3_queries = false;  // q is of e4m3, too, and so are products; only beside e4m3
   bool fast_sums = false;     // products with values are summed as the tensor core does it; only beside e4m3_queries
   bool block_scales = false;  // q, k or v has scales of blocks of rows; only beside e4m3_queries, and not ragged
+  bool k_rotary = false;  // the last head_dim - head_dim_v columns of keys in a tensor of dtype; of head_dim above 256
   // Features that are functions of a tensor, by its dtype, and users' functions: what problem_of makes of options.
   // Null: none.
   const generator::FunctionText* bias = nullptr;
@@ -56,7 +57,8 @@ struct Problem {
            a.boolean_mask == b.boolean_mask && a.documents == b.documents && a.tree == b.tree && a.score == b.score &&
            a.mask == b.mask && a.dropout == b.dropout && a.dropout_mask == b.dropout_mask && a.ragged == b.ragged &&
            a.paged == b.paged && a.e4m3 == b.e4m3 && a.token_scales == b.token_scales &&
-           a.e4m3_queries == b.e4m3_queries && a.fast_sums == b.fast_sums && a.block_scales == b.block_scales;
+           a.e4m3_queries == b.e4m3_queries && a.fast_sums == b.fast_sums && a.block_scales == b.block_scales &&
+           a.k_rotary == b.k_rotary;
   }
 };
 

@@ -88,6 +88,7 @@ void read_tensors(const flashjit_attention_options& c, MemoryKind kind, Attentio
   read("k_scale", c.k_scale, "f32", options.k_scale);
   read("v_scale", c.v_scale, "f32", options.v_scale);
   read("q_scale", c.q_scale, "f32", options.q_scale);
+  read("k_rotary", c.k_rotary, "f16 or bf16", options.k_rotary);
 }
 
 bool is_none(DLDataType given) { return given.code == 0 && given.bits == 0 && given.lanes == 0; }
@@ -223,7 +224,7 @@ Problem to_problem(const flashjit_problem* given) {
   const auto c = read_struct(require("problem", given));
   const auto dtype = to_dtype(c.dtype);
   if (!dtype) reject("dtype: must be f16 or bf16, was {}", to_string(c.dtype));
-  require_zero("reserved", c.reserved), require_zero("reserved_end", c.reserved_end);
+  require_zero("reserved", c.reserved);
   Problem problem{.dtype = *dtype,
                   .head_dim = c.head_dim,
                   .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
@@ -243,6 +244,7 @@ Problem to_problem(const flashjit_problem* given) {
                   .e4m3_queries = to_bool("e4m3_queries", c.e4m3_queries),
                   .fast_sums = to_bool("fast_sums", c.fast_sums),
                   .block_scales = to_bool("block_scales", c.block_scales),
+                  .k_rotary = to_bool("k_rotary", c.k_rotary),
                   .bias = bias_function(c.bias),
                   .boolean_mask = flagged_function(FunctionKind::boolean_mask, c.boolean_mask),
                   .documents = flagged_function(FunctionKind::documents, c.documents),

@@ -121,7 +121,9 @@ generator::HopperArguments make_forward_arguments(const ForwardCall& call, const
 }
 
 std::int64_t row_bytes(const Problem& problem) noexcept {
-  return (problem.head_dim + problem.head_dim_v) * static_cast<std::int64_t>(size_of(kv_dtype(problem)));
+  const int apart = problem.k_rotary ? problem.head_dim - problem.head_dim_v : 0;
+  return (problem.head_dim - apart + problem.head_dim_v) * static_cast<std::int64_t>(size_of(kv_dtype(problem))) +
+         apart * static_cast<std::int64_t>(size_of(problem.dtype));
 }
 
 Tiling tiling_of(const ForwardCall& call, const Variant& variant) {
@@ -129,6 +131,8 @@ Tiling tiling_of(const ForwardCall& call, const Variant& variant) {
 }
 Tiling tiling_of(const ForwardCall& call, const MmaVariant& variant) noexcept {
   Tiling tiling{.block_q = variant.block_q};
+  // Tiles of 32 rows, as MLA has them.
+  if (call.problem.k_rotary) tiling.most_packed_heads = generator::kMaxPackedLargeHeads;
   if (variant.split_kv) tiling.packed_heads = choose_packed_heads(call, tiling);
   return tiling;
 }

@@ -36,7 +36,7 @@ struct Operand {
 // The operands of a call, in the order in which they were checked.
 class Operands {
  public:
-  static constexpr int kMost = 35 + 2 * static_cast<int>(generator::kMaxCaptures);
+  static constexpr int kMost = 36 + 2 * static_cast<int>(generator::kMaxCaptures);
 
   void add(const Operand& operand) { items_[static_cast<std::size_t>(count_++)] = operand; }
   const Operand* begin() const noexcept { return items_.data(); }

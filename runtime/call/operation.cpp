@@ -83,6 +83,10 @@ generator::E4m3Arguments e4m3_arguments(const ForwardCall& call) {
   return {scale_tensor(call.k_scale), scale_tensor(call.v_scale)};
 }
 
+generator::RotaryKeyArguments k_rotary_arguments(const ForwardCall& call) {
+  return {static_cast<const char*>(call.k_rotary->data), row_strides(*call.k_rotary)};
+}
+
 generator::E4m3QueryArguments e4m3_query_arguments(const ForwardCall& call) { return {scale_tensor(call.q_scale)}; }
 
 // What writes the arguments of the features that have any.
@@ -127,7 +131,8 @@ constexpr PartWriter kPartWriters[] = {
     {&Problem::ragged, write_ragged},
     {&Problem::paged, write<paged_arguments>},
     {&Problem::e4m3, write<e4m3_arguments>},
-    {&Problem::e4m3_queries, write<e4m3_query_arguments>}};
+    {&Problem::e4m3_queries, write<e4m3_query_arguments>},
+    {&Problem::k_rotary, write<k_rotary_arguments>}};
 
 void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, std::byte* scratch, std::byte* at) {
   for (const PartWriter& writer : kPartWriters)

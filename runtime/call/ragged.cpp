@@ -65,7 +65,7 @@ bool CallWithBatch::is_needed(const Tensor& q, const Tensor& k, const Tensor& v,
                               const AttentionOptions& opts) noexcept {
   return lacks_batch(q, opts.cu_seqlens_q) || lacks_batch(k, opts.cu_seqlens_kv) ||
          lacks_batch(v, opts.cu_seqlens_kv) || lse_lacks_batch(opts) || scale_lacks_batch(opts.k_scale, q, opts) ||
-         scale_lacks_batch(opts.v_scale, q, opts);
+         scale_lacks_batch(opts.v_scale, q, opts) || (opts.k_rotary && lacks_batch(*opts.k_rotary, opts.cu_seqlens_kv));
 }
 
 CallWithBatch::CallWithBatch(const Tensor& of_q, const Tensor& of_k, const Tensor& of_v, const Tensor& of_out,
@@ -79,6 +79,7 @@ CallWithBatch::CallWithBatch(const Tensor& of_q, const Tensor& of_k, const Tenso
   if (lse_lacks_batch(of)) opts.lse = with_batch(*of.lse);
   if (scale_lacks_batch(of.k_scale, of_q, of)) opts.k_scale = with_batch(*of.k_scale);
   if (scale_lacks_batch(of.v_scale, of_q, of)) opts.v_scale = with_batch(*of.v_scale);
+  if (of.k_rotary && lacks_batch(*of.k_rotary, of.cu_seqlens_kv)) opts.k_rotary = with_batch(*of.k_rotary);
 }
 
 std::int64_t most_clusters(const ForwardCall& call, const Tiling& tiling) noexcept {

@@ -99,6 +99,7 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
           .e4m3_queries = has_e4m3_queries,
           .fast_sums = has_e4m3_queries && opts.accumulate == Accumulate::fast && !has_block_scales,
           .block_scales = has_block_scales,
+          .k_rotary = opts.k_rotary.has_value(),
           .bias = function_of(FunctionKind::bias, opts.bias),
           .boolean_mask = function_of(FunctionKind::boolean_mask, opts.boolean_mask),
           .documents = function_of(FunctionKind::documents, opts.documents),

@@ -43,17 +43,39 @@ void check_dtypes(const Tensor& q, const Tensor& k, const Tensor& v) {
   }
 }
 
-void check_head_dim(const char* name, const Tensor& tensor, int largest, DType q_dtype, DType k_dtype) {
+// Beside k_rotary e4m3 is what large heads may be of, too.
+void check_head_dim(const char* name, const Tensor& tensor, int largest, DType q_dtype, DType k_dtype,
+                    bool has_k_rotary) {
   const std::int64_t head_dim = tensor.shape[head_dim_dim];
   const bool is_of_e4m3 = q_dtype == DType::e4m3, is_beside_e4m3 = k_dtype == DType::e4m3;
   const int step = is_of_e4m3 ? generator::kHeadDimStepOfE4m3 : kHeadDimStep;
-  if (is_beside_e4m3) largest = generator::kMostUsualHeadDim;
+  if (is_beside_e4m3 && !has_k_rotary) largest = generator::kMostUsualHeadDim;
   if (head_dim < step || head_dim > largest || head_dim % step != 0)
     reject("{}: head_dim must be a multiple of {} from {} to {}{}, was {}", name, step, step, largest,
-           is_of_e4m3       ? " beside q of e4m3"
-           : is_beside_e4m3 ? " beside k of e4m3"
-                            : "",
+           is_of_e4m3                        ? " beside q of e4m3"
+           : is_beside_e4m3 && !has_k_rotary ? " beside k of e4m3"
+                                             : "",
            head_dim);
+}
+
+// Keys in two tensors: rows alike, columns one behind the other.
+void check_k_rotary(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& k_rotary) {
+  if (q.dtype == DType::e4m3) reject("k_rotary: must not be given beside q of e4m3");
+  check_dtype("k_rotary", k_rotary, q.dtype);
+  check_shape("k_rotary", k_rotary, kRowsRules);
+  for (const Dim dim : {batch_dim, seqlen_dim, heads_dim})
+    require_size("k_rotary", k_rotary, kRowsRules, dim, k.shape[dim], "k");
+  const std::int64_t columns = v.shape[head_dim_dim], rotary = k_rotary.shape[head_dim_dim];
+  if (rotary < kHeadDimStep || rotary % kHeadDimStep != 0)
+    reject("k_rotary: head_dim must be a multiple of {}, was {}", kHeadDimStep, rotary);
+  if (columns % generator::kHeadDimStepOfE4m3 != 0)
+    reject("v: head_dim must be a multiple of {} beside k_rotary, was {}", generator::kHeadDimStepOfE4m3, columns);
+  require_size("k", k, kRowsRules, head_dim_dim, columns, "v");
+  if (q.shape[head_dim_dim] != columns + rotary)
+    reject("q: head_dim must be {}, the {} of k and the {} of k_rotary, was {}", columns + rotary, columns, rotary,
+           q.shape[head_dim_dim]);
+  if (columns + rotary <= generator::kMostUsualHeadDim)
+    reject("q: head_dim must be above {} beside k_rotary, was {}", generator::kMostUsualHeadDim, columns + rotary);
 }
 
 void check_heads(const ForwardCall& call) {
@@ -383,9 +405,11 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   check_shape("q", q, kRowsRules);
   check_shape("k", k, kRowsRules);
   check_shape("v", v, kRowsRules);
-  check_head_dim("q", q, kLargestHeadDim, q.dtype, k.dtype);
-  require_size("k", k, kRowsRules, head_dim_dim, q.shape[head_dim_dim], "q");
-  check_head_dim("v", v, kLargestHeadDimV, q.dtype, k.dtype);
+  const bool has_k_rotary = opts.k_rotary.has_value();
+  check_head_dim("q", q, kLargestHeadDim, q.dtype, k.dtype, has_k_rotary);
+  if (!has_k_rotary) require_size("k", k, kRowsRules, head_dim_dim, q.shape[head_dim_dim], "q");
+  check_head_dim("v", v, kLargestHeadDimV, q.dtype, k.dtype, has_k_rotary);
+  if (has_k_rotary) check_k_rotary(q, k, v, *opts.k_rotary);
   if (!is_ragged(opts)) require_size("k", k, kRowsRules, batch_dim, q.shape[batch_dim], "q");
   require_size("v", v, kRowsRules, batch_dim, k.shape[batch_dim], is_ragged(opts) ? "k" : "q");
   require_size("v", v, kRowsRules, seqlen_dim, k.shape[seqlen_dim], "k");
@@ -409,6 +433,7 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   add_input(call, "q", q);
   add_input(call, "k", k);
   add_input(call, "v", v);
+  if (opts.k_rotary) add_input(call, "k_rotary", *(call.k_rotary = &*opts.k_rotary));
   add_ragged(call, opts);
   add_scales(call, opts);
   call.alibi_slopes = add_of_heads(call, "alibi_slopes", opts.alibi_slopes);

@@ -87,7 +87,7 @@ class BackwardHead {
         head_(head),
         q_{inputs.q, place.queries, head},
         dout_{inputs.dout, place.queries, head},
-        scores_(sequence, q_, {inputs.k, place.keys, head_kv}, inputs.opts, hooks),
+        scores_(sequence, q_, {inputs.k, place.keys, head_kv}, nullptr, inputs.opts, hooks),
         keys_(unpack<Real>({inputs.k, place.keys, head_kv}, false)),
         values_(unpack<Real>({inputs.v, place.keys, head_kv}, false)),
         dk_(keys_.size()),
@@ -238,6 +238,7 @@ class BackwardHead {
 void check_backward(const Inputs& inputs) {
   check_inputs(inputs.q, inputs.k, inputs.v, inputs.opts);
   if (inputs.k.dtype == DType::e4m3) reject("k: must not be e4m3, which has no gradient");
+  if (inputs.opts.k_rotary) reject("k_rotary: must not be given, it has no gradient");
   const Dims out{inputs.q.shape[batch_dim], inputs.q.shape[seqlen_dim], inputs.q.shape[heads_dim],
                  inputs.v.shape[head_dim_dim]};
   if (inputs.dout.shape != out || inputs.dout.strides.size() != out.size())

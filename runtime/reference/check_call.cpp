@@ -56,6 +56,18 @@ void check_of_heads(const char* name, const std::optional<Tensor>& given, const 
     reject("{}: must point to host memory, was null", name);
 }
 
+void check_k_rotary(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& k_rotary) {
+  check_view("k_rotary", k_rotary);
+  if (q.dtype == DType::e4m3) reject("k_rotary: must not be given beside q of e4m3");
+  check_dtype("k_rotary", k_rotary, "q", q);
+  for (const Dim dim : {batch_dim, seqlen_dim, heads_dim}) check_like("k_rotary", k_rotary, dim, "k", k);
+  check_like("k", k, head_dim_dim, "v", v);
+  const std::int64_t columns = k.shape[head_dim_dim], rotary = k_rotary.shape[head_dim_dim];
+  if (q.shape[head_dim_dim] != columns + rotary)
+    reject("q: head_dim must be {}, the {} of k and the {} of k_rotary, was {}", columns + rotary, columns, rotary,
+           q.shape[head_dim_dim]);
+}
+
 void check_head_scales(const Tensor& q, const Tensor& k, const AttentionOptions& opts, std::int64_t batch) {
   if (opts.q_scale) check_head_scale("q_scale", *opts.q_scale, "q", q, batch, is_ragged(opts));
   if (opts.k_scale) check_head_scale("k_scale", *opts.k_scale, "k", k, batch, is_ragged(opts));
@@ -87,7 +99,10 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   check_dtype("v", v, k.dtype == DType::e4m3 ? "k" : "q", k.dtype == DType::e4m3 ? k : q);
   if (q.dtype != DType::e4m3) check_scales({opts.k_scale, opts.v_scale}, "k", k);
   if (!is_ragged(opts)) check_like("k", k, batch_dim, "q", q);
-  check_like("k", k, head_dim_dim, "q", q);
+  if (opts.k_rotary)
+    check_k_rotary(q, k, v, *opts.k_rotary);
+  else
+    check_like("k", k, head_dim_dim, "q", q);
   if (is_ragged(opts))
     check_like("v", v, batch_dim, "k", k);
   else

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <type_traits>
 
 #include "generator/arguments.h"
@@ -32,12 +33,12 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 template <typename Real>
 class Head {
  public:
-  // batch: the sequence; hook: empty for none.
-  Head(std::int64_t batch, const HeadView& q, const HeadView& k, const HeadView& v, const AttentionOptions& opts,
-       const ScoreHook& hook)
+  // batch: the sequence; k_rotary: null, or the columns behind those of k; hook: empty for none.
+  Head(std::int64_t batch, const HeadView& q, const HeadView& k, const HeadView* k_rotary, const HeadView& v,
+       const AttentionOptions& opts, const ScoreHook& hook)
       : of_probabilities_(q.tensor.dtype),
         of_results_(q.tensor.dtype == DType::e4m3 ? opts.out_dtype.value_or(DType::bf16) : q.tensor.dtype),
-        scores_(batch, q, k, opts, {hook}),
+        scores_(batch, q, k, k_rotary, opts, {hook}),
         values_(unpack<Real>(v, false)),
         head_dim_v_(v.width()),
         sum_(static_cast<std::size_t>(head_dim_v_)),
@@ -151,8 +152,11 @@ Result compute_with_batch(const Tensor& q, const Tensor& k, const Tensor& v, con
                              const std::optional<Tensor>& scale) {
       return head_of_sequence(tensor, place, head, scale, q.dtype == DType::e4m3, task.sequence);
     };
+    std::optional<HeadView> k_rotary;
+    if (opts.k_rotary) k_rotary.emplace(HeadView{*opts.k_rotary, keys, head_kv});
     Head<Real> worker(task.sequence, head_of(q, queries, task.head, opts.q_scale),
-                      head_of(k, keys, head_kv, opts.k_scale), head_of(v, keys, head_kv, opts.v_scale), opts, hook);
+                      head_of(k, keys, head_kv, opts.k_scale), k_rotary ? &*k_rotary : nullptr,
+                      head_of(v, keys, head_kv, opts.v_scale), opts, hook);
     worker.ask_hook(task.first, task.end - task.first);
     for (std::int64_t row = task.first; row < task.end; ++row) {
       const std::int64_t at = queries.first + row;

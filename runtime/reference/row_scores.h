@@ -45,9 +45,9 @@ struct ScoreHooks {
 template <typename Real>
 class RowScores {
  public:
-  // batch: the sequence.
-  RowScores(std::int64_t batch, const HeadView& q, const HeadView& k, const AttentionOptions& opts,
-            const ScoreHooks& hooks)
+  // batch: the sequence; k_rotary: null, or the columns behind those of k.
+  RowScores(std::int64_t batch, const HeadView& q, const HeadView& k, const HeadView* k_rotary,
+            const AttentionOptions& opts, const ScoreHooks& hooks)
       : batch_(batch),
         q_(q),
         opts_(opts),
@@ -65,6 +65,9 @@ class RowScores {
         scores_(static_cast<std::size_t>(seqlen_kv_)),
         cap_slopes_(hooks.differentiates ? scores_.size() : 0) {
     for (std::size_t key = 0; key < key_scales_.size(); ++key) key_scales_[key] = k.scale_of(key);
+    if (!k_rotary) return;
+    const std::vector<Real> behind = unpack<Real>(*k_rotary, true);
+    keys_.insert(keys_.end(), behind.begin(), behind.end());
   }
 
   // Before any of these rows: what the hook makes of their scores.

@@ -12,7 +12,7 @@
 namespace flashjit::runtime {
 namespace {
 
-constexpr std::uint64_t kSeedOfBias = 4;
+constexpr std::uint64_t kSeedOfBias = 4, kSeedOfRotary = 6;
 
 // That of ALiBi's paper.
 double slope_of(std::int64_t head, std::int64_t heads) {
@@ -106,6 +106,15 @@ OptionTensor make_block_scales(TensorOption option, const CallShape& shape) {
       [&](std::int64_t i) { return 0.75 + static_cast<double>((of_queries ? i / blocks : i) * 5 % 16) / 32; });
 }
 
+// The columns of keys that v does not have. Those of a large call are the same again and again: numbers of so many.
+OptionTensor make_k_rotary(const Problem& problem, const CallShape& shape) {
+  constexpr std::int64_t kNumbers = (1 << 16) - 1;
+  const HostTensor numbers = HostTensor::random_normal(problem.dtype, {kNumbers}, kSeedOfRotary);
+  return make_packed(&AttentionOptions::k_rotary, problem.dtype,
+                     {shape.batch, shape.seqlen_kv, shape.num_heads_kv, problem.head_dim - problem.head_dim_v},
+                     [&](std::int64_t i) { return load_element(numbers.data(), problem.dtype, i % kNumbers); });
+}
+
 constexpr std::int64_t kWordTokens = 64;  // bits
 
 // Tokens of one word, of row i of a tree. The last rows, which are those that may be checked alone, see all tokens
@@ -164,6 +173,7 @@ std::vector<OptionTensor> make_option_tensors(const Problem& problem, const Call
   if (problem.prefix) tensors.push_back(make_prefix(shape));
   if (problem.tree) tensors.push_back(make_tree(shape.seqlen_q, shape.seqlen_q));
   if (problem.dropout_mask) tensors.push_back(make_boolean_mask(&AttentionOptions::dropout_mask, shape));
+  if (problem.k_rotary) tensors.push_back(make_k_rotary(problem, shape));
   if (problem.token_scales)
     for (const TensorOption option : {&AttentionOptions::k_scale, &AttentionOptions::v_scale})
       tensors.push_back(make_scales(option, shape));

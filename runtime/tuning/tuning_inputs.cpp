@@ -103,6 +103,7 @@ AttentionOptions options_of_last(const TuningCall& call, std::int64_t rows, std:
   const int heads = options.q_scale ? 1 : 2;
   for (auto* of_rows : {&options.q_scale, &options.k_scale, &options.v_scale})
     if (*of_rows) *of_rows = last_of(last_of(**of_rows, 0), heads);
+  if (options.k_rotary) options.k_rotary = last_of(last_of(*options.k_rotary, 0), 2);
   if (options.q_scale)
     options.q_scale = last_of(*options.q_scale, 2, ceil_quotient(rows, std::int64_t{generator::kRowsOfScale}));
   if (options.tree) options.tree = kept.emplace_back(make_tree(call.shape.seqlen_q, rows)).view();

@@ -16,7 +16,7 @@ namespace flashjit::runtime {
 struct TensorShapes {
   TensorShapes(const Problem& problem, const CallShape& shape)
       : q{shape.batch, shape.seqlen_q, shape.num_heads_q, problem.head_dim},
-        k{shape.batch, shape.seqlen_kv, shape.num_heads_kv, problem.head_dim},
+        k{shape.batch, shape.seqlen_kv, shape.num_heads_kv, problem.k_rotary ? problem.head_dim_v : problem.head_dim},
         v{shape.batch, shape.seqlen_kv, shape.num_heads_kv, problem.head_dim_v},
         out{shape.batch, shape.seqlen_q, shape.num_heads_q, problem.head_dim_v},
         lse{shape.batch, shape.num_heads_q, shape.seqlen_q} {}

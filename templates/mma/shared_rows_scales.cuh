@@ -134,10 +134,12 @@ class SharedRowsScales<Config, Shape, StoredAs<E4m3, TokenScales>> {
   // Of the columns of scores that a lane has.
   __device__ __forceinline__ Weights own_of(const OfLane& of_block) const {
     const int first = Shape::part() * Shape::kWarpKeys;
-    float of_warp = of_block[0];
+    float of_warp = 0.0f;
 #pragma unroll
-    for (int i = 1; i < kOfLane; ++i)
-      if (first / kWarpSize == i) of_warp = of_block[i];
+    for (int i = 0; i < kOfLane; ++i) {
+      const float of_quarter = of_block[i];
+      of_warp = first / kWarpSize == i ? of_quarter : of_warp;
+    }
     Weights own;
 #pragma unroll
     for (int n = 0; n < Shape::kWarpKeys / 8; ++n)
